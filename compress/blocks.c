@@ -67,7 +67,7 @@ void cmp_blocks_read(const struct cmp_frame *h, const struct neb_buf stream[2], 
     size_t block = h->codec.block, end = at + n;
     bool four = h->codec.id == CMP_INT4;
     int8_t room[PIECE + 2];
-    if (block == KERN_USUAL_BLOCK && at % block == 0) {
+    if (block == KERN_DEFAULT_BLOCK && at % block == 0) {
         size_t whole = n / block * block;
         kern_blocks_decode(out, stream[0].p + at / block, stream[1].p + (four ? at / 2 : at), whole,
                            four, h->top);

@@ -164,7 +164,7 @@ static bool squares_of(const struct cmp_check *c, size_t at, size_t n, uint64_t 
 static enum neb_status take_codes(struct cmp_check *c, size_t bytes) {
     bool four = c->h.codec.id == CMP_INT4, last = bytes == c->into->len, good = true;
     size_t block = c->h.codec.block, codes = last ? c->n : four ? 2 * bytes : bytes;
-    while (good && block == KERN_USUAL_BLOCK && (c->done + 1) * block <= codes) {
+    while (good && block == KERN_DEFAULT_BLOCK && (c->done + 1) * block <= codes) {
         uint32_t sums[BATCH];
         size_t whole = codes / block - c->done, k = whole < BATCH ? whole : BATCH;
         size_t at = c->done * block;

@@ -110,7 +110,7 @@ void cmp_codec_name(const struct cmp_codec *c, char *out, size_t cap) {
     }
 }
 
-uint64_t cmp_codec_most(const struct cmp_codec *c, uint64_t n, uint64_t units) {
+uint64_t cmp_codec_bytes_max(const struct cmp_codec *c, uint64_t n, uint64_t units) {
     enum {
         HEADS = 512
     }; // bytes of a unit's heads: of the update, the frame, the streams; and the last block's scale

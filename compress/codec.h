@@ -57,7 +57,7 @@ void cmp_codec_name(const struct cmp_codec *c, char *out, size_t cap);
 
 // Returns the most bytes that an update (update.h) of n elements in `units` units can take, for any
 // values.
-uint64_t cmp_codec_most(const struct cmp_codec *c, uint64_t n, uint64_t units);
+uint64_t cmp_codec_bytes_max(const struct cmp_codec *c, uint64_t n, uint64_t units);
 
 // Scratch memory of an encoder or decoder. Each thread needs its own. It grows to the largest array
 // and stays.

@@ -24,7 +24,7 @@ enum neb_status cmp_device_create(struct kern_device *D, struct cmp_device **out
     if (!c)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a codec on %s", D->name);
     c->D = D;
-    enum neb_status st = kern_stage_take(D);
+    enum neb_status st = kern_stage_acquire(D);
     if (st == NEB_OK)
         *out = c;
     else
@@ -38,7 +38,7 @@ void cmp_device_destroy(struct cmp_device **cp) {
         return;
     (void)c->D->ops->finish(c->D);
     c->D->ops->release(c->D, c->room);
-    kern_stage_give(c->D);
+    kern_stage_release(c->D);
     neb_buf_free(&c->list);
     free(c);
     *cp = NULL;
@@ -83,7 +83,7 @@ static enum neb_status fetch(struct cmp_device *c, struct neb_buf *to, const voi
     uint8_t *p = neb_buf_grow(to, n);
     if (n && !p)
         return neb_buf_check(to);
-    kern_stage_down(c->D, p, from, n);
+    kern_stage_download(c->D, p, from, n);
     return NEB_OK;
 }
 
@@ -193,8 +193,8 @@ static enum neb_status decode_blocks(struct cmp_device *c, struct cmp_work *w, s
     NEB_TRY(cmp_frame_get_stream(w, r, h, bytes, bytes, &w->stream[1]));
     NEB_TRY(streams(c, blocks, bytes, &scales, &codes));
     flag = (uint32_t *)(void *)c->room;
-    kern_stage_up(c->D, scales, w->stream[0].p, blocks);
-    kern_stage_up(c->D, codes, w->stream[1].p, bytes);
+    kern_stage_upload(c->D, scales, w->stream[0].p, blocks);
+    kern_stage_upload(c->D, codes, w->stream[1].p, bytes);
     c->D->ops->decode_blocks(c->D, out, scales, codes, n, h->codec.block, four, h->top, flag);
     if (n)
         c->D->ops->download(c->D, &bad, flag, sizeof bad);
@@ -215,8 +215,8 @@ static enum neb_status decode_topk(struct cmp_device *c, struct cmp_work *w, str
                                .values = (float *)(void *)(c->list.p + m * sizeof(uint32_t))};
     NEB_TRY(cmp_frame_get_topk(w, r, h, n, &to));
     NEB_TRY(streams(c, m * sizeof *to.at, m * sizeof *to.values, &at, &values));
-    kern_stage_up(c->D, at, to.at, m * sizeof *to.at);
-    kern_stage_up(c->D, values, to.values, m * sizeof *to.values);
+    kern_stage_upload(c->D, at, to.at, m * sizeof *to.at);
+    kern_stage_upload(c->D, values, to.values, m * sizeof *to.values);
     c->D->ops->scatter(c->D, out, n, (uint32_t *)(void *)at, (float *)(void *)values, m);
     return c->D->ops->finish(c->D);
 }
@@ -228,12 +228,12 @@ static enum neb_status decode_plain(struct cmp_device *c, struct cmp_work *w, st
     float max;
     NEB_TRY(cmp_frame_get_stream(w, r, NULL, wide ? n * 4 : n, wide ? n * 4 : n, &w->stream[0]));
     if (wide) {
-        kern_stage_up(c->D, out, w->stream[0].p, n * 4);
+        kern_stage_upload(c->D, out, w->stream[0].p, n * 4);
     } else {
         NEB_TRY(cmp_frame_get_stream(w, r, NULL, n, n, &w->stream[1]));
         NEB_TRY(streams(c, n, n, &high, &low));
-        kern_stage_up(c->D, high, w->stream[0].p, n);
-        kern_stage_up(c->D, low, w->stream[1].p, n);
+        kern_stage_upload(c->D, high, w->stream[0].p, n);
+        kern_stage_upload(c->D, low, w->stream[1].p, n);
         c->D->ops->bf16_join(c->D, out, high, low, n);
     }
     NEB_TRY(largest(c, out, n, &max, &finite));

@@ -8,7 +8,7 @@
 #include <string.h>
 
 enum {
-    USUAL_BLOCK = KERN_USUAL_BLOCK,
+    USUAL_BLOCK = KERN_DEFAULT_BLOCK,
     NORMAL_MIN = 8, // smaller grid indices belong to denormal scales
 };
 #define INLINED static inline __attribute__((always_inline))

@@ -40,7 +40,7 @@ int kern_blocks_encode(const struct kern_blocks *b, bool *finite);
 
 // ---- decoding
 
-enum { KERN_USUAL_BLOCK = 128 };
+enum { KERN_DEFAULT_BLOCK = 128 };
 // Decodes n / 128 full blocks of 128 elements. The codes must be in range.
 void kern_blocks_decode(float *out, const uint8_t *scales, const uint8_t *codes, size_t n,
                         bool four, int top);

@@ -100,11 +100,11 @@ size_t cpu_attn_bwd_room(const struct kern *K, const struct kern_attn *s, size_t
 void cpu_attn_bwd_run(struct kern *K, const struct kern_attn *s, size_t per_task, float *room,
                       cpu_attn_bwd_block *block, const void *arg);
 // A block of queries calls these before and after it adds to the sums of the keys from j0 on.
-// cpu_attn_turn waits until the earlier blocks have added; the first block finds zeros.
-// cpu_attn_added admits the next block. It returns true to the last one: the sums are complete.
-void cpu_attn_turn(const struct kern_attn *s, const struct cpu_attn_sums *sums, int b, int h,
-                   int block, int j0);
-bool cpu_attn_added(const struct kern_attn *s, const struct cpu_attn_sums *sums, int b, int j0);
+// cpu_attn_wait_turn waits until the earlier blocks have added; the first block finds zeros.
+// cpu_attn_end_turn admits the next block. It returns true to the last one: the sums are complete.
+void cpu_attn_wait_turn(const struct kern_attn *s, const struct cpu_attn_sums *sums, int b, int h,
+                        int block, int j0);
+bool cpu_attn_end_turn(const struct kern_attn *s, const struct cpu_attn_sums *sums, int b, int j0);
 
 struct cpu_buf { // aligned to 64 bytes
     float *p;

@@ -108,8 +108,8 @@ static int first_to_see(const struct kern_attn *s, int b, int j0) {
     return by_all ? 0 : j0 / CPU_ATTN_BLOCK;
 }
 
-void cpu_attn_turn(const struct kern_attn *s, const struct cpu_attn_sums *sums, int b, int h,
-                   int block, int j0) {
+void cpu_attn_wait_turn(const struct kern_attn *s, const struct cpu_attn_sums *sums, int b, int h,
+                        int block, int j0) {
     int first = first_to_see(s, b, j0), group = s->n_heads / s->n_kv_heads;
     int before = h % group * (blocks_of(s) - first) + block - first;
     atomic_int *added = &sums->added[j0 / CPU_ATTN_BLOCK];
@@ -123,7 +123,7 @@ void cpu_attn_turn(const struct kern_attn *s, const struct cpu_attn_sums *sums, 
     }
 }
 
-bool cpu_attn_added(const struct kern_attn *s, const struct cpu_attn_sums *sums, int b, int j0) {
+bool cpu_attn_end_turn(const struct kern_attn *s, const struct cpu_attn_sums *sums, int b, int j0) {
     int all = s->n_heads / s->n_kv_heads * (blocks_of(s) - first_to_see(s, b, j0));
     // only the thread whose turn it is changes the counter
     int now = atomic_load_explicit(&sums->added[j0 / CPU_ATTN_BLOCK], memory_order_relaxed) + 1;

@@ -274,10 +274,10 @@ static void bwd_block(const struct cpu_attn *a, const struct bwd *w, int b, int 
             cpu_attn_mask(s, b, w->st, i0, j0, nk, lanes);
         tile_mm(&(struct mm){v, ldv, 1, w->dot, QB, w->dst, QB, D, false}, nk, lanes);
         tile_grad(w->st, w->dst, w->lse, w->delta, nk, lanes);
-        cpu_attn_turn(s, sums, b, h, block, j0);
+        cpu_attn_wait_turn(s, sums, b, h, block, j0);
         tile_mm(&(struct mm){w->st, QB, 1, w->dop, P, sums->dv + at_key, P, nq, true}, nk, Dp);
         tile_mm(&(struct mm){w->dst, QB, 1, w->qp, P, sums->dk + at_key, P, nq, true}, nk, Dp);
-        if (cpu_attn_added(s, sums, b, j0))
+        if (cpu_attn_end_turn(s, sums, b, j0))
             // the last block of queries sees all keys of the block
             keys_done(a, sums, b, g, j0, nk);
         tile_mm(&(struct mm){k, 1, ldk, w->dst, QB, w->dqt, QB, nk, j0 != 0}, D, lanes);

@@ -303,10 +303,10 @@ static void bwd_block(const struct job *j, const struct bwd *w, const struct cpu
         cpu_attn_mask(s, k.b, w->st, k.i0, key, nk, k.lanes);
         scores(j, &k, 1, key, nk, w->d_o, w->dst);
         j->rows->attn_grad(w->st, w->dst, w->lse, w->delta, nk, k.lanes);
-        cpu_attn_turn(s, sums, k.b, k.h, k.i0 / BLOCK, key);
+        cpu_attn_wait_turn(s, sums, k.b, k.h, k.i0 / BLOCK, key);
         over_queries(j, &k, w, nk, w->st, w->p, w->dos, sums->dv + at);
         over_queries(j, &k, w, nk, w->dst, w->p, w->qs, sums->dk + at);
-        if (cpu_attn_added(s, sums, k.b, key))
+        if (cpu_attn_end_turn(s, sums, k.b, key))
             // the last block of queries sees all keys of the block
             keys_done(j, w, sums, &k, key, nk);
         pack_keys(j, &k, nk, w->dst, w->ds);

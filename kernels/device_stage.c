@@ -26,7 +26,7 @@ static void release(struct kern_device *D) {
     D->stage = NULL;
 }
 
-enum neb_status kern_stage_take(struct kern_device *D) {
+enum neb_status kern_stage_acquire(struct kern_device *D) {
     if (D->stage) {
         D->stage->users++;
         return NEB_OK;
@@ -47,7 +47,7 @@ enum neb_status kern_stage_take(struct kern_device *D) {
     return NEB_OK;
 }
 
-void kern_stage_give(struct kern_device *D) {
+void kern_stage_release(struct kern_device *D) {
     NEB_ASSERT(D->stage && D->stage->users > 0);
     if (--D->stage->users)
         return;
@@ -82,7 +82,7 @@ static void mark_busy(struct kern_device *D, int i, void *host, size_t bytes) {
 
 static size_t piece(size_t left) { return left < KERN_STAGE_BYTES ? left : KERN_STAGE_BYTES; }
 
-void kern_stage_up(struct kern_device *D, void *device, const void *host, size_t bytes) {
+void kern_stage_upload(struct kern_device *D, void *device, const void *host, size_t bytes) {
     NEB_ASSERT(D->stage);
     for (size_t at = 0, n; at < bytes; at += n) {
         int i = next(D);
@@ -93,7 +93,7 @@ void kern_stage_up(struct kern_device *D, void *device, const void *host, size_t
     }
 }
 
-void kern_stage_down(struct kern_device *D, void *host, const void *device, size_t bytes) {
+void kern_stage_download(struct kern_device *D, void *host, const void *device, size_t bytes) {
     NEB_ASSERT(D->stage);
     for (size_t at = 0, n; at < bytes; at += n) {
         int i = next(D);

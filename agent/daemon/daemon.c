@@ -24,16 +24,16 @@ static const neb_ns telemetry_interval = NEB_S, heartbeat_every = 500 * NEB_MS;
 
 static void telemetry(struct daemon *d) {
     daemon_look_for_hangs(d);
-    daemon_tell_stop(d);
+    daemon_send_stop(d);
     agent_spread_stand(&d->spread, d->up);
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
         if (d->jobs[i].used && d->jobs[i].state != AGENT_JOB_ENDED) {
             struct agent_jobrun *j = &d->jobs[i];
-            daemon_tell_alive(d, j, false);
+            daemon_send_alive(d, j, false);
             daemon_offer_retry(d, j);
-            daemon_tell_link(d, j);
-            daemon_tell_waits(d, j);
-            daemon_tell_protocols(d, j);
+            daemon_send_link(d, j);
+            daemon_send_waits(d, j);
+            daemon_send_protocols(d, j);
             j->updates_stay = j->federated && inter_service_updates_stay(d->service, j->id);
             daemon_trainer_left(d, j, false);
             daemon_proof_look(d, j);
@@ -43,9 +43,9 @@ static void telemetry(struct daemon *d) {
                 daemon_on_behind(d, j->id);
             }
             if (j->state == AGENT_JOB_STOPPING && j->client.len) // repeated until it ends
-                daemon_tell(d, &j->client, json_pack("{s:s}", "ev", "stop"));
+                daemon_send(d, &j->client, json_pack("{s:s}", "ev", "stop"));
         }
-    daemon_tell_blobs(d);
+    daemon_send_blobs(d);
     daemon_log_suppressed(d);
     daemon_drop_ended(d);
     if (d->web)
@@ -92,8 +92,8 @@ enum neb_status daemon_start_service(struct daemon *d) {
         .seal = sec_vault_key(d->vault),
         .callbacks = {d, daemon_on_screen, daemon_on_commit, daemon_on_message, daemon_on_peer,
                       daemon_on_fault, daemon_on_behind, daemon_on_snapshot_open,
-                      daemon_on_snapshot_close, daemon_on_snapshot_done, daemon_on_lied, busy,
-                      daemon_on_split, signed_before, daemon_on_lost, daemon_on_gone}};
+                      daemon_on_snapshot_close, daemon_on_snapshot_done, daemon_on_equivocation,
+                      busy, daemon_on_divergence, signed_before, daemon_on_lost, daemon_on_gone}};
     NEB_TRY(inter_service_create(&s, &d->service));
     if (d->c->blobs_max)
         NEB_TRY(inter_ledger_set_cap(inter_service_ledger(d->service), d->c->blobs_max));
@@ -268,7 +268,7 @@ static void say_policy(struct daemon *d) {
                 "policy.json cannot be read: until it can, no job of another member starts");
         return;
     }
-    agent_policy_say(&d->policy.is, text, sizeof text);
+    agent_policy_describe(&d->policy.is, text, sizeof text);
     neb_info("%s %s: admits %s", d->policy.is.present ? "policy.json in" : "no policy.json in",
              d->c->home, text);
 }

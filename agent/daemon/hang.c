@@ -13,7 +13,7 @@ static const neb_ns kill_after = 10 * NEB_S, // SIGKILL follows after this time
     own_absence = 5 * NEB_S; // gap between two looks which shows that this agent was stopped itself
 
 void daemon_worker_retry(struct daemon *d, struct agent_jobrun *j, const char *why) {
-    daemon_say_fault(d, j, why);
+    daemon_report_fault(d, j, why);
     daemon_worker_kill(j);
 }
 

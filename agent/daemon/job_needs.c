@@ -71,12 +71,12 @@ static int32_t width_of(const struct intra_model_config *m) {
     return heads > most ? heads : most;
 }
 
-void agent_job_tells(const struct agent_job *j, int self, struct agent_tells *out) {
+void agent_job_discloses(const struct agent_job *j, int self, struct agent_discloses *out) {
     enum agent_role role = j->clusters[self].role;
     bool rtd = j->mode == AGENT_MODE_RTD, distill = j->mode == AGENT_MODE_DISTILL,
          others = j->n_clusters > 1 && !one_process(j);
     double tokens = (double)j->batch * j->accumulate * j->seq_len;
-    *out = (struct agent_tells){.rows = AGENT_ROWS_NEVER, .width = width_of(&j->model)};
+    *out = (struct agent_discloses){.rows = AGENT_ROWS_NEVER, .width = width_of(&j->model)};
     out->text = !one_process(j) && ((rtd && j->rtd.push_text && role == AGENT_ROLE_GENERATOR) ||
                                     (distill && j->distill.pushed && role == AGENT_ROLE_STUDENT));
     out->labels = others && ((rtd && role == AGENT_ROLE_GENERATOR) ||

@@ -23,7 +23,7 @@ struct agent_found {                   // what the job leaves open, taken from t
 
 // What the job reveals about the cluster's text, to any reader of what it sends. (With sync.gate:
 // private everybody reads only sums, but all other members together can compute one member's part.)
-struct agent_tells {
+struct agent_discloses {
     // Tokens behind the smallest update: those of agent_schedule_least steps, of an eighth of these
     // if sync.tune.balance may leave out the others, or of one step if every step is exchanged. 0:
     // no update leaves the cluster.
@@ -37,7 +37,7 @@ struct agent_tells {
     bool labels;
     bool text; // the text itself leaves the cluster (push_text)
 };
-void agent_job_tells(const struct agent_job *job, int self, struct agent_tells *out);
+void agent_job_discloses(const struct agent_job *job, int self, struct agent_discloses *out);
 // At most so many tokens are behind a held-out loss of one source; 0: all held-out tokens.
 double agent_job_eval_tokens(const struct agent_job *job);
 // job: valid. All 0: the cluster trains nothing (a witness).

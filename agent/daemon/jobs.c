@@ -72,7 +72,7 @@ out:
     json_decref(st);
 }
 
-enum neb_status agent_jobs_aside(struct inter_ledger *l, json_t **out) {
+enum neb_status agent_jobs_attention(struct inter_ledger *l, json_t **out) {
     struct aside a = {.list = json_array()};
     enum neb_status st = inter_ledger_jobs(l, add_aside, &a);
     *out = a.list;

@@ -18,7 +18,7 @@ enum { AGENT_JOBS_MAX = 8, AGENT_WATCHERS_MAX = 8, AGENT_RESTARTS_MAX = 3 };
 
 // Replaces a peer index if the member of the cluster, or the submitter, is no longer on the list.
 // An index from SEC_MEMBERS_MAX on also means that, but what this member signed can still be
-// verified (inter_service_former).
+// verified (inter_service_removed_member).
 enum { AGENT_PEER_NONE = INTER_PEER_NONE };
 
 enum agent_job_state { AGENT_JOB_RUNNING, AGENT_JOB_STOPPING, AGENT_JOB_ENDED };
@@ -53,11 +53,11 @@ struct agent_jobrun {
     int64_t had[AGENT_CLUSTERS_MAX]; // if local: number of the last line of each cluster; 0: none
     char owner[SEC_NAME_MAX];        // name of the submitter, kept if it is revoked; "": local
     bool adopted; // the owner is not a member any more, and this site's operator resumed the job
-    struct agent_terms terms; // for another member's job: terms of the policy that admitted it
-    struct agent_told told;   // what was sent of its losses to that member
-    neb_ns progress_at;       // when its worker last reached a new highest step,
-    int64_t progress_step;    // and that step
-    bool attach_listed;       // the policy lets that member's jobs take waiting trainers
+    struct agent_terms terms;    // for another member's job: terms of the policy that admitted it
+    struct agent_disclosed told; // what was sent of its losses to that member
+    neb_ns progress_at;          // when its worker last reached a new highest step,
+    int64_t progress_step;       // and that step
+    bool attach_listed;          // the policy lets that member's jobs take waiting trainers
     bool attach_told; // the operator was told that a waiting trainer was not given to this job
     bool orphaned;    // the operator was told that the owner is not a member any more
     enum agent_job_state state;
@@ -170,7 +170,7 @@ NEB_MUST_CHECK enum neb_status agent_jobs_list(struct inter_ledger *l, json_t **
 // the form of nebula status: [{id, job, state, outcome, why, step, steps, clusters}]. state is
 // "held", or "ended" with the outcome "failed"; step is null, clusters is [].
 enum { AGENT_ASIDE_MAX = 32 };
-NEB_MUST_CHECK enum neb_status agent_jobs_aside(struct inter_ledger *l, json_t **out);
+NEB_MUST_CHECK enum neb_status agent_jobs_attention(struct inter_ledger *l, json_t **out);
 // A job in the ledger.
 struct agent_job_record {
     char hex[2 * AGENT_JOB_ID_BYTES + 1];

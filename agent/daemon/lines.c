@@ -170,7 +170,7 @@ static bool may_send(struct agent_lines *l, neb_ns now, size_t bytes) {
     return true;
 }
 
-void agent_lines_hurry(struct agent_lines *l) {
+void agent_lines_unlimit(struct agent_lines *l) {
     l->messages = l->sent = l->sent_bytes = (struct neb_bucket){0};
 }
 

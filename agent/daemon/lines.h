@@ -56,7 +56,7 @@ json_t *agent_lines_next(struct agent_lines *l, neb_ns now, size_t max_bytes);
 // The link did not take the last n lines of agent_lines_next: they are due again.
 void agent_lines_back(struct agent_lines *l, int n);
 // A later message must not overtake the lines: all that are due may be sent now.
-void agent_lines_hurry(struct agent_lines *l);
+void agent_lines_unlimit(struct agent_lines *l);
 // As agent_lines_next, without limits, for a caller that stores the lines. While the link is down:
 // those that wait, as for an agent that does not know what it has; they are then forgotten. While
 // it is up: those that it has not taken.

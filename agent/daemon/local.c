@@ -27,7 +27,7 @@ static bool watches(const struct agent_jobrun *j, const struct agent_ipc_client 
 static void add_watcher(struct daemon *d, struct agent_jobrun *j,
                         const struct agent_ipc_client *from) {
     if (j->unstarted[0] && !watches(j, from))
-        daemon_tell(d, from,
+        daemon_send(d, from,
                     json_pack("{s:s,s:s,s:{s:s,s:s,s:s}}", "ev", "line", "job", j->hex, "line",
                               "kind", "fault", "cluster", daemon_name(d), "text", j->unstarted));
     for (int i = 0; i < AGENT_WATCHERS_MAX && !watches(j, from); i++)
@@ -36,11 +36,11 @@ static void add_watcher(struct daemon *d, struct agent_jobrun *j,
     for (int i = 0; i < j->job.n_clusters; i++) {
         json_t *report = i == j->self ? j->report : j->others[i];
         if (report)
-            daemon_tell(
+            daemon_send(
                 d, from,
                 json_pack("{s:s,s:s,s:O}", "ev", "report", "job", j->hex, "report", report));
     }
-    daemon_tell_members(d, j, from);
+    daemon_send_members(d, j, from);
 }
 
 // A command has not heard of its job for a while: this agent may have been restarted meanwhile.
@@ -56,7 +56,7 @@ static void on_follow(struct daemon *d, const struct agent_ipc_client *from,
                                                  : "running";
     } else if (daemon_job_recall(d, hex, &r) == NEB_OK)
         state = r.state;
-    daemon_tell(d, from, json_pack("{s:s,s:s,s:s}", "ev", "follows", "job", hex, "state", state));
+    daemon_send(d, from, json_pack("{s:s,s:s,s:s}", "ev", "follows", "job", hex, "state", state));
     agent_job_record_clear(&r);
 }
 
@@ -117,8 +117,8 @@ static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from,
         return;
     }
     j->local = true;
-    daemon_job_goes_on(d, j, next_run(j));
-    daemon_tell(d, from,
+    daemon_job_resumed(d, j, next_run(j));
+    daemon_send(d, from,
                 json_pack("{s:s,s:b,s:s,s:s}", "ev", "answer", "ok", 1, "text", j->hex, "name",
                           daemon_name(d))); // the cluster whose models are here
     add_watcher(d, j, from);
@@ -161,7 +161,7 @@ static void on_attachable(struct daemon *d, const struct agent_ipc_client *from,
         neb_warn("%s", json_string_value(json_object_get(answer, "text")));
     if (j)
         j->attach_told = true;
-    daemon_tell(d, from, answer);
+    daemon_send(d, from, answer);
 }
 
 static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
@@ -182,7 +182,7 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
     }
     bool foreign = agent_attach_waits(j);
     if (!agent_ipc_speaks_ours(m, foreign ? "trainer's libnebula" : "worker", why, sizeof why)) {
-        daemon_say_fault(d, j, why);
+        daemon_report_fault(d, j, why);
         daemon_answer(d, from, false, why);
         return;
     }
@@ -190,7 +190,7 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
         daemon_answer(d, from, false, why);
         return;
     }
-    if (agent_attach_waits(j) && !daemon_job_shortened(d, j)) {
+    if (agent_attach_waits(j) && !daemon_ledger_behind_done(d, j)) {
         daemon_answer(d, from, false, "the job has failed");
         return;
     }
@@ -267,7 +267,8 @@ static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
         neb_warn("an update for fragment %u of job %s was dropped", mf.key.fragment, j->job.name);
         return;
     }
-    if (too_few_tokens(d, j, mf.tokens) || daemon_job_short(d, j, mf.key.fragment, mf.key.round))
+    if (too_few_tokens(d, j, mf.tokens) ||
+        daemon_ledger_behind(d, j, mf.key.fragment, mf.key.round))
         return;
     daemon_note_step(j, (int64_t)mf.step);
     j->wants[mf.key.fragment] = mf.key.round + 1;
@@ -295,7 +296,7 @@ static void on_ready(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_
     int64_t f = agent_ipc_int(m, "fragment", -1), round = agent_ipc_int(m, "round", -1);
     if (!j->federated || f < 0 || f >= j->job.sync.fragments || round < 0)
         return;
-    if (daemon_job_short(d, j, (uint32_t)f, (uint32_t)round))
+    if (daemon_ledger_behind(d, j, (uint32_t)f, (uint32_t)round))
         return;
     j->wants[f] = (uint32_t)round + 1;
     enum neb_status st = inter_service_deliver(d->service, j->id, (uint32_t)f, (uint32_t)round);
@@ -319,7 +320,7 @@ static void on_metrics(struct daemon *d, struct agent_jobrun *j, struct agent_ip
         return;
     }
     json_object_set_new(line, "cluster", json_string(daemon_name(d)));
-    agent_told_take(&j->told, line);
+    agent_disclosed_take(&j->told, line);
     const char *kind = json_string_value(json_object_get(line, "kind"));
     const json_t *step = json_object_get(line, "step");
     bool saved = kind && !strcmp(kind, "checkpoint"); // its step is an earlier one
@@ -337,7 +338,7 @@ static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
     if (!json_is_object(report))
         return;
     j->link_told = 0;
-    daemon_tell_link(d, j); // the last counters belong in the run's files
+    daemon_send_link(d, j); // the last counters belong in the run's files
     struct agent_wan_bytes wan = daemon_wan_bytes(d, j);
     json_object_set_new(report, "name", json_string(daemon_name(d)));
     json_object_set_new(report, "wan_sent_bytes", json_integer((json_int_t)wan.sent));
@@ -505,14 +506,14 @@ static void on_resume_request(struct daemon *d, const struct agent_ipc_client *f
         daemon_answer(d, from, false, runs ? "the job is running, or still stopping" : why);
     } else if ((j = daemon_job(d, r.hex))->adopted) {
         // the other sites decide themselves: only the submitter could ask them
-        daemon_job_goes_on(d, j, next_run(j));
+        daemon_job_resumed(d, j, next_run(j));
         snprintf(why, sizeof why,
                  "resumed at this site only: \"%s\", which submitted it, is no longer a member. "
                  "Each other site where it is held or stopped must resume it itself",
                  j->owner);
         daemon_answer(d, from, true, why);
     } else {
-        daemon_job_goes_on(d, j, next_run(j));
+        daemon_job_resumed(d, j, next_run(j));
         for (int i = 0; i < j->job.n_clusters && j->job.sync.scheme != AGENT_SCHEME_SYNCHRONOUS;
              i++)
             if (i != j->self) {
@@ -542,7 +543,7 @@ static void on_list_request(struct daemon *d, const struct agent_ipc_client *fro
     if (!read)
         daemon_answer(d, from, false, "the ledger could not be read; the agent's log says why");
     else
-        daemon_tell(d, from, json_pack("{s:s,s:O}", "ev", "jobs", "jobs", jobs));
+        daemon_send(d, from, json_pack("{s:s,s:O}", "ev", "jobs", "jobs", jobs));
     json_decref(jobs);
 }
 
@@ -560,7 +561,7 @@ static bool on_worker(struct daemon *d, struct agent_jobrun *j, const char *op,
                       struct agent_ipc_msg *m) {
     j->heartbeat_at = neb_now();
     if (!strcmp(op, "hello"))
-        daemon_tell_alive(d, j, true);
+        daemon_send_alive(d, j, true);
     else if (!strcmp(op, "heartbeat"))
         on_heartbeat(j, m);
     else if (!strcmp(op, "detach"))
@@ -596,7 +597,7 @@ static bool on_command(struct daemon *d, const struct agent_ipc_client *from, co
     else if (!strcmp(op, "attachable"))
         on_attachable(d, from, m);
     else if (!strcmp(op, "status"))
-        daemon_tell(d, from, daemon_status(d));
+        daemon_send(d, from, daemon_status(d));
     else if (!strcmp(op, "jobs"))
         on_list_request(d, from);
     else if (!strcmp(op, "resume") || !strcmp(op, "rejoin"))

@@ -284,8 +284,8 @@ uint64_t agent_members_refused(const struct agent_members *m) {
     return m->server ? sec_enrol_server_refused(m->server) : 0;
 }
 
-bool agent_members_former(const struct agent_members *m, const char *name,
-                          uint8_t sign[SEC_KEY_BYTES]) {
+bool agent_members_previous_key(const struct agent_members *m, const char *name,
+                                uint8_t sign[SEC_KEY_BYTES]) {
     const struct sec_former *f = sec_former_find(m->former, m->n_former, name);
     if (f)
         memcpy(sign, f->sign, SEC_KEY_BYTES);
@@ -322,7 +322,7 @@ bool agent_members_signed_as_now(const struct agent_members *m, const char *name
     return false;
 }
 
-bool agent_members_lost(const struct agent_members *m, const char *name) {
+bool agent_members_without_vote(const struct agent_members *m, const char *name) {
     int i = m->fed ? sec_memberlist_find(&m->fed->list, name) : -1;
     return i >= 0 && !(m->fed->list.e[i].caps & SEC_CAP_VOTER);
 }

@@ -47,8 +47,8 @@ const char *agent_members_advice(const struct agent_members *m, const char *name
                                  size_t cap);
 // The signing key that a removed member had when it was last on the list. False: unknown, as in a
 // pair without a CA.
-bool agent_members_former(const struct agent_members *m, const char *name,
-                          uint8_t sign[SEC_KEY_BYTES]);
+bool agent_members_previous_key(const struct agent_members *m, const char *name,
+                                uint8_t sign[SEC_KEY_BYTES]);
 // True if one of the member's previous keys, from any version of the list, signed this.
 bool agent_members_signed_before(const struct agent_members *m, const char *name,
                                  const char *context, const void *msg, size_t len,
@@ -60,7 +60,7 @@ bool agent_members_signed_as_now(const struct agent_members *m, const char *name
                                  const char *context, const void *msg, size_t len,
                                  const uint8_t sig[SEC_SIGN_BYTES]);
 // True if it is on the list without a vote: of two, the one that `nebula promote` gave up.
-bool agent_members_lost(const struct agent_members *m, const char *name);
+bool agent_members_without_vote(const struct agent_members *m, const char *name);
 // The address of the hub's enrolment endpoint; false: unknown.
 bool agent_members_hub(const struct agent_members *m, char out[SEC_ENDPOINT_MAX]);
 // True if the list holds this member with exactly these keys.

@@ -183,8 +183,8 @@ static void on_known_job(struct daemon *d, uint32_t peer, uint32_t home, const j
     }
     j->resume_due |= stopping;
     if (!j->local)
-        daemon_job_took(d, j, home, sig);
-    daemon_job_goes_on(d, j, run);
+        daemon_job_set_home(d, j, home, sig);
+    daemon_job_resumed(d, j, run);
 }
 
 // Stops a job that is in the ledger only (held, or without an entry since a restart), so that it
@@ -328,8 +328,8 @@ static void on_job(struct daemon *d, uint32_t peer, const char *hex, const json_
         return;
     }
     if (!j->local)
-        daemon_job_took(d, j, home, json_string_value(json_object_get(body, "sig")));
-    daemon_job_goes_on(d, j, run_of(body));
+        daemon_job_set_home(d, j, home, json_string_value(json_object_get(body, "sig")));
+    daemon_job_resumed(d, j, run_of(body));
     if (was_stopped(d, j))
         daemon_job_stop(d, j);
 }
@@ -483,7 +483,7 @@ void daemon_on_peer(void *user, uint32_t peer, bool up) {
         neb_info("the link to a revoked member is cut");
         return;
     }
-    bool say = neb_throttle_allows(&d->links[peer], neb_now(), DAEMON_LINKS_SAID);
+    bool say = neb_throttle_allows(&d->links[peer], neb_now(), DAEMON_LINKS_LOGGED);
     if (say)
         neb_info("link to %s is %s", d->members.m[peer].pub.name, up ? "up" : "down");
     tend_lines(d, peer, up);
@@ -491,7 +491,7 @@ void daemon_on_peer(void *user, uint32_t peer, bool up) {
         struct agent_jobrun *j = &d->jobs[i];
         if (!j->used || j->state == AGENT_JOB_ENDED || !j->linked)
             continue;
-        daemon_tell_alive(d, j, false);
+        daemon_send_alive(d, j, false);
         for (int k = 0; up && k < j->job.n_clusters; k++)
             if (k != j->self && j->peers[k] == peer)
                 j->offers_due |= (uint16_t)(1u << k);
@@ -536,13 +536,14 @@ static void say_first(const char *name, enum inter_fault f) {
 void daemon_on_fault(void *user, uint32_t peer, enum inter_fault f) {
     struct daemon *d = user;
     const char *name = blamed(d, peer, f);
-    bool elsewhere = f == INTER_FAULT_BEHIND || f == INTER_FAULT_LIED || f == INTER_FAULT_SPLIT ||
+    bool elsewhere = f == INTER_FAULT_BEHIND || f == INTER_FAULT_EQUIVOCATED ||
+                     f == INTER_FAULT_SPLIT ||
                      // these are logged elsewhere
                      f == INTER_FAULT_REFUSED || f == INTER_FAULT_NO_ROOM;
     // these are logged once for each member
     bool each = f == INTER_FAULT_DIVERGED || f == INTER_FAULT_OUTLIER || f == INTER_FAULT_RENEWED;
-    bool say = !elsewhere &&
-               neb_throttle_allows(&d->said_faults[f], neb_now(), each ? INTER_MEMBERS_MAX : 1u);
+    bool say = !elsewhere && neb_throttle_allows(&d->fault_throttles[f], neb_now(),
+                                                 each ? INTER_MEMBERS_MAX : 1u);
     d->faults[f]++;
     char text[96];
     snprintf(text, sizeof text, "%s message or state", inter_fault_name(f));
@@ -575,7 +576,7 @@ void daemon_on_fault(void *user, uint32_t peer, enum inter_fault f) {
 }
 
 // The job may not be in d->jobs yet: evidence in its ledger is reported while it is opened.
-void daemon_on_lied(void *user, uint32_t peer, const struct inter_evidence *e) {
+void daemon_on_equivocation(void *user, uint32_t peer, const struct inter_evidence *e) {
     struct daemon *d = user;
     struct agent_jobrun *j = daemon_job_by_id(d, e->a.job);
     const char *name = peer < d->members.n ? d->members.m[peer].pub.name : "";
@@ -592,7 +593,7 @@ void daemon_on_lied(void *user, uint32_t peer, const struct inter_evidence *e) {
     agent_view_event(d->view, j ? j->hex : NULL, name, text, neb_seconds(neb_wall_now()));
 }
 
-void daemon_on_split(void *user, uint32_t peer, const struct inter_key *round) {
+void daemon_on_divergence(void *user, uint32_t peer, const struct inter_key *round) {
     struct daemon *d = user;
     struct agent_jobrun *j = daemon_job_by_id(d, round->job);
     struct inter_job_status st;

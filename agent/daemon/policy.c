@@ -200,7 +200,7 @@ static bool needs_ok(const struct agent_policy *p, const struct agent_job *job, 
 static bool within(unsigned some, int value) { return !some || some >> value & 1; }
 
 // Minimum of tokens behind an update.
-static double update_least(const struct agent_policy *p, const struct agent_tells *t) {
+static double update_least(const struct agent_policy *p, const struct agent_discloses *t) {
     double wide = 4.0 * t->width;
     if (p->tokens_per_update)
         return (double)p->tokens_per_update;
@@ -223,8 +223,8 @@ static void say_few(const struct agent_policy *p, const struct agent_job *job, d
 static bool tells_ok(const struct agent_policy *p, const struct agent_job *job, int self, char *why,
                      size_t cap) {
     static const char *const gates[] = {"trusted", "robust", "private"};
-    struct agent_tells t;
-    agent_job_tells(job, self, &t);
+    struct agent_discloses t;
+    agent_job_discloses(job, self, &t);
     double least = update_least(p, &t);
     if (t.text && !p->push_text)
         snprintf(why, cap,
@@ -283,18 +283,19 @@ bool agent_policy_admits(const struct agent_policy *p, const struct agent_job *j
 
 void agent_policy_terms(const struct agent_policy *p, const struct agent_job *job, int self,
                         struct agent_terms *out) {
-    struct agent_tells t;
+    struct agent_discloses t;
     double step = fmax(1, (double)job->batch * job->accumulate * job->seq_len),
            rests = agent_job_eval_tokens(job);
-    int64_t enough = (int64_t)ceil(AGENT_TOLD_TOKENS / step);
-    agent_job_tells(job, self, &t);
+    int64_t enough = (int64_t)ceil(AGENT_DISCLOSED_TOKENS / step);
+    agent_job_discloses(job, self, &t);
     out->update_tokens = p->present && t.update_tokens > 0 ? update_least(p, &t) : 0;
     out->idle_s = p->present ? p->hours_without_progress * 3600 : 0;
-    out->told = (struct agent_told_rules){.losses = p->losses,
-                                          .every = p->loss_every               ? p->loss_every
-                                                   : enough < AGENT_TOLD_STEPS ? AGENT_TOLD_STEPS
-                                                                               : enough,
-                                          .held_out = !(rests > 0 && rests < AGENT_TOLD_TOKENS)};
+    out->told = (struct agent_disclosed_rules){
+        .losses = p->losses,
+        .every = p->loss_every                    ? p->loss_every
+                 : enough < AGENT_DISCLOSED_STEPS ? AGENT_DISCLOSED_STEPS
+                                                  : enough,
+        .held_out = !(rests > 0 && rests < AGENT_DISCLOSED_TOKENS)};
 }
 
 bool agent_policy_attaches(const struct agent_policy *p, const char *from) {

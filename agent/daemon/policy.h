@@ -33,7 +33,7 @@
 //
 //      "gates": ["private"],             trusted, robust, private; absent: any. The first two show
 //                                        every member's updates to all others
-//      "tokens_per_update": 65536,       minimum of tokens behind an update (agent_job_tells).
+//      "tokens_per_update": 65536,       minimum of tokens behind an update (agent_job_discloses).
 //                                        Absent: AGENT_UPDATE_TOKENS, and four times the widest
 //                                        layer's input. From an update with fewer tokens the words
 //                                        can be computed, and from some dozens also their order
@@ -46,9 +46,9 @@
 //      "push_text": true,                the text itself may (rtd.push_text, distill.push_text).
 //                                        Absent: it may not
 //      "losses": "rounded",              what the submitter gets: exact, rounded
-//                                        (agent/daemon/told.h), never. Absent: rounded
+//                                        (agent/daemon/disclose.h), never. Absent: rounded
 //      "loss_every": 100,                rounded: steps behind one loss. Absent:
-//                                        AGENT_TOLD_STEPS, and as many as have AGENT_TOLD_TOKENS
+//                                        AGENT_DISCLOSED_STEPS, and as many as have AGENT_DISCLOSED_TOKENS
 //      "attach": ["hub"]}                whose jobs with `launcher: attach` may take a training
 //                                        loop that waits here and has not named them
 //                                        (agent/daemon/attach.h). Absent: nobody's
@@ -68,7 +68,7 @@
 // a job with it.
 #ifndef AGENT_POLICY_H
 #define AGENT_POLICY_H
-#include "agent/daemon/told.h"
+#include "agent/daemon/disclose.h"
 #include "agent/job/config.h"
 #include "security/federation.h"
 #include "security/sign.h"
@@ -107,7 +107,7 @@ struct agent_policy_load {
 struct agent_terms {
     double update_tokens; // minimum of an update that has any
     double idle_s;        // time without a step until the job is stopped; 0: no limit
-    struct agent_told_rules told;
+    struct agent_disclosed_rules told;
 };
 
 // The policy of a site without a file.
@@ -132,7 +132,7 @@ void agent_policy_terms(const struct agent_policy *p, const struct agent_job *jo
 // True if a job of this member may take a waiting training loop that has not named a job.
 bool agent_policy_attaches(const struct agent_policy *p, const char *from);
 // Describes on one line what the policy admits.
-void agent_policy_say(const struct agent_policy *p, char *out, size_t cap);
+void agent_policy_describe(const struct agent_policy *p, char *out, size_t cap);
 
 #define AGENT_CONTEXT_JOB "nebula job specification v1"
 // The bytes to sign: federation, id, text. Replaces the contents of out.

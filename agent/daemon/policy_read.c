@@ -271,7 +271,7 @@ static const char *name_of(const struct choice *known, int n, int value) {
     return "?";
 }
 
-void agent_policy_say(const struct agent_policy *p, char *out, size_t cap) {
+void agent_policy_describe(const struct agent_policy *p, char *out, size_t cap) {
     struct words w = {out, 0, cap};
     out[0] = 0;
     if (!p->present) {
@@ -307,7 +307,7 @@ void agent_policy_say(const struct agent_policy *p, char *out, size_t cap) {
     if (p->losses == AGENT_LOSSES_ROUNDED && p->loss_every)
         put(&w, ", one in %lld steps", (long long)p->loss_every);
     else if (p->losses == AGENT_LOSSES_ROUNDED)
-        put(&w, ", one in %d steps at most", AGENT_TOLD_STEPS);
+        put(&w, ", one in %d steps at most", AGENT_DISCLOSED_STEPS);
     put(&w, "; ");
     put_names(&w, "waiting trainers for jobs of", p->attach[0], SEC_NAME_MAX, p->n_attach,
               " this site");

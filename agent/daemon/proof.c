@@ -45,7 +45,7 @@ static void say_false(struct daemon *d, struct agent_jobrun *j, const char *what
     size_t n = strlen(text);
     if (proven && j->proof.giver)
         snprintf(text + n, sizeof text - n, ", and %s is not asked again", giver);
-    daemon_say_fault(d, j, text);
+    daemon_report_fault(d, j, text);
 }
 
 uint16_t daemon_false_givers(const struct daemon *d, const struct agent_jobrun *j) {
@@ -77,7 +77,7 @@ static bool mark(struct daemon *d, struct agent_jobrun *j) {
     if (over)
         daemon_job_leave(d, j, text);
     else
-        daemon_say_fault(d, j, text);
+        daemon_report_fault(d, j, text);
     return !over;
 }
 
@@ -120,8 +120,8 @@ static void refuse(struct daemon *d, struct agent_jobrun *j, enum agent_proof_ve
 static void begin_worker(struct daemon *d, struct agent_jobrun *j) {
     char dir[NEB_PATH_MAX];
     daemon_job_dir(d, j, dir, sizeof dir);
-    if (agent_snapshot_prove(dir) != NEB_OK) {
-        daemon_say_fault(d, j, "a snapshot could not be taken over; trying again");
+    if (agent_snapshot_confirm(dir) != NEB_OK) {
+        daemon_report_fault(d, j, "a snapshot could not be taken over; trying again");
         j->proof.open = 0;
         return;
     }
@@ -149,7 +149,7 @@ static void begin_late(struct daemon *d, struct agent_jobrun *j) {
         "for two minutes nobody but %s could be asked whether the state that it gave is that of "
         "the others: this cluster continues with it, and compares it once they report theirs",
         giver);
-    daemon_say_fault(d, j, text);
+    daemon_report_fault(d, j, text);
     p->begun = true;
     for (uint32_t f = 0; f < INTER_FRAGMENTS_MAX; f++) // for past rounds no further digests come
         if (p->open >> f & 1 && inter_ledger_get_commit(inter_service_ledger(d->service), j->id, f,
@@ -185,7 +185,7 @@ void daemon_proof_look(struct daemon *d, struct agent_jobrun *j) {
         refuse(d, j, v, said, others);
     else if (v == AGENT_PROOF_LATE)
         begin_late(d, j);
-    else if (v == AGENT_PROOF_BORNE_OUT)
+    else if (v == AGENT_PROOF_CONFIRMED)
         borne_out(d, j);
 }
 
@@ -205,7 +205,7 @@ void daemon_proof_begin(struct daemon *d, struct agent_jobrun *j, uint32_t giver
     uint16_t who = 0;
     daemon_job_dir(d, j, dir, sizeof dir);
     if (agent_snapshot_taken(sec_vault_of(d->vault), dir, &s) != NEB_OK) {
-        daemon_say_fault(d, j, "a snapshot could not be read; another one is fetched");
+        daemon_report_fault(d, j, "a snapshot could not be read; another one is fetched");
         return;
     }
     for (int i = 0; i < j->job.n_clusters; i++)

@@ -114,7 +114,8 @@ bool daemon_job_renew(struct daemon *d, const struct agent_job_record *r, char *
     return true;
 }
 
-bool daemon_job_short(struct daemon *d, struct agent_jobrun *j, uint32_t fragment, uint32_t round) {
+bool daemon_ledger_behind(struct daemon *d, struct agent_jobrun *j, uint32_t fragment,
+                          uint32_t round) {
     struct inter_chain c = {.next = 0};
     char why[512], text[NEB_PATH_MAX + 1024];
     enum neb_status st = inter_ledger_chain(inter_service_ledger(d->service), j->id, fragment, &c);
@@ -137,12 +138,12 @@ bool daemon_job_short(struct daemon *d, struct agent_jobrun *j, uint32_t fragmen
         return true;
     }
     j->short_ledger = true;
-    daemon_say_fault(d, j, text);
+    daemon_report_fault(d, j, text);
     daemon_worker_replace(d, j);
     return true;
 }
 
-bool daemon_job_shortened(struct daemon *d, struct agent_jobrun *j) {
+bool daemon_ledger_behind_done(struct daemon *d, struct agent_jobrun *j) {
     char dir[NEB_PATH_MAX];
     bool any;
     if (!j->short_ledger)

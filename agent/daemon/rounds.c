@@ -18,7 +18,7 @@
 uint16_t daemon_removed_clusters(const struct daemon *d, const struct agent_jobrun *j) {
     uint16_t removed = 0;
     for (int i = 0; i < j->job.n_clusters; i++)
-        if (agent_members_lost(d->trust, j->job.clusters[i].name))
+        if (agent_members_without_vote(d->trust, j->job.clusters[i].name))
             removed |= (uint16_t)(1u << i);
     return removed;
 }
@@ -128,9 +128,9 @@ static void check_divergence(struct daemon *d, struct agent_jobrun *j,
     daemon_proof_look_at(d, j, r); // a false state from another member is not this cluster's fault
     struct agent_divergence x = agent_divergence_of(r, j->self, contributors(d, j));
     if (x.others && !x.own)
-        daemon_say_fault(d, j,
-                         "another member's parameters differ from ours and most others'; it "
-                         "computes them again");
+        daemon_report_fault(d, j,
+                            "another member's parameters differ from ours and most others'; it "
+                            "computes them again");
     if (!x.own || j->replaced || (j->suspect[r->fragment] && r->round <= j->suspect[r->fragment]))
         return;
     d->faults[INTER_FAULT_DIVERGED]++;
@@ -141,7 +141,7 @@ static void check_divergence(struct daemon *d, struct agent_jobrun *j,
              "others' though all applied "
              "the same commits; computing them again",
              r->round - 1, r->fragment);
-    daemon_say_fault(d, j, text);
+    daemon_report_fault(d, j, text);
     if (++j->divergences > DIVERGENCES_MAX) {
         daemon_job_fail(d, j,
                         "its parameters differed from the others' four times: check this machine's "
@@ -286,7 +286,7 @@ void daemon_on_lost(void *user, const struct inter_key *key) {
     struct daemon *d = user;
     struct agent_jobrun *j = daemon_job_by_id(d, key->job);
     if (j && j->client.len)
-        daemon_tell(d, &j->client,
+        daemon_send(d, &j->client,
                     json_pack("{s:s,s:I,s:I}", "ev", "resubmit", "fragment",
                               (json_int_t)key->fragment, "round", (json_int_t)key->round));
 }

@@ -213,7 +213,7 @@ enum neb_status agent_snapshot_accept(const struct neb_vault *vault, const char 
     return rename_in(dir, part, fresh);
 }
 
-enum neb_status agent_snapshot_prove(const char *dir) {
+enum neb_status agent_snapshot_confirm(const char *dir) {
     char fresh[NEB_PATH_MAX], bin[NEB_PATH_MAX];
     NEB_TRY(neb_path(fresh, sizeof fresh, dir, "snapshot.new"));
     NEB_TRY(neb_path(bin, sizeof bin, dir, "snapshot.bin"));

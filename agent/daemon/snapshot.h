@@ -38,7 +38,7 @@ void agent_snapshot_close(struct inter_snapshot_source *s);
 NEB_MUST_CHECK enum neb_status agent_snapshot_accept(const struct neb_vault *vault, const char *dir,
                                                      uint64_t header_bytes);
 // The others confirm DIR/snapshot.new: renames it to DIR/snapshot.bin.
-NEB_MUST_CHECK enum neb_status agent_snapshot_prove(const char *dir);
+NEB_MUST_CHECK enum neb_status agent_snapshot_confirm(const char *dir);
 // The others do not confirm it, or its giver is unknown: removes it. all: removes snapshot.bin too.
 NEB_MUST_CHECK enum neb_status agent_snapshot_drop(const char *dir, bool all);
 // The header of snapshot.new, or else of snapshot.bin; the caller frees it. NEB_ERR_NOT_FOUND (not

@@ -19,7 +19,7 @@
 #include "inter/service/snapshot.h"
 
 enum agent_proof_verdict {
-    AGENT_PROOF_BORNE_OUT,
+    AGENT_PROOF_CONFIRMED,
     AGENT_PROOF_WAITS,
     AGENT_PROOF_LATE,
     AGENT_PROOF_DISPUTED,

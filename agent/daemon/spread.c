@@ -28,13 +28,13 @@ void agent_spread_stand(struct agent_spread *s, const bool *up) {
     memcpy(b + 8, f->digest, sizeof f->digest);
     for (uint32_t i = 0; i < SEC_MEMBERS_MAX; i++)
         if (up[i])
-            (void)!inter_service_tell(s->service, i, AGENT_MSG_LIST_STAND, b, sizeof b);
+            (void)!inter_service_send_telemetry(s->service, i, AGENT_MSG_LIST_STAND, b, sizeof b);
 }
 
 static void send_list(struct agent_spread *s, uint32_t peer) {
     const struct sec_federation *f = agent_members_federation(s->members);
-    if (inter_service_tell(s->service, peer, AGENT_MSG_LIST, f->signed_list.p,
-                           f->signed_list.len) == NEB_OK)
+    if (inter_service_send_telemetry(s->service, peer, AGENT_MSG_LIST, f->signed_list.p,
+                                     f->signed_list.len) == NEB_OK)
         s->sends[peer] = neb_now() + send_every;
 }
 

@@ -6,18 +6,18 @@
 //     local.c            requests on agent.sock: nebula's commands and workers      ── in
 //     peers.c            messages of other agents, links that come and go           ── in
 //     rounds.c           commits, rounds of a job, diverged members                 ── in
-//     daemon_snapshot.c  snapshots given and taken                                  ── in
+//     snapshot_flow.c  snapshots given and taken                                  ── in
 //     proof.c            whether a state that was taken is that of the others
 //     streams.c          streams (with a narrow header of its own)                  ── in
-//     daemon_jobs.c      a job from start to end
+//     job_life.c      a job from start to end
 //     worker.c           its worker: start, end, restart
 //     rejoin.c           gives up the own state of a job for that of the others
 //     hang.c             workers that hang
 //     stop.c             how long an ending agent waits for checkpoints
 //     ended.c            ended jobs of others, and how many are kept
 //     misnamed.c         submitters that give one id to two specifications
-//     daemon_members.c   member lists and keys that change
-//     tell.c             messages to clients, workers, other agents, the page       ── out
+//     member_changes.c   member lists and keys that change
+//     send.c             messages to clients, workers, other agents, the page       ── out
 //
 // One thread, one loop: nothing here is locked. The loop waits for events only in daemon.c, and no
 // handler waits for another agent, a worker or a user. Handlers do block: on the disk (the ledger
@@ -43,7 +43,7 @@
 #include "agent/web/view.h"
 
 // Events that members can cause without limit, logged once a minute (agent/base/throttle.h). The
-// texts are in tell.c.
+// texts are in send.c.
 enum daemon_throttle {
     THROTTLE_OFFERS,
     THROTTLE_LINES,
@@ -61,8 +61,8 @@ enum daemon_limit {
     DAEMON_OFFERS_BURST = 64,
     DAEMON_OFFERS_A_SECOND = 4,
     // Refusals that are logged one by one: what an operator tries in a minute.
-    DAEMON_OFFERS_SAID = 16,
-    DAEMON_LINKS_SAID = 16, // changes of a link that are logged one by one
+    DAEMON_OFFERS_LOGGED = 16,
+    DAEMON_LINKS_LOGGED = 16, // changes of a link that are logged one by one
     // Ended jobs that are kept of each other member, with their folders: one per working day for a
     // year. A member's oldest are removed first; this site's own jobs are never removed.
     DAEMON_ENDED_MAX = 256,
@@ -97,7 +97,7 @@ struct daemon {
     struct agent_jobrun jobs[AGENT_JOBS_MAX];
     bool up[INTER_PEERS_MAX]; // false for a member that is no longer on the list
     uint64_t faults[INTER_FAULTS];
-    struct neb_throttle said_faults[INTER_FAULTS], throttle[THROTTLE_N];
+    struct neb_throttle fault_throttles[INTER_FAULTS], throttle[THROTTLE_N];
     struct neb_throttle links[INTER_PEERS_MAX]; // throttles of links that come and go
     struct neb_bucket offers[SEC_MEMBERS_MAX],
         overs[SEC_MEMBERS_MAX]; // overs: daemon_job_over
@@ -116,7 +116,7 @@ struct daemon {
     bool parent_told;                 // the parent process has asked
     neb_ns stop_at;                   // first request to end
     bool ended_due;                   // a job of another member may have ended since the last look
-    json_t *aside;  // owned: held or failed jobs, as agent_jobs_aside; NULL: none yet
+    json_t *aside;  // owned: held or failed jobs, as agent_jobs_attention; NULL: none yet
     bool aside_due; // `aside` may be outdated
     struct {
         struct agent_policy is;
@@ -133,15 +133,15 @@ static inline const char *daemon_name(const struct daemon *d) {
 // daemon.c
 NEB_MUST_CHECK enum neb_status daemon_start_service(struct daemon *d);
 
-// tell.c. Takes ownership of a json_t * that is sent.
-void daemon_tell(struct daemon *d, const struct agent_ipc_client *to, json_t *head);
+// send.c. Takes ownership of a json_t * that is sent.
+void daemon_send(struct daemon *d, const struct agent_ipc_client *to, json_t *head);
 void daemon_answer(struct daemon *d, const struct agent_ipc_client *to, bool ok, const char *text);
 // False: the link does not take it now, or it could not be stored.
 bool daemon_post(struct daemon *d, uint32_t peer, enum agent_message kind, json_t *body,
                  bool reliable);
 json_t *daemon_stop_message(const struct agent_jobrun *j);
 // The job continues: removes stops that still wait for a link, so that they do not arrive later.
-void daemon_unpost_stop(struct daemon *d, const struct agent_jobrun *j);
+void daemon_withdraw_stop(struct daemon *d, const struct agent_jobrun *j);
 // Sends a line of metrics to everybody who follows the job: local watchers, and the agent where the
 // job was submitted.
 void daemon_publish_line(struct daemon *d, struct agent_jobrun *j, json_t *line);
@@ -154,13 +154,13 @@ void daemon_lines_due(struct daemon *d, struct agent_jobrun *j); // sends those 
 // Stores the lines that wait for a link in the ledger: the agent or the job ends.
 void daemon_store_lines(struct daemon *d, struct agent_jobrun *j);
 // Sends a text as a line of metrics, of kind "note", or "fault" if somebody should look.
-// daemon_say_fault also logs a warning.
+// daemon_report_fault also logs a warning.
 void daemon_note(struct daemon *d, struct agent_jobrun *j, const char *text);
 void daemon_note_fault(struct daemon *d, struct agent_jobrun *j, const char *text);
-void daemon_say_fault(struct daemon *d, struct agent_jobrun *j, const char *text);
+void daemon_report_fault(struct daemon *d, struct agent_jobrun *j, const char *text);
 // Counts the event. True: log it in full.
 bool daemon_throttle_allows(struct daemon *d, enum daemon_throttle what);
-void daemon_tell_protocols(struct daemon *d, struct agent_jobrun *j);
+void daemon_send_protocols(struct daemon *d, struct agent_jobrun *j);
 void daemon_log_suppressed(struct daemon *d); // once a second: logs the counts that are due
 // Number of other clusters that are reachable; *expected: enough of them for a commit.
 int daemon_peers_alive(const struct daemon *d, const struct agent_jobrun *j, bool *expected);
@@ -171,18 +171,18 @@ bool daemon_catching_up(const struct daemon *d, const struct agent_jobrun *j);
 // First attempt number of the present ledger (inter_job_status); 0: the job has no rounds yet.
 uint32_t daemon_attempts(const struct daemon *d, const struct agent_jobrun *j);
 // Sends the worker who is reachable, if that has changed or was asked for.
-void daemon_tell_alive(struct daemon *d, struct agent_jobrun *j, bool asked);
-void daemon_tell_link(struct daemon *d, struct agent_jobrun *j); // a line of metrics
+void daemon_send_alive(struct daemon *d, struct agent_jobrun *j, bool asked);
+void daemon_send_link(struct daemon *d, struct agent_jobrun *j); // a line of metrics
 // the clusters that rounds wait for
-void daemon_tell_waits(struct daemon *d, struct agent_jobrun *j);
-void daemon_tell_blobs(struct daemon *d); // logs what --blobs-max drops
+void daemon_send_waits(struct daemon *d, struct agent_jobrun *j);
+void daemon_send_blobs(struct daemon *d); // logs what --blobs-max drops
 // Totals of the links to the job's clusters.
 struct agent_wan_bytes daemon_link_totals(struct daemon *d, const struct agent_jobrun *j);
 // Bytes of the job, over all its runs.
 struct agent_wan_bytes daemon_wan_bytes(struct daemon *d, const struct agent_jobrun *j);
 json_t *daemon_status(struct daemon *d); // for nebula status and the page
 
-// daemon_jobs.c
+// job_life.c
 struct agent_jobrun *daemon_job(struct daemon *d, const char *hex); // NULL: none; hex may be NULL
 struct agent_jobrun *daemon_job_by_id(struct daemon *d, const uint8_t id[AGENT_JOB_ID_BYTES]);
 // The job with this id that runs here or has ended here; the caller clears *out. NEB_ERR_NOT_FOUND;
@@ -211,13 +211,13 @@ void daemon_job_save(struct daemon *d, struct agent_jobrun *j, const char *state
 // Takes a job from the command line (home UINT32_MAX) or from another agent. NULL: *why.
 struct agent_jobrun *daemon_job_accept(struct daemon *d, const char *hex, json_t *spec,
                                        uint32_t home, char *why, size_t cap);
-void daemon_job_took(struct daemon *d, struct agent_jobrun *j, uint32_t home, const char *sig);
+void daemon_job_set_home(struct daemon *d, struct agent_jobrun *j, uint32_t home, const char *sig);
 void daemon_job_stop(struct daemon *d, struct agent_jobrun *j); // after a checkpoint
 // A user asked for the stop: the job stays stopped, even if it is stopping already to continue
 // later (because the agent ends).
 void daemon_job_stop_asked(struct daemon *d, struct agent_jobrun *j);
 // The job was submitted again or resumed, as run `run`: withdraws a stop that waits for a link.
-void daemon_job_goes_on(struct daemon *d, struct agent_jobrun *j, int64_t run);
+void daemon_job_resumed(struct daemon *d, struct agent_jobrun *j, int64_t run);
 // The same for a known job while this agent ends: it continues with the next start. spec, sig: as
 // received now.
 void daemon_job_later(struct daemon *d, const struct agent_job_record *known, json_t *spec,
@@ -277,7 +277,7 @@ void daemon_deliver_retry(struct daemon *d, struct agent_jobrun *j);
 void daemon_commit_gone(struct daemon *d, struct agent_jobrun *j, uint32_t fragment,
                         uint32_t round);
 
-// daemon_snapshot.c
+// snapshot_flow.c
 void daemon_on_lost(void *user, const struct inter_key *key);
 void daemon_on_gone(void *user, const struct inter_key *key, const char *text);
 void daemon_on_behind(void *user, const uint8_t job[INTER_ID_BYTES]);
@@ -316,9 +316,10 @@ NEB_MUST_CHECK bool daemon_job_renew(struct daemon *d, const struct agent_job_re
 // Checks for a worker that is at a round beyond the ledger, which has then lost commits and perhaps
 // votes. If so, gives up this cluster's side, and continues with the others' state once the worker
 // has ended; or the job fails with a reason. False: the ledger is as far.
-bool daemon_job_short(struct daemon *d, struct agent_jobrun *j, uint32_t fragment, uint32_t round);
+bool daemon_ledger_behind(struct daemon *d, struct agent_jobrun *j, uint32_t fragment,
+                          uint32_t round);
 // Called when that worker has ended or attaches again. False: the job has failed.
-bool daemon_job_shortened(struct daemon *d, struct agent_jobrun *j);
+bool daemon_ledger_behind_done(struct daemon *d, struct agent_jobrun *j);
 
 // For a job with rounds that the ledger does not know: moves its old checkpoints away, because the
 // ledger may have been lost, and then they prove nothing.
@@ -338,8 +339,8 @@ json_t *daemon_signed_job(struct daemon *d, const struct agent_jobrun *j);
 void daemon_on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *p, size_t n);
 void daemon_on_peer(void *user, uint32_t peer, bool up);
 void daemon_on_fault(void *user, uint32_t peer, enum inter_fault f);
-void daemon_on_lied(void *user, uint32_t peer, const struct inter_evidence *e);
-void daemon_on_split(void *user, uint32_t peer, const struct inter_key *round);
+void daemon_on_equivocation(void *user, uint32_t peer, const struct inter_evidence *e);
+void daemon_on_divergence(void *user, uint32_t peer, const struct inter_key *round);
 
 // misnamed.c
 // The federation that job ids and signatures are bound to. A pair without a CA has none, because
@@ -376,7 +377,7 @@ void daemon_worker_kill(struct agent_jobrun *j);
 // stop.c
 void daemon_stop(struct daemon *d, bool from_parent); // a signal asks the agent to end
 bool daemon_stop_waits(struct daemon *d);             // for a job that can still end in time
-void daemon_tell_stop(struct daemon *d);              // once a second
+void daemon_send_stop(struct daemon *d);              // once a second
 
 // local.c
 void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,
@@ -385,7 +386,7 @@ void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,
 void daemon_note_step(struct agent_jobrun *j, int64_t step);
 void daemon_trainer_left(struct daemon *d, struct agent_jobrun *j, bool said_so);
 
-// daemon_members.c. Changes are collected, and handled between the service's own calls.
+// member_changes.c. Changes are collected, and handled between the service's own calls.
 void daemon_merge_change(struct agent_members_change *all, const struct agent_members_change *c);
 NEB_MUST_CHECK enum neb_status daemon_take_members(struct daemon *d); // the newer list
 // Replaces the service for a list that needs new links, when no job runs.
@@ -394,7 +395,7 @@ void daemon_warn_unlinked(const struct daemon *d); // members with which neither
 NEB_MUST_CHECK enum neb_status daemon_rekey(struct daemon *d); // to this member's own new keys
 // Sends a watcher the clusters of a job that are no longer members, so that it does not wait for
 // their reports; and why, if that ends the job here.
-void daemon_tell_members(struct daemon *d, const struct agent_jobrun *j,
+void daemon_send_members(struct daemon *d, const struct agent_jobrun *j,
                          const struct agent_ipc_client *to);
 
 #endif

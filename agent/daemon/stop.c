@@ -8,7 +8,7 @@
 //                                    (all within --stop-within)
 //
 // If hang_after_s is longer than a minute, it replaces the minute. A worker reports in its
-// heartbeats whether bytes move (worker_listen). The service manager is asked to wait too, so that
+// heartbeats whether bytes move (worker_report_moves). The service manager is asked to wait too, so that
 // its own limit (TimeoutStopSec) counts only for an agent that moves nothing.
 #include "agent/base/log.h"
 #include "agent/daemon/state.h"
@@ -97,7 +97,7 @@ static void say_left(struct daemon *d, struct agent_jobrun *j, neb_ns now) {
     j->left_said = now;
 }
 
-void daemon_tell_stop(struct daemon *d) {
+void daemon_send_stop(struct daemon *d) {
     neb_ns now = neb_now(), longest = 0;
     char text[64];
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {

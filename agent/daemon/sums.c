@@ -95,7 +95,8 @@ static void seeds_path(const struct agent_sums *s, uint32_t fragment, uint32_t r
 
 static void on_send(void *user, uint8_t member, const void *p, size_t n) {
     const struct agent_sums *s = user;
-    (void)!inter_service_tell(*s->c.service, s->c.job->peers[member], AGENT_MSG_SUMS, p, n);
+    (void)!inter_service_send_telemetry(*s->c.service, s->c.job->peers[member], AGENT_MSG_SUMS, p,
+                                        n);
 }
 
 static enum neb_status on_keep(void *user, const struct inter_record *r) {

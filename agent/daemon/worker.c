@@ -94,10 +94,11 @@ void daemon_worker_replace(struct daemon *d, struct agent_jobrun *j) {
         daemon_worker_kill(j);
     } else if (j->client.len && agent_attach_waits(j)) {
         j->replaced = true;
-        daemon_tell(d, &j->client, json_pack("{s:s}", "ev", "again"));
-        daemon_say_fault(d, j,
-                         "the attached trainer is asked to attach again, with another state of its "
-                         "parameters; until then this cluster takes no part");
+        daemon_send(d, &j->client, json_pack("{s:s}", "ev", "again"));
+        daemon_report_fault(
+            d, j,
+            "the attached trainer is asked to attach again, with another state of its "
+            "parameters; until then this cluster takes no part");
     }
 }
 
@@ -127,7 +128,7 @@ static bool start_or_wait(struct daemon *d, struct agent_jobrun *j, char *cause,
     snprintf(j->unstarted, sizeof j->unstarted,
              "its worker cannot be started now (%s): trying again in %.0f s", cause,
              neb_seconds(wait));
-    daemon_say_fault(d, j, j->unstarted);
+    daemon_report_fault(d, j, j->unstarted);
     return true;
 }
 
@@ -231,7 +232,7 @@ void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status) {
         snprintf(text, sizeof text, "worker ended (%s); it is started again%s", reason, when);
         daemon_note_fault(d, j, text);
     }
-    if (!daemon_job_shortened(d, j))
+    if (!daemon_ledger_behind_done(d, j))
         return;
     j->replaced = false;
     j->retry_at = neb_now() + wait;

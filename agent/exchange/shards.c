@@ -100,7 +100,7 @@ static enum neb_status deal(struct agent_shards *o) {
         o->place[i] = o->elements;
         o->elements += elements[i];
     }
-    intra_shards_deal(elements, o->fragment, o->n, o->single ? 1 : o->ranks, o->load, o->owner);
+    intra_shards_assign(elements, o->fragment, o->n, o->single ? 1 : o->ranks, o->load, o->owner);
     free(elements);
     for (int32_t i = 0; i < o->n; i++)
         o->local[i] = o->owner[i] == o->rank ? o->mine++ : -1;
@@ -136,7 +136,7 @@ static enum neb_status make_outer(struct agent_shards *o, struct kern_pool *pool
     struct inter_outer_config c = o->c;
     size_t n = (size_t)o->mine + 1;
     struct inter_outer_unit *units = calloc(n, sizeof *units);
-    struct inter_outer_place *places = calloc(n, sizeof *places);
+    struct inter_outer_position *places = calloc(n, sizeof *places);
     enum neb_status st = units && places ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory");
     for (int32_t i = 0; i < o->n && st == NEB_OK; i++) {
         const struct intra_unit *u = &o->units[i];
@@ -146,7 +146,7 @@ static enum neb_status make_outer(struct agent_shards *o, struct kern_pool *pool
             continue;
         units[k] = (struct inter_outer_unit){(uint32_t)u->rows, (uint32_t)u->cols, rows,
                                              o->fragment[i], o->theta_m[k]};
-        places[k] = (struct inter_outer_place){(uint32_t)i, o->place[i]};
+        places[k] = (struct inter_outer_position){(uint32_t)i, o->place[i]};
         if (rows && !(o->counts[i] = calloc((size_t)u->rows, sizeof **o->counts)))
             st = neb_fail(NEB_ERR_NOMEM, "out of memory for row counts");
     }

@@ -19,8 +19,8 @@ enum neb_status shards_upload(struct agent_shards *o, int32_t f) {
     for (int32_t i = 0; o->device && i < o->n; i++)
         if (of_fragment(o, i, f) && !shards_in_place(o, i)) {
             int32_t k = o->local[i];
-            kern_stage_up(o->device, o->there[k], o->theta_m[k],
-                          shards_unit_size(o, i) * sizeof(float));
+            kern_stage_upload(o->device, o->there[k], o->theta_m[k],
+                              shards_unit_size(o, i) * sizeof(float));
         }
     return NEB_OK;
 }
@@ -31,8 +31,8 @@ enum neb_status shards_download(struct agent_shards *o, int32_t f) {
     for (int32_t i = 0; i < o->n; i++)
         if (of_fragment(o, i, f)) {
             int32_t k = o->local[i];
-            kern_stage_down(o->device, o->theta_m[k], o->there[k],
-                            shards_unit_size(o, i) * sizeof(float));
+            kern_stage_download(o->device, o->theta_m[k], o->there[k],
+                                shards_unit_size(o, i) * sizeof(float));
         }
     return kern_stage_end(o->device);
 }
@@ -83,8 +83,8 @@ static enum neb_status find_places(struct agent_shards *o) {
 static enum neb_status place(struct agent_shards *o, bool must) {
     o->device = o->train->c.device;
     NEB_TRY(find_places(o));
-    return inter_outer_place(o->outer, o->device, o->there,
-                             must ? 0 : INTER_OUTER_SPARE_RANKS_BYTES);
+    return inter_outer_to_device(o->outer, o->device, o->there,
+                                 must ? 0 : INTER_OUTER_SPARE_RANKS_BYTES);
 }
 
 enum neb_status shards_do_place(struct agent_shards *o, bool must) {
@@ -100,7 +100,7 @@ enum neb_status shards_do_place(struct agent_shards *o, bool must) {
     if (o->rank == 0)
         neb_warn("the exchange's state does not fit on the device of every rank; it stays on the "
                  "host");
-    st = inter_outer_unplace(o->outer);
+    st = inter_outer_to_host(o->outer);
     shards_leave_device(o);
     return shards_agree(o, st);
 }

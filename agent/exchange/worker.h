@@ -281,7 +281,7 @@ enum { WORKER_HANG_STEPS = 20, WORKER_HANG_OTHER = 30 };
 void worker_heartbeat(struct agent_worker *w, bool step, double steps);
 // From now on, what moves bytes in this thread (agent/base/moved.h) counts as work, for the agent
 // and for the other ranks: outside of steps, nothing hangs as long as bytes move. NULL: ends this.
-void worker_listen(struct agent_worker *w);
+void worker_report_moves(struct agent_worker *w);
 // Does all that is due between two steps. *ready: the next step may begin.
 NEB_MUST_CHECK enum neb_status worker_exchange(struct agent_worker *w, bool *ready);
 // At the start: waits up to 15 s until all other clusters are connected or the job stops.
@@ -292,13 +292,14 @@ NEB_MUST_CHECK enum neb_status worker_params_digest(const struct agent_worker *w
 void worker_metrics(struct agent_worker *w, json_t *line); // takes ownership of line
 // Call it after each step. Reports a fault when many steps in a row had gradients that are not
 // finite, and so changed nothing: the loss alone does not show this.
-void worker_learned(struct agent_worker *w, const struct intra_step_stats *s);
-// Call it after each step of an attached trainer; worker_learned does it for the built-in ones.
+void worker_check_step(struct agent_worker *w, const struct intra_step_stats *s);
+// Call it after each step of an attached trainer; worker_check_step does it for the built-in ones.
 void worker_add_sums(struct agent_worker *w, double loss, double grad_norm);
 // Sends a metrics line. loss, lr and grad_norm are null in it if they are NAN.
-void worker_say_step(struct agent_worker *w, const struct intra_step_stats *s, double tokens_per_s);
+void worker_send_step(struct agent_worker *w, const struct intra_step_stats *s,
+                      double tokens_per_s);
 // Sends a metrics line; by_source is borrowed.
-void worker_say_eval(struct agent_worker *w, double loss, json_t *by_source);
+void worker_send_eval(struct agent_worker *w, double loss, json_t *by_source);
 // The worker's part of the summary: counters, losses and model. eval_loss NAN: not measured. *out
 // may become NULL if memory is short; worker_report then fails.
 NEB_MUST_CHECK enum neb_status worker_results(const struct agent_worker *w, const char *device,
@@ -330,11 +331,11 @@ void worker_at_cursor(struct agent_worker *w, int32_t f);
 // The fragment's next update counts tokens and rows from this step on.
 void worker_count_from_here(struct agent_worker *w, int32_t f);
 // Asks the agent for the commit of the fragment's round, if there is one.
-NEB_MUST_CHECK enum neb_status worker_ask(struct agent_worker *w, int32_t f);
+NEB_MUST_CHECK enum neb_status worker_request_commit(struct agent_worker *w, int32_t f);
 
 // Sends the shape of this job's updates: {"op": "shape", "elements", "fragments": [{"elements",
 // "sha"}]}.
-NEB_MUST_CHECK enum neb_status worker_tell_shape(struct agent_worker *w);
+NEB_MUST_CHECK enum neb_status worker_send_shape(struct agent_worker *w);
 
 // worker_outer.c: the state of the exchange, on one rank or divided over the ranks of a mesh
 NEB_MUST_CHECK enum neb_status worker_outer_create(struct agent_worker *w,
@@ -389,9 +390,9 @@ NEB_MUST_CHECK enum neb_status worker_device_joined(struct agent_worker *w, enum
 void worker_device_settle(struct agent_worker *w);
 // The last part of worker_device_settle, which is all that a side of rtd and distill needs: stores
 // and reports the device.
-void worker_device_say(struct agent_worker *w);
+void worker_device_report(struct agent_worker *w);
 // Sends a metrics note with `device`: where the worker trains, and with device: auto why.
-void worker_tell_device(struct agent_worker *w);
+void worker_send_device(struct agent_worker *w);
 // Moves the exchange to the device if the cluster's `outer_state` asks for it; no effect on
 // processors.
 NEB_MUST_CHECK enum neb_status worker_device_place(struct agent_worker *w);

@@ -21,9 +21,10 @@ void worker_metrics(struct agent_worker *w, json_t *line) {
         neb_debug("a metrics line was dropped");
 }
 
-void worker_say_step(struct agent_worker *w, const struct intra_step_stats *s,
-                     double tokens_per_s) {
-    const struct worker_sums *x = &w->sums; // for the report to other sites: agent/daemon/told.h
+void worker_send_step(struct agent_worker *w, const struct intra_step_stats *s,
+                      double tokens_per_s) {
+    const struct worker_sums *x =
+        &w->sums; // for the report to other sites: agent/daemon/disclose.h
     worker_metrics(
         w, json_pack("{s:s,s:I,s:I,s:o,s:o,s:o,s:f,s:f,s:f,s:f,s:[f,I,f,I,I]}", "kind", "step",
                      "step", (json_int_t)w->step, "tokens", (json_int_t)w->all_tokens, "loss",
@@ -46,7 +47,7 @@ void worker_add_sums(struct agent_worker *w, double loss, double grad_norm) {
     x->steps++;
 }
 
-void worker_learned(struct agent_worker *w, const struct intra_step_stats *s) {
+void worker_check_step(struct agent_worker *w, const struct intra_step_stats *s) {
     w->stepped = true;
     worker_add_sums(w, s->loss, s->update.grad_norm);
     enum { FIRST = 8 }; // then at each doubling; a single one may be an overflow in bf16
@@ -62,7 +63,7 @@ void worker_learned(struct agent_worker *w, const struct intra_step_stats *s) {
     worker_metrics(w, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
 }
 
-void worker_say_eval(struct agent_worker *w, double loss, json_t *by_source) {
+void worker_send_eval(struct agent_worker *w, double loss, json_t *by_source) {
     worker_metrics(w, json_pack("{s:s,s:I,s:o,s:O}", "kind", "eval", "step", (json_int_t)w->step,
                                 "loss", agent_json_number(loss), "sources", by_source));
 }
@@ -109,7 +110,7 @@ static void moved(void *user) {
     say_heartbeat(w, true);
 }
 
-void worker_listen(struct agent_worker *w) {
+void worker_report_moves(struct agent_worker *w) {
     if (w)
         worker_heartbeat(w, false, 0);
     neb_moved_listen(w ? moved : NULL, w);

@@ -118,7 +118,7 @@ out:
     return st;
 }
 
-enum neb_status worker_tell_shape(struct agent_worker *w) {
+enum neb_status worker_send_shape(struct agent_worker *w) {
     json_t *fragments = json_array();
     char hex[2 * INTER_SHA_BYTES + 1];
     uint8_t sha[INTER_SHA_BYTES];
@@ -348,7 +348,7 @@ enum neb_status worker_take_commit(struct agent_worker *w, const struct agent_ip
     return NEB_OK;
 }
 
-enum neb_status worker_ask(struct agent_worker *w, int32_t f) {
+enum neb_status worker_request_commit(struct agent_worker *w, int32_t f) {
     return agent_ipc_send(w->ipc, NULL,
                           json_pack("{s:s,s:I,s:I}", "op", "ready", "fragment", (json_int_t)f,
                                     "round", (json_int_t)w->frags[f].round),
@@ -511,7 +511,7 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
     g->finished = t->all_final;
     w->rounds++;
     w->sync_s += neb_seconds(neb_now() - start);
-    return g->finished ? NEB_OK : worker_ask(w, f);
+    return g->finished ? NEB_OK : worker_request_commit(w, f);
 }
 
 enum neb_status worker_take_over(struct agent_worker *w, int32_t f) {

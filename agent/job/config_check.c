@@ -343,7 +343,7 @@ static enum neb_status validate_shape(const struct agent_job *j, const char *fil
             j, file, "model.head_dim",
             "%d is not an even number in 2..256; choose d_model, n_heads or head_dim", head_dim);
     char path[64], why[INTRA_ROPE_TEXT];
-    const char *key = intra_rope_wrong(&j->model.rope_scaling, why);
+    const char *key = intra_rope_check(&j->model.rope_scaling, why);
     snprintf(path, sizeof path, "model.rope_scaling.%s", key ? key : "");
     return key ? COMPLAIN_OF(j, file, path, "%s", why) : NEB_OK;
 }

@@ -6,9 +6,9 @@ static uint64_t most_of(const struct agent_job *job, const struct cmp_codec *cod
                         uint64_t units) {
     if (job->sync.gate == AGENT_GATE_PRIVATE) { // sums of masked 16-bit integers, and their scales
         struct cmp_codec sums = {.id = CMP_BF16, .chunk = codec->chunk, .block = codec->block};
-        return cmp_codec_most(&sums, n, units);
+        return cmp_codec_bytes_max(&sums, n, units);
     }
-    return cmp_codec_most(codec, n, units);
+    return cmp_codec_bytes_max(codec, n, units);
 }
 
 bool agent_update_possible(const struct agent_job *job, const struct cmp_codec *codec,

@@ -133,7 +133,7 @@ static enum neb_status attach(struct nebula *n, const struct nebula_attach_optio
     if (!w->federated)
         return NEB_OK;
     NEB_TRY(worker_sync_create(w));
-    return worker_tell_shape(w);
+    return worker_send_shape(w);
 }
 
 void lib_destroy(struct nebula *n) {

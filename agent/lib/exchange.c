@@ -103,10 +103,10 @@ static enum neb_status on_return(struct nebula *n) {
     neb_info("attached again to the agent");
     if (!w->federated)
         return NEB_OK;
-    NEB_TRY(worker_tell_shape(w));
+    NEB_TRY(worker_send_shape(w));
     for (int32_t f = 0; f < w->job.sync.fragments; f++)
         NEB_TRY(w->frags[f].in_flight && !w->frags[f].arrived ? worker_resubmit(w, f)
-                                                              : worker_ask(w, f));
+                                                              : worker_request_commit(w, f));
     return NEB_OK;
 }
 
@@ -177,7 +177,7 @@ enum neb_status lib_begin(struct nebula *n) {
     if (!n->hooks.checkpoint)
         NEB_TRY(worker_save_start(w));
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++)
-        NEB_TRY(w->frags[f].in_flight ? worker_resubmit(w, f) : worker_ask(w, f));
+        NEB_TRY(w->frags[f].in_flight ? worker_resubmit(w, f) : worker_request_commit(w, f));
     if (w->federated)
         NEB_TRY(worker_wait_for_peers(w));
     w->asked = neb_now();

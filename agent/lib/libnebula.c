@@ -193,13 +193,13 @@ static void say_step(struct nebula *n, const struct nebula_step_stats *s, double
         .loss = s->loss, .update = {.lr = (float)s->lr, .grad_norm = s->grad_norm}};
     if (w->step / w->job.log_every != w->said_step / w->job.log_every || w->step == w->job.steps ||
         w->step == 1) {
-        worker_say_step(w, &line, seconds > 0 ? (double)s->tokens / seconds : 0.0);
+        worker_send_step(w, &line, seconds > 0 ? (double)s->tokens / seconds : 0.0);
         w->said_step = w->step;
     }
     if (!isfinite(s->eval_loss))
         return;
     json_t *sources = json_object();
-    worker_say_eval(w, s->eval_loss, sources);
+    worker_send_eval(w, s->eval_loss, sources);
     json_decref(sources);
 }
 
@@ -348,7 +348,7 @@ static enum neb_status report(struct nebula *n, double eval_loss) {
         NEB_TRY(worker_save_model(w));
     if (done && isfinite(eval_loss)) {
         json_t *sources = json_object();
-        worker_say_eval(w, eval_loss, sources);
+        worker_send_eval(w, eval_loss, sources);
         json_decref(sources);
     }
     json_t *results;

@@ -19,7 +19,7 @@
 #define DOMAIN "worker of another host"
 
 // A worker connects once, or after its connection broke. Of one source, and of all that no worker has come from: at most 128 of these
-// (all_burst and 8 s, INTER_NAMELESS_MS, of all_second) take a descriptor at once, which INTER_DESCRIPTORS_OWN has.
+// (all_burst and 8 s, INTER_UNIDENTIFIED_MS, of all_second) take a descriptor at once, which INTER_DESCRIPTORS_OWN has.
 static const struct inter_accept_limit_rate rate = {.burst = 32,
                                                     .second = 8,
                                                     .all_burst = 64,

@@ -20,7 +20,7 @@ int32_t agent_distill_student(const struct agent_job *j, int cluster) {
     return j->clusters[cluster].role == AGENT_ROLE_STUDENT ? n : -1;
 }
 
-void agent_distill_share(const struct agent_job *j, int32_t *student, int32_t *n) {
+void agent_distill_batches_of(const struct agent_job *j, int32_t *student, int32_t *n) {
     *student = j->distill.relay ? 0 : *student;
     *n = j->distill.relay ? 1 : agent_distill_students(j);
 }
@@ -87,7 +87,7 @@ static void count_tokens(struct intra_trainer *t, const struct intra_pair_batch 
 // Passes the batch through the trainer's model; gradients and sums go to intra_trainer_update.
 static void pass(struct agent_distill_side *s, const struct kern_soft *teacher) {
     struct intra_batch b = distill_batch(s, teacher);
-    int64_t count = intra_trainer_micro_of(s->trainer, &b);
+    int64_t count = intra_trainer_micro_batch(s->trainer, &b);
     count_tokens(s->trainer, &s->batch);
     s->s.tokens += (uint64_t)s->batch.B * (uint64_t)s->batch.T;
     s->s.targets += (uint64_t)count;

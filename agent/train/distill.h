@@ -90,7 +90,7 @@ int32_t agent_distill_students(const struct agent_job *j);
 int32_t agent_distill_student(const struct agent_job *j, int cluster);
 // Which batches are a student's: number *student of every *n. With distill.relay all students have
 // the same.
-void agent_distill_share(const struct agent_job *j, int32_t *student, int32_t *n);
+void agent_distill_batches_of(const struct agent_job *j, int32_t *student, int32_t *n);
 // federates: the students exchange rounds among themselves. only_votes: a cluster that only votes
 // in a job's rounds: a witness, or the teacher of such students.
 bool agent_distill_federates(const struct agent_job *j);

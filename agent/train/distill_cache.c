@@ -12,7 +12,7 @@ static enum neb_status key_of(const struct agent_job *j, int32_t student, const 
                               char hex[65]) {
     struct neb_buf b = {0};
     int32_t n;
-    agent_distill_share(j, &student, &n);
+    agent_distill_batches_of(j, &student, &n);
     uint8_t sha[32];
     neb_buf_add(&b, corpus, 32);
     neb_buf_i64(&b, j->seed);

@@ -48,7 +48,7 @@ enum neb_status distill_federate(struct distill_run *r) {
                                  .skip = skip};
     NEB_TRY(worker_sync_create(w));
     NEB_TRY(worker_device_place(w));
-    return worker_tell_shape(w);
+    return worker_send_shape(w);
 }
 
 enum neb_status distill_federate_restore(struct distill_run *r) {
@@ -64,7 +64,7 @@ enum neb_status distill_federate_restore(struct distill_run *r) {
 enum neb_status distill_federate_begin(struct distill_run *r) {
     struct agent_worker *w = r->w;
     for (int32_t f = 0; f < w->job.sync.fragments; f++)
-        NEB_TRY(w->frags[f].in_flight ? worker_resubmit(w, f) : worker_ask(w, f));
+        NEB_TRY(w->frags[f].in_flight ? worker_resubmit(w, f) : worker_request_commit(w, f));
     return worker_wait_for_peers(w);
 }
 

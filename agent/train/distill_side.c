@@ -171,7 +171,7 @@ enum neb_status agent_distill_create(const struct agent_job *job, enum agent_rol
     s->role = role;
     s->student = student;
     s->init = student > 0 && job->distill.relay ? (uint64_t)student << 32 : 0;
-    agent_distill_share(job, &s->student, &s->n_students);
+    agent_distill_batches_of(job, &s->student, &s->n_students);
     s->budget = job->batch * job->seq_len;
     s->corpus = corpus;
     s->at = *at;

@@ -27,9 +27,9 @@ void distill_say_step(struct distill_run *r) {
     const struct agent_distill_state *x = agent_distill_state(r->side);
     const struct intra_step_stats *s = agent_distill_stats(r->side);
     show(r);
-    worker_learned(r->w, s);
+    worker_check_step(r->w, s);
     if (x->step == 1 || x->step % r->w->job.log_every == 0)
-        worker_say_step(r->w, s, x->train_s > 0 ? (double)x->tokens / x->train_s : 0);
+        worker_send_step(r->w, s, x->train_s > 0 ? (double)x->tokens / x->train_s : 0);
 }
 
 // ---- checkpoints --------------------------------------------------------------------------------
@@ -98,9 +98,9 @@ static enum neb_status set_up(struct distill_run *r) {
                 agent_job_role(&w->job, AGENT_ROLE_TEACHER) >= 0;
     int32_t student = both ? 0 : agent_distill_student(&w->job, w->cluster);
     NEB_TRY(worker_side_open(&r->x, w));
-    NEB_TRY(
-        worker_side_made(&r->x, agent_distill_create(&w->job, both ? AGENT_ROLE_STUDENT : c->role,
-                                                     student, w->corpus, &r->x.at, &r->side)));
+    NEB_TRY(worker_side_check_device(
+        &r->x, agent_distill_create(&w->job, both ? AGENT_ROLE_STUDENT : c->role, student,
+                                    w->corpus, &r->x.at, &r->side)));
     if (both)
         return agent_distill_create(&w->job, AGENT_ROLE_TEACHER, 0, w->corpus, &r->x.at,
                                     &r->teacher);

@@ -190,7 +190,7 @@ int32_t rtd_draw(struct agent_rtd_side *s) {
     if (s->s.event < s->events) {
         for (; n < s->job.batch * s->job.accumulate; n++)
             intra_sampler_next(s->sampler, s->tokens + (size_t)n * T, s->window);
-        intra_sampler_ahead(s->sampler, n); // read while this event is trained on
+        intra_sampler_prefetch(s->sampler, n); // read while this event is trained on
         return n;
     }
     // The windows of all sources, one source after the other.

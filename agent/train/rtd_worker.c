@@ -45,9 +45,9 @@ static void say_step(struct rtd_run *r, struct agent_rtd_side *side) {
     const struct agent_rtd_state *x = agent_rtd_state(side);
     show(r, side);
     if (fresh)
-        worker_learned(r->w, s);
+        worker_check_step(r->w, s);
     if (fresh && (x->updates == 1 || x->updates % r->w->job.log_every == 0))
-        worker_say_step(r->w, s, x->train_s > 0 ? (double)x->tokens / x->train_s : 0);
+        worker_send_step(r->w, s, x->train_s > 0 ? (double)x->tokens / x->train_s : 0);
 }
 
 // ---- checkpoints --------------------------------------------------------------------------------
@@ -219,9 +219,9 @@ static enum neb_status set_up(struct rtd_run *r) {
     const struct agent_cluster *c = &w->job.clusters[w->cluster];
     r->both = w->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
     NEB_TRY(worker_side_open(&r->x, w));
-    NEB_TRY(
-        worker_side_made(&r->x, agent_rtd_create(&w->job, r->both ? AGENT_ROLE_GENERATOR : c->role,
-                                                 w->corpus, &r->x.at, &r->side)));
+    NEB_TRY(worker_side_check_device(
+        &r->x, agent_rtd_create(&w->job, r->both ? AGENT_ROLE_GENERATOR : c->role, w->corpus,
+                                &r->x.at, &r->side)));
     if (r->both)
         return agent_rtd_create(&w->job, AGENT_ROLE_DISCRIMINATOR, w->corpus, &r->x.at, &r->other);
     NEB_TRY(restore(r));

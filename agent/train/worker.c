@@ -148,7 +148,7 @@ static void draw(struct agent_worker *w, struct intra_sampler *s) {
     for (int32_t b = 0; b < w->job.batch; b++)
         intra_sampler_next(s, w->tokens + (size_t)b * w->job.seq_len,
                            w->targets + (size_t)b * w->job.seq_len);
-    intra_sampler_ahead(s, w->job.batch); // read while this batch trains
+    intra_sampler_prefetch(s, w->job.batch); // read while this batch trains
 }
 
 // Moves on as if n steps were drawn, but reads nothing: a cluster that lost its disk may skip a
@@ -187,10 +187,10 @@ static enum neb_status train_step(struct agent_worker *w) {
     w->all_tokens += (uint64_t)s.tokens;
     w->step++;
     intra_loss_add(&w->loss_first, &w->loss_last, s.loss);
-    worker_learned(w, &s);
+    worker_check_step(w, &s);
     if (w->step / w->job.log_every != w->said_step / w->job.log_every || w->step == w->job.steps ||
         w->step == 1) { // skipped steps may lie between
-        worker_say_step(w, &s, (double)s.tokens / seconds);
+        worker_send_step(w, &s, (double)s.tokens / seconds);
         w->said_step = w->step;
     }
     return NEB_OK;
@@ -225,7 +225,7 @@ static enum neb_status report(struct agent_worker *w) {
     bool done = worker_finished(w);
     enum neb_status st = done ? worker_evaluate(w, &loss, by_source) : NEB_OK;
     if (done && st == NEB_OK)
-        worker_say_eval(w, loss, by_source);
+        worker_send_eval(w, loss, by_source);
     if (st == NEB_OK && !w->federated) // the digest covers the parameters themselves
         st = intra_group_pull(w->group, NULL);
     if (st != NEB_OK) {
@@ -255,7 +255,7 @@ static enum neb_status run(struct agent_worker *w, const char *socket_path, cons
     NEB_TRY(agent_credential_folder(socket_path, job, folder));
     NEB_TRY(agent_credential_read(STDIN_FILENO, folder, &wait, &w->credential));
     NEB_TRY(worker_attach(w, socket_path, job));
-    worker_listen(w);
+    worker_report_moves(w);
     neb_log_set_name(w->job.clusters[w->cluster].name);
     if (w->job.mode == AGENT_MODE_RTD)
         return agent_rtd_run(w);
@@ -267,7 +267,7 @@ static enum neb_status run(struct agent_worker *w, const char *socket_path, cons
     if (w->federated) {
         NEB_TRY(worker_sync_create(w));
         NEB_TRY(worker_device_place(w));
-        NEB_TRY(worker_tell_shape(w));
+        NEB_TRY(worker_send_shape(w));
     }
     NEB_TRY(worker_save_start(w));
     enum neb_status st = worker_restore(w);
@@ -278,7 +278,7 @@ static enum neb_status run(struct agent_worker *w, const char *socket_path, cons
     else if (st != NEB_ERR_NOT_FOUND)
         return st;
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++)
-        NEB_TRY(w->frags[f].in_flight ? worker_resubmit(w, f) : worker_ask(w, f));
+        NEB_TRY(w->frags[f].in_flight ? worker_resubmit(w, f) : worker_request_commit(w, f));
     if (w->federated)
         NEB_TRY(worker_wait_for_peers(w));
     w->said_step = w->step;
@@ -346,7 +346,7 @@ enum neb_status agent_worker_run(const char *socket_path, const char *job, struc
     }
     if (w->saver) // completes a checkpoint in progress
         intra_ckpt_async_wait(w->saver);
-    worker_listen(NULL);
+    worker_report_moves(NULL);
     intra_ckpt_async_destroy(&w->saver);
     worker_sync_destroy(w);
     intra_group_destroy(&w->group);

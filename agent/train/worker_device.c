@@ -92,20 +92,20 @@ void worker_device_settle(struct agent_worker *w) {
         snprintf(w->no_device, sizeof w->no_device,
                  "not all ranks can use a device (see the worker's log)");
     }
-    worker_device_say(w);
+    worker_device_report(w);
 }
 
-void worker_device_say(struct agent_worker *w) {
+void worker_device_report(struct agent_worker *w) {
     keep_name(w);
     if (w->device)
         neb_info("training on %s in %s", w->device->name,
                  w->device_type == KERN_BF16 ? "bf16" : "fp32");
     else
         worker_device_products(w);
-    worker_tell_device(w);
+    worker_send_device(w);
 }
 
-void worker_tell_device(struct agent_worker *w) {
+void worker_send_device(struct agent_worker *w) {
     char device[96], text[sizeof device + sizeof w->no_device + 32];
     worker_device_name(w, device, sizeof device);
     snprintf(text, sizeof text, w->no_device[0] ? "trains on %s, because %s" : "trains on %s",
@@ -154,8 +154,8 @@ enum neb_status worker_device_place(struct agent_worker *w) {
             intra_trainer_on_device(w->trainer, u->tensor) + (size_t)u->row0 * (size_t)u->cols;
     }
     enum neb_status st =
-        inter_outer_place(w->outer, w->device, there,
-                          c->outer_state == AGENT_OUTER_DEVICE ? 0 : INTER_OUTER_SPARE_BYTES);
+        inter_outer_to_device(w->outer, w->device, there,
+                              c->outer_state == AGENT_OUTER_DEVICE ? 0 : INTER_OUTER_SPARE_BYTES);
     free(there);
     if (st == NEB_OK) {
         w->ops.changed = changed;

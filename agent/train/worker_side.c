@@ -36,13 +36,13 @@ enum neb_status worker_side_open(struct worker_side *x, struct agent_worker *w) 
     return NEB_OK;
 }
 
-enum neb_status worker_side_made(struct worker_side *x, enum neb_status st) {
+enum neb_status worker_side_check_device(struct worker_side *x, enum neb_status st) {
     const struct kern_device *D = x->w->device;
     // the device itself failed, not a file or a setting
     if (st != NEB_OK && D && D->ops->finish(x->w->device) != NEB_OK)
         st = worker_device_joined(x->w, st);
     NEB_TRY(st);
-    worker_device_say(x->w);
+    worker_device_report(x->w);
     return NEB_OK;
 }
 

@@ -39,7 +39,7 @@ struct worker_side {
 NEB_MUST_CHECK enum neb_status worker_side_open(struct worker_side *x, struct agent_worker *w);
 // Call it after the model was made, with the status of that. Returns the status, or why the job
 // cannot continue without its device. Logs where the side trains.
-NEB_MUST_CHECK enum neb_status worker_side_made(struct worker_side *x, enum neb_status st);
+NEB_MUST_CHECK enum neb_status worker_side_check_device(struct worker_side *x, enum neb_status st);
 void worker_side_close(struct worker_side *x);
 // Adds a stream. The caller sets c: key.id, type, role, peer, window_batches, window_start and
 // measured. Both ends must have the same vocabulary and, with `shards`, the same shards. next: from

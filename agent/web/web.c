@@ -55,7 +55,7 @@ static const struct {
 struct connection {
     int fd;       // -1: a free place
     neb_ns since; // begin, or the end of its last answer
-    struct inter_visitor visitor;
+    struct inter_incoming visitor;
     bool known, other_user;
 };
 
@@ -64,7 +64,7 @@ struct server { // with one certificate, as long as that is not renewed
     struct MHD_Daemon *daemon;
     struct agent_web_guard *guard; // sec_locked_alloc
     struct agent_web_tls tls;
-    struct inter_visitor arrived; // who was let in last, of the library's one thread
+    struct inter_incoming arrived; // who was let in last, of the library's one thread
     int listening; // its socket once it no longer accepts, closed after its end; -1: it does
 };
 
@@ -296,7 +296,7 @@ static enum MHD_Result may_come(void *user, const struct sockaddr *who, socklen_
     struct server *s = user;
     struct agent_web *w = s->web;
     struct sockaddr_storage a = {0};
-    s->arrived = (struct inter_visitor){0};
+    s->arrived = (struct inter_incoming){0};
     if (!w->secure || !w->asks_token || n > (socklen_t)sizeof a)
         return MHD_YES;
     memcpy(&a, who, n);

@@ -231,7 +231,7 @@ enum neb_status intra_bpe_encode(const struct intra_bpe *b, const char *text, si
     const uint8_t *p = (const uint8_t *)text;
     enum neb_status st = NEB_OK;
     NEB_TRY_GOTO(add_ids(&e.work, NULL, 0), out);
-    NEB_TRY_GOTO(bpe_text_mend(&p, &len, &mended), out);
+    NEB_TRY_GOTO(bpe_text_to_utf8(&p, &len, &mended), out);
     st = bpe_split(&s, p, len);
 out:
     bpe_split_end(&s);
@@ -255,7 +255,7 @@ enum neb_status intra_bpe_decode(const struct intra_bpe *b, const int32_t *ids, 
     const uint8_t *p = all.p;
     size_t len = all.len;
     NEB_TRY_GOTO(neb_buf_check(&all), out);
-    NEB_TRY_GOTO(bpe_text_mend(&p, &len, &mended), out);
+    NEB_TRY_GOTO(bpe_text_to_utf8(&p, &len, &mended), out);
     *text = malloc(len + 1);
     if (!*text) {
         st = neb_fail(NEB_ERR_NOMEM, "out of memory decoding %zu tokens", n);

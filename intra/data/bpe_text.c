@@ -76,7 +76,7 @@ static size_t valid(const uint8_t *p, size_t n) {
     return i;
 }
 
-enum neb_status bpe_text_mend(const uint8_t **p, size_t *n, struct neb_buf *room) {
+enum neb_status bpe_text_to_utf8(const uint8_t **p, size_t *n, struct neb_buf *room) {
     size_t at = *n ? valid(*p, *n) : 0; // *p may be NULL
     uint32_t c;
     if (at == *n)

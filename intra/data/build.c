@@ -71,7 +71,7 @@ static enum neb_status read_vocabulary(struct build *b) {
     char config[NEB_PATH_MAX];
     const char *file = b->vocabulary_file;
     NEB_TRY(
-        intra_tokenizer_named(b->spec->tokenizer, b->vocabulary_file, sizeof b->vocabulary_file));
+        intra_tokenizer_resolve(b->spec->tokenizer, b->vocabulary_file, sizeof b->vocabulary_file));
     NEB_TRY(neb_fs_read(file, VOCABULARY_MAX, &b->vocabulary));
     NEB_TRY(intra_tokenizer_digest(file, b->vocabulary_sha));
     NEB_TRY(intra_tokenizer_config(file, config, sizeof config));
@@ -233,9 +233,9 @@ static enum neb_status build(struct build *b, const char *dir, bool *skipped) {
     NEB_TRY(already_built(b, dir, hex, skipped));
     if (*skipped)
         return NEB_OK;
-    NEB_TRY(build_place_free(dir));
+    NEB_TRY(build_place_check(dir));
     NEB_TRY(build_aside(b, hex));
-    return build_place_free(dir); // another process may have put something there meanwhile
+    return build_place_check(dir); // another process may have put something there meanwhile
 }
 
 enum neb_status intra_corpus_build(const struct intra_build_spec *spec, const char *out_dir,

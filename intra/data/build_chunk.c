@@ -137,7 +137,7 @@ enum neb_status build_add(struct build *b, const struct build_text *t) {
                     .file_at = c->file_at,
                     .named = t->name != NULL};
     if (t->fault) {
-        d.fault = BUILD_SAID;
+        d.fault = BUILD_DESCRIBED;
         put(&c->text, t->fault, strlen(t->fault));
     } else {
         if (t->name)

@@ -42,7 +42,7 @@ static void say_bytes(const struct build *b, const struct doc *d, const char *fi
                  file, line, encoding_of(b));
         return;
     }
-    intra_text_looks(p + from - from % 4, d->given - (from - from % 4), looks, sizeof looks);
+    intra_text_guess(p + from - from % 4, d->given - (from - from % 4), looks, sizeof looks);
     snprintf(out, cap, "%s:%zu: byte 0x%02x at offset %llu of the file is %s%s", file, line,
              p[d->bad_at], (unsigned long long)(d->offset + d->bad_at),
              p[d->bad_at] ? "not UTF-8" : "NUL, which is not text", looks);

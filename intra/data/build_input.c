@@ -79,7 +79,7 @@ static enum neb_status begin(struct build *b, const uint8_t *p, size_t n) {
     size_t good = in->charset ? n : skip + intra_utf8_length(p + skip, n - skip);
     // fails early, before the whole file is in memory
     if (good + 3 < n && !memchr(p, '\n', n) && n == BLOCK_BYTES) {
-        intra_text_looks(p, n, why, sizeof why);
+        intra_text_guess(p, n, why, sizeof why);
         return neb_fail(
             NEB_ERR_FORMAT,
             "%s: byte 0x%02x at offset %zu is not UTF-8 text, and no line ends before offset %zu%s",

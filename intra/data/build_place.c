@@ -72,7 +72,7 @@ static bool is_part(const char *name, const json_t *sources) {
     return false;
 }
 
-enum neb_status build_place_free(const char *dir) {
+enum neb_status build_place_check(const char *dir) {
     static const char advice[] = "name a new folder, an empty one, or the corpus to rebuild";
     enum neb_status st = NEB_OK;
     struct stat info;
@@ -130,5 +130,5 @@ enum neb_status build_place(struct build *b, const char *given, char dir[NEB_PAT
     // that is checked only later.
     bool corpus = sources != NULL;
     json_decref(sources);
-    return corpus ? NEB_OK : build_place_free(dir);
+    return corpus ? NEB_OK : build_place_check(dir);
 }

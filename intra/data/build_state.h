@@ -42,9 +42,9 @@ enum {
 
 enum build_fault {
     BUILD_GOOD,
-    BUILD_SAID,   // the document's text in the chunk is the description of the fault
-    BUILD_BYTES,  // not UTF-8, or a NUL, at bad_at
-    BUILD_NO_TEXT // jsonl: no text in the field, or not JSON
+    BUILD_DESCRIBED, // the document's text in the chunk is the description of the fault
+    BUILD_BYTES,     // not UTF-8, or a NUL, at bad_at
+    BUILD_NO_TEXT    // jsonl: no text in the field, or not JSON
 };
 
 struct doc {
@@ -174,7 +174,7 @@ NEB_MUST_CHECK enum neb_status build_place(struct build *b, const char *given,
                                            char dir[NEB_PATH_MAX]);
 // Checks that a corpus may replace this folder: it is absent, empty, or a corpus and nothing else.
 // NEB_ERR_EXISTS (logged).
-NEB_MUST_CHECK enum neb_status build_place_free(const char *dir);
+NEB_MUST_CHECK enum neb_status build_place_check(const char *dir);
 
 // build_fault.c
 // Counts and names a document that cannot be read. NEB_ERR_FORMAT (logged): the source allows none.

@@ -330,8 +330,8 @@ int32_t intra_corpus_token(const struct intra_corpus *c, int32_t source, enum in
     return id;
 }
 
-void intra_corpus_ahead(const struct intra_corpus *c, int32_t source, enum intra_split split,
-                        uint64_t at, uint64_t n) {
+void intra_corpus_prefetch(const struct intra_corpus *c, int32_t source, enum intra_split split,
+                           uint64_t at, uint64_t n) {
     const struct split *p = &c->sources[source].splits[split];
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     NEB_ASSERT(n <= p->tokens && at <= p->tokens - n);
@@ -493,13 +493,13 @@ void intra_sampler_next(struct intra_sampler *s, int32_t *tokens, int32_t *targe
     intra_corpus_window(s->corpus, source, INTRA_TRAIN, s->c.seq_len, k, tokens, targets);
 }
 
-void intra_sampler_ahead(const struct intra_sampler *s, int32_t n) {
+void intra_sampler_prefetch(const struct intra_sampler *s, int32_t n) {
     struct intra_sampler later = *s;
     int32_t source;
     for (int32_t i = 0; i < n; i++) {
         uint64_t k = take(&later, &source);
-        intra_corpus_ahead(s->corpus, source, INTRA_TRAIN, k * (uint64_t)s->c.seq_len,
-                           (uint64_t)s->c.seq_len + 1);
+        intra_corpus_prefetch(s->corpus, source, INTRA_TRAIN, k * (uint64_t)s->c.seq_len,
+                              (uint64_t)s->c.seq_len + 1);
     }
 }
 

@@ -85,7 +85,7 @@ void intra_sampler_destroy(struct intra_sampler **s);
 void intra_sampler_next(struct intra_sampler *s, int32_t *tokens, int32_t *targets);
 // Starts to read the next n windows from disk in the background, without drawing them. A corpus may
 // be larger than the memory.
-void intra_sampler_ahead(const struct intra_sampler *s, int32_t n);
+void intra_sampler_prefetch(const struct intra_sampler *s, int32_t n);
 // Like n calls of next, but reads no token. One source: constant time. Several sources: one hash
 // per draw.
 void intra_sampler_skip(struct intra_sampler *s, uint64_t n);
@@ -102,8 +102,8 @@ void intra_corpus_copy(const struct intra_corpus *c, int32_t source, enum intra_
                        uint64_t at, size_t n, int32_t *ids);
 // Starts to read n tokens from disk in the background. Without it, each page is read when it is
 // touched.
-void intra_corpus_ahead(const struct intra_corpus *c, int32_t source, enum intra_split split,
-                        uint64_t at, uint64_t n);
+void intra_corpus_prefetch(const struct intra_corpus *c, int32_t source, enum intra_split split,
+                           uint64_t at, uint64_t n);
 int32_t intra_corpus_token(const struct intra_corpus *c, int32_t source, enum intra_split split,
                            uint64_t at);
 void intra_corpus_window(const struct intra_corpus *c, int32_t source, enum intra_split split,
@@ -133,7 +133,7 @@ struct intra_source_spec {
 struct intra_build_spec {
     char name[INTRA_SOURCE_NAME_MAX + 1];
     uint64_t seed;
-    // vocabulary to copy (intra_tokenizer_named), with an EOS; empty: train one
+    // vocabulary to copy (intra_tokenizer_resolve), with an EOS; empty: train one
     char tokenizer[4096];
     int32_t vocab;
     char type[16]; // "unigram" or "bpe"

@@ -92,8 +92,8 @@ static enum neb_status index_source(struct intra_pairs *p, int32_t source) {
         if (p->c.documents && documents >= p->c.documents && p->n)
             return NEB_OK;
         if (i % AHEAD_TOKENS == 0)
-            intra_corpus_ahead(p->corpus, source, p->split, i,
-                               total - i < 2 * AHEAD_TOKENS ? total - i : 2 * AHEAD_TOKENS);
+            intra_corpus_prefetch(p->corpus, source, p->split, i,
+                                  total - i < 2 * AHEAD_TOKENS ? total - i : 2 * AHEAD_TOKENS);
         if (i % INDEX_TOKENS == 0)
             intra_corpus_copy(p->corpus, source, p->split, i,
                               total - i < INDEX_TOKENS ? (size_t)(total - i) : INDEX_TOKENS, ids);

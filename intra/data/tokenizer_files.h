@@ -27,7 +27,7 @@ extern "C" {
 // intra_folder_file.
 NEB_MUST_CHECK enum neb_status intra_tokenizer_in(const char *dir, char *out, size_t cap);
 // The same for a path that the user names: a folder, or the file itself.
-NEB_MUST_CHECK enum neb_status intra_tokenizer_named(const char *path, char *out, size_t cap);
+NEB_MUST_CHECK enum neb_status intra_tokenizer_resolve(const char *path, char *out, size_t cap);
 // Decides by the name, or by the first byte: no SentencePiece model begins with "{". Of a pipe,
 // which can be read only once, only the name counts.
 bool intra_tokenizer_is_json(const char *file);

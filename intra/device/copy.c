@@ -5,9 +5,9 @@
 
 static void move(struct intra_device *d, float *host, float *device, size_t n, bool down) {
     if (down)
-        kern_stage_down(d->c.D, host, device, n * sizeof(float));
+        kern_stage_download(d->c.D, host, device, n * sizeof(float));
     else
-        kern_stage_up(d->c.D, device, host, n * sizeof(float));
+        kern_stage_upload(d->c.D, device, host, n * sizeof(float));
 }
 
 enum neb_status intra_device_pull(struct intra_device *d, const bool *wanted) {

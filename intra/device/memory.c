@@ -195,7 +195,7 @@ static enum neb_status pinned(struct intra_device *d) {
     void *p = NULL;
     for (int i = 0; i < DEVICE_SLOTS; i++)
         NEB_TRY(K->alloc_pinned(d->c.D, batch_bytes(d), &d->batch_pinned[i]));
-    NEB_TRY(kern_stage_take(d->c.D));
+    NEB_TRY(kern_stage_acquire(d->c.D));
     d->staged = true;
     NEB_TRY(K->alloc_pinned(d->c.D, tensors * sizeof(float), &p));
     d->factors_pinned = p;
@@ -236,7 +236,7 @@ void device_release(struct intra_device *d) {
     K->release_pinned(d->c.D, d->sums_pinned);
     K->release_pinned(d->c.D, d->factors_pinned);
     if (d->staged)
-        kern_stage_give(d->c.D);
+        kern_stage_release(d->c.D);
     for (int i = 0; i < DEVICE_SLOTS; i++)
         K->release_pinned(d->c.D, d->batch_pinned[i]);
     K->release(d->c.D, d->arena);

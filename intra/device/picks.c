@@ -55,9 +55,9 @@ static void gather(struct intra_device *d, const struct intra_batch *b, size_t n
         at[k] = -1;
         target[k] = KERN_IGNORE;
     }
-    kern_stage_up(d->c.D, d->row_at, at, rows * sizeof *at);
-    kern_stage_up(d->c.D, d->row_target, target, rows * sizeof *target);
-    kern_stage_up(d->c.D, d->row_of, of, n * sizeof *of);
+    kern_stage_upload(d->c.D, d->row_at, at, rows * sizeof *at);
+    kern_stage_upload(d->c.D, d->row_target, target, rows * sizeof *target);
+    kern_stage_upload(d->c.D, d->row_of, of, n * sizeof *of);
 }
 
 // Uploads a teacher's labels: those of the gathered rows, or of all positions.
@@ -75,9 +75,9 @@ static void send_soft(struct intra_device *d, struct device_acts *a, const struc
     }
     if (a->n_rows)
         by = *r;
-    kern_stage_up(d->c.D, d->pick_id, by.ids, rows * k * sizeof *by.ids);
-    kern_stage_up(d->c.D, d->pick_logp, by.logp, rows * k * sizeof *by.logp);
-    kern_stage_up(d->c.D, d->pick_tail, by.tail, rows * sizeof *by.tail);
+    kern_stage_upload(d->c.D, d->pick_id, by.ids, rows * k * sizeof *by.ids);
+    kern_stage_upload(d->c.D, d->pick_logp, by.logp, rows * k * sizeof *by.logp);
+    kern_stage_upload(d->c.D, d->pick_tail, by.tail, rows * sizeof *by.tail);
     a->soft = (struct kern_device_soft){.k = s->k,
                                         .lambda = s->lambda,
                                         .temperature = s->temperature,
@@ -102,7 +102,7 @@ void device_send_rows(struct intra_device *d, struct device_acts *a, const struc
 
 enum neb_status intra_device_scores(struct intra_device *d, int32_t n, float *out) {
     NEB_ASSERT(d->m->rtd_weight && (size_t)n <= device_tokens(d));
-    kern_stage_down(d->c.D, out, d->scores, (size_t)n * sizeof *out);
+    kern_stage_download(d->c.D, out, d->scores, (size_t)n * sizeof *out);
     return kern_stage_end(d->c.D);
 }
 
@@ -112,7 +112,7 @@ static struct kern_device_rows rows_of(struct intra_device *d, const int32_t *at
     size_t row = (size_t)kern_logits_ld(V) * sizeof(float),
            block = device_logits_bytes(d) / row; // fits into the buffer of the last loss
     NEB_ASSERT(d->c.soft_k && (size_t)n <= device_tokens(d));
-    kern_stage_up(d->c.D, d->picked, at, (size_t)n * sizeof *at);
+    kern_stage_upload(d->c.D, d->picked, at, (size_t)n * sizeof *at);
     return (struct kern_device_rows){
         .n = n,
         .d = d->m->c.d_model,
@@ -130,9 +130,9 @@ enum neb_status intra_device_sample(struct intra_device *d, int32_t n_ids, const
     if (!n)
         return NEB_OK;
     struct kern_device_rows rows = rows_of(d, positions, n, n_ids);
-    kern_stage_up(d->c.D, d->pick_logp, u, (size_t)n * sizeof *u);
+    kern_stage_upload(d->c.D, d->pick_logp, u, (size_t)n * sizeof *u);
     device_ops(d)->sample_rows(d->c.D, d->c.type, &rows, d->pick_logp, d->pick_id);
-    kern_stage_down(d->c.D, ids, d->pick_id, (size_t)n * sizeof *ids);
+    kern_stage_download(d->c.D, ids, d->pick_id, (size_t)n * sizeof *ids);
     return kern_stage_end(d->c.D);
 }
 
@@ -145,8 +145,8 @@ enum neb_status intra_device_labels(struct intra_device *d, const int32_t *at, i
     size_t named = (size_t)n * (size_t)k;
     device_ops(d)->label_rows(d->c.D, d->c.type, &rows, k, temperature, d->pick_id, d->pick_logp,
                               d->pick_tail);
-    kern_stage_down(d->c.D, ids, d->pick_id, named * sizeof *ids);
-    kern_stage_down(d->c.D, logp, d->pick_logp, named * sizeof *logp);
-    kern_stage_down(d->c.D, tail, d->pick_tail, (size_t)n * sizeof *tail);
+    kern_stage_download(d->c.D, ids, d->pick_id, named * sizeof *ids);
+    kern_stage_download(d->c.D, logp, d->pick_logp, named * sizeof *logp);
+    kern_stage_download(d->c.D, tail, d->pick_tail, (size_t)n * sizeof *tail);
     return kern_stage_end(d->c.D);
 }

@@ -19,12 +19,12 @@ static struct intra_comm *tp_of(const struct intra_device *d) {
 static bool watch(void *ctx, bool first) {
     struct intra_device *d = ctx;
     struct intra_comm *tp = tp_of(d);
-    if (d->tp_given_up)
+    if (d->tp_aborted)
         return false;
     enum neb_status st = tp->ops->look(tp, first);
-    intra_model_keep(d->m, st);
-    d->tp_given_up = st != NEB_OK;
-    return !d->tp_given_up;
+    intra_model_keep_failure(d->m, st);
+    d->tp_aborted = st != NEB_OK;
+    return !d->tp_aborted;
 }
 
 void device_tp_create(struct intra_device *d) {
@@ -41,13 +41,13 @@ void device_tp_destroy(struct intra_device *d) {
 }
 
 enum neb_status device_finish(struct intra_device *d) {
-    intra_model_keep(d->m, device_ops(d)->finish(d->c.D));
+    intra_model_keep_failure(d->m, device_ops(d)->finish(d->c.D));
     if (d->m->failed == NEB_OK && d->c.D->watch) // the queue also ends after a failed collective
         (void)watch(d, true);
     return d->m->failed;
 }
 
-bool device_settled(struct intra_device *d) {
+bool device_finish_ok(struct intra_device *d) {
     return d->m->failed == NEB_OK && device_finish(d) == NEB_OK;
 }
 
@@ -59,8 +59,8 @@ static void collective(struct intra_device *d, enum intra_comm_kind kind, void *
         return;
     if (tp->ops->enqueue) {
         st = tp->ops->enqueue(tp, kind, x, n, INTRA_COMM_F32, op, device_ops(d)->queue(d->c.D));
-        d->tp_given_up = st != NEB_OK;
-    } else if (!device_settled(d)) {
+        d->tp_aborted = st != NEB_OK;
+    } else if (!device_finish_ok(d)) {
         return;
     } else if (kind == INTRA_COMM_ALL_REDUCE) {
         st = tp->ops->all_reduce(tp, x, n, INTRA_COMM_F32, op);
@@ -69,7 +69,7 @@ static void collective(struct intra_device *d, enum intra_comm_kind kind, void *
     } else {
         st = tp->ops->all_gather(tp, x, n);
     }
-    intra_model_keep(d->m, st);
+    intra_model_keep_failure(d->m, st);
 }
 
 // bytes: of a row. Each rank has filled its own rows; they are copied as floats, whatever their

@@ -97,12 +97,12 @@ struct intra_device {
     void *batch_pinned[DEVICE_SLOTS];
     bool batch_used[DEVICE_SLOTS];
     int turn;
-    bool staged; // kern_stage_take was called
+    bool staged; // kern_stage_acquire was called
     float *factors_pinned;
     double *sums_pinned;
     int32_t *next; // (V) host: scratch of kern_buckets_fill
     struct device_graphs *graphs;
-    bool tp_given_up; // the tp communicator was aborted: none of its operations is in the queue
+    bool tp_aborted; // the tp communicator was aborted: none of its operations is in the queue
 };
 
 static inline const struct kern_device_ops *device_ops(const struct intra_device *d) {
@@ -142,7 +142,7 @@ static inline struct intra_comm *device_dp(const struct intra_device *d) {
 NEB_MUST_CHECK enum neb_status device_finish(struct intra_device *d);
 // The same before a collective that the host calls. False: a failure; the collective must not be
 // called.
-bool device_settled(struct intra_device *d);
+bool device_finish_ok(struct intra_device *d);
 
 // ---- device.c: copies a batch, with a teacher's labels, into the next pinned buffer and from
 // there to a. Returns the number of targets that count.
@@ -172,8 +172,8 @@ NEB_MUST_CHECK enum neb_status device_update_send(struct intra_device *d); // ta
 void device_update_destroy(struct intra_device *d);
 // Copies updated parameters into the gradient arena, where they are all-gathered, and back from
 // there.
-void device_params_leave(struct intra_device *d);
-void device_params_arrive(struct intra_device *d);
+void device_params_pack(struct intra_device *d);
+void device_params_unpack(struct intra_device *d);
 // Backward has come below block l. l one above the last block: it is below the output; l one below
 // the first block: it is done.
 void device_update_passed(struct intra_device *d, int32_t l);
@@ -192,8 +192,8 @@ enum device_part {
     DEVICE_FORWARD,
     DEVICE_BACKWARD,
     DEVICE_EVAL,
-    DEVICE_LEAVE, // without a micro-batch, like the next: device_params_leave
-    DEVICE_ARRIVE,
+    DEVICE_PACK, // without a micro-batch, like the next: device_params_pack
+    DEVICE_UNPACK,
 };
 // after device_allocate
 NEB_MUST_CHECK enum neb_status device_graphs_create(struct intra_device *d);

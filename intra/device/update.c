@@ -157,7 +157,7 @@ static void reduce_pieces(struct intra_device *d, struct intra_comm *dp, size_t 
             continue;
         device_ops(d)->wait(d->c.D, MARK_PIECE + piece_mark(d, i));
         if (d->m->failed == NEB_OK)
-            intra_model_keep(d->m, dp->ops->reduce(dp, d->grads + at, end - at, i / each));
+            intra_model_keep_failure(d->m, dp->ops->reduce(dp, d->grads + at, end - at, i / each));
     }
 }
 
@@ -171,18 +171,19 @@ static size_t first_piece_of(const struct intra_device *d, const struct intra_te
 
 static void add_ends(struct intra_device *d, struct intra_comm *ends) {
     const struct intra_tensor *t = d->m->embed;
-    if (device_settled(d))
-        intra_model_keep(d->m, ends->ops->all_reduce(ends, device_grad(d, t), intra_tensor_size(t),
-                                                     INTRA_COMM_F32, INTRA_COMM_SUM));
+    if (device_finish_ok(d))
+        intra_model_keep_failure(d->m, ends->ops->all_reduce(ends, device_grad(d, t),
+                                                             intra_tensor_size(t), INTRA_COMM_F32,
+                                                             INTRA_COMM_SUM));
 }
 
 // Sums partial gradients over dp and copies them into the arena.
 static void place_partial(struct intra_device *d, struct intra_comm *dp) {
     const struct kern_device_ops *K = device_ops(d);
     const struct intra_model *m = d->m;
-    if (dp && device_settled(d))
-        intra_model_keep(d->m, dp->ops->all_reduce(dp, d->partial, d->n_partial, INTRA_COMM_F32,
-                                                   INTRA_COMM_SUM));
+    if (dp && device_finish_ok(d))
+        intra_model_keep_failure(d->m, dp->ops->all_reduce(dp, d->partial, d->n_partial,
+                                                           INTRA_COMM_F32, INTRA_COMM_SUM));
     for (int32_t i = 0; i < m->n_tensors; i++) {
         const struct intra_tensor *t = &m->tensors[i];
         if (t->trainable && t->partial)
@@ -239,8 +240,9 @@ static enum neb_status sum_up(struct intra_device *d, double *loss, int64_t *cou
     d->all[tensors] = mine ? d->sums_pinned[tensors] : 0;
     d->all[tensors + 1] = mine ? (double)*count : 0;
     if (d->c.mesh && m->failed == NEB_OK) // host memory: m->mesh, not the device's mesh
-        intra_model_keep(m, m->mesh->world->ops->all_reduce(m->mesh->world, d->all, tensors + 2,
-                                                            INTRA_COMM_F64, INTRA_COMM_SUM));
+        intra_model_keep_failure(m, m->mesh->world->ops->all_reduce(m->mesh->world, d->all,
+                                                                    tensors + 2, INTRA_COMM_F64,
+                                                                    INTRA_COMM_SUM));
     *loss = d->all[tensors];
     *count = (int64_t)d->all[tensors + 1];
     return m->failed;
@@ -267,7 +269,7 @@ static void step(struct intra_device *d, float lr, float scale) {
     K->adamw(d->c.D, d->c.type, &a);
 }
 
-void device_params_leave(struct intra_device *d) {
+void device_params_pack(struct intra_device *d) {
     const struct kern_device_ops *K = device_ops(d);
     const struct intra_model *m = d->m;
     for (int32_t i = 0; i < m->n_tensors; i++) {
@@ -277,7 +279,7 @@ void device_params_leave(struct intra_device *d) {
     }
 }
 
-void device_params_arrive(struct intra_device *d) {
+void device_params_unpack(struct intra_device *d) {
     const struct kern_device_ops *K = device_ops(d);
     const struct intra_model *m = d->m;
     for (int32_t i = 0; i < m->n_tensors; i++) {
@@ -293,11 +295,11 @@ void device_params_arrive(struct intra_device *d) {
 
 // All-gathers through the gradient arena, which is free by now.
 static void gather_params(struct intra_device *d, struct intra_comm *dp) {
-    device_run(d, DEVICE_LEAVE, NULL, 0);
-    if (device_settled(d))
-        intra_model_keep(d->m, dp->ops->all_gather(dp, d->grads, d->o->n));
+    device_run(d, DEVICE_PACK, NULL, 0);
+    if (device_finish_ok(d))
+        intra_model_keep_failure(d->m, dp->ops->all_gather(dp, d->grads, d->o->n));
     if (d->m->failed == NEB_OK)
-        device_run(d, DEVICE_ARRIVE, NULL, 0);
+        device_run(d, DEVICE_UNPACK, NULL, 0);
 }
 
 enum neb_status intra_device_update(struct intra_device *d, double full, double *loss,

@@ -164,7 +164,7 @@ static enum neb_status read_rope_scaling(const struct reading *r, const char *ke
         out->high = (float)rope_number(o, "high_freq_factor");
         out->original = original == floor(original) ? (int32_t)original : 0;
     }
-    const char *bad = intra_rope_wrong(out, why);
+    const char *bad = intra_rope_check(out, why);
     if (!bad)
         return NEB_OK;
     snprintf(path, sizeof path, "%s.%s", key, bad);

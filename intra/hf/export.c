@@ -24,7 +24,7 @@ struct exporting {
     int32_t n;
     struct intra_st_writer *w;
     uint64_t done, total; // bytes of the checkpoint
-    struct intra_hf_aside aside;
+    struct intra_hf_aside_begin aside;
 };
 
 static bool is_adapter(const struct intra_tensor *t) { return strstr(t->name, ".lora_") != NULL; }
@@ -351,7 +351,7 @@ static enum neb_status write_folder(struct exporting *x) {
     for (int32_t i = 0; i < x->n; i++)
         NEB_TRY(copy_tensor(x, x->list[i]));
     NEB_TRY(intra_st_writer_commit(x->w));
-    return intra_hf_rename(&x->aside);
+    return intra_hf_aside_commit(&x->aside);
 }
 
 enum neb_status intra_hf_export(const struct intra_hf_export *e, struct intra_hf_exported *out) {
@@ -363,7 +363,7 @@ enum neb_status intra_hf_export(const struct intra_hf_export *e, struct intra_hf
     NEB_TRY_GOTO(intra_hf_layout(x.ckpt, &x.m), out);
     NEB_TRY_GOTO(check_what(&x), out);
     NEB_TRY_GOTO(make_list(&x), out);
-    NEB_TRY_GOTO(intra_hf_aside(e->dir, sources, &x.aside), out);
+    NEB_TRY_GOTO(intra_hf_aside_begin(e->dir, sources, &x.aside), out);
     st = write_folder(&x);
     for (int32_t i = 0; i < x.n; i++)
         out->params += intra_tensor_size(x.list[i]);

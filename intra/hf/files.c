@@ -95,8 +95,8 @@ enum neb_status intra_hf_write_json(const char *dir, const char *name, json_t *t
     return st;
 }
 
-enum neb_status intra_hf_aside(const char *dir, const char *const sources[3],
-                               struct intra_hf_aside *a) {
+enum neb_status intra_hf_aside_begin(const char *dir, const char *const sources[3],
+                                     struct intra_hf_aside_begin *a) {
     struct stat info;
     size_t n = strlen(dir);
     while (n > 1 && dir[n - 1] == '/') // "out/" means "out"
@@ -125,7 +125,7 @@ enum neb_status intra_hf_aside(const char *dir, const char *const sources[3],
     return neb_fs_mkdirs(a->path, 0755);
 }
 
-enum neb_status intra_hf_rename(const struct intra_hf_aside *a) {
+enum neb_status intra_hf_aside_commit(const struct intra_hf_aside_begin *a) {
     char parent[NEB_PATH_MAX];
     NEB_TRY(neb_fs_sync_dir(a->path));
     // rename refuses if a file, or a folder with something in it, appeared there meanwhile.
@@ -135,7 +135,7 @@ enum neb_status intra_hf_rename(const struct intra_hf_aside *a) {
     return neb_fs_sync_dir(parent);
 }
 
-void intra_hf_aside_end(struct intra_hf_aside *a, bool failed) {
+void intra_hf_aside_end(struct intra_hf_aside_begin *a, bool failed) {
     if (a->lock < 0)
         return;
     if (failed && neb_fs_remove_tree(a->path) != NEB_OK)
@@ -159,7 +159,7 @@ enum neb_status intra_hf_layout(const struct intra_ckpt *k, struct intra_model *
             NEB_ERR_CORRUPT,
             "checkpoint %s: section '%s': the digest does not match; use an older checkpoint",
             intra_ckpt_path(k), s->name);
-    NEB_TRY(intra_model_described(k, &c, &t));
+    NEB_TRY(intra_model_read_config(k, &c, &t));
     if (c.head == INTRA_HEAD_RTD)
         return neb_fail(NEB_ERR_UNSUPPORTED,
                         "%s is the discriminator of mode rtd, which does not predict the next "

@@ -105,19 +105,19 @@ NEB_MUST_CHECK enum neb_status intra_hf_same_file(const char *a, const char *b, 
 // Writes DIR/NAME, indented. Takes the reference, also on failure.
 NEB_MUST_CHECK enum neb_status intra_hf_write_json(const char *dir, const char *name, json_t *take);
 // A folder that one process makes beside its final place.
-struct intra_hf_aside {
+struct intra_hf_aside_begin {
     char dir[NEB_PATH_MAX]; // its final path
     char path[NEB_PATH_MAX];
     int lock; // -1: not begun
 };
 // Makes a->path, empty. NEB_ERR_EXISTS: DIR exists, or one of the sources (NULL: none) lies in
 // a->path. NEB_ERR_AGAIN: another process is making DIR.
-NEB_MUST_CHECK enum neb_status intra_hf_aside(const char *dir, const char *const sources[3],
-                                              struct intra_hf_aside *a);
+NEB_MUST_CHECK enum neb_status intra_hf_aside_begin(const char *dir, const char *const sources[3],
+                                                    struct intra_hf_aside_begin *a);
 // Renames a->path to DIR, durably. If something appeared at DIR meanwhile, it stays, and the call
 // fails.
-NEB_MUST_CHECK enum neb_status intra_hf_rename(const struct intra_hf_aside *a);
+NEB_MUST_CHECK enum neb_status intra_hf_aside_commit(const struct intra_hf_aside_begin *a);
 // Ends the work, also if it did not begin. failed: removes a->path.
-void intra_hf_aside_end(struct intra_hf_aside *a, bool failed);
+void intra_hf_aside_end(struct intra_hf_aside_begin *a, bool failed);
 
 #endif

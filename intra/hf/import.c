@@ -25,7 +25,7 @@ struct importing {
     struct intra_hf_names names, adapter_names;
     struct intra_model *m; // layout only
     uint64_t done, total;  // bytes
-    struct intra_hf_aside aside;
+    struct intra_hf_aside_begin aside;
 };
 
 // ---- names and shapes ---------------------------------------------------------------------------
@@ -367,12 +367,12 @@ enum neb_status intra_hf_import(const struct intra_hf_import *i, struct intra_hf
     const char *sources[3] = {i->dir, i->adapter};
     *out = (struct intra_hf_imported){0};
     NEB_TRY_GOTO(open_all(&p), out);
-    NEB_TRY_GOTO(intra_hf_aside(i->out, sources, &p.aside), out);
+    NEB_TRY_GOTO(intra_hf_aside_begin(i->out, sources, &p.aside), out);
     st = copy_files(&p);
     if (st == NEB_OK)
         st = write_checkpoint(&p);
     if (st == NEB_OK)
-        st = intra_hf_rename(&p.aside);
+        st = intra_hf_aside_commit(&p.aside);
 out:
     intra_hf_aside_end(&p.aside, st != NEB_OK);
     intra_hf_names_free(&p.names);

@@ -199,8 +199,8 @@ const float *intra_acts_qkv(const struct intra_acts *a, int32_t l) {
     return a->blocks[l].qkv;
 }
 
-enum neb_status intra_acts_create_more(const struct intra_model *m, struct intra_acts *first,
-                                       struct intra_acts **out) {
+enum neb_status intra_acts_create_shared(const struct intra_model *m, struct intra_acts *first,
+                                         struct intra_acts **out) {
     NEB_ASSERT(first->first == first);
     return make(m, first, first->B, first->T, first->backward, first->recompute, first->kept, out);
 }
@@ -357,14 +357,14 @@ static void block_fwd(struct kern *K, struct intra_model *m, struct intra_acts *
     K->ops->attn_fwd(K, &at, b->att, s->q, b->lse, b->qkv, s->qkv, b->qkv + s->q, s->qkv,
                      b->qkv + s->q + s->kv, s->qkv);
     linear(K, m, a, a->r, s->d, b->att, s->n, s->d, s->q, y->o, &y->lora[3], 1);
-    intra_rows_sum(m, &s->rows, a->r);
+    intra_rows_reduce_scatter(m, &s->rows, a->r);
     norm_fwd(K, m, b->y2, b->rstd2, b->h2, b->h1, intra_rows_own(m, &s->rows, a->r), y->norm2, s);
     linear(K, m, a, b->gu, 2 * s->f, b->y2, s->n, 2 * s->f, s->d, y->gate, &y->lora[4], 2);
     K->ops->swiglu_fwd(K, b->act, b->gu, s->n, s->f);
     if (again)
         return;
     linear(K, m, a, a->r, s->d, b->act, s->n, s->d, s->f, y->down, &y->lora[6], 1);
-    intra_rows_sum(m, &s->rows, a->r);
+    intra_rows_reduce_scatter(m, &s->rows, a->r);
 }
 
 // a->dh: on entry the gradient of the stream after block l, on return that before it. below:
@@ -382,7 +382,7 @@ static void block_bwd(struct kern *K, struct intra_model *m, struct intra_acts *
         norm_again(K, m, b->y2, b->rstd2, b->h2, y->norm2, s);
     linear_bwd(K, m, a, a->dy, b->gu, 2 * s->f, b->y2, s->n, 2 * s->f, s->d, y->gate, &y->lora[4],
                2);
-    intra_rows_sum(m, &s->rows, a->dy);
+    intra_rows_reduce_scatter(m, &s->rows, a->dy);
     norm_bwd(K, m, a, b->h2, b->rstd2, y->norm2, s);
     linear_bwd(K, m, a, a->datt, gather_dh(K, m, a, s), s->d, b->att, s->n, s->d, s->q, y->o,
                &y->lora[3], 1);
@@ -400,7 +400,7 @@ static void block_bwd(struct kern *K, struct intra_model *m, struct intra_acts *
                &y->lora[0], 3);
     if (!through)
         return;
-    intra_rows_sum(m, &s->rows, a->dy);
+    intra_rows_reduce_scatter(m, &s->rows, a->dy);
     norm_bwd(K, m, a, b->h1, b->rstd1, y->norm1, s);
 }
 
@@ -442,7 +442,7 @@ static void head_fwd(struct kern *K, struct intra_model *m, struct intra_acts *a
     }
     *loss = intra_vocab_head(K, m, &head, a->logits, count);
     if (learn)
-        intra_rows_sum(m, &s->rows, a->dy);
+        intra_rows_reduce_scatter(m, &s->rows, a->dy);
 }
 
 void intra_model_forward(struct kern *K, struct intra_model *m, struct intra_acts *a,
@@ -456,7 +456,7 @@ void intra_model_forward(struct kern *K, struct intra_model *m, struct intra_act
     // a->r holds the embedding; the first block reads it before it writes there
     if (intra_model_first(m)) {
         intra_vocab_embed(K, m, a->r, tokens, s.n);
-        intra_rows_sum(m, &s.rows, a->r);
+        intra_rows_reduce_scatter(m, &s.rows, a->r);
         h = added;
     }
     int32_t end = m->layer0 + m->local.n_layers;

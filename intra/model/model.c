@@ -46,7 +46,7 @@ enum neb_status intra_model_config_check(const struct intra_model_config *c) {
                         "model: rope_theta %g must be above 1 and norm_eps %g in (0, 1)",
                         (double)c->rope_theta, (double)c->norm_eps);
     char why[INTRA_ROPE_TEXT];
-    const char *key = intra_rope_wrong(&c->rope_scaling, why);
+    const char *key = intra_rope_check(&c->rope_scaling, why);
     if (key)
         return neb_fail(NEB_ERR_INVALID, "model.rope_scaling.%s: %s", key, why);
     if (c->head == INTRA_HEAD_RTD && !c->tied)

@@ -192,7 +192,7 @@ static inline bool intra_model_continues(const struct intra_model *m) {
 }
 // Keeps the first failure of a collective. Passes return nothing; the caller checks m->failed once
 // per step.
-static inline void intra_model_keep(struct intra_model *m, enum neb_status st) {
+static inline void intra_model_keep_failure(struct intra_model *m, enum neb_status st) {
     if (m->failed == NEB_OK)
         m->failed = st;
 }
@@ -232,9 +232,9 @@ NEB_MUST_CHECK enum neb_status intra_acts_create(const struct intra_model *m, in
                                                  struct intra_acts **out);
 // Activations of the same kind for one more micro-batch in flight. They share the scratch of
 // `first`, which must outlive them.
-NEB_MUST_CHECK enum neb_status intra_acts_create_more(const struct intra_model *m,
-                                                      struct intra_acts *first,
-                                                      struct intra_acts **out);
+NEB_MUST_CHECK enum neb_status intra_acts_create_shared(const struct intra_model *m,
+                                                        struct intra_acts *first,
+                                                        struct intra_acts **out);
 // For forward passes only, but every block's activations are kept. intra_acts_qkv gives q, k and v
 // of block l after rotary: (B * T, (H + 2G) * D).
 NEB_MUST_CHECK enum neb_status intra_acts_create_kept(const struct intra_model *m, int B, int T,

@@ -114,7 +114,8 @@ static void sum_partial(const struct intra_optim *o, struct intra_model *m) {
     if (!tp || !o->n_partial || m->failed != NEB_OK)
         return;
     size_t n = copy_partial(o, m, false);
-    intra_model_keep(m, tp->ops->all_reduce(tp, o->partial, n, INTRA_COMM_F32, INTRA_COMM_SUM));
+    intra_model_keep_failure(
+        m, tp->ops->all_reduce(tp, o->partial, n, INTRA_COMM_F32, INTRA_COMM_SUM));
     copy_partial(o, m, true);
 }
 
@@ -124,11 +125,11 @@ static void reduce_grads(const struct intra_optim *o, struct intra_model *m) {
     const struct intra_mesh *mesh = m->mesh;
     sum_partial(o, m);
     if (mesh->ends && m->c.tied && m->embed->trainable && m->failed == NEB_OK)
-        intra_model_keep(m, mesh->ends->ops->all_reduce(mesh->ends, intra_grad(m, m->embed),
-                                                        intra_tensor_size(m->embed), INTRA_COMM_F32,
-                                                        INTRA_COMM_SUM));
+        intra_model_keep_failure(m, mesh->ends->ops->all_reduce(mesh->ends, intra_grad(m, m->embed),
+                                                                intra_tensor_size(m->embed),
+                                                                INTRA_COMM_F32, INTRA_COMM_SUM));
     if (mesh->dp && m->failed == NEB_OK)
-        intra_model_keep(m, mesh->dp->ops->reduce_scatter(mesh->dp, m->grads, o->n));
+        intra_model_keep_failure(m, mesh->dp->ops->reduce_scatter(mesh->dp, m->grads, o->n));
 }
 
 // Sums of squares of every tensor of the full model; each element counts once.
@@ -143,8 +144,9 @@ static void sum_squares(struct intra_optim *o, struct kern *K, struct intra_mode
             o->sums[t->index] = K->ops->sumsq(K, intra_grad(m, t) + from, n);
     }
     if (mesh && m->failed == NEB_OK)
-        intra_model_keep(m, mesh->world->ops->all_reduce(mesh->world, o->sums, (size_t)o->n_tensors,
-                                                         INTRA_COMM_F64, INTRA_COMM_SUM));
+        intra_model_keep_failure(m, mesh->world->ops->all_reduce(mesh->world, o->sums,
+                                                                 (size_t)o->n_tensors,
+                                                                 INTRA_COMM_F64, INTRA_COMM_SUM));
 }
 
 // Every rank has the same sums, so all get the same factors.
@@ -200,7 +202,7 @@ static void gather_params(const struct intra_optim *o, struct kern *K, struct in
             K->ops->add(K, intra_grad(m, t) + from, intra_param(m, t) + from, n);
         }
     }
-    intra_model_keep(m, dp->ops->all_gather(dp, m->grads, o->n));
+    intra_model_keep_failure(m, dp->ops->all_gather(dp, m->grads, o->n));
     for (int32_t i = 0; i < m->n_tensors && m->failed == NEB_OK; i++) {
         const struct intra_tensor *t = &m->tensors[i];
         if (t->trainable) {

@@ -83,12 +83,12 @@ static void send(struct intra_pipe *p, int slot, enum intra_pipe_way way, size_t
     struct lane *l = &p->lanes[way];
     struct intra_comm *c = l->comm;
     if (p->m->failed == NEB_OK)
-        intra_model_keep(p->m, c->ops->wait(c, &l->sending));
+        intra_model_keep_failure(p->m, c->ops->wait(c, &l->sending));
     if (p->m->failed != NEB_OK)
         return;
     const void *x = p->e.leaving(p->e.ctx, slot, way, n);
     if (p->m->failed == NEB_OK)
-        intra_model_keep(p->m, c->ops->send(c, x, n * sizeof(float), to, tag, &l->sending));
+        intra_model_keep_failure(p->m, c->ops->send(c, x, n * sizeof(float), to, tag, &l->sending));
 }
 
 static void receive(struct intra_pipe *p, int slot, enum intra_pipe_way way, size_t n, int from,
@@ -96,7 +96,7 @@ static void receive(struct intra_pipe *p, int slot, enum intra_pipe_way way, siz
     struct intra_comm *c = p->lanes[way].comm;
     void *x = p->e.room(p->e.ctx, slot, way);
     if (p->m->failed == NEB_OK)
-        intra_model_keep(p->m, c->ops->recv(c, x, n * sizeof(float), from, tag));
+        intra_model_keep_failure(p->m, c->ops->recv(c, x, n * sizeof(float), from, tag));
     if (p->m->failed == NEB_OK)
         p->e.came(p->e.ctx, way, n);
 }
@@ -104,8 +104,8 @@ static void receive(struct intra_pipe *p, int slot, enum intra_pipe_way way, siz
 static void finish(struct intra_pipe *p) {
     for (int i = 0; i < 2; i++)
         if (p->m->failed == NEB_OK)
-            intra_model_keep(p->m,
-                             p->lanes[i].comm->ops->wait(p->lanes[i].comm, &p->lanes[i].sending));
+            intra_model_keep_failure(
+                p->m, p->lanes[i].comm->ops->wait(p->lanes[i].comm, &p->lanes[i].sending));
 }
 
 static void forward(struct intra_pipe *p, int slot, const int32_t *tokens, const int32_t *targets,

@@ -74,7 +74,7 @@ enum neb_status intra_pipe_cpu_create(struct kern *K, struct intra_model *m,
     }
     c->acts[0] = first;
     for (int32_t i = 1; i < c->n_acts; i++)
-        NEB_TRY_GOTO(intra_acts_create_more(m, first, &c->acts[i]), fail);
+        NEB_TRY_GOTO(intra_acts_create_shared(m, first, &c->acts[i]), fail);
     *out = (struct intra_pipe_engine){.ctx = c,
                                       .forward = forward,
                                       .backward = backward,

@@ -23,7 +23,7 @@ static const char *too_much(const struct kern_rope_scaling *s, const char *key,
     return key;
 }
 
-const char *intra_rope_wrong(const struct kern_rope_scaling *s, char why[INTRA_ROPE_TEXT]) {
+const char *intra_rope_check(const struct kern_rope_scaling *s, char why[INTRA_ROPE_TEXT]) {
     double factor = (double)s->factor, low = (double)s->low, high = (double)s->high;
     bool scaled = s->type != KERN_ROPE_DEFAULT, llama3 = s->type == KERN_ROPE_LLAMA3;
     if (!scaled && s->factor != 0)

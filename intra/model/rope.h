@@ -13,7 +13,7 @@ extern const char *const intra_rope_types[]; // rope_type by enum kern_rope_type
 
 // NULL: the scaling is valid. Else the wrong key of transformers; why: its value, and what is
 // needed.
-const char *intra_rope_wrong(const struct kern_rope_scaling *s, char why[INTRA_ROPE_TEXT]);
+const char *intra_rope_check(const struct kern_rope_scaling *s, char why[INTRA_ROPE_TEXT]);
 bool intra_rope_same(const struct kern_rope_scaling *a, const struct kern_rope_scaling *b);
 // Writes and returns out: "default", "linear, factor 2".
 const char *intra_rope_text(const struct kern_rope_scaling *s, char out[INTRA_ROPE_TEXT]);

@@ -50,6 +50,6 @@ void intra_rows_gather_from(struct kern *K, struct intra_model *m, const struct 
                             const float *own, float *x);
 // This rank's rows of x (tp * each, d) become their sum over ranks. With several ranks the other
 // rows are undefined afterwards.
-void intra_rows_sum(struct intra_model *m, const struct intra_rows *r, float *x);
+void intra_rows_reduce_scatter(struct intra_model *m, const struct intra_rows *r, float *x);
 
 #endif

@@ -112,7 +112,7 @@ static void reduce(struct intra_model *m, void *x, size_t n, enum intra_comm_typ
                    enum intra_comm_op op) {
     struct intra_comm *tp = m->mesh->tp;
     if (m->failed == NEB_OK)
-        intra_model_keep(m, tp->ops->all_reduce(tp, x, n, t, op));
+        intra_model_keep_failure(m, tp->ops->all_reduce(tp, x, n, t, op));
 }
 
 static double head_block(struct kern *K, struct intra_model *m, struct block *b, int from, int n,

@@ -20,7 +20,7 @@ static enum neb_status send(struct intra_comm *c, const void *x, size_t bytes, i
     NEB_TRY(socket_usable(g->hub));
     NEB_ASSERT(bytes <= SOCKET_MESSAGE_MAX); // no buffer is that large
     if (to == c->rank)
-        return socket_keep(g->hub, g->id, tag, x, bytes);
+        return socket_send_self(g->hub, g->id, tag, x, bytes);
     struct socket_send *s = malloc(sizeof *s);
     if (!s)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a send of %zu bytes", bytes);
@@ -73,7 +73,7 @@ static enum neb_status poll_message(struct intra_comm *c, int from, int tag, boo
     NEB_ASSERT(from >= 0 && from < c->size);
     *ready = false;
     NEB_TRY(socket_usable(g->hub));
-    return socket_is_there(g->hub, g->ranks[from], g->id, tag, ready);
+    return socket_poll_message(g->hub, g->ranks[from], g->id, tag, ready);
 }
 
 // ---- groups -------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ static bool lost(struct intra_comm *c) {
     struct socket_hub *hub = socket_group_of(c)->hub;
     neb_ns end = neb_now() + LOST_MS * NEB_MS;
     while (hub->failed == NEB_OK && !hub->gone_at && neb_now() < end)
-        if (socket_look(hub) == NEB_OK)
+        if (socket_poll_all(hub) == NEB_OK)
             neb_sleep(10 * NEB_MS);
     return hub->lost || hub->gone_at;
 }

@@ -146,15 +146,15 @@ NEB_MUST_CHECK enum neb_status socket_wait_recv(struct socket_hub *hub, int from
 // Fails the hub: the data from `peer` belongs to another collective.
 NEB_MUST_CHECK enum neb_status socket_disagree(struct socket_hub *hub, int peer, const char *what);
 // Looks once at all connections. Never blocks.
-NEB_MUST_CHECK enum neb_status socket_look(struct socket_hub *hub);
+NEB_MUST_CHECK enum neb_status socket_poll_all(struct socket_hub *hub);
 // Writes what `peer` takes at once. Now and then it also looks at all connections.
 NEB_MUST_CHECK enum neb_status socket_push(struct socket_hub *hub, int peer);
 // *out: a message has arrived. Looks at `from`, and now and then at all connections.
-NEB_MUST_CHECK enum neb_status socket_is_there(struct socket_hub *hub, int from, uint32_t group,
-                                               int32_t tag, bool *out);
+NEB_MUST_CHECK enum neb_status socket_poll_message(struct socket_hub *hub, int from, uint32_t group,
+                                                   int32_t tag, bool *out);
 // Stores a message of this rank to itself.
-NEB_MUST_CHECK enum neb_status socket_keep(struct socket_hub *hub, uint32_t group, int32_t tag,
-                                           const void *x, size_t bytes);
+NEB_MUST_CHECK enum neb_status socket_send_self(struct socket_hub *hub, uint32_t group, int32_t tag,
+                                                const void *x, size_t bytes);
 // Drops the messages to a group that was destroyed.
 void socket_forget(struct socket_hub *hub, uint32_t group);
 NEB_MUST_CHECK enum neb_status socket_usable(const struct socket_hub *hub);

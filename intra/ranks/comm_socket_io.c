@@ -416,7 +416,7 @@ static enum neb_status look_at_peers(struct socket_hub *hub, neb_ns end, bool *m
     return note(hub, st);
 }
 
-enum neb_status socket_look(struct socket_hub *hub) {
+enum neb_status socket_poll_all(struct socket_hub *hub) {
     bool moved = false;
     return look_at_peers(hub, 0, &moved);
 }
@@ -489,8 +489,8 @@ enum neb_status socket_wait_recv(struct socket_hub *hub, int from, struct socket
     return wait_named(hub, &r->pending, from, true, what);
 }
 
-enum neb_status socket_is_there(struct socket_hub *hub, int from, uint32_t group, int32_t tag,
-                                bool *out) {
+enum neb_status socket_poll_message(struct socket_hub *hub, int from, uint32_t group, int32_t tag,
+                                    bool *out) {
     struct socket_peer *p = &hub->peers[from];
     bool moved = false;
     *out = false;
@@ -549,8 +549,8 @@ void socket_unpost(struct socket_hub *hub, int from, struct socket_recv *r) {
     finish_recv(&hub->peers[from], r);
 }
 
-enum neb_status socket_keep(struct socket_hub *hub, uint32_t group, int32_t tag, const void *x,
-                            size_t bytes) {
+enum neb_status socket_send_self(struct socket_hub *hub, uint32_t group, int32_t tag, const void *x,
+                                 size_t bytes) {
     struct socket_peer *p = &hub->peers[hub->rank];
     const struct socket_early as = {
         .group = group, .kind = SOCKET_MESSAGE, .tag = tag, .bytes = bytes, .have = bytes};

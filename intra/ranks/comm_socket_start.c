@@ -39,8 +39,8 @@ enum {
     MAC = NEB_SHA256_BYTES,
     HELLO = 5 * 4 + NONCE,
     ENTRY = SOCKET_ENTRY_BYTES,
-    KNOCKS = 64,
-    KNOCK_MS = 5000,
+    PENDING_MAX = 64,
+    PENDING_MS = 5000,
     RETRY_MS = 50,
     ROOT_ADDRESSES = 8,
     STRANGERS_TOLD = 3,
@@ -312,7 +312,7 @@ static enum neb_status join(struct start *s, const struct sockaddr_storage *addr
         struct sockaddr_storage own;
         socklen_t len = sizeof own;
         int fd = -1;
-        neb_ns end = neb_now() + KNOCK_MS * NEB_MS;
+        neb_ns end = neb_now() + PENDING_MS * NEB_MS;
         end = end < s->end ? end : s->end;
         enum neb_status st = dial(a, end, &fd);
         if (st == NEB_OK && listens && s->listener < 0) {
@@ -357,7 +357,7 @@ static enum neb_status join(struct start *s, const struct sockaddr_storage *addr
 
 // ---- accepting ----------------------------------------------------------------------------------
 
-struct knock {
+struct pending {
     int fd; // -1: free
     neb_ns end;
     uint8_t got[HELLO + MAC], nonce[NONCE];
@@ -365,7 +365,7 @@ struct knock {
     struct sockaddr_storage from;
 };
 
-static void refuse(struct start *s, struct knock *k, const char *why) {
+static void refuse(struct start *s, struct pending *k, const char *why) {
     char host[64] = "?";
     (void)getnameinfo((struct sockaddr *)&k->from, size_of(&k->from), host, sizeof host, NULL, 0,
                       NI_NUMERICHOST);
@@ -384,7 +384,7 @@ static bool wanted(const struct start *s, const uint8_t *hello, int *rank) {
            from < size && from > to && s->hub->peers[from].fd < 0;
 }
 
-static enum neb_status hear(struct start *s, struct knock *k) {
+static enum neb_status hear(struct start *s, struct pending *k) {
     uint8_t answer[NONCE + MAC], mac[MAC];
     int rank = 0;
     bool answered = k->have >= HELLO;
@@ -423,20 +423,20 @@ static enum neb_status hear(struct start *s, struct knock *k) {
     return NEB_OK;
 }
 
-static void take_knock(struct start *s, struct knock *knocks) {
+static void take_knock(struct start *s, struct pending *knocks) {
     struct sockaddr_storage from = {0};
     socklen_t len = sizeof from;
     int fd = accept4(s->listener, (struct sockaddr *)&from, &len, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    struct knock *k = &knocks[0];
+    struct pending *k = &knocks[0];
     if (fd < 0)
         return;
     plain(&from);
-    for (int i = 0; i < KNOCKS; i++) // a free slot, or else the oldest one
+    for (int i = 0; i < PENDING_MAX; i++) // a free slot, or else the oldest one
         if (k->fd >= 0 && (knocks[i].fd < 0 || knocks[i].end < k->end))
             k = &knocks[i];
     if (k->fd >= 0)
         refuse(s, k, "too many connections at once");
-    *k = (struct knock){.fd = fd, .end = neb_now() + KNOCK_MS * NEB_MS, .from = from};
+    *k = (struct pending){.fd = fd, .end = neb_now() + PENDING_MS * NEB_MS, .from = from};
 }
 
 // list: "ranks 1, 3, 7-12", with "…" if it is cut. Returns the number of missing ranks.
@@ -465,12 +465,12 @@ static int missing(const struct start *s, char *list, size_t cap) {
 }
 
 // One turn of waiting. *more: ranks are missing.
-static enum neb_status serve(struct start *s, struct knock *knocks, struct pollfd *fds,
+static enum neb_status serve(struct start *s, struct pending *knocks, struct pollfd *fds,
                              bool *more) {
     struct socket_hub *hub = s->hub;
     nfds_t n = 0;
     fds[n++] = (struct pollfd){.fd = s->listener, .events = POLLIN};
-    for (int i = 0; i < KNOCKS; i++)
+    for (int i = 0; i < PENDING_MAX; i++)
         fds[n++] = (struct pollfd){.fd = knocks[i].fd, .events = POLLIN};
     *more = false;
     for (int i = 0; i < hub->size; i++) {
@@ -491,13 +491,13 @@ static enum neb_status serve(struct start *s, struct knock *knocks, struct pollf
         neb_info("ranks: rank %d waits for %s to connect (%d of %d are missing)", hub->rank, list,
                  absent, hub->size);
     (void)poll(fds, n, ms < 200 ? ms : 200);
-    for (int i = 0; i < KNOCKS; i++)
+    for (int i = 0; i < PENDING_MAX; i++)
         if (knocks[i].fd >= 0 && fds[1 + i].revents)
             NEB_TRY(hear(s, &knocks[i]));
         else if (knocks[i].fd >= 0 && neb_now() > knocks[i].end)
             refuse(s, &knocks[i], "it sent nothing");
     for (int i = 0; i < hub->size; i++)
-        if (fds[1 + KNOCKS + i].fd >= 0 && fds[1 + KNOCKS + i].revents)
+        if (fds[1 + PENDING_MAX + i].fd >= 0 && fds[1 + PENDING_MAX + i].revents)
             return neb_fail(NEB_ERR_IO,
                             "ranks: rank %d of %d ended while rank %d waited for %s to connect; "
                             "its log says why",
@@ -508,15 +508,15 @@ static enum neb_status serve(struct start *s, struct knock *knocks, struct pollf
 }
 
 static enum neb_status accept_all(struct start *s) {
-    struct knock *knocks = calloc(KNOCKS, sizeof *knocks);
-    struct pollfd *fds = calloc(1 + KNOCKS + (size_t)s->hub->size, sizeof *fds);
+    struct pending *knocks = calloc(PENDING_MAX, sizeof *knocks);
+    struct pollfd *fds = calloc(1 + PENDING_MAX + (size_t)s->hub->size, sizeof *fds);
     enum neb_status st =
         knocks && fds ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory waiting for ranks");
-    for (int i = 0; i < KNOCKS && knocks; i++)
+    for (int i = 0; i < PENDING_MAX && knocks; i++)
         knocks[i].fd = -1;
     for (bool more = true; more && st == NEB_OK;)
         st = serve(s, knocks, fds, &more);
-    for (int i = 0; i < KNOCKS && knocks; i++)
+    for (int i = 0; i < PENDING_MAX && knocks; i++)
         if (knocks[i].fd >= 0)
             close(knocks[i].fd);
     free(knocks);
@@ -579,7 +579,7 @@ static enum neb_status join_all(struct start *s, uint8_t *table) {
     socklen_t own_len = sizeof own, root_len = sizeof root;
     int fd = hub->peers[0].fd;
     // A later limit than rank 0's, which knows more and should fail first.
-    neb_ns end = neb_now() + (s->c->start_max_ms + KNOCK_MS) * NEB_MS;
+    neb_ns end = neb_now() + (s->c->start_max_ms + PENDING_MS) * NEB_MS;
     enum neb_status st = move_all(fd, table, (size_t)hub->size * ENTRY, false, end);
     if (st != NEB_OK)
         return neb_fail(st == NEB_ERR_TIMEOUT ? st : NEB_ERR_IO,

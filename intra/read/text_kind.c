@@ -145,7 +145,7 @@ const char *intra_text_order(const uint8_t *p, size_t n) {
     return little && !big ? "UTF-16LE" : big && !little ? "UTF-16BE" : NULL;
 }
 
-void intra_text_looks(const uint8_t *p, size_t n, char *out, size_t cap) {
+void intra_text_guess(const uint8_t *p, size_t n, char *out, size_t cap) {
     const char *order = intra_text_order(p, n);
     size_t nul = 0, control = 0, high = 0, ascii = 0, whole = 0;
     n = n < SAMPLE ? n : SAMPLE;

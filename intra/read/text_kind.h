@@ -23,6 +23,6 @@ bool intra_text_is_catalogue(const uint8_t *p, size_t n); // compiled by msgfmt
 const char *intra_text_order(const uint8_t *p, size_t n);
 // Guesses the encoding of text that is not UTF-8. out: a clause to append to a message, such as ";
 // it looks like UTF-16LE: …"; empty if there is no guess.
-void intra_text_looks(const uint8_t *p, size_t n, char *out, size_t cap);
+void intra_text_guess(const uint8_t *p, size_t n, char *out, size_t cap);
 
 #endif

@@ -9,7 +9,7 @@
 #define INTRA_FULL_H
 #include "intra/model/model.h"
 
-static inline bool intra_mesh_owner(const struct intra_mesh *m) {
+static inline bool intra_mesh_is_root(const struct intra_mesh *m) {
     return !m || m->world->rank == 0;
 }
 // Which rank holds which part of a tensor follows from the tensor alone. The kinds of arena:

@@ -113,11 +113,11 @@ static enum neb_status do_step(struct intra_group *m, struct intra_step_stats *o
         const int32_t *tokens = m->tokens + (size_t)k * n, *targets = m->targets + (size_t)k * n;
         if (k % dp == mine)
             intra_trainer_micro(t, tokens, targets);
-        else if (intra_mesh_owner(m->mesh))
+        else if (intra_mesh_is_root(m->mesh))
             intra_trainer_count(t, tokens, targets);
     }
     intra_trainer_update(t, out);
-    if (!intra_mesh_owner(m->mesh)) { // rank 0 counts for all ranks
+    if (!intra_mesh_is_root(m->mesh)) { // rank 0 counts for all ranks
         memset(t->input_counts, 0, (size_t)t->c.model.vocab * sizeof *t->input_counts);
         memset(t->target_counts, 0, (size_t)t->c.model.vocab * sizeof *t->target_counts);
     }
@@ -197,7 +197,7 @@ static enum neb_status share_lack(struct intra_group *m, struct lack *x) {
 static enum neb_status join_devices(struct intra_group *m, const struct hello *h,
                                     struct intra_trainer_config *c, struct lack *lack) {
     int index = 0;
-    if (!intra_mesh_owner(m->mesh)) {
+    if (!intra_mesh_is_root(m->mesh)) {
         enum neb_status st = kern_device_index(true, &index);
         if (st != NEB_OK)
             neb_last_error(lack->why, sizeof lack->why);
@@ -229,7 +229,7 @@ static enum neb_status join_devices(struct intra_group *m, const struct hello *h
 static enum neb_status take_devices(struct intra_group *m, const struct hello *h,
                                     struct intra_trainer_config *c) {
     struct lack lack = {0};
-    bool owner = intra_mesh_owner(m->mesh);
+    bool owner = intra_mesh_is_root(m->mesh);
     NEB_TRY(join_devices(m, h, c, &lack));
     if (!lack.status)
         return NEB_OK;
@@ -266,7 +266,7 @@ static enum neb_status share_trainer(struct intra_group *m, enum neb_status st) 
         neb_last_error(lack.why, sizeof lack.why);
     lack.status = (int32_t)st;
     NEB_TRY(share_lack(m, &lack));
-    if (lack.status && lack.rank != 0 && intra_mesh_owner(m->mesh))
+    if (lack.status && lack.rank != 0 && intra_mesh_is_root(m->mesh))
         return neb_fail((enum neb_status)lack.status, "rank %d: %s", (int)lack.rank, lack.why);
     return (enum neb_status)lack.status;
 }
@@ -352,7 +352,7 @@ fail:
 void intra_group_destroy(struct intra_group **mp) {
     struct intra_group *m = *mp;
     if (m && m->world && m->trainer->model->failed == NEB_OK)
-        intra_model_keep(m->trainer->model, give(m, ORDER_END, 0));
+        intra_model_keep_failure(m->trainer->model, give(m, ORDER_END, 0));
     free_group(mp);
 }
 

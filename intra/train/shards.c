@@ -21,8 +21,8 @@ static int by_turn(const void *x, const void *y) {
     return (a->unit > b->unit) - (a->unit < b->unit);
 }
 
-void intra_shards_deal(const uint64_t *elements, const int32_t *fragment, int32_t n, int ranks,
-                       uint64_t *load, int32_t *owner) {
+void intra_shards_assign(const uint64_t *elements, const int32_t *fragment, int32_t n, int ranks,
+                         uint64_t *load, int32_t *owner) {
     struct turn *turns = calloc((size_t)n + 1, sizeof *turns);
     NEB_ASSERT(turns); // a few bytes a unit
     memset(load, 0, (size_t)ranks * sizeof *load);

@@ -7,7 +7,7 @@
 //     elements  ██████ ██  ██  ██  ████   ██
 //     owner     0      1   2   2   1      2      (largest first, each to the lightest rank so far)
 //
-// This owner is not the owner of a mesh (intra_mesh_owner), which is rank 0.
+// This owner is not the owner of a mesh (intra_mesh_is_root), which is rank 0.
 //
 // The functions are pure: they depend on the sizes and fragments of the units and the number of
 // ranks, so all ranks agree without a message. Updates, digests and checkpoints do not depend on
@@ -20,8 +20,8 @@
 // rank. owner: (n) ranks. It goes fragment by fragment, because one exchange is one fragment and
 // all ranks shall work on it. No rank gets more of all than an equal share and the largest unit,
 // nor more of a fragment than an equal share of it and the two largest units.
-void intra_shards_deal(const uint64_t *elements, const int32_t *fragment, int32_t n, int ranks,
-                       uint64_t *load, int32_t *owner);
+void intra_shards_assign(const uint64_t *elements, const int32_t *fragment, int32_t n, int ranks,
+                         uint64_t *load, int32_t *owner);
 
 // The fragment of each unit: whole layers in order, balanced by size. layer: (n), the layer of each
 // unit's tensor (intra_tensor); layers: the number of layers. The embedding goes with the first

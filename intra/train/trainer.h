@@ -96,10 +96,10 @@ void intra_trainer_micro(struct intra_trainer *t, const int32_t *tokens, const i
 // A micro-batch of another shape (at most batch x seq_len tokens), with prefixes, or with a
 // teacher. Returns the number of targets that count. It does not count tokens, because only the
 // caller knows which of them are padding. Not with several stages.
-int64_t intra_trainer_micro_of(struct intra_trainer *t, const struct intra_batch *b);
+int64_t intra_trainer_micro_batch(struct intra_trainer *t, const struct intra_batch *b);
 // Promises that parameters do not change until the next update or evaluation, so that passes may be
 // faster (kern_ops.weights). intra_trainer_micro calls it itself.
-void intra_trainer_rest(struct intra_trainer *t);
+void intra_trainer_freeze_params(struct intra_trainer *t);
 // Only counts the tokens of a micro-batch that another replica trains on. micro counts its own.
 void intra_trainer_count(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets);
 void intra_trainer_update(struct intra_trainer *t, struct intra_step_stats *out);
@@ -142,9 +142,9 @@ NEB_MUST_CHECK enum neb_status intra_model_save(const struct intra_model *m,
 // Shape and trainable set of the model in a checkpoint, as intra_model_save() wrote them.
 // NEB_ERR_NOT_FOUND: the checkpoint holds no model. NEB_ERR_FORMAT: the description is malformed,
 // or of another version. It does not check that such a model can be built.
-NEB_MUST_CHECK enum neb_status intra_model_described(const struct intra_ckpt *c,
-                                                     struct intra_model_config *mc,
-                                                     struct intra_trainable *t);
+NEB_MUST_CHECK enum neb_status intra_model_read_config(const struct intra_ckpt *c,
+                                                       struct intra_model_config *mc,
+                                                       struct intra_trainable *t);
 // Builds the model that a checkpoint describes, with its parameters, for use without training (no
 // gradients). NEB_ERR_FORMAT: the description is malformed or a tensor is missing. It allocates
 // memory only after it has found all tensors, so a false description costs none.

@@ -75,8 +75,8 @@ static bool get_config(struct neb_rd *r, struct intra_model_config *c, struct in
     return true;
 }
 
-enum neb_status intra_model_described(const struct intra_ckpt *c, struct intra_model_config *mc,
-                                      struct intra_trainable *t) {
+enum neb_status intra_model_read_config(const struct intra_ckpt *c, struct intra_model_config *mc,
+                                        struct intra_trainable *t) {
     const struct intra_ckpt_section *s = intra_ckpt_find(c, "model.config");
     if (!s)
         return neb_fail(NEB_ERR_NOT_FOUND, "%s holds no model", intra_ckpt_path(c));
@@ -155,7 +155,7 @@ static enum neb_status copy_params(const struct intra_ckpt *c, struct intra_mode
 enum neb_status intra_model_load_params(const struct intra_ckpt *c, struct intra_model *m) {
     struct intra_model_config was;
     struct intra_trainable t;
-    NEB_TRY(intra_model_described(c, &was, &t));
+    NEB_TRY(intra_model_read_config(c, &was, &t));
     NEB_TRY(same_model(c, &was, &m->c));
     uint32_t had = t.mode == INTRA_TRAIN_LORA ? t.lora_targets : 0;
     if (had & ~m->trainable.lora_targets)
@@ -187,7 +187,7 @@ enum neb_status intra_model_params_digest(const struct intra_ckpt *c,
     struct intra_model *m = NULL;
     struct neb_sha256 *h = NULL;
     uint8_t shape[16];
-    NEB_TRY(intra_model_described(c, &mc, &t));
+    NEB_TRY(intra_model_read_config(c, &mc, &t));
     NEB_TRY(intra_model_layout(&mc, &t, &m));
     enum neb_status st = neb_sha256_create(&h);
     for (int32_t i = 0; st == NEB_OK && i < m->n_tensors; i++) {
@@ -212,7 +212,7 @@ enum neb_status intra_model_load(const struct intra_ckpt *c, struct intra_model 
     struct intra_trainable t;
     struct intra_model *m = NULL;
     enum neb_status st = NEB_OK;
-    NEB_TRY(intra_model_described(c, &mc, &t));
+    NEB_TRY(intra_model_read_config(c, &mc, &t));
     NEB_TRY(intra_model_layout(&mc, &t, &m));
     // Check that the file holds every tensor before any memory is allocated: a false description
     // must cost none.
@@ -313,7 +313,7 @@ static enum neb_status make_counts(const struct intra_trainer *t, struct whole_s
 
 static enum neb_status make_state(const struct intra_trainer *t, struct whole_state *s) {
     size_t n = t->model->n_all_trainable;
-    bool owner = intra_mesh_owner(t->c.mesh);
+    bool owner = intra_mesh_is_root(t->c.mesh);
     NEB_TRY(make_counts(t, s));
     s->writer = calloc((size_t)t->c.mesh->world->size, sizeof *s->writer);
     if (!s->writer)
@@ -329,7 +329,7 @@ static enum neb_status make_state(const struct intra_trainer *t, struct whole_st
 static enum neb_status save_split(const struct intra_trainer *t, struct intra_ckpt_writer *w,
                                   const struct intra_split *split) {
     struct whole_state s = {0};
-    bool owner = intra_mesh_owner(t->c.mesh);
+    bool owner = intra_mesh_is_root(t->c.mesh);
     enum neb_status st = make_counts(t, &s);
     NEB_TRY_GOTO(intra_full_agree(t->c.mesh, st), out);
     NEB_TRY_GOTO(intra_trainer_counts(t, s.input, s.target), out);
@@ -363,7 +363,7 @@ enum neb_status trainer_push_all(struct intra_trainer *t) {
 static enum neb_status save_mesh(const struct intra_trainer *t, struct intra_ckpt_writer *w) {
     struct whole_state s = {0};
     struct intra_model *whole = t->whole;
-    bool owner = intra_mesh_owner(t->c.mesh);
+    bool owner = intra_mesh_is_root(t->c.mesh);
     struct intra_split split;
     NEB_TRY(intra_full_agree(t->c.mesh, pull_all(t)));
     NEB_TRY(intra_trainer_may_split(t, w, &split));
@@ -405,7 +405,7 @@ enum neb_status intra_model_same_shape(const struct intra_ckpt *c,
                                        const struct intra_model_config *is) {
     struct intra_model_config was;
     struct intra_trainable t;
-    NEB_TRY(intra_model_described(c, &was, &t));
+    NEB_TRY(intra_model_read_config(c, &was, &t));
     return same_model(c, &was, is);
 }
 
@@ -413,7 +413,7 @@ enum neb_status trainer_same_run(const struct intra_trainer *t, const struct int
     const struct intra_trainable *is = &t->model->trainable;
     struct intra_model_config mc;
     struct intra_trainable was;
-    NEB_TRY(intra_model_described(c, &mc, &was));
+    NEB_TRY(intra_model_read_config(c, &mc, &was));
     NEB_TRY(same_model(c, &mc, &t->model->c));
     if (!same_form(&mc, &t->model->c))
         return neb_fail(NEB_ERR_INVALID,

@@ -25,7 +25,7 @@ static enum neb_status begin(struct passing *p) {
         size_t n = intra_tensor_size(&whole->tensors[i]);
         most = n > most ? n : most;
     }
-    p->owner = intra_mesh_owner(p->t->c.mesh);
+    p->owner = intra_mesh_is_root(p->t->c.mesh);
     p->input = malloc(V * sizeof *p->input);
     p->target = malloc(V * sizeof *p->target);
     p->room = p->owner ? malloc(most * sizeof *p->room) : NULL;

@@ -23,7 +23,7 @@ NEB_MUST_CHECK enum neb_status trainer_push_all(struct intra_trainer *t);
 // not agree on: the rank that fails leaves others waiting, and must end. After a failure that all
 // ranks know of they may train on.
 static inline enum neb_status trainer_kept(const struct intra_trainer *t, enum neb_status st) {
-    intra_model_keep(t->model, st);
+    intra_model_keep_failure(t->model, st);
     return st;
 }
 

@@ -24,8 +24,8 @@ enum neb_status intra_trainer_may_split(const struct intra_trainer *t,
     return world->ops->broadcast(world, out, sizeof *out, 0);
 }
 
-void intra_parts_deal(const uint64_t *bytes, int32_t n, const uint64_t *able, int ranks,
-                      uint64_t *load, int32_t *out) {
+void intra_parts_assign(const uint64_t *bytes, int32_t n, const uint64_t *able, int ranks,
+                        uint64_t *load, int32_t *out) {
     int last = ranks <= INTRA_PARTS_MAX ? ranks : INTRA_PARTS_MAX;
     for (int32_t i = 0; i < n; i++) {
         int best = 0;
@@ -122,11 +122,11 @@ static void deal(struct parts *p) {
     for (int r = 0; r < size; r++) {
         p->writer[r] = r;
         if (!p->able[r])
-            intra_parts_deal(&p->extra[r], 1, p->able, size, p->load, &p->writer[r]);
+            intra_parts_assign(&p->extra[r], 1, p->able, size, p->load, &p->writer[r]);
     }
     if (!x)
         p->load[0] = INTRA_PARTS_NOTHING;
-    intra_parts_deal(p->bytes, whole->n_tensors, p->able, size, p->load, p->owner);
+    intra_parts_assign(p->bytes, whole->n_tensors, p->able, size, p->load, p->owner);
     for (int r = 1; r < size; r++) {
         bool any = false;
         for (int h = 0; h < size && !any; h++)

@@ -36,7 +36,7 @@ NEB_MUST_CHECK enum neb_status intra_trainer_save_parts(const struct intra_train
 // write; rank 0 always can. load: (ranks), the bytes that each rank writes already; raised. A load
 // of INTRA_PARTS_NOTHING keeps a rank from getting anything unless it is alone.
 #define INTRA_PARTS_NOTHING (UINT64_MAX / 2)
-void intra_parts_deal(const uint64_t *bytes, int32_t n, const uint64_t *able, int ranks,
-                      uint64_t *load, int32_t *out);
+void intra_parts_assign(const uint64_t *bytes, int32_t n, const uint64_t *able, int ranks,
+                        uint64_t *load, int32_t *out);
 
 #endif

@@ -297,7 +297,7 @@ __global__ void __launch_bounds__(Plan<HD>::fwd *GROUP, Plan<HD>::fwd_blocks)
         scores<HD>(s, own, slot(0));
         wgmma_commit();
         wgmma_wait<0>();
-        wgmma_settled(s);
+        wgmma_pin(s);
         mask(0);
 #pragma unroll
         for (int e = 0; e < 2; e++)
@@ -314,14 +314,14 @@ __global__ void __launch_bounds__(Plan<HD>::fwd *GROUP, Plan<HD>::fwd_blocks)
             add_rows<HD>(acc, weights, tile_on(slot(t - 1), SIDE));
             wgmma_commit();
             wgmma_wait<1>();
-            wgmma_settled(s);
+            wgmma_pin(s);
             mask(t * TILE_ROWS);
 #pragma unroll
             for (int e = 0; e < 2; e++)
                 shrink[e] = weigh<TILE_ROWS>(s, e, max[e], sum[e], c);
             wgmma_wait_behind<0>(sum[0] + sum[1]);
-            wgmma_settled(acc);
-            wgmma_settled(s); // the product has read the registers that pack_rows writes
+            wgmma_pin(acc);
+            wgmma_pin(s); // the product has read the registers that pack_rows writes
 #pragma unroll
             for (int e = 0; e < 2; e++)
                 shrink_row<HD>(acc, e, shrink[e]);
@@ -345,12 +345,12 @@ __global__ void __launch_bounds__(Plan<HD>::fwd *GROUP, Plan<HD>::fwd_blocks)
             scores<HD>(s, own, keys);
             wgmma_commit();
             wgmma_wait<0>();
-            wgmma_settled(s);
-            wgmma_settled(acc);
+            wgmma_pin(s);
+            wgmma_pin(acc);
             mask(t * TILE_ROWS);
             soften<HD, TILE_ROWS>(s, acc, max, sum, c);
             pack_rows(weights, s);
-            wgmma_settled(acc);
+            wgmma_pin(acc);
             wgmma_fence();
             add_rows<HD>(acc, weights, values);
             wgmma_commit();
@@ -358,7 +358,7 @@ __global__ void __launch_bounds__(Plan<HD>::fwd *GROUP, Plan<HD>::fwd_blocks)
     }
     cp_async_wait<0>();
     wgmma_wait<0>();
-    wgmma_settled(acc);
+    wgmma_pin(acc);
     float sum0 = row_sum(sum[0]), sum1 = row_sum(sum[1]);
     __syncthreads(); // the slots are free
     write_rows<HD>(out + first * ldo + (size_t)p.h * HD, ldo, p.warp_row, J.T, acc, 1.0f / sum0,
@@ -472,7 +472,7 @@ __global__ void __launch_bounds__(Plan<HD>::bwd_q *GROUP, Plan<HD>::bwd_q_blocks
             wgmma_commit();
         };
         auto weights = [&]() {
-            wgmma_settled(s);
+            wgmma_pin(s);
 #pragma unroll
             for (int n = 0; n < 8; n++)
 #pragma unroll
@@ -480,7 +480,7 @@ __global__ void __launch_bounds__(Plan<HD>::bwd_q *GROUP, Plan<HD>::bwd_q_blocks
                     s[n][e] = fast_exp2(s[n][e] * c - l[e / 2]);
         };
         auto gradients = [&]() {
-            wgmma_settled(dp);
+            wgmma_pin(dp);
 #pragma unroll
             for (int n = 0; n < 8; n++)
 #pragma unroll
@@ -507,7 +507,7 @@ __global__ void __launch_bounds__(Plan<HD>::bwd_q *GROUP, Plan<HD>::bwd_q_blocks
             gradients();
             mask(t * TILE_ROWS);
             wgmma_wait<0>();
-            wgmma_settled(s); // the product has read the registers that pack_rows writes
+            wgmma_pin(s); // the product has read the registers that pack_rows writes
             pack_rows(slopes, s);
             last = t;
         }
@@ -527,9 +527,9 @@ __global__ void __launch_bounds__(Plan<HD>::bwd_q *GROUP, Plan<HD>::bwd_q_blocks
             scores<HD>(dp, grads, values);
             wgmma_commit();
             wgmma_wait<0>();
-            wgmma_settled(s);
-            wgmma_settled(dp);
-            wgmma_settled(acc);
+            wgmma_pin(s);
+            wgmma_pin(dp);
+            wgmma_pin(acc);
 #pragma unroll
             for (int n = 0; n < 8; n++)
 #pragma unroll
@@ -543,12 +543,12 @@ __global__ void __launch_bounds__(Plan<HD>::bwd_q *GROUP, Plan<HD>::bwd_q_blocks
             // Other blocks run during this wait. After it slopes need no registers beside s and dp,
             // so that three blocks fit.
             wgmma_wait<0>();
-            wgmma_settled(acc);
+            wgmma_pin(acc);
         }
     }
     cp_async_wait<0>();
     wgmma_wait<0>();
-    wgmma_settled(acc);
+    wgmma_pin(acc);
     if (cos_sin)
         turn_back<HD>(acc, cos_sin, p.row, J.T);
     __syncthreads();
@@ -652,7 +652,7 @@ __global__ void __launch_bounds__(Plan<HD>::bwd_kv *GROUP, Plan<HD>::bwd_kv_bloc
             scores<HD>(dp, values_at, grads);
             wgmma_commit();
             wgmma_wait<1>();
-            wgmma_settled(s);
+            wgmma_pin(s);
 #pragma unroll
             for (int n = 0; n < 8; n++) {
                 float lw[2]; // for this lane's two queries
@@ -668,7 +668,7 @@ __global__ void __launch_bounds__(Plan<HD>::bwd_kv *GROUP, Plan<HD>::bwd_kv_bloc
             add_rows<HD>(acc_v, weights, grads);
             wgmma_commit();
             wgmma_wait<1>();
-            wgmma_settled(dp);
+            wgmma_pin(dp);
 #pragma unroll
             for (int n = 0; n < 8; n++) {
                 float dw[2];
@@ -689,10 +689,10 @@ __global__ void __launch_bounds__(Plan<HD>::bwd_kv *GROUP, Plan<HD>::bwd_kv_bloc
             scores<HD>(dp, values, grads);
             wgmma_commit();
             wgmma_wait<0>();
-            wgmma_settled(s);
-            wgmma_settled(dp);
-            wgmma_settled(acc_k);
-            wgmma_settled(acc_v);
+            wgmma_pin(s);
+            wgmma_pin(dp);
+            wgmma_pin(acc_k);
+            wgmma_pin(acc_v);
 #pragma unroll
             for (int n = 0; n < 8; n++) {
                 float lw[2], dw[2]; // for this lane's two queries
@@ -716,8 +716,8 @@ __global__ void __launch_bounds__(Plan<HD>::bwd_kv *GROUP, Plan<HD>::bwd_kv_bloc
     }
     cp_async_wait<0>();
     wgmma_wait<0>();
-    wgmma_settled(acc_k);
-    wgmma_settled(acc_v);
+    wgmma_pin(acc_k);
+    wgmma_pin(acc_v);
     if (cos_sin)
         turn_back<HD>(acc_k, cos_sin, p.row, J.T);
     __syncthreads();

@@ -15,7 +15,7 @@
 //                                                               the sum is over keys
 //
 // Order of calls: wgmma_fence before the first product that reads registers just written; the
-// products; wgmma_commit; wgmma_wait; wgmma_settled on the accumulators. Only then may anyone read
+// products; wgmma_commit; wgmma_wait; wgmma_pin on the accumulators. Only then may anyone read
 // the accumulators, or write registers that the products read.
 #ifndef KERN_CUDA_ATTN_WGMMA_CUH
 #define KERN_CUDA_ATTN_WGMMA_CUH
@@ -67,7 +67,7 @@ template <int LEFT> __device__ static inline void wgmma_wait_behind(float made) 
     wgmma_wait<LEFT>();
 }
 // The compiler neither reads d nor moves it to other registers before this.
-template <int N> __device__ static inline void wgmma_settled(float (&d)[N][4]) {
+template <int N> __device__ static inline void wgmma_pin(float (&d)[N][4]) {
 #pragma unroll
     for (int n = 0; n < N; n++)
 #pragma unroll
@@ -130,7 +130,7 @@ static inline unsigned char *tiles_from(unsigned char *room) {
 typedef const bf16 *tile_ref;
 static inline tile_ref tile_refer(const bf16 *tile) { return tile; }
 static inline tile_ref tile_on(tile_ref t, int elements) { return t + elements; }
-template <int N> static inline void wgmma_settled(float (&)[N][4]) {}
+template <int N> static inline void wgmma_pin(float (&)[N][4]) {}
 static inline void fence_tiles() {}
 template <bool TURNED, bool FIRST>
 static inline void wgmma_64_64_16(float (*d)[4], const uint32_t (&a)[4], tile_ref b) {

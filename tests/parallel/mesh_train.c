@@ -159,7 +159,7 @@ static enum neb_status nudge_all(struct intra_trainer *t) {
         nudge(m);
         return intra_trainer_push(t, NULL);
     }
-    if (intra_mesh_owner(t->c.mesh) && !whole->params)
+    if (intra_mesh_is_root(t->c.mesh) && !whole->params)
         NEB_TRY(intra_model_allocate(whole, false));
     NEB_TRY(intra_full_params(m, whole));
     if (whole->params)
@@ -178,7 +178,7 @@ static enum neb_status begin_aside(struct intra_ckpt_async *a, const char *path,
 static enum neb_status save_aside(struct intra_trainer *t, const char *path) {
     struct intra_ckpt_async *a = NULL;
     struct intra_ckpt_async_result r;
-    bool owner = intra_mesh_owner(t->c.mesh);
+    bool owner = intra_mesh_is_root(t->c.mesh);
     char second[NEB_PATH_MAX];
     snprintf(second, sizeof second, "%s.2", path);
     enum neb_status st = owner ? intra_ckpt_async_create(NULL, t->K->pool, 0, 0, &a) : NEB_OK;
@@ -204,7 +204,7 @@ static enum neb_status save_aside(struct intra_trainer *t, const char *path) {
 
 static enum neb_status train(const struct options *o, struct intra_trainer *t) {
     const struct intra_mesh *mesh = t->c.mesh;
-    bool owner = intra_mesh_owner(mesh);
+    bool owner = intra_mesh_is_root(mesh);
     int32_t tokens[EVAL * T], targets[EVAL * T];
     int64_t first = t->optim->t;
     // ZeRO-1: every replica has its part of the moments
@@ -238,7 +238,7 @@ static enum neb_status train(const struct options *o, struct intra_trainer *t) {
 
 static enum neb_status save(struct intra_trainer *t, const char *path, bool shards) {
     struct intra_ckpt_writer *w = NULL;
-    bool owner = intra_mesh_owner(t->c.mesh);
+    bool owner = intra_mesh_is_root(t->c.mesh);
     enum neb_status st = owner ? intra_ckpt_create(path, &w) : NEB_OK;
     st = intra_full_agree(t->c.mesh, st);
     if (st == NEB_OK && w && shards)
@@ -253,7 +253,7 @@ static enum neb_status save(struct intra_trainer *t, const char *path, bool shar
 
 static enum neb_status load(struct intra_trainer *t, const char *path) {
     struct intra_ckpt *c = NULL;
-    enum neb_status st = intra_mesh_owner(t->c.mesh) ? intra_ckpt_open(path, true, &c) : NEB_OK;
+    enum neb_status st = intra_mesh_is_root(t->c.mesh) ? intra_ckpt_open(path, true, &c) : NEB_OK;
     NEB_TRY(intra_full_agree(t->c.mesh, st));
     st = intra_trainer_restore(t, c);
     intra_ckpt_close(&c);

@@ -106,7 +106,7 @@ static int open_house(const char *endpoint, const char *pid) {
     EXPECT(text, most < 64);
     int gone = 0;
     // the last one of them has come only now: the kernel drops requests of who comes too often
-    for (neb_ns end = neb_now() + (INTER_NAMELESS_MS + 2000) * NEB_MS, i = 0; i < IDLE; i++) {
+    for (neb_ns end = neb_now() + (INTER_UNIDENTIFIED_MS + 2000) * NEB_MS, i = 0; i < IDLE; i++) {
         neb_ns left = end - neb_now();
         gone += closed_within(idle[i], left > 100 * NEB_MS ? left : 100 * NEB_MS);
         close(idle[i]);

@@ -321,7 +321,7 @@ static void test_handshakes(void **state) {
     double before = resident_mib();
     uint64_t was = links[1]->accept_limit.refused, shook = inter_link_refused(links[1]);
     orders->port = inter_link_port(links[1]);
-    rest(INTER_NAMELESS_BURST);
+    rest(INTER_UNIDENTIFIED_BURST);
     orders->go = true;
     neb_ns began = neb_now();
     while (links[1]->accept_limit.refused == was && neb_now() - began < 60 * NEB_S)
@@ -331,17 +331,17 @@ static void test_handshakes(void **state) {
            (unsigned long long)inter_link_refused(links[1]), until);
     assert_true(links[1]->accept_limit.refused > was && !links[1]->accept_limit.refused_all);
     // they were whole ones
-    assert_true(inter_link_refused(links[1]) - shook > INTER_NAMELESS_BURST / 4);
+    assert_true(inter_link_refused(links[1]) - shook > INTER_UNIDENTIFIED_BURST / 4);
 
     check_twice(two, beside_handshakes, "handshakes without end");
     double s = neb_seconds(flooded_ns), more = resident_mib() - before;
     printf("%.0f of them a second, %.0f connections cut, %.1f MiB more\n",
            (double)flooded_handshakes / s, (double)flooded_cut / s, more);
     // twice what is allowed: some come before the kernel was told, and what was saved up while the flood rested
-    assert_true((double)flooded_handshakes < 2 * INTER_NAMELESS_SECOND * (2 * s + 1));
+    assert_true((double)flooded_handshakes < 2 * INTER_UNIDENTIFIED_SECOND * (2 * s + 1));
     if (inter_syn_filter(links[1]->accept_limit.listener, INTER_SYN_NOT_FROM, NULL,
                          0)) // the kernel keeps them out, and not this process one by one
-        assert_true((double)flooded_cut < INTER_NAMELESS_SECOND * (2 * s + 1));
+        assert_true((double)flooded_cut < INTER_UNIDENTIFIED_SECOND * (2 * s + 1));
 #ifdef TESTING_SANITIZED
     puts("not looked at in this build, where freed memory stays: how much that is");
 #else
@@ -404,7 +404,8 @@ static void test_resets(void **state) {
                                            [64] = 4, 200,        5, 'H', 'E', 'L', 'L', 'O', 1};
     const struct linger reset = {.l_onoff = 1};
     uint64_t was = links[1]->accept_limit.refused;
-    for (int i = 0; i < 8 * INTER_NAMELESS_BURST && links[1]->accept_limit.refused == was; i++) {
+    for (int i = 0; i < 8 * INTER_UNIDENTIFIED_BURST && links[1]->accept_limit.refused == was;
+         i++) {
         int fd = dial(7);
         struct pollfd p = {.fd = fd, .events = POLLOUT};
         if (poll(&p, 1, 1000) == 1)

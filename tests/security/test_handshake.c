@@ -154,7 +154,7 @@ static void test_huge_claim(void **state) {
     }
     for (int i = 0; i < CLAIMS; i++)
         assert_true(done[i] > 64 + 9); // the claim was made
-    // where the machine is busy elsewhere, cut somewhat later; all that say nothing are cut after INTER_NAMELESS_MS
+    // where the machine is busy elsewhere, cut somewhat later; all that say nothing are cut after INTER_UNIDENTIFIED_MS
     for (end = neb_now() + 5 * NEB_S; count_ended(fds, CLAIMS) < CLAIMS && neb_now() < end;)
         step();
     assert_int_equal(count_ended(fds, CLAIMS), CLAIMS);

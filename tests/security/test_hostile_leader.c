@@ -311,8 +311,8 @@ static void expect_proof(const struct site *x) {
     struct inter_evidence e;
     OK(inter_ledger_evidence(inter_service_ledger(x->s), job, MALLORY, &e));
     assert_int_equal(inter_evidence_member(&e), MALLORY);
-    assert_int_equal(e.a.kind, INTER_SAID_ACCEPT);
-    assert_int_equal(e.b.kind, INTER_SAID_ACCEPT);
+    assert_int_equal(e.a.kind, INTER_STATEMENT_ACCEPT);
+    assert_int_equal(e.b.kind, INTER_STATEMENT_ACCEPT);
     assert_memory_not_equal(e.a.promise.vote_hash, e.b.promise.vote_hash, INTER_SHA_BYTES);
 }
 
@@ -336,7 +336,7 @@ static void part(void) {
     UNTIL(sites[ANNA].faults[INTER_FAULT_SPLIT] && sites[BERT].faults[INTER_FAULT_SPLIT]);
     assert_true(neb_now() - since < 10 * NEB_S);
     for (int k = ANNA; k <= BERT; k++) {
-        assert_int_equal(sites[k].faults[INTER_FAULT_LIED], 1);
+        assert_int_equal(sites[k].faults[INTER_FAULT_EQUIVOCATED], 1);
         assert_true(inter_service_job_status(sites[k].s, job, &st));
         assert_true(st.split && st.equivocators == 1 << MALLORY);
         expect_proof(&sites[k]);
@@ -397,7 +397,8 @@ static void test_two_proposals(void **state) {
     propose_to(ANNA, &x);
     UNTIL(accepts(ANNA));
     propose_to(ANNA, &y);
-    UNTIL(sites[ANNA].faults[INTER_FAULT_LIED] && sites[BERT].faults[INTER_FAULT_LIED]);
+    UNTIL(sites[ANNA].faults[INTER_FAULT_EQUIVOCATED] &&
+          sites[BERT].faults[INTER_FAULT_EQUIVOCATED]);
     UNTIL(sites[ANNA].commits == before + 1 &&
           sites[BERT].commits == before + 1); // she still heartbeats
     expect_proof(&sites[ANNA]);

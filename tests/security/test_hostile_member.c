@@ -211,7 +211,7 @@ static bool is_welcomed(void *s, neb_ns within) {
     return false;
 }
 
-// A few addresses open more connections than may be nameless. A member at another one whose handshake takes all that time is older than they
+// A few addresses open more connections than may be unidentified. A member at another one whose handshake takes all that time is older than they
 // are, and is not the one that gives way. False: this machine was too slow; they were not enough, or the member's own time was over.
 static bool outlives_flood(void *ctx) {
     neb_ns start = neb_now();
@@ -219,18 +219,19 @@ static bool outlives_flood(void *ctx) {
     void *early = dial(ctx, inter_link_port(links[ANNA]));
     run(0.3, 0); // it has authenticated, and says nothing yet
     order('f');
-    while (most < 2 * INTER_NAMELESS_MAX && neb_now() - start < 3 * NEB_S) { // ours, and ZeroMQ's
+    while (most < 2 * INTER_UNIDENTIFIED_MAX &&
+           neb_now() - start < 3 * NEB_S) { // ours, and ZeroMQ's
         run(0.02, 0);
         int n = descriptors() - quiet;
         most = n > most ? n : most;
     }
-    run(0.5, 0);                                                        // the rest of them
-    bool slow = neb_now() - start > (INTER_NAMELESS_MS - 500) * NEB_MS; // its own time is over
+    run(0.5, 0);                                                            // the rest of them
+    bool slow = neb_now() - start > (INTER_UNIDENTIFIED_MS - 500) * NEB_MS; // its own time is over
     say_hello(early);
     bool welcomed = is_welcomed(early, 2 * NEB_S);
     zmq_close(early);
     printf("%d connections of %d addresses: %d descriptors here\n", FLOOD, ADDRESSES, most);
-    bool full = most >= 2 * INTER_NAMELESS_MAX;
+    bool full = most >= 2 * INTER_UNIDENTIFIED_MAX;
     if (full && !slow)
         assert_true(welcomed);
     return full && welcomed;
@@ -252,7 +253,7 @@ static void test_flood_of_few_addresses(void **state) {
     order('f');
     // On a loaded machine they take their time to come; counted before they came, they would be over before they began.
     for (neb_ns end = neb_now() + 20 * NEB_S;
-         descriptors() < quiet + INTER_NAMELESS_MAX && neb_now() < end;)
+         descriptors() < quiet + INTER_UNIDENTIFIED_MAX && neb_now() < end;)
         run(0.02, 0);
     neb_ns start = neb_now();
     void *late = dial(ctx, inter_link_port(links[ANNA])); // one that comes while they stand

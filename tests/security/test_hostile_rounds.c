@@ -106,10 +106,10 @@ static void two_digests(uint32_t chunks, bool restart) {
     OK(inter_ledger_find_manifest(inter_service_ledger(sites[BERT].s), &my.key, &there));
     assert_memory_equal(there.sha256, my.sha256, sizeof my.sha256);
     // Both signatures of hers are kept.
-    OK(inter_ledger_second(inter_service_ledger(sites[BERT].s), &mx.key, &former));
+    OK(inter_ledger_replaced(inter_service_ledger(sites[BERT].s), &mx.key, &former));
     assert_memory_equal(former.sha256, mx.sha256, sizeof mx.sha256);
     assert_memory_equal(former.sig, mx.sig, sizeof mx.sig);
-    assert_int_equal(inter_ledger_second(inter_service_ledger(sites[ANNA].s), &mx.key, &former),
+    assert_int_equal(inter_ledger_replaced(inter_service_ledger(sites[ANNA].s), &mx.key, &former),
                      NEB_ERR_NOT_FOUND);
     neb_buf_free(&x);
     neb_buf_free(&y);

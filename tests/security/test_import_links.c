@@ -294,11 +294,11 @@ static void test_vocabulary(void **state) {
     char path[NEB_PATH_MAX], other[NEB_PATH_MAX], out[NEB_PATH_MAX];
     static const char *const names[] = {"tokenizer.model", "tokenizer.json"};
     make_folder();
-    assert_int_equal(intra_tokenizer_named(at(path, "hf"), out, sizeof out), NEB_OK);
+    assert_int_equal(intra_tokenizer_resolve(at(path, "hf"), out, sizeof out), NEB_OK);
     for (int i = 1; i >= 0; i--) {
         (void)unlink(at(path, "hf/%s", names[i]));
         assert_int_equal(symlink(at(other, "secret"), path), 0);
-        assert_int_equal(intra_tokenizer_named(at(other, "hf"), out, sizeof out), NEB_ERR_DENIED);
+        assert_int_equal(intra_tokenizer_resolve(at(other, "hf"), out, sizeof out), NEB_ERR_DENIED);
         assert_int_equal(intra_tokenizer_in(at(other, "hf"), out, sizeof out), NEB_ERR_DENIED);
     }
     (void)unlink(at(path, "hf/tokenizer_config.json"));

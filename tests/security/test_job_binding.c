@@ -383,8 +383,8 @@ static void hear_without_end(struct agent_ipc **c) {
                               "line", "kind", "note", "text", text);
         char *body = json_dumps(o, JSON_COMPACT);
         if (i < MANY)
-            (void)!inter_service_tell(services[BERT], index_of[SITE], AGENT_MSG_METRICS, body,
-                                      strlen(body));
+            (void)!inter_service_send_telemetry(services[BERT], index_of[SITE], AGENT_MSG_METRICS,
+                                                body, strlen(body));
         free(body);
         json_decref(o);
         step();
@@ -404,7 +404,7 @@ static void hear_without_end(struct agent_ipc **c) {
 }
 
 // What others tell of a job that was submitted here counts from its clusters only.
-static void test_told(void **state) {
+static void test_disclose(void **state) {
     (void)state;
     struct agent_ipc *c = client();
     struct agent_ipc_msg m = {0};
@@ -687,7 +687,7 @@ int main(void) {
                                        cmocka_unit_test(test_refused_at_last),
                                        cmocka_unit_test(test_places),
                                        cmocka_unit_test(test_lost_disk),
-                                       cmocka_unit_test(test_told),
+                                       cmocka_unit_test(test_disclose),
                                        cmocka_unit_test(test_local),
                                        cmocka_unit_test(test_tokens),
                                        cmocka_unit_test(test_ended_without_end),

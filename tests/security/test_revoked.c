@@ -207,8 +207,9 @@ static void meets_update(bool anew, bool knows) {
         start(&sites[BERT]);
         index_of[MALLORY] = INTER_PEERS_MAX - 1;
         if (knows)
-            OK(inter_service_former(sites[BERT].s, "mallory",
-                                    sec_identity_public(ids[MALLORY])->sign, &index_of[MALLORY]));
+            OK(inter_service_removed_member(sites[BERT].s, "mallory",
+                                            sec_identity_public(ids[MALLORY])->sign,
+                                            &index_of[MALLORY]));
         open_job(&sites[BERT]);
         list = all;
     } else {

@@ -530,7 +530,7 @@ static void test_revealed_once(void **state) {
         assert_memory_equal(m.said.p, first.p, first.len);
         struct inter_standing st = {.epoch = 9};
         memcpy(st.job, job_id, sizeof job_id);
-        OK(inter_ledger_restart(m.ledger, &st));
+        OK(inter_ledger_reset_job(m.ledger, &st));
     }
     OK(inter_ledger_drop_job(m.ledger, job_id, false)); // its id could be used again
     assert_int_equal(commit(&m, &y), NEB_ERR_DENIED);

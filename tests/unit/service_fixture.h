@@ -25,7 +25,7 @@
 
 #define OK(x) assert_int_equal((x), NEB_OK)
 
-enum { ELEMENTS = 1 << 20, FRAGMENTS = 2, TOLD = 77 }; // an update has 4 MiB
+enum { ELEMENTS = 1 << 20, FRAGMENTS = 2, TELEMETRY = 77 }; // an update has 4 MiB
 
 struct site {
     int who; // 0: anna, who dials; 1: bert, who listens
@@ -38,7 +38,7 @@ struct site {
     bool may_miss; // redelivered commits may lack updates
     int missing;
     bool other_renews;      // the other site has a new ledger
-    int asked_of_before;    // questions whether a previous key signed something
+    int previous_key_asked; // questions whether a previous key signed something
     char text[256];         // messages, in order
     int opened, unanswered; // snapshots: requests from the other site; own requests that found none
     int denied;             // DENIED faults
@@ -48,7 +48,7 @@ struct site {
     bool masked;            // the job is opened as masked
     uint32_t run;           // of the worker: each run computes other bytes
     int floods;             // FLOOD faults
-    uint64_t told, told_bytes; // telemetry of kind TOLD
+    uint64_t told, telemetry_bytes; // telemetry of kind TELEMETRY
 };
 
 static char root[] = "/tmp/nebula-service-XXXXXX";
@@ -84,9 +84,9 @@ static inline void on_message(void *user, uint32_t peer, uint32_t kind, const ui
                               size_t n) {
     struct site *x = user;
     assert_int_equal(peer, index_of[!x->who]);
-    x->told += kind == TOLD;
-    x->told_bytes += kind == TOLD ? n : 0;
-    if (kind == TOLD)
+    x->told += kind == TELEMETRY;
+    x->telemetry_bytes += kind == TELEMETRY ? n : 0;
+    if (kind == TELEMETRY)
         return;
     size_t at = strlen(x->text);
     snprintf(x->text + at, sizeof x->text - at, "%u:%.*s ", kind, (int)n, (const char *)p);
@@ -127,13 +127,13 @@ static inline void on_gone(void *user, const struct inter_key *key, const char *
     x->gone++;
 }
 
-static inline bool on_signed_before(void *user, const char *name, const char *context,
-                                    const void *msg, size_t len,
-                                    const uint8_t sig[INTER_SIG_BYTES]) {
+static inline bool on_signed_by_previous_key(void *user, const char *name, const char *context,
+                                             const void *msg, size_t len,
+                                             const uint8_t sig[INTER_SIG_BYTES]) {
     struct site *x = user;
     (void)context, (void)msg, (void)len, (void)sig;
     assert_string_equal(name, x->who ? "anna" : "bert");
-    x->asked_of_before++;
+    x->previous_key_asked++;
     return false;
 }
 
@@ -162,7 +162,7 @@ static inline void start(struct site *x) {
                                                    .message = on_message,
                                                    .peer = on_peer,
                                                    .fault = on_fault,
-                                                   .signed_before = on_signed_before,
+                                                   .signed_before = on_signed_by_previous_key,
                                                    .lost = on_lost,
                                                    .gone = on_gone,
                                                    .snapshot_open = on_snapshot_open,

@@ -91,7 +91,7 @@ static void hear(int from, bool bulk, const struct neb_buf *b) {
 static void blames(enum inter_fault f, uint32_t peer) {
     int n = 0;
     for (size_t i = 0; i < out.n; i++)
-        if (out.list[i].kind == INTER_ACT_FAULT && out.list[i].fault != INTER_FAULT_LIED) {
+        if (out.list[i].kind == INTER_ACT_FAULT && out.list[i].fault != INTER_FAULT_EQUIVOCATED) {
             assert_string_equal(inter_fault_name(out.list[i].fault), inter_fault_name(f));
             assert_int_equal(out.list[i].peer, peer);
             n++;
@@ -189,7 +189,7 @@ static void ask(int who, const struct inter_manifest *m) {
     inter_key_put(&b, &m->key);
     neb_buf_add(&b, m->sha256, 8);
     neb_buf_u64(&b, 9);
-    neb_buf_u8(&b, INTER_HOLD_WHOLE);
+    neb_buf_u8(&b, INTER_HOLD_COMPLETE);
     neb_buf_u32(&b, 0);
     neb_buf_u32(&b, 0);
     neb_buf_u8(&b, 0);
@@ -461,7 +461,8 @@ static void test_empty_proofs(void **state) {
     hear(OTHER, false, &b);
     blames(INTER_FAULT_DENIED, peers[OTHER]);
     second.sig[0] ^= 1; // the author has signed only the first
-    struct inter_evidence e = {inter_said_update(&first), inter_said_update(&second)};
+    struct inter_evidence e = {inter_statement_of_update(&first),
+                               inter_statement_of_update(&second)};
     neb_buf_clear(&b);
     neb_buf_u8(&b, MSG_EVIDENCE);
     inter_evidence_put(&b, &e);

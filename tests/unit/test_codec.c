@@ -72,7 +72,7 @@ static void test_round_trips(void **state) {
             if (e > cases[c].max_error || y[n] != 42 || (n > 300000 && bits > cases[c].max_bits))
                 fail_msg("%s, n %zu: error %g (at most %g), %g bits", cases[c].name, n, e,
                          cases[c].max_error, bits);
-            if (frame.len > cmp_codec_most(&codec, n, 1))
+            if (frame.len > cmp_codec_bytes_max(&codec, n, 1))
                 fail_msg("%s, n %zu: %zu bytes", cases[c].name, n, frame.len);
             struct cmp_frame_info info;
             assert_int_equal(cmp_frame_peek(frame.p, frame.len, &info), NEB_OK);

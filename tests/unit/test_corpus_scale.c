@@ -374,7 +374,7 @@ static void test_read_ahead(void **state) {
         print_message("skipped: this file system keeps its files in memory: %zu of %zu pages\n",
                       all - before, all);
     } else {
-        intra_sampler_ahead(s, 8);
+        intra_sampler_prefetch(s, 8);
         for (int i = 0; i < 1000 && before - after < 8;
              i++) { // 8 windows of 4 KiB are 16 pages at most
             neb_sleep(10 * NEB_MS);

@@ -61,7 +61,7 @@ static void test_memory_equals_arenas(void **state) {
                     intra_model_create_on(&model, &j.trainable, 1, pp * tp > 1 ? &mesh : NULL, &m),
                     NEB_OK);
                 assert_int_equal(intra_acts_create(m, 4, 32, true, again, &first), NEB_OK);
-                assert_int_equal(intra_acts_create_more(m, first, &more), NEB_OK);
+                assert_int_equal(intra_acts_create_shared(m, first, &more), NEB_OK);
                 int flight = intra_pipe_in_flight(0, pp, 8);
                 double acts =
                     (double)intra_acts_bytes(first) + (flight - 1) * (double)intra_acts_bytes(more);
@@ -87,7 +87,7 @@ static double fullest_owner(const struct intra_cost_job *j, int ranks) {
     assert_in_range(n, 1, 256);
     for (int32_t i = 0; i < n; i++)
         elements[i] = (uint64_t)units[i].rows * (uint64_t)units[i].cols;
-    intra_shards_deal(elements, fragment, n, ranks, load, owner);
+    intra_shards_assign(elements, fragment, n, ranks, load, owner);
     for (int r = 0; r < ranks; r++)
         most = load[r] > most ? load[r] : most;
     free(units);

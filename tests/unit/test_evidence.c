@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-static struct inter_statement said(enum inter_said kind, uint32_t round, uint32_t term,
+static struct inter_statement said(enum inter_statement_kind kind, uint32_t round, uint32_t term,
                                    uint64_t epoch, uint8_t value) {
     struct inter_statement s = {
         .kind = kind,
@@ -19,7 +19,7 @@ static struct inter_statement said(enum inter_said kind, uint32_t round, uint32_
         .fragment = 2,
         .term = term,
         .promise = {.member = 3, .term = term, .epoch = epoch, .round = round}};
-    if (kind == INTER_SAID_ACCEPT)
+    if (kind == INTER_STATEMENT_ACCEPT)
         memset(s.promise.vote_hash, value, INTER_SHA_BYTES);
     memset(s.promise.sig, 0x77, sizeof s.promise.sig);
     return s;
@@ -27,7 +27,7 @@ static struct inter_statement said(enum inter_said kind, uint32_t round, uint32_
 
 static struct inter_statement promise(uint32_t round, uint32_t term, uint64_t epoch, bool voted,
                                       uint32_t vote_term, uint8_t value) {
-    struct inter_statement s = said(INTER_SAID_PROMISE, round, term, epoch, 0);
+    struct inter_statement s = said(INTER_STATEMENT_PROMISE, round, term, epoch, 0);
     s.promise.voted = voted;
     s.promise.vote_term = vote_term;
     if (voted)
@@ -42,7 +42,7 @@ static bool both_ways(struct inter_statement a, struct inter_statement b) {
 
 static void test_votes(void **state) {
     (void)state;
-    struct inter_statement a = said(INTER_SAID_ACCEPT, 7, 4, 1, 'x'), b = a;
+    struct inter_statement a = said(INTER_STATEMENT_ACCEPT, 7, 4, 1, 'x'), b = a;
     assert_false(both_ways(a, b));
     b.promise.vote_hash[31] ^= 1;
     assert_true(both_ways(a, b));
@@ -62,7 +62,7 @@ static void test_votes(void **state) {
 
 static void test_promises(void **state) {
     (void)state;
-    struct inter_statement vote = said(INTER_SAID_ACCEPT, 7, 4, 1, 'x');
+    struct inter_statement vote = said(INTER_STATEMENT_ACCEPT, 7, 4, 1, 'x');
     const struct {
         uint32_t round, term;
         uint64_t epoch;
@@ -105,14 +105,15 @@ static struct inter_manifest update(uint8_t digest) {
 static void test_updates(void **state) {
     (void)state;
     struct inter_manifest x = update(1), y = update(2);
-    assert_true(both_ways(inter_said_update(&x), inter_said_update(&y)));
+    assert_true(both_ways(inter_statement_of_update(&x), inter_statement_of_update(&y)));
     y.key.attempt++;
-    assert_false(both_ways(inter_said_update(&x), inter_said_update(&y)));
+    assert_false(both_ways(inter_statement_of_update(&x), inter_statement_of_update(&y)));
     y = update(1);
-    assert_false(both_ways(inter_said_update(&x), inter_said_update(&y)));
+    assert_false(both_ways(inter_statement_of_update(&x), inter_statement_of_update(&y)));
     y.tokens++; // the same bytes with another weight
-    assert_true(both_ways(inter_said_update(&x), inter_said_update(&y)));
-    assert_false(both_ways(inter_said_update(&x), said(INTER_SAID_ACCEPT, 7, 4, 1, 'x')));
+    assert_true(both_ways(inter_statement_of_update(&x), inter_statement_of_update(&y)));
+    assert_false(
+        both_ways(inter_statement_of_update(&x), said(INTER_STATEMENT_ACCEPT, 7, 4, 1, 'x')));
 }
 
 static struct inter_record a_record(uint32_t term, uint8_t previous) {
@@ -151,9 +152,9 @@ static void test_bytes(void **state) {
     struct inter_manifest x = update(1), y = update(2);
     memset(x.sig, 0x11, sizeof x.sig);
     const struct inter_evidence all[] = {
-        {said(INTER_SAID_ACCEPT, 7, 4, 1, 'x'), said(INTER_SAID_ACCEPT, 7, 4, 1, 'y')},
-        {said(INTER_SAID_ACCEPT, 7, 4, 1, 'x'), promise(7, 5, 1, true, 3, 'y')},
-        {inter_said_update(&x), inter_said_update(&y)},
+        {said(INTER_STATEMENT_ACCEPT, 7, 4, 1, 'x'), said(INTER_STATEMENT_ACCEPT, 7, 4, 1, 'y')},
+        {said(INTER_STATEMENT_ACCEPT, 7, 4, 1, 'x'), promise(7, 5, 1, true, 3, 'y')},
+        {inter_statement_of_update(&x), inter_statement_of_update(&y)},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         struct neb_buf b = {0}, again = {0};
@@ -181,8 +182,8 @@ static void test_bytes(void **state) {
     }
     for (uint32_t beyond = 0; beyond < 2; beyond++) { // a term above the largest is refused
         const struct inter_evidence e = {
-            said(INTER_SAID_ACCEPT, 7, INTER_TERM_MAX + beyond, 1, 'x'),
-            said(INTER_SAID_ACCEPT, 7, INTER_TERM_MAX + beyond, 1, 'y')};
+            said(INTER_STATEMENT_ACCEPT, 7, INTER_TERM_MAX + beyond, 1, 'x'),
+            said(INTER_STATEMENT_ACCEPT, 7, INTER_TERM_MAX + beyond, 1, 'y')};
         struct neb_buf b = {0};
         struct inter_evidence got;
         inter_evidence_put(&b, &e);

@@ -183,11 +183,11 @@ static void run_blocks(const struct table *t, const float *a, const float *b, co
         add_bytes(o, &top, sizeof top);
         add_bytes(o, scales, finite ? (n + block - 1) / block : 0);
         add_bytes(o, codes, finite ? s.four ? (n + 1) / 2 : n : 0);
-        uint32_t sums[N / KERN_USUAL_BLOCK + 1];
+        uint32_t sums[N / KERN_DEFAULT_BLOCK + 1];
         // of arbitrary codes
-        bool good = t->squares(sums, codes, n / KERN_USUAL_BLOCK, s.four);
+        bool good = t->squares(sums, codes, n / KERN_DEFAULT_BLOCK, s.four);
         add_bytes(o, &good, sizeof good);
-        add_bytes(o, sums, n / KERN_USUAL_BLOCK * sizeof *sums);
+        add_bytes(o, sums, n / KERN_DEFAULT_BLOCK * sizeof *sums);
     }
     kern_exact_leave(was);
 }

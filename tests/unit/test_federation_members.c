@@ -15,8 +15,8 @@
 // Replaces the calls of inter/service/service.c, which this program does not link.
 static unsigned told[SEC_MEMBERS_MAX][2]; // by peer: LIST_STAND, LIST
 
-enum neb_status inter_service_tell(struct inter_service *s, uint32_t peer, uint32_t kind,
-                                   const void *p, size_t n) {
+enum neb_status inter_service_send_telemetry(struct inter_service *s, uint32_t peer, uint32_t kind,
+                                             const void *p, size_t n) {
     (void)s, (void)p, (void)n;
     told[peer][kind == AGENT_MSG_LIST]++;
     return NEB_OK;

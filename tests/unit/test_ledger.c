@@ -255,13 +255,13 @@ static void test_restart_job(void **state) {
     OK(fx_put_vote(l, 0, 3));
     OK(inter_ledger_put_job(l, fx_job, "spec", "failed"));
     st.job[0] ^= 1;
-    OK(inter_ledger_restart(l, &st)); // a job without data
+    OK(inter_ledger_reset_job(l, &st)); // a job without data
     used = inter_ledger_used(l);
     assert_true(used > 0);
     OK(inter_ledger_last_commit(l, fx_job, 0, &r));
     st.job[0] ^= 1;
     inter_ledger_parts_close(l, fx_job);
-    OK(inter_ledger_restart(l, &st));
+    OK(inter_ledger_reset_job(l, &st));
     for (int again = 0; again < 2; again++) {
         assert_int_equal(inter_ledger_used(l), 0);
         assert_int_equal(inter_ledger_last_commit(l, fx_job, 0, &r), NEB_ERR_NOT_FOUND);
@@ -548,7 +548,7 @@ static void test_cap_and_checkpoints(void **state) {
     struct inter_standing st = {.epoch = 5};
     memcpy(st.job, fx_job, sizeof st.job);
     inter_ledger_parts_close(l, fx_job);
-    OK(inter_ledger_restart(l, &st));
+    OK(inter_ledger_reset_job(l, &st));
     for (uint32_t i = 0; i < 3; i++)
         OK(fx_round(l, 0, i));
     assert_int_equal(inter_ledger_used(l), 3 * a_round);

@@ -168,7 +168,7 @@ static void test_evidence(void **state) {
     (void)state;
     struct inter_ledger *l = NULL;
     struct inter_manifest first = manifest(2, 1), other = first;
-    struct inter_evidence e = {{.kind = INTER_SAID_ACCEPT, .fragment = 0, .term = 4}, {0}};
+    struct inter_evidence e = {{.kind = INTER_STATEMENT_ACCEPT, .fragment = 0, .term = 4}, {0}};
     struct neb_buf b = {0};
     char hex[2 * INTER_SHA_BYTES + 1], want[128];
     json_t *o = expect_json("show", AGENT_EXIT_OK);
@@ -368,7 +368,7 @@ static void test_held_and_failed_jobs(void **state) {
     put_ended(l, 2, "{\"state\": \"done\", \"at\": 90}");
     put_ended(l, 3, "{\"state\": \"running\", \"at\": 90}");
     put_ended(l, 4, "no state");
-    OK(agent_jobs_aside(l, &list));
+    OK(agent_jobs_attention(l, &list));
     assert_int_equal(json_array_size(list), 2);
     json_array_foreach(list, i, o) {
         const char *name = json_string_value(json_object_get(o, "job"));
@@ -389,7 +389,7 @@ static void test_held_and_failed_jobs(void **state) {
         snprintf(text, sizeof text, "{\"state\": \"failed\", \"at\": %d}", n);
         put_ended(l, n, text);
     }
-    OK(agent_jobs_aside(l, &list));
+    OK(agent_jobs_attention(l, &list));
     assert_int_equal(json_array_size(list), AGENT_ASIDE_MAX);
     json_array_foreach(list, i, o) {
         const char *hex = json_string_value(json_object_get(o, "id"));

@@ -72,7 +72,7 @@ static void test_replaced_manifest(void **state) {
     fx_sign_manifest(&y);
     OK(inter_ledger_replace_manifest(l, &x)); // nothing to replace: stored as usual
     OK(inter_ledger_replace_manifest(l, &x));
-    assert_int_equal(inter_ledger_second(l, &k, &there), NEB_ERR_NOT_FOUND);
+    assert_int_equal(inter_ledger_replaced(l, &k, &there), NEB_ERR_NOT_FOUND);
     OK(fx_part_open(l, 0, 0, &got));
     OK(fx_part_write(l, 0, 0, 0));
     OK(inter_ledger_replace_manifest(l, &y));
@@ -91,7 +91,7 @@ static void test_replaced_manifest(void **state) {
     assert_false(inter_ledger_has_blob(l, &k));
     OK(inter_ledger_find_manifest(l, &k, &there));
     assert_memory_equal(there.sha256, y.sha256, sizeof y.sha256);
-    OK(inter_ledger_second(l, &k, &there));
+    OK(inter_ledger_replaced(l, &k, &there));
     assert_int_equal(inter_ledger_used(l), 0);
 }
 

@@ -254,14 +254,14 @@ static void test_rotated(void **state) {
     pair_up(&a, &b);
     struct sec_members m = with_new_keys(&list, 0, 2);
     assert_int_equal(inter_link_reload(b.l, &m, "anna", 3 * NEB_S, &waiting), NEB_OK);
-    assert_non_null(inter_link_former(b.l, b.peer, NULL));
+    assert_non_null(inter_link_previous_keys(b.l, b.peer, NULL));
     assert_memory_equal(inter_link_members(b.l)->m[b.peer].pub.sign,
                         sec_identity_public(ids[2])->sign, SEC_KEY_BYTES);
     assert_int_equal(inter_link_send(a.l, a.peer, INTER_CONTROL, "kept", 4), NEB_OK);
     UNTIL(&a, &b, !strcmp(b.last, "kept"), 20);
     assert_int_equal(b.down, 0);
     UNTIL(&a, &b, b.down == 1 && a.down == 1, 10); // the overlap is over
-    assert_null(inter_link_former(b.l, b.peer, NULL));
+    assert_null(inter_link_previous_keys(b.l, b.peer, NULL));
     UNTIL(&a, &b, inter_link_refused(b.l) > 0, 10);
     assert_int_equal(b.up, 1);
     close_pair(&a, &b);
@@ -526,7 +526,8 @@ static void test_descriptors(void **state) {
     static const struct {
         rlim_t limit;
         uint32_t peers, most;
-    } x[] = {{256, 2, INTER_NAMELESS_LEAST}, {1024, 1, 127}, {1024, 15, INTER_NAMELESS_LEAST}};
+    } x[] = {
+        {256, 2, INTER_UNIDENTIFIED_LEAST}, {1024, 1, 127}, {1024, 15, INTER_UNIDENTIFIED_LEAST}};
     for (size_t i = 0; i < sizeof x / sizeof *x; i++) {
         r = was;
         r.rlim_cur = x[i].limit;
@@ -534,7 +535,7 @@ static void test_descriptors(void **state) {
         assert_int_equal(link_guard_most(x[i].peers), x[i].most);
     }
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &was), 0);
-    assert_in_range(link_guard_most(1), INTER_NAMELESS_LEAST, INTER_NAMELESS_MAX);
+    assert_in_range(link_guard_most(1), INTER_UNIDENTIFIED_LEAST, INTER_UNIDENTIFIED_MAX);
 }
 
 // ---- other builds
@@ -605,10 +606,10 @@ static void test_other_protocol(void **state) {
                      1);
     assert_int_equal(times_said("cut:"), 2);
     // its connections do not stay
-    neb_ns until = neb_now() + 2 * OTHERS_CUT;
+    neb_ns until = neb_now() + 2 * PROTOCOL_CUT;
     while (neb_now() < until)
         step(&b, NULL);
-    assert_int_equal(b.l->n_nameless, 0);
+    assert_int_equal(b.l->n_unidentified, 0);
     assert_int_equal(b.l->peers[b.peer].speaks.at, 0);
     inter_link_destroy(&a.l);
     a = open_build(0, &m, 1, NULL, 7, "8.1");

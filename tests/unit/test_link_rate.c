@@ -28,10 +28,10 @@ static void test_rate(void **state) {
     neb_ns now = 1000 * NEB_S;
     int n = 0;
     assert_int_equal(sec_init(), NEB_OK);
-    sec_source_rate_init(&r, INTER_NAMELESS_SECOND, INTER_NAMELESS_BURST);
-    for (int i = 0; i < 2 * INTER_NAMELESS_BURST; i++)
+    sec_source_rate_init(&r, INTER_UNIDENTIFIED_SECOND, INTER_UNIDENTIFIED_BURST);
+    for (int i = 0; i < 2 * INTER_UNIDENTIFIED_BURST; i++)
         n += sec_source_rate_take(&r, 7, now);
-    assert_int_equal(n, INTER_NAMELESS_BURST);
+    assert_int_equal(n, INTER_UNIDENTIFIED_BURST);
     assert_true(sec_source_rate_take(&r, 8, now)); // another source
     sec_source_rate_give_back(&r, 7);
     assert_true(sec_source_rate_take(&r, 7, now));
@@ -39,7 +39,7 @@ static void test_rate(void **state) {
     n = 0;
     for (int ms = 0; ms < 10000; ms++)
         n += sec_source_rate_take(&r, 7, now + ms * NEB_MS);
-    assert_in_range(n, 10 * INTER_NAMELESS_SECOND - 1, 10 * INTER_NAMELESS_SECOND);
+    assert_in_range(n, 10 * INTER_UNIDENTIFIED_SECOND - 1, 10 * INTER_UNIDENTIFIED_SECOND);
     // fifteen members connect at once, each up to its HELLO, many times
     for (int round = 0; round < 100; round++) {
         for (int i = 0; i < 15 * 33; i++)
@@ -188,7 +188,7 @@ static const struct inter_accept_limit_rate few = {.burst = 8,
                                                    .known = INTER_ACCEPT_LIMIT_KNOWN_MAX};
 static struct inter_accept_limit accept_limit;
 
-static bool take(uint64_t from, neb_ns now, struct inter_visitor *v) {
+static bool take(uint64_t from, neb_ns now, struct inter_incoming *v) {
     return inter_accept_limit_take(&accept_limit, from, NULL, now, v);
 }
 
@@ -197,7 +197,7 @@ static bool take(uint64_t from, neb_ns now, struct inter_visitor *v) {
 static void test_shared_rate(void **state) {
     (void)state;
     const neb_ns start = 1000 * NEB_S;
-    struct inter_visitor anna, bert;
+    struct inter_incoming anna, bert;
     int n = 0;
     inter_accept_limit_init(&accept_limit, "test", &few);
     assert_true(take(1, start, &anna) && anna.counted);
@@ -250,7 +250,7 @@ static void test_endpoints(void **state) {
 // The oldest known source is dropped first.
 static void test_known_sources(void **state) {
     (void)state;
-    struct inter_visitor v;
+    struct inter_incoming v;
     neb_ns now = 1000 * NEB_S;
     inter_accept_limit_init(&accept_limit, "test", &few);
     for (uint64_t from = 1; from <= INTER_ACCEPT_LIMIT_KNOWN_MAX + 1; from++) {
@@ -275,7 +275,7 @@ static void test_places_of_a_member(void **state) {
     enum { EACH = 4, HOSTILE = 1, HONEST = 0, ADDRESSES = 200 };
     const struct inter_accept_limit_rate r = {
         .burst = 8, .second = 4, .all_burst = 20, .all_second = 10, .known = EACH};
-    struct inter_visitor v;
+    struct inter_incoming v;
     neb_ns now = 1000 * NEB_S;
     int n = 0;
     inter_accept_limit_init(&accept_limit, "test", &r);
@@ -301,7 +301,7 @@ static void test_places_of_a_member(void **state) {
 // left alone.
 static void test_foreign_descriptor(void **state) {
     (void)state;
-    struct inter_visitor v;
+    struct inter_incoming v;
     neb_ns now = 1000 * NEB_S;
     int l = listen_on(AF_INET), other = listen_on(AF_INET);
     assert_true(l >= 0 && other >= 0);
@@ -335,7 +335,7 @@ static void test_foreign_descriptor(void **state) {
 // drops none.
 static void test_closed_limiter(void **state) {
     (void)state;
-    struct inter_visitor v;
+    struct inter_incoming v;
     neb_ns now = 1000 * NEB_S;
     int l = listen_on(AF_INET);
     assert_true(l >= 0);

@@ -296,10 +296,10 @@ static void test_frames_to_the_byte(void **state) {
     b.l->peers[b.peer].stripes.use = 1;
     for (neb_ns end = neb_now() + 500 * NEB_MS; neb_now() < end;) // its WELCOME is acknowledged
         step(&a, &b);
-    uint64_t before = inter_tcp_taken(c->fd) - c->framed;
+    uint64_t before = inter_tcp_acked(c->fd) - c->framed;
     for (size_t n = 1; n <= sizeof data; n++)
         assert_int_equal(inter_link_send(b.l, b.peer, INTER_BULK, data, n), NEB_OK);
-    UNTIL(&a, &b, inter_tcp_taken(c->fd) - c->framed == before, 20);
+    UNTIL(&a, &b, inter_tcp_acked(c->fd) - c->framed == before, 20);
     assert_true(c->sent > sizeof data * sizeof data / 2);
     close_pair(&a, &b);
 }

@@ -17,7 +17,7 @@ static void test_waits_private(void **state) {
     pass(6, (const uint32_t[MEMBERS]){0},
          (const uint8_t[]){0, JOINED | FOLLOWS, JOINED | FOLLOWS, 0, 0});
     assert_int_equal(status().waits, 1 << 3 | 1 << 4);
-    inter_node_job_gone(node, job_id, 1 << 4);
+    inter_node_job_revoked(node, job_id, 1 << 4);
     assert_int_equal(status().waits, 1 << 3);
 }
 
@@ -48,7 +48,7 @@ static void test_owing(void **state) {
         assert_int_equal(status().owing, 0);
         pass(2, (const uint32_t[MEMBERS]){0}, all_follow);
         assert_int_equal(status().owing, kind == TRUSTED ? 0 : 1 << 3 | 1 << 4);
-        inter_node_job_gone(node, job_id, 1 << 3);
+        inter_node_job_revoked(node, job_id, 1 << 3);
         assert_int_equal(status().owing, kind == TRUSTED ? 0 : 1 << 4);
         has_update(4, 0);
         assert_int_equal(status().owing, 0);
@@ -230,11 +230,11 @@ static void test_way_lost(void **state) {
             odd[n++] = a->chunk;
     }
     assert_true(n > 4);
-    step(&(struct inter_event){.kind = INTER_EV_WAY_LOST, .peer = 0, .way = 5}); // another peer's
-    step(&(struct inter_event){.kind = INTER_EV_WAY_LOST, .peer = 1, .way = 9}); // of streams
+    step(&(struct inter_event){.kind = INTER_EV_CONN_LOST, .peer = 0, .way = 5}); // another peer's
+    step(&(struct inter_event){.kind = INTER_EV_CONN_LOST, .peer = 1, .way = 9}); // of streams
     for (size_t i = 0; i < actions.n; i++)
         assert_int_not_equal(actions.list[i].kind, INTER_ACT_SEND_CHUNK);
-    step(&(struct inter_event){.kind = INTER_EV_WAY_LOST, .peer = 1, .way = 5});
+    step(&(struct inter_event){.kind = INTER_EV_CONN_LOST, .peer = 1, .way = 5});
     for (size_t i = 0; i < actions.n; i++)
         if (actions.list[i].kind == INTER_ACT_SEND_CHUNK) {
             assert_true(again < n);
@@ -244,7 +244,7 @@ static void test_way_lost(void **state) {
     struct inter_path_stats t;
     inter_node_path(node, 1, &t);
     assert_int_equal(t.payload_resent, n * node_find_job(node, job_id)->serves[0].m.chunk_bytes);
-    step(&(struct inter_event){.kind = INTER_EV_WAY_LOST, .peer = 1, .way = 5});
+    step(&(struct inter_event){.kind = INTER_EV_CONN_LOST, .peer = 1, .way = 5});
     for (size_t i = 0; i < actions.n; i++) // they have left, by no connection that is known
         assert_int_not_equal(actions.list[i].kind, INTER_ACT_SEND_CHUNK);
 }
@@ -471,7 +471,7 @@ static void test_witness(void **state) {
         tells(1);
         holds(0, 1, INTER_HOLD_REFUSED);
         if (gone)
-            inter_node_job_gone(node, job_id, 1 << 1);
+            inter_node_job_revoked(node, job_id, 1 << 1);
         assert_int_equal(votes_for(3, INTER_REJECTED), gone);
     }
 }
@@ -498,7 +498,7 @@ static void test_own_bad(void **state) {
         }
         assert_int_equal(said, bad);
         holds(1, 0, INTER_HOLD_REFUSED);
-        assert_int_equal(node_no_good(node_find_job(node, job_id), &g->slots[0], 0), bad);
+        assert_int_equal(node_is_refused(node_find_job(node, job_id), &g->slots[0], 0), bad);
     }
 }
 
@@ -512,7 +512,7 @@ static void test_rejects_what_can_be(void **state) {
         struct fragment *g = &node_find_job(node, job_id)->fragments[0];
         struct inter_manifest own = update(0, 1, 0);
         step(&(struct inter_event){.kind = INTER_EV_SUBMIT, .manifest = &own, .norm = 1});
-        holds(2, 0, INTER_HOLD_WHOLE);
+        holds(2, 0, INTER_HOLD_COMPLETE);
         tells(1);
         tells(2);
         assert_false(g->voted);
@@ -522,8 +522,8 @@ static void test_rejects_what_can_be(void **state) {
         g->slots[2].whole = true;
         g->slots[2].holders = 1 << 0;
         if (kind == LEFT)
-            inter_node_job_gone(node, job_id, 1 << 1);
-        holds(2, 2, INTER_HOLD_WHOLE);
+            inter_node_job_revoked(node, job_id, 1 << 1);
+        holds(2, 2, INTER_HOLD_COMPLETE);
         assert_true(g->voted); // its own proposal
         assert_int_equal(g->vote.n, kind == ALONE ? 2 : 3);
         for (uint8_t i = 0; i < g->vote.n; i++)
@@ -543,7 +543,7 @@ static void test_two_own_bad(void **state) {
     g->slots[1].holders = 3;
     holds(1, 1, INTER_HOLD_REFUSED);
     step(&(struct inter_event){.kind = INTER_EV_SUBMIT, .manifest = &own, .norm = 1});
-    holds(1, 0, INTER_HOLD_WHOLE);
+    holds(1, 0, INTER_HOLD_COMPLETE);
     assert_true(g->voted);
     assert_int_equal(g->vote.n, 2);
     assert_int_equal(g->vote.entries[1].verdict, INTER_ACCEPTED);

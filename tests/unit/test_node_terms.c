@@ -440,7 +440,7 @@ static void test_far_recovery(void **state) {
                 promise(m, RECOVERY_PROMISE, 3);
         pass(4, none, flags);
         assert_false(status().votes);
-        inter_node_job_gone(node, job_id, 1 << 2);
+        inter_node_job_revoked(node, job_id, 1 << 2);
         pass(1, none, flags);
         for (uint8_t m = 0; m < MEMBERS; m++)
             if (m != 1 && m != 2)

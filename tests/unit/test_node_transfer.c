@@ -63,7 +63,7 @@ static void test_goes_back(void **state) {
     say_manifest(0, &older); // its owner is thought to have the newer one
     assert_int_equal(t->m.key.attempt, 7);
     say_holding(0, &newer, INTER_HOLD_PART);
-    say_holding(2, &newer, INTER_HOLD_WHOLE);
+    say_holding(2, &newer, INTER_HOLD_COMPLETE);
     say_manifest(0, &older);
     assert_int_equal(t->m.key.attempt, 7);
     say_holding(2, &newer, INTER_HOLD_PART);
@@ -117,14 +117,14 @@ static void test_second_digest(void **state) {
     const struct slot *t = &g->slots[3];
     step(&(struct inter_event){.kind = INTER_EV_PEER_DOWN, .peer = 3}); // revoked
     say_manifest(0, &wrong);
-    say_holding(0, &wrong, INTER_HOLD_WHOLE);
+    say_holding(0, &wrong, INTER_HOLD_COMPLETE);
     assert_true(t->known && t->m.sha256[0] == 2);
     decide(&right, 1);
     say_gone(2, &right); // before it had it
     assert_int_equal(ask(3), 1);
     for (int i = 0; i < 2; i++) {
         say_manifest(0, &wrong);
-        say_holding(0, &wrong, INTER_HOLD_WHOLE);
+        say_holding(0, &wrong, INTER_HOLD_COMPLETE);
         ask(1);
     }
     assert_int_equal(ask(8) & 4, 4);

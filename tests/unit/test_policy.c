@@ -682,10 +682,10 @@ static void test_terms(void **state) {
     struct agent_terms t;
     agent_policy_terms(&p, &j, 0, &t);
     assert_true(t.update_tokens == AGENT_UPDATE_TOKENS && t.idle_s == 7 * 24 * 3600);
-    assert_true(t.told.losses == AGENT_LOSSES_ROUNDED && t.told.every == AGENT_TOLD_STEPS);
+    assert_true(t.told.losses == AGENT_LOSSES_ROUNDED && t.told.every == AGENT_DISCLOSED_STEPS);
     assert_true(t.told.held_out);
     agent_policy_terms(&p, &small, 0, &t); // a loss rests on so many tokens, whatever a step has
-    assert_int_equal(t.told.every, AGENT_TOLD_TOKENS);
+    assert_int_equal(t.told.every, AGENT_DISCLOSED_TOKENS);
     assert_false(t.told.held_out);
     agent_policy_terms(&none, &small, 0, &t);
     assert_true(t.update_tokens == 0 && t.idle_s == 0);
@@ -696,12 +696,12 @@ static void test_terms(void **state) {
     assert_true(agent_policy_attaches(&own, "rome") && !agent_policy_attaches(&own, "roma"));
     assert_false(agent_policy_attaches(&p, "hub") || agent_policy_attaches(&none, "hub"));
     char text[1024];
-    agent_policy_say(&own, text, sizeof text);
+    agent_policy_describe(&own, text, sizeof text);
     assert_non_null(strstr(text, "an update rests on at least 9 tokens;"));
     assert_non_null(strstr(text, "jobs of hub, rome"));
-    agent_policy_say(&none, text, sizeof text);
+    agent_policy_describe(&none, text, sizeof text);
     assert_non_null(strstr(text, "its readers can read them"));
-    agent_policy_say(&p, text, 8); // cut, and not beyond
+    agent_policy_describe(&p, text, 8); // cut, and not beyond
     assert_true(strlen(text) < 8);
 }
 

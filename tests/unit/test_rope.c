@@ -128,7 +128,7 @@ static void test_values(void **state) {
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         char why[INTRA_ROPE_TEXT] = "";
-        const char *key = intra_rope_wrong(&all[i].s, why);
+        const char *key = intra_rope_check(&all[i].s, why);
         if (!key != !all[i].key || (key && (strcmp(key, all[i].key) || !strstr(why, all[i].says))))
             fail_msg("%zu: %s: %s", i, key ? key : "good", why);
     }

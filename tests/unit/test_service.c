@@ -354,9 +354,9 @@ static void tell_on(struct rogue *r, size_t n, neb_ns end, const uint64_t *count
     static const uint8_t zeros[INTER_MESSAGE_MAX];
     struct neb_buf b = {0};
     neb_buf_u8(&b, 34);
-    neb_buf_u32(&b, TOLD);
+    neb_buf_u32(&b, TELEMETRY);
     neb_buf_add(&b, zeros, n);
-    bert.told = bert.told_bytes = 0;
+    bert.told = bert.telemetry_bytes = 0;
     while (neb_now() < end || (*count < least && neb_now() < end + 20 * NEB_S)) {
         for (int i = 0; i < 2000 && inter_link_send(r->l, index_of[1], INTER_CONTROL, b.p, b.len) !=
                                         NEB_ERR_AGAIN;
@@ -373,17 +373,19 @@ static void test_told_without_end(void **state) {
     (void)state;
     struct rogue r = rogue();
     neb_ns from = neb_now();
-    tell_on(&r, 1, from + NEB_S, &bert.told, INTER_TOLD_BURST);
+    tell_on(&r, 1, from + NEB_S, &bert.told, INTER_TELEMETRY_BURST);
     double passed = neb_seconds(neb_now() - from);
     assert_true(bert.floods > 0);
-    assert_in_range(bert.told, INTER_TOLD_BURST, INTER_TOLD_BURST + INTER_TOLD_A_SECOND * passed);
+    assert_in_range(bert.told, INTER_TELEMETRY_BURST,
+                    INTER_TELEMETRY_BURST + INTER_TELEMETRY_A_SECOND * passed);
     from = neb_now();
-    tell_on(&r, INTER_MESSAGE_MAX, from + 1500 * NEB_MS, &bert.told_bytes,
-            INTER_TOLD_BYTES_BURST / 2);
+    tell_on(&r, INTER_MESSAGE_MAX, from + 1500 * NEB_MS, &bert.telemetry_bytes,
+            INTER_TELEMETRY_BYTES_BURST / 2);
     passed = neb_seconds(neb_now() - from);
-    assert_in_range(bert.told_bytes, INTER_TOLD_BYTES_BURST / 2,
-                    INTER_TOLD_BYTES_BURST + INTER_TOLD_BYTES_A_SECOND * passed);
-    assert_true((double)bert.told < INTER_TOLD_A_SECOND * passed); // it was the bytes that counted
+    assert_in_range(bert.telemetry_bytes, INTER_TELEMETRY_BYTES_BURST / 2,
+                    INTER_TELEMETRY_BYTES_BURST + INTER_TELEMETRY_BYTES_A_SECOND * passed);
+    assert_true((double)bert.told <
+                INTER_TELEMETRY_A_SECOND * passed); // it was the bytes that counted
     inter_link_destroy(&r.l);
     start(&anna);
 }
@@ -465,7 +467,7 @@ static void test_window_moves(void **state) {
     stop(&anna);
     UNTIL(!bert.up);
     for (int i = 0; i < MANY; i++)
-        OK(inter_service_send(bert.s, index_of[0], TOLD, "x", 1));
+        OK(inter_service_send(bert.s, index_of[0], TELEMETRY, "x", 1));
     start(&anna);
     UNTIL(anna.up);
     neb_ns from = neb_now();
@@ -482,10 +484,10 @@ static uint64_t queued(const struct site *x) {
 static void test_outbox_in_turn(void **state) {
     (void)state;
     static const uint8_t zeros[INTER_MESSAGE_MAX];
-    enum { MANY = 40, MOST = INTER_TELL_QUEUED + INTER_MESSAGE_MAX + 100 };
+    enum { MANY = 40, MOST = INTER_TELEMETRY_QUEUED + INTER_MESSAGE_MAX + 100 };
     UNTIL(anna.up && bert.up);
     for (int i = 0; i < MANY; i++) {
-        OK(inter_service_send(bert.s, index_of[0], TOLD, zeros, sizeof zeros));
+        OK(inter_service_send(bert.s, index_of[0], TELEMETRY, zeros, sizeof zeros));
         assert_true(queued(&bert) < MOST);
     }
     neb_ns end = neb_now() + 30 * NEB_S;
@@ -499,7 +501,7 @@ static void test_outbox_in_turn(void **state) {
     stop(&anna);
     UNTIL(!bert.up);
     for (int i = 0; i < MANY; i++)
-        OK(inter_service_send(bert.s, index_of[0], TOLD, zeros, sizeof zeros));
+        OK(inter_service_send(bert.s, index_of[0], TELEMETRY, zeros, sizeof zeros));
     start(&anna);
     end = neb_now() + 30 * NEB_S;
     while (anna.told < 2 * MANY && neb_now() < end) {
@@ -516,21 +518,23 @@ static void test_told_in_turn(void **state) {
     static const uint8_t zeros[INTER_MESSAGE_MAX];
     uint64_t n = 0;
     UNTIL(anna.up && bert.up);
-    for (; inter_service_tells(bert.s, index_of[0]); n++)
-        OK(inter_service_tell(bert.s, index_of[0], TOLD, zeros, sizeof zeros));
+    for (; inter_service_may_send_telemetry(bert.s, index_of[0]); n++)
+        OK(inter_service_send_telemetry(bert.s, index_of[0], TELEMETRY, zeros, sizeof zeros));
     assert_in_range(n, 1, 2);
-    UNTIL(inter_service_tells(bert.s, index_of[0]));
+    UNTIL(inter_service_may_send_telemetry(bert.s, index_of[0]));
     enum neb_status st =
         NEB_OK; // what does not wait its turn is refused by the full queue, and known to be
-    while ((st = inter_service_tell(bert.s, index_of[0], TOLD, zeros, sizeof zeros)) == NEB_OK)
+    while ((st = inter_service_send_telemetry(bert.s, index_of[0], TELEMETRY, zeros,
+                                              sizeof zeros)) == NEB_OK)
         n++;
     assert_int_equal(st, NEB_ERR_AGAIN);
     UNTIL(anna.told == n);
     stop(&anna);
     UNTIL(!bert.up);
-    assert_false(inter_service_tells(bert.s, index_of[0]));
-    assert_int_equal(inter_service_tell(bert.s, index_of[0], TOLD, zeros, 1), NEB_ERR_AGAIN);
-    assert_false(inter_service_tells(bert.s, SEC_MEMBERS_MAX));
+    assert_false(inter_service_may_send_telemetry(bert.s, index_of[0]));
+    assert_int_equal(inter_service_send_telemetry(bert.s, index_of[0], TELEMETRY, zeros, 1),
+                     NEB_ERR_AGAIN);
+    assert_false(inter_service_may_send_telemetry(bert.s, SEC_MEMBERS_MAX));
 }
 
 // ---- a stream whose consumer's job is over

@@ -190,10 +190,10 @@ static void altered_manifest(uint32_t round, const char *sql) {
     UNTIL(has_update(&bert, 0, round));
     stop(&bert);
     alter(&bert, sql);
-    int asked = bert.asked_of_before;
+    int asked = bert.previous_key_asked;
     start(&bert);
     open_job(&bert);
-    assert_int_equal(bert.asked_of_before, asked + 1);
+    assert_int_equal(bert.previous_key_asked, asked + 1);
     assert_false(has_update(&bert, 0, round));
     submit(&bert, 0, round);
     UNTIL(anna.commits[0] == round + 1 && bert.commits[0] == round + 1);

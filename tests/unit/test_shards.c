@@ -21,8 +21,8 @@ static void check_bounds(const uint64_t *elements, const int32_t *fragment, int3
                          int32_t fragments) {
     uint64_t load[RANKS], total = 0, largest = 0, sum[RANKS] = {0};
     int32_t owner[MANY], again[MANY];
-    intra_shards_deal(elements, fragment, n, ranks, load, owner);
-    intra_shards_deal(elements, fragment, n, ranks, load, again);
+    intra_shards_assign(elements, fragment, n, ranks, load, owner);
+    intra_shards_assign(elements, fragment, n, ranks, load, again);
     assert_memory_equal(owner, again, (size_t)n * sizeof *owner);
     for (int32_t i = 0; i < n; i++) {
         assert_in_range(owner[i], 0, ranks - 1);
@@ -52,7 +52,7 @@ static void test_units_are_dealt_by_size(void **state) {
     const int32_t one[7] = {0};
     uint64_t load[RANKS];
     int32_t owner[MANY], fragment[MANY];
-    intra_shards_deal(drawn, one, 7, 3, load, owner);
+    intra_shards_assign(drawn, one, 7, 3, load, owner);
     assert_int_equal(owner[0], 0);
     assert_int_equal(owner[1], 1);
     assert_int_equal(owner[5], 2);
@@ -68,7 +68,7 @@ static void test_units_are_dealt_by_size(void **state) {
             check_bounds(elements, fragment, MANY, ranks, fragments);
         }
     // Fewer units than ranks: the first ones have one each.
-    intra_shards_deal(elements, one, 3, 8, load, owner);
+    intra_shards_assign(elements, one, 3, 8, load, owner);
     uint32_t seen = 0;
     for (int i = 0; i < 3; i++)
         seen |= 1u << owner[i];
@@ -82,16 +82,16 @@ static void test_parts_of_a_checkpoint_are_dealt_by_load(void **state) {
     int32_t out[5];
     // Rank 0 has a file of its own, and nothing else unless it is alone.
     uint64_t able[3] = {1, 1, 1}, load[3] = {INTRA_PARTS_NOTHING, 0, 0};
-    intra_parts_deal(bytes, 5, able, 3, load, out);
+    intra_parts_assign(bytes, 5, able, 3, load, out);
     assert_true(out[0] == 1 && out[1] == 2 && out[2] == 2 && out[3] == 2 && out[4] == 1);
     assert_true(load[1] == 110 && load[2] == 100);
     uint64_t alone[3] = {1, 0, 0}, none[3] = {INTRA_PARTS_NOTHING, 0, 0};
-    intra_parts_deal(bytes, 5, alone, 3, none, out);
+    intra_parts_assign(bytes, 5, alone, 3, none, out);
     for (int i = 0; i < 5; i++)
         assert_int_equal(out[i], 0);
     // What each writes already counts: all come to about the same.
     uint64_t has[3] = {60, 50, 100};
-    intra_parts_deal(bytes, 5, able, 3, has, out);
+    intra_parts_assign(bytes, 5, able, 3, has, out);
     assert_int_equal(out[0], 1);
     assert_int_equal(out[1], 0);
     assert_true(has[0] <= 150 && has[1] <= 160 && has[2] <= 150);
@@ -154,14 +154,14 @@ static void make_member(struct member *m, uint64_t stream) {
 static void make_owners(struct owner *owners, const int32_t *owner, struct member *twin) {
     for (int r = 0; r < OWNERS; r++) {
         struct inter_outer_unit units[UNITS];
-        struct inter_outer_place places[UNITS + 1]; // there even with no unit at all
+        struct inter_outer_position places[UNITS + 1]; // there even with no unit at all
         struct inter_outer_array a[INTER_OUTER_ARRAYS];
         struct inter_outer_config c = config;
         int32_t n = 0;
         for (int i = 0; i < UNITS; i++)
             if (owner[i] == r) {
                 owners[r].units[n] = (uint32_t)i;
-                places[n] = (struct inter_outer_place){(uint32_t)i, at_of(i)};
+                places[n] = (struct inter_outer_position){(uint32_t)i, at_of(i)};
                 units[n++] = (struct inter_outer_unit){shapes[i].rows, shapes[i].cols,
                                                        shapes[i].rows_weighted, shapes[i].fragment,
                                                        twin->theta_m + at_of(i)};
@@ -229,7 +229,7 @@ static void test_owners_are_as_one(void **state) {
         elements[i] = (uint64_t)shapes[i].rows * shapes[i].cols;
         fragment[i] = shapes[i].fragment;
     }
-    intra_shards_deal(elements, fragment, UNITS, OWNERS, load, owner);
+    intra_shards_assign(elements, fragment, UNITS, OWNERS, load, owner);
     for (size_t c = 0; c < sizeof names / sizeof *names; c++) {
         struct owner owners[OWNERS] = {0};
         struct cmp_codec codec;

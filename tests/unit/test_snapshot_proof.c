@@ -19,17 +19,17 @@ static enum agent_proof_verdict judge(uint16_t same, uint16_t other, uint16_t ot
 
 static void test_two_clusters(void **state) {
     (void)state;
-    assert_int_equal(judge(0, 0, 0, A), AGENT_PROOF_BORNE_OUT);
-    assert_int_equal(judge(0, A, 0, A), AGENT_PROOF_BORNE_OUT);
-    assert_int_equal(judge(0, 0, A, 0), AGENT_PROOF_BORNE_OUT); // some of it was here before
+    assert_int_equal(judge(0, 0, 0, A), AGENT_PROOF_CONFIRMED);
+    assert_int_equal(judge(0, A, 0, A), AGENT_PROOF_CONFIRMED);
+    assert_int_equal(judge(0, 0, A, 0), AGENT_PROOF_CONFIRMED); // some of it was here before
 }
 
 static void test_three_clusters(void **state) {
     (void)state;
     assert_int_equal(judge(0, 0, C, A), AGENT_PROOF_WAITS);
     assert_int_equal(judge(A, 0, C, A), AGENT_PROOF_WAITS); // its own word twice
-    assert_int_equal(judge(A | C, 0, C, A), AGENT_PROOF_BORNE_OUT);
-    assert_int_equal(judge(C, 0, C, A), AGENT_PROOF_BORNE_OUT);
+    assert_int_equal(judge(A | C, 0, C, A), AGENT_PROOF_CONFIRMED);
+    assert_int_equal(judge(C, 0, C, A), AGENT_PROOF_CONFIRMED);
     // it trains on with what the others have, and gives something else
     assert_int_equal(judge(0, A | C, C, A), AGENT_PROOF_REFUTED);
     assert_int_equal(judge(0, A, C, A), AGENT_PROOF_REFUTED);
@@ -37,18 +37,18 @@ static void test_three_clusters(void **state) {
     assert_int_equal(judge(0, C, C, A), AGENT_PROOF_DISPUTED);
     assert_int_equal(judge(A, C, C, A), AGENT_PROOF_DISPUTED);
     // what it had said before it computed its parameters again
-    assert_int_equal(judge(C, A, C, A), AGENT_PROOF_BORNE_OUT);
+    assert_int_equal(judge(C, A, C, A), AGENT_PROOF_CONFIRMED);
 }
 
 static void test_five_clusters(void **state) {
     (void)state;
     const uint16_t others = C | D | E;
-    assert_int_equal(judge(A | C, 0, others, A), AGENT_PROOF_BORNE_OUT);
+    assert_int_equal(judge(A | C, 0, others, A), AGENT_PROOF_CONFIRMED);
     assert_int_equal(judge(A, C, others, A), AGENT_PROOF_WAITS);
     assert_int_equal(judge(A, C | D, others, A), AGENT_PROOF_REFUTED);
     assert_int_equal(judge(A | E, C | D, others, A), AGENT_PROOF_DISPUTED);
-    assert_int_equal(judge(A | E | D, C, others, A), AGENT_PROOF_BORNE_OUT);
-    assert_int_equal(judge(A | E, C, others, A), AGENT_PROOF_BORNE_OUT);
+    assert_int_equal(judge(A | E | D, C, others, A), AGENT_PROOF_CONFIRMED);
+    assert_int_equal(judge(A | E, C, others, A), AGENT_PROOF_CONFIRMED);
     assert_int_equal(judge(E, A | C, others, A), AGENT_PROOF_REFUTED);
 }
 
@@ -58,7 +58,7 @@ static void test_giver_not_known(void **state) {
     const uint16_t all = A | C | D;
     assert_int_equal(judge(0, 0, all, 0), AGENT_PROOF_WAITS);
     assert_int_equal(judge(A, 0, all, 0), AGENT_PROOF_WAITS);
-    assert_int_equal(judge(A | C, 0, all, 0), AGENT_PROOF_BORNE_OUT);
+    assert_int_equal(judge(A | C, 0, all, 0), AGENT_PROOF_CONFIRMED);
     assert_int_equal(judge(0, A, all, 0), AGENT_PROOF_WAITS);
     assert_int_equal(judge(0, all, all, 0), AGENT_PROOF_REFUTED);
     assert_int_equal(judge(A, C, A | C, 0), AGENT_PROOF_DISPUTED);
@@ -86,7 +86,7 @@ static void test_fragments(void **state) {
     said[2].other = A | C;
     assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_REFUTED);
     said[2] = (struct inter_digests){.same = C};
-    assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_BORNE_OUT);
+    assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_CONFIRMED);
     assert_int_equal(p.open, 0);
     free(s);
 }
@@ -96,14 +96,14 @@ static void test_own_word(void **state) {
     (void)state;
     struct inter_digests said[INTER_FRAGMENTS_MAX] = {{.same = A | B}};
     struct agent_proof p = {.open = 1, .giver = A, .since = NEB_S};
-    assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_BORNE_OUT);
+    assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_CONFIRMED);
     p.open = 1;
     said[0] = (struct inter_digests){.same = A, .other = B}; // its own memory may have failed
     assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_WAITS);
     assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S + 2 * agent_proof_patience),
                      AGENT_PROOF_LATE);
     said[0] = (struct inter_digests){.same = B, .other = C};
-    assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_BORNE_OUT);
+    assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_CONFIRMED);
 }
 
 static void test_patience(void **state) {

@@ -240,7 +240,7 @@ static void test_anywhere(void **state) {
     neb_buf_add(&b, a.bytes.p + a.list[0].at, a.list[0].size);
     assert_true(inter_stream_parse(b.p, b.len, &m) && m.kind == INTER_STREAM_HELLO && m.hello.ask);
     feed(out, &a, false, &b);
-    assert_true(find(&a, INTER_STREAM_ACT_SAY, &x));
+    assert_true(find(&a, INTER_STREAM_ACT_SEND_CONTROL, &x));
     neb_buf_clear(&b);
     neb_buf_add(&b, a.bytes.p + x.at, x.size);
     assert_true(inter_stream_parse(b.p, b.len, &m) && m.hello.base == 12);
@@ -250,7 +250,7 @@ static void test_anywhere(void **state) {
     assert_int_equal(faults(in, INTER_STREAM_FAULT_LATE), 1);
     feed(in, &a, false, &b);
     assert_true(find(&a, INTER_STREAM_ACT_BEGIN, &x) && x.seq == 12);
-    assert_true(find(&a, INTER_STREAM_ACT_SAY, &x));
+    assert_true(find(&a, INTER_STREAM_ACT_SEND_CONTROL, &x));
     neb_buf_clear(&b);
     neb_buf_add(&b, a.bytes.p + x.at, x.size);
     feed(out, &a, false, &b);
@@ -292,7 +292,7 @@ static void test_wants_no_more(void **state) {
         {.kind = INTER_STREAM_EV_DURABLE, .seq = ALL}};
     for (size_t i = 0; i < sizeof word / sizeof *word; i++)
         assert_int_equal(inter_stream_step(in, NEB_S, &word[i], &a), NEB_OK);
-    assert_true(find(&a, INTER_STREAM_ACT_SAY, &x));
+    assert_true(find(&a, INTER_STREAM_ACT_SEND_CONTROL, &x));
     neb_buf_clear(&b);
     neb_buf_add(&b, a.bytes.p + x.at, x.size);
     feed(out, &a, false, &b);

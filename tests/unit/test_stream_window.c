@@ -80,7 +80,7 @@ static void step(struct side *x, struct inter_stream_event e) {
         if (a->kind == INTER_STREAM_ACT_FAULT &&
             !(sc->down_ms && a->fault == INTER_STREAM_FAULT_DUPLICATE))
             fail_msg("%s: %s at %d ms", sc->what, inter_stream_fault_name(a->fault), now_ms);
-        if (a->kind == INTER_STREAM_ACT_SAY)
+        if (a->kind == INTER_STREAM_ACT_SEND_CONTROL)
             post(producer, false, x->a.bytes.p + a->at, a->size, NULL, 0);
         if (a->kind == INTER_STREAM_ACT_ROOM)
             room = a->seq;
@@ -304,7 +304,7 @@ static uint64_t sends(struct inter_stream_event e) {
 }
 
 static uint64_t lost(uint64_t way) {
-    return sends((struct inter_stream_event){.kind = INTER_STREAM_EV_WAY_LOST, .way = way});
+    return sends((struct inter_stream_event){.kind = INTER_STREAM_EV_CONN_LOST, .way = way});
 }
 
 static void went(uint64_t batches, uint64_t way) {

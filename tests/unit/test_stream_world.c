@@ -101,7 +101,9 @@ static bool carry_out(struct world *w, bool producer, const struct inter_stream_
     struct neb_buf b = {0};
     uint8_t bytes[200];
     switch (a->kind) {
-    case INTER_STREAM_ACT_SAY: post(w, producer, 0, w->actions.bytes.p + a->at, a->size); break;
+    case INTER_STREAM_ACT_SEND_CONTROL:
+        post(w, producer, 0, w->actions.bytes.p + a->at, a->size);
+        break;
     case INTER_STREAM_ACT_SEND: {
         if (unit(w) < 0.02)
             return false; // the link's queue is full
@@ -243,7 +245,7 @@ static void break_way(struct world *w) {
             w->packets[i--] = w->packets[--w->n_packets];
     *way = ++w->last_way;
     tell(w, true,
-         (struct inter_stream_event){.kind = INTER_STREAM_EV_WAY_LOST,
+         (struct inter_stream_event){.kind = INTER_STREAM_EV_CONN_LOST,
                                      .way = unit(w) < 0.1 ? 0 : lost});
 }
 

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-void daemon_tell(struct daemon *d, const struct agent_ipc_client *to, json_t *head) {
+void daemon_send(struct daemon *d, const struct agent_ipc_client *to, json_t *head) {
     if (!to->len)
         json_decref(head);
     else if (agent_ipc_send(d->ipc, to, head, NULL, 0) != NEB_OK)
@@ -23,7 +23,7 @@ void daemon_tell(struct daemon *d, const struct agent_ipc_client *to, json_t *he
 }
 
 void daemon_answer(struct daemon *d, const struct agent_ipc_client *to, bool ok, const char *text) {
-    daemon_tell(d, to, json_pack("{s:s,s:b,s:s}", "ev", "answer", "ok", ok, "text", text));
+    daemon_send(d, to, json_pack("{s:s,s:b,s:s}", "ev", "answer", "ok", ok, "text", text));
 }
 
 bool daemon_post(struct daemon *d, uint32_t peer, enum agent_message kind, json_t *body,
@@ -34,8 +34,9 @@ bool daemon_post(struct daemon *d, uint32_t peer, enum agent_message kind, json_
         free(text);
         return false;
     }
-    enum neb_status st = reliable ? inter_service_send(d->service, peer, kind, text, strlen(text))
-                                  : inter_service_tell(d->service, peer, kind, text, strlen(text));
+    enum neb_status st =
+        reliable ? inter_service_send(d->service, peer, kind, text, strlen(text))
+                 : inter_service_send_telemetry(d->service, peer, kind, text, strlen(text));
     if (reliable && st != NEB_OK && daemon_throttle_allows(d, THROTTLE_UNSTORED))
         neb_warn("a message to %s could not be stored in %s: %s", d->members.m[peer].pub.name,
                  d->c->home, neb_status_name(st));
@@ -45,7 +46,7 @@ bool daemon_post(struct daemon *d, uint32_t peer, enum agent_message kind, json_
 
 bool daemon_throttle_allows(struct daemon *d, enum daemon_throttle what) {
     return neb_throttle_allows(&d->throttle[what], neb_now(),
-                               what == THROTTLE_OFFERS ? (unsigned)DAEMON_OFFERS_SAID : 1u);
+                               what == THROTTLE_OFFERS ? (unsigned)DAEMON_OFFERS_LOGGED : 1u);
 }
 
 static void tell_protocol(struct daemon *d, struct agent_jobrun *j, uint32_t peer,
@@ -60,7 +61,7 @@ static void tell_protocol(struct daemon *d, struct agent_jobrun *j, uint32_t pee
 }
 
 // The link logs the difference. Watchers of a job that waits for such a member are told once, too.
-void daemon_tell_protocols(struct daemon *d, struct agent_jobrun *j) {
+void daemon_send_protocols(struct daemon *d, struct agent_jobrun *j) {
     for (int c = 0; j->linked && c < j->job.n_clusters; c++) {
         struct inter_peer_stats s;
         if (c == j->self || j->peers[c] >= d->members.n ||
@@ -90,7 +91,7 @@ void daemon_log_suppressed(struct daemon *d) {
                      "a copy of this HOME run elsewhere, with the same keys?",
                      d->members.m[i].pub.name, (unsigned long long)n, d->up[i] ? "up" : "down");
     for (enum inter_fault f = 0; f < INTER_FAULTS; f++)
-        if ((n = neb_throttle_suppressed(&d->said_faults[f], neb_now())))
+        if ((n = neb_throttle_suppressed(&d->fault_throttles[f], neb_now())))
             neb_warn("%llu more faults of the kind \"%s\"", (unsigned long long)n,
                      inter_fault_name(f));
 }
@@ -99,7 +100,7 @@ json_t *daemon_stop_message(const struct agent_jobrun *j) {
     return json_pack("{s:s,s:I}", "id", j->hex, "run", (json_int_t)j->run);
 }
 
-void daemon_unpost_stop(struct daemon *d, const struct agent_jobrun *j) {
+void daemon_withdraw_stop(struct daemon *d, const struct agent_jobrun *j) {
     json_t *body = daemon_stop_message(j);
     char *text = json_dumps(body, JSON_COMPACT);
     json_decref(body);
@@ -138,7 +139,7 @@ static bool send_lines(struct daemon *d, struct agent_jobrun *j, json_t *lines, 
 // Lines must not delay rounds: more follow when these have been taken.
 void daemon_lines_due(struct daemon *d, struct agent_jobrun *j) {
     json_t *lines;
-    while (j->lines && inter_service_tells(d->service, j->home) &&
+    while (j->lines && inter_service_may_send_telemetry(d->service, j->home) &&
            (lines = agent_lines_next(j->lines, neb_now(), LINES_BYTES))) {
         int n = (int)json_array_size(lines);
         if (send_lines(d, j, lines, false))
@@ -165,7 +166,7 @@ void daemon_publish_line(struct daemon *d, struct agent_jobrun *j, json_t *line)
     if (!j->local && !j->lines &&
         agent_lines_create(d->up[j->home], neb_now(), &j->lines) != NEB_OK)
         neb_warn("job %s: a line of metrics is lost", j->job.name);
-    json_t *told = j->local ? NULL : agent_told_line(&j->told, &j->terms.told, line);
+    json_t *told = j->local ? NULL : agent_disclosed_line(&j->told, &j->terms.told, line);
     if (told && j->lines) {
         agent_lines_add(j->lines, told, neb_now(), neb_wall_now() / NEB_MS);
         daemon_lines_due(d, j);
@@ -203,12 +204,12 @@ void daemon_publish_report(struct daemon *d, struct agent_jobrun *j, json_t *rep
                   json_pack("{s:s,s:s,s:O}", "ev", "report", "job", j->hex, "report", report));
     if (!j->local) {
         if (j->lines) // a watcher that has all reports waits for no more lines
-            agent_lines_hurry(j->lines);
+            agent_lines_unlimit(j->lines);
         daemon_lines_due(d, j);
         daemon_store_lines(d, j);
         daemon_post(d, j->home, AGENT_MSG_REPORT,
                     json_pack("{s:s,s:o}", "id", j->hex, "report",
-                              agent_told_report(&j->told, &j->terms.told, report)),
+                              agent_disclosed_report(&j->told, &j->terms.told, report)),
                     true);
     }
     json_decref(report);
@@ -253,7 +254,7 @@ uint32_t daemon_attempts(const struct daemon *d, const struct agent_jobrun *j) {
     return j->federated && inter_service_job_status(d->service, j->id, &st) ? st.attempts : 0;
 }
 
-void daemon_tell_alive(struct daemon *d, struct agent_jobrun *j, bool asked) {
+void daemon_send_alive(struct daemon *d, struct agent_jobrun *j, bool asked) {
     bool expected;
     int alive = daemon_peers_alive(d, j, &expected);
     int others = daemon_peers_left(d, j);
@@ -266,7 +267,7 @@ void daemon_tell_alive(struct daemon *d, struct agent_jobrun *j, bool asked) {
     j->told_others = others;
     j->told_expected = expected;
     j->told_lost = lost;
-    daemon_tell(d, &j->client,
+    daemon_send(d, &j->client,
                 json_pack("{s:s,s:i,s:i,s:b,s:b,s:I}", "ev", "peers", "alive", alive, "others",
                           others, "expected", expected, "lost", lost, "attempts",
                           (json_int_t)daemon_attempts(d, j)));
@@ -310,7 +311,7 @@ static bool line_due(const struct agent_jobrun *j, const struct agent_wan_bytes 
            (since >= link_line_every && traffic >= LINK_LINE_TRAFFIC);
 }
 
-void daemon_tell_link(struct daemon *d, struct agent_jobrun *j) {
+void daemon_send_link(struct daemon *d, struct agent_jobrun *j) {
     double goodput = 0, rtt = 0;
     uint64_t resent = 0;
     uint32_t stripes = 0;
@@ -370,7 +371,7 @@ static void tell_owing(struct daemon *d, struct agent_jobrun *j, uint16_t owing)
              "a round waits for the update of %s, which is reachable but has sent none in "
              "sync.grace_s (%g s) after the others; if that lasts, the hub can revoke it",
              names, j->job.sync.grace_s);
-    daemon_say_fault(d, j, text);
+    daemon_report_fault(d, j, text);
 }
 
 // Watchers elsewhere see rounds stand still and look for the reason at other clusters, so this is
@@ -390,7 +391,7 @@ static void tell_room(struct daemon *d, struct agent_jobrun *j, bool no_room) {
         return;
     j->room_told = why != NULL;
     j->room_said = neb_now();
-    daemon_say_fault(d, j, text);
+    daemon_report_fault(d, j, text);
 }
 
 static void reason_to_wait(const struct agent_jobrun *j, char *out, size_t cap) {
@@ -406,7 +407,7 @@ static void reason_to_wait(const struct agent_jobrun *j, char *out, size_t cap) 
 }
 
 // Reports when rounds begin to wait for certain clusters, and when that is over.
-void daemon_tell_waits(struct daemon *d, struct agent_jobrun *j) {
+void daemon_send_waits(struct daemon *d, struct agent_jobrun *j) {
     struct inter_job_status st;
     char names[320] = "", why[96], text[480];
     if (!j->federated || j->state != AGENT_JOB_RUNNING ||
@@ -427,12 +428,12 @@ void daemon_tell_waits(struct daemon *d, struct agent_jobrun *j) {
                  ended ? "whose worker has ended" : "", why);
     else
         snprintf(text, sizeof text, "rounds continue: no cluster is waited for any more");
-    daemon_say_fault(d, j, text);
+    daemon_report_fault(d, j, text);
 }
 
 // Logs at once, then at most once a minute, what was dropped for --blobs-max; and once an hour that
 // no more can be dropped.
-void daemon_tell_blobs(struct daemon *d) {
+void daemon_send_blobs(struct daemon *d) {
     static const neb_ns minute = 60 * NEB_S, hour = 60 * minute;
     const struct inter_ledger *l = inter_service_ledger(d->service);
     struct inter_dropped n;
@@ -489,7 +490,7 @@ static json_t *refused(const struct daemon *d) {
 static void add_aside(struct daemon *d, json_t *jobs) {
     json_t *list = NULL, *o;
     size_t i;
-    if (d->aside_due && agent_jobs_aside(inter_service_ledger(d->service), &list) == NEB_OK) {
+    if (d->aside_due && agent_jobs_attention(inter_service_ledger(d->service), &list) == NEB_OK) {
         json_decref(d->aside);
         d->aside = json_incref(list);
     }
@@ -578,7 +579,7 @@ void daemon_note_fault(struct daemon *d, struct agent_jobrun *j, const char *tex
     publish_text(d, j, "fault", text);
 }
 
-void daemon_say_fault(struct daemon *d, struct agent_jobrun *j, const char *text) {
+void daemon_report_fault(struct daemon *d, struct agent_jobrun *j, const char *text) {
     neb_warn("job %s: %s", j->job.name, text);
     daemon_note_fault(d, j, text);
 }

@@ -69,7 +69,7 @@ static bool can_go_on(const struct daemon *d, const struct agent_jobrun *j) {
            (here > voters / 2 && agent_private_has_enough(&j->job, gone | j->removed));
 }
 
-void daemon_tell_members(struct daemon *d, const struct agent_jobrun *j,
+void daemon_send_members(struct daemon *d, const struct agent_jobrun *j,
                          const struct agent_ipc_client *to) {
     bool listed = is_listed(d);
     uint16_t gone = daemon_gone_clusters(d, j);
@@ -94,7 +94,7 @@ void daemon_tell_members(struct daemon *d, const struct agent_jobrun *j,
                      : ": with so few, sums of the gate \"private\" cannot be read");
     if (!can_go_on(d, j))
         json_object_set_new(event, "ends", json_string(why));
-    daemon_tell(d, to, event);
+    daemon_send(d, to, event);
 }
 
 // Nobody waits for a revoked member. With the profile `robust`, too few members may be left to
@@ -111,7 +111,7 @@ static void update_gone(struct daemon *d, struct agent_jobrun *j) {
              "are still clipped, but no update is left out any more",
              left);
     j->gone = gone;
-    daemon_say_fault(d, j, text);
+    daemon_report_fault(d, j, text);
 }
 
 // Applies a change of the list to one job.
@@ -133,7 +133,7 @@ static void update_job(struct daemon *d, struct agent_jobrun *j) {
                  "%s, which submitted it, is no longer a member. The running job continues, nebula "
                  "stop ends it, and after a restart of this agent it is held",
                  j->owner);
-        daemon_say_fault(d, j, text);
+        daemon_report_fault(d, j, text);
     }
     if (j->state == AGENT_JOB_RUNNING && !can_go_on(d, j)) {
         neb_warn("job %s stops: too few of its members are left on the list", j->job.name);
@@ -179,7 +179,7 @@ enum neb_status daemon_take_members(struct daemon *d) {
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         struct agent_jobrun *j = &d->jobs[i];
         for (int w = 0; j->used && w < AGENT_WATCHERS_MAX; w++)
-            daemon_tell_members(d, j, &j->watchers[w]);
+            daemon_send_members(d, j, &j->watchers[w]);
         if (j->used && j->state != AGENT_JOB_ENDED)
             update_job(d, j);
     }

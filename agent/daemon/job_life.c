@@ -75,8 +75,8 @@ void daemon_job_forget(struct daemon *d, struct agent_jobrun *j) {
 static enum neb_status former_peer(const struct daemon *d, const char *name, uint32_t *peer) {
     uint8_t sign[SEC_KEY_BYTES];
     *peer = AGENT_PEER_NONE;
-    return agent_members_former(d->trust, name, sign)
-               ? inter_service_former(d->service, name, sign, peer)
+    return agent_members_previous_key(d->trust, name, sign)
+               ? inter_service_removed_member(d->service, name, sign, peer)
                : NEB_OK;
 }
 
@@ -96,7 +96,7 @@ enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun 
                 peer = k;
         if (peer == UINT32_MAX && j->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
             continue; // the reference is one process; other clusters are only its data
-        voters += !agent_members_lost(d->trust, name);
+        voters += !agent_members_without_vote(d->trust, name);
         if (peer == UINT32_MAX && known) {
             gone++;
             NEB_TRY(former_peer(d, name, &peer));
@@ -123,7 +123,7 @@ enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun 
     }
     bool enough = agent_private_has_enough(&j->job, daemon_gone_clusters(d, j));
     if (gone &&
-        (2 * (voters - gone) <= voters || !enough)) { // as for a running job: daemon_members.c
+        (2 * (voters - gone) <= voters || !enough)) { // as for a running job: member_changes.c
         snprintf(why, cap, "too few of the job's members are left on the list: %d of %d%s",
                  voters - gone, voters,
                  enough ? "" : "; with so few, sums of the gate \"private\" cannot be read");
@@ -362,7 +362,7 @@ struct agent_jobrun *daemon_job_accept(struct daemon *d, const char *hex, json_t
 
 // The submitter gets the job's reports, even if another member offered the job first. Its signature
 // is passed on with the job.
-void daemon_job_took(struct daemon *d, struct agent_jobrun *j, uint32_t home, const char *sig) {
+void daemon_job_set_home(struct daemon *d, struct agent_jobrun *j, uint32_t home, const char *sig) {
     char owner[SEC_NAME_MAX];
     memcpy(owner, j->owner, sizeof owner);
     set_home(d, j, home, owner);
@@ -370,9 +370,9 @@ void daemon_job_took(struct daemon *d, struct agent_jobrun *j, uint32_t home, co
     daemon_job_save(d, j, "running");
 }
 
-void daemon_job_goes_on(struct daemon *d, struct agent_jobrun *j, int64_t run) {
+void daemon_job_resumed(struct daemon *d, struct agent_jobrun *j, int64_t run) {
     if (j->linked)
-        daemon_unpost_stop(d, j);
+        daemon_withdraw_stop(d, j);
     j->run = run > j->run ? run : j->run;
     daemon_job_save(d, j, "running");
 }
@@ -393,7 +393,7 @@ void daemon_job_later(struct daemon *d, const struct agent_job_record *known, js
             neb_warn("the resume of job %.8s could not be stored", r.hex);
     } else {
         if (j->linked)
-            daemon_unpost_stop(d, j);
+            daemon_withdraw_stop(d, j);
         j->suspended = true; // for whatever reason it was stopped
         j->run = r.run;
         j->adopted = false;
@@ -444,7 +444,7 @@ void daemon_job_fail(struct daemon *d, struct agent_jobrun *j, const char *text)
 }
 
 void daemon_job_leave(struct daemon *d, struct agent_jobrun *j, const char *text) {
-    daemon_say_fault(d, j, text);
+    daemon_report_fault(d, j, text);
     j->reported = j->unable = true;
     json_decref(j->report);
     j->report = json_pack("{s:s,s:s,s:b}", "name", daemon_name(d), "error", text, "refused", true);
@@ -453,7 +453,7 @@ void daemon_job_leave(struct daemon *d, struct agent_jobrun *j, const char *text
 }
 
 void daemon_job_give_up(struct daemon *d, struct agent_jobrun *j, const char *text) {
-    daemon_say_fault(d, j, text);
+    daemon_report_fault(d, j, text);
     daemon_job_fail(d, j, text);
     daemon_job_stop(d, j);
 }
@@ -474,7 +474,7 @@ void daemon_job_stop(struct daemon *d, struct agent_jobrun *j) {
     if (!j->suspended) // in case this agent dies before the checkpoint is complete
         daemon_job_save(d, j, "stopping");
     if (j->client.len)
-        daemon_tell(d, &j->client, json_pack("{s:s}", "ev", "stop"));
+        daemon_send(d, &j->client, json_pack("{s:s}", "ev", "stop"));
     else if (agent_attach_waits(j))
         daemon_job_end_untrained(d, j, "stopped while no trainer was attached");
     else if (j->queues && j->worker.pid) { // it cannot get messages yet: it ends with its launcher
@@ -571,7 +571,7 @@ bool daemon_job_resume(struct daemon *d, const struct agent_job_record *r, bool 
     }
     struct agent_jobrun *j = accept_job(d, r->hex, r->spec, home, r->home, false, why, cap);
     if (j && !j->local)
-        daemon_job_took(d, j, home, r->sig);
+        daemon_job_set_home(d, j, home, r->sig);
     return j != NULL;
 }
 

@@ -147,7 +147,7 @@ void daemon_on_behind(void *user, const uint8_t job[INTER_ID_BYTES]) {
         neb_path(path, sizeof path, dir, "snapshot") != NEB_OK)
         return;
     if (says(&j->fetching))
-        daemon_say_fault(d, j, "too far behind for the others' ledgers; fetching a snapshot");
+        daemon_report_fault(d, j, "too far behind for the others' ledgers; fetching a snapshot");
     begin_join(d, j);
     if (inter_service_snapshot_fetch(d->service, job, path, peers, n,
                                      agent_job_only_votes(&j->job, j->self)) != NEB_OK)
@@ -258,7 +258,7 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
         snprintf(text, sizeof text, "no snapshot could be taken over in %.300s (%s); trying again",
                  dir, neb_status_name(st));
         if (says(&j->fetch_failed))
-            daemon_say_fault(d, j, text);
+            daemon_report_fault(d, j, text);
         return;
     }
     // when all members compute again, their own earlier digests are in doubt too
