@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// One suite for every communicator: alone (self, one rank), started by mpirun with "mpi" or "nccl DEVICE" as arguments
-// (test_comm_mpi.sh, test_comm_nccl.sh: 1, 2 and 4 ranks), or by `nebula ranks` with "socket" (test_comm_socket.sh). Every rank checks
-// every result. "mpi pieces": over an object that cuts messages after 4000 bytes and collectives after 4000 elements of all ranks
-// (tests/CMakeLists.txt), as the object that is installed does after a gibi.
+// The suite for every communicator: alone (self, one rank), under mpirun with "mpi" or "nccl
+// DEVICE" (test_comm_mpi.sh, test_comm_nccl.sh: 1, 2 and 4 ranks), or under `nebula ranks` with
+// "socket" (test_comm_socket.sh). Every rank checks every result. "mpi pieces": an object that cuts
+// messages after 4000 bytes and collectives after 4000 elements of all ranks; the installed object
+// cuts after a gibibyte.
 #include "agent/base/log.h"
 #include "intra/ranks/comm.h"
 
@@ -20,11 +21,11 @@
 static struct intra_comm *C;
 static bool pieces;
 
-// Short, odd, long enough for other algorithms, and around the pieces of "mpi pieces"
+// Short, odd, long enough for other algorithms, and near the limits of "mpi pieces".
 static const size_t sizes[] = {0, 1, 3, 64, 999, 1000, 1001, 2000, 4001, 100003};
 enum { SIZES = sizeof sizes / sizeof sizes[0] };
 
-// A value that differs by rank and place, with bits to round.
+// A value that depends on rank and index, with bits to round.
 static float value(int rank, size_t i) {
     return (float)(rank + 1) * 0.37f + (float)(i % 97) * 1.003f;
 }
@@ -64,7 +65,7 @@ static void test_all_reduce_types(void **state) {
     assert_int_equal(C->ops->all_reduce(C, d, 2, INTRA_COMM_F64, INTRA_COMM_SUM), NEB_OK);
     assert_true(fabs(d[0] - n / 3.0) <= 1e-15 * n);
     assert_true(d[1] == n * (n - 1) / 2.0);
-    assert_true(d[2] == -1e300); // behind the end: untouched
+    assert_true(d[2] == -1e300); // after the end: untouched
     assert_int_equal(C->ops->all_reduce(C, u, 2, INTRA_COMM_U64, INTRA_COMM_SUM), NEB_OK);
     assert_true(u[0] == (uint64_t)n << 60 && u[1] == (uint64_t)(n * (n - 1) / 2));
     assert_int_equal(C->ops->all_reduce(C, f, 3, INTRA_COMM_F32, INTRA_COMM_MAX), NEB_OK);
@@ -86,12 +87,12 @@ static void test_reduce(void **state) {
                     want += (double)value(r, i);
                 assert_true(fabs((double)x[i] - want) <= want * 1e-6);
             }
-            assert_true(x[n] == value(C->rank, n)); // behind the end: untouched
+            assert_true(x[n] == value(C->rank, n)); // after the end: untouched
             free(x);
         }
 }
 
-// The same bits on all ranks, and again: sums whose value depends on the order of additions.
+// Sums that depend on the order of additions: the same bits on all ranks, and in a repetition.
 static void test_same_bits(void **state) {
     (void)state;
     enum { N = 5000 };
@@ -134,7 +135,7 @@ static void test_scatter_gather(void **state) {
     }
 }
 
-// Numbers whose sums are exact in any order: what is cut into pieces has the very bits of what is not.
+// Sums that are exact in any order: cutting into pieces changes no bit.
 static float whole_number(int rank, size_t i) {
     return (float)((i * 7 + (size_t)rank * 31) % 1021) - 510;
 }
@@ -186,12 +187,12 @@ static void test_broadcast(void **state) {
     }
 }
 
-// All send to the next at once, large and small, before anyone receives: a send must not wait for its receiver.
+// All send to the next rank at once, before anyone receives: a send must not wait for its receiver.
 static void test_ring(void **state) {
     (void)state;
     int to = (C->rank + 1) % C->size, from = (C->rank + C->size - 1) % C->size;
     if (nccl())
-        skip(); // a circle, or to itself: comm.h
+        skip(); // a cycle, or a message to itself: see comm.h
     for (int s = 0; s < SIZES; s++) {
         size_t n = sizes[s];
         float *out = need(n * sizeof *out), *in = need(n * sizeof *in);
@@ -201,7 +202,7 @@ static void test_ring(void **state) {
         assert_int_equal(C->ops->send(C, out, n * sizeof *out, to, 7, &send), NEB_OK);
         assert_int_equal(C->ops->recv(C, in, n * sizeof *in, from, 7), NEB_OK);
         assert_int_equal(C->ops->wait(C, &send), NEB_OK);
-        assert_int_equal(C->ops->wait(C, &send), NEB_OK); // finished: nothing to do
+        assert_int_equal(C->ops->wait(C, &send), NEB_OK); // already finished
         for (size_t i = 0; i < n; i++)
             assert_true(in[i] == value(from, i));
         free(out);
@@ -209,12 +210,12 @@ static void test_ring(void **state) {
     }
 }
 
-// Order within a tag; tags apart from each other.
+// Messages with one tag keep their order; tags are independent.
 static void test_tags(void **state) {
     (void)state;
     int to = (C->rank + 1) % C->size, from = (C->rank + C->size - 1) % C->size;
     if (nccl())
-        skip(); // it has none
+        skip(); // it has no tags
     int out[4] = {10, 11, 20, 12}, tags[4] = {1, 1, 2, 1}, in = 0;
     struct intra_comm_send send[4] = {{0}};
     for (int i = 0; i < 4; i++)
@@ -228,7 +229,7 @@ static void test_tags(void **state) {
         assert_int_equal(C->ops->wait(C, &send[i]), NEB_OK);
 }
 
-// A message shows up without being received; other tags do not.
+// A probe finds a message without receiving it, and only with its tag.
 static void test_poll(void **state) {
     (void)state;
     int to = (C->rank + 1) % C->size, from = (C->rank + C->size - 1) % C->size, x = 4, y = 0;
@@ -238,7 +239,7 @@ static void test_poll(void **state) {
         skip();
     assert_int_equal(C->ops->poll(C, from, 9, &ready), NEB_OK);
     assert_false(ready);
-    assert_int_equal(C->ops->barrier(C), NEB_OK); // nobody sends before all have looked
+    assert_int_equal(C->ops->barrier(C), NEB_OK); // nobody sends before all have probed
     assert_int_equal(C->ops->send(C, &x, sizeof x, to, 9, &send), NEB_OK);
     while (!ready)
         assert_int_equal(C->ops->poll(C, from, 9, &ready), NEB_OK);
@@ -256,15 +257,15 @@ static void test_wrong_size(void **state) {
     int to = (C->rank + 1) % C->size, from = (C->rank + C->size - 1) % C->size;
     int64_t out = 5, in = 0;
     if (nccl())
-        skip(); // it does not notice
+        skip(); // it does not detect this
     struct intra_comm_send send = {0};
     assert_int_equal(C->ops->send(C, &out, 4, to, 3, &send), NEB_OK);
     assert_int_equal(C->ops->recv(C, &in, 8, from, 3), NEB_ERR_IO);
     assert_int_equal(C->ops->wait(C, &send), NEB_OK);
 }
 
-// Messages around a piece and of several, all with one tag and on their way at once: none takes another's bytes. Then sizes that differ,
-// by a byte, by a piece, and where one is of several.
+// Messages of about one piece and of several, all with one tag and in flight at once: no bytes are
+// mixed up. Then sizes that differ between sender and receiver.
 static void test_pieces(void **state) {
     (void)state;
     static const size_t bytes[] = {0, 3999, 4000, 4001, 1, 8000, 7999, 12001, 4000};
@@ -279,7 +280,7 @@ static void test_pieces(void **state) {
     unsigned char *out = need((size_t)N * MOST), *in = need(MOST);
     struct intra_comm_send send[N] = {{0}};
     if (nccl())
-        goto out; // a circle
+        goto out; // a cycle
     for (size_t i = 0; i < N; i++) {
         for (size_t k = 0; k < bytes[i]; k++)
             out[i * MOST + k] = (unsigned char)(i * 50 + k * 3 + (size_t)C->rank);
@@ -293,7 +294,7 @@ static void test_pieces(void **state) {
     for (size_t i = 0; i < N; i++)
         assert_int_equal(C->ops->wait(C, &send[i]), NEB_OK);
     for (size_t i = 0; i < DIFFER; i++) {
-        int tag = 100 + (int)i; // what is left of a message that did not fit belongs to nobody
+        int tag = 100 + (int)i; // the rest of a message that did not fit has no receiver
         assert_int_equal(C->ops->send(C, out, differ[i][0], to, tag, &send[0]), NEB_OK);
         assert_int_equal(C->ops->recv(C, in, differ[i][1], from, tag), NEB_ERR_IO);
         assert_int_equal(C->ops->wait(C, &send[0]), NEB_OK);
@@ -303,7 +304,7 @@ out:
     free(in);
 }
 
-// `bytes` of addresses, which are one window of memory again and again: more than a test may take.
+// Maps `bytes` of addresses to one window of memory many times, to save memory.
 enum { WINDOW = 16 << 20 };
 static unsigned char *mirrors(size_t bytes) {
     int fd = memfd_create("window", 0);
@@ -316,7 +317,7 @@ static unsigned char *mirrors(size_t bytes) {
     return p;
 }
 
-// More than a gibibyte in one message, while the receiver is at something else, and another one behind it.
+// More than a gibibyte in one message while the receiver is busy, and another message after it.
 static void test_gibibyte(void **state) {
     (void)state;
     const size_t bytes = ((size_t)1 << 30) + 3 * (size_t)WINDOW + 12345;
@@ -346,7 +347,7 @@ static void test_gibibyte(void **state) {
     munmap(p, bytes + WINDOW);
 }
 
-// A message is found behind others that nobody has received, however long they are.
+// A message is found behind others that are not received yet, however long they are.
 static void test_poll_behind(void **state) {
     (void)state;
     enum { LONG = 5 << 20, N = 3 };
@@ -390,7 +391,8 @@ static void test_split(void **state) {
         want += r;
     assert_int_equal(part->ops->all_reduce(part, &sum, 1, INTRA_COMM_F64, INTRA_COMM_SUM), NEB_OK);
     assert_true(sum == want);
-    // A group of a group; messages of one group do not reach another. Rank 0 sends to the next, or to itself where it can.
+    // A group of a group; messages stay in their group. Rank 0 sends to the next rank, or to itself
+    // if it can.
     assert_int_equal(part->ops->split(part, 0, part->rank, &pair), NEB_OK);
     assert_true(pair->size == part->size && pair->rank == part->rank);
     int a = 1, b = 2, got = 0, to = pair->size > 1;
@@ -400,8 +402,8 @@ static void test_split(void **state) {
         assert_int_equal(part->ops->send(part, &a, sizeof a, to, 1, &sa), NEB_OK);
         assert_int_equal(pair->ops->send(pair, &b, sizeof b, to, 1, &sb), NEB_OK);
     }
-    // Not in the order of the sends, so that they could be mistaken for each other; with NCCL in their order: a first message connects two ranks,
-    // for which the call of each waits for the other's.
+    // Not in the order of the sends, so that a mix-up shows. NCCL needs their order: a first
+    // message connects two ranks, and the call of each waits for the other's.
     struct intra_comm *first = nccl() ? part : pair, *second = nccl() ? pair : part;
     if (can && pair->rank == to) {
         assert_int_equal(first->ops->recv(first, &got, sizeof got, 0, 1), NEB_OK);
@@ -413,11 +415,11 @@ static void test_split(void **state) {
     assert_int_equal(pair->ops->wait(pair, &sb), NEB_OK);
     intra_comm_destroy(&pair);
     assert_null(pair);
-    intra_comm_destroy(&pair); // nothing there: nothing happens
+    intra_comm_destroy(&pair); // NULL-safe
     intra_comm_destroy(&part);
 }
 
-// Down the ranks and up again, several in flight: what a pipeline does, without a circle.
+// Down the ranks and up again, several in flight: the pattern of a pipeline, without a cycle.
 static void test_chain(void **state) {
     (void)state;
     enum { N = 3000, MESSAGES = 5 };

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The suite of test_comm.c over MPI with 1, 2 and 4 ranks on this machine; once more where messages and collectives go in pieces, with an
-# object that cuts them after few bytes.
+# Runs test_comm.c over MPI with 1, 2 and 4 ranks on this machine; again with an object that cuts
+# messages and collectives after few bytes.
 set -euo pipefail
 source "$(dirname "$0")/../parallel/lib.sh"
 
 need_mpi
-export limit=200 # of a hang, not of a suite: ranks that wait for each other in a GiB share the processors with other tests
+# of a hang, not of a suite: ranks that wait for each other in a GiB share the processors with other tests
+export limit=200
 suite() { # RANKS PROGRAM ARGS...
     local n=$1 r
     ranks "$@" >"$work/out" 2>&1 || {
@@ -14,11 +15,13 @@ suite() { # RANKS PROGRAM ARGS...
         echo "conform_comm failed over MPI with $n ranks (${*:3})"
         exit 1
     }
-    # Every rank has run the whole suite, and in a world of the right size.
+    # Every rank has run the full suite, in a world of the right size.
     for ((r = 0; r < n; r++)); do
-        grep -q "^mpi: rank $r of $n" "$work/out" || { cat "$work/out"; echo "rank $r of $n did not run"; exit 1; }
+        grep -q "^mpi: rank $r of $n" "$work/out" ||
+            { cat "$work/out"; echo "rank $r of $n did not run"; exit 1; }
     done
-    echo "$n ranks (${*:3}): $(grep -o '\[  PASSED  \] [0-9]* test' "$work/out" | sort | uniq -c | xargs)"
+    echo "$n ranks (${*:3}): $(grep -o '\[  PASSED  \] [0-9]* test' "$work/out" | sort | uniq -c |
+        xargs)"
 }
 for n in 1 2 4; do
     suite "$n" "$BUILD/tests/conform_comm" mpi

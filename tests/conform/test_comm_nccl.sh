@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The suite of test_comm.c over NCCL with 1, 2 and 4 ranks. Where there are fewer GPUs than ranks they share: NCCL refuses two ranks of
-# one host on a device, so each rank says that it is a host of its own (NCCL_HOSTID). With $EMULATED_NCCL in NCCL's place and one GPU.
+# Runs test_comm.c over NCCL with 1, 2 and 4 ranks. With fewer GPUs than ranks they share: NCCL
+# refuses two ranks of one host on a device, so each rank claims its own host (NCCL_HOSTID). With
+# $EMULATED_NCCL instead of NCCL, and one GPU.
 set -euo pipefail
 source "$(dirname "$0")/../parallel/lib.sh"
 
@@ -13,11 +14,16 @@ if [[ -n ${EMULATED_NCCL:-} ]]; then
     cp "$suite" "$BUILD/libnebula_mpi.so" "$work/bin/"
     cp "$EMULATED_NCCL" "$work/bin/libnebula_nccl.so"
     suite=$work/bin/conform_comm
-    # The emulated one refuses as well: without names of their own two ranks are told of it, and none stays behind.
-    if limit=120 ranks 2 "$suite" nccl 0 >"$work/out" 2>&1; then echo "two ranks of one host have one device"; exit 1; fi
-    (($(grep -c "start failed on rank [01] of 2: .*Duplicate GPU" "$work/out") == 2)) || { cat "$work/out"; echo "no reason"; exit 1; }
+    # The emulation refuses, too: two ranks without their own host names get an error, and neither
+    # hangs.
+    if limit=120 ranks 2 "$suite" nccl 0 >"$work/out" 2>&1; then
+        echo "two ranks of one host have one device"; exit 1
+    fi
+    (($(grep -c "start failed on rank [01] of 2: .*Duplicate GPU" "$work/out") == 2)) ||
+        { cat "$work/out"; echo "no reason"; exit 1; }
 else
-    [[ -e $BUILD/libnebula_nccl.so ]] || { echo "skipped: this build has no NCCL (set NCCL_HOME, then build again)"; exit 77; }
+    [[ -e $BUILD/libnebula_nccl.so ]] ||
+        { echo "skipped: this build has no NCCL (set NCCL_HOME, then build again)"; exit 77; }
     gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU') || true
     ((gpus)) || { echo "skipped: no GPU on this machine"; exit 77; }
 fi
@@ -36,7 +42,8 @@ for n in 1 2 4; do
         exit 1
     }
     for ((r = 0; r < n; r++)); do
-        grep -q "^nccl: rank $r of $n$" "$work/out" || { cat "$work/out"; echo "rank $r of $n did not run"; exit 1; }
+        grep -q "^nccl: rank $r of $n$" "$work/out" ||
+            { cat "$work/out"; echo "rank $r of $n did not run"; exit 1; }
     done
     echo "$n ranks: $(grep -o '\[  PASSED  \] [0-9]* test' "$work/out" | sort | uniq -c | xargs)"
 done

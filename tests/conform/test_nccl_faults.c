@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What intra/ranks/comm_nccl.c does when NCCL, CUDA or a peer fails, over the emulated ones (tests/cuda/emu): every call of theirs fails once,
-// every look at a communicator's state once tells of an asynchronous error, every operation once never ends. It happens to this process:
-// alone, or, for messages, with a child as its peer that is well until it is killed.
+// Errors of NCCL, CUDA or a peer under intra/ranks/comm_nccl.c, over the emulations
+// (tests/cuda/emu): every call fails once, every look at a communicator's state once returns an
+// asynchronous error, every operation once never ends. The process is alone, or has a child as its
+// peer, which works until it is killed.
 #include "agent/base/clock.h"
 #include "agent/base/log.h"
 #include "intra/ranks/comm.h"
@@ -25,12 +26,12 @@ intra_comm_nccl_opener intra_comm_nccl_open;
 
 enum { N = 5000, PATIENT_MS = 60000, SHORT_MS = 1000, LONG_MS = 3000 };
 
-static struct common { // with the peer
+static struct common { // shared with the peer
     atomic_bool here;
     char id[128];
 } * common;
 static struct {
-    int errors, refusals; // a refusal: a call on what was given up before
+    int errors, refusals; // a refusal: a call after an abort
     char text[512];       // of the last error
 } logged;
 
@@ -67,7 +68,7 @@ static enum neb_status boot_all_reduce(struct intra_comm *c, void *x, size_t n,
 enum { COLLECTIVES = 1, MESSAGES = 2 };
 struct rank {
     struct intra_comm *c, *part;
-    float *device; // (N), of the emulated device
+    float *device; // (N), on the emulated device
     cudaStream_t stream;
 };
 
@@ -87,7 +88,7 @@ static void fill(float *x, size_t n, int v) {
         x[i] = (float)v;
 }
 
-// A look at the queue that is none of the calls of intra/ranks/comm_nccl.c.
+// Looks at the queue without a call of intra/ranks/comm_nccl.c.
 static bool queue_is_empty(const struct rank *r) {
     struct emu_nccl kept = emu_nccl;
     emu_nccl.fail_at = 0;
@@ -108,7 +109,7 @@ static enum neb_status enqueue(struct rank *r, enum intra_comm_kind kind, size_t
     return r->c->ops->enqueue(r->c, kind, r->device, n, INTRA_COMM_F32, op, r->stream);
 }
 
-// One behind the other in a queue of the caller's.
+// One after the other in the caller's queue.
 static enum neb_status in_queue(struct rank *r, int times) {
     struct intra_comm *c = r->c;
     size_t n = N / (size_t)c->size;
@@ -123,7 +124,7 @@ static enum neb_status in_queue(struct rank *r, int times) {
     return NEB_OK;
 }
 
-// Every collective, on host memory and on the device's. Ranks bring their number, from 1.
+// Every collective, on host memory and on the device's. Each rank contributes its number, from 1.
 static enum neb_status collectives(struct rank *r) {
     struct intra_comm *c = r->c;
     const struct intra_comm_ops *o = c->ops;
@@ -162,7 +163,7 @@ static enum neb_status collectives(struct rank *r) {
     return NEB_OK;
 }
 
-// Rank 0 sends two, of the host and of the device, and gets them back, and an empty one.
+// Rank 0 sends two messages, from host and device memory, gets them back, and an empty one.
 static enum neb_status messages(struct rank *r) {
     struct intra_comm *c = r->c;
     const struct intra_comm_ops *o = c->ops;
@@ -237,7 +238,7 @@ static void peer_end(pid_t pid) {
     assert_int_equal(waitpid(pid, NULL, 0), pid);
 }
 
-static bool may_fail_silently(const char *call) { // gives back what nobody needs any more
+static bool may_fail_silently(const char *call) { // frees something unused
     static const char *const calls[] = {"ncclCommDestroy", "ncclCommAbort", "cudaStreamDestroy",
                                         "cudaEventDestroy", "cudaFreeAsync"};
     for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++)
@@ -246,11 +247,11 @@ static bool may_fail_silently(const char *call) { // gives back what nobody need
     return false;
 }
 
-// Opens, works, and closes; in between, after an error, what holds for every error. With MESSAGES there is a peer at host b, which is
-// killed at the end.
+// Opens, works, and closes; after an error, checks what holds for every error. With MESSAGES there
+// is a peer on host b, which is killed at the end.
 struct outcome {
     enum neb_status st;
-    bool fault; // one took place before the end, and was to be told of
+    bool fault; // an error happened before the end and must be reported
     double seconds;
 };
 static struct outcome run(struct emu_nccl fault, int what, int64_t timeout_ms) {
@@ -281,7 +282,7 @@ static struct outcome run(struct emu_nccl fault, int what, int64_t timeout_ms) {
         struct intra_comm_send s = {0};
         struct intra_comm *none = NULL;
         float x = 0;
-        // What failed may have been r.part alone, or its streams.
+        // The error may concern r.part alone, or its streams.
         assert_true(r.part || strstr(logged.text, "cannot create a stream") ||
                     strstr(logged.text, "its ranks") || strstr(logged.text, "split failed") ||
                     r.c->ops->barrier(r.c) == NEB_ERR_STATE);
@@ -302,7 +303,7 @@ static struct outcome run(struct emu_nccl fault, int what, int64_t timeout_ms) {
     intra_comm_destroy(&r.c);
     if (peer)
         peer_end(peer);
-    assert_int_equal(emu_nccl.live, live); // nothing is left of it
+    assert_int_equal(emu_nccl.live, live); // all resources are freed
     fault = emu_nccl;
     emu_nccl = (struct emu_nccl){.live = live};
     device_destroy(&r);
@@ -322,7 +323,7 @@ static void test_well(void **state) {
     }
 }
 
-// Fails one call after the other; how many of them were to be told of.
+// Fails one call after the other; returns how many had to be reported.
 static int fail_each(int what) {
     int seen = 0;
     for (long k = 1;; k++) {
@@ -386,7 +387,8 @@ static void test_what_never_ends_is_late(void **state) {
     }
 }
 
-// What hangs in the caller's queue ends where the host waits: for an earlier one, or as the caller asks. Then the queue runs on.
+// An op that hangs in the caller's queue ends where the host waits for it, or for an earlier one.
+// Then the queue goes on.
 static void test_what_hangs_in_a_queue_is_late(void **state) {
     (void)state;
     for (int ahead = 3; ahead < 200; ahead += 190) {
@@ -395,13 +397,13 @@ static void test_what_hangs_in_a_queue_is_late(void **state) {
         emu_nccl = (struct emu_nccl){.in_progress = 2};
         device_create(&r);
         assert_int_equal(open_rank(&r, 0, 1, SHORT_MS), NEB_OK);
-        assert_int_equal(in_queue(&r, 200), NEB_OK); // more than may be under way
+        assert_int_equal(in_queue(&r, 200), NEB_OK); // more than may be in flight
         emu_nccl.hang = "ncclAllGather";
         neb_ns from = neb_now();
         enum neb_status st = enqueue(&r, INTRA_COMM_ALL_GATHER, N, INTRA_COMM_SUM);
         for (int i = 0; st == NEB_OK && i < ahead; i++)
             st = enqueue(&r, INTRA_COMM_ALL_REDUCE, N, INTRA_COMM_SUM);
-        assert_true((st == NEB_OK) == (ahead < 8)); // there it waited for the first
+        assert_true((st == NEB_OK) == (ahead < 8)); // it waited for the first one
         if (st == NEB_OK)
             st = wait_for_queue(&r);
         assert_int_equal(st, NEB_ERR_TIMEOUT);
@@ -418,13 +420,13 @@ static void test_what_hangs_in_a_queue_is_late(void **state) {
     }
 }
 
-// While a thread of the library's may still be in it.
+// A thread of the library may still be inside.
 static int live_now(void) {
     EMU_ALONE;
     return emu_nccl.live;
 }
 
-// An abort that does not come back: what is to be given up next still is.
+// An abort that does not return: the next one is aborted all the same.
 static void test_abort_is_not_waited_for(void **state) {
     (void)state;
     struct rank r;
@@ -439,14 +441,14 @@ static void test_abort_is_not_waited_for(void **state) {
     intra_comm_destroy(&r.c);
     device_destroy(&r);
     emu_enter();
-    emu_nccl.hang = NULL; // it comes back now, if slowly
+    emu_nccl.hang = NULL; // it returns now, slowly
     emu_leave();
     for (int i = 0; live_now() && i < 100; i++)
         neb_sleep(100 * NEB_MS);
     assert_int_equal(live_now(), 0);
 }
 
-// A communicator whose end never comes: nobody is told, but it ends.
+// A communicator whose end never comes: no error, but destroy returns.
 static void test_end_is_late(void **state) {
     (void)state;
     neb_ns from = neb_now();
@@ -456,7 +458,7 @@ static void test_end_is_late(void **state) {
     assert_non_null(strstr(logged.text, "finalize on rank 0 of 1 has not ended"));
 }
 
-// A peer that ends without a word after its first sums.
+// A peer that exits silently after its first sums.
 static void test_peer_is_gone(void **state) {
     (void)state;
     struct rank r;
@@ -478,10 +480,10 @@ static void test_peer_is_gone(void **state) {
     assert_int_equal(emu_nccl.live, 0);
 }
 
-// As NCCL has it: one device of one host cannot be two ranks.
+// As in NCCL: two ranks of one host cannot share a device.
 static void test_one_device_twice(void **state) {
     (void)state;
-    setenv("NCCL_HOSTID", "b", 1); // as the peer's
+    setenv("NCCL_HOSTID", "b", 1); // the peer's
     struct outcome o = run((struct emu_nccl){.in_progress = 2}, MESSAGES, PATIENT_MS);
     setenv("NCCL_HOSTID", "a", 1);
     assert_int_equal(o.st, NEB_ERR_IO);

@@ -29,7 +29,7 @@ void device_case_end(struct device_case *k, bool well) {
     all->gone = all->reopen(&all->D) != NEB_OK;
 }
 
-// The test's own fault, not the device's.
+// A fault of the test itself, not of the device.
 static void stop(const char *why) {
     fprintf(stderr, "device checks: %s\n", why);
     abort();

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bit by bit: the exact path and the codecs' arithmetic on a device against the CPU's, on ordinary values and on what is
-// hard for them (denormals, zeros of both signs, extremes, ties). Sums of extremes overflow, and inf - inf follows: NaNs have to be at the
-// same places, and may have other bits (kernels/exact.h).
+// Compares the exact path and the codecs' arithmetic on a device with the CPU, bit by bit, on
+// ordinary and on hard values (denormals, signed zeros, extremes, ties). Sums of extremes overflow,
+// and inf - inf follows: NaNs must be in the same places, but may have other bits
+// (kernels/exact.h).
 #include "agent/base/rng.h"
 #include "kernels/quant.h"
 #include "tests/cuda/device_case.h"
@@ -38,7 +39,7 @@ static bool both_nan(const unsigned char *a, const unsigned char *b) {
     return x != x && y != y;
 }
 
-// want against what lies at `on`. item: 4 of floats, of which a NaN is equal to any other; else 1.
+// Compares `want` with device memory `on`. item: 4 for floats, where all NaNs are equal; else 1.
 static void compare(struct bits *b, const char *what, size_t n, const void *want, const void *on,
                     size_t bytes, size_t item) {
     const unsigned char *x = want;
@@ -66,7 +67,7 @@ static void same_floats(struct bits *b, const char *what, size_t n, const float 
     compare(b, what, n, want, on, floats * sizeof *want, sizeof *want);
 }
 
-// hard: every kind of finite float; else values like an update's.
+// hard: every kind of finite float; else typical values of an update.
 static float *values(struct bits *b, size_t n, bool hard) {
     static const uint32_t special[] = {0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x007fffff,
                                        0x00800000, 0x80800000, 0x7f7fffff, 0xff7fffff, 0x3f800000,
@@ -125,14 +126,15 @@ static void exact_ops(struct bits *b, size_t n, bool hard) {
     same_floats(b, "weighted sum", n, delta, dd, n);
     same_floats(b, "pseudo-gradient and residual", n, u, du, n);
     same_floats(b, "rebase", n, was, keep, n);
-    // What a round's record says of it, also of what is no longer finite.
+    // The figures of a round's record, also for values that are not finite.
     K->zero(b->D, sum, 16);
     K->exact_digest(b->D, sum, dt, dv, 5, n);
     want = kern_digest_part(theta, v, 5, n);
     same(b, "digest after the outer step", n, &want, sum, sizeof want);
 }
 
-// A part of larger arrays, which begins anywhere; apart: one of them elsewhere. What is before and behind it stays.
+// A part of larger arrays at any offset (apart: one array at another offset). The bytes around it
+// must not change.
 static void exact_part(struct bits *b, size_t n, size_t at, size_t apart) {
     const struct kern_device_ops *K = b->D->ops;
     size_t all = n + 16, bytes = all * sizeof(float);
@@ -149,7 +151,7 @@ static void exact_part(struct bits *b, size_t n, size_t at, size_t apart) {
     same_floats(b, "outer step of a part, v", n, v, dv, all);
 }
 
-static float step_of(const float *x, size_t n, int levels) { // compress/codec.c
+static float step_of(const float *x, size_t n, int levels) { // as in compress/
     bool finite;
     float max = kern_absmax(x, n, &finite), rms = levels == 1 ? kern_rms(x, n) : 0;
     return rms > 0 && rms < max ? rms : max / (levels == 6 ? 5.5f : (float)levels);
@@ -194,7 +196,7 @@ static void blocks(struct bits *b, size_t n, uint32_t block, int levels, bool ha
     same(b, "its largest", n, &max_bits, dm, 4);
     same_floats(b, "its decoding", n, back, dout, n);
     same(b, "its check", n, &none, bad, 4);
-    // A code out of range must be seen, wherever it is.
+    // A code out of range must be detected at every position.
     packed[neb_rng_below(&b->rng, code_bytes)] = four ? 0x07 : 0x80;
     dc = device(b, packed, code_bytes);
     dout = device(b, NULL, n * 4);
@@ -224,9 +226,9 @@ static void topk(struct bits *b, size_t n, uint32_t chunk, uint32_t k, int kind)
     size_t m = 0;
     for (size_t i = 0; kind == 2 && i < n; i++)
         x[i] = (float)neb_rng_below(&b->rng, 3) - 1; // ties everywhere
-    for (size_t i = 0; kind == 3 && i < n; i++)      // rows nobody saw, and one large element
+    for (size_t i = 0; kind == 3 && i < n; i++)      // rows of zeros and one large element
         x[i] = i % 1024 > 90 ? 0 : i % 4096 == 7 ? 1e9f : x[i];
-    for (size_t i = 0; kind == 4 && i < n; i++) // chunks of them
+    for (size_t i = 0; kind == 4 && i < n; i++) // chunks of zeros
         x[i] = i / 4096 % 3 == 1 ? x[i] : i % 3 ? 0.0f : -0.0f;
     float *sparse = host(b, n * 4), *list = host(b, chunks * k * 4);
     for (size_t c = 0; c < chunks; c++) {
@@ -262,8 +264,8 @@ struct exact_case {
     enum { OPS, PART, BLOCKS, PLANES, TOPK } what;
     size_t n;
     bool hard;
-    uint32_t block, k; // of topk: chunk, entries of one
-    int how;           // levels, or kind of values
+    uint32_t block, k; // of topk: chunk, entries of one chunk
+    int how;           // levels or kind of values
     size_t at, apart;
 };
 static void run(void *ctx) {
@@ -283,7 +285,7 @@ static void one(struct bits *b, struct device_checks *all, struct exact_case c) 
                                         "bf16 planes", "topk"};
     if (!device_case_due(all))
         return;
-    // the same values whichever case is the first
+    // the same values for every first case
     b->rng = neb_rng_make(21, 9 + (uint64_t)all->next);
     b->c = &c;
     bool ran = device_case_run(&b->k, all, run, b);
@@ -330,7 +332,7 @@ int device_exact_run(struct device_checks *c, int *n) {
         TOPK_OF(777, 1024, 33, kind);
     }
     for (size_t size = 1; size < 14;
-         size += 1 + size / 6) // heads, vectors and ends of every length
+         size += 1 + size / 6) // heads, vectors and tails of every length
         for (size_t at = 0; at < 5; at++) {
             ONE(.what = PART, .n = size, .at = at);
             ONE(.what = PART, .n = size, .at = at, .apart = 3);

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops of the modes rtd and distill: against formulas in double where the reference has none. Ids are judged by what they are worth, since a
-// logit's last bits are not the reference's.
+// Ops of the modes rtd and distill, against formulas in double where the host has no reference. A
+// sampled id is judged by its logit, because the last bits of logits differ between host and
+// device.
 #include "tests/cuda/device_arrays.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-// A double on the device, which an op adds to.
+// A double on the device; the op adds to it.
 static struct array *sum_from(struct run *r, double begin) {
     int32_t bits[2];
     memcpy(bits, &begin, sizeof bits);
@@ -20,7 +21,8 @@ static double sum_of(struct run *r, const struct array *a) {
     return sum;
 }
 
-// A teacher's soft labels of k tokens a row, distinct, the first row's tail empty; a target that is named now and then.
+// Soft labels of a teacher: k distinct tokens a row, the last entries of the first row empty,
+// sometimes with the target.
 static void teach(struct run *r, int k, int V, int32_t *named, float *logp, float *tail, size_t n,
                   const int32_t *targets) {
     for (size_t i = 0; i < n; i++) {
@@ -33,12 +35,12 @@ static void teach(struct run *r, int k, int V, int32_t *named, float *logp, floa
             sum -= e[k];
             e[k] = 0;
         }
-        for (int j = 0; j < k; j++) { // V / k apart, so neither neighbours nor twice
+        for (int j = 0; j < k; j++) { // V / k apart, so all differ
             of[j] = (first + j * (V / k)) % V;
             logp[i * (size_t)k + (size_t)j] = (float)log(e[j] / sum);
         }
         for (int j = 1; i % 3 == 0 && targets[i] >= 0 && j < k; j++)
-            if (of[j] == targets[i]) // is there already
+            if (of[j] == targets[i]) // already listed
                 of[j] = of[0];
         if (i % 3 == 0 && targets[i] >= 0)
             of[0] = targets[i];
@@ -61,7 +63,7 @@ void op_distill(struct run *r) { // n d V ignored(%) frozen rows learn k
                  *losses = written(r, KERN_F32, n), *logp = array(r, KERN_F32, n * k, false),
                  *tail = array(r, KERN_F32, n, false);
     teach(r, (int)k, d[2], named, logp->host, tail->host, n, t);
-    // Of rows without a target nothing is read; the reference reads none either.
+    // Rows without a target must not be read.
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; t[i] == KERN_IGNORE && j < k; j++) {
             named[i * k + j] = -7;
@@ -175,15 +177,15 @@ void op_rtd(struct run *r) { // n d ignored(%) frozen learn size
     verdict(r, (float)sum_of(r, total), (float)want);
 }
 
-// ---- what a model says at some rows ---------------------------------------------------------------------------------
+// ---- logits at chosen rows ----
 
 struct asked {
     struct array *x, *w, *at, *gathered, *logits;
     double *z; // (n, V)
     struct kern_device_rows on;
 };
-// n rows of a pass of n + 3, some of them twice. size: of the logits, 0: small whole numbers, exact on both sides and full of ties; of
-// every `nan`-th token they are NaN then.
+// Picks n rows of a pass of n + 3, some of them twice. size 0: the logits are small integers, exact
+// on both sides, with many ties. nan: then every `nan`-th token is NaN.
 static struct asked ask(struct run *r, int n, int d, int V, int block, int size, int nan) {
     struct asked q = {.z = device_case_host(&r->k, (size_t)n * V * sizeof *q.z)};
     size_t width = (size_t)d;
@@ -204,7 +206,7 @@ static struct asked ask(struct run *r, int n, int d, int V, int block, int size,
     q.at = ints(r, at, (size_t)n);
     q.gathered = written(r, r->t, (size_t)block * width);
     q.logits = written(r, KERN_F32, (size_t)block * (size_t)kern_logits_ld(V));
-    q.gathered->out = q.logits->out = false; // room
+    q.gathered->out = q.logits->out = false; // work space
     q.on = (struct kern_device_rows){.n = n,
                                      .d = d,
                                      .V = V,
@@ -229,7 +231,8 @@ static double largest(const double *z, size_t n) {
     return max;
 }
 
-// How far u is from where the running sum passes it. A probability that is none in fp32 is not drawn.
+// Compares u with the running sum at the drawn token. A probability that is 0 in fp32 must not be
+// drawn.
 void op_sample(struct run *r) { // n d V block size
     const int *d = r->d;
     size_t n = (size_t)d[0], V = (size_t)d[2];
@@ -262,7 +265,7 @@ struct ranked {
     double z;
     int32_t id;
 };
-// Largest first, ties by id; NaNs are last.
+// Largest first, ties by id, NaNs last.
 static int by_rank(const void *a, const void *b) {
     const struct ranked *x = a, *y = b;
     bool no_x = isnan(x->z), no_y = isnan(y->z);
@@ -298,12 +301,12 @@ void op_labels(struct run *r) { // n d V block size k nan
             bool valid = id[j] >= 0 && (size_t)id[j] < V;
             for (size_t other = 0; valid && other < j; other++)
                 valid = id[other] != id[j];
-            // Exact logits: the very id. Else one that is worth as much.
+            // Exact logits: the ids must be equal. Else their logits must be close.
             double off = !valid ? INFINITY : d[4] ? fabs(z[id[j]] - all[j].z) : id[j] != all[j].id;
             wrong = fmax(wrong, off);
             logp->host[i * k + j] = valid ? (float)((z[id[j]] - max) / T - log(sum)) : NAN;
         }
-        for (size_t c = k; c < V; c++) // smallest first would not differ here
+        for (size_t c = k; c < V; c++) // an order by smallest first would pass otherwise
             rest += exp((all[c].z - max) / T);
         tail->host[i] = (float)(rest / sum);
     }

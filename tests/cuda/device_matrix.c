@@ -8,7 +8,7 @@
 
 enum { DIMS = 9 };
 
-// ---- the ops --------------------------------------------------------------------------------------------------
+// ---- the ops: the comment after each names its dimensions d[] ----
 
 static void op_gemm(struct run *r) { // m n k ta tb beta/8 pad out_fp32
     const int *d = r->d;
@@ -35,7 +35,7 @@ static void op_gemm_bias(struct run *r) { // m n k
     r->D->ops->gemm(r->D, r->t, r->t, KERN_N, KERN_T, d[0], d[1], d[2], 1, dev(a), d[2], dev(b),
                     d[2], 0, dev(c), d[1], dev(bias));
 }
-// dW and the bias's gradient together.
+// dW and the gradient of the bias in one call.
 static void op_gemm_grads(struct run *r) { // m n k pad
     const int *d = r->d;
     int ldx = d[1] + d[3];
@@ -71,7 +71,7 @@ static void op_embed_fwd(struct run *r) { // n d V elsewhere
                                    d[1]);
     r->D->ops->embed_fwd(r->D, r->t, dev(y), dev(table), dev(i), d[0], d[1]);
 }
-static void op_embed_bwd(struct run *r) { // likewise
+static void op_embed_bwd(struct run *r) { // n d V elsewhere
     const int *d = r->d;
     size_t n = (size_t)d[0];
     int32_t *at = ids(r, d[0], d[2]), *next = device_case_host(&r->k, (size_t)d[2] * 4),
@@ -168,7 +168,7 @@ static void op_bias_bwd(struct run *r) {
 
 // B T heads kv_heads head_dim mask size pad: q, k and v are slices of one row as in the model
 struct attn_case {
-    struct kern_attn s, on; // on: with the device's prefix lengths
+    struct kern_attn s, on; // on: with the prefix lengths on the device
     int32_t *prefix;
     int ld, ldo;
     size_t rows, q, k; // elements before k and v in a row
@@ -238,7 +238,7 @@ static void op_attn_bwd(struct run *r) {
                         c.ld, dev(delta), dev(cs));
 }
 
-// How many bytes between a row's end and the next are not 0.
+// Returns how many bytes in the gaps between rows are not 0.
 static float gaps(struct run *r, const struct array *z, size_t rows, size_t V) {
     size_t item = kern_type_bytes(r->t), ld = (size_t)kern_logits_ld((int)V);
     unsigned char *at = device_case_host(&r->k, z->n * item);
@@ -258,7 +258,8 @@ static void op_head(struct run *r) { // n d V ignored(%) frozen rows learn
     for (int i = 0; i < d[0]; i++)
         if ((int)neb_rng_below(&r->rng, 100) < d[3])
             t[i] = KERN_IGNORE;
-    // Logits of a model's size, 3 or so. What bf16 makes of those near 50 is off by an eighth, and powers of them likewise.
+    // Logits have a model's size, about 3: bf16 rounds values near 50 by up to an eighth, and exp
+    // multiplies that.
     float size = fminf(1, 3 / sqrtf((float)d[1]));
     struct array *x = input(r, r->t, n * d[1], 1), *w = input(r, r->t, (size_t)d[2] * d[1], size),
                  *dx = d[6] ? written(r, r->t, n * d[1]) : NULL,
@@ -302,11 +303,12 @@ static void op_head(struct run *r) { // n d V ignored(%) frozen rows learn
                                                     .total = dev(total)});
     r->D->ops->download(r->D, &sum, dev(total), sizeof sum);
     device_case_wait(&r->k);
-    verdict(r, (float)sum, (float)want); // of the losses beside it
+    verdict(r, (float)sum, (float)want); // the sum of the losses
     verdict(r, d[6] ? gaps(r, logits, (size_t)(d[0] < d[5] ? d[0] : d[5]), (size_t)d[2]) : 0, 0);
 }
 
-// A rank's columns of logits, between two reductions whose results are made here: maxima, sums, then loss and gradient.
+// One rank's columns of logits. The test makes the results of the two reductions: first the maxima,
+// then the sums; then follow loss and gradient.
 static void op_vocab(struct run *r) { // n columns V row0 learn
     const int *d = r->d;
     size_t n = (size_t)d[0], cols = (size_t)d[1], V = (size_t)d[2], row0 = (size_t)d[3],
@@ -323,7 +325,7 @@ static void op_vocab(struct run *r) { // n columns V row0 learn
                  *sums = written(r, KERN_F32, 2 * n), *losses = written(r, KERN_F32, n),
                  *top = input(r, KERN_F32, n, 1), *all = input(r, KERN_F32, 2 * n, 1),
                  *targets = ints(r, t, n), *by = number(r, 0.7f);
-    for (size_t i = 0; i < n; i++) { // beyond the columns is what must not matter
+    for (size_t i = 0; i < n; i++) { // values beyond the columns must not matter
         for (size_t k = 0; k < ld; k++)
             z->host[i * ld + k] = k < cols ? whole[i * V + row0 + k] : 1024;
     }
@@ -396,7 +398,8 @@ static void op_update(struct run *r) { // tensors size unaligned part
         n += sizes[i];
     }
     first[d[0]] = n_chunks;
-    // a part of the gradients, as with ZeRO-1: all but the first tensor, with moments of these alone
+    // a part of the gradients, as with ZeRO-1: all but the first tensor, with moments for these
+    // alone
     size_t from = d[3] ? sizes[0] : 0;
     r->shift = 0;
     struct array *p = added(r, KERN_F32, n + 1), *g = added(r, KERN_F32, n),
@@ -471,10 +474,10 @@ static void op_flat(struct run *r) {
 static const struct op_case {
     const char *name;
     void (*run)(struct run *r);
-    // fp32, bf16: largest |difference| / (1 + largest |value|); negative: not of this type
+    // fp32, bf16: bound of |difference| / (1 + largest |value|); negative: not for this type
     double bound[2];
     bool large;
-    int d[DIMS]; // the last: elements by which arrays miss alignment
+    int d[DIMS]; // the last: elements by which arrays are unaligned
 } cases[] = {
 #define GEMM(large, ...)                                                                           \
     {                                                                                              \
@@ -601,12 +604,13 @@ static const struct op_case {
      op_head,
      {3e-5, 1e-2},
      false,
-     {3, 8, 60004, 0, 0, 2, 1}}, // sums of 60,004
+     {3, 8, 60004, 0, 0, 2, 1}}, // sums over 60,004 values
     {"head_loss some ignored", op_head, {1e-5, 1e-2}, false, {50, 24, 512, 40, 0, 20, 1}},
     {"head_loss all ignored", op_head, {1e-7, 1e-7}, false, {20, 8, 50, 100, 0, 7, 1}},
     {"head_loss frozen weight", op_head, {1e-5, 1e-2}, false, {50, 31, 100, 15, 1, 64, 1}},
     {"head_loss only loss", op_head, {1e-5, 1e-2}, false, {50, 31, 600, 15, 0, 11, 0}},
-    {"head_loss", op_head, {3e-5, 1e-2}, true, {700, 64, 50257, 10, 0, 256, 1}}, // and 50,257
+    // sums over 50,257 values
+    {"head_loss", op_head, {3e-5, 1e-2}, true, {700, 64, 50257, 10, 0, 256, 1}},
     {"distill_loss", op_distill, {1e-5, 1e-2}, false, {1, 3, 2, 0, 0, 4, 1, 1}},
     {"distill_loss, all named", op_distill, {1e-5, 1e-2}, false, {5, 4, 7, 0, 0, 4, 1, 7}},
     {"distill_loss", op_distill, {1e-5, 1e-2}, false, {37, 33, 501, 20, 0, 16, 1, 5}},

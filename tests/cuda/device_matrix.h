@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The op matrix for an accelerator: every op of kernels/device.h against the reference on the host, with a bound for each
-// element type, guards around every array on the device, odd sizes and unaligned operands; codecs and the exact path bit by
-// bit against the CPU's. Run over the emulated device (tests/cuda/test_emulated.c) and over a real one (tests/gpu).
+// The op matrix for an accelerator: every op of kernels/device.h against the reference on the host,
+// with a bound per element type, guards around every array, odd sizes and unaligned operands;
+// codecs and the exact path bit by bit. It runs on the emulated device (test_emulated.c) and on a
+// real one (tests/gpu).
 #ifndef TESTS_DEVICE_MATRIX_H
 #define TESTS_DEVICE_MATRIX_H
 #include "kernels/device.h"
@@ -10,19 +11,19 @@
 #include <stdio.h>
 
 struct device_checks {
-    struct kern_device *D; // not NULL; another one after a failure, NULL when there is none
-    // Called when the device has failed, and was closed: another one, or the run ends there.
+    struct kern_device *D; // not NULL at the start; reopened after a failure, NULL when that fails
+    // Opens a device again after a failure closed it; NULL result: the run ends.
     enum neb_status (*reopen)(struct kern_device **D);
-    bool large;   // sizes for a real device too
-    FILE *report; // one line of Markdown a case (NULL: none)
-    // Cases have numbers, through both functions below.
-    int from;  // those before it are left out
-    int next;  // the one behind the last that has run, or was left out
-    bool gone; // the device failed, and there is no other: `next` is yet to run
+    bool large;   // with the sizes for a real device
+    FILE *report; // one line of Markdown per case, or NULL
+    // Cases are numbered through both functions below.
+    int from;  // earlier cases are skipped
+    int next;  // the case after the last one that ran or was skipped
+    bool gone; // the device failed and cannot be reopened: `next` has not run
 };
-// Returns how many cases failed, each told on stdout; *n: how many were run.
+// Returns the number of failed cases, prints each on stdout; *n: number of cases that ran.
 int device_matrix_run(struct device_checks *c, int *n);
-// The same for exact.h, quant.h and the codecs; *n counts comparisons. A NaN is equal to every other.
+// The same for exact.h, quant.h and the codecs; *n counts comparisons. All NaNs are equal.
 int device_exact_run(struct device_checks *c, int *n);
 
 #endif

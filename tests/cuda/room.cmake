@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# NCCL, kernels and devices without a GPU: the same sources over the emulators in cuda/emu. At the
-# end, the kernels on a real GPU.
+# NCCL, kernels and devices without a GPU: the product's sources over the emulators in cuda/emu. At
+# the end, the kernels on a real GPU.
 
-# intra/ranks/comm_nccl.c over an emulated NCCL: a library, and an object that the program loads in
-# place of libnebula_nccl.so. The object exports little, since emulated kernels beside it have calls
-# of the same names.
+# intra/ranks/comm_nccl.c over an emulated NCCL: a library, and an object that the program loads
+# instead of libnebula_nccl.so. It exports little, because the emulated kernels have calls of the
+# same names.
 set(nccl_emu
   ${CMAKE_SOURCE_DIR}/intra/ranks/comm_nccl.c
   cuda/emu/nccl.c
@@ -20,7 +20,7 @@ foreach(target neb_nccl_emu nebula_nccl_emulated)
 endforeach()
 target_link_libraries(conform_nccl_faults PRIVATE neb_nccl_emu)
 
-# The emulation compiles against NVIDIA's headers too: its argument lists are theirs.
+# Compiles the emulation against NVIDIA's headers, to compare the argument lists.
 if(NCCL_INCLUDE AND CUDAToolkit_FOUND)
   add_library(emu_headers OBJECT cuda/emu/nccl.c cuda/emu/nccl_runtime.c cuda/emu/cublaslt.c)
   target_include_directories(emu_headers SYSTEM PRIVATE
@@ -28,7 +28,7 @@ if(NCCL_INCLUDE AND CUDAToolkit_FOUND)
   target_link_libraries(emu_headers PRIVATE nebula_flags)
 endif()
 
-# The suite of conform/test_comm_nccl.sh once more: not on this machine's GPUs, on an emulated one.
+# The suite of conform/test_comm_nccl.sh on an emulated GPU.
 set(emulated_nccl EMULATED_NCCL=$<TARGET_FILE:nebula_nccl_emulated>)
 add_test(NAME conform_comm_nccl_emulated
   COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/conform/test_comm_nccl.sh)
@@ -53,7 +53,7 @@ if(NOT NEBULA_SANITIZE MATCHES "thread")
     $<$<COMPILE_LANGUAGE:C>:-Wno-missing-prototypes>
     $<$<COMPILE_LANGUAGE:CXX>:-Wno-unknown-pragmas>)
 
-  # Compiled once, for a library that tests link and for an object that the program loads in place
+  # Compiled once, for a library that tests link, and for an object that the program loads instead
   # of libnebula_cuda.so.
   add_library(neb_cuda_emu_objects OBJECT
     ${cuda_kernels}
@@ -94,8 +94,8 @@ if(NOT NEBULA_SANITIZE MATCHES "thread")
   endforeach()
   target_link_libraries(cuda_cost_device PRIVATE neb_agent) # the planner measures a device
 
-  # Some once more: without Hopper's own instructions, and with a queue that runs only when the
-  # host waits for it.
+  # Some tests again: without Hopper's instructions, and with a queue that runs only when the host
+  # waits for it.
   nebula_program_test(cuda_emulated_ampere cuda cuda_emulated EMU_MAJOR=8)
   foreach(name device_train device_sides graph graph_train stage)
     nebula_program_test(cuda_${name}_late cuda cuda_${name} EMU_LATE=1)

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What nebula plan says of a device (intra/cost/device.c, agent/plan/profile_device.c) against the device, an emulated one: its memory against
-// what is allocated, on every mesh of up to 8 ranks, for sides of rtd and distill, and for the exchange of up to 4 owners; seconds, from rates that are measured here, against steps and exchanges that are made.
+// The device estimates of nebula plan (intra/cost/device.c, agent/plan/profile_device.c) against
+// the emulated device. Memory: against what is allocated, on every mesh of up to 8 ranks, for sides
+// of rtd and distill, and for exchanges of up to 4 owners. Time: from rates measured here, against
+// real steps and exchanges.
 #include "agent/base/rng.h"
 #include "agent/plan/planner.h"
 #include "agent/plan/profile_clock.h"
@@ -68,7 +70,7 @@ static void near(double a, double b, double rel, const char *what) {
         fail_msg("%s: predicted %g, it is %g", what, a, b);
 }
 
-// ---- memory ---------------------------------------------------------------------------------------------------
+// ---- memory ----
 
 static struct intra_optim_config adamw(void) {
     return (struct intra_optim_config){
@@ -80,9 +82,9 @@ static struct intra_optim_config adamw(void) {
         .weight_decay = 0.1f};
 }
 
-// A rank's model and its moments, kept for what differs in the device alone.
+// A rank's model and moments, reused for jobs that differ only in the device.
 static struct kept {
-    struct intra_cost_job of; // type 0, not recomputing
+    struct intra_cost_job of; // type 0, no recomputation
     int stage;
     struct intra_mesh mesh;
     struct intra_model *m;
@@ -96,7 +98,7 @@ static void forget(void) {
 static const struct kept *model_of(const struct intra_cost_job *j, int stage) {
     struct intra_optim_config c = adamw();
     struct intra_cost_job of;
-    memcpy(&of, j, sizeof of); // with what is between its fields
+    memcpy(&of, j, sizeof of); // copies the padding too, for memcmp
     of.type = KERN_F32;
     of.recompute = false;
     if (kept.o && kept.stage == stage && !memcmp(&kept.of, &of, sizeof of))
@@ -144,7 +146,7 @@ static void check_predicted(const struct intra_cost_job *j, double bytes) {
 }
 static void check_memory(const struct intra_cost_job *j) { check_predicted(j, allocated(j, 0)); }
 static void check_mesh(const struct intra_model_config *m, int dp, int pp, int tp) {
-    enum { TYPES = 2, KINDS = 4 }; // in fp32 and bf16, with activations kept or recomputed
+    enum { TYPES = 2, KINDS = 4 }; // fp32 and bf16; activations kept or recomputed
     struct intra_cost_job j[KINDS];
     double bytes[KINDS] = {0};
     for (int k = 0; k < KINDS; k++) {
@@ -167,7 +169,8 @@ static void test_memory(void **state) {
         for (int pp = 1; pp <= 4; pp *= 2)
             for (int dp = 1; dp * pp * tp <= 8; dp *= 2)
                 check_mesh(&m, dp, pp, tp);
-    // Other shapes: fewer heads for k and v, both ends untied, odd sizes; a vocabulary whose logits do not fit one block.
+    // Other shapes: fewer heads for k and v, both ends untied, odd sizes, and a vocabulary whose
+    // logits do not fit one block.
     m.d_model = 32;
     m.head_dim = 8;
     m.d_ff = 88;
@@ -179,7 +182,8 @@ static void test_memory(void **state) {
         struct intra_cost_job j = job_of(&m, 1, 1, 1, 2, 1, (enum kern_type)type);
         check_memory(&j);
     }
-    // Blocks are longer on a larger card: all rows in one, several, the least.
+    // A larger card has larger blocks of rows: all rows in one block, several blocks, the smallest
+    // blocks.
     static const double cards[] = {64e9, 6e8, 1e8};
     double all = (double)D->total_bytes, first = 0;
     for (size_t i = 0; i < sizeof cards / sizeof *cards; i++) {
@@ -203,13 +207,13 @@ static void test_memory(void **state) {
     check_memory(&j);
 }
 
-// ---- memory of sides of rtd and distill
+// ---- memory of sides of rtd and distill ----
 
 static const struct side_case {
     const char *what;
     struct intra_cost_side side;
     enum kern_mask mask;
-    bool scores; // a discriminator's model
+    bool scores; // a discriminator
 } sides[] = {
     {"a generator",
      {.head = INTRA_COST_HEAD_LOSS, .learns = true, .drawn = 20, .soft_k = 1},
@@ -233,7 +237,7 @@ static const struct side_case {
      false},
 };
 
-// As agent/train/rtd.c and agent/train/distill_side.c make them.
+// Configured as in agent/train.
 static double side_allocated(const struct intra_cost_job *j, const struct intra_cost_side *side) {
     struct intra_optim_config c = adamw();
     struct intra_model *m = NULL;
@@ -275,7 +279,8 @@ static void check_side(const struct intra_cost_job *given, const struct side_cas
 }
 
 static void test_memory_of_sides(void **state) {
-    struct intra_model_config m = small, thin = small; // of the second most is what positions take
+    // thin: its memory is mostly that of positions
+    struct intra_model_config m = small, thin = small;
     (void)state;
     rates.device.count = 1;
     rates.device.memory = (double)D->total_bytes;
@@ -293,7 +298,7 @@ static void test_memory_of_sides(void **state) {
         }
 }
 
-// ---- memory of an exchange
+// ---- memory of an exchange ----
 
 static enum neb_status (*alloc)(struct kern_device *, size_t, void **);
 static double counted;
@@ -302,9 +307,10 @@ static enum neb_status count_alloc(struct kern_device *x, size_t bytes, void **o
     return alloc(x, bytes, out);
 }
 
-// One owner's part of the exchange of so many replicas, on its device: what an update and a merge of `members` take.
+// One owner's part of the exchange on its device: the cost of an update and of a merge of
+// `members`.
 struct owner {
-    double bytes, encode_s, merge_s; // the fastest of some
+    double bytes, encode_s, merge_s; // best of some
 };
 
 static enum neb_status exchange(struct inter_outer *o, const char *name, int32_t members,
@@ -390,7 +396,7 @@ static struct owner own_part(const struct intra_cost_job *j, int rank, const cha
     return out;
 }
 
-// The exchange's state and room for encoding it, of the fullest of so many owners.
+// The state of the exchange and the work space for encoding, for the owner with the largest part.
 static void test_outer_memory(void **state) {
     (void)state;
     for (int ranks = 1; ranks <= 4; ranks *= 2) {
@@ -410,9 +416,9 @@ static void test_outer_memory(void **state) {
     }
 }
 
-// ---- seconds --------------------------------------------------------------------------------------------------
+// ---- time ----
 
-// The fastest step of several.
+// The fastest of several steps.
 static double step_s(const struct intra_cost_job *j) {
     enum { STEPS = 2 };
     struct intra_trainer_config c = {.model = j->model,
@@ -453,7 +459,7 @@ static double step_s(const struct intra_cost_job *j) {
 }
 
 static void check_seconds(const struct intra_cost_job *j, const char *what) {
-    enum { OFF = 2 }; // times as long, or as short
+    enum { OFF = 2 }; // allowed factor, up or down
     struct intra_cost cost;
     intra_cost_step(j, &rates, &cost);
     double made = step_s(j);
@@ -482,14 +488,14 @@ static void test_seconds(void **state) {
     }
 }
 
-// An exchange of an owner, from rates that are measured here.
+// An exchange of one owner, from rates that are measured here.
 static void test_exchange_seconds(void **state) {
     enum { OFF = 2, MEMBERS = 2 };
     struct intra_model_config m = small;
     struct agent_site site = {.share = 1};
     const struct agent_cluster cluster = {.launcher = AGENT_LAUNCHER_LOCAL};
     (void)state;
-    m.d_model = 256; // units that are worth the name
+    m.d_model = 256; // large enough units
     m.d_ff = 704;
     m.n_layers = 2;
     site.profile.rates = rates;
@@ -503,7 +509,7 @@ static void test_exchange_seconds(void **state) {
             struct owner most = {0};
             x.job.outer = x.job.outer_device = true;
             intra_cost_step(&x.job, &site.profile.rates, &x.cost);
-            x.cost.scatter_s = 0; // between ranks: there are none here
+            x.cost.scatter_s = 0; // there are no other ranks here
             struct inter_wan_work w = agent_planner_work(&x, &site, &cluster, &codec, 0, MEMBERS);
             for (int rank = 0; rank < ranks; rank++) {
                 struct owner o = own_part(&x.job, rank, codec.name, MEMBERS);

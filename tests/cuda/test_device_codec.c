@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Codecs on the emulated device: the processor's frames byte by byte, its floats bit by bit, and its verdict on frames that
-// were damaged on the way.
+// Codecs on the emulated device against the CPU: the same frames byte by byte, the same floats bit
+// by bit, the same verdict on damaged frames.
 #include "agent/base/rng.h"
 #include "compress/device.h"
 
@@ -80,7 +80,7 @@ static void test_same_frames(void **state) {
             b.D->ops->download(b.D, got, b.out, n * 4);
             assert_int_equal(b.D->ops->finish(b.D), NEB_OK);
             assert_memory_equal(got, want, n * 4);
-            if (n) { // what is not finite is refused
+            if (n) { // values that are not finite are refused
                 x[neb_rng_below(&r, n)] = NAN;
                 b.D->ops->upload(b.D, b.x, x, n * 4);
                 assert_int_equal(cmp_device_encode(b.c, b.w, &codec, b.x, n, &mine),
@@ -109,7 +109,7 @@ static void test_damaged_frames(void **state) {
         struct cmp_codec codec;
         float *x = values(&r, N);
         assert_int_equal(cmp_codec_parse(names[i], &codec), NEB_OK);
-        codec.zstd_level = 0; // damage reaches the codes
+        codec.zstd_level = 0; // no compression, so that damage reaches the codes
         neb_buf_clear(&frame);
         assert_int_equal(cmp_encode(b.w, &codec, x, N, &frame), NEB_OK);
         for (int t = 0; t < TRIES; t++) {

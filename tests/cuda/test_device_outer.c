@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The outer optimiser on the emulated device beside the one on the host: the same frames, the same bits of θ, v, residual and
-// parameters, the same digests, round by round; with row weights, several members, merge rounds, updates that are sent again,
-// commits of others, refused ones, and state that moves between host and device halfway.
+// The outer optimiser on the emulated device against the host: the same frames, the same bits of θ,
+// v, residual and parameters, the same digests, round by round; with row weights, several members,
+// merge rounds, resent updates, commits without an own update, refused updates, and state that
+// moves between host and device.
 #include "agent/base/rng.h"
 #include "inter/outer/outer.h"
 #include "kernels/device.h"
@@ -45,7 +46,7 @@ static void create(struct member *m, bool robust, float blend, bool on_device,
                                    .row_weights = true,
                                    .fragments = FRAGMENTS,
                                    .robust = robust};
-    struct neb_rng r = neb_rng_make(5, 1); // all begin alike
+    struct neb_rng r = neb_rng_make(5, 1); // all start alike
     assert_int_equal(kern_pool_create(1, &m->pool), NEB_OK);
     for (int i = 0; i < UNITS; i++) {
         m->theta_m[i] = calloc(elements(i), sizeof(float));
@@ -82,7 +83,7 @@ static void destroy(struct member *m) {
         neb_buf_free(&m->blob[f]);
 }
 
-// The parameters on the host, as they are now.
+// Copies the current parameters to the host.
 static void see(struct member *m) {
     for (int i = 0; m->D && i < UNITS; i++)
         m->D->ops->download(m->D, m->theta_m[i], m->there[i], elements(i) * sizeof(float));
@@ -91,7 +92,7 @@ static void see(struct member *m) {
     assert_int_equal(inter_outer_pull(m->o), NEB_OK);
 }
 
-static void learn(struct member *m, uint64_t seed) { // as if steps were made
+static void learn(struct member *m, uint64_t seed) { // imitates inner steps
     struct neb_rng r = neb_rng_make(seed, 2);
     see(m);
     for (int i = 0; i < UNITS; i++) {
@@ -130,7 +131,7 @@ static void encode(struct member *m, int f, const struct cmp_codec *codec) {
     assert_int_equal(inter_outer_encode(m->o, f, codec, counts_of, m, &m->blob[f]), NEB_OK);
 }
 
-// What becomes of fragment f in this round; both of ms have sent already.
+// Merges fragment f in this round; both of ms have sent before.
 static void outcome(struct member *ms[2], const struct member *peer, int f, int round) {
     for (int i = 0; i < 2; i++) {
         struct kern_digest d;
@@ -146,17 +147,17 @@ static void outcome(struct member *ms[2], const struct member *peer, int f, int 
             {.blob = peer->blob[f].p, .len = peer->blob[f].len, .tokens = 50, .clip = 0.3f}};
         struct inter_outer_round r = {parts, MEMBERS, 0.9f, 0.6f, round % 6 == 5, false, NULL};
         switch (round % 7) {
-        case 1: // ours was late: the others' alone
+        case 1: // our update was late: the others' alone
             parts[1] = parts[2];
             r.n = 2;
             break;
         case 2: inter_outer_skip(ms[i]->o, f, &d); continue;
         case 3: inter_outer_reject(ms[i]->o, f); continue;
-        case 6: r.parts = parts + 1, r.n = 1; break; // ours alone
+        case 6: r.parts = parts + 1, r.n = 1; break; // our update alone
         default: break;
         }
         assert_int_equal(inter_outer_apply(ms[i]->o, f, &r, &d), NEB_OK);
-        if (round % 7 == 5) { // and at once another one, with nothing of ours under way
+        if (round % 7 == 5) { // then a second one without an update in flight
             parts[1] = parts[2];
             r.n = 2;
             assert_int_equal(inter_outer_apply(ms[i]->o, f, &r, &d), NEB_OK);
@@ -166,7 +167,7 @@ static void outcome(struct member *ms[2], const struct member *peer, int f, int 
     }
 }
 
-// A damaged update is refused, and nothing has changed.
+// A damaged update is refused and changes nothing.
 static void refuses(struct member *m, const struct member *peer, int f) {
     struct kern_digest before = inter_outer_fragment_digest(m->o, f), d;
     struct neb_buf bad = {0};
@@ -184,13 +185,13 @@ static void refuses(struct member *m, const struct member *peer, int f) {
     neb_buf_free(&bad);
 }
 
-// Back on the host an update is sent, and the device takes over again with that under way.
+// The host sends an update, and the device takes the state over while it is in flight.
 static void leave_and_return(struct member *host, struct member *on, struct kern_device *D, int f,
                              const struct cmp_codec *codec) {
     see(on);
     assert_int_equal(inter_outer_to_host(on->o), NEB_OK);
     assert_false(inter_outer_on_device(on->o));
-    assert_int_equal(inter_outer_to_host(on->o), NEB_OK); // it is there
+    assert_int_equal(inter_outer_to_host(on->o), NEB_OK); // already on the host
     encode(host, f, codec);
     encode(on, f, codec);
     assert_int_equal(host->blob[f].len, on->blob[f].len);
@@ -232,7 +233,7 @@ static void run(const char *name, bool robust, float blend) {
         refuses(&on, &peer, f);
         outcome(both, &peer, f, round);
         same(&host, &on, name, round);
-        if (round == 8) { // to the host and back, as a checkpoint does
+        if (round == 8) { // to the host and back, as for a checkpoint
             assert_int_equal(inter_outer_pull(on.o), NEB_OK);
             assert_int_equal(inter_outer_push(on.o), NEB_OK);
             struct inter_outer_array x[INTER_OUTER_ARRAYS];

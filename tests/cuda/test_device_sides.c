@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What modes rtd and distill do with a model, on the emulated device against the same on the CPU: a discriminator's head, batches of any shape
-// with prefixes, a teacher's soft labels, learned from and made, draws, and a model that learns nothing.
+// The model calls of the modes rtd and distill on the emulated device against the CPU: a
+// discriminator's head, batches of any shape with prefixes, soft labels of a teacher (learned from
+// and made), samples, and a model that does not learn.
 #include "agent/base/rng.h"
 #include "intra/train/distill.h"
 #include "intra/train/rtd.h"
@@ -50,7 +51,7 @@ static void same_update(struct intra_trainer *cpu, struct intra_trainer *dev, do
     near(a.update.grad_norm, b.update.grad_norm, 50 * allowed);
 }
 
-// A batch with room for all that one may have.
+// A batch with room for every optional part.
 struct drawn {
     int32_t tokens[N], targets[N], prefix[N], ids[N * TOP];
     float logp[N * TOP], tail[N];
@@ -59,7 +60,7 @@ struct drawn {
 };
 
 static void draw_of(struct neb_rng *r, struct drawn *x, int b, int t, bool prefix, bool teacher,
-                    double targets) { // a share of all positions
+                    double targets) { // share of all positions
     memset(x, 0, sizeof *x);
     x->b = (struct intra_batch){.tokens = x->tokens,
                                 .targets = x->targets,
@@ -132,8 +133,9 @@ static void test_discriminator(void **state) {
     }
 }
 
-// Shapes follow each other as pairs of texts do: short and many, long and few; with and without prefixes and a teacher; with targets at most
-// positions, or at few, whose rows the output layer takes alone, or at none.
+// Batch shapes vary as with pairs of texts: short and many, long and few; with and without prefixes
+// and a teacher; with targets at most positions, at few (the output layer takes these rows only),
+// or at none.
 static const struct {
     int b, t;
     bool prefix, teacher;
@@ -178,7 +180,7 @@ static void test_shapes(void **state) {
     intra_trainer_destroy(&dev);
 }
 
-// Of one pass on both: what is taken from it. n positions, the same more than once among them.
+// Compares what is taken from one pass. n positions, some of them repeated.
 static void same_picks(const struct intra_runner *a, const struct intra_runner *b,
                        const struct intra_batch *x) {
     enum { PICKS = 40 };
@@ -201,7 +203,7 @@ static void same_picks(const struct intra_runner *a, const struct intra_runner *
         assert_true(fabsf(la[i] - lb[i]) < 1e-4f);
         assert_true(fabsf(ta[i / TOP] - tb[i / TOP]) < 1e-4f);
     }
-    assert_true(equal >= PICKS * TOP - 2); // two that are alike may change places
+    assert_true(equal >= PICKS * TOP - 2); // two equal ones may change places
     assert_int_equal(intra_mask_sampler_create(a, V - 1, PICKS, &draws_a), NEB_OK);
     assert_int_equal(intra_mask_sampler_create(b, V - 1, PICKS, &draws_b), NEB_OK);
     assert_int_equal(intra_mask_sample(draws_a, a, at, PICKS, 8, 9, ia), NEB_OK);
@@ -211,7 +213,7 @@ static void same_picks(const struct intra_runner *a, const struct intra_runner *
         assert_in_range(ib[i], 0, V - 2);
         equal += ia[i] == ib[i];
     }
-    assert_true(equal >= PICKS - 1); // at the border of two
+    assert_true(equal >= PICKS - 1); // on the border between two
     assert_int_equal(intra_mask_sample(draws_b, b, at, 0, 8, 9, ib), NEB_OK);
     intra_mask_sampler_destroy(&draws_a);
     intra_mask_sampler_destroy(&draws_b);
@@ -231,7 +233,7 @@ static void test_picks(void **state) {
     memcpy(cpu->model->params, dev->model->params, cpu->model->n_params * sizeof(float));
     draw(&r, &x, 7, 6, true, false);
     same_picks(&a, &b, &x.b);
-    // Behind a pass that also learned, before the update.
+    // After a pass that also learned, before the update.
     draw(&r, &x, B, T, true, false);
     (void)intra_trainer_micro_batch(cpu, &x.b);
     (void)intra_trainer_micro_batch(dev, &x.b);
@@ -240,7 +242,7 @@ static void test_picks(void **state) {
     intra_trainer_destroy(&dev);
 }
 
-// A frozen teacher: the same passes in less memory, of any number of layers.
+// A frozen teacher needs less memory for the same passes, independent of the number of layers.
 static void test_frozen(void **state) {
     (void)state;
     struct intra_trainer_config c = config(KERN_MASK_PREFIX);

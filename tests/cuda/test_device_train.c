@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training through intra/device/device.h on the emulated device, against the same training on the CPU: losses, norms and parameters,
-// for every trainable set, with and without recomputation; checkpoints go from one to the other; and bf16 learns.
+// Training through intra/device/device.h on the emulated device against the CPU: losses, norms and
+// parameters, for every trainable set, with and without recomputation; checkpoints move between
+// both; bf16 learns.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "tests/cuda/train_fixture.h"
@@ -22,7 +23,8 @@ static struct intra_trainer_config config(void) {
     return c;
 }
 
-// A norm's row that the card's shared memory cannot hold is refused before the first step, with both figures.
+// A norm's row that exceeds the card's shared memory is refused before the first step, with both
+// figures.
 static void test_wide_rows(void **state) {
     struct intra_trainer_config c = config();
     struct intra_trainer *t = NULL;
@@ -72,7 +74,7 @@ static double params_apart(const struct intra_model *a, const struct intra_model
     return far;
 }
 
-// fp32 on the device and on the CPU: the same but for rounding.
+// fp32 on the device and on the CPU are equal up to rounding.
 static void same_training(struct intra_trainer_config c) {
     struct intra_trainer *cpu = NULL, *dev = NULL;
     struct intra_step_stats a[STEPS], b[STEPS];
@@ -111,8 +113,8 @@ static void test_same_as_cpu(void **state) {
     same_training(c);
     c.recompute = true;
     same_training(c);
-    setenv("EMU_NO_SUMS", "1", 1); // the bias's gradient in a kernel of its own
-    c.seq_len = T - 1;             // a shape that was not asked for yet
+    setenv("EMU_NO_SUMS", "1", 1); // the bias's gradient in its own kernel
+    c.seq_len = T - 1;             // a new shape
     same_training(c);
     unsetenv("EMU_NO_SUMS");
     c.seq_len = T;
@@ -158,7 +160,7 @@ static void restore(struct intra_trainer *t, const char *path) {
     intra_ckpt_close(&k);
 }
 
-// Save, restore, go on: the same bits as without; and a CPU goes on from a device's checkpoint.
+// Save, restore, go on: the same bits as without; the CPU continues from a device's checkpoint.
 static void test_checkpoint(void **state) {
     (void)state;
     char path[] = "/tmp/nebula-device-XXXXXX";
@@ -222,7 +224,7 @@ static void test_bf16(void **state) {
     intra_trainer_destroy(&dev);
 }
 
-// A NaN is told, skips the update, and the next step is not spoilt by it.
+// A NaN is reported and skips the update; the next step is not affected.
 static void test_not_finite(void **state) {
     (void)state;
     struct intra_trainer_config c = config();
@@ -257,7 +259,7 @@ static void test_refusals(void **state) {
     c.batch = KERN_SEQUENCES_MAX + 1;
     assert_int_equal(intra_trainer_create(&c, K, &t), NEB_ERR_UNSUPPORTED);
     c.seq_len = T;
-    c.batch = 16 * (KERN_SEQUENCES_MAX + 1) / T + 1; // pairs of texts, as many as fit
+    c.batch = 16 * (KERN_SEQUENCES_MAX + 1) / T + 1; // pairs of texts, the most that fit
     c.model.mask = KERN_MASK_PREFIX;
     c.soft_k = 1;
     assert_int_equal(intra_trainer_create(&c, K, &t), NEB_ERR_UNSUPPORTED);

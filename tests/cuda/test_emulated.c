@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA kernels on the emulated device: the op matrix, in several orders of the threads, each of which must give the same
-// bits; also where cuBLASLt does not launch what it found, and with CUDA's NaNs; that a device which fails, or is lost, costs the matrix
-// one case; and that the emulator itself notices what it is there for.
+// The CUDA kernels on the emulated device: the op matrix in several thread orders, which must all
+// give the same bits; also when cuBLASLt refuses to launch, and with CUDA's NaNs. A failed or lost
+// device costs the matrix one case only. The emulator itself must detect the errors it exists for.
 #include "tests/cuda/device_matrix.h"
 
 #include <setjmp.h>
@@ -33,7 +33,7 @@ static void test_matrix(void **state) {
     (void)state;
     struct device_checks c = {.D = open_emulated(), .reopen = again};
 #ifdef __SANITIZE_ADDRESS__
-    const unsigned long long seeds = 1; // it is what looks then, and slow
+    const unsigned long long seeds = 1; // one order: the sanitizer finds the errors, and is slow
 #else
     const unsigned long long seeds = getenv("EMU_MAJOR") ? 1 : 4;
 #endif
@@ -53,7 +53,7 @@ static void test_exact(void **state) {
 #ifdef __SANITIZE_ADDRESS__
     const unsigned long long last = 1;
 #else
-    const unsigned long long last = 2; // warps apart, and in step
+    const unsigned long long last = 2; // warps one by one, and in lockstep
 #endif
     for (unsigned long long seed = 1; seed <= last; seed++) {
         int n = 0;
@@ -65,14 +65,14 @@ static void test_exact(void **state) {
     kern_device_close(&c.D);
 }
 
-// CUDA's arithmetic has one NaN, 0x7fffffff, where this processor's has others: the same exact path with that one.
+// CUDA has one NaN, 0x7fffffff; this processor has others. Repeats the exact path with CUDA's.
 static const struct kern_device_ops *plain;
 static void as_cuda(struct kern_device *D, float *x, size_t n) {
     const uint32_t nan = 0x7fffffff;
     assert_int_equal(plain->finish(D), NEB_OK);
     for (size_t i = 0; i < n; i++)
         if (x[i] != x[i])
-            memcpy(&x[i], &nan, sizeof nan); // the emulated device's memory is the host's
+            memcpy(&x[i], &nan, sizeof nan); // device memory of the emulator is host memory
 }
 static void add_rows(struct kern_device *D, float *acc, const float *x, const float *w, size_t rows,
                      size_t cols) {
@@ -121,7 +121,7 @@ static void test_nans(void **state) {
     kern_device_close(&c.D);
 }
 
-// Every product by our own kernel, in each case after the library's refusal: sums too have one then.
+// Every product runs in our own kernel after the library refused it, also those with sums.
 static void test_not_launched(void **state) {
     struct device_checks c = {.D = open_emulated(), .reopen = again};
     int n = 0;
@@ -132,7 +132,7 @@ static void test_not_launched(void **state) {
     kern_device_close(&c.D);
 }
 
-// Both runs. Says how many of the report's lines have `mark`.
+// Runs both parts. Returns how many lines of the report have `mark`.
 static int run_both(struct device_checks *c, int *failed, int *n, const char *mark) {
     char *text = NULL;
     size_t bytes = 0;
@@ -149,11 +149,11 @@ static int run_both(struct device_checks *c, int *failed, int *n, const char *ma
     return marks;
 }
 static void test_goes_on(void **state) {
-    static const long places[] = {1, 900}; // launches, in either run
+    static const long places[] = {1, 900}; // launches, one in each part
     int all, n, failed, more;
     (void)state;
     emu_seed = 0;
-    // The process loses its device: it ends there, and another one goes on behind that case.
+    // The process loses its device and ends; another one continues with the next case.
     struct device_checks c = {.D = open_emulated(), .reopen = again};
     emu_launch_fails = 60;
     emu_launch_loses = 1;
@@ -167,7 +167,7 @@ static void test_goes_on(void **state) {
     assert_true(n + more > 700 && n < 100 && d.next > c.next);
     all = n + more;
     c = (struct device_checks){.D = d.D, .reopen = again};
-    // An error that a device opened anew does not have: all other cases are run.
+    // A reopened device does not have the error: all other cases run.
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         c.next = 0;
         emu_launch_fails = places[i];
@@ -175,7 +175,7 @@ static void test_goes_on(void **state) {
         assert_int_equal(emu_launch_fails, 0);
         assert_int_equal(failed, 1);
         assert_int_equal(c.next, d.next);
-        assert_true(n <= all && n > all - 8); // a case of the exact path is several comparisons
+        assert_true(n <= all && n > all - 8); // one case of the exact path is several comparisons
         assert_false(c.gone);
         assert_int_equal(c.D->ops->finish(c.D), NEB_OK);
     }
@@ -198,7 +198,7 @@ static void test_open(void **state) {
     kern_device_close(&D);
 }
 
-// Shapes that no kernel takes end in an error that stays; so does a mask without its lengths.
+// A shape without a kernel, or a mask without lengths, is a permanent error.
 static void sticky(enum kern_type t, struct kern_attn s) {
     struct kern_device *D = open_emulated();
     void *p;
@@ -228,7 +228,7 @@ int main(void) {
         cmocka_unit_test(test_not_launched),  cmocka_unit_test(test_goes_on),
         cmocka_unit_test(test_sticky_errors),
     };
-    // An older card: what has another path there is in the matrix.
+    // Runs the ops of the matrix that use another path on an older card.
     const struct CMUnitTest older[] = {cmocka_unit_test(test_open), cmocka_unit_test(test_matrix)};
     return getenv("EMU_MAJOR") ? cmocka_run_group_tests(older, NULL, NULL)
                                : cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/cuda/gemm.c over the emulated cuBLASLt: more products than it keeps plans of, all transpositions and types, gaps between rows,
-// operands and biases of every alignment; sums along with a product, and sums over k that bf16 could not hold; what it says when there is no
-// kernel, and what it does where there is one that is not launched.
+// kernels/cuda/gemm.c over the emulated cuBLASLt: more products than it caches plans for, all
+// transpositions and types, gaps between rows, all alignments, sums along with a product, sums over
+// k that would overflow bf16. Also its messages without a kernel, and its fallback when a kernel is
+// not launched.
 #include "kernels/cuda/gemm.h"
 
 #include <math.h>
@@ -15,7 +16,7 @@
 
 enum { PRODUCTS = 300, ROOM = 1 << 15 };
 
-// Small whole numbers: every sum is exact, in bf16 too.
+// Small integers: every sum is exact, also in bf16.
 static float number(size_t i, int seed) { return (float)((int)((i * 7 + (size_t)seed) % 5) - 2); }
 
 static void put(enum kern_type t, char *at, size_t i, float f) {
@@ -40,14 +41,15 @@ static float get(enum kern_type t, const char *at, size_t i) {
     return f;
 }
 
-// Operands begin so many elements into their arrays. No two have the same numbers, so that none is taken for the other.
+// Operands start that many elements into their arrays. All have different numbers, so a mix-up is
+// seen.
 struct shifts {
     int a, b, c, bias;
 };
 static char *room;        // four arrays
-static const char *wrong; // of kern_cu_gemm_create
+static const char *wrong; // text of kern_cu_gemm_create
 
-// p without its pointers; what it gives beside a plain product.
+// p without its pointers; extra: the outputs besides the product.
 static void check(struct kern_cu_gemm *g, struct kern_cu_product p, bool has_bias,
                   struct shifts s) {
     size_t item = kern_type_bytes(p.t);
@@ -70,7 +72,7 @@ static void check(struct kern_cu_gemm *g, struct kern_cu_product p, bool has_bia
         for (int col = 0; col < p.ldc; col++) {
             size_t at = (size_t)row * p.ldc + col;
             float was = p.beta != 0 ? number(at, 3) : 0, sum = p.beta * was, got = get(p.tc, c, at);
-            if (col >= p.n) { // a gap: untouched
+            if (col >= p.n) { // a gap must not change
                 assert_true(p.beta != 0 ? got == was : isnan(got));
                 continue;
             }
@@ -99,7 +101,8 @@ static void one(struct kern_cu_gemm *g, int i) {
     check(g, p, has_bias, (struct shifts){i % 3, i % 4, i % 5, i % 6});
 }
 
-// A plan is taken again only for what it was made for: one shape, and one thing after the other that differs.
+// A plan is reused only for its own product: checks one shape, then shapes with one difference
+// each.
 static void test_plans(void **state) {
     (void)state;
     struct kern_cu_gemm *g = NULL;
@@ -141,7 +144,7 @@ static void test_plans(void **state) {
             check(g, p, false, (struct shifts){.b = shift});
             check(g, p, false, (struct shifts){.c = shift});
         }
-        check(g, p, true, (struct shifts){.bias = 128}); // aligned as the first, and elsewhere
+        check(g, p, true, (struct shifts){.bias = 128}); // same alignment, other address
     }
     assert_int_equal(cudaFree(at), cudaSuccess);
     kern_cu_gemm_destroy(&g);
@@ -154,17 +157,18 @@ static void test_products(void **state) {
     assert_int_equal(kern_cu_gemm_create(&g, &wrong), NEB_OK);
     assert_int_equal(cudaMalloc(&at, 4 * ROOM), cudaSuccess);
     room = at;
-    // the second finds plans, and makes those anew that had to go
+    // the second pass finds plans, and makes evicted ones again
     for (int pass = 0; pass < 2; pass++)
         for (int i = 0; i < PRODUCTS; i++)
             one(g, i);
     assert_int_equal(cudaFree(at), cudaSuccess);
     kern_cu_gemm_destroy(&g);
     assert_null(g);
-    kern_cu_gemm_destroy(&g); // nothing there: nothing happens
+    kern_cu_gemm_destroy(&g); // NULL-safe
 }
 
-// dy^T x, with the sums of dy's columns beside it: written, whatever alpha and beta do to the product; operands and sums of every alignment.
+// dy^T x with the column sums of dy: they are written, independent of alpha and beta; operands and
+// sums have every alignment.
 static void sums(struct kern_cu_gemm *g, enum kern_type t, enum kern_type tc, int beta, int ta,
                  struct shifts s) {
     enum { M = 5, N = 6, N_K = 9 };
@@ -230,7 +234,7 @@ static void test_sums(void **state) {
     kern_cu_gemm_destroy(&g);
 }
 
-// Where the library has no such kernel, it is asked once; the product itself goes on.
+// If the library has no such kernel, it is asked once; the product still works.
 static void test_no_sums(void **state) {
     (void)state;
     struct kern_cu_gemm *g = NULL;
@@ -255,7 +259,7 @@ static void test_no_sums(void **state) {
     assert_ptr_equal(kern_cu_gemm_run(g, &p, NULL, false), kern_cu_gemm_no_sums);
     unsetenv("EMU_NO_SUMS");
     assert_true(kern_cu_gemm_knows(g, &p));
-    assert_false(kern_cu_gemm_takes(g, &p)); // the answer of then
+    assert_false(kern_cu_gemm_takes(g, &p)); // the cached answer
     p.sums = NULL;
     assert_true(kern_cu_gemm_takes(g, &p));
     assert_null(kern_cu_gemm_run(g, &p, NULL, false));
@@ -263,7 +267,8 @@ static void test_no_sums(void **state) {
     kern_cu_gemm_destroy(&g);
 }
 
-// The library has no kernel, and says so in the result: ours gives the same numbers, whatever the shape and alignment.
+// The library reports that it has no kernel: ours gives the same numbers for every shape and
+// alignment.
 static void test_no_products(void **state) {
     (void)state;
     struct kern_cu_gemm *g = NULL;
@@ -285,14 +290,14 @@ static void test_no_products(void **state) {
                                     .alpha = 1,
                                     .beta = 1};
     check(g, large, false, (struct shifts){1, 1, 1, 0});
-    assert_false(kern_cu_gemm_takes(g, &large)); // of these pointers: 0
+    assert_false(kern_cu_gemm_takes(g, &large)); // the pointers are 0
     unsetenv("EMU_NO_PRODUCTS");
     assert_int_equal(cudaFree(at), cudaSuccess);
     kern_cu_gemm_destroy(&g);
 }
 
-// What a kernel was found for, and is not launched: the same numbers by ours, and nobody asks the library again. With sums the product
-// goes on without; while a stream is captured nothing is taken in its place.
+// A kernel was found but is not launched: ours gives the same numbers, and the library is not asked
+// again. A product with sums runs without them; during a capture there is no fallback.
 static void test_not_launched(void **state) {
     struct kern_cu_gemm *g = NULL;
     void *at;
@@ -322,7 +327,7 @@ static void test_not_launched(void **state) {
             one(g, i);
         p.sums = s;
         assert_true(kern_cu_gemm_takes(g, &p));
-        assert_non_null(strstr(kern_cu_gemm_run(g, &p, NULL, true), text)); // captured: no other
+        assert_non_null(strstr(kern_cu_gemm_run(g, &p, NULL, true), text)); // captured: no fallback
         assert_true(kern_cu_gemm_takes(g, &p));
         assert_ptr_equal(kern_cu_gemm_run(g, &p, NULL, false), kern_cu_gemm_no_sums);
         unsetenv("EMU_LAUNCH");
@@ -333,7 +338,7 @@ static void test_not_launched(void **state) {
         assert_int_equal(cudaFree(at), cudaSuccess);
         kern_cu_gemm_destroy(&g);
     }
-    // Any other status may come after something was enqueued.
+    // After any other status something may already be enqueued.
     assert_int_equal(kern_cu_gemm_create(&g, &wrong), NEB_OK);
     setenv("EMU_LAUNCH", "13", 1);
     assert_string_equal(kern_cu_gemm_run(g, &p, NULL, false),
@@ -343,7 +348,7 @@ static void test_not_launched(void **state) {
     kern_cu_gemm_destroy(&g);
 }
 
-// 256 + 1 is 256 in bf16, which a sum in two parts must not meet: 256 + 1 - 256 + 0.
+// 256 + 1 rounds to 256 in bf16: partial sums in bf16 would make 256 + 1 - 256 + 0 wrong.
 static void test_sums_in_fp32(void **state) {
     static const float row[] = {256, 1, -256, 0};
     struct kern_cu_gemm *g = NULL;
@@ -382,11 +387,11 @@ static void test_refusals(void **state) {
     assert_int_equal(kern_cu_gemm_create(&g, &wrong), NEB_OK);
     struct kern_cu_product p = {
         .m = 4, .n = 4, .lda = 4, .ldb = 4, .ldc = 4, .a = x, .b = x, .c = x};
-    assert_non_null(kern_cu_gemm_run(g, &p, NULL, false)); // over nothing
+    assert_non_null(kern_cu_gemm_run(g, &p, NULL, false)); // k is 0
     p.n = 0;
-    assert_null(kern_cu_gemm_run(g, &p, NULL, false)); // nothing to do
+    assert_null(kern_cu_gemm_run(g, &p, NULL, false)); // an empty product
     p.n = p.k = 4;
-    p.tc = KERN_BF16; // of fp32: there is no such product
+    p.tc = KERN_BF16; // no such product from fp32
     for (int i = 0; i < 2; i++)
         assert_string_equal(kern_cu_gemm_run(g, &p, NULL, false),
                             "no kernel takes this product (status 1)");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graphs (kern_device_ops.record) on the emulated device, whose captures are as strict as CUDA's manual: what is recorded does not run,
-// replays read memory anew and numbers as they were; what must not be recorded spoils it and nothing else. EMU_LATE=1: the same with a
+// Graphs (kern_device_ops.record) on the emulated device, whose captures are as strict as CUDA's
+// manual: a recorded op does not run; a replay reads memory as it is then and scalars as they were.
+// An op that must not be recorded spoils the graph and nothing else. EMU_LATE=1: the same with a
 // queue that runs late.
 #include "kernels/device.h"
 
@@ -37,7 +38,7 @@ static int open_all(void **state) {
 }
 static int close_all(void **state) {
     (void)state;
-    assert_int_equal(K->finish(D), NEB_OK); // nothing of all this was an error of the device
+    assert_int_equal(K->finish(D), NEB_OK); // no error of the device so far
     K->release_pinned(D, pinned);
     K->release(D, y);
     K->release(D, x);
@@ -78,7 +79,7 @@ static void refused(const char *reason) {
     assert_int_equal(K->finish(D), NEB_OK);
 }
 
-// Nothing runs while it is recorded; then as often as it is replayed, on what is in memory by then.
+// Nothing runs during the recording; every replay uses the current contents of memory.
 static void test_replay(void **state) {
     (void)state;
     put(x, 1);
@@ -101,7 +102,7 @@ static void test_replay(void **state) {
     K->forget(D, &g); // NULL-safe
 }
 
-// Numbers are those of the recording: one that changes between replays would go wrong unseen, but for this emulator.
+// Scalars keep their recorded values: the emulator detects a scalar that changes between replays.
 static void test_stale(void **state) {
     (void)state;
     float by = 2;
@@ -113,7 +114,7 @@ static void test_stale(void **state) {
     by = 5;
     K->replay(D, g);
     assert_true(get(x) == 4);
-    // From pinned memory it is read when the graph runs.
+    // Pinned memory is read when the graph runs.
     K->record(D);
     K->upload(D, y, pinned, N * sizeof *pinned);
     K->add(D, x, y, N);
@@ -130,7 +131,8 @@ static void test_stale(void **state) {
     K->forget(D, &g);
 }
 
-// A mark within: a graph before it and one behind, and the host waits for it after a replay as after the plain way.
+// A mark splits the recording into two graphs; the host waits for it after a replay as after a
+// plain run.
 static void test_marks(void **state) {
     (void)state;
     K->record(D);
@@ -147,7 +149,7 @@ static void test_marks(void **state) {
     pinned[N - 1] = 1;
     int before = emu_graph_launches;
     K->replay(D, g);
-    assert_int_equal(emu_graph_launches - before, 2); // nothing for nothing
+    assert_int_equal(emu_graph_launches - before, 2); // none for the empty parts
     K->mark(D, 6);
     K->wait(D, 6);
     assert_true(pinned[N - 1] == 0);
@@ -179,15 +181,15 @@ static void spoilt(int how) {
         K->gemm(D, KERN_F32, KERN_F32, KERN_N, KERN_N, 3, 5, 7, 1, x, 7, x, 5, 0, y, 5, NULL);
         break;
     case 7:
-        K->bias_bwd(D, KERN_F32, y, x, 1, 32 * N); // more scratch than ever
+        K->bias_bwd(D, KERN_F32, y, x, 1, 32 * N); // more scratch than before
         break;
-    case 8: // the library does not launch now what it launched before
+    case 8: // the library refuses a kernel that it launched before
         setenv("EMU_LAUNCH", "15", 1);
         nothing();
         unsetenv("EMU_LAUNCH");
         break;
     }
-    K->scale(D, x, 100, N); // not recorded, and not run
+    K->scale(D, x, 100, N); // neither recorded nor run
 }
 
 static void test_refusals(void **state) {
@@ -211,7 +213,7 @@ static void test_refusals(void **state) {
         refused(reasons[how]);
         assert_true(get(x) == 1 && get(y) == 1);
     }
-    // and the next is recorded again
+    // the next recording works
     K->record(D);
     K->add(D, y, x, N);
     struct kern_graph *g = end();
@@ -220,7 +222,7 @@ static void test_refusals(void **state) {
     K->forget(D, &g);
 }
 
-// Every call that makes a graph fails once.
+// Each call that makes a graph fails once.
 static void test_failures(void **state) {
     (void)state;
     int calls = 0;
@@ -245,10 +247,10 @@ static void test_failures(void **state) {
         assert_int_equal(emu_graph_fails, 0);
         assert_true(get(y) == 0);
     }
-    assert_int_equal(calls, 10); // of two parts: begin, end, count, instantiate, upload
+    assert_int_equal(calls, 10); // two parts: begin, end, count, instantiate, upload
 }
 
-// Scratch that grows later leaves a graph its own.
+// A graph keeps its scratch when the device's scratch grows.
 static void test_scratch(void **state) {
     enum { WIDE = 1 << 14 };
     void *p, *q;
@@ -277,8 +279,8 @@ static void test_scratch(void **state) {
     K->release(D, q);
 }
 
-// The ops of the modes rtd and distill once in the plain way, then recorded: the same bits from the same beginning. All they have is in one
-// room: operands in floats, then what is written.
+// The ops of the modes rtd and distill, plain and recorded: the same bits from the same start. All
+// arrays are in one allocation: operands first, then outputs.
 enum { ROWS = 5, WIDTH = 8, WORDS = 40, NAMED = 3, GIVEN = 512, MADE = 768, ROOM = GIVEN + MADE };
 static void enqueue_heads(float *room) {
     int32_t *labels = (int32_t *)(void *)room, *at = labels + 8, *names = at + 8;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training with parts of a step as graphs (intra/device/graph.c) on the emulated device: every bit as without, for every trainable set, in
-// fp32 and bf16, with recomputation, several micro-batches a step, targets that do not count and evaluations between; a number that a graph
-// keeps from one batch to the next is noticed; and what cannot be recorded goes on in the plain way, with one line that says why.
-// EMU_LATE=1: the same with a queue that runs late.
+// Training with parts of a step as graphs (intra/device/graph.c) on the emulated device: the same
+// bits as without graphs, for every trainable set, fp32 and bf16, recomputation, several
+// micro-batches, ignored targets, and evaluations in between. A scalar that a graph keeps from an
+// old batch is detected. What cannot be recorded runs plainly, with one log line. EMU_LATE=1: the
+// same with a queue that runs late.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "tests/cuda/train_fixture.h"
@@ -21,7 +22,7 @@ static struct intra_trainer_config config(void) {
     return c;
 }
 
-// Batches of few and of many different tokens: how many rows of the embedding a batch touches differs.
+// Batches with few and with many different tokens touch different numbers of embedding rows.
 static void draw(struct neb_rng *r, int32_t *x, int32_t *y) {
     int32_t most = 2 + (int32_t)neb_rng_below(r, V - 2);
     for (int i = 0; i < B * T; i++) {
@@ -38,7 +39,7 @@ struct outcome {
     int ops, launches;
 };
 
-static int32_t kinds(const int32_t *x) { // different ones
+static int32_t kinds(const int32_t *x) { // number of different tokens
     bool seen[V] = {false};
     int32_t n = 0;
     for (int i = 0; i < B * T; i++) {
@@ -47,7 +48,7 @@ static int32_t kinds(const int32_t *x) { // different ones
     }
     return n;
 }
-static int32_t kinds_now; // of the batch that is enqueued
+static int32_t kinds_now; // of the batch in the queue
 
 static struct outcome train(struct intra_trainer_config c, enum intra_graphs graphs) {
     struct outcome out = {.ops = 0};
@@ -60,7 +61,7 @@ static struct outcome train(struct intra_trainer_config c, enum intra_graphs gra
         for (int a = 0; a < c.accumulate; a++) {
             draw(&r, x, y);
             kinds_now = kinds(x);
-            t->weight = s % 2 ? 0.5f : 1; // the gradient's scale changes too
+            t->weight = s % 2 ? 0.5f : 1; // changes the scale of the gradient
             intra_trainer_micro(t, x, y);
         }
         intra_trainer_update(t, &out.stats[s]);
@@ -69,7 +70,7 @@ static struct outcome train(struct intra_trainer_config c, enum intra_graphs gra
             x[i] = (i * 7 + s) % V;
             y[i] = (i * 3) % V;
         }
-        out.eval[s] = intra_trainer_eval(t, x, y, WINDOWS); // the last batch is a short one
+        out.eval[s] = intra_trainer_eval(t, x, y, WINDOWS); // the last batch is short
     }
     assert_int_equal(intra_trainer_pull(t, NULL), NEB_OK);
     out.n = t->model->n_params;
@@ -93,7 +94,7 @@ static void check(struct intra_trainer_config c) {
     assert_int_equal(plain.launches, 0);
     assert_true(same(&plain, &with));
     assert_true(with.ops > 20);
-    // all but the first pass of either kind: training, evaluation of a whole batch
+    // all passes but the first of each kind: training, and evaluation of a full batch
     assert_int_equal(with.launches, STEPS * c.accumulate - 1 + STEPS * (WINDOWS / B) - 1);
     free(plain.params);
     free(with.params);
@@ -138,7 +139,7 @@ static void test_trainable_sets(void **state) {
     both_types(c);
 }
 
-// ---- log lines ------------------------------------------------------------------------------------------------
+// ---- log lines ----
 
 struct lines {
     int n, warnings;
@@ -161,11 +162,11 @@ static struct outcome train_heard(struct intra_trainer_config c, enum intra_grap
     return o;
 }
 
-// Both kinds are timed, one is kept, and one line says which and why.
+// Plain and recorded passes are timed, the faster way is kept, and one log line has the result.
 static void test_auto(void **state) {
     (void)state;
     struct intra_trainer_config c = config();
-    c.accumulate = 2 * MICROS; // five passes of either kind, and some behind them
+    c.accumulate = 2 * MICROS; // five passes of each kind, and some after them
     struct lines l;
     struct outcome plain = train(c, INTRA_GRAPHS_OFF), with = train_heard(c, INTRA_GRAPHS_AUTO, &l);
     assert_true(same(&plain, &with));
@@ -178,13 +179,13 @@ static void test_auto(void **state) {
     free(with.params);
 }
 
-// The k-th call that makes a graph fails: training goes on, with the same bits.
+// The k-th call that makes a graph fails: training goes on with the same bits.
 static void test_falls_back(void **state) {
     (void)state;
     struct intra_trainer_config c = config();
     struct lines l;
     struct outcome plain = train(c, INTRA_GRAPHS_OFF);
-    // from the sixth on of the evaluation's, beside one that was recorded
+    // from the sixth on, the evaluation's graph fails; training was recorded
     for (int k = 1; k <= 10; k++) {
         emu_graph_fails = k;
         struct outcome with = train_heard(c, k % 2 ? INTRA_GRAPHS_ON : INTRA_GRAPHS_AUTO, &l);
@@ -201,11 +202,11 @@ static void test_falls_back(void **state) {
     free(plain.params);
 }
 
-// ---- a device with faults -------------------------------------------------------------------------------------
+// ---- a faulty device ----
 
 static const struct kern_device_ops *real;
 
-// As it once was: how many rows of the embedding a batch touches goes to the kernel as a number, which a graph keeps.
+// A planted bug: the number of touched embedding rows is passed by value, which a graph would keep.
 static void embed_bwd_by_value(struct kern_device *d, float *dtable, const float *dout,
                                const struct kern_buckets *b, int n, int width) {
     (void)n;
@@ -229,7 +230,7 @@ static void test_stale_is_noticed(void **state) {
     D->ops = &ops;
     struct outcome by_value = train(c, INTRA_GRAPHS_OFF), stale = train(c, INTRA_GRAPHS_ON);
     D->ops = real;
-    assert_true(same(&plain, &by_value)); // without a graph it is right
+    assert_true(same(&plain, &by_value)); // correct without a graph
     assert_false(same(&plain, &stale));
     free(plain.params);
     free(by_value.params);
@@ -255,7 +256,7 @@ static void test_waiting_op(void **state) {
     free(with.params);
 }
 
-// Two models on one device take turns, each with its graphs.
+// Two models on one device take turns, each with its own graphs.
 static void test_two(void **state) {
     (void)state;
     struct intra_trainer_config c = config();

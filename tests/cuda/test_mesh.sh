@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Meshes of ranks with a device each, here emulated ones (kernels, and NCCL under intra/ranks/comm_nccl.c): the same steps as one rank makes on its
-# device, to the bounds of tests/parallel/test_mesh.sh; in bf16 to those of bf16.
+# Meshes of ranks with one emulated device each (kernels, and NCCL under intra/ranks/comm_nccl.c):
+# the same steps as one rank on its device, within the bounds of tests/parallel/test_mesh.sh; bf16
+# within its own bounds.
 set -euo pipefail
 source "$(dirname "$0")/../parallel/lib.sh"
 
@@ -10,14 +11,15 @@ start=$SECONDS
 limit=200 # a busy machine: ranks wait for their turn on a processor
 
 meshes "device=fp32 steps=3 seq=8" 1x1x1 2x1x1 1x1x2 1x2x1
-# Over TCP as well, whose ranks sleep where those of MPI poll: what starts the devices' communicator, and orders, need no MPI.
+# Also over TCP, where waiting ranks sleep instead of polling: starting the devices' communicator
+# needs no MPI.
 rm "$work/bin/libnebula_mpi.so"
 launcher=socket
 meshes "device=fp32 steps=3 seq=8" 2x1x1 4x1x1 2x1x2 2x2x1 1x2x2
 loss_bound=3e-2 meshes "device=bf16 steps=2 seq=8" 2x1x1 1x1x2 1x2x1
 launcher=mpi
 cp "$BUILD/libnebula_mpi.so" "$work/bin/"
-# A device trains what processors do.
+# A device trains the same as processors.
 timeout $limit "$BUILD/mesh_train" 0 0 0 eval=1 steps=3 seq=8 >"$work/one"
 ranks 2 "$mesh_train" 2 1 1 eval=1 steps=3 seq=8 device=fp32 >"$work/out"
 agrees "two devices beside a processor"

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# As test_mesh.sh, with what changes what ranks on devices say to each other: rows that do not divide, clipping by tensor, tied
-# embeddings, adapters, recomputation, targets that do not count, parameters changed between two steps, groups; and checkpoints, which
-# pass from meshes on devices to others and to processors.
+# Like test_mesh.sh, with the options that change the messages between ranks: rows that do not
+# divide, clipping by tensor, tied embeddings, adapters, recomputation, ignored targets, parameters
+# changed between two steps, groups; and checkpoints that move from meshes on devices to other
+# meshes and to processors.
 set -euo pipefail
 source "$(dirname "$0")/../parallel/lib.sh"
 
@@ -22,7 +23,8 @@ for options in "" "trainable=lora"; do
     o=(device=fp32 seq=8 $options)
     ranks 2 "$mesh_train" 2 1 1 steps=2 save="$work/mesh.ckpt" shards=1 "${o[@]}" >/dev/null
     timeout "${limit:-60}" "$mesh_train" 0 0 0 steps=2 load="$work/mesh.ckpt" "${o[@]}" >"$work/one"
-    ranks 4 "$mesh_train" 1 2 2 steps=0 load="$work/mesh.ckpt" save="$work/again.ckpt" "${o[@]}" >/dev/null
+    ranks 4 "$mesh_train" 1 2 2 steps=0 load="$work/mesh.ckpt" save="$work/again.ckpt" "${o[@]}" \
+        >/dev/null
     ranks 2 "$mesh_train" 2 1 1 steps=2 load="$work/again.ckpt" "${o[@]}" >"$work/out"
     agrees "from a mesh's checkpoint $options"
     # shellcheck disable=SC2086

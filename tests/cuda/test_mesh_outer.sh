@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A mesh of ranks on emulated devices and a cluster on processors train one model: with the exchange's state on the mesh's devices everything is,
-# bit by bit, what it is with the state on its hosts: parameters, digests of every round, and what checkpoints hold of the exchange and the
-# model. Replicas and cut tensors; fragments that travel while steps go on, sparse updates, ranks that are killed, and plans that follow the link.
+# A mesh of ranks on emulated devices and a cluster on processors train one model. The exchange's
+# state on the devices gives the same bits as on the hosts: parameters, digests of every round, and
+# the checkpointed state. Covers replicas and cut tensors, overlapped fragments, sparse updates,
+# killed ranks, and plans that follow the link.
 . "$(dirname "$0")/../e2e/lib.sh"
 make_corpus
 make_job "$T/job.yaml"
-sed -i 's/seq_len: 64, batch: 4/seq_len: 16, batch: 2/; s/d_model: 64/d_model: 32/; s/d_ff: 128/d_ff: 64/; s/{name: beta,/{name: beta, device: cpu,/
+sed -i 's/seq_len: 64, batch: 4/seq_len: 16, batch: 2/; s/d_model: 64/d_model: 32/;
+    s/d_ff: 128/d_ff: 64/; s/{name: beta,/{name: beta, device: cpu,/
     s/{name: alpha,/{name: alpha, device: cuda, precision: fp32, MESH, OUTER/' "$T/job.yaml"
 mkdir "$T/bin"
 cp "$BUILD/nebula" "$T/bin/"
@@ -15,23 +17,32 @@ cp "$EMULATED_NCCL" "$T/bin/libnebula_nccl.so"
 nebula=$T/bin/nebula
 export EMU_LATE=1 EMU_NCCL_SHARED_DEVICE=1
 
-job() { sed "s/MESH/mesh: {$2}/; s/OUTER/${3:+outer_state: $3,}/" "$T/job.yaml" >"$T/$1.yaml"; } # NAME MESH OUTER
-start() {                                                                                       # NAME options…
+job() { # NAME MESH OUTER
+    sed "s/MESH/mesh: {$2}/; s/OUTER/${3:+outer_state: $3,}/" "$T/job.yaml" >"$T/$1.yaml"
+}
+# NAME options…
+start() {
     local name=$1
     shift
-    timeout 250 "$nebula" pretrain "$T/$name.yaml" --local 2 --out "$T/$name" --set checkpoint.every_steps=5 "$@" >"$T/$name.log" 2>&1
+    timeout 250 "$nebula" pretrain "$T/$name.yaml" --local 2 --out "$T/$name" --set \
+        checkpoint.every_steps=5 "$@" >"$T/$name.log" 2>&1
 }
 run() {
-    start "$@" || fail "$1: $(tail -n 5 "$T/$1.log"; cat "$T/$1"/clusters/*/jobs/*/{worker,rank-*}.log)"
+    start "$@" || fail \
+        "$1: $(tail -n 5 "$T/$1.log"; cat "$T/$1"/clusters/*/jobs/*/{worker,rank-*}.log)"
     digests_equal "$T/$1"
     round_digests_equal "$T/$1"
 }
 logs() { cat "$T/$1"/clusters/alpha/jobs/*/rank-"$2".log; }
 on_devices() { # NAME RANKS
     local rank
-    for ((rank = 0; rank < $2; rank++)); do logs "$1" "$rank" | has "exchange's state is on emulated" || fail "$1: not on rank $rank's device"; done
+    for ((rank = 0; rank < $2; rank++)); do
+        logs "$1" "$rank" | has "exchange's state is on emulated" ||
+            fail "$1: not on rank $rank's device"
+    done
 }
-# Sections of a checkpoint and its parts by name and digest, but for what names its parts and what the clock says.
+# Lists a checkpoint's sections and parts by name and digest, without the fields that hold part
+# names or times.
 cat >"$T/sections.py" <<'PY'
 import glob, struct, sys
 found = {}
@@ -55,8 +66,10 @@ alike() { # NAME NAME
     b=$(summary '[.clusters[] | .params_digest, .loss_last, .eval_loss] | @tsv' "$T/$2")
     [[ $a && $a == "$b" ]] || fail "$1 ends with $a, $2 with $b"
     for one in "$1" "$2"; do python3 "$T/sections.py" "$(newest "$one")" >"$T/$one.sections"; done
-    (($(grep -c '^outer\.' "$T/$1.sections") >= 4)) || fail "no state of the exchange in $(newest "$1"): $(cat "$T/$1.sections")"
-    cmp "$T/$1.sections" "$T/$2.sections" || fail "checkpoints differ: $(diff "$T/$1.sections" "$T/$2.sections")"
+    (($(grep -c '^outer\.' "$T/$1.sections") >= 4)) ||
+        fail "no state of the exchange in $(newest "$1"): $(cat "$T/$1.sections")"
+    cmp "$T/$1.sections" "$T/$2.sections" ||
+        fail "checkpoints differ: $(diff "$T/$1.sections" "$T/$2.sections")"
 }
 
 streaming=(--steps 20 --set sync.interval=5 --set sync.overlap=2 --set sync.fragments=2)
@@ -66,7 +79,9 @@ pair() { # NAME MESH RANKS options…
     shift 3
     job "$name-host" "$mesh" host
     run "$name-host" "$@"
-    if logs "$name-host" 0 | has "exchange's state is on"; then fail "outer_state: host, and yet on the device"; fi
+    if logs "$name-host" 0 | has "exchange's state is on"; then
+        fail "outer_state: host, and yet on the device"
+    fi
     job "$name" "$mesh" "${outer:-device}"
     run "$name" "$@"
     on_devices "$name" "$ranks"
@@ -77,7 +92,7 @@ outer=auto pair replicas "dp: 2" 2 "${streaming[@]}"
 pair tensors "tp: 2" 2 "${sparse[@]}"
 pair stages "pp: 2, dp: 2" 4 "${streaming[@]}" --set sync.row_weights=false --set sync.codec=int8
 
-# Killed: a follower, then rank 0. State that is on the devices comes back as it was.
+# Kills a follower, then rank 0. The state on the devices is restored.
 for want in "replicas dp:\ 2 1" "tensors tp:\ 2 0"; do
     eval "set -- $want"
     name=killed-$1 options=("${streaming[@]}")
@@ -87,9 +102,12 @@ for want in "replicas dp:\ 2 1" "tensors tp:\ 2 0"; do
     pid=$!
     for ((i = 0; i < 900; i++)); do
         victim=$(pgrep -f "nebula worker $T/$name/clusters/alpha/" | while read -r p; do
-            tr '\0' '\n' <"/proc/$p/environ" 2>/dev/null | has -x "RANK=$3" && echo "$p"; done | head -n 1 || true)
-        ls "$T/$name"/clusters/alpha/jobs/*/checkpoint/step-*.ckpt >/dev/null 2>&1 && [[ $victim ]] && break
-        kill -0 "$pid" 2>/dev/null || fail "$name ended before its first checkpoint: $(tail -n 3 "$T/$name.log")"
+            tr '\0' '\n' <"/proc/$p/environ" 2>/dev/null | has -x "RANK=$3" && echo "$p"; done |
+                head -n 1 || true)
+        ls "$T/$name"/clusters/alpha/jobs/*/checkpoint/step-*.ckpt >/dev/null 2>&1 &&
+            [[ $victim ]] && break
+        kill -0 "$pid" 2>/dev/null ||
+            fail "$name ended before its first checkpoint: $(tail -n 3 "$T/$name.log")"
         sleep 0.1
     done
     kill -KILL "$victim"
@@ -100,14 +118,16 @@ for want in "replicas dp:\ 2 1" "tensors tp:\ 2 0"; do
     echo "$name: rank $3 was killed, and the bits are those of a run in peace"
 done
 
-# NCCL tells rank 0 of an error, which may be anybody's: the ranks begin again, the job goes on.
+# NCCL reports an error to rank 0, whose cause may be any rank: all ranks restart, and the job goes
+# on.
 job error "dp: 2" device
 export EMU_NCCL_ERROR=$T/error.now
 start error "${streaming[@]}" &
 pid=$!
 for ((i = 0; i < 900; i++)); do
     ls "$T"/error/clusters/alpha/jobs/*/checkpoint/step-*.ckpt >/dev/null 2>&1 && break
-    kill -0 "$pid" 2>/dev/null || fail "it ended before its first checkpoint: $(tail -n 3 "$T/error.log")"
+    kill -0 "$pid" 2>/dev/null ||
+        fail "it ended before its first checkpoint: $(tail -n 3 "$T/error.log")"
     sleep 0.1
 done
 touch "$EMU_NCCL_ERROR"

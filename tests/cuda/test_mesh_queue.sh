@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Collectives of tensor-parallel ranks are in the device's queue: the host waits no more often than on one rank, in every step the same few
-# times, and enqueues no more ops than one rank does but for the collectives and what belongs to them. A rank that does not come keeps the
-# others from ending, but not for ever: one message, within the time limit, whether they wait for an earlier collective or for the step's end.
-# (Every wait without a limit behind a collective ends the emulator, in all tests of meshes.)
+# Collectives of tensor-parallel ranks are in the device's queue: the host waits as often as with
+# one rank, equally often in every step, and enqueues no other ops than one rank does, except the
+# collectives and their helpers. An absent rank blocks the others only up to the time limit, with
+# one message, wherever they wait. (A wait without a limit behind a collective ends the emulator in
+# all tests of meshes.)
 set -euo pipefail
 source "$(dirname "$0")/../parallel/lib.sh"
 
@@ -11,11 +12,12 @@ emulated
 limit=200 # a busy machine: ranks wait for their turn on a processor
 launcher=socket # starts sooner, and its ranks sleep where those of MPI poll; test_mesh.sh has both
 
-# waits MESH OPTIONS...: of rank 0's host
+# waits MESH OPTIONS...: waits of rank 0's host
 waits() {
     local m=$1
     shift
-    EMU_COUNT=1 mesh "$m" device=fp32 seq=8 graphs=off "$@" >/dev/null 2>"$work/err" || { cat "$work/err" >&2; exit 1; }
+    EMU_COUNT=1 mesh "$m" device=fp32 seq=8 graphs=off "$@" >/dev/null 2>"$work/err" ||
+        { cat "$work/err" >&2; exit 1; }
     sed -n 's/.*emulated device of rank 0: the host has waited \([0-9]*\) times.*/\1/p' "$work/err"
 }
 for options in "" "bias=1 recompute=1" trainable=lora; do
@@ -28,40 +30,61 @@ for options in "" "bias=1 recompute=1" trainable=lora; do
         many=$(waits 1x1x2 steps=3 $options)
         # shellcheck disable=SC2086
         one=$(waits 1x1x1 steps=3 $options)
-        ((few > 0 && many - few <= 2 * 10)) || { echo "two ranks, $options: $few waits with one step, $many with three: more than ten a step of eight micro-batches"; exit 1; }
-        ((many <= one + 6)) || { echo "two ranks, $options: $many waits, one rank has $one"; exit 1; }
+        ((few > 0 && many - few <= 2 * 10)) ||
+            { echo \
+            "two ranks, $options: $few waits with one step, $many with three: more than ten a step of eight micro-batches"
+            exit 1; }
+        ((many <= one + 6)) ||
+            { echo "two ranks, $options: $many waits, one rank has $one"; exit 1; }
     done
     echo "$options: $many waits, one rank $one"
 done
 
-# Replicas of tensor-parallel ranks reduce most pieces of the gradients while backward still runs: of eight a step.
+# Replicas of tensor-parallel ranks reduce most of a step's eight pieces of the gradients while
+# backward still runs.
 beside() {
     EMU_LATE=1 EMU_COUNT=1 mesh "$@" >/dev/null 2>"$work/err" || { cat "$work/err" >&2; exit 1; }
-    sed -n 's/.*emulated NCCL of rank 0: \([0-9]*\) operations began beside kernels.*/\1/p' "$work/err"
+    sed -n 's/.*emulated NCCL of rank 0: \([0-9]*\) operations began beside kernels.*/\1/p' \
+        "$work/err"
 }
 n=$(beside 2x1x2 device=fp32 seq=8 graphs=off steps=3)
-((n >= 3 * 3)) || { echo "two replicas of two ranks: in three steps $n reductions began while backward ran"; exit 1; }
+((n >= 3 * 3)) ||
+    { echo "two replicas of two ranks: in three steps $n reductions began while backward ran"
+    exit 1; }
 echo "$n reductions began while backward ran"
-# Replicas alone: what reduces has a stream of its own and sees none of the kernels'. But the host waits for the mark of each piece, and while
-# backward still runs there are kernels behind it; so there are behind the batch of each of a step's four micro-batches.
+# Replicas alone reduce in a stream of their own, without kernels. The host waits for the mark of
+# each piece while backward still has kernels behind it. The same holds for each of a step's four
+# micro-batches.
 early() {
-    EMU_LATE=1 EMU_COUNT=1 mesh 2x1x1 device=fp32 seq=8 graphs=off "$@" >/dev/null 2>"$work/err" || { cat "$work/err" >&2; exit 1; }
-    sed -n 's/.*emulated device of rank 0: the host has waited .* times, \([0-9]*\) with kernels behind.*/\1/p' "$work/err"
+    EMU_LATE=1 EMU_COUNT=1 mesh 2x1x1 device=fp32 seq=8 graphs=off "$@" >/dev/null 2>"$work/err" ||
+        { cat "$work/err" >&2; exit 1; }
+    sed -n \
+        's/.*emulated device of rank 0: the host has waited .* times, \([0-9]*\) with kernels behind.*/\1/p' \
+        "$work/err"
 }
 few=$(early steps=1)
 many=$(early steps=3)
 n=$((many - few - 2 * 4))
-((few > 0 && n >= 2 * 5)) || { echo "two replicas: in two steps $n of 16 pieces were there while backward ran"; exit 1; }
+((few > 0 && n >= 2 * 5)) ||
+    { echo "two replicas: in two steps $n of 16 pieces were there while backward ran"; exit 1; }
 echo "$n of 16 pieces of two replicas were there while backward ran"
 
-# A rank that stays away: in the first step, where others are waited for, or in one behind it.
+# A rank is absent in the first step, where others wait for it, or in a later one.
 for stay in 0 1; do
     for mesh in 1x1x2 2x1x2; do
         from=$SECONDS
-        if mesh $mesh device=fp32 seq=8 steps=3 stay=$stay patience=3000 >"$work/out" 2>"$work/err"; then echo "$mesh: a rank stayed away, and nobody minded"; exit 1; fi
-        ((SECONDS - from < 60)) || { echo "$mesh: it took $((SECONDS - from)) s to notice that a rank stayed away"; cat "$work/err"; exit 1; }
-        grep -qE 'NCCL: (reduce-scatter|all-gather|all-reduce|reduce) on rank [0-9] of 2 has not ended after 3000 ms' "$work/err" || { cat "$work/err"; echo "$mesh: no reason"; exit 1; }
-        (($(wc -l <"$work/out") == stay)) || { cat "$work/out"; echo "$mesh: steps that others had no part in"; exit 1; }
+        if mesh $mesh device=fp32 seq=8 steps=3 stay=$stay patience=3000 >"$work/out" 2>"$work/err"
+        then
+            echo "$mesh: a rank stayed away, and nobody minded"; exit 1
+        fi
+        ((SECONDS - from < 60)) ||
+            { echo "$mesh: it took $((SECONDS - from)) s to notice that a rank stayed away"
+            cat "$work/err"; exit 1; }
+        grep -qE \
+            'NCCL: (reduce-scatter|all-gather|all-reduce|reduce) on rank [0-9] of 2 has not ended after 3000 ms' \
+            "$work/err" || { cat "$work/err"; echo "$mesh: no reason"; exit 1; }
+        (($(wc -l <"$work/out") == stay)) ||
+            { cat "$work/out"; echo "$mesh: steps that others had no part in"; exit 1; }
     done
 done
 echo "a rank that stays away is noticed in time"

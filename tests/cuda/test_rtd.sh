@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Generator and discriminator on devices, here the emulated one: each trains there what it trains on processors but for rounding, also beside
-# one on processors, and with shared embeddings; a device that is lost costs a restart, and no bit.
+# Generator and discriminator on emulated devices: training equals that on processors up to
+# rounding, also beside one on processors, and with shared embeddings. A lost device costs a restart
+# and no bit.
 . "$(dirname "$0")/../e2e/lib.sh"
 export CUDA_VISIBLE_DEVICES= # a GPU that this machine has is not the emulator's
 mkdir "$T/bin" # the program looks for the kernels beside itself
@@ -9,11 +10,15 @@ cp "$BUILD/nebula" "$T/bin/nebula"
 cp "$EMULATED" "$T/bin/libnebula_device.so"
 make_corpus
 nebula=$T/bin/nebula
-losses() { jq -c '[.clusters[] | .loss_first, .loss_last, .eval_loss | select(. != null)]' "$1/summary.json"; }
+losses() {
+    jq -c '[.clusters[] | .loss_first, .loss_last, .eval_loss | select(. != null)]' \
+        "$1/summary.json"
+}
 devices() { summary '[.clusters[].device] | join(", ")' "$1"; }
 near() { # BOUND A B: losses of two runs, all within BOUND of each other, relative
     jq -n -e --argjson b "$1" --argjson x "$(losses "$2")" --argjson y "$(losses "$3")" \
-        '($x | length) >= 4 and ($x | length) == ($y | length) and all(range($x | length); ($x[.] - $y[.] | fabs) <= $b * $x[.])' >/dev/null ||
+        '($x | length) >= 4 and ($x | length) == ($y | length) and all(range($x | length); ($x[.] -
+        $y[.] | fabs) <= $b * $x[.])' >/dev/null ||
         fail "$3: $(losses "$3"), on processors $(losses "$2")"
 }
 
@@ -38,7 +43,8 @@ YAML
 run() { # NAME [options]: of $T/NAME.yaml
     local name=$1
     shift
-    timeout 200 "$nebula" pretrain "$T/$name.yaml" --local 2 --out "$T/$name" "$@" >"$T/$name.log" 2>&1 || fail "$name: $(tail -n 5 "$T/$name.log")"
+    timeout 200 "$nebula" pretrain "$T/$name.yaml" --local 2 --out "$T/$name" "$@" >"$T/$name.log" \
+        2>&1 || fail "$name: $(tail -n 5 "$T/$name.log")"
 }
 job "$T/plain.yaml" "device: cpu" "device: cpu"
 exact="device: cuda, precision: fp32, cuda_graphs: off"
@@ -47,15 +53,21 @@ job "$T/mixed.yaml" "device: cpu" "device: cuda, cuda_graphs: on"
 job "$T/shared.yaml" "device: auto" "device: cpu" "share_embeddings: 3"
 job "$T/shared_cpu.yaml" "device: cpu" "device: cpu" "share_embeddings: 3"
 for name in plain exact mixed shared shared_cpu; do run "$name"; done
-[[ $(devices "$T/exact") == "cuda (emulated, fp32), cuda (emulated, fp32)" ]] || fail "exact: $(devices "$T/exact")"
-[[ $(devices "$T/mixed") == "cpu "*", cuda (emulated, bf16)" ]] || fail "mixed: $(devices "$T/mixed")"
-[[ $(devices "$T/shared") == "cuda (emulated, bf16), cpu "* ]] || fail "shared: $(devices "$T/shared")"
+[[ $(devices "$T/exact") == "cuda (emulated, fp32), cuda (emulated, fp32)" ]] ||
+    fail "exact: $(devices "$T/exact")"
+[[ $(devices "$T/mixed") == "cpu "*", cuda (emulated, bf16)" ]] ||
+    fail "mixed: $(devices "$T/mixed")"
+[[ $(devices "$T/shared") == "cuda (emulated, bf16), cpu "* ]] ||
+    fail "shared: $(devices "$T/shared")"
 near 0.02 "$T/plain" "$T/exact" # a draw that falls otherwise makes other text
 near 0.05 "$T/plain" "$T/mixed"
 near 0.05 "$T/shared_cpu" "$T/shared"
-cat "$T"/mixed/clusters/beta/jobs/*/worker.log | has "ops of a pass are enqueued by 1 call" || fail "cuda_graphs: on, and nothing was recorded"
+cat "$T"/mixed/clusters/beta/jobs/*/worker.log | has "ops of a pass are enqueued by 1 call" ||
+    fail "cuda_graphs: on, and nothing was recorded"
 mv "$T/exact.yaml" "$T/again.yaml"
 EMU_LOSES=400 run again # of each process
-[[ $(summary '[.clusters[].params_digest] | join(" ")' "$T/again") == "$(summary '[.clusters[].params_digest] | join(" ")' "$T/exact")" ]] ||
+[[ $(summary '[.clusters[].params_digest] | join(" ")' \
+    "$T/again") == "$(summary '[.clusters[].params_digest] | join(" ")' "$T/exact")" ]] ||
     fail "after a lost device: other parameters"
-cat "$T"/again/clusters/*/agent.log | has 'worker of job rtd ended .*restart' || fail "no device was lost: $(cat "$T"/again/clusters/*/jobs/*/worker.log)"
+cat "$T"/again/clusters/*/agent.log | has 'worker of job rtd ended .*restart' ||
+    fail "no device was lost: $(cat "$T"/again/clusters/*/jobs/*/worker.log)"

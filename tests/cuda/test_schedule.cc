@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host logic of the CUDA kernels on its own: which tiles attention walks through, against a loop over all pairs; and the
-// emulator's tensor core against a plain product.
+// Host logic of the CUDA kernels: the tiles that attention visits, against a loop over all pairs;
+// and the emulator's tensor core against a plain product.
 #include "kernels/cuda/attn.cuh"
 
 #include <cuda_runtime.h>
@@ -26,7 +26,7 @@ static void test_masks(void **) {
                         assert_int_equal(attn_sees(m, i, j),
                                          j <= i || kind == KERN_MASK_BIDIRECTIONAL ||
                                              (kind == KERN_MASK_PREFIX && j < prefix));
-                for (int i = 0; i < T + 3; i++) // rows and keys that are not there too
+                for (int i = 0; i < T + 3; i++) // also rows and keys that do not exist
                     for (int j = 0; j < T + 3; j++) {
                         assert_int_equal(j < attn_row_end(m, i), attn_sees(m, i, j));
                         assert_true(i >= T || (i >= attn_row_start(m, j)) == attn_sees(m, i, j));
@@ -39,8 +39,8 @@ static void test_masks(void **) {
                                 if (attn_sees(m, i, j))
                                     last = j > last ? j : last;
                         assert_int_equal(attn_keys_end(m, i0, n), last + 1);
-                        assert_true(attn_none_seen(m, T + i0, n, 0)); // rows that are not there
-                        for (int i = 0; i < T; i++) // i0 as the first of some keys
+                        assert_true(attn_none_seen(m, T + i0, n, 0)); // rows that do not exist
+                        for (int i = 0; i < T; i++)                   // i0: the first key
                             for (int j = i0; j < i0 + n && j < T; j++)
                                 if (attn_sees(m, i, j))
                                     first = i < first ? i : first;
@@ -60,8 +60,8 @@ static void test_masks(void **) {
 
 static uint16_t half_of(float x) { return bf16_bits(x); }
 
-// c (16, 8) = a (16, 16) b (16, 8), a from shared memory by ldmatrix, b (as rows of its transpose, and as its own rows)
-// likewise: what attention does.
+// c (16, 8) = a (16, 16) b (16, 8) as in attention: ldmatrix reads a and b from shared memory; b is
+// stored as rows of its transpose, or as its own rows.
 __global__ void product(float *c, const uint16_t *a, const uint16_t *b, bool transposed) {
     KERN_DYNAMIC_SHARED(room);
     uint16_t *sa = (uint16_t *)room, *sb = sa + 16 * 16;
@@ -73,7 +73,7 @@ __global__ void product(float *c, const uint16_t *a, const uint16_t *b, bool tra
     int lane = (int)threadIdx.x, m = lane / 8, r = lane % 8;
     uint32_t fa[4], fb[4];
     ldmatrix_x4(fa, sa + (m % 2 * 8 + r) * 16 + m / 2 * 8);
-    if (transposed) // b holds (8, 16): its rows are columns of the product
+    if (transposed) // b is stored as (8, 16): its rows are columns of the product
         ldmatrix_x4(fb, sb + (m / 2 * 8 + r) * 16 + m % 2 * 8);
     else
         ldmatrix_x4_trans(fb, sb + (m % 2 * 8 + r) * 16 + m / 2 * 8);

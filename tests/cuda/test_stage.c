@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Transfers of host memory that is not pinned (kernels/device_stage.h) on the emulator, whose queue with EMU_LATE=1 runs as late as it may: a
-// buffer that is filled or emptied too early gives other numbers. And every call of the device failing once.
+// Transfers of unpinned host memory (kernels/device_stage.h) on the emulator. With EMU_LATE=1 its
+// queue runs as late as allowed: a buffer that is filled or emptied too early gives wrong numbers.
+// Also, each call of the device fails once.
 #include "agent/base/log.h"
 #include "kernels/device_stage.h"
 
@@ -16,7 +17,7 @@ kern_device_opener kern_cuda_open;
 
 enum { PIECE = KERN_STAGE_BYTES, MOST = 3 * PIECE + 12345 };
 static struct kern_device *D;
-static struct kern_device_ops counted; // the device's, but for what is counted
+static struct kern_device_ops counted; // the device's, with counted calls
 static const struct kern_device_ops *real;
 static int calls, fail_at; // 0: none
 static char *from, *back;  // (MOST) host
@@ -26,7 +27,7 @@ static void swallow(void *user, enum neb_log_level level, const char *text) {
     (void)user, (void)level, (void)text;
 }
 
-// An operation that no kernel takes: the device's first failure, which stays.
+// An op without a kernel: the device's first failure, which is permanent.
 static bool fails(void) {
     struct kern_attn s = {
         .B = 1, .T = 4, .n_heads = 1, .n_kv_heads = 1, .head_dim = 300, .mask = KERN_MASK_CAUSAL};
@@ -82,7 +83,7 @@ static void fill(unsigned seed) {
         from[i] = (char)((i * 2654435761u + seed) >> 13);
 }
 
-// Up and down once, the host's memory changed as soon as it may be; several ranges between two ends.
+// One round trip; the host's memory changes as soon as allowed; several ranges between two ends.
 static enum neb_status there_and_back(size_t bytes, size_t at) {
     char *copy = malloc(bytes + 1);
     assert_non_null(copy);
@@ -115,7 +116,8 @@ static void test_sizes(void **state) {
     close_device();
 }
 
-// One for all users: who comes later allocates nothing, and it lasts as long as the last of them.
+// All users share one stage: later users allocate nothing, and it lives as long as the last of
+// them.
 static void test_users(void **state) {
     (void)state;
     open_device();
@@ -131,7 +133,8 @@ static void test_users(void **state) {
     close_device();
 }
 
-// Each call fails once: the end says so, nobody waits for ever, and all is given back (the sanitizers' builds look for leaks).
+// Each call fails once: the result reports it, nothing waits for ever, and all memory is freed
+// (sanitizer builds look for leaks).
 static void test_failures(void **state) {
     (void)state;
     int all = 0;
@@ -144,20 +147,20 @@ static void test_failures(void **state) {
         if (k <= KERN_STAGE_BUFFERS) {
             assert_int_equal(st, NEB_ERR_NOMEM);
             assert_null(D->stage);
-            assert_int_equal(kern_stage_acquire(D), NEB_OK); // later there is room
+            assert_int_equal(kern_stage_acquire(D), NEB_OK); // memory is available later
             assert_int_equal(there_and_back(PIECE + 99, 0), NEB_OK);
             assert_memory_equal(back, from, PIECE + 99);
         } else {
             assert_int_equal(st, NEB_OK);
             st = there_and_back(2 * PIECE + 99, 0);
-            if (calls < k) { // none was left to fail
+            if (calls < k) { // no call was left to fail
                 assert_int_equal(st, NEB_OK);
                 all = calls;
             } else {
                 assert_int_equal(st, NEB_ERR_IO);
             }
             fail_at = 0;
-            assert_int_equal(there_and_back(10, 0), st); // which stays
+            assert_int_equal(there_and_back(10, 0), st); // the error is permanent
         }
         kern_stage_release(D);
         close_device();

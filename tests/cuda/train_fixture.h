@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests that train on the emulated device share: the device, the processor's kernels beside it, and a small model.
+// Shared by the tests that train on the emulated device: the device, the CPU kernels, and a small
+// model.
 #ifndef TRAIN_FIXTURE_H
 #define TRAIN_FIXTURE_H
 #include "intra/train/trainer.h"
@@ -29,7 +30,7 @@ static inline int close_all(void **state) {
     return 0;
 }
 
-// On no device; two layers, tied, with biases, all of it trained.
+// No device; two layers, tied, with biases, all parameters trained.
 static inline struct intra_trainer_config small_config(int vocab, int batch, int seq, int micros) {
     return (struct intra_trainer_config){
         .model = {.vocab = vocab,
@@ -42,7 +43,8 @@ static inline struct intra_trainer_config small_config(int vocab, int batch, int
                   .max_seq = seq,
                   .rope_theta = 10000,
                   .norm_eps = 1e-5f,
-                  .rope_scaling = {KERN_ROPE_LLAMA3, 4, 1, 4, 40}, // some kept, some divided
+                  // some frequencies kept, some divided
+                  .rope_scaling = {KERN_ROPE_LLAMA3, 4, 1, 4, 40},
                   .tied = true,
                   .qkv_bias = true,
                   .mask = KERN_MASK_CAUSAL},

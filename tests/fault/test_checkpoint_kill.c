@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A checkpoint's writer is killed, or fails, at every write, fsync and rename in turn: the folder always holds a generation that
-// loads, the new one exactly when its writer said so. The same for the thread that writes while training goes on.
+// A checkpoint's writer is killed, or fails, at every write, fsync and rename in turn: the folder
+// always has a generation that loads, the new one exactly if its writer returned success. The same
+// for the thread that writes during training.
 #include "agent/base/fault.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
@@ -44,7 +45,7 @@ static enum neb_status write_generation(int64_t step) {
     return st == NEB_OK ? intra_ckpt_prune(NULL, dir, 2) : st;
 }
 
-// The thread writes a copy; what it was copied from changes at once, as training would change it.
+// The thread writes a copy; the source changes at once, as in training.
 static enum neb_status write_aside(int64_t step) {
     struct intra_ckpt_async *a = NULL;
     struct intra_ckpt_async_result r;
@@ -75,7 +76,7 @@ static enum neb_status write_aside(int64_t step) {
     return st;
 }
 
-// Which generation loads, checked to the last word.
+// The generation that loads, checked to the last word.
 static int64_t loads(void) {
     struct intra_ckpt *c = NULL;
     static uint64_t x[WORDS];
@@ -88,7 +89,7 @@ static int64_t loads(void) {
     return step;
 }
 
-// One generation is written with the k-th operation failing in this way. True: it went through to its end.
+// Writes one generation; its k-th operation fails in this way. True: no operation failed.
 typedef enum neb_status generation_writer(int64_t step);
 static bool with_fault(generation_writer *writes, int64_t step, int k, const char *how) {
     char spec[64];
@@ -118,7 +119,7 @@ static void sweep(generation_writer *writes, const char *how) {
         failed += !whole;
         step = now;
     }
-    assert_true(failed >= 4); // writes, the file's and the folder's fsync, the rename
+    assert_true(failed >= 4); // writes, fsync of file and folder, rename
 }
 
 static void test_killed_at_every_operation(void **state) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A generation of one file and two parts is killed, or fails, at every write, fsync and rename in turn: the folder always holds a
-// generation that loads, and what was left half-way is gone after the next one. One process writes what three ranks would: the
-// parts in any order, the file last. All of it in clear, and sealed.
+// The writer of a generation of one file and two parts is killed, or fails, at every write, fsync
+// and rename in turn: the folder always has a generation that loads, and the next one removes
+// partial files. One process writes for three ranks: the parts in any order, the file last. In
+// clear, and sealed.
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "intra/ckpt/checkpoint_async.h"
@@ -24,8 +25,8 @@ enum { FILES = 3, WORDS = 100000 }; // words of each file: several writes of the
 
 static char dir[64];
 static struct sec_vault *sealing;      // of job 1; NULL: in clear
-static const struct neb_vault *vault;  // its
-static const struct neb_vault *writes; // what the next files are written with
+static const struct neb_vault *vault;  // of `sealing`
+static const struct neb_vault *writes; // for the next files
 
 static uint64_t word(int64_t step, uint32_t k, int i) {
     return (uint64_t)step * 1000003u + k * 7919u + (uint64_t)i;
@@ -54,14 +55,14 @@ static enum neb_status write_one(const char *path, int64_t step, uint64_t token,
 
 static enum neb_status write_generation(int64_t step) {
     char path[NEB_PATH_MAX];
-    uint64_t token = (uint64_t)getpid() << 20 | (uint64_t)step; // of each process another
+    uint64_t token = (uint64_t)getpid() << 20 | (uint64_t)step; // differs between processes
     NEB_TRY(intra_ckpt_step_path(dir, step, path, sizeof path));
     for (uint32_t k = FILES; k-- > 0;)
         NEB_TRY(write_one(path, step, token, k));
     return intra_ckpt_prune(vault, dir, 2);
 }
 
-// Which generation loads, checked to the last word.
+// The generation that loads, checked to the last word.
 static int64_t loads(void) {
     struct intra_ckpt *c = NULL;
     static uint64_t x[WORDS];
@@ -89,7 +90,7 @@ static int files_here(void) {
     return n;
 }
 
-// One generation is written with the k-th operation failing in this way. True: it went through to its end.
+// Writes one generation; its k-th operation fails in this way. True: no operation failed.
 static bool with_fault(int64_t step, int k, const char *how) {
     char spec[64];
     int status;
@@ -119,7 +120,7 @@ static void sweep(const char *how) {
         step = now;
     }
     assert_true(failed >= FILES * 3);          // of each file: a write, the fsync, the rename
-    assert_int_equal(files_here(), 2 * FILES); // two generations are kept, and nothing else
+    assert_int_equal(files_here(), 2 * FILES); // exactly two generations
 }
 
 static void test_killed_at_every_operation(void **state) {
@@ -131,7 +132,7 @@ static void test_every_operation_fails(void **state) {
     sweep("");
 }
 
-// The same step once more (a run that is repeated), killed half-way: the first one's parts are still its own.
+// A repeated run writes the same step again and is killed: the first one's parts remain.
 static void test_the_same_step_again(void **state) {
     (void)state;
     for (int k = 1; !with_fault(1, k, ":kill"); k++)
@@ -139,7 +140,7 @@ static void test_the_same_step_again(void **state) {
     assert_int_equal(files_here(), FILES);
 }
 
-// A part that is lost, damaged or another generation's is no part: the generation before is used.
+// A part that is lost, damaged or from another generation: the previous generation is used.
 static void test_what_is_no_part(void **state) {
     (void)state;
     char path[NEB_PATH_MAX], part[NEB_PATH_MAX], other[NEB_PATH_MAX];
@@ -153,11 +154,12 @@ static void test_what_is_no_part(void **state) {
     assert_int_equal(intra_part_path(path, note[0], 1, part, sizeof part), NEB_OK);
     assert_int_equal(intra_part_path(path, note[0], 2, other, sizeof other), NEB_OK);
     assert_int_equal(intra_ckpt_prune(vault, dir, 2), NEB_OK);
-    assert_int_equal(loads(), 2); // what a file names is not pruned
+    assert_int_equal(loads(), 2); // a file's parts are not pruned
     struct neb_buf was = {0}, wrong = {0};
     assert_int_equal(neb_fs_read(part, 1 << 24, &was), NEB_OK);
     assert_int_equal(neb_fs_read(other, 1 << 24, &wrong), NEB_OK);
-    assert_int_equal(neb_fs_write(part, wrong.p, wrong.len, 0600), NEB_OK); // whole, but number 2
+    // complete, but number 2
+    assert_int_equal(neb_fs_write(part, wrong.p, wrong.len, 0600), NEB_OK);
     assert_int_equal(loads(), 1);
     was.p[was.len / 2] ^= 1;
     assert_int_equal(neb_fs_write(part, was.p, was.len, 0600), NEB_OK);
@@ -167,14 +169,15 @@ static void test_what_is_no_part(void **state) {
     assert_int_equal(loads(), 2);
     assert_int_equal(neb_fs_remove(part), NEB_OK);
     assert_int_equal(loads(), 1);
-    assert_int_equal(neb_fs_remove(path), NEB_OK); // what is left of it goes with the next prune
+    assert_int_equal(neb_fs_remove(path), NEB_OK); // the next prune removes its parts
     assert_int_equal(intra_ckpt_prune(vault, dir, 2), NEB_OK);
     assert_int_equal(files_here(), FILES);
     neb_buf_free(&was);
     neb_buf_free(&wrong);
 }
 
-// A part that is written aside and fails is given up: the file that waits for it fails at once, and the next prune cleans up.
+// If the background write of a part fails, the file that waits for it fails at once, and the next
+// prune cleans up.
 static void test_a_part_given_up(void **state) {
     (void)state;
     static const uint64_t words[WORDS];
@@ -209,7 +212,7 @@ static void test_a_part_given_up(void **state) {
     intra_ckpt_async_destroy(&a);
     kern_pool_destroy(&pool);
     assert_int_equal(write_generation(3), NEB_OK);
-    assert_int_equal(files_here(), 2 * FILES); // neither the mark nor the parts of no file
+    assert_int_equal(files_here(), 2 * FILES); // no mark and no parts without a file
 }
 
 static void key_path(char out[64]) {
@@ -231,7 +234,7 @@ static struct sec_vault *vault_of_job(uint8_t job) {
     return v;
 }
 
-// Parts whose own bytes are whole and sealed with the site's keys, put in the place of others.
+// Replaces parts by others that are intact and sealed with the site's keys.
 static void test_sealed_parts_are_bound(void **state) {
     (void)state;
     char path[NEB_PATH_MAX], first[NEB_PATH_MAX], part[NEB_PATH_MAX], from[NEB_PATH_MAX];
@@ -255,14 +258,14 @@ static void test_sealed_parts_are_bound(void **state) {
     assert_int_equal(intra_ckpt_open_in(vault, path, true, &c), NEB_ERR_CORRUPT);
     neb_last_error(why, sizeof why);
     assert_non_null(strstr(why, "not part 1 of 2 of its checkpoint"));
-    // what it says of itself is right, but anybody could have written it
+    // its header is right, but anybody could have written it
     writes = NULL;
     assert_int_equal(write_one(path, 2, token, 1), NEB_OK);
     assert_int_equal(loads(), 1);
-    writes = sec_vault_of(other); // or another job
+    writes = sec_vault_of(other); // another job
     assert_int_equal(write_one(path, 2, token, 1), NEB_OK);
     assert_int_equal(loads(), 1);
-    // one of three, where two are wanted
+    // one of three where one of two is wanted
     const struct intra_part of_three = {token, 1, 3};
     struct intra_ckpt_writer *w = NULL;
     assert_int_equal(intra_part_create(vault, path, &of_three, &w), NEB_OK);
@@ -271,7 +274,7 @@ static void test_sealed_parts_are_bound(void **state) {
     assert_int_equal(loads(), 1);
     assert_int_equal(neb_fs_write(part, was.p, was.len, 0600), NEB_OK);
     assert_int_equal(loads(), 2);
-    // a site's key opens what its jobs' keys have sealed; without a key nothing opens
+    // a site's key opens files of its jobs' keys; without a key nothing opens
     assert_int_equal(intra_ckpt_open(path, true, &c), NEB_ERR_DENIED);
     sec_vault_destroy(&other);
     neb_buf_free(&was);

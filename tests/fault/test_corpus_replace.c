@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A corpus is built anew over an old one, and the builder is killed, or fails, at every write, sync and rename in turn: the folder
-// holds the old or the new corpus, whole. Likewise where the file system cannot exchange two names; there the old one may lie
-// beside it for a moment, and the next build puts it back.
+// A build replaces a corpus, and the builder is killed, or fails, at every write, sync and rename
+// in turn: the folder has the old or the new corpus, complete. The same if the file system cannot
+// exchange two names: then the old one may lie beside it for a moment, and the next build restores
+// it.
 #include "agent/base/fault.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
@@ -39,7 +40,7 @@ static enum neb_status build(int version) {
     return intra_corpus_build(&spec, corpus, quiet, NULL, &skipped);
 }
 
-// -1: no corpus there.
+// -1: no corpus.
 static int version_at(const char *where) {
     struct intra_corpus *c = NULL;
     if (!neb_fs_exists(where))
@@ -50,7 +51,7 @@ static int version_at(const char *where) {
     return version;
 }
 
-// Version `version` is built with this fault armed. True: to its end.
+// Builds `version` with this fault armed. True: the build succeeded.
 static bool with_fault(int version, const char *fault) {
     pid_t pid = fork();
     assert_true(pid >= 0);
@@ -86,8 +87,8 @@ static void sweep(const char *before, const char *how, bool exchanges) {
         assert_true(!whole || now == version);
         failed += !whole;
     }
-    assert_true(failed >= 6); // files and folders synced and renamed, then the exchange
-    assert_int_equal(beside > 0, !exchanges && *how); // that moment was hit
+    assert_true(failed >= 6); // sync and rename of files and folders, then the exchange
+    assert_int_equal(beside > 0, !exchanges && *how); // the fault hit that moment
     assert_false(neb_fs_exists(aside));
 }
 

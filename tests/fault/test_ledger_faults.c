@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ledger under failing disks and power cuts: a fixed script is run again and again, and its k-th write, sync, rename,
-// removal or truncation, those inside SQLite included, fails (or is where the process is killed), for every k. Afterwards
-// everything that was acknowledged is there, nothing is half there, and the script can go on to its end.
+// The ledger under failing disks and power cuts: a fixed script runs again and again, and its k-th
+// write, sync, rename, removal or truncation, also inside SQLite, fails or kills the process, for
+// every k. Afterwards everything acknowledged is there, nothing is partial, and the script can go
+// on to its end.
 #include "agent/base/fault.h"
 #include "inter/ledger/verify.h"
 #include "tests/unit/ledger_fixture.h"
@@ -10,13 +11,13 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-// ---- fault points inside SQLite: a VFS that passes all on, but for the k-th write, sync or truncation --------------
+// ---- fault points inside SQLite: a VFS that fails the k-th write, sync or truncation ----
 
 static sqlite3_vfs vfs;
 static struct {
     const sqlite3_io_methods *real;
     sqlite3_io_methods ours;
-} methods[8]; // SQLite has one table a kind of file; ours are copies with three entries changed
+} methods[8]; // SQLite has one table per kind of file; ours are copies with three changed entries
 
 static const sqlite3_io_methods *real_of(sqlite3_file *f) {
     for (size_t i = 0; i < sizeof methods / sizeof methods[0]; i++)
@@ -64,7 +65,7 @@ static int x_delete(sqlite3_vfs *v, const char *name, int sync_dir) {
 
 static void install_vfs(void) {
     sqlite3_vfs *real = sqlite3_vfs_find(NULL);
-    vfs = *real; // the other entries do not look at what they are called through
+    vfs = *real; // the other entries ignore their argument's table
     vfs.zName = "faults";
     vfs.pNext = NULL;
     vfs.pAppData = real;
@@ -73,11 +74,11 @@ static void install_vfs(void) {
     assert_int_equal(sqlite3_vfs_register(&vfs, 1), SQLITE_OK);
 }
 
-// ---- the script -----------------------------------------------------------------------------------------------
+// ---- the script ----
 
-enum { BIG_CHUNKS = 17 }; // one more than lie between two writes of a bitmap
+enum { BIG_CHUNKS = 17 }; // one more than between two writes of a bitmap
 
-// What is done, in order. Rounds of fragment 0 but where the name says otherwise.
+// The steps, in order. Rounds are of fragment 0 unless the name says otherwise.
 // clang-format off
 #define STEPS(X) \
     X(OPEN) X(JOB) X(OWN_0) X(MINE_0) X(THEIRS_0) X(PART_0) X(CHUNK_0) X(CHUNK_1) X(CHUNK_2) \
@@ -91,12 +92,12 @@ enum { BIG_CHUNKS = 17 }; // one more than lie between two writes of a bitmap
 enum step { STEPS(NAME) STEPS_N };
 #undef NAME
 
-// in memory where there is such a place: kills and faults do not need a real disk
+// in memory if possible: kills and faults need no real disk
 static char root[40];
 static char dir[80];
 static struct inter_ledger *l;
 
-static const uint8_t base[INTER_SHA_BYTES] = {7, 7, 7}; // what fragment 1's chain begins behind
+static const uint8_t base[INTER_SHA_BYTES] = {7, 7, 7}; // the hash before fragment 1's chain
 
 static struct inter_manifest big_manifest(void) {
     static uint8_t bytes[BIG_CHUNKS * INTER_CHUNK_MIN];
@@ -151,7 +152,7 @@ static enum neb_status restart(void) {
 
 static enum neb_status do_step(enum step s) {
     uint32_t got;
-    if (!l) // after a failed opening, or to go on
+    if (!l) // after a failed opening, or to resume
         NEB_TRY(inter_ledger_open(dir, &l));
     switch (s) {
     case S_OPEN: return NEB_OK;
@@ -181,7 +182,7 @@ static enum neb_status do_step(enum step s) {
     case S_COMMIT_2: return fx_put_commit(l, 0, 2);
     case S_PRUNE_0: return inter_ledger_prune(l, fx_job, 0, 1);
     case S_SAVED: return inter_ledger_saved(l, fx_job, &(uint32_t){2}, 1);
-    case S_CAP: return inter_ledger_set_cap(l, 60000); // leaves the newest commit, round 2
+    case S_CAP: return inter_ledger_set_cap(l, 60000); // keeps the newest commit, round 2
     case S_BIG: return big();
     case S_REOPEN: return reopen();
     case S_OWN_3: return fx_put_own(l, 0, 3);
@@ -197,15 +198,15 @@ static enum neb_status do_step(enum step s) {
     return NEB_ERR_INVALID;
 }
 
-// ---- what must be true ----------------------------------------------------------------------------------------
+// ---- the checks ----
 
-// steps that were acknowledged; step number `acked` was under way and may have had its effect
+// acknowledged steps; step number `acked` was in flight and may have had its effect
 static int acked;
 
 static bool done(enum step s) { return acked > (int)s; }
 static bool begun(enum step s) { return acked >= (int)s; }
 
-// put … drop: must be there, must not be there, or either (one of the two was under way).
+// Between steps put and drop: must be there, must not be there, or either (one was in flight).
 static void expect_between(bool there, enum step put, enum step drop, const char *what) {
     if (done(put) && !begun(drop) && !there)
         fail_msg("acknowledged, but lost: %s (after %d steps)", what, acked);
@@ -287,10 +288,10 @@ static void check_all(void) {
     struct inter_chain chain;
     struct inter_manifest m = big_manifest();
     bool there = false;
-    OK(inter_ledger_verify(l, &c, &n)); // nothing half there
+    OK(inter_ledger_verify(l, &c, &n)); // nothing is partial
     OK(inter_ledger_jobs(l, check_job, &there));
     expect_between(there, S_JOB, STEPS_N, "a job");
-    check_blob(0, 0, S_MINE_0, S_PRUNE_0); // without its manifest nobody was promised anything
+    check_blob(0, 0, S_MINE_0, S_PRUNE_0); // without its manifest nothing was promised
     check_blob(0, 1, S_FINISH_0, S_PRUNE_0);
     check_blob(1, 0, S_MINE_1, S_CAP);
     check_blob(1, 1, S_ARRIVE_1, S_CAP);
@@ -310,15 +311,15 @@ static void check_all(void) {
     expect_between(st == NEB_OK && chain.first == 9, S_BEGIN_AT, S_RESTART, "a chain's beginning");
 }
 
-// ---- the sweep ------------------------------------------------------------------------------------------------
+// ---- the sweep ----
 
-static void go_on(void) { // from where it stopped, as an agent does that was started again
+static void go_on(void) { // resumes like a restarted agent
     struct inter_key k = fx_key(0, 0, 1);
     int from = acked;
     if (from > S_PART_0 && from <= S_FINISH_0)
         from = inter_ledger_has_blob(l, &k) ? S_VOTE_0 : S_PART_0;
     if (from == S_MINE_0 || from == S_MINE_1 || from == S_MINE_2 || from == S_MINE_3)
-        from--; // a blob whose manifest is not there yet went at opening
+        from--; // opening removed a blob without a manifest
     for (int s = from; s < STEPS_N; s++)
         OK(do_step((enum step)s));
     acked = STEPS_N;
@@ -379,7 +380,7 @@ static void test_killed_at_every_point(void **state) {
     assert_true(points > 150);
 }
 
-static bool fail_step(int s) { // true: it failed, as a failing disk should make it fail
+static bool fail_step(int s) { // true: it failed with the status of a failing disk
     enum neb_status st = do_step((enum step)s);
     if (st != NEB_OK && st != NEB_ERR_NOSPC && st != NEB_ERR_IO)
         fail_msg("step %d: %s", s, neb_status_name(st));
@@ -401,11 +402,11 @@ static void test_fails_then_opened_again(void **state) {
         inter_ledger_close(&l);
         check_and_go_on();
     }
-    // closing and checkpoints fail in silence: nothing is lost by it
+    // closing and checkpoints fail silently: nothing is lost
     assert_true(failures > points / 2);
 }
 
-// The same handle goes on: what failed is done again and then holds.
+// The same handle goes on: the failed step is repeated and then succeeds.
 static void test_fails_then_tried_again(void **state) {
     (void)state;
     char spec[32];
@@ -421,14 +422,14 @@ static void test_fails_then_tried_again(void **state) {
         neb_fault_arm(NULL);
         acked = STEPS_N;
         OK(inter_ledger_open(dir, &l));
-        // A message whose storing was reported as failed may be there twice; all else is once.
+        // A message whose storing failed may be there twice; everything else is there once.
         check_all();
         inter_ledger_close(&l);
         OK(neb_fs_remove_tree(dir));
     }
 }
 
-// A disk that stays full: every put says so, and what was there stays readable.
+// A disk that stays full: every put reports it, and older content stays readable.
 static void test_stays_full(void **state) {
     (void)state;
     struct inter_record r;

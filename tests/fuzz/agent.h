@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// An agent that lives for one input, for fuzz targets of its parts: "anna", in a home of her own, in memory where /dev/shm is there. Whoever
-// uses it has made the home's list of members before the first agent_begin(), and puts it right again after agent_end(), which leaves it.
+// An agent that lives for one input, for fuzz targets of its parts: "anna", in its own home, in
+// /dev/shm if possible. The target writes the home's member list before the first agent_begin(),
+// and restores it after each agent_end().
 #ifndef TESTS_FUZZ_AGENT_H
 #define TESTS_FUZZ_AGENT_H
 #include "agent/base/fs.h"
@@ -16,7 +17,7 @@
 enum { AGENT_MEMBERS = 3 };
 static const char *const agent_names[AGENT_MEMBERS] = {"anna", "bert", "carol"};
 static char agent_root[64], agent_home[80];
-static struct sec_identity *agent_ids[AGENT_MEMBERS]; // keys of all of them
+static struct sec_identity *agent_ids[AGENT_MEMBERS]; // keys of all members
 static struct agent_daemon_config agent_config = {.home = agent_home};
 static void *agent_zctx;
 
@@ -27,7 +28,7 @@ static inline void agent_remove_all(void) {
         neb_warn("%s stays", agent_root);
 }
 
-// Once: folders and keys.
+// Once per process: makes folders and keys.
 static inline void agent_set_up(void) {
     snprintf(agent_root, sizeof agent_root, "%s/nebula-fuzz-agent-XXXXXX",
              access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
@@ -81,7 +82,7 @@ static inline void agent_end(struct daemon *d) {
     (void)(neb_path(path, sizeof path, agent_home, "blobs") == NEB_OK && neb_fs_remove_tree(path));
 }
 
-// Clusters of jobs are the members, in their order.
+// The clusters of jobs are the members, in the same order.
 static inline enum neb_status agent_signed_by(void *user, const uint8_t id[INTER_ID_BYTES],
                                               uint8_t member, const char *context, const void *msg,
                                               size_t len, const uint8_t sig[INTER_SIG_BYTES]) {
@@ -90,7 +91,7 @@ static inline enum neb_status agent_signed_by(void *user, const uint8_t id[INTER
     return sec_verify(sec_identity_public(agent_ids[member])->sign, context, msg, len, sig);
 }
 
-// It still runs, its ledger is sound, and what it says of itself is JSON.
+// The agent still runs, its ledger is sound, and its status is JSON.
 static inline void agent_expect_sound(struct daemon *d) {
     struct inter_ledger_counts counts;
     const struct inter_ledger_check check = {NULL, agent_signed_by, NULL, NULL};

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tokenizer.json that somebody supplies, and text. What is opened makes any text into ids of its own tokens, or says that its
-// expressions come to no end, and decodes any ids into UTF-8.
-//
-// Input: the file, and behind a NUL, which no JSON has, a text.
+// A foreign tokenizer.json, and text. An opened tokenizer encodes any text into its own ids, or
+// reports that its expressions do not end, and decodes any ids into UTF-8. Input: the file, a NUL
+// (which JSON never has), the text.
 #include "intra/data/tokenizer.h"
 
 #include <stdio.h>

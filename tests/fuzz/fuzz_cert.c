@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Certificate requests and certificates: OpenSSL's decoder with Nebula's profile and extensions on top.
-// Whatever is accepted names a valid member.
+// Certificate requests and certificates: OpenSSL's decoder with Nebula's profile and extensions on
+// top. An accepted one names a valid member.
 #include "security/cert.h"
 
 #include <openssl/err.h>
@@ -21,6 +21,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         NEB_ASSERT(sec_name_valid(name));
     if (sec_cert_verify(data, size, data, size, 1, &c) == NEB_OK)
         NEB_ASSERT(0 && "a certificate cannot be member and CA at once");
-    NEB_ASSERT(ERR_peek_error() == 0); // nothing is left behind in OpenSSL's queue
+    NEB_ASSERT(ERR_peek_error() == 0); // OpenSSL's error queue is empty
     return 0;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints from a hostile writer: whatever the bytes, opening and loading answer with a status,
-// read nothing outside the file and ask for no more memory than the file backs. Every input is
-// tried twice: as it is, and with the digest over its index made right, since no mutation would get
-// past that otherwise. The corpus is written by tests/golden/test_golden.c.
+// Checkpoints from a hostile writer: opening and loading return a status, read nothing outside the
+// file, and allocate no more than the file backs. Every input is tried as it is, and with a
+// corrected digest over its index, which mutations cannot guess. tests/golden/test_golden.c writes
+// the corpus.
 #include "agent/base/sha256.h"
 #include "intra/train/trainer.h"
 #include "tests/testing.h"
@@ -33,16 +33,16 @@ static void use_model(const struct intra_ckpt *c, size_t file_bytes) {
         require(s->bytes == 0 || memcmp(intra_param(m, t), intra_ckpt_data(c, s), s->bytes) == 0);
         backed += s->bytes;
     }
-    // sections may overlap, and each lies in the file
+    // sections may overlap, but each is inside the file
     require(backed <= file_bytes * (size_t)m->n_tensors);
     require(m->params && !m->grads && intra_model_matmul_params(m) <= m->n_params);
     intra_model_destroy(&m);
 }
 
-// A trainer of the corpus' model takes a whole state or refuses it.
+// A trainer of the corpus's model takes a full state or refuses it.
 static void use_state(const struct intra_ckpt *c) {
     static struct kern *K;
-    static struct intra_trainer *t; // one for the process: restoring overwrites it
+    static struct intra_trainer *t; // one per process: a restore overwrites it
     if (!K) {
         struct intra_trainer_config config =
             testing_small_trainer((struct intra_trainable){.mode = INTRA_TRAIN_FULL});
@@ -62,7 +62,7 @@ static void use(const uint8_t *p, size_t size) {
         snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     }
     require(ftruncate(fd, 0) == 0 && pwrite(fd, p, size, 0) == (ssize_t)size);
-    if (intra_ckpt_open(path, true, &c) == NEB_OK) // nothing that verifies fails without verifying
+    if (intra_ckpt_open(path, true, &c) == NEB_OK) // opening without verification must succeed, too
         intra_ckpt_close(&c);
     require(!c);
     if (intra_ckpt_open(path, false, &c) != NEB_OK) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A corpus folder from elsewhere: corpus.json and one shard. What opens can be read to its last token, and every token is of the vocabulary.
-//
-// Input: 2 bytes little-endian, the length of corpus.json; corpus.json; the shard, as "s.bin".
+// A foreign corpus folder: corpus.json and one shard. An opened corpus can be read to its last
+// token, and every token is in the vocabulary. Input: u16 little-endian length of corpus.json;
+// corpus.json; the shard, as "s.bin".
 #include "agent/base/fs.h"
 #include "intra/data/data.h"
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Updates that other members made, cut into the pieces of a mesh's owners and joined again; and what an update says of its shapes. The pieces
-// are all of it: joined, they are the same units by number, byte for byte where those ascend already.
-//
-// Input: an update.
+// Updates of other members, cut into the pieces of a mesh's owners and joined again; and the shapes
+// that an update declares. The joined pieces are the same units by number, byte for byte if the
+// numbers ascend. Input: an update.
 #include "agent/base/status.h"
 #include "compress/update.h"
 
@@ -44,7 +43,7 @@ static void cut_and_join(const uint8_t *p, size_t len) {
     for (int32_t k = 0; k < OWNERS; k++) {
         enum neb_status of = cmp_update_cut(p, len, owner, UNITS, k, &cuts[k]);
         NEB_ASSERT(of == NEB_OK || of == NEB_ERR_FORMAT);
-        NEB_ASSERT(k == 0 || of == st); // of the update, whoever asks
+        NEB_ASSERT(k == 0 || of == st); // the verdict does not depend on the owner
         st = of;
         units += st == NEB_OK ? units_of(&cuts[k]) : 0;
         pieces[k] = (struct cmp_update_piece){cuts[k].p, cuts[k].len};
@@ -55,7 +54,7 @@ static void cut_and_join(const uint8_t *p, size_t len) {
         NEB_ASSERT(!ascends(p, len, units) || !memcmp(joined.p, p, len));
         neb_buf_clear(&joined);
     }
-    // with what its owner has made beside it
+    // with a part that its owner made
     pieces[st == NEB_OK ? OWNERS : 0] = (struct cmp_update_piece){p, len};
     (void)!cmp_update_join(pieces, st == NEB_OK ? OWNERS + 1 : 1, &joined);
     neb_buf_free(&joined);
@@ -73,7 +72,7 @@ static void shapes(const uint8_t *p, size_t len) {
     if (n > UNITS)
         return;
     NEB_ASSERT(!n || (first[0].unit == all[0].unit && first[0].rows == all[0].rows));
-    NEB_ASSERT(cmp_update_open(p, len, all, n, views) == NEB_OK); // as it says of itself
+    NEB_ASSERT(cmp_update_open(p, len, all, n, views) == NEB_OK); // with the declared shapes
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// What other members' agents send to this one: jobs, stops, refusals, reports, lines of metrics, member lists, masked sums; and links that
-// come and go meanwhile. A daemon in a federation of three has a job of its own, whose other cluster is bert's; carol is a member, but of no
-// job yet. At the end the agent still runs, its ledger is sound, and what it says of itself is JSON.
-//
-// Input: lines, a byte that says what happens, a digit for the member that it is of, and a body:
-//
-//     J j    JOB, J: signed by the member that it says it is of; a "spec" with "base" is one of `specs` with its other keys in place of that
-//            one's; an id may be "0" for the agent's own job, "1" for what it is an offer of or,
-//            elsewhere, for the job last offered so
-//     X R P M H   STOP, REFUSED, REPORT, METRICS, HAD: JSON, an id as above
-//     L      LIST, a digit: one of `lists`    l  hex, which the CA signs as far as it is a list    v  LIST_STAND, hex
-//     S      SUMS, hex, * for that job's id
-//     U D    the link is up, is down    N  every job has a line to tell    T  a second passes
+// Messages of other members' agents: jobs, stops, refusals, reports, metrics, member lists, masked
+// sums; links come and go meanwhile. A daemon in a federation of three has a job of its own with
+// bert; carol is a member without a job. At the end the agent still runs, its ledger is sound, and
+// its status is JSON. Input: lines of a byte (the kind), a digit (the member), and a body:
+//    J j          JOB; J: signed by its claimed member. A "spec" with "base" is one of `specs` with
+//                 changed keys. id "0": the agent's own job; "1": the job of this offer, elsewhere
+//                 of the last such offer
+//    X R P M H    STOP, REFUSED, REPORT, METRICS, HAD: JSON, an id as above
+//    L            LIST, a digit: one of `lists`
+//    l            hex, signed by the CA as far as it is a list
+//    v            LIST_STAND, hex
+//    S            SUMS, hex; * for that job's id
+//    U D          the link is up, is down
+//    N            every job has a line to send
+//    T            a second passes
 #include "agent/daemon/policy.h"
 #include "agent/daemon/sums.h"
 #include "agent/job/id.h"
@@ -25,10 +27,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 enum { LINES_MAX = 48, LINE_MAX_BYTES = 16384, SPECS = 5, LISTS = 8 };
 static char own[2 * AGENT_JOB_ID_BYTES + 1], offered[2 * AGENT_JOB_ID_BYTES + 1];
 static json_t *specs[SPECS];
-static struct neb_buf lists[LISTS]; // by version and who signs: make_lists()
-static struct sec_hub *hub;         // whose CA signs
+static struct neb_buf lists[LISTS]; // by version and signer: make_lists()
+static struct sec_hub *hub;         // its CA signs the lists
 
-// ---- once -----------------------------------------------------------------------------------------------------
+// ---- once per process ----
 
 static void free_made(void) {
     for (int k = 0; k < SPECS; k++)
@@ -39,7 +41,7 @@ static void free_made(void) {
 }
 
 static void make_specs(void) {
-    // which clusters there are; the first is the agent's own, the last has gate private
+    // the clusters; the first is the agent's own, the last has gate private
     static const char *const clusters[SPECS] = {
         "{name: anna, launcher: attach, threads: 1}, {name: bert, threads: 1}",
         "{name: bert}, {name: anna, launcher: attach}, {name: carol, witness: true}",
@@ -78,8 +80,8 @@ static void drop(struct sec_memberlist *l, const char *name) {
     sec_memberlist_drop(l, (uint32_t)sec_memberlist_find(l, name));
 }
 
-// 0: in use; of the second version 1: an hour later, 2: without bert, 3: without anna, 4: bert is lost; 5: another one instead of 0; 6: after that;
-// 7: the third, after 1, without carol.
+// 0: the current list. Second version: 1: an hour later, 2: without bert, 3: without anna, 4: bert
+// is lost. 5: another one instead of 0; 6: after 5. 7: the third version, after 1, without carol.
 static void make_lists(void) {
     struct sec_memberlist first = {.version = 1, .issued = 1000, .subject = "anna"}, l;
     memcpy(first.federation, hub->fed->list.federation, sizeof first.federation);
@@ -132,7 +134,7 @@ static void set_up(void) {
     atexit(free_made);
 }
 
-// ---- the agent ------------------------------------------------------------------------------------------------
+// ---- the agent ----
 
 static void id_of(const struct daemon *d, int of, const json_t *spec,
                   char hex[2 * AGENT_JOB_ID_BYTES + 1]) {
@@ -180,7 +182,7 @@ static void look_at(struct daemon *d, struct agent_jobrun *j) {
     daemon_job_resume_due(d, j);
 }
 
-// False: this agent is on the list no more, and ends.
+// False: the list no longer has this agent, and it ends.
 static bool second(struct daemon *d) {
     memset(d->spread.looks, 0, sizeof d->spread.looks);
     memset(d->spread.sends, 0, sizeof d->spread.sends);
@@ -195,9 +197,9 @@ static bool second(struct daemon *d) {
     return true;
 }
 
-// ---- what is said ---------------------------------------------------------------------------------------------
+// ---- messages ----
 
-// One of ours with what the message changes of it.
+// One of our specifications with the changes of the message.
 static void fill_spec(json_t *body) {
     json_t *said = json_object_get(body, "spec"), *base = json_object_get(said, "base");
     json_int_t k = json_integer_value(base);
@@ -209,7 +211,7 @@ static void fill_spec(json_t *body) {
     json_object_set_new(body, "spec", all);
 }
 
-// A worker would be a process of its own.
+// A worker would be a separate process.
 static bool starts_process(const json_t *spec) {
     static struct agent_job job; // large
     if (agent_job_from_json(spec, &job) != NEB_OK)
@@ -220,7 +222,7 @@ static bool starts_process(const json_t *spec) {
     return false;
 }
 
-// As whose an offer comes.
+// The member that an offer claims to be from.
 static int submitter(const json_t *body, int of) {
     const char *home = json_string_value(json_object_get(body, "home"));
     bool passed_on = json_object_get(body, "again") || json_object_get(body, "resume");
@@ -251,7 +253,7 @@ static void say(struct daemon *d, int of, uint32_t kind, const void *p, size_t n
     NEB_ASSERT(exact);
     if (n)
         memcpy(exact, p, n);
-    if (m) // else its link is cut
+    if (m) // otherwise its link is cut
         daemon_on_message(d, (uint32_t)(m - d->members.m), kind, exact, n);
     free(exact);
 }
@@ -267,7 +269,8 @@ static void say_json(struct daemon *d, int of, char what, const char *text, size
         json_object_set_new(body, "id", json_string(own));
     if (kind == AGENT_MSG_JOB)
         fill_spec(body);
-    id = json_string_value(json_object_get(body, "id")); // the former is gone with its object
+    // the previous id was freed with its object
+    id = json_string_value(json_object_get(body, "id"));
     if (id && !strcmp(id, "1") && kind == AGENT_MSG_JOB)
         id_of(d, submitter(body, of), json_object_get(body, "spec"), offered);
     id = json_string_value(json_object_get(body, "id"));
@@ -276,7 +279,7 @@ static void say_json(struct daemon *d, int of, char what, const char *text, size
     if (what == 'J')
         sign_job(d, body, of);
     char *whole = body ? json_dumps(body, JSON_COMPACT) : NULL;
-    if (!whole) // no JSON, or a piece of it
+    if (!whole) // not JSON, or a part of it
         say(d, of, kind, text, n);
     else if (kind != AGENT_MSG_JOB || !starts_process(json_object_get(body, "spec")))
         say(d, of, kind, whole, strlen(whole));
@@ -284,7 +287,7 @@ static void say_json(struct daemon *d, int of, char what, const char *text, size
     json_decref(body);
 }
 
-// The CA signs whatever is a list, but none that has us dial somebody.
+// The CA signs every valid list, unless it has an address that this agent would dial.
 static void say_list(struct daemon *d, int of, struct neb_buf *b) {
     struct sec_memberlist l;
     for (int i = 0; i < SEC_SIGN_BYTES; i++)

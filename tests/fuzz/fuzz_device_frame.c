@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Codec frames of hostile bytes, decoded for an accelerator: what the host makes of them before the device does the rest. The device is the host's
-// memory, with ops that only look at their operands: all that they may read is there, and what is scattered keeps to its array. A frame that
-// the processor decodes is taken here too; blocks aside, whose codes only a device looks at, no other one is.
+// Hostile codec frames, decoded for an accelerator: checks the host's part. The device is host
+// memory with ops that only check their operands: they read inside their arrays and scatter inside
+// the output. A frame is accepted here if the CPU decodes it; otherwise only block codecs may pass,
+// since only a device reads their codes.
 #include "compress/device.h"
 
 #include <stdlib.h>
@@ -86,7 +87,7 @@ static const struct kern_device_ops ops = {.name = "none",
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static struct kern_device D = {.ops = &ops, .name = "none"};
     static struct cmp_work *w;
-    static struct cmp_device *kept; // holds the stage; its room is meant to be used again
+    static struct cmp_device *kept; // holds the stage; its buffers are reused on purpose
     struct cmp_device *c = NULL;
     struct cmp_frame_info info;
     if (!w)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests and answers of enrolment. A request that is accepted is the one its fields make again.
+// Requests and answers of enrolment. The fields of an accepted request make the same request again.
 #include "security/enrol_wire.h"
 
 #include <string.h>

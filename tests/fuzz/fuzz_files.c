@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of an agent's home that somebody may have edited or damaged: members.json, federation/former.json, federation/forked, jobs/ID/shape.json,
-// state of jobs in the ledger. What is taken keeps to its limits.
+// Edited or damaged files of an agent's home: members.json, federation/former.json,
+// federation/forked, jobs/ID/shape.json, and job states in the ledger. Accepted content is within
+// its limits.
 #include "agent/daemon/jobs.h"
 #include "agent/daemon/shape.h"
 #include "security/forks.h"
@@ -20,7 +21,7 @@ static void members(const char *text, size_t n) {
     for (uint32_t i = 0; i < m.n; i++) {
         NEB_ASSERT(sec_name_valid(m.m[i].pub.name));
         NEB_ASSERT(!m.m[i].endpoint[0] || sec_endpoint_valid(m.m[i].endpoint));
-        NEB_ASSERT(sec_members_by_name(&m, m.m[i].pub.name) == &m.m[i]); // none twice
+        NEB_ASSERT(sec_members_by_name(&m, m.m[i].pub.name) == &m.m[i]); // names are unique
     }
 }
 
@@ -35,7 +36,7 @@ static void former(const char *text, size_t n) {
                    sec_former_find(all, k, all[i].name));
 }
 
-// What is taken is in the file, byte for byte.
+// Accepted evidence is in the file, byte for byte.
 static void forks(const uint8_t *p, size_t n) {
     struct sec_forks f;
     const size_t magic = 8;
@@ -62,7 +63,7 @@ static void shape(const char *text, size_t n) {
     json_decref(said);
 }
 
-static void job(const char *text) { // as a row: its specification, and its state
+static void job(const char *text) { // a row: its specification and its state
     const uint8_t id[INTER_ID_BYTES] = {1, 2};
     struct agent_job_record r;
     agent_job_record_read(id, text, text, &r);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Codec frames and updates from a hostile peer: whatever the bytes, a decoder answers OK or NEB_ERR_FORMAT, writes nothing
-// outside its output, and never hands on a NaN or an infinity. What it accepts, it accepts again with the same result.
-// The corpus is written by tests/unit/test_codec_golden.c.
+// Codec frames and updates from a hostile peer: a decoder returns OK or NEB_ERR_FORMAT, writes
+// nothing outside its output, and never outputs a NaN or an infinity. An accepted frame decodes
+// again to the same result. tests/unit/test_codec_golden.c writes the corpus.
 #include "compress/check.h"
 #include "compress/reader.h"
 #include "compress/update.h"
@@ -35,7 +35,7 @@ static void decode_frame(struct cmp_work *w, const uint8_t *p, size_t len) {
             require(isfinite(x[i]));
         require(cmp_decode(w, p, len, y, n) == NEB_OK && memcmp(x, y, n * sizeof *x) == 0);
     }
-    // Opened to be read in strips: accepted exactly when decoding is, and the same elements.
+    // Reading in strips accepts exactly what decoding accepts, with the same elements.
     static struct cmp_reader *r;
     if (!r)
         require(cmp_reader_create(&r) == NEB_OK);
@@ -50,7 +50,7 @@ static void decode_frame(struct cmp_work *w, const uint8_t *p, size_t len) {
     free(y);
 }
 
-// The same in pieces whose lengths the bytes themselves give: the same verdict, and the same bits.
+// The same in pieces of lengths from the input: the same verdict and the same bits.
 static void check_in_pieces(const uint8_t *p, size_t len, enum neb_status whole,
                             const struct cmp_update_stats *expected) {
     static struct cmp_check *c;
@@ -75,7 +75,8 @@ static void check_in_pieces(const uint8_t *p, size_t len, enum neb_status whole,
              memcmp(stats.shapes, expected->shapes, sizeof stats.shapes) == 0));
 }
 
-// A frame of the fuzzer's own in an update of one unit, so that frames are checked without the update's head being guessed.
+// Wraps the input as a frame in an update of one unit, so that it need not guess the update's
+// header.
 static void wrap_frame(struct cmp_work *w, const uint8_t *p, size_t len) {
     static struct neb_buf b;
     static float x[N_MAX];
@@ -97,7 +98,7 @@ static void wrap_frame(struct cmp_work *w, const uint8_t *p, size_t len) {
     check_in_pieces(b.p, b.len, st, &stats);
     if (st != NEB_OK)
         return;
-    double sum = 0; // what passes decodes, and has the norm that was said
+    double sum = 0; // an accepted update decodes, with the declared norm
     require(cmp_decode(w, p, len, x, info.n) == NEB_OK);
     for (size_t i = 0; i < info.n; i++)
         sum += (double)x[i] * (double)x[i];
@@ -114,14 +115,15 @@ static void open_update(struct cmp_work *w, const uint8_t *p, size_t len) {
     enum neb_status st = cmp_update_check_max(w, p, len, UINT64_MAX, &stats);
     require(st == NEB_OK || st == NEB_ERR_FORMAT);
     require(st != NEB_OK || (isfinite(stats.norm) && stats.norm >= 0));
-    require(st != NEB_OK || stats.elements >= stats.units); // none without work that elements bound
+    // the elements bound the work of every unit
+    require(st != NEB_OK || stats.elements >= stats.units);
     check_in_pieces(p, len, st, &stats);
     if (cmp_update_open(p, len, shapes, 2, units) != NEB_OK)
         return;
     enum neb_status st_counts = cmp_update_counts(w, &units[0], 50, counts);
     enum neb_status st_first = cmp_decode(w, units[0].frame, units[0].frame_len, x, 400);
     enum neb_status st_second = cmp_decode(w, units[1].frame, units[1].frame_len, x, 77);
-    // The gate's check and what a worker does later must agree: an update that passed is applied.
+    // The gate's check and the worker must agree: an update that passed can be applied.
     if (st == NEB_OK)
         require(st_counts == NEB_OK && st_first == NEB_OK && st_second == NEB_OK &&
                 stats.elements == 477);
@@ -129,7 +131,7 @@ static void open_update(struct cmp_work *w, const uint8_t *p, size_t len) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static struct cmp_work *w; // one for the process: its buffers are meant to be used again
+    static struct cmp_work *w; // one per process: its buffers are reused on purpose
     if (!w)
         require(cmp_work_create(&w) == NEB_OK);
     decode_frame(w, data, size);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// config.json and adapter_config.json from strangers: whatever the bytes, an answer; what is accepted is a model that can be
-// laid out, and comes back the same from what we would write for it.
+// Foreign config.json and adapter_config.json: an accepted one is a model that can be laid out, and
+// it is the same after we write and read it.
 #include "intra/hf/hf.h"
 
 #include <stdlib.h>

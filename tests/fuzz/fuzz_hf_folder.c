@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole folders from strangers, through import and export. Whatever is in them, import answers;
-// nothing of a file that lies outside of them comes to be in what is made; what was imported can be
-// exported, and what was exported is the same model again.
-//
-// Input: a byte of options, then files: a byte for the name, one for what it is (a file; a link to
-// another of the names, or out of the folder; a named pipe; a folder), two for the length, and so
-// many bytes.
+// Foreign Hugging Face folders, through import and export. Import returns a status; no byte of a
+// file outside the folder gets into the output; an imported model can be exported, and the export
+// is the same model. Input: a byte of options, then files: a byte for the name, one for the type
+// (file, link to another name or out of the folder, named pipe, folder), u16 length, bytes.
 #include "agent/base/log.h"
 #include "intra/data/tokenizer_files.h"
 #include "intra/hf/hf.h"
@@ -59,7 +56,7 @@ static const char *path_of(char out[NEB_PATH_MAX], const char *dir, const char *
     return out;
 }
 
-// Without a disk's waits: the folder is of memory.
+// Skips fsync: the folder is in memory.
 static void put(const char *path, const void *p, size_t n) {
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd >= 0) {
@@ -77,7 +74,7 @@ static void set_up(void) {
     atexit(clean);
 }
 
-// ---- the folder ---------------------------------------------------------------------------------
+// ---- the folder ----
 
 static void make_one(const char *dir, const char *name, unsigned kind, const uint8_t *p, size_t n) {
     char path[NEB_PATH_MAX], target[NEB_PATH_MAX];
@@ -95,7 +92,7 @@ static void make_one(const char *dir, const char *name, unsigned kind, const uin
     } else {
         failed = kind == 14 ? mkfifo(path, 0600) : mkdir(path, 0700);
     }
-    (void)failed; // two of a name: the first stays
+    (void)failed; // a repeated name: the first one stays
 }
 
 static void make_folder(const char *dir, const uint8_t *p, size_t n) {
@@ -113,9 +110,9 @@ static void make_folder(const char *dir, const uint8_t *p, size_t n) {
     }
 }
 
-// ---- what comes of it ---------------------------------------------------------------------------
+// ---- the results ----
 
-// Only files and folders, and none has anything of the secret in it.
+// Only files and folders, and no file contains the secret.
 static void check_clean(const char *dir) {
     DIR *d = opendir(dir);
     NEB_ASSERT(d != NULL);
@@ -167,7 +164,7 @@ static void export_again(const struct intra_hf_imported *r, const char *base, un
                                       .K = K};
     NEB_ASSERT(intra_hf_export(&e, &x) == NEB_OK);
     check_clean(to);
-    if (lora) // sums, and 16 bits, may be infinite
+    if (lora) // sums, and 16-bit floats, may be infinite
         NEB_ASSERT(options & MERGED || import(base, "back", "again", &again) == NEB_OK);
     else if (!(options & BF16))
         NEB_ASSERT(import("back", NULL, "again", &again) == NEB_OK && again.params == r->params &&
@@ -180,7 +177,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct intra_hf_imported r;
     char path[NEB_PATH_MAX], adapter[64];
     if (size < 1 || size > INPUT_MAX || memmem(data, size, secret, sizeof secret - 1))
-        return 0; // libFuzzer finds the secret by itself, in what is compared
+        return 0; // libFuzzer learns the secret from the comparison
     if (!root[0])
         set_up();
     unsigned options = data[0];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lines and files that name keys: what `nebula id` prints on another site, and seal.json. A public line that is taken is written back to the
-// same text; a path to a key file is whole, or refused.
+// Texts and files that name keys: output of `nebula id` on another site, and seal.json. An accepted
+// public line is written back unchanged; a path to a key file is complete or refused.
 #include "agent/base/fs.h"
 #include "agent/proc/seal.h"
 #include "security/identity.h"

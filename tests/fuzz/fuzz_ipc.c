@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Heads of messages between workers, commands and an agent, at both ends. A daemon of two clusters, whose own one waits for a trainer that
-// attaches, gets what a trainer, a command or a stranger says; a worker gets what an agent says of a commit. At the end the agent still
-// runs, its ledger is sound, and what it says of itself is JSON.
-//
-// Input: lines. The first byte says who speaks (T: who has the trainer's secret; C: a command; W: the agent, to a worker), the second one
-// what goes along (k: the secret, u: an update, 0 to 9: so many parts), the rest is the head. A lone T attaches it.
+// Heads of messages between workers, commands and an agent, at both ends. A daemon of two clusters,
+// whose own cluster waits for an attached trainer, gets messages of a trainer, a command or a
+// stranger; a worker gets an agent's messages about a commit. At the end the agent still runs, its
+// ledger is sound, and its status is JSON. Input: lines. First byte: the sender (T: has the
+// trainer's secret; C: a command; W: the agent, to a worker). Second byte: attachments (k: the
+// secret, u: an update, 0 to 9: number of parts). Rest: the head. A lone T attaches.
 #include "agent/exchange/worker.h"
 #include "agent/job/id.h"
 #include "compress/update.h"
@@ -26,7 +26,7 @@ static struct agent_job parsed;
 static json_t *spec;
 static struct neb_buf update;
 
-// ---- once -----------------------------------------------------------------------------------------------------
+// ---- once per process ----
 
 static void free_made(void) {
     json_decref(spec);
@@ -71,7 +71,7 @@ static struct daemon *begin(void) {
     return d;
 }
 
-// ---- what is said ---------------------------------------------------------------------------------------------
+// ---- messages ----
 
 static void add_part(struct agent_ipc_msg *m, const void *p, size_t n) {
     zmq_msg_t *f = &m->frames[m->n_parts];
@@ -80,7 +80,7 @@ static void add_part(struct agent_ipc_msg *m, const void *p, size_t n) {
     m->parts[m->n_parts++] = (struct agent_ipc_part){zmq_msg_data(f), n};
 }
 
-// As agent_ipc_recv makes it. False: what that one drops.
+// The message as agent_ipc_recv makes it. False: agent_ipc_recv would drop it.
 static bool read_line(const uint8_t *p, size_t n, const struct agent_credential *secret,
                       struct agent_ipc_msg *m) {
     *m = (struct agent_ipc_msg){0};
@@ -103,7 +103,7 @@ static bool read_line(const uint8_t *p, size_t n, const struct agent_credential 
 static void say_to_agent(struct daemon *d, bool trainer, struct agent_ipc_msg *m) {
     const struct agent_ipc_client who = {.id = {0, 0, 0, 0, trainer ? 1 : 2}, .len = 5};
     const char *op = agent_ipc_str(m, "op", "");
-    // No other programs are started here: jobs are fuzz_job_yaml's and fuzz_peer_json's.
+    // No programs are started here: fuzz_job_yaml and fuzz_peer_json test jobs.
     if (!strcmp(op, "submit") || !strcmp(op, "resume") || !strcmp(op, "rejoin"))
         return;
     daemon_on_local(d, &who, m);

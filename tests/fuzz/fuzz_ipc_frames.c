@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages of a worker on another host, or of an agent to it, as frames (agent/proc/ipc_remote.c). Whatever the frames: no message holds more than came,
-// what is taken goes out again as what it was, and after it a good message gets through whole.
-//
-// Input: frames, each behind a 2-byte little-endian word: 0x8000: the message goes on after it; 0x4000: as long as frames are at most, of the
-// next byte; else so many bytes.
+// Messages between an agent and a worker on another host, as frames (agent/proc/ipc_remote.c). No
+// message has more bytes than arrived, an accepted message is sent on unchanged, and a good message
+// after it arrives complete. Input: frames, each after a little-endian u16: 0x8000: the message
+// continues; 0x4000: a frame of the largest size, filled with the next byte; else the number of
+// bytes.
 #include "agent/proc/ipc_state.h"
 
 #include <errno.h>
@@ -34,7 +34,7 @@ static void put(const void *p, size_t n, int more) {
     NEB_ASSERT(sent == (int)n);
 }
 
-// Takes what is there; the last message, whole and the head's, or none.
+// Receives what is there; returns the last message (or none): its size, and its head.
 static bool take(struct agent_ipc_msg *m) {
     struct agent_ipc_client nobody;
     for (enum neb_status st; (st = agent_ipc_recv(&ipc, &nobody, m)) != NEB_ERR_AGAIN;)
@@ -52,7 +52,7 @@ static void expect_same(const struct agent_ipc_msg *a, const struct agent_ipc_ms
 
 static void resend(struct agent_ipc_msg *m) {
     struct agent_ipc_msg again;
-    while (take(&again)) // what waits behind it: one message of an input is enough
+    while (take(&again)) // skip the rest: one message of an input is enough
         agent_ipc_msg_clear(&again);
     char *text = json_dumps(m->head, JSON_COMPACT);
     NEB_ASSERT(text &&

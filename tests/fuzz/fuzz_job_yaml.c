@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Job files from anywhere: no crash, and what is accepted survives the way through JSON unchanged.
+// Job files: no crash, and an accepted job is unchanged after a round trip through JSON.
 #include "agent/job/config.h"
 
 #include <stdlib.h>
@@ -13,14 +13,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
         return 0;
     const struct intra_model_config *m = &job.model;
     if (job.model_init[0] && !(m->n_layers && m->d_model && m->n_heads && m->d_ff))
-        return 0; // its sizes come from the checkpoint, before it travels
+        return 0; // its sizes come from the checkpoint, before it is sent
     json_t *json = agent_job_to_json(&job);
     char *text = json_dumps(json, JSON_COMPACT);
     NEB_ASSERT(text);
     json_t *travelled = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
     NEB_ASSERT(travelled);
     NEB_ASSERT(agent_job_from_json(travelled, &back) == NEB_OK);
-    memset(job.lines, 0, sizeof job.lines); // of the file: they do not travel
+    memset(job.lines, 0, sizeof job.lines); // line numbers of the file: they are not sent
     job.clusters_line = 0;
     memset(job.cluster_lines, 0, sizeof job.cluster_lines);
     memset(job.given, 0, sizeof job.given);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON of other programs: whatever the bytes, a value or none. What the strict reader takes, this
-// one takes, to the same value; what comes out can be written and read again; and a value that is
-// set is there, with all others as they were.
+// JSON of other programs: a value or none. This reader accepts all that the strict reader accepts,
+// with the same value; the result can be written and read again; and setting a value keeps all
+// others.
 #include "intra/read/json.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-// The largest numbers are no numbers here: a text that has one is not compared.
+// The largest numbers overflow here: such a text is not compared.
 static bool has_huge(const json_t *v) {
     const char *key;
     json_t *w;
@@ -21,8 +21,8 @@ static bool has_huge(const json_t *v) {
     return huge;
 }
 
-// Infinity and its like, and texts that a blank and U+FFFD stand in, look the same when they are
-// read again.
+// Infinity and its like, and texts with a blank or U+FFFD in them, may look the same when read
+// again.
 static void check_again(const json_t *v) {
     json_t *again;
     char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A student's request from hostile bytes: OK or NEB_ERR_FORMAT, nothing written outside the batch, and what is accepted fits the
-// job, and is written again as it was read.
+// Hostile requests of a student: OK or NEB_ERR_FORMAT, nothing written outside the batch; an
+// accepted request fits the job, and is written again unchanged.
 #include "agent/train/label_request.h"
 #include "kernels/kern.h"
 

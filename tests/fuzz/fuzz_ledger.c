@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of a ledger that somebody has altered on disk: any value in any column. What is read is an error or keeps to its limits; an altered row
-// of what is signed or chained is found by the check of the whole (but for numbers of attempts and messages, which nothing covers); and the
-// round core takes up what was read without a word.
-//
-// Input: a byte that chooses the column, a byte: odd: the rest (i64, then bytes) replaces the value, even: one byte (u16 where, u8 by what)
-// of it is changed.
+// Altered rows of a ledger on disk: any value in any column. Reading returns an error or values
+// within their limits; the full check finds a change of anything signed or chained (all but numbers
+// of attempts and messages); and the round core accepts what was read. Input: a byte for the
+// column; a byte: odd: the rest (i64, then bytes) replaces the value; even: one byte changes (u16
+// where, u8 xor).
 #include "inter/ledger/verify.h"
 #include "tests/fuzz/trusting.h"
 #include "tests/unit/ledger_fixture.h"
@@ -15,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const struct column {
     const char *table, *name, *which;
-    bool number, covered; // covered: any other value is damage that the check finds
+    bool number, covered; // covered: the check must find any other value
 } columns[] = {
     {"manifest", "body", "round=1 AND member=1", false, true},
     {"manifest", "body", "round=2 AND member=0", false, true},
@@ -41,7 +40,7 @@ static const struct column {
 };
 
 static char dir[] = "/tmp/nebula-fuzz-ledger-XXXXXX", path[96];
-static struct neb_buf whole; // the database as it should be
+static struct neb_buf whole; // the undamaged database
 
 static void remove_all(void) {
     if (neb_fs_remove_tree(dir) != NEB_OK)
@@ -61,7 +60,7 @@ static void put_round(struct inter_ledger *l, uint32_t round, bool commit) {
     NEB_ASSERT((commit ? inter_ledger_put_commit(l, &r) : inter_ledger_put_vote(l, &r)) == NEB_OK);
 }
 
-// Two committed rounds, a third one that is voted for; a message that waits, one that came.
+// Two committed rounds, a third one with a vote; one message that waits, and one received.
 static void make(void) {
     struct inter_ledger *l = NULL;
     struct inter_standing st = {.term = 1, .joined = true, .epoch = 70, .epochs = {0, 71}};
@@ -94,11 +93,11 @@ static void put_back(void) {
         snprintf(side, sizeof side, "%s%s", path, ends[i]);
         (void)unlink(side);
     }
-    FILE *f = fopen(path, "wb"); // no fsync: thousands of them
+    FILE *f = fopen(path, "wb"); // no fsync: there are thousands of them
     NEB_ASSERT(f && fwrite(whole.p, 1, whole.len, f) == whole.len && fclose(f) == 0);
 }
 
-// False: the value is as before, or the table does not take it.
+// False: the value is unchanged, or the table refuses it.
 static bool alter(const struct column *c, const uint8_t *p, size_t n) {
     char sql[256];
     sqlite3 *db = NULL;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text from anywhere, as a corpus is built of it: JSONL, TSV, TSV with a translation, paragraphs. What is taken is what was there: documents
-// are no longer than the input, and end where they say; and a second reading finds the same ones.
-//
-// Input: a byte that chooses the format, then the file.
+// Text files of corpora: JSONL, TSV, TSV with a translation, paragraphs. Documents are no longer
+// than the input and end at their stated end; a second reading finds the same ones. Input: a byte
+// for the format, then the file.
 #include "intra/data/build_state.h"
 
 #include <stdlib.h>
@@ -78,7 +77,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         b.take_chunk = second;
         NEB_ASSERT(build_read_source(&b, 0) == NEB_OK && build_recall_source_end(&b) == NEB_OK);
     }
-    b.chunk.n = 0; // a reading that failed left what it had
+    b.chunk.n = 0; // a failed reading leaves a partial chunk
     neb_buf_clear(&b.chunk.text);
     build_notes_free(&b.notes);
     build_sample_free(&b.sample);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames of the link from an admitted member that is hostile: introductions, heartbeats, pings, data. No socket is behind the connections: what
-// is sent back gets lost.
-//
-// Input: frames, each with a byte for the set and one for the connection it comes on, and a 2-byte little-endian length.
+// Link frames of a hostile admitted member: introductions, heartbeats, pings, data. The connections
+// have no sockets: replies are dropped. Input: frames, each after a byte for the set, one for the
+// connection, and a u16 little-endian length.
 #include "inter/link/state.h"
 
 #include <stdlib.h>
@@ -12,7 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static void on_event(void *user, const struct inter_link_event *e) {
     uint64_t *sum = user;
     for (size_t i = 0; i < e->len; i++)
-        *sum += e->data[i]; // all of it can be read
+        *sum += e->data[i]; // all bytes must be readable
     NEB_ASSERT(e->kind != INTER_LINK_MSG || e->channel == INTER_BULK ||
                e->len < INTER_LINK_CONTROL_MAX);
 }

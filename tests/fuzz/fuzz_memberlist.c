@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Signed member lists. What is accepted is canonical: its bytes come out again as they went in;
-// inserting, dropping and comparing members keep to the limits, and so do the next versions' histories.
+// Signed member lists. An accepted list is canonical: it is written back to the same bytes.
+// Inserting, dropping and comparing members keep the limits, and so do the histories of the next
+// versions.
 #include "security/memberlist.h"
 
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-// Of a list of these bytes; it becomes the version after itself.
+// Makes the next version of the list with these bytes.
 static void histories(struct sec_memberlist *l, const uint8_t *p, size_t len) {
     uint8_t digest[NEB_SHA256_BYTES];
     struct sec_memberlist again;
@@ -35,7 +36,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct sec_members m;
     struct neb_buf b = {0};
     uint8_t ca[SEC_KEY_BYTES] = {1};
-    NEB_ASSERT(sec_memberlist_verify(data, size, ca, &l) != NEB_OK); // nobody signs for this key
+    // no signature for this key exists
+    NEB_ASSERT(sec_memberlist_verify(data, size, ca, &l) != NEB_OK);
     if (sec_memberlist_parse(data, size, &l) != NEB_OK)
         return 0;
     NEB_ASSERT(sec_memberlist_format(&l, &b) == NEB_OK);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small files that lie in folders of runs, corpora and federations, where somebody may have edited, damaged or supplied them: corpus.sha256,
-// metrics.jsonl and job.json of a run that goes on, corpus.json of a folder that a build would replace, the hub's hub.json and invitations,
-// what a member keeps of its federation (seen, hub). What is taken keeps to its limits, and is written again as it was.
-//
-// Input: a byte that chooses one of these, then the file.
+// Small files in folders of runs, corpora and federations that may be edited, damaged or foreign:
+// corpus.sha256, metrics.jsonl and job.json of a resumed run, corpus.json of a folder that a build
+// would replace, the hub's hub.json and invitations, a member's federation files (seen, hub).
+// Accepted content is within its limits, and is written back unchanged. Input: a byte that chooses
+// one, then the file.
 #include "agent/base/log.h"
 #include "agent/cli/pretrain_state.h"
 #include "agent/show/corpus_note.h"
@@ -21,13 +21,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static char folder[64], run[80], built[80], home[80], ca[96];
 static json_t *spec;
-static struct neb_buf seen; // as it is
+static struct neb_buf seen; // the file's content
 
 static void path_of(char out[NEB_PATH_MAX], const char *dir, const char *name) {
     NEB_ASSERT(neb_path(out, NEB_PATH_MAX, dir, name) == NEB_OK);
 }
 
-// Without a disk's waits: the folder is of memory.
+// Skips fsync: the folder is in memory.
 static void put(const char *dir, const char *name, const void *p, size_t n) {
     char path[NEB_PATH_MAX];
     path_of(path, dir, name);
@@ -77,7 +77,7 @@ static void set_up(void) {
     atexit(remove_all);
 }
 
-// ---- of runs and corpora --------------------------------------------------------------------------------------
+// ---- notes of runs and corpora ----
 
 // "@" is the corpus's folder.
 static void corpus_note(const uint8_t *p, size_t n) {
@@ -97,7 +97,7 @@ static void corpus_note(const uint8_t *p, size_t n) {
 
 enum { YEARS_30_S = 1000000000 };
 struct newest {
-    double t, last; // of all that are not later than a run is long; of the last one
+    double t, last; // largest time within a run's length; time of the last line
     int64_t lines;
 };
 
@@ -108,7 +108,7 @@ static void take_line(void *user, const json_t *line) {
     x->lines++;
 }
 
-// A run goes on: its next line is the last one, and no earlier than those before.
+// The next line of a resumed run is the last one, and not earlier than those before.
 static void metrics(const uint8_t *p, size_t n) {
     struct agent_metrics *m = NULL;
     struct newest before = {0}, after = {0};
@@ -130,7 +130,7 @@ static void job_json(const uint8_t *p, size_t n) {
     r = (struct run){.o = {.out = run, .resume = true}, .spec = spec, .lock_fd = -1};
     put(run, "job.json", p, n);
     if (pretrain_open_out(&r) == NEB_OK)
-        NEB_ASSERT(!*r.id || neb_unhex(r.id, id, sizeof id)); // none: no agent has it yet
+        NEB_ASSERT(!*r.id || neb_unhex(r.id, id, sizeof id)); // empty: no agent has it yet
     close(r.lock_fd);
 }
 
@@ -150,7 +150,7 @@ static void corpus_json(const uint8_t *p, size_t n) {
     json_decref(root);
 }
 
-// ---- of federations -------------------------------------------------------------------------------------------
+// ---- notes of federations ----
 
 static void hub_json(const uint8_t *p, size_t n) {
     struct sec_hub *h = NULL;
@@ -175,7 +175,7 @@ static void invite(const uint8_t *p, size_t n) {
                    !memcmp(v.cert, again.cert, v.cert_len));
     }
     NEB_ASSERT(sec_invites_sweep(ca, 1000, NULL, &swept) == NEB_OK);
-    NEB_ASSERT(swept.left == (good && v.expires >= 1000)); // what is damaged goes
+    NEB_ASSERT(swept.left == (good && v.expires >= 1000)); // damaged files are removed
 }
 
 static void seen_file(const uint8_t *p, size_t n) {
@@ -186,7 +186,7 @@ static void seen_file(const uint8_t *p, size_t n) {
     sec_federation_destroy(&f);
     put(home, "federation/seen", seen.p, seen.len);
     char path[NEB_PATH_MAX];
-    path_of(path, home, "federation/forked"); // as another one of the same version proves
+    path_of(path, home, "federation/forked"); // evidence of two lists with one version
     NEB_ASSERT(neb_fs_remove(path) == NEB_OK);
 }
 

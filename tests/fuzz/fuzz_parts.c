@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A checkpoint in several files from a hostile writer: whatever the file and its part are, opening and loading answer with a status. Digests
-// over the indexes are made right, since no mutation would get past those.
-//
-// Input: 4 bytes little-endian, the length of the file; the file; the part, under the name that the file's token gives it.
+// A checkpoint of several files from a hostile writer: opening and loading return a status. Digests
+// over the indexes are corrected, since mutations cannot guess them. Input: u32 little-endian
+// length of the file; the file; the part, under the name from the file's token.
 #include "agent/base/sha256.h"
 #include "intra/ckpt/checkpoint_parts.h"
 #include "intra/model/model.h"

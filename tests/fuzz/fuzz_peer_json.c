@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON that another agent sends: a job, and a metrics line for whoever watches. What is taken as a job survives the way back; every line
-// leaves a history that is JSON.
+// JSON from another agent: a job, and a metrics line for watchers. An accepted job is unchanged
+// after a round trip; every line leaves a history that is JSON.
 #include "agent/web/view.h"
 
 #include <stdlib.h>

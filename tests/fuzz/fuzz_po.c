@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Message catalogues from anywhere: whatever the bytes, the reader answers OK or NEB_ERR_FORMAT, and every pair it hands on is
+// Message catalogues: the reader returns OK or NEB_ERR_FORMAT, and every pair that it outputs is
 // clean UTF-8 text on one line.
 #include "intra/data/po.h"
 
@@ -19,7 +19,7 @@ static enum neb_status pair(void *user, const char *source, const char *target) 
     require(!strpbrk(source, "\t\r\n") && !strpbrk(target, "\t\r\n"));
     memcpy(a, source, n + 1);
     memcpy(b, target, m + 1);
-    // nothing is left to clean
+    // the text is already clean
     require(intra_po_clean(a, b) && !strcmp(a, source) && !strcmp(b, target));
     return NEB_OK;
 }

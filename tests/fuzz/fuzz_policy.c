@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A site's policy.json: any bytes give a policy or a refusal, and a policy can be asked about a job.
+// A site's policy.json: any bytes give a policy or a refusal, and a policy gives an answer for a
+// job.
 #include "agent/daemon/policy.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Profiles from other sites: whatever the bytes, an answer; what is accepted comes back the same, and planning with it ends.
+// Profiles of other sites: an accepted one is the same after a round trip, and planning with it
+// ends.
 #include "agent/plan/profile.h"
 
 #include <stdlib.h>

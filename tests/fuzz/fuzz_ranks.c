@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks say to each other over TCP: whoever knocks while they start, rank 0's table of where they listen, and the frames afterwards. Who
-// does not know the token is no rank; nothing is written beside the messages that are waited for; what is kept is counted.
-//
-// Input: a byte that chooses, then
-//     0  steps of four who knock at rank 0, each a byte, whose low two bits say who: says hello as a rank (u8 which, u8 of how many), proves itself,
-//        says bytes (u8 length), goes
-//     1  an entry of the table, and whether this rank is at rank 0's host
-//     2  steps of a rank whose peer speaks: a frame (u8 group, kind, tag, size; u8 bytes of it follow), and what this rank does meanwhile
+// Messages between ranks over TCP: connections at the start, rank 0's table of addresses, and the
+// frames afterwards. A connection without the token is no rank; nothing is written outside the
+// awaited messages; kept bytes are counted. Input: a byte that chooses, then
+//    0  steps of four connections to rank 0. The low two bits of a byte: which one. It says hello
+//       as a rank (u8 rank, u8 size), proves itself, sends bytes (u8 length), or closes
+//    1  an entry of the table, and whether this rank is on rank 0's host
+//    2  steps of a rank: its peer sends a frame (u8 group, kind, tag, size, number of bytes that
+//       follow), or the rank itself acts
 #include "agent/base/bytes.h"
 #include "agent/base/log.h"
 #include "intra/ranks/comm_socket.h"
@@ -25,7 +25,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 enum { RANKS = 3, KNOCKERS = 4, STEPS_MAX = 32, NONCE = 32, HELLO = 20 + NONCE, WAIT_MS = 10 };
 static uint8_t token[SOCKET_TOKEN_BYTES] = {1, 2, 3};
 
-// ---- who knocks -----------------------------------------------------------------------------------------------
+// ---- connections ----
 
 struct knockers {
     struct neb_rd r;
@@ -33,7 +33,7 @@ struct knockers {
     socklen_t at_len;
     int fd[KNOCKERS];
     uint8_t hello[KNOCKERS][HELLO];
-    bool proved[RANKS]; // somebody has, as this rank
+    bool proved[RANKS]; // a connection has proved itself as this rank
 };
 
 static void mac(const struct knockers *k, int who, char side, const uint8_t nonce[NONCE],
@@ -65,7 +65,7 @@ static void say_hello(struct knockers *k, int who) {
     const uint32_t words[] = {0x3152424e, neb_rd_u8(&k->r), neb_rd_u8(&k->r), 0, 4711};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         neb_put_u32(k->hello[who] + 4 * i, words[i]);
-    go(k, who); // the first thing of a connection
+    go(k, who); // the first message of a connection
     say(k, who, k->hello[who], HELLO);
 }
 
@@ -112,13 +112,13 @@ static void start(struct neb_rd *r) {
     struct intra_comm_socket_config c = {
         .size = RANKS, .token = token, .start_ms = WAIT_MS, .start_max_ms = 3 * WAIT_MS};
     pthread_t thread;
-    // The kernel gives a name that is free again to another process, whose knocks must not be taken for ours.
+    // The kernel may give a freed name to another process; its connections must not count as ours.
     pid_t self = getpid();
     memcpy(token, &self, sizeof self);
     c.listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     k.at_len = sizeof k.at;
     NEB_ASSERT(c.listener >= 0);
-    // the kernel names it
+    // the kernel chooses the name
     NEB_ASSERT(bind(c.listener, (struct sockaddr *)&k.at, sizeof k.at.sun_family) == 0 &&
                listen(c.listener, KNOCKERS) == 0 &&
                getsockname(c.listener, (struct sockaddr *)&k.at, &k.at_len) == 0);
@@ -133,7 +133,7 @@ static void start(struct neb_rd *r) {
     socket_hub_destroy(&hub, false);
 }
 
-// ---- the table ------------------------------------------------------------------------------------------------
+// ---- the table ----
 
 static struct sockaddr_storage address(bool loopback) {
     struct sockaddr_storage a = {.ss_family = AF_INET};
@@ -151,20 +151,20 @@ static void entry(struct neb_rd *r) {
     NEB_ASSERT(a.ss_family == AF_INET || a.ss_family == AF_INET6);
     bool nowhere =
         a.ss_family == AF_INET && ntohl(((struct sockaddr_in *)&a)->sin_addr.s_addr) >> 24 == 127;
-    NEB_ASSERT(here || !nowhere); // none that would mean this host
+    NEB_ASSERT(here || !nowhere); // no address that means this host
 }
 
-// ---- frames ---------------------------------------------------------------------------------------------------
+// ---- frames ----
 
 enum { WAITS = 4, ROOM = 300 };
 struct pair {
     struct socket_hub *hub;
     int other;
     struct socket_recv recv[WAITS];
-    uint8_t *x[WAITS]; // of its exact size; NULL: none is waited for
+    uint8_t *x[WAITS]; // of exact size; NULL: not awaited
 };
 
-// Claims that no bytes come for are among them.
+// Some frames claim bytes that never come.
 static uint64_t size_of(uint8_t code) {
     static const uint64_t large[] = {ROOM, SOCKET_EARLY_SOFT, SOCKET_EARLY_ALONE + 1,
                                      SOCKET_MESSAGE_MAX + 1};

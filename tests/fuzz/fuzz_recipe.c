@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recipes of corpora from anywhere, as nebula data build reads them: no crash, and what is taken keeps to its limits.
+// Recipes of nebula data build: no crash, and an accepted recipe is within its limits.
 #include "agent/cli/cmd_data.h"
 
 #include <stdio.h>

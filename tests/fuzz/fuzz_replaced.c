@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token frames from a hostile peer: whatever the bytes, the decoders answer OK or NEB_ERR_FORMAT and write nothing outside
-// their outputs; what they accept is in range, and comes back the same when it is encoded again and decoded.
-// The corpus is written by tests/unit/test_replaced.c (WRITE_CORPUS=DIR).
+// Token frames from a hostile peer: the decoders return OK or NEB_ERR_FORMAT and write nothing
+// outside their outputs; accepted tokens are in range, and are the same after encoding and
+// decoding. tests/unit/test_replaced.c writes the corpus (WRITE_CORPUS=DIR).
 #include "compress/replaced.h"
 
 #include <stdlib.h>
@@ -46,7 +46,7 @@ static void text(struct cmp_tokens *t, const uint8_t *p, size_t size) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static struct cmp_tokens *t; // one for the process: its buffers are meant to be used again
+    static struct cmp_tokens *t; // one per process: its buffers are reused on purpose
     if (!t && cmp_tokens_create(&t) != NEB_OK)
         abort();
     replaced(t, data, size);

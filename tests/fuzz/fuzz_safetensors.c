@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Safetensors files from strangers: whatever the bytes, opening answers with a status; what opens lies in the file, side by
-// side, and every tensor can be read. Input that begins like JSON is also tried as the index of a folder.
+// Foreign safetensors files: opening returns a status; tensors of an opened file lie inside it,
+// side by side, and can be read. Input that begins like JSON is also tried as the index of a
+// folder.
 #include "intra/ckpt/safetensors.h"
 
 #include <stdlib.h>
@@ -61,7 +62,7 @@ static void write_file(const char *name, const void *p, size_t n) {
     require(f && fwrite(p, 1, n, f) == n && fclose(f) == 0);
 }
 
-// The folder holds shard a.safetensors with tensor "a"; the index is what the input says.
+// The folder has shard a.safetensors with tensor "a"; the input is the index.
 static void use_index(const uint8_t *p, size_t size) {
     static const char header[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}";
     static bool made;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sealed files, of both kinds: hostile bytes open to nothing; no crash, no leak. What the fixed key has sealed does open: one input in
-// the corpus of each kind, so that a target that refuses everything would be noticed.
+// Sealed files of both kinds: hostile bytes open to nothing, without crash or leak. The corpus has
+// one valid input of each kind, sealed with the fixed key, which must open.
 #include "security/identity.h"
 #include "security/vault.h"
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole service with its ledger, driven by a hostile member: mallory, who leads the job's first term, is on the list and has her own
-// key. What she says raw, and what she says in good form and signed: updates and their chunks, proposals, commits, votes, promises,
-// evidence. The service lives for one input, its ledger in a folder of its own (of memory, where /dev/shm is). At the end it must still be
-// willing to go on, what it has on disk must be sound, and of each round at most one record.
-//
-// Input: steps, each a byte that chooses it and bytes that it takes; no more than 96.
+// A complete service with its ledger against a hostile member: mallory leads the job's first term,
+// is on the list and has her own key. She sends raw bytes, and well-formed signed messages: updates
+// and chunks, proposals, commits, votes, promises, evidence. The service lives for one input, with
+// its ledger in its own folder (in /dev/shm if possible). At the end it still works, its disk is
+// sound, and each round has at most one record. Input: up to 96 steps, each a byte that chooses it
+// and the bytes that it takes.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
@@ -35,11 +35,11 @@ struct play { // of one input
     struct neb_rd in;
     struct inter_service *s;
     struct neb_buf blob, out;
-    struct inter_manifest m; // her last one
+    struct inter_manifest m; // her last manifest
     struct inter_record r;   // her last proposal
 };
 
-// ---- once -----------------------------------------------------------------------------------------------------
+// ---- once per process ----
 
 static void remove_all(void) {
     for (int k = 0; k < MEMBERS; k++)
@@ -66,7 +66,7 @@ static void set_up(void) {
     atexit(remove_all);
 }
 
-// ---- the service ----------------------------------------------------------------------------------------------
+// ---- the service ----
 
 static void on_commit(void *user, const struct inter_record *r, const struct neb_map *blobs) {
     (void)user, (void)r, (void)blobs;
@@ -85,7 +85,7 @@ static void on_fault(void *user, uint32_t peer, enum inter_fault f) {
 }
 
 static void hear(struct play *p, int from, enum inter_channel channel, const void *b, size_t n) {
-    uint8_t *copy = malloc(n ? n : 1); // of its exact size
+    uint8_t *copy = malloc(n ? n : 1); // of exact size
     NEB_ASSERT(copy);
     if (n)
         memcpy(copy, b, n);
@@ -161,7 +161,7 @@ static void begin(struct play *p, const char *dir) {
     NEB_ASSERT(job_of(p)->standing.joined);
 }
 
-// ---- what she says --------------------------------------------------------------------------------------------
+// ---- mallory's messages ----
 
 static void sign(struct play *p, const char *context, uint8_t sig[INTER_SIG_BYTES]) { // p->out
     NEB_ASSERT(sec_sign(ids[MALLORY], context, p->out.p, p->out.len, sig) == NEB_OK);
@@ -182,7 +182,7 @@ static void make_blob(struct neb_buf *b, uint8_t seed) {
     cmp_update_begin(b, 1);
     NEB_ASSERT(cmp_update_add(w, b, &shape, &codec, data, counts) == NEB_OK);
     cmp_work_destroy(&w);
-    if (seed % 4 == 3) // and one that the gate refuses
+    if (seed % 4 == 3) // sometimes one that the gate refuses
         neb_put_u32(b->p + b->len - 4, 0x7fc00000);
 }
 
@@ -240,7 +240,7 @@ static void sign_record(struct play *p, struct inter_record *r) {
     r->n_accepts = 1;
 }
 
-// As an honest leader would, of the updates that anna has; then one thing is otherwise.
+// An honest leader's proposal of the updates that anna has, with one change.
 static void say_proposal(struct play *p) {
     struct fragment *g = round_of(p);
     uint8_t which = neb_rd_u8(&p->in), odd = neb_rd_u8(&p->in), by = neb_rd_u8(&p->in);
@@ -271,7 +271,7 @@ static void say_proposal(struct play *p) {
         return;
     inter_weights_fill(r, g->absences);
     switch (odd % 10) {
-    case 1: r->plans[ANNA].interval += by; break; // hers to choose
+    case 1: r->plans[ANNA].interval += by; break; // the leader may choose it
     case 2: r->entries[by % r->n].verdict ^= 1; break;
     case 3: r->cursors[by % MEMBERS] += by; break;
     case 4: r->entries[by % r->n].weight += by; break;
@@ -291,7 +291,7 @@ static void say_proposal(struct play *p) {
     hear(p, MALLORY, INTER_CONTROL, p->out.p, p->out.len);
 }
 
-// With anna's vote where she gave it.
+// With anna's vote if she gave one.
 static void say_commit(struct play *p) {
     const struct fragment *g = round_of(p);
     struct inter_record r = p->r;
@@ -360,7 +360,7 @@ static void say_pull(struct play *p) {
     hear(p, MALLORY, INTER_CONTROL, p->out.p, p->out.len);
 }
 
-// Asks for a term, or answers whoever asks for one: with a vote for her last proposal, or for none.
+// Asks for a term, or answers such a request: with a vote for her last proposal, or without one.
 static void say_election(struct play *p) {
     uint8_t how = neb_rd_u8(&p->in);
     uint32_t term = how & 1 ? 3u * (how >> 1 & 3) : job_of(p)->standing.term;
@@ -395,7 +395,7 @@ static void say_election(struct play *p) {
     hear(p, MALLORY, INTER_CONTROL, p->out.p, p->out.len);
 }
 
-// Raw: a type, and whatever follows; the job's id goes in front where that is asked for.
+// Raw: a type and any bytes, after the job's id if requested.
 static void say_raw(struct play *p, enum inter_channel channel) {
     uint8_t head = neb_rd_u8(&p->in), type = neb_rd_u8(&p->in);
     size_t n = neb_rd_u8(&p->in) * (head >> 7 ? 16u : 1u);
@@ -450,7 +450,7 @@ static void one_step(struct play *p) {
     }
 }
 
-// ---- what must hold -------------------------------------------------------------------------------------------
+// ---- invariants ----
 
 static enum neb_status signed_by(void *user, const uint8_t id[INTER_ID_BYTES], uint8_t member,
                                  const char *context, const void *msg, size_t len,
@@ -471,7 +471,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     begin(&p, dir);
     for (int k = 0; k < STEPS_MAX && neb_rd_left(&p.in); k++) {
         one_step(&p);
-        NEB_ASSERT(p.s->st == NEB_OK); // nothing that she says ends an agent
+        NEB_ASSERT(p.s->st == NEB_OK); // no message of hers ends the service
     }
     NEB_ASSERT(inter_ledger_verify(inter_service_ledger(p.s), &check, &counts) == NEB_OK);
     NEB_ASSERT(counts.records == round_of(&p)->round);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The header of a snapshot, and the messages of one transfer, from a hostile holder or joiner.
-//
-// Input: a header; and the same bytes as a sequence of messages, each with a 2-byte little-endian length (highest bit: bulk).
+// Input: a header; and the same bytes as messages, each after a u16 little-endian length (highest
+// bit: bulk).
 #include "agent/base/fs.h"
 #include "inter/service/snapshot.h"
 
@@ -71,7 +71,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     free(header);
     if (inter_snapshots_create(&c, &s) != NEB_OK)
         return 0;
-    // A folder that is not there: an offer that is taken ends with an error, before any byte is written.
+    // The folder does not exist: an accepted offer ends with an error before any byte is written.
     (void)!inter_snapshots_fetch(s, job, "/nonexistent/x", (const uint32_t[]){1}, 1, false, NEB_S);
     r = neb_rd_make(data, size);
     neb_ns now = 2 * NEB_S;

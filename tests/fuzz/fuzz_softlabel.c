@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Soft labels from a hostile peer: whatever the bytes, the decoder answers OK or NEB_ERR_FORMAT, writes nothing outside its
-// output, and what it accepts is sorted, sums to one, names each token once, and can be encoded again.
+// Soft labels from a hostile peer: the decoder returns OK or NEB_ERR_FORMAT and writes nothing
+// outside its output; accepted labels are sorted, sum to one, name each token once, and can be
+// encoded again.
 #include "compress/softlabel.h"
 
 #include <math.h>
@@ -38,7 +39,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     uint64_t rows = neb_rd_varint(&head), vocab = neb_rd_varint(&head);
     if (head.bad || rows > ROWS_MAX || vocab > INT32_MAX)
         return 0;
-    // what the reader says is due
+    // the expected size
     struct cmp_soft_head h = {.rows = (uint32_t)rows, .vocab = (int32_t)vocab};
     size_t n = rows * CMP_SOFT_K_MAX;
     int32_t *ids = malloc((n + 1) * sizeof *ids);

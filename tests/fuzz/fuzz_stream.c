@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages of streams from a hostile peer: the parser, and both endpoints on whatever comes. Signatures are taken for good, so
-// that what lies behind them is reached. Whatever the bytes: what a consumer holds stays within its window, what it delivers is
-// in order, and a producer sends only what it has.
-//
-// Input: a sequence of messages, each behind a 2-byte little-endian length, whose highest bit says bulk, the next one
-// "to the producer", and the third that one of two connections (or either) broke before. The corpus is written by tests/unit/test_stream.c (WRITE_CORPUS=DIR).
+// Stream messages from a hostile peer: the parser, and both endpoints. All signatures count as
+// good, so that the code after the check is reached. A consumer's buffers stay within its window,
+// it delivers in order, and a producer sends only what it has. Input: messages, each after a u16
+// little-endian length; its top bits: bulk; "to the producer"; one of two connections broke before.
+// tests/unit/test_stream.c writes the corpus (WRITE_CORPUS=DIR).
 #include "inter/stream/wire.h"
 #include "tests/fuzz/trusting.h"
 

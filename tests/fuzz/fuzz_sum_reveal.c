@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Masked updates and what is revealed of them: both parse to something that is in range (and a reveal is written back to the same
-// bytes), or are refused.
+// Masked updates and their reveals: both parse to values in range (a reveal is written back to the
+// same bytes), or are refused.
 #include "security/secure_sum.h"
 
 #include <stdlib.h>

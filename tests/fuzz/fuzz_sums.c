@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What other members say in a masked sum whose record is known. Signatures are taken for good, so that what lies behind them is reached:
-// whatever is said, the seeds that are taken are those that the masked updates name, or none.
-//
-// Input: steps, each beginning with a byte: the low two bits are who speaks; with the next bit what that member truly says, one byte of
-// it changed (u16 where, u8 by what), else a message of the input's own (u16 little-endian length, bytes).
+// Messages of other members in a masked sum with a known record. All signatures count as good, so
+// that the code after the check is reached: accepted seeds are those that the masked updates name.
+// Input: steps. The low two bits of a byte: the sender. Next bit: its true message with one byte
+// changed (u16 where, u8 xor); else the input's own message (u16 little-endian length, bytes).
 #include "agent/base/sha256.h"
 #include "inter/round/sums.h"
 #include "tests/fuzz/trusting.h"
@@ -84,7 +83,7 @@ static void begin(void) {
     }
 }
 
-// What can be read is the true sum.
+// A readable sum is the true sum.
 static void check_sum(const struct inter_sums *s) {
     struct sec_sum_seeds seeds;
     struct sec_sum_head h;

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a worker takes apart that another cluster's worker made, in modes rtd and distill: batches of replaced tokens, with the text or without,
-// and of rows of shared embeddings; the rows that answer them; labels; and a student's requests for them. What does not fit is refused, and
-// what is taken is trained on.
-//
-// Input: a byte that chooses one of `kinds`, then messages in order. Each begins with a byte: an odd one and what the other side truly says next
-// follows, changed at so many places as half of that byte says (u16 where, u8 by what), else a message of the input's own (u16 length, bytes).
+// Messages that a worker gets from another cluster's worker in modes rtd and distill: batches of
+// replaced tokens, with or without the text, batches of rows of shared embeddings, the answering
+// rows, labels, and a student's requests. Bad ones are refused, accepted ones are trained on.
+// Input: a byte that chooses one of `kinds`, then messages. An odd byte: the true next message,
+// changed at half as many places (u16 where, u8 xor); else the input's own (u16 length, bytes).
 #include "agent/train/distill.h"
 #include "agent/train/rtd.h"
 #include "tests/testing.h"
@@ -20,14 +19,14 @@ enum kind { TEXT_HERE, TEXT_PUSHED, SHARED, ROWS, LABELS, REQUESTS, KINDS };
 static struct kern *K;
 static struct intra_corpus *corpus;
 static char folder[64];
-struct talk { // what the other side says
+struct talk { // messages of the other side
     struct agent_job job;
     struct neb_buf said[MESSAGES];
     int n;
 };
 static struct talk kinds[KINDS];
 
-// ---- once: a corpus of pairs, and the true messages -----------------------------------------------------------
+// ---- once per process: a corpus of pairs, and the true messages ----
 
 static void progress(void *user, const char *stage, uint64_t done, uint64_t total) {
     (void)user, (void)stage, (void)done, (void)total;
@@ -102,7 +101,7 @@ static struct agent_distill_side *distill_side(const struct talk *t, enum agent_
     return s;
 }
 
-// rows: NULL, or where the answers go.
+// rows: output for the answers, or NULL.
 static void talk_rtd(struct talk *t, const char *options, struct talk *rows) {
     char text[512];
     struct neb_buf batch = {0};
@@ -176,9 +175,9 @@ static void set_up(void) {
     atexit(free_all);
 }
 
-// ---- an input -------------------------------------------------------------------------------------------------
+// ---- an input ----
 
-// The next message, number k, of exact size; NULL: there is none.
+// Message number k, in memory of exact size; NULL: there is none.
 static uint8_t *next(const struct talk *t, int k, struct neb_rd *r, size_t *n) {
     uint8_t how = neb_rd_u8(r);
     if (r->bad)

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text in an encoding that a source names, cut anywhere; and what a file is said to be. In pieces it is converted to what it is as a whole,
-// and no byte is read beyond it.
-//
-// Input: a byte that chooses the encoding, one that says how long pieces are, and the text.
+// Text in the encoding that a source names, cut anywhere; and the detected encoding of a file.
+// Converted in pieces it is the same as converted at once, and no byte after it is read. Input: a
+// byte for the encoding, one for the length of pieces, the text.
 #include "intra/read/charset.h"
 #include "intra/read/text_kind.h"
 

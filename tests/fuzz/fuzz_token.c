@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Invitation tokens: whatever a user may paste. What is accepted must come out again as it went in.
+// Invitation tokens that a user pastes: an accepted one is written back unchanged.
 #include "security/token.h"
 
 #include <stdlib.h>

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// SentencePiece models that somebody supplies: a vocabulary that a corpus reuses, or one of a Hugging Face folder. What is opened encodes text
-// into ids of its own pieces, and decodes any. The library is the system's, without sanitizers.
-//
-// Input: a model.
+// Foreign SentencePiece models: a vocabulary that a corpus reuses, or one of a Hugging Face folder.
+// An opened model encodes text into its own ids, and decodes any ids. The library is the system's,
+// without sanitizers. Input: a model.
 #include "intra/data/tokenizer.h"
 #include "intra/hf/tokenizer.h"
 

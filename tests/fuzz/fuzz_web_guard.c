@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a reader of the status page may send: method, path, Host, Authorization, Cookie and ?token=, one line each. Nobody passes who
-// has not shown the token.
+// Requests for the status page: method, path, Host, Authorization, Cookie and ?token=, one line
+// each. None passes without the token.
 #include "agent/base/log.h"
 #include "agent/web/guard.h"
 

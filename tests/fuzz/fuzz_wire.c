@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages between agents: the parsers of inter/record/types.h, and the round core on whatever a peer may send. Signatures are taken
-// for good, so that what lies behind them is reached; the shell's promises (a whole blob after BLOB_FINISH) are kept.
-//
-// Input: a sequence of messages, each with a 2-byte little-endian length; the lowest bit of the length's top byte says bulk.
+// Messages between agents: the parsers of inter/record/types.h, and the round core on any message.
+// All signatures count as good, so that the code after the check is reached; a blob is complete
+// after BLOB_FINISH, as the service guarantees. Input: messages, each after a u16 little-endian
+// length (lowest bit of the top byte: bulk).
 #include "inter/round/node.h"
 #include "tests/fuzz/trusting.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Part of every target: what a parser says of the bytes that it refuses is dropped. An hour of it would be gigabytes.
+// Linked into every target: drops the log lines about refused bytes, gigabytes an hour.
 #include "agent/base/log.h"
 #include "tests/testing.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a fuzz target without libFuzzer: every file of a corpus folder, then seeded mutations of each. So the
-// targets are regression tests under any compiler. usage: fuzz_X CORPUS_DIR [MUTATIONS]
+// Runs a fuzz target without libFuzzer, as a regression test under any compiler: every file of a
+// corpus folder, then seeded mutations of each. Usage: fuzz_X CORPUS_DIR [MUTATIONS]
 #include "agent/base/fs.h"
 #include "agent/base/rng.h"
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes bpe/*.json and bpe_golden.inc: small byte-level BPE vocabularies of several kinds, and what Hugging Face tokenizers makes of texts with them.
+"""Writes bpe/*.json and bpe_golden.inc: small byte-level BPE vocabularies of several kinds, and the
+results of Hugging Face tokenizers for texts with them.
 
-The vocabularies are trained here, on sentences of this file, with the normalizer, the expressions and the flags of GPT-2, Llama 3, Qwen2 and
-SmolLM2. Not needed to build or to test:
+The vocabularies are trained here, on sentences of this file, with the normalizer, the expressions
+and the flags of GPT-2, Llama 3, Qwen2 and SmolLM2. Builds and tests do not need this script:
 
     $(tests/peers/hf/setup) tests/golden/make_bpe_golden.py
 """
@@ -73,7 +74,7 @@ def make(normalizer, split, more):
 
 
 def reference(o):
-    """Text is text, also where it spells an added token."""
+    """The text of an added token may also occur as plain text."""
     return Tokenizer.from_str(json.dumps(o | {"added_tokens": []}))
 
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes model_golden.inc: what ten training steps of four tiny models must give.
+"""Writes model_golden.inc: the results of ten training steps of four tiny models.
 
-A second definition of the model, its optimiser and its clipping, written from the papers and from the conventions of
-Hugging Face's Llama and Qwen2, in float64 and with derivatives by the `autograd` package instead of by hand. It shares
-no code with the program. Not needed to build or to test; run it after a deliberate change of the mathematics:
+This is a second definition of the model, its optimiser and its clipping, written from the papers
+and from the conventions of Hugging Face's Llama and Qwen2, in float64, with derivatives by the
+package `autograd`. It shares no code with the program. Builds and tests do not need it; run it
+after a deliberate change of the mathematics:
 
     pip install numpy autograd && python3 make_golden.py > model_golden.inc
 """

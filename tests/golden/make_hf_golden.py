@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes hf_golden.inc: config.json and logits of three tiny models as transformers writes and computes them.
+"""Writes hf_golden.inc: config.json and logits of three tiny models, made by transformers.
 
-Parameters follow from their names (as in make_golden.py), so that none need to be kept. Not needed to build or to test:
+Parameters follow from their names (as in make_golden.py), so none are stored. Builds and tests do
+not need this script:
 
     $(tests/peers/hf/setup) tests/golden/make_hf_golden.py > tests/golden/hf_golden.inc
 """
@@ -48,7 +49,7 @@ for name, config in CASES.items():
         with tempfile.TemporaryDirectory() as d:
             model.save_pretrained(d)
             text = (pathlib.Path(d) / "config.json").read_text()
-            # .double() would keep the rotary table of float32: a model made in float64 has its own.
+            # .double() would keep float32's rotary table: a model made in float64 has its own.
             torch.set_default_dtype(torch.float64)
             model = transformers.AutoModelForCausalLM.from_pretrained(d, dtype=torch.float64, attn_implementation="eager")
             torch.set_default_dtype(torch.float32)

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ten training steps of four tiny models against figures from a second definition of the same
-// mathematics (make_golden.py: float64, derivatives by a library), step by step: loss, gradient
-// norm, and the parameters at the end. On the reference backend, and on the fast one.
-//
-// With NEBULA_WRITE_CORPUS set it also writes the corpus of tests/fuzz/fuzz_checkpoint.c, after a
-// change of the format.
+// Ten training steps of four tiny models against figures of an independent definition
+// (make_golden.py: float64, automatic derivatives), step by step: loss, gradient norm, and the
+// parameters at the end, on the reference backend and on the fast one. With NEBULA_WRITE_CORPUS set
+// it also writes the corpus of tests/fuzz/fuzz_checkpoint.c, after a change of the format.
 #include "agent/base/rng.h"
 #include "intra/train/trainer.h"
 #include "tests/testing.h"
@@ -187,7 +185,7 @@ static void test_fast(void **state) {
 static const struct {
     const char *file;
     struct intra_trainable trainable;
-    bool whole; // the trainer's state too; false: parameters only
+    bool whole; // with the trainer's state; false: parameters only
 } corpus[] = {
     {"trainer", {.mode = INTRA_TRAIN_FULL}, true},
     {"last-layers",
@@ -231,7 +229,7 @@ static void write_corpus(struct kern *K) {
     }
 }
 
-// Files written by an earlier build open, and hold what they held: the format has not drifted.
+// Files of an earlier build open with the same content: the format has not changed.
 static void test_format(void **state) {
     (void)state;
     struct kern *K = NULL;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hugging Face folders: logits after an import against those that transformers computed (make_hf_golden.py; parameters follow
-// from their names), and all ways in and out again: fp32 bit by bit, bf16 rounded once, shards, LoRA adapters alone and merged.
+// Hugging Face folders: logits after an import against those of transformers (make_hf_golden.py;
+// parameters follow from their names), and all round trips: fp32 bit by bit, bf16 rounded once,
+// shards, LoRA adapters alone and merged.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "intra/ckpt/safetensors_half.h"
@@ -117,7 +118,7 @@ static double worst(const double *a, const double *b) {
     double most = 0;
     for (int i = 0; i < T * V; i++) {
         double d = fabs(a[i] - b[i]);
-        most = d <= most ? most : d; // NaN counts as the most
+        most = d <= most ? most : d; // NaN counts as the largest
     }
     return most;
 }
@@ -154,7 +155,7 @@ static void same_bytes(const char *a, const char *b) {
     neb_buf_free(&y);
 }
 
-// fp32: the checkpoint that comes back is the same file, byte for byte, from one file and from shards.
+// fp32: the checkpoint after a round trip is the same file, from one file and from shards.
 static void test_round_trip(void **state) {
     (void)state;
     for (int i = 0; i < N_GOLDENS; i++)
@@ -187,15 +188,15 @@ static void test_bf16(void **state) {
             changed = changed || x != y;
         }
     assert_true(changed);
-    export(b, "bf16-again", (struct intra_hf_export){.dtype = INTRA_ST_BF16}); // rounded once only
+    export(b, "bf16-again", (struct intra_hf_export){.dtype = INTRA_ST_BF16}); // rounded only once
     import("bf16-again", NULL, "bf16-twice");
     same_bytes(in(a, "bf16-back", "model.ckpt"), in(b, "bf16-twice", "model.ckpt"));
     intra_model_destroy(&m);
     intra_model_destroy(&r);
 }
 
-// A checkpoint with adapters: merged on the way out it gives the logits of the model with its adapters; as base and PEFT
-// folder it comes back byte for byte.
+// A checkpoint with adapters: merged at export it gives the logits of the model with its adapters;
+// as base and PEFT folder it comes back byte for byte.
 static void test_lora(void **state) {
     (void)state;
     char path[NEB_PATH_MAX], a[NEB_PATH_MAX], b[NEB_PATH_MAX];
@@ -213,7 +214,7 @@ static void test_lora(void **state) {
     testing_set_params(m);
     compute(K, plain, before);
     compute(K, m, with);
-    assert_true(worst(before[0], with[0]) > 0.1); // the adapters do something
+    assert_true(worst(before[0], with[0]) > 0.1); // the adapters have an effect
     assert_int_equal(intra_ckpt_create(in(path, "lora.ckpt", ""), &w), NEB_OK);
     assert_int_equal(intra_model_save(m, w), NEB_OK);
     assert_int_equal(intra_ckpt_commit(w), NEB_OK);
@@ -254,7 +255,7 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        // later ones use the checkpoints of the first
+        // later tests use the checkpoints of the first
         cmocka_unit_test(test_logits),
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_bf16),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention in bf16, causal, at a large model's shapes: as the device does it, and by the kernels that cards without Hopper's instructions
-// have (NEBULA_ATTN=mma), so that both are compared in one run: time, results, and whether the bits are the same every time.
+// Attention in bf16, causal, at a large model's shapes: with the device's own kernels, and with
+// those for cards without Hopper's instructions (NEBULA_ATTN=mma). Compares time, results, and
+// repeatability of the bits.
 #include "tests/gpu/gpu.h"
 
 #include <math.h>
@@ -9,7 +10,7 @@
 #include <string.h>
 
 enum { ROUNDS = 20, WARM = 3, WIDTH = 2048 }; // WIDTH: of all heads
-enum { ROUNDS_MS = 1000 };                    // no further round after so much
+enum { ROUNDS_MS = 1000 };                    // no further round after this time
 
 struct shape {
     struct kern_attn a;
@@ -19,7 +20,7 @@ struct shape {
 struct buffers {
     void *qkv, *dqkv, *out, *dout, *lse, *delta;
 };
-// The first sequence's, of which there is a copy on the host.
+// Results of the first sequence, copied to the host.
 struct results {
     uint16_t *out, *dqkv; // (T, ldo), (T, ld) bf16
     double forward_ms, backward_ms;
@@ -39,7 +40,7 @@ static void release(struct kern_device *D, struct buffers *b) {
         D->ops->release(D, all[i]);
 }
 
-// Normal numbers, the same ones every million elements.
+// Normal numbers that repeat every million elements.
 static bool fill(struct kern_device *D, void *x, size_t n) {
     const struct kern_device_ops *K = D->ops;
     size_t part = n < 1 << 20 ? n : 1 << 20;
@@ -125,7 +126,7 @@ static double distance(const uint16_t *x, const uint16_t *y, size_t n) {
     return far / (1 + size);
 }
 
-// Everything of one device: its results, the same ones at first and after all rounds, and its times.
+// Runs one device: its results before and after all rounds (they must be equal), and its times.
 static bool measure(struct kern_device *D, const struct shape *s, struct results *out,
                     bool *repeats) {
     struct buffers b = {0};
@@ -150,7 +151,8 @@ static bool measure(struct kern_device *D, const struct shape *s, struct results
 
 static void row(const struct shape *s, const char *who, const struct results *r,
                 const char *verdict) {
-    // Two products forward; five backward, of which the kernels here compute two twice. Half of each is behind the mask.
+    // Two products forward; five backward, two of which the kernels compute twice. The mask hides
+    // half.
     double flop = 2.0 * s->a.B * s->a.n_heads * s->a.head_dim * (double)s->a.T * s->a.T;
     printf("| %s | %d x %d, %d heads of %d | %.3f | %.0f | %.3f | %.0f | %s |\n", who, s->a.B,
            s->a.T, s->a.n_heads, s->a.head_dim, r->forward_ms, flop / r->forward_ms * 1e-9,

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast the codecs' arithmetic runs on the device, beside a copy on the device of the same array.
+// Speed of the codecs' arithmetic on the device, relative to a device copy of the same array.
 //
-// Timed is all that the device does for one call of cmp_device_encode or cmp_device_decode (compress/device.c): every encoder
-// begins with a pass over the array for its largest magnitude (scales need it, and whether all is finite), and bf16's decoder
-// ends with one. Counted is no more than the work is worth: the bytes it has to move (array and codes, each once for every
-// pass), and at most the 8 an element of a copy of the array. So a second pass is a loss and never a gain, and "of a copy" of
-// an encoder is the time of copying the array over that of encoding it, as in nebula bench codec. Where the time of two
-// passes goes: lines of each alone, with its own bytes; they are not judged (tests/gpu/judge).
-// Values are an update's: normal, rows that differ in size, some of them zeros.
+// The time is that of the device for one cmp_device_encode or cmp_device_decode
+// (compress/device.c): every encoder starts with a pass for the largest magnitude (for scales, and
+// to check that all is finite); bf16's decoder ends with one. The counted bytes are those that must
+// move (array and codes, once per pass), at most the 8 per element of a copy: a second pass is a
+// loss, never a gain. "of a copy" is the time of a copy / the time of encoding, as in nebula bench
+// codec. Single passes have lines of their own, which tests/gpu/judge does not judge. Values are
+// like an update's: normal, with rows of different size, some of zeros.
 #include "agent/base/rng.h"
 #include "tests/gpu/gpu.h"
 
@@ -19,12 +19,12 @@ enum { ROUNDS = 15, CHUNK = 4096, TOP = 64, DENSE = 512, BLOCK = 128 };
 
 struct bench {
     struct kern_device *D;
-    size_t n, entries; // of the array; of them that top-k sends
+    size_t n, entries; // of the array; entries that top-k sends
     float *x, *out;
     uint8_t *scales, *codes; // codes: two bytes an element
-    uint32_t *bad, *at;      // at: where the entries of top-k go
+    uint32_t *bad, *at;      // at: positions of the entries of top-k
     double copy;             // GB/s
-    bool search, verify; // the pass for the largest magnitude of x before an op, of out behind it
+    bool search, verify; // the pass for the largest magnitude: of x before an op, of out after it
 };
 
 static void op_copy(struct bench *b) { b->D->ops->copy(b->D, b->out, b->x, b->n * 4); }
@@ -40,7 +40,7 @@ static void op_encode2(struct bench *b) { encode(b, 1, -2); }
 static void op_decode8(struct bench *b) {
     b->D->ops->decode_blocks(b->D, b->out, b->scales, b->codes, b->n, BLOCK, false, -6, b->bad);
 }
-static void op_decode4(struct bench *b) { // frames of three and two bits are the same
+static void op_decode4(struct bench *b) { // frames of three and two bits are alike
     b->D->ops->decode_blocks(b->D, b->out, b->scales, b->codes, b->n, BLOCK, true, -2, b->bad);
 }
 static void op_split(struct bench *b) {
@@ -84,7 +84,7 @@ static void measure(struct bench *b, const char *what, void (*op)(struct bench *
     printf("| %s | %.0f | %.2f |\n", what, best, best / b->copy);
 }
 
-// With its pass for the largest magnitude, and alone; bytes: of the latter.
+// With its pass for the largest magnitude, and alone; bytes: of the op alone.
 static void measure_both(struct bench *b, const char *what, void (*op)(struct bench *b),
                          double bytes, bool *pass, const char *alone) {
     char name[64];
@@ -107,7 +107,7 @@ static bool upload(struct bench *b) {
     float *host = malloc(part * sizeof *host), size = 0.01f;
     uint32_t *at = malloc(b->entries * sizeof *at);
     for (size_t i = 0; host && i < part; i++) {
-        if (i % row == 0) // exp(normal), and an eighth of the rows nobody saw
+        if (i % row == 0) // exp(normal); an eighth of the rows are zeros
             size = neb_rng_below(&r, 8) ? 0.01f * expf(neb_rng_normal(&r)) : 0;
         host[i] = size * neb_rng_normal(&r);
     }

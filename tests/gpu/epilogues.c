@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Does the bias's gradient as an epilogue of dW pay (kern_device_ops.gemm_grads)? Beside the product and the sums in kernels of their own.
+// Time of the bias's gradient as an epilogue of dW (kern_device_ops.gemm_grads), and as separate
+// kernels.
 #include "tests/gpu/gpu.h"
 
 #include <math.h>

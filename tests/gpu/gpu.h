@@ -1,32 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of gpu_check, which tests/gpu/run calls on a machine with a GPU. Each prints Markdown on stdout and returns how
-// many things were wrong.
+// The parts of gpu_check, which tests/gpu/run calls on a machine with a GPU. Each prints Markdown
+// on stdout and returns the number of failures.
 #ifndef TESTS_GPU_H
 #define TESTS_GPU_H
 #include "agent/base/rng.h"
 #include "intra/train/trainer.h"
 
-// Marks of the queue that neither the trainer has (intra/device/state.h) nor device_stage.c.
+// Marks of the queue that neither the trainer (intra/device/state.h) nor device_stage.c uses.
 enum { GPU_FROM = 2, GPU_TO = 3 };
 
 int gpu_train(struct kern_device *D);
 int gpu_graphs(struct kern_device *D);
 int gpu_epilogues(struct kern_device *D);
 int gpu_heads(struct kern_device *D, int n, int V, int d); // rows, vocabulary, width
-// head_dim 0: 128 and 64; B 0: 4 x 4,096 and 32 x 1,024. Opens a device of its own beside D.
+// head_dim 0: 128 and 64; B 0: 4 x 4,096 and 32 x 1,024. Opens its own device beside D.
 int gpu_attn(struct kern_device *D, int head_dim, int B, int T);
-int gpu_codec(struct kern_device *D, size_t n); // elements, a power of two from 4,096 on
-// shape: "124m" or "350m"; batch 0: the shape's own. peak: FLOP/s of a large bf16 product, measured here.
+int gpu_codec(struct kern_device *D, size_t n); // elements, a power of two, at least 4,096
+// shape: "124m" or "350m"; batch 0: the shape's own. peak: FLOP/s of a large bf16 product, measured
+// here.
 int gpu_speed(struct kern_device *D, const char *shape, int batch, int steps);
 int gpu_modes(struct kern_device *D, bool small);
 double gpu_peak(struct kern_device *D);
-// A model and batches for it, in which there is something to learn.
+// A model and learnable batches for it.
 struct intra_trainer_config gpu_config(int layers, int width, int heads, int ff, int vocab, int seq,
                                        int batch);
 void gpu_draw(struct neb_rng *r, const struct intra_trainer_config *c, int32_t *x, int32_t *y);
-// Batches whose tokens are as unlike in frequency as a text's: for timings.
+// Batches with the token frequencies of a text: for timings.
 void gpu_zipf(struct neb_rng *r, const struct intra_trainer_config *c, int32_t *x, int32_t *y);
-// Opens the device in processes of its own, before this one has touched it.
+// Opens the device in child processes, before this process has touched it.
 int gpu_nccl(int ranks);
 
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Does a recorded pass pay (intra/device/graph.c)? The same training, launched one by one and replayed: the same bits, and how long the
-// device takes and the host is busy for a pass.
+// Recorded passes (intra/device/graph.c) against single launches, with the same training: equal
+// bits, time of the device, and time of the host per pass.
 #include "agent/base/clock.h"
 #include "agent/base/rng.h"
 #include "tests/gpu/gpu.h"

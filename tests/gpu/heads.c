@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ops of the modes rtd and distill take, beside the product and the loss that each has in it.
+// Time of the ops of the modes rtd and distill, beside the product and the loss inside each.
 #include "tests/gpu/gpu.h"
 
 #include <math.h>
@@ -45,7 +45,7 @@ static void *normals(struct heads *h, size_t n, float size) {
     free(host);
     return p;
 }
-// (n) device: integers below `below`, or with 0 the number 0.5.
+// (n) device: integers less than `below`; with 0 the number 0.5.
 static void *numbers(struct heads *h, int n, int below) {
     struct neb_rng r = neb_rng_make(6, (uint64_t)n);
     const float half = 0.5f;
@@ -157,7 +157,8 @@ int gpu_heads(struct kern_device *D, int n, int V, int d) {
         const char *name;
         void (*run)(struct heads *h);
     } ops[] = {{"the product to fp32 logits alone", product},
-               {"label_rows, k 16 (with the product)", labels}, // which distill_loss below reads
+               // distill_loss below reads its result
+               {"label_rows, k 16 (with the product)", labels},
                {"sample_rows (with the product)", draws},
                {"head_loss", plain},
                {"distill_loss, k 16", taught},

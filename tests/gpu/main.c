@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpu_check ops [small] [FROM] | train | graphs | epilogues | heads [ROWS [VOCAB [WIDTH]]] | attn [HEAD_DIM [B T]] | codec [LOG2]
-//     | modes [small] | speed SHAPE [BATCH [STEPS]] | nccl RANKS | device
-// Exit status: 0 all well, 1 something is wrong, 3 the device is lost to this process and ops goes on in another one with the case
-// that the last line names (next=FROM), 77 there is no GPU here (the reason is printed).
+// gpu_check ops [small] [FROM] | train | graphs | epilogues | heads [ROWS [VOCAB [WIDTH]]]
+//     | attn [HEAD_DIM [B T]] | codec [LOG2] | modes [small] | speed SHAPE [BATCH [STEPS]]
+//     | nccl RANKS | device
+// Exit status: 0 success; 1 a failure; 3 this process lost the device, and another one must
+// continue ops with the case in the last line (next=FROM); 77 no GPU here (the reason is printed).
 #include "tests/cuda/device_matrix.h"
 #include "tests/gpu/gpu.h"
 
@@ -14,7 +15,7 @@ enum { LOST = 3 };
 
 static enum neb_status reopen(struct kern_device **D) { return kern_device_open(0, NULL, D); }
 
-// With an exit status. D: another one after a failure, or NULL.
+// Sets an exit status. D: reopened after a failure, or NULL.
 static int ops(struct kern_device **D, bool large, int from) {
     struct device_checks c = {
         .D = *D, .reopen = reopen, .large = large, .report = stdout, .from = from};
@@ -66,7 +67,7 @@ static int run(struct kern_device *D, int argc, char **argv) {
 
 int main(int argc, char **argv) {
     struct kern_device *D = NULL;
-    setvbuf(stdout, NULL, _IOLBF, 0); // a device that ends the process takes no lines with it
+    setvbuf(stdout, NULL, _IOLBF, 0); // keeps the lines if the device ends the process
     if (argc < 2) {
         fprintf(stderr, "gpu_check: what to check?\n");
         return 1;

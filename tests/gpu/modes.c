@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the sides of modes rtd and distill do in a step, and what it costs beside a step of replicas: the model of 124M, batches of its size, medians.
+// A step of each side of modes rtd and distill, and its time relative to a step of replicas: the
+// 124M model, batches of its size, medians.
 #include "agent/base/clock.h"
 #include "intra/train/distill.h"
 #include "intra/train/rtd.h"
@@ -114,7 +115,7 @@ static void close_side(struct side *s) {
     intra_trainer_destroy(&s->t);
 }
 
-// A step of what `work` does, timed by the host's clock to the end of the queue.
+// Times a step of `work` by the host's clock, to the end of the queue.
 static void measure(struct modes *m, const char *name, enum intra_head head, enum kern_mask mask,
                     bool frozen, bool (*work)(struct modes *, struct side *)) {
     struct side s = {0};
@@ -175,7 +176,8 @@ int gpu_modes(struct kern_device *D, bool small) {
         measure(&m, "generator, draws at one position in 7", INTRA_HEAD_LM, KERN_MASK_BIDIRECTIONAL,
                 false, generator);
         measure(&m, "teacher that is frozen, 16 labels at every position", INTRA_HEAD_LM,
-                KERN_MASK_CAUSAL, true, teacher); // before the student, who learns from these
+                // before the student, which learns from its labels
+                KERN_MASK_CAUSAL, true, teacher);
         measure(&m, "student, 16 labels at every position", INTRA_HEAD_LM, KERN_MASK_CAUSAL, false,
                 student);
         printf("\n");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several NCCL ranks on one card: NCCL refuses two ranks on a device of one host, so each rank says that it is a host of its
-// own (NCCL_HOSTID). The ranks are forked before anything touches CUDA; a pipe to each rank and one back carry NCCL's identifier, and
-// whether all may begin.
+// Several NCCL ranks on one card: NCCL refuses two ranks of one host on a device, so each rank
+// claims its own host (NCCL_HOSTID). The ranks are forked before anything touches CUDA; a pipe to
+// each rank and one back carry NCCL's identifier, and the permission to begin.
 #include "intra/ranks/comm.h"
 #include "kernels/device.h"
 #include "tests/gpu/gpu.h"
@@ -30,7 +30,7 @@ static enum neb_status boot_broadcast(struct intra_comm *c, void *x, size_t byte
     return NEB_OK;
 }
 
-// Of one number, the largest: what intra_comm_nccl asks for.
+// The maximum of one number, as intra_comm_nccl needs it.
 static enum neb_status boot_all_reduce(struct intra_comm *c, void *x, size_t n,
                                        enum intra_comm_type t, enum intra_comm_op op) {
     struct boot *b = c->ctx;

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# tests/gpu/judge on reports as tests/gpu/run prints them: every goal alone can be missed, and a figure that is not there counts as missed.
+# tests/gpu/judge on reports in the form of tests/gpu/run: each goal alone can be missed, and a
+# missing figure is a missed goal.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 T=$(mktemp -d)
@@ -34,10 +35,12 @@ MD
 judge() { # STATUS MISSED FILE
     local rc=0
     "$here/judge" "$3" >"$T/out" || rc=$?
-    [[ $rc == "$1" && $(grep -c MISSED "$T/out") == "$2" ]] || { echo "FAILED: ${4:-} exit status $rc, not $1 with $2 missed:"; cat "$T/out"; exit 1; }
+    [[ $rc == "$1" && $(grep -c MISSED "$T/out") == "$2" ]] ||
+        { echo "FAILED: ${4:-} exit status $rc, not $1 with $2 missed:"; cat "$T/out"; exit 1; }
 }
 judge 0 0 "$T/good"
-grep -q '^0 of 17 goals are missed' "$T/out" || { echo "FAILED: other goals:"; cat "$T/out"; exit 1; }
+grep -q '^0 of 17 goals are missed' "$T/out" ||
+    { echo "FAILED: other goals:"; cat "$T/out"; exit 1; }
 miss() { # FROM TO [COUNT]
     sed "s,$1,$2," "$T/good" >"$T/bad"
     ! cmp -s "$T/good" "$T/bad" || { echo "FAILED: $1 is not in the report"; exit 1; }
@@ -49,16 +52,21 @@ miss '50.0 %' '49.9 %'
 miss '| 160000 | 102.4 | 390' '| 159999 | 102.4 | 390'
 miss '| torch 2.9.0+cu129 124m | 32 x 1024 | 400000' '| torch 2.9.0+cu129 124m | 32 x 1024 | 410001'
 miss '^| 350m .*' ''
-for figure in '0.73' '410000' '50.0 %' '400000'; do miss "| $figure" '| nan'; done # which equals everything to mawk
+# which equals everything to mawk
+for figure in '0.73' '410000' '50.0 %' '400000'; do miss "| $figure" '| nan'; done
 miss '^| \(int.\|bf16\|topk.*\) \(en\|de\)code .*' '' 13
-for one in 'int8 encode' 'int3 decode' 'int2 encode' 'bf16 decode' 'topk 64/4096 encode' 'topk 512/4096 encode' 'topk 64/4096 decode'; do miss "^| $one .*" ''; done
+for one in 'int8 encode' 'int3 decode' 'int2 encode' 'bf16 decode' 'topk 64/4096 encode' \
+    'topk 512/4096 encode' 'topk 64/4096 decode'; do
+    miss "^| $one .*" ''
+done
 miss '| int8 encode | 3000 | 0.73' '| int8 encode | 2800 | 0.68' # whatever one pass of it has
 miss 'bf16 encode | 3200 | 0.78' 'bf16 encode | 2000 | 0.49'
 miss '^| torch .* 350m .*' ''
 miss '^| torch .*' '' 2
-grep -q '^| tokens/s, 124m | 410000 | PyTorch was not measured | \*\*MISSED\*\* |' "$T/out" || { echo "FAILED: no word of PyTorch:"; cat "$T/out"; exit 1; }
+grep -q '^| tokens/s, 124m | 410000 | PyTorch was not measured | \*\*MISSED\*\* |' "$T/out" ||
+    { echo "FAILED: no word of PyTorch:"; cat "$T/out"; exit 1; }
 
-# tests/gpu/run takes the judge's word, here of a bundle whose gpu_check prints a report's lines.
+# tests/gpu/run uses the judge's result, here in a bundle whose gpu_check prints a report's lines.
 mkdir "$T/bundle" "$T/path"
 touch "$T/bundle/libnebula_cuda.so"
 cp "$here/run" "$here/judge" "$here/../parallel/lib.sh" "$T/bundle/"
@@ -68,7 +76,7 @@ cat >"$T/path/python3" <<'SH'
 [ -z "$NO_TORCH" ] || exit 1
 [ "$1" = -c ] || [ "$2" = attn ] || grep "^| torch .* $2 " "$FIGURES" # torch_peer.py SHAPE
 SH
-# A tool that never ends, and does not listen.
+# A tool that never ends and ignores signals.
 printf '#!/bin/bash\ntrap "" TERM\n[[ $2 != racecheck ]] || sleep 60\n' >"$T/path/compute-sanitizer"
 cat >"$T/bundle/gpu_check" <<'SH'
 #!/bin/sh
@@ -94,10 +102,13 @@ run() { # STATUS FILE [OPTIONS...]
     export FIGURES=$2
     shift 2
     PATH=$T/path:$PATH "$T/bundle/run" "$@" >"$T/out" 2>"$T/err" || rc=$?
-    [[ $rc == "$status" ]] || { echo "FAILED: tests/gpu/run $* ends with $rc, not $status:"; cat "$T/out" "$T/err"; exit 1; }
+    [[ $rc == "$status" ]] ||
+        { echo "FAILED: tests/gpu/run $* ends with $rc, not $status:"; cat "$T/out" "$T/err"
+        exit 1; }
 }
 says() { grep -q "$1" "$T/out" || { echo "FAILED: not in the report: $1"; cat "$T/out"; exit 1; }; }
-sed -i 's/^part_limit=.*/part_limit=6/; s/"compute-sanitizer $tool" 130/"compute-sanitizer $tool" 5/' "$T/bundle/run"
+sed -i 's/^part_limit=.*/part_limit=6/;
+    s/"compute-sanitizer $tool" 130/"compute-sanitizer $tool" 5/' "$T/bundle/run"
 printf '#!/bin/sh\n' >"$T/path/compute-sanitizer.ok"
 cp "$T/path/compute-sanitizer" "$T/slow"
 cp "$T/path/compute-sanitizer.ok" "$T/path/compute-sanitizer"
@@ -121,14 +132,15 @@ says '^Attention, head_dim 128: \*\*failed, exit status 1\*\*'
 OPS_FAIL=1 run 1 "$T/good" --quick
 says '^| Kernels against the reference | \*\*failed, exit status 3\*\* |'
 run 0 "$T/good" --quick
-# A GPU that is there and cannot be opened is no machine without one; nor is one that cannot be opened later.
+# A GPU that cannot be opened, at once or later, differs from a machine without one.
 NO_DEVICE=1 run 1 "$T/good" --quick
-for what in 'GPU 0: none cannot be opened: libcublasLt.so.13: cannot open' '^LD_LIBRARY_PATH=.*/bundle/lib' 'libnebula_cuda.so'; do
+for what in 'GPU 0: none cannot be opened: libcublasLt.so.13: cannot open' \
+    '^LD_LIBRARY_PATH=.*/bundle/lib' 'libnebula_cuda.so'; do
     grep -q "$what" "$T/err" || { echo "FAILED: not said: $what"; cat "$T/err"; exit 1; }
 done
 OPS_STATUS=77 run 1 "$T/good" --quick
 says '^| Kernels against the reference | \*\*failed, exit status 1\*\* |'
-# A process that loses the device costs one case, and the run; ten of them are enough.
+# Each process that loses the device costs one case; after ten the run ends.
 LOSES_UNTIL=20 run 1 "$T/good" --quick
 says '^| Kernels against the reference | \*\*failed, exit status 1\*\* |'
 says '^3 processes lost the device'
@@ -141,22 +153,26 @@ mv "$T/bundle/libnebula_cuda.so" "$T/object"
 run 77 "$T/good" --quick
 mv "$T/object" "$T/bundle/libnebula_cuda.so"
 
-# A machine without NCCL: meshes are not there, which is no failure; one that fails for another reason is.
+# Without NCCL there are no meshes, which is no failure; a mesh that fails for another reason is
+# one.
 printf '#!/bin/sh\n' >"$T/bundle/mesh_train"
-printf '#!/bin/sh\necho "cannot load /x/libnebula_nccl.so: libnccl.so.2: cannot open shared object file" >&2\nexit 1\n' >"$T/bundle/nebula"
+printf \
+    '#!/bin/sh\necho "cannot load /x/libnebula_nccl.so: libnccl.so.2: cannot open shared object file" >&2\nexit 1\n' \
+    >"$T/bundle/nebula"
 touch "$T/bundle/libnebula_nccl.so"
 chmod +x "$T/bundle/mesh_train" "$T/bundle/nebula"
 run 0 "$T/good" --part mesh --into "$T/mesh"
 says '^Training, 4 ranks on one card: not here'
 cp "$T/bundle/mesh_train" "$T/bundle/conform_comm"
 run 0 "$T/good" --part nccl --into "$T/nccl"
-(($(grep -c '^NCCL, .*: not here' "$T/out") == 6)) || { echo "FAILED: not all of NCCL is not here:"; cat "$T/out"; exit 1; }
+(($(grep -c '^NCCL, .*: not here' "$T/out") == 6)) ||
+    { echo "FAILED: not all of NCCL is not here:"; cat "$T/out"; exit 1; }
 printf '#!/bin/sh\necho "cannot load /x/libnebula_cuda.so: no" >&2\nexit 1\n' >"$T/bundle/nebula"
 run 1 "$T/good" --part mesh --into "$T/mesh"
 run 1 "$T/good" --part nccl --into "$T/nccl"
 says "^NCCL, the communicators' suite, 2 ranks on one card: \*\*failed, exit status 1\*\*"
 says '^no such message'
-# Nobody says anything: neither that the suite was run, nor that a rank stayed away.
+# The output lacks the suite's result, or the report of an absent rank.
 printf '#!/bin/sh\necho "nccl: rank 0 of 2"\n' >"$T/bundle/nebula"
 run 1 "$T/good" --part nccl --into "$T/nccl"
 says '^rank 1 of 2 did not run'
@@ -181,7 +197,7 @@ DEVICE="cuda (a card, bf16)" DIGEST=ab13 run 1 "$T/good" --part clusters --into 
 says '^digests differ'
 DEVICE="cpu (y)" DIGEST=ab12 run 1 "$T/good" --part clusters --into "$T/clusters"
 says '^other devices'
-# The sides of rtd and distill learn there, both; and a plan is right within a factor of two.
+# Both sides of rtd and distill learn, and a plan is right within a factor of two.
 cat >"$T/bundle/nebula" <<'SH'
 #!/bin/sh
 say() { printf '{"clusters": [{"device": "%s",\n"steps": 40, "train_s": %s, "loss_first": 2.5, "loss_last": 2.25}, {"device": "cuda (y)", "loss_first": 2.5,\n"loss_last": %s}]}\n' "$DEVICE" "${TOOK:-1}" "$LAST"; }
@@ -204,7 +220,7 @@ says '^| 124M | 0.0200 | 0.0250 | 1.25 |'
 for took in 0.3 2; do TOOK=$took run 1 "$T/good" --part plan --into "$T/plan"; done
 rm "$T/bundle/e2e.sh" "$T/bundle/conform_comm"
 
-# Every mesh of a list is judged, not the last one alone: here only one of them learns something else.
+# Every mesh of a list is judged, not only the last: here one of them learns something else.
 cat >"$T/bundle/nebula" <<'SH'
 #!/bin/sh
 shift 2 # ranks N
@@ -229,12 +245,16 @@ for wrong in 2x1x1 1x1x2 1x2x1; do
 done
 rm "$T/bundle/mesh_train" "$T/bundle/nebula" "$T/bundle/libnebula_nccl.so"
 
-# Parts, in several calls, joined afterwards: the same report; what is missing, was cut off or failed shows. A call leaves one file.
+# Parts of several calls, joined afterwards, make the same report; a missing, cut or failed part
+# shows. Each call leaves one file.
 parts=$T/parts
-for part in ops train graphs attn codec nccl speed torch mesh clusters modes plan; do run 0 "$T/good" --part $part --into "$parts"; done
+for part in ops train graphs attn codec nccl speed torch mesh clusters modes plan; do
+    run 0 "$T/good" --part $part --into "$parts"
+done
 run 1 "$T/good" --report "$parts"
 says '^| sanitizers | \*\*not run\*\* |'
-run 0 "$T/good" --part sanitizers:memcheck --part sanitizers:synccheck --part sanitizers:initcheck --into "$parts"
+run 0 "$T/good" --part sanitizers:memcheck --part sanitizers:synccheck --part sanitizers:initcheck \
+    --into "$parts"
 run 1 "$T/good" --report "$parts"
 says '^| sanitizers:racecheck | \*\*not run\*\* |'
 run 0 "$T/good" --part sanitizers --into "$parts"
@@ -246,16 +266,22 @@ says '^0 of 17 goals are missed'
 ! grep -q '<!--' "$T/out" || { echo "FAILED: marks show"; exit 1; }
 cp "$T/out" "$T/report"
 run 0 "$T/good" --report "$parts" --to "$T/written"
-[[ ! -s $T/out ]] && cmp "$T/report" "$T/written" || { echo "FAILED: not the same report in a file"; exit 1; }
-run 0 "$T/good" --part ops --part train --part graphs --part codec --part speed --part torch --into "$T/one"
-run 0 "$T/good" --part attn --part nccl --part clusters --part modes --part plan --part mesh --into "$T/two"
+[[ ! -s $T/out ]] && cmp "$T/report" "$T/written" ||
+    { echo "FAILED: not the same report in a file"; exit 1; }
+run 0 "$T/good" --part ops --part train --part graphs --part codec --part speed --part torch \
+    --into "$T/one"
+run 0 "$T/good" --part attn --part nccl --part clusters --part modes --part plan --part mesh \
+    --into "$T/two"
 run 0 "$T/good" --part sanitizers --into "$T/three"
-(($(find "$T/one" "$T/two" "$T/three" -type f | wc -l) == 3)) || { echo "FAILED: not a file a call"; find "$T/one" "$T/two" "$T/three"; exit 1; }
+(($(find "$T/one" "$T/two" "$T/three" -type f | wc -l) == 3)) ||
+    { echo "FAILED: not a file a call"; find "$T/one" "$T/two" "$T/three"; exit 1; }
 chmod -R a-w "$T/one" "$T/two" # where calls are made, what comes back is read-only
 run 0 "$T/good" --report "$T/one" "$T/two" "$T"/three/sanitizers.md
 chmod -R u+w "$T/one" "$T/two"
 sed -i 's/ [0-9]* |$//' "$T/report" "$T/out" # seconds
-cmp "$T/report" "$T/out" || { echo "FAILED: three calls report something else than ten"; diff "$T/report" "$T/out"; exit 1; }
+cmp "$T/report" "$T/out" ||
+    { echo "FAILED: three calls report something else than ten"; diff "$T/report" "$T/out"; exit 1
+    }
 mv "$parts/speed.md" "$T/kept"
 run 1 "$T/good" --report "$parts"
 says '^| speed | \*\*not run\*\* |'
@@ -271,7 +297,7 @@ run 1 "$T/good" --part no-such-part
 run 1 "$T/good" --report "$T/no-such-folder"
 run 1 "$T/good" --report
 
-# A part ends in its time, whatever its steps do; those behind it are told.
+# A part ends in its time, whatever its steps do; the report names the skipped steps.
 cp "$T/slow" "$T/path/compute-sanitizer"
 start=$SECONDS
 run 1 "$T/good" --part sanitizers --into "$parts"
@@ -279,7 +305,7 @@ run 1 "$T/good" --part sanitizers --into "$parts"
 says '^compute-sanitizer memcheck: ok'
 says '^compute-sanitizer racecheck: \*\*not done in'
 says '^compute-sanitizer initcheck: \*\*not done in 0 s'
-# So does a call, whatever its parts' time: what is behind the limit is told.
+# A call ends in its time, too; the report names the skipped parts.
 run 1 "$T/good" --part sanitizers --part ops --limit 7 --into "$parts"
 says '^compute-sanitizer memcheck: ok'
 says '^Kernels against the reference: \*\*not done in 0 s'

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training speed of the models of gpu_check in PyTorch: the same shapes (pre-norm RMSNorm, rotary, SwiGLU, tied output),
-bf16 autocast over fp32 parameters, torch.compile, scaled_dot_product_attention, fused AdamW, norm clipping.
-Tokens come from the same law as gpu_check's (gpu_zipf): rank r as often as 1 / r.
+"""Training speed of gpu_check's models in PyTorch: the same shapes (pre-norm RMSNorm, rotary,
+SwiGLU, tied output), bf16 autocast over fp32 parameters, torch.compile, fused attention and AdamW,
+norm clipping. Tokens have the same distribution as gpu_zipf: rank r has a frequency of 1 / r.
 
     torch_peer.py [SHAPE...]         124m, 350m
-    torch_peer.py attn [HEAD_DIM...] attention alone at the shapes of gpu_check's attn (128, 64), by each of its backends
+    torch_peer.py attn [HEAD_DIM...] attention alone at the shapes of gpu_check's attn (128, 64), by
+                                     each of its backends
 
-Prints one Markdown line a model, the median of 20 steps after warming up; of attention one a shape and backend, the fastest of 20."""
+Prints one Markdown line a model (the median of 20 steps after a warm-up), or one line per shape and
+backend (the fastest of 20).
+"""
 import math
 import statistics
 import sys

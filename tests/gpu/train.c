@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training on the device beside the CPU's, and how fast it is.
+// Training on the device compared with the CPU, and its speed.
 #include "agent/base/clock.h"
 #include "agent/base/rng.h"
 #include "intra/train/trainer.h"
@@ -38,7 +38,7 @@ struct intra_trainer_config gpu_config(int layers, int width, int heads, int ff,
         .seed = 1};
 }
 
-// The next token is a function of this one most of the time, so that there is something to learn.
+// The next token is mostly a function of this one, so that the model can learn.
 void gpu_draw(struct neb_rng *r, const struct intra_trainer_config *c, int32_t *x, int32_t *y) {
     uint64_t V = (uint64_t)c->model.vocab;
     for (int32_t b = 0; b < c->batch; b++) {
@@ -52,7 +52,8 @@ void gpu_draw(struct neb_rng *r, const struct intra_trainer_config *c, int32_t *
     }
 }
 
-// Rank r about as often as 1 / r, as words are: the most frequent token is one in sixteen of a vocabulary of 50,304.
+// Rank r has a frequency of about 1 / r, like words: the most frequent token is one in sixteen of a
+// vocabulary of 50,304.
 void gpu_zipf(struct neb_rng *r, const struct intra_trainer_config *c, int32_t *x, int32_t *y) {
     double top = log(c->model.vocab + 1.0);
     for (int32_t b = 0; b < c->batch; b++)
@@ -85,8 +86,7 @@ int gpu_train(struct kern_device *D) {
     for (int i = 0; i < TRAINERS; i++) {
         c.device = i ? D : NULL;
         c.device_type = i == 2 ? KERN_BF16 : KERN_F32;
-        if (intra_trainer_create(&c, K, &t[i]) !=
-            NEB_OK) { // the others have something to say all the same
+        if (intra_trainer_create(&c, K, &t[i]) != NEB_OK) { // the other trainers still report
             for (int s = 0; s < STEPS; s++)
                 loss[i][s] = NAN;
             worst[i] = INFINITY;
@@ -137,7 +137,7 @@ double gpu_peak(struct kern_device *D) {
     for (size_t i = 0; i < part; i++)
         host[i] = neb_rng_normal(&r);
     K->upload(D, from, host, part * sizeof *host);
-    for (size_t at = 0; at < n; at += part) { // random values: zeros run faster than data does
+    for (size_t at = 0; at < n; at += part) { // random values: zeros are faster than real data
         K->cast(D, KERN_BF16, (char *)a + 2 * at, from, part);
         K->cast(D, KERN_BF16, (char *)b + 2 * at, from, part);
     }

@@ -104,7 +104,7 @@ def udp(addr, port, mbit, seconds, size=1472):
             pass
     else:
         sys.exit("netprobe: no answer from the sink")
-    # What one packet less brings per time between the first and the last one.
+    # One packet fewer, over the time between the first and the last one.
     rate = (int(nbytes) - size - 28) * 8 / float(span) / 1e6 if float(span) > 0 else 0
     print(f"{total} {got} {late} {rate:.3f} {fates}")
 

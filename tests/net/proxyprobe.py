@@ -65,7 +65,7 @@ def round_trip(s):
 
 
 def transfer(i, n, seconds):
-    """Sends n patterned bytes, reads the echo to its end, checks it."""
+    """Sends n patterned bytes, reads the echo to its end, and checks it."""
     data = bytes(range(256)) * (n // 256)
     with connect(i) as s:
         t = time.monotonic()

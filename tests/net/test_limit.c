@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// wan.rate_limit on real sockets over paths that stand still: one for less than it takes to notice, so that what was handed over comes at once
-// when it is free again, and one for so long that connections break. In any t seconds no more arrives than the limit carries in t + 1 s
-// (inter/link/rate_limit.h), and before and after nearly all of it.
+// wan.rate_limit on real sockets over paths that stall: once too short to be noticed, so that the
+// data comes at once afterwards, and once so long that connections break. In any t seconds no more
+// arrives than the limit carries in t + 1 s (inter/link/rate_limit.h), and nearly all of it before
+// and after.
 //
 //     anna ── TCP ──► relay, which stops reading ── TCP ──► bert
 #include "agent/base/fs.h"
@@ -27,7 +28,7 @@
 enum { BUFFER = 16 << 10, CHUNK = 32 << 10, SAMPLES = 4000, CONNECTIONS = 64 };
 static const double rate = 2e6; // bytes a second
 
-// ---- the relay ------------------------------------------------------------------------------------------------
+// ---- the relay ----
 
 static atomic_bool stands, over;
 static atomic_ullong arrived; // bytes from anna
@@ -100,7 +101,7 @@ static uint16_t open_relay(void) {
     return ntohs(at.sin_port);
 }
 
-// ---- the members ----------------------------------------------------------------------------------------------
+// ---- the members ----
 
 static char root[] = "/tmp/nebula-limit-XXXXXX";
 static struct sec_identity *ids[2];
@@ -153,7 +154,7 @@ static void open_links(void) {
 
 static double seconds(void) { return neb_seconds(neb_now() - began); }
 
-// Sends whatever is taken for so long; returns the share of the limit that arrived.
+// Sends as much as possible for this time; returns the share of the limit that arrived.
 static double send_for(double time) {
     static uint8_t chunk[CHUNK];
     double start = seconds(), before = (double)arrived;
@@ -168,7 +169,7 @@ static double send_for(double time) {
     return ((double)arrived - before) / rate / time;
 }
 
-// What lies in the relay's buffers, and reads between two samples, is seen late.
+// Bytes in the relay's buffers, and reads between two samples, are seen late.
 static void check_windows(void) {
     const double late = 6 * 4 * BUFFER + CHUNK;
     double worst = 0, from = 0, to = 0;
@@ -194,12 +195,12 @@ static void test_paths_that_stand(void **state) {
     began = neb_now();
     double share = send_for(2);
     assert_true(share > 0.5);
-    stands = true; // nobody notices
+    stands = true; // too short to be noticed
     assert_true(send_for(2.5) < 0.2);
     stands = false;
     assert_true(send_for(2) > 0.5);
     assert_true(up);
-    stands = true; // connections break, and come back
+    stands = true; // connections break and come back
     (void)send_for(6);
     for (neb_ns end = neb_now() + 6 * NEB_S; up && neb_now() < end;)
         (void)send_for(0.1);

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# wanlink run: what two programs in two namespaces see of rate, delay, loss, reordering, queue and black holes, and
-# that nothing stays behind. Exit status 77 when namespaces or TUN devices cannot be made here.
+# wanlink run: two programs in two namespaces measure rate, delay, loss, reordering, queue and black
+# holes; nothing is left behind. Exit status 77 if namespaces or TUN devices cannot be made here.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 W=${BUILD:-build}/wanlink
 P=(python3 "$here/netprobe.py")
 
-# --- inside: run by wanlink with WANLINK_* set ------------------------------------------------------------------
+# ---- inside: run by wanlink with WANLINK_* set ----
 bad=0
 check() { # WHAT VALUE LOW HIGH
     if awk -v v="$2" -v a="$3" -v b="$4" 'BEGIN{exit !(v != "" && v + 0 >= a && v + 0 <= b)}'; then
@@ -22,7 +22,8 @@ in0() { "$W" exec "$WANLINK_NS0" -- "$@"; }
 ctl() { "$W" ctl "$WANLINK_CTL" "$@"; }
 field() { # FROM TO NAME: one number of the statistics
     ctl stats | python3 -c "import json,sys
-print([l[sys.argv[3]] for l in json.load(sys.stdin)['links'] if [l['from'],l['to']]==[int(sys.argv[1]),int(sys.argv[2])]][0])" "$@"
+print([l[sys.argv[3]] for l in json.load(sys.stdin)['links'] if [l['from'],l['to']]==[int(sys.argv[1]),int(sys.argv[2])]][0])" \
+"$@"
 }
 serve() { # SITE
     local ns=WANLINK_NS$1
@@ -44,7 +45,8 @@ shape() { # 20mbit, 40 ms each way, 64 KiB of queue
     check "nothing reordered unless asked" "$late" 0 0
     read -r sent got late rate _ < <(in0 "${P[@]}" udp 10.77.0.2 9000 26 1)
     check "UDP goodput at 20 Mbit/s, overdriven" "$rate" 19.6 20.4
-    check "drops at the tail of the queue" "$(field 0 1 queue_dropped_packets)" $((sent - got)) $((sent - got))
+    check "drops at the tail of the queue" "$(field 0 1 queue_dropped_packets)" $((sent - got)) \
+        $((sent - got))
     ctl rate-oneway 200mbit 0 1 >/dev/null
     ctl queue 1MiB >/dev/null
     read -r sent got late rate _ < <(in0 "${P[@]}" udp 10.77.0.2 9000 230 0.6)
@@ -71,8 +73,10 @@ shape() { # 20mbit, 40 ms each way, 64 KiB of queue
     ctl up >/dev/null
     ctl down-oneway 1 0 >/dev/null
     before=$(field 0 1 delivered_packets)
-    in0 "${P[@]}" rtt 10.77.0.2 9000 1 2>/dev/null && fail "an echo came through the one-way black hole"
-    check "the other way stays open" "$(field 0 1 delivered_packets)" $((before + 1)) $((before + 1))
+    in0 "${P[@]}" rtt 10.77.0.2 9000 1 2>/dev/null &&
+        fail "an echo came through the one-way black hole"
+    check "the other way stays open" "$(field 0 1 delivered_packets)" $((before + 1)) \
+        $((before + 1))
     ctl up >/dev/null
     read -r median low _ < <(in0 "${P[@]}" rtt 10.77.0.2 9000 9)
     check "and back" "$low" 50 52
@@ -81,7 +85,7 @@ shape() { # 20mbit, 40 ms each way, 64 KiB of queue
     read -r _ rate < <(in0 "${P[@]}" tcp 10.77.0.2 9000 16000000)
     check "TCP over 100 Mbit/s and 80 ms, Mbit/s with slow start" "$rate" 30 100
 
-    # Super-packets are cut where a segment is lost or held back: whatever goes wrong there breaks the stream.
+    # Super-packets are cut where a segment is lost or delayed: a fault there breaks the stream.
     ctl delay 5ms >/dev/null; ctl loss 1% >/dev/null; ctl reorder 1% >/dev/null
     cut=$(field 0 1 lost_packets)
     read -r _ rate < <(in0 "${P[@]}" tcp 10.77.0.2 9000 8000000)
@@ -116,7 +120,7 @@ case ${1:-} in
 shape | fates | three) "$1"; exit ;;
 esac
 
-# --- outside ----------------------------------------------------------------------------------------------------
+# ---- outside ----
 "$W" probe || { echo "cannot run here: see the reason above"; exit 77; }
 dir=$(mktemp -d /tmp/nebula-wanlink-XXXXXX)
 trap 'rm -rf "$dir"' EXIT
@@ -128,11 +132,14 @@ gone() { # PID, seconds allowed: no namespace of that emulator is left
     return 1
 }
 pid_of() { sed -n 's/.*"pid":\([0-9]*\).*/\1/p' "$1"; }
-ready() { for _ in $(seq 100); do grep -q '"ready":true' "$1" && return 0; sleep 0.05; done; return 1; }
+ready() {
+    for _ in $(seq 100); do grep -q '"ready":true' "$1" && return 0; sleep 0.05; done; return 1
+}
 
 "$W" run --rate 20mbit --delay 40ms --queue 64KiB --ctl "$dir/ctl" --stats "$dir/stats" \
     -- bash "$0" shape || bad=1
-python3 -c 'import json,sys; json.load(open(sys.argv[1]))["links"][1]' "$dir/stats" || fail "--stats"
+python3 -c 'import json,sys; json.load(open(sys.argv[1]))["links"][1]' "$dir/stats" ||
+    fail "--stats"
 [[ -e $dir/ctl ]] && fail "the control socket stayed behind"
 "$W" run --delay 10ms --rate 50mbit --sites 3 --pair 0-2:delay=30ms -- bash "$0" three || bad=1
 
@@ -160,7 +167,8 @@ gone $a 1 || fail "namespaces stay after SIGTERM"
 "$W" run --wan 20mbit:2ms >"$dir/b" & b=$!
 ready "$dir/b" || fail "no ready line"
 kill -KILL $b; wait $b 2>/dev/null
-compgen -G "/run/netns/nebw$b?" >/dev/null || fail "a killed emulator cannot have tidied up: wrong test"
+compgen -G "/run/netns/nebw$b?" >/dev/null ||
+    fail "a killed emulator cannot have tidied up: wrong test"
 "$W" run --wan 20mbit:2ms -- true 2>/dev/null || fail "start beside stale namespaces"
 gone $b 1 || fail "stale namespaces are not collected"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The pure parts of wanlink: link model, ring buffer, cutting of super-packets, control commands.
-// They are no library (nothing else may use them), so they are compiled in.
+// No other code may use them, so they are not a library but compiled in.
 #include "agent/wan/gso.c"
 #include "agent/wan/link.c"
 #include "agent/wan/mesh.c"
@@ -28,7 +28,7 @@ static void test_rate_and_delay(void **state) {
             assert_int_equal(wan_link_offer(&l, NEB_S, 1500, &at), WAN_PASS);
         double line = neb_seconds(at - NEB_S - p.delay);
         assert_true(fabs(N * 1500 * 8 / line / (double)rates[i] - 1) < 1e-4);
-        // Line times are whole nanoseconds: half of one off for each packet, 63 bytes in all at 1
+        // Line times are rounded to nanoseconds: half of one per packet, 63 bytes in all at 1
         // Gbit/s.
         assert_in_range(wan_link_backlog_bytes(&l, NEB_S), N * 1500 - 63, N * 1500 + 63);
         // An idle line starts at once.
@@ -96,7 +96,7 @@ static void test_only_reorder_reorders(void **state) {
     assert_true(low >= 30 * NEB_MS && low < 33 * NEB_MS);
     assert_true(high <= 50 * NEB_MS + 10 * NEB_US && high > 47 * NEB_MS);
     assert_true(fabs(sum / N - 0.040) < 0.002);
-    p.delay = p.jitter = 0; // a shorter way does not overtake what is on the longer one
+    p.delay = p.jitter = 0; // a shorter path does not overtake packets on the longer one
     wan_link_set(&l, &p, (N - 1) * NEB_MS);
     assert_int_equal(wan_link_offer(&l, (N - 1) * NEB_MS, 100, &at), WAN_PASS);
     assert_int_equal(at, last);
@@ -188,7 +188,7 @@ static void test_cut_super_packet(void **state) {
             assert_memory_equal(ip + HDR, f + WAN_VNET + HDR + from * SEG, n - WAN_VNET - HDR);
             assert_int_equal(get32(ip + 24), (uint32_t)(0xffffff80u + from * SEG));
             if (from == 0 && to == SEGS)
-                continue; // goes on as it came
+                continue; // passed on unchanged
             assert_int_equal(get16(ip + 2), n - WAN_VNET);
             assert_int_equal(get16(ip + 4), (uint16_t)(0xfffe + from));
             assert_int_equal(sum16(ip, 20, 0), 0xffff);

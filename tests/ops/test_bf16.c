@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products in bf16 (kernels/cpu_bf16.c): rounding, and every product against the reference that rounds its operands likewise, for
-// every way to compute them; the same bits with one thread and with three; parameters of which a copy is kept.
+// Products in bf16 (kernels/cpu_bf16.c): rounding; every product, computed every way, against a
+// reference that rounds its operands alike; the same bits with one thread and with three; copies of
+// parameters.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "kernels/bf16.h"
@@ -18,10 +19,10 @@ static void swallow(void *user, enum neb_log_level level, const char *text) {
     (void)user, (void)level, (void)text;
 }
 
-// Ways that NEBULA_BF16 asks for, and the one that the machine chooses.
+// The ways that NEBULA_BF16 can ask for, and the machine's default.
 enum way { PLAIN, PROCESSOR };
 static const struct {
-    const char *asked, *name; // how its name begins
+    const char *asked, *name; // the start of its name
     bool anywhere;
 } ways[] = {
     {"plain", "bf16 by plain C", true}, {NULL, "bf16 by A", false}, // AVX-512, AMX
@@ -41,7 +42,7 @@ static struct kern *make(enum way way, int threads) {
     unsetenv("NEBULA_BF16");
     if (st == NEB_OK) {
         assert_memory_equal(kern_cpu_products(K), ways[way].name, strlen(ways[way].name));
-        assert_int_equal(kern_cpu_bf16(K), NEB_OK); // it stays
+        assert_int_equal(kern_cpu_bf16(K), NEB_OK); // a second call changes nothing
         return K;
     }
     char why[1024];
@@ -50,7 +51,7 @@ static struct kern *make(enum way way, int threads) {
     assert_int_equal(st, NEB_ERR_UNSUPPORTED);
     assert_non_null(strstr(why, "precision bf16 on processors: "));
     assert_non_null(strstr(why, "set precision: fp32"));
-    assert_string_equal(kern_cpu_products(K), "fp32"); // as it was
+    assert_string_equal(kern_cpu_products(K), "fp32"); // unchanged
     kern_destroy(&K);
     print_message("%s\n", why);
     return NULL;
@@ -97,7 +98,7 @@ static double distance(const float *x, const float *y, size_t n) {
     return far / (1 + size);
 }
 
-// Rounding is the reference's, so what is left is the order of fp32 sums: as for products in fp32.
+// Both round alike, so the results differ only by the order of fp32 sums.
 static const double BOUND = 4e-6;
 
 static const struct {
@@ -145,7 +146,7 @@ static void one_product(struct kern *ref, struct kern *one, struct kern *three, 
         free(c[j]);
 }
 
-// dx and dW of one call; with none, one or the other wanted; the weight with and without a copy of it.
+// dx and dW in one call; none, one or both wanted; the weight with and without a copy.
 static void one_backward(struct kern *ref, struct kern *K, int n, int out, int in, int pad) {
     struct neb_rng r = neb_rng_make(8, (uint64_t)n);
     int ld = out + pad;
@@ -171,7 +172,7 @@ static void one_backward(struct kern *ref, struct kern *K, int n, int out, int i
         free(all[i]);
 }
 
-// One product that is written past the caches, and one whose sum is longer than is added up at once.
+// A product that is written past the caches, and one whose sum takes several parts.
 static void large_products(struct kern *fp32, struct kern *K) {
     static const struct { int m, n, k; } shapes[] = {{1040, 2064, 32}, {48, 40, 9000}};
     struct neb_rng r = neb_rng_make(4, 4);
@@ -181,7 +182,7 @@ static void large_products(struct kern *fp32, struct kern *K) {
                n_c = (size_t)m * (size_t)n;
         float *a = fill(&r, n_a, 1), *b = fill(&r, n_b, 1), *c[2];
         for (size_t i = 0; i < n_a; i++)
-            a[i] = kern_bf16_round(a[i]); // so that products in fp32 are the definition
+            a[i] = kern_bf16_round(a[i]); // so products in fp32 are the definition
         for (size_t i = 0; i < n_b; i++)
             b[i] = kern_bf16_round(b[i]);
         for (int i = 0; i < 2; i++) {
@@ -202,7 +203,7 @@ static void large_products(struct kern *fp32, struct kern *K) {
     }
 }
 
-// A logit's gradient is rounded before its products: one bf16 step where both sides of a tie are taken.
+// A logit's gradient is rounded before its products: a tie may go either way, by one bf16 step.
 static void one_head(struct kern *ref, struct kern *K, int n, int d, int V) {
     struct neb_rng r = neb_rng_make(9, (uint64_t)n);
     size_t n_x = (size_t)n * (size_t)d, n_w = (size_t)V * (size_t)d;
@@ -242,7 +243,7 @@ static void one_head(struct kern *ref, struct kern *K, int n, int d, int V) {
     free(targets);
 }
 
-// What was copied may change once it does not rest; a copy of other parameters is not taken for these.
+// Parameters may change after weights(NULL) withdraws them; the copy is not used for others.
 static void parameters_change(struct kern *ref, struct kern *K) {
     enum { S = 48, N = S * S };
     struct neb_rng r = neb_rng_make(3, 3);
@@ -256,7 +257,7 @@ static void parameters_change(struct kern *ref, struct kern *K) {
         if (turn == 0 || turn == 2)
             K->ops->weights(K, w, N);
         if (turn == 3)
-            K->ops->weights(K, w, N - 1); // one short
+            K->ops->weights(K, w, N - 1); // one too short
         if (turn == 1)
             w[5] += 3;
         K->ops->gemm(K, KERN_N, KERN_T, S, S, S, 1, x, S, now, S, 0, y, S);
@@ -264,8 +265,7 @@ static void parameters_change(struct kern *ref, struct kern *K) {
         if (!(distance(want, y, N) <= BOUND))
             fail_msg("turn %d in %s: off by %g", turn, kern_cpu_products(K), distance(want, y, N));
     }
-    K->ops->weights(
-        K, w, N); // and the copy is what is read, once it is made: at once, or by the first product
+    K->ops->weights(K, w, N); // products read the copy, made at once or by the first product
     K->ops->gemm(K, KERN_N, KERN_T, S, S, S, 1, x, S, w, S, 0, y, S);
     w[5] += 3;
     K->ops->gemm(K, KERN_N, KERN_T, S, S, S, 1, x, S, w, S, 0, y, S);
@@ -278,7 +278,7 @@ static void parameters_change(struct kern *ref, struct kern *K) {
     free(want);
 }
 
-// Attention: o, dq, dk, dv beside those in fp32, and beside those of plain C, which rounds at the same places.
+// Attention: o, dq, dk, dv against fp32, and against plain C, which rounds at the same places.
 enum { OUTS = 4 };
 static void attention_of(struct kern *K, const struct kern_attn *s, const float *in, float **out) {
     size_t rows = (size_t)s->B * (size_t)s->T, q = (size_t)(s->n_heads * s->head_dim),
@@ -296,7 +296,7 @@ static void attention_of(struct kern *K, const struct kern_attn *s, const float 
     out[0] = o;
     for (size_t r = 0; r < rows; r++) {
         for (int i = 0; i < 5; i++)
-            assert_true(isnan(g[r * ld + q + 2 * kv + (size_t)i])); // another's columns
+            assert_true(isnan(g[r * ld + q + 2 * kv + (size_t)i])); // columns of another tensor
         for (int k = 1; k < OUTS; k++) {
             size_t n = k == 1 ? q : kv, from = k == 1 ? 0 : k == 2 ? q : q + kv;
             if (r == 0)
@@ -338,7 +338,7 @@ static void attention(struct kern *fp32, struct kern *plain, struct kern *one, s
             if (!(far <= (exact ? BOUND : 1.0 / 128)) || !(apart <= 1.0 / 2048))
                 fail_msg("attention %zu in %s: output %d is off by %g, from plain C by %g", i,
                          kern_cpu_products(one), o, far, apart);
-            assert_true(exact || memcmp(out[0][o], out[2][o], len) != 0); // it is in bf16
+            assert_true(exact || memcmp(out[0][o], out[2][o], len) != 0); // it ran in bf16
             assert_memory_equal(out[2][o], out[3][o], len);
         }
         for (int k = 0; k < 4; k++)

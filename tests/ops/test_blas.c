@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/blas.c: which library multiplies. An OpenBLAS that took the processor for a lesser one is put right, and what a user asked for
-// stays; oneDNN computes the same, and where it is missing OpenBLAS does. Each case is a process of its own, as the choice is made
-// once. OpenBLAS's mistake is made here by hand, so that it is seen on every machine.
+// kernels/blas.c: the choice of the library for products. It corrects an OpenBLAS that detects a
+// lesser processor, but keeps a user's choice; oneDNN computes the same, and OpenBLAS replaces a
+// missing oneDNN. The choice is made once, so each case is a process. The test provokes OpenBLAS's
+// mistake on every machine.
 #include "kernels/cpu.h"
 #include "kernels/onednn.h"
 
@@ -47,7 +48,7 @@ static int product_is_right(struct kern *K) {
     return 1;
 }
 
-// What OpenBLAS may have taken a processor for, from the least; each that this machine can run.
+// Processors that OpenBLAS may have detected, from the least; each one that this machine can run.
 static const char *const cores[] = {"Prescott", "Haswell", "SkylakeX", "Cooperlake",
                                     "Sapphirerapids"};
 enum { AS_IT_IS = -1, PRESCOTT, HASWELL, SKYLAKEX, KNOWN = 5 };
@@ -56,10 +57,10 @@ static int core_named(const char *name) {
     for (int i = 0; i < KNOWN; i++)
         if (strcmp(cores[i], name) == 0)
             return i;
-    return HASWELL; // Zen and the like
+    return HASWELL; // Zen and similar
 }
 
-// mistaken: OpenBLAS is made to take this machine for that one, as it would an unknown one; asked: the user did.
+// mistaken: OpenBLAS is made to detect this processor; asked: the user asked for it.
 static int child(int mistaken, int asked) {
     int best = cpu_isa_find("avx512") ? SKYLAKEX : cpu_isa_find("avx2") ? HASWELL : PRESCOTT;
     char before[64];
@@ -89,7 +90,7 @@ static int child(int mistaken, int asked) {
     return bad;
 }
 
-// library: begins its name
+// library: the start of its name
 static int chosen(int asked, int library) {
     static const char *const names[] = {"openblas", "onednn", "mkl"}, *const shown[] = {"OpenBLAS ",
                                                                                         "oneDNN "};
@@ -128,16 +129,17 @@ static int has_onednn(int a, int b) {
 
 static void test_library_asked_for(void **state) {
     (void)state;
-    int dnn = outcome_of(has_onednn, 0, 0); // not here: a library once loaded stays
+    int dnn = outcome_of(has_onednn, 0, 0); // in a child: a loaded library stays
     assert_int_equal(outcome_of(chosen, OPENBLAS, OPENBLAS), AS_WANTED);
     assert_int_equal(outcome_of(chosen, ONEDNN, dnn ? ONEDNN : OPENBLAS), AS_WANTED);
 }
-// A process that may not make memory executable, as under systemd's MemoryDenyWriteExecute: oneDNN cannot make its kernels.
+// Without executable memory, as under systemd's MemoryDenyWriteExecute, oneDNN cannot make its
+// kernels.
 static int confined(int asked, int library) {
     if (prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0) != 0)
         return CANNOT;
     int bad = chosen(asked, library);
-    const char *why = onednn_find()->missing; // what a user reads
+    const char *why = onednn_find()->missing; // the text for the user
     bool said = why && (strstr(why, "executable") || strstr(why, "not installed"));
     return bad ? bad : said ? AS_WANTED : NO_REASON;
 }

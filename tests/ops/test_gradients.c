@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every backward op of the reference against finite differences of its forward op, so that the
-// definition that all backends are compared with is itself right. The loss is sum(c * out) in
-// double with random c; its derivative along a random direction u is taken by central differences,
-// and must equal the gradient's product with u.
+// Every backward op of the reference against finite differences of its forward op, since the
+// reference defines all backends. The loss is sum(c * out) in double with random c. Its derivative
+// along a random direction u, by central differences, must equal the gradient's product with u.
 #include "agent/base/rng.h"
 #include "kernels/kern.h"
 
@@ -58,7 +57,7 @@ static void check(loss_fn *loss, void *arg, float *x, const float *grad, int n) 
         }
         memcpy(x, keep, sizeof *x * n);
         double numeric = (side[1] - side[0]) / (2 * step), analytic = dot(grad, u, n);
-        if (!(size > 1e-3)) // a gradient of zero would prove nothing
+        if (!(size > 1e-3)) // a zero gradient would prove nothing
             fail_msg("gradient vanishes");
         if (!(fabs(numeric - analytic) < 2e-3 * (size + fabs(numeric))))
             fail_msg("numeric %g, analytic %g, gradient's norm %g", numeric, analytic, size);
@@ -168,7 +167,7 @@ static void test_attention(void **state) {
     }
 }
 
-// Which keys a query sees is checked by moving one key and looking at who notices.
+// Moves one key and checks which queries change.
 static void test_masks(void **state) {
     (void)state;
     static const int32_t prefix[B] = {0, 4};
@@ -232,7 +231,7 @@ static void test_head(void **state) {
     check(ce_loss, &a, a.w, a.dw, 45);
 }
 
-// The mix with a teacher: named classes and tail, and all classes.
+// The mix with a teacher: listed classes and tail, and all classes.
 static const struct kern_soft *teacher;
 static double soft_loss(void *arg) {
     struct ce *a = arg;

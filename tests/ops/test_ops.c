@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The op matrix: every op on every instruction set this machine has, against the reference, within
-// a bound per op; the same bits with one thread and with three; nothing written outside the
-// outputs.
+// The op matrix: every op on every instruction set of this machine against the reference, within a
+// bound per op; the same bits with one thread and with three; no writes outside the outputs.
 #include "agent/base/rng.h"
 #include "kernels/cpu.h"
 
@@ -16,9 +15,9 @@
 #include <cmocka.h>
 
 enum { GUARD = 24, BUFS_MAX = 16, DIMS = 8 };
-static const uint32_t GUARD_BITS = 0x7fc0beef; // a NaN: whoever reads it shows it
+static const uint32_t GUARD_BITS = 0x7fc0beef; // a NaN: reading it shows in the result
 
-// The arrays of one run. Inputs and outputs stand between guards; outputs are compared.
+// The arrays of one run. Inputs and outputs lie between guards; outputs are compared.
 struct run {
     struct kern *K;
     struct neb_rng rng;
@@ -37,7 +36,7 @@ static float *buf(struct run *r, size_t n, bool out) {
     assert_true(r->n_bufs < BUFS_MAX);
     for (size_t i = 0; i < n + 2 * GUARD; i++)
         memcpy(base + i, &GUARD_BITS,
-               4); // outputs that are written, not added to, must be written wholly
+               4); // outputs that are not added to must be written completely
     r->bufs[r->n_bufs].base = base;
     r->bufs[r->n_bufs].n = n;
     r->bufs[r->n_bufs++].out = out;
@@ -70,7 +69,7 @@ static void op_gemm(struct run *r) { // m n k ta tb beta/8 pad
     float *a = input(r, (size_t)(ta ? d[2] : d[0]) * lda, 1),
           *b = input(r, (size_t)(tb ? d[1] : d[2]) * ldb, 1);
     float *c = d[5] ? added(r, (size_t)d[0] * ldc) : written(r, (size_t)d[0] * ldc);
-    for (int i = 0; d[6] && i < d[0]; i++) // the gap between rows stays as it is
+    for (int i = 0; d[6] && i < d[0]; i++) // the gap between rows must not change
         for (int j = d[1]; j < ldc; j++)
             c[i * ldc + j] = 5;
     r->K->ops->gemm(r->K, ta, tb, d[0], d[1], d[2], 0.5f, a, lda, b, ldb, (float)d[5] / 8, c, ldc);
@@ -167,7 +166,7 @@ static void op_attn_bwd(struct run *r) {
     float *out = buf(r, rows * ldo, false), *lse = buf(r, rows * d[2], false),
           *dout = input(r, rows * ldo, 1);
     float *delta = written(r, rows * d[2]), *g = added(r, rows * ld);
-    struct kern *ref = NULL; // the same forward results for all, so that only backward is compared
+    struct kern *ref = NULL; // all use these forward results, so that only backward is compared
     assert_int_equal(kern_ref_create(&ref), NEB_OK);
     ref->ops->attn_fwd(ref, &s, out, ldo, lse, qkv, ld, k, ld, v, ld);
     kern_destroy(&ref);
@@ -356,7 +355,7 @@ static void compare(const struct op_case *c, const char *isa, const struct run *
             fail_msg("%s (%d %d %d %d %d %d %d %d) on %s: array %d is off by %g, allowed %g",
                      c->name, c->d[0], c->d[1], c->d[2], c->d[3], c->d[4], c->d[5], c->d[6],
                      c->d[7], isa, i, far, c->bound);
-        if (!want->bufs[i].out) // inputs are left alone
+        if (!want->bufs[i].out) // inputs must not change
             assert_memory_equal(want->bufs[i].base + GUARD, got->bufs[i].base + GUARD,
                                 want->bufs[i].n * 4);
     }
@@ -399,8 +398,8 @@ static void test_matrix(void **state) {
     kern_destroy(&ref);
 }
 
-// Several threads at one key-value head, more of them than processors: each block of keys is added
-// to in turn, whoever comes first.
+// Several threads, more than processors, share one key-value head: each block of keys is added in a
+// fixed order.
 static void test_attn_turns(void **state) {
     (void)state;
     const struct op_case shapes[] = {ATTN(1, 500, 6, 1, 16, KERN_MASK_CAUSAL, 1, 0),
@@ -485,7 +484,7 @@ static void test_pool(void **state) {
     struct kern_pool *p = NULL;
     assert_int_equal(kern_pool_create(4, &p), NEB_OK);
     assert_int_equal(kern_pool_threads(p), 4);
-    for (size_t n = 0; n < 1000; n += 37) { // every task runs once, whatever the number
+    for (size_t n = 0; n < 1000; n += 37) { // every task runs once, for any number
         struct count c = {0};
         kern_pool_run(p, n, count_task, &c);
         for (size_t i = 0; i < 1000; i++)
@@ -498,7 +497,7 @@ static void test_pool(void **state) {
     assert_null(p);
 }
 
-// What processes divide is what they may use, not what the machine has.
+// Processes divide the processors that they may use, not all of the machine's.
 static void test_share(void **state) {
     (void)state;
     cpu_set_t before, first;

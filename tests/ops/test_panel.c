@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks and products of kernels/panel.h, every way against the definition in plain C: all edges, all forms, all ways to write. AMX's
-// also with tiles emulated (tiles.h), on any processor with AVX-512.
+// Blocks and products of kernels/panel.h, every implementation against the definition in plain C:
+// all edges, all forms, all ways to write. AMX also with emulated tiles (tiles.h), on any processor
+// with AVX-512.
 #include "agent/base/memory.h"
 #include "agent/base/rng.h"
 #include "kernels/bf16.h"
@@ -10,7 +11,7 @@
 #include <stdlib.h>
 
 #if defined(__x86_64__)
-#include "tests/ops/tiles.h" // before the next lines: what it includes stays as it is
+#include "tests/ops/tiles.h" // before the next lines: its own includes stay unchanged
 #ifdef __clang__
 #pragma clang attribute push(                                                                      \
     __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16"))), apply_to = function)
@@ -61,7 +62,7 @@ static float *fill(struct neb_rng *r, size_t n) {
     return x;
 }
 
-static void test_definition(void **state) { // by hand: where an element lies
+static void test_definition(void **state) { // positions of elements, by hand
     (void)state;
     float x[PANEL_SIDE * 40];
     uint16_t block[PANEL_BLOCK];
@@ -73,7 +74,7 @@ static void test_definition(void **state) { // by hand: where an element lies
     assert_int_equal(block[(2 * 16 + 3) * 2 + 1], kern_bf16_of(x[3 * 40 + 5]));
     panel_plain.pack(block, PANEL_B, x, 40, true, 16, 16); // side 5, depth 3
     assert_int_equal(block[(1 * 16 + 5) * 2 + 1], kern_bf16_of(x[3 * 40 + 5]));
-    assert_int_equal(block[8 * 32], 0); // beyond
+    assert_int_equal(block[8 * 32], 0); // outside
 }
 
 static void test_pack(void **state) {
@@ -88,7 +89,7 @@ static void test_pack(void **state) {
                     bool across = how & 1;
                     enum panel_form form = how & 2 ? PANEL_B : PANEL_A;
                     size_t n = (size_t)((across ? depth : side) - 1) * LD +
-                               (size_t)(across ? side : depth); // not one more is there
+                               (size_t)(across ? side : depth); // exact size
                     float *x = malloc(n * sizeof *x);
                     uint16_t want[PANEL_BLOCK], got[PANEL_BLOCK + GUARD];
                     assert_non_null(x);
@@ -110,10 +111,10 @@ static void test_pack(void **state) {
 
 static uint16_t *panels_of(struct neb_rng *r, int side, int depth, size_t *next) {
     size_t panels = ((size_t)side + PANEL_SIDE - 1) / PANEL_SIDE;
-    *next = (size_t)depth * PANEL_BLOCK + PANEL_BLOCK; // more than it needs
+    *next = (size_t)depth * PANEL_BLOCK + PANEL_BLOCK; // more than needed
     uint16_t *p = neb_large_alloc(panels * *next * sizeof *p);
     assert_non_null(p);
-    // what is beyond the side is not zero: it must not be used
+    // elements outside the side are not zero: they must not be used
     for (size_t i = 0; i < panels * *next; i++)
         p[i] = kern_bf16_of(neb_rng_normal(r));
     return p;
@@ -133,7 +134,7 @@ static void one_product(const struct panel_isa *v, struct neb_rng *r, int rows, 
     panel_plain.mul(&m);
     m.c = got;
     v->mul(&m);
-    double bound = 2e-6 * depth * PANEL_DEPTH; // sums in another order, of numbers of about 1
+    double bound = 2e-6 * depth * PANEL_DEPTH; // sums of numbers of about 1 in another order
     for (size_t i = 0; i < n; i++) {
         bool inside = i % ldc < (size_t)cols;
         if (inside ? !(fabs((double)want[i] - (double)got[i]) <= bound) : want[i] != got[i])
@@ -160,7 +161,7 @@ static void test_mul(void **state) {
                                 (enum panel_how)how, (i + 2 * j) % 5 == 2 ? -0.5f : 1);
 }
 
-// A part of c has the bits it has in the whole.
+// A part of c has the same bits as in the full product.
 static void test_parts(void **state) {
     (void)state;
     enum { M = 61, N = 111, LD = 112, DEPTH = 3 };

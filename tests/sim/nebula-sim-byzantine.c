@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// A member that lies to the round protocol: two brains behind one key (as in "Twins: BFT Systems Made Robust", Bano et al.), and a tongue
-// that changes what they say.
+// A Byzantine member of the simulated federation: two brains behind one key (as in "Twins: BFT
+// Systems Made Robust", Bano et al.), and a layer that changes their messages.
 //
 //     honest members ── side 0 ──► host `who`     an honest node, worker and disk of its own
-//                   └── side 1 ──► host `twin`    another one: same key, same ledger's epoch, other updates
+//                   └── side 1 ──► host `twin`    another one: same key and epoch, other updates
 //
-// Each behaves well by itself. Together they sign two records of one term, vote twice in one term, promise without telling of a vote, sign
-// two updates under one key. Who is talked to by which changes while the run goes on; some messages come from both. On top of that, by
-// seed: it says that it holds what it does not, changes what it passes on, says old messages again, and forgets what others told it
-// when it leads. It is revoked when faults are over.
+// Each brain alone follows the protocol. Together they sign two records of one term, vote twice in
+// one term, promise without reporting a vote, and sign two updates under one key. The sides change
+// during the run; some messages come from both brains. By seed, the member also claims blobs it
+// does not have, alters messages it forwards, replays old messages, and forgets promises when it
+// leads. It is revoked when the faults are over.
 #include "agent/base/sha256.h"
 #include "inter/round/node_state.h"
 #include "inter/round/sums.h"
@@ -27,7 +28,8 @@ static bool says_far(struct sim_byzantine *l) { return neb_rng_unit(&l->on_terms
 
 static bool happens(struct sim *s, double p) { return p > 0 && neb_rng_unit(&s->rng) < p; }
 
-// Some of the lies, each to some degree: the others must be found out without them.
+// Each run has only some of the faults, each with a random rate: honest members must detect
+// divergence without the missing ones.
 static double degree(struct sim *s, double most) {
     return neb_rng_below(&s->rng, 2) ? neb_rng_unit(&s->rng) * most : 0;
 }
@@ -52,7 +54,7 @@ void sim_byzantine_set_up(struct sim *s) {
     l->who = (uint8_t)(witness ? s->o.members - 1
                                : neb_rng_below(&s->rng, s->o.members - s->o.witnesses));
     if (s->o.masked && neb_rng_below(&s->rng, 2))
-        l->who = 0; // it leads first
+        l->who = 0; // it is the first leader
     l->told = s->o.masked && neb_rng_below(&s->rng, 4);
     l->rejects = s->o.witnesses && !witness && neb_mix64(s->o.seed + 6) % 4;
     l->twin = (uint8_t)s->o.members;
@@ -71,10 +73,10 @@ void sim_byzantine_set_up(struct sim *s) {
     *h = s->h[l->who];
     h->id = l->who;
     sim_byzantine_terms_set_up(s);
-    if (s->o.terms) // one brain
+    if (s->o.terms) // one brain is enough
         return;
     sim_byzantine_shuffle(s);
-    if (neb_rng_below(&s->rng, 3) == 0) // once all have been heard, and vote
+    if (neb_rng_below(&s->rng, 3) == 0) // starts after all members are connected and vote
         l->siege = (neb_ns)(4 + neb_rng_below(&s->rng, 20)) * NEB_S;
 }
 
@@ -84,8 +86,7 @@ void sim_byzantine_shuffle(struct sim *s) {
     neb_ns siege = s->byzantine->siege && s->now >= s->byzantine->siege ? 20 * NEB_S : 0;
     s->byzantine->side = (uint16_t)neb_rng_below(&s->rng, 1u << s->o.members);
     s->byzantine->siege = siege ? 0 : s->byzantine->siege;
-    if (siege ||
-        neb_rng_below(&s->rng, 2)) { // and the two sides do not hear each other for a while
+    if (siege || neb_rng_below(&s->rng, 2)) { // cut the two sides from each other for a while
         s->byzantine->divided = s->now + (neb_ns)(2 + neb_rng_below(&s->rng, 20)) * NEB_S + siege;
         cut_sides(s);
     }
@@ -93,7 +94,8 @@ void sim_byzantine_shuffle(struct sim *s) {
              0, 0);
 }
 
-// The last chunk of an update of another member, in good form, before its owner gets there.
+// Sends a well-formed but wrong last chunk of another member's update before the owner sends its
+// own.
 static void push_false(struct sim *s, const struct sim_message *m) {
     struct inter_manifest x;
     struct neb_rd r = neb_rd_make(m->bytes + 1, m->len - 1);
@@ -115,7 +117,7 @@ static void push_false(struct sim *s, const struct sim_message *m) {
     neb_buf_free(&b);
 }
 
-// Beats are for both: each knows who is there.
+// Both brains get every heartbeat, so that each knows which members are up.
 void sim_byzantine_hears(struct sim *s, const struct sim_message *m) {
     struct inter_event e = {.kind = INTER_EV_MESSAGE,
                             .peer = m->from,
@@ -137,7 +139,7 @@ void sim_byzantine_hears(struct sim *s, const struct sim_message *m) {
         push_false(s, m);
 }
 
-// | STATE | key | digest | epoch | holding | u32 length | bits | what the path carries | : it has all of it.
+// Claims the full blob. STATE: | type | key | digest | epoch | holding | u32 length | bits | path |
 static void say_have(uint8_t *p, size_t *len) {
     enum { HOLDING = 1 + INTER_ID_BYTES + 13 + STATE_DIGEST + 8, BEHIND = 5 };
     if (*len < HOLDING + 1 + 4 + BEHIND)
@@ -148,7 +150,8 @@ static void say_have(uint8_t *p, size_t *len) {
     *len = HOLDING + 5 + BEHIND;
 }
 
-// HEARTBEAT: | type | job | term | flags | two epochs | reaches | fragments | equivocators | a fragment's round, head |…: it is rounds ahead.
+// Claims to be rounds ahead. HEARTBEAT: | type | job | term | flags | two epochs | reaches |
+// fragments | equivocators | per fragment: round, head |
 static void say_far(struct sim *s, uint8_t *p, size_t len) {
     enum { FRAGMENTS = 1 + INTER_ID_BYTES + 4 + 1 + 8 + 8 + 2, ROUNDS = FRAGMENTS + 4 + 2 };
     uint64_t ahead = neb_rng_below(&s->byzantine->on_terms, 2) ? 1 : 1000000;
@@ -159,7 +162,7 @@ static void say_far(struct sim *s, uint8_t *p, size_t len) {
     }
 }
 
-// Of a STATE | key | … |: that it has no record of that round any more, whether it was asked or not.
+// Turns a STATE | key | … | into a claim that the round's record is gone, even if nobody asked.
 static void say_gone(uint8_t *p, size_t *len) {
     enum { MEMBER = 1 + INTER_ID_BYTES + 4 + 4, KEY_END = MEMBER + 1 + 4 };
     p[0] = MSG_GONE;
@@ -167,8 +170,7 @@ static void say_gone(uint8_t *p, size_t *len) {
     *len = KEY_END;
 }
 
-// Masked: now and then the two sides do not hear each other for a while from when they are proposed
-// something on.
+// Masked runs: at some proposals the two sides are cut from each other for a while.
 static void part_sides(struct sim *s) {
     if (s->now < s->byzantine->divided || s->calm || neb_rng_below(&s->rng, 4))
         return;
@@ -207,17 +209,18 @@ bool sim_byzantine_says(struct sim *s, uint8_t from, uint8_t to, uint8_t *p, siz
     remember(l, p, *len);
     if (type == MSG_STATE && happens(s, l->have))
         say_have(p, len);
-    else if (type == MSG_STATE && !s->o.terms && says_far(l)) // there it owes the others its word
+    // not with --terms: it must send STATE
+    else if (type == MSG_STATE && !s->o.terms && says_far(l))
         say_gone(p, len);
     if (type == MSG_HEARTBEAT && says_far(l))
         say_far(s, p, *len);
     if (type != MSG_HEARTBEAT && type != MSG_FORWARD &&
-        happens(s, l->alter)) // who passes it on would be blamed
+        happens(s, l->alter)) // a forwarder would be blamed
         p[neb_rng_below(&s->rng, *len)] ^= (uint8_t)(1 + neb_rng_below(&s->rng, 255));
     return true;
 }
 
-// What others told it when it asked for a term, and what it voted for itself.
+// The node forgets the promises that it got for its term, and sometimes its own vote.
 void sim_byzantine_forgets(struct sim *s, uint8_t i) {
     struct inter_node *n = s->h[i].node;
     if (!n->jobs[0].open || !happens(s, s->byzantine->forget))
@@ -231,7 +234,7 @@ void sim_byzantine_forgets(struct sim *s, uint8_t i) {
     }
 }
 
-// So that what it proposes to one side has another set than what it proposes to the other.
+// Makes the two brains propose different sets of members.
 void sim_byzantine_leaves_out(struct sim *s, uint8_t i) {
     struct inter_node *n = s->h[i].node;
     for (uint32_t f = 0; s->masks && n->jobs[0].open && f < s->o.fragments; f++) {
@@ -243,7 +246,7 @@ void sim_byzantine_leaves_out(struct sim *s, uint8_t i) {
     }
 }
 
-// An update for each round that opens: numbers of this brain's own.
+// Submits an update for each open round; each brain has its own numbers.
 void sim_byzantine_works(struct sim *s, uint8_t i) {
     struct sim_host *h = &s->h[i];
     for (uint32_t f = 0; f < s->o.fragments && h->alive; f++) {
@@ -297,14 +300,14 @@ bool sim_byzantine_needed(const struct sim *s) {
            (n - 1 < inter_quorum(n, f) || n - 1 < inter_sums_least(n, f));
 }
 
-// The open round of a fragment of host i, where it is honest and has voted in it; NULL: it is not.
+// The open round of fragment f on host i; NULL unless host i is honest and has voted in it.
 static const struct fragment *voted(const struct sim *s, uint8_t i, uint32_t f) {
     const struct fragment *g =
         s->h[i].node && !sim_lies(s, i) ? &s->h[i].node->jobs[0].fragments[f] : NULL;
     return g && g->voted ? g : NULL;
 }
 
-// For a value, in the round and term that `top` has voted in.
+// Honest votes for the value `hash` in the round and term of `top`.
 static int votes_for(const struct sim *s, uint32_t f, const struct fragment *top,
                      const uint8_t hash[INTER_SHA_BYTES]) {
     int votes = 0;
@@ -316,8 +319,8 @@ static int votes_for(const struct sim *s, uint32_t f, const struct fragment *top
     return votes;
 }
 
-// Whether honest members can have found out that the byzantine proposed two values of this term: by its
-// votes, where they are of one ledger.
+// True if honest members can prove that the Byzantine member proposed two values in this term. Its
+// own votes prove it, if they have the same epoch.
 static bool provable(const struct sim *s, uint32_t f, const struct fragment *top) {
     uint64_t epoch = 0;
     bool one = true, named = false;
@@ -335,13 +338,13 @@ static bool provable(const struct sim *s, uint32_t f, const struct fragment *top
     return named || one;
 }
 
-// Masked: it has had two values of one term accepted, by so many that with those who cannot tell,
-// and the other colluders, who may lie too, either may be committed. As many as may lie are left
-// beside it where it is known to, by evidence or as more members than may lie tell of each value.
+// Masked runs: true if two values of one term have so many votes that either may be committed,
+// counting the members that cannot tell and the other colluders. One colluder fewer counts once the
+// Byzantine member is exposed: by evidence, or by more than `colluders` votes for each value.
 static bool torn(const struct sim *s) {
     int others = 0, may_lie = (int)s->o.colluders,
         quorum = inter_quorum((uint8_t)s->o.members, (uint8_t)s->o.colluders);
-    for (uint8_t i = 0; i < s->o.members; i++) // the byzantine, and whoever lost its disk meanwhile
+    for (uint8_t i = 0; i < s->o.members; i++) // Byzantine, or lost its disk
         others += sim_lies(s, i) || !s->h[i].disk.standing.joined;
     for (uint32_t f = 0; f < s->o.fragments; f++) {
         const struct fragment *top = NULL, *most = NULL, *g;
@@ -365,7 +368,7 @@ static bool torn(const struct sim *s) {
             second = votes > second ? votes : second;
         }
         int lying = may_lie - (all - first > may_lie || provable(s, f, top));
-        // where another value than that of most could be proposed, that of most could be, too
+        // if the second value can reach a quorum, the most frequent one can, too
         if (second && second + others + lying >= quorum)
             return true;
     }
@@ -377,7 +380,7 @@ enum sim_stuck sim_byzantine_stuck(const struct sim *s) {
     for (uint8_t i = 0; i < s->o.members; i++)
         data += !s->h[i].witness && !sim_lies(s, i);
     if (s->byzantine->gone && data < 2)
-        return SIM_STUCK_NEEDED; // no record without two updates
+        return SIM_STUCK_NEEDED; // a record needs two updates
     if (sim_byzantine_needed(s))
         return SIM_STUCK_NEEDED;
     if (s->o.masked && torn(s))
@@ -389,18 +392,20 @@ enum sim_stuck sim_byzantine_stuck(const struct sim *s) {
                  (g->decided || g->voted) && k < (g->decided ? g->decision.n : g->vote.n); k++) {
                 const struct inter_entry *e =
                     g->decided ? &g->decision.entries[k] : &g->vote.entries[k];
-                // Masked, disks are lost too: the byzantine may be the only one that is left with it.
+                // Masked runs also lose disks: the only remaining copy may be the Byzantine
+                // member's.
                 bool here =
                     (!sim_lies(s, e->member) && !s->o.masked) || e->verdict == INTER_REJECTED;
                 bool bad = sim_bad_update(s, e->member, f, g->round);
                 if (!sim_lies(s, e->member) && bad == (e->verdict == INTER_ACCEPTED))
-                    return SIM_STUCK_UPDATE; // the leader believed the byzantine's word; others refuse it
+                    // the leader believed the Byzantine member; others refuse the record
+                    return SIM_STUCK_UPDATE;
                 const struct sim_host *owner = &s->h[e->member];
                 const struct slot *now =
                     owner->node ? &owner->node->jobs[0].fragments[f].slots[e->member] : NULL;
                 if (s->o.witnesses && e->verdict == INTER_REJECTED && now && now->known &&
                     now->m.key.attempt > e->attempt)
-                    return SIM_STUCK_UPDATE; // the witness has only heard of the newer one
+                    return SIM_STUCK_UPDATE; // the witness only knows the newer attempt
                 for (uint8_t x = 0; x < s->o.members && !here; x++) {
                     const struct sim_blob *b = sim_lies(s, x)
                                                    ? NULL

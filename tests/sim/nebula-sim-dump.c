@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where everybody stands: printed when a run fails.
+// Prints the state of every host when a run fails.
 #include "inter/round/node_state.h"
 #include "tests/sim/sim.h"
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// One agent of the simulated federation: the core's actions on a modelled disk.
+// One agent of the simulated federation: it carries out the actions of the round core on a modelled
+// disk.
 //
-// Every store is durable when it is done and may be the last thing that its host does. What arrives of a blob before it is
-// whole is not: after a crash any part of it may be there.
+// A finished store is durable, and the host may crash right after it. A blob is not durable before
+// it is complete: after a crash any part of it may be there.
 #include "agent/base/sha256.h"
 #include "inter/round/node_state.h"
 #include "tests/sim/sim.h"
@@ -10,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---- keys: a keyed mix instead of Ed25519; what is tested is who signs what, not the cryptography -----------------
+// ---- keys: a keyed hash replaces Ed25519; the cryptography itself is not under test ----
 
 struct signer {
     uint8_t who;
@@ -51,7 +52,7 @@ struct inter_node_crypto sim_host_crypto(struct sim_host *h) {
     return (struct inter_node_crypto){&h->id, sign, verify};
 }
 
-// ---- the disk -------------------------------------------------------------------------------------------------
+// ---- the disk ----
 
 struct sim_round *sim_disk_round(struct sim *s, struct sim_disk *d, uint32_t f, uint32_t round) {
     if (round >= SIM_ROUNDS)
@@ -91,7 +92,7 @@ static void disk_clear(struct sim_disk *d) {
     memset(d, 0, sizeof *d);
 }
 
-// Of a byzantine two manifests fit one key: the one that a record lists counts.
+// A Byzantine member can have two manifests for one key: the one that a record lists counts.
 static void disk_replace(struct sim *s, struct sim_disk *d, const struct inter_manifest *m) {
     struct sim_blob *b = disk_put(s, d, m);
     if (!memcmp(b->m.sha256, m->sha256, sizeof m->sha256))
@@ -115,7 +116,8 @@ void sim_host_free(struct sim_host *h) {
             free(h->parts[f][m]);
 }
 
-// What no checkpoint of this host needs any more goes: updates and votes of committed rounds. Records stay.
+// Deletes updates and votes of committed rounds that no checkpoint of this host needs. Records
+// stay.
 void sim_disk_prune(struct sim *s, uint8_t i) {
     struct sim_disk *d = &s->h[i].disk;
     for (uint32_t f = 0; f < s->o.fragments; f++)
@@ -136,14 +138,14 @@ static uint32_t open_round(const struct sim_disk *d, uint32_t f) {
     return n;
 }
 
-// Whether a state of that round helps i: it is ahead of its ledger, or of what its worker waits for
-// and nobody has.
+// True if a state of `round` helps host i: it is ahead of its ledger, or it skips a round whose
+// updates nobody has.
 static bool is_ahead(const struct sim *s, uint8_t i, uint32_t f, uint32_t round) {
     const struct sim_host *h = &s->h[i];
     return round > open_round(&h->disk, f) || (h->lacks[f] && round >= h->lacks[f]);
 }
 
-// Whether the checkpoint of j is ahead of i in some fragment.
+// True if the checkpoint of j is ahead of i in some fragment.
 static bool helps(const struct sim *s, uint8_t i, uint8_t j) {
     const struct sim_disk *other = &s->h[j].disk;
     if (j == i || s->h[j].witness || !s->h[j].alive || !s->h[i].up[j] || !other->has_checkpoint)
@@ -154,8 +156,8 @@ static bool helps(const struct sim *s, uint8_t i, uint8_t j) {
     return false;
 }
 
-// A snapshot: of each fragment that is ahead, the state in another member's checkpoint and the record that it ends with. The
-// chain begins anew there; fragments that are not ahead stay as they are.
+// Host i takes over, for each fragment that is ahead, the state in another member's checkpoint and
+// the last record of it. The chain of records restarts there; other fragments stay as they are.
 void sim_snapshot(struct sim *s, uint8_t i) {
     struct sim_host *h = &s->h[i];
     uint64_t taken = 0;
@@ -166,7 +168,7 @@ void sim_snapshot(struct sim *s, uint8_t i) {
     while (j < s->o.members && !helps(s, i, j))
         j++;
     if (j == s->o.members)
-        return; // it says again that it is behind
+        return; // the node reports again that it is behind
     struct sim_worker_state from = s->h[j].disk.checkpoint;
     for (uint32_t f = 0; f < s->o.fragments; f++) {
         uint32_t at = from.frags[f].round;
@@ -174,7 +176,7 @@ void sim_snapshot(struct sim *s, uint8_t i) {
             continue;
         taken |= 1ull << f;
         h->lacks[f] = 0;
-        if (at <= open_round(&h->disk, f)) // its ledger is not behind, only its worker
+        if (at <= open_round(&h->disk, f)) // only the worker is behind, not the ledger
             continue;
         struct sim_round *r = sim_disk_round(s, &h->disk, f, at - 1);
         memset(r, 0, sizeof *r);
@@ -185,17 +187,17 @@ void sim_snapshot(struct sim *s, uint8_t i) {
     sim_note(s, "snapshot", i, j, (int64_t)taken, from.frags[0].round, 0);
     s->r.snapshots++;
     sim_worker_adopt(s, i, &from, taken);
-    inter_node_destroy(&h->node); // the job is closed and opened again
+    inter_node_destroy(&h->node); // closes and reopens the job
     sim_host_stop(s, i);
     sim_host_boot(s, i);
-    for (uint8_t m = 0; m < s->o.members; m++) // on the links that are up
+    for (uint8_t m = 0; m < s->o.members; m++) // restore the links that are up
         if (m != i && s->links[i < m ? i : m][i < m ? m : i].session) {
             h->up[m] = true;
             sim_host_step(s, i, &(struct inter_event){.kind = INTER_EV_PEER_UP, .peer = m});
         }
 }
 
-// Around every store: faults of this exact place. False: the host is down, the store did not happen.
+// Injects the faults before a store. False: the host is down and the store did not happen.
 static bool before_store(struct sim *s, uint8_t i) {
     struct sim_host *h = &s->h[i];
     if (sim_lies(s, i))
@@ -224,7 +226,7 @@ static void after_store(struct sim *s, uint8_t i, bool counted) {
     }
 }
 
-// ---- blobs ----------------------------------------------------------------------------------------------------
+// ---- blobs ----
 
 static void render(uint8_t out[SIM_BLOB], const int64_t words[SIM_WORDS + 1]) {
     memset(out, 0x5a, SIM_BLOB);
@@ -232,8 +234,8 @@ static void render(uint8_t out[SIM_BLOB], const int64_t words[SIM_WORDS + 1]) {
     memcpy(out + SIM_BLOB - 8, words, 8);
 }
 
-// Every holder of a blob sends it and looks at it whole, again and again: a third of all time went into digests of the same bytes. Those
-// of late are kept with their bytes, which are compared.
+// Holders hash the same blob many times, which dominated the run time: recent digests are cached
+// with their bytes.
 static void digest(const uint8_t *p, size_t n, uint8_t sha[INTER_SHA_BYTES]) {
     static struct known {
         size_t n;
@@ -260,7 +262,7 @@ static void digest(const uint8_t *p, size_t n, uint8_t sha[INTER_SHA_BYTES]) {
     memcpy(sha, k->sha, INTER_SHA_BYTES);
 }
 
-// One update that is whole on another disk, too, of a round that is not long over.
+// The disk loses one complete update of a recent round that another disk also holds.
 void sim_disk_rots(struct sim *s) {
     uint8_t i = (uint8_t)neb_rng_below(&s->rng, s->o.members);
     uint32_t f = (uint32_t)neb_rng_below(&s->rng, s->o.fragments);
@@ -311,7 +313,7 @@ bool sim_disk_seeks(struct sim *s, uint8_t i, uint32_t f, uint32_t round) {
     return seeks;
 }
 
-// Found out when it was to be sent. The worker still has its own in its hands.
+// The loss is noticed when the update is to be sent. The worker still has its own update.
 static void lost(struct sim *s, uint8_t i, const struct inter_action *x) {
     struct sim_host *h = &s->h[i];
     struct sim_blob *b = (struct sim_blob *)(uintptr_t)sim_disk_blob(
@@ -346,7 +348,7 @@ static void send_chunk(struct sim *s, uint8_t i, const struct inter_actions *a,
     if (!b || !b->whole) {
         if (!sim_lies(s, i) && x->key.round >= s->h[i].disk.checkpoint.frags[x->key.fragment].round)
             sim_fail(s, "host %u sends a blob that it does not hold", i);
-        // Removed since the transfer began.
+        // The blob was pruned after the transfer began.
         sim_host_step(
             s, i, &(struct inter_event){.kind = INTER_EV_SERVE, .peer = x->peer, .key = x->key});
         return;
@@ -358,7 +360,8 @@ static void send_chunk(struct sim *s, uint8_t i, const struct inter_actions *a,
     sim_transmit(s, i, (uint8_t)x->peer, true, head, x->size, blob + x->offset, x->len);
 }
 
-// Of a third of the seeds: for some seconds now and then no update of others can be kept. What the ledger writes itself can.
+// In a third of the seeds a disk has no room for other members' updates for some seconds. The
+// ledger can always write its own records.
 static bool is_full(const struct sim *s, uint8_t i) {
     return s->o.chaos && !s->calm && s->o.seed % 3 == 1 &&
            neb_mix64(s->o.seed * 131 + i * 17u + (uint64_t)(s->now / (3 * NEB_S)) * 7919) % 10 == 0;
@@ -388,7 +391,7 @@ static void finish_blob(struct sim *s, uint8_t i, const struct inter_manifest *m
     }
     if (done.ok) {
         struct sim_blob *b = disk_put(s, &h->disk, m);
-        b->m = *m; // a byzantine's brain may have had the other's update under this key
+        b->m = *m; // a Byzantine brain may hold the other brain's update under this key
         memcpy(b->words, part, sizeof b->words);
         b->whole = true;
         b->rotten = false;
@@ -413,7 +416,7 @@ static void open_blob(struct sim *s, uint8_t i, const struct inter_manifest *m) 
         abort();
     memset(*part, 0, SIM_BLOB);
     bool refused = b->words[SIM_WORDS] == 1 || sim_byzantine_rejects(s, i, m->key.member);
-    if (b->whole) // from another round of this key's life: it is here already
+    if (b->whole) // complete from an earlier transfer of this key
         sim_host_step(s, i,
                       &(struct inter_event){.kind = INTER_EV_BLOB_DONE,
                                             .key = m->key,
@@ -424,7 +427,7 @@ static void open_blob(struct sim *s, uint8_t i, const struct inter_manifest *m) 
         tell_room(s, i, &m->key, !is_full(s, i));
 }
 
-// ---- actions --------------------------------------------------------------------------------------------------
+// ---- actions ----
 
 static void serve(struct sim *s, uint8_t i, const struct inter_action *x) {
     struct sim_round *r = x->key.fragment < s->o.fragments && x->key.round < SIM_ROUNDS
@@ -456,11 +459,11 @@ static void send_commit(struct sim *s, uint8_t i, const struct inter_action *x) 
 static void store_record(struct sim *s, uint8_t i, const struct inter_action *x) {
     struct sim_round *r = sim_disk_round(s, &s->h[i].disk, x->record.fragment, x->record.round);
     if (x->kind == INTER_ACT_STORE_VOTE) {
-        // a disk that was lost, or that a byzantine says was
+        // the disk was lost, or a Byzantine member claims that it was
         bool recovers = s->h[i].previous_incarnation || s->h[i].node->jobs[0].lost;
         if (!sim_lies(s, i) && !s->h[i].witness && !s->h[i].disk.knows_shape && !recovers &&
             x->record.leader != s->h[i].id)
-            sim_fail(s, "host %u votes before its worker has said what an update holds", i);
+            sim_fail(s, "host %u votes before its worker has reported the shape of an update", i);
         if (!sim_lies(s, i) && r->voted && r->vote.term > x->record.term)
             sim_fail(s, "host %u votes at term %u after term %u", i, x->record.term, r->vote.term);
         r->voted = true;
@@ -469,7 +472,7 @@ static void store_record(struct sim *s, uint8_t i, const struct inter_action *x)
             sim_check_vote(s, i, &x->record);
     } else {
         if (s->h[i].split_now && !sim_lies(s, i))
-            sim_fail(s, "host %u commits round %u, and knows that members have diverged", i,
+            sim_fail(s, "host %u commits round %u although it knows that members have diverged", i,
                      x->record.round);
         if (r->committed && !sim_lies(s, i))
             sim_fail(s, "host %u commits round %u twice", i, x->record.round);
@@ -491,11 +494,11 @@ static void read_commit(struct sim *s, uint8_t i, const struct inter_action *x) 
 }
 
 static void take_split(struct sim *s, uint8_t i, const struct inter_action *x) {
-    s->h[i].split = s->h[i].split_now = true; // its job ends
+    s->h[i].split = s->h[i].split_now = true; // the job ends on this host
     s->h[i].worker_alive = false;
     sim_note(s, "split", i, x->peer, x->key.fragment, x->key.round, 0);
     if (!sim_lies(s, i) && !s->split.on && !sim_check_divergence(s))
-        sim_fail(s, "host %u says that members have diverged, and they have not", i);
+        sim_fail(s, "host %u reports a divergence that did not happen", i);
 }
 
 static void take_fault(struct sim *s, uint8_t i, const struct inter_action *x) {
@@ -503,10 +506,10 @@ static void take_fault(struct sim *s, uint8_t i, const struct inter_action *x) {
         return;
     sim_note(s, inter_fault_name(x->fault), i, x->peer, 0, 0, 0);
     if (x->fault == INTER_FAULT_EQUIVOCATED && !sim_lies(s, (uint8_t)x->peer))
-        sim_fail(s, "host %u has evidence against %u, who is honest", i, x->peer);
+        sim_fail(s, "host %u has evidence against %u, which is honest", i, x->peer);
     if (s->split.on || sim_lies(s, (uint8_t)x->peer))
         return;
-    // an honest leader may have believed a byzantine: an update that it says it has, and others refuse
+    // An honest leader may have believed a Byzantine claim to hold an update, which others refuse.
     if (s->byzantine && x->fault == INTER_FAULT_DENIED)
         return;
     if (x->fault == INTER_FAULT_DIVERGED || x->fault == INTER_FAULT_DENIED ||
@@ -514,8 +517,8 @@ static void take_fault(struct sim *s, uint8_t i, const struct inter_action *x) {
         sim_fail(s, "host %u reports: %s (member %u)", i, inter_fault_name(x->fault), x->peer);
 }
 
-// Masked: in one life of a disk a member hands out one update of a round. What a former life had
-// sent may be taken from others again.
+// Masked runs: during one incarnation of its disk a member hands out one update per round. Updates
+// of a previous incarnation may be fetched back from other members.
 static void promise_own(struct sim *s, uint8_t i, const struct inter_manifest *m) {
     struct sim_host *h = &s->h[i];
     const struct sim_round *r = sim_disk_round(s, &h->disk, m->key.fragment, m->key.round);
@@ -526,7 +529,7 @@ static void promise_own(struct sim *s, uint8_t i, const struct inter_manifest *m
         const struct sim_blob *b = &r->blobs[h->id][k];
         if (b->here && b != own && b->whole &&
             b->m.key.attempt / SIM_ATTEMPTS_OF_EPOCH == incarnation)
-            sim_fail(s, "host %u hands out two updates of round %u, both masked", i, m->key.round);
+            sim_fail(s, "host %u hands out two masked updates of round %u", i, m->key.round);
     }
     if (own && own->whole)
         sim_masks_handed_out(s, m, own->words);
@@ -558,7 +561,7 @@ static void carry_out(struct sim *s, uint8_t i, const struct inter_actions *a,
     case INTER_ACT_SEND_COMMIT: send_commit(s, i, x); break;
     case INTER_ACT_SERVE:
     case INTER_ACT_VERIFY: serve(s, i, x); break;
-    case INTER_ACT_FOUND: h->lacks[x->key.fragment] = 0; break; // the worker looks again
+    case INTER_ACT_FOUND: h->lacks[x->key.fragment] = 0; break; // the worker retries
     case INTER_ACT_STORE_STANDING:
         if (!before_store(s, i))
             break;
@@ -596,12 +599,13 @@ static void carry_out(struct sim *s, uint8_t i, const struct inter_actions *a,
         sim_masks_commit(s, i, &x->record);
         break; // the worker reads the ledger
     case INTER_ACT_BEHIND:
-        // Masked, a leader that lies gets votes enough, shows one member what they prove, and says
-        // that it is gone: that one asks in vain until others have committed it.
+        // Masked: a Byzantine leader can get enough votes, show the proof to one member only, and
+        // claim that the record is gone. That member asks in vain until others have committed the
+        // round.
         if (!sim_lies(s, i) && !s->o.masked &&
             !h->node->jobs[0].fragments[x->key.fragment].decided &&
             s->oracle->top[x->key.fragment] <= x->key.round)
-            sim_fail(s, "host %u asks for a snapshot, and nobody is beyond round %u", i,
+            sim_fail(s, "host %u asks for a snapshot, but nobody is beyond round %u", i,
                      x->key.round);
         if (x->key.round < open_round(&h->disk, x->key.fragment))
             h->lacks[x->key.fragment] = x->key.round + 1;
@@ -618,7 +622,7 @@ static void carry_out(struct sim *s, uint8_t i, const struct inter_actions *a,
         after_store(s, i, true);
         break;
     case INTER_ACT_READ_COMMIT: read_commit(s, i, x); break;
-    case INTER_ACT_RESTART_LINK: break; // the network here has no congestion control
+    case INTER_ACT_RESTART_LINK: break; // this network has no congestion control
     case INTER_ACT_SPLIT: take_split(s, i, x); break;
     case INTER_ACT_FAULT: take_fault(s, i, x); break;
     }
@@ -642,7 +646,7 @@ void sim_host_step(struct sim *s, uint8_t i, const struct inter_event *e) {
     inter_actions_free(&a);
 }
 
-// ---- boot -----------------------------------------------------------------------------------------------------
+// ---- boot ----
 
 static void restore_fragment(struct sim *s, struct sim_host *h, uint32_t f) {
     uint32_t open = h->disk.base[f];
@@ -660,13 +664,14 @@ static void restore_fragment(struct sim *s, struct sim_host *h, uint32_t f) {
         if (!best || (m == h->id && !best->whole))
             continue;
         struct inter_bitmap got = {0};
-        if (!best->whole) { // what had arrived: any part of it
+        if (!best->whole) { // any part of it may have arrived
             uint8_t **part = &h->parts[f][m];
             if (!*part && !(*part = calloc(1, SIM_BLOB)))
                 abort();
             if (inter_bitmap_init(&got, inter_chunks(best->m.bytes, best->m.chunk_bytes)) != NEB_OK)
                 abort();
-            // The map of what is here is written behind the data: after a crash it may say less, never more.
+            // The map of chunks is written after the data: after a crash it may list fewer chunks,
+            // never more.
         }
         enum inter_holding hold = !best->whole                                ? INTER_HOLD_PART
                                   : m != h->id && best->words[SIM_WORDS] == 1 ? INTER_HOLD_REFUSED
@@ -695,18 +700,19 @@ void sim_host_boot(struct sim *s, uint8_t i) {
         .fragments = s->o.fragments,
         .merge_after = 3,
         .steps = (uint64_t)s->interval * s->o.rounds,
-        .step_tokens = sim_tokens_of_step((uint8_t)(s->o.members - 1)), // the most of any
-        .early_interval = (uint32_t)s->interval, // tune's is another in each life
+        // the largest of all members
+        .step_tokens = sim_tokens_of_step((uint8_t)(s->o.members - 1)),
+        .early_interval = (uint32_t)s->interval, // differs between incarnations with the tuner
         .early_steps = (uint64_t)s->interval * s->o.rounds,
         .eta = 1,
         .mu = 0,
-        // What a leader plans follows from what it measures: no two propose the same value.
+        // A leader plans from its own measurements, so no two leaders propose the same value.
         .tune = {.start_interval = 16u * ((h->boot & 0xff) + 1) + i,
                  .start_overlap = (uint32_t)s->overlap},
         .grace = s->o.masked && sim_lies(s, i) ? 0 : 10 * NEB_S,
         .robust = s->o.robust,
         .masked = s->o.masked,
-        // a byzantine's program does not mind how many others must have voted
+        // a Byzantine program skips the check of the quorum
         .colluders = (uint8_t)(sim_lies(s, i) ? 0 : s->o.colluders),
         .awaits_shape = true,
         .epoch = h->disk.epoch,
@@ -738,7 +744,8 @@ void sim_host_boot(struct sim *s, uint8_t i) {
     sim_post(s, 0, SIM_TICK, i, 0, h->boot);
     if (h->disk.knows_shape)
         inter_node_job_judges(h->node, c.id);
-    // In some runs the first worker of a cluster comes late (of a fresh disk: after it had one): until then it does not lead.
+    // In some runs the first worker of a cluster starts late; with a fresh disk, after it had one.
+    // The member does not lead until then.
     if (s->o.seed % 8 == 4 && !s->o.pace && !s->o.terms && !h->witness && !h->disk.knows_shape)
         sim_post(s, (neb_ns)(neb_mix64(s->o.seed + i) % 10) * NEB_S, SIM_BOOT_WORKER, i, 0,
                  h->boot);
@@ -760,19 +767,19 @@ void sim_host_submit(struct sim *s, uint8_t i, uint32_t f, const struct inter_ma
     uint8_t blob[SIM_BLOB], id[INTER_ID_BYTES] = {1};
     uint32_t open = inter_node_round(h->node, id, f);
     if (m.key.round < open)
-        return; // the worker will find the commit in the ledger
+        return; // the worker finds the commit in the ledger
     if (m.key.round > open)
         sim_fail(s, "worker %u is at round %u, its ledger at %u", i, m.key.round, open);
     m.key.attempt += SIM_ATTEMPTS_OF_EPOCH * (uint32_t)h->disk.epoch;
     struct sim_round *r = sim_disk_round(s, &h->disk, f, m.key.round);
     const struct sim_blob *own = sim_disk_blob(r, h->id, m.key.attempt);
-    // the disk has lost what was signed under this key, and this is another one
+    // the disk lost the update that was signed under this key, and this one differs
     while (own && !own->whole && own->rotten && memcmp(own->words, words, sizeof own->words))
         own = sim_disk_blob(r, h->id, ++m.key.attempt);
     if (own && own->whole) {
         if (memcmp(own->words, words, sizeof own->words))
             sim_note(s, "other bytes than before the restart", i, f, m.key.round, 0, 0);
-        return; // those of the ledger stand
+        return; // the bytes in the ledger count
     }
     render(blob, words);
     digest(blob, SIM_BLOB, m.sha256);
@@ -796,7 +803,7 @@ void sim_host_submit(struct sim *s, uint8_t i, uint32_t f, const struct inter_ma
         s, i,
         &(struct inter_event){.kind = INTER_EV_SUBMIT, .manifest = &m, .peer = h->id, .norm = 1});
     if (s->masks && !h->promised_own)
-        *mine = (struct sim_blob){0}; // a blob without a manifest goes with the next start
+        *mine = (struct sim_blob){0}; // a blob without a manifest is deleted at the next start
     if (h->alive && words[SIM_WORDS] == 1)
         inter_node_own_bad(h->node, &m.key);
 }

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Masked sums: what a byzantine can read of all that it ever sees.
+// Masked sums: computes what a Byzantine member can read from all messages that it ever sees.
 //
 // Every member has the real inter/sums and security/secure_sum; messages cross the simulated links,
-// what is revealed for is on the simulated disk. The byzantine sees every masked update, and every seed
-// that any honest member sends to anybody. Its keys are those of all colluders.
+// and the notes of revealed sets are on the simulated disk. The Byzantine member sees every masked
+// update and every seed that any honest member sends to anybody. It has the keys of all colluders.
 //
-// Of one round, over the masks that it does not know: a masked update of member m is
+// With the masks that it does not know, a masked update of member m in one round is
 //
-//     q_m + b_m + Σ ± s_mj        b_m: unknown until m has revealed it, or all others their shares of it
-//                                 s_mj: unknown between two that are no colluders, until one of them has revealed it
+//     q_m + b_m + Σ ± s_mj    b_m:  unknown until m reveals it, or all others reveal their shares
+//                             s_mj: unknown between two honest members until one reveals it
 //
-// A combination of updates can be read where all unknown masks fall out. Nobody may have more than
-// one of them, and that one is a sum of two honest members or more. Each seed is a column of a
-// matrix, each update whose b is known a row (of the others the b falls out of no combination).
-// Coefficients are counted modulo 2: whatever combination modulo 2^16 there is, divided by the
-// largest power of two in it, is one modulo 2, too. So nothing is missed.
+// A combination of updates can be read if all unknown masks cancel. At most one combination may be
+// readable, and it must be the sum of two or more honest members. Each seed is a column of a
+// matrix; each update with a known b is a row (the b of other updates never cancels). Coefficients
+// are counted modulo 2: a combination modulo 2^16, divided by its largest common power of two, is
+// also a combination modulo 2. So the test misses nothing.
 #include "tests/sim/sim.h"
 
 #include <stdlib.h>
@@ -25,18 +25,18 @@
 enum { ROWS_MAX = 64, INTEGERS = 4 * SIM_WORDS };
 static const uint8_t job_id[INTER_ID_BYTES] = {1};
 
-struct update {           // that was handed out
-    bool here, own_known; // own_known: its b was revealed by its member
-    bool drained;    // nothing was trained for it: its integers are zeros, which everybody knows
-    uint16_t shares; // bit per member: its share of b was revealed
+struct update {           // handed out by its member
+    bool here, own_known; // own_known: its member revealed b
+    bool drained;         // no training behind it: the integers are zeros, which everybody knows
+    uint16_t shares;      // bit per member: it revealed its share of b
     uint8_t sha[INTER_SHA_BYTES];
     struct sec_sum_head head;
     struct neb_buf bytes;
 };
 struct round { // of one fragment
     struct update updates[INTER_MEMBERS_MAX][SIM_ATTEMPTS];
-    uint16_t pairs[INTER_MEMBERS_MAX]; // revealed, bit per other member
-    uint16_t sets[INTER_MEMBERS_MAX];  // for which a member has revealed; 0: for none
+    uint16_t pairs[INTER_MEMBERS_MAX]; // revealed seeds, bit per other member
+    uint16_t sets[INTER_MEMBERS_MAX];  // set of members for which a member revealed; 0: none
 };
 struct view { // of one host
     struct sim *s;
@@ -45,7 +45,7 @@ struct view { // of one host
     struct inter_sums *sums;
 };
 struct sim_masks {
-    uint16_t colluders; // bit per member, the byzantine among them
+    uint16_t colluders; // bit per member, includes the Byzantine one
     struct sec_sum *keys[INTER_MEMBERS_MAX];
     struct view views[INTER_MEMBERS_MAX + 1];
     struct round *rounds[SIM_FRAGMENTS][SIM_ROUNDS];
@@ -65,7 +65,7 @@ static struct update *find(struct round *r, uint8_t member, const uint8_t sha[IN
     return NULL;
 }
 
-// ---- what is seen ---------------------------------------------------------------------------------------------
+// ---- what the Byzantine member sees ----
 
 void sim_masks_handed_out(struct sim *s, const struct inter_manifest *m, const int64_t *words) {
     int16_t q[INTEGERS];
@@ -96,7 +96,7 @@ void sim_masks_handed_out(struct sim *s, const struct inter_manifest *m, const i
         abort();
 }
 
-// Which of its owner's updates a share is of.
+// The update of its owner to which a share belongs.
 static void note_share(struct sim *s, struct round *r, const struct sec_sum_reveal *x, uint8_t k,
                        const struct sec_sum_head *given) {
     struct sec_sum_head heads[INTER_MEMBERS_MAX];
@@ -135,11 +135,11 @@ static void note_reveal(struct sim *s, uint32_t f, uint32_t n, const struct sec_
     }
 }
 
-// ---- what can be read -----------------------------------------------------------------------------------------
+// ---- what it can read ----
 
 struct row {
-    uint64_t masks[2]; // unknown seeds of pairs
-    uint64_t of;       // rows that it is the sum of
+    uint64_t masks[2]; // unknown pair seeds
+    uint64_t of;       // rows that are summed here
     uint8_t member;
     bool drained;
 };
@@ -168,8 +168,8 @@ static size_t rows_of(const struct sim *s, const struct round *r, struct row row
     return n;
 }
 
-// Combinations in which no unknown mask is left (of): how many of them there are that none of is a
-// sum of others.
+// Finds the combinations without an unknown mask (of) and returns how many of them are linearly
+// independent.
 static size_t readable(struct row *rows, size_t n, uint64_t of[ROWS_MAX]) {
     size_t done = 0, found = 0;
     for (int c = 0; c < INTER_MEMBERS_MAX * (INTER_MEMBERS_MAX - 1) / 2; c++) {
@@ -203,19 +203,22 @@ static void check(struct sim *s, uint32_t f, uint32_t n) {
             if (rows[i].member == m)
                 some[k++] = rows[i];
         if (k && readable(some, k, of))
-            sim_fail(s, "colluders %#x read what member %u alone has in round %u of fragment %u",
-                     s->masks->colluders, m, n, f);
+            sim_fail(
+                s,
+                "colluders %#x can read the update of member %u alone in round %u of fragment %u",
+                s->masks->colluders, m, n, f);
     }
     memcpy(some, rows, sizeof some);
     size_t found = readable(some, all, of);
     for (size_t i = 0; found && i < all; i++)
         in |= of[0] >> i & 1 && !rows[i].drained ? (uint16_t)(1u << rows[i].member) : 0;
     if (found > 1 || (found && __builtin_popcount(in) < 2))
-        sim_fail(s, "colluders %#x read %zu sums of round %u of fragment %u, one of members %#x",
+        sim_fail(s,
+                 "colluders %#x can read %zu sums of round %u of fragment %u, one of members %#x",
                  s->masks->colluders, found, n, f, in);
 }
 
-// Whatever a host sends to anybody.
+// Reads every message that a host sends to anybody.
 static void overhear(struct sim *s, uint8_t i, const uint8_t *p, size_t len) {
     enum { SEEDS = 2 };
     struct neb_rd r = neb_rd_make(p, len);
@@ -227,16 +230,16 @@ static void overhear(struct sim *s, uint8_t i, const uint8_t *p, size_t len) {
         return;
     for (uint8_t k = neb_rd_u8(&r); k > 0; k--) {
         if (!sec_sum_reveal_get(&r, &x) || !neb_rd_view(&r, INTER_SIG_BYTES))
-            sim_fail(s, "host %u sends seeds that do not parse", i);
+            sim_fail(s, "host %u sends malformed seeds", i);
         if (x.member != me)
-            continue; // heard when their owner said them
+            continue; // already seen when its owner sent them
         const struct sim_reveal *kept = &s->h[i].disk.reveals[f][n];
         struct round *round = round_of(s, f, n);
         if (!kept->known || kept->set != x.set)
-            sim_fail(s, "host %u reveals for members %#x, and has not noted it on its disk", i,
+            sim_fail(s, "host %u reveals for members %#x before the note of it is on its disk", i,
                      x.set);
         if (round->sets[me] && round->sets[me] != x.set && !s->h[i].previous_incarnation)
-            sim_fail(s, "host %u reveals for members %#x, and did for %#x", i, x.set,
+            sim_fail(s, "host %u reveals for members %#x, and revealed for %#x before", i, x.set,
                      round->sets[me]);
         round->sets[me] = x.set;
         note_reveal(s, f, n, &x);
@@ -244,7 +247,7 @@ static void overhear(struct sim *s, uint8_t i, const uint8_t *p, size_t len) {
     }
 }
 
-// ---- inter/sums' outside --------------------------------------------------------------------------------------
+// ---- callbacks of inter/sums ----
 
 static void on_send(void *user, uint8_t member, const void *p, size_t n) {
     const struct view *v = user;
@@ -284,7 +287,7 @@ void sim_masks_commit(struct sim *s, uint8_t i, const struct inter_record *r) {
         if (u)
             blobs[k] = (struct inter_sums_blob){u->bytes.p, u->bytes.len};
         else if (r->entries[k].verdict == INTER_ACCEPTED)
-            return; // nobody has ever handed it out
+            return; // nobody has handed it out
     }
     enum neb_status st =
         inter_sums_commit(s->masks->views[i].sums, sim_clock(s, &s->h[i]), r, blobs, NULL, 0);
@@ -303,7 +306,7 @@ void sim_masks_tick(struct sim *s, uint8_t i) {
         inter_sums_tick(s->masks->views[i].sums, sim_clock(s, &s->h[i]));
 }
 
-// The byzantine asks somebody for the seeds of any round, again.
+// The Byzantine member asks a random member again for the seeds of a random round.
 void sim_masks_asked(struct sim *s) {
     enum { WANT = 1 };
     struct neb_buf b = {0};
@@ -319,7 +322,7 @@ void sim_masks_asked(struct sim *s) {
     neb_buf_free(&b);
 }
 
-// ---- life -----------------------------------------------------------------------------------------------------
+// ---- start and stop ----
 
 void sim_masks_boot(struct sim *s, uint8_t i) {
     if (!s->masks)
@@ -338,7 +341,7 @@ void sim_masks_boot(struct sim *s, uint8_t i) {
         c.peers[m] = m;
     if (inter_sums_create(&c, &v->sums) != NEB_OK)
         abort();
-    // Its worker begins again from the checkpoint, and asks for what comes behind it.
+    // The worker restarts from the checkpoint and asks for the later rounds.
     for (uint32_t f = 0; f < s->o.fragments; f++)
         for (uint32_t n = s->h[i].disk.checkpoint.frags[f].round;
              n < SIM_ROUNDS && s->h[i].disk.rounds[f][n] && s->h[i].disk.rounds[f][n]->committed;

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// What must hold after every event, whatever the faults.
+// The invariants, checked after every event under all faults.
 //
-//   at most one commit of a (round, fragment), the same value everywhere, in order, with a majority's votes on disk and two
-//   copies of every update; θ of every worker that merged round r equals the θ recomputed from the commits; everything that
-//   a worker learned is in exactly one place; queues are bounded; when faults stop, everybody finishes.
+// A (round, fragment) has at most one commit, the same value everywhere, in order, with the votes
+// of a majority on disk and two copies of every update. θ of every worker that merged round r
+// equals the θ recomputed from the commits. Everything that a worker learned is in exactly one
+// place. Queues are bounded. When the faults stop, every worker finishes.
 #include "inter/round/node_state.h"
 #include "tests/sim/sim.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-// Megabytes, of which a run of some rounds uses a few kilobytes: the next run of this process gets it with those cleared.
+// The oracle has megabytes, but a run uses kilobytes of it: the next run of this process clears
+// only the used part.
 struct sim_oracle *sim_oracle(void) {
     static struct sim_oracle *o;
     if (!o && !(o = calloc(1, sizeof *o)))
@@ -46,7 +48,8 @@ void sim_check_vote(struct sim *s, uint8_t i, const struct inter_record *r) {
     sim_fail(s, "more than 8 different proposals for round %u", r->round);
 }
 
-// Terms only rise, and no lie takes one beyond what the time of day lets it be (a node's clock drifts).
+// Terms only rise, and a Byzantine claim cannot raise one above the limit of the time of day (a
+// node's clock drifts).
 void sim_check_standing(struct sim *s, uint8_t i, const struct inter_standing *st) {
     const struct sim_disk *d = &s->h[i].disk;
     if (sim_lies(s, i))
@@ -79,13 +82,13 @@ static void check_copies(struct sim *s, const struct inter_record *r, const stru
     for (int x = 0; x < SIM_ATTEMPTS; x++)
         if (s->oracle->attempts[r->fragment][r->round][e->member][x] == e->attempt)
             copies = __builtin_popcount(s->oracle->copies[r->fragment][r->round][e->member][x]);
-    int lies = s->byzantine != NULL; // it may say that it has what it has not
+    int lies = s->byzantine != NULL; // it may claim an update that it does not have
     if (copies + lies + (lies && sim_lies(s, e->member)) < (data < 2 ? data : 2))
-        sim_fail(s, "round %u lists an update of %u that is on %d disks", r->round, e->member,
+        sim_fail(s, "round %u lists an update of %u that only %d disks hold", r->round, e->member,
                  copies);
 }
 
-// By how much each update counts, from all commits before and nothing that the record itself says (inter/record/weights.h).
+// Recomputes the weight of each update from the earlier commits alone (inter/record/weights.h).
 static void check_weights(struct sim *s, const struct inter_record *r) {
     const struct sim_oracle *o = s->oracle;
     uint32_t base[INTER_MEMBERS_MAX] = {0}, newest = 0;
@@ -111,16 +114,17 @@ static void check_weights(struct sim *s, const struct inter_record *r) {
         const struct inter_entry *e = &r->entries[k];
         bool returns = r->flags & INTER_MERGE && e->verdict == INTER_ACCEPTED && e->tokens &&
                        base[e->member] < newest;
-        // weight · all is within half of `all` of it
+        // weight · all may differ from the exact product by half of `all`
         uint64_t all = others[e->member] + fresh, exact = e->tokens * fresh;
         s->r.returns += returns;
         if (!returns ? e->weight != e->tokens
                      : 2 * e->weight * all > 2 * exact + all && e->weight > 1)
-            sim_fail(s, "round %u: the update of %u counts %llu, its tokens are %llu of %llu",
+            sim_fail(s, "round %u: the update of %u has weight %llu, its tokens are %llu of %llu",
                      r->round, e->member, (unsigned long long)e->weight,
                      (unsigned long long)e->tokens, (unsigned long long)all);
         if (returns && 2 * e->weight * all + all < 2 * exact)
-            sim_fail(s, "round %u: the update of %u counts too little", r->round, e->member);
+            sim_fail(s, "round %u: the weight of the update of %u is too small", r->round,
+                     e->member);
     }
 }
 
@@ -136,7 +140,7 @@ static void first_commit(struct sim *s, uint8_t i, const struct inter_record *r,
         sim_fail(s, "round %u of fragment %u committed by %u with %d votes on disk", n, f, i,
                  votes);
     if (n != o->top[f])
-        sim_fail(s, "round %u of fragment %u committed, %u was open", n, f, o->top[f]);
+        sim_fail(s, "round %u of fragment %u committed, but %u was open", n, f, o->top[f]);
     use(s, n);
     o->top[f] = n + 1;
     o->commits[f][n].known = true;
@@ -153,7 +157,8 @@ static void first_commit(struct sim *s, uint8_t i, const struct inter_record *r,
         o->commits[f][n].tokens[e->member] = e->tokens;
         if (e->verdict == INTER_REJECTED) {
             s->r.rejected++;
-            // of more data members a majority may have had no bytes of it, and believe the byzantine
+            // with more than three data members, a majority may have no bytes of it and believe the
+            // Byzantine member
             bool believed =
                 s->byzantine && (s->byzantine->gone || s->o.members - s->o.witnesses > 3);
             if (!believed && !sim_lies(s, e->member) && !sim_bad_update(s, e->member, f, n))
@@ -166,7 +171,7 @@ static void first_commit(struct sim *s, uint8_t i, const struct inter_record *r,
             b = b && b->whole && !memcmp(b->m.sha256, e->sha256, sizeof e->sha256) ? b : NULL;
         }
         if (!b)
-            sim_fail(s, "round %u lists an update of %u that is nowhere", n, e->member);
+            sim_fail(s, "round %u lists an update of %u that no disk holds", n, e->member);
         memcpy(o->commits[f][n].words[e->member], b->words, SIM_WORDS * sizeof *b->words);
         o->commits[f][n].steps[e->member] = (int64_t)b->m.step;
         for (int x = 0; x < SIM_WORDS; x++)
@@ -198,7 +203,7 @@ void sim_check_commit(struct sim *s, uint8_t i, const struct inter_record *r) {
         sim_fail(s, "host %u commits round %u of term %u: the first leader was deposed", i,
                  r->round, r->term);
     if (s->split.on)
-        return; // what counts from here on is that they find out
+        return; // from here on only the detection of the divergence is checked
     if (!s->oracle->commits[r->fragment][r->round].known)
         first_commit(s, i, r, hash);
     else if (memcmp(s->oracle->commits[r->fragment][r->round].hash, hash, sizeof hash) &&
@@ -227,7 +232,7 @@ void sim_check_worker(struct sim *s, uint8_t i, uint32_t f) {
     for (int x = 0; x < SIM_WORDS; x++) {
         int64_t committed = 0;
         if (w->theta[f][x] != o->theta[f][round][x])
-            sim_fail(s, "worker %u has other parameters than the commits up to round %u say", i,
+            sim_fail(s, "worker %u has parameters that differ from the commits up to round %u", i,
                      round);
         for (uint32_t n = 0; n < round; n++)
             committed += o->commits[f][n].words[i][x];
@@ -250,13 +255,13 @@ void sim_check_bounds(struct sim *s, uint8_t i, const struct inter_actions *a) {
 static const struct inter_record *record_at(const struct sim *s, uint8_t i, uint32_t f,
                                             uint32_t n) {
     const struct sim_round *r = s->h[i].disk.rounds[f][n];
-    if (r && r->committed && n >= s->h[i].disk.base[f]) // else of before a snapshot
+    if (r && r->committed && n >= s->h[i].disk.base[f]) // older than a snapshot otherwise
         return &r->commit;
     const struct fragment *g = s->h[i].alive ? &s->h[i].node->jobs[0].fragments[f] : NULL;
     return g && g->decided && g->round == n ? &g->decision : NULL;
 }
 
-// Another honest member's record of a round for which i has a different one; NULL: there is none.
+// Another honest member's record of a round for which i has a different one (*own); NULL: none.
 static const struct inter_record *conflict(const struct sim *s, uint8_t i,
                                            const struct inter_record **own) {
     uint8_t a[INTER_SHA_BYTES], b[INTER_SHA_BYTES];
@@ -285,7 +290,8 @@ bool sim_check_divergence(struct sim *s) {
     return false;
 }
 
-// It says so, or it has taken the other side's state in the place of its own; and it knows who lied.
+// Host i has evidence against the equivocator, and it reports the divergence or has taken over the
+// other side's state.
 static bool knows(const struct sim *s, uint8_t i) {
     const struct inter_record *own;
     return s->h[i].alive && s->h[i].disk.equivocators == 1u << s->byzantine->who &&
@@ -293,7 +299,7 @@ static bool knows(const struct sim *s, uint8_t i) {
 }
 
 bool sim_check_split(struct sim *s) {
-    // with all links whole; crashed hosts are up by then
+    // with all links healed; crashed hosts restart within this time
     const neb_ns patience = 25 * NEB_S;
     bool all = true;
     if (!s->split.on || s->now < s->split.look)
@@ -301,7 +307,8 @@ bool sim_check_split(struct sim *s) {
     s->split.look = s->now + NEB_S / 4;
     for (uint8_t i = 0; i < s->o.members && all; i++)
         all = sim_lies(s, i) || knows(s, i);
-    // One side has taken the other's state before anybody compared: all hold the same records again, and nobody can prove anything.
+    // One side took over the other's state before any comparison: all hold the same records again,
+    // and the divergence cannot be proven.
     bool healed = s->calm && s->now - s->split.at > patience;
     for (uint8_t i = 0; i < s->o.members && healed; i++) {
         const struct inter_record *own;
@@ -323,8 +330,9 @@ bool sim_check_split(struct sim *s) {
     return false;
 }
 
-// Of a run without faults: every round of the slowest pace of work and a few ways over the slowest link; nobody waited for a
-// repetition, or for the grace of a member that was only a little later than the others.
+// A run without faults may take the work of the slowest worker and a few trips over the slowest
+// link per round. It must not wait for a repeated message or for the grace of a member that is only
+// a little late.
 static void check_pace(struct sim *s) {
     const neb_ns start = 3 * NEB_S, ways = 6;
     neb_ns step = 0, way = 0;
@@ -333,12 +341,12 @@ static void check_pace(struct sim *s) {
         for (uint8_t j = (uint8_t)(i + 1); j < s->o.members; j++)
             way = s->links[i][j].slow > way ? s->links[i][j].slow : way;
     }
-    way += 50 * NEB_MS; // sim_transmit
+    way += 50 * NEB_MS; // the longest delay that sim_transmit adds
     neb_ns most = start + s->o.rounds * s->o.fragments * (s->interval * step + ways * way);
     if (s->now - NEB_S > most)
         sim_fail(s,
-                 "%u rounds took %.1f s where %.1f s are enough: steps of %.3f s at most, ways of "
-                 "%.3f s",
+                 "%u rounds took %.1f s, but %.1f s are enough: a step takes at most %.3f s, a "
+                 "trip %.3f s",
                  s->o.rounds, neb_seconds(s->now - NEB_S), neb_seconds(most), neb_seconds(step),
                  neb_seconds(way));
 }
@@ -359,8 +367,8 @@ void sim_check_end(struct sim *s) {
             return;
         }
         if (!h->witness && !h->finished)
-            sim_fail(s, "no progress: worker %u is at step %lld, round %u, and faults are over", i,
-                     (long long)h->w.step, h->w.frags[0].round);
+            sim_fail(s, "no progress: the faults are over, and worker %u is at step %lld, round %u",
+                     i, (long long)h->w.step, h->w.frags[0].round);
         for (uint32_t f = 0; f < s->o.fragments && !h->witness; f++)
             sim_check_worker(s, i, f);
     }

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a byzantine says about terms: huge ones, the last that there is, the last of this time of day, always one a little higher, old ones. In
-// heartbeats, which nobody signs, and signed by it as an honest member would sign them: when it asks for a term, promises, votes, proposes.
-// Who has heard no leader for a while is told at once to promise it a term; it then makes nothing of that.
-// Or it takes votes: some hear nobody but it for some seconds, and promise it a term. From then on it tells the leader that it follows, and
-// those that it leads, or follows too; it votes and promises no more.
+// Byzantine messages about terms: huge terms, the last term, the last of this time of day, always
+// one higher, old ones. They are in heartbeats, which are unsigned, and in correctly signed
+// election requests, promises, votes and proposals. A member that has heard no leader for a while
+// is asked at once to promise a term, which the Byzantine member then does not use.
+//
+// Or it takes votes (captives): some members hear only the Byzantine member for some seconds, and
+// promise it a term. From then on it tells the leader that it follows, and tells the captives that
+// it leads, or that it follows too. It sends no votes and no promises any more.
 #include "inter/round/node_state.h"
 #include "security/sign.h"
 #include "tests/sim/sim.h"
@@ -20,14 +23,14 @@ enum {
 };
 enum { TERM_PROMISE, RECOVERY_PROMISE };
 
-// Before, nobody would know it, and all wait: who leads first has not begun to.
+// Not earlier: at the start everybody waits for the first leader, and nobody would notice.
 static const neb_ns lies_from = 4 * NEB_S;
 
 static uint64_t below(struct sim_byzantine *l, uint64_t n) {
     return neb_rng_below(&l->on_terms, n);
 }
 
-// The highest of the honest.
+// The highest term of an honest member.
 static uint32_t honest_term(const struct sim *s) {
     uint32_t top = 0;
     for (uint8_t i = 0; i < s->o.members; i++)
@@ -49,7 +52,7 @@ static uint32_t some_term(struct sim *s) {
     }
 }
 
-static uint32_t own_term(struct sim *s) { // whose it may ask for
+static uint32_t own_term(struct sim *s) { // a term that this member may lead
     uint32_t t = some_term(s), n = s->o.members;
     t -= t % n;
     return t <= UINT32_MAX - n ? t + s->byzantine->who : t - n + s->byzantine->who;
@@ -77,7 +80,7 @@ static void say_promise(struct sim *s, uint8_t from, struct neb_buf *b) {
     const struct job *j = brain(s, from);
     uint32_t f = (uint32_t)below(s->byzantine, s->o.fragments);
     const struct fragment *g = &j->fragments[f];
-    // as was asked, but of a round that nobody is in
+    // the requested term, but a round that nobody has reached
     uint32_t far = neb_rng_unit(&s->byzantine->on_terms) < s->byzantine->far
                        ? 1 + (uint32_t)below(s->byzantine, 1000000)
                        : 0;
@@ -119,7 +122,8 @@ static void say_accept(struct sim *s, const uint8_t *p, size_t len, struct neb_b
     neb_buf_add(b, sig, sizeof sig);
 }
 
-// A proposal of hers in another term, with her own vote; of a commit the others' votes stay as they are, for the term that they were for.
+// Changes the term of its own proposal and of its own vote. In a commit the other votes keep the
+// signature over the old term.
 static void say_record(struct sim *s, const uint8_t *p, size_t len, struct neb_buf *b) {
     struct neb_rd r = neb_rd_make(p, len);
     struct inter_record c;
@@ -145,8 +149,8 @@ static void say_record(struct sim *s, const uint8_t *p, size_t len, struct neb_b
     neb_buf_add(b, p + r.off, len - r.off);
 }
 
-// So many that the others are a majority without the byzantine only once these are free again. Where it says that it leads them, too few to make
-// that true.
+// Takes so many captives that the other honest members need them for a majority. If the Byzantine
+// member claims to lead the captives, they are too few for it to be elected.
 static void choose_captives(struct sim *s) {
     struct sim_byzantine *l = s->byzantine;
     uint8_t n = (uint8_t)s->o.members, most = n / 2;
@@ -165,7 +169,7 @@ bool sim_byzantine_silences(const struct sim *s, uint8_t from, uint8_t to) {
            (l->captives >> from & 1) != (l->captives >> to & 1);
 }
 
-// False: it says nothing.
+// Returns false if the message is not sent.
 static bool take_votes(struct sim *s, uint8_t from, uint8_t to, uint8_t *p, size_t *len) {
     struct sim_byzantine *l = s->byzantine;
     uint32_t n = s->o.members, above = honest_term(s) + 1;
@@ -189,10 +193,11 @@ static bool take_votes(struct sim *s, uint8_t from, uint8_t to, uint8_t *p, size
 void sim_byzantine_terms_set_up(struct sim *s) {
     struct sim_byzantine *l = s->byzantine;
     l->on_terms =
-        neb_rng_make(s->o.seed, 0x7e); // of its own: other seeds stay as they were without it
+        // own generator: other random choices of a seed do not change
+        neb_rng_make(s->o.seed, 0x7e);
     l->terms = s->o.terms ? 0.8 : below(l, 2) ? neb_rng_unit(&l->on_terms) * 0.5 : 0;
     l->one_kind = below(l, 2) ? 1 + below(l, 6) : 0;
-    if (s->o.terms && l->who && below(l, 2)) // member 0 leads first
+    if (s->o.terms && l->who && below(l, 2)) // member 0 is the first leader
         choose_captives(s);
     l->far = below(l, 3) ? 0 : neb_rng_unit(&l->on_terms);
 }

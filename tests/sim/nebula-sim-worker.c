@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // One worker: the real schedule, with integers for tensors.
 //
-// In every inner step a cluster learns a known amount (a function of member, fragment and step). The codec sends u without
-// its low bits, so there always is a residual. What was learned must at any time be in a committed update, in the residual,
-// in flight, not yet sent, or counted as dropped: exactly, since integers do not round.
+// In every inner step a cluster learns a known amount (a function of member, fragment and step).
+// The codec sends u without its low bits, so there is always a residual. What was learned is always
+// in exactly one of: a committed update, the residual, an update in flight, the unsent part, the
+// dropped part. Integers do not round, so the check is exact.
 #include "tests/sim/sim.h"
 
 #include <string.h>
@@ -55,7 +56,7 @@ void sim_worker_boot(struct sim *s, uint8_t i) {
             struct agent_fragment *g = &h->w.frags[f];
             const struct sim_log *l = logged(&h->disk, f, g->round);
             g->arrived = false;
-            if (l && g->in_flight) // merged where the run that is repeated did
+            if (l && g->in_flight) // merged where the first run merged it
                 g->merge_step = l->step;
         }
     } else {
@@ -105,7 +106,7 @@ static void send(struct sim *s, uint8_t i, uint32_t f, const struct agent_schedu
     w->tokens_sent[f] = w->tokens > w->tokens_base[f] ? w->tokens - w->tokens_base[f] : 0;
     w->again[f] = g->in_flight ? w->again[f] + 1 : 0;
     w->missed_sent[f] =
-        g->missed + (g->in_flight ? w->missed_sent[f] : 0); // as agent/exchange/worker_sync.c does
+        g->missed + (g->in_flight ? w->missed_sent[f] : 0); // same rule as in agent/exchange
     uint64_t most = w->tokens_sent[f] / sim_tokens_of_step(i) / (uint64_t)s->interval + 1;
     w->missed_sent[f] = w->missed_sent[f] < most ? w->missed_sent[f] : (uint32_t)most;
     g->missed = 0;
@@ -121,8 +122,9 @@ static void send(struct sim *s, uint8_t i, uint32_t f, const struct agent_schedu
     submit(s, i, f);
 }
 
-// What a former life had sent may have more behind it than this one has seen: then some of what was counted as lost is not. What this one had sent before
-// it began again from a checkpoint it sees once more.
+// A previous incarnation may have sent more tokens than this one has seen: then part of the lost
+// tokens was not lost. Tokens that this incarnation sent before a restart from a checkpoint are
+// seen again.
 static void settle_tokens(struct sim_worker_state *w, uint32_t f, uint64_t committed, bool former) {
     uint64_t most = former ? w->tokens - w->tokens_base[f] : committed;
     uint64_t here = committed < most ? committed : most;
@@ -130,7 +132,8 @@ static void settle_tokens(struct sim_worker_state *w, uint32_t f, uint64_t commi
     w->tokens_lost[f] -= (int64_t)(committed - here);
 }
 
-// Steps that are committed are made once more, of an update that was refused, or of a run that is repeated: the next one counts from their end on.
+// The worker repeats steps that are already committed (a refused update, or a repeated run): the
+// next update counts tokens from their end.
 static void at_cursor(struct sim_worker_state *w, uint32_t f) {
     const struct agent_fragment *g = &w->frags[f];
     bool ends = !g->in_flight && g->committed_step > g->send_step && g->committed_step == w->step;
@@ -140,7 +143,7 @@ static void at_cursor(struct sim_worker_state *w, uint32_t f) {
     w->tokens_base[f] = w->tokens;
 }
 
-// Merges the commit of the fragment's round: its own, or one that others made without it.
+// Merges the commit of the fragment's round, with or without an update of this worker.
 static void merge(struct sim *s, uint8_t i, uint32_t f, bool taken_over) {
     struct sim_host *h = &s->h[i];
     struct sim_worker_state *w = &h->w;
@@ -151,8 +154,8 @@ static void merge(struct sim *s, uint8_t i, uint32_t f, bool taken_over) {
     const struct sim_log *l = logged(&h->disk, f, g->round);
     if (l && l->step != w->step && !h->disk.jumped)
         sim_fail(s,
-                 "worker %u merges round %u of fragment %u at step %lld, the run that it repeats "
-                 "did at %lld",
+                 "worker %u merges round %u of fragment %u at step %lld, the first run merged "
+                 "it at %lld",
                  i, g->round, f, (long long)w->step, (long long)l->step);
     if (!l) {
         if (h->disk.n_log[f] == SIM_ROUNDS)
@@ -178,12 +181,12 @@ static void merge(struct sim *s, uint8_t i, uint32_t f, bool taken_over) {
                      e->member);
         if (e->member == i && !taken_over && e->attempt / SIM_ATTEMPTS_OF_EPOCH < h->disk.epoch &&
             (int64_t)b->m.step > w->step)
-            sim_fail(s, "worker %u goes on at step %lld: what it learned up to %llu is committed",
-                     i, (long long)w->step, (unsigned long long)b->m.step);
+            sim_fail(s, "worker %u goes on at step %lld: the steps up to %llu are committed", i,
+                     (long long)w->step, (unsigned long long)b->m.step);
         for (int x = 0; x < SIM_WORDS; x++) {
             w->theta[f][x] -= b->words[x];
             if (e->member == i && !taken_over)
-                w->e[f][x] -= b->words[x]; // e = u − D(c), with the bytes of the ledger
+                w->e[f][x] -= b->words[x]; // e = u − D(c), with the bytes in the ledger
         }
     }
     sim_note(s, g->in_flight ? "merge" : "merge of others", i, f, g->round, w->step, final);
@@ -191,7 +194,7 @@ static void merge(struct sim *s, uint8_t i, uint32_t f, bool taken_over) {
         g->committed_step = (int64_t)r->commit.cursors[i];
     if (mine && g->committed_step > g->send_step)
         g->missed = 0;
-    else if (g->in_flight && !mine) // late
+    else if (g->in_flight && !mine) // the update was late
         g->missed += w->missed_sent[f] + 1;
     else if (g->in_flight && w->again[f] && w->tokens_base[f] < tokens_at_send)
         g->missed += w->missed_sent[f];
@@ -203,7 +206,7 @@ static void merge(struct sim *s, uint8_t i, uint32_t f, bool taken_over) {
         sim_check_worker(s, i, f);
 }
 
-// Whether the commit holds an update of a life whose state went with its disk, and of steps that this one has not made.
+// True if the commit has an update of a previous incarnation with steps that this one has not made.
 static bool of_previous_incarnation(const struct sim_worker_state *w, uint8_t i,
                                     const struct inter_record *r) {
     for (uint8_t k = 0; k < r->n; k++)
@@ -213,8 +216,8 @@ static bool of_previous_incarnation(const struct sim_worker_state *w, uint8_t i,
     return false;
 }
 
-// Merges such a commit. What this life has learned of the fragment comes from steps that it holds; those that it has not made it
-// never makes: dropped, of the other fragments.
+// Merges such a commit and skips to its cursor. All that this incarnation learned of fragment f is
+// part of the commit; the skipped steps count as dropped for the other fragments.
 static void take_over(struct sim *s, uint8_t i, uint32_t f) {
     struct sim_worker_state *w = &s->h[i].w;
     int64_t cursor = (int64_t)s->h[i].disk.rounds[f][w->frags[f].round]->commit.cursors[i],
@@ -249,7 +252,7 @@ static void take_over(struct sim *s, uint8_t i, uint32_t f) {
         sim_check_worker(s, i, g);
 }
 
-// Whether enough members are reachable for a commit to be expected.
+// True if enough members are reachable for a commit.
 static bool expected(struct sim *s, const struct sim_host *h) {
     struct inter_job_status st;
     uint8_t id[INTER_ID_BYTES] = {1};
@@ -281,7 +284,8 @@ static bool exchange_pass(struct sim *s, uint8_t i, const struct agent_schedule 
         for (bool more = true; more;) {
             const struct sim_log *l = logged(&h->disk, f, g->round);
             bool here = commit_here(s, i, f, g->round) && !g->finished;
-            // Others went on without us; a commit with our own update in it is of a run that is repeated.
+            // Others committed without this worker; a commit with its own update belongs to a
+            // repeated run.
             bool foreign = here && !holds(&h->disk.rounds[f][g->round]->commit, i);
             if (here && (!l || l->step <= w->step) &&
                 of_previous_incarnation(w, i, &h->disk.rounds[f][g->round]->commit)) {
@@ -292,13 +296,13 @@ static bool exchange_pass(struct sim *s, uint8_t i, const struct agent_schedule 
                 merge(s, i, f, false);
                 continue;
             }
-            // it was merged here: wait for the ledger
+            // the first run merged here: wait for the ledger
             if (!g->in_flight && l && l->foreign && l->step <= w->step) {
                 ready = false;
                 break;
             }
             g->arrived = g->in_flight && here;
-            // as agent/train/worker.c does
+            // same rule as in agent/exchange
             if (g->in_flight && !g->arrived && peers && !l && w->again[f] < 3 && g->missed > 3) {
                 send(s, i, f, sched);
                 if (!h->worker_alive || h->worker_boot != boot)
@@ -311,7 +315,7 @@ static bool exchange_pass(struct sim *s, uint8_t i, const struct agent_schedule 
             if (d == AGENT_SEND) {
                 send(s, i, f, sched);
                 if (!h->worker_alive || h->worker_boot != boot)
-                    return false; // the host went down over it
+                    return false; // the host crashed in send
             } else if (d == AGENT_MERGE) {
                 merge(s, i, f, false);
             } else if (d == AGENT_WAIT) {
@@ -345,17 +349,17 @@ static void save(struct sim *s, uint8_t i) {
     sim_disk_prune(s, i);
 }
 
-// What it had learned by now and is in no committed update, and not in its hands, is lost: counted as dropped.
+// Counts as dropped all that was learned before w->step and is neither committed, nor in the
+// residual, nor unsent.
 static void count_dropped(struct sim *s, uint8_t i) {
     struct sim_worker_state *w = &s->h[i].w;
     for (uint32_t f = 0; f < s->o.fragments; f++) {
         sim_produced(s->o.seed, i, f, w->step, w->dropped[f]);
         for (uint32_t n = 0; n < w->frags[f].round; n++)
-            if (!s->split.on && !sim_lies(s, i) && // diverged: of whose record?
-                s->oracle->commits[f][n].steps[i] > w->step)
-                sim_fail(s,
-                         "worker %u goes on at step %lld: what it learned up to %lld is committed",
-                         i, (long long)w->step, (long long)s->oracle->commits[f][n].steps[i]);
+            // after a divergence the oracle knows one side only
+            if (!s->split.on && !sim_lies(s, i) && s->oracle->commits[f][n].steps[i] > w->step)
+                sim_fail(s, "worker %u goes on at step %lld: the steps up to %lld are committed", i,
+                         (long long)w->step, (long long)s->oracle->commits[f][n].steps[i]);
         w->tokens_lost[f] = (int64_t)(sim_tokens_of_step(i) * (uint64_t)w->step) -
                             (int64_t)(w->tokens - w->tokens_base[f]);
         for (uint32_t n = 0; n < w->frags[f].round; n++)
@@ -369,8 +373,8 @@ static void count_dropped(struct sim *s, uint8_t i) {
     }
 }
 
-// After the loss of its disk: parameters of the committed state, nothing in hand, data from where its last committed update
-// ended. False: the agent has not caught up yet.
+// After a disk loss: takes the parameters of the committed state and continues the data after its
+// last committed update. False: the agent has not caught up yet.
 static bool adopt(struct sim *s, uint8_t i) {
     struct sim_host *h = &s->h[i];
     struct sim_worker_state *w = &h->w;
@@ -407,7 +411,8 @@ static bool adopt(struct sim *s, uint8_t i) {
     return true;
 }
 
-// Fragments of a snapshot over what the own checkpoint says of the others. Never back behind what has been committed of its own.
+// Replaces the `taken` fragments of the own checkpoint by those of a snapshot. The step never falls
+// behind a committed update of this worker.
 void sim_worker_adopt(struct sim *s, uint8_t i, const struct sim_worker_state *from,
                       uint64_t taken) {
     struct sim_host *h = &s->h[i];
@@ -440,7 +445,8 @@ void sim_worker_adopt(struct sim *s, uint8_t i, const struct sim_worker_state *f
     save(s, i);
 }
 
-// One that cannot go on, in the middle of whatever it does, where as many honest ones are left as a round needs: with the profile `robust` all but one.
+// With --idle one worker ends at a random moment, if enough honest workers remain for a round (the
+// profile `robust` needs all but one).
 static bool ends_for_good(const struct sim *s, uint8_t i) {
     uint64_t z = neb_mix64(s->o.seed + 41);
     uint32_t data = s->o.members - s->o.witnesses;
@@ -475,7 +481,7 @@ void sim_work(struct sim *s, uint8_t i) {
     bool done = true;
     for (uint32_t f = 0; f < s->o.fragments; f++) {
         done = done && w->frags[f].finished;
-        // A worker that comes back says again what it had sent.
+        // A restarted worker sends its update again.
         if (w->frags[f].in_flight && !commit_here(s, i, f, w->frags[f].round)) {
             submit(s, i, f);
             if (!h->worker_alive || h->worker_boot != boot)

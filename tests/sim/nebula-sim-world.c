@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Virtual time, links and faults.
 //
-// A link is a session between two hosts, as TCP and the layer above it make one: in order, nothing lost, until it breaks;
-// what was in flight is then gone, and each side hears of it at its own time, within 5 s. A direction that is cut delivers
-// nothing; if it comes back before the break is noticed, what was sent arrives late. On top of that, most seeds also lose,
-// double and reorder messages inside a session: more than the transport does, as the core promises not to care.
+// A link is a session between two hosts, like TCP and the layer above it: in order and without loss
+// until it breaks. Messages in flight are then lost, and each side notices within 5 s, at its own
+// time. A direction that is cut delivers nothing; if it heals before the break is noticed, its
+// messages arrive late. In most seeds a session also loses, duplicates and reorders messages. TCP
+// does not, but the round core must work even so.
 #include "tests/sim/sim.h"
 
 #include <stdarg.h>
@@ -14,7 +15,7 @@
 
 static const neb_ns notice_at_most = 5 * NEB_S, tick_every = 200 * NEB_MS, chaos_until = 60 * NEB_S;
 
-// ---- trace and failure ----------------------------------------------------------------------------------------
+// ---- trace and failure ----
 
 void sim_note(struct sim *s, const char *what, int64_t a, int64_t b, int64_t c, int64_t d,
               int64_t e) {
@@ -44,7 +45,7 @@ static void print_trace(const struct sim *s) {
     }
 }
 
-// ---- the queue: a binary heap by time, then by order of posting -------------------------------------------------
+// ---- the queue: a binary heap by time, then by order of posting ----
 
 static bool sooner(const struct sim_event *a, const struct sim_event *b) {
     return a->at != b->at ? a->at < b->at : a->seq < b->seq;
@@ -99,7 +100,7 @@ bool sim_point_hits(const struct sim *s, enum sim_fault_kind k, uint64_t index) 
     return false;
 }
 
-// ---- links ----------------------------------------------------------------------------------------------------
+// ---- links ----
 
 static struct sim_link *link_of(struct sim *s, uint8_t i, uint8_t j) {
     return i < j ? &s->links[i][j] : &s->links[j][i];
@@ -109,7 +110,7 @@ static bool is_open(struct sim *s, uint8_t from, uint8_t to) {
     return link_of(s, from, to)->open[from > to];
 }
 
-// The session ends; each side hears of it within `patience`.
+// Ends the session; each side notices within `patience`.
 static void end_session(struct sim *s, uint8_t i, uint8_t j, neb_ns patience) {
     struct sim_link *l = link_of(s, i, j);
     if (!l->session)
@@ -130,7 +131,7 @@ void sim_cut(struct sim *s, uint8_t i, uint8_t j, bool ij, bool ji) {
     l->open[j > i] = ji;
     if (ij && ji && !was && !l->session)
         try_connect(s, i, j);
-    else if (was && !(ij && ji)) // noticed after 4 s without a sign of life, if it stays so
+    else if (was && !(ij && ji)) // noticed after 4 s without a sign of life, if still cut
         sim_post(s, 4 * NEB_S, SIM_NOTICE, i, j, l->number | 1u << 31);
 }
 
@@ -147,7 +148,7 @@ static void on_connect(struct sim *s, uint8_t i, uint8_t j) {
     struct sim_link *l = link_of(s, i, j);
     struct sim_host *a = &s->h[i], *b = &s->h[j];
     if (l->session || !a->alive || !b->alive || !is_open(s, i, j) || !is_open(s, j, i))
-        return;                 // whoever opens or boots tries again
+        return;                 // opening the link or booting retries
     if (a->up[j] || b->up[i]) { // one side has not noticed the end of the last session
         try_connect(s, i, j);
         return;
@@ -163,7 +164,7 @@ static void on_connect(struct sim *s, uint8_t i, uint8_t j) {
 
 static void on_notice(struct sim *s, uint8_t i, uint8_t j, uint32_t tag) {
     struct sim_link *l = link_of(s, i, j);
-    if (tag >> 31) { // silence: is it still cut, in the same session?
+    if (tag >> 31) { // a silence: act only if the same session is still cut
         if (l->session && l->number == (tag & 0x7fffffff) &&
             !(is_open(s, i, j) && is_open(s, j, i)))
             end_session(s, i, j, NEB_S);
@@ -235,7 +236,7 @@ void sim_transmit(struct sim *s, uint8_t from, uint8_t to, bool bulk, const uint
                  (int64_t)index);
     if (lost)
         return;
-    // what no cipher would let pass; the chunk's own check does not either
+    // no cipher would let this pass; the check of the chunk must refuse it
     if (bulk && chance(s, s->loss))
         x->bytes[x->len - 1] ^= 1;
     bool late = sim_point_hits(s, SIM_DELAY_MESSAGE, index);
@@ -251,7 +252,7 @@ static void isolate(struct sim *s, uint8_t i) {
             sim_cut(s, i, j, false, false);
 }
 
-// Faults at the worst moment: right after a message of a certain kind has arrived.
+// Injects a fault right after a message of a certain type has arrived.
 static void spring(struct sim *s, const struct sim_message *m) {
     if (!s->ambush.type || m->bytes[0] != s->ambush.type || s->ambush.skip--)
         return;
@@ -269,7 +270,7 @@ static void on_message(struct sim *s, struct sim_message *m) {
     struct sim_link *l = link_of(s, m->from, m->to);
     if (!s->h[m->to].alive)
         return;
-    if (!l->session || l->number != m->session) { // it may have been received, and read much later
+    if (!l->session || l->number != m->session) { // received in the old session, handled much later
         if (s->h[m->to].boot != m->boot || !(m->stale || chance(s, s->stale)))
             return;
         if (!m->stale) {
@@ -277,7 +278,7 @@ static void on_message(struct sim *s, struct sim_message *m) {
             deliver_later(s, m, between(s, 0, 15 * NEB_S), false);
             return;
         }
-    } else if (!is_open(s, m->from, m->to)) { // the transport tries again
+    } else if (!is_open(s, m->from, m->to)) { // the transport retries
         deliver_later(s, m, 200 * NEB_MS, true);
         return;
     }
@@ -295,7 +296,7 @@ static void on_message(struct sim *s, struct sim_message *m) {
     spring(s, m);
 }
 
-// ---- faults ---------------------------------------------------------------------------------------------------
+// ---- faults ----
 
 void sim_crash(struct sim *s, uint8_t i, neb_ns down_for) {
     if (!s->h[i].alive)
@@ -318,9 +319,9 @@ static void boot(struct sim *s, uint8_t i) {
     if (sim_lies(s, i) && s->byzantine->gone)
         return;
     s->h[i].busy_until = 0;
-    inter_node_destroy(&s->h[i].node); // kept until now: a crash may come from inside its own step
+    inter_node_destroy(&s->h[i].node); // not earlier: a crash may happen inside the node's own step
     sim_host_boot(s, i);
-    if (sim_lies(s, i)) { // one member to all others: one ledger's epoch
+    if (sim_lies(s, i)) { // both brains share one ledger epoch
         struct sim_host *twin = &s->h[s->byzantine->twin];
         twin->disk.epoch = s->h[i].disk.epoch;
         inter_node_destroy(&twin->node);
@@ -331,7 +332,7 @@ static void boot(struct sim *s, uint8_t i) {
             try_connect(s, i, j);
 }
 
-// a random part of the hosts from the rest, perhaps one way only
+// Cuts a random part of the hosts from the rest, sometimes in one direction only.
 static void partition(struct sim *s) {
     uint32_t side = (uint32_t)neb_rng_below(&s->rng, 1u << s->o.members);
     uint64_t way = neb_rng_below(&s->rng, 3);
@@ -353,7 +354,7 @@ static void heal(struct sim *s) {
         }
 }
 
-// Whether an update that a record lists has no whole copy but the one on disk i.
+// True if disk i has the only complete copy of an update that the record lists.
 static bool last_copy(const struct sim *s, const struct inter_record *r, uint8_t i) {
     for (uint8_t k = 0; k < r->n; k++) {
         int others = 0;
@@ -362,7 +363,7 @@ static bool last_copy(const struct sim *s, const struct inter_record *r, uint8_t
                                                      r->entries[k].member, r->entries[k].attempt);
             others += j != i && b && b->whole;
         }
-        // or is part of what another one's checkpoint holds
+        // a checkpoint that includes the update counts as a copy
         for (uint8_t j = 0; j < s->o.members; j++)
             others += j != i && !s->h[j].witness && s->h[j].disk.has_checkpoint &&
                       s->h[j].disk.checkpoint.frags[r->fragment].round > r->round;
@@ -372,13 +373,14 @@ static bool last_copy(const struct sim *s, const struct inter_record *r, uint8_t
     return false;
 }
 
-// All others vote, and nothing that counts is on this disk alone: the loss of one disk is to be survived, not of a second one
-// before the first is mended.
+// True if all members vote and no update is on disk i alone. The federation must survive the loss
+// of one disk, but not of a second one before the first has recovered.
 static bool may_lose_disk(const struct sim *s, uint8_t i) {
     if (s->byzantine &&
-        !s->o.masked) // one misfortune at a time: it may be the only one to say what that disk held
+        // otherwise the Byzantine member may be the only one that knows what the disk held
+        !s->o.masked)
         return false;
-    if (s->h[i].idle) // it would not know that it is, and get a worker
+    if (s->h[i].idle) // the new disk would not know it, and would get a worker
         return false;
     for (uint8_t j = 0; j < s->o.members; j++)
         for (uint32_t f = 0; f < s->o.fragments; f++)
@@ -390,7 +392,7 @@ static bool may_lose_disk(const struct sim *s, uint8_t i) {
                 for (uint8_t m = 0; r && s->o.rot && m < s->o.members; m++)
                     for (int k = 0; k < SIM_ATTEMPTS; k++)
                         if (r->blobs[m][k].rotten && !r->blobs[m][k].whole)
-                            return false; // it may count as a copy
+                            return false; // others may count it as a copy
             }
     for (uint8_t j = 0; j < s->o.members; j++)
         if (!s->h[j].disk.has_standing || !s->h[j].disk.standing.joined ||
@@ -417,7 +419,7 @@ static void one_fault(struct sim *s) {
     switch (neb_rng_below(&s->rng, s->byzantine ? 20 : 18)) {
     case 14:
     case 15:
-    case 16: // types of inter/node: votes, commits and promises more often than the rest
+    case 16: // message types of the round core; votes, commits and promises are preferred
         s->ambush.type = (uint8_t)(neb_rng_below(&s->rng, 2)
                                        ? 1 + neb_rng_below(&s->rng, 13)
                                        : (uint8_t[]){4, 5, 6, 10, 11}[neb_rng_below(&s->rng, 5)]);
@@ -435,7 +437,7 @@ static void one_fault(struct sim *s) {
     case 7:
     case 8: heal(s); break;
     case 9: link_of(s, i, j)->slow = between(s, 0, 3 * NEB_S); break;
-    case 10: // only the worker
+    case 10: // kills only the worker
         if (s->h[i].worker_alive) {
             sim_note(s, "worker killed", i, 0, 0, 0, 0);
             s->h[i].worker_alive = false;
@@ -459,7 +461,7 @@ static void one_fault(struct sim *s) {
     }
 }
 
-// Busy, or stopped: what comes meanwhile is handled afterwards, in order. Links stay up.
+// A host is busy or stopped: it handles later events afterwards, in order. Its links stay up.
 static void stall(struct sim *s) {
     uint8_t i = (uint8_t)neb_rng_below(&s->rng, s->o.members);
     if (s->hunts && neb_rng_below(&s->rng, 2))
@@ -508,8 +510,8 @@ static void on_chaos(struct sim *s) {
     if (s->byzantine && !s->split.on)
         sim_byzantine_revoked(s);
     else if (s->byzantine)
-        s->byzantine->divided = 0; // they hear each other again, and it goes on
-    s->calm = true;                // from here on everything must come to its end
+        s->byzantine->divided = 0; // the two sides hear each other again
+    s->calm = true;                // from here on every worker must finish
     heal(s);
     s->loss = s->twice = s->swap = s->stale = 0;
     for (uint8_t i = 0; i < s->o.members; i++) {
@@ -518,7 +520,7 @@ static void on_chaos(struct sim *s) {
     }
 }
 
-// ---- a run ----------------------------------------------------------------------------------------------------
+// ---- a run ----
 
 static void handle(struct sim *s, const struct sim_event *e) {
     struct sim_host *h = &s->h[e->a];

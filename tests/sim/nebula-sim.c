@@ -1,26 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 // The federation in virtual time.
 //
-//   nebula-sim [--seed N] [--seeds K] [--members M] [--witnesses W] [--rounds R] [--fragments F] [--trace]
-//       random faults by seed: crashes between stores, cuts, one-way cuts, partitions, slow links, lost disks, skewed clocks,
-//       slow and killed workers, planned leaves, refused updates, loss, duplication and reordering
+//   nebula-sim [--seed N] [--seeds K] [--members M] [--witnesses W] [--rounds R] [--fragments F]
+//              [--trace]
+//       random faults by seed: crashes between stores, cuts, one-way cuts, partitions, slow links,
+//       lost disks, skewed clocks, slow and killed workers, planned leaves, refused updates, and
+//       loss, duplication and reordering of messages
 //   nebula-sim --byzantine …
-//       the same with one member that lies (nebula-sim-byzantine.c)
+//       the same with one Byzantine member (nebula-sim-byzantine.c)
 //   nebula-sim --idle …
-//       the worker of one member of three or more ends for good; its agent votes on, and holds what it is sent
+//       the worker of one of three or more members ends for good; its agent still votes and stores
 //   nebula-sim --rot …
-//       disks lose updates that were whole on them, never the last copy
+//       disks lose complete updates, but never the last copy
 //   nebula-sim --terms …
-//       no faults, but one member lies about terms and nothing else (nebula-sim-terms.c), and is not revoked
+//       no faults, but one member sends false terms (nebula-sim-terms.c) and is not revoked
 //   nebula-sim --masked [--colluders F --members M] [--byzantine] …
-//       masked sums: whatever is revealed, nobody reads more than one sum a round, and that of two honest members or more
+//       masked sums: nobody can read more than one sum a round; it has two or more honest members
 //   nebula-sim --pace …
-//       no faults, but links and workers unlike each other: rounds must not wait for what is not slow
+//       no faults, but links and workers differ in speed: rounds must not wait without need
 //   nebula-sim --exhaustive single|double [--members M] [--rounds R]
-//       every fault at every message and every store of an undisturbed run; or every pair of them
+//       every fault at every message and every store of an undisturbed run, or every pair of faults
 //
-// Exit status 0 only without a violation. Without --members the number of members, witnesses and fragments follows from the
-// seed. --jobs J: processes (default 2).
+// The exit status is 0 only without a violation. Without --members, the number of members,
+// witnesses and fragments follows from the seed. --jobs J sets the number of processes (default 2).
 #include "agent/base/clock.h"
 #include "agent/base/number.h"
 #include "tests/sim/sim.h"
@@ -66,7 +68,8 @@ static struct sim_options by_seed(const struct sim_options *given, uint64_t seed
     o.seed = seed;
     if (o.masked) {
         static const uint8_t sizes[] = {3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 5, 6, 6, 7};
-        uint32_t more = 8 + (uint32_t)(z >> 40) % 9; // messages are as many as pairs
+        // at least 9: there must be as many messages as pairs
+        uint32_t more = 8 + (uint32_t)(z >> 40) % 9;
         o.members = o.members ? o.members : z >> 32 & 63 ? sizes[z % 15] : more;
         o.witnesses = 0;
         if (!o.colluders)
@@ -107,14 +110,15 @@ static bool run_seeds(const struct sim_options *given, uint64_t from, uint64_t c
     return true;
 }
 
-// Every place of an undisturbed run at which a kind of fault can strike.
+// Tries every kind of fault at every place of an undisturbed run.
 static uint64_t places(const struct sim_result *base, enum sim_fault_kind k) {
     return k < SIM_CRASH_BEFORE_STORE ? base->messages : base->stores;
 }
 
 static bool run_points(const struct sim_options *given, bool pairs, uint64_t job, uint64_t jobs,
                        struct totals *t) {
-    // Of pairs, those that differ most: a message lost, its receiver crashed, a crash around a store.
+    // Pairs use the kinds that differ most: a lost message, a crashed receiver, a crash around a
+    // store.
     static const enum sim_fault_kind all[] = {SIM_DROP_MESSAGE,      SIM_DOUBLE_MESSAGE,
                                               SIM_DELAY_MESSAGE,     SIM_CUT_AT_MESSAGE,
                                               SIM_CRASH_AT_MESSAGE,  SIM_CRASH_BEFORE_STORE,
@@ -162,7 +166,8 @@ struct run {
     bool exhaustive, pairs;
 };
 
-// One of the processes: runs its share and says through fd what came of it. False: it could not be started.
+// Starts one process that runs its share and writes its totals to fd. False: it could not be
+// started.
 static bool start_job(const struct run *x, uint64_t j, int *fd_out) {
     int fd[2];
     if (pipe(fd)) {
@@ -187,7 +192,7 @@ static bool start_job(const struct run *x, uint64_t j, int *fd_out) {
     return true;
 }
 
-// False: a violation, or a process that died.
+// False: a violation, or a process that crashed.
 static bool end_job(int fd, struct totals *sum) {
     struct totals t;
     int status;
@@ -216,10 +221,8 @@ static bool end_job(int fd, struct totals *sum) {
 
 static void report(const struct sim_options *o, const struct totals *sum, bool good, double wall) {
     printf("%llu runs from seed %llu, %s: %.0f virtual hours, %llu messages, %llu stores, %llu "
-           "commits "
-           "(%llu merge rounds, %llu returns), %llu refused updates, %llu without room, %llu "
-           "snapshots, %llu "
-           "lost disks; %.1f s, %.0f runs a minute\n",
+           "commits (%llu merge rounds, %llu returns), %llu refused updates, %llu times without "
+           "room, %llu snapshots, %llu updates of lost disks; %.1f s, %.0f runs a minute\n",
            (unsigned long long)sum->runs, (unsigned long long)o->seed,
            good ? "no violation" : "VIOLATION", sum->seconds / 3600,
            (unsigned long long)sum->messages, (unsigned long long)sum->stores,
@@ -228,13 +231,13 @@ static void report(const struct sim_options *o, const struct totals *sum, bool g
            (unsigned long long)sum->no_room, (unsigned long long)sum->snapshots,
            (unsigned long long)sum->taken_over, wall, 60 * (double)sum->runs / wall);
     if (o->rot)
-        printf("%llu updates that were whole were lost\n", (unsigned long long)sum->rotten);
+        printf("%llu complete updates were lost\n", (unsigned long long)sum->rotten);
     if (o->byzantine)
         printf(
-            "with a byzantine: named in %llu runs; in %llu of them members had diverged, and all "
-            "knew "
-            "within %.1f s; at the end %llu stood still for an update that only the byzantine had, "
-            "%llu as rounds need all members, %llu as two values of a term may be committed\n",
+            "with a Byzantine member: it was exposed in %llu runs; in %llu of them members had "
+            "diverged, and all knew within %.1f s; %llu runs stopped for an update that only the "
+            "Byzantine member had, %llu because rounds need all members, %llu because each of two "
+            "values of a term may be committed\n",
             (unsigned long long)sum->caught, (unsigned long long)sum->splits, sum->detected,
             (unsigned long long)sum->stuck[SIM_STUCK_UPDATE],
             (unsigned long long)sum->stuck[SIM_STUCK_NEEDED],
@@ -252,7 +255,7 @@ int main(int argc, char **argv) {
     struct sim_options o = {.seed = 1, .rounds = 8, .chaos = true};
     uint64_t count = 1, jobs = 2;
     bool exhaustive = false, pairs = false, good = true;
-    // What a run frees the next one takes: not back to the kernel in between.
+    // Keep freed memory for the next run instead of returning it to the kernel.
     (void)mallopt(M_MMAP_THRESHOLD, 16 << 20);
     (void)mallopt(M_TRIM_THRESHOLD, 64 << 20);
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {

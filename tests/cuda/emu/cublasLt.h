@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What kernels/cuda/gemm.c uses of cuBLASLt's interface, for machines without CUDA: names, values and argument lists are NVIDIA's (13.0).
-// cublaslt.c beside this implements it. Where NVIDIA's header is found, cublaslt.c is compiled against that too (tests/cuda/room.cmake),
-// so the two cannot differ unnoticed.
+// The part of cuBLASLt's interface that kernels/cuda/gemm.c uses, for machines without CUDA: names,
+// values and argument lists are NVIDIA's (13.0). cublaslt.c implements it. Where NVIDIA's header is
+// found, cublaslt.c is also compiled against that (tests/cuda/room.cmake), so a difference is
+// noticed.
 #ifndef EMU_CUBLASLT_H
 #define EMU_CUBLASLT_H
 #include <cuda_runtime_api.h>
@@ -68,7 +69,7 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d);
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d,
                                               cublasLtMatmulDescAttributes_t what, const void *from,
                                               size_t bytes);
-// rows and cols of a column-major matrix, ld elements from one column to the next.
+// A column-major matrix of rows x cols; ld: elements from one column to the next.
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType_t type,
                                           uint64_t rows, uint64_t cols, int64_t ld);
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l);

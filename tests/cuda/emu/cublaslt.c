@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuBLASLt's matrix products on the host, by its manual: column-major matrices, transposition, leading dimensions, types, alpha and beta,
-// the bias as epilogue (of D's type, one for each row of D), or sums of B over k, written beside D (BGRADB: of D's type, one for each
-// column; alpha and beta do not touch them). What the manual leaves to the library is taken at its strictest:
-//
-// - an algorithm is good for the descriptors, alignments and workspace that the heuristics were asked with, and nothing else
-// - descriptors are read when a call is made, matrices and bias when the queue comes to it
-// - sums of B are not for every shape and type: with EMU_NO_SUMS in the environment for none
-// - whoever allows it to add up parts of a sum in the output's type gets that: two parts, each rounded
-// - what the heuristics found need not be launched: with EMU_LAUNCH=STATUS it is refused with that status
+// cuBLASLt's matrix products on the host, as in its manual: column-major matrices, transposition,
+// leading dimensions, types, alpha and beta, and one epilogue: the bias (D's type, one per row of
+// D), or the sums of B over k (BGRADB: D's type, one per column, without alpha and beta). Where the
+// manual leaves a choice, the emulator is strict:
+// - an algorithm is valid only for the descriptors, alignments and workspace of its heuristics call
+// - descriptors are read at the call, matrices and bias when the queue runs
+// - sums of B exist only for some shapes and types; with EMU_NO_SUMS for none
+// - if partial sums in the output's type are allowed, it uses two, each rounded
+// - EMU_LAUNCH=STATUS: an algorithm that was found is not launched, with that status
 // - no heuristics while a stream is captured
-// - what beta 0 and the gaps between columns let it leave unread, it does not read
+// - it reads neither C with beta 0 nor the gaps between columns
 #include <cublasLt.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -35,12 +35,12 @@ struct preference {
     uint32_t align[4]; // of A, B, C, D
     uint32_t reduction;
 };
-// An algorithm: what it was made for.
+// An algorithm, with the problem for which it is valid.
 struct made_for {
     uint64_t shape; // a hash of all descriptors
     uint64_t workspace;
-    uint32_t align[5]; // and of the bias; 0: none
-    uint32_t rounds;   // parts of sums to D's type
+    uint32_t align[5]; // of A, B, C, D and the bias; 0: none
+    uint32_t rounds;   // number of partial sums in D's type
 };
 
 static const struct desc *desc_of(cublasLtMatmulDesc_t d) {
@@ -126,7 +126,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t t
     return take(align, sizeof *align, from, bytes);
 }
 
-// ---- which product ----------------------------------------------------------------------------------------------
+// ---- the product that the descriptors ask for ----
 
 struct product { // read from the descriptors
     struct desc d;
@@ -152,7 +152,7 @@ static bool product_of(struct product *p, cublasLtMatmulDesc_t d, cublasLtMatrix
     return (p->d.tb ? p->b.cols : p->b.rows) == p->k && p->out.rows == p->m &&
            p->out.cols == p->n && p->c.rows == p->m && p->c.cols == p->n;
 }
-// The manual's table for CUBLAS_COMPUTE_32F with a scale of CUDA_R_32F, as far as bf16 and fp32 go.
+// The manual's table for CUBLAS_COMPUTE_32F with a scale of CUDA_R_32F, limited to bf16 and fp32.
 static bool types_are_known(const struct product *p) {
     return p->a.type == p->b.type && p->c.type == p->out.type &&
            (p->out.type == CUDA_R_32F || p->a.type == CUDA_R_16BF) && (p->d.ta & ~1) == 0 &&
@@ -166,7 +166,7 @@ static uint64_t hash_of(const struct product *p) {
     struct product copy = *p;
     const unsigned char *at = (const unsigned char *)&copy;
     uint64_t h = 1469598103934665603ull;
-    copy.d.bias = NULL; // its alignment alone counts
+    copy.d.bias = NULL; // only its alignment counts
     for (size_t i = 0; i < sizeof copy; i++)
         h = (h ^ at[i]) * 1099511628211ull;
     return h;
@@ -185,7 +185,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
     struct product p;
     const struct preference *want = (const struct preference *)(const void *)preference;
     *found = 0;
-    if (emu_capturing()) // it may load what it finds
+    if (emu_capturing()) // it may load a kernel
         return CUBLAS_STATUS_INTERNAL_ERROR;
     if (!h || most < 1 || !product_of(&p, d, a, b, c, out))
         return CUBLAS_STATUS_INVALID_VALUE;
@@ -206,14 +206,14 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
     _Static_assert(sizeof f <= sizeof results->algo, "fits");
     memcpy(&results->algo, &f, sizeof f);
     results->workspaceSize = f.workspace;
-    // EMU_NO_PRODUCTS: a result that says of itself that it is none
+    // EMU_NO_PRODUCTS: the result has an error status
     results->state =
         getenv("EMU_NO_PRODUCTS") ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
     *found = 1;
     return CUBLAS_STATUS_SUCCESS;
 }
 
-// ---- the product ------------------------------------------------------------------------------------------------
+// ---- the product ----
 
 struct job {
     struct product p;
@@ -251,9 +251,9 @@ static double rounded(int32_t type, double x) {
     put(type, room, 0, (float)x);
     return (double)get(type, room, 0);
 }
-enum { SIDE = 8 }; // rows of the result at once: as many sums, each of them in order
+enum { SIDE = 8 }; // rows of the result at once: SIDE independent sums, each in order
 
-// x: n times SIDE numbers; y: n
+// x: n times SIDE numbers; y: n numbers
 static void dots(double sums[SIDE], const double *x, const double *y, uint64_t n) {
     double s[SIDE] = {0};
     for (uint64_t l = 0; l < n; l++)
@@ -261,7 +261,8 @@ static void dots(double sums[SIDE], const double *x, const double *y, uint64_t n
             s[i] += x[l * SIDE + i] * y[l];
     memcpy(sums, s, sizeof s);
 }
-// Rows of op(X), or for the right operand columns, k numbers each, `side` of them beside each other; there are zeros beyond the last.
+// Packs `side` rows of op(X) (columns for the right operand) beside each other, k numbers each;
+// zeros after the last row.
 static double *unfold(const char *x, const struct layout *l, bool by_column, uint64_t rows,
                       uint64_t k, uint64_t side) {
     double *y = calloc((rows + side - 1) / side * side * k, sizeof *y);
@@ -279,8 +280,7 @@ static void run(const void *with) {
     const struct product *p = &j.p;
     double *a = unfold(j.a, &p->a, p->d.ta, p->m, p->k, SIDE),
            *b = unfold(j.b, &p->b, !p->d.tb, p->n, p->k, 1);
-    double sums[2][SIDE] = {
-        {0}}; // of two parts of k, of the rows from the last multiple of SIDE on
+    double sums[2][SIDE] = {{0}}; // two parts of k, for the rows from the last multiple of SIDE on
     for (uint64_t col = 0; col < p->n; col++)
         for (uint64_t row = 0; row < p->m; row++) {
             uint64_t half = j.rounds ? p->k / 2 : 0;

@@ -1,27 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA for machines without a GPU: the kernels of kernels/cuda compile against this header as plain C++, and run, thread by
-// thread, on the processor. It stands for the toolkit's header of the same name; only tests use it.
+// CUDA for machines without a GPU: the kernels of kernels/cuda compile against this header as plain
+// C++ and run, thread by thread, on the processor. It replaces the toolkit's header of the same
+// name; only tests use it.
 //
-//     launch ── for every block, one after the other ── for every thread a fiber
+//    launch ── for every block, one after the other ── for every thread a fiber
 //
-// A fiber runs until __syncthreads or a warp operation (shuffle, ldmatrix, mma) and then makes room for the next; when all
-// threads of the block, or lanes of the warp, have come, they go on. The order in which fibers run is drawn anew from a seed
-// at each launch, so a missing barrier gives other bits in another order. What a test sees here and not on a GPU:
-//
-// - a barrier that not all threads reach, or lanes of one warp in different warp operations: the test ends, and says so
-// - dynamic shared memory is of exactly the size the launch asked for, and full of NaN when a block begins: with the address
-//   sanitizer (preset asan) every access outside it shows
-// - warps in step with each other, or one far ahead of the others; asynchronous copies when they are issued, or not before
-//   they are waited for (by the seed)
-// - launch limits (threads, shared memory, grid) are checked at every launch; more than 48 KiB of dynamic shared memory only where the
-//   kernel was given it before (cudaFuncSetAttribute)
-//
-// The queue runs at once, as the calls come; with EMU_LATE=1 in the environment, only where somebody waits for it, and as far as he
-// waits: what looks at memory too early, or overwrites what the queue has yet to read, gets other numbers.
-//
-// A capturing stream (graph.cc) runs nothing: what it is given is kept with its arguments, and runs when the graph is launched.
-//
-// What it cannot show: memory order between warps without a barrier, speed, what the compiler makes of it.
+// A fiber runs until __syncthreads or a warp operation (shuffle, ldmatrix, mma), and then yields.
+// When all threads of the block, or lanes of the warp, have arrived, they continue. A seed sets the
+// order of the fibers at each launch, so a missing barrier changes bits between orders. A test
+// detects here what a GPU may hide:
+// - a barrier that not all threads reach, or lanes of one warp in different operations: an error
+// - dynamic shared memory has exactly the requested size and is full of NaN at the start of a
+//   block; the address sanitizer (preset asan) sees every access outside it
+// - by seed, warps run in lockstep or far apart, and asynchronous copies happen when they are
+//   issued or not before they are waited for
+// - every launch checks its limits (threads, shared memory, grid); more than 48 KiB of dynamic
+//   shared memory needs cudaFuncSetAttribute first
+// The queue runs at once. With EMU_LATE=1 it runs only when the host waits, and only as far as
+// needed: the host gets wrong numbers if it reads memory too early, or overwrites memory that the
+// queue has yet to read. A capturing stream (graph.cc) runs nothing: it keeps each op with its
+// arguments until the graph is launched. The emulator cannot show memory order between warps
+// without a barrier, speed, or the code of the CUDA compiler.
 #ifndef EMU_CUDA_RUNTIME_H
 #define EMU_CUDA_RUNTIME_H
 #include <cuda_runtime_api.h>
@@ -52,30 +51,29 @@ struct uint4 {
     unsigned x, y, z, w;
 };
 
-#pragma GCC visibility push(                                                                       \
-    hidden) // no table of addresses between kernels and what they call all the time
+#pragma GCC visibility push(hidden) // the hottest symbols: calls must not go through a table
 namespace emu {
 struct position {
     uint3_ thread, block;
     int lane;
 };
-extern position *now; // of the thread that runs
+extern position *now; // of the running thread
 extern dim3 block_dim, grid_dim;
 
 void launch(const char *what, const void *kernel, dim3 grid, dim3 block, size_t shared_bytes,
             cudaStream_t s, const std::function<void()> &body);
 unsigned char *dynamic_shared();
 void block_barrier();
-// All lanes give `in` (size bytes) and get a pointer to what every lane gave, 64 bytes apart; it holds until the lane's next
-// call. `what` names the operation: lanes that come with different ones are an error.
+// Each lane passes `in` (size bytes) and gets a pointer to all lanes' values, 64 bytes apart, valid
+// until the lane's next call. `what` names the operation: different names in one warp are an error.
 const unsigned char *warp_gather(const char *what, const void *in, size_t size);
 static inline int lane() { return now->lane; }
 void copy_later(void *dst, const void *src, size_t bytes, size_t zero_bytes);
 void copy_commit();
 void copy_wait(int groups_left);
-// Hopper's product of a warp group (kernels/cuda/attn_wgmma.cuh): d (8 x 4 of this lane) += or = a b, b a swizzled tile, a in registers or one
-// too. It takes place when it is waited for: what is read of d before then is old, and what has been written over a tile in between is what
-// it reads.
+// Hopper's product of a warp group (kernels/cuda/attn_wgmma.cuh): d (8 x 4 of this lane) += or = a
+// b; b is a swizzled tile, a is in registers or a tile. The product runs when it is waited for: an
+// earlier read of d gets old values, and a tile that is overwritten in between gives wrong ones.
 void wgmma(float *d, const uint32_t a[4], const void *b, bool turned, bool first);
 void wgmma_shared(float *d, const void *a, const void *b, bool turned, bool first);
 void wgmma_fence();
@@ -184,8 +182,8 @@ static inline float __uint_as_float(unsigned u) {
 }
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 
-// The tensor core's product and its loads, as the PTX manual lays fragments out over the lanes of a warp (mma.m16n8k16,
-// ldmatrix). Tested against each other and a plain product in test_emu.
+// The tensor core's product and its loads (mma.m16n8k16, ldmatrix), with the PTX manual's layout of
+// fragments over the lanes. test_schedule.cc compares them with a plain product.
 void mma_bf16_16816(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1);
 void ldmatrix_x4(uint32_t r[4], const void *row);
 void ldmatrix_x4_trans(uint32_t r[4], const void *row);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calls of CUDA's runtime that kernels/cuda and intra/ranks/comm_nccl.c make, over host memory (cuda_runtime.h beside this says why).
+// The CUDA runtime calls of kernels/cuda and intra/ranks/comm_nccl.c, over host memory (see
+// cuda_runtime.h).
 #ifndef EMU_CUDA_RUNTIME_API_H
 #define EMU_CUDA_RUNTIME_API_H
 #include <stddef.h>
@@ -86,7 +87,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr a, int device
 cudaError_t cudaFuncSetAttribute(const void *f, enum cudaFuncAttribute a, int value);
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *out);
-// nodes NULL: only how many there are
+// nodes NULL: only their number is returned
 cudaError_t cudaGraphGetNodes(cudaGraph_t g, cudaGraphNode_t *nodes, size_t *n);
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t g, unsigned long long flags);
 cudaError_t cudaGraphUpload(cudaGraphExec_t x, cudaStream_t s);
@@ -97,27 +98,31 @@ cudaError_t cudaGraphDestroy(cudaGraph_t g);
 cudaError_t cudaStreamQuery(cudaStream_t s);
 cudaError_t cudaEventQuery(cudaEvent_t e);
 
-// Only of nccl_runtime.c, which is what intra/ranks/comm_nccl.c runs on; runtime.c has none of these.
+// Only in nccl_runtime.c, which runs intra/ranks/comm_nccl.c; runtime.c does not have these.
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *p);
 cudaError_t cudaMallocAsync(void **out, size_t bytes, cudaStream_t s);
 cudaError_t cudaFreeAsync(void *p, cudaStream_t s);
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest);
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority);
 
-// The emulator's queue (emu.cc): how much was ever put into it; runs it so far, where nothing in it waits for other ranks; runs it as far
-// as it gets, 1: so far; has it anything left; a while has gone by; and puts something in, a copy of the job, or into what the stream captures.
+// The emulator's queue (emu.cc). emu_position: number of ops ever enqueued. emu_run_until: runs up
+// to a position (no op may wait for other ranks). emu_passed: likewise, as far as possible; 1:
+// reached. emu_busy: ops are left. emu_goes_on: some time passes. emu_enqueue: adds a copy of the
+// job to the queue, or to the current capture.
 size_t emu_position(void);
 void emu_run_until(size_t position);
 int emu_passed(size_t position);
 int emu_busy(void);
 void emu_goes_on(void);
-// An operation of emu_stream.h.
+// Enqueues an operation of emu_stream.h.
 size_t emu_push(cudaStream_t s, int (*run)(void *op), void *op);
 cudaError_t emu_enqueue(cudaStream_t s, void (*run)(const void *job), const void *job,
                         size_t bytes);
-// Of a kernel, by its address: what cudaFuncSetAttribute gave it, or the 48 KiB that every launch may have.
+// The limit of dynamic shared memory of a kernel, by its address: from cudaFuncSetAttribute, or 48
+// KiB.
 size_t emu_dynamic_shared_of(const void *kernel);
-// graph.cc: is something captured; and what a call returns that is not allowed then (cudaSuccess: nothing is), which spoils it
+// graph.cc: true during a capture. emu_capture_spoils: the error of a call that a capture forbids,
+// which spoils the capture; cudaSuccess without one.
 int emu_capturing(void);
 cudaError_t emu_forbidden(void);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fibers, barriers and warp operations behind cuda_runtime.h of this folder. One host thread; nothing here is for more.
+// Fibers, barriers and warp operations of cuda_runtime.h. For one host thread only.
 #include <cuda_runtime.h>
 
 #include <cstdio>
@@ -14,7 +14,7 @@
 #endif
 #endif
 #if defined(__SANITIZE_ADDRESS__) ||                                                               \
-    !defined(__x86_64__) // the sanitizer knows swapcontext, and not a switch of ours
+    !defined(__x86_64__) // the sanitizer knows swapcontext, but not our switch
 #define EMU_UCONTEXT 1
 #endif
 #ifdef EMU_UCONTEXT
@@ -22,12 +22,12 @@
 #endif
 
 extern "C" {
-// tests set it; 0: fibers run in order. Bits 0 and 1: `apart` and `at_once` below
+// set by tests; 0: fibers run in order. Bits 0 and 1: `apart` and `at_once`
 unsigned long long emu_seed = 1;
 cudaError_t emu_last_error = cudaSuccess;
-// A kernel reads memory that is not there. emu_launch_fails: from 1, the launch, counted down, that is one; 0: none. With emu_launch_loses the
-// process is without a device from then on, as with CUDA, until emu_lost is 0 again. EMU_LOSES=N in the environment: the same of every
-// process at its N-th launch.
+// An injected illegal access. emu_launch_fails: the launch that fails, from 1, counted down; 0:
+// none. With emu_launch_loses the process has no device afterwards, as with CUDA, until emu_lost is
+// 0. EMU_LOSES=N: the same at the N-th launch of every process.
 long emu_launch_fails;
 int emu_launch_loses, emu_lost;
 }
@@ -36,7 +36,7 @@ int emu_launch_loses, emu_lost;
 namespace emu {
 
 enum { STACK_BYTES = 96 << 10, WARP = 32, SLOT = 64, THREADS_MAX = 1024 };
-enum wait : unsigned char { RUNS, FRESH, AT_BLOCK, AT_WARP, ENDED }; // FRESH: runs, from the start
+enum wait : unsigned char { RUNS, FRESH, AT_BLOCK, AT_WARP, ENDED }; // FRESH: has not started yet
 
 struct copy {
     void *dst;
@@ -47,7 +47,7 @@ struct copy {
 
 struct product { // of a warp group, this lane's part: two rows
     float *d;
-    const uint32_t *registers; // where a came from, and what they were then; or it is at
+    const uint32_t *registers; // source of a and its values at the call; or `at`: a tile
     uint32_t were[4];
     float a[2][16];
     uintptr_t at, b;
@@ -58,7 +58,7 @@ struct product { // of a warp group, this lane's part: two rows
 struct warp {
     unsigned char slots[2][WARP][SLOT];
     int waiting;      // lanes
-    const char *what; // operation they wait in
+    const char *what; // the operation in which they wait
 };
 
 struct stack {
@@ -72,9 +72,9 @@ struct stack {
 
 struct fiber {
     position at;
-    int turn; // of its warp's two sets of slots
+    int turn; // which of its warp's two sets of slots
     warp *warp_of;
-    stack *on; // none before it begins and after it has ended
+    stack *on; // NULL before the start and after the end
     std::vector<copy> copies;
     int groups; // committed so far
     std::vector<product> products;
@@ -84,17 +84,17 @@ struct fiber {
 position *now;
 dim3 block_dim, grid_dim;
 
-static fiber fibers[THREADS_MAX], host; // host: who launches
+static fiber fibers[THREADS_MAX], host; // host: the launching context
 static wait states[THREADS_MAX];
 static warp warps[THREADS_MAX / WARP];
 static fiber *running;
-static size_t threads, at_block, ended;    // of the block; of those
-static unsigned order[THREADS_MAX], place; // threads take turns in this order; who is next
-static size_t lane_at, lane_end; // with `apart`, the lanes of a warp that go on before that
+static size_t threads, at_block, ended;    // of the block: all, at the barrier, ended
+static unsigned order[THREADS_MAX], place; // order of the threads; index of the next one
+static size_t lane_at, lane_end; // with `apart`: lanes of a warp that run before the others
 static const std::function<void()> *body;
-// allocated exactly, so that the address sanitizer sees what passes its end
+// allocated exactly, so that the address sanitizer sees an overrun
 static unsigned char *shared_at;
-// A thread that ends leaves its stack to the next one that begins: where none waits, all have the same.
+// An ended thread leaves its stack to the next: kernels without barriers use one stack.
 static stack stacks[THREADS_MAX], *spare[THREADS_MAX], host_stack;
 static size_t n_stacks, n_spare;
 static struct at_end {
@@ -106,7 +106,7 @@ static struct at_end {
 } at_end;
 static size_t shared_size;
 static const char *kernel_name = "";
-// warps run far ahead of each other; copies take place when they are issued
+// apart: warps run far ahead of each other; at_once: copies happen when issued
 static bool apart, at_once;
 
 void stop(const char *why) {
@@ -116,8 +116,9 @@ void stop(const char *why) {
     abort();
 }
 
-// Inline, as half of what the emulator does is to get here: a jump, as all lanes of a warp go on at one place, which the processor then
-// foresees, and no call of its own. What the compiler keeps in registers it saves; 128 bytes below the stack's end are its own.
+// Inline, because this switch takes half of the emulator's time: the jump is well predicted, since
+// all lanes of a warp continue at one place. The compiler saves the registers; the 128 bytes below
+// the stack pointer are its own.
 __attribute__((always_inline)) static inline void change_stack(stack *from, stack *to) {
 #ifdef EMU_UCONTEXT
     swapcontext(&from->context, &to->context);
@@ -143,7 +144,7 @@ __attribute__((always_inline)) static inline void change_stack(stack *from, stac
 #endif
 }
 
-// Lets a warp go on when all its lanes have come.
+// Lets a warp continue when all its lanes have arrived.
 static bool release_warp(size_t w) {
     if (warps[w].waiting != WARP)
         return false;
@@ -152,7 +153,8 @@ static bool release_warp(size_t w) {
     return true;
 }
 
-// Likewise all warps, and the block when all its threads have come. False at the end.
+// Lets all such warps continue, and the block when all its threads have arrived. False: the block
+// has ended.
 static bool release() {
     bool any = false;
     for (size_t w = 0; w * WARP < threads; w++)
@@ -169,7 +171,8 @@ static bool release() {
     return any;
 }
 
-// Whose turn it is. With `apart` the first lane of a warp brings all of it to where the block has to meet.
+// Selects the next thread. With `apart` a warp's first lane makes the whole warp run up to the
+// block's barrier.
 __attribute__((noinline)) static fiber *next_of_all() {
     for (;;) {
         while (lane_end) {
@@ -205,7 +208,8 @@ static void enter();
 
 static stack *new_stack() {
     stack *s = &stacks[n_stacks];
-    // Tops at different places of a page: at the same one, all would share a few lines of the processor's cache.
+    // Stack tops differ within a page: otherwise all would share a few lines of the processor's
+    // cache.
     size_t bytes = STACK_BYTES - (n_stacks * 128 + n_stacks / WARP * 64) % 4096;
     n_stacks++;
     s->room = (unsigned char *)aligned_alloc(4096, STACK_BYTES);
@@ -219,8 +223,7 @@ static stack *new_stack() {
     makecontext(&s->context, (void (*)())enter, 0);
 #else
     void **sp = (void **)(void *)(s->room + bytes);
-    *--sp =
-        nullptr; // a return address that nothing returns to; keeps the stack aligned as after a call
+    *--sp = nullptr; // an unused return address; keeps the stack aligned as after a call
     *--sp = (void *)enter;
     s->sp = sp;
 #endif
@@ -244,7 +247,7 @@ __attribute__((always_inline)) static inline void leave() {
     if (!f->on)
         begins(f, n_spare ? spare[--n_spare] : new_stack());
     go_on(f);
-    if (f->on != was) // a barrier may be its own, of a block of one that is left
+    if (f->on != was) // a block of one thread may release its own barrier
         change_stack(was, f->on);
 }
 
@@ -300,7 +303,7 @@ static void run_grid(const char *what, dim3 grid, dim3 block, size_t shared_byte
     grid_dim = grid;
     body = &f;
     uint64_t random =
-        emu_seed * 0x9e3779b97f4a7c15u + 1; // xorshift64*: for every block an order of its own
+        emu_seed * 0x9e3779b97f4a7c15u + 1; // xorshift64*: each block has its own order
     apart = emu_seed % 2;
     at_once = emu_seed / 2 % 2;
     unsigned i = 0;
@@ -328,9 +331,9 @@ static void run_grid(const char *what, dim3 grid, dim3 block, size_t shared_byte
     now = nullptr;
 }
 
-// ---- the queue ------------------------------------------------------------------------------------------------
+// ---- the queue ----
 
-static std::deque<std::function<bool()>> queue; // true: has run
+static std::deque<std::function<bool()>> queue; // an op returns true when it has run
 static size_t enqueued;                         // ever
 
 static bool late() {
@@ -338,7 +341,7 @@ static bool late() {
     return on;
 }
 
-// As far as it gets.
+// Runs ops until one must wait.
 static bool run_up_to(size_t position) {
     while (!queue.empty() && enqueued - queue.size() < position) {
         if (!queue.front()())
@@ -414,7 +417,7 @@ const unsigned char *warp_gather(const char *what, const void *in, size_t size) 
     f->turn ^= 1;
     if (size > SLOT)
         stop("more than a slot holds");
-    if (size == 4) // most: not a call
+    if (size == 4) // most copies: avoids a call
         memcpy(w->slots[turn][f->at.lane], in, 4);
     else
         memcpy(w->slots[turn][f->at.lane], in, size);
@@ -470,7 +473,7 @@ int emu_passed(size_t position) { return run_up_to(position); }
 
 int emu_busy(void) { return !queue.empty(); }
 
-// Who waits in a call of CUDA has no time limit there.
+// A real call that waits has no time limit.
 void emu_run_until(size_t position) {
     if (run_up_to(position))
         return;
@@ -497,14 +500,15 @@ cudaError_t emu_enqueue(cudaStream_t s, void (*run)(const void *job), const void
     return enqueue(s, [=] { run(kept.data()); });
 }
 
-// Sums of four elements at once: of rows 0 0 1 1 and columns 0 1 0 1 of what a lane has.
+// Four sums at once: rows 0 0 1 1 and columns 0 1 0 1 of a lane's part.
 typedef double four __attribute__((vector_size(32)));
 
 void mma_bf16_16816(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
     uint32_t give[6] = {a[0], a[1], a[2], a[3], b0, b1};
     const unsigned char *all = warp_gather("mma", give, sizeof give);
     int l = lane();
-    // Rows l / 4 and 8 more of A, columns l % 4 * 2 and 1 more of B, as four lanes hold each of them: pairs along k.
+    // Rows l / 4 and l / 4 + 8 of A, columns l % 4 * 2 and the next of B; four lanes hold each, as
+    // pairs along k.
     four s = {0, 0, 0, 0};
     for (int k = 0; k < 8; k++) {
         uint32_t from_a[2], from_b[2];
@@ -540,7 +544,7 @@ void wgmma(float *d, const uint32_t a[4], const void *b, bool turned, bool first
         }
     begin(p);
 }
-// All lanes name one place.
+// All lanes name the same source.
 void wgmma_shared(float *d, const void *a, const void *b, bool turned, bool first) {
     const void *given[2] = {a, b};
     const unsigned char *all = warp_gather("wgmma of shared memory", given, sizeof given);
@@ -558,8 +562,8 @@ void wgmma_commit() {
     (void)warp_gather("wgmma.commit_group", &none, 1);
     running->product_groups++;
 }
-// Element (row, column) of a tile that begins at `tile`. Eight rows are 1,024 bytes; the swizzle is of the address, and keeps pieces of 16
-// bytes together: eight of a row.
+// Element (row, column) of a tile at `tile`. Eight rows are 1,024 bytes. The swizzle works on the
+// address and keeps 16 bytes together: eight elements of a row.
 static float tile_element(uintptr_t tile, int row, int column) {
     uintptr_t from = tile + (uintptr_t)(row * 128 + column * 2);
     uint16_t bits;

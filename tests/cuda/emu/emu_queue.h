@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The emulator's queue (emu.cc), and where a capture (graph.cc) takes from it.
+// The emulator's queue (emu.cc), and the hook by which a capture (graph.cc) takes ops from it.
 #ifndef EMU_QUEUE_H
 #define EMU_QUEUE_H
 #include <cuda_runtime_api.h>

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a stream of either emulated runtime begins with: the kernels' (runtime.c over emu.cc) and NCCL's (nccl_runtime.c) are in objects of
-// their own, which know no names of each other, and yet NCCL's operations go into the kernels' stream. So that stream brings its calls along.
+// The head of a stream of either emulated runtime. The kernels' runtime (runtime.c over emu.cc) and
+// NCCL's (nccl_runtime.c) are separate objects without common names, but NCCL's ops go into the
+// kernels' stream: so that stream has its functions in its head.
 #ifndef EMU_STREAM_H
 #define EMU_STREAM_H
 #include <stddef.h>
 
 struct emu_stream_head { // all NULL: a stream of NCCL's own
-    // Puts an operation behind what is there, and returns its place; 0: not allowed now. run: as far as it gets, which is called again until
-    // it says 1: done, and op is gone.
+    // Enqueues an op and returns its position; 0: not allowed now. run: makes progress; it is
+    // called until it returns 1, when op is done and freed.
     size_t (*push)(void *stream, int (*run)(void *op), void *op);
-    // Runs up to that place, as far as it gets without waiting; 1: it has passed it.
+    // Runs up to that position as far as possible without waiting; 1: it is reached.
     int (*passed)(void *stream, size_t position);
-    int (*busy)(void *stream); // something in it has yet to run
-    // A device does not wait for its host: somebody asks again and again for something else, and time goes by.
+    int (*busy)(void *stream); // an op in it has not run yet
+    // Time passes while the host polls for something else: a device does not wait for its host.
     void (*goes_on)(void *stream);
 };
 

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stream capture and graphs of the emulated runtime, by CUDA's manual: what a capturing stream is given does not run but becomes a node,
-// with its arguments as they are at the call; launching the graph puts all nodes into the queue. What the manual forbids meanwhile spoils
-// the capture (then every further call on the stream fails, and ending it gives no graph), and so does what it merely calls unsafe:
-//
-// - allocating, freeing, waiting for a stream or an event, whichever they are
+// Stream capture and graphs of the emulated runtime, as in CUDA's manual: an op on a capturing
+// stream does not run but becomes a node with its arguments at the call; launching the graph
+// enqueues all nodes. What the manual forbids or calls unsafe spoils the capture (every further
+// call on the stream fails, and its end gives no graph):
+// - allocating, freeing, waiting for any stream or event
 // - transfers of memory that is not pinned
 // - launching a graph, or beginning a second capture
-//
-// emu_graph_fails: from 1, the call of this file, counted down, that fails for want of memory; 0: none.
+// emu_graph_fails: the call of this file, from 1, counted down, that runs out of memory; 0: none.
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
@@ -22,7 +21,7 @@ struct emu_graph {
 };
 struct emu_graph_exec {
     std::vector<std::function<void()>> nodes;
-    int under_way; // launched, and not yet run
+    int under_way; // launched, but not run yet
 };
 
 static struct {
@@ -48,7 +47,7 @@ cudaError_t emu_forbidden(void) {
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode) {
     if (capture.into)
         return emu_forbidden();
-    if (!s || mode != cudaStreamCaptureModeThreadLocal) // the legacy stream cannot be
+    if (!s || mode != cudaStreamCaptureModeThreadLocal) // the legacy stream cannot be captured
         return cudaErrorStreamCaptureUnsupported;
     if (fails())
         return cudaErrorMemoryAllocation;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL's calls between processes of one machine, for tests without a GPU: every communicator is a piece of memory that its ranks
-// share, which they find by the name in the unique identifier. As strict as NCCL's manual, where the library itself may be kinder:
-// a send ends when it is received, a communicator in progress takes no calls, two ranks of a host do not share a device (a rank's
-// host is what NCCL_HOSTID says), and a rank does not send to itself. A communicator's first message from one rank to another connects
-// the two: the call is in progress until the other has made its own.
+// NCCL's calls between processes of one machine, for tests without a GPU. Every communicator is
+// memory that its ranks share; they find it by the name in the unique identifier. It is as strict
+// as NCCL's manual, even where NCCL is not: a send ends when it is received, a communicator in
+// progress takes no calls, two ranks of a host cannot share a device (NCCL_HOSTID names a rank's
+// host), and a rank cannot send to itself. The first message from one rank to another connects
+// them: the call is in progress until the other rank calls, too.
 //
-//     all ranks have read the areas ──► own part into own area ──► all ranks have written ──► result out of the areas, in the
-//     of the round before                                                                    order of the ranks: the same bits
+//    all ranks have read ──► each writes its ──► all ranks have ──► each reads all areas, in the
+//    the previous areas      own area            written            order of the ranks: same bits
 #include "tests/cuda/emu/nccl_emu.h"
 
 #include <fcntl.h>
@@ -21,18 +22,18 @@
 
 enum { PIECE = 64 << 10, RANKS_MOST = 64, NAME_MOST = NCCL_UNIQUE_ID_BYTES };
 
-struct seat { // what one rank says
+struct seat { // written by one rank
     char host[32];
     int device;
     struct {
         int color, key;
-    } split[2]; // by turns: the one before may still be read
+    } split[2]; // two by turns: the previous one may still be read
     atomic_ulong splits, wrote, read;
-    uint64_t call; // of the round: ranks that disagree are found out
+    uint64_t call; // of this round: detects ranks that disagree
 };
 struct mail { // from one rank to another
     atomic_ulong sent, taken;
-    atomic_bool called[2]; // by whom it comes to, from whom
+    atomic_bool called[2]; // by the receiver, by the sender
     size_t bytes;
     char piece[PIECE];
 };
@@ -50,7 +51,7 @@ struct ncclComm {
     int rank, size;
     enum phase phase;
     const char *call; // the last
-    int looks;        // until it is through
+    int looks;        // until it has ended
     ncclResult_t state;
     const atomic_bool *other; // while it connects
     unsigned long round, splits;
@@ -69,7 +70,7 @@ static void stop(const char *why) {
     abort();
 }
 
-// ---- communicators ----------------------------------------------------------------------------------------------
+// ---- communicators ----
 
 static bool hangs(const struct ncclComm *c) {
     return emu_nccl.hang && !strcmp(emu_nccl.hang, c->call);
@@ -114,7 +115,7 @@ static struct ncclComm *join(const char *name, int rank, int size, const char *c
 static bool joined(struct ncclComm *c) {
     if (atomic_load(&c->s->joined) < c->size)
         return false;
-    (void)shm_unlink(c->name); // the first of them does it
+    (void)shm_unlink(c->name); // the first of them succeeds
     return true;
 }
 static bool shares_a_device(const struct ncclComm *c) {
@@ -125,7 +126,7 @@ static bool shares_a_device(const struct ncclComm *c) {
                 return !getenv("EMU_NCCL_SHARED_DEVICE");
     return false;
 }
-// The new communicator of a split, once all ranks have said their color.
+// Makes the new communicator of a split once all ranks have given their color.
 static struct ncclComm *child_of(struct ncclComm *c) {
     int turn = (int)(c->splits % 2), rank = 0, size = 0;
     const struct seat *mine = &c->s->seats[c->rank];
@@ -157,7 +158,7 @@ static void advance(struct ncclComm *c) {
             c->child = child_of(c);
         if (c->child && joined(c->child)) {
             c->child->phase = READY;
-            *c->child_out = c->child; // NULL until then, as the manual says
+            *c->child_out = c->child; // NULL until then, as in the manual
             c->child = NULL;
             c->phase = READY;
         }
@@ -167,7 +168,8 @@ static void advance(struct ncclComm *c) {
         c->phase = READY;
     }
 }
-// In a process that no test is inside of: EMU_NCCL_ERROR=FILE is one such error for rank 0, once FILE is there, which it takes away.
+// For programs: EMU_NCCL_ERROR=FILE gives rank 0 one asynchronous error when FILE exists, and
+// removes FILE.
 static bool network_fails(const struct ncclComm *c) {
     const char *file = getenv("EMU_NCCL_ERROR");
     return file && c->rank == 0 && c->size > 1 && unlink(file) == 0;
@@ -190,7 +192,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *out) {
                                                : ncclSuccess;
     return ncclSuccess;
 }
-// What every call on a communicator begins with.
+// The start of every call on a communicator.
 static ncclResult_t begin(struct ncclComm *c, const char *call) {
     if (emu_fails(call))
         return wrong(ncclSystemError, "the emulator was told so");
@@ -239,7 +241,8 @@ ncclResult_t ncclCommSplit(ncclComm_t c, int color, int key, ncclComm_t *out,
     atomic_store(&mine->splits, c->splits);
     c->phase = SPLITS;
     c->child_out = out;
-    return ncclSuccess; // as 2.28 does, whose manual has ncclInProgress: only ncclCommGetAsyncError tells
+    // as NCCL 2.28; by its manual ncclInProgress, which only ncclCommGetAsyncError returns
+    return ncclSuccess;
 }
 ncclResult_t ncclCommFinalize(ncclComm_t c) {
     EMU_ALONE;
@@ -258,7 +261,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t c) {
     free_comm(c);
     return fails ? ncclSystemError : ncclSuccess;
 }
-// A communicator that is being split off is handed over in the state that it has reached: whoever asked for it gives it up too.
+// A communicator of an unfinished split is handed over as it is; the caller aborts it, too.
 ncclResult_t ncclCommAbort(ncclComm_t c) {
     EMU_ALONE;
     bool fails = emu_fails(__func__);
@@ -271,7 +274,7 @@ ncclResult_t ncclCommAbort(ncclComm_t c) {
     emu_streams_give_up(c);
     while (emu_nccl.hang && !strcmp(emu_nccl.hang, __func__)) {
         emu_leave();
-        sleep(1); // its kernels have ended, and now it waits for others of the device
+        sleep(1); // its kernels have ended; it waits for other ranks on the device
         emu_enter();
     }
     (void)shm_unlink(c->name);
@@ -299,7 +302,7 @@ const char *ncclGetLastError(ncclComm_t c) {
     return last_error;
 }
 
-// ---- collectives ------------------------------------------------------------------------------------------------
+// ---- collectives ----
 
 enum kind { ALL_REDUCE, REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST };
 struct collective {
@@ -308,7 +311,7 @@ struct collective {
     enum kind kind;
     const char *in;
     char *out;
-    size_t bytes, own, at; // all that passes through the areas; what one rank has of it; done
+    size_t bytes, own, at; // total through the areas; one rank's part; done so far
     ncclDataType_t type;
     ncclRedOp_t how;
     int root;
@@ -334,7 +337,7 @@ static void combine(char *x, const char *y, size_t bytes, ncclDataType_t t, nccl
         else
             COMBINE(uint64_t);
 }
-// n bytes at k->at out of all areas.
+// Reads n bytes at k->at from all areas.
 static void take(struct collective *k, size_t n) {
     struct ncclComm *c = k->c;
     if (k->kind == BROADCAST) {
@@ -454,14 +457,14 @@ ncclResult_t ncclBroadcast(const void *in, void *out, size_t n, ncclDataType_t t
         n, __func__, s);
 }
 
-// ---- point to point ---------------------------------------------------------------------------------------------
+// ---- point to point ----
 
 struct message {
     struct emu_op op;
     struct mail *m;
     char *x;
     size_t bytes, at;
-    bool whole; // all pieces are out
+    bool whole; // all pieces are sent
 };
 static bool run_send(struct emu_op *op) {
     struct message *p = (struct message *)(void *)op;
@@ -515,7 +518,7 @@ static ncclResult_t post(struct ncclComm *c, bool sends, void *x, size_t bytes, 
                           .m = m,
                           .x = x,
                           .bytes = bytes};
-    emu_stream_push(s, &p->op); // which may run it at once, and free it
+    emu_stream_push(s, &p->op); // may run the op at once and free it
     atomic_store(&m->called[sends], true);
     c->other = &m->called[!sends];
     if (!hangs(c) && !atomic_load(c->other))

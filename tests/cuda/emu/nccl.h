@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What intra/ranks/comm_nccl.c uses of NCCL's interface, for machines without NCCL: names, values and argument lists are NCCL's (2.28).
-// nccl.c beside this implements it. Where NCCL's own header is found, nccl.c is compiled against that too (tests/cuda/room.cmake), so
-// the two cannot differ unnoticed.
+// The part of NCCL's interface that intra/ranks/comm_nccl.c uses, for machines without NCCL: names,
+// values and argument lists are NCCL's (2.28). nccl.c implements it. Where NCCL's own header is
+// found, nccl.c is also compiled against that (tests/cuda/room.cmake), so a difference is noticed.
 #ifndef EMU_NCCL_H
 #define EMU_NCCL_H
 #include <cuda_runtime_api.h>

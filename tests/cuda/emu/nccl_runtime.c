@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The runtime calls of intra/ranks/comm_nccl.c over host memory: streams that really are asynchronous, and device memory that is told from
-// the host's. A copy between device and pageable host memory waits for all that is in its stream before it, which CUDA may do ("API
-// synchronization behavior" in its manual): a copy behind a collective that never ends would never return, and ends the test here.
+// The runtime calls of intra/ranks/comm_nccl.c over host memory: really asynchronous streams, and
+// device memory that differs from host memory. A copy between device and pageable host memory waits
+// for its stream, as CUDA may ("API synchronization behavior" in its manual). After a collective
+// that never ends it would never return, so it ends the test.
 #include "tests/cuda/emu/emu_stream.h"
 #include "tests/cuda/emu/nccl_emu.h"
 
@@ -19,30 +20,31 @@ struct stream {
     struct emu_stream_head head;
     struct stream *next;
     struct emu_op *first, *last;
-    bool destroyed; // goes when it is empty
+    bool destroyed; // freed when it is empty
 };
 struct event {
     long recorded, done; // how often
-    // the kernels' stream that it was last recorded in; NULL: one of here
+    // the kernels' stream of its last record; NULL: a stream of this file
     struct emu_stream_head *on;
-    size_t position; // there
-    bool destroyed;  // goes with the last record
+    size_t position; // in that stream
+    bool destroyed;  // freed with the last record
 };
 struct buffer {
     struct buffer *next;
     size_t bytes;
     char *at;
 };
-struct foreign { // in the kernels' stream
+struct foreign { // an op in the kernels' stream
     struct foreign *next;
     struct emu_op *op;
 };
 static struct stream *streams;
 static struct foreign *foreign;
-static struct emu_stream_head *kernels; // their stream, once something went there
+static struct emu_stream_head *kernels; // the kernels' stream after its first use
 static struct buffer *buffers;
 
-// EMU_COUNT=1: says how often something went into a stream of here while the kernels' stream, once it is known, had work.
+// EMU_COUNT=1: prints how often a stream of this file got an op while the kernels' stream, once
+// known, was busy.
 static long beside;
 __attribute__((destructor)) static void say(void) {
     const char *counts = getenv("EMU_COUNT"), *mpi = getenv("OMPI_COMM_WORLD_RANK");
@@ -77,7 +79,7 @@ bool emu_poll_fails(const char *call, unsigned kind) {
 }
 bool emu_look_fails(void) { return looked++ < 2 && ++emu_nccl.looks == emu_nccl.error_at; }
 
-// ---- streams ----------------------------------------------------------------------------------------------------
+// ---- streams ----
 
 static struct stream *stream_of(cudaStream_t s) { return (struct stream *)(void *)s; }
 
@@ -164,10 +166,11 @@ bool emu_streams_have(const void *of) {
             return true;
     return false;
 }
-// Whoever polls for other ranks leaves them the processor: they are processes of this machine, more than it has cores.
+// Polling yields the processor to the other ranks: they are processes of this machine, more than it
+// has cores.
 static void leave_to_others(void) { (void)nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL); }
 
-// As a thread that CUDA blocks.
+// Sleeps like a thread that CUDA blocks.
 static void wait_for(const struct stream *s) {
     struct timespec from, now;
     clock_gettime(CLOCK_MONOTONIC, &from);
@@ -203,7 +206,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
     (void)flags;
     return emu_fails(__func__) ? cudaErrorMemoryAllocation : make_stream(out);
 }
-// A lower number goes first.
+// A lower number is a higher priority.
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
     EMU_ALONE;
     *least = 0;
@@ -235,7 +238,7 @@ cudaError_t cudaStreamQuery(cudaStream_t s) {
     return cudaErrorNotReady;
 }
 
-// ---- events -----------------------------------------------------------------------------------------------------
+// ---- events ----
 
 struct record {
     struct emu_op op;
@@ -303,7 +306,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
     return cudaErrorNotReady;
 }
 
-// ---- memory -----------------------------------------------------------------------------------------------------
+// ---- memory ----
 
 static bool on_device(const void *p) {
     for (const struct buffer *b = buffers; b; b = b->next)
@@ -319,7 +322,8 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const vo
     out->type = on_device(p) ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
     return cudaSuccess;
 }
-// The memory is there from the stream's turn on in CUDA, and at once here; like fresh device memory it holds no numbers.
+// Available at once; with CUDA not before the stream reaches this call. Like fresh device memory it
+// is not initialised.
 cudaError_t cudaMallocAsync(void **out, size_t bytes, cudaStream_t s) {
     EMU_ALONE;
     (void)s;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The runtime calls of cuda_runtime_api.h over host memory: device memory is malloc'ed, all streams are the emulator's one queue.
-// Fresh memory is full of NaN, as nothing may be read before it is written.
+// The runtime calls of cuda_runtime_api.h over host memory: device memory is malloc'ed, and all
+// streams are the emulator's one queue. Fresh memory is full of NaN, because nothing may be read
+// before it is written.
 #include "tests/cuda/emu/emu_stream.h"
 
 #include <cuda_runtime_api.h>
@@ -17,17 +18,16 @@ extern int emu_lost;
 struct emu_event {
     struct timespec at;
     size_t position;
-    int captured; // last recorded by a stream that captured
+    int captured; // last recorded during a capture
 };
 struct emu_stream {
     struct emu_stream_head head;
 };
-static long waits; // of the host, in calls that wait
-static const char
-    *loading;      // of kernels: CUDA reads the variable once, here at a program's first call
-static long early; // of those, for an event that kernels are still behind
+static long waits;          // of the host, in calls that wait
+static const char *loading; // CUDA_MODULE_LOADING: CUDA reads it once, here at the first call
+static long early;          // waits for an event behind unfinished kernels
 
-static const char *own_rank(void) { // as mpirun or torchrun say it; of one rank 0
+static const char *own_rank(void) { // from mpirun or torchrun; default 0
     const char *mpi = getenv("OMPI_COMM_WORLD_RANK"), *rank = mpi ? mpi : getenv("RANK");
     return rank ? rank : "0";
 }
@@ -36,7 +36,8 @@ static int own_rank_is(const char *name) {
     return rank && !strcmp(rank, own_rank());
 }
 
-// EMU_WITHOUT: the rank that has no device. EMU_REFUSES: the one whose device is there and cannot be opened. EMU_DEVICES: how many there are, of which only the calls' numbers know.
+// EMU_WITHOUT: the rank that has no device. EMU_REFUSES: the rank whose device cannot be opened.
+// EMU_DEVICES: the reported number of devices.
 cudaError_t cudaGetDeviceCount(int *n) {
     if (!loading)
         loading = getenv("CUDA_MODULE_LOADING") ? getenv("CUDA_MODULE_LOADING") : "DEFAULT";
@@ -55,7 +56,7 @@ cudaError_t cudaSetDevice(int device) {
            : is_there(device)           ? cudaSuccess
                                         : cudaErrorInvalidValue;
 }
-// RANK:BYTES of a variable, of this rank; 0: not set, or of another one.
+// BYTES of a variable RANK:BYTES; 0: not set, or for another rank.
 static size_t bytes_of(const char *name) {
     const char *memory = getenv(name), *rank = own_rank();
     size_t n = strlen(rank);
@@ -63,8 +64,8 @@ static size_t bytes_of(const char *name) {
                ? 0
                : strtoull(memory + n + 1, NULL, 10);
 }
-// EMU_CARD=RANK:BYTES: that rank's device is said to be so large. EMU_MAJOR: its compute capability, without Hopper's instructions where
-// that is not 9.
+// EMU_CARD=RANK:BYTES: the reported memory of that rank's device. EMU_MAJOR: its compute
+// capability; Hopper's instructions exist only with 9.
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device) {
     memset(out, 0, sizeof *out);
     memcpy(out->name, "emulated", 9);
@@ -84,7 +85,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr a, int device
     return is_there(device) ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-// EMU_MEMORY=RANK:BYTES: what that rank's device has, of which this much is taken.
+// EMU_MEMORY=RANK:BYTES: the free memory of that rank's device.
 static size_t taken, most_taken;
 static int fits(size_t bytes) {
     size_t most = bytes_of("EMU_MEMORY");
@@ -181,8 +182,8 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
     (*out)->head = (struct emu_stream_head){push, passed, busy, goes_on};
     return cudaSuccess;
 }
-// EMU_COUNT=1: says how often the host has waited, how often for what kernels were still behind, how much memory was taken at most, and how
-// kernels would have been loaded.
+// EMU_COUNT=1: prints the number of waits, waits for unfinished kernels, the largest memory in use,
+// and how kernels would be loaded.
 cudaError_t cudaStreamDestroy(cudaStream_t s) {
     const char *counts = getenv("EMU_COUNT");
     if (counts && *counts == '1')
@@ -201,9 +202,9 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s) {
     emu_run_until(emu_position());
     return cudaSuccess;
 }
-// No failure, but the last error all the same.
+// Not a failure, but it becomes the last error.
 static cudaError_t not_ready(void) {
-    sched_yield(); // to the ranks that it waits for
+    sched_yield(); // for the ranks that it waits for
     return emu_last_error = cudaErrorNotReady;
 }
 cudaError_t cudaStreamQuery(cudaStream_t s) {

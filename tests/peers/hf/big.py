@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nebula import and export of a Llama folder of 1.1 billion random bf16 weights in several shards, beside cp of the same bytes on the same
-disk, in turns. What is read is dropped from the page cache before each, and each ends when its bytes are on the disk (nebula fsyncs what
-it writes; cp is followed by sync -f). cp copies the larger of a command's two sides: import makes fp32 of bf16, so it writes twice
-what it reads. Limits: 2 times cp, and 1.2 times the largest shard of memory."""
+"""nebula import and export of a Llama folder with 1.1 billion random bf16 weights in several
+shards, beside cp of the same bytes on the same disk, in turns. The input is dropped from the page
+cache first, and the time ends when the output is on the disk (nebula calls fsync; sync -f follows
+cp). cp copies the larger side: import makes fp32 of bf16, so it writes twice what it reads.
+Limits: 2 times cp, and memory of 1.2 times the largest shard.
+"""
 import argparse
 import json
 import mmap
@@ -45,7 +47,7 @@ def size_of(shape):
     return n
 
 
-# Any low byte; high bytes of about 2^-7 to 2^-5, of both signs: finite, and different everywhere.
+# Any low byte; high bytes from about 2^-7 to 2^-5, both signs: finite and everywhere different.
 HIGH = bytes((0x3C | (b & 0x81)) for b in range(256))
 
 

@@ -55,7 +55,7 @@ CASES = {
 
 
 def parameters(model, seed):
-    """Larger than transformers' initial values, biases and gains too, so that a mistake shows in the logits."""
+    """Values larger than transformers' initial ones, also biases and gains, so that mistakes show."""
     g = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, p in model.named_parameters():
@@ -88,7 +88,7 @@ def check(case, config, work):
     model = model.to(dtype)
     hf, ckpt = work / "hf", work / "ckpt"
     model.save_pretrained(hf, max_shard_size="100KB" if case.endswith("shards") else "5GB")
-    # The same values, computed in fp32 on both sides (.float() would keep a rotary table that was rounded with the rest).
+    # The same values, computed in fp32 on both sides (.float() would keep a rounded rotary table).
     model = transformers.AutoModelForCausalLM.from_pretrained(hf, dtype=torch.float32, attn_implementation="eager").eval()
     run("import", hf, "--out", ckpt)
     ids = [int(x) for x in torch.randint(3, config.vocab_size, (24,))]
@@ -118,7 +118,7 @@ def check(case, config, work):
         report(case, f"{name}: tensors equal", float(not equal), equal)
 
 
-# What config.json may say besides, each as an edit of a Llama's or, where it says so, of a Qwen2's.
+# Other valid contents of config.json, as edits of a Llama's, or of a Qwen2's where stated.
 def older(c, **more):  # as transformers 4 wrote it
     rope = c.pop("rope_parameters")
     c.update(torch_dtype=c.pop("dtype"), rope_theta=rope["rope_theta"], rope_scaling=None, **more)
@@ -149,7 +149,7 @@ LAYOUTS = {
 
 
 def check_layouts(work):
-    """The same weights, config.json otherwise: what is accepted gives the logits that transformers computes."""
+    """The same weights with another config.json: an accepted one gives the logits of transformers."""
     rope = {"rope_parameters": PLAIN | {"rope_theta": 1e6}}
     for kind, config in (("llama", LlamaConfig(**small, **rope)), ("qwen2", Qwen2Config(**small, num_key_value_heads=4, **rope))):
         make(config, work / kind)
@@ -166,7 +166,7 @@ def check_layouts(work):
 
 
 def check_adapter(work):
-    """A PEFT adapter in, out again, and merged."""
+    """A PEFT adapter: imported, exported, and merged."""
     import peft
     config = CASES["qwen2-tied-f16"]
     torch.manual_seed(3)
@@ -197,7 +197,7 @@ def check_adapter(work):
 
 
 def check_adapters(work, base, ids):
-    """Each module alone; and what is refused, as peft writes it."""
+    """Each module alone; and the files of peft that are refused."""
     import peft
     qv = ["q_proj", "v_proj"]
 
@@ -241,7 +241,7 @@ SAMPLES = ["", " ", " a", "a ", "  two  spaces ", "\t tab\tx", "a\n\n\nb\n", "\r
 
 
 def check_tokenizer(work):
-    """A model with a vocabulary made as nebula data build does: transformers reads text into the same tokens."""
+    """A model with a vocabulary of nebula data build: transformers makes the same tokens of a text."""
     import sentencepiece
     text = (pathlib.Path(__file__).parents[3] / "README.md").read_text()
     lines = work / "lines.txt"
@@ -294,7 +294,8 @@ EOS = 0  # of make_bpe_golden's vocabularies
 
 
 def random_text(g):
-    """Characters of one range and some of ASCII, so that all rules of splitting have work; of marks the old ones (intra/data/bpe.h says why)."""
+    """Characters of one range with some of ASCII, so that all splitting rules apply; of marks only old
+    ones (the reason is in intra/data/bpe.h)."""
     first = g.choice([0x20, 0xA0, 0x250, 0x370, 0x590, 0x900, 0xE00, 0x1100, 0x1E00, 0x2000, 0x3000, 0x4E00, 0xAC00, 0x1F300])
     old = unicodedata.ucd_3_2_0
     ranges = [c for c in range(first, first + 256) if unicodedata.category(chr(c)) != "Cn" and unicodedata.combining(chr(c)) == old.combining(chr(c))]
@@ -302,7 +303,8 @@ def random_text(g):
 
 
 def check_bpe(work):
-    """Byte-level tokenizer.json, imported: the documents of nebula data build are those of tokenizers, and transformers loads what is exported."""
+    """An imported byte-level tokenizer.json: nebula data build makes the same documents as tokenizers,
+    and transformers loads the export."""
     sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "golden"))
     import make_bpe_golden
     g = random.Random(1)
@@ -341,7 +343,7 @@ def make(config, folder):
 
 
 def check_refused(work):
-    """What the transformer cannot represent, as transformers writes it."""
+    """Output of transformers that the transformer cannot represent."""
     base = dict(vocab_size=320, hidden_size=64, intermediate_size=112, num_hidden_layers=2, num_attention_heads=4,
                 num_key_value_heads=2, max_position_embeddings=128, pad_token_id=0)
     heads, few = {"head_dim": 16}, {"num_experts_per_tok": 1}

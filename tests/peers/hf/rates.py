@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text to tokens: nebula data build beside Hugging Face tokenizers. usage: rates.py NEBULA DIR TEXT
+"""Speed from text to tokens: nebula data build beside Hugging Face tokenizers.
 
-DIR: a folder with a byte-level tokenizer.json and a tokenizer_config.json that names an eos_token. TEXT: a folder of files, each a document. nebula's
-times are of whole builds (two readings, digests, shards), once with DIR and once with a SentencePiece vocabulary that is trained here; those of
-tokenizers are of encode_batch alone, of text that is in memory. One after the other, with one thread and with two; in seconds of the clock, and in
-seconds of processor time, which what else the machine does says less about.
+usage: rates.py NEBULA DIR TEXT. DIR: a folder with a byte-level tokenizer.json and a
+tokenizer_config.json that names an eos_token. TEXT: a folder of files, each a document. nebula's
+times are of complete builds (two readings, digests, shards), with DIR and with a SentencePiece
+vocabulary that is trained here; those of tokenizers are of encode_batch alone, on text in memory.
+With one thread and with two, in seconds of the clock and of the processor (less affected by load).
 """
 import json
 import os

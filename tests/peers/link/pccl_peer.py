@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """PCCL all-reduces over its C API: LIB master ADDRESS | LIB peer ADDRESS SECONDS BYTES CONNECTIONS.
 
-One peer at each end of the path, the master beside the first. A turn is as many all-reduces at once as there are connections (PCCL's
-way to fill a long path), BYTES in all. In an all-reduce of two peers each sends, and receives, as many bytes as the operands have.
-Prints Mbit/s in one direction of the turns that began after the first five seconds; of the only turn, where it took longer. No encryption, nothing quantised.
+One peer is at each end of the path, the master beside the first. A turn is one all-reduce per
+connection at once (PCCL's way to fill a long path), BYTES in all. In an all-reduce of two peers,
+each sends and receives as many bytes as the operands have. Prints Mbit/s in one direction for the
+turns after the first five seconds, or for the only turn. No encryption, no quantisation.
 """
 import ctypes as c
 import ipaddress
@@ -72,7 +73,7 @@ while True:
     if time.monotonic() > patience:
         sys.exit("the other peer did not come")
     time.sleep(0.1)
-    # Both calls wait for all peers that are in: only who is alone may ask.
+    # Both calls wait for all connected peers: only a lone one may ask.
     must(lib.pcclArePeersPending(comm, c.byref(pending)), "peers")
     if pending.value:
         must(lib.pcclUpdateTopology(comm), "topology")

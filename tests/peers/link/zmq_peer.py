@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One ZeroMQ connection with CURVE, 1 MiB messages, as an application would write it: serve|send ADDRESS SECONDS.
+"""One ZeroMQ connection with CURVE and messages of 1 MiB, as in an application.
+
+usage: zmq_peer.py serve|send ADDRESS SECONDS
 """
 import os
 import sys
@@ -8,7 +10,7 @@ import time
 import zmq
 
 role, address, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
-# Both ends derive the same pair from a constant: what is measured is speed.
+# Both ends derive the same pair from a constant: only speed is measured.
 public, secret = zmq.curve_keypair() if role == "new" else (
     b"Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID", b"D:)Q[IlAW!ahhC2ac:9*A}h:p?([4%wOTJ%JR%cs")
 ctx = zmq.Context()

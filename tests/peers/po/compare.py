@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""compare.py NEBULA FOLDER...: the pairs of every *.po below, as nebula data build and as polib with Python's gettext.c2py have them."""
+"""Compares the pairs of every *.po in folders: nebula data build against polib with gettext.c2py.
+
+usage: compare.py NEBULA FOLDER...
+"""
 import collections
 import concurrent.futures
 import gettext
@@ -32,7 +35,7 @@ def vocabulary(folder):
 
 
 def ours(path):
-    """(pairs, None), or (None, what the program said)."""
+    """(pairs, None), or (None, error message of the program)."""
     with tempfile.TemporaryDirectory() as t:
         t = pathlib.Path(t)
         vocabulary(t)
@@ -58,7 +61,7 @@ def ours(path):
 
 
 def clean(a, b):
-    """What intra/data/po.h leaves of a pair; None: nothing."""
+    """The pair after the cleaning of intra/data/po.h; None: it is dropped."""
     a, b = (re.sub("[\x00-\x20\x7f]+", " ", x).strip(" ") for x in (a, b))
     na, nb = len(a.encode()), len(b.encode())
     letters = lambda s: sum(c.isascii() and c.isalpha() for c in s) + sum(len(c.encode()) for c in s if not c.isascii()) >= 2
@@ -67,7 +70,7 @@ def clean(a, b):
 
 
 def plural_rule(po):
-    """The form of 1, and forms in the order in which numbers from 2 to 100 take them most often."""
+    """The form for 1, and the other forms by how often the numbers from 2 to 100 use them."""
     m = re.match(r"\s*nplurals\s*=\s*(\d+)\s*;\s*plural\s*=\s*([^;]+)", po.metadata.get("Plural-Forms", ""))
     try:
         f = gettext.c2py(m[2])

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Epsilon of jobs with differential privacy, from `nebula check --json`, beside dp-accounting's RDP accountant of the same Gaussian mechanisms, composed.
-Prints the table of tests/security/test_privacy.c first."""
+"""Epsilon of jobs with differential privacy: `nebula check --json` against the RDP accountant of
+dp-accounting for the same composed Gaussian mechanisms. Prints the table of
+tests/security/test_privacy.c first.
+"""
 import itertools
 import json
 import subprocess

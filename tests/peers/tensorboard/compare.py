@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorBoard's own reader against tests/e2e/tfevents.py on a run's folder: the same tags, steps and values; and its server lists the runs."""
+"""TensorBoard's reader against tests/e2e/tfevents.py on a run's folder: the same tags, steps and
+values; and TensorBoard's server lists the runs.
+"""
 import json
 import pathlib
 import subprocess

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch loops attached to agents on loopback: equal digests, beside a built-in worker, after kill -9, with DDP and FSDP,
-and what federating costs. usage: attached.py [case…]; one line a case, exit status 1 when one fails."""
+"""PyTorch loops attached to agents on loopback: equal digests, beside a built-in worker, after
+kill -9, with DDP and FSDP; and the cost of federating.
+
+usage: attached.py [case…]; one line a case, exit status 1 when one fails.
+"""
 import json
 import os
 import pathlib
@@ -26,7 +29,7 @@ def report(case, good, text):
 
 
 class Job:
-    """A job on two local agents, whose loops are started by the caller."""
+    """A job on two local agents; the caller starts their loops."""
 
     def __init__(self, work, launchers=("attach", "attach"), steps=120, **sync):
         self.out = work / "run"
@@ -149,15 +152,17 @@ def ranks(work):
 
 
 def loss_of_ratio(fours, alone, federated):
-    """What federating loses, in per cent: (first quartile, median, third quartile, standard error of the median) over the fours."""
+    """The cost of federating in per cent: (first quartile, median, third quartile, standard error of
+    the median) over the groups of four segments."""
     lost = [100 * (1 - f[federated] / f[alone]) for f in fours]
     low, middle, high = statistics.quantiles(lost, n=4)
     return low, middle, high, 1.2533 * (high - low) / 1.349 / len(lost) ** 0.5
 
 
 def cost(work):
-    """What fed.step costs (cost.py). Held to 2 %: the share of processor time, which hardly depends on the load, and that the ratio of
-    tokens/s of processor time does not contradict it by more than its noise; with COST_HOLD=clock, on a quiet machine, the clock's."""
+    """The cost of fed.step (cost.py). Limit: 2 % of the processor time, which hardly depends on the
+    load; tokens/s of processor time may not contradict it by more than their noise. With
+    COST_HOLD=clock, on an idle machine, the limit is for the clock."""
     interval = int(os.environ.get("COST_INTERVAL", 50))
     job = Job(work, steps=int(os.environ.get("COST_STEPS", 16 * interval)), interval=interval, overlap=max(1, interval // 5), every_steps=0)
     for name in ("paris", "berlin"):

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One of two loops for the case "cost" of attached.py. Paris alternates short segments of one exchange interval: B with fed.step after
-every step, A the same steps alone, as ABBA and BAAB in turn, so that a machine that becomes slower or faster meanwhile, at a steady
-rate, hits both alike. Berlin answers the rounds and computes nothing, so that both kinds find the machine equally loaded.
+"""One of two loops for the case "cost" of attached.py. Paris alternates short segments of one
+exchange interval: B with fed.step after every step, A the same steps alone, as ABBA and BAAB in
+turn, so that a steady change of the machine's speed affects both alike. Berlin answers the rounds
+and computes nothing, so that the load is the same.
 
-Printed for each four segments:
-  four   tokens a second of A, of B, of the clock; the same two of processor time; A's first against its second segment (what the
-         machine does by itself: the noise beside which a difference of A and B is to be seen)
-  spent  processor time inside fed.step and of the library's own threads, beside all of the process, in B: what federating takes,
-         whatever the load. (PyTorch computes in the main thread alone here.) Waiting for the other cluster is no cost of the library."""
+Prints for each four segments:
+  four   tokens a second of A and B, by the clock and by processor time; A's first against its
+         second segment (the noise of the machine)
+  spent  processor time of fed.step and of the library's threads, and of the process, in B. (PyTorch
+         computes in the main thread only.) Waiting for the other cluster costs no processor time.
+"""
 import os
 import pathlib
 import sys
@@ -28,7 +30,7 @@ WINDOW = int(os.environ["COST_INTERVAL"])  # steps: sync.interval of the case, s
 
 
 def other_threads():
-    """Seconds that all threads but this one have run."""
+    """Processor time in seconds of all threads but this one."""
     total, me = 0, str(os.getpid())
     for task in pathlib.Path("/proc/self/task").iterdir():
         if task.name != me:

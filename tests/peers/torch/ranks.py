@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A loop of one or several ranks that trains nothing: what rank 0 is told is wrong all ranks hear; the other cluster may be away for longer
-than the ranks' own group waits for anything; closing twice is closing. usage: [torchrun --nproc-per-node 2] ranks.py SEED"""
+"""A loop of one or several ranks that trains nothing: an error at rank 0 reaches all ranks; the
+other cluster may be away for longer than the time limit of the ranks' own group; closing twice is
+allowed.
+
+usage: [torchrun --nproc-per-node 2] ranks.py SEED
+"""
 import datetime
 import os
 import pathlib

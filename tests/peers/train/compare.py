@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens/s of `nebula bench train` against PyTorch, eager and compiled: interleaved, so that all see the same machine.
+"""Tokens/s of `nebula bench train` against PyTorch, eager and compiled, in turns on one machine.
 
-A line a shape and peer: medians over the pairs of tokens/s, and the median of the pairs' ratios (ours / theirs) with its quartiles.
-Pairs are short, and who goes first changes, so that load on the machine hits both alike. That holds for one thread; with more,
-the one whose threads wait for each other busily loses more by every thread that stands still. --clock cpu therefore counts
-processor time instead, for --threads 1: what other programs take does not count, nor does waiting.
+Prints a line per shape and peer: medians over the pairs of tokens/s, and the median of the ratios
+(ours / theirs) with quartiles. Pairs are short, and the order changes, so that load affects both
+alike. With several threads this fails: a program whose threads wait actively loses more. --clock
+cpu counts processor time instead, without other programs and waiting; it needs --threads 1.
 """
 import argparse
 import json
@@ -16,7 +16,7 @@ import sys
 
 
 def surroundings(threads):
-    """The same for both: OpenBLAS and MKL with these threads, and the kernels that they choose for this processor."""
+    """The same for both: the threads of OpenBLAS and MKL, and the kernels for this processor."""
     env = {k: v for k, v in os.environ.items() if k not in ("OPENBLAS_CORETYPE", "MKL_DEBUG_CPU_TYPE", "NEBULA_ISA")}
     return env | {f"{name}_NUM_THREADS": str(threads) for name in ("OMP", "OPENBLAS", "MKL")}
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model of `nebula bench train` in PyTorch, as its users would write it for speed: fused attention, fused AdamW.
+"""The model of `nebula bench train` in PyTorch, written for speed: fused attention and AdamW.
 
-Reads numbers of steps from stdin, one a line; answers with the seconds of each step and its
-processor time, all threads, as two JSON lists. Random tokens: the
-speed does not depend on them.
+Reads numbers of steps from stdin, one a line; answers with two JSON lists: the seconds of each
+step, and its processor time over all threads. Tokens are random: they do not affect the speed.
 """
 import argparse
 import json
