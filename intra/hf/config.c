@@ -228,8 +228,8 @@ static enum neb_status read_rope_object(const struct reading *r, const char *key
 }
 
 // Older files have rope_theta and rope_scaling, newer ones rope_parameters with both. If a file has
-// all, transformers 5 ignores rope_parameters unless rope_scaling is empty. The outer rope_theta is
-// for an object without its own.
+// all, transformers 5 ignores rope_parameters unless rope_scaling is empty. An object without its
+// own rope_theta takes the outer one.
 static enum neb_status read_rope(struct reading *r) {
     static const char *const keys[] = {"rope_parameters", "rope_scaling"};
     const json_t *theta = NULL;
