@@ -106,7 +106,7 @@ void intra_trainer_update(struct intra_trainer *t, struct intra_step_stats *out)
 // Keeps the loss of the first step, and a running mean of the last steps, since a single step is
 // noisy. NAN: none yet. A loss that is not finite changes neither: its step is skipped.
 void intra_loss_add(double *first, double *last, double loss);
-// Mean loss over n windows of seq_len with the present parameters. Training state does not change,
+// Mean loss over n windows of seq_len with the current parameters. Training state does not change,
 // but activations of an earlier pass are lost. tokens, targets: (n, seq_len). On a mesh all ranks
 // pass all windows, and the replicas share the work.
 double intra_trainer_eval(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets,

@@ -40,8 +40,8 @@ static void put_config(struct neb_buf *b, const struct intra_model *m) {
         intra_rope_put(b, &m->c.rope_scaling);
 }
 
-// False if a value is outside what this program writes: a later version wrote it, or damage that
-// the digest does not show.
+// False if a value is outside what this program writes. Then a later version wrote it, or it is
+// damaged in a way that the digest does not show.
 static bool get_config(struct neb_rd *r, struct intra_model_config *c, struct intra_trainable *t) {
     int32_t v[16];
     for (size_t i = 0; i < 16; i++)
