@@ -184,8 +184,8 @@ __global__ void bwd_kv(struct simple_job J, T *dk, T *dv, const T *dout, int ldo
     write_row(dv + (first + j) * ldv + (size_t)g * D, acc_v, 1.0f, D);
 }
 
-// `lanes` neighbouring threads share a row of a head and take V elements each a turn. V makes 16
-// bytes if head_dim is V times a power of two.
+// `lanes` neighbouring threads share a row of a head. In each turn a thread takes V elements: 16
+// bytes, if head_dim is V times a power of two.
 template <class T, int V>
 __global__ void row_delta(struct simple_job J, float *delta, const T *dout, const T *out, int ldo,
                           size_t rows, int lanes) {
@@ -211,7 +211,7 @@ __global__ void row_delta(struct simple_job J, float *delta, const T *dout, cons
         delta[(b * J.n_heads + h) * J.T + t] = s;
 }
 
-// A kernel must ask for more than 48 KiB of shared memory.
+// A kernel that uses more than 48 KiB of shared memory must ask for it.
 static cudaError_t shared_for(const void *kernel, size_t bytes) {
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }

@@ -3,8 +3,8 @@
 // -ftz=false -prec-div=true -prec-sqrt=true: a product and a sum round separately, denormals stay,
 // division and roots round to nearest. So the compiler cannot change the arithmetic of an element.
 //
-// Elements do not meet, except in the digest, which sums integers. A NaN is a NaN here too, but has
-// its own bits (0x7fffffff).
+// No element depends on another, except in the digest, which sums integers. A NaN is a NaN here
+// too, but has its own bits (0x7fffffff).
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/prim.cuh"
 

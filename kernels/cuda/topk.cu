@@ -74,7 +74,7 @@ struct listed {
     __device__ float value(uint32_t i) const { return __uint_as_float(x[at[i]]); }
 };
 
-struct cut { // chosen are all below limit, and the first `ties` that equal it
+struct cut { // all elements below limit are chosen, and the first `ties` that equal it
     uint32_t limit, ties;
 };
 
