@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The numeric check of updates (check.h).
-// for ZSTD_d_stableOutBuffer: cmp_check_create finds out whether the library has it
+// ZSTD_STATIC_LINKING_ONLY declares ZSTD_d_stableOutBuffer; cmp_check_create finds out whether the
+// library has it.
 #define ZSTD_STATIC_LINKING_ONLY
 #include "compress/check.h"
 #include "agent/base/sha256.h"

@@ -27,8 +27,8 @@ struct cmp_frame { // the header
     float mags[CMP_MAGS];
     uint64_t n;
 };
-// cmp_frame_put appends a header, behind which `streams` streams follow. cmp_frame_get reads one
-// (NEB_ERR_FORMAT). cmp_frame_streams: how many streams a codec has.
+// cmp_frame_put appends a header; the caller appends the `streams` streams after it. cmp_frame_get
+// reads a header (NEB_ERR_FORMAT). cmp_frame_streams: how many streams a codec has.
 void cmp_frame_put(struct neb_buf *out, const struct cmp_frame *h, int streams);
 NEB_MUST_CHECK enum neb_status cmp_frame_get(struct neb_rd *r, struct cmp_frame *h);
 int cmp_frame_streams(enum cmp_codec_id id);
