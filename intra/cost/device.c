@@ -34,7 +34,7 @@ static double at_least(const struct cost_sum *s, double seconds, double ops) {
     return fmax(seconds, ops * s->r->device.op_s) / s->share;
 }
 
-// A longer other side fills a device like more tokens.
+// A longer other side keeps a device as busy as more tokens do.
 double cost_device_product(const struct cost_sum *s, double n, double out, double in,
                            double times) {
     double side = fmin(out, in), tokens = n * fmax(out, in) / (2 * side);
