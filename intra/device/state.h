@@ -197,7 +197,7 @@ enum device_part {
     DEVICE_PACK, // without a micro-batch, like the next: device_params_pack
     DEVICE_UNPACK,
 };
-// after device_allocate
+// call it after device_allocate
 NEB_MUST_CHECK enum neb_status device_graphs_create(struct intra_device *d);
 void device_graphs_destroy(struct intra_device *d); // before device_release
 void device_run(struct intra_device *d, enum device_part part, struct device_acts *a, int B);
