@@ -145,7 +145,8 @@ static enum neb_status read_shape(struct reading *r) {
     return get_bool(r, "tie_word_embeddings", &m->tied);
 }
 
-// 0 if missing or not a number. The result is clamped to 32 bits, which no key allows.
+// 0 if missing or not a number. A larger value is clamped to 32 bits, and no key allows such a
+// value.
 static double rope_number(const json_t *o, const char *key) {
     return fmax(fmin(json_number_value(json_object_get(o, key)), INT32_MAX), INT32_MIN);
 }
