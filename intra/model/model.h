@@ -53,7 +53,7 @@ struct intra_model_config {
     struct kern_rope_scaling rope_scaling; // all zero: positions are not scaled (rope.h)
     bool tied;                             // the output weight is the embedding
     bool qkv_bias;
-    enum kern_mask mask;  // prefix: causal, except that all see the prefix of intra_acts_prefix
+    enum kern_mask mask;  // prefix: causal, but all positions see the prefix (intra_acts_prefix)
     enum intra_head head; // RTD: must be tied, because there is no vocabulary output
 };
 NEB_MUST_CHECK enum neb_status intra_model_config_check(const struct intra_model_config *c);
