@@ -11,7 +11,7 @@
 // mesh->dp_rank) pass the same micro-batches; different replicas pass different ones. A step's
 // gradient is the mean over all replicas. With several pipeline stages intra_trainer_update does
 // the work, and needs all micro-batches of the step. When a collective fails, the statistics carry
-// its status, and the ranks must start again from a checkpoint.
+// its status, and the ranks must restart from a checkpoint.
 #ifndef INTRA_TRAINER_H
 #define INTRA_TRAINER_H
 #include "agent/base/sha256.h"

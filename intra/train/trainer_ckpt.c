@@ -115,7 +115,7 @@ static enum neb_status same_model(const struct intra_ckpt *k, const struct intra
     return NEB_OK;
 }
 
-// A model of another form has tensors of the same shapes, but computes something else.
+// A model of another form may have tensors of the same shapes, but computes something else.
 static bool same_form(const struct intra_model_config *was, const struct intra_model_config *is) {
     return was->rope_theta == is->rope_theta && was->norm_eps == is->norm_eps &&
            was->mask == is->mask && intra_rope_same(&was->rope_scaling, &is->rope_scaling);
