@@ -38,7 +38,7 @@
 // The late product of the last tile comes after the loop. A group may see one tile fewer than its
 // block. The slot of its last tile is unchanged then, since nothing is copied there any more.
 // bwd_kv has no registers to keep a product for later, and none for K and V: it reads these as A
-// from shared memory. At head_dim 128 own rows arrive in shared memory, 16 bytes a lane, behind the
+// from shared memory. At head_dim 128 own rows arrive in shared memory, 16 bytes a lane, after the
 // slots: Q for fwd; Q, dO and O for bwd_q; K and V for bwd_kv. That makes 161, 225 and 195 KiB in
 // all.
 #include "kernels/cuda/attn_tiles.cuh"
@@ -268,7 +268,7 @@ __global__ void __launch_bounds__(Plan<HD>::fwd *GROUP, Plan<HD>::fwd_blocks)
         cp_async_commit(); // commits an empty group at the end: the wait in arrive counts groups
     };
     auto of = [&](const bf16 *x, int ld) { return x + first * ld + (size_t)p.h * HD; };
-    bf16 *own_at = slots + SLOTS * 2 * SIDE; // behind the slots: own Q
+    bf16 *own_at = slots + SLOTS * 2 * SIDE; // after the slots: own Q
     if (LATE)
         bring_own<HD, GROUPS>(own_at, of(q, ldq), ldq, i0, J.T); // arrives with the first tile
     bring(0);
@@ -422,7 +422,7 @@ __global__ void __launch_bounds__(Plan<HD>::bwd_q *GROUP, Plan<HD>::bwd_q_blocks
         bring(t + 2);
     };
     auto of = [&](const bf16 *x, int ld) { return x + first * ld + (size_t)p.h * HD; };
-    bf16 *own_at = slots + SLOTS * 2 * SIDE; // behind the slots: own Q, dO, O
+    bf16 *own_at = slots + SLOTS * 2 * SIDE; // after the slots: own Q, dO, O
     uint32_t queries[HD / 16][4], grads[HD / 16][4], outs[HD / 16][4], slopes[4][4];
     if (LATE) {
         bring_own<HD, GROUPS>(own_at, of(q, ldq), ldq, i0, J.T);
@@ -741,7 +741,7 @@ static dim3 grid_of(const struct kern_attn *a, int groups, int heads) {
 static cudaError_t shared_for(const void *kernel, size_t bytes) {
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
-// Bytes of the slots, and of the own rows of `own` matrices behind them.
+// Bytes of the slots, and of the own rows of `own` matrices after them.
 template <int HD> static size_t tiles_bytes(int groups, int own) {
     int sides = SLOTS * 2 + (Plan<HD>::late ? groups * own : 0);
     return TILE_ALIGN + (size_t)sides * Rows<HD>::size * sizeof(bf16);

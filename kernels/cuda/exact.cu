@@ -16,7 +16,7 @@ enum { THREADS = 256, GRID_MOST = 1 << 14 };
 
 static unsigned grid_for(size_t n) { return blocks_for(n, THREADS, GRID_MOST); }
 
-// Cuts arrays into 16-byte vectors from element `head` on, and single elements before and behind
+// Cuts arrays into 16-byte vectors from element `head` on, and single elements before and after
 // them. Parts of larger arrays begin anywhere, but usually all with the same alignment. If
 // alignments differ, all elements belong to `rest`.
 enum { V = 4 };
