@@ -17,7 +17,7 @@
 
 enum {
     FRAME_BYTES = 39,
-    CODEBOOK_BYTES = 24, // behind a frame's head if topk has values of 4 bits
+    CODEBOOK_BYTES = 24, // after a frame's head if topk has values of 4 bits
     STREAM_BYTES = 9,
     ZSTD_MAGIC_BYTES = 4,
     LANES = 8,

@@ -49,7 +49,7 @@ NEB_MUST_CHECK enum neb_status cmp_frame_get_stream(struct cmp_work *w, struct n
                                                     size_t max, struct neb_buf *into);
 // The highest stage that a frame's codes may have. All other streams may have stage 1 at most.
 uint8_t cmp_frame_last_stage(const struct cmp_frame *h);
-// Joins both planes of nibbles to codes. Refuses a nibble other than 0 behind an odd last code.
+// Joins both planes of nibbles to codes. Refuses a nibble other than 0 after an odd last code.
 NEB_MUST_CHECK enum neb_status cmp_frame_join(uint8_t *codes, const uint8_t *low,
                                               const uint8_t *high, size_t n);
 

@@ -199,7 +199,7 @@ enum neb_status cmp_update_cut(const uint8_t *p, size_t len, const int32_t *owne
 
 struct join { // one piece, and how far it has been read
     struct neb_rd r;
-    uint32_t left;    // units behind the next one
+    uint32_t left;    // units after the next one
     uint32_t unit;    // number of the next one
     const uint8_t *p; // bytes of the next one; NULL: none is left
     size_t len;
