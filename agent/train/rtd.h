@@ -32,7 +32,7 @@ enum { AGENT_RTD_EVAL_BATCHES_MAX = 1024 };
 struct agent_rtd_side;
 // Makes the side of cluster role `role`, with its model. corpus and what `at` names are borrowed.
 // The vocabulary is that of the corpus and one more id, the mask. NEB_ERR_INVALID: the job's
-// model.vocab is another.
+// model.vocab has another value.
 NEB_MUST_CHECK enum neb_status agent_rtd_create(const struct agent_job *job, enum agent_role role,
                                                 const struct intra_corpus *corpus,
                                                 const struct intra_place *at,

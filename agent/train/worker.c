@@ -295,7 +295,7 @@ static enum neb_status run(struct agent_worker *w, const char *socket_path, cons
 }
 
 // True if it failed because another rank did. Then the other rank's failure counts: it is treated
-// as a crash, after which all ranks start again.
+// as a crash, after which all ranks restart.
 static bool for_others(const struct agent_worker *w, enum neb_status st) {
     struct intra_comm *world = w->world;
     return (st == NEB_ERR_IO || st == NEB_ERR_TIMEOUT || st == NEB_ERR_STATE) && world &&
