@@ -568,7 +568,7 @@ __global__ void __launch_bounds__(Plan<HD>::bwd_kv *GROUP, Plan<HD>::bwd_kv_bloc
     const bool LATE = Plan<HD>::late;
     bf16 *slots = reinterpret_cast<bf16 *>(tiles_from(room));
     const tile_ref tile0 = tile_refer(slots);
-    // Behind the slots: own K and V, if they are not in registers; then lse and delta (SLOTS, 2,
+    // After the slots: own K and V, if they are not in registers; then lse and delta (SLOTS, 2,
     // TILE_ROWS).
     bf16 *own = slots + SLOTS * 2 * SIDE;
     float *stats = reinterpret_cast<float *>(own + (LATE ? GROUPS * 2 * SIDE : 0));

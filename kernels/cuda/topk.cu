@@ -119,7 +119,7 @@ __device__ static struct cut kth(const S &from, uint32_t n, uint32_t k, int bits
     return some;
 }
 
-// Writes the chosen of n elements, in order. The first warp alone does this.
+// Writes the elements that are chosen among n, in order. The first warp alone does this.
 template <class S>
 __device__ static void write_by_warp(const S &from, uint32_t n, struct cut c, uint16_t *idx,
                                      float *values) {
