@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The numeric check of updates (check.h).
-// for ZSTD_d_stableOutBuffer: cmp_check_create finds out whether the library has it
+// ZSTD_STATIC_LINKING_ONLY declares ZSTD_d_stableOutBuffer; cmp_check_create finds out whether the
+// library has it.
 #define ZSTD_STATIC_LINKING_ONLY
 #include "compress/check.h"
 #include "agent/base/sha256.h"
@@ -16,7 +17,7 @@
 
 enum {
     FRAME_BYTES = 39,
-    CODEBOOK_BYTES = 24, // behind a frame's head if topk has values of 4 bits
+    CODEBOOK_BYTES = 24, // after a frame's head if topk has values of 4 bits
     STREAM_BYTES = 9,
     ZSTD_MAGIC_BYTES = 4,
     LANES = 8,

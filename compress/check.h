@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The numeric check of an update, fed with its bytes as they arrive. It is what an agent knows
-// before a commit, without the parameters.
+// The numeric check of an update, fed with its bytes as they arrive. An agent
+// needs no parameters for it, and runs it before a commit.
 //
 //    | head | unit | row counts | frame length | frame head | stream head | stream | … | unit | …
 //    feed ────────────────────────────────────────────────────────────────►│
-//    All before this point is counted, and of the current stream all that zstd has unpacked.
+//    Everything before this point is counted; of the current stream, what zstd has unpacked.
 //
 // Verdict and statistics do not depend on how the bytes are cut, to the bit: sums run over elements
 // in order, and nothing is added twice. Codes never become floats: a block's sum of squares is an

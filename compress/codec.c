@@ -49,8 +49,9 @@ size_t cmp_work_bytes(const struct cmp_work *w) {
 
 // ---- names
 
-// int4's step is a block's largest value / 5.5, not / 7: fewer bits for more error, which feedback
-// returns (README.md). Three levels need the block's typical value instead of its largest.
+// int4's step is a block's largest value / 5.5, not / 7: fewer bits but a larger error, which error
+// feedback sends later (README.md). Three levels need the block's typical value instead of its
+// largest.
 static bool integer_codec(unsigned bits, struct cmp_codec *c) {
     c->id = bits == 8 ? CMP_INT8 : CMP_INT4;
     c->levels = bits == 8 ? 127 : bits == 4 ? 6 : bits == 3 ? 3 : bits == 2 ? 1 : 0;

@@ -44,7 +44,7 @@ void cmp_device_destroy(struct cmp_device **cp) {
     *cp = NULL;
 }
 
-// Gives memory on the device for streams of a and b bytes, behind the flags.
+// Gives memory on the device for streams of a and b bytes, after the flags.
 static enum neb_status streams(struct cmp_device *c, size_t a, size_t b, uint8_t **first,
                                uint8_t **second) {
     size_t want = FLAG_BYTES + up(a) + up(b);

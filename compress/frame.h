@@ -27,8 +27,8 @@ struct cmp_frame { // the header
     float mags[CMP_MAGS];
     uint64_t n;
 };
-// cmp_frame_put appends a header, behind which `streams` streams follow. cmp_frame_get reads one
-// (NEB_ERR_FORMAT). cmp_frame_streams: how many streams a codec has.
+// cmp_frame_put appends a header; the caller appends the `streams` streams after it. cmp_frame_get
+// reads a header (NEB_ERR_FORMAT). cmp_frame_streams: how many streams a codec has.
 void cmp_frame_put(struct neb_buf *out, const struct cmp_frame *h, int streams);
 NEB_MUST_CHECK enum neb_status cmp_frame_get(struct neb_rd *r, struct cmp_frame *h);
 int cmp_frame_streams(enum cmp_codec_id id);
@@ -49,7 +49,7 @@ NEB_MUST_CHECK enum neb_status cmp_frame_get_stream(struct cmp_work *w, struct n
                                                     size_t max, struct neb_buf *into);
 // The highest stage that a frame's codes may have. All other streams may have stage 1 at most.
 uint8_t cmp_frame_last_stage(const struct cmp_frame *h);
-// Joins both planes of nibbles to codes. Refuses a nibble other than 0 behind an odd last code.
+// Joins both planes of nibbles to codes. Refuses a nibble other than 0 after an odd last code.
 NEB_MUST_CHECK enum neb_status cmp_frame_join(uint8_t *codes, const uint8_t *low,
                                               const uint8_t *high, size_t n);
 

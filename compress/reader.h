@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A frame that is opened to be read in strips. Opening unpacks its streams and finds everything
-// that can be wrong with it. So reading cannot fail, and needs no pass over memory of its own. A
-// member applies a commit with it: it opens all updates first, then settles θ, v and the residual
-// strip by strip, each once while it is in the cache.
+// A frame that is opened to be read in strips. Opening it unpacks its streams and finds every
+// fault, so reading cannot fail and makes no separate pass over memory. A member applies a commit
+// with it: it opens all updates first, then settles θ, v and the residual strip by strip, each once
+// while it is in the cache.
 //
 // Memory: the streams (half a byte an element for int4, 4 for fp32), or 8 bytes an entry for topk.
 // It grows and stays.

@@ -298,7 +298,7 @@ enum neb_status cmp_soft_decode(struct cmp_soft *s, struct neb_rd *r, struct cmp
 
 int32_t cmp_soft_k(int32_t k_now, int32_t k_min, int32_t k_max, double bytes_per_row,
                    double rows_per_s, double goodput_bytes_per_s) {
-    // share of the link to use; share of that which a larger k may use
+    // share: the part of the link to use; spare: the part of that share which a larger k may use
     const double share = 0.8, spare = 0.75;
     int32_t k = k_now < k_min ? k_min : k_now > k_max ? k_max : k_now;
     if (!(bytes_per_row > 0) || !(rows_per_s > 0) || !(goodput_bytes_per_s > 0))

@@ -4,10 +4,10 @@
 //     raw        stage 0
 //     zstd       stage 1: one zstd frame
 //     nibbles    stage 2, for 8-bit codes only: the low nibbles, (raw + 1) / 2 bytes,
-//                then one zstd frame of the high nibbles, unpacked as many bytes
+//                then one zstd frame of the high nibbles, which unpack to as many bytes
 //
 // An entropy decoder's time depends on symbols, not on bits. The low nibble of an 8-bit code is
-// nearly noise. Without it zstd has half the symbols, for little more bytes (README.md has the
+// nearly noise. Without it zstd has half the symbols, for few more bytes (README.md has the
 // figures).
 #define ZSTD_STATIC_LINKING_ONLY // for ZSTD_c_literalCompressionMode
 #include "compress/frame.h"
@@ -74,8 +74,8 @@ static enum stage stage8(const struct neb_buf *codes) {
 }
 
 // Codes of few levels repeat often but briefly. Such matches cost more bits and time than Huffman
-// codes, unless rows of a table learn alike, or nothing. A test on an eighth of the codes, at most
-// one zstd block, decides.
+// codes, unless many rows of a table are equal (rows that learned alike, or not at all). A test on
+// an eighth of the codes, at most one zstd block, decides.
 static int level_of_codes(struct cmp_work *w, const struct neb_buf *codes, int level) {
     enum { LEAST = 1 << 12, MOST = 1 << 17 };
     size_t n = codes->len / 8 < MOST ? codes->len / 8 : MOST, cap = ZSTD_compressBound(n);

@@ -88,7 +88,7 @@ void cmp_frame_end_topk(struct cmp_work *w, struct cmp_frame *h, struct cmp_topk
 }
 
 // Chooses from every chunk. w->codes receives the values of all chunks, one after the other, and
-// behind them the indices.
+// after them the indices.
 static enum neb_status choose(struct cmp_work *w, const struct cmp_codec *c,
                               const struct cmp_source *from, size_t n, uint32_t *largest) {
     size_t entries = cmp_frame_entries(c, n), e = 0;

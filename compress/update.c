@@ -82,7 +82,7 @@ static struct cmp_codec codec_of(const struct cmp_unit_shape *s, const struct cm
     return c;
 }
 
-// Adds a unit: of x, in the memory of `device` if one is given, or of f.
+// Adds a unit: x, or what f describes. x is in the memory of `device` if one is given.
 static enum neb_status add_unit(struct cmp_device *device, struct cmp_work *w, struct neb_buf *out,
                                 const struct cmp_unit_shape *s, const struct cmp_codec *codec,
                                 const float *x, const struct cmp_feedback *f,
@@ -199,7 +199,7 @@ enum neb_status cmp_update_cut(const uint8_t *p, size_t len, const int32_t *owne
 
 struct join { // one piece, and how far it has been read
     struct neb_rd r;
-    uint32_t left;    // units behind the next one
+    uint32_t left;    // units after the next one
     uint32_t unit;    // number of the next one
     const uint8_t *p; // bytes of the next one; NULL: none is left
     size_t len;

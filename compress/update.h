@@ -79,16 +79,16 @@ uint8_t cmp_count_code(uint64_t count);
 //
 //     seen     tokens of the row in the steps behind this update
 //     all      tokens of the row in the member's job so far, seen included
-//     share    the part that those steps are of the job's tokens
+//     share    the fraction of the job's tokens that those steps trained on
 //
 //     seen >= 8:    the largest 2^k <= seen
 //     all >= 8:     the largest 2^k <= all x share, but at least 1 and at most 4
 //     otherwise:    0
 //
-// So fewer than CMP_COUNT_FLOOR occurrences in these steps look like none: the report is then the
-// row's count in the whole job, spread evenly, and only once that count reaches CMP_COUNT_FLOOR. No
-// update shows whether a row came once, seven times or never. All updates of a job together show
-// which rows have come eight times so far.
+// So fewer than CMP_COUNT_FLOOR occurrences in these steps do not show. The member then reports the
+// row's count in the whole job, spread evenly over the steps, once that count has reached
+// CMP_COUNT_FLOOR. No update shows whether a row came once, seven times or never. All updates of a
+// job together show which rows have come eight times so far.
 enum { CMP_COUNT_FLOOR = 8 };
 uint64_t cmp_count_coarse(uint64_t seen, uint64_t all, double share);
 

@@ -44,7 +44,7 @@ struct cpu_panels {
     const float *params; // that are fixed; NULL: none
     size_t n_params;
     struct kept *kept;
-    size_t n_kept, room, last; // last: the entry found last; the next search starts behind it
+    size_t n_kept, room, last; // last: the entry found last; the next search starts after it
 };
 
 struct cpu_panels *cpu_panels_create(const struct panel_isa *v) {

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 static const char cuda_object[] = "libnebula_cuda.so", cuda_driver[] = "libcuda.so.1",
-                  // is preferred; the tests' emulated device
+                  // the emulated device of the tests; if it is there, it is loaded instead
     other_object[] = "libnebula_device.so";
 
 // The object calls these functions of agent/base. The program must contain them even if it does not
@@ -24,8 +24,8 @@ void (*const kern_device_needs[])(void) = {(void (*)(void))neb_fail, (void (*)(v
                                            (void (*)(void))neb_assert_failed};
 
 // For each block of rows dW moves V x d floats twice and computes 2 x rows x V x d. By an H100's
-// data sheet the memory needs as long as the product at 1,100 rows, and an eighth of that at
-// LOGITS_ROWS. More rows gain little.
+// data sheet, moving the floats takes as long as the product at 1,100 rows, and an eighth as long
+// at LOGITS_ROWS. More rows gain little.
 enum { LOGITS_ROWS = 8192, LOGITS_ROWS_LEAST = 64, LOGITS_SHARE = 32 };
 int kern_logits_rows(double memory_bytes, int V, enum kern_type t, int n) {
     double row = (double)kern_logits_ld(V) * (double)kern_type_bytes(t),
@@ -37,7 +37,8 @@ int kern_logits_rows(double memory_bytes, int V, enum kern_type t, int n) {
     if (n <= most)
         return n;
     int blocks = (n - 1) / most + 1, even = (n - 1) / blocks + 1;
-    return (even - 1) / least * least + least; // at most `most`, a multiple of least too
+    // never above `most`, which is a multiple of least too
+    return (even - 1) / least * least + least;
 }
 
 void kern_buckets_fill(struct kern_buckets *b, const int32_t *ids, int n, int32_t *next) {

@@ -177,7 +177,8 @@ struct kern_device_ops {
     // opened.
     enum neb_status (*finish)(struct kern_device *D);
     // The queue as its library knows it (here a cudaStream_t), for another library that enqueues
-    // between ops. If that may never end, the device needs a watch (kern_device.watch).
+    // its work between ops. If such work may never end, the device needs a watch
+    // (kern_device.watch).
     void *(*queue)(struct kern_device *D);
 
     // ---- graphs. Some ops run faster than the host can enqueue them. So a part of the queue that

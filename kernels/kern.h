@@ -12,8 +12,9 @@
 // The CPU backend gives the same bits for any number of threads: it cuts work by shape alone, and
 // adds partial sums in a fixed order. Bits differ between instruction sets and between releases of
 // the libraries (exact.h has functions whose bits never differ). The libraries choose their own
-// kernels: NEBULA_ISA does not reach them, OPENBLAS_CORETYPE and DNNL_MAX_CPU_ISA do. One thread at
-// a time uses an instance. Creating one sets OpenBLAS to one thread for the whole process.
+// kernels: NEBULA_ISA has no effect on them, OPENBLAS_CORETYPE and DNNL_MAX_CPU_ISA have. One
+// thread at a time uses an instance. Creating one sets OpenBLAS to one thread for the whole
+// process.
 #ifndef KERN_KERN_H
 #define KERN_KERN_H
 #include "agent/base/status.h"

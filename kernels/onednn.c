@@ -17,8 +17,8 @@ enum { SEQUENTIAL = 1, OPENMP = 2 };
 
 static struct onednn the;
 
-// oneDNN writes machine code at the first use of a kernel. Where that is forbidden its calls fail
-// without a reason.
+// oneDNN writes machine code at the first use of a kernel. Where that is forbidden, its calls fail
+// without giving a reason.
 static bool may_write_code(void) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     void *p = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -12,8 +12,8 @@
 
 struct kern_pool;
 enum { KERN_POOL_THREADS_MAX = 1024 }; // kern_pool_processors can count as many
-// n_threads includes the calling thread. 0: as many as this process may use processors.
-// NEB_ERR_INVALID: out of range. NEB_ERR_NOMEM: out of memory, or a thread cannot be started.
+// n_threads includes the calling thread. 0: one thread for each processor that this process may
+// use. NEB_ERR_INVALID: out of range. NEB_ERR_NOMEM: out of memory, or a thread cannot be started.
 NEB_MUST_CHECK enum neb_status kern_pool_create(int n_threads, struct kern_pool **out);
 void kern_pool_destroy(struct kern_pool **p);
 int kern_pool_threads(const struct kern_pool *p);

@@ -168,8 +168,8 @@ enum {
     STRIP = 16,
 };
 
-// Finds the k smallest of distances d (n) in [0, range]: those below *limit, and of those equal to
-// *limit the first `returned` ones. A radix descent, which stops once it takes all of a bin.
+// Finds the k smallest of distances d (n) in [0, range]: all below *limit, and the first `returned`
+// of those that equal *limit. A radix descent, which stops when it takes all of a bin.
 static size_t nearest(const uint32_t *d, size_t n, size_t k, uint32_t range, uint32_t *limit) {
     uint32_t count[RADIX], prefix = 0;
     int bits = range ? 32 - __builtin_clz(range) : 1, width = bits < RADIX_BITS ? bits : RADIX_BITS,
@@ -254,8 +254,8 @@ KERN_CLONES static size_t candidates(uint32_t *restrict d, uint32_t *restrict at
     return found;
 }
 
-// At least k lanes have a maximum at or above the floor, so at least k elements reach it, and only
-// those can be among the chosen. On data without order there are hardly more.
+// At least k lanes have a maximum at or above the floor. So at least k elements reach it, and only
+// these can be chosen. In unordered data hardly more than k reach it.
 void kern_topk(uint16_t *idx, const float *x, size_t n, size_t k, uint32_t *scratch) {
     uint32_t *d = scratch, *at = scratch + n, floor = 0, largest = absmax_bits(x, n), limit;
     size_t lanes = k * LANES_PER_ENTRY, out = 0;

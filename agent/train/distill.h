@@ -33,7 +33,7 @@ struct agent_distill_state {          // part of a checkpoint
 };
 
 struct agent_distill_side;
-// student: which of the job's students the labels are for, or which this side is. corpus and what
+// student: index of the student that gets the labels, or that this side is. corpus and what
 // `at` names are borrowed. NEB_ERR_INVALID: a model or corpus does not fit the job (the log says
 // what differs). NEB_ERR_NOMEM.
 NEB_MUST_CHECK enum neb_status agent_distill_create(const struct agent_job *job,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Students that are one model: they average by rounds as replicas do (worker_link.c and what it
-// calls), between their own steps, while labels come over streams. The teacher's agent votes in
-// these rounds like a witness; it holds no updates.
+// Students that train one model together: they average it in rounds, as replicas do (worker_link.c
+// and what it calls), between their own steps, while labels come over streams. The teacher's agent
+// votes in these rounds like a witness; it holds no updates.
 #include "agent/base/log.h"
 #include "agent/train/distill_run.h"
 #include "intra/train/trainer.h"

@@ -19,7 +19,7 @@ struct distill_run {
     int32_t n_streams;
     // Labels. Teacher: one stream for each student. Student: the first.
     struct agent_stream *streams[AGENT_CLUSTERS_MAX];
-    // With distill.push_text: requests, the other way of each of these.
+    // With distill.push_text: the requests, one stream in the other direction for each of these.
     struct agent_stream *requests[AGENT_CLUSTERS_MAX];
     // With distill.relay, first student only: labels to the other students.
     struct agent_stream *followers[AGENT_CLUSTERS_MAX];

@@ -36,7 +36,7 @@ static enum neb_status check_model(const struct agent_distill_side *s, const str
     if (m->c.vocab < vocab)
         return neb_fail(NEB_ERR_INVALID, "%s has a vocabulary of %d, but the corpus has %d pieces",
                         path, m->c.vocab, vocab);
-    // both sides share ids, and so the widths of labels
+    // both sides must have the same ids, and so the same width of labels
     if (m->c.vocab != student && s->job.model_init[0])
         return neb_fail(NEB_ERR_INVALID,
                         "%s has a vocabulary of %d, but the student (from %s) has one of %d: pad "
@@ -143,7 +143,7 @@ static enum neb_status make_student(struct agent_distill_side *s) {
 
 static enum neb_status allocate(struct agent_distill_side *s) {
     size_t n = (size_t)s->budget, V = (size_t)agent_distill_model(s)->c.vocab,
-           // all logits are never sent, only used in one process
+           // k 0 (all logits) is never sent: it is for both sides in one process
         wide = s->job.distill.k ? CMP_SOFT_K_MAX : V;
     s->rows = calloc(n, sizeof *s->rows);
     s->ids = calloc(n * CMP_SOFT_K_MAX, sizeof *s->ids);

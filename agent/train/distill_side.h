@@ -21,7 +21,7 @@ struct agent_distill_side {
     struct intra_pair_batch batch;
     struct intra_trainer *trainer; // NULL: a frozen teacher
     struct intra_model *frozen;    // NULL: it learns
-    // over the trainer's model, or over the frozen one, which has its own
+    // over the trainer's model and activations, or over the frozen model and its own activations
     struct intra_runner passes;
     struct intra_labeller *labeller;
     struct cmp_soft *wire;

@@ -89,8 +89,7 @@ static uint64_t cursor(const struct agent_stream *s, uint64_t unopened) {
     return !s ? unopened : s->anywhere ? INTER_STREAM_ANYWHERE : s->next;
 }
 
-// A checkpoint can be written before the streams are open, of a state that was taken over
-// (worker_snapshot.c).
+// A state that was taken over (worker_snapshot.c) can be checkpointed before the streams are open.
 void distill_cursors(const struct distill_run *r, struct distill_cursors *out) {
     for (int32_t i = 0; i < AGENT_CLUSTERS_MAX; i++) {
         out->labels[i] = cursor(r->streams[i], r->at.labels[i]);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The student of mode distill: learns from text and labels, from the cache, or alone. With
-// distill.when_lost: alone it ends without the last labels if none come for patience_s, and reports
-// that it has all (agent_stream_skip); the teacher leaves those out when it is back.
+// distill.when_lost: alone it ends without the last labels if none come for patience_s. It then
+// reports that it needs no more (agent_stream_skip), so a teacher that comes back leaves them out.
 #include "agent/base/log.h"
 #include "agent/train/distill_cache.h"
 #include "agent/train/distill_run.h"
@@ -17,7 +17,7 @@ static void say_waiting(struct distill_run *r, double waited) {
     worker_metrics(r->w, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
 }
 
-// The student waits for labels. Logs that once; true if it shall go on without them.
+// The student waits for labels. Logs that once. True if it should continue without them.
 static bool patience_over(struct distill_run *r) {
     const struct agent_distill_config *d = &r->w->job.distill;
     neb_ns now = neb_now();
@@ -32,8 +32,7 @@ static bool patience_over(struct distill_run *r) {
     return d->when_lost == AGENT_LOST_ALONE;
 }
 
-// Requests labels ahead, as far as there is room. It fills new room only as far as the teacher may
-// be ahead.
+// Requests labels ahead, as long as the stream has room: at most distill.ahead of them in one call.
 static enum neb_status ask(struct distill_run *r) {
     struct agent_stream *t = r->requests[0];
     uint64_t end = t ? t->next + (uint64_t)r->w->job.distill.ahead : 0;

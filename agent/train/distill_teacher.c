@@ -31,9 +31,9 @@ bool distill_all_labelled(const struct distill_run *r) {
     return true;
 }
 
-// True if student i has ended without its last labels (distill_student.c): it reports that it has
-// all, and requests nothing more. A teacher that learns still trains on its text, as after a
-// restart; if the student sends the text, only as long as it comes.
+// True if student i has ended without its last labels (distill_student.c): it reports that it needs
+// no more, and requests nothing. A teacher that learns still trains on its text, as after a
+// restart. If the student sends the text, the teacher trains only as long as text comes.
 static bool wants_no_more(struct distill_run *r, int32_t i) {
     const struct agent_distill_config *d = &r->w->job.distill;
     if (r->labelled[i] >= r->w->job.steps || r->streams[i]->durable < (uint64_t)r->w->job.steps)

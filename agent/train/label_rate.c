@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 static const neb_ns waits = 300 * NEB_MS; // above what late acknowledgements explain
-// Windows until a trial; the most; windows that a rise must hold to count as a success.
+// In windows: before the first trial; the longest wait for a trial; how long a rise must hold.
 enum { TRIAL_WINDOWS = 4, TRIAL_WINDOWS_MAX = 64, TRIAL_HOLDS = 16 };
 
 void agent_label_rate_init(struct agent_label_rate *r, int32_t k, int32_t k_min, int32_t k_max,
@@ -88,7 +88,7 @@ bool agent_label_rate_next(struct agent_label_rate *r, neb_ns now, const struct 
         r->clear_from = v->next;
     if (r->k_min >= r->k_max || v->next < r->hold_until)
         return false;
-    // The goodput bounds what the link carries only if more was asked of it.
+    // The measured goodput is the limit of the link only if the link was full.
     int32_t fits = v->path.full
                        ? cmp_soft_k(r->k, r->k_min, r->k_max, r->bytes_per_row,
                                     r->rows_per_batch * r->batches_per_s, v->path.goodput_bps / 8)

@@ -39,7 +39,7 @@ void agent_label_rate_init(struct agent_label_rate *r, int32_t k, int32_t k_min,
 // why.
 bool agent_label_rate_next(struct agent_label_rate *r, neb_ns now, const struct agent_label_view *v,
                            char *reason, size_t cap);
-// Call it when a batch was made: its rows took this many bytes at the present k.
+// Call it when a batch was made: its rows took this many bytes at the current k.
 void agent_label_rate_made(struct agent_label_rate *r, uint64_t rows, uint64_t bytes);
 
 #endif

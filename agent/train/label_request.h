@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a student asks a teacher to label if only the student has the text (`distill.data: pushed`):
-// the pairs of one step.
+// What a student asks a teacher to label if only the student has the text (`distill.push_text:
+// true`): the pairs of one step.
 //
 //     | step u64 | a batch for each micro-batch |
 //     batch: | sequences varint | for each: prefix varint, targets varint | text (replaced.h) |

@@ -43,7 +43,7 @@ double agent_rtd_batch_max(const struct agent_job *j) {
            BATCH_BYTES_MIN + (j->rtd.share_embeddings ? RTD_SHARE_FRAME_MAX : 0);
 }
 
-// A shared row is due back after share_embeddings steps.
+// The generator waits for shared rows after share_embeddings steps, so it never gets further ahead.
 uint32_t agent_rtd_ahead_max(const struct agent_job *j) {
     int32_t share = j->rtd.share_embeddings;
     return share && share < INTER_STREAM_WINDOW_MAX ? (uint32_t)share : INTER_STREAM_WINDOW_MAX;
@@ -140,7 +140,7 @@ enum neb_status agent_rtd_create(const struct agent_job *job, enum agent_role ro
     if (job->model.vocab && job->model.vocab != s->vocab + 1) {
         st = neb_fail(NEB_ERR_INVALID,
                       "model.vocab is %d; mode rtd needs the corpus's %d and one more for the "
-                      "mask, or 0 to set it so",
+                      "mask: set model.vocab to 0, and the program sets it",
                       job->model.vocab, s->vocab);
         goto fail;
     }
@@ -231,7 +231,7 @@ enum neb_status rtd_took_step(struct agent_rtd_side *s) {
 
 const struct agent_rtd_state *agent_rtd_state(const struct agent_rtd_side *s) { return &s->s; }
 bool agent_rtd_trained(const struct agent_rtd_side *s) {
-    // The discriminator only skips events without a batch.
+    // The discriminator has nothing to do in events without a batch, so these do not count.
     int64_t e = s->s.event;
     while (s->role == AGENT_ROLE_DISCRIMINATOR && e < s->events && !rtd_emits(s, e))
         e++;

@@ -32,7 +32,7 @@ enum { AGENT_RTD_EVAL_BATCHES_MAX = 1024 };
 struct agent_rtd_side;
 // Makes the side of cluster role `role`, with its model. corpus and what `at` names are borrowed.
 // The vocabulary is that of the corpus and one more id, the mask. NEB_ERR_INVALID: the job's
-// model.vocab is another.
+// model.vocab has another value.
 NEB_MUST_CHECK enum neb_status agent_rtd_create(const struct agent_job *job, enum agent_role role,
                                                 const struct intra_corpus *corpus,
                                                 const struct intra_place *at,
@@ -68,8 +68,8 @@ struct agent_rtd_state { // the state of a side; plain data
 };
 const struct agent_rtd_state *agent_rtd_state(const struct agent_rtd_side *s);
 bool agent_rtd_trained(const struct agent_rtd_side *s); // all training events are over
-// Events of an unfinished evaluation, which a restart repeats: a checkpoint is of the state before
-// them.
+// Events of an unfinished evaluation. A restart repeats them, because a checkpoint holds the state
+// before them.
 int64_t agent_rtd_repeated(const struct agent_rtd_side *s);
 struct intra_trainer *agent_rtd_trainer(struct agent_rtd_side *s);
 // Statistics of the last update. `fresh` is true once for each update.

@@ -42,7 +42,7 @@ NEB_MUST_CHECK enum neb_status rtd_share_send(struct rtd_share *s, int64_t x);
 // the same job.
 NEB_MUST_CHECK enum neb_status rtd_share_take(struct rtd_share *s, int64_t x, const uint8_t *p,
                                               size_t n);
-// Adds half of the way from ours to theirs to the present rows.
+// Adds half of the way from ours to theirs to the current rows.
 void rtd_share_merge(struct rtd_share *s, int64_t x);
 // The part of an unfinished exchange in the generator's checkpoint.
 NEB_MUST_CHECK enum neb_status rtd_share_save(const struct rtd_share *s,

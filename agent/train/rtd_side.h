@@ -51,12 +51,12 @@ uint64_t rtd_seed(const struct agent_rtd_side *s, int purpose);
 // trains: the generator trains in event e. emits: it makes a batch in event e.
 bool rtd_trains(const struct agent_rtd_side *s, int64_t e);
 bool rtd_emits(const struct agent_rtd_side *s, int64_t e);
-// True if embeddings are exchanged in event e. *x: the number of the exchange, also of one that
-// only ends.
+// True if embeddings are exchanged in event e. *x: the number of the exchange. It is also set in an
+// event that only completes the previous exchange.
 bool rtd_shares(const struct agent_rtd_side *s, int64_t e, int64_t *x);
 // Draws the windows of the next event into s->tokens; returns their number.
 int32_t rtd_draw(struct agent_rtd_side *s);
-// The random stream of micro-batch a of the present event.
+// The random stream of micro-batch a of the current event.
 uint64_t rtd_stream(const struct agent_rtd_side *s, int32_t a);
 // Chooses the masked positions of micro-batch a, in s->positions; returns their number.
 int32_t rtd_mask(struct agent_rtd_side *s, const int32_t *tokens, int32_t n, int32_t a);

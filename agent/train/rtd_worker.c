@@ -65,7 +65,7 @@ static enum neb_status save(struct rtd_run *r, bool final) {
     if (r->both) // the reference starts over after a failure
         return NEB_OK;
     // The discriminator takes the batches of an unfinished evaluation again. All that the generator
-    // consumes comes before it.
+    // consumes comes before its evaluation, so it takes nothing again.
     bool consumes = r->stream->c.role == INTER_STREAM_CONSUMER;
     uint64_t again = consumes ? (uint64_t)agent_rtd_repeated(r->side) : 0;
     return worker_side_save(&r->x, agent_rtd_state(r->side)->event, again, final);

@@ -15,8 +15,6 @@
 #include <string.h>
 #include <unistd.h>
 
-// ---- set-up -------------------------------------------------------------------------------------
-
 // ---- the built-in trainer, as the exchange calls it ---------------------------------------------
 
 static enum neb_status pull(struct agent_worker *w, const bool *wanted) {
@@ -51,7 +49,8 @@ static enum neb_status restore(struct agent_worker *w, const struct intra_ckpt *
     return intra_group_restore(w->group, c);
 }
 
-// Windows come one by one, so other micro-batches hold the same windows in a step.
+// Windows are drawn one by one, so a step has the same windows however it is cut into
+// micro-batches.
 static void cut_steps(struct agent_job *j, const struct agent_cluster *c) {
     if (c->batch) {
         j->accumulate = (int32_t)((int64_t)j->batch * j->accumulate / c->batch);
@@ -127,7 +126,7 @@ static enum neb_status set_up_trainer(struct agent_worker *w) {
     if (w->world)
         neb_info("%d ranks: dp %d, pp %d, tp %d, %d threads each", w->world->size, c->mesh.dp,
                  c->mesh.pp, c->mesh.tp, kern_pool_threads(w->K->pool));
-    if (!w->world || j->init_from[0]) // values that init_from lacks keep their start
+    if (!w->world || j->init_from[0]) // parameters that init_from lacks keep their initial values
         NEB_TRY(intra_group_pull(w->group, NULL));
     if (!j->init_from[0])
         return NEB_OK;
@@ -296,7 +295,7 @@ static enum neb_status run(struct agent_worker *w, const char *socket_path, cons
 }
 
 // True if it failed because another rank did. Then the other rank's failure counts: it is treated
-// as a crash, after which all ranks start again.
+// as a crash, after which all ranks restart.
 static bool for_others(const struct agent_worker *w, enum neb_status st) {
     struct intra_comm *world = w->world;
     return (st == NEB_ERR_IO || st == NEB_ERR_TIMEOUT || st == NEB_ERR_STATE) && world &&

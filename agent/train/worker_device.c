@@ -30,8 +30,8 @@ static void keep_name(const struct agent_worker *w) {
     }
 }
 
-// A job that has trained on a device does not continue on the CPU, many times slower: the device
-// may come back after a restart of the worker, or by hand.
+// A job that has trained on a device does not continue on the CPU, many times slower: a restart
+// of the worker, or the operator, may bring the device back.
 static enum neb_status gone(struct agent_worker *w, const char *why) {
     w->device_gone = true;
     return neb_fail(NEB_ERR_IO,

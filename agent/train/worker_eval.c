@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Held-out loss of the built-in trainer: at the end, of the parameters that all clusters share;
-// with eval.every_steps, in between, of this cluster's own. It does not change the training state,
-// and its time is not part of train_s.
+// Held-out loss of the built-in trainer. At the end it is the loss of the parameters that all
+// clusters share; with eval.every_steps it is also measured in between, for this cluster's own
+// parameters. It does not change the training state, and its time is not part of train_s.
 #include "agent/exchange/worker.h"
 #include "agent/job/json.h"
 

@@ -37,8 +37,8 @@ struct worker_side {
 // has one and the job uses it (agent_job_takes_devices), the device, and fills in x->at. The worker
 // owns all of it. Its stream messages go to x from now on.
 NEB_MUST_CHECK enum neb_status worker_side_open(struct worker_side *x, struct agent_worker *w);
-// Call it after the model was made, with the status of that. Returns the status, or why the job
-// cannot continue without its device. Logs where the side trains.
+// Call it after the model was made. st: the status of making it. Returns st, or why the job cannot
+// continue without its device. Logs where the side trains.
 NEB_MUST_CHECK enum neb_status worker_side_check_device(struct worker_side *x, enum neb_status st);
 void worker_side_close(struct worker_side *x);
 // Adds a stream. The caller sets c: key.id, type, role, peer, window_batches, window_start and

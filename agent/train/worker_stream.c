@@ -72,9 +72,9 @@ static double real_of(const struct agent_ipc_msg *m, const char *key) {
     return json_is_number(v) ? json_number_value(v) : 0;
 }
 
-// Batch `next` has come, after a wait. The part of the wait that a link without delay would have
-// had too is the other side's: the time between its puts of the last two batches, less the time
-// that the last one took here.
+// Batch `next` has come, after a wait. The other side causes the part of the wait that would also
+// occur on a link without delay: the time between its puts of the last two batches, less the time
+// that the previous batch took here.
 static void account(struct agent_stream *s) {
     neb_ns now = neb_now(), put = s->put_at[s->next % s->c.window_batches], waited = now - s->waits,
            theirs = put - s->last_put - s->last_took;

@@ -46,7 +46,7 @@ struct agent_stream {
     uint64_t have;           // consumer: one past the newest batch in the queue
     neb_ns *put_at;          // (window_batches) when a batch was put, by our clock; 0: unknown
     neb_ns waits;            // since when it waits for a batch; 0: it does not wait
-    // Start of the batch that is being applied. Of the one before: when it was put, and how long it
+    // When the current batch was begun; for the previous batch, when it was put and how long it
     // took here.
     neb_ns begun, last_put, last_took;
     struct agent_stall stall;

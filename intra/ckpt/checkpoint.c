@@ -549,7 +549,7 @@ enum neb_status intra_ckpt_open_latest_in(const struct neb_vault *vault, const c
     return st;
 }
 
-// Damage to a file or a part. Excluded: another key, another version, a failure to read.
+// True for damage to a file or a part. False for another key, another version, a failure to read.
 static bool is_damage(enum neb_status st) {
     return st == NEB_ERR_CORRUPT || st == NEB_ERR_NOT_FOUND;
 }

@@ -22,12 +22,12 @@ enum intra_dtype { INTRA_BYTES = 0, INTRA_F32 = 1, INTRA_U32 = 2, INTRA_U64 = 3 
 enum { INTRA_CKPT_NAME_MAX = 127, INTRA_CKPT_SECTIONS_MAX = 65536 };
 
 struct intra_ckpt_writer;
-// Writes PATH.tmp until commit. Errors here and of add and commit: NEB_ERR_IO, NEB_ERR_NOSPC as
-// from neb_fs_writer.
+// Writes PATH.tmp until commit. create, add and commit return NEB_ERR_IO or NEB_ERR_NOSPC when
+// writing fails (neb_fs_writer).
 NEB_MUST_CHECK enum neb_status intra_ckpt_create(const char *path, struct intra_ckpt_writer **out);
-// A writer without a file: it passes sections to sink. The first failure of sink stays, and commit
-// returns it. seals: the sink's copy will be sealed, so other ranks' parts are too
-// (checkpoint_parts.h).
+// Makes a writer without a file: it passes the sections to sink. commit returns the first failure
+// of sink. seals: the copy in the sink will be sealed, so the parts of other ranks must be sealed
+// too (checkpoint_parts.h).
 typedef enum neb_status intra_ckpt_sink(void *user, const char *name, enum intra_dtype dtype,
                                         uint64_t rows, uint64_t cols, const void *data,
                                         uint64_t bytes);
@@ -102,10 +102,10 @@ NEB_MUST_CHECK enum neb_status intra_ckpt_step_path(const char *dir, int64_t ste
 // NEB_ERR_CORRUPT if one of its files is missing.
 NEB_MUST_CHECK enum neb_status intra_ckpt_open_latest_in(const struct neb_vault *vault,
                                                          const char *dir, struct intra_ckpt **out);
-// The same for the writer that continues from it. Damaged checkpoints count as missing and are
-// renamed to PATH.damaged, so that intra_ckpt_prune does not keep them as the newest ones; it
-// removes them. NEB_ERR_NOT_FOUND also if all are damaged. Other errors: a checkpoint is left that
-// cannot be used (another key, another version, a disk error).
+// The same for the writer that continues from the checkpoint. Damaged checkpoints count as missing.
+// They are renamed to PATH.damaged, so that intra_ckpt_prune does not keep them as the newest ones
+// but removes them. NEB_ERR_NOT_FOUND also if all are damaged. Other errors: the folder holds a
+// checkpoint that cannot be used (another key, another version, a disk error).
 NEB_MUST_CHECK enum neb_status intra_ckpt_take_latest_in(const struct neb_vault *vault,
                                                          const char *dir, struct intra_ckpt **out);
 // *out: the folder has a checkpoint, complete or not. NEB_ERR_IO: the folder exists and cannot be

@@ -262,7 +262,8 @@ enum neb_status intra_ckpt_async_result(struct intra_ckpt_async *a,
     enum neb_status st = a->phase == IDLE        ? NEB_ERR_NOT_FOUND
                          : a->phase == SUBMITTED ? NEB_ERR_AGAIN
                          : a->st == NEB_ERR_NOT_FOUND || a->st == NEB_ERR_AGAIN
-                             // such as a missing folder; the caller must not take it for idle
+                             // these two mean "none" and "not yet" to the caller; a failed write (a
+                             // missing folder) is neither
                              ? NEB_ERR_IO
                              : a->st;
     if (a->phase == WRITTEN) {

@@ -28,8 +28,9 @@ struct intra_ckpt_async_result { // of a checkpoint that is on disk
     double write_s;              // from submit until it is durable
 };
 
-// touched: bytes of a copy now; reserved: bytes that it may grow to. vault (NULL: in clear) and
-// pool are borrowed. NEB_ERR_NOMEM is not logged, because the caller can write without a copy.
+// touched: bytes of the copy to allocate now; reserved: bytes that it may grow to. vault (NULL: in
+// clear) and pool are borrowed. NEB_ERR_NOMEM is not logged, because the caller can write without a
+// copy.
 NEB_MUST_CHECK enum neb_status intra_ckpt_async_create(const struct neb_vault *vault,
                                                        struct kern_pool *pool, uint64_t touched,
                                                        uint64_t reserved,

@@ -5,11 +5,11 @@
 //     step-000000000120.ckpt.7f3a90c2d1e45b68-1.part  sections of one rank, as in checkpoint.h
 //     step-000000000120.ckpt.7f3a90c2d1e45b68-2.part
 //
-// Readers see one checkpoint: intra_ckpt_open maps the parts with the file, and each tensor is
-// whole in one of them. Rank 0 renames its file last, when all parts exist; before that the
-// generation does not exist. A random token is in the names of the parts and inside them, so
-// writing a generation a second time replaces nothing of the first. The next intra_ckpt_prune
-// removes parts that no file names.
+// Readers see one checkpoint: intra_ckpt_open maps the parts with the file, and each tensor lies in
+// one of them as a whole. Rank 0 renames its file last, when all parts exist; before that the
+// generation does not exist. A random token is in the names of the parts and inside them. So a
+// generation that is written a second time does not overwrite the parts of the first time. The next
+// intra_ckpt_prune removes parts that no file names.
 //
 // In a sealed checkpoint each rank seals its own part with the job's key (agent/exchange/follow.h).
 // The token, the part's number and the number of parts are in sealed bytes of the file and of the
@@ -19,7 +19,8 @@
 // parts. A rank that cannot write its part leaves an empty "….part.failed", so that rank 0 stops
 // waiting.
 //
-// intra_trainer_save finds out which ranks see the folder. Those write for the ranks that do not.
+// intra_trainer_save finds out which ranks see the folder. These ranks also write the tensors of
+// the ranks that do not see it.
 #ifndef INTRA_CHECKPOINT_PARTS_H
 #define INTRA_CHECKPOINT_PARTS_H
 #include "agent/base/clock.h"
@@ -59,9 +60,9 @@ void intra_part_give_up(const char *path);
 // its disk hangs.
 NEB_MUST_CHECK enum neb_status intra_parts_wait(const char *file, uint64_t token, uint32_t n,
                                                 neb_ns idle);
-// Removes parts in `dir` that no file names, and half-written ones. Reading a sealed file means to
-// authenticate all of it, so it is read only if parts of several tokens lie beside it. Other
-// leftovers go with their generation.
+// Removes parts in `dir` that no file names, and half-written ones. A sealed file can be read only
+// after all of it is authenticated, so it is read only if parts of several tokens lie beside it.
+// Other leftovers are removed together with their generation.
 NEB_MUST_CHECK enum neb_status intra_parts_prune(const struct neb_vault *vault, const char *dir);
 
 // Names of the entries of a folder that `which` accepts, sorted, so that the oldest generation is

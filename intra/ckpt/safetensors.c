@@ -294,7 +294,7 @@ static enum neb_status shard_of(struct intra_st *s, const char *index, const cha
     return NEB_OK;
 }
 
-// The entries of the index, by name. Of a tensor only name and shard are set.
+// The entries of the index, by name. Only the name and the shard of each tensor are set.
 struct listed {
     struct intra_st_tensor *t; // (n)
     int32_t n;

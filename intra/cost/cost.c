@@ -21,7 +21,7 @@ const int32_t intra_cost_tokens[INTRA_COST_TOKENS] = {64, 256, 1024, 4096, 16384
 
 double cost_between(const int32_t *xs, const double *ys, int n, double x, enum cost_below below) {
     if (x <= xs[0] && below == COST_BELOW_PROPORTIONAL)
-        return ys[0] * x / xs[0]; // half as wide runs about half as fast
+        return ys[0] * x / xs[0]; // a product of half the width runs about half as fast
     if (x <= xs[0]) {
         double slope = log(ys[1] / ys[0]) / log((double)xs[1] / xs[0]);
         return ys[0] * pow(x / xs[0], fmin(1, fmax(0, slope)));
@@ -165,7 +165,7 @@ static void head(struct cost_sum *s, const struct intra_cost_job *j, double n) {
     const struct intra_model_config *m = &j->model;
     double V = (double)m->vocab / j->mesh.tp,
            rows = s->device ? cost_logits_rows(s->r->device.memory, j, n)
-                            : n; // a block of rows decides how well a device is used
+                            : n; // a device is used as well as one block of rows allows
     cost_product(s, rows, V, m->d_model, (cost_head_learns(j) ? 3 : 2) * n / rows);
     cost_rows(s, n * 8 * m->d_model, 4);
     s->seconds += n * V / (s->share * (s->device ? s->device->logits : s->r->logits));
@@ -183,7 +183,8 @@ void cost_blocks(struct cost_sum *s, const struct intra_cost_job *j, int32_t fir
     struct intra_cost_params p = intra_cost_count(&j->model, &j->trainable);
     bool matrices =
         j->trainable.mode == INTRA_TRAIN_FULL || j->trainable.mode == INTRA_TRAIN_LAST_LAYERS;
-    // An adapter's products, three in each direction, have as many FLOPs as it has parameters.
+    // A pass through an adapter costs as much as one product with as many weights as the adapter
+    // has. Backward costs three such products.
     double adapters = j->trainable.mode == INTRA_TRAIN_LORA ? (double)p.block_trainable : 0,
            wide = adapters / j->model.d_model / j->mesh.tp;
     for (int32_t l = first; l < first + count; l++) {
@@ -320,7 +321,7 @@ void cost_memory(const struct intra_cost_job *j, struct intra_cost *c) {
     if (in_bf16 && !j->frozen)
         c->acts_bytes += operand_bytes(j);
     if (j->copy && !j->frozen) { // a frozen model has no state but its position
-        // Tensors and moments are dealt to all ranks; the exchange's state stays with its owner.
+        // Tensors and moments are spread over all ranks; the exchange's state stays with its owner.
         struct intra_cost_params p = intra_cost_count(&j->model, &j->trainable);
         double exchange = COST_EXCHANGE_BYTES * c->owner_params;
         c->copy_bytes = (4 * (double)p.all + 8 * (double)p.trainable) / (k->dp * k->pp * k->tp) +
@@ -400,7 +401,8 @@ static void try_one(struct best *b, const struct intra_cost_job *j) {
         !b->any           ? true
         : fits != b->fits ? fits
         : !fits ? cost.host_bytes + cost.device_bytes < b->cost.host_bytes + b->cost.device_bytes
-                // Of equals the earlier wins: fewer cuts, larger micro-batches, no recomputation.
+                // Of equally fast choices the earlier one wins: fewer cuts, larger micro-batches,
+                // no recomputation.
                 : cost.step_s < b->cost.step_s * 0.999;
     if (!better)
         return;

@@ -119,10 +119,10 @@ struct intra_cost {
     double tp_bytes, pp_bytes, dp_bytes;          // that a rank sends in a step
     // Of the rank with the most memory in use. params: with gradients.
     double params_bytes, optim_bytes, acts_bytes;
-    // A rank's shard of the exchange's state, without frames; with devices a copy of it on the
-    // host.
+    // A rank's shard of the exchange's state, without frames (encoded updates); with devices a copy
+    // of it on the host.
     double exchange_bytes;
-    double frames_bytes; // about what encoding and merging need in addition
+    double frames_bytes; // estimate of what encoding and merging need in addition
     double copy_bytes;  // on the host: a copy of a rank's part of a checkpoint, while it is written
     double owner_bytes; // what rank 0 holds in addition if it has all of the exchange's state
     // of a rank without owner_bytes; of all ranks on rank 0's machine
@@ -148,8 +148,8 @@ struct intra_cost_params {
 struct intra_cost_params intra_cost_count(const struct intra_model_config *m,
                                           const struct intra_trainable *t);
 
-// FLOPs of attention over n tokens in sequences of T, forward; backward takes 2.5 times that.
-// Blocks of 64 keys that a causal mask cuts count whole, because they are computed whole.
+// FLOPs of attention over n tokens in sequences of T, forward; backward takes 2.5 times that. A
+// block of 64 keys that the causal mask cuts counts in full, because it is computed in full.
 double intra_cost_attn_flops(double n, int32_t T, int32_t heads, int32_t head_dim,
                              enum kern_mask mask);
 // FLOP/s of a product with this smallest side, interpolated between measured sides.

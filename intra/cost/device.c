@@ -12,7 +12,7 @@ enum {
     ALIGN = 256,                // of arrays in device memory
     WORKSPACE_BYTES = 32 << 20, // of products (kernels/cuda/gemm.c)
     CHUNK_BYTES = 32,
-    PRODUCTS = 3, // in one measured product: forward, dx, dW
+    PRODUCTS = 3, // products in the time of one measured product: forward, dx, dW
     KERNELS_ATTN_FWD = 1,
     KERNELS_ATTN_BWD = 3,
     PIECES = 8, // least number of pieces in which gradients are reduced; the same for every rank
@@ -34,7 +34,7 @@ static double at_least(const struct cost_sum *s, double seconds, double ops) {
     return fmax(seconds, ops * s->r->device.op_s) / s->share;
 }
 
-// A longer other side fills a device like more tokens.
+// A longer other side keeps a device as busy as more tokens do.
 double cost_device_product(const struct cost_sum *s, double n, double out, double in,
                            double times) {
     double side = fmin(out, in), tokens = n * fmax(out, in) / (2 * side);
@@ -59,8 +59,8 @@ static double wire(const struct intra_device_rates *r, double bytes, double mess
     return bytes > 0 || messages > 0 ? bytes / r->link + messages * r->link_s : 0;
 }
 
-// Gathers of rows of the storage type and sums of fp32 rows in a micro-batch: half an all-reduce
-// each.
+// Costs of tensor parallelism in a micro-batch: gathers of rows in the storage type, and sums of
+// rows in fp32. Each costs half an all-reduce.
 static void tensor_parallel(const struct intra_cost_job *j, const struct intra_device_rates *r,
                             int32_t micros, struct intra_cost *c) {
     int32_t tp = j->mesh.tp, layers = j->model.n_layers / j->mesh.pp;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an exchange between clusters costs the ranks of one cluster, without encoding and decoding:
-// who owns how much of the state, in which memory, and how parameters get to their owners and back
-// (agent/exchange/shards.h, agent/exchange/shards_device.c).
+// which rank owns how much of the state, in which memory, and how parameters get to their owners
+// and back (agent/exchange/shards.h, agent/exchange/shards_device.c).
 //
 //     gather    each owner gets its units from the ranks of its replica that train them, before an
-//               update is made and before one is merged; nothing on a device if the owner itself
-//               trains the whole tensor
+//               update is made and before one is merged; on a device it gets nothing if it trains
+//               the full tensor itself
 //     scatter   back to the owner's replica, then to all replicas, and to the devices of all ranks
 //
-// Units are dealt as in a run (shards.h), so the busiest owner is the same.
+// Units are assigned as in a run (shards.h), so the busiest owner is the same.
 #include "intra/cost/parts.h"
 #include "intra/train/shards.h"
 #include "intra/train/trainer.h"
@@ -17,16 +17,16 @@
 #include <stdlib.h>
 
 enum { DEVICE_FLOATS = COST_EXCHANGE_FLOATS + 1 }; // and the sum of updates
-// Bytes for each element of the largest unit: codes, or indices and values.
+// Device memory for each element of the largest unit, in bytes: codes, or indices and values.
 static const double CODEC_BYTES = 1.25;
-// Host memory of encoding. A unit: zstd's state. An element of each update (the one made, and one
-// from each member that is merged): int4, or an eighth of the entries. With merging on a device,
-// unit by unit, half of that.
+// Host memory that encoding needs, in bytes. For each unit: zstd's state. For each element of every
+// update (the one made, and one from each merged member): int4, or an eighth of the entries; half
+// as much if a device merges unit by unit.
 static const double UNIT_BYTES = 1.1e6, FRAME_BYTES = 2, FRAME_BYTES_DEVICE = 1;
 
 struct rank_share {
     double own, units, largest, rows; // elements of its units; rows: the most in one unit
-    // of one fragment, gathered: so far; at most; at most in its device's memory
+    // gathered elements of one fragment: so far, the most, and the most in its device's memory
     double at, room, device_room;
     double away;                   // gathered on its device, of all fragments
     double pulled, sent, received; // in a gather
@@ -59,7 +59,7 @@ static bool on_last_too(const struct shares *s, const struct intra_tensor *t) {
     return t->layer < 0 && s->j->model.tied && s->j->mesh.pp > 1;
 }
 
-// ---- who owns what ------------------------------------------------------------------------------
+// ---- which rank owns what -----------------------------------------------------------------------
 
 static void deal(struct shares *s) {
     size_t n = (size_t)s->n + 1;
@@ -86,7 +86,8 @@ static void shares_make(const struct intra_cost_job *j, struct shares *s) {
     *s = (struct shares){.j = j, .ranks = k->dp * k->pp * k->tp};
     struct intra_model_config c = j->model;
     struct intra_trainable t = j->trainable;
-    // values that no size depends on: a job with a bad value here is refused elsewhere
+    // sizes do not depend on these values, so a bad one must not fail here; other code refuses the
+    // job
     c.max_seq = 1;
     c.rope_theta = 1e4f;
     c.norm_eps = 1e-5f;
@@ -131,7 +132,7 @@ static void add_own(struct rank_share *o, const struct intra_unit *u, int32_t fr
     o->away += here ? 0 : n;
 }
 
-// A whole tensor leaves the device once for all of its units.
+// A tensor leaves the device once, as a whole, for all of its units.
 static void gather(struct shares *s, const struct intra_unit *u, int32_t owner) {
     const struct intra_mesh_config *k = &s->j->mesh;
     int32_t replica = intra_mesh_replica(k, owner), parts = parts_of(s, u->tensor);
@@ -226,7 +227,7 @@ static void times(const struct shares *s, const struct busiest *b, const struct 
     bool device = s->j->device, there = device && s->j->outer_device;
     if (s->ranks > 1) {
         double messages = s->n * r->link_s;
-        // one copy to one other rank; with more, rows that all ranks pass on
+        // with two replicas a copy to the other one; with more, ranks pass rows on to each other
         double spread = dp == 1 ? 0 : dp == 2 ? 1 : 2.0 * (dp - 1) / dp;
         c->gather_s = over(b->gathered, link) + (b->gathered > 0 ? messages : 0);
         c->scatter_s = over(b->scattered, link) + over(spread * b->held, link) + messages;

@@ -20,7 +20,8 @@ struct cost_sum { // what one rank does with one micro-batch
 void cost_product(struct cost_sum *s, double n, double out, double in, double times);
 // Adds row operations over this many floats, in `ops` calls.
 void cost_rows(struct cost_sum *s, double floats, int ops);
-// Adds blocks first … first + count - 1 over n tokens: forward and, if they learn, backward.
+// Adds the work of blocks first … first + count - 1 on n tokens: forward, and backward if they
+// learn.
 void cost_blocks(struct cost_sum *s, const struct intra_cost_job *j, int32_t first, int32_t count,
                  double n, bool learns);
 bool cost_head_learns(const struct intra_cost_job *j); // true if the output weight is trainable

@@ -4,7 +4,8 @@
 
 #include <math.h>
 
-// room on the host for a position's labels, by row and by position: ids and probabilities
+// floats in host memory for one position's labels: ids and probabilities, each by row and by
+// position
 enum { LABEL_FLOATS = 64 * 4 };
 
 // Rows with a target are gathered; on a device only where that pays (intra/device).
@@ -30,8 +31,8 @@ static void head(struct cost_sum *s, const struct intra_cost_job *j,
     s->seconds += n * V / (s->share * rate);
 }
 
-// A second pass over the output layer, on a device in fp32 at the rate of the loss in fp32. The
-// host waits for what is drawn or labelled.
+// Computes the output layer a second time, for n positions. A device does it in fp32, at the rate
+// of the loss in fp32, and the host waits for the tokens or labels.
 static void once_more(struct cost_sum *s, const struct intra_cost_job *j, double n, double rate) {
     const struct intra_device_rates *d = &s->r->device;
     if (!(n > 0))

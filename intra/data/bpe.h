@@ -9,9 +9,9 @@
 //             bpe_text.c      bpe_split.c          the file: bpe_load.c
 //                 added tokens: bpe_added.c
 //
-// The ids are the same for all characters up to Unicode 14. Newer letters and digits are what the
-// system's PCRE2 takes them for. NFC differs only where combining marks of Unicode 10 or later are
-// out of order, because the tables of tokenizers do not have these marks.
+// The ids are the same for all characters up to Unicode 14. For newer characters the system's PCRE2
+// decides which are letters and digits. NFC differs only where combining marks of Unicode 10 or
+// later are out of order, because the tables of tokenizers do not have these marks.
 //
 // The parts of the file about surrounding text (post_processor, truncation, padding) are ignored.
 // Special tokens inside a text are ordinary text, as in SentencePiece and as in tokenizers with

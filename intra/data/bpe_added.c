@@ -136,8 +136,8 @@ static int compare(const void *x, const void *y, void *text) {
     return k ? k : a->len != b->len ? (a->len > b->len ? 1 : -1) : a->turn < b->turn ? -1 : 1;
 }
 
-// Makes a pattern of each token. `turn` is the order of tokenizers, special tokens first; of equal
-// patterns the first one counts.
+// Makes a pattern of each token. `turn` is the order in which tokenizers lists them, special tokens
+// first. If two patterns are equal, the first one counts.
 static enum neb_status list_patterns(struct intra_bpe *b, bool normalized) {
     struct bpe_patterns *s = &b->patterns[normalized];
     struct neb_buf composed = {0};

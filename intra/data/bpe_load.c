@@ -113,7 +113,7 @@ static enum neb_status take_one(struct loading *l, const char *name, int32_t id)
     return add_token(l, id, name);
 }
 
-// Adds a token that model.vocab lacks, with its spelling in text. No piece becomes it.
+// Adds a token that model.vocab lacks, with its spelling in text. Merging never produces it.
 static enum neb_status take_added(struct loading *l, const struct bpe_added *a) {
     struct intra_bpe *b = l->b;
     struct bpe_token *t = &b->tokens[a->id];

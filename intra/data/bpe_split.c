@@ -118,7 +118,8 @@ static enum neb_status group(struct pattern *p) {
     return refuse(p, "this group");
 }
 
-// Without case, Oniguruma also matches "ss" with U+00DF, and a few similar pairs. PCRE2 does not.
+// If case is ignored, Oniguruma also matches "ss" with U+00DF, and a few similar pairs. PCRE2 does
+// not.
 static enum neb_status check_folds(struct pattern *p) {
     static const char *const folded[] = {"ff", "fi", "fl", "ss", "st"};
     if (!strstr(p->from, "(?i:"))

@@ -80,7 +80,7 @@ static enum neb_status read_vocabulary(struct build *b) {
                : NEB_OK;
 }
 
-// The vocabulary counts by its bytes, because another one may be at the same path by now.
+// The digest covers the bytes of the vocabulary, because another file may be at its path by now.
 static enum neb_status hash_spec(struct build *b) {
     const struct intra_build_spec *s = b->spec;
     char text[512];
@@ -141,8 +141,8 @@ static enum neb_status check_corpus(const struct build *b, const char *dir) {
     return st;
 }
 
-// A damaged corpus is rebuilt, because every error about it advises so. One that cannot be read at
-// the moment may be intact, so it is not replaced.
+// A damaged corpus is rebuilt, as the error messages advise. A corpus that cannot be read at the
+// moment may be intact, so it is not replaced.
 static enum neb_status already_built(const struct build *b, const char *dir, const char *inputs,
                                      bool *built) {
     char path[NEB_PATH_MAX];

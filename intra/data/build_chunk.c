@@ -17,7 +17,7 @@ uint64_t build_hash(const void *p, size_t n) {
 }
 
 enum neb_status build_chunk_create(struct build *b) {
-    json_object_seed(0); // before several threads would do it
+    json_object_seed(0); // here, because several threads would do it at once later
     size_t bytes = (size_t)kern_pool_threads(b->pool) * BUILD_CHUNK_THREAD_BYTES;
     b->chunk.bytes_max = bytes < BUILD_CHUNK_BYTES_MIN   ? BUILD_CHUNK_BYTES_MIN
                          : bytes > BUILD_CHUNK_BYTES_MAX ? BUILD_CHUNK_BYTES_MAX

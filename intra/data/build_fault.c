@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-// BEFORE: bytes before the fault that the guess also looks at
+// BEFORE: how many bytes before the fault the guess of the encoding takes into account
 enum { NAMED_MAX = 10, BEFORE = 256 };
 
 static const struct intra_source_spec *source_of(const struct build *b) {

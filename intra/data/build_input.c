@@ -66,7 +66,7 @@ void build_input_free(struct build *b) {
     neb_buf_free(&b->input.text);
 }
 
-// Checks on the first block what kind of file it is.
+// Determines from the first block what kind of file it is.
 static enum neb_status begin(struct build *b, const uint8_t *p, size_t n) {
     struct build_input *in = &b->input;
     char why[256];

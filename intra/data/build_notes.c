@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the first reading leaves for the second: for each document its split, or that it is a
-// duplicate, and for each chunk a hash, which shows that a source has changed meanwhile.
+// What the first reading leaves for the second. For each document: its split, or a mark that it is
+// a duplicate. For each chunk: a hash, which shows whether a source has changed meanwhile.
 #include "agent/base/log.h"
 #include "intra/data/build_state.h"
 
@@ -107,7 +107,8 @@ enum neb_status build_note_chunk(struct build *b) {
         neb_sha256_add(b->inputs, d->text, d->len);
         if (d->target)
             neb_sha256_add(b->inputs, d->target, strlen(d->target) + 1);
-        // The name decides the split. The hash also separates documents.
+        // The name decides the split, so its hash is an input too. It also marks where a document
+        // ends.
         neb_sha256_add(b->inputs, &d->name_hash, sizeof d->name_hash);
         NEB_TRY(see(n, d->text_hash, &fresh));
         NEB_TRY(put_verdict(n, fresh ? split_of(b->spec, d->name_hash) : BUILD_DUPLICATE));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a corpus is built. A finished build replaces an existing folder, which is then removed. So
-// that folder must be a corpus and hold nothing else.
+// Chooses and checks the folder of a corpus. A finished build replaces and removes a folder that
+// exists, so that folder must be a corpus and hold nothing else.
 #include "agent/base/log.h"
 #include "intra/data/build_state.h"
 
@@ -126,8 +126,8 @@ enum neb_status build_place(struct build *b, const char *given, char dir[NEB_PAT
     NEB_TRY(neb_fs_hold(b->dir, &b->lock));
     NEB_TRY(neb_fs_mend_dir(dir));
     json_t *sources = sources_of(dir);
-    // If the build would give the same corpus, it stays, with whatever else the folder holds. So
-    // that is checked only later.
+    // An identical corpus is kept, with everything else in its folder. So the other files are
+    // checked only before the folder is replaced.
     bool corpus = sources != NULL;
     json_decref(sources);
     return corpus ? NEB_OK : build_place_check(dir);

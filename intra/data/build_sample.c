@@ -2,9 +2,10 @@
 // Samples the lines that the vocabulary is trained on, equally many from each source.
 //
 // A line stays with probability share / lines, where `lines` is the number of lines of its source,
-// known only at the end. Each line draws its random number when it is read. The bound share / lines
-// only falls, so a line above the present bound is dropped at once, and others when the bound has
-// fallen. About 2 x share lines are held, and the result is the same as if all were counted first.
+// which is known only at the end. Each line draws its random number when it is read. The bound
+// share / lines only falls, so a line above the current bound is dropped at once, and lines that a
+// later bound excludes are dropped then. About 2 x share lines are held, and the result is the same
+// as if all lines were counted first.
 #include "intra/data/build_state.h"
 
 #include <stdlib.h>

@@ -73,7 +73,7 @@ struct chunk {
     struct neb_buf text; // texts and targets, each with a NUL after it
     struct doc *docs;    // (BUILD_CHUNK_DOCS)
     size_t n, bytes_max;
-    size_t file_at; // offset of the present file's name in `text`
+    size_t file_at; // offset of the current file's name in `text`
     bool has_file;
 };
 
@@ -83,7 +83,8 @@ struct build_input { // a file that is read by lines
     struct neb_buf raw, text; // raw: as read; text: UTF-8, returned up to `at`
     size_t at, scanned;       // scanned: no line ends between at and here
     size_t line;
-    uint64_t offset; // of text.p[at] in the file; of converted text, in that text
+    // of text.p[at]: in the file, or in the converted text if the file is converted
+    uint64_t offset;
     bool begun, end;
 };
 struct build_input_line {
@@ -94,7 +95,7 @@ struct build_input_line {
 };
 
 struct build_notes {
-    // hashes of the documents of the present source; open addressing, 0: free
+    // hashes of the documents of the current source; open addressing, 0: free
     uint64_t *seen;
     size_t n_seen, cap_seen;
     bool seen_zero;
@@ -105,7 +106,7 @@ struct build_notes {
     size_t n_chunks, cap_chunks;
     uint64_t docs_end[INTRA_SOURCES_MAX];   // number of documents up to the end of each source
     uint64_t text_bytes[INTRA_SOURCES_MAX]; // of documents that are encoded
-    uint64_t duplicates;                    // in the present source
+    uint64_t duplicates;                    // in the current source
     // position of the second reading
     uint64_t doc;
     size_t chunk;
@@ -117,12 +118,12 @@ struct build_sample {
     bool wanted;
     struct neb_rng rng;
     double share;   // lines wanted from each source
-    uint64_t lines; // of the present source
+    uint64_t lines; // of the current source
     struct build_line {
         double number; // random; the line stays if it is below share / lines
         size_t at, len;
     } * p;
-    size_t n, cap, first, prune_at; // first: first line of the present source
+    size_t n, cap, first, prune_at; // first: first line of the current source
     struct neb_buf text;
 };
 
@@ -152,8 +153,8 @@ struct build {
     // reading
     enum neb_status (*take_chunk)(struct build *b); // notes or encodes b->chunk
     bool again;                                     // this is the second reading
-    int32_t source;                                 // index of the present source
-    const char *file;                               // the present file; NULL: none
+    int32_t source;                                 // index of the current source
+    const char *file;                               // the current file; NULL: none
     struct build_input input;
     // of the source: lines, documents or entries; bad ones; compiled catalogues
     uint64_t units, bad, compiled;
@@ -163,13 +164,14 @@ struct build {
     struct intra_tokenizer *tokenizer;
     int32_t width; // bytes per token
     struct shard_out out[INTRA_SPLITS];
-    uint64_t tokens_made, text_made; // of the present source
+    uint64_t tokens_made, text_made; // of the current source
     int64_t shards;                  // of all sources
 };
 
 // dir: where the corpus will be, as an absolute path without links. Sets b->dir and b->lock. An
-// error removes nothing. NEB_ERR_AGAIN (logged): another process builds there; NEB_ERR_EXISTS
-// (logged): the folder holds files that are not of a corpus, a source, or the working folder.
+// error removes nothing. NEB_ERR_AGAIN (logged): another process builds there. NEB_ERR_EXISTS
+// (logged): the folder holds a source or other files that are not part of a corpus, or it is or
+// contains the working folder.
 NEB_MUST_CHECK enum neb_status build_place(struct build *b, const char *given,
                                            char dir[NEB_PATH_MAX]);
 // Checks that a corpus may replace this folder: it is absent, empty, or a corpus and nothing else.
@@ -180,8 +182,8 @@ NEB_MUST_CHECK enum neb_status build_place_check(const char *dir);
 // Counts and names a document that cannot be read. NEB_ERR_FORMAT (logged): the source allows none.
 NEB_MUST_CHECK enum neb_status build_fault_count(struct build *b, const struct doc *d);
 NEB_MUST_CHECK enum neb_status build_fault_source_end(struct build *b);
-// Checks the first bytes of a file. False: they are of a file that is not text, or a byte order
-// mark of another encoding; `why` tells which. *skip: length of a UTF-8 byte order mark, or 0.
+// Checks the first bytes of a file. False: the file is not text, or the bytes are a byte order mark
+// of another encoding; `why` tells which. *skip: length of a UTF-8 byte order mark, or 0.
 bool build_fault_head(const struct build *b, const uint8_t *p, size_t n, size_t *skip,
                       char why[256]);
 // A converter for a file of this source that begins with `head`; NULL: UTF-8, none needed.
@@ -222,7 +224,8 @@ struct build_text {
 };
 // Copies a document into the chunk. A full chunk is prepared and goes to take_chunk.
 NEB_MUST_CHECK enum neb_status build_add(struct build *b, const struct build_text *t);
-NEB_MUST_CHECK enum neb_status build_flush(struct build *b); // a chunk that is not full
+// handles the last chunk, which may not be full
+NEB_MUST_CHECK enum neb_status build_flush(struct build *b);
 
 // build_notes.c
 NEB_MUST_CHECK enum neb_status build_note_chunk(struct build *b);

@@ -379,7 +379,7 @@ struct intra_sampler {
     struct stream streams[INTRA_SOURCES_MAX];
     double total_weight;
     uint64_t draws;
-    // the smallest draw word that selects stream i or a later one
+    // the smallest hash that selects stream i or a later one
     uint64_t begins[INTRA_SOURCES_MAX];
 };
 
@@ -405,13 +405,13 @@ static uint64_t permute(uint64_t i, uint64_t n, uint64_t key) {
     return i;
 }
 
-// The word of draw k is word_of(base_of(s) + k). It has WORD_BITS bits.
+// The hash that selects the source of draw k is word_of(base_of(s) + k). It has WORD_BITS bits.
 static uint64_t base_of(const struct intra_sampler *s) {
     return neb_mix64(s->c.seed * 0x9e3779b97f4a7c15ull + (uint64_t)s->c.cluster + 1);
 }
 static uint64_t word_of(uint64_t at) { return neb_mix64(at) >> (64 - WORD_BITS); }
 
-// The stream that a draw word selects, by weight.
+// The stream that a hash selects, by weight.
 static int32_t stream_of(const struct intra_sampler *s, uint64_t word) {
     double u = (double)word * 0x1p-53 * s->total_weight;
     int32_t pick = 0;
@@ -420,8 +420,8 @@ static int32_t stream_of(const struct intra_sampler *s, uint64_t word) {
     return pick;
 }
 
-// stream_of is monotone in the word, because each of its roundings is. So the first word of each
-// stream is found once, and a skipped draw needs a hash and integer compares only.
+// stream_of is monotone in the hash, because each of its roundings is. So the first hash of each
+// stream is found once, and a skipped draw needs one hash and integer comparisons only.
 static void find_begins(struct intra_sampler *s) {
     for (int32_t i = 1; i < INTRA_SOURCES_MAX; i++) { // streams from n on get the upper end
         uint64_t low = s->begins[i - 1], high = 1ull << WORD_BITS;

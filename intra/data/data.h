@@ -115,9 +115,9 @@ enum intra_format { INTRA_TEXT, INTRA_JSONL, INTRA_TSV, INTRA_PO };
 struct intra_source_spec {
     char name[INTRA_SOURCE_NAME_MAX + 1];
     enum intra_format format;
-    // text: a folder, where every regular file below is a document, or a file with blank lines
-    // between documents. jsonl, tsv: a file, a shell's pipe, or a folder, read line by line in the
-    // order of names. po: a catalogue, or a folder of them. Lines may end in "\r\n", too.
+    // text: a file with blank lines between documents, or a folder in which every regular file is
+    // one document. jsonl, tsv: a file, a shell's pipe, or a folder, read line by line in the order
+    // of names. po: a catalogue, or a folder of them. Lines may end in "\r\n", too.
     char path[4096];
     char field[64]; // jsonl: key of the text
     int32_t column; // tsv: column of the text, from 0
@@ -148,15 +148,15 @@ struct intra_build_spec {
     int32_t n_sources;
     struct intra_source_spec sources[INTRA_SOURCES_MAX];
 };
-// stage: "reading" or "encoding", where done and total count bytes of the sources, or another
-// stage.
+// stage: "reading", "encoding" or another stage. In these two, done and total count bytes of the
+// sources.
 typedef void intra_build_progress(void *user, const char *stage, uint64_t done, uint64_t total);
 // Builds the corpus in DIR.nebula-building, then replaces DIR with it, so that a crash leaves
 // either the old corpus or the new one. An existing corpus of the same spec and inputs is kept
 // (*skipped) if its shards and its vocabulary are intact. A damaged corpus is logged and rebuilt.
 // If the check itself fails (no memory, no permission, a failing disk), the build fails and changes
-// nothing. NEB_ERR_EXISTS: DIR holds a source, the working folder, or files that are not of a
-// corpus; NEB_ERR_INVALID: a vocabulary without an EOS piece; NEB_ERR_STATE: a source changed
+// nothing. NEB_ERR_EXISTS: DIR holds a source, the working folder, or files that are not part of
+// a corpus; NEB_ERR_INVALID: a vocabulary without an EOS piece; NEB_ERR_STATE: a source changed
 // between its two readings; NEB_ERR_LIMIT: more than INTRA_SHARDS_MAX shards, estimated from the
 // first full shard; NEB_ERR_FORMAT: text that is not in the source's encoding or format, above
 // max_bad_share; NEB_ERR_AGAIN: another process builds the same corpus. After an error DIR is

@@ -29,8 +29,8 @@ struct intra_po {
     intra_po_fault *fault; // NULL: a bad entry gives NEB_ERR_FORMAT (logged), with its line
     void *user;
 };
-// NEB_ERR_FORMAT (logged): an entry is not valid, or its charset is unknown; NEB_ERR_NOMEM; and the
-// errors of each and fault.
+// NEB_ERR_FORMAT (logged): an entry is not valid, or its charset is unknown. NEB_ERR_NOMEM. It also
+// returns the errors of the callbacks `each` and `fault`.
 NEB_MUST_CHECK enum neb_status intra_po_read(const struct intra_po *po, const char *text,
                                              size_t len);
 // Squeezes white space in place. True: the two texts are a pair worth learning from.

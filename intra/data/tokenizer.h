@@ -43,8 +43,8 @@ struct intra_tokenizer_train {
     const char *symbols; // extra pieces, each after a comma: ",<de>,<fr>"; NULL: none
 };
 // Trains from a file of lines. Writes PREFIX.model, whose bytes contain both paths, and
-// PREFIX.vocab. NEB_ERR_INVALID: SentencePiece cannot make this vocabulary, such as with too few
-// lines for so many pieces.
+// PREFIX.vocab. NEB_ERR_INVALID: SentencePiece cannot make this vocabulary, for example because the
+// file has too few lines for so many pieces.
 NEB_MUST_CHECK enum neb_status intra_tokenizer_train(const char *lines_path, const char *prefix,
                                                      const struct intra_tokenizer_train *c);
 

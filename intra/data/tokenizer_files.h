@@ -28,8 +28,8 @@ extern "C" {
 NEB_MUST_CHECK enum neb_status intra_tokenizer_in(const char *dir, char *out, size_t cap);
 // The same for a path that the user names: a folder, or the file itself.
 NEB_MUST_CHECK enum neb_status intra_tokenizer_resolve(const char *path, char *out, size_t cap);
-// Decides by the name, or by the first byte: no SentencePiece model begins with "{". Of a pipe,
-// which can be read only once, only the name counts.
+// Decides by the name, or by the first byte: no SentencePiece model begins with "{". A pipe can be
+// read only once, so for a pipe only the name decides.
 bool intra_tokenizer_is_json(const char *file);
 // out: path of tokenizer_config.json in the folder of a tokenizer.json; the file need not exist.
 // Errors as intra_folder_file.

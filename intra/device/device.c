@@ -20,7 +20,7 @@ static enum neb_status takes(const struct intra_device_config *c, const struct i
                         "%s: model.d_model %d is above %d, the longest row of a norm that fits "
                         "into its shared memory; set device: cpu, or use another card",
                         c->D->name, m->c.d_model, c->D->norm_most);
-    // a batch of pairs holds as many as fit
+    // a batch of pairs holds as many sequences as fit
     bool pairs = c->soft_k && m->c.mask != KERN_MASK_BIDIRECTIONAL;
     int64_t most = pairs ? (int64_t)c->batch * c->seq_len / INTRA_PAIRS_SEQ_MIN : c->batch;
     if (most > KERN_SEQUENCES_MAX)

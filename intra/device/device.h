@@ -13,9 +13,9 @@
 //
 // Each rank has its own device. Collectives work on device memory (NCCL). Those between
 // tensor-parallel ranks are in the device's queue (rows.c): the host waits for none of them, and
-// detects a hanging rank where it waits for the queue. The host calls the others, those between
-// replicas while backward runs (update.c). Before such a call the queue has passed all ops that
-// write its operands, and no op that writes them is enqueued until the call returns.
+// detects a hanging rank where it waits for the queue. The host calls all other collectives; it
+// calls those between replicas while backward runs (update.c). Before such a call the queue has
+// passed all ops that write its operands, and no op that writes them is enqueued until it returns.
 #ifndef INTRA_DEVICE_H
 #define INTRA_DEVICE_H
 #include "intra/model/optim.h"

@@ -224,9 +224,9 @@ static void block_fwd(struct intra_device *d, struct device_acts *a, int32_t l, 
         linear_added(d, b->act, s->f, y->down, &y->lora[6], passed_on, s);
 }
 
-// d->dh, and d->dht in T: on entry the gradient of the stream after block l, on return that before
-// it. below: something below this block learns. again: the block was recomputed just now, so y2 is
-// valid.
+// d->dh, and d->dht in T: on entry the gradient of the stream after block l, on return the gradient
+// before block l. below: something below this block learns. again: the block was recomputed just
+// now, so y2 is valid.
 static void block_bwd(struct intra_device *d, struct device_acts *a, int32_t l,
                       const struct shape *s, bool below, bool again) {
     const struct kern_device_ops *K = device_ops(d);

@@ -35,7 +35,7 @@ void device_picks_destroy(struct intra_device *d) {
     free(d->soft_rows.tail);
 }
 
-// Rows that the output layer takes of n positions, `count` of which have a target; 0: all. The
+// How many rows the output layer takes if `count` of n positions have a target; 0: all rows. The
 // number is rounded up, because the libraries must choose kernels for each new shape.
 static size_t rows_for(size_t n, int64_t count) {
     size_t step = n / 16 + 1, rows = ((size_t)count + step) / step * step;

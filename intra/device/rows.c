@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives of tensor-parallel ranks on device memory: rows of the stream (seqpar.h), and the
 // loss over a cut vocabulary (vocab.h). Over NCCL a collective is in the device's queue, after the
-// ops whose results it takes and before those that take its own. The host goes on:
+// ops that write its operands and before those that read its result. The host goes on:
 //
 //     queue    … o ► wide │ reduce-scatter │ norm ► y │ all-gather │ gate, up …
 //     host     enqueues the next block; where it waits for the queue (kern_device.watch), it checks

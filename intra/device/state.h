@@ -9,7 +9,8 @@
 enum {
     DEVICE_SLOTS = 2,  // pinned buffers used in turn
     DEVICE_PIECES = 8, // marks in backward, after which gradients may be reduced
-    // marks in the queue (kern_device_ops.mark)
+    // marks in the queue (kern_device_ops.mark); "and the next": the number after it is a second
+    // mark of this kind
     MARK_BATCH = 0,   // and the next: a batch's buffer was read
     MARK_CAME = 4,    // and the next: data from a neighbour was read
     MARK_LEAVING = 6, // and the next: data for a neighbour was written
@@ -166,16 +167,17 @@ struct device_batch device_batch_in(void *room, size_t n);
 size_t device_batch_bytes(size_t n, bool prefixes);
 
 // ---- update.c
-// sizes; before device_allocate
+// Computes the sizes. Call it before device_allocate.
 NEB_MUST_CHECK enum neb_status device_update_create(struct intra_device *d);
-NEB_MUST_CHECK enum neb_status device_update_send(struct intra_device *d); // tables; after it
+// sends the tables; call it after device_allocate
+NEB_MUST_CHECK enum neb_status device_update_send(struct intra_device *d);
 void device_update_destroy(struct intra_device *d);
 // Copies updated parameters into the gradient arena, where they are all-gathered, and back from
 // there.
 void device_params_pack(struct intra_device *d);
 void device_params_unpack(struct intra_device *d);
-// Backward has come below block l. l one above the last block: it is below the output; l one below
-// the first block: it is done.
+// Call it when backward is done with all blocks from l on. One above the last block: backward is
+// done with the output only. One below the first block: backward is done with all.
 void device_update_passed(struct intra_device *d, int32_t l);
 
 // ---- pass.c: forward and backward of B sequences in a->batch. Losses are added to *total. With
@@ -195,7 +197,7 @@ enum device_part {
     DEVICE_PACK, // without a micro-batch, like the next: device_params_pack
     DEVICE_UNPACK,
 };
-// after device_allocate
+// call it after device_allocate
 NEB_MUST_CHECK enum neb_status device_graphs_create(struct intra_device *d);
 void device_graphs_destroy(struct intra_device *d); // before device_release
 void device_run(struct intra_device *d, enum device_part part, struct device_acts *a, int B);

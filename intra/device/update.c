@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The update of a model on an accelerator, as optim.c makes it on the CPU: norms, clipping, AdamW.
-// With replicas each rank has an equal shard of the gradients (ZeRO-1). A shard is reduced in
-// pieces, each to its owner, as soon as backward has completed it:
+// With replicas each rank owns an equal shard of the gradients (ZeRO-1). Gradients are reduced in
+// pieces: as soon as backward has completed a piece, it is reduced to the owner of its shard.
 //
 //     arena        embedding | block 0 | block 1 | … | output        pieces, in arena order
 //     backward     ◄─────────────────────────────────────────        completes it from the end
@@ -309,8 +309,8 @@ enum neb_status intra_device_update(struct intra_device *d, double full, double 
     struct intra_comm *dp = device_dp(d);
     reduce_grads(d);
     NEB_TRY(sum_up(d, loss, count));
-    // Gradients were scaled for full micro-batches. Ignored targets make the mean one over fewer
-    // targets.
+    // Gradients were scaled for full micro-batches. If targets were ignored, the mean must be taken
+    // over the counted ones.
     float scale = *count ? (float)(full / (double)*count) : 1;
     for (int32_t i = 0; i < o->n_tensors; i++)
         o->sums[i] = d->all[i] * (double)scale * (double)scale;

@@ -145,7 +145,8 @@ static enum neb_status read_shape(struct reading *r) {
     return get_bool(r, "tie_word_embeddings", &m->tied);
 }
 
-// 0 if missing or not a number. The result is clamped to 32 bits, which no key allows.
+// 0 if missing or not a number. A larger value is clamped to 32 bits, and no key allows such a
+// value.
 static double rope_number(const json_t *o, const char *key) {
     return fmax(fmin(json_number_value(json_object_get(o, key)), INT32_MAX), INT32_MIN);
 }
@@ -228,8 +229,8 @@ static enum neb_status read_rope_object(const struct reading *r, const char *key
 }
 
 // Older files have rope_theta and rope_scaling, newer ones rope_parameters with both. If a file has
-// all, transformers 5 ignores rope_parameters unless rope_scaling is empty. The outer rope_theta is
-// for an object without its own.
+// all, transformers 5 ignores rope_parameters unless rope_scaling is empty. An object without its
+// own rope_theta takes the outer one.
 static enum neb_status read_rope(struct reading *r) {
     static const char *const keys[] = {"rope_parameters", "rope_scaling"};
     const json_t *theta = NULL;

@@ -18,8 +18,9 @@ enum intra_hf_arch { INTRA_HF_LLAMA, INTRA_HF_MISTRAL, INTRA_HF_QWEN2 };
 
 struct intra_hf_config {
     enum intra_hf_arch arch;
-    // max_seq: max_position_embeddings, or the sliding window if that is shorter, because attention
-    // up to there is plain; at most what intra_model_config_check() allows.
+    // max_seq: max_position_embeddings, or the sliding window if that is shorter, because up to
+    // that length sliding attention is full attention; at most what intra_model_config_check()
+    // allows.
     struct intra_model_config model;
     int32_t max_positions; // max_position_embeddings
     int32_t window;        // of sliding attention; 0: none

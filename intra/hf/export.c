@@ -190,9 +190,10 @@ out:
 
 // ---- the files beside the weights ---------------------------------------------------------------
 
-// What transformers 5 needs to read our SentencePiece vocabulary: its LlamaTokenizer rebuilds it as
-// BPE, its SentencePieceBackend does not join bytes. TokenizersBackend differs only where a text
-// spells a special token, or a byte's piece with a unigram vocabulary.
+// Makes transformers 5 read our SentencePiece vocabulary with TokenizersBackend. Its LlamaTokenizer
+// rebuilds the vocabulary as BPE, and its SentencePieceBackend does not join bytes.
+// TokenizersBackend gives other ids only for text that spells a special token or (unigram) the
+// piece of a byte.
 static enum neb_status write_sentencepiece_config(const struct exporting *x,
                                                   const struct intra_hf_special *ids) {
     json_t *o =
@@ -266,8 +267,8 @@ static enum neb_status check_tokenizer(const struct exporting *x) {
         NEB_TRY(intra_hf_same_file(x->e->tokenizer, theirs, &same));
     return same ? NEB_OK
                 : neb_fail(NEB_ERR_INVALID,
-                           "%s has another %s than %s, whose tokens the model knows: export "
-                           "without that folder",
+                           "%s has another %s than %s. The model was trained with the latter: "
+                           "export without that folder",
                            x->e->like, name, x->e->tokenizer);
 }
 

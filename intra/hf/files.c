@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What import and export share: copies of small files, the folder that is made aside, and the model
-// description of a checkpoint.
+// What import and export share: copies of small files, the working folder that becomes the result,
+// and the model description of a checkpoint.
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
 #include "intra/hf/hf.h"
@@ -48,8 +48,8 @@ static int is_template(const struct dirent *e) {
     return n > k && e->d_name[0] != '.' && !strcmp(e->d_name + n - k, end);
 }
 
-// Copies the file if there is one. The copy is readable by all whatever the original's mode:
-// nothing read here may be a secret.
+// Copies the file if there is one. Everybody may read the copy, whatever the original's mode,
+// because no file that is read here may hold a secret.
 static enum neb_status copy_file(const char *from, const char *to, const char *name) {
     char a[NEB_PATH_MAX], b[NEB_PATH_MAX];
     bool there;

@@ -42,7 +42,7 @@ struct intra_hf_imported {
 // NEB_ERR_EXISTS: out exists. NEB_ERR_DENIED, NEB_ERR_INVALID: a path leads out of its folder, or
 // is not a file (intra/read/folder.h). NEB_ERR_UNSUPPORTED: another kind of model, tensor type or
 // adapter, or dir holds an adapter and i->adapter is NULL. NEB_ERR_FORMAT: a file is malformed, or
-// a tensor is missing, has another shape, is left over, or holds NaN or infinity.
+// a tensor is missing, superfluous or of another shape, or holds NaN or infinity.
 NEB_MUST_CHECK enum neb_status intra_hf_import(const struct intra_hf_import *i,
                                                struct intra_hf_imported *out);
 
@@ -81,7 +81,7 @@ NEB_MUST_CHECK enum neb_status intra_hf_export(const struct intra_hf_export *e,
 NEB_MUST_CHECK enum neb_status intra_hf_layout(const struct intra_ckpt *c,
                                                struct intra_model **out);
 
-// ---- parts of both, for their files and tests ---------------------------------------------------
+// ---- parts of import and export, for their files and tests --------------------------------------
 
 #define INTRA_HF_PEFT_PREFIX "base_model.model."
 // Parses adapter_config.json of a PEFT folder, for a model of n_layers layers. Anything but plain

@@ -38,7 +38,8 @@ static const struct intra_st_tensor *source(const struct importing *p, const str
     return intra_hf_names_find(lora ? &p->adapter_names : &p->names, t->name);
 }
 
-// A tensor that has no place explains more than one that is missing.
+// If a tensor of the folder has no place in the model, the message names it too, because it often
+// explains the missing one.
 static enum neb_status missing(const struct importing *p, const char *name) {
     bool lora = strstr(name, ".lora_") != NULL;
     const struct intra_hf_names *names = lora ? &p->adapter_names : &p->names;
@@ -199,7 +200,7 @@ out:
 
 // ---- the folder ---------------------------------------------------------------------------------
 
-// transformers adds an adapter that lies beside the weights to them.
+// transformers adds an adapter to the weights if both are in one folder.
 static enum neb_status check_own_adapter(const struct intra_hf_import *i) {
     char path[NEB_PATH_MAX];
     bool there;

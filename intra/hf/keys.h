@@ -25,8 +25,8 @@ extern const struct intra_hf_class intra_hf_classes[];
 // here.
 NEB_MUST_CHECK enum neb_status intra_hf_keys_check(const json_t *root, const char *file,
                                                    enum intra_hf_arch arch);
-// Warns in one line of the keys of an object that `known` (in any order, NULL at the end) lacks.
-// `within`: the name of the object in its file, or "".
+// Logs one warning that lists the keys of an object that are not in `known` (in any order, NULL at
+// the end). `within`: the name of the object in its file, or "".
 void intra_hf_keys_warn(const json_t *object, const char *file, const char *within,
                         const char *const *known);
 // Logs "FILE: KEY: VALUE cannot be imported: NEEDED" and returns NEB_ERR_UNSUPPORTED. v NULL: no

@@ -7,7 +7,7 @@
 //     _fsdp_wrapped_module.         FSDP, likewise
 //     _checkpoint_wrapped_module.   activation checkpoints, likewise
 //     base_model.model.             PEFT, in front
-//     .default                      PEFT's name of an adapter, behind lora_A and lora_B
+//     .default                      PEFT's name of an adapter, after lora_A and lora_B
 //
 // It puts "model." in front if only that is missing (a base model that was saved without its head).
 #ifndef INTRA_HF_NAMES_H

@@ -9,8 +9,9 @@
 #include <jansson.h>
 
 // Fills lora_targets, lora_rank and lora_alpha of *out. Our adapters are on the same linear layers
-// of every block, with one rank and one scale. NEB_ERR_UNSUPPORTED, by name: the file says
-// otherwise. NEB_ERR_FORMAT: a value of the wrong type or size, or an invalid expression.
+// of every block, with one rank and one scale. NEB_ERR_UNSUPPORTED: the file asks for something
+// else; the message names it. NEB_ERR_FORMAT: a value of the wrong type or size, or an invalid
+// expression.
 NEB_MUST_CHECK enum neb_status intra_hf_targets_read(const json_t *config, const char *file,
                                                      int32_t n_layers, struct intra_trainable *out);
 // In the order of the bits of enum intra_lora_target.

@@ -367,9 +367,9 @@ static void block_fwd(struct kern *K, struct intra_model *m, struct intra_acts *
     intra_rows_reduce_scatter(m, &s->rows, a->r);
 }
 
-// a->dh: on entry the gradient of the stream after block l, on return that before it. below:
-// something below this block learns. again: the block was recomputed just now, so y2 is still
-// valid.
+// a->dh: on entry the gradient of the stream after block l, on return the gradient before block l.
+// below: something below this block learns. again: the block was recomputed just now, so y2 is
+// still valid.
 static void block_bwd(struct kern *K, struct intra_model *m, struct intra_acts *a, int32_t l,
                       const struct shape *s, bool below, bool again) {
     const struct intra_layer *y = &m->layers[l];

@@ -33,8 +33,8 @@ struct intra_mesh {
     struct intra_comm *ends;
 };
 
-// Checks that the model can run on this mesh. NEB_ERR_INVALID (logged): which number does not
-// divide which key.
+// Checks that the model can run on this mesh. NEB_ERR_INVALID: a number of the mesh does not divide
+// a size of the model; the log names both.
 NEB_MUST_CHECK enum neb_status intra_mesh_check(const struct intra_mesh_config *c,
                                                 const struct intra_model_config *m);
 // Collective over world, which must outlive the mesh. NEB_ERR_INVALID: dp x pp x tp is not the

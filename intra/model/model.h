@@ -53,7 +53,7 @@ struct intra_model_config {
     struct kern_rope_scaling rope_scaling; // all zero: positions are not scaled (rope.h)
     bool tied;                             // the output weight is the embedding
     bool qkv_bias;
-    enum kern_mask mask;  // prefix: causal, except that all see the prefix of intra_acts_prefix
+    enum kern_mask mask;  // prefix: causal, but all positions see the prefix (intra_acts_prefix)
     enum intra_head head; // RTD: must be tied, because there is no vocabulary output
 };
 NEB_MUST_CHECK enum neb_status intra_model_config_check(const struct intra_model_config *c);
@@ -246,10 +246,10 @@ size_t intra_acts_bytes(const struct intra_acts *a);
 
 // A pass over tokens (B, T): forward, and the loss in nats (*loss: the sum, *count: counted
 // targets). With grad_scale > 0 also backward: gradients of (sum of losses * grad_scale) are added
-// to grads. targets: (B, T), KERN_IGNORE for none; of a discriminator 1 if the token was replaced,
-// else 0; NULL: no loss, only hidden states. Only for a model of one stage. Tensor-parallel ranks
-// call it together with the same tokens, and get the same loss. Failures of collectives are kept in
-// m->failed.
+// to grads. targets: (B, T), KERN_IGNORE where there is none; for a discriminator 1 if the token
+// was replaced, else 0. targets NULL: no loss, only hidden states. Only for a model of one stage.
+// Tensor-parallel ranks call it together with the same tokens, and get the same loss. Failures of
+// collectives are kept in m->failed.
 void intra_model_pass(struct kern *K, struct intra_model *m, struct intra_acts *a,
                       const int32_t *tokens, const int32_t *targets, int B, int T, float grad_scale,
                       double *loss, int64_t *count);

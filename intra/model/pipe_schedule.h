@@ -22,8 +22,8 @@ struct intra_pipe_op {
 // out: the 2 * micros operations of a stage, in order. stages >= 1, 0 <= stage < stages, micros >=
 // 1.
 void intra_pipe_schedule(int stage, int stages, int32_t micros, struct intra_pipe_op *out);
-// The most micro-batches between their forward and their backward. Micro-batch m may use slot m %
-// this.
+// The most micro-batches between their forward and their backward. Micro-batch m may use slot m
+// modulo this number.
 int32_t intra_pipe_in_flight(int stage, int stages, int32_t micros);
 
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scaling of rotary positions (struct kern_rope_scaling, kernels/kern.h): its names in
-// transformers, its text, and its bytes. Fields that a type does not use must be zero, so equal
-// meanings are equal values.
+// transformers, its text, and its bytes. Fields that a type does not use must be zero, so that two
+// scalings with the same meaning have equal fields.
 #ifndef INTRA_ROPE_H
 #define INTRA_ROPE_H
 #include "agent/base/bytes.h"

@@ -64,17 +64,17 @@ struct intra_comm_ops {
     // time limit of any call. All ranks make their calls in the same order, enqueued or not.
     enum neb_status (*enqueue)(struct intra_comm *c, enum intra_comm_kind kind, void *x, size_t n,
                                enum intra_comm_type t, enum intra_comm_op op, void *queue);
-    // Gives a wait for such a queue its time limit. The waiting caller calls it again and again,
-    // first with `first`, and goes on waiting while it returns NEB_OK. After an error c is aborted:
-    // the queue runs to its end, without results of what was enqueued.
+    // Gives a wait for such a queue its time limit. The caller calls it repeatedly while it waits,
+    // the first time with `first` true. NEB_OK: wait on. After an error c is aborted: the queue
+    // runs to its end, without the results of what was enqueued.
     enum neb_status (*look)(struct intra_comm *c, bool first);
 
     // Point to point. Messages between two ranks with the same tag arrive in the order of sending.
     // A message is received with exactly its size and tag. nccl ignores tags and does not check
-    // sizes: only the order pairs messages, and a receive waits for this rank's earlier sends on
-    // the communicator. So ranks must not send in a circle before they receive, and no rank sends
-    // to itself. socket keeps early messages, up to 4 GiB per sender, while calls wait for other
-    // messages of that sender.
+    // sizes: it matches messages by their order alone, and a receive waits for this rank's earlier
+    // sends on the communicator. So ranks must not send in a circle before they receive, and no
+    // rank sends to itself. socket keeps early messages, up to 4 GiB per sender, while calls wait
+    // for other messages of that sender.
     //
     // send does not wait for the receiver. The library owns the buffer until wait returns; for a
     // long message that may be when the receiver takes it. wait on a zeroed or finished send
@@ -102,7 +102,7 @@ struct intra_comm_ops {
     // Optional (NULL: false). True if a call failed because another rank died, gave up or hangs.
     // Then this rank's own error is not the cause, and restarting all ranks may help.
     bool (*lost)(struct intra_comm *c);
-    // Optional (NULL: waits have no time limit, or none that this matters for). Tells ranks that
+    // Optional (NULL: waits have no time limit that a busy rank could exceed). Tells the ranks that
     // wait for this one that it is busy with something long, such as a file, so their waits go on.
     // Usually costs one look at the clock. Not collective; does nothing inside a call.
     void (*alive)(struct intra_comm *c);

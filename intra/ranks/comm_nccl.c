@@ -20,9 +20,9 @@
 // sending.
 //
 // Operations may also go into a queue of the caller (enqueue): the device orders them between the
-// caller's kernels, and no host waits. A hanging one is found in two places. enqueue waits for an
-// earlier one, so it is never far ahead; a full queue would block a launch, which has no time
-// limit. And a caller that waits for the queue calls look.
+// caller's kernels, and no host waits. Two calls find an operation that hangs: enqueue, which waits
+// for an earlier operation, and look, which a caller calls while it waits for the queue. enqueue
+// must never run far ahead, because a full queue blocks a launch without a time limit.
 //
 // Copies of host memory have their own stream, so they never wait behind a collective. Before a
 // copy of pageable memory, CUDA may block the thread until the stream is empty, without a time
@@ -47,8 +47,8 @@ struct nccl {
     bool aborting;   // an abort still runs in its own thread
     cudaStream_t stream, copies;
     int64_t timeout_ms;
-    neb_ns end; // time limit of the present call
-    // said: the `lost` to set: of the communicator that this one was split from, or its own
+    neb_ns end; // time limit of the current call
+    // said: the `lost` to set, either the own one or that of the communicator that was split
     bool lost, *said;
     struct {
         cudaEvent_t passed;

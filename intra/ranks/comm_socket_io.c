@@ -15,8 +15,9 @@
 
 enum {
     RX_BYTES = 64 << 10,
-    DIRECT = 16 << 10, // a longer rest of a payload is read into its buffer directly
-    FRAMES = 8,        // frames written by one call
+    // if more than this is left of a payload, it is read directly into its buffer
+    DIRECT = 16 << 10,
+    FRAMES = 8, // frames written by one call
     GOODBYE_MS = 10000,
     // time after which a wait for any rank fails because another rank is gone
     GONE_MS = 2000,
@@ -208,7 +209,7 @@ static enum neb_status begin_frame(struct socket_hub *hub, int peer, bool *waits
     }
     struct socket_recv *r = waiting_for(p, group, kind, tag);
     if (kind == SOCKET_ALIVE) {
-        ; // its arrival is its only meaning
+        ; // nothing to do: its arrival alone shows that the rank works
     } else if (kind == SOCKET_BYE) {
         p->bye = true;
     } else if (r) {
@@ -606,7 +607,8 @@ void socket_hub_give_up(struct socket_hub *hub) {
         bool moved = false;
         if (p->fd < 0)
             continue;
-        if (!p->out) { // otherwise it would be inside another frame
+        // otherwise a frame is half written, and its receiver would take this one for its rest
+        if (!p->out) {
             socket_post_send(hub, i, 0, SOCKET_GIVES_UP, 0, NULL, 0, &s);
             (void)!write_some(hub, i, &moved);
         }

@@ -154,7 +154,7 @@ static uint8_t *part(const struct rows *r, int k, size_t p, size_t *bytes) {
     return r->x + (before + (n ? from : 0)) * r->width;
 }
 
-// Sums piece p of this rank's row in rank order, ((rank 0 + rank 1) + …), on whichever rank.
+// Sums piece p of this rank's row. The order is the same on every rank: ((rank 0 + rank 1) + …).
 static enum neb_status add_up(struct intra_comm *c, const struct rows *r, size_t p,
                               enum intra_comm_type t, enum intra_comm_op op, const char *what) {
     struct socket_group *g = socket_group_of(c);

@@ -578,7 +578,8 @@ static enum neb_status join_all(struct start *s, uint8_t *table) {
     struct sockaddr_storage own, root, a;
     socklen_t own_len = sizeof own, root_len = sizeof root;
     int fd = hub->peers[0].fd;
-    // A later limit than rank 0's, which knows more and should fail first.
+    // This limit is later than rank 0's: rank 0 knows more about the cause, so it should fail
+    // first.
     neb_ns end = neb_now() + (s->c->start_max_ms + PENDING_MS) * NEB_MS;
     enum neb_status st = move_all(fd, table, (size_t)hub->size * ENTRY, false, end);
     if (st != NEB_OK)

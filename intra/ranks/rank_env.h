@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A process's rank, the number of ranks, and where rank 0 listens, from the variables of a
-// launcher. The first of three launchers counts whose rank variable is set:
+// launcher. Of these three launchers the first one whose rank variable is set counts:
 //
 //                         torchrun           Open MPI's mpirun            Slurm's srun
 //     rank                RANK               OMPI_COMM_WORLD_RANK         SLURM_PROCID

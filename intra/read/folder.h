@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 // out: DIR/NAME, the path to read. *there (NULL: not wanted): the file exists, or it cannot be
-// looked at; opening it then gives the reason. NEB_ERR_DENIED: a link to a file elsewhere;
+// examined; in that case opening it gives the reason. NEB_ERR_DENIED: a link to a file elsewhere;
 // NEB_ERR_NOT_FOUND: a link to nothing; NEB_ERR_INVALID: a folder, a FIFO, a device; NEB_ERR_LIMIT:
 // the path is too long.
 NEB_MUST_CHECK enum neb_status intra_folder_file(const char *dir, const char *name, char *out,

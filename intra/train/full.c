@@ -103,8 +103,8 @@ static enum neb_status post(struct intra_comm *c, const float *x, size_t n, int 
     return c->ops->wait(c, &s);
 }
 
-// A part's rows are contiguous in its own arena. In the full tensor they are only if the part has
-// all columns.
+// A part's rows are contiguous in its own arena. In the full tensor they are contiguous only
+// if the part has all columns.
 static bool full_width(const struct intra_tensor *part) { return part->cols == part->all_cols; }
 
 // Gathers the parts of one replica on rank `to`.

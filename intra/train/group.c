@@ -209,7 +209,7 @@ static enum neb_status join_devices(struct intra_group *m, const struct hello *h
     NEB_TRY(share_lack(m, lack));
     if (lack->status)
         return NEB_OK;
-    // their minimum, as the maximum of complements
+    // the minimum over the ranks, computed as the maximum of complements
     uint64_t least = ~(uint64_t)c->device->total_bytes;
     NEB_TRY(m->world->ops->all_reduce(m->world, &least, 1, INTRA_COMM_U64, INTRA_COMM_MAX));
     c->device_least = (size_t)~least;

@@ -19,7 +19,7 @@
 // group is made.
 //
 // With world NULL there is one rank, and the calls are those of intra_trainer. Any failure ends the
-// group: destroy it and start again from a checkpoint. While rank 0 does something else, the other
+// group: destroy it and restart from a checkpoint. While rank 0 does something else, the other
 // ranks sleep.
 #ifndef INTRA_GROUP_H
 #define INTRA_GROUP_H

@@ -60,7 +60,7 @@ struct intra_mask_sampler {
     float *on_device; // (n_most) with a device, instead of the next three
     float *x, *z;     // (SAMPLE_ROWS, d) (SAMPLE_ROWS, V)
     double u[SAMPLE_ROWS];
-    int32_t *ids; // of the rows in work
+    int32_t *ids; // of the rows in progress
 };
 
 enum neb_status intra_mask_sampler_create(const struct intra_runner *r, int32_t n_ids,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model together with what runs passes over it: the CPU (kern.h, activations) or a device
 // (device.h). Modes rtd and distill use it (rtd.h, distill.h), so their code is the same for both,
-// and for models in training and not.
+// and for models in training and frozen ones.
 #ifndef INTRA_RUNNER_H
 #define INTRA_RUNNER_H
 #include "intra/train/trainer.h"

@@ -17,9 +17,9 @@
 #include <stdint.h>
 
 // elements, fragment: (n), one per unit. load: (ranks) scratch; on return the elements of each
-// rank. owner: (n) ranks. It goes fragment by fragment, because one exchange is one fragment and
-// all ranks shall work on it. No rank gets more of all than an equal share and the largest unit,
-// nor more of a fragment than an equal share of it and the two largest units.
+// rank. owner: (n) ranks. Units are assigned fragment by fragment, because one exchange covers one
+// fragment and all ranks should work on it. A rank gets at most an equal share of all elements plus
+// the largest unit, and at most an equal share of a fragment plus the two largest units.
 void intra_shards_assign(const uint64_t *elements, const int32_t *fragment, int32_t n, int ranks,
                          uint64_t *load, int32_t *owner);
 

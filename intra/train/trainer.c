@@ -185,8 +185,8 @@ static void update(struct intra_trainer *t, struct intra_step_stats *out) {
     }
     wake(t);
     sum_loss(t, &t->loss_sum, &t->loss_count);
-    // Gradients were scaled for full micro-batches. If targets were ignored, the mean is over
-    // fewer.
+    // Gradients were scaled for full micro-batches. If targets were ignored, the mean must be taken
+    // over the counted ones.
     if (t->loss_count && (double)t->loss_count != full)
         t->K->ops->scale(t->K, t->model->grads, (float)(full / (double)t->loss_count),
                          t->model->n_trainable);

@@ -11,7 +11,7 @@
 // mesh->dp_rank) pass the same micro-batches; different replicas pass different ones. A step's
 // gradient is the mean over all replicas. With several pipeline stages intra_trainer_update does
 // the work, and needs all micro-batches of the step. When a collective fails, the statistics carry
-// its status, and the ranks must start again from a checkpoint.
+// its status, and the ranks must restart from a checkpoint.
 #ifndef INTRA_TRAINER_H
 #define INTRA_TRAINER_H
 #include "agent/base/sha256.h"
@@ -106,7 +106,7 @@ void intra_trainer_update(struct intra_trainer *t, struct intra_step_stats *out)
 // Keeps the loss of the first step, and a running mean of the last steps, since a single step is
 // noisy. NAN: none yet. A loss that is not finite changes neither: its step is skipped.
 void intra_loss_add(double *first, double *last, double loss);
-// Mean loss over n windows of seq_len with the present parameters. Training state does not change,
+// Mean loss over n windows of seq_len with the current parameters. Training state does not change,
 // but activations of an earlier pass are lost. tokens, targets: (n, seq_len). On a mesh all ranks
 // pass all windows, and the replicas share the work.
 double intra_trainer_eval(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets,

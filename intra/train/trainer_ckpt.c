@@ -40,8 +40,8 @@ static void put_config(struct neb_buf *b, const struct intra_model *m) {
         intra_rope_put(b, &m->c.rope_scaling);
 }
 
-// False if a value is outside what this program writes: a later version wrote it, or damage that
-// the digest does not show.
+// False if a value is outside what this program writes. Then a later version wrote it, or it is
+// damaged in a way that the digest does not show.
 static bool get_config(struct neb_rd *r, struct intra_model_config *c, struct intra_trainable *t) {
     int32_t v[16];
     for (size_t i = 0; i < 16; i++)
@@ -115,7 +115,7 @@ static enum neb_status same_model(const struct intra_ckpt *k, const struct intra
     return NEB_OK;
 }
 
-// A model of another form has tensors of the same shapes, but computes something else.
+// A model of another form may have tensors of the same shapes, but computes something else.
 static bool same_form(const struct intra_model_config *was, const struct intra_model_config *is) {
     return was->rope_theta == is->rope_theta && was->norm_eps == is->norm_eps &&
            was->mask == is->mask && intra_rope_same(&was->rope_scaling, &is->rope_scaling);

@@ -8,8 +8,8 @@
 // In trainer_ckpt.c.
 // put_config: writes a model's description.
 // same_run: NEB_OK if c is a checkpoint of this run, with the same model and trainable set.
-// read_rest: reads all but parameters and moments. steps: made, and at the optimiser's birth.
-// input, target: (V).
+// read_rest: reads all but parameters and moments. steps: the updates made, and the step at which
+// the optimiser's moments began. input, target: (V).
 // push_all: copies host memory to the device, if there is one.
 NEB_MUST_CHECK enum neb_status trainer_put_config(const struct intra_model *m,
                                                   struct intra_ckpt_writer *w);
@@ -19,9 +19,9 @@ NEB_MUST_CHECK enum neb_status trainer_read_rest(const struct intra_trainer *t,
                                                  const struct intra_ckpt *c, uint64_t steps[2],
                                                  uint64_t *input, uint64_t *target);
 NEB_MUST_CHECK enum neb_status trainer_push_all(struct intra_trainer *t);
-// Marks the model as failed if st is an error. For those steps of a save whose status the ranks do
-// not agree on: the rank that fails leaves others waiting, and must end. After a failure that all
-// ranks know of they may train on.
+// Marks the model as failed if st is an error. Use it in those steps of a save in which the ranks
+// do not exchange their status: the rank that fails leaves others waiting, so it must end. If all
+// ranks know of a failure, they may train on.
 static inline enum neb_status trainer_kept(const struct intra_trainer *t, enum neb_status st) {
     intra_model_keep_failure(t->model, st);
     return st;

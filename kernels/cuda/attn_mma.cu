@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(THREADS)
             fetch<HD, KEYS>(next, kh, ldk, (t + 1) * KEYS, J.T);
             fetch<HD, KEYS>(next + tile, vh, ldv, (t + 1) * KEYS, J.T);
         }
-        cp_async_commit(); // empty at the end, so that the wait below still counts right
+        cp_async_commit(); // commits an empty group at the end: the wait below counts groups
         cp_async_wait<1>();
         __syncthreads();
         int j0 = t * KEYS;

@@ -85,7 +85,7 @@ __global__ void fwd(struct simple_job J, T *out, int ldo, float *lse, const T *q
         mine[e] = i < J.T ? wide(q[(first + i) * ldq + (size_t)h * D + e]) * J.scale : 0.0f;
     float acc[OWN] = {0}, max = -INFINITY, sum = 0;
     for (int j0 = 0; j0 < attn_keys_end(m, i0, ROWS); j0 += TILE) {
-        __syncthreads(); // nobody reads the last tile any more; queries are complete
+        __syncthreads(); // no warp reads the last tile any more; queries are complete
         load_tile(keys, kh, ldk, j0, J.T, D);
         load_tile(values, vh, ldv, j0, J.T, D);
         __syncthreads();
@@ -184,13 +184,13 @@ __global__ void bwd_kv(struct simple_job J, T *dk, T *dv, const T *dout, int ldo
     write_row(dv + (first + j) * ldv + (size_t)g * D, acc_v, 1.0f, D);
 }
 
-// `lanes` neighbouring threads share a row of a head and take V elements each a turn. V makes 16
-// bytes if head_dim is V times a power of two.
+// `lanes` neighbouring threads share a row of a head. In each turn a thread takes V elements: 16
+// bytes, if head_dim is V times a power of two.
 template <class T, int V>
 __global__ void row_delta(struct simple_job J, float *delta, const T *dout, const T *out, int ldo,
                           size_t rows, int lanes) {
     size_t at = ((size_t)blockIdx.x * THREADS + threadIdx.x) / (unsigned)lanes, row,
-           b; // at: of a row and a head
+           b; // at: number of a pair of row and head
     uint32_t h, t, lane = threadIdx.x % (unsigned)lanes;
     bool there = at < rows * J.n_heads;
     split(there ? at : 0, (uint32_t)J.n_heads, row, h);
@@ -211,7 +211,7 @@ __global__ void row_delta(struct simple_job J, float *delta, const T *dout, cons
         delta[(b * J.n_heads + h) * J.T + t] = s;
 }
 
-// A kernel must ask for more than 48 KiB of shared memory.
+// A kernel that uses more than 48 KiB of shared memory must ask for it.
 static cudaError_t shared_for(const void *kernel, size_t bytes) {
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }

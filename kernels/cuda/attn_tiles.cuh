@@ -34,7 +34,7 @@ __device__ static inline void a_fragment(uint32_t a[4], const bf16 *room, int ro
 }
 
 // The 16 own rows (16, HD) of an atom, as fragments. KEEP: they stay in registers for all tiles.
-// Otherwise registers are short, and each use reads them from the own tile.
+// Otherwise there are too few registers, and each use reads them from the own tile.
 template <int HD, bool KEEP> struct Own {
     uint32_t kept[KEEP ? HD / 16 : 1][4];
     const bf16 *room;

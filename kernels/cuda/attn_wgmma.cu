@@ -16,19 +16,19 @@
 // warp's accumulators have the layout of mma.m16n8k16, so attn_tiles.cuh handles them.
 //
 // Products run in the background. The last products of a tile run while the block waits for the
-// next tile, and end together with the next tile's scores. So a slot is filled again two tiles
-// after its own, behind the barrier that all warps pass after that wait:
+// next tile, and end together with the next tile's scores. So the slot of tile t may be filled
+// again after the barrier of tile t + 2, which all warps pass after those products:
 //
 //    tile t:  wait for its copy; barrier; start to copy tile t + 2 into the slot of t - 2; S (t);
 //             wait for S (t) and for the rest of t - 1; …
 //
 // So there are four SLOTS: t - 1 and t are read, t + 1 and t + 2 are in flight.
 //
-// At head_dim 128 a multiprocessor has only one block, so nobody else uses the tensor cores while
-// that block computes weights. Therefore fwd and bwd_q are "late" there: a tile's second product
-// starts behind the scores of the next tile, and runs while these become weights (FlashAttention-3,
-// arXiv 2407.08608, within a warp group). It ends before the next barrier, so slots are read and
-// filled as above:
+// At head_dim 128 a multiprocessor has only one block, so no other block uses the tensor cores
+// while that block computes weights. Therefore fwd and bwd_q are "late" there: a tile's second
+// product starts after the scores of the next tile, and runs while these become weights
+// (FlashAttention-3, arXiv 2407.08608, within a warp group). It ends before the next barrier, so
+// slots are read and filled as above:
 //
 //    fwd     S (t), O += P V (t - 1), wait for S, P (t), wait for O
 //    bwd_q   S (t), dP (t), dQ += dS K (t - 1), wait for S, P (t), wait for dP, dS (t), wait for dQ
@@ -38,7 +38,7 @@
 // The late product of the last tile comes after the loop. A group may see one tile fewer than its
 // block. The slot of its last tile is unchanged then, since nothing is copied there any more.
 // bwd_kv has no registers to keep a product for later, and none for K and V: it reads these as A
-// from shared memory. At head_dim 128 own rows arrive in shared memory, 16 bytes a lane, behind the
+// from shared memory. At head_dim 128 own rows arrive in shared memory, 16 bytes a lane, after the
 // slots: Q for fwd; Q, dO and O for bwd_q; K and V for bwd_kv. That makes 161, 225 and 195 KiB in
 // all.
 #include "kernels/cuda/attn_tiles.cuh"
@@ -62,7 +62,7 @@ template <> struct Plan<128> {
                      bwd_kv_blocks = 1;
     static const bool late = true;
 };
-// 64 rows of one side lie in `parts` TILEs of 64 columns each, one behind the other. size: elements
+// 64 rows of one side lie in `parts` TILEs of 64 columns each, one after the other. size: elements
 // of all parts. at(k): where the k-th 16 columns begin.
 template <int HD> struct Rows {
     static const int parts = HD / TILE_COLUMNS, size = parts * TILE;
@@ -125,8 +125,8 @@ __device__ static inline void own_rows(uint32_t (&a)[K][4], const bf16 *x, int l
         }
 }
 
-// If own rows come through shared memory, this starts to copy the rows of all groups, from `first`
-// on, to tiles …
+// If own rows come through shared memory: starts to copy the rows of all groups, from `first` on,
+// to tiles.
 template <int HD, int GROUPS>
 __device__ static inline void bring_own(bf16 *own, const bf16 *x, int ld, int first, int T) {
     struct stream s = stream_of(x, ld, first, T);
@@ -136,7 +136,7 @@ __device__ static inline void bring_own(bf16 *own, const bf16 *x, int ld, int fi
         stream_on(s, TILE_ROWS);
     }
 }
-// … and this loads a warp's 16 rows from there, once they have arrived.
+// Loads a warp's 16 rows from these tiles, once they have arrived.
 template <int HD>
 __device__ static inline void own_rows(uint32_t (&a)[HD / 16][4], const bf16 *own) {
     int lane = (int)threadIdx.x % WARP, row = (int)threadIdx.x / WARP % 4 * 16 + lane % 16;
@@ -265,10 +265,10 @@ __global__ void __launch_bounds__(Plan<HD>::fwd *GROUP, Plan<HD>::fwd_blocks)
             stream_on(next_k, TILE_ROWS);
             stream_on(next_v, TILE_ROWS);
         }
-        cp_async_commit(); // empty at the end, so that the wait below still counts right
+        cp_async_commit(); // commits an empty group at the end: the wait in arrive counts groups
     };
     auto of = [&](const bf16 *x, int ld) { return x + first * ld + (size_t)p.h * HD; };
-    bf16 *own_at = slots + SLOTS * 2 * SIDE; // behind the slots: own Q
+    bf16 *own_at = slots + SLOTS * 2 * SIDE; // after the slots: own Q
     if (LATE)
         bring_own<HD, GROUPS>(own_at, of(q, ldq), ldq, i0, J.T); // arrives with the first tile
     bring(0);
@@ -337,7 +337,7 @@ __global__ void __launch_bounds__(Plan<HD>::fwd *GROUP, Plan<HD>::fwd_blocks)
             tile_ref keys = slot(t), values = tile_on(keys, SIDE);
             if (attn_none_seen(m, p.mine, TILE_ROWS, t * TILE_ROWS)) {
                 // This group sees neither this tile nor a later one. The products of t - 1 must end
-                // now: their slot is the next but one to be filled.
+                // now, because the next turn fills their slot again.
                 wgmma_wait<0>();
                 continue;
             }
@@ -370,8 +370,8 @@ __global__ void __launch_bounds__(Plan<HD>::fwd *GROUP, Plan<HD>::fwd_blocks)
         to[p.row + 8] = max[1] * J.scale + logf(sum1);
 }
 
-// Returns a number that needs all of s, and that is below 0 only if one of them is: their bits,
-// or'ed.
+// Returns the bitwise or of all of s, as a float. It depends on every element, and is below 0 only
+// if an element is.
 __device__ static inline float all_of(const float (&s)[8][4]) {
     uint32_t bits = 0;
 #pragma unroll
@@ -422,7 +422,7 @@ __global__ void __launch_bounds__(Plan<HD>::bwd_q *GROUP, Plan<HD>::bwd_q_blocks
         bring(t + 2);
     };
     auto of = [&](const bf16 *x, int ld) { return x + first * ld + (size_t)p.h * HD; };
-    bf16 *own_at = slots + SLOTS * 2 * SIDE; // behind the slots: own Q, dO, O
+    bf16 *own_at = slots + SLOTS * 2 * SIDE; // after the slots: own Q, dO, O
     uint32_t queries[HD / 16][4], grads[HD / 16][4], outs[HD / 16][4], slopes[4][4];
     if (LATE) {
         bring_own<HD, GROUPS>(own_at, of(q, ldq), ldq, i0, J.T);
@@ -540,8 +540,8 @@ __global__ void __launch_bounds__(Plan<HD>::bwd_q *GROUP, Plan<HD>::bwd_q_blocks
             wgmma_fence();
             add_rows<HD>(acc, slopes, keys);
             wgmma_commit();
-            // Other blocks run during this wait. After it slopes need no registers beside s and dp,
-            // so that three blocks fit.
+            // Other blocks run during this wait. After it, no product reads slopes, so slopes take
+            // no registers beside the next tile's s and dp, and three blocks fit.
             wgmma_wait<0>();
             wgmma_pin(acc);
         }
@@ -568,7 +568,7 @@ __global__ void __launch_bounds__(Plan<HD>::bwd_kv *GROUP, Plan<HD>::bwd_kv_bloc
     const bool LATE = Plan<HD>::late;
     bf16 *slots = reinterpret_cast<bf16 *>(tiles_from(room));
     const tile_ref tile0 = tile_refer(slots);
-    // Behind the slots: own K and V, if they are not in registers; then lse and delta (SLOTS, 2,
+    // After the slots: own K and V, if they are not in registers; then lse and delta (SLOTS, 2,
     // TILE_ROWS).
     bf16 *own = slots + SLOTS * 2 * SIDE;
     float *stats = reinterpret_cast<float *>(own + (LATE ? GROUPS * 2 * SIDE : 0));
@@ -741,7 +741,7 @@ static dim3 grid_of(const struct kern_attn *a, int groups, int heads) {
 static cudaError_t shared_for(const void *kernel, size_t bytes) {
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
-// Bytes of the slots, and of the own rows of `own` matrices behind them.
+// Bytes of the slots, and of the own rows of `own` matrices after them.
 template <int HD> static size_t tiles_bytes(int groups, int own) {
     int sides = SLOTS * 2 + (Plan<HD>::late ? groups * own : 0);
     return TILE_ALIGN + (size_t)sides * Rows<HD>::size * sizeof(bf16);

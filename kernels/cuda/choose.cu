@@ -6,9 +6,9 @@
 // exponentials in one pass. The sums of the parts, in order, tell in which part the running sum
 // exceeds u. That warp alone goes through its part a second time, in steps of 32 V ids.
 //
-// label_rows. Chosen are the k smallest distances. A distance has the logit's bits, turned so that
-// they order as the numbers do, and the id below them; so no two are equal. A NaN is farther than
-// any number.
+// label_rows. The k smallest distances are chosen. The upper bits of a distance are the logit's,
+// changed so that a larger logit is a smaller distance. The lower bits are the id, so no two
+// distances are equal. A NaN is farther than any number.
 //
 //   1  Find the largest logit of each thread. The k-th largest of these is the floor: k threads
 //      have a logit at or above it.

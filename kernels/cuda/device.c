@@ -71,7 +71,7 @@ static void outgrow(struct cuda *c) {
     if (more) {
         more[c->n_outgrown++] = c->scratch;
         c->outgrown = more;
-        // otherwise there is no host memory to note it: it is lost, but graphs may use it
+        // without host memory to note the old scratch, it is never freed, because graphs may use it
     } else if (c->graphs == 0) {
         (void)cudaFree(c->scratch);
     }

@@ -3,8 +3,8 @@
 // -ftz=false -prec-div=true -prec-sqrt=true: a product and a sum round separately, denormals stay,
 // division and roots round to nearest. So the compiler cannot change the arithmetic of an element.
 //
-// Elements do not meet, except in the digest, which sums integers. A NaN is a NaN here too, but has
-// its own bits (0x7fffffff).
+// No element depends on another, except in the digest, which sums integers. A NaN is a NaN here
+// too, but has its own bits (0x7fffffff).
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/prim.cuh"
 
@@ -16,7 +16,7 @@ enum { THREADS = 256, GRID_MOST = 1 << 14 };
 
 static unsigned grid_for(size_t n) { return blocks_for(n, THREADS, GRID_MOST); }
 
-// Cuts arrays into 16-byte vectors from element `head` on, and single elements before and behind
+// Cuts arrays into 16-byte vectors from element `head` on, and single elements before and after
 // them. Parts of larger arrays begin anywhere, but usually all with the same alignment. If
 // alignments differ, all elements belong to `rest`.
 enum { V = 4 };

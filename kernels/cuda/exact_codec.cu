@@ -387,7 +387,7 @@ __global__ void bf16_join(float *out, const uint8_t *high, const uint8_t *low, s
     }
 }
 
-// How many of n elements can go by fours.
+// How many of n elements the kernels can take four at a time.
 static size_t by_fours(const float *x, const uint8_t *high, const uint8_t *low, size_t n) {
     return aligned_to(x, 16) && aligned_to(high, 4) && aligned_to(low, 4) ? n / 4 * 4 : 0;
 }

@@ -5,8 +5,8 @@
 // BGRADB sums it for each column of the result.
 //
 // The library's heuristics are asked once for each shape and alignment of pointers. The answer is
-// kept, also that there is no kernel: gemm_any.cu computes the product then. It also does if the
-// library refuses to launch its own choice, as long as nothing was enqueued.
+// kept, also if there is no kernel. gemm_any.cu computes such a product. It also computes a product
+// if the library refuses to launch its own choice and has enqueued nothing.
 #include "kernels/cuda/gemm.h"
 #include "agent/base/log.h"
 #include "kernels/cuda/launch.h"

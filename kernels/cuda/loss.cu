@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             store<T, V>(z + j, none);
         return;
     }
-    float wanted = 0, rate = 1; // the logit is overwritten later, behind a barrier
+    float wanted = 0, rate = 1; // the logit is overwritten later, after a barrier
     if constexpr (!SOFT)
         wanted = wide(z[target]);
     else if (is_own<V>(target)) // this thread may put minus infinity there

@@ -104,7 +104,7 @@ template <class T, int V> struct Put {
         *reinterpret_cast<Vec<T, V> *>(p) = v;
     }
 };
-// Stores words of two elements, one conversion each. The store is written in assembly: behind a
+// Stores words of two elements, one conversion each. The store is written in assembly: after a
 // branch the compiler splits the store of a struct into several of two bytes. p is in global
 // memory.
 template <> struct Put<bf16, 4> {

@@ -128,7 +128,8 @@ __global__ void embed_bwd(float *dtable, const float *dout, const int32_t *ids,
     *to = sum;
 }
 
-// One block for each of n tokens that may be different: only the device knows how many are.
+// One block for each of the n tokens, although some may be equal: only the device knows how many
+// differ.
 cudaError_t kern_cu_embed_bwd(float *dtable, const float *dout, const struct kern_buckets *b, int n,
                               int d, cudaStream_t s) {
     if (n == 0)

@@ -74,7 +74,7 @@ struct listed {
     __device__ float value(uint32_t i) const { return __uint_as_float(x[at[i]]); }
 };
 
-struct cut { // chosen are all below limit, and the first `ties` that equal it
+struct cut { // all elements below limit are chosen, and the first `ties` that equal it
     uint32_t limit, ties;
 };
 
@@ -119,7 +119,7 @@ __device__ static struct cut kth(const S &from, uint32_t n, uint32_t k, int bits
     return some;
 }
 
-// Writes the chosen of n elements, in order. The first warp alone does this.
+// Writes the elements that are chosen among n, in order. The first warp alone does this.
 template <class S>
 __device__ static void write_by_warp(const S &from, uint32_t n, struct cut c, uint16_t *idx,
                                      float *values) {
