@@ -19,7 +19,7 @@ if env -u SLURM_JOB_ID timeout 60 "$nebula" pretrain "$T/slurm.yaml" --local 2 \
     --out "$T/none" >"$T/none.log" 2>&1; then
     fail "launcher: slurm was accepted without an allocation"
 fi
-grep -rq 'no Slurm allocation' "$T/none.log" "$T/none" ||
+grep -rq 'not in a Slurm allocation' "$T/none.log" "$T/none" ||
     fail "the reason is missing: $(cat "$T/none.log")"
 echo "without an allocation it is refused"
 
