@@ -54,7 +54,7 @@ static void end_show(const struct show *s) {
         fputc('\n', stderr);
 }
 
-// ---- import -----------------------------------------------------------------------------------------------------
+// ---- import -------------------------------------------------------------------------------------
 
 static const char *const arch_names[] = {"llama", "mistral", "qwen2"};
 
@@ -95,7 +95,7 @@ static enum neb_status import(const struct options *o) {
     return NEB_OK;
 }
 
-// ---- export -----------------------------------------------------------------------------------------------------
+// ---- export -------------------------------------------------------------------------------------
 
 static void folder_of(const char *checkpoint, char out[NEB_PATH_MAX]) {
     const char *slash = strrchr(checkpoint, '/');
@@ -157,7 +157,7 @@ static enum neb_status export(const struct options *o) {
     return NEB_OK;
 }
 
-// ---- command lines ----------------------------------------------------------------------------------------------
+// ---- command lines ------------------------------------------------------------------------------
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     struct options *o = state->input;

@@ -65,7 +65,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 
 #define HOME_OPTIONS AGENT_OPTION_HOME("folder of keys and federation"), AGENT_OPTION_DIR
 
-// ---- init --------------------------------------------------------------------------------------
+// ---- init ---------------------------------------------------------------------------------------
 
 // "0.0.0.0:7443" is no address to give to others: this host's name is.
 static enum neb_status reach_default(const char *listen, char out[SEC_ENDPOINT_MAX]) {
@@ -238,7 +238,7 @@ int cmd_init(int argc, char **argv) {
     return agent_exit_of_input(init(&o));
 }
 
-// ---- invite, revoke, move, promote -------------------------------------------------------------------
+// ---- invite, revoke, move, promote --------------------------------------------------------------
 
 static enum neb_status hub_open(const char *home_given, struct sec_hub **out) {
     char home[NEB_PATH_MAX];

@@ -40,7 +40,7 @@ static enum neb_status home_of(const struct options *o, char home[NEB_PATH_MAX])
     return sec_home(o->common.home, home, NEB_PATH_MAX);
 }
 
-// ---- members -----------------------------------------------------------------------------------
+// ---- members ------------------------------------------------------------------------------------
 
 static const char *date(int64_t seconds, char out[32]) {
     time_t t = (time_t)seconds;
@@ -94,7 +94,7 @@ static enum neb_status members(const struct options *o) {
     return show(home);
 }
 
-// ---- join, rotate ------------------------------------------------------------------------------
+// ---- join, rotate -------------------------------------------------------------------------------
 
 // Where nobody has an address there is nobody to dial. It is no error: others may join that have one.
 static void warn_unlinked(const char *home, const char *self) {

@@ -54,7 +54,7 @@ static json_t *hex_json(const uint8_t *p, size_t n) {
     return s;
 }
 
-// ---- what the ledger knows of jobs ----------------------------------------------------------------------------
+// ---- what the ledger knows of jobs --------------------------------------------------------------
 
 static void add_job(void *user, const uint8_t id[INTER_ID_BYTES], const char *spec,
                     const char *state) {
@@ -171,7 +171,7 @@ static enum neb_status print_json(json_t *o) { // takes it
     return st;
 }
 
-// ---- verify ---------------------------------------------------------------------------------------------------
+// ---- verify -------------------------------------------------------------------------------------
 
 static void on_damage(void *user, const struct inter_damage *d) {
     struct look *k = user;
@@ -236,7 +236,7 @@ static enum neb_status verify(struct look *k) {
     return st;
 }
 
-// ---- show -----------------------------------------------------------------------------------------------------
+// ---- show ---------------------------------------------------------------------------------------
 
 static void on_chain(void *user, const struct inter_chain *c) {
     struct look *k = user;
@@ -389,7 +389,7 @@ out:
     return st;
 }
 
-// ---- command --------------------------------------------------------------------------------------------------
+// ---- command ------------------------------------------------------------------------------------
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     struct options *o = state->input;

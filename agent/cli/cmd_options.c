@@ -7,7 +7,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-// ---- options that there are not --------------------------------------------------------------------
+// ---- options that there are not -----------------------------------------------------------------
 
 enum { LONG_MAX_N = 96 };
 
@@ -101,7 +101,7 @@ void agent_action_refuse(const struct argp_state *state, const char *given,
                meant ? "; did you mean '" : "", meant ? meant : "", meant ? "'?" : "");
 }
 
-// ---- what several commands have in common -----------------------------------------------------------
+// ---- what several commands have in common -------------------------------------------------------
 
 error_t agent_parse_option(int key, char *arg, struct argp_state *state) {
     struct agent_options *o = state->input;

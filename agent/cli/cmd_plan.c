@@ -177,7 +177,7 @@ static enum neb_status verdict(const struct agent_job *job, const struct plan_ma
                             proposed->clusters[i].fits ? " as it is written; what is proposed does"
                                                        : ", whatever is chosen");
         if (agent_planner_wants_devices(x, &m->sites[i]))
-            return neb_fail(NEB_ERR_LIMIT, "cluster %s: %d ranks want a device each: there are %d",
+            return neb_fail(NEB_ERR_LIMIT, "cluster %s: %d ranks need a device each: there are %d",
                             c->name, x->job.ranks_a_host, m->sites[i].profile.rates.device.count);
     }
     return agent_planner_known(job, m->sites, written);

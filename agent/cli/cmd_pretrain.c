@@ -46,7 +46,7 @@ static void take_signals(void) {
         sigaction(SIGHUP, &sa, NULL);
 }
 
-// ---- following it ---------------------------------------------------------------------------------------------
+// ---- following it -------------------------------------------------------------------------------
 
 static int cluster_index(const struct run *r, const char *name) {
     for (int i = 0; name && i < r->job.n_clusters; i++)

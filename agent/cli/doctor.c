@@ -231,7 +231,7 @@ bool doctor_path(const json_t *peers, const char *only, struct doctor_path *out)
     return out->rtt_s > 0;
 }
 
-// ---- reading --------------------------------------------------------------------------------------------------
+// ---- reading ------------------------------------------------------------------------------------
 
 static void read_text(const char *path, char *out, size_t cap) {
     FILE *f = fopen(path, "r");

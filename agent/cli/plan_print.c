@@ -190,7 +190,7 @@ static void print_step(const char *name, const struct agent_site *site,
                "rounded: nebula help tuning)\n",
                x->bf16_gain);
     if (x->job.device && x->job.ranks_a_host > site->profile.rates.device.count)
-        printf("    %d ranks want a device each: there are %d\n", x->job.ranks_a_host,
+        printf("    %d ranks need a device each: there are %d\n", x->job.ranks_a_host,
                site->profile.rates.device.count);
     print_volumes(x);
 }
@@ -329,7 +329,7 @@ void plan_print(const struct agent_job *job, const struct plan_machines *m,
     print_yaml(job, proposed);
 }
 
-// ---- JSON ----------------------------------------------------------------------------------------------------
+// ---- JSON ---------------------------------------------------------------------------------------
 
 void plan_cost_json(const struct intra_cost *c, json_t *o) {
     const struct {

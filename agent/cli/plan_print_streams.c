@@ -134,7 +134,7 @@ void plan_streams_print(const struct plan_streams *p) {
     print_yaml(p->job, p->best);
 }
 
-// ---- JSON ----------------------------------------------------------------------------------------------------
+// ---- JSON ---------------------------------------------------------------------------------------
 
 static json_t *side_json(const struct agent_job *job, const struct agent_site *site,
                          const struct agent_planned_side *s, int32_t i) {

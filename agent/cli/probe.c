@@ -17,7 +17,7 @@ void agent_probe_set_free(struct agent_probe_set *s) {
     *s = (struct agent_probe_set){0};
 }
 
-// ---- examples -------------------------------------------------------------------------------------------------
+// ---- examples -----------------------------------------------------------------------------------
 
 // "open.2.txt" gives name "open", section "2"; pages in sections such as 3pm count as 3.
 static bool parse_name(const char *file, char name[256], char section[AGENT_PROBE_LABEL_MAX]) {
@@ -137,7 +137,7 @@ out:
     return st;
 }
 
-// ---- the layer ------------------------------------------------------------------------------------------------
+// ---- the layer ----------------------------------------------------------------------------------
 
 struct fit {
     int d, c;

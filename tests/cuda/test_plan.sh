@@ -104,7 +104,7 @@ for command in "plan" "pretrain --local 2 --out $T/none"; do
     nebula=$T/bare/nebula
     refused=0
     timeout 200 "$nebula" "${words[0]}" "$T/open.yaml" "${words[@]:1}" >"$T/open.txt" 2>&1 || refused=$?
-    [[ $refused == 1 ]] && has "clusters.mesh: auto cannot be decided, as nothing is known of cluster alpha's devices" <"$T/open.txt" || fail "$command: exit status $refused, $(cat "$T/open.txt")"
+    [[ $refused == 1 ]] && has "clusters.mesh: auto cannot be decided, because the devices of cluster alpha are not known" <"$T/open.txt" || fail "$command: exit status $refused, $(cat "$T/open.txt")"
 done
 plan "$T/open.yaml" --site "alpha=$T/here.json" >"$T/open.txt"
 # Ranks: one a device. Of more, auto takes the processors, and cuda cannot; the proposal has as many as there are.
@@ -116,12 +116,12 @@ refuse() { # TEXT arguments…
     timeout 200 "$nebula" "${@:2}" >"$T/refused.json" 2>"$T/refused.err" || rc=$?
     [[ $rc == 1 ]] && has "$1" <"$T/refused.err" || fail "${*:2}: exit status $rc, or no '$1': $(cat "$T/refused.err")"
 }
-refuse 'cluster alpha: 4 ranks want a device each: there are 2' plan "$T/both.yaml" --site "alpha=$T/here.json" --json
+refuse 'cluster alpha: 4 ranks need a device each: there are 2' plan "$T/both.yaml" --site "alpha=$T/here.json" --json
 mv "$T/refused.json" "$T/both-4.json"
 jq -e '(.written.clusters[0].step_s == null) and (.proposed.clusters[0] | .step_s > 0 and (.mesh | .[0] * .[1] * .[2]) <= 2)' "$T/both-4.json" >/dev/null ||
     fail "four ranks on two devices: $(jq '.written.clusters[0], .proposed.clusters[0]' "$T/both-4.json")"
 "$nebula" plan "$T/both.yaml" --site "alpha=$T/here.json" >"$T/many.txt" 2>/dev/null && fail "four ranks on two devices fit"
-has '4 ranks want a device each: there are 2' <"$T/many.txt" || fail "nothing is said of four ranks: $(cat "$T/many.txt")"
+has '4 ranks need a device each: there are 2' <"$T/many.txt" || fail "nothing is said of four ranks: $(cat "$T/many.txt")"
 mesh auto 4
 jq -e '.written.clusters[0].rates_of == "processors"' "$T/auto-4.json" >/dev/null || fail "device: auto with four ranks: $(jq .written.clusters[0] "$T/auto-4.json")"
 sed -i 's/mesh: {dp: 4, tp: 1}/mesh: {dp: 2, tp: 1}/' "$T/both.yaml"
@@ -178,7 +178,7 @@ sed 's/role: [a-z]*/role: auto/' "$T/rtd.yaml" >"$T/cast.yaml"
 plan "$T/cast.yaml" --site "alpha=$T/fast.json" --site "beta=$T/here.json" --json >"$T/cast.json"
 jq -e '.written.clusters[0].role == "discriminator"' "$T/cast.json" >/dev/null || fail "role: auto: $(jq .written "$T/cast.json")"
 jq '.device = null' "$T/here.json" >"$T/without.json"
-refuse "clusters.role: auto cannot be decided, as nothing is known of cluster alpha's devices" plan "$T/cast.yaml" --site "alpha=$T/without.json"
+refuse "clusters.role: auto cannot be decided, because the devices of cluster alpha are not known" plan "$T/cast.yaml" --site "alpha=$T/without.json"
 plan "$T/rtd.yaml" --site "alpha=$T/without.json" >"$T/none.txt"
 [[ $(grep -c 'device: cuda IS NOT RECKONED WITH' "$T/none.txt") == 2 ]] || fail "nothing is said of a generator's device: $(cat "$T/none.txt")"
 # The reference of both modes, one process, is on processors.

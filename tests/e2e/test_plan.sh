@@ -203,7 +203,7 @@ jq '.link = 0 | .link_s = 0' "$T/four.json" >"$T/no-link.json"
 sed -e 's/interval: 10/interval: auto/' -e "s|{name: beta,|{name: beta, mesh: {dp: 4}, profile: $T/no-link.json,|" "$T/job.yaml" >"$T/unknown.yaml"
 for command in "plan" "pretrain --local 2 --out $T/none"; do
     read -ra words <<<"$command"
-    refuse 1 "sync.interval: auto cannot be decided, as nobody knows how long cluster beta's steps take: the link between two ranks" "${words[0]}" "$T/unknown.yaml" --wan $wan "${words[@]:1}"
+    refuse 1 "sync.interval: auto cannot be decided, because the time of cluster beta's steps is not known: the link between two ranks" "${words[0]}" "$T/unknown.yaml" --wan $wan "${words[@]:1}"
 done
 plan "$T/unknown.yaml" --wan $wan --set sync.interval=10 >"$T/unknown.txt" # what is written runs
 # Of a site that is not known this machine's memory says nothing.
@@ -211,8 +211,8 @@ kept=$(echo "$T"/cache/nebula/plan-*.json)
 mkdir -p "$T/small/nebula"
 cp "$T/tiny.json" "$T/small/nebula/${kept##*/}"
 sed 's/interval: 10/interval: auto/' "$T/job.yaml" >"$T/interval.yaml"
-XDG_CACHE_HOME=$T/small refuse 1 'cluster alpha has not enough memory for this model as the job is written' pretrain "$T/interval.yaml" --local 2 --out "$T/none"
-XDG_CACHE_HOME=$T/small refuse 1 'cluster beta: this machine has not enough memory for its part, and nothing is known of its own machine' pretrain "$T/interval.yaml" --set sync.link=$wan --home "$T/nobody" --out "$T/none"
+XDG_CACHE_HOME=$T/small refuse 1 "cluster alpha has too little memory for this model with the job's settings" pretrain "$T/interval.yaml" --local 2 --out "$T/none"
+XDG_CACHE_HOME=$T/small refuse 1 'cluster beta: this machine has too little memory for its part, and the machine of the cluster is not known' pretrain "$T/interval.yaml" --set sync.link=$wan --home "$T/nobody" --out "$T/none"
 has 'no agent' <<<"$refused" || fail "it was not the agent that was missing: $refused"
 # Products in bf16: said where it pays, reckoned with where the job says so, and said where processors cannot.
 jq '.gemm_bf16 = (.gemm | map(. * 2)) | .attn_fwd_bf16 = (.attn_fwd | map(. * 2)) | .attn_bwd_bf16 = (.attn_bwd | map(. * 2)) | .to_bf16 = 1e9' "$T/here.json" >"$T/twice.json"
