@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula agent: the daemon of a cluster. nebula worker (internal): started by it.
+// nebula agent: the daemon of a cluster. nebula worker (internal): the agent starts it.
 #include "agent/base/log.h"
 #include "agent/base/number.h"
 #include "agent/cli/cmd_options.h"
@@ -49,9 +49,9 @@ static unsigned number(const struct argp_state *state, int key, const char *arg,
     return (unsigned)agent_option_whole(state, key, arg, 1, max);
 }
 
-// "*:PORT", on all addresses, is ZeroMQ's way to say it.
+// True for HOST:PORT, and for "*:PORT" (all addresses, in the form of ZeroMQ).
 static bool listens(const char *where) {
-    char text[SEC_ENDPOINT_MAX + 4]; // what is cut is too long as well
+    char text[SEC_ENDPOINT_MAX + 4]; // a text that is cut here is too long anyway
     snprintf(text, sizeof text, "%s%s", *where == '*' ? "all" : "", where + (*where == '*'));
     return sec_endpoint_valid(text);
 }
@@ -71,7 +71,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case KEY_RENEW: o->renew_days = number(state, key, arg, RENEW_DAYS_MAX); return 0;
     case KEY_STOP: o->stop_s = number(state, key, arg, WEEK_S); return 0;
     case 'p':
-        if (!agent_web_address_valid(arg)) // it said why
+        if (!agent_web_address_valid(arg)) // the reason is logged
             agent_option_refuse(state, key, arg, "[HOST:]PORT");
         o->page.listen = arg;
         return 0;
@@ -79,7 +79,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case OPT_CERT: o->page.cert = arg; return 0;
     case OPT_KEY: o->page.key = arg; return 0;
     case KEY_RATE_LIMIT:
-        if (!*arg || inter_rate_limit_parse(arg, &o->limit) != NEB_OK) // it said why
+        if (!*arg || inter_rate_limit_parse(arg, &o->limit) != NEB_OK) // the reason is logged
             agent_option_refuse(state, key, arg, "such as 20mbit, or 100mbit 08:00-18:00=20mbit");
         return 0;
     case KEY_CONGESTION:

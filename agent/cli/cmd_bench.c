@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula bench WHAT: figures of this machine, each beside its limit measured in the same call.
+// nebula bench WHAT: rates of this machine, each beside its limit measured in the same call.
 #include "agent/bench/checkpoint.h"
 #include "agent/bench/codec.h"
 #include "agent/bench/data.h"
@@ -48,19 +48,19 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case 'j': o->json = true; return 0;
     case 't': o->threads = whole(state, key, arg, 0, KERN_POOL_THREADS_MAX); return 0;
     case 's':
-        if (bench_train_shape_parse(arg, &o->shape) != NEB_OK) // it said why
+        if (bench_train_shape_parse(arg, &o->shape) != NEB_OK) // the reason is logged
             agent_option_refuse(state, key, arg, "a shape");
         return 0;
     case 'n': o->steps = whole(state, key, arg, 1, 10000); return 0;
     case 'i': o->input = arg; return 0;
     case 'c':
-        if (cmp_codec_parse(arg, &codec) != NEB_OK) // it said what is
+        if (cmp_codec_parse(arg, &codec) != NEB_OK) // the reason is logged
             agent_option_refuse(state, key, arg, "a codec");
         o->codec = arg;
         return 0;
     case 'p': o->params = (size_t)agent_option_whole(state, key, arg, 0, 1ull << 40); return 0;
     case KEY_WAN:
-        if (agent_wan_parse(arg, "--wan", &wan) != NEB_OK) // it said why
+        if (agent_wan_parse(arg, "--wan", &wan) != NEB_OK) // the reason is logged
             agent_option_refuse(state, key, arg, "RATE:DELAY[:LOSS]");
         o->link.wan = arg;
         return 0;

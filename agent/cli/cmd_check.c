@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula check JOB.yaml: is the job file right, and what will it do?
+// nebula check JOB.yaml: checks a job file and shows what the job will do.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/cli/cmd_options.h"
@@ -31,13 +31,14 @@ struct arguments {
     bool json, reference;
 };
 
-struct found {       // what there is of a corpus on this machine
+struct found {       // what this machine has of a corpus
     bool here, read; // read: its cluster trains on it here
     int32_t vocab;
     uint8_t tokenizer[INTRA_SHA_BYTES];
 };
 
-// Mode distill trains on pairs. What the run would refuse behind its start is refused here, as far as the first of them tell.
+// Mode distill trains on pairs. Refuses here what the run would refuse after its start, as far as
+// the first pairs show it.
 static enum neb_status look_at_pairs(const struct agent_job *job, int cluster,
                                      const struct intra_corpus *corpus) {
     const struct agent_cluster *k = &job->clusters[cluster];
@@ -47,7 +48,7 @@ static enum neb_status look_at_pairs(const struct agent_job *job, int cluster,
                                    .documents = PAIRS_LOOKED_AT};
     struct intra_pairs *pairs = NULL;
     bool sent = job->distill.pushed && (k->role == AGENT_ROLE_TEACHER || k->role_auto);
-    if (job->mode != AGENT_MODE_DISTILL || sent) // what students send is all that it reads
+    if (job->mode != AGENT_MODE_DISTILL || sent) // the teacher reads only what the students send
         return NEB_OK;
     enum neb_status st = intra_pairs_create(corpus, INTRA_TRAIN, &c, &pairs);
     intra_pairs_destroy(&pairs);
@@ -59,7 +60,8 @@ static enum neb_status look_at_pairs(const struct agent_job *job, int cluster,
                : st;
 }
 
-// A corpus that is not on this machine is no error: the file may be meant for other sites. One that is here must fit.
+// A corpus that is missing here is no error: the file may be for other sites. A corpus that is here
+// must fit.
 static enum neb_status look_at_corpus(const struct agent_job *job, int cluster, struct found *f) {
     const struct agent_cluster *k = &job->clusters[cluster];
     char index[NEB_PATH_MAX];
@@ -78,7 +80,8 @@ static enum neb_status look_at_corpus(const struct agent_job *job, int cluster, 
     NEB_TRY(intra_corpus_open(dir, false, &c));
     f->here = true;
     f->vocab = intra_corpus_vocab(c);
-    f->read = !k->witness && k->launcher != AGENT_LAUNCHER_ATTACH; // else nobody here reads it
+    // false: no worker of ours reads it
+    f->read = !k->witness && k->launcher != AGENT_LAUNCHER_ATTACH;
     if (f->read)
         st = intra_corpus_check_tokenizer(c);
     if (st == NEB_OK && f->read)
@@ -91,7 +94,7 @@ static enum neb_status look_at_corpus(const struct agent_job *job, int cluster, 
     return st;
 }
 
-// One vocabulary for all, or 0 when no corpus is here.
+// Checks that all corpora have one vocabulary. *vocab 0: no corpus is here.
 static enum neb_status look_at_corpora(const struct agent_job *job, struct found *each,
                                        int32_t *vocab) {
     const struct found *first = NULL;
@@ -119,7 +122,8 @@ static enum neb_status look_at_corpora(const struct agent_job *job, struct found
     return NEB_OK;
 }
 
-// Files that clusters begin from are where those train, as corpora are: missing here they are no error. role: whose; none: all that train.
+// Files that clusters start from belong on their machines, like corpora, so a missing one is only a
+// warning. role: of the clusters that need it; none: all that train.
 static void look_for_file(const struct agent_job *job, const char *key, const char *path,
                           enum agent_role role) {
     char names[AGENT_CLUSTERS_MAX * (AGENT_NAME_MAX + 2)] = "";
@@ -163,7 +167,7 @@ static void print_rounds(const struct agent_job *job, const struct agent_plan *p
            p->reduction);
 }
 
-// What crosses between clusters.
+// Prints what crosses between clusters.
 static void print_flights(const struct agent_job *job, const struct agent_plan *p, bool sized) {
     char a[32], b[32];
     if (job->sync.scheme != AGENT_SCHEME_FEDERATED) {
@@ -191,7 +195,7 @@ static void print_flights(const struct agent_job *job, const struct agent_plan *
                                              : "there is one cluster");
 }
 
-// Sums of the whole run, a fragment's each.
+// Sums in the whole run, one per fragment and exchange.
 static int64_t releases_of(const struct agent_job *job) {
     const struct agent_schedule s = {.steps = job->steps,
                                      .interval = job->sync.interval,
@@ -273,7 +277,7 @@ static void print_json(const struct agent_job *job, const struct found *each,
                             all_attach(job) ? json_null() : json_integer(p->memory_bytes));
         json_object_set_new(o, "exchange_bytes", json_integer((json_int_t)p->bytes_per_exchange));
     }
-    if (sized && !(p->label_bytes > 0)) { // else the text says how many labels there are
+    if (sized && !(p->label_bytes > 0)) { // with labels, the number of bytes depends on the text
         json_object_set_new(o, "sent_bytes", json_integer((json_int_t)p->bytes));
         json_object_set_new(o, "reduction_vs_sync_fp32",
                             isfinite(p->reduction) ? json_real(p->reduction) : json_null());
@@ -295,7 +299,7 @@ static void print_json(const struct agent_job *job, const struct found *each,
     json_decref(o);
 }
 
-// With --json; errors come at the end, as their own object.
+// With --json, warnings go into the object. An error is its own object at the end.
 static void keep_warning(void *user, enum neb_log_level level, const char *text) {
     if (level == NEB_LOG_WARN)
         json_array_append_new(user, json_string(text));
@@ -306,9 +310,9 @@ static enum neb_status read_policy(const char *path, struct agent_policy *out) {
     return st == NEB_ERR_NOT_FOUND ? neb_fail(st, "%s: there is no such file", path) : st;
 }
 
-// Whether sites where another member submits the job let it begin. With the policy that is given:
-// NEB_ERR_DENIED, after one line for each cluster where it does not. Else with one that says
-// nothing but "data" (what lies below which folder is known at the site alone): *why, or "".
+// Whether sites let the job begin if another member submits it. With a policy given: NEB_ERR_DENIED
+// after a line for each cluster that it refuses. Without one: *why says what an almost empty
+// policy.json refuses, or is "" ("data" is left out, since only the site knows its folders).
 static enum neb_status ask_policy(const struct arguments *a, const struct agent_job *job, char *why,
                                   size_t cap) {
     static struct agent_policy p; // large
@@ -325,7 +329,7 @@ static enum neb_status ask_policy(const struct arguments *a, const struct agent_
             continue;
         ok = false;
         if (!a->policy)
-            return NEB_OK; // of the others most likely the same
+            return NEB_OK; // most likely the same for the others
         neb_log(NEB_LOG_ERROR, "%s", why);
     }
     return ok ? NEB_OK : NEB_ERR_DENIED;

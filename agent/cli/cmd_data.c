@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula data build SPEC.yaml: text into a corpus.
+// nebula data build SPEC.yaml: makes a corpus from text.
 #include "agent/cli/cmd_data.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
@@ -94,7 +94,7 @@ static enum neb_status take_path(const struct reader *r, yaml_node_t *n, const c
                                  size_t cap) {
     char text[NEB_PATH_MAX], path[NEB_PATH_MAX];
     NEB_TRY(take_text(r, n, key, text, sizeof text));
-    if (neb_path_home(path, sizeof path, text, key) != NEB_OK) // it said why
+    if (neb_path_home(path, sizeof path, text, key) != NEB_OK) // the reason is logged
         return bad(r, n, key, "no such path");
     int len = path[0] == '/' ? snprintf(out, cap, "%s", path)
                              : snprintf(out, cap, "%s/%s", r->base, path);
@@ -329,7 +329,7 @@ static void print_json(const struct intra_corpus *c, bool skipped, const char *d
     json_t *sources = json_array();
     char dir[NEB_PATH_MAX];
     snprintf(dir, sizeof dir, "%s", intra_corpus_dir(c));
-    neb_plain(dir, false); // its name may be no UTF-8, which JSON has to be
+    neb_plain(dir, false); // the path may not be UTF-8, which JSON needs
     for (int32_t i = 0; i < intra_corpus_sources(c); i++)
         json_array_append_new(
             sources, json_pack("{s:s, s:I, s:I}", "name", intra_corpus_source_name(c, i),
@@ -360,7 +360,7 @@ static void print_summary(const struct intra_corpus *c, bool json, bool skipped)
                (unsigned long long)intra_corpus_tokens(c, i, INTRA_VALID));
 }
 
-// The text of the specs in configs/ is fetched by scripts beside them: said where it is that which is missing.
+// Scripts in configs/ fetch the text of the specs there. If that text is missing, names the script.
 static void say_recipe(const struct intra_build_spec *s) {
     static const char *const made[][2] = {
         {"/nebula/manpages/text-small/", "configs/corpus-manpages --small"},

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula doctor [JOB]: looks at this machine, its agent and its links. Exit status 0: nothing stops a job; 1: something does.
+// nebula doctor [JOB]: examines this machine, its agent and its links. Exit status 1: something
+// would stop a job.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/cli/cmd_options.h"
@@ -39,7 +40,7 @@ static const struct argp_option table[] = {
     {"sockets", 's', NULL, 0, "instead: the options of the links' sockets, and why", 0},
     {0}};
 
-// Bytes of the generations that a worker keeps, and the one that it writes.
+// Bytes of the checkpoints that a worker keeps, and of the one that it writes.
 static enum neb_status job_needs(const char *path, struct agent_job *job, int64_t *bytes) {
     struct agent_plan plan;
     NEB_TRY(agent_job_load(path, job));
@@ -90,9 +91,9 @@ static void look_at_peers(struct doctor *d, const json_t *status, const struct o
     json_array_foreach((json_t *)(uintptr_t)peers, i, p) doctor_peer(d, p);
 }
 
-// What an agent that is started here will find.
+// Examines the limits that an agent started here would have.
 static void look_at_locking(struct doctor *d) {
-    const size_t keys_and_streams = 1 << 20; // more than a sealing agent was seen to lock
+    const size_t keys_and_streams = 1 << 20; // more than a sealing agent locks
     sec_locked_init();
     doctor_keys(d, sec_locked_room(keys_and_streams), sec_locked_limit());
 }
@@ -133,7 +134,8 @@ static enum neb_status examine(struct doctor *d, const struct options *o, const 
     (void)doctor_path(peers, o->peer, &path);
     doctor_machine(d, home, running ? (int)json_array_size(peers) : 1, need, &path);
     const json_t *locked = running ? json_object_get(m.head, "keys_locked") : NULL;
-    if (json_is_boolean(locked)) // by its own limit, which need not be this command's
+    // the agent knows its own limit, which may differ from this command's
+    if (json_is_boolean(locked))
         doctor_keys(d, json_is_true(locked),
                     json_integer_value(json_object_get(m.head, "lockable_bytes")));
     else

@@ -24,7 +24,7 @@ struct options {
     bool json;
 };
 
-struct show { // small folders are done before anything is shown
+struct show { // a small folder is done before anything is shown
     bool terminal, shown;
     neb_ns start, last;
 };
@@ -103,7 +103,7 @@ static void folder_of(const char *checkpoint, char out[NEB_PATH_MAX]) {
              slash ? checkpoint : ".");
 }
 
-// The folder that import left beside the checkpoint file; NULL when there is none.
+// The folder that import has left beside the checkpoint file; NULL: there is none.
 static const char *like_beside(const char *checkpoint, char out[NEB_PATH_MAX]) {
     char dir[NEB_PATH_MAX], config[NEB_PATH_MAX];
     folder_of(checkpoint, dir);
@@ -114,7 +114,7 @@ static const char *like_beside(const char *checkpoint, char out[NEB_PATH_MAX]) {
                : NULL;
 }
 
-// The vocabulary that somebody named, or the one beside the checkpoint file; NULL when there is none.
+// The vocabulary that the user named, or the one beside the checkpoint file; NULL: there is none.
 static enum neb_status vocabulary_of(const char *named, const char *checkpoint,
                                      char out[NEB_PATH_MAX], const char **found) {
     char dir[NEB_PATH_MAX];

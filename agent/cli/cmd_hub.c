@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula init, invite, revoke, promote: what only the hub of a federation does.
+// nebula init, invite, revoke, move, promote: what only the hub of a federation does.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/number.h"
@@ -67,7 +67,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 
 // ---- init ---------------------------------------------------------------------------------------
 
-// "0.0.0.0:7443" is no address to give to others: this host's name is.
+// Others cannot use "0.0.0.0:7443" as an address, so the name of this host stands for it.
 static enum neb_status reach_default(const char *listen, char out[SEC_ENDPOINT_MAX]) {
     char host[200] = "";
     const char *port = strrchr(listen, ':');
@@ -108,16 +108,17 @@ static enum neb_status own_identity(const char *home, const char *name, struct s
     return NEB_OK;
 }
 
-enum { CODE_LINE = 256 }; // as it is pasted: indented, with other spaces between its groups
+enum { CODE_LINE = 256 }; // a pasted code may be indented and have other spaces between its groups
 
-// code: of the new backup, to be shown. Of one that is restored it is asked for.
+// Makes the CA, or restores it and asks for the code of the backup. code: of a new backup, to be
+// shown.
 static enum neb_status make_ca(const struct options *o, const char *home, const char *backup,
                                char code[SEC_CODE_TEXT]) {
     if (!o->restore)
         return sec_ca_create(home, o->name, backup, code);
     char line[CODE_LINE];
     fputs("recovery code: ", stderr);
-    setvbuf(stdin, NULL, _IONBF, 0); // no copy of it stays in a buffer
+    setvbuf(stdin, NULL, _IONBF, 0); // no copy of the code stays in a buffer
     enum neb_status st = fgets(line, sizeof line, stdin)
                              ? sec_ca_restore(home, o->restore, line)
                              : neb_fail(NEB_ERR_INVALID, "no recovery code on standard input");
@@ -136,7 +137,7 @@ static enum neb_status show_code(const char *backup, const char *code) {
 enum { MADE_BY_INIT = 4 };
 static const char *const made_by_init[MADE_BY_INIT] = {"keys", "identity", "ca", "federation"};
 
-// What an init that fails has to leave as it was.
+// What existed before. A failing init leaves it as it was.
 struct before {
     bool home, backup, part[MADE_BY_INIT];
 };
@@ -158,18 +159,18 @@ static void undo(const char *home, const char *backup, const struct before *b) {
               all;
     if (!b->home)
         rmdir(home);
-    if (!all) // it said which
+    if (!all) // the name is logged
         neb_warn("what this init has made in %s is no federation: remove it", home);
 }
 
-// A second init at the same time would take the first one's parts for its own, and undo them; so it would a first nebula id's keys
-// (sec_identity_first). *fd: held until it is closed.
+// A second init at the same time would use the parts of the first one, and undo them; a first
+// `nebula id` makes keys too (sec_identity_first). *fd: holds the lock until it is closed.
 static enum neb_status hold(const char *home, int *fd) {
     NEB_TRY(neb_fs_mkdirs(home, 0700));
     *fd = open(home, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (*fd < 0)
         return neb_fail_errno("%s", home);
-    if (flock(*fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) // NFS locks no folders
+    if (flock(*fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) // NFS does not lock folders
         return NEB_OK;
     close(*fd);
     return neb_fail(
@@ -198,7 +199,7 @@ static enum neb_status init(const struct options *o) {
     look(home, backup, &b);
     NEB_TRY_GOTO(own_identity(home, o->member, &self), out);
     NEB_TRY_GOTO(make_ca(o, home, backup, code), out);
-    if (!o->restore) // before there is a list: a federation whose code nobody saw has no backup
+    if (!o->restore) // before there is a list: without the code, the federation has no backup
         NEB_TRY_GOTO(show_code(backup, code), out);
     NEB_TRY_GOTO(sec_hub_create(home, &s, &self, o->link ? o->link : ""), out);
     printf("this node is '%s', hub of the federation; enrolment at %s once nebula agent runs\n",
@@ -206,7 +207,7 @@ static enum neb_status init(const struct options *o) {
     st = fflush(stdout) == 0 ? NEB_OK : neb_fail_errno("stdout");
 out:
     sodium_memzero(code, sizeof code);
-    if (st != NEB_OK) // also where the code was not shown: nobody could open the backup
+    if (st != NEB_OK) // also if the code was not shown: nobody could open the backup
         undo(home, backup, &b);
     close(fd);
     return st;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula id: this node's public identity, made on first use.
+// nebula id: the public identity of this node, made on first use.
 #include "agent/base/fs.h"
 #include "agent/cli/cmd_options.h"
 #include "security/identity.h"
@@ -24,7 +24,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     }
 }
 
-// Only the line itself goes to stdout, so that it can be piped to where it is needed.
+// Only the identity line goes to stdout, so that it can be piped.
 static enum neb_status show(const struct options *o) {
     char home[NEB_PATH_MAX], line[SEC_ID_TEXT];
     struct sec_identity *id = NULL;

@@ -47,7 +47,7 @@ int cmd_jobs(int argc, char **argv) {
             char sent[32], recv[32];
             const char *home = json_string_value(json_object_get(j, "home")),
                        *why = json_string_value(json_object_get(j, "why"));
-            // the beginning of an id is one, wherever it is asked for
+            // The beginning of an id is enough for all commands.
             printf("%-17.16s %-20s %-9s %-12s %10s %10s\n",
                    json_string_value(json_object_get(j, "id")),
                    json_string_value(json_object_get(j, "job")),
@@ -64,7 +64,7 @@ int cmd_jobs(int argc, char **argv) {
     return AGENT_EXIT_OK;
 }
 
-// Asks the agent to do something with a job, and says what it answers.
+// Sends an order for a job to the agent, and prints the answer.
 static int order(const char *op, const struct agent_options *o) {
     struct agent_ipc_msg m = {0};
     if (!o->arg) {
@@ -142,11 +142,11 @@ int cmd_forget(int argc, char **argv) {
 struct log_options {
     struct agent_options common;
     bool follow;
-    long lines, rank; // rank -1: whichever tells most
+    long lines, rank; // rank -1: choose_log chooses
 };
 
-// Of a mesh, rank 0's: it is the one that the agent talks to. But a launcher that has spoken last says why there are no ranks, and a
-// single rank has no log but the worker's.
+// In a mesh, the agent talks to rank 0, so its log is shown. worker.log is shown if it is newer (a
+// launcher says there why ranks do not start), or if there is no other (a single rank).
 static enum neb_status choose_log(const struct log_options *o, const char *dir, char *out,
                                   size_t cap) {
     char name[32], rank0[NEB_PATH_MAX];
@@ -162,7 +162,8 @@ static enum neb_status choose_log(const struct log_options *o, const char *dir, 
     return NEB_OK;
 }
 
-// The folder under jobs/ whose name begins with the id given; jobs are hexadecimal, so nothing else can be named.
+// Finds the folder under jobs/ whose name begins with the id. An id is hexadecimal, so it cannot
+// name another file.
 static enum neb_status find_log(const struct log_options *l, char *out, size_t cap) {
     const struct agent_options *o = &l->common;
     char home[NEB_PATH_MAX], jobs[NEB_PATH_MAX], dir[NEB_PATH_MAX], names[400] = "";
@@ -193,7 +194,7 @@ static enum neb_status find_log(const struct log_options *l, char *out, size_t c
     return choose_log(l, dir, out, cap);
 }
 
-// To where the last `lines` lines begin.
+// Seeks to the beginning of the last `lines` lines.
 static void seek_tail(FILE *f, long lines) {
     fseek(f, 0, SEEK_END);
     long at = ftell(f);
@@ -215,16 +216,17 @@ static error_t parse_log_option(int key, char *arg, struct argp_state *state) {
     }
 }
 
-// A worker, or a program that it loads, wrote these lines: nothing in them commands the terminal.
+// A worker, or a program that it loads, wrote these lines: their control characters must not reach
+// the terminal.
 static void show_log(FILE *f, bool follow) {
     char block[8192];
-    size_t kept = 0; // bytes of a character whose end has not come yet
+    size_t kept = 0; // bytes of a character whose end is not read yet
     for (;;) {
         size_t n = fread(block + kept, 1, sizeof block - kept, f), have = kept + n;
         bool last = !n && !follow;
         size_t done = neb_plain_text(block, have, last);
         if (fwrite(block, 1, done, stdout) < done || fflush(stdout) != 0 || last)
-            return; // or nobody reads any more
+            return; // the end, or nobody reads the output
         kept = have - done;
         memmove(block, block + done, kept);
         if (!n) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula join, members, rotate: what every member of a federation does.
+// nebula join, members, rotate: what each member of a federation does.
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
@@ -96,12 +96,13 @@ static enum neb_status members(const struct options *o) {
 
 // ---- join, rotate -------------------------------------------------------------------------------
 
-// Where nobody has an address there is nobody to dial. It is no error: others may join that have one.
+// If no member has an address, nobody can dial. It is only a warning: members with an address may
+// join later.
 static void warn_unlinked(const char *home, const char *self) {
     struct sec_federation *f = NULL;
     bool reachable = false;
     if (sec_federation_open(home, &f) != NEB_OK)
-        return; // it said why, and has nothing to do with who joined
+        return; // the reason is logged, and the join itself is done
     for (uint32_t i = 0; i < f->list.n; i++)
         reachable = reachable || f->list.e[i].m.endpoint[0];
     if (!reachable)
@@ -120,7 +121,7 @@ static enum neb_status join(const struct options *o) {
         return neb_fail(NEB_ERR_INVALID, "--endpoint takes HOST:PORT");
     enum neb_status st = sec_token_parse(o->common.arg, &t);
     if (st == NEB_ERR_FORMAT || st == NEB_ERR_CORRUPT)
-        return NEB_ERR_INVALID; // what was typed is no token; it said so
+        return NEB_ERR_INVALID; // the argument is not a token; the reason is logged
     NEB_TRY(st);
     if (o->name && strcmp(o->name, t.name) != 0)
         st = neb_fail(NEB_ERR_DENIED, "the token is for '%s', not for '%s'", t.name, o->name);
@@ -155,7 +156,7 @@ static int run(int argc, char **argv, const struct argp *argp, enum agent_takes 
     struct options o = {.common.takes = takes};
     if (agent_options_parse(argp, argc, argv, &o) != 0)
         return AGENT_EXIT_USAGE;
-    // a token must not stay where ps shows it
+    // A token must not stay where ps shows it.
     bool piped = what == join && o.common.arg && !strcmp(o.common.arg, "-");
     if (piped || (o.common.arg && !strncmp(o.common.arg, "neb1:", 5))) {
         static char token[SEC_TOKEN_TEXT];

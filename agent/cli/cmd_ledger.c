@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula ledger: what an agent promised and saw committed, shown and checked. Only reads; works beside a running agent.
+// nebula ledger: shows and checks what an agent promised and saw committed. It only reads, and
+// works beside a running agent.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/cli/cmd_options.h"
@@ -26,7 +27,7 @@ struct options {
     bool json;
 };
 
-struct look { // what the callbacks of one command share
+struct look { // shared by the callbacks of one command
     const char *dir, *seal_key;
     struct sec_vault *vault; // opens sealed updates; NULL: none
     struct inter_ledger *ledger;
@@ -36,7 +37,7 @@ struct look { // what the callbacks of one command share
     json_t *damages;                   // array
     bool json;
     json_t *chains, *seconds, *evidence, *misnamed; // arrays
-    struct sec_former former[SEC_FORMER_MAX];       // keys of members and rotations of before
+    struct sec_former former[SEC_FORMER_MAX]; // keys of removed members and from before rotations
     size_t n_former;
 };
 
@@ -54,7 +55,7 @@ static json_t *hex_json(const uint8_t *p, size_t n) {
     return s;
 }
 
-// ---- what the ledger knows of jobs --------------------------------------------------------------
+// ---- jobs of the ledger -------------------------------------------------------------------------
 
 static void add_job(void *user, const uint8_t id[INTER_ID_BYTES], const char *spec,
                     const char *state) {
@@ -80,7 +81,8 @@ static const char *text_of(const json_t *o, const char *key, const char *otherwi
     return s ? s : otherwise;
 }
 
-// A member is its index in the job's list of clusters; members.json holds the key of a cluster's agent.
+// A member is an index into the job's list of clusters. The member list has the key of a cluster's
+// agent.
 static enum neb_status verify_as(void *user, const uint8_t job[INTER_ID_BYTES], uint8_t member,
                                  const char *context, const void *msg, size_t len,
                                  const uint8_t sig[INTER_SIG_BYTES]) {
@@ -90,13 +92,14 @@ static enum neb_status verify_as(void *user, const uint8_t job[INTER_ID_BYTES], 
     const struct sec_member *m = name ? sec_members_by_name(&k->members, name) : NULL;
     enum neb_status st = m ? sec_verify(m->pub.sign, context, msg, len, sig) : NEB_ERR_NOT_FOUND;
     for (size_t i = k->n_former;
-         name && st != NEB_OK && i-- > 0;) // before a rotation, a revocation
+         name && st != NEB_OK && i-- > 0;) // keys from before a rotation or a revocation
         if (!strcmp(k->former[i].name, name))
             st = sec_verify(k->former[i].sign, context, msg, len, sig);
     return st;
 }
 
-// The gate that decides how many votes are enough; clusters whose vote the signed list took.
+// The gate, which decides how many votes are enough, and the clusters that lost their vote by the
+// signed list.
 static void about_job(void *user, const uint8_t job[INTER_ID_BYTES], struct inter_job_config *out) {
     const struct look *k = user;
     const json_t *spec = job_part(k, job, "spec"), *clusters = json_object_get(spec, "clusters"),
@@ -117,7 +120,7 @@ static void about_job(void *user, const uint8_t job[INTER_ID_BYTES], struct inte
     out->removed = removed;
 }
 
-// The signed list of a federation, which counts where both are there; else members.json.
+// The signed list of a federation, or else members.json.
 static enum neb_status load_members(struct look *k) {
     char path[NEB_PATH_MAX];
     enum neb_status st = sec_federation_open(k->dir, &k->federation);
@@ -161,7 +164,7 @@ static void look_close(struct look *k) {
     json_decref(k->misnamed);
 }
 
-static enum neb_status print_json(json_t *o) { // takes it
+static enum neb_status print_json(json_t *o) { // takes o
     char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
     enum neb_status st = text ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory printing");
     if (text && (puts(text) < 0 || fflush(stdout) != 0))
@@ -247,14 +250,14 @@ static void on_chain(void *user, const struct inter_chain *c) {
     json_array_append_new(k->chains, o);
 }
 
-// What a job calls a member.
+// The name of a member in a job.
 static const char *name_of(const struct look *k, const uint8_t job[INTER_ID_BYTES],
                            uint8_t member) {
     const json_t *clusters = json_object_get(job_part(k, job, "spec"), "clusters");
     return text_of(json_array_get(clusters, member), "name", "?");
 }
 
-// instead: what counts under that key; left out where its round is no longer kept.
+// instead: the update that counts under that key; absent if its round is no longer kept.
 static void on_second(void *user, const struct inter_manifest *m) {
     struct look *k = user;
     struct inter_manifest now;
@@ -271,7 +274,7 @@ static void on_second(void *user, const struct inter_manifest *m) {
     json_array_append_new(k->seconds, o);
 }
 
-// With the bytes that were signed, so that whoever has the member's key can check them.
+// Includes the signed bytes, so that anybody with the member's key can check them.
 static json_t *statement_json(const struct inter_statement *s) {
     static const char *const kinds[INTER_SAID_KINDS] = {"accept", "promise", "update"};
     struct neb_buf b = {0};

@@ -41,7 +41,7 @@ static enum neb_status load_model(const struct options *o, const struct neb_vaul
     return st;
 }
 
-// Logits of a masked language model are good for comparisons; a discriminator has none.
+// The logits of a masked language model are useful for comparisons; a discriminator has none.
 static enum neb_status fits(const struct options *o, const struct intra_model *m) {
     if (intra_model_continues(m) || (o->logits && m->c.head == INTRA_HEAD_LM))
         return NEB_OK;
@@ -89,7 +89,7 @@ static enum neb_status eval_source(const struct options *o, struct kern *K, stru
 }
 
 static void print_loss(bool json, const char *kind, const char *source, double loss) {
-    double perplexity = exp(loss); // of a model that is as good as lost: more than a double holds
+    double perplexity = exp(loss); // may be infinite for a very bad model
     if (!json) {
         printf("%-12s loss %.4f nats a token, perplexity %.2f\n", source, loss, perplexity);
         return;
@@ -144,7 +144,7 @@ out:
     return st;
 }
 
-// The next id at *p, which then points behind it; false: none, or something else than one.
+// Reads the id at *p and moves *p behind it. False: there is no id.
 static bool next_id(const char **p, uint64_t max, int32_t *out) {
     char digits[16];
     uint64_t v;
@@ -169,7 +169,7 @@ static bool are_ids(const char *text) {
     return any;
 }
 
-// "1 2 3" into *ids (n), with room for `more`; each must be in the vocabulary.
+// Reads "1 2 3" into *ids (n), with room for `more`. Each id must be in the vocabulary.
 static enum neb_status parse_ids(const char *text, int32_t vocab, size_t more, int32_t **ids,
                                  size_t *n) {
     size_t cap = strlen(text) / 2 + 1;
@@ -186,7 +186,7 @@ static enum neb_status parse_ids(const char *text, int32_t vocab, size_t more, i
     return *n ? NEB_OK : neb_fail(NEB_ERR_INVALID, "--ids: at least one token id is needed");
 }
 
-// A line of V numbers for each position: for comparisons with other implementations.
+// Prints a line of V numbers per position, for comparisons with other implementations.
 static enum neb_status print_logits(const struct options *o) {
     struct kern *K = NULL;
     struct intra_model *m = NULL;
@@ -223,7 +223,7 @@ out:
     return st;
 }
 
-// Tokens in, tokens out: for models whose vocabulary is of another kind.
+// Tokens in, tokens out: for models whose tokenizer is not supported.
 static enum neb_status generate_ids(const struct options *o) {
     struct kern *K = NULL;
     struct intra_model *m = NULL;
@@ -257,7 +257,8 @@ static enum neb_status generate(const struct options *o) {
     enum neb_status st = NEB_OK;
     NEB_TRY(o->tokenizer ? intra_tokenizer_named(o->tokenizer, tokenizer, sizeof tokenizer)
                          : intra_tokenizer_in(o->checkpoint, tokenizer, sizeof tokenizer));
-    NEB_TRY_GOTO(load(o, &K, &m), out); // first: where there is none, nobody misses its tokenizer
+    // first: without a checkpoint, a missing tokenizer is no news
+    NEB_TRY_GOTO(load(o, &K, &m), out);
     if (!o->tokenizer && !neb_fs_exists(tokenizer)) {
         st = neb_fail(NEB_ERR_NOT_FOUND,
                       "there is no %s: name the model's vocabulary, a tokenizer.model or a "
@@ -287,7 +288,7 @@ static enum neb_status generate(const struct options *o) {
                                .eos = intra_tokenizer_eos(t)};
     NEB_TRY_GOTO(intra_generate(K, m, &s, all, (int)n, (int)n + o->tokens, &total), out);
     NEB_TRY_GOTO(intra_tokenizer_decode(t, all, (size_t)total, &text), out);
-    neb_plain_text(text, strlen(text), true); // a vocabulary may hold what commands a terminal
+    neb_plain_text(text, strlen(text), true); // a vocabulary may contain control characters
     puts(text);
 out:
     free(text);
@@ -359,7 +360,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     }
 }
 
-// The task that has options of its own.
+// True if the task is probe, which has its own options.
 static bool is_probe(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         bool apart = !strcmp(argv[i], "--task") || !strcmp(argv[i], "-a");
@@ -418,7 +419,7 @@ int cmd_eval(int argc, char **argv) {
         return AGENT_EXIT_USAGE;
     }
     if (!o.logits && !o.corpus) {
-        if (!neb_fs_exists(o.checkpoint)) // no fault of the command line, as with --corpus
+        if (!neb_fs_exists(o.checkpoint)) // not a wrong command line, as with --corpus
             return agent_json_exit(
                 o.json, agent_exit_of(neb_fail(NEB_ERR_NOT_FOUND, "there is no %s", o.checkpoint)));
         if (agent_corpus_note_read(o.checkpoint, corpus, sizeof corpus) != NEB_OK)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula plan JOB.yaml: how long will it take, will it fit, what would be faster?
+// nebula plan JOB.yaml: predicts time and memory of a job, and proposes faster settings.
 #include "agent/base/log.h"
 #include "agent/base/number.h"
 #include "agent/cli/cmd_options.h"
@@ -12,7 +12,7 @@
 
 enum {
     SETS_MAX = 64,
-    RANKS_MAX = 1024, // as --ranks says
+    RANKS_MAX = 1024, // limit of --ranks
     VOCAB_ASSUMED = 32000,
     KEY_WAN = 256,
     KEY_HOME,
@@ -29,7 +29,7 @@ enum {
 
 static const double STEP_S_MIN = 1e-6, STEP_S_MAX = 1e6;
 
-struct named { // NAME=VALUE
+struct named { // values of an option NAME=VALUE
     const char *sets[SETS_MAX];
     int n;
 };
@@ -41,7 +41,7 @@ struct arguments {
     bool json, profile, measure, link, device, device_link;
 };
 
-// Splits NAME=VALUE; index of the cluster of this name.
+// Splits NAME=VALUE. *i: the cluster of this name.
 static enum neb_status cluster_of(const struct agent_job *job, const char *option, const char *text,
                                   int32_t *i, const char **value) {
     const char *eq = strchr(text, '=');
@@ -61,7 +61,7 @@ static enum neb_status cluster_of(const struct agent_job *job, const char *optio
                                                 : "N");
 }
 
-// What can be wrong with the options is said before anything is measured.
+// Finds wrong options before anything is measured.
 static enum neb_status check_names(const struct arguments *a, const struct agent_job *job) {
     const char *value;
     int32_t i;
@@ -94,7 +94,7 @@ static enum neb_status find_sites(const struct arguments *a, const struct agent_
         m->sites[i].share = m->sites[i].device_share = 1;
     }
     for (int k = 0; k < a->ranks.n; k++) {
-        uint64_t n = 0; // parse_option has looked at it
+        uint64_t n = 0; // parse_option has checked it
         NEB_TRY(cluster_of(job, "--ranks", a->ranks.sets[k], &i, &value));
         if (neb_number_whole(value, 1, RANKS_MAX, &n))
             m->sites[i].ranks = (int32_t)n;
@@ -131,7 +131,7 @@ static enum neb_status find_link(const struct arguments *a, const struct agent_j
     return NEB_OK;
 }
 
-// Each cluster's own, or everybody's; nothing is assumed where all have their own.
+// Each cluster's own link, or the common one. If all have their own, nothing is assumed.
 static enum neb_status find_links(const struct arguments *a, const struct agent_job *job,
                                   struct plan_machines *m) {
     bool open = false;
@@ -149,7 +149,7 @@ static enum neb_status find_links(const struct arguments *a, const struct agent_
 
 static enum neb_status load(struct arguments *a, const char *file, struct agent_job *job) {
     enum neb_status st = agent_job_load(file, job);
-    if (st != NEB_OK) // also where there is no such file, or a huge one: as nebula check
+    if (st != NEB_OK) // also for a missing or huge file: as nebula check
         return st == NEB_ERR_NOMEM ? st : NEB_ERR_INVALID;
     for (int i = 0; i < a->sets.n; i++)
         NEB_TRY(agent_job_set(job, a->sets.sets[i]));
@@ -163,14 +163,15 @@ static enum neb_status load(struct arguments *a, const char *file, struct agent_
     return NEB_OK;
 }
 
-// Of the job as it is written, as that is what nebula pretrain runs: what would fit instead is in the proposal.
+// Judges the job as written, because nebula pretrain runs that. What fits instead is in the
+// proposal.
 static enum neb_status verdict(const struct agent_job *job, const struct plan_machines *m,
                                const struct agent_planner *written,
                                const struct agent_planner *proposed) {
     for (int32_t i = 0; i < written->n; i++) {
         const struct agent_cluster *c = &job->clusters[i];
         const struct agent_planned *x = &written->clusters[i];
-        if (c->launcher == AGENT_LAUNCHER_ATTACH) // a trainer of its own has a model of its own
+        if (c->launcher == AGENT_LAUNCHER_ATTACH) // its trainer has its own model
             continue;
         if (!x->fits)
             return neb_fail(NEB_ERR_LIMIT, "cluster %s: the job does not fit%s", c->name,
@@ -183,7 +184,7 @@ static enum neb_status verdict(const struct agent_job *job, const struct plan_ma
     return agent_planner_known(job, m->sites, written);
 }
 
-// *printed: the plan was, also where the job does not fit.
+// *printed: the plan is printed, also if the job does not fit.
 static enum neb_status plan_replicas(const struct arguments *a, const struct agent_job *job,
                                      const struct plan_machines *m, bool *printed) {
     static struct agent_job open; // large
@@ -192,7 +193,7 @@ static enum neb_status plan_replicas(const struct arguments *a, const struct age
     int32_t vocab;
     uint32_t all = AGENT_AUTO_BATCH | AGENT_AUTO_RECOMPUTE | AGENT_AUTO_INTERVAL |
                    AGENT_AUTO_OVERLAP | AGENT_AUTO_CODEC | AGENT_AUTO_MESH;
-    if (job->sync.gate == AGENT_GATE_PRIVATE) // takes one codec
+    if (job->sync.gate == AGENT_GATE_PRIVATE) // it allows one codec
         all &= ~(uint32_t)AGENT_AUTO_CODEC;
     NEB_TRY(agent_planner_vocab(job, &vocab));
     NEB_TRY(agent_planner_run(job, vocab, m->sites, &m->link, job->autos, &written));
@@ -210,7 +211,7 @@ static enum neb_status plan_replicas(const struct arguments *a, const struct age
     return verdict(job, m, &written, &proposed);
 }
 
-// Casts the clusters that are free; what only a generator has goes where that goes.
+// Gives roles to the clusters that are free. The sources of the generator move with its role.
 static bool cast(const struct agent_planner_text *text, const struct plan_machines *m,
                  const bool *free, struct agent_job *job) {
     enum agent_role roles[AGENT_CLUSTERS_MAX];
@@ -247,7 +248,8 @@ static enum neb_status plan_streams(const struct arguments *a, struct agent_job 
     for (int32_t i = 0; i < job->n_clusters; i++) {
         open[i] = job->clusters[i].role_auto;
         autos = autos || open[i];
-        roles = roles || job->clusters[i].role != AGENT_ROLE_STUDENT; // students alone stay so
+        // false: only students, who stay so
+        roles = roles || job->clusters[i].role != AGENT_ROLE_STUDENT;
     }
     for (int32_t i = 0; i < job->n_clusters; i++)
         any[i] = roles;
@@ -274,7 +276,7 @@ static enum neb_status plan_streams(const struct arguments *a, struct agent_job 
                                          : ", whoever takes which role");
 }
 
-// The shape of a model is known without its corpus, but for the vocabulary.
+// Without a corpus, only the vocabulary is missing from the model's shape.
 static enum neb_status find_vocab(struct agent_job *job, struct plan_machines *m) {
     int32_t vocab = job->model.vocab;
     if (!vocab)
@@ -282,7 +284,7 @@ static enum neb_status find_vocab(struct agent_job *job, struct plan_machines *m
     if (vocab)
         return NEB_OK;
     m->vocab_assumed = VOCAB_ASSUMED;
-    job->model.vocab = VOCAB_ASSUMED + (job->mode == AGENT_MODE_RTD); // and the mask
+    job->model.vocab = VOCAB_ASSUMED + (job->mode == AGENT_MODE_RTD); // one more for the mask
     return NEB_OK;
 }
 
@@ -325,7 +327,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case 'j': a->json = true; return 0;
     case 's': add(&a->sets, arg, state); return 0;
     case KEY_WAN:
-        if (agent_wan_parse(value, "--wan", &wan) != NEB_OK) // it said why
+        if (agent_wan_parse(value, "--wan", &wan) != NEB_OK) // the reason is logged
             agent_option_refuse(state, key, arg, "[CLUSTER=]RATE:DELAY[:LOSS]");
         add(&a->wans, arg, state);
         return 0;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula pretrain JOB.yaml: hands a job to the agents, shows how it goes, and leaves the contract's files behind.
+// nebula pretrain JOB.yaml: hands a job to the agents, shows its progress, and writes the results.
 //
-//     out/  summary.json  metrics.jsonl  checkpoint/{model.ckpt, tokenizer.model, corpus.sha256}  plots/*.svg  job.json
+//     out/  summary.json  metrics.jsonl  job.json  plots/*.svg
+//           checkpoint/{model.ckpt, tokenizer.model, corpus.sha256}
 //           clusters/NAME/…   homes of the agents, with --local
 #include "agent/base/log.h"
 #include "agent/cli/cmd_options.h"
@@ -32,8 +33,9 @@ enum {
 static volatile sig_atomic_t interrupted;
 static void on_interrupt(int sig) { interrupted = sig; }
 
-// A scheduler's end, a time limit or a closed terminal ends this command, and not the job, which other sites train too; Ctrl-C means the job.
-// Agents of --local are our children, and end with us.
+// A scheduler, a time limit or a closed terminal ends this command but not the job, which other
+// sites train too. Ctrl-C stops the job. Agents of --local are children of this process and end
+// with it.
 static bool detaches(const struct run *r) {
     return !r->o.local && (interrupted == SIGTERM || interrupted == SIGHUP);
 }
@@ -46,7 +48,7 @@ static void take_signals(void) {
         sigaction(SIGHUP, &sa, NULL);
 }
 
-// ---- following it -------------------------------------------------------------------------------
+// ---- following the job --------------------------------------------------------------------------
 
 static int cluster_index(const struct run *r, const char *name) {
     for (int i = 0; name && i < r->job.n_clusters; i++)
@@ -59,8 +61,8 @@ static bool says_stopped(const json_t *report) {
     return json_is_true(json_object_get(report, "stopped"));
 }
 
-// One cluster has made all steps, another one was stopped, though not by us: its report may be of an earlier run, and that of this one on its way.
-// It gets half a minute from its last word.
+// One cluster has made all steps, and another one was stopped, but not by this command. That report
+// may be from an earlier run, and the new one in flight. Waits half a minute after the last line.
 static bool newer_may_come(struct run *r) {
     const neb_ns patience = 30 * NEB_S;
     bool stopped = false, done = false;
@@ -78,7 +80,7 @@ static bool newer_may_come(struct run *r) {
     return neb_now() - r->odd_since < patience;
 }
 
-// A disk that is full here ends no job elsewhere: what can be written of its lines later is.
+// A disk that is full here must not end the job elsewhere. Later lines are written if possible.
 static enum neb_status keep_line(struct run *r, neb_ns at, json_t *line) {
     bool quiet = r->lines_lost > 0;
     if (quiet)
@@ -102,10 +104,10 @@ static enum neb_status on_line(struct run *r, const json_t *event) {
     const char *kind = json_string_value(json_object_get(line, "kind"));
     char text[256];
     if (i < 0 || i >= r->expected || !kind)
-        return NEB_OK; // witnesses have nothing to tell
+        return NEB_OK; // witnesses send no lines
     pretrain_reached(r, i, neb_now());
     if (late && n <= r->had[i])
-        return NEB_OK; // sent twice: our agent was started anew, and did not know what it had
+        return NEB_OK; // sent twice: the agent has restarted and does not know what was sent
     r->had[i] = n;
     if (agent_report_is_former(r->reports[i], line)) {
         json_decref(r->reports[i]);
@@ -121,7 +123,7 @@ static enum neb_status on_line(struct run *r, const json_t *event) {
     if (!strcmp(kind, "fault") || !strcmp(kind, "note")) {
         const char *what = json_string_value(json_object_get(line, "text"));
         snprintf(text, sizeof text, "%s: %s", r->job.clusters[i].name, what ? what : kind);
-        if (!r->o.json) // it was printed
+        if (!r->o.json) // else it is printed already
             agent_progress_note(r->progress, text);
         r->stop_heard = r->stop_sent ? neb_now() : 0;
     }
@@ -132,7 +134,7 @@ static enum neb_status on_event(struct run *r, struct agent_ipc_msg *m) {
     const char *ev = agent_ipc_str(m, "ev", "");
     enum neb_status st = pretrain_heard(r, m);
     if (st != NEB_OK) {
-        ; // the job is not there any more
+        ; // the agent no longer runs the job
     } else if (!strcmp(ev, "line")) {
         st = on_line(r, m->head);
     } else if (!strcmp(ev, "status")) {
@@ -162,7 +164,7 @@ static bool reports_are_in(const struct run *r) {
     return true;
 }
 
-// An agent that was killed is started again, as a service manager would; the one we follow is asked anew.
+// Restarts killed agents, as a service manager would, and asks the followed one again for the job.
 static enum neb_status tend_agents(struct run *r) {
     int again = -1;
     char text[128];
@@ -178,7 +180,7 @@ static enum neb_status tend_agents(struct run *r) {
     agent_progress_note(r->progress, text);
     if (again == 0)
         pretrain_ask_now(r);
-    // it may not have heard it, and asked again it does no more
+    // It may have missed the stop; a repeated stop does no harm.
     return r->stop_sent ? pretrain_say_stop(r) : NEB_OK;
 }
 
@@ -297,7 +299,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         o->seed = arg;
         return 0;
     case KEY_WAN:
-        if (agent_wan_parse(arg, "--wan", &wan) != NEB_OK) // it said why
+        if (agent_wan_parse(arg, "--wan", &wan) != NEB_OK) // the reason is logged
             agent_option_refuse(state, key, arg, "RATE:DELAY[:LOSS]");
         o->wan = arg;
         return 0;

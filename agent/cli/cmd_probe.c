@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula eval --task probe: a linear probe on a checkpoint, trained on one language and tested on it and on others.
+// nebula eval --task probe: a linear probe on a checkpoint, trained on one language, tested on this
+// and other languages.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/cli/cmd_options.h"
@@ -23,7 +24,7 @@ struct options {
     bool random, json;
 };
 
-// The same shape with the parameters that a model begins with.
+// Makes a model of the same shape with initial parameters.
 static enum neb_status forget_everything(struct intra_model **m, uint64_t seed) {
     struct intra_model_config c = (*m)->c;
     struct intra_trainable t = (*m)->trainable;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula ranks (internal): started by an agent.
+// nebula ranks (internal): an agent starts it.
 #include "agent/base/log.h"
 #include "agent/base/number.h"
 #include "agent/cli/commands.h"

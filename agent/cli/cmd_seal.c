@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula seal: keys for what lies on disk, and files in clear where they must be.
+// nebula seal: keys that seal files on disk; opens a sealed file.
 #include "agent/base/file.h"
 #include "agent/base/log.h"
 #include "agent/cli/cmd_options.h"
@@ -32,7 +32,7 @@ static void print_key(const char *path, const struct sec_seal_key *k) {
     printf("key %s in %s\n", id, path);
 }
 
-// Twice, from the terminal or from a pipe's two lines.
+// Reads it twice, from the terminal or from two lines of a pipe.
 static enum neb_status read_passphrase(char *out, size_t cap) {
     struct termios was;
     char *again = sec_locked_alloc(cap);
@@ -43,14 +43,14 @@ static enum neb_status read_passphrase(char *out, size_t cap) {
         tcsetattr(STDIN_FILENO, TCSAFLUSH, &quiet);
         fputs("passphrase, twice: ", stderr);
     }
-    setvbuf(stdin, NULL, _IONBF, 0); // no copy of it stays in a buffer
+    setvbuf(stdin, NULL, _IONBF, 0); // no copy of the passphrase stays in a buffer
     got = got && fgets(out, (int)cap, stdin) && fgets(again, (int)cap, stdin);
     if (terminal) {
         tcsetattr(STDIN_FILENO, TCSAFLUSH, &was);
         fputc('\n', stderr);
     }
     enum neb_status st = NEB_OK;
-    if (got) // the second line of a pipe may have no end
+    if (got) // the second line of a pipe may have no line end
         out[strcspn(out, "\r\n")] = again[strcspn(again, "\r\n")] = 0;
     if (!got)
         st = neb_fail(NEB_ERR_INVALID, "the passphrase is wanted on two lines of standard input");
@@ -88,7 +88,8 @@ static enum neb_status init(const struct options *o) {
     NEB_TRY(sec_home(o->home, home, sizeof home));
     NEB_TRY(agent_seal_settings_none(home));
     NEB_TRY(neb_fs_mkdirs(home, 0700));
-    // a key that is there is one of an init that was interrupted, or of another home: it is named, once it has been read
+    // An existing key is from an interrupted init or from another home. It is used once it has been
+    // read.
     NEB_TRY(!o->passphrase && neb_fs_exists(o->args[1]) ? id(o) : make_key(o));
     NEB_TRY(agent_seal_settings_write(home, o->args[1]));
     printf(
@@ -132,7 +133,8 @@ struct parts {
     uint32_t n;
 };
 
-// A checkpoint that ranks of a mesh wrote has parts beside it: they go with it. made: those that were written, also on failure.
+// Opens the parts of a checkpoint that ranks of a mesh wrote. made: the parts written, also on
+// failure.
 static enum neb_status open_parts(const struct neb_vault *v, const char *from, const char *to,
                                   struct parts *made) {
     struct neb_file *f = NULL;
@@ -147,7 +149,7 @@ static enum neb_status open_parts(const struct neb_vault *v, const char *from, c
         return st;
     NEB_TRY(intra_ckpt_open_index(v, from, &c));
     const struct intra_ckpt_section *s = intra_ckpt_find(c, INTRA_PARTS_SECTION);
-    if (s && s->rows == 2) // a part has three
+    if (s && s->rows == 2) // a part itself has three rows
         st = intra_ckpt_read(c, INTRA_PARTS_SECTION, INTRA_U64, 2, 1, parts);
     intra_ckpt_close(&c);
     if (parts[1] > INTRA_PARTS_MAX)
@@ -163,14 +165,14 @@ static enum neb_status open_parts(const struct neb_vault *v, const char *from, c
     return st;
 }
 
-// Nothing stays in clear of what was not opened whole.
+// After a failure, nothing stays in clear.
 static void forget(const char *to, const struct parts *made) {
     char clear[NEB_PATH_MAX];
     bool all = neb_fs_remove(to) == NEB_OK;
     for (uint32_t k = 1; k <= made->n; k++)
         all = intra_part_path(to, made->token, k, clear, sizeof clear) == NEB_OK &&
               neb_fs_remove(clear) == NEB_OK && all;
-    if (!all) // it said which
+    if (!all) // the name is logged
         neb_warn("some of it is left in clear beside %s: remove it", to);
 }
 

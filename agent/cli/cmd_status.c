@@ -60,7 +60,7 @@ static void print_peer(FILE *f, const json_t *o) {
                 real(o, "twins"));
 }
 
-// One that the ledger has and that does not run.
+// A job that is in the ledger and does not run.
 static void print_aside(FILE *f, const json_t *o, const char *id) {
     const char *why = text_of(o, "why", NULL);
     if (why)
@@ -116,7 +116,7 @@ static void print_job(FILE *f, const json_t *o) {
     }
 }
 
-// "faults: denied 3, replay 1", of those that there were.
+// "faults: denied 3, replay 1"; counts of 0 are left out.
 static void print_counts(FILE *f, const char *what, const json_t *counts) {
     const char *kind;
     json_t *n;

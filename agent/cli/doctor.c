@@ -58,12 +58,13 @@ void doctor_congestion(struct doctor *d, const char *system, bool may_bbr) {
         may_bbr ? "use bbr" : "must use it too, bbr is not permitted");
 }
 
-// Linux shows the other side about half of a buffer as window; the rest is its own book-keeping. A connection that carries nearly that is
-// held back by it: what was measured can never be more.
+// Linux offers the other side about half of a buffer as window; the rest is for its own
+// bookkeeping. A connection that carries nearly a window is limited by it, since no measurement can
+// exceed it.
 void doctor_buffers(struct doctor *d, int64_t recv_max, int64_t send_max,
                     const struct doctor_path *path) {
     const struct doctor_path guess = {1e9, 0.1, 8}, *p = path->rtt_s > 0 ? path : &guess;
-    const double window = 0.5, nearly = 0.8, most = 2147483647; // of a sysctl
+    const double window = 0.5, nearly = 0.8, most = 2147483647; // most: limit of a sysctl
     double share = p->goodput_bps / 8 * p->rtt_s / p->connections;
     int64_t least = recv_max < send_max ? recv_max : send_max;
     char advice[256] = "";
@@ -86,7 +87,8 @@ void doctor_buffers(struct doctor *d, int64_t recv_max, int64_t send_max,
                share / 1048576, p == path ? "the measured path" : "1 Gbit/s over 100 ms");
 }
 
-// Beats are small and pass, so such a link comes up, breaks off under each update, and comes up again.
+// Heartbeats are small and pass. So such a link comes up, breaks at each update, and comes up
+// again.
 void doctor_mtu(struct doctor *d, const char *setting) {
     bool off = !strcmp(setting, "0");
     doctor_add(d, "path MTU", off ? DOCTOR_WARN : DOCTOR_OK,
@@ -292,7 +294,7 @@ void doctor_machine(struct doctor *d, const char *home, int peers, int64_t need_
                  peers);
     doctor_disk(d, home, statvfs(home, &disk) == 0 ? (int64_t)(disk.f_bavail * disk.f_frsize) : -1,
                 need_bytes);
-    // the agent runs as whose home it is; there may be none yet
+    // The agent runs as the owner of its home, which may not exist yet.
     doctor_user(d, (stat(home, &owner) == 0 ? owner.st_uid : geteuid()) == 0);
     doctor_clock(d, adjtimex(&clock) < 0 ? -1 : !(clock.status & STA_UNSYNC));
     int gpus = count_gpus();

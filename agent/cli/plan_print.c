@@ -39,7 +39,7 @@ static void print_machine(const char *name, const struct agent_site *s, bool kep
            agent_human_bytes(r->memory, memory, sizeof memory), s->share < 1 ? ", shared" : "");
 }
 
-// Rates at the largest size in bf16, where a device is busiest.
+// Prints the rates at the largest size, where a device is busiest.
 static void print_device(const struct agent_site *s) {
     const struct intra_device_rates *r = &s->profile.rates.device;
     const struct intra_type_rates *h = &r->of[KERN_BF16], *f = &r->of[KERN_F32];
@@ -121,7 +121,7 @@ static void print_memory(const struct agent_planned *x) {
     printf("%s\n", x->fits ? "" : "; DOES NOT FIT");
 }
 
-// What a step computes and sends between ranks, and what an exchange asks of them.
+// Prints what a step computes and sends between ranks, and what an exchange needs from them.
 static void print_volumes(const struct agent_planned *x) {
     const struct intra_cost *c = &x->cost;
     char a[32], b[32];
@@ -140,7 +140,7 @@ static void print_volumes(const struct agent_planned *x) {
     printf("\n");
 }
 
-// Its program is its own: what it takes is not this one's to say.
+// The trainer is another program, so its memory and mesh are not predicted.
 static void print_attached(const char *name, const struct agent_planned *x) {
     char step[32];
     printf("  %s: a trainer attaches: its memory, mesh and micro-batches are its own; step ", name);
@@ -195,7 +195,7 @@ static void print_step(const char *name, const struct agent_site *site,
     print_volumes(x);
 }
 
-// With three clusters or more a round is committed without who is late.
+// With three clusters or more, a round commits without a cluster that is late.
 static bool too_late(const struct agent_job *job, const struct agent_planner *p) {
     return p->n > 2 && p->wan.interval && !job->sync.commit_all &&
            p->wan.encode_s + p->wan.travel_s > (double)job->sync.grace_s;
@@ -221,13 +221,13 @@ void plan_print_exchange(const struct agent_job *job, const struct agent_planner
                plan_ms(w->encode_s + w->travel_s, d, sizeof d), (double)job->sync.grace_s);
 }
 
-static const double TUNING_PAYS = 0.9; // of the time that a run takes without
+static const double TUNING_PAYS = 0.9; // of the run's time without tuning
 static bool tuning_pays(const struct agent_planner *p) {
     return p->wan.interval && !p->tuning.on && p->tuning.possible &&
            p->tuning.wall_s < TUNING_PAYS * p->wall_s;
 }
 
-// Which H, τ and codec each cluster comes to.
+// Prints interval, overlap and codec of each cluster at the middle of the run.
 static void print_tuning(const struct agent_job *job, const struct agent_planner *p) {
     const struct agent_tuning *t = &p->tuning;
     char a[32], b[32];
@@ -262,7 +262,7 @@ static void print_one(const char *title, const struct agent_job *job, const stru
 static void print_yaml(const struct agent_job *job, const struct agent_planner *p) {
     char time[32];
     const struct intra_cost_job *j = agent_planner_first(p);
-    bool own = true; // all trainers attach, and cut their steps as they like
+    bool own = true; // all trainers attach and choose their own micro-batches
     for (int32_t i = 0; i < p->n; i++)
         own = own && p->clusters[i].attached;
     if (own && !p->wan.interval)
@@ -286,7 +286,7 @@ static void print_yaml(const struct agent_job *job, const struct agent_planner *
             printf(", recompute: %s", x->recompute ? "true" : "false");
         printf("\n");
     }
-    if (tuning_pays(p)) // clusters that leave steps out learn from fewer tokens
+    if (tuning_pays(p)) // clusters that skip steps learn from fewer tokens
         printf("  sync.tune: auto (the run in %s, nobody waits for slow machines and links; not in "
                "the figures above)\n",
                agent_human_time(p->tuning.wall_s, time, sizeof time));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `nebula plan` found of a job of mode rtd or distill, for people and as JSON.
+// The result of `nebula plan` for modes rtd and distill, as text and as JSON.
 #include "agent/cli/plan_print.h"
 #include "agent/job/json.h"
 #include "agent/show/progress.h"

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ending a run before its last step: Ctrl-C, with --local SIGTERM and SIGHUP too, or a cluster that failed and that the others would wait for.
+// Ends a run before its last step: Ctrl-C, with --local SIGTERM and SIGHUP too, or a failed cluster
+// for which the others would wait.
 //
-// Every cluster is told to stop after a checkpoint, and reports. One that is within reach gets a minute for it, and more as long as its agent
-// says that the checkpoint is being written (agent/daemon/stop.c); for one whose
-// link is down nobody waits longer than some seconds: its agent is told when it is back, or, with --local, goes down with us.
+// Every cluster is asked to stop after a checkpoint, and reports. One within reach gets a minute,
+// and more as long as its agent reports that the checkpoint is being written (agent/daemon/stop.c).
+// One whose link is down gets some seconds: its agent hears of the stop later, or ends with this
+// process (--local).
 #include "agent/base/log.h"
 #include "agent/cli/pretrain_state.h"
 
@@ -11,7 +13,8 @@
 
 static const neb_ns patience = 60 * NEB_S, patience_away = 5 * NEB_S, ask_every = NEB_S;
 
-// An error that the others cannot go on behind; one that was refused a join leaves them as they were.
+// True for an error that the others cannot survive. A cluster that was refused when it joined
+// leaves them as they were.
 bool pretrain_must_stop(const struct run *r) {
     for (int i = 0; i < r->expected; i++)
         if (json_is_string(json_object_get(r->reports[i], "error")) &&
@@ -57,7 +60,7 @@ void pretrain_on_status(struct run *r, const json_t *status) {
     }
 }
 
-// Whether all that have not reported are out of reach.
+// True if all clusters without a report are out of reach.
 static bool only_away(const struct run *r) {
     for (int i = 0; i < r->expected; i++)
         if (!r->reports[i] && !((r->away | r->gone) >> i & 1))

@@ -286,7 +286,7 @@ static void test_unknown_seconds(void **state) {
     static const char *const keys[] = {"interval: auto", "overlap: auto", "codec: auto"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) { // ranks that no link is known between
         assert_int_equal(judge(written, keys[i], mesh, 0, 0, 1e9, false), NEB_ERR_LIMIT);
-        hears("cluster paris's steps is not known: the link between two ranks has not been measured");
+        hears("paris's steps is not known: the link between two ranks has not been measured");
         hears("name the file in clusters.profile");
         assert_non_null(strstr(said, "sync."));
         assert_int_equal(judge(written, keys[i], mesh, 0, 1e9, 1e9, false), NEB_OK);
