@@ -55,7 +55,7 @@ static enum neb_status look_at_pairs(const struct agent_job *job, int cluster,
     return st == NEB_ERR_INVALID
                ? neb_fail(st,
                           "cluster %s: mode distill trains on pairs, source and target (format: "
-                          "tsv with target_column, or po); %s does not hold them (see above)",
+                          "tsv with target_column, or po); %s has no pairs (see above)",
                           k->name, intra_corpus_dir(corpus))
                : st;
 }
@@ -72,8 +72,8 @@ static enum neb_status look_at_corpus(const struct agent_job *job, int cluster, 
     NEB_TRY(neb_path(index, sizeof index, dir, "corpus.json"));
     if (!neb_fs_exists(index)) {
         if (!k->witness && k->launcher != AGENT_LAUNCHER_ATTACH)
-            neb_warn("cluster %s: there is no corpus in %s on this machine; it must be where the "
-                     "cluster trains (nebula data build SPEC.yaml --out %s)",
+            neb_warn("cluster %s: there is no corpus in %s on this machine: it must be on the "
+                     "cluster's machine (nebula data build SPEC.yaml --out %s)",
                      k->name, dir, dir);
         return NEB_OK;
     }
@@ -106,17 +106,17 @@ static enum neb_status look_at_corpora(const struct agent_job *job, struct found
         if (*vocab && *vocab != each[i].vocab)
             return neb_fail(NEB_ERR_INVALID,
                             "clusters.corpus: the corpora differ in their vocabularies (%d and %d "
-                            "pieces); build them "
-                            "with the same tokenizer",
+                            "pieces): build them with the same tokenizer",
                             *vocab, each[i].vocab);
         *vocab = each[i].vocab;
         if (!each[i].read || job->sync.scheme == AGENT_SCHEME_NONE)
             continue;
         if (first && memcmp(first->tokenizer, each[i].tokenizer, sizeof first->tokenizer) != 0)
-            return neb_fail(NEB_ERR_INVALID,
-                            "clusters.corpus: cluster %s's corpus has %d pieces like the others', "
-                            "but other ones; build them with the same tokenizer (tokenizer: FILE)",
-                            job->clusters[i].name, each[i].vocab);
+            return neb_fail(
+                NEB_ERR_INVALID,
+                "clusters.corpus: the vocabulary of cluster %s differs from the others (all have "
+                "%d pieces): build the corpora with the same tokenizer (tokenizer: FILE)",
+                job->clusters[i].name, each[i].vocab);
         first = first ? first : &each[i];
     }
     return NEB_OK;
@@ -138,9 +138,9 @@ static void look_for_file(const struct agent_job *job, const char *key, const ch
         at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", n++ ? ", " : "", k->name);
     }
     if (n)
-        neb_warn("cluster%s %s: %s: there is no %s on this machine; it must be where the cluster%s "
-                 "train%s",
-                 n > 1 ? "s" : "", names, key, path, n > 1 ? "s" : "", n > 1 ? "" : "s");
+        neb_warn("cluster%s %s: %s: there is no %s on this machine: it must be on the machine%s of "
+                 "the cluster%s",
+                 n > 1 ? "s" : "", names, key, path, n > 1 ? "s" : "", n > 1 ? "s" : "");
 }
 
 static bool all_attach(const struct agent_job *job) {
@@ -154,14 +154,14 @@ static bool all_attach(const struct agent_job *job) {
 static void print_rounds(const struct agent_job *job, const struct agent_plan *p, bool sized) {
     char a[32], b[32], to[48] = "";
     if (!sized) {
-        printf("  exchange  %lld times by %s, about %.2f bits a parameter\n",
+        printf("  exchange  %lld times with %s, about %.2f bits per parameter\n",
                (long long)p->exchanges, job->sync.codec, p->bits_per_param);
         return;
     }
     if (p->others > 1)
         snprintf(to, sizeof to, " to each of %d others", p->others);
-    printf("  exchange  %lld times %s a cluster%s (%s, about %.2f bits a parameter): %s in all, "
-           "%.0f times fewer than synchronous fp32\n",
+    printf("  exchange  %lld times %s per cluster%s (%s, about %.2f bits per parameter): %s in "
+           "total, %.0f times less than synchronous fp32\n",
            (long long)p->exchanges, agent_human_bytes(p->bytes_per_exchange, a, sizeof a), to,
            job->sync.codec, p->bits_per_param, agent_human_bytes(p->bytes, b, sizeof b),
            p->reduction);
@@ -177,22 +177,22 @@ static void print_flights(const struct agent_job *job, const struct agent_plan *
         return;
     }
     if (job->mode == AGENT_MODE_RTD) {
-        printf("  stream    %lld batches of about %s: %s in all, one way\n",
+        printf("  stream    %lld batches of about %s: %s in total, in one direction\n",
                (long long)p->exchanges, agent_human_bytes(p->bytes_per_exchange, a, sizeof a),
                agent_human_bytes(p->bytes, b, sizeof b));
         return;
     }
     if (p->label_bytes > 0)
-        printf("  labels    of %lld batches for each student, about %.1f B a target token (nebula "
-               "plan reckons the batches)\n",
+        printf("  labels    for %lld batches per student, about %.1f B per target token (nebula "
+               "plan predicts the batches)\n",
                (long long)job->steps, p->label_bytes);
     if (p->others)
         print_rounds(job, p, sized);
     else if (!(p->label_bytes > 0))
-        printf("  exchange  none: %s\n", job->mode == AGENT_MODE_DISTILL
-                                             ? "there is no teacher, and every student is a model "
-                                               "of its own (distill.federate)"
-                                             : "there is one cluster");
+        printf("  exchange  none: %s\n",
+               job->mode == AGENT_MODE_DISTILL
+                   ? "there is no teacher, and each student is its own model (see distill.federate)"
+                   : "there is one cluster");
 }
 
 // Sums in the whole run, one per fragment and exchange.
@@ -211,16 +211,17 @@ static void print_people(const char *file, const struct agent_job *job, const st
     char a[32];
     printf("%s: job %s is fine\n", file, job->name);
     if (sized && all_attach(job))
-        printf("  model     %lld parameters, %lld trained; memory is the attached trainers' own\n",
+        printf("  model     %lld parameters, %lld trained; the attached trainers decide their "
+               "memory\n",
                (long long)p->params, (long long)p->trainable);
     else if (sized)
-        printf("  model     %lld parameters, %lld trained; %s a worker without activations\n",
+        printf("  model     %lld parameters, %lld trained; %s per worker without activations\n",
                (long long)p->params, (long long)p->trainable,
                agent_human_bytes((double)p->memory_bytes, a, sizeof a));
     else
-        printf("  model     size unknown until the corpus is here: its vocabulary counts\n");
-    printf("  training  %lld steps of %lld tokens: %lld tokens a cluster\n", (long long)job->steps,
-           (long long)p->tokens_per_step, (long long)p->tokens);
+        printf("  model     the size is not known: it needs the vocabulary of the corpus\n");
+    printf("  training  %lld steps of %lld tokens: %lld tokens per cluster\n",
+           (long long)job->steps, (long long)p->tokens_per_step, (long long)p->tokens);
     print_flights(job, p, sized);
     if (job->sync.gate == AGENT_GATE_PRIVATE) {
         char text[256];
@@ -230,7 +231,7 @@ static void print_people(const char *file, const struct agent_job *job, const st
     char privacy[AGENT_PRIVATE_TEXT];
     agent_private_epsilon(job, releases_of(job), privacy);
     if (privacy[0])
-        printf("  privacy   %s. Losses and counts that sites tell are not in it\n", privacy);
+        printf("  privacy   %s. It does not cover losses and counts that sites send\n", privacy);
     for (int32_t i = 0; i < job->n_clusters; i++) {
         const struct agent_cluster *k = &job->clusters[i];
         printf("  cluster   %s:", k->name);
@@ -238,14 +239,14 @@ static void print_people(const char *file, const struct agent_job *job, const st
         for (int32_t s = 0; !own && s < k->n_sources; s++)
             printf("%s %s %g", s ? "," : "", k->sources[s].name, (double)k->sources[s].weight);
         if (own)
-            printf(" a trainer attaches, with a program and text of its own\n");
+            printf(" a trainer attaches, with its own program and text\n");
         else
             printf("%s; corpus %s%s\n", k->n_sources ? "" : " all sources",
                    agent_job_corpus(job, i), each[i].here ? "" : " (not on this machine)");
     }
     if (*refused)
-        printf("  policy    where another member submits it, a policy.json that says nothing of "
-               "what may leave refuses it: %s\n",
+        printf("  policy    if another member submits it, a policy.json without keys for what may "
+               "leave refuses it: %s\n",
                refused);
 }
 
@@ -383,7 +384,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case KEY_REFERENCE: a->reference = true; return 0;
     case 's':
         if (a->n_sets == SETS_MAX)
-            argp_error(state, "more than %d times --set", SETS_MAX);
+            argp_error(state, "--set is given more than %d times", SETS_MAX);
         else
             a->sets[a->n_sets++] = arg;
         return 0;
@@ -402,19 +403,20 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 
 int cmd_check(int argc, char **argv) {
     static const struct argp_option options[] = {
-        {"set", 's', "PATH=VALUE", 0, "change a key, such as sync.interval=10", 0},
+        {"set", 's', "PATH=VALUE", 0, "change a key, for example sync.interval=10", 0},
         {"json", 'j', NULL, 0, "machine-readable output", 0},
         {"policy", KEY_POLICY, "FILE", 0,
-         "whether a site with this policy.json lets the job begin; without a job: what it admits",
+         "check that a site with this policy.json lets the job begin; without a job: print what it "
+         "admits",
          0},
         {"reference", KEY_REFERENCE, NULL, 0, "print all keys as a table and exit", 0},
         {0}};
-    static const struct argp argp = {.options = options,
-                                     .parser = parse_option,
-                                     .args_doc = "JOB.yaml",
-                                     .doc = "Validates a job file and says what it will do.\vExit "
-                                            "status 0: fine; 2: a complaint was "
-                                            "printed as FILE:LINE: KEY: what is wrong."};
+    static const struct argp argp = {
+        .options = options,
+        .parser = parse_option,
+        .args_doc = "JOB.yaml",
+        .doc = "Validates a job file and shows what the job will do.\vExit status 0: valid; 2: not "
+               "valid, with an error FILE:LINE: KEY: what is wrong."};
     struct arguments a = {0};
     if (agent_options_parse(&argp, argc, argv, &a) != 0)
         return AGENT_EXIT_USAGE;

@@ -112,13 +112,12 @@ static void troff(const char *s) {
 
 static int man(const char *exe) {
     static char help[HELP_MAX];
-    printf(".TH NEBULA 1 \"\" \"nebula %s\" \"User Commands\"\n.SH NAME\nnebula \\- train one "
-           "model on several clusters\n"
-           ".SH SYNOPSIS\n.B nebula\n.I COMMAND\n[\\fIARGUMENTS\\fR]\n.SH EXIT STATUS\n"
-           "0: done. 1: it could not be done. 2: wrong command line or configuration. 3: stopped "
-           "on request after a checkpoint.\n"
-           ".SH COMMANDS\n",
-           NEBULA_VERSION);
+    printf(
+        ".TH NEBULA 1 \"\" \"nebula %s\" \"User Commands\"\n.SH NAME\nnebula \\- train one model "
+        "on several clusters\n.SH SYNOPSIS\n.B nebula\n.I COMMAND\n[\\fIARGUMENTS\\fR]\n.SH EXIT "
+        "STATUS\n0: done. 1: failed. 2: wrong command line or file. 3: stopped on request after a "
+        "checkpoint. 4: done, but a report is missing (see nebula help files).\n.SH COMMANDS\n",
+        NEBULA_VERSION);
     for (const struct agent_command *c = agent_commands; c->name; c++) {
         if (!c->summary)
             continue;

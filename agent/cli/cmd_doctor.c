@@ -35,9 +35,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 
 static const struct argp_option table[] = {
     AGENT_OPTION_HOME("of the agent"),
-    {"peer", 'p', "NAME", 0, "look at this peer only", 0},
+    {"peer", 'p', "NAME", 0, "examine only this peer", 0},
     AGENT_OPTION_JSON,
-    {"sockets", 's', NULL, 0, "instead: the options of the links' sockets, and why", 0},
+    {"sockets", 's', NULL, 0, "print only the socket options of links, with their reasons", 0},
     {0}};
 
 // Bytes of the checkpoints that a worker keeps, and of the one that it writes.
@@ -78,8 +78,8 @@ static void look_at_peers(struct doctor *d, const json_t *status, const struct o
             doctor_peer(d, p);
         else
             doctor_add(d, "peer", DOCTOR_FAIL,
-                       "nebula members, or nebula peer list, shows who is known",
-                       "%s is no member known here", o->peer);
+                       "nebula members or nebula peer list shows the known members",
+                       "%s is not a known member", o->peer);
         return;
     }
     for (int k = 0; job && k < job->n_clusters; k++)
@@ -87,7 +87,7 @@ static void look_at_peers(struct doctor *d, const json_t *status, const struct o
             doctor_add(d, "job", DOCTOR_FAIL,
                        in_federation(o) ? "nebula invite, on the hub, makes a token for it"
                                         : "add it with nebula peer add",
-                       "cluster %s of the job is no member known here", job->clusters[k].name);
+                       "cluster %s of the job is not a known member", job->clusters[k].name);
     json_array_foreach((json_t *)(uintptr_t)peers, i, p) doctor_peer(d, p);
 }
 
@@ -125,7 +125,7 @@ static enum neb_status examine(struct doctor *d, const struct options *o, const 
     if (o->common.arg && job_needs(o->common.arg, job, &need) != NEB_OK) {
         char text[400];
         neb_last_error(text, sizeof text);
-        doctor_add(d, "job", DOCTOR_FAIL, "nebula check says more", "%s", text);
+        doctor_add(d, "job", DOCTOR_FAIL, "nebula check shows more", "%s", text);
         good = false;
     }
     bool running = agent_ask(o->common.home, json_pack("{s:s}", "op", "status"), &m) == NEB_OK;
@@ -147,8 +147,8 @@ static enum neb_status examine(struct doctor *d, const struct options *o, const 
         agent_ipc_msg_clear(&m);
     } else {
         doctor_add(d, "agent", DOCTOR_FAIL,
-                   "nebula agent starts it; links are looked at through it", "none answers in %s",
-                   home);
+                   "start it with nebula agent; without it, links cannot be examined",
+                   "no agent answers in %s", home);
     }
     free(job);
     return NEB_OK;
@@ -173,17 +173,17 @@ static void print_sockets(bool json) {
         json_dumpf(rows, stdout, JSON_INDENT(2));
         putchar('\n');
     } else {
-        printf("before HELLO             %8d  listen          bytes; then, or after %d ms, or as "
-               "the oldest of %d, a connection is cut\n",
+        printf("before HELLO             %8d  listen          bytes; after them, or after %d ms, "
+               "or as the oldest of %d, a connection is closed\n",
                INTER_NAMELESS_BYTES, INTER_NAMELESS_MS, INTER_NAMELESS_MAX);
         printf("without HELLO, of one    %8d  listen          connections of an address at once, "
-               "then %d a second; who opens more is not heard for a while\n",
+               "then %d per second; an address with more is ignored for a while\n",
                INTER_NAMELESS_BURST, INTER_NAMELESS_SECOND);
-        printf("without HELLO, of all    %8d  listen          connections at once from where no "
-               "member has come, then %d a second\n",
+        printf("without HELLO, of all    %8d  listen          connections at once from addresses "
+               "without a member, then %d per second\n",
                INTER_STRANGERS_BURST, INTER_STRANGERS_SECOND);
-        printf("unread of one peer       %8d  all             MiB beyond the 65 that an honest one "
-               "sends ahead: its fullest connection is cut\n",
+        printf("unread of one peer       %8d  all             MiB beyond the 65 that a correct "
+               "peer sends ahead: its fullest connection is closed\n",
                INTER_PEER_SLACK_BYTES >> 20);
     }
     json_decref(rows);
@@ -194,9 +194,8 @@ int cmd_doctor(int argc, char **argv) {
         .options = table,
         .parser = parse_option,
         .args_doc = "[JOB.yaml]",
-        .doc = "Says what of this machine, its agent and its links would slow a job down or stop "
-               "it, and "
-               "what to change. Exit status 1 when something would stop it."};
+        .doc = "Shows what would slow a job down or stop it, in this machine, its agent and its "
+               "links, and what to change. Exit status 1: something would stop it."};
     struct options o = {.common.takes = AGENT_MAY_TAKE_ONE};
     struct doctor d;
     char home[NEB_PATH_MAX];

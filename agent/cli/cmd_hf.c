@@ -88,7 +88,7 @@ static enum neb_status import(const struct options *o) {
            o->to, arch_names[r.config.arch], (double)r.params / 1e6, m->n_layers, m->d_model,
            m->vocab, m->max_seq);
     if (r.config.window && m->max_seq == r.config.window)
-        printf("  beyond %d tokens the model uses a sliding window, which is not done here\n",
+        printf("  beyond %d tokens the model uses a sliding window, which is not supported\n",
                r.config.window);
     if (r.trainable.mode == INTRA_TRAIN_LORA)
         printf("  with LoRA adapters of rank %d\n", r.trainable.lora_rank);
@@ -173,7 +173,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case 's': o->max_seq = (int32_t)agent_option_whole(state, key, arg, 1, 1 << 20); return 0;
     case 'd':
         if (strcmp(arg, "bf16") && strcmp(arg, "fp32"))
-            argp_error(state, "--dtype: bf16 or fp32");
+            argp_error(state, "--dtype: expected bf16 or fp32");
         o->dtype = arg[0] == 'b' ? INTRA_ST_BF16 : INTRA_ST_F32;
         return 0;
     case 'S': // units as in transformers' max_shard_size
@@ -198,8 +198,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 int cmd_import(int argc, char **argv) {
     static const struct argp_option table[] = {
         {"out", 'o', "CKPT", 0, "folder to make: the checkpoint (required)", 0},
-        {"adapter", 'a', "DIR", 0, "PEFT folder with LoRA adapters to take along", 0},
-        {"max-seq", 's', "N", 0, "longest sequence (default: what config.json says)", 0},
+        {"adapter", 'a', "DIR", 0, "PEFT folder with LoRA adapters to import too", 0},
+        {"max-seq", 's', "N", 0, "longest sequence (default: from config.json)", 0},
         {"json", 'j', NULL, 0, "result as a JSON object", 0},
         {0}};
     static const struct argp argp = {
@@ -217,7 +217,7 @@ int cmd_import(int argc, char **argv) {
 int cmd_export(int argc, char **argv) {
     static const struct argp_option table[] = {
         {"dtype", 'd', "TYPE", 0, "bf16 or fp32 (default)", 0},
-        {"shard-size", 'S', "SIZE", 0, "largest file: 5G (default), 200M, 0: one file", 0},
+        {"shard-size", 'S', "SIZE", 0, "size of the largest file (default 5G; 0: one file)", 0},
         {"like", 'l', "DIR", 0,
          "Hugging Face folder of the same model: its config.json and tokenizer files are copied "
          "(default: CKPT/hf, which import leaves)",
@@ -225,7 +225,7 @@ int cmd_export(int argc, char **argv) {
         {"tokenizer", 'v', "FILE", 0,
          "vocabulary, or a folder with one (default: the one beside the checkpoint)", 0},
         {"merge-lora", 'm', NULL, 0, "add LoRA adapters to the weights they adapt", 0},
-        {"seal-key", KEY_SEAL, "FILE", 0, "opens a sealed checkpoint", 0},
+        {"seal-key", KEY_SEAL, "FILE", 0, "key of a sealed checkpoint", 0},
         {"adapter", 'A', NULL, 0, "only the LoRA adapters, as a PEFT folder", 0},
         {"json", 'j', NULL, 0, "result as a JSON object", 0},
         {0}};

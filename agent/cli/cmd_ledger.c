@@ -133,7 +133,9 @@ static enum neb_status load_members(struct look *k) {
     NEB_TRY(neb_path(path, sizeof path, k->dir, "members.json"));
     st = sec_members_load(path, 0, &k->members);
     return st == NEB_ERR_NOT_FOUND
-               ? neb_fail(st, "no %s: without the members' keys no signature can be checked", path)
+               ? neb_fail(st,
+                          "there is no %s: signatures cannot be checked without the members' keys",
+                          path)
                : st;
 }
 
@@ -215,7 +217,7 @@ static void print_counts(const struct look *k, const struct inter_ledger_counts 
            (unsigned long long)n->signatures, (unsigned long long)n->blobs,
            (unsigned long long)n->blob_bytes);
     if (n->strays)
-        printf("  files of no update: %llu (harmless; gone when the agent starts next)\n",
+        printf("  files of no update: %llu (harmless; the next start of the agent removes them)\n",
                (unsigned long long)n->strays);
     if (n->damages)
         printf("  DAMAGED: %llu; stop the agent, keep this folder, and join again with a new one\n",
@@ -311,10 +313,9 @@ static void on_misnamed(void *user, const uint8_t job[INTER_ID_BYTES], const cha
 static void print_misnamed(const struct look *k) {
     json_t *o;
     size_t i;
-    json_array_foreach(k->misnamed, i, o) printf(
-        "\nevidence against %s: it signed the job id %.8s over a specification that is not the "
-        "one which the id is a digest of\n",
-        text_of(o, "name", "?"), text_of(o, "job", ""));
+    json_array_foreach(k->misnamed, i, o) printf("\nevidence against %s: it signed the job id %.8s "
+                                                 "for a specification with another digest\n",
+                                                 text_of(o, "name", "?"), text_of(o, "job", ""));
 }
 
 static void on_peer(void *user, const char *peer, uint64_t messages, uint64_t bytes) {
@@ -416,23 +417,21 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 
 int cmd_ledger(int argc, char **argv) {
     static const struct argp_option table[] = {
-        {"seal-key", KEY_SEAL, "FILE", 0, "opens sealed updates", 0},
+        {"seal-key", KEY_SEAL, "FILE", 0, "key of sealed updates", 0},
         {"json", 'j', NULL, 0, "one JSON object instead of text", 0},
         {0}};
     static const struct argp argp = {
         .options = table,
         .parser = parse_option,
         .args_doc = "verify DIR\nshow DIR",
-        .doc = "The ledger of an agent: DIR is the agent's data folder (~/.nebula, or "
-               "OUT/clusters/NAME "
-               "of a local run). Only reads, and may be used while the agent runs.\v"
-               "verify checks the chain of commits, every manifest, vote and signature (against "
-               "the signed member list, or DIR/members.json) and the SHA-256 of every update that "
-               "is still there, and names what is "
-               "damaged by job, fragment and round. Exit status 0 only when all is well.\n"
-               "show prints what is kept of each job, and what proves that a member has lied: two "
-               "statements of which an honest one signs one, and updates that gave way to another "
-               "one under the same key."};
+        .doc =
+            "Shows or verifies the ledger of an agent. DIR is the agent's home (~/.nebula, or "
+            "OUT/clusters/NAME of a local run). It only reads, and works while the agent "
+            "runs.\vverify checks the chain of commits, all manifests, votes and signatures "
+            "(against the signed member list, or DIR/members.json), and the SHA-256 of all updates "
+            "that are kept. It names damage by job, fragment and round. Exit status 0: all is "
+            "well.\nshow prints what is kept of each job, and proofs of equivocation: two signed "
+            "statements that contradict each other, and second updates under one key."};
     struct options o = {0};
     if (agent_options_parse(&argp, argc, argv, &o) != 0)
         return AGENT_EXIT_USAGE;

@@ -46,8 +46,8 @@ static enum neb_status fits(const struct options *o, const struct intra_model *m
     if (intra_model_continues(m) || (o->logits && m->c.head == INTRA_HEAD_LM))
         return NEB_OK;
     return neb_fail(NEB_ERR_UNSUPPORTED,
-                    "%s is the %s of mode rtd, which predicts no next token; nebula eval --task "
-                    "probe measures its hidden states",
+                    "%s is the %s of mode rtd, which predicts no next token (nebula eval --task "
+                    "probe measures its hidden states)",
                     o->checkpoint, m->c.head == INTRA_HEAD_LM ? "generator" : "discriminator");
 }
 
@@ -91,7 +91,7 @@ static enum neb_status eval_source(const struct options *o, struct kern *K, stru
 static void print_loss(bool json, const char *kind, const char *source, double loss) {
     double perplexity = exp(loss); // may be infinite for a very bad model
     if (!json) {
-        printf("%-12s loss %.4f nats a token, perplexity %.2f\n", source, loss, perplexity);
+        printf("%-12s loss %.4f nats per token, perplexity %.2f\n", source, loss, perplexity);
         return;
     }
     json_t *line = json_pack("{s:s,s:s,s:o,s:o}", "kind", kind, "source", source, "loss",
@@ -111,7 +111,8 @@ static enum neb_status eval(const struct options *o) {
     NEB_TRY_GOTO(load(o, &K, &m), out);
     NEB_TRY_GOTO(intra_corpus_open(o->corpus, false, &c), out);
     if (intra_corpus_vocab(c) > m->c.vocab) {
-        st = neb_fail(NEB_ERR_INVALID, "the corpus has %d pieces, the model %d: not its vocabulary",
+        st = neb_fail(NEB_ERR_INVALID,
+                      "the corpus has %d pieces and the model %d: it is not the model's vocabulary",
                       intra_corpus_vocab(c), m->c.vocab);
         goto out;
     }
@@ -133,7 +134,7 @@ static enum neb_status eval(const struct options *o) {
         counted++;
     }
     if (!counted)
-        st = neb_fail(NEB_ERR_INVALID, "%s holds no held-out windows of %d tokens", o->corpus, T);
+        st = neb_fail(NEB_ERR_INVALID, "%s has no held-out windows of %d tokens", o->corpus, T);
     else
         print_loss(o->json, "summary", "mean", sum / counted);
 out:
@@ -336,7 +337,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case 'v': o->tokenizer = arg; return 0;
     case 'i':
         if (!are_ids(arg))
-            agent_option_refuse(state, key, arg, "token ids with blanks between them");
+            agent_option_refuse(state, key, arg, "a list of token ids with blanks between them");
         o->ids = arg;
         return 0;
     case 'T': o->seq_len = (int)agent_option_whole(state, key, arg, 1, EVAL_SEQ_MAX); return 0;
@@ -374,32 +375,31 @@ static bool is_probe(int argc, char **argv) {
 int cmd_eval(int argc, char **argv) {
     static const struct argp_option table[] = {
         {"corpus", 'c', "DIR", 0,
-         "whose held-out text to score (default: that of the run which left the checkpoint)", 0},
-        {"windows", 'w', "N", 0, "windows a source (default: all)", 0},
+         "corpus whose held-out text is scored (default: that of the checkpoint's run)", 0},
+        {"windows", 'w', "N", 0, "windows per source (default: all)", 0},
         {"seq-len", 'T', "N", 0,
-         "tokens a window (default: the model's longest, 4096 at most); with --task translate of a "
-         "source and its translation (1024)",
+         "tokens per window (default: the model's longest, at most 4096); with --task translate: "
+         "of a source and its translation (default 1024)",
          0},
         {"task", 'a', "TASK", 0,
-         "instead of the loss. translate: translate the corpus's test pairs, and print chrF. "
-         "probe: a linear probe on hidden states, which has options of its own: nebula eval "
-         "--task=probe --help",
+         "a task instead of the loss. translate: translates the test pairs of the corpus and "
+         "prints chrF. probe: a linear probe on hidden states, with its own options (nebula eval "
+         "--task=probe --help)",
          0},
-        {"beam", 'b', "N", 0, "of the translations (default 1: greedy)", 0},
-        {"out", 'o', "DIR", 0, "of translate: for hypotheses.txt, references.txt and sources.txt",
-         0},
-        {"logits", 'l', NULL, 0, "instead: print the logits of --ids, a line a position", 0},
-        {"ids", 'i', "IDS", 0, "token ids, such as \"1 2 3\"", 0},
+        {"beam", 'b', "N", 0, "translate: width of the beam (default 1: greedy)", 0},
+        {"out", 'o', "DIR", 0,
+         "translate: folder for hypotheses.txt, references.txt and sources.txt", 0},
+        {"logits", 'l', NULL, 0, "print only the logits of --ids, one line per position", 0},
+        {"ids", 'i', "IDS", 0, "token ids, for example \"1 2 3\"", 0},
         {"merge-lora", 'm', NULL, 0, "merge adapters first", 0},
         {"seal-key", KEY_SEAL, "FILE", 0, "opens a sealed checkpoint", 0},
-        {"json", 'j', NULL, 0, "one JSON object a line", 0},
+        {"json", 'j', NULL, 0, "one JSON object per line", 0},
         {0}};
     static const struct argp argp = {.options = table,
                                      .parser = parse_option,
                                      .args_doc = "CHECKPOINT",
-                                     .doc =
-                                         "Held-out loss of a checkpoint, by source; or how well it "
-                                         "does a task (--task)."};
+                                     .doc = "Prints the held-out loss of a checkpoint for each "
+                                            "source, or its result in a task (--task)."};
     struct options o = {.beam = 1};
     char corpus[NEB_PATH_MAX];
     if (is_probe(argc, argv))
@@ -411,11 +411,11 @@ int cmd_eval(int argc, char **argv) {
         return AGENT_EXIT_USAGE;
     }
     if (o.task && (strcmp(o.task, "translate") || o.logits)) {
-        fputs("nebula eval: --task is translate or probe\n", stderr);
+        fputs("nebula eval: --task: expected translate or probe\n", stderr);
         return AGENT_EXIT_USAGE;
     }
     if (!o.task && (o.beam != 1 || o.out)) {
-        fputs("nebula eval: --beam and --out are of --task translate\n", stderr);
+        fputs("nebula eval: --beam and --out need --task translate\n", stderr);
         return AGENT_EXIT_USAGE;
     }
     if (!o.logits && !o.corpus) {
@@ -434,13 +434,12 @@ int cmd_eval(int argc, char **argv) {
 int cmd_generate(int argc, char **argv) {
     static const struct argp_option table[] = {
         {"prompt", 'p', "TEXT", 0, "what to continue", 0},
-        {"ids", 'i', "IDS", 0,
-         "what to continue, as token ids; ids are printed, no tokenizer is needed", 0},
-        {"tokens", 'n', "N", 0, "how many to add (default 64)", 0},
-        {"temperature", 't', "T", 0, "0: always the likeliest (default 0.8)", 0},
-        {"top-k", 'k', "K", 0, "only of the K likeliest (default 40)", 0},
-        {"seed", 's', "S", 0, "of the choice", 0},
-        {"tokenizer", 'v', "FILE", 0, "or a folder with one (default: CHECKPOINT)", 0},
+        {"ids", 'i', "IDS", 0, "token ids to continue; prints ids and needs no tokenizer", 0},
+        {"tokens", 'n', "N", 0, "number of tokens to add (default 64)", 0},
+        {"temperature", 't', "T", 0, "0: always the most likely token (default 0.8)", 0},
+        {"top-k", 'k', "K", 0, "choose from the K most likely tokens (default 40)", 0},
+        {"seed", 's', "S", 0, "seed of the choice", 0},
+        {"tokenizer", 'v', "FILE", 0, "vocabulary, or a folder with one (default: CHECKPOINT)", 0},
         {"merge-lora", 'm', NULL, 0, "merge adapters first", 0},
         {"seal-key", KEY_SEAL, "FILE", 0, "opens a sealed checkpoint", 0},
         {0}};

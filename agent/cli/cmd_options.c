@@ -167,7 +167,8 @@ uint64_t agent_option_size(const struct argp_state *state, int key, const char *
     char expected[128];
     uint64_t v = min;
     snprintf(expected, sizeof expected,
-             "a size from %" PRIu64 " to %" PRIu64 " bytes, such as 200M, 5G or 64GiB", min, max);
+             "a size from %" PRIu64 " to %" PRIu64 " bytes (for example 200M, 5G or 64GiB)", min,
+             max);
     if (!neb_number_size(arg, min, max, &v))
         agent_option_refuse(state, key, arg, expected);
     return v;

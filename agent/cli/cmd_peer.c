@@ -55,7 +55,7 @@ static enum neb_status peer_typed(const char *line, const char *endpoint, struct
         return NEB_OK;
     if (!sec_endpoint_valid(endpoint))
         return neb_fail(NEB_ERR_INVALID,
-                        "endpoint '%s': expected HOST:PORT, or - when the peer dials us", endpoint);
+                        "endpoint '%s': expected HOST:PORT, or - if the peer dials", endpoint);
     snprintf(out->endpoint, sizeof out->endpoint, "%s", endpoint);
     return NEB_OK;
 }
@@ -88,7 +88,7 @@ static enum neb_status peer_list(const struct peers *p) {
         printf("\npeer: %s%s\n  endpoint: %s\n  id: %s\n", m->pub.name, self ? " (this node)" : "",
                *m->endpoint ? m->endpoint
                : self       ? "-"
-                            : "- (dials us)",
+                            : "- (it dials)",
                line);
     }
     return fflush(stdout) == 0 ? NEB_OK : neb_fail_errno("stdout");
@@ -127,10 +127,10 @@ int cmd_peer(int argc, char **argv) {
         .options = table,
         .parser = parse_option,
         .args_doc = "add ID HOST:PORT\nadd ID -\nlist\nremove NAME",
-        .doc = "The sites this node works with. ID is what nebula id prints at the other site; - "
-               "in place "
-               "of an endpoint: it dials us. All sites must hold the same members.\v"
-               "An agent that runs takes a change at once."};
+        .doc =
+            "Lists or changes the sites that this node works with, without a federation. ID is the "
+            "output of nebula id at the other site. - in place of an endpoint: the other site "
+            "dials. All sites must have the same members.\vA running agent uses a change at once."};
     struct options o = {0};
     struct peers p;
     struct sec_member new = {.endpoint = ""};

@@ -53,8 +53,8 @@ static enum neb_status cluster_of(const struct agent_job *job, const char *optio
                 return NEB_OK;
             }
         }
-    return neb_fail(NEB_ERR_INVALID, "%s %s: write it as CLUSTER=%s, with a cluster of the job",
-                    option, text,
+    return neb_fail(NEB_ERR_INVALID, "%s %s: expected CLUSTER=%s with a cluster of the job", option,
+                    text,
                     !strcmp(option, "--site")   ? "FILE"
                     : !strcmp(option, "--step") ? "SECONDS"
                     : !strcmp(option, "--wan")  ? "RATE:DELAY"
@@ -73,8 +73,8 @@ static enum neb_status check_names(const struct arguments *a, const struct agent
         NEB_TRY(cluster_of(job, "--step", a->steps.sets[k], &i, &value));
         if (job->clusters[i].launcher != AGENT_LAUNCHER_ATTACH)
             return neb_fail(NEB_ERR_INVALID,
-                            "--step %s: this cluster's steps are reckoned; --step is for one with "
-                            "launcher attach",
+                            "--step %s: the steps of this cluster are predicted; --step is only "
+                            "for launcher attach",
                             a->steps.sets[k]);
     }
     for (int k = 0; k < a->wans.n; k++)
@@ -102,7 +102,7 @@ static enum neb_status find_sites(const struct arguments *a, const struct agent_
     for (int k = 0; k < a->steps.n; k++) {
         NEB_TRY(cluster_of(job, "--step", a->steps.sets[k], &i, &value));
         if (!neb_number_real(value, STEP_S_MIN, STEP_S_MAX, &m->sites[i].step_s))
-            return neb_fail(NEB_ERR_INVALID, "--step %s: no seconds", a->steps.sets[k]);
+            return neb_fail(NEB_ERR_INVALID, "--step %s: expected seconds", a->steps.sets[k]);
     }
     return agent_planner_sites(job, a->local, a->measure, m->sites, &m->kept);
 }
@@ -175,8 +175,8 @@ static enum neb_status verdict(const struct agent_job *job, const struct plan_ma
             continue;
         if (!x->fits)
             return neb_fail(NEB_ERR_LIMIT, "cluster %s: the job does not fit%s", c->name,
-                            proposed->clusters[i].fits ? " as it is written; what is proposed does"
-                                                       : ", whatever is chosen");
+                            proposed->clusters[i].fits ? " as written, but the proposal does"
+                                                       : " with any choice");
         if (agent_planner_wants_devices(x, &m->sites[i]))
             return neb_fail(NEB_ERR_LIMIT, "cluster %s: %d ranks need a device each: there are %d",
                             c->name, x->job.ranks_a_host, m->sites[i].profile.rates.device.count);
@@ -258,7 +258,7 @@ static enum neb_status plan_streams(const struct arguments *a, struct agent_job 
         NEB_TRY(agent_planner_roles_known(job, m->sites));
     if (autos && !cast(&p.text, m, open, job))
         return neb_fail(NEB_ERR_LIMIT, "clusters.role: auto: the models do not fit into the "
-                                       "clusters' memory, whoever takes which role");
+                                       "clusters' memory with any choice of roles");
     if (!cast(&p.text, m, any, &best))
         best = *job;
     NEB_TRY(agent_planner_streams(job, &p.text, m->sites, &m->link, &p.written));
@@ -272,8 +272,8 @@ static enum neb_status plan_streams(const struct arguments *a, struct agent_job 
     if (all_fit(&p.written))
         return NEB_OK;
     return neb_fail(NEB_ERR_LIMIT, "the job does not fit%s",
-                    all_fit(&p.proposed) ? " as it is written; what is proposed does"
-                                         : ", whoever takes which role");
+                    all_fit(&p.proposed) ? " as written, but the proposal does"
+                                         : " with any choice of roles");
 }
 
 // Without a corpus, only the vocabulary is missing from the model's shape.
@@ -367,24 +367,23 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 int cmd_plan(int argc, char **argv) {
     static const struct argp_option options[] = {
         {"wan", KEY_WAN, "[CLUSTER=]RATE:DELAY[:LOSS]", 0,
-         "the links between clusters: 100mbit:80ms:0.1% (default: sync.link, else as the agent "
-         "has measured them); with a name what that cluster sends through",
+         "the links between clusters, for example 100mbit:80ms:0.1% (default: sync.link, or what "
+         "the agent has measured); with CLUSTER=: the link of that cluster",
          0},
-        {"home", KEY_HOME, "DIR", 0, "of the agent whose links these are (default ~/.nebula)", 0},
+        {"home", KEY_HOME, "DIR", 0,
+         "home of the agent that has measured the links (default ~/.nebula)", 0},
         {"local", KEY_LOCAL, "N", 0,
          "as nebula pretrain --local N: the clusters share this machine", 0},
         {"site", KEY_SITE, "CLUSTER=FILE", 0,
-         "a cluster's machine, as plan --profile printed it there (default: clusters.profile, else "
-         "this machine)",
+         "machine of a cluster: FILE is the output of plan --profile there (default: "
+         "clusters.profile, or this machine)",
          0},
         {"ranks", KEY_RANKS, "CLUSTER=N", 0,
-         "propose a mesh of N ranks (default: clusters.ranks, else the fastest)", 0},
+         "propose a mesh of N ranks (default: clusters.ranks, or the fastest)", 0},
         {"step", KEY_STEP, "CLUSTER=SECONDS", 0,
-         "how long a step of a trainer that attaches takes (default: as the slowest other "
-         "cluster's)",
-         0},
-        {"set", 's', "PATH=VALUE", 0, "change a key, such as sync.interval=10", 0},
-        {"measure", KEY_MEASURE, NULL, 0, "measure this machine anew", 0},
+         "time of a step of an attached trainer (default: that of the slowest other cluster)", 0},
+        {"set", 's', "PATH=VALUE", 0, "change a key, for example sync.interval=10", 0},
+        {"measure", KEY_MEASURE, NULL, 0, "measure this machine again", 0},
         {"profile", KEY_PROFILE, NULL, 0, "print this machine's rates as JSON, for --site", 0},
         {"measure-link", KEY_LINK, NULL, OPTION_HIDDEN, NULL, 0},
         {"measure-device", KEY_DEVICE, NULL, OPTION_HIDDEN, NULL, 0},
@@ -395,12 +394,11 @@ int cmd_plan(int argc, char **argv) {
         .options = options,
         .parser = parse_option,
         .args_doc = "JOB.yaml",
-        .doc = "Predicts a job's memory, step time, WAN traffic and stall, and proposes mesh, "
+        .doc = "Predicts memory, step time, WAN traffic and stall of a job. Proposes mesh, "
                "micro-batch, recomputation, interval, overlap and codec; for modes rtd and distill "
-               "who should take which role, window and labels.\vRates are measured once (about ten "
-               "seconds) and kept. Exit status 0: the job fits as it is written, auto filled in; "
-               "1: it does not, even if what is proposed does, or this cannot be told; 2: it is "
-               "not valid."};
+               "roles, window and labels.\vRates are measured once (about ten seconds) and kept. "
+               "Exit status 0: the job fits as written (auto has values); 1: it does not fit (even "
+               "if the proposal does), or this is not known; 2: it is not valid."};
     struct arguments a = {0};
     bool printed = false;
     if (agent_options_parse(&argp, argc, argv, &a) != 0)

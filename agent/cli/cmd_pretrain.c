@@ -91,8 +91,9 @@ static enum neb_status keep_line(struct run *r, neb_ns at, json_t *line) {
     if (st != NEB_ERR_NOSPC && st != NEB_ERR_IO)
         return st;
     if (!r->lines_lost++)
-        agent_progress_note(r->progress, "metrics.jsonl cannot be written; the job goes on, and is "
-                                         "followed");
+        agent_progress_note(
+            r->progress,
+            "metrics.jsonl cannot be written; the job continues and is still followed");
     return NEB_OK;
 }
 
@@ -176,7 +177,8 @@ static enum neb_status tend_agents(struct run *r) {
     NEB_TRY(st);
     if (again < 0)
         return NEB_OK;
-    snprintf(text, sizeof text, "agent %s was killed; started again", r->job.clusters[again].name);
+    snprintf(text, sizeof text, "agent %s was killed and is started again",
+             r->job.clusters[again].name);
     agent_progress_note(r->progress, text);
     if (again == 0)
         pretrain_ask_now(r);
@@ -219,11 +221,10 @@ static enum neb_status submit(struct run *r) {
         return neb_fail(NEB_ERR_IO, "cannot create a ZeroMQ context: %s",
                         zmq_strerror(zmq_errno()));
     if (agent_ipc_is_nobody(r->socket))
-        return neb_fail(NEB_ERR_NOT_FOUND,
-                        "no agent at %s%s; start one with nebula agent, say with --home where "
-                        "one runs, or use --local %d",
-                        r->socket, neb_fs_exists(r->socket) ? " of this host" : "",
-                        r->job.n_clusters);
+        return neb_fail(
+            NEB_ERR_NOT_FOUND,
+            "no agent at %s%s: start one with nebula agent, give its --home, or use --local %d",
+            r->socket, neb_fs_exists(r->socket) ? " of this host" : "", r->job.n_clusters);
     NEB_TRY(agent_ipc_connect(r->zctx, r->socket, &r->ipc));
     if (detaches(r))
         return neb_fail(NEB_ERR_INTERRUPTED, "ended by a signal before the job was submitted");
@@ -354,43 +355,40 @@ static void tear_down(struct run *r) {
 
 #define EXITS                                                                                      \
     "\vExit status: 0 done, 1 failed, 2 usage, 3 stopped after a checkpoint (Ctrl-C, and with "    \
-    "--local SIGTERM or SIGHUP), or detached from a job that goes on at its agents (SIGTERM, "     \
+    "--local SIGTERM or SIGHUP), or detached from a job that continues at its agents (SIGTERM, "   \
     "SIGHUP), 4 done, but without the report of a cluster that could not be reached "              \
-    "(--report-within). The same command with --resume goes on, or follows it again."
+    "(--report-within). The same command with --resume continues the job, or follows it again."
 static const char pretrain_doc[] = "Trains one model on the job's clusters." EXITS,
                   distill_doc[] =
                       "Trains students on their clusters with the labels of a teacher on another "
-                      "one: a job of mode distill (configs/distill-translate.yaml). What it leaves "
-                      "in --out is the same as of nebula pretrain, which takes the same jobs: "
-                      "checkpoint/model.ckpt is the student of the asked agent's cluster, with "
-                      "--local the first one. On a teacher's site there is none: a warning says "
-                      "where it is." EXITS;
+                      "cluster: a job of mode distill (configs/distill-translate.yaml). nebula "
+                      "pretrain takes the same jobs and writes the same files to --out. "
+                      "checkpoint/model.ckpt is the student of the agent's cluster, with --local "
+                      "the first one. A teacher's site has none: a warning says where it is." EXITS;
 
 int cmd_distill(int argc, char **argv) { return cmd_pretrain(argc, argv); }
 
 int cmd_pretrain(int argc, char **argv) {
     static const struct argp_option table[] = {
         {"out", 'o', "DIR", 0,
-         "folder for summary.json, metrics.jsonl, checkpoint/, plots/ (default: out/JOB, by the "
-         "job's name)",
-         0},
-        {"local", KEY_LOCAL, "N", 0, "run the N clusters' agents on this machine", 0},
+         "folder for summary.json, metrics.jsonl, checkpoint/, plots/ (default: out/JOB)", 0},
+        {"local", KEY_LOCAL, "N", 0, "run the agents of all N clusters on this machine", 0},
         {"wan", KEY_WAN, "RATE:DELAY[:LOSS]", 0,
          "emulate a WAN between them: 100mbit:80ms:0.1% (DELAY is the round trip)", 0},
         {"set", 's', "PATH=VALUE", 0, "override a key of the job file; may be repeated", 0},
         {"steps", KEY_STEPS, "N", 0, "inner steps of every cluster", 0},
-        {"seed", KEY_SEED, "S", 0, "of initial parameters and data order", 0},
+        {"seed", KEY_SEED, "S", 0, "seed of initial parameters and data order", 0},
         {"resume", KEY_RESUME, NULL, 0, "continue the run in --out", 0},
         {"tensorboard", KEY_TENSORBOARD, NULL, 0,
-         "TensorBoard event files too, in tensorboard/ of --out", 0},
-        {"home", KEY_HOME, "DIR", 0, "of the agent to submit to (default ~/.nebula)", 0},
+         "also write TensorBoard event files, in tensorboard/ of --out", 0},
+        {"home", KEY_HOME, "DIR", 0, "home of the agent that gets the job (default ~/.nebula)", 0},
         {"seal-key", KEY_SEAL, "FILE", 0,
-         "with --local: the agents seal what they write with it (nebula seal)", 0},
+         "with --local: key with which the agents seal files (nebula seal)", 0},
         {"report-within", KEY_REPORT, "SECONDS", 0,
-         "once another cluster has ended: end without the report of one whose agent has not been "
-         "reached for so long (default 600; exit status 4)",
+         "after another cluster has ended, wait at most so long for the report of an unreachable "
+         "cluster (default 600; exit status 4)",
          0},
-        {"json", 'j', NULL, 0, "one JSON object a line instead of the display", 0},
+        {"json", 'j', NULL, 0, "one JSON object per line instead of the display", 0},
         {0}};
     bool distill = !strcmp(argv[0], "nebula distill");
     const struct argp argp = {.options = table,

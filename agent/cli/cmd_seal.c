@@ -53,7 +53,7 @@ static enum neb_status read_passphrase(char *out, size_t cap) {
     if (got) // the second line of a pipe may have no line end
         out[strcspn(out, "\r\n")] = again[strcspn(again, "\r\n")] = 0;
     if (!got)
-        st = neb_fail(NEB_ERR_INVALID, "the passphrase is wanted on two lines of standard input");
+        st = neb_fail(NEB_ERR_INVALID, "expected the passphrase on two lines of standard input");
     else if (strcmp(out, again) != 0)
         st = neb_fail(NEB_ERR_INVALID, "the two passphrases differ");
     sodium_free(again);
@@ -92,11 +92,9 @@ static enum neb_status init(const struct options *o) {
     // read.
     NEB_TRY(!o->passphrase && neb_fs_exists(o->args[1]) ? id(o) : make_key(o));
     NEB_TRY(agent_seal_settings_write(home, o->args[1]));
-    printf(
-        "The agent of %s seals checkpoints and updates from its next start on. Keep a copy of the "
-        "key elsewhere: without it\n"
-        "what it sealed is lost.\n",
-        home);
+    printf("The agent of %s seals checkpoints and updates from its next start on. Keep a copy of "
+           "the key in\nanother place: without it, sealed files are lost.\n",
+           home);
     return NEB_OK;
 }
 
@@ -153,7 +151,7 @@ static enum neb_status open_parts(const struct neb_vault *v, const char *from, c
         st = intra_ckpt_read(c, INTRA_PARTS_SECTION, INTRA_U64, 2, 1, parts);
     intra_ckpt_close(&c);
     if (parts[1] > INTRA_PARTS_MAX)
-        return neb_fail(NEB_ERR_FORMAT, "%s: a number of parts that is not possible", from);
+        return neb_fail(NEB_ERR_FORMAT, "%s: impossible number of parts", from);
     made->token = parts[0];
     for (uint32_t k = 1; k <= parts[1] && st == NEB_OK; k++) {
         char sealed[NEB_PATH_MAX], clear[NEB_PATH_MAX];
@@ -173,15 +171,14 @@ static void forget(const char *to, const struct parts *made) {
         all = intra_part_path(to, made->token, k, clear, sizeof clear) == NEB_OK &&
               neb_fs_remove(clear) == NEB_OK && all;
     if (!all) // the name is logged
-        neb_warn("some of it is left in clear beside %s: remove it", to);
+        neb_warn("parts in clear are left beside %s: remove them", to);
 }
 
 static enum neb_status open_file(const struct options *o) {
     struct sec_vault *v = NULL;
     struct parts made = {0};
     if (neb_fs_exists(o->args[2]))
-        return neb_fail(NEB_ERR_EXISTS, "%s exists already: name a file that is not there",
-                        o->args[2]);
+        return neb_fail(NEB_ERR_EXISTS, "%s exists already: name a new file", o->args[2]);
     NEB_TRY(agent_seal_option(o->key, &v));
     enum neb_status st = open_parts(sec_vault_of(v), o->args[1], o->args[2], &made);
     if (st == NEB_OK)
@@ -220,25 +217,21 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 
 int cmd_seal(int argc, char **argv) {
     static const struct argp_option table[] = {
-        {"home", 'H', "DIR", 0, "of the agent that shall seal (default ~/.nebula)", 0},
+        {"home", 'H', "DIR", 0, "home of the agent that seals (default ~/.nebula)", 0},
         {"passphrase", 'p', NULL, 0,
-         "init: keep the key by a passphrase, which the agent then needs at each start", 0},
+         "init: protect the key with a passphrase, which the agent needs at each start", 0},
         {"seal-key", KEY_SEAL, "FILE", 0, "open: the key", 0},
         {0}};
-    static const struct argp argp = {.options = table,
-                                     .parser = parse_option,
-                                     .args_doc = "init KEYFILE\nid KEYFILE\nopen SEALED CLEAR",
-                                     .doc = "Seals what the agent writes: checkpoints, models, "
-                                            "snapshots and updates of its ledger.\v"
-                                            "init makes a key, or takes the one that is there, "
-                                            "and writes HOME/seal.json, which "
-                                            "names it; the agent seals from its next "
-                                            "start on. The key file is best kept "
-                                            "on another disk than HOME, or given as systemd "
-                                            "credential nebula-seal. id prints a key's "
-                                            "public id, as errors name it. open "
-                                            "writes one sealed file in clear, and beside it the "
-                                            "parts of a checkpoint that has some."};
+    static const struct argp argp = {
+        .options = table,
+        .parser = parse_option,
+        .args_doc = "init KEYFILE\nid KEYFILE\nopen SEALED CLEAR",
+        .doc = "Seals what the agent writes: checkpoints, models, snapshots and updates of its "
+               "ledger.\vinit makes a key, or uses an existing KEYFILE, and writes HOME/seal.json, "
+               "which names the key. The agent seals from its next start on. Keep the key file on "
+               "another disk than HOME, or pass it as systemd credential nebula-seal. id prints "
+               "the public id of a key, as in errors. open writes one sealed file in clear, and "
+               "the parts of a checkpoint beside it."};
     struct options o = {0};
     argp_err_exit_status = AGENT_EXIT_USAGE;
     if (agent_options_parse(&argp, argc, argv, &o) != 0)

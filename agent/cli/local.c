@@ -97,7 +97,7 @@ static enum neb_status start_tun(struct agent_local *l, const char *wanlink, con
     json_decref(ready);
     for (int k = 0; k < l->n; k++)
         if (!p->netns[k][0])
-            return neb_fail(NEB_ERR_FORMAT, "the WAN emulator named fewer sites than %d", l->n);
+            return neb_fail(NEB_ERR_FORMAT, "the WAN emulator reported fewer sites than %d", l->n);
     return NEB_OK;
 }
 

@@ -32,14 +32,13 @@ static enum neb_status on_follows(struct run *r, const char *state) {
     if (done && !r->stop_sent)
         return pretrain_say_submit(r);
     if (done || !strcmp(state, "stopped")) {
-        agent_progress_note(r->progress,
-                            "the agent was started anew after the job had ended there");
+        agent_progress_note(r->progress, "the agent was restarted after the job had ended there");
         r->no_more = true;
         return NEB_OK;
     }
     return neb_fail(NEB_ERR_STATE,
-                    "the job is %s at the agent of %s, which was started anew meanwhile; its log "
-                    "says more, and --resume goes on with the job",
+                    "the job is %s at the agent of %s, which was restarted meanwhile (its log has "
+                    "more; --resume continues the job)",
                     state, r->socket);
 }
 
@@ -59,7 +58,7 @@ void pretrain_on_members(struct run *r, const json_t *event) {
             agent_progress_sample(r->progress, i)->out = true;
         if (!(r->gone & ~was & (1u << i)) || ends)
             continue;
-        snprintf(text, sizeof text, "%s is no member any more; its report is not waited for",
+        snprintf(text, sizeof text, "%s is no longer a member; its report is not expected",
                  r->job.clusters[i].name);
         agent_progress_note(r->progress, text);
     }
@@ -95,7 +94,8 @@ enum neb_status pretrain_stay_in_touch(struct run *r) {
     neb_ns now = neb_now();
     if (now - r->heard > note_after && !r->silent) {
         r->silent = true;
-        agent_progress_note(r->progress, "the agent does not answer; the job goes on when it does");
+        agent_progress_note(r->progress,
+                            "the agent does not answer; the job continues when it does");
     }
     if (now - r->heard < follow_after || now < r->next_follow)
         return NEB_OK;

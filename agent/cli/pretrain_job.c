@@ -140,11 +140,11 @@ static enum neb_status load_begun(const struct run *r, struct agent_job *was, bo
     const char *id = json_string_value(json_object_get(root, "id"));
     if (st != NEB_OK && id) {
         checkpoint_of(r, id, from, sizeof from);
-        st = neb_fail(st,
-                      "%s is not as this build of nebula writes it (see above): end the run with "
-                      "the build that began it, or begin a new one in another --out with "
-                      "init_from: %s",
-                      path, from);
+        st = neb_fail(
+            st,
+            "%s was not written by this build of nebula (see above): finish the run with the build "
+            "that began it, or begin a new one in another --out with init_from: %s",
+            path, from);
     }
     *begun = spec && st == NEB_OK;
     json_decref(root);
@@ -245,16 +245,16 @@ static enum neb_status take_up(struct run *r, const char *path) {
         checkpoint_of(r, hex, from, sizeof from);
         st = neb_fail(NEB_ERR_INVALID,
                       "%s was begun with another job: %s differs; resume with the same file and "
-                      "options (of clusters, mesh, launcher, threads, device, cuda_graphs, "
-                      "recompute%s may change). Another job takes another --out%s%s",
+                      "options (of clusters, only mesh, launcher, threads, device, cuda_graphs, "
+                      "recompute%s may change). For another job use another --out%s%s",
                       r->o.out, key,
                       r->job.sync.gate == AGENT_GATE_PRIVATE ? "" : ", precision and batch",
-                      rtd ? "" : ", and can begin with init_from: ", rtd ? "" : from);
+                      rtd ? "" : ", perhaps with init_from: ", rtd ? "" : from);
     } else {
         memcpy(r->id, hex, strlen(hex) + 1);
         if (!json_equal(r->spec, (json_t *)(uintptr_t)spec)) {
-            neb_info("going on with other meshes, launchers, threads, devices, precisions, graphs, "
-                     "batches or recomputation");
+            neb_info("continuing with other meshes, launchers, threads, devices, precisions, "
+                     "graphs, batches or recomputation");
             st = write_job(r);
         }
     }
@@ -281,12 +281,13 @@ enum neb_status pretrain_open_out(struct run *r) {
         if (!r->o.resume)
             return neb_fail(
                 NEB_ERR_EXISTS,
-                "%s holds a run already; --resume continues it, or choose another --out", r->o.out);
+                "%s has a run already: use --resume to continue it, or choose another --out",
+                r->o.out);
         return take_up(r, path);
     }
     if (r->o.resume)
         return neb_fail(NEB_ERR_NOT_FOUND,
-                        "--resume: %s holds no run (%s is missing): without --resume one begins",
+                        "--resume: %s has no run (%s is missing): begin one without --resume",
                         r->o.out, path);
     r->made_job = true;
     return write_job(r);
@@ -295,7 +296,7 @@ enum neb_status pretrain_open_out(struct run *r) {
 enum neb_status pretrain_took(struct run *r, const char *hex) {
     uint8_t id[AGENT_JOB_ID_BYTES];
     if (!neb_unhex(hex, id, sizeof id))
-        return neb_fail(NEB_ERR_FORMAT, "the agent at %s gives the job no id", r->socket);
+        return neb_fail(NEB_ERR_FORMAT, "the agent at %s gave the job no valid id", r->socket);
     bool told = !strcmp(r->id, hex);
     memcpy(r->id, hex, sizeof r->id);
     return told ? NEB_OK : write_job(r);

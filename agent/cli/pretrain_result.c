@@ -122,8 +122,8 @@ static int say_missing(const struct run *r) {
     for (int i = 0; i < r->expected; i++)
         if (r->missing >> i & 1)
             neb_warn("%s has not reported, and its agent could not be reached for %u s: the "
-                     "summary is of the others. It may still end: the same command with --resume "
-                     "--out %s follows the job again",
+                     "summary covers the others. It may still finish: the same command with "
+                     "--resume --out %s follows the job again",
                      r->job.clusters[i].name, r->o.report_within_s, r->o.out);
     return AGENT_EXIT_MISSING;
 }
@@ -164,11 +164,11 @@ int pretrain_finish(struct run *r) {
         r->job.mode == AGENT_MODE_RTD ? agent_rtd_print(s.quality, stdout)
                                       : agent_distill_print(s.quality, stdout);
     if (r->ends[0] && (stopped || missing || !left)) {
-        neb_log(NEB_LOG_ERROR,
-                "the agent ended the job after a checkpoint: %s; once the list has enough of them, "
-                "--resume --out %s goes on with it. The checkpoint is in %s/checkpoint, for "
-                "init_from of a new job",
-                r->ends, r->o.out, r->model_dir);
+        neb_log(
+            NEB_LOG_ERROR,
+            "the agent ended the job after a checkpoint: %s; when the list has enough members, "
+            "--resume --out %s continues it. A new job can start from %s/checkpoint (init_from)",
+            r->ends, r->o.out, r->model_dir);
         return AGENT_EXIT_FAILED;
     }
     if (stopped || (missing && !r->missing)) {
@@ -199,11 +199,11 @@ int pretrain_detached(const struct run *r) {
     const char *option = r->o.home ? " --home " : "", *home = r->o.home ? r->o.home : "";
     if (r->stop_sent)
         neb_info("detached while the job stops after a checkpoint; the same command with --resume "
-                 "--out %s goes on with it",
+                 "--out %s continues it",
                  r->o.out);
     else
-        neb_info("detached: the job goes on at its agents; the same command with --resume --out %s "
-                 "follows it again, nebula stop %s%s%s stops it",
+        neb_info("detached: the job continues at its agents; the same command with --resume --out "
+                 "%s follows it again, nebula stop %s%s%s stops it",
                  r->o.out, r->id, option, home);
     return AGENT_EXIT_INTERRUPTED;
 }

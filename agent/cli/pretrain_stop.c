@@ -39,8 +39,9 @@ enum neb_status pretrain_stop(struct run *r, const char *why) {
 void pretrain_all_end(struct run *r) {
     r->stop_sent = r->stop_sent ? r->stop_sent : neb_now();
     r->no_more = true;
-    agent_progress_note(r->progress, "the clusters' agents were asked to end as well, each after a "
-                                     "checkpoint; --resume continues");
+    agent_progress_note(
+        r->progress,
+        "the agents were asked to end too, each after a checkpoint; --resume continues");
 }
 
 void pretrain_on_status(struct run *r, const json_t *status) {
@@ -75,8 +76,8 @@ static void say_missing(struct run *r) {
             continue;
         snprintf(text, sizeof text, "%s cannot be reached and has not reported; %s",
                  r->job.clusters[i].name,
-                 r->o.local ? "its agent is ended after a checkpoint"
-                            : "it trains on and stops when the link is back");
+                 r->o.local ? "its agent ends after a checkpoint"
+                            : "it continues, and stops when the link is back");
         agent_progress_note(r->progress, text);
     }
 }
@@ -87,10 +88,9 @@ enum neb_status pretrain_stop_step(struct run *r, bool *enough) {
     if (!r->stop_sent)
         return NEB_OK;
     if (now > (r->stop_heard > r->stop_sent ? r->stop_heard : r->stop_sent) + patience)
-        return neb_fail(
-            NEB_ERR_TIMEOUT,
-            "not all clusters reported within 60 s of the stop, or of what was heard of their "
-            "checkpoints last; their agents' logs say more");
+        return neb_fail(NEB_ERR_TIMEOUT,
+                        "not all clusters have reported 60 s after the stop, or after the last "
+                        "sign of their checkpoints (see the logs of their agents)");
     if (!only_away(r)) {
         r->away_since = now;
     } else if (now - r->away_since > patience_away) {

@@ -31,8 +31,8 @@ static void tell(struct run *r, int i, neb_ns now) {
     agent_human_time(neb_seconds(ago), age, sizeof age);
     agent_human_time((double)r->o.report_within_s, most, sizeof most);
     snprintf(text, sizeof text,
-             "%s has not reported, and its agent has not been reached for %s; its report is waited "
-             "for until that is %s (--report-within)",
+             "%s has not reported, and its agent has not been reached for %s; the command waits "
+             "until that is %s (--report-within)",
              r->job.clusters[i].name, age, most);
     if (r->progress)
         agent_progress_note(r->progress, text);

@@ -127,7 +127,7 @@ enum neb_status agent_probe_read(struct agent_probe *p, const char *dir, int hal
     }
     if (st == NEB_OK && !out->n)
         st = neb_fail(NEB_ERR_NOT_FOUND,
-                      "%s holds no files NAME.SECTION.txt with paragraphs of %d tokens", dir,
+                      "%s has no files NAME.SECTION.txt with paragraphs of %d tokens", dir,
                       p->min_tokens);
 out:
     for (int i = 0; i < n; i++)

@@ -26,7 +26,7 @@ near() { # NAME PREDICTED MEASURED LOW HIGH: measured / predicted within bounds
 # Where only processors are known of, it says so; that profile is kept, and the devices are found when they are there.
 nebula=$T/bare/nebula
 plan "$T/both.yaml" >"$T/none.txt"
-[[ $(grep -c 'device: cuda IS NOT RECKONED WITH' "$T/none.txt") == 2 ]] || fail "nothing is said of the device: $(cat "$T/none.txt")"
+[[ $(grep -c 'device: cuda IS NOT IN THE FIGURES' "$T/none.txt") == 2 ]] || fail "nothing is said of the device: $(cat "$T/none.txt")"
 cp -r "$T/cache" "$T/elsewhere" # of a machine without devices
 nebula=$T/bin/nebula
 plan --profile >"$T/here.json"
@@ -42,14 +42,14 @@ nebula=$T/crash/nebula
 cp -r "$T/cache" "$T/cache.crash"
 jq '.device = null' "$T/here.json" >"$(echo "$T"/cache.crash/nebula/plan-*.json)"
 XDG_CACHE_HOME=$T/cache.crash plan "$T/both.yaml" >"$T/crash.txt"
-grep -q 'the device cannot be measured: killed by signal' "$T/plan.err" && [[ $(grep -c 'device: cuda IS NOT RECKONED WITH' "$T/crash.txt") == 2 ]] ||
+grep -q 'the device cannot be measured: killed by signal' "$T/plan.err" && [[ $(grep -c 'device: cuda IS NOT IN THE FIGURES' "$T/crash.txt") == 2 ]] ||
     fail "a driver that crashes: $(cat "$T/plan.err" "$T/crash.txt")"
 nebula=$T/bin/nebula
 
 plan "$T/both.yaml" >"$T/both.txt"
 ! grep -q measuring "$T/plan.err" || fail "rates are measured twice"
 grep -q 'device 2 x emulated: products up to' "$T/both.txt" && [[ $(grep -c '^  alpha on emulated in bf16: mesh' "$T/both.txt") == 2 ]] &&
-    ! grep -q 'NOT RECKONED' "$T/both.txt" || fail "the device is not named: $(cat "$T/both.txt")"
+    ! grep -q 'NOT IN THE FIGURES' "$T/both.txt" || fail "the device is not named: $(cat "$T/both.txt")"
 plan "$T/both.yaml" --json >"$T/both.json"
 jq -e '.written.clusters | (.[0] | .rates_of == "emulated" and .device_reckoned and .precision == "bf16" and .device_bytes > 1e6 and .outer_bytes > 1e6 and .gather_s == 0)
     and (.[1] | .rates_of == "processors" and .precision == "fp32" and .device_bytes == 0)' "$T/both.json" >/dev/null || fail "clusters: $(jq .written.clusters "$T/both.json")"
@@ -180,7 +180,7 @@ jq -e '.written.clusters[0].role == "discriminator"' "$T/cast.json" >/dev/null |
 jq '.device = null' "$T/here.json" >"$T/without.json"
 refuse "clusters.role: auto cannot be decided, because the devices of cluster alpha are not known" plan "$T/cast.yaml" --site "alpha=$T/without.json"
 plan "$T/rtd.yaml" --site "alpha=$T/without.json" >"$T/none.txt"
-[[ $(grep -c 'device: cuda IS NOT RECKONED WITH' "$T/none.txt") == 2 ]] || fail "nothing is said of a generator's device: $(cat "$T/none.txt")"
+[[ $(grep -c 'device: cuda IS NOT IN THE FIGURES' "$T/none.txt") == 2 ]] || fail "nothing is said of a generator's device: $(cat "$T/none.txt")"
 # The reference of both modes, one process, is on processors.
 sed 's/device: cuda/device: auto/' "$T/rtd.yaml" >"$T/whole.yaml"
 plan "$T/whole.yaml" --set sync.scheme=synchronous --site "alpha=$T/here.json" --json >"$T/whole.json"

@@ -68,7 +68,7 @@ summary_last "$T/data.jsonl"
 
 # An --out that holds a run is not overwritten.
 if timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/fed" >"$T/again.log" 2>&1; then fail "a finished run was overwritten"; fi
-grep -q -- '--resume continues it' "$T/again.log" || fail "no hint: $(cat "$T/again.log")"
+grep -q -- '--resume to continue it' "$T/again.log" || fail "no hint: $(cat "$T/again.log")"
 
 # Without --out a run goes to out/JOB, and the same holds there.
 in_default() { (cd "$T" && timeout 120 "$nebula" pretrain job.yaml --local 2 --steps 10 "$@" >"$T/default.log" 2>&1); }

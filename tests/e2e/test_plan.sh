@@ -50,10 +50,10 @@ plan "$T/job.yaml" --local 2 --wan $wan >"$T/plan.txt"
 # A trainer that attaches is not priced as the built-in one; with --step its exchange is.
 sed 's/threads: [0-9]*}/launcher: attach}/; s/^model: {/&vocab: 512, /' "$T/job.yaml" >"$T/attach.yaml"
 plan "$T/attach.yaml" --wan $wan >"$T/attach.txt"
-! grep -q 'activations\|tokens/s' "$T/attach.txt" && grep -q 'step not known (--step alpha=SECONDS' "$T/attach.txt" || fail "attached: $(cat "$T/attach.txt")"
+! grep -q 'activations\|tokens/s' "$T/attach.txt" && grep -q 'step not known (give --step alpha=SECONDS' "$T/attach.txt" || fail "attached: $(cat "$T/attach.txt")"
 plan "$T/attach.yaml" --wan $wan --step alpha=0.5 --json | jq -e '.written | .clusters[0].step_s == 0.5 and .clusters[1].step_guessed and .exchange.interval == 10 and .wall_s > 30' >/dev/null || fail "attached, with --step"
-refuses 2 'steps are reckoned' plan "$T/job.yaml" --step alpha=0.5
-grep -q 'measured before' "$T/plan.txt" && grep -q 'to take it over' "$T/plan.txt" || fail "plan says: $(cat "$T/plan.txt")"
+refuses 2 'steps of this cluster are predicted' plan "$T/job.yaml" --step alpha=0.5
+grep -q 'measured before' "$T/plan.txt" && grep -q 'to use it' "$T/plan.txt" || fail "plan says: $(cat "$T/plan.txt")"
 
 # ... as text too, of the job as written and as proposed: what a rank holds, what a step takes, the way of an update, and what is waited for.
 said() { # TIMES REGULAR-EXPRESSION
@@ -62,9 +62,9 @@ said() { # TIMES REGULAR-EXPRESSION
 time='[0-9][0-9.e+]* m?s' size='[0-9][0-9.]* [kMGT]?B'
 said 2 "^  alpha: mesh \\{dp: 1, pp: 1, tp: 1\\}, [0-9]+ x [0-9]+ sequences.*: step $time, [0-9]+ tokens/s \\(compute $time, update $time\\)\$"
 said 4 "^    memory of a rank $size: parameters and gradients $size, moments $size, activations $size, exchange $size, its codec and frames $size, a checkpoint's copy $size\$"
-said 2 "^  exchange every [0-9]+ steps by [^ ]+ \\([0-9.]+ bits a parameter\\), merged [0-9]+ steps later: encode $time \\| travel $time \\| agree $time \\| merge $time; waits $time an interval\$"
-said 1 "^  exchange every 10 steps by int4 .*, merged 2 steps later: "
-said 2 "^    $size an interval and cluster, [0-9.]+ % of the link\$"
+said 2 "^  exchange every [0-9]+ steps with [^ ]+ \\([0-9.]+ bits per parameter\\), merged [0-9]+ steps later: encode $time \\| transfer $time \\| agree $time \\| merge $time; waits $time per interval\$"
+said 1 "^  exchange every 10 steps with int4 .*, merged 2 steps later: "
+said 2 "^    $size per interval and cluster, [0-9.]+ % of the link\$"
 
 # Ranks of a mesh over TCP, and a line so thin that training waits for it: what is waited at an exchange, what a rank holds. An exchange
 # takes seconds there, whatever else the machine does. Which cluster the other one waits for besides is its load: the lesser wait counts.
@@ -194,7 +194,7 @@ plan "$T/cuda.yaml" --wan $wan --json >"$T/cuda.json"
 jq -e '[.written, .proposed] | all(.[].clusters; .[0].device_reckoned and (.[1].device_reckoned | not) and all(.[]; .rates_of == "processors"))' "$T/cuda.json" >/dev/null ||
     fail "a cluster on a device is reckoned with: $(cat "$T/cuda.json")"
 plan "$T/cuda.yaml" --wan $wan >"$T/cuda.txt"
-[[ $(grep -A 2 '^  beta: mesh' "$T/cuda.txt" | grep -c 'device: cuda IS NOT RECKONED WITH') == 2 && $(grep -c 'IS NOT RECKONED' "$T/cuda.txt") == 2 ]] || fail "nothing is said of the device: $(cat "$T/cuda.txt")"
+[[ $(grep -A 2 '^  beta: mesh' "$T/cuda.txt" | grep -c 'device: cuda IS NOT IN THE FIGURES') == 2 && $(grep -c 'IS NOT IN THE FIGURES' "$T/cuda.txt") == 2 ]] || fail "nothing is said of the device: $(cat "$T/cuda.txt")"
 refuse 1 'does not fit' plan "$T/job.yaml" --site "beta=$T/tiny.json"
 refuse 1 'beta: NO MESH OF 7 RANKS divides the model and the 8 sequences of a step' plan "$T/seven.yaml" --wan $wan
 refuse 2 'clusters.ranks: cluster beta: no mesh of 7 ranks divides' pretrain "$T/seven.yaml" --local 2 --out "$T/none"
@@ -228,7 +228,7 @@ jq -e --slurpfile b "$T/twice-job.json" '($b[0].written.clusters[0]) as $f | .wr
     fail "bf16 twice as fast: $(jq .written.clusters "$T/twice-bf16.json")"
 grep -q 'beta: precision: bf16 (steps 1' "$T/twice-bf16.txt" && ! grep -q 'alpha: precision' "$T/twice-bf16.txt" || fail "what is proposed: $(cat "$T/twice-bf16.txt")"
 grep -q 'SLOWER: set precision: fp32' "$T/half-bf16.txt" && ! grep -q 'precision: bf16' "$T/half-job.txt" || fail "bf16 half as fast: $(cat "$T/half-bf16.txt" "$T/half-job.txt")"
-[[ $(grep -c 'precision: bf16 IS NOT RECKONED WITH' "$T/never-bf16.txt") == 2 ]] && jq -e '.written.clusters[0] | .precision == "fp32" and (.precision_reckoned | not) and .bf16_gain == null' "$T/never-bf16.json" >/dev/null ||
+[[ $(grep -c 'precision: bf16 IS NOT IN THE FIGURES' "$T/never-bf16.txt") == 2 ]] && jq -e '.written.clusters[0] | .precision == "fp32" and (.precision_reckoned | not) and .bf16_gain == null' "$T/never-bf16.json" >/dev/null ||
     fail "no bf16: $(cat "$T/never-bf16.txt")"
 # ... and measured here: in plain C, which is slower.
 jq -e '.to_bf16 > 0 and ([.gemm_bf16, .attn_fwd_bf16, .attn_bwd_bf16] | flatten | all(. > 0)) and .gemm_bf16[0] < .gemm[0]' "$T/here.json" >/dev/null || fail "measured in bf16: $(jq -c '[.to_bf16, .gemm_bf16, .gemm]' "$T/here.json")"

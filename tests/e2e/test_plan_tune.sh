@@ -44,7 +44,7 @@ plan "$T/job.yaml" --wan $wan "${sites[@]}" --set sync.tune=fixed >"$T/fixed.txt
 # What balance does to it is said of a job that does not ask for it, but not counted.
 jq -e '(.written.tuning.on | not) and .written.wall_s > 300 * 0.115' "$T/fixed.json" >/dev/null || fail "fixed: $(jq -c .written.tuning "$T/fixed.json")"
 jq -e '.written.tuning.on and .written.wall_s == .written.tuning.wall_s' "$T/plan.json" >/dev/null || fail "auto: $(jq -c .written.tuning "$T/plan.json")"
-grep -q 'with sync.tune: auto, half-way of' "$T/fixed.txt" || fail "it is not said: $(cat "$T/fixed.txt")"
+grep -q 'with sync.tune: auto, in the middle of a run of' "$T/fixed.txt" || fail "it is not said: $(cat "$T/fixed.txt")"
 # And proposed, where its bound of overlap goes with whatever interval is proposed.
 plan "$T/job.yaml" --wan $wan "${sites[@]}" --set sync.tune=fixed --set sync.tune.overlap_max=0 >"$T/free.txt"
 grep -q 'sync.tune: auto (the run in' "$T/free.txt" || fail "it is not proposed: $(cat "$T/free.txt")"

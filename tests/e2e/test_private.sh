@@ -95,7 +95,7 @@ kill -CONT "$held"
 wait "$pid" || fail "four: $(tail -n 5 "$T/four.log")"
 digests_equal "$T/four"
 round_digests_equal "$T/four"
-grep -q 'was killed; started again' "$T/four.log" || fail "nobody says that an agent was killed"
+grep -q 'was killed and is started again' "$T/four.log" || fail "nobody says that an agent was killed"
 echo "four clusters, one killed, one away: $(rounds_of 3) merges of a sum of three"
 
 # What does not go with the profile is refused, with what to write instead.

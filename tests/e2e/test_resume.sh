@@ -59,7 +59,7 @@ rm -rf "$T/corpus" "$T/text" && mv "$T/corpus.was" "$T/corpus" && mv "$T/text.wa
 
 # Another job is not resumed over it.
 if timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/cut" --resume --seed 9 >"$T/other.log" 2>&1; then fail "another seed was resumed"; fi
-grep -q "seed differs.* can begin with init_from: $T/cut/checkpoint/model.ckpt" "$T/other.log" || fail "no reason: $(cat "$T/other.log")"
+grep -q "seed differs.* perhaps with init_from: $T/cut/checkpoint/model.ckpt" "$T/other.log" || fail "no reason: $(cat "$T/other.log")"
 
 # kill -9 of each worker in turn: the agent starts it again from its checkpoint.
 NEBULA_FAULT=worker.step:+15 timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/kill" >"$T/kill.log" 2>&1 &

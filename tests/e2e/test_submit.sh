@@ -73,7 +73,7 @@ ends() { # SIGNAL
     [[ $rc == 3 ]] || fail "exit status $rc after SIG$1, not 3"
 }
 goes_on() { # LOG
-    has "detached: the job goes on .* --resume --out $T/run .* nebula stop $id --home $T/a " "$T/$1.log" || fail "it does not say that it is detached: $(tail -n 3 "$T/$1.log")"
+    has "detached: the job continues .* --resume --out $T/run .* nebula stop $id --home $T/a " "$T/$1.log" || fail "it does not say that it is detached: $(tail -n 3 "$T/$1.log")"
     for s in a b; do
         wait_for 30 "steps at $s after $1" beyond $s $(($(step $s) + 50))
         is $s running || fail "after $1 the job is $(state $s) at $s"

@@ -45,7 +45,7 @@ cmp -s "$T/hub/federation/members.neb" "$T/new/federation/members.neb" || fail "
 fails_with 'does not open it' init --restore "$T/hub/ca-backup" --home "$T/new" <<<'AAAA-AAAA-AAAA-AAAA-AAAA-AAAA-AAAA-AAAA'
 # an invitation is withdrawn by the name
 "$nebula" revoke rome --home "$T/new" >"$T/out" || fail "an invitation cannot be withdrawn"
-grep -q 'rome is no member; the open invitations of that name have ended' "$T/out" || fail "withdrawn: $(cat "$T/out")"
+grep -q 'rome is not a member; the open invitations of that name have ended' "$T/out" || fail "withdrawn: $(cat "$T/out")"
 fails_with "no member 'rome'" "$nebula" revoke rome --home "$T/new"
 # by mistake where another hub is
 init --name other --member hub --home "$T/other" >/dev/null || fail "init of another hub"
