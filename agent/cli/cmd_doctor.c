@@ -34,7 +34,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 }
 
 static const struct argp_option table[] = {
-    AGENT_OPTION_HOME("of the agent"),
+    AGENT_OPTION_HOME("home of the agent"),
     {"peer", 'p', "NAME", 0, "examine only this peer", 0},
     AGENT_OPTION_JSON,
     {"sockets", 's', NULL, 0, "print only the socket options of links, with their reasons", 0},

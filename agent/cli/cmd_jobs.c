@@ -18,11 +18,12 @@
 
 int cmd_jobs(int argc, char **argv) {
     static const struct argp_option table[] = {
-        AGENT_OPTION_HOME("of the agent"), AGENT_OPTION_JSON, {0}};
+        AGENT_OPTION_HOME("home of the agent"), AGENT_OPTION_JSON, {0}};
     static const struct argp argp = {
         .options = table,
         .parser = agent_parse_option,
-        .doc = "Lists the jobs in the ledger of this agent, ended ones too."};
+        .doc = "Lists the jobs in the ledger of this agent, ended ones too. For states, and what "
+               "is kept: nebula help operating."};
     struct agent_options o = {0};
     struct agent_ipc_msg m = {0};
     json_t *j;
@@ -85,7 +86,7 @@ static int order(const char *op, const struct agent_options *o) {
     return ok ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
 }
 
-static const struct argp_option home_only[] = {AGENT_OPTION_HOME("of the agent"), {0}};
+static const struct argp_option home_only[] = {AGENT_OPTION_HOME("home of the agent"), {0}};
 
 int cmd_stop(int argc, char **argv) {
     static const struct argp argp = {.options = home_only,
@@ -235,7 +236,7 @@ static void show_log(FILE *f, bool follow) {
 
 int cmd_logs(int argc, char **argv) {
     static const struct argp_option table[] = {
-        AGENT_OPTION_HOME("of the agent"),
+        AGENT_OPTION_HOME("home of the agent"),
         {"follow", 'f', NULL, 0, "show new lines until interrupted", 0},
         {"lines", 'n', "N", 0, "only the last N lines (default 50)", 0},
         {"rank", 'r', "N", 0, "log of rank N of a mesh (default: rank 0, or the launcher)", 0},

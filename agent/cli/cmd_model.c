@@ -392,7 +392,7 @@ int cmd_eval(int argc, char **argv) {
         {"logits", 'l', NULL, 0, "print only the logits of --ids, one line per position", 0},
         {"ids", 'i', "IDS", 0, "token ids, for example \"1 2 3\"", 0},
         {"merge-lora", 'm', NULL, 0, "merge adapters first", 0},
-        {"seal-key", KEY_SEAL, "FILE", 0, "opens a sealed checkpoint", 0},
+        {"seal-key", KEY_SEAL, "FILE", 0, "key of a sealed checkpoint", 0},
         {"json", 'j', NULL, 0, "one JSON object per line", 0},
         {0}};
     static const struct argp argp = {.options = table,
@@ -433,7 +433,7 @@ int cmd_eval(int argc, char **argv) {
 
 int cmd_generate(int argc, char **argv) {
     static const struct argp_option table[] = {
-        {"prompt", 'p', "TEXT", 0, "what to continue", 0},
+        {"prompt", 'p', "TEXT", 0, "text to continue", 0},
         {"ids", 'i', "IDS", 0, "token ids to continue; prints ids and needs no tokenizer", 0},
         {"tokens", 'n', "N", 0, "number of tokens to add (default 64)", 0},
         {"temperature", 't', "T", 0, "0: always the most likely token (default 0.8)", 0},
@@ -441,7 +441,7 @@ int cmd_generate(int argc, char **argv) {
         {"seed", 's', "S", 0, "seed of the choice", 0},
         {"tokenizer", 'v', "FILE", 0, "vocabulary, or a folder with one (default: CHECKPOINT)", 0},
         {"merge-lora", 'm', NULL, 0, "merge adapters first", 0},
-        {"seal-key", KEY_SEAL, "FILE", 0, "opens a sealed checkpoint", 0},
+        {"seal-key", KEY_SEAL, "FILE", 0, "key of a sealed checkpoint", 0},
         {0}};
     static const struct argp argp = {.options = table,
                                      .parser = parse_option,

@@ -366,9 +366,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 
 int cmd_plan(int argc, char **argv) {
     static const struct argp_option options[] = {
-        {"wan", KEY_WAN, "[CLUSTER=]RATE:DELAY[:LOSS]", 0,
-         "the links between clusters, for example 100mbit:80ms:0.1% (default: sync.link, or what "
-         "the agent has measured); with CLUSTER=: the link of that cluster",
+        {"wan", KEY_WAN, "RATE:DELAY[:LOSS]", 0,
+         "links between clusters, for example 100mbit:80ms:0.1% (default: sync.link, or what the "
+         "agent has measured); CLUSTER=RATE:DELAY: the link of one cluster",
          0},
         {"home", KEY_HOME, "DIR", 0,
          "home of the agent that has measured the links (default ~/.nebula)", 0},

@@ -358,13 +358,14 @@ static void tear_down(struct run *r) {
     "--local SIGTERM or SIGHUP), or detached from a job that continues at its agents (SIGTERM, "   \
     "SIGHUP), 4 done, but without the report of a cluster that could not be reached "              \
     "(--report-within). The same command with --resume continues the job, or follows it again."
-static const char pretrain_doc[] = "Trains one model on the job's clusters." EXITS,
-                  distill_doc[] =
-                      "Trains students on their clusters with the labels of a teacher on another "
-                      "cluster: a job of mode distill (configs/distill-translate.yaml). nebula "
-                      "pretrain takes the same jobs and writes the same files to --out. "
-                      "checkpoint/model.ckpt is the student of the agent's cluster, with --local "
-                      "the first one. A teacher's site has none: a warning says where it is." EXITS;
+static const char
+    pretrain_doc[] = "Trains one model on the job's clusters." EXITS,
+    distill_doc[] =
+        "Trains students on their clusters with the labels of a teacher on another cluster: a job "
+        "of mode distill (configs/distill-translate.yaml). nebula pretrain takes the same jobs and "
+        "writes the same files to --out. checkpoint/model.ckpt is the student of the agent's "
+        "cluster; with --local, the first student. A teacher's site has none: a warning says where "
+        "the student is." EXITS;
 
 int cmd_distill(int argc, char **argv) { return cmd_pretrain(argc, argv); }
 

@@ -157,10 +157,10 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 
 int cmd_eval_probe(int argc, char **argv) {
     static const struct argp_option table[] = {
-        {"task", 'a', "probe", 0, "this", 0},
+        {"task", 'a', "probe", 0, "this task", 0},
         {"text", 'x', "DIR", 0,
-         "has a folder of pages NAME.SECTION.txt for each language (configs/corpus-manpages makes "
-         "it)",
+         "folder with a folder of pages NAME.SECTION.txt for each language "
+         "(configs/corpus-manpages makes it)",
          0},
         {"train", 't', "LANGUAGE", 0, "language to train on: one half of its pages", 0},
         {"test", 'b', "LANGUAGE", 0,

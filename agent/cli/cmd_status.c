@@ -179,7 +179,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 
 int cmd_status(int argc, char **argv) {
     static const struct argp_option table[] = {
-        AGENT_OPTION_HOME("of the agent"),
+        AGENT_OPTION_HOME("home of the agent"),
         AGENT_OPTION_JSON,
         {"watch", 'w', NULL, 0, "full screen, updated every second; q quits", 0},
         {0}};

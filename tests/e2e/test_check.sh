@@ -77,7 +77,7 @@ expect 0 "cluster beta: distill.teacher.init: there is no $T/nowhere on this mac
 jq -e '(.warnings | length == 3 and any(test("cluster alpha: there is no corpus")) and any(test("cluster beta: distill.teacher.init")))
        and [.clusters[] | "\(.name) \(.corpus_here)"] == ["alpha false", "beta false"]' "$T/warned.json" >/dev/null || fail "check --json: $(cat "$T/warned.json")"
 "$nebula" check "$T/job.yaml" --json | jq -e '.warnings == [] and all(.clusters[]; .corpus_here)' >/dev/null || fail "check --json of what is all here"
-status_of() { # STATUS command…: what every command's exit status says (agent/README.md); with --json the last line is an object that says why
+status_of() { # STATUS command…: what every command's exit status says (nebula help files); with --json the last line is an object that says why
     local rc=0 want=$1
     shift
     timeout 20 "$nebula" "$@" >"$T/status.out" 2>"$T/status.err" </dev/null || rc=$?
