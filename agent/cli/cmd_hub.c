@@ -158,7 +158,7 @@ static void undo(const char *home, const char *backup, const struct before *b) {
     if (!b->home)
         rmdir(home);
     if (!all) // the name is logged
-        neb_warn("this init has left files in %s that are no federation: remove them", home);
+        neb_warn("this init has left files in %s that are not a federation: remove them", home);
 }
 
 // A second init at the same time would use the parts of the first one, and undo them; a first

@@ -274,7 +274,7 @@ enum neb_status agent_planner_resolve(struct agent_job *job, int local, const ch
     return validate_chosen(job, "auto");
 }
 
-// ---- a run that goes on -------------------------------------------------------------------------
+// ---- a run that continues -----------------------------------------------------------------------
 
 static void take_cluster(const struct agent_cluster *was, uint32_t autos, struct agent_cluster *c) {
     if (c->role_auto && was->role) {

@@ -326,10 +326,10 @@ static enum neb_status renew(struct agent_profile *p, bool *changed) {
     return NEB_OK;
 }
 
-enum neb_status agent_profile_get(bool anew, struct agent_profile *out, bool *kept) {
+enum neb_status agent_profile_get(bool measure, struct agent_profile *out, bool *kept) {
     char path[NEB_PATH_MAX];
     bool place = kept_path(path, sizeof path) == NEB_OK;
-    *kept = place && !anew && neb_fs_exists(path) && agent_profile_load(path, out) == NEB_OK;
+    *kept = place && !measure && neb_fs_exists(path) && agent_profile_load(path, out) == NEB_OK;
     if (*kept) {
         bool changed;
         NEB_TRY(renew(out, &changed));

@@ -61,8 +61,9 @@ NEB_MUST_CHECK enum neb_status agent_profile_codec_device(struct kern_device *D,
 extern const char *const agent_profile_codecs[AGENT_PROFILE_CODECS];
 // Gets the kept profile if it belongs to this machine and build, else measures and keeps one.
 // *kept: nothing was measured. In a kept profile, devices and links that may have changed are
-// measured again. anew: measure in any case.
-NEB_MUST_CHECK enum neb_status agent_profile_get(bool anew, struct agent_profile *out, bool *kept);
+// measured again. measure: measure in any case.
+NEB_MUST_CHECK enum neb_status agent_profile_get(bool measure, struct agent_profile *out,
+                                                 bool *kept);
 
 json_t *agent_profile_to_json(const struct agent_profile *p); // new reference; NULL: out of memory
 // The device's part: {"device": …, "codecs": [rates, …]}; and back, into a profile that has its
