@@ -110,5 +110,5 @@ absence capped --blobs-max 1M
 ((kept <= most && on_disk <= most)) || fail "updates take $kept bytes, $on_disk on disk, of at most 1 MB"
 ((snapshots >= 1)) || fail "c came back without a snapshot: $(tail -n 5 "$run.c.log")"
 has 'updates of [0-9]* rounds (.*) were dropped for --blobs-max 1.00 MB' "$run.a.log" || fail "no warning: $(tail -n 5 "$run.a.log")"
-has 'updates kept: .* of at most 1.00 MB; [1-9][0-9]* rounds dropped' "$run.status" || fail "status: $(cat "$run.status")"
+has 'updates kept: .* of at most 1.00 MB; [1-9][0-9]* rounds were dropped' "$run.status" || fail "status: $(cat "$run.status")"
 echo "back after 20 rounds: from updates ($free bytes), and with --blobs-max 1M ($kept bytes, $dropped rounds dropped) from $snapshots snapshot(s)"

@@ -19,7 +19,7 @@ expect 0 '"ok":true' "$T/job.yaml" --json
 sed '$a\  - {name: gamma, threads: 1}' "$T/job.yaml" >"$T/three.yaml"
 sed '/name: beta/d' "$T/job.yaml" >"$T/one.yaml"
 sed 's/^mode: .*/mode: distill/; s/{name: alpha, .*/{name: alpha, role: student}/; s/{name: beta, .*/{name: beta, role: teacher}/; s|corpus: [^,]*,|corpus: /nowhere,|; s/model: {/&vocab: 512, /; $a\distill: {teacher: {learn: true}}' "$T/job.yaml" >"$T/distill.yaml"
-expect 0 ' a cluster to each of 2 others (int4' "$T/three.yaml"
+expect 0 ' per cluster to each of 2 others (int4' "$T/three.yaml"
 expect 0 'exchange  none: there is one cluster' "$T/one.yaml"
 expect 0 'labels    for 60 batches per student, about ' "$T/distill.yaml"
 [[ $("$nebula" check "$T/distill.yaml") != *exchange* ]] || fail "mode distill exchanges: $("$nebula" check "$T/distill.yaml")"
@@ -181,7 +181,7 @@ expect 0 'stream    400 batches of about' "$configs/rtd-two-clusters.yaml"
 rm -r "$T/corpus" # another site's: no error, but no size either
 expect 0 'not on this machine' "$T/job.yaml"
 expect 0 'the size is not known' "$T/job.yaml"
-expect 0 "warn  cluster beta: there is no corpus in $T/corpus on this machine; it must be where the cluster trains" "$T/job.yaml"
+expect 0 "warn  cluster beta: there is no corpus in $T/corpus on this machine: it must be on the cluster's machine" "$T/job.yaml"
 for want in 'help:usage: nebula COMMAND' 'help pretrain:Usage: nebula pretrain ' 'version:nebula 0.' 'distill --help:labels of a teacher' \
     'eval --help:nebula eval --task=probe --help' 'eval --task probe --help:--train=LANGUAGE'; do
     read -ra words <<<"${want%%:*}"

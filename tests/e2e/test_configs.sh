@@ -20,7 +20,7 @@ has "data.corpus: cannot find $HOME/.cache/nebula/parallel-small.*configs/corpus
     fail "distill-translate without its corpus: $(cat "$T/run.log")"
 for spec in "manpages-small:corpus-manpages --small" manpages:corpus-manpages parallel-small:corpus-parallel parallel:corpus-parallel; do
     run data build "$configs/${spec%%:*}.yaml" --out "$T/none" && fail "${spec%%:*} built from nothing"
-    has "its text comes by configs/${spec#*:}\$" "$T/run.log" || fail "${spec%%:*} without its text: $(cat "$T/run.log")"
+    has "run configs/${spec#*:} to get its text\$" "$T/run.log" || fail "${spec%%:*} without its text: $(cat "$T/run.log")"
 done
 run pretrain "$configs/quickstart.yaml" --local 2 --set data.corpus=elsewhere && fail "ran without a corpus"
 has "data.corpus: cannot find elsewhere.*nebula data build SPEC.yaml --out elsewhere" "$T/run.log" || fail "a corpus of one's own: $(cat "$T/run.log")"

@@ -75,7 +75,7 @@ in_default() { (cd "$T" && timeout 120 "$nebula" pretrain job.yaml --local 2 --s
 in_default || fail "without --out: $(tail -n 3 "$T/default.log")"
 digests_equal "$T/out/e2e"
 if in_default; then fail "the run in out/e2e was overwritten"; fi
-grep -q 'out/e2e holds a run already' "$T/default.log" || fail "no hint: $(cat "$T/default.log")"
+grep -q 'out/e2e has a run already' "$T/default.log" || fail "no hint: $(cat "$T/default.log")"
 in_default --resume || fail "--resume without --out: $(tail -n 3 "$T/default.log")"
 
 run() { # NAME options…: a shorter run with other settings

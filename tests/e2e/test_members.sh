@@ -44,7 +44,7 @@ wait_rounds "$T/three" $((before + 10)) "$pid"
 wait "$pid" || fail "three clusters with a killed leader: $(tail -n 5 "$T/three.log")"
 digests_equal "$T/three"
 round_digests_equal "$T/three"
-grep -q 'agent a was killed; started again' "$T/three.log" || fail "nobody says that the agent was killed: $(cat "$T/three.log")"
+grep -q 'agent a was killed and is started again' "$T/three.log" || fail "nobody says that the agent was killed: $(cat "$T/three.log")"
 ledgers_verify "$T/three" a b c
 echo "three clusters, leader killed: $(summary '.rounds' "$T/three") rounds, digests equal"
 

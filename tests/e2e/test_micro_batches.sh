@@ -54,7 +54,7 @@ jq --argjson b "$(jq '.written.clusters[1] | .rank_bytes - 0.6 * .acts_bytes' "$
 short() {
     local rc=0
     plan job "$@" || rc=$?
-    [[ $rc == 1 ]] && has 'beta: the job does not fit as it is written; what is proposed does' <"$T/plan.err" || fail "plan $*: exit status $rc, $(cat "$T/plan.err")"
+    [[ $rc == 1 ]] && has 'beta: the job does not fit as written, but the proposal does' <"$T/plan.err" || fail "plan $*: exit status $rc, $(cat "$T/plan.err")"
 }
 short --json >"$T/plan.json"
 jq -e '(.written.clusters[0].fits) and (.written.clusters[1].fits | not) and (.proposed.clusters | all(.[]; .fits) and .[0].batch * .[0].accumulate == 16 and .[1].batch * .[1].accumulate == 16

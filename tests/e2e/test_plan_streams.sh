@@ -127,8 +127,8 @@ refuse() { # STATUS TEXT arguments…
     [[ $rc == "$want" && $out == *"$text"* ]] || fail "$*: exit status $rc (not $want), or no '$text' in: $out"
 }
 sed "s#, profile: $T/slow.json##" "$T/auto.yaml" >"$T/unknown.yaml"
-refuse 2 "nothing is known of cluster beta's machine" check "$T/unknown.yaml"
-refuse 2 "nothing is known of cluster beta's machine" pretrain "$T/unknown.yaml" --out "$T/none"
+refuse 2 "the machine of cluster beta is not known" check "$T/unknown.yaml"
+refuse 2 "the machine of cluster beta is not known" pretrain "$T/unknown.yaml" --out "$T/none"
 sed 's/role: auto, threads: 1,/role: auto, sources: {gpl: 1},/' "$T/auto.yaml" >"$T/sources.yaml"
 refuse 2 'with role auto leave them out' check "$T/sources.yaml"
 refuse 2 'one process: say which role it has' check "$T/auto.yaml" --set sync.scheme=synchronous
@@ -141,7 +141,7 @@ sed -i 's/{name: alpha,/{name: alpha, role: auto,/' "$T/replicas.yaml"
 refuse 2 'only modes rtd and distill have roles' check "$T/replicas.yaml"
 # As it is written it does not fit, though it would with the roles that are proposed; what runs is as it is written.
 jq --argjson m "$(of roles '[.written.clusters[].host_bytes] | add / 2 / 0.85')" '.memory = $m' "$T/fast.json" >"$T/between.json"
-refuse 1 'the job does not fit as it is written; what is proposed does' plan "$T/rtd.yaml" --site "alpha=$T/fast.json" --site "beta=$T/between.json"
+refuse 1 'the job does not fit as written, but the proposal does' plan "$T/rtd.yaml" --site "alpha=$T/fast.json" --site "beta=$T/between.json"
 jq '.memory = 1e6' "$T/fast.json" >"$T/tiny.json"
 refuse 1 'does not fit' plan "$T/rtd.yaml" --site "alpha=$T/tiny.json" --site "beta=$T/tiny.json"
 sed -i "s#$T/fast.json#$T/tiny.json#; s#$T/slow.json#$T/tiny.json#" "$T/auto.yaml"

@@ -47,7 +47,7 @@ jq -e '.written.tuning.on and .written.wall_s == .written.tuning.wall_s' "$T/pla
 grep -q 'with sync.tune: auto, in the middle of a run of' "$T/fixed.txt" || fail "it is not said: $(cat "$T/fixed.txt")"
 # And proposed, where its bound of overlap goes with whatever interval is proposed.
 plan "$T/job.yaml" --wan $wan "${sites[@]}" --set sync.tune=fixed --set sync.tune.overlap_max=0 >"$T/free.txt"
-grep -q 'sync.tune: auto (the run in' "$T/free.txt" || fail "it is not proposed: $(cat "$T/free.txt")"
+grep -q 'sync.tune: auto (a run of' "$T/free.txt" || fail "it is not proposed: $(cat "$T/free.txt")"
 
 sed 's/threads: 1/threads: 1, launcher: attach/' "$T/job.yaml" >"$T/attach.yaml"
 timeout 100 "$nebula" pretrain "$T/attach.yaml" --local 2 --wan $wan --out "$T/run" >"$T/run.log" 2>&1 &

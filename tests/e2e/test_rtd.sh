@@ -164,7 +164,7 @@ grep -q 'cannot read the folder' "$T/none.log" || fail "no reason: $(cat "$T/non
 no_lm() { # CHECKPOINT WHAT COMMAND...
     local rc=0
     timeout 60 "$nebula" "${@:3}" >"$T/no_lm.log" 2>&1 || rc=$?
-    [[ $rc != 0 ]] && grep -q "$1 is the $2 of mode rtd, .* nebula eval --task probe" "$T/no_lm.log" || fail "${*:3}, status $rc: $(tail -n 2 "$T/no_lm.log")"
+    [[ $rc != 0 ]] && grep -q "$1 is the $2 of mode rtd, .*nebula eval --task probe" "$T/no_lm.log" || fail "${*:3}, status $rc: $(tail -n 2 "$T/no_lm.log")"
 }
 generator=$T/two/checkpoint/generator.ckpt
 no_lm "$T/two/checkpoint" discriminator eval "$T/two/checkpoint" --corpus "$T/corpus" --windows 1
