@@ -44,7 +44,7 @@ for tool in quickstart compare codec-compare stall-compare absence-compare disti
     [[ $rc == 2 ]] && has "$tool: --out needs a value" "$T/run.log" || fail "$tool --out: $rc, $(cat "$T/run.log")"
     [[ $tool != quickstart ]] || mkdir -p "$T/stands/of-$tool/alone" # a run, which it sees before it builds anything
     (cd "$T/stands" && env -u HOME timeout 60 "$T/repo/configs/$tool" --out "of-$tool") >"$T/run.log" 2>&1 && fail "$tool without a program"
-    [[ $tool != quickstart ]] || has "of-$tool has a run already" "$T/run.log" || fail "$tool does not look where its user stands: $(cat "$T/run.log")"
+    [[ $tool != quickstart ]] || has "of-$tool holds a run already" "$T/run.log" || fail "$tool does not look where its user stands: $(cat "$T/run.log")"
     [[ -d $T/stands/of-$tool && ! -e $T/repo/of-$tool ]] || fail "$tool --out lies elsewhere: $(cat "$T/run.log")"
 done
 sed "s/^sources:.*/sources:/; /^  - /d" "$T/spec.yaml" >"$T/four.yaml"
