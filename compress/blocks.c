@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The block codecs, int8 and int4 (int3 and int2 are int4 frames): a scale byte a block, then the codes.
+// The block codecs int8 and int4: a scale byte for each block, then the codes. int3 and int2 are
+// int4 frames.
 #include "kernels/blocks.h"
 #include "compress/frame.h"
 #include "kernels/quant.h"
@@ -34,7 +35,7 @@ enum neb_status cmp_blocks_encode(struct cmp_work *w, struct cmp_frame *h,
     return finite ? NEB_OK : cmp_frame_not_finite();
 }
 
-// Two streams: scales, and codes that an encoder can have written.
+// Reads the two streams, scales and codes, and checks that an encoder can have written the codes.
 enum neb_status cmp_blocks_open(struct cmp_work *w, struct neb_rd *r, const struct cmp_frame *h,
                                 struct neb_buf stream[2], size_t n) {
     size_t block = h->codec.block, blocks = (n + block - 1) / block;
@@ -50,7 +51,7 @@ enum neb_status cmp_blocks_open(struct cmp_work *w, struct neb_rd *r, const stru
     return NEB_OK;
 }
 
-// Codes [at, at + n), n <= PIECE, as bytes.
+// Returns codes [at, at + n) as bytes. n <= PIECE.
 enum { PIECE = 1024 };
 static const int8_t *codes_at(const struct cmp_frame *h, const uint8_t *codes, size_t at, size_t n,
                               int8_t room[PIECE + 2]) {
@@ -66,7 +67,7 @@ void cmp_blocks_read(const struct cmp_frame *h, const struct neb_buf stream[2], 
     size_t block = h->codec.block, end = at + n;
     bool four = h->codec.id == CMP_INT4;
     int8_t room[PIECE + 2];
-    if (block == KERN_USUAL_BLOCK && at % block == 0) {
+    if (block == KERN_DEFAULT_BLOCK && at % block == 0) {
         size_t whole = n / block * block;
         kern_blocks_decode(out, stream[0].p + at / block, stream[1].p + (four ? at / 2 : at), whole,
                            four, h->top);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#define ZSTD_STATIC_LINKING_ONLY // for ZSTD_d_stableOutBuffer: a parameter's number, asked for at run time (cmp_check_create)
+// The numeric check of updates (check.h).
+// for ZSTD_d_stableOutBuffer: cmp_check_create finds out whether the library has it
+#define ZSTD_STATIC_LINKING_ONLY
 #include "compress/check.h"
 #include "agent/base/sha256.h"
 #include "compress/frame.h"
@@ -14,7 +16,7 @@
 
 enum {
     FRAME_BYTES = 39,
-    CODEBOOK_BYTES = 24, // more of a frame's head, where topk has values of 4 bits
+    CODEBOOK_BYTES = 24, // behind a frame's head if topk has values of 4 bits
     STREAM_BYTES = 9,
     ZSTD_MAGIC_BYTES = 4,
     LANES = 8,
@@ -28,30 +30,30 @@ struct cmp_check {
     enum state state;
     enum neb_status st;
     ZSTD_DCtx *dctx;
-    struct neb_sha256 *sha; // over the shapes of units
+    struct neb_sha256 *sha; // of the shapes of units
     uint64_t elements_max;
     struct cmp_update_stats stats;
-    // of squares: of finished units and this one's codes; of this one's floats
+    // sums of squares: of finished units and of this unit's codes; of this unit's floats
     double sum, lane[LANES];
 
-    uint8_t small[FRAME_BYTES + CODEBOOK_BYTES]; // a header that is being gathered
+    uint8_t small[FRAME_BYTES + CODEBOOK_BYTES]; // the header that is being gathered
     size_t have, want;
 
-    struct cmp_unit_shape shape; // the unit
+    struct cmp_unit_shape shape; // the current unit
     uint32_t units_left, counts_len, frame_left;
     struct cmp_frame h;
     size_t n;
     int stream;
 
-    struct neb_buf raw[CMP_STREAMS_MAX]; // as unpacked, whole
+    struct neb_buf raw[CMP_STREAMS_MAX]; // unpacked streams, in full
     struct neb_buf counts;
-    struct neb_buf *into; // of these, the one that is being filled
+    struct neb_buf *into; // the stream or counts that are being filled
     ZSTD_outBuffer out;
-    // least raw bytes; packed ones to come; elements or blocks that were counted
-    size_t min, left, done;
-    bool packed, opened, ended; // zstd: its magic number was seen, its frame is over
+    // packed bytes to come; elements or blocks that are counted
+    size_t left, done;
+    bool packed, opened, ended; // it is zstd; its magic number has arrived; its end too
     bool sketching;
-    bool nibbles;             // stage 2 (stage.c): first the low ones,
+    bool nibbles;             // stage 2 (stage.c): the low nibbles come first,
     struct neb_buf low, high; // then zstd of the high ones; both make the stream
     float sketch[CMP_SKETCH];
 };
@@ -60,13 +62,15 @@ enum neb_status cmp_check_create(struct cmp_check **out) {
     struct cmp_check *c = calloc(1, sizeof *c);
     if (c)
         c->dctx = ZSTD_createDCtx();
-    enum neb_status st = c && c->dctx ? neb_sha256_create(&c->sha)
-                                      : neb_fail(NEB_ERR_NOMEM, "out of memory for the gate");
-    // Output straight into the whole stream: a match may reach as far back as it may for ZSTD_decompressDCtx, which workers
-    // use. With a window of zstd's own, hostile bytes could mean one thing here and another there.
+    enum neb_status st = c && c->dctx
+                             ? neb_sha256_create(&c->sha)
+                             : neb_fail(NEB_ERR_NOMEM, "out of memory for the check of an update");
+    // zstd writes straight into the full stream. So a match may reach as far back as in
+    // ZSTD_decompressDCtx, which workers use. With a window of zstd's own, hostile bytes could
+    // decode to one thing here and to another there.
     if (st == NEB_OK && ZSTD_isError(ZSTD_DCtx_setParameter(c->dctx, ZSTD_d_stableOutBuffer, 1)))
         st = neb_fail(NEB_ERR_UNSUPPORTED,
-                      "libzstd %s cannot unpack in place; version 1.5 or later is needed",
+                      "libzstd %s cannot unpack in place; install version 1.5 or later",
                       ZSTD_versionString());
     if (st != NEB_OK) {
         cmp_check_destroy(&c);
@@ -99,7 +103,7 @@ static void expect(struct cmp_check *c, enum state next, size_t want) {
 
 void cmp_check_begin(struct cmp_check *c, uint64_t elements_max) {
     uint8_t rest[NEB_SHA256_BYTES];
-    neb_sha256_finish(c->sha, rest); // of an update that was given up
+    neb_sha256_finish(c->sha, rest); // drops an update that was given up
     c->st = NEB_OK;
     c->stats = (struct cmp_update_stats){0};
     c->elements_max = elements_max;
@@ -114,13 +118,14 @@ void cmp_check_sketch(struct cmp_check *c) {
 }
 
 static enum neb_status too_much(const struct cmp_check *c) {
-    return neb_fail(NEB_ERR_FORMAT, "update: claims more than the %llu elements it may hold",
+    return neb_fail(NEB_ERR_FORMAT, "update: it claims more than %llu elements, which is the limit",
                     (unsigned long long)c->elements_max);
 }
 
-// ---- elements -------------------------------------------------------------------------------------------------
+// ---- elements
 
-// Element i goes to lane i % 8: not one long chain of additions, and the same order on every processor.
+// Element i goes to lane i % 8. Lanes avoid one long chain of additions, and give the same order on
+// every processor.
 KERN_CLONES static void add_squares(double lane[LANES], const float *x, size_t n) {
     size_t k = 0;
     for (; k + LANES <= n; k += LANES)
@@ -130,7 +135,8 @@ KERN_CLONES static void add_squares(double lane[LANES], const float *x, size_t n
         lane[j] += (double)x[k + j] * (double)x[k + j];
 }
 
-// A block's codes are integers: their sum of squares is exact, and so is the square of a scale.
+// A block's codes are integers: the sum of their squares is exact, and so is the square of the
+// scale.
 static void add_block(struct cmp_check *c, uint64_t squares, size_t block) {
     double scale = (double)kern_scale_value(c->raw[0].p[block], c->h.top);
     c->sum += (double)squares * (scale * scale);
@@ -141,7 +147,7 @@ static enum neb_status out_of_range(const struct cmp_check *c) {
                     c->h.codec.id == CMP_INT4 ? "a 4-bit" : "an 8-bit");
 }
 
-// Codes [at, at + n), one by one: blocks of another length than 128, and the last one.
+// Takes codes [at, at + n) one by one: in blocks that are not of 128, and in the last one.
 static bool squares_of(const struct cmp_check *c, size_t at, size_t n, uint64_t *sum) {
     bool four = c->h.codec.id == CMP_INT4, good = true;
     const uint8_t *p = c->raw[1].p;
@@ -154,11 +160,11 @@ static bool squares_of(const struct cmp_check *c, size_t at, size_t n, uint64_t 
     return good;
 }
 
-// All blocks whose codes are here.
+// Counts all blocks whose codes have arrived.
 static enum neb_status take_codes(struct cmp_check *c, size_t bytes) {
     bool four = c->h.codec.id == CMP_INT4, last = bytes == c->into->len, good = true;
     size_t block = c->h.codec.block, codes = last ? c->n : four ? 2 * bytes : bytes;
-    while (good && block == KERN_USUAL_BLOCK && (c->done + 1) * block <= codes) {
+    while (good && block == KERN_DEFAULT_BLOCK && (c->done + 1) * block <= codes) {
         uint32_t sums[BATCH];
         size_t whole = codes / block - c->done, k = whole < BATCH ? whole : BATCH;
         size_t at = c->done * block;
@@ -172,12 +178,12 @@ static enum neb_status take_codes(struct cmp_check *c, size_t bytes) {
         good = squares_of(c, at, len, &sum);
         add_block(c, sum, c->done++);
     }
-    if (last && four && c->n % 2) // what fills up the last byte is code 0
+    if (last && four && c->n % 2) // code 0 fills up the last byte
         good = good && c->raw[1].p[c->n / 2] >> 4 == 8;
     return good ? NEB_OK : out_of_range(c);
 }
 
-// All floats that are here, in pieces that begin with lane 0.
+// Counts all floats that have arrived, in pieces that begin with lane 0.
 static enum neb_status take_floats(struct cmp_check *c, size_t bytes) {
     bool plain = c->h.codec.id == CMP_FP32, finite = true;
     size_t here = plain ? bytes / 4 : bytes;
@@ -195,7 +201,7 @@ static enum neb_status take_floats(struct cmp_check *c, size_t bytes) {
     return finite ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "codec frame: a value is NaN or infinite");
 }
 
-// Every gap leads to an index in its chunk, and all are used.
+// Checks that every gap leads to an index in its chunk, and that all gaps are used.
 static enum neb_status take_gaps(const struct cmp_check *c) {
     const uint8_t *gap = c->raw[1].p, *end = gap + c->raw[1].len;
     for (size_t at = 0; at < c->n; at += c->h.codec.chunk) {
@@ -210,7 +216,7 @@ static enum neb_status take_gaps(const struct cmp_check *c) {
     return gap == end ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "codec frame: more indices than entries");
 }
 
-// How many entries of a chunk have each magnitude is all that its norm needs.
+// A chunk's norm needs only the number of entries of each magnitude.
 static enum neb_status take_values(struct cmp_check *c) {
     unsigned bits = (unsigned)c->h.codec.bits, each = 8 / bits,
              bins = (unsigned)cmp_frame_bins(c->h.codec.bits);
@@ -231,7 +237,7 @@ static enum neb_status take_values(struct cmp_check *c) {
     return NEB_OK;
 }
 
-// What a stream that has come so far (bytes of it) adds.
+// Counts what the first `bytes` bytes of a stream add. The rest has not arrived yet.
 static enum neb_status take_stream(struct cmp_check *c, size_t bytes) {
     bool whole = bytes == c->into->len;
     switch (c->h.codec.id) {
@@ -240,7 +246,7 @@ static enum neb_status take_stream(struct cmp_check *c, size_t bytes) {
     case CMP_INT8:
     case CMP_INT4: return c->stream == 1 ? take_codes(c, bytes) : NEB_OK;
     case CMP_TOPK:
-        if (!whole || c->done++) // once
+        if (!whole || c->done++) // only once
             return NEB_OK;
         return c->stream == 1 ? take_gaps(c) : c->stream == 2 ? take_values(c) : NEB_OK;
     }
@@ -256,7 +262,7 @@ static void take_counts(struct cmp_check *c) {
     c->stats.count_rows += c->counts.len - by_code[0];
 }
 
-// ---- headers --------------------------------------------------------------------------------------------------
+// ---- headers
 
 static enum neb_status begin_body(struct cmp_check *c, enum state state, struct neb_buf *into,
                                   size_t raw, size_t packed_len, bool packed) {
@@ -300,7 +306,7 @@ static enum neb_status on_unit(struct cmp_check *c) {
     c->stats.elements += c->n;
     if (c->stats.elements > c->elements_max)
         return too_much(c);
-    memcpy(shape, c->small, 12); // as cmp_shapes_hash writes it
+    memcpy(shape, c->small, 12); // as cmp_shapes_hash lays it out
     shape[12] = s->counts;
     neb_sha256_add(c->sha, shape, sizeof shape);
     memset(c->lane, 0, sizeof c->lane);
@@ -320,21 +326,22 @@ static enum neb_status spend(struct cmp_check *c, size_t bytes) {
 static enum neb_status on_frame(struct cmp_check *c) {
     size_t len = c->want;
     if (c->state == FRAME && c->small[4] == CMP_TOPK && c->small[5] == 4) {
-        c->state = CODEBOOK; // goes on behind what was gathered
+        c->state = CODEBOOK; // the codebook follows the head that was gathered
         c->want += CODEBOOK_BYTES;
         return spend(c, CODEBOOK_BYTES);
     }
     struct neb_rd r = neb_rd_make(c->small, len);
     NEB_TRY(cmp_frame_get(&r, &c->h));
     if (c->h.n != c->n || !neb_rd_done(&r))
-        return neb_fail(NEB_ERR_FORMAT, "update: unit %u is %u x %u, its frame has %llu elements",
+        return neb_fail(NEB_ERR_FORMAT,
+                        "update: unit %u is %u x %u, but its frame has %llu elements",
                         c->shape.unit, c->shape.rows, c->shape.cols, (unsigned long long)c->h.n);
     c->stream = 0;
     expect(c, STREAM, STREAM_BYTES);
     return spend(c, STREAM_BYTES);
 }
 
-// Least and most raw bytes of a frame's stream.
+// Least and most raw bytes of the current stream.
 static void sizes_of(const struct cmp_check *c, size_t *min, size_t *max) {
     const struct cmp_codec *k = &c->h.codec;
     size_t n = c->n, entries = k->id == CMP_TOPK ? cmp_frame_entries(k, n) : 0,
@@ -354,8 +361,8 @@ static void sizes_of(const struct cmp_check *c, size_t *min, size_t *max) {
 static enum neb_status begin_nibbles(struct cmp_check *c, size_t raw, size_t len) {
     size_t half = (raw + 1) / 2;
     if (raw == 0 || len < half)
-        return neb_fail(NEB_ERR_FORMAT, "codec frame: %zu bytes of nibbles where %zu belong", len,
-                        half);
+        return neb_fail(NEB_ERR_FORMAT, "codec frame: %zu bytes of nibbles, at least %zu expected",
+                        len, half);
     neb_buf_clear(&c->low);
     NEB_TRY(neb_buf_reserve(&c->low, half));
     NEB_TRY(begin_body(c, BODY, &c->high, half, len, true));
@@ -363,7 +370,7 @@ static enum neb_status begin_nibbles(struct cmp_check *c, size_t raw, size_t len
     return NEB_OK;
 }
 
-// Both planes are here: the stream that they make.
+// Both planes are complete: joins them to the stream.
 static enum neb_status end_nibbles(struct cmp_check *c) {
     struct neb_buf *to = &c->raw[c->stream];
     neb_buf_clear(to);
@@ -382,9 +389,8 @@ static enum neb_status on_stream(struct cmp_check *c) {
     sizes_of(c, &min, &max);
     if (stage > (c->stream == 1 ? cmp_frame_last_stage(&c->h) : 1) || raw < min || raw > max ||
         (stage == 0 && raw != len))
-        return neb_fail(NEB_ERR_FORMAT,
-                        "codec frame: a stream of %zu bytes where %zu to %zu belong", raw, min,
-                        max);
+        return neb_fail(NEB_ERR_FORMAT, "codec frame: a stream of %zu bytes, %zu to %zu expected",
+                        raw, min, max);
     NEB_TRY(spend(c, len));
     if (stage == 2)
         return begin_nibbles(c, raw, len);
@@ -402,7 +408,7 @@ static enum neb_status end_unit(struct cmp_check *c) {
     return NEB_OK;
 }
 
-// ---- bytes ----------------------------------------------------------------------------------------------------
+// ---- bytes
 
 static enum neb_status not_zstd(void) {
     return neb_fail(NEB_ERR_FORMAT, "codec frame: a zstd stream does not unpack to its size");
@@ -414,14 +420,14 @@ static enum neb_status unpack(struct cmp_check *c, const uint8_t *p, size_t n) {
         size_t was = in.pos, had = c->out.pos;
         size_t left = c->ended ? 1 : ZSTD_decompressStream(c->dctx, &c->out, &in);
         if (c->ended || ZSTD_isError(left) || (in.pos == was && c->out.pos == had && left))
-            return not_zstd(); // also bytes behind its end
+            return not_zstd(); // also if bytes follow its end
         c->ended = left == 0;
     }
     return NEB_OK;
 }
 
-// One frame of zstd and no other: what a library may accept besides (old formats, frames to be skipped, several in a row) no
-// encoder writes.
+// Accepts exactly one zstd frame. A library may accept more (old formats, skippable frames, several
+// frames in a row), but no encoder writes that.
 static enum neb_status open_zstd(struct cmp_check *c, const uint8_t **p, size_t *n) {
     size_t k = c->want - c->have < *n ? c->want - c->have : *n;
     memcpy(c->small + c->have, *p, k);
@@ -488,7 +494,7 @@ static enum neb_status on_gathered(struct cmp_check *c) {
     return NEB_OK;
 }
 
-// Takes what the present state can use of n >= 1 bytes.
+// Takes as much of n >= 1 bytes as the current state can use.
 static enum neb_status feed_some(struct cmp_check *c, const uint8_t *p, size_t n, size_t *used) {
     if (c->state == END)
         return neb_fail(NEB_ERR_FORMAT, "update: bytes after its end");
@@ -506,7 +512,7 @@ static enum neb_status feed_some(struct cmp_check *c, const uint8_t *p, size_t n
     return c->have == c->want ? on_gathered(c) : NEB_OK;
 }
 
-// A stream of no bytes is over before any comes.
+// An empty stream is complete before any byte of it arrives.
 static enum neb_status skip_empty(struct cmp_check *c) {
     while (c->state == BODY && c->left == 0) {
         if (!c->nibbles)

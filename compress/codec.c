@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Codecs (codec.h): names, frame headers, the plain codecs, and the entry points of all.
 #include "compress/check.h"
 #include "compress/frame.h"
 #include "kernels/exact.h"
@@ -20,7 +21,7 @@ enum neb_status cmp_work_create(struct cmp_work **out) {
     }
     if (!w || !w->cctx || !w->dctx) {
         cmp_work_destroy(&w);
-        return neb_fail(NEB_ERR_NOMEM, "out of memory creating a codec's work space");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for a codec's work space");
     }
     *out = w;
     return NEB_OK;
@@ -46,10 +47,10 @@ size_t cmp_work_bytes(const struct cmp_work *w) {
     return sizeof *w + ZSTD_sizeof_CCtx(w->cctx) + ZSTD_sizeof_DCtx(w->dctx);
 }
 
-// ---- names ----------------------------------------------------------------------------------------------------
+// ---- names
 
-// int4 takes a block's largest value over 5.5 as its step, not over 7: 0.3 bits a parameter less for a quarter more error,
-// which feedback returns. Three levels need the block's typical value instead of its largest.
+// int4's step is a block's largest value / 5.5, not / 7: fewer bits for more error, which feedback
+// returns (README.md). Three levels need the block's typical value instead of its largest.
 static bool integer_codec(unsigned bits, struct cmp_codec *c) {
     c->id = bits == 8 ? CMP_INT8 : CMP_INT4;
     c->levels = bits == 8 ? 127 : bits == 4 ? 6 : bits == 3 ? 3 : bits == 2 ? 1 : 0;
@@ -109,18 +110,20 @@ void cmp_codec_name(const struct cmp_codec *c, char *out, size_t cap) {
     }
 }
 
-uint64_t cmp_codec_most(const struct cmp_codec *c, uint64_t n, uint64_t units) {
+uint64_t cmp_codec_bytes_max(const struct cmp_codec *c, uint64_t n, uint64_t units) {
     enum {
         HEADS = 512
-    }; // of a unit: the update's, the frame's, its streams', the last block's scale
-    uint64_t most = units * HEADS + n / 16; // and row counts, a byte for a row of no fewer columns
+    }; // bytes of a unit's heads: of the update, the frame, the streams; and the last block's scale
+    // n / 16: row counts, a byte for a row of at least 16 columns
+    uint64_t most = units * HEADS + n / 16;
     uint64_t chunks = n / c->chunk + units;
     switch (c->id) {
     case CMP_FP32: return most + 4 * n;
     case CMP_BF16: return most + 2 * n;
     case CMP_INT8: return most + n + n / c->block;
     case CMP_INT4: return most + n / 2 + n / c->block;
-    case CMP_TOPK: // a scale, gaps, values; small arrays as int8, and vectors, which n / 16 has room for
+    // scale, gaps and values of chunks, and small arrays as int8; n / 16 has room for vectors
+    case CMP_TOPK:
         most += n < units * CMP_DENSE_BELOW ? n : units * CMP_DENSE_BELOW;
         return most + chunks * (2 + c->chunk / CMP_GAP_ESCAPE + c->k) +
                chunks * c->k * (uint64_t)c->bits / 8;
@@ -128,7 +131,7 @@ uint64_t cmp_codec_most(const struct cmp_codec *c, uint64_t n, uint64_t units) {
     return most;
 }
 
-// ---- header and streams ---------------------------------------------------------------------------------------
+// ---- header and streams
 
 void cmp_frame_put(struct neb_buf *out, const struct cmp_frame *h, int streams) {
     neb_buf_u32(out, MAGIC);
@@ -149,7 +152,7 @@ void cmp_frame_put(struct neb_buf *out, const struct cmp_frame *h, int streams) 
 
 int cmp_frame_bins(int bits) { return bits == 4 ? CMP_MAGS : 2; }
 
-static bool usable_mags(const float *m, int n) { // finite, in order, of sane size
+static bool usable_mags(const float *m, int n) { // finite, ascending, not too large
     for (int i = 1; i < n; i++)
         if (!(m[i - 1] >= 0 && m[i] >= m[i - 1] && m[i] <= CMP_MAG_MAX))
             return false;
@@ -179,7 +182,7 @@ enum neb_status cmp_frame_get(struct neb_rd *r, struct cmp_frame *h) {
     h->n = neb_rd_u64(r);
     uint32_t zero2 = neb_rd_u32(r);
     uint8_t streams = neb_rd_u8(r);
-    bool fine = id == CMP_TOPK && bits == 4; // the codebook's rest
+    bool fine = id == CMP_TOPK && bits == 4; // the rest of the codebook follows
     for (int i = 2; fine && i < CMP_MAGS; i++)
         h->mags[i] = neb_rd_f32(r);
     if (!r->bad && magic != MAGIC && (magic & 0xffffff) == (MAGIC & 0xffffff))
@@ -201,7 +204,7 @@ enum neb_status cmp_frame_get(struct neb_rd *r, struct cmp_frame *h) {
     return NEB_OK;
 }
 
-// ---- encoders -------------------------------------------------------------------------------------------------
+// ---- encoders
 
 enum neb_status cmp_frame_not_finite(void) {
     return neb_fail(NEB_ERR_INVALID,
@@ -218,7 +221,7 @@ const float *cmp_source_at(const struct cmp_source *s, size_t at, size_t n) {
     return f->u + at;
 }
 
-// Little-endian on the wire, as every processor this runs on has them in memory; others take the loops.
+// Floats are little-endian on the wire, and mostly in memory too. Other processors take the loops.
 static void put_floats(uint8_t *to, const float *x, size_t n) {
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
     if (n)
@@ -232,7 +235,7 @@ static void put_floats(uint8_t *to, const float *x, size_t n) {
 #endif
 }
 
-// fp32 and bfloat16
+// fp32 and bf16
 static enum neb_status encode_plain(struct cmp_work *w, const struct cmp_frame *h,
                                     const struct cmp_source *from, size_t n) {
     const float *x = cmp_source_at(from, 0, n);
@@ -287,7 +290,7 @@ enum neb_status cmp_encode_feedback(struct cmp_work *w, const struct cmp_codec *
     return st;
 }
 
-// ---- decoders -------------------------------------------------------------------------------------------------
+// ---- decoders
 
 void cmp_frame_floats(float *out, const uint8_t *p, size_t n) {
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -301,7 +304,7 @@ void cmp_frame_floats(float *out, const uint8_t *p, size_t n) {
 }
 
 enum neb_status cmp_frame_wrong_size(const struct cmp_frame *h, size_t n) {
-    return neb_fail(NEB_ERR_FORMAT, "codec frame: %llu elements where %zu belong",
+    return neb_fail(NEB_ERR_FORMAT, "codec frame: %llu elements, %zu expected",
                     (unsigned long long)h->n, n);
 }
 
@@ -328,7 +331,8 @@ static enum neb_status decode(struct cmp_work *w, const uint8_t *frame, size_t l
         NEB_TRY(cmp_frame_get_topk(w, &r, &h, n, &(struct cmp_topk_sink){.out = out}));
         break;
     }
-    // int8 and int4: 127 * 2^120 * grid[7] is finite; topk looks at each chunk's values.
+    // Values of int8 and int4 are always finite (127 * 2^120 * grid[7] is). topk checks each
+    // chunk's values.
     bool finite = true;
     if (h.codec.id == CMP_FP32 || h.codec.id == CMP_BF16)
         (void)kern_absmax(out, n, &finite);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Codecs for arrays on a device (device.h).
 #include "compress/device.h"
 #include "compress/frame.h"
 #include "kernels/quant.h"
@@ -11,7 +12,7 @@ enum { ALIGN = 256, FLAG_BYTES = 256 };
 
 struct cmp_device {
     struct kern_device *D;
-    uint8_t *room; // flags, then a call's streams
+    uint8_t *room; // on the device: flags, then the streams of a call
     size_t bytes;
     struct neb_buf list; // topk: indices and values on the host
 };
@@ -21,9 +22,9 @@ static size_t up(size_t n) { return (n + ALIGN - 1) / ALIGN * ALIGN; }
 enum neb_status cmp_device_create(struct kern_device *D, struct cmp_device **out) {
     struct cmp_device *c = calloc(1, sizeof *c);
     if (!c)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory creating a codec on %s", D->name);
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for a codec on %s", D->name);
     c->D = D;
-    enum neb_status st = kern_stage_take(D);
+    enum neb_status st = kern_stage_acquire(D);
     if (st == NEB_OK)
         *out = c;
     else
@@ -37,13 +38,13 @@ void cmp_device_destroy(struct cmp_device **cp) {
         return;
     (void)c->D->ops->finish(c->D);
     c->D->ops->release(c->D, c->room);
-    kern_stage_give(c->D);
+    kern_stage_release(c->D);
     neb_buf_free(&c->list);
     free(c);
     *cp = NULL;
 }
 
-// Streams of a and b bytes on the device, after the flags.
+// Gives memory on the device for streams of a and b bytes, behind the flags.
 static enum neb_status streams(struct cmp_device *c, size_t a, size_t b, uint8_t **first,
                                uint8_t **second) {
     size_t want = FLAG_BYTES + up(a) + up(b);
@@ -62,7 +63,7 @@ static enum neb_status streams(struct cmp_device *c, size_t a, size_t b, uint8_t
     return NEB_OK;
 }
 
-// ---- encode ---------------------------------------------------------------------------------------------------
+// ---- encoding
 
 static enum neb_status largest(struct cmp_device *c, const float *x, size_t n, float *max,
                                bool *finite) {
@@ -77,12 +78,12 @@ static enum neb_status largest(struct cmp_device *c, const float *x, size_t n, f
     return NEB_OK;
 }
 
-// It is there after kern_stage_end.
+// The bytes have arrived after kern_stage_end.
 static enum neb_status fetch(struct cmp_device *c, struct neb_buf *to, const void *from, size_t n) {
     uint8_t *p = neb_buf_grow(to, n);
     if (n && !p)
         return neb_buf_check(to);
-    kern_stage_down(c->D, p, from, n);
+    kern_stage_download(c->D, p, from, n);
     return NEB_OK;
 }
 
@@ -111,7 +112,7 @@ static enum neb_status encode_topk(struct cmp_device *c, struct cmp_work *w, str
     c->D->ops->topk(c->D, (uint16_t *)(void *)idx, (float *)(void *)values, x, n, k->chunk, k->k,
                     (uint32_t)cmp_frame_chunk_k(k, last));
     neb_buf_clear(&c->list);
-    // does not move below
+    // so that the buffer does not move below
     NEB_TRY(neb_buf_reserve(&c->list, all * (sizeof(float) + sizeof(uint16_t))));
     NEB_TRY(fetch(c, &c->list, values, all * sizeof(float)));
     NEB_TRY(fetch(c, &c->list, idx, all * sizeof(uint16_t)));
@@ -144,7 +145,8 @@ static enum neb_status encode(struct cmp_device *c, struct cmp_work *w, struct c
     return NEB_OK;
 }
 
-// Where the device has no kernel for a shape (nothing to encode; an odd block whose codes share bytes) the processor does it.
+// The device has no kernel for some shapes (no elements, or odd blocks whose codes share bytes).
+// The processor encodes these.
 static enum neb_status encode_on_host(struct cmp_device *c, struct cmp_work *w,
                                       const struct cmp_codec *codec, const float *x, size_t n,
                                       struct neb_buf *out) {
@@ -171,14 +173,15 @@ enum neb_status cmp_device_encode(struct cmp_device *c, struct cmp_work *w,
     for (int i = 0; i < CMP_STREAMS_MAX; i++)
         neb_buf_clear(&w->stream[i]);
     unsigned was = kern_exact_enter();
-    enum neb_status st = encode(c, w, &h, x, n, max), end = kern_stage_end(c->D); // either way
+    // also after an error
+    enum neb_status st = encode(c, w, &h, x, n, max), end = kern_stage_end(c->D);
     kern_exact_leave(was);
     NEB_TRY(st);
     NEB_TRY(end);
     return cmp_frame_put_all(w, out, &h, codec->zstd_level);
 }
 
-// ---- decode ---------------------------------------------------------------------------------------------------
+// ---- decoding
 
 static enum neb_status decode_blocks(struct cmp_device *c, struct cmp_work *w, struct neb_rd *r,
                                      const struct cmp_frame *h, float *out, size_t n) {
@@ -190,8 +193,8 @@ static enum neb_status decode_blocks(struct cmp_device *c, struct cmp_work *w, s
     NEB_TRY(cmp_frame_get_stream(w, r, h, bytes, bytes, &w->stream[1]));
     NEB_TRY(streams(c, blocks, bytes, &scales, &codes));
     flag = (uint32_t *)(void *)c->room;
-    kern_stage_up(c->D, scales, w->stream[0].p, blocks);
-    kern_stage_up(c->D, codes, w->stream[1].p, bytes);
+    kern_stage_upload(c->D, scales, w->stream[0].p, blocks);
+    kern_stage_upload(c->D, codes, w->stream[1].p, bytes);
     c->D->ops->decode_blocks(c->D, out, scales, codes, n, h->codec.block, four, h->top, flag);
     if (n)
         c->D->ops->download(c->D, &bad, flag, sizeof bad);
@@ -212,8 +215,8 @@ static enum neb_status decode_topk(struct cmp_device *c, struct cmp_work *w, str
                                .values = (float *)(void *)(c->list.p + m * sizeof(uint32_t))};
     NEB_TRY(cmp_frame_get_topk(w, r, h, n, &to));
     NEB_TRY(streams(c, m * sizeof *to.at, m * sizeof *to.values, &at, &values));
-    kern_stage_up(c->D, at, to.at, m * sizeof *to.at);
-    kern_stage_up(c->D, values, to.values, m * sizeof *to.values);
+    kern_stage_upload(c->D, at, to.at, m * sizeof *to.at);
+    kern_stage_upload(c->D, values, to.values, m * sizeof *to.values);
     c->D->ops->scatter(c->D, out, n, (uint32_t *)(void *)at, (float *)(void *)values, m);
     return c->D->ops->finish(c->D);
 }
@@ -225,12 +228,12 @@ static enum neb_status decode_plain(struct cmp_device *c, struct cmp_work *w, st
     float max;
     NEB_TRY(cmp_frame_get_stream(w, r, NULL, wide ? n * 4 : n, wide ? n * 4 : n, &w->stream[0]));
     if (wide) {
-        kern_stage_up(c->D, out, w->stream[0].p, n * 4);
+        kern_stage_upload(c->D, out, w->stream[0].p, n * 4);
     } else {
         NEB_TRY(cmp_frame_get_stream(w, r, NULL, n, n, &w->stream[1]));
         NEB_TRY(streams(c, n, n, &high, &low));
-        kern_stage_up(c->D, high, w->stream[0].p, n);
-        kern_stage_up(c->D, low, w->stream[1].p, n);
+        kern_stage_upload(c->D, high, w->stream[0].p, n);
+        kern_stage_upload(c->D, low, w->stream[1].p, n);
         c->D->ops->bf16_join(c->D, out, high, low, n);
     }
     NEB_TRY(largest(c, out, n, &max, &finite));
@@ -244,7 +247,7 @@ enum neb_status cmp_device_decode(struct cmp_device *c, struct cmp_work *w, cons
     enum neb_status st = NEB_OK;
     NEB_TRY(cmp_frame_get(&r, &h));
     if (h.n != n)
-        return neb_fail(NEB_ERR_FORMAT, "codec frame: %llu elements where %zu belong",
+        return neb_fail(NEB_ERR_FORMAT, "codec frame: %llu elements, %zu expected",
                         (unsigned long long)h.n, n);
     unsigned was = kern_exact_enter();
     switch (h.codec.id) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Frames that are read in strips (reader.h).
 #include "compress/reader.h"
 #include "compress/frame.h"
 #include "kernels/blocks.h"
@@ -10,7 +11,7 @@
 
 struct cmp_reader {
     struct cmp_frame h;
-    struct neb_buf stream[2]; // as in the frame; topk: indices, values
+    struct neb_buf stream[2]; // as in the frame; topk: indices, then values
     size_t entries;           // topk
 };
 
@@ -85,12 +86,12 @@ enum neb_status cmp_reader_open(struct cmp_reader *r, struct cmp_work *w, const 
     return neb_rd_done(&in) ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "codec frame: bytes after its end");
 }
 
-// The chosen elements of a strip; indices ascend.
+// Fills a strip with the chosen elements, whose indices ascend.
 static void read_topk(const struct cmp_reader *r, size_t from, float *out, size_t n) {
     const uint32_t *at = (const uint32_t *)(const void *)r->stream[0].p;
     const float *values = (const float *)(const void *)r->stream[1].p;
     size_t low = 0, high = r->entries;
-    while (low < high) { // the first entry at or after from
+    while (low < high) { // finds the first entry at or after from
         size_t mid = low + (high - low) / 2;
         if (at[mid] < from)
             low = mid + 1;

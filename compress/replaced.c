@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Frames of tokens (replaced.h).
 #include "compress/replaced.h"
 
 #include <stdlib.h>
@@ -39,7 +40,7 @@ void cmp_tokens_destroy(struct cmp_tokens **tp) {
 
 static int planes_of(int32_t vocab) { return vocab <= 1 << 8 ? 1 : vocab <= 1 << 16 ? 2 : 3; }
 
-// The plane in t->plane, as it is or compressed.
+// Appends the plane in t->plane, raw or compressed, whichever is smaller.
 static enum neb_status put_plane(struct cmp_tokens *t, struct neb_buf *out) {
     size_t most = ZSTD_compressBound(t->plane.len);
     neb_buf_clear(&t->packed);
@@ -53,12 +54,13 @@ static enum neb_status put_plane(struct cmp_tokens *t, struct neb_buf *out) {
     return neb_buf_check(out);
 }
 
-// The next plane into t->plane: between min and max bytes.
+// Reads the next plane into t->plane. It must have min to max bytes.
 static enum neb_status get_plane(struct cmp_tokens *t, struct neb_rd *r, size_t min, size_t max) {
     uint8_t how = neb_rd_u8(r);
     uint64_t n = neb_rd_varint(r);
     if (r->bad || how > ZSTD || n > neb_rd_left(r))
-        return neb_fail(NEB_ERR_FORMAT, "token frame: a plane of %llu bytes is cut or unknown",
+        return neb_fail(NEB_ERR_FORMAT,
+                        "token frame: a plane of %llu bytes is cut short or of unknown kind",
                         (unsigned long long)n);
     const uint8_t *p = neb_rd_view(r, (size_t)n);
     neb_buf_clear(&t->plane);
@@ -103,8 +105,8 @@ static enum neb_status get_ids(struct cmp_tokens *t, struct neb_rd *r, int32_t v
     }
     for (uint32_t i = 0; i < n; i++)
         if (ids[i] >= vocab)
-            return neb_fail(NEB_ERR_FORMAT, "token frame: token %d of a vocabulary of %d", ids[i],
-                            vocab);
+            return neb_fail(NEB_ERR_FORMAT, "token frame: token %d is outside the vocabulary of %d",
+                            ids[i], vocab);
     return NEB_OK;
 }
 
@@ -134,10 +136,11 @@ enum neb_status cmp_replaced_decode(struct cmp_tokens *t, struct neb_rd *r, uint
     *n = 0;
     if (r->bad || version != VERSION || masked != n_masked || n_masked > CMP_TOKENS_MAX ||
         replaced > masked)
-        return neb_fail(
-            NEB_ERR_FORMAT,
-            "token frame: version %u, %llu of %llu replaced; %u positions are masked here", version,
-            (unsigned long long)replaced, (unsigned long long)masked, n_masked);
+        return neb_fail(NEB_ERR_FORMAT,
+                        "token frame: version %u, %llu of %llu masked positions replaced; expected "
+                        "%u masked ones",
+                        version, (unsigned long long)replaced, (unsigned long long)masked,
+                        n_masked);
     NEB_TRY(get_plane(t, r, (size_t)replaced, (size_t)replaced + n_masked / ESCAPE));
     uint64_t at = 0;
     uint32_t k = 0;
@@ -170,7 +173,7 @@ enum neb_status cmp_replaced_skip(struct neb_rd *r, int32_t vocab) {
         else
             (void)neb_rd_view(r, (size_t)n);
     }
-    return r->bad ? neb_fail(NEB_ERR_FORMAT, "token frame: cut") : NEB_OK;
+    return r->bad ? neb_fail(NEB_ERR_FORMAT, "token frame: cut short") : NEB_OK;
 }
 
 enum neb_status cmp_text_encode(struct cmp_tokens *t, const int32_t *ids, uint32_t n, int32_t vocab,
@@ -186,7 +189,7 @@ enum neb_status cmp_text_decode(struct cmp_tokens *t, struct neb_rd *r, int32_t 
     uint8_t version = neb_rd_u8(r);
     uint64_t have = neb_rd_varint(r);
     if (r->bad || version != VERSION || have != n)
-        return neb_fail(NEB_ERR_FORMAT, "token frame: %llu tokens of text, %u are due",
+        return neb_fail(NEB_ERR_FORMAT, "token frame: %llu tokens of text, %u expected",
                         (unsigned long long)have, n);
     return get_ids(t, r, vocab, ids, n);
 }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Sketches of updates (sketch.h).
 #include "compress/sketch.h"
 #include "compress/frame.h"
 #include "kernels/clones.h"
@@ -9,7 +10,7 @@
 
 enum { GROUP_MAX = 64, PIECE = 4096, LANES = 8 };
 
-static uint64_t mix(uint64_t x) { // splitmix64, as in agent/base/rng.c
+static uint64_t mix(uint64_t x) { // splitmix64, as in agent/base/rng.h
     x += 0x9e3779b97f4a7c15u;
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
     x = (x ^ x >> 27) * 0x94d049bb133111ebu;
@@ -26,8 +27,8 @@ static size_t group_length(size_t n) {
 struct place {
     float *sketch;
     uint64_t salt;         // of the unit
-    size_t length;         // of a group
-    float sign[GROUP_MAX]; // of every place in a group
+    size_t length;         // elements of a group
+    float sign[GROUP_MAX]; // for each place in a group
 };
 
 static void put(const struct place *p, size_t group, float sum) {
@@ -48,7 +49,7 @@ KERN_CLONES static float signed_sum(const float *x, const float *sign, size_t n)
     return sum;
 }
 
-// Elements [at, at + n) of the unit; at begins a group.
+// Adds elements [at, at + n) of the unit. A group begins at `at`.
 static void add_floats(const struct place *p, const float *x, size_t at, size_t n) {
     for (size_t k = 0; k < n; k += p->length)
         put(p, (at + k) / p->length,

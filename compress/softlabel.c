@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Frames of soft labels (softlabel.h).
 #include "compress/softlabel.h"
 
 #include <math.h>
@@ -44,9 +45,9 @@ static size_t packed_ids(uint64_t n, int32_t vocab) {
     return (size_t)((n * (uint64_t)bits_of(vocab) + 7) / 8);
 }
 
-// ---- encoding -------------------------------------------------------------------------------------------------
+// ---- encoding
 
-// s->packed as it is, or s->plane through zstd: the smaller.
+// Appends s->packed as it is, or s->plane through zstd, whichever is smaller.
 static enum neb_status put_part(struct cmp_soft *s, struct neb_buf *out) {
     NEB_TRY(neb_buf_check(&s->plane));
     NEB_TRY(neb_buf_check(&s->packed));
@@ -91,7 +92,8 @@ static int gap_steps(float first, float logp) {
     return steps < CMP_SOFT_K_MAX * GAP_MAX ? (int)steps : CMP_SOFT_K_MAX * GAP_MAX;
 }
 
-// Rank by rank; each gap starts where the quantised ones before it have come to, so that errors do not add up.
+// Rank by rank. Each gap begins at the sum of the quantised gaps before it, so that errors do not
+// add up.
 static enum neb_status put_gaps(struct cmp_soft *s, const struct cmp_soft_head *h,
                                 const float *logp, struct neb_buf *out) {
     size_t k = (size_t)h->k;
@@ -127,7 +129,7 @@ static enum neb_status put_tails(struct cmp_soft *s, const struct cmp_soft_head 
 static bool head_good(const struct cmp_soft_head *h) {
     return h->k >= CMP_SOFT_K_MIN && h->k <= CMP_SOFT_K_MAX && h->rows <= CMP_SOFT_ROWS_MAX &&
            h->vocab >= 2 && h->vocab <= 1 << 24 && h->k <= h->vocab && h->temperature > 0 &&
-           h->temperature <= 100; // not true of a NaN
+           h->temperature <= 100; // false for a NaN
 }
 
 static bool twice(const int32_t *ids, int32_t k) {
@@ -149,8 +151,8 @@ static enum neb_status check_rows(const struct cmp_soft_head *h, const int32_t *
                    (!j || p[j] <= p[j - 1]);
         if (!good)
             return neb_fail(NEB_ERR_INVALID,
-                            "soft label %u is unsorted, out of range or not a number: a teacher "
-                            "whose training diverged?",
+                            "soft label %u is unsorted, out of range or not a number; has the "
+                            "teacher's training diverged?",
                             i);
     }
     return NEB_OK;
@@ -174,7 +176,7 @@ enum neb_status cmp_soft_encode(struct cmp_soft *s, const struct cmp_soft_head *
     return put_tails(s, h, tail, out);
 }
 
-// ---- decoding -------------------------------------------------------------------------------------------------
+// ---- decoding
 
 static enum neb_status get_head(struct neb_rd *r, struct cmp_soft_head *h) {
     uint8_t version = neb_rd_u8(r);
@@ -185,19 +187,22 @@ static enum neb_status get_head(struct neb_rd *r, struct cmp_soft_head *h) {
     h->vocab = vocab <= 1 << 24 ? (int32_t)vocab : -1;
     if (r->bad || version != VERSION || !head_good(h))
         return neb_fail(NEB_ERR_FORMAT,
-                        "soft labels: version %u, k %d, %llu rows, vocabulary %llu, temperature %g",
+                        "soft labels: invalid header: version %u, k %d, %llu rows, vocabulary "
+                        "%llu, temperature %g",
                         version, h->k, (unsigned long long)rows, (unsigned long long)vocab,
                         (double)h->temperature);
     return NEB_OK;
 }
 
-// The next part into s->plane: `packed` bytes as they are, or zstd of `plane` bytes. *how tells which.
+// Reads the next part into s->plane: `packed` bytes as they are, or zstd of `plane` bytes. *how:
+// which of the two.
 static enum neb_status get_part(struct cmp_soft *s, struct neb_rd *r, size_t packed, size_t plane,
                                 uint8_t *how) {
     *how = neb_rd_u8(r);
     uint64_t n = neb_rd_varint(r);
     if (r->bad || *how > ZSTD || n > neb_rd_left(r))
-        return neb_fail(NEB_ERR_FORMAT, "soft labels: a part of %llu bytes is cut or unknown",
+        return neb_fail(NEB_ERR_FORMAT,
+                        "soft labels: a part of %llu bytes is cut short or of unknown kind",
                         (unsigned long long)n);
     const uint8_t *p = neb_rd_view(r, (size_t)n);
     size_t want = *how == PACKED ? packed : plane, got = (size_t)n;
@@ -243,11 +248,11 @@ static enum neb_status get_ids(struct cmp_soft *s, struct neb_rd *r, const struc
                 ids[i * k + rank] = (plane ? ids[i * k + rank] : 0) | (int32_t)*p++ << (8 * plane);
     for (size_t i = 0; i < n; i++)
         if (ids[i] >= h->vocab)
-            return neb_fail(NEB_ERR_FORMAT, "soft labels: token %d of a vocabulary of %d", ids[i],
-                            h->vocab);
+            return neb_fail(NEB_ERR_FORMAT, "soft labels: token %d is outside the vocabulary of %d",
+                            ids[i], h->vocab);
     for (size_t i = 0; i < h->rows; i++)
         if (twice(ids + i * k, h->k))
-            return neb_fail(NEB_ERR_FORMAT, "soft labels: a token twice in row %zu", i);
+            return neb_fail(NEB_ERR_FORMAT, "soft labels: row %zu has a token twice", i);
     return NEB_OK;
 }
 
@@ -283,8 +288,8 @@ enum neb_status cmp_soft_decode(struct cmp_soft *s, struct neb_rd *r, struct cmp
     NEB_TRY(get_head(r, &h));
     if (h.rows != want->rows || h.vocab != want->vocab)
         return neb_fail(NEB_ERR_FORMAT,
-                        "soft labels: %u rows of a vocabulary of %d; %u of %d are due", h.rows,
-                        h.vocab, want->rows, want->vocab);
+                        "soft labels: %u rows, vocabulary %d; expected %u rows, vocabulary %d",
+                        h.rows, h.vocab, want->rows, want->vocab);
     NEB_TRY(get_ids(s, r, &h, ids));
     NEB_TRY(get_probabilities(s, r, &h, logp, tail));
     *want = h;
@@ -293,7 +298,8 @@ enum neb_status cmp_soft_decode(struct cmp_soft *s, struct neb_rd *r, struct cmp
 
 int32_t cmp_soft_k(int32_t k_now, int32_t k_min, int32_t k_max, double bytes_per_row,
                    double rows_per_s, double goodput_bytes_per_s) {
-    const double share = 0.8, spare = 0.75; // of the link; before k grows
+    // share of the link to use; share of that which a larger k may use
+    const double share = 0.8, spare = 0.75;
     int32_t k = k_now < k_min ? k_min : k_now > k_max ? k_max : k_now;
     if (!(bytes_per_row > 0) || !(rows_per_s > 0) || !(goodput_bytes_per_s > 0))
         return k;

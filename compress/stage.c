@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The last stage of a frame's streams: as they are, through zstd, or as nibbles.
+// The last stage of a frame's streams: raw, zstd or nibbles.
 //
 //     raw        stage 0
 //     zstd       stage 1: one zstd frame
-//     nibbles    stage 2: low nibbles (raw + 1) / 2 bytes | one zstd frame of the high nibbles, as many bytes      8-bit codes only
+//     nibbles    stage 2, for 8-bit codes only: the low nibbles, (raw + 1) / 2 bytes,
+//                then one zstd frame of the high nibbles, unpacked as many bytes
 //
-// An entropy decoder's time goes by symbols, not by bits. The low nibble of an 8-bit code is nearly noise: left out, half the
-// symbols remain, for 4 % more bytes on heavy-tailed codes. README.md has the figures.
-#define ZSTD_STATIC_LINKING_ONLY // ZSTD_c_literalCompressionMode
+// An entropy decoder's time depends on symbols, not on bits. The low nibble of an 8-bit code is
+// nearly noise. Without it zstd has half the symbols, for little more bytes (README.md has the
+// figures).
+#define ZSTD_STATIC_LINKING_ONLY // for ZSTD_c_literalCompressionMode
 #include "compress/frame.h"
 #include "kernels/blocks.h"
 
@@ -18,8 +20,9 @@
 enum { STREAM_HEADER_BYTES = 9 };
 enum stage { RAW, ZSTD, NIBBLES };
 
-// Codes hold few repeats beyond runs: at level 1 a small table that is looked up for long matches only leaves the work to the
-// entropy coder. README.md has what else was tried. Where the library does not know the mode of literals, CMP_HUFFMAN is level 1.
+// Codes hold few repeats except runs. At level 1 a small table, used for long matches only, leaves
+// the work to the entropy coder (README.md has what else was tried). If the library does not know
+// the mode of literals, CMP_HUFFMAN is level 1.
 size_t cmp_work_pack(struct cmp_work *w, uint8_t *out, size_t cap, const struct neb_buf *raw,
                      int level) {
     bool huffman = level == CMP_HUFFMAN &&
@@ -43,7 +46,7 @@ size_t cmp_work_pack(struct cmp_work *w, uint8_t *out, size_t cap, const struct 
     return n;
 }
 
-// ---- which stage suits 8-bit codes ----------------------------------------------------------------------------
+// ---- the stage that suits 8-bit codes
 
 static double entropy(const uint32_t *count, int n) { // bits a symbol
     double sum = 0, bits = 0;
@@ -54,8 +57,8 @@ static double entropy(const uint32_t *count, int n) { // bits a symbol
     return bits;
 }
 
-// By the entropy of a sixteenth of the codes. Less than 3 % to be had is not worth an entropy decoder; where whole rows are zero
-// the low nibbles are not noise, and the codes go through zstd whole.
+// Decides by the entropy of a sixteenth of the codes. A gain below 3 % is not worth an entropy
+// decoder. If full rows are zero, the low nibbles are not noise, and zstd takes the codes unsplit.
 static enum stage stage8(const struct neb_buf *codes) {
     enum { RUN = 64, STEP = 16 * RUN };
     uint32_t whole[256] = {0}, high[16] = {0};
@@ -70,8 +73,9 @@ static enum stage stage8(const struct neb_buf *codes) {
     return split < 1.06 * all && split < 8 * 0.97 ? NIBBLES : ZSTD;
 }
 
-// Codes of few levels repeat often and briefly, and such matches cost more bits and time than Huffman codes; but where rows of a
-// table learn alike, or nothing, they are worth it. An eighth of the codes tells, at most what zstd makes a block of.
+// Codes of few levels repeat often but briefly. Such matches cost more bits and time than Huffman
+// codes, unless rows of a table learn alike, or nothing. A test on an eighth of the codes, at most
+// one zstd block, decides.
 static int level_of_codes(struct cmp_work *w, const struct neb_buf *codes, int level) {
     enum { LEAST = 1 << 12, MOST = 1 << 17 };
     size_t n = codes->len / 8 < MOST ? codes->len / 8 : MOST, cap = ZSTD_compressBound(n);
@@ -88,9 +92,9 @@ static int level_of_codes(struct cmp_work *w, const struct neb_buf *codes, int l
     return fine && plain <= matched + matched / 128 ? CMP_HUFFMAN : level;
 }
 
-// ---- out ------------------------------------------------------------------------------------------------------
+// ---- encoding
 
-// Body of stage 2 at out: its size, 0 where zstd failed.
+// Writes the body of stage 2 to out. Returns its size, or 0 if zstd failed.
 static size_t put_nibbles(struct cmp_work *w, uint8_t *out, size_t cap, const struct neb_buf *raw) {
     size_t half = (raw->len + 1) / 2;
     neb_buf_clear(&w->plane);
@@ -138,11 +142,11 @@ enum neb_status cmp_frame_put_all(struct cmp_work *w, struct neb_buf *out,
     return neb_buf_check(out);
 }
 
-// ---- back -----------------------------------------------------------------------------------------------------
+// ---- decoding
 
 static enum neb_status unpack(struct cmp_work *w, uint8_t *out, size_t raw, const uint8_t *p,
                               size_t len) {
-    // The frame may claim more content than its raw size: zstd refuses to write past it.
+    // zstd refuses to write past `raw` bytes, even if its frame claims more.
     size_t n = ZSTD_decompressDCtx(w->dctx, out, raw, p, len);
     if (ZSTD_isError(n) || n != raw)
         return neb_fail(NEB_ERR_FORMAT, "codec frame: a zstd stream does not unpack to its size");
@@ -165,15 +169,15 @@ static enum neb_status get_nibbles(struct cmp_work *w, uint8_t *out, size_t raw,
                                    size_t len) {
     size_t half = (raw + 1) / 2;
     if (raw == 0 || len < half)
-        return neb_fail(NEB_ERR_FORMAT, "codec frame: %zu bytes of nibbles where %zu belong", len,
-                        half);
+        return neb_fail(NEB_ERR_FORMAT, "codec frame: %zu bytes of nibbles, at least %zu expected",
+                        len, half);
     neb_buf_clear(&w->plane);
     NEB_TRY(neb_buf_reserve(&w->plane, half + 1));
     NEB_TRY(unpack(w, w->plane.p, half, p + half, len - half));
     return cmp_frame_join(out, p, w->plane.p, raw);
 }
 
-// Reads a stream whose raw size must lie in [min, max] into `into`.
+// Reads a stream into `into`. Its raw size must lie in [min, max].
 enum neb_status cmp_frame_get_stream(struct cmp_work *w, struct neb_rd *r,
                                      const struct cmp_frame *h, size_t min, size_t max,
                                      struct neb_buf *into) {
@@ -182,9 +186,8 @@ enum neb_status cmp_frame_get_stream(struct cmp_work *w, struct neb_rd *r,
     const uint8_t *p = neb_rd_view(r, len);
     if (r->bad || stage > (h ? cmp_frame_last_stage(h) : ZSTD) || raw < min || raw > max ||
         (stage == RAW && raw != len))
-        return neb_fail(NEB_ERR_FORMAT,
-                        "codec frame: a stream of %zu bytes where %zu to %zu belong", raw, min,
-                        max);
+        return neb_fail(NEB_ERR_FORMAT, "codec frame: a stream of %zu bytes, %zu to %zu expected",
+                        raw, min, max);
     neb_buf_clear(into);
     NEB_TRY(neb_buf_reserve(into, raw + 1));
     into->len = raw;

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Top-k by chunk: a scale byte a chunk, gaps between the indices of what was chosen, a sign and a bin of magnitude for each.
+// Top-k by chunk: a scale byte for each chunk, gaps between the indices of the chosen elements, and
+// for each of these a sign and a bin of magnitude.
 //
 //     bins by |value| / scale   2 bits   0 ─────────────── 1.25 ──────────────►     two
 //                               4 bits   0 ─ .84 .91 .98 1.06 1.2 1.45 1.9 ───►     eight
 //
-// The codebook holds each bin's mean over the frame, so decoders need not know the edges. Chunks are chosen from in one pass
-// over the array; their scale bytes are relative to the largest value of all, known afterwards.
+// The codebook holds each bin's mean over the frame, so decoders need not know the edges. One pass
+// over the array chooses from all chunks. Scale bytes are relative to the largest value of all,
+// which is known only after that pass.
 #include "compress/frame.h"
 #include "kernels/exact.h"
 #include "kernels/quant.h"
@@ -24,7 +26,8 @@ size_t cmp_frame_entries(const struct cmp_codec *c, size_t n) {
     return whole * cmp_frame_chunk_k(c, c->chunk) + (last ? cmp_frame_chunk_k(c, last) : 0);
 }
 
-// A chunk's scale is the mean magnitude of what was chosen. Edges near the best for pseudo-gradients and heavy tails alike.
+// A chunk's scale is the mean magnitude of its chosen elements. These edges are near the best ones,
+// for pseudo-gradients and for heavy tails.
 static const float edges[] = {0.84f, 0.91f, 0.98f, 1.06f, 1.2f, 1.45f, 1.9f}, edge_of_two = 1.25f;
 
 static unsigned bin_of(float mag, float scale, int bits) {
@@ -84,7 +87,8 @@ void cmp_frame_end_topk(struct cmp_work *w, struct cmp_frame *h, struct cmp_topk
     }
 }
 
-// Chooses from every chunk: indices, and behind them values, of all chunks one after the other in w->codes.
+// Chooses from every chunk. w->codes receives the values of all chunks, one after the other, and
+// behind them the indices.
 static enum neb_status choose(struct cmp_work *w, const struct cmp_codec *c,
                               const struct cmp_source *from, size_t n, uint32_t *largest) {
     size_t entries = cmp_frame_entries(c, n), e = 0;
@@ -103,7 +107,7 @@ static enum neb_status choose(struct cmp_work *w, const struct cmp_codec *c,
             uint32_t bits = kern_bits_of(values[e]) & 0x7fffffffu;
             *largest = bits > *largest
                            ? bits
-                           : *largest; // what is no number is larger than all, and chosen
+                           : *largest; // a NaN or an infinity is larger than all, so it is chosen
         }
     }
     return NEB_OK;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Updates (update.h).
 #include "compress/update.h"
 #include "agent/base/sha256.h"
 #include "compress/check.h"
@@ -12,7 +13,8 @@ enum {
     COUNTS_ZSTD_LEVEL = 3,
 };
 
-// Codes 0..15 are exact; then mantissa 8 + (c & 7), exponent (c >> 3) - 1: 16, 18, 20, … Code 231 is 15 << 27.
+// Codes 0..15 are exact. Above that, c has the mantissa 8 + (c & 7) and the exponent (c >> 3) - 1:
+// 16, 18, 20, … Code 231 is 15 << 27.
 uint32_t cmp_count_value(uint8_t code) {
     if (code < 16)
         return code;
@@ -70,17 +72,17 @@ static enum neb_status put_counts(struct cmp_work *w, struct neb_buf *out, const
     return neb_buf_check(out);
 }
 
-// Vectors (norms, biases) are few and matter: no codec makes them sparse.
+// Vectors (norms, biases) are few and important: no codec makes them sparse.
 static struct cmp_codec codec_of(const struct cmp_unit_shape *s, const struct cmp_codec *codec) {
     struct cmp_codec c = *codec;
     if (c.id == CMP_TOPK && (s->rows == 1 || s->cols == 1)) {
         c.id = CMP_INT8;
-        c.levels = 0; // as many as it has
+        c.levels = 0; // all levels of int8
     }
     return c;
 }
 
-// Of x (on a device, if one is given), or of what was learned.
+// Adds a unit: of x, in the memory of `device` if one is given, or of f.
 static enum neb_status add_unit(struct cmp_device *device, struct cmp_work *w, struct neb_buf *out,
                                 const struct cmp_unit_shape *s, const struct cmp_codec *codec,
                                 const float *x, const struct cmp_feedback *f,
@@ -156,7 +158,7 @@ enum neb_status cmp_update_open(const uint8_t *p, size_t len, const struct cmp_u
     if (units != n)
         return neb_fail(
             NEB_ERR_FORMAT,
-            "update: %u units where the fragment has %u; do all members run the same job?", units,
+            "update: %u units, but the fragment has %u; do all members run the same job?", units,
             n);
     for (uint32_t i = 0; i < n; i++) {
         struct cmp_unit_shape s;
@@ -164,7 +166,7 @@ enum neb_status cmp_update_open(const uint8_t *p, size_t len, const struct cmp_u
         if (s.unit != expect[i].unit || s.rows != expect[i].rows || s.cols != expect[i].cols ||
             s.counts != expect[i].counts)
             return neb_fail(NEB_ERR_FORMAT,
-                            "update: unit %u is %u x %u, unit %u of %u x %u is expected", s.unit,
+                            "update: unit %u is %u x %u, expected unit %u of %u x %u", s.unit,
                             s.rows, s.cols, expect[i].unit, expect[i].rows, expect[i].cols);
     }
     return neb_rd_done(&r) ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "update: bytes after its end");
@@ -183,7 +185,8 @@ enum neb_status cmp_update_cut(const uint8_t *p, size_t len, const int32_t *owne
         size_t at = len - neb_rd_left(&r);
         NEB_TRY(next_unit(&r, &s, &u));
         if (s.unit >= n_shards)
-            return neb_fail(NEB_ERR_FORMAT, "update: unit %u, the job has %u", s.unit, n_shards);
+            return neb_fail(NEB_ERR_FORMAT, "update: unit %u, but the job has only %u units",
+                            s.unit, n_shards);
         if (owner[s.unit] != who)
             continue;
         neb_buf_add(out, p + at, len - neb_rd_left(&r) - at);
@@ -194,11 +197,11 @@ enum neb_status cmp_update_cut(const uint8_t *p, size_t len, const int32_t *owne
     return neb_rd_done(&r) ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "update: bytes after its end");
 }
 
-struct join { // one piece, as far as it was read
+struct join { // one piece, and how far it has been read
     struct neb_rd r;
-    uint32_t left;    // units behind the one that is next
-    uint32_t unit;    // the next one's number
-    const uint8_t *p; // and bytes; NULL: none is left
+    uint32_t left;    // units behind the next one
+    uint32_t unit;    // number of the next one
+    const uint8_t *p; // bytes of the next one; NULL: none is left
     size_t len;
 };
 
@@ -260,7 +263,7 @@ enum neb_status cmp_update_counts(struct cmp_work *w, const struct cmp_update_un
     return NEB_OK;
 }
 
-// Headers only: what an update claims to hold, before any of it is unpacked.
+// Reads headers only: checks what an update claims to hold, before any of it is unpacked.
 static enum neb_status check_claims(const uint8_t *p, size_t len) {
     struct neb_rd r = neb_rd_make(p, len);
     uint32_t units;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// bfloat16: the upper half of an fp32.
+// bfloat16 (bf16): the upper 16 bits of an fp32.
 #ifndef KERN_BF16_H
 #define KERN_BF16_H
 #include <stdint.h>
 #include <string.h>
 
-// Bits of the nearest bf16, ties to even; NaN stays NaN. Without branches, so that loops of it become vectors.
+// Returns the bits of the nearest bf16. A tie goes to the even one, and a NaN stays a NaN. There
+// are no branches, so that the compiler can vectorise a loop of calls.
 static inline uint32_t kern_bf16_bits(uint32_t u) {
     uint32_t nearest = u + 0x7fff + ((u >> 16) & 1);
     return ((u & 0x7fffffff) > 0x7f800000 ? u | 0x400000 : nearest) >> 16;

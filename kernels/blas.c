@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which library multiplies in fp32, and with which of its kernels: decided once in a process, by the machine and not by a clock, so
-// that a run that is resumed gets the same bits.
+// Chooses the library that multiplies in fp32, and its kernels. The choice depends on the machine
+// and never on a measurement, so that a resumed run gets the same bits.
 //
-// OpenBLAS, but oneDNN (onednn.h) on x86 processors with AVX-512, where it is there: 7 to 21 % faster at the shapes of training
-// (README.md), mostly in packing operands. NEBULA_SGEMM=openblas|onednn asks for one.
+// The library is oneDNN (onednn.h) on x86 processors with AVX-512 if it is installed, and OpenBLAS
+// otherwise. oneDNN packs operands faster (README.md). NEBULA_SGEMM=openblas|onednn overrides this
+// choice.
 //
-// OpenBLAS chooses kernels by the processor's model when it is loaded; releases before 0.3.25 (Debian 12 has 0.3.21) take an Intel
-// model that is newer than they are for the last one they could not mistake, Prescott of 2004, whose products use a fifth of the
-// processor (their issue 4267). We choose again where it chose less than the instruction set allows.
+// OpenBLAS chooses its kernels by the processor's model when it is loaded. Releases before 0.3.25
+// (Debian 12 has 0.3.21) mistake an Intel model that they do not know for a Prescott of 2004, whose
+// kernels are slow (OpenBLAS issue 4267). choose_core() corrects that.
 #include "agent/base/log.h"
 #include "kernels/cpu.h"
 #include "kernels/onednn.h"
@@ -18,7 +19,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Of OpenBLAS built for many processors: what its loading runs, and its reverse. Not in its header, hence weak.
+// An OpenBLAS that is built for many processors calls the first function when it is loaded. The
+// second one undoes the first. No header declares them, and other builds of OpenBLAS lack them:
+// hence weak.
 extern void gotoblas_dynamic_init(void) __attribute__((weak));
 extern void gotoblas_dynamic_quit(void) __attribute__((weak));
 
@@ -31,7 +34,7 @@ static struct {
 
 void cpu_sgemm(enum kern_trans ta, enum kern_trans tb, int m, int n, int k, float alpha,
                const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc) {
-    if (!the.dnn || !k) { // oneDNN takes no rows of no elements
+    if (!the.dnn || !k) { // oneDNN rejects k = 0
         cblas_sgemm(CblasRowMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans,
                     m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
         return;
@@ -39,10 +42,11 @@ void cpu_sgemm(enum kern_trans ta, enum kern_trans tb, int m, int n, int k, floa
     onednn_alone(the.dnn);
     int bad = the.dnn->sgemm(ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, k, alpha, a, lda, b, ldb, beta,
                              c, ldc);
-    NEB_ASSERT(!bad); // shapes are ours; out of memory, which ops cannot report either
+    NEB_ASSERT(!bad); // shapes are valid here; only memory can run out, and no op can report that
 }
 
-// Small integers, whose sums are exact in any order; all four ways that operands can lie.
+// Multiplies small integers, whose sums are exact in any order, with every combination of
+// transposed operands.
 static bool proves_itself(const struct onednn *d) {
     enum { M = 19, N = 35, D = 24 };
     float a[M * D], b[N * D], c[M * N], want[M * N];
@@ -83,7 +87,7 @@ static void choose_onednn(void) {
     const char *asked = getenv("NEBULA_SGEMM"), *why = NULL;
     bool wanted = asked && strcmp(asked, "onednn") == 0;
     if (asked && !wanted && strcmp(asked, "openblas") != 0) {
-        neb_warn("NEBULA_SGEMM=%s is unknown: openblas or onednn", asked);
+        neb_warn("NEBULA_SGEMM=%s is unknown: use openblas or onednn", asked);
         asked = NULL;
     }
     if (!wanted && (asked || !is_better_here()))
@@ -92,16 +96,16 @@ static void choose_onednn(void) {
     if (d->missing)
         why = d->missing;
     else if (!d->sgemm || !proves_itself(d))
-        why = "this machine's oneDNN has no right dnnl_sgemm";
+        why = "this machine's oneDNN lacks dnnl_sgemm, or its results are wrong";
     if (why && wanted)
-        neb_warn("NEBULA_SGEMM=onednn: %s; OpenBLAS multiplies", why);
+        neb_warn("NEBULA_SGEMM=onednn: %s; using OpenBLAS", why);
     else if (why)
-        neb_info("products could be 7 to 21 %% faster: %s", why);
+        neb_info("fp32 products could be faster: %s", why);
     if (!why)
         the.dnn = d;
 }
 
-// NULL: none, or the one that was chosen will do.
+// Names the kernels that OpenBLAS should use here. NULL: the kernels in use are good enough.
 static const char *better_core(void) {
     static const char *const of_avx512[] = {"SkylakeX", "Cooperlake", "Sapphirerapids"};
     const char *now = openblas_get_corename();
@@ -119,7 +123,7 @@ static void choose_core(void) {
         return;
     if (wanted && *wanted) {
         if (!the.dnn)
-            neb_info("%s=%s leaves a part of this processor unused: it could run kernels of %s",
+            neb_info("%s=%s leaves a part of this processor unused: it can run the kernels of %s",
                      variable, wanted, better);
         return;
     }
@@ -127,11 +131,11 @@ static void choose_core(void) {
         setenv(variable, better, 1);
         gotoblas_dynamic_quit();
         gotoblas_dynamic_init();
-        unsetenv(variable); // a program that we start may be another's
+        unsetenv(variable); // child processes must not inherit it
     }
     if (!the.dnn && better_core())
-        neb_warn("OpenBLAS does not know this processor and multiplies with half of it or less "
-                 "(kernels of %s); set %s=%s",
+        neb_warn("OpenBLAS does not know this processor and uses slow kernels (those of %s); "
+                 "set %s=%s",
                  openblas_get_corename(), variable, better);
 }
 
@@ -142,7 +146,8 @@ static void choose(void) {
         snprintf(the.name, sizeof the.name, "oneDNN %d.%d", the.dnn->major, the.dnn->minor);
     else
         snprintf(the.name, sizeof the.name, "OpenBLAS %s", openblas_get_corename());
-    openblas_set_num_threads(1); // for the process: the threads are ours (cpu_gemm.c)
+    // for the whole process: cpu_gemm.c divides products over Nebula's own threads
+    openblas_set_num_threads(1);
 }
 
 void cpu_blas_choose(void) {

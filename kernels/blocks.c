@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Block quantisers in one pass, and checks and sums over their codes (blocks.h).
 #include "kernels/blocks.h"
 #include "kernels/clones.h"
 #include "kernels/quant.h"
@@ -7,12 +8,12 @@
 #include <string.h>
 
 enum {
-    USUAL_BLOCK = KERN_USUAL_BLOCK,
-    NORMAL_MIN = 8 /* grid indices below belong to denormals */
+    USUAL_BLOCK = KERN_DEFAULT_BLOCK,
+    NORMAL_MIN = 8, // smaller grid indices belong to denormal scales
 };
 #define INLINED static inline __attribute__((always_inline))
 
-// u = beta*u + (theta - theta_m)
+// u = beta*u + (theta - theta_m); sent = theta_m unless sent is NULL.
 INLINED void learn(float *restrict u, const float *restrict theta, const float *restrict theta_m,
                    float *restrict sent, float beta, size_t n) {
     for (size_t i = 0; i < n; i++) {
@@ -24,7 +25,7 @@ INLINED void learn(float *restrict u, const float *restrict theta, const float *
         sent[i] = theta_m[i];
 }
 
-// The largest magnitude's bits. NaN and infinity are at or above 0x7f800000.
+// Returns the bits of the largest magnitude. A NaN or an infinity gives 0x7f800000 or more.
 INLINED uint32_t largest(const float *x, size_t n) {
     uint32_t max = 0;
     for (size_t i = 0; i < n; i++) {
@@ -34,8 +35,8 @@ INLINED uint32_t largest(const float *x, size_t n) {
     return max;
 }
 
-// round(x * inverse) to nearest even, clamped: adding 1.5 * 2^23 leaves the integer in the low mantissa bits. What is no
-// number becomes the limit.
+// round(x * inverse) to nearest even, clamped to [-limit, limit]. After adding 1.5 * 2^23, the low
+// bits of the mantissa hold the integer. A NaN becomes limit.
 INLINED void codes_of(int8_t *restrict q, const float *restrict x, float inverse, float limit,
                       size_t n) {
     for (size_t i = 0; i < n; i++) {
@@ -49,7 +50,7 @@ INLINED void codes_of(int8_t *restrict q, const float *restrict x, float inverse
 INLINED void pack(uint8_t *restrict out, const int8_t *restrict q, size_t n) {
     for (size_t i = 0; i < n / 2; i++) {
         uint8_t low = (uint8_t)q[2 * i], high = (uint8_t)q[2 * i + 1];
-        out[i] = (uint8_t)(((low & 15) | high << 4) ^ 0x88); // q + 8 in four bits
+        out[i] = (uint8_t)(((low & 15) | high << 4) ^ 0x88); // a nibble holds q + 8
     }
 }
 
@@ -58,7 +59,8 @@ float kern_block_step(const float *x, size_t n, int levels, float max) {
     return rms > 0 && rms < max ? rms : max / (levels == 6 ? 5.5f : (float)levels);
 }
 
-// Index on the absolute grid: 8 steps an octave, 0 at the exponent of zero. The smallest scale that is not below want.
+// Returns the smallest scale that is not below want, as an index on the absolute grid: eight steps
+// an octave, 0 at the exponent of zero.
 INLINED uint32_t step_index(float want) {
     return (kern_bits_of(want) >> 23) * 8 + kern_grid_above(want);
 }
@@ -66,7 +68,7 @@ INLINED float inverse_of(uint32_t index) {
     return index < NORMAL_MIN ? 0 : 1.0f / (kern_float_of(index >> 3 << 23) * kern_grid[index & 7]);
 }
 
-// Whole blocks of 128 with more than one level: all in registers and the first cache.
+// Encodes the full blocks of 128. Their data stays in registers and the first-level cache.
 INLINED uint32_t usual_blocks(const struct kern_blocks *b, bool four, bool learned, bool keep) {
     uint32_t max = 0;
     float limit = (float)b->levels, divisor = b->levels == 6 ? 5.5f : limit;
@@ -121,24 +123,25 @@ KERN_CLONES static void pack_any(uint8_t *out, const int8_t *q, size_t n) {
         out[n / 2] = (uint8_t)((q[n - 1] + 8) | 8 << 4);
 }
 
-// Blocks that share no byte of codes with others: one, or two where their length is odd.
+// A group is one block, or two where the block length is odd and two codes share a byte. No byte of
+// codes holds codes of two groups.
 static size_t group_of(const struct kern_blocks *b) {
     return b->four && b->block % 2 ? 2 * b->block : b->block;
 }
 
-// One group. again: u is formed already and the scales are bytes relative to top.
-static uint32_t encode_group(const struct kern_blocks *b, size_t at, bool again, int top) {
+// Encodes one group. In the second pass u is already formed, and scales are bytes relative to top.
+static uint32_t encode_group(const struct kern_blocks *b, size_t at, bool second_pass, int top) {
     size_t end = at + group_of(b) < b->n ? at + group_of(b) : b->n;
     uint32_t max = 0;
     for (size_t i = at; i < end; i += b->block) {
         size_t len = end - i < b->block ? end - i : b->block, k = i / b->block;
         const float *x = b->x ? b->x + i : b->u + i;
-        if (!b->x && !again)
+        if (!b->x && !second_pass)
             learn_any(b, i, len);
         uint32_t m = largest_any(x, len);
         float want = kern_block_step(x, len, b->levels, kern_float_of(m)), inverse;
         max = m > max ? m : max;
-        if (again) {
+        if (second_pass) {
             b->scales[k] = kern_scale_code(want, top);
             float scale = kern_scale_value(b->scales[k], top);
             inverse = scale == 0 ? 0 : 1.0f / scale;
@@ -160,14 +163,15 @@ static uint32_t usual(const struct kern_blocks *b) {
     return b->x ? usual8(b) : b->sent ? usual8_keep(b) : usual8_learned(b);
 }
 
-// Scale bytes, now that the largest value is known; blocks outside their range once more.
+// Turns indices into scale bytes, now that the largest value is known. A byte cannot hold the
+// scales of some blocks: their groups are encoded a second time.
 static void settle_scales(const struct kern_blocks *b, int top) {
     int base = 8 * (top - 31 + 127);
     for (size_t at = 0, k = 0; at < b->n; at += b->block, k++) {
         int code = (int)b->steps[k] - base;
         b->scales[k] = (uint8_t)code;
         if (b->steps[k] < NORMAL_MIN)
-            b->scales[k] = 0; // and so are its codes
+            b->scales[k] = 0; // the block's codes are 0 already
         else if (code < 1 || code > 255)
             (void)encode_group(b, at / group_of(b) * group_of(b), true, top);
     }
@@ -194,7 +198,7 @@ int kern_blocks_encode(const struct kern_blocks *b, bool *finite) {
     return top;
 }
 
-// ---- back -----------------------------------------------------------------------------------------------------
+// ---- decoding
 
 INLINED void expand(int8_t *restrict out, const uint8_t *restrict codes, size_t bytes) {
     for (size_t i = 0; i < bytes; i++) {
@@ -218,7 +222,7 @@ KERN_CLONES static void usual_back(float *restrict out, const uint8_t *restrict 
 
 void kern_blocks_decode(float *out, const uint8_t *scales, const uint8_t *codes, size_t n,
                         bool four, int top) {
-    enum { STEP = 64 }; // blocks
+    enum { STEP = 64 }; // blocks whose scales are computed at once
     float value[STEP];
     for (size_t b = 0; b < n / USUAL_BLOCK; b += STEP) {
         size_t blocks = n / USUAL_BLOCK - b < STEP ? n / USUAL_BLOCK - b : STEP;
@@ -281,7 +285,7 @@ void kern_join8(uint8_t *codes, const uint8_t *low, const uint8_t *high, size_t 
         codes[n - 1] = (uint8_t)(((low[n / 2] & 15) | high[n / 2] << 4) - 8);
 }
 
-// A nibble is q + 8: the products and the or of all are sums of bytes, whatever the vectors.
+// Sums and checks of integers give the same result at any vector width. A nibble holds q + 8.
 KERN_CLONES static bool squares4(uint32_t *restrict sums, const uint8_t *restrict codes,
                                  size_t blocks) {
     uint8_t bad = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// KERN_CLONES compiles a function for several instruction sets and picks one when the program is loaded. For loops whose
-// result does not depend on vector width (the exact path, block quantisers): same bits everywhere, more speed.
+// KERN_CLONES compiles a function for several instruction sets. The program picks one when it is
+// loaded. Use it for loops whose result does not depend on the vector width (exact path, block
+// quantisers): the bits are the same everywhere.
 #ifndef KERN_CLONES_H
 #define KERN_CLONES_H
 
@@ -8,7 +9,8 @@
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define KERN_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
-#define KERN_CLONES // sanitizers start before such functions can be resolved; clang 14 lacks the spelling
+// sanitizers start before the program can pick a clone; clang 14 does not know the arch names
+#define KERN_CLONES
 #endif
 
 #endif

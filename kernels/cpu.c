@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fast CPU backend: creation, choice of instruction set, and the drivers of element and row
-// ops. A driver cuts its op into blocks that depend on the shape alone; partial sums of blocks are
-// added in block order.
+// The fast CPU backend: creation, choice of the instruction set, and the drivers of element and row
+// ops. A driver cuts its op into blocks by the shape alone, and adds partial sums in the order of
+// the blocks.
 #include "kernels/cpu.h"
 #include "agent/base/memory.h"
 
@@ -10,8 +10,8 @@
 
 enum {
     FLAT_BLOCK = 16384, // floats of a flat array in one task: 64 KiB
-    ROW_FLOATS = 16384, // floats of a matrix's rows in one task, about
-    SUM_BLOCKS = 64,    // partial sums of a column reduction, at most
+    ROW_FLOATS = 16384, // floats of a matrix's rows in one task, approximately
+    SUM_BLOCKS = 64,    // most partial sums of a column reduction
     COLUMNS = 64,       // columns of one embed_bwd task
 };
 
@@ -20,7 +20,7 @@ float *cpu_buf_need(struct cpu_buf *b, size_t n) {
         free(b->p);
         b->n = (n + 15) / 16 * 16;
         b->p = neb_large_alloc(b->n * sizeof *b->p);
-        NEB_ASSERT(b->p); // ops have no way to fail (kern.h)
+        NEB_ASSERT(b->p); // an op cannot report an error (kern.h)
     }
     return b->p;
 }
@@ -30,13 +30,13 @@ static size_t rows_per_task(int d) {
     size_t r = ROW_FLOATS / (size_t)(d > 0 ? d : 1);
     return r ? r : 1;
 }
-// Rows of one partial sum: about rows_per_task, but no more than SUM_BLOCKS partials.
+// Rows of one partial sum: about rows_per_task, but enough that SUM_BLOCKS sums suffice.
 static size_t rows_per_sum(size_t n, int d) {
     size_t r = rows_per_task(d), least = blocks(n, SUM_BLOCKS);
     return r > least ? r : least;
 }
 
-// What the tasks of one row op need; each op uses its own part.
+// Arguments for the tasks of one row op. Each op uses a part of them.
 struct rows {
     struct kern *K;
     const struct cpu_isa *v;
@@ -56,7 +56,7 @@ static void rows_run(struct rows *a, void (*task)(void *arg, size_t i)) {
     a->v = cpu_of(a->K)->isa;
     kern_pool_run(a->K->pool, blocks(a->n, a->per), task, a);
 }
-// out += the partial sums in order
+// Adds the partial sums to out, in order.
 static void sums_add(struct rows *a, float *out) {
     for (size_t i = 0; i < blocks(a->n, a->per); i++)
         a->v->add(out, a->sums + i * (size_t)a->d, (size_t)a->d);
@@ -80,7 +80,7 @@ static void embed_fwd(struct kern *K, float *out, const float *table, const int3
              embed_fwd_task);
 }
 
-// Tasks own columns, so that each walks the ids in order.
+// A task owns columns, so that it adds rows in the order of the ids.
 static void embed_bwd_task(void *arg, size_t t) {
     const struct rows *a = arg;
     size_t d = (size_t)a->d, from = t * a->per, len = row_end(a, t) - from;
@@ -220,7 +220,7 @@ static void bias_bwd(struct kern *K, float *db, const float *dy, int n, int d) {
     sums_add(&a, db);
 }
 
-struct flat { // ops on flat arrays
+struct flat { // arguments of ops on flat arrays
     const struct cpu_isa *v;
     float *y, *m, *s;
     const float *x;
@@ -330,7 +330,7 @@ const char *kern_cpu_isa(void) {
         if (reached && cpu_isa_find(best_first[i]))
             return best_first[i];
     }
-    return limit; // unknown: cpu_create_isa refuses it by name
+    return limit; // unknown or not available: cpu_create_isa reports it
 }
 
 static void cpu_destroy(struct kern *K) {
@@ -353,8 +353,8 @@ enum neb_status cpu_create_isa(const char *isa, int n_threads, struct kern **out
     const struct cpu_isa *v = cpu_isa_find(name);
     if (!v)
         return neb_fail(NEB_ERR_UNSUPPORTED,
-                        "instruction set '%s' is unknown or not in this machine; NEBULA_ISA is "
-                        "avx512, avx2 or sse2",
+                        "instruction set '%s' is unknown, or this machine lacks it; set "
+                        "NEBULA_ISA to avx512, avx2 or sse2",
                         name);
     struct kern *K = calloc(1, sizeof *K);
     struct cpu_ctx *x = calloc(1, sizeof *x);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over the pool: work items are (batch, head, block of queries). As many tasks as threads
-// take items from a common counter, so that each needs scratch only once; no item's result depends
-// on which task takes it.
+// Attention over the pool. A work item is (batch, head, block of queries). There are as many tasks
+// as threads, and each needs scratch only once. Tasks take items from a shared counter; an item's
+// result does not depend on the task.
 //
-// Backward, items of one key-value head add to the same dk and dv. A thread takes all items of such a
-// head, one after the other, as long as there is a head for every thread; the heads that are left are
-// done by all threads together, each block of keys added to in turn.
+// In the backward pass the items of a key-value head add to the same dk and dv. As long as there is
+// a head for every thread, one thread takes all items of a head in order. All threads share the
+// heads that are left, and blocks of queries add in turn.
 #include "kernels/cpu.h"
 
 #include <math.h>
@@ -50,7 +50,7 @@ static void fwd_task(void *arg, size_t task) {
     size_t heads = (size_t)j->a.s.n_heads, rows = heads * (size_t)j->a.s.B;
     for (size_t i;
          (i = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed)) < j->n_items;) {
-        // late blocks see most keys: first, so that no long one is left over
+        // late blocks see most keys: they come first, so that no thread ends with a long one
         int block = j->blocks - 1 - (int)(i / rows);
         j->v->attn_fwd(&j->a, (int)(i % rows / heads), (int)(i % heads), block,
                        j->scratch + task * j->per_task);
@@ -91,7 +91,8 @@ void cpu_attn_fwd(struct kern *K, const struct kern_attn *s, float *out, int ldo
     kern_pool_run(K->pool, tasks, fwd_task, &j);
 }
 
-// ---- backward
+// Returns the first block of queries of a head that sees the keys from j0 on. All later ones see
+// them too.
 
 static size_t padded(int D) {
     return (size_t)(D + CPU_LANES_MAX - 1) / CPU_LANES_MAX * CPU_LANES_MAX;
@@ -101,15 +102,14 @@ static int blocks_of(const struct kern_attn *s) {
     return (s->T + CPU_ATTN_BLOCK - 1) / CPU_ATTN_BLOCK;
 }
 
-// The first block of queries of a head that sees the keys from j0 on; all later ones do, too.
 static int first_to_see(const struct kern_attn *s, int b, int j0) {
     bool by_all = s->mask == KERN_MASK_BIDIRECTIONAL ||
                   (s->mask == KERN_MASK_PREFIX && s->prefix_len[b] > j0);
     return by_all ? 0 : j0 / CPU_ATTN_BLOCK;
 }
 
-void cpu_attn_turn(const struct kern_attn *s, const struct cpu_attn_sums *sums, int b, int h,
-                   int block, int j0) {
+void cpu_attn_wait_turn(const struct kern_attn *s, const struct cpu_attn_sums *sums, int b, int h,
+                        int block, int j0) {
     int first = first_to_see(s, b, j0), group = s->n_heads / s->n_kv_heads;
     int before = h % group * (blocks_of(s) - first) + block - first;
     atomic_int *added = &sums->added[j0 / CPU_ATTN_BLOCK];
@@ -123,30 +123,30 @@ void cpu_attn_turn(const struct kern_attn *s, const struct cpu_attn_sums *sums, 
     }
 }
 
-bool cpu_attn_added(const struct kern_attn *s, const struct cpu_attn_sums *sums, int b, int j0) {
+bool cpu_attn_end_turn(const struct kern_attn *s, const struct cpu_attn_sums *sums, int b, int j0) {
     int all = s->n_heads / s->n_kv_heads * (blocks_of(s) - first_to_see(s, b, j0));
-    // nobody else changes it before it says so
+    // only the thread whose turn it is changes the counter
     int now = atomic_load_explicit(&sums->added[j0 / CPU_ATTN_BLOCK], memory_order_relaxed) + 1;
     atomic_store_explicit(&sums->added[j0 / CPU_ATTN_BLOCK], now, memory_order_release);
     return now == all;
 }
 
 _Static_assert(sizeof(atomic_int) == sizeof(float),
-               "counters lie in room that is counted in floats");
+               "the scratch for counters is measured in floats");
 struct bwd_job {
     const struct kern_attn *s;
     cpu_attn_bwd_block *block;
     const void *arg;
-    struct cpu_attn_sums sums; // of slot 0; the next one's lie behind
-    size_t of_slot;            // floats of dk
+    struct cpu_attn_sums sums; // of slot 0; the other slots follow
+    size_t of_slot;            // floats of dk of one slot
     float *scratch;            // (tasks, per_task)
     size_t per_task;
-    size_t heads; // key-value heads of all sequences, of which the last `shared` are done together
+    size_t heads; // key-value heads of all sequences; all threads share the last `shared` ones
     size_t shared;
     atomic_size_t next;
 };
 
-// dk and dv of several heads at once: a slot each.
+// A slot holds dk and dv of one head. Returns how many heads are computed at once.
 static size_t slots(const struct kern *K, const struct kern_attn *s) {
     return min((size_t)kern_pool_threads(K->pool), (size_t)s->B * (size_t)s->n_kv_heads);
 }
@@ -162,7 +162,8 @@ static void nothing_added(const struct bwd_job *j, size_t i) {
         atomic_store_explicit(&slot(j, i).added[k], 0, memory_order_relaxed);
 }
 
-// Item i of a key-value head: blocks of queries of its query heads.
+// Runs item i of a key-value head (one block of queries of one query head), with the sums of slot
+// `in`.
 static void bwd_item(const struct bwd_job *j, size_t head, size_t i, size_t in, size_t task) {
     int kv = j->s->n_kv_heads, blocks = blocks_of(j->s), group = j->s->n_heads / kv;
     int b = (int)head / kv, h = (int)head % kv * group + (int)i / blocks;
@@ -170,7 +171,7 @@ static void bwd_item(const struct bwd_job *j, size_t head, size_t i, size_t in, 
     j->block(j->arg, b, h, (int)i % blocks, &sums, j->scratch + task * j->per_task);
 }
 
-static size_t items_of(const struct kern_attn *s) { // of a key-value head
+static size_t items_of(const struct kern_attn *s) { // of one key-value head
     return (size_t)(s->n_heads / s->n_kv_heads) * (size_t)blocks_of(s);
 }
 

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention tiles for one instruction set, in the manner of FlashAttention (Dao et al. 2022, 2023):
-// a block of queries meets one block of keys at a time, with a running maximum and sum, and nothing
-// of size (T, T) exists.
+// Attention tiles for one instruction set, after FlashAttention (Dao et al. 2022, 2023): a block of
+// queries meets one block of keys at a time, with a running maximum and sum. Nothing of size (T, T)
+// exists.
 //
-// Everything is kept transposed, queries in the lanes:
+// Everything is transposed, with queries in the lanes:
 //
-//     S^T (keys, queries) = K Q^T        K is read in place, element by element; only Q^T is
-//     packed, once a block O^T (D, queries)   += V^T P^T      V too
+//     S^T (keys, queries) = K Q^T        O^T (D, queries) += V^T P^T
 //
-// so the maximum and the sum over keys run down the rows without a horizontal step, and one small
-// product, tile_mm, with scalars of A broadcast against vectors of B, does all the arithmetic.
+// So the maximum and the sum over keys need no step across lanes. One small product, tile_mm, does
+// all the arithmetic: it multiplies scalars of A by vectors of B. It reads K and V in place; only
+// Q^T is packed, once for each block of queries.
 enum { QB = CPU_ATTN_BLOCK, KB = CPU_ATTN_BLOCK };
 
 #if V_LANES == 16
-enum { MM_ROWS = 6, MM_VECS = 4 }; // 24 sums + 4 of B + 1 of A in 32 registers
+enum { MM_ROWS = 6, MM_VECS = 4 }; // registers: 24 sums + 4 of B + 1 of A, of 32
 #elif V_LANES == 8
-enum { MM_ROWS = 6, MM_VECS = 2 }; // 12 + 2 + 1 in 16
+enum { MM_ROWS = 6, MM_VECS = 2 }; // 12 + 2 + 1, of 16
 #else
 enum { MM_ROWS = 4, MM_VECS = 2 };
 #endif
@@ -78,7 +78,7 @@ V_INLINE void mm_columns(const struct mm *t, int m, size_t j0, const int vecs) {
     }
 }
 
-// C (m, n) = or += A (m, k) B (k, n); n is a multiple of CPU_LANES_MAX.
+// C (m, n) = A (m, k) B (k, n), or C += A B if add. n is a multiple of CPU_LANES_MAX.
 static void tile_mm(const struct mm *t, int m, int n) {
     size_t j = 0, N = (size_t)n;
     for (; j + MM_VECS * V_LANES <= N; j += MM_VECS * V_LANES)
@@ -90,8 +90,7 @@ static void tile_mm(const struct mm *t, int m, int n) {
 typedef float v4 __attribute__((vector_size(16)));
 typedef float v4_mem __attribute__((vector_size(16), aligned(4), may_alias));
 
-// to (cols, rows), row stride ldt, = scale * from (rows, cols) transposed; columns of `to` up to
-// `pad` become 0.
+// As cpu_isa.transpose in cpu.h.
 static void transpose(float *to, size_t ldt, const float *from, size_t ldf, size_t rows,
                       size_t cols, size_t pad, float by) {
     size_t i = 0;
@@ -121,8 +120,8 @@ static void transpose(float *to, size_t ldt, const float *from, size_t ldf, size
         memset(to + j * ldt + rows, 0, (pad - rows) * sizeof *to);
 }
 
-// The running softmax over one more tile: st becomes P^T; the sums and O^T so far are scaled to the
-// new maximum.
+// The running softmax over one more tile. st becomes P^T; sum and O^T are rescaled to the new
+// maximum.
 static void tile_softmax(float *st, int nk, int lanes, float *max, float *sum, float *ot, int D,
                          bool first) {
     for (int i = 0; i < lanes; i += V_LANES) {
@@ -165,7 +164,7 @@ static void attn_fwd(const struct cpu_attn *a, int b, int h, int block, float *s
         const float *k = a->k + (row + (size_t)j0) * ldk + (size_t)g * (size_t)D;
         const float *v = a->v + (row + (size_t)j0) * ldv + (size_t)g * (size_t)D;
         tile_mm(&(struct mm){k, ldk, 1, qt, QB, st, QB, D, false}, nk, lanes);
-        if (j0 + nk > i0 + 1) // some query is before the tile's last key
+        if (j0 + nk > i0 + 1) // a query precedes the tile's last key
             cpu_attn_mask(s, b, st, i0, j0, nk, lanes);
         tile_softmax(st, nk, lanes, max, sum, ot, D, j0 == 0);
         tile_mm(&(struct mm){v, 1, ldv, st, QB, ot, QB, nk, j0 != 0}, D, lanes);
@@ -184,7 +183,7 @@ static void attn_fwd(const struct cpu_attn *a, int b, int h, int block, float *s
               ot, QB, (size_t)D, (size_t)nq, 0, 1.0f);
 }
 
-// Scratch of the backward pass of one block of queries.
+// Scratch of the backward pass for one block of queries.
 struct bwd {
     float *qt, *dot;    // (D, QB) packed and transposed
     float *qp, *dop;    // (QB, Dp) packed
@@ -226,7 +225,7 @@ static void tile_grad(float *st, float *dst, const float *lses, const float *del
     }
 }
 
-// dk and dv of the keys from j0 on, whose sums are whole.
+// Writes dk and dv of the keys from j0 on, once their sums are complete.
 static void keys_done(const struct cpu_attn *a, const struct cpu_attn_sums *sums, int b, int g,
                       int j0, int nk) {
     int D = a->s.head_dim;
@@ -241,7 +240,7 @@ static void keys_done(const struct cpu_attn *a, const struct cpu_attn_sums *sums
     }
 }
 
-// One block of queries of head h against all keys it sees: writes dq, adds to dk and dv.
+// Takes one block of queries of head h against all keys that it sees: writes dq, adds to dk and dv.
 static void bwd_block(const struct cpu_attn *a, const struct bwd *w, int b, int h, int block,
                       const struct cpu_attn_sums *sums) {
     const struct kern_attn *s = &a->s;
@@ -275,11 +274,12 @@ static void bwd_block(const struct cpu_attn *a, const struct bwd *w, int b, int 
             cpu_attn_mask(s, b, w->st, i0, j0, nk, lanes);
         tile_mm(&(struct mm){v, ldv, 1, w->dot, QB, w->dst, QB, D, false}, nk, lanes);
         tile_grad(w->st, w->dst, w->lse, w->delta, nk, lanes);
-        cpu_attn_turn(s, sums, b, h, block, j0);
+        cpu_attn_wait_turn(s, sums, b, h, block, j0);
         tile_mm(&(struct mm){w->st, QB, 1, w->dop, P, sums->dv + at_key, P, nq, true}, nk, Dp);
         tile_mm(&(struct mm){w->dst, QB, 1, w->qp, P, sums->dk + at_key, P, nq, true}, nk, Dp);
-        if (cpu_attn_added(s, sums, b, j0))
-            keys_done(a, sums, b, g, j0, nk); // the last block of queries sees all of them
+        if (cpu_attn_end_turn(s, sums, b, j0))
+            // the last block of queries sees all keys of the block
+            keys_done(a, sums, b, g, j0, nk);
         tile_mm(&(struct mm){k, 1, ldk, w->dst, QB, w->dqt, QB, nk, j0 != 0}, D, lanes);
     }
     transpose(a->dq + ri * ldq + col, ldq, w->dqt, QB, (size_t)D, (size_t)nq, 0, by);

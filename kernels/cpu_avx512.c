@@ -13,5 +13,5 @@
 
 #include "kernels/cpu_table.inc.h"
 #else
-typedef int cpu_nothing_here; // ISO C wants a declaration in every file
+typedef int cpu_nothing_here; // ISO C requires a declaration in every file
 #endif

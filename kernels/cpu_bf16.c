@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// bf16 of the fast CPU backend: products whose operands are rounded, with sums and results in fp32 (cpu_panel.h), and attention of
-// such products. Everything else stays fp32, so that parameters, activations and gradients keep their types. Here: which of the ways
-// to multiply panels this processor gets, and whether that pays.
+// bf16 of the fast CPU backend: products and attention round their operands, and keep sums and
+// results in fp32 (cpu_panel.h). All else is fp32, so parameters, activations and gradients keep
+// their types. This file chooses how this processor multiplies panels, and measures what bf16
+// gains.
 #include "kernels/cpu_panel.h"
 
 #include <math.h>
@@ -62,7 +63,8 @@ void cpu_bf16_destroy(struct cpu_bf16 *h) {
     free(h);
 }
 
-// Small integers, exact in bf16 and in fp32; whole blocks and parts of them, both ways that operands lie.
+// Multiplies small integers, which are exact in bf16 and in fp32: full and partial blocks, and both
+// ways to pack.
 static bool proves_itself(const struct panel_isa *v) {
     enum { M = 37, N = 41, D = 64, SIDES = 3, NEXT = D / PANEL_DEPTH * PANEL_BLOCK };
     float a[M * D], b[D * N], c[M * N];
@@ -94,7 +96,7 @@ static bool proves_itself(const struct panel_isa *v) {
     return true;
 }
 
-// NULL, or why not. NEBULA_BF16=plain: the definition.
+// Returns NULL, or why bf16 is not possible. NEBULA_BF16=plain chooses plain C, the definition.
 static const char *choose_panels(struct cpu_bf16 *h, const struct cpu_isa *isa) {
     const char *asked = getenv("NEBULA_BF16");
     if (asked && !strcmp(asked, "plain"))
@@ -105,9 +107,9 @@ static const char *choose_panels(struct cpu_bf16 *h, const struct cpu_isa *isa) 
 #endif
     (void)isa;
     if (!h->v)
-        return "this one has no avx512_bf16";
+        return "this processor lacks avx512_bf16";
     if (!proves_itself(h->v))
-        return "this one's products of it are wrong";
+        return "this processor computes wrong bf16 products";
     snprintf(h->name, sizeof h->name, "bf16 by %s", h->v->name);
     return NULL;
 }
@@ -176,8 +178,8 @@ double kern_cpu_bf16_gain(struct kern *K) {
     struct panel_mul m = {ap, wp, PANEL_SIDE * S, PANEL_SIDE * S, S / PANEL_DEPTH, S, S, 1,
                           y,  S,  PANEL_STORE};
     double best[2] = {INFINITY, INFINITY};
-    trial_pack(h->v, wp, PANEL_B, x);  // a parameter: not timed, as it is packed once a step
-    for (int i = 0; i < ROUNDS; i++) { // the first warms up
+    trial_pack(h->v, wp, PANEL_B, x);  // not timed: a parameter is packed once a step
+    for (int i = 0; i < ROUNDS; i++) { // the first round warms up
         double from = thread_seconds();
         cpu_sgemm(KERN_N, KERN_T, S, S, S, 1, x, S, x, S, 0, y, S);
         double middle = thread_seconds();

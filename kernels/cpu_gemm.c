@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matrix products by a library (blas.c), and the output layer with its cross-entropy.
 //
-// One thread inside the library, ours outside: a product is cut into tiles of C by its shape alone,
-// and each tile is one call, so that results do not depend on the number of threads.
+// The library uses one thread. A product is cut into tiles of C by its shape alone, and each tile
+// is one call on one of Nebula's threads, so that results do not depend on the number of threads.
 #include "kernels/cpu.h"
 
 #include <math.h>
@@ -10,13 +10,14 @@
 #include <string.h>
 
 enum {
-    // Of a large product, 1.3 ms at 200 GFLOP/s: half of it costs 3 to 6 %, for operands are packed once a tile.
+    // Work of a tile in a large product. Smaller tiles cost more, since each tile packs its
+    // operands.
     TILE_FLOPS = 1 << 28,
-    TILE_FLOPS_LEAST = 1 << 23, // worth a hand-over to another thread
-    TILES_LEAST = 4,            // of a product large enough for them
+    TILE_FLOPS_LEAST = 1 << 23, // least work that is worth another thread
+    TILES_LEAST = 4,            // tiles of a product of medium size
     TILES_MAX = 64,
-    TILE_SIDE = 64,        // least
-    HEAD_LOGITS = 1 << 20, // floats of one block of logits, about
+    TILE_SIDE = 64,        // least side of a tile
+    HEAD_LOGITS = 1 << 20, // floats of one block of logits, approximately
     HEAD_ROWS_MIN = 64,
     HEAD_ROWS_MAX = 512,
 };
@@ -106,14 +107,13 @@ void cpu_linear_bwd(struct kern *K, float *dx, float *dw, const float *dy, int l
 
 enum { CPU_SOFT_MAX = 64 };
 
-// Output layer. Rows without a target are left out of everything: the others are gathered, block by
-// block.
+// The output layer. Rows without a target are skipped: the other rows are gathered, block by block.
 struct head_job {
     const struct kern_head *h;
     const struct cpu_isa *v;
-    const int32_t *rows;          // this block's rows of x
+    const int32_t *rows;          // rows of x in this block
     float *z;                     // (block, V) logits, then their gradient
-    double *loss;                 // (block), twice as much again with a teacher: cross-entropy, KL
+    double *loss;                 // (block); with a teacher two more: cross-entropy, KL
     const struct kern_soft *soft; // NULL: no teacher
     float *zt;                    // (block, V) logits at the teacher's temperature
     size_t block;
@@ -141,8 +141,9 @@ static void head_softmax(void *arg, size_t i) {
     }
 }
 
-// z holds exp(logit / T - max); turns it into the gradient of KL by logit / T, and returns KL. See kl_row in ref.c. The tail's
-// mass is added up class by class: one less the named ones would lose all digits where they are nearly everything.
+// z holds exp(logit / T - max). Replaces it with the gradient of KL by logit / T, and returns KL,
+// as kl_row in ref.c. The tail's mass is summed class by class: 1 - (mass of the named classes)
+// would lose all digits where that mass is nearly 1.
 static double soft_row(const struct kern_soft *s, const struct cpu_isa *v, float *z, size_t V,
                        size_t row, double sum, double max, const double *named_logit) {
     const float *logp = s->logp + row * (s->k ? (size_t)s->k : V);
@@ -199,7 +200,7 @@ static void head_soft(void *arg, size_t i) {
         return;
     j->v->scale(z, (float)((1 - lambda) * by / sum), V);
     z[target] -= (float)((1 - lambda) * by);
-    j->v->scale(zt, (float)(lambda * T * by), V); // T^2 of the loss, 1 / T of the logits
+    j->v->scale(zt, (float)(lambda * T * by), V); // T^2 from the loss, 1 / T from the logits
     j->v->add(z, zt, V);
 }
 

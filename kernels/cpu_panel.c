@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a product goes:
+// A product in bf16 takes two steps:
 //
-//     pack       both operands, by all threads, into scratch; a parameter that rests into memory of its own, where the next product
-//                finds it; dy for dx and dW in one reading
-//     multiply   the result in tiles, at multiples of 16, each on one thread
+//     pack       All threads pack both operands into scratch. A fixed parameter is packed once,
+//                into memory of its own. linear_bwd reads dy once for dx and dw.
+//     multiply   The result is cut into tiles at multiples of 16. One thread computes a tile.
 //
-// What is large and will not be read at once goes to memory past the caches.
+// A large result is stored past the caches, since nobody reads it at once.
 #include "kernels/cpu_panel.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    PACK_COLS = 1024, // of 32 rows: a task of packing
-    // Blocks that are summed at once: panels of b that stay in the second cache.
+    PACK_COLS = 1024, // a task packs 32 rows of so many columns
+    // Blocks that are summed at once, so that panels of b stay in the second-level cache.
     DEPTH_MAX = 4096 / PANEL_DEPTH,
-    // Tiles are multiples of these: whole groups of every way to multiply.
+    // Tiles are multiples of these, which suits the inner loops of every panel_isa.
     TILE_ROWS = 32,
     TILE_COLS = 96,
     STREAM_BYTES = 8 << 20,
 };
 
-// How an operand lies in memory: its rows are the side, or the depth.
-enum lie { ALONG, ACROSS };
+// How an operand lies in memory. ALONG: its rows are the side. ACROSS: its rows are the depth.
+enum layout { ALONG, ACROSS };
 
 struct packed {
     const uint16_t *p;
@@ -30,10 +30,10 @@ struct packed {
     int depth;
 };
 
-// A parameter, packed once while it rests.
+// A parameter, packed once while it does not change.
 struct kept {
     struct cpu_matrix of;
-    enum lie lie;
+    enum layout layout;
     bool fresh;
     struct cpu_buf to;
 };
@@ -41,10 +41,10 @@ struct kept {
 struct cpu_panels {
     const struct panel_isa *v;
     struct cpu_buf a, b, both;
-    const float *params; // that rest; NULL: none
+    const float *params; // that are fixed; NULL: none
     size_t n_params;
     struct kept *kept;
-    size_t n_kept, room, last; // last: the one found last; the next is looked for behind it
+    size_t n_kept, room, last; // last: the entry found last; the next search starts behind it
 };
 
 struct cpu_panels *cpu_panels_create(const struct panel_isa *v) {
@@ -78,8 +78,8 @@ void cpu_panels_weights(struct cpu_panels *p, const float *params, size_t n) {
 static size_t blocks(int n, int of) { return ((size_t)n + (size_t)of - 1) / (size_t)of; }
 static int min(int a, int b) { return a < b ? a : b; }
 
-static struct packed shape_of(const struct cpu_matrix *x, enum lie lie) {
-    int depth = lie == ALONG ? x->cols : x->rows;
+static struct packed shape_of(const struct cpu_matrix *x, enum layout layout) {
+    int depth = layout == ALONG ? x->cols : x->rows;
     return (struct packed){.next = blocks(depth, PANEL_DEPTH) * PANEL_BLOCK,
                            .depth = (int)blocks(depth, PANEL_DEPTH)};
 }
@@ -87,13 +87,13 @@ static struct packed shape_of(const struct cpu_matrix *x, enum lie lie) {
 struct pack {
     const struct panel_isa *v;
     struct cpu_matrix x;
-    size_t across;   // tasks in a row of them
-    uint16_t *to[2]; // by lie; NULL: not wanted
+    size_t across;   // tasks for 32 rows of x
+    uint16_t *to[2]; // by layout; NULL: not wanted
     size_t next[2];
     enum panel_form form[2];
 };
 
-// A square of 32 x 32: two blocks along, two across.
+// Packs 32 x 32 elements: two blocks ALONG, two ACROSS.
 static void pack_square(const struct pack *p, int row, int col) {
     int rows = min(PANEL_DEPTH, p->x.rows - row), cols = min(PANEL_DEPTH, p->x.cols - col);
     size_t ld = (size_t)p->x.ld;
@@ -115,9 +115,9 @@ static void pack_task(void *arg, size_t i) {
         pack_square(p, row, col);
 }
 
-static uint16_t *room_for(struct cpu_buf *buf, const struct cpu_matrix *x, enum lie lie) {
-    size_t side = blocks(lie == ALONG ? x->rows : x->cols, PANEL_SIDE);
-    return (uint16_t *)(void *)cpu_buf_need(buf, side * shape_of(x, lie).next / 2);
+static uint16_t *room_for(struct cpu_buf *buf, const struct cpu_matrix *x, enum layout layout) {
+    size_t side = blocks(layout == ALONG ? x->rows : x->cols, PANEL_SIDE);
+    return (uint16_t *)(void *)cpu_buf_need(buf, side * shape_of(x, layout).next / 2);
 }
 
 static void pack_run(struct kern *K, struct pack *p) {
@@ -126,34 +126,35 @@ static void pack_run(struct kern *K, struct pack *p) {
 }
 
 static struct packed pack_into(struct kern *K, const struct cpu_panels *p, struct cpu_buf *buf,
-                               const struct cpu_matrix *x, enum lie lie, enum panel_form form) {
-    struct packed to = shape_of(x, lie);
+                               const struct cpu_matrix *x, enum layout layout,
+                               enum panel_form form) {
+    struct packed to = shape_of(x, layout);
     struct pack job = {.v = p->v, .x = *x};
-    to.p = job.to[lie] = room_for(buf, x, lie);
-    job.next[lie] = to.next;
-    job.form[lie] = form;
+    to.p = job.to[layout] = room_for(buf, x, layout);
+    job.next[layout] = to.next;
+    job.form[layout] = form;
     pack_run(K, &job);
     return to;
 }
 
-static bool rests(const struct cpu_panels *p, const struct cpu_matrix *x) {
-    uintptr_t at =
-                  (uintptr_t)x->x - (uintptr_t)p->params, // far beyond the end for what lies before
+static bool is_fixed(const struct cpu_panels *p, const struct cpu_matrix *x) {
+    uintptr_t at = (uintptr_t)x->x - (uintptr_t)p->params, // huge if x lies before params
         len = ((size_t)(x->rows - 1) * (size_t)x->ld + (size_t)x->cols) * sizeof *x->x,
               all = p->n_params * sizeof *x->x;
     return p->params && at < all && len <= all - at;
 }
 
-static bool is_it(const struct kept *k, const struct cpu_matrix *x, enum lie lie) {
+static bool matches(const struct kept *k, const struct cpu_matrix *x, enum layout layout) {
     return k->of.x == x->x && k->of.rows == x->rows && k->of.cols == x->cols && k->of.ld == x->ld &&
-           k->lie == lie;
+           k->layout == layout;
 }
 
-// The place of a parameter, new at the end if it has none. Steps ask in the same order, so that it is mostly the next one.
-static struct kept *place_of(struct cpu_panels *p, const struct cpu_matrix *x, enum lie lie) {
+// Returns the entry of a parameter; a new parameter gets one at the end. Every step asks in the
+// same order, so the next entry is mostly the right one.
+static struct kept *place_of(struct cpu_panels *p, const struct cpu_matrix *x, enum layout layout) {
     for (size_t i = 0; i < p->n_kept; i++) {
         size_t at = (p->last + 1 + i) % p->n_kept;
-        if (is_it(&p->kept[at], x, lie)) {
+        if (matches(&p->kept[at], x, layout)) {
             p->last = at;
             return &p->kept[at];
         }
@@ -161,22 +162,22 @@ static struct kept *place_of(struct cpu_panels *p, const struct cpu_matrix *x, e
     if (p->n_kept == p->room) {
         p->room = p->room ? 2 * p->room : 64;
         p->kept = realloc(p->kept, p->room * sizeof *p->kept);
-        NEB_ASSERT(p->kept); // ops have no way to fail (kern.h)
+        NEB_ASSERT(p->kept); // an op cannot report an error (kern.h)
     }
     p->last = p->n_kept++;
-    p->kept[p->last] = (struct kept){.of = *x, .lie = lie};
+    p->kept[p->last] = (struct kept){.of = *x, .layout = layout};
     return &p->kept[p->last];
 }
 
 static struct packed operand(struct kern *K, struct cpu_panels *p, struct cpu_buf *buf,
-                             const struct cpu_matrix *x, enum lie lie, enum panel_form form) {
-    if (form != PANEL_B || !rests(p, x))
-        return pack_into(K, p, buf, x, lie, form);
-    struct kept *k = place_of(p, x, lie);
+                             const struct cpu_matrix *x, enum layout layout, enum panel_form form) {
+    if (form != PANEL_B || !is_fixed(p, x))
+        return pack_into(K, p, buf, x, layout, form);
+    struct kept *k = place_of(p, x, layout);
     if (!k->fresh)
-        pack_into(K, p, &k->to, x, lie, form);
+        pack_into(K, p, &k->to, x, layout, form);
     k->fresh = true;
-    struct packed to = shape_of(x, lie);
+    struct packed to = shape_of(x, layout);
     to.p = (const uint16_t *)(const void *)k->to.p;
     return to;
 }
@@ -256,18 +257,18 @@ void cpu_panels_linear_bwd(struct kern *K, struct cpu_panels *p, float *dx, floa
                            int in) {
     struct cpu_matrix g = {dy, n, out, ld}, acts = {x, n, in, in}, weight = {w, out, in, in};
     struct pack both = {.v = p->v, .x = g, .form = {PANEL_A, PANEL_A}};
-    struct packed lie[2] = {shape_of(&g, ALONG), shape_of(&g, ACROSS)};
+    struct packed packed_dy[2] = {shape_of(&g, ALONG), shape_of(&g, ACROSS)};
     if (dx)
-        lie[ALONG].p = both.to[ALONG] = room_for(&p->a, &g, ALONG);
+        packed_dy[ALONG].p = both.to[ALONG] = room_for(&p->a, &g, ALONG);
     if (dw)
-        lie[ACROSS].p = both.to[ACROSS] = room_for(&p->both, &g, ACROSS);
+        packed_dy[ACROSS].p = both.to[ACROSS] = room_for(&p->both, &g, ACROSS);
     for (int i = 0; i < 2; i++)
-        both.next[i] = lie[i].next;
+        both.next[i] = packed_dy[i].next;
     pack_run(K, &both);
     if (dw)
-        multiply(K, p, out, in, 1, lie[ACROSS], operand(K, p, &p->b, &acts, ACROSS, PANEL_B), 1, dw,
-                 in);
+        multiply(K, p, out, in, 1, packed_dy[ACROSS], operand(K, p, &p->b, &acts, ACROSS, PANEL_B),
+                 1, dw, in);
     if (dx)
-        multiply(K, p, n, in, 1, lie[ALONG], operand(K, p, &p->b, &weight, ACROSS, PANEL_B), 0, dx,
-                 in);
+        multiply(K, p, n, in, 1, packed_dy[ALONG], operand(K, p, &p->b, &weight, ACROSS, PANEL_B),
+                 0, dx, in);
 }

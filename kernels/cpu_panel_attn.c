@@ -1,27 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention with its products in bf16 by panels (panel.h): as in cpu_attn.inc.h, a block of 64 queries meets one block of keys at a
-// time, scores lie transposed with queries in the lanes, and what is not a product is fp32 by the same loops.
+// Attention with products in bf16 by panels (panel.h). As in cpu_attn.inc.h, a block of 64 queries
+// meets one block of keys at a time, scores are transposed with queries in the lanes, and the same
+// fp32 loops do all that is not a product.
 //
-//     S^T (keys, queries) = K Q^T         O^T (D, queries)  += V^T P^T                      forward
-//     S^T, dP^T = V dO^T                  dV (keys, D) += P^T dO     dK += dS^T Q     dQ^T += K^T dS^T
+//     forward    S^T (keys, queries) = K Q^T     O^T (D, queries) += V^T P^T
+//     backward   S^T = K Q^T     dP^T = V dO^T
+//                dV (keys, D) += P^T dO    dK (keys, D) += dS^T Q    dQ^T (D, queries) += K^T dS^T
 //
-// K and V are packed once for all queries, by all threads; what a block of queries brings and P and dS by who needs them.
+// All threads pack K and V once for all queries. The thread that computes a block of queries packs
+// the block's own operands, and P and dS.
 #include "kernels/cpu_panel.h"
 
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
 
-// a block of keys: 4 sides or 2 depths of panels
+// a block of keys: 4 panels, or 2 blocks of depth
 enum { BLOCK = CPU_ATTN_BLOCK, TILE = BLOCK * BLOCK };
 
-// Keys or values of all sequences and heads, packed one way.
+// Keys or values of all sequences and heads, packed in one way.
 struct side {
     const float *x;
     int ld;
-    bool across; // else the keys are the side
+    bool across; // the keys are the depth; otherwise they are the side
     uint16_t *to;
-    size_t next, all; // of one head: elements from panel to panel, of all
+    size_t next, all; // elements of one head: from panel to panel; all of them
 };
 
 enum { SIDES = 3 };
@@ -29,10 +32,10 @@ struct job {
     struct cpu_attn a;
     const struct cpu_isa *rows;
     const struct panel_isa *v;
-    struct side sides[SIDES]; // k; then of v: across forward, v and k across backward
+    struct side sides[SIDES]; // k; forward also v across; backward also v, and k across
     int n_sides, blocks;
-    int depth; // blocks of the head's dimension
-    float by;  // of scores
+    int depth; // head_dim in blocks
+    float by;  // factor of scores
     float *scratch;
     size_t per_task, n_items;
     atomic_size_t next;
@@ -51,7 +54,7 @@ static void pack(const struct job *j, uint16_t *to, size_t next, enum panel_form
                        ld, across, min(PANEL_SIDE, side - s), min(PANEL_DEPTH, depth - d));
 }
 
-// Block i % blocks of keys of a head of one of the sides.
+// Packs one block of keys of one head of one side.
 static void side_task(void *arg, size_t i) {
     const struct job *j = arg;
     const struct kern_attn *s = &j->a.s;
@@ -77,7 +80,7 @@ static void shape(struct job *j, struct side *k) {
     k->all = (size_t)up(side, PANEL_SIDE) * k->next;
 }
 
-// Packs the sides. Before them there is room for so many floats.
+// Packs the sides. Returns memory for `room` floats, which lies before the packed sides.
 static float *begin(struct kern *K, struct job *j, size_t room) {
     const struct kern_attn *s = &j->a.s;
     size_t heads = (size_t)s->B * (size_t)s->n_kv_heads, packed = 0;
@@ -100,8 +103,8 @@ static float *begin(struct kern *K, struct job *j, size_t room) {
 // ---- one block of queries
 
 struct block {
-    int b, h, g, i0, nq, lanes, end; // keys [0, end) are seen
-    size_t row, at;                  // of the first query: in q and out, in lse
+    int b, h, g, i0, nq, lanes, end; // the queries see keys [0, end) at most
+    size_t row, at;                  // index of the first query: in q and out; in lse
 };
 
 static struct block block_of(const struct job *j, int b, int h, int block) {
@@ -125,7 +128,7 @@ static const uint16_t *packed(const struct job *j, int side, const struct block 
                       : (size_t)key / PANEL_SIDE * s->next);
 }
 
-// Queries of the block, scaled, into room; as columns of a product over the head's dimension.
+// Scales the block's queries into room, and packs them as columns of a product over head_dim.
 static void queries(const struct job *j, const struct block *k, float *room, uint16_t *to) {
     int D = j->a.s.head_dim;
     const float *q = j->a.q + k->row * (size_t)j->a.ldq + (size_t)k->h * (size_t)D;
@@ -136,7 +139,7 @@ static void queries(const struct job *j, const struct block *k, float *room, uin
     pack(j, to, (size_t)j->depth * PANEL_BLOCK, PANEL_B, room, (size_t)D, false, k->nq, D);
 }
 
-// st (keys, BLOCK) = a block of keys (side: of k or v) by the packed columns b
+// st (keys, BLOCK) = a block of keys (side: k or v) times the packed columns b
 static void scores(const struct job *j, const struct block *k, int side, int key, int nk,
                    const uint16_t *b, float *st) {
     j->v->mul(&(struct panel_mul){.a = packed(j, side, k, key),
@@ -152,7 +155,8 @@ static void scores(const struct job *j, const struct block *k, int side, int key
                                   .how = PANEL_STORE});
 }
 
-// ct (D, BLOCK) += across^T (D, keys) x, x (keys, BLOCK) packed as columns over keys
+// ct (D, BLOCK) += a block of keys (side across, transposed: (D, keys)) times x (keys, BLOCK),
+// which is packed as columns over keys. The first block of keys overwrites ct.
 static void over_keys(const struct job *j, const struct block *k, int side, int key, int nk,
                       const uint16_t *x, float *ct) {
     j->v->mul(&(struct panel_mul){.a = packed(j, side, k, key),
@@ -175,7 +179,7 @@ static void pack_keys(const struct job *j, const struct block *k, int nk, const 
 
 // ---- forward
 
-static size_t columns(const struct job *j) { // floats of a block of queries as columns over D
+static size_t columns(const struct job *j) { // floats of a block of queries, packed over D
     return (size_t)BLOCK / PANEL_SIDE * (size_t)j->depth * PANEL_BLOCK / 2;
 }
 
@@ -184,7 +188,7 @@ static void fwd_block(const struct job *j, struct block k, float *scratch) {
     int D = s->head_dim;
     float *ot = scratch, *st = ot + D * BLOCK, *max = st + TILE, *sum = max + BLOCK;
     uint16_t *q = (uint16_t *)(void *)(sum + BLOCK), *p = q + 2 * columns(j);
-    queries(j, &k, ot, q); // ot has room for them, and is not needed yet
+    queries(j, &k, ot, q); // ot is free until the first over_keys: it serves as scratch
     for (int key = 0; key < k.end; key += BLOCK) {
         int nk = min(BLOCK, k.end - key);
         scores(j, &k, 0, key, nk, q, st);
@@ -210,7 +214,8 @@ static void fwd_task(void *arg, size_t task) {
     for (size_t i; (i = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed)) < j->n_items;)
         fwd_block(j,
                   block_of(j, (int)(i % rows / heads), (int)(i % heads),
-                           j->blocks - 1 - (int)(i / rows)), // late ones see most keys: first
+                           // late blocks see most keys: they come first
+                           j->blocks - 1 - (int)(i / rows)),
                   j->scratch + task * j->per_task);
 }
 
@@ -237,13 +242,13 @@ struct bwd {
     float *st, *dst;    // (keys, BLOCK)
     float *dqt;         // (D, BLOCK)
     float *lse, *delta; // (BLOCK)
-    uint16_t *q, *d_o;  // columns over D
-    uint16_t *qs, *dos; // D as columns over queries
-    uint16_t *p, *ds;   // rows of keys over queries; ds also as columns over keys
+    uint16_t *q, *d_o;  // packed as columns over D
+    uint16_t *qs, *dos; // D packed as columns over queries
+    uint16_t *p, *ds;   // keys packed as rows over queries; ds as columns over keys
     int Dp;
 };
 
-// c (keys, Dp) += st^T's product with x over the queries: st (keys, BLOCK)
+// c (keys, Dp) += st x, summed over the queries. st: (keys, BLOCK)
 static void over_queries(const struct job *j, const struct block *k, const struct bwd *w, int nk,
                          const float *st, uint16_t *room, const uint16_t *x, float *c) {
     size_t next = BLOCK / PANEL_DEPTH * PANEL_BLOCK;
@@ -261,7 +266,7 @@ static void over_queries(const struct job *j, const struct block *k, const struc
                                   .how = PANEL_ADD});
 }
 
-// dk and dv of the keys from key on, whose sums are whole.
+// Writes dk and dv of the keys from key on, once their sums are complete.
 static void keys_done(const struct job *j, const struct bwd *w, const struct cpu_attn_sums *sums,
                       const struct block *k, int key, int nk) {
     size_t D = (size_t)j->a.s.head_dim, col = (size_t)k->g * D;
@@ -298,11 +303,12 @@ static void bwd_block(const struct job *j, const struct bwd *w, const struct cpu
         cpu_attn_mask(s, k.b, w->st, k.i0, key, nk, k.lanes);
         scores(j, &k, 1, key, nk, w->d_o, w->dst);
         j->rows->attn_grad(w->st, w->dst, w->lse, w->delta, nk, k.lanes);
-        cpu_attn_turn(s, sums, k.b, k.h, k.i0 / BLOCK, key);
+        cpu_attn_wait_turn(s, sums, k.b, k.h, k.i0 / BLOCK, key);
         over_queries(j, &k, w, nk, w->st, w->p, w->dos, sums->dv + at);
         over_queries(j, &k, w, nk, w->dst, w->p, w->qs, sums->dk + at);
-        if (cpu_attn_added(s, sums, k.b, key))
-            keys_done(j, w, sums, &k, key, nk); // the last block of queries sees all of them
+        if (cpu_attn_end_turn(s, sums, k.b, key))
+            // the last block of queries sees all keys of the block
+            keys_done(j, w, sums, &k, key, nk);
         pack_keys(j, &k, nk, w->dst, w->ds);
         over_keys(j, &k, 2, key, nk, w->ds, w->dqt);
     }

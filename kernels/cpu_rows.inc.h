@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inner loops over rows and flat arrays, for one instruction set. A loop over whole vectors, then
-// one part of a vector.
+// Inner loops over rows and flat arrays, for one instruction set: full vectors, then one partial
+// vector.
 #define V_EACH(i, n) (size_t i = 0; i + V_LANES <= (n); i += V_LANES)
-#define V_REST(n)    ((n) - (n) % V_LANES) // where the part begins
+#define V_REST(n)    ((n) - (n) % V_LANES) // where the partial vector begins
 
 static float rms_fwd(float *y, float *h, const float *x, const float *r, const float *w, int d_,
                      float eps) {
@@ -12,7 +12,7 @@ static float rms_fwd(float *y, float *h, const float *x, const float *r, const f
         V_EACH(i, d) {
             vf a = r ? v_load(x + i) + v_load(r + i) : v_load(x + i);
             v_store(h + i, a);
-            vf t = v_fma(a, a, s0); // two sums in turn: shorter chains
+            vf t = v_fma(a, a, s0); // two sums take turns: shorter dependency chains
             s0 = s1;
             s1 = t;
         }
@@ -123,7 +123,7 @@ static void swiglu_bwd(float *dgate, float *dup, const float *dy, const float *g
 }
 
 static double exp_row(float *z, size_t n, float *max) {
-    enum { CHUNK = 2048 }; // summed in fp32, chunks in double: vocabularies are long
+    enum { CHUNK = 2048 }; // a chunk is summed in fp32, chunks in double: vocabularies are long
     size_t rest = V_REST(n), left = n - rest;
     vf m = v_set(z[0]);
     for

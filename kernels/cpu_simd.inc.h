@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Vectors for the templates. The including file sets V_LANES (floats in a vector) and includes the
-// intrinsics it needs; arithmetic is GCC's vector extension, and only what that lacks (fused
-// multiply-add, min, max, square root) names instructions. Everything here is static: each
-// instruction set gets its own copy.
+// Vectors for the templates. The including file defines V_LANES (floats in a vector) and includes
+// its intrinsics. Arithmetic uses GCC's vector extension. Intrinsics are used only for what that
+// lacks: fused multiply-add, min, max, square root. All is static: each instruction set gets its
+// own copy.
 #include "kernels/cpu.h"
 #include "kernels/unroll.h"
 
@@ -14,14 +14,14 @@ typedef int32_t vi __attribute__((vector_size(V_LANES * 4)));
 typedef float vf_mem __attribute__((vector_size(V_LANES * 4), aligned(4), may_alias));
 // half a vector
 typedef float vh_mem __attribute__((vector_size(V_LANES * 2), aligned(4), may_alias));
-typedef double vd __attribute__((vector_size(V_LANES * 4))); // as doubles
+typedef double vd __attribute__((vector_size(V_LANES * 4))); // doubles
 
 #define V_INLINE static inline __attribute__((always_inline, unused))
 
 V_INLINE vf v_load(const float *p) { return *(const vf_mem *)p; }
 V_INLINE void v_store(float *p, vf x) { *(vf_mem *)p = x; }
 V_INLINE vf v_set(float x) { return x - (vf){0}; }  // x in every lane
-V_INLINE vf v_load_part(const float *p, size_t n) { // n < V_LANES; the rest is 0
+V_INLINE vf v_load_part(const float *p, size_t n) { // n < V_LANES; the other lanes are 0
     vf x = {0};
     memcpy(&x, p, n * sizeof *p);
     return x;
@@ -49,8 +49,8 @@ V_INLINE vf v_sqrt(vf a) {
     return a;
 }
 #endif
-// min and max return their second operand when one is a NaN (as the instructions do): keep the data
-// second.
+// If an operand is a NaN, v_min and v_max return the second operand, as the instructions do. So the
+// data must be the second operand.
 
 V_INLINE float v_sum(vf x) {
     float s[V_LANES];
@@ -68,11 +68,11 @@ V_INLINE float v_top(vf x) {
     return s[0];
 }
 
-// exp to about 1 ulp on [-87, 88]; 0 below, exp(88) above, NaN for NaN. Reduced to |r| <= ln2/2
-// with ln2 in two parts (Cody and Waite); (exp(r) - 1 - r) / r^2 by a polynomial of degree 5, least
-// squares over Chebyshev nodes.
+// exp to about 1 ulp on [-87, 88]; 0 below, exp(88) above, NaN for NaN. The argument is reduced to
+// |r| <= ln2/2 with ln2 in two parts (Cody and Waite). A polynomial of degree 5 gives
+// (exp(r) - 1 - r) / r^2: a least-squares fit at Chebyshev nodes.
 V_INLINE vf v_exp(vf x) {
-    // 1.5 * 2^23: adding it rounds to an integer, kept in the low bits
+    // 1.5 * 2^23: adding it rounds to an integer, which the low bits then hold
     const vf magic = v_set(12582912.0f);
     vf c = v_min(v_set(88.0f), v_max(v_set(-87.0f), x));
     vf t = v_fma(c, v_set(1.44269504f), magic), n = t - magic;
@@ -84,6 +84,6 @@ V_INLINE vf v_exp(vf x) {
     p = v_fma(p, r, v_set(1.666666615e-1f));
     p = v_fma(p, r, v_set(5.000000080e-1f));
     p = v_fma(p, r * r, r) + 1.0f;
-    vf y = (vf)((vi)p + ((vi)t << 23)); // the low bits of t are n: times 2^n
+    vf y = (vf)((vi)p + ((vi)t << 23)); // the low bits of t are n: this multiplies by 2^n
     return (vf)((vi)y & ~(vi)(x < -87.0f));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inner loops for the baseline: vectors of four floats, any machine.
+// Inner loops for the baseline: vectors of four floats, on any machine.
 #define V_LANES 4
 #define V_TABLE cpu_isa_sse2
 #define V_NAME  "sse2"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of one instruction set: the including file names it V_TABLE and V_NAME, after the other
-// templates.
+// The table of one instruction set. The including file defines V_TABLE and V_NAME, and includes the
+// other templates first.
 const struct cpu_isa V_TABLE = {
     .name = V_NAME,
     .rms_fwd = rms_fwd,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds and loads the object with the CUDA kernels, or with another device's. It lies beside the program (a build folder), one up (its
-// tests), or where an installation keeps it; no search path from the environment, which would let its owner run code in a job.
+// Finds and loads the object with the kernels of CUDA or of another device. It lies beside the
+// program (build folder), one folder up (tests) or in ../lib/nebula (installation). No environment
+// variable adds a path, since it could make a job run foreign code.
 #include "kernels/device.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
@@ -13,15 +14,18 @@
 #include <unistd.h>
 
 static const char cuda_object[] = "libnebula_cuda.so", cuda_driver[] = "libcuda.so.1",
-                  other_object[] = "libnebula_device.so"; // goes first; the tests' emulated one
+                  // is preferred; the tests' emulated device
+    other_object[] = "libnebula_device.so";
 
-// What the object calls of base must be in the program, also where it calls nothing of it itself.
+// The object calls these functions of agent/base. The program must contain them even if it does not
+// call them itself.
 extern void (*const kern_device_needs[])(void);
 void (*const kern_device_needs[])(void) = {(void (*)(void))neb_fail, (void (*)(void))neb_log,
                                            (void (*)(void))neb_assert_failed};
 
-// dW reads and writes V x d floats a block and computes 2 x rows x V x d: on an H100 (800 TFLOP/s, 3 TB/s) memory takes as long as the
-// product at 1,100 rows and an eighth of it at LOGITS_ROWS, where more rows no longer pay.
+// For each block of rows dW moves V x d floats twice and computes 2 x rows x V x d. By an H100's
+// data sheet the memory needs as long as the product at 1,100 rows, and an eighth of that at
+// LOGITS_ROWS. More rows gain little.
 enum { LOGITS_ROWS = 8192, LOGITS_ROWS_LEAST = 64, LOGITS_SHARE = 32 };
 int kern_logits_rows(double memory_bytes, int V, enum kern_type t, int n) {
     double row = (double)kern_logits_ld(V) * (double)kern_type_bytes(t),
@@ -33,16 +37,16 @@ int kern_logits_rows(double memory_bytes, int V, enum kern_type t, int n) {
     if (n <= most)
         return n;
     int blocks = (n - 1) / most + 1, even = (n - 1) / blocks + 1;
-    return (even - 1) / least * least + least; // at most `most`, which is a multiple too
+    return (even - 1) / least * least + least; // at most `most`, a multiple of least too
 }
 
 void kern_buckets_fill(struct kern_buckets *b, const int32_t *ids, int n, int32_t *next) {
     int32_t used = 0;
-    for (int i = 0; i < n; i++) // next: how often each id was seen, …
+    for (int i = 0; i < n; i++) // first, next[id] counts the id, …
         if (ids[i] >= 0 && next[ids[i]]++ == 0)
             b->ids[used++] = ids[i];
     int32_t at = 0;
-    for (int32_t k = 0; k < used; k++) { // … then where its next row goes
+    for (int32_t k = 0; k < used; k++) { // … then it is where the id's next row goes
         int32_t count = next[b->ids[k]];
         b->start[k] = next[b->ids[k]] = at;
         at += count;
@@ -72,7 +76,8 @@ static bool find_object(const char *name, char out[NEB_PATH_MAX]) {
     return false;
 }
 
-// Which object. Without a driver the CUDA one could only say so, after cuBLASLt was loaded: 60 ms and 130 MB of every worker.
+// Chooses the object. Without a driver the CUDA object would first load cuBLASLt, which costs every
+// worker time and memory, and only then report that there is no driver.
 static enum neb_status choose_object(char path[NEB_PATH_MAX], char *text, size_t cap) {
     if (find_object(other_object, path))
         return NEB_OK;
@@ -83,7 +88,7 @@ static enum neb_status choose_object(char path[NEB_PATH_MAX], char *text, size_t
                  cuda_object);
         return NEB_ERR_UNSUPPORTED;
     }
-    void *driver = dlopen(cuda_driver, RTLD_LAZY | RTLD_LOCAL); // stays
+    void *driver = dlopen(cuda_driver, RTLD_LAZY | RTLD_LOCAL); // stays loaded
     if (!driver) {
         snprintf(text, cap, "no CUDA device: the driver cannot be loaded: %s", dlerror());
         return NEB_ERR_UNSUPPORTED;
@@ -96,8 +101,9 @@ bool kern_device_likely(void) {
     return choose_object(path, text, sizeof text) == NEB_OK;
 }
 
-// Has NVIDIA's kernel module a GPU that is not hidden from this process? Then CUDA, which finds none, does not work: a driver that was
-// upgraded under it, device files that are not there or not allowed.
+// True if NVIDIA's kernel module has a GPU that is not hidden from this process. If CUDA then finds
+// none, CUDA is broken: the driver was upgraded while it ran, or device files are missing or not
+// permitted.
 static bool listed(void) {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     bool any = false;
@@ -111,7 +117,7 @@ static bool listed(void) {
     return any;
 }
 
-// The object stays loaded: the driver keeps threads that cannot be unloaded.
+// The object stays loaded: the driver has threads that cannot be unloaded.
 static enum neb_status open_object(int index, struct kern_device **out, char *text, size_t cap) {
     char path[NEB_PATH_MAX];
     union {
@@ -125,7 +131,8 @@ static enum neb_status open_object(int index, struct kern_device **out, char *te
         return NEB_ERR_UNSUPPORTED;
     }
     if (!(s.p = dlsym(so, "kern_cuda_open"))) {
-        snprintf(text, cap, "%s has no kern_cuda_open: it is not of this build", path);
+        snprintf(text, cap, "%s has no kern_cuda_open: it belongs to another build; build again",
+                 path);
         return NEB_ERR_UNSUPPORTED;
     }
     enum neb_status st = s.open(KERN_DEVICE_VERSION, index, out, text, cap);

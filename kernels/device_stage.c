@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
+// Transfers through two pinned buffers (device_stage.h).
 #include "kernels/device_stage.h"
 #include "agent/base/log.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { MARK = KERN_MARKS - KERN_STAGE_BUFFERS }; // and the next: a buffer was read or written
+// marks the end of a transfer by buffer 0; buffer 1 has the next mark
+enum { MARK = KERN_MARKS - KERN_STAGE_BUFFERS };
 
 struct kern_stage {
     int users, turn;
     struct {
         char *pinned;
-        void *host; // where its content goes to; NULL: it went up
+        void *host; // where the content goes; NULL: it went to the device
         size_t bytes;
         bool busy;
     } buffer[KERN_STAGE_BUFFERS];
@@ -24,7 +26,7 @@ static void release(struct kern_device *D) {
     D->stage = NULL;
 }
 
-enum neb_status kern_stage_take(struct kern_device *D) {
+enum neb_status kern_stage_acquire(struct kern_device *D) {
     if (D->stage) {
         D->stage->users++;
         return NEB_OK;
@@ -45,7 +47,7 @@ enum neb_status kern_stage_take(struct kern_device *D) {
     return NEB_OK;
 }
 
-void kern_stage_give(struct kern_device *D) {
+void kern_stage_release(struct kern_device *D) {
     NEB_ASSERT(D->stage && D->stage->users > 0);
     if (--D->stage->users)
         return;
@@ -63,7 +65,7 @@ static void settle(struct kern_device *D, int i) {
     s->buffer[i].busy = false;
 }
 
-// The buffer whose turn it is, empty.
+// Returns the buffer whose turn it is, after it has become free.
 static int next(struct kern_device *D) {
     int i = D->stage->turn;
     D->stage->turn = (i + 1) % KERN_STAGE_BUFFERS;
@@ -71,7 +73,7 @@ static int next(struct kern_device *D) {
     return i;
 }
 
-static void went(struct kern_device *D, int i, void *host, size_t bytes) {
+static void mark_busy(struct kern_device *D, int i, void *host, size_t bytes) {
     D->ops->mark(D, MARK + i);
     D->stage->buffer[i].host = host;
     D->stage->buffer[i].bytes = bytes;
@@ -80,24 +82,24 @@ static void went(struct kern_device *D, int i, void *host, size_t bytes) {
 
 static size_t piece(size_t left) { return left < KERN_STAGE_BYTES ? left : KERN_STAGE_BYTES; }
 
-void kern_stage_up(struct kern_device *D, void *device, const void *host, size_t bytes) {
+void kern_stage_upload(struct kern_device *D, void *device, const void *host, size_t bytes) {
     NEB_ASSERT(D->stage);
     for (size_t at = 0, n; at < bytes; at += n) {
         int i = next(D);
         n = piece(bytes - at);
         memcpy(D->stage->buffer[i].pinned, (const char *)host + at, n);
         D->ops->upload(D, (char *)device + at, D->stage->buffer[i].pinned, n);
-        went(D, i, NULL, n);
+        mark_busy(D, i, NULL, n);
     }
 }
 
-void kern_stage_down(struct kern_device *D, void *host, const void *device, size_t bytes) {
+void kern_stage_download(struct kern_device *D, void *host, const void *device, size_t bytes) {
     NEB_ASSERT(D->stage);
     for (size_t at = 0, n; at < bytes; at += n) {
         int i = next(D);
         n = piece(bytes - at);
         D->ops->download(D, D->stage->buffer[i].pinned, (const char *)device + at, n);
-        went(D, i, (char *)host + at, n);
+        mark_busy(D, i, (char *)host + at, n);
     }
 }
 

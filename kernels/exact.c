@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The exact path (exact.h).
 #include "kernels/exact.h"
 #include "agent/base/rng.h"
 #include "kernels/clones.h"

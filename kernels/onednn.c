@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Finds oneDNN at run time (onednn.h).
 #include "kernels/onednn.h"
 
 #include <dlfcn.h>
@@ -16,7 +17,8 @@ enum { SEQUENTIAL = 1, OPENMP = 2 };
 
 static struct onednn the;
 
-// oneDNN writes its kernels when they are first used. Where it may not its calls fail, and say no reason.
+// oneDNN writes machine code at the first use of a kernel. Where that is forbidden its calls fail
+// without a reason.
 static bool may_write_code(void) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     void *p = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -41,15 +43,16 @@ static const char *load(struct onednn *d) {
     if (!so)
         return "oneDNN is not installed (Debian: libdnnl2)";
     if (!may_write_code())
-        return "oneDNN may not make memory executable here (systemd: MemoryDenyWriteExecute)";
+        return "oneDNN is not allowed to make memory executable here (systemd: "
+               "MemoryDenyWriteExecute)";
     sgemm.p = dlsym(so, "dnnl_sgemm");
     version.p = dlsym(so, "dnnl_version");
-    threads.p = dlsym(so, "omp_set_num_threads"); // of the OpenMP that it is linked with
+    threads.p = dlsym(so, "omp_set_num_threads"); // of the OpenMP that oneDNN is linked with
     if (!version.p)
-        return "this machine's oneDNN does not say its version";
+        return "this machine's oneDNN does not report its version";
     const struct version *v = version.version();
     if (v->cpu_runtime != SEQUENTIAL && (v->cpu_runtime != OPENMP || !threads.p))
-        return "this machine's oneDNN starts threads that are not OpenMP's";
+        return "this machine's oneDNN uses threads other than OpenMP's";
     d->omp_threads = v->cpu_runtime == OPENMP ? threads.threads : NULL;
     d->sgemm = sgemm.sgemm;
     d->major = v->major;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Asks the processor and the kernel for AMX (panel.h).
 #include "kernels/panel.h"
 
 #if defined(__x86_64__)
@@ -12,7 +13,8 @@ enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
 
 static bool here;
 
-// The processor's word for it, and the kernel's (since 5.16), which must make room for 8 KiB of tiles in each thread's state.
+// The processor must have AMX. The kernel (Linux 5.16 and later) must permit it, since each
+// thread's state then holds 8 KiB of tiles.
 static void ask(void) {
     unsigned a, b, c, d;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d))

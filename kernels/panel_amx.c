@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products by AMX: two by two tiles of 16 x 16 sums, fed by two of a and two of b (Intel 64 SDM 1, chapter 18).
+// Products by AMX: two by two tiles of 16 x 16 sums, from two panels of a and two of b (Intel 64
+// SDM 1, chapter 18).
 #if defined(__x86_64__)
 #include "kernels/panel_avx512.h"
 
-// ldtilecfg's operand: all eight tiles are 16 rows of 64 bytes.
+// The operand of ldtilecfg: each of the eight tiles has 16 rows of 64 bytes.
 struct config {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];
@@ -15,7 +16,8 @@ static const struct config config = {
     .rows = {16, 16, 16, 16, 16, 16, 16, 16},
 };
 
-// Sums that can begin and end as a whole in c. An instruction names its tile by a constant: hence the macros.
+// True if a tile of sums can be loaded from and stored to c directly. An instruction takes its
+// tile's number as a constant: hence the macros.
 static inline bool whole(const struct panel_mul *m, int row, int col) {
     return m->how != PANEL_STREAM && m->alpha == 1 && row + PANEL_SIDE <= m->rows &&
            col + PANEL_SIDE <= m->cols;
@@ -44,7 +46,7 @@ static void put(const struct panel_mul *m, int row, int col, const float *sums) 
         panel_put(m, row + i, col, _mm512_load_ps(sums + i * PANEL_SIDE));
 }
 
-// high, wide: 1 or 2 panels of a, of b
+// high: 1 or 2 panels of a; wide: 1 or 2 panels of b
 static inline __attribute__((always_inline)) void tiles(const struct panel_mul *m, int row, int col,
                                                         const int high, const int wide) {
     enum { BYTES = PANEL_DEPTH * 2 };
@@ -98,11 +100,11 @@ static void mul(const struct panel_mul *m) {
                 tiles(m, i, j, 1, 1);
         }
     if (m->how == PANEL_STREAM)
-        _mm_sfence(); // before another thread reads it
-    _tile_release();  // else every switch of this thread saves 8 KiB of tiles
+        _mm_sfence(); // another thread may read c next
+    _tile_release();  // otherwise each switch of this thread saves 8 KiB of tiles
 }
 
 const struct panel_isa panel_amx = {"AMX", panel_pack_avx512, mul};
 #else
-typedef int panel_nothing_here; // ISO C wants a declaration in every file
+typedef int panel_nothing_here; // ISO C requires a declaration in every file
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What both of AVX-512's ways to multiply panels share.
+// Shared by panel_avx512bf16.c and panel_amx.c.
 #ifndef KERN_PANEL_AVX512_H
 #define KERN_PANEL_AVX512_H
 #include "kernels/panel.h"
@@ -7,12 +7,12 @@
 #include <immintrin.h>
 #include <string.h>
 
-// The first n of 16 lanes; none below 0.
+// Mask of the first n of 16 lanes; no lane if n is below 0.
 static inline __mmask16 panel_mask(int n) {
     return (__mmask16)(n >= 16 ? 0xffff : n > 0 ? (1 << n) - 1 : 0);
 }
 
-// 16 sums into c at a row and a column.
+// Puts 16 sums into c at row and col, as m->how says.
 static inline void panel_put(const struct panel_mul *m, int row, int col, __m512 sum) {
     float *c = m->c + (size_t)row * m->ldc + col;
     __mmask16 mask = panel_mask(m->cols - col);

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packing by AVX-512, which AMX's way shares, and products by vdpbf16ps: 8 rows by 48 columns of sums in registers.
+// Packing by AVX-512, for AMX too, and products by vdpbf16ps: 8 rows by 48 columns of sums in
+// registers.
 #if defined(__x86_64__)
 #include "kernels/panel.h"
 #include "kernels/panel_avx512.h"
 #include "kernels/unroll.h"
 
-enum { ROWS = 8, GROUP = 3 }; // 24 sums, 3 of b, 1 of a in 32 registers
+enum { ROWS = 8, GROUP = 3 }; // registers: 24 sums + 3 of b + 1 of a, of 32
 
-// Rows of 16 dwords become columns.
+// Transposes 16 x 16 dwords.
 static inline void transpose(__m512i *r) {
     __m512i t[16];
     KERN_UNROLL
@@ -23,7 +24,7 @@ static inline void transpose(__m512i *r) {
         r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
     }
     KERN_UNROLL
-    for (int i = 0; i < 4; i++) { // four 4 x 4 of 128 bits: two steps
+    for (int i = 0; i < 4; i++) { // transposes 4 x 4 pieces of 128 bits, in two steps
         t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
         t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
         t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
@@ -41,14 +42,14 @@ static inline void transpose(__m512i *r) {
 void panel_pack_avx512(uint16_t *block, enum panel_form form, const float *x, size_t ld,
                        bool across, int side, int depth) {
     __m512i r[16];
-    if (!across) { // a row: one of the side
+    if (!across) { // each row of x is one of the side
         __mmask16 low = panel_mask(depth), high = panel_mask(depth - 16);
         KERN_UNROLL
         for (int i = 0; i < 16; i++, x += ld)
             r[i] = i < side ? (__m512i)_mm512_cvtne2ps_pbh(_mm512_maskz_loadu_ps(high, x + 16),
                                                            _mm512_maskz_loadu_ps(low, x))
                             : _mm512_setzero_si512();
-    } else { // a pair of rows: one pair of the depth
+    } else { // each pair of rows of x is one pair of the depth
         static const uint16_t zip[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
                                          21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
                                          11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
@@ -69,7 +70,7 @@ void panel_pack_avx512(uint16_t *block, enum panel_form form, const float *x, si
         _mm512_storeu_si512(block + i * PANEL_DEPTH, r[i]);
 }
 
-// 8 rows by n panels of b.
+// Computes 8 rows by n panels of b.
 static inline __attribute__((always_inline)) void tile(const struct panel_mul *m, int row, int col,
                                                        const int n) {
     __m512 sum[ROWS][GROUP];
@@ -116,10 +117,10 @@ static void mul(const struct panel_mul *m) {
             default: tile(m, i, j, GROUP); break;
             }
     if (m->how == PANEL_STREAM)
-        _mm_sfence(); // before another thread reads it
+        _mm_sfence(); // another thread may read c next
 }
 
 const struct panel_isa panel_avx512 = {"AVX-512", panel_pack_avx512, mul};
 #else
-typedef int panel_nothing_here; // ISO C wants a declaration in every file
+typedef int panel_nothing_here; // ISO C requires a declaration in every file
 #endif

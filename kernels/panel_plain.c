@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Panels and their products in plain C: what the other instruction sets are compared with, and what tests run where neither is.
+// Panels and their products in plain C: the definition for the other instruction sets, and what
+// tests run where the processor has none of them.
 #include "kernels/bf16.h"
 #include "kernels/clones.h"
 #include "kernels/panel.h"
@@ -25,7 +26,7 @@ static float widened(uint16_t h) {
     return x;
 }
 
-// One block of each, 16 x 16 sums: those of a row are apart, so that loops of them become vectors.
+// One panel of a times one of b: 16 x 16 sums. The compiler can vectorise a row of sums.
 KERN_CLONES static void tile(const struct panel_mul *m, const uint16_t *a, const uint16_t *b,
                              float sum[PANEL_SIDE][PANEL_SIDE]) {
     memset(sum, 0, sizeof(float) * PANEL_SIDE * PANEL_SIDE);

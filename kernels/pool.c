@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads sleep on a condition between calls after a short spin: training calls the pool thousands of times a
-// second, and a futex round trip each time would show.
+// A pool of threads. Between calls a thread spins briefly, then sleeps on a condition: training
+// calls the pool thousands of times a second, and a futex round trip for each call would cost time.
 #include "kernels/pool.h"
 #include "agent/base/quota.h"
 
@@ -12,10 +12,10 @@
 #include <stdlib.h>
 
 enum { SPIN_ROUNDS = 2000 };
-_Static_assert(KERN_POOL_THREADS_MAX >= CPU_SETSIZE, "all processors of a machine in one pool");
+_Static_assert(KERN_POOL_THREADS_MAX >= CPU_SETSIZE, "one pool can use all processors");
 
 struct kern_pool {
-    int n_threads; // calling thread included
+    int n_threads; // includes the calling thread
     pthread_t *threads;
     pthread_mutex_t lock;
     pthread_cond_t wake;
@@ -147,7 +147,7 @@ void kern_pool_run(struct kern_pool *p, size_t n_tasks, void (*task)(void *arg, 
     pthread_cond_broadcast(&p->wake);
     pthread_mutex_unlock(&p->lock);
     work(p);
-    // A helper that lost its processor to another process gets ours.
+    // Yields soon: a helper may have lost its processor to another process.
     for (unsigned i = 0; atomic_load_explicit(&p->busy, memory_order_acquire) > 0; i++)
         kern_pool_pause(i);
 }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The quantisers of quant.h, and top-k selection.
 #include "kernels/quant.h"
 #include "agent/base/status.h"
 #include "kernels/clones.h"
@@ -7,7 +8,8 @@
 #include <math.h>
 #include <string.h>
 
-// Absolute values of finite floats order like their bits; NaN and infinity are at or above 0x7f800000.
+// Absolute values of finite floats order like their bits. A NaN or an infinity is 0x7f800000 or
+// more.
 KERN_CLONES static uint32_t absmax_bits(const float *x, size_t n) {
     uint32_t max = 0;
     for (size_t i = 0; i < n; i++) {
@@ -25,7 +27,7 @@ float kern_absmax(const float *x, size_t n, bool *finite) {
     return kern_float_of(max);
 }
 
-// Lane j sums elements j, j + 16, …: the order is the same in every vector width.
+// Lane j sums elements j, j + 16, …: the order is the same at any vector width.
 enum { SQUARE_LANES = 16 };
 KERN_CLONES static void add_squares(float *restrict lane, const float *restrict x, size_t n) {
     size_t i = 0;
@@ -53,7 +55,7 @@ static int exponent_of(float positive) { return (int)(kern_bits_of(positive) >> 
 
 int kern_scale_top(float max, int qmax) {
     float want = max / (float)qmax;
-    int top = exponent_of(want) + 1; // room for rounding up to the next octave
+    int top = exponent_of(want) + 1; // leaves room for rounding up to the next octave
     return top < -90 ? -90 : top > 120 ? 120 : top;
 }
 
@@ -69,12 +71,13 @@ uint8_t kern_scale_code(float want, int top) {
         return 0;
     int e = exponent_of(want), slot = e - (top - 31);
     if (slot < 0)
-        return 0; // 2^-31 of the frame's largest: the residual keeps it
+        return 0; // below 2^-31 of the frame's largest: the residual keeps it
     int code = slot * 8 + (int)kern_grid_above(want);
     return (uint8_t)(code < 1 ? 1 : code > 255 ? 255 : code);
 }
 
-// Adding 1.5 * 2^23 rounds to an integer in the low mantissa bits, to nearest even, in every vector width.
+// Adding 1.5 * 2^23 rounds to nearest even at any vector width; the low bits of the mantissa then
+// hold the integer.
 KERN_CLONES static void quantise(int8_t *restrict codes, const float *restrict x, float inverse,
                                  float limit, size_t n) {
     for (size_t i = 0; i < n; i++) {
@@ -141,7 +144,7 @@ KERN_CLONES void kern_bf16_split(uint8_t *restrict high, uint8_t *restrict low,
         u += 0x7fffu + (u >> 16 & 1);
         u -= (u & 0x7f800000u) == 0x7f800000u
                  ? 0x10000u
-                 : 0; // rounded up to infinity: the largest finite value instead
+                 : 0; // rounded up to infinity: take the largest finite value
         high[i] = (uint8_t)(u >> 24);
         low[i] = (uint8_t)(u >> 16);
     }
@@ -155,7 +158,7 @@ KERN_CLONES void kern_bf16_join(float *restrict out, const uint8_t *restrict hig
     }
 }
 
-// ---- top-k ----------------------------------------------------------------------------------------------------
+// ---- top-k
 
 enum {
     RADIX_BITS = 8,
@@ -165,8 +168,8 @@ enum {
     STRIP = 16,
 };
 
-// Of distances d (n) in [0, range], those below *limit are among the k smallest, and of those equal to it the first
-// `returned`. A radix descent that ends as soon as a bin is taken whole.
+// Finds the k smallest of distances d (n) in [0, range]: those below *limit, and of those equal to
+// *limit the first `returned` ones. A radix descent, which stops once it takes all of a bin.
 static size_t nearest(const uint32_t *d, size_t n, size_t k, uint32_t range, uint32_t *limit) {
     uint32_t count[RADIX], prefix = 0;
     int bits = range ? 32 - __builtin_clz(range) : 1, width = bits < RADIX_BITS ? bits : RADIX_BITS,
@@ -208,7 +211,7 @@ KERN_CLONES static void lane_maxima(uint32_t *restrict max, const float *restric
     }
 }
 
-// A value that at least k of the lane maxima (n) reach, close below the k-th largest of them.
+// Returns a value that at least k of the n lane maxima reach. It lies close below the k-th largest.
 static uint32_t floor_of(const uint32_t *maxima, size_t n, size_t k, uint32_t largest) {
     uint32_t count[RADIX], b = 0;
     memset(count, 0, sizeof count);
@@ -222,7 +225,8 @@ static uint32_t floor_of(const uint32_t *maxima, size_t n, size_t k, uint32_t la
     return b == RADIX - 1 || below > largest ? 0 : largest - below + 1;
 }
 
-// Distances from `largest` and indices of the elements at or above floor; returns how many.
+// Writes distance from `largest` and index of each element at or above floor. Returns how many
+// there are.
 KERN_CLONES static size_t candidates(uint32_t *restrict d, uint32_t *restrict at,
                                      const float *restrict x, size_t n, uint32_t floor,
                                      uint32_t largest) {
@@ -234,7 +238,7 @@ KERN_CLONES static size_t candidates(uint32_t *restrict d, uint32_t *restrict at
             u[j] &= 0x7fffffffu;
             any |= u[j] >= floor;
         }
-        // without a branch: written always, kept when large enough
+        // no branch: written always, kept if large enough
         for (size_t j = 0; any && j < STRIP; j++) {
             d[found] = largest - u[j];
             at[found] = (uint32_t)(i + j);
@@ -250,8 +254,8 @@ KERN_CLONES static size_t candidates(uint32_t *restrict d, uint32_t *restrict at
     return found;
 }
 
-// k lanes hold an element at or above the k-th largest lane maximum, so at least k elements do: only those can be among
-// the chosen, and on data without order there are hardly more.
+// At least k lanes have a maximum at or above the floor, so at least k elements reach it, and only
+// those can be among the chosen. On data without order there are hardly more.
 void kern_topk(uint16_t *idx, const float *x, size_t n, size_t k, uint32_t *scratch) {
     uint32_t *d = scratch, *at = scratch + n, floor = 0, largest = absmax_bits(x, n), limit;
     size_t lanes = k * LANES_PER_ENTRY, out = 0;

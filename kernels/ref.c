@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reference backend: the definition of every op as plain loops with double accumulation. Slow and readable;
-// every other backend is tested against it, and it against finite differences.
+// The reference backend: the definition of every op, as plain loops with sums in double. It is slow
+// and readable. All other backends are tested against it, and it against finite differences.
 #include "kernels/bf16.h"
 #include "kernels/kern.h"
 
@@ -33,7 +33,7 @@ void kern_rope_table(float *cos_sin, int T, int head_dim, double theta,
     }
 }
 
-// An operand of a product.
+// An operand of a product. ctx is set if products are in bf16.
 static double operand(const struct kern *K, float x) {
     return (double)(K->ctx ? kern_bf16_round(x) : x);
 }
@@ -185,7 +185,8 @@ static void attn_fwd(struct kern *K, const struct kern_attn *s, float *out, int 
             }
 }
 
-// P = exp(S - lse); dV = P^T dO; dP = dO V^T; dS = P (dP - delta) / sqrt(D), delta = rowsum(dO * O).
+// P = exp(S - lse); dV = P^T dO; dP = dO V^T;
+// dS = P (dP - delta) / sqrt(D) with delta = rowsum(dO * O).
 static void attn_bwd(struct kern *K, const struct kern_attn *s, float *dq, float *dk, float *dv,
                      const float *dout, const float *out, int ldo, const float *lse, const float *q,
                      int ldq, const float *k, int ldk, const float *v, int ldv, float *delta) {
@@ -319,8 +320,9 @@ static double log_softmax(const double *z, int V, double T, double *logq) {
     return max + log(sum);
 }
 
-// KL of one row; dz (V) = its gradient. With q the student's probabilities and t the tail's classes, d KL / dz_c is
-// (q_c - p_c) / T for a named class, (q_c - p_t q_c / q_t) / T for one of the tail.
+// Returns KL of one row, and its gradient in dz (V). p: the teacher's probabilities, q: the
+// student's, t: the tail. dKL/dz_c is (q_c - p_c) / T for a named class c, and
+// (q_c - p_t q_c / q_t) / T for a class of the tail.
 static double kl_row(const struct kern_soft *s, int row, int V, const double *logq, double *dz) {
     double kl = 0, T = (double)s->temperature, named = 0, p_tail = s->k ? (double)s->tail[row] : 0;
     for (int c = 0; c < V; c++)

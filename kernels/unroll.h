@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Before a loop of at most 16 turns, their number known where it is compiled: arrays that it indexes then live in registers. Each
-// compiler has its own words for it, and understands the other's too late for that (clang) or not at all.
+// KERN_UNROLL goes before a loop of at most 16 turns whose number is known to the compiler. Arrays
+// that the loop indexes then live in registers. gcc does not understand clang's pragma, and clang
+// applies gcc's too late.
 #ifndef KERN_UNROLL_H
 #define KERN_UNROLL_H
 

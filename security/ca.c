@@ -16,16 +16,16 @@ enum {
     MAGIC_BYTES = 8,
     KEY_FILE = MAGIC_BYTES + SEC_KEY_BYTES + SEC_SEAL_EXTRA,
     DAY_S = 24 * 3600,
-    BRIEF_S = 180, // where a test wants a certificate that ends soon
-    EARLY_S = 300, // clocks differ
+    BRIEF_S = 180, // validity when the fault point ca.brief asks for a short one
+    EARLY_S = 300, // a certificate is valid from so long before now, because clocks differ
     BACKUP_MAX = MAGIC_BYTES + SEC_SEAL_SALT_BYTES + SEC_KEY_BYTES + SEC_CERT_MAX + SEC_SEAL_EXTRA,
 };
 static const char key_magic[MAGIC_BYTES] = "nebca1", backup_magic[MAGIC_BYTES] = "nebcabk1";
 
 struct sec_ca {
-    uint8_t *secret;    // 64: seed and public key; sec_locked_alloc
-    uint8_t *seal;      // sec_locked_alloc
-    struct neb_buf der; // its certificate
+    uint8_t *secret;    // 64 bytes, seed and public key; from sec_locked_alloc
+    uint8_t *seal;      // from sec_locked_alloc
+    struct neb_buf der; // the CA's certificate
 };
 
 // ---- files -------------------------------------------------------------------------------------
@@ -63,7 +63,8 @@ static enum neb_status key_store(const char *home, const uint8_t *secret) {
         st = sec_secret_write(seal_file, seal, SEC_SEAL_KEY_BYTES);
     }
     if (st == NEB_OK && n != SEC_SEAL_KEY_BYTES)
-        st = neb_fail(NEB_ERR_FORMAT, "%s: a seal key has %d bytes", seal_file, SEC_SEAL_KEY_BYTES);
+        st = neb_fail(NEB_ERR_FORMAT, "%s: a seal key must have %d bytes", seal_file,
+                      SEC_SEAL_KEY_BYTES);
     if (st == NEB_OK) {
         memcpy(raw, key_magic, MAGIC_BYTES);
         sec_seal(seal, secret, SEC_KEY_BYTES, raw + MAGIC_BYTES);
@@ -82,18 +83,18 @@ static enum neb_status key_load(const char *home, struct sec_ca *ca) {
     NEB_TRY(seal_path(home, seal_file));
     if (n != sizeof raw || memcmp(raw, key_magic, MAGIC_BYTES) != 0)
         return neb_fail(NEB_ERR_FORMAT,
-                        "%s is damaged, or no CA key: restore it from a backup (nebula init "
+                        "%s is damaged or is not a CA key: restore it from a backup (nebula init "
                         "--restore reads a ca-backup)",
                         path);
     enum neb_status st = sec_secret_read(seal_file, ca->seal, SEC_SEAL_KEY_BYTES, &n);
     if (st == NEB_ERR_NOT_FOUND || (st == NEB_OK && n != SEC_SEAL_KEY_BYTES))
         return neb_fail(NEB_ERR_DENIED,
-                        "%s: no seal key there: the CA's key stays closed; where it is the systemd "
-                        "credential nebula-ca-seal, run this with systemd-run (security/README.md, "
-                        "Files)",
+                        "%s: no seal key here, so the CA's key cannot be opened. If the seal key "
+                        "is the systemd credential nebula-ca-seal, run this command with "
+                        "systemd-run (security/README.md, Files)",
                         seal_file);
     NEB_TRY(st);
-    // a buffer of its own: the key pair must not be written over the seed it is made of
+    // A buffer of its own: the key pair must not be written over the seed that it is made from.
     uint8_t *seed = sec_locked_alloc(SEC_KEY_BYTES);
     if (!seed)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for keys");
@@ -102,7 +103,7 @@ static enum neb_status key_load(const char *home, struct sec_ca *ca) {
         crypto_sign_seed_keypair(pub, ca->secret, seed);
     sodium_free(seed);
     if (st != NEB_OK)
-        return neb_fail(st, "%s: %s does not open it", path, seal_file);
+        return neb_fail(st, "%s: the seal key %s does not open it", path, seal_file);
     return NEB_OK;
 }
 
@@ -169,7 +170,7 @@ static bool set_name(X509_NAME *n, int nid, const char *text) {
     return X509_NAME_add_entry_by_NID(n, nid, MBSTRING_ASC, (const uint8_t *)text, -1, -1, 0);
 }
 
-// Serial, times and subject. A serial is positive and 128 bits of chance.
+// Sets serial, times and subject. The serial is positive and has 126 random bits.
 static bool frame(X509 *c, int nid, const char *subject, long seconds) {
     uint8_t raw[16];
     randombytes_buf(raw, sizeof raw);
@@ -189,8 +190,7 @@ static enum neb_status sign_cert(const uint8_t *seed, X509 *c) {
     NEB_TRY(sec_ed25519_key(seed, &key));
     bool ok = X509_sign(c, key, NULL) > 0;
     EVP_PKEY_free(key);
-    return ok ? NEB_OK
-              : neb_fail(NEB_ERR_IO, "certificate cannot be signed: %s", sec_openssl_error());
+    return ok ? NEB_OK : neb_fail(NEB_ERR_IO, "cannot sign a certificate: %s", sec_openssl_error());
 }
 
 static enum neb_status end_entity(const struct sec_ca *ca, const struct sec_public *p,
@@ -201,7 +201,7 @@ static enum neb_status end_entity(const struct sec_ca *ca, const struct sec_publ
     X509 *c = X509_new(), *issuer = d2i_X509(NULL, &at, (long)ca->der.len);
     if (!c || !issuer || !key || !frame(c, NID_commonName, cn, seconds) ||
         !X509_set_pubkey(c, key) || !X509_set_issuer_name(c, X509_get_subject_name(issuer))) {
-        st = neb_fail(NEB_ERR_IO, "certificate cannot be made: %s", sec_openssl_error());
+        st = neb_fail(NEB_ERR_IO, "cannot make a certificate: %s", sec_openssl_error());
         goto out;
     }
     NEB_TRY_GOTO(sec_cert_add(c, NID_basic_constraints, "critical,CA:FALSE"), out);
@@ -243,7 +243,7 @@ static enum neb_status self_sign(const uint8_t *seed, const char *name, struct n
     NEB_TRY_GOTO(sec_ed25519_key(seed, &key), out);
     if (!c || !frame(c, NID_organizationName, name, (long)SEC_CA_YEARS * 365 * DAY_S) ||
         !X509_set_pubkey(c, key) || !X509_set_issuer_name(c, X509_get_subject_name(c))) {
-        st = neb_fail(NEB_ERR_IO, "CA certificate cannot be made: %s", sec_openssl_error());
+        st = neb_fail(NEB_ERR_IO, "cannot make the CA certificate: %s", sec_openssl_error());
         goto out;
     }
     NEB_TRY_GOTO(sec_cert_add(c, NID_basic_constraints, "critical,CA:TRUE,pathlen:0"), out);
@@ -259,7 +259,7 @@ out:
 
 // ---- backup ------------------------------------------------------------------------------------
 
-// Sealed by a fresh code. raw: BACKUP_MAX bytes.
+// Seals the backup with a new recovery code. raw has room for BACKUP_MAX bytes.
 static enum neb_status backup_make(const uint8_t *seed, const struct neb_buf *der,
                                    char code[SEC_CODE_TEXT], uint8_t *raw, size_t *len) {
     uint8_t key[SEC_SEAL_KEY_BYTES], plain[SEC_KEY_BYTES + SEC_CERT_MAX];
@@ -283,7 +283,7 @@ static enum neb_status backup_open(const char *path, const char *code, uint8_t *
     size_t len = 0, head = MAGIC_BYTES + SEC_SEAL_SALT_BYTES;
     enum neb_status st = sec_secret_read(path, raw, sizeof raw, &len);
     if (st == NEB_ERR_NOT_FOUND)
-        return neb_fail(st, "%s: no backup there", path);
+        return neb_fail(st, "%s: there is no such backup", path);
     NEB_TRY(st);
     if (len <= head + SEC_KEY_BYTES + SEC_SEAL_EXTRA || memcmp(raw, backup_magic, MAGIC_BYTES) != 0)
         return neb_fail(NEB_ERR_FORMAT, "%s: not the backup of a CA", path);
@@ -296,14 +296,16 @@ static enum neb_status backup_open(const char *path, const char *code, uint8_t *
     return NEB_OK;
 }
 
-// ---- making it -----------------------------------------------------------------------------------
+// ---- making a CA --------------------------------------------------------------------------------
 //
-//     ca/begun ─► backup ─► ca/ca.key ─► federation/ca.pem ─► the code is shown ─► list version 1 ─► no ca/begun
+//     ca/begun ─► backup ─► ca/ca.key ─► federation/ca.pem ─► the code is shown
+//              ─► list version 1 ─► no ca/begun
 //
-// An init that is cut short before the list has a CA that nobody has heard of, and maybe a backup whose code nobody has seen: with
-// ca/begun there, and no list, all of it is made anew.
+// An init that stops before list version 1 leaves a CA that nobody knows, and perhaps a backup
+// whose code nobody has seen. While ca/begun exists and no list does, the next init makes
+// everything again.
 
-// Key first, certificate last: without the certificate there is no CA.
+// Writes the certificate last: without it there is no CA.
 static enum neb_status install(const char *home, const uint8_t *secret, const uint8_t *der,
                                size_t len) {
     struct sec_federation *f = NULL;
@@ -321,7 +323,7 @@ static enum neb_status list_exists(const char *home, bool *out) {
     return NEB_OK;
 }
 
-// Writes down which backup is about to be made.
+// Records the digest of the backup that is about to be written.
 static enum neb_status begin(const char *home, const uint8_t *raw, size_t len) {
     char dir[NEB_PATH_MAX], path[NEB_PATH_MAX];
     uint8_t sha[NEB_SHA256_BYTES];
@@ -338,7 +340,7 @@ enum neb_status sec_ca_finish(const char *home) {
     return neb_fs_exists(path) ? neb_fs_remove(path) : NEB_OK;
 }
 
-// The backup of the init that was cut short goes; any other file stays, and is an error later.
+// Removes the backup of an interrupted init. Any other file stays, and make_room reports it.
 static enum neb_status backup_forget(const char *begun, const char *backup) {
     struct neb_buf want = {0}, have = {0};
     uint8_t sha[NEB_SHA256_BYTES];
@@ -355,7 +357,7 @@ static enum neb_status backup_forget(const char *begun, const char *backup) {
     return st == NEB_ERR_LIMIT ? NEB_OK : st;
 }
 
-// Whether a CA can be made here. What an init that was cut short has left is cleared away.
+// Fails if no CA can be made here. Removes what an interrupted init left.
 static enum neb_status make_room(const char *home, const char *backup) {
     char ca[NEB_PATH_MAX], key[NEB_PATH_MAX], begun[NEB_PATH_MAX];
     bool list;
@@ -367,13 +369,14 @@ static enum neb_status make_room(const char *home, const char *backup) {
         NEB_TRY(backup_forget(begun, backup));
         NEB_TRY(neb_fs_remove(ca));
     } else if (neb_fs_exists(ca)) {
-        return neb_fail(NEB_ERR_EXISTS, "%s: this node is in a federation already", ca);
+        return neb_fail(NEB_ERR_EXISTS, "%s: this node is already in a federation", ca);
     } else if (neb_fs_exists(key)) {
-        return neb_fail(NEB_ERR_EXISTS, "%s: is the key of a CA, whose federation/ca.pem is gone",
+        return neb_fail(NEB_ERR_EXISTS, "%s is the key of a CA whose federation/ca.pem is missing",
                         key);
     }
     return neb_fs_exists(backup)
-               ? neb_fail(NEB_ERR_EXISTS, "%s: is there already; a backup replaces nothing", backup)
+               ? neb_fail(NEB_ERR_EXISTS, "%s exists already, and a backup never replaces a file",
+                          backup)
                : NEB_OK;
 }
 
@@ -384,7 +387,8 @@ enum neb_status sec_ca_create(const char *home, const char *name, const char *ba
     size_t len = 0;
     enum neb_status st;
     if (!sec_name_valid(name))
-        return neb_fail(NEB_ERR_INVALID, "federation '%s': 1 to %d of a-z 0-9 _ . -", name,
+        return neb_fail(NEB_ERR_INVALID,
+                        "federation name '%s' must have 1 to %d characters of a-z 0-9 _ . -", name,
                         SEC_NAME_MAX - 1);
     NEB_TRY(make_room(home, backup));
     NEB_TRY(sec_openssl_init());
@@ -403,16 +407,17 @@ out:
     return st;
 }
 
-// ---- restoring it --------------------------------------------------------------------------------
+// ---- restoring a CA -----------------------------------------------------------------------------
 
-// A list that another CA has signed is of another federation, whose folder this is, or was copied from.
+// Refuses a member list that another CA has signed. Such a folder belongs to another federation, or
+// the list was copied from one.
 static enum neb_status list_is_of(const char *home, const uint8_t key[SEC_KEY_BYTES]) {
     char path[NEB_PATH_MAX];
     struct neb_buf list = {0};
     struct sec_memberlist *l = NULL;
     NEB_TRY(neb_path(path, sizeof path, home, "federation/members.neb"));
     if (!neb_fs_exists(path))
-        return NEB_OK; // seen alone
+        return NEB_OK; // only `seen` exists
     enum neb_status st = neb_fs_read(path, SEC_MEMBERLIST_MAX, &list);
     if (st == NEB_OK && !(l = malloc(sizeof *l)))
         st = neb_fail(NEB_ERR_NOMEM, "out of memory for a member list");
@@ -420,16 +425,16 @@ static enum neb_status list_is_of(const char *home, const uint8_t key[SEC_KEY_BY
         st = sec_memberlist_verify(list.p, list.len, key, l);
     if (st == NEB_ERR_DENIED)
         st = neb_fail(NEB_ERR_EXISTS,
-                      "%s: is of another federation than the backup: use another folder (--home), "
-                      "or copy the list of this one's members",
+                      "%s belongs to another federation than the backup: use another folder "
+                      "(--home), or copy the member list of the backup's federation",
                       path);
     free(l);
     neb_buf_free(&list);
     return st;
 }
 
-// Before anything is written. What is there may be the CA of another federation, whose key would be
-// gone; and without the newest list the hub would sign a second version 1.
+// Runs before anything is written. The folder may hold the CA of another federation, whose key
+// would be lost. Without the newest list the hub would sign a second version 1.
 static enum neb_status may_restore(const char *home, const uint8_t *ca, size_t len) {
     char path[NEB_PATH_MAX], name[SEC_NAME_MAX];
     uint8_t key[SEC_KEY_BYTES], own[SEC_KEY_BYTES], pin[SEC_PIN_BYTES], have[SEC_PIN_BYTES];
@@ -443,17 +448,18 @@ static enum neb_status may_restore(const char *home, const uint8_t *ca, size_t l
         st = sec_ca_cert_parse(der.p, der.len, key, have, name);
     if (st == NEB_OK && memcmp(pin, have, sizeof pin) != 0)
         st = neb_fail(NEB_ERR_EXISTS,
-                      "%s: belongs to federation '%s', which the backup is not of: use another "
-                      "folder (--home)",
+                      "%s belongs to federation '%s', but the backup belongs to another one: use "
+                      "another folder (--home)",
                       path, name);
     neb_buf_free(&der);
     if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
         return st;
     if (!list)
-        return neb_fail(NEB_ERR_STATE,
-                        "%s/federation: holds no member list: copy members.neb and seen of any "
-                        "member's federation folder to there first, so that versions go on",
-                        home);
+        return neb_fail(
+            NEB_ERR_STATE,
+            "%s/federation holds no member list: first copy members.neb and seen from any member's "
+            "federation folder, so that the list continues with the next version",
+            home);
     return list_is_of(home, own);
 }
 

@@ -22,7 +22,7 @@ enum neb_status sec_openssl_init(void) {
     int got = CRYPTO_secure_malloc_init(SECURE_HEAP, SECURE_MIN);
     if (!got)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for keys");
-    if (got == 2) // it is there, and could not be locked
+    if (got == 2) // allocated, but not locked
         sec_locked_failed(0);
     return NEB_OK;
 }
@@ -59,7 +59,7 @@ static X509_EXTENSION *key_extension(const char *oid, const uint8_t key[SEC_KEY_
     return x;
 }
 
-// The key under oid, if it stands there exactly once and is one.
+// The key under oid, if the list has exactly one such extension, in the right form.
 static bool extension_key(const STACK_OF(X509_EXTENSION) * list, const char *oid,
                           uint8_t key[SEC_KEY_BYTES]) {
     ASN1_OBJECT *o = OBJ_txt2obj(oid, 1);
@@ -106,7 +106,7 @@ enum neb_status sec_cert_keys(const X509 *cert, uint8_t curve[SEC_KEY_BYTES],
 
 // ---- names and keys ----------------------------------------------------------------------------
 
-// A name of exactly one entry `nid` that is a valid member name.
+// True if n has exactly one entry, of type nid, and it is a valid member name.
 static bool only_name(const X509_NAME *n, int nid, char out[SEC_NAME_MAX]) {
     if (!n || X509_NAME_entry_count(n) != 1 || X509_NAME_get_index_by_NID(n, nid, -1) != 0)
         return false;
@@ -156,7 +156,7 @@ enum neb_status sec_csr_make(const struct sec_identity *id, const char *name, st
     EVP_PKEY *key = NULL;
     uint8_t *p = NULL;
     const struct sec_public *pub = sec_identity_public(id);
-    // libsodium's secret key is the seed and then the public key
+    // libsodium's secret key is the seed, then the public key.
     NEB_TRY(sec_ed25519_key(sec_identity_sign_secret(id), &key));
     X509_REQ *q = X509_REQ_new();
     int n = q && csr_fill(q, pub, name ? name : pub->name, key) ? i2d_X509_REQ(q, &p) : -1;
@@ -186,7 +186,7 @@ static enum neb_status csr_read(X509_REQ *q, struct sec_public *p) {
         return neb_fail(NEB_ERR_FORMAT, "certificate request: does not follow the member profile");
     if (memcmp(named, p->sign, SEC_KEY_BYTES) != 0)
         return neb_fail(NEB_ERR_DENIED,
-                        "certificate request: names another signing key than its own");
+                        "certificate request: names a signing key that is not its own");
     if (X509_REQ_verify(q, X509_REQ_get0_pubkey(q)) != 1)
         return neb_fail(NEB_ERR_DENIED, "certificate request: not signed by the key that it names");
     return NEB_OK;
@@ -198,7 +198,7 @@ enum neb_status sec_csr_parse(const uint8_t *der, size_t len, struct sec_public 
     X509_REQ *q = len > 0 && len <= SEC_CERT_MAX ? d2i_X509_REQ(NULL, &at, (long)len) : NULL;
     enum neb_status st = q && at == der + len
                              ? csr_read(q, &p)
-                             : neb_fail(NEB_ERR_FORMAT, "certificate request: not one");
+                             : neb_fail(NEB_ERR_FORMAT, "certificate request: cannot be read");
     X509_REQ_free(q);
     ERR_clear_error();
     if (st == NEB_OK)
@@ -273,9 +273,9 @@ enum neb_status sec_cert_verify(const uint8_t *der, size_t len, const uint8_t *c
     if (now < r.not_before || now > r.not_after) {
         char from[32], until[32], is[32];
         return neb_fail(NEB_ERR_DENIED,
-                        "certificate of '%s' is good from %s to %s, and by this machine's clock it "
-                        "is %s: set the clock where it is wrong, or renew the certificate (nebula "
-                        "members --fetch, with the hub's enrolment address)",
+                        "certificate of '%s' is valid from %s to %s, but by this machine's clock "
+                        "it is %s: set the clock if it is wrong, or renew the certificate (nebula "
+                        "members --fetch HOST:PORT, the hub's enrolment address)",
                         r.pub.name, date(r.not_before, from), date(r.not_after, until),
                         date(now, is));
     }
@@ -308,7 +308,9 @@ enum neb_status sec_ca_cert_parse(const uint8_t *der, size_t len, uint8_t key[SE
     bool ok = c && ca_read(c, key, pin, name);
     X509_free(c);
     ERR_clear_error();
-    return ok ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "CA certificate: not one of a federation");
+    return ok ? NEB_OK
+              : neb_fail(NEB_ERR_FORMAT,
+                         "CA certificate: is not the certificate of a federation's CA");
 }
 
 enum neb_status sec_x509_der(const X509 *cert, struct neb_buf *out) {

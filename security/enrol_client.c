@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The enrolling side: who joins has no CA yet, only a pin of the hub's: in its chain the CA with that pin is the one to trust. It blocks,
-// SEC_ENROL_CLIENT_MS at most for each step of the hub.
+// The enrolling side. A joiner knows no CA yet, only the pin of one. It trusts the CA in the hub's
+// chain that has this pin.
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
@@ -23,7 +23,7 @@ struct sec_enrol_client {
     int fd;
     SSL_CTX *ctx;
     SSL *ssl;
-    const char *endpoint; // for messages; the caller's, during the call that made this
+    const char *endpoint; // for messages; the caller's, valid during sec_enrol_connect only
     uint8_t pin[SEC_PIN_BYTES];
     uint8_t exporter[SEC_EXPORTER_BYTES], hub_curve[SEC_KEY_BYTES];
 };
@@ -72,13 +72,13 @@ static enum neb_status dial(const char *endpoint, int *out) {
                         "%s: no connection: %s%s", endpoint,
                         strerror(why == EINPROGRESS ? ETIMEDOUT : why),
                         why == ECONNREFUSED
-                            ? ": nothing listens there; nebula agent on the hub does while it runs"
+                            ? ": nothing listens there. The hub listens while its nebula agent runs"
                             : "");
     *out = fd;
     return NEB_OK;
 }
 
-// ---- whom we talk to ---------------------------------------------------------------------------
+// ---- who the other end is -----------------------------------------------------------------------
 
 static X509 *find_pinned(STACK_OF(X509) * chain, const uint8_t pin[SEC_PIN_BYTES]) {
     for (int i = 0; i < sk_X509_num(chain); i++) {
@@ -94,7 +94,7 @@ static X509 *find_pinned(STACK_OF(X509) * chain, const uint8_t pin[SEC_PIN_BYTES
     return NULL;
 }
 
-// Replaces OpenSSL's own verification: the one trusted CA is the one in the chain with our pin.
+// Replaces OpenSSL's verification. It trusts only the CA in the chain that has the pin.
 static int verify_chain(X509_STORE_CTX *s, void *user) {
     struct sec_enrol_client *c = user;
     uint8_t sign[SEC_KEY_BYTES];
@@ -125,13 +125,14 @@ static enum neb_status handshake_failed(struct sec_enrol_client *c, int r) {
     if (gmtime_r(&t, &tm))
         strftime(now, sizeof now, "%Y-%m-%dT%H:%M:%SZ", &tm);
     if (v == X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN)
-        return neb_fail(NEB_ERR_DENIED,
-                        "%s: is not the hub of this token (another CA): nothing was sent to it",
-                        c->endpoint);
+        return neb_fail(
+            NEB_ERR_DENIED,
+            "%s: this is not the hub of this token (it has another CA): nothing was sent to it",
+            c->endpoint);
     if (v == X509_V_ERR_CERT_NOT_YET_VALID || v == X509_V_ERR_CERT_HAS_EXPIRED)
         return neb_fail(NEB_ERR_DENIED,
                         "%s: the hub's %s: by this machine's clock it is %s: check this machine's "
-                        "clock, and the hub's",
+                        "clock and the hub's",
                         c->endpoint, X509_verify_cert_error_string(v), now);
     if (v != X509_V_OK)
         return neb_fail(NEB_ERR_DENIED, "%s: the hub's certificate: %s", c->endpoint,
@@ -140,8 +141,8 @@ static enum neb_status handshake_failed(struct sec_enrol_client *c, int r) {
     return neb_fail(NEB_ERR_IO, "%s: TLS handshake: %s", c->endpoint, reason);
 }
 
-// NEB_ERR_AGAIN (not logged): the other end closed the connection in the middle of the handshake, without a word: a hub has no place or no
-// time for it.
+// NEB_ERR_AGAIN (not logged): the other end closed the connection during the handshake without an
+// alert. A hub does so when it has no place or no time for it.
 static enum neb_status start_tls(struct sec_enrol_client *c) {
     static const char label[] = "EXPORTER-Channel-Binding";
     c->ctx = SSL_CTX_new(TLS_client_method());
@@ -188,16 +189,17 @@ enum neb_status sec_enrol_connect(const char *endpoint, const uint8_t pin[SEC_PI
     neb_ns wait = SEC_ENROL_RETRY_MS * NEB_MS;
     for (int i = 1; (st = connect_once(endpoint, pin, out)) == NEB_ERR_AGAIN; i++, wait *= 2) {
         if (i == SEC_ENROL_TRIES)
-            return neb_fail(st,
-                            "%s: closed %d connections before the handshake, as a hub does with "
-                            "too many (its log says so then), and what is no hub; try again in a "
-                            "minute, and see whether this is the hub's enrolment address",
-                            endpoint, i);
+            return neb_fail(
+                st,
+                "%s closed %d connections before the handshake. A hub does so when too many ask at "
+                "once, and its log says so. A server that is no hub does so too. Try again in a "
+                "minute, and check that this is the hub's enrolment address",
+                endpoint, i);
         if (i == 1)
-            neb_warn("%s: closed the connection before the handshake, as a hub does with too many; "
-                     "trying again",
+            neb_warn("%s closed the connection before the handshake, as a hub does when too many "
+                     "ask at once; trying again",
                      endpoint);
-        // not all of those that were turned away together come back together
+        // A random part keeps clients that were refused together from coming back together.
         neb_sleep(wait * 3 / 4 +
                   (neb_ns)randombytes_uniform((uint32_t)(wait / 2 / NEB_US)) * NEB_US);
     }
@@ -242,7 +244,7 @@ static enum neb_status recv_exact(struct sec_enrol_client *c, uint8_t *p, size_t
         int r = SSL_read_ex(c->ssl, p, n, &got);
         if (r != 1) {
             sec_tls_reason(c->ssl, r, reason);
-            return neb_fail(NEB_ERR_IO, "enrolment: no answer of the hub: %s", reason);
+            return neb_fail(NEB_ERR_IO, "enrolment: no answer from the hub: %s", reason);
         }
         p += got;
         n -= got;
@@ -264,8 +266,8 @@ enum neb_status sec_enrol_client_recv(struct sec_enrol_client *c, struct neb_buf
 
 // ---- join and renew ----------------------------------------------------------------------------
 
-// Fills in pop and proof, sends, and waits for the answer. keys: whose CURVE key the CSR names;
-// verifier: JOIN's; signer: RENEW's.
+// Fills in pop and proof, sends the request, and waits for the answer. keys: the identity whose
+// CURVE key the CSR names. verifier: for JOIN. signer: for RENEW.
 static enum neb_status ask(struct sec_enrol_client *c, struct sec_enrol_request *q,
                            const struct sec_identity *keys, const uint8_t *verifier,
                            const struct sec_identity *signer, struct neb_buf *answer) {
@@ -294,7 +296,7 @@ out:
     return st;
 }
 
-// The answer must hold the CA of the pin and a certificate of exactly our name and keys.
+// The answer must hold the CA of the pin, and a certificate for exactly this name and these keys.
 static enum neb_status check_answer(const struct sec_enrol_answer *a,
                                     const uint8_t pin[SEC_PIN_BYTES], const struct sec_public *me) {
     uint8_t key[SEC_KEY_BYTES], got[SEC_PIN_BYTES];
@@ -306,7 +308,8 @@ static enum neb_status check_answer(const struct sec_enrol_answer *a,
     if (strcmp(cert.pub.name, me->name) != 0 ||
         memcmp(cert.pub.curve, me->curve, SEC_KEY_BYTES) != 0 ||
         memcmp(cert.pub.sign, me->sign, SEC_KEY_BYTES) != 0)
-        return neb_fail(NEB_ERR_DENIED, "enrolment: the hub's certificate names other keys");
+        return neb_fail(NEB_ERR_DENIED,
+                        "enrolment: the hub's certificate is for another name or other keys");
     return NEB_OK;
 }
 
@@ -326,47 +329,46 @@ static enum neb_status refused(const struct sec_enrol_answer *a, const char *nam
     switch (a->code) {
     case SEC_ENROL_LATER:
         return neb_fail(NEB_ERR_AGAIN,
-                        "the hub gives a member new keys once an hour, and '%s' has just had some: "
-                        "try again in %u min",
+                        "the hub gives a member new keys at most once an hour, and '%s' has just "
+                        "had new keys: try again in %u min",
                         name, (a->seconds + 59) / 60);
     case SEC_ENROL_EXPIRED:
         return neb_fail(NEB_ERR_DENIED,
-                        "this invitation of '%s' expired %u min ago by the hub's clock: ask for "
+                        "this invitation for '%s' expired %u min ago by the hub's clock: ask for "
                         "another (nebula invite %s on the hub)",
                         name, (a->seconds + 59) / 60, name);
     case SEC_ENROL_USED:
         return neb_fail(NEB_ERR_DENIED,
-                        "this invitation of '%s' was used before, with other keys than those of "
-                        "this home: use the home that joined, or ask for another (nebula revoke "
-                        "%s and nebula invite %s on the hub)",
+                        "this invitation for '%s' was used before, with other keys than those of "
+                        "this home: use the home that joined, or ask for another invitation "
+                        "(nebula revoke %s and nebula invite %s on the hub)",
                         name, name, name);
     case SEC_ENROL_WITHDRAWN:
-        return neb_fail(NEB_ERR_DENIED,
-                        "this invitation of '%s' was withdrawn on the hub (nebula revoke): ask for "
-                        "another",
-                        name);
+        return neb_fail(
+            NEB_ERR_DENIED,
+            "this invitation for '%s' was withdrawn on the hub (nebula revoke): ask for another",
+            name);
     case SEC_ENROL_FORMER:
         return neb_fail(NEB_ERR_DENIED,
-                        "the keys of '%s' were taken off the member list before and are not taken "
-                        "again: join with nebula join --new-keys",
+                        "the keys of '%s' were removed from the member list before, and the hub "
+                        "does not accept them again: use nebula join --new-keys",
                         name);
     case SEC_ENROL_TAKEN:
         return neb_fail(NEB_ERR_DENIED,
-                        "the name '%s', or a key of this home, belongs to a member already: see "
+                        "the name '%s', or a key of this home, already belongs to a member: see "
                         "nebula members on the hub",
                         name);
     default: break;
     }
     if (joins)
         return neb_fail(NEB_ERR_DENIED,
-                        "the hub refused '%s': it has no invitation that this token fits (the "
-                        "token is of another hub or an older one, or its invitation ended long "
-                        "ago), or the request was not as it should be; the log of the hub's agent "
-                        "says which",
+                        "the hub refused '%s'. Either it has no invitation for this token (the "
+                        "token is for another hub, is too old, or its invitation ended long ago), "
+                        "or the request was not correct. The log of the hub's agent says which",
                         name);
     return neb_fail(NEB_ERR_DENIED,
-                    "the hub refused '%s'; the log of its agent says why (a site that was revoked "
-                    "comes back with nebula join --new-keys)",
+                    "the hub refused '%s'. The log of its agent says why. A site that was revoked "
+                    "comes back with nebula join --new-keys",
                     name);
 }
 
@@ -387,8 +389,8 @@ static enum neb_status own_identity(const char *home, const char *name, struct s
     if (!strcmp(have, name))
         return NEB_OK;
     enum neb_status st =
-        neb_fail(NEB_ERR_EXISTS, "%s holds the identity '%s', the token is for '%s': %s", home,
-                 have, name, "use another folder (--home) or ask for a token of this name");
+        neb_fail(NEB_ERR_EXISTS, "%s holds the identity '%s', but the token is for '%s': %s", home,
+                 have, name, "use another folder (--home), or ask for a token for that name");
     sec_identity_destroy(out);
     return st;
 }
@@ -419,7 +421,7 @@ out:
     return st;
 }
 
-// keys: which the certificate shall be for; signer: one of this home's name that is on the hub's list.
+// keys: the identity that the certificate is for. signer: an identity of the same name on the list.
 static enum neb_status renew(const char *home, const char *hub, const struct sec_identity *keys,
                              const struct sec_identity *signer) {
     enum neb_status st;

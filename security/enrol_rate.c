@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bound on all together is a virtual clock too (source_rate.h): what was spent moves it on by what it is worth.
+// The limit for all sources is a virtual clock too (source_rate.h). What was spent moves it
+// forward.
 #include "security/enrol_rate.h"
 
 static const neb_ns saved = SEC_RATE_SAVED_MS * NEB_MS;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One listening socket, at most SEC_ENROL_CONNECTIONS connections, all in one epoll descriptor that
+// One listening socket and at most SEC_ENROL_CONNECTIONS connections, in one epoll descriptor that
 // the caller waits on:
 //
 //     accepted ─ first byte ─► handshake ─► request ─► answer ─► closed
@@ -33,7 +33,8 @@ static const neb_ns context_age = 24 * 3600 * NEB_S, retry_after = 600 * NEB_S,
 
 enum phase { FREE, ACCEPTED, HANDSHAKE, REQUEST, ANSWER };
 
-// What a connection is refused for. Each has lines of its own in the log: a flood of one hides no other.
+// Why a connection is refused. Each kind has its own log throttle, so a flood of one hides no
+// other.
 enum refusal {
     FOR_RATE,
     FOR_PIECES,
@@ -44,17 +45,17 @@ enum refusal {
     FOR_INVITATION,
     REFUSALS
 };
-enum { LINES_OF_EACH = 3 }; // then one a minute
+enum { LINES_OF_EACH = 3 }; // then one line a minute
 
 struct conn {
     enum phase phase;
     int fd;
     SSL *ssl;
     struct in6_addr from; // for the log
-    uint64_t source;      // for limits
-    unsigned pieces;      // in which its handshake and its request have come
+    uint64_t source;      // for the limits
+    unsigned pieces;      // arrivals of its handshake and its request
     neb_ns opened;
-    uint8_t *in; // 4 + SEC_ENROL_REQUEST_MAX bytes, from REQUEST on
+    uint8_t *in; // 4 + SEC_ENROL_REQUEST_MAX bytes, from phase REQUEST on
     size_t have;
     struct neb_buf out;
     size_t sent;
@@ -64,10 +65,10 @@ struct sec_enrol_server {
     struct sec_hub *hub;
     const struct sec_identity *self;
     SSL_CTX *ctx;
-    neb_ns ctx_made, ctx_again; // made when; not before this, where it could not be made anew
-    neb_ns ctx_clock;           // of the day, less the monotonic one, when it was made
+    neb_ns ctx_made, ctx_again; // when it was made; no retry before
+    neb_ns ctx_clock;           // wall clock minus monotonic clock when it was made
     struct neb_throttle said[REFUSALS], no_accept;
-    bool deaf; // no connection could be accepted: not asked for until the next tick
+    bool deaf; // accept failed: the listening socket is not watched until the next tick
     int listen_fd, epoll_fd, timer_fd;
     uint64_t refused; // requests, and connections that were cut
     struct sec_enrol_rate rate;
@@ -96,7 +97,7 @@ static bool fill_context(SSL_CTX *ctx, EVP_PKEY *key, X509 *cert, X509 *ca) {
            SSL_CTX_use_PrivateKey(ctx, key) == 1 && SSL_CTX_add1_chain_cert(ctx, ca) == 1;
 }
 
-// A fresh key and certificate; connections under way keep theirs.
+// Makes a new key and certificate. Connections that exist keep the previous ones.
 static enum neb_status renew_context(struct sec_enrol_server *s) {
     EVP_PKEY *key = NULL;
     X509 *cert = NULL;
@@ -105,7 +106,7 @@ static enum neb_status renew_context(struct sec_enrol_server *s) {
     SSL_CTX *ctx = SSL_CTX_new(TLS_server_method());
     enum neb_status st = make_cert(s, &key, &cert);
     if (st == NEB_OK && (!ctx || !ca || !fill_context(ctx, key, cert, ca)))
-        st = neb_fail(NEB_ERR_IO, "enrolment: TLS cannot be set up: %s", sec_openssl_error());
+        st = neb_fail(NEB_ERR_IO, "enrolment: cannot set up TLS: %s", sec_openssl_error());
     if (st == NEB_OK) {
         SSL_CTX_free(s->ctx);
         s->ctx = ctx;
@@ -126,7 +127,7 @@ static void drop(struct conn *c) {
     if (c->phase == FREE)
         return;
     SSL_free(c->ssl);
-    close(c->fd); // leaves the epoll set too
+    close(c->fd); // this also removes it from the epoll set
     if (c->in)
         sodium_memzero(c->in, c->have);
     free(c->in);
@@ -145,21 +146,21 @@ static void log_refused(struct sec_enrol_server *s, const struct conn *c, enum r
     neb_warn("enrolment: %s: refused: %s", text, why);
 }
 
-// Those that log_refused left out.
+// Logs how many refusals log_refused left out.
 static void log_more(struct sec_enrol_server *s) {
     static const char *const what[REFUSALS] = {
         [FOR_RATE] = "too many handshakes",
         [FOR_PIECES] = "too many pieces",
         [FOR_HANDSHAKE] = "failed handshakes",
         [FOR_REQUEST] = "bad requests",
-        [FOR_UNKNOWN] = "invitations that are not here",
-        [FOR_PROOF] = "proofs that do not fit",
-        [FOR_INVITATION] = "what the hub decides",
+        [FOR_UNKNOWN] = "unknown invitations",
+        [FOR_PROOF] = "wrong proofs",
+        [FOR_INVITATION] = "invitations or renewals that the hub refused",
     };
     for (int i = 0; i < REFUSALS; i++) {
         uint64_t n = neb_throttle_suppressed(&s->said[i], neb_now());
         if (n)
-            neb_warn("enrolment: %llu more connections were refused for %s", (unsigned long long)n,
+            neb_warn("enrolment: %llu more connections were refused: %s", (unsigned long long)n,
                      what[i]);
     }
 }
@@ -171,7 +172,7 @@ static struct conn *evict(struct sec_enrol_server *s) {
         struct conn *c = &s->conns[i];
         unsigned n = 0;
         if (c->phase == ANSWER)
-            continue; // its proof was right
+            continue; // its proof was correct
         for (int k = 0; k < SEC_ENROL_CONNECTIONS; k++)
             n += s->conns[k].phase != ANSWER && c->source == s->conns[k].source;
         if (n > most || (n == most && worst && c->opened < worst->opened)) {
@@ -216,15 +217,16 @@ static void listen_to(struct sec_enrol_server *s, bool on) {
     s->deaf = !on;
 }
 
-// Without a descriptor or memory the connection stays where it is, and would wake this thread without end.
+// Without descriptors or memory the connection stays in the queue, and would wake this thread again
+// and again.
 static void cannot_accept(struct sec_enrol_server *s, int why) {
     uint64_t more;
     if (why != EMFILE && why != ENFILE && why != ENOBUFS && why != ENOMEM)
-        return; // none is there, or it is gone again
+        return; // there is none, or it has gone
     listen_to(s, false);
     if (neb_throttle_line(&s->no_accept, neb_now(), &more))
-        neb_warn("enrolment: connections cannot be accepted: %s%s; it is tried again",
-                 strerror(why), why == EMFILE ? " (raise the limit of open files, ulimit -n)" : "");
+        neb_warn("enrolment: cannot accept connections: %s%s; trying again", strerror(why),
+                 why == EMFILE ? " (raise the limit of open files, ulimit -n)" : "");
 }
 
 static void accept_all(struct sec_enrol_server *s) {
@@ -240,7 +242,7 @@ static void accept_all(struct sec_enrol_server *s) {
         if (a.ss_family == AF_INET6) {
             from = ((struct sockaddr_in6 *)&a)->sin6_addr;
         } else {
-            from.s6_addr[10] = from.s6_addr[11] = 0xff; // as IPv6 writes IPv4
+            from.s6_addr[10] = from.s6_addr[11] = 0xff; // IPv4 in IPv6 notation
             memcpy(from.s6_addr + 12, &((struct sockaddr_in *)&a)->sin_addr, 4);
         }
         take_socket(s, fd, &from, sec_source_of(&a));
@@ -255,7 +257,7 @@ static const struct sec_listed *member(const struct sec_enrol_server *s, const c
     return i >= 0 ? &l->e[i] : NULL;
 }
 
-// The proof, before anything else of the request is believed. NULL: it is right.
+// Checks the proof before anything else in the request is trusted. NULL: it is correct.
 static const char *check_proof(struct sec_enrol_server *s, const struct sec_enrol_request *q,
                                const uint8_t *exporter, enum refusal *what) {
     uint8_t verifier[SEC_VERIFIER_BYTES], want[SEC_PROOF_BYTES];
@@ -267,16 +269,16 @@ static const char *check_proof(struct sec_enrol_server *s, const struct sec_enro
         if (sec_hub_verifier(s->hub, q->id, verifier) == NEB_OK) {
             sec_enrol_hmac(verifier, &proven, want);
             if (sodium_memcmp(want, q->proof, sizeof want) != 0)
-                why = "its proof does not fit the invitation and this connection";
+                why = "its proof does not match the invitation and this connection";
         } else {
             *what = FOR_UNKNOWN;
-            why = "no such invitation here";
+            why = "there is no such invitation";
         }
     } else {
         const struct sec_listed *m = member(s, q->name);
         if (!m ||
             sec_verify(m->m.pub.sign, SEC_CONTEXT_ENROL, proven.p, proven.len, q->proof) != NEB_OK)
-            why = "not signed by a member of that name";
+            why = "not signed by a member with that name";
     }
     sodium_memzero(verifier, sizeof verifier);
     sodium_memzero(want, sizeof want);
@@ -284,13 +286,13 @@ static const char *check_proof(struct sec_enrol_server *s, const struct sec_enro
     return why;
 }
 
-// The CURVE key in the request is the sender's own.
+// Checks that the sender holds the CURVE key in its request.
 static const char *check_pop(struct sec_enrol_server *s, const struct sec_enrol_request *q,
                              const uint8_t *exporter) {
     struct sec_public p;
     uint8_t want[SEC_POP_BYTES];
     if (sec_csr_parse(q->csr, q->csr_len, &p) != NEB_OK)
-        return "bad certificate request";
+        return "its certificate request is not valid";
     if (sec_enrol_pop(sec_identity_curve_secret(s->self), p.curve, exporter, q->body, q->body_len,
                       want) != NEB_OK ||
         sodium_memcmp(want, q->pop, sizeof want) != 0)
@@ -298,7 +300,7 @@ static const char *check_pop(struct sec_enrol_server *s, const struct sec_enrol_
     return NULL;
 }
 
-// a: what is said to who has proved to be somebody; what: which kind of refusal it is.
+// a: the answer to a sender that has proved who it is. what: the kind of refusal.
 static const char *decide(struct sec_enrol_server *s, struct conn *c, struct neb_buf *cert,
                           struct sec_enrol_answer *a, enum refusal *what) {
     static const char label[] = "EXPORTER-Channel-Binding";
@@ -306,12 +308,12 @@ static const char *decide(struct sec_enrol_server *s, struct conn *c, struct neb
     struct sec_enrol_request q;
     if (SSL_export_keying_material(c->ssl, exporter, sizeof exporter, label, sizeof label - 1, NULL,
                                    0, 0) != 1)
-        return "no TLS exporter";
+        return "its TLS connection gives no exporter";
     *what = FOR_REQUEST;
     if (sec_enrol_parse(c->in + 4, c->have - 4, &q) != NEB_OK)
-        return "not a request";
+        return "its request is malformed";
     if (sec_federation_reload(s->hub->fed, NULL) != NEB_OK)
-        return "the hub's member list cannot be used";
+        return "the hub cannot use its own member list";
     *what = FOR_PROOF;
     const char *why = check_proof(s, &q, exporter, what);
     if (!why)
@@ -397,7 +399,7 @@ static void go_request(struct sec_enrol_server *s, struct conn *c) {
         struct neb_rd r = neb_rd_make(c->in, c->have);
         size_t want = c->have < 4 ? 4 : 4 + (size_t)neb_rd_u32(&r);
         if (want > 4 + SEC_ENROL_REQUEST_MAX) {
-            log_refused(s, c, FOR_REQUEST, "request is too large");
+            log_refused(s, c, FOR_REQUEST, "its request is too large");
             drop(c);
             return;
         }
@@ -450,10 +452,10 @@ static void go(struct sec_enrol_server *s, struct conn *c) {
     const char *why = NULL;
     enum refusal what = FOR_RATE;
     if (c->phase == ACCEPTED && !sec_enrol_rate_take(&s->rate, c->source, neb_now()))
-        why = "too many handshakes, of its address or of all";
+        why = "too many handshakes from its address, or from all addresses";
     else if (c->phase < ANSWER && c->pieces++ == SEC_ENROL_PIECES)
-        why = "it comes in too many pieces", what = FOR_PIECES;
-    if (why) { // that costs next to nothing, and is nobody's debt
+        why = "its data comes in too many pieces", what = FOR_PIECES;
+    if (why) { // refusing costs almost nothing, and is charged to nobody
         log_refused(s, c, what, why);
         drop(c);
         return;
@@ -481,8 +483,8 @@ static void expire(struct sec_enrol_server *s) {
     }
 }
 
-// A certificate's times are of the clock that it was made by: a host that was started with a wrong one, and is set right later, would
-// show one that has ended, or has not begun, to everybody who joins.
+// A certificate's validity depends on the clock when it was made. If a wrong clock is set right
+// later, joiners would see an expired or not yet valid certificate.
 static bool is_stale(const struct sec_enrol_server *s) {
     neb_ns now = neb_now(), moved = neb_wall_now() - now - s->ctx_clock;
     return now - s->ctx_made > context_age || moved > clock_step || moved < -clock_step;
@@ -492,7 +494,8 @@ enum neb_status sec_enrol_server_step(struct sec_enrol_server *s) {
     struct epoll_event events[EVENTS];
     expire(s);
     if (is_stale(s) && neb_now() >= s->ctx_again && renew_context(s) != NEB_OK) {
-        neb_warn("enrolment goes on with its former TLS certificate; a new one is tried again");
+        neb_warn(
+            "enrolment: keeps its previous TLS certificate, and tries to make a new one later");
         s->ctx_again = neb_now() + retry_after;
     }
     int n = epoll_wait(s->epoll_fd, events, EVENTS, 0);

@@ -40,7 +40,7 @@ static enum neb_status seen_read(const struct sec_federation *f, struct seen *ou
     neb_rd_copy(&r, out->digest, sizeof out->digest);
     if (st == NEB_OK &&
         (!neb_rd_done(&r) || !out->version || memcmp(front, seen_magic, sizeof front) != 0))
-        st = neb_fail(NEB_ERR_FORMAT, "%s: damaged: restore it from a backup", path);
+        st = neb_fail(NEB_ERR_FORMAT, "%s is damaged: restore it from a backup", path);
     neb_buf_free(&b);
     return st;
 }
@@ -56,25 +56,25 @@ static enum neb_status seen_write(const struct sec_federation *f, const struct s
 }
 
 #define REPAIR                                                                                     \
-    "on a member that has the wrong one: stop the agent, copy federation/members.neb and "         \
-    "federation/seen of a member that has the right one (nebula members shows digests); then "     \
-    "start "                                                                                       \
-    "the agents of all members anew"
-#define FORKED "the hub's folder was restored or copied, or its CA is in other hands: stop one; "
+    "on each member with the wrong list, stop the agent and copy federation/members.neb and "      \
+    "federation/seen from a member with the right one (nebula members shows digests). Then "       \
+    "restart the agents of all members"
+#define FORKED                                                                                     \
+    "the hub's folder was restored or copied, or somebody else has its CA: stop the wrong hub; "
 
-// Of one version there are two; theirs NULL: they hide it.
+// One version has two lists. theirs NULL: their list hides its digest of that version.
 static enum neb_status forked(uint64_t version, const uint8_t *ours, const uint8_t *theirs) {
     char a[2 * NEB_SHA256_BYTES + 1], b[2 * NEB_SHA256_BYTES + 1] = "not in its history";
     neb_hex(ours, NEB_SHA256_BYTES, a);
     if (theirs)
         neb_hex(theirs, NEB_SHA256_BYTES, b);
     return neb_fail(NEB_ERR_CORRUPT,
-                    "member list: two lists of version %llu are signed by the CA: digest %s is in "
-                    "use here, the other is %s: " FORKED REPAIR,
+                    "member list: the CA signed two lists of version %llu: digest %s is in use "
+                    "here, the other is %s: " FORKED REPAIR,
                     (unsigned long long)version, a, b);
 }
 
-// Whether a newer list follows from the one that was seen.
+// Checks that a newer list follows from the one in `seen`.
 static enum neb_status follows(const struct seen *s, const struct sec_memberlist *l) {
     const uint8_t *was = sec_memberlist_former(l, s->version);
     if (was && memcmp(was, s->digest, sizeof s->digest) != 0)
@@ -84,15 +84,15 @@ static enum neb_status follows(const struct seen *s, const struct sec_memberlist
         return forked(s->version, s->digest, NULL);
     if (!was)
         return neb_fail(NEB_ERR_CORRUPT,
-                        "member list: version %llu is so far ahead of %llu, which was in use here, "
-                        "that its history (%d versions) cannot say whether it follows from it: "
-                        "refused; if it is right: " REPAIR,
+                        "member list: version %llu is so far ahead of version %llu, which was in "
+                        "use here, that its history (%d versions) does not show whether it follows "
+                        "from it: refused. If the new list is right: " REPAIR,
                         (unsigned long long)l->version, (unsigned long long)s->version,
                         SEC_MEMBERLIST_HISTORY);
     return NEB_OK;
 }
 
-// The rules of the header; `fresh` says that the list is newer than what was seen.
+// The rules of the header. *fresh: the list is newer than `seen`.
 static enum neb_status judge(const struct sec_federation *f, const struct seen *s,
                              const struct sec_memberlist *l, const uint8_t digest[NEB_SHA256_BYTES],
                              bool *fresh) {
@@ -105,9 +105,10 @@ static enum neb_status judge(const struct sec_federation *f, const struct seen *
     if (l->version < s->version && f->hush)
         return NEB_ERR_DENIED;
     if (l->version < s->version)
-        return neb_fail(NEB_ERR_DENIED,
-                        "member list: version %llu is older than %llu, which was in use: refused",
-                        (unsigned long long)l->version, (unsigned long long)s->version);
+        return neb_fail(
+            NEB_ERR_DENIED,
+            "member list: version %llu is older than version %llu, which was in use: refused",
+            (unsigned long long)l->version, (unsigned long long)s->version);
     return *fresh && s->version ? follows(s, l) : NEB_OK;
 }
 
@@ -121,14 +122,14 @@ static enum neb_status keep(struct sec_federation *f, const uint8_t *p, size_t l
     return NEB_OK;
 }
 
-// What a list that comes is held against: the one in use, if that is the newest that was.
+// The branch to compare with. It has the list in use, if that is the newest that was in use.
 static struct sec_branch ours(const struct sec_federation *f, const struct seen *s) {
     return (struct sec_branch){.list = f->list.version == s->version ? &f->list : NULL,
                                .version = s->version,
                                .digest = s->digest};
 }
 
-// Whether an operator has seen this fork, and said which branch is right: it was known when this was opened.
+// True if the fork was known when this was opened: the operator has seen it and chosen a branch.
 static bool is_settled(struct sec_federation *f, const struct seen *s,
                        const struct sec_branch *theirs) {
     char hex[2 * NEB_SHA256_BYTES + 1];
@@ -138,20 +139,20 @@ static bool is_settled(struct sec_federation *f, const struct seen *s,
         return f->settled;
     f->said_settled = true;
     neb_hex(theirs->digest, NEB_SHA256_BYTES, hex);
-    neb_warn("member list: version %llu, digest %s, is of a fork that was known when this began: "
-             "refused, and nothing stops for that branch any more; further ones are not said. If "
-             "that branch is the right one: " REPAIR,
+    neb_warn("member list: version %llu, digest %s, is on a branch of a fork that was known at the "
+             "start: refused. Nothing stops for that branch any more, and more of its lists are "
+             "not logged. If that branch is the right one: " REPAIR,
              (unsigned long long)theirs->version, hex);
     return true;
 }
 
-// Whatever is refused as NEB_ERR_CORRUPT is kept first: jobs stop for it.
+// Keeps a fork that NEB_ERR_CORRUPT refuses, before jobs stop for it.
 static void keep_fork(const struct sec_federation *f, const struct seen *s,
                       const struct sec_branch *theirs) {
     struct sec_branch us = ours(f, s);
     if (sec_forks_keep(f->dir, theirs, &us) != NEB_OK)
-        neb_warn("that fork is not kept: once it is repaired, a list of its other branch stops "
-                 "jobs again");
+        neb_warn("cannot keep a record of that fork: after it is repaired, a list of its other "
+                 "branch will stop jobs again");
 }
 
 // store: the bytes are not in the file yet.
@@ -170,7 +171,7 @@ static enum neb_status take(struct sec_federation *f, const uint8_t *p, size_t l
     now = (struct seen){.version = l.version};
     sec_memberlist_digest(p, len, now.digest);
     const struct sec_branch theirs = {.list = &l, .version = l.version, .digest = now.digest};
-    if (store && is_settled(f, &seen, &theirs)) // what an operator puts into the file is judged
+    if (store && is_settled(f, &seen, &theirs)) // a list in the file may be an operator's choice
         return NEB_ERR_DENIED;
     neb_log_hush(f->hush_forks);
     st = judge(f, &seen, &l, now.digest, &fresh);
@@ -180,8 +181,8 @@ static enum neb_status take(struct sec_federation *f, const uint8_t *p, size_t l
     NEB_TRY(st);
     NEB_TRY(file(f, "members.neb", path));
     if (store && fresh && sec_former_keep(f->dir, &f->list, &l) != NEB_OK)
-        neb_warn("the keys of who is on the list no more are not kept: what they signed cannot be "
-                 "checked later"); // no reason to go on with a revoked member
+        neb_warn("cannot keep the keys that the list no longer has: what they signed cannot be "
+                 "checked later"); // a revoked member must go, even if this fails
     if (store && fresh)
         NEB_TRY(neb_fs_write(path, p, len, 0600));
     if (fresh)
@@ -191,7 +192,8 @@ static enum neb_status take(struct sec_federation *f, const uint8_t *p, size_t l
     return l.version > f->list.version ? keep(f, p, len, &l, now.digest) : NEB_OK;
 }
 
-// List and `seen` are two files, and all are written by way of a name beside their own: processes of one home (agent, command line) take turns.
+// The list and `seen` are two files, and each is written under a second name first. So processes of
+// one home (agent, command line) take turns.
 static enum neb_status lock(const struct sec_federation *f, int *fd) {
     char path[NEB_PATH_MAX];
     NEB_TRY(file(f, "lock", path));
@@ -222,12 +224,12 @@ static enum neb_status reload_locked(struct sec_federation *f, bool *changed) {
     struct seen seen;
     NEB_TRY(file(f, "members.neb", path));
     NEB_TRY(file(f, "seen", mark));
-    NEB_TRY(seen_read(f, &seen)); // it names itself where it is damaged
+    NEB_TRY(seen_read(f, &seen)); // reports its own damage
     if (!neb_fs_exists(path)) {
         if (!seen.version)
             return NEB_OK;
         return neb_fail(NEB_ERR_DENIED,
-                        "%s: missing, but version %llu was in use: copy it from another member",
+                        "%s is missing, but version %llu was in use: copy it from another member",
                         path, (unsigned long long)seen.version);
     }
     bool unmarked = !neb_fs_exists(mark);
@@ -238,8 +240,8 @@ static enum neb_status reload_locked(struct sec_federation *f, bool *changed) {
         st = neb_fail(st, "%s is damaged: copy it from another member, or restore it from a backup",
                       path);
     if (st == NEB_OK && unmarked)
-        neb_warn("%s was missing, and is written again for version %llu of the member list: an "
-                 "older list than was in use here would not have been noticed",
+        neb_warn("%s was missing and is written again for version %llu of the member list. Without "
+                 "it, a list older than the one in use here would not have been noticed",
                  mark, (unsigned long long)f->list.version);
     neb_buf_free(&b);
     return st;
@@ -270,8 +272,8 @@ static enum neb_status make(const char *home, struct sec_federation **out) {
 }
 
 #define COPY                                                                                       \
-    "copy it from another member of the federation, which has the same, or restore it from a "     \
-    "backup"
+    "copy it from another member of the federation, which has the same file, or "                  \
+    "restore it from a backup"
 
 static enum neb_status load_ca(struct sec_federation *f) {
     char path[NEB_PATH_MAX];
@@ -284,8 +286,8 @@ static enum neb_status load_ca(struct sec_federation *f) {
     return st;
 }
 
-// A folder that has any of its other files belongs to a federation: who took it for a pair would
-// trust another list.
+// A folder that has other files of a federation belongs to one. As a pair it would trust another
+// list.
 static enum neb_status without_ca(const struct sec_federation *f) {
     static const char *const others[] = {"members.neb", "seen", "member.pem"};
     char path[NEB_PATH_MAX], ca[NEB_PATH_MAX];
@@ -293,7 +295,7 @@ static enum neb_status without_ca(const struct sec_federation *f) {
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         NEB_TRY(file(f, others[i], path));
         if (neb_fs_exists(path))
-            return neb_fail(NEB_ERR_CORRUPT, "%s is missing, and %s is there: " COPY, ca, path);
+            return neb_fail(NEB_ERR_CORRUPT, "%s is missing, but %s exists: " COPY, ca, path);
     }
     return NEB_ERR_NOT_FOUND;
 }
@@ -323,7 +325,7 @@ enum neb_status sec_federation_create(const char *home, const uint8_t *ca, size_
     NEB_TRY(make(home, &f));
     enum neb_status st = load_ca(f);
     if (st == NEB_OK && memcmp(pin, f->pin, sizeof pin) != 0)
-        st = neb_fail(NEB_ERR_EXISTS, "%s: belongs to federation '%s': use another folder (--home)",
+        st = neb_fail(NEB_ERR_EXISTS, "%s belongs to federation '%s': use another folder (--home)",
                       f->dir, f->name);
     if (st == NEB_ERR_NOT_FOUND) {
         NEB_TRY_GOTO(neb_fs_mkdirs(f->dir, 0700), out);

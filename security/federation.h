@@ -1,35 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a member keeps about its federation, in HOME/federation/:
 //
-//     ca.pem        the CA's certificate; whoever it signs for is believed
+//     ca.pem        the CA's certificate; what this CA signs is trusted
 //     member.pem    this member's certificate
 //     members.neb   the newest signed member list (memberlist.h)
-//     hub           where the hub's enrolment endpoint was last reached
-//     former.json   signing keys of who is on it no more (former.h)
+//     hub           the last known address of the hub's enrolment endpoint
+//     former.json   signing keys that the list no longer has (former.h)
 //     forked        forks of the list that were proven here (forks.h)
-//     seen          highest version that was ever in use here, and its digest
+//     seen          the highest version that was ever in use here, and its digest
 //
-// A list takes effect only once both files hold it: first the list, then `seen`, each fsynced. After
-// a crash between the two the list on disk is newer than `seen` and is taken.
+// A list takes effect once it is in both files: first in members.neb, then in `seen`, each fsynced.
+// After a crash in between, the list on disk is newer than `seen` and is accepted.
 //
-//     version < seen                        a roll-back: NEB_ERR_DENIED
-//     version = seen, same digest           nothing new: NEB_OK
-//     version = seen, another digest        a fork: NEB_ERR_CORRUPT, names both digests
-//     version < seen, not of our history    a fork as well: ours does not follow from it
-//     version > seen, ours in its history   taken
-//     version > seen, not in its history    a fork: NEB_ERR_CORRUPT
-//     its history does not reach to ours    NEB_ERR_CORRUPT: more than SEC_MEMBERLIST_HISTORY versions
-//                                           were missed, or somebody made it so that nobody can tell
+//     version < seen                          a roll-back: NEB_ERR_DENIED
+//     version = seen, same digest             nothing new: NEB_OK
+//     version = seen, another digest          a fork: NEB_ERR_CORRUPT, names both digests
+//     version < seen, not in our history      a fork too: our list does not follow from it
+//     version > seen, ours in its history     accepted
+//     version > seen, ours not in it          a fork: NEB_ERR_CORRUPT
+//     its history does not reach to ours      NEB_ERR_CORRUPT: more than SEC_MEMBERLIST_HISTORY
+//                                             versions were missed, or somebody hides a fork
 //
-//     any of these, of a branch that was    NEB_ERR_DENIED, said once: whoever started this agent has
-//     known for forked at the start         seen the fork
+//     any of these, on a branch that was      NEB_ERR_DENIED, logged once: the operator has seen
+//     known as forked at the start            that fork
 //
-// Nothing that is refused as NEB_ERR_CORRUPT heals by a later version: an operator has to say which
-// list is right, by copying members.neb and seen from a member that has it while the agent is down.
-// The branch that is in use when the agent starts again is the right one; the other proves nothing
-// new, neither by an old list nor by one that its hub signs later.
+// No later version repairs what NEB_ERR_CORRUPT refuses. An operator decides which list is right,
+// by copying members.neb and seen from a member that has it while the agent is stopped. The branch
+// in use when the agent starts again is the right one. The other branch then proves nothing new, by
+// an old list or by one that its hub signs later.
 //
-// Who can write to this folder can roll back both files; that is outside what this protects.
+// Whoever can write to this folder can roll back both files; nothing here protects from that.
+//
 // Threads: one user at a time.
 #ifndef SEC_FEDERATION_H
 #define SEC_FEDERATION_H
@@ -46,34 +47,34 @@ struct sec_federation {
     struct sec_memberlist list; // version 0 before the first
     uint8_t digest[NEB_SHA256_BYTES];
     struct sec_forks forks; // known when this was opened
-    bool settled;           // the list that was looked at last is of one of these
+    bool settled;           // the last list that was offered is on one of their other branches
     bool said_settled;
-    bool hush, hush_forks; // the caller counts lists that are refused, or prove a fork: not logged
+    bool hush, hush_forks; // set by the caller: log no refused lists, no proofs of a fork
 };
 
-// NEB_ERR_NOT_FOUND (not logged): this home is in no federation. Otherwise the list on disk is
-// checked against `seen` as above.
+// NEB_ERR_NOT_FOUND (not logged): home is in no federation. Otherwise the list on disk is checked
+// against `seen`, as above.
 NEB_MUST_CHECK enum neb_status sec_federation_open(const char *home, struct sec_federation **out);
-// Makes the folder around a CA's certificate. NEB_ERR_EXISTS: it is in another federation already.
+// Makes the folder with a CA's certificate. NEB_ERR_EXISTS: it belongs to another federation.
 NEB_MUST_CHECK enum neb_status sec_federation_create(const char *home, const uint8_t *ca,
                                                      size_t ca_len, struct sec_federation **out);
 void sec_federation_destroy(struct sec_federation **f);
 
-// Takes signed bytes by the rules above. changed (may be NULL): it was a newer list.
+// Applies signed bytes by the rules above. changed (may be NULL): the list was newer.
 NEB_MUST_CHECK enum neb_status sec_federation_apply(struct sec_federation *f, const uint8_t *p,
                                                     size_t len, bool *changed);
-// Looks at the file again.
+// Reads the file again.
 NEB_MUST_CHECK enum neb_status sec_federation_reload(struct sec_federation *f, bool *changed);
 
-// "HOST:PORT" of the hub, kept for renewals. NEB_ERR_NOT_FOUND (not logged): none was stored.
+// Address of the hub, "HOST:PORT", for renewals. NEB_ERR_NOT_FOUND (not logged): none was stored.
 NEB_MUST_CHECK enum neb_status sec_federation_set_hub(struct sec_federation *f, const char *hub);
 NEB_MUST_CHECK enum neb_status sec_federation_hub(const struct sec_federation *f,
                                                   char out[SEC_ENDPOINT_MAX]);
 
-// This member's certificate; it is verified before it is stored.
+// Verifies this member's certificate, then stores it. p: DER.
 NEB_MUST_CHECK enum neb_status sec_federation_set_cert(struct sec_federation *f, const uint8_t *p,
                                                        size_t len);
-// NEB_ERR_NOT_FOUND (not logged): none yet.
+// NEB_ERR_NOT_FOUND (not logged): there is none yet.
 NEB_MUST_CHECK enum neb_status sec_federation_cert(const struct sec_federation *f,
                                                    struct sec_cert *out);
 

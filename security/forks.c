@@ -20,8 +20,8 @@ enum neb_status sec_forks_parse(const uint8_t *p, size_t n, const char *what,
         return NEB_OK;
     *out = (struct sec_forks){0};
     return neb_fail(NEB_ERR_FORMAT,
-                    "%s: damaged: remove it; forks of the member list that it named stop jobs "
-                    "once more if somebody sends them",
+                    "%s is damaged: remove it. Forks of the member list that it named then stop "
+                    "jobs once more if somebody sends them",
                     what);
 }
 
@@ -74,7 +74,7 @@ enum neb_status sec_forks_keep(const char *dir, const struct sec_branch *theirs,
     uint64_t v = back_to(theirs);
     while (v <= theirs->version && !differ(at(theirs, v), at(ours, v)))
         v++;
-    bool hidden = v > theirs->version; // it has no version of ours
+    bool hidden = v > theirs->version; // their history does not reach to our version
     add(&f, hidden ? theirs->digest : at(theirs, v), &grown);
     add(&f, hidden ? ours->digest : at(ours, v), &grown);
     if (!grown)
@@ -90,7 +90,7 @@ enum neb_status sec_forks_keep(const char *dir, const struct sec_branch *theirs,
 
 bool sec_forks_know(const struct sec_forks *f, const struct sec_branch *theirs,
                     const struct sec_branch *ours) {
-    // a later version of theirs says nothing where the two have none in common that differs, but if it hides ours
+    // A version later than ours shows nothing, unless their history hides our version.
     bool hidden = theirs->version > ours->version && !at(theirs, ours->version);
     for (uint64_t v = back_to(theirs); f->n && v <= theirs->version; v++) {
         const uint8_t *d = at(theirs, v);

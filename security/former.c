@@ -38,8 +38,8 @@ enum neb_status sec_former_parse(const char *text, size_t len, const char *what,
         return NEB_OK;
     *n = 0;
     return neb_fail(NEB_ERR_FORMAT,
-                    "%s: damaged; remove it: then what members signed that were revoked since "
-                    "cannot be checked here any more",
+                    "%s is damaged: remove it. What members signed that were removed since then "
+                    "can no longer be checked here",
                     what);
 }
 
@@ -82,7 +82,8 @@ static bool listed(const struct sec_memberlist *l, const struct sec_public *p) {
     return i >= 0 && !memcmp(l->e[i].m.pub.sign, p->sign, SEC_KEY_BYTES);
 }
 
-// One version may have been missed: who was taken off by it could not have been given another key by the next.
+// At most one version was missed. If that version had removed the member, the next could not have
+// rotated its key.
 static bool is_rotation(const struct sec_memberlist *before, const struct sec_memberlist *after,
                         const char *name) {
     return after->why == SEC_LIST_ROTATE && !strcmp(after->subject, name) &&
@@ -93,11 +94,12 @@ static void add(struct sec_former *all, size_t *n, const struct sec_public *p, u
                 bool rotated) {
     for (size_t i = 0; i < *n; i++)
         if (!strcmp(all[i].name, p->name) && !memcmp(all[i].sign, p->sign, SEC_KEY_BYTES)) {
-            memmove(&all[i], &all[i + 1], (--*n - i) * sizeof *all); // it was back meanwhile
+            // it was listed again in between
+            memmove(&all[i], &all[i + 1], (--*n - i) * sizeof *all);
             break;
         }
     size_t of_one = 0,
-           oldest = 0; // of one name so many that others' stay, however often it has new keys
+           oldest = 0; // of this name; a limit per name keeps its rotations from pushing others out
     for (size_t i = *n; i-- > 0;)
         if (!strcmp(all[i].name, p->name)) {
             of_one++;
@@ -128,7 +130,7 @@ static enum neb_status write_all(const char *dir, const struct sec_former *all, 
     char *text = root ? json_dumps(root, JSON_INDENT(1)) : NULL;
     json_decref(root);
     if (!text)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory writing the keys of former members");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory writing the keys of removed members");
     enum neb_status st = neb_path(path, sizeof path, dir, "former.json");
     if (st == NEB_OK)
         st = neb_fs_write(path, text, strlen(text), 0600);

@@ -16,10 +16,11 @@ _Static_assert(SEC_SEAL_HANDED_BYTES + crypto_box_SEALBYTES == SEC_HAND_BOX_BYTE
 
 static enum neb_status room(struct sec_hand **out) {
     NEB_TRY(sec_seal_init());
-    // it ends at a page: keeps it aligned
+    // sec_locked_alloc puts the end of the block at the end of a page: the rounded size keeps it
+    // aligned.
     struct sec_hand *h = *out = sec_locked_alloc((sizeof *h + 15) & ~(size_t)15);
     if (!h)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory for a key's way to another rank");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory handing the job's key to another rank");
     sodium_memzero(h, sizeof *h);
     return NEB_OK;
 }
@@ -45,7 +46,8 @@ enum neb_status sec_hand_give(const struct sec_seal_key *job,
     int rc = crypto_box_seal(box, h->handed, sizeof h->handed, public_half);
     sec_hand_destroy(&h);
     return rc == 0 ? NEB_OK
-                   : neb_fail(NEB_ERR_DENIED, "another rank asked for the job's key with no key");
+                   : neb_fail(NEB_ERR_DENIED,
+                              "another rank asked for the job's key with an invalid public key");
 }
 
 enum neb_status sec_hand_take(const struct sec_hand *h, const uint8_t box[SEC_HAND_BOX_BYTES],
@@ -57,7 +59,8 @@ enum neb_status sec_hand_take(const struct sec_hand *h, const uint8_t box[SEC_HA
         crypto_box_seal_open(scratch->handed, box, SEC_HAND_BOX_BYTES, h->public_half,
                              h->secret_half) == 0
             ? sec_seal_key_take(scratch->handed, out)
-            : neb_fail(NEB_ERR_DENIED, "the job's key was changed on its way from rank 0");
+            : neb_fail(NEB_ERR_DENIED,
+                       "the job's key was changed in flight from rank 0, or is for another rank");
     sec_hand_destroy(&scratch);
     return st;
 }

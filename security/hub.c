@@ -45,7 +45,7 @@ static enum neb_status settings_read(const char *dir, struct sec_hub_settings *s
     const char *reach = json_string_value(json_object_get(root, "reach"));
     enum neb_status st = NEB_OK;
     if (!listen || !reach || !sec_endpoint_valid(listen) || !sec_endpoint_valid(reach))
-        st = neb_fail(NEB_ERR_FORMAT, "%s: needs listen and reach, both \"HOST:PORT\"", path);
+        st = neb_fail(NEB_ERR_FORMAT, "%s must have listen and reach, both \"HOST:PORT\"", path);
     else
         snprintf(s->listen, sizeof s->listen, "%s", listen),
             snprintf(s->reach, sizeof s->reach, "%s", reach);
@@ -65,7 +65,7 @@ void sec_hub_destroy(struct sec_hub **h) {
     *h = NULL;
 }
 
-// Everything but the settings.
+// Opens all but the settings.
 static enum neb_status open_parts(const char *home, struct sec_hub **out) {
     char dir[NEB_PATH_MAX];
     enum neb_status st;
@@ -84,7 +84,8 @@ out:
     return st;
 }
 
-// A home with half of a hub's files, and no init at work: the hub is damaged, and not none.
+// Tells a damaged hub from a home without one: a home with half of a hub's files and no init at
+// work.
 static enum neb_status lost_file(const char *home, const char *name, const char *other,
                                  const char *remedy) {
     char path[NEB_PATH_MAX], there[NEB_PATH_MAX], begun[NEB_PATH_MAX];
@@ -93,7 +94,7 @@ static enum neb_status lost_file(const char *home, const char *name, const char 
         snprintf(begun, sizeof begun, "%s/ca/begun", home) >= (int)sizeof begun ||
         neb_fs_exists(path) || !neb_fs_exists(there) || neb_fs_exists(begun))
         return NEB_ERR_NOT_FOUND;
-    return neb_fail(NEB_ERR_CORRUPT, "%s is missing, and %s is there: %s", path, there, remedy);
+    return neb_fail(NEB_ERR_CORRUPT, "%s is missing, but %s exists: %s", path, there, remedy);
 }
 
 enum neb_status sec_hub_open(const char *home, struct sec_hub **out) {
@@ -106,8 +107,8 @@ enum neb_status sec_hub_open(const char *home, struct sec_hub **out) {
     if (st == NEB_ERR_NOT_FOUND)
         st = lost_file(home, "hub.json", "ca.key",
                        "restore it from a backup, or write it: {\"listen\": \"HOST:PORT\", "
-                       "\"reach\": \"HOST:PORT\"}, as nebula init was told");
-    if (st == NEB_OK && (*out)->fed->list.version) // an init may have ended just before this
+                       "\"reach\": \"HOST:PORT\"}, with the addresses given to nebula init");
+    if (st == NEB_OK && (*out)->fed->list.version) // an init may have stopped just before this
         st = sec_ca_finish(home);
     if (st != NEB_OK)
         sec_hub_destroy(out);
@@ -136,7 +137,7 @@ static enum neb_status lock(struct sec_hub *h, int *fd) {
 
 static void unlock(int fd) { close(fd); }
 
-// Signs and takes `l`, the changed copy of the list in use.
+// Signs and applies l, a changed copy of the list in use.
 static enum neb_status publish(struct sec_hub *h, struct sec_memberlist *l, enum sec_list_why why,
                                const char *subject) {
     struct neb_buf b = {0};
@@ -173,7 +174,7 @@ static enum neb_status move_locked(struct sec_hub *h, const char *name, const ch
     return publish(h, &l, SEC_LIST_MOVE, name);
 }
 
-// A hub whose keys are not on the list is no member, and cannot put itself there.
+// A hub whose keys are not on the list is no member, and cannot add itself.
 static enum neb_status move_self(struct sec_hub *h, const struct sec_public *self,
                                  const char *link) {
     int i = sec_memberlist_find(&h->fed->list, self->name);
@@ -181,8 +182,8 @@ static enum neb_status move_self(struct sec_hub *h, const struct sec_public *sel
     if (p && !memcmp(p->sign, self->sign, SEC_KEY_BYTES) &&
         !memcmp(p->curve, self->curve, SEC_KEY_BYTES))
         return move_locked(h, self->name, link);
-    neb_warn("the keys of '%s' in %s are not on the member list: no other site lets this one in; "
-             "copy keys/ and identity of the former hub, and run this again",
+    neb_warn("the keys of '%s' in %s are not on the member list, so no other site lets this one "
+             "in: copy keys/ and identity of the previous hub, and run this again",
              self->name, h->home);
     return NEB_OK;
 }
@@ -201,7 +202,7 @@ enum neb_status sec_hub_create(const char *home, const struct sec_hub_settings *
     NEB_TRY_GOTO(sec_ca_issue(h->ca, self, &cert), out);
     NEB_TRY_GOTO(sec_federation_set_cert(h->fed, cert.p, cert.len), out);
     NEB_TRY_GOTO(lock(h, &fd), out);
-    if (!h->fed->list.version) { // last: with a list it is a federation, and not made anew
+    if (!h->fed->list.version) { // last: from now on this is a federation, and no init replaces it
         struct sec_memberlist l = {.version = 0};
         struct sec_listed e = entry(self, SEC_ROLE_DATA, link);
         st = sec_memberlist_insert(&l, &e);
@@ -237,10 +238,11 @@ static enum neb_status invite_locked(struct sec_hub *h, const struct sec_token *
     uint8_t verifier[SEC_VERIFIER_BYTES];
     struct sec_invites_swept swept;
     if (sec_memberlist_find(&h->fed->list, t->name) >= 0)
-        return neb_fail(NEB_ERR_EXISTS, "'%s' is a member already", t->name);
+        return neb_fail(NEB_ERR_EXISTS, "'%s' is already a member", t->name);
     NEB_TRY(sec_invites_sweep(h->dir, now_s(), NULL, &swept));
     if (swept.left >= SEC_INVITES_MAX)
-        return neb_fail(NEB_ERR_LIMIT, "%d invitations are open: wait until some expire",
+        return neb_fail(NEB_ERR_LIMIT,
+                        "%d invitations are open, which is the limit: wait until some expire",
                         SEC_INVITES_MAX);
     memcpy(v.id, t->id, sizeof v.id);
     snprintf(v.name, sizeof v.name, "%s", t->name);
@@ -255,8 +257,8 @@ enum neb_status sec_hub_invite(struct sec_hub *h, const char *name, enum sec_rol
     int fd;
     if (!sec_name_valid(name) || ttl_s < 1 || ttl_s > SEC_INVITE_TTL_MAX)
         return neb_fail(NEB_ERR_INVALID,
-                        "invite '%s': a name is 1 to %d of a-z 0-9 _ . -, and it lasts 1 second to "
-                        "%d days",
+                        "invite '%s': a name has 1 to %d characters of a-z 0-9 _ . -, and an "
+                        "invitation lasts 1 second to %d days",
                         name, SEC_NAME_MAX - 1, SEC_INVITE_TTL_MAX / 86400);
     *out = (struct sec_token){.name = ""};
     snprintf(out->name, sizeof out->name, "%s", name);
@@ -277,19 +279,20 @@ enum neb_status sec_hub_verifier(struct sec_hub *h, const uint8_t id[SEC_INVITE_
     return sec_unseal(sec_ca_seal_key(h->ca), v.sealed, sizeof v.sealed, out);
 }
 
-// Who was revoked may have been robbed of its keys: an invitation of its name is for whoever makes others.
+// The keys of a removed member may be stolen: an invitation for its name admits only new keys.
 static enum neb_status fresh_keys(const struct sec_hub *h, const struct sec_public *p) {
     bool former;
     NEB_TRY(sec_former_holds(h->fed->dir, p->sign, &former));
     if (!former)
         return NEB_OK;
     return neb_fail(NEB_ERR_DENIED,
-                    "enrolment: '%s' asks with keys that were taken off the list before: refused; "
-                    "a site that comes back makes others (nebula join --new-keys)",
+                    "enrolment: '%s' asks with keys that were removed from the list before: "
+                    "refused. A site that comes back makes new keys (nebula join --new-keys)",
                     p->name);
 }
 
-// First use: issue, and write that it is used. This write is what makes an invitation single-use.
+// First use: issues the certificate and marks the invitation as used. This write makes it
+// single-use.
 static enum neb_status consume(struct sec_hub *h, struct sec_invite *v, const struct sec_listed *e,
                                const uint8_t digest[NEB_SHA256_BYTES], struct neb_buf *cert,
                                struct sec_enrol_answer *why) {
@@ -298,7 +301,7 @@ static enum neb_status consume(struct sec_hub *h, struct sec_invite *v, const st
     if (st == NEB_ERR_DENIED)
         why->code = SEC_ENROL_FORMER;
     NEB_TRY(st);
-    st = sec_memberlist_insert(&trial, e); // refused before anything is used up
+    st = sec_memberlist_insert(&trial, e); // fails before the invitation is used up
     if (st == NEB_ERR_EXISTS)
         why->code = SEC_ENROL_TAKEN;
     NEB_TRY(st);
@@ -312,33 +315,35 @@ static enum neb_status consume(struct sec_hub *h, struct sec_invite *v, const st
     return sec_invite_store(h->dir, v);
 }
 
-// Whether it still opens anything for this request, and if not, why.
+// Checks that the invitation is still open for this request. If not, why says the reason.
 static enum neb_status check_open(const struct sec_invite *v, const struct sec_listed *e,
                                   const uint8_t *digest, struct sec_enrol_answer *why) {
     int64_t ago = now_s() - v->expires;
     if (strcmp(v->name, e->m.pub.name) != 0)
-        return neb_fail(NEB_ERR_DENIED, "enrolment: invitation for '%s' used for '%s': refused",
-                        v->name, e->m.pub.name);
+        return neb_fail(NEB_ERR_DENIED,
+                        "enrolment: the invitation for '%s' was used for '%s': refused", v->name,
+                        e->m.pub.name);
     if (v->withdrawn) {
         why->code = SEC_ENROL_WITHDRAWN;
         return neb_fail(NEB_ERR_DENIED,
-                        "enrolment: the invitation for '%s' was withdrawn: refused; nebula invite "
+                        "enrolment: the invitation for '%s' was withdrawn: refused. nebula invite "
                         "%s makes another",
                         v->name, v->name);
     }
     if (v->used && memcmp(v->csr, digest, sizeof v->csr) != 0) {
         why->code = SEC_ENROL_USED;
-        return neb_fail(NEB_ERR_DENIED,
-                        "enrolment: the invitation for '%s' was used before, by other keys: "
-                        "refused; if that was not your site, nebula revoke %s and invite anew",
-                        v->name, v->name);
+        return neb_fail(
+            NEB_ERR_DENIED,
+            "enrolment: the invitation for '%s' was used before, with other keys: refused. If that "
+            "was not your site, run nebula revoke %s and invite it again",
+            v->name, v->name);
     }
     if (ago <= 0)
         return NEB_OK;
     why->code = SEC_ENROL_EXPIRED;
     why->seconds = ago < UINT32_MAX ? (uint32_t)ago : UINT32_MAX;
     return neb_fail(NEB_ERR_DENIED,
-                    "enrolment: the invitation for '%s' expired %lld s ago: refused; nebula invite "
+                    "enrolment: the invitation for '%s' expired %lld s ago: refused. nebula invite "
                     "%s makes another",
                     v->name, (long long)ago, v->name);
 }
@@ -349,7 +354,7 @@ static enum neb_status admit_locked(struct sec_hub *h, const uint8_t id[SEC_INVI
     struct sec_invite v;
     enum neb_status st = sec_invite_load(h->dir, id, &v);
     if (st == NEB_ERR_NOT_FOUND)
-        return neb_fail(NEB_ERR_DENIED, "enrolment: no such invitation");
+        return neb_fail(NEB_ERR_DENIED, "enrolment: there is no such invitation");
     NEB_TRY(st);
     NEB_TRY(check_open(&v, e, digest, why));
     struct sec_listed add = *e;
@@ -393,16 +398,18 @@ static enum neb_status rotate_locked(struct sec_hub *h, struct sec_memberlist *l
     struct sec_listed e = l->e[i];
     NEB_TRY(sec_rotated_wait(h->dir, p->name, now_s(), wait));
     if (*wait)
-        return neb_fail(NEB_ERR_AGAIN,
-                        "rotation: '%s' had new keys within the last hour: refused for %u s",
-                        p->name, *wait);
+        return neb_fail(
+            NEB_ERR_AGAIN,
+            "rotation: '%s' had new keys within the last hour: refused for another %u s", p->name,
+            *wait);
     NEB_TRY(fresh_keys(h, p));
     e.m.pub = *p;
     sec_memberlist_drop(l, i);
     NEB_TRY(sec_memberlist_insert(l, &e));
     NEB_TRY(publish(h, l, SEC_LIST_ROTATE, p->name));
     neb_info("%s has new keys: member list version %llu", p->name, (unsigned long long)l->version);
-    // behind it: a crash in between allows one more, and refuses nobody whose keys are not listed
+    // Written after the list: a crash in between allows one more rotation, but never refuses a
+    // member whose new keys are not listed.
     return sec_rotated_note(h->dir, p->name, now_s());
 }
 
@@ -411,7 +418,10 @@ static enum neb_status renew_locked(struct sec_hub *h, const char *name, const s
     struct sec_memberlist l = h->fed->list;
     int i = sec_memberlist_find(&l, name);
     if (i < 0 || strcmp(p->name, name) != 0)
-        return neb_fail(NEB_ERR_DENIED, "renewal: '%s' asks as '%s': refused", name, p->name);
+        return neb_fail(
+            NEB_ERR_DENIED,
+            "renewal: '%s' asks for a certificate of '%s', or is not on the list: refused", name,
+            p->name);
     const struct sec_public *now = &l.e[i].m.pub;
     if (memcmp(now->curve, p->curve, SEC_KEY_BYTES) != 0 ||
         memcmp(now->sign, p->sign, SEC_KEY_BYTES) != 0)
@@ -431,7 +441,7 @@ enum neb_status sec_hub_renew(struct sec_hub *h, const char *name, const uint8_t
     return st;
 }
 
-// Whether the keys in this home, if there are any, are the entry's.
+// *out: true if this home has keys, and they are the entry's.
 static enum neb_status holds(const char *home, const struct sec_listed *e, bool *out) {
     struct sec_identity *id = NULL;
     enum neb_status st = sec_identity_load(home, &id);
@@ -440,14 +450,14 @@ static enum neb_status holds(const char *home, const struct sec_listed *e, bool 
     return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
 }
 
-// Whether this entry of the list is the hub itself: its keys say so, or those of a nebula rotate that was cut short behind the hub's answer. A
-// restored CA may meet a name that it had before, and a certificate may be an old one, or gone.
+// *out: true if the entry is the hub itself, by its keys, or by those of a nebula rotate that
+// stopped after the hub's answer. The name does not tell: a restored CA may meet its old name.
 static enum neb_status is_self(const struct sec_hub *h, const struct sec_listed *e, bool *out) {
     char rotate[NEB_PATH_MAX];
     NEB_TRY(neb_path(rotate, sizeof rotate, h->home, "rotate"));
     NEB_TRY(holds(h->home, e, out));
     if (!*out && neb_fs_exists(rotate) && holds(rotate, e, out) != NEB_OK)
-        neb_warn("%s: half made, and no reason not to revoke anybody; nebula rotate makes it anew",
+        neb_warn("%s is incomplete, and does not hinder a revocation; nebula rotate makes it again",
                  rotate);
     return NEB_OK;
 }
@@ -460,12 +470,11 @@ static enum neb_status revoke_locked(struct sec_hub *h, const char *name, bool *
     if (i >= 0)
         NEB_TRY(is_self(h, &l.e[i], &self));
     if (self)
-        return neb_fail(
-            NEB_ERR_STATE,
-            "'%s' is this hub itself, which signs the list and stays on it; to move the "
-            "hub, take its backup to another node (nebula init --restore)",
-            name);
-    // the invitation first: else one that was used could put the name back
+        return neb_fail(NEB_ERR_STATE,
+                        "'%s' is this hub, which signs the list and stays on it. To move the hub, "
+                        "take its backup to another node (nebula init --restore)",
+                        name);
+    // The invitation first: a used one could otherwise put the name back.
     NEB_TRY(sec_invites_sweep(h->dir, now_s(), name, &swept));
     *member = i >= 0;
     if (i < 0)
@@ -502,17 +511,18 @@ static enum neb_status promote_locked(struct sec_hub *h, const char *lost) {
         return neb_fail(NEB_ERR_NOT_FOUND, "no member '%s': see nebula members", lost);
     NEB_TRY(is_self(h, &l.e[i], &self));
     if (self)
-        return neb_fail(NEB_ERR_STATE,
-                        "'%s' is this hub itself, which is not lost: name the other one", lost);
+        return neb_fail(NEB_ERR_STATE, "'%s' is this hub, which is not lost: name the other member",
+                        lost);
     uint32_t voters = sec_memberlist_voters(&l);
     if (voters != 2)
         return neb_fail(NEB_ERR_STATE,
-                        "promote is for a federation of two voters that lost '%s'; there %s: %s",
-                        lost, voters == 1 ? "is one" : "are more",
-                        voters == 1 ? "it commits alone already"
-                                    : "revoke the lost one. Jobs of three clusters or more go on; "
-                                      "one of two ends after a checkpoint, which a new job takes "
-                                      "up with init_from: HOME/jobs/ID/checkpoint");
+                        "promote is for a federation of two voters that lost '%s', but here %s: %s",
+                        lost, voters == 1 ? "is one voter" : "are more voters",
+                        voters == 1
+                            ? "it already commits alone"
+                            : "revoke the lost member. Jobs of three clusters or more continue. A "
+                              "job of two ends after a checkpoint, and a new job continues from it "
+                              "with init_from: HOME/jobs/ID/checkpoint");
     if (!(l.e[i].caps & SEC_CAP_VOTER))
         return neb_fail(NEB_ERR_STATE, "'%s' has no vote to take: see nebula members", lost);
     l.e[i].caps &= ~(uint32_t)SEC_CAP_VOTER;

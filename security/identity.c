@@ -16,7 +16,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-// LeakSanitizer attaches to its own process, which one that is not dumpable refuses.
+// LeakSanitizer attaches to its own process, which must be dumpable for that.
 #if defined(__SANITIZE_ADDRESS__)
 #define SANITIZED 1
 #elif defined(__has_feature)
@@ -37,8 +37,8 @@ enum {
 
 struct sec_identity {
     struct sec_public pub;
-    uint8_t *curve_secret; // 32, sec_locked_alloc
-    uint8_t *sign_secret;  // 64, sec_locked_alloc
+    uint8_t *curve_secret; // 32 bytes, from sec_locked_alloc
+    uint8_t *sign_secret;  // 64 bytes, from sec_locked_alloc
 };
 
 enum neb_status sec_init(void) {
@@ -55,10 +55,10 @@ enum neb_status sec_home(const char *home, char *out, size_t cap) {
         home = getenv("NEBULA_HOME");
     if (home && *home)
         return strlen(home) < cap ? (memcpy(out, home, strlen(home) + 1), NEB_OK)
-                                  : neb_fail(NEB_ERR_LIMIT, "home folder: path too long");
+                                  : neb_fail(NEB_ERR_LIMIT, "home folder: the path is too long");
     const char *user = getenv("HOME");
     if (!user || !*user)
-        return neb_fail(NEB_ERR_INVALID, "no home folder: set $HOME or pass --home DIR");
+        return neb_fail(NEB_ERR_INVALID, "no home folder: set $HOME or give --home DIR");
     return neb_path(out, cap, user, ".nebula");
 }
 
@@ -69,7 +69,7 @@ bool sec_name_valid(const char *name) {
     return n > 0 && n < SEC_NAME_MAX && strchr(first, name[0]) && strspn(name, rest) == n;
 }
 
-// The checksum of the public line: catches a cut or mistyped one.
+// The checksum of the public line: finds a line that was cut or mistyped.
 static void text_check(const char *line, size_t n, uint8_t out[TEXT_CHECK]) {
     uint8_t h[NEB_SHA256_BYTES];
     neb_sha256(line, n, h);
@@ -78,7 +78,8 @@ static void text_check(const char *line, size_t n, uint8_t out[TEXT_CHECK]) {
 
 enum neb_status sec_public_format(const struct sec_public *p, char *out, size_t cap) {
     if (!sec_name_valid(p->name) || cap < SEC_ID_TEXT)
-        return neb_fail(NEB_ERR_INVALID, "identity: bad name '%s' or no room", p->name);
+        return neb_fail(NEB_ERR_INVALID,
+                        "identity: the name '%s' is not valid, or its line has no room", p->name);
     char curve[48], sign[48], check[16];
     sodium_bin2base64(curve, sizeof curve, p->curve, SEC_KEY_BYTES,
                       sodium_base64_VARIANT_URLSAFE_NO_PADDING);
@@ -117,22 +118,22 @@ static bool unbase64(const char *text, uint8_t *out, size_t n) {
            got == n && *end == 0;
 }
 
-static const char wrong_sum[] = "an identity whose checksum differs";
+static const char wrong_sum[] = "an identity with a wrong checksum";
 
-// NULL: it is one; else what is wrong with it.
+// NULL: text is an identity. Otherwise what is wrong with it.
 static const char *parse_line(const char *text, struct sec_public *out) {
     struct sec_public p = {.name = ""};
     char curve[48], sign[48], check[16];
     uint8_t want[TEXT_CHECK], got[TEXT_CHECK];
     const char *s = text, *last = strrchr(text, ':');
     if (strlen(text) >= SEC_ID_TEXT || strncmp(s, "nebid1:", 7) != 0)
-        return "not an identity, which is one line nebid1:NAME:...";
+        return "not an identity (one line nebid1:NAME:...)";
     s += 7;
     if (!field(&s, p.name, sizeof p.name, ':') || !field(&s, curve, sizeof curve, ':') ||
         !field(&s, sign, sizeof sign, ':') || !field(&s, check, sizeof check, 0) ||
         !sec_name_valid(p.name) || !unbase64(curve, p.curve, SEC_KEY_BYTES) ||
         !unbase64(sign, p.sign, SEC_KEY_BYTES) || !unbase64(check, got, TEXT_CHECK))
-        return "an identity that is cut or mistyped";
+        return "an identity that was cut or mistyped";
     text_check(text, (size_t)(last - text), want);
     if (memcmp(want, got, TEXT_CHECK) != 0)
         return wrong_sum;
@@ -149,24 +150,25 @@ enum neb_status sec_public_parse(const char *text, struct sec_public *out) {
 }
 
 #define NO_KEYS                                                                                    \
-    "restore it from a backup; without one this member needs other keys: nebula join TOKEN "       \
-    "--new-keys by a new invitation, or, in a pair, put keys and identity aside, and nebula id"
+    "restore it from a backup. Without a backup this member needs new keys: nebula "               \
+    "join TOKEN --new-keys with a new invitation, or, in a pair, move keys and "                   \
+    "identity elsewhere and run nebula id"
 
 static void key_check(const uint8_t *file, uint8_t out[16]) {
     crypto_generichash(out, 16, file, MAGIC_BYTES + SEC_KEY_BYTES, NULL, 0);
 }
 
-// Reads a key file into `file` (locked memory of FILE_BYTES).
+// Reads a key file into `file`, locked memory of FILE_BYTES.
 static enum neb_status key_read(const char *path, const char *magic, uint8_t *file) {
     uint8_t sum[16];
     size_t n = 0;
     NEB_TRY(sec_secret_read(path, file, FILE_BYTES, &n));
     if (n != FILE_BYTES || memcmp(file, magic, MAGIC_BYTES) != 0)
-        return neb_fail(NEB_ERR_FORMAT, "%s is damaged, or no key file of this kind: " NO_KEYS,
-                        path);
+        return neb_fail(NEB_ERR_FORMAT,
+                        "%s is damaged, or is not a key file of this kind: " NO_KEYS, path);
     key_check(file, sum);
     if (sodium_memcmp(sum, file + MAGIC_BYTES + SEC_KEY_BYTES, CHECK_BYTES) != 0)
-        return neb_fail(NEB_ERR_CORRUPT, "%s is damaged (its checksum differs): " NO_KEYS, path);
+        return neb_fail(NEB_ERR_CORRUPT, "%s is damaged (wrong checksum): " NO_KEYS, path);
     return NEB_OK;
 }
 
@@ -203,7 +205,7 @@ static void derive(struct sec_identity *id, const uint8_t *curve_file, const uin
 
 struct paths {
     char dir[NEB_PATH_MAX], curve[NEB_PATH_MAX], sign[NEB_PATH_MAX], text[NEB_PATH_MAX];
-    char next[NEB_PATH_MAX], next_dir[NEB_PATH_MAX]; // of a rotation that is under way (rotate.h)
+    char next[NEB_PATH_MAX], next_dir[NEB_PATH_MAX]; // of a rotation in progress (rotate.h)
 };
 
 static enum neb_status paths_make(const char *home, struct paths *p) {
@@ -230,7 +232,7 @@ static void host_name(char out[SEC_NAME_MAX]) {
         memcpy(out, "member", 7);
 }
 
-// Two key files in locked memory. NULL or not, the caller's to free.
+// Locked memory for two key files. The caller frees both, also after an error.
 static enum neb_status files_alloc(uint8_t **curve, uint8_t **sign) {
     *curve = sec_locked_alloc(FILE_BYTES);
     *sign = sec_locked_alloc(FILE_BYTES);
@@ -252,13 +254,14 @@ enum neb_status sec_identity_create(const char *home, const char *name, struct s
     NEB_TRY(sec_init());
     if (name && !sec_name_valid(name))
         return neb_fail(NEB_ERR_INVALID,
-                        "name '%s': 1 to %d of a-z 0-9 _ . -, first a letter or digit", name,
-                        SEC_NAME_MAX - 1);
+                        "name '%s': a name has 1 to %d characters of a-z 0-9 _ . -, and begins "
+                        "with a letter or digit",
+                        name, SEC_NAME_MAX - 1);
     NEB_TRY(paths_make(home, &p));
-    // The public line is written last: without it the keys were never shown to anybody and are made
-    // anew.
+    // The public line is written last. Without it the keys were never shown to anybody, and are
+    // made again.
     if (neb_fs_exists(p.text))
-        return neb_fail(NEB_ERR_EXISTS, "%s: there is an identity already", p.text);
+        return neb_fail(NEB_ERR_EXISTS, "%s: there is already an identity", p.text);
     NEB_TRY(neb_fs_mkdirs(home, 0700));
     NEB_TRY(neb_fs_mkdirs(p.dir, 0700));
     NEB_TRY(identity_alloc(&id));
@@ -282,17 +285,16 @@ out:
 
 #define AGAIN ": nebula rotate was interrupted: run it again"
 
-// Keys and line are exchanged one after the other: between the two they do not belong together.
+// A rotation replaces keys and line one after the other. In between they do not belong together.
 static bool in_rotation(const struct paths *p) {
     return neb_fs_exists(p->next) && (!neb_fs_exists(p->dir) || !neb_fs_exists(p->next_dir));
 }
 
 #define MEND                                                                                       \
-    "restore it from a backup, or write it again from the keys: nebula id --name NAME, with the "  \
-    "name that the other members know"
+    "restore it from a backup, or write it again from the keys: nebula id --name "                 \
+    "NAME, with the name that the other members know"
 
-// A home without a public line: nothing was ever made there, or only half of it, or the line is
-// lost.
+// A home without a public line: nothing was made there, or only half of it, or the line is lost.
 static enum neb_status without_line(const char *home, const struct paths *p) {
     static const char *const used[] = {"ledger.db", "members.json", "federation"};
     char path[NEB_PATH_MAX];
@@ -301,7 +303,7 @@ static enum neb_status without_line(const char *home, const struct paths *p) {
         was |= neb_path(path, sizeof path, home, used[i]) == NEB_OK && neb_fs_exists(path);
     if (!was || (!neb_fs_exists(p->curve) && !neb_fs_exists(p->sign)))
         return NEB_ERR_NOT_FOUND;
-    return neb_fail(NEB_ERR_CORRUPT, "%s is missing, and the keys in %s belong to it%s", p->text,
+    return neb_fail(NEB_ERR_CORRUPT, "%s is missing, but the keys in %s belong to it%s", p->text,
                     p->dir, in_rotation(p) ? AGAIN : ": " MEND);
 }
 
@@ -316,10 +318,10 @@ static enum neb_status read_line(const struct paths *p, struct sec_public *out) 
         ((char *)b.p)[strcspn((char *)b.p, "\n")] = 0;
         const char *wrong = parse_line((char *)b.p, out);
         if (wrong)
-            st = neb_fail(NEB_ERR_CORRUPT, "%s is damaged, it holds %s: " MEND, p->text,
+            st = neb_fail(NEB_ERR_CORRUPT, "%s is damaged: it holds %s: " MEND, p->text,
                           *b.p ? wrong : "nothing");
     } else if (st == NEB_ERR_LIMIT) {
-        st = neb_fail(NEB_ERR_CORRUPT, "%s is damaged, it is too long: " MEND, p->text);
+        st = neb_fail(NEB_ERR_CORRUPT, "%s is damaged: it is too long: " MEND, p->text);
     }
     neb_buf_free(&b);
     return st;
@@ -336,7 +338,7 @@ static enum neb_status read_keys(const struct paths *p, struct sec_identity **ou
     NEB_TRY_GOTO(key_read(at, "nebkey1s", sign), missing);
     derive(*out, curve, sign);
 missing:
-    if (st == NEB_ERR_NOT_FOUND) // an identity without its keys is damage, not absence
+    if (st == NEB_ERR_NOT_FOUND) // an identity without its keys is damaged
         st =
             neb_fail(NEB_ERR_CORRUPT, "%s is missing%s", at, in_rotation(p) ? AGAIN : ": " NO_KEYS);
 out:
@@ -372,7 +374,7 @@ out:
     return st;
 }
 
-// NFS locks no folders: there it goes on without.
+// NFS cannot lock folders: there the caller continues without a lock.
 static enum neb_status lock_home(const char *home, int *fd) {
     NEB_TRY(neb_fs_mkdirs(home, 0700));
     *fd = open(home, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -418,7 +420,8 @@ enum neb_status sec_identity_first(const char *home, const char *name, struct se
     int fd;
     bool fresh = false;
     enum neb_status st = sec_identity_load(home, out);
-    if (st == NEB_ERR_NOT_FOUND) { // who is not the first waits for nobody
+    // the identity exists except the first time, so only then take the lock
+    if (st == NEB_ERR_NOT_FOUND) {
         NEB_TRY(lock_home(home, &fd));
         st = sec_identity_load(home, out);
         if (st == NEB_ERR_NOT_FOUND) {
@@ -448,11 +451,12 @@ enum neb_status sec_identity_put_aside(const char *home) {
     NEB_TRY_GOTO(neb_fs_mkdirs(aside, 0700), out);
     const struct {
         const char *from, *as;
-    } moves[] = {{p.text, "identity"}, {p.dir, "keys"}}; // a home with keys alone makes new ones
+        // line first: a home with keys only makes new ones
+    } moves[] = {{p.text, "identity"}, {p.dir, "keys"}};
     for (size_t i = 0; i < sizeof moves / sizeof *moves; i++) {
         NEB_TRY_GOTO(neb_path(to, sizeof to, aside, moves[i].as), out);
         if (neb_fs_exists(moves[i].from) && rename(moves[i].from, to) != 0) {
-            st = neb_fail_errno("cannot put %s aside", moves[i].from);
+            st = neb_fail_errno("cannot move %s aside", moves[i].from);
             goto out;
         }
     }

@@ -56,7 +56,7 @@ static enum neb_status load_path(const char *path, struct sec_invite *out) {
     enum neb_status st =
         root && read_json(root, out)
             ? NEB_OK
-            : neb_fail(NEB_ERR_FORMAT, "%s: damaged: remove it, invite again", path);
+            : neb_fail(NEB_ERR_FORMAT, "%s is damaged: remove it, and invite again", path);
     json_decref(root);
     neb_buf_free(&b);
     return st;
@@ -95,7 +95,7 @@ enum neb_status sec_invite_store(const char *dir, const struct sec_invite *v) {
     return st;
 }
 
-// From the name of its file.
+// The id, from the name of the file.
 static bool file_id(const char *path, uint8_t id[SEC_INVITE_ID_BYTES]) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     char hex[2 * SEC_INVITE_ID_BYTES + 1];
@@ -105,7 +105,7 @@ static bool file_id(const char *path, uint8_t id[SEC_INVITE_ID_BYTES]) {
     return neb_unhex(hex, id, SEC_INVITE_ID_BYTES);
 }
 
-// One file of theirs. What is damaged is removed, and what cannot be read now stays: it may be good.
+// Sweeps one file. Removes a damaged one. Keeps one that cannot be read now, since it may be good.
 static enum neb_status sweep_one(const char *dir, const char *path, int64_t now, const char *name,
                                  struct sec_invites_swept *n) {
     struct sec_invite v = {.used = false};
@@ -119,7 +119,7 @@ static enum neb_status sweep_one(const char *dir, const char *path, int64_t now,
     bool open = v.expires >= now && !v.withdrawn;
     if (name && !v.withdrawn && !strcmp(v.name, name)) {
         n->ended += open;
-        v.withdrawn = true; // on a full disk it goes without a trace, which withdraws it as well
+        v.withdrawn = true; // if the disk is full, removing it withdraws it too
         return sec_invite_store(dir, &v) == NEB_OK ? NEB_OK : neb_fs_remove(path);
     }
     n->left += open;

@@ -10,10 +10,10 @@ struct sec_invite {
     enum sec_role role;
     int64_t expires; // seconds since 1970
     uint8_t sealed[SEC_VERIFIER_BYTES + SEC_SEAL_EXTRA];
-    bool withdrawn;                // by nebula revoke, or because the name was taken off the list
-    bool used;                     // then the three below hold
+    bool withdrawn;                // by nebula revoke of its name
+    bool used;                     // then the four fields below are valid
     uint8_t csr[NEB_SHA256_BYTES]; // digest of the request that used it
-    bool listed;                   // the member list has been changed
+    bool listed;                   // the member list holds the new member
     uint8_t cert[SEC_CERT_MAX];
     size_t cert_len;
 };
@@ -23,12 +23,13 @@ NEB_MUST_CHECK enum neb_status
 sec_invite_load(const char *dir, const uint8_t id[SEC_INVITE_ID_BYTES], struct sec_invite *out);
 NEB_MUST_CHECK enum neb_status sec_invite_store(const char *dir, const struct sec_invite *v);
 struct sec_invites_swept {
-    unsigned left, ended; // open ones that stay open; open ones of the name, which do not
-    unsigned kept;        // that have ended, and stay for what the hub says of them
+    unsigned left, ended; // open ones that stay open; open ones of the name, which are withdrawn
+    unsigned kept;        // ended ones that stay, so that the hub can give the reason
 };
 
-// Withdraws (name not NULL) all of that name. Removes damaged ones. Those that have ended stay for SEC_INVITE_KEPT seconds, at most
-// SEC_INVITES_MAX of them: who holds such a token is told why it opens nothing. One that cannot be read ends it, and stays.
+// Withdraws all invitations of a name (NULL: none), and removes damaged ones. Ended ones stay for
+// SEC_INVITE_KEPT seconds, at most SEC_INVITES_MAX of them, so that a holder of the token gets the
+// reason. A file that cannot be read now ends the sweep, and stays.
 NEB_MUST_CHECK enum neb_status sec_invites_sweep(const char *dir, int64_t now, const char *name,
                                                  struct sec_invites_swept *out);
 

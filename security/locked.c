@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
-// The one thing here that lasts: the limit is the process's, and so is what has come of it.
+// Global, because the limit belongs to the process.
 static atomic_bool failed;
 
 void sec_locked_init(void) {
@@ -20,7 +20,7 @@ void sec_locked_init(void) {
         return;
     r.rlim_cur = r.rlim_max;
     if (setrlimit(RLIMIT_MEMLOCK, &r) != 0)
-        neb_warn("the limit of locked memory stays low: %s", strerror(errno));
+        neb_warn("cannot raise the limit of locked memory: %s", strerror(errno));
 }
 
 int64_t sec_locked_limit(void) {
@@ -35,7 +35,7 @@ void sec_locked_failed(int why) {
         return;
     if (bytes >= 0)
         snprintf(limit, sizeof limit, "limit %lld KiB", (long long)(bytes / 1024));
-    neb_warn("keys may be swapped out to disk: this process can lock no more memory (%s%s%s): set "
+    neb_warn("keys may be swapped out to disk: this process cannot lock more memory (%s%s%s): set "
              "LimitMEMLOCK=infinity in its unit, as configs/systemd/nebula-agent.service does, or "
              "raise ulimit -l",
              limit, why ? "; " : "", why ? strerror(why) : "");
@@ -44,8 +44,8 @@ void sec_locked_failed(int why) {
 bool sec_locked_all(void) { return !atomic_load(&failed); }
 
 void *sec_locked_alloc(size_t n) {
-    void *p = sodium_malloc(n); // locks it, and does not say whether it could
-    if (p && mlock(p, n) != 0)  // what is locked already counts once
+    void *p = sodium_malloc(n); // locks it, but does not report a failure
+    if (p && mlock(p, n) != 0)  // pages that are already locked count once
         sec_locked_failed(errno);
     return p;
 }

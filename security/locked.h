@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory for keys: guarded, left out of core dumps and wiped when it is freed (sodium_malloc), and locked, so that it is not
-// written to swap. Locking takes a part of RLIMIT_MEMLOCK for each piece, whole pages. Where that is used up, work goes on, as ssh-agent and
-// WireGuard's tools do: a key that might be swapped is better than no agent. But it is said, once a process, with what to do; `nebula status
-// --json` (keys_locked) and nebula doctor say it too.
+// Memory for keys. It is guarded, left out of core dumps, wiped when freed (sodium_malloc), and
+// locked, so that it is not written to swap. Each piece takes whole pages of RLIMIT_MEMLOCK. If the
+// limit is used up, work continues without locking: a key that might be swapped is better than no
+// agent. A warning says so once per process, and so do `nebula status --json` (keys_locked) and
+// nebula doctor.
 //
 // Threads: all calls are thread-safe.
 #ifndef SEC_LOCKED_H
@@ -11,17 +12,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// Raises the soft limit of locked memory to the hard one. sec_seal_init and sec_init have done it.
+// Raises the soft limit of locked memory to the hard one. sec_seal_init and sec_init call it.
 void sec_locked_init(void);
-// n bytes of no known content; its end is the end of a page. Freed by sodium_free. NULL: out of memory, not logged.
+// Allocates n bytes of undefined content, which end at the end of a page. Free with sodium_free.
+// NULL (not logged): out of memory.
 void *sec_locked_alloc(size_t n);
-// Others that lock memory (OpenSSL) could not: says so, once a process. why: errno, or 0.
+// Warns, once per process, that other code (OpenSSL) could not lock memory. why: errno, or 0.
 void sec_locked_failed(int why);
-// All that this process asked for so far is locked.
+// True if all that this process asked for so far is locked.
 bool sec_locked_all(void);
-// Whether this process could lock so many bytes more. It tries.
+// True if this process can lock so many more bytes. It tries, and unlocks them again.
 bool sec_locked_room(size_t bytes);
-// Bytes that it may lock in all, of RLIMIT_MEMLOCK; -1: no limit. A process with CAP_IPC_LOCK has none, whatever is said here.
+// Bytes that this process may lock in all, from RLIMIT_MEMLOCK; -1: no limit. A process with
+// CAP_IPC_LOCK has no limit, whatever this returns.
 int64_t sec_locked_limit(void);
 
 #endif

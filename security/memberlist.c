@@ -42,7 +42,7 @@ void sec_memberlist_digest(const uint8_t *p, size_t len, uint8_t out[NEB_SHA256_
     neb_sha256(p, len, out);
 }
 
-// ---- rules that hold for every list ------------------------------------------------------------
+// ---- rules for every list -----------------------------------------------------------------------
 
 static bool entry_valid(const struct sec_listed *e) {
     return sec_name_valid(e->m.pub.name) &&
@@ -57,7 +57,7 @@ static bool clash(const struct sec_listed *a, const struct sec_listed *b) {
            !memcmp(a->m.pub.sign, b->m.pub.sign, SEC_KEY_BYTES);
 }
 
-// At least the version before, and none from before the first.
+// The history has at least the previous version, and none before the first.
 static bool history_valid(const struct sec_memberlist *l) {
     if (l->n_history > SEC_MEMBERLIST_HISTORY || l->n_history > l->version - 1 ||
         (l->version > 1 && !l->n_history))
@@ -138,7 +138,7 @@ enum neb_status sec_memberlist_parse(const uint8_t *p, size_t len, struct sec_me
     char front[sizeof magic];
     neb_rd_copy(&r, front, sizeof front);
     if (len > SEC_MEMBERLIST_MAX || r.bad || memcmp(front, magic, sizeof front) != 0)
-        return neb_fail(NEB_ERR_FORMAT, "member list: not one");
+        return neb_fail(NEB_ERR_FORMAT, "member list: this is not a member list");
     neb_rd_copy(&r, l.federation, sizeof l.federation);
     l.version = neb_rd_u64(&r);
     l.issued = (int64_t)neb_rd_u64(&r);
@@ -163,7 +163,7 @@ enum neb_status sec_memberlist_verify(const uint8_t *p, size_t len,
     NEB_TRY(sec_memberlist_parse(p, len, &l));
     sec_federation_of_ca(ca_key, fed);
     if (memcmp(fed, l.federation, sizeof fed) != 0)
-        return neb_fail(NEB_ERR_DENIED, "member list: of another federation");
+        return neb_fail(NEB_ERR_DENIED, "member list: it belongs to another federation");
     if (sec_verify(ca_key, SEC_CONTEXT_MEMBERLIST, p, len - SEC_SIGN_BYTES, l.signature) != NEB_OK)
         return neb_fail(NEB_ERR_DENIED, "member list version %llu: not signed by the CA",
                         (unsigned long long)l.version);
@@ -201,10 +201,12 @@ enum neb_status sec_memberlist_insert(struct sec_memberlist *l, const struct sec
                         e->m.pub.name);
     for (uint32_t i = 0; i < l->n; i++)
         if (clash(&l->e[i], e))
-            return neb_fail(NEB_ERR_EXISTS, "member '%s': its name or a key of it belongs to '%s'",
+            return neb_fail(NEB_ERR_EXISTS,
+                            "member '%s': its name or one of its keys belongs to '%s'",
                             e->m.pub.name, l->e[i].m.pub.name);
     if (l->n == SEC_MEMBERS_MAX)
-        return neb_fail(NEB_ERR_LIMIT, "member list: no more than %d members", SEC_MEMBERS_MAX);
+        return neb_fail(NEB_ERR_LIMIT, "member list: it cannot have more than %d members",
+                        SEC_MEMBERS_MAX);
     uint32_t i = l->n++;
     for (; i > 0 && memcmp(l->e[i - 1].m.pub.sign, e->m.pub.sign, SEC_KEY_BYTES) > 0; i--)
         l->e[i] = l->e[i - 1];

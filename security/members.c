@@ -68,13 +68,13 @@ static void federation_id(const struct sec_members *m, uint8_t out[SEC_FEDERATIO
     memcpy(out, h, SEC_FEDERATION_BYTES);
 }
 
-// Puts a member in its place without touching version and federation.
+// Puts a member in its place. Leaves version and federation as they are.
 static enum neb_status insert(struct sec_members *m, const struct sec_member *add) {
     const struct sec_member *n = sec_members_by_name(m, add->pub.name),
                             *c = sec_members_by_curve(m, add->pub.curve);
     const struct sec_member *s = by_sign(m, add->pub.sign);
     if (n || c || s) {
-        return neb_fail(NEB_ERR_EXISTS, "member '%s': its name or a key of it belongs to '%s'",
+        return neb_fail(NEB_ERR_EXISTS, "member '%s': its name or one of its keys belongs to '%s'",
                         add->pub.name,
                         (n   ? n
                          : c ? c
@@ -82,7 +82,8 @@ static enum neb_status insert(struct sec_members *m, const struct sec_member *ad
                             ->pub.name);
     }
     if (m->n == SEC_MEMBERS_MAX)
-        return neb_fail(NEB_ERR_LIMIT, "member list: no more than %d members", SEC_MEMBERS_MAX);
+        return neb_fail(NEB_ERR_LIMIT, "member list: it cannot have more than %d members",
+                        SEC_MEMBERS_MAX);
     uint32_t i = m->n++;
     for (; i > 0 && memcmp(m->m[i - 1].pub.sign, add->pub.sign, SEC_KEY_BYTES) > 0; i--)
         m->m[i] = m->m[i - 1];
@@ -92,7 +93,8 @@ static enum neb_status insert(struct sec_members *m, const struct sec_member *ad
 
 enum neb_status sec_members_add(struct sec_members *m, const struct sec_member *add) {
     if (!sec_name_valid(add->pub.name) || (add->endpoint[0] && !sec_endpoint_valid(add->endpoint)))
-        return neb_fail(NEB_ERR_INVALID, "member '%s': endpoint '%s' is not HOST:PORT",
+        return neb_fail(NEB_ERR_INVALID,
+                        "member '%s': the name is not valid, or its endpoint '%s' is not HOST:PORT",
                         add->pub.name, add->endpoint);
     struct sec_member *old = (struct sec_member *)(uintptr_t)by_sign(m, add->pub.sign);
     if (old && !memcmp(&old->pub, &add->pub, sizeof old->pub))
@@ -136,8 +138,10 @@ static enum neb_status parse_member(json_t *o, const char *what, size_t i,
     const char *id = json_string_value(json_object_get(o, "id"));
     json_t *endpoint = json_object_get(o, "endpoint"), *dial = json_object_get(o, "connect");
     if (!json_is_object(o) || !only_keys(o, keys) || !id)
-        return neb_fail(NEB_ERR_FORMAT,
-                        "%s: member %zu: allowed are id (needed), endpoint, connect", what, i);
+        return neb_fail(
+            NEB_ERR_FORMAT,
+            "%s: member %zu must have id, may have endpoint and connect, and nothing else", what,
+            i);
     NEB_TRY(sec_public_parse(id, &m.pub));
     if (endpoint) {
         const char *e = json_string_value(endpoint);
@@ -176,7 +180,7 @@ enum neb_status sec_members_parse(const char *text, size_t len, const char *what
         v < 1 || !fed || !neb_unhex(fed, m.federation, SEC_FEDERATION_BYTES)) {
         st = neb_fail(
             NEB_ERR_FORMAT,
-            "%s: needs exactly format (1), federation (32 hex), version (1 or more), members",
+            "%s must have exactly format (1), federation (32 hex), version (1 or more) and members",
             what);
         goto out;
     }
@@ -189,7 +193,7 @@ out:
     return st;
 }
 
-// Whoever may write it lets in whom he likes.
+// Whoever can write this file decides who may link to this node.
 static enum neb_status ours_alone(const char *path) {
     struct stat sb;
     if (lstat(path, &sb) != 0)
@@ -197,12 +201,13 @@ static enum neb_status ours_alone(const char *path) {
     bool owned = sb.st_uid == geteuid() || sb.st_uid == 0 || geteuid() == 0;
     if (S_ISREG(sb.st_mode) && owned && !(sb.st_mode & 022))
         return NEB_OK;
-    return neb_fail(
-        NEB_ERR_DENIED,
-        "%s: %s; who may link to this node stands there: refused (chmod 600, and own it)", path,
-        !S_ISREG(sb.st_mode) ? "is no plain file"
-        : owned              ? "others may write it"
-                             : "is another user's");
+    return neb_fail(NEB_ERR_DENIED,
+                    "%s: %s. This file decides who may link to this node, so it is refused (chmod "
+                    "600, and own it)",
+                    path,
+                    !S_ISREG(sb.st_mode) ? "it is not a plain file"
+                    : owned              ? "others may write it"
+                                         : "it belongs to another user");
 }
 
 enum neb_status sec_members_load(const char *path, uint64_t at_least, struct sec_members *out) {
@@ -216,8 +221,8 @@ enum neb_status sec_members_load(const char *path, uint64_t at_least, struct sec
     NEB_TRY_GOTO(sec_members_parse((const char *)b.p, b.len, path, &m), out);
     if (m.version < at_least)
         st = neb_fail(NEB_ERR_DENIED,
-                      "%s: version %llu is older than %llu, which was in use: refused", path,
-                      (unsigned long long)m.version, (unsigned long long)at_least);
+                      "%s: version %llu is older than version %llu, which was in use: refused",
+                      path, (unsigned long long)m.version, (unsigned long long)at_least);
     else
         *out = m;
 out:
@@ -231,9 +236,9 @@ enum neb_status sec_members_save(const char *path, const struct sec_members *m) 
     if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
         return st;
     if (m->version == 0 || (st == NEB_OK && m->version <= old.version))
-        return neb_fail(NEB_ERR_DENIED, "%s: holds version %llu; version %llu does not replace it",
-                        path, (unsigned long long)(st == NEB_OK ? old.version : 0),
-                        (unsigned long long)m->version);
+        return neb_fail(
+            NEB_ERR_DENIED, "%s holds version %llu, and version %llu does not replace it", path,
+            (unsigned long long)(st == NEB_OK ? old.version : 0), (unsigned long long)m->version);
     char fed[2 * SEC_FEDERATION_BYTES + 1], id[SEC_ID_TEXT];
     neb_hex(m->federation, SEC_FEDERATION_BYTES, fed);
     json_t *list = json_array();

@@ -9,10 +9,10 @@
 
 enum { STREAM = 1024, STREAM_BLOCK = 64 };
 
-struct bits { // of one block of noise
+struct bits { // random bits for one block of noise
     const uint8_t *seed;
     uint8_t nonce[crypto_stream_chacha20_NONCEBYTES];
-    uint32_t next; // block of the key stream
+    uint32_t next; // next block of the key stream
     size_t at;
     uint8_t p[STREAM];
 };
@@ -36,12 +36,12 @@ static uint32_t word(struct bits *b) {
     const uint8_t *p = take(b, 4);
     return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
-static uint32_t half_word(struct bits *b) { // enough for t
+static uint32_t half_word(struct bits *b) { // enough bits for t
     const uint8_t *p = take(b, 2);
     return p[0] | (uint32_t)p[1] << 8;
 }
 
-// Uniform in [0, n): what would favour the small ones is drawn again.
+// Uniform in [0, n). Draws again if the value would favour small results.
 static uint32_t below(struct bits *b, uint32_t n) {
     for (;;) {
         uint64_t x = (uint64_t)word(b) * n;
@@ -51,7 +51,7 @@ static uint32_t below(struct bits *b, uint32_t n) {
     }
 }
 
-// 1 in n
+// True with probability 1 / n.
 static bool one_in(struct bits *b, uint32_t n) {
     if (n == 1)
         return true;
@@ -64,7 +64,8 @@ static bool one_in(struct bits *b, uint32_t n) {
     }
 }
 
-// exp(−g) for g in [0, 1]: g/1, g/2, g/3 … are drawn until one fails; an odd one does with this probability. Of g = r / n, r is below n.
+// True with probability exp(−r / n), r below n. With g = r / n it draws with chances g/1, g/2, g/3
+// … until one fails; the number of the failed draw is odd with this probability.
 static bool exp_fraction(struct bits *b, uint32_t r, uint32_t n) {
     uint32_t k = 1;
     while (below(b, n) < r && one_in(b, k))
@@ -101,7 +102,7 @@ static int64_t draw(struct bits *b, const struct shape *s) {
         while (exp_one(b))
             y += (int64_t)1 << s->log_t;
         bool minus = *take(b, 1) & 1;
-        if (minus && !y) // zero is not drawn twice as often
+        if (minus && !y) // zero must not be drawn twice as often
             continue;
         int64_t off = y - s->mean;
         if (exp_quotient(b, (uint64_t)(off * off), 2 * s->variance))
@@ -109,7 +110,7 @@ static int64_t draw(struct bits *b, const struct shape *s) {
     }
 }
 
-static uint32_t log_of(double variance) { // of the power of two next to its root
+static uint32_t log_of(double variance) { // of the power of two nearest to its root
     uint32_t k = 0;
     while ((double)(1ull << (2 * k + 1)) < variance)
         k++;

@@ -6,10 +6,11 @@
 
 #include <math.h>
 
-// Deviations of the noise in a sum between what its members can add up to and the end of its range.
+// Distance from the largest sum to the end of its range, in deviations of the noise in the sum.
 static const double apart = 9;
 
-// What hides a member is the sum of h discrete Gaussians of variance v, for SEC_SUM_COUNT_MAX elements at most.
+// A member is hidden by the sum of h discrete Gaussians of variance v, over at most
+// SEC_SUM_COUNT_MAX elements.
 static double release_rho(double squared, double v, int h) {
     double tau = 0, pi = acos(-1), root = sqrt((double)SEC_SUM_COUNT_MAX);
     for (int k = 1; k < h; k++)
@@ -32,7 +33,7 @@ bool sec_privacy_plan(const struct sec_privacy_config *c, struct sec_privacy *ou
     return out->squared > 0;
 }
 
-// Of order a: α·ρ + log((α − 1) / α) − (log δ + log α) / (α − 1), with a = log(α − 1).
+// For order α = 1 + exp(a): α·ρ + log((α − 1) / α) − (log δ + log α) / (α − 1).
 static double epsilon_of(double rho, double log_delta, double a) {
     double over = exp(a), alpha = 1 + over;
     return alpha * rho + a - log(alpha) - (log_delta + log(alpha)) / over;
@@ -42,7 +43,7 @@ double sec_privacy_epsilon(double rho, double delta) {
     double from = -20, to = 40, log_delta = log(delta), best = INFINITY;
     if (rho <= 0 || !isfinite(rho))
         return rho <= 0 ? 0 : INFINITY;
-    // Any order gives a valid ε, so a search that misses the least one errs to the safe side.
+    // Every order gives a valid ε, so a search that misses the minimum errs on the safe side.
     for (int turn = 0; turn < 6; turn++) {
         double step = (to - from) / 100, at = from;
         for (int i = 0; i <= 100; i++) {

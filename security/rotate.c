@@ -23,7 +23,7 @@ static enum neb_status places_of(const char *home, struct places *p) {
     return neb_path(p->new_line, sizeof p->new_line, p->stage, "identity");
 }
 
-// Step 3. Each rename may have happened in an earlier attempt.
+// Step 3. An earlier attempt may have done each rename already.
 static enum neb_status swap(const char *home, const struct places *p) {
     if (neb_fs_exists(p->new_keys)) {
         if (neb_fs_exists(p->keys)) {
@@ -52,20 +52,20 @@ static enum neb_status is_listed(const char *home, const struct sec_public *p, b
     return NEB_OK;
 }
 
-// Step 3 has begun: the answer is stored, and no more is wanted of the hub.
+// True if step 3 has begun: the answer is stored, so the hub is not needed any more.
 static bool half_swapped(const struct places *p) {
     return neb_fs_exists(p->new_line) &&
            (!neb_fs_exists(p->new_keys) || (!neb_fs_exists(p->keys) && neb_fs_exists(p->old)));
 }
 
-// earlier: `next` is of an earlier attempt, whose answer may have been lost on its way.
+// earlier: `next` is of an earlier attempt, whose answer may have been lost in flight.
 static enum neb_status ask_hub(const char *home, const char *hub, const struct sec_identity *next,
                                bool earlier) {
     enum neb_status st = sec_enrol_renew(home, hub, next);
     if (st != NEB_ERR_DENIED || !earlier)
         return st;
-    neb_info("the keys of an earlier attempt may be on the hub's list already: asked again, signed "
-             "by them");
+    neb_info(
+        "the hub may already list the keys of an earlier attempt: asking again, signed with them");
     return sec_enrol_renew_by(home, hub, next);
 }
 

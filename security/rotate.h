@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// New keys for a member that is in a federation.
+// Gives a member of a federation new keys.
 //
-//     1  HOME/rotate/ gets new keys (kept, if an earlier attempt made them)
-//     2  the hub lists them, asked with the old signing key; answer stored
+//     1  HOME/rotate/ gets new keys, or keeps those of an earlier attempt
+//     2  the hub lists them; the request is signed with the old key; the answer is stored
 //     3  HOME/keys -> HOME/keys.old, HOME/rotate/keys -> HOME/keys, then the public line
 //
-// A crash or a broken connection is mended by running it again. Where the hub has listed the new keys
-// and its answer was lost, it refuses the old one: it is asked again, signed by the new one, which it
-// takes for a renewal. Where the answer is stored, only 3 is left. The old keys stay in keys.old, for
-// the operator to remove.
+// After a crash or a broken connection, run it again. If the hub listed the new keys but its answer
+// was lost, the hub refuses the old key. The new key then signs a second request, which the hub
+// treats as a renewal. If the answer is stored, only step 3 is left. The old keys stay in keys.old
+// until the operator removes them.
 #ifndef SEC_ROTATE_H
 #define SEC_ROTATE_H
 #include "agent/base/status.h"
 
-// hub: "HOST:PORT" of the enrolment endpoint. An agent of this home that runs changes over by itself.
+// hub: "HOST:PORT" of the enrolment endpoint. A running agent of this home switches to the new keys
+// by itself.
 NEB_MUST_CHECK enum neb_status sec_rotate(const char *home, const char *hub);
 
 #endif

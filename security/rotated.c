@@ -12,10 +12,10 @@ enum { FILE_MAX_BYTES = 64 << 10 };
 
 static bool recent(const json_t *at, int64_t now) {
     int64_t t = json_integer_value(at);
-    return t <= now && now - t < SEC_ROTATE_EVERY; // else of a clock that was wrong, or long ago
+    return t <= now && now - t < SEC_ROTATE_EVERY; // else long ago, or of a wrong clock
 }
 
-// *out: the object "rotated"; owned by the caller.
+// *out: the object "rotated"; the caller owns it.
 static enum neb_status load(const char *path, json_t **out) {
     struct neb_buf b = {0};
     *out = NULL;
@@ -30,7 +30,7 @@ static enum neb_status load(const char *path, json_t **out) {
         json_decref(root);
         if (!json_is_object(*out)) {
             json_decref(*out);
-            return neb_fail(NEB_ERR_FORMAT, "%s: damaged; remove it", path);
+            return neb_fail(NEB_ERR_FORMAT, "%s is damaged: remove it", path);
         }
     } else {
         *out = json_object();

@@ -18,13 +18,14 @@ static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 
 enum neb_status sec_seal_init(void) {
     sec_locked_init();
-    return sodium_init() < 0
-               ? neb_fail(NEB_ERR_UNSUPPORTED, "libsodium cannot start: no random source")
-               : NEB_OK;
+    return sodium_init() < 0 ? neb_fail(NEB_ERR_UNSUPPORTED,
+                                        "cannot start libsodium: no source of random numbers")
+                             : NEB_OK;
 }
 
-// A systemd credential: the manager has put it there for this service alone, in a folder that nobody else enters; the file may be root's,
-// and readable through its group, which is where an ACL for the service's user shows.
+// True for a systemd credential. systemd puts it into a folder that only this service can enter.
+// The file may belong to root and be readable by its group, since an ACL for the service's user
+// shows as group permission.
 static bool is_credential(const char *path) {
     const char *dir = getenv("CREDENTIALS_DIRECTORY");
     size_t n = dir ? strlen(dir) : 0;
@@ -40,21 +41,21 @@ static enum neb_status read_all(int fd, const char *path, uint8_t *buf, size_t c
     if (fstat(fd, &sb) != 0)
         return neb_fail_errno("%s", path);
     if (!S_ISREG(sb.st_mode) || (sb.st_uid != geteuid() && !(credential && sb.st_uid == 0)))
-        return neb_fail(NEB_ERR_DENIED, "%s: must be a plain file of this user", path);
+        return neb_fail(NEB_ERR_DENIED, "%s must be a plain file of this user", path);
     if (sb.st_mode & (credential ? 007 : 077))
         return neb_fail(NEB_ERR_DENIED,
-                        "%s: open to others (mode %03o): chmod 600 it; if it holds a secret, make "
-                        "a new one, for others may have it",
+                        "%s is open to others (mode %03o): chmod 600 it. If it holds a secret, "
+                        "make a new one, because others may have read it",
                         path, (unsigned)(sb.st_mode & 0777));
     if ((uint64_t)sb.st_size > cap)
-        return neb_fail(NEB_ERR_FORMAT, "%s: larger than a file of this kind", path);
+        return neb_fail(NEB_ERR_FORMAT, "%s is larger than a file of this kind", path);
     size_t got = 0;
     while (got < (size_t)sb.st_size) {
         ssize_t n = read(fd, buf + got, (size_t)sb.st_size - got);
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
-            return neb_fail(NEB_ERR_IO, "%s: cannot be read whole", path);
+            return neb_fail(NEB_ERR_IO, "%s: cannot read all of it", path);
         got += (size_t)n;
     }
     *len = got;
@@ -66,7 +67,8 @@ enum neb_status sec_secret_read(const char *path, void *buf, size_t cap, size_t 
     if (fd < 0 && errno == ENOENT)
         return NEB_ERR_NOT_FOUND;
     if (fd < 0 && errno == ELOOP)
-        return neb_fail(NEB_ERR_DENIED, "%s: is a symbolic link; a key must be a plain file", path);
+        return neb_fail(NEB_ERR_DENIED, "%s is a symbolic link, but a key must be a plain file",
+                        path);
     if (fd < 0)
         return neb_fail_errno("%s", path);
     enum neb_status st = read_all(fd, path, buf, cap, len);
@@ -120,11 +122,12 @@ enum neb_status sec_code_key(const char *code, const uint8_t salt[SEC_SEAL_SALT_
     }
     enum neb_status st = NEB_OK;
     if (n != CODE_CHARS)
-        st = neb_fail(NEB_ERR_INVALID, "not a recovery code: expected eight groups of four");
+        st = neb_fail(NEB_ERR_INVALID,
+                      "not a recovery code: expected eight groups of four characters");
     else if (crypto_pwhash(key, SEC_SEAL_KEY_BYTES, plain, CODE_CHARS, salt,
                            crypto_pwhash_OPSLIMIT_INTERACTIVE, crypto_pwhash_MEMLIMIT_INTERACTIVE,
                            crypto_pwhash_ALG_ARGON2ID13) != 0)
-        st = neb_fail(NEB_ERR_NOMEM, "no memory to open the backup: 64 MiB are needed");
+        st = neb_fail(NEB_ERR_NOMEM, "out of memory: 64 MiB are needed for the recovery code");
     sodium_memzero(plain, sizeof plain);
     return st;
 }

@@ -28,7 +28,7 @@ struct sec_chunks { // in locked memory
     uint64_t total;
 };
 
-// NULL: out of memory, or no libsodium; it was logged.
+// NULL: out of memory, or libsodium cannot start. The error is logged.
 static struct sec_chunks *new_chunks(void) {
     struct sec_chunks *c = sec_seal_init() == NEB_OK ? sec_locked_alloc(sizeof *c) : NULL;
     if (c)
@@ -76,7 +76,8 @@ enum neb_status sec_chunks_open(const struct sec_seal_key *k, const char *name,
     enum neb_status st = sec_seal_front_check(k, name, front + ID_AT, front + CONTEXT_AT, c->key);
     if (st == NEB_OK &&
         (zero || !c->chunk || c->chunk > SEC_CHUNKS_MAX || c->total > UINT64_MAX / 2))
-        st = neb_fail(NEB_ERR_FORMAT, "%s: sealed in chunks that cannot be", name);
+        st = neb_fail(NEB_ERR_FORMAT, "%s is damaged: its chunk size or total size is out of range",
+                      name);
     if (st != NEB_OK)
         sec_chunks_destroy(&c);
     *out = c;

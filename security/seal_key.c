@@ -37,7 +37,7 @@ static enum neb_status new_key(struct sec_seal_key **out) {
     return *out ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory for a seal key");
 }
 
-// The public name of a key says nothing about it: a keyed hash of a constant.
+// The public id is a keyed hash of a constant, so it reveals nothing about the key.
 static void name_it(struct sec_seal_key *k) {
     static const char what[] = "nebula seal key id";
     uint8_t hash[crypto_generichash_BYTES];
@@ -47,14 +47,14 @@ static void name_it(struct sec_seal_key *k) {
     memcpy(k->id, hash, sizeof k->id);
 }
 
-// ---- key files ------------------------------------------------------------------------------------------------
+// ---- key files ----------------------------------------------------------------------------------
 
 static enum neb_status stretch(const char *passphrase, const uint8_t salt[SEC_SEAL_SALT_BYTES],
                                uint8_t out[SEC_SEAL_KEY_BYTES]) {
     if (crypto_pwhash(out, SEC_SEAL_KEY_BYTES, passphrase, strlen(passphrase), salt,
                       crypto_pwhash_OPSLIMIT_MODERATE, crypto_pwhash_MEMLIMIT_MODERATE,
                       crypto_pwhash_ALG_ARGON2ID13) != 0)
-        return neb_fail(NEB_ERR_NOMEM, "passphrase: 256 MiB are needed to stretch it");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory: 256 MiB are needed for the passphrase");
     return NEB_OK;
 }
 
@@ -63,12 +63,13 @@ enum neb_status sec_seal_key_make(const char *path, const char *passphrase,
     struct sec_seal_key *k = NULL;
     uint8_t wrapped[WRAPPED_BYTES], *by = NULL;
     if (passphrase && strlen(passphrase) < SEC_SEAL_PASSPHRASE_MIN)
-        return neb_fail(NEB_ERR_INVALID, "a passphrase has at least %d characters",
+        return neb_fail(NEB_ERR_INVALID, "a passphrase must have at least %d characters",
                         SEC_SEAL_PASSPHRASE_MIN);
     if (neb_fs_exists(path))
-        return neb_fail(NEB_ERR_EXISTS,
-                        "%s exists; a seal key is never replaced: what it sealed would be lost",
-                        path);
+        return neb_fail(
+            NEB_ERR_EXISTS,
+            "%s exists, and a seal key is never replaced, because what it sealed would be lost",
+            path);
     NEB_TRY(new_key(&k));
     randombytes_buf(k->bytes, sizeof k->bytes);
     name_it(k);
@@ -93,7 +94,7 @@ enum neb_status sec_seal_key_make(const char *path, const char *passphrase,
     return st;
 }
 
-// A key that a passphrase keeps: `secret` holds both while it is opened.
+// Scratch for a key under a passphrase, while it is opened.
 struct unwrap {
     char passphrase[SEC_SEAL_PASSPHRASE_MAX];
     uint8_t by[SEC_SEAL_KEY_BYTES];
@@ -102,8 +103,8 @@ struct unwrap {
 static enum neb_status unwrap(const char *path, const uint8_t wrapped[WRAPPED_BYTES],
                               sec_passphrase_ask *ask, void *user, struct sec_seal_key *k) {
     if (!ask)
-        return neb_fail(NEB_ERR_DENIED,
-                        "%s is kept by a passphrase, and nobody is here to be asked for it", path);
+        return neb_fail(NEB_ERR_DENIED, "%s needs a passphrase, and there is nobody to ask for it",
+                        path);
     struct unwrap *u = locked(sizeof *u);
     if (!u)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a seal key");
@@ -112,8 +113,7 @@ static enum neb_status unwrap(const char *path, const uint8_t wrapped[WRAPPED_BY
         st = stretch(u->passphrase, wrapped + 8, u->by);
     if (st == NEB_OK && sec_unseal(u->by, wrapped + 8 + SEC_SEAL_SALT_BYTES,
                                    SEC_SEAL_KEY_BYTES + SEC_SEAL_EXTRA, k->bytes) != NEB_OK)
-        st = neb_fail(NEB_ERR_DENIED,
-                      "%s: another passphrase keeps this key, or the file has changed", path);
+        st = neb_fail(NEB_ERR_DENIED, "%s: the passphrase is wrong, or the file was changed", path);
     sodium_free(u);
     return st;
 }
@@ -123,9 +123,10 @@ static enum neb_status parse(const char *path, const uint8_t *p, size_t n, sec_p
     if (n == WRAPPED_BYTES && !memcmp(p, wrapped_magic, 8))
         return unwrap(path, p, ask, user, k);
     if (n != sizeof k->bytes)
-        return neb_fail(NEB_ERR_FORMAT,
-                        "%s: a seal key has %d bytes, this has %zu; bring it back from its backup",
-                        path, SEC_SEAL_KEY_BYTES, n);
+        return neb_fail(
+            NEB_ERR_FORMAT,
+            "%s: a seal key has %d bytes, but this file has %zu: restore it from its backup", path,
+            SEC_SEAL_KEY_BYTES, n);
     memcpy(k->bytes, p, n);
     return NEB_OK;
 }
@@ -149,7 +150,7 @@ enum neb_status sec_seal_key_load(const char *path, sec_passphrase_ask *ask, voi
                               : neb_fail(NEB_ERR_NOMEM, "out of memory for a seal key");
     if (st == NEB_ERR_NOT_FOUND && path != credential)
         st = neb_fail(st,
-                      "%s: no seal key there; bring it back from its backup (nebula seal init "
+                      "%s: there is no seal key here: restore it from its backup (nebula seal init "
                       "makes the first one)",
                       path);
     if (st == NEB_OK)
@@ -170,7 +171,7 @@ void sec_seal_key_destroy(struct sec_seal_key **k) {
     *k = NULL;
 }
 
-// ---- keys of jobs ---------------------------------------------------------------------------------------------
+// ---- keys of jobs -------------------------------------------------------------------------------
 
 const uint8_t *sec_seal_key_id(const struct sec_seal_key *k) { return k->id; }
 const uint8_t *sec_seal_key_context(const struct sec_seal_key *k) { return k->context; }

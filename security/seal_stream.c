@@ -18,7 +18,7 @@ enum {
     CONTEXT_AT = ID_AT + SEC_SEAL_ID_BYTES,
     HEADER_AT = CONTEXT_AT + SEC_SEAL_CONTEXT_BYTES,
     SEALED_CHUNK = SEC_STREAM_CHUNK + 17,
-    STRIDE = 16, // chunks between two kept states
+    STRIDE = 16, // chunks from one kept state to the next
 };
 static const char magic[] = NEB_SEALED_MAGIC "1";
 _Static_assert(EXTRA == 17 && HEADER == 24, "libsodium's secretstream");
@@ -36,7 +36,7 @@ struct sec_stream_writer { // in locked memory
     uint8_t sealed[SEALED_CHUNK];
 };
 
-// ---- sealing --------------------------------------------------------------------------------------------------
+// ---- sealing ------------------------------------------------------------------------------------
 
 enum neb_status sec_stream_create(const struct sec_seal_key *k,
                                   const uint8_t context[SEC_SEAL_CONTEXT_BYTES],
@@ -73,7 +73,7 @@ static enum neb_status flush(struct sec_stream_writer *w, unsigned char tag) {
     return w->put(w->user, w->sealed, (size_t)n);
 }
 
-// A full chunk waits for the byte after it: the last one must be known as such.
+// A full chunk waits for the next byte, because the last chunk needs its own tag.
 enum neb_status sec_stream_add(struct sec_stream_writer *w, const void *p, size_t n) {
     const uint8_t *b = p;
     if (w->ended)
@@ -104,13 +104,13 @@ void sec_stream_destroy(struct sec_stream_writer **w) {
     *w = NULL;
 }
 
-// ---- opening --------------------------------------------------------------------------------------------------
+// ---- opening ------------------------------------------------------------------------------------
 
-struct sec_stream_reader { // in locked memory; states follow
+struct sec_stream_reader { // in locked memory
     const uint8_t *p;
     size_t len;
     uint64_t chunks, clear_len;
-    uint64_t next; // chunk that `state` opens
+    uint64_t next; // the chunk that `state` opens
     bool have;     // chunk next - 1 is in `clear`
     stream_state state;
     uint8_t clear[SEC_STREAM_CHUNK];
@@ -125,7 +125,7 @@ enum neb_status sec_seal_front_check(const struct sec_seal_key *k, const char *n
     if (memcmp(id, sec_seal_key_id(k), SEC_SEAL_ID_BYTES) != 0) {
         neb_hex(id, SEC_SEAL_ID_BYTES, theirs);
         neb_hex(sec_seal_key_id(k), SEC_SEAL_ID_BYTES, ours);
-        return neb_fail(NEB_ERR_DENIED, "%s is sealed with key %s, the key given is %s", name,
+        return neb_fail(NEB_ERR_DENIED, "%s is sealed with key %s, but the key given is %s", name,
                         theirs, ours);
     }
     if (sec_seal_key_of(k, context, key) != NEB_OK)
@@ -147,7 +147,7 @@ static bool pull(struct sec_stream_reader *r) {
         crypto_secretstream_xchacha20poly1305_pull(
             &r->state, r->clear, &got, &tag, r->p + SEC_STREAM_FRONT + (size_t)i * SEALED_CHUNK,
             chunk_bytes(r, i), i ? NULL : r->p, i ? 0 : SEC_STREAM_FRONT) == 0 &&
-        (tag == FINAL) == (i + 1 == r->chunks); // else cut, or something was put behind it
+        (tag == FINAL) == (i + 1 == r->chunks); // else cut, or bytes were appended
     r->next = i + 1;
     return r->have;
 }
@@ -188,7 +188,8 @@ enum neb_status sec_stream_open(const struct sec_seal_key *k, const char *name, 
         return damaged(name, len < SEC_STREAM_FRONT + EXTRA ? 0 : body / SEALED_CHUNK);
     uint64_t chunks = (body + SEALED_CHUNK - 1) / SEALED_CHUNK;
     size_t states = (size_t)(chunks / STRIDE + 1) * sizeof(stream_state);
-    // it ends at a page: keeps it aligned
+    // sec_locked_alloc puts the end of the block at the end of a page: the rounded size keeps it
+    // aligned.
     size_t bytes = (sizeof(struct sec_stream_reader) + states + 15) & ~(size_t)15;
     struct sec_stream_reader *r = sec_locked_alloc(bytes);
     if (!r)
@@ -221,7 +222,7 @@ enum neb_status sec_stream_read(struct sec_stream_reader *r, uint64_t at, void *
             }
             while (r->next <= i)
                 if (!pull(r))
-                    return damaged("a sealed file that was open", r->next - 1);
+                    return damaged("an open sealed file", r->next - 1);
         }
         memcpy(out, r->clear + off, take);
         out += take;

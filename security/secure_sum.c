@@ -25,7 +25,7 @@ static const char key_context[] = "nebula sum key v1", pair_context[] = "nebula 
                   hash_context[] = "nebula sum hash v1", own_context[] = "nebula sum own v1",
                   noise_context[] = "nebula sum noise v1";
 
-// ---- seeds ----------------------------------------------------------------------------------------------------
+// ---- seeds --------------------------------------------------------------------------------------
 
 enum neb_status sec_sum_pair_key(const uint8_t secret[SEC_KEY_BYTES],
                                  const uint8_t own[SEC_KEY_BYTES],
@@ -35,7 +35,7 @@ enum neb_status sec_sum_pair_key(const uint8_t secret[SEC_KEY_BYTES],
     uint8_t shared[crypto_scalarmult_BYTES];
     bool first = memcmp(own, other, SEC_KEY_BYTES) < 0;
     if (crypto_scalarmult(shared, secret, other))
-        return neb_fail(NEB_ERR_INVALID, "secure sum: the other member's key is no key");
+        return neb_fail(NEB_ERR_INVALID, "secure sum: the other member's key is not valid");
     crypto_generichash_state h;
     crypto_generichash_init(&h, shared, sizeof shared, SEC_SUM_KEY_BYTES);
     crypto_generichash_update(&h, (const uint8_t *)key_context, sizeof key_context);
@@ -62,8 +62,8 @@ enum neb_status sec_sum_create(uint8_t n, uint8_t self, const uint8_t keys[][SEC
                                struct sec_sum **out) {
     NEB_TRY(sec_init());
     if (n < 3 || n > SEC_MEMBERS_MAX || self >= n)
-        return neb_fail(NEB_ERR_INVALID, "secure sum: %u members; 3 to %d can hide a summand", n,
-                        SEC_MEMBERS_MAX);
+        return neb_fail(NEB_ERR_INVALID, "secure sum: %u members, but it takes 3 to %d to hide one",
+                        n, SEC_MEMBERS_MAX);
     struct sec_sum *s = sec_locked_alloc(sizeof *s);
     if (!s)
         return neb_fail(NEB_ERR_NOMEM, "secure sum: out of memory for keys");
@@ -108,7 +108,7 @@ static void pair_seed(const struct sec_sum *s, uint8_t k, uint32_t fragment, uin
     derive(s, k, pair_context, sizeof pair_context, fragment, round, NULL, 0, out);
 }
 
-// What this member and k know of the owner's b; one of the two is the owner.
+// The share of the owner's b that this member and k know. One of the two is the owner.
 static void share_of(const struct sec_sum *s, uint8_t k, uint8_t owner,
                      const struct sec_sum_head *h, uint8_t out[SEC_SUM_SEED_BYTES]) {
     uint8_t extra[1 + SEC_SUM_SEED_BYTES] = {owner};
@@ -146,7 +146,7 @@ static bool announced(const uint8_t seed[SEC_SUM_SEED_BYTES],
     return sodium_memcmp(is, hash, sizeof is) == 0;
 }
 
-// Of the integers and of all keys: nobody else can tell whether two updates are the same.
+// A hash of the integers and all keys, so nobody else can tell whether two updates are the same.
 static void make_nonce(const struct sec_sum *s, const struct sec_sum_head *h, const int16_t *q,
                        uint8_t out[SEC_SUM_SEED_BYTES]) {
     uint8_t bytes[2 * BLOCK];
@@ -172,10 +172,10 @@ static void make_nonce(const struct sec_sum *s, const struct sec_sum_head *h, co
     sodium_memzero(bytes, sizeof bytes);
 }
 
-// ---- masks ----------------------------------------------------------------------------------------------------
+// ---- masks --------------------------------------------------------------------------------------
 
-// acc ± PRG(seed)[at, at + count), modulo 2^16. The mask is the ChaCha20 key stream, two little-endian bytes an integer; a
-// seed is used for one vector only, so the nonce is constant.
+// acc ± PRG(seed)[at, at + count), modulo 2^16. The mask is the ChaCha20 key stream, two
+// little-endian bytes per integer. A seed is used for one vector only, so the nonce is constant.
 static void add_mask(uint16_t *acc, size_t at, size_t count, const uint8_t seed[SEC_SUM_SEED_BYTES],
                      bool minus) {
     static const uint8_t nonce[crypto_stream_chacha20_NONCEBYTES], zeros[2 * BLOCK];
@@ -195,7 +195,7 @@ static void add_mask(uint16_t *acc, size_t at, size_t count, const uint8_t seed[
     sodium_memzero(stream, sizeof stream);
 }
 
-// All masks of this member's own, on or off.
+// Adds all masks of this member's own, or takes them off.
 static void own_masks(const struct sec_sum *s, const struct sec_sum_head *h, uint16_t *acc,
                       size_t at, size_t count, bool off) {
     uint8_t seed[SEC_SUM_SEED_BYTES];
@@ -249,12 +249,13 @@ enum neb_status sec_sum_open(const uint8_t *p, size_t len, struct sec_sum_head *
     neb_rd_copy(&r, h->own, sizeof h->own);
     if (r.bad || magic != MAGIC || zero || h->n < 3 || h->n > SEC_MEMBERS_MAX ||
         h->member >= h->n || !h->count || h->count > SEC_SUM_COUNT_MAX)
-        return neb_fail(NEB_ERR_FORMAT, "masked update: no valid header");
+        return neb_fail(NEB_ERR_FORMAT, "masked update: its header is not valid");
     for (uint8_t k = 0; k < h->n; k++)
         neb_rd_copy(&r, h->pair[k], sizeof h->pair[k]);
     *body = neb_rd_view(&r, 2 * (size_t)h->count);
     if (!neb_rd_done(&r) || !sodium_is_zero(h->pair[h->member], sizeof h->pair[0]))
-        return neb_fail(NEB_ERR_FORMAT, "masked update: %u integers in %zu bytes", h->count, len);
+        return neb_fail(NEB_ERR_FORMAT, "masked update: %u integers do not fit %zu bytes", h->count,
+                        len);
     return NEB_OK;
 }
 
@@ -263,10 +264,11 @@ enum neb_status sec_sum_begin(const struct sec_sum *s, uint32_t fragment, uint32
     uint8_t seed[SEC_SUM_SEED_BYTES];
     int32_t limit = sec_sum_limit(s->n);
     if (!count || count > SEC_SUM_COUNT_MAX)
-        return neb_fail(NEB_ERR_INVALID, "secure sum: %zu integers", count);
+        return neb_fail(NEB_ERR_INVALID, "secure sum: an update cannot have %zu integers", count);
     for (size_t i = 0; i < count; i++)
         if (q[i] > limit || q[i] < -limit)
-            return neb_fail(NEB_ERR_INVALID, "secure sum: integer %zu is beyond %d", i, limit);
+            return neb_fail(NEB_ERR_INVALID, "secure sum: integer %zu is beyond the limit %d", i,
+                            limit);
     *h = (struct sec_sum_head){.n = s->n,
                                .member = s->self,
                                .fragment = fragment,
@@ -311,7 +313,7 @@ enum neb_status sec_sum_mask(const struct sec_sum *s, uint32_t fragment, uint32_
     return sec_sum_finish(s, &h, q, out);
 }
 
-// The pairs' keys are not in it: all others together know those.
+// The seed does not use the pairs' keys, because all others together know those.
 void sec_sum_noise(const struct sec_sum *s, const struct sec_sum_head *h, uint32_t variance,
                    size_t at, size_t count, bool minus, int16_t *q) {
     uint8_t seed[SEC_SUM_SEED_BYTES];
@@ -325,19 +327,18 @@ void sec_sum_noise(const struct sec_sum *s, const struct sec_sum_head *h, uint32
 enum neb_status sec_sum_agrees(const struct sec_sum *s, const struct sec_sum_head *h) {
     uint8_t seed[SEC_SUM_SEED_BYTES];
     if (h->n != s->n || h->member >= s->n)
-        return neb_fail(NEB_ERR_DENIED, "masked update: of %u members, where the job has %u", h->n,
-                        s->n);
+        return neb_fail(NEB_ERR_DENIED, "masked update: it is for %u members, but the job has %u",
+                        h->n, s->n);
     if (h->member == s->self)
         return NEB_OK;
     pair_seed(s, h->member, h->fragment, h->round, seed);
     bool same = announced(seed, h->pair[s->self]);
     sodium_memzero(seed, sizeof seed);
     return same ? NEB_OK
-                : neb_fail(
-                      NEB_ERR_DENIED,
-                      "masked update of member %u: its mask with this member is another one; if "
-                      "keys were rotated while the job was submitted, submit it again",
-                      h->member);
+                : neb_fail(NEB_ERR_DENIED,
+                           "masked update of member %u: its mask with this member is another one. "
+                           "If keys were rotated while the job was submitted, submit it again",
+                           h->member);
 }
 
 void sec_sum_take_off(const struct sec_sum *s, const struct sec_sum_head *h, const uint8_t *body,
@@ -354,9 +355,10 @@ void sec_sum_take_off(const struct sec_sum *s, const struct sec_sum_head *h, con
     }
 }
 
-// ---- reveals --------------------------------------------------------------------------------------------------
+// ---- reveals ------------------------------------------------------------------------------------
 
-// Who of n is not in the set; false: more are missing than may be, or there are bits beyond n.
+// *missing: the member of n that is not in the set. False: too many are missing, or the set has
+// bits beyond n.
 static bool missing_of(uint8_t n, uint16_t set, uint8_t *missing) {
     int lost = 0;
     *missing = SEC_SUM_NOBODY;
@@ -374,16 +376,16 @@ enum neb_status sec_sum_reveal(const struct sec_sum *s, uint16_t set,
                                const struct sec_sum_head *heads, struct sec_sum_reveal *out) {
     uint8_t missing;
     if (!missing_of(s->n, set, &missing))
-        return neb_fail(
-            NEB_ERR_DENIED,
-            "secure sum: nothing is revealed for members %#x of %u: too few to hide one", set,
-            s->n);
+        return neb_fail(NEB_ERR_DENIED,
+                        "secure sum: reveals nothing for the set %#x of %u members, which is too "
+                        "small to hide one",
+                        set, s->n);
     *out = (struct sec_sum_reveal){.set = set, .member = s->self, .n = s->n};
     bool in = set >> s->self & 1;
-    for (uint8_t k = 0; k < s->n; k++) // of this sum only
+    for (uint8_t k = 0; k < s->n; k++) // heads of this job's members only
         if (set >> k & 1 && (heads[k].n != s->n || heads[k].member != k))
-            return neb_fail(NEB_ERR_DENIED, "secure sum: the update of member %u is not its own",
-                            k);
+            return neb_fail(NEB_ERR_DENIED,
+                            "secure sum: the update of member %u is from another member or job", k);
     const struct sec_sum_head *any = &heads[__builtin_ctz(set)];
     if (in)
         own_seed(s, &heads[s->self], out->own);
@@ -417,7 +419,7 @@ bool sec_sum_reveal_get(struct neb_rd *in, struct sec_sum_reveal *r) {
         return false;
     bool member_of = r->set >> r->member & 1;
     bool good =
-        (member_of || sodium_is_zero(r->own, sizeof r->own)) && // one form for one meaning
+        (member_of || sodium_is_zero(r->own, sizeof r->own)) && // one encoding for one meaning
         ((member_of && missing != SEC_SUM_NOBODY) || sodium_is_zero(r->pair, sizeof r->pair));
     for (uint8_t k = 0; k < r->n; k++) {
         neb_rd_copy(in, r->shares[k], sizeof r->shares[k]);
@@ -432,7 +434,7 @@ bool sec_sum_reveal_fits(const struct sec_sum_reveal *r, const struct sec_sum_he
     if (!missing_of(r->n, r->set, &missing))
         return false;
     if (!(r->set >> r->member & 1))
-        return true; // shares alone, which show only together
+        return true; // only shares, which are checked when they are combined
     const struct sec_sum_head *h = &heads[r->member];
     return announced(r->own, h->own) &&
            (missing == SEC_SUM_NOBODY || announced(r->pair, h->pair[missing]));
@@ -482,8 +484,10 @@ enum neb_status sec_sum_gather(uint8_t n, uint16_t set, const struct sec_sum_hea
                 if (j != k)
                     add_seed(out->own[k], reveals[j].shares[k]);
             if (!announced(out->own[k], heads[k].own))
-                return neb_fail(NEB_ERR_DENIED,
-                                "secure sum: the shares of member %u's seed do not fit", k);
+                return neb_fail(
+                    NEB_ERR_DENIED,
+                    "secure sum: the shares of member %u's seed do not make up the announced seed",
+                    k);
         } else {
             return NEB_ERR_AGAIN;
         }
@@ -508,7 +512,7 @@ enum neb_status sec_sum_unmask(const struct sec_sum_seeds *seeds, const uint8_t 
             for (size_t i = 0; i < m; i++)
                 acc[i] = (uint16_t)(acc[i] + (p[2 * i] | p[2 * i + 1] << 8));
             add_mask(acc, at + done, m, seeds->own[k], true);
-            if (missing != SEC_SUM_NOBODY) // what k had added for the missing one is taken away
+            if (missing != SEC_SUM_NOBODY) // undoes what k added for the missing member
                 add_mask(acc, at + done, m, seeds->pair[k], missing > k);
         }
         for (size_t i = 0; i < m; i++) {
@@ -518,7 +522,7 @@ enum neb_status sec_sum_unmask(const struct sec_sum_seeds *seeds, const uint8_t 
     }
     return possible ? NEB_OK
                     : neb_fail(NEB_ERR_DENIED,
-                               "secure sum: the result is beyond what %d members can add "
-                               "up to: one of them masked or revealed something false",
+                               "secure sum: the result is beyond what %d members can add up to: "
+                               "one of them masked or revealed something false",
                                __builtin_popcount(seeds->set));
 }

@@ -4,7 +4,8 @@
 #include <sodium.h>
 #include <string.h>
 
-// The context's length in front keeps (context, message) pairs from running into each other.
+// The length of the context comes first, so that no two (context, message) pairs give the same
+// bytes.
 static bool start(crypto_sign_state *s, const char *context, const void *msg, size_t len) {
     size_t n = strlen(context);
     if (n == 0 || n > 255)

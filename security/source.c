@@ -49,12 +49,12 @@ uint64_t sec_source_of_endpoint(const char *endpoint) {
     return sec_source_of_text(host);
 }
 
-// Not getpeername: that knows nobody any more where the other end has reset the connection.
+// getpeername would fail after the other end has reset the connection.
 bool sec_address_of_peer(int fd, struct sockaddr_storage *out) {
     static const socklen_t lengths[] = {sizeof(struct sockaddr_in6), sizeof(struct sockaddr_in)};
     memset(out, 0, sizeof *out);
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
-        socklen_t n = lengths[i]; // at most what the family has
+        socklen_t n = lengths[i]; // at most the size for this family
         if (getsockopt(fd, SOL_SOCKET, SO_PEERNAME, out, &n) == 0)
             return true;
     }

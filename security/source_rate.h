@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// How often each source (source.h) may come: so many at once, then so many a second, and a flood takes nobody else's share. Pure.
+// Limits how often each source (source.h) may come: a burst at once, then so many per second. A
+// flood takes no share of other sources. Pure.
 //
-// A virtual clock for each (GCRA, ITU-T I.371): whoever comes moves it on by a gap; it may run ahead of the real one by the burst.
-// Sources are counted in buckets by a hash that no stranger knows: the memory is fixed, and whose bucket a flood shares is chance.
+// Each source has a virtual clock (GCRA, ITU-T I.371). Each visit moves it on by a gap, and it may
+// run ahead of the real clock by the burst. A secret hash puts sources into buckets: the memory is
+// fixed, and strangers cannot choose whose bucket they share.
 #ifndef SEC_SOURCE_RATE_H
 #define SEC_SOURCE_RATE_H
 #include "agent/base/clock.h"
@@ -15,14 +17,14 @@ enum { SEC_SOURCE_BUCKETS = 4096, SEC_SOURCE_KEY_BYTES = 16 };
 struct sec_source_rate {
     uint8_t key[SEC_SOURCE_KEY_BYTES];
     neb_ns gap, ahead;
-    neb_ns next[SEC_SOURCE_BUCKETS]; // when all that its sources took is paid for
+    neb_ns next[SEC_SOURCE_BUCKETS]; // virtual clocks
 };
 
-// After sec_init. per_second and burst of one source, at least 1 each.
+// Call after sec_init. per_second and burst of one source, each at least 1.
 void sec_source_rate_init(struct sec_source_rate *r, uint32_t per_second, uint32_t burst);
-// Whether this source may come now; it is counted if so.
+// True if this source may come now. It is then counted.
 bool sec_source_rate_take(struct sec_source_rate *r, uint64_t source, neb_ns now);
-// One that was counted was no stranger.
+// Takes back one visit of a source that turned out to be no stranger.
 void sec_source_rate_give_back(struct sec_source_rate *r, uint64_t source);
 
 #endif

@@ -14,13 +14,13 @@ bool sec_tls_closed(const SSL *ssl, int r) {
             ERR_GET_REASON(ERR_peek_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING);
 }
 
-// An alert: the other end says what it does not like.
+// The other end sent an alert.
 static void of_alert(int alert, char *out) {
     bool certificate = alert >= SSL_AD_BAD_CERTIFICATE && alert <= SSL_AD_UNKNOWN_CA &&
                        alert != SSL_AD_ILLEGAL_PARAMETER;
     snprintf(out, SEC_TLS_REASON, "the other end refused %s: %s%s",
              certificate ? "this side's certificate" : "it", SSL_alert_desc_string_long(alert),
-             certificate ? " (its own message says why)" : "");
+             certificate ? " (its own log says why)" : "");
 }
 
 void sec_tls_reason(const SSL *ssl, int r, char out[SEC_TLS_REASON]) {
@@ -31,13 +31,13 @@ void sec_tls_reason(const SSL *ssl, int r, char out[SEC_TLS_REASON]) {
     if (sec_tls_closed(ssl, r))
         snprintf(out, SEC_TLS_REASON, "the other end closed the connection");
     else if (why == SSL_ERROR_WANT_READ || why == SSL_ERROR_WANT_WRITE)
-        snprintf(out, SEC_TLS_REASON, "the other end did not go on in time");
+        snprintf(out, SEC_TLS_REASON, "the other end did not continue in time");
     else if (why == SSL_ERROR_SYSCALL)
         snprintf(out, SEC_TLS_REASON, "%s", strerror(e));
     else if (reason > SSL_AD_REASON_OFFSET && reason <= SSL_AD_REASON_OFFSET + UINT8_MAX)
         of_alert(reason - SSL_AD_REASON_OFFSET, out);
     else if (reason == SSL_R_UNSUPPORTED_PROTOCOL)
-        snprintf(out, SEC_TLS_REASON, "the other end offers no TLS 1.3, which it needs");
+        snprintf(out, SEC_TLS_REASON, "the other end offers no TLS 1.3, which is required");
     else if (reason == SSL_R_HTTP_REQUEST || reason == SSL_R_WRONG_VERSION_NUMBER)
         snprintf(out, SEC_TLS_REASON, "the other end does not speak TLS (%s)",
                  text ? text : "no reason given");

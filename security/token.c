@@ -34,8 +34,9 @@ static void checksum(const uint8_t *raw, size_t n, uint8_t out[CHECK_BYTES]) {
 enum neb_status sec_token_format(const struct sec_token *t, char out[SEC_TOKEN_TEXT]) {
     uint8_t raw[RAW_MAX], *at = raw;
     if (!sec_endpoint_valid(t->endpoint) || !sec_name_valid(t->name))
-        return neb_fail(NEB_ERR_INVALID, "invitation: '%s' at '%s' is no member or no HOST:PORT",
-                        t->name, t->endpoint);
+        return neb_fail(NEB_ERR_INVALID,
+                        "invitation: '%s' is not a member name, or '%s' is not HOST:PORT", t->name,
+                        t->endpoint);
     *at++ = VERSION;
     at = put_text(at, t->endpoint);
     at = put_text(at, t->name);
@@ -63,19 +64,20 @@ static bool get_text(struct neb_rd *r, char *out, size_t cap) {
 static enum neb_status decode(const uint8_t *raw, size_t n, struct sec_token *t) {
     uint8_t sum[CHECK_BYTES];
     if (n < FIXED)
-        return neb_fail(NEB_ERR_FORMAT, "token is cut short: copy all of it");
+        return neb_fail(NEB_ERR_FORMAT, "the token is cut short: copy all of it");
     checksum(raw, n - CHECK_BYTES, sum);
     if (memcmp(sum, raw + n - CHECK_BYTES, CHECK_BYTES) != 0)
-        return neb_fail(NEB_ERR_CORRUPT, "token is damaged (checksum): copy all of it again");
+        return neb_fail(NEB_ERR_CORRUPT,
+                        "the token is damaged (wrong checksum): copy all of it again");
     struct neb_rd r = neb_rd_make(raw, n - CHECK_BYTES);
     if (neb_rd_u8(&r) != VERSION || !get_text(&r, t->endpoint, sizeof t->endpoint) ||
         !get_text(&r, t->name, sizeof t->name) || !sec_endpoint_valid(t->endpoint) ||
         !sec_name_valid(t->name))
-        return neb_fail(NEB_ERR_FORMAT, "token is of another version of nebula");
+        return neb_fail(NEB_ERR_FORMAT, "the token is from another version of nebula");
     neb_rd_copy(&r, t->id, sizeof t->id);
     neb_rd_copy(&r, t->secret, sizeof t->secret);
     neb_rd_copy(&r, t->pin, sizeof t->pin);
-    return neb_rd_done(&r) ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "token has a wrong length");
+    return neb_rd_done(&r) ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "the token has a wrong length");
 }
 
 enum neb_status sec_token_parse(const char *text, struct sec_token *out) {

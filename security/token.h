@@ -3,9 +3,9 @@
 //
 //     neb1: base64url( 1 | endpoint | name | id 8 | secret 32 | pin 32 | checksum 6 )
 //
-// endpoint and name are a length byte and text; the checksum is the front of SHA-256 over all before
-// it and catches a cut or mistyped token only. Whoever holds the token may join once as `name`, so
-// it is a secret until it was used or has expired, and worthless then.
+// endpoint and name are a length byte and text. The checksum is the front of SHA-256 over all bytes
+// before it, and finds only a token that was cut or mistyped. Whoever holds the token may join once
+// as `name`. So it is a secret until it is used or has expired, and worthless after that.
 #ifndef SEC_TOKEN_H
 #define SEC_TOKEN_H
 #include "security/cert.h"
@@ -19,7 +19,7 @@ enum {
 
 struct sec_token {
     char endpoint[SEC_ENDPOINT_MAX]; // of the enrolment service
-    char name[SEC_NAME_MAX];         // of the member to be
+    char name[SEC_NAME_MAX];         // of the new member
     uint8_t id[SEC_INVITE_ID_BYTES];
     uint8_t secret[SEC_INVITE_SECRET_BYTES]; // wipe the struct after use
     uint8_t pin[SEC_PIN_BYTES];              // SHA-256 of the CA's SubjectPublicKeyInfo
@@ -27,7 +27,7 @@ struct sec_token {
 
 NEB_MUST_CHECK enum neb_status sec_token_format(const struct sec_token *t,
                                                 char out[SEC_TOKEN_TEXT]);
-// Strict. NEB_ERR_FORMAT, or NEB_ERR_CORRUPT for a wrong checksum; the message never holds the token.
+// Strict. NEB_ERR_FORMAT; NEB_ERR_CORRUPT: wrong checksum. Messages never hold the token.
 NEB_MUST_CHECK enum neb_status sec_token_parse(const char *text, struct sec_token *out);
 
 #endif

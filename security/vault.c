@@ -19,15 +19,15 @@ struct sec_vault {
     uint8_t context[SEC_SEAL_CONTEXT_BYTES];
 };
 
-struct reader { // of one of the two
+struct reader { // has stream or chunks, not both
     struct sec_stream_reader *stream;
     struct sec_chunks *chunks;
     const uint8_t *sealed;
-    uint64_t have; // of chunks: 1 + the one that is in clear; 0: none
+    uint64_t have; // 1 + the chunk in `clear`; 0: none
     uint8_t clear[];
 };
 
-// ---- writing --------------------------------------------------------------------------------------------------
+// ---- writing ------------------------------------------------------------------------------------
 
 static enum neb_status begin(void *ctx, neb_vault_put *put, void *user, void **writer) {
     const struct sec_vault *v = ctx;
@@ -45,7 +45,7 @@ static void drop(void *writer) {
     sec_stream_destroy(&w);
 }
 
-// ---- reading --------------------------------------------------------------------------------------------------
+// ---- reading ------------------------------------------------------------------------------------
 
 static void close_reader(void *reader) {
     struct reader *r = reader;
@@ -59,7 +59,8 @@ static enum neb_status unseal_chunk(struct reader *r, uint64_t i, const char *pa
     if (sec_chunks_unseal(r->chunks, i, r->sealed + sec_chunks_at(r->chunks, i), r->clear) !=
         NEB_OK)
         return neb_fail(NEB_ERR_CORRUPT,
-                        "%s: sealed chunk %" PRIu64 " was changed, or is of another file", path, i);
+                        "%s: sealed chunk %" PRIu64 " was changed, or is from another file", path,
+                        i);
     r->have = i + 1;
     return NEB_OK;
 }
@@ -69,13 +70,14 @@ static enum neb_status open_chunks(const struct sec_vault *v, const char *path, 
     struct sec_chunks *c = NULL;
     struct reader *r = NULL;
     if (len < SEC_CHUNKS_FRONT)
-        return neb_fail(NEB_ERR_CORRUPT, "%s: cut within its front", path);
+        return neb_fail(NEB_ERR_CORRUPT, "%s: it ends within its front", path);
     NEB_TRY(sec_chunks_open(v->key, path, p, &c));
     uint64_t n = sec_chunks_total(c) / sec_chunks_bytes(c) +
                  (sec_chunks_total(c) % sec_chunks_bytes(c) != 0);
     enum neb_status st = NEB_OK;
     if (n > len || sec_chunks_at(c, n) != len)
-        st = neb_fail(NEB_ERR_CORRUPT, "%s: %zu bytes, its front says otherwise", path, len);
+        st = neb_fail(NEB_ERR_CORRUPT, "%s: it has %zu bytes, but its front gives another size",
+                      path, len);
     else if (!(r = sec_locked_alloc((sizeof *r + sec_chunks_bytes(c) + 15) & ~(size_t)15)))
         st = neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", path);
     if (st != NEB_OK) {
@@ -129,7 +131,7 @@ static enum neb_status read_range(void *reader, uint64_t at, void *dst, size_t n
         uint64_t i = at / chunk;
         size_t off = (size_t)(at % chunk), take = chunk - off < n ? chunk - off : n;
         if (r->have != i + 1)
-            NEB_TRY(unseal_chunk(r, i, "a sealed file that was open"));
+            NEB_TRY(unseal_chunk(r, i, "an open sealed file"));
         memcpy(out, r->clear + off, take);
         out += take;
         at += take;
@@ -141,7 +143,7 @@ static enum neb_status read_range(void *reader, uint64_t at, void *dst, size_t n
 static const struct neb_vault_ops ops = {begin,       add,        end,         drop,
                                          open_reader, read_range, close_reader};
 
-// ---- the vault ------------------------------------------------------------------------------------------------
+// ---- the vault ----------------------------------------------------------------------------------
 
 enum neb_status sec_vault_create_take(struct sec_seal_key **k,
                                       const uint8_t context[SEC_SEAL_CONTEXT_BYTES],
@@ -173,7 +175,7 @@ const struct sec_seal_key *sec_vault_key(const struct sec_vault *v) { return v ?
 enum neb_status sec_vault_seal_writer(const struct sec_seal_key *key,
                                       const uint8_t context[SEC_SEAL_CONTEXT_BYTES],
                                       struct neb_fs_writer *w) {
-    struct sec_vault v = {.key = key}; // looked at by `begin` only
+    struct sec_vault v = {.key = key}; // only `begin` uses v, before this returns
     v.vault = (struct neb_vault){&ops, &v};
     memcpy(v.context, context, sizeof v.context);
     return neb_fs_writer_seal(w, key ? &v.vault : NULL);

@@ -18,12 +18,12 @@
 enum { FIELD_MAX = 256 };
 
 struct sec_zap {
-    void *socket; // REP; used by the thread only, once it runs
+    void *socket; // REP; only the thread uses it once it runs
     char domain[64];
     pthread_t thread;
     int stop; // eventfd
     atomic_ullong refused;
-    pthread_mutex_t lock; // members
+    pthread_mutex_t lock; // for members
     struct sec_members members;
     struct sec_refusals refusals; // thread only
 };
@@ -46,7 +46,7 @@ static bool part(void *s, void *dst, size_t cap, size_t *len) {
     return true;
 }
 
-// Reads one request whole; false: malformed, the rest was thrown away.
+// Reads one request completely. False: malformed; the rest was dropped.
 static bool request_read(void *s, struct request *q) {
     char skip[FIELD_MAX];
     size_t n;
@@ -59,7 +59,7 @@ static bool request_read(void *s, struct request *q) {
          part(s, q->key, sizeof q->key, &q->key_len);
     int more = 0;
     size_t size = sizeof more;
-    // more than a CURVE request has
+    // A CURVE request has no more parts.
     while (zmq_getsockopt(s, ZMQ_RCVMORE, &more, &size) == 0 && more) {
         ok = false;
         if (zmq_recv(s, skip, sizeof skip, 0) < 0)
@@ -86,7 +86,7 @@ static void log_others(struct sec_zap *z) {
     neb_warn("%s refused: %s that are not on the list", z->domain, text);
 }
 
-// Until the line about them is due, in ms; -1: there is none.
+// Milliseconds until the line about other keys is due; -1: there is none.
 static long until_log(const struct sec_zap *z) {
     neb_ns due = sec_refusals_due(&z->refusals), now = neb_now();
     return due == INT64_MAX ? -1 : due > now ? (long)((due - now) / NEB_MS) + 1 : 0;
@@ -126,7 +126,7 @@ static void *zap_main(void *arg) {
             answer(z);
         log_others(z);
     }
-    zmq_unbind(z->socket, ENDPOINT); // at once: zmq_close alone frees the name some time later
+    zmq_unbind(z->socket, ENDPOINT); // zmq_close alone frees the name only later
     zmq_close(z->socket);
     return NULL;
 }
@@ -164,7 +164,7 @@ void sec_zap_destroy(struct sec_zap **z) {
         return;
     uint64_t one = 1;
     ssize_t told = write((*z)->stop, &one, sizeof one);
-    NEB_ASSERT(told == sizeof one); // a counter at 0 takes it
+    NEB_ASSERT(told == sizeof one); // a counter at 0 always has room for 1
     pthread_join((*z)->thread, NULL);
     close((*z)->stop);
     pthread_mutex_destroy(&(*z)->lock);

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which build this is, and what it speaks.
+// The name of this build and the version of its protocol.
 #ifndef NEB_BUILD_ID_H
 #define NEB_BUILD_ID_H
 #include <stdbool.h>
 
 enum {
-    // The protocol of agents, workers, trainers and libnebula. Two sides with different numbers do
-    // not work together. Raise it with every change of a message, a record or an update's bytes.
+    // The version of every message between agents, workers, trainers and libnebula. Peers with
+    // different versions refuse each other: raise it whenever a message, a record or the bytes of
+    // an update change.
     NEB_PROTOCOL = 1,
-    NEB_BUILD_MAX = 64, // bytes of a build's name, with the 0 at its end
+    NEB_BUILD_MAX = 64, // bytes of the build name, with the terminating 0
 };
 
 // The build's name, "0.2.0 (3fd41372abcd)": version and commit. It is for people; no code compares

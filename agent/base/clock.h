@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Time. Durations and deadlines use the monotonic clock; wall time is only for people and certificates.
+// Time. Durations and deadlines use the monotonic clock. Wall time is only for people and for
+// certificates.
 #ifndef NEB_CLOCK_H
 #define NEB_CLOCK_H
 #include <stdint.h>
 
-typedef int64_t neb_ns; // nanoseconds; a point of the monotonic clock, or a difference of two
+typedef int64_t neb_ns; // nanoseconds: a point of the monotonic clock, or a duration
 
 #define NEB_US ((neb_ns)1000)
 #define NEB_MS ((neb_ns)1000000)

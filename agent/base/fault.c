@@ -14,15 +14,16 @@ bool neb_fault_armed;
 enum { PLANS_MAX = 8 };
 
 static struct plan {
-    char point[64], only[64]; // only: in the process that has this name in its log; "": in all
+    // only: the log name of the processes to which this plan applies; "": all
+    char point[64], only[64];
     bool prefix, kill, each;
     long nth;
-    long longer_ms; // each time; never fails then
+    long longer_ms; // delay at each hit; the point then never fails
     atomic_long seen;
 } plans[PLANS_MAX];
 static int n_plans;
 
-// One part of a specification, up to its comma or end.
+// Parses one part of a specification: `len` bytes, up to a comma or the end.
 static void add_plan(const char *spec, size_t len) {
     const char *colon = memchr(spec, ':', len);
     size_t n = colon ? (size_t)(colon - spec) : len;

@@ -7,7 +7,7 @@
 
 struct neb_file {
     struct neb_map map;
-    const struct neb_vault_ops *ops; // NULL: in clear
+    const struct neb_vault_ops *ops; // NULL: the file is in clear
     void *reader;
     uint64_t len;
 };
@@ -53,7 +53,7 @@ enum neb_status neb_file_read(const struct neb_file *f, uint64_t at, void *dst, 
     NEB_ASSERT(at <= f->len && n <= f->len - at);
     while (n) {
         size_t piece = n < NEB_MOVED_PIECE ? n : NEB_MOVED_PIECE;
-        (void)neb_fault("file.read"); // a slow disk
+        (void)neb_fault("file.read"); // tests delay reads here
         if (f->ops)
             NEB_TRY(f->ops->read(f->reader, at, out, piece));
         else

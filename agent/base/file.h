@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole file for reading, in clear or sealed (agent/base/vault.h): who reads ranges of it need not know which.
-// Memory: a file in clear is mapped; of a sealed one no more than a chunk is held in clear.
+// A whole file opened for reading, in clear or sealed (vault.h). The caller reads byte ranges and
+// need not know which. A clear file is mapped. At most one chunk of a sealed file is held in clear.
 #ifndef NEB_FILE_H
 #define NEB_FILE_H
 #include "agent/base/fs.h"
 #include "agent/base/vault.h"
 
 struct neb_file;
-// vault NULL: only files in clear can be read, a sealed one is NEB_ERR_DENIED and the error says which option opens it. With a
-// vault, files in clear are read too: those of the time before the site sealed.
+// With a vault, both sealed and clear files open: a site may have clear files from before it
+// sealed. With vault NULL, a sealed file gives NEB_ERR_DENIED, and the error names the option to
+// use.
 NEB_MUST_CHECK enum neb_status neb_file_open(const char *path, const struct neb_vault *vault,
                                              struct neb_file **out);
 void neb_file_close(struct neb_file **f);
-uint64_t neb_file_len(const struct neb_file *f); // in clear
+uint64_t neb_file_len(const struct neb_file *f); // of the clear text
 bool neb_file_sealed(const struct neb_file *f);
-// The whole of it, until close; NULL: it is sealed (or empty), read it.
+// The whole file, valid until close. NULL: the file is sealed (or empty); use neb_file_read.
 const uint8_t *neb_file_view(const struct neb_file *f);
-// Exactly n bytes from `at`, which must lie within the file; of many it tells as it goes (agent/base/moved.h).
+// Reads exactly n bytes from `at`; the range must lie within the file. Counts large reads as
+// progress (moved.h).
 NEB_MUST_CHECK enum neb_status neb_file_read(const struct neb_file *f, uint64_t at, void *dst,
                                              size_t n);
 

@@ -31,7 +31,7 @@ enum neb_status neb_path_home(char *out, size_t cap, const char *text, const cha
         in = home, rest = text + 1;
     else if (!strncmp(text, "~/", 2))
         return neb_fail(NEB_ERR_NOT_FOUND,
-                        "%s: '~' needs HOME in the environment; set it, or write the whole path",
+                        "%s: '~' needs HOME in the environment; set HOME, or write the full path",
                         what);
     int n = snprintf(out, cap, "%s%s", in ? in : "", rest);
     return n >= 0 && (size_t)n < cap ? NEB_OK
@@ -67,7 +67,8 @@ bool neb_fs_fits(const char *path, uint64_t bytes) {
 
 bool neb_fs_std_open(void) {
     for (int fd = 0; fd <= 2; fd++)
-        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd) // the lowest that is free
+        // open takes the lowest free one
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
             return false;
     return true;
 }
@@ -77,7 +78,7 @@ enum neb_status neb_fs_mkdirs(const char *path, mode_t mode) {
     size_t n = strlen(path);
     if (n == 0 || n >= sizeof buf)
         return neb_fail(n ? NEB_ERR_LIMIT : NEB_ERR_INVALID, "cannot create folder \"%.60s%s\": %s",
-                        path, n > 60 ? "…" : "", n ? "the path is too long" : "it has no name");
+                        path, n > 60 ? "…" : "", n ? "the path is too long" : "its name is empty");
     memcpy(buf, path, n + 1);
     for (char *p = buf + 1;; p++) {
         if (*p && *p != '/')
@@ -102,15 +103,16 @@ enum neb_status neb_fs_private(const char *path, bool make) {
     if (fd < 0)
         return errno == ENOENT && !make ? NEB_OK : neb_fail_errno("cannot open %s", path);
     bool ok = fstat(fd, &info) == 0 && (!(info.st_mode & 077) || fchmod(fd, 0600) == 0);
-    enum neb_status st = ok ? NEB_OK : neb_fail_errno("%s: cannot close it to others", path);
+    enum neb_status st = ok ? NEB_OK : neb_fail_errno("cannot set mode 0600 on %s", path);
     close(fd);
     return st;
 }
 
-// To read. A named pipe that nobody writes to would let open(2) wait for ever; who reads it says what is no file.
+// O_NONBLOCK: open(2) of a named pipe without a writer would block for ever. The callers then
+// refuse what is not a regular file.
 static int open_at_once(const char *path) { return open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); }
 
-// The pipe of a shell, "<(command)" or "| nebula … /dev/stdin", has no name in the file system.
+// A shell's pipe ("<(command)", or /dev/stdin behind "|") has no name in the file system.
 static bool is_shell_pipe(const char *path, const struct stat *info) {
     char *real = S_ISFIFO(info->st_mode) ? realpath(path, NULL) : NULL;
     bool named = real != NULL;
@@ -169,7 +171,7 @@ enum neb_status neb_fs_read(const char *path, size_t max, struct neb_buf *out) {
             break;
         out->len += (size_t)k;
     }
-    out->p[out->len] = 0; // not counted: lets text be used as a C string
+    out->p[out->len] = 0; // not counted; makes text a C string
 out:
     close(fd);
     return st;
@@ -200,10 +202,10 @@ struct neb_fs_writer {
     int fd;
     char path[NEB_PATH_MAX], tmp[NEB_PATH_MAX];
     uint8_t *buf;
-    size_t len, most;                  // in buf; the most that was
-    bool secret;                       // for this user alone: it may be a key
-    uint64_t written, pushed;          // to the file; of that, known to be on disk
-    const struct neb_vault_ops *vault; // NULL: in clear
+    size_t len, most;                  // len: bytes in buf; most: its maximum so far
+    bool secret;                       // mode is for this user only: the file may hold a key
+    uint64_t written, pushed;          // bytes in the file; bytes known to be on disk
+    const struct neb_vault_ops *vault; // NULL: the file is in clear
     void *seal;
 };
 
@@ -238,9 +240,9 @@ fail:
     return st;
 }
 
-// What was written goes to disk piece by piece, one behind the other, and not all of it in the fsync at the end, which tells nobody how far
-// it is: on a machine with much memory that would be the whole file. Where a file system cannot do this, fsync does it all. What it reports here
-// fsync does not report again.
+// Pushes the written data to disk in pieces. Otherwise the fsync at the end would write the whole
+// file, and nobody could see its progress. A file system without this call leaves all to fsync. An
+// error reported here is not reported by fsync again.
 static enum neb_status keep_going(struct neb_fs_writer *w) {
     if (w->written - w->pushed < 2 * PUSH_BYTES)
         return NEB_OK;
@@ -369,7 +371,7 @@ static int remove_entry(const char *path, const struct stat *info, int type, str
     (void)ftw;
     if (remove(path) != 0)
         return -1;
-    if (type == FTW_F) // a large file takes its time, a folder of them seconds
+    if (type == FTW_F) // removing many large files takes seconds
         neb_moved_add((uint64_t)info->st_size);
     return 0;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A folder that is made aside, by one process, and takes another's place. rename(2) replaces files, but no folder that holds something.
+// Builds a folder under a temporary name, by one process at a time, and moves it into place.
+// rename(2) alone cannot replace a folder that is not empty.
 #include "agent/base/fault.h"
 #include "agent/base/fs.h"
 
@@ -48,7 +49,8 @@ static enum neb_status old_name(const char *to, char *out, size_t cap) {
                : neb_fail(NEB_ERR_LIMIT, "path too long: %s", to);
 }
 
-// Where two names cannot be exchanged. Between the renames there is no `to`: neb_fs_mend_dir.
+// For file systems that cannot exchange two names. Between the two renames `to` does not exist;
+// neb_fs_mend_dir repairs a crash there.
 static enum neb_status replace_aside(const char *from, const char *to) {
     char old[NEB_PATH_MAX];
     NEB_TRY(old_name(to, old, sizeof old));
@@ -57,7 +59,7 @@ static enum neb_status replace_aside(const char *from, const char *to) {
     enum neb_status st = move(from, to);
     if (st != NEB_OK) {
         if (rename(old, to) != 0)
-            return neb_fail_errno("cannot rename %s back to %s; do it by hand", old, to);
+            return neb_fail_errno("cannot rename %s back to %s; rename it by hand", old, to);
         return st;
     }
     NEB_TRY(sync_parent(to));
@@ -78,7 +80,7 @@ enum neb_status neb_fs_replace_dir(const char *from, const char *to) {
     if (rc != 0)
         return neb_fail_errno("cannot exchange %s and %s", from, to);
     NEB_TRY(sync_parent(to));
-    return neb_fs_remove_tree(from); // what was `to`
+    return neb_fs_remove_tree(from); // the previous `to`
 }
 
 enum neb_status neb_fs_mend_dir(const char *to) {
@@ -103,21 +105,23 @@ enum neb_status neb_fs_hold(const char *aside, int *fd) {
     NEB_TRY(lock_name(aside, path));
     NEB_TRY(neb_fs_mkdirs(parent_of(aside, parent), 0755));
     if (access(parent_of(aside, parent), W_OK) != 0)
-        return NEB_OK; // who tries to make something there learns why not
+        return NEB_OK; // the first write there reports the reason
     for (;;) {
         *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
         if (*fd < 0)
             return neb_fail_errno("cannot open %s", path);
         bool busy = flock(*fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-        // Who held it before has removed it, and a third one may hold the next.
+        // The previous holder may have removed this file, and another process may hold a new one.
         if (!busy && fstat(*fd, &held) == 0 && lstat(path, &named) == 0 &&
             held.st_ino == named.st_ino)
             return NEB_OK;
         close(*fd);
         *fd = -1;
         if (busy)
-            return neb_fail(NEB_ERR_AGAIN,
-                            "another nebula makes %s; wait for it, or name another folder", aside);
+            return neb_fail(
+                NEB_ERR_AGAIN,
+                "another nebula process is building %s; wait for it or choose another folder",
+                aside);
     }
 }
 
@@ -126,7 +130,7 @@ void neb_fs_release(const char *aside, int *fd) {
     if (*fd < 0)
         return;
     if (lock_name(aside, path) == NEB_OK)
-        unlink(path); // held until here: nobody else can have made it
+        unlink(path); // the lock is still held, so this file is ours
     close(*fd);
     *fd = -1;
 }

@@ -21,7 +21,8 @@ static const char *const status_names[] = {
 };
 static const char *const level_names[] = {"error", "warn ", "info ", "debug"};
 
-// The log is the one process-wide state: every layer may report, none should have to carry a handle for it.
+// The only process-wide mutable state of this kind: every layer logs, and none should carry a
+// handle for it.
 static struct {
     pthread_mutex_t lock;
     enum neb_log_level level;
@@ -68,7 +69,7 @@ static _Thread_local bool hushed;
 
 void neb_log_hush(bool on) { hushed = on; }
 
-// Under the lock.
+// The caller holds the lock.
 static void put_line(enum neb_log_level level, const char *text) {
     struct timespec ts;
     struct tm tm;
@@ -115,7 +116,7 @@ static void log_v(enum neb_log_level level, const char *suffix, const char *fmt,
         return;
     if (suffix && (size_t)n < sizeof text)
         snprintf(text + n, sizeof text - (size_t)n, ": %s", suffix);
-    neb_plain(text, false); // of a peer, or the name of a file, may be part of it
+    neb_plain(text, false); // the text may contain peer data or file names
     pthread_mutex_lock(&log_state.lock);
     if (level == NEB_LOG_ERROR)
         snprintf(log_state.last_error, sizeof log_state.last_error, "%.1000s", text);

@@ -7,24 +7,27 @@
 
 enum neb_log_level { NEB_LOG_ERROR, NEB_LOG_WARN, NEB_LOG_INFO, NEB_LOG_DEBUG };
 
-// Lines above this level are dropped. Default NEB_LOG_INFO.
+// Drops lines above this level. Default: NEB_LOG_INFO.
 void neb_log_set_level(enum neb_log_level level);
-// Prefix of every line, such as "agent paris"; copied, cut at 47 bytes. Default none.
+// The prefix of every line, such as "agent paris". Copied, and cut at 47 bytes. Default: none.
 void neb_log_set_name(const char *name);
 bool neb_log_is_named(const char *name);
-// Replaces stderr: sink(user, level, text without newline). NULL restores stderr. Tests capture errors so.
+// Sends lines to sink(user, level, text without newline) instead of stderr. NULL restores stderr.
+// Tests use it to capture errors.
 typedef void neb_log_sink(void *user, enum neb_log_level level, const char *text);
 void neb_log_set_sink(neb_log_sink *sink, void *user);
 
-// Errors and warnings that come again and again are said once, and once a minute from then on (repeats.h): for a process that runs for
-// days. neb_log_tick, now and then, says how often it was, where nothing else is logged.
+// For long-running processes: logs a repeated error or warning once, then once a minute with a
+// count (repeats.h). Call neb_log_tick regularly: it logs pending counts when nothing else is
+// logged.
 void neb_log_throttle(bool on);
 void neb_log_tick(void);
 
-// This thread's lines are dropped from now on, or no more: around what is known to be said without end.
+// Drops (true) or logs (false) the lines of the calling thread. For code that is known to repeat
+// the same lines without end.
 void neb_log_hush(bool on);
 
-// The newest line of error level of this process, for a report that must name the cause; "" when there was none.
+// The latest error line of this process, for a report that names the cause. "" if there was none.
 void neb_last_error(char *out, size_t cap);
 
 void neb_log(enum neb_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Read-only maps of whole files. A page that cannot be had, as the disk fails or the file was cut meanwhile, ends the process (SIGBUS);
-// which file it was is said first.
+// Read-only maps of whole files. A page that cannot be read (disk failure, truncated file) ends the
+// process with SIGBUS; the handler first prints the name of the file.
 #include "agent/base/fs.h"
 #include "agent/base/moved.h"
 
@@ -14,10 +14,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { NAMED_MAX = 256, NAME_MAX_BYTES = 256 }; // maps beyond have no name when they fail
+enum { NAMED_MAX = 256, NAME_MAX_BYTES = 256 }; // further maps stay unnamed
 
 static struct named {
-    _Atomic(const uint8_t *) p; // NULL: free
+    _Atomic(const uint8_t *) p; // NULL: this entry is free
     size_t len;
     char path[NAME_MAX_BYTES];
 } named[NAMED_MAX];
@@ -58,10 +58,11 @@ static void on_fault(int signal, siginfo_t *info, void *context) {
         if (p && at >= p && at < p + named[i].len) {
             say("nebula: ");
             say(named[i].path);
-            say(" cannot be read any more: its disk fails, or it was cut while it was in use\n");
+            say(" cannot be read any more: the disk failed, or the file was truncated while in "
+                "use\n");
         }
     }
-} // and once more, by the default action
+} // SA_RESETHAND: the access faults again, now with the default action
 
 void neb_map_watch(void) {
     struct sigaction a = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | (int)SA_RESETHAND};
@@ -71,7 +72,8 @@ void neb_map_watch(void) {
 enum neb_status neb_map_open(const char *path, struct neb_map *out) {
     struct stat info;
     *out = (struct neb_map){0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // of a FIFO too: it is told below
+    // does not block on a FIFO, which is refused below
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return neb_fail_errno("cannot open %s", path);
     enum neb_status st = NEB_OK;
@@ -104,9 +106,10 @@ enum neb_status neb_map_read(const struct neb_map *m, const char *path) {
             neb_moved_add(piece);
             at += piece;
         } else if (errno == EFAULT || errno == EIO) {
-            return neb_fail(NEB_ERR_IO, "cannot read %s: its disk fails, or it was cut", path);
+            return neb_fail(NEB_ERR_IO,
+                            "cannot read %s: the disk failed, or the file was truncated", path);
         } else if (errno != EINTR && errno != EAGAIN) {
-            break; // a kernel before 5.14: whoever reads it finds out
+            break; // kernel before 5.14: a bad page shows at first use
         }
     }
     return NEB_OK;

@@ -9,7 +9,7 @@
 enum {
     LINE = 64,
     HUGE_PAGE = 1 << 21,
-    LEAST = 2 * HUGE_PAGE, // at most a third is rounding
+    LEAST = 2 * HUGE_PAGE, // rounding adds at most a third
 };
 
 void *neb_large_alloc(size_t bytes) {
@@ -19,7 +19,7 @@ void *neb_large_alloc(size_t bytes) {
     size_t room = (bytes / align + (bytes % align || !bytes)) * align;
     void *p = aligned_alloc(align, room);
     if (p && align == HUGE_PAGE)
-        madvise(p, room, MADV_HUGEPAGE); // a wish: without it all works as before
+        madvise(p, room, MADV_HUGEPAGE); // only a hint; failure is harmless
     return p;
 }
 

@@ -4,13 +4,13 @@
 #define AGENT_BASE_MEMORY_H
 #include <stddef.h>
 
-// bytes at a multiple of 64, whatever they hold; NULL: out of memory. The caller frees them with free().
-//
-// Arrays of some MiB get huge pages where the kernel gives them to those who ask (transparent_hugepage: madvise, as in Debian): products
-// and streams over them lose several per cent of a training step to address translation otherwise (kernels/README.md).
+// Returns uninitialised memory at a multiple of 64; NULL if out of memory. The caller frees it with
+// free(). Arrays of some MiB ask for huge pages (transparent_hugepage=madvise, Debian's default):
+// otherwise address translation slows down training.
 void *neb_large_alloc(size_t bytes);
 
-// The same, all zero and touched: a page that is missing is missing now, not in the first step.
+// The same memory, zeroed. Touches every page, so that a shortage shows now and not in the first
+// step.
 void *neb_large_zeroed(size_t bytes);
 
 #endif

@@ -34,7 +34,7 @@ int neb_edits_near(const char *word) {
     return n <= 3 ? 1 : n <= 6 ? 2 : 3;
 }
 
-// Half of it is there, at an end.
+// True if `word` is at least half of `of` and stands at its beginning or end.
 static int is_part(const char *word, const char *of) {
     size_t n = strlen(word), m = strlen(of);
     return n >= NEB_PART_MIN && n < m && 2 * n >= m &&
@@ -49,8 +49,8 @@ const char *neb_nearest(const char *word, const char *const *known, size_t n) {
             continue;
         int d = neb_edits(word, known[i]);
         if ((is_part(word, known[i]) || is_part(known[i], word)) && d > 2)
-            d = 2; // as near as two mistakes
-        // what is changed altogether is another word
+            d = 2; // a part counts as two edits
+        // a word with every letter changed is another word
         if (d < least && d < (int)strlen(known[i]) && d < (int)strlen(word)) {
             least = d;
             best = known[i];

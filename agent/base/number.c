@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DIGITS_MAX = 63 }; // of a real number as text
+enum { DIGITS_MAX = 63 }; // longest text of a real number
 
 bool neb_number_whole(const char *text, uint64_t min, uint64_t max, uint64_t *out) {
     uint64_t v = 0;
@@ -24,7 +24,7 @@ bool neb_number_whole(const char *text, uint64_t min, uint64_t max, uint64_t *ou
     return true;
 }
 
-// strtod as in the C locale, whose point is '.'.
+// strtod of the C locale, where the decimal point is '.'.
 static double convert(const char *digits) {
     locale_t c = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
     double v = c ? strtod_l(digits, NULL, c) : strtod(digits, NULL);
@@ -46,7 +46,7 @@ const char *neb_number_prefix(const char *text, double *out) {
     }
     if (n == 0)
         return NULL;
-    if (text[n] == 'e' || text[n] == 'E') { // an exponent where digits follow
+    if (text[n] == 'e' || text[n] == 'E') { // an exponent needs digits
         size_t sign = text[n + 1] == '+' || text[n + 1] == '-', e = digits_at(text + n + 1 + sign);
         n += e ? 1 + sign + e : 0;
     }

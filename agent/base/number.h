@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers from text that people write: options, job files. Nothing but the number counts as one: no blanks before it, no
-// hexadecimal, no "nan" and "inf"; the decimal point is '.' whatever locale a foreign trainer has set.
+// Numbers in text that people write: options, job files. Accepts no leading blanks, no hexadecimal,
+// no "nan" or "inf". The decimal point is '.', whatever locale an embedding program has set.
 #ifndef NEB_NUMBER_H
 #define NEB_NUMBER_H
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-// Digits alone, within [min, max]. *out is set only if so.
+// Parses digits only, within [min, max]. *out is set only on success.
 bool neb_number_whole(const char *text, uint64_t min, uint64_t max, uint64_t *out);
-// "1", "-0.5", "1e-3" and nothing behind it, finite, within [min, max]. *out is set only if so.
+// Parses "1", "-0.5", "1e-3": the whole text, finite, within [min, max]. *out is set only on
+// success.
 bool neb_number_real(const char *text, double min, double max, double *out);
-// The number that `text` begins with ("80ms", "0.1%"), no sign before it; returns what follows, NULL where there is none or it is not
-// finite.
+// Parses the unsigned number at the start of `text` ("80ms", "0.1%"). Returns the rest of the text,
+// or NULL if there is no number or it is not finite.
 const char *neb_number_prefix(const char *text, double *out);
-// "4096", "200M", "1.5G", with a B behind it or not: bytes; K, M, G and T are decimal, KiB, MiB, GiB and TiB are not. Within [min, max].
+// Parses a size in bytes, within [min, max]: "4096", "200M", "1.5G", "200MB", "4GiB". K, M, G, T
+// are decimal; KiB, MiB, GiB, TiB are binary.
 bool neb_number_size(const char *text, uint64_t min, uint64_t max, uint64_t *out);
 
 #endif

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-// The length of the character of UTF-8 at s, and its code point; 1 and U+FFFD where there is none;
-// 0 where its bytes are good as far as `left` goes, and more belong to it.
+// Decodes one UTF-8 character at s. Returns its length and code point; 1 and U+FFFD for invalid
+// bytes; 0 if the character is valid so far but continues after `left`.
 static size_t decode(const unsigned char *s, size_t left, unsigned *code) {
     static const unsigned least[] = {0, 0, 0x80, 0x800, 0x10000};
     size_t n = s[0] < 0x80 ? 1 : s[0] >> 5 == 6 ? 2 : s[0] >> 4 == 14 ? 3 : s[0] >> 3 == 30 ? 4 : 0;

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Words of others on a terminal or in a log.
+// Makes foreign text safe to print on a terminal or in a log.
 #ifndef NEB_PLAIN_H
 #define NEB_PLAIN_H
 #include <stdbool.h>
 #include <stddef.h>
 
-// In place: each byte of a character that commands a terminal becomes '?'. Those are the control
-// characters of one and two bytes, what turns the direction of writing, and what is not UTF-8.
-// lines: newlines stay. Every log line passes it; what else prints others' words calls it.
+// Replaces, in place, each byte of a character that controls a terminal by '?': control characters
+// of one and two bytes, characters that change the writing direction, and invalid UTF-8. lines:
+// keeps newlines. The log calls it on every line; other code that prints foreign text must call it
+// itself.
 void neb_plain(char *text, bool lines);
-// The same for text that may be long and hold bytes of 0; newlines and tabs stay. Returns how many
-// bytes are done; not `last`: up to three, the begin of a character, may be left, to precede the
-// next part.
+// The same for a part of a long text that may contain 0 bytes; keeps newlines and tabs. Returns the
+// number of bytes done. Unless `last`, up to three bytes of an incomplete character may remain; the
+// caller puts them before the next part.
 size_t neb_plain_text(char *p, size_t n, bool last);
-// Whether neb_plain (not lines) would leave it as it is.
+// True if neb_plain(text, false) would change nothing.
 bool neb_is_plain(const char *text);
 
 #endif

@@ -16,7 +16,8 @@ static bool read_line(const char *dir, const char *name, char *out, int cap) {
     return ok;
 }
 
-// Of one group: version 2 has both numbers in cpu.max ("max 100000": none), version 1 a file each (-1: none).
+// The quota of one group. Version 2 has both numbers in cpu.max ("max 100000": no limit); version 1
+// has a file for each (-1: no limit).
 static double of_group(const char *dir) {
     char a[64], b[64];
     double quota = 0, period = 0;
@@ -33,7 +34,8 @@ static double of_group(const char *dir) {
                : 0;
 }
 
-// Of a group and those above it, the least. In a namespace of its own a group may not be found by its path: those that are there count.
+// Lowers *least to the smallest quota of a group and its parents. In a cgroup namespace some of
+// these paths do not exist; only existing ones count.
 static void least_of(const char *mount, const char *group, double *least) {
     char dir[2 * NEB_PATH_MAX];
     size_t top = (size_t)snprintf(dir, sizeof dir, "%s", mount);
@@ -80,7 +82,7 @@ double neb_cpu_quota(const char *root) {
                      controllers) < (int)sizeof mount)
             least_of(mount, group + 1, &least);
         if (n && snprintf(mount, sizeof mount, "%s/sys/fs/cgroup/cpu", root) < (int)sizeof mount)
-            least_of(mount, group + 1, &least); // a link, where several are in one
+            least_of(mount, group + 1, &least); // a link, if controllers share a hierarchy
     }
     if (f)
         fclose(f);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much of its processors a container may use: the quota of control groups (Docker's --cpus, a limit of Kubernetes), which affinity does not tell.
-// More threads than that spin and wait for each other while all are held back.
+// The processor quota of a container: the limit of its control groups (docker --cpus, Kubernetes),
+// which the affinity mask does not show. More threads than that wait for each other while the
+// kernel holds them back.
 #ifndef NEB_QUOTA_H
 #define NEB_QUOTA_H
 
-// Processors that this process's groups, and those that hold them, may use, as a fraction; 0: there is no limit, or none that can be read. root:
-// before /proc and /sys, "" but in tests.
+// The smallest quota of this process's groups and their parents, in processors (a fraction is
+// possible); 0: no readable limit. root: prefix of /proc and /sys, "" except in tests.
 double neb_cpu_quota(const char *root);
 
 #endif

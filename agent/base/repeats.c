@@ -5,7 +5,7 @@
 
 static const neb_ns minute = 60 * NEB_S;
 
-// FNV-1a; alike: every number is the same one.
+// FNV-1a. With `alike`, all numbers hash the same.
 static uint64_t hash_of(const char *text, bool alike) {
     uint64_t h = 14695981039346656037u ^ (alike ? 0x5bd1e995u : 0);
     bool before = false;
@@ -18,9 +18,9 @@ static uint64_t hash_of(const char *text, bool alike) {
     return h ? h : 1;
 }
 
-// Its place; one that is taken for it begins its first minute.
+// Finds or makes the entry of this hash. A new entry starts its first minute.
 static struct neb_repeat *place(struct neb_repeats *r, neb_ns now, uint64_t hash) {
-    struct neb_repeat *best = &r->e[0]; // a free one, else the oldest
+    struct neb_repeat *best = &r->e[0]; // a free entry, else the oldest
     for (int i = 0; i < NEB_REPEATS; i++) {
         struct neb_repeat *e = &r->e[i];
         if (e->hash == hash)
@@ -62,12 +62,12 @@ bool neb_repeats_due(struct neb_repeats *r, neb_ns now, int *level, char *out, s
         if (!e->hash || !e->n || now - e->since < minute)
             continue;
         snprintf(out, cap, "%llu more %s %s in %lld s: %s", (unsigned long long)e->n,
-                 e->n == 1 ? "line" : "lines", e->alike ? "such as this" : "like this",
+                 e->alike ? "similar" : "identical", e->n == 1 ? "line" : "lines",
                  (long long)((now - e->since) / NEB_S), e->text);
         *level = e->level;
         e->n = 0;
         e->since = now;
-        e->said = 1; // just now
+        e->said = 1; // the line that this call returns
         e->text[0] = 0;
         return true;
     }

@@ -32,7 +32,7 @@ uint64_t neb_rng_u64(struct neb_rng *r) {
 
 __extension__ typedef unsigned __int128 wide;
 
-// Lemire's multiply-shift with rejection: unbiased, almost never a second draw.
+// Lemire's multiply-shift with rejection: unbiased, and almost never a second draw.
 uint64_t neb_rng_below(struct neb_rng *r, uint64_t n) {
     wide m = (wide)neb_rng_u64(r) * n;
     if ((uint64_t)m < n) {
@@ -45,9 +45,9 @@ uint64_t neb_rng_below(struct neb_rng *r, uint64_t n) {
 
 double neb_rng_unit(struct neb_rng *r) { return (double)(neb_rng_u64(r) >> 11) * 0x1p-53; }
 
-// log and cos of our own: + - x / only, so that a model's first parameters have the same bits on all clusters. A C library's may
-// differ in the last place between releases, and between processors with and without FMA. Several at once, term by term, so that a
-// compiler makes vectors of them: each operation is one of IEEE 754, the bits are the same.
+// Our own log and cos use only + - x /, so that a model's initial parameters have the same bits on
+// all clusters. The results of a C library may differ in the last bit between releases and
+// processors. The loops run over many numbers, term by term, so that a compiler can vectorise them.
 enum { LANES = 64 };
 
 static inline void exact_log(double *x, int n) { // x in (0, 1], normal; n <= LANES
@@ -76,7 +76,8 @@ static inline void exact_log(double *x, int n) { // x in (0, 1], normal; n <= LA
         x[i] = e[i] * 0.69314718055994531 + 2 * s[i] * sum[i];
 }
 
-// cos(2 pi v), v in [0, 1): of x within pi / 4 of a quarter the series of the cosine, or of the sine, which has other divisors
+// cos(2 pi v), v in [0, 1). x lies within pi / 4 of a quarter turn. The loop computes the series of
+// the cosine or of the sine there; they differ only in their divisors.
 static inline void exact_cos_turns(double *v, int n) {
     double x[LANES], x2[LANES], sum[LANES], sine[LANES]; // sine: 1 or 0
     int32_t quarter[LANES];
@@ -98,7 +99,7 @@ static inline void exact_cos_turns(double *v, int n) {
     }
 }
 
-// One number needs two draws.
+// Each normal number uses two draws.
 static inline void normals(struct neb_rng *r, float *out, int n) {
     double u[LANES], v[LANES];
     for (int i = 0; i < n; i++) {

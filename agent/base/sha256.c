@@ -10,7 +10,8 @@ struct neb_sha256 {
     EVP_MD_CTX *ctx;
 };
 
-// Looked up once: OpenSSL does it anew for each EVP_sha256(), which takes longer than the digest of a short message.
+// Fetched once: EVP_sha256() makes OpenSSL fetch it for each digest, which takes longer than a
+// short digest itself.
 static const EVP_MD *found;
 static void find(void) {
     found = EVP_MD_fetch(NULL, "SHA256", NULL);
@@ -63,7 +64,7 @@ void neb_sha256(const void *p, size_t n, uint8_t out[NEB_SHA256_BYTES]) {
         NEB_ASSERT(EVP_Digest(p, n, out, NULL, sha256(), NULL) == 1);
         return;
     }
-    neb_sha256_add(h, p, n); // large: in pieces, which are counted
+    neb_sha256_add(h, p, n); // large: in pieces that are counted as progress
     neb_sha256_finish(h, out);
     neb_sha256_destroy(&h);
 }

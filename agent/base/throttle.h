@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The log throttle: what can fail again and again (a link, a dial, an accept, a start of a process, a write) is said when it happens
-// first, or the first few times, and from then on once a minute, with how often it happened.
+// The log throttle of one event that can repeat (a link, a dial, an accept, a process start, a
+// write). The first few events are logged; after that one line a minute gives the number of the
+// others.
 #ifndef NEB_THROTTLE_H
 #define NEB_THROTTLE_H
 #include "agent/base/clock.h"
@@ -10,19 +11,20 @@
 
 static const neb_ns neb_throttle_window = 60 * NEB_S;
 
-struct neb_throttle { // all zero: nothing has happened
+struct neb_throttle { // all zero: no event yet
     neb_ns said;
-    unsigned times; // since a quiet minute
-    uint64_t n;     // not said, since then
+    unsigned times; // events logged since the last minute without one
+    uint64_t n;     // events not logged since `said`
 };
 
-// Whether it would be said, if it happened.
+// True if the next event would be logged.
 static inline bool neb_throttle_would_allow(const struct neb_throttle *q, neb_ns now,
                                             unsigned few) {
     return q->times < few || (q->said && !q->n && now - q->said >= neb_throttle_window);
 }
 
-// It happens. True: say it, as the first few times after a quiet minute.
+// Counts one event. True: the caller logs it. At most `few` are logged until a minute without
+// events.
 static inline bool neb_throttle_allows(struct neb_throttle *q, neb_ns now, unsigned few) {
     if (q->said && !q->n && now - q->said >= neb_throttle_window)
         q->times = 0;
@@ -35,7 +37,8 @@ static inline bool neb_throttle_allows(struct neb_throttle *q, neb_ns now, unsig
     return true;
 }
 
-// How often it has happened since it was said, where a minute has passed and that is to be said; 0: nothing is.
+// The number of events that were not logged, once a minute has passed since the last line: the
+// caller logs it. 0: nothing to log.
 static inline uint64_t neb_throttle_suppressed(struct neb_throttle *q, neb_ns now) {
     uint64_t n = q->n;
     if (!n || now - q->said < neb_throttle_window)
@@ -45,8 +48,8 @@ static inline uint64_t neb_throttle_suppressed(struct neb_throttle *q, neb_ns no
     return n;
 }
 
-// For one caller that has one line to say: true when it is to be said now, as the first time, or a minute after it was said last.
-// *more: how often it happened in between and was not said.
+// For an event with one line: true if the caller logs it now, as the first one or a minute after
+// the last line. *more: events that were not logged in between.
 static inline bool neb_throttle_line(struct neb_throttle *q, neb_ns now, uint64_t *more) {
     *more = 0;
     if (q->said && now - q->said < neb_throttle_window) {

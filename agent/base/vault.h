@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a site keeps large files: in clear (NULL), or sealed. base, intra and whoever else writes and reads files knows this
-// interface only; security/vault.h is the one that seals.
+// How a site stores large files: in clear (vault NULL) or sealed. Code that reads and writes files
+// knows only this interface; security/vault.h implements it.
 //
-//     writer ── add, add, end ──► vault ── put ──► file          reader: any range of what was added, opened piece by piece
+//     writer ── add, add, end ──► vault ── put ──► file
+//     reader ◄── any range of the clear text, opened chunk by chunk ── file
 //
-// A sealed file begins with NEB_SEALED_MAGIC, whatever kind it is; no format of Nebula's own begins so.
+// Every sealed file begins with NEB_SEALED_MAGIC. No other format of Nebula begins with it.
 #ifndef NEB_VAULT_H
 #define NEB_VAULT_H
 #include "agent/base/status.h"
@@ -20,16 +21,18 @@ enum { NEB_SEALED_MAGIC_BYTES = 7 };
 typedef enum neb_status neb_vault_put(void *user, const void *p, size_t n);
 
 struct neb_vault_ops {
-    // *writer is freed by `drop`, after end or without. An error of put is returned as it is.
+    // Starts a file. The caller frees *writer with `drop`, with or without `end`. An error of `put`
+    // is returned unchanged.
     enum neb_status (*begin)(void *ctx, neb_vault_put *put, void *user, void **writer);
     enum neb_status (*add)(void *writer, const void *p, size_t n);
     enum neb_status (*end)(void *writer);
     void (*drop)(void *writer);
-    // sealed: a whole file, which stays valid until `close`. All of it is authenticated before open returns; *len: bytes in clear.
-    // NEB_ERR_DENIED: another key; NEB_ERR_CORRUPT: cut, changed, reordered; both name the file.
+    // Opens the whole file `sealed`, which the caller keeps valid until `close`, and authenticates
+    // it. *len: bytes of clear text. NEB_ERR_DENIED: another key. NEB_ERR_CORRUPT: cut, changed or
+    // reordered. Both errors name the file.
     enum neb_status (*open)(void *ctx, const char *path, const uint8_t *sealed, size_t sealed_len,
                             void **reader, uint64_t *len);
-    // Within len. NEB_ERR_CORRUPT: the file has changed since it was opened.
+    // Reads a range within *len. NEB_ERR_CORRUPT: the file has changed since `open`.
     enum neb_status (*read)(void *reader, uint64_t at, void *dst, size_t n);
     void (*close)(void *reader);
 };

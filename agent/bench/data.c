@@ -127,7 +127,7 @@ static enum neb_status in_memory(struct bench *b) {
     for (int i = 0; i < 2 * SOURCES * SHARDS * SHARD_TOKENS / (BATCH * WINDOW); i++) {
         double took = draw_batch(b); // the first epoch reads what is not in memory
         neb_ns start = neb_now();
-        intra_sampler_ahead(b->s, BATCH);
+        intra_sampler_prefetch(b->s, BATCH);
         neb_ns mid = neb_now();
         memcpy(b->copy, b->tokens, (size_t)bytes / 2);
         __asm__ volatile(""
@@ -151,7 +151,7 @@ static enum neb_status from_disk(struct bench *b) {
     NEB_TRY(open_corpus(b, true));
     for (int i = 0; i < TIMES; i++) { // in turn, so that a busy disk slows both
         at_once[i] = draw_batch(b) / BATCH;
-        intra_sampler_ahead(b->s, BATCH);
+        intra_sampler_prefetch(b->s, BATCH);
         neb_sleep(50 * NEB_MS); // a training step
         ahead[i] = draw_batch(b) / BATCH;
     }

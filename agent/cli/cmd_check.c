@@ -340,7 +340,7 @@ static enum neb_status say_policy(const char *path) {
     static struct agent_policy p;
     char text[1024];
     NEB_TRY(read_policy(path, &p));
-    agent_policy_say(&p, text, sizeof text);
+    agent_policy_describe(&p, text, sizeof text);
     printf("%s: admits %s\n", path, text);
     return NEB_OK;
 }

@@ -175,10 +175,10 @@ static void print_sockets(bool json) {
     } else {
         printf("before HELLO             %8d  listen          bytes; after them, or after %d ms, "
                "or as the oldest of %d, a connection is closed\n",
-               INTER_NAMELESS_BYTES, INTER_NAMELESS_MS, INTER_NAMELESS_MAX);
+               INTER_UNIDENTIFIED_BYTES, INTER_UNIDENTIFIED_MS, INTER_UNIDENTIFIED_MAX);
         printf("without HELLO, of one    %8d  listen          connections of an address at once, "
                "then %d per second; an address with more is ignored for a while\n",
-               INTER_NAMELESS_BURST, INTER_NAMELESS_SECOND);
+               INTER_UNIDENTIFIED_BURST, INTER_UNIDENTIFIED_SECOND);
         printf("without HELLO, of all    %8d  listen          connections at once from addresses "
                "without a member, then %d per second\n",
                INTER_STRANGERS_BURST, INTER_STRANGERS_SECOND);

@@ -119,7 +119,7 @@ static enum neb_status vocabulary_of(const char *named, const char *checkpoint,
                                      char out[NEB_PATH_MAX], const char **found) {
     char dir[NEB_PATH_MAX];
     folder_of(checkpoint, dir);
-    NEB_TRY(named ? intra_tokenizer_named(named, out, NEB_PATH_MAX)
+    NEB_TRY(named ? intra_tokenizer_resolve(named, out, NEB_PATH_MAX)
                   : intra_tokenizer_in(dir, out, NEB_PATH_MAX));
     *found = named || neb_fs_exists(out) ? out : NULL;
     return NEB_OK;

@@ -278,7 +278,7 @@ static void on_second(void *user, const struct inter_manifest *m) {
 
 // Includes the signed bytes, so that anybody with the member's key can check them.
 static json_t *statement_json(const struct inter_statement *s) {
-    static const char *const kinds[INTER_SAID_KINDS] = {"accept", "promise", "update"};
+    static const char *const kinds[INTER_STATEMENT_KINDS] = {"accept", "promise", "update"};
     struct neb_buf b = {0};
     inter_statement_put_signed(&b, s);
     json_t *o = json_pack("{s:s,s:I,s:I,s:I,s:s,s:o,s:o}", "kind", kinds[s->kind], "fragment",
@@ -365,7 +365,7 @@ static enum neb_status show(struct look *k) {
     NEB_TRY_GOTO(look_open(k), out);
     NEB_TRY_GOTO(inter_ledger_chains(k->ledger, on_chain, k), out);
     NEB_TRY_GOTO(inter_ledger_outbox(k->ledger, on_peer, outbox), out);
-    NEB_TRY_GOTO(inter_ledger_seconds(k->ledger, on_second, k), out);
+    NEB_TRY_GOTO(inter_ledger_replaced_all(k->ledger, on_second, k), out);
     NEB_TRY_GOTO(inter_ledger_all_evidence(k->ledger, on_evidence, k), out);
     NEB_TRY_GOTO(inter_ledger_all_misnamed(k->ledger, on_misnamed, k), out);
     snprintf(epoch, sizeof epoch, "%016llx", (unsigned long long)inter_ledger_epoch(k->ledger));

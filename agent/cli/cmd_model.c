@@ -256,7 +256,7 @@ static enum neb_status generate(const struct options *o) {
     size_t n = 0;
     int total = 0;
     enum neb_status st = NEB_OK;
-    NEB_TRY(o->tokenizer ? intra_tokenizer_named(o->tokenizer, tokenizer, sizeof tokenizer)
+    NEB_TRY(o->tokenizer ? intra_tokenizer_resolve(o->tokenizer, tokenizer, sizeof tokenizer)
                          : intra_tokenizer_in(o->checkpoint, tokenizer, sizeof tokenizer));
     // first: without a checkpoint, a missing tokenizer is no news
     NEB_TRY_GOTO(load(o, &K, &m), out);

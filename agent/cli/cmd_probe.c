@@ -54,7 +54,7 @@ static enum neb_status load(const struct options *o, struct intra_model **m,
     if (slash)
         *slash = 0;
     const char *named = o->tokenizer ? o->tokenizer : slash ? file : ".";
-    NEB_TRY(intra_tokenizer_named(named, tokenizer, sizeof tokenizer));
+    NEB_TRY(intra_tokenizer_resolve(named, tokenizer, sizeof tokenizer));
     NEB_TRY(intra_tokenizer_open(tokenizer, t));
     if (intra_tokenizer_vocab(*t) > (*m)->c.vocab)
         return neb_fail(NEB_ERR_INVALID,

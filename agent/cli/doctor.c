@@ -103,7 +103,7 @@ void doctor_mtu(struct doctor *d, const char *setting) {
 void doctor_files(struct doctor *d, int64_t limit, int peers) {
     const int64_t need = INTER_DESCRIPTORS_OWN +
                          (int64_t)(peers > 0 ? peers : 1) * INTER_DESCRIPTORS_PEER +
-                         4 * INTER_NAMELESS_LEAST;
+                         4 * INTER_UNIDENTIFIED_LEAST;
     char advice[128] = "";
     if (limit >= 0 && limit < need)
         snprintf(advice, sizeof advice, "ulimit -n %lld, or LimitNOFILE= in the agent's unit",

@@ -13,7 +13,7 @@ static json_t *say(bool ok, const char *code, const char *text) {
     return json_pack("{s:s,s:b,s:s,s:s}", "ev", "answer", "ok", ok, "code", code, "text", text);
 }
 
-struct wish { // what a trainer asks for; "": it does not say
+struct wish { // what a trainer asks for; "": anything
     const char *job, *from;
 };
 
@@ -34,9 +34,9 @@ static bool is_given(const struct agent_jobrun *j, const struct wish *w) {
 static json_t *say_passed_over(const struct agent_jobrun *j) {
     char text[512];
     snprintf(text, sizeof text,
-             "job %.64s of \"%s\" waits for a trainer, and a trainer that has not named it is not "
-             "given to another member's job: name it (NEBULA_JOB=%s), or its member "
-             "(NEBULA_JOB_FROM=%s), or list that in policy.json (\"attach\": [\"%s\"])",
+             "job %.64s of \"%s\" waits for a trainer. It is another member's job, so the trainer "
+             "must name it (NEBULA_JOB=%s) or its submitter (NEBULA_JOB_FROM=%s), or policy.json "
+             "must list the submitter (\"attach\": [\"%s\"])",
              j->job.name, j->owner, j->hex, j->owner, j->owner);
     json_t *answer = say(false, "wait", text);
     json_object_set_new(answer, "passed_over", json_string(j->hex));
@@ -86,7 +86,7 @@ json_t *agent_attach_find(const struct agent_jobrun jobs[AGENT_JOBS_MAX],
     if (!found)
         return passed ? say_passed_over(passed) : say_none(&w);
     if (found->client.len && alive(found->trainer)) {
-        snprintf(text, sizeof text, "job %s has a trainer already: process %ld; end it first",
+        snprintf(text, sizeof text, "job %s already has a trainer, process %ld: end it first",
                  found->job.name, (long)found->trainer);
         return say(false, "taken", text);
     }
@@ -112,7 +112,7 @@ bool agent_attach_admit(struct agent_jobrun *j, const struct agent_ipc_client *f
         return false;
     }
     j->trainer = pid;
-    neb_info("job %s: process %ld trains", j->job.name, (long)pid);
+    neb_info("job %s: process %ld is its trainer", j->job.name, (long)pid);
     return true;
 }
 

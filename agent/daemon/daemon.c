@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loop of the agent: what it waits for, in which order it looks, how it starts and ends. See daemon_state.h for where the
-// rest is.
+// The loop of the agent: what it waits for, the order of its work, start and end. state.h lists the
+// other files.
 #include "agent/base/log.h"
 #include "agent/base/moved.h"
 #include "agent/daemon/state.h"
@@ -19,21 +19,21 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { POLL_MAX = 1100 }; // 66 a peer when all bulk connections are open
+enum { POLL_MAX = 1100 }; // 66 per peer with all bulk connections open
 static const neb_ns telemetry_interval = NEB_S, heartbeat_every = 500 * NEB_MS;
 
 static void telemetry(struct daemon *d) {
     daemon_look_for_hangs(d);
-    daemon_tell_stop(d);
+    daemon_send_stop(d);
     agent_spread_stand(&d->spread, d->up);
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
         if (d->jobs[i].used && d->jobs[i].state != AGENT_JOB_ENDED) {
             struct agent_jobrun *j = &d->jobs[i];
-            daemon_tell_alive(d, j, false);
+            daemon_send_alive(d, j, false);
             daemon_offer_retry(d, j);
-            daemon_tell_link(d, j);
-            daemon_tell_waits(d, j);
-            daemon_tell_protocols(d, j);
+            daemon_send_link(d, j);
+            daemon_send_waits(d, j);
+            daemon_send_protocols(d, j);
             j->updates_stay = j->federated && inter_service_updates_stay(d->service, j->id);
             daemon_trainer_left(d, j, false);
             daemon_proof_look(d, j);
@@ -42,10 +42,10 @@ static void telemetry(struct daemon *d) {
                 j->behind_until = neb_now() + 5 * NEB_S;
                 daemon_on_behind(d, j->id);
             }
-            if (j->state == AGENT_JOB_STOPPING && j->client.len) // until it ends
-                daemon_tell(d, &j->client, json_pack("{s:s}", "ev", "stop"));
+            if (j->state == AGENT_JOB_STOPPING && j->client.len) // repeated until it ends
+                daemon_send(d, &j->client, json_pack("{s:s}", "ev", "stop"));
         }
-    daemon_tell_blobs(d);
+    daemon_send_blobs(d);
     daemon_log_suppressed(d);
     daemon_drop_ended(d);
     if (d->web)
@@ -53,7 +53,8 @@ static void telemetry(struct daemon *d) {
     agent_notify("WATCHDOG=1");
 }
 
-// This thread reads, copies or hashes something large: those who wait for it hear that it is there. Not when it ends, nor between two links.
+// Called while this thread reads, copies or hashes something large: peers that wait for it get a
+// heartbeat. Not during shutdown, nor while the service is replaced.
 static void moved(void *user) {
     struct daemon *d = user;
     neb_ns now = neb_now();
@@ -63,7 +64,8 @@ static void moved(void *user) {
     inter_service_heartbeat(d->service);
 }
 
-// The timeout is that of its start, in which it looks at what is on disk.
+// Called during the start, while the ledger is read: extends the start timeout of the service
+// manager.
 static void busy(void *user) {
     (void)user;
     agent_notify("WATCHDOG=1\nEXTEND_TIMEOUT_USEC=60000000");
@@ -90,8 +92,8 @@ enum neb_status daemon_start_service(struct daemon *d) {
         .seal = sec_vault_key(d->vault),
         .callbacks = {d, daemon_on_screen, daemon_on_commit, daemon_on_message, daemon_on_peer,
                       daemon_on_fault, daemon_on_behind, daemon_on_snapshot_open,
-                      daemon_on_snapshot_close, daemon_on_snapshot_done, daemon_on_lied, busy,
-                      daemon_on_split, signed_before, daemon_on_lost, daemon_on_gone}};
+                      daemon_on_snapshot_close, daemon_on_snapshot_done, daemon_on_equivocation,
+                      busy, daemon_on_divergence, signed_before, daemon_on_lost, daemon_on_gone}};
     NEB_TRY(inter_service_create(&s, &d->service));
     if (d->c->blobs_max)
         NEB_TRY(inter_ledger_set_cap(inter_service_ledger(d->service), d->c->blobs_max));
@@ -115,7 +117,7 @@ static void on_signal(struct daemon *d) {
         }
 }
 
-// Until something can be read, or the next thing is due.
+// Waits until something can be read or a timer is due.
 static enum neb_status wait_for_work(struct daemon *d) {
     zmq_pollitem_t items[POLL_MAX];
     size_t n = 2;
@@ -171,7 +173,8 @@ static void look_at_workers(struct daemon *d) {
         }
         if (j->used && !j->ended_at && agent_child_ended(&j->worker, &j->end_status))
             j->ended_at = neb_now();
-        // One that ended by itself, also with an error, has sent its report, which may still be on its way to us.
+        // A worker that exited has sent its report, even after an error; the report may still be in
+        // flight.
         bool killed = j->ended_at && !WIFEXITED(j->end_status);
         if (j->ended_at && (killed || j->reported || neb_now() - j->ended_at > 2 * NEB_S)) {
             j->ended_at = 0;
@@ -202,8 +205,8 @@ static enum neb_status loop(struct daemon *d) {
     return NEB_OK;
 }
 
-// A library's thread that started before main (OpenBLAS) blocks nothing: a signal that lands there would
-// end the agent, and the signalfd would never see it. It is passed on to the thread that blocks it.
+// A library's thread that started before main (OpenBLAS) does not block these signals. One that it
+// gets would end the agent, and signalfd would miss it. So it is passed on to the main thread.
 static void pass_on(int signo) {
     if (gettid() != getpid())
         tgkill(getpid(), getpid(), signo);
@@ -219,7 +222,7 @@ static enum neb_status take_signals(sigset_t *set) {
             return neb_fail_errno("sigaction");
     }
     sigprocmask(SIG_BLOCK, set, NULL);
-    // Who reads the log may go away, and who asks to join may hang up: neither ends jobs.
+    // The reader of the log may go away, and a joining member may hang up: neither ends jobs.
     return signal(SIGPIPE, SIG_IGN) != SIG_ERR ? NEB_OK : neb_fail_errno("SIGPIPE");
 }
 
@@ -250,7 +253,7 @@ static enum neb_status set_up(struct daemon *d) {
     if (d->c->page.listen)
         NEB_TRY(agent_web_start(&d->c->page, &d->web));
     NEB_TRY(neb_path(d->socket_path, sizeof d->socket_path, d->c->home, "agent.sock"));
-    // last: who finds the socket finds an agent that is ready
+    // last: a process that finds the socket finds an agent that is ready
     NEB_TRY(agent_ipc_listen(d->zctx, d->socket_path, &d->ipc));
     if (d->c->workers)
         NEB_TRY(agent_ipc_remote_listen(d->ipc, d->c->workers));
@@ -261,10 +264,11 @@ static enum neb_status set_up(struct daemon *d) {
 static void say_policy(struct daemon *d) {
     char text[1024];
     if (agent_policy_load(d->c->home, &d->policy.is) != NEB_OK) {
-        neb_log(NEB_LOG_ERROR, "while policy.json cannot be read no job of others begins");
+        neb_log(NEB_LOG_ERROR,
+                "policy.json cannot be read: until it can, no job of another member starts");
         return;
     }
-    agent_policy_say(&d->policy.is, text, sizeof text);
+    agent_policy_describe(&d->policy.is, text, sizeof text);
     neb_info("%s %s: admits %s", d->policy.is.present ? "policy.json in" : "no policy.json in",
              d->c->home, text);
 }
@@ -295,7 +299,7 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
         if (d->jobs[i].used) {
             if (d->jobs[i].suspended && c->suspended)
                 *c->suspended = true;
-            if (d->jobs[i].kill_signal != SIGTERM) // which comes next, and it minds nothing less
+            if (d->jobs[i].kill_signal != SIGTERM) // a worker that gets SIGTERM handles it itself
                 daemon_worker_kill(&d->jobs[i]);
             agent_child_stop(&d->jobs[i].worker, 10 * NEB_S);
             daemon_job_forget(d, &d->jobs[i]);
@@ -306,7 +310,7 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
     json_decref(d->aside);
     bool had_socket = d->ipc != NULL;
     agent_ipc_destroy(&d->ipc);
-    if (had_socket) // who looks for an agent finds none, and need not wait for an answer
+    if (had_socket) // so that no client waits for an answer
         (void)unlink(d->socket_path);
     inter_service_destroy(&d->service);
     agent_members_destroy(&d->trust);

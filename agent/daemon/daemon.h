@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The agent of one cluster: a daemon on its head node. Holds the links to the other agents, the ledger, and the workers of
-// the jobs that this cluster takes part in.
+// The agent of one cluster: a daemon on its head node. It holds the links to the other agents, the
+// ledger, and the workers of the jobs in which this cluster takes part.
 //
 //     command line ──ipc──┐                              ┌──── ZeroMQ + CURVE ──── other agents
 //     worker       ──ipc──┴── daemon (one poll loop) ────┤
 //                                                        └──── ledger
 //
-// HOME holds keys/, members.json, agent.sock, ledger.db, blobs/ and jobs/ID/ (checkpoints, worker.log, of meshes rank-N.log).
+// HOME contains keys/, members.json, agent.sock, ledger.db, blobs/ and jobs/ID/ (checkpoints,
+// worker.log, and rank-N.log for a mesh).
 #ifndef AGENT_DAEMON_H
 #define AGENT_DAEMON_H
 #include "agent/base/clock.h"
@@ -18,39 +19,41 @@ enum { AGENT_STOP_WITHIN_S = 3600 };
 
 struct agent_daemon_config {
     const char *home;       // folder with keys and members
-    const char *listen;     // "HOST:PORT"; NULL: dial only
-    const char *workers;    // "ADDRESS[:PORT]" for workers of other hosts; NULL: there are none
-    unsigned n_bulk;        // bulk connections a peer, 0: as many as fill the link
-    const char *congestion; // TCP's; NULL: bbr where permitted
-    struct inter_rate_limit limit; // of all that this site sends
+    const char *listen;     // "HOST:PORT"; NULL: makes connections, accepts none
+    const char *workers;    // "ADDRESS[:PORT]" for workers on other hosts; NULL: there are none
+    unsigned n_bulk;        // bulk connections per peer; 0: as many as fill the link
+    const char *congestion; // TCP congestion control; NULL: bbr if permitted
+    struct inter_rate_limit limit; // of everything that this site sends
     neb_ns recycle;                // age at which connections are replaced; 0: one hour
-    neb_ns overlap; // how long a member's former keys stay good after its rotation; 0: ten minutes
-    int renew_days; // renew the certificate with fewer days left; 0: a third of its life
+    neb_ns overlap; // how long a member's old keys stay valid after a rotation; 0: ten minutes
+    int renew_days; // renew the certificate if fewer days are left; 0: a third of its validity
     struct agent_web_config page; // listen NULL: no status page
     uint64_t
-        blobs_max; // bytes of updates in HOME/blobs, as far as the ledger may drop any; 0: no limit
-    unsigned ended_max; // ended jobs that are kept of each other member; 0: DAEMON_ENDED_MAX
-    // file; NULL: what HOME/seal.json or the systemd credential says (agent/proc/seal.h)
+        blobs_max; // limit of bytes of updates in HOME/blobs, if the ledger may drop any; 0: none
+    unsigned ended_max; // ended jobs to keep of each other member; 0: DAEMON_ENDED_MAX
+    // A file; NULL: as HOME/seal.json or the systemd credential says (agent/proc/seal.h).
     const char *seal_key;
-    neb_ns
-        stop_within; // once told to end: for checkpoints that are being written; 0: AGENT_STOP_WITHIN_S
-    // may be NULL; set when a signal found a job running, which goes on when the agent is started again
+    neb_ns stop_within; // how long an ending agent waits for checkpoints; 0: AGENT_STOP_WITHIN_S
+    // May be NULL. Set to true if a signal ended the agent while a job ran; the job continues when
+    // the agent is started again.
     bool *suspended;
 };
-// Runs until SIGTERM or SIGINT: jobs are suspended after a checkpoint, for which it waits as long as bytes of it move, within stop_within; a
-// second signal, five seconds later or more, ends it at once. NEB_OK after an orderly end.
+// Runs until SIGTERM or SIGINT. Jobs are then suspended after a checkpoint: the agent waits for it
+// while its bytes move, at most stop_within. A second signal, at least five seconds later, ends the
+// agent at once. NEB_OK after an orderly end.
 NEB_MUST_CHECK enum neb_status agent_daemon_run(const struct agent_daemon_config *c);
 
-// Messages between agents (inter_service kinds).
+// Messages between agents (kinds of inter_service). "home" is the member that submitted the job.
 enum agent_message {
-    // {"id", "spec", "home", "sig", "run"}, reliable, from home; with "resume": from any cluster of the job; unreliable with "again": to a
-    // peer that came back, until the link has taken it
+    // {"id", "spec", "home", "sig", "run"}, reliable, from home. With "resume": from any cluster of
+    // the job. With "again": unreliable, to a peer that came back, repeated until the link takes
+    // it.
     AGENT_MSG_JOB = 1,
-    AGENT_MSG_STOP,    // reliable: {"id", "run"}, from a cluster of the job, as the next three
-    AGENT_MSG_REFUSED, // {"id", "reason"}; once, as the answer to a JOB
+    AGENT_MSG_STOP, // reliable: {"id", "run"}; it and the next three come from a cluster of the job
+    AGENT_MSG_REFUSED, // {"id", "reason"}; the answer to a JOB, sent once
     AGENT_MSG_REPORT,  // reliable: {"id", "report"}, to home
-    // {"id", "lines": [{"n", "line", "late_s"}]} (agent/daemon/lines.h), to home: telemetry; reliable where the link is down and the agent, or
-    // the job, ends
+    // Telemetry, to home: {"id", "lines": [{"n", "line", "late_s"}]} (agent/daemon/lines.h).
+    // Reliable if the link is down when the agent or the job ends.
     AGENT_MSG_METRICS,
     AGENT_MSG_LIST_STAND, // telemetry: version u64, digest (agent/daemon/spread.h)
     AGENT_MSG_LIST,       // telemetry: a signed member list

@@ -6,7 +6,7 @@
 struct agent_divergence agent_divergence_of(const struct inter_record *r, int self,
                                             int contributors) {
     struct agent_divergence d = {0};
-    int agree = r->n, most = 0; // of a record without this member nothing is known
+    int agree = r->n, most = 0; // a record without this member proves nothing about it
     for (uint8_t i = 0; i < r->n; i++) {
         int same = 0;
         for (uint8_t k = 0; k < r->n; k++)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Jobs of other members that have ended: their folders, rounds and updates are kept for whoever needs them yet, but not without end. Each job
-// that is submitted and stopped leaves something, and who does so again and again would fill a disk. Those of this site stay until its operator has
-// them forgotten.
+// Ended jobs of other members. Their folders, rounds and updates are kept for members that still
+// need them, but not without limit: each job that is submitted and stopped leaves data, and a
+// member could fill the disk. This site's own jobs stay until its operator has them forgotten.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/daemon/state.h"
@@ -9,25 +9,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The keys of masked sums follow from the members' and the id: under the same one masks would repeat, and a second life's open the
-// first one's.
+// The keys of masked sums follow from the members' keys and the job id. If an id were used twice,
+// the masks would repeat, and the sums of the second job would open those of the first.
 static bool id_is_for_ever(struct daemon *d, const char *hex) {
     struct agent_job_record r;
     if (daemon_job_recall(d, hex, &r) != NEB_OK)
-        return true; // what cannot be read may be one
+        return true; // unreadable: it may be a private job
     const char *gate = json_string_value(json_object_get(r.spec, "sync.gate"));
     bool private = gate && !strcmp(gate, "private");
     agent_job_record_clear(&r);
     return private;
 }
 
-// The row of the ledger goes last: where something stays, it is tried again.
+// The row of the ledger is removed last: if something remains, the removal is retried.
 static enum neb_status drop(struct daemon *d, const uint8_t id[AGENT_JOB_ID_BYTES],
                             const char *hex) {
     struct agent_jobrun *j = daemon_job(d, hex);
     char dir[NEB_PATH_MAX], jobs[NEB_PATH_MAX];
     if (j && j->state != AGENT_JOB_ENDED)
-        return NEB_OK; // goes on just now
+        return NEB_OK; // it has just been resumed
     if (j)
         daemon_job_forget(d, j);
     NEB_TRY(neb_path(jobs, sizeof jobs, d->c->home, "jobs"));
@@ -47,12 +47,10 @@ bool daemon_job_forgotten(struct daemon *d, const struct agent_job_record *r, ch
         !strcmp(r->state, "done") || !strcmp(r->state, "stopped") || !strcmp(r->state, "failed");
     bool ends = (j && j->state != AGENT_JOB_ENDED) || !over;
     if (ends)
-        snprintf(why, cap, "it is %s: stop it first (nebula stop %.8s)",
+        snprintf(why, cap, "the job is %s: stop it first (nebula stop %.8s)",
                  j ? agent_job_state_name(j) : r->state, r->hex);
     else if (!neb_unhex(r->hex, id, sizeof id) || drop(d, id, r->hex) != NEB_OK)
-        snprintf(why, cap,
-                 "not all of it could be removed; the agent's log says why. It can be "
-                 "said again");
+        snprintf(why, cap, "not all of it could be removed; the agent's log says why. Try again");
     else
         return true;
     return false;
@@ -65,16 +63,15 @@ void daemon_drop_ended(struct daemon *d) {
         return;
     d->ended_due = false;
     if (agent_jobs_ended(inter_service_ledger(d->service), most, &list, &n) != NEB_OK)
-        neb_warn("which jobs have ended is not known; none is removed");
+        neb_warn("the list of ended jobs cannot be read; none is removed");
     for (size_t i = 0; i < n; i++) {
         char hex[2 * AGENT_JOB_ID_BYTES + 1];
         neb_hex(list[i].id, sizeof list[i].id, hex);
         if (drop(d, list[i].id, hex) == NEB_OK)
-            neb_info("job %.8s of %s has ended and is removed: %zu newer ones of that member are "
-                     "kept",
-                     hex, list[i].home, most);
+            neb_info("ended job %.8s of %s is removed: %zu newer ones of that member are kept", hex,
+                     list[i].home, most);
         else
-            neb_warn("job %.8s of %s has ended and could not be removed", hex, list[i].home);
+            neb_warn("ended job %.8s of %s could not be removed", hex, list[i].home);
     }
     free(list);
 }

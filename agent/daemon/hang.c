@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers that hang: a rank that was stopped, a node that died, a receive that never ends. None of these ends a process, so the
-// worker says before whatever it does how long that may take (worker_heartbeat); one that says nothing for longer is ended, with all
-// its ranks, and begins again from its checkpoint as a crashed one does.
+// Workers that hang: a stopped rank, a dead node, a receive that never ends. None of these ends a
+// process. So a worker sends, before each piece of work, how long that may take (worker_heartbeat).
+// If it is silent for longer, it is killed with all its ranks and restarts from its checkpoint,
+// like a crashed one.
 #include "agent/base/log.h"
 #include "agent/daemon/state.h"
 #include "agent/proc/launch.h"
 
 #include <signal.h>
 
-static const neb_ns kill_after = 10 * NEB_S, // of a worker whose launcher was told to kill it
-    own_absence = 5 * NEB_S;                 // between two looks: this agent was stopped itself
+static const neb_ns kill_after = 10 * NEB_S, // SIGKILL follows after this time
+    own_absence = 5 * NEB_S; // gap between two looks which shows that this agent was stopped itself
 
 void daemon_worker_retry(struct daemon *d, struct agent_jobrun *j, const char *why) {
-    daemon_say_fault(d, j, why);
+    daemon_report_fault(d, j, why);
     daemon_worker_kill(j);
 }
 
 void daemon_worker_kill(struct agent_jobrun *j) {
     j->killed_at = neb_now();
     agent_child_signal(&j->worker, j->kill_signal);
-    agent_child_signal(
-        &j->worker,
-        SIGCONT); // a launcher that is itself stopped takes no other signal before it goes on
+    agent_child_signal(&j->worker,
+                       SIGCONT); // a stopped launcher takes no other signal until it continues
 }
 
 static void look(struct daemon *d, struct agent_jobrun *j) {
@@ -31,16 +31,16 @@ static void look(struct daemon *d, struct agent_jobrun *j) {
     if (silent_s <= j->allow_s || j->queues)
         return;
     snprintf(text, sizeof text,
-             j->reported ? "the worker hangs: %.0f s after its report, %.0f s at most were to be "
-                           "expected, it is still there; it is ended"
-                         : "the worker hangs: nothing was heard of it for %.0f s, where %.0f s "
-                           "were to be expected at most; it is ended",
+             j->reported ? "the worker hangs: it has not exited %.0f s after its report, and the "
+                           "limit is %.0f s; it is killed"
+                         : "the worker hangs: it has been silent for %.0f s, and the limit is %.0f "
+                           "s; it is killed",
              silent_s, j->allow_s);
     daemon_worker_retry(d, j, text);
 }
 
-// A job of another member that waits for ever (for clusters that do not come back, for a trainer,
-// for hosts) holds what it was given here for ever.
+// A job of another member that waits for ever (for absent clusters, a trainer, or hosts) would hold
+// its resources here for ever.
 static void look_for_progress(struct daemon *d, struct agent_jobrun *j) {
     char text[256];
     double idle_s = neb_seconds(neb_now() - j->progress_at);
@@ -48,9 +48,9 @@ static void look_for_progress(struct daemon *d, struct agent_jobrun *j) {
         !(j->terms.idle_s > 0) || idle_s <= j->terms.idle_s)
         return;
     snprintf(text, sizeof text,
-             "no step was made here for %.4g hours, and the policy of this site gives a job %.4g "
-             "(hours_without_progress): it stops here, with its checkpoint; nebula resume goes on "
-             "with it",
+             "no step was made here for %.4g hours, and the policy of this site allows %.4g "
+             "(hours_without_progress): the job stops here, with its checkpoint; nebula resume "
+             "continues it",
              idle_s / 3600, j->terms.idle_s / 3600);
     daemon_job_give_up(d, j, text);
 }

@@ -10,12 +10,13 @@
 
 #include <math.h>
 
-// As intra/cost/exchange.c, which lays the model out for it: θ, v, u and θ_m at the send; what encoding holds of an element, and of a
-// unit.
+// As intra/cost/exchange.c, which has the exact layout: θ, v, u and θ_m at the send; what encoding
+// needs per element and per unit.
 static const double EXCHANGE_BYTES = 4 * 4, FRAME_BYTES = 2, UNIT_BYTES = 1.1e6;
-static const double LABEL_BYTES = 4; // of a teacher's labels as they are kept, an entry
-enum { UNITS = 9, UNITS_LORA = 14, UNITS_BESIDE = 3 }; // of a block at most; of the rest
-enum { SNAPSHOTS = 2 };                                // one that arrives, one that others take
+static const double LABEL_BYTES = 4; // per entry of a teacher's stored labels
+// per block at most; of the rest of the model
+enum { UNITS = 9, UNITS_LORA = 14, UNITS_BESIDE = 3 };
+enum { SNAPSHOTS = 2 }; // one that arrives, one that others fetch
 
 static bool one_process(const struct agent_job *j) {
     return j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
@@ -31,7 +32,8 @@ static bool exchanges(const struct agent_job *j, int self) {
             (agent_distill_federates(j) && !agent_job_only_votes(j, self)));
 }
 
-// Embedding and output learn, or the latter alone; their rows' counts travel.
+// How exactly counts of rows are sent: only if embedding and output are trained, or the output
+// alone.
 static enum agent_row_counts rows_told(const struct agent_job *j, int self) {
     const struct intra_trainable *t = &j->trainable;
     bool output = !j->model.tied, full = t->mode == INTRA_TRAIN_FULL && !t->freeze_embeddings;
@@ -42,7 +44,7 @@ static enum agent_row_counts rows_told(const struct agent_job *j, int self) {
                : AGENT_ROWS_NEVER;
 }
 
-// Of a cluster's own steps, between two of its updates. 0: there are none.
+// The cluster's own steps between two of its updates. 0: it sends none.
 static double update_steps(const struct agent_job *j, int self) {
     const struct agent_sync *s = &j->sync;
     enum agent_role role = j->clusters[self].role;
@@ -69,12 +71,12 @@ static int32_t width_of(const struct intra_model_config *m) {
     return heads > most ? heads : most;
 }
 
-void agent_job_tells(const struct agent_job *j, int self, struct agent_tells *out) {
+void agent_job_discloses(const struct agent_job *j, int self, struct agent_discloses *out) {
     enum agent_role role = j->clusters[self].role;
     bool rtd = j->mode == AGENT_MODE_RTD, distill = j->mode == AGENT_MODE_DISTILL,
          others = j->n_clusters > 1 && !one_process(j);
     double tokens = (double)j->batch * j->accumulate * j->seq_len;
-    *out = (struct agent_tells){.rows = AGENT_ROWS_NEVER, .width = width_of(&j->model)};
+    *out = (struct agent_discloses){.rows = AGENT_ROWS_NEVER, .width = width_of(&j->model)};
     out->text = !one_process(j) && ((rtd && j->rtd.push_text && role == AGENT_ROLE_GENERATOR) ||
                                     (distill && j->distill.pushed && role == AGENT_ROLE_STUDENT));
     out->labels = others && ((rtd && role == AGENT_ROLE_GENERATOR) ||
@@ -91,7 +93,7 @@ double agent_job_eval_tokens(const struct agent_job *j) {
     return (double)j->eval_windows * j->seq_len;
 }
 
-// The model of a part; *t: what of it learns.
+// The model of a part; *t: which of its parameters are trained.
 static struct intra_model_config model_of(const struct agent_job *j, enum agent_role role,
                                           const struct agent_found *found,
                                           struct intra_trainable *t) {
@@ -102,7 +104,8 @@ static struct intra_model_config model_of(const struct agent_job *j, enum agent_
         return agent_job_model(j, &j->rtd.shape, vocab + 1, KERN_MASK_BIDIRECTIONAL);
     case AGENT_ROLE_DISCRIMINATOR:
         return agent_job_model(j, NULL, vocab + 1, KERN_MASK_BIDIRECTIONAL);
-    case AGENT_ROLE_TEACHER: // one that does not learn has no more than parameters
+    // BitFit: a teacher that does not learn needs hardly more than parameters
+    case AGENT_ROLE_TEACHER:
         *t = (struct intra_trainable){.mode =
                                           j->distill.learn ? INTRA_TRAIN_FULL : INTRA_TRAIN_BITFIT};
         return found->teacher.d_model
@@ -150,12 +153,13 @@ static struct intra_cost_job cost_job(const struct agent_job *j, int self, enum 
                                         at_least_one(c->mesh.tp)};
     x.micros = at_least_one((int32_t)fmin((double)micros, INT32_MAX / x.batch));
     x.recompute = c->recompute ? c->recompute == AGENT_RECOMPUTE_ON : j->recompute;
-    // however they are started: mpirun without a list of hosts, and Slurm on one node, put them all there
+    // for every launcher: mpirun without a host list, and Slurm on one node, start all ranks on one
+    // host
     x.ranks_a_host = x.mesh.dp * x.mesh.pp * x.mesh.tp;
     return x;
 }
 
-// Of a side of rtd or distill as nebula plan reckons it.
+// Memory of a trainer, or of a side of rtd or distill, as nebula plan estimates it.
 static void memory_of(const struct agent_job *j, enum agent_role role,
                       const struct intra_cost_job *x, struct intra_cost *out) {
     bool teacher = role == AGENT_ROLE_TEACHER;
@@ -173,7 +177,7 @@ static void memory_of(const struct agent_job *j, enum agent_role role,
     intra_cost_side_memory(x, &side, out);
 }
 
-// Of one part, beside what is there: on the processors, on devices, or the most of both where that is open.
+// Adds the memory of one part: on processors, on devices, or the maximum of both if that is open.
 static void add_memory(const struct agent_job *j, int self, enum agent_role role,
                        const struct agent_found *found, struct agent_needs *n) {
     const struct agent_cluster *c = &j->clusters[self];
@@ -206,7 +210,7 @@ static void add_disk(const struct agent_job *j, int self, enum agent_role role,
     struct intra_cost_params p = intra_cost_count(&m, &t);
     bool outer = exchanges(j, self);
     double state = 4 * (double)p.all + (8 + (outer ? EXCHANGE_BYTES : 0)) * (double)p.trainable;
-    // those that are kept, one that is being written, and the model at the end
+    // the checkpoints to keep, one that is being written, snapshots, and the final model
     n->disk += state * (j->checkpoint_keep + 1 + (outer ? SNAPSHOTS : 0)) + 4 * (double)p.all;
     if (role == AGENT_ROLE_STUDENT && j->distill.cache[0])
         n->disk += (double)j->steps * n->step_tokens * LABEL_BYTES *
@@ -220,7 +224,8 @@ void agent_job_needs(const struct agent_job *j, int self, const struct agent_fou
     if (c->witness)
         return;
     n->step_tokens = (double)j->batch * j->accumulate * j->seq_len;
-    bool own = c->launcher == AGENT_LAUNCHER_ATTACH; // what it takes is its own affair
+    // the site decides about an attached trainer itself
+    bool own = c->launcher == AGENT_LAUNCHER_ATTACH;
     bool devices = agent_job_takes_devices(j);
     n->step_tokens *= one_process(j) && j->mode == AGENT_MODE_REPLICAS ? agent_job_training(j) : 1;
     n->on_devices = !own && devices && c->device != AGENT_DEVICE_CPU;

@@ -31,10 +31,10 @@ enum neb_status agent_jobs_list(struct inter_ledger *l, json_t **out) {
 
 struct aside {
     json_t *list;
-    int64_t at[AGENT_ASIDE_MAX]; // of each, when it was written
+    int64_t at[AGENT_ASIDE_MAX]; // when each was written
 };
 
-// Beyond the most, instead of the one that was written first.
+// If the list is full, replaces the entry that was written first.
 static void add_aside(void *user, const uint8_t id[INTER_ID_BYTES], const char *spec,
                       const char *state) {
     struct aside *a = user;
@@ -72,7 +72,7 @@ out:
     json_decref(st);
 }
 
-enum neb_status agent_jobs_aside(struct inter_ledger *l, json_t **out) {
+enum neb_status agent_jobs_attention(struct inter_ledger *l, json_t **out) {
     struct aside a = {.list = json_array()};
     enum neb_status st = inter_ledger_jobs(l, add_aside, &a);
     *out = a.list;
@@ -106,7 +106,7 @@ void agent_job_record_read(const uint8_t id[INTER_ID_BYTES], const char *spec, c
     neb_hex(id, INTER_ID_BYTES, r->hex);
     snprintf(r->home, sizeof r->home, "%s", home ? home : "");
     snprintf(r->sig, sizeof r->sig, "%s", sig ? sig : "");
-    // whose it is must be known, or it does not run
+    // without its submitter a job does not run
     snprintf(r->state, sizeof r->state, "%s", what && home ? what : "");
     r->adopted = json_is_true(json_object_get(st, "adopted"));
     r->run = json_integer_value(json_object_get(st, "run"));
@@ -165,10 +165,10 @@ enum neb_status agent_jobs_choose(struct inter_ledger *l, const char *prefix,
     char like[400] = "";
     enum neb_status st = agent_jobs_find(l, prefix, out);
     if (st == NEB_ERR_NOT_FOUND)
-        snprintf(why, cap, "no job's id begins with \"%.40s\"; nebula jobs lists them", prefix);
+        snprintf(why, cap, "no job id begins with \"%.40s\"; nebula jobs lists them", prefix);
     else if (st == NEB_ERR_INVALID &&
              inter_ledger_jobs(l, add_like, &(struct listing){prefix, like, sizeof like}) == NEB_OK)
-        snprintf(why, cap, "more than one job's id begins with \"%.40s\": %s", prefix, like);
+        snprintf(why, cap, "more than one job id begins with \"%.40s\": %s", prefix, like);
     else if (st != NEB_OK)
         snprintf(why, cap, "the ledger could not be read; the agent's log says why");
     return st;
@@ -225,7 +225,7 @@ static void note_ended(void *user, const uint8_t id[INTER_ID_BYTES], const char 
     json_decref(st);
 }
 
-// By member, the newest first.
+// Sorts by member, then the newest first.
 static int by_age(const void *pa, const void *pb) {
     const struct agent_ended_job *a = pa, *b = pb;
     int c = strcmp(a->home, b->home);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The jobs of an agent: their state, their worker, and who is told about them.
+// The jobs of an agent: their state, their worker, and who receives messages about them.
 #ifndef AGENT_JOBS_H
 #define AGENT_JOBS_H
 #include "agent/base/bucket.h"
@@ -16,17 +16,19 @@
 
 enum { AGENT_JOBS_MAX = 8, AGENT_WATCHERS_MAX = 8, AGENT_RESTARTS_MAX = 3 };
 
-// In the place of a peer: the cluster's member, or the submitter, is on the list no more. From SEC_MEMBERS_MAX on likewise, but what that
-// member signed can be checked (inter_service_former).
+// Replaces a peer index if the member of the cluster, or the submitter, is no longer on the list.
+// An index from SEC_MEMBERS_MAX on also means that, but what this member signed can still be
+// verified (inter_service_removed_member).
 enum { AGENT_PEER_NONE = INTER_PEER_NONE };
 
 enum agent_job_state { AGENT_JOB_RUNNING, AGENT_JOB_STOPPING, AGENT_JOB_ENDED };
 
 struct agent_wan_bytes {
     uint64_t sent, recv; // on the sockets
-    // of `sent`: what was handed to the links; the rest is encryption, framing, liveness
+    // Part of `sent` that was given to the links; the rest is encryption, framing and keep-alives.
     uint64_t messages;
-    uint64_t payload; // of `messages`: updates, batches, snapshots; the rest is headers and control
+    // part of `messages`: updates, batches, snapshots; the rest is headers and control
+    uint64_t payload;
 };
 
 struct agent_lines;
@@ -38,160 +40,171 @@ struct agent_jobrun {
     struct agent_job job;
     json_t *spec;                       // owned
     int self;                           // cluster index of this agent
-    uint32_t peers[AGENT_CLUSTERS_MAX]; // link peer of each cluster (of self: unused)
-    bool federated;                     // rounds are exchanged
-    struct agent_sums *sums;            // profile `private` (agent/daemon/sums.h); NULL otherwise
-    bool linked;               // other clusters are exchanged with: by rounds, or by streams
-    bool local;                // submitted here: reports of all clusters come here
-    uint32_t home;             // peer that submitted it, unless local
-    struct agent_lines *lines; // owned: of metrics, for home; NULL: local, or none yet
-    // local: what each cluster's lines and reports may still cost (AGENT_LINES_TAKEN): by number, by bytes
+    uint32_t peers[AGENT_CLUSTERS_MAX]; // link peer of each cluster (unused for self)
+    bool federated;                     // it exchanges rounds
+    struct agent_sums *sums;            // profile `private` (agent/daemon/sums.h); else NULL
+    bool linked;                        // it exchanges with other clusters, by rounds or by streams
+    bool local;                         // submitted here: reports of all clusters come here
+    uint32_t home;                      // peer that submitted it, unless local
+    struct agent_lines *lines; // owned: lines of metrics for home; NULL: local, or none yet
+    // If local: limits of the lines and reports of each cluster (AGENT_LINES_TAKEN), in number and
+    // bytes.
     struct neb_bucket told_lines[AGENT_CLUSTERS_MAX], told_bytes[AGENT_CLUSTERS_MAX];
-    int64_t had[AGENT_CLUSTERS_MAX]; // local: the last line of each cluster, by its number; 0: none
-    char owner[SEC_NAME_MAX]; // that member's name, which stays when it is revoked; "": local
-    bool adopted; // the owner is no member any more, and this site's operator has gone on with it
-    struct agent_terms terms; // of a job of another member: of the policy that let it begin
-    struct agent_told told;   // of its losses, to that member
-    neb_ns progress_at;       // when its worker last came farther than ever before: to step
-    int64_t progress_step;    // this one
-    bool attach_listed;       // the policy lets waiting trainers be taken by that member's jobs
-    bool attach_told;         // the operator was told of one that this job was not given
-    bool orphaned;            // the operator was told that the owner is no member any more
+    int64_t had[AGENT_CLUSTERS_MAX]; // if local: number of the last line of each cluster; 0: none
+    char owner[SEC_NAME_MAX];        // name of the submitter, kept if it is revoked; "": local
+    bool adopted; // the owner is not a member any more, and this site's operator resumed the job
+    struct agent_terms terms;    // for another member's job: terms of the policy that admitted it
+    struct agent_disclosed told; // what was sent of its losses to that member
+    neb_ns progress_at;          // when its worker last reached a new highest step,
+    int64_t progress_step;       // and that step
+    bool attach_listed;          // the policy lets that member's jobs take waiting trainers
+    bool attach_told; // the operator was told that a waiting trainer was not given to this job
+    bool orphaned;    // the operator was told that the owner is not a member any more
     enum agent_job_state state;
-    bool
-        reopened; // it had ended before this agent was started: only its rounds are open, and no report is here
-    bool unable;     // it ends because it cannot go on, not because somebody said so
-    bool suspended;  // stopped because the agent goes down: goes on when it is back
-    char stored[12]; // its state in the ledger, as agent_job_record
-    neb_ns over_at;  // since when it has ended
-    // When it was submitted, or gone on with, last, wherever that was, ms since 1970, each later than the one before; 0: not known. Stops of
-    // the runs before, and other sites' words that they have gone on with those, may come late and do not count.
+    bool reopened;   // ended before this agent started: only its rounds are open, without a report
+    bool unable;     // it ends because it cannot continue, not because somebody stopped it
+    bool suspended;  // stopped because the agent ends: continues with the agent
+    char stored[12]; // its state in the ledger, as in agent_job_record
+    neb_ns over_at;  // when it ended
+    // The run: when the job was last submitted or resumed, at any site, in ms since 1970, each
+    // later than the previous; 0: unknown. Stops and resumes of earlier runs may arrive late and
+    // are ignored.
     int64_t run;
     struct agent_child worker;
-    struct agent_credential *credential; // owned: of the present worker, or of whoever attaches
-    int end_status;                      // of a worker that has ended,
-    neb_ns ended_at;                     // then; 0: it runs, or its end was dealt with
-    struct agent_ipc_client client;      // the worker, once attached
-    pid_t trainer;                       // with launcher attach: its process; 0: none
-    int restarts, failed_starts;         // the second: times in a row that none could be started
-    neb_ns retry_at;                     // when the next one is; 0: one runs, or none is to
-    char unstarted[400];                 // why none could be, while that is tried again
-    // of the worker: when it last said something, for how long it may then say nothing, and when it was killed (0: it was not)
+    // owned: of the present worker, or of the next trainer that attaches
+    struct agent_credential *credential;
+    int end_status;                 // exit status of a worker that has ended
+    neb_ns ended_at;                // when it ended; 0: it runs, or its end was handled
+    struct agent_ipc_client client; // the worker, once attached
+    pid_t trainer;                  // with launcher attach: the trainer's process; 0: none
+    int restarts, failed_starts;    // failed_starts: failed attempts to start a worker, in a row
+    neb_ns retry_at;                // when the next worker is started; 0: none is due
+    char unstarted[400];            // why none could be started, until the next attempt
+    // When the worker last sent something, for how long it may then be silent (allow_s), and when
+    // it was killed (0: it was not).
     neb_ns heartbeat_at, killed_at;
     int kill_signal; // agent_launch.kill
-    uint64_t gpus;   // that it was given, bit each
+    uint64_t gpus;   // given to the worker, a bit per GPU
     double allow_s;
-    // of the worker: when it last said that bytes of a file move; of its checkpoint, those that are left (0: not known), and when that was said
+    // When the worker last reported that bytes of a file move; the bytes left of its checkpoint (0:
+    // unknown), and when the agent last reported them.
     neb_ns moved_at, left_said;
     uint64_t left;
     bool given_up; // its checkpoint is not waited for any more
     bool queues;   // the worker's launcher may still wait for hosts
-    // of the worker: where it is, and the farthest that any of its lives has come, and has saved. Beyond either is progress: it resets the
-    // count of restarts at its end. (Who dies again and again before a checkpoint, now at step 150, now at 120, makes none.)
+    // The worker's step, the highest step that any incarnation of it reached, and the highest that
+    // one saved. A new highest is progress, and resets the count of restarts. (A worker that always
+    // dies before its first checkpoint makes none.)
     int64_t last_step, farthest, saved_step;
     bool progress;
-    int told_alive, told_others; // to the worker
-    neb_ns link_told;            // when the line about the link last went to another cluster
-    uint64_t link_told_bytes;    // sent and received by then
+    int told_alive, told_others; // last sent to the worker
+    neb_ns link_told;            // when the last line about the link was sent to another cluster,
+    uint64_t link_told_bytes;    // the bytes sent and received by then,
     bool link_told_up;           // and whether all others were connected
-    uint16_t offers_due; // clusters whose link has not taken yet that the job is offered again
-    uint16_t removed;    // clusters that a membership version removed, bit each
-    uint16_t gone;       // of `robust`: revoked ones that the operator was told of
-    uint16_t owing_told; // and whose update a round waited for
-    // since when it has, without a break; 0: of whom it does not
+    uint16_t offers_due;         // clusters to which the job is still to be offered again
+    uint16_t removed;            // clusters that a membership version removed, a bit each
+    uint16_t gone;               // with `robust`: revoked clusters that the operator was told of
+    uint16_t owing_told;         // clusters reported because a round waited for their update
+    // Since when a round waits for a cluster's update, without a break; 0: it does not.
     neb_ns owing_since[AGENT_CLUSTERS_MAX];
-    bool room_told;      // that others' updates cannot be kept here,
-    neb_ns room_said;    // or that they can again, then
-    uint16_t waits_told; // clusters that the operator was told rounds wait for
-    // of the job, by the member that submitted it; "" where that is this one
+    bool room_told;      // reported that this site cannot keep others' updates
+    neb_ns room_said;    // when that, or the opposite, was last reported
+    uint16_t waits_told; // clusters reported because rounds wait for them
+    // The submitter's signature of the job; "" if that is this member.
     char sig[2 * INTER_SIG_BYTES + 1];
     bool told_expected, told_lost;
     bool
-        updates_stay; // somebody is catching up: what a checkpoint leaves over is removed at a later one
-    uint64_t taken; // fragments that the job's snapshot.bin is ahead in, bit each
-    // checkpoints of a fragment from this round on are not trusted; 0: all are
+        // a member catches up: updates that a checkpoint makes superfluous are removed later
+        updates_stay;
+    uint64_t taken; // fragments in which the job's snapshot.bin is ahead, a bit each
+    // Checkpoints of a fragment at this round and later are not trusted; 0: all are.
     uint32_t suspect[INTER_FRAGMENTS_MAX];
     int divergences;        // of this cluster
-    bool all_doubt;         // in the last one nobody had a majority on its side: all compute again
-    neb_ns hopeless_since;  // nobody has a state to go back to; 0: not so
+    bool all_doubt;         // no side had a majority in the last one: all members compute again
+    neb_ns hopeless_since;  // since when no member has a state to return to; 0: not so
     struct agent_join join; // the snapshot that is being fetched
     uint16_t told_differs;  // clusters whose agents speak another protocol
-    struct neb_throttle fetching, fetch_failed; // and what is said of that
-    // the state that came with the last one, and clusters whose states were not the others': not asked again, bit each
+    struct neb_throttle fetching, fetch_failed; // throttles of the messages about it
+    // The proof of the last snapshot's state; clusters whose state was false, and which are not
+    // asked again, a bit each.
     struct agent_proof proof;
     uint16_t false_givers;
-    neb_ns ask_at; // nobody is asked for a state before
-    int disputes;  // times that no other cluster could be believed, since one could
-    // when to look again for a snapshot that the worker needs; 0: it needs none
-    // no member has a state to give: since when, and rounds of the ledger then
+    neb_ns ask_at; // no member is asked for a state before this time
+    int disputes;  // how often in a row no other cluster could be believed
+    // Since when no member has a state to give, and the rounds in the ledger at that time.
     neb_ns nowhere_since;
     uint64_t nowhere_rounds;
-    bool short_ledger; // it has lost commits that the worker has merged (agent/daemon/rejoin.c)
-    neb_ns behind_until;
-    // the commit that it asked for and that is gone; round UINT32_MAX: any
-    uint64_t behind; // fragments that it asked so for, bit each
-    bool behind_any; // some commit, of `private`: any later one helps
+    bool short_ledger; // the ledger lost commits that the worker has merged (agent/daemon/rejoin.c)
+    neb_ns behind_until; // when to ask again for a snapshot that the worker needs; 0: it needs none
+    // The commits that the worker asked for and that are gone.
+    uint64_t behind; // their fragments, a bit each
+    bool behind_any; // with `private`: any later commit helps
     uint32_t behind_rounds[INTER_FRAGMENTS_MAX];
-    // by fragment: the open round of the worker, plus one (0: it has not said, or has its commit); its commit could not be handed to it, bit each
+    // Per fragment: the open round of the worker plus one (0: unknown, or it has the commit).
+    // undelivered: a bit per commit that could not be sent to it.
     uint32_t wants[INTER_FRAGMENTS_MAX];
     uint64_t undelivered;
-    bool replaced;   // the worker was killed to begin with another state: that is no crash
-    uint64_t finals; // of a witness: fragments whose last round it has seen, bit each
-    bool resume_due; // asked for while it was still stopping: it goes on once it has ended
+    bool replaced;   // the worker was killed to start with another state: not a crash
+    uint64_t finals; // of a witness: a bit per fragment whose last round it has seen
+    bool resume_due; // resume requested while it still stopped: do so once it has ended
     bool reported;
-    // owned, kept for watchers that come late: of this cluster, of the others (n_clusters)
+    // Owned; kept for watchers that come late: of this cluster, and of the others (n_clusters).
     json_t *report, *others[AGENT_CLUSTERS_MAX];
     struct agent_ipc_client watchers[AGENT_WATCHERS_MAX];
-    // by earlier runs of the job; of its links when this run began
+    // Bytes of earlier runs of the job; totals of its links when this run began.
     struct agent_wan_bytes wan_before, wan_base;
 };
 
-// running, stopping; of one that has ended here done, stopped, failed or suspended: what people and their alerts are told.
+// "running" or "stopping"; once it has ended here "done", "stopped", "failed" or "suspended".
 const char *agent_job_state_name(const struct agent_jobrun *j);
 
-// Whether a cluster is another one whose member is on the list.
+// True if `cluster` is another cluster whose member is on the list.
 static inline bool agent_job_has_peer(const struct agent_jobrun *j, int cluster) {
     return cluster != j->self && j->peers[cluster] < SEC_MEMBERS_MAX;
 }
 
-// All jobs that the ledger knows: [{id, job, state, home, why, sent_bytes, recv_bytes}]; home: who submitted it, "" for here; why: of one that
-// is held.
+// All jobs in the ledger: [{id, job, state, home, why, sent_bytes, recv_bytes}]. home: who
+// submitted it, "" for this site; why: the reason if it is held.
 NEB_MUST_CHECK enum neb_status agent_jobs_list(struct inter_ledger *l, json_t **out);
-// Those of them that somebody should look at: held, and failed, the `AGENT_ASIDE_MAX` written last, in the form of nebula status: [{id, job, state,
-// outcome, why, step, steps, clusters}]; state "held", or "ended" with the outcome "failed"; step: null; clusters: [].
+// The jobs that need attention: those held or failed, at most the AGENT_ASIDE_MAX written last, in
+// the form of nebula status: [{id, job, state, outcome, why, step, steps, clusters}]. state is
+// "held", or "ended" with the outcome "failed"; step is null, clusters is [].
 enum { AGENT_ASIDE_MAX = 32 };
-NEB_MUST_CHECK enum neb_status agent_jobs_aside(struct inter_ledger *l, json_t **out);
-// A job as the ledger has it.
+NEB_MUST_CHECK enum neb_status agent_jobs_attention(struct inter_ledger *l, json_t **out);
+// A job in the ledger.
 struct agent_job_record {
     char hex[2 * AGENT_JOB_ID_BYTES + 1];
     json_t *spec;                      // owned
-    char home[SEC_NAME_MAX];           // who submitted it, "" for here
-    char sig[2 * INTER_SIG_BYTES + 1]; // that member's over it; "" for here
+    char home[SEC_NAME_MAX];           // who submitted it; "": this site
+    char sig[2 * INTER_SIG_BYTES + 1]; // its submitter's signature; "": this site
     bool adopted;                      // as in struct agent_jobrun
-    // running, stopping, done, stopped, failed; held: it would run, but this site does not let it begin again
+    // running, stopping, done, stopped, failed; held: it would run, but this site does not let it
+    // start.
     char state[12];
     int64_t run; // as in struct agent_jobrun
     struct agent_wan_bytes wan;
 };
-// Writes it. why: of a job that is held; NULL for others.
+// Writes a job. why: the reason if it is held, else NULL.
 NEB_MUST_CHECK enum neb_status agent_jobs_put(struct inter_ledger *l,
                                               const struct agent_job_record *r, const char *why);
-// The one job whose id begins so; to be cleared. NEB_ERR_NOT_FOUND; NEB_ERR_INVALID: more than one; and the ledger's errors.
+// Finds the one job whose id has this prefix; the caller clears *out. NEB_ERR_NOT_FOUND;
+// NEB_ERR_INVALID: more than one; and the errors of the ledger.
 NEB_MUST_CHECK enum neb_status agent_jobs_find(struct inter_ledger *l, const char *prefix,
                                                struct agent_job_record *out);
-// The same of what somebody typed; *why says what is wrong with it, and which jobs it may mean.
+// The same for a user's input: *why explains what is wrong with it and which jobs match.
 NEB_MUST_CHECK enum neb_status agent_jobs_choose(struct inter_ledger *l, const char *prefix,
                                                  struct agent_job_record *out, char *why,
                                                  size_t cap);
-// A row of the ledger; to be cleared. spec NULL: damaged.
+// Reads a row of the ledger; the caller clears *out. spec NULL: the row is damaged.
 void agent_job_record_read(const uint8_t id[INTER_ID_BYTES], const char *spec, const char *state,
                            struct agent_job_record *out);
-// Ended jobs of other members beyond the `most` newest of each, by when they were written last: (*n) of them, to be freed; NULL: none. Those
-// that run or are held, this member's own, and what its operator went on with for a member that is gone are none of them.
+// Ended jobs of other members, except the `most` newest of each by the time of writing: *n of them,
+// which the caller frees; NULL: none. Jobs that run or are held, this member's own, and adopted
+// ones are not listed.
 struct agent_ended_job {
     uint8_t id[AGENT_JOB_ID_BYTES];
     char home[SEC_NAME_MAX];
-    int64_t at; // ms since 1970; 0: of a program that did not note it
+    int64_t at; // ms since 1970; 0: unknown
 };
 NEB_MUST_CHECK enum neb_status agent_jobs_ended(struct inter_ledger *l, size_t most,
                                                 struct agent_ended_job **out, size_t *n);

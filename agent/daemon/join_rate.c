@@ -11,7 +11,7 @@ struct agent_join_verdict agent_join_judge(const struct agent_join *begun, neb_n
     struct agent_join_verdict v = {0};
     double seconds = neb_seconds(now - begun->since);
     if (!begun->since || now - begun->since < shortest || recv_bytes < begun->recv_bytes)
-        return v; // a counter that went back: the links were made anew
+        return v; // a counter that fell: the links were replaced
     v.rounds = lag > begun->lag ? lag - begun->lag : 0;
     v.brings_bps = 8 * (double)(recv_bytes - begun->recv_bytes) / seconds;
     v.needs_bps = 8 * (double)v.rounds * (double)round_bytes / seconds;
@@ -22,10 +22,9 @@ struct agent_join_verdict agent_join_judge(const struct agent_join *begun, neb_n
 void agent_join_explain(const struct agent_join_verdict *v, uint64_t round_bytes, char *out,
                         size_t cap) {
     snprintf(out, cap,
-             "the link of this cluster is slower than the others commit: it brings %.3f Mbit/s, "
-             "their rounds "
-             "need %.3f Mbit/s (%u rounds of %.3f MB while a snapshot was fetched), so it would "
-             "never catch up; "
-             "join over a faster link, or with a coarser sync.codec or a longer sync.interval",
+             "the link of this cluster is slower than the others commit: it carries %.3f Mbit/s, "
+             "but their rounds need %.3f Mbit/s (%u rounds of %.3f MB while a snapshot was "
+             "fetched), so it would never catch up; join over a faster link, or with a coarser "
+             "sync.codec or a longer sync.interval",
              v->brings_bps * 1e-6, v->needs_bps * 1e-6, v->rounds, (double)round_bytes * 1e-6);
 }

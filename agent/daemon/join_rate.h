@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a member that is catching up can: its link must bring more than the others commit meanwhile.
+// Whether a member that is catching up can succeed: its link must carry more than the others commit
+// meanwhile.
 //
-// While a snapshot is fetched the link is as busy as it can be, so what arrived is what it brings; the rounds that the others
-// committed in that time, each of so many bytes of updates, are what it will have to bring from then on. Where that is less, every
-// snapshot is old when it arrives, and the next one is fetched, without end: the member is refused instead, with both figures.
+// While a snapshot is fetched, the link is as busy as it can be, so the bytes that arrived are its
+// capacity. The rounds that the others committed in that time are what it has to carry later. If
+// the capacity is lower, every snapshot is outdated when it arrives, and the member fetches one
+// after the other for ever. So the member is refused, with both figures.
 #ifndef AGENT_JOIN_RATE_H
 #define AGENT_JOIN_RATE_H
 #include "agent/base/clock.h"
@@ -11,7 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-struct agent_join { // when a fetch began; since 0: none is measured
+struct agent_join { // start of a fetch; since 0: none is measured
     neb_ns since;
     uint64_t recv_bytes; // on the sockets
     uint32_t lag;        // rounds that this member was behind
@@ -23,7 +25,8 @@ struct agent_join_verdict {
     bool too_slow;
 };
 
-// round_bytes: of the others' updates of one round, all fragments. Too short or too quiet a fetch proves nothing: not too slow.
+// round_bytes: bytes of the others' updates of one round, over all fragments. A fetch that is too
+// short, or that saw too few rounds, proves nothing: not too slow.
 struct agent_join_verdict agent_join_judge(const struct agent_join *begun, neb_ns now,
                                            uint64_t recv_bytes, uint32_t lag, uint64_t round_bytes);
 void agent_join_explain(const struct agent_join_verdict *v, uint64_t round_bytes, char *out,

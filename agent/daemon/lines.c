@@ -13,23 +13,23 @@ struct entry {
     json_t *line; // owned
     neb_ns at;
     int64_t n;
-    size_t bytes; // as text, with its number
+    size_t bytes; // as text, including its number
     bool step;
 };
 
-// A ring: entries [first, first + count). Due are those from `next` on.
+// A ring: entries [first, first + count). Those from `next` on are due.
 struct agent_lines {
     struct entry e[AGENT_LINES_MAX];
-    int first, count, next; // next: counted from first
-    int others;             // of count, lines of other kinds than step
+    int first, count, next; // next: relative to first
+    int others;             // entries that are not steps
     int64_t last_n;
-    int64_t sure_n; // of the last one that was told long before the link went down
-    int64_t late_n; // of the last one that waited, or may be sent twice
+    int64_t sure_n; // the last line sent well before the link went down
+    int64_t late_n; // the last line that waited or may be sent twice
     size_t bytes;
-    bool waits;                                   // for the link, or for what the other one had
+    bool waits;                                   // for the link, or for agent_lines_had
     neb_ns up_at;                                 // 0: the link is down
-    struct neb_bucket messages, sent, sent_bytes; // what may be sent now
-    unsigned spacing, due; // in an outage: of so many steps one is kept, after so many more
+    struct neb_bucket messages, sent, sent_bytes; // limits of what may be sent now
+    unsigned spacing, due; // in an outage: one step of `spacing` is kept, the next after `due` more
 };
 
 static struct entry *at(struct agent_lines *l, int i) {
@@ -57,13 +57,13 @@ static void drop_first(struct agent_lines *l) {
     l->next -= l->next > 0;
 }
 
-// The oldest; where lines of other kinds have more than half of the room, the oldest of those.
+// Drops the oldest line; if other kinds have more than half of the space, the oldest of those.
 static void drop_one(struct agent_lines *l) {
     int i = 0, next = l->next;
     while (l->others > AGENT_LINES_MAX / 2 && at(l, i)->step)
         i++;
     next -= i < next;
-    for (; i > 0; i--) { // those before it move up
+    for (; i > 0; i--) { // moves earlier lines up
         struct entry e = *at(l, i);
         *at(l, i) = *at(l, i - 1);
         *at(l, i - 1) = e;
@@ -79,7 +79,8 @@ void agent_lines_destroy(struct agent_lines **l) {
     *l = NULL;
 }
 
-// Every second step of those that wait; where there are none, no fewer are kept from now on either.
+// Drops every second waiting step, and from now on keeps half as many new ones; not if no step was
+// dropped.
 static void thin(struct agent_lines *l) {
     int kept = 0, next = l->next, was = l->count;
     bool odd = false;
@@ -111,7 +112,7 @@ static void make_room(struct agent_lines *l, neb_ns now, size_t bytes) {
     while (!l->waits && l->next && now - at(l, 0)->at > kept_when_up)
         drop_first(l);
     while (!l->waits && l->next && is_full(l, bytes))
-        drop_first(l); // was sent
+        drop_first(l); // it was sent
     if (is_full(l, bytes) && l->others <= AGENT_LINES_MAX / 2)
         thin(l);
     while (is_full(l, bytes))
@@ -169,7 +170,7 @@ static bool may_send(struct agent_lines *l, neb_ns now, size_t bytes) {
     return true;
 }
 
-void agent_lines_hurry(struct agent_lines *l) {
+void agent_lines_unlimit(struct agent_lines *l) {
     l->messages = l->sent = l->sent_bytes = (struct neb_bucket){0};
 }
 
@@ -191,7 +192,7 @@ static json_t *next(struct agent_lines *l, neb_ns now, size_t max_bytes, bool pa
 }
 
 json_t *agent_lines_next(struct agent_lines *l, neb_ns now, size_t max_bytes) {
-    if (l->waits && l->up_at && now - l->up_at > told_by) // what it had to say was lost
+    if (l->waits && l->up_at && now - l->up_at > told_by) // the other agent's message was lost
         agent_lines_had(l, 0);
     if (l->waits || l->next == l->count ||
         !neb_bucket_take(&l->messages, now, 1, AGENT_LINES_MESSAGES_BURST,
@@ -205,7 +206,7 @@ void agent_lines_back(struct agent_lines *l, int n) { l->next -= n < l->next ? n
 json_t *agent_lines_take(struct agent_lines *l, neb_ns now, size_t max_bytes) {
     if (!l->waits && l->next == l->count)
         return NULL;
-    if (!l->waits) { // should the link break, they come by both ways
+    if (!l->waits) { // if the link breaks, they arrive twice
         l->late_n = l->last_n;
         return next(l, now, max_bytes, false);
     }

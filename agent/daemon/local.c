@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests on agent.sock, by nebula's commands and by workers: daemon_on_local at the end lists them all.
+// Requests on agent.sock from nebula's commands and from workers. daemon_on_local at the end
+// dispatches them.
 #include "agent/base/log.h"
 #include "agent/daemon/attach.h"
 #include "agent/daemon/measure.h"
@@ -21,11 +22,12 @@ static bool watches(const struct agent_jobrun *j, const struct agent_ipc_client 
     return found;
 }
 
-// With what was reported so far, and why there is no worker, which may have been said before it watched.
+// Sends a new watcher the reports so far, and why there is no worker, which was perhaps reported
+// before it watched.
 static void add_watcher(struct daemon *d, struct agent_jobrun *j,
                         const struct agent_ipc_client *from) {
     if (j->unstarted[0] && !watches(j, from))
-        daemon_tell(d, from,
+        daemon_send(d, from,
                     json_pack("{s:s,s:s,s:{s:s,s:s,s:s}}", "ev", "line", "job", j->hex, "line",
                               "kind", "fault", "cluster", daemon_name(d), "text", j->unstarted));
     for (int i = 0; i < AGENT_WATCHERS_MAX && !watches(j, from); i++)
@@ -34,14 +36,14 @@ static void add_watcher(struct daemon *d, struct agent_jobrun *j,
     for (int i = 0; i < j->job.n_clusters; i++) {
         json_t *report = i == j->self ? j->report : j->others[i];
         if (report)
-            daemon_tell(
+            daemon_send(
                 d, from,
                 json_pack("{s:s,s:s,s:O}", "ev", "report", "job", j->hex, "report", report));
     }
-    daemon_tell_members(d, j, from);
+    daemon_send_members(d, j, from);
 }
 
-// A command has not heard of its job for a while: this agent may have been started anew meanwhile.
+// A command has not heard of its job for a while: this agent may have been restarted meanwhile.
 static void on_follow(struct daemon *d, const struct agent_ipc_client *from,
                       struct agent_ipc_msg *m) {
     const char *hex = agent_ipc_str(m, "job", ""), *state = "unknown";
@@ -54,7 +56,7 @@ static void on_follow(struct daemon *d, const struct agent_ipc_client *from,
                                                  : "running";
     } else if (daemon_job_recall(d, hex, &r) == NEB_OK)
         state = r.state;
-    daemon_tell(d, from, json_pack("{s:s,s:s,s:s}", "ev", "follows", "job", hex, "state", state));
+    daemon_send(d, from, json_pack("{s:s,s:s,s:s}", "ev", "follows", "job", hex, "state", state));
     agent_job_record_clear(&r);
 }
 
@@ -63,7 +65,7 @@ static int64_t next_run(const struct agent_jobrun *j) {
     return now > j->run ? now : j->run + 1;
 }
 
-// What goes on under an id is another member's job, or was submitted in another federation.
+// The id belongs to another member's job, or was made in another federation.
 static void refuse_id(struct daemon *d, const struct agent_ipc_client *from, const char *said,
                       const json_t *spec) {
     char why[512];
@@ -71,8 +73,8 @@ static void refuse_id(struct daemon *d, const struct agent_ipc_client *from, con
     bool is_known = daemon_job_recall(d, said, &known) == NEB_OK;
     if (!is_known || daemon_job_is_same(d, &known, spec, UINT32_MAX, why, sizeof why))
         snprintf(why, sizeof why,
-                 "the id %.8s is not that of this specification, submitted by agent \"%s\" in the "
-                 "federation that it is a member of now: begin a new run, in another --out",
+                 "the id %.8s does not belong to this specification, submitted by agent \"%s\" in "
+                 "its present federation: start a new run, with another --out",
                  said, daemon_name(d));
     agent_job_record_clear(&known);
     daemon_answer(d, from, false, why);
@@ -81,7 +83,7 @@ static void refuse_id(struct daemon *d, const struct agent_ipc_client *from, con
 static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from,
                           struct agent_ipc_msg *m) {
     char why[512], hex[2 * AGENT_JOB_ID_BYTES + 1];
-    const char *said = agent_ipc_str(m, "id", ""); // "": a new one, which has none yet
+    const char *said = agent_ipc_str(m, "id", ""); // "": a new job without an id
     json_t *spec = json_object_get(m->head, "spec");
     struct agent_job_record known;
     uint8_t id[AGENT_JOB_ID_BYTES];
@@ -96,13 +98,13 @@ static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from,
     }
     const struct agent_jobrun *runs = daemon_job(d, hex);
     if (d->stopping) {
-        daemon_answer(d, from, false, "the agent is ending; submit it when it is back");
+        daemon_answer(d, from, false, "the agent is ending: submit the job when it is back");
         return;
     }
     if (runs && runs->state == AGENT_JOB_STOPPING) {
         daemon_answer(d, from, false,
                       "the job is still stopping: its checkpoint is being written (nebula status); "
-                      "say it again once it has stopped");
+                      "submit it again once it has stopped");
         return;
     }
     bool is_new = daemon_job_recall(d, hex, &known) != NEB_OK,
@@ -115,13 +117,13 @@ static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from,
         return;
     }
     j->local = true;
-    daemon_job_goes_on(d, j, next_run(j));
-    daemon_tell(d, from,
+    daemon_job_resumed(d, j, next_run(j));
+    daemon_send(d, from,
                 json_pack("{s:s,s:b,s:s,s:s}", "ev", "answer", "ok", 1, "text", j->hex, "name",
-                          daemon_name(d))); // whose cluster's models are here
+                          daemon_name(d))); // the cluster whose models are here
     add_watcher(d, j, from);
     if (j->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
-        return; // one process does it all
+        return; // one process does everything
     for (int i = 0; i < j->job.n_clusters; i++)
         if (i != j->self)
             daemon_post(d, j->peers[i], AGENT_MSG_JOB, daemon_signed_job(d, j), true);
@@ -134,14 +136,14 @@ static json_t *suspects(const struct agent_jobrun *j) {
     return a;
 }
 
-// Refused local messages: told in the log once, then counted (nebula status).
+// Logs the first refused local message; further ones are counted (nebula status).
 static void count_stranger(struct daemon *d, const char *what) {
     if (d->strangers++ == 0)
         neb_warn("%s: refused; further ones are counted", what);
 }
 
-// What a trainer that waits may attach to, which it asks again and again: the policy is as its
-// operator has it now, to the second; it lists nobody while it cannot be read.
+// Finds a job for a waiting trainer. Trainers ask again and again, so the policy is read at most
+// once a second; if it cannot be read, it lists nobody.
 static void on_attachable(struct daemon *d, const struct agent_ipc_client *from,
                           const struct agent_ipc_msg *m) {
     neb_ns now = neb_now();
@@ -159,7 +161,7 @@ static void on_attachable(struct daemon *d, const struct agent_ipc_client *from,
         neb_warn("%s", json_string_value(json_object_get(answer, "text")));
     if (j)
         j->attach_told = true;
-    daemon_tell(d, from, answer);
+    daemon_send(d, from, answer);
 }
 
 static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
@@ -173,14 +175,14 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
     bool expected;
     char why[512];
     if (m->n_parts != 1 || !agent_credential_is(j->credential, m->parts[0].p, m->parts[0].len)) {
-        count_stranger(d,
-                       "a local process without the credentials of a job's worker wanted to be it");
+        count_stranger(d, "a local process without the credentials of a job's worker tried to "
+                          "attach as its worker");
         daemon_answer(d, from, false, "not the credentials of this job's worker");
         return;
     }
     bool foreign = agent_attach_waits(j);
     if (!agent_ipc_speaks_ours(m, foreign ? "trainer's libnebula" : "worker", why, sizeof why)) {
-        daemon_say_fault(d, j, why);
+        daemon_report_fault(d, j, why);
         daemon_answer(d, from, false, why);
         return;
     }
@@ -188,15 +190,15 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
         daemon_answer(d, from, false, why);
         return;
     }
-    if (agent_attach_waits(j) && !daemon_job_shortened(d, j)) {
+    if (agent_attach_waits(j) && !daemon_ledger_behind_done(d, j)) {
         daemon_answer(d, from, false, "the job has failed");
         return;
     }
     j->client = *from;
     j->queues = false;
-    memset(j->wants, 0, sizeof j->wants); // it says what it waits for
+    memset(j->wants, 0, sizeof j->wants); // the worker will send what it waits for
     j->undelivered = 0;
-    if (agent_attach_waits(j)) // it begins with what there is now
+    if (agent_attach_waits(j)) // it starts with the present state
         j->replaced = false;
     if (from->remote) {
         agent_ipc_remote_welcome(d->ipc, from);
@@ -209,7 +211,8 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
     j->told_lost = daemon_catching_up(d, j);
     struct agent_ipc_part parts[2] = {0}, *seal = &parts[0], *sums;
     seal->p = agent_credential_seal(j->credential, &seal->len);
-    sums = &parts[seal->len && agent_attach_waits(j)]; // workers have the former from their pipe
+    // built-in workers get the seal key through their pipe
+    sums = &parts[seal->len && agent_attach_waits(j)];
     sums->p = agent_sums_keys(j->sums, &sums->len);
     json_t *head = json_pack(
         "{s:s,s:O,s:i,s:s,s:i,s:i,s:b,s:b,s:b,s:I,s:o,s:o,s:b}", "ev", "job", "spec", j->spec,
@@ -222,18 +225,18 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
         neb_debug("a worker is gone");
 }
 
-// The policy that let the job begin reckoned with more: a cluster that goes on from a snapshot, or
-// was made to leave out steps, may come to less. An update without tokens holds what others before
-// it did not.
+// The policy admitted the job for larger updates. A cluster that continues from a snapshot, or
+// leaves out steps, may have fewer tokens. An update without tokens is allowed: it contains only
+// what others had before.
 static bool too_few_tokens(struct daemon *d, struct agent_jobrun *j, uint64_t tokens) {
     char text[256];
     if (!tokens || (double)tokens >= j->terms.update_tokens)
         return false;
-    snprintf(text, sizeof text,
-             "an update would rest on %llu tokens, and the policy of this site asks for %.0f: it "
-             "stays here, and the job stops. nebula resume goes on with it, and with what the "
-             "update holds",
-             (unsigned long long)tokens, j->terms.update_tokens);
+    snprintf(
+        text, sizeof text,
+        "an update would rest on %llu tokens, but the policy of this site requires %.0f: it is not "
+        "sent, and the job stops. nebula resume continues the job, including what the update holds",
+        (unsigned long long)tokens, j->terms.update_tokens);
     if (j->state == AGENT_JOB_RUNNING)
         daemon_job_give_up(d, j, text);
     return true;
@@ -249,7 +252,7 @@ static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
     uint8_t digest[16];
     agent_measure(d->service, j, json_object_get(m->head, "measure"), &mf.measure);
     if (m->n_parts != 1 || !neb_unhex(agent_ipc_str(m, "digest", ""), digest, sizeof digest)) {
-        neb_warn("malformed update from a worker dropped");
+        neb_warn("a malformed update from a worker was dropped");
         return;
     }
     struct neb_rd r = neb_rd_make(digest, sizeof digest);
@@ -261,10 +264,11 @@ static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
     mf.key.member = (uint8_t)j->self;
     mf.key.attempt = (uint32_t)agent_ipc_int(m, "again", 0);
     if (mf.key.fragment >= (uint32_t)j->job.sync.fragments || !j->federated) {
-        neb_warn("update for fragment %u of job %s dropped", mf.key.fragment, j->job.name);
+        neb_warn("an update for fragment %u of job %s was dropped", mf.key.fragment, j->job.name);
         return;
     }
-    if (too_few_tokens(d, j, mf.tokens) || daemon_job_short(d, j, mf.key.fragment, mf.key.round))
+    if (too_few_tokens(d, j, mf.tokens) ||
+        daemon_ledger_behind(d, j, mf.key.fragment, mf.key.round))
         return;
     daemon_note_step(j, (int64_t)mf.step);
     j->wants[mf.key.fragment] = mf.key.round + 1;
@@ -287,19 +291,19 @@ static void on_shape(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_
     agent_shape_take(d->service, j, dir, m->head);
 }
 
-// The worker has merged: is the next round committed already?
+// The worker has merged a round. Is the next one committed already?
 static void on_ready(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
     int64_t f = agent_ipc_int(m, "fragment", -1), round = agent_ipc_int(m, "round", -1);
     if (!j->federated || f < 0 || f >= j->job.sync.fragments || round < 0)
         return;
-    if (daemon_job_short(d, j, (uint32_t)f, (uint32_t)round))
+    if (daemon_ledger_behind(d, j, (uint32_t)f, (uint32_t)round))
         return;
     j->wants[f] = (uint32_t)round + 1;
     enum neb_status st = inter_service_deliver(d->service, j->id, (uint32_t)f, (uint32_t)round);
     if (st == NEB_ERR_NOT_FOUND)
         daemon_commit_gone(d, j, (uint32_t)f, (uint32_t)round);
     else if (st != NEB_OK)
-        neb_warn("commit of round %lld could not be read", (long long)round);
+        neb_warn("the commit of round %lld could not be read", (long long)round);
 }
 
 void daemon_note_step(struct agent_jobrun *j, int64_t step) {
@@ -316,10 +320,10 @@ static void on_metrics(struct daemon *d, struct agent_jobrun *j, struct agent_ip
         return;
     }
     json_object_set_new(line, "cluster", json_string(daemon_name(d)));
-    agent_told_take(&j->told, line);
+    agent_disclosed_take(&j->told, line);
     const char *kind = json_string_value(json_object_get(line, "kind"));
     const json_t *step = json_object_get(line, "step");
-    bool saved = kind && !strcmp(kind, "checkpoint"); // of an earlier step
+    bool saved = kind && !strcmp(kind, "checkpoint"); // its step is an earlier one
     int64_t *far = saved ? &j->saved_step : &j->farthest, at = json_integer_value(step);
     if (json_is_integer(step) && !saved)
         j->last_step = at;
@@ -334,7 +338,7 @@ static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
     if (!json_is_object(report))
         return;
     j->link_told = 0;
-    daemon_tell_link(d, j); // the last counters belong into the run's files
+    daemon_send_link(d, j); // the last counters belong in the run's files
     struct agent_wan_bytes wan = daemon_wan_bytes(d, j);
     json_object_set_new(report, "name", json_string(daemon_name(d)));
     json_object_set_new(report, "wan_sent_bytes", json_integer((json_int_t)wan.sent));
@@ -351,21 +355,23 @@ static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
     if (j->linked && j->job.mode != AGENT_MODE_REPLICAS)
         json_object_set_new(report, "streams", agent_streams_report(&d->streams, j));
     json_object_set_new(report, "divergences", json_integer(j->divergences));
-    if (j->unable && !j->suspended && !json_object_get(report, "error")) // why we had it stop
+    // why the agent had it stop
+    if (j->unable && !j->suspended && !json_object_get(report, "error"))
         json_object_update_missing(report, j->report);
     json_decref(j->report);
     j->report = json_incref(report);
     j->reported = true;
-    // Nothing is left to it but to end (agent/daemon/hang.c), or, after an error, to write what it had begun to save.
+    // The worker has only to exit (agent/daemon/hang.c), or, after an error, to finish a
+    // checkpoint.
     j->heartbeat_at = neb_now();
     j->allow_s =
         (double)j->job.hang_after_s * (json_object_get(report, "error") ? WORKER_HANG_OTHER : 2);
-    // suspended: not its last word
+    // a suspended job continues: this report is not its last
     if (!j->suspended || !json_is_true(json_object_get(report, "stopped")))
         daemon_publish_report(d, j, json_incref(report));
     else
         daemon_store_lines(d, j);
-    if (agent_attach_waits(j)) // no process of ours ends with it
+    if (agent_attach_waits(j)) // there is no process whose exit would end it
         daemon_worker_ended(d, j, 0);
 }
 
@@ -377,8 +383,8 @@ void daemon_trainer_left(struct daemon *d, struct agent_jobrun *j, bool said_so)
         daemon_job_end_untrained(d, j, "stopped while no trainer was attached");
 }
 
-// What the worker's newest checkpoint holds, for --blobs-max. While a snapshot is being given the one that it was made of counts: whoever
-// takes it needs the updates since.
+// Notes what the worker's newest checkpoint holds, for --blobs-max. While a snapshot is given, its
+// checkpoint counts instead: the member that takes it needs the updates since then.
 static void on_saved(struct daemon *d, struct agent_jobrun *j, const json_t *saved) {
     uint32_t rounds[INTER_FRAGMENTS_MAX], n = (uint32_t)j->job.sync.fragments;
     if (!j->federated || json_array_size(saved) != n || d->snapshots_given)
@@ -390,7 +396,7 @@ static void on_saved(struct daemon *d, struct agent_jobrun *j, const json_t *sav
         rounds[f] = (uint32_t)json_integer_value(r);
     }
     if (inter_ledger_saved(inter_service_ledger(d->service), j->id, rounds, n) != NEB_OK)
-        neb_warn("job %s: the ledger cannot note what its checkpoint holds", j->job.name);
+        neb_warn("job %s: the ledger cannot store what its checkpoint holds", j->job.name);
 }
 
 static void on_checkpoint(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
@@ -398,7 +404,7 @@ static void on_checkpoint(struct daemon *d, struct agent_jobrun *j, struct agent
     size_t f;
     if (j->linked && j->state == AGENT_JOB_RUNNING)
         daemon_job_save(d, j,
-                        "running"); // an agent that is killed has counted its bytes until here
+                        "running"); // stores the byte counts, in case the agent is killed
     on_saved(d, j, json_object_get(m->head, "saved"));
     json_array_foreach(rounds, f, r) {
         if (!j->updates_stay && j->federated && json_is_integer(r) &&
@@ -411,7 +417,8 @@ static void on_checkpoint(struct daemon *d, struct agent_jobrun *j, struct agent
     }
 }
 
-// A job that is held, or had failed when this agent was started, is in the ledger only; given up, it is stopped like any other.
+// A job that is held, or had failed before this agent started, is in the ledger only. It is stopped
+// like any other.
 static void give_up(struct daemon *d, const struct agent_ipc_client *from,
                     struct agent_job_record *r) {
     bool held = !strcmp(r->state, "held"), aside = held || !strcmp(r->state, "failed");
@@ -423,7 +430,7 @@ static void give_up(struct daemon *d, const struct agent_ipc_client *from,
                            : "it had failed; now it is stopped, at this site");
     else
         daemon_answer(d, from, false,
-                      aside ? "the ledger could not be written" : "the job does not run");
+                      aside ? "the ledger could not be written" : "the job is not running");
 }
 
 static void on_stop_request(struct daemon *d, const struct agent_ipc_client *from,
@@ -448,7 +455,7 @@ static void on_stop_request(struct daemon *d, const struct agent_ipc_client *fro
         if (i != j->self)
             daemon_post(d, j->peers[i], AGENT_MSG_STOP, daemon_stop_message(j), true);
     snprintf(why, sizeof why, "it has ended here (%s)%s", agent_job_state_name(j),
-             others ? "; clusters where it still runs are told to stop" : "");
+             others ? "; clusters where it still runs are asked to stop" : "");
     if (!over && j->job.clusters[j->self].witness)
         snprintf(why, sizeof why, "stopping after a checkpoint");
     else if (!over) {
@@ -477,14 +484,14 @@ static void on_forget_request(struct daemon *d, const struct agent_ipc_client *f
     agent_job_record_clear(&r);
 }
 
-// Goes on with a job that was stopped or has failed, here and at the other clusters, whoever submitted it: its signature goes with it.
-// anew: with the others' state, not with its own.
+// Resumes a job of any submitter that was stopped or has failed, here and at the other clusters:
+// the submitter's signature is sent along. rejoin: with the others' state instead of the own one.
 static void on_resume_request(struct daemon *d, const struct agent_ipc_client *from,
-                              struct agent_ipc_msg *m, bool anew) {
+                              struct agent_ipc_msg *m, bool rejoin) {
     char why[512];
     struct agent_job_record r;
     if (d->stopping) {
-        daemon_answer(d, from, false, "the agent is ending; say it again when it is back");
+        daemon_answer(d, from, false, "the agent is ending: try again when it is back");
         return;
     }
     if (agent_jobs_choose(inter_service_ledger(d->service), agent_ipc_str(m, "job", ""), &r, why,
@@ -494,20 +501,19 @@ static void on_resume_request(struct daemon *d, const struct agent_ipc_client *f
     }
     struct agent_jobrun *j = daemon_job(d, r.hex);
     bool runs = j && j->state != AGENT_JOB_ENDED;
-    if (runs || (anew && !daemon_job_renew(d, &r, why, sizeof why)) ||
+    if (runs || (rejoin && !daemon_job_renew(d, &r, why, sizeof why)) ||
         !daemon_job_resume(d, &r, true, why, sizeof why)) {
-        daemon_answer(d, from, false, runs ? "the job runs, or is still stopping" : why);
+        daemon_answer(d, from, false, runs ? "the job is running, or still stopping" : why);
     } else if ((j = daemon_job(d, r.hex))->adopted) {
-        // the others judge by their own operators' words: none but its member could ask them
-        daemon_job_goes_on(d, j, next_run(j));
+        // the other sites decide themselves: only the submitter could ask them
+        daemon_job_resumed(d, j, next_run(j));
         snprintf(why, sizeof why,
-                 "resumed here, by this site's word: \"%s\", which "
-                 "submitted it, is no member any more; where else it is held or stopped, that "
-                 "site resumes it itself",
+                 "resumed at this site only: \"%s\", which submitted it, is no longer a member. "
+                 "Each other site where it is held or stopped must resume it itself",
                  j->owner);
         daemon_answer(d, from, true, why);
     } else {
-        daemon_job_goes_on(d, j, next_run(j));
+        daemon_job_resumed(d, j, next_run(j));
         for (int i = 0; i < j->job.n_clusters && j->job.sync.scheme != AGENT_SCHEME_SYNCHRONOUS;
              i++)
             if (i != j->self) {
@@ -516,8 +522,8 @@ static void on_resume_request(struct daemon *d, const struct agent_ipc_client *f
                 daemon_post(d, j->peers[i], AGENT_MSG_JOB, body, true);
             }
         daemon_answer(d, from, true,
-                      anew ? "resumed with the other clusters' state, which is fetched"
-                           : "resumed from its last checkpoint");
+                      rejoin ? "resumed with the other clusters' state, which is fetched"
+                             : "resumed from its last checkpoint");
     }
     agent_job_record_clear(&r);
 }
@@ -529,7 +535,7 @@ static void on_list_request(struct daemon *d, const struct agent_ipc_client *fro
     json_array_foreach(jobs, i, o) {
         const struct agent_jobrun *j = daemon_job(d, json_string_value(json_object_get(o, "id")));
         if (!j || j->state == AGENT_JOB_ENDED)
-            continue; // what it sent until its end is in the ledger
+            continue; // the ledger has the final counts
         struct agent_wan_bytes wan = daemon_wan_bytes(d, j);
         json_object_set_new(o, "sent_bytes", json_integer((json_int_t)wan.sent));
         json_object_set_new(o, "recv_bytes", json_integer((json_int_t)wan.recv));
@@ -537,7 +543,7 @@ static void on_list_request(struct daemon *d, const struct agent_ipc_client *fro
     if (!read)
         daemon_answer(d, from, false, "the ledger could not be read; the agent's log says why");
     else
-        daemon_tell(d, from, json_pack("{s:s,s:O}", "ev", "jobs", "jobs", jobs));
+        daemon_send(d, from, json_pack("{s:s,s:O}", "ev", "jobs", "jobs", jobs));
     json_decref(jobs);
 }
 
@@ -550,12 +556,12 @@ static void on_heartbeat(struct agent_jobrun *j, const struct agent_ipc_msg *m) 
         j->moved_at = j->heartbeat_at;
 }
 
-// Requests of the worker of a job; false: none of those.
+// Requests of a job's worker; false: it is none of them.
 static bool on_worker(struct daemon *d, struct agent_jobrun *j, const char *op,
                       struct agent_ipc_msg *m) {
     j->heartbeat_at = neb_now();
     if (!strcmp(op, "hello"))
-        daemon_tell_alive(d, j, true);
+        daemon_send_alive(d, j, true);
     else if (!strcmp(op, "heartbeat"))
         on_heartbeat(j, m);
     else if (!strcmp(op, "detach"))
@@ -579,7 +585,7 @@ static bool on_worker(struct daemon *d, struct agent_jobrun *j, const char *op,
     return true;
 }
 
-// Requests of nebula's commands; false: none of those.
+// Requests of nebula's commands; false: it is none of them.
 static bool on_command(struct daemon *d, const struct agent_ipc_client *from, const char *op,
                        struct agent_ipc_msg *m) {
     if (!strcmp(op, "submit"))
@@ -591,7 +597,7 @@ static bool on_command(struct daemon *d, const struct agent_ipc_client *from, co
     else if (!strcmp(op, "attachable"))
         on_attachable(d, from, m);
     else if (!strcmp(op, "status"))
-        daemon_tell(d, from, daemon_status(d));
+        daemon_send(d, from, daemon_status(d));
     else if (!strcmp(op, "jobs"))
         on_list_request(d, from);
     else if (!strcmp(op, "resume") || !strcmp(op, "rejoin"))
@@ -605,7 +611,8 @@ static bool on_command(struct daemon *d, const struct agent_ipc_client *from, co
     return true;
 }
 
-// By TCP come the agent's own workers alone, each with the keys of its job: it attaches to that job, once, and speaks for it on this connection.
+// Only the agent's own workers come by TCP, each with the keys of its job. A worker attaches to
+// that job once, and then speaks for it on this connection.
 static bool remote_may(struct daemon *d, const struct agent_ipc_client *from,
                        const struct agent_jobrun *attached, bool attach,
                        const struct agent_ipc_msg *m) {
@@ -620,14 +627,15 @@ static bool remote_may(struct daemon *d, const struct agent_ipc_client *from,
     if (own && attach && !own->client.len && !strcmp(agent_ipc_str(m, "job", ""), own->hex))
         return true;
     if (own && own->client.remote && own->worker.pid && !own->killed_at)
-        daemon_worker_retry(d, own,
-                            "the connection with the worker, on another host, broke and was made "
-                            "anew: what was said meanwhile may be lost, so it is ended and begins "
-                            "again from its checkpoint");
+        daemon_worker_retry(
+            d, own,
+            "the connection with the worker on another host broke and was made again: messages may "
+            "be lost, so the worker is killed and restarts from its checkpoint");
     return false;
 }
 
-// Whoever has attached as the worker of a job speaks for that job on this connection, and for nothing else.
+// A client that has attached as the worker of a job speaks for that job on this connection, and for
+// nothing else.
 void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,
                      struct agent_ipc_msg *m) {
     const char *op = agent_ipc_str(m, "op", "");
@@ -635,18 +643,17 @@ void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
         if (d->jobs[i].used && agent_ipc_same(&d->jobs[i].client, from))
             j = &d->jobs[i];
-    bool attach = !strcmp(op, "attach"); // again, after this agent was started anew
+    bool attach = !strcmp(op, "attach"); // allowed again, after a restart of this agent
     if (from->remote && !remote_may(d, from, j, attach, m)) {
-        count_stranger(d, "a worker on another host asked for what is not its job's");
-        daemon_answer(d, from, false, "not by this connection");
+        count_stranger(d, "a worker on another host made a request that is not of its job");
+        daemon_answer(d, from, false, "not allowed on this connection");
         return;
     }
-    if (j && !attach) // a worker's words go to terminals, pages and files as a peer's do
+    if (j && !attach) // a worker's text reaches terminals, pages and files, as a peer's does
         agent_json_plain(m->head);
     if (j && !attach ? on_worker(d, j, op, m) : on_command(d, from, op, m))
         return;
-    count_stranger(
-        d,
-        "a local process asked for what only the worker of a job may, or for what does not exist");
+    count_stranger(d, "a local process made a request that does not exist, or that only the worker "
+                      "of a job may make");
     daemon_answer(d, from, false, "unknown request");
 }

@@ -19,13 +19,15 @@ void agent_measure(struct inter_service *s, const struct agent_jobrun *j, const 
         if (!agent_job_has_peer(j, k) || j->job.clusters[k].witness ||
             inter_service_stats(s, j->peers[k], &p) != NEB_OK || !(p.path.goodput_bps > 0))
             continue;
-        // Every member takes the update over the same uplink: what each gets of it is what its estimate says.
+        // All members take the update over one uplink; the estimate of each path shows its share of
+        // it.
         if (slowest > 0 && p.path.goodput_bps >= slowest)
             continue;
         slowest = p.path.goodput_bps;
         out->goodput_kbps = clamp_u32(slowest / 1e3);
         out->full = p.path.full;
-        // A ping may wait behind bulk, a chunk takes its own time on the line: the smaller one is nearer to the distance.
+        // A ping may wait behind bulk data, and a chunk needs time on the line: the smaller value
+        // is closer to the distance.
         neb_ns rtt = p.link.rtt && p.link.rtt < p.path.rtt ? p.link.rtt : p.path.rtt;
         out->rtt_us = clamp_u32(neb_seconds(rtt) * 1e6);
     }

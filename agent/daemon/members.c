@@ -24,15 +24,15 @@ struct agent_members {
     struct sec_hub *hub;        // NULL: not the hub
     struct sec_enrol_server *server;
     struct sec_members list;
-    struct sec_former former[SEC_FORMER_MAX]; // of fed, as of this list
+    struct sec_former former[SEC_FORMER_MAX]; // previous keys of fed's members
     size_t n_former;
-    neb_ns retry_at; // hub without a server: when it tries to listen again
+    neb_ns retry_at; // a hub without a server: when to listen again
     int epoll_fd, notify_fd;
-    char pair[NEB_PATH_MAX];             // its file; "": a federation
-    struct neb_throttle refused, forked; // lists of others
+    char pair[NEB_PATH_MAX];             // the file of a pair; "": a federation
+    struct neb_throttle refused, forked; // throttles for lists from others
 };
 
-// so many of each are said in a row: the first of a fork says all of it
+// So many of each are logged in a row: the first one of a fork has all the details.
 static const unsigned few_refused = 4;
 
 static bool holds(const struct sec_members *l, const struct sec_public *p) {
@@ -46,8 +46,8 @@ static enum neb_status load_pair(struct agent_members *m, const char *home) {
     enum neb_status st = sec_members_load(path, 0, &m->list);
     if (st == NEB_ERR_NOT_FOUND)
         return neb_fail(st,
-                        "no members known in %s; add the other agents with nebula peer add, or "
-                        "nebula join a federation",
+                        "no members are known in %s: add the other agents with nebula peer add, or "
+                        "join a federation with nebula join",
                         path);
     if (st != NEB_OK)
         return neb_fail(st,
@@ -57,7 +57,8 @@ static enum neb_status load_pair(struct agent_members *m, const char *home) {
     return st;
 }
 
-// Without those keys what they signed is not taken, which is said; nothing else depends on them.
+// Without the previous keys, what they signed is not accepted, which is logged. Nothing else needs
+// them.
 static void take_list(struct agent_members *m) {
     sec_memberlist_members(&m->fed->list, &m->list);
     if (sec_former_load(m->fed->dir, m->former, &m->n_former) != NEB_OK)
@@ -76,17 +77,17 @@ const char *agent_members_advice(const struct agent_members *m, const char *name
                               : "add %s with nebula peer add",
                      name);
     if (meant && n > 0 && (size_t)n < cap)
-        snprintf(out + n, cap - (size_t)n, "; or is '%s' meant?", meant);
+        snprintf(out + n, cap - (size_t)n, "; did you mean '%s'?", meant);
     return out;
 }
 
-// This member's keys are not on the list.
+// Explains why this member's keys are not on the list.
 static enum neb_status not_held(const struct agent_members *m, const struct sec_public *me) {
     const struct sec_member *other = sec_members_by_name(&m->list, me->name);
     bool former = false;
     const char *why = "it is not on the list: it has not joined, or the list here is an old one";
     if (sec_former_holds(m->fed->dir, me->sign, &former) != NEB_OK)
-        former = false; // it said so
+        former = false; // it has logged why
     if (former)
         why = other
                   ? "the list has other keys of it: nebula rotate made new ones, here or in a copy "
@@ -110,10 +111,10 @@ static enum neb_status load_signed(struct agent_members *m) {
     int64_t now = neb_wall_now() / NEB_S;
     if (sec_federation_cert(m->fed, &cert) == NEB_OK &&
         cert.not_after - now < SEC_MEMBER_DAYS * 86400 / 4)
-        neb_warn("this member's certificate ends in %lld days and was not renewed: the agent tries "
-                 "that by itself where it knows its hub (renew.log), nebula members --fetch "
-                 "HOST:PORT does it by hand",
-                 (long long)((cert.not_after - now) / 86400));
+        neb_warn(
+            "this member's certificate ends in %lld days and was not renewed: the agent renews it "
+            "if it knows its hub (see renew.log); by hand: nebula members --fetch HOST:PORT",
+            (long long)((cert.not_after - now) / 86400));
     return NEB_OK;
 }
 
@@ -158,7 +159,7 @@ enum neb_status agent_members_open(const char *home, const struct sec_identity *
     if (st == NEB_ERR_NOT_FOUND) {
         NEB_TRY_GOTO(load_pair(m, home), out);
         if (watch(m, home) != NEB_OK)
-            neb_warn("what nebula peer changes takes effect at this agent's next start only");
+            neb_warn("changes by nebula peer take effect only at the next start of this agent");
         goto out;
     }
     if (st != NEB_OK)
@@ -190,7 +191,7 @@ void agent_members_destroy(struct agent_members **m) {
 const struct sec_members *agent_members_list(const struct agent_members *m) { return &m->list; }
 int agent_members_fd(const struct agent_members *m) { return m->epoll_fd; }
 
-// What became of a look at a list, given the one before it.
+// Reports the result of reading a list, compared with the previous one.
 static void compare(struct agent_members *m, const struct sec_memberlist *before,
                     enum neb_status st, bool say, struct agent_members_change *out) {
     struct sec_memberlist_change diff;
@@ -213,14 +214,15 @@ static void compare(struct agent_members *m, const struct sec_memberlist *before
              diff.removed, diff.renewed);
 }
 
-// Its version rises with each nebula peer. One that cannot be read, is older, or lacks this node leaves the present one in use.
+// nebula peer raises the version. A file that cannot be read, is older, or lacks this node changes
+// nothing.
 static void reload_pair(struct agent_members *m, struct agent_members_change *out) {
     struct sec_members l;
     int added = 0, removed = 0, moved = 0;
     enum neb_status st = sec_members_load(m->pair, m->list.version, &l);
     if (st != NEB_OK || !holds(&l, sec_identity_public(m->identity))) {
         neb_warn("%s: version %llu stays in use%s", m->pair, (unsigned long long)m->list.version,
-                 st == NEB_OK ? ": the one that is there does not hold this node" : "");
+                 st == NEB_OK ? ": the new one does not contain this node" : "");
         out->refused = true;
         return;
     }
@@ -261,7 +263,8 @@ void agent_members_apply(struct agent_members *m, const uint8_t *p, size_t len,
     m->fed->hush_forks = !neb_throttle_would_allow(&m->forked, now, few_refused);
     enum neb_status st = sec_federation_apply(m->fed, p, len, NULL);
     bool settled = m->fed->settled, say = st == NEB_OK || settled;
-    m->fed->hush = m->fed->hush_forks = false; // a file that an operator changes is talked about
+    // changes of a file by an operator are logged in full
+    m->fed->hush = m->fed->hush_forks = false;
     if (!say)
         say =
             neb_throttle_allows(st == NEB_ERR_CORRUPT ? &m->forked : &m->refused, now, few_refused);
@@ -281,8 +284,8 @@ uint64_t agent_members_refused(const struct agent_members *m) {
     return m->server ? sec_enrol_server_refused(m->server) : 0;
 }
 
-bool agent_members_former(const struct agent_members *m, const char *name,
-                          uint8_t sign[SEC_KEY_BYTES]) {
+bool agent_members_previous_key(const struct agent_members *m, const char *name,
+                                uint8_t sign[SEC_KEY_BYTES]) {
     const struct sec_former *f = sec_former_find(m->former, m->n_former, name);
     if (f)
         memcpy(sign, f->sign, SEC_KEY_BYTES);
@@ -311,7 +314,7 @@ bool agent_members_signed_as_now(const struct agent_members *m, const char *name
         const struct sec_former *f = &m->former[i];
         if (strcmp(f->name, name) != 0)
             continue;
-        if (!f->rotated) // what is older was somebody's who left
+        if (!f->rotated) // older keys belong to a member that was removed
             return false;
         if (sec_verify(f->sign, context, msg, len, sig) == NEB_OK)
             return true;
@@ -319,7 +322,7 @@ bool agent_members_signed_as_now(const struct agent_members *m, const char *name
     return false;
 }
 
-bool agent_members_lost(const struct agent_members *m, const char *name) {
+bool agent_members_without_vote(const struct agent_members *m, const char *name) {
     int i = m->fed ? sec_memberlist_find(&m->fed->list, name) : -1;
     return i >= 0 && !(m->fed->list.e[i].caps & SEC_CAP_VOTER);
 }
@@ -336,11 +339,11 @@ bool agent_members_holds(const struct agent_members *m, const struct sec_public 
 
 void agent_members_rekey(struct agent_members *m, const struct sec_identity *identity) {
     m->identity = identity;
-    sec_enrol_server_destroy(&m->server); // leaves the epoll set with its descriptor
+    sec_enrol_server_destroy(&m->server); // closing its descriptor removes it from the epoll set
     m->retry_at = 0;
 }
 
-// After a rotation. Jobs run: where it cannot listen at once they go on, and it tries again.
+// Restarts enrolment after a rotation. If it cannot listen yet, jobs continue, and it tries again.
 static void serve_enrolment(struct agent_members *m) {
     if (!m->hub || m->server || neb_now() < m->retry_at)
         return;
@@ -369,9 +372,9 @@ static void say_quiet(struct agent_members *m) {
     uint64_t refused = neb_throttle_suppressed(&m->refused, neb_now()),
              forked = neb_throttle_suppressed(&m->forked, neb_now());
     if (refused || forked)
-        neb_warn("member lists of others that were refused since it was last said: %llu more, and "
-                 "%llu that do not follow from ours",
-                 (unsigned long long)refused, (unsigned long long)forked);
+        neb_warn(
+            "%llu more member lists of others were refused, and %llu that do not follow from ours",
+            (unsigned long long)refused, (unsigned long long)forked);
 }
 
 enum neb_status agent_members_step(struct agent_members *m, struct agent_members_change *out) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Submitters that give one id to two specifications. An id is its text's digest (job_id.h), so one
-// of the two is false to whoever sees it, and its signature proves whose lie that is. At a site
-// that was given the false one no job begins; it tells the others of it, and those that were given
-// the true one, and train, stop: what they would add up is not what they were told.
+// Submitters that give one id to two specifications. An id is the digest of its specification
+// (agent/job/id.h), so every site can see that one of them is false, and the signature proves the
+// equivocation. A site that got the false one starts no job. It passes the proof on, and the sites
+// that got the true one stop: they would sum other updates than they were told.
 #include "agent/base/log.h"
 #include "agent/daemon/state.h"
 #include "agent/job/id.h"
@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Of one member, of ids that are no jobs here: what it may fill this ledger with, and have this
-// site pass on.
+// Limit of proofs per member about ids of unknown jobs, so that a member cannot fill this ledger,
+// or make this site send without limit.
 enum { MISNAMED_MOST = 16 };
 
 const uint8_t *daemon_federation(const struct daemon *d) {
@@ -34,7 +34,7 @@ bool daemon_spec_is_read(const json_t *spec) {
     return read;
 }
 
-// To every member that a list of clusters names, once.
+// Sends the statement once to every member in a list of clusters.
 static void pass_on(struct daemon *d, uint32_t from, const json_t *spec, const json_t *statement,
                     uint64_t *told) {
     const json_t *c;
@@ -55,8 +55,8 @@ static void end_job(struct daemon *d, const char *hex, const char *by, const cha
     struct agent_jobrun *j = daemon_job(d, hex);
     char text[640];
     snprintf(text, sizeof text,
-             "%s. The job does not go on here. On the hub: nebula revoke %s; then begin it anew, "
-             "submitted by another member",
+             "%s. The job ends here. On the hub: nebula revoke %s; then submit it again, from "
+             "another member",
              why, by);
     agent_view_event(d->view, j ? hex : NULL, by, text, neb_seconds(neb_wall_now()));
     neb_log(NEB_LOG_ERROR, "job %.8s: %s", hex, text);
@@ -74,8 +74,8 @@ void daemon_on_misnamed(struct daemon *d, uint32_t peer, const char *by, const c
     bool fresh = false, known = daemon_job_recall(d, hex, &r) == NEB_OK,
          own = known && !strcmp(r.home[0] ? r.home : daemon_name(d), by);
     snprintf(why, cap,
-             "\"%s\" has signed the job id %.8s over a specification that is not the one which the "
-             "id is a digest of; it may have told others another one",
+             "\"%s\" has signed the job id %.8s over a specification that does not belong to it; "
+             "others may have got another specification",
              by, hex);
     json_t *statement =
         json_pack("{s:s,s:O,s:s,s:O,s:b}", "id", hex, "spec", json_object_get(body, "spec"), "home",
@@ -85,7 +85,7 @@ void daemon_on_misnamed(struct daemon *d, uint32_t peer, const char *by, const c
                 inter_ledger_put_misnamed(inter_service_ledger(d->service), id, by, text,
                                           own ? 0 : MISNAMED_MOST, &fresh) == NEB_OK;
     if (!kept)
-        neb_warn("job %.8s: what proves that %s has lied could not be kept", hex, by);
+        neb_warn("job %.8s: the proof that %s has equivocated could not be stored", hex, by);
     if (fresh) {
         uint64_t told = 0;
         neb_log(NEB_LOG_ERROR, "%s: both are kept in the ledger as proof", why);
@@ -104,11 +104,11 @@ bool daemon_was_misnamed(const struct daemon *d, const uint8_t id[AGENT_JOB_ID_B
                          const char *submitter, char *why, size_t cap) {
     bool was = false;
     if (inter_ledger_was_misnamed(inter_service_ledger(d->service), id, submitter, &was) != NEB_OK)
-        was = true; // what cannot be read may be there
+        was = true; // unreadable: it may be there
     if (was)
         snprintf(why, cap,
-                 "\"%s\", which submitted it, has signed its id over another specification, too "
-                 "(nebula ledger shows it): such a job does not go on",
+                 "\"%s\", which submitted it, has also signed its id over another specification "
+                 "(nebula ledger shows it): such a job does not continue",
                  submitter);
     return was;
 }

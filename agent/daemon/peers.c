@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What other agents say: jobs that they submit or pass on, their reports, that they came and went, what was wrong with it.
+// Messages of other agents: jobs that they submit or pass on, reports, stops; links that come and
+// go; faults.
 #include "agent/base/log.h"
 #include "agent/daemon/lines.h"
 #include "agent/daemon/policy.h"
@@ -11,13 +12,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-// {"id", "spec", "home", "sig", "run"}: a job for another site, signed (but for the last) by the member that submitted it.
+// {"id", "spec", "home", "sig", "run"}: a job for another site. Its submitter has signed all but
+// the run.
 json_t *daemon_signed_job(struct daemon *d, const struct agent_jobrun *j) {
     struct neb_buf b = {0};
     uint8_t sig[SEC_SIGN_BYTES];
     char hex[2 * SEC_SIGN_BYTES + 1] = "";
-    // What is not its id's is a lie to whoever hears it (daemon_misnamed.c), whatever has become of
-    // the federation since.
+    // Never sign an id that does not belong to the specification, even if the federation has
+    // changed since: it would prove an equivocation (misnamed.c).
     if (j->local && daemon_id_fits(d, daemon_name(d), j->hex, j->spec) &&
         agent_job_signed_bytes(daemon_federation(d), j->id, j->spec, &b) == NEB_OK &&
         sec_sign(d->identity, AGENT_CONTEXT_JOB, b.p, b.len, sig) == NEB_OK)
@@ -38,7 +40,7 @@ bool daemon_job_is_of_owner(const struct daemon *d, const struct agent_job_recor
     return ok;
 }
 
-// Whether home (UINT32_MAX: this member) has signed this job, whoever passes it on.
+// True if home (UINT32_MAX: this member) has signed this job; any member may pass it on.
 static bool job_is_signed(struct daemon *d, uint32_t home, const char *id_hex, const json_t *body) {
     struct neb_buf b = {0};
     uint8_t sig[SEC_SIGN_BYTES], id[AGENT_JOB_ID_BYTES];
@@ -54,7 +56,8 @@ static bool job_is_signed(struct daemon *d, uint32_t home, const char *id_hex, c
     return ok;
 }
 
-// Where a job that is offered again was submitted: here (UINT32_MAX; our disk was lost), at another member, or at the one that offers it.
+// Where a repeated job was submitted: here (UINT32_MAX: this disk was lost), at another member, or
+// at the peer that offers it.
 static uint32_t named_home(const struct daemon *d, const json_t *body, uint32_t peer) {
     const char *name = json_string_value(json_object_get(body, "home"));
     const struct sec_member *m = name ? sec_members_by_name(&d->members, name) : NULL;
@@ -74,7 +77,7 @@ static void refuse_by(struct daemon *d, uint32_t peer, const char *hex, const ch
                       bool reliable) {
     json_t *body = json_pack("{s:s,s:s}", "id", hex, "reason", why);
     char *text = reliable ? json_dumps(body, JSON_COMPACT) : NULL;
-    if (text) // one of its kind waits, however often it is asked for: the newest
+    if (text) // only the newest answer waits, however often the peer asks
         (void)!inter_service_unsend(d->service, peer, AGENT_MSG_REFUSED, text, strlen(text));
     free(text);
     daemon_post(d, peer, AGENT_MSG_REFUSED, body, reliable);
@@ -82,19 +85,21 @@ static void refuse_by(struct daemon *d, uint32_t peer, const char *hex, const ch
         neb_warn("job %.8s of %s refused: %s", hex, d->members.m[peer].pub.name, why);
 }
 
-// Said once, and not kept: a member that asks without end would fill this one's ledger by the answers. Where the link breaks over it the job
-// is offered again with the next one.
+// Sends a refusal once, without storing it: a member that asks without end would fill this ledger.
+// If the link breaks before it arrives, the job is offered again with the next link.
 static void refuse(struct daemon *d, uint32_t peer, const char *hex, const char *why) {
     refuse_by(d, peer, hex, why, false);
 }
 
-// Of a job that is known here: an offer with the next link is not looked at (on_job), so the answer is kept until it is taken.
+// Refuses a known job. Its repeated offers are ignored (on_job), so this answer is stored until the
+// peer takes it.
 static void refuse_known(struct daemon *d, uint32_t peer, const char *hex, const char *why) {
     refuse_by(d, peer, hex, why, true);
 }
 
-// Whether one more offer of a job is looked at. One that comes unasked is not answered either; of the others the answer is due, but where the
-// job runs here: behind an outage come all that were submitted in it, and the last one was offered again before them.
+// True if one more offer of a job may be handled. Otherwise an unsolicited offer (again) is
+// ignored, and others are refused, unless the job runs here: after an outage all jobs submitted in
+// it arrive at once, and the newest has been offered before.
 static bool looks_at(struct daemon *d, uint32_t peer, const char *hex, bool again) {
     if (neb_bucket_take(&d->offers[peer], neb_now(), 1, DAEMON_OFFERS_BURST,
                         DAEMON_OFFERS_A_SECOND))
@@ -105,7 +110,7 @@ static bool looks_at(struct daemon *d, uint32_t peer, const char *hex, bool agai
     return false;
 }
 
-// n_clusters: none.
+// Result n_clusters: the peer is not a cluster of the job.
 static int cluster_of(const struct agent_jobrun *j, uint32_t peer) {
     int k = 0;
     while (k < j->job.n_clusters && (k == j->self || j->peers[k] != peer))
@@ -118,7 +123,7 @@ static bool is_cluster(const struct agent_jobrun *j, uint32_t peer) {
            cluster_of(j, peer) < j->job.n_clusters;
 }
 
-// The same of a job that has ended: by name.
+// The same for a job that has ended: by name.
 static bool names_cluster(const json_t *spec, const char *name) {
     const json_t *c;
     size_t i;
@@ -130,15 +135,15 @@ static bool names_cluster(const json_t *spec, const char *name) {
     return false;
 }
 
-// Which run of the job a message is about; 0: it does not say, or what no clock would.
+// The run of the job that a message is about; 0: none, or a time that no clock can have.
 static int64_t run_of(const json_t *body) {
     const int64_t day_ms = 86400 * 1000;
     int64_t run = json_integer_value(json_object_get(body, "run"));
     return run > 0 && run <= neb_wall_now() / NEB_MS + day_ms ? run : 0;
 }
 
-// A job that was here before: the same, of the same member, begun again by that one, or gone on with by one of its clusters. Where its
-// clusters train may be new (agent_job_differs), in that member's words only.
+// A job that was here before: the same job of the same member, started again by it, or resumed by
+// one of its clusters. Only that member may place the clusters differently (agent_job_differs).
 static void on_known_job(struct daemon *d, uint32_t peer, uint32_t home, const json_t *body,
                          const struct agent_job_record *known) {
     char why[512];
@@ -151,13 +156,13 @@ static void on_known_job(struct daemon *d, uint32_t peer, uint32_t home, const j
         return;
     }
     if (resume && !names_cluster(known->spec, d->members.m[peer].pub.name)) {
-        refuse_known(d, peer, known->hex, "only a cluster of the job goes on with it");
+        refuse_known(d, peer, known->hex, "only a cluster of the job can resume it");
         return;
     }
     if (resume && run && run <= known->run)
-        return; // of a run that was stopped, or gone on with, since
-    // What was signed when the job first came needs no second look: keys may have been rotated since. A signature with the present ones is
-    // worth more, and kept.
+        return; // a run that was stopped or resumed since
+    // The signature was verified when the job first came, and keys may have been rotated since. A
+    // valid new signature replaces the stored one.
     bool is_signed = job_is_signed(d, home, known->hex, body);
     if (!is_signed && !json_equal(known->spec, spec)) {
         refuse_known(d, peer, known->hex, not_signed);
@@ -178,11 +183,12 @@ static void on_known_job(struct daemon *d, uint32_t peer, uint32_t home, const j
     }
     j->resume_due |= stopping;
     if (!j->local)
-        daemon_job_took(d, j, home, sig);
-    daemon_job_goes_on(d, j, run);
+        daemon_job_set_home(d, j, home, sig);
+    daemon_job_resumed(d, j, run);
 }
 
-// A job that is in the ledger only: held, or without a place since this agent was started. It would begin again by itself.
+// Stops a job that is in the ledger only (held, or without an entry since a restart), so that it
+// does not start by itself.
 static void stop_known(struct daemon *d, uint32_t peer, struct agent_job_record *r, int64_t run) {
     const char *scheme = json_string_value(json_object_get(r->spec, "sync.scheme"));
     bool waits =
@@ -191,16 +197,16 @@ static void stop_known(struct daemon *d, uint32_t peer, struct agent_job_record 
                !(scheme && !strcmp(scheme, "synchronous"));
     if (waits && may && (!run || run >= r->run) &&
         daemon_job_end_known(d, r, "was stopped at another of its clusters") != NEB_OK)
-        neb_warn("that job %.8s is stopped could not be stored", r->hex);
+        neb_warn("the stop of job %.8s could not be stored", r->hex);
 }
 
-// Of another cluster of the job, or of a member that may be one of a job that has not come yet.
+// A stop from another cluster of the job, or from a member whose job has not arrived yet.
 static void on_stop(struct daemon *d, struct agent_jobrun *j, uint32_t peer, const char *hex,
                     int64_t run) {
     struct agent_job_record known;
     if (j && (!run || run >= j->run))
         daemon_job_stop_asked(d, j);
-    if (j || daemon_job(d, hex)) // of this run no more, or not for this member to say
+    if (j || daemon_job(d, hex)) // an old run, or a member that may not stop it
         return;
     enum neb_status st = daemon_job_recall(d, hex, &known);
     if (st == NEB_ERR_NOT_FOUND) {
@@ -215,7 +221,7 @@ static void on_stop(struct daemon *d, struct agent_jobrun *j, uint32_t peer, con
     agent_job_record_clear(&known);
 }
 
-// A look through the ledger each, and an honest member asks again each second.
+// Limited: each call searches the ledger, and an honest member asks once a second.
 bool daemon_job_over(void *user, const uint8_t id[AGENT_JOB_ID_BYTES], uint32_t peer) {
     struct daemon *d = user;
     struct agent_job_record r;
@@ -240,20 +246,20 @@ static bool was_stopped(const struct daemon *d, const struct agent_jobrun *j) {
     return false;
 }
 
-// An offer under an id that is not its text's. Where its submitter has signed that, it is a lie,
-// whoever tells of it.
+// An offer whose id does not belong to its specification. If its submitter has signed it, this is
+// equivocation, even if another member passes it on.
 static void on_unfit_job(struct daemon *d, uint32_t peer, uint32_t home, const char *hex,
                          const json_t *body) {
     char why[512];
     uint8_t id[AGENT_JOB_ID_BYTES];
     struct agent_job_record known;
     if (!neb_unhex(hex, id, sizeof id))
-        return; // no id
+        return; // not an id
     bool again = json_is_true(json_object_get(body, "again"));
     bool is_signed = job_is_signed(d, home, hex, body);
     if (is_signed && !daemon_spec_is_read(json_object_get(body, "spec"))) {
-        if (!again) // of another version, whose ids are its own affair
-            refuse(d, peer, hex, "the job specification is not one of this version of nebula");
+        if (!again) // another version may make other ids
+            refuse(d, peer, hex, "this version of nebula cannot read the job specification");
         return;
     }
     if (is_signed) {
@@ -275,12 +281,13 @@ static void on_unfit_job(struct daemon *d, uint32_t peer, uint32_t home, const c
     agent_job_record_clear(&known);
 }
 
-// A job that another agent submits, goes on with, or (again) offers because this one may have lost it.
+// A job that another agent submits, resumes, or (again) repeats because this one may have lost it.
 static void on_job(struct daemon *d, uint32_t peer, const char *hex, const json_t *body) {
     char why[512];
     bool again = json_is_true(json_object_get(body, "again")),
          resume = json_is_true(json_object_get(body, "resume"));
-    // An offer comes anew with each link. What has a receipt does not: of a job that is known it is kept for the next start.
+    // A repeated offer comes again with each link. A reliable message does not: a known job is
+    // stored for the next start.
     if ((d->stopping && again) || !looks_at(d, peer, hex, again))
         return;
     uint32_t home = again || resume ? named_home(d, body, peer) : peer;
@@ -295,7 +302,7 @@ static void on_job(struct daemon *d, uint32_t peer, const char *hex, const json_
             on_known_job(d, peer, home, body, &known);
         else if (st == NEB_OK && !daemon_job(d, hex) && !strcmp(known.state, "done") &&
                  names_cluster(known.spec, d->members.m[peer].pub.name))
-            daemon_job_reopen(d, &known); // the others had ended it while that one was away
+            daemon_job_reopen(d, &known); // the other clusters finished it while that peer was away
         agent_job_record_clear(&known);
         return;
     }
@@ -304,8 +311,8 @@ static void on_job(struct daemon *d, uint32_t peer, const char *hex, const json_
     if (again && neb_unhex(hex, id, sizeof id) &&
         inter_ledger_was_dropped(inter_service_ledger(d->service), id, &forgotten) == NEB_OK &&
         forgotten)
-        return;      // it has ended here, and was removed; it goes on there without this one
-    if (d->stopping) // not known here: offered again once this agent is back
+        return;      // it ended here and was removed; the others continue without this site
+    if (d->stopping) // unknown here: it is offered again to the restarted agent
         return;
     if (!job_is_signed(d, home, hex, body)) {
         if (again)
@@ -321,8 +328,8 @@ static void on_job(struct daemon *d, uint32_t peer, const char *hex, const json_
         return;
     }
     if (!j->local)
-        daemon_job_took(d, j, home, json_string_value(json_object_get(body, "sig")));
-    daemon_job_goes_on(d, j, run_of(body));
+        daemon_job_set_home(d, j, home, json_string_value(json_object_get(body, "sig")));
+    daemon_job_resumed(d, j, run_of(body));
     if (was_stopped(d, j))
         daemon_job_stop(d, j);
 }
@@ -331,14 +338,15 @@ static void on_refused(struct daemon *d, struct agent_jobrun *j, const char *fro
                        const json_t *body) {
     const char *reason = json_string_value(json_object_get(body, "reason"));
     if (j->state != AGENT_JOB_RUNNING)
-        return; // it was said, and the job stops
+        return; // the refusal was reported, and the job stops
     neb_warn("job %s: %s refuses it: %s", j->job.name, from, reason ? reason : "no reason given");
     daemon_publish_report(
         d, j, json_pack("{s:s,s:s}", "name", from, "error", reason ? reason : "refused"));
     daemon_job_stop(d, j);
 }
 
-// Whether what another cluster tells of a job that was submitted here is passed on: lines and reports go to whoever follows it, and there to disk.
+// True if lines or a report of another cluster may be passed on to watchers, which write them to
+// disk: within the limits of an honest cluster.
 static bool passes_on(struct daemon *d, struct agent_jobrun *j, int cluster, size_t lines,
                       size_t bytes) {
     enum {
@@ -355,13 +363,13 @@ static bool passes_on(struct daemon *d, struct agent_jobrun *j, int cluster, siz
         return true;
     }
     if (daemon_throttle_allows(d, THROTTLE_LINES))
-        neb_warn("job %s: %s tells more of its progress than a cluster can make; what is beyond "
-                 "that is dropped",
+        neb_warn("job %s: %s reports more progress than a cluster can make; the excess is dropped",
                  j->job.name, j->job.clusters[cluster].name);
     return false;
 }
 
-// Of another cluster, of a job that was submitted here. Who it is from is not for it to say.
+// A report of another cluster, for a job submitted here. The link, not the report, determines its
+// name.
 static void on_report(struct daemon *d, struct agent_jobrun *j, uint32_t peer, const char *from,
                       const json_t *body, size_t bytes) {
     json_t *report = json_object_get(body, "report");
@@ -383,7 +391,8 @@ static void on_lines(struct daemon *d, struct agent_jobrun *j, uint32_t peer, co
         json_t *line = json_object_get(o, "line");
         double late_s = json_number_value(json_object_get(o, "late_s"));
         int64_t n = json_integer_value(json_object_get(o, "n"));
-        bool again = late_s > 0 && n <= j->had[k]; // sent twice, as the first time was in doubt
+        // sent twice, because the first send was in doubt
+        bool again = late_s > 0 && n <= j->had[k];
         j->had[k] = again ? j->had[k] : n;
         if (!json_is_object(line) || again)
             continue;
@@ -392,7 +401,7 @@ static void on_lines(struct daemon *d, struct agent_jobrun *j, uint32_t peer, co
     }
 }
 
-// The link to the agent where the job was submitted was down: what it has of our lines.
+// After an outage: the agent where the job was submitted has our lines up to a number.
 static void on_had(struct daemon *d, struct agent_jobrun *j, const json_t *body) {
     if (!j->lines)
         return;
@@ -416,15 +425,15 @@ void daemon_on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *
         return;
     }
     const char *from = d->members.m[peer].pub.name;
-    // "": revoked since
+    // "": the member was revoked
     json_t *body = from[0] ? json_loadb((const char *)p, n, JSON_REJECT_DUPLICATES, NULL) : NULL;
-    if (kind != AGENT_MSG_JOB) // whose bytes are signed
+    if (kind != AGENT_MSG_JOB) // a job's text is signed and must not change
         agent_json_plain(body);
     const char *hex = json_string_value(json_object_get(body, "id"));
     struct agent_jobrun *j = daemon_job(d, hex);
     if (kind == AGENT_MSG_HAD && j && !j->local && j->home == peer)
         on_had(d, j, body);
-    if (j && !is_cluster(j, peer)) // a member, but not of this job
+    if (j && !is_cluster(j, peer)) // a member, but no cluster of this job
         j = NULL;
     if (kind == AGENT_MSG_JOB && hex)
         on_job(d, peer, hex, body);
@@ -439,7 +448,8 @@ void daemon_on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *
     json_decref(body);
 }
 
-// Lines of jobs wait for the links to where those were submitted; from there, every other cluster hears which of its lines came.
+// Lines wait for the link to the agent where the job was submitted. That agent reports to every
+// other cluster which lines it has.
 static void tend_lines(struct daemon *d, uint32_t peer, bool up) {
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         struct agent_jobrun *j = &d->jobs[i];
@@ -453,7 +463,8 @@ static void tend_lines(struct daemon *d, uint32_t peer, bool up) {
     }
 }
 
-// It may have lost its disk, or not have had the job yet. Said until the link has taken it: behind an outage a full queue may not.
+// The peer may have lost its disk, or may not have had the job yet. Repeated until the link takes
+// the offer: after an outage its queue may be full.
 void daemon_offer_retry(struct daemon *d, struct agent_jobrun *j) {
     for (int k = 0; j->offers_due && k < j->job.n_clusters; k++) {
         if (!(j->offers_due >> k & 1))
@@ -472,7 +483,7 @@ void daemon_on_peer(void *user, uint32_t peer, bool up) {
         neb_info("the link to a revoked member is cut");
         return;
     }
-    bool say = neb_throttle_allows(&d->links[peer], neb_now(), DAEMON_LINKS_SAID);
+    bool say = neb_throttle_allows(&d->links[peer], neb_now(), DAEMON_LINKS_LOGGED);
     if (say)
         neb_info("link to %s is %s", d->members.m[peer].pub.name, up ? "up" : "down");
     tend_lines(d, peer, up);
@@ -480,7 +491,7 @@ void daemon_on_peer(void *user, uint32_t peer, bool up) {
         struct agent_jobrun *j = &d->jobs[i];
         if (!j->used || j->state == AGENT_JOB_ENDED || !j->linked)
             continue;
-        daemon_tell_alive(d, j, false);
+        daemon_send_alive(d, j, false);
         for (int k = 0; up && k < j->job.n_clusters; k++)
             if (k != j->self && j->peers[k] == peer)
                 j->offers_due |= (uint16_t)(1u << k);
@@ -499,23 +510,23 @@ static const char *blamed(const struct daemon *d, uint32_t peer, enum inter_faul
         return d->members.m[peer].pub.name;
     if (peer == INTER_PEER_NONE)
         return f == INTER_FAULT_CORRUPT ? "more than one member" : daemon_name(d);
-    return "a former member";
+    return "a removed member";
 }
 
-// What a member has signed is its own, whoever has passed it on; anything else is of whoever sent it.
+// The signer is responsible for what is signed, even if another member passes it on; the sender is
+// responsible for everything else.
 static void say_first(const char *name, enum inter_fault f) {
     if (f == INTER_FAULT_SECOND)
-        neb_warn(
-            "%s has signed a second update, or proposal, in the place of one; further ones are "
-            "counted",
-            name);
+        neb_warn("%s has signed a second update or proposal where only one is allowed; further "
+                 "ones are counted",
+                 name);
     else if (f == INTER_FAULT_FORGED)
-        neb_warn("an update that %s has signed says what the job cannot give and was dropped; "
+        neb_warn("an update signed by %s claims what the job cannot produce, and was dropped; "
                  "further ones are counted",
                  name);
     else if (f == INTER_FAULT_CORRUPT)
-        neb_warn("bytes from %s are not those of the update that they were sent for, and are asked "
-                 "for again; further ones are counted",
+        neb_warn("bytes from %s do not belong to the update for which they were sent, and are "
+                 "requested again; further ones are counted",
                  name);
     else
         neb_warn("a %s message from %s was dropped; further ones are counted", inter_fault_name(f),
@@ -525,60 +536,64 @@ static void say_first(const char *name, enum inter_fault f) {
 void daemon_on_fault(void *user, uint32_t peer, enum inter_fault f) {
     struct daemon *d = user;
     const char *name = blamed(d, peer, f);
-    bool elsewhere = f == INTER_FAULT_BEHIND || f == INTER_FAULT_LIED || f == INTER_FAULT_SPLIT ||
-                     f == INTER_FAULT_REFUSED || f == INTER_FAULT_NO_ROOM; // is it said
-    // what is said of one member is said of each
+    bool elsewhere = f == INTER_FAULT_BEHIND || f == INTER_FAULT_EQUIVOCATED ||
+                     f == INTER_FAULT_SPLIT ||
+                     // these are logged elsewhere
+                     f == INTER_FAULT_REFUSED || f == INTER_FAULT_NO_ROOM;
+    // these are logged once for each member
     bool each = f == INTER_FAULT_DIVERGED || f == INTER_FAULT_OUTLIER || f == INTER_FAULT_RENEWED;
-    bool say = !elsewhere &&
-               neb_throttle_allows(&d->said_faults[f], neb_now(), each ? INTER_MEMBERS_MAX : 1u);
+    bool say = !elsewhere && neb_throttle_allows(&d->fault_throttles[f], neb_now(),
+                                                 each ? INTER_MEMBERS_MAX : 1u);
     d->faults[f]++;
     char text[96];
     snprintf(text, sizeof text, "%s message or state", inter_fault_name(f));
-    // others are counted
+    // others are only counted
     if (d->faults[f] == 1 || (f == INTER_FAULT_DIVERGED && say) || f == INTER_FAULT_REFUSED)
         agent_view_event(d->view, NULL, name, text, neb_seconds(neb_wall_now()));
     if (!say)
         neb_debug("%s", inter_fault_name(f));
     else if (f == INTER_FAULT_DIVERGED)
-        neb_log(NEB_LOG_ERROR,
-                "parameters of %s differ from ours, or the others', after the same commits", name);
-    else if (f == INTER_FAULT_OUTLIER)
-        neb_warn(
-            "an update of %s stands out, by its size or its direction, from the others of its "
-            "round; of two members by its size from its own former ones, or since both have "
-            "pointed against each other for four rounds: then one of them may be turned around",
+        neb_log(
+            NEB_LOG_ERROR,
+            "the parameters of %s differ from ours, or from the others', after the same commits",
             name);
+    else if (f == INTER_FAULT_OUTLIER)
+        neb_warn("an update of %s stands out, by its size or its direction, from the others of its "
+                 "round (with two members: by its size from its own earlier ones, or because both "
+                 "have pointed in opposite directions for four rounds; then one of them may have a "
+                 "reversed sign)",
+                 name);
     else if (f == INTER_FAULT_RENEWED)
         neb_warn("%s came back with an empty ledger; its votes count again once it has caught up",
                  name);
     else if (f == INTER_FAULT_TERMS)
         neb_log(NEB_LOG_ERROR,
-                "a job needs a new leader, and there is no term left for one: this host's clock is "
-                "far behind the others', or a member has used terms up (an equivocator). Rounds "
-                "wait; set "
-                "the clock right, or stop the job and begin another one with its checkpoint");
+                "a job needs a new leader, but no term is left: this host's clock is far behind "
+                "the others', or a member has used up the terms (an equivocator). Rounds wait; "
+                "correct the clock, or stop the job and start another one from its checkpoint");
     else
         say_first(name, f);
 }
 
-// The job may not be among the daemon's yet: what its ledger holds is told while it is opened.
-void daemon_on_lied(void *user, uint32_t peer, const struct inter_evidence *e) {
+// The job may not be in d->jobs yet: evidence in its ledger is reported while it is opened.
+void daemon_on_equivocation(void *user, uint32_t peer, const struct inter_evidence *e) {
     struct daemon *d = user;
     struct agent_jobrun *j = daemon_job_by_id(d, e->a.job);
     const char *name = peer < d->members.n ? d->members.m[peer].pub.name : "";
     char what[256], text[480];
     if (!*name)
-        return; // revoked by now
+        return; // revoked meanwhile
     inter_evidence_text(e, what, sizeof what);
     neb_log(NEB_LOG_ERROR,
-            "%s has lied: %s. Both are kept in the ledger as proof; nothing more that it leads is "
-            "voted for. On the hub: nebula revoke %s",
+            "%s has equivocated: %s. Both are kept in the ledger as proof; nothing that it leads "
+            "gets a vote any more. On the hub: nebula revoke %s",
             name, what, name);
-    snprintf(text, sizeof text, "ERROR: it has lied: %s; on the hub: nebula revoke %s", what, name);
+    snprintf(text, sizeof text, "ERROR: it has equivocated: %s; on the hub: nebula revoke %s", what,
+             name);
     agent_view_event(d->view, j ? j->hex : NULL, name, text, neb_seconds(neb_wall_now()));
 }
 
-void daemon_on_split(void *user, uint32_t peer, const struct inter_key *round) {
+void daemon_on_divergence(void *user, uint32_t peer, const struct inter_key *round) {
     struct daemon *d = user;
     struct agent_jobrun *j = daemon_job_by_id(d, round->job);
     struct inter_job_status st;

@@ -13,10 +13,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
-// ---- judging ------------------------------------------------------------------------------------
+// ---- decide ----
 
-// The path with every link followed, of what is there of it: of a file or folder that is yet to be made, where that would be. NULL: that
-// cannot be said, for what is missing goes up again, or hangs at a link without an end.
+// Resolves all links of a path. If the file or folder does not exist yet, resolves the part that
+// exists. NULL: unknown, because the rest contains "..", or a link leads nowhere.
 static char *resolve(const char *path) {
     char head[NEB_PATH_MAX], *real = NULL, *out = NULL;
     struct stat sb;
@@ -37,7 +37,7 @@ static char *resolve(const char *path) {
     return out;
 }
 
-// Whether path is one of the policy's folders or lies in one, or will.
+// True if path is one of the policy's folders, or lies in one (or would).
 static bool below(const struct agent_policy *p, const char *path) {
     char *real = resolve(path);
     bool ok = false;
@@ -64,8 +64,8 @@ static bool data_ok(const struct agent_policy *p, const struct agent_job *job, i
     return true;
 }
 
-// Whether all that the worker trains is listed. A teacher that learns trains all of its model, whatever the job says of the others'; one that
-// does not trains nothing.
+// True if everything that the worker trains is listed. A teacher that learns trains all of its
+// model, whatever the job sets for the students; one that does not learn trains nothing.
 static bool trainable_ok(const struct agent_policy *p, const struct agent_job *job, int self) {
     bool ok = true;
     for (int i = 0; i < job->n_clusters && p->trainable; i++) {
@@ -77,36 +77,37 @@ static bool trainable_ok(const struct agent_policy *p, const struct agent_job *j
     return ok;
 }
 
-// What is counted, against its limit. True: within all.
+// Compares counts with their limits. True: all are within.
 static bool limits_ok(const struct agent_policy *p, const struct agent_job *job, int self,
                       const struct agent_policy_load *running, char *why, size_t cap) {
     const struct agent_cluster *c = &job->clusters[self];
-    // each rank that mpirun or Slurm starts has so many; those of launcher: local divide them
+    // each rank of mpirun or Slurm has so many threads; ranks of launcher: local share them
     int64_t each = c->launcher == AGENT_LAUNCHER_MPIRUN || c->launcher == AGENT_LAUNCHER_SLURM
                        ? agent_cluster_ranks(c)
                        : 1,
             threads = each * c->threads;
     if (p->threads && (!threads || threads > p->threads))
-        snprintf(why, cap, "the job asks for %lld threads (0: all), at most %lld are given",
+        snprintf(why, cap, "the job asks for %lld threads (0: all), but at most %lld are allowed",
                  (long long)threads, (long long)p->threads);
     else if (p->ranks && agent_cluster_ranks(c) > p->ranks)
-        snprintf(why, cap, "the job asks for %d ranks, at most %lld are given",
+        snprintf(why, cap, "the job asks for %d ranks, but at most %lld are allowed",
                  agent_cluster_ranks(c), (long long)p->ranks);
     else if (p->steps && job->steps > p->steps)
-        snprintf(why, cap, "the job makes %lld steps, at most %lld are given",
+        snprintf(why, cap, "the job makes %lld steps, but at most %lld are allowed",
                  (long long)job->steps, (long long)p->steps);
     else if (p->jobs && running->jobs >= p->jobs)
-        snprintf(why, cap, "%d jobs of other members run, at most %lld do at a time", running->jobs,
-                 (long long)p->jobs);
+        snprintf(why, cap, "%d jobs of other members run, and at most %lld may run at a time",
+                 running->jobs, (long long)p->jobs);
     else if (p->jobs_per_member && running->of_member >= p->jobs_per_member)
-        snprintf(why, cap, "%d jobs of this member run, at most %lld do at a time",
+        snprintf(why, cap, "%d jobs of this member run, and at most %lld may run at a time",
                  running->of_member, (long long)p->jobs_per_member);
     else
         return true;
     return false;
 }
 
-// Of the corpus that the cluster trains on here; 0: it is not there, or the job says model.vocab itself.
+// Vocabulary of the corpus on which the cluster trains here; 0: there is no corpus, or the job sets
+// model.vocab.
 static int32_t vocab_of(const struct agent_job *job, int self) {
     char index[NEB_PATH_MAX];
     const char *own = job->clusters[self].corpus, *dir = own[0] ? own : job->corpus;
@@ -119,7 +120,8 @@ static int32_t vocab_of(const struct agent_job *job, int self) {
     return vocab;
 }
 
-// The shape of the checkpoint that a teacher of this worker starts from; none: d_model stays 0. False: it cannot be read.
+// Shape of the checkpoint from which a teacher of this worker starts; without one d_model stays 0.
+// False: it cannot be read.
 static bool find_teacher(const struct agent_job *job, int self, struct agent_found *out) {
     struct intra_ckpt *c = NULL;
     struct intra_model *m = NULL;
@@ -145,12 +147,12 @@ static bool find_teacher(const struct agent_job *job, int self, struct agent_fou
 static bool too_much(double need, int64_t given, const char *what, char *why, size_t cap) {
     if (!given || need <= (double)given)
         return false;
-    snprintf(why, cap, "the job needs about %.3g GB %s, at most %.3g GB are given", need / 1e9,
-             what, (double)given / 1e9);
+    snprintf(why, cap, "the job needs about %.3g GB %s, but at most %.3g GB are allowed",
+             need / 1e9, what, (double)given / 1e9);
     return true;
 }
 
-// What has to be reckoned, of the site's own corpus too: after its paths were found good.
+// Checks estimates, which read the site's own corpus: only after the paths were checked.
 static bool needs_ok(const struct agent_policy *p, const struct agent_job *job, int self, char *why,
                      size_t cap) {
     struct agent_found found = {0};
@@ -162,8 +164,8 @@ static bool needs_ok(const struct agent_policy *p, const struct agent_job *job, 
     bool reckon = p->memory || p->device_memory || p->disk;
     if ((reckon || p->parameters) && !find_teacher(job, self, &found)) {
         snprintf(why, cap,
-                 "what the job needs cannot be reckoned: \"%s\", its teacher, is no checkpoint "
-                 "that can be read here",
+                 "the needs of the job cannot be estimated: \"%s\", its teacher, is not a "
+                 "checkpoint that can be read here",
                  job->distill.teacher);
         return false;
     }
@@ -173,22 +175,21 @@ static bool needs_ok(const struct agent_policy *p, const struct agent_job *job, 
     bool denied = (n.on_processors && !(p->devices >> AGENT_DEVICE_CPU & 1)) ||
                   (n.on_devices && !(p->devices >> AGENT_DEVICE_CUDA & 1));
     if (parameters > (double)p->parameters)
-        snprintf(why, cap, "the job's model has %.0f parameters, at most %lld are trained",
+        snprintf(why, cap, "the job's model has %.0f parameters, but at most %lld are allowed",
                  parameters, (long long)p->parameters);
     else if (p->devices && denied)
-        snprintf(why, cap, "\"devices\" lists %s alone, the job's cluster says device: %s",
+        snprintf(why, cap, "\"devices\" lists only %s, but the job's cluster has device: %s",
                  p->devices >> AGENT_DEVICE_CPU & 1 ? "cpu" : "cuda",
                  !n.on_processors ? "cuda"
                  : n.on_devices   ? "auto"
                                   : "cpu");
     else if (p->tokens_per_step && n.step_tokens > (double)p->tokens_per_step)
-        snprintf(why, cap, "a step of the job has %.0f tokens, at most %lld are given",
+        snprintf(why, cap, "a step of the job has %.0f tokens, but at most %lld are allowed",
                  n.step_tokens, (long long)p->tokens_per_step);
     else if (reckon && !job->model.vocab && !found.vocab)
-        snprintf(
-            why, cap,
-            "what the job needs cannot be reckoned: it does not say model.vocab, and its corpus "
-            "is not here");
+        snprintf(why, cap,
+                 "the needs of the job cannot be estimated: it does not set model.vocab, and its "
+                 "corpus is not here");
     else if (!too_much(n.memory, p->memory, "of memory", why, cap) &&
              !too_much(n.device_memory, p->device_memory, "of each device's memory", why, cap) &&
              !too_much(n.disk, p->disk, "on disk", why, cap))
@@ -198,8 +199,8 @@ static bool needs_ok(const struct agent_policy *p, const struct agent_job *job, 
 
 static bool within(unsigned some, int value) { return !some || some >> value & 1; }
 
-// Tokens that an update rests on at least.
-static double update_least(const struct agent_policy *p, const struct agent_tells *t) {
+// Minimum of tokens behind an update.
+static double update_least(const struct agent_policy *p, const struct agent_discloses *t) {
     double wide = 4.0 * t->width;
     if (p->tokens_per_update)
         return (double)p->tokens_per_update;
@@ -210,29 +211,29 @@ static void say_few(const struct agent_policy *p, const struct agent_job *job, d
                     double least, char *why, size_t cap) {
     bool odd = job->sync.interval && job->steps % job->sync.interval;
     snprintf(why, cap,
-             "an update of it would rest on as few as %.0f tokens, and %.0f are asked for "
+             "an update of it would rest on as few as %.0f tokens, but %.0f are required "
              "(\"tokens_per_update\"%s): raise data.batch, data.accumulate, data.seq_len, "
              "sync.interval or sync.early_interval%s%s",
-             tokens, least, p->tokens_per_update ? "" : ", which the policy leaves open",
-             job->sync.fragments > 1 ? ", have fewer sync.fragments" : "",
+             tokens, least, p->tokens_per_update ? "" : ", which the policy does not set",
+             job->sync.fragments > 1 ? ", use fewer sync.fragments" : "",
              odd ? ", make steps a multiple of the interval" : "");
 }
 
-// What leaves of this site's text. True: no more than the policy lets.
+// Checks what leaves this site of its text. True: no more than the policy allows.
 static bool tells_ok(const struct agent_policy *p, const struct agent_job *job, int self, char *why,
                      size_t cap) {
     static const char *const gates[] = {"trusted", "robust", "private"};
-    struct agent_tells t;
-    agent_job_tells(job, self, &t);
+    struct agent_discloses t;
+    agent_job_discloses(job, self, &t);
     double least = update_least(p, &t);
     if (t.text && !p->push_text)
         snprintf(why, cap,
-                 "its push_text sends the text of this site to another one, and \"push_text\" is "
+                 "its push_text sends the text of this site to another site, but \"push_text\" is "
                  "not true");
     else if (t.labels && !p->labels)
         snprintf(why, cap,
-                 "it sends %s for the text of this site to another one, which can read much of the "
-                 "text from them, and \"labels\" is not true",
+                 "it sends %s for the text of this site to another site, which can read much of "
+                 "the text from them, but \"labels\" is not true",
                  job->mode == AGENT_MODE_RTD ? "a generator's draws" : "a teacher's labels");
     else if (t.update_tokens > 0 && !within(p->gates, (int)job->sync.gate))
         snprintf(why, cap, "\"gates\" does not list its sync.gate: %s", gates[job->sync.gate]);
@@ -240,11 +241,11 @@ static bool tells_ok(const struct agent_policy *p, const struct agent_job *job, 
         say_few(p, job, t.update_tokens, least, why, cap);
     else if (t.rows > p->row_counts)
         snprintf(why, cap,
-                 "it counts out the tokens of this site (sync.row_counts: %s), and \"row_counts\" "
-                 "is %s",
+                 "it sends counts of the tokens of this site (sync.row_counts: %s), but "
+                 "\"row_counts\" is %s",
                  t.rows == AGENT_ROWS_EXACT ? "exact" : "coarse",
                  p->row_counts == AGENT_ROWS_COARSE ? "coarse"
-                                                    : "never: sync.row_weights: false tells none");
+                                                    : "never: sync.row_weights: false sends none");
     else
         return true;
     return false;
@@ -269,7 +270,7 @@ bool agent_policy_admits(const struct agent_policy *p, const struct agent_job *j
     else if (!trainable_ok(p, job, self))
         snprintf(reason, sizeof reason, "\"trainable\" does not list what the job trains");
     else if (!launcher_ok(p, job, self))
-        snprintf(reason, sizeof reason, "\"launchers\" does not list its cluster's");
+        snprintf(reason, sizeof reason, "\"launchers\" does not list that of its cluster");
     else if (limits_ok(p, job, self, running, reason, sizeof reason) &&
              data_ok(p, job, self, reason, sizeof reason) &&
              needs_ok(p, job, self, reason, sizeof reason) &&
@@ -282,18 +283,19 @@ bool agent_policy_admits(const struct agent_policy *p, const struct agent_job *j
 
 void agent_policy_terms(const struct agent_policy *p, const struct agent_job *job, int self,
                         struct agent_terms *out) {
-    struct agent_tells t;
+    struct agent_discloses t;
     double step = fmax(1, (double)job->batch * job->accumulate * job->seq_len),
            rests = agent_job_eval_tokens(job);
-    int64_t enough = (int64_t)ceil(AGENT_TOLD_TOKENS / step);
-    agent_job_tells(job, self, &t);
+    int64_t enough = (int64_t)ceil(AGENT_DISCLOSED_TOKENS / step);
+    agent_job_discloses(job, self, &t);
     out->update_tokens = p->present && t.update_tokens > 0 ? update_least(p, &t) : 0;
     out->idle_s = p->present ? p->hours_without_progress * 3600 : 0;
-    out->told = (struct agent_told_rules){.losses = p->losses,
-                                          .every = p->loss_every               ? p->loss_every
-                                                   : enough < AGENT_TOLD_STEPS ? AGENT_TOLD_STEPS
-                                                                               : enough,
-                                          .held_out = !(rests > 0 && rests < AGENT_TOLD_TOKENS)};
+    out->told = (struct agent_disclosed_rules){
+        .losses = p->losses,
+        .every = p->loss_every                    ? p->loss_every
+                 : enough < AGENT_DISCLOSED_STEPS ? AGENT_DISCLOSED_STEPS
+                                                  : enough,
+        .held_out = !(rests > 0 && rests < AGENT_DISCLOSED_TOKENS)};
 }
 
 bool agent_policy_attaches(const struct agent_policy *p, const char *from) {

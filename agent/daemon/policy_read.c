@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// HOME/policy.json, read; and said again on one line.
+// Reads HOME/policy.json, and describes it on one line.
 #include "agent/base/fs.h"
 #include "agent/base/nearest.h"
 #include "agent/base/number.h"
@@ -51,7 +51,7 @@ static bool strings(const json_t *a, char *rows, size_t cap, int *n) {
     return true;
 }
 
-// Some of `known`, as bits of their values.
+// A list of names out of `known`; *bits has a bit per value.
 static bool choices(const json_t *a, const struct choice *known, int n_known, unsigned *bits) {
     char names[AGENT_POLICY_LIST][32];
     int n;
@@ -73,7 +73,7 @@ static bool count(const json_t *v, int64_t *out) {
     return !v || (json_is_integer(v) && *out > 0);
 }
 
-// Bytes: a number, or "20G".
+// A size in bytes: a number, or text such as "20G".
 static bool size(const json_t *v, int64_t *out) {
     uint64_t bytes = 0;
     if (!json_is_string(v))
@@ -83,7 +83,7 @@ static bool size(const json_t *v, int64_t *out) {
     return ok;
 }
 
-// One of `known`; absent: *out stays.
+// One name out of `known`; if absent, *out stays.
 static bool choice(const json_t *v, const struct choice *known, int n_known, int *out) {
     const char *name = json_string_value(v);
     for (int k = 0; name && k < n_known; k++)
@@ -105,16 +105,16 @@ static bool hours(const json_t *v, double *out) {
     return !v || (json_is_number(v) && *out > 0 && *out < 1e9);
 }
 
-struct reader { // of one key, and what is right under it
+struct reader { // a key, what its value must be, and whether it is
     const char *key, *is;
     bool good;
 };
 
-// All keys, as far as they are there. NULL: they are right.
+// Reads all keys that are present. NULL: all are valid.
 static const char *read_keys(const json_t *o, struct agent_policy *p, char *why, size_t cap) {
 #define V(key) json_object_get(o, key)
     static const char number[] = "a whole number above 0",
-                      bytes[] = "a number of bytes above 0, or such as \"20G\"",
+                      bytes[] = "a number of bytes above 0, or text such as \"20G\"",
                       names[] = "a list of 1 to 16 names", yes[] = "true or false";
     int rows = (int)p->row_counts, loss = (int)p->losses;
     const struct reader all[] = {
@@ -157,7 +157,7 @@ static const char *read_keys(const json_t *o, struct agent_policy *p, char *why,
     p->losses = (enum agent_losses)loss;
     for (int i = 0; i < COUNT(all); i++)
         if (!all[i].good) {
-            snprintf(why, cap, "\"%s\" is %s", all[i].key, all[i].is);
+            snprintf(why, cap, "\"%s\" must be %s", all[i].key, all[i].is);
             return why;
         }
     const char *known[COUNT(all)];
@@ -170,7 +170,8 @@ static const char *read_keys(const json_t *o, struct agent_policy *p, char *why,
         if (i < COUNT(all))
             continue;
         const char *meant = neb_nearest(key, known, COUNT(all));
-        snprintf(why, cap, "\"%.64s\" is no key of it%s%s%s (security/README.md has them)", key,
+        snprintf(why, cap,
+                 "\"%.64s\" is not a key of a policy%s%s%s (security/README.md lists them)", key,
                  meant ? "; did you mean \"" : "", meant ? meant : "", meant ? "\"?" : "");
         return why;
     }
@@ -223,7 +224,7 @@ enum neb_status agent_policy_read(const char *path, struct agent_policy *out) {
     return st;
 }
 
-// ---- in words -----------------------------------------------------------------------------------
+// ---- describe ----
 
 struct words {
     char *p;
@@ -270,14 +271,13 @@ static const char *name_of(const struct choice *known, int n, int value) {
     return "?";
 }
 
-void agent_policy_say(const struct agent_policy *p, char *out, size_t cap) {
+void agent_policy_describe(const struct agent_policy *p, char *out, size_t cap) {
     struct words w = {out, 0, cap};
     out[0] = 0;
     if (!p->present) {
-        put(&w,
-            "jobs of every member, whatever they read here and whatever their updates tell of it: "
-            "where an update rests on few tokens, its readers can read these. Losses are "
-            "rounded. {\"format\": 1, \"data\": [FOLDERS]} in policy.json bounds both");
+        put(&w, "jobs of every member, whatever data they read here and whatever their updates "
+                "reveal of it: if an update rests on few tokens, its readers can read them. Losses "
+                "are rounded. {\"format\": 1, \"data\": [FOLDERS]} in policy.json limits both");
         return;
     }
     put_names(&w, "jobs of", p->members[0], SEC_NAME_MAX, p->n_members, " every member");
@@ -289,15 +289,15 @@ void agent_policy_say(const struct agent_policy *p, char *out, size_t cap) {
     put_most(&w, "ranks", p->ranks);
     put_most(&w, "steps", p->steps);
     put_most(&w, "parameters", p->parameters);
-    put_most(&w, "tokens a step", p->tokens_per_step);
+    put_most(&w, "tokens per step", p->tokens_per_step);
     put_most(&w, "bytes of memory", p->memory);
     put_most(&w, "bytes of a device's memory", p->device_memory);
     put_most(&w, "bytes on disk", p->disk);
     put_most(&w, "jobs at a time", p->jobs);
-    put_most(&w, "jobs at a time of a member", p->jobs_per_member);
+    put_most(&w, "jobs at a time per member", p->jobs_per_member);
     put(&w, "stopped after %g hours without progress; ", p->hours_without_progress);
     put_choices(&w, "gates", gates, COUNT(gates), p->gates);
-    put(&w, "an update rests on %lld tokens at least%s; ",
+    put(&w, "an update rests on at least %lld tokens%s; ",
         p->tokens_per_update ? (long long)p->tokens_per_update : (long long)AGENT_UPDATE_TOKENS,
         p->tokens_per_update ? "" : " and on four times the widest layer's input");
     put(&w, "row counts %s; ", name_of(row_counts, COUNT(row_counts), (int)p->row_counts));
@@ -307,9 +307,9 @@ void agent_policy_say(const struct agent_policy *p, char *out, size_t cap) {
     if (p->losses == AGENT_LOSSES_ROUNDED && p->loss_every)
         put(&w, ", one in %lld steps", (long long)p->loss_every);
     else if (p->losses == AGENT_LOSSES_ROUNDED)
-        put(&w, ", one in %d steps at most", AGENT_TOLD_STEPS);
+        put(&w, ", one in %d steps at most", AGENT_DISCLOSED_STEPS);
     put(&w, "; ");
-    put_names(&w, "waiting loops of a trainer for jobs of", p->attach[0], SEC_NAME_MAX, p->n_attach,
+    put_names(&w, "waiting trainers for jobs of", p->attach[0], SEC_NAME_MAX, p->n_attach,
               " this site");
     if (w.at >= 2 && w.at < cap)
         out[w.at - 2] = 0;

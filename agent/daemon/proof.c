@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A state that was taken from another cluster, until the others bear it out (agent/daemon/snapshot_proof.h). The worker is not ended before:
-// it goes on with what it has, and says nothing that counts. Who gave what is not the others' is named, and not asked again.
+// A state that was taken from another cluster, until the others confirm it (snapshot_proof.h).
+// Meanwhile the worker continues with its present state and sends nothing that counts. A giver
+// whose state is not that of the others is named, and not asked again.
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "agent/daemon/attach.h"
@@ -13,9 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const neb_ns ask_retry = 60 * NEB_S; // after nobody could be believed
+static const neb_ns ask_retry = 60 * NEB_S; // after no member could be believed
 
-// Other clusters that have parameters, and are members still.
+// Other clusters that have parameters and are still members.
 static uint16_t others_of(const struct daemon *d, const struct agent_jobrun *j) {
     uint16_t out = daemon_gone_clusters(d, j) | daemon_removed_clusters(d, j), others = 0;
     for (int i = 0; i < j->job.n_clusters; i++)
@@ -36,7 +37,7 @@ static void name(const struct agent_jobrun *j, uint16_t who, char *out, size_t c
         snprintf(out, cap, "several clusters");
 }
 
-// What was taken, whose it was, and what follows.
+// Reports a false state: what is wrong, who gave it, and what follows.
 static void say_false(struct daemon *d, struct agent_jobrun *j, const char *what, bool proven) {
     char text[768], giver[160];
     name(j, j->proof.giver, giver, sizeof giver);
@@ -44,14 +45,15 @@ static void say_false(struct daemon *d, struct agent_jobrun *j, const char *what
     size_t n = strlen(text);
     if (proven && j->proof.giver)
         snprintf(text + n, sizeof text - n, ", and %s is not asked again", giver);
-    daemon_say_fault(d, j, text);
+    daemon_report_fault(d, j, text);
 }
 
 uint16_t daemon_false_givers(const struct daemon *d, const struct agent_jobrun *j) {
     return others_of(d, j) & ~j->false_givers ? j->false_givers : 0;
 }
 
-// The giver is not asked again, as long as there is another one to be asked. False: nobody can be believed, and the job ends here.
+// Excludes the giver from further requests, if there is another member to ask. False: no member can
+// be believed, and the job ends here.
 static bool mark(struct daemon *d, struct agent_jobrun *j) {
     enum { DISPUTES_MAX = 3 };
     char text[640], names[320];
@@ -65,9 +67,9 @@ static bool mark(struct daemon *d, struct agent_jobrun *j) {
     bool over = ++j->disputes >= DISPUTES_MAX;
     int n = snprintf(text, sizeof text,
                      all & (all - 1)
-                         ? "the states of %s differ, and who is right cannot be told: nebula "
-                           "rejoin at whoever is wrong, or nebula revoke, ends that; "
-                         : "the state of %s is no good, and nobody else can be asked; ",
+                         ? "the states of %s differ, and nobody can tell which is right: nebula "
+                           "rejoin at the wrong one, or nebula revoke, resolves this; "
+                         : "the state of %s is false, and no other cluster can be asked; ",
                      names);
     snprintf(text + n, sizeof text - (size_t)n, "%s",
              over ? "this cluster's part of the job ends until then (nebula resume)"
@@ -75,7 +77,7 @@ static bool mark(struct daemon *d, struct agent_jobrun *j) {
     if (over)
         daemon_job_leave(d, j, text);
     else
-        daemon_say_fault(d, j, text);
+        daemon_report_fault(d, j, text);
     return !over;
 }
 
@@ -83,13 +85,13 @@ static bool drop(struct daemon *d, struct agent_jobrun *j) {
     char dir[NEB_PATH_MAX];
     daemon_job_dir(d, j, dir, sizeof dir);
     if (agent_snapshot_drop(dir, true) != NEB_OK)
-        neb_warn("job %s: a state that is false could not be removed", j->job.name);
+        neb_warn("job %s: a false state could not be removed", j->job.name);
     j->proof.open = 0;
     j->taken = 0;
     return mark(d, j);
 }
 
-// The worker begins again without it, and asks for another one.
+// Drops the state. The worker starts again without it, and asks for another one.
 static void refuse(struct daemon *d, struct agent_jobrun *j, enum agent_proof_verdict v,
                    const struct inter_digests *said, uint16_t others) {
     char text[480], against[320];
@@ -98,35 +100,36 @@ static void refuse(struct daemon *d, struct agent_jobrun *j, enum agent_proof_ve
         if (!(j->proof.open >> f & 1))
             continue;
         who |= said[f].other & (others | j->proof.giver);
-        if (j->proof.begun) // so are checkpoints since
+        if (j->proof.begun) // later checkpoints contain it too
             j->suspect[f] = j->proof.parts[f].round;
     }
     name(j, who, against, sizeof against);
     if (v == AGENT_PROOF_REFUTED)
         snprintf(text, sizeof text, "is not what the others have");
     else
-        snprintf(text, sizeof text,
-                 "is not what %s said to have, and which of them is right cannot be told", against);
+        snprintf(text, sizeof text, "is not what %s reported, and nobody can tell which is right",
+                 against);
     say_false(d, j, text, v == AGENT_PROOF_REFUTED);
     if (drop(d, j))
         daemon_worker_replace(d, j);
-    else if (j->proof.begun && j->worker.pid) // or its checkpoint would be one of that state
+    // otherwise its next checkpoint would contain that state
+    else if (j->proof.begun && j->worker.pid)
         daemon_worker_kill(j);
 }
 
 static void begin_worker(struct daemon *d, struct agent_jobrun *j) {
     char dir[NEB_PATH_MAX];
     daemon_job_dir(d, j, dir, sizeof dir);
-    if (agent_snapshot_prove(dir) != NEB_OK) {
-        daemon_say_fault(d, j, "a snapshot could not be taken over; it is tried again");
+    if (agent_snapshot_confirm(dir) != NEB_OK) {
+        daemon_report_fault(d, j, "a snapshot could not be taken over; trying again");
         j->proof.open = 0;
         return;
     }
     j->behind_until = j->hopeless_since = 0;
     j->behind = 0;
     j->behind_any = false;
-    neb_info("job %s: a snapshot is here; the worker begins again with it", j->job.name);
-    daemon_note(d, j, "a snapshot is here; the worker begins again with it");
+    neb_info("job %s: a snapshot is here; the worker restarts with it", j->job.name);
+    daemon_note(d, j, "a snapshot is here; the worker restarts with it");
     daemon_worker_replace(d, j);
 }
 
@@ -141,21 +144,22 @@ static void begin_late(struct daemon *d, struct agent_jobrun *j) {
     struct inter_record r;
     char text[448], giver[160];
     name(j, j->proof.giver, giver, sizeof giver);
-    snprintf(text, sizeof text,
-             "for two minutes nobody but %s could be asked whether the state that it gave is the "
-             "others': this cluster goes on with it, and compares it when they say what they have",
-             giver);
-    daemon_say_fault(d, j, text);
+    snprintf(
+        text, sizeof text,
+        "for two minutes nobody but %s could be asked whether the state that it gave is that of "
+        "the others: this cluster continues with it, and compares it once they report theirs",
+        giver);
+    daemon_report_fault(d, j, text);
     p->begun = true;
-    for (uint32_t f = 0; f < INTER_FRAGMENTS_MAX;
-         f++) // of rounds that are over nothing more is said
+    for (uint32_t f = 0; f < INTER_FRAGMENTS_MAX; f++) // for past rounds no further digests come
         if (p->open >> f & 1 && inter_ledger_get_commit(inter_service_ledger(d->service), j->id, f,
                                                         p->parts[f].round, &r) == NEB_OK)
             p->open &= ~(1ull << f);
     begin_worker(d, j);
 }
 
-// Fragments of whose rounds nothing can be known here are none that a worker goes on with: the ledger is beyond them.
+// Collects the members' digests. Closes a fragment whose round the ledger has passed: no digest of
+// it can come, and no worker starts from it.
 static void collect(struct daemon *d, struct agent_jobrun *j,
                     struct inter_digests said[INTER_FRAGMENTS_MAX]) {
     struct agent_proof *p = &j->proof;
@@ -181,11 +185,11 @@ void daemon_proof_look(struct daemon *d, struct agent_jobrun *j) {
         refuse(d, j, v, said, others);
     else if (v == AGENT_PROOF_LATE)
         begin_late(d, j);
-    else if (v == AGENT_PROOF_BORNE_OUT)
+    else if (v == AGENT_PROOF_CONFIRMED)
         borne_out(d, j);
 }
 
-// The record of the round is all that is ever said of it.
+// After the record of its round no further digests come.
 void daemon_proof_look_at(struct daemon *d, struct agent_jobrun *j, const struct inter_record *r) {
     struct agent_proof *p = &j->proof;
     if (!(p->open >> r->fragment & 1) || p->parts[r->fragment].round != r->round)
@@ -201,7 +205,7 @@ void daemon_proof_begin(struct daemon *d, struct agent_jobrun *j, uint32_t giver
     uint16_t who = 0;
     daemon_job_dir(d, j, dir, sizeof dir);
     if (agent_snapshot_taken(sec_vault_of(d->vault), dir, &s) != NEB_OK) {
-        daemon_say_fault(d, j, "a snapshot could not be read; another one is fetched");
+        daemon_report_fault(d, j, "a snapshot could not be read; another one is fetched");
         return;
     }
     for (int i = 0; i < j->job.n_clusters; i++)
@@ -219,8 +223,8 @@ void daemon_proof_begin(struct daemon *d, struct agent_jobrun *j, uint32_t giver
         return;
     name(j, who, names, sizeof names);
     snprintf(text, sizeof text,
-             "a snapshot of %s has come; it is compared with what the others say they have, and "
-             "this cluster waits for that",
+             "a snapshot of %s has arrived; it is compared with the states of the others, and this "
+             "cluster waits for that",
              names);
     neb_info("job %s: %s", j->job.name, text);
     daemon_note(d, j, text);
@@ -228,9 +232,9 @@ void daemon_proof_begin(struct daemon *d, struct agent_jobrun *j, uint32_t giver
 
 void daemon_proof_bad(struct daemon *d, struct agent_jobrun *j, const char *what) {
     char text[400];
-    snprintf(text, sizeof text, "is no good (%.300s)", what);
+    snprintf(text, sizeof text, "is not usable (%.300s)", what);
     say_false(d, j, text, true);
-    if (drop(d, j) && !agent_attach_waits(j)) // it ends by itself, and that is no crash
+    if (drop(d, j) && !agent_attach_waits(j)) // its exit is then not a crash
         j->replaced = true;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula rejoin: a cluster gives up what it has of a job and goes on with what the others have, as one whose disk was lost. For
-// members that have diverged (inter/record/evidence.h), once the equivocator is revoked.
+// nebula rejoin: a cluster gives up its own state of a job and continues with that of the others,
+// as after the loss of its disk. For diverged members (inter/record/evidence.h), once the
+// equivocator is revoked.
 #include "agent/base/log.h"
 #include "agent/daemon/state.h"
 #include "agent/daemon/status.h"
@@ -20,15 +21,15 @@ static bool may(const struct daemon *d, const struct agent_job *job, char *why, 
             ? "only replicas that exchange updates (mode: replicas, sync.scheme: federated) can "
               "take the others' state"
         : job->sync.gate == AGENT_GATE_PRIVATE
-            ? "with sync.gate: private what was revealed for one history must not be revealed for "
-              "another; start a new job from one cluster's checkpoint (init_from)"
+            ? "with sync.gate: private, seeds that were revealed for one history must not be "
+              "revealed for another; start a new job from one cluster's checkpoint (init_from)"
         : !left ? "no other cluster that trains is left to take the state from"
                 : NULL;
     snprintf(why, cap, "%s", no ? no : "");
     return !no;
 }
 
-// Whoever comes back with nothing needs what this cluster has.
+// True if another cluster came back without a state and needs the one of this cluster.
 static bool needed(const struct daemon *d, const struct agent_jobrun *j, char *why, size_t cap) {
     struct inter_job_status st;
     char names[320];
@@ -36,8 +37,8 @@ static bool needed(const struct daemon *d, const struct agent_jobrun *j, char *w
         return false;
     agent_status_names(&j->job, st.renewed, names, sizeof names);
     snprintf(why, cap,
-             "%s has given up its side, or lost its disk, and needs what this cluster has: nebula "
-             "resume goes on with it",
+             "%s has given up its side, or lost its disk, and needs the state of this cluster: "
+             "nebula resume continues with it",
              names);
     return true;
 }
@@ -51,7 +52,8 @@ static enum neb_status put_aside(const char *dir, const char *former, const char
     return NEB_OK;
 }
 
-// The side that is given up stays readable in DIR/former: checkpoints, and at which steps it merged. *any: there were some.
+// Keeps the state that is given up in DIR/former: checkpoints, and the steps of the merges. *any:
+// there were checkpoints.
 static enum neb_status clear_dir(const char *dir, bool *any) {
     static const char *const names[] = {"snapshot.bin", "snapshot.new", "snapshot.part"};
     char former[NEB_PATH_MAX], path[NEB_PATH_MAX];
@@ -78,11 +80,10 @@ enum neb_status daemon_job_without_ledger(struct daemon *d, const struct agent_j
     daemon_job_dir(d, j, dir, sizeof dir);
     NEB_TRY(clear_dir(dir, &any));
     if (any)
-        neb_warn(
-            "job %s: this site has checkpoints of it, but its ledger does not know it, so what "
-            "they were made of is not known: it goes on with what the others have, as after "
-            "the loss of the disk (jobs/%s/former keeps the checkpoints)",
-            j->job.name, j->hex);
+        neb_warn("job %s: this site has checkpoints of it, but its ledger does not know it, so "
+                 "they prove nothing: it continues with the state of the others, as after the loss "
+                 "of its disk (jobs/%s/former keeps the checkpoints)",
+                 j->job.name, j->hex);
     return NEB_OK;
 }
 
@@ -104,16 +105,17 @@ bool daemon_job_renew(struct daemon *d, const struct agent_job_record *r, char *
     if (snprintf(dir, sizeof dir, "%s/jobs/%s", d->c->home, r->hex) >= (int)sizeof dir ||
         clear_dir(dir, &any) != NEB_OK || inter_service_job_renew(d->service, id) != NEB_OK) {
         snprintf(why, cap,
-                 "what is here of the job could not be given up; the agent's log says why");
+                 "the job's data at this site could not be given up; the agent's log says why");
         return false;
     }
-    neb_warn("job %.8s: this cluster's side is given up; it goes on with what the others have "
+    neb_warn("job %.8s: this cluster's side is given up; it continues with the state of the others "
              "(jobs/%s/former keeps its checkpoints)",
              r->hex, r->hex);
     return true;
 }
 
-bool daemon_job_short(struct daemon *d, struct agent_jobrun *j, uint32_t fragment, uint32_t round) {
+bool daemon_ledger_behind(struct daemon *d, struct agent_jobrun *j, uint32_t fragment,
+                          uint32_t round) {
     struct inter_chain c = {.next = 0};
     char why[512], text[NEB_PATH_MAX + 1024];
     enum neb_status st = inter_ledger_chain(inter_service_ledger(d->service), j->id, fragment, &c);
@@ -122,25 +124,26 @@ bool daemon_job_short(struct daemon *d, struct agent_jobrun *j, uint32_t fragmen
     if (j->short_ledger || j->state != AGENT_JOB_RUNNING)
         return true;
     bool can = may(d, &j->job, why, sizeof why) && !needed(d, j, why, sizeof why);
-    snprintf(text, sizeof text,
-             "%s/ledger.db has lost commits: this cluster's worker has merged up to round %u of "
-             "fragment %u, the ledger knows up to %u; %s%s",
-             d->c->home, round, fragment, c.next,
-             can ? "the cluster goes on with what the others have, as after the loss of its disk"
-                 : "the job cannot go on here: ",
-             can ? "" : why);
+    snprintf(
+        text, sizeof text,
+        "%s/ledger.db has lost commits: this cluster's worker has merged up to round %u of "
+        "fragment %u, the ledger knows up to %u; %s%s",
+        d->c->home, round, fragment, c.next,
+        can ? "the cluster continues with the state of the others, as after the loss of its disk"
+            : "the job cannot continue here: ",
+        can ? "" : why);
     if (!can) {
         daemon_job_fail(d, j, text);
         daemon_job_stop(d, j);
         return true;
     }
     j->short_ledger = true;
-    daemon_say_fault(d, j, text);
+    daemon_report_fault(d, j, text);
     daemon_worker_replace(d, j);
     return true;
 }
 
-bool daemon_job_shortened(struct daemon *d, struct agent_jobrun *j) {
+bool daemon_ledger_behind_done(struct daemon *d, struct agent_jobrun *j) {
     char dir[NEB_PATH_MAX];
     bool any;
     if (!j->short_ledger)
@@ -152,7 +155,7 @@ bool daemon_job_shortened(struct daemon *d, struct agent_jobrun *j) {
         daemon_open_rounds(d, j) == NEB_OK)
         return true;
     daemon_job_fail(d, j,
-                    "what is here of the job could not be given up after its ledger had lost "
+                    "the job's data at this site could not be given up after its ledger had lost "
                     "commits; the agent's log says why");
     daemon_job_end(d, j, "failed");
     return false;

@@ -17,11 +17,11 @@ static void ended(const struct agent_members *m, int status) {
         neb_info("this member's certificate was renewed; it %s", what);
     else
         neb_warn("this member's certificate, which %s, could not be renewed (%s): is the hub's "
-                 "agent running? It is tried again; by hand: nebula members --fetch HOST:PORT",
+                 "agent running? This agent tries again; by hand: nebula members --fetch HOST:PORT",
                  what, agent_child_reason(status, reason, sizeof reason));
 }
 
-// Also where it cannot be read, or is not there: a new one mends that.
+// Also due if the certificate is missing or cannot be read: a new one repairs that.
 static bool is_due(const struct agent_renew *r, const struct sec_federation *f) {
     struct sec_cert cert;
     int days = r->before_days ? r->before_days : SEC_MEMBER_DAYS / 3;

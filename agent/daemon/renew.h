@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Renews this member's certificate before it ends, in a process of its own so that the agent never waits for the hub: once
-// less than a third of its life is left, or it cannot be read; where that fails, again after 5 s, then after twice as long each time, up to an hour. Links are not touched: what they use
-// are the keys and the member list, which stay.
+// Renews this member's certificate before it ends, in a separate process, so that the agent never
+// waits for the hub. It starts when less than a third of the validity is left, or when the
+// certificate cannot be read. After a failure it retries after 5 s, then after twice as long each
+// time, at most an hour. Links use the keys and the member list, which do not change.
 #ifndef AGENT_RENEW_H
 #define AGENT_RENEW_H
 #include "agent/daemon/members.h"
@@ -9,7 +10,7 @@
 
 struct agent_renew {
     const char *exe, *home; // borrowed
-    int before_days; // renew with fewer days left than this; 0: a third of the certificate's life
+    int before_days;        // renew if fewer days are left; 0: a third of the validity
     struct agent_child child;
     neb_ns next, wait;
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rounds of a job: opened with what the operator chose, their commits handed to the worker, members that differ noticed.
+// Rounds of a job: opens them as the operator configured, sends their commits to the worker,
+// notices members that diverged.
 #include "agent/base/log.h"
 #include "agent/daemon/divergence.h"
 #include "agent/daemon/measure.h"
@@ -13,11 +14,11 @@
 
 #include <string.h>
 
-// Clusters whose vote a signed membership version took: of two, the one that was given up.
+// Clusters whose vote a signed membership version removed: of two, the one that was given up.
 uint16_t daemon_removed_clusters(const struct daemon *d, const struct agent_jobrun *j) {
     uint16_t removed = 0;
     for (int i = 0; i < j->job.n_clusters; i++)
-        if (agent_members_lost(d->trust, j->job.clusters[i].name))
+        if (agent_members_without_vote(d->trust, j->job.clusters[i].name))
             removed |= (uint16_t)(1u << i);
     return removed;
 }
@@ -37,7 +38,7 @@ static bool is_final(const struct inter_record *r) {
     return final;
 }
 
-// What a witness had seen of the job's end before it was started anew: nobody says it again.
+// Recalls which final rounds a witness saw before a restart: they are not sent again.
 static enum neb_status recall_finals(struct daemon *d, struct agent_jobrun *j) {
     struct inter_record r;
     for (uint32_t f = 0; f < (uint32_t)j->job.sync.fragments; f++) {
@@ -83,9 +84,9 @@ enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
             &(struct agent_sums_config){&d->service, d->identity, &d->members, j, dir}, &j->sums));
     NEB_TRY(agent_snapshot_install(sec_vault_of(d->vault), d->service, &c, dir,
                                    agent_job_only_votes(&j->job, j->self), &j->taken));
-    agent_shape_recall(d->service, j, dir); // before what is on disk passes the gate again
+    agent_shape_recall(d->service, j, dir); // before updates on disk pass the gate again
     NEB_TRY(inter_service_job_open(d->service, &c));
-    agent_shape_recall(d->service, j, dir); // the open job's bound of sizes
+    agent_shape_recall(d->service, j, dir); // again: only an open job has bounds of sizes
     return j->job.clusters[j->self].witness ? recall_finals(d, j) : NEB_OK;
 }
 
@@ -107,7 +108,7 @@ void daemon_witness_ends(struct daemon *d, struct agent_jobrun *j) {
     daemon_job_end(d, j, "done");
 }
 
-// Clusters that have updates, and are members still.
+// Number of clusters that send updates and are still members.
 static int contributors(const struct daemon *d, const struct agent_jobrun *j) {
     uint16_t gone = daemon_gone_clusters(d, j) | daemon_removed_clusters(d, j);
     int n = 0;
@@ -116,20 +117,20 @@ static int contributors(const struct daemon *d, const struct agent_jobrun *j) {
     return n;
 }
 
-// Every contributor says with its update what its parameters digested to. Who differs computes them again: from a checkpoint of
-// before, with the updates of the ledger; from a snapshot when none is left.
+// Every contributor sends the digest of its parameters with its update. A diverged one computes its
+// parameters again: from an older checkpoint and the ledger's updates, or from a snapshot.
 static void check_divergence(struct daemon *d, struct agent_jobrun *j,
                              const struct inter_record *r) {
     enum { DIVERGENCES_MAX = 3 };
     char text[256];
     if (!r->round || !j->federated || j->state != AGENT_JOB_RUNNING)
         return;
-    daemon_proof_look_at(d, j, r); // a state that another one gave is not this cluster's fault
+    daemon_proof_look_at(d, j, r); // a false state from another member is not this cluster's fault
     struct agent_divergence x = agent_divergence_of(r, j->self, contributors(d, j));
     if (x.others && !x.own)
-        daemon_say_fault(d, j,
-                         "another member's parameters differ from ours and most others'; it "
-                         "computes them again");
+        daemon_report_fault(d, j,
+                            "another member's parameters differ from ours and most others'; it "
+                            "computes them again");
     if (!x.own || j->replaced || (j->suspect[r->fragment] && r->round <= j->suspect[r->fragment]))
         return;
     d->faults[INTER_FAULT_DIVERGED]++;
@@ -140,7 +141,7 @@ static void check_divergence(struct daemon *d, struct agent_jobrun *j,
              "others' though all applied "
              "the same commits; computing them again",
              r->round - 1, r->fragment);
-    daemon_say_fault(d, j, text);
+    daemon_report_fault(d, j, text);
     if (++j->divergences > DIVERGENCES_MAX) {
         daemon_job_fail(d, j,
                         "its parameters differed from the others' four times: check this machine's "
@@ -151,15 +152,15 @@ static void check_divergence(struct daemon *d, struct agent_jobrun *j,
     daemon_worker_replace(d, j);
 }
 
-// What a record has for this site's worker.
+// What a record contains for this site's worker.
 struct delivery {
-    json_t *entries; // of the updates that are merged
+    json_t *entries; // of the updates to merge
     struct agent_ipc_part parts[INTER_MEMBERS_MAX];
-    size_t n;      // of them
-    bool final;    // nothing follows any update
-    bool whole;    // all their bytes are here
-    bool rejected; // this cluster's own
-    bool unread;   // masked: too few have trained, so that nobody's update is read
+    size_t n;      // number of parts
+    bool final;    // every update is its member's last
+    bool whole;    // the bytes of all updates are here
+    bool rejected; // this cluster's update
+    bool unread;   // masked: too few clusters trained, so no update is read
 };
 
 static void delivery_fill(struct delivery *x, const struct agent_jobrun *j,
@@ -184,7 +185,7 @@ static bool is_readable(const struct agent_jobrun *j, const struct inter_record 
                                (uint8_t)j->job.sync.private_colluders);
 }
 
-// All updates are dropped: nobody reveals what would show one of them (inter/round/sums.h).
+// Drops all updates: no member reveals seeds that would show a single update (inter/round/sums.h).
 static void delivery_unread(struct delivery *x, const struct agent_jobrun *j,
                             const struct inter_record *r) {
     json_array_clear(x->entries);
@@ -194,7 +195,6 @@ static void delivery_unread(struct delivery *x, const struct agent_jobrun *j,
         x->rejected |= r->entries[i].member == j->self;
 }
 
-// Asked for by a worker whose checkpoints are gone, but the blobs are gone too.
 void daemon_commit_gone(struct daemon *d, struct agent_jobrun *j, uint32_t fragment,
                         uint32_t round) {
     j->behind_until = neb_now() + 5 * NEB_S;
@@ -213,19 +213,20 @@ static void deliver(struct daemon *d, struct agent_jobrun *j, const struct inter
                   x->unread, "entries", x->entries, "plan", agent_plan_json(r, j->self));
     if (seeds)
         json_object_set(head, "seeds", seeds);
-    // What waits for its worker to come back, or to read, is in the ledger: none piles up on the way.
+    // A commit that the worker cannot take stays in the ledger: nothing piles up in memory.
     enum neb_status st = agent_ipc_send(d->ipc, &j->client, head, x->parts, x->n);
     uint64_t bit = 1ull << r->fragment;
     j->undelivered &= ~bit;
     if (st != NEB_OK) {
         j->undelivered |= bit;
-        // it has ended: whoever takes its place asks for the round
+        // AGAIN: its queue is full, or it has ended and its successor asks for the round
         if (st != NEB_ERR_AGAIN)
-            neb_warn("commit of round %u could not be handed to the worker: tried again", r->round);
+            neb_warn("the commit of round %u could not be sent to the worker: trying again",
+                     r->round);
         return;
     }
     j->wants[r->fragment] = 0;
-    // later ones help it nothing
+    // with this commit it no longer needs a snapshot for the fragment
     if (j->behind >> r->fragment & 1 && j->behind_rounds[r->fragment] == r->round)
         j->behind &= ~(1ull << r->fragment);
     if (j->behind_any || !j->behind) {
@@ -263,14 +264,15 @@ void daemon_on_commit(void *user, const struct inter_record *r, const struct neb
         j->finals |= x.final ? 1ull << r->fragment : 0;
     else
         check_divergence(d, j, r);
-    if (j->job.clusters[j->self].role == AGENT_ROLE_TEACHER) // it votes, and merges nothing
+    if (j->job.clusters[j->self].role == AGENT_ROLE_TEACHER) // a teacher votes, and merges nothing
         goto out;
     bool wanted = j->wants[r->fragment] == r->round + 1;
     if (j->client.len && wanted && !x.whole)
         daemon_commit_gone(d, j, r->fragment, r->round);
     if (j->sums && x.n && !agent_sums_commit(j->sums, r, blobs, &seeds))
-        x.whole = false; // it is delivered again once the sum can be read
-    // the worker asks again when it is back, and for the next round once it has merged this one
+        x.whole = false; // delivered again when the sum can be read
+    // only what the worker asked for: a restarted worker asks again, and each merge asks for the
+    // next
     if (j->client.len && x.whole && !j->reported && j->state != AGENT_JOB_ENDED && wanted)
         deliver(d, j, r, &x, seeds);
 out:
@@ -278,13 +280,13 @@ out:
     json_decref(seeds);
 }
 
-// The ledger has lost this cluster's own update of the open round: its worker has it until the
-// round is over.
+// The ledger lost this cluster's own update of the open round. The worker keeps it until the round
+// is over.
 void daemon_on_lost(void *user, const struct inter_key *key) {
     struct daemon *d = user;
     struct agent_jobrun *j = daemon_job_by_id(d, key->job);
     if (j && j->client.len)
-        daemon_tell(d, &j->client,
+        daemon_send(d, &j->client,
                     json_pack("{s:s,s:I,s:I}", "ev", "resubmit", "fragment",
                               (json_int_t)key->fragment, "round", (json_int_t)key->round));
 }
@@ -298,7 +300,7 @@ void daemon_on_gone(void *user, const struct inter_key *key, const char *text) {
     daemon_job_stop(d, j);
 }
 
-// What the job's profile says about an update beyond its structure: of masked ones there is nothing else to check.
+// The check of an update that depends on the job's profile: masked updates are checked here only.
 enum inter_screen daemon_on_screen(void *user, const struct inter_manifest *m, const uint8_t *p,
                                    size_t n) {
     const struct agent_jobrun *j = daemon_job_by_id(user, m->key.job);

@@ -29,7 +29,7 @@ static void apply(struct inter_service *s, const struct agent_jobrun *j,
                   const struct agent_update_shape *x) {
     enum inter_counts counts =
         j->job.sync.row_counts == AGENT_ROWS_COARSE ? INTER_COUNTS_COARSE : INTER_COUNTS_EXACT;
-    // an attached trainer counts its rows apart from the tokens of its steps
+    // an attached trainer counts rows separately from the tokens of its steps
     for (int k = 0; k < j->job.n_clusters; k++)
         if (j->job.clusters[k].launcher == AGENT_LAUNCHER_ATTACH)
             counts = INTER_COUNTS_FOREIGN;
@@ -37,7 +37,7 @@ static void apply(struct inter_service *s, const struct agent_jobrun *j,
     for (uint32_t i = 0; i < x->n; i++)
         if (x->fragments[i].elements && inter_service_shape(s, j->id, i, x->fragments[i].elements,
                                                             x->fragments[i].sha) != NEB_OK) {
-            neb_warn("the shape of fragment %u of job %s is not known: no update is judged", i,
+            neb_warn("the shape of fragment %u of job %s is unknown: no update is judged", i,
                      j->job.name);
             return;
         }
@@ -49,8 +49,7 @@ void agent_shape_take(struct inter_service *s, const struct agent_jobrun *j, con
     char path[NEB_PATH_MAX];
     struct agent_update_shape x;
     if (!agent_shape_read(said, (uint32_t)j->job.sync.fragments, &x)) {
-        neb_warn("the worker of job %s says what its updates hold in a form that is none: no "
-                 "update is judged",
+        neb_warn("the worker of job %s sent a malformed shape of its updates: no update is judged",
                  j->job.name);
         return;
     }
@@ -59,7 +58,8 @@ void agent_shape_take(struct inter_service *s, const struct agent_jobrun *j, con
     char *text = kept ? json_dumps(kept, JSON_COMPACT) : NULL;
     if (!text || neb_path(path, sizeof path, dir, "shape.json") != NEB_OK ||
         neb_fs_write(path, text, strlen(text), 0600) != NEB_OK)
-        neb_warn("the shape of job %s could not be kept; it is known again when its worker is back",
+        neb_warn("the shape of job %s could not be stored; after a restart it is unknown until the "
+                 "worker is back",
                  j->job.name);
     free(text);
     json_decref(kept);
@@ -75,6 +75,6 @@ void agent_shape_recall(struct inter_service *s, const struct agent_jobrun *j, c
     if (agent_shape_read(said, (uint32_t)j->job.sync.fragments, &x))
         apply(s, j, &x);
     else
-        neb_warn("%s is damaged; the shape is known again when the worker is back", path);
+        neb_warn("%s is damaged; the shape is unknown until the worker is back", path);
     json_decref(said);
 }

@@ -13,34 +13,35 @@
 #include <string.h>
 #include <unistd.h>
 
-struct pin { // the checkpoint, and the two arrays that are given of it
+struct pin { // the checkpoint, and its two arrays that are given
     struct intra_ckpt *ckpt;
     struct intra_ckpt_array *body[2];
-    bool lies; // for tests: its first parameter is given as another one
+    bool falsified; // for tests: its first parameter is replaced by false_value
 };
 
-static const float lie = 0.25f;
+static const float false_value = 0.25f;
 
 static enum neb_status read_body(void *user, int i, uint64_t at, void *dst, size_t n) {
     const struct pin *p = user;
     NEB_TRY(intra_ckpt_array_bytes(p->body[i], at, dst, n));
-    if (p->lies && i == 0 && at == 0 && n >= sizeof lie)
-        memcpy(dst, &lie, sizeof lie);
+    if (p->falsified && i == 0 && at == 0 && n >= sizeof false_value)
+        memcpy(dst, &false_value, sizeof false_value);
     return NEB_OK;
 }
 
-// What a member gives that lies: a false parameter, in the digest too, while it trains on with the true one. Of one fragment.
-static enum neb_status lie_for_test(struct pin *p, struct inter_snapshot *s) {
+// For tests: what a Byzantine member gives. One parameter is false, in the digest too, while the
+// member trains on with the true one. One fragment only.
+static enum neb_status falsify_for_test(struct pin *p, struct inter_snapshot *s) {
     float first[2];
     if (!neb_fault("snapshot.lie"))
         return NEB_OK;
     for (int i = 0; i < 2; i++)
         NEB_TRY(intra_ckpt_array_bytes(p->body[i], 0, &first[i], sizeof first[i]));
     struct kern_digest was = kern_digest_part(&first[0], &first[1], 0, 1),
-                       is = kern_digest_part(&lie, &first[1], 0, 1);
+                       is = kern_digest_part(&false_value, &first[1], 0, 1);
     s->parts[0].digest[0] += is.lo - was.lo;
     s->parts[0].digest[1] += is.hi - was.hi;
-    p->lies = true;
+    p->falsified = true;
     return NEB_OK;
 }
 
@@ -50,7 +51,7 @@ static enum neb_status fill_snapshot(struct inter_ledger *l, struct pin *p,
     const struct intra_ckpt_section *rounds = intra_ckpt_find(c, "sync.rounds");
     if (!rounds || rounds->dtype != INTRA_U64 || rounds->cols != WORKER_ROUND_WORDS ||
         rounds->rows < 1 || rounds->rows > INTER_FRAGMENTS_MAX)
-        return neb_fail(NEB_ERR_FORMAT, "%s: no state of a federated job in it",
+        return neb_fail(NEB_ERR_FORMAT, "%s does not contain the state of a federated job",
                         intra_ckpt_path(c));
     NEB_TRY(intra_ckpt_array_open(c, "outer.theta", 0, &p->body[0]));
     s->elements = intra_ckpt_array_len(p->body[0]);
@@ -66,7 +67,7 @@ static enum neb_status fill_snapshot(struct inter_ledger *l, struct pin *p,
         if (w[0])
             NEB_TRY(inter_ledger_get_commit(l, s->job, f, (uint32_t)w[0] - 1, &s->parts[f].last));
     }
-    NEB_TRY(lie_for_test(p, s));
+    NEB_TRY(falsify_for_test(p, s));
     inter_snapshot_put(&out->header, s);
     NEB_TRY(neb_buf_check(&out->header));
     out->len[0] = out->len[1] = s->elements * sizeof(float);
@@ -80,7 +81,7 @@ struct agent_snapshot_search {
     const struct neb_vault *vault;
     uint8_t job[INTER_ID_BYTES];
     char folder[NEB_PATH_MAX];
-    struct intra_ckpt *found; // the thread's until it has ended, as is st
+    struct intra_ckpt *found; // found and st belong to the thread until it has ended
     enum neb_status st;
 };
 
@@ -107,7 +108,8 @@ enum neb_status agent_snapshot_search(const struct neb_vault *vault,
     int rc = pthread_create(&s->thread, NULL, search, s);
     if (rc) {
         free(s);
-        return neb_fail(NEB_ERR_LIMIT, "no thread to look for a snapshot in %s: %s", folder,
+        return neb_fail(NEB_ERR_LIMIT,
+                        "cannot start a thread that searches for a snapshot in %s: %s", folder,
                         strerror(rc));
     }
     *out = s;
@@ -179,7 +181,7 @@ static enum neb_status read_header(const struct neb_vault *vault, const char *pa
     return st;
 }
 
-// The newer one; the path of snapshot.bin where there is neither.
+// The path of snapshot.new if it exists, else of snapshot.bin.
 static enum neb_status find_file(const char *dir, char path[NEB_PATH_MAX]) {
     NEB_TRY(neb_path(path, NEB_PATH_MAX, dir, "snapshot.new"));
     return neb_fs_exists(path) ? NEB_OK : neb_path(path, NEB_PATH_MAX, dir, "snapshot.bin");
@@ -200,8 +202,8 @@ enum neb_status agent_snapshot_accept(const struct neb_vault *vault, const char 
     NEB_TRY(neb_path(fresh, sizeof fresh, dir, "snapshot.new"));
     enum neb_status st = read_header(vault, part, &header, &s);
     if (st == NEB_OK && header != header_bytes)
-        st = neb_fail(NEB_ERR_FORMAT, "%s: its header is %llu bytes long, %llu were said", part,
-                      (unsigned long long)header, (unsigned long long)header_bytes);
+        st = neb_fail(NEB_ERR_FORMAT, "%s has a header of %llu bytes, but %llu were announced",
+                      part, (unsigned long long)header, (unsigned long long)header_bytes);
     free(s);
     if (st != NEB_OK) {
         (void)!neb_fs_remove(part);
@@ -211,7 +213,7 @@ enum neb_status agent_snapshot_accept(const struct neb_vault *vault, const char 
     return rename_in(dir, part, fresh);
 }
 
-enum neb_status agent_snapshot_prove(const char *dir) {
+enum neb_status agent_snapshot_confirm(const char *dir) {
     char fresh[NEB_PATH_MAX], bin[NEB_PATH_MAX];
     NEB_TRY(neb_path(fresh, sizeof fresh, dir, "snapshot.new"));
     NEB_TRY(neb_path(bin, sizeof bin, dir, "snapshot.bin"));
@@ -247,21 +249,23 @@ uint64_t agent_snapshot_round_bytes(const struct neb_vault *vault, const char *d
     return bytes;
 }
 
-// Without a checkpoint the worker takes all fragments from the snapshot: what follows must be in the ledger.
+// Without a checkpoint the worker takes all fragments from the snapshot: the ledger must have all
+// later updates.
 static enum neb_status reaches(struct inter_ledger *l, const struct inter_snapshot *s) {
     for (uint32_t f = 0; f < s->fragments; f++) {
         uint32_t floor;
         NEB_TRY(inter_ledger_floor(l, s->job, f, &floor));
         if (s->parts[f].round < floor)
             return neb_fail(NEB_ERR_STATE,
-                            "the snapshot is of round %u of fragment %u, the updates from there to "
-                            "round %u are gone",
+                            "the snapshot is at round %u of fragment %u, but the updates from "
+                            "there to round %u are gone",
                             s->parts[f].round, f, floor);
     }
     return NEB_OK;
 }
 
-// Damaged is like missing: the others give another one. With a key that does not open it, it stays.
+// A damaged snapshot is treated like a missing one: the others give another. If only the key is
+// wrong, the file stays.
 static bool is_damaged(enum neb_status st) { return st == NEB_ERR_FORMAT || st == NEB_ERR_CORRUPT; }
 
 static enum neb_status put_away(const char *path) {

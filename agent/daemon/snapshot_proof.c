@@ -5,7 +5,7 @@
 
 static int count(uint16_t bits) { return __builtin_popcount(bits); }
 
-// No update follows its last round, and so nobody's word.
+// True after the last round: no update, and so no digest, follows.
 static bool is_over(const struct inter_snapshot_part *p) {
     bool over = p->last.n > 0;
     for (uint8_t i = 0; i < p->last.n; i++)
@@ -25,16 +25,16 @@ void agent_proof_begin(struct agent_proof *p, const struct inter_snapshot *s, ui
 
 enum agent_proof_verdict agent_proof_judge(const struct inter_digests *said, uint16_t others,
                                            uint16_t giver) {
-    int unknown = !giver; // then one of the others is it
+    int unknown = !giver; // then the giver is one of `others`
     bool all = !(others & ~(said->same | said->other));
     int back = count(said->same & others) - unknown, against = count(said->other & others);
     if (count(others) <= unknown)
-        return AGENT_PROOF_BORNE_OUT;
+        return AGENT_PROOF_CONFIRMED;
     back = back < 0 ? 0 : back;
     bool itself = giver ? !(said->other & giver) : said->same & others || !all;
     int same = back + itself, other = against + (said->other & giver ? 1 : 0);
     if (back > against || (back && same > other))
-        return AGENT_PROOF_BORNE_OUT;
+        return AGENT_PROOF_CONFIRMED;
     if (other > same)
         return AGENT_PROOF_REFUTED;
     return other && all ? AGENT_PROOF_DISPUTED : AGENT_PROOF_WAITS;
@@ -42,7 +42,7 @@ enum agent_proof_verdict agent_proof_judge(const struct inter_digests *said, uin
 
 enum agent_proof_verdict agent_proof_look(struct agent_proof *p, const struct inter_digests *said,
                                           uint16_t others, uint16_t own, neb_ns now) {
-    enum agent_proof_verdict worst = AGENT_PROOF_BORNE_OUT;
+    enum agent_proof_verdict worst = AGENT_PROOF_CONFIRMED;
     bool doubt = false;
     for (int f = 0; f < INTER_FRAGMENTS_MAX; f++) {
         if (!(p->open >> f & 1))
@@ -51,7 +51,7 @@ enum agent_proof_verdict agent_proof_look(struct agent_proof *p, const struct in
         enum agent_proof_verdict v = agent_proof_judge(&said[f], others | back, p->giver);
         worst = v > worst ? v : worst;
         doubt |= (said[f].other & (others | p->giver)) != 0;
-        if (v == AGENT_PROOF_BORNE_OUT)
+        if (v == AGENT_PROOF_CONFIRMED)
             p->open &= ~(1ull << f);
     }
     if (worst != AGENT_PROOF_WAITS || p->begun || now - p->since <= agent_proof_patience)

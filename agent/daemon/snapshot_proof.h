@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a state that was taken from another cluster is the one that the others have. Its records prove themselves, but not what (θ, v)
-// must digest to: that is the giver's word alone. Every member's signed update of the round that the state begins with says what it has
-// itself (inter_service_digests), so those are counted before the worker goes on with it.
+// Whether the state in a snapshot of another cluster is the state that the others have. The records
+// of a snapshot prove themselves, but the digest of its state (θ, v) is only the giver's claim.
+// Every member signs, with its update of the next round, the digest of its own state
+// (inter_service_digests). These are counted before the worker continues with the snapshot.
 //
-//     snapshot here ──► WAITS ──► BORNE_OUT    most say the same: the worker begins with it
-//                          ├────► REFUTED      most say another one: what was given is false
-//                          ├────► DISPUTED     as many do: who is right cannot be told, and nobody is believed
-//                          └────► LATE         nobody has said anything for two minutes: the worker begins, and it is looked at on
+//     snapshot here ──► WAITS ──► BORNE_OUT   a majority has this state: the worker starts with it
+//                          ├────► REFUTED     a majority has another state: the snapshot is false
+//                          ├────► DISPUTED    both are equally many: nobody can be believed
+//                          └────► LATE        two minutes without any answer: the worker starts,
+//                                             and the comparison continues
 //
-// Where nobody but the giver could say anything, it is believed: of two clusters, where the others are gone, or after the last round.
+// If only the giver could answer, it is believed: with two clusters, if the others are gone, or
+// after the last round.
 #ifndef AGENT_SNAPSHOT_PROOF_H
 #define AGENT_SNAPSHOT_PROOF_H
 #include "agent/base/clock.h"
@@ -16,36 +19,39 @@
 #include "inter/service/snapshot.h"
 
 enum agent_proof_verdict {
-    AGENT_PROOF_BORNE_OUT,
+    AGENT_PROOF_CONFIRMED,
     AGENT_PROOF_WAITS,
     AGENT_PROOF_LATE,
     AGENT_PROOF_DISPUTED,
-    AGENT_PROOF_REFUTED, // from here up: the worse
+    AGENT_PROOF_REFUTED, // verdicts are in order: the last is the worst
 };
 
-// How long the worker waits for the others' word.
+// How long the worker waits for the others' digests.
 static const neb_ns agent_proof_patience = 120 * NEB_S;
 
-struct agent_proof { // of the state of one job; all zero: none was taken, or nothing is in doubt
-    uint64_t open;   // fragments that are not borne out yet, bit each
-    uint16_t giver;  // bit of the cluster; 0: several gave parts of it, or it is not known
-    bool begun;      // the worker has it all the same
+struct agent_proof { // of one job; all zero: no snapshot was taken, or nothing is in doubt
+    uint64_t open;   // fragments that are not confirmed yet, a bit each
+    uint16_t giver;  // bit of the cluster; 0: several gave parts, or unknown
+    bool begun;      // the worker has started with it nevertheless
     neb_ns since;
     struct agent_proof_part {
-        uint32_t round; // the first one after it
+        uint32_t round; // first round after the snapshot
         uint64_t digest[2];
     } parts[INTER_FRAGMENTS_MAX];
 };
 
-// Of the fragments of s that hold something, and whose rounds are not over.
+// Opens the fragments of s that contain a state and have further rounds.
 void agent_proof_begin(struct agent_proof *p, const struct inter_snapshot *s, uint16_t giver,
                        neb_ns now);
-// Of one fragment. others: clusters that could say something, without this one and the giver, bit each. What the giver's own update says
-// counts like any other's; until it has said anything, what it gave is its word.
+// Judges one fragment. others: clusters that could answer, without this one and the giver, a bit
+// each. The giver's own update counts like any other; until it has sent one, the snapshot counts as
+// its answer.
 enum agent_proof_verdict agent_proof_judge(const struct inter_digests *said, uint16_t others,
                                            uint16_t giver);
-// Of all open fragments, the worst of them; those that are borne out are open no more. said: (INTER_FRAGMENTS_MAX). own: bit of this cluster,
-// which may have been in the round itself, before its state was lost: where it had the same, that counts. Where it had not, it may be why.
+// Judges all open fragments: the worst verdict; confirmed fragments are closed. said:
+// (INTER_FRAGMENTS_MAX). own: bit of this cluster. If it took part in the round before it lost its
+// state, and had the same state, that counts. If it had another one, that may be why the snapshot
+// was needed.
 enum agent_proof_verdict agent_proof_look(struct agent_proof *p, const struct inter_digests *said,
                                           uint16_t others, uint16_t own, neb_ns now);
 

@@ -7,11 +7,12 @@
 #include <string.h>
 
 enum { STAND_BYTES = 8 + NEB_SHA256_BYTES };
-// A peer costs us no more than two signatures, and two lists, a second: it says where it stands, and we what we have, once a second. One whose
-// list was refused, which an honest one's is where a newer one has just come from another, has the next one looked at after two seconds: a revocation is in use within five.
+// Limits of what a peer can cost: two verified signatures and two sent lists per second. After a
+// refused list, the next is checked after two seconds: even an honest one is refused if another
+// peer has just brought a newer list. So a revocation is in use within five seconds.
 static const neb_ns look_every = 500 * NEB_MS, look_after_refused = 2 * NEB_S,
                     send_every = 500 * NEB_MS;
-// one whose lists are of another history has said so, and the log too
+// a peer with a contradicting history: the fork has been logged
 static const neb_ns look_after_forked = 10 * NEB_S;
 
 void agent_spread_stand(struct agent_spread *s, const bool *up) {
@@ -27,13 +28,13 @@ void agent_spread_stand(struct agent_spread *s, const bool *up) {
     memcpy(b + 8, f->digest, sizeof f->digest);
     for (uint32_t i = 0; i < SEC_MEMBERS_MAX; i++)
         if (up[i])
-            (void)!inter_service_tell(s->service, i, AGENT_MSG_LIST_STAND, b, sizeof b);
+            (void)!inter_service_send_telemetry(s->service, i, AGENT_MSG_LIST_STAND, b, sizeof b);
 }
 
 static void send_list(struct agent_spread *s, uint32_t peer) {
     const struct sec_federation *f = agent_members_federation(s->members);
-    if (inter_service_tell(s->service, peer, AGENT_MSG_LIST, f->signed_list.p,
-                           f->signed_list.len) == NEB_OK)
+    if (inter_service_send_telemetry(s->service, peer, AGENT_MSG_LIST, f->signed_list.p,
+                                     f->signed_list.len) == NEB_OK)
         s->sends[peer] = neb_now() + send_every;
 }
 
@@ -43,8 +44,9 @@ void agent_spread_list(struct agent_spread *s, const bool *up) {
             send_list(s, i);
 }
 
-// Two different lists of one version: the peer sends its own, which proves the fork here, and the other way round. Where a fork is proven to this
-// side only, by a newer list that does not follow from ours, ours proves it to the peer.
+// Two different lists of one version: each side sends its own, which proves the fork to the other.
+// If only this side knows of the fork, because the peer's newer list contradicts ours, our list
+// proves it to the peer.
 static void on_stand(struct agent_spread *s, uint32_t peer, struct neb_rd *r) {
     const struct sec_federation *f = agent_members_federation(s->members);
     uint8_t digest[NEB_SHA256_BYTES];
@@ -68,7 +70,7 @@ bool agent_spread_message(struct agent_spread *s, uint32_t peer, uint32_t kind, 
         return false;
     struct neb_rd r = neb_rd_make(p, n);
     if (!agent_members_federation(s->members) || peer >= SEC_MEMBERS_MAX)
-        return true; // a pair without a CA has nothing to pass on
+        return true; // a pair without a CA has no list to send
     if (kind == AGENT_MSG_LIST_STAND) {
         on_stand(s, peer, &r);
         return true;

@@ -17,7 +17,7 @@ void agent_status_names(const struct agent_job *job, uint16_t who, char *out, si
             n += (size_t)snprintf(out + n, cap - n, "%s%s", n ? ", " : "", job->clusters[i].name);
 }
 
-// No worker is there to say anything.
+// A witness has no worker, so the age of its last line means nothing.
 static void forget_age_of_witnesses(const struct agent_job *job, json_t *clusters) {
     size_t k;
     json_t *c;
@@ -77,7 +77,7 @@ void agent_status_publish(struct agent_web *w, struct agent_view *v, json_t *sta
     if (agent_web_watched(w)) {
         history = agent_view_history(v);
     } else {
-        // the curves follow within a second
+        // the history follows within a second of the first view
         history = strdup("{\"version\":1,\"jobs\":[],\"events\":[]}");
     }
     if (agent_metrics_text(status, &text) == NEB_OK && (metrics = malloc(text.len + 1))) {
@@ -102,7 +102,7 @@ void agent_notify(const char *state) {
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n);
     if (fd < 0 || sendto(fd, state, strlen(state), MSG_NOSIGNAL, (struct sockaddr *)&a, len) < 0)
-        neb_debug("the service manager cannot be told \"%s\"", state);
+        neb_debug("the service manager did not get \"%s\"", state);
     if (fd >= 0)
         close(fd);
 }

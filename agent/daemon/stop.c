@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// An agent that was told to end, by a reboot or the end of an allocation, or to stop a job: how long it waits for the checkpoints of its
-// workers.
+// How long an agent that is asked to end, by a reboot or the end of an allocation, waits for the
+// checkpoints of its workers. The same for a job that stops.
 //
-//     told ── the worker's step ── checkpoint: bytes move ─────────────── durable, report ── end
-//          │                     │
-//          └── up to a minute ───┴─ as long as some move, up to a minute after the last     all of it within --stop-within
+//     asked ── the worker's step ── checkpoint: bytes move ──────────── durable, report ── end
+//          │                      │
+//          └─ up to a minute ─────┴─ while bytes move, and up to a minute after the last byte
+//                                    (all within --stop-within)
 //
-// (Where hang_after_s is longer than a minute: that.)
-//
-// What a worker moves it says in its heartbeats (worker_listen). The service manager is told to wait as well, so that its own limit
-// (TimeoutStopSec) counts only for an agent that moves nothing.
+// If hang_after_s is longer than a minute, it replaces the minute. A worker reports in its
+// heartbeats whether bytes move (worker_report_moves). The service manager is asked to wait too, so that
+// its own limit (TimeoutStopSec) counts only for an agent that moves nothing.
 #include "agent/base/log.h"
 #include "agent/daemon/state.h"
 #include "agent/daemon/status.h"
@@ -18,7 +18,7 @@
 #include <signal.h>
 
 static const neb_ns patience = 60 * NEB_S, say_every = 10 * NEB_S,
-                    again = 5 * NEB_S; // what all processes of a group are told may come twice
+                    again = 5 * NEB_S; // one signal to a process group may arrive twice
 
 static neb_ns idle_of(const struct agent_jobrun *j) {
     neb_ns said = (neb_ns)((double)j->job.hang_after_s * (double)NEB_S);
@@ -29,16 +29,16 @@ static neb_ns within(const struct daemon *d) {
     return d->c->stop_within ? d->c->stop_within : AGENT_STOP_WITHIN_S * NEB_S;
 }
 
-// What comes within seconds of the first, or for the first time from who started this agent (a script that passes it on; nebula pretrain, which
-// was told by the terminal as this agent was), is one and the same word.
+// A signal within seconds of the first counts as the same request. So does the first signal from
+// the parent process: a script that passes the signal on, or nebula pretrain, which got it from the
+// terminal as this agent did.
 void daemon_stop(struct daemon *d, bool from_parent) {
     neb_ns now = neb_now();
     bool same = now - d->stop_at <= again || (from_parent && !d->parent_told);
     d->parent_told |= from_parent;
     if (d->stopping && !same && daemon_busy(d)) {
-        neb_warn(
-            "told to end a second time: whatever jobs are writing is left, and they go on from the "
-            "checkpoint before");
+        neb_warn("second request to end: unfinished checkpoints are abandoned, and jobs continue "
+                 "from the previous ones");
         d->stop_now = true;
     }
     d->stop_at = d->stopping ? d->stop_at : now;
@@ -47,14 +47,15 @@ void daemon_stop(struct daemon *d, bool from_parent) {
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
         if (d->jobs[i].used) {
             struct agent_jobrun *j = &d->jobs[i];
-            // a reboot, the end of an allocation, Ctrl-C: it is the agent that is to end; jobs are stopped by nebula stop
+            // A reboot, the end of an allocation or Ctrl-C ends the agent, not the job: nebula stop
+            // stops jobs.
             if (j->state == AGENT_JOB_RUNNING || (j->state == AGENT_JOB_STOPPING && j->resume_due))
                 j->suspended = true;
             daemon_job_stop(d, j);
         }
 }
 
-// Since when nothing moves, as far as this stop is concerned.
+// The time from which on nothing has moved, counted from the request to end.
 static neb_ns last_sign(const struct daemon *d, const struct agent_jobrun *j) {
     return j->moved_at > d->stop_at ? j->moved_at : d->stop_at;
 }
@@ -74,13 +75,11 @@ bool daemon_stop_waits(struct daemon *d) {
             continue;
         }
         if (!j->given_up)
-            neb_warn(
-                late
-                    ? "job %s: its checkpoint was not whole %.0f s after the agent was told to end "
-                      "(--stop-within); it goes on from the one before"
-                    : "job %s: no byte of its checkpoint has moved for %.0f s; it goes on from the "
-                      "one before",
-                j->job.name, neb_seconds(late ? within(d) : idle_of(j)));
+            neb_warn(late ? "job %s: its checkpoint was not complete %.0f s after the agent was "
+                            "asked to end (--stop-within); it continues from the previous one"
+                          : "job %s: no byte of its checkpoint has moved for %.0f s; it continues "
+                            "from the previous one",
+                     j->job.name, neb_seconds(late ? within(d) : idle_of(j)));
         j->given_up = true;
     }
     return waits;
@@ -98,14 +97,14 @@ static void say_left(struct daemon *d, struct agent_jobrun *j, neb_ns now) {
     j->left_said = now;
 }
 
-void daemon_tell_stop(struct daemon *d) {
+void daemon_send_stop(struct daemon *d) {
     neb_ns now = neb_now(), longest = 0;
     char text[64];
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         struct agent_jobrun *j = &d->jobs[i];
         if (!j->used || j->state != AGENT_JOB_STOPPING)
             continue;
-        j->left_said = j->left_said ? j->left_said : now; // not of what takes a moment
+        j->left_said = j->left_said ? j->left_said : now; // a short stop is not reported
         if (now - j->moved_at < say_every && now - j->left_said > say_every)
             say_left(d, j, now);
         neb_ns until = last_sign(d, j) + idle_of(j);
@@ -117,6 +116,6 @@ void daemon_tell_stop(struct daemon *d) {
     if (wait <= 0)
         return;
     snprintf(text, sizeof text, "EXTEND_TIMEOUT_USEC=%lld",
-             (long long)((wait + 20 * NEB_S) / NEB_US)); // workers that are left are ended then
+             (long long)((wait + 20 * NEB_S) / NEB_US)); // time to end the workers that remain
     agent_notify(text);
 }

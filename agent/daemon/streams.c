@@ -15,7 +15,7 @@ static void tell(struct agent_streams *s, const struct inter_stream_key *k, json
                  const struct agent_ipc_part *part) {
     struct agent_jobrun *j = job_of(s, k);
     if (!j || !j->client.len)
-        json_decref(head); // the worker attaches when it is back
+        json_decref(head); // the worker asks again when it attaches
     else if (agent_ipc_send(s->ipc, &j->client, head, part, part ? 1 : 0) != NEB_OK)
         neb_debug("a worker does not take a stream's message; it asks again");
 }
@@ -66,18 +66,19 @@ static void on_lost(void *user, const struct inter_stream_key *k, bool consumer,
         snprintf(where, sizeof where, "%s/jobs/%s/checkpoint", s->home, j->hex);
     else
         snprintf(where, sizeof where, "jobs/%s/checkpoint of the other cluster's home", j->hex);
-    snprintf(text, sizeof text,
-             "the checkpoints in %s are lost, or all too old: the job would go on there with batch "
-             "%llu, and batches before %llu are no longer kept; restore that folder from a backup, "
-             "or start a new job",
-             where, (unsigned long long)seq, (unsigned long long)oldest);
+    snprintf(
+        text, sizeof text,
+        "the checkpoints in %s are lost, or all too old: the job would continue there with batch "
+        "%llu, but batches before %llu are no longer kept; restore that folder from a backup, "
+        "or start a new job",
+        where, (unsigned long long)seq, (unsigned long long)oldest);
     neb_log(NEB_LOG_ERROR, "stream %u: %s", k->id, text);
     on_refused(s, k, text);
 }
 
 static void on_fault(void *user, const struct inter_stream_key *k, enum inter_stream_fault f) {
     (void)user;
-    // counted in the stream's statistics
+    // others are counted in the stream's statistics
     if (f == INTER_STREAM_FAULT_VERSION)
         neb_warn("stream %u: the other cluster's agent speaks another version of streams: run the "
                  "same version of nebula on both",
@@ -115,7 +116,7 @@ static bool parse_terms(const json_t *list, struct inter_stream_config *c) {
     return true;
 }
 
-// A number of a request within 0..max; -1 otherwise, which no limit allows.
+// A number of a request within 0..max; else -1, which no limit allows.
 static int64_t number(const struct agent_ipc_msg *m, const char *key, int64_t max) {
     int64_t v = agent_ipc_int(m, key, -1);
     return v <= max ? v : -1;
@@ -182,7 +183,7 @@ bool agent_streams_request(struct agent_streams *s, struct agent_jobrun *j,
         st = inter_streams_applied(s->streams, &k, (uint64_t)next);
     else if (!strcmp(op, "stream-durable") && next >= 0)
         st = inter_streams_durable(s->streams, &k, (uint64_t)next);
-    if (st != NEB_OK) { // a full disk, or a worker's mistake: the job cannot go on, the agent can
+    if (st != NEB_OK) { // a full disk or an error of the worker ends the job, not the agent
         char text[1024];
         neb_last_error(text, sizeof text);
         on_refused(s, &k, text);

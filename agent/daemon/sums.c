@@ -23,16 +23,16 @@ struct agent_sums {
     struct sec_sum *sum;
     uint8_t (*keys)[SEC_SUM_KEY_BYTES]; // (n), locked memory
     struct inter_sums *rounds;
-    char dir[NEB_PATH_MAX]; // of gathered seeds
+    char dir[NEB_PATH_MAX]; // folder of collected seeds
     struct {
         neb_ns at;
         uint32_t fragment, round;
-    } due[DUE_MAX]; // complete, or to be tried again, by `at`: to be delivered
+    } due[DUE_MAX]; // rounds to deliver from `at` on: complete, or to be tried again
     size_t n_due;
     bool looks_up;
 };
 
-// ---- keys -----------------------------------------------------------------------------------------------------
+// ---- keys ----
 
 static enum neb_status make_keys(struct agent_sums *s) {
     const uint8_t *own = sec_identity_public(s->c.identity)->curve;
@@ -41,8 +41,8 @@ static enum neb_status make_keys(struct agent_sums *s) {
     for (uint8_t k = 0; k < s->n; k++)
         if (k != s->c.job->self && s->c.job->peers[k] >= s->c.members->n)
             return neb_fail(NEB_ERR_NOT_FOUND,
-                            "%s/sum.keys is gone, and so is the member \"%s\", whose part of it "
-                            "cannot be made anew; submit the job again without it",
+                            "%s/sum.keys is gone, and so is the member \"%s\", whose key in it "
+                            "cannot be made again; submit the job again without that member",
                             s->c.dir, s->c.job->job.clusters[k].name);
         else if (k != s->c.job->self)
             NEB_TRY(sec_sum_pair_key(sec_identity_curve_secret(s->c.identity), own,
@@ -51,7 +51,7 @@ static enum neb_status make_keys(struct agent_sums *s) {
     return NEB_OK;
 }
 
-// Those that the job began with; made when it begins.
+// Reads the keys from the start of the job, or makes them at its start.
 static enum neb_status take_keys(struct agent_sums *s) {
     char path[NEB_PATH_MAX];
     size_t len = 0, all = (size_t)s->n * SEC_SUM_KEY_BYTES;
@@ -72,14 +72,15 @@ const uint8_t *agent_sums_keys(const struct agent_sums *s, size_t *len) {
     return s ? s->keys[0] : NULL;
 }
 
-// ---- the protocol's outside -----------------------------------------------------------------------------------
+// ---- callbacks of the protocol ----
 
 static bool sign_as(void *user, const char *context, const void *msg, size_t len,
                     uint8_t sig[INTER_SIG_BYTES]) {
     const struct agent_sums *s = user;
     return sec_sign(s->c.identity, context, msg, len, sig) == NEB_OK;
 }
-// Whoever begins again from an old checkpoint asks for seeds of rounds long over, which their owners keep as they signed them.
+// A member that restarts from an old checkpoint asks for seeds of old rounds. Their owners keep
+// them with the signatures of that time, so previous keys are valid too.
 static bool verify_as(void *user, uint32_t peer, const char *context, const void *msg, size_t len,
                       const uint8_t sig[INTER_SIG_BYTES]) {
     const struct agent_sums *s = user;
@@ -94,7 +95,8 @@ static void seeds_path(const struct agent_sums *s, uint32_t fragment, uint32_t r
 
 static void on_send(void *user, uint8_t member, const void *p, size_t n) {
     const struct agent_sums *s = user;
-    (void)!inter_service_tell(*s->c.service, s->c.job->peers[member], AGENT_MSG_SUMS, p, n);
+    (void)!inter_service_send_telemetry(*s->c.service, s->c.job->peers[member], AGENT_MSG_SUMS, p,
+                                        n);
 }
 
 static enum neb_status on_keep(void *user, const struct inter_record *r) {
@@ -102,8 +104,8 @@ static enum neb_status on_keep(void *user, const struct inter_record *r) {
     return inter_ledger_put_reveal(inter_service_ledger(*s->c.service), r, (uint8_t)s->c.job->self);
 }
 
-// Outside of the calls that completed them, or failed. Beyond DUE_MAX the worker's own question
-// brings it.
+// Delivered later, outside of the call that completed the round or failed. If the list is full, the
+// worker's own request brings the round.
 static void note_due(struct agent_sums *s, uint32_t fragment, uint32_t round, neb_ns at) {
     if (s->n_due == DUE_MAX)
         return;
@@ -118,7 +120,7 @@ static void on_ready(void *user, uint32_t fragment, uint32_t round, const void *
     seeds_path(s, fragment, round, path, sizeof path);
     if (!neb_fs_exists(path) && neb_fs_write(path, p, n, 0600) != NEB_OK)
         neb_warn(
-            "the seeds of round %u could not be kept; after a restart they are asked for again",
+            "the seeds of round %u could not be stored; after a restart they are requested again",
             round);
     note_due(s, fragment, round, 0);
 }
@@ -141,16 +143,16 @@ static void on_look_up(void *user, uint8_t member, uint32_t fragment, uint32_t r
 
 bool agent_sums_looks_up(const struct agent_sums *s) { return s->looks_up; }
 
-// Delivering comes back through agent_sums_commit, so it is done when nothing else of this file runs.
+// A delivery calls agent_sums_commit, so it must not run inside another call of this file.
 static void deliver_due(struct agent_sums *s) {
-    for (size_t i = s->n_due; i-- > 0;) { // what is added meanwhile is behind
+    for (size_t i = s->n_due; i-- > 0;) { // new entries go to the end
         uint32_t fragment = s->due[i].fragment, round = s->due[i].round;
         if (s->due[i].at > neb_now())
             continue;
         s->due[i] = s->due[--s->n_due];
         enum neb_status st = inter_service_deliver(*s->c.service, s->c.job->id, fragment, round);
         if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
-            neb_warn("commit of round %u could not be read", round);
+            neb_warn("the commit of round %u could not be read", round);
     }
 }
 
@@ -158,7 +160,7 @@ void agent_sums_rekey(struct agent_sums *s, const struct sec_identity *identity)
     s->c.identity = identity;
 }
 
-// ---- life -----------------------------------------------------------------------------------------------------
+// ---- creation and destruction ----
 
 enum neb_status agent_sums_open(const struct agent_sums_config *c, struct agent_sums **out) {
     struct agent_sums *s = calloc(1, sizeof *s);
@@ -177,7 +179,7 @@ enum neb_status agent_sums_open(const struct agent_sums_config *c, struct agent_
     sodium_memzero(s->keys, (size_t)s->n * SEC_SUM_KEY_BYTES);
     s->c.dir = c->dir;
     NEB_TRY_GOTO(take_keys(s), fail);
-    s->c.dir = NULL; // the caller's
+    s->c.dir = NULL; // it belongs to the caller
     NEB_TRY_GOTO(neb_path(s->dir, sizeof s->dir, c->dir, "sums"), fail);
     NEB_TRY_GOTO(neb_fs_mkdirs(s->dir, 0700), fail);
     NEB_TRY_GOTO(sec_sum_create(s->n, (uint8_t)c->job->self,
@@ -210,7 +212,7 @@ void agent_sums_close(struct agent_sums **sp) {
     *sp = NULL;
 }
 
-// ---- rounds ---------------------------------------------------------------------------------------------------
+// ---- rounds ----
 
 bool agent_sums_commit(struct agent_sums *s, const struct inter_record *r,
                        const struct neb_map *blobs, json_t **seeds) {
@@ -220,7 +222,7 @@ bool agent_sums_commit(struct agent_sums *s, const struct inter_record *r,
     char path[NEB_PATH_MAX], hex[2 * SEC_SUM_SEEDS_MAX + 1];
     for (uint8_t i = 0; i < r->n; i++) {
         if (r->entries[i].verdict == INTER_ACCEPTED && !blobs[i].p)
-            return false; // not here any more
+            return false; // the update is gone
         views[i] = (struct inter_sums_blob){blobs[i].p, blobs[i].len};
     }
     seeds_path(s, r->fragment, r->round, path, sizeof path);
@@ -229,7 +231,7 @@ bool agent_sums_commit(struct agent_sums *s, const struct inter_record *r,
     enum neb_status st = inter_sums_commit(s->rounds, neb_now(), r, views, kept.p, kept.len);
     if (st == NEB_ERR_NOSPC || st == NEB_ERR_IO || st == NEB_ERR_NOMEM)
         note_due(s, r->fragment, r->round, neb_now() + again);
-    if (st != NEB_OK && st != NEB_ERR_DENIED) // that is said where it is found
+    if (st != NEB_OK && st != NEB_ERR_DENIED) // a denial has been logged where it was found
         neb_warn("round %u of fragment %u: its masked sum cannot be read", r->round, r->fragment);
     neb_buf_free(&kept);
     if (!inter_sums_seeds(s->rounds, r->fragment, r->round, &all))
@@ -279,7 +281,7 @@ void agent_sums_prune(struct agent_sums *s, uint32_t fragment, uint32_t below_ro
         if (named && last != end + 1 && !*last && f == fragment && r + KEPT_ROUNDS < below_round &&
             neb_path(path, sizeof path, s->dir, e->d_name) == NEB_OK &&
             neb_fs_remove(path) != NEB_OK)
-            neb_warn("%s stays", path);
+            neb_warn("%s could not be removed", path);
     }
     if (dir)
         closedir(dir);

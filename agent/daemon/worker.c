@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers of jobs: with what keys and devices they start, what follows when one ends, and when another one is started.
+// Workers of jobs: their keys and devices, what follows when one ends, and when the next is
+// started.
 //
-//     ended ── at once, then after 3 s, 15 s ── from its last checkpoint          (three times without progress)
-//     not started, for want of memory, processes, descriptors, room ── after 1, 2, 4, ... 60 s  (START_TRIES times)
+//     ended         restarted at once, then after 3 s, 15 s, from the last checkpoint
+//                   (three times without progress)
+//     not started   for lack of memory, processes, descriptors or space: tried again after
+//                   1, 2, 4, ... 60 s (START_TRIES times)
 #include "agent/exchange/worker.h"
 #include "agent/base/log.h"
 #include "agent/daemon/attach.h"
@@ -13,11 +16,10 @@
 #include <string.h>
 #include <unistd.h>
 
-// Some five minutes: what a worker needs is taken by something that may end.
+// About five minutes: what the worker lacks may be held by something that ends.
 enum { START_TRIES = 10 };
 static const neb_ns start_longest = 60 * NEB_S;
 
-// The keys of the workers that run, and of `starting`, which is not among the jobs yet.
 void daemon_workers_admit(struct daemon *d, const struct agent_jobrun *starting) {
     uint8_t keys[AGENT_JOBS_MAX + 1][AGENT_IPC_KEY];
     size_t n = 0;
@@ -29,7 +31,7 @@ void daemon_workers_admit(struct daemon *d, const struct agent_jobrun *starting)
     agent_ipc_remote_admit(d->ipc, (const uint8_t(*)[AGENT_IPC_KEY])keys, n);
 }
 
-// Of the agent's own host: other launchers have hosts of theirs.
+// GPUs of the agent's own host: other launchers have hosts of their own.
 static void choose_gpus(struct daemon *d, struct agent_jobrun *j, char text[AGENT_GPUS_TEXT]) {
     const struct agent_cluster *c = &j->job.clusters[j->self];
     daemon_gpus_back(d, j);
@@ -38,7 +40,7 @@ static void choose_gpus(struct daemon *d, struct agent_jobrun *j, char text[AGEN
         j->gpus = agent_gpus_take(&d->gpus, agent_cluster_ranks(c));
     agent_gpus_text(&d->gpus, j->gpus, text);
     if (j->gpus)
-        neb_info("job %s: its worker has %s, of %d GPUs", j->job.name, text, d->gpus.n);
+        neb_info("job %s: its worker has GPUs %s, of %d", j->job.name, text, d->gpus.n);
 }
 
 void daemon_gpus_back(struct daemon *d, struct agent_jobrun *j) {
@@ -51,7 +53,7 @@ enum neb_status daemon_worker_start(struct daemon *d, struct agent_jobrun *j) {
     daemon_job_dir(d, j, dir, sizeof dir);
     memset(j->wants, 0, sizeof j->wants);
     j->undelivered = 0;
-    NEB_TRY(agent_self_path(d->exe, sizeof d->exe)); // it may have been replaced, or removed
+    NEB_TRY(agent_self_path(d->exe, sizeof d->exe)); // it may have been replaced or removed
     NEB_TRY(neb_fs_mkdirs(dir, 0700));
     NEB_TRY(neb_path(log, sizeof log, dir, "worker.log"));
     agent_credential_destroy(&j->credential);
@@ -79,7 +81,7 @@ enum neb_status daemon_worker_start(struct daemon *d, struct agent_jobrun *j) {
     int fd = -1;
     if (j->job.clusters[j->self].launcher == AGENT_LAUNCHER_LOCAL)
         NEB_TRY(agent_credential_pipe(j->credential, &fd));
-    else // a launcher with a network of its own
+    else // a launcher with its own network
         NEB_TRY(agent_credential_offer(j->credential, dir, &fd));
     enum neb_status st = agent_child_start_fed(&j->worker, "worker", launch.argv, log, fd);
     close(fd);
@@ -92,14 +94,16 @@ void daemon_worker_replace(struct daemon *d, struct agent_jobrun *j) {
         daemon_worker_kill(j);
     } else if (j->client.len && agent_attach_waits(j)) {
         j->replaced = true;
-        daemon_tell(d, &j->client, json_pack("{s:s}", "ev", "again"));
-        daemon_say_fault(d, j,
-                         "the attached trainer is told to attach again, for another state of its "
-                         "parameters; until then this cluster takes no part");
+        daemon_send(d, &j->client, json_pack("{s:s}", "ev", "again"));
+        daemon_report_fault(
+            d, j,
+            "the attached trainer is asked to attach again, with another state of its "
+            "parameters; until then this cluster takes no part");
     }
 }
 
-// True: one runs, is tried again later, or is not needed any more. False: *cause says why there will be none.
+// True: a worker runs, is tried again later, or is no longer needed. False: *cause says why there
+// will be none.
 static bool start_or_wait(struct daemon *d, struct agent_jobrun *j, char *cause, size_t cap) {
     enum neb_status st = daemon_worker_start(d, j);
     j->unstarted[0] = 0;
@@ -111,7 +115,8 @@ static bool start_or_wait(struct daemon *d, struct agent_jobrun *j, char *cause,
     neb_last_error(cause, cap);
     if (j->state == AGENT_JOB_STOPPING) {
         daemon_job_end_untrained(
-            d, j, "stopped while no worker could be started: it goes on from its last checkpoint");
+            d, j,
+            "stopped while no worker could be started: it continues from its last checkpoint");
         return true;
     }
     bool passes = st == NEB_ERR_IO || st == NEB_ERR_NOMEM || st == NEB_ERR_NOSPC;
@@ -121,13 +126,13 @@ static bool start_or_wait(struct daemon *d, struct agent_jobrun *j, char *cause,
     wait = wait < start_longest ? wait : start_longest;
     j->retry_at = neb_now() + wait;
     snprintf(j->unstarted, sizeof j->unstarted,
-             "its worker cannot be started now (%s): tried again in %.0f s", cause,
+             "its worker cannot be started now (%s): trying again in %.0f s", cause,
              neb_seconds(wait));
-    daemon_say_fault(d, j, j->unstarted);
+    daemon_report_fault(d, j, j->unstarted);
     return true;
 }
 
-// cause: why none can be started; "": one has ended, and there will be no other.
+// cause: why none can be started; "": a worker has ended and is not restarted.
 static void give_up(struct daemon *d, struct agent_jobrun *j, const char *cause) {
     char reason[96], text[NEB_PATH_MAX + 512], dir[NEB_PATH_MAX], logs[NEB_PATH_MAX + 64];
     if (cause[0]) {
@@ -153,7 +158,7 @@ void daemon_worker_due(struct daemon *d, struct agent_jobrun *j) {
     char cause[256] = "", dir[NEB_PATH_MAX];
     daemon_job_dir(d, j, dir, sizeof dir);
     if (j->worker.pid && agent_credential_answer(j->credential, dir) != NEB_OK)
-        daemon_worker_kill(j); // which starts another one
+        daemon_worker_kill(j); // another one is then started
     if (!j->retry_at || neb_now() < j->retry_at)
         return;
     j->retry_at = 0;
@@ -161,7 +166,8 @@ void daemon_worker_due(struct daemon *d, struct agent_jobrun *j) {
         give_up(d, j, cause);
 }
 
-// What ended one may end the next at once as well: a device that is being freed, another process that takes the memory.
+// The cause may last a moment: a device that is being released, another process that uses the
+// memory.
 static neb_ns restart_wait(const struct agent_jobrun *j, int restart) {
     if (restart <= 1 || j->state == AGENT_JOB_STOPPING || agent_attach_waits(j))
         return 0;
@@ -173,9 +179,9 @@ void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status) {
     daemon_gpus_back(d, j);
     j->end_status = status;
     if (!j->reported && inter_streams_detach(d->streams.streams, j->id) != NEB_OK)
-        neb_warn("streams of job %s could not be told that the worker is gone", j->job.name);
+        neb_warn("the streams of job %s could not be told that the worker is gone", j->job.name);
     if (!agent_attach_waits(j)) {
-        // the connection's name means nothing any more, and its keys must open nothing
+        // the client is gone, and its keys must open nothing any more
         j->client = (struct agent_ipc_client){0};
         agent_credential_destroy(&j->credential);
         daemon_workers_admit(d, NULL);
@@ -195,20 +201,22 @@ void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status) {
     }
     if (j->progress)
         j->restarts = 0;
-    if (d->stopping && j->state == AGENT_JOB_STOPPING && !j->suspended) { // by its user, before
+    // a user had stopped it before
+    if (d->stopping && j->state == AGENT_JOB_STOPPING && !j->suspended) {
         daemon_job_end_untrained(
-            d, j, "stopped before its checkpoint was whole: it goes on from the one before");
+            d, j, "stopped before its checkpoint was complete: it continues from the previous one");
         return;
     }
     if (d->stopping && j->suspended) {
-        // The end of an allocation is told to all processes at once, and a launcher may end its ranks before they have written one.
-        neb_warn("worker of job %s ended (%s) before its checkpoint was whole: it goes on from the "
-                 "one before",
+        // At the end of an allocation all processes get the signal at once, and a launcher may end
+        // its ranks before they have written a checkpoint.
+        neb_warn("worker of job %s ended (%s) before its checkpoint was complete: it continues "
+                 "from the previous one",
                  j->job.name, reason);
         daemon_job_end(d, j, "stopped");
         return;
     }
-    // Also while the job stops: it ends with a checkpoint and a report of its own.
+    // A stopping job is restarted too, so that it writes a checkpoint and reports.
     if (j->state == AGENT_JOB_ENDED || d->stopping ||
         (!j->replaced && j->restarts >= AGENT_RESTARTS_MAX)) {
         give_up(d, j, "");
@@ -224,7 +232,7 @@ void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status) {
         snprintf(text, sizeof text, "worker ended (%s); it is started again%s", reason, when);
         daemon_note_fault(d, j, text);
     }
-    if (!daemon_job_shortened(d, j))
+    if (!daemon_ledger_behind_done(d, j))
         return;
     j->replaced = false;
     j->retry_at = neb_now() + wait;

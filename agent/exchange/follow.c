@@ -5,8 +5,8 @@
 #include "security/hand.h"
 
 enum {
-    CALL_SEAL = 1000, // beyond those of the exchange
-    TAG_HAND = 32010, // and its tags
+    CALL_SEAL = 1000, // must not collide with the calls of the exchange
+    TAG_HAND = 32010, // must not collide with the tags of the exchange
 };
 
 static enum neb_status post(struct intra_comm *world, const void *x, size_t bytes, int to) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/exchange/schedule.h"
 
-// In [0, H): fragments are spread evenly over the interval H (after the early steps).
+// In [0, H): after the early steps, fragments are spread evenly over the interval H.
 static int64_t offset(const struct agent_schedule *s, int32_t f) {
     return (int64_t)f * s->interval / s->fragments;
 }
@@ -14,7 +14,7 @@ bool agent_schedule_due(const struct agent_schedule *s, int32_t f, int64_t step)
     return (step - base - offset(s, f)) % s->interval == 0;
 }
 
-// Sends of one fragment, as they follow each other: the shortest stretch between two of them.
+// The sends of one fragment in order: the step of the last one, and the fewest steps between two.
 struct stretches {
     int64_t last, least;
 };
@@ -25,7 +25,7 @@ static void send_at(struct stretches *x, int64_t step) {
     x->last = step > x->last ? step : x->last;
 }
 
-// Every `interval` steps from `first` on, none beyond `end`.
+// A send every `interval` steps from `first` to `end` (inclusive).
 static void sends(struct stretches *x, int64_t first, int64_t interval, int64_t end) {
     if (first > end)
         return;
@@ -51,7 +51,7 @@ int64_t agent_schedule_least(const struct agent_schedule *s) {
     return least;
 }
 
-// Of the numbers first, first + apart, … those in [1, last].
+// How many of the numbers first, first + apart, … lie in [1, last].
 static int64_t count(int64_t first, int64_t apart, int64_t last) {
     first = first > 0 ? first : apart;
     return last < first ? 0 : (last - first) / apart + 1;
@@ -63,7 +63,7 @@ int64_t agent_schedule_sends(const struct agent_schedule *s) {
         if (s->early_steps)
             all += count((int64_t)f * s->early_interval / s->fragments, s->early_interval, early);
         all += count(offset(s, f), s->interval, last - s->early_steps);
-        all++; // the drain
+        all++; // the final send, at the last step
     }
     return all;
 }
@@ -79,15 +79,16 @@ void agent_schedule_change(struct agent_schedule *s, int64_t step, int32_t inter
     s->base = step;
 }
 
-// Place of a fragment's next update in the one order that all members send in: by round, then by offset, where the
-// first fragment (offset 0) closes a cycle. A member that lags or ran alone for a while still offers what the others wait for.
+// Position of a fragment's next update in the order in which all members send: by round, then by
+// offset. The first fragment (offset 0) closes a cycle. So a member that lags, or that ran alone
+// for a while, still offers the update that the others wait for.
 static int64_t next_in_order(const struct agent_schedule *s, const struct agent_fragment *g,
                              int32_t f) {
     int64_t round = (int64_t)g->round + (g->in_flight ? 1 : 0);
     return round * s->fragments + (f == 0 ? s->fragments - 1 : f - 1);
 }
 
-// Some fragment is due at this step, nothing was sent at it yet, and f is the one whose turn it is.
+// True if some fragment is due at this step, nothing was sent at it yet, and it is the turn of f.
 static bool turn_of(const struct agent_schedule *s, const struct agent_fragment *frags, int32_t f,
                     int64_t step) {
     bool any = false;
@@ -100,8 +101,9 @@ static bool turn_of(const struct agent_schedule *s, const struct agent_fragment 
     return any;
 }
 
-// Fragment f is due, and at this step nothing is sent: the fragment whose turn it is travels still, and is not waited for (then it is sent at this
-// step).
+// True if fragment f is due and nothing can be sent at this step: the fragment whose turn it is, is
+// still in flight, and the worker does not wait for it. (If the worker waits, it sends at this
+// step.)
 static bool missed(const struct agent_schedule *s, const struct agent_fragment *frags, int32_t f,
                    int64_t step, bool peers_alive) {
     int32_t turn = 0;

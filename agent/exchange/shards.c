@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---- between ranks --------------------------------------------------------------------------------------------
+// ---- messages between ranks ----
 
 enum neb_status shards_agree(struct agent_shards *o, enum neb_status st) {
     return intra_full_agree(o->train->model->mesh, st);
@@ -28,7 +28,8 @@ enum neb_status shards_take(struct agent_shards *o, void *x, size_t bytes, int f
     return o->world->ops->recv(o->world, x, bytes, from, tag);
 }
 
-// Tensors of which this rank has something to give: to an owner of its replica, itself among them.
+// Marks the tensors that this rank must provide: its replica contains the owner of one of their
+// units, and that owner may be this rank itself.
 static void want_to_give(struct agent_shards *o, int32_t f) {
     const struct intra_mesh *mesh = o->train->model->mesh;
     memset(o->wanted, 0, (size_t)o->train->model->n_all_tensors * sizeof *o->wanted);
@@ -50,7 +51,8 @@ enum neb_status shards_gather(struct agent_shards *o, int32_t f) {
     NEB_TRY(intra_trainer_pull(o->train, o->wanted));
     for (int32_t i = 0; i < o->n; i++) {
         const struct intra_unit *u = &o->units[i];
-        if (o->fragment[i] == f && !shards_in_place(o, i)) // which takes nothing from others
+        // a unit in place needs nothing from other ranks
+        if (o->fragment[i] == f && !shards_in_place(o, i))
             NEB_TRY(intra_full_gather_rows(o->train->model, u->tensor, u->row0, u->rows,
                                            o->owner[i],
                                            o->local[i] < 0 ? NULL : o->theta_m[o->local[i]]));
@@ -81,10 +83,10 @@ enum neb_status shards_sum_digest(struct agent_shards *o, int32_t f, struct kern
     return NEB_OK;
 }
 
-// ---- life -----------------------------------------------------------------------------------------------------
+// ---- creation and destruction ----
 
-struct hello {                   // ranks are of one build (group.h)
-    struct inter_outer_config c; // pointers in it are rank 0's
+struct hello {                   // sent as it is: all ranks run one build (group.h)
+    struct inter_outer_config c; // its pointers are valid on rank 0 only
     int32_t n;
     bool single, masked;
 };
@@ -98,14 +100,15 @@ static enum neb_status deal(struct agent_shards *o) {
         o->place[i] = o->elements;
         o->elements += elements[i];
     }
-    intra_shards_deal(elements, o->fragment, o->n, o->single ? 1 : o->ranks, o->load, o->owner);
+    intra_shards_assign(elements, o->fragment, o->n, o->single ? 1 : o->ranks, o->load, o->owner);
     free(elements);
     for (int32_t i = 0; i < o->n; i++)
         o->local[i] = o->owner[i] == o->rank ? o->mine++ : -1;
     return NEB_OK;
 }
 
-// θ_m of one fragment is here at a time: the units of each begin at the room's beginning.
+// The buffer holds θ_m of one fragment at a time: the units of each fragment start at its
+// beginning.
 static enum neb_status make_room(struct agent_shards *o) {
     for (int32_t f = 0; f < o->c.fragments; f++) {
         size_t at = 0;
@@ -133,7 +136,7 @@ static enum neb_status make_outer(struct agent_shards *o, struct kern_pool *pool
     struct inter_outer_config c = o->c;
     size_t n = (size_t)o->mine + 1;
     struct inter_outer_unit *units = calloc(n, sizeof *units);
-    struct inter_outer_place *places = calloc(n, sizeof *places);
+    struct inter_outer_position *places = calloc(n, sizeof *places);
     enum neb_status st = units && places ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory");
     for (int32_t i = 0; i < o->n && st == NEB_OK; i++) {
         const struct intra_unit *u = &o->units[i];
@@ -143,7 +146,7 @@ static enum neb_status make_outer(struct agent_shards *o, struct kern_pool *pool
             continue;
         units[k] = (struct inter_outer_unit){(uint32_t)u->rows, (uint32_t)u->cols, rows,
                                              o->fragment[i], o->theta_m[k]};
-        places[k] = (struct inter_outer_place){(uint32_t)i, o->place[i]};
+        places[k] = (struct inter_outer_position){(uint32_t)i, o->place[i]};
         if (rows && !(o->counts[i] = calloc((size_t)u->rows, sizeof **o->counts)))
             st = neb_fail(NEB_ERR_NOMEM, "out of memory for row counts");
     }
@@ -155,7 +158,7 @@ static enum neb_status make_outer(struct agent_shards *o, struct kern_pool *pool
     return st;
 }
 
-// Tensors are moved whole between a device and its host, so a tensor's units are of one fragment.
+// A device and its host exchange full tensors, so all units of a tensor must be in one fragment.
 static enum neb_status check_fragments(const struct agent_shards *o) {
     for (int32_t i = 1; i < o->n; i++)
         NEB_ASSERT(o->units[i].tensor != o->units[i - 1].tensor ||
@@ -176,7 +179,7 @@ static enum neb_status allocate(struct agent_shards *o, const struct hello *h,
                                 const int32_t *fragment) {
     NEB_TRY(intra_units(o->train->whole, &o->units, &o->n));
     if (o->n != h->n)
-        return neb_fail(NEB_ERR_STATE, "%d units here, %d on rank 0", o->n, h->n);
+        return neb_fail(NEB_ERR_STATE, "this rank has %d units, but rank 0 has %d", o->n, h->n);
     size_t n = (size_t)o->n + 1, ranks = (size_t)o->ranks;
     o->fragment = calloc(n, sizeof *o->fragment);
     o->owner = calloc(n, sizeof *o->owner);
@@ -196,7 +199,7 @@ static enum neb_status allocate(struct agent_shards *o, const struct hello *h,
     return make_room(o);
 }
 
-// θ begins as the parameters are.
+// θ starts as a copy of the parameters.
 static enum neb_status fill_theta(struct agent_shards *o) {
     struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
     inter_outer_arrays(o->outer, arrays);
@@ -235,9 +238,10 @@ static enum neb_status join(struct intra_group *group, const struct hello *h,
     o->extra = shards_extra;
     o->extra.user = o;
     o->train->extra = &o->extra;
-    neb_info("owns %d of %d units of the exchange: %llu of %llu parameters, %llu bytes", o->mine,
-             o->n, (unsigned long long)agent_shards_elements(o), (unsigned long long)o->elements,
-             (unsigned long long)agent_shards_bytes(o));
+    neb_info("this rank this rank this rank owns %d of %d units of the exchange: %llu of %llu "
+             "parameters, %llu bytes",
+             o->mine, o->n, (unsigned long long)agent_shards_elements(o),
+             (unsigned long long)o->elements, (unsigned long long)agent_shards_bytes(o));
     *out = o;
     return NEB_OK;
 fail:
@@ -267,7 +271,7 @@ static enum neb_status follow_create(struct agent_shards_follower *follower,
     struct hello h;
     NEB_TRY(world->ops->broadcast(world, &h, sizeof h, 0));
     int32_t *fragment = calloc((size_t)h.n + 1, sizeof *fragment);
-    if (!fragment) // the others learn of it as this rank leaves
+    if (!fragment) // the other ranks notice when this rank exits
         return neb_fail(NEB_ERR_NOMEM, "out of memory for %d units", h.n);
     enum neb_status st = world->ops->broadcast(world, fragment, (size_t)h.n * sizeof *fragment, 0);
     if (st == NEB_OK)
@@ -320,7 +324,7 @@ uint64_t agent_shards_shape(const struct agent_shards *o, int32_t f, uint8_t sha
     struct cmp_unit_shape *shapes = calloc((size_t)o->n + 1, sizeof *shapes);
     uint64_t elements = 0;
     uint32_t n = 0;
-    NEB_ASSERT(shapes); // a few bytes a unit
+    NEB_ASSERT(shapes); // a few bytes for each unit
     for (int32_t i = 0; i < o->n; i++)
         if (o->fragment[i] == f) {
             shapes[n++] = shards_shape_of(o, i);
@@ -331,7 +335,7 @@ uint64_t agent_shards_shape(const struct agent_shards *o, int32_t f, uint8_t sha
     return elements;
 }
 
-// ---- the other ranks ------------------------------------------------------------------------------------------
+// ---- the other ranks ----
 
 enum neb_status agent_shards_follow(void *user, struct intra_group *group, int32_t n) {
     struct agent_shards_follower *follower = user;
@@ -355,7 +359,8 @@ enum neb_status agent_shards_follow(void *user, struct intra_group *group, int32
     case SHARDS_ADOPT: bytes = sizeof a.adopt; break;
     case SHARDS_DIGEST: bytes = sizeof a.f; break;
     case SHARDS_PLACE: bytes = sizeof a.must; break;
-    default: return neb_fail(NEB_ERR_STATE, "call %d from rank 0 is none of this program's", n);
+    default:
+        return neb_fail(NEB_ERR_STATE, "rank 0 sent call %d, which this program does not know", n);
     }
     NEB_TRY(world->ops->broadcast(world, &a, bytes, 0));
     struct kern_digest d;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arrays of all units to those who write them into a checkpoint, and back to their owners.
+// Sends the arrays of all units to the ranks that write them into a checkpoint, and back to their
+// owners.
 #include "agent/exchange/shards_state.h"
 
 #include <stdio.h>
@@ -14,7 +15,7 @@ static uint64_t bytes_of(void *user, int rank) {
     uint64_t units = 0;
     for (int32_t i = 0; i < o->n; i++)
         units += o->owner[i] == rank;
-    // sections are aligned
+    // 64: sections are aligned
     return INTER_OUTER_ARRAYS * (o->load[rank] * sizeof(float) + units * 64);
 }
 
@@ -25,7 +26,7 @@ static enum neb_status add(struct intra_ckpt_writer *w, const struct inter_outer
     return intra_ckpt_add(w, name, INTRA_F32, n, 1, x);
 }
 
-// Unit by unit, each array of it to whoever writes it: most often its owner.
+// Unit by unit, sends each array to the rank that writes it: most often its owner.
 static enum neb_status put(void *user, const int32_t *writer, struct intra_ckpt_writer *w,
                            enum neb_status *written) {
     struct agent_shards *o = user;
@@ -62,10 +63,11 @@ out:
 
 const struct intra_trainer_extra shards_extra = {.bytes = bytes_of, .put = put};
 
-// ---- back -----------------------------------------------------------------------------------------------------
+// ---- from a checkpoint ----
 
-// Arrays 0 .. n_arrays - 1 of the units of fragment f (-1: of all), read on rank 0. What cannot be read is sent as it is: its status comes at
-// the end.
+// Sends arrays 0 .. n_arrays - 1 of the units of fragment f (-1: all) from rank 0, which reads
+// them, to their owners. After a read error rank 0 still sends, so that no rank waits; the error is
+// shared at the end.
 static enum neb_status spread(struct agent_shards *o, int32_t f, int n_arrays,
                               agent_shards_read *read, void *user) {
     struct inter_outer_array arrays[INTER_OUTER_ARRAYS];

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The exchange's state on the devices of a mesh: each rank's on its own, beside what it trains there.
+// The state of the exchange on the devices of a mesh: each rank has its shard on its own device,
+// next to what it trains there.
 //
-//     replicas       θ_m of a unit is where its owner trains it: nothing crosses the bus before frames do
-//     cut tensors    gathered on the host (shards.c), uploaded into a room of the device, and fetched from there after a merge
+//     replicas       θ_m of a unit is where its owner trains it: only frames cross the bus
+//     cut tensors    gathered on the host (shards.c), uploaded into a buffer of the device,
+//                    and fetched from there after a merge
 #include "agent/base/log.h"
 #include "agent/exchange/shards_state.h"
 #include "kernels/device_stage.h"
@@ -17,8 +19,8 @@ enum neb_status shards_upload(struct agent_shards *o, int32_t f) {
     for (int32_t i = 0; o->device && i < o->n; i++)
         if (of_fragment(o, i, f) && !shards_in_place(o, i)) {
             int32_t k = o->local[i];
-            kern_stage_up(o->device, o->there[k], o->theta_m[k],
-                          shards_unit_size(o, i) * sizeof(float));
+            kern_stage_upload(o->device, o->there[k], o->theta_m[k],
+                              shards_unit_size(o, i) * sizeof(float));
         }
     return NEB_OK;
 }
@@ -29,13 +31,13 @@ enum neb_status shards_download(struct agent_shards *o, int32_t f) {
     for (int32_t i = 0; i < o->n; i++)
         if (of_fragment(o, i, f)) {
             int32_t k = o->local[i];
-            kern_stage_down(o->device, o->theta_m[k], o->there[k],
-                            shards_unit_size(o, i) * sizeof(float));
+            kern_stage_download(o->device, o->theta_m[k], o->there[k],
+                                shards_unit_size(o, i) * sizeof(float));
         }
     return kern_stage_end(o->device);
 }
 
-// ---- there and back -------------------------------------------------------------------------------------------
+// ---- to the device and back to the host ----
 
 void shards_leave_device(struct agent_shards *o) {
     if (o->device)
@@ -48,7 +50,7 @@ void shards_leave_device(struct agent_shards *o) {
     o->in_place = NULL;
 }
 
-// Where this rank's units are trained, or shall be gathered.
+// Finds where the device holds θ_m of each unit: where this rank trains it, or in a new buffer.
 static enum neb_status find_places(struct agent_shards *o) {
     size_t room = 0;
     void *p = NULL;
@@ -81,12 +83,12 @@ static enum neb_status find_places(struct agent_shards *o) {
 static enum neb_status place(struct agent_shards *o, bool must) {
     o->device = o->train->c.device;
     NEB_TRY(find_places(o));
-    return inter_outer_place(o->outer, o->device, o->there,
-                             must ? 0 : INTER_OUTER_SPARE_RANKS_BYTES);
+    return inter_outer_to_device(o->outer, o->device, o->there,
+                                 must ? 0 : INTER_OUTER_SPARE_RANKS_BYTES);
 }
 
 enum neb_status shards_do_place(struct agent_shards *o, bool must) {
-    if (!o->train->c.device) // of all ranks or of none
+    if (!o->train->c.device) // either all ranks have a device or none has
         return NEB_OK;
     enum neb_status st = shards_agree(o, place(o, must));
     if (st == NEB_OK) {
@@ -98,13 +100,13 @@ enum neb_status shards_do_place(struct agent_shards *o, bool must) {
     if (o->rank == 0)
         neb_warn("the exchange's state does not fit on the device of every rank; it stays on the "
                  "host");
-    st = inter_outer_unplace(o->outer);
+    st = inter_outer_to_host(o->outer);
     shards_leave_device(o);
     return shards_agree(o, st);
 }
 
 enum neb_status agent_shards_place(struct agent_shards *o, bool must) {
-    NEB_ASSERT(!o->masked); // its arithmetic is the host's
+    NEB_ASSERT(!o->masked); // masked sums are computed on the host
     NEB_TRY(shards_begin(o, SHARDS_PLACE, &must, sizeof must));
     return shards_do_place(o, must);
 }

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ranks of a mesh do in an encode, a merge and a digest (shards.h has the picture). All take part in every call, also those
-// that own nothing of the fragment: their rows have to reach the owners, and what was merged has to reach them.
+// What the ranks of a mesh do in an encode, a merge and a digest (drawn in shards.h). Every rank
+// takes part in every call, even if it owns nothing of the fragment: its rows must reach the
+// owners, and merged rows must reach it.
 #include "agent/exchange/shards_state.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-// ---- the way out ----------------------------------------------------------------------------------------------
+// ---- encode ----
 
-// Tokens seen of each row are rank 0's to count: to the units' owners.
+// Rank 0 counts the tokens of each row and sends the counts to the owners of the units.
 static enum neb_status pass_counts(struct agent_shards *o, int32_t f, inter_outer_counts *counts,
                                    void *user) {
     for (int32_t i = 0; i < o->n; i++) {
@@ -34,12 +35,12 @@ static const uint64_t *own_counts(void *user, int32_t unit) {
     return NULL;
 }
 
-struct encoded { // what an owner says of its part
+struct encoded { // what an owner reports about its part
     uint64_t bytes;
     float error;
 };
 
-// Which of this rank's units of the fragment it is; -1: another's.
+// Position of `unit` among this rank's units of the fragment; -1: another rank owns it.
 static int32_t among_own(const struct agent_shards *o, int32_t f, int32_t unit) {
     int32_t k = 0;
     for (int32_t i = 0; i < unit; i++)
@@ -47,17 +48,19 @@ static int32_t among_own(const struct agent_shards *o, int32_t f, int32_t unit) 
     return unit >= 0 && o->local[unit] >= 0 ? k : -1;
 }
 
-// What rank r says to send of its units takes no more memory than any codec makes of them.
+// Refuses a size larger than any codec makes from the units of rank r.
 static enum neb_status believable(const struct agent_shards *o, int r, uint64_t bytes) {
     enum { PER_ELEMENT = 16, BESIDES = 1 << 20 };
     uint64_t most = o->load[r] * PER_ELEMENT + BESIDES;
-    return bytes <= most ? NEB_OK
-                         : neb_fail(NEB_ERR_FORMAT,
-                                    "rank %d announces %llu bytes of an update, %llu are possible",
-                                    r, (unsigned long long)bytes, (unsigned long long)most);
+    return bytes <= most
+               ? NEB_OK
+               : neb_fail(
+                     NEB_ERR_FORMAT,
+                     "rank %d announces an update of %llu bytes, but at most %llu are possible", r,
+                     (unsigned long long)bytes, (unsigned long long)most);
 }
 
-// All parts at rank 0, in o->pieces.
+// Collects all parts on rank 0, in o->pieces.
 static enum neb_status collect(struct agent_shards *o, float mine, float *error) {
     struct encoded e = {o->pieces[0].len, mine};
     if (o->rank != 0) {
@@ -73,7 +76,7 @@ static enum neb_status collect(struct agent_shards *o, float mine, float *error)
         NEB_TRY(neb_buf_reserve(b, e.bytes));
         NEB_TRY(shards_take(o, b->p, e.bytes, r, SHARDS_TAG_FRAMES));
         b->len = e.bytes;
-        sum += e.error; // one of them measures
+        sum += e.error; // only one rank measures, the others send 0
     }
     if (error)
         *error = sum;
@@ -109,7 +112,7 @@ enum neb_status shards_do_encode(struct agent_shards *o, const struct shards_enc
     return o->rank == 0 ? join(o, blob) : NEB_OK;
 }
 
-// The unit whose error stands for the update's, as on one rank.
+// The unit whose error stands for that of the update, as on one rank.
 static enum neb_status sample(const struct agent_shards *o, int32_t f, int32_t *out) {
     struct cmp_unit_shape *shapes = calloc((size_t)o->n + 1, sizeof *shapes);
     int32_t n = 0;
@@ -142,9 +145,9 @@ enum neb_status agent_shards_encode_masked(struct agent_shards *o, int32_t f, ui
     return shards_do_encode(o, &a, NULL, NULL, NULL, out);
 }
 
-// ---- the way back ---------------------------------------------------------------------------------------------
+// ---- merge ----
 
-// Rank 0: each committed update is cut by owners.
+// Rank 0: cuts each committed update by owners.
 static enum neb_status cut(struct agent_shards *o, const struct inter_outer_round *r) {
     for (int to = 0; to < o->ranks; to++) {
         struct neb_buf *b = &o->pieces[to];
@@ -172,7 +175,7 @@ static enum neb_status pass_parts(struct agent_shards *o, uint32_t n) {
         return NEB_OK;
     uint64_t all = 0;
     NEB_TRY(shards_take(o, o->sizes, head, 0, SHARDS_TAG_SIZES));
-    // Rank 0, which has let them pass the gate, holds as much itself.
+    // The size is safe: rank 0 holds as much itself, and the gate has checked it.
     for (uint32_t p = 0; p < n; p++)
         all += o->sizes[p];
     neb_buf_clear(&o->pieces[0]);
@@ -182,7 +185,7 @@ static enum neb_status pass_parts(struct agent_shards *o, uint32_t n) {
     return NEB_OK;
 }
 
-// What this rank owns of the round.
+// Applies the round to the units that this rank owns.
 static enum neb_status apply(struct agent_shards *o, const struct shards_merge *a,
                              struct kern_digest *d) {
     struct inter_outer_part parts[INTER_PARTS_MAX];
@@ -208,13 +211,13 @@ static enum neb_status settle_merge(struct agent_shards *o, const struct shards_
         return apply(o, a, d);
     if (a->n && o->rank == 0)
         return inter_outer_apply(o->outer, a->f, r, d);
-    inter_outer_skip(o->outer, a->f, d); // of a masked sum: the others count versions, too
+    inter_outer_skip(o->outer, a->f, d); // a masked sum: the other ranks count versions too
     return NEB_OK;
 }
 
 enum neb_status shards_do_merge(struct agent_shards *o, const struct shards_merge *a,
                                 const struct inter_outer_round *r, struct kern_digest *d) {
-    NEB_TRY(shards_gather(o, a->f)); // what was learned since the send is kept
+    NEB_TRY(shards_gather(o, a->f)); // keeps what was learned since the send
     if (a->n && !o->masked) {
         NEB_TRY(shards_agree(o, o->rank == 0 ? cut(o, r) : NEB_OK));
         NEB_TRY(pass_parts(o, a->n));
@@ -232,8 +235,8 @@ enum neb_status agent_shards_merge(struct agent_shards *o, int32_t f, bool rejec
     struct shards_merge a = {
         .f = f, .reject = reject, .merge = r->merge, .last = r->last, .eta = r->eta, .mu = r->mu};
     if (r->n > INTER_PARTS_MAX)
-        return neb_fail(NEB_ERR_FORMAT, "commit: %zu updates, up to %d are possible", r->n,
-                        INTER_PARTS_MAX);
+        return neb_fail(NEB_ERR_FORMAT, "the commit has %zu updates, but at most %d are possible",
+                        r->n, INTER_PARTS_MAX);
     a.n = (uint32_t)r->n;
     for (size_t p = 0; p < r->n; p++) {
         a.parts[p].tokens = r->parts[p].tokens;

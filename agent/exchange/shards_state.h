@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inside of agent/exchange/shards.h: shards.c life, gathering and what the others follow, shards_device.c the state on the ranks' devices, shards_round.c
-// a round, shards_ckpt.c arrays from and to checkpoints.
+// The inside of agent/exchange/shards.h. shards.c: creation, gather and scatter, the followers.
+// shards_device.c: the state on the devices. shards_round.c: a round. shards_ckpt.c: checkpoints.
 #ifndef AGENT_SHARDS_STATE_H
 #define AGENT_SHARDS_STATE_H
 #include "agent/exchange/shards.h"
@@ -17,7 +17,7 @@ enum shards_call {
     SHARDS_PLACE
 };
 
-enum { // beyond tensors and orders (full.c, group.c), within what every MPI has
+enum { // after the tags of full.c and group.c, and within the range of every MPI
     SHARDS_TAG_COUNTS = 32001,
     SHARDS_TAG_SIZES,
     SHARDS_TAG_FRAMES,
@@ -29,31 +29,32 @@ struct agent_shards {
     struct intra_trainer *train; // the group's
     struct intra_comm *world;    // the group's
     struct inter_outer_config c;
-    bool single; // rank 0 owns all
-    bool masked; // c.sum, which is rank 0's
+    bool single; // rank 0 owns all units
+    bool masked; // c.sum is set on rank 0
     int rank, ranks;
-    int32_t n, mine;          // units: of all ranks, of this one
+    int32_t n, mine;          // number of units: of all ranks, of this rank
     struct intra_unit *units; // (n) without data
-    int32_t *fragment;        // (n)
-    int32_t *owner;           // (n) ranks
-    int32_t *local;           // (n) which of this rank's; -1: another's
-    uint64_t *place;          // (n) elements before it
-    uint64_t *load;           // (ranks) elements
-    uint64_t elements;        // of all
-    float *room;              // θ_m of this rank's units of one fragment at a time
+    int32_t *fragment;        // (n) fragment of each unit
+    int32_t *owner;           // (n) rank of each unit
+    int32_t *local;           // (n) index among this rank's units; -1: another rank's
+    uint64_t *place;          // (n) number of elements before the unit
+    uint64_t *load;           // (ranks) number of elements that each owns
+    uint64_t elements;        // of all units
+    float *room;              // θ_m of this rank's units, one fragment at a time
     size_t room_floats;
-    float **theta_m; // (mine) where in it
-    // With the state on this rank's device: θ_m there of each of its units, where the trainer has it if this rank trains all of the unit's
-    // tensor, else in a room like the host's. NULL: on the host
+    float **theta_m; // (mine) pointers into room
+    // With the state on the device: θ_m of each unit there. If this rank trains all of the tensor,
+    // it is the trainer's own memory, else a part of there_room. All NULL: the state is on the
+    // host.
     struct kern_device *device; // the trainer's
     float *there_room;
     float **there;     // (mine)
-    bool *in_place;    // (mine) the trainer's own
-    uint64_t **counts; // (n) of this rank's units with row weights: (rows); NULL otherwise
-    bool *wanted;      // (tensors)
+    bool *in_place;    // (mine) true: the trainer's own memory
+    uint64_t **counts; // (n)(rows) for this rank's units with row weights, else NULL
+    bool *wanted;      // (tensors) scratch
     struct inter_outer *outer;
-    struct neb_buf *pieces; // (ranks) at rank 0; elsewhere its own alone
-    uint64_t *sizes;        // (ranks, INTER_PARTS_MAX) of what is cut for them
+    struct neb_buf *pieces; // (ranks) on rank 0; other ranks use the first only
+    uint64_t *sizes;        // (ranks, INTER_PARTS_MAX) bytes of each piece
     struct intra_trainer_extra extra;
 };
 
@@ -68,36 +69,39 @@ static inline struct cmp_unit_shape shards_shape_of(const struct agent_shards *o
 }
 
 // shards.c
-// Rank 0: begins a call, whose arguments go to all.
+// Rank 0: begins a call and broadcasts its arguments.
 NEB_MUST_CHECK enum neb_status shards_begin(struct agent_shards *o, enum shards_call call,
                                             void *args, size_t bytes);
-// One status for all. Where it is none of rank 0's own, that says which rank failed, and why.
+// Makes one status of all ranks'. On rank 0 the error names the rank that failed, and why.
 NEB_MUST_CHECK enum neb_status shards_agree(struct agent_shards *o, enum neb_status st);
-// Parameters of a fragment's units: to their owners' θ_m, and from there to where they are trained.
+// Gather: the parameters of a fragment's units go to θ_m of their owners. Scatter: from there to
+// the ranks that train them.
 NEB_MUST_CHECK enum neb_status shards_gather(struct agent_shards *o, int32_t f);
 NEB_MUST_CHECK enum neb_status shards_scatter(struct agent_shards *o, int32_t f);
-// shards_device.c. Of this rank's units of fragment f: is unit i trained where the exchange has its θ_m? Then it is not gathered.
+// shards_device.c
+// True if this rank trains unit i in the memory that the exchange uses as θ_m: no gather is needed.
 static inline bool shards_in_place(const struct agent_shards *o, int32_t i) {
     return o->device && o->local[i] >= 0 && o->in_place[o->local[i]];
 }
-// Enqueues the gathered θ_m to the device; fetches what a merge has made of it. Nothing to do on the host.
+// Upload enqueues the gathered θ_m to the device, download fetches the merged θ_m. Both do nothing
+// if the state is on the host.
 NEB_MUST_CHECK enum neb_status shards_upload(struct agent_shards *o, int32_t f);
 NEB_MUST_CHECK enum neb_status shards_download(struct agent_shards *o, int32_t f);
 NEB_MUST_CHECK enum neb_status shards_do_place(struct agent_shards *o, bool must);
-void shards_leave_device(struct agent_shards *o); // gives its room back
+void shards_leave_device(struct agent_shards *o); // frees its device memory
 
 // shards.c
 NEB_MUST_CHECK enum neb_status shards_post(struct agent_shards *o, const void *x, size_t bytes,
                                            int to, int tag);
 NEB_MUST_CHECK enum neb_status shards_take(struct agent_shards *o, void *x, size_t bytes, int from,
                                            int tag);
-// Of this rank's units, summed over all ranks, and the versions' at rank 0. f -1: of all fragments.
+// Sums *d over all ranks and adds the digest of the versions. f -1: all fragments.
 NEB_MUST_CHECK enum neb_status shards_sum_digest(struct agent_shards *o, int32_t f,
                                                  struct kern_digest *d);
 
-// What all ranks do in a call; args are rank 0's.
+// The arguments of calls, which rank 0 broadcasts, and what all ranks then do.
 struct shards_encode {
-    int32_t f, sample; // sample: unit whose error is measured; -1: none
+    int32_t f, sample; // sample: the unit to measure; -1: none
     uint32_t round;    // of a masked update
     struct cmp_codec codec;
 };
@@ -121,7 +125,7 @@ struct shards_restore {
     bool in_flight[INTER_FRAGMENTS_MAX];
 };
 
-// shards_round.c. counts, user, blob, r, d: at rank 0
+// shards_round.c. counts, user, error, blob and r are used on rank 0 only.
 NEB_MUST_CHECK enum neb_status shards_do_encode(struct agent_shards *o,
                                                 const struct shards_encode *a,
                                                 inter_outer_counts *counts, void *user,
@@ -131,12 +135,12 @@ NEB_MUST_CHECK enum neb_status shards_do_merge(struct agent_shards *o, const str
                                                struct kern_digest *d);
 NEB_MUST_CHECK enum neb_status shards_do_digest(struct agent_shards *o, int32_t f,
                                                 struct kern_digest *d);
-// shards_ckpt.c. read: at rank 0
+// shards_ckpt.c. read is used on rank 0 only.
 NEB_MUST_CHECK enum neb_status shards_do_restore(struct agent_shards *o,
                                                  const struct shards_restore *a,
                                                  agent_shards_read *read, void *user);
 NEB_MUST_CHECK enum neb_status shards_do_adopt(struct agent_shards *o, const struct shards_adopt *a,
                                                agent_shards_read *read, void *user);
-extern const struct intra_trainer_extra shards_extra; // user: the owners
+extern const struct intra_trainer_extra shards_extra; // its user is a struct agent_shards
 
 #endif

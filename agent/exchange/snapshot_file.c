@@ -18,8 +18,8 @@ enum neb_status agent_snapshot_header(const struct neb_file *f, const char *path
     *header = r.off;
     uint64_t body = len - r.off;
     if (st == NEB_OK && body && body != 2 * s->elements * sizeof(float))
-        st = neb_fail(NEB_ERR_FORMAT, "%s: %llu bytes of parameters, its header says %llu", path,
-                      (unsigned long long)body,
+        st = neb_fail(NEB_ERR_FORMAT, "%s has %llu bytes of parameters, but its header says %llu",
+                      path, (unsigned long long)body,
                       (unsigned long long)(2 * s->elements * sizeof(float)));
     free(p);
     if (st == NEB_OK)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What checkpoints of a worker hold, how to go on from one, the merge log, and the final model.
+// The contents of a worker's checkpoints, how to continue from one, the merge log, and the final
+// model.
 #include "agent/base/log.h"
 #include "agent/exchange/worker.h"
 
@@ -14,7 +15,6 @@ static enum neb_status folder(const struct agent_worker *w, char *out, size_t ca
 
 enum { STATE_VERSION = 7 }; // of "worker.state"; others are refused
 
-// The worker's own counters, field by field.
 static void put_state(struct neb_buf *b, const struct agent_worker *w) {
     neb_buf_u32(b, STATE_VERSION);
     neb_buf_i64(b, w->schedule.base);
@@ -140,7 +140,7 @@ static bool get_state(struct neb_rd *r, struct agent_worker *w) {
     return neb_rd_done(r) && w->step >= 0;
 }
 
-// Where the numbers come from: bit-identical resume holds for the same of these.
+// Names what the numbers depend on: a resume is bit-identical only if this stays the same.
 static void build_note(char *out, size_t cap, const struct agent_worker *w) {
     snprintf(out, cap, "nebula %s, %s%s%s, %d threads", NEBULA_VERSION, w->isa,
              w->products ? ", " : "", w->products ? w->products : "",
@@ -151,7 +151,7 @@ static enum neb_status save_sync(struct agent_worker *w, struct intra_ckpt_write
     uint64_t V = (uint64_t)w->trainer->c.model.vocab;
     char name[64];
     NEB_TRY(worker_outer_save(w, out));
-    // what the agent needs for a snapshot made of this
+    // the agent needs this to make a snapshot of the checkpoint
     uint64_t rounds[INTER_FRAGMENTS_MAX][WORKER_ROUND_WORDS];
     for (int32_t f = 0; f < w->job.sync.fragments; f++) {
         const struct kern_digest *d = &w->kept[f].last_digest;
@@ -175,7 +175,7 @@ static enum neb_status save_sync(struct agent_worker *w, struct intra_ckpt_write
 enum neb_status worker_write_checkpoint(struct agent_worker *w, struct intra_ckpt_writer *out) {
     struct neb_buf state = {0};
     char note[128];
-    if (w->side && !w->federated) // modes rtd and distill: all of it is the side's
+    if (w->side && !w->federated) // in modes rtd and distill the side writes everything
         return w->ops.save(w, out);
     put_state(&state, w);
     enum neb_status st = neb_buf_check(&state);
@@ -211,15 +211,15 @@ static enum neb_status restore_sync(struct agent_worker *w, const struct intra_c
     return NEB_OK;
 }
 
-// The merges of the run that is repeated from here: "fragment round step" a line, and "f" behind it for a commit of others. What a full
-// disk or a crash left of a line is cut off: the next one would be written behind it, and be read as another one. Of rounds that this state
-// has behind it nobody asks any more: after months they are millions.
+// Reads the merges of the run that is repeated: "fragment round step" per line, then "f" if it was
+// a commit without our update. Cuts off an incomplete last line, so that the next line does not
+// extend it. Skips rounds before this state: after months there are millions.
 static enum neb_status read_merges(struct agent_worker *w) {
     char path[NEB_PATH_MAX];
     unsigned fragment, round;
     long long step;
     char line[128], mark[2];
-    long whole = 0; // bytes of whole lines
+    long whole = 0; // bytes up to the end of the last complete line
     NEB_TRY(neb_path(path, sizeof path, w->dir, "merges.log"));
     FILE *f = fopen(path, "r");
     if (!f)
@@ -227,7 +227,7 @@ static enum neb_status read_merges(struct agent_worker *w) {
     while (fgets(line, sizeof line, f)) {
         int n = sscanf(line, "%u %u %lld %1s", &fragment, &round, &step, mark);
         if (n < 3 || !strchr(line, '\n'))
-            break; // half of a line: it was not merged
+            break; // an incomplete line: that merge was never used
         whole = ftell(f);
         if (fragment >= INTER_FRAGMENTS_MAX || round < w->frags[fragment].round)
             continue;
@@ -255,25 +255,26 @@ static enum neb_status restore_from(struct agent_worker *w, const struct intra_c
     struct neb_rd r = neb_rd_make(state, s->bytes);
     uint32_t version = neb_rd_u32(&r);
     if (version != STATE_VERSION)
-        return neb_fail(NEB_ERR_FORMAT, "%s: its state is of version %u; this program reads %d",
+        return neb_fail(NEB_ERR_FORMAT, "%s has state version %u; this program reads version %d",
                         intra_ckpt_path(c), version, STATE_VERSION);
     if (!get_state(&r, w))
-        return neb_fail(NEB_ERR_FORMAT, "%s: its state does not fit this job", intra_ckpt_path(c));
+        return neb_fail(NEB_ERR_FORMAT, "the state in %s does not fit this job",
+                        intra_ckpt_path(c));
     build_note(note, sizeof note, w);
     if (!b || b->bytes != strlen(note) || memcmp(built, note, b->bytes))
-        neb_warn("%s was written by another build or machine (%.*s; here %s): going on, but not "
-                 "bit for bit",
+        neb_warn("%s was written by another build or machine (%.*s; here %s): training continues, "
+                 "but not bit for bit",
                  intra_ckpt_path(c), b ? (int)b->bytes : 0, (const char *)built, note);
     NEB_TRY(w->ops.restore(w, c));
     return w->federated ? restore_sync(w, c) : NEB_OK;
 }
 
-// Whether a checkpoint is of before what the agent suspects, and holds what it says: θ and v digest to what the last merge computed.
+// False if a checkpoint contains a round from which on the agent suspects this cluster's state.
 static bool trusted(const struct agent_worker *w, const struct intra_ckpt *c) {
     const struct intra_ckpt_section *s = intra_ckpt_find(c, "sync.rounds");
     if (!w->federated || !s || s->rows != (uint64_t)w->job.sync.fragments ||
         s->cols != WORKER_ROUND_WORDS)
-        return true; // what does not fit is told when it is read
+        return true; // the reader reports what does not fit
     for (int32_t f = 0; f < w->job.sync.fragments; f++) {
         uint64_t x[WORKER_ROUND_WORDS];
         if (intra_ckpt_range(c, s, (size_t)f * sizeof x, x, sizeof x) != NEB_OK)
@@ -296,8 +297,8 @@ static enum neb_status holds_what_it_says(const struct agent_worker *w, bool *ho
     return NEB_OK;
 }
 
-// The newest checkpoint that can be trusted; those that cannot are removed, so that nobody goes on from them.
-// NEB_ERR_AGAIN: none is left, and this process has read one: another one begins without.
+// Restores the newest checkpoint that can be trusted, and removes those that cannot. NEB_ERR_AGAIN:
+// none is left, and this process holds the state of a bad one: a new process has to start.
 static enum neb_status restore_newest(struct agent_worker *w, const char *dir) {
     for (bool dirty = false;; dirty = true) {
         struct intra_ckpt *c = NULL;
@@ -309,14 +310,15 @@ static enum neb_status restore_newest(struct agent_worker *w, const char *dir) {
         bool good = trusted(w, c);
         enum neb_status st = good ? restore_from(w, c) : NEB_OK;
         intra_ckpt_close(&c);
-        if (st == NEB_ERR_NOT_FOUND) // a section: there is a checkpoint, and half of it is taken
+        if (st == NEB_ERR_NOT_FOUND) // a section is missing, and the state is half restored
             return NEB_ERR_FORMAT;
         NEB_TRY(st);
         if (good)
             NEB_TRY(holds_what_it_says(w, &good));
         if (good)
             return NEB_OK;
-        neb_warn("%s holds parameters that differ from the other members'; an older one is used",
+        neb_warn("%s holds parameters that differ from those of the other members: it is removed, "
+                 "and an older checkpoint is used",
                  path);
         NEB_TRY(neb_fs_remove(path));
     }
@@ -332,12 +334,12 @@ enum neb_status worker_restore(struct agent_worker *w) {
     if (!w->federated)
         return st;
     bool whole = st == NEB_OK;
-    // also without a checkpoint: the run began and is repeated from its start
+    // without a checkpoint too: the run had begun, and is repeated from its start
     NEB_TRY(read_merges(w));
-    NEB_TRY(neb_fs_private(path, true)); // also in a foreign trainer, whose umask is its own
+    NEB_TRY(neb_fs_private(path, true)); // needed in an attached trainer, which sets its own umask
     if (!(w->log_file = fopen(path, "a")))
         return neb_fail_errno("cannot open %s", path);
-    // what is under way is merged where the run that is repeated did
+    // updates in flight are merged at the step of the repeated run
     for (size_t i = 0; i < w->n_log; i++) {
         uint32_t f = w->log[i].fragment;
         struct agent_fragment *g = f < INTER_FRAGMENTS_MAX ? &w->frags[f] : NULL;
@@ -352,7 +354,7 @@ enum neb_status worker_log_merge(struct agent_worker *w, int32_t f) {
     const struct agent_fragment *g = &w->frags[f];
     for (size_t i = 0; i < w->n_log; i++)
         if (w->log[i].fragment == (uint32_t)f && w->log[i].round == g->round)
-            return NEB_OK; // logged by the run that is repeated
+            return NEB_OK; // the repeated run has logged it
     if (fprintf(w->log_file, "%d %u %lld%s\n", f, g->round, (long long)w->step,
                 g->in_flight ? "" : " f") < 0 ||
         fflush(w->log_file) != 0 || fdatasync(fileno(w->log_file)) != 0)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A worker and its agent: messages, and what is sent and merged between two steps. The built-in worker (worker.c) and
-// libnebula (libnebula.c) run this same code; they differ in who makes the steps.
+// A worker and its agent: messages, and what is sent and merged between two steps. The built-in
+// worker (agent/train/worker.c) and libnebula (agent/lib/libnebula.c) both run this code; they
+// differ in who makes the steps.
 #include "agent/base/log.h"
 #include "agent/base/moved.h"
 #include "agent/exchange/worker.h"
@@ -20,16 +21,17 @@ void worker_metrics(struct agent_worker *w, json_t *line) {
         neb_debug("a metrics line was dropped");
 }
 
-void worker_say_step(struct agent_worker *w, const struct intra_step_stats *s,
-                     double tokens_per_s) {
-    const struct worker_sums *x = &w->sums; // for what others are told of it: agent/daemon/told.h
+void worker_send_step(struct agent_worker *w, const struct intra_step_stats *s,
+                      double tokens_per_s) {
+    const struct worker_sums *x =
+        &w->sums; // for the report to other sites: agent/daemon/disclose.h
     worker_metrics(
         w, json_pack("{s:s,s:I,s:I,s:o,s:o,s:o,s:f,s:f,s:f,s:f,s:[f,I,f,I,I]}", "kind", "step",
                      "step", (json_int_t)w->step, "tokens", (json_int_t)w->all_tokens, "loss",
                      agent_json_number(s->loss), "lr", agent_json_number((double)s->update.lr),
                      "grad_norm", agent_json_number(s->update.grad_norm), "tokens_per_s",
                      tokens_per_s, "stall_s", w->stall_s, "train_s", w->train_s, "stalled_s",
-                     w->stall_s - w->stall_told, // since the line before
+                     w->stall_s - w->stall_told, // since the previous line
                      "sums", x->loss, (json_int_t)x->losses, x->grad_norm, (json_int_t)x->norms,
                      (json_int_t)x->steps));
     w->stall_told = w->stall_s;
@@ -45,28 +47,28 @@ void worker_add_sums(struct agent_worker *w, double loss, double grad_norm) {
     x->steps++;
 }
 
-void worker_learned(struct agent_worker *w, const struct intra_step_stats *s) {
+void worker_check_step(struct agent_worker *w, const struct intra_step_stats *s) {
     w->stepped = true;
     worker_add_sums(w, s->loss, s->update.grad_norm);
-    enum { FIRST = 8 }; // and then as often as doubles; a single one may be an overflow in bf16
+    enum { FIRST = 8 }; // then at each doubling; a single one may be an overflow in bf16
     char text[256];
     w->idle_steps = isfinite(s->update.grad_norm) ? 0 : w->idle_steps + 1;
     if (w->idle_steps < FIRST || w->idle_steps & (w->idle_steps - 1))
         return;
     snprintf(text, sizeof text,
              "%u steps in a row have learned nothing: their gradients are not finite. Training has "
-             "diverged: begin anew with a lower optim.lr or weight_decay, or with optim.clip",
+             "diverged: restart it with a lower optim.lr or weight_decay, or with optim.clip",
              w->idle_steps);
     neb_warn("%s", text);
     worker_metrics(w, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
 }
 
-void worker_say_eval(struct agent_worker *w, double loss, json_t *by_source) {
+void worker_send_eval(struct agent_worker *w, double loss, json_t *by_source) {
     worker_metrics(w, json_pack("{s:s,s:I,s:o,s:O}", "kind", "eval", "step", (json_int_t)w->step,
                                 "loss", agent_json_number(loss), "sources", by_source));
 }
 
-// moves: bytes were moved since the last one.
+// moves: bytes have moved since the last heartbeat.
 static void say_heartbeat(struct agent_worker *w, bool moves) {
     json_t *heartbeat = json_pack("{s:s,s:f,s:b}", "op", "heartbeat", "allow_s",
                                   w->heartbeat_allow_s, "moves", moves);
@@ -99,7 +101,7 @@ static void moved(void *user) {
     struct agent_worker *w = user;
     neb_ns now = neb_now();
     if (w->heartbeat_step)
-        return; // whose time is known
+        return; // the duration of a step is known
     if (w->world && w->world->ops->alive)
         w->world->ops->alive(w->world);
     if (now - w->heartbeat_at < NEB_S)
@@ -108,7 +110,7 @@ static void moved(void *user) {
     say_heartbeat(w, true);
 }
 
-void worker_listen(struct agent_worker *w) {
+void worker_report_moves(struct agent_worker *w) {
     if (w)
         worker_heartbeat(w, false, 0);
     neb_moved_listen(w ? moved : NULL, w);
@@ -121,7 +123,7 @@ void worker_set_lost(struct agent_worker *w, bool lost) {
         w->incarnation = w->attempts;
 }
 
-// ---- messages from the agent --------------------------------------------------------------------
+// ---- messages from the agent ----
 
 static void set_peers(struct agent_worker *w, const struct agent_ipc_msg *m) {
     w->alive = (int)agent_ipc_int(m, "alive", 0);
@@ -129,13 +131,13 @@ static void set_peers(struct agent_worker *w, const struct agent_ipc_msg *m) {
     w->expected = json_is_true(json_object_get(m->head, "expected"));
 }
 
-// Keys that came with the answer to an attach.
+// Wipes the keys that the answer to an attach contains.
 static void wipe_parts(struct agent_ipc_msg *m) {
     for (size_t i = 0; i < m->n_parts; i++)
         sodium_memzero((void *)(uintptr_t)m->parts[i].p, m->parts[i].len);
 }
 
-// The agent's disk has lost an update that this worker still has in its hands.
+// The agent lost an update with its disk, and this worker still has it.
 static enum neb_status resubmit(struct agent_worker *w, int64_t f, int64_t round) {
     bool has = f >= 0 && f < w->job.sync.fragments && w->frags[f].in_flight &&
                round == (int64_t)w->frags[f].round && w->flight[f].blob.len;
@@ -148,7 +150,7 @@ static enum neb_status on_agent(struct agent_worker *w, struct agent_ipc_msg *m)
     w->unanswered = 0;
     enum neb_status st = w->on_event ? w->on_event(w, m, &taken) : NEB_OK;
     if (st != NEB_OK || taken)
-        ; // it was a mode's own
+        ; // the mode has handled it
     else if (!strcmp(ev, "commit") && w->federated)
         st = worker_take_commit(w, m);
     else if (!strcmp(ev, "resubmit") && w->federated)
@@ -165,7 +167,7 @@ static enum neb_status on_agent(struct agent_worker *w, struct agent_ipc_msg *m)
         w->orphan = true;
     else if (!strcmp(ev, "job") && w->foreign) {
         w->returned = true;
-        wipe_parts(m); // it has them
+        wipe_parts(m); // this process already has the keys
         set_peers(w, m);
         w->stop = json_is_true(json_object_get(m->head, "stop"));
     }
@@ -185,7 +187,6 @@ enum neb_status worker_drain(struct agent_worker *w) {
     }
 }
 
-// Waits a little for something from the agent; the time counts as stall.
 enum neb_status worker_wait(struct agent_worker *w) {
     struct agent_ipc_msg m;
     neb_ns start = neb_now();
@@ -213,7 +214,8 @@ enum neb_status worker_hello(struct agent_worker *w, const char *job) {
                           &secret, 1);
 }
 
-// Over the agent's socket where this is its host, else over TCP where it listens for workers of other hosts.
+// Connects over the agent's socket on its own host, else over TCP to the agent's address for
+// workers.
 static enum neb_status reach_agent(struct agent_worker *w, const char *socket_path,
                                    const char **at) {
     const struct agent_ipc_remote *r = agent_credential_remote(w->credential);
@@ -224,19 +226,18 @@ static enum neb_status reach_agent(struct agent_worker *w, const char *socket_pa
     gethostname(host, sizeof host - 1);
     *at = r->endpoint;
     if (!*r->endpoint)
-        return neb_fail(
-            NEB_ERR_UNSUPPORTED,
-            "rank 0 runs on host %s, where no agent listens at %s: start the agent with "
-            "--workers ADDRESS, an address of its host that %s reaches, or start rank 0 "
-            "beside the agent",
-            host, socket_path, host);
-    neb_info("host %s is not the agent's: TCP to %s", host, r->endpoint);
+        return neb_fail(NEB_ERR_UNSUPPORTED,
+                        "rank 0 runs on host %s, where no agent listens at %s: start the agent "
+                        "with --workers ADDRESS (an address of its host that %s can reach), or "
+                        "start rank 0 on the agent's host",
+                        host, socket_path, host);
+    neb_info("the agent is not on host %s: connecting over TCP to %s", host, r->endpoint);
     return agent_ipc_remote_connect(w->zctx, r, &w->ipc);
 }
 
-// An agent can be busy, with GBs of an open round. On its host a worker waits for as long as the agent waits for a worker's first word
-// (WORKER_HANG_OTHER times the usual hang_after_s). NEB_ERR_AGAIN: ends as a crash does, since a report would be read after the attach,
-// as the job's error.
+// The agent may be busy with gigabytes of an open round. On the same host the worker waits as long
+// as the agent waits for a worker's first message. NEB_ERR_AGAIN ends the process like a crash: the
+// agent would read a report after the attach, and take it for an error of the job.
 static enum neb_status await_job(struct agent_worker *w, const char *socket_path, const char *at,
                                  struct agent_ipc_msg *m) {
     const neb_ns slice = 10 * NEB_S, end = neb_now() + 30 * 60 * NEB_S;
@@ -252,7 +253,8 @@ static enum neb_status await_job(struct agent_worker *w, const char *socket_path
         return NEB_OK;
     return neb_fail(st == NEB_ERR_TIMEOUT && !w->foreign ? NEB_ERR_AGAIN : st,
                     "no answer from the agent at %s%s", at,
-                    at == socket_path ? "" : "; is the way there open, also in firewalls?");
+                    at == socket_path ? ""
+                                      : "; is that address reachable, also through firewalls?");
 }
 
 enum neb_status worker_newest(struct agent_worker *w, const char *dir, struct intra_ckpt **out) {
@@ -260,17 +262,18 @@ enum neb_status worker_newest(struct agent_worker *w, const char *dir, struct in
     enum neb_status st = intra_ckpt_take_latest_in(worker_vault(w), dir, out);
     if (st != NEB_ERR_NOT_FOUND || !w->had_checkpoint)
         return st;
-    w->had_checkpoint = false; // once
+    w->had_checkpoint = false; // report it once
     snprintf(text, sizeof text,
-             "no checkpoint in %s is whole: this cluster begins without, and takes what the others "
-             "have, if there are any",
+             "every checkpoint in %s is damaged: this cluster starts without one, and takes the "
+             "state of the other clusters if there are any",
              dir);
     neb_log(NEB_LOG_ERROR, "%s", text);
     worker_metrics(w, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
     return w->skips_init ? NEB_ERR_AGAIN : st;
 }
 
-// What a job begins from is for its first start: a checkpoint holds all of the model, and that file may be gone by then.
+// init_from is read at the first start only: a checkpoint holds the full model, and the file of
+// init_from may be gone later.
 static enum neb_status choose_start(struct agent_worker *w) {
     char dir[NEB_PATH_MAX];
     bool any = false;
@@ -320,12 +323,13 @@ enum neb_status worker_attach(struct agent_worker *w, const char *socket_path, c
         st = agent_job_from_json(json_object_get(m.head, "spec"), &w->job);
     if (st == NEB_OK && w->cluster >= w->job.n_clusters)
         st = neb_fail(NEB_ERR_FORMAT,
-                      "the agent names cluster %d, the job has %d: do both run the same version?",
+                      "the agent assigns cluster %d, but the job has %d clusters: do both run the "
+                      "same version?",
                       w->cluster, w->job.n_clusters);
     if (st == NEB_OK && access(dir, W_OK) != 0)
         st = neb_fail(NEB_ERR_IO,
-                      "rank 0 cannot write to %s, the job's folder: %s; on another host than the "
-                      "agent's, both need a file system with it",
+                      "rank 0 cannot write to the job's folder %s: %s. If it runs on another host "
+                      "than the agent, both hosts need a shared file system with this folder",
                       dir, strerror(errno));
     if (st == NEB_OK)
         st = worker_masked_keys(w, sums ? sums->p : NULL, sums ? sums->len : 0);
@@ -343,7 +347,7 @@ enum neb_status worker_attach(struct agent_worker *w, const char *socket_path, c
     agent_ipc_msg_clear(&m);
     return st;
 }
-// ---- sends and merges ---------------------------------------------------------------------------
+// ---- sends and merges ----
 
 static const struct agent_merge *logged(const struct agent_worker *w, int32_t f) {
     for (size_t i = 0; i < w->n_log; i++)
@@ -359,7 +363,7 @@ enum neb_status worker_skip_steps(struct agent_worker *w, int64_t n) {
         if (*base <= w->step)
             *base += n;
         else if (*base < w->step + n) {
-            *base = w->step + n; // steps that are committed, and would have been made once more
+            *base = w->step + n; // these steps are committed and must not be made again
             worker_count_from_here(w, f);
         }
     }
@@ -368,13 +372,14 @@ enum neb_status worker_skip_steps(struct agent_worker *w, int64_t n) {
     return NEB_OK;
 }
 
-// One decision about one fragment. *more: there may be another one at this step. *ready: the next step may begin.
+// Takes one decision about one fragment. *more: call again at this step. *ready: the next step may
+// begin.
 static enum neb_status exchange_one(struct agent_worker *w, int32_t f, bool *more, bool *ready) {
     struct agent_fragment *g = &w->frags[f];
     const struct agent_flight *t = &w->flight[f];
-    const struct agent_merge *l = logged(w, f); // of the run that is repeated: merge where it did
-    // Others went on without us. A commit that holds our own update is of a run that is repeated: it waits for our send,
-    // also where that is at this very step and the merge is logged.
+    const struct agent_merge *l = logged(w, f); // a repeated run merges where the first one did
+    // Others continued without us. If the commit contains our own update, the run is repeated: the
+    // commit waits for our send, even if that is due at this step and the merge is logged.
     bool foreign = t->here && !t->mine && !t->rejected;
     *more = true;
     if (w->lost && t->here && !g->in_flight && !g->finished) {
@@ -384,19 +389,19 @@ static enum neb_status exchange_one(struct agent_worker *w, int32_t f, bool *mor
     }
     if (!w->lost && t->here && t->former && t->cursor > w->step && (!l || l->step <= w->step))
         return worker_take_over(w, f);
-    if (w->lost) { // nothing is computed before the state is whole
+    if (w->lost) { // nothing is computed until the state is complete
         *more = *ready = false;
         return NEB_OK;
     }
     if (!g->in_flight && !g->finished && (l ? l->foreign && l->step <= w->step : foreign)) {
         if (t->here)
             return worker_merge(w, f);
-        *more = *ready = false; // the agent brings it
+        *more = *ready = false; // wait until the agent brings the commit
         return NEB_OK;
     }
-    // After an outage the update under way is of before it. Merged like that, the others' steps of the outage would come in this
-    // round and ours in the next, each in full: it is taken back for one that holds ours as well, and they are averaged.
-    // A masked update stands in its round: the masks of two of them would open the difference.
+    // After an outage the update in flight is outdated: the others' steps of the outage would enter
+    // this round, and ours the next, each in full. A newer update replaces it, so that they are
+    // averaged. Not with masks: two masked updates of one round reveal their difference.
     if (g->in_flight && !g->arrived && w->expected && !l && !w->sum &&
         t->retries < INTER_RETRIES_MAX && g->missed > (uint32_t)w->job.sync.merge_after) {
         *more = false;
@@ -418,8 +423,8 @@ static enum neb_status exchange_one(struct agent_worker *w, int32_t f, bool *mor
     return NEB_OK;
 }
 
-// All that is to be done between two steps, until there is no more: a merge may make it an earlier fragment's turn, and whether it came before or after
-// that fragment was looked at must not matter, as the commits of a run that is repeated come in another order. *ready: the next step may begin.
+// A merge may give an earlier fragment its turn, so repeat until nothing changes: the result must
+// not depend on when a commit arrived, because a repeated run gets the commits in another order.
 enum neb_status worker_exchange(struct agent_worker *w, bool *ready) {
     *ready = true;
     for (bool changed = w->federated; changed;) {
@@ -431,7 +436,7 @@ enum neb_status worker_exchange(struct agent_worker *w, bool *ready) {
             for (bool more = true; more;)
                 NEB_TRY(exchange_one(w, f, &more, ready));
             changed = changed || g->round != before.round || g->in_flight != before.in_flight;
-            // A round that an earlier run merged at this step must be merged here too, connected or not.
+            // a round that an earlier run merged at this step must be merged here, connected or not
             if (g->in_flight && !g->arrived && w->step >= g->merge_step && logged(w, f))
                 *ready = false;
         }
@@ -439,7 +444,7 @@ enum neb_status worker_exchange(struct agent_worker *w, bool *ready) {
     return NEB_OK;
 }
 
-// A run that starts alone would train past its first exchanges while the links are still being made.
+// Without this wait a worker would train past its first exchanges while links are set up.
 enum neb_status worker_wait_for_peers(struct agent_worker *w) {
     const neb_ns patience = 15 * NEB_S;
     struct agent_ipc_msg m;
@@ -465,7 +470,7 @@ enum neb_status worker_params_digest(const struct agent_worker *w, char hex[33])
     uint8_t b[16];
     if (w->federated) {
         NEB_TRY(worker_outer_digest(w, -1, &d));
-    } else { // of the parameters alone
+    } else { // without an exchange: of the parameters only
         const struct intra_model *m = w->model;
         d = kern_digest_part(m->params, m->params, 0, m->n_params);
     }
@@ -475,8 +480,8 @@ enum neb_status worker_params_digest(const struct agent_worker *w, char hex[33])
     return NEB_OK;
 }
 
-// Sums that may tell something of this cluster: one a round of a fragment, and no more than there were updates to sum. A life that lost its disk
-// does not know what the one before it had sent, but its rounds.
+// How many sums may reveal something about this cluster: at most one per round of a fragment, and
+// at most as many as updates were masked. After the loss of a disk only the rounds are known.
 static uint64_t releases(const struct agent_worker *w) {
     uint64_t rounds = 0;
     for (int32_t f = 0; f < w->job.sync.fragments; f++)
@@ -499,7 +504,7 @@ enum neb_status worker_results(const struct agent_worker *w, const char *device,
         (json_int_t)w->lost_steps, "payload_bytes", (json_int_t)w->payload_bytes, "payload_params",
         (json_int_t)w->payload_params, "stopped", !done, "threads", kern_pool_threads(w->K->pool));
     if (w->sum && json_object_set_new(*out, "releases", json_integer((json_int_t)releases(w))) != 0)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory reporting");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for the report");
     return NEB_OK;
 }
 
@@ -508,7 +513,7 @@ enum neb_status worker_report(struct agent_worker *w, json_t *results, json_t *m
     json_decref(more);
     if (!whole) {
         json_decref(results);
-        return neb_fail(NEB_ERR_NOMEM, "out of memory reporting");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for the report");
     }
     return agent_ipc_send(w->ipc, NULL, json_pack("{s:s,s:o}", "op", "report", "report", results),
                           NULL, 0);

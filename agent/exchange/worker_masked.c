@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The worker's part of the gate profile `private`: keys that its agent hands over when it attaches, and the seeds of each sum, which
-// come with the commit. What it sends is masked before it leaves this process.
+// The worker's part of the gate profile `private`: the agent gives it keys at the attach, and the
+// seeds of each sum with the commit. Updates are masked before they leave this process.
 #include "agent/exchange/worker.h"
 #include "agent/job/private.h"
 
@@ -10,7 +10,7 @@ enum neb_status worker_masked_keys(struct agent_worker *w, const void *keys, siz
     if (w->job.sync.gate != AGENT_GATE_PRIVATE || w->job.sync.scheme != AGENT_SCHEME_FEDERATED)
         return NEB_OK;
     if (len != (size_t)w->job.n_clusters * SEC_SUM_KEY_BYTES)
-        return neb_fail(NEB_ERR_FORMAT, "the agent gave no keys for sync.gate: private");
+        return neb_fail(NEB_ERR_FORMAT, "the agent sent no keys for sync.gate: private");
     return sec_sum_create((uint8_t)w->job.n_clusters, (uint8_t)w->cluster,
                           (const uint8_t(*)[SEC_SUM_KEY_BYTES])keys, &w->sum);
 }
@@ -24,7 +24,7 @@ enum neb_status worker_masked_seeds(const struct agent_worker *w, struct agent_f
         return NEB_OK;
     if (!n || n > sizeof bytes || !neb_unhex(hex, bytes, n) ||
         !sec_sum_seeds_get(bytes, n, &t->seeds))
-        return neb_fail(NEB_ERR_FORMAT, "malformed seeds of a masked sum from the agent");
+        return neb_fail(NEB_ERR_FORMAT, "the agent sent malformed seeds of a masked sum");
     return NEB_OK;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The exchange of a worker of several ranks: its state is spread over them (agent/exchange/shards.h). Not part of libnebula, whose trainers have ranks
-// of their own.
+// The exchange of a worker with several ranks: its state is divided over them
+// (agent/exchange/shards.h). Not part of libnebula, where a trainer manages its own ranks.
 #include "agent/exchange/shards.h"
 #include "agent/exchange/worker.h"
 
@@ -11,7 +11,7 @@ static enum neb_status create(struct agent_worker *w, const struct inter_outer_c
 }
 
 static void destroy(struct agent_worker *w) {
-    w->outer = NULL; // theirs
+    w->outer = NULL; // shards owns it
     agent_shards_destroy(&w->shards);
 }
 
@@ -53,7 +53,7 @@ struct snapshot {
 
 static enum neb_status read_snapshot(void *user, int which, uint64_t at, float *dst, size_t n) {
     const struct snapshot *s = user;
-    uint64_t first = (uint64_t)which * s->n + at; // θ, then v
+    uint64_t first = (uint64_t)which * s->n + at; // θ is first, v follows
     return neb_file_read(s->file, s->at + first * sizeof *dst, dst, n * sizeof *dst);
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The exchange's state of a worker: one inter_outer of all units where it is one rank, else a part on each rank (worker_mesh.c).
+// The state of a worker's exchange: with one rank an inter_outer of all units, else a part on each
+// rank (worker_mesh.c).
 #include "agent/exchange/worker.h"
 
 #include <stdlib.h>
@@ -18,7 +19,7 @@ void worker_outer_destroy(struct agent_worker *w) {
         inter_outer_destroy(&w->outer);
 }
 
-// A fragment's parameters, from or to where they are trained.
+// Moves the parameters of a fragment from or to where they are trained.
 static enum neb_status move_fragment(struct agent_worker *w, int32_t f,
                                      enum neb_status (*move)(struct agent_worker *, const bool *)) {
     if (!move)
@@ -30,7 +31,8 @@ static enum neb_status move_fragment(struct agent_worker *w, int32_t f,
     return move(w, w->wanted);
 }
 
-// Where the exchange is on the device too, nothing has to be fetched; what it changed there is told.
+// If the exchange is on the device too, nothing has to be fetched, and the trainer is notified of
+// changes.
 static enum neb_status fetch_fragment(struct agent_worker *w, int32_t f) {
     return inter_outer_on_device(w->outer) ? NEB_OK : move_fragment(w, f, w->ops.pull);
 }
@@ -59,7 +61,7 @@ enum neb_status worker_outer_merge(struct agent_worker *w, int32_t f, bool rejec
     struct kern_digest *d = &w->kept[f].last_digest;
     if (w->mesh)
         return w->mesh->merge(w, f, reject, r);
-    NEB_TRY(fetch_fragment(w, f)); // what was learned since the send is kept
+    NEB_TRY(fetch_fragment(w, f)); // keeps what was learned since the send
     if (reject)
         inter_outer_reject(w->outer, f);
     if (r->n)
@@ -86,7 +88,7 @@ uint64_t worker_outer_shape(const struct agent_worker *w, int32_t f, uint8_t sha
 enum neb_status worker_outer_save(struct agent_worker *w, struct intra_ckpt_writer *out) {
     struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
     if (w->mesh)
-        return NEB_OK; // intra_group_save asked all ranks for theirs
+        return NEB_OK; // intra_group_save lets all ranks write theirs
     inter_outer_arrays(w->outer, arrays);
     NEB_TRY(inter_outer_pull(w->outer));
     for (int i = 0; i < INTER_OUTER_ARRAYS; i++)
@@ -111,7 +113,8 @@ enum neb_status worker_outer_restore(struct agent_worker *w, const struct intra_
     return st == NEB_OK && !w->mesh ? inter_outer_push(w->outer) : st;
 }
 
-// Fragment f of an array that begins at `at`, to where the exchange has it: no other memory, which a large model would not leave.
+// Reads fragment f of the array at file offset `at` directly into the memory of the exchange: a
+// large model leaves no memory for a copy.
 static enum neb_status read_fragment(const struct agent_worker *w, int32_t f,
                                      const struct neb_file *file, uint64_t at, float *to) {
     for (int32_t i = 0; i < w->n_units; i++) {
@@ -137,7 +140,7 @@ enum neb_status worker_outer_adopt(struct agent_worker *w, int32_t f, uint32_t v
 }
 
 enum neb_status worker_outer_adopted(struct agent_worker *w) {
-    bool there = inter_outer_on_device(w->outer); // so are the parameters that were taken over
+    bool there = inter_outer_on_device(w->outer); // the adopted parameters are there too
     enum neb_status (*told)(struct agent_worker *, const bool *) =
         there ? w->ops.changed : w->ops.push;
     return told && !w->mesh ? told(w, NULL) : NEB_OK;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What commit records plan for this cluster, and how it is obeyed.
+// What commit records plan for this cluster, and how it follows the plan.
 //
 //     record r merged: its plan is for round r + 2     kept[f].plans = { for r + 1, for r + 2 }
 //
-// Both are known before round r + 1 is sent, on every run of the same steps: plans are part of what resumes bit for bit.
-// H, and which steps are left out, are taken from the first fragment's records, when that fragment is sent; codec and τ from each
-// fragment's own. A snapshot brings its last record alone: what that plans holds one round earlier, too.
+// Every run of the same steps knows both plans before round r + 1 is sent, so a resume stays
+// bit-identical. H and the steps to leave out come from the records of the first fragment and
+// change when it is sent; codec and τ come from each fragment's own records. A snapshot contains
+// its last record only, whose plan then starts one round earlier.
 #include "agent/base/log.h"
 #include "agent/exchange/worker.h"
 #include "agent/job/update_size.h"
@@ -16,8 +17,8 @@ void worker_plan_start(struct agent_worker *w) {
         w->kept[f].plans[0] = w->kept[f].plans[1] = inter_tune_first(&c);
 }
 
-// A site's policy has let the job begin for what its updates rest on at least: no plan of a leader
-// makes that less than the job says.
+// A site's policy accepts the job by the least work that its updates hold. So no leader may plan
+// less work than the job allows.
 static uint8_t left_out(const struct agent_worker *w, const struct inter_plan *p) {
     const struct agent_tune *t = &w->job.sync.tune;
     return t->mode == AGENT_TUNE_AUTO && t->balance ? p->left_out : 0;
@@ -48,12 +49,13 @@ enum neb_status worker_plan_codec(struct agent_worker *w, int32_t f, bool merge,
     }
     if (merge && (out->id == CMP_INT4 || out->id == CMP_TOPK)) {
         *out = w->merge_codec;
-        t->codec = INTER_LEVEL_JOB; // nothing to learn from: another codec than the plan's
+        // another codec than planned: the controller learns nothing from it
+        t->codec = INTER_LEVEL_JOB;
     }
     return NEB_OK;
 }
 
-// A record is signed, but what it plans is not taken beyond what the job can do.
+// The record is signed, but its plan is still limited to what the job can do.
 static int64_t overlap_of(const struct agent_worker *w, int32_t f) {
     const struct agent_schedule *s = &w->schedule;
     int64_t most = w->step <= s->early_steps && s->early_steps ? s->early_interval : s->interval;

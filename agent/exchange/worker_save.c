@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// When a worker's checkpoints are written, and what is told once they are durable.
+// Writes a worker's checkpoints, and reports them to the agent once they are durable.
 //
-// Between two steps the state is copied, on a mesh by every rank what it will write; a thread writes the copy while training
-// goes on (intra/ckpt/checkpoint_async.h). Not before that checkpoint is on disk does the agent hear of it, which then may forget
-// what only older generations need. Without the memory for a copy, and inside a foreign trainer that saves its own state beside it,
-// the worker waits for the disk instead.
+// The state is copied between two steps; on a mesh every rank copies what it writes. A thread
+// writes the copy while training continues (intra/ckpt/checkpoint_async.h). The agent hears of a
+// checkpoint only when it is on disk, because it then forgets what only older checkpoints need.
+// Without memory for a copy, and in an attached trainer that saves its own state with it, the
+// worker waits for the disk.
 #include "agent/base/log.h"
 #include "agent/exchange/worker.h"
 
@@ -13,16 +14,17 @@
 static enum neb_status count_bytes(void *user, const char *name, enum intra_dtype dtype,
                                    uint64_t rows, uint64_t cols, const void *data, uint64_t bytes) {
     (void)name, (void)dtype, (void)rows, (void)cols, (void)data;
-    *(uint64_t *)user += bytes + 64; // aligned
+    *(uint64_t *)user += bytes + 64; // 64: alignment
     return NEB_OK;
 }
 
-// Bytes of a checkpoint as it is now, and of one with an update of every fragment in flight, sent in full.
+// Bytes of a checkpoint now (*now), and with an update of every fragment in flight, all in fp32
+// (*most).
 static enum neb_status measure(struct agent_worker *w, uint64_t *now, uint64_t *most) {
     struct intra_ckpt_writer *counter = NULL;
     *now = 0;
     NEB_TRY(intra_ckpt_create_sink(count_bytes, now, worker_vault(w) != NULL, &counter));
-    intra_ckpt_split(counter, ""); // other ranks keep copies of what they write themselves
+    intra_ckpt_split(counter, ""); // other ranks have copies of their own parts
     enum neb_status st = worker_write_checkpoint(w, counter);
     intra_ckpt_writer_destroy(&counter);
     uint64_t travels = w->federated ? w->model->n_all_trainable : 0;
@@ -33,7 +35,7 @@ static enum neb_status measure(struct agent_worker *w, uint64_t *now, uint64_t *
 enum neb_status worker_save_start(struct agent_worker *w) {
     uint64_t now, most;
     if (!w->job.checkpoint_every || !w->job.checkpoint_copy)
-        return NEB_OK; // one at the end, which nothing waits for; or so the job wants it
+        return NEB_OK; // only one at the end, for which nothing waits; or configured so
     NEB_TRY(measure(w, &now, &most));
     enum neb_status st = intra_ckpt_async_create(worker_vault(w), w->K->pool, now, most, &w->saver);
     if (st == NEB_ERR_NOMEM) {
@@ -43,7 +45,7 @@ enum neb_status worker_save_start(struct agent_worker *w) {
             (double)most * 1e-6);
         return NEB_OK;
     }
-    neb_debug("checkpoints are copied aside (%.1f MB) and written while training goes on",
+    neb_debug("checkpoints are copied (%.1f MB) and written while training continues",
               (double)now * 1e-6);
     return st;
 }
@@ -55,23 +57,24 @@ static json_t *rounds_json(const struct agent_worker *w, const uint32_t *of) {
     return rounds;
 }
 
-// Tells the agent what the newest generation holds, and which updates none on disk needs any more. A process that has not yet written
-// them all itself does not know what the older ones need, and keeps everything.
+// Reports what the newest checkpoint holds, and which updates no checkpoint on disk needs any more.
+// A process that has not written all of them itself does not know what the older ones need, and
+// releases nothing.
 static void release_updates(struct agent_worker *w) {
     int keep = w->job.checkpoint_keep;
     if (w->saved_step == w->saving.step)
-        return; // the same generation again
+        return; // the same checkpoint again
     w->saved_step = w->saving.step;
     memcpy(w->saved_rounds[w->n_saved % keep], w->saving.rounds, sizeof w->saving.rounds);
     json_t *head =
         json_pack("{s:s,s:o}", "op", "checkpoint", "saved", rounds_json(w, w->saving.rounds));
-    if (++w->n_saved >= keep) // the next slot to be written is the oldest
+    if (++w->n_saved >= keep) // the next slot to write is the oldest one
         json_object_set_new(head, "rounds", rounds_json(w, w->saved_rounds[w->n_saved % keep]));
     if (agent_ipc_send(w->ipc, NULL, head, NULL, 0) != NEB_OK)
-        neb_debug("the agent was not told about the checkpoint");
+        neb_debug("the checkpoint could not be reported to the agent");
 }
 
-// A checkpoint is on disk.
+// Called when a checkpoint is on disk. aside: a thread wrote it.
 static enum neb_status durable(struct agent_worker *w, const struct intra_ckpt_async_result *r,
                                bool aside) {
     worker_metrics(w, json_pack("{s:s,s:I,s:I,s:f,s:f,s:b}", "kind", "checkpoint", "step",
@@ -100,7 +103,7 @@ enum neb_status worker_save_wait(struct agent_worker *w) {
     double waited_s = neb_seconds(neb_now() - start);
     NEB_TRY(worker_saved(w));
     w->stall_s += waited_s;
-    w->saving.wait_s = waited_s; // the next one's
+    w->saving.wait_s = waited_s; // reported with the next checkpoint
     return NEB_OK;
 }
 

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// A worker whose state is not its own: it takes over what other members had, and goes on from there.
+// A worker that continues from the state of other members.
 //
-//     behind, its disk whole:  fragments that the snapshot is ahead in come from there, the others from the own checkpoint
-//     disk lost:               from a snapshot, or from the first commit on; commits are merged as they come, without training,
-//                              until the agent says that it has caught up
+//     behind, disk intact: fragments in which the snapshot is ahead come from the snapshot,
+//                          the others from the own checkpoint
+//     disk lost:           starts from a snapshot or from the first commit; merges commits as they
+//                          come, without training, until the agent reports that it has caught up
 //
-// What is not even a state of this job, or not what it says it is, is nobody's but its giver's fault: it is removed, the agent is told, and
-// another process begins without it.
+// A snapshot that does not fit this job, or not its own digests, is the fault of the member that
+// sent it: the worker removes it and reports it to the agent, and a new process starts without it.
 //
-// In both the data goes on behind the last step that is in a commit of its own: nothing is learned twice. What was learned since
-// and sent to nobody is lost: counted in lost_steps, and reported.
+// In both cases the data continues after this cluster's last committed step, so that nothing is
+// learned twice. What was learned later and sent to nobody is lost: it counts in lost_steps.
 #include "agent/base/log.h"
 #include "agent/exchange/snapshot_file.h"
 #include "agent/exchange/worker.h"
@@ -18,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// A digest says nothing of that: a NaN has one too.
+// The digest does not exclude NaN.
 static enum neb_status check_finite(const struct neb_file *file, uint64_t at, uint64_t n,
                                     bool *finite) {
     enum { PIECE = 64 << 10 };
@@ -35,7 +36,7 @@ static enum neb_status check_finite(const struct neb_file *file, uint64_t at, ui
     return st;
 }
 
-// θ and v of n parameters each lie behind the header. *bad: it is not what it says.
+// The file has n values of θ after the header, then n of v. *bad: the digest does not match.
 static enum neb_status take_fragments(struct agent_worker *w, const struct inter_snapshot *s,
                                       const struct neb_file *file, uint64_t header, uint64_t n,
                                       bool has_checkpoint, int64_t *cursor, bool *bad) {
@@ -48,8 +49,8 @@ static enum neb_status take_fragments(struct agent_worker *w, const struct inter
         NEB_TRY(worker_outer_digest(w, f, &d));
         *bad = p->round && (d.lo != p->digest[0] || d.hi != p->digest[1]);
         if (*bad)
-            return neb_fail(NEB_ERR_CORRUPT, "fragment %d does not have the digest that it says",
-                            f);
+            return neb_fail(NEB_ERR_CORRUPT,
+                            "fragment %d of the snapshot does not match its digest", f);
         bool final = p->round > 0;
         for (uint8_t i = 0; p->round && i < p->last.n; i++)
             final = final && p->last.entries[i].flags & INTER_FINAL;
@@ -72,7 +73,7 @@ void worker_begin_counts(struct agent_worker *w, int32_t f) {
     worker_count_from_here(w, f);
 }
 
-// Its header fits the file, as the agent has seen. *bad: it is no state of this job.
+// The agent has checked that the header fits the file. *bad: it is not a state of this job.
 static enum neb_status check(const struct agent_worker *w, const struct inter_snapshot *s,
                              const struct neb_file *file, uint64_t header, bool *bad) {
     uint64_t n = w->model->n_all_trainable;
@@ -80,10 +81,11 @@ static enum neb_status check(const struct agent_worker *w, const struct inter_sn
     *bad = s->fragments != (uint32_t)w->job.sync.fragments || s->elements != n ||
            neb_file_len(file) - header != 2 * n * sizeof(float);
     if (*bad)
-        return neb_fail(NEB_ERR_FORMAT, "it does not fit this job");
+        return neb_fail(NEB_ERR_FORMAT, "the snapshot does not fit this job");
     NEB_TRY(check_finite(file, header, 2 * n, &finite));
     *bad = !finite;
-    return finite ? NEB_OK : neb_fail(NEB_ERR_CORRUPT, "it holds what is not finite");
+    return finite ? NEB_OK
+                  : neb_fail(NEB_ERR_CORRUPT, "the snapshot holds values that are not finite");
 }
 
 static enum neb_status refuse(struct agent_worker *w, const char *path) {
@@ -129,6 +131,6 @@ out:
     NEB_TRY(worker_outer_adopted(w));
     NEB_TRY(worker_save(w));
     NEB_TRY(worker_save_wait(w));
-    // behind the checkpoint: until that is on disk, it is taken over again
+    // not earlier: after a crash before the checkpoint is on disk, the snapshot is adopted again
     return neb_fs_remove(path);
 }

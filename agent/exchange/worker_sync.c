@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fragments of a worker: what is sent, what comes back, when it is merged.
+// The fragments of a worker: what is sent, what comes back, and the merge.
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "agent/exchange/worker.h"
@@ -60,7 +60,7 @@ static enum neb_status choose_codecs(struct agent_worker *w) {
     w->merge_codec = w->codec;
     if (w->codec.id != CMP_INT4 && w->codec.id != CMP_TOPK)
         return NEB_OK;
-    // a merge round carries much: 8 bits or finer, where that can be sent
+    // a merge round carries much: it uses 8 bits if the message size allows it
     NEB_TRY(cmp_codec_parse("int8", &w->merge_codec));
     if (!agent_update_possible(&w->job, &w->merge_codec, elements[at], units[at]))
         w->merge_codec = w->codec;
@@ -118,7 +118,7 @@ out:
     return st;
 }
 
-enum neb_status worker_tell_shape(struct agent_worker *w) {
+enum neb_status worker_send_shape(struct agent_worker *w) {
     json_t *fragments = json_array();
     char hex[2 * INTER_SHA_BYTES + 1];
     uint8_t sha[INTER_SHA_BYTES];
@@ -162,8 +162,8 @@ void worker_count_from_here(struct agent_worker *w, int32_t f) {
     copy_counts(w, k->counts.in_base, k->counts.out_base);
 }
 
-// Where a run is repeated that had sent more than this one has by now, and had it committed: at the step of that send tokens and rows are noted, as
-// they were then.
+// A repeated run may have committed a later send than this run has made so far. At the step of that
+// send this notes tokens and rows as they were then.
 void worker_at_cursor(struct agent_worker *w, int32_t f) {
     const struct agent_fragment *g = &w->frags[f];
     struct agent_flight *t = &w->flight[f];
@@ -173,7 +173,7 @@ void worker_at_cursor(struct agent_worker *w, int32_t f) {
         copy_counts(w, w->kept[f].counts.in_sent, w->kept[f].counts.out_sent);
         t->at_cursor = true;
     } else if (!g->in_flight && g->committed_step > g->send_step && g->committed_step == w->step) {
-        worker_count_from_here(w, f); // merged before it was here
+        worker_count_from_here(w, f); // the merge came before this step
     }
 }
 
@@ -227,8 +227,9 @@ enum neb_status worker_resubmit(struct agent_worker *w, int32_t f) {
     return agent_ipc_send(w->ipc, NULL, head, &part, 1);
 }
 
-// An update cannot have missed more intervals than its steps hold: of an absence that took several attempts, or a last update that came late again and
-// again, some would be counted twice, and the others would refuse it.
+// Limits the missed intervals to what the steps can hold. An absence over several attempts, or a
+// last update that is late repeatedly, counts some of them twice, and the other members would
+// refuse it.
 static uint32_t missed_by(const struct agent_worker *w, uint32_t counted, uint32_t steps) {
     const struct agent_sync *s = &w->job.sync;
     int64_t from = w->step - steps, early = from < s->early_steps ? s->early_steps - from : 0;
@@ -257,14 +258,14 @@ enum neb_status worker_send(struct agent_worker *w, int32_t f) {
     copy_counts(w, k->counts.in_sent, k->counts.out_sent);
     t->tokens = w->all_tokens > k->tokens_base ? w->all_tokens - k->tokens_base : 0;
     t->tokens_at_send = w->all_tokens;
-    t->missed = g->missed; // they count for the update that carries what was learned in them
+    t->missed = g->missed; // they count for the update that carries their steps
     g->missed = 0;
     g->in_flight = true;
-    g->arrived = t->here; // of a run that is repeated
+    g->arrived = t->here; // true in a repeated run
     g->sent_final = w->step >= w->schedule.steps;
     g->send_step = w->step;
     worker_plan_sent(w, f);
-    for (size_t i = 0; i < w->n_log; i++) // a run that is being repeated merges where it did before
+    for (size_t i = 0; i < w->n_log; i++) // a repeated run merges where it did before
         if (w->log[i].fragment == (uint32_t)f && w->log[i].round == g->round)
             g->merge_step = w->log[i].step;
     size_t params = 0;
@@ -305,11 +306,11 @@ enum neb_status worker_take_commit(struct agent_worker *w, const struct agent_ip
     json_t *entries = json_object_get(m->head, "entries"), *e;
     size_t i, at = 0;
     if (f < 0 || f >= w->job.sync.fragments || json_array_size(entries) != m->n_parts)
-        return neb_fail(NEB_ERR_FORMAT, "malformed commit from the agent");
+        return neb_fail(NEB_ERR_FORMAT, "the agent sent a malformed commit");
     struct agent_fragment *g = &w->frags[f];
     struct agent_flight *t = &w->flight[f];
     if (t->here || round != (int64_t)g->round)
-        return NEB_OK; // delivered again, or of a later round: asked for once this one is merged
+        return NEB_OK; // a duplicate, or a later round: worker_merge asks for it in time
     neb_buf_clear(&t->bytes);
     for (i = 0; i < m->n_parts; i++)
         neb_buf_add(&t->bytes, m->parts[i].p, m->parts[i].len);
@@ -320,7 +321,8 @@ enum neb_status worker_take_commit(struct agent_worker *w, const struct agent_ip
     t->former = false;
     json_array_foreach(entries, i, e) {
         bool own = json_integer_value(json_object_get(e, "member")) == w->cluster;
-        bool mine = own && !w->lost; // what a lost disk had sent is not in our hands
+        // this process does not have what was sent before the disk was lost
+        bool mine = own && !w->lost;
         t->former |= own && json_integer_value(json_object_get(e, "attempt")) < w->incarnation;
         t->parts[i] = (struct inter_outer_part){
             .blob = t->bytes.p + at,
@@ -346,35 +348,35 @@ enum neb_status worker_take_commit(struct agent_worker *w, const struct agent_ip
     return NEB_OK;
 }
 
-enum neb_status worker_ask(struct agent_worker *w, int32_t f) {
+enum neb_status worker_request_commit(struct agent_worker *w, int32_t f) {
     return agent_ipc_send(w->ipc, NULL,
                           json_pack("{s:s,s:I,s:I}", "op", "ready", "fragment", (json_int_t)f,
                                     "round", (json_int_t)w->frags[f].round),
                           NULL, 0);
 }
 
-// What ours held is dropped, as all members drop it; the tokens behind it are gone with it.
+// Drops our update, as all members do; the tokens behind it are lost too.
 static bool drop_rejected(struct agent_worker *w, int32_t f) {
     struct agent_flight *t = &w->flight[f];
     if (!t->rejected || !w->frags[f].in_flight)
         return false;
     if (t->unread && t->tokens)
-        neb_warn(
-            "round %u: too few other clusters have trained since the last one, so the sum would "
-            "show this cluster's update; it is not read, and %u steps of learning in fragment "
-            "%d are dropped",
-            w->frags[f].round, t->steps, f);
+        neb_warn("round %u: too few other clusters have trained since the last one, so the sum "
+                 "would reveal this cluster's update. The sum is not read, and %u steps of "
+                 "learning in fragment %d are dropped",
+                 w->frags[f].round, t->steps, f);
     else if (!t->unread)
         neb_log(NEB_LOG_ERROR,
-                "round %u: the update of this cluster was refused by the gate; %u steps of "
-                "learning in fragment %d are dropped",
+                "round %u: the gate refused the update of this cluster; %u steps of learning in "
+                "fragment %d are dropped",
                 w->frags[f].round, t->steps, f);
-    t->mine = true; // settled
+    t->mine = true; // its steps are settled
     return true;
 }
 
-// By what the record says: an update that was taken back for a newer one may have been committed all the same, and what came
-// on top of it still counts. What a former life had sent may have more behind it than this one has seen.
+// Sets the counters by the record. An update that was replaced by a newer one may have been
+// committed nevertheless: what the newer one added still counts. An update of a previous
+// incarnation may contain more than this process has seen.
 static void settle_counts(struct agent_worker *w, int32_t f) {
     const struct agent_flight *t = &w->flight[f];
     struct agent_fragment *g = &w->frags[f];
@@ -385,8 +387,9 @@ static void settle_counts(struct agent_worker *w, int32_t f) {
         k->tokens_base += t->parts[i].mine ? t->parts[i].tokens : 0;
         listed |= t->parts[i].mine;
     }
-    // A run that is repeated may have sent more than this one by now, which may have been refused, too: the steps up to there are made once more,
-    // and are committed. Where they are not made yet, worker_at_cursor counts from their end on.
+    // A repeated run may have sent more than this one, and it may have been refused: this run makes
+    // those steps again, but they are committed. Until they are made, worker_at_cursor counts from
+    // their end.
     bool beyond = t->cursor > g->send_step;
     k->steps_base = g->committed_step = listed || beyond ? t->cursor : g->send_step;
     if (beyond && !t->at_cursor) {
@@ -401,7 +404,7 @@ static void settle_counts(struct agent_worker *w, int32_t f) {
     memcpy(k->counts.out_base, k->counts.out_sent, V * sizeof *k->counts.out_base);
 }
 
-// Of this cluster's update in a round, 0 to 1.
+// The weight of this cluster's update in a round, 0 to 1.
 static double own_share(const struct agent_flight *t) {
     double own = 0, all = 0;
     for (uint32_t i = 0; i < t->n; i++) {
@@ -412,7 +415,7 @@ static double own_share(const struct agent_flight *t) {
     return all > 0 ? own / all : 0;
 }
 
-// a bit of the memory falls over
+// For tests: one value in memory changes.
 static enum neb_status flip_for_test(const struct agent_worker *w) {
     char point[sizeof "worker.flip." + AGENT_NAME_MAX];
     struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
@@ -450,24 +453,24 @@ static void say_round(struct agent_worker *w, int32_t f, neb_ns start) {
                "interval", agent_schedule_interval(&w->schedule, w->step)));
 }
 
-// Left out again and again though all links are up: its updates are longer under way than the others wait. Said after 4 rounds, 8, 16, …
+// Warns when this cluster is left out repeatedly although all links are up: its updates take longer
+// than the others wait. Reported after 4 rounds, 8, 16, …
 static void say_left_out(struct agent_worker *w, int32_t f) {
     enum { FIRST = 4 };
     const struct agent_flight *t = &w->flight[f];
     char text[256];
     double took = neb_seconds(t->arrived_at - t->sent_at);
-    // a link is down, or it catches up with a round of before
+    // not so if a link is down, or while it catches up with an old round
     if (w->alive < w->others || took < (double)w->job.sync.grace_s)
         return;
     w->left_out_rounds++;
     if (w->left_out_rounds < FIRST || w->left_out_rounds & (w->left_out_rounds - 1))
         return;
-    snprintf(
-        text, sizeof text,
-        "left out of %u rounds in a row with all links up: the others had not all of its %.3g MB "
-        "after %.3g s, and wait sync.grace_s, %g s. Raise that, or send less (sync.interval, "
-        "codec, fragments)",
-        w->left_out_rounds, (double)t->blob.len / 1e6, took, (double)w->job.sync.grace_s);
+    snprintf(text, sizeof text,
+             "left out of %u rounds in a row although all links are up: the others had not "
+             "received all of its %.3g MB after %.3g s, and they wait sync.grace_s, %g s. Raise "
+             "sync.grace_s, or send less (sync.interval, codec, fragments)",
+             w->left_out_rounds, (double)t->blob.len / 1e6, took, (double)w->job.sync.grace_s);
     neb_warn("%s", text);
     worker_metrics(w, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
 }
@@ -478,28 +481,28 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
     struct worker_fragment *k = &w->kept[f];
     struct inter_outer_round r = {t->parts, t->n, t->eta, t->mu, t->merge, t->all_final, &t->seeds};
     neb_ns start = neb_now();
-    bool foreign = !g->in_flight; // others went on without us
+    bool foreign = !g->in_flight; // others continued without us
     worker_heartbeat(w, false, 0);
     NEB_TRY(worker_log_merge(w, f));
-    // what this life holds was learned from the same steps as an update that is taken over
+    // with an update that is taken over, this incarnation's work repeats the same steps
     bool reject = drop_rejected(w, f) || t->taken_over;
     NEB_TRY(worker_outer_merge(w, f, reject, &r));
     if (foreign)
-        t->mine = false; // what a former life of this cluster had sent
+        t->mine = false; // it is from a previous incarnation of this cluster
     w->left_out_rounds = t->mine ? 0 : w->left_out_rounds;
-    if (t->mine) // otherwise tokens and row counts carry over, as the residual does
+    if (t->mine) // otherwise tokens and row counts carry over, like the residual
         settle_counts(w, f);
     NEB_TRY(flip_for_test(w));
     say_round(w, f, start);
     worker_plan_merged(w, f);
-    if (t->taken_over || (t->mine && t->cursor > g->send_step)) // they are in what is committed
+    if (t->taken_over || (t->mine && t->cursor > g->send_step)) // the commits contain them
         g->missed = 0;
     else if (g->in_flight &&
-             !t->mine) { // late: the next update carries it all, and all that was missed
+             !t->mine) { // late: the next update carries all of it, including what was missed
         g->missed += t->missed + 1;
         say_left_out(w, f);
     }
-    // the attempt of before the outage was voted for: what was missed comes with the next update
+    // the vote took the update from before the outage: the next one carries the missed intervals
     else if (g->in_flight && t->retries && k->tokens_base < t->tokens_at_send)
         g->missed += t->missed;
     g->in_flight = g->arrived = t->here = t->rejected = t->taken_over = false;
@@ -508,20 +511,19 @@ enum neb_status worker_merge(struct agent_worker *w, int32_t f) {
     g->finished = t->all_final;
     w->rounds++;
     w->sync_s += neb_seconds(neb_now() - start);
-    return g->finished ? NEB_OK : worker_ask(w, f);
+    return g->finished ? NEB_OK : worker_request_commit(w, f);
 }
 
 enum neb_status worker_take_over(struct agent_worker *w, int32_t f) {
     struct agent_flight *t = &w->flight[f];
     int64_t cursor = t->cursor;
-    for (uint32_t i = 0; i < t->n; i++) // what it had sent is not in our hands
+    for (uint32_t i = 0; i < t->n; i++) // this process does not have what was sent then
         t->parts[i].mine = false;
     t->mine = false;
     t->taken_over = true;
     neb_log(NEB_LOG_WARN,
             "round %u: an update that this cluster sent before it lost its disk is committed: "
-            "fragment %d and the data go on from "
-            "step %lld, not %lld",
+            "fragment %d and the data continue from step %lld, not %lld",
             w->frags[f].round, f, (long long)cursor, (long long)w->step);
     // logged at the step at which a repeated run takes it over too
     enum neb_status st = worker_merge(w, f);

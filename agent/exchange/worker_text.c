@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Of what text a checkpoint's cursors count windows. A foreign trainer reads what it likes: this is not in libnebula.
+// Compares the text that a checkpoint's cursors count with the corpus. Not in libnebula: an
+// attached trainer chooses its own data.
 #include "agent/base/log.h"
 #include "agent/exchange/worker.h"
 #include "agent/job/model.h"
@@ -20,9 +21,9 @@ enum neb_status worker_text_compare(struct agent_worker *w, const struct intra_c
     if (!memcmp(was, is, sizeof is))
         return NEB_OK;
     snprintf(text, sizeof text,
-             "the corpus %s holds other text than the newest checkpoint was learned from: going "
-             "on, but of this epoch some text is learned again and some is passed over. If that "
-             "is not meant, stop the job now, put the corpus of before there, and resume",
+             "the corpus %s no longer holds the text of the newest checkpoint: training continues, "
+             "but in this epoch it repeats some text and skips some. If this is not intended, stop "
+             "the job now, restore the previous corpus, and resume",
              intra_corpus_dir(w->corpus));
     neb_warn("%s", text);
     worker_metrics(w, json_pack("{s:s,s:s}", "kind", "fault", "text", text));

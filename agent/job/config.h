@@ -103,8 +103,8 @@ struct agent_cluster {
     bool role_auto;
     // File with the output of nebula plan --profile on that cluster; "": none. Never sent.
     char profile[NEB_PATH_MAX];
-    // Of the worker, divided by its ranks; with launcher mpirun or slurm, of each rank. 0: all
-    // processors; with --local the clusters divide them.
+    // Threads of the worker, which its ranks divide; with launcher mpirun or slurm, threads of each
+    // rank. 0: all processors (with --local the clusters divide them).
     int32_t threads;
     struct intra_mesh_config mesh; // ranks of the worker; 0 counts as 1
     bool mesh_auto; // the planner (plan/planner.h) chooses the mesh before the job is sent
@@ -116,7 +116,7 @@ struct agent_cluster {
     enum agent_precision precision;
     enum agent_outer_state outer_state;
     enum agent_graphs cuda_graphs;
-    // Micro-batch of this cluster: it cuts the sequences of a step otherwise. 0: data.batch
+    // Micro-batch of this cluster, instead of data.batch. 0: data.batch
     int32_t batch;
     enum agent_recompute recompute;
     char corpus[NEB_PATH_MAX]; // instead of data.corpus; "": none
@@ -212,7 +212,7 @@ enum agent_auto {
     AGENT_AUTO_INTERVAL = 4,
     AGENT_AUTO_OVERLAP = 8,
     AGENT_AUTO_CODEC = 16,
-    AGENT_AUTO_MESH = 32, // for the planner: all clusters; a job has mesh_auto instead
+    AGENT_AUTO_MESH = 32, // only inside the planner; a job has mesh_auto
 };
 
 enum { AGENT_KEYS_MAX = 256, AGENT_CLUSTER_KEYS_MAX = 24 }; // rows of the table: job, cluster
@@ -225,7 +225,7 @@ struct agent_job {
     uint16_t cluster_lines[AGENT_CLUSTERS_MAX][AGENT_CLUSTER_KEYS_MAX];
     bool given[AGENT_KEYS_MAX]; // by the file or --set; never sent
     char name[AGENT_NAME_MAX + 1];
-    // Hexadecimal, drawn when a run begins, so two runs of one file are two jobs; "": not drawn
+    // Random hexadecimal, drawn when a run begins: two runs of one file are two jobs. "": none yet
     char nonce[2 * AGENT_NONCE_BYTES + 1];
     enum agent_mode mode;
     int64_t seed;

@@ -52,15 +52,14 @@ uint64_t agent_job_step_tokens(const struct agent_job *j) {
 // Sizes of a step. This runs first: later checks multiply these numbers.
 static enum neb_status validate_step(const struct agent_job *j, const char *file) {
     if ((int64_t)j->batch * j->seq_len > INTRA_MICRO_TOKENS_MAX)
-        return COMPLAIN_OF(
-            j, file, "data.batch",
-            "%d of data.seq_len %d are more than %d tokens a micro-batch; lower one, "
-            "and raise data.accumulate",
-            j->batch, j->seq_len, INTRA_MICRO_TOKENS_MAX);
+        return COMPLAIN_OF(j, file, "data.batch",
+                           "%d x data.seq_len %d is more than %d tokens in a micro-batch; lower "
+                           "one of them and raise data.accumulate",
+                           j->batch, j->seq_len, INTRA_MICRO_TOKENS_MAX);
     if ((int64_t)j->batch * j->accumulate > CONFIG_SEQUENCES_MAX)
         return COMPLAIN_OF(j, file, "data.accumulate",
-                           "%d times data.batch %d are more than %d sequences a step",
-                           j->accumulate, j->batch, CONFIG_SEQUENCES_MAX);
+                           "%d x data.batch %d is more than %d sequences in a step", j->accumulate,
+                           j->batch, CONFIG_SEQUENCES_MAX);
     return NEB_OK;
 }
 
@@ -74,22 +73,24 @@ static enum neb_status validate_meshes(const struct agent_job *j, const char *fi
         if (c->device == AGENT_DEVICE_CPU && c->outer_state == AGENT_OUTER_DEVICE)
             return COMPLAIN_OF_CLUSTER(
                 j, i, file, "clusters.outer_state",
-                "cluster %s: device needs device: cuda; remove it, or set host", c->name);
+                "cluster %s: \"device\" needs device: cuda; remove this key, or set it to host",
+                c->name);
         if (c->device == AGENT_DEVICE_CPU && c->cuda_graphs == AGENT_GRAPHS_ON)
-            return COMPLAIN_OF_CLUSTER(j, i, file, "clusters.cuda_graphs",
-                                       "cluster %s: on needs device: cuda; remove it, or set off",
-                                       c->name);
+            return COMPLAIN_OF_CLUSTER(
+                j, i, file, "clusters.cuda_graphs",
+                "cluster %s: \"on\" needs device: cuda; remove this key, or set it to off",
+                c->name);
         if (agent_cluster_ranks(c) == 1)
             continue;
         if (c->mesh.tp > 1 && c->cuda_graphs == AGENT_GRAPHS_ON)
             return COMPLAIN_OF_CLUSTER(
                 j, i, file, "clusters.cuda_graphs",
-                "cluster %s: on needs tp 1, as a communicator whose collectives are in "
-                "a graph cannot be given up while it hangs; remove it, or set off",
+                "cluster %s: \"on\" needs tp 1: a communicator inside a CUDA graph cannot be "
+                "aborted while it hangs; remove this key, or set it to off",
                 c->name);
         if (agent_cluster_ranks(c) > MESH_RANKS_MAX)
             return COMPLAIN_OF_CLUSTER(j, i, file, "clusters.mesh",
-                                       "cluster %s: %d ranks, at most %d are possible", c->name,
+                                       "cluster %s: %d ranks; the limit is %d", c->name,
                                        agent_cluster_ranks(c), MESH_RANKS_MAX);
         if (intra_mesh_check(&c->mesh, &m) != NEB_OK)
             return COMPLAIN_OF_CLUSTER(j, i, file, "clusters.mesh",
@@ -119,16 +120,15 @@ static enum neb_status validate_micro_batches(const struct agent_job *j, const c
                 "and distill and with sync.scheme: synchronous; remove it",
                 c->name);
         if (c->launcher == AGENT_LAUNCHER_ATTACH || c->witness)
-            return COMPLAIN_OF_CLUSTER(
-                j, i, file, key, "cluster %s: %s; remove it", c->name,
-                c->witness ? "a witness trains nothing"
-                           : "the trainer that attaches cuts its steps as it likes");
+            return COMPLAIN_OF_CLUSTER(j, i, file, key, "cluster %s: %s; remove it", c->name,
+                                       c->witness
+                                           ? "a witness trains nothing"
+                                           : "an attached trainer chooses its own micro-batches");
         if ((int64_t)c->batch * j->seq_len > INTRA_MICRO_TOKENS_MAX)
             return COMPLAIN_OF_CLUSTER(
                 j, i, file, key,
-                "cluster %s: %d of data.seq_len %d are more than %d tokens a "
-                "micro-batch",
-                c->name, c->batch, j->seq_len, INTRA_MICRO_TOKENS_MAX);
+                "cluster %s: %d x data.seq_len %d is more than %d tokens in a micro-batch", c->name,
+                c->batch, j->seq_len, INTRA_MICRO_TOKENS_MAX);
         if (c->batch && sequences % c->batch)
             return COMPLAIN_OF_CLUSTER(
                 j, i, file, key,
@@ -137,7 +137,7 @@ static enum neb_status validate_micro_batches(const struct agent_job *j, const c
                 c->name, c->batch, j->batch, j->accumulate);
         if (c->batch && sequences / c->batch > CONFIG_BATCH_MAX)
             return COMPLAIN_OF_CLUSTER(j, i, file, key,
-                                       "cluster %s: %d makes more than %d micro-batches of a step",
+                                       "cluster %s: %d makes more than %d micro-batches in a step",
                                        c->name, c->batch, CONFIG_BATCH_MAX);
     }
     return NEB_OK;
@@ -160,7 +160,7 @@ static enum neb_status validate_places(const struct agent_job *j, const char *fi
         if (agent_cluster_ranks(c) > 1 || c->mesh_auto)
             return COMPLAIN_OF_CLUSTER(
                 j, i, file, "clusters.mesh",
-                "cluster %s: mode %s trains on one rank a cluster; remove it", c->name, mode);
+                "cluster %s: mode %s trains on one rank in each cluster; remove it", c->name, mode);
         const struct {
             bool asked, ok; // ok: if the sides may train on devices
             const char *key, *value, *allowed, *why;
@@ -172,7 +172,7 @@ static enum neb_status validate_places(const struct agent_job *j, const char *fi
                                        : "only students with distill.federate merge updates"},
             {c->cuda_graphs == AGENT_GRAPHS_ON, c->role == AGENT_ROLE_DISCRIMINATOR,
              "clusters.cuda_graphs", "on", "auto, off",
-             "only a discriminator's passes are of one shape, and can be recorded"},
+             "only a discriminator's passes always have the same shape"},
         };
         for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++) {
             if (!keys[k].asked || (anywhere && keys[k].ok))
@@ -192,7 +192,7 @@ static enum neb_status validate_heads(const struct agent_job *j, const struct ag
     int32_t width = x->d_model ? x->d_model : j->model.d_model,
             heads = x->n_heads ? x->n_heads : j->model.n_heads;
     if ((x->d_model || x->n_heads) && (width % heads || width / heads % 2 || width / heads > 256))
-        return COMPLAIN_OF(j, file, key, "%d over %d heads is not an even number in 2..256", width,
+        return COMPLAIN_OF(j, file, key, "%d / %d heads is not an even number in 2..256", width,
                            heads);
     return NEB_OK;
 }
@@ -215,17 +215,15 @@ static enum neb_status validate_auto_roles(const struct agent_job *j, const char
     for (int i = 0; i < j->n_clusters; i++) {
         const struct agent_cluster *c = &j->clusters[i];
         if (c->role_auto && j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
-            return COMPLAIN_OF_CLUSTER(
-                j, i, file, "clusters.role",
-                "cluster %s: auto, but sync.scheme synchronous is one process: say "
-                "which role it has",
-                c->name);
+            return COMPLAIN_OF_CLUSTER(j, i, file, "clusters.role",
+                                       "cluster %s: auto does not work with sync.scheme: "
+                                       "synchronous, which is one process; give its role",
+                                       c->name);
         if (c->role_auto && c->n_sources)
-            return COMPLAIN_OF_CLUSTER(
-                j, i, file, "clusters.sources",
-                "cluster %s: sources are the generator's; with role auto leave them "
-                "out, or say which role it has",
-                c->name);
+            return COMPLAIN_OF_CLUSTER(j, i, file, "clusters.sources",
+                                       "cluster %s: only the generator has sources; with role: "
+                                       "auto remove them, or give the role",
+                                       c->name);
     }
     return NEB_OK;
 }
@@ -245,37 +243,34 @@ static enum neb_status validate_rtd(const struct agent_job *j, const char *file)
         count_roles(j, AGENT_ROLE_GENERATOR) + count_roles(j, AGENT_ROLE_DISCRIMINATOR) +
                 count_auto(j) !=
             2)
-        return COMPLAIN_OF(
-            j, file, "clusters",
-            "mode rtd takes two, one with role generator, one with role discriminator; "
-            "or auto");
+        return COMPLAIN_OF(j, file, "clusters",
+                           "mode rtd needs two: one with role generator and one with role "
+                           "discriminator; either role may be auto");
     NEB_TRY(validate_auto_roles(j, file));
     if (d >= 0 && j->clusters[d].n_sources)
         return COMPLAIN_OF_CLUSTER(
             j, d, file, "clusters.sources",
-            "cluster %s: the generator's sources count, in the order of their names",
-            j->clusters[d].name);
+            "cluster %s: only the generator's sources are used; remove these", j->clusters[d].name);
     if (j->sync.scheme == AGENT_SCHEME_NONE)
         return COMPLAIN_OF(j, file, "sync.scheme",
-                           "none: mode rtd takes federated, or synchronous for one process");
+                           "none: mode rtd needs federated, or synchronous for one process");
     if (j->trainable.mode != INTRA_TRAIN_FULL || j->trainable.freeze_embeddings ||
         j->init_from[0] || j->model_init[0])
         return COMPLAIN_OF(j, file,
                            j->model_init[0]  ? "model.init"
                            : j->init_from[0] ? "init_from"
                                              : "trainable",
-                           "mode rtd trains everything, from nothing; remove it");
+                           "mode rtd trains all parameters from scratch; remove it");
     if (j->autos)
-        return COMPLAIN_OF(j, file, "mode", "mode rtd takes auto for clusters.role alone");
+        return COMPLAIN_OF(j, file, "mode", "mode rtd allows auto only for clusters.role");
     int32_t cycle =
         r->generator_steps > r->discriminator_steps ? r->generator_steps : r->discriminator_steps;
     if (r->share_embeddings && ((r->shape.d_model && r->shape.d_model != j->model.d_model) ||
                                 r->share_embeddings % cycle || r->share_embeddings < r->ahead))
-        return COMPLAIN_OF(
-            j, file, "rtd.share_embeddings",
-            "takes one width for both models, and a multiple of the ratio's %d steps, "
-            "not below rtd.ahead %d",
-            cycle, r->ahead);
+        return COMPLAIN_OF(j, file, "rtd.share_embeddings",
+                           "needs one width for both models, and a multiple of the %d steps of the "
+                           "ratio that is at least rtd.ahead %d",
+                           cycle, r->ahead);
     return validate_heads(j, &r->shape, "rtd.generator.d_model", file);
 }
 
@@ -289,27 +284,28 @@ static enum neb_status validate_distill(const struct agent_job *j, const char *f
     students += teachers || !autos ? autos : autos - 1; // without a teacher one of them teaches
     teachers += !teachers && autos;
     if (j->autos)
-        return COMPLAIN_OF(j, file, "mode", "mode distill takes auto for clusters.role alone");
+        return COMPLAIN_OF(j, file, "mode", "mode distill allows auto only for clusters.role");
     for (int i = 0; i < j->n_clusters; i++)
         if (j->clusters[i].n_sources)
-            return COMPLAIN_OF_CLUSTER(j, i, file, "clusters.sources",
-                                       "cluster %s: mode distill takes all sources of the corpus",
-                                       j->clusters[i].name);
+            return COMPLAIN_OF_CLUSTER(
+                j, i, file, "clusters.sources",
+                "cluster %s: mode distill uses all sources of the corpus; remove these",
+                j->clusters[i].name);
     if (teachers > 1 || students < 1 || teachers + students != j->n_clusters)
         return COMPLAIN_OF(j, file, "clusters.role",
-                           "mode distill takes at most one teacher, and students for the rest");
+                           "mode distill allows one teacher; all other clusters are students");
     if (j->clusters[0].role != AGENT_ROLE_STUDENT && j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
         return COMPLAIN_OF(j, file, "clusters", "synchronous: list the student first");
     if (teachers && j->sync.scheme == AGENT_SCHEME_NONE)
-        return COMPLAIN_OF(j, file, "sync.scheme", "none: labels could not travel");
+        return COMPLAIN_OF(j, file, "sync.scheme", "none: the teacher could not send its labels");
     if (teachers && students > 1 && j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
-        return COMPLAIN_OF(j, file, "sync.scheme", "synchronous: one student in one process");
+        return COMPLAIN_OF(j, file, "sync.scheme", "synchronous: one process has only one student");
     if (teachers && !d->k && j->sync.scheme != AGENT_SCHEME_SYNCHRONOUS)
         return COMPLAIN_OF(j, file, "distill.k",
-                           "0: all logits need sync.scheme: synchronous; else 1..64");
+                           "0 (all logits) needs sync.scheme: synchronous; otherwise give 1..64");
     if ((d->k_min && d->k_min > d->k) || (d->k_max && d->k_max < d->k) ||
         (!d->k && (d->k_min || d->k_max)))
-        return COMPLAIN_OF(j, file, "distill.k", "%d is not within k_min %d and k_max %d", d->k,
+        return COMPLAIN_OF(j, file, "distill.k", "%d is not between k_min %d and k_max %d", d->k,
                            d->k_min, d->k_max);
     if (d->federate && (students < 2 || d->relay || j->sync.scheme != AGENT_SCHEME_FEDERATED ||
                         (teachers && j->clusters[j->n_clusters - 1].role != AGENT_ROLE_TEACHER &&
@@ -318,10 +314,12 @@ static enum neb_status validate_distill(const struct agent_job *j, const char *f
                            "needs two students or more, sync.scheme: federated, no relay, and the "
                            "teacher as the last of the clusters");
     if (d->relay && (!teachers || d->pushed || j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS))
-        return COMPLAIN_OF(j, file, "distill.relay", "needs a teacher, and shards that all read");
+        return COMPLAIN_OF(j, file, "distill.relay",
+                           "needs a teacher, push_text: false, and several processes (no "
+                           "sync.scheme: synchronous)");
     if (d->pushed && j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
         return COMPLAIN_OF(j, file, "distill.push_text",
-                           "synchronous: nothing travels in one process");
+                           "synchronous: one process sends nothing; remove it");
     if (teachers && !d->teacher[0] && !d->learn)
         return COMPLAIN_OF(j, file, "distill.teacher.init",
                            "a teacher that does not learn needs a checkpoint");
@@ -343,7 +341,7 @@ static enum neb_status validate_shape(const struct agent_job *j, const char *fil
             j, file, "model.head_dim",
             "%d is not an even number in 2..256; choose d_model, n_heads or head_dim", head_dim);
     char path[64], why[INTRA_ROPE_TEXT];
-    const char *key = intra_rope_wrong(&j->model.rope_scaling, why);
+    const char *key = intra_rope_check(&j->model.rope_scaling, why);
     snprintf(path, sizeof path, "model.rope_scaling.%s", key ? key : "");
     return key ? COMPLAIN_OF(j, file, path, "%s", why) : NEB_OK;
 }
@@ -389,16 +387,16 @@ static enum neb_status validate_clusters(const struct agent_job *j, const char *
     int32_t agents = j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS ? 1 : j->n_clusters;
     for (int32_t i = 0; i < agents; i++)
         if (!sec_name_valid(j->clusters[i].name))
-            return COMPLAIN_OF_CLUSTER(
-                j, i, file, "clusters.name",
-                "\"%s\" is no name of an agent: 1 to %d of a-z 0-9 - _ . that begin "
-                "with a letter or digit",
-                j->clusters[i].name, SEC_NAME_MAX - 1);
+            return COMPLAIN_OF_CLUSTER(j, i, file, "clusters.name",
+                                       "\"%s\" is not the name of an agent: 1 to %d characters of "
+                                       "a-z 0-9 - _ ., the first one a letter or digit",
+                                       j->clusters[i].name, SEC_NAME_MAX - 1);
     for (int32_t i = 0; i < j->n_clusters; i++)
         for (int32_t k = 0; k < i; k++)
             if (!strcmp(j->clusters[i].name, j->clusters[k].name))
                 return COMPLAIN_OF_CLUSTER(j, i, file, "clusters.name",
-                                           "\"%s\" is given to two clusters", j->clusters[i].name);
+                                           "two clusters have the name \"%s\"",
+                                           j->clusters[i].name);
     int32_t data = 0;
     for (int32_t i = 0; i < j->n_clusters; i++)
         data += !j->clusters[i].witness;
@@ -408,14 +406,14 @@ static enum neb_status validate_clusters(const struct agent_job *j, const char *
                                        "\"%s\" trains: list it before the witnesses",
                                        j->clusters[i].name);
     if (data < j->n_clusters && (data < 2 || j->n_clusters < 3))
-        return COMPLAIN_OF(
-            j, file, "clusters.witness",
-            "a witness helps two or more clusters that train to elect a leader; here are %d", data);
+        return COMPLAIN_OF(j, file, "clusters.witness",
+                           "a witness needs two or more clusters that train; this job has %d",
+                           data);
     if (j->sync.gate == AGENT_GATE_ROBUST && (data < INTER_ROBUST_MEMBERS || data < j->n_clusters))
         return COMPLAIN_OF(
             j, file, "sync.gate",
-            "robust needs %d clusters that train, and no witness, to outvote one bad one; "
-            "here are %d of %d: use trusted, or more clusters",
+            "robust needs %d clusters that train, and no witness, to outvote one bad "
+            "cluster; here %d of %d clusters train: use trusted, or add clusters",
             INTER_ROBUST_MEMBERS, data, j->n_clusters);
     const char *key;
     char text[512];
@@ -436,10 +434,10 @@ static enum neb_status validate_attached_place(const struct agent_job *j, int i,
                 {c->cuda_graphs != AGENT_GRAPHS_AUTO, "clusters.cuda_graphs"}};
     for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
         if (keys[k].asked)
-            return COMPLAIN_OF_CLUSTER(j, i, file, keys[k].key,
-                                       "cluster %s: the trainer that attaches has devices and "
-                                       "types of its own; remove it",
-                                       c->name);
+            return COMPLAIN_OF_CLUSTER(
+                j, i, file, keys[k].key,
+                "cluster %s: an attached trainer chooses its own devices and types; remove it",
+                c->name);
     return NEB_OK;
 }
 
@@ -449,22 +447,21 @@ static enum neb_status validate_attach(const struct agent_job *j, const char *fi
             continue;
         if (j->mode != AGENT_MODE_REPLICAS)
             return COMPLAIN_OF_CLUSTER(j, i, file, "clusters.launcher",
-                                       "\"%s\": attach goes with mode replicas alone",
-                                       j->clusters[i].name);
+                                       "\"%s\": attach needs mode: replicas", j->clusters[i].name);
         NEB_TRY(validate_attached_place(j, i, file));
         if (!j->model.vocab)
             return COMPLAIN_OF(j, file, "model.vocab",
-                               "is missing: \"%s\" has launcher attach, and its trainer "
-                               "brings no corpus to take it from",
+                               "is missing: \"%s\" has launcher attach, and its trainer has no "
+                               "corpus that gives the size",
                                j->clusters[i].name);
         if (agent_cluster_ranks(&j->clusters[i]) > 1)
             return COMPLAIN_OF_CLUSTER(
                 j, i, file, "clusters.mesh",
-                "\"%s\" has launcher attach: its trainer has ranks of its own",
+                "\"%s\" has launcher attach: its trainer has its own ranks; remove it",
                 j->clusters[i].name);
         if (j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
             return COMPLAIN_OF_CLUSTER(j, i, file, "clusters.launcher",
-                                       "attach does not go with sync.scheme synchronous");
+                                       "attach does not work with sync.scheme: synchronous");
     }
     return NEB_OK;
 }
@@ -477,7 +474,8 @@ static enum neb_status validate_digests(const struct agent_job *j, const char *f
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i].hex[0] && !neb_unhex(all[i].hex, sha, sizeof sha))
             return COMPLAIN_OF(j, file, all[i].key,
-                               "\"%s\" is no SHA-256 in 64 small hexadecimal digits", all[i].hex);
+                               "\"%s\" is not a SHA-256 of 64 lower-case hexadecimal digits",
+                               all[i].hex);
     return NEB_OK;
 }
 
@@ -486,18 +484,17 @@ static enum neb_status validate_corpora(const struct agent_job *j, const char *f
                     i < j->n_clusters;
          i++)
         if (!j->clusters[i].witness && strcmp(agent_job_corpus(j, i), agent_job_corpus(j, 0)) != 0)
-            return COMPLAIN_OF_CLUSTER(
-                j, i, file, "clusters.corpus",
-                "sync.scheme synchronous is one process with one corpus; cluster "
-                "%s's is another than %s's",
-                j->clusters[i].name, j->clusters[0].name);
+            return COMPLAIN_OF_CLUSTER(j, i, file, "clusters.corpus",
+                                       "sync.scheme: synchronous is one process with one corpus, "
+                                       "but clusters %s and %s have different ones",
+                                       j->clusters[i].name, j->clusters[0].name);
     return NEB_OK;
 }
 
 static enum neb_status validate_eval(const struct agent_job *j, const char *file) {
     if (j->eval_every && j->mode != AGENT_MODE_REPLICAS)
         return COMPLAIN_OF(j, file, "eval.every_steps",
-                           "%d: modes rtd and distill measure at the end; leave it out",
+                           "%d: modes rtd and distill evaluate only at the end; remove it",
                            j->eval_every);
     return NEB_OK;
 }
@@ -519,8 +516,8 @@ static enum neb_status validate_fragments(const struct agent_job *j, const char 
     if (j->sync.scheme == AGENT_SCHEME_FEDERATED && j->mode != AGENT_MODE_RTD &&
         j->sync.fragments > parts)
         return COMPLAIN_OF(j, file, "sync.fragments",
-                           "%d, but what learns has %d parts (layers, embedding, output), and none "
-                           "is cut: %d or fewer",
+                           "%d, but the trained parameters have only %d parts (layers, embedding, "
+                           "output): use %d or fewer",
                            j->sync.fragments, parts, parts);
     return NEB_OK;
 }

@@ -37,7 +37,7 @@ void agent_job_warn_idle(const struct agent_job *j, const char *file) {
                 neb_warn("%s: %s does nothing: %s", file, path, of[k].why);
         }
     if (j->trainable.mode == INTRA_TRAIN_LORA && !j->init_from[0] && !j->model_init[0])
-        neb_warn("%s: trainable.mode lora without init_from or model.init: the adapters' model is "
-                 "drawn by its seed and never trained",
+        neb_warn("%s: trainable.mode lora without init_from or model.init: the model below the "
+                 "adapters has random parameters and is never trained",
                  file);
 }

@@ -164,7 +164,7 @@ static enum neb_status cluster_from_json(const json_t *v, struct agent_cluster *
         !json_object_get(v, "mesh") != !json_object_get(v, "launcher"))
         return neb_fail(NEB_ERR_FORMAT, "job specification: malformed cluster");
     if (c->role_auto) // the planner chooses before the job is sent
-        return COMPLAIN("job specification", "clusters.role", "auto is no role");
+        return COMPLAIN("job specification", "clusters.role", "auto is not a role");
     return NEB_OK;
 }
 
@@ -180,10 +180,8 @@ enum neb_status agent_job_from_json(const json_t *json, struct agent_job *out) {
         !json_is_array(clusters) || json_array_size(clusters) > AGENT_CLUSTERS_MAX)
         return neb_fail(NEB_ERR_FORMAT,
                         "job specification: it does not have exactly the %d keys of this version. "
-                        "All agents of "
-                        "a job run the same one; finish or stop jobs before an upgrade, and begin "
-                        "new ones with "
-                        "init_from: HOME/jobs/ID/checkpoint",
+                        "All agents of a job must run the same version; finish or stop jobs before "
+                        "an upgrade, and start new ones with init_from: HOME/jobs/ID/checkpoint",
                         config_n_options + 2);
     if (!nonce || (*nonce && !neb_unhex(nonce, drawn, sizeof drawn)))
         return neb_fail(NEB_ERR_FORMAT, "job specification: nonce is not %d hexadecimal digits",
@@ -207,6 +205,6 @@ enum neb_status agent_job_from_json(const json_t *json, struct agent_job *out) {
     json_array_foreach(clusters, i, item)
         NEB_TRY(cluster_from_json(item, &out->clusters[out->n_clusters++]));
     if (out->autos)
-        return neb_fail(NEB_ERR_FORMAT, "job specification: a key still says auto");
+        return neb_fail(NEB_ERR_FORMAT, "job specification: a key still has the value auto");
     return agent_job_validate(out, "job specification");
 }

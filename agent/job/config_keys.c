@@ -153,7 +153,7 @@ enum neb_status agent_job_set(struct agent_job *job, const char *assignment) {
     snprintf(path, sizeof path, "%.*s", (int)(eq - assignment), assignment);
     const struct config_option *o = config_option_short(path);
     if (!o && !strncmp(path, "clusters", 8))
-        return COMPLAIN("--set", path, "is a list, which only the job file has: change it there");
+        return COMPLAIN("--set", path, "is a list; change it in the job file");
     if (!o && config_is_section(path))
         return section_as_value(path);
     if (!o)

@@ -53,15 +53,15 @@ extern const char *const config_level_names[];
 extern const char *const config_role_names[];
 extern const char *const config_launcher_names[];
 
-// Which keys of a cluster are part of a job's id (id.h). All keys of the job itself are: they have
-// one value for all clusters, for good. Keys that say where and how fast a cluster trains are not
-// part of the id, and may change when the job is resumed. With masked sums no key that scales,
-// clips, counts, quantises or weights an update may be a place: if one site had another value, the
-// sum would reveal the update of another site.
+// Which keys of a cluster are part of a job's id (id.h). All keys outside `clusters` are part of
+// it: they have one value for all clusters and never change. A place is a key that is not: it says
+// where and how fast a cluster trains, and may change when the job is resumed. With masked sums, no
+// key that scales, clips, counts, quantises or weights an update may be a place: if one site had
+// another value, the sum would reveal the update of another site.
 enum config_place {
     CONFIG_SHARED,     // part of the id
     CONFIG_PLACE,      // not part of the id
-    CONFIG_PLACE_OPEN, // not part of the id, except with sync.gate: private, since the key rounds
+    CONFIG_PLACE_OPEN, // shared if sync.gate is private, since it affects rounding
 };
 // When the JSON of a cluster has the key.
 enum config_in_json {

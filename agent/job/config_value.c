@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sets a value of a job or cluster from text (YAML, --set, JSON), or complains and says where.
+// Sets a value of a job or cluster from text (YAML, --set, JSON), or logs what is wrong and where.
 #include "agent/base/number.h"
 #include "agent/job/config_options.h"
 #include "compress/codec.h"
@@ -138,7 +138,7 @@ static enum neb_status set_plain(void *base, const struct config_option *o, cons
         if (i < 0)
             return COMPLAIN(where, o->path, "\"%s\" is not one of: %s%s", text, allowed,
                             o->names == config_launcher_names && !strcmp(text, "torchrun")
-                                ? "; a loop of your own that torchrun starts takes attach "
+                                ? "; for your own loop that torchrun starts, use attach "
                                   "(configs/examples/train_ddp.py)"
                                 : "");
         // gcc and clang make enums ints on every system that we build for

@@ -94,8 +94,7 @@ static enum neb_status walk_source_item(struct walk *w, struct agent_cluster *c,
     const char *name = NULL, *weight = "1";
     where_of(w, map, at, sizeof at);
     if (map->type != YAML_MAPPING_NODE)
-        return COMPLAIN(at, "clusters.sources",
-                        "each item must be such as {name: en, weight: 0.5}");
+        return COMPLAIN(at, "clusters.sources", "each item must look like {name: en, weight: 0.5}");
     for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top;
          p++) {
         const char *key = scalar(yaml_document_get_node(w->doc, p->key)),

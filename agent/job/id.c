@@ -16,7 +16,7 @@ enum neb_status agent_job_id(const uint8_t federation[SEC_FEDERATION_BYTES], con
     _Static_assert(AGENT_JOB_ID_BYTES == NEB_SHA256_BYTES, "an id is a whole digest");
     json_decref(shared);
     if (!text)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory: the id of a job");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory computing the id of a job");
     neb_buf_add(&b, context, sizeof context);
     neb_buf_add(&b, federation, SEC_FEDERATION_BYTES);
     neb_buf_str(&b, submitter);

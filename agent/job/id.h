@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which job it is. Its id is a digest, so nobody can give one id to two specifications:
+// The id of a job. It is a digest, so no two specifications can have the same id:
 //
-//     id = SHA-256( context, federation, name of the member that submits it, shared text )
+//     id = SHA-256( context, federation, name of the submitting member, shared text )
 //
 // The shared text is the canonical specification without places (agent_job_shared), with its nonce.
-// Whoever hears of a job computes its id anew. Whatever members of a job exchange is bound to the
-// whole id: keys of masked sums, manifests, records (so each chain of records begins with it),
-// votes, what is revealed. Members with different texts are in different jobs, and end no round
-// together.
+// Every receiver of a job computes the id itself. Everything that members of a job exchange is
+// bound to the whole id: keys of masked sums, manifests, records (each chain of records begins with
+// the id), votes, revealed seeds. So members with different texts are in different jobs and cannot
+// complete a round together.
 //
-// The name, not the key, of the submitter: keys are rotated while jobs run. Whose a job is its
-// signature says (policy.h).
+// The id contains the submitter's name and not its key, because keys are rotated while jobs run.
+// The signature proves who submitted the job (policy.h).
 #ifndef AGENT_JOB_ID_H
 #define AGENT_JOB_ID_H
 #include "agent/job/config.h"

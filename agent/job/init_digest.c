@@ -19,7 +19,7 @@ enum neb_status agent_job_init_digest(struct agent_job *job) {
     uint8_t sha[NEB_SHA256_BYTES];
     struct intra_ckpt *c = NULL;
     if (!agent_init_is_clear(job->init_from))
-        return NEB_OK; // what it is instead its reader says
+        return NEB_OK; // the reader of the file reports what it is
     NEB_TRY(intra_ckpt_open(job->init_from, false, &c));
     enum neb_status st = intra_model_params_digest(c, sha);
     intra_ckpt_close(&c);
@@ -39,7 +39,7 @@ enum neb_status agent_job_init_same(const struct agent_job *job, int cluster,
     if (!strcmp(hex, job->init_sha256))
         return NEB_OK;
     return neb_fail(NEB_ERR_INVALID,
-                    "cluster %s: %s holds other parameters than the job begins with (%.12s, the "
-                    "job's %.12s): copy the submitter's checkpoint there",
+                    "cluster %s: %s does not hold the parameters that the job starts from (digest "
+                    "%.12s; the job's is %.12s): copy the submitter's checkpoint there",
                     job->clusters[cluster].name, intra_ckpt_path(init), hex, job->init_sha256);
 }

@@ -35,8 +35,8 @@ enum neb_status agent_job_vocabulary(const struct agent_job *job, int cluster,
     if (!strcmp(hex, job->tokenizer_sha256))
         return NEB_OK;
     return neb_fail(NEB_ERR_INVALID,
-                    "cluster %s: the corpus %s has another vocabulary than the job (its digest "
-                    "is %.12s, the job's %.12s): build all clusters' corpora with one tokenizer "
+                    "cluster %s: the corpus %s has another vocabulary than the job (digest %.12s; "
+                    "the job's is %.12s): build the corpora of all clusters with one tokenizer "
                     "(tokenizer: FILE in the spec)",
                     job->clusters[cluster].name, intra_corpus_dir(corpus), hex,
                     job->tokenizer_sha256);
@@ -49,24 +49,24 @@ enum neb_status agent_job_corpus_fits(const struct agent_job *job, int cluster,
     int32_t vocab = intra_corpus_vocab(corpus);
     if (job->model.vocab && job->model.vocab < vocab)
         return neb_fail(NEB_ERR_INVALID,
-                        "model.vocab: %d is below the %d pieces of %s; leave it out or raise it",
+                        "model.vocab: %d is below the %d pieces of %s; remove it or raise it",
                         job->model.vocab, vocab, dir);
     if (job->mode == AGENT_MODE_RTD && job->model.vocab && job->model.vocab != vocab + 1)
         return neb_fail(NEB_ERR_INVALID,
-                        "model.vocab: %d; mode rtd takes the %d pieces of %s and one more for the "
-                        "mask: leave it out, or set %d",
+                        "model.vocab: %d; mode rtd needs the %d pieces of %s and one more for the "
+                        "mask: remove it, or set %d",
                         job->model.vocab, vocab, dir, vocab + 1);
     for (int32_t i = 0; i < k->n_sources; i++)
         if (intra_corpus_find(corpus, k->sources[i].name) < 0)
             return neb_fail(NEB_ERR_INVALID,
                             "cluster %s: corpus %s has no source '%s'; 'nebula data build' printed "
-                            "those it has",
+                            "the sources that it has",
                             k->name, dir, k->sources[i].name);
     return NEB_OK;
 }
 
 static bool draws_from(const struct agent_cluster *c, const char *source) {
-    if (c->witness || c->launcher == AGENT_LAUNCHER_ATTACH) // whose program may read what it likes
+    if (c->witness || c->launcher == AGENT_LAUNCHER_ATTACH) // such a trainer may read any data
         return false;
     bool does = c->n_sources == 0;
     for (int32_t i = 0; i < c->n_sources; i++)
@@ -77,12 +77,12 @@ static bool draws_from(const struct agent_cluster *c, const char *source) {
 struct intra_share agent_job_share(const struct agent_job *job, int cluster, const char *source) {
     struct intra_share share = {.index = 0, .n = 0};
     const char *corpus = agent_job_corpus(job, cluster);
-    if (job->mode != AGENT_MODE_REPLICAS) // all train on the same windows
+    if (job->mode != AGENT_MODE_REPLICAS) // all clusters train on the same windows
         return share;
     for (int i = 0; i < job->n_clusters; i++) {
         const char *at = agent_job_corpus(job, i);
         bool does = draws_from(&job->clusters[i], source), here = does && !strcmp(at, corpus),
-             first = does; // of those with this folder
+             first = does; // first: of the clusters with this corpus folder
         share.index += here && i < cluster;
         share.n += here;
         for (int k = 0; k < i; k++)
@@ -116,7 +116,7 @@ enum neb_status agent_job_sampler(const struct agent_job *job, int cluster,
     return intra_sampler_create(corpus, &s, out);
 }
 
-// In mode rtd both sides draw as the generator does, and pairs are drawn from all sources.
+// In mode rtd both sides use the generator's sources; mode distill uses all sources.
 static bool counts(const struct agent_job *job, int cluster, const char *source) {
     if (job->mode == AGENT_MODE_DISTILL)
         return true;

@@ -19,7 +19,7 @@ enum neb_status agent_checkpoint_file(const struct neb_vault *vault, const char 
     if (neb_fs_exists(out))
         return NEB_OK;
     NEB_TRY(neb_path(out, cap, path, "."));
-    if (!neb_fs_exists(out)) { // no folder: it must be a file
+    if (!neb_fs_exists(out)) { // not a folder, so it must be a file
         NEB_TRY(neb_map_open(path, &probe));
         neb_map_close(&probe);
         snprintf(out, cap, "%s", path);
@@ -32,12 +32,11 @@ enum neb_status agent_checkpoint_file(const struct neb_vault *vault, const char 
     if (st != NEB_ERR_NOT_FOUND)
         return st;
     NEB_TRY(neb_path(out, cap, path, "config.json"));
-    return neb_fs_exists(out)
-               ? neb_fail(st,
-                          "%s is a Hugging Face folder; make a checkpoint of it first: nebula "
-                          "import %s --out CKPT",
-                          path, path)
-               : neb_fail(st, "no checkpoint in %s", path);
+    return neb_fs_exists(out) ? neb_fail(st,
+                                         "%s is a Hugging Face folder; convert it to a checkpoint "
+                                         "first: nebula import %s --out CKPT",
+                                         path, path)
+                              : neb_fail(st, "no checkpoint in %s", path);
 }
 
 static enum neb_status same_sizes(const struct agent_job *job, const struct intra_model_config *c,
@@ -45,7 +44,7 @@ static enum neb_status same_sizes(const struct agent_job *job, const struct intr
     const struct intra_model_config *m = &job->model;
     const struct {
         const char *key;
-        int32_t given, has; // given 0: left out
+        int32_t given, has; // given 0: the job does not give it
     } sizes[] = {
         {"vocab", m->vocab, c->vocab},
         {"n_layers", m->n_layers, c->n_layers},
@@ -58,7 +57,7 @@ static enum neb_status same_sizes(const struct agent_job *job, const struct intr
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         if (sizes[i].given && sizes[i].given != sizes[i].has)
             return neb_fail(NEB_ERR_INVALID,
-                            "%s: model.%s is %d, that of model.init (%s) is %d; leave it out", file,
+                            "%s: model.%s is %d, but model.init (%s) has %d; remove the key", file,
                             sizes[i].key, sizes[i].given, job->model_init, sizes[i].has);
     return NEB_OK;
 }
@@ -68,17 +67,17 @@ static enum neb_status fill(struct agent_job *job, const struct intra_model_conf
     struct intra_model_config *m = &job->model;
     NEB_TRY(same_sizes(job, c, file));
     if (c->mask != KERN_MASK_CAUSAL)
-        return neb_fail(NEB_ERR_UNSUPPORTED, "%s: model.init: %s is no causal language model", file,
-                        job->model_init);
+        return neb_fail(NEB_ERR_UNSUPPORTED, "%s: model.init: %s is not a causal language model",
+                        file, job->model_init);
     *m = *c;
     if (job->seq_len > c->max_seq)
-        neb_warn("%s: data.seq_len %d is longer than the sequences that %s is for (%d)", file,
-                 job->seq_len, job->model_init, c->max_seq);
+        neb_warn("%s: data.seq_len %d is longer than the sequences of %s (%d)", file, job->seq_len,
+                 job->model_init, c->max_seq);
     m->max_seq = 0; // follows data.seq_len
     return NEB_OK;
 }
 
-// What has a default is the checkpoint's as well, but where somebody has written something else.
+// Keys with a default also come from the checkpoint, unless the job gives another value.
 static enum neb_status same_form(const struct agent_job *job, const struct intra_model_config *c,
                                  const char *file) {
     const struct intra_model_config *m = &job->model;
@@ -93,23 +92,23 @@ static enum neb_status same_form(const struct agent_job *job, const struct intra
     };
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++)
         if (agent_job_gives(job, values[i].key) && values[i].given != values[i].has)
-            return neb_fail(
-                NEB_ERR_INVALID,
-                "%s: %s is %.9g, that of model.init (%s) is %.9g; leave it out, or take "
-                "the parameters alone by init_from, with the shape spelt out",
-                file, values[i].key, values[i].given, job->model_init, values[i].has);
+            return neb_fail(NEB_ERR_INVALID,
+                            "%s: %s is %.9g, but model.init (%s) has %.9g; remove the key, or use "
+                            "init_from, which takes only the parameters, and write all model keys",
+                            file, values[i].key, values[i].given, job->model_init, values[i].has);
     char given[INTRA_ROPE_TEXT], has[INTRA_ROPE_TEXT];
     if (agent_job_gives(job, "model.rope_scaling") &&
         !intra_rope_same(&m->rope_scaling, &c->rope_scaling))
-        return neb_fail(NEB_ERR_INVALID,
-                        "%s: model.rope_scaling is %s, that of model.init (%s) is %s; leave it "
-                        "out, or take the parameters alone by init_from, with the shape spelt out",
-                        file, intra_rope_text(&m->rope_scaling, given), job->model_init,
-                        intra_rope_text(&c->rope_scaling, has));
+        return neb_fail(
+            NEB_ERR_INVALID,
+            "%s: model.rope_scaling is %s, but model.init (%s) has %s; remove the key, or use "
+            "init_from, which takes only the parameters, and write all model keys",
+            file, intra_rope_text(&m->rope_scaling, given), job->model_init,
+            intra_rope_text(&c->rope_scaling, has));
     return NEB_OK;
 }
 
-// Ids of another vocabulary would be nonsense to the model; that the sizes fit proves nothing.
+// Token ids of another vocabulary mean nothing to the model; equal vocabulary sizes prove nothing.
 static enum neb_status compare_vocabularies(const struct agent_job *job, const char *checkpoint) {
     char dir[NEB_PATH_MAX], beside[NEB_PATH_MAX], corpus[NEB_PATH_MAX];
     uint8_t model[NEB_SHA256_BYTES], text[NEB_SHA256_BYTES];
@@ -120,10 +119,11 @@ static enum neb_status compare_vocabularies(const struct agent_job *job, const c
     if (!neb_fs_exists(corpus)) // the job may be meant for other sites
         return NEB_OK;
     if (!neb_fs_exists(beside)) {
-        neb_warn("model.init: the vocabulary of %s is not known, as there is no %s; that of the "
-                 "corpus (%s) is taken for it. Where it is another, tokens mean something else: "
-                 "put the model's tokenizer.model or tokenizer.json there, to have them compared",
-                 job->model_init, beside, corpus);
+        neb_warn(
+            "model.init: the vocabulary of %s is unknown, since there is no %s; nebula assumes "
+            "that of the corpus (%s). If it is another one, the model misreads every token: put "
+            "the model's tokenizer.model or tokenizer.json there, so that nebula can compare them",
+            job->model_init, beside, corpus);
         return NEB_OK;
     }
     NEB_TRY(intra_tokenizer_digest(beside, model));
@@ -134,15 +134,16 @@ static enum neb_status compare_vocabularies(const struct agent_job *job, const c
     return NEB_OK;
 }
 
-// Parameters alone are taken. Where their shape is another a worker could only refuse them; with other positions or norms they are another model, which nobody sees from its loss at once. Written down it is meant.
+// init_from takes only parameters. With other positions or norms they would be another model, and
+// the loss would hide that for long. So these keys must match, or the job must state them.
 static enum neb_status same_model(const struct agent_job *job) {
     struct intra_ckpt *c = NULL;
     struct intra_model *m = NULL;
-    if (!agent_init_is_clear(job->init_from)) // what it is instead its reader says
+    if (!agent_init_is_clear(job->init_from)) // the reader of the file reports what it is
         return NEB_OK;
     NEB_TRY(intra_ckpt_open(job->init_from, false, &c));
     enum neb_status st = intra_hf_layout(c, &m);
-    if (st == NEB_OK) { // the vocabulary may be the corpus's
+    if (st == NEB_OK) { // the vocabulary size may come from the corpus
         struct intra_model_config is =
             agent_job_model(job, NULL, job->model.vocab ? job->model.vocab : m->c.vocab, m->c.mask);
         st = intra_model_same_shape(c, &is);
@@ -159,19 +160,19 @@ static enum neb_status same_model(const struct agent_job *job) {
                   {"model.norm_eps", job->model.norm_eps, m->c.norm_eps}};
     for (size_t i = 0; i < sizeof values / sizeof *values && st == NEB_OK; i++)
         if (values[i].is != values[i].has && !agent_job_gives(job, values[i].key))
-            st = neb_fail(
-                NEB_ERR_INVALID,
-                "init_from: %s was trained with a %s of %.9g, and the job has %.9g: write "
-                "the key down (or model: {init: CKPT} in place of init_from, which takes "
-                "all of its form)",
-                job->init_from, values[i].key, (double)values[i].has, (double)values[i].is);
+            st = neb_fail(NEB_ERR_INVALID,
+                          "init_from: %s was trained with %s %.9g, but the job has %.9g: write the "
+                          "key in the job (or replace init_from by model: {init: CKPT}, which "
+                          "takes the whole shape)",
+                          job->init_from, values[i].key, (double)values[i].has,
+                          (double)values[i].is);
     char is[INTRA_ROPE_TEXT], has[INTRA_ROPE_TEXT];
     if (st == NEB_OK && !intra_rope_same(&job->model.rope_scaling, &m->c.rope_scaling) &&
         !agent_job_gives(job, "model.rope_scaling"))
         st = neb_fail(NEB_ERR_INVALID,
-                      "init_from: %s was trained with a model.rope_scaling of %s, and the job has "
-                      "%s: write the key down (or model: {init: CKPT} in place of init_from, which "
-                      "takes all of its form)",
+                      "init_from: %s was trained with model.rope_scaling %s, but the job has %s: "
+                      "write the key in the job (or replace init_from by model: {init: CKPT}, "
+                      "which takes the whole shape)",
                       job->init_from, intra_rope_text(&m->c.rope_scaling, has),
                       intra_rope_text(&job->model.rope_scaling, is));
     intra_model_destroy(&m);
@@ -184,8 +185,10 @@ enum neb_status agent_job_init_from(struct agent_job *job) {
         return NEB_OK;
     if (!neb_fs_exists(job->init_from))
         return neb_fail(NEB_ERR_NOT_FOUND, "init_from: there is no %s", job->init_from);
-    if (agent_checkpoint_file(NULL, job->init_from, path, sizeof path) != NEB_OK) // it said why
-        return neb_fail(NEB_ERR_INVALID, "init_from: %s is no checkpoint to start from",
+    // the reason is logged
+    if (agent_checkpoint_file(NULL, job->init_from, path, sizeof path) != NEB_OK)
+        return neb_fail(NEB_ERR_INVALID,
+                        "init_from: %s is not a checkpoint that a job can start from",
                         job->init_from);
     snprintf(job->init_from, sizeof job->init_from, "%s", path);
     NEB_TRY(neb_path_absolute(job->init_from, sizeof job->init_from, "init_from"));
@@ -203,13 +206,15 @@ enum neb_status agent_job_model_init(struct agent_job *job, const char *file) {
         return NEB_OK;
     if (job->init_from[0])
         return neb_fail(NEB_ERR_INVALID,
-                        "%s: model.init and init_from are both given; one is enough (init_from "
-                        "wants the shape spelt out)",
+                        "%s: model.init and init_from are both given; remove one (init_from needs "
+                        "all model keys)",
                         file);
     if (!neb_fs_exists(job->model_init))
         return neb_fail(NEB_ERR_NOT_FOUND, "%s: model.init: there is no %s", file, job->model_init);
-    if (agent_checkpoint_file(NULL, job->model_init, path, sizeof path) != NEB_OK) // it said why
-        return neb_fail(NEB_ERR_INVALID, "%s: model.init: %s is no checkpoint to start from", file,
+    // the reason is logged
+    if (agent_checkpoint_file(NULL, job->model_init, path, sizeof path) != NEB_OK)
+        return neb_fail(NEB_ERR_INVALID,
+                        "%s: model.init: %s is not a checkpoint that a job can start from", file,
                         job->model_init);
     NEB_TRY(neb_path_absolute(path, sizeof path, "model.init"));
     NEB_TRY_GOTO(intra_ckpt_open(path, false, &c), out);
@@ -217,7 +222,7 @@ enum neb_status agent_job_model_init(struct agent_job *job, const char *file) {
     NEB_TRY_GOTO(same_form(job, &m->c, file), out);
     NEB_TRY_GOTO(fill(job, &m->c, file), out);
     snprintf(job->init_from, sizeof job->init_from, "%s", path);
-    // the same wherever the job is read
+    // an absolute path, so that every reader finds the same file
     snprintf(job->model_init, sizeof job->model_init, "%s", path);
     st = compare_vocabularies(job, path);
 out:
@@ -226,7 +231,8 @@ out:
     return st;
 }
 
-// From a folder, whose newest checkpoint may be another by now, or gone.
+// True if `folder` is a folder that contains `checkpoint`. Its newest checkpoint may differ by now,
+// or be gone.
 static bool came_from(const char *checkpoint, const char *folder) {
     char path[NEB_PATH_MAX];
     snprintf(path, sizeof path, "%s", folder);
@@ -243,7 +249,7 @@ enum neb_status agent_job_model_kept(struct agent_job *job, const struct agent_j
     if (!*kept)
         return NEB_OK;
     if (!there)
-        neb_info("%s is not there any more: the job goes on from its checkpoints", from);
+        neb_info("%s no longer exists: the job continues from its own checkpoints", from);
     if (job->model_init[0]) {
         NEB_TRY(same_form(job, &was->model, file));
         NEB_TRY(same_sizes(job, &was->model, file));

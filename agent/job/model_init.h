@@ -1,29 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// model.init of a job: a checkpoint, such as `nebula import` makes, that gives the model its shape and first parameters.
+// The key model.init: a checkpoint (such as one from `nebula import`) that gives the model its
+// shape and initial parameters.
 #ifndef AGENT_MODEL_INIT_H
 #define AGENT_MODEL_INIT_H
 #include "agent/job/config.h"
 
-// The checkpoint file that PATH means: a file, a folder with model.ckpt, or the newest usable one of a folder of generations.
-// vault: opens sealed ones; NULL: only those in clear.
+// Finds the checkpoint file of `path`: a file, a folder with model.ckpt, or the newest usable
+// checkpoint of a folder. vault opens sealed ones; NULL: only clear ones.
 struct neb_vault;
 NEB_MUST_CHECK enum neb_status agent_checkpoint_file(const struct neb_vault *vault,
                                                      const char *path, char *out, size_t cap);
 
-// When job->model_init is set: fills job->model from the checkpoint, and points job->init_from at its file (absolute path);
-// else nothing. `file` is for messages. NEB_ERR_INVALID when something of the shape that the job gives is not the checkpoint's, or
-// init_from is given too. Warns when sequences are longer than the model's, or the corpus has another vocabulary than the one beside the
-// checkpoint, or there is none beside it.
+// If job->model_init is set: fills job->model from the checkpoint and sets job->init_from to its
+// absolute path. Messages name `file`. NEB_ERR_INVALID: the job gives a shape that the checkpoint
+// does not have, or gives init_from too.
+//
+// Warns if data.seq_len is above the model's, if the corpus has another vocabulary than the
+// checkpoint's folder, or if that folder has none.
 NEB_MUST_CHECK enum neb_status agent_job_model_init(struct agent_job *job, const char *file);
-// The same for a job that goes on and was begun as `was`, where what it began from (model.init or init_from) is not there any more, or is
-// a folder, whose newest checkpoint may be another by now: its own checkpoints hold all of the model. *kept: so it is, and there is
-// nothing else to do. NEB_ERR_INVALID: the job gives another shape than `was` has.
+// The same for a resumed job that started as `was`, if its model.init or init_from is gone, or is a
+// folder whose newest checkpoint may have changed: the job's own checkpoints hold the whole model.
+// *kept: this applies and nothing else is to do. NEB_ERR_INVALID: the job gives another shape than
+// `was`.
 NEB_MUST_CHECK enum neb_status agent_job_model_kept(struct agent_job *job,
                                                     const struct agent_job *was, const char *file,
                                                     bool *kept);
-// Points init_from, where the job has it, at the checkpoint file that it means (agent_checkpoint_file), by its absolute path.
-// NEB_ERR_NOT_FOUND, NEB_ERR_INVALID: it means none.
-// Fills in init_sha256 where the job has none (agent/job/init_digest.h).
+// Replaces init_from, if set, by the absolute path of its checkpoint file, and sets init_sha256 if
+// it is empty (init_digest.h). NEB_ERR_NOT_FOUND, NEB_ERR_INVALID: no checkpoint there.
 NEB_MUST_CHECK enum neb_status agent_job_init_from(struct agent_job *job);
 
 #endif

@@ -31,12 +31,12 @@ void agent_private_says(const struct agent_job *j, char *text, size_t cap) {
                  j->n_clusters, away);
     else
         snprintf(text, cap,
-                 "each round needs all %d clusters: while one is away, no round ends, and each "
-                 "trains on alone",
+                 "each round needs all %d clusters: while one is away, no round completes, and "
+                 "each cluster trains alone",
                  j->n_clusters);
 }
 
-// Below this the noise hides nothing, and a clip is no number to divide by.
+// Less noise hides nothing. A smaller clip cannot be a divisor.
 static const float noise_least = 0.05f, clip_least = 1e-6f;
 
 uint8_t agent_private_colluders(const struct agent_job *j) {
@@ -71,15 +71,15 @@ double agent_private_epsilon(const struct agent_job *j, int64_t releases,
         return NAN;
     double delta = (double)j->sync.dp.delta,
            epsilon = sec_privacy_epsilon((double)releases * p.rho, delta);
-    snprintf(text, AGENT_PRIVATE_TEXT,
-             "epsilon %.3g at delta %.3g for all that one site sends in %lld sums, against the "
-             "other sites, of which up to %u may collude%s",
-             epsilon, delta, (long long)releases, agent_private_colluders(j),
-             epsilon > SEC_PRIVACY_EPSILON_WEAK
-                 ? ". Above 10 this protects little: who knows what to look for can still tell "
-                   "from the sums whether a text was in a site's data. More sync.dp.noise, or "
-                   "fewer rounds"
-                 : "");
+    snprintf(
+        text, AGENT_PRIVATE_TEXT,
+        "epsilon %.3g at delta %.3g for everything that one site sends in %lld sums, against the "
+        "other sites (up to %u of them may collude)%s",
+        epsilon, delta, (long long)releases, agent_private_colluders(j),
+        epsilon > SEC_PRIVACY_EPSILON_WEAK
+            ? ". Above 10 this protects little: from the sums, an observer who knows a text can "
+              "still tell whether it was in a site's data. Raise sync.dp.noise, or use fewer rounds"
+            : "");
     return epsilon;
 }
 
@@ -104,23 +104,23 @@ static bool noise_allows(const struct agent_job *j, const char **key, char *text
     const struct rule rules[] = {
         {(clip || noise) && j->sync.gate != AGENT_GATE_PRIVATE,
          clip ? "sync.dp.clip" : "sync.dp.noise",
-         "needs sync.gate: private: only what is summed under masks hides one site's noise share "
-         "behind the others'"},
+         "needs sync.gate: private: only a masked sum hides one site's share of the noise behind "
+         "the others'"},
         {noise && !clip, "sync.dp.clip",
-         "is missing: sync.dp.noise hides updates up to a length, which this key gives"},
+         "is missing: it is the largest norm of the updates that sync.dp.noise hides"},
         {clip && !noise, "sync.dp.noise",
-         "is missing: sync.dp.clip alone hides nothing; 1 or more, and nebula check says what it "
-         "is worth"},
+         "is missing: sync.dp.clip alone hides nothing; set it to 1 or more, and nebula check "
+         "prints the epsilon"},
         {clip && j->sync.dp.clip < clip_least, "sync.dp.clip", "must be 1e-6 or more, or 0"},
         {noise && j->sync.dp.noise < noise_least, "sync.dp.noise", "must be 0.05 or more, or 0"},
         {clip && j->sync.private_range > 0, "sync.private_range",
-         "does not go with sync.dp.clip, which gives the scale; remove it"},
+         "does not work with sync.dp.clip, which gives the scale; remove it"},
     };
     if (!keeps(rules, sizeof rules / sizeof *rules, key, text, cap))
         return false;
     const struct rule room = {clip && !agent_private_noise(j, &p), "sync.dp.noise",
-                              "so much leaves no room in 16 bits for the part of an update that a "
-                              "fragment is; less noise, or fewer sync.fragments"};
+                              "so much noise leaves no room in 16 bits for a fragment of an "
+                              "update; lower it, or use fewer sync.fragments"};
     return keeps(&room, 1, key, text, cap);
 }
 
@@ -135,37 +135,31 @@ bool agent_private_allows(const struct agent_job *j, const char **key, char *tex
     }
     const struct rule rules[] = {
         {j->mode != AGENT_MODE_REPLICAS || j->sync.scheme != AGENT_SCHEME_FEDERATED, "sync.gate",
-         "private masks the updates of mode replicas with sync.scheme federated; here nothing is "
-         "summed "
-         "between clusters: leave the gate at trusted"},
+         "private masks the updates of mode: replicas with sync.scheme: federated; this job sums "
+         "nothing between clusters: use trusted"},
         {j->n_clusters < AGENT_PRIVATE_MEMBERS || witness, "sync.gate",
-         "private needs 3 to 16 clusters that train, and no witness: of two, each could take its "
-         "own from the sum and read the other's"},
+         "private needs 3 to 16 clusters that train, and no witness: of two, each could subtract "
+         "its own update from the sum and read the other's"},
         {j->sync.private_colluders > j->n_clusters - 2, "sync.private_colluders",
-         "must leave two clusters that do not collude: all others can take their own updates from "
-         "the sum and read that of a single one"},
+         "must leave at least two clusters that do not collude: the others could subtract their "
+         "updates from the sum and read that of a single one"},
         {j->autos & AGENT_AUTO_CODEC || strcmp(j->sync.codec, "bf16"), "sync.codec",
-         "must be bf16 with sync.gate private: masked sums take 16 bits a parameter, and what "
-         "other codecs "
-         "make cannot be added up under a mask"},
+         "must be bf16 with sync.gate: private: masked sums have 16 bits per parameter, and the "
+         "output of other codecs cannot be added under a mask"},
         {j->sync.row_weights, "sync.row_weights",
-         "must be false with sync.gate private: the tokens that a cluster saw of each row are its "
-         "own, and "
-         "every cluster counts alike"},
+         "must be false with sync.gate: private: the row counts of a cluster stay private, so all "
+         "clusters have equal weight"},
         {j->sync.tune.mode != AGENT_TUNE_FIXED || j->autos & AGENT_AUTO_INTERVAL, "sync.tune",
-         "must be fixed with sync.gate private: codec and interval decide the scale of the "
-         "integers, which "
-         "all announce before the run"},
+         "must be fixed with sync.gate: private: codec and interval determine the scale of the "
+         "integers, and all clusters must know it before the run"},
         {batch, j->autos & AGENT_AUTO_BATCH ? "data.batch" : "clusters.batch",
-         "must be one number for all clusters, in data.batch, with sync.gate private: what an "
-         "update "
-         "is made of is the same at each; for a cluster with less memory give all a smaller batch "
-         "and "
-         "a larger data.accumulate, or that cluster recompute: true"},
+         "must be one number for all clusters, in data.batch, with sync.gate: private, so that all "
+         "clusters make their updates the same way; if one has less memory, give all a smaller "
+         "batch and "
+         "a larger data.accumulate, or give that one recompute: true"},
         {attach && !(j->sync.private_range > 0) && !(j->sync.dp.clip > 0), "sync.private_range",
-         "is missing: a trainer with launcher attach has a learning rate of its own; give the "
-         "largest change "
-         "of a parameter in one interval"},
+         "is missing: an attached trainer has its own learning rate; give the largest change of a "
+         "parameter in one interval"},
     };
     return keeps(rules, sizeof rules / sizeof *rules, key, text, cap) &&
            noise_allows(j, key, text, cap);

@@ -36,7 +36,7 @@ void agent_tune_pace(const struct agent_job *job, float pace[INTER_PACE]) {
     memset(pace, 0, INTER_PACE * sizeof *pace);
     for (int k = 0; k < job->n_clusters; k++)
         if (job->clusters[k].launcher == AGENT_LAUNCHER_ATTACH)
-            return; // a trainer of its own has a schedule of its own
+            return; // an attached trainer has its own schedule
     for (int i = 0; i < INTER_PACE && job->steps > 0; i++) {
         int64_t t = job->steps * i / (INTER_PACE - 1);
         pace[i] = intra_schedule_lr(&s, t < job->steps ? t : job->steps - 1);

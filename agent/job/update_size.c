@@ -4,11 +4,11 @@
 
 static uint64_t most_of(const struct agent_job *job, const struct cmp_codec *codec, uint64_t n,
                         uint64_t units) {
-    if (job->sync.gate == AGENT_GATE_PRIVATE) { // sums of masked 16-bit integers, and their scales
+    if (job->sync.gate == AGENT_GATE_PRIVATE) { // masked 16-bit integers and their scales
         struct cmp_codec sums = {.id = CMP_BF16, .chunk = codec->chunk, .block = codec->block};
-        return cmp_codec_most(&sums, n, units);
+        return cmp_codec_bytes_max(&sums, n, units);
     }
-    return cmp_codec_most(codec, n, units);
+    return cmp_codec_bytes_max(codec, n, units);
 }
 
 bool agent_update_possible(const struct agent_job *job, const struct cmp_codec *codec,
@@ -28,14 +28,13 @@ enum neb_status agent_update_fits(const struct agent_job *job, uint64_t elements
     double most = (double)bytes / 1e9, bound = INTER_BLOB_MAX / 1e9;
     if (!cut || fragments > INTER_FRAGMENTS_MAX)
         return neb_fail(NEB_ERR_LIMIT,
-                        "sync.codec: %s: an update of %llu parameters may come to %.2f GB, and "
-                        "at most %.2f GB can be sent at once: take a codec of fewer bits%s",
+                        "sync.codec: %s: an update of %llu parameters can need %.2f GB, but at "
+                        "most %.2f GB can be sent at once: use a codec with fewer bits%s",
                         job->sync.codec, (unsigned long long)elements, most, bound,
-                        cut ? ", and more sync.fragments" : "; a tensor is not cut");
-    return neb_fail(
-        NEB_ERR_LIMIT,
-        "sync.fragments: %d: an update of %llu parameters by %s may come to %.2f GB, and at "
-        "most %.2f GB can be sent at once: %llu fragments or more would do",
-        job->sync.fragments, (unsigned long long)elements, job->sync.codec, most, bound,
-        (unsigned long long)fragments);
+                        cut ? ", or more sync.fragments" : "; fragments do not cut a tensor");
+    return neb_fail(NEB_ERR_LIMIT,
+                    "sync.fragments: %d: an update of %llu parameters with %s can need %.2f GB, "
+                    "but at most %.2f GB can be sent at once: use %llu fragments or more",
+                    job->sync.fragments, (unsigned long long)elements, job->sync.codec, most, bound,
+                    (unsigned long long)fragments);
 }

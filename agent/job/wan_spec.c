@@ -10,7 +10,7 @@ struct unit {
     double factor;
 };
 
-// A number and its unit up to `stop` or the end; NULL: not that.
+// Parses a number and its unit, up to ':' or the end. NULL: malformed.
 static const char *quantity(const char *p, const struct unit *units, double *out) {
     double v;
     const char *end = neb_number_prefix(p, &v);

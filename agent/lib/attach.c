@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attaching: finds the agent, waits for a job that wants a trainer, and makes what the worker's exchange needs.
+// Attaching: finds the agent, waits for a job that needs a trainer, and creates what the worker's
+// exchange needs.
 #include "agent/base/log.h"
 #include "agent/job/init_digest.h"
 #include "agent/lib/state.h"
@@ -17,8 +18,9 @@ static enum neb_status find_agent(const char *agent, char *out, size_t cap) {
     if (!agent || !*agent) {
         const char *user = getenv("HOME");
         if (!user || !*user)
-            return neb_fail(NEB_ERR_INVALID,
-                            "no agent named and no $HOME: set NEBULA_AGENT to the agent's home");
+            return neb_fail(
+                NEB_ERR_INVALID,
+                "no agent is named and $HOME is not set: set NEBULA_AGENT to the agent's home");
         NEB_TRY(neb_path(home, sizeof home, user, ".nebula"));
         agent = home;
     }
@@ -29,7 +31,7 @@ static enum neb_status find_agent(const char *agent, char *out, size_t cap) {
     return neb_path(out, cap, agent, "agent.sock");
 }
 
-// Asks until the agent is there and has a job that waits for a trainer. why: what the agent said last.
+// Asks repeatedly until the agent is there and has a job that waits for a trainer.
 static enum neb_status wait_for_job(struct nebula *n, const char *job, double timeout_s) {
     const char *from = getenv("NEBULA_JOB_FROM");
     neb_ns end = neb_now() + (neb_ns)(timeout_s * 1e9);
@@ -55,7 +57,7 @@ static enum neb_status wait_for_job(struct nebula *n, const char *job, double ti
             if (found)
                 snprintf(n->job, sizeof n->job, "%.64s", why);
             else if (!strcmp(code, "taken") && neb_now() < taken_end)
-                neb_debug("%s", why); // one that has just detached may still be on its way out
+                neb_debug("%s", why); // a trainer that has just detached may not have exited yet
             else if (strcmp(code, "wait"))
                 st = neb_fail(!strcmp(code, "version") ? NEB_ERR_UNSUPPORTED : NEB_ERR_STATE, "%s",
                               why);
@@ -79,7 +81,7 @@ static enum neb_status wait_for_job(struct nebula *n, const char *job, double ti
 static enum neb_status list_tensors(struct nebula *n) {
     struct intra_model *m = n->w.model;
     if (!(n->tensors = calloc((size_t)m->n_tensors, sizeof *n->tensors)))
-        return neb_fail(NEB_ERR_NOMEM, "out of memory listing tensors");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for the list of tensors");
     for (int32_t i = 0; i < m->n_tensors; i++)
         if (m->tensors[i].trainable)
             n->tensors[n->n_tensors++] = &m->tensors[i];
@@ -94,7 +96,7 @@ static enum neb_status make_model(struct nebula *n) {
     j->model.max_seq = j->seq_len;
     NEB_TRY(intra_model_create(&j->model, &j->trainable, (uint64_t)j->seed, &n->w.model));
     m = n->w.model;
-    free(m->grads); // the trainer's own
+    free(m->grads); // the trainer has its own gradients
     m->grads = NULL;
     if (j->init_from[0]) {
         struct intra_ckpt *init = NULL;
@@ -131,11 +133,11 @@ static enum neb_status attach(struct nebula *n, const struct nebula_attach_optio
     if (!w->federated)
         return NEB_OK;
     NEB_TRY(worker_sync_create(w));
-    return worker_tell_shape(w);
+    return worker_send_shape(w);
 }
 
 void lib_destroy(struct nebula *n) {
-    intra_ckpt_async_destroy(&n->w.saver); // a checkpoint that is being written becomes whole
+    intra_ckpt_async_destroy(&n->w.saver); // completes a checkpoint that is being written
     worker_sync_destroy(&n->w);
     agent_ipc_destroy(&n->w.ipc);
     if (n->w.zctx)
@@ -160,7 +162,7 @@ int nebula_attach(const struct nebula_attach_options *o, struct nebula **out) {
     if (!o || !out)
         return lib_fail(NEBULA_ERR_INVALID, "nebula_attach: options or out is NULL");
     *out = NULL;
-    // before there was a wait hook
+    // the size of options that end before the wait hook
     const size_t first = offsetof(struct nebula_attach_options, hooks.wait);
     struct nebula_attach_options known = {0};
     if ((o->size != sizeof *o && o->size != first) || o->api != NEBULA_API)

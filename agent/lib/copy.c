@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA memory is copied through the driver that the trainer has loaded itself (libcuda.so.1): it needs no toolkit here, and
-// works whatever CUDA runtime the trainer brings along. The copy waits for the device first: kernels of the last optimiser step may still write
-// to it.
+// Copies CUDA memory through the driver that the trainer has loaded (libcuda.so.1). So no toolkit
+// is needed, and any CUDA runtime of the trainer works. The copy waits for the device first,
+// because kernels of the last optimiser step may still write to the memory.
 //
-// In which context: this thread need not have one, and the one that is current may be another device's. Memory of cuMemAlloc knows its own.
-// Memory that belongs to a device and to no context (cudaMallocAsync, and what is mapped, which is how PyTorch's expandable segments are
-// made) says NULL: that of a CUDA runtime's program is the device's primary one, held until the handle is closed.
+// The context: this thread may have none, or that of another device. Memory of cuMemAlloc knows its
+// context. Memory that belongs to a device but to no context reports NULL (cudaMallocAsync, and
+// mapped memory such as PyTorch's expandable segments). For a program with a CUDA runtime the right
+// context is then the primary one of the device, which is held until the handle is closed.
 #include "agent/lib/copy.h"
 #include "agent/base/bytes.h"
 #include "intra/ckpt/safetensors_half.h"
@@ -39,12 +40,12 @@ struct lib_copy {
     struct {
         void *context; // NULL: not held
         int device;
-    } primary[DEVICES]; // by ordinal
+    } primary[DEVICES]; // by device ordinal
 };
 
 enum neb_status lib_copy_create(struct lib_copy **out) {
     *out = calloc(1, sizeof **out);
-    return *out ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory attaching");
+    return *out ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory while attaching");
 }
 
 void lib_copy_destroy(struct lib_copy **cp) {
@@ -70,7 +71,7 @@ static enum neb_status load(struct lib_copy *c) {
     struct driver *d = &c->d;
     const struct {
         const char *name;
-        void *at; // a function pointer
+        void *at; // address of a function pointer
     } calls[] = {{"cuPointerGetAttribute", &d->pointer_attribute},
                  {"cuCtxPushCurrent_v2", &d->push},
                  {"cuCtxPopCurrent_v2", &d->pop},
@@ -86,7 +87,7 @@ static enum neb_status load(struct lib_copy *c) {
     void *cuda = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!cuda)
         return neb_fail(NEB_ERR_UNSUPPORTED,
-                        "a CUDA tensor is registered, but there is no CUDA driver here: %s",
+                        "a CUDA tensor is registered, but this machine has no CUDA driver: %s",
                         dlerror());
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
         void *at = dlsym(cuda, calls[i].name);
@@ -94,7 +95,7 @@ static enum neb_status load(struct lib_copy *c) {
             dlclose(cuda);
             return neb_fail(NEB_ERR_UNSUPPORTED, "the CUDA driver lacks %s", calls[i].name);
         }
-        memcpy(calls[i].at, &at, sizeof at); // POSIX: a symbol's address is a function's
+        memcpy(calls[i].at, &at, sizeof at); // POSIX: a symbol's address can be a function's
     }
     c->cuda = cuda;
     return NEB_OK;
@@ -107,7 +108,8 @@ static const char *name_of(const struct lib_copy *c, int error) {
 
 static enum neb_status primary_of(struct lib_copy *c, int ordinal, void **context) {
     if (ordinal < 0 || ordinal >= DEVICES)
-        return neb_fail(NEB_ERR_UNSUPPORTED, "a CUDA tensor is on device %d; 0 to %d are possible",
+        return neb_fail(NEB_ERR_UNSUPPORTED,
+                        "a CUDA tensor is on device %d, but only devices 0 to %d are supported",
                         ordinal, DEVICES - 1);
     *context = c->primary[ordinal].context;
     if (*context)
@@ -116,29 +118,29 @@ static enum neb_status primary_of(struct lib_copy *c, int ordinal, void **contex
     if (e == 0)
         e = c->d.primary_retain(context, device);
     if (e)
-        return neb_fail(NEB_ERR_IO, "a CUDA tensor's device %d gives no context: CUDA says %s (%d)",
+        return neb_fail(NEB_ERR_IO,
+                        "cannot get a context of device %d of a CUDA tensor: CUDA reports %s (%d)",
                         ordinal, name_of(c, e), e);
     c->primary[ordinal].context = *context;
     c->primary[ordinal].device = device;
     return NEB_OK;
 }
 
-// Of memory of a device; all else is the caller's mistake.
+// The context of device memory. Any other memory is an error of the caller.
 static enum neb_status context_of(struct lib_copy *c, unsigned long long p, void **context) {
     unsigned type = 0;
     int ordinal = -1, e = c->d.pointer_attribute(&type, ATTRIBUTE_MEMORY_TYPE, p);
     if (e || type == MEMORY_TYPE_HOST)
-        return neb_fail(NEB_ERR_INVALID,
-                        "%#llx is registered as CUDA memory, but %s; memory of the host is "
-                        "registered as NEBULA_HOST",
-                        p,
-                        e ? "the driver does not know it: it is of the host, or was freed"
-                          : "it is pinned memory of the host");
+        return neb_fail(
+            NEB_ERR_INVALID,
+            "%#llx is registered as CUDA memory, but %s. Register host memory as NEBULA_HOST", p,
+            e ? "the driver does not know it: it is host memory, or it was freed"
+              : "it is pinned host memory");
     if (c->d.pointer_attribute(context, ATTRIBUTE_CONTEXT, p) == 0 && *context)
         return NEB_OK;
     if ((e = c->d.pointer_attribute(&ordinal, ATTRIBUTE_DEVICE_ORDINAL, p)))
-        return neb_fail(NEB_ERR_IO, "on which device %#llx is: CUDA says %s (%d)", p, name_of(c, e),
-                        e);
+        return neb_fail(NEB_ERR_IO, "cannot find the device of %#llx: CUDA reports %s (%d)", p,
+                        name_of(c, e), e);
     return primary_of(c, ordinal, context);
 }
 
@@ -153,7 +155,7 @@ static enum neb_status cuda_copy(struct lib_copy *c, void *host, void *device, s
     const struct driver *d = &c->d;
     unsigned long long p = (unsigned long long)(uintptr_t)device;
     void *context = NULL, *was;
-    NEB_ASSERT(c->cuda); // lib_copy_check came first
+    NEB_ASSERT(c->cuda); // lib_copy_check has loaded the driver
     NEB_TRY(context_of(c, p, &context));
     int e = d->push(context);
     if (e == 0) {
@@ -162,8 +164,8 @@ static enum neb_status cuda_copy(struct lib_copy *c, void *host, void *device, s
             e = read ? d->to_host(host, p, bytes) : d->to_device(p, host, bytes);
         d->pop(&was);
     }
-    return e ? neb_fail(NEB_ERR_IO, "copying %zu bytes of a CUDA tensor: CUDA says %s (%d)", bytes,
-                        name_of(c, e), e)
+    return e ? neb_fail(NEB_ERR_IO, "cannot copy %zu bytes of a CUDA tensor: CUDA reports %s (%d)",
+                        bytes, name_of(c, e), e)
              : NEB_OK;
 }
 
@@ -171,7 +173,8 @@ static enum neb_status scratch(struct lib_copy *c, size_t bytes) {
     neb_buf_clear(&c->scratch);
     return neb_buf_reserve(&c->scratch, bytes) == NEB_OK
                ? NEB_OK
-               : neb_fail(NEB_ERR_NOMEM, "out of memory copying a tensor of %zu bytes", bytes);
+               : neb_fail(NEB_ERR_NOMEM, "out of memory for a copy of a tensor of %zu bytes",
+                          bytes);
 }
 
 enum neb_status lib_copy_read(struct lib_copy *c, float *dst, const void *src, size_t n, int dtype,

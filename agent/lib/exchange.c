@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The foreign trainer in the worker's place: its tensors copied in and out, its checkpoint, and what is due between its steps.
+// The attached trainer as a worker: copies its tensors in and out, saves its checkpoints, and does
+// what is due between its steps.
 #include "agent/base/log.h"
 #include "agent/lib/state.h"
 
@@ -19,7 +20,7 @@ static enum neb_status copy_shards(struct nebula *n, bool write, const bool *wan
     return NEB_OK;
 }
 
-// Runs of tensors that move, one call of the hook each.
+// Calls the hook once for each run of adjacent tensors.
 static enum neb_status call_move(struct nebula *n, bool write, const bool *wanted) {
     for (int32_t i = 0, first; n->hooks.move && i < n->n_tensors; i++) {
         if (wanted && !wanted[n->tensors[i]->index])
@@ -64,9 +65,9 @@ static enum neb_status restore(struct agent_worker *w, const struct intra_ckpt *
     return intra_ckpt_read(c, "attached.targets", INTRA_U64, V, 1, w->trainer->target_counts);
 }
 
-// What the trainer reads next is its own affair; nebula_info says at which step it is.
+// The trainer moves its own data cursor: nebula_info tells it the step.
 static enum neb_status skip(struct agent_worker *w, int64_t n) {
-    neb_warn("%lld steps of this cluster are lost; the trainer goes on from step %lld",
+    neb_warn("%lld steps of this cluster are lost; the trainer continues from step %lld",
              (long long)n, (long long)(w->step + n));
     return NEB_OK;
 }
@@ -89,7 +90,7 @@ enum neb_status lib_save_now(struct nebula *n) {
     return NEB_OK;
 }
 
-// Attaches again to an agent that was started anew: what travels is submitted again, what is missed is asked for.
+// Attaches again to an agent that was restarted.
 static enum neb_status attach_again(struct nebula *n) {
     struct agent_worker *w = &n->w;
     w->orphan = false;
@@ -102,14 +103,15 @@ static enum neb_status on_return(struct nebula *n) {
     neb_info("attached again to the agent");
     if (!w->federated)
         return NEB_OK;
-    NEB_TRY(worker_tell_shape(w));
+    NEB_TRY(worker_send_shape(w));
     for (int32_t f = 0; f < w->job.sync.fragments; f++)
         NEB_TRY(w->frags[f].in_flight && !w->frags[f].arrived ? worker_resubmit(w, f)
-                                                              : worker_ask(w, f));
+                                                              : worker_request_commit(w, f));
     return NEB_OK;
 }
 
-// An agent that is silent is asked now and then; without it nothing is expected, so that training goes on.
+// Queries a silent agent from time to time. While it does not answer, no commit is expected, so
+// that training continues.
 static enum neb_status tend_agent(struct nebula *n) {
     struct agent_worker *w = &n->w;
     neb_ns now = neb_now();
@@ -124,9 +126,9 @@ static enum neb_status tend_agent(struct nebula *n) {
         if (st != NEB_OK && st != NEB_ERR_AGAIN)
             return st;
     }
-    // counted from the question: a trainer that was busy itself has asked nothing
+    // counted from the query: a trainer that was busy has sent none
     if (w->expected && w->unanswered && now - w->unanswered > n->silent_after) {
-        neb_warn("the agent at %s has not answered for %d s; training goes on without exchanges "
+        neb_warn("the agent at %s has not answered for %d s; training continues without exchanges "
                  "until it does",
                  n->socket, (int)((now - w->unanswered) / NEB_S));
         w->expected = false;
@@ -142,10 +144,10 @@ enum neb_status lib_settle(struct nebula *n) {
         NEB_TRY(tend_agent(n));
         NEB_TRY(worker_exchange(w, &ready));
         if (w->reattach)
-            return neb_fail(NEB_ERR_STATE,
-                            "the others' state takes the place of this cluster's: close the "
-                            "handle, attach again, and go on from the step that nebula_begin "
-                            "finds");
+            return neb_fail(
+                NEB_ERR_STATE,
+                "the state of the other clusters replaces that of this cluster: close the handle, "
+                "attach again, and continue from the step that nebula_begin gives");
         if (worker_finished(w)) {
             n->state = NEBULA_DONE;
             return NEB_OK;
@@ -171,10 +173,11 @@ enum neb_status lib_begin(struct nebula *n) {
     w->restored = st == NEB_OK;
     worker_set_lost(w, w->lost && !w->restored);
     NEB_TRY(push(w, NULL));
-    if (!n->hooks.checkpoint) // else what the trainer saves beside it must find it on disk
+    // with the hook, the caller waits for the disk: it saves its own state after the checkpoint
+    if (!n->hooks.checkpoint)
         NEB_TRY(worker_save_start(w));
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++)
-        NEB_TRY(w->frags[f].in_flight ? worker_resubmit(w, f) : worker_ask(w, f));
+        NEB_TRY(w->frags[f].in_flight ? worker_resubmit(w, f) : worker_request_commit(w, f));
     if (w->federated)
         NEB_TRY(worker_wait_for_peers(w));
     w->asked = neb_now();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calls of libnebula.h: a foreign trainer in the place of the built-in one, over the worker's own exchange.
+// The calls of libnebula.h: an attached trainer replaces the built-in one and uses the worker's own
+// exchange.
 #include "agent/base/log.h"
 #include "agent/lib/state.h"
 
@@ -8,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// ---- errors -------------------------------------------------------------------------------------
+// ---- errors ----
 
 static _Thread_local char last_error[1024];
 
@@ -59,7 +60,7 @@ const char *nebula_version(int *api) {
     return NEBULA_VERSION;
 }
 
-// ---- tensors ------------------------------------------------------------------------------------
+// ---- tensors ----
 
 int nebula_tensor_at(struct nebula *n, int32_t i, struct nebula_tensor *out) {
     int s = usable(n, "nebula_tensor_at");
@@ -89,7 +90,7 @@ int nebula_register(struct nebula *n, const char *name, int32_t row0, int32_t ro
         return lib_fail(NEBULA_ERR_INVALID, "nebula_register: %s is NULL",
                         name ? "data" : "the name");
     if (n->begun)
-        return lib_fail(NEBULA_ERR_STATE, "nebula_register(%s): after nebula_begin", name);
+        return lib_fail(NEBULA_ERR_STATE, "nebula_register(%s): called after nebula_begin", name);
     int32_t i = 0;
     while (i < n->n_tensors && strcmp(n->tensors[i]->name, name) != 0)
         i++;
@@ -106,13 +107,13 @@ int nebula_register(struct nebula *n, const char *name, int32_t row0, int32_t ro
             name, row0, (long long)row0 + rows - 1, cols, t->rows, t->cols);
     if (!lib_copy_known(dtype, place))
         return lib_fail(NEBULA_ERR_INVALID,
-                        "nebula_register(%s): dtype %d, place %d: float32 or bfloat16, host or "
-                        "CUDA are possible",
+                        "nebula_register(%s): dtype %d, place %d: use float32 or bfloat16, on the "
+                        "host or on CUDA",
                         name, dtype, place);
     for (size_t k = 0; k < n->n_shards; k++)
         if (n->shards[k].tensor == i && row0 < n->shards[k].row0 + n->shards[k].rows &&
             n->shards[k].row0 < row0 + rows)
-            return lib_fail(NEBULA_ERR_INVALID, "nebula_register(%s): row %d is registered already",
+            return lib_fail(NEBULA_ERR_INVALID, "nebula_register(%s): row %d is already registered",
                             name, row0 > n->shards[k].row0 ? row0 : n->shards[k].row0);
     if (place == NEBULA_CUDA && (s = lib_pass(lib_copy_check(n->copy, data))) != NEBULA_OK)
         return s;
@@ -121,11 +122,10 @@ int nebula_register(struct nebula *n, const char *name, int32_t row0, int32_t ro
         return lib_fail(NEBULA_ERR_MEMORY, "nebula_register(%s): out of memory", name);
     if (dtype == NEBULA_BF16 && !n->told_bf16) {
         n->told_bf16 = true;
-        neb_warn(
-            "nebula_register(%s): bfloat16 keeps 8 bits of a value: what an exchange changes by "
-            "less than a 256th of it is rounded away, and lost to training here; register "
-            "float32 parameters (as an optimiser's master copy is)",
-            name);
+        neb_warn("nebula_register(%s): bfloat16 keeps 8 bits of a value. If an exchange changes a "
+                 "value by less than 1/256 of it, the change is rounded away and lost. Register "
+                 "float32 parameters, such as an optimiser's master copy",
+                 name);
     }
     n->shards = more;
     n->shards[n->n_shards++] = (struct shard){i, row0, rows, dtype, place, data};
@@ -134,7 +134,7 @@ int nebula_register(struct nebula *n, const char *name, int32_t row0, int32_t ro
 
 static int all_registered(const struct nebula *n) {
     for (int32_t i = 0; i < n->n_tensors; i++) {
-        int64_t rows = 0; // ranges do not overlap
+        int64_t rows = 0; // the ranges do not overlap
         for (size_t k = 0; k < n->n_shards; k++)
             rows += n->shards[k].tensor == i ? n->shards[k].rows : 0;
         if (rows != n->tensors[i]->rows)
@@ -145,7 +145,7 @@ static int all_registered(const struct nebula *n) {
     return NEBULA_OK;
 }
 
-// ---- steps --------------------------------------------------------------------------------------
+// ---- steps ----
 
 static int end_call(struct nebula *n, enum neb_status st) {
     n->step_end = neb_now();
@@ -193,13 +193,13 @@ static void say_step(struct nebula *n, const struct nebula_step_stats *s, double
         .loss = s->loss, .update = {.lr = (float)s->lr, .grad_norm = s->grad_norm}};
     if (w->step / w->job.log_every != w->said_step / w->job.log_every || w->step == w->job.steps ||
         w->step == 1) {
-        worker_say_step(w, &line, seconds > 0 ? (double)s->tokens / seconds : 0.0);
+        worker_send_step(w, &line, seconds > 0 ? (double)s->tokens / seconds : 0.0);
         w->said_step = w->step;
     }
     if (!isfinite(s->eval_loss))
         return;
     json_t *sources = json_object();
-    worker_say_eval(w, s->eval_loss, sources);
+    worker_send_eval(w, s->eval_loss, sources);
     json_decref(sources);
 }
 
@@ -219,7 +219,7 @@ static enum neb_status step(struct nebula *n, const struct nebula_step_stats *s)
         NEB_TRY(lib_settle(n));
         if (n->state != NEBULA_TRAIN || w->step >= w->job.steps || !worker_leaves_out(w))
             return NEB_OK;
-        w->step++; // the others are faster: passed over
+        w->step++; // this cluster is slow and leaves out the step
         w->steps_left_out++;
     }
 }
@@ -236,8 +236,8 @@ int nebula_step_with(struct nebula *n, const struct nebula_step_stats *stats, in
         return lib_fail(NEBULA_ERR_INVALID, "nebula_step: %s is NULL", state ? "stats" : "state");
     if (stats->size < offsetof(struct nebula_step_stats, eval_loss) || stats->size > sizeof known)
         return lib_fail(NEBULA_ERR_VERSION,
-                        "nebula_step: stats of %zu bytes, this library knows %zu: set its size, or "
-                        "rebuild with this library's header",
+                        "nebula_step: the stats have %zu bytes, but this library knows %zu: set "
+                        "the size, or rebuild with this library's header",
                         stats->size, sizeof known);
     if (!n->begun)
         return lib_fail(NEBULA_ERR_STATE, "nebula_step: call nebula_begin first");
@@ -247,8 +247,8 @@ int nebula_step_with(struct nebula *n, const struct nebula_step_stats *stats, in
     memcpy(&known, stats, stats->size);
     if (known.tokens > agent_job_step_tokens(&n->w.job))
         return lib_fail(NEBULA_ERR_INVALID,
-                        "nebula_step: %llu tokens in one step; the job's data.batch x "
-                        "data.accumulate x data.seq_len admit %llu at most: raise one of them",
+                        "nebula_step: %llu tokens in one step, but the job's data.batch x "
+                        "data.accumulate x data.seq_len allow at most %llu: raise one of them",
                         (unsigned long long)known.tokens,
                         (unsigned long long)agent_job_step_tokens(&n->w.job));
     s = end_call(n, step(n, &known));
@@ -274,8 +274,8 @@ int nebula_checkpoint(struct nebula *n) {
     return end_call(n, st == NEB_OK ? worker_save_wait(&n->w) : st);
 }
 
-// As worker_params_digest; computed of what has changed since the last call, since trainers ask at each step and of a large model all of it
-// takes seconds.
+// As worker_params_digest, but computes only what has changed since the last call: trainers ask at
+// each step, and the digest of a large model takes seconds.
 static enum neb_status params_digest(struct nebula *n, char hex[33]) {
     struct agent_worker *w = &n->w;
     struct kern_digest sum = {0, 0};
@@ -337,7 +337,7 @@ int nebula_info_get(struct nebula *n, struct nebula_info *out) {
     return NEBULA_OK;
 }
 
-// ---- the end ------------------------------------------------------------------------------------
+// ---- close ----
 
 static enum neb_status report(struct nebula *n, double eval_loss) {
     struct agent_worker *w = &n->w;
@@ -348,7 +348,7 @@ static enum neb_status report(struct nebula *n, double eval_loss) {
         NEB_TRY(worker_save_model(w));
     if (done && isfinite(eval_loss)) {
         json_t *sources = json_object();
-        worker_say_eval(w, eval_loss, sources);
+        worker_send_eval(w, eval_loss, sources);
         json_decref(sources);
     }
     json_t *results;
@@ -365,7 +365,7 @@ int nebula_close(struct nebula **np, double eval_loss) {
     if (n->owner != getpid())
         return lib_fail(NEBULA_ERR_STATE, "nebula_close: process %ld attached, not %ld",
                         (long)n->owner, (long)getpid());
-    // whoever attaches next goes on from it
+    // the next trainer continues from this checkpoint
     enum neb_status st = n->failed ? NEB_OK : worker_save_wait(&n->w);
     if (st == NEB_OK && !n->failed && n->state != NEBULA_TRAIN)
         st = report(n, eval_loss);

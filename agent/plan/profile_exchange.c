@@ -64,7 +64,7 @@ static enum neb_status place_exchange(struct exchange *x) {
     NEB_TRY(x->D->ops->alloc(x->D, x->n * sizeof(float), &x->there));
     for (int32_t i = 0; i < x->units; i++)
         at[i] = (float *)x->there + (size_t)i * x->rows * COLS;
-    return inter_outer_place(x->outer, x->D, at, 0);
+    return inter_outer_to_device(x->outer, x->D, at, 0);
 }
 
 static enum neb_status exchange_make(struct exchange *x) {

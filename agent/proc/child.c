@@ -15,15 +15,17 @@
 
 static const char own_exe[] = "/proc/self/exe";
 
-enum { KILLED_S = 10 }; // for a process to be gone after SIGKILL; much memory takes its time
+enum { KILLED_S = 10 }; // wait after SIGKILL; freeing much memory takes time
 
-// Between fork and exec: only async-signal-safe calls. said: closed by exec; else why there was none.
+// Runs between fork and exec, so only async-signal-safe calls. `said` is a pipe: exec closes it, a
+// failure writes its errno.
 static _Noreturn void exec_child(const char *const *argv, int in_fd, int log_fd, int out_fd,
                                  int said, pid_t parent) {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) // the parent died before prctl took effect
         _exit(127);
-    // Ctrl-C in a terminal reaches only the command, which stops its children in order
+    // Own process group: Ctrl-C in a terminal then reaches only the command, which stops its
+    // children in order.
     setpgid(0, 0);
     if (in_fd < 0)
         in_fd = open("/dev/null", O_RDONLY);
@@ -36,14 +38,15 @@ static _Noreturn void exec_child(const char *const *argv, int in_fd, int log_fd,
     if (out_fd >= 0)
         dup2(out_fd, STDOUT_FILENO);
     sigset_t none;
-    signal(SIGTERM, SIG_DFL); // the agent's handler would swallow one that comes before the exec
+    signal(SIGTERM, SIG_DFL); // the agent's handler would lose a signal that comes before exec
     signal(SIGINT, SIG_DFL);
     signal(SIGPIPE, SIG_DFL);
-    signal(SIGXFSZ, SIG_DFL); // a launcher's own affair; nebula ignores it again
+    signal(SIGXFSZ, SIG_DFL); // nebula ignores it again; a launcher decides for itself
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     execv(argv[0], (char *const *)(uintptr_t)argv);
-    // agent_self_path's, of a parent that shows nothing of itself (PR_SET_DUMPABLE)
+    // agent_self_path gave /proc/PID/exe, which an undumpable parent (PR_SET_DUMPABLE) hides from
+    // us
     if (!strncmp(argv[0], "/proc/", 6))
         execv(own_exe, (char *const *)(uintptr_t)argv);
     int why = errno;
@@ -51,7 +54,8 @@ static _Noreturn void exec_child(const char *const *argv, int in_fd, int log_fd,
     _exit(127);
 }
 
-// 0: the program runs. Memory and the like may lack for exec as they may for fork, and a program that is being replaced is not there for a moment.
+// Returns 0 if exec worked, else its errno. exec can fail for lack of memory, or while a program is
+// being replaced.
 static int exec_error(int said) {
     int why = 0;
     ssize_t n;
@@ -91,7 +95,7 @@ static enum neb_status start(struct agent_child *c, const char *what, const char
     if (why) {
         while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
         }
-        // it was there just now: whatever it is, it may pass
+        // the access check above passed, so this error may be temporary
         st = neb_fail(NEB_ERR_IO, "cannot start %s: %s: %s", what, argv[0], strerror(why));
         goto out;
     }
@@ -157,8 +161,8 @@ void agent_child_stop(struct agent_child *c, neb_ns grace) {
     for (neb_ns end = neb_now() + KILLED_S * NEB_S; neb_now() < end; neb_sleep(NEB_MS))
         if (agent_child_ended(c, &status))
             return;
-    neb_warn("%s (pid %d) does not end although it was killed: it hangs in the kernel, in a driver "
-             "or a disk; left behind",
+    neb_warn("%s (pid %d) did not end after SIGKILL: it hangs in the kernel (a driver or a disk); "
+             "leaving it behind",
              c->what, (int)c->pid);
     c->pid = 0;
 }
@@ -192,7 +196,8 @@ enum neb_status agent_child_read_json(int fd, neb_ns timeout, json_t **out) {
     return *out ? NEB_OK : NEB_ERR_TIMEOUT;
 }
 
-// Where the program was started from. One that was replaced meanwhile (an upgrade, a build) has " (deleted)" behind its name.
+// The path from which this program was started. Linux appends " (deleted)" to the path of a
+// replaced file (upgrade, build).
 static enum neb_status started_from(char *out, size_t cap) {
     static const char deleted[] = " (deleted)";
     ssize_t n = readlink(own_exe, out, cap - 1);
@@ -207,8 +212,7 @@ static enum neb_status started_from(char *out, size_t cap) {
 
 enum neb_status agent_self_path(char *out, size_t cap) {
     NEB_TRY(started_from(out, cap));
-    if (access(out, X_OK) !=
-        0) // nothing has taken its place: whoever execs this gets what runs here
+    if (access(out, X_OK) != 0) // no file took its place: /proc/PID/exe still executes this program
         snprintf(out, cap, "/proc/%ld/exe", (long)getpid());
     return NEB_OK;
 }
@@ -228,6 +232,6 @@ enum neb_status agent_helper_path(const char *name, char *out, size_t cap) {
     }
     return neb_fail(NEB_ERR_NOT_FOUND,
                     "%s is neither in %s nor in its ../libexec/nebula; build it (cmake --build "
-                    "build) or install nebula's package anew",
+                    "build) or reinstall the nebula package",
                     name, self);
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Child processes: workers of an agent, agents and the WAN emulator of `--local N`.
+// Child processes: the workers of an agent; the agents and the WAN emulator of `--local N`.
 //
-// A child dies with its parent (PR_SET_PDEATHSIG), writes to a log file, and is only ever signalled by its own pid.
+// A child dies with its parent (PR_SET_PDEATHSIG), writes to a log file, and is signalled only by
+// its pid.
 #ifndef AGENT_CHILD_H
 #define AGENT_CHILD_H
 #include "agent/base/clock.h"
@@ -16,34 +17,36 @@ struct agent_child {
     char what[64];
 };
 
-// Starts argv[0] (NULL-terminated argv). log_path: stdout and stderr are appended there (NULL: inherited).
-// stdout_fd: if not NULL, stdout goes into a pipe whose read end is returned here, the caller's to close.
-// NEB_ERR_IO and such: argv[0] cannot be started, or the log not opened.
+// Starts argv[0]; argv is NULL-terminated. Appends stdout and stderr to log_path; NULL: inherited.
+// stdout_fd, if not NULL: stdout goes to a pipe, and the caller closes this read end. Errors are
+// logged: argv[0] cannot be started, or the log cannot be opened.
 NEB_MUST_CHECK enum neb_status agent_child_start(struct agent_child *c, const char *what,
                                                  const char *const *argv, const char *log_path,
                                                  int *stdout_fd);
-// The same with `in_fd` as its standard input (borrowed).
+// The same with in_fd as the standard input (borrowed).
 NEB_MUST_CHECK enum neb_status agent_child_start_fed(struct agent_child *c, const char *what,
                                                      const char *const *argv, const char *log_path,
                                                      int in_fd);
-// True once the child has ended; *status as from waitpid. Never blocks.
+// True once the child has ended; *status is that of waitpid. Never blocks.
 bool agent_child_ended(struct agent_child *c, int *status);
-// Until it has ended, or `end`: false. True at once where it is not running.
+// Waits until the child has ended (true) or until the time `end` (false). True if none is running.
 bool agent_child_wait(struct agent_child *c, neb_ns end);
-// SIGTERM, up to `grace` to end, then SIGKILL. Reaps it, unless it hangs in the kernel, where no signal reaches it: after ten seconds it is
-// left behind with a warning. Fine when not running.
+// Sends SIGTERM, waits up to `grace`, then sends SIGKILL and reaps the child. A child that hangs in
+// the kernel cannot be killed: after ten seconds this warns and leaves it behind. Does nothing if
+// none is running.
 void agent_child_stop(struct agent_child *c, neb_ns grace);
-// Nothing where it is not running.
+// Does nothing if none is running.
 void agent_child_signal(const struct agent_child *c, int sig);
-// "exit status 1", "killed by signal 9": into buf.
+// Writes "exit status 1" or "killed by signal 9" to buf and returns it.
 const char *agent_child_reason(int status, char *buf, size_t cap);
-// One line of JSON that a child writes, read from stdout_fd. NEB_ERR_TIMEOUT: it did not come, or was none.
+// Reads one line of JSON from stdout_fd of a child. NEB_ERR_TIMEOUT: no line came in time, or it is
+// not JSON.
 NEB_MUST_CHECK enum neb_status agent_child_read_json(int fd, neb_ns timeout, json_t **out);
-// Path of the nebula binary; of the one in its place, where it was replaced while it runs; "/proc/PID/exe" where it is gone, which works as long as
-// this process lives.
+// The path of the nebula binary; if it was replaced at run time, the path of its replacement. If
+// the file is gone: "/proc/PID/exe", which works while this process lives.
 NEB_MUST_CHECK enum neb_status agent_self_path(char *out, size_t cap);
-// Path of a program that belongs to nebula (wanlink): beside it in a build folder, in its ../libexec/nebula where it is installed.
-// NEB_ERR_NOT_FOUND: neither.
+// The path of a program that belongs to nebula (wanlink): beside the binary in a build folder, or
+// in ../libexec/nebula of an installation. NEB_ERR_NOT_FOUND: in neither.
 NEB_MUST_CHECK enum neb_status agent_helper_path(const char *name, char *out, size_t cap);
 
 #endif

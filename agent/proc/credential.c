@@ -14,33 +14,34 @@
 
 static const char magic[8] = "nebwork2", ticket_magic[8] = "nebtick1";
 
-struct words { // what a worker is given
+struct payload { // what a worker receives
     char magic[8];
     uint8_t secret[AGENT_SECRET_BYTES];
-    uint8_t sealed; // 0 or 1: handed is the job's key
+    uint8_t sealed; // 0 or 1: handed is the job's seal key
     uint8_t unused[7];
     uint8_t handed[SEC_SEAL_HANDED_BYTES];
     struct agent_ipc_remote remote;
 };
-// bytes alone, no padding, so that worker and agent of one build agree
-static_assert(sizeof(struct words) == 8 + AGENT_SECRET_BYTES + 8 + SEC_SEAL_HANDED_BYTES +
-                                          sizeof(struct agent_ipc_remote),
+// no padding: the struct crosses the pipe as bytes
+static_assert(sizeof(struct payload) == 8 + AGENT_SECRET_BYTES + 8 + SEC_SEAL_HANDED_BYTES +
+                                            sizeof(struct agent_ipc_remote),
               "padding");
 
-struct ticket { // names one start of a worker; no secret
+struct ticket { // identifies one start of a worker; not secret
     char magic[8];
     uint8_t nonce[32];
 };
-// worker.box: ticket, by the agent | the worker's public key | words, sealed to it by the agent
+// worker.box: ticket of the agent | public key of the worker | payload, sealed by the agent to that
+// key
 enum {
     HELLO_AT = sizeof(struct ticket),
     BOX_AT = HELLO_AT + crypto_box_PUBLICKEYBYTES,
-    BOX_BYTES = sizeof(struct words) + crypto_box_SEALBYTES,
+    BOX_BYTES = sizeof(struct payload) + crypto_box_SEALBYTES,
     BOX_END = BOX_AT + BOX_BYTES,
 };
 
 struct agent_credential { // in locked memory
-    struct words w;
+    struct payload w;
     struct ticket ticket;
     bool offered; // and not answered yet
 };
@@ -67,7 +68,7 @@ enum neb_status agent_credential_create(const struct sec_seal_key *site,
     if (!c)
         return no_memory();
     randombytes_buf(c->w.secret, sizeof c->w.secret);
-    if (crypto_box_keypair(c->w.remote.public, c->w.remote.secret) != 0) { // never
+    if (crypto_box_keypair(c->w.remote.public, c->w.remote.secret) != 0) { // cannot happen
         agent_credential_destroy(out);
         return no_memory();
     }
@@ -85,7 +86,7 @@ enum neb_status agent_credential_create(const struct sec_seal_key *site,
 void agent_credential_destroy(struct agent_credential **c) {
     if (!*c)
         return;
-    sodium_free(*c); // wipes
+    sodium_free(*c); // wipes it too
     *c = NULL;
 }
 
@@ -105,13 +106,13 @@ static enum neb_status pipe_of(const void *p, size_t len, int *fd) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0)
         return neb_fail_errno("cannot create a pipe for a worker");
-    ssize_t n = write(ends[1], p, len); // fits a pipe's buffer: never blocks
+    ssize_t n = write(ends[1], p, len); // fits the buffer of the pipe, so never blocks
     close(ends[1]);
     *fd = ends[0];
     if (n == (ssize_t)len)
         return NEB_OK;
     close(ends[0]);
-    return neb_fail_errno("cannot hand a worker its credentials");
+    return neb_fail_errno("cannot write a worker's credentials");
 }
 
 enum neb_status agent_credential_pipe(const struct agent_credential *c, int *fd) {
@@ -134,13 +135,13 @@ enum neb_status agent_credential_offer(struct agent_credential *c, const char *d
     return pipe_of(&c->ticket, sizeof c->ticket, fd);
 }
 
-// Opened anew each time: only then does a network file system ask its server for what has changed.
+// Opens the file each time: only then does a network file system ask its server for changes.
 static enum neb_status read_box(const char *path, uint8_t box[BOX_END + 1], size_t *n) {
     enum neb_status st = sec_secret_read(path, box, BOX_END, n);
     return st == NEB_ERR_NOT_FOUND
                ? neb_fail(st,
-                          "%s is not there: rank 0 reads it, so the agent's HOME must be on a file "
-                          "system that its host has too",
+                          "%s does not exist: rank 0 reads this file, so the agent's HOME must be "
+                          "on a file system that rank 0's host shares",
                           path)
                : st;
 }
@@ -150,7 +151,7 @@ static enum neb_status append_box(const char *path, const void *p, size_t len, s
     if (fd < 0)
         return neb_fail_errno("cannot open %s", path);
     ssize_t n = pwrite(fd, p, len, (off_t)at);
-    if (close(fd) != 0 || n != (ssize_t)len) // close sends it to the server
+    if (close(fd) != 0 || n != (ssize_t)len) // close sends the data to the server
         return neb_fail_errno("cannot write %s", path);
     return NEB_OK;
 }
@@ -165,19 +166,19 @@ enum neb_status agent_credential_answer(struct agent_credential *c, const char *
     if (st == NEB_OK)
         st = read_box(path, box, &n);
     if (st == NEB_OK && n < BOX_AT)
-        return NEB_OK;  // the worker has not come yet
-    c->offered = false; // whatever comes of it: once
+        return NEB_OK;  // the worker has not asked yet
+    c->offered = false; // at most one answer, even if it fails
     NEB_TRY(st);
     if (n != BOX_AT || memcmp(box, &c->ticket, sizeof c->ticket) ||
         crypto_box_seal(sealed, (const uint8_t *)&c->w, sizeof c->w, box + HELLO_AT) != 0)
-        return neb_fail(NEB_ERR_DENIED, "%s holds no key of this job's worker", path);
+        return neb_fail(NEB_ERR_DENIED, "%s does not contain a key of this job's worker", path);
     return append_box(path, sealed, sizeof sealed, BOX_AT);
 }
 
-// Asks for the words with a key pair of this process, which nobody else can use: what crosses the
-// network, and what lies in the file, is a ticket, a public key and a sealed box.
+// Asks for the payload with a fresh key pair, which no other process can use: the network and the
+// file see only a ticket, a public key and a sealed box.
 static enum neb_status open_box(const char *dir, const struct ticket *ticket,
-                                const struct agent_credential_wait *wait, struct words *out) {
+                                const struct agent_credential_wait *wait, struct payload *out) {
     uint8_t pk[crypto_box_PUBLICKEYBYTES], sk[crypto_box_SECRETKEYBYTES], box[BOX_END + 1];
     char path[NEB_PATH_MAX];
     size_t n = 0;
@@ -188,8 +189,8 @@ static enum neb_status open_box(const char *dir, const struct ticket *ticket,
     NEB_TRY_GOTO(read_box(path, box, &n), out);
     if (n != HELLO_AT || memcmp(box, ticket, sizeof *ticket)) {
         st = neb_fail(NEB_ERR_DENIED,
-                      "%s belongs to another start of this worker, or was answered already: the "
-                      "agent starts another one",
+                      "%s belongs to another start of this worker, or already has an answer: the "
+                      "agent starts another worker",
                       path);
         goto out;
     }
@@ -208,7 +209,8 @@ static enum neb_status open_box(const char *dir, const struct ticket *ticket,
     if (memcmp(box + HELLO_AT, pk, sizeof pk) ||
         crypto_box_seal_open((uint8_t *)out, box + BOX_AT, BOX_BYTES, pk, sk) != 0)
         st = neb_fail(NEB_ERR_DENIED,
-                      "%s was answered to another process: the agent starts another worker", path);
+                      "the answer in %s is for another process: the agent starts another worker",
+                      path);
 out:
     sodium_memzero(sk, sizeof sk);
     return st;
@@ -228,7 +230,7 @@ static bool read_all(int fd, void *p, size_t len) {
     return true;
 }
 
-static bool are_words(const struct words *w) {
+static bool is_payload(const struct payload *w) {
     return !memcmp(w->magic, magic, sizeof magic) && w->sealed <= 1 &&
            memchr(w->remote.endpoint, 0, sizeof w->remote.endpoint);
 }
@@ -251,9 +253,9 @@ enum neb_status agent_credential_read(int fd, const char *dir,
                 st = open_box(dir, &c->ticket, wait, &c->w);
         }
     }
-    if (st == NEB_OK && !are_words(&c->w))
+    if (st == NEB_OK && !is_payload(&c->w))
         st = neb_fail(NEB_ERR_DENIED,
-                      "no credentials on standard input: a worker is started by its agent");
+                      "no credentials on standard input: only an agent can start a worker");
     if (st != NEB_OK)
         agent_credential_destroy(out);
     return st;
@@ -272,7 +274,7 @@ enum neb_status agent_credential_vault(const struct agent_credential *c, bool ra
     return sec_vault_create_take(&k, NULL, out);
 }
 
-// ---- attached trainers ----------------------------------------------------------------------------------------
+// ---- attached trainers --------------------------------------------------------------------------
 
 enum neb_status agent_credential_leave(struct agent_credential *c, const char *dir) {
     char path[NEB_PATH_MAX];
@@ -311,7 +313,8 @@ enum neb_status agent_credential_find(const char *socket_path, const char *job,
                       "%s is not a trainer's key: start the agent again, which makes a new one",
                       path);
     if (st == NEB_ERR_NOT_FOUND)
-        st = neb_fail(st, "%s: not there; the agent makes it when a job waits for a trainer", path);
+        st = neb_fail(st, "%s does not exist; the agent creates it when a job waits for a trainer",
+                      path);
     if (st != NEB_OK)
         agent_credential_destroy(out);
     return st;
@@ -324,7 +327,7 @@ const uint8_t *agent_credential_seal(const struct agent_credential *c, size_t *l
 
 enum neb_status agent_credential_take_seal(struct agent_credential *c, const void *p, size_t len) {
     if (len && len != sizeof c->w.handed)
-        return neb_fail(NEB_ERR_FORMAT, "the agent gave a seal key of %zu bytes", len);
+        return neb_fail(NEB_ERR_FORMAT, "the agent sent a seal key of %zu bytes", len);
     c->w.sealed = len != 0;
     if (len)
         memcpy(c->w.handed, p, len);

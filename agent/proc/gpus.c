@@ -16,7 +16,7 @@ void agent_gpus_find(const char *visible, const char *driver, struct agent_gpus 
     memset(out, 0, sizeof *out);
     for (const char *at = visible; at && *at;) {
         size_t len = strcspn(at, ",");
-        if (len == 0 || *at == '-') // CUDA takes those before the first that is none
+        if (len == 0 || *at == '-') // like CUDA, ignore what follows an invalid entry
             return;
         add(out, at, len);
         at += len + (at[len] == ',');

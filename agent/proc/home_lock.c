@@ -13,7 +13,7 @@
 
 static const neb_ns lock_wait = 2 * NEB_S;
 
-// "process 4711 on host node3", as far as it is known.
+// Writes "process 4711 on host node3", as far as it is known.
 static void who_holds(int fd, char *out, size_t cap) {
     char text[128] = "", host[80] = "";
     long pid = 0;
@@ -22,15 +22,15 @@ static void who_holds(int fd, char *out, size_t cap) {
     if (sscanf(text, "%ld %79s", &pid, host) == 2 && pid > 0)
         snprintf(out, cap, "process %ld on host %s", pid, host);
     else
-        snprintf(out, cap, "its process is not known");
+        snprintf(out, cap, "an unknown process");
 }
 
 static enum neb_status taken(int fd, const char *home, const char *path) {
     char who[128];
     who_holds(fd, who, sizeof who);
     return neb_fail(NEB_ERR_STATE,
-                    "another agent runs with the home %s (%s, which holds %s): stop that one, or "
-                    "give this one a home of its own (--home)",
+                    "another agent uses the home %s (%s holds %s): stop it, or give this agent its "
+                    "own home (--home)",
                     home, who, path);
 }
 
@@ -40,8 +40,8 @@ static enum neb_status sign_in(int fd, const char *path) {
         snprintf(host, sizeof host, "?");
     int n = snprintf(text, sizeof text, "%ld %s\n", (long)getpid(), host);
     if (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)n, 0) != n)
-        neb_warn("%s: who holds it is not noted: %s", path,
-                 strerror(errno)); // it is held all the same
+        neb_warn("cannot note this process in %s: %s", path,
+                 strerror(errno)); // the lock holds nevertheless
     return NEB_OK;
 }
 

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// One agent a home: HOME/agent.lock, held as long as the agent runs. It comes before all else that two of them would quarrel about (the
-// enrolment port, the ledger, the socket), so that the second one says what is the matter.
+// One agent for each home: HOME/agent.lock, locked as long as the agent runs. The agent takes it
+// before everything else that two agents cannot share (enrolment port, ledger, socket), so that a
+// second agent reports the real cause.
 //
-//     PID HOST\n      who holds it; what is left of one that is gone says nothing
+//     PID HOST\n      the holder, for messages; stale content has no effect
 #ifndef AGENT_HOME_LOCK_H
 #define AGENT_HOME_LOCK_H
 #include "agent/base/status.h"
 
-// Waits up to two seconds for one that is ending. NEB_ERR_STATE: another agent runs with this home, and which; *fd: to close at the end.
+// Waits up to two seconds for an agent that is ending. NEB_ERR_STATE: another agent uses this home
+// (logged, with its pid). *fd: the caller closes it at its end.
 NEB_MUST_CHECK enum neb_status agent_home_lock(const char *home, int *fd);
 
 #endif

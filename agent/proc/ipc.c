@@ -40,8 +40,8 @@ enum neb_status agent_ipc_path_fits(const char *path) {
     json_decref(text);
     if (!text)
         return neb_fail(NEB_ERR_INVALID,
-                        "%s is not UTF-8 text, as messages between an agent and its workers are: "
-                        "choose another --home or --out",
+                        "%s is not UTF-8 text, which messages between an agent and its workers "
+                        "need: choose another --home or --out",
                         path);
     return strlen(path) < cap
                ? NEB_OK
@@ -51,8 +51,7 @@ enum neb_status agent_ipc_path_fits(const char *path) {
 }
 
 int agent_ipc_protocol(void) {
-    return NEB_PROTOCOL +
-           neb_fault("ipc.protocol"); // for tests of an agent and a worker that differ
+    return NEB_PROTOCOL + neb_fault("ipc.protocol"); // tests make an agent and a worker differ
 }
 
 bool agent_ipc_speaks_ours(const struct agent_ipc_msg *m, const char *who, char *why, size_t cap) {
@@ -61,8 +60,8 @@ bool agent_ipc_speaks_ours(const struct agent_ipc_msg *m, const char *who, char 
         return true;
     snprintf(why, cap,
              "the %s is nebula %.63s and speaks protocol %lld, the agent is nebula %s and speaks "
-             "protocol %d: install the same version for both, and start the agent anew where it "
-             "was exchanged under it",
+             "protocol %d: install the same version for both, and restart the agent if its program "
+             "was replaced while it ran",
              who, agent_ipc_str(m, "build", "of an unknown build"), (long long)theirs, neb_build(),
              NEB_PROTOCOL);
     neb_plain(why, false);
@@ -99,16 +98,16 @@ fail:
     return NEB_ERR_IO;
 }
 
-// Others who can write the folder could put a socket of their own in this one's place.
+// Other users with write permission for the folder could replace the socket by their own.
 static enum neb_status check_folder(const char *path) {
     char dir[NEB_PATH_MAX];
     struct stat info;
     const char *slash = strrchr(path, '/');
     snprintf(dir, sizeof dir, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
     if (stat(dir, &info) != 0)
-        return neb_fail_errno("%s", dir);
+        return neb_fail_errno("cannot look at folder %s", dir);
     if (info.st_mode & 022)
-        return neb_fail(NEB_ERR_DENIED, "%s can be written by others (mode %03o): chmod 700 it",
+        return neb_fail(NEB_ERR_DENIED, "other users can write to %s (mode %03o): chmod 700 it",
                         dir, (unsigned)(info.st_mode & 0777));
     return NEB_OK;
 }
@@ -119,7 +118,7 @@ enum neb_status agent_ipc_listen(void *zctx, const char *path, struct agent_ipc 
 }
 
 enum neb_status agent_ipc_connect(void *zctx, const char *path, struct agent_ipc **out) {
-    if (access(path, R_OK | W_OK) != 0 && errno != ENOENT) // ZeroMQ would try again for ever
+    if (access(path, R_OK | W_OK) != 0 && errno != ENOENT) // ZeroMQ would retry for ever
         return neb_fail_errno("cannot reach the agent at %s", path);
     return ipc_open(zctx, path, false, out);
 }
@@ -131,7 +130,7 @@ bool agent_ipc_is_here(const char *path) {
     memcpy(a.sun_path, path, strlen(path) + 1);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     bool here = fd >= 0 && (connect(fd, (const struct sockaddr *)&a, sizeof a) == 0 ||
-                            errno == EAGAIN); // so many wait that there is no room: a busy one
+                            errno == EAGAIN); // its queue is full: it is busy, but there
     int why = errno;
     if (fd >= 0)
         close(fd);
@@ -140,7 +139,7 @@ bool agent_ipc_is_here(const char *path) {
 }
 
 bool agent_ipc_is_nobody(const char *path) {
-    const neb_ns starts = NEB_S; // between the file's making and the first that is let in
+    const neb_ns starts = NEB_S; // time from creating the file to listen(2)
     for (neb_ns end = neb_now() + starts;; neb_sleep(20 * NEB_MS)) {
         if (agent_ipc_is_here(path) || (errno != ENOENT && errno != ECONNREFUSED))
             return false;
@@ -177,7 +176,8 @@ enum neb_status ipc_send_frame(void *socket, const void *p, size_t n, bool more)
     return NEB_OK;
 }
 
-// A copy of a part. An agent's copies of large updates for its worker count as moved (agent/base/moved.h), piece by piece; a worker's do not.
+// Copies a part. The agent's copies of large updates count as progress (moved.h), piece by piece; a
+// worker's do not.
 static enum neb_status copy_part(const struct agent_ipc *s, const struct agent_ipc_part *part,
                                  zmq_msg_t *out) {
     if (zmq_msg_init_size(out, part->len) != 0)
@@ -189,13 +189,14 @@ static enum neb_status copy_part(const struct agent_ipc *s, const struct agent_i
         memcpy(to + at, from + at, n);
         if (!s->server || part->len <= NEB_MOVED_PIECE)
             continue;
-        (void)neb_fault("ipc.copy"); // from a slow disk
+        (void)neb_fault("ipc.copy"); // tests delay copies here
         neb_moved_add(n);
     }
     return NEB_OK;
 }
 
-// All parts are there before the first frame leaves: half a message would be the beginning of the next one.
+// Copies all parts before it sends the first frame: the next message would be appended to half a
+// message.
 static enum neb_status send_local(struct agent_ipc *s, const struct agent_ipc_client *to,
                                   const char *text, const struct agent_ipc_part *parts,
                                   size_t n_parts) {
@@ -228,7 +229,7 @@ enum neb_status agent_ipc_send(struct agent_ipc *s, const struct agent_ipc_clien
     NEB_ASSERT(n_parts <= AGENT_IPC_PARTS_MAX);
     if (!made)
         return neb_fail(NEB_ERR_INVALID,
-                        "a local message holds what is not UTF-8 text, or memory is out");
+                        "a local message contains text that is not UTF-8, or memory is exhausted");
     if (!text)
         return neb_fail(NEB_ERR_NOMEM, "out of memory writing a local message");
     bool framed = s->server ? to->remote : s->framed;
@@ -236,7 +237,7 @@ enum neb_status agent_ipc_send(struct agent_ipc *s, const struct agent_ipc_clien
     if (!framed)
         st = send_local(s, to, text, parts, n_parts);
     else if (!socket)
-        st = NEB_ERR_AGAIN; // it was never ours
+        st = NEB_ERR_AGAIN; // this server never listened for other hosts
     else {
         if (s->server)
             st = ipc_send_frame(socket, to->id, to->len, true);
@@ -282,7 +283,8 @@ enum neb_status ipc_malformed(void *socket, struct agent_ipc_msg *m) {
 enum neb_status ipc_recv_name(void *socket, struct agent_ipc_client *from, zmq_msg_t *first) {
     if (ipc_recv_frame(socket, first) < 0)
         return NEB_ERR_AGAIN;
-    // Names that a client has chosen are refused: ZeroMQ's own are five bytes and begin with 0.
+    // Refuses names that a client chose itself: ZeroMQ's own names have five bytes and begin with
+    // 0.
     if (zmq_msg_size(first) != OWN_NAME || *(const uint8_t *)zmq_msg_data(first) != 0 ||
         !ipc_more_frames(socket))
         return NEB_ERR_FORMAT;

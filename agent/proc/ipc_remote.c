@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers on other hosts: the messages of ipc.h over TCP with CURVE, and the worker's end. The agent's: ipc_remote_listen.c.
+// Messages of ipc.h over TCP with CURVE, and the worker's end. ipc_remote_listen.c is the agent's
+// end.
 #include "agent/base/bytes.h"
 #include "agent/base/log.h"
 #include "agent/base/moved.h"
@@ -13,10 +14,10 @@ static const char magic[4] = {'n', 'e', 'b', 'r'};
 enum {
     ITEMS_MAX = 1 + AGENT_IPC_PARTS_MAX,
     START_MAX = 8 + 8 * ITEMS_MAX,
-    LINGER_MS = 10 * 1000, // of a worker: its report
+    LINGER_MS = 10 * 1000, // time for a worker to deliver its report
 };
 
-// ---- one message ----------------------------------------------------------------------------------------------
+// ---- one message --------------------------------------------------------------------------------
 
 static enum neb_status send_item(void *socket, const void *p, size_t len, bool last, bool counts) {
     for (size_t at = 0, n; at < len; at += n) {
@@ -31,7 +32,7 @@ static enum neb_status send_item(void *socket, const void *p, size_t len, bool l
 enum neb_status ipc_remote_send(void *socket, const void *head, size_t head_len,
                                 const struct agent_ipc_part *parts, size_t n_parts, bool counts) {
     uint8_t start[START_MAX];
-    size_t last = n_parts; // item with the last byte: an empty one has no frame
+    size_t last = n_parts; // the item with the last byte; an empty item has no frame
     while (last > 0 && parts[last - 1].len == 0)
         last--;
     memcpy(start, magic, sizeof magic);
@@ -51,8 +52,8 @@ static void free_item(void *p, void *hint) {
     free(p);
 }
 
-// Room for `need` bytes of an item that is said to have len: a length is only a claim, so no more than twice what has come. Large blocks
-// grow without being copied.
+// Makes room for `need` bytes of an item with a claimed length `len`. Never allocates more than
+// twice the bytes received, since `len` is only a claim.
 static bool item_grow(uint8_t **whole, size_t *room, uint64_t need, uint64_t len) {
     enum { FIRST = 1 << 20 };
     if (need <= *room)
@@ -65,9 +66,9 @@ static bool item_grow(uint8_t **whole, size_t *room, uint64_t need, uint64_t len
     return p;
 }
 
-// The next `len` bytes of the message, whole, in *out, which is the caller's to close if this is NEB_OK.
+// Receives the next item of `len` bytes into *out, which the caller closes after NEB_OK.
 static enum neb_status recv_item(void *socket, uint64_t len, zmq_msg_t *out) {
-    uint8_t *whole = NULL; // of several frames
+    uint8_t *whole = NULL; // for an item of several frames
     size_t room = 0;
     if (len > SIZE_MAX / 4)
         return NEB_ERR_FORMAT;
@@ -98,7 +99,8 @@ static enum neb_status recv_item(void *socket, uint64_t len, zmq_msg_t *out) {
     return NEB_OK;
 }
 
-// Who it is, by what the handshake proved; f: any frame that came over the network, which the name before a message did not.
+// Sets the sender from what the handshake proved. f: a frame that came over the network (the name
+// frame did not).
 static bool take_key(zmq_msg_t *f, struct agent_ipc_client *from) {
     const char *key = zmq_msg_gets(f, "User-Id"), *address = zmq_msg_gets(f, "Peer-Address");
     from->remote = true;
@@ -106,7 +108,7 @@ static bool take_key(zmq_msg_t *f, struct agent_ipc_client *from) {
     return key && strlen(key) == AGENT_IPC_KEY / 4 * 5 && zmq_z85_decode(from->key, key) != NULL;
 }
 
-// from: of a server, to be filled in; NULL: not asked
+// from: set by a server; NULL for a client.
 static enum neb_status recv_items(void *socket, struct agent_ipc_client *from,
                                   struct agent_ipc_msg *m) {
     zmq_msg_t start, head;
@@ -162,7 +164,7 @@ enum neb_status ipc_remote_recv(struct agent_ipc *s, struct agent_ipc_client *fr
                                                                     : ipc_malformed(socket, m);
 }
 
-// ---- the worker's end -----------------------------------------------------------------------------------------
+// ---- the worker's end ---------------------------------------------------------------------------
 
 enum neb_status agent_ipc_remote_connect(void *zctx, const struct agent_ipc_remote *r,
                                          struct agent_ipc **out) {

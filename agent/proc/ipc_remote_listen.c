@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The agent's end of ipc_remote.c. It has a ZeroMQ context of its own, since a context has one authenticator (RFC 27) and the
-// links' admits members; the socket profile and the door are the links', so that who has not authenticated can cost no more here than there.
+// The agent's end of ipc_remote.c. It needs its own ZeroMQ context: a context has one authenticator
+// (RFC 27), and that of the links admits members. Socket profile and rate limiter are those of the
+// links, so strangers cannot cost more here than there.
 #include "agent/base/log.h"
 #include "agent/proc/ipc_state.h"
 #include "inter/link/accept_limit.h"
@@ -18,8 +19,9 @@
 
 #define DOMAIN "worker of another host"
 
-// A worker connects once, or after its connection broke. Of one source, and of all that no worker has come from: at most 128 of these
-// (all_burst and 8 s, INTER_NAMELESS_MS, of all_second) take a descriptor at once, which INTER_DESCRIPTORS_OWN has.
+// A worker connects once, and again after a broken connection. At most 128 connections of strangers
+// hold a descriptor at once (all_burst, plus all_second for 8 s: INTER_UNIDENTIFIED_MS);
+// INTER_DESCRIPTORS_OWN counts them.
 static const struct inter_accept_limit_rate rate = {.burst = 32,
                                                     .second = 8,
                                                     .all_burst = 64,
@@ -51,7 +53,7 @@ static void look(struct agent_ipc *s) {
             inter_accept_limit_listens(s->accept_limit, value);
         int fd = event == ZMQ_EVENT_ACCEPTED ? fcntl(value, F_DUPFD_CLOEXEC, 3) : -1;
         if (fd < 0)
-            continue; // or gone again
+            continue; // not an accept event, or already closed
         inter_accept_limit_accepted(s->accept_limit, fd, now, NULL);
         close(fd);
     }
@@ -92,15 +94,14 @@ static enum neb_status bind_at(struct agent_ipc *s, const char *where, const uin
         zmq_bind(s->remote, endpoint) != 0 ||
         zmq_getsockopt(s->remote, ZMQ_LAST_ENDPOINT, s->endpoint, &n) != 0)
         return neb_fail(NEB_ERR_IO,
-                        "--workers %s: %s (an address or an interface of this host, without or "
-                        "with a port)",
+                        "--workers %s: %s (give an address or an interface of this host, with or "
+                        "without a port)",
                         where, zmq_strerror(zmq_errno()));
     if (!strncmp(s->endpoint, "tcp://0.0.0.0:", 14) || !strncmp(s->endpoint, "tcp://[::]:", 11))
-        return neb_fail(
-            NEB_ERR_INVALID,
-            "--workers %s: which of this host's addresses do the workers reach? Name that "
-            "one, or its interface",
-            where);
+        return neb_fail(NEB_ERR_INVALID,
+                        "--workers %s: give the one address of this host that workers can reach, "
+                        "or its interface",
+                        where);
     return NEB_OK;
 }
 
@@ -138,9 +139,9 @@ void agent_ipc_remote_admit(struct agent_ipc *s, const uint8_t (*keys)[AGENT_IPC
         memcpy(m->m[i].pub.curve, keys[i], AGENT_IPC_KEY);
     if (m)
         m->n = (uint32_t)n;
-    sec_zap_set(s->zap, m); // without memory: nobody
+    sec_zap_set(s->zap, m); // out of memory: admits nobody
     free(m);
-    if (!n && s->accept_limit) // nobody's worker is elsewhere: those hosts are strangers again
+    if (!n && s->accept_limit) // no worker is on another host, so forget their hosts
         inter_accept_limit_forget(s->accept_limit, 0);
 }
 

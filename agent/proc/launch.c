@@ -24,7 +24,7 @@ static bool in_path(const char *program) {
     return false;
 }
 
-// nebula ranks RANKS, behind n arguments; returns how many there are then.
+// Appends "nebula ranks RANKS" after n arguments; returns the new number of arguments.
 static int ranks_prefix(const char *exe, int ranks, struct agent_launch *out, int n) {
     snprintf(out->ranks, sizeof out->ranks, "%d", ranks);
     out->argv[n] = exe;
@@ -33,16 +33,15 @@ static int ranks_prefix(const char *exe, int ranks, struct agent_launch *out, in
     return n + 3;
 }
 
-// env … mpirun -n RANKS
+// Writes "env … mpirun -n RANKS"; *used: the number of arguments.
 static enum neb_status mpi_prefix(int ranks, struct agent_launch *out, int *used) {
     static const char *const root[] = {"OMPI_ALLOW_RUN_AS_ROOT=1",
                                        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"};
     int n = 0;
     if (!in_path("mpirun"))
         return neb_fail(NEB_ERR_UNSUPPORTED,
-                        "launcher: mpirun is to start %d ranks, but there is no mpirun on this "
-                        "machine; install Open MPI (configs/install-deps), or let launcher: local "
-                        "start them",
+                        "launcher: mpirun has to start %d ranks, but there is no mpirun on this "
+                        "machine; install Open MPI (configs/install-deps), or use launcher: local",
                         ranks);
     NEB_TRY(intra_comm_mpi_find());
     snprintf(out->ranks, sizeof out->ranks, "%d", ranks);
@@ -51,7 +50,7 @@ static enum neb_status mpi_prefix(int ranks, struct agent_launch *out, int *used
         out->argv[n++] = root[i];
     out->argv[n++] = "mpirun";
     out->argv[n++] =
-        "--bind-to"; // its default is one core for each of two ranks, a socket for each of more: ranks have threads
+        "--bind-to"; // ranks have threads, but mpirun binds each to a core or socket by default
     out->argv[n++] = "none";
     out->argv[n++] = "-n";
     out->argv[n++] = out->ranks;
@@ -67,11 +66,12 @@ static void append(struct agent_launch *out, int n, const char *const *rest) {
     out->argv[n] = NULL;
 }
 
-// One job step of the allocation that the agent runs in, whose first node is this one: rank 0 finds the agent's socket there. Of an agent
-// that is in none and listens for workers of other hosts, srun asks for an allocation of its own.
-// Its standard input, a ticket for the credentials, goes to rank 0 alone. A rank that fails ends
-// the step; the agent starts another, which goes on from the checkpoint. (srun's settings that are
-// not given here come from the allocation and from SLURM_* variables, as for any other step.)
+// Writes the srun command of one job step. The agent runs on the first node of the allocation, so
+// rank 0 finds its socket there. An agent outside an allocation must listen for other hosts; srun
+// then asks for its own allocation. Only rank 0 gets the standard input, a ticket (credential.h).
+//
+// A rank that fails ends the step; the agent then starts another one from the checkpoint. Settings
+// that are not given here come from the allocation and SLURM_* variables, as usual.
 static enum neb_status slurm_prefix(const struct agent_cluster *c, bool remote, int ranks,
                                     const char *log_dir, const char *exe, struct agent_launch *out,
                                     int *used) {
@@ -79,16 +79,15 @@ static enum neb_status slurm_prefix(const struct agent_cluster *c, bool remote, 
     int n = 0;
     out->queues = !getenv("SLURM_JOB_ID");
     if (out->queues && !remote)
-        return neb_fail(
-            NEB_ERR_UNSUPPORTED,
-            "launcher: slurm: the agent is in no Slurm allocation; submit the agent itself (sbatch "
-            "configs/slurm/agent.sbatch), or start it with --workers ADDRESS, where ranks on "
-            "compute nodes reach it");
+        return neb_fail(NEB_ERR_UNSUPPORTED,
+                        "launcher: slurm: the agent is not in a Slurm allocation; submit the agent "
+                        "itself (sbatch configs/slurm/agent.sbatch), or start it with --workers "
+                        "ADDRESS, an address that ranks on compute nodes can reach");
     if (!in_path("srun"))
         return neb_fail(NEB_ERR_UNSUPPORTED,
                         "launcher: slurm needs srun, which is not in PATH on this machine");
     snprintf(out->ranks, sizeof out->ranks, "--ntasks=%d", ranks);
-    // srun does not take it over from the allocation by itself
+    // srun does not inherit it from the allocation
     const char *of_allocation = getenv("SLURM_CPUS_PER_TASK");
     if (c->threads)
         snprintf(out->cpus, sizeof out->cpus, "--cpus-per-task=%d", c->threads);
@@ -98,8 +97,8 @@ static enum neb_status slurm_prefix(const struct agent_cluster *c, bool remote, 
         out->cpus[0] = 0;
     if (snprintf(out->output, sizeof out->output, "--output=%s/rank-%%t.log", log_dir) >=
         (int)sizeof out->output)
-        return neb_fail(NEB_ERR_LIMIT, "the path of %s is too long for a log", log_dir);
-    if (!mpi) { // ranks meet by Slurm's variables and what this adds to them
+        return neb_fail(NEB_ERR_LIMIT, "%s: path too long for a log", log_dir);
+    if (!mpi) { // ranks find each other by Slurm's variables and those that `ranks --step` adds
         append(out, n, (const char *const[]){exe, "ranks", "--step", "srun", "--export=ALL", NULL});
         n += 5;
     } else {
@@ -142,7 +141,7 @@ enum neb_status agent_launch_worker(const struct agent_cluster *c, bool remote, 
     else
         NEB_TRY(mpi_prefix(ranks, out, &n));
     int threads = c->threads;
-    if (local) // all of a cluster's ranks are here, and divide what it has
+    if (local) // all ranks of the cluster share this host
         threads = !threads ? kern_pool_share(ranks) : threads > ranks ? threads / ranks : 1;
     snprintf(out->threads, sizeof out->threads, "%d", threads);
     append(out, n,
@@ -158,17 +157,14 @@ void agent_launch_pair(const char *exe, const char *command, const char *option,
 
 void agent_launch_logs(int ranks, const char *log_dir, char *out, size_t cap) {
     snprintf(out, cap,
-             ranks > 1 ? "%s/rank-*.log, and worker.log for its launcher" : "%s/worker.log",
+             ranks > 1 ? "%s/rank-*.log, and worker.log of the launcher" : "%s/worker.log",
              log_dir);
 }
 
-// Kernels are loaded when a rank opens its device and not at their first launch: a load waits for the device, so one behind a collective waits
-// for the other ranks, of which one may wait for this one (CUDA's programming guide, Lazy Loading, Concurrent Execution). CUDA reads this once,
-// at its first call. Before there are threads: setenv.
 void agent_launch_environment(void) { (void)!setenv("CUDA_MODULE_LOADING", "EAGER", 0); }
 
 void agent_launch_signals(bool launched) {
-    // a killed parent must not leave ranks behind, stopped ones neither
+    // A killed parent must not leave ranks behind, even stopped ones.
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     signal(SIGINT, SIG_IGN);
     if (!launched || getenv(AGENT_RANKS_VARIABLE))

@@ -1,29 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the worker of a cluster is started: one process, or one rank a place of the mesh. Rank 0 is the worker that the agent knows;
-// the others follow it (intra/train/group.h).
+// How the worker of a cluster is started: one process, or one rank for each place of the mesh. The
+// agent knows only rank 0; the other ranks follow it (intra/train/group.h).
 //
-//     launcher   ranks are started by                          and talk over
-//     local      nebula ranks (agent/proc/ranks.h), on this host    TCP
-//     mpirun     mpirun, on its hosts                          MPI
-//     slurm      srun, in the agent's allocation or its own    MPI; TCP where this build has none
+//     launcher   starts ranks with                            which talk over
+//     local      nebula ranks (ranks.h), on this host         TCP
+//     mpirun     mpirun, on its hosts                         MPI
+//     slurm      srun, in the agent's allocation or its own   MPI; TCP in a build without MPI
 //
-// Rank 0 speaks with the agent over its socket, or over TCP where it is started on another host (agent/proc/ipc.h).
+// Rank 0 talks to the agent over the agent's socket, or over TCP from another host (ipc.h).
 #ifndef AGENT_LAUNCH_H
 #define AGENT_LAUNCH_H
 #include "agent/job/config.h"
 
 enum { AGENT_LAUNCH_ARGS = 24 };
 struct agent_launch {
-    // NULL-terminated; points into this struct and the arguments
+    // NULL-terminated; points into this struct and the arguments of the call
     const char *argv[AGENT_LAUNCH_ARGS];
     char ranks[24], threads[24], cpus[40], output[NEB_PATH_MAX];
-    bool queues; // it may wait for hosts, for as long as a batch system likes
-    int kill; // the signal at which it and all its ranks end at once: SIGTERM where a foreign launcher ends them
+    bool queues; // it may wait in the queue of a batch system
+    // the signal that ends it with all its ranks at once; SIGTERM if a foreign launcher ends them
+    int kill;
 };
-// log_dir: where every rank of a mesh gets a log of its own, rank-N.log (agent_rank_run; slurm: srun writes it). What the
-// launcher itself says is its output, as all that a single rank says. NEB_ERR_UNSUPPORTED: the launcher needs what this machine has
-// not: mpirun and a build with MPI; srun and an allocation. remote: the agent listens for workers of other hosts. gpus: those that
-// ranks on this host are to see, as agent_gpus_text says them, or "".
+// Fills *out. log_dir: every rank of a mesh writes rank-N.log there (agent_rank_run; slurm: srun).
+// Messages of the launcher, and of a single rank, go to its standard output. remote: the agent
+// listens for workers on other hosts. gpus: text of agent_gpus_text for ranks on this host, or "".
+// NEB_ERR_UNSUPPORTED: this machine lacks mpirun or a build with MPI, or srun or an allocation.
 NEB_MUST_CHECK enum neb_status agent_launch_worker(const struct agent_cluster *c, bool remote,
                                                    const char *exe, const char *socket_path,
                                                    const char *job, const char *log_dir,
@@ -32,15 +33,17 @@ NEB_MUST_CHECK enum neb_status agent_launch_worker(const struct agent_cluster *c
 void agent_launch_pair(const char *exe, const char *command, const char *option,
                        struct agent_launch *out);
 
-// Sets CUDA_MODULE_LOADING=EAGER for a rank, unless the user has set it. CUDA would load a kernel at
-// its first launch and wait for the device. Behind a collective that is a wait for other ranks,
-// which may wait for this one.
+// Sets CUDA_MODULE_LOADING=EAGER for a rank, unless the user has set it. Call before threads start.
+// Otherwise CUDA loads a kernel at its first launch and waits for the device; behind a collective
+// that waits for other ranks, which may wait for this one (CUDA's programming guide, Lazy Loading).
 void agent_launch_environment(void);
-// Of a process that becomes a rank: it ends with its parent, and the agent decides when else. Ctrl-C, and what a scheduler or a service manager
-// sends to every process at the end of an allocation, are nothing to it: the agent has heard it too, and asks for a checkpoint. launched: by
-// mpirun or srun, whose SIGTERM ends it, unless `nebula ranks` has done it (agent/proc/ranks.h).
+// For a process that becomes a rank: it dies with its parent, and ignores Ctrl-C and the SIGTERM
+// that a scheduler or service manager sends to every process. The agent receives these too, and
+// asks for a checkpoint. launched: mpirun or srun started it, whose SIGTERM ends it (unless `nebula
+// ranks` did, ranks.h).
 void agent_launch_signals(bool launched);
-// Where to look when a worker of `ranks` ranks has ended: of a mesh, the logs of its ranks and of its launcher.
+// Writes where to look after a worker of `ranks` ranks has ended: its log, or the logs of its ranks
+// and launcher.
 void agent_launch_logs(int ranks, const char *log_dir, char *out, size_t cap);
 
 #endif

@@ -19,16 +19,16 @@
 
 enum {
     SECRET_BYTES = 32,
-    // those who wait for the failed rank notice at once; rank 0 may have something to report
+    // Ranks that wait for the failed rank notice at once; rank 0 may have a report to send.
     AFTER_FAILURE_S = 3,
     AFTER_RANK_0_S = 10,
     AFTER_TERM_S = 5,
 };
 
 struct ranks {
-    int n, listener, left; // left: still running
+    int n, listener, left; // left: ranks still running
     int port;
-    pid_t *pids; // (n) 0: ended
+    pid_t *pids; // (n) pids; 0: ended
     int status;
     neb_ns term_at, kill_at; // 0: not yet
     pid_t parent;
@@ -48,7 +48,7 @@ static enum neb_status set_secret(void) {
     uint8_t secret[SECRET_BYTES];
     char text[2 * SECRET_BYTES + 1];
     if (getrandom(secret, sizeof secret, 0) != sizeof secret)
-        return neb_fail_errno("no random bytes from the kernel");
+        return neb_fail_errno("cannot get random bytes from the kernel");
     neb_hex(secret, sizeof secret, text);
     enum neb_status st = set(INTRA_TOKEN_VARIABLE, text);
     explicit_bzero(secret, sizeof secret);
@@ -56,7 +56,7 @@ static enum neb_status set_secret(void) {
     return st;
 }
 
-// Variables of a launcher that this process itself may have been started by.
+// Removes variables of a launcher that may have started this process.
 static void forget_others(void) {
     static const char *const names[] = {"RANK",
                                         "WORLD_SIZE",
@@ -77,7 +77,7 @@ static void forget_others(void) {
         unsetenv(names[i]);
 }
 
-// A port that is free; with everywhere on all addresses.
+// Finds a free port, on loopback or on all addresses.
 static enum neb_status bind_any(bool everywhere, int *fd, int *port) {
     struct sockaddr_in a = {.sin_family = AF_INET,
                             .sin_addr.s_addr = htonl(everywhere ? INADDR_ANY : INADDR_LOOPBACK)};
@@ -85,7 +85,7 @@ static enum neb_status bind_any(bool everywhere, int *fd, int *port) {
     *fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (*fd < 0 || bind(*fd, (struct sockaddr *)&a, sizeof a) != 0 ||
         getsockname(*fd, (struct sockaddr *)&a, &len) != 0)
-        return neb_fail_errno("no port for ranks to meet at");
+        return neb_fail_errno("cannot open a port for the ranks to meet at");
     *port = ntohs(a.sin_port);
     return NEB_OK;
 }
@@ -99,16 +99,16 @@ enum neb_status agent_ranks_become(char *const *argv) {
     forget_others();
     NEB_TRY(set_number("MASTER_PORT", port));
     NEB_TRY(set_secret());
-    signal(SIGXFSZ, SIG_DFL); // the program's own affair; nebula ignores it again
+    signal(SIGXFSZ, SIG_DFL); // nebula ignores it again; the program decides for itself
     execvp(argv[0], argv);
     return neb_fail_errno("cannot start %s", argv[0]);
 }
 
-// Between fork and exec: only async-signal-safe calls.
+// Runs between fork and exec, so only async-signal-safe calls.
 static _Noreturn void become(const struct ranks *r, int rank, pid_t parent, char *const *argv) {
     sigset_t none;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) // it died before prctl took effect
+    if (getppid() != parent) // the parent died before prctl took effect
         _exit(127);
     int null = rank > 0 ? open("/dev/null", O_RDONLY | O_CLOEXEC) : -1;
     if (null >= 0)
@@ -126,7 +126,7 @@ static enum neb_status start_all(struct ranks *r, char *const *argv) {
     pid_t parent = getpid();
     NEB_TRY(bind_any(false, &r->listener, &r->port));
     if (listen(r->listener, r->n) != 0)
-        return neb_fail_errno("no port for ranks to meet at");
+        return neb_fail_errno("cannot open a port for the ranks to meet at");
     forget_others();
     NEB_TRY(set(AGENT_RANKS_VARIABLE, "1"));
     NEB_TRY(set("MASTER_ADDR", "127.0.0.1"));
@@ -177,7 +177,7 @@ static void reap(struct ranks *r) {
         r->left--;
         if (status && !r->status) {
             r->status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-            neb_warn("ranks: rank %d of %d ended (%s); the others are ended too", rank, r->n,
+            neb_warn("ranks: rank %d of %d ended (%s); stopping the others", rank, r->n,
                      agent_child_reason(status, reason, sizeof reason));
         }
         if (status || rank == 0)
@@ -192,7 +192,8 @@ static void watch(struct ranks *r, const sigset_t *signals) {
         neb_ns now = neb_now();
         if (sig == SIGTERM || sig == SIGHUP) {
             r->status = r->status ? r->status : 128 + sig;
-            // no time limit: ranks of a worker leave it to their agent, which ends this process when it has waited enough (agent/daemon/stop.c)
+            // No time limit here: the agent limits the wait, and ends this process
+            // (agent/daemon/stop.c).
             signal_all(r, SIGTERM);
         }
         if (sig == AGENT_RANKS_KILL) {
@@ -201,7 +202,8 @@ static void watch(struct ranks *r, const sigset_t *signals) {
         }
         reap(r);
         if (getppid() != r->parent || (r->kill_at && now >= r->kill_at)) {
-            // an agent that died may be there again at once, with others in their place
+            // The agent died or asked for it. A restarted agent may start other ranks at once, so
+            // these must go.
             signal_all(r, SIGKILL);
         } else if (r->term_at && now >= r->term_at && !r->kill_at) {
             signal_all(r, SIGTERM);
@@ -216,7 +218,7 @@ enum neb_status agent_ranks_run(int ranks, char *const *argv, int *status) {
     NEB_ASSERT(ranks >= 1 && ranks <= AGENT_RANKS_MAX);
     if (!(r.pids = calloc((size_t)ranks, sizeof *r.pids)))
         return neb_fail(NEB_ERR_NOMEM, "out of memory starting %d ranks", ranks);
-    signal(SIGINT, SIG_IGN); // ranks decide themselves
+    signal(SIGINT, SIG_IGN); // each rank decides itself
     sigemptyset(&signals);
     sigaddset(&signals, SIGCHLD);
     sigaddset(&signals, SIGTERM);

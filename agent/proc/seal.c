@@ -14,7 +14,7 @@
 
 enum { SETTINGS_BYTES_MAX = 16 * 1024 };
 
-// ---- settings -------------------------------------------------------------------------------------------------
+// ---- settings -----------------------------------------------------------------------------------
 
 enum neb_status agent_seal_settings_parse(const char *text, size_t len, const char *what,
                                           char *path, size_t cap) {
@@ -23,7 +23,7 @@ enum neb_status agent_seal_settings_parse(const char *text, size_t len, const ch
     json_t *v, *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &e);
     if (!json_is_object(root)) {
         enum neb_status st = neb_fail(NEB_ERR_FORMAT, "%s:%d: %s", what, root ? 1 : e.line,
-                                      root ? "an object is expected" : e.text);
+                                      root ? "expected an object" : e.text);
         json_decref(root);
         return st;
     }
@@ -31,9 +31,9 @@ enum neb_status agent_seal_settings_parse(const char *text, size_t len, const ch
                                           strcmp(key, "key_file") != 0) bad = "has an unknown key";
     const char *file = json_string_value(json_object_get(root, "key_file"));
     if (json_integer_value(json_object_get(root, "format")) != 1)
-        bad = "\"format\": 1 is expected";
+        bad = "expected \"format\": 1";
     else if (!file || file[0] != '/' || strlen(file) >= cap)
-        bad = "\"key_file\" is the whole path of a key file";
+        bad = "\"key_file\" must be the absolute path of a key file";
     else
         memcpy(path, file, strlen(file) + 1);
     json_decref(root);
@@ -58,7 +58,7 @@ enum neb_status agent_seal_settings_write(const char *home, const char *key_file
     return st;
 }
 
-// NEB_ERR_NOT_FOUND: no settings.
+// NEB_ERR_NOT_FOUND: there are no settings.
 static enum neb_status read_settings(const char *home, char *key_file, size_t cap) {
     char path[NEB_PATH_MAX];
     struct neb_buf b = {0};
@@ -85,12 +85,12 @@ enum neb_status agent_seal_settings_none(const char *home) {
     NEB_TRY(st);
     return neb_fail(
         NEB_ERR_EXISTS,
-        "%s/seal.json names the key %s, and what is sealed here opens with no other; to "
-        "seal with another one from now on, keep that one and remove seal.json first",
+        "%s/seal.json names the key %s, and only this key opens the files sealed here; to seal "
+        "with another key from now on, keep the old one and remove seal.json first",
         home, key_file);
 }
 
-// ---- passphrases ----------------------------------------------------------------------------------------------
+// ---- passphrases --------------------------------------------------------------------------------
 
 static enum neb_status ask_terminal(const char *path, char *out, size_t cap) {
     int fd = open("/dev/tty", O_RDWR | O_CLOEXEC | O_NOCTTY);
@@ -99,9 +99,8 @@ static enum neb_status ask_terminal(const char *path, char *out, size_t cap) {
         if (fd >= 0)
             close(fd);
         return neb_fail(NEB_ERR_DENIED,
-                        "%s is kept by a passphrase, and there is no terminal to ask on; give it "
-                        "as systemd credential "
-                        "nebula-seal-passphrase",
+                        "%s is protected by a passphrase, and there is no terminal to ask for it; "
+                        "give it as the systemd credential nebula-seal-passphrase",
                         path);
     }
     quiet = was;
@@ -136,7 +135,7 @@ static enum neb_status ask(void *user, const char *path, char *out, size_t cap) 
     return NEB_OK;
 }
 
-// ---- the vault ------------------------------------------------------------------------------------------------
+// ---- the vault ----------------------------------------------------------------------------------
 
 static enum neb_status open_key(const char *key_file, struct sec_vault **out) {
     struct sec_seal_key *k = NULL;
@@ -154,7 +153,7 @@ enum neb_status agent_seal_open(const char *home, const char *key_file, struct s
         return st;
     st = open_key(key_file, out);
     if (st == NEB_ERR_NOT_FOUND && !key_file)
-        return NEB_OK; // no credential either
+        return NEB_OK; // and no credential either
     NEB_TRY(st);
     neb_hex(sec_seal_key_id(sec_vault_key(*out)), SEC_SEAL_ID_BYTES, id);
     neb_info("checkpoints and updates are sealed with key %s", id);

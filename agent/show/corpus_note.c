@@ -46,7 +46,7 @@ static enum neb_status note_path(const char *checkpoint, char *out, size_t cap) 
     return neb_path(out, cap, folder, file_name);
 }
 
-// "DIGEST  DIR/corpus.json\n": DIR stays in text, at *dir.
+// Parses "DIGEST  DIR/corpus.json\n". *dir points into text.
 static bool parse(char *text, size_t n, uint8_t digest[DIGEST_BYTES], char **dir) {
     static const char end[] = "/corpus.json\n";
     size_t tail = sizeof end - 1;
@@ -68,9 +68,9 @@ enum neb_status agent_corpus_note_read(const char *checkpoint, char *out, size_t
     if (!neb_fs_exists(checkpoint))
         return neb_fail(NEB_ERR_NOT_FOUND, "there is no %s", checkpoint);
     if (!neb_fs_exists(note))
-        return neb_fail(NEB_ERR_NOT_FOUND,
-                        "give --corpus DIR: there is no %s to say which corpus the model learned",
-                        note);
+        return neb_fail(
+            NEB_ERR_NOT_FOUND,
+            "give --corpus DIR: there is no %s, which would name the corpus of the model", note);
     NEB_TRY_GOTO(neb_fs_read(note, DIGEST_CHARS + NEB_PATH_MAX + 4, &text), out);
     if (!parse((char *)text.p, text.len, was, &dir)) {
         st = neb_fail(NEB_ERR_FORMAT, "%s is damaged; give --corpus DIR", note);
@@ -79,14 +79,14 @@ enum neb_status agent_corpus_note_read(const char *checkpoint, char *out, size_t
     NEB_TRY_GOTO(neb_path(index, sizeof index, dir, index_name), out);
     if (!neb_fs_exists(index)) {
         st = neb_fail(NEB_ERR_NOT_FOUND,
-                      "%s names the corpus %s, which is not there; give --corpus DIR", note, dir);
+                      "%s names the corpus %s, which does not exist; give --corpus DIR", note, dir);
         goto out;
     }
     NEB_TRY_GOTO(digest_of(index, is), out);
     if (memcmp(is, was, sizeof is)) {
         st = neb_fail(NEB_ERR_CORRUPT,
-                      "%s was built anew since the model learned from it (%s has another digest); "
-                      "--corpus %s scores it all the same",
+                      "%s was rebuilt after the model learned from it (%s has another digest); to "
+                      "evaluate on it anyway, give --corpus %s",
                       dir, note, dir);
         goto out;
     }

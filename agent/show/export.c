@@ -14,7 +14,8 @@ static enum neb_status copy(const char *from_dir, const char *from, const char *
     return neb_fs_copy(a, b, 0644);
 }
 
-// The cluster whose corpus goes with the models: one that is here, rather not of an attached trainer. -1: none.
+// The cluster on this machine whose corpus goes with the models, preferably without an attached
+// trainer. -1: none.
 static int vocabulary_of(const struct agent_job *job, char (*dirs)[NEB_PATH_MAX]) {
     int found = -1;
     for (int i = 0; i < job->n_clusters; i++)
@@ -25,26 +26,29 @@ static int vocabulary_of(const struct agent_job *job, char (*dirs)[NEB_PATH_MAX]
     return found;
 }
 
-// The vocabulary, and which corpus it is of. The models are there already: without it they are as good, and it can be put there later.
+// Copies the vocabulary and the note of its corpus. Failures only warn: the models are complete
+// without it, and the user can copy it later.
 static void copy_vocabulary(const struct agent_job *job, int cluster, const char *dir) {
     const char *corpus = agent_job_corpus(job, cluster);
     char path[NEB_PATH_MAX];
-    bool ours = job->clusters[cluster].launcher != AGENT_LAUNCHER_ATTACH; // or the trainer's own
+    // an attached trainer may have its own vocabulary
+    bool ours = job->clusters[cluster].launcher != AGENT_LAUNCHER_ATTACH;
     if (agent_corpus_note_write(corpus, dir) != NEB_OK)
-        neb_warn("%s does not say which corpus its models learned from: give nebula eval --corpus",
-                 dir);
+        neb_warn(
+            "cannot note in %s which corpus its models learned from: give nebula eval --corpus DIR",
+            dir);
     if (intra_tokenizer_in(corpus, path, sizeof path) != NEB_OK || (!ours && !neb_fs_exists(path)))
         return;
     if (intra_tokenizer_copy(path, dir) != NEB_OK)
-        neb_warn("the models in %s are whole, but their vocabulary is not there: copy it from a "
-                 "corpus of theirs to %s/%s",
+        neb_warn("the models in %s are complete, but their vocabulary is missing: copy it from "
+                 "their corpus to %s/%s",
                  dir, dir, strrchr(path, '/') + 1);
 }
 
-// What is asked for and is at another site: somebody has to fetch it there.
+// Warns that the main model is at another site, where the user must fetch it.
 static void say_no_model(const struct agent_job *job, int cluster, const char *id,
                          const char *dir) {
-    neb_warn("%s gets no model.ckpt, which is not at this site: cluster %s has it, as "
+    neb_warn("%s gets no model.ckpt, which is at another site: cluster %s has it as "
              "HOME/jobs/%s/model.ckpt in its agent's home",
              dir, job->clusters[cluster].name, id);
 }
@@ -87,7 +91,7 @@ static enum neb_status export_rtd(const struct agent_job *job, const char *id,
 
 static enum neb_status export_distill(const struct agent_job *job, const char *id,
                                       char (*dirs)[NEB_PATH_MAX], const char *dir) {
-    bool both = job->sync.scheme == AGENT_SCHEME_SYNCHRONOUS; // one process, one student
+    bool both = job->sync.scheme == AGENT_SCHEME_SYNCHRONOUS; // one process with one student
     char name[AGENT_NAME_MAX + 8];
     int student = agent_job_role(job, AGENT_ROLE_STUDENT);
     bool first = true;
@@ -98,7 +102,7 @@ static enum neb_status export_distill(const struct agent_job *job, const char *i
             continue;
         snprintf(name, sizeof name, "%s.ckpt", job->clusters[i].name);
         if (!from[0]) {
-            if (teacher || i != student) // of that one below
+            if (teacher || i != student) // the first student is handled below
                 say_elsewhere(job, i, id, teacher ? "teacher" : "student");
         } else if (teacher) {
             NEB_TRY(copy(from, both ? "teacher.ckpt" : "model.ckpt", dir, "teacher.ckpt"));

@@ -16,27 +16,25 @@ enum { CLUSTERS_MAX = 16, CHANGES_MAX = 64 };
 enum table { TABLE_LOSS, TABLE_LINK, TABLE_CODEC, TABLES };
 static const char *const table_names[TABLES] = {"loss", "link", "codec"};
 
-// One cluster's tables, columns between tabs, its name in the first line: loss-N.dat (t, tokens,
-// loss, sent bytes), link-N.dat (t, Mbit/s), codec-N.dat (t, height, codec), a row a change of
-// codec. What jobs and workers say stands in these alone: gnuplot parses a script, and only reads a
-// table.
+// One cluster's tables, with columns between tabs and its name in the first line: loss-N.dat (t,
+// tokens, loss, sent bytes), link-N.dat (t, Mbit/s), codec-N.dat (t, height, codec; a row for each
+// change). Foreign text goes only into tables: gnuplot executes a script but only reads a table.
 struct series {
     char name[64];
     FILE *tables[TABLES];
     int64_t step; // of the last row
     double sent;
-    int64_t rows[TABLES], n_sent; // rows after something was sent
+    int64_t rows[TABLES], n_sent; // rows after the first sent bytes
     char codec[32];
 };
 
 struct data {
-    const char *tmp; // folder of the tables
+    const char *tmp; // folder for the tables
     struct series all[CLUSTERS_MAX];
     int n, n_changes;
 };
 
-// A field of a table. Names of others hold what separates fields, or quotes, only where they are
-// hostile.
+// Writes a field of a table. Only a hostile name contains separators or quotes.
 static void put_field(FILE *f, const char *text, size_t cap) {
     char plain[64];
     snprintf(plain, sizeof plain, "%.*s", (int)cap, text);
@@ -78,7 +76,7 @@ static struct series *series_of(struct data *d, const char *name) {
 static void add_step(struct series *s, const json_t *o) {
     FILE *f = s->tables[TABLE_LOSS];
     int64_t step = json_integer_value(json_object_get(o, "step"));
-    // the job was resumed from a checkpoint behind this: begin another piece of curve
+    // The job was resumed from an earlier checkpoint: start a new piece of the curve.
     if (step <= s->step && s->rows[TABLE_LOSS])
         fputc('\n', f);
     fprintf(f, "%g\t%g\t%g\t%g\n", agent_json_get(o, "t"), agent_json_get(o, "tokens"),
@@ -137,7 +135,7 @@ enum { COLOURS = sizeof colours / sizeof colours[0] };
 struct plot {
     const char *file, *x, *y;
     enum table table;
-    bool sent; // only rows after something was sent
+    bool sent; // only rows after the first sent bytes
     const char *columns;
 };
 
@@ -156,7 +154,7 @@ static void curves(FILE *g, const struct data *d, const struct plot *p) {
                     join, table_names[p->table], i, p->columns, colour);
             join = ", ";
         }
-        // A dashed line, named, wherever a cluster changed its codec.
+        // A dashed, labelled line at each change of a cluster's codec.
         if (p->table == TABLE_LINK && d->all[i].rows[TABLE_CODEC])
             fprintf(g,
                     ", TMP.'/codec-%d.dat' using 1:(1) axes x1y2 with impulses dt 2 lc rgb '%s' "
@@ -167,8 +165,8 @@ static void curves(FILE *g, const struct data *d, const struct plot *p) {
     fputc('\n', g);
 }
 
-// Returns how many plots there is data for; a plot without any is not drawn, since gnuplot stops at it.
-// The folders are the script's arguments, ARG1 and ARG2: it holds no text but this file's.
+// Returns the number of plots with data; gnuplot would stop at a plot without data. The script gets
+// its folders as arguments (ARG1, ARG2), so it contains only text from this file.
 static int script(FILE *g, const struct data *d) {
     static const struct plot plots[] = {
         {"loss_tokens", "tokens trained by the cluster (millions)",
@@ -201,7 +199,7 @@ static int script(FILE *g, const struct data *d) {
     return drawn;
 }
 
-// gnuplot in $PATH, or NULL.
+// Finds gnuplot in PATH; NULL: not installed.
 static const char *find_gnuplot(char *out, size_t cap) {
     const char *path = getenv("PATH");
     for (const char *p = path ? path : "/usr/local/bin:/usr/bin:/bin"; *p;) {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pictures of a run: DIR/plots/*.svg from DIR/metrics.jsonl, drawn by gnuplot.
+// Pictures of a run: gnuplot draws DIR/plots/*.svg from DIR/metrics.jsonl.
 #ifndef AGENT_PLOTS_H
 #define AGENT_PLOTS_H
 #include "agent/base/status.h"
 
-// loss_tokens.svg, loss_seconds.svg, loss_wan.svg, goodput.svg (with a mark wherever a cluster's codec changed): a curve a
-// cluster, from lines of kind step and link. A plot that there is no data for is left out (nothing sent: no loss_wan). A missing gnuplot is a warning that names the package,
-// not a failure: the numbers are in metrics.jsonl.
+// Draws loss_tokens.svg, loss_seconds.svg, loss_wan.svg and goodput.svg (with a mark at each change
+// of a codec), one curve for each cluster, from lines of kind step and link. Leaves out a plot
+// without data (nothing sent: no loss_wan). A missing gnuplot is only a warning that names the
+// package; metrics.jsonl has all numbers.
 NEB_MUST_CHECK enum neb_status agent_plots_make(const char *dir);
 
 #endif

@@ -15,8 +15,8 @@ struct agent_progress {
     neb_ns start, last_draw;
     int drawn_lines;
     struct agent_sample *samples;
-    int64_t mark_step; // for the recent rate behind the ETA; -1: no step seen yet
-    uint32_t counted;  // clusters whose steps it is of, bit each
+    int64_t mark_step; // start of the current rate for the remaining time; -1: no step yet
+    uint32_t counted;  // the clusters that the rate counts, a bit each
     neb_ns mark_time;
     double steps_per_s;
 };
@@ -133,10 +133,10 @@ static double eta(struct agent_progress *p, neb_ns now) {
         counted |= 1u << i;
         least = p->samples[i].step < least ? p->samples[i].step : least;
     }
-    if (counted != p->counted) // another one may be the slowest now
+    if (counted != p->counted) // another cluster may be the slowest now
         p->mark_step = -1;
     p->counted = counted;
-    // steps before this one say nothing about our speed: the job may have been resumed
+    // Earlier steps do not show the current speed: the job may have been resumed.
     if (p->mark_step < 0 && least > 0) {
         p->mark_step = least;
         p->mark_time = now;
@@ -155,7 +155,7 @@ static double eta(struct agent_progress *p, neb_ns now) {
 
 enum { FIELDS = 9, FIELD_MAX = 48 };
 
-// A row's fields in the order in which they are shown. Returns how many of them there are.
+// Fills the fields of a row in display order; returns their number.
 static int fields_of(const struct agent_sample *s, int64_t total_steps, char f[FIELDS][FIELD_MAX]) {
     char buf[32];
     double busy = s->train_s + s->stall_s;
@@ -179,7 +179,8 @@ static int fields_of(const struct agent_sample *s, int64_t total_steps, char f[F
 
 void agent_progress_line(const struct agent_sample *s, int64_t total_steps, int width, char *out,
                          size_t cap) {
-    // What goes first when the terminal is narrow: received, round, tokens/s, goodput, stall, sent, loss.
+    // Fields to drop on a narrow terminal, first to last: received, round, tokens/s, goodput,
+    // stall, sent, loss.
     static const int dispensable[] = {4, 7, 2, 5, 6, 3, 1};
     char f[FIELDS][FIELD_MAX];
     int n = fields_of(s, total_steps, f), length = -2;
@@ -242,7 +243,7 @@ void agent_progress_note(struct agent_progress *p, const char *text) {
         fputc('\n', p->out);
         json_decref(line);
     } else {
-        erase(p); // the next drawing comes below
+        erase(p); // the next drawing starts below the note
         snprintf(plain, sizeof plain, "%s", text);
         neb_plain(plain, false);
         fprintf(p->out, "%s\n", plain);

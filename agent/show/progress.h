@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a job goes, on a terminal (redrawn in place) or as plain lines. With JSON lines, which are those of metrics.jsonl
-// (agent_metrics_show), it is not drawn.
+// Shows the progress of a job on a terminal (redrawn in place) or as plain lines. In JSON mode it
+// draws nothing: the output is the lines of metrics.jsonl (agent_metrics_show).
 #ifndef AGENT_PROGRESS_H
 #define AGENT_PROGRESS_H
 #include "agent/base/clock.h"
@@ -13,7 +13,7 @@
 
 enum agent_progress_kind { AGENT_PROGRESS_TERMINAL, AGENT_PROGRESS_PLAIN, AGENT_PROGRESS_JSON };
 
-struct agent_sample { // the last that is known of one cluster
+struct agent_sample { // the latest state of one cluster
     char name[64];
     int64_t step, tokens;
     double loss, tokens_per_s;
@@ -22,7 +22,7 @@ struct agent_sample { // the last that is known of one cluster
     uint64_t sent_bytes, recv_bytes; // on the socket
     double goodput_bps;              // 0: not measured yet
     bool link_known, link_up;
-    bool out; // it has failed, or is no member any more: the end is the others'
+    bool out; // it failed or left; the others can end without it
 };
 
 struct agent_progress;
@@ -30,17 +30,18 @@ NEB_MUST_CHECK enum neb_status agent_progress_create(enum agent_progress_kind ki
                                                      int n_clusters, int64_t total_steps,
                                                      neb_ns now, struct agent_progress **out_p);
 void agent_progress_destroy(struct agent_progress **p);
-// to be filled in
+// Borrowed; the caller fills it in.
 struct agent_sample *agent_progress_sample(struct agent_progress *p, int cluster);
-// Takes over what a metrics line says about a cluster.
+// Updates a cluster's sample from a metrics line.
 void agent_progress_metrics(struct agent_progress *p, int cluster, const json_t *line);
-// Redraws when it is time to; `force` always.
+// Redraws if the interval has passed, or if `force`.
 void agent_progress_draw(struct agent_progress *p, neb_ns now, bool force);
-// One row, at most `width` characters: fields are left out, the least important first, until it fits; a link that is down
-// stays to be seen.
+// Writes one row of at most `width` characters. Drops the least important fields until it fits;
+// "LINK DOWN" always stays.
 void agent_progress_line(const struct agent_sample *s, int64_t total_steps, int width, char *out,
                          size_t cap);
-// An event worth a line of its own: link down, worker restarted. In JSON mode {"kind": "note", "text": ...}.
+// Prints an event on its own line: link down, worker restarted. JSON mode: {"kind": "note", "text":
+// ...}.
 void agent_progress_note(struct agent_progress *p, const char *text);
 
 // "1.53 MB", "3:07", "12.4 Mbit/s": decimal units, three digits.

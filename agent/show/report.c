@@ -13,28 +13,27 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// ---- metrics.jsonl
-// ----------------------------------------------------------------------------------
+// ---- metrics.jsonl ------------------------------------------------------------------------------
 
 enum { TAIL_BYTES = 1 << 20, LINK_PARTS = 600, LINK_RARE_S = 30 };
 
 struct agent_metrics {
     int fd;
-    off_t end; // after the last whole line
+    off_t end; // after the last complete line
     neb_ns start;
-    double offset_s; // t of the last line that an earlier run wrote
+    double offset_s; // the last t of the previous run
     struct link_line {
-        double t; // of the last one that was written; 0: none
+        double t; // of the last line written; 0: none
         bool up;
     } links[AGENT_CLUSTERS_MAX];
-    FILE *show; // NULL: nobody looks on
+    FILE *show; // NULL: none
     char path[NEB_PATH_MAX];
 };
 
-// Seconds of a run, thirty years: what says more is damaged, and none would fit behind it.
+// Thirty years: a larger t can only come from a damaged line, and no valid line could follow it.
 static const double latest_s = 1e9;
 
-// The newest t of the whole lines among n bytes.
+// The largest t of the complete lines among n bytes.
 static double newest(const char *p, size_t n) {
     double t = 0;
     for (const char *end = memrchr(p, '\n', n); end && p < end;) {
@@ -49,8 +48,9 @@ static double newest(const char *p, size_t n) {
     return t;
 }
 
-// Length of the whole lines at the front, and the newest t: of the last TAIL_BYTES, since the file of a long run has millions of lines, and
-// only those that a dead link held up are not in order. Half a line at the front of the tail is none.
+// Finds the length of the complete lines and the largest t among the last TAIL_BYTES. A long run
+// has millions of lines, and only lines delayed by a dead link are out of order. Skips a partial
+// line at the start of the tail.
 static enum neb_status find_end(const char *path, off_t *end, double *t) {
     struct neb_map map;
     *end = 0;
@@ -113,7 +113,7 @@ bool agent_metrics_wants(struct agent_metrics *m, int cluster, neb_ns now, const
     double t = agent_metrics_seconds(m, now), apart = t / LINK_PARTS;
     if (!kind || strcmp(kind, "link") != 0)
         return true;
-    // lines come about once a second, not to the millisecond
+    // Lines come about once a second, not exactly.
     if (last->t > 0 && up == last->up && apart > 1 &&
         t - last->t < (apart < LINK_RARE_S ? apart : LINK_RARE_S))
         return false;
@@ -121,7 +121,8 @@ bool agent_metrics_wants(struct agent_metrics *m, int cluster, neb_ns now, const
     return true;
 }
 
-// pwrite at the known end: a short write is repeated, a failed one leaves no half line behind.
+// Writes at the known end: it continues a short write, and after a failure cuts off the partial
+// line.
 static enum neb_status append(struct agent_metrics *m, const char *text, size_t n) {
     for (size_t done = 0; done < n;) {
         ssize_t k = pwrite(m->fd, text + done, n - done, m->end + (off_t)done);
@@ -145,7 +146,7 @@ void agent_metrics_show(struct agent_metrics *m, FILE *f) { m->show = f; }
 enum neb_status agent_metrics_add(struct agent_metrics *m, neb_ns now, json_t *line) {
     enum neb_status st = NEB_OK;
     char *text = NULL;
-    json_t *whole = json_object(); // t comes first: people read these files too
+    json_t *whole = json_object(); // t comes first, for people who read the file
     double t = round(fmax(agent_metrics_seconds(m, now), m->offset_s) * 1e3) / 1e3;
     if (!json_is_string(json_object_get(line, "kind"))) {
         st = neb_fail(NEB_ERR_INVALID, "%s: a line must be an object with a kind", m->path);
@@ -153,15 +154,15 @@ enum neb_status agent_metrics_add(struct agent_metrics *m, neb_ns now, json_t *l
     }
     if (!whole || json_object_set_new(whole, "t", json_real(t)) != 0 ||
         json_object_update(whole, line) != 0 ||
-        json_object_set_new(whole, "t", json_real(t)) != 0 || // whatever the line said of it
+        json_object_set_new(whole, "t", json_real(t)) != 0 || // replaces a t of the caller's line
         !(text = json_dumps(whole, JSON_COMPACT | JSON_REAL_PRECISION(9)))) {
         st = neb_fail(NEB_ERR_NOMEM, "out of memory writing %s", m->path);
         goto out;
     }
     size_t n = strlen(text);
-    text[n] = '\n'; // in place of the end: append() takes a length
+    text[n] = '\n'; // replaces the final 0: append() takes a length
     st = append(m, text, n + 1);
-    if (m->show) { // also what could not be kept
+    if (m->show) { // even if the file could not be written
         fwrite(text, 1, n + 1, m->show);
         fflush(m->show);
     }
@@ -203,8 +204,7 @@ bool agent_report_is_former(const json_t *report, const json_t *line) {
                json_integer_value(json_object_get(report, "steps"));
 }
 
-// ---- summary.json
-// -----------------------------------------------------------------------------------
+// ---- summary.json -------------------------------------------------------------------------------
 
 double agent_summary_bits_per_param(const struct agent_summary *s) {
     return s->payload_params ? 8.0 * (double)s->payload_bytes / (double)s->payload_params : NAN;
@@ -309,7 +309,7 @@ void agent_summary_print(const struct agent_summary *s, FILE *f) {
             (long long)s->params, (long long)s->trainable_params, (long long)s->rounds,
             agent_human_time(s->wall_s, a, sizeof a));
     if (isfinite(bits))
-        fprintf(f, "%.2f bits a parameter and exchange", bits);
+        fprintf(f, "%.2f bits per parameter and exchange", bits);
     if (isfinite(reduction))
         fprintf(f, "%s%.0f times fewer bytes than synchronous fp32", isfinite(bits) ? ", " : "",
                 reduction);
@@ -317,7 +317,7 @@ void agent_summary_print(const struct agent_summary *s, FILE *f) {
         fputc('\n', f);
     if (s->privacy.text[0])
         fprintf(f, "%s\n", s->privacy.text);
-    int width = 7; // of the names, which are ASCII
+    int width = 7; // of the names, which are ASCII: bytes are columns
     for (int32_t i = 0; i < s->n_clusters; i++)
         if ((int)strlen(s->clusters[i].name) > width)
             width = (int)strlen(s->clusters[i].name);
@@ -338,17 +338,17 @@ void agent_summary_print(const struct agent_summary *s, FILE *f) {
     for (int32_t i = 0; i < s->n_clusters; i++) {
         const struct agent_cluster_summary *k = &s->clusters[i];
         if (k->steps_left_out)
-            fprintf(f, "%s is slower than the fastest cluster and left out %lld of its steps\n",
+            fprintf(f, "%s is slower than the fastest cluster and skipped %lld of its steps\n",
                     k->name, (long long)k->steps_left_out);
         if (k->lost_steps)
             fprintf(f,
-                    "%s went on from what others had and skipped %lld steps: committed before, or "
-                    "lost with its disk\n",
+                    "%s continued from the state of other clusters and skipped %lld steps, which "
+                    "were committed before or lost with its disk\n",
                     k->name, (long long)k->lost_steps);
         if (k->divergences)
             fprintf(f,
-                    "ERROR: %s held other parameters than the others, %lld times, and was brought "
-                    "back to theirs: check its memory\n",
+                    "ERROR: the parameters of %s diverged from those of the others %lld times and "
+                    "were replaced by theirs: check its memory\n",
                     k->name, (long long)k->divergences);
     }
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run leaves behind for people and programs: DIR/metrics.jsonl while it goes,
-// DIR/summary.json at its end, and the summary as a table.
+// What a run leaves for people and programs: DIR/metrics.jsonl during the run, DIR/summary.json at
+// its end, and the summary as a table.
 //
-// Units: seconds, bytes on the socket (everything included), losses in nats per token. A number
-// that is not known (no evaluation was taken, nothing was sent) is NAN here and null in the files.
+// Units: seconds, bytes on the socket (including all overhead), losses in nats per token. An
+// unknown number (no evaluation, nothing sent) is NAN here and null in the files.
 #ifndef AGENT_REPORT_H
 #define AGENT_REPORT_H
 #include "agent/base/clock.h"
@@ -14,52 +14,73 @@
 #include <stdint.h>
 #include <stdio.h>
 
-// ---- metrics.jsonl
-// ----------------------------------------------------------------------------------
+// ---- metrics.jsonl ------------------------------------------------------------------------------
 //
-// One JSON object a line, in the order of events:
+// One JSON object on each line, in the order of events:
 //
 //     {"t": 12.340, "kind": "step", "cluster": "paris", "step": 120, ...}
 //
-// Kinds: step, round, link, eval, checkpoint, tune, labels; note (something has changed, nothing is to be done) and fault (somebody
-// should look), which have a text. Their fields, with units, are in agent/README.md (metrics.jsonl and summary.json): add new ones
-// there.
+// The writer adds t (seconds since the run began; --resume continues it). Unknown values are null.
+// Losses are in nats per token, intervals in inner steps. Sums can fall after a restart.
 //
-// The writer adds t; kind and cluster are the caller's. Lines are appended whole, so that a reader
-// may follow the file while it grows. Lines of another cluster that a dead link held up come later,
-// in the order in which that one made them, and with the t of then.
+//     step        every log_every steps: step, tokens (so far), loss, lr, grad_norm (before
+//                 clipping), tokens_per_s; train_s, stall_s (sums), stalled_s (since the last
+//                 line). For a cluster at another site, loss and grad_norm are rounded means of
+//                 several steps, and null in between (agent/daemon/disclose.h)
+//     round       merged here: round, fragment, step, digest (of the parameters now), updates
+//                 (their number), merge (true: a merge round), interval (H now). Of this cluster's
+//                 own update: codec, payload_bytes, error (relative error of the codec; 0: not
+//                 measured), tokens, share (weight, 0 to 1), missed (intervals before it), overlap
+//                 (steps from send to merge), encode_s, travel_s (until the commit is here),
+//                 apply_s, stall_s (training waited for its commit)
+//     link        up (every other cluster answers), sent_bytes, recv_bytes (sums, on the sockets),
+//                 resent_bytes (sum, of updates), goodput_bps (of the best path), rtt_ms, stripes
+//                 (bulk connections in use)
+//     eval        held-out loss: step, loss, sources ({NAME: loss})
+//     checkpoint  on disk: step, bytes, checkpoint_stall_ms (training stood still), write_ms,
+//                 while_training
+//     tune        a new plan: round (that brought it), from_round, fragment, step, plan_codec,
+//                 overlap, interval, left_out (share of skipped steps), reason
+//     labels      mode distill, a new k: step, student, k, goodput_bps, waited_s, reason
+//     note        text: a change that needs no action; device: where a starting worker trains
+//     fault       text: somebody should look
+//
+// The caller sets kind and cluster. Lines are appended completely, so a reader can follow the
+// growing file. Lines of another cluster that a dead link delayed come later, in their own order,
+// with the t at which they were made.
 
-struct agent_metrics; // one open file; one thread
+struct agent_metrics; // one open file; for one thread
 
-// Appends to path. resume: keeps what is there, cuts off a last line that a crash left unfinished,
-// and lets t go on from the last line; otherwise the file begins empty.
+// Appends to path. resume: keeps the file, cuts off a partial last line after a crash, and
+// continues t from the last line. Otherwise the file starts empty.
 NEB_MUST_CHECK enum neb_status agent_metrics_open(const char *path, bool resume, neb_ns now,
                                                   struct agent_metrics **out);
 void agent_metrics_close(struct agent_metrics **m);
-void agent_metrics_show(struct agent_metrics *m,
-                        FILE *f); // every line that is added goes there too
-// Whether a line of cluster 0 … AGENT_CLUSTERS_MAX - 1 is to be added. All but those about its link are: of these there is one each second,
-// which who looks on wants to see, and 60 days of them nobody. So they are farther apart the longer the run lasts, by a 600th of it, up to
-// 30 s; that a link went, or came back, is always to be added.
+// Copies every added line to f, too.
+void agent_metrics_show(struct agent_metrics *m, FILE *f);
+// True if this line of a cluster (0 … AGENT_CLUSTERS_MAX - 1) should be added: every line except
+// some of kind link. Link lines come each second; the file keeps them at a distance of 1/600 of the
+// run's time so far, at most 30 s. A link that goes down or comes up is always kept.
 bool agent_metrics_wants(struct agent_metrics *m, int cluster, neb_ns now, const json_t *line);
-// Takes over (steals) line, an object, made at `now`; sets its t, of lines from before this run to
-// its beginning. NEB_ERR_IO or NEB_ERR_NOSPC: nothing, or not the whole line, was written; the part
-// is cut off again. NEB_ERR_INVALID: not an object with a kind.
+// Takes over the caller's reference to `line`, an object made at `now`, and sets its t (never
+// before the start of this run). NEB_ERR_IO, NEB_ERR_NOSPC: not written; a partial line is cut off.
+// NEB_ERR_INVALID: not an object with a kind.
 NEB_MUST_CHECK enum neb_status agent_metrics_add(struct agent_metrics *m, neb_ns now, json_t *line);
-double agent_metrics_seconds(const struct agent_metrics *m, neb_ns now); // t of a line written now
+// The t of a line that is written now.
+double agent_metrics_seconds(const struct agent_metrics *m, neb_ns now);
 
-// Calls each(user, line) for every whole line; returns how many were not JSON objects in *bad (may
-// be NULL). NEB_ERR_NOT_FOUND: no such file.
+// Calls each(user, line) for every complete line. *bad (may be NULL): the number of lines that are
+// not JSON objects. NEB_ERR_NOT_FOUND: no such file.
 typedef void agent_metrics_each(void *user, const json_t *line);
 NEB_MUST_CHECK enum neb_status agent_metrics_read(const char *path, agent_metrics_each *each,
                                                   void *user, int64_t *bad);
 
-// Whether a cluster that had reported that it was stopped has made further steps since, as this line of it says: then that report,
-// which may have come late, after an outage, is of a former run. report: NULL is none.
+// True if `report` says that the cluster stopped, but this line shows that it has made more steps
+// since. Then the report belongs to a previous run and came late, after an outage. report may be
+// NULL.
 bool agent_report_is_former(const json_t *report, const json_t *line);
 
-// ---- summary.json
-// -----------------------------------------------------------------------------------
+// ---- summary.json -------------------------------------------------------------------------------
 
 enum { AGENT_SUMMARY_CLUSTERS_MAX = 16, AGENT_DIGEST_TEXT = 65 };
 
@@ -67,57 +88,57 @@ struct agent_cluster_summary {
     char name[64];
     char device[96]; // "cpu (avx512, 2 threads)", "cuda (NVIDIA H100 80GB HBM3, bf16)"
     int64_t steps, tokens;
-    double loss_first, loss_last; // training loss of the first and the last step (or logged step)
-    double eval_loss;             // on held-out text, of the parameters of params_digest
+    double loss_first, loss_last; // training loss of the first and last (logged) step
+    double eval_loss;             // held-out loss of the parameters in params_digest
     double stall_s, train_s;
-    int64_t steps_left_out; // of steps: not made, since the others are faster (sync.tune.balance)
-    int64_t lost_steps;     // made and lost, or not made: this cluster went on from what others had
-    int64_t divergences;    // times that its parameters differed from the others'
+    int64_t steps_left_out; // steps skipped because the cluster is slower (sync.tune.balance)
+    int64_t lost_steps;     // steps lost or skipped when it adopted the state of others
+    int64_t divergences;    // times that its parameters diverged
     uint64_t wan_sent_bytes, wan_recv_bytes; // on the sockets
-    uint64_t wan_payload_bytes;              // of those sent: updates, batches, snapshots
-    // of those sent: headers and control; what is left is encryption, framing, liveness
+    uint64_t wan_payload_bytes;              // of the sent bytes: updates, batches, snapshots
+    // Of the sent bytes: headers and control. The rest is encryption, framing and heartbeats.
     uint64_t wan_protocol_bytes;
-    char params_digest[AGENT_DIGEST_TEXT]; // hexadecimal; empty: none
+    char params_digest[AGENT_DIGEST_TEXT]; // hexadecimal; "": none
 };
 
 struct agent_summary {
     char job[64];
     char mode[16];
     int64_t params, trainable_params;
-    int64_t rounds; // committed
+    int64_t rounds; // committed rounds
     double wall_s;
     int32_t n_clusters;
     struct agent_cluster_summary clusters[AGENT_SUMMARY_CLUSTERS_MAX];
-    uint64_t payload_bytes;  // encoded updates, over all senders and exchanges, before transport
-    uint64_t payload_params; // parameters that those updates stand for, each time counted again
+    uint64_t payload_bytes;  // encoded updates of all senders, before transport
+    uint64_t payload_params; // parameters in those updates; each update counts again
     json_t *missing;         // borrowed; names of clusters without a report; NULL: none
-    // Differential privacy: ε at δ of so many sums; a sentence about it. "": the job asks for none
+    // Differential privacy: ε at δ after `releases` sums, and a sentence about it. text "": not
+    // used.
     struct {
         double epsilon, delta, clip, noise;
         int64_t releases;
         int32_t colluders;
         char text[512];
     } privacy;
-    json_t *quality; // borrowed; what the mode measured of its result, NULL: nothing
+    json_t *quality; // borrowed; quality measures of the mode; NULL: none
 };
 
-// 8 * payload_bytes / payload_params. NAN when nothing was exchanged.
+// 8 * payload_bytes / payload_params. NAN if nothing was exchanged.
 double agent_summary_bits_per_param(const struct agent_summary *s);
-// Bytes that sending every step's trainable gradients in fp32 would take, over the mean of what the
-// clusters sent. NAN when nothing was sent.
+// The bytes to send every step's trainable gradients in fp32, divided by the bytes that the
+// clusters sent on average. NAN if nothing was sent.
 double agent_summary_reduction(const struct agent_summary *s);
 
-// New references, NULL when out of memory. A cluster's part alone is what a worker reports to its
-// agent.
+// New references; NULL if out of memory. A worker reports its own cluster part to its agent.
 json_t *agent_cluster_summary_to_json(const struct agent_cluster_summary *c);
 json_t *agent_summary_to_json(const struct agent_summary *s);
-// DIR/summary.json, atomic and durable.
+// Writes DIR/summary.json, atomically and durably.
 NEB_MUST_CHECK enum neb_status agent_summary_write(const struct agent_summary *s, const char *dir);
-// The same on one line, for programs that read a run's lines: {"kind": "summary", ...}. NEB_ERR_NOMEM; NEB_ERR_IO.
+// Prints it on one line for programs: {"kind": "summary", ...}. NEB_ERR_NOMEM, NEB_ERR_IO.
 NEB_MUST_CHECK enum neb_status agent_summary_print_json(const struct agent_summary *s, FILE *out);
-// Four digits behind the point, or "-" where it is not known. Returns buf.
+// Writes four decimals, or "-" if unknown. Returns buf.
 const char *agent_loss_text(double loss, char *buf, size_t cap);
-// Two lines about the job and a table with a row a cluster.
+// Prints two lines about the job, and a table with one row for each cluster.
 void agent_summary_print(const struct agent_summary *s, FILE *out);
 
 #endif

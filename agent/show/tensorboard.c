@@ -9,9 +9,9 @@
 #include <string.h>
 
 struct series {
-    const char *kind, *key, *tag; // of a line; its number; TensorBoard's name
+    const char *kind, *key, *tag; // kind and key of a metrics line; TensorBoard's tag
 };
-// Round lines have a stall_s too, which is that round's alone.
+// Round lines also have a stall_s, but only that of the round.
 static const struct series table[] = {
     {"step", "loss", "loss/train"},
     {"step", "lr", "optim/lr"},
@@ -30,11 +30,11 @@ static const struct series table[] = {
 enum { SERIES = sizeof table / sizeof *table };
 
 struct cluster {
-    struct agent_tfevents *file; // NULL: given up
-    int64_t step;                // of the last line that says one
-    int64_t link_step;           // at which the link was written last
+    struct agent_tfevents *file; // NULL: closed after a failure
+    int64_t step;                // of the last line that has one
+    int64_t link_step;           // of the last link point
     int64_t eval_step;           // of the last held-out loss; -1: none
-    bool started;                // resumed: it was said where
+    bool started;                // wrote where a resumed run continues
 };
 
 struct agent_tensorboard {
@@ -75,8 +75,8 @@ static void write_scalars(struct agent_tensorboard *tb, struct cluster *c,
     c->started = true;
     if (st == NEB_OK)
         st = agent_tfevents_scalars(c->file, now, c->step, s, n);
-    if (st != NEB_OK) { // it was logged why
-        neb_warn("no more TensorBoard events of this cluster; metrics.jsonl goes on");
+    if (st != NEB_OK) { // the reason is logged
+        neb_warn("no more TensorBoard events for this cluster; metrics.jsonl continues");
         agent_tfevents_close(&c->file);
     }
 }
@@ -91,7 +91,7 @@ void agent_tensorboard_line(struct agent_tensorboard *tb, int i, const json_t *l
     const json_t *step = json_object_get(line, "step");
     if (json_is_integer(step) && json_integer_value(step) >= 0)
         c->step = json_integer_value(step);
-    if (!strcmp(kind, "link")) { // once a second, whatever the steps do: one point a step
+    if (!strcmp(kind, "link")) { // come once a second; one point for each step is enough
         if (c->step == c->link_step || (tb->resume && !c->step))
             return;
         c->link_step = c->step;
@@ -116,7 +116,7 @@ void agent_tensorboard_report(struct agent_tensorboard *tb, int i, const json_t 
     if (json_is_integer(steps) && json_integer_value(steps) > tb->c[i].step)
         tb->c[i].step = json_integer_value(steps);
     if (tb->c[i].eval_step == tb->c[i].step)
-        return; // a line said it
+        return; // an eval line had it already
     const struct agent_tf_scalar s = {"loss/held_out", json_number_value(loss)};
     write_scalars(tb, &tb->c[i], &s, 1, wall);
 }

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run's metrics as TensorBoard event files: OUT/tensorboard/CLUSTER/events.out.tfevents.*, a TensorBoard run a cluster.
+// Writes a run's metrics as TensorBoard event files: OUT/tensorboard/CLUSTER/events.out.tfevents.*,
+// one TensorBoard run for each cluster.
 //
-//     loss/train  loss/held_out (at the end)  optim/lr  optim/grad_norm  throughput/tokens_per_s  time/stall_s  time/train_s
-//     wan/sent_bytes  wan/received_bytes  wan/goodput_bits_per_s  wan/round_trip_ms  round/number  round/payload_bytes
+//     loss/train  loss/held_out  optim/lr  optim/grad_norm
+//     throughput/tokens_per_s  time/stall_s  time/train_s
+//     wan/sent_bytes  wan/received_bytes  wan/goodput_bits_per_s  wan/round_trip_ms
+//     round/number  round/payload_bytes
 //
-// The x axis is the cluster's inner step. A run that is resumed writes new files, and says at which step it goes on, so that TensorBoard
-// drops what the former files have beyond. Pictures are no reason to end a job: when a file cannot be written, that is said once and
-// no more is written.
+// The x axis is the cluster's inner step. A resumed run writes new files and marks its first step,
+// so that TensorBoard drops later steps of the previous files. A file that cannot be written never
+// ends a job: it causes one warning, and then no more events.
 #ifndef AGENT_TENSORBOARD_H
 #define AGENT_TENSORBOARD_H
 #include "agent/base/clock.h"
@@ -16,11 +19,11 @@
 #include <jansson.h>
 
 struct agent_tensorboard;
-// The first n clusters of the job. Fails only where nothing can be written under `out`.
+// For the first n clusters of the job. Fails only if nothing can be written under `out`.
 NEB_MUST_CHECK enum neb_status agent_tensorboard_create(const char *out,
                                                         const struct agent_job *job, int n,
                                                         bool resume, struct agent_tensorboard **tb);
-// A metrics line of cluster i (agent/show/report.h), and its final report. tb NULL: nothing happens.
+// Takes a metrics line of cluster i (report.h), or its final report. tb NULL: does nothing.
 void agent_tensorboard_line(struct agent_tensorboard *tb, int i, const json_t *line, neb_ns wall);
 void agent_tensorboard_report(struct agent_tensorboard *tb, int i, const json_t *report,
                               neb_ns wall);

@@ -20,12 +20,12 @@ enum {
 enum { SUMMARY_VALUE = 1, VALUE_TAG = 1, VALUE_SIMPLE = 2, LOG_STATUS = 1, STATUS_START = 1 };
 enum { NAMES = 100 };
 
-// ---- bytes ----------------------------------------------------------------------------------------------------
+// ---- bytes --------------------------------------------------------------------------------------
 
 uint32_t agent_tf_crc32c(const void *p, size_t n) {
     const uint8_t *s = p;
     uint32_t crc = ~0u;
-    for (size_t i = 0; i < n; i++) { // a few KB a minute: no table
+    for (size_t i = 0; i < n; i++) { // a few KB a minute: needs no table
         crc ^= s[i];
         // the polynomial 0x1edc6f41, reflected
         for (int k = 0; k < 8; k++)
@@ -49,7 +49,7 @@ static void bytes(struct neb_buf *b, int field, const void *p, size_t n) {
 static void head(struct neb_buf *event, double wall_s, int64_t step) {
     key(event, EVENT_WALL_TIME, WIRE_64);
     neb_buf_f64(event, wall_s);
-    if (step > 0) { // 0 is what a missing one means
+    if (step > 0) { // a missing step means 0
         key(event, EVENT_STEP, WIRE_VARINT);
         neb_buf_varint(event, (uint64_t)step);
     }
@@ -67,7 +67,7 @@ void agent_tf_put_start(struct neb_buf *event, double wall_s, int64_t step) {
     bytes(event, EVENT_SESSION_LOG, log, sizeof log);
 }
 
-// A float that is not finite would be drawn as a gap or, by some readers, not at all.
+// Some readers draw a value that is not finite as a gap; others do not draw it at all.
 static bool fits(double x) { return isfinite((float)x); }
 
 void agent_tf_put_scalars(struct neb_buf *event, double wall_s, int64_t step,
@@ -99,7 +99,7 @@ void agent_tf_put_record(struct neb_buf *file, const struct neb_buf *event) {
     file->oom |= event->oom;
 }
 
-// ---- the file -------------------------------------------------------------------------------------------------
+// ---- the file -----------------------------------------------------------------------------------
 
 struct agent_tfevents {
     int fd;
@@ -107,7 +107,8 @@ struct agent_tfevents {
     char path[NEB_PATH_MAX];
 };
 
-// One write a record. What a full disk cut short is taken back, so that later records can be read.
+// Writes the record with one call. Cuts off a record that a full disk truncated, so that later
+// records stay readable.
 static enum neb_status flush(struct agent_tfevents *f) {
     neb_buf_clear(&f->record);
     agent_tf_put_record(&f->record, &f->event);

@@ -23,10 +23,11 @@ enum neb_status agent_ask(const char *home_given, json_t *request, struct agent_
     NEB_TRY_GOTO(neb_path(path, sizeof path, home, "agent.sock"), out);
     if (agent_ipc_is_nobody(path)) {
         st = neb_fail(NEB_ERR_NOT_FOUND,
-                      "no agent runs in %s (%s %s); start one with nebula agent, or say with "
-                      "--home where one runs%s",
-                      home, neb_fs_exists(path) ? "nobody listens at" : "nothing at", path,
-                      neb_fs_exists(path) ? "; on another host, if the folder is shared" : "");
+                      "no agent runs in %s (%s %s); start one with nebula agent, or give the home "
+                      "of a running one with --home%s",
+                      home, neb_fs_exists(path) ? "no agent listens at" : "there is no", path,
+                      neb_fs_exists(path) ? "; if this folder is shared, it may run on another host"
+                                          : "");
         goto out;
     }
     zctx = zmq_ctx_new();
@@ -53,7 +54,7 @@ static void on_pause(int signo) {
     (void)signo;
     paused = 1;
 }
-static void on_resize(int signo) { (void)signo; } // it only has to interrupt the wait
+static void on_resize(int signo) { (void)signo; } // only interrupts the wait
 
 static void hold_log(void *user, enum neb_log_level level, const char *text) {
     if (level == NEB_LOG_ERROR)
@@ -75,15 +76,16 @@ char *agent_status_text(agent_status_print *print, const json_t *status) {
     return text;
 }
 
-// At most `rows` lines of at most `cols` bytes (names and figures are ASCII but for peers' names, whose characters have no fewer
-// bytes than columns). A line is cleared before it is written: after its last column the cursor is still on it.
+// Prints at most `rows` lines of at most `cols` bytes. Only peer names are not ASCII, and their
+// characters have at least as many bytes as columns. Each line is cleared first: after its last
+// column the cursor would still be on it.
 static void show(const char *text, int rows, int cols) {
     fputs("\033[H", stdout);
     for (int r = 0; r < rows; r++) {
         size_t n = strcspn(text, "\n");
         int cut = n < (size_t)cols ? (int)n : cols;
         while (cut > 0 && (size_t)cut < n && ((unsigned char)text[cut] & 0xC0) == 0x80)
-            cut--; // not in the middle of a character
+            cut--; // do not cut inside a character
         printf("\033[2K%.*s%s", cut, text, r + 1 < rows ? "\n" : "");
         text += n + (text[n] == '\n');
     }
@@ -100,15 +102,15 @@ static void draw(const char *home, agent_status_print *print) {
     char *text = ok ? agent_status_text(print, m.head) : NULL;
     agent_ipc_msg_clear(&m);
     if (!ok)
-        strcat(problem, "\n\ntrying again every second");
+        strcat(problem, "\n\nretrying every second");
     ioctl(STDOUT_FILENO, TIOCGWINSZ, &w);
     show(text ? text : problem, w.ws_row ? w.ws_row : 24, w.ws_col ? w.ws_col : 80);
     free(text);
 }
 
-// ---- the terminal ---------------------------------------------------------------------------------------------
+// ---- the terminal -------------------------------------------------------------------------------
 
-// The other screen, no cursor, no wrapping, keys at once and unseen.
+// Alternate screen, no cursor, no wrapping; keys arrive at once, without echo.
 static void enter(const struct termios *before) {
     struct termios raw = *before;
     raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
@@ -127,7 +129,8 @@ static void handle(int signo, void (*handler)(int)) {
     sigaction(signo, &s, NULL);
 }
 
-// Signals are let in only while it waits, so that none comes between a look at the flags and the wait.
+// Blocks the signals except during the wait. Otherwise one could arrive between the check of the
+// flags and the wait.
 static void hold_signals(sigset_t *open) {
     static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
     sigset_t held;
@@ -161,7 +164,7 @@ int agent_watch(const char *home, agent_status_print *print) {
         if (ppoll(&p, 1, &second, &open) > 0 &&
             (read(STDIN_FILENO, &key, 1) != 1 || key == 'q' || key == 'Q'))
             break;
-        if (paused) { // Ctrl-Z: the shell gets its terminal as it was
+        if (paused) { // Ctrl-Z: restore the terminal for the shell
             paused = 0;
             leave(&before);
             raise(SIGSTOP);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The steps of both sides: drawing, labelling, learning; and who is who in a job.
+// The steps of both sides (draw, label, learn), and the clusters' parts in a job.
 #include "agent/base/clock.h"
 #include "agent/base/fault.h"
 #include "agent/train/distill_side.h"
@@ -20,7 +20,7 @@ int32_t agent_distill_student(const struct agent_job *j, int cluster) {
     return j->clusters[cluster].role == AGENT_ROLE_STUDENT ? n : -1;
 }
 
-void agent_distill_share(const struct agent_job *j, int32_t *student, int32_t *n) {
+void agent_distill_batches_of(const struct agent_job *j, int32_t *student, int32_t *n) {
     *student = j->distill.relay ? 0 : *student;
     *n = j->distill.relay ? 1 : agent_distill_students(j);
 }
@@ -71,7 +71,8 @@ size_t agent_distill_request_most(const struct agent_distill_side *s) {
     return agent_request_most(&s->limits, s->job.accumulate);
 }
 
-// What rows of embedding and output were seen, padding left out: weights of a round (distill.federate).
+// Counts the tokens that rows of embedding and output have seen, without padding: the weights of a
+// round (distill.federate).
 static void count_tokens(struct intra_trainer *t, const struct intra_pair_batch *b) {
     for (int32_t i = 0; i < b->B; i++)
         for (int32_t k = 0; k < b->T; k++) {
@@ -83,10 +84,10 @@ static void count_tokens(struct intra_trainer *t, const struct intra_pair_batch 
         }
 }
 
-// Through the trainer's model; gradients and sums are of intra_trainer_update's kind.
+// Passes the batch through the trainer's model; gradients and sums go to intra_trainer_update.
 static void pass(struct agent_distill_side *s, const struct kern_soft *teacher) {
     struct intra_batch b = distill_batch(s, teacher);
-    int64_t count = intra_trainer_micro_of(s->trainer, &b);
+    int64_t count = intra_trainer_micro_batch(s->trainer, &b);
     count_tokens(s->trainer, &s->batch);
     s->s.tokens += (uint64_t)s->batch.B * (uint64_t)s->batch.T;
     s->s.targets += (uint64_t)count;
@@ -101,9 +102,9 @@ static enum neb_status took_step(struct agent_distill_side *s) {
     return NEB_OK;
 }
 
-// The teacher's pass over the batch that is drawn; labels by row.
+// The teacher's pass over the batch that was drawn; makes labels by row.
 static enum neb_status teach(struct agent_distill_side *s, int32_t k) {
-    if (s->trainer) { // the backward pass leaves the final hidden states as they were
+    if (s->trainer) { // backward does not change the final hidden states
         pass(s, NULL);
     } else {
         struct intra_batch b = distill_batch(s, NULL);
@@ -138,7 +139,7 @@ enum neb_status agent_distill_label(struct agent_distill_side *s, int32_t studen
         s->s.label_rows += (uint64_t)s->batch.n_targets;
     }
     if (request && !neb_rd_done(&asked))
-        return neb_fail(NEB_ERR_FORMAT, "a student's request for step %lld: %zu bytes too many",
+        return neb_fail(NEB_ERR_FORMAT, "a student's request for step %lld has %zu bytes too many",
                         (long long)step, neb_rd_left(&asked));
     if (s->trainer)
         NEB_TRY(took_step(s));
@@ -148,7 +149,7 @@ enum neb_status agent_distill_label(struct agent_distill_side *s, int32_t studen
     return NEB_OK;
 }
 
-// Labels by row to labels by position, as the loss wants them.
+// Moves labels by row to labels by position, as the loss needs them.
 static void spread(struct agent_distill_side *s, int32_t k, const struct agent_distill_side *from) {
     size_t wide = (size_t)(k ? k : agent_distill_model(s)->c.vocab);
     for (size_t i = 0; i < (size_t)s->batch.n_targets; i++) {
@@ -181,7 +182,7 @@ static enum neb_status read_labels(struct agent_distill_side *s, struct neb_rd *
                               .vocab = s->trainer->model->c.vocab};
     NEB_TRY(cmp_soft_decode(s->wire, r, &h, s->row_ids, s->row_logp, s->row_tail));
     if (h.temperature != s->job.distill.temperature)
-        return neb_fail(NEB_ERR_FORMAT, "labels at temperature %g; the job says %g",
+        return neb_fail(NEB_ERR_FORMAT, "labels have temperature %g, but the job has %g",
                         (double)h.temperature, (double)s->job.distill.temperature);
     *k = h.k;
     s->s.label_rows += h.rows;
@@ -189,14 +190,15 @@ static enum neb_status read_labels(struct agent_distill_side *s, struct neb_rd *
     return NEB_OK;
 }
 
-// All or nothing: labels are read to their end before the first micro-batch counts.
+// Reads all labels of a step before the first micro-batch counts, so that a step fails as a whole.
 static enum neb_status check_labels(struct agent_distill_side *s, const uint8_t *p, size_t n) {
     struct neb_rd r = neb_rd_make(p, n);
     uint64_t rows = s->s.label_rows, step = neb_rd_u64(&r);
     enum neb_status st = NEB_OK;
     int32_t k;
     if (r.bad || step != (uint64_t)s->s.step)
-        return neb_fail(NEB_ERR_FORMAT, "labels of step %llu where %lld is due",
+        return neb_fail(NEB_ERR_FORMAT,
+                        "labels of step %llu have come, but those of step %lld are due",
                         (unsigned long long)step, (long long)s->s.step);
     for (int32_t a = 0; a < s->job.accumulate && st == NEB_OK; a++) {
         NEB_TRY(draw(s, s->student, s->s.step, a));
@@ -205,7 +207,7 @@ static enum neb_status check_labels(struct agent_distill_side *s, const uint8_t 
     s->s.label_rows = rows;
     NEB_TRY(st);
     return neb_rd_done(&r) ? NEB_OK
-                           : neb_fail(NEB_ERR_FORMAT, "labels of step %llu: %zu bytes too many",
+                           : neb_fail(NEB_ERR_FORMAT, "labels of step %llu have %zu bytes too many",
                                       (unsigned long long)step, neb_rd_left(&r));
 }
 

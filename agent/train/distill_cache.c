@@ -12,7 +12,7 @@ static enum neb_status key_of(const struct agent_job *j, int32_t student, const 
                               char hex[65]) {
     struct neb_buf b = {0};
     int32_t n;
-    agent_distill_share(j, &student, &n);
+    agent_distill_batches_of(j, &student, &n);
     uint8_t sha[32];
     neb_buf_add(&b, corpus, 32);
     neb_buf_i64(&b, j->seed);
@@ -45,9 +45,9 @@ enum neb_status agent_distill_cache_open(const char *dir, const struct agent_job
     enum neb_status st =
         same ? NEB_OK
              : neb_fail(NEB_ERR_INVALID,
-                        "distill.cache: %s holds labels of other text, seed, batches, share of "
-                        "the batches among students, or temperature: there %.*s, here %s; name "
-                        "another folder, or move that one away",
+                        "distill.cache: %s holds labels for another text, seed, batch, share of "
+                        "the batches, or temperature (there %.*s, here %s): name another "
+                        "folder, or move this one away",
                         dir, (int)was.len, (const char *)was.p, hex);
     neb_buf_free(&was);
     return st;
@@ -66,10 +66,11 @@ enum neb_status agent_distill_cache_read(const char *dir, int64_t step, struct n
     return neb_fs_exists(path) ? neb_fs_read(path, INTER_STREAM_BATCH_MAX, out) : NEB_ERR_NOT_FOUND;
 }
 
-// Labels of a job without a teacher are to be of one teacher: what another left behind this step goes.
+// A job without a teacher needs labels of one teacher only, so those of another teacher after this
+// step are removed.
 static enum neb_status forget_behind(const char *dir, int64_t step) {
     char path[NEB_PATH_MAX];
-    neb_warn("distill.cache: %s held labels of another teacher or k; they are replaced from step "
+    neb_warn("distill.cache: %s holds labels of another teacher or k; they are replaced from step "
              "%lld on",
              dir, (long long)step);
     for (;;) {

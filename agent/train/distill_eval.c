@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Translations of held-out pairs, and how close they come to the references.
+// Translates held-out pairs and scores the translations against the references.
 #include "agent/base/clock.h"
 #include "agent/train/distill.h"
 #include "intra/data/tokenizer.h"
@@ -45,7 +45,7 @@ static enum neb_status one(struct run *r, uint64_t i, struct agent_translate_res
     if (st == NEB_OK)
         st = intra_tokenizer_decode(r->t, r->ids, (size_t)prefix - 1, &source);
     if (st == NEB_OK) {
-        for (char *p = hypothesis; *p; p++) // a newline is a piece of its own
+        for (char *p = hypothesis; *p; p++) // the vocabulary can have a piece for a newline
             *p = *p == '\n' || *p == '\r' ? ' ' : *p;
         line(r->o->hypotheses, hypothesis);
         line(r->o->references, reference);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Students that are one model: they average by rounds as replicas do (worker_link.c and what is beneath), each between its own
-// steps, while labels come over its stream. The teacher's agent votes in these rounds as a witness does; it holds no updates.
+// Students that are one model: they average by rounds as replicas do (worker_link.c and what it
+// calls), between their own steps, while labels come over streams. The teacher's agent votes in
+// these rounds like a witness; it holds no updates.
 #include "agent/base/log.h"
 #include "agent/train/distill_run.h"
 #include "intra/train/trainer.h"
@@ -22,7 +23,7 @@ static enum neb_status push(struct agent_worker *w, const bool *wanted) {
     return intra_trainer_push(w->trainer, wanted);
 }
 
-// Labels of steps that are not made come late, and are dropped (distill_student.c).
+// Labels of skipped steps come late, and are dropped (distill_student.c).
 static enum neb_status skip(struct agent_worker *w, int64_t n) {
     struct agent_distill_state *x = agent_distill_state(w->distill->side);
     x->step += n;
@@ -37,7 +38,8 @@ enum neb_status distill_federate(struct distill_run *r) {
     w->trainer = agent_distill_trainer(r->side);
     w->model = w->trainer->model;
     w->job.model = w->model->c;
-    // Without a checkpoint it may have learned before its disk was lost, and the teacher have forgotten those labels since.
+    // Without a checkpoint the student may have learned before its disk was lost, and the teacher
+    // may have forgotten those labels since.
     r->at.labels[0] = INTER_STREAM_ANYWHERE;
     w->ops = (struct worker_ops){.pull = w->device ? pull : NULL,
                                  .push = w->device ? push : NULL,
@@ -46,7 +48,7 @@ enum neb_status distill_federate(struct distill_run *r) {
                                  .skip = skip};
     NEB_TRY(worker_sync_create(w));
     NEB_TRY(worker_device_place(w));
-    return worker_tell_shape(w);
+    return worker_send_shape(w);
 }
 
 enum neb_status distill_federate_restore(struct distill_run *r) {
@@ -62,7 +64,7 @@ enum neb_status distill_federate_restore(struct distill_run *r) {
 enum neb_status distill_federate_begin(struct distill_run *r) {
     struct agent_worker *w = r->w;
     for (int32_t f = 0; f < w->job.sync.fragments; f++)
-        NEB_TRY(w->frags[f].in_flight ? worker_resubmit(w, f) : worker_ask(w, f));
+        NEB_TRY(w->frags[f].in_flight ? worker_resubmit(w, f) : worker_request_commit(w, f));
     return worker_wait_for_peers(w);
 }
 

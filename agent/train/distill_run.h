@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of mode distill's worker share: distill_worker.c (its life, checkpoints), distill_streams.c (what it opens),
-// distill_teacher.c, distill_student.c, distill_federate.c. Nobody else includes this.
+// What the files of mode distill's worker share: distill_worker.c (start, end, checkpoints),
+// distill_streams.c, distill_teacher.c, distill_student.c, distill_federate.c. Private to them.
 #ifndef AGENT_DISTILL_RUN_H
 #define AGENT_DISTILL_RUN_H
 #include "agent/train/distill.h"
 #include "agent/train/label_rate.h"
 #include "agent/train/worker_side.h"
 
-struct distill_cursors { // of a checkpoint: the next batch of each stream, or INTER_STREAM_ANYWHERE
+struct distill_cursors { // in a checkpoint: the next batch of each stream, or INTER_STREAM_ANYWHERE
     uint64_t labels[AGENT_CLUSTERS_MAX], requests[AGENT_CLUSTERS_MAX],
         followers[AGENT_CLUSTERS_MAX];
 };
@@ -15,13 +15,13 @@ struct distill_cursors { // of a checkpoint: the next batch of each stream, or I
 struct distill_run {
     struct agent_worker *w;
     struct worker_side x;                      // owns all streams
-    struct agent_distill_side *side, *teacher; // teacher: where both are here
+    struct agent_distill_side *side, *teacher; // teacher: only if both sides are in this process
     int32_t n_streams;
-    // labels. teacher: by student; student: the first
+    // Labels. Teacher: one stream for each student. Student: the first.
     struct agent_stream *streams[AGENT_CLUSTERS_MAX];
-    // with distill.push_text: of each of these, the other way
+    // With distill.push_text: requests, the other way of each of these.
     struct agent_stream *requests[AGENT_CLUSTERS_MAX];
-    // with distill.relay, of the first student: to the others
+    // With distill.relay, first student only: labels to the other students.
     struct agent_stream *followers[AGENT_CLUSTERS_MAX];
     int32_t n_followers;
     int student_of[AGENT_CLUSTERS_MAX];               // teacher: cluster of each stream
@@ -29,36 +29,38 @@ struct distill_run {
     struct agent_label_rate rate[AGENT_CLUSTERS_MAX]; // teacher: labels a position for each student
     struct neb_buf batch;
     neb_ns
-        waiting_since; // student: for labels; teacher: for text that may not come; 0: it does not
+        waiting_since; // student: for labels; teacher: for text that may not come; 0: not waiting
     bool said_waiting, said_gone;
     neb_ns full_since; // teacher: since when no student has had room for labels
-    uint64_t alone;    // steps that were made without labels that should have come
+    uint64_t alone;    // steps without labels that should have had some
     json_t *quality;
     double eval_loss;
-    char cache[NEB_PATH_MAX];  // empty: none
-    struct distill_cursors at; // where each stream goes on that is not open yet, of the checkpoint
+    char cache[NEB_PATH_MAX]; // empty: none
+    // from the checkpoint: where the streams that are not open yet continue
+    struct distill_cursors at;
 };
 
 // This side's part of a checkpoint.
 NEB_MUST_CHECK enum neb_status distill_write(struct distill_run *r, struct intra_ckpt_writer *out);
 NEB_MUST_CHECK enum neb_status distill_read(struct distill_run *r, const struct intra_ckpt *c);
 bool distill_teaches(const struct distill_run *r);
-void distill_say_step(struct distill_run *r); // the worker's figures are this side's from here on
+void distill_say_step(struct distill_run *r); // also sets the worker's figures to this side's
 NEB_MUST_CHECK enum neb_status distill_maybe_save(struct distill_run *r);
 
-// distill_streams.c
-NEB_MUST_CHECK enum neb_status distill_open_streams(struct distill_run *r); // from r->at
+// In distill_streams.c.
+NEB_MUST_CHECK enum neb_status distill_open_streams(struct distill_run *r); // at r->at
 void distill_cursors(const struct distill_run *r, struct distill_cursors *out);
 
-// distill_teacher.c
+// In distill_teacher.c.
 NEB_MUST_CHECK enum neb_status distill_teach(struct distill_run *r);
 bool distill_all_labelled(const struct distill_run *r);
 
-// distill_student.c
+// In distill_student.c.
 NEB_MUST_CHECK enum neb_status distill_learn(struct distill_run *r);
 
-// distill_federate.c: rounds among students, with distill.federate. First the outer state is made, then the checkpoint is read
-// (the run's own, where there are no rounds), then streams are opened, then the rounds begin.
+// In distill_federate.c: rounds among students, with distill.federate. The order: federate makes
+// the outer state, restore reads the checkpoint (without rounds the run reads it), the streams are
+// opened, begin starts the rounds.
 NEB_MUST_CHECK enum neb_status distill_federate(struct distill_run *r);
 NEB_MUST_CHECK enum neb_status distill_federate_restore(struct distill_run *r);
 NEB_MUST_CHECK enum neb_status distill_federate_begin(struct distill_run *r);

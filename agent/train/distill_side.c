@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A side of mode distill as a whole: made for its part in the job, measured on held-out text, saved and restored.
+// A side of mode distill: set-up, evaluation on held-out text, checkpoints.
 #include "agent/train/distill_side.h"
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
@@ -34,19 +34,21 @@ static enum neb_status check_model(const struct agent_distill_side *s, const str
     int32_t vocab = intra_corpus_vocab(s->corpus);
     int32_t student = s->job.model.vocab ? s->job.model.vocab : vocab;
     if (m->c.vocab < vocab)
-        return neb_fail(NEB_ERR_INVALID, "%s: a vocabulary of %d; the corpus has %d pieces", path,
-                        m->c.vocab, vocab);
-    if (m->c.vocab != student && s->job.model_init[0]) // ids and widths of labels are of both
+        return neb_fail(NEB_ERR_INVALID, "%s has a vocabulary of %d, but the corpus has %d pieces",
+                        path, m->c.vocab, vocab);
+    // both sides share ids, and so the widths of labels
+    if (m->c.vocab != student && s->job.model_init[0])
         return neb_fail(NEB_ERR_INVALID,
-                        "%s: a vocabulary of %d; the student, from %s, has one of %d: both have to "
-                        "be padded to one width",
+                        "%s has a vocabulary of %d, but the student (from %s) has one of %d: pad "
+                        "both to the same width",
                         path, m->c.vocab, s->job.model_init, student);
     if (m->c.vocab != student)
-        return neb_fail(NEB_ERR_INVALID,
-                        "%s: a vocabulary of %d; the student has one of %d: set model.vocab: %d",
-                        path, m->c.vocab, student, m->c.vocab);
+        return neb_fail(
+            NEB_ERR_INVALID,
+            "%s has a vocabulary of %d, but the student has one of %d: set model.vocab: %d", path,
+            m->c.vocab, student, m->c.vocab);
     if (m->c.max_seq < s->job.seq_len)
-        return neb_fail(NEB_ERR_INVALID, "%s takes %d tokens; data.seq_len is %d", path,
+        return neb_fail(NEB_ERR_INVALID, "%s takes at most %d tokens, but data.seq_len is %d", path,
                         m->c.max_seq, s->job.seq_len);
     return NEB_OK;
 }
@@ -75,7 +77,7 @@ static enum neb_status make_trainer(struct agent_distill_side *s,
     return NEB_OK;
 }
 
-// A teacher that learns nothing: its passes need little memory.
+// A teacher that does not learn: its passes need little memory.
 static enum neb_status freeze(struct agent_distill_side *s) {
     struct intra_device_config c = {.D = s->at.device,
                                     .type = s->at.type,
@@ -105,7 +107,8 @@ static enum neb_status load_params(struct agent_distill_side *s, const char *pat
     return st;
 }
 
-// The teacher's checkpoint decides about its shape; without one its shape is the job's, and it learns from nothing.
+// The shape comes from the teacher's checkpoint. Without one it comes from the job, and the teacher
+// starts from random parameters.
 static enum neb_status make_teacher(struct agent_distill_side *s) {
     const char *path = s->job.distill.teacher;
     struct intra_ckpt *c = NULL;
@@ -131,7 +134,8 @@ static enum neb_status make_teacher(struct agent_distill_side *s) {
 static enum neb_status make_student(struct agent_distill_side *s) {
     struct intra_model_config m = shape(s);
     if (m.vocab < intra_corpus_vocab(s->corpus))
-        return neb_fail(NEB_ERR_INVALID, "model.vocab %d is smaller than the corpus's %d", m.vocab,
+        return neb_fail(NEB_ERR_INVALID,
+                        "model.vocab %d is smaller than the corpus's vocabulary of %d", m.vocab,
                         intra_corpus_vocab(s->corpus));
     NEB_TRY(make_trainer(s, &m));
     return s->job.init_from[0] ? load_params(s, s->job.init_from) : NEB_OK;
@@ -139,7 +143,8 @@ static enum neb_status make_student(struct agent_distill_side *s) {
 
 static enum neb_status allocate(struct agent_distill_side *s) {
     size_t n = (size_t)s->budget, V = (size_t)agent_distill_model(s)->c.vocab,
-           wide = s->job.distill.k ? CMP_SOFT_K_MAX : V; // all logits travel nowhere
+           // all logits are never sent, only used in one process
+        wide = s->job.distill.k ? CMP_SOFT_K_MAX : V;
     s->rows = calloc(n, sizeof *s->rows);
     s->ids = calloc(n * CMP_SOFT_K_MAX, sizeof *s->ids);
     s->row_ids = calloc(n * CMP_SOFT_K_MAX, sizeof *s->row_ids);
@@ -161,12 +166,12 @@ enum neb_status agent_distill_create(const struct agent_job *job, enum agent_rol
     enum neb_status st = NEB_OK;
     struct agent_distill_side *s = calloc(1, sizeof *s);
     if (!s)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory creating a side");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory creating a side of mode distill");
     s->job = *job;
     s->role = role;
     s->student = student;
     s->init = student > 0 && job->distill.relay ? (uint64_t)student << 32 : 0;
-    agent_distill_share(job, &s->student, &s->n_students);
+    agent_distill_batches_of(job, &s->student, &s->n_students);
     s->budget = job->batch * job->seq_len;
     s->corpus = corpus;
     s->at = *at;
@@ -174,10 +179,11 @@ enum neb_status agent_distill_create(const struct agent_job *job, enum agent_rol
                                    .seq_len = job->seq_len,
                                    .tokens = s->budget,
                                    .may_be_empty = role == AGENT_ROLE_TEACHER &&
-                                                   job->distill.pushed}; // students send it all
+                                                   // the students send all text
+                                                   job->distill.pushed};
     NEB_TRY_GOTO(intra_pairs_create(corpus, INTRA_TRAIN, &c, &s->pairs), fail);
     if (intra_pairs_skipped(s->pairs))
-        neb_warn("%llu pairs are longer than data.seq_len %d and are left out, %llu are trained on",
+        neb_warn("%llu pairs are longer than data.seq_len %d and are left out; %llu are used",
                  (unsigned long long)intra_pairs_skipped(s->pairs), c.seq_len,
                  (unsigned long long)intra_pairs_count(s->pairs));
     NEB_TRY_GOTO(intra_pair_batch_create(&c, &s->batch), fail);
@@ -227,9 +233,9 @@ void agent_distill_destroy(struct agent_distill_side **sp) {
     *sp = NULL;
 }
 
-// ---- evaluation -----------------------------------------------------------------------------------------------
+// ---- evaluation ---------------------------------------------------------------------------------
 
-// NAN where no pair of the held-out split is short enough.
+// NAN if no pair of the held-out split is short enough.
 static enum neb_status held_out(struct agent_distill_side *s, double *loss) {
     struct intra_pairs *pairs = NULL;
     struct intra_pairs_config c = {
@@ -272,10 +278,10 @@ enum neb_status agent_distill_evaluate(struct agent_distill_side *s, double *los
                   "decode_s", r.seconds, "label_bytes_per_target_token",
                   rows > 0 ? json_real((double)s->s.label_bytes / rows) : json_null(),
                   "taught_share", s->s.targets ? (double)s->s.taught / (double)s->s.targets : 0.0);
-    return *quality ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory reporting");
+    return *quality ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory making a report");
 }
 
-// ---- checkpoints ----------------------------------------------------------------------------------------------
+// ---- checkpoints --------------------------------------------------------------------------------
 
 enum neb_status agent_distill_save(const struct agent_distill_side *s,
                                    struct intra_ckpt_writer *w) {
@@ -317,7 +323,7 @@ enum neb_status agent_distill_restore(struct agent_distill_side *s, const struct
     v.loss_last = neb_rd_f64(&r);
     v.train_s = neb_rd_f64(&r);
     if (!neb_rd_done(&r) || role != s->role || v.step < 0)
-        return neb_fail(NEB_ERR_FORMAT, "%s: its state does not fit this job", intra_ckpt_path(c));
+        return neb_fail(NEB_ERR_FORMAT, "%s does not fit this job", intra_ckpt_path(c));
     s->s = v;
     return s->trainer ? intra_trainer_restore(s->trainer, c) : NEB_OK;
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The streams of mode distill.
+// Opens the streams of mode distill.
 //
 //     labels      teacher ──► every student; with distill.relay to the first one only
 //     requests    every student ──► teacher, with distill.push_text
-//     followers   the first student ──► the others: the teacher's labels as they came, with distill.relay
+//     followers   first student ──► the others, with distill.relay: the teacher's labels, unchanged
 #include "agent/train/distill_run.h"
 
 enum { STREAM_ID = 16, REQUEST_ID = 32, FOLLOW_ID = 48 };
 
-// Between this cluster and `peer`; c: key.id, type and role. most: bytes of a batch.
+// Opens a stream between this cluster and `peer`. c: key.id, type and role. most: bytes of a batch.
 static enum neb_status open_one(struct distill_run *r, struct inter_stream_config *c, int peer,
                                 double most, uint64_t next, struct agent_stream **out) {
     const struct agent_distill_config *d = &r->w->job.distill;
@@ -17,7 +17,7 @@ static enum neb_status open_one(struct distill_run *r, struct inter_stream_confi
     return worker_side_stream(&r->x, c, most, !d->pushed, next, out);
 }
 
-// Labels, from `from` to the cluster `to` of a student.
+// Opens a stream of labels from cluster `from` to the student's cluster `to`.
 static enum neb_status open_labels(struct distill_run *r, int id, int from, int to, uint64_t next,
                                    struct agent_stream **out) {
     const struct agent_job *j = &r->w->job;
@@ -28,7 +28,7 @@ static enum neb_status open_labels(struct distill_run *r, int id, int from, int 
                                     .role = produce ? INTER_STREAM_PRODUCER : INTER_STREAM_CONSUMER,
                                     .measured = id == STREAM_ID &&
                                                 agent_distill_k_min(&j->distill) < k_max};
-    // At most 15 to 24 bits an id, a byte a gap, a byte a tail; zstd never makes a part longer.
+    // The most: 24 bits an id, a byte a gap, a byte a tail. zstd never makes a part longer.
     double most = (double)j->batch * j->seq_len * j->accumulate * (4.0 * k_max + 1) + 4096;
     return open_one(r, &c, produce ? to : from, most, next, out);
 }
@@ -44,7 +44,7 @@ static enum neb_status open_requests(struct distill_run *r, int teacher, int stu
                     next, out);
 }
 
-// Labels of one student, whoever it gets them from, and its requests.
+// Opens the labels of one student, from the teacher or the relay, and the student's requests.
 static enum neb_status open_student(struct distill_run *r, int teacher, int from, int student,
                                     const struct distill_cursors *at) {
     const struct agent_job *j = &r->w->job;
@@ -89,7 +89,8 @@ static uint64_t cursor(const struct agent_stream *s, uint64_t unopened) {
     return !s ? unopened : s->anywhere ? INTER_STREAM_ANYWHERE : s->next;
 }
 
-// A checkpoint is written before the streams are open, too: of a state that was taken over (worker_snapshot.c).
+// A checkpoint can be written before the streams are open, of a state that was taken over
+// (worker_snapshot.c).
 void distill_cursors(const struct distill_run *r, struct distill_cursors *out) {
     for (int32_t i = 0; i < AGENT_CLUSTERS_MAX; i++) {
         out->labels[i] = cursor(r->streams[i], r->at.labels[i]);

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// The student of mode distill: learns from text and labels, from the cache, or alone. With distill.when_lost: alone it ends alone, too: where
-// no labels come for patience_s once all its steps are made, it says that it has them all (agent_stream_skip), and the teacher leaves them
-// out when it is back.
+// The student of mode distill: learns from text and labels, from the cache, or alone. With
+// distill.when_lost: alone it ends without the last labels if none come for patience_s, and reports
+// that it has all (agent_stream_skip); the teacher leaves those out when it is back.
 #include "agent/base/log.h"
 #include "agent/train/distill_cache.h"
 #include "agent/train/distill_run.h"
 
-// In the log too: lines of metrics are lost where they go to the teacher's side.
+// Also in the log: metrics are lost if they go to the teacher's side.
 static void say_waiting(struct distill_run *r, double waited) {
     char text[160];
     snprintf(text, sizeof text, "no labels for %.0f s at step %lld: %s", waited,
              (long long)agent_distill_state(r->side)->step,
              r->w->job.distill.when_lost == AGENT_LOST_WAIT ? "waiting for the teacher"
-                                                            : "going on with cross-entropy");
+                                                            : "continuing with cross-entropy");
     neb_warn("%s", text);
     worker_metrics(r->w, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
 }
 
-// Labels have been waited for: says so once, and tells whether to go on without them.
+// The student waits for labels. Logs that once; true if it shall go on without them.
 static bool patience_over(struct distill_run *r) {
     const struct agent_distill_config *d = &r->w->job.distill;
     neb_ns now = neb_now();
@@ -32,13 +32,14 @@ static bool patience_over(struct distill_run *r) {
     return d->when_lost == AGENT_LOST_ALONE;
 }
 
-// Asks for what is ahead, as far as there is room; of a room that is new no more at once than the teacher may be ahead.
+// Requests labels ahead, as far as there is room. It fills new room only as far as the teacher may
+// be ahead.
 static enum neb_status ask(struct distill_run *r) {
     struct agent_stream *t = r->requests[0];
     uint64_t end = t ? t->next + (uint64_t)r->w->job.distill.ahead : 0;
     end = end < (uint64_t)r->w->job.steps ? end : (uint64_t)r->w->job.steps;
     while (t && t->next < t->limit && t->next < end) {
-        if (t->next < t->stored) { // put before a restart; it stands
+        if (t->next < t->stored) { // put before a restart, and stored by the agent
             t->next++;
             continue;
         }
@@ -48,7 +49,8 @@ static enum neb_status ask(struct distill_run *r) {
     return NEB_OK;
 }
 
-// Passes on what has come, to each follower as far as it has room. *all: all have batch `next`, which may be let go.
+// Forwards labels to each follower that has room. *all: all followers have batch `next`, so it may
+// be dropped.
 static enum neb_status pass_on(struct distill_run *r, bool *all) {
     const struct agent_stream *from = r->streams[0];
     *all = true;
@@ -63,16 +65,17 @@ static enum neb_status pass_on(struct distill_run *r, bool *all) {
     return NEB_OK;
 }
 
-// Labels of this step were forgotten: a former life of this student, whose disk was lost, had learned from them. They are of no use to it
-// where it goes on behind them, otherwise it learns these steps again, from the text.
+// Labels of this step are forgotten: a previous incarnation of this student, whose disk was lost,
+// had learned from them. The student skips them if it continues after them; otherwise it learns
+// these steps again, from the text.
 static bool labels_gone(struct distill_run *r, int64_t step) {
     const struct agent_stream *s = r->streams[0];
     char text[160];
     if (s->anywhere || (uint64_t)step >= s->next)
         return false;
     snprintf(text, sizeof text,
-             "labels of steps %lld to %llu are gone: a former life of this student had them; it "
-             "learns from the text alone there",
+             "labels of steps %lld to %llu are gone: a previous incarnation of this student took "
+             "them. It learns these steps from the text alone",
              (long long)step, (unsigned long long)s->next - 1);
     if (!r->said_gone) {
         neb_warn("%s", text);
@@ -82,7 +85,7 @@ static bool labels_gone(struct distill_run *r, int64_t step) {
     return true;
 }
 
-// Labels that are here, and that every follower has: NEB_ERR_AGAIN while there are none.
+// The next labels that are here and that every follower has. NEB_ERR_AGAIN: none.
 static enum neb_status next_labels(struct distill_run *r, const uint8_t **p, size_t *n) {
     bool all;
     NEB_TRY(ask(r));
@@ -96,14 +99,16 @@ static bool waits_for_followers(const struct distill_run *r) {
     return r->streams[0]->next < r->streams[0]->have;
 }
 
-// Labels that are here: of this step, or of one that was made without them, which are dropped.
+// Handles labels that are here: it learns from those of this step, and drops those of a step that
+// was made without them.
 static enum neb_status take_labels(struct distill_run *r, const uint8_t *p, size_t n, bool *used) {
     int64_t step = agent_distill_step_of(p, n), now = agent_distill_state(r->side)->step;
     if (r->said_waiting)
-        worker_metrics(r->w, json_pack("{s:s,s:s}", "kind", "note", "text", "labels come again"));
+        worker_metrics(r->w,
+                       json_pack("{s:s,s:s}", "kind", "note", "text", "labels are coming again"));
     r->waiting_since = 0;
     r->said_waiting = false;
-    *used = step < 0 || step >= now; // what does not fit is refused where it is read
+    *used = step < 0 || step >= now; // labels that do not fit are refused where they are read
     if (*used)
         NEB_TRY(agent_distill_learn(r->side, p, n));
     if (r->cache[0] && step >= 0)
@@ -113,7 +118,7 @@ static enum neb_status take_labels(struct distill_run *r, const uint8_t *p, size
 
 static enum neb_status learn_alone(struct distill_run *r) {
     r->alone++;
-    r->streams[0]->waits = 0; // it works
+    r->streams[0]->waits = 0; // it is not waiting
     NEB_TRY(ask(r));
     return agent_distill_learn(r->side, NULL, 0);
 }
@@ -130,8 +135,8 @@ static enum neb_status learn_once(struct distill_run *r) {
         st = agent_distill_cache_read(r->cache, step, &r->batch);
         if (st == NEB_ERR_NOT_FOUND)
             return neb_fail(st,
-                            "distill.cache: no labels of step %lld in %s, and the job has no "
-                            "teacher; run it with one to fill the cache",
+                            "distill.cache: there are no labels of step %lld in %s, and the job "
+                            "has no teacher: run the job with a teacher to fill the cache",
                             (long long)step, r->cache);
         NEB_TRY(st);
         return agent_distill_learn(r->side, r->batch.p, r->batch.len);
@@ -149,7 +154,7 @@ static enum neb_status learn_once(struct distill_run *r) {
     return learn_alone(r);
 }
 
-// Rounds are exchanged between steps; *ready: the next one may begin.
+// Exchanges rounds between steps. *ready: the next step may begin.
 static enum neb_status exchange(struct distill_run *r, bool *ready) {
     *ready = true;
     if (!r->w->federated)
@@ -164,18 +169,19 @@ static bool done(const struct distill_run *r) {
                            : agent_distill_state(r->side)->step >= r->w->job.steps;
 }
 
-// The teacher is gone, and may never come back: it is told, when it does, that no more labels are wanted (distill_teacher.c).
+// The teacher is gone and may never come back. If it does, it learns that no more labels are wanted
+// (distill_teacher.c).
 static enum neb_status let_go(struct distill_run *r) {
     uint64_t steps = (uint64_t)r->w->job.steps;
-    neb_warn("all steps are made and no labels come: ends without the last %llu",
+    neb_warn("all steps are made and no labels come: this student ends without the last %llu",
              (unsigned long long)(steps - r->streams[0]->next));
     if (r->requests[0])
         r->requests[0]->let_go = true;
     return agent_stream_skip(r->streams[0], steps);
 }
 
-// Labels that come too late, of steps made alone, or that others ended without this student: nothing is learned any more, they are kept for
-// another time.
+// Handles labels that come too late: of steps made alone, or of steps that the other students made
+// without this one. They are only kept in the cache.
 static enum neb_status drop_labels(struct distill_run *r, const uint8_t *p, size_t n) {
     int64_t step = agent_distill_step_of(p, n);
     r->waiting_since = 0;
@@ -184,9 +190,9 @@ static enum neb_status drop_labels(struct distill_run *r, const uint8_t *p, size
     return agent_stream_applied(r->streams[0]);
 }
 
-// The teacher shall be able to end.
+// Takes the remaining labels, so that the teacher can end.
 static enum neb_status late_labels(struct distill_run *r) {
-    r->waiting_since = 0; // of the steps made alone
+    r->waiting_since = 0; // discards the wait during steps made alone
     while (!r->w->stop && r->n_streams && r->streams[0]->next < (uint64_t)r->w->job.steps) {
         const uint8_t *p;
         size_t n;

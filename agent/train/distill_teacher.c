@@ -3,14 +3,15 @@
 #include "agent/base/log.h"
 #include "agent/train/distill_run.h"
 
-// Stream i has room, and what it is to be filled with is here.
+// True if stream i has room, and the text for its next batch is here.
 static bool ready(const struct distill_run *r, int32_t i) {
     return r->streams[i]->next < r->streams[i]->limit &&
            (!r->requests[i] || r->requests[i]->next < r->requests[i]->have);
 }
 
-// The student to serve next: one that learns from a teacher in training is served in turn, so that the order of batches is
-// always the same; a frozen teacher serves whoever has room, the furthest behind first. -1: none.
+// The student to serve next; -1: none. A teacher that learns serves its students in turn, so that
+// the order of batches is always the same. A frozen teacher serves the student with room that is
+// furthest behind.
 static int32_t next_student(const struct distill_run *r) {
     const struct agent_job *j = &r->w->job;
     int32_t found = -1;
@@ -30,8 +31,9 @@ bool distill_all_labelled(const struct distill_run *r) {
     return true;
 }
 
-// Student i has ended without its last labels (distill_student.c): it has all, as far as it says, and requests nothing more. A teacher
-// that learns goes through their text all the same, as after any restart; where that is the student's to send, as long as it comes.
+// True if student i has ended without its last labels (distill_student.c): it reports that it has
+// all, and requests nothing more. A teacher that learns still trains on its text, as after a
+// restart; if the student sends the text, only as long as it comes.
 static bool wants_no_more(struct distill_run *r, int32_t i) {
     const struct agent_distill_config *d = &r->w->job.distill;
     if (r->labelled[i] >= r->w->job.steps || r->streams[i]->durable < (uint64_t)r->w->job.steps)
@@ -48,7 +50,7 @@ static bool wants_no_more(struct distill_run *r, int32_t i) {
 
 static enum neb_status leave_out(struct distill_run *r, int32_t i) {
     int64_t left = r->w->job.steps - r->labelled[i];
-    neb_info("%s wants no more labels: the last %lld are not made",
+    neb_info("%s needs no more labels: the last %lld are not made",
              r->w->job.clusters[r->student_of[i]].name, (long long)left);
     agent_distill_state(r->side)->step += left;
     r->labelled[i] = r->w->job.steps;
@@ -72,8 +74,8 @@ static int32_t choose_k(struct distill_run *r, int32_t i) {
     return rate->k;
 }
 
-// One batch for the student of stream i. What the agent has on disk under its number stands: after a restart it is not made again,
-// but a teacher that learns passes over its text again.
+// Makes one batch for the student of stream i. A batch that the agent has on disk under this number
+// is not made again after a restart, but a teacher that learns trains on its text again.
 static enum neb_status label_next(struct distill_run *r, int32_t i) {
     struct agent_stream *t = r->streams[i];
     struct agent_distill_state *x = agent_distill_state(r->side);
@@ -98,7 +100,7 @@ static enum neb_status label_next(struct distill_run *r, int32_t i) {
     return asked ? agent_stream_applied(r->requests[i]) : NEB_OK;
 }
 
-// A student's agent that was started anew after its part had ended says nothing of its streams any more.
+// An agent that restarts after its part has ended reports nothing about its streams.
 static void say_full(struct distill_run *r) {
     char text[200];
     double waited = r->full_since ? neb_seconds(neb_now() - r->full_since) : 0;
@@ -106,8 +108,8 @@ static void say_full(struct distill_run *r) {
     if (waited < (double)r->w->job.distill.patience_s || r->said_waiting)
         return;
     snprintf(text, sizeof text,
-             "no student has had room for labels for %.0f s: where all have ended (nebula jobs "
-             "there), nebula stop ends this cluster's part",
+             "no student has had room for labels for %.0f s: if all students have ended (check "
+             "with nebula jobs on their side), nebula stop ends this cluster's part",
              waited);
     neb_warn("%s", text);
     worker_metrics(r->w, json_pack("{s:s,s:s}", "kind", "fault", "text", text));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The worker of mode distill: a teacher with a stream to every student, or a student with at most one; for the reference
-// (sync.scheme: synchronous), both in one process.
+// The worker of mode distill: a teacher with a stream to every student, or a student with at most
+// one. In the reference (sync.scheme: synchronous) both are in one process.
 #include "agent/base/log.h"
 #include "agent/train/distill_cache.h"
 #include "agent/train/distill_run.h"
@@ -27,12 +27,12 @@ void distill_say_step(struct distill_run *r) {
     const struct agent_distill_state *x = agent_distill_state(r->side);
     const struct intra_step_stats *s = agent_distill_stats(r->side);
     show(r);
-    worker_learned(r->w, s);
+    worker_check_step(r->w, s);
     if (x->step == 1 || x->step % r->w->job.log_every == 0)
-        worker_say_step(r->w, s, x->train_s > 0 ? (double)x->tokens / x->train_s : 0);
+        worker_send_step(r->w, s, x->train_s > 0 ? (double)x->tokens / x->train_s : 0);
 }
 
-// ---- checkpoints ----------------------------------------------------------------------------------------------
+// ---- checkpoints --------------------------------------------------------------------------------
 
 enum neb_status distill_write(struct distill_run *r, struct intra_ckpt_writer *out) {
     struct distill_cursors at;
@@ -55,7 +55,7 @@ static enum neb_status add_state(void *user, struct intra_ckpt_writer *out) {
 }
 
 static enum neb_status save(struct distill_run *r, bool final) {
-    if (r->teacher) // the reference is repeated from its start
+    if (r->teacher) // the reference starts over after a failure
         return NEB_OK;
     return worker_side_save(&r->x, agent_distill_state(r->side)->step, 0, final);
 }
@@ -79,7 +79,7 @@ enum neb_status distill_maybe_save(struct distill_run *r) {
     return worker_side_due(&r->x, agent_distill_state(r->side)->step) ? save(r, false) : NEB_OK;
 }
 
-// ---- start and end --------------------------------------------------------------------------------------------
+// ---- start and end ------------------------------------------------------------------------------
 
 static enum neb_status open_cache(struct distill_run *r) {
     uint8_t digest[INTRA_SHA_BYTES];
@@ -98,9 +98,9 @@ static enum neb_status set_up(struct distill_run *r) {
                 agent_job_role(&w->job, AGENT_ROLE_TEACHER) >= 0;
     int32_t student = both ? 0 : agent_distill_student(&w->job, w->cluster);
     NEB_TRY(worker_side_open(&r->x, w));
-    NEB_TRY(
-        worker_side_made(&r->x, agent_distill_create(&w->job, both ? AGENT_ROLE_STUDENT : c->role,
-                                                     student, w->corpus, &r->x.at, &r->side)));
+    NEB_TRY(worker_side_check_device(
+        &r->x, agent_distill_create(&w->job, both ? AGENT_ROLE_STUDENT : c->role, student,
+                                    w->corpus, &r->x.at, &r->side)));
     if (both)
         return agent_distill_create(&w->job, AGENT_ROLE_TEACHER, 0, w->corpus, &r->x.at,
                                     &r->teacher);
@@ -117,7 +117,7 @@ static enum neb_status set_up(struct distill_run *r) {
 static enum neb_status report(struct distill_run *r, bool done) {
     const struct agent_distill_state *x = agent_distill_state(r->side);
     show(r);
-    r->w->payload_bytes = x->label_bytes; // labels, and no updates: those have no part in it
+    r->w->payload_bytes = x->label_bytes; // label bytes; a student's updates are not part of it
     r->w->payload_params = 0;
     if (r->quality && !distill_teaches(r) && r->n_streams)
         json_object_set_new(r->quality, "stall", agent_stream_stall(r->streams[0]));
@@ -147,7 +147,7 @@ static enum neb_status run(struct distill_run *r) {
         NEB_TRY(save(r, done));
     NEB_TRY(worker_side_wait_taken(&r->x));
     done = done && !r->w->stop;
-    if (agent_distill_trainer(r->side)) // what is written, translated with, and its digest
+    if (agent_distill_trainer(r->side)) // for the file, translations and digest
         NEB_TRY(intra_trainer_pull(agent_distill_trainer(r->side), NULL));
     if (!done)
         return report(r, false);
@@ -161,7 +161,7 @@ static enum neb_status run(struct distill_run *r) {
 enum neb_status agent_distill_run(struct agent_worker *w) {
     struct distill_run *r = calloc(1, sizeof *r);
     if (!r)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory starting");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory starting a worker");
     r->w = w;
     enum neb_status st = run(r);
     worker_side_close(&r->x);

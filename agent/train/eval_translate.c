@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-// Of what no --seq-len says: no sentence is longer, and an imported model may take 32,768 tokens.
+// The limit without --seq-len: no sentence is longer, and an imported model may take 32,768 tokens.
 enum { TRANSLATE_SEQ_MAX = 1024 };
 
 static enum neb_status open_file(const char *dir, const char *name, FILE **out) {
@@ -52,8 +52,10 @@ enum neb_status agent_eval_translate(const struct agent_eval_translate *o) {
         intra_lora_merge(K, m);
     NEB_TRY_GOTO(intra_corpus_open(o->corpus, false, &corpus), out);
     if (intra_corpus_vocab(corpus) > m->c.vocab) {
-        st = neb_fail(NEB_ERR_INVALID, "the corpus has %d pieces, the model %d: not its vocabulary",
-                      intra_corpus_vocab(corpus), m->c.vocab);
+        st = neb_fail(
+            NEB_ERR_INVALID,
+            "the corpus has %d pieces, but the model has %d: it is not the model's vocabulary",
+            intra_corpus_vocab(corpus), m->c.vocab);
         goto out;
     }
     if (o->out) {

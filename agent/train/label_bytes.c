@@ -14,7 +14,7 @@ struct sample {
     float *logp, *tail; // (rows, k), (rows)
 };
 
-// Zipf's law: the piece of rank r is drawn as often as 1 / r.
+// Zipf's law: draws rank r in proportion to 1 / r.
 static int32_t draw(struct neb_rng *rng, int32_t vocab) {
     int32_t id = (int32_t)(exp(neb_rng_unit(rng) * log(vocab)) - 1);
     return id < 0 ? 0 : id < vocab ? id : vocab - 1;
@@ -32,7 +32,7 @@ static void row(struct neb_rng *rng, int32_t k, int32_t vocab, int32_t *ids, flo
     double sum = 0;
     for (int32_t a = 0; a < k; a++) {
         ids[a] = draw(rng, vocab);
-        while (among(ids, a, ids[a])) // the next free one, so that it ends
+        while (among(ids, a, ids[a])) // takes the next free id, so that the loop ends
             ids[a] = (ids[a] + 1) % vocab;
         double last = a ? (double)logp[a - 1] : 0;
         logp[a] = (float)(last + (a ? GAP * log(1 - neb_rng_unit(rng)) : 0));
@@ -54,7 +54,8 @@ enum neb_status agent_label_bytes(int32_t k, int32_t vocab, double rows, double 
     if (k < CMP_SOFT_K_MIN)
         return NEB_OK;
     if (k > vocab)
-        return neb_fail(NEB_ERR_INVALID, "distill.k: %d labels of a vocabulary of %d", k, vocab);
+        return neb_fail(NEB_ERR_INVALID, "distill.k: %d labels exceed the vocabulary of %d", k,
+                        vocab);
     struct sample s = {calloc(cells, sizeof *s.ids), calloc(cells, sizeof *s.logp),
                        calloc((size_t)n, sizeof *s.tail)};
     if (!s.ids || !s.logp || !s.tail) {

@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 static const neb_ns waits = 300 * NEB_MS; // above what late acknowledgements explain
-// Until a trial; at most; and how long one must hold not to have failed.
+// Windows until a trial; the most; windows that a rise must hold to count as a success.
 enum { TRIAL_WINDOWS = 4, TRIAL_WINDOWS_MAX = 64, TRIAL_HOLDS = 16 };
 
 void agent_label_rate_init(struct agent_label_rate *r, int32_t k, int32_t k_min, int32_t k_max,
@@ -24,7 +24,7 @@ void agent_label_rate_made(struct agent_label_rate *r, uint64_t rows, uint64_t b
     r->rows_per_batch = (double)rows;
 }
 
-// The student's pace, over at least half a window or two seconds.
+// Measures the student's pace over at least half a window or two seconds.
 static void count(struct agent_label_rate *r, neb_ns now, uint64_t applied) {
     neb_ns since = now - r->counted_at;
     if (!r->counted_at || applied < r->counted) {
@@ -38,7 +38,7 @@ static void count(struct agent_label_rate *r, neb_ns now, uint64_t applied) {
 }
 
 static void change(struct agent_label_rate *r, uint64_t next, int32_t k) {
-    r->bytes_per_row *= r->k > 0 ? (double)k / r->k : 0; // until one is made
+    r->bytes_per_row *= r->k > 0 ? (double)k / r->k : 0; // an estimate until the next batch is made
     r->k = k;
     r->hold_until = r->clear_from = next + r->window;
 }
@@ -53,10 +53,11 @@ static bool shrink(struct agent_label_rate *r, const struct agent_label_view *v,
     else
         r->trial_after = (uint64_t)r->window * TRIAL_WINDOWS;
     change(r, v->next, fits < half ? fits : half);
-    snprintf(reason, cap,
-             "k %d to %d: batches wait %.1f s on a link of %.2f Mbit/s, the student has %llu left",
-             was, r->k, neb_seconds(v->path.waited), v->path.goodput_bps / 1e6,
-             (unsigned long long)(v->have - v->applied));
+    snprintf(
+        reason, cap,
+        "k %d to %d: batches wait %.1f s on a link of %.2f Mbit/s, and the student has %llu left",
+        was, r->k, neb_seconds(v->path.waited), v->path.goodput_bps / 1e6,
+        (unsigned long long)(v->have - v->applied));
     return true;
 }
 
@@ -67,12 +68,13 @@ static bool grow(struct agent_label_rate *r, const struct agent_label_view *v, i
     if (!known && v->next < r->clear_from + r->trial_after)
         return false;
     if (known)
-        snprintf(reason, cap, "k %d to %d: the link carries %.2f Mbit/s, %.2f are asked for", was,
+        snprintf(reason, cap, "k %d to %d: the link carries %.2f Mbit/s, and %.2f are needed", was,
                  more, v->path.goodput_bps / 1e6,
                  8e-6 * r->bytes_per_row * r->rows_per_batch * r->batches_per_s);
     else
-        snprintf(reason, cap, "k %d to %d: a trial, nothing waited on the link for %llu batches",
-                 was, more, (unsigned long long)(v->next - r->clear_from));
+        snprintf(reason, cap,
+                 "k %d to %d: a trial, because nothing waited on the link for %llu batches", was,
+                 more, (unsigned long long)(v->next - r->clear_from));
     r->trial_at = v->next;
     change(r, v->next, more);
     return true;
@@ -86,7 +88,7 @@ bool agent_label_rate_next(struct agent_label_rate *r, neb_ns now, const struct 
         r->clear_from = v->next;
     if (r->k_min >= r->k_max || v->next < r->hold_until)
         return false;
-    // What was asked of the link says nothing of what it can carry, unless more was asked.
+    // The goodput bounds what the link carries only if more was asked of it.
     int32_t fits = v->path.full
                        ? cmp_soft_k(r->k, r->k_min, r->k_max, r->bytes_per_row,
                                     r->rows_per_batch * r->batches_per_s, v->path.goodput_bps / 8)

@@ -11,7 +11,7 @@ size_t agent_request_ids(const struct agent_request_limits *l) {
     return (size_t)l->tokens + (size_t)sequences_max(l);
 }
 
-// Four bytes a token, as planes with their heads; two numbers a sequence.
+// Four bytes a token, with the heads of the planes, and two numbers a sequence.
 size_t agent_request_most(const struct agent_request_limits *l, int32_t accumulate) {
     size_t batch = 4 * agent_request_ids(l) + 64 + 10 * (size_t)sequences_max(l);
     return 8 + (size_t)accumulate * batch;
@@ -45,13 +45,13 @@ enum neb_status agent_request_open(struct neb_rd *r, int64_t due, int64_t steps)
     uint64_t step = neb_rd_u64(r);
     if (r->bad || step >= (uint64_t)steps || step != (uint64_t)due)
         return neb_fail(NEB_ERR_FORMAT,
-                        "a student asks for labels of step %llu; %lld is due, of %lld of the job",
+                        "a student asks for labels of step %llu, but step %lld of %lld is due",
                         (unsigned long long)step, (long long)due, (long long)steps);
     return NEB_OK;
 }
 
-// Lengths of all sequences: into b->prefix, and targets into b->targets for the moment. Returns how many ids follow, 0: they
-// do not fit the job.
+// Reads the lengths of all sequences: prefixes into b->prefix, numbers of targets into b->targets
+// for now. Returns how many ids follow; 0: they do not fit the job.
 static uint32_t read_lengths(const struct agent_request_limits *l, struct neb_rd *r,
                              struct intra_pair_batch *b) {
     uint64_t B = neb_rd_varint(r);
@@ -74,7 +74,8 @@ static uint32_t read_lengths(const struct agent_request_limits *l, struct neb_rd
     return (int64_t)b->B * b->T <= l->tokens ? n : 0;
 }
 
-// From the last sequence to the first: its targets are written over lengths that were read already.
+// Goes from the last sequence to the first, so that targets overwrite only lengths that were read
+// already.
 static void lay_out(const struct agent_request_limits *l, const int32_t *ids, uint32_t n,
                     struct intra_pair_batch *b) {
     b->n_targets = 0;
@@ -97,8 +98,8 @@ enum neb_status agent_request_next(struct cmp_tokens *t, const struct agent_requ
     uint32_t n = read_lengths(l, r, b);
     if (!n)
         return neb_fail(NEB_ERR_FORMAT,
-                        "a student asks for labels of a batch that is cut, or larger than %d "
-                        "tokens in sequences of %d",
+                        "a student asks for labels of a batch that is cut short, or exceeds %d "
+                        "tokens or sequences of %d",
                         l->tokens, l->seq_len);
     NEB_TRY(cmp_text_decode(t, r, l->vocab, ids, n));
     lay_out(l, ids, n, b);

@@ -12,7 +12,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-// What moves bytes here is work to those who wait for this rank.
+// Moving bytes is work, so the ranks that wait for this one are told.
 static void at_work(void *user) {
     struct intra_comm *world = user;
     if (world->ops->alive)
@@ -25,7 +25,7 @@ static enum neb_status follow(struct intra_comm *world, int threads) {
     snprintf(name, sizeof name, "rank %d", world->rank);
     neb_log_set_name(name);
     NEB_TRY(kern_cpu_create(threads, &K));
-    neb_info("pid %d follows rank 0, with %d threads", (int)getpid(), kern_pool_threads(K->pool));
+    neb_info("pid %d follows rank 0 with %d threads", (int)getpid(), kern_pool_threads(K->pool));
     struct agent_follower own = {.exchange.pool = K->pool};
     struct intra_group_follower f = {agent_follow, agent_follow_end, &own};
     neb_moved_listen(at_work, world);
@@ -36,14 +36,15 @@ static enum neb_status follow(struct intra_comm *world, int threads) {
     return st;
 }
 
-// Appends, as the worker's log does: a rank that is started again goes on in it. Hosts of mpirun need not share a file system.
+// Appends, like the worker's log: a restarted rank continues its log. Hosts of mpirun need not
+// share a file system.
 static void log_to(const char *dir, int rank) {
     char path[NEB_PATH_MAX];
     int fd = snprintf(path, sizeof path, "%s/rank-%d.log", dir, rank) < (int)sizeof path
                  ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600)
                  : -1;
     if (fd < 0) {
-        neb_info("rank %d: no %s on this host; its log is its launcher's", rank, path);
+        neb_info("rank %d: cannot open %s on this host; the log goes to the launcher", rank, path);
         return;
     }
     dup2(fd, STDOUT_FILENO);
@@ -60,12 +61,12 @@ enum neb_status agent_rank_run(const char *socket_path, const char *job, int thr
     agent_harden_keys(world->size > 1);
     if (log_dir)
         log_to(log_dir, world->rank);
-    if (threads == 0) // all of the host, which its ranks divide
+    if (threads == 0) // all threads of the host, divided among its ranks
         threads = kern_pool_share(intra_rank_env_local(environ));
     enum neb_status st = world->rank == 0 ? agent_worker_run(socket_path, job, world, threads)
                                           : follow(world, threads);
     if (st != NEB_OK)
-        world->ops->abort(world); // the others may wait for this rank
+        world->ops->abort(world); // the other ranks may wait for this one
     intra_comm_destroy(&world);
     return st;
 }

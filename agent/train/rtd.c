@@ -37,19 +37,19 @@ bool rtd_shares(const struct agent_rtd_side *s, int64_t e, int64_t *x) {
 }
 
 double agent_rtd_batch_max(const struct agent_job *j) {
-    // Six bytes a masked token and four a token of text are more than any batch takes.
+    // More than any batch takes: six bytes a masked token and four a token of text.
     return (double)j->batch * j->seq_len * j->accumulate *
                (6.0 * fmin(1, 1.5 * (double)j->rtd.mask_rate + 0.1) + (j->rtd.push_text ? 4 : 0)) +
            BATCH_BYTES_MIN + (j->rtd.share_embeddings ? RTD_SHARE_FRAME_MAX : 0);
 }
 
-// A row that both models share is due back after share_embeddings steps.
+// A shared row is due back after share_embeddings steps.
 uint32_t agent_rtd_ahead_max(const struct agent_job *j) {
     int32_t share = j->rtd.share_embeddings;
     return share && share < INTER_STREAM_WINDOW_MAX ? (uint32_t)share : INTER_STREAM_WINDOW_MAX;
 }
 
-// ---- set-up ---------------------------------------------------------------------------------------------------
+// ---- set-up -------------------------------------------------------------------------------------
 
 static struct intra_model_config shape(const struct agent_rtd_side *s) {
     bool generator = s->role == AGENT_ROLE_GENERATOR;
@@ -76,7 +76,7 @@ static enum neb_status make_trainer(struct agent_rtd_side *s) {
         .device = s->at.device,
         .device_type = s->at.type,
         .device_graphs = s->at.graphs,
-        .soft_k = s->role == AGENT_ROLE_GENERATOR}; // a draw
+        .soft_k = s->role == AGENT_ROLE_GENERATOR}; // one draw a position
     int64_t updates = 0;
     for (int64_t e = 0; e < rtd_cycle(j); e++)
         updates += s->role == AGENT_ROLE_GENERATOR ? rtd_trains(s, e) : rtd_emits(s, e);
@@ -99,7 +99,7 @@ static enum neb_status share_embeddings(struct agent_rtd_side *s) {
     return rtd_share_create(s->trainer->model, &s->share);
 }
 
-// Held-out windows a source, as many batches as are sent at most.
+// Held-out windows of each source, limited by the largest number of evaluation batches.
 static void plan_eval(struct agent_rtd_side *s) {
     int64_t total = 0, most = (int64_t)AGENT_RTD_EVAL_BATCHES_MAX * s->job.batch;
     int32_t n = intra_corpus_sources(s->corpus);
@@ -119,7 +119,7 @@ enum neb_status agent_rtd_create(const struct agent_job *job, enum agent_role ro
     enum neb_status st = NEB_OK;
     struct agent_rtd_side *s = calloc(1, sizeof *s);
     if (!s)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory creating a side");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory creating a side of mode rtd");
     s->job = *job;
     s->role = role;
     s->corpus = corpus;
@@ -138,10 +138,10 @@ enum neb_status agent_rtd_create(const struct agent_job *job, enum agent_role ro
             goto fail;
         }
     if (job->model.vocab && job->model.vocab != s->vocab + 1) {
-        st = neb_fail(
-            NEB_ERR_INVALID,
-            "model.vocab is %d; mode rtd takes the corpus's %d and one more for the mask, or 0",
-            job->model.vocab, s->vocab);
+        st = neb_fail(NEB_ERR_INVALID,
+                      "model.vocab is %d; mode rtd needs the corpus's %d and one more for the "
+                      "mask, or 0 to set it so",
+                      job->model.vocab, s->vocab);
         goto fail;
     }
     NEB_TRY_GOTO(cmp_tokens_create(&s->wire), fail);
@@ -183,17 +183,17 @@ void agent_rtd_destroy(struct agent_rtd_side **sp) {
     *sp = NULL;
 }
 
-// ---- text and masks, the same on both sides -------------------------------------------------------------------
+// ---- text and masks, the same on both sides -----------------------------------------------------
 
 int32_t rtd_draw(struct agent_rtd_side *s) {
     int32_t T = s->job.seq_len, n = 0;
     if (s->s.event < s->events) {
         for (; n < s->job.batch * s->job.accumulate; n++)
             intra_sampler_next(s->sampler, s->tokens + (size_t)n * T, s->window);
-        intra_sampler_ahead(s->sampler, n); // read while this event is trained on
+        intra_sampler_prefetch(s->sampler, n); // read while this event is trained on
         return n;
     }
-    // among all held-out windows, source by source
+    // The windows of all sources, one source after the other.
     int64_t first = (s->s.event - s->events) * s->job.batch, at = 0;
     for (int32_t i = 0; i < intra_corpus_sources(s->corpus); i++) {
         uint64_t have = intra_corpus_windows(s->corpus, i, INTRA_VALID, T);
@@ -227,11 +227,11 @@ enum neb_status rtd_took_step(struct agent_rtd_side *s) {
     return NEB_OK;
 }
 
-// ---- state ----------------------------------------------------------------------------------------------------
+// ---- state --------------------------------------------------------------------------------------
 
 const struct agent_rtd_state *agent_rtd_state(const struct agent_rtd_side *s) { return &s->s; }
 bool agent_rtd_trained(const struct agent_rtd_side *s) {
-    // events that end without a batch are no more than skipped by the discriminator
+    // The discriminator only skips events without a batch.
     int64_t e = s->s.event;
     while (s->role == AGENT_ROLE_DISCRIMINATOR && e < s->events && !rtd_emits(s, e))
         e++;
@@ -272,7 +272,7 @@ static void put_state(struct neb_buf *b, const struct agent_rtd_side *s) {
     neb_buf_u8(b, (uint8_t)s->role);
     neb_buf_u8(b, x->done);
     neb_buf_i64(b, x->event - again);
-    neb_buf_u64(b, x->seq - (uint64_t)again); // a batch each
+    neb_buf_u64(b, x->seq - (uint64_t)again); // one batch for each event
     neb_buf_i64(b, x->updates);
     neb_buf_u64(b, x->tokens);
     neb_buf_u64(b, x->batch_bytes);
@@ -333,7 +333,7 @@ enum neb_status agent_rtd_restore(struct agent_rtd_side *s, const struct intra_c
         return NEB_ERR_IO;
     struct neb_rd r = neb_rd_make(state, x->bytes);
     if (!get_state(&r, s))
-        return neb_fail(NEB_ERR_FORMAT, "%s: its state does not fit this job", intra_ckpt_path(c));
+        return neb_fail(NEB_ERR_FORMAT, "%s does not fit this job", intra_ckpt_path(c));
     NEB_TRY(intra_ckpt_read(c, "data.cursor.0", INTRA_U64, INTRA_CURSOR_WORDS, 1, cursor));
     if (s->sampler)
         intra_sampler_restore(s->sampler, cursor);
@@ -342,7 +342,7 @@ enum neb_status agent_rtd_restore(struct agent_rtd_side *s, const struct intra_c
     return intra_trainer_restore(s->trainer, c);
 }
 
-// ---- shared embeddings ----------------------------------------------------------------------------------------
+// ---- shared embeddings --------------------------------------------------------------------------
 
 bool agent_rtd_awaits(const struct agent_rtd_side *s) {
     const struct rtd_share *x = s->share;

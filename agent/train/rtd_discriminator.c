@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The discriminator: takes batches apart and trains on telling which tokens were replaced.
+// The discriminator: decodes batches, and trains to detect replaced tokens.
 #include "agent/base/fault.h"
 #include "agent/train/rtd_side.h"
 
@@ -7,15 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct received { // a batch, as far as it is taken apart
+struct received { // a decoded batch
     uint8_t flags;
     uint32_t windows, replaced, masked;
-    uint32_t next;    // replacement
-    int64_t exchange; // of embeddings, where `shares`
+    uint32_t next;    // next replacement
+    int64_t exchange; // number of the exchange of embeddings, if `shares`
     bool shares;
 };
 
-// Which positions are masked follows from the text; so the text comes first, wherever it is in the batch.
+// Masked positions follow from the text, so the text is decoded first, wherever it is in the batch.
 static uint32_t mask_all(struct agent_rtd_side *s, int32_t windows) {
     int32_t total = windows * s->job.seq_len, k = 0;
     for (int32_t from = 0, a = 0; from < total; from += s->micro, a++) {
@@ -46,34 +46,35 @@ static enum neb_status take_apart(struct agent_rtd_side *s, const uint8_t *p, si
         uint32_t bytes = neb_rd_u32(&r);
         const uint8_t *frame = bytes <= neb_rd_left(&r) ? neb_rd_view(&r, bytes) : NULL;
         if (r.bad || !frame)
-            return neb_fail(NEB_ERR_FORMAT, "batch %llu: rows of embeddings are cut",
+            return neb_fail(NEB_ERR_FORMAT, "batch %llu: rows of embeddings are cut short",
                             (unsigned long long)s->s.seq);
-        NEB_TRY(rtd_share_pull(s)); // which rows are compared with
+        NEB_TRY(rtd_share_pull(s)); // for the rows that they are compared with
         NEB_TRY(rtd_share_take(s->share, b->exchange, frame, bytes));
     }
     if (!text) {
         if (rtd_draw(s) != (int32_t)b->windows)
-            return neb_fail(NEB_ERR_FORMAT,
-                            "batch %llu: %u windows of held-out text, here are others",
-                            (unsigned long long)s->s.seq, b->windows);
+            return neb_fail(
+                NEB_ERR_FORMAT,
+                "batch %llu: %u windows of held-out text, but this side has another number",
+                (unsigned long long)s->s.seq, b->windows);
         b->masked = mask_all(s, (int32_t)b->windows);
-    } else { // after the replacements, which say of how many masked positions they are
+    } else { // the text comes after the replacements, whose decoder needs the masked positions
         struct neb_rd ahead = r;
         NEB_TRY(cmp_replaced_skip(&ahead, s->vocab));
         NEB_TRY(cmp_text_decode(s->wire, &ahead, s->vocab, s->tokens,
                                 b->windows * (uint32_t)s->job.seq_len));
         if (!neb_rd_done(&ahead))
-            return neb_fail(NEB_ERR_FORMAT, "batch %llu: %zu bytes too many",
+            return neb_fail(NEB_ERR_FORMAT, "batch %llu has %zu bytes too many",
                             (unsigned long long)s->s.seq, neb_rd_left(&ahead));
         b->masked = mask_all(s, (int32_t)b->windows);
     }
     NEB_TRY(cmp_replaced_decode(s->wire, &r, b->masked, s->vocab, s->index, s->ids, &b->replaced));
     return text || neb_rd_done(&r) ? NEB_OK
-                                   : neb_fail(NEB_ERR_FORMAT, "batch %llu: %zu bytes too many",
+                                   : neb_fail(NEB_ERR_FORMAT, "batch %llu has %zu bytes too many",
                                               (unsigned long long)s->s.seq, neb_rd_left(&r));
 }
 
-// Inputs and labels of the micro-batch at `from`.
+// Makes inputs and labels of the micro-batch at `from`.
 static void put_in(struct agent_rtd_side *s, struct received *b, int32_t from, int32_t n) {
     int32_t k = 0;
     for (; b->next + (uint32_t)k < b->replaced; k++) {
@@ -142,7 +143,7 @@ enum neb_status agent_rtd_consume(struct agent_rtd_side *s, const uint8_t *p, si
     neb_ns start = neb_now();
     for (; s->s.event < s->events && !rtd_emits(s, s->s.event); s->s.event++)
         if (!s->job.rtd.push_text)
-            rtd_draw(s); // the generator trained on these alone
+            rtd_draw(s); // only the generator trained on these
     NEB_TRY(take_apart(s, p, n, &b));
     if (s->s.event >= s->events) {
         NEB_TRY(consume_eval(s, &b));

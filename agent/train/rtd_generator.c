@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The generator: trains on masked text and draws what takes the masks' place.
+// The generator: trains on masked text, and samples the tokens that replace the masks.
 #include "agent/train/rtd_side.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@ struct made { // replacements of the event so far
     uint32_t masked, replaced;
 };
 
-// Masks one micro-batch, passes it through the model, and draws where a batch is wanted.
+// Masks one micro-batch, passes it through the model, and samples if a batch is wanted.
 static enum neb_status generate(struct agent_rtd_side *s, const int32_t *tokens, int32_t windows,
                                 int32_t a, bool learn, bool wanted, struct made *m) {
     int32_t n = windows * s->job.seq_len, k = rtd_mask(s, tokens, n, a);
@@ -27,7 +27,7 @@ static enum neb_status generate(struct agent_rtd_side *s, const int32_t *tokens,
     }
     if (!wanted)
         return NEB_OK;
-    int32_t *ids = s->inputs; // free again
+    int32_t *ids = s->inputs; // no longer needed
     NEB_TRY(intra_mask_sample(s->draws, &r, s->positions, k, rtd_seed(s, SEED_SAMPLE),
                               rtd_stream(s, a), ids));
     for (int32_t i = 0; i < k; i++)
@@ -65,7 +65,7 @@ static enum neb_status produce_eval(struct agent_rtd_side *s, struct neb_buf *ba
     int32_t windows = rtd_draw(s);
     if (windows)
         NEB_TRY(generate(s, s->tokens, windows, 0, false, true, &m));
-    // a draw that hits counts, as a measure of accuracy
+    // a sampled token that equals the text counts as accurate
     s->eval_right += (int64_t)m.masked - (int64_t)m.replaced;
     NEB_TRY(encode(s, (uint8_t)(FLAG_EVAL | (last ? FLAG_LAST : 0)), windows, &m, batch));
     if (last) {
@@ -88,7 +88,7 @@ enum neb_status agent_rtd_produce(struct agent_rtd_side *s, struct neb_buf *batc
         bool learn = rtd_trains(s, s->s.event);
         int64_t x;
         bool shares = rtd_shares(s, s->s.event, &x);
-        if (s->share && s->share->answered) { // of the exchange before, due now
+        if (s->share && s->share->answered) { // the previous exchange, due now
             NEB_TRY(rtd_share_pull(s));
             rtd_share_merge(s->share, s->share->pending);
             NEB_TRY(rtd_share_push(s));

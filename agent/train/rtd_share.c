@@ -41,7 +41,7 @@ void rtd_share_destroy(struct rtd_share **sp) {
     *sp = NULL;
 }
 
-// Rows of exchange x: where they begin; *n elements.
+// The rows of exchange x, and their number of elements in *n.
 static float *rows_of(const struct rtd_share *s, int64_t x, size_t *n) {
     const struct intra_tensor *t = s->model->embed;
     int32_t first = (int32_t)(x % s->n_blocks) * s->block,
@@ -65,8 +65,8 @@ static double square(const float *x, size_t n) {
     return sum;
 }
 
-// Both sides begin with rows of one size and meet every few events: what is far away beside this side's rows is no embedding that was
-// learned from the same text. A row that is small itself is measured by the block's.
+// Refuses rows far from ours. Both sides start with rows of one size and meet every few events, so
+// distant rows were not learned from the same text. A small row is measured by the block's mean.
 static enum neb_status near(const struct rtd_share *s, const float *rows, size_t elements) {
     size_t cols = (size_t)s->model->embed->cols, n = elements / cols;
     double usual = square(rows, elements) / (double)n, most = RTD_SHARE_AWAY * RTD_SHARE_AWAY;
@@ -77,11 +77,11 @@ static enum neb_status near(const struct rtd_share *s, const float *rows, size_t
             double d = (double)other[i] - (double)own[i];
             away += d * d;
         }
-        if (!(away <= most * fmax(usual, square(own, cols)))) // also what is not finite
+        if (!(away <= most * fmax(usual, square(own, cols)))) // also false for what is not finite
             return neb_fail(NEB_ERR_FORMAT,
-                            "shared embeddings: row %zu of the block is %.3g away from this "
-                            "side's, of which one is %.3g long: is the other side's job this one, "
-                            "and is it in good health?",
+                            "shared embeddings: row %zu of the block is %.3g away from this side's "
+                            "row, and rows have a length of about %.3g: check that the other side "
+                            "runs the same job, and that its training has not failed",
                             r, sqrt(away), sqrt(usual));
     }
     return NEB_OK;
@@ -94,7 +94,7 @@ enum neb_status rtd_share_take(struct rtd_share *s, int64_t x, const uint8_t *p,
     NEB_TRY(cmp_frame_peek(p, n, &info));
     if (info.n != elements || info.codec.id != CMP_INT8)
         return neb_fail(NEB_ERR_FORMAT,
-                        "shared embeddings: a frame of %llu elements; %zu in int8 are due",
+                        "shared embeddings: a frame has %llu elements, but %zu in int8 are due",
                         (unsigned long long)info.n, elements);
     NEB_TRY(cmp_decode(s->work, p, n, s->theirs, elements));
     NEB_TRY(near(s, rows, elements));

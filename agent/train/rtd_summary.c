@@ -49,8 +49,8 @@ void agent_rtd_print(const json_t *q, FILE *out) {
     agent_stall_print("discriminator", json_object_get(d, "stall"), out);
     fprintf(
         out,
-        "bytes a trained token: %.3f in batches; %.3f sent of those (held-out ones too), %.3f of "
-        "protocol, %.3f in all on the sockets; gradients in fp16 would take %.1f\n",
+        "bytes a trained token: %.3f in batches; %.3f sent for batches (with held-out ones), %.3f "
+        "for the protocol, %.3f in all on the sockets; gradients in fp16 would take %.1f\n",
         agent_json_get(q, "stream_bytes_per_token"),
         agent_json_get(q, "wan_payload_bytes_per_token"),
         agent_json_get(q, "wan_protocol_bytes_per_token"), agent_json_get(q, "wan_bytes_per_token"),

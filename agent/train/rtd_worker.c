@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The worker of mode rtd: one side behind a stream, or, for the reference, both sides in one process.
+// The worker of mode rtd: one side behind a stream, or, in the reference, both sides in one
+// process.
 #include "agent/base/log.h"
 #include "agent/train/rtd.h"
 #include "agent/train/rtd_share.h"
@@ -15,17 +16,17 @@ enum {
 struct rtd_run {
     struct agent_worker *w;
     struct worker_side x;                // owns the streams
-    bool both;                           // sides are in this process
-    struct agent_rtd_side *side, *other; // of this cluster; the discriminator, where both are here
-    struct agent_stream *stream;         // NULL where both are here
-    struct agent_stream *back;           // also unless embeddings are shared
-    uint64_t back_next;                  // of the checkpoint
-    struct neb_buf reply;                // where both are here: not taken yet
+    bool both;                           // both sides are in this process
+    struct agent_rtd_side *side, *other; // this cluster's side; the discriminator, if both are here
+    struct agent_stream *stream;         // NULL if both are here
+    struct agent_stream *back;           // also NULL if embeddings are not shared
+    uint64_t back_next;                  // from the checkpoint
+    struct neb_buf reply;                // if both are here: a reply that was not taken yet
     struct neb_buf batch;
     bool holds; // a batch waits for room
 };
 
-// The worker's figures are those of one side at a time.
+// Sets the worker's figures to those of one side.
 static void show(struct rtd_run *r, struct agent_rtd_side *side) {
     const struct agent_rtd_state *x = agent_rtd_state(side);
     struct agent_worker *w = r->w;
@@ -44,12 +45,12 @@ static void say_step(struct rtd_run *r, struct agent_rtd_side *side) {
     const struct agent_rtd_state *x = agent_rtd_state(side);
     show(r, side);
     if (fresh)
-        worker_learned(r->w, s);
+        worker_check_step(r->w, s);
     if (fresh && (x->updates == 1 || x->updates % r->w->job.log_every == 0))
-        worker_say_step(r->w, s, x->train_s > 0 ? (double)x->tokens / x->train_s : 0);
+        worker_send_step(r->w, s, x->train_s > 0 ? (double)x->tokens / x->train_s : 0);
 }
 
-// ---- checkpoints ----------------------------------------------------------------------------------------------
+// ---- checkpoints --------------------------------------------------------------------------------
 
 static enum neb_status add_state(void *user, struct intra_ckpt_writer *out) {
     struct rtd_run *r = user;
@@ -61,9 +62,10 @@ static enum neb_status add_state(void *user, struct intra_ckpt_writer *out) {
 }
 
 static enum neb_status save(struct rtd_run *r, bool final) {
-    if (r->both) // the reference is repeated from its start
+    if (r->both) // the reference starts over after a failure
         return NEB_OK;
-    // The discriminator takes the batches of an evaluation again; what the generator consumes is of before it.
+    // The discriminator takes the batches of an unfinished evaluation again. All that the generator
+    // consumes comes before it.
     bool consumes = r->stream->c.role == INTER_STREAM_CONSUMER;
     uint64_t again = consumes ? (uint64_t)agent_rtd_repeated(r->side) : 0;
     return worker_side_save(&r->x, agent_rtd_state(r->side)->event, again, final);
@@ -95,16 +97,17 @@ static enum neb_status restore(struct rtd_run *r) {
     return st;
 }
 
-// Between two events.
+// Writes a checkpoint between two events, if one is due.
 static enum neb_status maybe_save(struct rtd_run *r) {
     bool evaluating = agent_rtd_trained(r->side);
     return !evaluating && worker_side_due(&r->x, agent_rtd_state(r->side)->event) ? save(r, false)
                                                                                   : NEB_OK;
 }
 
-// ---- the loop -------------------------------------------------------------------------------------------------
+// ---- the loop -----------------------------------------------------------------------------------
 
-// The discriminator's rows that the next event waits for. NEB_ERR_AGAIN: they are not here yet.
+// Gives the generator the discriminator's rows that its next event waits for. NEB_ERR_AGAIN: not
+// here yet.
 static enum neb_status take_answer(struct rtd_run *r) {
     const uint8_t *p = r->reply.p;
     size_t n = r->reply.len;
@@ -124,7 +127,8 @@ static enum neb_status put_reply(struct rtd_run *r, struct agent_rtd_side *side)
         neb_buf_add(&r->reply, b->p, b->len);
         return neb_buf_check(&r->reply);
     }
-    // At most one is under way, so there is room as soon as the agent has said so; it must not be lost where the worker stops.
+    // At most one reply is in flight, so the agent soon has room. The reply must not be lost if the
+    // worker stops.
     while ((st = agent_stream_put(r->back, b->p, b->len)) == NEB_ERR_AGAIN) {
         NEB_TRY(worker_drain(r->w));
         NEB_TRY(worker_wait(r->w));
@@ -177,7 +181,7 @@ static enum neb_status train(struct rtd_run *r) {
         NEB_TRY(worker_drain(r->w));
         bool trained = agent_rtd_trained(r->side);
         NEB_TRY(generator ? generate(r) : discriminate(r));
-        if (r->holds) // a checkpoint says that the batches before it are with the agent
+        if (r->holds) // a checkpoint implies that the agent has all batches before it
             continue;
         if (!trained && agent_rtd_trained(r->side) && !r->both)
             NEB_TRY(save(r, false));
@@ -186,7 +190,7 @@ static enum neb_status train(struct rtd_run *r) {
     return NEB_OK;
 }
 
-// ---- start and end --------------------------------------------------------------------------------------------
+// ---- start and end ------------------------------------------------------------------------------
 
 static enum neb_status open_streams(struct rtd_run *r) {
     const struct agent_job *j = &r->w->job;
@@ -215,9 +219,9 @@ static enum neb_status set_up(struct rtd_run *r) {
     const struct agent_cluster *c = &w->job.clusters[w->cluster];
     r->both = w->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
     NEB_TRY(worker_side_open(&r->x, w));
-    NEB_TRY(
-        worker_side_made(&r->x, agent_rtd_create(&w->job, r->both ? AGENT_ROLE_GENERATOR : c->role,
-                                                 w->corpus, &r->x.at, &r->side)));
+    NEB_TRY(worker_side_check_device(
+        &r->x, agent_rtd_create(&w->job, r->both ? AGENT_ROLE_GENERATOR : c->role, w->corpus,
+                                &r->x.at, &r->side)));
     if (r->both)
         return agent_rtd_create(&w->job, AGENT_ROLE_DISCRIMINATOR, w->corpus, &r->x.at, &r->other);
     NEB_TRY(restore(r));
@@ -258,8 +262,7 @@ static enum neb_status run(struct rtd_run *r) {
     if (agent_rtd_state(r->side)->event != r->x.saved)
         NEB_TRY(save(r, agent_rtd_state(r->side)->done));
     NEB_TRY(worker_side_wait_taken(&r->x));
-    NEB_TRY(
-        intra_trainer_pull(agent_rtd_trainer(r->side), NULL)); // what is written, and its digest
+    NEB_TRY(intra_trainer_pull(agent_rtd_trainer(r->side), NULL)); // for the file and its digest
     if (agent_rtd_state(r->side)->done)
         NEB_TRY(worker_write_model(r->w, agent_rtd_trainer(r->side)->model, "model.ckpt"));
     if (r->both && agent_rtd_state(r->other)->done)

@@ -15,9 +15,9 @@
 #include <string.h>
 #include <unistd.h>
 
-// ---- set-up ---------------------------------------------------------------------------------------------------
+// ---- set-up -------------------------------------------------------------------------------------
 
-// ---- the built-in trainer beneath the exchange --------------------------------------------------------------------
+// ---- the built-in trainer, as the exchange calls it ---------------------------------------------
 
 static enum neb_status pull(struct agent_worker *w, const bool *wanted) {
     return intra_group_pull(w->group, wanted);
@@ -51,7 +51,7 @@ static enum neb_status restore(struct agent_worker *w, const struct intra_ckpt *
     return intra_group_restore(w->group, c);
 }
 
-// Windows come one by one, so other micro-batches hold the same ones of a step.
+// Windows come one by one, so other micro-batches hold the same windows in a step.
 static void cut_steps(struct agent_job *j, const struct agent_cluster *c) {
     if (c->batch) {
         j->accumulate = (int32_t)((int64_t)j->batch * j->accumulate / c->batch);
@@ -60,7 +60,7 @@ static void cut_steps(struct agent_job *j, const struct agent_cluster *c) {
     if (c->recompute)
         j->recompute = c->recompute == AGENT_RECOMPUTE_ON;
     if (c->batch || c->recompute)
-        neb_info("%s: a step's sequences as %d micro-batches of %d%s", c->name, j->accumulate,
+        neb_info("%s: a step has %d micro-batches of %d sequences%s", c->name, j->accumulate,
                  j->batch, j->recompute ? ", recomputing" : "");
 }
 
@@ -70,7 +70,7 @@ static enum neb_status set_up_data(struct agent_worker *w) {
     NEB_TRY(intra_corpus_open(agent_job_corpus(&w->job, w->cluster), false, &w->corpus));
     NEB_TRY(agent_job_vocabulary(&w->job, w->cluster, w->corpus));
     bool all = w->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
-    int n = all ? agent_job_training(&w->job) : 1; // witnesses, which come last, draw nothing
+    int n = all ? agent_job_training(&w->job) : 1; // witnesses are last and draw nothing
     for (; w->n_samplers < n; w->n_samplers++)
         NEB_TRY(agent_job_sampler(&w->job, all ? w->n_samplers : w->cluster, w->corpus,
                                   &w->samplers[w->n_samplers]));
@@ -87,7 +87,8 @@ static enum neb_status set_up_trainer(struct agent_worker *w) {
     struct intra_ckpt *init = NULL;
     int32_t vocab = intra_corpus_vocab(w->corpus);
     if (j->model.vocab && j->model.vocab < vocab)
-        return neb_fail(NEB_ERR_INVALID, "model.vocab %d is smaller than the corpus's %d",
+        return neb_fail(NEB_ERR_INVALID,
+                        "model.vocab %d is smaller than the corpus's vocabulary of %d",
                         j->model.vocab, vocab);
     j->model.vocab = j->model.vocab ? j->model.vocab : vocab;
     j->model.n_kv_heads = j->model.n_kv_heads ? j->model.n_kv_heads : j->model.n_heads;
@@ -104,7 +105,7 @@ static enum neb_status set_up_trainer(struct agent_worker *w) {
                                      .seed = (uint64_t)j->seed};
     const struct agent_cluster *c = &j->clusters[w->cluster];
     if (w->world && w->world->size != agent_cluster_ranks(c))
-        return neb_fail(NEB_ERR_STATE, "cluster %s has a mesh of %d ranks, %d were started",
+        return neb_fail(NEB_ERR_STATE, "cluster %s has a mesh of %d ranks, but %d were started",
                         c->name, agent_cluster_ranks(c), w->world->size);
     NEB_TRY(kern_cpu_create(w->world ? w->threads : c->threads, &w->K));
     NEB_TRY(worker_device_open(w));
@@ -114,7 +115,7 @@ static enum neb_status set_up_trainer(struct agent_worker *w) {
     t.device_type = w->device_type;
     _Static_assert((int)AGENT_GRAPHS_ON == (int)INTRA_GRAPHS_ON &&
                        (int)AGENT_GRAPHS_OFF == (int)INTRA_GRAPHS_OFF,
-                   "the same order");
+                   "both enums have the same order");
     t.device_graphs = (enum intra_graphs)c->cuda_graphs;
     t.device_optional = worker_device_optional(w);
     NEB_TRY(worker_device_joined(w, intra_group_create(&t, &c->mesh, w->world, w->K, &w->group)));
@@ -122,11 +123,11 @@ static enum neb_status set_up_trainer(struct agent_worker *w) {
     w->trainer = intra_group_trainer(w->group);
     w->model = intra_group_model(w->group);
     if (w->world && w->vault)
-        NEB_TRY(agent_follow_seal(w->group, w->vault)); // each seals what it writes
+        NEB_TRY(agent_follow_seal(w->group, w->vault)); // each rank seals what it writes
     if (w->world)
         neb_info("%d ranks: dp %d, pp %d, tp %d, %d threads each", w->world->size, c->mesh.dp,
                  c->mesh.pp, c->mesh.tp, kern_pool_threads(w->K->pool));
-    if (!w->world || j->init_from[0]) // what init_from does not hold stays as it is
+    if (!w->world || j->init_from[0]) // values that init_from lacks keep their start
         NEB_TRY(intra_group_pull(w->group, NULL));
     if (!j->init_from[0])
         return NEB_OK;
@@ -137,20 +138,21 @@ static enum neb_status set_up_trainer(struct agent_worker *w) {
     if (st == NEB_OK)
         st = intra_group_push(w->group, NULL);
     intra_ckpt_close(&init);
-    intra_group_release(w->group); // no rank holds all of it while it trains
+    intra_group_release(w->group); // no rank holds the whole model while it trains
     return st;
 }
 
-// ---- training -------------------------------------------------------------------------------------------------
+// ---- training -----------------------------------------------------------------------------------
 
 static void draw(struct agent_worker *w, struct intra_sampler *s) {
     for (int32_t b = 0; b < w->job.batch; b++)
         intra_sampler_next(s, w->tokens + (size_t)b * w->job.seq_len,
                            w->targets + (size_t)b * w->job.seq_len);
-    intra_sampler_ahead(s, w->job.batch); // read while this one is trained on
+    intra_sampler_prefetch(s, w->job.batch); // read while this batch trains
 }
 
-// As if n steps had been drawn. Nothing is read: a cluster that lost its disk may have a million steps behind it.
+// Moves on as if n steps were drawn, but reads nothing: a cluster that lost its disk may skip a
+// million steps.
 static enum neb_status skip(struct agent_worker *w, int64_t n) {
     for (int i = 0; i < w->n_samplers; i++)
         intra_sampler_skip(w->samplers[i],
@@ -158,7 +160,8 @@ static enum neb_status skip(struct agent_worker *w, int64_t n) {
     return intra_group_skip(w->group, n);
 }
 
-// The others are faster: its data is passed over too, so that cursors and schedules are those of every cluster.
+// Skips a step because the other clusters are faster. It skips the step's data too, so that cursors
+// and schedules stay the same on all clusters.
 static enum neb_status leave_out_step(struct agent_worker *w) {
     NEB_TRY(skip(w, 1));
     w->step++;
@@ -171,7 +174,7 @@ static enum neb_status train_step(struct agent_worker *w) {
     neb_ns start = neb_now();
     worker_heartbeat(w, true, 1);
     for (int32_t a = 0; a < w->job.accumulate; a++)
-        // more than one: the synchronous reference averages over all clusters
+        // several samplers: the synchronous reference averages over all clusters
         for (int i = 0; i < w->n_samplers; i++) {
             draw(w, w->samplers[i]);
             intra_group_micro(w->group, w->tokens, w->targets);
@@ -184,10 +187,10 @@ static enum neb_status train_step(struct agent_worker *w) {
     w->all_tokens += (uint64_t)s.tokens;
     w->step++;
     intra_loss_add(&w->loss_first, &w->loss_last, s.loss);
-    worker_learned(w, &s);
+    worker_check_step(w, &s);
     if (w->step / w->job.log_every != w->said_step / w->job.log_every || w->step == w->job.steps ||
-        w->step == 1) { // steps between may have been left out
-        worker_say_step(w, &s, (double)s.tokens / seconds);
+        w->step == 1) { // skipped steps may lie between
+        worker_send_step(w, &s, (double)s.tokens / seconds);
         w->said_step = w->step;
     }
     return NEB_OK;
@@ -213,7 +216,7 @@ static enum neb_status train(struct agent_worker *w) {
     return NEB_OK;
 }
 
-// ---- the end --------------------------------------------------------------------------------------------------
+// ---- the end ------------------------------------------------------------------------------------
 
 static enum neb_status report(struct agent_worker *w) {
     double loss = NAN;
@@ -222,8 +225,8 @@ static enum neb_status report(struct agent_worker *w) {
     bool done = worker_finished(w);
     enum neb_status st = done ? worker_evaluate(w, &loss, by_source) : NEB_OK;
     if (done && st == NEB_OK)
-        worker_say_eval(w, loss, by_source);
-    if (st == NEB_OK && !w->federated) // the digest is of the parameters themselves
+        worker_send_eval(w, loss, by_source);
+    if (st == NEB_OK && !w->federated) // the digest covers the parameters themselves
         st = intra_group_pull(w->group, NULL);
     if (st != NEB_OK) {
         json_decref(by_source);
@@ -238,7 +241,7 @@ static enum neb_status report(struct agent_worker *w) {
     return worker_report(w, results, more);
 }
 
-// The other ranks wait for this one.
+// The other ranks wait for this one, so it reports that it is at work.
 static void at_work(void *user) {
     struct intra_comm *world = user;
     if (world && world->ops->alive)
@@ -247,12 +250,12 @@ static void at_work(void *user) {
 
 static enum neb_status run(struct agent_worker *w, const char *socket_path, const char *job) {
     char folder[NEB_PATH_MAX];
-    agent_harden_keys(w->world && w->world->size > 1); // exec has undone what its agent had set
+    agent_harden_keys(w->world && w->world->size > 1); // exec has undone what the agent had set
     const struct agent_credential_wait wait = {.limit = 10 * 60 * NEB_S, at_work, w->world};
     NEB_TRY(agent_credential_folder(socket_path, job, folder));
     NEB_TRY(agent_credential_read(STDIN_FILENO, folder, &wait, &w->credential));
     NEB_TRY(worker_attach(w, socket_path, job));
-    worker_listen(w);
+    worker_report_moves(w);
     neb_log_set_name(w->job.clusters[w->cluster].name);
     if (w->job.mode == AGENT_MODE_RTD)
         return agent_rtd_run(w);
@@ -264,7 +267,7 @@ static enum neb_status run(struct agent_worker *w, const char *socket_path, cons
     if (w->federated) {
         NEB_TRY(worker_sync_create(w));
         NEB_TRY(worker_device_place(w));
-        NEB_TRY(worker_tell_shape(w));
+        NEB_TRY(worker_send_shape(w));
     }
     NEB_TRY(worker_save_start(w));
     enum neb_status st = worker_restore(w);
@@ -275,16 +278,16 @@ static enum neb_status run(struct agent_worker *w, const char *socket_path, cons
     else if (st != NEB_ERR_NOT_FOUND)
         return st;
     for (int32_t f = 0; w->federated && f < w->job.sync.fragments; f++)
-        NEB_TRY(w->frags[f].in_flight ? worker_resubmit(w, f) : worker_ask(w, f));
+        NEB_TRY(w->frags[f].in_flight ? worker_resubmit(w, f) : worker_request_commit(w, f));
     if (w->federated)
         NEB_TRY(worker_wait_for_peers(w));
     w->said_step = w->step;
     NEB_TRY(train(w));
     if (worker_finished(w) && w->step < w->job.steps)
-        neb_warn("the others have finished the job without this cluster: %lld of its %lld steps "
-                 "were made",
+        neb_warn("the other clusters have finished the job without this one, which made %lld of "
+                 "its %lld steps",
                  (long long)w->step, (long long)w->job.steps);
-    // also at the end: a run that died between here and its report goes on from here
+    // also at the end, so that a run that dies before its report can continue
     NEB_TRY(worker_save(w));
     NEB_TRY(worker_save_wait(w));
     if (worker_finished(w))
@@ -292,16 +295,17 @@ static enum neb_status run(struct agent_worker *w, const char *socket_path, cons
     return report(w);
 }
 
-// Did it fail because another rank did? Then that one's failure counts: as a crash, after which all ranks start again.
+// True if it failed because another rank did. Then the other rank's failure counts: it is treated
+// as a crash, after which all ranks start again.
 static bool for_others(const struct agent_worker *w, enum neb_status st) {
     struct intra_comm *world = w->world;
     return (st == NEB_ERR_IO || st == NEB_ERR_TIMEOUT || st == NEB_ERR_STATE) && world &&
-           !w->device_gone && // whose, is known
+           !w->device_gone && // then the failed device is known
            (intra_group_lost(w->group) || (world->ops->lost && world->ops->lost(world)));
 }
 
-// Did the device fail under a training that went well, in this process or before it? Another process gets it anew. Where it fails there
-// as well, the run has its words all the same.
+// True if the device failed after at least one good step, in this process or an earlier one. A new
+// process opens it again; if that fails too, the metrics have this error.
 static bool device_lost(struct agent_worker *w, enum neb_status st) {
     char text[1024];
     bool here =
@@ -331,18 +335,18 @@ enum neb_status agent_worker_run(const char *socket_path, const char *job, struc
     w->threads = threads;
     agent_launch_signals(world != NULL);
     enum neb_status st = run(w, socket_path, job);
-    // an error, not a crash: starting again would end the same way, so the user is told at once
+    // An error, not a crash: the same would happen after a restart, so the user is told at once.
     if (st != NEB_OK && st != NEB_ERR_AGAIN && w->ipc && !for_others(w, st) &&
         !device_lost(w, st)) {
         char text[1024];
         neb_last_error(text, sizeof text);
         if (worker_report(w, json_pack("{s:s}", "error", text[0] ? text : neb_status_name(st)),
                           NULL) != NEB_OK)
-            neb_warn("the agent could not be told");
+            neb_warn("cannot report this error to the agent");
     }
-    if (w->saver) // a checkpoint that is being written becomes whole
+    if (w->saver) // completes a checkpoint in progress
         intra_ckpt_async_wait(w->saver);
-    worker_listen(NULL);
+    worker_report_moves(NULL);
     intra_ckpt_async_destroy(&w->saver);
     worker_sync_destroy(w);
     intra_group_destroy(&w->group);

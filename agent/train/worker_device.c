@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// On what a worker trains: the cluster's `device` and `precision`.
+// Where a worker trains: the cluster's `device` and `precision`.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/exchange/worker.h"
@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// In the job's folder: the name of the device that it has trained on last. No file: of none, or on processors since.
+// A file in the job's folder with the name of the device that the job last trained on. No file: it
+// has trained on none, or on the CPU since.
 static const char TRAINED_ON[] = "device";
 
 bool worker_device_had(const struct agent_worker *w) {
@@ -25,16 +26,17 @@ static void keep_name(const struct agent_worker *w) {
         st = neb_fs_write(path, w->device->name, strlen(w->device->name), 0600);
     if (st != NEB_OK) {
         neb_last_error(text, sizeof text);
-        neb_warn("what this job trains on is not kept: %s", text);
+        neb_warn("cannot record the device of this job: %s", text);
     }
 }
 
-// A job that has trained on a device does not go on many times slower: devices come back, by a restart of the worker or by hand.
+// A job that has trained on a device does not continue on the CPU, many times slower: the device
+// may come back after a restart of the worker, or by hand.
 static enum neb_status gone(struct agent_worker *w, const char *why) {
     w->device_gone = true;
     return neb_fail(NEB_ERR_IO,
-                    "this job has trained on a GPU before, and now: %s. `device: cpu` goes on on "
-                    "processors",
+                    "this job has trained on a GPU before, and now: %s. Set `device: cpu` to "
+                    "continue on the CPU",
                     why);
 }
 
@@ -52,19 +54,19 @@ enum neb_status worker_device_open(struct agent_worker *w) {
         return gone(w, why);
     if (st != NEB_OK && must && !had)
         return st;
-    if (st == NEB_ERR_NOMEM) // as of what training takes there
-        return neb_fail(st, "%s. `device: cpu` trains without a GPU", why);
+    if (st == NEB_ERR_NOMEM) // the same status as when training runs out of device memory
+        return neb_fail(st, "%s. Set `device: cpu` to train without a GPU", why);
     if (st == NEB_ERR_IO)
         snprintf(w->no_device, sizeof w->no_device, "the GPU of this machine cannot be opened: %s",
                  why);
     else if (st != NEB_OK)
         snprintf(w->no_device, sizeof w->no_device, "there is no GPU");
     if (st == NEB_ERR_IO)
-        neb_warn("training on processors, as the GPU of this machine cannot be opened: %s; with "
-                 "device: cuda the job fails instead",
+        neb_warn("training on the CPU, because the GPU of this machine cannot be opened: %s. With "
+                 "`device: cuda` the job fails instead",
                  why);
     else if (st != NEB_OK)
-        neb_info("training on processors, as there is no device: %s", why);
+        neb_info("training on the CPU, because there is no device: %s", why);
     else if (c->precision == AGENT_PRECISION_AUTO)
         w->device_type = KERN_BF16;
     return NEB_OK;
@@ -85,43 +87,43 @@ enum neb_status worker_device_joined(struct agent_worker *w, enum neb_status st)
 }
 
 void worker_device_settle(struct agent_worker *w) {
-    if (w->device && !intra_group_device(w->group)) { // it said why
+    if (w->device && !intra_group_device(w->group)) { // the group has logged why
         kern_device_close(&w->device);
         snprintf(w->no_device, sizeof w->no_device,
-                 "the device cannot be used by all ranks; the worker's log says why");
+                 "not all ranks can use a device (see the worker's log)");
     }
-    worker_device_say(w);
+    worker_device_report(w);
 }
 
-void worker_device_say(struct agent_worker *w) {
+void worker_device_report(struct agent_worker *w) {
     keep_name(w);
     if (w->device)
         neb_info("training on %s in %s", w->device->name,
                  w->device_type == KERN_BF16 ? "bf16" : "fp32");
     else
         worker_device_products(w);
-    worker_tell_device(w);
+    worker_send_device(w);
 }
 
-void worker_tell_device(struct agent_worker *w) {
+void worker_send_device(struct agent_worker *w) {
     char device[96], text[sizeof device + sizeof w->no_device + 32];
     worker_device_name(w, device, sizeof device);
-    snprintf(text, sizeof text, w->no_device[0] ? "trains on %s, as %s" : "trains on %s", device,
-             w->no_device);
+    snprintf(text, sizeof text, w->no_device[0] ? "trains on %s, because %s" : "trains on %s",
+             device, w->no_device);
     worker_metrics(w, json_pack("{s:s,s:s,s:s}", "kind", "note", "device", device, "text", text));
 }
 
 void worker_device_products(struct agent_worker *w) {
     if (!worker_in_bf16(w)) {
-        neb_info("products by %s", kern_cpu_library());
+        neb_info("matrix products by %s", kern_cpu_library());
         return;
     }
     w->products = kern_cpu_products(w->K);
     double gain = kern_cpu_bf16_gain(w->K);
-    neb_info("training on processors, with products in %s, %.1f times as fast as in fp32",
+    neb_info("training on the CPU, with matrix products in %s, %.1f times as fast as in fp32",
              w->products, gain);
     if (gain < 1)
-        neb_warn("this processor is faster without precision: bf16");
+        neb_warn("this CPU is faster without `precision: bf16`");
 }
 
 bool worker_in_bf16(const struct agent_worker *w) {
@@ -135,12 +137,11 @@ static enum neb_status changed(struct agent_worker *w, const bool *wanted) {
 enum neb_status worker_device_place(struct agent_worker *w) {
     const struct agent_cluster *c = &w->job.clusters[w->cluster];
     if (c->outer_state == AGENT_OUTER_DEVICE && !w->device)
-        return neb_fail(
-            NEB_ERR_UNSUPPORTED,
-            "cluster %s: outer_state: device, but it trains on processors; remove it, or "
-            "see with device: cuda what is missing",
-            c->name);
-    if (!w->device || c->outer_state == AGENT_OUTER_HOST || w->sum) // masked sums are the host's
+        return neb_fail(NEB_ERR_UNSUPPORTED,
+                        "cluster %s: outer_state is device, but the cluster trains on the CPU. "
+                        "Remove outer_state, or set `device: cuda` to see what is missing",
+                        c->name);
+    if (!w->device || c->outer_state == AGENT_OUTER_HOST || w->sum) // masked sums are on the host
         return NEB_OK;
     if (w->mesh)
         return w->mesh->place(w, c->outer_state == AGENT_OUTER_DEVICE);
@@ -153,14 +154,14 @@ enum neb_status worker_device_place(struct agent_worker *w) {
             intra_trainer_on_device(w->trainer, u->tensor) + (size_t)u->row0 * (size_t)u->cols;
     }
     enum neb_status st =
-        inter_outer_place(w->outer, w->device, there,
-                          c->outer_state == AGENT_OUTER_DEVICE ? 0 : INTER_OUTER_SPARE_BYTES);
+        inter_outer_to_device(w->outer, w->device, there,
+                              c->outer_state == AGENT_OUTER_DEVICE ? 0 : INTER_OUTER_SPARE_BYTES);
     free(there);
     if (st == NEB_OK) {
         w->ops.changed = changed;
         neb_info("the exchange's state is on %s", w->device->name);
     } else if (c->outer_state == AGENT_OUTER_AUTO && st == NEB_ERR_NOMEM) {
-        neb_warn("the exchange's state does not fit on the device; it stays on the host");
+        neb_warn("the exchange's state does not fit on the device and stays on the host");
         return NEB_OK;
     }
     return st;

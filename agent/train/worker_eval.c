@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Held-out loss of the built-in trainer: at the end, of the parameters that all clusters share, and with eval.every_steps on the
-// way, of this cluster's own at that step (between two exchanges they differ from the others'). Training is not touched by it:
-// parameters, optimiser, data cursor and token counts stay as they are, and its time is not train_s.
+// Held-out loss of the built-in trainer: at the end, of the parameters that all clusters share;
+// with eval.every_steps, in between, of this cluster's own. It does not change the training state,
+// and its time is not part of train_s.
 #include "agent/exchange/worker.h"
 #include "agent/job/json.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-// The same windows each time, spread over the whole split; 0 windows: nothing is said of this source.
+// Takes the same windows each time, spread over the whole split. A source with 0 windows has no
+// entry.
 static enum neb_status evaluate_source(struct agent_worker *w, int32_t i, uint64_t n,
                                        double *loss) {
     int32_t T = w->job.seq_len;
@@ -51,11 +52,11 @@ enum neb_status worker_evaluate(struct agent_worker *w, double *loss, json_t *by
 enum neb_status worker_eval_when_due(struct agent_worker *w) {
     double loss;
     if (!w->job.eval_every || w->step % w->job.eval_every || w->step >= w->job.steps)
-        return NEB_OK; // the last step's is taken once the last exchange is merged
+        return NEB_OK; // the loss of the last step is taken after the last exchange is merged
     json_t *by_source = json_object();
     enum neb_status st = worker_evaluate(w, &loss, by_source);
     if (st == NEB_OK)
-        worker_say_eval(w, loss, by_source);
+        worker_send_eval(w, loss, by_source);
     json_decref(by_source);
     return st;
 }

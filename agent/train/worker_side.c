@@ -22,7 +22,7 @@ enum neb_status worker_side_open(struct worker_side *x, struct agent_worker *w) 
     *x = (struct worker_side){.w = w, .saved = -1};
     w->on_event = on_event;
     w->side = x;
-    // The digest that is compared is worth what the shards are: they are read against it.
+    // The digest is compared with the peer's, so the shards must match it.
     NEB_TRY(intra_corpus_open(agent_job_corpus(&w->job, w->cluster), true, &w->corpus));
     NEB_TRY(kern_cpu_create(c->threads, &w->K));
     if (agent_job_takes_devices(&w->job))
@@ -36,12 +36,13 @@ enum neb_status worker_side_open(struct worker_side *x, struct agent_worker *w) 
     return NEB_OK;
 }
 
-enum neb_status worker_side_made(struct worker_side *x, enum neb_status st) {
+enum neb_status worker_side_check_device(struct worker_side *x, enum neb_status st) {
     const struct kern_device *D = x->w->device;
-    if (st != NEB_OK && D && D->ops->finish(x->w->device) != NEB_OK) // and no file or setting
+    // the device itself failed, not a file or a setting
+    if (st != NEB_OK && D && D->ops->finish(x->w->device) != NEB_OK)
         st = worker_device_joined(x->w, st);
     NEB_TRY(st);
-    worker_device_say(x->w);
+    worker_device_report(x->w);
     return NEB_OK;
 }
 
@@ -68,9 +69,8 @@ enum neb_status worker_side_stream(struct worker_side *x, const struct inter_str
     struct inter_stream_config c = *given;
     if (batch_bytes > INTER_STREAM_BATCH_MAX)
         return neb_fail(NEB_ERR_LIMIT,
-                        "a step of %d x %d x %d tokens makes batches of up to %.0f bytes, a stream "
-                        "takes %d; lower "
-                        "data.batch, data.accumulate%s",
+                        "a step of %d x %d x %d tokens makes batches of up to %.0f bytes, but a "
+                        "stream takes at most %d: lower data.batch, data.accumulate%s",
                         j->accumulate, j->batch, j->seq_len, batch_bytes, INTER_STREAM_BATCH_MAX,
                         j->mode != AGENT_MODE_DISTILL ? " or data.seq_len"
                         : j->distill.k_max            ? " or distill.k_max"
@@ -90,7 +90,7 @@ enum neb_status worker_side_stream(struct worker_side *x, const struct inter_str
     return NEB_OK;
 }
 
-// Takes what has come, and waits a little for more.
+// Handles messages that have come, and waits a little for more.
 static enum neb_status wait_more(struct worker_side *x) {
     NEB_TRY(worker_drain(x->w));
     return worker_wait(x->w);
@@ -98,7 +98,7 @@ static enum neb_status wait_more(struct worker_side *x) {
 
 bool worker_side_due(struct worker_side *x, int64_t at) {
     int32_t every = x->w->job.checkpoint_every;
-    // events without a batch are jumped over, and the one that is due may be among them
+    // events without a batch are skipped, and the event that is due may be one of them
     bool due = every && at / every != x->looked / every;
     x->looked = at;
     for (int32_t i = 0; i < x->n_streams; i++)
@@ -108,7 +108,7 @@ bool worker_side_due(struct worker_side *x, int64_t at) {
 
 static bool produces(const struct agent_stream *s) { return s->c.role == INTER_STREAM_PRODUCER; }
 
-// The checkpoint is on disk: the producers' agents may forget what only older generations need.
+// The checkpoint is on disk, so the producers' agents may forget what only older generations need.
 static enum neb_status durable(struct agent_worker *w) {
     struct worker_side *x = w->side;
     for (int32_t i = 0; i < x->n_streams; i++)
@@ -135,11 +135,11 @@ enum neb_status worker_side_start(struct worker_side *x, worker_side_add *add, v
 }
 
 enum neb_status worker_side_save(struct worker_side *x, int64_t at, uint64_t again, bool final) {
-    // What a checkpoint says to have put must not be lost with the agent.
+    // Batches that a checkpoint counts as put must survive a crash of the agent.
     for (int32_t i = 0; i < x->n_streams; i++)
         while (produces(x->streams[i]) && x->streams[i]->stored < x->streams[i]->next)
             NEB_TRY(wait_more(x));
-    NEB_TRY(worker_save_wait(x->w)); // the one before, with its cursors
+    NEB_TRY(worker_save_wait(x->w)); // the previous one, with its cursors
     for (int32_t i = 0; i < x->n_streams; i++) {
         x->cursors[i] = x->streams[i]->next - (produces(x->streams[i]) ? 0 : again);
         x->streams[i]->want_checkpoint = false;
@@ -159,18 +159,17 @@ static const neb_ns taken_patience = 60 * NEB_S;
 
 static void say_untaken(struct worker_side *x, const struct agent_stream *s) {
     char text[320];
-    snprintf(
-        text, sizeof text,
-        "%s has not confirmed the last %llu batches for a minute: it has not saved them yet, or "
-        "is away, or its part of the job was stopped; this cluster waits for it, and nebula "
-        "stop ends that",
-        x->w->job.clusters[s->c.peer].name, (unsigned long long)(s->next - s->durable));
+    snprintf(text, sizeof text,
+             "%s has not confirmed the last %llu batches for a minute: it has not saved them yet, "
+             "or it is away, or its part of the job was stopped. This cluster waits for it; nebula "
+             "stop ends the wait",
+             x->w->job.clusters[s->c.peer].name, (unsigned long long)(s->next - s->durable));
     neb_warn("%s", text);
     worker_metrics(x->w, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
 }
 
 static enum neb_status wait_taken(struct worker_side *x, const struct agent_stream *s) {
-    uint64_t sum = 0; // of how far the consumer is
+    uint64_t sum = 0; // of the consumer's counters
     neb_ns moved = neb_now();
     bool said = false;
     while (!x->w->stop && !s->let_go && s->durable < s->next) {

@@ -16,7 +16,8 @@ static json_t *terms_json(const struct inter_stream_config *c) {
     return list;
 }
 
-// Opens, and as a consumer attaches at `next`; also again, when a batch was lost on the way from the agent.
+// Sends the request to open; a consumer attaches at `next`. Also used when a batch from the agent
+// was lost.
 static enum neb_status say_open(struct agent_stream *s) {
     const struct inter_stream_config *c = &s->c;
     json_t *head = json_pack(
@@ -71,8 +72,9 @@ static double real_of(const struct agent_ipc_msg *m, const char *key) {
     return json_is_number(v) ? json_number_value(v) : 0;
 }
 
-// Batch `next` has come, which was waited for. What had been waited for over a link without delay is the other side's: it put this
-// batch so long after the one before, and that one took so long here.
+// Batch `next` has come, after a wait. The part of the wait that a link without delay would have
+// had too is the other side's: the time between its puts of the last two batches, less the time
+// that the last one took here.
 static void account(struct agent_stream *s) {
     neb_ns now = neb_now(), put = s->put_at[s->next % s->c.window_batches], waited = now - s->waits,
            theirs = put - s->last_put - s->last_took;
@@ -95,8 +97,8 @@ json_t *agent_stream_stall(const struct agent_stream *s) {
 void agent_stall_print(const char *name, const json_t *stall, FILE *out) {
     if (json_is_object(stall))
         fprintf(out,
-                "%-12s waited %.2f s for its first batch, then %.2f s for the other side, %.2f s "
-                "for the link\n",
+                "%-12s waited %.2f s for its first batch, then %.2f s for the other side and %.2f "
+                "s for the link\n",
                 name, json_number_value(json_object_get(stall, "start_s")),
                 json_number_value(json_object_get(stall, "peer_s")),
                 json_number_value(json_object_get(stall, "link_s")));
@@ -105,12 +107,12 @@ void agent_stall_print(const char *name, const json_t *stall, FILE *out) {
 static void take_batch(struct agent_stream *s, const struct agent_ipc_msg *m) {
     uint64_t seq = (uint64_t)agent_ipc_int(m, "seq", -1);
     if (s->c.role != INTER_STREAM_CONSUMER || m->n_parts != 1 || seq < s->have)
-        return; // of before an attach
-    // the local socket was full
+        return; // sent before an attach
+    // the local socket was full, so a batch was lost
     if (s->anywhere || seq > s->have || seq >= s->next + s->c.window_batches) {
         s->have = s->next;
         if (say_open(s) != NEB_OK)
-            neb_warn("stream %u: the agent could not be asked for batch %llu again", s->c.key.id,
+            neb_warn("stream %u: cannot ask the agent for batch %llu again", s->c.key.id,
                      (unsigned long long)s->next);
         return;
     }
@@ -128,7 +130,7 @@ static void take_batch(struct agent_stream *s, const struct agent_ipc_msg *m) {
 static void take_begin(struct agent_stream *s, const struct agent_ipc_msg *m) {
     int64_t next = agent_ipc_int(m, "next", -1);
     if (!s->anywhere || next < 0)
-        return; // said again
+        return; // repeated
     s->anywhere = false;
     s->next = s->have = (uint64_t)next;
 }
@@ -158,7 +160,7 @@ bool agent_stream_event(struct agent_stream *s, const struct agent_ipc_msg *m) {
     } else if (!strcmp(ev, "stream-checkpoint"))
         s->want_checkpoint = true;
     else if (!strcmp(ev, "stream-refused") &&
-             !s->refused[0]) // the first says why; more may follow from it
+             !s->refused[0]) // the first one is the cause; more may follow
         snprintf(s->refused, sizeof s->refused, "%s", agent_ipc_str(m, "text", "refused"));
     return true;
 }
@@ -168,13 +170,14 @@ static enum neb_status say(struct agent_stream *s, const char *op, uint64_t next
         s->ipc, NULL,
         json_pack("{s:s,s:i,s:I}", "op", op, "stream", s->c.key.id, "next", (json_int_t)next), NULL,
         0);
-    return st == NEB_ERR_AGAIN ? neb_fail(NEB_ERR_IO, "the agent does not take messages") : st;
+    return st == NEB_ERR_AGAIN ? neb_fail(NEB_ERR_IO, "the agent does not accept messages") : st;
 }
 
 enum neb_status agent_stream_put(struct agent_stream *s, const void *p, size_t n) {
     struct agent_ipc_part part = {p, n};
     if (n < 1 || n > s->c.batch_bytes)
-        return neb_fail(NEB_ERR_LIMIT, "stream %u: a batch of %zu bytes; at most %u were agreed",
+        return neb_fail(NEB_ERR_LIMIT,
+                        "stream %u: a batch has %zu bytes, but the sides agreed on at most %u",
                         s->c.key.id, n, s->c.batch_bytes);
     if (s->next >= s->limit)
         return NEB_ERR_AGAIN;
@@ -224,12 +227,12 @@ enum neb_status agent_stream_skip(struct agent_stream *s, uint64_t next) {
 
 enum neb_status agent_stream_saved(struct agent_stream *s, uint64_t cursor, int keep, bool final) {
     NEB_ASSERT(keep >= 1 && keep <= AGENT_STREAM_GENERATIONS);
-    // not the same generation again
+    // not the same generation twice
     if (!s->n_saved || s->saved[(s->n_saved - 1) % (uint64_t)keep] != cursor)
         s->saved[s->n_saved++ % (uint64_t)keep] = cursor;
     if (final)
         return say(s, "stream-durable", cursor);
     return s->n_saved < (uint64_t)keep
-               ? NEB_OK // older generations are of another process
+               ? NEB_OK // older generations belong to another process
                : say(s, "stream-durable", s->saved[s->n_saved % (uint64_t)keep]);
 }

@@ -34,12 +34,12 @@ enum neb_status agent_web_guard_token(struct agent_web_guard *g, const char *pat
             n--;
         if (n < AGENT_WEB_TOKEN_MIN || memchr(b, 0, n)) {
             st = neb_fail(NEB_ERR_INVALID,
-                          "%s: a token has at least %d bytes; make one with openssl rand -hex 32",
+                          "%s: a token needs at least %d bytes; make one with openssl rand -hex 32",
                           path, AGENT_WEB_TOKEN_MIN);
         } else {
             memset(g->token, 0, sizeof g->token);
             memcpy(g->token, b, n);
-            // The token may be longer than a key of BLAKE2b, so its hash is the key.
+            // The token may be longer than a BLAKE2b key, so its hash is the key.
             crypto_generichash(key, sizeof key, b, n, NULL, 0);
             crypto_generichash(raw, sizeof raw, (const uint8_t *)cookie_text,
                                sizeof cookie_text - 1, key, sizeof key);
@@ -51,7 +51,8 @@ enum neb_status agent_web_guard_token(struct agent_web_guard *g, const char *pat
     return st;
 }
 
-// Equal in time that depends on the length of `given` alone: both are copied into blocks of one size.
+// Compares in a time that depends only on the length of `given`: both are copied into blocks of one
+// size.
 static bool same_secret(const char *secret, const char *given, size_t n) {
     char a[AGENT_WEB_TOKEN_MAX + 1] = {0}, b[AGENT_WEB_TOKEN_MAX + 1] = {0};
     memcpy(a, secret, strnlen(secret, AGENT_WEB_TOKEN_MAX));
@@ -62,7 +63,8 @@ static bool same_secret(const char *secret, const char *given, size_t n) {
     return same;
 }
 
-// RFC 6265, 4.2.1: name=value pairs, "; " between them. Any of ours may be the right one.
+// RFC 6265, 4.2.1: name=value pairs, separated by "; ". Any cookie of our name may be the right
+// one.
 static bool cookie_fits(const struct agent_web_guard *g, const char *s) {
     static const char name[] = AGENT_WEB_COOKIE "=";
     bool fits = false;
@@ -76,7 +78,7 @@ static bool cookie_fits(const struct agent_web_guard *g, const char *s) {
     return fits;
 }
 
-// The header's name or address, lower case, without port and brackets; false: absent or malformed.
+// Writes the header's host in lower case, without port and brackets. False: absent or malformed.
 static bool host_of(const char *header, char out[HOST_MAX]) {
     if (!header)
         return false;
@@ -105,7 +107,7 @@ static bool host_fits(const struct agent_web_guard *g, const char *header) {
     if (!g->wide)
         return false;
     if (inet_pton(AF_INET, host, &a) == 1 || inet_pton(AF_INET6, host, &a) == 1)
-        return true; // a rebound name is a name
+        return true; // DNS rebinding needs a name, not an address
     return g->cert && X509_check_host(g->cert, host, 0, 0, NULL) == 1;
 }
 

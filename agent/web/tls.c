@@ -25,9 +25,9 @@ enum {
     DAYS_LEFT = 14
 };
 
-// ---- reading --------------------------------------------------------------------------------------------------
+// ---- reading ------------------------------------------------------------------------------------
 
-// OpenSSL would ask on the terminal.
+// Without this, OpenSSL would ask for a passphrase on the terminal.
 static int no_passphrase(char *buf, int size, int writing, void *user) {
     (void)buf, (void)size, (void)writing, (void)user;
     return -1;
@@ -39,17 +39,19 @@ static enum neb_status read_pem(const char *path, struct neb_buf *b) {
     return neb_buf_check(b);
 }
 
-// A key as all others: of this user, closed to everybody else. The file may be named by a link, as those that are renewed often are.
+// Like all keys, the file must belong to this user and be closed to others. The path may be a link,
+// as is usual for renewed keys.
 static enum neb_status read_key(const char *path, char **out) {
     struct stat s;
     char *real = realpath(path, NULL);
     enum neb_status st = NEB_OK;
     size_t n = 0, cap = 0;
     if (!real || stat(real, &s) != 0) {
-        st = neb_fail_errno("%s", path);
+        st = neb_fail_errno("cannot read %s", path);
         goto out;
     }
-    cap = s.st_size < PEM_BYTES_MAX ? (size_t)s.st_size : PEM_BYTES_MAX; // larger: refused
+    // sec_secret_read refuses a larger file
+    cap = s.st_size < PEM_BYTES_MAX ? (size_t)s.st_size : PEM_BYTES_MAX;
     if (!(*out = sec_locked_alloc(cap + 1)))
         st = neb_fail(NEB_ERR_NOMEM, "out of memory reading %s", path);
     NEB_TRY_GOTO(st, out);
@@ -65,8 +67,8 @@ static bool expired(const X509 *x) { return X509_cmp_current_time(X509_get0_notA
 static void warn_of_end(const X509 *x, const char *cert_path) {
     int days = 0, seconds = 0;
     if (ASN1_TIME_diff(&days, &seconds, NULL, X509_get0_notAfter(x)) == 1 && days < DAYS_LEFT)
-        neb_warn("%s expires in %d days; a renewed one is taken while the agent runs", cert_path,
-                 days);
+        neb_warn("%s expires in %d days; the agent loads a renewed certificate without a restart",
+                 cert_path, days);
 }
 
 enum neb_status agent_web_tls_load(const char *cert_path, const char *key_path,
@@ -117,7 +119,7 @@ void agent_web_tls_fingerprint(const struct agent_web_tls *t, char out[AGENT_WEB
         snprintf(out + 3 * i, 4, "%02X%s", raw[i], i + 1 < n ? ":" : "");
 }
 
-// ---- renewal --------------------------------------------------------------------------------------------------
+// ---- renewal ------------------------------------------------------------------------------------
 
 static void mark(const struct agent_web_tls_files *f, struct agent_web_tls_mark *m) {
     const char *const paths[2] = {f->cert, f->key};
@@ -158,7 +160,7 @@ bool agent_web_tls_renewed(struct agent_web_tls_files *f) {
     return true;
 }
 
-// ---- making ---------------------------------------------------------------------------------------------------
+// ---- making -------------------------------------------------------------------------------------
 
 static bool is_any(const char *host) { return !strcmp(host, "0.0.0.0") || !strcmp(host, "::"); }
 
@@ -206,7 +208,8 @@ static enum neb_status store(BIO *b, const char *path) {
     return st;
 }
 
-// The key first: a certificate on disk then always has one, and a pair that a crash left apart is made anew.
+// Writes the key first: a certificate on disk then always has a key. After a crash in between, the
+// pair is made again.
 static enum neb_status make(const char *cert_path, const char *key_path, const char *host) {
     EVP_PKEY *key = EVP_EC_gen("P-256");
     X509 *x = X509_new();
@@ -244,7 +247,7 @@ enum neb_status agent_web_tls_own(const char *home, const char *host, struct age
         if (st != NEB_OK && st != NEB_ERR_FORMAT && st != NEB_ERR_INVALID)
             return st;
         agent_web_tls_free(out);
-        neb_warn("the status page gets another certificate, so its fingerprint changes");
+        neb_warn("the status page gets a new certificate, so its fingerprint changes");
     }
     NEB_TRY(make(cert, key, host));
     NEB_TRY(agent_web_tls_files(files, cert, key));

@@ -45,7 +45,7 @@ bool agent_web_user_local(const struct sockaddr *a) {
            (!memcmp(e.words, mapped, sizeof mapped) && ntohl(e.words[3]) >> 24 == 127);
 }
 
-// "0100007F:24FE": each word as this machine reads it; of IPv6 four of them.
+// Parses "0100007F:24FE": words in this machine's byte order, one for IPv4, four for IPv6.
 static bool end_read(const char *text, struct end *out) {
     unsigned w[4], port;
     if (strcspn(text, ":") == 8) {
@@ -88,8 +88,8 @@ bool agent_web_user_find(FILE *table, const struct sockaddr *peer, const struct 
     return false;
 }
 
-// The socket whose own end is `from`. false: there is none, or the kernel answers no such
-// questions.
+// Asks for the socket whose own end is `from`. False: none, or the kernel does not support the
+// query.
 static bool ask_kernel(const struct end *from, const struct end *to, struct inet_diag_msg *out) {
     struct {
         struct nlmsghdr head;

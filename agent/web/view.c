@@ -11,47 +11,47 @@
 enum { PEERS = 64, CODEC = 40, DEVICE = 96 };
 
 struct point {
-    double t, at; // time of day; steady, whatever that is set to
+    double t, at; // t: time of day; at: a clock that nobody sets
     double loss, eval_loss, tokens_per_s, goodput_bps;
     double step, sent_bytes, recv_bytes;
-    int interval, codec; // codec: index into the cluster's names, -1: none yet
+    int interval, codec; // codec: index into codecs; -1: none yet
 };
 
-// What a line says of a sum, which falls where a worker goes on from a checkpoint or an agent was killed; and what it has grown by while this agent
-// looked on, which never falls.
+// A sum falls when a worker resumes from a checkpoint or an agent is killed. `sum` is the growth
+// that this agent has seen, which never falls.
 struct counted {
     double last, sum;
 };
 
 enum { CODECS = 8 };
-// Of the history, in this order: codec is text, the others are numbers.
+// The columns of the history, in this order: codec is text, the others are numbers.
 static const char *const column_names[] = {
     "t",          "step",       "loss",     "tokens_per_s", "goodput_bps",
     "sent_bytes", "recv_bytes", "interval", "eval_loss",    "codec"};
 enum { COLUMNS = sizeof column_names / sizeof *column_names, CODEC_COLUMN = COLUMNS - 1 };
 
-struct course { // of one cluster of one job
+struct course { // the curve of one cluster of one job
     char name[AGENT_NAME_MAX + 1];
     struct point last, *points; // points: owned, AGENT_VIEW_POINTS
     int n;
     double spacing_s;
     struct counted stall_s, train_s, sent_bytes, recv_bytes;
-    double
-        said; // steady: when its worker last said something: lines about the link are its agent's
-    char device[DEVICE]; // that its worker trains on; "": not known
+    double said;         // `at` of the last line of its worker; link lines come from its agent
+    char device[DEVICE]; // where its worker trains; "": unknown
     int64_t round;
     char codecs[CODECS][CODEC];
     int n_codecs;
-    // points as JSON, "1,2.5,null,": written once, and again when a curve is thinned
+    // The points as JSON, "1,2.5,null,". Each is written once; all are rewritten when the curve is
+    // thinned.
     struct neb_buf columns[COLUMNS];
-    int written; // points in it
+    int written; // points in columns
 };
 
 struct job_view {
     char id[2 * AGENT_JOB_ID_BYTES + 1];
     struct course c[AGENT_CLUSTERS_MAX];
     int n;
-    uint64_t used; // order of use: the oldest makes room
+    uint64_t used; // order of use; the oldest job makes room
 };
 
 struct event {
@@ -69,7 +69,7 @@ struct agent_view {
     struct job_view jobs[AGENT_VIEW_JOBS];
     uint64_t uses;
     struct event events[AGENT_VIEW_EVENTS];
-    uint64_t n_events; // ever; the ring holds the last ones
+    uint64_t n_events; // in all; the ring holds the last ones
     struct counter peers[PEERS];
 };
 
@@ -157,7 +157,7 @@ static void number(const json_t *line, const char *key, double *out) {
         *out = json_number_value(x);
 }
 
-// The same of what is counted: what no count can be is left out.
+// The same for a count; ignores a value that cannot be a count.
 static void count(const json_t *line, const char *key, double *out) {
     double x = *out;
     number(line, key, &x);
@@ -165,7 +165,7 @@ static void count(const json_t *line, const char *key, double *out) {
 }
 
 static void counted(struct counted *c, double now) {
-    c->sum += now > c->last ? now - c->last : 0; // not for the first one
+    c->sum += now > c->last ? now - c->last : 0; // a first value is no growth
     c->last = now;
 }
 
@@ -186,7 +186,7 @@ static int codec_index(struct course *c, const char *name) {
     return c->n_codecs++;
 }
 
-// What is too long is cut at the end of a character: JSON takes no part of one.
+// Cuts a long text at a character boundary, since JSON refuses part of a character.
 static void copy_text(char *to, size_t cap, const char *text) {
     size_t n = (size_t)snprintf(to, cap, "%s", text);
     if (n >= cap) {
@@ -197,7 +197,7 @@ static void copy_text(char *to, size_t cap, const char *text) {
     }
 }
 
-// Lines of a worker without figures for a curve.
+// Lines of a worker without values for a curve.
 static bool of_worker(const char *kind) {
     return !strcmp(kind, "checkpoint") || !strcmp(kind, "tune") || !strcmp(kind, "labels");
 }
@@ -221,7 +221,7 @@ void agent_view_line(struct agent_view *v, const char *job, int interval, const 
     struct course *c = course_of(job_of(v, job), name);
     if (!c)
         return;
-    if (!link || isnan(c->said)) // one of whose worker nothing was ever heard: since the first line
+    if (!link || isnan(c->said)) // nothing heard of its worker yet: age counts from here
         c->said = steady_s;
     if (note)
         copy_text(c->device, sizeof c->device, device);
@@ -236,7 +236,7 @@ void agent_view_line(struct agent_view *v, const char *job, int interval, const 
     count(line, "step", &c->last.step);
     count(line, "sent_bytes", &c->last.sent_bytes);
     count(line, "recv_bytes", &c->last.recv_bytes);
-    if (!strcmp(kind, "step")) { // sums; a round's stall_s is its own
+    if (!strcmp(kind, "step")) { // sums; the stall_s of a round line is not
         counted_line(line, "stall_s", &c->stall_s);
         counted_line(line, "train_s", &c->train_s);
     }
@@ -267,7 +267,7 @@ struct agent_view_rate agent_view_rate(struct agent_view *v, uint32_t peer, uint
     if (peer >= PEERS)
         return (struct agent_view_rate){0};
     struct counter *c = &v->peers[peer];
-    if (!c->at || sent < c->sent || recv < c->recv) { // the first look, or new counters
+    if (!c->at || sent < c->sent || recv < c->recv) { // first call, or counters restarted
         *c = (struct counter){.sent = sent, .recv = recv, .at = now};
         return c->rate;
     }
@@ -322,11 +322,12 @@ json_t *agent_view_events(const struct agent_view *v) {
     return list;
 }
 
-// ---- the history ----------------------------------------------------------------------------------------------
+// ---- the history --------------------------------------------------------------------------------
 
 static void put_text(struct neb_buf *b, const char *s) { neb_buf_add(b, s, strlen(s)); }
 
-// As a JSON string. Names and codecs come from other agents; what is no UTF-8 is null.
+// Writes a JSON string, or null for text that is not UTF-8: names and codecs come from other
+// agents.
 static void put_string(struct neb_buf *b, const char *s) {
     json_t *o = json_string(s);
     char *text = o ? json_dumps(o, JSON_ENCODE_ANY) : NULL;
@@ -404,7 +405,7 @@ char *agent_view_history(struct agent_view *v) {
     }
     put_text(&b, "],\"events\":");
     put_text(&b, text ? text : "[]");
-    neb_buf_add(&b, "}", 2); // with its end
+    neb_buf_add(&b, "}", 2); // with the final 0
     free(text);
     json_decref(events);
     if (neb_buf_check(&b) != NEB_OK)

@@ -23,20 +23,20 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-extern const unsigned char agent_page_html[]; // made from agent/web/page/ by the build
+extern const unsigned char agent_page_html[]; // the build makes it from agent/web/page/
 extern const unsigned long agent_page_html_len;
 
-// Thread-local memory lies on a thread's stack, and OpenBLAS alone takes 60 KiB of it: hence more than the library's default.
+// STACK: thread-local memory lies on a thread's stack, and OpenBLAS alone needs much of it.
 enum {
     CONNECTIONS = 64,
     OF_ONE_ADDRESS = 24,
-    OF_OTHER_USERS = 16, // of this host, over loopback, together
+    OF_OTHER_USERS = 16, // other users of this host together, over loopback
     MEMORY = 8192,
     IDLE_S = 10,
     STACK = 1 << 20,
     BACKLOG = 32
 };
-// Connections that show no token, where each costs a TLS handshake.
+// New connections without a token; each costs a TLS handshake.
 static const struct inter_accept_limit_rate rate = {.burst = 64,
                                                     .second = 8,
                                                     .all_burst = 256,
@@ -53,23 +53,25 @@ static const struct {
                   {"/metrics", "text/plain; version=0.0.4; charset=utf-8"}};
 
 struct connection {
-    int fd;       // -1: a free place
-    neb_ns since; // begin, or the end of its last answer
-    struct inter_visitor visitor;
+    int fd;       // -1: free
+    neb_ns since; // start, or end of its last answer
+    struct inter_incoming visitor;
     bool known, other_user;
 };
 
-struct server { // with one certificate, as long as that is not renewed
+struct server { // with one certificate, until it is renewed
     struct agent_web *web;
     struct MHD_Daemon *daemon;
-    struct agent_web_guard *guard; // sec_locked_alloc
+    struct agent_web_guard *guard; // from sec_locked_alloc
     struct agent_web_tls tls;
-    struct inter_visitor arrived; // who was let in last, of the library's one thread
-    int listening; // its socket once it no longer accepts, closed after its end; -1: it does
+    struct inter_incoming
+        arrived; // the connection admitted last; only the library's thread uses it
+    // the socket after it stopped accepting, which end_server closes; -1: it still accepts
+    int listening;
 };
 
 struct agent_web {
-    struct server *now, *before; // before: ends its connections; NULL mostly
+    struct server *now, *before; // before: finishes its connections; mostly NULL
     neb_ns before_until;
     struct agent_web_tls_files files;
     char listen[128];
@@ -78,11 +80,11 @@ struct agent_web {
     pthread_mutex_t lock;
     struct MHD_Response *answers[TEXTS];        // under lock; NULL: not yet
     struct connection connections[CONNECTIONS]; // under lock
-    struct inter_accept_limit accept_limit; // under lock; where TLS is spoken for who has a token
-    _Atomic uint64_t seen;                  // neb_now of the last request for the history
+    struct inter_accept_limit accept_limit;     // under lock; for TLS with a token
+    _Atomic uint64_t seen;                      // time of the last request for the history
 };
 
-// ---- the address ----------------------------------------------------------------------------------------------
+// ---- the address --------------------------------------------------------------------------------
 
 struct address {
     char host[64]; // numeric, without brackets
@@ -95,7 +97,7 @@ struct address {
     bool v6;
 };
 
-// "HOST:PORT" apart; a port alone is on loopback.
+// Splits "HOST:PORT"; a port alone means loopback.
 static enum neb_status parse_address(const char *listen, struct address *a) {
     const char *colon = strrchr(listen, ':'), *digits = colon ? colon + 1 : listen, *host = listen;
     char *end = NULL;
@@ -115,10 +117,10 @@ static enum neb_status parse_address(const char *listen, struct address *a) {
     int family = a->v6 ? AF_INET6 : AF_INET;
     void *where = a->v6 ? (void *)&a->at.v6.sin6_addr : &a->at.v4.sin_addr;
     if (inet_pton(family, a->host, where) != 1)
-        return neb_fail(
-            NEB_ERR_INVALID,
-            "--page \"%s\": the host must be a numeric address (0.0.0.0 for all, [::] with IPv6)",
-            listen);
+        return neb_fail(NEB_ERR_INVALID,
+                        "--page \"%s\": the host must be a numeric address (0.0.0.0 for all IPv4 "
+                        "addresses, [::] with IPv6 too)",
+                        listen);
     if (a->v6)
         a->at.v6.sin6_family = AF_INET6, a->at.v6.sin6_port = htons(a->port);
     else
@@ -146,7 +148,7 @@ enum neb_status agent_web_check(const struct agent_web_config *c) {
     return NEB_OK;
 }
 
-// ---- answers: in the server's thread --------------------------------------------------------------------------
+// ---- answers: in the server's thread ------------------------------------------------------------
 
 static void add_headers(struct MHD_Response *r, const char *type) {
     static const char *const always[][2] = {
@@ -163,7 +165,7 @@ static void add_headers(struct MHD_Response *r, const char *type) {
         MHD_add_response_header(r, always[i][0], always[i][1]);
 }
 
-// Takes over the text (malloc), also on failure.
+// Takes over the text (malloc), on failure too.
 static struct MHD_Response *make_answer(char *text, const char *type) {
     struct MHD_Response *r =
         text ? MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE) : NULL;
@@ -213,7 +215,7 @@ static enum MHD_Result serve(struct agent_web *w, struct MHD_Connection *c, cons
             continue;
         if (i == HISTORY)
             atomic_store(&w->seen, (uint64_t)neb_now());
-        pthread_mutex_lock(&w->lock); // the connection keeps the answer alive from here on
+        pthread_mutex_lock(&w->lock); // the connection then holds its own reference
         enum MHD_Result done =
             w->answers[i] ? MHD_queue_response(c, MHD_HTTP_OK, w->answers[i]) : MHD_NO;
         bool ready = w->answers[i] != NULL;
@@ -231,7 +233,8 @@ static struct connection *connection_of(struct MHD_Connection *c) {
     return i ? i->socket_context : NULL;
 }
 
-// Who has shown the token is no stranger, and nor is its address. Loopback's page itself asks for none.
+// A connection that has shown the token, and its address, are no longer strangers. The page on
+// loopback needs no token, so it proves nothing.
 static void welcome(const struct server *s, struct MHD_Connection *c, const char *path) {
     struct agent_web *w = s->web;
     struct connection *k = connection_of(c);
@@ -244,7 +247,8 @@ static void welcome(const struct server *s, struct MHD_Connection *c, const char
     pthread_mutex_unlock(&w->lock);
 }
 
-// Called when the head is complete, and answered then: a body, which no request of ours has, closes the connection unread.
+// Called when the head is complete, and answers at once. A body, which no valid request has, is not
+// read: the connection closes.
 static enum MHD_Result on_request(void *user, struct MHD_Connection *c, const char *path,
                                   const char *method, const char *version, const char *body,
                                   size_t *body_len, void **state) {
@@ -266,9 +270,10 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *c, const ch
         return answer(c, MHD_HTTP_METHOD_NOT_ALLOWED, "Method Not Allowed", "Allow", "GET");
     case AGENT_WEB_FORBIDDEN: return answer(c, MHD_HTTP_FORBIDDEN, "Forbidden", NULL, NULL);
     case AGENT_WEB_OTHER_USER:
-        return answer(c, MHD_HTTP_FORBIDDEN,
-                      "another user than the agent's needs a token: nebula agent --page-token FILE",
-                      NULL, NULL);
+        return answer(
+            c, MHD_HTTP_FORBIDDEN,
+            "without a token only the agent's user may read this: nebula agent --page-token FILE",
+            NULL, NULL);
     case AGENT_WEB_NO_TOKEN: break;
     }
     return answer(c, MHD_HTTP_UNAUTHORIZED, "Unauthorized", "WWW-Authenticate", "Bearer");
@@ -283,7 +288,7 @@ static void on_log(void *user, const char *fmt, va_list ap) {
     neb_debug("status page: %s", line);
 }
 
-// ---- connections that take too long ---------------------------------------------------------------------------
+// ---- connections that take too long -------------------------------------------------------------
 
 static int fd_of(struct MHD_Connection *c) {
     const union MHD_ConnectionInfo *i =
@@ -291,12 +296,13 @@ static int fd_of(struct MHD_Connection *c) {
     return i ? (int)i->connect_fd : -1;
 }
 
-// Asked before there is a TLS session: what has arrived of a handshake is not looked at. on_connection follows, if it is let in.
+// Decides before the TLS handshake starts, so strangers cost nothing. on_connection follows if this
+// admits the connection.
 static enum MHD_Result may_come(void *user, const struct sockaddr *who, socklen_t n) {
     struct server *s = user;
     struct agent_web *w = s->web;
     struct sockaddr_storage a = {0};
-    s->arrived = (struct inter_visitor){0};
+    s->arrived = (struct inter_incoming){0};
     if (!w->secure || !w->asks_token || n > (socklen_t)sizeof a)
         return MHD_YES;
     memcpy(&a, who, n);
@@ -307,7 +313,7 @@ static enum MHD_Result may_come(void *user, const struct sockaddr *who, socklen_
     return may ? MHD_YES : MHD_NO;
 }
 
-// Under the lock: connections of this host's other users.
+// The caller holds the lock. Counts connections of other users of this host.
 static int others(const struct agent_web *w) {
     int n = 0;
     for (int i = 0; i < CONNECTIONS; i++)
@@ -315,18 +321,19 @@ static int others(const struct agent_web *w) {
     return n;
 }
 
-// Of a descriptor that the library has accepted.
+// For a descriptor that the library has accepted.
 static bool is_other_user(int fd) {
     struct sockaddr_storage peer, own;
     socklen_t n = sizeof peer, m = sizeof own;
     if (getpeername(fd, (struct sockaddr *)&peer, &n) != 0 ||
         getsockname(fd, (struct sockaddr *)&own, &m) != 0)
-        return true; // gone again
+        return true; // already closed
     return agent_web_user_local((struct sockaddr *)&peer) &&
            !agent_web_user_ours((struct sockaddr *)&peer, (struct sockaddr *)&own);
 }
 
-// The library closes the socket after CLOSED was told, so that a descriptor in the table is always the connection's own.
+// The library closes the socket only after the CLOSED notice, so a descriptor in the table always
+// belongs to its connection.
 static void on_connection(void *user, struct MHD_Connection *c, void **place,
                           enum MHD_ConnectionNotificationCode what) {
     struct server *s = user;
@@ -365,16 +372,17 @@ static void on_answered(void *user, struct MHD_Connection *c, void **state,
     pthread_mutex_unlock(&w->lock);
 }
 
-// Under the lock. The library's own limit counts from the last byte, which a client can send every few seconds for ever.
+// The caller holds the lock. The library's own limit restarts with each byte, so a client could
+// keep a connection for ever.
 static void end_slow(struct agent_web *w, neb_ns now) {
     for (int i = 0; i < CONNECTIONS; i++)
         if (w->connections[i].fd >= 0 && now - w->connections[i].since > exchange_within)
             shutdown(w->connections[i].fd, SHUT_RDWR);
 }
 
-// ---- life -----------------------------------------------------------------------------------------------------
+// ---- start, renewal, stop -----------------------------------------------------------------------
 
-// The library says why in a line for programmers alone: asked of the system again.
+// The library's own reason is only for programmers, so this tries again and asks the system.
 static const char *why_not(const struct address *a, char *out, size_t cap) {
     int one = 1, fd = socket(a->at.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0), why = errno;
     socklen_t n = a->v6 ? sizeof a->at.v6 : sizeof a->at.v4;
@@ -387,7 +395,7 @@ static const char *why_not(const struct address *a, char *out, size_t cap) {
     return out;
 }
 
-// fd: a socket that listens already; -1: one is made for the address.
+// fd: a listening socket; -1: makes one for the address.
 static enum neb_status start_server(struct server *s, const struct address *a, int fd) {
     struct agent_web *w = s->web;
     char why[128];
@@ -474,14 +482,15 @@ static void end_server(struct server **sp) {
     *sp = NULL;
 }
 
-// Both accept for a moment, so that nobody is turned away; what the former one has begun it may end.
+// Both servers accept for a moment, so no client is refused. The previous server finishes its
+// connections.
 static enum neb_status replace_server(struct agent_web *w, struct server *next, neb_ns now) {
     const union MHD_DaemonInfo *i = MHD_get_daemon_info(w->now->daemon, MHD_DAEMON_INFO_LISTEN_FD);
     static const struct address none;
     int fd = i ? fcntl(i->listen_fd, F_DUPFD_CLOEXEC, 0) : -1;
     if (fd < 0)
-        return neb_fail_errno("the status page's socket cannot be shared");
-    NEB_TRY(start_server(next, &none, fd)); // keeps the socket, also where it fails
+        return neb_fail_errno("cannot share the status page's socket");
+    NEB_TRY(start_server(next, &none, fd)); // keeps the socket, even on failure
     w->now->listening = MHD_quiesce_daemon(w->now->daemon);
     end_server(&w->before);
     w->before = w->now;
@@ -490,7 +499,7 @@ static enum neb_status replace_server(struct agent_web *w, struct server *next, 
     return NEB_OK;
 }
 
-// Takes a renewed certificate; one that cannot be used leaves everything as it is.
+// Loads a renewed certificate; an unusable one changes nothing.
 static void take_renewed(struct agent_web *w, neb_ns now) {
     if (w->before && now > w->before_until)
         end_server(&w->before);
@@ -508,9 +517,8 @@ static void take_renewed(struct agent_web *w, neb_ns now) {
         say_fingerprint(next, "renewed ");
         return;
     }
-    neb_warn(
-        "%s was renewed, but cannot be used: the status page keeps the certificate that it has",
-        w->files.cert);
+    neb_warn("%s was renewed but is unusable: the status page keeps its current certificate",
+             w->files.cert);
     end_server(&next);
 }
 

@@ -288,8 +288,8 @@ enum neb_status inter_ledger_replace_manifest(struct inter_ledger *l,
     return inter_db_end(l, exchange(l, m));
 }
 
-enum neb_status inter_ledger_second(struct inter_ledger *l, const struct inter_key *k,
-                                    struct inter_manifest *out) {
+enum neb_status inter_ledger_replaced(struct inter_ledger *l, const struct inter_key *k,
+                                      struct inter_manifest *out) {
     struct neb_buf b = {0};
     enum neb_status st =
         inter_db_fetch(l, &b, "SELECT 1 FROM sqlite_schema WHERE name='second'", "");
@@ -306,8 +306,8 @@ enum neb_status inter_ledger_second(struct inter_ledger *l, const struct inter_k
     return st;
 }
 
-enum neb_status inter_ledger_seconds(struct inter_ledger *l, inter_ledger_each_second *fn,
-                                     void *user) {
+enum neb_status inter_ledger_replaced_all(struct inter_ledger *l, inter_ledger_each_second *fn,
+                                          void *user) {
     sqlite3_stmt *s = NULL;
     struct inter_manifest m;
     struct neb_buf b = {0};

@@ -192,7 +192,7 @@ enum neb_status inter_ledger_drop_job(struct inter_ledger *l, const uint8_t job[
     return inter_blob_sweep(l);
 }
 
-enum neb_status inter_ledger_restart(struct inter_ledger *l, const struct inter_standing *st) {
+enum neb_status inter_ledger_reset_job(struct inter_ledger *l, const struct inter_standing *st) {
     NEB_TRY(inter_db_begin(l));
     enum neb_status rc = clear_job(l, st->job);
     if (rc == NEB_OK)

@@ -48,13 +48,13 @@ NEB_MUST_CHECK enum neb_status inter_ledger_put_manifest(struct inter_ledger *l,
 NEB_MUST_CHECK enum neb_status inter_ledger_replace_manifest(struct inter_ledger *l,
                                                              const struct inter_manifest *m);
 // The manifest that gave way under this key. NEB_ERR_NOT_FOUND (not logged): none.
-NEB_MUST_CHECK enum neb_status inter_ledger_second(struct inter_ledger *l,
-                                                   const struct inter_key *key,
-                                                   struct inter_manifest *out);
+NEB_MUST_CHECK enum neb_status inter_ledger_replaced(struct inter_ledger *l,
+                                                     const struct inter_key *key,
+                                                     struct inter_manifest *out);
 // All manifests that gave way, of all jobs; fn must not write. NEB_ERR_CORRUPT: one does not parse.
 typedef void inter_ledger_each_second(void *user, const struct inter_manifest *former);
-NEB_MUST_CHECK enum neb_status inter_ledger_seconds(struct inter_ledger *l,
-                                                    inter_ledger_each_second *fn, void *user);
+NEB_MUST_CHECK enum neb_status inter_ledger_replaced_all(struct inter_ledger *l,
+                                                         inter_ledger_each_second *fn, void *user);
 // Evidence of equivocation: the first of each member and job is kept. inter_ledger_evidence:
 // NEB_ERR_NOT_FOUND (not logged): there is none.
 NEB_MUST_CHECK enum neb_status inter_ledger_put_evidence(struct inter_ledger *l,
@@ -102,8 +102,8 @@ NEB_MUST_CHECK enum neb_status inter_ledger_begin_at(struct inter_ledger *l,
                                                      const uint8_t previous[INTER_SHA_BYTES]);
 // Puts one job into the state of a lost disk: removes its records, manifests, votes and blobs, and
 // stores `st` as the node's promise; all or nothing. Evidence stays. The job must not be open.
-NEB_MUST_CHECK enum neb_status inter_ledger_restart(struct inter_ledger *l,
-                                                    const struct inter_standing *st);
+NEB_MUST_CHECK enum neb_status inter_ledger_reset_job(struct inter_ledger *l,
+                                                      const struct inter_standing *st);
 // Removes a job that is not open: all of the above except evidence, its blobs, and its row
 // (inter_ledger_put_job). Its id stays known, because no other job may get it: for_ever, or while
 // it is among the newest INTER_DROPPED_MAX.

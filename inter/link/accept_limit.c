@@ -129,10 +129,10 @@ static void say_who(struct inter_accept_limit *d, const struct sockaddr_storage 
 
 bool inter_accept_limit_take(struct inter_accept_limit *d, uint64_t from,
                              const struct sockaddr_storage *who, neb_ns now,
-                             struct inter_visitor *out) {
-    struct inter_visitor none;
+                             struct inter_incoming *out) {
+    struct inter_incoming none;
     out = out ? out : &none;
-    *out = (struct inter_visitor){.from = from};
+    *out = (struct inter_incoming){.from = from};
     if (!from)
         return true;
     if (!sec_source_rate_take(&d->sources, from, now)) {
@@ -155,7 +155,7 @@ bool inter_accept_limit_take(struct inter_accept_limit *d, uint64_t from,
 }
 
 bool inter_accept_limit_accepted(struct inter_accept_limit *d, int fd, neb_ns now,
-                                 struct inter_visitor *out) {
+                                 struct inter_incoming *out) {
     struct sockaddr_storage who;
     bool is_there = sec_address_of_peer(fd, &who);
     if (d->port && port_of(fd) != d->port)
@@ -209,7 +209,7 @@ void inter_accept_limit_forget(struct inter_accept_limit *d, uint32_t owner) {
         filter(d);
 }
 
-void inter_accept_limit_welcome(struct inter_accept_limit *d, const struct inter_visitor *v,
+void inter_accept_limit_welcome(struct inter_accept_limit *d, const struct inter_incoming *v,
                                 uint32_t owner, neb_ns now) {
     if (!v->from)
         return;

@@ -47,9 +47,9 @@ struct inter_accept_limit {
     const char *what; // name in the log: "link"
 };
 
-struct inter_visitor { // one connection
-    uint64_t from;     // 0: this host itself, or gone
-    bool counted;      // charged to the common limit
+struct inter_incoming { // one connection
+    uint64_t from;      // 0: this host itself, or gone
+    bool counted;       // charged to the common limit
 };
 
 // Call after sec_init. what: borrowed.
@@ -61,12 +61,12 @@ void inter_accept_limit_listens(struct inter_accept_limit *d, int fd);
 // not known. out: may be NULL.
 bool inter_accept_limit_take(struct inter_accept_limit *d, uint64_t from,
                              const struct sockaddr_storage *who, neb_ns now,
-                             struct inter_visitor *out);
+                             struct inter_incoming *out);
 // The same for a descriptor that ZeroMQ has accepted. Shuts it down if it may not go on. Returns
 // false and leaves the descriptor alone if it is no connection of the listener: its number may
 // belong to another connection by now.
 bool inter_accept_limit_accepted(struct inter_accept_limit *d, int fd, neb_ns now,
-                                 struct inter_visitor *out);
+                                 struct inter_incoming *out);
 // Makes a source known: the common limit does not count it. owner: proved to be there, or listed.
 void inter_accept_limit_know(struct inter_accept_limit *d, uint64_t from, uint32_t owner,
                              neb_ns now);
@@ -74,7 +74,7 @@ void inter_accept_limit_know(struct inter_accept_limit *d, uint64_t from, uint32
 void inter_accept_limit_forget(struct inter_accept_limit *d, uint32_t owner);
 // The connection has proved that it is this owner's. Returns its charge and makes its source known.
 // Call it once per connection.
-void inter_accept_limit_welcome(struct inter_accept_limit *d, const struct inter_visitor *v,
+void inter_accept_limit_welcome(struct inter_accept_limit *d, const struct inter_incoming *v,
                                 uint32_t owner, neb_ns now);
 // From time to time: ends blocks that have expired.
 void inter_accept_limit_tick(struct inter_accept_limit *d, neb_ns now);

@@ -39,17 +39,17 @@ static const struct conn *named(const struct inter_link *l, int zmq_fd, uint32_t
 
 static void forget(struct inter_link *l, uint32_t i, bool cut) {
     if (cut)
-        shutdown(l->nameless[i].fd, SHUT_RDWR);
-    close(l->nameless[i].fd);
-    l->nameless[i] = l->nameless[--l->n_nameless];
+        shutdown(l->unidentified[i].fd, SHUT_RDWR);
+    close(l->unidentified[i].fd);
+    l->unidentified[i] = l->unidentified[--l->n_unidentified];
 }
 
 // True if the connection has said HELLO. It is a member's then and does not count against its
 // source. Its descriptor number may belong to another connection by now, so the source is compared.
 static bool is_known(struct inter_link *l, uint32_t i) {
     uint32_t peer;
-    const struct conn *c = named(l, l->nameless[i].zmq_fd, &peer);
-    const struct inter_visitor *v = &l->nameless[i].visitor;
+    const struct conn *c = named(l, l->unidentified[i].zmq_fd, &peer);
+    const struct inter_incoming *v = &l->unidentified[i].visitor;
     if (!c)
         return false;
     if (c->fd < 0 || sec_source_of_peer(c->fd) == v->from)
@@ -65,11 +65,12 @@ static uint32_t worst(const struct inter_link *l) {
     uint16_t count[1 << BITS] = {0};
     uint32_t best = 0, most = 0;
     for (int pass = 0; pass < 2; pass++)
-        for (uint32_t i = 0; i < l->n_nameless; i++) {
-            uint64_t h = l->nameless[i].visitor.from ^ (uint64_t)(uintptr_t)l;
+        for (uint32_t i = 0; i < l->n_unidentified; i++) {
+            uint64_t h = l->unidentified[i].visitor.from ^ (uint64_t)(uintptr_t)l;
             h = (h * 0x9e3779b97f4a7c15u ^ h >> 29) * 0xd6e8feb86659fd93u;
             uint32_t n = pass ? count[h >> (64 - BITS)] : ++count[h >> (64 - BITS)];
-            if (pass && (n > most || (n == most && l->nameless[i].at < l->nameless[best].at))) {
+            if (pass &&
+                (n > most || (n == most && l->unidentified[i].at < l->unidentified[best].at))) {
                 most = n;
                 best = i;
             }
@@ -84,9 +85,9 @@ uint32_t link_guard_most(uint32_t peers) {
     const uint64_t own = INTER_DESCRIPTORS_OWN + (uint64_t)peers * INTER_DESCRIPTORS_PEER;
     uint64_t left = getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur > own ? r.rlim_cur - own : 0,
              most = left / 4;
-    return most < INTER_NAMELESS_LEAST ? INTER_NAMELESS_LEAST
-           : most > INTER_NAMELESS_MAX ? INTER_NAMELESS_MAX
-                                       : (uint32_t)most;
+    return most < INTER_UNIDENTIFIED_LEAST ? INTER_UNIDENTIFIED_LEAST
+           : most > INTER_UNIDENTIFIED_MAX ? INTER_UNIDENTIFIED_MAX
+                                           : (uint32_t)most;
 }
 
 void link_guard_listens(struct inter_link *l, int zmq_fd) {
@@ -112,22 +113,22 @@ void link_guard_accepted(struct inter_link *l, int zmq_fd) {
     if (fd < 0)
         return; // gone already
     neb_ns now = neb_now();
-    struct inter_visitor visitor;
+    struct inter_incoming visitor;
     if (!inter_accept_limit_accepted(&l->accept_limit, fd, now, &visitor)) {
         close(fd);
         return;
     }
-    if (l->n_nameless >= l->nameless_most) {
+    if (l->n_unidentified >= l->nameless_most) {
         uint32_t i = worst(l);
         if (!is_known(l, i)) {
             forget(l, i, true);
             l->cut_nameless++;
         }
     }
-    l->nameless[l->n_nameless].visitor = visitor;
-    l->nameless[l->n_nameless].zmq_fd = zmq_fd;
-    l->nameless[l->n_nameless].fd = fd;
-    l->nameless[l->n_nameless++].at = now;
+    l->unidentified[l->n_unidentified].visitor = visitor;
+    l->unidentified[l->n_unidentified].zmq_fd = zmq_fd;
+    l->unidentified[l->n_unidentified].fd = fd;
+    l->unidentified[l->n_unidentified++].at = now;
 }
 
 static void cut_differing(struct peer *p) {
@@ -139,23 +140,23 @@ static void cut_differing(struct peer *p) {
 }
 
 void link_guard_differs(struct inter_link *l, struct peer *p, int zmq_fd) {
-    for (uint32_t i = 0; i < l->n_nameless; i++) {
-        if (l->nameless[i].zmq_fd != zmq_fd)
+    for (uint32_t i = 0; i < l->n_unidentified; i++) {
+        if (l->unidentified[i].zmq_fd != zmq_fd)
             continue;
-        const struct inter_visitor *v = &l->nameless[i].visitor;
-        if (sec_source_of_peer(l->nameless[i].fd) == v->from)
+        const struct inter_incoming *v = &l->unidentified[i].visitor;
+        if (sec_source_of_peer(l->unidentified[i].fd) == v->from)
             inter_accept_limit_welcome(&l->accept_limit, v, (uint32_t)(p - l->peers), neb_now());
         cut_differing(p); // keep one: the peer opens one for each stripe
-        p->speaks.fd = l->nameless[i].fd;
-        p->speaks.at = neb_now() + OTHERS_CUT;
-        l->nameless[i] = l->nameless[--l->n_nameless];
+        p->speaks.fd = l->unidentified[i].fd;
+        p->speaks.at = neb_now() + PROTOCOL_CUT;
+        l->unidentified[i] = l->unidentified[--l->n_unidentified];
         return;
     }
 }
 
 void link_guard_left(struct inter_link *l, int zmq_fd) {
-    for (uint32_t i = 0; i < l->n_nameless; i++)
-        if (l->nameless[i].zmq_fd == zmq_fd) {
+    for (uint32_t i = 0; i < l->n_unidentified; i++)
+        if (l->unidentified[i].zmq_fd == zmq_fd) {
             if (!is_known(l, i))
                 forget(l, i, false);
             i--;
@@ -213,18 +214,18 @@ void link_guard(struct inter_link *l, neb_ns now) {
         l->deadline = l->guard_at;
     if (!due)
         return;
-    for (uint32_t i = 0; i < l->n_nameless; i++) {
+    for (uint32_t i = 0; i < l->n_unidentified; i++) {
         if (is_known(l, i)) {
             i--;
             continue;
         }
-        if (now - l->nameless[i].at <= INTER_NAMELESS_MS * NEB_MS &&
-            inter_tcp_counts(l->nameless[i].fd).recv <= INTER_NAMELESS_BYTES)
+        if (now - l->unidentified[i].at <= INTER_UNIDENTIFIED_MS * NEB_MS &&
+            inter_tcp_counts(l->unidentified[i].fd).recv <= INTER_UNIDENTIFIED_BYTES)
             continue;
         if (l->cut_nameless++ == 0)
             neb_warn("link: a connection is cut: no HELLO for %d s, or too many bytes before it; "
                      "further cuts are only counted",
-                     INTER_NAMELESS_MS / 1000);
+                     INTER_UNIDENTIFIED_MS / 1000);
         forget(l, i--, true);
     }
     inter_accept_limit_tick(&l->accept_limit, now);
@@ -237,7 +238,7 @@ void link_guard(struct inter_link *l, neb_ns now) {
 }
 
 void link_guard_end(struct inter_link *l) {
-    while (l->n_nameless)
+    while (l->n_unidentified)
         forget(l, 0, false);
     for (uint32_t i = 0; i < l->n_peers; i++)
         cut_differing(&l->peers[i]);

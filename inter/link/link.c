@@ -60,7 +60,7 @@ static void set_clean(struct inter_link *l, struct peer *p, int which, neb_ns no
     if (down && denied)
         p->dial_at = now + NEB_S;
     if (down && p->speaks.differs)
-        p->dial_at = now + OTHERS_AGAIN;
+        p->dial_at = now + PROTOCOL_RETRY;
 }
 
 // PINGs are frequent at first, to get a reliable round-trip time soon.
@@ -153,7 +153,7 @@ static void peer_forget_former(struct inter_link *l, struct peer *p, neb_ns now)
 static bool peer_first_look(struct inter_link *l, struct peer *p, const struct set *s, neb_ns now) {
     uint64_t taken = 0, waits = 0;
     for (uint32_t i = 1; i < CONNS; i++) {
-        uint64_t n = inter_tcp_taken(s->c[i].fd);
+        uint64_t n = inter_tcp_acked(s->c[i].fd);
         taken += n;
         waits += s->c[i].framed > n ? s->c[i].framed - n : 0;
     }
@@ -279,7 +279,7 @@ enum neb_status inter_link_process(struct inter_link *l, inter_link_handler *han
         peer_dialing(l, p, now);
         link_twins_look(p, now);
         peer_stripes(l, p, now);
-        link_tell_lost(l, p);
+        link_report_lost(l, p);
     }
     link_guard(l, began);
     bucket_settle(l, now);
@@ -402,7 +402,7 @@ enum neb_status inter_link_create(const struct inter_link_config *cfg, struct in
         return neb_fail(NEB_ERR_NOMEM, "out of memory: link");
     inter_accept_limit_init(
         &l->accept_limit, "link",
-        &(struct inter_accept_limit_rate){INTER_NAMELESS_BURST, INTER_NAMELESS_SECOND,
+        &(struct inter_accept_limit_rate){INTER_UNIDENTIFIED_BURST, INTER_UNIDENTIFIED_SECOND,
                                           INTER_STRANGERS_BURST, INTER_STRANGERS_SECOND,
                                           INTER_ACCEPT_LIMIT_KNOWN_MAX / SEC_MEMBERS_MAX});
     l->cfg = *cfg;

@@ -185,10 +185,10 @@ NEB_MUST_CHECK enum neb_status inter_link_reload(struct inter_link *l, const str
 const struct sec_members *inter_link_members(const struct inter_link *l);
 // The keys of a peer (or of this member) before a rotation while they are valid, or NULL. until
 // (may be NULL): when they expire, monotonic time.
-const struct sec_public *inter_link_former(const struct inter_link *l, uint32_t peer,
-                                           neb_ns *until);
+const struct sec_public *inter_link_previous_keys(const struct inter_link *l, uint32_t peer,
+                                                  neb_ns *until);
 // Gives such keys to a new link.
-void inter_link_keep_former(struct inter_link *l, uint32_t peer, const struct sec_public *former,
-                            neb_ns until);
+void inter_link_keep_previous_keys(struct inter_link *l, uint32_t peer,
+                                   const struct sec_public *former, neb_ns until);
 
 #endif

@@ -98,7 +98,7 @@ enum neb_status inter_link_reload(struct inter_link *l, const struct sec_members
         if (!l->members.m[i].pub.name[0] && !l->peers[i].self) {
             l->peers[i].former_until = 0;
             if (!l->peers[i].revoked)
-                link_peer_part(l, &l->peers[i]);
+                link_peer_revoke(l, &l->peers[i]);
         }
     link_admit(l);
     return NEB_OK;
@@ -106,16 +106,16 @@ enum neb_status inter_link_reload(struct inter_link *l, const struct sec_members
 
 const struct sec_members *inter_link_members(const struct inter_link *l) { return &l->members; }
 
-const struct sec_public *inter_link_former(const struct inter_link *l, uint32_t peer,
-                                           neb_ns *until) {
+const struct sec_public *inter_link_previous_keys(const struct inter_link *l, uint32_t peer,
+                                                  neb_ns *until) {
     bool has = peer < l->n_peers && l->peers[peer].former_until;
     if (has && until)
         *until = l->peers[peer].former_until;
     return has ? &l->peers[peer].former : NULL;
 }
 
-void inter_link_keep_former(struct inter_link *l, uint32_t peer, const struct sec_public *former,
-                            neb_ns until) {
+void inter_link_keep_previous_keys(struct inter_link *l, uint32_t peer,
+                                   const struct sec_public *former, neb_ns until) {
     l->peers[peer].former = *former;
     l->peers[peer].former_until = until;
     link_admit(l);

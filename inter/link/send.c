@@ -79,7 +79,7 @@ static uint64_t conn_queued(struct conn *c) {
     uint64_t claimed = c->sent - c->acked;
     if (c->fd < 0 || c->framed - c->taken <= claimed + ACK_BYTES)
         return claimed;
-    c->taken = inter_tcp_taken(c->fd);
+    c->taken = inter_tcp_acked(c->fd);
     if (!c->taken) // this kernel does not report it
         return claimed;
     if (c->taken > c->framed) // it includes the handshake, which `framed` lacks

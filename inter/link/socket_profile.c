@@ -9,7 +9,7 @@
 const struct inter_socket_option inter_socket_profile[] = {
     {ZMQ_MAXMSGSIZE, "ZMQ_MAXMSGSIZE", "bytes beyond a chunk",
      "by default a peer may claim any size", INTER_SOCKET_ALL, INTER_LINK_SLACK, true},
-    ROW(ZMQ_HANDSHAKE_IVL, "ms", INTER_SOCKET_LISTEN, INTER_NAMELESS_MS,
+    ROW(ZMQ_HANDSHAKE_IVL, "ms", INTER_SOCKET_LISTEN, INTER_UNIDENTIFIED_MS,
         "a connection that has not authenticated by then is closed (three round trips)"),
     ROW(ZMQ_HANDSHAKE_IVL, "ms", INTER_SOCKET_CONTROL | INTER_SOCKET_BULK, 8000,
         "four round trips of up to 1.5 s"),

@@ -36,19 +36,19 @@ NEB_MUST_CHECK enum neb_status inter_socket_apply(void *socket, enum inter_socke
 enum {
     // Connections without HELLO. Over the limit, the oldest connection of the source with the most
     // is cut.
-    INTER_NAMELESS_MAX = 1024, // fewer if the limit of open files is low
-    INTER_NAMELESS_LEAST = 64,
+    INTER_UNIDENTIFIED_MAX = 1024, // fewer if the limit of open files is low
+    INTER_UNIDENTIFIED_LEAST = 64,
     // Open files without peers (128 of them for strangers at the workers' port), and per peer: 33
     // connections, each with socket, duplicate, monitor and wake-ups.
     INTER_DESCRIPTORS_OWN = 384,
     INTER_DESCRIPTORS_PEER = 33 * 4,
-    INTER_NAMELESS_BYTES = 64 << 10, // each may send this much
-    INTER_NAMELESS_MS =
+    INTER_UNIDENTIFIED_BYTES = 64 << 10, // each may send this much
+    INTER_UNIDENTIFIED_MS =
         8000, // each may stay this long: four round trips of 1.5 s, and a retransmission
     // Connections without HELLO from one source (security/source.h): at once, then per second.
     // Fifteen members behind one address have at most 495 connections.
-    INTER_NAMELESS_BURST = 1024,
-    INTER_NAMELESS_SECOND = 64,
+    INTER_UNIDENTIFIED_BURST = 1024,
+    INTER_UNIDENTIFIED_SECOND = 64,
     // The same for all unknown sources together.
     INTER_STRANGERS_BURST = 2048,
     INTER_STRANGERS_SECOND = 256,

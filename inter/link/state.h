@@ -72,8 +72,8 @@
 #define DRAIN_MIN       (2 * NEB_S)    // of a recycled set, counted from when its successor came up
 #define DRAIN_MAX       (60 * NEB_S)
 #define PARTING         (1 * NEB_S)  // a revoked member still gets the list that revokes it
-#define OTHERS_AGAIN    (10 * NEB_S) // until a peer with another protocol is dialled again
-#define OTHERS_CUT      (1 * NEB_S)  // its connection lives this long, to get the answer
+#define PROTOCOL_RETRY  (10 * NEB_S) // until a peer with another protocol is dialled again
+#define PROTOCOL_CUT    (1 * NEB_S)  // its connection lives this long, to get the answer
 
 enum { HELLO = 1, WELCOME, PING, PONG, HEARTBEAT, DATA, RENEW, STRIPES };
 enum {
@@ -191,9 +191,9 @@ struct inter_link {
     struct {
         int zmq_fd, fd; // ZeroMQ's number, and our duplicate
         neb_ns at;
-        struct inter_visitor visitor;
-    } nameless[INTER_NAMELESS_MAX]; // accepted connections without HELLO
-    uint32_t n_nameless, nameless_most;
+        struct inter_incoming visitor;
+    } unidentified[INTER_UNIDENTIFIED_MAX]; // accepted connections without HELLO
+    uint32_t n_unidentified, nameless_most;
     struct neb_throttle no_accept; // of the warning that accepting failed
     uint64_t cut_nameless;
     struct inter_accept_limit accept_limit; // for connections without HELLO
@@ -220,8 +220,8 @@ struct inter_tcp_counts link_conn_counts(const struct conn *c);
 void link_counts_add(struct inter_tcp_counts *a, struct inter_tcp_counts b);
 void link_set_dial(struct inter_link *l, struct peer *p);
 // Warn that a peer cannot be dialled or a connection not accepted. why: errno, or ZeroMQ's.
-void link_say_no_dial(struct peer *p, const char *where, int why, neb_ns now);
-void link_say_no_accept(struct inter_link *l, int why, neb_ns now);
+void link_warn_no_dial(struct peer *p, const char *where, int why, neb_ns now);
+void link_warn_no_accept(struct inter_link *l, int why, neb_ns now);
 bool link_peer_find(struct peer *p, neb_ns now);            // false: address not known yet
 void link_peer_moved(struct inter_link *l, struct peer *p); // its endpoint changed
 // Opens more bulk connections if either side can fill them.
@@ -231,9 +231,9 @@ void link_set_came_up(struct inter_link *l, struct peer *p, struct set *s);
 void link_set_retire(struct inter_link *l, struct peer *p, int which);
 void link_set_close(struct inter_link *l, struct peer *p, int which);
 void link_peer_update(struct inter_link *l, struct peer *p); // reports UP and DOWN
-void link_tell_lost(struct inter_link *l, struct peer *p);   // reports LOST
+void link_report_lost(struct inter_link *l, struct peer *p); // reports LOST
 void link_peer_close(struct inter_link *l, struct peer *p);  // closes all connections
-void link_peer_part(struct inter_link *l, struct peer *p);   // revoked: closes them after PARTING
+void link_peer_revoke(struct inter_link *l, struct peer *p); // revoked: closes them after PARTING
 // Which of two sets is kept.
 bool link_prefers_dialed(const struct inter_link *l, const struct peer *p);
 void link_dial_events(struct inter_link *l, struct peer *p, int which, uint32_t index);

@@ -24,7 +24,7 @@ struct inter_tcp_counts inter_tcp_counts(int fd) {
                                      ti.tcpi_segs_in};
 }
 
-uint64_t inter_tcp_taken(int fd) { return info(fd).tcpi_bytes_acked; }
+uint64_t inter_tcp_acked(int fd) { return info(fd).tcpi_bytes_acked; }
 
 uint32_t inter_tcp_data_segs(int fd) { return info(fd).tcpi_data_segs_in; }
 

@@ -23,7 +23,7 @@ struct inter_tcp_counts { // since the connection was made
 };
 struct inter_tcp_counts inter_tcp_counts(int fd); // zeros if fd is no connection
 
-uint64_t inter_tcp_taken(int fd); // bytes that the peer's kernel acknowledged; 0: not known
+uint64_t inter_tcp_acked(int fd); // bytes that the peer's kernel acknowledged; 0: not known
 
 // Segments with data that arrived, retransmitted ones included. A growing number shows that the
 // peer's process sends. Keepalives and acknowledgements, which its kernel sends alone, do not

@@ -75,8 +75,8 @@ static enum neb_status allocate(struct inter_outer *o, struct outer_device *d, s
     return cmp_device_create(d->D, &d->codec);
 }
 
-enum neb_status inter_outer_place(struct inter_outer *o, struct kern_device *D,
-                                  float *const *theta_m, size_t spare_bytes) {
+enum neb_status inter_outer_to_device(struct inter_outer *o, struct kern_device *D,
+                                      float *const *theta_m, size_t spare_bytes) {
     NEB_ASSERT(!o->device);
     size_t units = (size_t)o->n_units; // may be 0 on a rank of a mesh
     struct outer_device *d = calloc(1, sizeof *d);
@@ -104,7 +104,7 @@ enum neb_status inter_outer_place(struct inter_outer *o, struct kern_device *D,
     return st;
 }
 
-enum neb_status inter_outer_unplace(struct inter_outer *o) {
+enum neb_status inter_outer_to_host(struct inter_outer *o) {
     NEB_TRY(inter_outer_pull(o));
     outer_device_destroy(&o->device);
     for (int32_t i = 0; i < o->n_units && !o->c.robust; i++) { // it was scratch
@@ -129,7 +129,7 @@ enum neb_status inter_outer_pull(struct inter_outer *o) {
         return NEB_OK;
     arrays(o, host, device);
     for (int i = 0; i < 4; i++)
-        kern_stage_down(o->device->D, host[i], device[i], o->n * sizeof(float));
+        kern_stage_download(o->device->D, host[i], device[i], o->n * sizeof(float));
     return kern_stage_end(o->device->D);
 }
 
@@ -139,13 +139,13 @@ enum neb_status inter_outer_push(struct inter_outer *o) {
         return NEB_OK;
     arrays(o, host, device);
     for (int i = 0; i < 4; i++)
-        kern_stage_up(o->device->D, device[i], host[i], o->n * sizeof(float));
+        kern_stage_upload(o->device->D, device[i], host[i], o->n * sizeof(float));
     return kern_stage_end(o->device->D);
 }
 
 enum neb_status outer_device_fetch_u(struct inter_outer *o, struct outer_slot *s) {
     struct outer_device *d = o->device;
-    kern_stage_down(d->D, s->mean, d->u + s->at, s->n * sizeof(float));
+    kern_stage_download(d->D, s->mean, d->u + s->at, s->n * sizeof(float));
     return kern_stage_end(d->D);
 }
 
@@ -187,7 +187,7 @@ static enum neb_status add_part(struct outer_apply *j, struct outer_slot *s, siz
     float *weights = s->weights + p * s->u.rows;
     for (uint32_t row = 0; part->clip != 1 && row < s->u.rows; row++)
         weights[row] = weights[row] * part->clip;
-    kern_stage_up(d->D, d->weights, weights, s->u.rows * sizeof(float));
+    kern_stage_upload(d->D, d->weights, weights, s->u.rows * sizeof(float));
     ops(d)->exact_add_rows(d->D, acc, d->part, d->weights, s->u.rows, s->u.cols);
     return NEB_OK;
 }
@@ -199,7 +199,7 @@ enum neb_status outer_device_sum(struct outer_apply *j) {
         NEB_TRY(outer_read_counts(j, s));
         if (j->o->c.robust) { // a trimmed mean sorts, so it runs on the host
             NEB_TRY(outer_sum_robust(j, s));
-            kern_stage_up(d->D, d->acc + s->at, s->mean, s->n * sizeof(float));
+            kern_stage_upload(d->D, d->acc + s->at, s->mean, s->n * sizeof(float));
             continue;
         }
         ops(d)->zero(d->D, d->acc + s->at, s->n * sizeof(float));
@@ -311,8 +311,8 @@ void outer_device_adopt(struct inter_outer *o, int32_t f, const float *theta, co
     const struct outer_fragment *g = &o->fragments[f];
     for (int32_t i = 0; i < g->n; i++) {
         const struct outer_slot *s = &o->slots[g->units[i]];
-        kern_stage_up(d->D, d->theta + s->at, theta + s->at, s->n * sizeof(float));
-        kern_stage_up(d->D, d->v + s->at, v + s->at, s->n * sizeof(float));
+        kern_stage_upload(d->D, d->theta + s->at, theta + s->at, s->n * sizeof(float));
+        kern_stage_upload(d->D, d->v + s->at, v + s->at, s->n * sizeof(float));
     }
     outer_device_reject(o, f); // a failure is reported by the next call that can fail
 }

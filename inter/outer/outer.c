@@ -14,7 +14,7 @@ static float *floats(size_t n) { return calloc(n ? n : 1, sizeof(float)); }
 
 static enum neb_status make_slot(struct inter_outer *o, struct outer_slot *s,
                                  const struct inter_outer_unit *u,
-                                 const struct inter_outer_place *place) {
+                                 const struct inter_outer_position *place) {
     s->u = *u;
     s->u.row_weights = u->row_weights && o->c.row_weights;
     s->n = (size_t)u->rows * u->cols;

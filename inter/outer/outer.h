@@ -51,7 +51,7 @@ struct inter_outer_unit {
     float *theta_m; // (rows, cols) the worker's own parameters, borrowed
 };
 
-struct inter_outer_place { // place of a unit in the full list
+struct inter_outer_position { // place of a unit in the full list
     uint32_t number;
     uint64_t at; // elements before it
 };
@@ -78,7 +78,7 @@ struct inter_outer_config {
     // If the units are part of a longer list: (n) their places there, ascending; inter_outer_create
     // alone reads them. Fragments may then be empty, and digests cover the units only: the caller
     // adds inter_outer_version_digest. NULL: the units are the full list.
-    const struct inter_outer_place *places;
+    const struct inter_outer_position *places;
 };
 
 struct inter_outer;
@@ -99,8 +99,8 @@ void inter_outer_destroy(struct inter_outer **o);
 // spare_bytes and the memory of the codecs must be free; 0: no check. NEB_ERR_NOMEM: nothing has
 // changed. D is borrowed.
 struct kern_device;
-NEB_MUST_CHECK enum neb_status inter_outer_place(struct inter_outer *o, struct kern_device *D,
-                                                 float *const *theta_m, size_t spare_bytes);
+NEB_MUST_CHECK enum neb_status inter_outer_to_device(struct inter_outer *o, struct kern_device *D,
+                                                     float *const *theta_m, size_t spare_bytes);
 // Device memory that training still needs after the exchange has its own: kernels and libraries
 // that are loaded at first use, partial sums, graphs. For a caller that can choose another place.
 enum {
@@ -110,7 +110,7 @@ enum {
 };
 // Moves the state back to the host with its current values. The units' parameters are again those
 // given to inter_outer_create. Does nothing on the host.
-NEB_MUST_CHECK enum neb_status inter_outer_unplace(struct inter_outer *o);
+NEB_MUST_CHECK enum neb_status inter_outer_to_host(struct inter_outer *o);
 
 bool inter_outer_on_device(const struct inter_outer *o);
 // Bytes of the state: arrays and scratch, without buffers that grow with the updates.

@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
-struct inter_statement inter_said_accept(const struct inter_record *r,
-                                         const struct inter_accept *a) {
+struct inter_statement inter_statement_of_accept(const struct inter_record *r,
+                                                 const struct inter_accept *a) {
     struct inter_statement s = {
-        .kind = INTER_SAID_ACCEPT,
+        .kind = INTER_STATEMENT_ACCEPT,
         .fragment = r->fragment,
         .term = r->term,
         .promise = {.member = a->member, .epoch = a->epoch, .round = r->round}};
@@ -18,16 +18,16 @@ struct inter_statement inter_said_accept(const struct inter_record *r,
     return s;
 }
 
-struct inter_statement inter_said_promise(const struct inter_record *r,
-                                          const struct inter_promise *p) {
+struct inter_statement inter_statement_of_promise(const struct inter_record *r,
+                                                  const struct inter_promise *p) {
     struct inter_statement s = {
-        .kind = INTER_SAID_PROMISE, .fragment = r->fragment, .term = p->term, .promise = *p};
+        .kind = INTER_STATEMENT_PROMISE, .fragment = r->fragment, .term = p->term, .promise = *p};
     memcpy(s.job, r->job, sizeof s.job);
     return s;
 }
 
-struct inter_statement inter_said_update(const struct inter_manifest *m) {
-    struct inter_statement s = {.kind = INTER_SAID_UPDATE,
+struct inter_statement inter_statement_of_update(const struct inter_manifest *m) {
+    struct inter_statement s = {.kind = INTER_STATEMENT_UPDATE,
                                 .fragment = m->key.fragment,
                                 .promise = {.member = m->key.member, .round = m->key.round},
                                 .update = *m};
@@ -45,17 +45,17 @@ static void put_accept(struct neb_buf *b, const struct inter_statement *s) {
 }
 
 void inter_statement_put_signed(struct neb_buf *b, const struct inter_statement *s) {
-    if (s->kind == INTER_SAID_ACCEPT)
+    if (s->kind == INTER_STATEMENT_ACCEPT)
         put_accept(b, s);
-    else if (s->kind == INTER_SAID_PROMISE)
+    else if (s->kind == INTER_STATEMENT_PROMISE)
         inter_promise_put_body(b, s->job, s->fragment, &s->promise);
     else
         inter_manifest_put_body(b, &s->update);
 }
 
 const char *inter_statement_context(const struct inter_statement *s) {
-    static const char *const contexts[INTER_SAID_KINDS] = {SEC_CONTEXT_ACCEPT, SEC_CONTEXT_PROMISE,
-                                                           SEC_CONTEXT_MANIFEST};
+    static const char *const contexts[INTER_STATEMENT_KINDS] = {
+        SEC_CONTEXT_ACCEPT, SEC_CONTEXT_PROMISE, SEC_CONTEXT_MANIFEST};
     return contexts[s->kind];
 }
 
@@ -88,14 +88,14 @@ bool inter_statements_conflict(const struct inter_statement *a, const struct int
     if (a->promise.member != b->promise.member || a->fragment != b->fragment ||
         memcmp(a->job, b->job, sizeof a->job))
         return false;
-    if (a->kind == INTER_SAID_UPDATE || b->kind == INTER_SAID_UPDATE)
+    if (a->kind == INTER_STATEMENT_UPDATE || b->kind == INTER_STATEMENT_UPDATE)
         return a->kind == b->kind && inter_key_equal(&a->update.key, &b->update.key) &&
                !same_manifest(&a->update, &b->update);
     if (a->promise.epoch != b->promise.epoch)
         return false;
-    if (a->kind == INTER_SAID_PROMISE)
-        return b->kind == INTER_SAID_ACCEPT && forgets(a, b);
-    if (b->kind == INTER_SAID_PROMISE)
+    if (a->kind == INTER_STATEMENT_PROMISE)
+        return b->kind == INTER_STATEMENT_ACCEPT && forgets(a, b);
+    if (b->kind == INTER_STATEMENT_PROMISE)
         return forgets(b, a);
     return a->term == b->term && a->promise.round == b->promise.round &&
            !same_value(&a->promise, &b->promise);
@@ -106,9 +106,9 @@ enum { STATEMENTS_MAX = INTER_MEMBERS_MAX + INTER_PROMISES_MAX }; // of one reco
 static size_t statements(const struct inter_record *r, struct inter_statement *out) {
     size_t n = 0;
     for (uint8_t i = 0; i < r->n_accepts; i++)
-        out[n++] = inter_said_accept(r, &r->accepts[i]);
+        out[n++] = inter_statement_of_accept(r, &r->accepts[i]);
     for (uint8_t i = 0; i < r->n_promises; i++)
-        out[n++] = inter_said_promise(r, &r->promises[i]);
+        out[n++] = inter_statement_of_promise(r, &r->promises[i]);
     return n;
 }
 
@@ -168,18 +168,18 @@ static bool get_promise(struct neb_rd *r, struct inter_statement *s) {
 static bool get_statement(struct neb_rd *r, struct inter_statement *s) {
     *s = (struct inter_statement){0};
     uint8_t kind = neb_rd_u8(r), member = neb_rd_u8(r);
-    if (r->bad || kind >= INTER_SAID_KINDS || member >= INTER_MEMBERS_MAX)
+    if (r->bad || kind >= INTER_STATEMENT_KINDS || member >= INTER_MEMBERS_MAX)
         return false;
-    if (kind == INTER_SAID_UPDATE) { // a manifest ends with its signature
+    if (kind == INTER_STATEMENT_UPDATE) { // a manifest ends with its signature
         struct inter_manifest m;
         if (!inter_manifest_get(r, &m) || m.key.member != member)
             return false;
-        *s = inter_said_update(&m);
+        *s = inter_statement_of_update(&m);
         return true;
     }
-    s->kind = (enum inter_said)kind;
+    s->kind = (enum inter_statement_kind)kind;
     s->promise.member = member;
-    if (kind == INTER_SAID_ACCEPT)
+    if (kind == INTER_STATEMENT_ACCEPT)
         get_accept(r, s);
     else if (!get_promise(r, s))
         return false;
@@ -196,16 +196,16 @@ bool inter_evidence_get(struct neb_rd *r, struct inter_evidence *e) {
 void inter_evidence_text(const struct inter_evidence *e, char *out, size_t cap) {
     const struct inter_statement *a = &e->a, *b = &e->b;
     char x[17], y[17];
-    if (a->kind == INTER_SAID_PROMISE || b->kind == INTER_SAID_PROMISE) {
-        const struct inter_statement *p = a->kind == INTER_SAID_PROMISE ? a : b,
-                                     *v = a->kind == INTER_SAID_PROMISE ? b : a;
+    if (a->kind == INTER_STATEMENT_PROMISE || b->kind == INTER_STATEMENT_PROMISE) {
+        const struct inter_statement *p = a->kind == INTER_STATEMENT_PROMISE ? a : b,
+                                     *v = a->kind == INTER_STATEMENT_PROMISE ? b : a;
         snprintf(out, cap,
                  "it signed a vote in round %u of fragment %u at term %u, and a promise for term "
                  "%u that does not report this vote",
                  v->promise.round, v->fragment, v->term, p->term);
         return;
     }
-    bool update = a->kind == INTER_SAID_UPDATE;
+    bool update = a->kind == INTER_STATEMENT_UPDATE;
     neb_hex(update ? a->update.sha256 : a->promise.vote_hash, 8, x);
     neb_hex(update ? b->update.sha256 : b->promise.vote_hash, 8, y);
     snprintf(out, cap, "it signed two %s for round %u of fragment %u: %s… and %s…",

@@ -18,10 +18,15 @@
 #define INTER_EVIDENCE_H
 #include "inter/record/types.h"
 
-enum inter_said { INTER_SAID_ACCEPT, INTER_SAID_PROMISE, INTER_SAID_UPDATE, INTER_SAID_KINDS };
+enum inter_statement_kind {
+    INTER_STATEMENT_ACCEPT,
+    INTER_STATEMENT_PROMISE,
+    INTER_STATEMENT_UPDATE,
+    INTER_STATEMENT_KINDS
+};
 
 struct inter_statement {
-    enum inter_said kind;
+    enum inter_statement_kind kind;
     uint8_t job[INTER_ID_BYTES];
     uint32_t fragment, term; // term: 0 for an update
     // member and sig: of every kind of statement. ACCEPT: round, epoch, and vote_hash is the value.
@@ -32,11 +37,11 @@ struct inter_evidence {
     struct inter_statement a, b;
 };
 
-struct inter_statement inter_said_accept(const struct inter_record *r,
-                                         const struct inter_accept *a);
-struct inter_statement inter_said_promise(const struct inter_record *r,
-                                          const struct inter_promise *p);
-struct inter_statement inter_said_update(const struct inter_manifest *m);
+struct inter_statement inter_statement_of_accept(const struct inter_record *r,
+                                                 const struct inter_accept *a);
+struct inter_statement inter_statement_of_promise(const struct inter_record *r,
+                                                  const struct inter_promise *p);
+struct inter_statement inter_statement_of_update(const struct inter_manifest *m);
 
 static inline uint8_t inter_evidence_member(const struct inter_evidence *e) {
     return e->a.promise.member;

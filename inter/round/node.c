@@ -121,7 +121,7 @@ static void on_peer(struct step *s, bool up) {
         node_heartbeat(s, j, (uint8_t)m);
         for (uint8_t k = 0; k < j->c.n_members; k++)
             if (j->equivocators >> k & 1)
-                node_say_evidence(s, j, k, (uint8_t)m);
+                node_send_evidence(s, j, k, (uint8_t)m);
         const struct inter_manifest *own;
         for (uint32_t f = 0; f < j->c.fragments; f++) {
             struct fragment *g = &j->fragments[f];
@@ -131,7 +131,7 @@ static void on_peer(struct step *s, bool up) {
                 (s->st = node_serve_add(s, j, (uint8_t)m, own)) != NEB_OK)
                 return;
             node_repeat(s, j, g, (uint8_t)m);
-            node_say_pull(s, j, g, (uint8_t)m);
+            node_send_pull(s, j, g, (uint8_t)m);
         }
     }
 }
@@ -243,7 +243,7 @@ enum neb_status inter_node_step(struct inter_node *n, neb_ns now, const struct i
     case INTER_EV_BLOB_LOST: node_on_blob_lost(&s); break;
     case INTER_EV_COMMIT_READ: node_on_commit_read(&s); break;
     case INTER_EV_LEAVE: on_leave(&s); break;
-    case INTER_EV_WAY_LOST: node_on_way_lost(&s); break;
+    case INTER_EV_CONN_LOST: node_on_way_lost(&s); break;
     case INTER_EV_SEND_FAILED:
         node_on_send_failed(&s);
         if (!e->ok)
@@ -332,7 +332,8 @@ void inter_node_job_bound(struct inter_node *n, const uint8_t job[INTER_ID_BYTES
         j->blob_max = blob_bytes;
 }
 
-void inter_node_job_gone(struct inter_node *n, const uint8_t job[INTER_ID_BYTES], uint16_t gone) {
+void inter_node_job_revoked(struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
+                            uint16_t gone) {
     struct job *j = node_find_job(n, job);
     if (j)
         j->c.gone = gone;
@@ -398,7 +399,7 @@ enum neb_status inter_node_restore_manifest(struct inter_node *n, const struct i
     node_clear_slot(t);
     t->known = true;
     t->m = *m;
-    t->whole = h == INTER_HOLD_WHOLE;
+    t->whole = h == INTER_HOLD_COMPLETE;
     t->refused = h == INTER_HOLD_REFUSED;
     t->holders = (uint16_t)((m->key.member == j->c.self ? 0 : BIT(m->key.member)) |
                             (t->whole ? BIT(j->c.self) : 0u));
@@ -481,8 +482,8 @@ uint32_t inter_node_round(const struct inter_node *n, const uint8_t job[INTER_ID
     return g ? g->round : UINT32_MAX;
 }
 
-bool inter_node_takes_part(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
-                           uint32_t peer) {
+bool inter_node_is_member(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
+                          uint32_t peer) {
     const struct job *j = find_const(n, job);
     return j && node_member(j, peer) >= 0;
 }

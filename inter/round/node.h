@@ -106,11 +106,11 @@ struct inter_job_config {
     uint8_t n_members, self; // self: index of this node among the members
     uint16_t witnesses;      // bit per member: votes, but has no worker and holds no updates
     uint16_t removed;        // bit per member: no voter any more (inter_node_job_removed)
-    uint16_t gone;           // bit per member: revoked; no round waits for it (inter_node_job_gone)
-    bool commit_all;         // never commit without every data member
-    neb_ns grace;            // how long a slow member is waited for
-    uint64_t epoch;          // of this node's ledger, not 0; a later ledger has a greater one
-    uint64_t day;            // time of day when the job is opened, ns since 1970: limits terms
+    uint16_t gone;   // bit per member: revoked; no round waits for it (inter_node_job_revoked)
+    bool commit_all; // never commit without every data member
+    neb_ns grace;    // how long a slow member is waited for
+    uint64_t epoch;  // of this node's ledger, not 0; a later ledger has a greater one
+    uint64_t day;    // time of day when the job is opened, ns since 1970: limits terms
     uint32_t peers[INTER_MEMBERS_MAX]; // link peer of each member (of self: unused)
     uint32_t fragments;
     uint32_t merge_after; // S: a member that missed more intervals returns in a merge round
@@ -166,7 +166,7 @@ enum inter_event_kind {
     // peer, key, chunk: not sent, because the link's queue is full; with ok: because of the job's
     // own rate limit.
     INTER_EV_SEND_FAILED,
-    INTER_EV_WAY_LOST, // peer, way: this connection to it broke (INTER_LINK_LOST); 0: any may have
+    INTER_EV_CONN_LOST, // peer, way: this connection to it broke (INTER_LINK_LOST); 0: any may have
 };
 struct inter_event {
     enum inter_event_kind kind;
@@ -250,9 +250,9 @@ enum inter_fault {
     INTER_FAULT_OUTLIER, // a committed update stands out from the others (inter/record/outlier.h)
     // The disk has no room for an update (NONE). The node takes it when there is room.
     INTER_FAULT_NO_ROOM,
-    INTER_FAULT_BEHIND, // no other member has the blobs that this node needs (NONE)
-    INTER_FAULT_LIED,   // a member's equivocation is proven
-    INTER_FAULT_SPLIT,  // members have committed different records for one round
+    INTER_FAULT_BEHIND,      // no other member has the blobs that this node needs (NONE)
+    INTER_FAULT_EQUIVOCATED, // a member's equivocation is proven
+    INTER_FAULT_SPLIT,       // members have committed different records for one round
     // this node: for some time it wants to ask for a term and has none (INTER_TERM_MAX)
     INTER_FAULT_TERMS,
     INTER_FAULTS
@@ -307,7 +307,7 @@ void inter_node_job_close(struct inter_node *n, const uint8_t job[INTER_ID_BYTES
 void inter_node_restore_standing(struct inter_node *n, const struct inter_standing *s);
 // last: newest committed record
 void inter_node_restore_commit(struct inter_node *n, const struct inter_record *last);
-enum inter_holding { INTER_HOLD_PART, INTER_HOLD_WHOLE, INTER_HOLD_REFUSED };
+enum inter_holding { INTER_HOLD_PART, INTER_HOLD_COMPLETE, INTER_HOLD_REFUSED };
 // got: chunks of a blob that had begun to arrive; NULL: none. REFUSED: complete, but the gate
 // refuses it.
 NEB_MUST_CHECK enum neb_status inter_node_restore_manifest(struct inter_node *n,
@@ -347,8 +347,8 @@ void inter_node_path(const struct inter_node *n, uint32_t peer, struct inter_pat
 uint32_t inter_node_round(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
                           uint32_t fragment);
 // True if a peer is another member of the job. False also if no such job is open.
-bool inter_node_takes_part(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
-                           uint32_t peer);
+bool inter_node_is_member(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
+                          uint32_t peer);
 // Peer of a member; INTER_PEER_NONE: no such job or member, or this node.
 uint32_t inter_node_peer(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
                          uint8_t member);
@@ -398,7 +398,7 @@ bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_I
 // Members that a newer list does not hold any more. Votes and quorums stay as they are, but no
 // round waits for an update of theirs: neither with commit_all, nor because `robust` needs five.
 // `private` needs as many updates as before.
-void inter_node_job_gone(struct inter_node *n, const uint8_t job[INTER_ID_BYTES], uint16_t gone);
+void inter_node_job_revoked(struct inter_node *n, const uint8_t job[INTER_ID_BYTES], uint16_t gone);
 // Digests of (θ, v) of a fragment before a round, as members report them, compared with another
 // one: bit per member.
 struct inter_digests {

@@ -112,7 +112,7 @@ static enum node_judgement of_witness(const struct job *j, const struct inter_re
     static const struct slot nothing;
     const struct slot *x = t->known && node_lists(r, &t->m) ? t : &nothing;
     bool fair = e->verdict == INTER_REJECTED ? node_witness_rejects(j, x, e->member)
-                                             : !node_no_good(j, x, e->member);
+                                             : !node_is_refused(j, x, e->member);
     return fair ? NODE_FAIR : NODE_UNKNOWN;
 }
 

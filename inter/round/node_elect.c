@@ -80,7 +80,7 @@ static void compare_heads(struct step *s, struct job *j, struct fragment *g, uin
                           const uint8_t head[HEAD_BYTES], uint8_t m) {
     const uint8_t *own = node_head(g, round);
     if (round && own && memcmp(own, head, HEAD_BYTES))
-        node_say_pull_of(s, j, g, round - 1, m);
+        node_send_pull_of(s, j, g, round - 1, m);
 }
 
 // A member with a newer epoch has lost its disk. Its votes do not count until it reports that it
@@ -194,9 +194,9 @@ static void take_rounds(struct step *s, struct job *j, uint8_t m, struct neb_rd 
         neb_rd_copy(r, head, sizeof head);
         compare_heads(s, j, g, round, head, m);
         if (round > g->round && !g->decided)
-            node_say_pull(s, j, g, m);
+            node_send_pull(s, j, g, m);
         if (round > g->round + 1 && round > node_proven_round(g)) // not proven so far
-            node_say_pull_of(s, j, g, round - 1, m);
+            node_send_pull_of(s, j, g, round - 1, m);
         // a reported round may be any number
         j->members[m].behind |= g->round >= BEHIND && round <= g->round - BEHIND;
     }
@@ -244,7 +244,7 @@ void node_on_heartbeat(struct step *s, struct neb_rd *r) {
     take_term(s, j, (uint8_t)m, &b);
     for (uint8_t k = 0; k < j->c.n_members; k++)
         if ((j->equivocators & ~b.equivocators) >> k & 1)
-            node_say_evidence(s, j, k, (uint8_t)m);
+            node_send_evidence(s, j, k, (uint8_t)m);
     take_rounds(s, j, (uint8_t)m, r);
 }
 
@@ -521,7 +521,7 @@ void node_on_promise(struct step *s, struct neb_rd *r) {
                             node_vote_counts(j, (uint8_t)m, x.p.epoch);
     // not proven before the record of the previous round is here
     if (wanted && x.p.round > node_proven_round(g))
-        node_say_pull_of(s, j, g, x.p.round - 1, (uint8_t)m);
+        node_send_pull_of(s, j, g, x.p.round - 1, (uint8_t)m);
     else if (wanted)
         promise_count(s, j, g, (uint8_t)m, &x);
 }

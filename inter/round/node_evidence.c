@@ -294,7 +294,7 @@ bool node_leader_voted(struct inter_node *n, const struct job *j, const struct i
 
 // ---- evidence -----------------------------------------------------------------------------------
 
-void node_say_evidence(struct step *s, struct job *j, uint8_t equivocator, uint8_t to) {
+void node_send_evidence(struct step *s, struct job *j, uint8_t equivocator, uint8_t to) {
     inter_evidence_put(node_begin(s, MSG_EVIDENCE), &j->evidence[equivocator]);
     node_send(s, j, to);
 }
@@ -324,10 +324,10 @@ bool node_take_evidence(struct step *s, struct job *j, const struct inter_eviden
     struct inter_action *a = node_act(s, INTER_ACT_STORE_EVIDENCE);
     a->peer = j->c.peers[m];
     a->evidence = *e;
-    node_blame_author(s, j, m, INTER_FAULT_LIED);
+    node_blame_author(s, j, m, INTER_FAULT_EQUIVOCATED);
     for (uint8_t k = 0; k < j->c.n_members; k++)
         if (k != m)
-            node_say_evidence(s, j, m, k);
+            node_send_evidence(s, j, m, k);
     return true;
 }
 
@@ -378,7 +378,7 @@ static void ask_before(struct step *s, struct job *j, const struct fragment *g, 
                        uint32_t peer) {
     int m = node_member(j, peer);
     if (m >= 0 && round)
-        node_say_pull_of(s, j, g, round - 1, (uint8_t)m);
+        node_send_pull_of(s, j, g, round - 1, (uint8_t)m);
 }
 
 // Reported once, because it needs the operator.
@@ -406,7 +406,7 @@ static void compared(struct step *s, struct job *j, const struct fragment *g,
         say_split(s, j, peer, c->fragment, c->round);
 }
 
-void node_part(struct step *s, struct job *j, struct fragment *g, const struct inter_record *c) {
+void node_diverge(struct step *s, struct job *j, struct fragment *g, const struct inter_record *c) {
     int m = node_member(j, s->from);
     if (m < 0 || j->equivocators >> m & 1)
         return;

@@ -47,7 +47,7 @@ static void of_open_round(struct step *s, struct job *j, struct fragment *g,
     t->holders &= (uint16_t)~BIT(j->c.self);
     t->moved = s->now - want_late; // asked for at once
     node_act(s, INTER_ACT_BLOB_OPEN)->manifest = t->m;
-    node_say_state_all(s, j, t); // it no longer counts as a copy
+    node_send_state_all(s, j, t); // it no longer counts as a copy
 }
 
 static enum neb_status add(struct job *j, const struct inter_manifest *m) {
@@ -93,7 +93,7 @@ bool node_lost_on_manifest(struct step *s, struct job *j, const struct inter_man
     struct slot *t = node_lost_slot(j, &m->key);
     if (!t || memcmp(t->m.sha256, m->sha256, sizeof m->sha256) || t->no_room)
         return t != NULL;
-    node_say_state(s, j, t, from);
+    node_send_state(s, j, t, from);
     return true;
 }
 
@@ -135,7 +135,7 @@ static void ask(struct step *s, struct job *j, struct slot *t) {
     t->moved = s->now;
     t->sought = true;
     t->may_send |= (uint16_t)BIT(t->asked);
-    node_say_key(s, j, MSG_WANT, &t->m.key, t->asked);
+    node_send_key(s, j, MSG_WANT, &t->m.key, t->asked);
 }
 
 void node_lost_tick(struct step *s, struct job *j) {

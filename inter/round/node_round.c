@@ -143,7 +143,7 @@ void node_try_commit(struct step *s, struct job *j, struct fragment *g) {
     g->early = 0;
     for (uint8_t m = 0; m < INTER_MEMBERS_MAX; m++)
         if (early >> m & 1 && m != j->c.self)
-            node_say_pull(s, j, g, m);
+            node_send_pull(s, j, g, m);
 }
 
 // For a round that is over here: true if it ended with this record, as far as this node remembers.
@@ -169,7 +169,7 @@ static void take_later(struct step *s, struct job *j, struct fragment *g, struct
         g->proven = c->round + 1;
     }
     if (!node_diverged(j))
-        node_say_pull(s, j, g, from);
+        node_send_pull(s, j, g, from);
 }
 
 void node_on_commit(struct step *s, struct neb_rd *r) {
@@ -195,7 +195,7 @@ void node_on_commit(struct step *s, struct neb_rd *r) {
         return;
     }
     if (over || memcmp(c.previous, g->previous, sizeof c.previous)) {
-        node_part(s, j, g, &c);
+        node_diverge(s, j, g, &c);
         return;
     }
     node_compare_vote(s, j, g, &c);
@@ -208,7 +208,7 @@ void node_on_commit(struct step *s, struct neb_rd *r) {
     decide(s, j, g, &c);
     node_try_commit(s, j, g);
     if (!g->decided && j->members[from].rounds[c.fragment] > g->round) // one record after the other
-        node_say_pull(s, j, g, (uint8_t)from);
+        node_send_pull(s, j, g, (uint8_t)from);
 }
 
 void node_on_pull(struct step *s, struct neb_rd *r) {
@@ -244,7 +244,7 @@ static bool sign_accept(struct step *s, const struct job *j, const struct inter_
     return s->n->crypto.sign(s->n->crypto.user, accept_context, b->p, b->len, out->sig);
 }
 
-void node_say_accept(struct step *s, struct job *j, struct fragment *g) {
+void node_send_accept(struct step *s, struct job *j, struct fragment *g) {
     struct inter_accept a;
     if (!j->standing.joined || j->equivocators >> g->vote.leader & 1 ||
         !sign_accept(s, j, &g->vote, &a))
@@ -328,7 +328,7 @@ void node_on_propose(struct step *s, struct neb_rd *r) {
     }
     if (c.round != g->round) {
         if (c.round > g->round)
-            node_say_pull(s, j, g, c.leader);
+            node_send_pull(s, j, g, c.leader);
         else
             node_answer_old(s, j, c.round, c.fragment);
         return;
@@ -355,7 +355,7 @@ void node_on_propose(struct step *s, struct neb_rd *r) {
         return;
     if (!g->voted || g->vote.term != c.term)
         node_vote(s, j, g, &c);
-    node_say_accept(s, j, g);
+    node_send_accept(s, j, g);
 }
 
 void node_on_accept(struct step *s, struct neb_rd *r) {
@@ -404,7 +404,7 @@ void node_on_accept(struct step *s, struct neb_rd *r) {
             done.accepts[done.n_accepts++] = g->accepts[k];
     decide(s, j, g, &done);
     node_try_commit(s, j, g); // if possible, before others learn of it
-    node_say_record_all(s, j, MSG_COMMIT, &done);
+    node_send_record_all(s, j, MSG_COMMIT, &done);
 }
 
 // ---- proposing ----------------------------------------------------------------------------------
@@ -419,7 +419,7 @@ static bool told_no_good(const struct job *j, const struct slot *t, uint8_t m) {
     return t->known && t->refusers && 2 * node_count(t->refusers & others) > node_count(others);
 }
 
-bool node_no_good(const struct job *j, const struct slot *t, uint8_t m) {
+bool node_is_refused(const struct job *j, const struct slot *t, uint8_t m) {
     if (m != j->c.self && !node_is_witness(j))
         return t->known && t->refused;
     return told_no_good(j, t, m);
@@ -435,7 +435,7 @@ bool node_witness_rejects(const struct job *j, const struct slot *t, uint8_t m) 
 // refused. Besides, enough voters must see it as this node does.
 static bool eligible(const struct job *j, const struct slot *t, uint8_t m) {
     int copies = node_count(t->holders & node_data(j)), want = node_count(node_data(j));
-    bool bad = node_no_good(j, t, m);
+    bool bad = node_is_refused(j, t, m);
     uint16_t against = t->refusers;
     if (j->c.n_members == 2) // the owner's own report does not block: both are needed
         against &= (uint16_t)~BIT(m);
@@ -537,7 +537,7 @@ static uint16_t choose(struct step *s, const struct job *j, struct fragment *g) 
     }
     int least = node_least(j), good = 0;
     for (uint8_t m = 0; m < j->c.n_members; m++)
-        good += ready >> m & 1 && !node_no_good(j, &g->slots[m], m);
+        good += ready >> m & 1 && !node_is_refused(j, &g->slots[m], m);
     if (node_count(ready) < least || (j->c.masked && good < least)) {
         g->ready_since = 0;
         return 0;
@@ -567,15 +567,15 @@ static void fill_record(const struct step *s, struct inter_record *r, const stru
             continue;
         const struct slot *t = &g->slots[m];
         struct inter_entry *e = &r->entries[r->n++];
-        *e =
-            (struct inter_entry){.member = m,
-                                 .flags = t->m.flags,
-                                 .verdict = node_no_good(j, t, m) ? INTER_REJECTED : INTER_ACCEPTED,
-                                 .attempt = t->m.key.attempt,
-                                 .bytes = t->m.bytes,
-                                 .tokens = t->m.tokens,
-                                 .digest = {t->m.digest[0], t->m.digest[1]},
-                                 .clip = 1};
+        *e = (struct inter_entry){.member = m,
+                                  .flags = t->m.flags,
+                                  .verdict =
+                                      node_is_refused(j, t, m) ? INTER_REJECTED : INTER_ACCEPTED,
+                                  .attempt = t->m.key.attempt,
+                                  .bytes = t->m.bytes,
+                                  .tokens = t->m.tokens,
+                                  .digest = {t->m.digest[0], t->m.digest[1]},
+                                  .clip = 1};
         memcpy(e->sha256, t->m.sha256, sizeof t->m.sha256);
         // A restarted run may send at an earlier step than its previous incarnation did.
         if (t->m.step > r->cursors[m])
@@ -664,6 +664,6 @@ void node_try_propose(struct step *s, struct job *j, struct fragment *g) {
         decide(s, j, g, &r);
         node_try_commit(s, j, g);
     } else {
-        node_say_record_all(s, j, MSG_PROPOSE, &r);
+        node_send_record_all(s, j, MSG_PROPOSE, &r);
     }
 }

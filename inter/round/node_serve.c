@@ -230,7 +230,7 @@ void node_on_want(struct step *s, struct neb_rd *r) {
     bool any = k.attempt == ANY_ATTEMPT, open = k.round == g->round && t->known && t->whole;
     if (open && (any || inter_key_equal(&k, &t->m.key))) {
         if ((s->st = node_serve_add(s, j, (uint8_t)m, &t->m)) == NEB_OK)
-            node_say_manifest(s, j, &t->m, (uint8_t)m);
+            node_send_manifest(s, j, &t->m, (uint8_t)m);
         return;
     }
     struct inter_action *a = node_act(s, INTER_ACT_SERVE);
@@ -263,12 +263,12 @@ void node_on_serve(struct step *s) {
     if (!s->e->manifest) {
         if (v)
             node_serve_remove(j, (size_t)(v - j->serves));
-        node_say_key(s, j, MSG_GONE, k, (uint8_t)m);
+        node_send_key(s, j, MSG_GONE, k, (uint8_t)m);
         return;
     }
     serves_of_before(j, k, (uint8_t)m);
     if ((s->st = node_serve_add(s, j, (uint8_t)m, s->e->manifest)) == NEB_OK)
-        node_say_manifest(s, j, s->e->manifest, (uint8_t)m);
+        node_send_manifest(s, j, s->e->manifest, (uint8_t)m);
 }
 
 void node_on_send_failed(struct step *s) {

@@ -2,7 +2,7 @@
 // State of a node, shared by the files of the pure core. Besides them only tests include it.
 //
 //     node.c             set-up, restore, events, dispatch of messages, status
-//     node_say.c         how messages are sent, and to whom
+//     node_send.c         how messages are sent, and to whom
 //     node_evidence.c    what signatures prove; equivocation, divergence, digests of parameters
 //     node_transfer.c    manifests, chunks that arrive, which member holds what
 //     node_lost.c        updates that were complete and are lost
@@ -293,7 +293,7 @@ static inline uint32_t node_index(const struct job *j, const struct fragment *g)
     return (uint32_t)(g - j->fragments);
 }
 
-// node_say.c
+// node_send.c
 struct neb_buf *node_begin(struct step *s, enum message type); // into the scratch buffer
 void node_send(struct step *s, struct job *j, uint8_t member); // what node_begin started
 bool node_direct(const struct step *s, const struct job *j, uint8_t member);
@@ -308,18 +308,18 @@ bool node_reaches(const struct step *s, const struct job *j, uint8_t member);
 bool node_live(const struct step *s, const struct job *j, uint8_t member); // and heard lately
 bool node_idle(const struct job *j, uint8_t member); // it sends no more updates
 void node_on_forward(struct step *s, struct neb_rd *r);
-void node_say_manifest(struct step *s, struct job *j, const struct inter_manifest *m,
-                       uint8_t member);
-void node_say_state(struct step *s, struct job *j, const struct slot *t, uint8_t member);
-void node_say_state_all(struct step *s, struct job *j, const struct slot *t);
-void node_say_record_all(struct step *s, struct job *j, enum message type,
-                         const struct inter_record *r);
-void node_say_key(struct step *s, struct job *j, enum message type, const struct inter_key *k,
-                  uint8_t member); // WANT, GONE
-void node_say_pull(struct step *s, struct job *j, struct fragment *g, uint8_t member);
+void node_send_manifest(struct step *s, struct job *j, const struct inter_manifest *m,
+                        uint8_t member);
+void node_send_state(struct step *s, struct job *j, const struct slot *t, uint8_t member);
+void node_send_state_all(struct step *s, struct job *j, const struct slot *t);
+void node_send_record_all(struct step *s, struct job *j, enum message type,
+                          const struct inter_record *r);
+void node_send_key(struct step *s, struct job *j, enum message type, const struct inter_key *k,
+                   uint8_t member); // WANT, GONE
+void node_send_pull(struct step *s, struct job *j, struct fragment *g, uint8_t member);
 // Pulls the record of any round.
-void node_say_pull_of(struct step *s, struct job *j, const struct fragment *g, uint32_t round,
-                      uint8_t member);
+void node_send_pull_of(struct step *s, struct job *j, const struct fragment *g, uint32_t round,
+                       uint8_t member);
 void node_answer_old(struct step *s, const struct job *j, uint32_t round, uint32_t f);
 void node_repeat(struct step *s, struct job *j, struct fragment *g, uint8_t member);
 
@@ -327,7 +327,7 @@ void node_repeat(struct step *s, struct job *j, struct fragment *g, uint8_t memb
 void node_on_evidence(struct step *s, struct neb_rd *r);
 void node_on_commit_read(struct step *s);
 void node_diverged_tick(struct step *s, struct job *j);
-void node_say_evidence(struct step *s, struct job *j, uint8_t equivocator, uint8_t to);
+void node_send_evidence(struct step *s, struct job *j, uint8_t equivocator, uint8_t to);
 // Checks signatures. Stores new evidence and passes it on. False: it proves nothing.
 bool node_take_evidence(struct step *s, struct job *j, const struct inter_evidence *e);
 // Looks for evidence in two records of one fragment. Their statements need not be checked before.
@@ -340,7 +340,7 @@ void node_second_update(struct step *s, struct job *j, const struct inter_manife
 void node_compare_vote(struct step *s, struct job *j, const struct fragment *g,
                        const struct inter_record *c);
 // The sender's record c holds a majority's accepts but is not in this node's history.
-void node_part(struct step *s, struct job *j, struct fragment *g, const struct inter_record *c);
+void node_diverge(struct step *s, struct job *j, struct fragment *g, const struct inter_record *c);
 // Hash of the record before round `round`, HEAD_BYTES of it; NULL: not known.
 const uint8_t *node_head(const struct fragment *g, uint32_t round);
 void node_new_head(struct fragment *g); // for g->round, from g->previous
@@ -414,7 +414,7 @@ void node_pump(struct step *s); // fills the window of every path
 void node_forget_rivals(struct fragment *g);
 void node_try_propose(struct step *s, struct job *j, struct fragment *g);
 void node_try_commit(struct step *s, struct job *j, struct fragment *g);
-void node_say_accept(struct step *s, struct job *j, struct fragment *g);
+void node_send_accept(struct step *s, struct job *j, struct fragment *g);
 bool node_accept_fits(struct inter_node *n, const struct job *j, const struct inter_record *r,
                       const struct inter_accept *a);
 void node_on_propose(struct step *s, struct neb_rd *r);
@@ -474,7 +474,7 @@ bool node_weight_possible(const struct job *j, const struct fragment *g, uint8_t
 // (its own update, or a witness, which has no bytes) most of the others that judge must refuse it,
 // so that no member alone rejects anything. If only one other judges it, the owner must refuse it
 // too (REFUSED in its own STATE). In a job of two the other's report is enough: both are needed.
-bool node_no_good(const struct job *j, const struct slot *t, uint8_t m);
+bool node_is_refused(const struct job *j, const struct slot *t, uint8_t m);
 // True if a witness with this node's information would vote for a record that rejects it.
 bool node_witness_rejects(const struct job *j, const struct slot *t, uint8_t m);
 // True if r lists exactly m.

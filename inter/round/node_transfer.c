@@ -60,7 +60,7 @@ static bool same_digest(const struct inter_manifest *a, const struct inter_manif
 // The member signed both, which proves equivocation to every node that has both.
 void node_second_update(struct step *s, struct job *j, const struct inter_manifest *former,
                         const struct inter_manifest *m) {
-    struct inter_evidence e = {inter_said_update(former), inter_said_update(m)};
+    struct inter_evidence e = {inter_statement_of_update(former), inter_statement_of_update(m)};
     if (!inter_statements_conflict(&e.a, &e.b))
         return;
     (void)node_take_evidence(s, j, &e);
@@ -142,7 +142,7 @@ void node_on_submit(struct step *s) {
         if (k != j->c.self && is_data(j, k) && (s->st = node_serve_add(s, j, k, m)) != NEB_OK)
             return;
     for (uint8_t k = 0; k < j->c.n_members; k++)
-        node_say_manifest(s, j, m, k);
+        node_send_manifest(s, j, m, k);
     check_digests(s, j, g);
     node_try_propose(s, j, g);
     node_try_commit(s, j, g); // its bytes alone may have been missing
@@ -244,7 +244,7 @@ void node_on_manifest(struct step *s, struct neb_rd *r) {
     if (m.key.round != g->round) {
         if (m.key.round > g->round) {
             g->early |= (uint16_t)BIT(from);
-            node_say_pull(s, j, g, (uint8_t)from);
+            node_send_pull(s, j, g, (uint8_t)from);
         } else if (!node_lost_on_manifest(s, j, &m, (uint8_t)from)) {
             node_answer_old(s, j, m.key.round, m.key.fragment);
         }
@@ -276,7 +276,7 @@ void node_on_manifest(struct step *s, struct neb_rd *r) {
     if (!same && (s->st = take_manifest(s, j, g, &m)) != NEB_OK)
         return;
     if (!node_is_witness(j) && !t->no_room) // otherwise all of it would be sent again
-        node_say_state(s, j, t, (uint8_t)from);
+        node_send_state(s, j, t, (uint8_t)from);
     check_digests(s, j, g);
     node_try_propose(s, j, g);
 }
@@ -306,7 +306,7 @@ static struct slot *chunk_slot(struct step *s, struct job *j, const struct inter
     if (now && !same)
         say_ack(s, j, k, chunk, from);
     if (same && t->whole)
-        node_say_state(s, j, t, from); // the sender has missed that all is here
+        node_send_state(s, j, t, from); // the sender has missed that all is here
     return NULL;
 }
 
@@ -419,10 +419,10 @@ static void start_over(struct step *s, struct job *j, struct slot *t) {
                INTER_FAULT_CORRUPT);
     nothing_here(t);
     if (one && !t->single) {
-        node_say_state_all(s, j, t);
+        node_send_state_all(s, j, t);
     } else if (!one && node_direct(s, j, owner)) {
         t->asked = owner;
-        node_say_state(s, j, t, owner);
+        node_send_state(s, j, t, owner);
     } else {
         t->moved = 0; // the next member is asked at once
     }
@@ -462,7 +462,7 @@ void node_on_blob_room(struct step *s) {
         lose_room(s, t);
     } else if (t->no_room) {
         t->no_room = false;
-        node_say_state_all(s, j, t);
+        node_send_state_all(s, j, t);
     }
 }
 
@@ -495,7 +495,7 @@ void node_on_blob_done(struct step *s) {
         held_by(s, j, t, j->c.self);
     else
         t->refusers |= (uint16_t)BIT(j->c.self);
-    node_say_state_all(s, j, t);
+    node_send_state_all(s, j, t);
     node_try_propose(s, j, g);
     node_try_commit(s, j, g);
 }
@@ -539,7 +539,7 @@ void node_on_state(struct step *s, struct neb_rd *r) {
     node_serve_on_state(s, j, &k, digest, (uint8_t)m, (enum inter_holding)h, bits, len);
     if (k.round != g->round) {
         if (k.round > g->round)
-            node_say_pull(s, j, g, (uint8_t)m);
+            node_send_pull(s, j, g, (uint8_t)m);
         return;
     }
     struct slot *t = &g->slots[k.member];
@@ -547,7 +547,7 @@ void node_on_state(struct step *s, struct neb_rd *r) {
         if (k.attempt > t->hint_attempt)
             t->hints = 0;
         t->hint_attempt = k.attempt > t->hint_attempt ? k.attempt : t->hint_attempt;
-        if (h == INTER_HOLD_WHOLE && k.attempt == t->hint_attempt)
+        if (h == INTER_HOLD_COMPLETE && k.attempt == t->hint_attempt)
             t->hints |= (uint16_t)BIT(m);
         return; // a member that has it can be asked for it
     }
@@ -558,7 +558,7 @@ void node_on_state(struct step *s, struct neb_rd *r) {
         }
         return;
     }
-    if (h == INTER_HOLD_WHOLE) {
+    if (h == INTER_HOLD_COMPLETE) {
         struct inter_key wanted;
         held_by(s, j, t, (uint8_t)m);
         // A holder of another attempt than the sought one does not help.
@@ -703,7 +703,7 @@ static void want(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
         memcpy(k.job, j->c.id, sizeof k.job);
         k.attempt = t->known ? t->m.key.attempt : ANY_ATTEMPT;
     }
-    node_say_key(s, j, MSG_WANT, &k, t->asked);
+    node_send_key(s, j, MSG_WANT, &k, t->asked);
 }
 
 void node_transfer_tick(struct step *s, struct job *j) {

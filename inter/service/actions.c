@@ -149,7 +149,7 @@ static bool is_no_room(enum neb_status st) { return st == NEB_ERR_NOSPC || st ==
 // is requested again, so nothing is lost.
 bool service_not_kept(enum neb_status st) { return is_no_room(st) || st == NEB_ERR_IO; }
 
-void service_say_room(struct inter_service *s, enum neb_status kept) {
+void service_report_room(struct inter_service *s, enum neb_status kept) {
     const neb_ns throttle = 60 * NEB_S; // the disk may fill and drain again and again
     neb_ns now = neb_now();
     bool room = kept == NEB_OK;
@@ -176,7 +176,7 @@ const char *inter_service_no_room(const struct inter_service *s) {
 
 static void tell_room(struct inter_service *s, const struct inter_key *k, enum neb_status kept) {
     if (kept != NEB_OK)
-        service_say_room(s, kept);
+        service_report_room(s, kept);
     queue_event(s, &(struct inter_event){.kind = INTER_EV_BLOB_ROOM,
                                          .peer = s->self < SEC_MEMBERS_MAX ? s->self : 0,
                                          .key = *k,
@@ -261,10 +261,10 @@ static enum neb_status keep_and_weigh(struct inter_service *s, void *arg) {
 static enum neb_status finish_blob(struct inter_service *s, const struct inter_manifest *m) {
     struct inter_event done = {.kind = INTER_EV_BLOB_DONE, .key = m->key};
     struct finish x = {.m = m};
-    enum neb_status st = service_apart(s, m->bytes, keep_and_weigh, &x);
+    enum neb_status st = service_run_in_thread(s, m->bytes, keep_and_weigh, &x);
     bool not_kept = service_not_kept(x.kept);
     if (not_kept || x.kept == NEB_OK) // a complete update was kept, so there is room
-        service_say_room(s, x.kept);
+        service_report_room(s, x.kept);
     if (not_kept)
         give_up(s, &m->key);
     if (x.kept == NEB_OK) {
@@ -345,7 +345,7 @@ enum neb_status service_read_blob(struct inter_service *s, const struct inter_ke
                                   struct neb_map *out) {
     struct reading x = {key, bytes, sha256, out};
     *out = (struct neb_map){0};
-    enum neb_status st = service_apart(s, bytes, read_and_hash, &x);
+    enum neb_status st = service_run_in_thread(s, bytes, read_and_hash, &x);
     if (st == NEB_OK)
         return NEB_OK;
     neb_map_close(out);
@@ -437,7 +437,7 @@ static enum neb_status carry_out(struct inter_service *s, const struct inter_act
     case INTER_ACT_SEND:
         st = inter_link_send(s->link, a->peer, INTER_CONTROL, s->actions.bytes.p + a->at, a->size);
         if (st == NEB_OK)
-            service_said(s, a->peer, s->actions.bytes.p + a->at, a->size);
+            service_keep_heartbeat(s, a->peer, s->actions.bytes.p + a->at, a->size);
         return st == NEB_ERR_AGAIN ? NEB_OK : st; // the node sends it again
     case INTER_ACT_SEND_CHUNK: return send_chunk(s, a);
     case INTER_ACT_RESTART_LINK: inter_link_restart(s->link, a->peer); return NEB_OK;

@@ -2,7 +2,7 @@
 // Heartbeats during long work, while this side neither reads nor steps the node. Without them,
 // peers would take its links for dead, and their rounds would stop waiting for it.
 //
-//    service_apart:   a thread does the work; this one waits and sends heartbeats. For updates that
+//    service_run_in_thread:   a thread does the work; this one waits and sends heartbeats. For updates that
 //                     are written, completed, checked.
 //    on this thread:  code that moves many bytes reports them to agent/base/moved.h, whose listener
 //                     in the agent calls inter_service_heartbeat.
@@ -53,7 +53,8 @@ static struct service_heartbeat *place_for(struct inter_service *s) {
     return &all[s->n_heartbeats++];
 }
 
-void service_said(struct inter_service *s, uint32_t peer, const uint8_t *message, size_t len) {
+void service_keep_heartbeat(struct inter_service *s, uint32_t peer, const uint8_t *message,
+                            size_t len) {
     struct service_heartbeat b = {.peer = peer, .at = neb_now()}, *at;
     if (!inter_node_is_heartbeat(message, len, &b.about) ||
         (!(at = find_heartbeat(s, &b)) && !(at = place_for(s))))
@@ -91,7 +92,7 @@ static bool gets_on(struct inter_service *s, neb_ns now) {
 }
 
 static void resend(struct inter_service *s, neb_ns now) {
-    s->beaten = now;
+    s->heartbeats_at = now;
     for (size_t i = 0; i < s->n_heartbeats; i++) {
         struct service_heartbeat *b = &s->heartbeats[i];
         if (b->peer < s->members.n && s->up[b->peer] && s->stepped - b->at < current &&
@@ -107,7 +108,7 @@ void inter_service_heartbeat(struct inter_service *s) {
     inter_link_heartbeat(s->link);
     if (!gets_on(s, now))
         return;
-    if (now - s->beaten >= retry_every)
+    if (now - s->heartbeats_at >= retry_every)
         resend(s, now);
     if (s->cb.busy)
         s->cb.busy(s->cb.user);
@@ -143,8 +144,8 @@ static bool is_over_by(struct apart *a, neb_ns at) {
     return over;
 }
 
-enum neb_status service_apart(struct inter_service *s, uint64_t bytes, service_work *run,
-                              void *arg) {
+enum neb_status service_run_in_thread(struct inter_service *s, uint64_t bytes, service_work *run,
+                                      void *arg) {
     struct apart a = {.s = s, .run = run, .arg = arg};
     pthread_condattr_t monotonic;
     pthread_t thread;

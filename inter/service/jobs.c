@@ -18,7 +18,7 @@ void inter_service_job_removed(struct inter_service *s, const uint8_t job[INTER_
 
 void inter_service_job_gone(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
                             uint16_t gone) {
-    inter_node_job_gone(s->node, job, gone);
+    inter_node_job_revoked(s->node, job, gone);
 }
 
 struct weighing {
@@ -71,7 +71,7 @@ static enum neb_status restore_manifest(struct inter_service *s, const struct in
     if (own && !durable)
         return NEB_OK; // a crash came before its blob: the worker submits again
     if (durable && (!own || inter_node_weighs(s->node, m->key.job)))
-        NEB_TRY(service_apart(s, m->bytes, weigh, &w));
+        NEB_TRY(service_run_in_thread(s, m->bytes, weigh, &w));
     bool pass = w.pass || own;
     if (!own && !durable) {
         NEB_TRY(inter_bitmap_init(&got, inter_chunks(m->bytes, m->chunk_bytes)));
@@ -82,13 +82,13 @@ static enum neb_status restore_manifest(struct inter_service *s, const struct in
         st = kept == NEB_OK ? st : NEB_OK; // it is requested again
     }
     enum inter_holding h = !durable ? INTER_HOLD_PART
-                           : pass   ? INTER_HOLD_WHOLE
+                           : pass   ? INTER_HOLD_COMPLETE
                                     : INTER_HOLD_REFUSED;
     if (st == NEB_OK)
         st = inter_node_restore_manifest(s->node, m, h, own || durable ? NULL : &got);
     inter_bitmap_free(&got);
     if (kept != NEB_OK) {
-        service_say_room(s, kept);
+        service_report_room(s, kept);
         inter_node_restore_no_room(s->node, &m->key);
     }
     inter_node_restore_norm(s->node, &m->key, w.norm);
@@ -182,7 +182,7 @@ enum neb_status inter_service_job_renew(struct inter_service *s,
         return rc;
     memcpy(st.job, job, sizeof st.job);
     service_unmap(s);
-    return inter_ledger_restart(s->ledger, &st);
+    return inter_ledger_reset_job(s->ledger, &st);
 }
 
 enum neb_status inter_service_job_drop(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
@@ -281,7 +281,7 @@ static enum neb_status weigh_own(struct inter_service *s, const struct inter_man
     struct weighing w = {.m = m};
     if (!inter_node_weighs(s->node, m->key.job))
         return NEB_OK;
-    NEB_TRY(service_apart(s, m->bytes, weigh, &w));
+    NEB_TRY(service_run_in_thread(s, m->bytes, weigh, &w));
     inter_node_restore_norm(s->node, &m->key, w.norm);
     if (!w.pass)
         inter_node_own_bad(s->node, &m->key);
@@ -499,7 +499,7 @@ enum neb_status inter_service_submit(struct inter_service *s, const struct inter
             NEB_ERR_INVALID,
             "update for round %u of fragment %u: %llu tokens, or a measure, are out of range",
             m.key.round, m.key.fragment, (unsigned long long)m.tokens);
-    NEB_TRY(service_apart(s, len, store_and_hash, &w));
+    NEB_TRY(service_run_in_thread(s, len, store_and_hash, &w));
     if (w.promised && !memcmp(stored.sha256, m.sha256, sizeof m.sha256))
         m = stored; // the same bytes: a second signature under its key would prove equivocation
     else

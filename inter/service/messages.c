@@ -27,7 +27,7 @@ static bool resend_one(void *user, uint64_t seq, uint32_t kind, const uint8_t *p
     if (r->n++ == INTER_RESEND_MESSAGES)
         return false; // the rest follows after acknowledgements
     if (seq > mail->at) {
-        mail->held = !inter_service_tells(r->s, r->peer);
+        mail->held = !inter_service_may_send_telemetry(r->s, r->peer);
         if (mail->held)
             return false;
         neb_buf_clear(b);
@@ -71,7 +71,7 @@ static void soon_again(struct inter_service *s, uint32_t peer) {
 enum neb_status service_resend(struct inter_service *s, uint32_t peer) {
     struct service_mail *m = &s->mail[peer];
     neb_ns now = neb_now();
-    bool tells = inter_service_tells(s, peer);
+    bool tells = inter_service_may_send_telemetry(s, peer);
     if (m->held && tells)
         NEB_TRY(send_window(s, peer));
     if (now < m->next || !tells) // what was sent may still be in flight
@@ -103,13 +103,13 @@ enum neb_status inter_service_unsend(struct inter_service *s, uint32_t peer, uin
     return inter_ledger_unpost(s->ledger, s->members.m[peer].pub.name, kind, p, n);
 }
 
-bool inter_service_tells(const struct inter_service *s, uint32_t peer) {
+bool inter_service_may_send_telemetry(const struct inter_service *s, uint32_t peer) {
     return peer < s->members.n && s->up[peer] &&
-           inter_link_control_queued(s->link, peer) <= INTER_TELL_QUEUED;
+           inter_link_control_queued(s->link, peer) <= INTER_TELEMETRY_QUEUED;
 }
 
-enum neb_status inter_service_tell(struct inter_service *s, uint32_t peer, uint32_t kind,
-                                   const void *p, size_t n) {
+enum neb_status inter_service_send_telemetry(struct inter_service *s, uint32_t peer, uint32_t kind,
+                                             const void *p, size_t n) {
     if (n > INTER_MESSAGE_MAX)
         return neb_fail(NEB_ERR_LIMIT, "cannot send a message of %zu bytes to member %u", n, peer);
     if (peer >= s->members.n || !s->up[peer])
@@ -124,10 +124,10 @@ enum neb_status inter_service_tell(struct inter_service *s, uint32_t peer, uint3
 
 // True if one more message of n bytes is taken from the peer (enum inter_message_limit).
 static bool affordable(struct inter_service *s, uint32_t peer, bool told, size_t n) {
-    double most = told ? INTER_TOLD_BURST : INTER_TAKEN_BURST,
-           a_second = told ? INTER_TOLD_A_SECOND : INTER_TAKEN_A_SECOND,
-           most_bytes = told ? INTER_TOLD_BYTES_BURST : INTER_TAKEN_BYTES_BURST,
-           bytes_a_second = told ? INTER_TOLD_BYTES_A_SECOND : INTER_TAKEN_BYTES_A_SECOND;
+    double most = told ? INTER_TELEMETRY_BURST : INTER_TAKEN_BURST,
+           a_second = told ? INTER_TELEMETRY_A_SECOND : INTER_TAKEN_A_SECOND,
+           most_bytes = told ? INTER_TELEMETRY_BYTES_BURST : INTER_TAKEN_BYTES_BURST,
+           bytes_a_second = told ? INTER_TELEMETRY_BYTES_A_SECOND : INTER_TAKEN_BYTES_A_SECOND;
     struct service_mail *m = &s->mail[peer];
     neb_ns now = neb_now();
     if (neb_bucket_left(&m->bytes[told], now, most_bytes, bytes_a_second) >= (double)n &&
@@ -201,7 +201,7 @@ static void on_link(struct inter_service *s, uint32_t peer, bool up) {
 }
 
 static void on_lost(struct inter_service *s, uint32_t peer, uint64_t way) {
-    service_step(s, &(struct inter_event){.kind = INTER_EV_WAY_LOST, .peer = peer, .way = way});
+    service_step(s, &(struct inter_event){.kind = INTER_EV_CONN_LOST, .peer = peer, .way = way});
     if (s->st == NEB_OK)
         s->st = inter_streams_lost(s->streams, peer, way);
 }

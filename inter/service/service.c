@@ -21,7 +21,7 @@ static bool verify_member(struct inter_service *s, uint32_t peer, const char *co
                           const void *msg, size_t len, const uint8_t sig[INTER_SIG_BYTES]) {
     if (peer >= s->members.n || !s->members.m[peer].pub.name[0])
         return false;
-    const struct sec_public *former = inter_link_former(s->link, peer, NULL);
+    const struct sec_public *former = inter_link_previous_keys(s->link, peer, NULL);
     return sec_verify(s->members.m[peer].pub.sign, context, msg, len, sig) == NEB_OK ||
            (former && sec_verify(former->sign, context, msg, len, sig) == NEB_OK);
 }
@@ -36,7 +36,8 @@ bool service_verify(void *user, uint32_t peer, const char *context, const void *
         return true;
     if (!strcmp(context, INTER_CONTEXT_FORWARD) || peer >= INTER_PEERS_MAX)
         return false;
-    const struct service_former *f = &s->former[peer]; // a listed member has its present key here
+    const struct service_removed_member *f =
+        &s->former[peer]; // a listed member has its present key here
     return f->name[0] && (sec_verify(f->sign, context, msg, len, sig) == NEB_OK ||
                           (s->cb.signed_before &&
                            s->cb.signed_before(s->cb.user, f->name, context, msg, len, sig)));
@@ -50,8 +51,8 @@ static void remember(struct inter_service *s) {
         }
 }
 
-enum neb_status inter_service_former(struct inter_service *s, const char *name,
-                                     const uint8_t sign[SEC_KEY_BYTES], uint32_t *peer) {
+enum neb_status inter_service_removed_member(struct inter_service *s, const char *name,
+                                             const uint8_t sign[SEC_KEY_BYTES], uint32_t *peer) {
     uint32_t i = SEC_MEMBERS_MAX;
     while (i < SEC_MEMBERS_MAX + s->n_former && strcmp(s->former[i].name, name))
         i++;
@@ -159,7 +160,7 @@ enum neb_status inter_service_rekey(struct inter_service *s, const struct sec_id
     struct sec_public former[SEC_MEMBERS_MAX];
     neb_ns until[SEC_MEMBERS_MAX] = {0};
     for (uint32_t i = 0; i < s->members.n; i++) {
-        const struct sec_public *f = inter_link_former(s->link, i, &until[i]);
+        const struct sec_public *f = inter_link_previous_keys(s->link, i, &until[i]);
         former[i] = f ? *f : (struct sec_public){.name = ""};
     }
     for (uint32_t i = 0; i < s->members.n; i++) // to the node, all peers are gone for a moment
@@ -180,7 +181,7 @@ enum neb_status inter_service_rekey(struct inter_service *s, const struct sec_id
     s->next_limit = 0; // the new link has no limit yet
     for (uint32_t i = 0; st == NEB_OK && i < s->members.n; i++)
         if (until[i])
-            inter_link_keep_former(s->link, i, &former[i], until[i]);
+            inter_link_keep_previous_keys(s->link, i, &former[i], until[i]);
     return st;
 }
 

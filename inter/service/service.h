@@ -27,7 +27,7 @@ struct inter_service_callbacks {
     void (*message)(void *user, uint32_t peer, uint32_t kind, const uint8_t *p, size_t n);
     void (*peer)(void *user, uint32_t peer, bool up);
     // peer: the member to blame (enum inter_fault). It may be a removed member
-    // (inter_service_former) or INTER_PEER_NONE.
+    // (inter_service_removed_member) or INTER_PEER_NONE.
     void (*fault)(void *user, uint32_t peer, enum inter_fault f);
     // This member needs a snapshot: no other member has what it needs to catch up. Repeated while
     // this is true.
@@ -109,14 +109,15 @@ NEB_MUST_CHECK bool inter_service_verify_ever(struct inter_service *s, uint32_t 
 // Adds a member that was removed before this service was created. Its signatures are still checked,
 // but it is not admitted. *peer: its index in a job's peers, above all of the list's.
 // NEB_ERR_LIMIT.
-NEB_MUST_CHECK enum neb_status inter_service_former(struct inter_service *s, const char *name,
-                                                    const uint8_t sign[SEC_KEY_BYTES],
-                                                    uint32_t *peer);
+NEB_MUST_CHECK enum neb_status inter_service_removed_member(struct inter_service *s,
+                                                            const char *name,
+                                                            const uint8_t sign[SEC_KEY_BYTES],
+                                                            uint32_t *peer);
 // This member's keys were rotated. Makes all links again with `id` (borrowed), which must be on the
 // list in use.
 NEB_MUST_CHECK enum neb_status inter_service_rekey(struct inter_service *s,
                                                    const struct sec_identity *id);
-// See inter_node_job_gone.
+// See inter_node_job_revoked.
 void inter_service_job_gone(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
                             uint16_t gone);
 // The shapes of all fragments (inter_service_shape) are known, or never will be: see
@@ -236,10 +237,10 @@ enum inter_message_limit {
     // Of those, in flight at once: at most 1.9 MiB. Acknowledgements make room for more. A peer
     // that acknowledges nothing gets the same again after 3 s, 6 s, … 48 s.
     INTER_RESEND_MESSAGES = 32,
-    // Reliable messages, and telemetry that can wait (inter_service_tells), are sent only while no
+    // Reliable messages, and telemetry that can wait (inter_service_may_send_telemetry), are sent only while no
     // more than this is in flight on control: 4 s at 64 kbit/s. Messages of rounds queue behind it.
     // A peer's link acknowledges this much at a time.
-    INTER_TELL_QUEUED = 32 << 10,
+    INTER_TELEMETRY_QUEUED = 32 << 10,
     // Reliable messages taken from one peer: at once, then per second. Each costs a synced write.
     // More are neither taken nor acknowledged, so they are sent again. The window above fits the
     // burst, and so does an outage's 9 MiB, which arrive at once on a fast link.
@@ -251,10 +252,10 @@ enum inter_message_limit {
     // eight jobs, metrics in 20 messages and 256 KiB a second, after an outage 40 messages and 1
     // MiB (agent/daemon/lines.h); two member lists a second; for masked sums 12 KiB per round and
     // fragment, at most 64 fragments at once and some hundreds of messages a second.
-    INTER_TOLD_BURST = 4000,
-    INTER_TOLD_A_SECOND = 1000,
-    INTER_TOLD_BYTES_BURST = 32 << 20,
-    INTER_TOLD_BYTES_A_SECOND = 8 << 20,
+    INTER_TELEMETRY_BURST = 4000,
+    INTER_TELEMETRY_A_SECOND = 1000,
+    INTER_TELEMETRY_BYTES_BURST = 32 << 20,
+    INTER_TELEMETRY_BYTES_A_SECOND = 8 << 20,
     // Control messages of rounds, streams and snapshots taken from one peer; more is dropped,
     // counted and sent again, as after a loss. Honest members send some thousands when one of
     // sixteen comes back with 64 fragments; some hundreds a second for nine rounds a second; 76,000
@@ -276,10 +277,10 @@ NEB_MUST_CHECK enum neb_status inter_service_unsend(struct inter_service *s, uin
 // Sends a message once, without a guarantee: for telemetry, and for answers that are requested
 // again. NEB_ERR_AGAIN (not logged): the peer is down or removed, or its queue is full.
 // NEB_ERR_LIMIT: more than INTER_MESSAGE_MAX.
-NEB_MUST_CHECK enum neb_status inter_service_tell(struct inter_service *s, uint32_t peer,
-                                                  uint32_t kind, const void *p, size_t n);
+NEB_MUST_CHECK enum neb_status inter_service_send_telemetry(struct inter_service *s, uint32_t peer,
+                                                            uint32_t kind, const void *p, size_t n);
 // True if telemetry that can wait may be sent now: the peer is up, and its control queue is short.
-bool inter_service_tells(const struct inter_service *s, uint32_t peer);
+bool inter_service_may_send_telemetry(const struct inter_service *s, uint32_t peer);
 
 // Owned by the service, valid until destroy.
 struct inter_ledger *inter_service_ledger(struct inter_service *s);

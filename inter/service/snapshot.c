@@ -49,7 +49,7 @@ struct neb_buf *snapshot_begin(struct inter_snapshots *s, uint8_t type,
     return &s->out;
 }
 
-enum neb_status snapshot_say(struct inter_snapshots *s, uint32_t peer) {
+enum neb_status snapshot_send(struct inter_snapshots *s, uint32_t peer) {
     NEB_TRY(neb_buf_check(&s->out));
     return s->c.send(s->c.user, peer, false, s->out.p, s->out.len, NULL, 0);
 }

@@ -299,7 +299,7 @@ static enum neb_status ask_chunks(struct inter_snapshots *s, struct fetch *f, ne
         struct neb_buf *b = snapshot_begin(s, INTER_SNAPSHOT_GET, f->job);
         neb_buf_add(b, f->id, sizeof f->id);
         neb_buf_u32(b, i);
-        enum neb_status st = snapshot_say(s, f->peers[f->at]);
+        enum neb_status st = snapshot_send(s, f->peers[f->at]);
         if (st == NEB_ERR_AGAIN)
             return NEB_OK;
         NEB_TRY(st);
@@ -384,7 +384,7 @@ enum neb_status snapshot_fetch_tick(struct inter_snapshots *s, struct fetch *f, 
         uint8_t begun[INTER_SHA_BYTES] = {0};
         begun_id(f, begun);
         neb_buf_add(snapshot_begin(s, INTER_SNAPSHOT_ASK, f->job), begun, sizeof begun);
-        enum neb_status st = snapshot_say(s, f->peers[f->at]);
+        enum neb_status st = snapshot_send(s, f->peers[f->at]);
         if (st != NEB_OK && st != NEB_ERR_AGAIN)
             return st;
         f->asked = f->at;

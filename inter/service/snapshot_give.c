@@ -119,7 +119,7 @@ static enum neb_status offer(struct inter_snapshots *s, uint32_t peer,
     neb_buf_add(b, g ? g->id : none, INTER_SHA_BYTES);
     neb_buf_u64(b, g ? g->total : 0);
     neb_buf_u64(b, g ? g->source.header.len : 0);
-    enum neb_status st = snapshot_say(s, peer);
+    enum neb_status st = snapshot_send(s, peer);
     return st == NEB_ERR_AGAIN ? NEB_OK : st; // the peer asks again
 }
 

@@ -76,7 +76,7 @@ uint64_t snapshot_chunk_bytes(uint64_t total, uint32_t chunk);
 struct neb_buf *snapshot_begin(struct inter_snapshots *s, uint8_t type,
                                const uint8_t job[INTER_ID_BYTES]);
 // Sends the message that snapshot_begin started. NEB_ERR_AGAIN: retry later.
-NEB_MUST_CHECK enum neb_status snapshot_say(struct inter_snapshots *s, uint32_t peer);
+NEB_MUST_CHECK enum neb_status snapshot_send(struct inter_snapshots *s, uint32_t peer);
 
 // snapshot_fetch.c
 void snapshot_fetch_end(struct fetch *f); // keeps what is on disk

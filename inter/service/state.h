@@ -5,7 +5,7 @@
 //          ▲                               │ events from their results
 //          ├───────────────────────────────┘
 //          ├── messages.c ◄── link        jobs.c ◄── the daemon        service.c: create, poll
-//                                         service_snapshot.c: inter/service/snapshot.h
+//                                         snapshot_service.c: inter/service/snapshot.h
 #ifndef INTER_SERVICE_STATE_H
 #define INTER_SERVICE_STATE_H
 #include "agent/base/bucket.h"
@@ -60,7 +60,7 @@ struct inter_service {
     struct sec_members members;
     // Keys that check old signatures: by peer, the last known key; then those of members that were
     // removed before this service began.
-    struct service_former {
+    struct service_removed_member {
         char name[SEC_NAME_MAX];
         uint8_t sign[SEC_KEY_BYTES];
     } former[INTER_PEERS_MAX];
@@ -104,9 +104,9 @@ struct inter_service {
         struct neb_buf bytes;
     } * heartbeats;
     size_t n_heartbeats;
-    bool stepping;          // within service_step
-    neb_ns stepped, beaten; // last step of the node; last repetition of its heartbeats
-    uint64_t moved;         // bytes at the last progress
+    bool stepping;                 // within service_step
+    neb_ns stepped, heartbeats_at; // last step of the node; last repetition of its heartbeats
+    uint64_t moved;                // bytes at the last progress
     neb_ns moved_at;
     struct service_mail mail[SEC_MEMBERS_MAX];
     // (n_shapes), owned: what updates of a fragment must hold, from this member's worker.
@@ -134,7 +134,8 @@ enum neb_status service_owed_tick(struct inter_service *s, neb_ns now);
 
 // busy.c. Call after a message of the node went to a peer. A heartbeat is kept, to be repeated
 // while this side is busy.
-void service_said(struct inter_service *s, uint32_t peer, const uint8_t *message, size_t len);
+void service_keep_heartbeat(struct inter_service *s, uint32_t peer, const uint8_t *message,
+                            size_t len);
 // The job's standing changed, or the job was closed (INTER_TERM_MAX): heartbeats of other terms are
 // not repeated any more.
 void service_heartbeats_end(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
@@ -142,8 +143,8 @@ void service_heartbeats_end(struct inter_service *s, const uint8_t job[INTER_ID_
 void service_heartbeats_free(struct inter_service *s);
 // Calls run(s, arg) and returns its status. If bytes is large, peers get heartbeats meanwhile.
 typedef enum neb_status service_work(struct inter_service *s, void *arg);
-NEB_MUST_CHECK enum neb_status service_apart(struct inter_service *s, uint64_t bytes,
-                                             service_work *run, void *arg);
+NEB_MUST_CHECK enum neb_status service_run_in_thread(struct inter_service *s, uint64_t bytes,
+                                                     service_work *run, void *arg);
 
 // gate.c. True if the row counts of an update can come from `tokens` tokens.
 bool service_counts_fit(enum inter_counts kind, const struct cmp_update_stats *stats,
@@ -207,7 +208,7 @@ NEB_MUST_CHECK enum neb_status service_read_blob(struct inter_service *s,
 // True for errors with which an update of another member is not kept but requested again.
 bool service_not_kept(enum neb_status st);
 // Whether the last update of another member was kept. Logs a change.
-void service_say_room(struct inter_service *s, enum neb_status kept);
+void service_report_room(struct inter_service *s, enum neb_status kept);
 // Unmaps the blob being sent. Call it before any blob is removed.
 void service_unmap(struct inter_service *s);
 
@@ -217,7 +218,7 @@ NEB_MUST_CHECK enum neb_status service_resend(struct inter_service *s, uint32_t 
 // Charges the sender of a bad message, in addition to the message itself.
 void service_charge_fault(struct inter_service *s, uint32_t peer, enum inter_fault f);
 
-// service_snapshot.c
+// snapshot_service.c
 NEB_MUST_CHECK enum neb_status service_create_snapshots(struct inter_service *s);
 
 #endif

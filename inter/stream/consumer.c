@@ -5,7 +5,7 @@
 static const neb_ns grant_every = 8 * NEB_S, grant_soon = 5 * NEB_S, grant_measured = 100 * NEB_MS;
 enum { GRANT_BYTES = 16 << 10 }; // delivered since the last GRANT
 
-void stream_say_grant(struct inter_stream *s) {
+void stream_send_grant(struct inter_stream *s) {
     struct inter_stream_grant g = {s->session,          s->next,          s->applied, s->durable,
                                    s->c.window_batches, s->c.window_bytes};
     size_t at = s->out->bytes.len;
@@ -45,8 +45,8 @@ void stream_attach(struct inter_stream *s, const struct inter_stream_event *e) {
     s->anywhere = e->seq == INTER_STREAM_ANYWHERE;
     s->session = e->session;
     begin_at(s, s->anywhere ? s->durable : e->seq); // the producer may not know `durable` yet
-    stream_say_hello(s, true);
-    stream_say_grant(s);
+    stream_send_hello(s, true);
+    stream_send_grant(s);
 }
 
 void stream_met(struct inter_stream *s, uint64_t base) {
@@ -67,7 +67,7 @@ void stream_met(struct inter_stream *s, uint64_t base) {
     s->kept_from = base > s->durable ? base : s->durable;
     s->kept_from = s->kept_from < least ? least : s->kept_from;
     s->kept_from = s->kept_from < s->applied ? s->kept_from : s->applied;
-    stream_say_grant(s);
+    stream_send_grant(s);
 }
 
 static void deliver(struct inter_stream *s, const uint8_t *p, size_t n, neb_ns put_at) {
@@ -130,7 +130,7 @@ void stream_on_data(struct inter_stream *s, const struct inter_stream_message *m
     }
     if (s->c.measured &&
         (s->now - s->said_at >= grant_measured || s->stats.bytes - s->said_bytes >= GRANT_BYTES))
-        stream_say_grant(s);
+        stream_send_grant(s);
 }
 
 // When the spool is half full, asks for a checkpoint each time a seventeenth of the rest is
@@ -161,7 +161,7 @@ void stream_on_applied(struct inter_stream *s, uint64_t seq) {
     for (; s->applied < seq; s->applied++)
         s->asked_bytes += s->applied >= s->base ? stream_entry_of(s, s->applied)->bytes : 0;
     if (s->applied >= s->said.applied + (stream_window_start(&s->c) + 1) / 2)
-        stream_say_grant(s);
+        stream_send_grant(s);
     ask_checkpoint(s);
 }
 
@@ -175,19 +175,19 @@ void stream_on_durable(struct inter_stream *s, uint64_t seq) {
     s->durable = seq;
     s->kept_from = s->kept_from < seq ? seq : s->kept_from;
     stream_ring_drop(s, seq);
-    stream_say_grant(s);
+    stream_send_grant(s);
 }
 
 void stream_consumer_tick(struct inter_stream *s) {
     if (!s->up || !s->attached)
         return;
     if ((!s->met || s->anywhere) && s->now - s->hello_at >= STREAM_HELLO_EVERY) {
-        stream_say_hello(s, true);
-        stream_say_grant(s);
+        stream_send_hello(s, true);
+        stream_send_grant(s);
     }
     bool news =
         s->next != s->said.have || s->applied != s->said.applied || s->durable != s->said.durable;
     neb_ns soon = s->c.measured ? grant_measured : grant_soon;
     if (!s->refused && s->now - s->said_at >= (news ? soon : grant_every))
-        stream_say_grant(s);
+        stream_send_grant(s);
 }

@@ -26,7 +26,7 @@ static uint64_t room_limit(const struct inter_stream *s) {
     return s->next + left < most ? s->next + left : most;
 }
 
-void stream_say_room(struct inter_stream *s, bool always) {
+void stream_report_room(struct inter_stream *s, bool always) {
     uint64_t limit = room_limit(s);
     if (!always && limit == s->room_said && s->durable == s->durable_said &&
         s->next == s->stored_said)
@@ -128,14 +128,14 @@ void stream_put(struct inter_stream *s, const struct inter_stream_event *e) {
         return;
     }
     if (e->seq < s->base) { // the consumer has saved it
-        stream_say_room(s, true);
+        stream_report_room(s, true);
         return;
     }
     uint64_t tag = stream_tag_of(e->data, e->len);
     if (e->seq < s->next) { // a worker repeats its steps after a restart
         if (stream_entry_of(s, e->seq)->tag != tag)
             stream_fault(s, INTER_STREAM_FAULT_CONFLICT);
-        stream_say_room(s, true);
+        stream_report_room(s, true);
         return;
     }
     // The spool was lost, and the consumer has all earlier batches. The new base is stored with the
@@ -156,7 +156,7 @@ void stream_put(struct inter_stream *s, const struct inter_stream_event *e) {
     a->len = e->len;
     stream_ring_add(s, e->len, tag);
     stream_pump(s);
-    stream_say_room(s, true);
+    stream_report_room(s, true);
 }
 
 // Marks the batch that the window holds back. If the consumer then applies everything before it and
@@ -218,7 +218,7 @@ void stream_on_grant(struct inter_stream *s, const struct inter_stream_grant *g)
     }
     if (!s->lost)
         stream_pump(s);
-    stream_say_room(s, s->c.measured);
+    stream_report_room(s, s->c.measured);
 }
 
 static neb_ns patience(const struct inter_stream *s) {
@@ -232,7 +232,7 @@ static neb_ns patience(const struct inter_stream *s) {
 
 void stream_producer_tick(struct inter_stream *s) {
     if (s->up && !s->met && s->now - s->hello_at >= STREAM_HELLO_EVERY)
-        stream_say_hello(s, true);
+        stream_send_hello(s, true);
     if (s->sent > s->have && s->now - s->moved >= patience(s)) {
         s->sent = s->have;
         s->moved = s->now;
@@ -241,5 +241,5 @@ void stream_producer_tick(struct inter_stream *s) {
     drop_saved(s);
     if (!s->lost)
         stream_pump(s);
-    stream_say_room(s, false);
+    stream_report_room(s, false);
 }

@@ -83,11 +83,11 @@ void stream_ring_add(struct inter_stream *s, size_t n, uint64_t tag);
 void stream_ring_drop(struct inter_stream *s, uint64_t below);
 // Makes a SAY action from the step's bytes from `at` on.
 void stream_end_message(struct inter_stream *s, size_t at);
-void stream_say_hello(struct inter_stream *s, bool ask);
+void stream_send_hello(struct inter_stream *s, bool ask);
 
 // producer.c
 void stream_pump(struct inter_stream *s); // sends what the credit allows
-void stream_say_room(struct inter_stream *s, bool always);
+void stream_report_room(struct inter_stream *s, bool always);
 void stream_put(struct inter_stream *s, const struct inter_stream_event *e);
 void stream_on_grant(struct inter_stream *s, const struct inter_stream_grant *g);
 void stream_send_failed(struct inter_stream *s, uint64_t seq);
@@ -95,7 +95,7 @@ void stream_way_lost(struct inter_stream *s, uint64_t way);
 void stream_producer_tick(struct inter_stream *s);
 
 // consumer.c
-void stream_say_grant(struct inter_stream *s);
+void stream_send_grant(struct inter_stream *s);
 void stream_free_delivered(struct inter_stream *s); // of the previous step
 void stream_clear_slots(struct inter_stream *s);
 void stream_attach(struct inter_stream *s, const struct inter_stream_event *e);

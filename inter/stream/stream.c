@@ -136,12 +136,12 @@ void stream_ring_drop(struct inter_stream *s, uint64_t below) {
 }
 
 void stream_end_message(struct inter_stream *s, size_t at) {
-    struct inter_stream_action *a = stream_act(s, INTER_STREAM_ACT_SAY);
+    struct inter_stream_action *a = stream_act(s, INTER_STREAM_ACT_SEND_CONTROL);
     a->at = at;
     a->size = s->out->bytes.len - at;
 }
 
-void stream_say_hello(struct inter_stream *s, bool ask) {
+void stream_send_hello(struct inter_stream *s, bool ask) {
     bool producer = s->c.role == INTER_STREAM_PRODUCER;
     struct inter_stream_hello h = {.role = (uint8_t)s->c.role,
                                    .type = (uint8_t)s->c.type,
@@ -210,7 +210,7 @@ static void on_hello(struct inter_stream *s, const struct inter_stream_hello *h)
     if (consumer && !s->attached)
         return;
     if (h->ask)
-        stream_say_hello(s, false);
+        stream_send_hello(s, false);
     s->refused = !same_terms(s, h);
     s->met = true;
     s->stats.agreed = !s->refused;
@@ -252,10 +252,10 @@ static void on_up(struct inter_stream *s) {
         s->sent = s->have; // what was in flight may be lost
         s->widened = s->high;
         inter_stream_path_reset(s->path, s->have);
-        stream_say_hello(s, true);
+        stream_send_hello(s, true);
     } else if (s->attached) {
-        stream_say_hello(s, true);
-        stream_say_grant(s);
+        stream_send_hello(s, true);
+        stream_send_grant(s);
     }
 }
 
@@ -278,7 +278,7 @@ enum neb_status inter_stream_step(struct inter_stream *s, neb_ns now,
         stream_put(s, e);
         break;
     case INTER_STREAM_EV_SEND_FAILED: stream_send_failed(s, e->seq); break;
-    case INTER_STREAM_EV_WAY_LOST:
+    case INTER_STREAM_EV_CONN_LOST:
         if (!consumer)
             stream_way_lost(s, e->way);
         break;
@@ -286,7 +286,7 @@ enum neb_status inter_stream_step(struct inter_stream *s, neb_ns now,
         if (consumer)
             stream_attach(s, e);
         else
-            stream_say_room(s, true);
+            stream_report_room(s, true);
         break;
     case INTER_STREAM_EV_DETACH:
         s->attached = false;

@@ -116,7 +116,7 @@ enum inter_stream_event_kind {
     INTER_STREAM_EV_MESSAGE,     // bulk, data, len: one message of this stream with its header
     INTER_STREAM_EV_PUT,         // producer: seq, data, len
     INTER_STREAM_EV_SEND_FAILED, // producer: seq was not sent: the link's queue is full
-    INTER_STREAM_EV_WAY_LOST,    // way: a connection to the peer broke; 0: any of them may have
+    INTER_STREAM_EV_CONN_LOST,   // way: a connection to the peer broke; 0: any of them may have
     // Consumer: seq is its cursor or ANYWHERE; session is greater than any before. Producer:
     // answers with ROOM.
     INTER_STREAM_EV_ATTACH,
@@ -147,7 +147,7 @@ enum inter_stream_fault {
 const char *inter_stream_fault_name(enum inter_stream_fault f);
 
 enum inter_stream_action_kind {
-    INTER_STREAM_ACT_SAY,        // bytes: a control message to the peer; may get lost
+    INTER_STREAM_ACT_SEND_CONTROL, // bytes: a control message to the peer; may get lost
     INTER_STREAM_ACT_SEND,       // seq: send inter_stream_data_header and the spool's bytes on bulk
     INTER_STREAM_ACT_STORE,      // seq, view, len: durable before any later action
     INTER_STREAM_ACT_DROP,       // seq: remove the batches below it; need not be durable

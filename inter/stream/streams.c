@@ -140,7 +140,7 @@ static enum neb_status carry_out(struct inter_streams *s, struct inter_stream *t
     enum neb_status st;
     *sent = true;
     switch (a->kind) {
-    case INTER_STREAM_ACT_SAY:
+    case INTER_STREAM_ACT_SEND_CONTROL:
         st = inter_link_send(*s->c.link, c->peer, INTER_CONTROL, s->actions.bytes.p + a->at,
                              a->size);
         return st == NEB_ERR_AGAIN ? NEB_OK : st; // the endpoint sends it again
@@ -439,7 +439,7 @@ enum neb_status inter_streams_peer(struct inter_streams *s, uint32_t peer, bool 
 
 enum neb_status inter_streams_lost(struct inter_streams *s, uint32_t peer, uint64_t way) {
     return step_all_of(s, peer,
-                       &(struct inter_stream_event){.kind = INTER_STREAM_EV_WAY_LOST, .way = way});
+                       &(struct inter_stream_event){.kind = INTER_STREAM_EV_CONN_LOST, .way = way});
 }
 
 enum neb_status inter_streams_tick(struct inter_streams *s) {

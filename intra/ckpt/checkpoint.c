@@ -31,14 +31,14 @@ struct intra_ckpt_writer {
     struct neb_buf names;   // NUL-separated, to refuse duplicates
     enum neb_status failed; // the first failure stays: a file with a hole is never committed
     char path[NEB_PATH_MAX];
-    intra_ckpt_sink *sink; // in place of a file
+    intra_ckpt_sink *sink; // instead of a file
     void *user;
     bool seals;
     char split[NEB_PATH_MAX];
     bool may_split;
     uint64_t token; // of its parts
     uint32_t parts;
-    _Atomic uint64_t *written; // borrowed; NULL: nobody asks
+    _Atomic uint64_t *written; // borrowed; NULL: not watched
 };
 
 static void put_header(uint8_t h[HEADER_BYTES], uint64_t index_at, uint64_t index_len, uint32_t n) {
@@ -65,8 +65,8 @@ enum neb_status intra_ckpt_create_in(const struct neb_vault *vault, const char *
     NEB_TRY_GOTO(neb_sha256_create(&w->sha), fail);
     NEB_TRY_GOTO(neb_fs_writer_open(path, 0600, &w->file), fail);
     NEB_TRY_GOTO(neb_fs_writer_seal(w->file, vault), fail);
-    // The index stands at the end, where its place is known: header fields about it live in the trailer, and the
-    // leading 64 bytes only name the format.
+    // The index is at the end, where its position is known. The trailer holds the fields about it;
+    // the leading 64 bytes only name the format.
     uint8_t header[HEADER_BYTES];
     put_header(header, 0, 0, 0);
     NEB_TRY_GOTO(neb_fs_writer_add(w->file, header, sizeof header), fail);
@@ -135,7 +135,7 @@ enum neb_status intra_ckpt_add(struct intra_ckpt_writer *w, const char *name,
         return w->failed;
     }
     const uint8_t *at = data;
-    for (uint64_t left = bytes; left;) { // by pieces: the disk works while the next is hashed
+    for (uint64_t left = bytes; left;) { // in pieces: the disk works while the next piece is hashed
         size_t n = left < NEB_MOVED_PIECE ? (size_t)left : NEB_MOVED_PIECE;
         neb_sha256_add(w->sha, at, n);
         if (w->failed == NEB_OK)
@@ -174,7 +174,7 @@ void intra_ckpt_watch(struct intra_ckpt_writer *w, _Atomic uint64_t *written) {
     w->written = written;
 }
 
-// Trailer: the header again, now filled, then the digest over index and trailer header.
+// The trailer: the header again, now with all fields, then the digest over index and header.
 enum neb_status intra_ckpt_commit(struct intra_ckpt_writer *w) {
     uint8_t header[HEADER_BYTES], digest[32];
     NEB_TRY(w->failed);
@@ -195,7 +195,7 @@ enum neb_status intra_ckpt_commit(struct intra_ckpt_writer *w) {
 
 struct intra_ckpt {
     char path[NEB_PATH_MAX];
-    const struct neb_vault *vault; // while it is opened
+    const struct neb_vault *vault; // only during open
     struct ckpt_file {
         struct neb_file *f;
         uint64_t len;
@@ -204,30 +204,32 @@ struct intra_ckpt {
     struct intra_ckpt_section *sections; // of all files
     void **copies;                       // (n) of sections of a sealed file; NULL: not made
     uint32_t n;
-    struct neb_moving *reading; // of an opened one: says how far it is
+    struct neb_moving *reading; // progress of reading
 };
 
 static enum neb_status damaged(const char *path, const char *what) {
-    return neb_fail(NEB_ERR_CORRUPT,
-                    "checkpoint %s: %s; the file is damaged or not a checkpoint, use an older one",
-                    path, what);
+    return neb_fail(
+        NEB_ERR_CORRUPT,
+        "checkpoint %s: %s; the file is damaged or is not a checkpoint: use an older one", path,
+        what);
 }
 
-// The leading 64 bytes: always the same for a version. They are read first, so that a later version may move the rest.
+// The leading 64 bytes are the same in all files of a version. They are read first, so that a later
+// version can move everything else.
 static enum neb_status check_header(const char *path, const struct ckpt_file *file) {
     uint8_t expected[HEADER_BYTES], h[HEADER_BYTES] = {0};
     put_header(expected, 0, 0, 0);
     if (file->len >= HEADER_BYTES)
         NEB_TRY(neb_file_read(file->f, 0, h, sizeof h));
     if (memcmp(h, magic, sizeof magic))
-        return damaged(path, "no checkpoint header");
+        return damaged(path, "it has no checkpoint header");
     struct neb_rd r = neb_rd_make(h + sizeof magic, 4);
     uint32_t version = neb_rd_u32(&r);
     if (version != VERSION)
         return neb_fail(NEB_ERR_UNSUPPORTED,
-                        "checkpoint %s: version %" PRIu32 ", this program reads %d", path, version,
-                        VERSION);
-    return memcmp(h, expected, sizeof expected) ? damaged(path, "header at offset 0 is damaged")
+                        "checkpoint %s: version %" PRIu32 ", but this program reads version %d",
+                        path, version, VERSION);
+    return memcmp(h, expected, sizeof expected) ? damaged(path, "the header at offset 0 is damaged")
                                                 : NEB_OK;
 }
 
@@ -242,11 +244,11 @@ static enum neb_status parse_entry(struct neb_rd *r, const char *path, uint64_t 
     s->at = neb_rd_u64(r);
     neb_rd_copy(r, s->sha256, sizeof s->sha256);
     if (r->bad || dtype > INTRA_U64 || (s->cols && s->rows > len / s->cols))
-        return damaged(path, "malformed index entry");
+        return damaged(path, "an index entry is malformed");
     s->dtype = (enum intra_dtype)dtype;
     s->bytes = s->rows * s->cols * dtype_bytes[dtype];
     if (s->at % ALIGN || s->at < HEADER_BYTES || s->at > end || s->bytes > end - s->at)
-        return damaged(path, "section outside the file");
+        return damaged(path, "a section lies outside the file");
     return NEB_OK;
 }
 
@@ -261,17 +263,17 @@ static enum neb_status parse_entries(struct intra_ckpt *c, const char *path, uin
         *s = (struct intra_ckpt_section){.part = part};
         NEB_TRY(parse_entry(r, path, c->files[part].len, end, s));
     }
-    return neb_rd_done(r) ? NEB_OK : damaged(path, "bytes after the index");
+    return neb_rd_done(r) ? NEB_OK : damaged(path, "there are bytes after the index");
 }
 
-// Adds the sections of one file to the list. b: room for its index.
+// Adds the sections of one file to the list. b: a buffer for its index.
 static enum neb_status parse_index(struct intra_ckpt *c, const char *path, uint32_t part,
                                    struct neb_buf *b) {
     const struct ckpt_file *file = &c->files[part];
     uint8_t got[32], expected[HEADER_BYTES], tail[TRAILER_BYTES];
     NEB_TRY(check_header(path, file));
     if (file->len < HEADER_BYTES + TRAILER_BYTES)
-        return damaged(path, "no trailer: cut short");
+        return damaged(path, "it has no trailer: it was cut short");
     NEB_TRY(neb_file_read(file->f, file->len - TRAILER_BYTES, tail, sizeof tail));
     struct neb_rd t = neb_rd_make(tail, HEADER_BYTES);
     (void)neb_rd_view(&t, sizeof magic + 4); // magic and version: compared below
@@ -279,17 +281,17 @@ static enum neb_status parse_index(struct intra_ckpt *c, const char *path, uint3
     uint64_t at = neb_rd_u64(&t), len = neb_rd_u64(&t);
     put_header(expected, at, len, n);
     if (memcmp(tail, expected, sizeof expected))
-        return damaged(path, "no trailer: cut short");
+        return damaged(path, "it has no trailer: it was cut short");
     if (at < HEADER_BYTES || at > file->len - TRAILER_BYTES ||
         len != file->len - TRAILER_BYTES - at || n > INTRA_CKPT_SECTIONS_MAX ||
         n > len / INDEX_ENTRY_BYTES_MIN)
-        return damaged(path, "index outside the file");
+        return damaged(path, "the index lies outside the file");
     NEB_TRY(neb_buf_reserve(b, len + HEADER_BYTES));
     NEB_TRY(neb_file_read(file->f, at, b->p, len + HEADER_BYTES));
     b->len = len + HEADER_BYTES;
     neb_sha256(b->p, b->len, got);
     if (memcmp(got, tail + HEADER_BYTES, 32))
-        return damaged(path, "digest of the index does not match");
+        return damaged(path, "the digest of the index does not match");
     struct neb_rd r = neb_rd_make(b->p, len);
     return parse_entries(c, path, part, at, n, &r);
 }
@@ -309,7 +311,7 @@ static enum neb_status open_file(struct intra_ckpt *c, const char *path) {
     return st;
 }
 
-// The words of a file, or of part `part`, about the parts (checkpoint_parts.h). False: it has none.
+// Reads the values of a file's parts section (checkpoint_parts.h). False: there is none.
 static bool read_parts(const struct intra_ckpt *c, uint32_t part, uint64_t *out, size_t words) {
     for (uint32_t i = 0; i < c->n; i++) {
         const struct intra_ckpt_section *s = &c->sections[i];
@@ -321,7 +323,8 @@ static bool read_parts(const struct intra_ckpt *c, uint32_t part, uint64_t *out,
     return false;
 }
 
-// Is file k that part of this generation? Of a sealed one the file's own words, and the part's, are authenticated; so it must be sealed itself.
+// True if file k is that part of this generation. A part of a sealed checkpoint must be sealed too:
+// only then are its values authenticated.
 static bool belongs(const struct intra_ckpt *c, uint32_t k, const uint64_t parts[2]) {
     uint64_t own[3];
     if (neb_file_sealed(c->files[k].f) != neb_file_sealed(c->files[0].f))
@@ -334,7 +337,7 @@ static enum neb_status open_parts(struct intra_ckpt *c) {
     if (!read_parts(c, 0, parts, 2))
         return NEB_OK;
     if (!parts[1] || parts[1] > INTRA_PARTS_MAX)
-        return damaged(c->path, "a number of parts that is not possible");
+        return damaged(c->path, "the number of parts is impossible");
     for (uint32_t k = 1; k <= parts[1]; k++) {
         char path[NEB_PATH_MAX];
         NEB_TRY(intra_part_path(c->path, parts[0], k, path, sizeof path));
@@ -342,7 +345,7 @@ static enum neb_status open_parts(struct intra_ckpt *c) {
         if (!belongs(c, k, parts))
             return neb_fail(NEB_ERR_CORRUPT,
                             "checkpoint %s: not part %" PRIu32 " of %" PRIu64
-                            " of its checkpoint, but of another one or of another rank; use an "
+                            " of its checkpoint; it belongs to another checkpoint or rank: use an "
                             "older checkpoint",
                             path, k, parts[1]);
     }
@@ -376,13 +379,13 @@ static enum neb_status verify_with(const struct intra_ckpt *c, struct neb_sha256
         const struct intra_ckpt_section *s = &c->sections[i];
         const struct neb_file *file = c->files[s->part].f;
         uint8_t got[32];
-        if (neb_file_sealed(file)) // authenticated as it was opened
+        if (neb_file_sealed(file)) // authenticated when it was opened
             continue;
         digest_section(file, s, sha, &m, got);
         if (memcmp(got, s->sha256, sizeof got))
             return neb_fail(NEB_ERR_CORRUPT,
                             "checkpoint %s%s: section '%s' at offset %" PRIu64
-                            ": digest does not match; use an older one",
+                            ": the digest does not match; use an older checkpoint",
                             c->path, s->part ? " (in a part)" : "", s->name, s->at);
     }
     return NEB_OK;
@@ -413,7 +416,7 @@ static enum neb_status open_ckpt(const struct neb_vault *vault, const char *path
         st = verify_all(c);
     c->vault = NULL;
     if (st == NEB_OK) {
-        // who does not verify takes a part, or says himself how far he is
+        // a caller that does not verify reads only a part, or reports its progress itself
         *c->reading = (struct neb_moving){
             .what = verify ? "reading" : NULL, .path = c->path, .total = all_bytes(c)};
         *out = c;
@@ -466,9 +469,8 @@ const void *intra_ckpt_data(const struct intra_ckpt *c, const struct intra_ckpt_
         return *copy;
     void *p = aligned_alloc(ALIGN, (s->bytes / ALIGN + 1) * ALIGN);
     if (!p || neb_file_read(file, s->at, p, s->bytes) != NEB_OK) {
-        neb_log(NEB_LOG_ERROR,
-                "checkpoint %s: section '%s' (%" PRIu64 " bytes) could not be opened", c->path,
-                s->name, s->bytes);
+        neb_log(NEB_LOG_ERROR, "checkpoint %s: cannot read section '%s' (%" PRIu64 " bytes)",
+                c->path, s->name, s->bytes);
         free(p);
         return NULL;
     }
@@ -502,7 +504,7 @@ enum neb_status intra_ckpt_read(const struct intra_ckpt *c, const char *name,
     if (s->dtype != dtype || s->rows != rows || s->cols != cols)
         return neb_fail(NEB_ERR_FORMAT,
                         "checkpoint %s: '%s' is %" PRIu64 " x %" PRIu64
-                        ", this model needs %" PRIu64 " x %" PRIu64,
+                        ", but this model needs %" PRIu64 " x %" PRIu64,
                         c->path, name, s->rows, s->cols, rows, cols);
     return intra_ckpt_range(c, s, 0, dst, s->bytes);
 }
@@ -538,16 +540,16 @@ enum neb_status intra_ckpt_open_latest_in(const struct neb_vault *vault, const c
             neb_warn("%s is not usable; trying the previous checkpoint", path);
     }
     intra_names_free(names, n);
-    if (n > 0 && st == NEB_ERR_NOT_FOUND) // a part: who reads "none" would begin anew
+    // a part is missing: NEB_ERR_NOT_FOUND would make the caller start from nothing
+    if (n > 0 && st == NEB_ERR_NOT_FOUND)
         return neb_fail(NEB_ERR_CORRUPT,
-                        "no checkpoint in %s is usable: files of them are missing; bring those "
-                        "back, or remove the checkpoints to begin without",
+                        "no checkpoint in %s is usable, because files are missing: restore them, "
+                        "or remove the checkpoints to start without",
                         dir);
     return st;
 }
 
-// Damage: of the file, or of a part. Not a file that another key seals, or another version wrote,
-// or that cannot be read now.
+// Damage to a file or a part. Excluded: another key, another version, a failure to read.
 static bool is_damage(enum neb_status st) {
     return st == NEB_ERR_CORRUPT || st == NEB_ERR_NOT_FOUND;
 }
@@ -556,8 +558,8 @@ static enum neb_status put_aside(const char *path) {
     char aside[NEB_PATH_MAX];
     int n = snprintf(aside, sizeof aside, "%s%s", path, DAMAGED);
     if (n < 0 || n >= (int)sizeof aside)
-        return neb_fail(NEB_ERR_LIMIT, "%s: path is too long", path);
-    neb_warn("%s is damaged, which is like missing: it is put aside as %s", path, aside);
+        return neb_fail(NEB_ERR_LIMIT, "%s: the path is too long", path);
+    neb_warn("%s is damaged and is treated as missing: renamed to %s", path, aside);
     return rename(path, aside) == 0 ? NEB_OK : neb_fail_errno("cannot rename %s", path);
 }
 

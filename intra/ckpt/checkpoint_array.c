@@ -19,7 +19,7 @@ struct intra_ckpt_array {
 
 static enum neb_status append(struct intra_ckpt_array *a, const struct intra_ckpt_section *s) {
     if (s->dtype != INTRA_F32)
-        return neb_fail(NEB_ERR_FORMAT, "%s: %s holds no floats", intra_ckpt_path(a->ckpt),
+        return neb_fail(NEB_ERR_FORMAT, "%s: %s does not hold floats", intra_ckpt_path(a->ckpt),
                         s->name);
     if (a->n == a->cap) {
         size_t cap = a->cap ? 2 * a->cap : 64;
@@ -46,7 +46,8 @@ static enum neb_status find_sections(struct intra_ckpt_array *a, const char *nam
         NEB_TRY(append(a, s));
     }
     return a->n ? NEB_OK
-                : neb_fail(NEB_ERR_NOT_FOUND, "%s: no %s in it", intra_ckpt_path(a->ckpt), name);
+                : neb_fail(NEB_ERR_NOT_FOUND, "%s has no section %s", intra_ckpt_path(a->ckpt),
+                           name);
 }
 
 enum neb_status intra_ckpt_array_open(const struct intra_ckpt *c, const char *name, uint64_t n,
@@ -57,7 +58,7 @@ enum neb_status intra_ckpt_array_open(const struct intra_ckpt *c, const char *na
     a->ckpt = c;
     enum neb_status st = find_sections(a, name);
     if (st == NEB_OK && n && a->bytes != n * sizeof(float))
-        st = neb_fail(NEB_ERR_FORMAT, "%s: %s has %llu elements, %llu are expected",
+        st = neb_fail(NEB_ERR_FORMAT, "%s: %s has %llu elements; it must have %llu",
                       intra_ckpt_path(c), name, (unsigned long long)(a->bytes / sizeof(float)),
                       (unsigned long long)n);
     if (st == NEB_OK)

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { ALIGN = 64, PIECE = 4 << 20 }; // bytes; a piece is what one task copies
+enum { ALIGN = 64, PIECE = 4 << 20 }; // bytes; one task copies a piece
 
 struct section {
     char name[INTRA_CKPT_NAME_MAX + 1];
@@ -20,7 +20,7 @@ struct section {
     size_t at;
 };
 
-// whose the copy is: the caller's, the thread's, the caller's with a result
+// The owner of the copy: the caller, the thread, the caller with a result.
 enum phase { IDLE, SUBMITTED, WRITTEN };
 
 struct intra_ckpt_async {
@@ -31,8 +31,8 @@ struct intra_ckpt_async {
     pthread_cond_t changed;
     bool started, ends;
     enum phase phase;
-    // The copy: changed by the caller while it is IDLE, read by the thread while it is SUBMITTED.
-    uint8_t *memory; // (cap), the first len are used
+    // The copy: the caller changes it while IDLE, the thread reads it while SUBMITTED.
+    uint8_t *memory; // (cap); the first len bytes are used
     size_t len, cap;
     struct section *sections;
     uint32_t n, cap_sections;
@@ -41,10 +41,10 @@ struct intra_ckpt_async {
     neb_ns begun, submitted;
     enum neb_status st;
     struct intra_ckpt_async_result result;
-    _Atomic uint64_t written; // of the copy
+    _Atomic uint64_t written; // bytes of the copy on disk
 };
 
-// ---- the writer -----------------------------------------------------------------------------------------------
+// ---- the writer ---------------------------------------------------------------------------------
 
 static enum neb_status write_copy(struct intra_ckpt_async *a) {
     struct intra_ckpt_writer *w = NULL;
@@ -83,7 +83,7 @@ static void *writer(void *arg) {
     return NULL;
 }
 
-// Signals are the main thread's.
+// Signals go to the main thread only.
 static int start_thread(struct intra_ckpt_async *a) {
     sigset_t all, before;
     sigfillset(&all);
@@ -93,7 +93,7 @@ static int start_thread(struct intra_ckpt_async *a) {
     return rc;
 }
 
-// ---- the copy -------------------------------------------------------------------------------------------------
+// ---- the copy -----------------------------------------------------------------------------------
 
 struct copy_job {
     uint8_t *dst;
@@ -144,14 +144,14 @@ static enum neb_status copy_section(void *user, const char *name, enum intra_dty
     return NEB_OK;
 }
 
-// Not 0: calloc would promise pages that are not there yet.
+// Writes ones: with zeros the pages might not be allocated.
 static void touch_piece(void *arg, size_t i) {
     const struct copy_job *j = arg;
     size_t at = i * PIECE;
     memset(j->dst + at, 1, j->n - at < PIECE ? j->n - at : PIECE);
 }
 
-// ---- the caller's side -----------------------------------------------------------------------------------------
+// ---- the caller's side --------------------------------------------------------------------------
 
 enum neb_status intra_ckpt_async_create(const struct neb_vault *vault, struct kern_pool *pool,
                                         uint64_t touched, uint64_t reserved,
@@ -168,7 +168,7 @@ enum neb_status intra_ckpt_async_create(const struct neb_vault *vault, struct ke
         return NEB_ERR_NOMEM;
     }
     struct copy_job pages = {.dst = a->memory, .n = touched};
-    if (touched) // on all threads: to make that many pages takes one of them minutes
+    if (touched) // on all threads: one thread would need minutes to fault in that many pages
         kern_pool_run(pool, (touched + PIECE - 1) / PIECE, touch_piece, &pages);
     pthread_condattr_t by;
     pthread_condattr_init(&by);
@@ -191,7 +191,7 @@ void intra_ckpt_async_destroy(struct intra_ckpt_async **ap) {
         return;
     if (a->started) {
         pthread_mutex_lock(&a->lock);
-        a->ends = true; // what was submitted is written first
+        a->ends = true; // a submitted checkpoint is written first
         pthread_cond_broadcast(&a->changed);
         pthread_mutex_unlock(&a->lock);
         pthread_join(a->thread, NULL);
@@ -262,7 +262,8 @@ enum neb_status intra_ckpt_async_result(struct intra_ckpt_async *a,
     enum neb_status st = a->phase == IDLE        ? NEB_ERR_NOT_FOUND
                          : a->phase == SUBMITTED ? NEB_ERR_AGAIN
                          : a->st == NEB_ERR_NOT_FOUND || a->st == NEB_ERR_AGAIN
-                             ? NEB_ERR_IO // the folder is gone, say: not to be taken for idle
+                             // such as a missing folder; the caller must not take it for idle
+                             ? NEB_ERR_IO
                              : a->st;
     if (a->phase == WRITTEN) {
         *out = a->result;

@@ -18,7 +18,7 @@ enum neb_status intra_part_path(const char *file, uint64_t token, uint32_t numbe
     int n =
         snprintf(out, cap, "%s.%0*" PRIx64 "-%" PRIu32 ".part", file, TOKEN_DIGITS, token, number);
     return n > 0 && (size_t)n < cap ? NEB_OK
-                                    : neb_fail(NEB_ERR_LIMIT, "%s: path is too long", file);
+                                    : neb_fail(NEB_ERR_LIMIT, "%s: the path is too long", file);
 }
 
 enum neb_status intra_part_sign(struct intra_ckpt_writer *w, const struct intra_part *part) {
@@ -49,7 +49,8 @@ void intra_part_give_up(const char *path) {
         failed_path(path, mark, sizeof mark) != NEB_OK)
         return;
     if (neb_fs_write(mark, "", 0, 0600) != NEB_OK)
-        neb_warn("%s: the owner waits for it until its time is up", path);
+        neb_warn("%s: cannot tell rank 0 that this part failed; it waits until its time limit",
+                 path);
 }
 
 static bool given_up(const char *path) {
@@ -57,7 +58,7 @@ static bool given_up(const char *path) {
     return failed_path(path, mark, sizeof mark) == NEB_OK && neb_fs_exists(mark);
 }
 
-// Of parts from the k-th on, finished or not.
+// Bytes of parts k … n, complete or not.
 static uint64_t bytes_of(const char *file, uint64_t token, uint32_t k, uint32_t n) {
     uint64_t sum = 0;
     for (; k <= n; k++) {
@@ -79,10 +80,10 @@ static uint64_t bytes_of(const char *file, uint64_t token, uint32_t k, uint32_t 
 
 struct growth { // of the parts that are waited for
     uint64_t bytes;
-    neb_ns at, looked, said; // when it was seen last; when they were looked at, and said
+    neb_ns at, looked, said; // times of the last growth, the last look and the last log line
 };
 
-// Whether they have not grown for too long.
+// True if the missing parts have not grown for `idle`.
 static bool stands_still(struct growth *g, const char *file, uint64_t token, uint32_t k, uint32_t n,
                          neb_ns idle) {
     neb_ns now = neb_now();
@@ -96,8 +97,8 @@ static bool stands_still(struct growth *g, const char *file, uint64_t token, uin
     g->bytes = bytes;
     g->looked = now;
     if (now - g->said > 10 * NEB_S) {
-        neb_info("%s: waiting for the parts of other ranks, %" PRIu32 " of %" PRIu32
-                 " are there, of the others %.1f GB",
+        neb_info("%s: waiting for the parts of other ranks: %" PRIu32 " of %" PRIu32
+                 " are complete, %.1f GB of the others are written",
                  file, k - 1, n, (double)bytes * 1e-9);
         g->said = now;
     }
@@ -117,21 +118,20 @@ enum neb_status intra_parts_wait(const char *file, uint64_t token, uint32_t n, n
         }
         if (given_up(path))
             return neb_fail(NEB_ERR_IO,
-                            "%s could not be written: that rank's log says why; the checkpoint "
-                            "before is untouched",
+                            "%s could not be written: its rank's log says why. The previous "
+                            "checkpoint is untouched",
                             path);
         if (stands_still(&g, file, token, k, n, idle))
             return neb_fail(NEB_ERR_TIMEOUT,
-                            "%s is not there, and of what is missing nothing was written for %.0f "
-                            "s: look at that rank's log and disk; the checkpoint before is "
-                            "untouched",
+                            "%s is missing, and no missing part has grown for %.0f s: check its "
+                            "rank's log and disk. The previous checkpoint is untouched",
                             path, neb_seconds(idle));
         neb_sleep(10 * NEB_MS);
     }
     return NEB_OK;
 }
 
-// "FILE.TOKEN-NUMBER.part": where the token begins; 0: none.
+// The position of the token in "FILE.TOKEN-NUMBER.part"; 0: not such a name.
 static size_t token_at(const char *name) {
     size_t n = strlen(name), tail = strlen(".part");
     if (n < tail || strcmp(name + n - tail, ".part"))
@@ -144,7 +144,7 @@ static size_t token_at(const char *name) {
     return (size_t)(dash - name) - TOKEN_DIGITS;
 }
 
-// ---- pruning --------------------------------------------------------------------------------------------------
+// ---- pruning ------------------------------------------------------------------------------------
 
 static uint64_t token_of(const char *name) { return strtoull(name + token_at(name), NULL, 16); }
 
@@ -162,12 +162,13 @@ static bool is_sealed(const char *path) {
     return neb_is_sealed(head, n);
 }
 
-struct owner { // the file that some parts belong to, as far as it can be known
+struct owner { // the file that some parts belong to
     bool exists, known;
     uint64_t token; // of its parts; 0: it has none
 };
 
-// several: parts of more than one token lie beside it. A file that cannot be read now may be readable later: what it may need is left alone.
+// several: parts of more than one token lie beside the file. A file that cannot be read now may be
+// readable later, so the parts that it may need are kept.
 static struct owner look_at(const struct neb_vault *vault, const char *dir, const char *part,
                             bool several) {
     char file[NEB_PATH_MAX], base[NAME_MAX + 1];
@@ -189,7 +190,7 @@ static struct owner look_at(const struct neb_vault *vault, const char *dir, cons
 }
 
 static int is_part(const struct dirent *e) { return token_at(e->d_name) > 0; }
-static int is_half(const struct dirent *e) { // or a mark that one was given up
+static int is_half(const struct dirent *e) { // or a mark that a part was given up
     static const char *const tails[] = {".part.tmp", ".part.failed", ".part.failed.tmp"};
     size_t n = strlen(e->d_name);
     for (size_t i = 0; i < sizeof tails / sizeof *tails; i++) {
@@ -206,7 +207,7 @@ static enum neb_status remove_in(const char *dir, const char *name) {
     return neb_fs_remove(path);
 }
 
-// The parts of one file, names[0] … names[n - 1].
+// Prunes the parts of one file, names[0] … names[n - 1].
 static enum neb_status prune_parts(const struct neb_vault *vault, const char *dir,
                                    struct dirent **names, int n) {
     bool several = false;

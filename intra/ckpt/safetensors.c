@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading: everything about a file is checked in intra_st_open(), in the order of the format, before any tensor is touched.
+// Reading. intra_st_open() checks everything about a file, in the order of the format, before any
+// tensor is read.
 #include "intra/ckpt/safetensors.h"
 #include "intra/ckpt/safetensors_half.h"
 #include "intra/read/folder.h"
@@ -32,11 +33,11 @@ struct shard {
 struct intra_st {
     struct shard *shards; // (n_shards)
     int32_t n_shards;
-    struct intra_st_tensor *tensors; // (n) by name
+    struct intra_st_tensor *tensors; // (n) sorted by name
     int32_t n;
 };
 
-// ---- one file ---------------------------------------------------------------------------------------------------
+// ---- one file -----------------------------------------------------------------------------------
 
 __attribute__((format(printf, 3, 4))) static enum neb_status
 malformed(const char *path, const char *name, const char *fmt, ...) {
@@ -55,8 +56,7 @@ static enum neb_status header_length(const struct shard *s, uint64_t *n) {
     *n = neb_rd_u64(&r);
     if (s->map.len >= sizeof lfs - 1 && !memcmp(s->map.p, lfs, sizeof lfs - 1))
         return neb_fail(NEB_ERR_FORMAT,
-                        "%s is a pointer of Git LFS and not the weights: fetch them with git lfs "
-                        "pull",
+                        "%s is a Git LFS pointer, not the weights: fetch them with git lfs pull",
                         s->path);
     if (r.bad)
         return malformed(s->path, NULL,
@@ -64,15 +64,16 @@ static enum neb_status header_length(const struct shard *s, uint64_t *n) {
                          s->map.len);
     if (*n > INTRA_ST_HEADER_MAX)
         return neb_fail(NEB_ERR_LIMIT,
-                        "%s: a header of %" PRIu64
-                        " bytes, at most %d are accepted; this is no safetensors file, or split "
-                        "it into shards",
+                        "%s: the header has %" PRIu64
+                        " bytes, the limit is %d: this is not a safetensors file, or it must be "
+                        "split into shards",
                         s->path, *n, INTRA_ST_HEADER_MAX);
     if (*n < 2 || *n > s->map.len - PREFIX_BYTES)
-        return malformed(s->path, NULL,
-                         "a header of %" PRIu64
-                         " bytes in a file of %zu: it was cut short, or is no safetensors file",
-                         *n, s->map.len);
+        return malformed(
+            s->path, NULL,
+            "the header has %" PRIu64
+            " bytes, but the file has %zu: it was cut short, or is not a safetensors file",
+            *n, s->map.len);
     return NEB_OK;
 }
 
@@ -111,7 +112,7 @@ static enum neb_status parse_tensor(const struct shard *s, const char *name, con
     size_t len = strlen(name);
     if (!len || len > INTRA_ST_NAME_MAX)
         return neb_fail(NEB_ERR_LIMIT,
-                        "%s: a tensor's name has %zu bytes, 1 to %d are accepted; rename it",
+                        "%s: a tensor's name has %zu bytes; 1 to %d are allowed: rename it",
                         s->path, len, INTRA_ST_NAME_MAX);
     memcpy(t->name, name, len + 1);
     const char *dtype = json_string_value(json_object_get(v, "dtype"));
@@ -119,8 +120,7 @@ static enum neb_status parse_tensor(const struct shard *s, const char *name, con
     while (dtype && d < N_DTYPES && strcmp(dtypes[d].name, dtype))
         d++;
     if (!dtype || d == N_DTYPES)
-        return malformed(s->path, name, "dtype %.20s is not one that this program knows",
-                         dtype ? dtype : "(none)");
+        return malformed(s->path, name, "dtype %.20s is unknown", dtype ? dtype : "(none)");
     t->dtype = (enum intra_st_dtype)d;
     NEB_TRY(parse_shape(s, json_object_get(v, "shape"), t));
     const json_t *offsets = json_object_get(v, "data_offsets");
@@ -129,7 +129,7 @@ static enum neb_status parse_tensor(const struct shard *s, const char *name, con
         return malformed(s->path, name, "data_offsets is not [begin, end]");
     if (begin > end || end > space)
         return malformed(s->path, name,
-                         "data_offsets [%" PRIu64 ", %" PRIu64 ") are not in the %" PRIu64
+                         "data_offsets [%" PRIu64 ", %" PRIu64 ") are outside the %" PRIu64
                          " bytes after the header%s",
                          begin, end, space,
                          begin > end ? "" : ": the file was cut short, fetch it again");
@@ -156,7 +156,8 @@ static int by_name(const void *a, const void *b) {
                   ((const struct intra_st_tensor *)b)->name);
 }
 
-// Side by side from the header to the end of the file: bytes that belong to nobody could hold anything.
+// Tensors fill the space from the header to the end of the file: unclaimed bytes could hold
+// anything.
 static enum neb_status check_places(const struct shard *s, struct intra_st_tensor *t, int32_t n,
                                     uint64_t data_at) {
     uint64_t at = data_at;
@@ -192,7 +193,7 @@ static enum neb_status parse_root(const struct shard *s, const json_t *root, uin
     if (!json_is_object(root))
         return malformed(s->path, NULL, "the header is not a JSON object");
     if (keys > INTRA_ST_TENSORS_MAX)
-        return neb_fail(NEB_ERR_LIMIT, "%s: %zu tensors, at most %d are accepted", s->path, keys,
+        return neb_fail(NEB_ERR_LIMIT, "%s: %zu tensors; the limit is %d", s->path, keys,
                         INTRA_ST_TENSORS_MAX);
     struct intra_st_tensor *t = calloc(keys + 1, sizeof *t);
     if (!t)
@@ -207,7 +208,7 @@ static enum neb_status parse_root(const struct shard *s, const json_t *root, uin
     return check_places(s, t, *n, data_at);
 }
 
-// *tensors (n) by name; the caller frees it and closes the map, also after a failure.
+// *out (n) sorted by name. The caller frees it and closes the map, also after a failure.
 static enum neb_status open_shard(const char *path, struct shard *s, struct intra_st_tensor **out,
                                   int32_t *n) {
     uint64_t len;
@@ -217,7 +218,7 @@ static enum neb_status open_shard(const char *path, struct shard *s, struct intr
     NEB_TRY(header_length(s, &len));
     if (s->map.p[PREFIX_BYTES] != '{')
         return malformed(s->path, NULL, "the header does not begin with '{'");
-    // The format is stricter than JSON, and so is its own reader: a name that is there twice has two places.
+    // The format forbids a name that occurs twice; JSON does not.
     json_t *root =
         json_loadb((const char *)s->map.p + PREFIX_BYTES, len, JSON_REJECT_DUPLICATES, &e);
     if (!root)
@@ -255,9 +256,9 @@ void intra_st_close(struct intra_st **sp) {
     *sp = NULL;
 }
 
-// ---- a folder ---------------------------------------------------------------------------------------------------
+// ---- a folder -----------------------------------------------------------------------------------
 
-// A name from the index becomes a path: it must not leave the folder.
+// A name from the index becomes a path, so it must not leave the folder.
 static bool plain_file_name(const char *name) {
     static const char end[] = ".safetensors";
     size_t n = strlen(name), k = sizeof end - 1;
@@ -272,7 +273,7 @@ static enum neb_status shard_of(struct intra_st *s, const char *index, const cha
     if (!file || !plain_file_name(file))
         return neb_fail(NEB_ERR_DENIED,
                         "%s: \"%.80s\" is not the plain name of a .safetensors file in this "
-                        "folder; do not trust where it came from",
+                        "folder; do not trust the source of this index",
                         index, file ? file : "(not text)");
     NEB_TRY(neb_path(path, sizeof path, dir, file));
     for (*out = 0; *out < s->n_shards; ++*out)
@@ -280,8 +281,7 @@ static enum neb_status shard_of(struct intra_st *s, const char *index, const cha
             return NEB_OK;
     NEB_TRY(intra_folder_file(dir, file, path, sizeof path, &there));
     if (!there)
-        return neb_fail(NEB_ERR_NOT_FOUND, "%s is not there, but %s names it; fetch it", path,
-                        index);
+        return neb_fail(NEB_ERR_NOT_FOUND, "%s is missing, but %s names it: fetch it", path, index);
     if (s->n_shards == INTRA_ST_SHARDS_MAX)
         return neb_fail(NEB_ERR_LIMIT, "%s: more than %d shards", index, INTRA_ST_SHARDS_MAX);
     struct shard *more = realloc(s->shards, (size_t)(s->n_shards + 1) * sizeof *more);
@@ -294,7 +294,7 @@ static enum neb_status shard_of(struct intra_st *s, const char *index, const cha
     return NEB_OK;
 }
 
-// What the index says, by name: of a tensor only its name and shard are set.
+// The entries of the index, by name. Of a tensor only name and shard are set.
 struct listed {
     struct intra_st_tensor *t; // (n)
     int32_t n;
@@ -306,7 +306,7 @@ static enum neb_status list_index(struct intra_st *s, const char *index, const c
     json_t *file;
     size_t keys = json_object_size(map);
     if (!json_is_object(map) || !keys || keys > INTRA_ST_TENSORS_MAX)
-        return neb_fail(NEB_ERR_FORMAT, "%s: weight_map must name the file of 1 to %d tensors",
+        return neb_fail(NEB_ERR_FORMAT, "%s: weight_map must list 1 to %d tensors with their files",
                         index, INTRA_ST_TENSORS_MAX);
     if (!(out->t = calloc(keys, sizeof *out->t)))
         return neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", index);
@@ -322,7 +322,8 @@ static enum neb_status list_index(struct intra_st *s, const char *index, const c
     return NEB_OK;
 }
 
-// All tensors of shard k, whether the index names them or not: transformers takes them too, so none may be passed over.
+// Adds all tensors of shard k, also those that the index does not name: transformers loads them
+// too.
 static enum neb_status add_shard(struct intra_st *s, int32_t k, const char *index) {
     struct intra_st_tensor *t = NULL, *all = NULL;
     int32_t n = 0;
@@ -352,7 +353,7 @@ static enum neb_status check_index(const struct intra_st *s, const char *index,
     for (int32_t i = 0; i < l->n; i++) {
         const struct intra_st_tensor *t = intra_st_find(s, l->t[i].name);
         if (!t || t->shard != l->t[i].shard)
-            return neb_fail(NEB_ERR_FORMAT, "%s: tensor '%s' is not in %s, where it should be",
+            return neb_fail(NEB_ERR_FORMAT, "%s: tensor '%s' is not in %s, as the index says",
                             index, l->t[i].name, s->shards[l->t[i].shard].path);
     }
     return NEB_OK;
@@ -386,8 +387,8 @@ enum neb_status intra_st_open_dir(const char *dir, const char *stem, struct intr
     NEB_TRY(intra_folder_file(dir, file, path, sizeof path, &there));
     if (!there)
         return neb_fail(NEB_ERR_NOT_FOUND,
-                        "%s holds neither %.30s.safetensors nor %s; weights in other formats must "
-                        "be saved as safetensors first (save_pretrained does it)",
+                        "%s holds neither %.30s.safetensors nor %s; save weights of other formats "
+                        "as safetensors first (with save_pretrained)",
                         dir, stem, file);
     struct intra_st *s = calloc(1, sizeof *s);
     if (!s)
@@ -399,7 +400,7 @@ enum neb_status intra_st_open_dir(const char *dir, const char *stem, struct intr
     return st;
 }
 
-// ---- tensors ----------------------------------------------------------------------------------------------------
+// ---- tensors ------------------------------------------------------------------------------------
 
 int32_t intra_st_count(const struct intra_st *s) { return s->n; }
 const struct intra_st_tensor *intra_st_at(const struct intra_st *s, int32_t i) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two 16-bit floats of safetensors files, bit by bit: exact, and the same on every compiler.
+// The two 16-bit floats of safetensors files, bit by bit: exact, and the same with every compiler.
 #ifndef INTRA_SAFETENSORS_HALF_H
 #define INTRA_SAFETENSORS_HALF_H
 #include <stdint.h>
@@ -13,7 +13,8 @@ static inline float intra_f32_of_bits(uint32_t b) {
 
 static inline float intra_f32_of_bf16(uint16_t h) { return intra_f32_of_bits((uint32_t)h << 16); }
 
-// To nearest, ties to even. NaN keeps its sign and stays NaN (its payload may be all in the bits that are cut).
+// Rounds to nearest, ties to even. NaN keeps its sign and stays NaN, even if its payload is only in
+// the bits that are cut.
 static inline uint16_t intra_bf16_of_f32(float f) {
     uint32_t b;
     memcpy(&b, &f, sizeof b);

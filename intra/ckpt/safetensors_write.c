@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writing, element by element: sizes are known beforehand, so every shard's header is made when the shard is begun.
+// Writing, element by element. Sizes are known beforehand, so a shard's header is made when the
+// shard begins.
 #include "intra/ckpt/safetensors.h"
 #include "intra/ckpt/safetensors_half.h"
 
@@ -8,18 +9,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK = 4096 }; // elements that are converted at a time
+enum { CHUNK = 4096 }; // elements converted at a time
 
 struct intra_st_writer {
     char dir[NEB_PATH_MAX], stem[31];
-    const struct intra_st_spec *specs; // copy
+    const struct intra_st_spec *specs; // a copy
     char (*names)[INTRA_ST_NAME_MAX + 1];
-    int32_t *shard; // (n) of each tensor
+    int32_t *shard; // (n) the shard of each tensor
     int32_t n, n_shards;
     enum intra_st_dtype dtype;
     int32_t at;                 // tensor in progress
-    uint64_t done, total_bytes; // elements of it; of all tensors
-    struct neb_fs_writer *file; // shard in progress, NULL between two
+    uint64_t done, total_bytes; // elements of it; bytes of all tensors
+    struct neb_fs_writer *file; // shard in progress; NULL between two
     enum neb_status failed;     // the first failure stays
 };
 
@@ -30,7 +31,7 @@ static uint64_t elements(const struct intra_st_spec *s) {
     return n;
 }
 
-// Greedily, in order: a shard is closed when the next tensor would not fit any more.
+// Greedy, in order: a shard ends when the next tensor does not fit.
 static void plan_shards(struct intra_st_writer *w, uint64_t limit) {
     uint64_t used = 0;
     w->n_shards = 1;
@@ -103,7 +104,7 @@ static void shard_name(const struct intra_st_writer *w, int32_t shard, char *out
 
 static json_t *header_json(const struct intra_st_writer *w, int32_t shard) {
     uint64_t at = 0;
-    // transformers asks for it
+    // transformers requires it
     json_t *root = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
     for (int32_t i = 0; i < w->n; i++) {
         const struct intra_st_spec *s = &w->specs[i];
@@ -122,7 +123,7 @@ static json_t *header_json(const struct intra_st_writer *w, int32_t shard) {
     return root;
 }
 
-// The header is padded with spaces to whole 8 bytes, so that data are aligned in the file.
+// Pads the header with spaces to a multiple of 8 bytes, so that data are aligned in the file.
 static enum neb_status begin_shard(struct intra_st_writer *w, int32_t shard) {
     char name[64], path[NEB_PATH_MAX];
     struct neb_buf head = {0};
@@ -155,7 +156,8 @@ static enum neb_status finish_shard(struct intra_st_writer *w) {
     return NEB_OK;
 }
 
-// Steps over what is complete, tensors without elements too; opens and closes shards on the way.
+// Steps over complete tensors, and over tensors without elements; opens and closes shards on the
+// way.
 static enum neb_status advance(struct intra_st_writer *w) {
     while (w->at < w->n) {
         if (!w->file)

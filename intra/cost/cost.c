@@ -7,12 +7,13 @@
 #include <math.h>
 
 enum {
-    ATTN_BLOCK = 64, // keys that are computed together, whatever the mask (kernels/cpu_attn.c)
+    ATTN_BLOCK = 64, // keys computed together, whatever the mask (kernels/cpu_attn.c)
     OPS_FWD = 9,
     OPS_BWD = 13, // operations of a block that are handed to the threads
 };
-#define BACKWARD_ATTN                                                                              \
-    2.5 // scores again, and gradients of q, k, v and scores, beside scores and values
+// Forward computes scores and values. Backward computes the scores again, and the gradients of
+// q, k, v and scores.
+#define BACKWARD_ATTN 2.5
 
 const int32_t intra_cost_sides[INTRA_COST_SIDES] = {32, 64, 128, 256, 512, 1024};
 const int32_t intra_cost_heads[INTRA_COST_HEADS] = {16, 32, 64, 128};
@@ -20,7 +21,7 @@ const int32_t intra_cost_tokens[INTRA_COST_TOKENS] = {64, 256, 1024, 4096, 16384
 
 double cost_between(const int32_t *xs, const double *ys, int n, double x, enum cost_below below) {
     if (x <= xs[0] && below == COST_BELOW_PROPORTIONAL)
-        return ys[0] * x / xs[0]; // thinner still: half as wide is about half as fast
+        return ys[0] * x / xs[0]; // half as wide runs about half as fast
     if (x <= xs[0]) {
         double slope = log(ys[1] / ys[0]) / log((double)xs[1] / xs[0]);
         return ys[0] * pow(x / xs[0], fmin(1, fmax(0, slope)));
@@ -34,7 +35,7 @@ double cost_between(const int32_t *xs, const double *ys, int n, double x, enum c
 }
 
 double intra_cost_gemm_rate(const struct intra_rates *r, enum kern_type t, double side) {
-    bool bf16 = t == KERN_BF16 && side >= KERN_BF16_LEAST; // thinner ones stay in fp32
+    bool bf16 = t == KERN_BF16 && side >= KERN_BF16_LEAST; // thinner products stay in fp32
     return cost_between(intra_cost_sides, bf16 ? r->gemm_bf16 : r->gemm, INTRA_COST_SIDES, side,
                         COST_BELOW_PROPORTIONAL);
 }
@@ -86,7 +87,7 @@ bool intra_cost_mesh_fits(const struct intra_mesh_config *c, const struct intra_
            m->vocab >= c->tp;
 }
 
-// ---- one step ------------------------------------------------------------------------------------------------
+// ---- one step -----------------------------------------------------------------------------------
 
 void cost_product(struct cost_sum *s, double n, double out, double in, double times) {
     double flops = 2 * n * out * in * times;
@@ -147,7 +148,8 @@ static void block_backward(struct cost_sum *s, const struct intra_cost_job *j, d
     cost_product(s, n, 2 * f, d, times);
     cost_product(s, n, d, f, times);
     attention(s, j, n, true);
-    // With tensor parallelism both norms are computed again. A device's attention turns q's and k's gradients back itself.
+    // With tensor parallelism both norms are computed again. On a device attention itself rotates
+    // the gradients of q and k back.
     double turned = s->device ? 0 : 2 * (q + kv);
     cost_rows(s, n * ((tp > 1 ? 14 : 8) * d / tp + turned + 5 * f), OPS_BWD);
 }
@@ -158,18 +160,18 @@ bool cost_head_learns(const struct intra_cost_job *j) {
                : j->trainable.mode == INTRA_TRAIN_LAST_LAYERS && !j->model.tied;
 }
 
-// What the last stage has besides: output layer and loss.
+// What only the last stage has: output layer and loss.
 static void head(struct cost_sum *s, const struct intra_cost_job *j, double n) {
     const struct intra_model_config *m = &j->model;
     double V = (double)m->vocab / j->mesh.tp,
            rows = s->device ? cost_logits_rows(s->r->device.memory, j, n)
-                            : n; // a device fills with a block's
+                            : n; // a block of rows decides how well a device is used
     cost_product(s, rows, V, m->d_model, (cost_head_learns(j) ? 3 : 2) * n / rows);
     cost_rows(s, n * 8 * m->d_model, 4);
     s->seconds += n * V / (s->share * (s->device ? s->device->logits : s->r->logits));
 }
 
-// Blocks that backward passes through, counted from the top.
+// Number of blocks that backward passes through, from the top.
 static int32_t learning_blocks(const struct intra_cost_job *j) {
     return j->trainable.mode == INTRA_TRAIN_LAST_LAYERS ? j->trainable.last_layers
                                                         : j->model.n_layers;
@@ -181,7 +183,7 @@ void cost_blocks(struct cost_sum *s, const struct intra_cost_job *j, int32_t fir
     struct intra_cost_params p = intra_cost_count(&j->model, &j->trainable);
     bool matrices =
         j->trainable.mode == INTRA_TRAIN_FULL || j->trainable.mode == INTRA_TRAIN_LAST_LAYERS;
-    // Adapters: their own products, three in each direction, are as many FLOPs as parameters.
+    // An adapter's products, three in each direction, have as many FLOPs as it has parameters.
     double adapters = j->trainable.mode == INTRA_TRAIN_LORA ? (double)p.block_trainable : 0,
            wide = adapters / j->model.d_model / j->mesh.tp;
     for (int32_t l = first; l < first + count; l++) {
@@ -223,7 +225,7 @@ static void times(const struct intra_cost_job *j, const struct intra_rates *r,
         c->flops = fmax(c->flops, s.flops * micros);
     }
     c->compute_s = slowest * micros;
-    if (k->tp > 1) { // gathers and sums of rows, of a micro-batch: half an all-reduce each
+    if (k->tp > 1) { // gathers and sums of rows in a micro-batch: half an all-reduce each
         double halves = layers * (j->recompute ? 12 : 10) + 4.0;
         c->tp_bytes = micros * halves * cost_ring_bytes(stream, k->tp) / 2;
         c->tp_s = wire(r, c->tp_bytes, micros * halves * (k->tp - 1));
@@ -235,14 +237,15 @@ static void times(const struct intra_cost_job *j, const struct intra_rates *r,
                   (k->pp - 1) * (slowest + c->tp_s / micros + 2 * wire(r, rows, 1));
     }
     struct intra_cost_params p = intra_cost_count(&j->model, &j->trainable);
-    double here = (double)p.trainable / k->pp / k->tp; // about: embeddings sit on the ends
+    // an estimate: embeddings are on the end stages only
+    double here = (double)p.trainable / k->pp / k->tp;
     if (k->dp > 1) {
         c->dp_bytes = cost_ring_bytes(4 * here, k->dp);
         c->dp_s = wire(r, c->dp_bytes, 2.0 * (k->dp - 1));
     }
     c->update_s = here / k->dp / (share * r->update) + 4 * r->op_s;
     c->update_s += cost_to_bf16(j, r, (double)p.all / k->pp / k->tp * j->ranks_a_host);
-    // Ranks that share processors also spread every step's data.
+    // Ranks on the same processors also broadcast the data of every step.
     if (k->dp * k->pp * k->tp > 1)
         c->update_s += 6 * r->link_s * (k->dp * k->pp * k->tp - 1);
     c->step_s = c->compute_s + c->tp_s + c->pp_s + c->dp_s + c->update_s;
@@ -252,7 +255,7 @@ double cost_to_bf16(const struct intra_cost_job *j, const struct intra_rates *r,
     return j->type == KERN_BF16 ? of / (j->share * r->to_bf16) : 0;
 }
 
-// As forward.c carves them.
+// As intra/model/forward.c allocates them.
 static double acts_bytes(const struct intra_cost_job *j, int32_t stage) {
     struct widths w = widths_of(&j->model);
     double n = (double)j->batch * j->seq_len, tp = j->mesh.tp, d = (double)w.d,
@@ -260,7 +263,8 @@ static double acts_bytes(const struct intra_cost_job *j, int32_t stage) {
     int32_t layers = j->model.n_layers / j->mesh.pp,
             micros = (j->micros + j->mesh.dp - 1) / j->mesh.dp,
             flight = intra_pipe_in_flight(stage, j->mesh.pp, micros);
-    // Of the stream a rank has some rows; what a norm makes of them is kept on one rank only, else gathered again.
+    // A rank has some rows of the stream. With tp = 1 it keeps the output of a norm; otherwise it
+    // gathers it again.
     double own = ceil(n / tp), room = own * tp, input = own * d,
            rest = own * (d + 2) + (tp > 1 ? 0 : 2 * n * d) +
                   n * ((q + 2 * kv) + q + j->model.n_heads / tp + 3 * f);
@@ -278,11 +282,12 @@ static double acts_frozen(const struct intra_cost_job *j) {
     struct widths w = widths_of(&j->model);
     double n = (double)j->batch * j->seq_len, d = (double)w.d, q = (double)w.q, kv = (double)w.kv,
            f = (double)w.f;
-    // One block's, which all pass through, and three arrays of the stream.
+    // One block's activations, which all blocks reuse, and three arrays of the stream.
     return 4 * n * (d + (3 * d + 2) + (q + 2 * kv) + q + j->model.n_heads + 3 * f + 3 * d + 1);
 }
 
-// Operands of the largest product of a block, in bf16, its gradient in both forms (kernels/cpu_panel.c).
+// Operands of the largest product of a block in bf16, its gradient in both layouts
+// (kernels/cpu_panel.c).
 static double operand_bytes(const struct intra_cost_job *j) {
     struct widths w = widths_of(&j->model);
     double n = (double)j->batch * j->seq_len, tp = j->mesh.tp,
@@ -296,7 +301,7 @@ double cost_stage_params(const struct intra_cost_job *j, double *learn) {
     struct intra_cost_params p = intra_cost_count(&j->model, &j->trainable);
     double ends = (double)p.embedding / k->tp, ways = (double)k->pp * k->tp,
            blocks = (double)p.block * j->model.n_layers / ways,
-           // A pipeline's first and last stage hold an embedding each, whether tied or not.
+           // The first and last stage of a pipeline hold one embedding each, tied or not.
         params = blocks + (k->pp == 1 && !j->model.tied ? 2 * ends : ends);
     *learn = j->frozen ? 0 : params * (double)p.trainable / (double)p.all;
     return params;
@@ -307,15 +312,15 @@ void cost_memory(const struct intra_cost_job *j, struct intra_cost *c) {
     double learn, params = cost_stage_params(j, &learn);
     bool in_bf16 = j->type == KERN_BF16 && !j->device;
     c->params_bytes = 4 * (params + learn);
-    if (in_bf16) // all of them, as each of two products reads them: forward's, dx's
+    if (in_bf16) // twice, since two products read all of them: forward and dx
         c->params_bytes += 2 * (j->frozen ? 1 : 2) * params;
     c->optim_bytes = 8 * learn / k->dp;
-    // The first has most in flight, the last the logits.
+    // The first stage has most micro-batches in flight, the last one the logits.
     c->acts_bytes = j->frozen ? acts_frozen(j) : fmax(acts_bytes(j, 0), acts_bytes(j, k->pp - 1));
     if (in_bf16 && !j->frozen)
         c->acts_bytes += operand_bytes(j);
-    if (j->copy && !j->frozen) { // which has no state but how far it is
-        // tensors and moments are dealt to all ranks, the exchange's state stays with its owner
+    if (j->copy && !j->frozen) { // a frozen model has no state but its position
+        // Tensors and moments are dealt to all ranks; the exchange's state stays with its owner.
         struct intra_cost_params p = intra_cost_count(&j->model, &j->trainable);
         double exchange = COST_EXCHANGE_BYTES * c->owner_params;
         c->copy_bytes = (4 * (double)p.all + 8 * (double)p.trainable) / (k->dp * k->pp * k->tp) +
@@ -331,7 +336,8 @@ void cost_memory_sum(const struct intra_cost_job *j, struct intra_cost *c) {
     c->host_bytes = c->rank_bytes * j->ranks_a_host + c->owner_bytes;
 }
 
-// As the replicas take it (group.c): where dp does not divide the micro-batches, they are cut smaller. 0: they cannot be.
+// The job as the replicas run it (group.c): micro-batches are cut smaller where dp does not divide
+// them. 0: they cannot be cut.
 static int32_t as_replicas_run(const struct intra_cost_job *j, struct intra_cost_job *out) {
     NEB_ASSERT(j->ranks_a_host >= 1 && j->batch >= 1 && j->micros >= 1);
     int32_t sequences = j->batch * j->micros,
@@ -350,7 +356,8 @@ void intra_cost_memory(const struct intra_cost_job *j, struct intra_cost *out) {
     *out = (struct intra_cost){0};
     cost_memory(&as_run, out);
     if (j->device)
-        cost_device_memory(&as_run, INFINITY, out); // blocks of logits as long as pays
+        // INFINITY gives blocks of logits their largest useful size
+        cost_device_memory(&as_run, INFINITY, out);
 }
 
 void intra_cost_step(const struct intra_cost_job *j, const struct intra_rates *r,
@@ -375,7 +382,7 @@ void intra_cost_step(const struct intra_cost_job *j, const struct intra_rates *r
         out->step_s = INFINITY;
 }
 
-// ---- the best of all -----------------------------------------------------------------------------------------
+// ---- search for the best ------------------------------------------------------------------------
 
 struct best {
     const struct intra_cost_choice *c;
@@ -392,10 +399,9 @@ static void try_one(struct best *b, const struct intra_cost_job *j) {
     bool better =
         !b->any           ? true
         : fits != b->fits ? fits
-        : !fits
-            ? cost.host_bytes + cost.device_bytes < b->cost.host_bytes + b->cost.device_bytes
-            // Of equals the earlier: fewer ways to cut, larger micro-batches, nothing computed twice.
-            : cost.step_s < b->cost.step_s * 0.999;
+        : !fits ? cost.host_bytes + cost.device_bytes < b->cost.host_bytes + b->cost.device_bytes
+                // Of equals the earlier wins: fewer cuts, larger micro-batches, no recomputation.
+                : cost.step_s < b->cost.step_s * 0.999;
     if (!better)
         return;
     b->job = *j;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step costs on accelerators (intra/device/device.h): seconds by rates that go by how much an operation has to do at once, memory
-// as device_memory.c carves it.
+// What a step costs on accelerators (intra/device/device.h): seconds, by rates that depend on the
+// work of an operation, and memory, as intra/device allocates it.
 #include "intra/cost/parts.h"
 #include "intra/model/pipe_schedule.h"
 #include "kernels/device_stage.h"
@@ -8,21 +8,21 @@
 #include <math.h>
 
 enum {
-    HEADS_WIDTH = 256,          // of the attention that was measured
+    HEADS_WIDTH = 256,          // of the measured attention
     ALIGN = 256,                // of arrays in device memory
     WORKSPACE_BYTES = 32 << 20, // of products (kernels/cuda/gemm.c)
     CHUNK_BYTES = 32,
-    PRODUCTS = 3, // that a measured product stands for: forward, dx, dW
+    PRODUCTS = 3, // in one measured product: forward, dx, dW
     KERNELS_ATTN_FWD = 1,
     KERNELS_ATTN_BWD = 3,
-    PIECES = 8, // of the gradients, that are reduced one by one: at least, as many for every rank
-    AHEAD_BLOCKS = 10, // whose tensor-parallel collectives are under way at a time
+    PIECES = 8, // least number of pieces in which gradients are reduced; the same for every rank
+    AHEAD_BLOCKS = 10, // blocks whose tensor-parallel collectives are in flight at once
 };
 static const double BACKWARD = 2.0 / 3; // share of a micro-batch's time
 
-// ---- seconds -------------------------------------------------------------------------------------------------
+// ---- seconds ------------------------------------------------------------------------------------
 
-// At so many tokens, and at x between the points xs of the other axis.
+// The rate at this many tokens, and at x on the other axis with points xs.
 static double rate_at(const double *rates, const int32_t *xs, int n, double tokens, double x) {
     double at[INTRA_COST_TOKENS];
     for (int i = 0; i < INTRA_COST_TOKENS; i++)
@@ -34,7 +34,7 @@ static double at_least(const struct cost_sum *s, double seconds, double ops) {
     return fmax(seconds, ops * s->r->device.op_s) / s->share;
 }
 
-// A longer other side fills a device as more tokens do.
+// A longer other side fills a device like more tokens.
 double cost_device_product(const struct cost_sum *s, double n, double out, double in,
                            double times) {
     double side = fmin(out, in), tokens = n * fmax(out, in) / (2 * side);
@@ -59,7 +59,8 @@ static double wire(const struct intra_device_rates *r, double bytes, double mess
     return bytes > 0 || messages > 0 ? bytes / r->link + messages * r->link_s : 0;
 }
 
-// Gathers of rows of T, sums of rows of floats (device_pass.c), of a micro-batch; half an all-reduce each.
+// Gathers of rows of the storage type and sums of fp32 rows in a micro-batch: half an all-reduce
+// each.
 static void tensor_parallel(const struct intra_cost_job *j, const struct intra_device_rates *r,
                             int32_t micros, struct intra_cost *c) {
     int32_t tp = j->mesh.tp, layers = j->model.n_layers / j->mesh.pp;
@@ -84,9 +85,9 @@ static void pipeline(const struct intra_cost_job *j, const struct intra_device_r
               (k->pp - 1) * (slowest + c->tp_s / micros + 2 * wire(r, rows, 1));
 }
 
-// Gradients are reduced while the last micro-batch's backward runs, but for the piece that it ends with; parameters are gathered behind
-// the update. With tensor parallelism the host is not further ahead than so many collectives (comm_nccl.c), and they are what is left of
-// backward when it begins to reduce.
+// Gradients are reduced during the last micro-batch's backward, except for its last piece.
+// Parameters are gathered after the update. With tensor parallelism the host runs only AHEAD_BLOCKS
+// ahead (intra/ranks), so only those blocks of backward overlap.
 static void data_parallel(const struct intra_cost_job *j, const struct intra_device_rates *r,
                           double learn, double slowest, struct intra_cost *c) {
     int32_t dp = j->mesh.dp;
@@ -125,7 +126,7 @@ void cost_device_times(const struct intra_cost_job *j, const struct intra_rates 
         c->step_s = INFINITY;
 }
 
-// Tokens, targets, where which token is; prefixes.
+// Tokens, targets, lists that say where each token is; prefixes.
 double cost_device_batch(const struct intra_cost_job *j, double n) {
     return (j->model.mask == KERN_MASK_PREFIX ? 6 : 5) * n * (double)sizeof(int32_t);
 }
@@ -135,13 +136,13 @@ double cost_logits_rows(double memory, const struct intra_cost_job *j, double n)
                             (int)n);
 }
 
-// ---- memory --------------------------------------------------------------------------------------------------
+// ---- memory -------------------------------------------------------------------------------------
 
-static double up(double bytes) { // as carved
+static double up(double bytes) { // rounded up as it is allocated
     return ALIGN * ceil(bytes / ALIGN);
 }
 
-struct sizes { // as device_memory.c has them; t: bytes of T
+struct sizes { // as in intra/device; t: bytes of the storage type
     double n, own, room, t, d, q, qkv, heads, f, vocab;
     bool cut, staged;
 };
@@ -179,10 +180,11 @@ static double backward_bytes(const struct intra_cost_job *j, const struct sizes 
     return lora_bytes(j, s) + up(own) + up(s->t * s->own * s->d) + // dh, dy
            up(s->t * s->n * s->qkv) + up(s->t * s->n * s->q) + up(4 * s->n * s->heads) +
            up(s->t * s->n * s->f) +
-           (j->type == KERN_F32 && !s->cut ? 0 : up(s->t * s->room * s->d)); // dh as T
+           // dh in the storage type
+           (j->type == KERN_F32 && !s->cut ? 0 : up(s->t * s->room * s->d));
 }
 
-// Blocks of logits: up() is left to whoever adds them.
+// Blocks of logits. The caller applies up().
 static double logits_bytes(const struct intra_cost_job *j, double memory, const struct sizes *s) {
     return cost_logits_rows(memory, j, s->n) * 8 * ceil(s->vocab / 8) * s->t;
 }
@@ -218,7 +220,7 @@ double cost_device_picks(const struct intra_cost_job *j, const struct intra_cost
     struct sizes s = sizes_of(j);
     double row = up(4 * s.n), named = up(4 * s.n * side->soft_k), bytes = 0;
     if (side->head == INTRA_COST_HEAD_SCORE)
-        bytes += row - up(logits_bytes(j, memory, &s)); // scores, and no logits
+        bytes += row - up(logits_bytes(j, memory, &s)); // scores instead of logits
     if (side->soft_k) // rows, tails, three lists of rows with a target; ids, probabilities
         bytes += 5 * row + 2 * named + (j->frozen ? 0 : up(s.t * s.n * s.d)); // gradients of rows
     return bytes;
@@ -226,7 +228,8 @@ double cost_device_picks(const struct intra_cost_job *j, const struct intra_cost
 
 void cost_device_memory(const struct intra_cost_job *j, double memory, struct intra_cost *c) {
     double learn, params = cost_stage_params(j, &learn), tokens = (double)j->batch * j->seq_len;
-    // The host has parameters, gradients and moments as ever, no activations, and pinned buffers.
+    // The host holds parameters, gradients and moments as usual, no activations, and pinned
+    // buffers.
     c->rank_bytes +=
         KERN_STAGE_BUFFERS * KERN_STAGE_BYTES + 2 * cost_device_batch(j, tokens) - c->acts_bytes;
     c->host_bytes = c->rank_bytes * j->ranks_a_host + c->owner_bytes;

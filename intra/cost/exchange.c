@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an exchange between clusters asks of the ranks of one, besides encoding and decoding: who owns how much of its state, in which memory,
-// and how parameters get to their owners and back (agent/exchange/shards.h, agent/exchange/shards_device.c).
+// What an exchange between clusters costs the ranks of one cluster, without encoding and decoding:
+// who owns how much of the state, in which memory, and how parameters get to their owners and back
+// (agent/exchange/shards.h, agent/exchange/shards_device.c).
 //
-//     gather    each owner's units from the ranks of its replica that train them, before an update is made and before one is merged; on the
-//               device nothing where the owner trains all of the tensor itself
-//     scatter   back to the owner's replica, and from there to all replicas; to the devices of all ranks
+//     gather    each owner gets its units from the ranks of its replica that train them, before an
+//               update is made and before one is merged; nothing on a device if the owner itself
+//               trains the whole tensor
+//     scatter   back to the owner's replica, then to all replicas, and to the devices of all ranks
 //
-// Units are dealt as the owners deal them (shards.h), so that the busiest owner is the one that there will be.
+// Units are dealt as in a run (shards.h), so the busiest owner is the same.
 #include "intra/cost/parts.h"
 #include "intra/train/shards.h"
 #include "intra/train/trainer.h"
@@ -15,19 +17,21 @@
 #include <stdlib.h>
 
 enum { DEVICE_FLOATS = COST_EXCHANGE_FLOATS + 1 }; // and the sum of updates
-// Of the largest unit an element: codes, or indices and values.
+// Bytes for each element of the largest unit: codes, or indices and values.
 static const double CODEC_BYTES = 1.25;
-// On the host, for encoding and what was encoded: zstd's of a unit; of an element, by int4 or an eighth of the entries, of each update: the one
-// made and those merged, one of each member; half of it where they are merged unit by unit on a device.
+// Host memory of encoding. A unit: zstd's state. An element of each update (the one made, and one
+// from each member that is merged): int4, or an eighth of the entries. With merging on a device,
+// unit by unit, half of that.
 static const double UNIT_BYTES = 1.1e6, FRAME_BYTES = 2, FRAME_BYTES_DEVICE = 1;
 
 struct rank_share {
-    double own, units, largest, rows; // elements of its units; rows: the most of a unit
-    double at, room, device_room; // gathered of a fragment: so far, at most, in its device's memory
-    double away;                  // gathered there, of all fragments
-    double pulled, sent, received; // to gather
-    double given, taken;           // to scatter, within a replica
-    int32_t fragment, last_pulled; // of the unit, and index of the tensor, that came last
+    double own, units, largest, rows; // elements of its units; rows: the most in one unit
+    // of one fragment, gathered: so far; at most; at most in its device's memory
+    double at, room, device_room;
+    double away;                   // gathered on its device, of all fragments
+    double pulled, sent, received; // in a gather
+    double given, taken;           // in a scatter, within a replica
+    int32_t fragment, last_pulled; // fragment of the last unit; index of the last pulled tensor
 };
 
 struct shares {
@@ -37,7 +41,7 @@ struct shares {
     int32_t n, ranks;
     int32_t *fragment, *owner;
     struct rank_share *of; // (ranks)
-    double *held;          // (pp, tp) trained by a rank of this stage and part, of the exchange
+    double *held; // (pp, tp) elements of the exchange that a rank of this stage and part trains
 };
 
 static double size_of(const struct intra_unit *u) { return (double)u->rows * u->cols; }
@@ -55,7 +59,7 @@ static bool on_last_too(const struct shares *s, const struct intra_tensor *t) {
     return t->layer < 0 && s->j->model.tied && s->j->mesh.pp > 1;
 }
 
-// ---- who owns what -------------------------------------------------------------------------------------------
+// ---- who owns what ------------------------------------------------------------------------------
 
 static void deal(struct shares *s) {
     size_t n = (size_t)s->n + 1;
@@ -69,8 +73,8 @@ static void deal(struct shares *s) {
     }
     intra_shards_fragments(elements, layer, s->n, s->j->model.n_layers,
                            s->j->fragments > 1 ? s->j->fragments : 1, s->fragment);
-    intra_shards_deal(elements, s->fragment, s->n, s->j->outer_single ? 1 : s->ranks, load,
-                      s->owner);
+    intra_shards_assign(elements, s->fragment, s->n, s->j->outer_single ? 1 : s->ranks, load,
+                        s->owner);
     free(elements);
     free(load);
     free(layer);
@@ -82,7 +86,7 @@ static void shares_make(const struct intra_cost_job *j, struct shares *s) {
     *s = (struct shares){.j = j, .ranks = k->dp * k->pp * k->tp};
     struct intra_model_config c = j->model;
     struct intra_trainable t = j->trainable;
-    // what sizes do not depend on: a job whose model has something impossible there is refused elsewhere
+    // values that no size depends on: a job with a bad value here is refused elsewhere
     c.max_seq = 1;
     c.rope_theta = 1e4f;
     c.norm_eps = 1e-5f;
@@ -91,7 +95,7 @@ static void shares_make(const struct intra_cost_job *j, struct shares *s) {
     enum neb_status st = intra_model_layout(&c, &t, &s->layout);
     if (st == NEB_OK)
         st = intra_units(s->layout, &s->units, &s->n);
-    NEB_ASSERT(st == NEB_OK); // of the shape of a job that was checked
+    NEB_ASSERT(st == NEB_OK); // the job's shape was checked before
     s->fragment = calloc((size_t)s->n + 1, sizeof *s->fragment);
     s->owner = calloc((size_t)s->n + 1, sizeof *s->owner);
     s->of = calloc((size_t)s->ranks, sizeof *s->of);
@@ -111,9 +115,9 @@ static void shares_free(struct shares *s) {
     intra_model_destroy(&s->layout);
 }
 
-// ---- what each has to do --------------------------------------------------------------------------------------
+// ---- what each rank has to do -------------------------------------------------------------------
 
-// The owner's room for θ_m has the units of one fragment at a time, one after the other.
+// The owner's memory for θ_m holds one fragment at a time.
 static void add_own(struct rank_share *o, const struct intra_unit *u, int32_t fragment, bool here) {
     double n = size_of(u);
     o->own += n;
@@ -127,7 +131,7 @@ static void add_own(struct rank_share *o, const struct intra_unit *u, int32_t fr
     o->away += here ? 0 : n;
 }
 
-// Whole tensors leave a device, once for all their units.
+// A whole tensor leaves the device once for all of its units.
 static void gather(struct shares *s, const struct intra_unit *u, int32_t owner) {
     const struct intra_mesh_config *k = &s->j->mesh;
     int32_t replica = intra_mesh_replica(k, owner), parts = parts_of(s, u->tensor);
@@ -174,7 +178,7 @@ static void walk(struct shares *s) {
     }
 }
 
-// ---- the busiest rank -----------------------------------------------------------------------------------------
+// ---- the busiest rank ---------------------------------------------------------------------------
 
 struct busiest {
     double own, units, largest, away, pulled, gathered, scattered, held, host, frames, device;
@@ -210,11 +214,11 @@ static struct busiest busiest_of(const struct shares *s) {
     return b;
 }
 
-// ---- seconds --------------------------------------------------------------------------------------------------
+// ---- seconds ------------------------------------------------------------------------------------
 
 static double over(double elements, double rate) { return elements > 0 ? 4 * elements / rate : 0; }
 
-// Through host memory, also between devices.
+// Everything passes through host memory, also between devices.
 static void times(const struct shares *s, const struct busiest *b, const struct intra_rates *r,
                   struct intra_cost *c) {
     int32_t dp = s->j->mesh.dp;
@@ -222,7 +226,7 @@ static void times(const struct shares *s, const struct busiest *b, const struct 
     bool device = s->j->device, there = device && s->j->outer_device;
     if (s->ranks > 1) {
         double messages = s->n * r->link_s;
-        // one copy to one other rank, or cut into rows which all pass on
+        // one copy to one other rank; with more, rows that all ranks pass on
         double spread = dp == 1 ? 0 : dp == 2 ? 1 : 2.0 * (dp - 1) / dp;
         c->gather_s = over(b->gathered, link) + (b->gathered > 0 ? messages : 0);
         c->scatter_s = over(b->scattered, link) + over(spread * b->held, link) + messages;

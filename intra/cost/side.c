@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a side of a stream does: generator, discriminator, teacher, student.
+// Costs of a side of a stream: generator, discriminator, teacher, student.
 #include "intra/cost/parts.h"
 
 #include <math.h>
 
-// a position's labels on the host, by row and by position, ids and probabilities
+// room on the host for a position's labels, by row and by position: ids and probabilities
 enum { LABEL_FLOATS = 64 * 4 };
 
-// Rows that have a target are gathered, but on a device only where that is worth it (device_picks.c).
+// Rows with a target are gathered; on a device only where that pays (intra/device).
 static void head(struct cost_sum *s, const struct intra_cost_job *j,
                  const struct intra_cost_side *side) {
     const struct intra_model_config *m = &j->model;
@@ -25,12 +25,13 @@ static void head(struct cost_sum *s, const struct intra_cost_job *j,
         return;
     }
     cost_product(s, block, V, m->d_model, times * n / block);
-    // Gathered rows' gradients are put back.
+    // Gradients of gathered rows are scattered back.
     cost_rows(s, side->tokens * m->d_model * 2 + n * m->d_model * 6, 4);
     s->seconds += n * V / (s->share * rate);
 }
 
-// On a device in fp32, at the rate of the loss in fp32; the host waits for what is drawn or labelled.
+// A second pass over the output layer, on a device in fp32 at the rate of the loss in fp32. The
+// host waits for what is drawn or labelled.
 static void once_more(struct cost_sum *s, const struct intra_cost_job *j, double n, double rate) {
     const struct intra_device_rates *d = &s->r->device;
     if (!(n > 0))
@@ -54,7 +55,7 @@ static void side_memory(const struct intra_cost_job *j, const struct intra_cost_
     }
     cost_device_memory(j, memory, c);
     double there = cost_device_picks(j, side, memory);
-    if (side->soft_k) // lists of rows and their labels on their way there
+    if (side->soft_k) // lists of rows, and their labels, in transfer to the device
         on_host += 4 * (4 + 2.0 * side->soft_k) * n;
     c->acts_bytes += there;
     c->device_bytes += there;
@@ -101,5 +102,6 @@ void intra_cost_side_memory(const struct intra_cost_job *given, const struct int
     struct intra_cost_job j = *given;
     j.frozen = !side->learns;
     *out = (struct intra_cost){0};
-    side_memory(&j, side, INFINITY, out); // blocks of logits as long as pays
+    // INFINITY gives blocks of logits their largest useful size
+    side_memory(&j, side, INFINITY, out);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pieces to ids and back. The file itself: bpe_load.c.
+// Pieces to ids, and ids back to text. bpe_load.c reads the file.
 #include "intra/data/bpe_state.h"
 
 #include "agent/base/rng.h"
@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Pieces of so many bytes are searched through for the next pair, longer ones have a heap.
+// A piece of at most this many bytes is scanned for the next pair; a longer one uses a heap.
 enum { SHORT = 32 };
 
-// ---- tables -----------------------------------------------------------------------------------------------------
+// ---- tables -------------------------------------------------------------------------------------
 
 uint64_t bpe_hash(uint64_t seed, const uint8_t *p, size_t n) {
     uint64_t h = neb_mix64(seed ^ n), w = 0;
@@ -45,10 +45,10 @@ struct bpe_merge *bpe_merge_slot(const struct intra_bpe *b, int32_t left, int32_
     }
 }
 
-// ---- merging ----------------------------------------------------------------------------------------------------
+// ---- merging ------------------------------------------------------------------------------------
 
 static enum neb_status add_ids(struct bpe_work *w, const int32_t *ids, size_t n) {
-    if (w->ids_cap - w->n_ids < n + 1) { // one is for who adds an EOS
+    if (w->ids_cap - w->n_ids < n + 1) { // one more, for a caller that appends an EOS
         size_t cap = 2 * w->ids_cap + n + 64;
         int32_t *more = realloc(w->ids, cap * sizeof *more);
         if (!more)
@@ -62,7 +62,7 @@ static enum neb_status add_ids(struct bpe_work *w, const int32_t *ids, size_t n)
     return NEB_OK;
 }
 
-// ranks[i] is of symbols i and i + 1
+// ranks[i] and into[i] belong to the pair of symbols i and i + 1.
 static enum neb_status merge_short(const struct intra_bpe *b, struct bpe_work *w, const uint8_t *p,
                                    size_t len) {
     int32_t ids[SHORT], ranks[SHORT], into[SHORT];
@@ -177,7 +177,7 @@ static enum neb_status merge_long(const struct intra_bpe *b, struct bpe_work *w,
             continue;
         struct bpe_symbol *right = &s[left->next];
         const struct bpe_merge *m = bpe_merge_slot(b, left->id, right->id);
-        if (m->rank != c.rank) // another pair is there by now
+        if (m->rank != c.rank) // an outdated candidate: its pair has changed
             continue;
         left->id = c.id;
         left->next = right->next;
@@ -204,7 +204,7 @@ void bpe_work_free(struct bpe_work *w) {
     free(w->ids);
 }
 
-// ---- the interface ----------------------------------------------------------------------------------------------
+// ---- the interface ------------------------------------------------------------------------------
 
 struct encoding {
     const struct intra_bpe *b;
@@ -231,7 +231,7 @@ enum neb_status intra_bpe_encode(const struct intra_bpe *b, const char *text, si
     const uint8_t *p = (const uint8_t *)text;
     enum neb_status st = NEB_OK;
     NEB_TRY_GOTO(add_ids(&e.work, NULL, 0), out);
-    NEB_TRY_GOTO(bpe_text_mend(&p, &len, &mended), out);
+    NEB_TRY_GOTO(bpe_text_to_utf8(&p, &len, &mended), out);
     st = bpe_split(&s, p, len);
 out:
     bpe_split_end(&s);
@@ -255,7 +255,7 @@ enum neb_status intra_bpe_decode(const struct intra_bpe *b, const int32_t *ids, 
     const uint8_t *p = all.p;
     size_t len = all.len;
     NEB_TRY_GOTO(neb_buf_check(&all), out);
-    NEB_TRY_GOTO(bpe_text_mend(&p, &len, &mended), out);
+    NEB_TRY_GOTO(bpe_text_to_utf8(&p, &len, &mended), out);
     *text = malloc(len + 1);
     if (!*text) {
         st = neb_fail(NEB_ERR_NOMEM, "out of memory decoding %zu tokens", n);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Added tokens in text. The ones that are not special are looked for before the text is split, as
-// tokenizers does:
+// Finds added tokens in text. As in Hugging Face tokenizers, the search for tokens that are not
+// special comes before the text is split:
 //
-//     text ─► where a token stands as it is written ─► NFC of what lies between ─► where a normalized token stands ─► pieces
+//     text ─► added tokens that are not normalized ─► NFC of the text between them
+//          ─► added tokens that are normalized ─► pieces
 //
-// In each of the two searches the leftmost match counts, and of several there the longest. A
-// special token is text where it is spelt; it still hides a shorter one that begins in it.
+// Each of the two searches takes the leftmost match, and the longest one there. A special token in
+// a text stays text, but it hides a shorter token that begins inside it.
 #include "intra/data/bpe_state.h"
 
 #include "agent/base/log.h"
@@ -13,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CONTENT_MAX = 1024 }; // bytes; a search looks at so many from each character on
+enum { CONTENT_MAX = 1024 }; // bytes; the search may look this far ahead at every position
 
 // ---- the file -----------------------------------------------------------------------------------
 
@@ -31,7 +32,7 @@ static const uint8_t *content_of(const struct intra_bpe *b, const struct bpe_add
     return b->added_text.p + a->at;
 }
 
-// The place of a content in the table: its token, or n_added.
+// The slot of a content in the hash table. A free slot holds a value of at least n_added.
 static size_t *slot_of(const struct intra_bpe *b, size_t *table, size_t cap, const void *p,
                        size_t n) {
     size_t i = bpe_hash(b->seed, p, n) & (cap - 1);
@@ -41,8 +42,8 @@ static size_t *slot_of(const struct intra_bpe *b, size_t *table, size_t cap, con
     return &table[i];
 }
 
-// The id that tokenizers gives: the vocabulary's own, else the next one that is free. What the file
-// says is not asked.
+// The id that tokenizers gives: the id in the vocabulary, else the next free one. It ignores the id
+// that the file states.
 static int64_t id_of(const json_t *vocab, const char *content, int64_t *last) {
     const json_t *own = json_object_get(vocab, content);
     int64_t size = (int64_t)json_object_size(vocab);
@@ -59,8 +60,9 @@ static enum neb_status take_one(struct intra_bpe *b, const json_t *vocab, const 
     struct bpe_added a = {.len = (uint32_t)n, .at = (uint32_t)b->added_text.len};
     json_int_t said = json_integer_value(json_object_get(v, "id"));
     if (n > CONTENT_MAX)
-        return neb_fail(NEB_ERR_LIMIT, "%s: added_tokens[%zu] has a content of %zu bytes, over %d",
-                        b->path, i, n, CONTENT_MAX);
+        return neb_fail(NEB_ERR_LIMIT,
+                        "%s: added_tokens[%zu] has a content of %zu bytes, more than %d", b->path,
+                        i, n, CONTENT_MAX);
     NEB_TRY(flag(b, v, i, "special", false, &a.special));
     NEB_TRY(flag(b, v, i, "normalized", !a.special, &a.normalized));
     NEB_TRY(flag(b, v, i, "single_word", false, &a.single_word));
@@ -69,7 +71,7 @@ static enum neb_status take_one(struct intra_bpe *b, const json_t *vocab, const 
     if (!n)
         return NEB_OK;
     size_t *slot = slot_of(b, table, cap, name, n);
-    if (*slot < b->n_added) { // given twice: the last word counts, but special it stays
+    if (*slot < b->n_added) { // a repeated token: the last entry counts, but special stays set
         struct bpe_added *was = &b->added[*slot];
         a.at = was->at;
         a.id = was->id;
@@ -80,11 +82,11 @@ static enum neb_status take_one(struct intra_bpe *b, const json_t *vocab, const 
     }
     int64_t id = id_of(vocab, name, last);
     if (id >= BPE_IDS_MAX)
-        return neb_fail(NEB_ERR_LIMIT, "%s: token '%.60s' has an id beyond %d", b->path, name,
+        return neb_fail(NEB_ERR_LIMIT, "%s: token '%.60s' has an id over %d", b->path, name,
                         BPE_IDS_MAX - 1);
     if (id != said)
-        neb_warn("%s: added token '%.60s' has id %lld there; tokenizers makes it %lld, and so does "
-                 "this",
+        neb_warn("%s: added token '%.60s' has id %lld in this file; its id here is %lld, as in "
+                 "Hugging Face tokenizers",
                  b->path, name, (long long)said, (long long)id);
     a.id = (int32_t)id;
     a.own = json_object_get(vocab, name) != NULL;
@@ -124,7 +126,7 @@ const struct bpe_added *bpe_added_find(const struct intra_bpe *b, const char *co
     return NULL;
 }
 
-// ---- what is looked for -------------------------------------------------------------------------
+// ---- patterns -----------------------------------------------------------------------------------
 
 static int compare(const void *x, const void *y, void *text) {
     const struct bpe_pattern *a = x, *b = y;
@@ -134,8 +136,8 @@ static int compare(const void *x, const void *y, void *text) {
     return k ? k : a->len != b->len ? (a->len > b->len ? 1 : -1) : a->turn < b->turn ? -1 : 1;
 }
 
-// A pattern of each token; of those that are alike the first in tokenizers' order, special ones
-// before the others.
+// Makes a pattern of each token. `turn` is the order of tokenizers, special tokens first; of equal
+// patterns the first one counts.
 static enum neb_status list_patterns(struct intra_bpe *b, bool normalized) {
     struct bpe_patterns *s = &b->patterns[normalized];
     struct neb_buf composed = {0};
@@ -179,7 +181,7 @@ static void sort_patterns(const struct intra_bpe *b, struct bpe_patterns *s) {
         wanted = wanted || !b->added[t->added].special;
         s->list[n++] = *t;
     }
-    s->n = wanted ? n : 0; // special ones alone change nothing
+    s->n = wanted ? n : 0; // special tokens alone do not change the result
 }
 
 enum neb_status bpe_added_index(struct intra_bpe *b) {
@@ -203,12 +205,12 @@ void bpe_added_free(struct intra_bpe *b) {
 
 // ---- the search ---------------------------------------------------------------------------------
 
-// The longest pattern that the text at p begins with. NULL: none.
+// The longest pattern at the beginning of the text at p. NULL: none.
 static const struct bpe_pattern *match(const struct intra_bpe *b, const struct bpe_patterns *s,
                                        const uint8_t *p, size_t n) {
     const struct bpe_pattern *found = NULL;
     const uint8_t *text = b->added_text.p;
-    size_t from = 0, to = s->n; // those that agree in the first `depth` bytes
+    size_t from = 0, to = s->n; // patterns that match the first `depth` bytes
     for (size_t depth = 0; from < to; depth++) {
         if (s->list[from].len == depth)
             found = &s->list[from++];
@@ -243,13 +245,13 @@ static size_t char_before(const uint8_t *p, size_t at) { // at > 0, UTF-8
     return at;
 }
 
-static bool is_space(uint32_t c) { // White_Space, which is closed
+static bool is_space(uint32_t c) { // Unicode's White_Space, a set that does not grow
     return (c >= 9 && c <= 13) || c == ' ' || c == 0x85 || c == 0xa0 || c == 0x1680 ||
            (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f ||
            c == 0x205f || c == 0x3000;
 }
 
-// Whether a letter stands before `from` or behind `to`.
+// *out: a word character stands directly before `from` or after `to`.
 static enum neb_status in_word(struct bpe_split *s, const uint8_t *p, size_t n, size_t from,
                                size_t to, bool *out) {
     uint32_t c;
@@ -263,7 +265,8 @@ static enum neb_status in_word(struct bpe_split *s, const uint8_t *p, size_t n, 
     return NEB_OK;
 }
 
-// Where the token's blanks begin and end.
+// Extends [*from, *to) by the blanks that the token's lstrip and rstrip take. `done`: the text
+// before it belongs to earlier tokens.
 static void take_blanks(const struct bpe_added *a, const uint8_t *p, size_t n, size_t done,
                         size_t *from, size_t *to) {
     uint32_t c = 0;
@@ -274,7 +277,7 @@ static void take_blanks(const struct bpe_added *a, const uint8_t *p, size_t n, s
             if (!is_space(c))
                 break;
         }
-        *from = *from > done ? *from : done; // the token before may have had them
+        *from = *from > done ? *from : done; // the previous token may have taken some blanks
     }
     for (size_t k; a->rstrip && *to < n; *to += k) {
         k = bpe_char_take(p + *to, n - *to, &c);
@@ -307,7 +310,7 @@ enum neb_status bpe_added_split(struct bpe_split *s, bool normalized, const uint
         take_blanks(a, p, n, done, &from, &to);
         if (done < from)
             NEB_TRY(between(s, p + done, from - done));
-        if (from < to) // else blanks that the token before has had
+        if (from < to) // else it is all blanks, taken by the previous token
             NEB_TRY(s->token(s->user, a->id));
         done = to;
     }

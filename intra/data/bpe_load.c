@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tokenizer.json into tables. Whatever would change ids and is not done here is refused by name.
+// Reads a tokenizer.json into tables. A setting that would change ids and is not implemented is
+// refused by name.
 #include "intra/data/bpe_state.h"
 
 #include "agent/base/fs.h"
@@ -11,16 +12,16 @@
 #include <string.h>
 #include <sys/random.h>
 
-enum { FILE_MAX = 64 << 20, CHARS = 324 }; // characters that stand for bytes: all below
+enum { FILE_MAX = 64 << 20, CHARS = 324 }; // CHARS: characters below this may stand for bytes
 
-// Steps of a search that an expression may take: some seconds' worth.
+// Limits of one match of an expression: it takes some seconds at most.
 enum { MATCH_MAX = 50 * 1000 * 1000, DEPTH_MAX = 1 << 20, HEAP_MAX_KB = 1 << 18 };
 
 struct loading {
     struct intra_bpe *b;
-    json_t *root, *vocab;   // borrowed from root
-    int16_t byte_of[CHARS]; // -1: stands for none
-    bool names_unk;         // unk_token is given
+    json_t *root, *vocab;   // vocab is borrowed from root
+    int16_t byte_of[CHARS]; // -1: stands for no byte
+    bool names_unk;         // the file has an unk_token
 };
 
 static enum neb_status malformed(const struct loading *l, const char *fmt, ...)
@@ -36,7 +37,7 @@ static enum neb_status malformed(const struct loading *l, const char *fmt, ...) 
 
 static enum neb_status unsupported(const struct loading *l, const char *what, const char *value,
                                    const char *known) {
-    return neb_fail(NEB_ERR_UNSUPPORTED, "%s: %s is '%.60s'; known here: %s", l->b->path, what,
+    return neb_fail(NEB_ERR_UNSUPPORTED, "%s: %s is '%.60s'; supported: %s", l->b->path, what,
                     value ? value : "not given", known);
 }
 
@@ -44,12 +45,12 @@ static const char *type_of(const json_t *o) {
     return json_string_value(json_object_get(o, "type"));
 }
 
-// What is not there, or null.
 static bool is_left_out(const json_t *o) { return !o || json_is_null(o); }
 
-// ---- tokens -----------------------------------------------------------------------------------------------------
+// ---- tokens -------------------------------------------------------------------------------------
 
-// Bytes that are printed stand for themselves, the others for characters from U+0100 on (GPT-2's bytes_to_unicode).
+// Inverts GPT-2's bytes_to_unicode: printable bytes are their own character, the others are
+// characters from U+0100 on.
 static void list_bytes(int16_t byte_of[CHARS]) {
     int16_t next = 256;
     for (int16_t c = 0; c < CHARS; c++)
@@ -58,7 +59,8 @@ static void list_bytes(int16_t byte_of[CHARS]) {
         byte_of[(c > ' ' && c < 0x7f) || (c > 0xa0 && c != 0xad) ? c : next++] = c;
 }
 
-// The bytes of a token behind the others'; as it is written, where it is not of the alphabet.
+// Appends the bytes of a token to b->text. A token outside the alphabet of bytes keeps its
+// spelling.
 static enum neb_status add_token(struct loading *l, int32_t id, const char *name) {
     struct intra_bpe *b = l->b;
     struct bpe_token *t = &b->tokens[id];
@@ -84,7 +86,7 @@ static enum neb_status check_id(const struct loading *l, const char *name, const
     if (!json_is_integer(id) || json_integer_value(id) < 0)
         return malformed(l, "token '%.60s' has no id", name);
     if (json_integer_value(id) >= BPE_IDS_MAX)
-        return neb_fail(NEB_ERR_LIMIT, "%s: token '%.60s' has an id beyond %d", l->b->path, name,
+        return neb_fail(NEB_ERR_LIMIT, "%s: token '%.60s' has an id over %d", l->b->path, name,
                         BPE_IDS_MAX - 1);
     if (json_integer_value(id) >= l->b->vocab)
         l->b->vocab = (int32_t)json_integer_value(id) + 1;
@@ -95,7 +97,7 @@ static enum neb_status check_added(const struct loading *l, const json_t *added)
     json_t *v;
     size_t i;
     if (!is_left_out(added) && !json_is_array(added))
-        return malformed(l, "added_tokens is no list");
+        return malformed(l, "added_tokens is not a list");
     json_array_foreach(added, i, v) {
         const char *name = json_string_value(json_object_get(v, "content"));
         if (!name)
@@ -111,7 +113,7 @@ static enum neb_status take_one(struct loading *l, const char *name, int32_t id)
     return add_token(l, id, name);
 }
 
-// What model.vocab lacks: as it stands in text, and no piece becomes it.
+// Adds a token that model.vocab lacks, with its spelling in text. No piece becomes it.
 static enum neb_status take_added(struct loading *l, const struct bpe_added *a) {
     struct intra_bpe *b = l->b;
     struct bpe_token *t = &b->tokens[a->id];
@@ -138,12 +140,12 @@ static enum neb_status take_tokens(struct loading *l) {
     struct intra_bpe *b = l->b;
     const char *name;
     if (!json_is_object(l->vocab))
-        return malformed(l, "model.vocab is no object");
+        return malformed(l, "model.vocab is not an object");
     json_object_foreach(l->vocab, name, v) NEB_TRY(check_id(l, name, v));
     NEB_TRY(check_added(l, added));
     NEB_TRY(bpe_added_take(b, added, l->vocab));
     if (!b->vocab)
-        return malformed(l, "no tokens");
+        return malformed(l, "it has no tokens");
     b->tokens = calloc((size_t)b->vocab, sizeof *b->tokens);
     if (!b->tokens)
         return neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", b->path);
@@ -154,7 +156,7 @@ static enum neb_status take_tokens(struct loading *l) {
     return NEB_OK;
 }
 
-// Slots for n names: half of them stay free.
+// Size of a hash table for n names; at least half of it stays free.
 static size_t slots(size_t n) {
     size_t cap = 64;
     while (cap < 2 * n)
@@ -174,26 +176,26 @@ static enum neb_status index_tokens(struct loading *l) {
         if (!t->bytes)
             continue;
         size_t i = bpe_hash(b->seed, b->text.p + t->at, t->len) & (b->names_cap - 1);
-        while (b->names[i] >= 0) // other names, which differ: so do their bytes
+        while (b->names[i] >= 0) // taken: no two tokens have the same bytes
             i = (i + 1) & (b->names_cap - 1);
         b->names[i] = id;
     }
     for (int i = 0; i < 256; i++) {
         uint8_t byte = (uint8_t)i;
         b->byte_ids[i] = bpe_find(b, &byte, 1);
-        bool of_text = i < 0xc0 || (i > 0xc1 && i < 0xf5); // UTF-8 has no others
+        bool of_text = i < 0xc0 || (i > 0xc1 && i < 0xf5); // UTF-8 has no other bytes
         if (b->byte_ids[i] < 0 && of_text && l->names_unk)
             return neb_fail(NEB_ERR_UNSUPPORTED,
-                            "%s: model.unk_token stands for byte 0x%02x, which has no token: that "
-                            "is not done here",
+                            "%s: model.unk_token stands for byte 0x%02x, which has no token; this "
+                            "is not supported",
                             b->path, (unsigned)i);
     }
     return NEB_OK;
 }
 
-// ---- merges -----------------------------------------------------------------------------------------------------
+// ---- merges -------------------------------------------------------------------------------------
 
-// The two names that a merge joins, in `room`, each with its NUL.
+// The two names that a merge joins, each with its NUL, stored in `room`.
 static enum neb_status names_of(const struct loading *l, size_t i, const json_t *v,
                                 struct neb_buf *room, const char **left, const char **right) {
     const char *line = json_string_value(v), *a = json_string_value(json_array_get(v, 0)),
@@ -249,7 +251,7 @@ static enum neb_status take_merges(struct loading *l, const json_t *list) {
     json_t *v;
     size_t i;
     if (!json_is_array(list))
-        return malformed(l, "model.merges is no list");
+        return malformed(l, "model.merges is not a list");
     b->merges_cap = slots(json_array_size(list));
     b->merges = malloc(b->merges_cap * sizeof *b->merges);
     if (!b->merges)
@@ -258,7 +260,7 @@ static enum neb_status take_merges(struct loading *l, const json_t *list) {
         b->merges[k].rank = -1;
     json_array_foreach(list, i, v) {
         const char *line = json_string_value(v);
-        if (line && !strncmp(line, "#version", 8)) // of merges.txt
+        if (line && !strncmp(line, "#version", 8)) // the first line of a merges.txt
             continue;
         NEB_TRY_GOTO(take_merge(l, i, rank++, v, &names, &both), out);
     }
@@ -268,7 +270,8 @@ out:
     return st;
 }
 
-// Most pieces are a token that merges make of them: those are found without merging.
+// Marks the tokens that merging produces from their own bytes. Most pieces are such a token, and
+// need no merging.
 static enum neb_status mark_whole(struct intra_bpe *b) {
     struct bpe_work w = {0};
     enum neb_status st = NEB_OK;
@@ -287,7 +290,7 @@ out:
     return st;
 }
 
-// ---- the model --------------------------------------------------------------------------------------------------
+// ---- the model ----------------------------------------------------------------------------------
 
 static enum neb_status take_flag(const struct loading *l, const json_t *o, const char *key,
                                  bool otherwise, bool *out) {
@@ -300,14 +303,14 @@ static enum neb_status take_flag(const struct loading *l, const json_t *o, const
 static enum neb_status check_model(struct loading *l, const json_t *model) {
     static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     const char *type = type_of(model);
-    bool pieces; // files of GPT-2's time name no type
+    bool pieces;
     NEB_TRY(take_flag(l, model, "byte_fallback", false, &pieces));
     if (type ? strcmp(type, "BPE") != 0 : !json_object_get(model, "merges"))
         return unsupported(l, "model.type", type,
-                           "BPE (and a SentencePiece tokenizer.model in place of this file)");
+                           "BPE (or a SentencePiece tokenizer.model instead of this file)");
     if (pieces)
         return unsupported(l, "model.byte_fallback", "true",
-                           "false (such a model comes with a SentencePiece tokenizer.model)");
+                           "false (use the SentencePiece tokenizer.model of this model instead)");
     for (size_t i = 0; i < 2; i++) {
         const json_t *v = json_object_get(model, affixes[i]);
         if (!is_left_out(v) && (!json_is_string(v) || json_string_length(v)))
@@ -345,7 +348,7 @@ static enum neb_status check_decoder(const struct loading *l, const json_t *o) {
                                               : unsupported(l, "decoder", type, "ByteLevel");
 }
 
-// ---- pieces -----------------------------------------------------------------------------------------------------
+// ---- pieces -------------------------------------------------------------------------------------
 
 static const char gpt2_regex[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+"
                                  "|\\s+(?!\\S)|\\s+";
@@ -381,7 +384,7 @@ static enum neb_status take_stage(struct loading *l, const json_t *o) {
         return neb_fail(NEB_ERR_LIMIT, "%s: pre_tokenizer has more than %d parts", b->path,
                         BPE_STAGES_MAX);
     if (b->n_stages && b->stages[b->n_stages - 1].kind == BPE_BYTES)
-        return unsupported(l, "pre_tokenizer behind ByteLevel", type, "nothing");
+        return unsupported(l, "pre_tokenizer after ByteLevel", type, "nothing");
     struct bpe_stage *g = &b->stages[b->n_stages++];
     if (type && !strcmp(type, "ByteLevel"))
         return take_bytes(l, o, g);
@@ -410,12 +413,12 @@ static enum neb_status take_stages(struct loading *l, const json_t *o) {
     return b->n_stages && b->stages[b->n_stages - 1].kind == BPE_BYTES
                ? NEB_OK
                : neb_fail(NEB_ERR_UNSUPPORTED,
-                          "%s: pre_tokenizer does not end with ByteLevel; known here: byte-level "
-                          "BPE (and a SentencePiece tokenizer.model in place of this file)",
+                          "%s: pre_tokenizer does not end with ByteLevel; supported: byte-level "
+                          "BPE (or a SentencePiece tokenizer.model instead of this file)",
                           b->path);
 }
 
-// ---- which tokens begin and end documents -----------------------------------------------------------------------
+// ---- tokens that begin and end documents --------------------------------------------------------
 
 static enum neb_status find_special(const struct loading *l, const char *file, const json_t *config,
                                     const char *key, int32_t *out) {
@@ -424,7 +427,7 @@ static enum neb_status find_special(const struct loading *l, const char *file, c
     if (is_left_out(v))
         return NEB_OK;
     if (!name)
-        return neb_fail(NEB_ERR_FORMAT, "%s: %s is no token", file, key);
+        return neb_fail(NEB_ERR_FORMAT, "%s: %s is not a token", file, key);
     id = json_object_get(l->vocab, name);
     const struct bpe_added *a = bpe_added_find(l->b, name);
     if (!id && !a)
@@ -435,7 +438,8 @@ static enum neb_status find_special(const struct loading *l, const char *file, c
 
 static enum neb_status parse(const char *path, const struct neb_buf *text, json_t **out) {
     NEB_TRY(intra_json_parse((const char *)text->p, text->len, path, out));
-    return json_is_object(*out) ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "%s is no JSON object", path);
+    return json_is_object(*out) ? NEB_OK
+                                : neb_fail(NEB_ERR_FORMAT, "%s is not a JSON object", path);
 }
 
 static enum neb_status take_special(struct loading *l) {
@@ -456,13 +460,12 @@ out:
     return st;
 }
 
-// ---- the interface ----------------------------------------------------------------------------------------------
+// ---- the interface ------------------------------------------------------------------------------
 
 static enum neb_status load(struct loading *l) {
     const json_t *model = json_object_get(l->root, "model");
     if (!json_is_object(model))
-        return malformed(l,
-                         "it holds no model: is it a tokenizer.json of Hugging Face tokenizers?");
+        return malformed(l, "it has no model; is it a tokenizer.json of Hugging Face tokenizers?");
     NEB_TRY(check_model(l, model));
     NEB_TRY(take_normalizer(l, json_object_get(l->root, "normalizer"), false));
     NEB_TRY(take_stages(l, json_object_get(l->root, "pre_tokenizer")));

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text into pieces, which are what pairs are merged in.
+// Splits text into pieces. Pairs are merged inside a piece only.
 //
-// The expressions are written for Oniguruma and run by PCRE2. So only what means the same to both is let through: characters, their escapes, general
-// categories, \s and \d, classes without classes in them, groups, looking ahead and behind, repetition, alternatives. Where the two differ in
-// what space is (U+180E), \s is spelt otherwise. In UTF mode, with Unicode's properties.
+// The expressions of the file are written for Oniguruma, and PCRE2 runs them. So only syntax that
+// means the same to both is accepted: characters and their escapes, general categories, \s and \d,
+// classes without nested classes, groups, lookahead and lookbehind, repetition, alternatives. \s is
+// rewritten, because the two disagree about U+180E. Matching is in UTF mode with Unicode
+// properties.
 #include "intra/data/bpe_state.h"
 
 #include <stdlib.h>
@@ -12,18 +14,18 @@
 
 enum { PATTERN_MAX = 8192 };
 
-// ---- the expression ---------------------------------------------------------------------------------------------
+// ---- the expression -----------------------------------------------------------------------------
 
 struct pattern {
-    const char *path, *from, *at; // at: within from
+    const char *path, *from, *at; // at: position in from
     struct neb_buf out;
     bool in_class;
 };
 
 static enum neb_status refuse(const struct pattern *p, const char *what) {
     return neb_fail(NEB_ERR_UNSUPPORTED,
-                    "%s: pre_tokenizer: %s, at character %zu of the expression \"%.200s\", is not "
-                    "known here to mean the same as where the file comes from",
+                    "%s: pre_tokenizer: %s at character %zu of the expression \"%.200s\" is not "
+                    "supported, because PCRE2 and Oniguruma may read it differently",
                     p->path, what, (size_t)(p->at - p->from) + 1, p->from);
 }
 
@@ -53,7 +55,7 @@ static enum neb_status category(struct pattern *p) {
             keep(p, (size_t)(name - p->at) + n + 1);
             return NEB_OK;
         }
-    return refuse(p, "a property that is no general category");
+    return refuse(p, "a property that is not a general category");
 }
 
 // \x{10FFFF}
@@ -82,13 +84,13 @@ static enum neb_status escape(struct pattern *p) {
     default:
         if (!c || (c & 0x80) || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
             (c >= 'A' && c <= 'Z') || c < ' ')
-            return refuse(p, "an escape");
+            return refuse(p, "this escape");
         keep(p, 2);
         return NEB_OK;
     }
 }
 
-// {3}, {1,3}, {2,}: greedy ones
+// {3}, {1,3}, {2,}; greedy only
 static enum neb_status times(struct pattern *p) {
     static const char digits[] = "0123456789";
     size_t n = 1 + strspn(p->at + 1, digits);
@@ -97,7 +99,7 @@ static enum neb_status times(struct pattern *p) {
         n += strspn(p->at + n, digits);
     }
     if (n == 1 || p->at[n] != '}' || (p->at[n + 1] && strchr("?+*{", p->at[n + 1])))
-        return refuse(p, "such a repetition");
+        return refuse(p, "this repetition");
     keep(p, n + 1);
     return NEB_OK;
 }
@@ -113,20 +115,20 @@ static enum neb_status group(struct pattern *p) {
             keep(p, 1 + strlen(known[i]));
             return NEB_OK;
         }
-    return refuse(p, "such a group");
+    return refuse(p, "this group");
 }
 
-// Without regard to case Oniguruma takes "ss" and U+00DF for the same, and some more.
+// Without case, Oniguruma also matches "ss" with U+00DF, and a few similar pairs. PCRE2 does not.
 static enum neb_status check_folds(struct pattern *p) {
     static const char *const folded[] = {"ff", "fi", "fl", "ss", "st"};
     if (!strstr(p->from, "(?i:"))
         return NEB_OK;
     for (size_t i = 0; i < sizeof folded / sizeof *folded; i++)
         if (strcasestr(p->from, folded[i]))
-            return refuse(p, "(?i: with letters that may be written as one");
+            return refuse(p, "(?i: with letters that can join into one (ss, ff, fi, fl, st)");
     for (const char *c = p->from; *c; c++)
         if (*c & 0x80)
-            return refuse(p, "(?i: with letters beyond ASCII");
+            return refuse(p, "(?i: with letters outside ASCII");
     return NEB_OK;
 }
 
@@ -183,9 +185,9 @@ static enum neb_status compile(struct pattern *p, pcre2_code **out) {
         pcre2_code_free(*out);
         *out = NULL;
         p->at = p->from;
-        return refuse(p, "that nothing at all can match");
+        return refuse(p, "an empty match");
     }
-    (void)pcre2_jit_compile(*out, PCRE2_JIT_COMPLETE); // where it cannot be, it is interpreted
+    (void)pcre2_jit_compile(*out, PCRE2_JIT_COMPLETE); // if this fails, PCRE2 interprets it
     return NEB_OK;
 }
 
@@ -219,14 +221,14 @@ enum neb_status bpe_word_create(const char *path, pcre2_code **out) {
     return st;
 }
 
-// ---- pieces -----------------------------------------------------------------------------------------------------
+// ---- pieces -------------------------------------------------------------------------------------
 
 static enum neb_status stage(struct bpe_split *s, int k, const uint8_t *p, size_t n);
 
-// The next match at or behind `at`; *from = *to = n: there is none.
+// The next match from `at` on. *from = *to = n: none.
 static enum neb_status next(struct bpe_split *s, const pcre2_code *regex, const uint8_t *p,
                             size_t n, size_t at, size_t *from, size_t *to) {
-    const uint32_t how = PCRE2_NO_UTF_CHECK; // it has been made sure
+    const uint32_t how = PCRE2_NO_UTF_CHECK; // the text was checked before
     if (!s->match && !(s->match = pcre2_match_data_create(1, NULL)))
         return neb_fail(NEB_ERR_NOMEM, "out of memory tokenizing");
     int rc = pcre2_match(regex, p, n, at, how, s->match, s->b->limits);
@@ -239,16 +241,16 @@ static enum neb_status next(struct bpe_split *s, const pcre2_code *regex, const 
         return neb_fail(NEB_ERR_NOMEM, "out of memory tokenizing %zu bytes", n);
     const PCRE2_SIZE *found = pcre2_get_ovector_pointer(s->match);
     if (rc < 0 || found[1] <= found[0] || found[0] < at)
-        return neb_fail(NEB_ERR_LIMIT,
-                        "%s: an expression of its pre_tokenizer comes to no end on a text of %zu "
-                        "bytes",
-                        s->b->path, n);
+        return neb_fail(
+            NEB_ERR_LIMIT,
+            "%s: an expression of its pre_tokenizer takes too many steps on a text of %zu bytes",
+            s->b->path, n);
     *from = found[0];
     *to = found[1];
     return NEB_OK;
 }
 
-// Matches, and what lies between them.
+// Gives the matches, and the text between them, to stage k.
 static enum neb_status split(struct bpe_split *s, int k, const pcre2_code *regex, const uint8_t *p,
                              size_t n) {
     size_t from = n, to = n;
@@ -272,7 +274,7 @@ static bool is_number(uint32_t c) {
 static enum neb_status split_numbers(struct bpe_split *s, int k, bool each, const uint8_t *p,
                                      size_t n) {
     size_t from = 0, i = 0;
-    bool numbers = false; // of [from, i)
+    bool numbers = false; // whether [from, i) holds numbers
     while (i < n) {
         uint32_t c;
         size_t bytes = bpe_char_take(p + i, n - i, &c);
@@ -295,7 +297,7 @@ static enum neb_status stage(struct bpe_split *s, int k, const uint8_t *p, size_
     const struct bpe_stage *g = &s->b->stages[k];
     if (g->kind == BPE_DIGIT || g->kind == BPE_DIGITS)
         return split_numbers(s, k + 1, g->kind == BPE_DIGIT, p, n);
-    if (g->space && *p != ' ') { // the last stage, so one buffer does
+    if (g->space && *p != ' ') { // only the last stage does this, so one buffer is enough
         neb_buf_clear(&s->space);
         neb_buf_u8(&s->space, ' ');
         neb_buf_add(&s->space, p, n);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text before it is split: UTF-8, and canonical composition (Unicode Standard Annex 15).
+// Prepares text before it is split: UTF-8, and canonical composition (Unicode Standard Annex 15).
 #include "intra/data/bpe_state.h"
 
 #include <stdlib.h>
@@ -17,7 +17,7 @@ size_t bpe_char_take(const uint8_t *p, size_t n, uint32_t *c) {
     if (first < 0xc2 || first > 0xf4)
         return 1;
     size_t want = first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
-    if (first == 0xe0) // no longer than needed, no surrogates, nothing beyond U+10FFFF
+    if (first == 0xe0) // refuses overlong forms, surrogates and anything above U+10FFFF
         low = 0xa0;
     else if (first == 0xed)
         high = 0x9f;
@@ -50,7 +50,7 @@ void bpe_char_add(struct neb_buf *b, uint32_t c) {
     neb_buf_add(b, out, n);
 }
 
-// Bytes of ASCII at p.
+// Number of ASCII bytes at p.
 static size_t ascii(const uint8_t *p, size_t n) {
     size_t i = 0;
     for (uint64_t w; n - i >= sizeof w; i += sizeof w) {
@@ -63,7 +63,7 @@ static size_t ascii(const uint8_t *p, size_t n) {
     return i;
 }
 
-// Bytes of UTF-8 at p.
+// Number of valid UTF-8 bytes at p.
 static size_t valid(const uint8_t *p, size_t n) {
     size_t i = 0;
     uint32_t c;
@@ -76,7 +76,7 @@ static size_t valid(const uint8_t *p, size_t n) {
     return i;
 }
 
-enum neb_status bpe_text_mend(const uint8_t **p, size_t *n, struct neb_buf *room) {
+enum neb_status bpe_text_to_utf8(const uint8_t **p, size_t *n, struct neb_buf *room) {
     size_t at = *n ? valid(*p, *n) : 0; // *p may be NULL
     uint32_t c;
     if (at == *n)
@@ -96,11 +96,10 @@ enum neb_status bpe_text_mend(const uint8_t **p, size_t *n, struct neb_buf *room
     return neb_buf_check(room);
 }
 
-// ---- NFC --------------------------------------------------------------------------------------------------------
+// ---- NFC ----------------------------------------------------------------------------------------
 
-// Characters that are composed, whatever comes before them, and that most text is of. And U+11A7,
-// one before the first trailing consonant: it composes with nothing, but utf8proc drops it behind a
-// syllable.
+// Frequent characters that NFC never changes, whatever stands before them. U+11A7 is in the list
+// because utf8proc would drop it after a Hangul syllable.
 static bool is_plain(uint32_t c) {
     return c < 0x300 || c == 0x11a7 || (c >= 0x400 && c <= 0x482) || (c >= 0x2010 && c <= 0x2027) ||
            (c >= 0x3001 && c <= 0x3029) || (c >= 0x3041 && c <= 0x3096) ||
@@ -109,7 +108,7 @@ static bool is_plain(uint32_t c) {
            (c >= 0x1f300 && c <= 0x1faff);
 }
 
-// Bytes at p that are composed.
+// Number of bytes at p that are certainly composed.
 static size_t composed(const uint8_t *p, size_t n) {
     size_t i = 0;
     uint32_t c;
@@ -124,7 +123,7 @@ static size_t composed(const uint8_t *p, size_t n) {
 
 static int class_of(utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; }
 
-// Marks behind a character, in the order of their classes. The library's own sorting is quadratic in how many there are.
+// Sorts the marks of one character by combining class. The sort of utf8proc takes quadratic time.
 static enum neb_status sort_marks(utf8proc_int32_t *c, size_t n) {
     size_t count[257] = {0};
     for (size_t i = 1; i < n && n <= 16; i++)
@@ -137,7 +136,7 @@ static enum neb_status sort_marks(utf8proc_int32_t *c, size_t n) {
         return NEB_OK;
     utf8proc_int32_t *was = malloc(n * sizeof *was);
     if (!was)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory normalising %zu characters", n);
+        return neb_fail(NEB_ERR_NOMEM, "out of memory normalizing %zu characters", n);
     memcpy(was, c, n * sizeof *was);
     for (size_t i = 0; i < n; i++)
         count[class_of(was[i]) + 1]++;
@@ -161,10 +160,10 @@ static enum neb_status sort_all(utf8proc_int32_t *c, size_t n) {
     return NEB_OK;
 }
 
-// The n bytes at p behind what is in `room`. chars: room too.
+// Appends NFC of the n bytes at p to `room`. chars: scratch.
 static enum neb_status compose_all(const uint8_t *p, size_t n, struct neb_buf *chars,
                                    struct neb_buf *room) {
-    enum { LONGEST = 4 }; // characters that one becomes: U+1F82 and its like
+    enum { LONGEST = 4 }; // characters that one decomposes into, such as U+1F82
     const utf8proc_option_t how = UTF8PROC_STABLE | UTF8PROC_COMPOSE;
     int boundary = 0;
     uint32_t c;
@@ -178,7 +177,7 @@ static enum neb_status compose_all(const uint8_t *p, size_t n, struct neb_buf *c
         neb_buf_add(chars, out, (size_t)k * sizeof *out);
     }
     NEB_TRY(neb_buf_check(chars));
-    utf8proc_int32_t *all = (utf8proc_int32_t *)(void *)chars->p; // malloc'ed: aligned
+    utf8proc_int32_t *all = (utf8proc_int32_t *)(void *)chars->p; // malloc'ed, so aligned
     size_t n_all = chars->len / sizeof *all;
     NEB_TRY(sort_all(all, n_all));
     utf8proc_ssize_t left = utf8proc_normalize_utf32(all, (utf8proc_ssize_t)n_all, how);
@@ -188,7 +187,8 @@ static enum neb_status compose_all(const uint8_t *p, size_t n, struct neb_buf *c
     return neb_buf_check(room);
 }
 
-// Where a plain character begins, nothing before can change any more: what is not plain is composed with the one character before it.
+// A plain character starts a new run: nothing before it can change. So each run of other characters
+// is composed together with the one character before it.
 enum neb_status bpe_text_compose(const uint8_t **text, size_t *n, struct neb_buf *room) {
     const uint8_t *p = *text;
     size_t end = *n ? composed(p, *n) : 0, from = 0; // p may be NULL

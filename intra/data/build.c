@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Building a corpus. Sources are read twice, as text may be larger than the memory:
+// Builds a corpus. Sources are read twice, because the text may be larger than the memory:
 //
 //     sources -> digest, duplicates, splits, a sample of lines     build_notes.c, build_sample.c
 //                sample -> vocabulary
 //     sources -> tokens -> shards                                  build_shards.c
 //
-// Everything is written into DIR.nebula-building, which takes the place of DIR at the end.
+// Everything is written into DIR.nebula-building, which replaces DIR at the end.
 #include "agent/base/log.h"
 #include "intra/data/build_state.h"
 
@@ -15,7 +15,7 @@
 
 enum { VOCABULARY_MAX = 64 << 20 }; // bytes of a file
 
-// A given vocabulary, as it was read.
+// Writes the given vocabulary into the corpus, with the bytes that were hashed.
 static enum neb_status take_tokenizer(struct build *b) {
     bool json = intra_tokenizer_is_json(b->vocabulary_file);
     char file[NEB_PATH_MAX], config[NEB_PATH_MAX];
@@ -28,10 +28,10 @@ static enum neb_status take_tokenizer(struct build *b) {
     NEB_TRY(intra_tokenizer_open(file, &b->tokenizer));
     return intra_tokenizer_eos(b->tokenizer) >= 0
                ? NEB_OK
-               : neb_fail(NEB_ERR_INVALID, "%s has no EOS piece, which ends every document; %s",
+               : neb_fail(NEB_ERR_INVALID, "%s has no EOS piece to end documents with; %s",
                           b->vocabulary_file,
-                          json ? "name one as eos_token in the tokenizer_config.json beside it"
-                               : "take a vocabulary that has one");
+                          json ? "name one as eos_token in its tokenizer_config.json"
+                               : "use a vocabulary that has one");
 }
 
 static enum neb_status make_tokenizer(struct build *b) {
@@ -71,7 +71,7 @@ static enum neb_status read_vocabulary(struct build *b) {
     char config[NEB_PATH_MAX];
     const char *file = b->vocabulary_file;
     NEB_TRY(
-        intra_tokenizer_named(b->spec->tokenizer, b->vocabulary_file, sizeof b->vocabulary_file));
+        intra_tokenizer_resolve(b->spec->tokenizer, b->vocabulary_file, sizeof b->vocabulary_file));
     NEB_TRY(neb_fs_read(file, VOCABULARY_MAX, &b->vocabulary));
     NEB_TRY(intra_tokenizer_digest(file, b->vocabulary_sha));
     NEB_TRY(intra_tokenizer_config(file, config, sizeof config));
@@ -80,7 +80,7 @@ static enum neb_status read_vocabulary(struct build *b) {
                : NEB_OK;
 }
 
-// The vocabulary by its bytes: another one may have come to the same path.
+// The vocabulary counts by its bytes, because another one may be at the same path by now.
 static enum neb_status hash_spec(struct build *b) {
     const struct intra_build_spec *s = b->spec;
     char text[512];
@@ -108,26 +108,28 @@ static enum neb_status check_trained(const struct intra_corpus *c, const char *m
     NEB_TRY(neb_map_open(path, &list));
     enum neb_status st = intra_tokenizer_open(model, &t);
     if (st == NEB_OK && !intra_tokenizer_is_listed(t, (const char *)list.p, list.len))
-        st = neb_fail(NEB_ERR_CORRUPT, "%s: its pieces are not those of %s", model, path);
+        st = neb_fail(NEB_ERR_CORRUPT, "the pieces of %s differ from those of %s", model, path);
     if (t)
         intra_tokenizer_close(&t);
     neb_map_close(&list);
     return st;
 }
 
-// corpus.json has no digest of the vocabulary, and gets none: it is itself known by its bytes, also to jobs that began on an earlier build of
-// the same. So a given vocabulary is compared with its file, a trained one with the list beside it.
+// corpus.json holds no digest of the vocabulary. It cannot get one, because jobs know a corpus by
+// the bytes of corpus.json. So a given vocabulary is compared with its file, a trained one with the
+// list of its pieces.
 static enum neb_status check_vocabulary(const struct build *b, const struct intra_corpus *c) {
     char path[NEB_PATH_MAX];
     uint8_t sha[INTRA_SHA_BYTES];
     NEB_TRY(intra_tokenizer_in(intra_corpus_dir(c), path, sizeof path));
-    NEB_TRY(intra_tokenizer_digest(path,
-                                   sha)); // says why it cannot be read, which the library does not
+    // SentencePiece does not tell why it cannot read a file; this does.
+    NEB_TRY(intra_tokenizer_digest(path, sha));
     if (!b->spec->tokenizer[0])
         return check_trained(c, path);
     return memcmp(sha, b->vocabulary_sha, sizeof sha) == 0
                ? NEB_OK
-               : neb_fail(NEB_ERR_CORRUPT, "%s is not the vocabulary %s", path, b->vocabulary_file);
+               : neb_fail(NEB_ERR_CORRUPT, "%s differs from the vocabulary %s", path,
+                          b->vocabulary_file);
 }
 
 static enum neb_status check_corpus(const struct build *b, const char *dir) {
@@ -139,8 +141,8 @@ static enum neb_status check_corpus(const struct build *b, const char *dir) {
     return st;
 }
 
-// Every error about a damaged corpus advises to build it again: nothing less than a whole one may stay. One that cannot be read now may be
-// whole, and is not replaced.
+// A damaged corpus is rebuilt, because every error about it advises so. One that cannot be read at
+// the moment may be intact, so it is not replaced.
 static enum neb_status already_built(const struct build *b, const char *dir, const char *inputs,
                                      bool *built) {
     char path[NEB_PATH_MAX];
@@ -155,7 +157,7 @@ static enum neb_status already_built(const struct build *b, const char *dir, con
     *built = st == NEB_OK;
     if (st != NEB_ERR_FORMAT && st != NEB_ERR_CORRUPT && st != NEB_ERR_NOT_FOUND)
         return st;
-    neb_warn("the corpus in %s is damaged: building it again", dir);
+    neb_warn("the corpus in %s is damaged; it is rebuilt", dir);
     return NEB_OK;
 }
 
@@ -179,7 +181,7 @@ static enum neb_status write_corpus(struct build *b, const char *inputs) {
 }
 
 static enum neb_status read_all(struct build *b) {
-    NEB_TRY(neb_fs_remove_tree(b->dir)); // of a build that did not come to its end
+    NEB_TRY(neb_fs_remove_tree(b->dir)); // left by a build that was interrupted
     build_measure(b);
     build_sample_start(b);
     b->take_chunk = build_note_chunk;
@@ -193,7 +195,7 @@ static enum neb_status read_all(struct build *b) {
     return NEB_OK;
 }
 
-// The corpus, whole, in b->dir.
+// Makes the complete corpus in b->dir.
 static enum neb_status build_aside(struct build *b, const char *inputs) {
     NEB_TRY(neb_fs_mkdirs(b->dir, 0755));
     NEB_TRY(make_tokenizer(b));
@@ -217,7 +219,7 @@ static void free_build(struct build *b) {
     free(b);
 }
 
-// In b->dir, or *skipped.
+// Builds into b->dir, or sets *skipped.
 static enum neb_status build(struct build *b, const char *dir, bool *skipped) {
     uint8_t sha[INTRA_SHA_BYTES];
     char hex[65];
@@ -231,9 +233,9 @@ static enum neb_status build(struct build *b, const char *dir, bool *skipped) {
     NEB_TRY(already_built(b, dir, hex, skipped));
     if (*skipped)
         return NEB_OK;
-    NEB_TRY(build_place_free(dir));
+    NEB_TRY(build_place_check(dir));
     NEB_TRY(build_aside(b, hex));
-    return build_place_free(dir); // somebody may have put something there meanwhile
+    return build_place_check(dir); // another process may have put something there meanwhile
 }
 
 enum neb_status intra_corpus_build(const struct intra_build_spec *spec, const char *out_dir,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Documents in chunks. Reading is one thread's; what costs (JSON, hashes, tokens) is all threads' work on a whole chunk; and then its
-// documents are gone through in order. Where chunks end depends on sources and threads alone: the second reading has the
-// same ones.
+// Documents in chunks. One thread reads a chunk, all threads parse, hash and encode it, and then
+// its documents are taken in order. Chunk boundaries depend on the sources and the number of
+// threads only, so the second reading has the same chunks.
 #include "intra/data/build_state.h"
 #include "intra/read/charset.h"
 #include "intra/read/json.h"
@@ -17,7 +17,7 @@ uint64_t build_hash(const void *p, size_t n) {
 }
 
 enum neb_status build_chunk_create(struct build *b) {
-    json_object_seed(0); // before several threads ask for it
+    json_object_seed(0); // before several threads would do it
     size_t bytes = (size_t)kern_pool_threads(b->pool) * BUILD_CHUNK_THREAD_BYTES;
     b->chunk.bytes_max = bytes < BUILD_CHUNK_BYTES_MIN   ? BUILD_CHUNK_BYTES_MIN
                          : bytes > BUILD_CHUNK_BYTES_MAX ? BUILD_CHUNK_BYTES_MAX
@@ -43,13 +43,14 @@ void build_chunk_destroy(struct build *b) {
     b->chunk.docs = NULL;
 }
 
-// A NUL in the text is a blank by now: vocabularies have no piece for it, and text that comes back would end there.
+// intra_json_line turns NUL into a blank: a vocabulary has no piece for NUL, and decoded text would
+// end there.
 static void parse(const struct build *b, struct doc *d) {
     json_t *o = intra_json_line(d->text, d->len, NULL),
            *v = json_object_get(o, b->spec->sources[b->source].field);
     if (json_is_string(v)) {
         d->parsed = json_incref(v);
-        d->text = (char *)(uintptr_t)json_string_value(v); // ours alone
+        d->text = (char *)(uintptr_t)json_string_value(v); // no other reference exists
         d->len = json_string_length(v);
     } else {
         d->fault = BUILD_NO_TEXT;
@@ -58,7 +59,7 @@ static void parse(const struct build *b, struct doc *d) {
     json_decref(o);
 }
 
-// Lines that end as on Windows: every "\r\n" becomes "\n".
+// Turns "\r\n" into "\n".
 static void drop_returns(struct doc *d) {
     size_t to = 0;
     const char *first = memchr(d->text, '\r', d->len);
@@ -70,7 +71,6 @@ static void drop_returns(struct doc *d) {
     d->len = to;
 }
 
-// Whether the bytes are text.
 static bool check_bytes(struct doc *d) {
     size_t good = intra_utf8_length((const uint8_t *)d->text, d->len);
     if (good == d->len)
@@ -137,7 +137,7 @@ enum neb_status build_add(struct build *b, const struct build_text *t) {
                     .file_at = c->file_at,
                     .named = t->name != NULL};
     if (t->fault) {
-        d.fault = BUILD_SAID;
+        d.fault = BUILD_DESCRIBED;
         put(&c->text, t->fault, strlen(t->fault));
     } else {
         if (t->name)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What cannot be read of a source. A file that is no text at all ends the build, and so does the
-// first bad line, document or entry; but a source may allow for a share of these, which are
-// counted, named (the first ones) and left out.
+// Handles text of a source that cannot be read. A file that is not text ends the build, and so does
+// the first bad line, document or entry. A source may allow a share of bad ones: they are counted,
+// the first ones are named, and all are left out.
 #include "agent/base/log.h"
 #include "intra/data/build_state.h"
 #include "intra/read/charset.h"
@@ -10,7 +10,8 @@
 
 #include <string.h>
 
-enum { NAMED_MAX = 10, BEFORE = 256 }; // BEFORE: bytes before the fault that are looked at, too
+// BEFORE: bytes before the fault that the guess also looks at
+enum { NAMED_MAX = 10, BEFORE = 256 };
 
 static const struct intra_source_spec *source_of(const struct build *b) {
     return &b->spec->sources[b->source];
@@ -26,9 +27,9 @@ static const char *unit_of(const struct build *b) {
     return f == INTRA_TEXT ? "documents" : f == INTRA_PO ? "entries" : "lines";
 }
 
-// ---- one of them --------------------------------------------------------------------------------
+// ---- one document -------------------------------------------------------------------------------
 
-// Where bytes are no text, and what they look like.
+// Describes where bytes are not text, and what they look like.
 static void say_bytes(const struct build *b, const struct doc *d, const char *file, char *out,
                       size_t cap) {
     const uint8_t *p = (const uint8_t *)b->chunk.text.p + d->at;
@@ -41,10 +42,10 @@ static void say_bytes(const struct build *b, const struct doc *d, const char *fi
                  file, line, encoding_of(b));
         return;
     }
-    intra_text_looks(p + from - from % 4, d->given - (from - from % 4), looks, sizeof looks);
+    intra_text_guess(p + from - from % 4, d->given - (from - from % 4), looks, sizeof looks);
     snprintf(out, cap, "%s:%zu: byte 0x%02x at offset %llu of the file is %s%s", file, line,
              p[d->bad_at], (unsigned long long)(d->offset + d->bad_at),
-             p[d->bad_at] ? "not UTF-8" : "NUL, which is no text in UTF-8", looks);
+             p[d->bad_at] ? "not UTF-8" : "NUL, which is not text", looks);
 }
 
 static void say_json(const struct build *b, const struct doc *d, const char *file, char *out,
@@ -99,7 +100,7 @@ enum neb_status build_fault_source_end(struct build *b) {
     return NEB_OK;
 }
 
-// ---- a file's beginning -------------------------------------------------------------------------
+// ---- the beginning of a file --------------------------------------------------------------------
 
 bool build_fault_head(const struct build *b, const uint8_t *p, size_t n, size_t *skip,
                       char why[256]) {
@@ -120,8 +121,8 @@ bool build_fault_head(const struct build *b, const uint8_t *p, size_t n, size_t 
                  encoding);
     else if (order && !encoding)
         snprintf(why, 256,
-                 "offset 0: the byte order mark of %s, which is not UTF-8; give the source "
-                 "encoding: %.6s",
+                 "offset 0: the byte order mark of %s, not of UTF-8; set the encoding of the "
+                 "source to %.6s",
                  order, order);
     else
         return true;
@@ -138,10 +139,9 @@ enum neb_status build_fault_charset(const struct build *b, const uint8_t *head, 
     if (st == NEB_ERR_INVALID)
         return neb_fail(NEB_ERR_FORMAT, "source %s: encoding '%s' is not known here",
                         source_of(b)->name, encoding);
-    return st != NEB_ERR_FORMAT
-               ? st
-               : neb_fail(NEB_ERR_FORMAT,
-                          "%s: the order of bytes in %s cannot be told, as there is no byte order "
-                          "mark: name the encoding %sle or %sbe",
-                          b->file, encoding, encoding, encoding);
+    return st != NEB_ERR_FORMAT ? st
+                                : neb_fail(NEB_ERR_FORMAT,
+                                           "%s: the byte order of %s is unknown, because there is "
+                                           "no byte order mark; use the encoding %sle or %sbe",
+                                           b->file, encoding, encoding, encoding);
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file of a source as lines of UTF-8: without a byte order mark, out of the source's encoding.
-// Bytes that are no text pass, with their place in the file: whoever looks at all documents finds
-// them.
+// Reads a file of a source as lines of UTF-8: drops the byte order mark, and converts from the
+// source's encoding. Invalid bytes pass, with their offset; the check of the documents finds them.
 #include "intra/data/build_state.h"
 #include "intra/read/charset.h"
 #include "intra/read/text_kind.h"
@@ -13,8 +12,7 @@
 
 enum { BLOCK_BYTES = 1 << 20, LINE_BYTES_MAX = 1 << 30 };
 
-// What comes through a pipe comes once: it is put aside, in a file that has no name and ends with
-// the build.
+// A pipe can be read only once, so its data is kept in an unnamed file that ends with the build.
 static enum neb_status put_aside(struct build *b, FILE **aside) {
     char path[NEB_PATH_MAX];
     NEB_TRY(neb_fs_mkdirs(b->dir, 0755));
@@ -38,7 +36,7 @@ enum neb_status build_input_open(struct build *b, const char *path) {
     *in = (struct build_input){.raw = raw, .text = text};
     b->file = path;
     b->chunk.has_file = false;
-    if (b->pipes[b->source]) { // what was put aside
+    if (b->pipes[b->source]) { // second reading of a pipe
         in->f = b->pipes[b->source];
         b->pipes[b->source] = NULL;
         rewind(in->f);
@@ -68,7 +66,7 @@ void build_input_free(struct build *b) {
     neb_buf_free(&b->input.text);
 }
 
-// The first block: what kind of file it is.
+// Checks on the first block what kind of file it is.
 static enum neb_status begin(struct build *b, const uint8_t *p, size_t n) {
     struct build_input *in = &b->input;
     char why[256];
@@ -79,12 +77,13 @@ static enum neb_status begin(struct build *b, const uint8_t *p, size_t n) {
     in->at = in->offset = skip;
     NEB_TRY(build_fault_charset(b, p, n, &in->charset));
     size_t good = in->charset ? n : skip + intra_utf8_length(p + skip, n - skip);
-    if (good + 3 < n && !memchr(p, '\n', n) && n == BLOCK_BYTES) { // no need to hold all of it
-        intra_text_looks(p, n, why, sizeof why);
-        return neb_fail(NEB_ERR_FORMAT,
-                        "%s: byte 0x%02x at offset %zu is not text in UTF-8, and no line ends "
-                        "before offset %zu%s",
-                        b->file, p[good], good, n, why);
+    // fails early, before the whole file is in memory
+    if (good + 3 < n && !memchr(p, '\n', n) && n == BLOCK_BYTES) {
+        intra_text_guess(p, n, why, sizeof why);
+        return neb_fail(
+            NEB_ERR_FORMAT,
+            "%s: byte 0x%02x at offset %zu is not UTF-8 text, and no line ends before offset %zu%s",
+            b->file, p[good], good, n, why);
     }
     return NEB_OK;
 }
@@ -92,7 +91,7 @@ static enum neb_status begin(struct build *b, const uint8_t *p, size_t n) {
 static enum neb_status take_block(struct build *b, const uint8_t *p, size_t n) {
     struct build_input *in = &b->input;
     if (in->aside && fwrite(p, 1, n, in->aside) != n)
-        return neb_fail_errno("cannot put %s aside", b->file);
+        return neb_fail_errno("cannot save a copy of %s", b->file);
     b->done += n;
     if (!in->begun)
         NEB_TRY(begin(b, p, n));
@@ -104,7 +103,7 @@ static enum neb_status failed(const struct build *b) {
     if (ferror(in->f))
         return neb_fail_errno("cannot read %s", b->file);
     if (in->end && in->aside && fflush(in->aside) != 0)
-        return neb_fail_errno("cannot put %s aside", b->file);
+        return neb_fail_errno("cannot save a copy of %s", b->file);
     return NEB_OK;
 }
 
@@ -120,11 +119,11 @@ static enum neb_status fill_converted(struct build *b) {
     if (in->charset)
         NEB_TRY(intra_charset_convert(in->charset, in->raw.p, got, in->end, &in->text));
     if (first && in->text.len >= 3 && !memcmp(in->text.p, "\xef\xbb\xbf", 3))
-        in->at = in->offset = 3; // its byte order mark
+        in->at = in->offset = 3; // the byte order mark
     return failed(b);
 }
 
-// More text behind what there is, which is moved to the front.
+// Moves the remaining text to the front and appends a block.
 static enum neb_status fill(struct build *b) {
     struct build_input *in = &b->input;
     const struct intra_source_spec *s = &b->spec->sources[b->source];
@@ -135,7 +134,7 @@ static enum neb_status fill(struct build *b) {
         in->at = 0;
     }
     if (in->text.len > LINE_BYTES_MAX)
-        return neb_fail(NEB_ERR_LIMIT, "%s:%zu: a line of more than %d bytes", b->file,
+        return neb_fail(NEB_ERR_LIMIT, "%s:%zu: a line has more than %d bytes", b->file,
                         in->line + 1, LINE_BYTES_MAX);
     if (s->encoding[0] && !intra_charset_is_utf8(s->encoding))
         return fill_converted(b);
@@ -166,7 +165,7 @@ enum neb_status build_input_line(struct build *b, struct build_input_line *l) {
     }
     if (!end && in->at == in->text.len)
         return NEB_OK;
-    if (!end) // who cuts the line finds room for a NUL
+    if (!end) // room for a NUL, if the caller terminates the line
         NEB_TRY(neb_buf_reserve(&in->text, 1));
     l->p = (char *)in->text.p + in->at;
     l->len = end ? (size_t)(end - in->text.p) - in->at : in->text.len - in->at;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the first reading of the sources leaves for the second: of every document which split it goes to, or that it is a duplicate;
-// and of every chunk a hash, by which a source that has changed meanwhile is known.
+// What the first reading leaves for the second: for each document its split, or that it is a
+// duplicate, and for each chunk a hash, which shows that a source has changed meanwhile.
 #include "agent/base/log.h"
 #include "intra/data/build_state.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-// ---- duplicates ------------------------------------------------------------------------------------------------
-// Exact duplicates within a source are dropped: the first stays. The key is 64 bits of SHA-256: good enough as an address.
+// ---- duplicates ---------------------------------------------------------------------------------
+// Exact duplicates within a source are dropped; the first one stays. The key is 64 bits of SHA-256.
 
 static size_t place_of(const uint64_t *table, size_t cap, uint64_t key) {
     size_t at = (size_t)key & (cap - 1);
@@ -32,7 +32,7 @@ static enum neb_status grow_seen(struct build_notes *n) {
 }
 
 static enum neb_status see(struct build_notes *n, uint64_t key, bool *fresh) {
-    if (!key) { // which marks a free place
+    if (!key) { // 0 marks a free slot
         *fresh = !n->seen_zero;
         n->seen_zero = true;
         return NEB_OK;
@@ -46,7 +46,7 @@ static enum neb_status see(struct build_notes *n, uint64_t key, bool *fresh) {
     return NEB_OK;
 }
 
-// ---- the first reading -----------------------------------------------------------------------------------------
+// ---- the first reading --------------------------------------------------------------------------
 
 static int split_of(const struct intra_build_spec *s, uint64_t hash) {
     int32_t at = (int32_t)(hash % 1000);
@@ -107,7 +107,7 @@ enum neb_status build_note_chunk(struct build *b) {
         neb_sha256_add(b->inputs, d->text, d->len);
         if (d->target)
             neb_sha256_add(b->inputs, d->target, strlen(d->target) + 1);
-        // the split, by a file's name; and that a document ends here
+        // The name decides the split. The hash also separates documents.
         neb_sha256_add(b->inputs, &d->name_hash, sizeof d->name_hash);
         NEB_TRY(see(n, d->text_hash, &fresh));
         NEB_TRY(put_verdict(n, fresh ? split_of(b->spec, d->name_hash) : BUILD_DUPLICATE));
@@ -134,16 +134,15 @@ enum neb_status build_note_source_end(struct build *b) {
         neb_info("source %s: %llu of %llu documents are left out: %s", s->name,
                  (unsigned long long)n->duplicates,
                  (unsigned long long)(n->n_docs - (b->source ? n->docs_end[b->source - 1] : 0)),
-                 s->format == INTRA_TSV || s->format == INTRA_PO
-                     ? "of pairs with one source text the first counts"
-                     : "their text has been there before");
+                 s->format == INTRA_TSV || s->format == INTRA_PO ? "their source text occurs before"
+                                                                 : "their text occurs before");
     n->duplicates = 0;
     if (n->n_docs == (b->source ? n->docs_end[b->source - 1] : 0))
         return neb_fail(NEB_ERR_INVALID, "source %s: %s holds no documents", s->name, s->path);
     return NEB_OK;
 }
 
-// ---- the second reading ----------------------------------------------------------------------------------------
+// ---- the second reading -------------------------------------------------------------------------
 
 static enum neb_status changed(const struct build *b) {
     const struct intra_source_spec *s = &b->spec->sources[b->source];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a corpus is built. A finished build takes the place of the folder that was there, and that folder is removed: so it has to be a
-// corpus and nothing else.
+// Where a corpus is built. A finished build replaces an existing folder, which is then removed. So
+// that folder must be a corpus and hold nothing else.
 #include "agent/base/log.h"
 #include "intra/data/build_state.h"
 
@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// What realpath(3) makes of `given`, of which the last names need not be there yet.
+// Like realpath(3), but the last components of `given` need not exist yet.
 static enum neb_status resolve(const char *given, char *out, size_t cap) {
     char there[NEB_PATH_MAX], rest[NEB_PATH_MAX] = "";
     if (!*given)
@@ -40,7 +40,7 @@ static enum neb_status resolve(const char *given, char *out, size_t cap) {
     }
 }
 
-// The sources that DIR/corpus.json lists. NULL: it is none of ours. The caller's.
+// The sources listed in DIR/corpus.json, a new reference. NULL: not a corpus of this program.
 static json_t *sources_of(const char *dir) {
     char path[NEB_PATH_MAX];
     struct neb_buf text = {0};
@@ -72,14 +72,14 @@ static bool is_part(const char *name, const json_t *sources) {
     return false;
 }
 
-enum neb_status build_place_free(const char *dir) {
-    static const char advice[] = "name a new folder, an empty one, or the corpus to build anew";
+enum neb_status build_place_check(const char *dir) {
+    static const char advice[] = "name a new folder, an empty one, or the corpus to rebuild";
     enum neb_status st = NEB_OK;
     struct stat info;
     if (stat(dir, &info) != 0)
         return errno == ENOENT ? NEB_OK : neb_fail_errno("cannot look at %s", dir);
     if (!S_ISDIR(info.st_mode))
-        return neb_fail(NEB_ERR_EXISTS, "%s is no folder; %s", dir, advice);
+        return neb_fail(NEB_ERR_EXISTS, "%s is not a folder; %s", dir, advice);
     DIR *d = opendir(dir);
     if (!d)
         return neb_fail_errno("cannot read folder %s", dir);
@@ -87,9 +87,10 @@ enum neb_status build_place_free(const char *dir) {
     for (struct dirent *e; st == NEB_OK && (e = readdir(d));)
         if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..") &&
             !(sources && is_part(e->d_name, sources)))
-            st = neb_fail(NEB_ERR_EXISTS,
-                          "%s would be replaced, and holds %s, which is of no corpus; %s", dir,
-                          e->d_name, advice);
+            st =
+                neb_fail(NEB_ERR_EXISTS,
+                         "%s would be replaced, but it holds %s, which is not part of a corpus; %s",
+                         dir, e->d_name, advice);
     json_decref(sources);
     closedir(d);
     return st;
@@ -104,7 +105,8 @@ enum neb_status build_place(struct build *b, const char *given, char dir[NEB_PAT
     free(here);
     if (inside)
         return neb_fail(NEB_ERR_EXISTS,
-                        "%s would be replaced, and is the working folder or holds it; name another",
+                        "%s would be replaced, but it is the working folder or contains it; name "
+                        "another folder",
                         dir);
     for (int32_t i = 0; i < b->spec->n_sources; i++) {
         const struct intra_source_spec *s = &b->spec->sources[i];
@@ -114,18 +116,19 @@ enum neb_status build_place(struct build *b, const char *given, char dir[NEB_PAT
         free(text);
         if (lost)
             return neb_fail(NEB_ERR_EXISTS,
-                            "%s would be replaced, and holds the text of source %s (%s)", dir,
+                            "%s would be replaced, but it holds the text of source %s (%s)", dir,
                             s->name, s->path);
         if (read)
             return neb_fail(NEB_ERR_EXISTS,
-                            "%s lies in source %s (%s), which would be read as text the next time",
+                            "%s lies in source %s (%s), so the next build would read it as text",
                             dir, s->name, s->path);
     }
     NEB_TRY(neb_fs_hold(b->dir, &b->lock));
     NEB_TRY(neb_fs_mend_dir(dir));
     json_t *sources = sources_of(dir);
-    bool corpus =
-        sources != NULL; // which stays, with whatever else is there, if it is what would be built
+    // If the build would give the same corpus, it stays, with whatever else the folder holds. So
+    // that is checked only later.
+    bool corpus = sources != NULL;
     json_decref(sources);
-    return corpus ? NEB_OK : build_place_free(dir);
+    return corpus ? NEB_OK : build_place_check(dir);
 }

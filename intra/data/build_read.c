@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Documents of a corpus, from files, folders, lines, columns and message catalogues; in the order of their sources.
+// Reads the documents of a corpus from files, folders, lines, columns and message catalogues, in
+// the order of the sources.
 #include "agent/base/log.h"
 #include "intra/data/build_state.h"
 #include "intra/data/po.h"
@@ -11,7 +12,8 @@
 
 enum { DOC_BYTES_MAX = 64 << 20 };
 
-// A pair, cleaned: split by its message, so that it is held out in all languages and directions or in none.
+// Adds a cleaned pair. Its message decides the split, so all languages and both directions of a
+// pair are held out together.
 static enum neb_status add_pair(struct build *b, const char *message, const char *translation) {
     const struct intra_source_spec *s = &b->spec->sources[b->source];
     const char *from = s->reverse ? translation : message, *to = s->reverse ? message : translation;
@@ -48,7 +50,8 @@ static enum neb_status take_po(struct build *b, const char *path, const struct n
                          (const char *)f->p, f->len);
 }
 
-// A file of a folder is one document. Translations of a page carry the same name: they fall into the same split.
+// A file of a folder is one document. Its name without the folder decides the split, so
+// translations of a page under the same name fall into the same split.
 static enum neb_status take_document(struct build *b, const char *path, const struct neb_buf *f) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     struct intra_charset *charset = NULL;
@@ -91,15 +94,15 @@ static enum neb_status read_whole(struct build *b, const char *path) {
     return st;
 }
 
-// ---- a file of documents between blank lines ----------------------------------------------------
+// ---- documents between blank lines --------------------------------------------------------------
 
 struct paragraph {
-    struct neb_buf text; // as it is in the file, with the ends of its lines
-    size_t lines, first; // first: the number of its first line
+    struct neb_buf text; // as in the file, line ends included
+    size_t lines, first; // first: number of its first line
     uint64_t offset;
 };
 
-// Without the end of its last line, which the blank one has taken the place of.
+// blank: a blank line ended the document, so the end of its last line is dropped.
 static enum neb_status end_paragraph(struct build *b, struct paragraph *p, bool blank) {
     size_t n = p->text.len;
     if (blank && n && p->text.p[n - 1] == '\n') {
@@ -134,9 +137,10 @@ static enum neb_status take_paragraphs(struct build *b, const char *path, struct
         neb_buf_add(&p->text, l.p, l.len + l.ended);
         NEB_TRY(neb_buf_check(&p->text));
         if (p->text.len > DOC_BYTES_MAX)
-            return neb_fail(NEB_ERR_LIMIT,
-                            "%s: a document of more than %d bytes (a blank line ends one)", path,
-                            DOC_BYTES_MAX);
+            return neb_fail(
+                NEB_ERR_LIMIT,
+                "%s: a document has more than %d bytes (blank lines separate documents)", path,
+                DOC_BYTES_MAX);
     }
 }
 
@@ -152,7 +156,7 @@ static enum neb_status read_paragraphs(struct build *b, const char *path) {
 
 // ---- lines --------------------------------------------------------------------------------------
 
-// Column n of a line, and its length. NULL: there are fewer.
+// Column n of a line, and its length. NULL: the line has fewer columns.
 static char *column(const struct build_input_line *l, int32_t n, size_t *len) {
     char *p = l->p, *end = l->p + l->len;
     for (; n > 0 && p; n--) {
@@ -169,7 +173,8 @@ static enum neb_status take_tsv(struct build *b, const struct build_input_line *
     size_t n_from, n_to = 0;
     char *from = column(l, s->column, &n_from), why[64];
     char *to = s->parallel ? column(l, s->target_column, &n_to) : from;
-    if (intra_utf8_length((const uint8_t *)l->p, l->len) < l->len) // whole: it is refused there
+    // the check of the document then refuses the line
+    if (intra_utf8_length((const uint8_t *)l->p, l->len) < l->len)
         return build_add(b,
                          &(struct build_text){
                              .text = l->p, .len = l->len, .line = l->number, .offset = l->offset});
@@ -184,11 +189,11 @@ static enum neb_status take_tsv(struct build *b, const struct build_input_line *
                                                           .line = l->number,
                                                           .offset = l->offset})
                       : NEB_OK;
-    from[n_from] = 0; // a tab, or the end of the line
+    from[n_from] = 0; // was a tab, or the end of the line
     to[n_to] = 0;
     if (intra_po_clean(from, to))
         return add_pair(b, from, to);
-    b->units += !b->again; // a line all the same
+    b->units += !b->again; // the line counts, though it gives no pair
     return NEB_OK;
 }
 
@@ -228,7 +233,7 @@ static enum neb_status read_entry(struct build *b, const char *path) {
     return read_lines(b, path);
 }
 
-// Compiled catalogues lie beside the others.
+// Folders of catalogues also hold compiled ones.
 static bool is_compiled(const char *path) {
     uint8_t head[4];
     FILE *f = NULL;
@@ -271,7 +276,7 @@ static enum neb_status add_bytes(struct build *b, const char *path, const struct
     return NEB_OK;
 }
 
-// What cannot be looked at is for the reading to say.
+// Files that cannot be examined are skipped; reading them reports the error.
 void build_measure(struct build *b) {
     for (int32_t i = 0; i < b->spec->n_sources; i++) {
         const char *path = b->spec->sources[i].path;

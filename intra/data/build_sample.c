@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lines that the vocabulary is trained on: of each source equally many, by chance.
+// Samples the lines that the vocabulary is trained on, equally many from each source.
 //
-// A line stays with probability share / lines, where `lines` is how many its source has: known at the source's end. But a line's
-// random number is drawn as it goes by, and share / lines only falls. So a line whose number is above what that is now goes at once, and
-// others when it has fallen: about 2 x share lines are held, and what stays is what would stay if all were counted first.
+// A line stays with probability share / lines, where `lines` is the number of lines of its source,
+// known only at the end. Each line draws its random number when it is read. The bound share / lines
+// only falls, so a line above the present bound is dropped at once, and others when the bound has
+// fallen. About 2 x share lines are held, and the result is the same as if all were counted first.
 #include "intra/data/build_state.h"
 
 #include <stdlib.h>
@@ -18,7 +19,7 @@ void build_sample_start(struct build *b) {
                                       .prune_at = PRUNE_LINES};
 }
 
-// Lets go of this source's lines above the bound.
+// Drops this source's lines from the bound on.
 static void prune(struct build_sample *s, double bound) {
     size_t n = s->first, at = n ? s->p[n - 1].at + s->p[n - 1].len : 0;
     for (size_t i = s->first; i < s->n; i++) {

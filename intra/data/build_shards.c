@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Documents as tokens, in shards: DIR/SOURCE/{train,valid,test}-00000.bin.
+// Writes documents as tokens, in shards: DIR/SOURCE/{train,valid,test}-00000.bin.
 #include "agent/base/log.h"
 #include "intra/data/build_state.h"
 
@@ -46,20 +46,22 @@ static enum neb_status write_shard(const char *path, const struct shard_out *o, 
 
 static enum neb_status too_many(const struct build *b, uint64_t about) {
     return neb_fail(NEB_ERR_LIMIT,
-                    "corpus %s would have about %llu shards of %llu tokens, and may have %d; build "
-                    "it as several",
+                    "corpus %s would have about %llu shards of %llu tokens, but at most %d are "
+                    "allowed; split it into several corpora",
                     b->spec->name, (unsigned long long)about, (unsigned long long)shard_tokens(b),
                     INTRA_SHARDS_MAX);
 }
 
-// From the first shard on it is known about how many there will be: nobody is to wait for days for the last one to be refused.
+// Estimates the number of shards from the first one on, so that a build fails early and not after
+// days.
 static enum neb_status check_limit(const struct build *b) {
     double left = (double)(b->notes.text_bytes[b->source] - b->text_made);
     for (int32_t s = b->source + 1; s < b->spec->n_sources; s++)
         left += (double)b->notes.text_bytes[s];
     double tokens = left * (double)b->tokens_made / (double)(b->text_made ? b->text_made : 1),
            about = (double)b->shards + tokens / (double)shard_tokens(b);
-    bool certain = about > 1.25 * INTRA_SHARDS_MAX; // other text may have longer tokens
+    // with a margin: the tokens of later text may be longer
+    bool certain = about > 1.25 * INTRA_SHARDS_MAX;
     return certain || b->shards > INTRA_SHARDS_MAX ? too_many(b, (uint64_t)about) : NEB_OK;
 }
 
@@ -85,14 +87,15 @@ static enum neb_status flush_shard(struct build *b, int split) {
     return NEB_OK;
 }
 
-// A pair's target goes behind its source and a BOS.
+// Appends BOS and the target to the ids of a pair's source.
 static enum neb_status encode_target(const struct intra_tokenizer *t, const struct doc *d,
                                      int32_t **ids, size_t *n) {
     int32_t *more = NULL, bos = intra_tokenizer_bos(t);
     size_t n_more = 0;
     if (bos < 0 || bos == intra_tokenizer_eos(t))
-        return neb_fail(NEB_ERR_INVALID,
-                        "parallel text needs a vocabulary with a BOS piece that is not its EOS");
+        return neb_fail(
+            NEB_ERR_INVALID,
+            "parallel text needs a vocabulary with a BOS piece that differs from its EOS piece");
     NEB_TRY(intra_tokenizer_encode(t, d->target, strlen(d->target), &more, &n_more));
     int32_t *all = realloc(*ids, (*n + n_more + 2) * sizeof *all); // room for an EOS
     if (all) {
@@ -105,7 +108,7 @@ static enum neb_status encode_target(const struct intra_tokenizer *t, const stru
     return all ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory tokenizing");
 }
 
-// In place: n ids to little-endian words of `width` bytes, which are no wider.
+// Packs n ids in place into little-endian words of `width` bytes, at most 4.
 static void pack(int32_t *ids, size_t n, int32_t width) {
     uint8_t *to = (uint8_t *)ids;
     for (size_t i = 0; i < n; i++) {
@@ -139,7 +142,7 @@ static void encode(void *arg, size_t i) {
     d->n = n;
 }
 
-// Appends a document to the shard of its split, which it may fill.
+// Appends a document to the shard of its split, and writes the shard when it is full.
 static enum neb_status put_doc(struct build *b, const struct doc *d) {
     struct shard_out *o = &b->out[d->verdict];
     neb_buf_add(&o->tokens, d->tokens, d->n * (size_t)b->width);
@@ -186,7 +189,7 @@ enum neb_status build_encode_all(struct build *b, json_t *sources) {
         enum neb_status st = encode_source(b, s);
         json_t *o = json_pack("{s:s,s:o,s:o}", "name", b->spec->sources[s].name, "train",
                               b->out[INTRA_TRAIN].list, "valid", b->out[INTRA_VALID].list);
-        if (b->spec->test_per_mille) // left out otherwise: corpora stay what they were
+        if (b->spec->test_per_mille) // else absent, so that the digests of older corpora stay
             json_object_set(o, "test", b->out[INTRA_TEST].list);
         json_decref(b->out[INTRA_TEST].list);
         json_array_append_new(sources, o);

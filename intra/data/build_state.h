@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of a build share. But for tests, nobody else includes this.
+// Shared by the files of a build. Only they and tests include this.
 //
-//     build.c         the whole: two readings, the vocabulary between them
+//     build.c         the sequence: two readings, and the vocabulary between them
 //     build_place.c   the folder
-//     build_read.c    sources as documents, one after the other, the same both times
+//     build_read.c    sources as documents in order, the same in both readings
 //     build_input.c   files as lines of UTF-8
 //     build_walk.c    folders, each file once
-//     build_fault.c   what cannot be read: said, counted, left out or refused
-//     build_chunk.c   chunks of them: parsed, hashed and encoded by all threads, gone through in order
+//     build_fault.c   bad text: named, counted, left out or refused
+//     build_chunk.c   chunks of documents, worked on by all threads
 //     build_notes.c   what the first reading leaves for the second
 //     build_sample.c  the lines that the vocabulary is trained on
 //     build_shards.c  tokens to shards
 //
-// No text outlives its chunk. A build holds a chunk's text, or one document if that is longer, with its tokens; a shard of each split; the
-// sample; the names in a folder; and of every document 2 bits, beside 8 bytes in a hash table while its source is read (11 to 21 with
-// what is free in the table, 32 while that grows).
+// Text is freed with its chunk. A build holds the text and tokens of one chunk (or of one document,
+// if that is longer), a shard of each split, the sample, and the names in a folder. Each document
+// adds 2 bits. While its source is read, it adds about 8 bytes in a hash table (11 to 21 with free
+// slots, 32 while the table grows).
 #ifndef INTRA_BUILD_STATE_H
 #define INTRA_BUILD_STATE_H
 #include "agent/base/fs.h"
@@ -30,7 +31,8 @@
 
 struct intra_charset;
 
-// Of a chunk: documents; bytes of text for each thread, so that long documents occupy them all, too; bytes at least and at most.
+// Size of a chunk: documents; bytes for each thread, so that long documents keep all threads busy;
+// smallest and largest number of bytes.
 enum {
     BUILD_CHUNK_DOCS = 16384,
     BUILD_CHUNK_THREAD_BYTES = 16 << 20,
@@ -40,71 +42,71 @@ enum {
 
 enum build_fault {
     BUILD_GOOD,
-    BUILD_SAID,   // by a text in the chunk, in place of the document
-    BUILD_BYTES,  // bad_at: no UTF-8 without NUL
-    BUILD_NO_TEXT // jsonl
+    BUILD_DESCRIBED, // the document's text in the chunk is the description of the fault
+    BUILD_BYTES,     // not UTF-8, or a NUL, at bad_at
+    BUILD_NO_TEXT    // jsonl: no text in the field, or not JSON
 };
 
 struct doc {
-    size_t at, given;   // what the source gave, in the chunk's text, and its length
-    size_t target_at;   // of parallel text, in the chunk's text; else 0
-    size_t file_at;     // the file's name in the chunk's text
-    size_t line;        // of its file
-    uint64_t offset;    // in its file
+    size_t at, given;   // the source's text: offset in the chunk's text, and length
+    size_t target_at;   // offset of the translation there; 0: not parallel text
+    size_t file_at;     // offset of the file's name there
+    size_t line;        // number of its first line in the file
+    uint64_t offset;    // in bytes, in the file
     bool named;         // name_hash is of a name; else of the text
     uint64_t name_hash; // decides the split
-    // what all threads make of it
+    // set by `prepare` and `encode`, on all threads
     enum neb_status st;
     enum build_fault fault;
-    size_t bad_at;  // in the text
-    json_t *parsed; // owned; jsonl: holds the text. NULL: there is none
+    size_t bad_at;  // offset of the first bad byte in the text
+    json_t *parsed; // owned; jsonl: holds the text; NULL: none
     char *text;     // without blanks at its end; not owned
     size_t len;     // 0: no document
-    char *target;   // NULL: no parallel text
+    char *target;   // NULL: not parallel text
     uint64_t text_hash, target_hash;
     uint8_t verdict;
-    uint8_t *tokens; // owned, in the width of the corpus, EOS at the end
+    uint8_t *tokens; // owned; in the corpus's width, EOS at the end
     size_t n;
 };
 
 struct chunk {
-    struct neb_buf text; // texts and targets, each with a NUL behind it
+    struct neb_buf text; // texts and targets, each with a NUL after it
     struct doc *docs;    // (BUILD_CHUNK_DOCS)
     size_t n, bytes_max;
-    size_t file_at; // the name of the build's file in text
+    size_t file_at; // offset of the present file's name in `text`
     bool has_file;
 };
 
 struct build_input { // a file that is read by lines
-    FILE *f, *aside; // aside: where what comes through a pipe is kept
+    FILE *f, *aside; // aside: keeps what comes through a pipe; borrowed from build.pipes
     struct intra_charset *charset;
-    struct neb_buf raw, text; // as it was read; in UTF-8, from `at` on not handed out
-    size_t at, scanned;       // scanned: no line ends before
+    struct neb_buf raw, text; // raw: as read; text: UTF-8, returned up to `at`
+    size_t at, scanned;       // scanned: no line ends between at and here
     size_t line;
-    uint64_t offset; // of text.p[at] in the file; where it is converted, in its text
+    uint64_t offset; // of text.p[at] in the file; of converted text, in that text
     bool begun, end;
 };
 struct build_input_line {
-    char *p; // NULL: there is none any more. Valid until the next one
+    char *p; // valid until the next line; NULL: end of the file
     size_t len, number;
     uint64_t offset;
-    bool ended; // by "\n", which it is without; the file's last line may not be
+    bool ended; // a "\n" (not in len) ended it; the last line may have none
 };
 
 struct build_notes {
-    // of the source that is read: hashes of its documents, open addressing, 0 is free
+    // hashes of the documents of the present source; open addressing, 0: free
     uint64_t *seen;
     size_t n_seen, cap_seen;
     bool seen_zero;
-    // of every document that is not empty, in order: its split, or BUILD_DUPLICATE; four a byte
+    // of each document that is not empty, in order: its split or BUILD_DUPLICATE, four per byte
     uint8_t *verdicts;
     uint64_t n_docs, cap_docs;
-    uint64_t *chunks; // (n_chunks) a hash of all that is in it
+    uint64_t *chunks; // (n_chunks) hashes of their content
     size_t n_chunks, cap_chunks;
-    uint64_t docs_end[INTRA_SOURCES_MAX];   // documents up to the end of each source
-    uint64_t text_bytes[INTRA_SOURCES_MAX]; // that are encoded
-    uint64_t duplicates;                    // of the source that is read
-    // the second reading
+    uint64_t docs_end[INTRA_SOURCES_MAX];   // number of documents up to the end of each source
+    uint64_t text_bytes[INTRA_SOURCES_MAX]; // of documents that are encoded
+    uint64_t duplicates;                    // in the present source
+    // position of the second reading
     uint64_t doc;
     size_t chunk;
 };
@@ -114,13 +116,13 @@ _Static_assert(BUILD_DUPLICATE < 4, "two bits");
 struct build_sample {
     bool wanted;
     struct neb_rng rng;
-    double share;   // lines wanted of each source
-    uint64_t lines; // of the source that is read
+    double share;   // lines wanted from each source
+    uint64_t lines; // of the present source
     struct build_line {
-        double number; // it stays if this is below share / lines
+        double number; // random; the line stays if it is below share / lines
         size_t at, len;
     } * p;
-    size_t n, cap, first, prune_at; // first: of this source
+    size_t n, cap, first, prune_at; // first: first line of the present source
     struct neb_buf text;
 };
 
@@ -134,54 +136,56 @@ struct shard_out { // one split of one source
 struct build {
     const struct intra_build_spec *spec;
     struct kern_pool *pool;
-    struct neb_sha256 *inputs; // digest of everything read
-    // of a given vocabulary: its file, what intra_tokenizer_digest makes of it, its bytes and those of the tokenizer_config.json beside it
+    struct neb_sha256 *inputs; // digest of the spec and of all text
+    // A given vocabulary: its file, its intra_tokenizer_digest, its bytes, and those of the
+    // tokenizer_config.json in the same folder.
     char vocabulary_file[NEB_PATH_MAX];
     uint8_t vocabulary_sha[INTRA_SHA_BYTES];
     struct neb_buf vocabulary, vocabulary_config;
     intra_build_progress *progress;
     void *user;
     char dir[NEB_PATH_MAX]; // DIR.nebula-building
-    int lock;               // on it; -1: none
+    int lock;               // on dir; -1: none
     struct chunk chunk;
     struct build_notes notes;
     struct build_sample sample;
     // reading
-    enum neb_status (*take_chunk)(struct build *b); // what becomes of one: it is noted, or encoded
-    bool again;                                     // for the second time
-    int32_t source;                                 // that is read
-    const char *file;                               // of it
+    enum neb_status (*take_chunk)(struct build *b); // notes or encodes b->chunk
+    bool again;                                     // this is the second reading
+    int32_t source;                                 // index of the present source
+    const char *file;                               // the present file; NULL: none
     struct build_input input;
-    uint64_t units, bad,
-        compiled; // of the source: lines, documents or entries; that were left out; catalogues
-    uint64_t done, total; // bytes
-    FILE *pipes
-        [INTRA_SOURCES_MAX]; // what came through a pipe, in a file without a name; NULL: no pipe
+    // of the source: lines, documents or entries; bad ones; compiled catalogues
+    uint64_t units, bad, compiled;
+    uint64_t done, total;           // bytes
+    FILE *pipes[INTRA_SOURCES_MAX]; // data of pipes, in unnamed files; NULL: not a pipe
     // the second reading: shards
     struct intra_tokenizer *tokenizer;
-    int32_t width; // bytes of a token
+    int32_t width; // bytes per token
     struct shard_out out[INTRA_SPLITS];
-    uint64_t tokens_made, text_made; // of the source
-    int64_t shards;                  // of all
+    uint64_t tokens_made, text_made; // of the present source
+    int64_t shards;                  // of all sources
 };
 
-// Where the corpus is to lie, as an absolute path without links; sets b->dir and b->lock. NEB_ERR_AGAIN (logged): another
-// process builds there. NEB_ERR_EXISTS (logged): what is there is no corpus, holds
-// more than one, a source or the working folder. Nothing was removed.
+// dir: where the corpus will be, as an absolute path without links. Sets b->dir and b->lock. An
+// error removes nothing. NEB_ERR_AGAIN (logged): another process builds there; NEB_ERR_EXISTS
+// (logged): the folder holds files that are not of a corpus, a source, or the working folder.
 NEB_MUST_CHECK enum neb_status build_place(struct build *b, const char *given,
                                            char dir[NEB_PATH_MAX]);
-// Whether a corpus may take this folder's place: there is none, an empty one, or a corpus and nothing else. NEB_ERR_EXISTS (logged).
-NEB_MUST_CHECK enum neb_status build_place_free(const char *dir);
+// Checks that a corpus may replace this folder: it is absent, empty, or a corpus and nothing else.
+// NEB_ERR_EXISTS (logged).
+NEB_MUST_CHECK enum neb_status build_place_check(const char *dir);
 
-// build_fault.c Counts a document that cannot be read, and names it. NEB_ERR_FORMAT (logged): the
-// source allows for none.
+// build_fault.c
+// Counts and names a document that cannot be read. NEB_ERR_FORMAT (logged): the source allows none.
 NEB_MUST_CHECK enum neb_status build_fault_count(struct build *b, const struct doc *d);
 NEB_MUST_CHECK enum neb_status build_fault_source_end(struct build *b);
-// What a file's first bytes forbid: a kind of file that is no text, a byte order mark of another
-// encoding. False: `why` says so. skip: bytes of a byte order mark.
+// Checks the first bytes of a file. False: they are of a file that is not text, or a byte order
+// mark of another encoding; `why` tells which. *skip: length of a UTF-8 byte order mark, or 0.
 bool build_fault_head(const struct build *b, const uint8_t *p, size_t n, size_t *skip,
                       char why[256]);
-// The source's encoding for a file that begins so; NULL: UTF-8. NEB_ERR_FORMAT (logged).
+// A converter for a file of this source that begins with `head`; NULL: UTF-8, none needed.
+// NEB_ERR_FORMAT (logged).
 NEB_MUST_CHECK enum neb_status build_fault_charset(const struct build *b, const uint8_t *head,
                                                    size_t n, struct intra_charset **out);
 
@@ -189,19 +193,19 @@ NEB_MUST_CHECK enum neb_status build_fault_charset(const struct build *b, const 
 NEB_MUST_CHECK enum neb_status build_input_open(struct build *b, const char *path);
 NEB_MUST_CHECK enum neb_status build_input_line(struct build *b, struct build_input_line *l);
 void build_input_close(struct build *b);
-void build_input_free(struct build *b); // its buffers
+void build_input_free(struct build *b); // frees its buffers
 
 // build_walk.c
 typedef enum neb_status build_visit(struct build *b, const char *path, const struct stat *info);
-// Every regular file below a folder, in the order of names; a folder or file that links lead to
-// more than once counts once. quiet: errors are not logged.
+// Visits every regular file below a folder, in the order of names. A file or folder that several
+// links lead to is visited once. quiet: errors are not logged.
 NEB_MUST_CHECK enum neb_status build_walk(struct build *b, const char *dir, bool quiet,
                                           build_visit *visit);
 
 // build_read.c
-// Bytes of all sources, as far as they can be known, into b->total.
+// Sets b->total to the bytes of all sources, as far as they are known.
 void build_measure(struct build *b);
-// Every document of source i to build_add; the last chunk is worked on when it returns.
+// Gives each document of source i to build_add, then flushes the last chunk.
 NEB_MUST_CHECK enum neb_status build_read_source(struct build *b, int32_t i);
 
 // build_chunk.c
@@ -209,21 +213,22 @@ NEB_MUST_CHECK enum neb_status build_chunk_create(struct build *b);
 void build_chunk_destroy(struct build *b);
 uint64_t build_hash(const void *p, size_t n);
 struct build_text {
-    const char *tag, *text,
-        *target; // tag: put before the text, or NULL; target: of a pair, or NULL
+    // tag: put before the text, or NULL; target: the translation, or NULL
+    const char *tag, *text, *target;
     size_t len, line;
     uint64_t offset;
-    const char *name;  // what decides the split; NULL: the text
-    const char *fault; // what is wrong, in place of all the others; NULL: nothing
+    const char *name;  // decides the split; NULL: the text decides
+    const char *fault; // what is wrong, instead of text; NULL: nothing
 };
-// Copies it. A chunk that it fills goes to take_chunk.
+// Copies a document into the chunk. A full chunk is prepared and goes to take_chunk.
 NEB_MUST_CHECK enum neb_status build_add(struct build *b, const struct build_text *t);
 NEB_MUST_CHECK enum neb_status build_flush(struct build *b); // a chunk that is not full
 
 // build_notes.c
 NEB_MUST_CHECK enum neb_status build_note_chunk(struct build *b);
 NEB_MUST_CHECK enum neb_status build_note_source_end(struct build *b);
-// The verdicts of the chunk's documents. NEB_ERR_STATE (logged): it is not what was read the first time.
+// Sets the verdicts of the chunk's documents. NEB_ERR_STATE (logged): the text has changed since
+// the first reading.
 NEB_MUST_CHECK enum neb_status build_recall_chunk(struct build *b);
 NEB_MUST_CHECK enum neb_status build_recall_source_end(struct build *b);
 void build_notes_free(struct build_notes *n);
@@ -232,12 +237,12 @@ void build_notes_free(struct build_notes *n);
 void build_sample_start(struct build *b);
 NEB_MUST_CHECK enum neb_status build_sample_doc(struct build_sample *s, const struct doc *d);
 void build_sample_source_end(struct build_sample *s);
-// Writes it to path, and frees it.
+// Writes the sample to path, and frees it.
 NEB_MUST_CHECK enum neb_status build_sample_write(struct build_sample *s, const char *path);
 void build_sample_free(struct build_sample *s);
 
 // build_shards.c
-// Reads all sources again, writes their shards, and appends one object a source to sources.
+// Reads all sources again, writes their shards, and appends one object per source to `sources`.
 NEB_MUST_CHECK enum neb_status build_encode_all(struct build *b, json_t *sources);
 
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Folders of a source. Links may lead back to where they are, or to one file by several names: what
-// has been read once is not read again.
+// Walks the folders of a source. Links may form a circle, or lead to one file by several names, so
+// each file and folder is visited once.
 #include "intra/data/build_state.h"
 
 #include "agent/base/rng.h"
@@ -16,7 +16,7 @@ struct walk {
     bool quiet;
     struct seen {
         uint64_t device, file; // file 0: free
-    } * seen;                  // (cap) open addressing
+    } * seen;                  // (cap) hash table, open addressing
     size_t n, cap;
 };
 
@@ -79,7 +79,8 @@ static enum neb_status one(struct walk *w, const char *dir, const char *name) {
 static enum neb_status walk(struct walk *w, const char *dir) {
     struct dirent **names = NULL;
     enum neb_status st = NEB_OK;
-    int n = scandir(dir, &names, NULL, alphasort); // sorted: the same corpus on every machine
+    // sorted, so that every machine makes the same corpus
+    int n = scandir(dir, &names, NULL, alphasort);
     if (n < 0)
         return fail(w, "read folder", dir);
     for (int i = 0; i < n; i++) {

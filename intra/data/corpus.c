@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading a corpus, and drawing windows from it.
+// Reads a corpus, and draws windows from it.
 #include "agent/base/fs.h"
 #include "agent/base/moved.h"
 #include "agent/base/plain.h"
@@ -40,7 +40,7 @@ struct source {
 
 struct intra_corpus {
     char dir[NEB_PATH_MAX];
-    int32_t vocab, width, n; // width: bytes of a token
+    int32_t vocab, width, n; // width: bytes per token
     uint8_t digest[INTRA_SHA_BYTES];
     size_t n_shards; // of all sources
     struct source sources[INTRA_SOURCES_MAX];
@@ -48,12 +48,12 @@ struct intra_corpus {
 
 static const char rebuild[] = "rebuild the corpus with nebula data build";
 
-// How the system is to read a map. What becomes of an advice does not matter.
+// Only a hint to the kernel, so errors are ignored.
 static void advise(const uint8_t *p, size_t len, int how) {
     (void)!madvise((void *)(uintptr_t)p, len, how);
 }
 
-// Says how far it is: a large corpus takes hours to read.
+// Logs progress, because a large corpus takes hours to read.
 static enum neb_status digest(const char *path, const uint8_t *p, size_t n,
                               uint8_t out[INTRA_SHA_BYTES]) {
     struct neb_moving m = {.what = "verifying", .path = path, .total = n};
@@ -77,10 +77,11 @@ static enum neb_status open_shard(struct intra_corpus *c, struct shard *s, const
     uint8_t got[INTRA_SHA_BYTES];
     NEB_TRY(neb_path(path, sizeof path, c->dir, file));
     if (!neb_fs_exists(path))
-        return neb_fail(NEB_ERR_NOT_FOUND,
-                        "%s: corpus.json lists it, but there is no such file; %s", path, rebuild);
+        return neb_fail(NEB_ERR_NOT_FOUND, "%s does not exist, but corpus.json lists it; %s", path,
+                        rebuild);
     NEB_TRY(neb_map_open(path, &s->map));
-    // Windows lie anywhere, and so do headers: with each the system would read what follows, as much as megabytes.
+    // Access is random. Without this, the kernel reads up to megabytes more around each window and
+    // header.
     advise(s->map.p, s->map.len, MADV_RANDOM);
     struct neb_rd r = neb_rd_make(s->map.p, s->map.len);
     neb_rd_copy(&r, magic, sizeof magic);
@@ -92,8 +93,9 @@ static enum neb_status open_shard(struct intra_corpus *c, struct shard *s, const
                         "%s: not the shard of %" PRIu64 " tokens that corpus.json lists; %s", path,
                         tokens, rebuild);
     if (n > (UINT64_MAX >> 4) || s->map.len != SHARD_HEADER_BYTES + n * width)
-        return neb_fail(NEB_ERR_CORRUPT, "%s: %zu bytes where %" PRIu64 " belong: cut short? %s",
-                        path, s->map.len, SHARD_HEADER_BYTES + n * width, rebuild);
+        return neb_fail(NEB_ERR_CORRUPT,
+                        "%s has %zu bytes instead of %" PRIu64 "; it may be cut short; %s", path,
+                        s->map.len, SHARD_HEADER_BYTES + n * width, rebuild);
     if (!neb_unhex(sha_hex, s->sha256, sizeof s->sha256))
         return neb_fail(NEB_ERR_FORMAT, "%s/corpus.json: %s has no valid digest", c->dir, file);
     if (verify) {
@@ -143,15 +145,16 @@ static enum neb_status open_corpus(struct intra_corpus *c, const json_t *root, b
         return neb_fail(NEB_ERR_FORMAT, "%s/corpus.json: not a corpus of version 1", c->dir);
     c->vocab = (int32_t)json_integer_value(json_object_get(root, "vocab"));
     if (c->vocab < 2 || c->vocab > 1 << 24)
-        return neb_fail(NEB_ERR_FORMAT, "%s/corpus.json: vocab %d", c->dir, c->vocab);
+        return neb_fail(NEB_ERR_FORMAT, "%s/corpus.json: vocab %d is not valid", c->dir, c->vocab);
     c->width = c->vocab <= 65536 ? 2 : 4;
     json_array_foreach(sources, i, item) {
         struct source *s = &c->sources[c->n++];
         const char *name = json_string_value(json_object_get(item, "name"));
         if (!name || strlen(name) >= sizeof s->name)
-            return neb_fail(NEB_ERR_FORMAT,
-                            "%s/corpus.json: source %zu has no name, or one of over %d bytes",
-                            c->dir, i, INTRA_SOURCE_NAME_MAX);
+            return neb_fail(
+                NEB_ERR_FORMAT,
+                "%s/corpus.json: source %zu has no name, or a name of more than %d bytes", c->dir,
+                i, INTRA_SOURCE_NAME_MAX);
         if (!*name || !neb_is_plain(name))
             return neb_fail(
                 NEB_ERR_FORMAT,
@@ -209,14 +212,16 @@ enum neb_status intra_corpus_check_tokenizer(const struct intra_corpus *c) {
     struct intra_tokenizer *t = NULL;
     NEB_TRY(intra_tokenizer_in(c->dir, path, sizeof path));
     if (!neb_fs_exists(path))
-        return neb_fail(NEB_ERR_NOT_FOUND,
-                        "%s is missing: nobody could read what the model says; %s", path, rebuild);
+        return neb_fail(
+            NEB_ERR_NOT_FOUND,
+            "%s is missing: without it the model's output cannot be turned into text; %s", path,
+            rebuild);
     NEB_TRY(intra_tokenizer_open(path, &t));
     int32_t pieces = intra_tokenizer_vocab(t);
     intra_tokenizer_close(&t);
     return pieces == c->vocab
                ? NEB_OK
-               : neb_fail(NEB_ERR_FORMAT, "%s has %d pieces, where corpus.json says %d; %s", path,
+               : neb_fail(NEB_ERR_FORMAT, "%s has %d pieces, but corpus.json says %d; %s", path,
                           pieces, c->vocab, rebuild);
 }
 
@@ -271,7 +276,7 @@ int32_t intra_corpus_find(const struct intra_corpus *c, const char *name) {
     return -1;
 }
 
-// The shard that token `at` lies in: the last one that begins at or before it.
+// The shard of token `at`: the last one that begins at or before it.
 static size_t shard_of(const struct split *p, uint64_t at) {
     size_t low = 0, high = p->n_shards;
     NEB_ASSERT(at < p->tokens);
@@ -285,8 +290,8 @@ static size_t shard_of(const struct split *p, uint64_t at) {
     return low;
 }
 
-// Ids outside the vocabulary (a damaged shard that was not verified) become 0 rather than an index out of range. Widths apart, and
-// whole words by memcpy: compilers make vectors of both loops.
+// An id outside the vocabulary (from a damaged shard that was not verified) becomes 0, so that no
+// index is out of range. Two loops with memcpy, because compilers vectorize these.
 static void widen(const uint8_t *from, int32_t width, uint32_t vocab, size_t n, int32_t *out) {
     if (width == 2) {
         for (size_t i = 0; i < n; i++) {
@@ -325,8 +330,8 @@ int32_t intra_corpus_token(const struct intra_corpus *c, int32_t source, enum in
     return id;
 }
 
-void intra_corpus_ahead(const struct intra_corpus *c, int32_t source, enum intra_split split,
-                        uint64_t at, uint64_t n) {
+void intra_corpus_prefetch(const struct intra_corpus *c, int32_t source, enum intra_split split,
+                           uint64_t at, uint64_t n) {
     const struct split *p = &c->sources[source].splits[split];
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     NEB_ASSERT(n <= p->tokens && at <= p->tokens - n);
@@ -356,14 +361,14 @@ void intra_corpus_window(const struct intra_corpus *c, int32_t source, enum intr
     intra_corpus_copy(c, source, split, at + n, 1, targets + n - 1);
 }
 
-// ---- sampler --------------------------------------------------------------------------------------------------
+// ---- sampler ------------------------------------------------------------------------------------
 
 struct stream { // one source
     int32_t source;
     double weight;
     struct intra_share share;
-    uint64_t windows, own; // of the source; of this cluster an epoch
-    uint64_t begin;        // of its own: where each epoch begins
+    uint64_t windows, own; // windows of the source; own: this cluster's windows per epoch
+    uint64_t begin;        // first position of each epoch, among the own windows
     uint64_t taken;
 };
 
@@ -374,13 +379,15 @@ struct intra_sampler {
     struct stream streams[INTRA_SOURCES_MAX];
     double total_weight;
     uint64_t draws;
-    uint64_t begins[INTRA_SOURCES_MAX]; // the first draw word that takes stream i or a later one
+    // the smallest draw word that selects stream i or a later one
+    uint64_t begins[INTRA_SOURCES_MAX];
 };
 
-enum { WORD_BITS = 53 }; // of a hash, that a source is drawn by
+enum { WORD_BITS = 53 }; // bits of the hash that selects a source
 
-// A permutation of [0, n) without a table: a four-round Feistel network over the next even number of bits, walked until
-// the value falls inside (at most a few steps, since the domain is below 4n).
+// A permutation of [0, n) without a table: a four-round Feistel network over an even number of
+// bits, repeated until the value is below n. That takes a few rounds, because the domain is below
+// 4n.
 static uint64_t permute(uint64_t i, uint64_t n, uint64_t key) {
     int half = 1;
     while (half < 32 && 1ull << (2 * half) < n)
@@ -398,13 +405,13 @@ static uint64_t permute(uint64_t i, uint64_t n, uint64_t key) {
     return i;
 }
 
-// The number of draw k is word_of(base_of(s) + k), of WORD_BITS bits.
+// The word of draw k is word_of(base_of(s) + k). It has WORD_BITS bits.
 static uint64_t base_of(const struct intra_sampler *s) {
     return neb_mix64(s->c.seed * 0x9e3779b97f4a7c15ull + (uint64_t)s->c.cluster + 1);
 }
 static uint64_t word_of(uint64_t at) { return neb_mix64(at) >> (64 - WORD_BITS); }
 
-// Which stream that number takes, by weight.
+// The stream that a draw word selects, by weight.
 static int32_t stream_of(const struct intra_sampler *s, uint64_t word) {
     double u = (double)word * 0x1p-53 * s->total_weight;
     int32_t pick = 0;
@@ -413,10 +420,10 @@ static int32_t stream_of(const struct intra_sampler *s, uint64_t word) {
     return pick;
 }
 
-// stream_of is monotone, since each rounding in it is: where each stream begins is found once, so that to skip a draw costs a hash and
-// no floating point, and comes to the same stream.
+// stream_of is monotone in the word, because each of its roundings is. So the first word of each
+// stream is found once, and a skipped draw needs a hash and integer compares only.
 static void find_begins(struct intra_sampler *s) {
-    for (int32_t i = 1; i < INTRA_SOURCES_MAX; i++) { // above n none does
+    for (int32_t i = 1; i < INTRA_SOURCES_MAX; i++) { // streams from n on get the upper end
         uint64_t low = s->begins[i - 1], high = 1ull << WORD_BITS;
         while (low < high) {
             uint64_t middle = low + (high - low) / 2;
@@ -449,9 +456,9 @@ enum neb_status intra_sampler_create(const struct intra_corpus *c,
         t->begin = t->share.parts ? t->own * (uint64_t)t->share.part / (uint64_t)t->share.parts : 0;
         t->weight = cfg->n_sources ? (double)cfg->weights[i] : (double)t->windows;
         if (t->own == 0) {
-            enum neb_status st =
-                neb_fail(NEB_ERR_INVALID, "source %s of %s has too few tokens for windows of %d",
-                         c->sources[t->source].name, c->dir, cfg->seq_len);
+            enum neb_status st = neb_fail(
+                NEB_ERR_INVALID, "source %s of %s has too few tokens for windows of %d tokens",
+                c->sources[t->source].name, c->dir, cfg->seq_len);
             free(s);
             return st;
         }
@@ -467,7 +474,7 @@ void intra_sampler_destroy(struct intra_sampler **s) {
     *s = NULL;
 }
 
-// The next draw: which source's window, and which of them.
+// The next draw: returns the window and its source.
 static uint64_t take(struct intra_sampler *s, int32_t *source) {
     struct stream *t = &s->streams[stream_of(s, word_of(base_of(s) + s->draws++))];
     uint64_t epoch = t->taken / t->own, k = (t->taken + t->begin) % t->own,
@@ -486,13 +493,13 @@ void intra_sampler_next(struct intra_sampler *s, int32_t *tokens, int32_t *targe
     intra_corpus_window(s->corpus, source, INTRA_TRAIN, s->c.seq_len, k, tokens, targets);
 }
 
-void intra_sampler_ahead(const struct intra_sampler *s, int32_t n) {
+void intra_sampler_prefetch(const struct intra_sampler *s, int32_t n) {
     struct intra_sampler later = *s;
     int32_t source;
     for (int32_t i = 0; i < n; i++) {
         uint64_t k = take(&later, &source);
-        intra_corpus_ahead(s->corpus, source, INTRA_TRAIN, k * (uint64_t)s->c.seq_len,
-                           (uint64_t)s->c.seq_len + 1);
+        intra_corpus_prefetch(s->corpus, source, INTRA_TRAIN, k * (uint64_t)s->c.seq_len,
+                              (uint64_t)s->c.seq_len + 1);
     }
 }
 
@@ -509,7 +516,8 @@ void intra_sampler_skip(struct intra_sampler *s, uint64_t n) {
     for (uint64_t k = 0; k < n; k++) {
         uint64_t word = word_of(base + k);
         int32_t pick = 0;
-        for (int32_t step = top; step; step >>= 1) // which way cannot be foretold: without branches
+        // branchless, because the outcome is not predictable
+        for (int32_t step = top; step; step >>= 1)
             pick += step & -(int32_t)(word >= s->begins[pick + step]);
         s->streams[pick].taken++;
     }

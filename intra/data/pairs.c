@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Finds the pairs of a corpus, plans the batches of an epoch, and draws them.
 #include "intra/data/pairs.h"
 #include "agent/base/fs.h"
 #include "agent/base/rng.h"
@@ -9,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { INDEX_TOKENS = 4096, AHEAD_TOKENS = 1 << 20 }; // looked through at a time; read ahead
+enum { INDEX_TOKENS = 4096, AHEAD_TOKENS = 1 << 20 }; // tokens indexed at a time; tokens read ahead
 
 struct pair {
-    uint64_t at; // first token in its split
+    uint64_t at; // position of its first token in the split
     int32_t n, prefix, source;
 };
 
@@ -36,7 +37,7 @@ struct intra_pairs {
     size_t n, cap;
     uint64_t skipped;
     struct item *order;      // (n) of the planned epoch
-    struct planned *batches; // (n_batches) of it
+    struct planned *batches; // (n_batches) of the planned epoch
     uint64_t n_batches, epoch;
     bool planned;
 };
@@ -61,7 +62,8 @@ static enum neb_status special_ids(struct intra_pairs *p) {
     intra_tokenizer_close(&t);
     return p->bos >= 0 && p->eos >= 0 && p->bos != p->eos
                ? NEB_OK
-               : neb_fail(NEB_ERR_INVALID, "%s has no BOS, no EOS, or one token for both", path);
+               : neb_fail(NEB_ERR_INVALID, "%s has no BOS, no EOS, or the same token for both",
+                          path);
 }
 
 static enum neb_status add(struct intra_pairs *p, const struct pair *x) {
@@ -90,8 +92,8 @@ static enum neb_status index_source(struct intra_pairs *p, int32_t source) {
         if (p->c.documents && documents >= p->c.documents && p->n)
             return NEB_OK;
         if (i % AHEAD_TOKENS == 0)
-            intra_corpus_ahead(p->corpus, source, p->split, i,
-                               total - i < 2 * AHEAD_TOKENS ? total - i : 2 * AHEAD_TOKENS);
+            intra_corpus_prefetch(p->corpus, source, p->split, i,
+                                  total - i < 2 * AHEAD_TOKENS ? total - i : 2 * AHEAD_TOKENS);
         if (i % INDEX_TOKENS == 0)
             intra_corpus_copy(p->corpus, source, p->split, i,
                               total - i < INDEX_TOKENS ? (size_t)(total - i) : INDEX_TOKENS, ids);
@@ -101,7 +103,7 @@ static enum neb_status index_source(struct intra_pairs *p, int32_t source) {
         if (id == p->bos && !x.prefix)
             x.prefix = x.n;
         if (x.n == INT32_MAX - 1)
-            return neb_fail(NEB_ERR_FORMAT, "%s: a document without end",
+            return neb_fail(NEB_ERR_FORMAT, "%s: a document has no end",
                             intra_corpus_dir(p->corpus));
         if (id != p->eos)
             continue;
@@ -146,7 +148,8 @@ enum neb_status intra_pairs_create(const struct intra_corpus *corpus, enum intra
     p->c = *c;
     NEB_TRY_GOTO(special_ids(p), out);
     NEB_TRY_GOTO(index_all(p), out);
-    p->order = calloc(p->n + 1, sizeof *p->order); // of no bytes there may be none
+    // plus one, because calloc of 0 bytes may give NULL
+    p->order = calloc(p->n + 1, sizeof *p->order);
     p->batches = calloc(p->n + 1, sizeof *p->batches);
     if (!p->order || !p->batches)
         st = neb_fail(NEB_ERR_NOMEM, "out of memory for %zu pairs", p->n);
@@ -184,7 +187,8 @@ static uint32_t fits(const struct intra_pairs *p, int32_t bucket) {
     return (uint32_t)(p->c.tokens / (T > INTRA_PAIRS_SEQ_MIN ? T : INTRA_PAIRS_SEQ_MIN));
 }
 
-// The order of pairs within a length and of batches within the epoch; how many there are does not depend on the epoch.
+// Shuffles the pairs within a length and the batches within the epoch. The number of batches is the
+// same in every epoch.
 static void plan(struct intra_pairs *p, uint64_t epoch) {
     uint64_t base = neb_mix64(p->c.seed * 0x9e3779b97f4a7c15ull + epoch);
     for (uint32_t i = 0; i < p->n; i++)

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Turns the tokens of a catalogue (po_lex.c) into entries, and entries into pairs.
 #include "intra/data/po.h"
 #include "intra/data/po_state.h"
 
@@ -10,10 +11,10 @@ enum { NOWHERE = -1, CONTEXT, MSGID, PLURAL, DOMAIN, FORM, FIELDS = FORM + PO_FO
 
 struct entry {
     struct neb_buf fields[FIELDS];
-    int at;           // field that a string belongs to
+    int at;           // field that the next string belongs to
     size_t line;      // of its msgid
-    bool has[FIELDS]; // also an empty one
-    bool strings;     // of the field `at` one was there
+    bool has[FIELDS]; // the field is there, perhaps empty
+    bool strings;     // the field `at` has a string
     bool fuzzy, obsolete;
 };
 
@@ -22,7 +23,7 @@ struct reader {
     struct po_lexer lexer;
     struct po_plurals plurals;
     struct entry e;
-    struct neb_buf text; // in UTF-8, where the file is not
+    struct neb_buf text; // the file converted to UTF-8, if it needs that
     char charset[INTRA_CHARSET_NAME_MAX + 1];
     bool header_only, header_seen;
 };
@@ -43,7 +44,7 @@ static bool is_utf8(const char *s, size_t n) {
     return intra_utf8_length((const uint8_t *)s, n) == n;
 }
 
-// Runs of white space and control characters become one space; none at the ends.
+// Turns runs of white space and control characters into one space, and drops them at both ends.
 static size_t squeeze(char *s) {
     size_t n = 0;
     for (size_t i = 0; s[i]; i++) {
@@ -99,11 +100,11 @@ out:
 
 static bool has_text(const struct entry *e, int field) { return e->fields[field].len > 0; }
 
-// The form that most numbers take; where that is not translated, the next best one. -1: none.
+// The translated form that most numbers take. -1: none.
 static int plural_form(const struct reader *r) {
     const struct po_plurals *p = &r->plurals;
     int best = -1;
-    if (!p->n_forms) // as GNU gettext has it without a header: 1, and all others
+    if (!p->n_forms) // GNU gettext's default: form 0 for 1, form 1 for all others
         return has_text(&r->e, FORM + 1) ? 1 : r->e.has[FORM + 1] || r->e.has[FORM + 2] ? -1 : 0;
     for (int i = 0; i < p->n_forms; i++)
         if (p->counts[i] && has_text(&r->e, FORM + i) &&
@@ -118,11 +119,11 @@ static enum neb_status take_pairs(struct reader *r) {
     char why[160];
     for (int i = MSGID; i < FIELDS; i++)
         if (i != DOMAIN && !is_utf8((const char *)e->fields[i].p, e->fields[i].len)) {
-            snprintf(why, sizeof why, "text of this entry is not in %s, which %s",
+            snprintf(why, sizeof why, "the text of this entry is not valid %s, which is %s",
                      r->charset[0] ? r->charset : "UTF-8",
-                     r->po->encoding ? "the source names as its encoding"
-                     : r->charset[0] ? "the header names as its charset"
-                                     : "is assumed where the header names no charset");
+                     r->po->encoding ? "the encoding of the source"
+                     : r->charset[0] ? "the charset in the header"
+                                     : "assumed because the header names no charset");
             return wrong(r, e->line, why);
         }
     if (!e->has[PLURAL])
@@ -178,14 +179,14 @@ static bool is_fuzzy(const struct po_token *t) {
     return false;
 }
 
-// msgstr, or msgstr[2]. *why says what is wrong.
+// Reads msgstr or msgstr[2]. *why: the fault, or NULL.
 static enum neb_status take_form(struct reader *r, const char **why) {
     struct po_lexer before = r->lexer;
     struct po_token t;
     uint32_t form;
     NEB_TRY(po_next(&r->lexer, &t));
     if (t.kind != PO_OPEN) {
-        before.string = r->lexer.string; // which may have moved
+        before.string = r->lexer.string; // may have been reallocated
         before.escaped = r->lexer.escaped;
         r->lexer = before;
         r->e.at = FORM;
@@ -193,12 +194,13 @@ static enum neb_status take_form(struct reader *r, const char **why) {
     }
     NEB_TRY(po_next(&r->lexer, &t));
     form = t.number;
-    *why = t.kind == PO_NUMBER ? NULL : "msgstr[ is without a number";
+    *why = t.kind == PO_NUMBER ? NULL : "msgstr[ has no number";
     if (!*why) {
         NEB_TRY(po_next(&r->lexer, &t));
-        *why = t.kind == PO_CLOSE ? NULL : "msgstr[ is without a ]";
+        *why = t.kind == PO_CLOSE ? NULL : "msgstr[ has no ]";
     }
-    r->e.at = form < PO_FORMS ? FORM + (int)form : DOMAIN; // one that nobody asks for
+    // a form above the limit goes to a field that nobody reads
+    r->e.at = form < PO_FORMS ? FORM + (int)form : DOMAIN;
     return NEB_OK;
 }
 
@@ -206,17 +208,17 @@ static const char *begin_field(struct entry *e, int field) {
     static const char *const twice[] = {"a second msgctxt", "a second msgid",
                                         "a second msgid_plural", NULL};
     if (e->at != NOWHERE && !e->strings)
-        return "a keyword without a string before this one";
+        return "the previous keyword has no string";
     if (field != DOMAIN && e->has[field])
-        return field < DOMAIN ? twice[field] : "a second msgstr of this number";
+        return field < DOMAIN ? twice[field] : "a second msgstr with this number";
     e->at = field;
     e->has[field] = true;
     e->strings = false;
     return NULL;
 }
 
-// An entry that another one follows before its msgstr. The flags before the other may be among its
-// own.
+// Drops an entry that is followed by another one before its msgstr. same_kind: the fuzzy flag may
+// belong to the new entry, so it is kept.
 static enum neb_status cut_off(struct reader *r, bool same_kind) {
     struct entry *e = &r->e;
     bool fuzzy = e->fuzzy, lost = !e->obsolete && !e->fuzzy;
@@ -284,11 +286,11 @@ static enum neb_status take_end(struct reader *r) {
     if (has_form(e) && e->strings)
         return finish(r);
     return (e->has[MSGID] || e->has[CONTEXT]) && !e->obsolete
-               ? wrong(r, r->lexer.line, "the last entry is cut off")
+               ? wrong(r, r->lexer.line, "the last entry is incomplete")
                : NEB_OK;
 }
 
-// All entries; or up to the header.
+// Reads all entries; with header_only, up to the header.
 static enum neb_status read_entries(struct reader *r) {
     struct po_token t;
     clear(&r->e);
@@ -300,7 +302,7 @@ static enum neb_status read_entries(struct reader *r) {
         NEB_TRY(po_next(&r->lexer, &t));
         if (t.kind == PO_END)
             return take_end(r);
-        if (t.previous) { // what the msgid was once; it comes before its entry
+        if (t.previous) { // the previous msgid, which stands before its entry
             if (has_form(&r->e) && r->e.strings)
                 NEB_TRY(finish(r));
             continue;
@@ -321,18 +323,16 @@ static enum neb_status read_entries(struct reader *r) {
 
 static enum neb_status no_charset(const struct reader *r, enum neb_status st) {
     if (st == NEB_ERR_FORMAT)
-        return neb_fail(NEB_ERR_FORMAT,
-                        "%s: in %s, the order of the bytes cannot be told: name it (%sLE or %sBE)",
+        return neb_fail(NEB_ERR_FORMAT, "%s: the byte order of %s is unknown; use %sLE or %sBE",
                         r->po->name, r->charset, r->charset, r->charset);
-    return st != NEB_ERR_INVALID
-               ? st
-               : neb_fail(NEB_ERR_FORMAT,
-                          "%s: its header names the charset '%s', which is not known here; name "
-                          "its encoding in the source",
-                          r->po->name, r->charset);
+    return st != NEB_ERR_INVALID ? st
+                                 : neb_fail(NEB_ERR_FORMAT,
+                                            "%s: its header names the charset '%s', which is not "
+                                            "known; set the encoding of the source",
+                                            r->po->name, r->charset);
 }
 
-// Its own name for what it is in, or the source's.
+// The encoding is the source's, or else the one that the header names.
 static enum neb_status into_utf8(struct reader *r, const char **text, size_t *len) {
     const uint8_t *p = (const uint8_t *)*text;
     if (*len >= 3 && !memcmp(p, "\xef\xbb\xbf", 3)) {
@@ -343,7 +343,7 @@ static enum neb_status into_utf8(struct reader *r, const char **text, size_t *le
         snprintf(r->charset, sizeof r->charset, "%s", r->po->encoding);
     else
         po_find_charset(*text, *len, r->charset);
-    if (!strcmp(r->charset, "CHARSET")) // of a template that nobody has filled in
+    if (!strcmp(r->charset, "CHARSET")) // a template that nobody has filled in
         r->charset[0] = 0;
     if (!r->charset[0] || intra_charset_is_utf8(r->charset))
         return NEB_OK;

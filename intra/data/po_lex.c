@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens of a message catalogue: GNU gettext's, with what translators' programs write beside it.
+// Tokens of a message catalogue, as GNU gettext and the editors of translators write them.
 #include "intra/data/po_state.h"
 
 #include <ctype.h>
@@ -8,7 +8,7 @@
 
 // ---- strings ------------------------------------------------------------------------------------
 
-// Escaped bytes beyond ASCII are of the file's encoding, whatever the text has become since.
+// Escaped bytes outside ASCII are in the file's encoding, although the text is UTF-8 by now.
 static enum neb_status flush_escaped(struct po_lexer *l) {
     enum neb_status st = NEB_OK;
     if (!l->escaped.len)
@@ -29,7 +29,7 @@ static int digit(char c, int base) {
     return v < base ? v : -1;
 }
 
-// Three digits of \ooo, or two of \xhh; l->at is at the first.
+// At most three digits of \ooo, or two of \xhh, from l->at on.
 static int number(struct po_lexer *l, int base) {
     int v = 0;
     for (int i = 0; i < (base == 8 ? 3 : 2) && l->at < l->n; i++, l->at++) {
@@ -63,7 +63,7 @@ static enum neb_status escape(struct po_lexer *l) {
     return NEB_OK;
 }
 
-// l->at is behind the first quote.
+// l->at is after the first quote.
 static enum neb_status string(struct po_lexer *l, struct po_token *t) {
     neb_buf_clear(&l->string);
     neb_buf_clear(&l->escaped);
@@ -82,7 +82,7 @@ static enum neb_status string(struct po_lexer *l, struct po_token *t) {
         neb_buf_u8(&l->string, c ? (uint8_t)c : ' ');
     }
     t->kind = PO_WRONG;
-    t->why = "a string has no end on its line";
+    t->why = "a string does not end on its line";
     return NEB_OK;
 }
 
@@ -115,13 +115,13 @@ static void keyword(struct po_lexer *l, struct po_token *t) {
     while (l->at < l->n && (isalnum((unsigned char)l->p[l->at]) || l->p[l->at] == '_'))
         l->at++, n++;
     t->kind = PO_WRONG;
-    t->why = "an unknown word";
+    t->why = "an unknown keyword";
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strlen(known[i].word) == n && !memcmp(known[i].word, p, n))
             t->kind = known[i].kind;
 }
 
-// What a sign begins that is not blank.
+// Reads the token that starts at l->at.
 static enum neb_status begin(struct po_lexer *l, struct po_token *t) {
     char c = l->p[l->at];
     if (c == '"') {
@@ -144,7 +144,7 @@ static enum neb_status begin(struct po_lexer *l, struct po_token *t) {
     return NEB_OK;
 }
 
-// "#~", "#|" and "#~|" are put before what was an entry; every other "#" begins a comment.
+// "#~", "#|" and "#~|" mark lines of an old entry. Every other "#" begins a comment.
 static bool take_mark(struct po_lexer *l) {
     char next = l->at + 1 < l->n ? l->p[l->at + 1] : '\n';
     if (next != '~' && next != '|')
@@ -181,7 +181,7 @@ enum neb_status po_next(struct po_lexer *l, struct po_token *t) {
         return NEB_OK;
     }
     NEB_TRY(begin(l, t));
-    if (t->kind == PO_WRONG && (t->obsolete || t->previous)) // nobody reads it
+    if (t->kind == PO_WRONG && (t->obsolete || t->previous)) // nobody reads old entries
         comment(l, t);
     return NEB_OK;
 }
@@ -207,7 +207,7 @@ void po_skip_entry(struct po_lexer *l) {
 
 // ---- the encoding -------------------------------------------------------------------------------
 
-// The value of charset= in these bytes, one line of the header.
+// Finds the value of charset= in one line of the header.
 static bool charset_in(const char *p, size_t n, char out[INTRA_CHARSET_NAME_MAX + 1]) {
     static const char key[] = "charset=";
     for (size_t i = 0, k = 0; i + sizeof key - 1 <= n; i++) {
@@ -222,8 +222,9 @@ static bool charset_in(const char *p, size_t n, char out[INTRA_CHARSET_NAME_MAX 
     return false;
 }
 
-// Lines, not tokens: bytes of characters may look like quotes and escapes, as long as the encoding
-// is not known. Where the translation of an empty msgid stands, up to the next keyword or comment.
+// Looks at lines, not tokens: as long as the encoding is unknown, bytes of characters may look like
+// quotes and escapes. The header is the msgstr of an empty msgid, up to the next keyword or
+// comment.
 void po_find_charset(const char *p, size_t n, char out[INTRA_CHARSET_NAME_MAX + 1]) {
     enum { ELSEWHERE, EMPTY, HEADER } where = ELSEWHERE;
     bool context = false;
@@ -249,7 +250,7 @@ void po_find_charset(const char *p, size_t n, char out[INTRA_CHARSET_NAME_MAX + 
         }
         const char *form = where == EMPTY ? memmem(word, left, "msgstr", 6) : NULL;
         size_t id = form ? (size_t)(form - word) : left;
-        if (where == EMPTY) // until a string of the msgid says something
+        if (where == EMPTY) // a string that is not empty: this msgid is not the header's
             for (size_t k = 0; k + 1 < id; k++)
                 if (word[k] == '"' && word[k + 1] != '"' && (k == 0 || word[k - 1] != '"'))
                     where = ELSEWHERE;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plural-Forms of a catalogue's header: which form stands for 1, and which for how many numbers
-// beyond. The expression is C's, over n.
+// Reads the Plural-Forms of a header: the form of 1, and how many numbers from 2 on take each form.
+// The expression is C, with the variable n.
 #include "intra/data/po_state.h"
 
 #include <stdlib.h>
@@ -82,7 +82,7 @@ static unsigned long apply(struct reading *r, int op, unsigned long a, unsigned 
     case 10: return a * b;
     default:
         if (!b) {
-            r->bad = r->bad || live; // what is not asked for may divide by zero
+            r->bad = r->bad || live; // a branch that is not taken may divide by zero
             return 0;
         }
         return op == 11 ? a / b : a % b;
@@ -141,7 +141,7 @@ void po_plurals_of(const char *header, struct po_plurals *out) {
     const char *forms = strstr(line, "nplurals"), *plural = strstr(line, "plural=");
     while (plural && plural > line && plural[-1] == 'n')
         plural = strstr(plural + 1, "plural=");
-    if (!plural) { // "plural ="
+    if (!plural) { // with blanks: "plural ="
         for (plural = line; (plural = strstr(plural, "plural")); plural++)
             if (plural[6 + strspn(plural + 6, " \t")] == '=')
                 break;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of the reader of catalogues share; nobody else includes this.
+// Shared by the files that read catalogues. No other file includes this.
 #ifndef INTRA_PO_STATE_H
 #define INTRA_PO_STATE_H
 #include "intra/data/po.h"
 #include "intra/read/charset.h"
 
-enum { PO_FORMS = 10 }; // of a plural that are kept: languages have 6 at most
+enum { PO_FORMS = 10 }; // plural forms that are kept; languages have at most 6
 
 // ---- po_lex.c -----------------------------------------------------------------------------------
 
@@ -21,40 +21,40 @@ enum po_kind {
     PO_OPEN,
     PO_CLOSE,
     PO_COMMENT,
-    PO_WRONG // `why` says what; the lexer stands behind it
+    PO_WRONG // `why` describes the fault; the lexer is after it
 };
 struct po_token {
     enum po_kind kind;
     size_t line;
-    bool obsolete, previous; // of a line "#~", "#|"
+    bool obsolete, previous; // in a line that begins with "#~" or "#|"
     uint32_t number;
-    const char *text, *why; // comment: behind the "#", up to the line's end
+    const char *text, *why; // text: of a comment, after the "#", up to the end of the line
     size_t len;
 };
 struct po_lexer {
     const char *p;
     size_t n, at, line;
     bool obsolete, previous;
-    struct intra_charset *bytes; // what escaped bytes are; NULL: UTF-8
-    struct neb_buf string;       // of the last PO_STRING
+    struct intra_charset *bytes; // converts escaped bytes; NULL: they are UTF-8
+    struct neb_buf string;       // value of the last PO_STRING
     struct neb_buf escaped;
 };
-// Only running out of memory is an error.
+// Reads the next token. NEB_ERR_NOMEM only.
 NEB_MUST_CHECK enum neb_status po_next(struct po_lexer *l, struct po_token *t);
-// To the next line that may begin an entry.
+// Skips to the next line that may begin an entry.
 void po_skip_entry(struct po_lexer *l);
-// What the header of these bytes, which may be of any encoding that has ASCII's signs, says of
-// them: "" nothing.
+// The charset that the header of these bytes names; "": none. The bytes may be in any encoding that
+// contains ASCII.
 void po_find_charset(const char *p, size_t n, char out[INTRA_CHARSET_NAME_MAX + 1]);
 
 // ---- po_plural.c --------------------------------------------------------------------------------
 
 struct po_plurals {
-    int n_forms;          // 0: the header does not say
+    int n_forms;          // 0: the header does not tell
     int one;              // the form of 1
-    int counts[PO_FORMS]; // of the numbers from 2 to 100, how many take each form
+    int counts[PO_FORMS]; // how many numbers from 2 to 100 take each form
 };
-// header: the msgstr of an empty msgid.
+// header: the msgstr of the empty msgid.
 void po_plurals_of(const char *header, struct po_plurals *out);
 
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one C++ file: SentencePiece has no C interface. Exceptions do not leave it.
+// SentencePiece behind a C interface, because it has only a C++ one. No exception leaves this file.
 #include "intra/data/tokenizer.h"
 #include "intra/data/bpe.h"
 #include "intra/data/tokenizer_files.h"
@@ -14,28 +14,29 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
-#include <sys/stat.h>
 #include <string>
+#include <sys/stat.h>
 #include <vector>
 
 struct intra_tokenizer {
     sentencepiece::SentencePieceProcessor processor;
-    struct intra_bpe *bpe = nullptr; // owned; then the processor is empty
+    struct intra_bpe *bpe = nullptr; // owned; if set, the processor is empty
 
     ~intra_tokenizer() { intra_bpe_close(&bpe); }
 };
 
-// A named pipe would be waited for, and a device read without end. The pipe of a shell, "<(command)", has no name.
+// Refuses a named pipe, which could block, and a device, which may have no end. A shell's pipe,
+// "<(command)", has no name and is accepted.
 static bool is_readable(const char *path) {
     struct stat info;
     if (stat(path, &info) != 0 || S_ISREG(info.st_mode))
-        return true; // what is wrong with it is said by who opens it
+        return true; // opening it reports what is wrong
     char *named = realpath(path, nullptr);
     std::free(named);
     return S_ISFIFO(info.st_mode) && !named;
 }
 
-// ---- tables of characters (tokenizer_load.h) ------------------------------------------------------------------
+// ---- character tables (tokenizer_load.h) --------------------------------------------------------
 
 static bool take_varint(absl::string_view *p, uint64_t *out) {
     *out = 0;
@@ -49,7 +50,8 @@ static bool take_varint(absl::string_view *p, uint64_t *out) {
     return false;
 }
 
-// The next field of a protocol buffer; of one that has bytes, these. Groups, which no model has, are refused.
+// Reads the next field of a protocol buffer. *bytes: its bytes, if it has a length. Groups are
+// refused, because no model has any.
 static bool take_field(absl::string_view *p, uint64_t *field, absl::string_view *bytes) {
     uint64_t tag, n;
     *bytes = absl::string_view();
@@ -75,7 +77,8 @@ static bool take_field(absl::string_view *p, uint64_t *field, absl::string_view 
 
 static uint32_t unit_at(absl::string_view units, size_t i) {
     uint32_t u;
-    std::memcpy(&u, units.data() + 4 * i, sizeof u); // as the library reads it
+    // in this machine's byte order, like the library
+    std::memcpy(&u, units.data() + 4 * i, sizeof u);
     return u;
 }
 
@@ -92,7 +95,8 @@ static bool charsmap_holds(absl::string_view map) {
         const size_t children = i ^ ((u >> 10) << ((u >> 9 & 1) * 8));
         if (i && u >> 31)
             continue; // a value: no byte leads to it
-        if ((children | 0xff) >= n || ((u >> 8 & 1) && (unit_at(units, children) & INT32_MAX) >= texts))
+        if ((children | 0xff) >= n ||
+            ((u >> 8 & 1) && (unit_at(units, children) & INT32_MAX) >= texts))
             return false;
     }
     return true;
@@ -112,27 +116,33 @@ static bool charsmaps_hold(absl::string_view model) {
     return true;
 }
 
-// ---- the interface --------------------------------------------------------------------------------------------
+// ---- the interface ------------------------------------------------------------------------------
 
-enum neb_status intra_tokenizer_load(const char *path, sentencepiece::SentencePieceProcessor *out) try {
+enum neb_status intra_tokenizer_load(const char *path,
+                                     sentencepiece::SentencePieceProcessor *out) try {
     if (!is_readable(path))
         return neb_fail(NEB_ERR_FORMAT, "cannot load the vocabulary %s: not a regular file", path);
     std::ifstream file(path, std::ios::binary);
-    const std::string model((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    const std::string model((std::istreambuf_iterator<char>(file)),
+                            std::istreambuf_iterator<char>());
     if (!file.is_open() || file.bad())
-        return neb_fail(NEB_ERR_FORMAT, "cannot load the vocabulary %s: %s", path, std::strerror(errno));
+        return neb_fail(NEB_ERR_FORMAT, "cannot load the vocabulary %s: %s", path,
+                        std::strerror(errno));
     if (!charsmaps_hold(model))
-        return neb_fail(NEB_ERR_FORMAT, "cannot load the vocabulary %s: it is damaged; bring it back, or build its corpus again "
-                                         "(nebula data build)", path);
+        return neb_fail(
+            NEB_ERR_FORMAT,
+            "cannot load the vocabulary %s: it is damaged; restore it, or build its corpus again "
+            "(nebula data build)",
+            path);
     const auto status = out->LoadFromSerializedProto(model);
     return status.ok() ? NEB_OK
                        : neb_fail(NEB_ERR_FORMAT,
-                                  "cannot load the vocabulary %s: it is damaged (%s); bring it back, or build its "
-                                  "corpus again (nebula data build)",
+                                  "cannot load the vocabulary %s: it is damaged (%s); restore it, "
+                                  "or build its corpus again (nebula data build)",
                                   path, status.ToString().c_str());
 } catch (const std::bad_alloc &) {
     return neb_fail(NEB_ERR_NOMEM, "out of memory loading the vocabulary %s", path);
-} catch (const std::exception &e) { // the library's, of a piece that it cannot have
+} catch (const std::exception &e) { // the library throws for some invalid pieces
     return neb_fail(NEB_ERR_FORMAT, "cannot load the vocabulary %s: %s", path, e.what());
 }
 
@@ -156,10 +166,15 @@ void intra_tokenizer_close(struct intra_tokenizer **t) {
 int32_t intra_tokenizer_vocab(const struct intra_tokenizer *t) {
     return t->bpe ? intra_bpe_vocab(t->bpe) : t->processor.GetPieceSize();
 }
-int32_t intra_tokenizer_bos(const struct intra_tokenizer *t) { return t->bpe ? intra_bpe_bos(t->bpe) : t->processor.bos_id(); }
-int32_t intra_tokenizer_eos(const struct intra_tokenizer *t) { return t->bpe ? intra_bpe_eos(t->bpe) : t->processor.eos_id(); }
+int32_t intra_tokenizer_bos(const struct intra_tokenizer *t) {
+    return t->bpe ? intra_bpe_bos(t->bpe) : t->processor.bos_id();
+}
+int32_t intra_tokenizer_eos(const struct intra_tokenizer *t) {
+    return t->bpe ? intra_bpe_eos(t->bpe) : t->processor.eos_id();
+}
 
-enum neb_status intra_tokenizer_encode(const struct intra_tokenizer *t, const char *text, size_t len, int32_t **ids, size_t *n) try {
+enum neb_status intra_tokenizer_encode(const struct intra_tokenizer *t, const char *text,
+                                       size_t len, int32_t **ids, size_t *n) try {
     std::vector<int> v;
     if (t->bpe)
         return intra_bpe_encode(t->bpe, text, len, ids, n);
@@ -177,7 +192,8 @@ enum neb_status intra_tokenizer_encode(const struct intra_tokenizer *t, const ch
     return neb_fail(NEB_ERR_NOMEM, "cannot tokenize %zu bytes: %s", len, e.what());
 }
 
-enum neb_status intra_tokenizer_decode(const struct intra_tokenizer *t, const int32_t *ids, size_t n, char **text) try {
+enum neb_status intra_tokenizer_decode(const struct intra_tokenizer *t, const int32_t *ids,
+                                       size_t n, char **text) try {
     std::vector<int> v;
     if (t->bpe)
         return intra_bpe_decode(t->bpe, ids, n, text);
@@ -204,16 +220,18 @@ bool intra_tokenizer_is_listed(const struct intra_tokenizer *t, const char *list
     for (int i = 0; i < t->processor.GetPieceSize(); i++) {
         const std::string &piece = t->processor.IdToPiece(i);
         char score[32];
-        const size_t n = static_cast<size_t>(std::snprintf(score, sizeof score, "\t%g\n", static_cast<double>(t->processor.GetScore(i))));
-        if (left.substr(0, piece.size()) != piece || left.substr(piece.size(), n) != absl::string_view(score, n))
+        const size_t n = static_cast<size_t>(std::snprintf(
+            score, sizeof score, "\t%g\n", static_cast<double>(t->processor.GetScore(i))));
+        if (left.substr(0, piece.size()) != piece ||
+            left.substr(piece.size(), n) != absl::string_view(score, n))
             return false;
         left.remove_prefix(piece.size() + n);
     }
     return left.empty();
 }
 
-// SentencePiece takes a list of files, in CSV. It keeps that text in the model, by whose bytes jobs know a vocabulary: so a path is quoted only
-// where it has to be.
+// SentencePiece takes a CSV list of files and stores that text in the model. Jobs know a vocabulary
+// by the bytes of the model, so a path is quoted only if it must be.
 static std::string as_csv(const char *path) {
     std::string quoted = "\"";
     if (*path != '"' && !std::strchr(path, ','))
@@ -223,15 +241,25 @@ static std::string as_csv(const char *path) {
     return quoted + '"';
 }
 
-enum neb_status intra_tokenizer_train(const char *lines_path, const char *prefix, const struct intra_tokenizer_train *c) try {
+enum neb_status intra_tokenizer_train(const char *lines_path, const char *prefix,
+                                      const struct intra_tokenizer_train *c) try {
     auto status = sentencepiece::SentencePieceTrainer::Train(
-        {{"input", as_csv(lines_path)}, {"model_prefix", prefix}, {"vocab_size", std::to_string(c->vocab)}, {"model_type", c->type},
-         {"character_coverage", std::to_string(c->character_coverage)}, {"byte_fallback", c->byte_fallback ? "true" : "false"},
-         {"num_threads", std::to_string(c->threads)}, {"minloglevel", "2"}, {"max_sentence_length", "16384"},
-         {"hard_vocab_limit", "false"}, {"remove_extra_whitespaces", "false"}, {"user_defined_symbols", std::string("\n") + (c->symbols ? c->symbols : "")},
+        {{"input", as_csv(lines_path)},
+         {"model_prefix", prefix},
+         {"vocab_size", std::to_string(c->vocab)},
+         {"model_type", c->type},
+         {"character_coverage", std::to_string(c->character_coverage)},
+         {"byte_fallback", c->byte_fallback ? "true" : "false"},
+         {"num_threads", std::to_string(c->threads)},
+         {"minloglevel", "2"},
+         {"max_sentence_length", "16384"},
+         {"hard_vocab_limit", "false"},
+         {"remove_extra_whitespaces", "false"},
+         {"user_defined_symbols", std::string("\n") + (c->symbols ? c->symbols : "")},
          {"normalization_rule_name", "identity"}});
     if (!status.ok())
-        return neb_fail(NEB_ERR_INVALID, "cannot train a vocabulary of %d pieces: %s", c->vocab, status.ToString().c_str());
+        return neb_fail(NEB_ERR_INVALID, "cannot train a vocabulary of %d pieces: %s", c->vocab,
+                        status.ToString().c_str());
     return NEB_OK;
 } catch (const std::exception &e) {
     return neb_fail(NEB_ERR_NOMEM, "cannot train a vocabulary: %s", e.what());

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Finds, copies and hashes the files of a vocabulary.
 #include "intra/data/tokenizer_files.h"
 #include "agent/base/fs.h"
 #include "intra/data/bpe.h"
@@ -18,7 +19,7 @@ enum neb_status intra_tokenizer_in(const char *dir, char *out, size_t cap) {
     return json ? NEB_OK : neb_path(out, cap, dir, INTRA_TOKENIZER_MODEL);
 }
 
-enum neb_status intra_tokenizer_named(const char *path, char *out, size_t cap) {
+enum neb_status intra_tokenizer_resolve(const char *path, char *out, size_t cap) {
     struct stat info;
     if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
         return intra_tokenizer_in(path, out, cap);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The files of a vocabulary. A folder (a corpus, a checkpoint, one of Hugging Face) has
+// The files of a vocabulary. A folder (a corpus, a checkpoint, a Hugging Face model) holds
 //
-//     tokenizer.model                                 SentencePiece; where it is there, the others are not looked at
-//     tokenizer.json, tokenizer_config.json           byte-level BPE (bpe.h), and which tokens begin and end documents
+//     tokenizer.model                           SentencePiece; if it exists, it alone counts
+//     tokenizer.json, tokenizer_config.json     byte-level BPE (bpe.h); BOS and EOS
 //
-// None of them is followed out of its folder (folder.h); a file that somebody names is, as it is
-// theirs to name.
+// A link in a folder must not lead out of it (folder.h). A file that the user names may be
+// anywhere.
 #ifndef INTRA_TOKENIZER_FILES_H
 #define INTRA_TOKENIZER_FILES_H
 #include "agent/base/sha256.h"
@@ -23,20 +23,21 @@ extern "C" {
 #define INTRA_TOKENIZER_JSON   "tokenizer.json"
 #define INTRA_TOKENIZER_CONFIG "tokenizer_config.json"
 
-// The vocabulary of a folder, or the one that it should have: tokenizer.model, where it has none.
-// As intra_folder_file.
+// out: path of the folder's vocabulary. If there is none: the path of tokenizer.model. Errors as
+// intra_folder_file.
 NEB_MUST_CHECK enum neb_status intra_tokenizer_in(const char *dir, char *out, size_t cap);
-// The same of what somebody names: a folder, or the file itself.
-NEB_MUST_CHECK enum neb_status intra_tokenizer_named(const char *path, char *out, size_t cap);
-// By its name, or by its first byte, which no SentencePiece model has. Of a pipe, which can be read
-// once, the name decides.
+// The same for a path that the user names: a folder, or the file itself.
+NEB_MUST_CHECK enum neb_status intra_tokenizer_resolve(const char *path, char *out, size_t cap);
+// Decides by the name, or by the first byte: no SentencePiece model begins with "{". Of a pipe,
+// which can be read only once, only the name counts.
 bool intra_tokenizer_is_json(const char *file);
-// tokenizer_config.json beside a tokenizer.json, whether it is there or not. As intra_folder_file.
+// out: path of tokenizer_config.json in the folder of a tokenizer.json; the file need not exist.
+// Errors as intra_folder_file.
 NEB_MUST_CHECK enum neb_status intra_tokenizer_config(const char *file, char *out, size_t cap);
-// With what belongs to it, under the names above. As neb_fs_copy.
+// Copies a vocabulary with its tokenizer_config.json, under the names above. Errors as neb_fs_copy.
 NEB_MUST_CHECK enum neb_status intra_tokenizer_copy(const char *file, const char *dir);
-// Ids mean the same where it is equal: SHA-256 of tokenizer.model; of tokenizer.json and the ids of
-// BOS and EOS. As intra_bpe_open, as neb_map_open.
+// Equal digests: ids mean the same. SHA-256 of tokenizer.model, or of tokenizer.json and the ids of
+// BOS and EOS. Errors as intra_bpe_open and neb_map_open.
 NEB_MUST_CHECK enum neb_status intra_tokenizer_digest(const char *file,
                                                       uint8_t out[NEB_SHA256_BYTES]);
 

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters and moments of a model on an accelerator to the host and back (kernels/device_stage.h).
+// Copies parameters and moments between an accelerator and the host (kernels/device_stage.h).
 #include "intra/device/state.h"
 #include "kernels/device_stage.h"
 
 static void move(struct intra_device *d, float *host, float *device, size_t n, bool down) {
     if (down)
-        kern_stage_down(d->c.D, host, device, n * sizeof(float));
+        kern_stage_download(d->c.D, host, device, n * sizeof(float));
     else
-        kern_stage_up(d->c.D, device, host, n * sizeof(float));
+        kern_stage_upload(d->c.D, device, host, n * sizeof(float));
 }
 
 enum neb_status intra_device_pull(struct intra_device *d, const bool *wanted) {
     const struct intra_model *m = d->m;
     for (int32_t i = 0; i < m->n_tensors; i++) {
         const struct intra_tensor *t = &m->tensors[i];
-        if (t->trainable && (!wanted || wanted[t->index])) // the others are as they were pushed
+        if (t->trainable && (!wanted || wanted[t->index])) // the others never change after a push
             move(d, m->params + t->at, d->params + t->at, intra_tensor_size(t), true);
     }
     return kern_stage_end(d->c.D);

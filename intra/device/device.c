@@ -17,22 +17,23 @@ static enum neb_status takes(const struct intra_device_config *c, const struct i
                         m->c.max_seq);
     if (m->c.d_model > c->D->norm_most)
         return neb_fail(NEB_ERR_UNSUPPORTED,
-                        "%s: model.d_model %d is above the %d that a norm's row may have on it: "
-                        "its shared memory holds no more; set device: cpu, or use another card",
+                        "%s: model.d_model %d is above %d, the longest row of a norm that fits "
+                        "into its shared memory; set device: cpu, or use another card",
                         c->D->name, m->c.d_model, c->D->norm_most);
-    bool pairs = c->soft_k && m->c.mask != KERN_MASK_BIDIRECTIONAL; // as many as fit
+    // a batch of pairs holds as many as fit
+    bool pairs = c->soft_k && m->c.mask != KERN_MASK_BIDIRECTIONAL;
     int64_t most = pairs ? (int64_t)c->batch * c->seq_len / INTRA_PAIRS_SEQ_MIN : c->batch;
     if (most > KERN_SEQUENCES_MAX)
         return neb_fail(NEB_ERR_UNSUPPORTED,
-                        "%s: micro-batches of up to %lld sequences; its kernels take %d: lower "
-                        "data.batch, with data.accumulate in its place, or set device: cpu",
+                        "%s: a micro-batch may have %lld sequences, but the kernels take at most "
+                        "%d; lower data.batch and raise data.accumulate, or set device: cpu",
                         c->D->name, (long long)most, KERN_SEQUENCES_MAX);
     if (c->type == KERN_BF16 && !c->D->tensor_cores_bf16)
         return neb_fail(NEB_ERR_UNSUPPORTED, "%s has no bf16; set precision: fp32", c->D->name);
     if (c->type == KERN_BF16 && m->c.d_model % 2 && intra_mesh_tp(c->mesh) > 1)
         return neb_fail(NEB_ERR_UNSUPPORTED,
-                        "mesh.tp: %d: rows of %d bf16 do not fill floats, in which they are "
-                        "gathered; model.d_model must be even, or set precision: fp32",
+                        "mesh.tp: %d: a row of %d bf16 values cannot be gathered as floats; use an "
+                        "even model.d_model, or set precision: fp32",
                         c->mesh->c.tp, m->c.d_model);
     return NEB_OK;
 }
@@ -42,8 +43,8 @@ static enum neb_status set_up(struct intra_device *d) {
     struct kern_device *D = d->c.D;
     const struct intra_model *m = d->m;
     if (d->c.type == KERN_BF16 && (m->c.head_dim % 32 || m->c.head_dim > 128))
-        neb_warn("heads of %d: attention runs without tensor cores, several times slower; those of "
-                 "32, 64, 96 and 128 run on them",
+        neb_warn("head_dim %d: attention runs without tensor cores, several times slower; head_dim "
+                 "32, 64, 96 and 128 use them",
                  m->c.head_dim);
     device_tp_create(d);
     d->n_acts =
@@ -90,9 +91,9 @@ void intra_device_destroy(struct intra_device **dp) {
 
 size_t intra_device_bytes(const struct intra_device *d) { return d->bytes; }
 
-// ---- steps ----------------------------------------------------------------------------------------------------
+// ---- steps --------------------------------------------------------------------------------------
 
-// This rank's row of a token's embedding, -1 where there is none.
+// This rank's row of a token's embedding; -1: none.
 static int32_t row_of(const struct intra_model *m, int32_t id) {
     const struct intra_tensor *t = m->embed;
     return t && id >= t->row0 && id < t->row0 + t->rows ? id - t->row0 : -1;

@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts of a step as graphs (kern_device_ops.record). A pass over a micro-batch is some hundred ops, one after the other, the same every
-// time; where they are short the device waits for the host to enqueue them. So a part is recorded once and replayed:
+// Records parts of a step as graphs (kern_device_ops.record). A pass over a micro-batch is some
+// hundred ops in a fixed order. If they are short, the device waits for the host to enqueue them.
+// So a part is recorded once and then replayed:
 //
-//     first time    op op op op …          plain: scratch grows, the libraries choose their kernels
+//     first time    op op op op …          one by one: scratch grows, the libraries choose kernels
 //     second        record, replay
-//     then          replay                 one call, for a pipeline or replicas a few: marks are between graphs
+//     then          replay                 one call; some more with marks (pipeline, replicas)
 //
-// What differs between micro-batches is in device memory (struct device_batch), everything else is where it was. The update is not
-// recorded: six calls, of which the device sees four while it still computes, and AdamW's numbers change with every step.
+// What differs between micro-batches is in device memory (struct device_batch); all other arguments
+// stay. The update is not recorded: it has few calls, and AdamW's constants change with every step.
 //
-// Whether it pays is measured: `auto` times a few passes of either kind at the start of training, which computes the same bits.
+// With `auto` the choice is measured: some passes of each kind are timed at the start of training.
+// Both kinds compute the same bits.
 #include "agent/base/log.h"
 #include "intra/device/state.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-// timed passes of either kind; graphs that one micro-batch in flight may have
+// RUNS: timed passes of each kind. KINDS: graphs that one micro-batch in flight may have.
 enum { RUNS = 5, KINDS = 4 };
 
 enum device_graph_use { PLAIN, MEASURING, REPLAYED };
@@ -24,10 +26,10 @@ enum device_graph_use { PLAIN, MEASURING, REPLAYED };
 struct device_graph {
     enum device_part part;
     const struct device_acts *a;
-    bool held; // backward found its last block in memory
+    bool held; // backward found its last block still in memory
     int seen;
     struct kern_graph *graph;        // NULL: not recorded
-    const struct device_acts *holds; // d->holds behind it
+    const struct device_acts *holds; // d->holds after it
 };
 
 struct device_graphs {
@@ -35,16 +37,16 @@ struct device_graphs {
     struct device_graph *all;
     int n, most;
     bool said;
-    // measuring
+    // while measuring
     struct device_graph *timed;
-    int runs; // of it
+    int runs; // passes measured so far
     double plain_ms, replay_ms;
 };
 
 enum neb_status device_graphs_create(struct intra_device *d) {
     struct device_graphs *g = d->graphs = calloc(1, sizeof *g);
     if (g) {
-        g->most = KINDS * d->n_acts + 2; // and those of parameters that come and go
+        g->most = KINDS * d->n_acts + 2; // two more: DEVICE_PACK and DEVICE_UNPACK
         g->all = calloc((size_t)g->most, sizeof *g->all);
     }
     if (!g || !g->all)
@@ -52,9 +54,10 @@ enum neb_status device_graphs_create(struct intra_device *d) {
     if (d->c.graphs == INTRA_GRAPHS_OFF)
         return NEB_OK;
     if (device_cut(d)) {
-        // ncclCommAbort waits until no graph has its operations any more, and such a graph could not end
-        neb_info("cuda_graphs: a communicator whose collectives are in a graph cannot be given up "
-                 "while it hangs, so tensor-parallel ranks launch ops one by one");
+        // ncclCommAbort waits until no graph holds the communicator's operations. While a rank
+        // hangs, such a graph never ends.
+        neb_info("cuda_graphs: tensor-parallel ranks launch ops one by one, because a communicator "
+                 "in a graph cannot be aborted while a rank hangs");
         return NEB_OK;
     }
     g->use = d->c.graphs == INTRA_GRAPHS_ON ? REPLAYED : MEASURING;
@@ -86,12 +89,12 @@ static void enqueue(struct intra_device *d, enum device_part part, struct device
     case DEVICE_FORWARD: device_forward(d, a, B, true, d->total); break;
     case DEVICE_BACKWARD: device_backward(d, a, B); break;
     case DEVICE_EVAL: device_forward(d, a, B, false, d->eval_total); break;
-    case DEVICE_LEAVE: device_params_leave(d); break;
-    case DEVICE_ARRIVE: device_params_arrive(d); break;
+    case DEVICE_PACK: device_params_pack(d); break;
+    case DEVICE_UNPACK: device_params_unpack(d); break;
     }
 }
 
-// NULL: not one that is recorded.
+// NULL: this part is not recorded.
 static struct device_graph *graph_of(struct intra_device *d, enum device_part part,
                                      const struct device_acts *a, int B) {
     struct device_graphs *g = d->graphs;
@@ -138,7 +141,7 @@ static void replay(struct intra_device *d, struct device_graph *g, struct device
     d->holds = g->holds;
 }
 
-static bool trains(const struct device_graph *g) { // or a stage's first half of it
+static bool trains(const struct device_graph *g) { // a training pass, or the forward of a stage
     return g->part == DEVICE_TRAIN || g->part == DEVICE_FORWARD;
 }
 
@@ -156,14 +159,14 @@ static void decide(struct intra_device *d, const struct device_graph *g) {
     neb_info("cuda_graphs: a pass of %d ops takes %.3f ms launched one by one, %.3f ms as a graph: "
              "%s",
              g->graph->ops, all->plain_ms, all->replay_ms,
-             pays ? "it is replayed" : "ops are launched one by one");
+             pays ? "the graph is replayed" : "ops are launched one by one");
     all->use = pays ? REPLAYED : PLAIN;
     all->said = true;
     if (!pays)
         forget(d);
 }
 
-// RUNS passes of either kind, each waited for; the fastest counts.
+// Times RUNS passes of each kind and waits for each; the fastest counts.
 static void measure(struct intra_device *d, struct device_graph *g, struct device_acts *a, int B) {
     const struct kern_device_ops *K = device_ops(d);
     struct device_graphs *all = d->graphs;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of a model on an accelerator: one piece of the device's, and pinned buffers of the host's.
+// Memory of a model on an accelerator: one piece of device memory, and pinned buffers on the host.
 #include "intra/device/state.h"
 #include "kernels/device_stage.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-// Two passes over the same list, as in forward.c: sizes first, then pointers.
+// As in forward.c, carve_all runs twice: it adds up sizes, then it sets pointers.
 struct carve {
     char *base;
     size_t used;
@@ -19,7 +19,7 @@ static void take(struct carve *c, void *pointer_at, size_t bytes) {
     c->used += (bytes + CARVE_ALIGN - 1) / CARVE_ALIGN * CARVE_ALIGN;
 }
 
-// n: rows of a pass; each: of them on this rank; room: rows of a buffer that is gathered
+// n: rows of a pass; each: rows per rank; room: rows of a buffer that is gathered
 struct sizes {
     size_t n, each, room, t, width, q, qkv, f;
 };
@@ -58,7 +58,8 @@ static void carve_block(struct carve *c, struct device_block *b, const struct in
         b->y1 = b->y2 = d->y;
 }
 
-// With recompute all blocks of all micro-batches in flight share the first one's memory, but for their input.
+// With recompute all blocks of all micro-batches in flight share one block's memory, except for
+// their input.
 static void carve_acts(struct carve *c, struct intra_device *d, struct device_acts *a) {
     struct sizes s = sizes_of(d);
     for (int32_t l = 0; l < d->m->local.n_layers; l++) {
@@ -67,7 +68,7 @@ static void carve_acts(struct carve *c, struct intra_device *d, struct device_ac
             carve_block(c, b, d);
         else
             *b = d->acts[0].blocks[0];
-        if (device_learns(d) || l == 0) // else nobody comes back to it
+        if (device_learns(d) || l == 0) // otherwise no backward needs it
             take(c, &b->h1, s.each * s.width * sizeof(float));
     }
     take(c, &a->batch.tokens, batch_bytes(d));
@@ -147,7 +148,8 @@ static void carve_state(struct carve *c, struct intra_device *d) {
     d->eval_total = d->sums ? d->total + 1 : NULL;
 }
 
-// Blocks of logits in T, and where rows are picked at least one row of them in fp32. A discriminator has none.
+// Room for a block of logits in T, and for at least one row of fp32 logits if rows are picked. A
+// discriminator needs none.
 size_t device_logits_bytes(const struct intra_device *d) {
     if (d->m->rtd_weight)
         return 0;
@@ -158,7 +160,7 @@ size_t device_logits_bytes(const struct intra_device *d) {
 
 static void carve_all(struct carve *c, struct intra_device *d) {
     carve_state(c, d);
-    carve_scratch(c, d); // before blocks, which point into it
+    carve_scratch(c, d); // before the blocks, which point into it
     for (int i = 0; i < d->n_acts; i++)
         carve_acts(c, d, &d->acts[i]);
 }
@@ -167,7 +169,7 @@ size_t device_batch_bytes(size_t n, bool prefixes) {
     return (5 * n + 2) * sizeof(int32_t) + sizeof(float) + (prefixes ? n * sizeof(int32_t) : 0);
 }
 
-// One thing after the other.
+// The fields lie one after the other, so that one upload sends them all.
 struct device_batch device_batch_in(void *room, size_t n) {
     int32_t *tokens = room, *ids = tokens + 2 * n, *used = ids + 3 * n + 1;
     void *end = used + 1;
@@ -179,7 +181,8 @@ struct device_batch device_batch_in(void *room, size_t n) {
         .prefix = used + 2};
 }
 
-// The same on all ranks of a tensor-parallel group, whose parts of the vocabulary may differ by one, and whose devices in size.
+// Must be equal on all tensor-parallel ranks, although their parts of the vocabulary may differ by
+// one and their devices in memory.
 static int logit_rows(const struct intra_device *d) {
     int tp = intra_mesh_tp(d->c.mesh), vocab = (d->m->c.vocab + tp - 1) / tp;
     size_t memory = d->c.least_bytes ? d->c.least_bytes : d->c.D->total_bytes;
@@ -192,7 +195,7 @@ static enum neb_status pinned(struct intra_device *d) {
     void *p = NULL;
     for (int i = 0; i < DEVICE_SLOTS; i++)
         NEB_TRY(K->alloc_pinned(d->c.D, batch_bytes(d), &d->batch_pinned[i]));
-    NEB_TRY(kern_stage_take(d->c.D));
+    NEB_TRY(kern_stage_acquire(d->c.D));
     d->staged = true;
     NEB_TRY(K->alloc_pinned(d->c.D, tensors * sizeof(float), &p));
     d->factors_pinned = p;
@@ -228,12 +231,12 @@ enum neb_status device_allocate(struct intra_device *d) {
 
 void device_release(struct intra_device *d) {
     const struct kern_device_ops *K = device_ops(d);
-    (void)K->finish(d->c.D); // nothing may still be running on what is freed
+    (void)K->finish(d->c.D); // no op may still use the memory
     free(d->next);
     K->release_pinned(d->c.D, d->sums_pinned);
     K->release_pinned(d->c.D, d->factors_pinned);
     if (d->staged)
-        kern_stage_give(d->c.D);
+        kern_stage_release(d->c.D);
     for (int i = 0; i < DEVICE_SLOTS; i++)
         K->release_pinned(d->c.D, d->batch_pinned[i]);
     K->release(d->c.D, d->arena);

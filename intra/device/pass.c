@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// One pass over a batch on an accelerator: forward.c's lines with the types of device.h. Fused where the kernels are: the
-// stream's addition with the norm that reads it, the qkv bias with its product and its gradient with dW, the stream's gradient with its copy as T.
+// One pass over a batch on an accelerator, as in forward.c, with the types of device.h. Some steps
+// are fused: an addition to the stream with the norm that reads it, the qkv bias with its product,
+// the bias's gradient with dW, the stream's gradient with its copy in T.
 //
-// Over tensor-parallel ranks a product whose result is a sum over them (what o and down add, the gradients of y1 and y2) is written
-// as fp32 into d->wide, reduced there, and this rank's rows of it go on; what the ranks gather are rows of T.
+// With tensor parallelism the products that are parts of a sum over ranks (the outputs of o and
+// down, the gradients of y1 and y2) go as fp32 into d->wide. They are reduced there, and this rank
+// continues with its own rows. Gathered rows have type T.
 #include "intra/device/state.h"
 
 struct shape { // sizes of one pass
     int B, T, n, d, q, kv, qkv, f;
     enum kern_type t;
     struct intra_rows rows; // of the stream
-    bool cut;               // over tensor-parallel ranks
+    bool cut;               // there are several tensor-parallel ranks
 };
 
 static struct shape shape_of(const struct intra_device *d, const struct device_acts *a, int B) {
@@ -48,7 +50,7 @@ static size_t own_floats(const struct shape *s) { // of the stream
 static float *own_wide(const struct intra_device *d, const struct shape *s) {
     return d->wide + (size_t)s->rows.from * (size_t)s->d;
 }
-static void *own_rows(const struct intra_device *d, const struct shape *s, void *x) { // of T
+static void *own_rows(const struct intra_device *d, const struct shape *s, void *x) { // T
     return device_at(d, x, (size_t)s->rows.from * (size_t)s->d);
 }
 
@@ -57,7 +59,8 @@ static float lora_scale(const struct intra_device *d) {
     return t->lora_rank ? t->lora_alpha / (float)t->lora_rank : 0;
 }
 
-// y (n, out), of type ty, = x (n, in) W^T + bias, and the adapters of W's parts. With a bias ty is T.
+// y (n, out), of type ty, = x (n, in) W^T + bias, plus the adapters of W's parts. With a bias, ty
+// is T.
 static void linear(struct intra_device *d, enum kern_type ty, void *y, const void *x, int n,
                    int out, int in, const struct intra_tensor *w, const struct intra_tensor *bias,
                    const struct intra_lora_pair *lora, int parts) {
@@ -80,7 +83,8 @@ static void linear(struct intra_device *d, enum kern_type ty, void *y, const voi
     }
 }
 
-// dx (n, in), of type tx, = dy W (NULL: not wanted); dW += dy^T x and the bias's sums of dy where they learn; adapters likewise.
+// dx (n, in), of type tx, = dy W, unless dx is NULL. dW += dy^T x, and the bias += sums of dy, if
+// they learn. The same for adapters.
 static void linear_bwd(struct intra_device *d, enum kern_type tx, void *dx, void *dy, const void *x,
                        int n, int out, int in, const struct intra_tensor *w,
                        const struct intra_tensor *bias, const struct intra_lora_pair *lora,
@@ -121,9 +125,10 @@ static void linear_bwd(struct intra_device *d, enum kern_type tx, void *dx, void
     }
 }
 
-// ---- the stream's rows ----------------------------------------------------------------------------------------
+// ---- the stream's rows --------------------------------------------------------------------------
 
-// y (n, d) = norm of the stream h, and what was added to it since when `added`; the sum goes to `sum`.
+// y (n, d) = norm of the stream, which goes to `sum`. The stream is h, plus the last linear_added
+// if `added`.
 static void norm_fwd(struct intra_device *d, void *y, float *rstd, float *sum, const float *h,
                      bool added, const struct intra_tensor *gain, const struct shape *s) {
     const struct kern_device_ops *K = device_ops(d);
@@ -137,7 +142,7 @@ static void norm_fwd(struct intra_device *d, void *y, float *rstd, float *sum, c
     device_rows_gather(d, &s->rows, y, (size_t)s->d * kern_type_bytes(s->t));
 }
 
-// The same y again, where it was not kept and a product's backward reads it.
+// Computes y again if it was not kept and the backward of a product reads it.
 static void norm_again(struct intra_device *d, void *y, float *rstd, float *h,
                        const struct intra_tensor *gain, const struct shape *s,
                        const struct intra_tensor *w, const struct intra_lora_pair *lora,
@@ -149,7 +154,8 @@ static void norm_again(struct intra_device *d, void *y, float *rstd, float *h,
         norm_fwd(d, y, rstd, h, h, false, gain, s);
 }
 
-// What a product adds to the stream: rows of T in d->r, or their sum over ranks, fp32 in d->wide.
+// Computes what a product adds to the stream: rows of T in d->r, or their sum over ranks, fp32 in
+// d->wide.
 static void linear_added(struct intra_device *d, const void *x, int in,
                          const struct intra_tensor *w, const struct intra_lora_pair *lora,
                          bool wide, const struct shape *s) {
@@ -160,7 +166,7 @@ static void linear_added(struct intra_device *d, const void *x, int in,
     device_rows_sum(d, &s->rows, d->wide);
 }
 
-// Backward of a norm's product, d->dy = gradient of the norm's output, rows of T.
+// Backward of a product that reads a norm's output. d->dy: gradient of that output, rows of T.
 static void linear_bwd_in(struct intra_device *d, void *dy, const void *x, int out,
                           const struct intra_tensor *w, const struct intra_tensor *bias,
                           const struct intra_lora_pair *lora, int parts, bool through,
@@ -174,7 +180,7 @@ static void linear_bwd_in(struct intra_device *d, void *dy, const void *x, int o
     device_ops(d)->cast(d->c.D, s->t, d->dy, own_wide(d, s), own_floats(s));
 }
 
-// d->dh, and as T d->dht: += gradient of a norm's input, from d->dy, that of its output.
+// d->dh, and d->dht in T: += gradient of a norm's input. d->dy: gradient of its output.
 static void norm_bwd(struct intra_device *d, const float *h, const float *rstd,
                      const struct intra_tensor *gain, const struct shape *s) {
     void *also = d->dht == d->dh ? NULL : own_rows(d, s, d->dht);
@@ -183,16 +189,16 @@ static void norm_bwd(struct intra_device *d, const float *h, const float *rstd,
                                    device_gain(d, gain), rstd, s->rows.own, s->d);
 }
 
-// The stream's gradient as T, of all rows.
+// All rows of the stream's gradient, in T.
 static void *stream_grad(struct intra_device *d, const struct shape *s) {
     device_rows_gather(d, &s->rows, d->dht, (size_t)s->d * kern_type_bytes(s->t));
     return d->dht;
 }
 
-// ---- blocks ---------------------------------------------------------------------------------------------------
+// ---- blocks -------------------------------------------------------------------------------------
 
-// From h, and what was added to it, through block l; leaves what it adds in d->r or d->wide. again: only what backward needs
-// of it.
+// Runs block l on h (plus the last addition, if `added`) and leaves what it adds in d->r or
+// d->wide. again: recompute, which stops at what backward needs.
 static void block_fwd(struct intra_device *d, struct device_acts *a, int32_t l, const float *h,
                       bool added, const struct shape *s, bool again) {
     const struct kern_device_ops *K = device_ops(d);
@@ -218,8 +224,9 @@ static void block_fwd(struct intra_device *d, struct device_acts *a, int32_t l, 
         linear_added(d, b->act, s->f, y->down, &y->lora[6], passed_on, s);
 }
 
-// d->dh (and as T d->dht): gradient of the stream after block l on entry, before it on return. below: something under this
-// block learns. again: the block was just computed again, so y2 is still there.
+// d->dh, and d->dht in T: on entry the gradient of the stream after block l, on return that before
+// it. below: something below this block learns. again: the block was recomputed just now, so y2 is
+// valid.
 static void block_bwd(struct intra_device *d, struct device_acts *a, int32_t l,
                       const struct shape *s, bool below, bool again) {
     const struct kern_device_ops *K = device_ops(d);
@@ -247,9 +254,9 @@ static void block_bwd(struct intra_device *d, struct device_acts *a, int32_t l,
         norm_bwd(d, b->h1, b->rstd1, y->norm1, s);
 }
 
-// ---- the two ends ---------------------------------------------------------------------------------------------
+// ---- embedding and output -----------------------------------------------------------------------
 
-// A discriminator's.
+// Loss of a discriminator.
 static void detect(struct intra_device *d, const struct device_acts *a, const struct shape *s,
                    bool learn, double *total) {
     const struct intra_model *m = d->m;
@@ -270,14 +277,14 @@ static void detect(struct intra_device *d, const struct device_acts *a, const st
     device_ops(d)->rtd_loss(d->c.D, s->t, &job);
 }
 
-// Over all rows, or those that were gathered.
+// Loss over all rows, or over the gathered ones (device_send_rows).
 static void head_loss(struct intra_device *d, const struct device_acts *a,
                       const struct kern_device_head *job, const struct shape *s) {
     const struct kern_device_ops *K = device_ops(d);
     struct kern_device_head own = *job;
     if (a->n_rows) {
         own.n = a->n_rows;
-        own.x = d->r; // free behind the final norm
+        own.x = d->r; // free after the final norm
         own.targets = d->row_target;
         own.dx = d->row_dx;
         K->embed_fwd(d->c.D, s->t, d->r, d->yf, d->row_at, own.n, s->d);
@@ -325,7 +332,8 @@ static void head(struct intra_device *d, const struct device_acts *a, const floa
     device_ops(d)->cast(d->c.D, s->t, d->dy, own_wide(d, s), own_floats(s));
 }
 
-// The stream's first rows. Without tensor parallelism they go where the final norm writes later: free until then.
+// The embedding's rows. Without tensor parallelism they go into the final norm's buffer, which is
+// free until then.
 static const float *embed(struct intra_device *d, const struct device_acts *a,
                           const struct shape *s) {
     float *out = s->cut ? d->wide : d->hf;
@@ -380,7 +388,7 @@ void device_backward(struct intra_device *d, struct device_acts *a, int B) {
     }
     device_update_passed(d, end);
     for (int32_t l = end - 1; l >= m->layer0 && l >= m->low; l--) {
-        // else the block's are still there
+        // otherwise this block's activations are still valid
         bool again = d->c.recompute && (l < end - 1 || d->holds != a);
         if (again)
             block_fwd(d, a, l, a->blocks[l - m->layer0].h1, false, &s, true);

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Some rows of a pass on an accelerator, which is what modes rtd and distill are about: one position in seven has a target, or every second.
+// Works on some rows of a pass. In modes rtd and distill only a part of the positions have a
+// target.
 //
-//     the loss     takes the rows with a target, gathered, where these are few; their gradients are put back among zeros
-//     beside it    scores, draws and labels at rows that the caller names. Logits are formed anew for these, in fp32, block by block where
-//                  a loss has its own
+//     the loss      takes the rows with a target, gathered, if they are few; the gradients of the
+//                   other rows are zero
+//     other calls   give scores, draws and labels at rows that the caller names; logits of these
+//                   rows are computed again in fp32, block by block, in the loss's buffer
 #include "intra/device/state.h"
 #include "kernels/device_stage.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-// ---- the loss -------------------------------------------------------------------------------------------------
+// ---- the loss -----------------------------------------------------------------------------------
 
 enum neb_status device_picks_create(struct intra_device *d) {
     size_t n = device_tokens(d), k = (size_t)d->c.soft_k;
@@ -33,8 +35,8 @@ void device_picks_destroy(struct intra_device *d) {
     free(d->soft_rows.tail);
 }
 
-// How many rows the output layer takes of n positions, of which `count` have a target. Some more than these, which have none: every length
-// is a product of a shape of its own, for which the libraries choose.
+// Rows that the output layer takes of n positions, `count` of which have a target; 0: all. The
+// number is rounded up, because the libraries must choose kernels for each new shape.
 static size_t rows_for(size_t n, int64_t count) {
     size_t step = n / 16 + 1, rows = ((size_t)count + step) / step * step;
     return 4 * rows <= 3 * n ? rows : 0;
@@ -53,12 +55,12 @@ static void gather(struct intra_device *d, const struct intra_batch *b, size_t n
         at[k] = -1;
         target[k] = KERN_IGNORE;
     }
-    kern_stage_up(d->c.D, d->row_at, at, rows * sizeof *at);
-    kern_stage_up(d->c.D, d->row_target, target, rows * sizeof *target);
-    kern_stage_up(d->c.D, d->row_of, of, n * sizeof *of);
+    kern_stage_upload(d->c.D, d->row_at, at, rows * sizeof *at);
+    kern_stage_upload(d->c.D, d->row_target, target, rows * sizeof *target);
+    kern_stage_upload(d->c.D, d->row_of, of, n * sizeof *of);
 }
 
-// Labels lie by position; those of the rows go up.
+// Uploads a teacher's labels: those of the gathered rows, or of all positions.
 static void send_soft(struct intra_device *d, struct device_acts *a, const struct kern_soft *s,
                       size_t n) {
     struct device_soft_rows *r = &d->soft_rows,
@@ -73,9 +75,9 @@ static void send_soft(struct intra_device *d, struct device_acts *a, const struc
     }
     if (a->n_rows)
         by = *r;
-    kern_stage_up(d->c.D, d->pick_id, by.ids, rows * k * sizeof *by.ids);
-    kern_stage_up(d->c.D, d->pick_logp, by.logp, rows * k * sizeof *by.logp);
-    kern_stage_up(d->c.D, d->pick_tail, by.tail, rows * sizeof *by.tail);
+    kern_stage_upload(d->c.D, d->pick_id, by.ids, rows * k * sizeof *by.ids);
+    kern_stage_upload(d->c.D, d->pick_logp, by.logp, rows * k * sizeof *by.logp);
+    kern_stage_upload(d->c.D, d->pick_tail, by.tail, rows * sizeof *by.tail);
     a->soft = (struct kern_device_soft){.k = s->k,
                                         .lambda = s->lambda,
                                         .temperature = s->temperature,
@@ -96,21 +98,21 @@ void device_send_rows(struct intra_device *d, struct device_acts *a, const struc
         send_soft(d, a, b->teacher, n);
 }
 
-// ---- beside it ------------------------------------------------------------------------------------------------
+// ---- other calls --------------------------------------------------------------------------------
 
 enum neb_status intra_device_scores(struct intra_device *d, int32_t n, float *out) {
     NEB_ASSERT(d->m->rtd_weight && (size_t)n <= device_tokens(d));
-    kern_stage_down(d->c.D, out, d->scores, (size_t)n * sizeof *out);
+    kern_stage_download(d->c.D, out, d->scores, (size_t)n * sizeof *out);
     return kern_stage_end(d->c.D);
 }
 
-// The rows `at` (n), which go to the device, of the first V columns.
+// Uploads the rows `at` (n) and describes their logits of the first V ids.
 static struct kern_device_rows rows_of(struct intra_device *d, const int32_t *at, int32_t n,
                                        int32_t V) {
     size_t row = (size_t)kern_logits_ld(V) * sizeof(float),
-           block = device_logits_bytes(d) / row; // below what the last pass has left behind
+           block = device_logits_bytes(d) / row; // fits into the buffer of the last loss
     NEB_ASSERT(d->c.soft_k && (size_t)n <= device_tokens(d));
-    kern_stage_up(d->c.D, d->picked, at, (size_t)n * sizeof *at);
+    kern_stage_upload(d->c.D, d->picked, at, (size_t)n * sizeof *at);
     return (struct kern_device_rows){
         .n = n,
         .d = d->m->c.d_model,
@@ -118,7 +120,7 @@ static struct kern_device_rows rows_of(struct intra_device *d, const int32_t *at
         .x = d->yf,
         .at = d->picked,
         .w = device_weight(d, d->m->head),
-        .gathered = d->r, // free behind the final norm
+        .gathered = d->r, // free after the final norm
         .logits = d->logits,
         .block = (int)(block < device_tokens(d) ? block : device_tokens(d))};
 }
@@ -128,9 +130,9 @@ enum neb_status intra_device_sample(struct intra_device *d, int32_t n_ids, const
     if (!n)
         return NEB_OK;
     struct kern_device_rows rows = rows_of(d, positions, n, n_ids);
-    kern_stage_up(d->c.D, d->pick_logp, u, (size_t)n * sizeof *u);
+    kern_stage_upload(d->c.D, d->pick_logp, u, (size_t)n * sizeof *u);
     device_ops(d)->sample_rows(d->c.D, d->c.type, &rows, d->pick_logp, d->pick_id);
-    kern_stage_down(d->c.D, ids, d->pick_id, (size_t)n * sizeof *ids);
+    kern_stage_download(d->c.D, ids, d->pick_id, (size_t)n * sizeof *ids);
     return kern_stage_end(d->c.D);
 }
 
@@ -143,8 +145,8 @@ enum neb_status intra_device_labels(struct intra_device *d, const int32_t *at, i
     size_t named = (size_t)n * (size_t)k;
     device_ops(d)->label_rows(d->c.D, d->c.type, &rows, k, temperature, d->pick_id, d->pick_logp,
                               d->pick_tail);
-    kern_stage_down(d->c.D, ids, d->pick_id, named * sizeof *ids);
-    kern_stage_down(d->c.D, logp, d->pick_logp, named * sizeof *logp);
-    kern_stage_down(d->c.D, tail, d->pick_tail, (size_t)n * sizeof *tail);
+    kern_stage_download(d->c.D, ids, d->pick_id, named * sizeof *ids);
+    kern_stage_download(d->c.D, logp, d->pick_logp, named * sizeof *logp);
+    kern_stage_download(d->c.D, tail, d->pick_tail, (size_t)n * sizeof *tail);
     return kern_stage_end(d->c.D);
 }

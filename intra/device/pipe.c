@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pipeline stage on an accelerator. What comes from and goes to the neighbours has buffers of its own, so that a message can be under
-// way while the queue computes:
+// A pipeline stage on an accelerator. Data from and to the neighbours has its own buffers, so that
+// a message can be in flight while the queue computes:
 //
-//     recv ──► came ──copy──► hf (stream), dh (its gradient) ── half-pass ──► wide, dh ──copy──► leaving ──► send
-//                    ▲mark: came may be filled again                                    ▲mark: may be sent
+//     recv ──► came ──copy──► hf (stream), dh (gradient) ── half pass
+//                   ▲mark: came may be filled again          │
+//                                                            ▼
+//     send ◄── leaving ◄──────────copy────────────── wide (stream), dh (gradient)
+//                      ▲mark: leaving may be sent
 #include "intra/device/state.h"
 #include "intra/model/pipe_schedule.h"
 
 static void forward(void *ctx, int slot, const int32_t *tokens, const int32_t *targets, int b,
                     float grad_scale, double *loss, int64_t *count) {
     struct intra_device *d = ctx;
-    *loss = 0; // it comes with the norms
+    *loss = 0; // stays on the device until the update
     const struct intra_batch batch = {
         .tokens = tokens, .targets = targets, .B = b, .T = d->c.seq_len};
     *count = device_send_batch(d, &d->acts[slot], &batch, grad_scale);
@@ -20,7 +23,7 @@ static void forward(void *ctx, int slot, const int32_t *tokens, const int32_t *t
 
 static void backward(void *ctx, int slot, const int32_t *tokens) {
     struct intra_device *d = ctx;
-    (void)tokens; // they are there
+    (void)tokens; // uploaded in forward
     device_run(d, DEVICE_BACKWARD, &d->acts[slot], d->c.batch);
 }
 
@@ -51,7 +54,7 @@ static const void *leaving(void *ctx, int slot, enum intra_pipe_way way, size_t 
     return d->leaving[way];
 }
 
-static void destroy(void *ctx) { (void)ctx; } // the device is its owner's
+static void destroy(void *ctx) { (void)ctx; } // the engine owns nothing
 
 struct intra_pipe_engine intra_device_pipe(struct intra_device *d) {
     return (struct intra_pipe_engine){.ctx = d,

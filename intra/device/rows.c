@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tensor-parallel ranks say to each other, on device memory: rows of the stream (seqpar.h, drawn) and the loss over a
-// vocabulary that is cut (vocab.h). Over NCCL a collective is in the device's queue, between the ops whose results it takes and those
-// that take its own; the host goes on:
+// Collectives of tensor-parallel ranks on device memory: rows of the stream (seqpar.h), and the
+// loss over a cut vocabulary (vocab.h). Over NCCL a collective is in the device's queue, after the
+// ops whose results it takes and before those that take its own. The host goes on:
 //
 //     queue    … o ► wide │ reduce-scatter │ norm ► y │ all-gather │ gate, up …
-//     host     enqueues the next block; where it waits for the queue (kern_device.watch) it looks whether all ranks are still there
+//     host     enqueues the next block; where it waits for the queue (kern_device.watch), it checks
+//              that all ranks are still there
 //
-// A rank that hangs keeps the queues of the others from running on: who waits gives the communicator up when its time is over, and
-// the queue runs to its end with numbers that nobody uses. With a communicator that has no such operation the queue runs before a collective
-// begins, which has ended when the call returns.
+// If a rank hangs, the queues of the others stop at a collective. A host that has waited too long
+// aborts the communicator; the queue then ends with results that nobody uses. A communicator
+// without enqueue needs a queue that has run, and returns when the collective is done.
 #include "intra/device/state.h"
 
 static struct intra_comm *tp_of(const struct intra_device *d) {
@@ -18,12 +19,12 @@ static struct intra_comm *tp_of(const struct intra_device *d) {
 static bool watch(void *ctx, bool first) {
     struct intra_device *d = ctx;
     struct intra_comm *tp = tp_of(d);
-    if (d->tp_given_up)
+    if (d->tp_aborted)
         return false;
     enum neb_status st = tp->ops->look(tp, first);
-    intra_model_keep(d->m, st);
-    d->tp_given_up = st != NEB_OK;
-    return !d->tp_given_up;
+    intra_model_keep_failure(d->m, st);
+    d->tp_aborted = st != NEB_OK;
+    return !d->tp_aborted;
 }
 
 void device_tp_create(struct intra_device *d) {
@@ -40,13 +41,13 @@ void device_tp_destroy(struct intra_device *d) {
 }
 
 enum neb_status device_finish(struct intra_device *d) {
-    intra_model_keep(d->m, device_ops(d)->finish(d->c.D));
-    if (d->m->failed == NEB_OK && d->c.D->watch) // what failed may have ended all the same
+    intra_model_keep_failure(d->m, device_ops(d)->finish(d->c.D));
+    if (d->m->failed == NEB_OK && d->c.D->watch) // the queue also ends after a failed collective
         (void)watch(d, true);
     return d->m->failed;
 }
 
-bool device_settled(struct intra_device *d) {
+bool device_finish_ok(struct intra_device *d) {
     return d->m->failed == NEB_OK && device_finish(d) == NEB_OK;
 }
 
@@ -58,8 +59,8 @@ static void collective(struct intra_device *d, enum intra_comm_kind kind, void *
         return;
     if (tp->ops->enqueue) {
         st = tp->ops->enqueue(tp, kind, x, n, INTRA_COMM_F32, op, device_ops(d)->queue(d->c.D));
-        d->tp_given_up = st != NEB_OK;
-    } else if (!device_settled(d)) {
+        d->tp_aborted = st != NEB_OK;
+    } else if (!device_finish_ok(d)) {
         return;
     } else if (kind == INTRA_COMM_ALL_REDUCE) {
         st = tp->ops->all_reduce(tp, x, n, INTRA_COMM_F32, op);
@@ -68,10 +69,11 @@ static void collective(struct intra_device *d, enum intra_comm_kind kind, void *
     } else {
         st = tp->ops->all_gather(tp, x, n);
     }
-    intra_model_keep(d->m, st);
+    intra_model_keep_failure(d->m, st);
 }
 
-// Every rank has filled its own rows; floats carry what they hold unchanged.
+// bytes: of a row. Each rank has filled its own rows; they are copied as floats, whatever their
+// type.
 void device_rows_gather(struct intra_device *d, const struct intra_rows *r, void *x, size_t bytes) {
     collective(d, INTRA_COMM_ALL_GATHER, x, (size_t)r->each * bytes / sizeof(float),
                INTRA_COMM_SUM);

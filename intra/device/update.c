@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// The update of a model on an accelerator, as optim.c makes it on the CPU: norms, clipping, AdamW. Over replicas each rank has an
-// equal part of the gradients (ZeRO-1), and a part is reduced in pieces, each to the rank that owns it, as soon as backward has passed it:
+// The update of a model on an accelerator, as optim.c makes it on the CPU: norms, clipping, AdamW.
+// With replicas each rank has an equal shard of the gradients (ZeRO-1). A shard is reduced in
+// pieces, each to its owner, as soon as backward has completed it:
 //
-//     arena        embedding | block 0 | block 1 | … | output        pieces of parts, in the order of the arena
-//     backward     ◄─────────────────────────────────────────        fills it from behind
-//     the queue    … backward of block 1  ▲mark  of block 0  ▲mark   was enqueued in one go, and runs
+//     arena        embedding | block 0 | block 1 | … | output        pieces, in arena order
+//     backward     ◄─────────────────────────────────────────        completes it from the end
+//     the queue    … backward of block 1  ▲mark  of block 0  ▲mark   enqueued at once, runs alone
 //     the host         wait(mark), reduce a piece; wait(mark), reduce the next …
 //
-// So of the collectives only what is left when backward ends costs time. Gradients of which tensor-parallel ranks have parts (norms,
-// adapters: little) lie in an array of their own meanwhile, which is summed over both when the pieces are through. A tied embedding is
-// summed over the ends of the pipeline first, so the pieces that it lies in come last.
+// So only the reductions after the end of backward cost time. The gradients of partial tensors
+// (norms and adapters with tensor parallelism, which are small) are in a separate array. It is
+// summed over tp first, and over dp after the pieces. A tied embedding is first summed over the
+// ends of the pipeline, so its pieces come last.
 #include "intra/device/state.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-// ---- the table ------------------------------------------------------------------------------------------------
+// ---- the table ----------------------------------------------------------------------------------
 
-// Chunks of tensor t's part here. Their borders count from the tensor's beginning, which is aligned as the kernels like it. With
-// out they are written; returns how many.
+// Chunks of this rank's part of tensor t. Chunk boundaries count from the start of the tensor,
+// which is aligned for the kernels. Writes them unless out is NULL; returns their number.
 static int chunks_of(const struct intra_device *d, const struct intra_tensor *t,
                      struct kern_chunk *out) {
     size_t from, n = intra_optim_part(d->o, t, &from), end = from + n;
@@ -38,7 +40,8 @@ static int chunks_of(const struct intra_device *d, const struct intra_tensor *t,
     return count;
 }
 
-// Gradients that are not complete when backward has come below layer l: of all layers before.
+// End of the gradients that are not complete when backward has come below layer l: those of all
+// layers before l.
 static size_t pending(const struct intra_model *m, int32_t l) {
     size_t most = 0;
     for (int32_t i = 0; i < m->n_tensors; i++) {
@@ -98,7 +101,7 @@ enum neb_status device_update_send(struct intra_device *d) {
         st = neb_fail(NEB_ERR_NOMEM, "out of memory listing tensors");
         goto out;
     }
-    // tensors are in the order of their index, of which some are elsewhere
+    // Tensors are in the order of their index; other ranks have the missing ones.
     for (int32_t i = 0; i < m->n_tensors; i++) {
         const struct intra_tensor *t = &m->tensors[i];
         NEB_ASSERT(t->index >= at);
@@ -118,15 +121,15 @@ out:
     return st;
 }
 
-// ---- gradients over the ranks ---------------------------------------------------------------------------------
+// ---- gradients over the ranks -------------------------------------------------------------------
 
-// Piece i begins here; they follow each other, and those of one part have one owner.
+// Start of piece i. Pieces follow each other; those of one shard have one owner.
 static size_t piece_at(const struct intra_device *d, int i) {
     size_t part = d->o->n, each = (size_t)(d->n_pieces / intra_mesh_dp(d->c.mesh)),
            len = (part + each - 1) / each, k = (size_t)i % each;
     return (size_t)i / each * part + (k * len < part ? k * len : part);
 }
-static int piece_mark(const struct intra_device *d, int i) { // several may share one
+static int piece_mark(const struct intra_device *d, int i) { // several pieces may share one
     return i * DEVICE_PIECES / d->n_pieces;
 }
 
@@ -137,7 +140,7 @@ void device_update_passed(struct intra_device *d, int32_t l) {
         return;
     if (l == m->layer0 + m->local.n_layers)
         d->pieces_left = d->n_pieces;
-    // each micro-batch marks them anew: the last one's count
+    // Each micro-batch sets the marks again; those of the last one count.
     while (d->pieces_left > 0 && piece_at(d, d->pieces_left - 1) >= left) {
         int mark = piece_mark(d, --d->pieces_left);
         if (d->pieces_left == 0 || piece_mark(d, d->pieces_left - 1) != mark)
@@ -145,7 +148,7 @@ void device_update_passed(struct intra_device *d, int32_t l) {
     }
 }
 
-// Those that begin in [from, to); the arena is taken from behind.
+// Reduces the pieces that begin in [from, to), from the end of the arena on.
 static void reduce_pieces(struct intra_device *d, struct intra_comm *dp, size_t from, size_t to) {
     int each = d->n_pieces / dp->size;
     for (int i = d->n_pieces - 1; i >= 0 && d->m->failed == NEB_OK; i--) {
@@ -154,11 +157,11 @@ static void reduce_pieces(struct intra_device *d, struct intra_comm *dp, size_t 
             continue;
         device_ops(d)->wait(d->c.D, MARK_PIECE + piece_mark(d, i));
         if (d->m->failed == NEB_OK)
-            intra_model_keep(d->m, dp->ops->reduce(dp, d->grads + at, end - at, i / each));
+            intra_model_keep_failure(d->m, dp->ops->reduce(dp, d->grads + at, end - at, i / each));
     }
 }
 
-// Where the piece begins in which t does.
+// Start of the piece in which t begins.
 static size_t first_piece_of(const struct intra_device *d, const struct intra_tensor *t) {
     int i = 0;
     while (i + 1 < d->n_pieces && piece_at(d, i + 1) <= t->grad_at)
@@ -168,18 +171,19 @@ static size_t first_piece_of(const struct intra_device *d, const struct intra_te
 
 static void add_ends(struct intra_device *d, struct intra_comm *ends) {
     const struct intra_tensor *t = d->m->embed;
-    if (device_settled(d))
-        intra_model_keep(d->m, ends->ops->all_reduce(ends, device_grad(d, t), intra_tensor_size(t),
-                                                     INTRA_COMM_F32, INTRA_COMM_SUM));
+    if (device_finish_ok(d))
+        intra_model_keep_failure(d->m, ends->ops->all_reduce(ends, device_grad(d, t),
+                                                             intra_tensor_size(t), INTRA_COMM_F32,
+                                                             INTRA_COMM_SUM));
 }
 
-// Sums of the tensor-parallel ranks come into their places.
+// Sums partial gradients over dp and copies them into the arena.
 static void place_partial(struct intra_device *d, struct intra_comm *dp) {
     const struct kern_device_ops *K = device_ops(d);
     const struct intra_model *m = d->m;
-    if (dp && device_settled(d))
-        intra_model_keep(d->m, dp->ops->all_reduce(dp, d->partial, d->n_partial, INTRA_COMM_F32,
-                                                   INTRA_COMM_SUM));
+    if (dp && device_finish_ok(d))
+        intra_model_keep_failure(d->m, dp->ops->all_reduce(dp, d->partial, d->n_partial,
+                                                           INTRA_COMM_F32, INTRA_COMM_SUM));
     for (int32_t i = 0; i < m->n_tensors; i++) {
         const struct intra_tensor *t = &m->tensors[i];
         if (t->trainable && t->partial)
@@ -195,7 +199,7 @@ static void reduce_grads(struct intra_device *d) {
     if (!mesh)
         return;
     bool tied = mesh->ends && m->c.tied && m->embed->trainable;
-    size_t all = m->n_grads, from = all, to = all; // where pieces begin that wait for a sum
+    size_t all = m->n_grads, from = all, to = all; // [from, to): the pieces of a tied embedding
     if (tied) {
         from = first_piece_of(d, m->embed);
         to = m->embed->grad_at + intra_tensor_size(m->embed);
@@ -214,9 +218,10 @@ static void reduce_grads(struct intra_device *d) {
         place_partial(d, mesh->dp);
 }
 
-// ---- the update -----------------------------------------------------------------------------------------------
+// ---- the update ---------------------------------------------------------------------------------
 
-// Sums of squares of every tensor, each element counted once, and the losses: of all ranks.
+// Sums over all ranks: squares of every tensor, each element once, the losses and the counted
+// targets.
 static enum neb_status sum_up(struct intra_device *d, double *loss, int64_t *count) {
     const struct kern_device_ops *K = device_ops(d);
     struct intra_model *m = d->m;
@@ -234,9 +239,10 @@ static enum neb_status sum_up(struct intra_device *d, double *loss, int64_t *cou
     }
     d->all[tensors] = mine ? d->sums_pinned[tensors] : 0;
     d->all[tensors + 1] = mine ? (double)*count : 0;
-    if (d->c.mesh && m->failed == NEB_OK) // host memory: over the ranks of orders
-        intra_model_keep(m, m->mesh->world->ops->all_reduce(m->mesh->world, d->all, tensors + 2,
-                                                            INTRA_COMM_F64, INTRA_COMM_SUM));
+    if (d->c.mesh && m->failed == NEB_OK) // host memory: m->mesh, not the device's mesh
+        intra_model_keep_failure(m, m->mesh->world->ops->all_reduce(m->mesh->world, d->all,
+                                                                    tensors + 2, INTRA_COMM_F64,
+                                                                    INTRA_COMM_SUM));
     *loss = d->all[tensors];
     *count = (int64_t)d->all[tensors + 1];
     return m->failed;
@@ -259,11 +265,11 @@ static void step(struct intra_device *d, float lr, float scale) {
                                   .v = d->moment2,
                                   .moments_at = o->at,
                                   .working = d->c.type == KERN_F32 ? NULL : d->working};
-    a.c.weight_decay = o->c.weight_decay; // a chunk says whether it applies
+    a.c.weight_decay = o->c.weight_decay; // applied per chunk
     K->adamw(d->c.D, d->c.type, &a);
 }
 
-void device_params_leave(struct intra_device *d) {
+void device_params_pack(struct intra_device *d) {
     const struct kern_device_ops *K = device_ops(d);
     const struct intra_model *m = d->m;
     for (int32_t i = 0; i < m->n_tensors; i++) {
@@ -273,7 +279,7 @@ void device_params_leave(struct intra_device *d) {
     }
 }
 
-void device_params_arrive(struct intra_device *d) {
+void device_params_unpack(struct intra_device *d) {
     const struct kern_device_ops *K = device_ops(d);
     const struct intra_model *m = d->m;
     for (int32_t i = 0; i < m->n_tensors; i++) {
@@ -287,13 +293,13 @@ void device_params_arrive(struct intra_device *d) {
     }
 }
 
-// By way of the gradient arena, which is free by now.
+// All-gathers through the gradient arena, which is free by now.
 static void gather_params(struct intra_device *d, struct intra_comm *dp) {
-    device_run(d, DEVICE_LEAVE, NULL, 0);
-    if (device_settled(d))
-        intra_model_keep(d->m, dp->ops->all_gather(dp, d->grads, d->o->n));
+    device_run(d, DEVICE_PACK, NULL, 0);
+    if (device_finish_ok(d))
+        intra_model_keep_failure(d->m, dp->ops->all_gather(dp, d->grads, d->o->n));
     if (d->m->failed == NEB_OK)
-        device_run(d, DEVICE_ARRIVE, NULL, 0);
+        device_run(d, DEVICE_UNPACK, NULL, 0);
 }
 
 enum neb_status intra_device_update(struct intra_device *d, double full, double *loss,
@@ -303,7 +309,8 @@ enum neb_status intra_device_update(struct intra_device *d, double full, double 
     struct intra_comm *dp = device_dp(d);
     reduce_grads(d);
     NEB_TRY(sum_up(d, loss, count));
-    // Gradients were scaled for full micro-batches; where targets were ignored the mean is over fewer.
+    // Gradients were scaled for full micro-batches. Ignored targets make the mean one over fewer
+    // targets.
     float scale = *count ? (float)(full / (double)*count) : 1;
     for (int32_t i = 0; i < o->n_tensors; i++)
         o->sums[i] = d->all[i] * (double)scale * (double)scale;
@@ -312,7 +319,7 @@ enum neb_status intra_device_update(struct intra_device *d, double full, double 
         step(d, out->lr, scale);
     if (finite && dp)
         gather_params(d, dp);
-    if (!finite || dp) // else AdamW has zeroed what it read
+    if (!finite || dp) // otherwise AdamW has zeroed the gradients that it read
         K->zero(d->c.D, d->grads, d->m->n_grads * sizeof(float));
     o->t++;
     return d->m->failed;

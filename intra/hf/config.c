@@ -32,9 +32,9 @@ static const json_t *get(const struct reading *r, const char *key) { // NULL als
     return json_is_null(v) ? NULL : v;
 }
 
-// ---- values -----------------------------------------------------------------------------------------------------
+// ---- values -------------------------------------------------------------------------------------
 
-// preset: what the class takes when the key is left out, or null
+// preset: the value if the key is missing or null.
 static enum neb_status get_int(const struct reading *r, const char *key, int32_t preset,
                                int32_t *out) {
     const json_t *v = get(r, key);
@@ -59,15 +59,15 @@ static enum neb_status get_float(const struct reading *r, const json_t *v, const
     return NEB_OK;
 }
 
-// false without the key
+// false if the key is missing
 static enum neb_status get_bool(const struct reading *r, const char *key, bool *out) {
     const json_t *v = get(r, key);
     *out = json_is_true(v);
-    return !v || json_is_boolean(v) ? NEB_OK : wrong(r, key, "neither true nor false");
+    return !v || json_is_boolean(v) ? NEB_OK : wrong(r, key, "true or false is needed");
 }
 
-// Token ids: a number, or a list whose first counts. transformers takes any, and so does whoever loads the model: here they say
-// where a document ends.
+// A token id: a number, or the first of a list. A bad value only warns, as transformers does; here
+// the ids only mark the end of a document.
 static int32_t token_id(const struct reading *r, const char *key, int32_t preset) {
     const json_t *v = json_object_get(r->root, key);
     int32_t vocab = r->out->model.vocab;
@@ -79,19 +79,19 @@ static int32_t token_id(const struct reading *r, const char *key, int32_t preset
     json_int_t id = json_is_integer(v) ? json_integer_value(v) : -1;
     if (id >= 0 && id < vocab)
         return (int32_t)id;
-    neb_warn("%s: %s is no id from 0 to %d: the model is taken to have no such token", r->file, key,
-             vocab - 1);
+    neb_warn("%s: %s is not an id from 0 to %d: the model is read as one without this token",
+             r->file, key, vocab - 1);
     return -1;
 }
 
-// ---- sections ---------------------------------------------------------------------------------------------------
+// ---- sections -----------------------------------------------------------------------------------
 
 static enum neb_status read_arch(struct reading *r) {
     const char *type = json_string_value(get(r, "model_type"));
     const json_t *list = get(r, "architectures");
     int i = 0;
     if (!type)
-        return wrong(r, "model_type", "missing; is this the config.json of a model?");
+        return wrong(r, "model_type", "is missing: is this the config.json of a model?");
     while (intra_hf_classes[i].type && strcmp(intra_hf_classes[i].type, type))
         i++;
     r->class = &intra_hf_classes[i];
@@ -105,13 +105,13 @@ static enum neb_status read_arch(struct reading *r) {
     const char *name = json_string_value(json_array_get(list, 0));
     bool none = json_is_array(list) && !json_array_size(list);
     if (list && !none && (!name || strcmp(name, r->class->architecture)))
-        return unsupported(r, "architectures", list,
-                           "only a causal language model (…ForCausalLM) has a place for its "
-                           "output layer");
+        return unsupported(
+            r, "architectures", list,
+            "only a causal language model (…ForCausalLM) can be read, because of its output layer");
     return intra_hf_keys_check(r->root, r->file, r->out->arch);
 }
 
-// null says as many as heads, whatever the class has when the key is left out.
+// null means as many as heads, whatever default the class has for a missing key.
 static enum neb_status read_kv_heads(struct reading *r) {
     struct intra_model_config *m = &r->out->model;
     bool left_out = !json_object_get(r->root, "num_key_value_heads");
@@ -120,8 +120,8 @@ static enum neb_status read_kv_heads(struct reading *r) {
     if (!left_out || m->n_heads % m->n_kv_heads == 0)
         return NEB_OK;
     return neb_fail(NEB_ERR_FORMAT,
-                    "%s: num_key_value_heads is left out, which means %d for %s, and "
-                    "num_attention_heads is %d, no multiple of that",
+                    "%s: num_key_value_heads is missing, so it is %d for %s, but "
+                    "num_attention_heads is %d, not a multiple of it",
                     r->file, m->n_kv_heads, r->class->type, m->n_heads);
 }
 
@@ -138,20 +138,19 @@ static enum neb_status read_shape(struct reading *r) {
     if (!m->head_dim) {
         if (m->d_model % m->n_heads)
             return wrong(r, "head_dim",
-                         "missing, and hidden_size is no multiple of "
-                         "num_attention_heads");
+                         "is missing, and hidden_size is not a multiple of num_attention_heads");
         m->head_dim = m->d_model / m->n_heads;
     }
     NEB_TRY(get_float(r, get(r, "rms_norm_eps"), "rms_norm_eps", 1e-6f, &m->norm_eps));
     return get_bool(r, "tie_word_embeddings", &m->tied);
 }
 
-// 0: missing, or no number. What is too large for any key stays so.
+// 0 if missing or not a number. The result is clamped to 32 bits, which no key allows.
 static double rope_number(const json_t *o, const char *key) {
     return fmax(fmin(json_number_value(json_object_get(o, key)), INT32_MAX), INT32_MIN);
 }
 
-// What the type has no use for is passed over, as transformers does.
+// Like transformers, it ignores values that the type does not use.
 static enum neb_status read_rope_scaling(const struct reading *r, const char *key, const json_t *o,
                                          struct kern_rope_scaling *out) {
     char why[INTRA_ROPE_TEXT], path[64];
@@ -159,20 +158,21 @@ static enum neb_status read_rope_scaling(const struct reading *r, const char *ke
         out->factor = (float)rope_number(o, "factor");
     if (out->type == KERN_ROPE_LLAMA3) {
         bool left_out = !json_object_get(o, "original_max_position_embeddings");
-        double original = left_out ? r->out->max_positions // as transformers has it
+        double original = left_out ? r->out->max_positions // as in transformers
                                    : rope_number(o, "original_max_position_embeddings");
         out->low = (float)rope_number(o, "low_freq_factor");
         out->high = (float)rope_number(o, "high_freq_factor");
         out->original = original == floor(original) ? (int32_t)original : 0;
     }
-    const char *bad = intra_rope_wrong(out, why);
+    const char *bad = intra_rope_check(out, why);
     if (!bad)
         return NEB_OK;
     snprintf(path, sizeof path, "%s.%s", key, bad);
     return wrong(r, path, why);
 }
 
-// What it may say beside what is used is of types that are refused; an object in it is of some layers alone.
+// Other known keys belong to types that are refused. A nested object means different values for
+// some layers.
 static enum neb_status check_rope_keys(const struct reading *r, const char *key, const json_t *o) {
     static const char *const known[] = {"rope_type",
                                         "type",
@@ -196,9 +196,10 @@ static enum neb_status check_rope_keys(const struct reading *r, const char *key,
     json_object_foreach(
         (json_t *)(uintptr_t)o, name,
         v) if (json_is_object(v) &&
-               !json_object_get(v, "__float__")) return unsupported(r, key, o,
-                                                                    "positions that differ between "
-                                                                    "layers would be needed");
+               !json_object_get(v,
+                                "__float__")) return unsupported(r, key, o,
+                                                                 "rotary positions that differ "
+                                                                 "between layers would be needed");
     intra_hf_keys_warn(o, r->file, key, known);
     return NEB_OK;
 }
@@ -216,8 +217,7 @@ static enum neb_status read_rope_object(const struct reading *r, const char *key
         known++;
     if (!intra_rope_types[known])
         return unsupported(r, key, o,
-                           "rotary positions must be plain (rope_type default) or scaled as "
-                           "linear or llama3 does; another scaling would be needed");
+                           "rotary positions must have rope_type default, linear or llama3");
     const json_t *part = json_object_get(o, "partial_rotary_factor");
     if (part && json_number_value(part) != 1)
         return unsupported(r, key, o, "rotation of a part of each head would be needed");
@@ -227,8 +227,9 @@ static enum neb_status read_rope_object(const struct reading *r, const char *key
     return read_rope_scaling(r, key, o, out);
 }
 
-// Older files: rope_theta and rope_scaling. Newer ones: rope_parameters with both. Of a file that has all of them transformers 5
-// passes rope_parameters over, unless rope_scaling is empty; rope_theta is for the object that does not say its own.
+// Older files have rope_theta and rope_scaling, newer ones rope_parameters with both. If a file has
+// all, transformers 5 ignores rope_parameters unless rope_scaling is empty. The outer rope_theta is
+// for an object without its own.
 static enum neb_status read_rope(struct reading *r) {
     static const char *const keys[] = {"rope_parameters", "rope_scaling"};
     const json_t *theta = NULL;
@@ -245,11 +246,11 @@ static enum neb_status read_rope(struct reading *r) {
     }
     theta = theta ? theta : get(r, "rope_theta");
     const struct kern_rope_scaling *s = &r->out->model.rope_scaling;
-    const json_t *outer = get(r, "original_max_position_embeddings"); // as Phi 3 has it
+    const json_t *outer = get(r, "original_max_position_embeddings"); // as in Phi 3
     if (s->type == KERN_ROPE_LLAMA3 && outer && json_number_value(outer) != s->original)
         return wrong(r, "original_max_position_embeddings",
-                     "another number than where factor is, and transformers would take this one; "
-                     "make them the same");
+                     "differs from the number beside `factor`, and transformers would use this "
+                     "one; make them equal");
     const json_t *part = get(r, "partial_rotary_factor");
     if (part && json_number_value(part) != 1)
         return unsupported(r, "partial_rotary_factor", part,
@@ -257,7 +258,7 @@ static enum neb_status read_rope(struct reading *r) {
     return get_float(r, theta, "rope_theta", 10000, &r->out->model.rope_theta);
 }
 
-// Files that nanotron converted (SmolLM) say how a head's numbers are paired.
+// Files that nanotron converted (SmolLM) say how the numbers of a head are paired.
 static enum neb_status read_pairs(struct reading *r) {
     bool interleaved;
     NEB_TRY(get_bool(r, "rope_interleaved", &interleaved));
@@ -273,7 +274,8 @@ static enum neb_status read_block(struct reading *r) {
     const char *name = json_string_value(act);
     if (act && (!name || (strcmp(name, "silu") && strcmp(name, "swish"))))
         return unsupported(r, "hidden_act", act, "the feed-forward layer is SwiGLU (silu)");
-    for (int i = 0; i < 2 && r->out->arch == INTRA_HF_LLAMA; i++) { // the others do not ask
+    // the other classes ignore these keys
+    for (int i = 0; i < 2 && r->out->arch == INTRA_HF_LLAMA; i++) {
         bool on;
         NEB_TRY(get_bool(r, biases[i], &on));
         if (on)
@@ -285,7 +287,7 @@ static enum neb_status read_block(struct reading *r) {
     return NEB_OK;
 }
 
-// Whether a layer attends within a window. layer_types says it, where it is there.
+// *out: some layer attends within a window. layer_types decides if present.
 static enum neb_status has_window(struct reading *r, bool *out) {
     const json_t *layers = get(r, "layer_types"), *v;
     int32_t from;
@@ -293,7 +295,7 @@ static enum neb_status has_window(struct reading *r, bool *out) {
     *out = r->out->arch == INTRA_HF_MISTRAL;
     if (r->out->arch == INTRA_HF_QWEN2) {
         NEB_TRY(get_bool(r, "use_sliding_window", out));
-        v = get(r, "max_window_layers"); // 0 may be said
+        v = get(r, "max_window_layers"); // 0 is allowed
         from = json_is_integer(v) && !json_integer_value(v) ? 0 : -1;
         if (from)
             NEB_TRY(get_int(r, "max_window_layers", 28, &from));
@@ -309,7 +311,7 @@ static enum neb_status has_window(struct reading *r, bool *out) {
     return NEB_OK;
 }
 
-// Sequences up to the window do not see it.
+// Sequences up to the window are not affected by it.
 static enum neb_status read_window(struct reading *r) {
     bool used;
     NEB_TRY(has_window(r, &used));
@@ -325,7 +327,7 @@ static void set_length(struct reading *r) {
     c->model.max_seq = c->max_positions;
     if (c->window && c->window < c->model.max_seq)
         c->model.max_seq = c->window;
-    if (c->model.max_seq > 1 << 18) // what the rotary table of any head size allows
+    if (c->model.max_seq > 1 << 18) // limit of the rotary table at any head size
         c->model.max_seq = 1 << 18;
 }
 
@@ -349,7 +351,8 @@ enum neb_status intra_hf_config_parse(const char *text, size_t len, const char *
     *out = (struct intra_hf_config){.model.mask = KERN_MASK_CAUSAL};
     NEB_TRY(intra_json_parse(text, len, file, &root));
     struct reading r = {root, file, NULL, out};
-    enum neb_status st = json_is_object(root) ? read_all(&r) : wrong(&r, "file", "no JSON object");
+    enum neb_status st =
+        json_is_object(root) ? read_all(&r) : wrong(&r, "file", "is not a JSON object");
     json_decref(root);
     return st;
 }
@@ -362,12 +365,12 @@ enum neb_status intra_hf_config_read(const char *dir, struct intra_hf_config *ou
     NEB_TRY(intra_folder_file(dir, "config.json", path, sizeof path, &model));
     if (!model && adapter)
         return neb_fail(NEB_ERR_NOT_FOUND,
-                        "%s holds a PEFT adapter and no model: import the model that it is for, "
-                        "with --adapter %s",
+                        "%s holds a PEFT adapter and no model: import the model that the adapter "
+                        "is for, with --adapter %s",
                         dir, dir);
     if (!model)
         return neb_fail(NEB_ERR_NOT_FOUND,
-                        "%s: there is no config.json; a Hugging Face model folder is needed "
+                        "%s: there is no config.json; name a Hugging Face model folder "
                         "(config.json and *.safetensors)",
                         dir);
     enum neb_status st = neb_fs_read(path, INTRA_HF_JSON_MAX, &text);

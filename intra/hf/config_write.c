@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is written for transformers, and whether a folder and a checkpoint are the same model.
+// Writes config.json for transformers, and compares the models of a folder and a checkpoint.
 #include "intra/hf/config.h"
 #include "intra/hf/keys.h"
 #include "intra/model/rope.h"
 
 #include <stdlib.h>
 
-// 1e-5f as 1e-05 and not as 9.99999975e-06: the shortest decimal that reads back as this float.
+// The shortest decimal that reads back as this float: 1e-5f becomes 1e-05, not 9.99999975e-06.
 static json_t *real(float f) {
     char text[32];
     int digits = 5;
@@ -16,7 +16,7 @@ static json_t *real(float f) {
     return json_real(strtod(text, NULL));
 }
 
-// As transformers 4.43 and later read it. NULL: out of memory
+// In the form that transformers 4.43 and later read. NULL: out of memory.
 static json_t *rope_json(const struct kern_rope_scaling *s) {
     const char *type = intra_rope_types[s->type];
     if (s->type == KERN_ROPE_LINEAR)
@@ -41,7 +41,7 @@ json_t *intra_hf_config_json(const struct intra_hf_config *c, const char *dtype)
         return NULL;
     if (m->rope_scaling.type != KERN_ROPE_DEFAULT &&
         json_object_set_new(o, "rope_scaling", rope_json(&m->rope_scaling)) != 0) {
-        json_decref(o); // without it it would be another model
+        json_decref(o); // without rope_scaling it would be another model
         return NULL;
     }
     json_object_set_new(o, "bos_token_id", c->bos < 0 ? json_null() : json_integer(c->bos));
@@ -63,8 +63,8 @@ enum neb_status intra_hf_config_of_model(const struct intra_model_config *m,
                                          struct intra_hf_config *out) {
     if (m->mask != KERN_MASK_CAUSAL)
         return neb_fail(NEB_ERR_UNSUPPORTED,
-                        "a model whose positions see what follows them is no causal language "
-                        "model; transformers has no class for it here");
+                        "this model is not a causal language model, because positions attend to "
+                        "later ones; it cannot be exported for transformers");
     *out = (struct intra_hf_config){.arch = m->qkv_bias ? INTRA_HF_QWEN2 : INTRA_HF_LLAMA,
                                     .model = *m,
                                     .max_positions = m->max_seq,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A checkpoint into a folder. Sections are passed through in pieces: hashed as they are read, so that a damaged checkpoint is
-// noticed without reading it twice.
+// Exports a checkpoint into a folder. Sections pass through in pieces and are hashed as they are
+// read, so a damaged checkpoint is noticed without reading it twice.
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
 #include "intra/data/bpe.h"
@@ -24,19 +24,19 @@ struct exporting {
     int32_t n;
     struct intra_st_writer *w;
     uint64_t done, total; // bytes of the checkpoint
-    struct intra_hf_aside aside;
+    struct intra_hf_aside_begin aside;
 };
 
 static bool is_adapter(const struct intra_tensor *t) { return strstr(t->name, ".lora_") != NULL; }
 
-// ---- what is written --------------------------------------------------------------------------------------------
+// ---- what is written ----------------------------------------------------------------------------
 
 static enum neb_status check_what(const struct exporting *x) {
     bool lora = x->m->trainable.mode == INTRA_TRAIN_LORA;
     if (!intra_model_continues(x->m))
         return neb_fail(NEB_ERR_UNSUPPORTED,
-                        "%s is the generator of mode rtd, which predicts no next token; nebula "
-                        "eval --task probe measures its hidden states",
+                        "%s is the generator of mode rtd, which does not predict the next token; "
+                        "nebula eval --task probe measures its hidden states",
                         x->e->checkpoint);
     if (lora && x->e->what == INTRA_HF_MODEL)
         return neb_fail(
@@ -59,7 +59,7 @@ static enum neb_status make_list(struct exporting *x) {
         const struct intra_ckpt_section *s = intra_ckpt_find(x->ckpt, t->name);
         if (!s || s->dtype != INTRA_F32 || s->rows != (uint64_t)t->rows ||
             s->cols != (uint64_t)t->cols)
-            return neb_fail(NEB_ERR_FORMAT, "%s: %s is missing or of another shape",
+            return neb_fail(NEB_ERR_FORMAT, "%s: %s is missing or has another shape",
                             x->e->checkpoint, t->name);
         if (is_adapter(t) == (x->e->what == INTRA_HF_ADAPTER)) {
             x->list[x->n++] = t;
@@ -69,7 +69,8 @@ static enum neb_status make_list(struct exporting *x) {
     return NEB_OK;
 }
 
-static bool is_vector(const struct intra_tensor *t) { // a bias or gain: one size in their files
+// a bias or gain: one dimension in their files
+static bool is_vector(const struct intra_tensor *t) {
     size_t n = strlen(t->name);
     return (n > 5 && !strcmp(t->name + n - 5, ".bias")) ||
            (n > 11 && !strcmp(t->name + n - 11, "norm.weight"));
@@ -98,9 +99,9 @@ static enum neb_status open_writer(struct exporting *x) {
     return st;
 }
 
-// ---- values -----------------------------------------------------------------------------------------------------
+// ---- values -------------------------------------------------------------------------------------
 
-// The pages of a mapped file that were read.
+// Gives back the pages of a mapped file that were read.
 static void drop_pages(const void *p, size_t bytes) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)p, from = at / page * page;
     madvise((void *)from, at + bytes - from, MADV_DONTNEED);
@@ -116,7 +117,7 @@ static const struct intra_tensor *adapter_of(const struct exporting *x,
     return intra_model_find(x->m, name);
 }
 
-// Digest of a small section that is used whole (adapters).
+// Checks the digest of a small section that is used whole (adapters).
 static enum neb_status verified(const struct exporting *x, const struct intra_tensor *t,
                                 const float **out) {
     uint8_t got[32];
@@ -124,14 +125,14 @@ static enum neb_status verified(const struct exporting *x, const struct intra_te
     if (!(*out = intra_ckpt_data(x->ckpt, s)))
         return NEB_ERR_IO;
     neb_sha256(*out, s->bytes, got);
-    return memcmp(got, s->sha256, sizeof got)
-               ? neb_fail(NEB_ERR_CORRUPT,
-                          "checkpoint %s: section '%s': digest does not match; use an older one",
-                          x->e->checkpoint, s->name)
-               : NEB_OK;
+    return memcmp(got, s->sha256, sizeof got) ? neb_fail(NEB_ERR_CORRUPT,
+                                                         "checkpoint %s: section '%s': the digest "
+                                                         "does not match; use an older checkpoint",
+                                                         x->e->checkpoint, s->name)
+                                              : NEB_OK;
 }
 
-// Rows [row, row + rows) of W, in buf, become those of W + alpha / r * B A.
+// Turns rows [row, row + rows) of W, in buf, into those of W + alpha / r * B A.
 static void merge_rows(const struct exporting *x, const struct intra_tensor *t, const float *a,
                        const float *b, int32_t row, int32_t rows, float *buf) {
     struct kern *K = x->e->K;
@@ -144,7 +145,8 @@ static enum neb_status copy_tensor(struct exporting *x, const struct intra_tenso
     enum neb_status st = NEB_OK;
     const struct intra_ckpt_section *s = intra_ckpt_find(x->ckpt, t->name);
     const struct intra_tensor *ta = adapter_of(x, t, "A"), *tb = adapter_of(x, t, "B");
-    bool mapped = !intra_ckpt_sealed(x->ckpt); // of a sealed file only one piece is ever in memory
+    // of a sealed file only one piece at a time is in memory
+    bool mapped = !intra_ckpt_sealed(x->ckpt);
     const float *w = mapped ? intra_ckpt_data(x->ckpt, s) : NULL, *a = NULL, *b = NULL;
     int32_t step = PIECE / t->cols > 0 ? PIECE / t->cols : 1;
     struct neb_sha256 *sha = NULL;
@@ -173,9 +175,10 @@ static enum neb_status copy_tensor(struct exporting *x, const struct intra_tenso
     }
     neb_sha256_finish(sha, got);
     if (memcmp(got, s->sha256, sizeof got))
-        st = neb_fail(NEB_ERR_CORRUPT,
-                      "checkpoint %s: section '%s': digest does not match; use an older one",
-                      x->e->checkpoint, s->name);
+        st = neb_fail(
+            NEB_ERR_CORRUPT,
+            "checkpoint %s: section '%s': the digest does not match; use an older checkpoint",
+            x->e->checkpoint, s->name);
     x->done += s->bytes;
     if (x->e->progress)
         x->e->progress(x->e->user, x->done, x->total);
@@ -185,12 +188,11 @@ out:
     return st;
 }
 
-// ---- the files beside the weights -------------------------------------------------------------------------------
+// ---- the files beside the weights ---------------------------------------------------------------
 
-// What transformers 5 needs to read our SentencePiece vocabulary, with no token put before or after a text, as here. Of its
-// classes LlamaTokenizer rebuilds the vocabulary as BPE and merges spaces (5.24: a third of texts differ), and
-// SentencePieceBackend does not put bytes together again when it decodes: "ü" comes out as "<0xC3><0xBC>". TokenizersBackend
-// differs only where a text spells a special token, or a byte's piece with a unigram vocabulary.
+// What transformers 5 needs to read our SentencePiece vocabulary: its LlamaTokenizer rebuilds it as
+// BPE, its SentencePieceBackend does not join bytes. TokenizersBackend differs only where a text
+// spells a special token, or a byte's piece with a unigram vocabulary.
 static enum neb_status write_sentencepiece_config(const struct exporting *x,
                                                   const struct intra_hf_special *ids) {
     json_t *o =
@@ -204,13 +206,13 @@ static enum neb_status write_sentencepiece_config(const struct exporting *x,
         json_object_set_new(o, tokens[i].key,
                             *tokens[i].text ? json_string(tokens[i].text) : json_null());
     if (x->config.arch == INTRA_HF_QWEN2)
-        neb_warn(
-            "transformers' AutoTokenizer reads every qwen2 folder as byte-level BPE, which this "
-            "vocabulary is not: load it with transformers.TokenizersBackend.from_pretrained");
+        neb_warn("transformers' AutoTokenizer reads every qwen2 folder as byte-level BPE, but this "
+                 "vocabulary is SentencePiece: load it with "
+                 "transformers.TokenizersBackend.from_pretrained");
     return intra_hf_write_json(x->aside.path, "tokenizer_config.json", o);
 }
 
-// A tokenizer.json is theirs: it goes as it came, with its tokenizer_config.json.
+// A tokenizer.json is in their format: it is copied, with its tokenizer_config.json.
 static enum neb_status special_of(const char *file, bool json, struct intra_hf_special *ids) {
     struct intra_bpe *b = NULL;
     if (!json)
@@ -227,15 +229,16 @@ static enum neb_status write_tokenizer(const struct exporting *x, struct intra_h
     const char *file = x->e->tokenizer;
     *ids = (struct intra_hf_special){.bos = -1, .eos = -1, .unk = -1, .pad = -1};
     if (!file) {
-        neb_warn("no tokenizer.model and no tokenizer.json: the folder holds the model alone, and "
-                 "its users need to know its vocabulary");
+        neb_warn("there is no tokenizer.model and no tokenizer.json: the folder holds only the "
+                 "model, and its users must get the vocabulary elsewhere");
         return NEB_OK;
     }
     bool json = intra_tokenizer_is_json(file);
     NEB_TRY(special_of(file, json, ids));
     if (ids->vocab > x->m->c.vocab)
-        return neb_fail(NEB_ERR_INVALID, "%s has %d pieces, the model %d: not its vocabulary", file,
-                        ids->vocab, x->m->c.vocab);
+        return neb_fail(NEB_ERR_INVALID,
+                        "%s has %d pieces, but the model has %d: it is not the model's vocabulary",
+                        file, ids->vocab, x->m->c.vocab);
     NEB_TRY(intra_tokenizer_copy(file, x->aside.path));
     return json ? NEB_OK : write_sentencepiece_config(x, ids);
 }
@@ -250,7 +253,7 @@ static bool has_tokenizer(const struct exporting *x) {
     return found;
 }
 
-// A model that was trained on the tokens of one vocabulary must not go out with another.
+// A model must not be exported with a vocabulary that it was not trained on.
 static enum neb_status check_tokenizer(const struct exporting *x) {
     char theirs[NEB_PATH_MAX];
     bool same = true;
@@ -263,12 +266,12 @@ static enum neb_status check_tokenizer(const struct exporting *x) {
         NEB_TRY(intra_hf_same_file(x->e->tokenizer, theirs, &same));
     return same ? NEB_OK
                 : neb_fail(NEB_ERR_INVALID,
-                           "%s has another %s than %s; the model knows the latter's tokens: export "
+                           "%s has another %s than %s, whose tokens the model knows: export "
                            "without that folder",
                            x->e->like, name, x->e->tokenizer);
 }
 
-// config.json of `like` with our type of numbers; all else that it says stays as it is written there.
+// Copies config.json of `like` and changes only the number type.
 static enum neb_status copy_config(const struct exporting *x, const char *from, const char *dtype) {
     static const char *const keys[] = {"dtype", "torch_dtype"};
     char to[NEB_PATH_MAX], value[32];
@@ -312,7 +315,7 @@ static enum neb_status write_config_like(struct exporting *x, const char *dtype)
     return copy_config(x, path, dtype);
 }
 
-// The folder of an adapter's base, for whoever loads it: one that has its weights.
+// The folder of the adapter's base model, if it holds the weights, for users of the adapter.
 static const char *base_of(const struct exporting *x, char out[NEB_PATH_MAX]) {
     static const char *const weights[] = {"model.safetensors", "model.safetensors.index.json"};
     for (size_t i = 0; x->e->like && i < sizeof weights / sizeof *weights; i++)
@@ -340,7 +343,7 @@ static enum neb_status write_config(struct exporting *x) {
                                intra_hf_config_json(&x->config, dtype));
 }
 
-// ---- the folder -------------------------------------------------------------------------------------------------
+// ---- the folder ---------------------------------------------------------------------------------
 
 static enum neb_status write_folder(struct exporting *x) {
     NEB_TRY(write_config(x));
@@ -348,7 +351,7 @@ static enum neb_status write_folder(struct exporting *x) {
     for (int32_t i = 0; i < x->n; i++)
         NEB_TRY(copy_tensor(x, x->list[i]));
     NEB_TRY(intra_st_writer_commit(x->w));
-    return intra_hf_rename(&x->aside);
+    return intra_hf_aside_commit(&x->aside);
 }
 
 enum neb_status intra_hf_export(const struct intra_hf_export *e, struct intra_hf_exported *out) {
@@ -360,7 +363,7 @@ enum neb_status intra_hf_export(const struct intra_hf_export *e, struct intra_hf
     NEB_TRY_GOTO(intra_hf_layout(x.ckpt, &x.m), out);
     NEB_TRY_GOTO(check_what(&x), out);
     NEB_TRY_GOTO(make_list(&x), out);
-    NEB_TRY_GOTO(intra_hf_aside(e->dir, sources, &x.aside), out);
+    NEB_TRY_GOTO(intra_hf_aside_begin(e->dir, sources, &x.aside), out);
     st = write_folder(&x);
     for (int32_t i = 0; i < x.n; i++)
         out->params += intra_tensor_size(x.list[i]);

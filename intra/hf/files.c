@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What import and export share: copies of small files, the folder made aside, and the model description of a checkpoint.
+// What import and export share: copies of small files, the folder that is made aside, and the model
+// description of a checkpoint.
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
 #include "intra/hf/hf.h"
@@ -38,7 +39,7 @@ enum neb_status intra_hf_same_file(const char *a, const char *b, bool *same) {
     return st;
 }
 
-// Chat templates besides the first lie in a folder of their own, one of these a use (tools, retrieval).
+// Further chat templates lie in a folder of their own, one for each use (tools, retrieval).
 #define TEMPLATES "additional_chat_templates"
 
 static int is_template(const struct dirent *e) {
@@ -47,7 +48,8 @@ static int is_template(const struct dirent *e) {
     return n > k && e->d_name[0] != '.' && !strcmp(e->d_name + n - k, end);
 }
 
-// Where there is one. It is public in its new place whatever it was before: nothing that is read here may be a secret.
+// Copies the file if there is one. The copy is readable by all whatever the original's mode:
+// nothing read here may be a secret.
 static enum neb_status copy_file(const char *from, const char *to, const char *name) {
     char a[NEB_PATH_MAX], b[NEB_PATH_MAX];
     bool there;
@@ -82,7 +84,7 @@ enum neb_status intra_hf_copy_files(const char *from, const char *to) {
 
 enum neb_status intra_hf_write_json(const char *dir, const char *name, json_t *take) {
     char path[NEB_PATH_MAX];
-    // Nine digits give every fp32 back.
+    // Nine digits restore every fp32 value.
     char *text = take ? json_dumps(take, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(take);
     enum neb_status st = neb_path(path, sizeof path, dir, name);
@@ -93,14 +95,14 @@ enum neb_status intra_hf_write_json(const char *dir, const char *name, json_t *t
     return st;
 }
 
-enum neb_status intra_hf_aside(const char *dir, const char *const sources[3],
-                               struct intra_hf_aside *a) {
+enum neb_status intra_hf_aside_begin(const char *dir, const char *const sources[3],
+                                     struct intra_hf_aside_begin *a) {
     struct stat info;
     size_t n = strlen(dir);
-    while (n > 1 && dir[n - 1] == '/') // "out/" is out
+    while (n > 1 && dir[n - 1] == '/') // "out/" means "out"
         n--;
     if (n == 0 || n + sizeof NEB_FS_ASIDE > sizeof a->path)
-        return neb_fail(NEB_ERR_LIMIT, "path empty or too long: %s", dir);
+        return neb_fail(NEB_ERR_LIMIT, "the path is empty or too long: %s", dir);
     snprintf(a->dir, sizeof a->dir, "%.*s", (int)n, dir);
     snprintf(a->path, sizeof a->path, "%.*s" NEB_FS_ASIDE, (int)n, dir);
     for (int i = 0; i < 3; i++) {
@@ -112,28 +114,28 @@ enum neb_status intra_hf_aside(const char *dir, const char *const sources[3],
         if (lost)
             return neb_fail(
                 NEB_ERR_EXISTS,
-                "%s is removed when %s is made, and %s lies in it: move it, or name another folder",
+                "%s is removed to make %s, but %s lies in it: move it, or name another folder",
                 a->path, a->dir, sources[i]);
     }
     NEB_TRY(neb_fs_hold(a->path, &a->lock));
     if (lstat(a->dir, &info) == 0)
-        return neb_fail(NEB_ERR_EXISTS, "%s is already there; name a new folder, or remove it",
+        return neb_fail(NEB_ERR_EXISTS, "%s exists already; name a new folder, or remove this one",
                         a->dir);
-    NEB_TRY(neb_fs_remove_tree(a->path)); // left by one that was killed
+    NEB_TRY(neb_fs_remove_tree(a->path)); // left by a process that was killed
     return neb_fs_mkdirs(a->path, 0755);
 }
 
-enum neb_status intra_hf_rename(const struct intra_hf_aside *a) {
+enum neb_status intra_hf_aside_commit(const struct intra_hf_aside_begin *a) {
     char parent[NEB_PATH_MAX];
     NEB_TRY(neb_fs_sync_dir(a->path));
-    // A file, or a folder with something in it, that came meanwhile stays: rename refuses.
+    // rename refuses if a file, or a folder with something in it, appeared there meanwhile.
     if (rename(a->path, a->dir) != 0)
         return neb_fail_errno("cannot rename %s to %s", a->path, a->dir);
     NEB_TRY(neb_path(parent, sizeof parent, a->dir, ".."));
     return neb_fs_sync_dir(parent);
 }
 
-void intra_hf_aside_end(struct intra_hf_aside *a, bool failed) {
+void intra_hf_aside_end(struct intra_hf_aside_begin *a, bool failed) {
     if (a->lock < 0)
         return;
     if (failed && neb_fs_remove_tree(a->path) != NEB_OK)
@@ -141,7 +143,7 @@ void intra_hf_aside_end(struct intra_hf_aside *a, bool failed) {
     neb_fs_release(a->path, &a->lock);
 }
 
-// Its digest is checked here: intra_model_load() would read all parameters too.
+// Checks the digest of the description here, because intra_model_load() would read all parameters.
 enum neb_status intra_hf_layout(const struct intra_ckpt *k, struct intra_model **out) {
     const struct intra_ckpt_section *s = intra_ckpt_find(k, "model.config");
     struct intra_model_config c;
@@ -153,14 +155,15 @@ enum neb_status intra_hf_layout(const struct intra_ckpt *k, struct intra_model *
     if (s)
         neb_sha256(text, s->bytes, got);
     if (s && memcmp(got, s->sha256, sizeof got))
-        return neb_fail(NEB_ERR_CORRUPT,
-                        "checkpoint %s: section '%s': digest does not match; use an older one",
-                        intra_ckpt_path(k), s->name);
-    NEB_TRY(intra_model_described(k, &c, &t));
+        return neb_fail(
+            NEB_ERR_CORRUPT,
+            "checkpoint %s: section '%s': the digest does not match; use an older checkpoint",
+            intra_ckpt_path(k), s->name);
+    NEB_TRY(intra_model_read_config(k, &c, &t));
     if (c.head == INTRA_HEAD_RTD)
         return neb_fail(NEB_ERR_UNSUPPORTED,
-                        "%s is the discriminator of mode rtd, which predicts no next token; nebula "
-                        "eval --task probe measures its hidden states",
+                        "%s is the discriminator of mode rtd, which does not predict the next "
+                        "token; nebula eval --task probe measures its hidden states",
                         intra_ckpt_path(k));
     return intra_model_layout(&c, &t, out);
 }

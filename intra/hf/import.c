@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A folder into a checkpoint: everything that can be refused is, before the first tensor is read.
+// Imports a folder into a checkpoint. Everything that can be refused is refused before the first
+// tensor is read.
 #include "agent/base/log.h"
 #include "intra/data/bpe.h"
 #include "intra/data/tokenizer_files.h"
@@ -14,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// elements looked at in one go; after which pages are given back; bytes of a tokenizer.json that is looked into
+// Elements checked at once; elements after which pages are given back; largest tokenizer.json.
 enum { LOOK = 4096, DROP = 1 << 22, TOKENIZER_JSON_MAX = 64 << 20 };
 
 struct importing {
@@ -24,12 +25,12 @@ struct importing {
     struct intra_hf_names names, adapter_names;
     struct intra_model *m; // layout only
     uint64_t done, total;  // bytes
-    struct intra_hf_aside aside;
+    struct intra_hf_aside_begin aside;
 };
 
-// ---- names and shapes -------------------------------------------------------------------------------------------
+// ---- names and shapes ---------------------------------------------------------------------------
 
-// Where tensor t of the model is kept; NULL: nowhere.
+// The tensor in the files that becomes tensor t of the model; NULL: none.
 static const struct intra_st_tensor *source(const struct importing *p, const struct intra_tensor *t,
                                             const struct intra_st **file) {
     bool lora = strstr(t->name, ".lora_") != NULL;
@@ -37,7 +38,7 @@ static const struct intra_st_tensor *source(const struct importing *p, const str
     return intra_hf_names_find(lora ? &p->adapter_names : &p->names, t->name);
 }
 
-// What is there and has no place says more than what is missing.
+// A tensor that has no place explains more than one that is missing.
 static enum neb_status missing(const struct importing *p, const char *name) {
     bool lora = strstr(name, ".lora_") != NULL;
     const struct intra_hf_names *names = lora ? &p->adapter_names : &p->names;
@@ -46,12 +47,12 @@ static enum neb_status missing(const struct importing *p, const char *name) {
     for (int32_t i = 0; i < names->n; i++)
         if (!intra_model_find(p->m, names->p[i].name))
             return neb_fail(NEB_ERR_FORMAT,
-                            "%s: tensor '%s' is missing; there is '%s', for which the model has no "
-                            "place: see whether %s is of these weights",
+                            "%s: tensor '%s' is missing, and there is '%s', for which the model "
+                            "has no place: check whether %s belongs to these weights",
                             dir, name, names->p[i].t->name, config);
     return neb_fail(NEB_ERR_FORMAT,
-                    "%s: tensor '%s' is missing; see whether %s is of these weights", dir, name,
-                    config);
+                    "%s: tensor '%s' is missing: check whether %s belongs to these weights", dir,
+                    name, config);
 }
 
 static bool same_shape(const struct intra_st_tensor *f, const struct intra_tensor *t) {
@@ -68,20 +69,22 @@ static enum neb_status check_wanted(struct importing *p) {
         if (!f)
             return missing(p, t->name);
         if (!same_shape(f, t))
-            return neb_fail(NEB_ERR_FORMAT,
-                            "%s: tensor '%s' has %d sizes (%" PRIu64 ", %" PRIu64
-                            "), its config needs (%d, %d); see whether the two belong together",
-                            intra_st_file(file, f), f->name, f->rank, f->rank > 0 ? f->shape[0] : 0,
-                            f->rank > 1 ? f->shape[1] : 0, t->rows, t->cols);
+            return neb_fail(
+                NEB_ERR_FORMAT,
+                "%s: tensor '%s' has %d dimensions (%" PRIu64 ", %" PRIu64
+                "), but its config needs (%d, %d); check whether the two belong together",
+                intra_st_file(file, f), f->name, f->rank, f->rank > 0 ? f->shape[0] : 0,
+                f->rank > 1 ? f->shape[1] : 0, t->rows, t->cols);
         if (f->dtype > INTRA_ST_BF16)
-            return intra_st_read(file, f, 0, 0, NULL); // says why
+            return intra_st_read(file, f, 0, 0, NULL); // logs why
         p->total += f->bytes;
         p->out->params += intra_tensor_size(t);
     }
     return NEB_OK;
 }
 
-// Some folders keep the output weight although it is the embedding. If the two differ, "tied" is not true.
+// Some folders hold the output weight although it equals the embedding. If the two differ, "tied"
+// is wrong.
 static enum neb_status check_tied(const struct importing *p) {
     float a[LOOK], b[LOOK];
     const struct intra_st_tensor *head = intra_hf_names_find(&p->names, "lm_head.weight"),
@@ -97,14 +100,14 @@ static enum neb_status check_tied(const struct importing *p) {
     intra_st_drop(p->base, embed);
     return same ? NEB_OK
                 : neb_fail(NEB_ERR_FORMAT,
-                           "%s: lm_head.weight is not the embedding, but config.json says "
-                           "tie_word_embeddings: true; correct whichever is wrong",
+                           "%s: lm_head.weight differs from the embedding, but config.json says "
+                           "tie_word_embeddings: true; correct the one that is wrong",
                            p->i->dir);
 }
 
-// A tensor that nobody asked for would change the model's answers: better no import than a wrong one.
+// An extra tensor would change the model's answers, so it is refused.
 static enum neb_status check_left_over(const struct importing *p) {
-    // old folders keep this table: it follows from rope_theta
+    // old folders hold this table, which follows from rope_theta
     static const char inv_freq[] = ".rotary_emb.inv_freq";
     for (int32_t i = 0; i < p->names.n; i++) {
         const struct intra_hf_named *f = &p->names.p[i];
@@ -123,18 +126,18 @@ static enum neb_status check_left_over(const struct importing *p) {
         const struct intra_hf_named *f = &p->adapter_names.p[i];
         if (!strstr(f->name, ".lora_"))
             return neb_fail(NEB_ERR_UNSUPPORTED,
-                            "%s: '%s' is no adapter, but takes the place of weights of the model; "
-                            "merge the adapter into its model first",
+                            "%s: '%s' is not an adapter: it replaces weights of the model; merge "
+                            "the adapter into its model first",
                             p->i->adapter, f->t->name);
         if (!intra_model_find(p->m, f->name))
             return neb_fail(NEB_ERR_UNSUPPORTED,
-                            "%s: adapter '%s' is on no layer of target_modules here", p->i->adapter,
-                            f->t->name);
+                            "%s: adapter '%s' is on a layer that target_modules does not name",
+                            p->i->adapter, f->t->name);
     }
     return NEB_OK;
 }
 
-// ---- values -----------------------------------------------------------------------------------------------------
+// ---- values -------------------------------------------------------------------------------------
 
 static enum neb_status check_finite(const struct intra_st *file, const struct intra_st_tensor *f,
                                     uint64_t at, const float *x, uint64_t n) {
@@ -142,12 +145,13 @@ static enum neb_status check_finite(const struct intra_st *file, const struct in
         if (!isfinite(x[i]))
             return neb_fail(NEB_ERR_FORMAT,
                             "%s: tensor '%s' holds %g at element %" PRIu64
-                            "; such a model cannot be used",
+                            "; this model cannot be used",
                             intra_st_file(file, f), f->name, (double)x[i], at + i);
     return NEB_OK;
 }
 
-// F32 goes from the mapped file to the checkpoint as it lies; 16 bits are converted in a buffer of the tensor's size.
+// F32 goes from the mapped file into the checkpoint unchanged. 16-bit types are converted in a
+// buffer of the tensor's size.
 static enum neb_status copy_tensor(struct importing *p, struct intra_ckpt_writer *w,
                                    const struct intra_tensor *t) {
     enum neb_status st = NEB_OK;
@@ -180,7 +184,7 @@ static enum neb_status write_checkpoint(struct importing *p) {
     enum neb_status st = NEB_OK;
     char path[NEB_PATH_MAX];
     struct intra_ckpt_writer *w = NULL;
-    // A model without tensors writes its description only; its tensors follow one by one.
+    // This model has no tensors, so only the description is written. The tensors follow one by one.
     const struct intra_model shell = {.c = p->m->c, .trainable = p->m->trainable};
     NEB_TRY(neb_path(path, sizeof path, p->aside.path, "model.ckpt"));
     NEB_TRY(intra_ckpt_create(path, &w));
@@ -193,7 +197,7 @@ out:
     return st;
 }
 
-// ---- the folder -------------------------------------------------------------------------------------------------
+// ---- the folder ---------------------------------------------------------------------------------
 
 // transformers adds an adapter that lies beside the weights to them.
 static enum neb_status check_own_adapter(const struct intra_hf_import *i) {
@@ -203,9 +207,9 @@ static enum neb_status check_own_adapter(const struct intra_hf_import *i) {
     return i->adapter || !there
                ? NEB_OK
                : neb_fail(NEB_ERR_UNSUPPORTED,
-                          "%s: transformers would add the adapter that lies in this folder to the "
-                          "model; take it along with --adapter %s, or move adapter_config.json "
-                          "away to import the model without it",
+                          "%s: transformers would add the adapter in this folder to the model; "
+                          "include it with --adapter %s, or move adapter_config.json away to "
+                          "import the model without it",
                           path, i->dir);
 }
 
@@ -217,7 +221,7 @@ static enum neb_status open_all(struct importing *p) {
     if (i->max_seq && c->window && i->max_seq > c->window)
         return neb_fail(NEB_ERR_UNSUPPORTED,
                         "%s: sequences of %d tokens would need sliding-window attention beyond %d; "
-                        "import it for sequences up to there",
+                        "import the model for sequences up to that length",
                         i->dir, i->max_seq, c->window);
     if (i->max_seq)
         c->model.max_seq = i->max_seq;
@@ -234,7 +238,7 @@ static enum neb_status open_all(struct importing *p) {
     return check_left_over(p);
 }
 
-// *out: new reference, NULL: there is no such file.
+// *out: a new reference; NULL: no such file.
 static enum neb_status small_json(const char *dir, const char *name, json_t **out) {
     char path[NEB_PATH_MAX];
     bool there;
@@ -243,7 +247,7 @@ static enum neb_status small_json(const char *dir, const char *name, json_t **ou
     return there ? intra_json_read(path, TOKENIZER_JSON_MAX, out) : NEB_OK;
 }
 
-// Tokens with ids from `pieces` on, counted, and the first of them.
+// The tokens with ids of `pieces` or more: their number, and the text of the first.
 struct added {
     int32_t pieces, n;
     char first[64];
@@ -256,7 +260,8 @@ static void count_added(struct added *a, json_int_t id, const char *text) {
         snprintf(a->first, sizeof a->first, "%s", text);
 }
 
-// Whichever file says it: three generations of transformers wrote three.
+// Three generations of transformers wrote the added tokens to three files; the first file that has
+// any counts.
 static enum neb_status list_added(const char *dir, struct added *a) {
     const char *key;
     json_t *v, *o, *list;
@@ -281,15 +286,15 @@ static enum neb_status list_added(const char *dir, struct added *a) {
     return NEB_OK;
 }
 
-// Chat templates live on such tokens; here their text would become many ordinary pieces.
+// Chat templates use such tokens; this program would split their text into many ordinary pieces.
 static void warn_of_added(const struct importing *p, int32_t pieces) {
     struct added a = {.pieces = pieces};
     if (list_added(p->i->dir, &a) != NEB_OK)
-        neb_warn("%s: whether it adds tokens to its tokenizer.model cannot be seen (see above)",
+        neb_warn("%s: cannot tell whether it adds tokens to its tokenizer.model (see above)",
                  p->i->dir);
     if (a.n)
         neb_warn("%s adds %d token%s to its tokenizer.model ('%s'%s): the model knows them, but "
-                 "text of this program is tokenised without",
+                 "this program tokenises text without them",
                  p->i->dir, a.n, a.n == 1 ? "" : "s", a.first, a.n == 1 ? "" : ", ...");
 }
 
@@ -297,12 +302,12 @@ static enum neb_status check_vocabulary(const struct importing *p, const char *f
                                         int32_t eos) {
     if (pieces > p->m->c.vocab)
         return neb_fail(NEB_ERR_FORMAT,
-                        "%s has %d pieces, the model %d: not this model's vocabulary; remove it to "
-                        "import the weights alone",
+                        "%s has %d pieces, but the model has %d: it is not this model's "
+                        "vocabulary; remove it to import only the weights",
                         file, pieces, p->m->c.vocab);
     if (p->out->config.eos >= 0 && eos != p->out->config.eos)
-        neb_warn("%s ends documents with id %d, the model's configuration with %d: text of this "
-                 "program is tokenised by the former",
+        neb_warn("%s ends documents with id %d, the model's configuration with %d: this program "
+                 "uses the former",
                  file, eos, p->out->config.eos);
     return NEB_OK;
 }
@@ -312,8 +317,8 @@ static enum neb_status copy_sentencepiece(const struct importing *p, const char 
     enum neb_status st = intra_hf_special_ids(file, &special);
     if (st != NEB_OK)
         return neb_fail(st,
-                        "%s is no SentencePiece vocabulary (see above): remove it to import the "
-                        "weights alone",
+                        "%s is not a SentencePiece vocabulary (see above): remove it to import "
+                        "only the weights",
                         file);
     NEB_TRY(intra_tokenizer_copy(file, p->aside.path));
     NEB_TRY(check_vocabulary(p, file, special.vocab, special.eos));
@@ -321,19 +326,19 @@ static enum neb_status copy_sentencepiece(const struct importing *p, const char 
     return NEB_OK;
 }
 
-// One of another kind is no reason to do without the weights; one that is damaged is.
+// A tokenizer.json of another kind is skipped with a warning; a damaged one is an error.
 static enum neb_status copy_bpe(struct importing *p, const char *file) {
     struct intra_bpe *b = NULL;
     enum neb_status st = intra_bpe_open(file, &b);
     if (st == NEB_ERR_UNSUPPORTED) {
         p->out->tokenizer = false;
-        neb_warn("%s is of a kind that is not known here (see above): the weights are imported, "
-                 "but text must be tokenised elsewhere, and corpora built from there",
+        neb_warn("%s is of an unsupported kind (see above): the weights are imported, but you must "
+                 "tokenise text and build corpora from tokens with another program",
                  file);
         return NEB_OK;
     }
     if (st != NEB_OK)
-        return neb_fail(st, "%s cannot be used (see above): remove it to import the weights alone",
+        return neb_fail(st, "%s cannot be used (see above): remove it to import only the weights",
                         file);
     int32_t pieces = intra_bpe_vocab(b), eos = intra_bpe_eos(b);
     intra_bpe_close(&b);
@@ -351,7 +356,7 @@ static enum neb_status copy_files(struct importing *p) {
     if (p->out->tokenizer)
         return intra_tokenizer_is_json(from) ? copy_bpe(p, from) : copy_sentencepiece(p, from);
     neb_warn("%s has neither a tokenizer.model nor a tokenizer.json: the weights are imported, but "
-             "text must be tokenised elsewhere, and corpora built from there",
+             "you must tokenise text and build corpora from tokens with another program",
              p->i->dir);
     return NEB_OK;
 }
@@ -362,12 +367,12 @@ enum neb_status intra_hf_import(const struct intra_hf_import *i, struct intra_hf
     const char *sources[3] = {i->dir, i->adapter};
     *out = (struct intra_hf_imported){0};
     NEB_TRY_GOTO(open_all(&p), out);
-    NEB_TRY_GOTO(intra_hf_aside(i->out, sources, &p.aside), out);
+    NEB_TRY_GOTO(intra_hf_aside_begin(i->out, sources, &p.aside), out);
     st = copy_files(&p);
     if (st == NEB_OK)
         st = write_checkpoint(&p);
     if (st == NEB_OK)
-        st = intra_hf_rename(&p.aside);
+        st = intra_hf_aside_commit(&p.aside);
 out:
     intra_hf_aside_end(&p.aside, st != NEB_OK);
     intra_hf_names_free(&p.names);

@@ -13,10 +13,10 @@ const struct intra_hf_class intra_hf_classes[] = {
 
 enum { ALL = 7, LLAMA = 1 << INTRA_HF_LLAMA, MISTRAL = 1 << INTRA_HF_MISTRAL, QWEN2 = 4 };
 
-// Read by hf_config.c.
+// Keys that config.c reads.
 static const struct {
     const char *key;
-    int classes; // that read it; elsewhere it is a key that nobody knows
+    int classes; // that read it; for the other classes the key is unknown
 } used[] = {
     {"model_type", ALL},
     {"architectures", ALL},
@@ -47,8 +47,8 @@ static const struct {
     {"max_window_layers", QWEN2},
 };
 
-// Say nothing about the logits of a causal language model: what wrote the file, how it is run, how
-// text is generated, other heads.
+// Keys without effect on the logits of a causal language model: what wrote the file, how it is run,
+// how text is generated, other heads.
 static const char *const ignored[] = {"_attn_implementation",
                                       "_attn_implementation_autoset",
                                       "_attn_implementation_internal",
@@ -130,26 +130,26 @@ static const char *const ignored[] = {"_attn_implementation",
                                       "use_cache",
                                       "use_return_dict"};
 
-// Training with them drops numbers by chance; the forward pass that is used afterwards does not.
+// Dropout acts in training only, not in the forward pass of a trained model.
 static const char *const dropouts[] = {"attention_dropout", "attn_pdrop", "embd_pdrop",
                                        "hidden_dropout", "resid_pdrop"};
 
 enum { NONE = 0, FALSE = 1, TRUE = 2, ZERO = 4, ONE = 8 };
 
-// Change the mathematics, and no tensor would show it.
+// Keys that change the mathematics without a trace in the tensors.
 static const struct {
     const char *key;
-    int neutral; // values that change nothing; so do null and what is empty, unless it is strict
+    int neutral; // values without effect; also null and empty, unless strict
     bool strict;
     const char *needed;
 } changing[] = {
-    {"is_causal", TRUE, true,
-     "attention that sees what follows would be needed; here it is causal"},
+    {"is_causal", TRUE, true, "attention to later tokens would be needed; here it is causal"},
     {"use_bidirectional_attention", FALSE, false,
-     "attention that sees what follows would be needed; here it is causal"},
+     "attention to later tokens would be needed; here it is causal"},
     {"is_encoder_decoder", FALSE, false, "an encoder would be needed"},
-    {"add_cross_attention", FALSE, false, "attention to another text would be needed"},
-    {"auto_map", NONE, false, "the folder brings model code of its own, which is not run here"},
+    {"add_cross_attention", FALSE, false, "attention to another sequence would be needed"},
+    {"auto_map", NONE, false,
+     "the folder brings its own model code, which this program does not run"},
     {"quantization_config", NONE, false,
      "weights must be F32, F16 or BF16; dequantise and save the model first"},
     {"quantization", NONE, false,
@@ -163,7 +163,7 @@ static const struct {
     {"attention_chunk_size", ZERO, false, "attention within chunks would be needed"},
     {"no_rope_layers", NONE, false, "layers without rotary positions would be needed"},
     {"no_rope_layer_interval", ZERO, false, "layers without rotary positions would be needed"},
-    {"alibi", FALSE, false, "attention that is biased by distance would be needed"},
+    {"alibi", FALSE, false, "attention biased by distance would be needed"},
     {"rotary_pct", ONE, false, "rotation of a part of each head would be needed"},
     {"attn_logit_softcapping", ZERO, false, "attention with a cap would be needed"},
     {"final_logit_softcapping", ZERO, false, "logits with a cap would be needed"},
@@ -180,14 +180,14 @@ static const struct {
     {"residual_multiplier", ONE, false, "scaled residuals would be needed"},
     {"scale_depth", NONE, false, "scaled residuals would be needed"},
     {"dim_model_base", NONE, false, "scaled logits would be needed"},
-    {"attention_multiplier", NONE, false, "attention that is scaled otherwise would be needed"},
-    {"query_pre_attn_scalar", NONE, false, "attention that is scaled otherwise would be needed"},
+    {"attention_multiplier", NONE, false, "attention with another scale would be needed"},
+    {"query_pre_attn_scalar", NONE, false, "attention with another scale would be needed"},
     {"clip_qkv", NONE, false, "queries, keys and values with a cap would be needed"},
-    {"use_qk_norm", FALSE, false, "queries and keys that are normalised would be needed"},
-    {"qk_norm", FALSE, false, "queries and keys that are normalised would be needed"},
-    {"qk_layernorm", FALSE, false, "queries and keys that are normalised would be needed"},
-    {"use_parallel_residual", FALSE, false, "blocks of two halves side by side would be needed"},
-    {"parallel_attn", FALSE, false, "blocks of two halves side by side would be needed"},
+    {"use_qk_norm", FALSE, false, "normalised queries and keys would be needed"},
+    {"qk_norm", FALSE, false, "normalised queries and keys would be needed"},
+    {"qk_layernorm", FALSE, false, "normalised queries and keys would be needed"},
+    {"use_parallel_residual", FALSE, false, "blocks with parallel halves would be needed"},
+    {"parallel_attn", FALSE, false, "blocks with parallel halves would be needed"},
     {"num_experts", ZERO | ONE, false, "layers of experts (MoE) would be needed"},
     {"num_local_experts", ZERO | ONE, false, "layers of experts (MoE) would be needed"},
     {"n_routed_experts", ZERO | ONE, false, "layers of experts (MoE) would be needed"},
@@ -232,11 +232,11 @@ static bool is_known(const char *key, enum intra_hf_arch arch) {
     return false;
 }
 
-// What a warning lists, until the line is long enough.
+// The names that a warning lists, up to the size of the line.
 struct list {
     char text[800];
     size_t len;
-    int n, more; // names in it, and beyond it
+    int n, more; // names in the text, and names that had no room
 };
 
 static void list_add(struct list *l, const char *within, const char *key) {
@@ -254,9 +254,8 @@ static void list_warn(const struct list *l, const char *file) {
     if (l->more)
         snprintf(more, sizeof more, " and %d more", l->more);
     if (l->n)
-        neb_warn("%s: %s%s: not known here, and passed over; see whether %s the model's "
-                 "answers",
-                 file, l->text, more, l->n == 1 ? "it changes" : "they change");
+        neb_warn("%s: %s%s: unknown, and ignored; check whether %s the model's answers", file,
+                 l->text, more, l->n == 1 ? "it changes" : "they change");
 }
 
 void intra_hf_keys_warn(const json_t *object, const char *file, const char *within,
@@ -287,8 +286,9 @@ enum neb_status intra_hf_keys_check(const json_t *root, const char *file, enum i
     for (size_t i = 0; i < COUNT(dropouts); i++) {
         v = json_object_get(root, dropouts[i]);
         if (v && !is_empty(v) && !is_neutral(v, ZERO | FALSE))
-            neb_warn("%s: %s: training here is without dropout; the answers are the same", file,
-                     dropouts[i]);
+            neb_warn("%s: %s: ignored, because training here has no dropout; the model's answers "
+                     "are the same",
+                     file, dropouts[i]);
     }
     json_object_foreach((json_t *)(uintptr_t)root, key, v) if (!is_known(key, arch))
         list_add(&l, "", key);

@@ -12,7 +12,7 @@ static bool drop_front(char *name, const char *front) {
     return true;
 }
 
-// A whole component of the name, dots and all: "._orig_mod." becomes ".".
+// Removes a whole component of the name, with its dots: "._orig_mod." becomes ".".
 static bool drop_within(char *name, const char *component) {
     char *at = strstr(name, component);
     if (at)
@@ -64,11 +64,10 @@ enum neb_status intra_hf_names_make(const struct intra_st *s, const struct intra
     qsort(out->p, (size_t)n, sizeof *out->p, by_name);
     for (int32_t i = 1; i < n; i++)
         if (!strcmp(out->p[i - 1].name, out->p[i].name))
-            return neb_fail(NEB_ERR_FORMAT,
-                            "%s: '%s' and '%s' are the same tensor of the model; remove the one "
-                            "that is not meant",
-                            intra_st_file(s, out->p[i].t), out->p[i - 1].t->name,
-                            out->p[i].t->name);
+            return neb_fail(
+                NEB_ERR_FORMAT,
+                "%s: '%s' and '%s' are the same tensor of the model; remove the wrong one",
+                intra_st_file(s, out->p[i].t), out->p[i - 1].t->name, out->p[i].t->name);
     return NEB_OK;
 }
 

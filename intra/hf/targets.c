@@ -11,8 +11,8 @@
 #include <string.h>
 #include <strings.h>
 
-// Steps that one match may take, and matches of a file: seconds' worth. Bytes of an expression; of
-// a module's name.
+// Limits: steps of one match, matches of a file (both bound the time to seconds), bytes of an
+// expression, bytes of a module's name.
 enum { STEPS_MAX = 100000, MATCHES_MAX = 4 << 20, PATTERN_MAX = 4096, NAME_BYTES = 96 };
 
 #define ALPHA_MAX 1e6f
@@ -20,7 +20,7 @@ enum { STEPS_MAX = 100000, MATCHES_MAX = 4 << 20, PATTERN_MAX = 4096, NAME_BYTES
 const char *const intra_hf_linear[INTRA_LORA_SLOTS] = {"q_proj",    "k_proj",  "v_proj",   "o_proj",
                                                        "gate_proj", "up_proj", "down_proj"};
 
-// Modules of a model besides, as named_modules() lists them: nothing here can adapt them.
+// The other modules of a model, as named_modules() lists them. None of them can be adapted.
 static const char *const others[] = {"model",      "model.embed_tokens", "model.layers",
                                      "model.norm", "model.rotary_emb",   "lm_head"};
 static const char *const parts[] = {
@@ -49,7 +49,8 @@ struct reading {
     pcre2_match_context *limits;
     pcre2_match_data *match;
     int32_t matches;
-    struct patterns target, exclude, layers, rank, alpha; // of those that are expressions
+    // only the keys whose values are expressions
+    struct patterns target, exclude, layers, rank, alpha;
     int32_t default_rank;
     double default_alpha;
     bool all_linear;
@@ -66,7 +67,7 @@ static const json_t *get(const struct reading *r, const char *key) { // NULL als
 
 // ---- expressions --------------------------------------------------------------------------------
 
-// "x{,3}" is "x{0,3}" in Python; PCRE2 before 10.43 takes it as text.
+// "x{,3}" means "x{0,3}" in Python, but PCRE2 before 10.43 reads it as text.
 static void add_pattern(struct neb_buf *b, const char *text) {
     for (const char *p = text; *p; p++) {
         neb_buf_u8(b, (uint8_t)*p);
@@ -86,11 +87,12 @@ static enum neb_status compile(const struct reading *r, const char *key, const c
     size_t at;
     out->text = text;
     if (strlen(text) > PATTERN_MAX)
-        return neb_fail(NEB_ERR_LIMIT, "%s: %s: an expression of %zu bytes, more than %d", r->file,
-                        key, strlen(text), PATTERN_MAX);
+        return neb_fail(NEB_ERR_LIMIT, "%s: %s: an expression has %zu bytes; the limit is %d",
+                        r->file, key, strlen(text), PATTERN_MAX);
     neb_buf_add(&b, before, strlen(before));
     add_pattern(&b, text);
-    neb_buf_add(&b, behind, strlen(behind) + 1); // an empty one is one too
+    // with its NUL, so that an empty expression allocates too
+    neb_buf_add(&b, behind, strlen(behind) + 1);
     if (b.oom)
         return neb_buf_check(&b);
     out->code =
@@ -99,15 +101,15 @@ static enum neb_status compile(const struct reading *r, const char *key, const c
     if (out->code)
         return NEB_OK;
     pcre2_get_error_message(error, why, sizeof why);
-    return neb_fail(NEB_ERR_FORMAT, "%s: %s: '%.80s' is no expression that can be read: %s",
-                    r->file, key, text, (const char *)why);
+    return neb_fail(NEB_ERR_FORMAT, "%s: %s: '%.80s' is not a valid expression: %s", r->file, key,
+                    text, (const char *)why);
 }
 
 static enum neb_status matches(struct reading *r, const char *key, const struct pattern *p,
                                const char *name, bool *out) {
     if (++r->matches > MATCHES_MAX)
-        return neb_fail(NEB_ERR_LIMIT, "%s: %s: more expressions than can be tried on each layer",
-                        r->file, key);
+        return neb_fail(NEB_ERR_LIMIT, "%s: %s: too many expressions to try on each layer", r->file,
+                        key);
     int rc = pcre2_match(p->code, (PCRE2_SPTR)name, strlen(name), 0, 0, r->match, r->limits);
     *out = rc >= 0;
     return rc >= 0 || rc == PCRE2_ERROR_NOMATCH
@@ -128,7 +130,7 @@ static void patterns_free(struct patterns *s) {
     free(s->p);
 }
 
-// target_modules or exclude_modules, if it is one expression.
+// Reads target_modules or exclude_modules if the value is one expression.
 static enum neb_status read_expression(const struct reading *r, const char *key,
                                        struct patterns *out) {
     const json_t *v = get(r, key);
@@ -140,7 +142,7 @@ static enum neb_status read_expression(const struct reading *r, const char *key,
                    out->p);
 }
 
-// The keys of rank_pattern or alpha_pattern: of the end of a name.
+// The keys of rank_pattern or alpha_pattern are expressions that match the end of a name.
 static enum neb_status read_pattern_keys(const struct reading *r, const char *key,
                                          struct patterns *out) {
     const json_t *o = get(r, key);
@@ -162,12 +164,12 @@ static enum neb_status read_layers_pattern(const struct reading *r, struct patte
     const json_t *v = get(r, key);
     size_t n = json_is_string(v) ? json_string_length(v) > 0 : json_array_size(v);
     if (v && !json_is_string(v) && !json_is_array(v))
-        return wrong(r, key, "text, or a list of it, is needed");
+        return wrong(r, key, "a string or a list of strings is needed");
     NEB_TRY(patterns_make(out, key, n));
     for (size_t i = 0; i < n; i++) {
         const char *text = json_string_value(json_is_string(v) ? v : json_array_get(v, i));
         if (!text)
-            return wrong(r, key, "text, or a list of it, is needed");
+            return wrong(r, key, "a string or a list of strings is needed");
         out->n++;
         NEB_TRY(compile(r, key, before, text, behind, PCRE2_ANCHORED, &out->p[i]));
     }
@@ -176,7 +178,7 @@ static enum neb_status read_layers_pattern(const struct reading *r, struct patte
 
 // ---- one module ---------------------------------------------------------------------------------
 
-static bool ends_with(const char *name, const char *end) { // as a component of it
+static bool ends_with(const char *name, const char *end) { // in whole components of the name
     size_t n = strlen(name), k = strlen(end);
     return n > k && name[n - k - 1] == '.' && !strcmp(name + n - k, end);
 }
@@ -207,7 +209,7 @@ static enum neb_status is_excluded(struct reading *r, const char *name, bool *ou
     return NEB_OK;
 }
 
-// layers_to_transform, which narrows what was found by the end of its name.
+// Applies layers_to_transform, which narrows the modules that were found by the end of their name.
 static enum neb_status is_of_layers(struct reading *r, const struct module *m, bool *out) {
     static const char key[] = "layers_to_transform";
     const json_t *v = get(r, key), *one;
@@ -244,7 +246,7 @@ static enum neb_status is_target(struct reading *r, const struct module *m, bool
     }
     if (r->target.n)
         return matches(r, key, r->target.p, m->name, out);
-    if (!get(r, key)) { // what PEFT takes for these classes
+    if (!get(r, key)) { // PEFT's default for these classes
         *out = m->slot == 0 || m->slot == 2;
         return *out ? is_of_layers(r, m, out) : NEB_OK;
     }
@@ -253,7 +255,7 @@ static enum neb_status is_target(struct reading *r, const struct module *m, bool
     return end && !whole ? is_of_layers(r, m, out) : NEB_OK;
 }
 
-// The value that rank_pattern or alpha_pattern has for a module; *out stays where it has none.
+// The value of rank_pattern or alpha_pattern for a module. *out does not change if there is none.
 static enum neb_status pattern_value(struct reading *r, const struct patterns *s, const char *name,
                                      const json_t **out) {
     bool found = false;
@@ -281,7 +283,7 @@ static enum neb_status alpha_of(const struct reading *r, const char *key, const 
                : intra_hf_refuse(r->file, key, v, "a number above 0 and below 1e6 is needed");
 }
 
-// Rank and alpha of a module, where they are not those of all.
+// Rank and alpha of a module: its own, or the defaults.
 static enum neb_status size_of(struct reading *r, const char *name, int32_t *rank, double *alpha) {
     const json_t *v = NULL, *w = NULL;
     *rank = r->default_rank;
@@ -315,10 +317,11 @@ static bool module_at(const struct reading *r, int32_t i, struct module *m) {
 }
 
 struct found {
-    int32_t layers[INTRA_LORA_SLOTS], last[INTRA_LORA_SLOTS]; // how many have it; the last that has
-    int32_t rank;                                             // 0: none yet
+    // how many layers have an adapter here, and the last that has one
+    int32_t layers[INTRA_LORA_SLOTS], last[INTRA_LORA_SLOTS];
+    int32_t rank; // 0: none yet
     double alpha;
-    char first[NAME_BYTES]; // whose rank and alpha they are
+    char first[NAME_BYTES]; // the module that rank and alpha come from
 };
 
 static enum neb_status take(struct reading *r, const struct module *m, struct found *f) {
@@ -326,8 +329,8 @@ static enum neb_status take(struct reading *r, const struct module *m, struct fo
     double alpha;
     if (m->slot < 0)
         return neb_fail(NEB_ERR_UNSUPPORTED,
-                        "%s: target_modules names '%s'; adapters sit on the linear layers of a "
-                        "block only",
+                        "%s: target_modules names '%s'; adapters are supported only on the linear "
+                        "layers of a block",
                         r->file, m->name);
     NEB_TRY(size_of(r, m->name, &rank, &alpha));
     f->layers[m->slot]++;
@@ -339,25 +342,25 @@ static enum neb_status take(struct reading *r, const struct module *m, struct fo
     }
     if (rank != f->rank)
         return neb_fail(NEB_ERR_UNSUPPORTED,
-                        "%s: rank_pattern: the adapter of '%s' has rank %d, that of '%s' %d; one "
-                        "rank for all adapters is needed",
+                        "%s: rank_pattern: the adapter of '%s' has rank %d, that of '%s' has %d; "
+                        "all adapters must have the same rank",
                         r->file, m->name, rank, f->first, f->rank);
     if (alpha != f->alpha)
         return neb_fail(NEB_ERR_UNSUPPORTED,
-                        "%s: alpha_pattern: the adapter of '%s' has alpha %g, that of '%s' %g; one "
-                        "alpha for all adapters is needed",
+                        "%s: alpha_pattern: the adapter of '%s' has alpha %g, that of '%s' has %g; "
+                        "all adapters must have the same alpha",
                         r->file, m->name, alpha, f->first, f->alpha);
     return NEB_OK;
 }
 
-// Some layers have an adapter that others lack: which, and what the file says of it.
+// Refuses a file that puts an adapter on some layers only; names the key that says so.
 static enum neb_status not_alike(const struct reading *r, const struct found *f, int slot) {
     const char *key = get(r, "layers_to_transform") ? "layers_to_transform"
                       : get(r, "exclude_modules")   ? "exclude_modules"
                                                     : "target_modules";
     return neb_fail(NEB_ERR_UNSUPPORTED,
-                    "%s: %s: %d of %d layers have an adapter on %s (layer %d has one); adapters "
-                    "must be on all layers alike",
+                    "%s: %s: %d of %d layers have an adapter on %s (layer %d has one); all layers "
+                    "must have the same adapters",
                     r->file, key, f->layers[slot], r->n_layers, intra_hf_linear[slot],
                     f->last[slot]);
 }
@@ -387,8 +390,8 @@ static enum neb_status find_all(struct reading *r, struct intra_trainable *out) 
     return out->lora_alpha > 0 && out->lora_alpha < ALPHA_MAX
                ? NEB_OK
                : intra_hf_refuse(r->file, "lora_alpha", json_object_get(r->config, "lora_alpha"),
-                                 "a number above 0 and below 1e6 is needed, also times the square "
-                                 "root of the rank where use_rslora says so");
+                                 "a number above 0 and below 1e6 is needed, also after use_rslora "
+                                 "multiplies it by the square root of the rank");
 }
 
 static enum neb_status read_all(struct reading *r, struct intra_trainable *out) {
@@ -396,9 +399,10 @@ static enum neb_status read_all(struct reading *r, struct intra_trainable *out) 
     if (target && !json_is_array(target) && !json_is_string(target))
         return wrong(r, "target_modules", "an expression or a list of names is needed");
     if (json_is_string(target) && (get(r, "layers_to_transform") || get(r, "layers_pattern")))
-        return wrong(r, "layers_to_transform", "PEFT takes it beside a list of names only");
+        return wrong(r, "layers_to_transform",
+                     "PEFT allows it only with a list of names in target_modules");
     r->default_rank = 8;
-    r->default_alpha = 8; // of PEFT's LoraConfig
+    r->default_alpha = 8; // defaults of PEFT's LoraConfig
     if ((v = json_object_get(r->config, "r")))
         NEB_TRY(rank_of(r, "r", v, &r->default_rank));
     if ((v = json_object_get(r->config, "lora_alpha")))
@@ -409,7 +413,7 @@ static enum neb_status read_all(struct reading *r, struct intra_trainable *out) 
     NEB_TRY(read_expression(r, "exclude_modules", &r->exclude));
     NEB_TRY(read_layers_pattern(r, &r->layers));
     if (r->layers.n && !get(r, "layers_to_transform"))
-        return wrong(r, "layers_pattern", "PEFT takes it beside layers_to_transform only");
+        return wrong(r, "layers_pattern", "PEFT allows it only with layers_to_transform");
     NEB_TRY(read_pattern_keys(r, "rank_pattern", &r->rank));
     NEB_TRY(read_pattern_keys(r, "alpha_pattern", &r->alpha));
     return find_all(r, out);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// C++, since the library has no C interface; exceptions do not leave this file.
+// In C++, because the library has no C interface. No exception leaves this file.
 #include "intra/hf/tokenizer.h"
 #include "intra/data/tokenizer_load.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The character n-gram F-score. An n-gram is looked up by a 64-bit hash of its code points; the two sentences' hashes are
-// sorted and walked together, so that the clipped matches come out without a table.
+// The character n-gram F-score. Each n-gram becomes a 64-bit hash of its code points. The hashes of
+// both sentences are sorted and merged, so the clipped matches need no table.
 #include "agent/base/rng.h"
 #include "intra/model/translate.h"
 
@@ -9,14 +9,14 @@
 
 enum { ORDERS = 6 };
 
-// What Python's str.split() takes, and so sacrebleu.
+// The white space of Python's str.split(), which sacrebleu uses.
 static bool is_space(uint32_t c) {
     return (c >= 9 && c <= 13) || (c >= 0x1c && c <= ' ') || c == 0x85 || c == 0xa0 ||
            c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 ||
            c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
-// Code points without white space; *n of them.
+// The *n code points of a UTF-8 string, without white space. malloc'ed; NULL: out of memory.
 static uint32_t *code_points(const char *s, size_t *n) {
     uint32_t *out = malloc((strlen(s) + 1) * sizeof *out);
     *n = 0;
@@ -63,7 +63,7 @@ enum neb_status intra_chrf_add(struct intra_chrf *c, const char *hypothesis,
             j += equal || !less;
         }
         c->match[order - 1] += (double)match;
-        // A sentence without n-grams of this order in the reference says nothing about the hypothesis's.
+        // A reference without n-grams of this order does not count against the hypothesis.
         c->hypothesis[order - 1] += y ? (double)x : 0;
         c->reference[order - 1] += (double)y;
     }

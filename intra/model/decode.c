@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decoding with a cache of keys and values.
+// Beam search with a cache of keys and values.
 //
-//     cache of layer l    k, v  (beam, longest, G*D)   keys after rotary, as they entered attention
+//     cache of layer l    k, v  (beam, longest, G*D)   keys after rotary, as they enter attention
 //
-// The prefix runs through the ordinary forward pass, which keeps q, k, v of every layer; these are copied. A step then has one
-// new token a beam: rows of width d through the layers, attention over the cache. When beams are chosen again their caches are
-// copied, which at translation lengths costs less than keeping trees.
+// The prefix runs through the ordinary forward pass, whose q, k, v of every layer are copied into
+// the cache. Each step then runs one new token per beam, with attention over the cache. When the
+// beams change, their caches are copied; for the length of a translation that is cheaper than a
+// tree.
 #include "agent/base/memory.h"
 #include "intra/model/translate.h"
 
@@ -16,10 +17,10 @@
 struct intra_decoder {
     struct kern *K;              // borrowed
     const struct intra_model *m; // borrowed
-    int32_t beam_max, longest;   // longest: prefix and translation, in tokens
-    struct intra_acts *acts;     // of the prefix
+    int32_t beam_max, longest;   // longest: tokens of prefix and translation
+    struct intra_acts *acts;     // for the prefix
     float **cache[2];            // keys, values: (n_layers) of (beam, longest, kv)
-    float *h, *r, *y, *rstd, *qkv, *att, *lora, *gu, *act, *logits, *scores; // a row a beam
+    float *h, *r, *y, *rstd, *qkv, *att, *lora, *gu, *act, *logits, *scores; // one row per beam
     float *arena;
 };
 
@@ -66,7 +67,7 @@ enum neb_status intra_decoder_create(struct kern *K, const struct intra_model *m
                                      int32_t longest, struct intra_decoder **out) {
     if (m->mesh || !intra_model_continues(m))
         return neb_fail(NEB_ERR_UNSUPPORTED,
-                        "decoding takes a model that continues text, on one rank");
+                        "decoding needs a model that predicts the next token, on one rank");
     if (beam_max < 1 || beam_max > INTRA_BEAM_MAX)
         return neb_fail(NEB_ERR_INVALID, "beam %d is not in 1..%d", beam_max, INTRA_BEAM_MAX);
     struct intra_decoder *d = calloc(1, sizeof *d);
@@ -95,9 +96,9 @@ void intra_decoder_destroy(struct intra_decoder **dp) {
     *dp = NULL;
 }
 
-// ---- one token a beam -----------------------------------------------------------------------------------------
+// ---- one token per beam -------------------------------------------------------------------------
 
-// y (n, out; row stride ld) = x W^T with the adapters of its parts.
+// y (n, out; row stride ld) = x W^T, with the adapters of its parts.
 static void linear(struct intra_decoder *d, float *y, int ld, const float *x, int n, int out,
                    int in, const struct intra_tensor *w, const struct intra_lora_pair *lora,
                    int parts) {
@@ -115,7 +116,7 @@ static void linear(struct intra_decoder *d, float *y, int ld, const float *x, in
     }
 }
 
-// One beam's query heads over the cache's first n positions.
+// Attention of one beam's query heads over the first n positions of its cache.
 static void attend(struct intra_decoder *d, int32_t l, int32_t b, int32_t n) {
     const struct intra_model_config *c = &d->m->c;
     size_t D = (size_t)c->head_dim, q = (size_t)c->n_heads * D, kv = kv_width(d->m);
@@ -156,7 +157,8 @@ static void block(struct intra_decoder *d, int32_t l, int32_t B, int32_t at) {
     linear(d, d->qkv, qkv, d->y, B, qkv, dm, y->q, &y->lora[0], 3);
     if (y->q_bias)
         K->ops->bias_fwd(K, d->qkv, intra_param(m, y->q_bias), B, qkv);
-    K->ops->rope(K, d->qkv, qkv, m->rope + (size_t)at * c->head_dim, B, 1, // all at position `at`
+    // all rows are at position `at`
+    K->ops->rope(K, d->qkv, qkv, m->rope + (size_t)at * c->head_dim, B, 1,
                  c->n_heads + c->n_kv_heads, c->head_dim, false);
     for (int32_t b = 0; b < B; b++) {
         size_t to = ((size_t)b * (size_t)d->longest + (size_t)at) * (size_t)kv;
@@ -173,7 +175,7 @@ static void block(struct intra_decoder *d, int32_t l, int32_t B, int32_t at) {
     linear(d, d->r, dm, d->act, B, dm, c->d_ff, y->down, &y->lora[6], 1);
 }
 
-// Log-probabilities of what follows `tokens` (B) at position `at`, into d->logits (B, V).
+// Runs `tokens` (B) at position `at`. d->logits (B, V): logits of the next token.
 static void step(struct intra_decoder *d, const int32_t *tokens, int32_t B, int32_t at) {
     const struct intra_model *m = d->m;
     struct kern *K = d->K;
@@ -214,7 +216,7 @@ static void run_prefix(struct intra_decoder *d, const int32_t *prefix, int32_t n
     intra_model_logits(d->K, d->m, d->acts, n - 1, d->logits);
 }
 
-// ---- the search -----------------------------------------------------------------------------------------------
+// ---- the search ---------------------------------------------------------------------------------
 
 struct hypothesis {
     int32_t *tokens;
@@ -227,7 +229,8 @@ struct candidate {
     int32_t beam, token;
 };
 
-// The best `want` continuations of the beams, best first; ties by beam and token.
+// The best `want` continuations of the beams, best first. Ties: the lower beam, then the lower
+// token.
 static int32_t best(const struct intra_decoder *d, const struct hypothesis *beams, int32_t B,
                     int32_t want, struct candidate *out) {
     int32_t n = 0, V = d->m->c.vocab;
@@ -252,13 +255,15 @@ static void copy_cache(struct intra_decoder *d, int32_t to, int32_t from, int32_
                    sizeof(float) * kv * (size_t)n);
 }
 
-// beams <- the chosen ones (n). A cache is overwritten only when nobody else still needs it: spares come last.
+// Replaces the beams by the n chosen ones. A cache that a chosen beam still needs keeps its slot;
+// further copies go into free slots, so no cache is overwritten before it is copied.
 static void reorder(struct intra_decoder *d, struct hypothesis *beams, struct hypothesis *spare,
                     const struct candidate *chosen, int32_t n, int32_t cached) {
-    int32_t home[INTRA_BEAM_MAX], taken[INTRA_BEAM_MAX] = {0}; // new beam -> old beam, by cache
+    // home: old beam -> the new beam that keeps its cache
+    int32_t home[INTRA_BEAM_MAX], taken[INTRA_BEAM_MAX] = {0};
     for (int32_t i = 0; i < INTRA_BEAM_MAX; i++)
         home[i] = -1;
-    for (int32_t i = 0; i < n; i++) // each old cache stays where one of its heirs is
+    for (int32_t i = 0; i < n; i++) // the first continuation of an old beam keeps its cache
         if (!taken[chosen[i].beam]++)
             home[chosen[i].beam] = i;
     int32_t order[INTRA_BEAM_MAX], rest = 0;
@@ -294,7 +299,7 @@ static double normalised(double score, int32_t n, float alpha) {
 
 struct search {
     struct hypothesis beams[INTRA_BEAM_MAX], spare[INTRA_BEAM_MAX], done;
-    bool finished; // `done` holds one
+    bool finished; // `done` holds a hypothesis
     double bar;    // its normalised score
 };
 
@@ -321,7 +326,8 @@ static void search(struct intra_decoder *d, struct search *s, int32_t n,
             else if (found[i].token != c->eos)
                 chosen[live++] = found[i];
         }
-        // A longer hypothesis can only lose score; at its best it keeps it to the greatest length.
+        // A longer hypothesis can only lose score. At best it keeps its score up to the greatest
+        // length.
         if (s->finished &&
             (c->beam == 1 || !live || normalised(chosen[0].score, limit + 1, c->alpha) <= s->bar))
             return;
@@ -336,7 +342,7 @@ static void search(struct intra_decoder *d, struct search *s, int32_t n,
         for (int32_t b = 0; b < B; b++)
             log_softmax(d->logits + (size_t)b * (size_t)d->m->c.vocab, d->m->c.vocab);
     }
-    for (int32_t b = 0; !s->finished && b < B; b++) // none ended: the best as it is
+    for (int32_t b = 0; !s->finished && b < B; b++) // no beam reached EOS: the best one, unfinished
         if (b == 0 || s->beams[b].score > s->bar) {
             s->bar = s->beams[b].score;
             s->done.n = s->beams[b].n;
@@ -348,10 +354,10 @@ enum neb_status intra_decode(struct intra_decoder *d, const int32_t *prefix, int
                              const struct intra_beam_config *c, int32_t *out, int32_t *out_n) {
     struct search s = {0};
     if (c->beam < 1 || c->beam > d->beam_max || c->max_tokens < 1)
-        return neb_fail(NEB_ERR_INVALID, "beam %d is not in 1..%d, or max_tokens %d below 1",
+        return neb_fail(NEB_ERR_INVALID, "beam %d is not in 1..%d, or max_tokens %d is below 1",
                         c->beam, d->beam_max, c->max_tokens);
     if (n < 1 || n >= d->longest)
-        return neb_fail(NEB_ERR_INVALID, "a source of %d tokens; the model takes 1 to %d", n,
+        return neb_fail(NEB_ERR_INVALID, "the source has %d tokens; the model takes 1 to %d", n,
                         d->longest - 1);
     for (int32_t i = 0; i < n; i++)
         if (prefix[i] < 0 || prefix[i] >= d->m->c.vocab)

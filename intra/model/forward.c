@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// One pass over a batch: forward, loss, and backward. The residual stream h is the spine; each block reads it through
+// One pass over a batch: forward, loss and backward. Each block reads the residual stream h through
 // a norm and adds to it twice:
 //
-//     h1 = h + r           y1 = norm1(h1)     qkv = y1 Wqkv^T (+ b), rotary     att = attention(qkv)
+//     h1 = h + r           y1 = norm1(h1)     qkv = y1 Wqkv^T (+ b), rotary    att = attention(qkv)
 //     r' = att Wo^T        h2 = h1 + r'       y2 = norm2(h2)                    gu = y2 Wgu^T
-//     act = silu(g) * u    r = act Wdown^T    (added by the next block's norm1, or by the final norm)
+//     act = silu(g) * u    r = act Wdown^T    (added by the next norm1, or the final norm)
 //
-// Backward walks the same lines upwards and stops below the lowest layer that has something to learn. With recompute
-// only h1 of every block is kept; the rest of a block is computed again before its backward.
+// Backward goes through the same lines in reverse and stops below the lowest layer that learns.
+// With recompute only h1 of each block is kept; the rest is computed again before the block's
+// backward.
 //
-// With tensor parallelism a rank has some heads and some columns of gu and act, and all of the norms and the stream for some
-// of the rows only (seqpar.h): y1 and y2 are gathered before the products, what o and down add, and in backward the gradients
-// of y1 and y2, are summed where their rows are. A pipeline stage runs its own blocks; its rows of stream and gradient
-// come from and go to its neighbours (pipe.c).
+// With tensor parallelism a rank has some heads, some columns of gu and act, and some rows of the
+// norms and the stream (seqpar.h). y1 and y2 are gathered before the products. The outputs of o and
+// down, and in backward the gradients of y1 and y2, are summed into the rows of their rank. A
+// pipeline stage runs its own blocks and exchanges its rows of stream and gradient with its
+// neighbours (pipe.c).
 #include "agent/base/memory.h"
 #include "intra/model/rtd_head.h"
 #include "intra/model/seqpar.h"
@@ -33,14 +35,14 @@ struct block_acts {
 struct intra_acts {
     int B, T;
     bool backward, recompute;
-    bool kept;                 // every block has its own, without backward
+    bool kept;                 // forward only, but every block keeps its activations
     struct block_acts *blocks; // (local.n_layers)
-    float *r; // (n, d) what a block adds; at first the embedding; in backward the gathered gradient
+    float *r; // (n, d) what a block adds; the embedding at first; in backward the gathered gradient
     float *y; // (n, d) with tensor parallelism: gathered rows after a norm
-    float *out; // (own, d) of the last forward: the stream after the stage's blocks; lies in r
-    float *hf, *yf, *rstdf; // final norm: (own, d) (n, d) (own); hf first takes a stage's input
+    float *out; // (own, d) part of r: the stream after this stage's blocks, from the last forward
+    float *hf, *yf, *rstdf; // final norm: (own, d) (n, d) (own); hf is also a stage's input
     float *lora;            // (n, rank)
-    float *logits;          // some rows, with a vocabulary cut over ranks
+    float *logits;          // some rows; only with a vocabulary cut over ranks
     float *scores;          // (n) of a discriminator
     float *dh, *dy;         // (own, d) (n, d)
     float *dqkv, *datt, *delta, *dact; // backward scratch
@@ -48,13 +50,13 @@ struct intra_acts {
     float *arena;
     const int32_t *prefix;           // (B) or NULL
     const struct kern_soft *teacher; // or NULL
-    size_t bytes;                    // of the arena
-    struct intra_acts *first; // whose scratch this is: itself, or the first of those in flight
-    // of the first: whose last block is in the shared block, with recompute
+    size_t bytes;                    // size of the arena
+    struct intra_acts *first; // owner of the scratch: itself, or the first of those in flight
+    // in `first`, with recompute: the activations whose last block is in the shared block
     struct intra_acts *holds;
 };
 
-// Two passes over the same list: the first adds up the size, the second hands out pointers.
+// carve_all runs twice: without a base it adds up the size, then it sets the pointers.
 struct carve {
     float *base;
     size_t used;
@@ -66,7 +68,7 @@ static void take(struct carve *c, float **p, size_t n) {
     c->used += (n + 15) / 16 * 16;
 }
 
-// each: rows of the stream.
+// each: rows of the stream per rank. spine_only: h1 alone.
 static void carve_block(struct carve *c, struct block_acts *b, const struct intra_acts *a,
                         const struct intra_model *model, size_t each, bool spine_only) {
     const struct intra_model_config *m = &model->local;
@@ -118,7 +120,7 @@ static void carve_scratch(struct carve *c, struct intra_acts *a, const struct in
 static void carve_all(struct carve *c, struct intra_acts *a, const struct intra_model *m) {
     size_t each = (size_t)intra_rows_of(m, a->B * a->T).each;
     bool keep = a->kept || (a->backward && !a->recompute), own = a->first == a;
-    if (own) // first: blocks point into it
+    if (own) // before the blocks, which point into the scratch
         carve_scratch(c, a, m, each);
     for (int32_t l = 0; l < m->local.n_layers; l++) {
         struct block_acts *b = &a->blocks[l];
@@ -136,7 +138,7 @@ static void carve_all(struct carve *c, struct intra_acts *a, const struct intra_
     }
 }
 
-// Scratch of another: all pointers but what is a's own.
+// Takes the scratch pointers of `first`; a keeps its own blocks.
 static void share_scratch(struct intra_acts *a, const struct intra_acts *first) {
     struct intra_acts own = *a;
     *a = *first;
@@ -197,8 +199,8 @@ const float *intra_acts_qkv(const struct intra_acts *a, int32_t l) {
     return a->blocks[l].qkv;
 }
 
-enum neb_status intra_acts_create_more(const struct intra_model *m, struct intra_acts *first,
-                                       struct intra_acts **out) {
+enum neb_status intra_acts_create_shared(const struct intra_model *m, struct intra_acts *first,
+                                         struct intra_acts **out) {
     NEB_ASSERT(first->first == first);
     return make(m, first, first->B, first->T, first->backward, first->recompute, first->kept, out);
 }
@@ -223,7 +225,8 @@ void intra_acts_destroy(struct intra_acts **ap) {
     *ap = NULL;
 }
 
-// y (n, out; row stride ld) = x (n, in) W^T. The adapter of each part of a fused matrix is added to its columns.
+// y (n, out; row stride ld) = x (n, in) W^T. The adapter of each part of a fused matrix is added to
+// its columns.
 static void linear(struct kern *K, const struct intra_model *m, const struct intra_acts *a,
                    float *y, int ld, const float *x, int n, int out, int in,
                    const struct intra_tensor *w, const struct intra_lora_pair *lora, int parts) {
@@ -243,7 +246,7 @@ static void linear(struct kern *K, const struct intra_model *m, const struct int
     }
 }
 
-// dx (n, in) = dy W (dx NULL: not wanted); dW += dy^T x where the weight learns; adapters likewise.
+// dx (n, in) = dy W, unless dx is NULL. dW += dy^T x if the weight learns. The same for adapters.
 static void linear_bwd(struct kern *K, const struct intra_model *m, const struct intra_acts *a,
                        float *dx, const float *dy, int ld, const float *x, int n, int out, int in,
                        const struct intra_tensor *w, const struct intra_lora_pair *lora,
@@ -294,7 +297,7 @@ static struct kern_attn attn_shape(const struct intra_model *m, const struct int
                               a->prefix};
 }
 
-// y (n, d) = norm of the stream h + r, which goes to sum; r NULL: of h.
+// y (n, d) = norm of the stream h + r; the sum goes to `sum`. r NULL: norm of h.
 static void norm_fwd(struct kern *K, struct intra_model *m, float *y, float *rstd, float *sum,
                      const float *h, const float *r, const struct intra_tensor *gain,
                      const struct shape *s) {
@@ -304,7 +307,7 @@ static void norm_fwd(struct kern *K, struct intra_model *m, float *y, float *rst
     intra_rows_gather(m, &s->rows, y);
 }
 
-// Does the backward of a linear layer read its input?
+// True if the backward of a linear layer reads its input.
 static bool reads_input(const struct intra_tensor *w, const struct intra_lora_pair *lora,
                         int parts) {
     bool any = w->trainable;
@@ -313,14 +316,14 @@ static bool reads_input(const struct intra_tensor *w, const struct intra_lora_pa
     return any;
 }
 
-// The same y again, where it was not kept.
+// Computes y again; with tensor parallelism it is not kept.
 static void norm_again(struct kern *K, struct intra_model *m, float *y, float *rstd, float *h,
                        const struct intra_tensor *gain, const struct shape *s) {
     if (intra_mesh_tp(m->mesh) > 1)
         norm_fwd(K, m, y, rstd, h, h, NULL, gain, s);
 }
 
-// a->dh += gradient of a norm's input; a->dy is that of its output, of which this rank may hold a part.
+// a->dh += gradient of a norm's input. a->dy: gradient of its output, at this rank's rows.
 static void norm_bwd(struct kern *K, struct intra_model *m, const struct intra_acts *a,
                      const float *h, const float *rstd, const struct intra_tensor *gain,
                      const struct shape *s) {
@@ -329,7 +332,7 @@ static void norm_bwd(struct kern *K, struct intra_model *m, const struct intra_a
                             intra_param(m, gain), rstd, s->rows.own, s->d);
 }
 
-// The stream's gradient, of all rows.
+// All rows of the stream's gradient.
 static const float *gather_dh(struct kern *K, struct intra_model *m, const struct intra_acts *a,
                               const struct shape *s) {
     if (intra_mesh_tp(m->mesh) == 1)
@@ -338,7 +341,8 @@ static const float *gather_dh(struct kern *K, struct intra_model *m, const struc
     return a->r;
 }
 
-// From h (and r, unless NULL) through block l; leaves what it adds in a->r. again: only what backward needs of it.
+// Runs block l on h + r (r may be NULL) and leaves what it adds in a->r. again: recompute, which
+// stops at what backward needs.
 static void block_fwd(struct kern *K, struct intra_model *m, struct intra_acts *a, int32_t l,
                       const float *h, const float *r, const struct shape *s, bool again) {
     const struct intra_layer *y = &m->layers[l];
@@ -353,18 +357,19 @@ static void block_fwd(struct kern *K, struct intra_model *m, struct intra_acts *
     K->ops->attn_fwd(K, &at, b->att, s->q, b->lse, b->qkv, s->qkv, b->qkv + s->q, s->qkv,
                      b->qkv + s->q + s->kv, s->qkv);
     linear(K, m, a, a->r, s->d, b->att, s->n, s->d, s->q, y->o, &y->lora[3], 1);
-    intra_rows_sum(m, &s->rows, a->r);
+    intra_rows_reduce_scatter(m, &s->rows, a->r);
     norm_fwd(K, m, b->y2, b->rstd2, b->h2, b->h1, intra_rows_own(m, &s->rows, a->r), y->norm2, s);
     linear(K, m, a, b->gu, 2 * s->f, b->y2, s->n, 2 * s->f, s->d, y->gate, &y->lora[4], 2);
     K->ops->swiglu_fwd(K, b->act, b->gu, s->n, s->f);
     if (again)
         return;
     linear(K, m, a, a->r, s->d, b->act, s->n, s->d, s->f, y->down, &y->lora[6], 1);
-    intra_rows_sum(m, &s->rows, a->r);
+    intra_rows_reduce_scatter(m, &s->rows, a->r);
 }
 
-// a->dh: gradient of the stream after block l on entry, before it on return. below: something under this block learns.
-// again: the block was just computed again, so y2 is still there.
+// a->dh: on entry the gradient of the stream after block l, on return that before it. below:
+// something below this block learns. again: the block was recomputed just now, so y2 is still
+// valid.
 static void block_bwd(struct kern *K, struct intra_model *m, struct intra_acts *a, int32_t l,
                       const struct shape *s, bool below, bool again) {
     const struct intra_layer *y = &m->layers[l];
@@ -372,12 +377,12 @@ static void block_bwd(struct kern *K, struct intra_model *m, struct intra_acts *
     struct kern_attn at = attn_shape(m, a, s);
     linear_bwd(K, m, a, a->dact, gather_dh(K, m, a, s), s->d, b->act, s->n, s->d, s->f, y->down,
                &y->lora[6], 1);
-    K->ops->swiglu_bwd(K, b->gu, a->dact, b->gu, s->n, s->f); // in place: gu is not needed again
+    K->ops->swiglu_bwd(K, b->gu, a->dact, b->gu, s->n, s->f); // in place: gu is not needed any more
     if (!again && reads_input(y->gate, &y->lora[4], 2))
         norm_again(K, m, b->y2, b->rstd2, b->h2, y->norm2, s);
     linear_bwd(K, m, a, a->dy, b->gu, 2 * s->f, b->y2, s->n, 2 * s->f, s->d, y->gate, &y->lora[4],
                2);
-    intra_rows_sum(m, &s->rows, a->dy);
+    intra_rows_reduce_scatter(m, &s->rows, a->dy);
     norm_bwd(K, m, a, b->h2, b->rstd2, y->norm2, s);
     linear_bwd(K, m, a, a->datt, gather_dh(K, m, a, s), s->d, b->att, s->n, s->d, s->q, y->o,
                &y->lora[3], 1);
@@ -395,11 +400,10 @@ static void block_bwd(struct kern *K, struct intra_model *m, struct intra_acts *
                &y->lora[0], 3);
     if (!through)
         return;
-    intra_rows_sum(m, &s->rows, a->dy);
+    intra_rows_reduce_scatter(m, &s->rows, a->dy);
     norm_bwd(K, m, a, b->h1, b->rstd1, y->norm1, s);
 }
 
-// Final norm and loss.
 static void head_fwd(struct kern *K, struct intra_model *m, struct intra_acts *a, const float *h,
                      const int32_t *targets, const struct shape *s, float grad_scale, double *loss,
                      int64_t *count) {
@@ -438,7 +442,7 @@ static void head_fwd(struct kern *K, struct intra_model *m, struct intra_acts *a
     }
     *loss = intra_vocab_head(K, m, &head, a->logits, count);
     if (learn)
-        intra_rows_sum(m, &s->rows, a->dy);
+        intra_rows_reduce_scatter(m, &s->rows, a->dy);
 }
 
 void intra_model_forward(struct kern *K, struct intra_model *m, struct intra_acts *a,
@@ -449,10 +453,10 @@ void intra_model_forward(struct kern *K, struct intra_model *m, struct intra_act
     struct shape s = shape_of(m, B, T);
     float *added = intra_rows_own(m, &s.rows, a->r);
     const float *h = a->hf;
-    // the embedding goes where the first block writes: it is read before
+    // a->r holds the embedding; the first block reads it before it writes there
     if (intra_model_first(m)) {
         intra_vocab_embed(K, m, a->r, tokens, s.n);
-        intra_rows_sum(m, &s.rows, a->r);
+        intra_rows_reduce_scatter(m, &s.rows, a->r);
         h = added;
     }
     int32_t end = m->layer0 + m->local.n_layers;
@@ -480,7 +484,7 @@ void intra_model_backward(struct kern *K, struct intra_model *m, struct intra_ac
         norm_bwd(K, m, a, a->hf, a->rstdf, m->norm, &s);
     }
     for (int32_t l = end - 1; l >= m->layer0 && l >= m->low; l--) {
-        // else the block's are still there
+        // otherwise this block's activations are still valid
         bool again = a->recompute && (l < end - 1 || a->first->holds != a);
         if (again)
             block_fwd(K, m, a, l, a->blocks[l - m->layer0].h1, NULL, &s, true);

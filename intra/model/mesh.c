@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Checks a mesh against a model, and splits the world into its groups.
 #include "intra/model/mesh.h"
 #include "intra/model/model.h"
 
@@ -24,7 +25,7 @@ enum neb_status intra_mesh_check(const struct intra_mesh_config *c,
         if (even[i].value % even[i].ways)
             return neb_fail(
                 NEB_ERR_INVALID,
-                "mesh.%s: %d does not divide model.%s %d: every rank gets an equal part",
+                "mesh.%s: %d does not divide model.%s %d; every rank needs an equal part",
                 even[i].axis, even[i].ways, even[i].key, even[i].value);
     if (m->vocab < c->tp)
         return neb_fail(NEB_ERR_INVALID, "mesh.tp: %d is more than model.vocab %d", c->tp,
@@ -32,7 +33,7 @@ enum neb_status intra_mesh_check(const struct intra_mesh_config *c,
     return NEB_OK;
 }
 
-// All groups of one kind at once: ranks with equal `color`, ordered by world rank.
+// Makes all groups of one kind at once: ranks of equal `color`, ordered by world rank.
 static enum neb_status group(const struct intra_mesh *m, bool wanted, int color,
                              struct intra_comm **out) {
     return wanted ? m->world->ops->split(m->world, color, m->world->rank, out) : NEB_OK;
@@ -40,13 +41,13 @@ static enum neb_status group(const struct intra_mesh *m, bool wanted, int color,
 
 static enum neb_status split_all(struct intra_mesh *m) {
     int dp = m->c.dp, pp = m->c.pp, tp = m->c.tp;
-    int line = m->tp_rank + tp * m->dp_rank; // of a pipeline
+    int line = m->tp_rank + tp * m->dp_rank; // the same for all ranks of a pipeline
     bool inner = m->pp_rank > 0 && m->pp_rank < pp - 1;
     NEB_TRY(group(m, tp > 1, m->dp_rank + dp * m->pp_rank, &m->tp));
     NEB_TRY(group(m, dp > 1, m->tp_rank + tp * m->pp_rank, &m->dp));
     NEB_TRY(group(m, pp > 1, line, &m->down));
     NEB_TRY(group(m, pp > 1, line, &m->up));
-    // Every rank takes part in a split; inner stages throw their group away.
+    // Every rank must take part in a split, so inner stages make a group and drop it.
     NEB_TRY(group(m, pp > 1, line + (inner ? tp * dp : 0), &m->ends));
     if (inner)
         intra_comm_destroy(&m->ends);
@@ -57,9 +58,10 @@ enum neb_status intra_mesh_create(const struct intra_mesh_config *c, struct intr
                                   struct intra_mesh **out) {
     if (c->dp < 1 || c->pp < 1 || c->tp < 1 ||
         (int64_t)c->dp * c->pp * c->tp != (int64_t)world->size)
-        return neb_fail(NEB_ERR_INVALID,
-                        "mesh: dp %d x pp %d x tp %d is not the %d ranks that were started", c->dp,
-                        c->pp, c->tp, world->size);
+        return neb_fail(
+            NEB_ERR_INVALID,
+            "mesh: dp %d x pp %d x tp %d is not the number of ranks that were started, %d", c->dp,
+            c->pp, c->tp, world->size);
     struct intra_mesh *m = calloc(1, sizeof *m);
     if (!m)
         return neb_fail(NEB_ERR_NOMEM, "out of memory creating a mesh");

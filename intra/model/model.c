@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters: layout, naming, trainable sets, initialisation.
+// Parameters: layout, names, trainable sets, initial values.
 #include "intra/model/model.h"
 #include "agent/base/memory.h"
 #include "agent/base/rng.h"
@@ -46,7 +46,7 @@ enum neb_status intra_model_config_check(const struct intra_model_config *c) {
                         "model: rope_theta %g must be above 1 and norm_eps %g in (0, 1)",
                         (double)c->rope_theta, (double)c->norm_eps);
     char why[INTRA_ROPE_TEXT];
-    const char *key = intra_rope_wrong(&c->rope_scaling, why);
+    const char *key = intra_rope_check(&c->rope_scaling, why);
     if (key)
         return neb_fail(NEB_ERR_INVALID, "model.rope_scaling.%s: %s", key, why);
     if (c->head == INTRA_HEAD_RTD && !c->tied)
@@ -54,9 +54,8 @@ enum neb_status intra_model_config_check(const struct intra_model_config *c) {
                         "model.tied: a discriminator has no output layer to untie");
     if (c->mask != KERN_MASK_CAUSAL && c->mask != KERN_MASK_BIDIRECTIONAL &&
         c->mask != KERN_MASK_PREFIX)
-        return neb_fail(
-            NEB_ERR_UNSUPPORTED,
-            "model.mask: only causal, bidirectional and prefix attention is supported here");
+        return neb_fail(NEB_ERR_UNSUPPORTED,
+                        "model.mask: supported are causal, bidirectional and prefix");
     return NEB_OK;
 }
 
@@ -70,7 +69,7 @@ static enum neb_status trainable_check(const struct intra_model_config *c,
     if (t->mode == INTRA_TRAIN_LORA && (!(t->lora_alpha > 0) || !isfinite(t->lora_alpha)))
         return neb_fail(
             NEB_ERR_INVALID,
-            "trainable: lora alpha %g must be above 0: adapters are scaled by alpha / rank",
+            "trainable: lora alpha %g must be above 0, because adapters are scaled by alpha / rank",
             (double)t->lora_alpha);
     if (t->mode == INTRA_TRAIN_LAST_LAYERS && (t->last_layers < 1 || t->last_layers > c->n_layers))
         return neb_fail(NEB_ERR_INVALID, "trainable: last_layers %d is not in 1..%d",
@@ -78,7 +77,7 @@ static enum neb_status trainable_check(const struct intra_model_config *c,
     return NEB_OK;
 }
 
-// What does not belong to the mode is cleared: it sizes nothing and differs in no checkpoint.
+// Clears the fields of other modes, so that they change neither sizes nor checkpoints.
 static struct intra_trainable trainable_of_mode(const struct intra_trainable *t) {
     struct intra_trainable r = *t;
     if (r.mode != INTRA_TRAIN_LORA)
@@ -93,7 +92,7 @@ static bool ends_with(const char *s, const char *tail) {
     return n >= k && strcmp(s + n - k, tail) == 0;
 }
 
-// What of a tensor a tensor-parallel rank holds: part r of `ways` parts of n, uneven where they must be.
+// Start of part r when n is cut into `ways` parts, which may differ by one.
 static int32_t part_start(int32_t n, int32_t ways, int32_t r) {
     return (int32_t)((int64_t)n * r / ways);
 }
@@ -116,7 +115,7 @@ struct intra_tensor intra_tensor_part(const struct intra_tensor *t, int32_t ways
 static bool learns(const struct intra_model *m, const struct intra_tensor *t) {
     const struct intra_trainable *c = &m->trainable;
     if (!strncmp(t->name, "rtd_head.", 9))
-        return true; // it is new, whatever the rest comes from
+        return true; // always new, whatever checkpoint the rest comes from
     if (t->layer == -1 && c->freeze_embeddings)
         return false;
     switch (c->mode) {
@@ -128,12 +127,12 @@ static bool learns(const struct intra_model *m, const struct intra_tensor *t) {
     return false;
 }
 
-// Gives a tensor its room on this rank.
+// Assigns offsets on this rank to a tensor.
 static struct intra_tensor *place_tensor(struct intra_model *m, const struct intra_tensor *as,
                                          bool packed) {
     struct intra_tensor *t = &m->tensors[m->n_tensors++];
     *t = intra_tensor_part(as, intra_mesh_tp(m->mesh), intra_mesh_tp_rank(m->mesh));
-    if (!packed) // parts of a fused matrix follow each other without a gap
+    if (!packed) // parts of a fused matrix have no gap between them
         m->n_params = (m->n_params + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
     t->at = m->n_params;
     m->n_params += intra_tensor_size(t);
@@ -145,15 +144,15 @@ static struct intra_tensor *place_tensor(struct intra_model *m, const struct int
 }
 
 static bool is_here(const struct intra_model *m, int32_t layer) {
-    if (layer == -1) // the last stage keeps a copy of a tied embedding
+    if (layer == -1) // the last stage has a copy of a tied embedding
         return intra_model_first(m) || (m->c.tied && intra_model_last(m));
     if (layer == m->c.n_layers)
         return intra_model_last(m);
     return layer >= m->layer0 && layer < m->layer0 + m->local.n_layers;
 }
 
-// The next tensor of the whole model. Returns it, or NULL when it belongs to another stage. `packed`: follows the one
-// before without a gap.
+// Adds the next tensor of the full model. Returns it, or NULL if it belongs to another stage.
+// packed: directly after the previous one, without a gap.
 __attribute__((format(printf, 7, 8))) static struct intra_tensor *
 add_tensor(struct intra_model *m, int32_t layer, int32_t rows, int32_t cols, enum intra_cut cut,
            bool packed, const char *fmt, ...) {
@@ -167,7 +166,7 @@ add_tensor(struct intra_model *m, int32_t layer, int32_t rows, int32_t cols, enu
     va_start(ap, fmt);
     vsnprintf(t.name, sizeof t.name, fmt, ap);
     va_end(ap);
-    // an adapter of rank 1 is a matrix
+    // by name, because an adapter of rank 1 is a matrix with one row
     t.decay = !ends_with(t.name, "norm.weight") && !ends_with(t.name, "bias");
     t.trainable = m->learns[t.index] = learns(m, &t);
     if (t.trainable) {
@@ -182,7 +181,7 @@ static const char *const linear_names[INTRA_LORA_SLOTS] = {
     "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj",
 };
 
-// (out, in) of linear slot i.
+// Shape (out, in) of linear layer i.
 static void linear_shape(const struct intra_model_config *c, int i, int32_t *out, int32_t *in) {
     int32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
     const int32_t outs[] = {q, kv, kv, c->d_model, c->d_ff, c->d_ff, c->d_model};
@@ -223,8 +222,8 @@ static void add_block(struct intra_model *m, int32_t l) {
     y->down = w[6];
 }
 
-// With tensor parallelism one half of an adapter is cut like its base weight; of the other, replicated half each rank
-// computes the gradient that comes through its own part.
+// With tensor parallelism one half of an adapter is cut like its base weight. The other half is
+// replicated, and each rank computes a part of its gradient.
 static void add_adapters(struct intra_model *m, int32_t l) {
     for (int i = 0; i < INTRA_LORA_SLOTS; i++) {
         int32_t out, in, r = m->trainable.lora_rank;
@@ -242,7 +241,7 @@ static void add_adapters(struct intra_model *m, int32_t l) {
     }
 }
 
-// With tensor parallelism each rank sees the norms' gradients of its own rows (seqpar.h).
+// With tensor parallelism each rank computes the norms' gradients of its own rows only (seqpar.h).
 static void mark_norms(struct intra_model *m) {
     bool cut = intra_mesh_tp(m->mesh) > 1;
     for (int32_t l = m->layer0; l < m->layer0 + m->local.n_layers; l++)
@@ -251,14 +250,14 @@ static void mark_norms(struct intra_model *m) {
         m->norm->partial = cut;
 }
 
-static uint64_t name_hash(const char *s) { // FNV-1a: a stream number per tensor name
+static uint64_t name_hash(const char *s) { // FNV-1a; selects the random stream of a tensor
     uint64_t h = 0xcbf29ce484222325ull;
     for (; *s; s++)
         h = (h ^ (uint8_t)*s) * 0x100000001b3ull;
     return h;
 }
 
-// A rank's part of the whole tensor's stream.
+// Draws a rank's part from the random stream of the full tensor.
 static void draw(const struct intra_tensor *t, struct neb_rng *r, float std, float *p) {
     uint64_t before = (uint64_t)t->col0, behind = (uint64_t)(t->all_cols - t->col0 - t->cols);
     neb_rng_skip_normals(r, (uint64_t)t->row0 * (uint64_t)t->all_cols);
@@ -291,17 +290,16 @@ static void init_tensor(void *arg, size_t i) {
         p[k] = gain;
 }
 
-// Each tensor has a stream of its own: a large model's are drawn by all processors.
+// Each tensor has its own random stream, so all processors can work on a large model.
 static enum neb_status init_params(struct intra_model *m, uint64_t seed) {
     enum { WORTH_THREADS = 1 << 22 };
     struct kern_pool *pool;
-    NEB_TRY(kern_pool_create(m->n_params < WORTH_THREADS, &pool)); // 0: one for each processor
+    NEB_TRY(kern_pool_create(m->n_params < WORTH_THREADS, &pool)); // 0: one thread per processor
     kern_pool_run(pool, (size_t)m->n_tensors, init_tensor, &(struct init){m, seed});
     kern_pool_destroy(&pool);
     return NEB_OK;
 }
 
-// Sizes of this rank's part.
 static void set_part(struct intra_model *m) {
     int32_t tp = intra_mesh_tp(m->mesh), r = intra_mesh_tp_rank(m->mesh);
     m->local = m->c;
@@ -369,7 +367,7 @@ static enum neb_status layout_on(const struct intra_model_config *c,
     add_all(m);
     if (m->n_all_trainable == 0) {
         intra_model_destroy(&m);
-        return neb_fail(NEB_ERR_INVALID, "trainable: nothing is left to train");
+        return neb_fail(NEB_ERR_INVALID, "trainable: no tensor is left to train");
     }
     *out = m;
     return NEB_OK;
@@ -386,7 +384,8 @@ enum neb_status intra_model_layout(const struct intra_model_config *c,
 
 enum neb_status intra_model_allocate(struct intra_model *m, bool learn) {
     NEB_ASSERT(!m->params && !m->grads && !m->rope);
-    // The gaps between tensors are zero too: the arena is hashed and saved whole. A stage may have nothing to learn.
+    // Gaps between tensors are zero, because the arena is hashed and saved with them. A stage may
+    // have nothing to learn, so n_grads may be 0.
     m->params = neb_large_zeroed(m->n_params * sizeof *m->params);
     m->grads = learn ? neb_large_zeroed(m->n_grads * sizeof *m->grads) : NULL;
     m->rope = malloc(sizeof *m->rope * (size_t)m->c.max_seq * (size_t)m->c.head_dim);

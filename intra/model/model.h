@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The transformer: pre-norm RMSNorm, rotary positions, SwiGLU, grouped-query attention, optional QKV bias, tied or
-// untied embeddings. Parameters carry the names of Hugging Face's Llama and Qwen2 layouts, so that folders can be
-// imported and exported tensor by tensor.
+// The transformer: pre-norm RMSNorm, rotary positions, SwiGLU, grouped-query attention, optional
+// QKV bias, tied or untied embeddings. Parameters have the names of Hugging Face's Llama and Qwen2,
+// so folders are imported and exported tensor by tensor.
 //
-// All parameters live in one arena, in canonical order:
+// All parameters are in one arena, in canonical order:
 //
 //     model.embed_tokens.weight                    (V, d)
 //     per layer l:
 //       model.layers.l.input_layernorm.weight      (1, d)
-//       model.layers.l.self_attn.q_proj.weight     (H*D, d)  ┐ one matrix (H+2G)*D x d for the GEMM
+//       model.layers.l.self_attn.q_proj.weight     (H*D, d)  ┐ one matrix (H+2G)*D x d for GEMM
 //       model.layers.l.self_attn.k_proj.weight     (G*D, d)  │
 //       model.layers.l.self_attn.v_proj.weight     (G*D, d)  ┘
 //       model.layers.l.self_attn.{q,k,v}_proj.bias (1, …)    with qkv_bias: one vector of (H+2G)*D
@@ -20,15 +20,16 @@
 //     model.norm.weight                            (1, d)
 //     lm_head.weight                               (V, d)    unless tied
 //     rtd_head.weight, rtd_head.bias               (1, d) (1, 1)  of a discriminator
-//     then LoRA adapters, layer by layer: NAME.lora_A.weight (r, in), NAME.lora_B.weight (out, r)
+//     then LoRA adapters by layer: NAME.lora_A.weight (r, in), NAME.lora_B.weight (out, r)
 //
-// On a mesh a rank holds a part, in the same order: the blocks of its stage (the embedding on the first, norm and output
-// on the last, a second copy of a tied embedding there), and of each of their tensors with tensor parallelism
+// On a mesh a rank holds a part, in the same order. A stage has its blocks; the first also has the
+// embedding, the last the final norm and the output, and a second copy of a tied embedding. With
+// tensor parallelism a rank has, of each of these tensors,
 //
-//     rows of   embed, lm_head (vocabulary; uneven where tp does not divide it), q, k, v (heads) with biases, gate, up,
-//               and lora_B of these                                         column-parallel in Megatron-LM's terms
-//     columns of  o, down and their lora_A                                  row-parallel
-//     all of    the norms (of the stream each rank has some rows: seqpar.h), and the adapters' other halves   replicated
+//     rows of     embed, lm_head (vocabulary; uneven if tp does not divide it), q, k, v (heads)
+//                 with biases, gate, up, and their lora_B Megatron-LM: column-parallel
+//     columns of  o, down and their lora_A                Megatron-LM: row-parallel
+//     all of      the norms, and the other halves of the adapters (replicated)
 #ifndef INTRA_MODEL_H
 #define INTRA_MODEL_H
 #include "intra/model/mesh.h"
@@ -36,7 +37,7 @@
 
 enum intra_head {
     INTRA_HEAD_LM,  // logits over the vocabulary
-    INTRA_HEAD_RTD, // one logit a position: was its token replaced? (rtd.h)
+    INTRA_HEAD_RTD, // one logit per position: was its token replaced? (rtd_head.h)
 };
 
 struct intra_model_config {
@@ -50,14 +51,14 @@ struct intra_model_config {
     int32_t max_seq;    // longest sequence
     float rope_theta, norm_eps;
     struct kern_rope_scaling rope_scaling; // all zero: positions are not scaled (rope.h)
-    bool tied;                             // output weight is the embedding
+    bool tied;                             // the output weight is the embedding
     bool qkv_bias;
-    enum kern_mask mask;  // prefix: causal, but what intra_acts_prefix says is seen by all
-    enum intra_head head; // RTD: tied, since the vocabulary has no output
+    enum kern_mask mask;  // prefix: causal, except that all see the prefix of intra_acts_prefix
+    enum intra_head head; // RTD: must be tied, because there is no vocabulary output
 };
 NEB_MUST_CHECK enum neb_status intra_model_config_check(const struct intra_model_config *c);
 
-// What learns, and thus what is exchanged between clusters.
+// What learns, and so what clusters exchange.
 enum intra_trainable_mode {
     INTRA_TRAIN_FULL,
     INTRA_TRAIN_LORA,
@@ -74,16 +75,16 @@ enum intra_lora_target { // bits
     INTRA_LORA_DOWN = 64,
 };
 struct intra_trainable {
-    // bitfit: biases and RMSNorm gains (Ben Zaken et al. 2021; gains are our only other vectors)
+    // bitfit: biases and RMSNorm gains, the only vectors here (Ben Zaken et al. 2021)
     enum intra_trainable_mode mode;
-    int32_t lora_rank;     // r; fields of other modes are ignored, and cleared in a model's copy
-    float lora_alpha;      // adapters are scaled by alpha / r
-    uint32_t lora_targets; // INTRA_LORA_* bits
-    int32_t last_layers; // n: the last n blocks, the final norm and, unless tied, the output weight
-    bool freeze_embeddings; // also the output weight when tied
+    int32_t lora_rank;      // r. A model's copy has the fields of other modes cleared
+    float lora_alpha;       // adapters are scaled by alpha / r
+    uint32_t lora_targets;  // INTRA_LORA_* bits
+    int32_t last_layers;    // the last n blocks, the final norm and, unless tied, the output weight
+    bool freeze_embeddings; // if tied, the output weight, too
 };
 
-enum intra_row_kind { // which token counts weigh a tensor's rows between clusters
+enum intra_row_kind { // token counts that weigh a tensor's rows between clusters
     INTRA_ROWS_NONE,
     INTRA_ROWS_INPUT,
     INTRA_ROWS_OUTPUT,
@@ -92,26 +93,28 @@ enum intra_row_kind { // which token counts weigh a tensor's rows between cluste
 
 enum intra_cut { INTRA_CUT_NONE, INTRA_CUT_ROWS, INTRA_CUT_COLS }; // over tensor-parallel ranks
 
-// One tensor, as much of it as this rank holds; on one rank all_rows = rows, and so on.
+// One tensor, or the part of it that this rank holds. On one rank rows = all_rows, and so on.
 struct intra_tensor {
     char name[96];
     int32_t rows, cols;
-    int32_t all_rows, all_cols, row0, col0; // the whole tensor, and where in it this part lies
+    // shape of the full tensor, and where in it this part begins
+    int32_t all_rows, all_cols, row0, col0;
     enum intra_cut cut;
-    int32_t index;      // place in the whole model's list
-    size_t all_grad_at; // like grad_at, in the whole model
-    // the last stage's copy of a tied embedding: the first stage's is the one that counts
+    int32_t index;      // in the list of the full model
+    size_t all_grad_at; // like grad_at, in the full model
+    // the last stage's copy of a tied embedding; the original is on the first stage
     bool copy;
-    // replicated over tp, but each rank computes a part of its gradient only (adapters, norms)
+    // replicated over tp, but each rank computes only a part of its gradient (adapters, norms)
     bool partial;
     int32_t layer; // -1 embedding, 0..L-1 blocks, L final norm and output
     size_t at;     // offset in params
     bool trainable;
-    size_t grad_at; // offset in grads, m and v when trainable
-    bool decay;     // weight decay applies: matrices yes, vectors no
+    size_t grad_at; // offset in grads, if trainable
+    bool decay;     // weight decay applies: to matrices, not to vectors
     enum intra_row_kind row_kind;
 };
-// Shape and place of the part that tensor-parallel rank r of `ways` holds of t; offsets are t's.
+// The part of t that tensor-parallel rank r of `ways` holds: its shape and position. The offsets
+// (at, grad_at) stay those of t.
 struct intra_tensor intra_tensor_part(const struct intra_tensor *t, int32_t ways, int32_t r);
 
 struct intra_lora_pair { // adapter of one linear layer; NULL tensors: none
@@ -120,7 +123,7 @@ struct intra_lora_pair { // adapter of one linear layer; NULL tensors: none
 enum { INTRA_LORA_SLOTS = 7 }; // q k v o gate up down, in the order of the bits
 
 struct intra_layer { // the tensors of one block
-    // q heads the fused qkv, gate the fused gate-up
+    // q is the start of the fused qkv, gate of the fused gate-up
     struct intra_tensor *norm1, *q, *q_bias, *o, *norm2, *gate, *down;
     struct intra_lora_pair lora[INTRA_LORA_SLOTS];
 };
@@ -129,48 +132,52 @@ struct intra_model {
     struct intra_model_config c;
     struct intra_trainable trainable;
     const struct intra_mesh *mesh;   // borrowed; NULL: one rank, which holds everything
-    struct intra_model_config local; // what this rank holds: its vocabulary, layers, heads and d_ff
+    struct intra_model_config local; // this rank's part: its vocabulary, layers, heads and d_ff
     int32_t layer0;                  // first of its local.n_layers blocks
-    // lowest layer (see intra_tensor) of the whole model that learns: backward ends there
+    // lowest layer (see intra_tensor) of the full model that learns; backward ends there
     int32_t low;
-    struct intra_tensor *tensors; // (n_tensors) of this rank, canonical order
+    struct intra_tensor *tensors; // (n_tensors) of this rank, in canonical order
     int32_t n_tensors;
-    // NULL where another stage has them; head is embed when tied
+    // NULL if another stage has them; head is embed if tied
     struct intra_tensor *embed, *norm, *head;
-    struct intra_tensor *rtd_weight, *rtd_bias; // NULL but on the last stage of a discriminator
-    struct intra_layer *layers; // (n_layers) all; of other stages' blocks nothing is set
+    // only on the last stage of a discriminator, else NULL
+    struct intra_tensor *rtd_weight, *rtd_bias;
+    struct intra_layer *layers; // (n_layers) of the full model; other stages' blocks are empty
     float *params;              // (n_params) arena, 64-byte aligned
-    // (n_grads) gradients of trainable tensors, same order; NULL in a model that was loaded to be used
+    // (n_grads) gradients of trainable tensors, in the same order; NULL in a model that only infers
     float *grads;
     size_t n_params, n_trainable;
-    size_t n_grads;        // n_trainable, and zeros that make dp equal parts of it
-    int32_t n_all_tensors; // of the whole model
+    size_t n_grads;        // n_trainable, padded with zeros so that dp divides it
+    int32_t n_all_tensors; // of the full model
     size_t n_all_trainable;
     bool *learns;           // (n_all_tensors) by index
     float *rope;            // (max_seq, D/2, 2)
-    enum neb_status failed; // first failure of a collective; nothing is communicated after it
+    enum neb_status failed; // first failure of a collective; no collective runs after it
 };
 
-// Parameters are initialised from the seed, each tensor by its own stream: normal 0.02, residual outputs 0.02/sqrt(2L),
-// gains 1, biases 0, LoRA A normal 0.02 and B 0.
+// Draws initial parameters from the seed, each tensor from its own stream: normal 0.02, residual
+// outputs 0.02/sqrt(2L), gains 1, biases 0, LoRA A normal 0.02 and B 0. NEB_ERR_INVALID,
+// NEB_ERR_UNSUPPORTED: config or trainable set; NEB_ERR_NOMEM.
 NEB_MUST_CHECK enum neb_status intra_model_create(const struct intra_model_config *c,
                                                   const struct intra_trainable *t, uint64_t seed,
                                                   struct intra_model **out);
-// The two halves of it: names, shapes and trainable set without any arena (cheap: sizes can be judged first); then zeroed
-// arenas and the rotary table, gradients only to learn. After a failure of either: destroy.
+// The two halves of create. layout: names, shapes and trainable set without arenas; cheap, so sizes
+// can be judged first. allocate: zeroed arenas and the rotary table; gradients only with `learn`.
+// After a failed allocate the caller destroys the model.
 NEB_MUST_CHECK enum neb_status intra_model_layout(const struct intra_model_config *c,
                                                   const struct intra_trainable *t,
                                                   struct intra_model **out);
 NEB_MUST_CHECK enum neb_status intra_model_allocate(struct intra_model *m, bool learn);
-// Back to the layout alone. NULL-safe for what is not there.
+// Frees the arenas and keeps the layout. Safe if there are none.
 void intra_model_release(struct intra_model *m);
-// The part of a model that one rank of a mesh holds (NULL: all of it); the initial values do not depend on the mesh.
+// Makes the part of a model that this rank of a mesh holds (mesh NULL: all). The initial values do
+// not depend on the mesh.
 NEB_MUST_CHECK enum neb_status intra_model_create_on(const struct intra_model_config *c,
                                                      const struct intra_trainable *t, uint64_t seed,
                                                      const struct intra_mesh *mesh,
                                                      struct intra_model **out);
 void intra_model_destroy(struct intra_model **m);
-// NULL: no such tensor here
+// NULL: this rank has no such tensor.
 const struct intra_tensor *intra_model_find(const struct intra_model *m, const char *name);
 static inline bool intra_model_first(const struct intra_model *m) {
     return intra_mesh_pp_rank(m->mesh) == 0;
@@ -178,12 +185,14 @@ static inline bool intra_model_first(const struct intra_model *m) {
 static inline bool intra_model_last(const struct intra_model *m) {
     return intra_mesh_pp_rank(m->mesh) == intra_mesh_pp(m->mesh) - 1;
 }
-// Whether a position says what comes next: not where it sees that (a masked language model), or says something else.
+// True if a position predicts the next token. False for a masked language model and a
+// discriminator.
 static inline bool intra_model_continues(const struct intra_model *m) {
     return m->c.head == INTRA_HEAD_LM && m->c.mask != KERN_MASK_BIDIRECTIONAL;
 }
-// Keeps the first failure of a collective: passes return nothing, and the caller of a step asks once (m->failed).
-static inline void intra_model_keep(struct intra_model *m, enum neb_status st) {
+// Keeps the first failure of a collective. Passes return nothing; the caller checks m->failed once
+// per step.
+static inline void intra_model_keep_failure(struct intra_model *m, enum neb_status st) {
     if (m->failed == NEB_OK)
         m->failed = st;
 }
@@ -197,53 +206,60 @@ static inline size_t intra_tensor_size(const struct intra_tensor *t) {
     return (size_t)t->rows * (size_t)t->cols;
 }
 
-// Adds every adapter to its base weight (W += alpha/r * B A) and zeroes B, so that the function stays the same.
+// Adds every adapter to its base weight (W += alpha/r * B A) and zeroes B, so the function stays
+// the same.
 void intra_lora_merge(struct kern *K, struct intra_model *m);
 
-// Parameters that take part in matrix products (embedding look-ups excluded, output layer included): the N of 6*N FLOP a
-// token.
+// Parameters in matrix products: the output layer counts, the embedding look-up does not. This is
+// the N of 6*N FLOP per token.
 size_t intra_model_matmul_params(const struct intra_model *m);
 
 // A micro-batch: B sequences of T tokens, borrowed.
 struct intra_batch {
-    const int32_t *tokens, *targets; // (B, T); targets as intra_model_pass takes them
+    const int32_t *tokens, *targets; // (B, T); targets as in intra_model_pass
     int B, T;
-    const int32_t *prefix;           // as intra_acts_prefix
-    const struct kern_soft *teacher; // as intra_acts_teacher
+    const int32_t *prefix;           // as in intra_acts_prefix
+    const struct kern_soft *teacher; // as in intra_acts_teacher
 };
 
-// Activations for up to B sequences of T tokens: made once, reused by every call.
+// Activations for up to B sequences of T tokens, made once and reused by every call.
 struct intra_acts;
-// backward: gradients can be taken; recompute: then a block's activations are made again from its input, which saves most of the memory.
-// NEB_ERR_NOMEM, here and below.
+// backward: gradients can be computed. recompute: backward computes each block again from its
+// input, which saves most of the memory. NEB_ERR_INVALID: T is above max_seq; NEB_ERR_NOMEM, here
+// and below.
 NEB_MUST_CHECK enum neb_status intra_acts_create(const struct intra_model *m, int B, int T,
                                                  bool backward, bool recompute,
                                                  struct intra_acts **out);
-// Activations of the same kind for one more micro-batch in flight. Scratch is shared with `first`, which lives longer.
-NEB_MUST_CHECK enum neb_status intra_acts_create_more(const struct intra_model *m,
-                                                      struct intra_acts *first,
-                                                      struct intra_acts **out);
-// For forward passes only, but with what every block computed kept: intra_acts_qkv gives q, k and v (B * T, (H + 2G) * D) of
-// block l after rotary.
+// Activations of the same kind for one more micro-batch in flight. They share the scratch of
+// `first`, which must outlive them.
+NEB_MUST_CHECK enum neb_status intra_acts_create_shared(const struct intra_model *m,
+                                                        struct intra_acts *first,
+                                                        struct intra_acts **out);
+// For forward passes only, but every block's activations are kept. intra_acts_qkv gives q, k and v
+// of block l after rotary: (B * T, (H + 2G) * D).
 NEB_MUST_CHECK enum neb_status intra_acts_create_kept(const struct intra_model *m, int B, int T,
                                                       struct intra_acts **out);
 const float *intra_acts_qkv(const struct intra_acts *a, int32_t l);
 void intra_acts_destroy(struct intra_acts **a);
-// Of its own arena, without shared scratch: for tests, which compare it with what cost.h predicts.
+// Size of its own arena without shared scratch. Tests compare it with the prediction of intra/cost.
 size_t intra_acts_bytes(const struct intra_acts *a);
 
-// Mean-free pass over tokens (B, T): forward, loss in nats (sum in *loss, counted targets in *count), and with
-// grad_scale > 0 backward: gradients of (sum of losses * grad_scale) are added to grads. targets (B, T), KERN_IGNORE
-// where none; NULL: no loss, hidden states only. A discriminator's targets are 1 where the token was replaced, else 0. Not for a model of several stages. Tensor-parallel ranks call it
-// together, with the same tokens, and get the same loss.
+// A pass over tokens (B, T): forward, and the loss in nats (*loss: the sum, *count: counted
+// targets). With grad_scale > 0 also backward: gradients of (sum of losses * grad_scale) are added
+// to grads. targets: (B, T), KERN_IGNORE for none; of a discriminator 1 if the token was replaced,
+// else 0; NULL: no loss, only hidden states. Only for a model of one stage. Tensor-parallel ranks
+// call it together with the same tokens, and get the same loss. Failures of collectives are kept in
+// m->failed.
 void intra_model_pass(struct kern *K, struct intra_model *m, struct intra_acts *a,
                       const int32_t *tokens, const int32_t *targets, int B, int T, float grad_scale,
                       double *loss, int64_t *count);
-// The two halves of a pass, for one stage. Forward: the first stage begins with tokens, others with what is in
-// intra_acts_in(a); the last leaves loss and count as above (others: 0), others leave the stream in intra_acts_out(a).
-// Backward after a forward with grad_scale > 0: the last stage begins at its loss, others at the stream's gradient in
-// intra_acts_grad(a), where each leaves that of its own input. All three are this rank's rows of (B * T, d)
-// (intra_rows_of), scratch that the next forward or backward of any activations of this stage overwrites.
+// The two halves of a pass, for one stage. Forward: the first stage begins with tokens, others with
+// the stream in intra_acts_in(a). The last stage sets loss and count; others set both to 0 and
+// leave the stream in intra_acts_out(a). Backward, after a forward with grad_scale > 0: the last
+// stage begins with its loss, others with the gradient of their output in intra_acts_grad(a). Each
+// leaves the gradient of its input there. All three buffers are this rank's rows of (B * T, d)
+// (intra_rows_of), in scratch that the next forward or backward of any activations of this stage
+// overwrites.
 void intra_model_forward(struct kern *K, struct intra_model *m, struct intra_acts *a,
                          const int32_t *tokens, const int32_t *targets, int B, int T,
                          float grad_scale, double *loss, int64_t *count);
@@ -252,16 +268,17 @@ void intra_model_backward(struct kern *K, struct intra_model *m, struct intra_ac
 float *intra_acts_in(struct intra_acts *a);
 float *intra_acts_out(struct intra_acts *a);
 float *intra_acts_grad(struct intra_acts *a);
-// Of the last pass: final hidden states after the norm (B * T, d), and a discriminator's logits (B * T).
+// From the last pass: hidden states after the final norm, (B * T, d); a discriminator's logits,
+// (B * T).
 const float *intra_acts_hidden(const struct intra_acts *a);
 const float *intra_acts_scores(const struct intra_acts *a);
-// For the passes that follow, until it is set again: of sequence b the first lengths[b] tokens are its prefix (of a model with
-// mask prefix; borrowed, (B)). NULL, as at first: none, the mask is causal.
+// Sets, for all later passes, the prefix of each sequence: its first lengths[b] tokens (mask
+// prefix; borrowed, (B)). NULL, the initial value: no prefix, the mask is causal.
 void intra_acts_prefix(struct intra_acts *a, const int32_t *lengths);
-// For the passes that follow: the loss is with a teacher (borrowed; NULL: cross-entropy alone). Not with a vocabulary cut
-// over ranks.
+// Sets, for all later passes, a teacher for the loss (borrowed; NULL: cross-entropy alone). Only
+// without tensor parallelism.
 void intra_acts_teacher(struct intra_acts *a, const struct kern_soft *teacher);
-// Logits (V) of one position (row of the last pass), into out. One rank only.
+// out (V): logits of one position, a row of the last pass. One rank only.
 void intra_model_logits(struct kern *K, const struct intra_model *m, const struct intra_acts *a,
                         int row, float *out);
 

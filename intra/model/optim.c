@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The optimiser on processors; the schedules and the clipping decision also serve devices.
 #include "intra/model/optim.h"
 #include "agent/base/memory.h"
 
@@ -62,12 +63,14 @@ void intra_optim_destroy(struct intra_optim **op) {
     *op = NULL;
 }
 
-// Factor for the gradient of tensor i, and AdaGC's bookkeeping. `global`: factor of global-norm clipping.
+// Clipping factor for the gradient of tensor i; updates AdaGC's gamma. global: the factor of
+// global-norm clipping.
 static float clip_factor(struct intra_optim *o, int32_t i, double norm, float global) {
     const struct intra_clip *c = &o->c.clip;
     if (c->kind != INTRA_CLIP_ADAGC)
         return global;
-    // gamma 0: no gradient yet. LoRA's A has none in its first step, since B is 0; a norm of 0 must not become the limit.
+    // gamma is 0 until there is a gradient. LoRA's A has none in the first step, because B is 0. A
+    // norm of 0 must not become the limit.
     if (o->t < c->warmup || o->gamma[i] == 0) {
         double clipped = norm * (double)global;
         if (clipped > 0 && (o->gamma[i] == 0 || clipped < (double)o->gamma[i]))
@@ -104,31 +107,32 @@ static size_t copy_partial(const struct intra_optim *o, const struct intra_model
     return at;
 }
 
-// Norms: what came through each tensor-parallel rank's rows; adapters: through its part of a layer. Many small tensors, so
-// they go together.
+// Sums the gradients of partial tensors (see intra_tensor) over tensor-parallel ranks. They are
+// many and small, so they are packed into one all-reduce.
 static void sum_partial(const struct intra_optim *o, struct intra_model *m) {
     struct intra_comm *tp = m->mesh->tp;
     if (!tp || !o->n_partial || m->failed != NEB_OK)
         return;
     size_t n = copy_partial(o, m, false);
-    intra_model_keep(m, tp->ops->all_reduce(tp, o->partial, n, INTRA_COMM_F32, INTRA_COMM_SUM));
+    intra_model_keep_failure(
+        m, tp->ops->all_reduce(tp, o->partial, n, INTRA_COMM_F32, INTRA_COMM_SUM));
     copy_partial(o, m, true);
 }
 
-// What tensor-parallel ranks have parts of. Tied embedding: its use as input and as output. Then everything over the
-// replicas, where each rank keeps its own part.
+// Completes the gradients: partial tensors over tp, a tied embedding over its use as input and
+// output, then all over dp, where each rank keeps its own shard.
 static void reduce_grads(const struct intra_optim *o, struct intra_model *m) {
     const struct intra_mesh *mesh = m->mesh;
     sum_partial(o, m);
     if (mesh->ends && m->c.tied && m->embed->trainable && m->failed == NEB_OK)
-        intra_model_keep(m, mesh->ends->ops->all_reduce(mesh->ends, intra_grad(m, m->embed),
-                                                        intra_tensor_size(m->embed), INTRA_COMM_F32,
-                                                        INTRA_COMM_SUM));
+        intra_model_keep_failure(m, mesh->ends->ops->all_reduce(mesh->ends, intra_grad(m, m->embed),
+                                                                intra_tensor_size(m->embed),
+                                                                INTRA_COMM_F32, INTRA_COMM_SUM));
     if (mesh->dp && m->failed == NEB_OK)
-        intra_model_keep(m, mesh->dp->ops->reduce_scatter(mesh->dp, m->grads, o->n));
+        intra_model_keep_failure(m, mesh->dp->ops->reduce_scatter(mesh->dp, m->grads, o->n));
 }
 
-// Sums of squares of every tensor of the whole model, each element counted once.
+// Sums of squares of every tensor of the full model; each element counts once.
 static void sum_squares(struct intra_optim *o, struct kern *K, struct intra_model *m) {
     const struct intra_mesh *mesh = m->mesh;
     memset(o->sums, 0, (size_t)o->n_tensors * sizeof *o->sums);
@@ -140,11 +144,12 @@ static void sum_squares(struct intra_optim *o, struct kern *K, struct intra_mode
             o->sums[t->index] = K->ops->sumsq(K, intra_grad(m, t) + from, n);
     }
     if (mesh && m->failed == NEB_OK)
-        intra_model_keep(m, mesh->world->ops->all_reduce(mesh->world, o->sums, (size_t)o->n_tensors,
-                                                         INTRA_COMM_F64, INTRA_COMM_SUM));
+        intra_model_keep_failure(m, mesh->world->ops->all_reduce(mesh->world, o->sums,
+                                                                 (size_t)o->n_tensors,
+                                                                 INTRA_COMM_F64, INTRA_COMM_SUM));
 }
 
-// Every rank has the same sums and comes to the same factors.
+// Every rank has the same sums, so all get the same factors.
 static void clip(struct intra_optim *o, const struct intra_model *m, struct intra_update *out) {
     float max_norm = o->c.clip.max_norm, global = 1;
     if (o->c.clip.kind != INTRA_CLIP_NONE && max_norm > 0 && out->grad_norm > (double)max_norm)
@@ -186,7 +191,7 @@ static void step(struct intra_optim *o, struct kern *K, struct intra_model *m, f
     }
 }
 
-// Updated parameters of all replicas, by way of the gradient arena, which is free by now.
+// All-gathers the updated parameters. The gradient arena is free by now and serves as the buffer.
 static void gather_params(const struct intra_optim *o, struct kern *K, struct intra_model *m) {
     struct intra_comm *dp = m->mesh->dp;
     for (int32_t i = 0; i < m->n_tensors; i++) {
@@ -197,7 +202,7 @@ static void gather_params(const struct intra_optim *o, struct kern *K, struct in
             K->ops->add(K, intra_grad(m, t) + from, intra_param(m, t) + from, n);
         }
     }
-    intra_model_keep(m, dp->ops->all_gather(dp, m->grads, o->n));
+    intra_model_keep_failure(m, dp->ops->all_gather(dp, m->grads, o->n));
     for (int32_t i = 0; i < m->n_tensors && m->failed == NEB_OK; i++) {
         const struct intra_tensor *t = &m->tensors[i];
         if (t->trainable) {

@@ -9,19 +9,21 @@ struct intra_schedule {
     enum intra_schedule_kind kind;
     float lr;             // peak
     float min_ratio;      // lr at the end / peak
-    float decay_fraction; // WSD: share of all steps that decays (linearly) at the end
+    float decay_fraction; // WSD: share of all steps, at the end, with linear decay
     int64_t warmup, steps;
 };
-// Learning rate of step t in [0, steps): linear warm-up, then cosine, or stable and decay (WSD), or constant.
+// Learning rate of step t in [0, steps): linear warm-up, then cosine, stable and decay (WSD), or
+// constant.
 float intra_schedule_lr(const struct intra_schedule *s, int64_t t);
 
 enum intra_clip_kind { INTRA_CLIP_NONE, INTRA_CLIP_GLOBAL_NORM, INTRA_CLIP_ADAGC };
 struct intra_clip {
     enum intra_clip_kind kind;
-    float max_norm; // global norm; also AdaGC's warm-up
-    // AdaGC: clip a tensor to ratio * gamma; gamma follows by beta (arXiv 2502.11034: 1.04, 0.99)
+    float max_norm; // limit of the global norm, also during AdaGC's warm-up
+    // AdaGC (arXiv 2502.11034) clips the norm of a tensor to ratio * gamma; gamma is a moving
+    // average of the clipped norm, with weight beta. The paper uses 1.04 and 0.99.
     float ratio, beta;
-    int64_t warmup; // AdaGC: steps of global clipping first (100)
+    int64_t warmup; // AdaGC: first steps, with global clipping; the paper uses 100
 };
 
 struct intra_optim_config {
@@ -30,30 +32,32 @@ struct intra_optim_config {
     float beta1, beta2, eps, weight_decay; // decay on matrices only
 };
 
-// With data parallelism each of the dp ranks keeps the moments of an equal part of the gradient arena (ZeRO stage 1,
-// Rajbhandari et al. 2020): gradients are reduce-scattered, each rank updates its part of the parameters, and these are
-// all-gathered. Norms are summed over the whole mesh, so clipping does the same on every mesh but for rounding.
+// With data parallelism each of the dp ranks keeps the moments of an equal shard of the gradient
+// arena (ZeRO stage 1, Rajbhandari et al. 2020): gradients are reduce-scattered, each rank updates
+// its shard of the parameters, and these are all-gathered. Norms are summed over the whole mesh, so
+// clipping is the same on every mesh, except for rounding.
 struct intra_optim {
     struct intra_optim_config c;
-    int64_t t; // updates made: where the schedules are
-    // updates before the moments' first one: not 0 after steps were skipped with nothing learned yet
+    int64_t t; // updates made; the position in the schedules
+    // value of t at which the moments start; above 0 if steps were skipped before the first update
     int64_t born;
-    float *m, *v; // (n) first and second moments of gradients at..at+n
-    float *gamma; // (n_tensors) AdaGC's norm per tensor; 0: no gradient seen yet, clipped globally
-    double *sums; // (n_tensors) of squared gradients, in an update
-    float *factors; // (n_tensors) of clipping, in an update
-    // (n_partial) gradients of which each tensor-parallel rank has a part, in an update
+    float *m, *v;   // (n) first and second moments of gradients at..at+n
+    float *gamma;   // (n_tensors) AdaGC's norm; 0: no gradient so far, clipped globally
+    double *sums;   // (n_tensors) of squared gradients, during an update
+    float *factors; // (n_tensors) of clipping, during an update
+    // (n_partial) gradients of partial tensors (see intra_tensor), during an update
     float *partial;
     size_t n_partial;
-    size_t at, n;      // all of n_trainable on one rank; else n_grads / dp
-    int32_t n_tensors; // of the whole model, by index
+    size_t at, n;      // n_trainable on one rank; else n_grads / dp
+    int32_t n_tensors; // of the full model, by index
 };
-// Moments are zero. c is copied. NEB_ERR_NOMEM.
+// Moments start at zero. c is copied. NEB_ERR_NOMEM.
 NEB_MUST_CHECK enum neb_status intra_optim_create(const struct intra_optim_config *c,
                                                   const struct intra_model *m,
                                                   struct intra_optim **out);
 void intra_optim_destroy(struct intra_optim **o);
-// As if n more updates had been made: schedules go on from there. Moments stay; where there are none yet, they begin there.
+// Advances the schedules by n updates that this optimiser did not make. Moments stay; if there are
+// none so far, they begin at the new step.
 void intra_optim_skip(struct intra_optim *o, int64_t n);
 
 struct intra_update { // what one update did
@@ -61,14 +65,16 @@ struct intra_update { // what one update did
     double grad_norm; // global, before clipping
     int32_t clipped;  // tensors scaled down
 };
-// Clips, updates the parameters from m->grads and zeroes the gradients. A non-finite gradient norm skips the update
-// (grad_norm says so) but counts the step, so that schedules of all clusters stay together. On a mesh: collective over
-// its world, gradients are summed over dp first; a failure is kept in m->failed and nothing is updated.
+// Clips, updates the parameters from m->grads, and zeroes the gradients. A gradient norm that is
+// not finite (see grad_norm) skips the update but counts the step, so that the schedules of all
+// clusters stay equal. On a mesh it is collective over the world and first sums the gradients over
+// dp; a failure is kept in m->failed, and nothing is updated.
 void intra_optim_update(struct intra_optim *o, struct kern *K, struct intra_model *m,
                         struct intra_update *out);
-// Its parts, for updates elsewhere (device.h). decide: from o->sums the norm, and o->factors; false: the norm is not finite.
-// adamw: what all tensors of the step at o->t share, without clipping and decay.
-// part: of tensor t this rank updates elements *from ... *from + n; returns n.
+// Parts of an update, for a device (intra/device). part: this rank updates the elements *from ...
+// *from + n of tensor t; returns n. decide: computes the norm and o->factors from o->sums; false:
+// the norm is not finite, or a collective failed. adamw: the constants of step o->t, without
+// clipping and decay.
 size_t intra_optim_part(const struct intra_optim *o, const struct intra_tensor *t, size_t *from);
 bool intra_optim_decide(struct intra_optim *o, const struct intra_model *m,
                         struct intra_update *out);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Runs the schedule of a pipeline stage and sends data to its neighbours.
 #include "intra/model/pipe.h"
 #include "intra/model/pipe_schedule.h"
 #include "intra/model/seqpar.h"
@@ -6,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// One direction. A buffer that leaves belongs to the communicator while its send is under way.
+// One direction. The communicator owns an outgoing buffer until its send is complete.
 struct lane {
     struct intra_comm *comm;
     struct intra_comm_send sending;
@@ -76,18 +77,18 @@ void intra_pipe_add(struct intra_pipe *p, const int32_t *tokens, const int32_t *
     p->added++;
 }
 
-// To stage `to`, once the send before has let its buffer go.
+// Sends to stage `to`, after the previous send of this direction has released its buffer.
 static void send(struct intra_pipe *p, int slot, enum intra_pipe_way way, size_t n, int to,
                  int tag) {
     struct lane *l = &p->lanes[way];
     struct intra_comm *c = l->comm;
     if (p->m->failed == NEB_OK)
-        intra_model_keep(p->m, c->ops->wait(c, &l->sending));
+        intra_model_keep_failure(p->m, c->ops->wait(c, &l->sending));
     if (p->m->failed != NEB_OK)
         return;
     const void *x = p->e.leaving(p->e.ctx, slot, way, n);
     if (p->m->failed == NEB_OK)
-        intra_model_keep(p->m, c->ops->send(c, x, n * sizeof(float), to, tag, &l->sending));
+        intra_model_keep_failure(p->m, c->ops->send(c, x, n * sizeof(float), to, tag, &l->sending));
 }
 
 static void receive(struct intra_pipe *p, int slot, enum intra_pipe_way way, size_t n, int from,
@@ -95,7 +96,7 @@ static void receive(struct intra_pipe *p, int slot, enum intra_pipe_way way, siz
     struct intra_comm *c = p->lanes[way].comm;
     void *x = p->e.room(p->e.ctx, slot, way);
     if (p->m->failed == NEB_OK)
-        intra_model_keep(p->m, c->ops->recv(c, x, n * sizeof(float), from, tag));
+        intra_model_keep_failure(p->m, c->ops->recv(c, x, n * sizeof(float), from, tag));
     if (p->m->failed == NEB_OK)
         p->e.came(p->e.ctx, way, n);
 }
@@ -103,8 +104,8 @@ static void receive(struct intra_pipe *p, int slot, enum intra_pipe_way way, siz
 static void finish(struct intra_pipe *p) {
     for (int i = 0; i < 2; i++)
         if (p->m->failed == NEB_OK)
-            intra_model_keep(p->m,
-                             p->lanes[i].comm->ops->wait(p->lanes[i].comm, &p->lanes[i].sending));
+            intra_model_keep_failure(
+                p->m, p->lanes[i].comm->ops->wait(p->lanes[i].comm, &p->lanes[i].sending));
 }
 
 static void forward(struct intra_pipe *p, int slot, const int32_t *tokens, const int32_t *targets,
@@ -123,7 +124,7 @@ static void forward(struct intra_pipe *p, int slot, const int32_t *tokens, const
     *count += k;
 }
 
-// Gradients cross a border only where something below it learns.
+// Gradients cross a stage boundary only if something below it learns.
 static void backward(struct intra_pipe *p, int slot, const int32_t *tokens, int tag) {
     struct intra_model *m = p->m;
     size_t n = intra_pipe_floats(m, p->B, p->T);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pipeline stage on the CPU: activations of as many micro-batches as are in flight, computed by forward.c.
+// A pipeline stage on the CPU: activations for each micro-batch in flight, computed by forward.c.
 #include "intra/model/pipe.h"
 #include "intra/model/pipe_schedule.h"
 
@@ -32,10 +32,10 @@ static void *room(void *ctx, int slot, enum intra_pipe_way way) {
 }
 
 static void came(void *ctx, enum intra_pipe_way way, size_t floats) {
-    (void)ctx, (void)way, (void)floats; // it is where the next half-pass looks for it
+    (void)ctx, (void)way, (void)floats; // received in place: the next half pass reads it there
 }
 
-// A copy: the next half-pass overwrites the original while the send may be under way.
+// A copy, because the next half pass may overwrite the original during the send.
 static const void *leaving(void *ctx, int slot, enum intra_pipe_way way, size_t floats) {
     struct cpu *c = ctx;
     struct intra_acts *a = c->acts[slot];
@@ -60,7 +60,7 @@ enum neb_status intra_pipe_cpu_create(struct kern *K, struct intra_model *m,
                                       struct intra_pipe_engine *out) {
     enum neb_status st = NEB_OK;
     struct cpu *c = calloc(1, sizeof *c);
-    size_t floats = intra_pipe_floats(m, B, T) + 1; // a rank may have no rows
+    size_t floats = intra_pipe_floats(m, B, T) + 1; // plus one: a rank may have no rows
     if (!c)
         return neb_fail(NEB_ERR_NOMEM, "out of memory creating a pipeline");
     *c = (struct cpu){.K = K, .m = m, .B = B, .T = T};
@@ -74,7 +74,7 @@ enum neb_status intra_pipe_cpu_create(struct kern *K, struct intra_model *m,
     }
     c->acts[0] = first;
     for (int32_t i = 1; i < c->n_acts; i++)
-        NEB_TRY_GOTO(intra_acts_create_more(m, first, &c->acts[i]), fail);
+        NEB_TRY_GOTO(intra_acts_create_shared(m, first, &c->acts[i]), fail);
     *out = (struct intra_pipe_engine){.ctx = c,
                                       .forward = forward,
                                       .backward = backward,

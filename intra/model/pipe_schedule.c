@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The 1F1B order, drawn in the header.
 #include "intra/model/pipe_schedule.h"
 #include "agent/base/status.h"
 
@@ -10,7 +11,7 @@ int32_t intra_pipe_in_flight(int stage, int stages, int32_t micros) {
 void intra_pipe_schedule(int stage, int stages, int32_t micros, struct intra_pipe_op *out) {
     NEB_ASSERT(stages >= 1 && stage >= 0 && stage < stages && micros >= 1);
     int32_t ahead = intra_pipe_in_flight(stage, stages, micros) - 1, f = 0, b = 0;
-    while (f < ahead) // fill: until the first backward can come back
+    while (f < ahead) // until the first backward can arrive
         *out++ = (struct intra_pipe_op){false, f++};
     while (b < micros) {
         if (f < micros)

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Checks, compares, describes and serialises the scaling of rotary positions.
 #include "intra/model/rope.h"
 
 #include <stdio.h>
@@ -8,7 +9,7 @@ const char *const intra_rope_types[] = {"default", "linear", "llama3", NULL};
 static const char *out_of_range(char why[INTRA_ROPE_TEXT], const char *key, double value,
                                 const char *needed) {
     int n = value != 0 ? snprintf(why, INTRA_ROPE_TEXT, "%g is not ", value)
-                       : snprintf(why, INTRA_ROPE_TEXT, "is missing or 0; needed is ");
+                       : snprintf(why, INTRA_ROPE_TEXT, "is missing or 0; it must be ");
     snprintf(why + n, INTRA_ROPE_TEXT - (size_t)n, "%s", needed);
     return key;
 }
@@ -16,13 +17,13 @@ static const char *out_of_range(char why[INTRA_ROPE_TEXT], const char *key, doub
 static const char *too_much(const struct kern_rope_scaling *s, const char *key,
                             char why[INTRA_ROPE_TEXT]) {
     snprintf(why, INTRA_ROPE_TEXT,
-             "does nothing with rope_type %s: leave it out, or say another type (linear needs "
-             "factor, llama3 all of them)",
+             "has no effect with rope_type %s; remove it, or set another type (linear needs "
+             "factor, llama3 needs all keys)",
              intra_rope_types[s->type]);
     return key;
 }
 
-const char *intra_rope_wrong(const struct kern_rope_scaling *s, char why[INTRA_ROPE_TEXT]) {
+const char *intra_rope_check(const struct kern_rope_scaling *s, char why[INTRA_ROPE_TEXT]) {
     double factor = (double)s->factor, low = (double)s->low, high = (double)s->high;
     bool scaled = s->type != KERN_ROPE_DEFAULT, llama3 = s->type == KERN_ROPE_LLAMA3;
     if (!scaled && s->factor != 0)

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+// Loss of a discriminator, in fixed blocks of rows.
 #include "intra/model/rtd_head.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-enum { HEAD_BLOCK = 64 }; // rows of one partial sum: fixed, so that threads do not change the bits
+// rows of one partial sum; fixed, so that results do not depend on threads
+enum { HEAD_BLOCK = 64 };
 
-struct partial { // of one block of rows
+struct partial { // sums of one block of rows
     double loss, db;
     int64_t count;
 };

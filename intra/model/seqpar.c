@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Collectives over the rows of the stream, in host memory.
 #include "intra/model/seqpar.h"
 
 static size_t part(const struct intra_model *m, const struct intra_rows *r) {
@@ -8,7 +9,7 @@ static size_t part(const struct intra_model *m, const struct intra_rows *r) {
 void intra_rows_gather(struct intra_model *m, const struct intra_rows *r, float *x) {
     struct intra_comm *tp = m->mesh ? m->mesh->tp : NULL;
     if (tp && m->failed == NEB_OK)
-        intra_model_keep(m, tp->ops->all_gather(tp, x, part(m, r)));
+        intra_model_keep_failure(m, tp->ops->all_gather(tp, x, part(m, r)));
 }
 
 void intra_rows_gather_from(struct kern *K, struct intra_model *m, const struct intra_rows *r,
@@ -19,8 +20,8 @@ void intra_rows_gather_from(struct kern *K, struct intra_model *m, const struct 
     intra_rows_gather(m, r, x);
 }
 
-void intra_rows_sum(struct intra_model *m, const struct intra_rows *r, float *x) {
+void intra_rows_reduce_scatter(struct intra_model *m, const struct intra_rows *r, float *x) {
     struct intra_comm *tp = m->mesh ? m->mesh->tp : NULL;
     if (tp && m->failed == NEB_OK)
-        intra_model_keep(m, tp->ops->reduce_scatter(tp, x, part(m, r)));
+        intra_model_keep_failure(m, tp->ops->reduce_scatter(tp, x, part(m, r)));
 }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Embedding and loss over a vocabulary that is cut over ranks.
 #include "intra/model/vocab.h"
 
 #include <math.h>
@@ -11,7 +12,7 @@ static int32_t row_of(const struct intra_tensor *t, int32_t id) {
     return id >= t->row0 && id < t->row0 + t->rows ? id - t->row0 : -1;
 }
 
-// Calls fn for runs of positions whose tokens are this rank's, with their rows.
+// A run of positions whose tokens belong to this rank, with their rows.
 enum { RUN = 256 };
 struct run {
     int from, n;
@@ -56,17 +57,17 @@ void intra_vocab_embed_bwd(struct kern *K, struct intra_model *m, const float *d
         K->ops->embed_bwd(K, grad, dout + (size_t)r.from * d, r.rows, r.n, d, m->local.vocab);
 }
 
-// ---- output layer ---------------------------------------------------------------------------------------------
+// ---- output layer -------------------------------------------------------------------------------
 
-// Positions of one block: their logits here, and what must be known of the logits elsewhere.
+// A block of positions: this rank's logits, and what it must know of the other ranks' logits.
 struct block {
     const struct kern_head *h;
     const struct intra_tensor *w;
     const int32_t *targets;
     float *z;                     // (n, V of this rank)
     float max[INTRA_VOCAB_ROWS];  // of all logits
-    double sum[INTRA_VOCAB_ROWS]; // of exp(z - max), here; after the reduction everywhere
-    double at[INTRA_VOCAB_ROWS];  // the target's logit, 0 where another rank has it; likewise
+    double sum[INTRA_VOCAB_ROWS]; // of exp(z - max): of this rank, then summed over ranks
+    double at[INTRA_VOCAB_ROWS];  // the target's logit, 0 if another rank has it; then summed, too
 };
 
 size_t intra_vocab_scratch(const struct intra_model *m) {
@@ -95,7 +96,7 @@ static void row_exp(void *arg, size_t i) {
     b->sum[i] = sum;
 }
 
-// z: probabilities times the scale, less one at the target
+// z becomes the gradient: probabilities times grad_scale, minus grad_scale at the target.
 static void row_grad(void *arg, size_t i) {
     struct block *b = arg;
     float *z = b->z + i * (size_t)b->h->V;
@@ -111,7 +112,7 @@ static void reduce(struct intra_model *m, void *x, size_t n, enum intra_comm_typ
                    enum intra_comm_op op) {
     struct intra_comm *tp = m->mesh->tp;
     if (m->failed == NEB_OK)
-        intra_model_keep(m, tp->ops->all_reduce(tp, x, n, t, op));
+        intra_model_keep_failure(m, tp->ops->all_reduce(tp, x, n, t, op));
 }
 
 static double head_block(struct kern *K, struct intra_model *m, struct block *b, int from, int n,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the objects that need a library which not every host has, and hands over to them.
+// Loads libnebula_mpi.so or libnebula_nccl.so when a job asks for it, because not every host has
+// their libraries.
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
 #include "intra/ranks/comm.h"
@@ -10,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// What the objects call of base must be in the program, also where it calls nothing of it itself.
+// The objects call these functions of base, so the linker must keep them in the program.
 extern void (*const intra_comm_needs[])(void);
 void (*const intra_comm_needs[])(void) = {(void (*)(void))neb_fail, (void (*)(void))neb_now,
                                           (void (*)(void))neb_assert_failed};
@@ -21,8 +22,8 @@ void intra_comm_destroy(struct intra_comm **cp) {
     *cp = NULL;
 }
 
-// Beside the program (a build folder), one up (its tests), and where an installation keeps it. Nothing else: a search
-// path from the environment would let its owner run code in a job.
+// Looks in the folder of the program (a build folder), its parent (tests), and an installation's
+// folder. No search path from the environment, which could make a job run foreign code.
 static bool find_object(const char *name, char *exe, size_t exe_cap, char *out, size_t cap) {
     static const char *const places[] = {"", "../", "../lib/nebula/"};
     ssize_t n = readlink("/proc/self/exe", exe, exe_cap - 1);
@@ -42,14 +43,13 @@ static enum neb_status object_path(const char *name, char *out, size_t cap) {
     char exe[NEB_PATH_MAX];
     if (find_object(name, exe, sizeof exe, out, cap))
         return NEB_OK;
-    return neb_fail(
-        NEB_ERR_UNSUPPORTED,
-        "%s is neither in %s nor in its ../lib/nebula: this build has no such communication; %s, "
-        "and build again from cmake --preset release on",
-        name, exe,
-        name == nccl_object ? "install NCCL and the CUDA toolkit (set NCCL_HOME and CUDA_HOME "
-                              "where CMake does not find them)"
-                            : "install Open MPI (configs/install-deps)");
+    return neb_fail(NEB_ERR_UNSUPPORTED,
+                    "%s was not found in %s or its ../lib/nebula; %s, then build again, starting "
+                    "with cmake --preset release",
+                    name, exe,
+                    name == nccl_object ? "install NCCL and the CUDA toolkit (set NCCL_HOME and "
+                                          "CUDA_HOME if CMake does not find them)"
+                                        : "install Open MPI (configs/install-deps)");
 }
 
 bool intra_comm_mpi_there(void) {
@@ -62,16 +62,17 @@ enum neb_status intra_comm_mpi_find(void) {
     return object_path(mpi_object, path, sizeof path);
 }
 
-// The object stays loaded: its library keeps threads and handlers that cannot be unloaded.
+// The object stays loaded, because its library keeps threads and handlers.
 static enum neb_status load(const char *object, const char *symbol, void **out) {
     char path[NEB_PATH_MAX];
     NEB_TRY(object_path(object, path, sizeof path));
-    // Global: MPI libraries load parts of their own that look for its symbols.
+    // Global, because MPI libraries load plug-ins that look for their symbols.
     void *so = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
     if (!so)
         return neb_fail(NEB_ERR_UNSUPPORTED, "cannot load %s: %s", path, dlerror());
     if (!(*out = dlsym(so, symbol)))
-        return neb_fail(NEB_ERR_UNSUPPORTED, "%s has no %s: it is not of this build", path, symbol);
+        return neb_fail(NEB_ERR_UNSUPPORTED, "%s has no %s; it is from another build", path,
+                        symbol);
     return NEB_OK;
 }
 
@@ -84,7 +85,7 @@ enum neb_status intra_comm_mpi(struct intra_comm **out) {
     return s.open(INTRA_COMM_VERSION, out);
 }
 
-// MPI would take each rank that torchrun has started for a world of its own.
+// MPI would treat each rank of torchrun as a job of one rank.
 static bool by_torchrun(void) {
     const char *size = getenv("WORLD_SIZE");
     return getenv("RANK") && size && strtol(size, NULL, 10) > 1 &&
@@ -96,9 +97,9 @@ enum neb_status intra_comm_launched(struct intra_comm **out) {
         return intra_comm_socket_env(out);
     if (by_torchrun())
         return neb_fail(NEB_ERR_DENIED,
-                        "RANK and WORLD_SIZE are torchrun's, but there is no %s: ranks over TCP "
-                        "share a secret. Let the agent or nebula ranks start them, which make "
-                        "one, or give all of them the same 64 hexadecimal digits",
+                        "RANK and WORLD_SIZE come from torchrun, but %s is not set. Ranks over TCP "
+                        "need a common secret: start them with the agent or nebula ranks, or set "
+                        "the variable to the same 64 hexadecimal digits for all",
                         INTRA_TOKEN_VARIABLE);
     return intra_comm_mpi(out);
 }
@@ -109,7 +110,7 @@ enum neb_status intra_comm_nccl(struct intra_comm *boot, int device, int64_t tim
         void *p;
         intra_comm_nccl_opener *open;
     } s;
-    // nobody may begin what another rank cannot
+    // No rank may start if another one cannot.
     uint64_t worst = (uint64_t)load(nccl_object, "intra_comm_nccl_open", &s.p);
     NEB_TRY(boot->ops->all_reduce(boot, &worst, 1, INTRA_COMM_U64, INTRA_COMM_MAX));
     NEB_TRY((enum neb_status)worst);

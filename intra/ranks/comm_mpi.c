@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives over MPI, in host memory. Built as an object of its own (libnebula_mpi.so), so that only hosts with MPI
-// need it. Errors are returned, not fatal: MPI_ERRORS_RETURN on every communicator; what MPI says goes into the log.
+// Collectives over MPI, in host memory. Built as its own object (libnebula_mpi.so), so only hosts
+// with MPI need it. MPI errors are returned (MPI_ERRORS_RETURN on every communicator) and logged.
 //
-// MPI's counts are int, and what its libraries add up of them inside often is, too. What is longer than COUNT_MAX goes in pieces:
+// MPI counts with int, and MPI libraries often do so inside. So longer data is sent in pieces:
 //
-//     a message                      COUNT_MAX bytes | COUNT_MAX bytes | … | less than that, perhaps nothing
+//     a message                      pieces of COUNT_MAX bytes; the last is shorter, perhaps empty
 //     all-reduce, reduce, broadcast  piece by piece
-//     reduce-scatter, all-gather     rows of all ranks together above COUNT_MAX: a reduce to, or broadcast from, each row's rank
+//     reduce-scatter, all-gather     if all rows together exceed COUNT_MAX: a reduce to, or a
+//                                    broadcast from, the rank of each row
 //
-// A message's last piece is the one that is not full, so that a receiver who expects another size notices.
+// Only the last piece of a message is not full, so a receiver that expects another size notices it.
 #include "intra/ranks/comm.h"
 
 #include <mpi.h>
@@ -17,14 +18,13 @@
 
 struct mpi {
     MPI_Comm comm;
-    bool world; // of this process: ends MPI when destroyed
+    bool world; // MPI_COMM_WORLD: destroy ends MPI
 };
 
-// Tests have an object with smaller ones (tests/CMakeLists.txt).
+// Tests build an object with smaller values (tests/CMakeLists.txt).
 #ifndef COUNT_MAX
 #define COUNT_MAX (1 << 30) // elements or bytes of one call
-#define ROW_PIECE                                                                                  \
-    (1 << 26) // elements of a row that are reduced at once: MPI takes memory for as many
+#define ROW_PIECE (1 << 26) // elements of a row per reduce: MPI allocates as many
 #endif
 
 static struct mpi *mpi_of(struct intra_comm *c) { return c->ctx; }
@@ -79,7 +79,7 @@ static enum neb_status reduce_scatter(struct intra_comm *c, float *x, size_t n) 
             c,
             MPI_Reduce_scatter_block(MPI_IN_PLACE, x, (int)n, MPI_FLOAT, MPI_SUM, mpi_of(c)->comm),
             "reduce-scatter"));
-        memmove(x + (size_t)c->rank * n, x, n * sizeof *x); // in place, MPI leaves it in front
+        memmove(x + (size_t)c->rank * n, x, n * sizeof *x); // MPI leaves the result in front
         return NEB_OK;
     }
     for (int row = 0; row < c->size; row++)
@@ -110,9 +110,9 @@ static enum neb_status all_gather(struct intra_comm *c, float *x, size_t n) {
     return NEB_OK;
 }
 
-// A message on its way.
+// A message in flight.
 struct sending {
-    size_t n; // pieces that were begun
+    size_t n; // pieces whose send began
     MPI_Request pieces[];
 };
 
@@ -132,7 +132,7 @@ static enum neb_status send(struct intra_comm *c, const void *x, size_t bytes, i
         size_t at = s->n * COUNT_MAX;
         int rc = MPI_Isend((const char *)x + at, (int)piece_at(bytes, at), MPI_BYTE, to, tag,
                            mpi_of(c)->comm, &s->pieces[s->n]);
-        if (rc != MPI_SUCCESS) { // the group is lost; those before it are the library's for good
+        if (rc != MPI_SUCCESS) { // the group is lost; earlier pieces stay with the library
             free(s);
             return checked(c, rc, "send");
         }
@@ -195,7 +195,7 @@ static void abort_all(struct intra_comm *c) { MPI_Abort(mpi_of(c)->comm, 1); }
 static void destroy(struct intra_comm *c) {
     struct mpi *m = mpi_of(c);
     int rc = m->world ? MPI_Finalize() : MPI_Comm_free(&m->comm);
-    if (rc != MPI_SUCCESS) // nothing is left to be done about it; it has been said
+    if (rc != MPI_SUCCESS) // logged; nothing else can be done
         (void)!checked(c, rc, m->world ? "finalize" : "free");
     free(m);
     free(c);
@@ -242,19 +242,18 @@ enum neb_status intra_comm_mpi_open(int version, struct intra_comm **out) {
     if (version != INTRA_COMM_VERSION)
         return neb_fail(
             NEB_ERR_UNSUPPORTED,
-            "libnebula_mpi.so has interface %d, the program wants %d: install both from "
-            "one build",
+            "libnebula_mpi.so has interface %d, the program needs %d; install both from one build",
             INTRA_COMM_VERSION, version);
     MPI_Initialized(&started);
     MPI_Finalized(&ended);
     if (started || ended)
         return neb_fail(NEB_ERR_STATE,
-                        "MPI was already started in this process; it can be only once");
+                        "MPI was started before in this process; it can start only once");
     int rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level);
     if (rc != MPI_SUCCESS || level < MPI_THREAD_FUNNELED)
-        return neb_fail(NEB_ERR_IO,
-                        "MPI does not start (%d): is this process started by mpirun of the "
-                        "same MPI library?",
-                        rc);
+        return neb_fail(
+            NEB_ERR_IO,
+            "MPI does not start (%d); start this process with the mpirun of the same MPI library",
+            rc);
     return wrap(MPI_COMM_WORLD, true, out);
 }

@@ -1,24 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives over NCCL (2.28), between GPUs. Built as an object of its own (libnebula_nccl.so). Buffers are in device
-// memory; host memory is taken too and staged through the device, so that a step's few numbers need no second communicator.
+// Collectives over NCCL (2.28), between GPUs. Built as its own object (libnebula_nccl.so). Buffers
+// are in device memory. Host memory is staged through the device, so that the few numbers of a step
+// need no second communicator.
 //
-// Communicators are non-blocking and every wait is bounded. A call that hangs because a peer died ends in time:
+// Communicators are non-blocking, and every wait has a time limit. A call that hangs because
+// another rank died ends in time:
 //
-//     nccl… ──► ncclInProgress? poll ncclCommGetAsyncError ──► enqueued ──► poll stream and async error ──► done
-//                        └──────────── error or no time left: ncclCommAbort, NEB_ERR_IO or NEB_ERR_TIMEOUT ─┘
+//     nccl… ──► ncclInProgress? poll ncclCommGetAsyncError ──► enqueued
+//                       │                                         │ poll stream and async error
+//                       │ error, or no time left                  ▼
+//                       └──► ncclCommAbort, NEB_ERR_IO     done, or abort as on the left
+//                            or NEB_ERR_TIMEOUT
 //
-// One stream a communicator: its operations run in the order of the calls on every rank. So a receive waits for the sends
-// before it on this communicator; ranks that send in a circle before they receive would wait for each other. Pipelines
-// send down and up over two communicators (mesh.h), where there is no circle. A communicator's first message from one rank to another
-// connects the two, which takes a call of each: that send returns when the other receives, so first messages of several communicators are
-// received in the order in which they are sent.
+// Each communicator has one stream, so its operations run in the order of the calls on every rank.
+// A receive waits for the earlier sends of its communicator; ranks that send in a circle before
+// they receive would wait for each other. So pipelines use two communicators, down and up (mesh.h).
+// The first message between two ranks of a communicator connects them, and its send returns only
+// when the receiver calls. So first messages on several communicators are received in the order of
+// sending.
 //
-// Operations may also go into a queue of the caller's (enqueue), where the device orders them between his kernels and no host waits. A
-// hanging one is found where the host waits anyway: here for an earlier one, so that it is never far ahead (a full queue would block
-// it in a launch, where no time limit reaches), or as the caller asks while he waits (look).
+// Operations may also go into a queue of the caller (enqueue): the device orders them between the
+// caller's kernels, and no host waits. A hanging one is found in two places. enqueue waits for an
+// earlier one, so it is never far ahead; a full queue would block a launch, which has no time
+// limit. And a caller that waits for the queue calls look.
 //
-// Copies of host memory have a stream of their own, where they never stand behind a collective: CUDA may block the thread until all
-// that is in the stream before such a copy is done (pageable memory), and no time limit would reach it there.
+// Copies of host memory have their own stream, so they never wait behind a collective. Before a
+// copy of pageable memory, CUDA may block the thread until the stream is empty, without a time
+// limit.
 #include "agent/base/clock.h"
 #include "intra/ranks/comm.h"
 
@@ -29,34 +37,36 @@
 #include <string.h>
 #include <time.h>
 
-// Operations in the caller's queue. Of a transformer 64 are some ten blocks of a backward pass: a head start of the host, and with all
-// kernels between them fewer than the about 1,024 launches that a queue holds before the next one blocks.
+// AHEAD: operations in the caller's queue, about ten blocks of a transformer's backward. With all
+// kernels between them they stay below the limit of a CUDA queue (about 1,024 launches), where a
+// launch blocks.
 enum { AHEAD = 64, ABORT_S = 5 };
 
 struct nccl {
     ncclComm_t comm; // NULL once aborted
-    bool aborting;   // and nobody waits for the end of that any more
+    bool aborting;   // an abort still runs in its own thread
     cudaStream_t stream, copies;
     int64_t timeout_ms;
-    neb_ns end; // of the present call
-    bool lost,
-        *said; // said: where one that was split from this one, or it itself, says that it broke
+    neb_ns end; // time limit of the present call
+    // said: the `lost` to set: of the communicator that this one was split from, or its own
+    bool lost, *said;
     struct {
         cudaEvent_t passed;
-        const char *what; // NULL: none
-    } ahead[AHEAD];       // by turns
+        const char *what; // NULL: free
+    } ahead[AHEAD];       // ring, `turn` is next
     int turn;
 };
 
 static struct nccl *nccl_of(struct intra_comm *c) { return c->ctx; }
 
 static void *abort_comm(void *comm) {
-    (void)ncclCommAbort(comm); // frees it too; its own failure changes nothing any more
+    (void)ncclCommAbort(comm); // frees it, too; an error has no consequence
     return NULL;
 }
 
-// First of all an abort ends the communicator's kernels; then it frees what they used, for which CUDA may wait for all that the device runs,
-// another communicator's kernels included, which may hang as well and are given up next. So it has a thread, and is not waited for for long.
+// An abort first ends the communicator's kernels, then frees memory. CUDA may then wait for all
+// that the device runs, including another communicator that hangs and is aborted next. So the abort
+// has its own thread, and the wait for it is short.
 static void give_up(struct intra_comm *c) {
     struct nccl *n = nccl_of(c);
     struct timespec end;
@@ -75,15 +85,15 @@ static void give_up(struct intra_comm *c) {
 
 static void set_end(struct nccl *n) { n->end = neb_now() + n->timeout_ms * NEB_MS; }
 
-// What every call begins with.
+// Starts the time limit of a call.
 static enum neb_status begin(struct intra_comm *c, const char *what) {
     set_end(nccl_of(c));
     return nccl_of(c)->comm ? NEB_OK
                             : neb_fail(NEB_ERR_STATE,
-                                       "NCCL: %s on a communicator that was given up before", what);
+                                       "NCCL: %s on a communicator that was aborted before", what);
 }
 
-// NCCL, a device or a peer: which of them broke it no rank can tell.
+// No rank can tell whether NCCL, a device or another rank caused the failure.
 static bool lost(struct intra_comm *c) { return nccl_of(c)->lost; }
 
 static enum neb_status broken(struct intra_comm *c, ncclResult_t r, const char *what) {
@@ -98,11 +108,10 @@ static enum neb_status broken(struct intra_comm *c, ncclResult_t r, const char *
 }
 
 static enum neb_status late(struct intra_comm *c, const char *what) {
-    enum neb_status st =
-        neb_fail(NEB_ERR_TIMEOUT,
-                 "NCCL: %s on rank %d of %d has not ended after %lld ms: a rank or its network is "
-                 "gone, or the ranks disagree on what comes next",
-                 what, c->rank, c->size, (long long)nccl_of(c)->timeout_ms);
+    enum neb_status st = neb_fail(NEB_ERR_TIMEOUT,
+                                  "NCCL: %s on rank %d of %d has not ended after %lld ms: a rank "
+                                  "or its network is gone, or the ranks made different calls",
+                                  what, c->rank, c->size, (long long)nccl_of(c)->timeout_ms);
     *nccl_of(c)->said = true;
     give_up(c);
     return st;
@@ -111,20 +120,20 @@ static enum neb_status late(struct intra_comm *c, const char *what) {
 static enum neb_status cuda_failed(struct intra_comm *c, cudaError_t e, const char *what) {
     enum neb_status st =
         neb_fail(e == cudaErrorMemoryAllocation ? NEB_ERR_NOMEM : NEB_ERR_IO,
-                 "NCCL: %s on rank %d: CUDA says: %s", what, c->rank, cudaGetErrorString(e));
+                 "NCCL: %s on rank %d: CUDA error: %s", what, c->rank, cudaGetErrorString(e));
     *nccl_of(c)->said |= st == NEB_ERR_IO;
     give_up(c);
     return st;
 }
 
-// Spins at first: a step's collectives end within microseconds.
+// Spins first, because the collectives of a step end within microseconds.
 static void pause_a_little(int turn) {
     const struct timespec t = {.tv_nsec = 50000};
     if (turn > 1000)
         nanosleep(&t, NULL);
 }
 
-// r: what a call returned. Until it is enqueued.
+// Waits until a call that returned r is enqueued.
 static enum neb_status settle(struct intra_comm *c, ncclResult_t r, const char *what) {
     for (int turn = 0; r == ncclInProgress; turn++) {
         ncclResult_t asked = ncclCommGetAsyncError(nccl_of(c)->comm, &r);
@@ -137,7 +146,7 @@ static enum neb_status settle(struct intra_comm *c, ncclResult_t r, const char *
     return r == ncclSuccess ? NEB_OK : broken(c, r, what);
 }
 
-// Until everything in the stream, or up to `event` if there is one, has run.
+// Waits until the stream has run, or up to `event` unless it is NULL.
 static enum neb_status finish(struct intra_comm *c, cudaStream_t s, cudaEvent_t event,
                               const char *what) {
     struct nccl *n = nccl_of(c);
@@ -157,11 +166,11 @@ static enum neb_status finish(struct intra_comm *c, cudaStream_t s, cudaEvent_t 
     }
 }
 
-// ---- host memory ----------------------------------------------------------------------------------------------
+// ---- host memory --------------------------------------------------------------------------------
 
-// A buffer as the device sees it: itself, or a copy that goes back after the operation.
+// A buffer on the device: the caller's own, or a copy of a host buffer.
 struct staged {
-    void *host; // NULL: the buffer is the device's already
+    void *host; // NULL: the buffer is device memory
     void *device;
     size_t bytes;
 };
@@ -169,14 +178,14 @@ struct staged {
 static enum neb_status copy(struct intra_comm *c, void *to, const void *from, size_t bytes,
                             enum cudaMemcpyKind kind) {
     struct nccl *n = nccl_of(c);
-    // Memory that the pool hands out may still wait for work of another stream.
+    // Memory from the pool may still wait for work of another stream.
     NEB_TRY(finish(c, n->copies, NULL, "staging a buffer"));
     cudaError_t e = cudaMemcpyAsync(to, from, bytes, kind, n->copies);
     return e == cudaSuccess ? finish(c, n->copies, NULL, "staging a buffer")
                             : cuda_failed(c, e, "staging a buffer");
 }
 
-// Behind what the stream still does with it. Also after an error: nothing else would give it back.
+// Frees the copy after the stream's use of it. Also needed after an error.
 static void release(struct intra_comm *c, struct staged *s) {
     if (s->host)
         (void)cudaFreeAsync(s->device, nccl_of(c)->stream);
@@ -191,7 +200,7 @@ static enum neb_status stage(struct intra_comm *c, const void *x, size_t bytes, 
         return NEB_OK;
     cudaError_t e = cudaPointerGetAttributes(&a, x);
     if (e != cudaSuccess)
-        return cuda_failed(c, e, "looking at a buffer");
+        return cuda_failed(c, e, "examining a buffer");
     if (a.type == cudaMemoryTypeDevice || a.type == cudaMemoryTypeManaged)
         return NEB_OK;
     if ((e = cudaMallocAsync(&out->device, bytes, nccl_of(c)->copies)) != cudaSuccess)
@@ -204,7 +213,7 @@ static enum neb_status stage(struct intra_comm *c, const void *x, size_t bytes, 
     return st;
 }
 
-// Waits for the operation on s, and brings its result back. st: whether it was enqueued.
+// Waits for the operation on s and copies its result back. st: status of enqueueing it.
 static enum neb_status unstage(struct intra_comm *c, struct staged *s, enum neb_status st,
                                const char *what) {
     if (st == NEB_OK)
@@ -215,18 +224,18 @@ static enum neb_status unstage(struct intra_comm *c, struct staged *s, enum neb_
     return st;
 }
 
-// ---- operations -----------------------------------------------------------------------------------------------
+// ---- operations ---------------------------------------------------------------------------------
 
 static ncclDataType_t type_of(enum intra_comm_type t) {
     return t == INTRA_COMM_F32 ? ncclFloat32 : t == INTRA_COMM_F64 ? ncclFloat64 : ncclUint64;
 }
 
-// One collective, in place on x: enqueue, then wait.
+// A collective, in place on x.
 enum kind { ALL_REDUCE, REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST };
 struct call {
     enum kind kind;
     const char *what;
-    size_t n; // elements; of one rank for scatter and gather
+    size_t n; // elements; for scatter and gather those of one rank
     ncclDataType_t type;
     ncclRedOp_t op;
     int root;
@@ -293,7 +302,7 @@ static enum neb_status broadcast(struct intra_comm *c, void *x, size_t bytes, in
     return collective(c, &k, x, bytes);
 }
 
-// Of what is in the caller's queue, the one that has the next turn.
+// Waits for the operation in the ring's next slot, so that the slot is free.
 static enum neb_status await_turn(struct intra_comm *c) {
     struct nccl *n = nccl_of(c);
     cudaEvent_t *passed = &n->ahead[n->turn].passed;
@@ -334,26 +343,26 @@ static enum neb_status enqueue(struct intra_comm *c, enum intra_comm_kind kind, 
     return NEB_OK;
 }
 
-// The oldest in the caller's queue that has not ended, by name.
+// Name of the oldest operation in the caller's queue that has not ended.
 static const char *under_way(const struct nccl *n) {
     for (int i = 0; i < AHEAD; i++) {
         int at = (n->turn + i) % AHEAD;
         if (n->ahead[at].what && cudaEventQuery(n->ahead[at].passed) == cudaErrorNotReady)
             return n->ahead[at].what;
     }
-    return "what was enqueued";
+    return "an enqueued operation";
 }
 
 static enum neb_status look(struct intra_comm *c, bool first) {
     struct nccl *n = nccl_of(c);
     ncclResult_t r = ncclSuccess;
     if (!n->comm)
-        return NEB_ERR_STATE; // it was told of
+        return NEB_ERR_STATE; // logged before
     if (first)
         set_end(n);
     ncclResult_t asked = ncclCommGetAsyncError(n->comm, &r);
     if (asked != ncclSuccess || (r != ncclSuccess && r != ncclInProgress))
-        return broken(c, asked != ncclSuccess ? asked : r, "what was enqueued");
+        return broken(c, asked != ncclSuccess ? asked : r, "an enqueued operation");
     return neb_now() > n->end ? late(c, under_way(n)) : NEB_OK;
 }
 
@@ -420,7 +429,7 @@ static enum neb_status barrier(struct intra_comm *c) {
     return all_reduce(c, &nothing, 1, INTRA_COMM_U64, INTRA_COMM_SUM);
 }
 
-// ---- communicators --------------------------------------------------------------------------------------------
+// ---- communicators ------------------------------------------------------------------------------
 
 static const struct intra_comm_ops nccl_ops;
 static void destroy(struct intra_comm *c);
@@ -437,7 +446,7 @@ static enum neb_status make(int64_t timeout_ms, int rank, int size, struct intra
     n->said = &n->lost;
     set_end(n);
     *c = (struct intra_comm){.ops = &nccl_ops, .ctx = n, .rank = rank, .size = size};
-    int least = 0, most = 0; // a reduction is not to wait until backward's blocks are through
+    int least = 0, most = 0; // a reduction must not wait behind kernels of backward
     cudaError_t e = cudaDeviceGetStreamPriorityRange(&least, &most);
     if (e == cudaSuccess)
         e = cudaStreamCreateWithPriority(&n->stream, cudaStreamNonBlocking, most);
@@ -445,7 +454,8 @@ static enum neb_status make(int64_t timeout_ms, int rank, int size, struct intra
         e = cudaStreamCreateWithFlags(&n->copies, cudaStreamNonBlocking);
     if (e != cudaSuccess) {
         enum neb_status st =
-            neb_fail(NEB_ERR_IO, "NCCL: no stream for a communicator: %s", cudaGetErrorString(e));
+            neb_fail(NEB_ERR_IO, "NCCL: cannot create a stream for a communicator: %s",
+                     cudaGetErrorString(e));
         destroy(c);
         return st;
     }
@@ -457,7 +467,7 @@ static void destroy(struct intra_comm *c) {
     struct nccl *n = nccl_of(c);
     if (n->comm && begin(c, "finalize") == NEB_OK &&
         settle(c, ncclCommFinalize(n->comm), "finalize") == NEB_OK)
-        (void)ncclCommDestroy(n->comm); // local by now
+        (void)ncclCommDestroy(n->comm); // does not wait for other ranks
     for (int i = 0; i < AHEAD; i++)
         if (n->ahead[i].passed)
             (void)cudaEventDestroy(n->ahead[i].passed);
@@ -478,12 +488,12 @@ static enum neb_status split(struct intra_comm *c, int color, int key, struct in
     struct nccl *n = nccl_of(part);
     n->said = nccl_of(c)->said;
     config.blocking = 0;
-    // A split is in progress on c also where the call says that all is well (2.28), and n->comm is written by a thread of NCCL's when it is
-    // through, or c was given up: then it is what there was of it.
+    // A split may still run on c when the call returns success (2.28). A thread of NCCL writes
+    // n->comm when the split ends, or when c is aborted.
     ncclResult_t r = ncclCommSplit(nccl_of(c)->comm, color, key, &n->comm, &config);
     enum neb_status st = settle(c, r == ncclSuccess ? ncclInProgress : r, "split");
     if (nccl_of(c)->aborting)
-        return st; // that thread may still come, so what it writes to stays
+        return st; // that thread may still write to n->comm, so `part` is leaked
     if (st == NEB_OK)
         st = settle(part, ncclInProgress, "split");
     if (st == NEB_OK && (ncclCommUserRank(n->comm, &part->rank) != ncclSuccess ||
@@ -517,7 +527,7 @@ static const struct intra_comm_ops nccl_ops = {
     .destroy = destroy,
 };
 
-// The worst status of any rank: nobody may begin what another cannot.
+// The worst status of all ranks: no rank may start if another one cannot.
 static enum neb_status agree(struct intra_comm *boot, enum neb_status st) {
     uint64_t worst = (uint64_t)st;
     NEB_TRY(boot->ops->all_reduce(boot, &worst, 1, INTRA_COMM_U64, INTRA_COMM_MAX));
@@ -547,10 +557,10 @@ enum neb_status intra_comm_nccl_open(int version, struct intra_comm *boot, int d
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     struct intra_comm *c = NULL;
     if (version != INTRA_COMM_VERSION)
-        return neb_fail(NEB_ERR_UNSUPPORTED,
-                        "libnebula_nccl.so has interface %d, the program wants %d: install both "
-                        "from one build",
-                        INTRA_COMM_VERSION, version);
+        return neb_fail(
+            NEB_ERR_UNSUPPORTED,
+            "libnebula_nccl.so has interface %d, the program needs %d; install both from one build",
+            INTRA_COMM_VERSION, version);
     memset(&id, 0, sizeof id);
     enum neb_status st = agree(boot, prepare(boot, device, timeout_ms, &id, &c));
     if (st == NEB_OK)
@@ -558,7 +568,7 @@ enum neb_status intra_comm_nccl_open(int version, struct intra_comm *boot, int d
     if (st == NEB_OK) {
         config.blocking = 0;
         struct nccl *n = nccl_of(c);
-        set_end(n); // the others may have come late
+        set_end(n); // other ranks may have been late in agree
         st = settle(c, ncclCommInitRankConfig(&n->comm, boot->size, id, boot->rank, &config),
                     "start");
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank: every collective is already done. Messages to oneself are kept until received, so that code for any number
-// of pipeline stages runs with one.
+// One rank: every collective is complete at once. Messages to itself are kept until they are
+// received, so that code for any number of pipeline stages also runs with one.
 #include "intra/ranks/comm.h"
 
 #include <stdlib.h>
@@ -80,8 +80,8 @@ static enum neb_status recv(struct intra_comm *c, void *x, size_t bytes, int fro
         free(m);
         return NEB_OK;
     }
-    return neb_fail(NEB_ERR_IO, "nothing was sent to this rank with tag %d: it would wait for ever",
-                    tag);
+    return neb_fail(NEB_ERR_IO,
+                    "no message with tag %d was sent to this rank, so it would wait forever", tag);
 }
 
 static enum neb_status poll(struct intra_comm *c, int from, int tag, bool *ready) {

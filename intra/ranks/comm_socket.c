@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The communicator over TCP: groups and messages, and its set-up from the environment.
 #include "intra/ranks/comm_socket.h"
 #include "agent/base/bytes.h"
 #include "intra/ranks/rank_env.h"
@@ -9,7 +10,7 @@
 
 enum { START_MS = 120000, START_MAX_MS = 1800000, TIMEOUT_MS = 600000, LOST_MS = 500 };
 
-// ---- messages -------------------------------------------------------------------------------------------------
+// ---- messages -----------------------------------------------------------------------------------
 
 static enum neb_status send(struct intra_comm *c, const void *x, size_t bytes, int to, int tag,
                             struct intra_comm_send *out) {
@@ -17,9 +18,9 @@ static enum neb_status send(struct intra_comm *c, const void *x, size_t bytes, i
     out->handle = NULL;
     NEB_ASSERT(to >= 0 && to < c->size);
     NEB_TRY(socket_usable(g->hub));
-    NEB_ASSERT(bytes <= SOCKET_MESSAGE_MAX); // no buffer is as large
+    NEB_ASSERT(bytes <= SOCKET_MESSAGE_MAX); // no buffer is that large
     if (to == c->rank)
-        return socket_keep(g->hub, g->id, tag, x, bytes);
+        return socket_send_self(g->hub, g->id, tag, x, bytes);
     struct socket_send *s = malloc(sizeof *s);
     if (!s)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a send of %zu bytes", bytes);
@@ -56,7 +57,8 @@ static enum neb_status recv(struct intra_comm *c, void *x, size_t bytes, int fro
     if (from == c->rank && r.pending) {
         socket_unpost(g->hub, g->ranks[from], &r);
         return neb_fail(NEB_ERR_IO,
-                        "nothing was sent to this rank with tag %d: it would wait for ever", tag);
+                        "no message with tag %d was sent to this rank, so it would wait forever",
+                        tag);
     }
     NEB_TRY(socket_wait_recv(g->hub, g->ranks[from], &r, "receive"));
     if (r.came != bytes)
@@ -71,10 +73,10 @@ static enum neb_status poll_message(struct intra_comm *c, int from, int tag, boo
     NEB_ASSERT(from >= 0 && from < c->size);
     *ready = false;
     NEB_TRY(socket_usable(g->hub));
-    return socket_is_there(g->hub, g->ranks[from], g->id, tag, ready);
+    return socket_poll_message(g->hub, g->ranks[from], g->id, tag, ready);
 }
 
-// ---- groups ---------------------------------------------------------------------------------------------------
+// ---- groups -------------------------------------------------------------------------------------
 
 static const struct intra_comm_ops socket_ops;
 
@@ -106,8 +108,8 @@ static enum neb_status make(struct socket_hub *hub, uint32_t id, int rank, int s
     return NEB_OK;
 }
 
-// Every rank tells all its colour, key and the first group number that is free for it; the largest of those is free for all, and
-// groups of one split have no rank in common.
+// Every rank sends its color, its key and its first free group number to all. The largest of these
+// numbers is free on all ranks. Groups of one split may share it, because they share no rank.
 static enum neb_status split(struct intra_comm *c, int color, int key, struct intra_comm **out) {
     enum { WORDS = 3 };
     struct socket_group *g = socket_group_of(c);
@@ -151,12 +153,13 @@ static void give_up(struct intra_comm *c) { socket_hub_give_up(socket_group_of(c
 
 static void alive(struct intra_comm *c) { socket_alive(socket_group_of(c)->hub); }
 
-// What failed may have been over another communicator of the same ranks: one that died is noticed here within a moment.
+// The failure may have been on another communicator of the same ranks; if a rank died, this hub
+// notices it soon.
 static bool lost(struct intra_comm *c) {
     struct socket_hub *hub = socket_group_of(c)->hub;
     neb_ns end = neb_now() + LOST_MS * NEB_MS;
     while (hub->failed == NEB_OK && !hub->gone_at && neb_now() < end)
-        if (socket_look(hub) == NEB_OK)
+        if (socket_poll_all(hub) == NEB_OK)
             neb_sleep(10 * NEB_MS);
     return hub->lost || hub->gone_at;
 }
@@ -190,7 +193,7 @@ static const struct intra_comm_ops socket_ops = {
     .destroy = destroy,
 };
 
-// ---- start ----------------------------------------------------------------------------------------------------
+// ---- start --------------------------------------------------------------------------------------
 
 enum neb_status intra_comm_socket(const struct intra_comm_socket_config *config,
                                   struct intra_comm **out) {
@@ -217,7 +220,7 @@ enum neb_status intra_comm_socket_env(struct intra_comm **out) {
     NEB_TRY(intra_rank_env_parse(environ, &e));
     if (!text || strlen(text) != 2 * sizeof token || !neb_unhex(text, token, sizeof token))
         return neb_fail(NEB_ERR_DENIED,
-                        "%s is not 64 hexadecimal digits: ranks need a common secret, which "
+                        "%s is not 64 hexadecimal digits; the ranks need a common secret, which "
                         "their launcher makes (nebula ranks)",
                         INTRA_TOKEN_VARIABLE);
     const struct intra_comm_socket_config c = {
@@ -229,7 +232,7 @@ enum neb_status intra_comm_socket_env(struct intra_comm **out) {
         .listener = fd && e.rank == 0 ? (int)strtol(fd, NULL, 10) : -1,
         .token = token,
     };
-    // not for what this process starts
+    // child processes must not inherit them
     unsetenv(INTRA_TOKEN_VARIABLE);
     unsetenv(INTRA_LISTENER_VARIABLE);
     enum neb_status st = intra_comm_socket(&c, out);

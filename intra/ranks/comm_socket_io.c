@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames over the connections: all are looked at whichever of them a call waits for, since a rank that only wrote could wait for one
-// that does the same.
+// Frames over the connections. Every wait looks at all connections, because two ranks that only
+// write would wait for each other.
 #include "agent/base/bytes.h"
 #include "agent/base/moved.h"
 #include "intra/ranks/comm_socket.h"
@@ -15,25 +15,26 @@
 
 enum {
     RX_BYTES = 64 << 10,
-    DIRECT = 16 << 10, // a payload's rest above this is read where it belongs, past rx
-    FRAMES = 8,        // written in one call
+    DIRECT = 16 << 10, // a longer rest of a payload is read into its buffer directly
+    FRAMES = 8,        // frames written by one call
     GOODBYE_MS = 10000,
-    // after which one that is gone is missed by those too whom the others keep waiting
+    // time after which a wait for any rank fails because another rank is gone
     GONE_MS = 2000,
-    // those whom no call waits for are looked at so often while others keep this rank busy: what fits a connection's buffers meanwhile
+    // while one rank keeps this one busy, the others are looked at this often; their data waits in
+    // TCP
     OTHERS_US = 100,
-    ALIVE_PARTS = 100, // how often one says within the time limit that it is at work
+    ALIVE_PARTS = 100, // SOCKET_ALIVE is sent at most this often per time limit
 };
 
-// ---- failing --------------------------------------------------------------------------------------------------
+// ---- failing ------------------------------------------------------------------------------------
 
 enum neb_status socket_usable(const struct socket_hub *hub) {
     if (hub->gave_up)
-        return neb_fail(NEB_ERR_STATE, "ranks: a call on a communicator that was given up before");
+        return neb_fail(NEB_ERR_STATE, "ranks: a call on a communicator that was aborted before");
     return hub->failed;
 }
 
-// why: what happened to rank `peer`.
+// Fails the hub. why: what happened to rank `peer`.
 static enum neb_status lose(struct socket_hub *hub, int peer, enum neb_status st, const char *why) {
     char during[160] = "";
     if (hub->failed != NEB_OK)
@@ -49,8 +50,7 @@ static enum neb_status lose(struct socket_hub *hub, int peer, enum neb_status st
 enum neb_status socket_disagree(struct socket_hub *hub, int peer, const char *what) {
     hub->what = what;
     hub->waits_for = peer;
-    return lose(hub, peer, NEB_ERR_IO,
-                "is at another collective: the ranks disagree on what comes next");
+    return lose(hub, peer, NEB_ERR_IO, "is at another collective: the ranks made different calls");
 }
 
 static void close_peer(struct socket_peer *p) {
@@ -59,11 +59,12 @@ static void close_peer(struct socket_peer *p) {
     p->fd = -1;
 }
 
-// Nothing more comes of it. What came before counts: a call fails only where it waits for more. why NULL: that of `error`.
+// Closes the connection to a rank that is gone. Earlier data still counts: a call fails only if it
+// waits for more. why NULL: described by `error` (errno).
 static void gone(struct socket_hub *hub, int peer, int error, const char *why) {
     struct socket_peer *p = &hub->peers[peer];
     close_peer(p);
-    if (hub->gone_at || hub->divergence || p->bye)
+    if (hub->gone_at || hub->closing || p->bye)
         return;
     hub->gone_at = neb_now();
     hub->gone = peer;
@@ -72,23 +73,23 @@ static void gone(struct socket_hub *hub, int peer, int error, const char *why) {
     else
         snprintf(hub->why, sizeof hub->why, "is gone (%s)",
                  error ? strerror(error)
-                       : "its connection was closed: it died, was killed, or gave up");
+                       : "it closed its connection: it died, was killed, or gave up");
 }
 
-// `peer` cannot answer, or others are gone for so long that it will not.
+// True if `peer` cannot answer, or will not, because another rank has been gone for a while.
 static bool hopeless(const struct socket_hub *hub, int peer, bool incoming) {
     const struct socket_peer *p = &hub->peers[peer];
     return p->fd < 0 || (p->bye && incoming) ||
            (hub->gone_at && neb_now() - hub->gone_at > GONE_MS * NEB_MS);
 }
 
-// The first that went is the reason, also where another is waited for.
+// Reports the first rank that was gone, even if the call waited for another one.
 static enum neb_status lose_gone(struct socket_hub *hub, int peer) {
     return hub->gone_at ? lose(hub, hub->gone, NEB_ERR_IO, hub->why)
-                        : lose(hub, peer, NEB_ERR_IO, "has ended, and this rank has not");
+                        : lose(hub, peer, NEB_ERR_IO, "has ended before this rank");
 }
 
-// ---- reading --------------------------------------------------------------------------------------------------
+// ---- reading ------------------------------------------------------------------------------------
 
 static void finish_recv(struct socket_peer *p, struct socket_recv *r) {
     struct socket_recv **at = &p->posted;
@@ -136,13 +137,13 @@ static void drop_early(struct socket_peer *p, struct socket_early *e) {
     free_early(e);
 }
 
-// Bytes that may be written to p->at now.
+// Bytes that can be written to p->at now.
 static size_t space(const struct socket_peer *p) {
     size_t have = p->aside ? p->aside->bytes - p->left : 0;
     return p->aside && p->aside->room < p->aside->bytes ? p->aside->room - have : p->left;
 }
 
-// Of a message that is kept: what it only claims costs nothing.
+// Grows the buffer of an early message with its data, so that a claimed size alone costs no memory.
 static enum neb_status grow(struct socket_peer *p) {
     struct socket_early *e = p->aside;
     if (!e || !p->left || space(p))
@@ -150,7 +151,7 @@ static enum neb_status grow(struct socket_peer *p) {
     size_t room = e->bytes / 2 < e->room ? e->bytes : 2 * e->room, have = e->room;
     uint8_t *data = realloc(e->data, room);
     if (!data)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory for a message of %zu bytes of another rank",
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for a message of %zu bytes from another rank",
                         e->bytes);
     e->data = data;
     e->room = room;
@@ -158,7 +159,7 @@ static enum neb_status grow(struct socket_peer *p) {
     return NEB_OK;
 }
 
-// A whole early message to whoever waits for it.
+// Gives a complete early message to the call that waits for it.
 static void hand_over(struct socket_peer *p, struct socket_early *e, struct socket_recv *r) {
     if (e->bytes && e->bytes == r->bytes)
         memcpy(r->x, e->data, e->bytes);
@@ -190,7 +191,7 @@ static struct socket_recv *waiting_for(const struct socket_peer *p, uint32_t gro
     return NULL;
 }
 
-// Looks at a header. *waits: this message has to.
+// Parses a header. *waits: the message must stay in TCP for now.
 static enum neb_status begin_frame(struct socket_hub *hub, int peer, bool *waits) {
     struct socket_peer *p = &hub->peers[peer];
     struct neb_rd rd = neb_rd_make(p->rx + p->rx_at, SOCKET_HEADER_BYTES);
@@ -200,14 +201,14 @@ static enum neb_status begin_frame(struct socket_hub *hub, int peer, bool *waits
     *waits = false;
     if (kind < SOCKET_MESSAGE || kind > SOCKET_ALIVE || bytes > SOCKET_MESSAGE_MAX ||
         (kind >= SOCKET_BYE && bytes))
-        return lose(hub, peer, NEB_ERR_IO, "sends what is no frame: is it of another build?");
+        return lose(hub, peer, NEB_ERR_IO, "sent an invalid frame; it may be of another build");
     if (kind == SOCKET_GIVES_UP) {
         gone(hub, peer, 0, "gave up; its log says why");
         return NEB_OK;
     }
     struct socket_recv *r = waiting_for(p, group, kind, tag);
     if (kind == SOCKET_ALIVE) {
-        ; // that it came is all that it says
+        ; // its arrival is its only meaning
     } else if (kind == SOCKET_BYE) {
         p->bye = true;
     } else if (r) {
@@ -223,14 +224,13 @@ static enum neb_status begin_frame(struct socket_hub *hub, int peer, bool *waits
             return NEB_OK;
         }
         if (p->early_bytes + bytes > SOCKET_EARLY_MAX)
-            return lose(
-                hub, peer, NEB_ERR_IO,
-                "sends more than this rank keeps: it is waited for, but for something else");
+            return lose(hub, peer, NEB_ERR_IO,
+                        "sends more than this rank can keep, but not what this rank waits for");
         const struct socket_early as = {.group = group, .kind = kind, .tag = tag, .bytes = bytes};
         struct socket_early *e =
             keep_early(p, &as, bytes < SOCKET_EARLY_ROOM ? bytes : SOCKET_EARLY_ROOM);
         if (!e)
-            return neb_fail(NEB_ERR_NOMEM, "out of memory for a message of %llu bytes of rank %d",
+            return neb_fail(NEB_ERR_NOMEM, "out of memory for a message of %llu bytes from rank %d",
                             (unsigned long long)bytes, peer);
         p->aside = e;
         p->at = e->data;
@@ -242,12 +242,12 @@ static enum neb_status begin_frame(struct socket_hub *hub, int peer, bool *waits
     return NEB_OK;
 }
 
-// A message lies in rx that begin_frame() let wait; nothing more is read.
+// True if rx holds a message that begin_frame made wait; then nothing more is read.
 static bool held(const struct socket_peer *p) {
     return p->rx_len >= SOCKET_HEADER_BYTES && !p->left;
 }
 
-// From rx to where it belongs.
+// Parses rx and moves payload to its buffer.
 static enum neb_status look_at(struct socket_hub *hub, int peer, bool *moved) {
     struct socket_peer *p = &hub->peers[peer];
     while (p->rx_len > p->rx_at) {
@@ -313,7 +313,7 @@ static enum neb_status read_some(struct socket_hub *hub, int peer, bool *moved) 
     return NEB_OK;
 }
 
-// ---- writing --------------------------------------------------------------------------------------------------
+// ---- writing ------------------------------------------------------------------------------------
 
 static enum neb_status write_some(struct socket_hub *hub, int peer, bool *moved) {
     struct socket_peer *p = &hub->peers[peer];
@@ -335,7 +335,7 @@ static enum neb_status write_some(struct socket_hub *hub, int peer, bool *moved)
         if (p->full || (n < 0 && errno == EINTR))
             return NEB_OK;
         if (n < 0 && (errno == EPIPE || errno == ECONNRESET) && !held(p))
-            return NEB_OK; // what it said before it went may still be here, and says more
+            return NEB_OK; // unread data of that rank may tell more about why it left
         if (n < 0) {
             gone(hub, peer, errno, NULL);
             return NEB_OK;
@@ -357,7 +357,7 @@ static enum neb_status write_some(struct socket_hub *hub, int peer, bool *moved)
     return NEB_OK;
 }
 
-// ---- waiting --------------------------------------------------------------------------------------------------
+// ---- waiting ------------------------------------------------------------------------------------
 
 static enum neb_status note(struct socket_hub *hub, enum neb_status st) {
     if (hub->failed == NEB_OK)
@@ -365,7 +365,7 @@ static enum neb_status note(struct socket_hub *hub, enum neb_status st) {
     return st;
 }
 
-// Without asking first whether there is something: for a rank that is waited for.
+// Reads and writes without poll(2), for the rank that a call waits for.
 static enum neb_status look_at_peer(struct socket_hub *hub, int peer, bool *moved) {
     struct socket_peer *p = &hub->peers[peer];
     enum neb_status st = NEB_OK;
@@ -376,7 +376,8 @@ static enum neb_status look_at_peer(struct socket_hub *hub, int peer, bool *move
     return note(hub, st);
 }
 
-// To whoever takes it, and whether a message may be read by now that had to wait: neither needs the kernel to say so.
+// Work that needs no poll(2): writes to all that take data, and tries again to read messages that
+// had to wait.
 static enum neb_status look_within(struct socket_hub *hub, bool *moved) {
     for (int i = 0; i < hub->size; i++) {
         struct socket_peer *p = &hub->peers[i];
@@ -388,7 +389,8 @@ static enum neb_status look_within(struct socket_hub *hub, bool *moved) {
     return NEB_OK;
 }
 
-// All connections. If nothing moves at once, waits for something until `end`, a second at most (0: does not wait).
+// Looks at all connections. If nothing moves at once, waits until `end`, at most a second; end 0:
+// does not wait.
 static enum neb_status look_at_peers(struct socket_hub *hub, neb_ns end, bool *moved) {
     enum neb_status st = look_within(hub, moved);
     int64_t ms = *moved || !end ? 0 : (end - neb_now()) / NEB_MS + 1;
@@ -414,7 +416,7 @@ static enum neb_status look_at_peers(struct socket_hub *hub, neb_ns end, bool *m
     return note(hub, st);
 }
 
-enum neb_status socket_look(struct socket_hub *hub) {
+enum neb_status socket_poll_all(struct socket_hub *hub) {
     bool moved = false;
     return look_at_peers(hub, 0, &moved);
 }
@@ -431,7 +433,7 @@ enum neb_status socket_push(struct socket_hub *hub, int peer) {
     return look_sometimes(hub, &moved);
 }
 
-// pending: of a message from `peer` (incoming), or to it.
+// Waits until *pending, of a message from `peer` (incoming) or to it, is false.
 static enum neb_status wait_for(struct socket_hub *hub, const bool *pending, int peer,
                                 bool incoming) {
     neb_ns end = 0;
@@ -454,8 +456,7 @@ static enum neb_status wait_for(struct socket_hub *hub, const bool *pending, int
         if (now >= end) {
             char why[128];
             snprintf(why, sizeof why,
-                     "has not answered for %.1f s: it hangs, or the ranks disagree on what comes "
-                     "next",
+                     "has not answered for %.1f s: it hangs, or the ranks made different calls",
                      (double)hub->timeout_ms / 1e3);
             return lose(hub, peer, NEB_ERR_TIMEOUT, why);
         }
@@ -488,8 +489,8 @@ enum neb_status socket_wait_recv(struct socket_hub *hub, int from, struct socket
     return wait_named(hub, &r->pending, from, true, what);
 }
 
-enum neb_status socket_is_there(struct socket_hub *hub, int from, uint32_t group, int32_t tag,
-                                bool *out) {
+enum neb_status socket_poll_message(struct socket_hub *hub, int from, uint32_t group, int32_t tag,
+                                    bool *out) {
     struct socket_peer *p = &hub->peers[from];
     bool moved = false;
     *out = false;
@@ -504,7 +505,7 @@ enum neb_status socket_is_there(struct socket_hub *hub, int from, uint32_t group
     return *out || from == hub->rank || !hopeless(hub, from, true) ? NEB_OK : lose_gone(hub, from);
 }
 
-// ---- messages -------------------------------------------------------------------------------------------------
+// ---- messages -----------------------------------------------------------------------------------
 
 void socket_post_send(struct socket_hub *hub, int to, uint32_t group, enum socket_kind kind,
                       int32_t tag, const void *x, size_t bytes, struct socket_send *s) {
@@ -548,8 +549,8 @@ void socket_unpost(struct socket_hub *hub, int from, struct socket_recv *r) {
     finish_recv(&hub->peers[from], r);
 }
 
-enum neb_status socket_keep(struct socket_hub *hub, uint32_t group, int32_t tag, const void *x,
-                            size_t bytes) {
+enum neb_status socket_send_self(struct socket_hub *hub, uint32_t group, int32_t tag, const void *x,
+                                 size_t bytes) {
     struct socket_peer *p = &hub->peers[hub->rank];
     const struct socket_early as = {
         .group = group, .kind = SOCKET_MESSAGE, .tag = tag, .bytes = bytes, .have = bytes};
@@ -572,7 +573,7 @@ void socket_forget(struct socket_hub *hub, uint32_t group) {
     }
 }
 
-// ---- life -----------------------------------------------------------------------------------------------------
+// ---- create and destroy -------------------------------------------------------------------------
 
 enum neb_status socket_hub_create(int rank, int size, int64_t timeout_ms, struct socket_hub **out) {
     struct socket_hub *hub = calloc(1, sizeof *hub);
@@ -605,7 +606,7 @@ void socket_hub_give_up(struct socket_hub *hub) {
         bool moved = false;
         if (p->fd < 0)
             continue;
-        if (!p->out) { // else it would stand within another frame
+        if (!p->out) { // otherwise it would be inside another frame
             socket_post_send(hub, i, 0, SOCKET_GIVES_UP, 0, NULL, 0, &s);
             (void)!write_some(hub, i, &moved);
         }
@@ -616,7 +617,7 @@ void socket_hub_give_up(struct socket_hub *hub) {
     hub->gave_up = true;
 }
 
-// Not from within a call that waits, which would be for another rank: whose turn it is says it.
+// Does nothing while a call waits: the rank that this one waits for reports its own progress.
 void socket_alive(struct socket_hub *hub) {
     neb_ns now = neb_now();
     if (hub->what || hub->gave_up || hub->failed != NEB_OK ||
@@ -628,18 +629,19 @@ void socket_alive(struct socket_hub *hub) {
         bool moved = false;
         if (p->fd < 0)
             continue;
-        if (!p->alive.pending) // else the one before has not left yet
+        if (!p->alive.pending) // otherwise the previous one is still queued
             socket_post_send(hub, i, 0, SOCKET_ALIVE, 0, NULL, 0, &p->alive);
         (void)!write_some(hub, i, &moved);
     }
 }
 
-// A connection that is closed with something unread is reset, and what the other has not read yet is lost.
-static void part(struct socket_hub *hub) {
+// Closing a connection with unread data resets it, and the other side loses what it has not read.
+// So both sides send a goodbye and read up to the other's.
+static void say_goodbye(struct socket_hub *hub) {
     neb_ns end = neb_now() + GOODBYE_MS * NEB_MS;
     struct socket_send *byes = calloc((size_t)hub->size, sizeof *byes);
     bool some = byes;
-    hub->divergence = true;
+    hub->closing = true;
     for (int i = 0; byes && i < hub->size; i++)
         if (hub->peers[i].fd >= 0)
             socket_post_send(hub, i, 0, SOCKET_BYE, 0, NULL, 0, &byes[i]);
@@ -651,7 +653,7 @@ static void part(struct socket_hub *hub) {
         if (some && look_at_peers(hub, end, &moved) != NEB_OK)
             break;
     }
-    for (int i = 0; i < hub->size; i++) // no pointer to byes stays
+    for (int i = 0; i < hub->size; i++) // byes is freed next
         hub->peers[i].out = NULL;
     free(byes);
 }
@@ -661,7 +663,7 @@ void socket_hub_destroy(struct socket_hub **hp, bool polite) {
     if (!hub)
         return;
     if (polite && hub->failed == NEB_OK && !hub->gave_up)
-        part(hub);
+        say_goodbye(hub);
     for (int i = 0; hub->peers && i < hub->size; i++) {
         struct socket_peer *p = &hub->peers[i];
         for (struct socket_early *e = p->early, *next; e; e = next) {

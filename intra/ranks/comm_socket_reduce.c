@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives over pairwise connections. What is reduced is cut into a row for each rank, and rows into pieces:
+// Collectives over pairwise connections. An array to reduce is cut into a row per rank, and rows
+// into pieces:
 //
-//     each rank ── its numbers of row k ──► rank k, which adds them in rank order ── the sums ──► all (or the root)
+//     each rank ── its row k ──► rank k, which adds in rank order ── sums ──► all (or the root)
 //
-// so that every rank sends and receives (ranks − 1) / ranks of the array twice, and a sum is a function of the inputs alone: never of
-// who came first. A piece is added while the next ones travel. Short arrays go to all at once and each rank adds, in the same order.
+// So every rank sends and receives (ranks - 1) / ranks of the array twice. A sum depends on the
+// inputs only, not on the order of arrival. A piece is added while the next ones are in flight.
+// Short arrays go to all at once, and each rank adds them in the same order.
 #include "intra/ranks/comm_socket.h"
 
 #include <stdlib.h>
@@ -12,10 +14,10 @@
 
 enum {
     SHORT_BYTES = 4096,
-    GATHER_PIECES = 4, // pieces at once where nothing is added
+    GATHER_PIECES = 4, // times the piece size, where nothing is added
 };
 
-// ---- arithmetic -----------------------------------------------------------------------------------------------
+// ---- arithmetic ---------------------------------------------------------------------------------
 
 #define FOLD(name, type)                                                                           \
     static void fold_##name(type *restrict x, const type *restrict y, size_t n, bool max) {        \
@@ -39,7 +41,7 @@ static void fold(void *x, const void *y, size_t n, enum intra_comm_type t, enum 
     }
 }
 
-// ---- messages of a collective -------------------------------------------------------------------------------------
+// ---- messages of a collective -------------------------------------------------------------------
 
 void socket_group_free_room(struct socket_group *g) {
     free(g->sends);
@@ -92,7 +94,7 @@ static void recv_from(struct intra_comm *c, int k, void *x, size_t bytes, struct
                          bytes, r);
 }
 
-// r zeroed, or done: returns at once.
+// Waits for a receive; returns at once if r is zeroed or done.
 static enum neb_status come(struct intra_comm *c, int k, struct socket_recv *r, const char *what) {
     struct socket_group *g = socket_group_of(c);
     NEB_TRY(socket_wait_recv(g->hub, g->ranks[k], r, what));
@@ -101,7 +103,7 @@ static enum neb_status come(struct intra_comm *c, int k, struct socket_recv *r, 
     return NEB_OK;
 }
 
-// All that uses the room of this piece.
+// Waits for all messages that use this piece's buffers.
 static enum neb_status settle_piece(struct intra_comm *c, size_t piece, const char *what) {
     struct socket_group *g = socket_group_of(c);
     for (int k = 0; k < c->size; k++) {
@@ -120,11 +122,11 @@ static enum neb_status settle_all(struct intra_comm *c, const char *what) {
     return NEB_OK;
 }
 
-// ---- rows -----------------------------------------------------------------------------------------------------
+// ---- rows ---------------------------------------------------------------------------------------
 
 struct rows {
     uint8_t *x;
-    size_t n, each, more; // elements: of x; of a row, and one more in the first `more` rows
+    size_t n, each, more; // elements: of x; of a row; rows with one element more
     size_t width;         // bytes of an element
     size_t piece;         // elements
 };
@@ -152,7 +154,7 @@ static uint8_t *part(const struct rows *r, int k, size_t p, size_t *bytes) {
     return r->x + (before + (n ? from : 0)) * r->width;
 }
 
-// Piece p of this rank's row becomes the sum: ((rank 0 + rank 1) + …) whoever computes it.
+// Sums piece p of this rank's row in rank order, ((rank 0 + rank 1) + …), on whichever rank.
 static enum neb_status add_up(struct intra_comm *c, const struct rows *r, size_t p,
                               enum intra_comm_type t, enum intra_comm_op op, const char *what) {
     struct socket_group *g = socket_group_of(c);
@@ -170,7 +172,7 @@ static enum neb_status add_up(struct intra_comm *c, const struct rows *r, size_t
     return NEB_OK;
 }
 
-enum { TO_NOBODY = -1, TO_ALL = -2 }; // else: a rank
+enum { TO_NOBODY = -1, TO_ALL = -2 }; // or a rank
 
 static enum neb_status reduce_rows(struct intra_comm *c, const struct rows *r,
                                    enum intra_comm_type t, enum intra_comm_op op, int to,
@@ -203,7 +205,7 @@ static enum neb_status reduce_rows(struct intra_comm *c, const struct rows *r,
     return settle_all(c, what);
 }
 
-// ---- the collectives ------------------------------------------------------------------------------------------
+// ---- the collectives ----------------------------------------------------------------------------
 
 static enum neb_status reduce_short(struct intra_comm *c, void *x, size_t n, enum intra_comm_type t,
                                     enum intra_comm_op op, const char *what) {
@@ -264,7 +266,8 @@ enum neb_status socket_all_gather(struct intra_comm *c, float *x, size_t n) {
     return settle_all(c, "all-gather");
 }
 
-// The root gives each rank its row, which that passes on; the root's own row, or all where there is little, comes from the root.
+// The root sends each rank its row, and that rank sends it on to the others. The root itself sends
+// its own row to all, or everything if the array is short or there are two ranks.
 enum neb_status socket_broadcast(struct intra_comm *c, void *x, size_t bytes, int root) {
     struct socket_group *g = socket_group_of(c);
     static const char what[] = "broadcast";
@@ -273,7 +276,7 @@ enum neb_status socket_broadcast(struct intra_comm *c, void *x, size_t bytes, in
     NEB_ASSERT(root >= 0 && root < c->size);
     NEB_TRY(begin_collective(c));
     struct rows r = cut(c, x, bytes, 1, (size_t)GATHER_PIECES * SOCKET_PIECE_BYTES);
-    if (whole) // one row, of the root
+    if (whole) // one row, the root's
         r.each = bytes, r.more = 0;
     size_t n = pieces(&r);
     for (size_t p = 0; p <= n && n; p++) {

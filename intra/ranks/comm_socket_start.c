@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// How ranks find each other, and know that it is them:
+// How ranks find and authenticate each other:
 //
-//     rank i ── connects to host:port of rank 0 ── proof ── the port it listens at ──► rank 0
-//     rank i ◄── once all are there: address and port of each ── rank 0
-//     rank i ── connects to ranks 1..i-1 ── proof;  accepts i+1.. ── proof;  then nobody listens any more
+//     rank i ── connects to rank 0's host:port ── proof ── its own listening port ──► rank 0
+//     rank i ◄── once all have come: address and port of each ── rank 0
+//     rank i ── connects to ranks 1..i-1 ── proof;  accepts i+1.. ── proof;  closes its listener
 //
-// The proof, from the one who connects:
+// The proof, from the side that connects:
 //
 //     hello: magic, my rank, ranks, yours, my port, nonce ──►
 //     ◄── nonce | HMAC(token, 'a' hello nonce)
 //     HMAC(token, 'c' hello nonce) ──►
 //
-// Whoever accepts serves all who knock at once, each for a few seconds, so that one who says nothing holds up nobody.
+// The accepting side serves many connections at a time, each for a few seconds, so a silent one
+// blocks nobody.
 //
-// Ranks of a large job come minutes apart: a hundred of them load one program from a slow disk. So the time is counted from the last that
-// came, and who is missing is said meanwhile. Who has met rank 0 waits for as long as that does, and learns of its end.
+// Ranks of a large job come minutes apart, when a hundred of them load a program from a slow disk.
+// So the time limit counts from the last rank that came, and the missing ranks are logged
+// meanwhile. A rank that is connected to rank 0 waits as long as rank 0 does, and notices if rank 0
+// ends.
 #include "agent/base/bytes.h"
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
@@ -36,15 +39,15 @@ enum {
     MAC = NEB_SHA256_BYTES,
     HELLO = 5 * 4 + NONCE,
     ENTRY = SOCKET_ENTRY_BYTES,
-    KNOCKS = 64,
-    KNOCK_MS = 5000,
+    PENDING_MAX = 64,
+    PENDING_MS = 5000,
     RETRY_MS = 50,
     ROOT_ADDRESSES = 8,
     STRANGERS_TOLD = 3,
-    ROOT_TIMES = 5,  // start_ms, for rank 0: of the others that come nothing is seen before
-    TELL_MS = 10000, // or a quarter of start_ms: who is missing; then after twice as long each time
+    ROOT_TIMES = 5,  // times start_ms to wait for rank 0, since progress of others is not visible
+    TELL_MS = 10000, // or start_ms / 4: first log of missing ranks; the interval then doubles
     TELL_MOST_MS = 120000,
-    ALIVE_AFTER_S = 15, // a host that vanished is noticed by the kernel
+    ALIVE_AFTER_S = 15, // TCP keepalive, to notice a host that vanished
     ALIVE_EACH_S = 5,
     ALIVE_TIMES = 4,
 };
@@ -53,11 +56,11 @@ struct start {
     struct socket_hub *hub;
     const struct intra_comm_socket_config *c;
     neb_ns begin, end;
-    neb_ns came;             // when the last one came, or the wait began
-    neb_ns tell, tell_after; // who is missing
+    neb_ns came;             // when the last rank came, or the wait began
+    neb_ns tell, tell_after; // next log of missing ranks; interval
     int listener;
-    int *ports;                         // (size) rank 0: where the others listen
-    struct sockaddr_storage *addresses; // (size) likewise, as seen from here
+    int *ports;                         // (size) on rank 0: ports of the other ranks
+    struct sockaddr_storage *addresses; // (size) their addresses, as seen from here
     int strangers;
 };
 
@@ -66,7 +69,7 @@ static int left_ms(neb_ns end) {
     return ms < 0 ? 0 : ms < 1000000 ? (int)ms : 1000000;
 }
 
-// Waits from now on, `ms` since the last that comes and start_max_ms at most.
+// Restarts the time limit: `ms` from now, but not beyond start_max_ms.
 static void wait_on(struct start *s, int64_t ms) {
     neb_ns now = neb_now(), most = s->begin + s->c->start_max_ms * NEB_MS;
     s->came = now;
@@ -74,7 +77,7 @@ static void wait_on(struct start *s, int64_t ms) {
     s->end = s->end < most ? s->end : most;
 }
 
-// Time to say what is waited for?
+// True if it is time to log what is missing.
 static bool tells(struct start *s) {
     neb_ns now = neb_now();
     if (now < s->tell)
@@ -85,7 +88,7 @@ static bool tells(struct start *s) {
     return true;
 }
 
-// ---- proofs ---------------------------------------------------------------------------------------------------
+// ---- proofs -------------------------------------------------------------------------------------
 
 static enum neb_status proof(const uint8_t *token, char side, const uint8_t *hello,
                              const uint8_t *nonce, uint8_t out[MAC]) { // RFC 2104
@@ -125,7 +128,7 @@ static enum neb_status draw(uint8_t nonce[NONCE]) {
                : neb_fail_errno("ranks: no random bytes from the kernel");
 }
 
-// ---- sockets --------------------------------------------------------------------------------------------------
+// ---- sockets ------------------------------------------------------------------------------------
 
 static void set_up(int fd) {
     const int one = 1, after = ALIVE_AFTER_S, each = ALIVE_EACH_S, times = ALIVE_TIMES;
@@ -168,7 +171,7 @@ static bool names_loopback(const char *host) {
     return loopback(&a);
 }
 
-// As IPv6 sockets that take IPv4 as well see it.
+// Turns an IPv4 address that an IPv6 socket reports (::ffff:a.b.c.d) into plain IPv4.
 static void plain(struct sockaddr_storage *a) {
     const struct in6_addr *six = &((struct sockaddr_in6 *)a)->sin6_addr;
     if (a->ss_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(six))
@@ -180,7 +183,8 @@ static void plain(struct sockaddr_storage *a) {
     memcpy(a, &four, sizeof four);
 }
 
-// Rank 0's addresses: a name may have several, and not all of them lead there. *n: up to ROOT_ADDRESSES.
+// The *n addresses of rank 0, at most ROOT_ADDRESSES: a name may have several, and some may not
+// work.
 static enum neb_status resolve(const struct intra_comm_socket_config *c,
                                struct sockaddr_storage *out, int *n) {
     struct addrinfo *found = NULL, hints = {.ai_socktype = SOCK_STREAM};
@@ -198,7 +202,7 @@ static enum neb_status resolve(const struct intra_comm_socket_config *c,
     return NEB_OK;
 }
 
-static int listener(struct sockaddr_storage *a, int port) { // -1: errno says why
+static int listener(struct sockaddr_storage *a, int port) { // -1: see errno
     const int one = 1, off = 0;
     set_port(a, port);
     int fd = socket(a->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -215,7 +219,8 @@ static int listener(struct sockaddr_storage *a, int port) { // -1: errno says wh
     return -1;
 }
 
-// At this address; NULL: at all of this host, whatever it resolves its own name to (127.0.1.1 on Debian): who comes proves the token.
+// Listens at this address. NULL: at all addresses, because a host may resolve its own name to a
+// loopback address (127.0.1.1 on Debian). That is safe: a connecting process must prove the token.
 static enum neb_status listen_at(const struct sockaddr_storage *address, int port, int *out) {
     struct sockaddr_storage a = {.ss_family = AF_INET6};
     if (address)
@@ -231,7 +236,7 @@ static enum neb_status listen_at(const struct sockaddr_storage *address, int por
     return NEB_OK;
 }
 
-// NEB_ERR_AGAIN, silent: the connection ended; NEB_ERR_TIMEOUT, silent.
+// Not logged: NEB_ERR_AGAIN (the connection ended) and NEB_ERR_TIMEOUT.
 static enum neb_status move_all(int fd, void *x, size_t n, bool out, neb_ns end) {
     for (size_t done = 0; done < n;) {
         uint8_t *at = (uint8_t *)x + done;
@@ -250,17 +255,17 @@ static enum neb_status move_all(int fd, void *x, size_t n, bool out, neb_ns end)
     return NEB_OK;
 }
 
-// ---- connecting -----------------------------------------------------------------------------------------------
+// ---- connecting ---------------------------------------------------------------------------------
 
-// NEB_ERR_AGAIN, silent: nobody is there yet.
+// NEB_ERR_AGAIN (not logged): no process listens there yet.
 static enum neb_status dial(const struct sockaddr_storage *a, neb_ns end, int *out) {
     int error = 0;
     socklen_t len = sizeof error;
     int fd = socket(a->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0 && errno == EAFNOSUPPORT) // a host without IPv6: another address may do
+    if (fd < 0 && errno == EAFNOSUPPORT) // a host without IPv6: another address may work
         return NEB_ERR_AGAIN;
     if (fd < 0)
-        return neb_fail_errno("ranks: no socket");
+        return neb_fail_errno("ranks: cannot create a socket");
     set_up(fd);
     if (connect(fd, (const struct sockaddr *)a, size_of(a)) != 0) {
         struct pollfd p = {.fd = fd, .events = POLLOUT};
@@ -277,7 +282,7 @@ static enum neb_status dial(const struct sockaddr_storage *a, neb_ns end, int *o
     return NEB_OK;
 }
 
-// As rank hub->rank to rank `to`.
+// Proves to rank `to` that this is rank hub->rank, and checks its proof.
 static enum neb_status introduce(struct start *s, int fd, int to, int port, neb_ns end) {
     uint8_t hello[HELLO], answer[NONCE + MAC], mac[MAC];
     const uint32_t words[] = {MAGIC, (uint32_t)s->hub->rank, (uint32_t)s->hub->size, (uint32_t)to,
@@ -290,14 +295,15 @@ static enum neb_status introduce(struct start *s, int fd, int to, int port, neb_
     NEB_TRY(proof(s->c->token, 'a', hello, answer, mac));
     if (!equal(mac, answer + NONCE))
         return neb_fail(NEB_ERR_DENIED,
-                        "ranks: rank %d: who listens as rank %d does not know the token of these "
-                        "ranks: is it another job's?",
+                        "ranks: rank %d: the process that listens as rank %d does not know the "
+                        "token of these ranks; it may be of another job",
                         s->hub->rank, to);
     NEB_TRY(proof(s->c->token, 'c', hello, answer, mac));
     return move_all(fd, mac, sizeof mac, true, end);
 }
 
-// At one of these n addresses.
+// Connects to rank `to` at one of n addresses, with retries until the time limit. listens: also
+// opens this rank's listener.
 static enum neb_status join(struct start *s, const struct sockaddr_storage *addresses, int n,
                             int to, bool listens) {
     const struct intra_comm_socket_config *c = s->c;
@@ -306,13 +312,13 @@ static enum neb_status join(struct start *s, const struct sockaddr_storage *addr
         struct sockaddr_storage own;
         socklen_t len = sizeof own;
         int fd = -1;
-        neb_ns end = neb_now() + KNOCK_MS * NEB_MS;
+        neb_ns end = neb_now() + PENDING_MS * NEB_MS;
         end = end < s->end ? end : s->end;
         enum neb_status st = dial(a, end, &fd);
         if (st == NEB_OK && listens && s->listener < 0) {
             memset(&own, 0, sizeof own);
             if (getsockname(fd, (struct sockaddr *)&own, &len) != 0)
-                st = neb_fail_errno("ranks: a connection without address");
+                st = neb_fail_errno("ranks: cannot get the address of a connection");
             else
                 st = listen_at(c->one_host ? &own : NULL, 0, &s->listener);
         }
@@ -320,7 +326,7 @@ static enum neb_status join(struct start *s, const struct sockaddr_storage *addr
         if (st == NEB_OK && s->listener >= 0) {
             len = sizeof own;
             if (getsockname(s->listener, (struct sockaddr *)&own, &len) != 0)
-                st = neb_fail_errno("ranks: a listener without address");
+                st = neb_fail_errno("ranks: cannot get the address of a listener");
             port = port_of(&own);
         }
         if (st == NEB_OK)
@@ -336,8 +342,8 @@ static enum neb_status join(struct start *s, const struct sockaddr_storage *addr
         neb_ns now = neb_now();
         if (now >= s->end)
             return neb_fail(NEB_ERR_TIMEOUT,
-                            "ranks: rank %d of %d could not join rank %d (port %d%s%s) in %.1f s: "
-                            "it was not started, or a firewall is between",
+                            "ranks: rank %d of %d could not reach rank %d (port %d%s%s) in %.1f s: "
+                            "it was not started, or a firewall blocks it",
                             s->hub->rank, s->hub->size, to, port_of(a), to ? "" : " of ",
                             to ? "" : c->host, neb_seconds(now - s->came));
         if (tells(s))
@@ -349,9 +355,9 @@ static enum neb_status join(struct start *s, const struct sockaddr_storage *addr
     }
 }
 
-// ---- accepting ------------------------------------------------------------------------------------------------
+// ---- accepting ----------------------------------------------------------------------------------
 
-struct knock {
+struct pending {
     int fd; // -1: free
     neb_ns end;
     uint8_t got[HELLO + MAC], nonce[NONCE];
@@ -359,12 +365,12 @@ struct knock {
     struct sockaddr_storage from;
 };
 
-static void refuse(struct start *s, struct knock *k, const char *why) {
+static void refuse(struct start *s, struct pending *k, const char *why) {
     char host[64] = "?";
     (void)getnameinfo((struct sockaddr *)&k->from, size_of(&k->from), host, sizeof host, NULL, 0,
                       NI_NUMERICHOST);
     if (s->strangers++ < STRANGERS_TOLD)
-        neb_warn("ranks: rank %d: a stranger at %s was refused: %s", s->hub->rank, host, why);
+        neb_warn("ranks: rank %d refused a connection from %s: %s", s->hub->rank, host, why);
     close(k->fd);
     k->fd = -1;
 }
@@ -378,7 +384,7 @@ static bool wanted(const struct start *s, const uint8_t *hello, int *rank) {
            from < size && from > to && s->hub->peers[from].fd < 0;
 }
 
-static enum neb_status hear(struct start *s, struct knock *k) {
+static enum neb_status hear(struct start *s, struct pending *k) {
     uint8_t answer[NONCE + MAC], mac[MAC];
     int rank = 0;
     bool answered = k->have >= HELLO;
@@ -386,20 +392,20 @@ static enum neb_status hear(struct start *s, struct knock *k) {
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return NEB_OK;
     if (n <= 0) {
-        refuse(s, k, "it went away");
+        refuse(s, k, "it was closed early");
         return NEB_OK;
     }
     k->have += (size_t)n;
     if (!answered && k->have == HELLO) {
         if (!wanted(s, k->got, &rank)) {
-            refuse(s, k, "it asked for something else");
+            refuse(s, k, "it is not from a rank that is waited for");
             return NEB_OK;
         }
         NEB_TRY(draw(k->nonce));
         memcpy(answer, k->nonce, NONCE);
         NEB_TRY(proof(s->c->token, 'a', k->got, k->nonce, answer + NONCE));
         if (send(k->fd, answer, sizeof answer, MSG_NOSIGNAL) != sizeof answer)
-            refuse(s, k, "it does not listen");
+            refuse(s, k, "it did not read the answer");
     } else if (k->have == HELLO + MAC) {
         NEB_TRY(proof(s->c->token, 'c', k->got, k->nonce, mac));
         if (!equal(mac, k->got + HELLO) || !wanted(s, k->got, &rank)) {
@@ -417,23 +423,23 @@ static enum neb_status hear(struct start *s, struct knock *k) {
     return NEB_OK;
 }
 
-static void take_knock(struct start *s, struct knock *knocks) {
+static void take_knock(struct start *s, struct pending *knocks) {
     struct sockaddr_storage from = {0};
     socklen_t len = sizeof from;
     int fd = accept4(s->listener, (struct sockaddr *)&from, &len, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    struct knock *k = &knocks[0];
+    struct pending *k = &knocks[0];
     if (fd < 0)
         return;
     plain(&from);
-    for (int i = 0; i < KNOCKS; i++) // a free place, or that of the first who came
+    for (int i = 0; i < PENDING_MAX; i++) // a free slot, or else the oldest one
         if (k->fd >= 0 && (knocks[i].fd < 0 || knocks[i].end < k->end))
             k = &knocks[i];
     if (k->fd >= 0)
-        refuse(s, k, "too many at once");
-    *k = (struct knock){.fd = fd, .end = neb_now() + KNOCK_MS * NEB_MS, .from = from};
+        refuse(s, k, "too many connections at once");
+    *k = (struct pending){.fd = fd, .end = neb_now() + PENDING_MS * NEB_MS, .from = from};
 }
 
-// "ranks 1, 3, 7-12"; "…" where there are more. How many there are.
+// list: "ranks 1, 3, 7-12", with "…" if it is cut. Returns the number of missing ranks.
 static int missing(const struct start *s, char *list, size_t cap) {
     const struct socket_peer *p = s->hub->peers;
     int n = 0;
@@ -458,13 +464,13 @@ static int missing(const struct start *s, char *list, size_t cap) {
     return n;
 }
 
-// One round of waiting. *more: ranks are missing.
-static enum neb_status serve(struct start *s, struct knock *knocks, struct pollfd *fds,
+// One turn of waiting. *more: ranks are missing.
+static enum neb_status serve(struct start *s, struct pending *knocks, struct pollfd *fds,
                              bool *more) {
     struct socket_hub *hub = s->hub;
     nfds_t n = 0;
     fds[n++] = (struct pollfd){.fd = s->listener, .events = POLLIN};
-    for (int i = 0; i < KNOCKS; i++)
+    for (int i = 0; i < PENDING_MAX; i++)
         fds[n++] = (struct pollfd){.fd = knocks[i].fd, .events = POLLIN};
     *more = false;
     for (int i = 0; i < hub->size; i++) {
@@ -476,23 +482,22 @@ static enum neb_status serve(struct start *s, struct knock *knocks, struct pollf
     char list[160];
     int ms = left_ms(s->end), absent = missing(s, list, sizeof list);
     if (ms == 0)
-        return neb_fail(NEB_ERR_TIMEOUT,
-                        "ranks: rank %d of %d waited %.1f s for %s to connect, since the last one "
-                        "came (%d of %d are missing): not started, or ended before; the logs there "
-                        "say why",
-                        hub->rank, hub->size, neb_seconds(s->end - s->came), list, absent,
-                        hub->size);
+        return neb_fail(
+            NEB_ERR_TIMEOUT,
+            "ranks: rank %d of %d waited %.1f s for %s to connect (%d of %d are missing, none came "
+            "in this time): they were not started, or have ended; their logs say why",
+            hub->rank, hub->size, neb_seconds(s->end - s->came), list, absent, hub->size);
     if (tells(s))
         neb_info("ranks: rank %d waits for %s to connect (%d of %d are missing)", hub->rank, list,
                  absent, hub->size);
     (void)poll(fds, n, ms < 200 ? ms : 200);
-    for (int i = 0; i < KNOCKS; i++)
+    for (int i = 0; i < PENDING_MAX; i++)
         if (knocks[i].fd >= 0 && fds[1 + i].revents)
             NEB_TRY(hear(s, &knocks[i]));
         else if (knocks[i].fd >= 0 && neb_now() > knocks[i].end)
-            refuse(s, &knocks[i], "it said nothing");
+            refuse(s, &knocks[i], "it sent nothing");
     for (int i = 0; i < hub->size; i++)
-        if (fds[1 + KNOCKS + i].fd >= 0 && fds[1 + KNOCKS + i].revents)
+        if (fds[1 + PENDING_MAX + i].fd >= 0 && fds[1 + PENDING_MAX + i].revents)
             return neb_fail(NEB_ERR_IO,
                             "ranks: rank %d of %d ended while rank %d waited for %s to connect; "
                             "its log says why",
@@ -503,15 +508,15 @@ static enum neb_status serve(struct start *s, struct knock *knocks, struct pollf
 }
 
 static enum neb_status accept_all(struct start *s) {
-    struct knock *knocks = calloc(KNOCKS, sizeof *knocks);
-    struct pollfd *fds = calloc(1 + KNOCKS + (size_t)s->hub->size, sizeof *fds);
+    struct pending *knocks = calloc(PENDING_MAX, sizeof *knocks);
+    struct pollfd *fds = calloc(1 + PENDING_MAX + (size_t)s->hub->size, sizeof *fds);
     enum neb_status st =
         knocks && fds ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory waiting for ranks");
-    for (int i = 0; i < KNOCKS && knocks; i++)
+    for (int i = 0; i < PENDING_MAX && knocks; i++)
         knocks[i].fd = -1;
     for (bool more = true; more && st == NEB_OK;)
         st = serve(s, knocks, fds, &more);
-    for (int i = 0; i < KNOCKS && knocks; i++)
+    for (int i = 0; i < PENDING_MAX && knocks; i++)
         if (knocks[i].fd >= 0)
             close(knocks[i].fd);
     free(knocks);
@@ -519,7 +524,7 @@ static enum neb_status accept_all(struct start *s) {
     return st;
 }
 
-// ---- the table ------------------------------------------------------------------------------------------------
+// ---- the table ----------------------------------------------------------------------------------
 
 static enum neb_status give_table(struct start *s) {
     size_t n = (size_t)s->hub->size * ENTRY;
@@ -539,7 +544,7 @@ static enum neb_status give_table(struct start *s) {
     for (int i = 1; i < s->hub->size && st == NEB_OK; i++) {
         st = move_all(s->hub->peers[i].fd, table, n, true, s->end);
         if (st != NEB_OK)
-            st = neb_fail(NEB_ERR_IO, "ranks: rank %d of %d went away while they started", i,
+            st = neb_fail(NEB_ERR_IO, "ranks: rank %d of %d ended while the ranks started", i,
                           s->hub->size);
     }
     free(table);
@@ -560,9 +565,9 @@ enum neb_status socket_start_entry(const uint8_t e[SOCKET_ENTRY_BYTES],
         out->ss_family = AF_INET;
         neb_rd_copy(&rd, &((struct sockaddr_in *)out)->sin_addr, 4);
     } else {
-        return neb_fail(NEB_ERR_FORMAT, "ranks: rank 0 sends no list of addresses");
+        return neb_fail(NEB_ERR_FORMAT, "ranks: rank 0 sent an invalid list of addresses");
     }
-    if (loopback(out) && !loopback(own)) // it shares rank 0's host, which this rank does not
+    if (loopback(out) && !loopback(own)) // it shares rank 0's host, and this rank does not
         *out = *root;
     set_port(out, (int)(head >> 16));
     return NEB_OK;
@@ -573,8 +578,8 @@ static enum neb_status join_all(struct start *s, uint8_t *table) {
     struct sockaddr_storage own, root, a;
     socklen_t own_len = sizeof own, root_len = sizeof root;
     int fd = hub->peers[0].fd;
-    // rank 0, which knows more, is to be the first to give up; it began when this rank had met it, or before
-    neb_ns end = neb_now() + (s->c->start_max_ms + KNOCK_MS) * NEB_MS;
+    // A later limit than rank 0's, which knows more and should fail first.
+    neb_ns end = neb_now() + (s->c->start_max_ms + PENDING_MS) * NEB_MS;
     enum neb_status st = move_all(fd, table, (size_t)hub->size * ENTRY, false, end);
     if (st != NEB_OK)
         return neb_fail(st == NEB_ERR_TIMEOUT ? st : NEB_ERR_IO,
@@ -583,8 +588,8 @@ static enum neb_status join_all(struct start *s, uint8_t *table) {
                         st == NEB_ERR_TIMEOUT ? "still waited for others" : "gave up");
     if (getsockname(fd, (struct sockaddr *)&own, &own_len) != 0 ||
         getpeername(fd, (struct sockaddr *)&root, &root_len) != 0)
-        return neb_fail_errno("ranks: a connection without address");
-    s->begin = neb_now(); // all are there
+        return neb_fail_errno("ranks: cannot get the address of a connection");
+    s->begin = neb_now(); // all ranks have come
     wait_on(s, s->c->start_ms);
     for (int to = 1; to < hub->rank; to++) {
         NEB_TRY(socket_start_entry(table + (size_t)to * ENTRY, &own, &root, &a));

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Reads the variables of torchrun, Open MPI and Slurm.
 #include "intra/ranks/rank_env.h"
 
 #include <stdbool.h>
@@ -45,7 +46,7 @@ enum neb_status intra_rank_first_host(const char *list, char *out, size_t cap) {
     const char *at = list;
     while (*at && *at != ',') {
         size_t take = 1;
-        if (*at == '[') { // the first number in it, and on behind it
+        if (*at == '[') { // takes the first number in the brackets
             const char *close = strchr(at, ']');
             take = close ? strcspn(at + 1, "-,]") : 0;
             if (!take || n + take >= cap)
@@ -60,7 +61,7 @@ enum neb_status intra_rank_first_host(const char *list, char *out, size_t cap) {
         n += take;
     }
     if (n == 0 || (*at && *at != ','))
-        return neb_fail(NEB_ERR_INVALID, "\"%s\" is no list of hosts as Slurm writes it", list);
+        return neb_fail(NEB_ERR_INVALID, "\"%s\" is not a list of hosts in Slurm's notation", list);
     out[n] = 0;
     return NEB_OK;
 }
@@ -76,9 +77,10 @@ static enum neb_status find_host(char *const *env, const struct convention *c,
         host = "127.0.0.1";
     if (!host)
         return neb_fail(NEB_ERR_INVALID,
-                        "%s is set, but MASTER_ADDR is not: where is rank 0 to be found?", c->rank);
+                        "%s is set, but MASTER_ADDR is not; set it to the host of rank 0", c->rank);
     if (!*host || strlen(host) >= sizeof e->host)
-        return neb_fail(NEB_ERR_INVALID, "MASTER_ADDR is \"%.80s\", no name of a host", host);
+        return neb_fail(NEB_ERR_INVALID, "MASTER_ADDR is \"%.80s\", which is not a host name",
+                        host);
     memcpy(e->host, host, strlen(host) + 1);
     return NEB_OK;
 }
@@ -91,10 +93,10 @@ enum neb_status intra_rank_env_parse(char *const *env, struct intra_rank_env *ou
             c = &conventions[i];
     if (!c)
         return neb_fail(NEB_ERR_NOT_FOUND, "none of RANK, OMPI_COMM_WORLD_RANK and SLURM_PROCID is "
-                                           "set: no launcher has started this process as a rank");
+                                           "set: no launcher started this process as a rank");
     NEB_TRY(number(env, c->size, c->rank, 1, INTRA_RANKS_MAX, &e.size));
     NEB_TRY(number(env, c->rank, c->size, 0, e.size - 1, &e.rank));
-    // Who sets neither of these has one host in mind.
+    // If neither is set, all ranks are on one host.
     if (!look_up(env, c->local_rank) && !(c->local_size && look_up(env, c->local_size))) {
         e.local_rank = e.rank;
         e.local_size = e.size;

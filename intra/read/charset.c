@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Names of encodings, conversion with iconv, and the check of UTF-8.
 #include "intra/read/charset.h"
 #include "intra/read/text_kind.h"
 
@@ -9,24 +10,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REST_MAX = 16 }; // bytes of a character that is cut, with its escapes
+enum { REST_MAX = 16 }; // bytes of an incomplete character, with its escape sequences
 
-// Signs of ASCII for which some encodings have others, a yen or a won for the backslash. Files mean
-// ASCII's: their escapes are made of them.
+// Some encodings put another sign at the place of these ASCII characters, such as a yen sign for
+// the backslash. Text files mean the ASCII character, because their escapes are made of it.
 static const char signs[] = "\\~";
 enum { SIGNS = sizeof signs - 1 };
 
 struct intra_charset {
     iconv_t conv;
-    size_t unit; // bytes that are left out where something is wrong
+    size_t unit; // bytes to skip after an invalid sequence
     uint8_t rest[REST_MAX];
     size_t n_rest;
-    char other[SIGNS][8]; // what iconv makes of each; empty: itself
+    char other[SIGNS][8]; // what iconv makes of each sign; empty: the sign itself
 };
 
 // ---- names --------------------------------------------------------------------------------------
 
-// Letters and digits alone, small: "ISO_8859-1" is "iso88591". False: no name at all.
+// Keeps letters and digits, in lower case: "ISO_8859-1" becomes "iso88591". False: not a valid
+// name.
 static bool plain(const char *name, char out[INTRA_CHARSET_NAME_MAX + 1]) {
     size_t n = 0;
     if (!*name || strlen(name) > INTRA_CHARSET_NAME_MAX)
@@ -34,7 +36,7 @@ static bool plain(const char *name, char out[INTRA_CHARSET_NAME_MAX + 1]) {
     for (; *name; name++) {
         if (isalnum((unsigned char)*name))
             out[n++] = (char)tolower((unsigned char)*name);
-        else if (!strchr("-_.:+() ", *name)) // no "//TRANSLIT", no path
+        else if (!strchr("-_.:+() ", *name)) // rejects "//TRANSLIT" and paths
             return false;
     }
     out[n] = 0;
@@ -93,7 +95,8 @@ bool intra_charset_is_known(const char *name) {
     return c != (iconv_t)-1 || intra_charset_is_utf8(name);
 }
 
-// How many bytes a letter has: "AA" has so many more than "A".
+// Bytes per letter: the encoded length of "AA" minus that of "A", so that a byte order mark does
+// not count.
 static size_t unit_of(const char *name) {
     size_t got[2] = {0, 0};
     for (int k = 0; k < 2; k++) {
@@ -111,7 +114,7 @@ static size_t unit_of(const char *name) {
 
 // ---- converting ---------------------------------------------------------------------------------
 
-// UTF-16 and UTF-32 by the order of their bytes. NULL: it cannot be told.
+// The name of UTF-16 or UTF-32 with its byte order. NULL: the order cannot be determined.
 static const char *with_order(const char *name, const uint8_t *head, size_t n) {
     char p[INTRA_CHARSET_NAME_MAX + 1];
     if (!plain(name, p) || (strcmp(p, "utf16") && strcmp(p, "utf32")))
@@ -144,10 +147,11 @@ enum neb_status intra_charset_open(const char *name, const uint8_t *head, size_t
         if (c->other[i][0] == signs[i] || left)
             memset(c->other[i], 0, sizeof c->other[i]);
     }
-    return c->conv != (iconv_t)-1 ? NEB_OK : NEB_ERR_INVALID; // intra_charset_close takes both
+    // the caller closes *out in both cases
+    return c->conv != (iconv_t)-1 ? NEB_OK : NEB_ERR_INVALID;
 }
 
-// ASCII's own signs again, in what was added to out.
+// Restores the ASCII signs in the bytes of `out` from `from` on.
 static void mend_signs(const struct intra_charset *c, struct neb_buf *out, size_t from) {
     for (size_t i = 0; i < SIGNS; i++) {
         size_t n = strlen(c->other[i]), to = from;
@@ -170,8 +174,8 @@ void intra_charset_close(struct intra_charset **c) {
     *c = NULL;
 }
 
-// As much as there is room for in out. *p and *n go on behind what was taken; false: what is left
-// is cut off at its end.
+// Converts as much as fits into `out` and advances *p and *n. False: the rest of the input is an
+// incomplete character.
 static bool some(struct intra_charset *c, const uint8_t **p, size_t *n, struct neb_buf *out) {
     char *in = (char *)(uintptr_t)*p, *to = (char *)out->p + out->len;
     size_t left = *n, room = out->cap - out->len, had = room;
@@ -213,7 +217,7 @@ static enum neb_status convert(struct intra_charset *c, const uint8_t *p, size_t
 enum neb_status intra_charset_convert(struct intra_charset *c, const uint8_t *p, size_t n, bool end,
                                       struct neb_buf *out) {
     size_t from = out->len;
-    while (c->n_rest && (n || end)) { // the character that was cut, byte by byte
+    while (c->n_rest && (n || end)) { // completes the incomplete character byte by byte
         uint8_t both[REST_MAX];
         size_t k = c->n_rest;
         memcpy(both, c->rest, k);
@@ -231,7 +235,7 @@ enum neb_status intra_charset_convert(struct intra_charset *c, const uint8_t *p,
 
 // ---- UTF-8 --------------------------------------------------------------------------------------
 
-// Bytes of the character at p, beyond ASCII; 0: none.
+// Length of the non-ASCII character at p. 0: not valid UTF-8.
 static size_t char_length(const uint8_t *p, size_t n) {
     uint8_t c = *p;
     size_t want = c < 0xc2 ? 0 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf5 ? 4 : 0;
@@ -251,7 +255,7 @@ size_t intra_utf8_length(const uint8_t *p, size_t n) {
     size_t i = 0;
     while (i < n) {
         uint64_t w;
-        while (n - i >= sizeof w) { // eight of ASCII, none of them NUL
+        while (n - i >= sizeof w) { // eight ASCII bytes without NUL
             memcpy(&w, p + i, sizeof w);
             if ((w | ((w - 0x0101010101010101u) & ~w)) & 0x8080808080808080u)
                 break;

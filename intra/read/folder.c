@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Resolves the links of a folder and refuses those that lead out of it.
 #include "intra/read/folder.h"
 #include "agent/base/fs.h"
 
@@ -15,8 +16,8 @@ static const char *kind_of(mode_t mode) {
                             : "a device";
 }
 
-// Whether a file, by its real path, is one of the blobs of the cache that the folder, by its real
-// path, is a snapshot in.
+// True if `file` is a blob of the Hugging Face cache in which `folder` is a snapshot. Both are real
+// paths.
 static bool is_blob(const char *file, const char *folder) {
     static const char snapshots[] = "/snapshots/";
     char blobs[PATH_MAX];
@@ -29,7 +30,7 @@ static bool is_blob(const char *file, const char *folder) {
            neb_path_within(file, blobs);
 }
 
-// Where the link `path` ends is for its folder to say or not.
+// Refuses a link that ends outside its folder.
 static enum neb_status check_place(const char *dir, const char *path) {
     char *real = realpath(path, NULL);
     bool nowhere = !real && (errno == ENOENT || errno == ENOTDIR || errno == ELOOP);
@@ -37,13 +38,13 @@ static enum neb_status check_place(const char *dir, const char *path) {
     enum neb_status st = NEB_OK;
     if (nowhere)
         st = neb_fail(NEB_ERR_NOT_FOUND,
-                      "%s is a link to a file that is not there; put the file in its place, or "
+                      "%s is a link to a file that does not exist; put the file in its place, or "
                       "remove the link",
                       path);
     else if (real && folder && !neb_path_within(real, folder) && !is_blob(real, folder))
         st = neb_fail(NEB_ERR_DENIED,
-                      "%s leads out of its folder, to %s, and is not read: put a copy of the file "
-                      "in its place if it belongs there",
+                      "%s leads out of its folder, to %s, and is not read; if the file belongs to "
+                      "the folder, put a copy in its place",
                       path, real);
     free(real);
     free(folder);
@@ -61,7 +62,7 @@ enum neb_status intra_folder_file(const char *dir, const char *name, char *out, 
         return NEB_OK;
     NEB_TRY(check_place(dir, out));
     if (stat(out, &info) == 0 && !S_ISREG(info.st_mode))
-        return neb_fail(NEB_ERR_INVALID, "%s is %s and no file: it is not read", out,
+        return neb_fail(NEB_ERR_INVALID, "%s is %s, not a file; it is not read", out,
                         kind_of(info.st_mode));
     return NEB_OK;
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What jansson does not take is written in a way that it does, and the rest is jansson's. Ordinary
-// text, which has none of that, is looked through once and is not copied.
+// JSON that jansson rejects is rewritten, and jansson parses the result. Ordinary text needs no
+// change; it is scanned once and not copied.
 #include "intra/read/json.h"
 #include "agent/base/fs.h"
 
 #include <string.h>
 
-// A number of 308 digits before its point is beyond a double, or nearly.
+// A double holds numbers of at most 309 digits. From this exponent on a number counts as infinite.
 enum { EXPONENT_MAX = 308, EXPONENT_CLAMP = 1 << 28 };
 
 static const char bom[] = "\xef\xbb\xbf", largest[] = "9223372036854775807";
@@ -15,17 +15,17 @@ static const char replacement[] = "\\ufffd", blank[] = "\\u0020";
 struct scan {
     const char *p;
     size_t n, at;
-    bool quoted;     // within a string
-    const char *nul; // what a NUL becomes
+    bool quoted;     // inside a string
+    const char *nul; // replaces \u0000
 };
-struct odd { // bytes [from, to) become this
+struct odd { // bytes [from, to) to replace
     size_t from, to;
     const char *instead;
 };
 
 // ---- strings ------------------------------------------------------------------------------------
 
-// The four digits of a \u at `at`; -1: there is none.
+// The UTF-16 unit of the \uXXXX at `at`; -1: no such escape there.
 static int unit_at(const struct scan *s, size_t at) {
     int unit = 0;
     if (s->n - at < 6 || s->p[at] != '\\' || s->p[at + 1] != 'u')
@@ -40,7 +40,7 @@ static int unit_at(const struct scan *s, size_t at) {
     return unit;
 }
 
-// Passes over the escape at s->at. True: it is odd.
+// Skips the escape at s->at. True: the escape must be replaced.
 static bool odd_escape(struct scan *s, struct odd *o) {
     size_t at = s->at;
     int unit = unit_at(s, at);
@@ -64,7 +64,7 @@ static size_t digits(const struct scan *s, size_t at) {
     return at;
 }
 
-// Of the power of ten in [at, end), which begins with e or E.
+// Value of the exponent in [at, end), which begins with e or E.
 static long exponent(const struct scan *s, size_t at, size_t end) {
     long e = 0;
     bool negative = s->p[at + 1] == '-';
@@ -74,8 +74,8 @@ static long exponent(const struct scan *s, size_t at, size_t end) {
     return negative ? -e : e;
 }
 
-// Passes over what looks like a number at s->at. True: it is none, or too large for the type that
-// jansson would give it.
+// Skips the number, NaN or Infinity at s->at. True: it must be replaced, because it is not JSON or
+// too large for the type that jansson would choose.
 static bool odd_number(struct scan *s, struct odd *o) {
     static const struct {
         const char *name, *object;
@@ -106,11 +106,11 @@ static bool odd_number(struct scan *s, struct odd *o) {
         good = good && end > behind;
     }
     s->at = end > from ? end : from + 1;
-    size_t lead = first; // the digit that counts
+    size_t lead = first; // first digit that is not zero
     while (lead < power && (p[lead] == '0' || p[lead] == '.'))
         lead++;
     if (!good || lead == power)
-        return false; // no number, which jansson says; or zero
+        return false; // zero, or malformed: jansson reports that
     long e = lead < point ? (long)(point - lead) - 1 : -(long)(lead - point);
     if (e + (power < end ? exponent(s, power, end) : 0) >= EXPONENT_MAX) {
         *o = (struct odd){from, end, words[p[from] == '-' ? 2 : 1].object};
@@ -192,7 +192,7 @@ enum neb_status intra_json_read(const char *path, size_t max, json_t **out) {
 
 // ---- a value in place of another ----------------------------------------------------------------
 
-static size_t skip_string(const struct scan *s, size_t at) { // `at` is behind its first quote
+static size_t skip_string(const struct scan *s, size_t at) { // `at` is after its first quote
     while (at < s->n && s->p[at] != '"')
         at += s->p[at] == '\\' ? 2 : 1;
     return at + 1;
@@ -204,7 +204,7 @@ static size_t skip_blanks(const struct scan *s, size_t at) {
     return at;
 }
 
-// The end of the value at `at`, in text that is known to be JSON.
+// End of the value at `at`. The text is known to be valid JSON.
 static size_t skip_value(const struct scan *s, size_t at) {
     for (int depth = 0; at < s->n; at++) {
         char c = s->p[at];
@@ -231,14 +231,14 @@ enum neb_status intra_json_set(const char *text, size_t len, const char *file, c
     NEB_TRY(intra_json_parse(text, len, file, &root));
     json_decref(root);
     at = skip_blanks(&s, 0);
-    if (s.p[at] != '{') // the value of "NaN" is an object, too
-        return neb_fail(NEB_ERR_FORMAT, "%s: no JSON object", file);
+    if (s.p[at] != '{') // the root value: intra_json_parse turns NaN into an object, too
+        return neb_fail(NEB_ERR_FORMAT, "%s: not a JSON object", file);
     neb_buf_clear(out);
     at = skip_blanks(&s, at + 1);
     while (at < s.n && s.p[at] == '"') {
         size_t name = at + 1, behind = skip_string(&s, name);
         any = true;
-        at = skip_blanks(&s, skip_blanks(&s, behind) + 1); // behind the colon
+        at = skip_blanks(&s, skip_blanks(&s, behind) + 1); // after the colon
         end = skip_value(&s, at);
         if (behind - 1 - name == strlen(key) && !memcmp(s.p + name, key, strlen(key))) {
             neb_buf_add(out, s.p + done, at - done);
@@ -250,7 +250,7 @@ enum neb_status intra_json_set(const char *text, size_t len, const char *file, c
         at += at < s.n && s.p[at] == ',';
         at = skip_blanks(&s, at);
     }
-    neb_buf_add(out, s.p + done, at - done); // up to the last brace
+    neb_buf_add(out, s.p + done, at - done); // up to the closing brace
     if (!set) {
         const char *parts[] = {any ? ",\"" : "\"", key, "\": ", value};
         for (size_t i = 0; i < 4; i++)

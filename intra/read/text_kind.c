@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Marks of known file kinds, and guesses about text that is not UTF-8.
 #include "intra/read/text_kind.h"
 #include "intra/read/charset.h"
 
@@ -6,7 +7,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-enum { SAMPLE = 4096 }; // bytes that are looked at to say what they look like
+enum { SAMPLE = 4096 }; // bytes that the guess of an encoding looks at
 
 static const char unpack[] = "unpack it first", convert[] = "write it as JSONL first";
 
@@ -23,19 +24,19 @@ static const struct mark {
          "\xfd"
          "7zXZ\0",
          "xz data", unpack),
-    MARK(0, "BZh", "bzip2 data", unpack), // see is_bzip2
+    MARK(0, "BZh", "bzip2 data", unpack), // text may begin so, too: see is_confirmed
     MARK(0, "\x04\x22\x4d\x18", "LZ4 data", unpack),
-    MARK(0, "\x1f\x9d", "data of compress", unpack),
+    MARK(0, "\x1f\x9d", "compress (.Z) data", unpack),
     MARK(0, "7z\xbc\xaf\x27\x1c", "a 7z archive", unpack),
     MARK(0, "Rar!\x1a\x07", "a RAR archive", unpack),
-    MARK(0, "PK\3\4", "a ZIP archive (or what is one inside: docx, xlsx, npz, jar)", unpack),
+    MARK(0, "PK\3\4", "a ZIP archive (docx, xlsx, npz and jar files are ZIP archives too)", unpack),
     MARK(0, "PK\5\6", "a ZIP archive", unpack),
     MARK(257, "ustar", "a tar archive", unpack),
     MARK(0, "PAR1", "a Parquet file", convert),
     MARK(0, "ARROW1", "an Arrow file", convert),
     MARK(0, "\xff\xff\xff\xff", "an Arrow stream", convert),
     MARK(0, "FEA1", "a Feather file", convert),
-    MARK(0, "ORC", "an ORC file", convert), // see is_binary_behind
+    MARK(0, "ORC", "an ORC file", convert),
     MARK(0, "Obj\1", "an Avro file", convert),
     MARK(0, "SQLite format 3", "an SQLite database", convert),
     MARK(0, "\x89HDF\r\n\x1a\n", "an HDF5 file", convert),
@@ -55,12 +56,12 @@ static const struct mark {
     MARK(0, "OggS", "an Ogg file", NULL),
     MARK(0, "\xde\x12\4\x95", "a compiled message catalogue", "take the .po file"),
     MARK(0, "\x95\4\x12\xde", "a compiled message catalogue", "take the .po file"),
-    MARK(0, "version https://git-lfs.github.com/spec/", "a pointer of Git LFS, not the file",
+    MARK(0, "version https://git-lfs.github.com/spec/", "a Git LFS pointer, not the file itself",
          "fetch the file: git lfs pull"),
 #undef MARK
 };
 
-// Bytes that no text has. A character may be cut at the end.
+// True if the bytes cannot be text. The last character may be incomplete.
 static bool is_binary(const uint8_t *p, size_t n) {
     bool strange = intra_utf8_length(p, n) + 3 < n;
     for (size_t i = 0; i < n && !strange; i++)
@@ -68,8 +69,8 @@ static bool is_binary(const uint8_t *p, size_t n) {
     return strange;
 }
 
-// Of marks that text may begin with: what is behind them tells.
-static bool is_so(const struct mark *m, const uint8_t *p, size_t n) {
+// Some marks can also begin a text; the bytes after the mark decide.
+static bool is_confirmed(const struct mark *m, const uint8_t *p, size_t n) {
     if (!strcmp(m->bytes, "BZh"))
         return n >= 10 && p[3] >= '1' && p[3] <= '9' &&
                (!memcmp(p + 4, "1AY&SY", 6) || !memcmp(p + 4, "\x17\x72\x45\x38\x50\x90", 6));
@@ -85,7 +86,7 @@ bool intra_text_kind_of(const uint8_t *p, size_t n, struct intra_text_kind *out)
     n = n < INTRA_KIND_HEAD ? n : INTRA_KIND_HEAD;
     for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) {
         const struct mark *m = &marks[i];
-        if (n < m->at + m->n || memcmp(p + m->at, m->bytes, m->n) != 0 || !is_so(m, p, n))
+        if (n < m->at + m->n || memcmp(p + m->at, m->bytes, m->n) != 0 || !is_confirmed(m, p, n))
             continue;
         *out = (struct intra_text_kind){m->name, m->help, m->at};
         return true;
@@ -99,15 +100,15 @@ bool intra_text_is_catalogue(const uint8_t *p, size_t n) {
 
 // ---- what it looks like -------------------------------------------------------------------------
 
-// Whether these are units of text: next to nothing that no text has, and somewhere a blank, an end
-// of line or of a sentence.
+// True if the bytes read as text of this unit and byte order: almost no invalid or control
+// characters, half of them letters, and now and then a blank or a punctuation mark.
 static bool reads_as(const uint8_t *p, size_t n, size_t unit, bool big) {
     size_t units = 0, strange = 0, gaps = 0, letters = 0;
     for (size_t i = 0; i + unit <= n; i += unit) {
         uint32_t c = 0;
         for (size_t k = 0; k < unit; k++)
             c |= (uint32_t)p[i + k] << 8 * (big ? unit - 1 - k : k);
-        bool half = unit == 2 && c >= 0xd800 && c < 0xe000; // of a pair
+        bool half = unit == 2 && c >= 0xd800 && c < 0xe000; // half of a surrogate pair
         utf8proc_category_t is =
             c > 0x10ffff ? UTF8PROC_CATEGORY_CN : utf8proc_category((utf8proc_int32_t)c);
         bool gap = c == ' ' || c == '\n' || c == '\r' || c == '\t' || c == 0x3001 || c == 0x3002 ||
@@ -144,7 +145,7 @@ const char *intra_text_order(const uint8_t *p, size_t n) {
     return little && !big ? "UTF-16LE" : big && !little ? "UTF-16BE" : NULL;
 }
 
-void intra_text_looks(const uint8_t *p, size_t n, char *out, size_t cap) {
+void intra_text_guess(const uint8_t *p, size_t n, char *out, size_t cap) {
     const char *order = intra_text_order(p, n);
     size_t nul = 0, control = 0, high = 0, ascii = 0, whole = 0;
     n = n < SAMPLE ? n : SAMPLE;
@@ -153,7 +154,7 @@ void intra_text_looks(const uint8_t *p, size_t n, char *out, size_t cap) {
         nul += !p[i];
         control += p[i] < ' ' && !strchr("\t\n\r\f\b\x1b", p[i] ? p[i] : 1);
         ascii += p[i] >= ' ' && p[i] < 127;
-        if (k > 1) { // characters of UTF-8
+        if (k > 1) { // a UTF-8 character
             whole++;
             while (i + 1 < n && p[i + 1] >> 6 == 2)
                 i++;
@@ -163,18 +164,19 @@ void intra_text_looks(const uint8_t *p, size_t n, char *out, size_t cap) {
     }
     *out = 0;
     if (order)
-        snprintf(out, cap, "; it looks like %s: give the source encoding: %s", order, order);
+        snprintf(out, cap, "; it looks like %s: set the encoding of the source to %s", order,
+                 order);
     else if (control > n / 10)
         snprintf(out, cap, "; it looks like binary data, not text");
     else if (nul)
         *out = 0;
     else if (whole > high)
-        snprintf(out, cap, "; around it is UTF-8: it is damaged there");
+        snprintf(out, cap, "; the text around it is UTF-8, so the file is damaged there");
     else if (high && 2 * high <= ascii)
         snprintf(out, cap,
-                 "; it looks like an encoding of 8 bits, such as Latin-1 or Windows-1252: give the "
-                 "source its encoding");
+                 "; it looks like an 8-bit encoding, such as Latin-1 or Windows-1252: set the "
+                 "encoding of the source");
     else if (high)
         snprintf(out, cap,
-                 "; it looks like text in another encoding: give the source its encoding");
+                 "; it looks like text in another encoding: set the encoding of the source");
 }

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = 64 }; // logits formed at once
+enum { ROWS = 64 }; // rows of logits in memory at once
 
 struct intra_labeller {
     float *x, *z; // (ROWS, d), (ROWS, V); NULL with a device
@@ -28,7 +28,7 @@ enum neb_status intra_labeller_create(const struct intra_runner *r, struct intra
     }
     if (!l || (!r->device && (!l->x || !l->z))) {
         intra_labeller_destroy(&l);
-        return neb_fail(NEB_ERR_NOMEM, "out of memory for a teacher's logits");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for the logits of a teacher");
     }
     *out = l;
     return NEB_OK;
@@ -43,7 +43,8 @@ void intra_labeller_destroy(struct intra_labeller **lp) {
     *lp = NULL;
 }
 
-// The k largest of z, largest first, by insertion: k is small, and after the first few rarely anything is inserted.
+// Finds the k largest of z, largest first, by insertion: k is small, and after the first few
+// columns little is inserted.
 static void largest(const float *z, int32_t V, int32_t k, int32_t *ids) {
     int32_t n = 0;
     for (int32_t c = 0; c < V; c++) {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct failure { // of the first rank that has one
+struct failure { // of the first rank that fails
     int32_t status;
     char why[400];
 };
@@ -64,7 +64,7 @@ struct range { // rows of a tensor of the whole model
 
 static struct range all_of(const struct intra_tensor *t) { return (struct range){t, 0, t->rows}; }
 
-// How many of these rows a part has, and which of its own is the first.
+// How many rows of the range a part holds. *first: the first of them, counted in the part's rows.
 static int32_t shared(const struct range *g, const struct intra_tensor *part, int32_t *first) {
     int32_t low = g->row0 > part->row0 ? g->row0 : part->row0,
             end = g->row0 + g->rows < part->row0 + part->rows ? g->row0 + g->rows
@@ -73,7 +73,8 @@ static int32_t shared(const struct range *g, const struct intra_tensor *part, in
     return end > low ? end - low : 0;
 }
 
-// Copies what a part has of the range: whole (g->rows, all_cols), part (shared rows, cols).
+// Copies the rows of the range that a part holds. whole (g->rows, all_cols), part (shared rows,
+// cols).
 static void copy(float *whole, float *part, const struct range *g, const struct intra_tensor *p,
                  bool to_whole) {
     int32_t first, n = shared(g, p, &first);
@@ -97,15 +98,16 @@ static enum neb_status room(const struct range *g, float **out) {
 static enum neb_status post(struct intra_comm *c, const float *x, size_t n, int to, int tag) {
     struct intra_comm_send s = {0};
     if (neb_fault("whole.send"))
-        return neb_fail(NEB_ERR_NOMEM, "no memory to send a tensor (fault)");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory sending a tensor (injected fault)");
     NEB_TRY(c->ops->send(c, x, n * sizeof *x, to, tag, &s));
     return c->ops->wait(c, &s);
 }
 
-// A part's rows lie together in its own arena; in the whole they do where it has all columns.
+// A part's rows are contiguous in its own arena. In the full tensor they are only if the part has
+// all columns.
 static bool full_width(const struct intra_tensor *part) { return part->cols == part->all_cols; }
 
-// The parts of one replica, at rank `to`.
+// Gathers the parts of one replica on rank `to`.
 static enum neb_status gather(const struct intra_model *m, const struct range *g,
                               enum intra_arena kind, const float *arena, int replica, int to,
                               float *out) {
@@ -170,7 +172,7 @@ enum neb_status intra_full_gather_rows(const struct intra_model *m, const struct
                   m->mesh ? intra_mesh_replica(&m->mesh->c, to) : 0, to, out);
 }
 
-// From rank `from` to one replica's ranks of one stage.
+// Sends from rank `from` to the ranks of one stage of one replica.
 static enum neb_status send_parts(const struct intra_model *m, const struct range *g, int replica,
                                   int stage, const float *in, float *own) {
     const struct intra_mesh *mesh = m->mesh;
@@ -213,7 +215,7 @@ static enum neb_status scatter(const struct intra_model *m, const struct range *
         return NEB_OK;
     }
     int replica = intra_mesh_replica(&mesh->c, from), stages[2] = {stage_of(m, t), mesh->c.pp - 1};
-    // a tied embedding has a copy on the last
+    // the last stage holds a copy of a tied embedding
     int n_stages = t->layer == -1 && m->c.tied && mesh->c.pp > 1 ? 2 : 1;
     for (int i = 0; i < n_stages; i++) {
         if (mesh->world->rank == from)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text from a model, token by token. The whole window is run again for every token: fine for looking at what was
-// learned; serving is not this program's job.
+// Generates text from a model, token by token. Each token runs the whole window again. That is
+// enough to look at what a model has learned; this program does not serve models.
 #include "agent/base/rng.h"
 #include "intra/train/trainer.h"
 
@@ -17,7 +17,7 @@ static int by_logit(const void *a, const void *b) {
     const struct choice *x = a, *y = b;
     if (x->logit != y->logit)
         return x->logit < y->logit ? 1 : -1;
-    return x->id < y->id ? -1 : x->id > y->id; // ties by id: the same everywhere
+    return x->id < y->id ? -1 : x->id > y->id; // ties by id, so that every machine picks the same
 }
 
 static int32_t pick(const struct intra_sampling *s, struct neb_rng *rng, struct choice *c,

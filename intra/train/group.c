@@ -23,35 +23,40 @@ enum order {
 };
 
 enum {
-    ORDER_TAG = 32000, // above any tensor's (full.c), within what every MPI has
-    SPIN_MS = 5,       // before a rank sleeps
-    // a collective between devices begins when the slowest rank comes to it, whose first step may be loading kernels
+    // above every tensor's tag (full.c), and in the range that every MPI supports
+    ORDER_TAG = 32000,
+    SPIN_MS = 5, // how long a rank polls before it sleeps
+    // A collective between devices waits for the slowest rank, whose first step may load kernels.
     DEVICE_TIMEOUT_MS = 300000,
 };
 
-struct message { // what goes to all ranks before each action; ranks run the same program
+// sent to each rank before an action; a raw struct, since all ranks run the same build
+struct message {
     int64_t order, n;
 };
 
-struct hello { // first of all its size, which another build has another of; 0: nothing comes of it
+// sent after its size: another build has another size, and size 0 means that no group is made
+struct hello {
     struct intra_mesh_config mesh;
-    struct intra_trainer_config trainer; // pointers in it are the owner's
+    struct intra_trainer_config trainer; // pointers in it are valid on rank 0 only
     bool device;
 };
 
 struct intra_group {
     struct intra_comm *world; // NULL: one rank
     struct intra_mesh *mesh;
-    // with devices: this rank's, unless it is the caller's; all ranks over NCCL; and the mesh over that
+    // With devices: this rank's device (NULL if the caller owns it), the communicator of all ranks
+    // over NCCL, and the mesh over NCCL.
     struct kern_device *device;
     struct intra_comm *nccl;
     struct intra_mesh *device_mesh;
-    bool gives_up; // not all ranks come to the end of what is under way between devices
+    bool gives_up; // some rank will not complete the device collectives in flight
     struct intra_trainer *trainer;
     struct intra_model *model;
-    // A step as the caller gives it, and as replicas take it: the same tokens, cut anew where dp does not divide the
-    // caller's micro-batches. Piece k is replica k % dp's.
-    int32_t micros, added; // the caller's
+    // The tokens of a step as the caller gives them (micros) and as the replicas take them
+    // (pieces). They are cut differently where dp does not divide the caller's micro-batches. Piece
+    // k belongs to replica k % dp.
+    int32_t micros, added; // the caller's micro-batches in a step, and how many came so far
     size_t micro_tokens;
     int32_t pieces;
     int32_t *tokens, *targets; // (micros, micro_tokens) = (pieces, batch, seq_len)
@@ -67,7 +72,7 @@ static enum neb_status spread(struct intra_group *m, void *x, size_t bytes) {
     return m->world->ops->broadcast(m->world, x, bytes, 0);
 }
 
-// Messages, not a broadcast: a rank that waits for one can sleep.
+// Point-to-point messages, not a broadcast: a rank can sleep while it waits for a message.
 static enum neb_status give(struct intra_group *m, enum order order, int64_t n) {
     const struct intra_comm_ops *ops = m->world->ops;
     struct message x = {(int64_t)order, n};
@@ -79,7 +84,8 @@ static enum neb_status give(struct intra_group *m, enum order order, int64_t n) 
     return NEB_OK;
 }
 
-// The next order. Within a step's time it comes at once; an owner that waits for other clusters may take an hour.
+// Waits for the next order. Within a step it comes at once, so the rank polls first. When rank 0
+// waits for other clusters it may take an hour, so the rank then sleeps.
 static enum neb_status take_order(struct intra_group *m, struct message *x) {
     const struct intra_comm_ops *ops = m->world->ops;
     neb_ns start = neb_now();
@@ -95,7 +101,7 @@ static enum neb_status take_order(struct intra_group *m, struct message *x) {
     return ops->recv(m->world, x, sizeof *x, 0, ORDER_TAG);
 }
 
-// ---- what all ranks do together -------------------------------------------------------------------------------
+// ---- what all ranks do together -----------------------------------------------------------------
 
 static enum neb_status do_step(struct intra_group *m, struct intra_step_stats *out) {
     struct intra_trainer *t = m->trainer;
@@ -107,18 +113,18 @@ static enum neb_status do_step(struct intra_group *m, struct intra_step_stats *o
         const int32_t *tokens = m->tokens + (size_t)k * n, *targets = m->targets + (size_t)k * n;
         if (k % dp == mine)
             intra_trainer_micro(t, tokens, targets);
-        else if (intra_mesh_owner(m->mesh))
+        else if (intra_mesh_is_root(m->mesh))
             intra_trainer_count(t, tokens, targets);
     }
     intra_trainer_update(t, out);
-    if (!intra_mesh_owner(m->mesh)) { // the owner counts for all
+    if (!intra_mesh_is_root(m->mesh)) { // rank 0 counts for all ranks
         memset(t->input_counts, 0, (size_t)t->c.model.vocab * sizeof *t->input_counts);
         memset(t->target_counts, 0, (size_t)t->c.model.vocab * sizeof *t->target_counts);
     }
     return out->status;
 }
 
-// tokens and targets (n, seq_len): given at the owner, room for them elsewhere.
+// tokens, targets: (n, seq_len); rank 0's input, buffers on the other ranks.
 static enum neb_status do_eval(struct intra_group *m, int32_t *tokens, int32_t *targets, int n,
                                double *loss) {
     size_t bytes = (size_t)n * (size_t)m->trainer->c.seq_len * sizeof *tokens;
@@ -131,7 +137,7 @@ static enum neb_status do_eval(struct intra_group *m, int32_t *tokens, int32_t *
 static enum neb_status do_move(struct intra_group *m, bool pull) {
     struct intra_model *part = m->trainer->model, *whole = m->trainer->whole;
     NEB_TRY(spread(m, m->wanted, (size_t)part->n_all_tensors * sizeof *m->wanted));
-    if (pull && intra_mesh_dp_rank(m->mesh) == 0) // whose parts count
+    if (pull && intra_mesh_dp_rank(m->mesh) == 0) // only replica 0's parameters are gathered
         NEB_TRY(intra_trainer_pull(m->trainer, m->wanted));
     for (int32_t i = 0; i < whole->n_tensors; i++) {
         const struct intra_tensor *t = &whole->tensors[i];
@@ -144,7 +150,7 @@ static enum neb_status do_move(struct intra_group *m, bool pull) {
     return pull ? NEB_OK : intra_trainer_push(m->trainer, m->wanted);
 }
 
-// ---- making and ending a group ---------------------------------------------------------------------------------
+// ---- making and ending a group ------------------------------------------------------------------
 
 static enum neb_status make_room(struct intra_group *m) {
     struct intra_model *part = m->trainer->model;
@@ -170,12 +176,13 @@ static enum neb_status check_hello(const struct hello *h) {
     return intra_mesh_check(&h->mesh, &h->trainer.model);
 }
 
-struct lack { // why a rank cannot take part, or its device; status NEB_OK: it can
+struct lack { // why a rank cannot take part, with or without its device; NEB_OK: it can
     int32_t status, rank;
     char why[KERN_WHY_MAX];
 };
 
-// Afterwards all ranks have the same: the first one's that lacks something. An error is of the communicator.
+// Afterwards all ranks hold the same *x: that of the first rank that lacks something. The returned
+// status is about the communicator only.
 static enum neb_status share_lack(struct intra_group *m, struct lack *x) {
     const struct intra_comm *world = m->world;
     uint64_t first = x->status ? (uint64_t)(world->size - world->rank) : 0;
@@ -186,11 +193,11 @@ static enum neb_status share_lack(struct intra_group *m, struct lack *x) {
     return world->ops->broadcast(m->world, x, sizeof *x, world->size - (int)first);
 }
 
-// Opens this rank's device where it is not the caller's, and what joins it to the others'.
+// Opens this rank's device (on rank 0 the caller did) and joins the devices of all ranks.
 static enum neb_status join_devices(struct intra_group *m, const struct hello *h,
                                     struct intra_trainer_config *c, struct lack *lack) {
     int index = 0;
-    if (!intra_mesh_owner(m->mesh)) {
+    if (!intra_mesh_is_root(m->mesh)) {
         enum neb_status st = kern_device_index(true, &index);
         if (st != NEB_OK)
             neb_last_error(lack->why, sizeof lack->why);
@@ -202,7 +209,8 @@ static enum neb_status join_devices(struct intra_group *m, const struct hello *h
     NEB_TRY(share_lack(m, lack));
     if (lack->status)
         return NEB_OK;
-    uint64_t least = ~(uint64_t)c->device->total_bytes; // the largest of these
+    // their minimum, as the maximum of complements
+    uint64_t least = ~(uint64_t)c->device->total_bytes;
     NEB_TRY(m->world->ops->all_reduce(m->world, &least, 1, INTRA_COMM_U64, INTRA_COMM_MAX));
     c->device_least = (size_t)~least;
     lack->status =
@@ -217,27 +225,28 @@ static enum neb_status join_devices(struct intra_group *m, const struct hello *h
     return NEB_OK;
 }
 
-// Devices for all ranks, or for none.
+// Gives every rank a device, or none.
 static enum neb_status take_devices(struct intra_group *m, const struct hello *h,
                                     struct intra_trainer_config *c) {
     struct lack lack = {0};
-    bool owner = intra_mesh_owner(m->mesh);
+    bool owner = intra_mesh_is_root(m->mesh);
     NEB_TRY(join_devices(m, h, c, &lack));
     if (!lack.status)
         return NEB_OK;
     if (!c->device_optional || lack.status == NEB_ERR_NOMEM) {
-        // all know of it and end: not NEB_ERR_IO, as of a rank that was lost, which would start them again
+        // Every rank knows the reason and ends. NEB_ERR_IO would mean a lost rank, and the caller
+        // would restart the ranks.
         enum neb_status st =
             lack.status == NEB_ERR_IO ? NEB_ERR_UNSUPPORTED : (enum neb_status)lack.status;
-        return owner ? neb_fail(st, "rank %d: %s. `device: cpu` trains without a GPU",
+        return owner ? neb_fail(st, "rank %d: %s. Set `device: cpu` to train without a GPU",
                                 (int)lack.rank, lack.why)
                      : st;
     }
-    if (owner) // one that is there and does not work is worth a look
+    if (owner) // a device that is present but fails deserves a warning
         neb_log(lack.status == NEB_ERR_IO ? NEB_LOG_WARN : NEB_LOG_INFO,
-                "training on processors, as not every rank has a device: rank %d: %s",
+                "training on the CPU, because not every rank has a device: rank %d: %s",
                 (int)lack.rank, lack.why);
-    // one that was made has peers that never came
+    // A rank may have made a communicator that other ranks never joined.
     if (m->nccl && m->nccl->ops->abort)
         m->nccl->ops->abort(m->nccl);
     intra_comm_destroy(&m->nccl);
@@ -247,7 +256,8 @@ static enum neb_status take_devices(struct intra_group *m, const struct hello *h
     return NEB_OK;
 }
 
-// All ranks have a trainer, or none goes on: the owner, who speaks to the user, says what another one's lacks.
+// Either all ranks have a trainer, or none continues. Rank 0 reports to the user, so it names what
+// another rank lacks.
 static enum neb_status share_trainer(struct intra_group *m, enum neb_status st) {
     struct lack lack = {0};
     if (st == NEB_OK)
@@ -256,12 +266,12 @@ static enum neb_status share_trainer(struct intra_group *m, enum neb_status st) 
         neb_last_error(lack.why, sizeof lack.why);
     lack.status = (int32_t)st;
     NEB_TRY(share_lack(m, &lack));
-    if (lack.status && lack.rank != 0 && intra_mesh_owner(m->mesh))
+    if (lack.status && lack.rank != 0 && intra_mesh_is_root(m->mesh))
         return neb_fail((enum neb_status)lack.status, "rank %d: %s", (int)lack.rank, lack.why);
     return (enum neb_status)lack.status;
 }
 
-// A rank's part of the group; h is known to all by now, and was checked by the owner.
+// Builds this rank's part of the group. All ranks have the same h, which rank 0 has checked.
 static enum neb_status join(struct intra_group *m, const struct hello *h, struct kern *K) {
     struct intra_trainer_config c = h->trainer;
     int32_t sequences = c.accumulate * c.batch;
@@ -286,7 +296,7 @@ static void free_group(struct intra_group **mp) {
     free(m->wanted);
     bool failed = m->gives_up || (m->trainer && m->trainer->model->failed != NEB_OK);
     if (m->nccl && failed) {
-        // the others may not come to the end of their communicators
+        // The other ranks may never complete the collectives of their communicators.
         if (m->device_mesh)
             intra_mesh_abort(m->device_mesh);
         if (m->nccl->ops->abort)
@@ -342,11 +352,11 @@ fail:
 void intra_group_destroy(struct intra_group **mp) {
     struct intra_group *m = *mp;
     if (m && m->world && m->trainer->model->failed == NEB_OK)
-        intra_model_keep(m->trainer->model, give(m, ORDER_END, 0));
+        intra_model_keep_failure(m->trainer->model, give(m, ORDER_END, 0));
     free_group(mp);
 }
 
-// ---- the others -----------------------------------------------------------------------------------------------
+// ---- the other ranks ----------------------------------------------------------------------------
 
 static enum neb_status follow_eval(struct intra_group *m, int n) {
     size_t tokens = (size_t)n * (size_t)m->trainer->c.seq_len;
@@ -382,8 +392,7 @@ static enum neb_status follow_order(struct intra_group *m, bool *end) {
             return m->follower->called(m->follower->user, m, (int32_t)x.n);
         break;
     }
-    return neb_fail(NEB_ERR_STATE, "order %d from the owner is none of this program's",
-                    (int)x.order);
+    return neb_fail(NEB_ERR_STATE, "unknown order %d from rank 0", (int)x.order);
 }
 
 enum neb_status intra_group_serve(struct intra_comm *world, struct kern *K,
@@ -391,16 +400,20 @@ enum neb_status intra_group_serve(struct intra_comm *world, struct kern *K,
     struct hello h = {0};
     struct intra_group *m = calloc(1, sizeof *m);
     if (!m)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory joining a group");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory joining a process group");
     m->world = world;
     m->follower = follower;
     uint64_t bytes = 0;
     enum neb_status st = spread(m, &bytes, sizeof bytes);
-    bool end = bytes == 0; // the owner's configuration cannot be used; it says why
+    bool end = bytes == 0; // rank 0 cannot use its configuration, and logs why
     if (st == NEB_OK && !end)
-        st = bytes == sizeof h ? spread(m, &h, sizeof h)
-                               : neb_fail(NEB_ERR_UNSUPPORTED,
-                                          "rank %d runs another build than the owner", world->rank);
+        st =
+            bytes == sizeof h
+                ? spread(m, &h, sizeof h)
+                : neb_fail(
+                      NEB_ERR_UNSUPPORTED,
+                      "rank %d runs another build than rank 0: start the same program on all ranks",
+                      world->rank);
     if (st == NEB_OK && !end)
         st = join(m, &h, K);
     while (st == NEB_OK && !end)
@@ -412,7 +425,7 @@ enum neb_status intra_group_serve(struct intra_comm *world, struct kern *K,
     return st;
 }
 
-// ---- the owner ------------------------------------------------------------------------------------------------
+// ---- rank 0 -------------------------------------------------------------------------------------
 
 struct intra_trainer *intra_group_trainer(struct intra_group *m) {
     return m->trainer;
@@ -471,7 +484,8 @@ enum neb_status intra_group_eval(struct intra_group *m, const int32_t *tokens,
     }
     NEB_TRY(give(m, ORDER_EVAL, n));
     NEB_TRY(intra_full_agree(m->mesh, NEB_OK));
-    return do_eval(m, (int32_t *)tokens, (int32_t *)targets, n, loss); // the root only reads them
+    // the root of a broadcast only reads
+    return do_eval(m, (int32_t *)tokens, (int32_t *)targets, n, loss);
 }
 
 enum neb_status intra_group_save(struct intra_group *m, struct intra_ckpt_writer *w) {

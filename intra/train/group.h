@@ -1,43 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranks of a cluster as one trainer: the owner (rank 0) drives, the others follow its orders. Only the owner knows about
-// data, checkpoints and other clusters, so a caller that works with one rank works with any mesh, and a job's batches are
-// the same whatever the mesh: a step's micro-batches are drawn by the owner and dealt to the replicas in turn.
+// The ranks of a cluster as one trainer: a process group. Rank 0 drives, the other ranks follow its
+// orders. Only rank 0 knows about data, checkpoints and other clusters, so a caller that works with
+// one rank works with any mesh. A job's batches do not depend on the mesh: rank 0 draws the
+// micro-batches of a step and deals them to the replicas in turn.
 //
-//     owner                                            other ranks
+//     rank 0                                           other ranks
 //     intra_group_create ── configuration ───────────►  intra_group_serve
 //     intra_group_micro, _update ── tokens ──────────►    train a step
 //     intra_group_save, _restore, _pull, _push ──────►    gather, scatter
-//     intra_group_call ── number ────────────────────►    what its caller does on all ranks (agent/exchange/shards.h)
+//     intra_group_call ── number ────────────────────►    run follower->called
 //     intra_group_destroy ── end ────────────────────►  returns
 //
-// With a device every rank has one: the owner its caller's, each other the one that its launcher's variables name
-// (kern_device_index); collectives of a step go over NCCL, orders and whole tensors over world. Where a rank has none, or NCCL cannot
-// join them (two ranks on one card), all ranks know of it before anything is trained: with c->device_optional the whole group
-// trains on processors, and the owner logs why; otherwise there is no group.
+// With a device, each rank uses one: rank 0 the caller's, each other rank the one that its
+// launcher's environment variables name (kern_device_index). The collectives of a step use NCCL;
+// orders and full tensors use `world`. A rank may have no device, or NCCL may be unable to join the
+// ranks (two ranks on one card). All ranks learn this before training starts. With
+// c->device_optional the whole group then trains on the CPU, and rank 0 logs why. Without it, no
+// group is made.
 //
-// With world NULL there are no others, and the calls are those of intra_trainer. Any failure ends the group: destroy it and
-// start again from a checkpoint. While the owner does something else, the others sleep.
+// With world NULL there is one rank, and the calls are those of intra_trainer. Any failure ends the
+// group: destroy it and start again from a checkpoint. While rank 0 does something else, the other
+// ranks sleep.
 #ifndef INTRA_GROUP_H
 #define INTRA_GROUP_H
 #include "intra/train/trainer.h"
 
 struct intra_group;
 
-// c->accumulate is of a step of the whole cluster; NEB_ERR_INVALID when dp does not divide its sequences (batch x
-// accumulate). c->mesh and c->device_mesh are ignored. K, world and c->device are borrowed. All ranks of world are in
-// intra_group_serve, or about to be. NEB_ERR_UNSUPPORTED: with a device that is not optional, a rank has none, or there is no NCCL.
+// c->accumulate counts the micro-batches of one step of the whole cluster. NEB_ERR_INVALID:
+// mesh->dp does not divide the sequences of a step (batch x accumulate). c->mesh and c->device_mesh
+// are ignored. K, world and c->device are borrowed. Every other rank of world is in
+// intra_group_serve, or about to enter it. NEB_ERR_UNSUPPORTED: the device is not optional, and a
+// rank has none or NCCL is missing.
 NEB_MUST_CHECK enum neb_status intra_group_create(const struct intra_trainer_config *c,
                                                   const struct intra_mesh_config *mesh,
                                                   struct intra_comm *world, struct kern *K,
                                                   struct intra_group **out);
-// Has a step failed in what devices say to one another? Which rank, device or cable was the reason no rank can tell: starting all of them
-// again may help. NULL-safe.
+// True if a step failed in the communication between devices. No rank can tell which rank, device
+// or cable was the cause; restarting all ranks may help. NULL-safe.
 bool intra_group_lost(const struct intra_group *group);
-// Tells the others to end. NULL-safe.
+// Tells the other ranks to end. NULL-safe.
 void intra_group_destroy(struct intra_group **group);
-// Every other rank: follows until the owner ends the group. NEB_OK also when the owner ended for a failure of its own.
-// NEB_ERR_UNSUPPORTED: this rank is of another build than the owner. called: what intra_group_call makes this rank do; its failure ends the
-// group. end: once, before this rank's trainer and device go, which what was called may have used. NULL: there are no such calls.
+// Every rank but rank 0: follows rank 0 until it ends the group. NEB_OK also when rank 0 ends the
+// group after a failure of its own. NEB_ERR_UNSUPPORTED: this rank and rank 0 are different builds.
+// follower may be NULL if rank 0 never calls intra_group_call.
+// called: does what intra_group_call asks of this rank; its failure ends the group.
+// end: called once, before this rank's trainer and device are freed, because `called` may use them.
 struct intra_group_follower {
     enum neb_status (*called)(void *user, struct intra_group *group, int32_t n);
     void (*end)(void *user);
@@ -46,35 +54,40 @@ struct intra_group_follower {
 NEB_MUST_CHECK enum neb_status intra_group_serve(struct intra_comm *world, struct kern *K,
                                                  const struct intra_group_follower *follower);
 
-// On what the group trains: c->device, or NULL where that was optional and could not be had.
+// The device that the group trains on: c->device, or NULL if it was optional and not available.
 struct kern_device *intra_group_device(const struct intra_group *group);
-// The owner's trainer: its counts are those of the whole cluster.
+// Rank 0's trainer. Its counts are those of the whole cluster.
 struct intra_trainer *intra_group_trainer(struct intra_group *group);
-// All parameters in canonical layout: the trainer's own model with one rank; else a copy that pull fills and push gives out, whose memory is
-// taken with the first pull and given back by release.
+// All parameters in canonical layout. With one rank this is the trainer's own model. With several
+// it is a copy that pull fills and push distributes; the first pull allocates its memory, release
+// frees it.
 struct intra_model *intra_group_model(struct intra_group *group);
 void intra_group_release(struct intra_group *group);
-// Between the ranks of a group, from the owner: the others enter `called` with n, while the caller does its own part. NULL: one rank
+// Makes the other ranks run follower->called with n while the caller does its own part. Rank 0
+// only; with one rank it does nothing. intra_group_world: NULL with one rank.
 NEB_MUST_CHECK enum neb_status intra_group_call(struct intra_group *group, int32_t n);
 struct intra_comm *intra_group_world(struct intra_group *group);
 
-// A step: c->accumulate calls of micro, then update; as in trainer.h.
+// One step: c->accumulate calls of micro, then one call of update (trainer.h).
 void intra_group_micro(struct intra_group *group, const int32_t *tokens, const int32_t *targets);
 NEB_MUST_CHECK enum neb_status intra_group_update(struct intra_group *group,
                                                   struct intra_step_stats *out);
-// n steps that this cluster does not make: schedules go on behind them. The caller moves the data cursor.
+// Skips n steps that this cluster does not train: schedules advance by n. The caller moves the data
+// cursor.
 NEB_MUST_CHECK enum neb_status intra_group_skip(struct intra_group *group, int64_t n);
-// As intra_trainer_eval, _save and _restore; the owner alone has files.
+// As intra_trainer_eval, _save and _restore. Only rank 0 has files.
 NEB_MUST_CHECK enum neb_status intra_group_eval(struct intra_group *group, const int32_t *tokens,
                                                 const int32_t *targets, int n, double *loss);
 NEB_MUST_CHECK enum neb_status intra_group_save(struct intra_group *group,
                                                 struct intra_ckpt_writer *w);
 NEB_MUST_CHECK enum neb_status intra_group_restore(struct intra_group *group,
                                                    const struct intra_ckpt *c);
-// The whole model into w, as intra_model_save: with several ranks tensor by tensor, so that the owner holds one at a time.
+// Writes the whole model to w, as intra_model_save does. With several ranks it goes tensor by
+// tensor, so that rank 0 holds one tensor at a time.
 NEB_MUST_CHECK enum neb_status intra_group_save_model(struct intra_group *group,
                                                       struct intra_ckpt_writer *w);
-// Tensors of intra_group_model with wanted[index] (NULL: all), from and to the ranks. Nothing to do with one rank.
+// Copies the tensors of intra_group_model with wanted[index] (NULL: all) from the ranks (pull) or
+// to them (push). With one rank: from or to its device, if it has one.
 NEB_MUST_CHECK enum neb_status intra_group_pull(struct intra_group *group, const bool *wanted);
 NEB_MUST_CHECK enum neb_status intra_group_push(struct intra_group *group, const bool *wanted);
 

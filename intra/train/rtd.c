@@ -53,11 +53,11 @@ int32_t intra_rtd_apply(const int32_t *tokens, int32_t n, const int32_t *positio
     return replaced;
 }
 
-// ---- sampling -------------------------------------------------------------------------------------------------
+// ---- sampling -----------------------------------------------------------------------------------
 
 struct intra_mask_sampler {
     int32_t n_ids, V, d;
-    float *on_device; // (n_most) with a device, in place of the next three
+    float *on_device; // (n_most) with a device, instead of the next three
     float *x, *z;     // (SAMPLE_ROWS, d) (SAMPLE_ROWS, V)
     double u[SAMPLE_ROWS];
     int32_t *ids; // of the rows in work
@@ -69,7 +69,7 @@ enum neb_status intra_mask_sampler_create(const struct intra_runner *r, int32_t 
     struct intra_mask_sampler *s = calloc(1, sizeof *s);
     NEB_ASSERT(!m->mesh && n_ids >= 1 && n_ids <= m->c.vocab);
     if (!s)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory for sampling");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory creating a sampler of masked tokens");
     s->n_ids = n_ids;
     s->V = m->c.vocab;
     s->d = m->c.d_model;
@@ -97,7 +97,7 @@ void intra_mask_sampler_destroy(struct intra_mask_sampler **sp) {
     *sp = NULL;
 }
 
-// The id at which the running sum of probabilities passes u.
+// Picks the id at which the running sum of probabilities passes u.
 static void sample_row(void *arg, size_t row) {
     struct intra_mask_sampler *s = arg;
     float *z = s->z + row * (size_t)s->V, max = z[0];
@@ -148,7 +148,7 @@ enum neb_status intra_mask_sample(struct intra_mask_sampler *s, const struct int
     return NEB_OK;
 }
 
-// ---- detection ------------------------------------------------------------------------------------------------
+// ---- detection ----------------------------------------------------------------------------------
 
 struct scored {
     float score;
@@ -162,7 +162,7 @@ static int by_score(const void *a, const void *b) {
 
 double intra_rtd_auc(const float *scores, const int32_t *labels, size_t n) {
     struct scored *s = malloc((n + 1) * sizeof *s);
-    double above = 0; // pairs that are in order
+    double above = 0; // pairs in the right order
     size_t ones = 0, zeros = 0;
     bool ordered = s != NULL;
     for (size_t i = 0; ordered && i < n; i++) {

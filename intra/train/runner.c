@@ -13,7 +13,7 @@ static enum neb_status run_on_device(struct intra_device *d, const struct intra_
     intra_device_eval_begin(d);
     int64_t counted = intra_device_eval_micro(d, b);
     if (!b->targets)
-        return NEB_OK; // whoever takes something from the pass waits for it
+        return NEB_OK; // the call that fetches a result waits for the pass
     *count = counted;
     return intra_device_eval_end(d, loss);
 }

@@ -11,7 +11,7 @@ struct turn {
     int32_t fragment, unit;
 };
 
-// Fragment by fragment, of each the largest first; of equals the first.
+// By fragment, then by size, largest first, then by unit.
 static int by_turn(const void *x, const void *y) {
     const struct turn *a = x, *b = y;
     if (a->fragment != b->fragment)
@@ -21,8 +21,8 @@ static int by_turn(const void *x, const void *y) {
     return (a->unit > b->unit) - (a->unit < b->unit);
 }
 
-void intra_shards_deal(const uint64_t *elements, const int32_t *fragment, int32_t n, int ranks,
-                       uint64_t *load, int32_t *owner) {
+void intra_shards_assign(const uint64_t *elements, const int32_t *fragment, int32_t n, int ranks,
+                         uint64_t *load, int32_t *owner) {
     struct turn *turns = calloc((size_t)n + 1, sizeof *turns);
     NEB_ASSERT(turns); // a few bytes a unit
     memset(load, 0, (size_t)ranks * sizeof *load);
@@ -42,8 +42,8 @@ void intra_shards_deal(const uint64_t *elements, const int32_t *fragment, int32_
 void intra_shards_fragments(const uint64_t *elements, const int32_t *layer, int32_t n,
                             int32_t layers, int32_t fragments, int32_t *fragment) {
     uint64_t *of_layer = calloc((size_t)layers + 2, sizeof *of_layer), sum = 0, total = 0;
-    int32_t f = 0, left = 0; // layers that are still to come, this one included, and hold something
-    bool used = false;       // something is in fragment f
+    int32_t f = 0, left = 0; // layers from this one on that hold something
+    bool used = false;       // fragment f holds something
     NEB_ASSERT(of_layer);
     for (int32_t i = 0; i < n; i++) {
         left += !of_layer[layer[i] + 1];
@@ -51,8 +51,8 @@ void intra_shards_fragments(const uint64_t *elements, const int32_t *layer, int3
         total += elements[i];
     }
     for (int32_t l = 0; l < layers + 2; l++) {
-        // Move on when this layer's middle lies beyond the fragment's share, or when each fragment
-        // that is left needs one of the layers that are left: none is empty that need not be.
+        // Move on when the middle of this layer lies beyond the fragment's share, or when every
+        // remaining fragment needs one of the remaining layers, so that none stays empty.
         if (f + 1 < fragments && used && of_layer[l] &&
             (left < fragments - f ||
              (sum + of_layer[l] / 2) * (uint64_t)fragments >= total * (uint64_t)(f + 1))) {

@@ -93,7 +93,7 @@ void intra_trainer_destroy(struct intra_trainer **tp) {
     *tp = NULL;
 }
 
-static double full_step(const struct intra_trainer *t) { // targets of a step, when none is ignored
+static double full_step(const struct intra_trainer *t) { // targets in a step if none is ignored
     return (double)t->c.batch * t->c.seq_len * t->c.accumulate * intra_mesh_dp(t->c.mesh);
 }
 
@@ -106,27 +106,27 @@ void intra_trainer_count(struct intra_trainer *t, const int32_t *tokens, const i
     }
 }
 
-void intra_trainer_rest(struct intra_trainer *t) {
+void intra_trainer_freeze_params(struct intra_trainer *t) {
     if (t->device || t->resting)
         return;
     t->K->ops->weights(t->K, t->model->params, t->model->n_params);
     t->resting = true;
 }
 
-// What comes next may change them, here or by hand.
+// Ends intra_trainer_freeze_params: from here on the parameters may change.
 static void wake(struct intra_trainer *t) {
     if (t->resting)
         t->K->ops->weights(t->K, NULL, 0);
     t->resting = false;
 }
 
-int64_t intra_trainer_micro_of(struct intra_trainer *t, const struct intra_batch *b) {
+int64_t intra_trainer_micro_batch(struct intra_trainer *t, const struct intra_batch *b) {
     double loss = 0;
     int64_t count = 0;
     int32_t n = t->c.batch * t->c.seq_len;
     float scale = t->weight / ((float)n * (float)t->c.accumulate * (float)intra_mesh_dp(t->c.mesh));
     NEB_ASSERT(!t->pipe);
-    intra_trainer_rest(t);
+    intra_trainer_freeze_params(t);
     if (t->device) {
         count = intra_device_micro(t->device, b, scale);
     } else {
@@ -147,11 +147,11 @@ void intra_trainer_micro(struct intra_trainer *t, const int32_t *tokens, const i
     if (t->pipe)
         intra_pipe_add(t->pipe, tokens, targets);
     else
-        (void)intra_trainer_micro_of(t, &b);
+        (void)intra_trainer_micro_batch(t, &b);
     intra_trainer_count(t, tokens, targets);
 }
 
-// Sums of all replicas: of the last stages, where the loss is, and of one tensor-parallel rank each.
+// Sums over all replicas. Tensor-parallel rank 0 of each last stage contributes.
 static void sum_loss(struct intra_trainer *t, double *loss, int64_t *count) {
     const struct intra_mesh *mesh = t->c.mesh;
     if (!mesh)
@@ -159,18 +159,18 @@ static void sum_loss(struct intra_trainer *t, double *loss, int64_t *count) {
     bool mine = intra_model_last(t->model) && mesh->tp_rank == 0;
     double x[2] = {mine ? *loss : 0, mine ? (double)*count : 0};
     if (t->model->failed == NEB_OK)
-        intra_model_keep(t->model, mesh->world->ops->all_reduce(mesh->world, x, 2, INTRA_COMM_F64,
-                                                                INTRA_COMM_SUM));
+        intra_model_keep_failure(t->model, mesh->world->ops->all_reduce(
+                                               mesh->world, x, 2, INTRA_COMM_F64, INTRA_COMM_SUM));
     *loss = x[0];
     *count = (int64_t)x[1];
 }
 
-// The step's loss comes with the norms.
+// The device returns the step's loss together with the norms.
 static void update_on_device(struct intra_trainer *t, struct intra_step_stats *out) {
     double full = full_step(t);
     if (t->pipe)
         intra_pipe_run(t->pipe, (float)(1 / full), &t->loss_sum, &t->loss_count);
-    intra_model_keep(
+    intra_model_keep_failure(
         t->model, intra_device_update(t->device, full, &t->loss_sum, &t->loss_count, &out->update));
     out->status = t->model->failed;
     out->loss = t->loss_count ? t->loss_sum / (double)t->loss_count : 0;
@@ -180,12 +180,13 @@ static void update_on_device(struct intra_trainer *t, struct intra_step_stats *o
 static void update(struct intra_trainer *t, struct intra_step_stats *out) {
     double full = full_step(t);
     if (t->pipe) {
-        intra_trainer_rest(t);
+        intra_trainer_freeze_params(t);
         intra_pipe_run(t->pipe, (float)(1 / full), &t->loss_sum, &t->loss_count);
     }
     wake(t);
     sum_loss(t, &t->loss_sum, &t->loss_count);
-    // Gradients were scaled for full micro-batches; where targets were ignored the mean is over fewer.
+    // Gradients were scaled for full micro-batches. If targets were ignored, the mean is over
+    // fewer.
     if (t->loss_count && (double)t->loss_count != full)
         t->K->ops->scale(t->K, t->model->grads, (float)(full / (double)t->loss_count),
                          t->model->n_trainable);
@@ -220,11 +221,11 @@ double intra_trainer_eval(struct intra_trainer *t, const int32_t *tokens, const 
                           int n) {
     double sum = 0;
     int64_t count = 0;
-    int replica = 0; // whose turn it is
+    int replica = 0; // which replica's turn it is
     if (t->device)
         intra_device_eval_begin(t->device);
     wake(t);
-    intra_trainer_rest(t);
+    intra_trainer_freeze_params(t);
     for (int at = 0; at < n; at += t->c.batch, replica = (replica + 1) % intra_mesh_dp(t->c.mesh)) {
         double loss = 0;
         int64_t k = 0;
@@ -247,7 +248,7 @@ double intra_trainer_eval(struct intra_trainer *t, const int32_t *tokens, const 
     }
     wake(t);
     if (t->device)
-        intra_model_keep(t->model, intra_device_eval_end(t->device, &sum));
+        intra_model_keep_failure(t->model, intra_device_eval_end(t->device, &sum));
     sum_loss(t, &sum, &count);
     return count ? sum / (double)count : 0;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models and trainers in checkpoint files (checkpoint.h). The layout is that of one rank, whatever mesh trained.
+// Models and trainers in checkpoint files (checkpoint.h). The layout is that of one rank, whatever
+// mesh trained.
 #include "agent/base/log.h"
 #include "intra/model/rope.h"
 #include "intra/train/full.h"
@@ -31,7 +32,7 @@ static void put_config(struct neb_buf *b, const struct intra_model *m) {
     neb_buf_f32(b, m->c.rope_theta);
     neb_buf_f32(b, m->c.norm_eps);
     neb_buf_f32(b, m->trainable.lora_alpha);
-    // What most models lack is left out there: files stay what they were.
+    // Most models lack the last values. They are left out then.
     bool scaled = m->c.rope_scaling.type != KERN_ROPE_DEFAULT;
     if (m->c.head != INTRA_HEAD_LM || scaled)
         neb_buf_u32(b, (uint32_t)m->c.head);
@@ -39,7 +40,8 @@ static void put_config(struct neb_buf *b, const struct intra_model *m) {
         intra_rope_put(b, &m->c.rope_scaling);
 }
 
-// False where a value is none that this program writes: a later version's, or damage that a digest cannot see.
+// False if a value is outside what this program writes: a later version wrote it, or damage that
+// the digest does not show.
 static bool get_config(struct neb_rd *r, struct intra_model_config *c, struct intra_trainable *t) {
     int32_t v[16];
     for (size_t i = 0; i < 16; i++)
@@ -73,8 +75,8 @@ static bool get_config(struct neb_rd *r, struct intra_model_config *c, struct in
     return true;
 }
 
-enum neb_status intra_model_described(const struct intra_ckpt *c, struct intra_model_config *mc,
-                                      struct intra_trainable *t) {
+enum neb_status intra_model_read_config(const struct intra_ckpt *c, struct intra_model_config *mc,
+                                        struct intra_trainable *t) {
     const struct intra_ckpt_section *s = intra_ckpt_find(c, "model.config");
     if (!s)
         return neb_fail(NEB_ERR_NOT_FOUND, "%s holds no model", intra_ckpt_path(c));
@@ -84,11 +86,12 @@ enum neb_status intra_model_described(const struct intra_ckpt *c, struct intra_m
     struct neb_rd r = neb_rd_make(text, s->bytes);
     return get_config(&r, mc, t)
                ? NEB_OK
-               : neb_fail(NEB_ERR_FORMAT, "%s: malformed model description", intra_ckpt_path(c));
+               : neb_fail(NEB_ERR_FORMAT, "%s: the model description is malformed",
+                          intra_ckpt_path(c));
 }
 
-// Tensors of equal shapes can still be another model (4 heads of 6, 2 of 12), and a model with fewer tensors would take
-// what it knows and drop the rest: the descriptions must agree.
+// Equal tensor shapes do not make equal models (4 heads of 6, 2 of 12), and a model with fewer
+// tensors would load what it knows and drop the rest. So the descriptions must agree.
 static enum neb_status same_model(const struct intra_ckpt *k, const struct intra_model_config *was,
                                   const struct intra_model_config *is) {
     const struct {
@@ -112,7 +115,7 @@ static enum neb_status same_model(const struct intra_ckpt *k, const struct intra
     return NEB_OK;
 }
 
-// Another one has tensors of the same shapes, and is another model all the same.
+// A model of another form has tensors of the same shapes, but computes something else.
 static bool same_form(const struct intra_model_config *was, const struct intra_model_config *is) {
     return was->rope_theta == is->rope_theta && was->norm_eps == is->norm_eps &&
            was->mask == is->mask && intra_rope_same(&was->rope_scaling, &is->rope_scaling);
@@ -152,19 +155,18 @@ static enum neb_status copy_params(const struct intra_ckpt *c, struct intra_mode
 enum neb_status intra_model_load_params(const struct intra_ckpt *c, struct intra_model *m) {
     struct intra_model_config was;
     struct intra_trainable t;
-    NEB_TRY(intra_model_described(c, &was, &t));
+    NEB_TRY(intra_model_read_config(c, &was, &t));
     NEB_TRY(same_model(c, &was, &m->c));
     uint32_t had = t.mode == INTRA_TRAIN_LORA ? t.lora_targets : 0;
     if (had & ~m->trainable.lora_targets)
         return neb_fail(NEB_ERR_INVALID,
-                        "%s holds LoRA adapters that this model has no place for; train with the "
-                        "same targets, or "
-                        "start from a checkpoint without adapters",
+                        "%s holds LoRA adapters that this model has no place for. Train with the "
+                        "same targets, or start from a checkpoint without adapters",
                         intra_ckpt_path(c));
     if (had && t.lora_alpha != m->trainable.lora_alpha)
         return neb_fail(NEB_ERR_INVALID,
-                        "%s holds LoRA adapters of alpha %g, this model scales them by an alpha of "
-                        "%g; set trainable.alpha: %g",
+                        "%s holds LoRA adapters of alpha %g, but this model has alpha %g. Set "
+                        "trainable.alpha: %g",
                         intra_ckpt_path(c), (double)t.lora_alpha, (double)m->trainable.lora_alpha,
                         (double)t.lora_alpha);
     char scaled[2][INTRA_ROPE_TEXT];
@@ -185,13 +187,13 @@ enum neb_status intra_model_params_digest(const struct intra_ckpt *c,
     struct intra_model *m = NULL;
     struct neb_sha256 *h = NULL;
     uint8_t shape[16];
-    NEB_TRY(intra_model_described(c, &mc, &t));
+    NEB_TRY(intra_model_read_config(c, &mc, &t));
     NEB_TRY(intra_model_layout(&mc, &t, &m));
     enum neb_status st = neb_sha256_create(&h);
     for (int32_t i = 0; st == NEB_OK && i < m->n_tensors; i++) {
         const struct intra_ckpt_section *s = intra_ckpt_find(c, m->tensors[i].name);
         if (!s)
-            continue; // adapters that are made at the start
+            continue; // adapters that start from initial values
         neb_put_u64(shape, s->rows);
         neb_put_u64(shape + 8, s->cols);
         neb_sha256_add(h, s->name, strlen(s->name) + 1);
@@ -210,15 +212,16 @@ enum neb_status intra_model_load(const struct intra_ckpt *c, struct intra_model 
     struct intra_trainable t;
     struct intra_model *m = NULL;
     enum neb_status st = NEB_OK;
-    NEB_TRY(intra_model_described(c, &mc, &t));
+    NEB_TRY(intra_model_read_config(c, &mc, &t));
     NEB_TRY(intra_model_layout(&mc, &t, &m));
-    // Every tensor must be in the file before memory for it is asked for: a description alone must not cost any.
+    // Check that the file holds every tensor before any memory is allocated: a false description
+    // must cost none.
     for (int32_t i = 0; i < m->n_tensors; i++) {
         const struct intra_tensor *w = &m->tensors[i];
         const struct intra_ckpt_section *s = intra_ckpt_find(c, w->name);
         if (!s || s->dtype != INTRA_F32 || s->rows != (uint64_t)w->rows ||
             s->cols != (uint64_t)w->cols) {
-            st = neb_fail(NEB_ERR_FORMAT, "%s: %s is missing or of another shape",
+            st = neb_fail(NEB_ERR_FORMAT, "%s: %s is missing or has another shape",
                           intra_ckpt_path(c), w->name);
             goto fail;
         }
@@ -232,10 +235,11 @@ fail:
     return st;
 }
 
-// ---- trainers -------------------------------------------------------------------------------------------------
+// ---- trainers -----------------------------------------------------------------------------------
 
-// Moments of the whole model, at the owner. Each replica's ranks hold parts of them (optim.h): those are put together in
-// the gradient arena, which is free between steps, then gathered tensor by tensor.
+// Gathers the moments of the whole model on rank 0. Each replica's ranks hold slices of them
+// (optim.h). The gradient arena, which is free between steps, collects the slices, then each tensor
+// is gathered.
 static enum neb_status gather_moments(const struct intra_trainer *t, const float *part,
                                       float *whole) {
     struct intra_model *m = t->model;
@@ -274,7 +278,7 @@ static enum neb_status save_rest(const struct intra_trainer *t, struct intra_ckp
     NEB_TRY(intra_ckpt_add(w, "optim.t", INTRA_U64, 1, 1, &steps));
     steps = (uint64_t)o->born;
     NEB_TRY(intra_ckpt_add(w, "optim.born", INTRA_U64, 1, 1, &steps));
-    if (m) { // else they went out tensor by tensor
+    if (m) { // else they are written tensor by tensor
         NEB_TRY(intra_ckpt_add(w, "optim.m", INTRA_F32, n, 1, m));
         NEB_TRY(intra_ckpt_add(w, "optim.v", INTRA_F32, n, 1, v));
     }
@@ -283,11 +287,12 @@ static enum neb_status save_rest(const struct intra_trainer *t, struct intra_ckp
     return intra_ckpt_add(w, "counts.target", INTRA_U64, V, 1, target);
 }
 
-// What a mesh has to put together at the owner: allocated there, NULL elsewhere but for the counts.
+// What a mesh gathers on rank 0. input, target and writer are allocated on all ranks, the rest on
+// rank 0 only.
 struct whole_state {
     float *m, *v;             // (n_all_trainable)
     uint64_t *input, *target; // (V)
-    int32_t *writer;          // (ranks) of what they hold besides: the owner
+    int32_t *writer;          // (ranks) all zero: rank 0 writes what each rank holds as `extra`
 };
 
 static void free_state(struct whole_state *s) {
@@ -308,7 +313,7 @@ static enum neb_status make_counts(const struct intra_trainer *t, struct whole_s
 
 static enum neb_status make_state(const struct intra_trainer *t, struct whole_state *s) {
     size_t n = t->model->n_all_trainable;
-    bool owner = intra_mesh_owner(t->c.mesh);
+    bool owner = intra_mesh_is_root(t->c.mesh);
     NEB_TRY(make_counts(t, s));
     s->writer = calloc((size_t)t->c.mesh->world->size, sizeof *s->writer);
     if (!s->writer)
@@ -320,11 +325,11 @@ static enum neb_status make_state(const struct intra_trainer *t, struct whole_st
     return NEB_OK;
 }
 
-// Tensors and moments by all ranks that can (trainer_parts.c), the rest by the owner.
+// All ranks that can write tensors and moments (trainer_parts.c); rank 0 writes the rest.
 static enum neb_status save_split(const struct intra_trainer *t, struct intra_ckpt_writer *w,
                                   const struct intra_split *split) {
     struct whole_state s = {0};
-    bool owner = intra_mesh_owner(t->c.mesh);
+    bool owner = intra_mesh_is_root(t->c.mesh);
     enum neb_status st = make_counts(t, &s);
     NEB_TRY_GOTO(intra_full_agree(t->c.mesh, st), out);
     NEB_TRY_GOTO(intra_trainer_counts(t, s.input, s.target), out);
@@ -343,7 +348,7 @@ out:
 static enum neb_status pull_all(const struct intra_trainer *t) {
     if (!t->device)
         return NEB_OK;
-    if (intra_mesh_dp_rank(t->c.mesh) == 0) // whose parameters count
+    if (intra_mesh_dp_rank(t->c.mesh) == 0) // only replica 0's parameters are saved
         NEB_TRY(intra_device_pull(t->device, NULL));
     return intra_device_pull_moments(t->device);
 }
@@ -358,7 +363,7 @@ enum neb_status trainer_push_all(struct intra_trainer *t) {
 static enum neb_status save_mesh(const struct intra_trainer *t, struct intra_ckpt_writer *w) {
     struct whole_state s = {0};
     struct intra_model *whole = t->whole;
-    bool owner = intra_mesh_owner(t->c.mesh);
+    bool owner = intra_mesh_is_root(t->c.mesh);
     struct intra_split split;
     NEB_TRY(intra_full_agree(t->c.mesh, pull_all(t)));
     NEB_TRY(intra_trainer_may_split(t, w, &split));
@@ -367,7 +372,7 @@ static enum neb_status save_mesh(const struct intra_trainer *t, struct intra_ckp
     enum neb_status st = make_state(t, &s);
     NEB_TRY_GOTO(intra_full_agree(t->c.mesh, st), out);
     if (owner && !whole->params)
-        st = intra_model_allocate(whole, false); // kept: the next checkpoint wants it too
+        st = intra_model_allocate(whole, false); // kept for the next checkpoint
     NEB_TRY_GOTO(intra_full_agree(t->c.mesh, st), out);
     NEB_TRY_GOTO(trainer_kept(t, intra_full_params(t->model, whole)), out);
     NEB_TRY_GOTO(trainer_kept(t, gather_moments(t, t->optim->m, s.m)), out);
@@ -388,7 +393,7 @@ out:
 }
 
 enum neb_status intra_trainer_save(const struct intra_trainer *t, struct intra_ckpt_writer *w) {
-    NEB_ASSERT(t->loss_count == 0); // between steps
+    NEB_ASSERT(t->loss_count == 0); // only between steps
     if (t->c.mesh)
         return save_mesh(t, w);
     NEB_TRY(pull_all(t));
@@ -400,7 +405,7 @@ enum neb_status intra_model_same_shape(const struct intra_ckpt *c,
                                        const struct intra_model_config *is) {
     struct intra_model_config was;
     struct intra_trainable t;
-    NEB_TRY(intra_model_described(c, &was, &t));
+    NEB_TRY(intra_model_read_config(c, &was, &t));
     return same_model(c, &was, is);
 }
 
@@ -408,25 +413,24 @@ enum neb_status trainer_same_run(const struct intra_trainer *t, const struct int
     const struct intra_trainable *is = &t->model->trainable;
     struct intra_model_config mc;
     struct intra_trainable was;
-    NEB_TRY(intra_model_described(c, &mc, &was));
+    NEB_TRY(intra_model_read_config(c, &mc, &was));
     NEB_TRY(same_model(c, &mc, &t->model->c));
     if (!same_form(&mc, &t->model->c))
         return neb_fail(NEB_ERR_INVALID,
-                        "%s: rope_theta, rope_scaling, norm_eps or mask of the job have changed; a "
-                        "run goes on with what it began with",
+                        "%s: the job's rope_theta, rope_scaling, norm_eps or mask has changed. A "
+                        "run keeps the values that it began with",
                         intra_ckpt_path(c));
     if (was.mode != is->mode || was.lora_rank != is->lora_rank ||
         was.lora_alpha != is->lora_alpha || was.lora_targets != is->lora_targets ||
         was.last_layers != is->last_layers || was.freeze_embeddings != is->freeze_embeddings)
         return neb_fail(NEB_ERR_INVALID,
-                        "%s: `trainable` of the job has changed; a run goes on with what it began "
-                        "with (start a new job "
-                        "with init_from instead)",
+                        "%s: the job's `trainable` has changed. A run keeps the values that it "
+                        "began with. To change them, start a new job with init_from",
                         intra_ckpt_path(c));
     return NEB_OK;
 }
 
-// In one section, or tensor by tensor.
+// Reads from one section with all moments, or tensor by tensor.
 static enum neb_status read_moments(const struct intra_trainer *t, const struct intra_ckpt *c,
                                     const char *which, uint64_t n, float *out) {
     if (intra_ckpt_find(c, which))

@@ -6,16 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-// One tensor of the whole model at a time. A read or write that fails on rank 0 does not stop the others, who wait for tensors: what became
-// of it is agreed upon at the end.
+// Passes one tensor of the whole model at a time. A read or write that fails on rank 0 must not
+// stop rank 0, because the other ranks wait for tensors. The ranks agree on a status at the end.
 struct passing {
     struct intra_trainer *t;
-    const struct intra_ckpt *from; // rank 0's; NULL elsewhere
+    const struct intra_ckpt *from; // on rank 0; NULL elsewhere
     struct intra_ckpt_writer *to;
     bool owner;
     float *room;              // (largest tensor) on rank 0
     uint64_t *input, *target; // (V)
-    enum neb_status st;       // of files
+    enum neb_status st;       // of reads and writes on rank 0
 };
 
 static enum neb_status begin(struct passing *p) {
@@ -25,7 +25,7 @@ static enum neb_status begin(struct passing *p) {
         size_t n = intra_tensor_size(&whole->tensors[i]);
         most = n > most ? n : most;
     }
-    p->owner = intra_mesh_owner(p->t->c.mesh);
+    p->owner = intra_mesh_is_root(p->t->c.mesh);
     p->input = malloc(V * sizeof *p->input);
     p->target = malloc(V * sizeof *p->target);
     p->room = p->owner ? malloc(most * sizeof *p->room) : NULL;
@@ -52,7 +52,7 @@ static enum neb_status spread_params(struct passing *p) {
     return NEB_OK;
 }
 
-// Of a section of all moments, or of the tensor's own.
+// From one section with all moments, or from the tensor's own section.
 static enum neb_status read_moment(const struct passing *p, const char *which,
                                    const struct intra_tensor *x) {
     const struct intra_ckpt_section *all = intra_ckpt_find(p->from, which);
@@ -69,7 +69,8 @@ static enum neb_status read_moment(const struct passing *p, const char *which,
     return intra_ckpt_read(p->from, name, INTRA_F32, (uint64_t)x->rows, (uint64_t)x->cols, p->room);
 }
 
-// Each replica's ranks hold slices of the moments (optim.h); the gradient arena is free between steps.
+// Each replica's ranks hold slices of the moments (optim.h). The gradient arena is free between
+// steps.
 static enum neb_status spread_moments(struct passing *p, const char *which, float *slice) {
     struct intra_trainer *t = p->t;
     struct intra_model *m = t->model;
@@ -99,7 +100,7 @@ static enum neb_status spread_rest(struct passing *p) {
     NEB_TRY(world->ops->broadcast(world, o->gamma, (size_t)o->n_tensors * sizeof *o->gamma, 0));
     o->t = (int64_t)steps[0];
     o->born = (int64_t)steps[1];
-    // Replica 0 goes on with all that was counted: sums over replicas stay what they were.
+    // Replica 0 takes over all counts, so that sums over replicas stay the same.
     NEB_TRY(world->ops->broadcast(world, p->input, bytes, 0));
     NEB_TRY(world->ops->broadcast(world, p->target, bytes, 0));
     memset(t->input_counts, 0, bytes);

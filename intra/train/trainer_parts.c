@@ -24,8 +24,8 @@ enum neb_status intra_trainer_may_split(const struct intra_trainer *t,
     return world->ops->broadcast(world, out, sizeof *out, 0);
 }
 
-void intra_parts_deal(const uint64_t *bytes, int32_t n, const uint64_t *able, int ranks,
-                      uint64_t *load, int32_t *out) {
+void intra_parts_assign(const uint64_t *bytes, int32_t n, const uint64_t *able, int ranks,
+                        uint64_t *load, int32_t *out) {
     int last = ranks <= INTRA_PARTS_MAX ? ranks : INTRA_PARTS_MAX;
     for (int32_t i = 0; i < n; i++) {
         int best = 0;
@@ -37,16 +37,16 @@ void intra_parts_deal(const uint64_t *bytes, int32_t n, const uint64_t *able, in
     }
 }
 
-// ---- writing aside --------------------------------------------------------------------------------------------
+// ---- writing aside ------------------------------------------------------------------------------
 
 struct intra_part_saver {
     struct intra_ckpt_async *async; // made with the first part
-    bool refused;                   // no memory: this rank waits for its disk
+    bool refused;                   // no memory for a copy: training waits for this rank's disk
 };
 
 enum neb_status intra_part_saver_create(struct intra_part_saver **out) {
     *out = calloc(1, sizeof **out);
-    return *out ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory creating a trainer");
+    return *out ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory creating a checkpoint saver");
 }
 
 void intra_part_saver_destroy(struct intra_part_saver **s) {
@@ -56,23 +56,23 @@ void intra_part_saver_destroy(struct intra_part_saver **s) {
     *s = NULL;
 }
 
-// ---- one save -------------------------------------------------------------------------------------------------
+// ---- one save -----------------------------------------------------------------------------------
 
 struct parts {
     const struct intra_trainer *t;
     struct intra_comm *world;
-    // this rank's part, or the owner's file; NULL: it has nothing to write
+    // Rank 0: its file; another rank: its part, or NULL if it has nothing to write.
     struct intra_ckpt_writer *out;
-    int32_t *owner;         // (n_tensors)
+    int32_t *owner;         // (n_tensors) the rank that writes each
     uint64_t *bytes;        // (n_tensors)
     uint64_t *able;         // (ranks)
     uint64_t *load;         // (ranks) bytes that each writes
-    uint64_t *extra;        // (ranks) bytes that each holds besides (trainer.h)
-    int32_t *writer;        // (ranks) and who writes them
+    uint64_t *extra;        // (ranks) bytes of t->extra that each holds
+    int32_t *writer;        // (ranks) which rank writes them
     float *room;            // (largest of this rank's tensors)
     struct intra_part part; // this rank's; number 0: none
     bool sealed;
-    bool aside;              // out is a copy
+    bool aside;              // out is a copy in memory
     char path[NEB_PATH_MAX]; // of this rank's part
 };
 
@@ -87,14 +87,15 @@ static enum neb_status allocate(struct parts *p) {
     p->writer = calloc((size_t)p->world->size, sizeof *p->writer);
     if (!p->owner || !p->bytes || !p->able || !p->load || !p->extra || !p->writer)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a checkpoint of %zu tensors", n);
-    for (size_t i = 0; i < n; i++) { // with both moments where it learns
+    for (size_t i = 0; i < n; i++) { // with both moments if the tensor is trainable
         const struct intra_tensor *x = &whole->tensors[i];
         p->bytes[i] = intra_tensor_size(x) * sizeof(float) * (x->trainable ? 3 : 1);
     }
     return NEB_OK;
 }
 
-// Which ranks see the folder: rank 0 leaves an empty file under a name of chance there, the others look.
+// Finds the ranks that see the folder: rank 0 leaves an empty file with a random name there, and
+// the other ranks look for it.
 static enum neb_status find_able(struct parts *p, const char *path) {
     char mark[NEB_PATH_MAX];
     struct intra_comm *world = p->world;
@@ -108,8 +109,8 @@ static enum neb_status find_able(struct parts *p, const char *path) {
     return world->rank == 0 ? neb_fs_remove(mark) : NEB_OK;
 }
 
-// Each writes what it holds besides, where it can; tensors go where least is written. Rank 0 has a file of its own anyway: without more it
-// gets tensors only when it is alone.
+// Each rank writes its own `extra` if it can write; tensors go to the rank that writes least so
+// far. Rank 0 writes a file of its own anyway: without `extra` it gets tensors only if it is alone.
 static void deal(struct parts *p) {
     const struct intra_model *whole = p->t->whole;
     const struct intra_trainer_extra *x = p->t->extra;
@@ -121,11 +122,11 @@ static void deal(struct parts *p) {
     for (int r = 0; r < size; r++) {
         p->writer[r] = r;
         if (!p->able[r])
-            intra_parts_deal(&p->extra[r], 1, p->able, size, p->load, &p->writer[r]);
+            intra_parts_assign(&p->extra[r], 1, p->able, size, p->load, &p->writer[r]);
     }
     if (!x)
         p->load[0] = INTRA_PARTS_NOTHING;
-    intra_parts_deal(p->bytes, whole->n_tensors, p->able, size, p->load, p->owner);
+    intra_parts_assign(p->bytes, whole->n_tensors, p->able, size, p->load, p->owner);
     for (int r = 1; r < size; r++) {
         bool any = false;
         for (int h = 0; h < size && !any; h++)
@@ -147,7 +148,7 @@ static uint64_t own_bytes(const struct parts *p) {
     return sum;
 }
 
-// What rank 0 will write where all ranks can write.
+// Counts what rank 0 would write if all ranks could write.
 static enum neb_status count(struct parts *p, struct intra_ckpt_writer *w) {
     for (int r = 0; r < p->world->size; r++)
         p->able[r] = 1;
@@ -159,7 +160,7 @@ static const struct neb_vault *vault_of(const struct parts *p) {
     return p->sealed ? p->t->vault : NULL;
 }
 
-// *p->out stays NULL where there is no memory for a copy.
+// *p->out stays NULL if there is no memory for a copy.
 static enum neb_status begin_aside(struct parts *p, const char *path) {
     struct intra_part_saver *s = p->t->part_saver;
     NEB_TRY(intra_part_path(path, p->part.token, p->part.number, p->path, sizeof p->path));
@@ -170,14 +171,14 @@ static enum neb_status begin_aside(struct parts *p, const char *path) {
         s->refused = st == NEB_ERR_NOMEM;
         if (s->refused)
             neb_warn("no memory for a copy of this rank's part of the checkpoint (%.0f MB): "
-                     "training waits while it is written",
+                     "training waits for each checkpoint to be written",
                      (double)own_bytes(p) * 1e-6);
         else
             NEB_TRY(st);
     }
     if (s->refused)
         return NEB_OK;
-    intra_ckpt_async_wait(s->async); // not long: the owner has waited for its file, and so for this
+    intra_ckpt_async_wait(s->async); // short: rank 0 has waited for its file, and so for this part
     enum neb_status st = intra_ckpt_async_result(s->async, &before);
     if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
         return st;
@@ -201,8 +202,8 @@ static enum neb_status begin_part(struct parts *p, struct intra_ckpt_writer *w, 
                                      : NEB_OK;
 }
 
-// One array of all tensors, each to its owner, who writes it. A rank that cannot write goes on taking part: its status comes at
-// the end.
+// Gathers all tensors of one arena, each on the rank that writes it. A rank that cannot write still
+// takes part; its status is exchanged at the end.
 static enum neb_status put_all(struct parts *p, enum intra_arena kind, const float *arena,
                                const char *prefix, enum neb_status *written) {
     const struct intra_model *whole = p->t->whole;
@@ -221,7 +222,8 @@ static enum neb_status put_all(struct parts *p, enum intra_arena kind, const flo
     return NEB_OK;
 }
 
-// Each replica's ranks hold slices of the moments (optim.h): put together in the gradient arena, free between steps.
+// Each replica's ranks hold slices of the moments (optim.h). The gradient arena, which is free
+// between steps, collects them.
 static enum neb_status put_moments(struct parts *p, const float *slice, const char *prefix,
                                    enum neb_status *written) {
     const struct intra_trainer *t = p->t;
@@ -236,7 +238,7 @@ static enum neb_status put_moments(struct parts *p, const float *slice, const ch
     return st;
 }
 
-// NEB_OK: a rank's own failure to write is in *written.
+// The returned status is that of the collectives. *written is this rank's status of writing.
 static enum neb_status put_tensors(struct parts *p, enum neb_status *written) {
     const struct intra_trainer *t = p->t;
     NEB_TRY(put_all(p, INTRA_ARENA_PARAMS, t->model->params, "", written));
@@ -266,7 +268,7 @@ enum neb_status intra_trainer_save_parts(const struct intra_trainer *t, struct i
     if (!path[0])
         goto out;
     if (st == NEB_OK && getentropy(&p.part.token, sizeof p.part.token) != 0)
-        st = neb_fail_errno("no random numbers from the system");
+        st = neb_fail_errno("cannot read random numbers from the system");
     NEB_TRY_GOTO(intra_full_agree(mesh, st), out);
     NEB_TRY_GOTO(p.world->ops->broadcast(p.world, &p.part.token, sizeof p.part.token, 0), out);
     NEB_TRY_GOTO(find_able(&p, path), out);
@@ -277,7 +279,8 @@ enum neb_status intra_trainer_save_parts(const struct intra_trainer *t, struct i
     if (p.world->rank == 0 && written == NEB_OK)
         written = note_parts(&p, w);
     st = intra_full_agree(mesh, written);
-    if (st == NEB_OK && p.aside) // all have their copies: they go to disk while training goes on
+    // all ranks have their copies: they reach the disk while training goes on
+    if (st == NEB_OK && p.aside)
         st = intra_ckpt_async_submit(p.t->part_saver->async, &p.out, "", p.path, 0);
 out:
     if (p.part.number)

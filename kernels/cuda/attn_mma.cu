@@ -1,25 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention in bf16 on tensor cores, head_dim 32, 64, 96 or 128: never a (T, T) matrix, as in FlashAttention (arXiv 2205.14135,
-// 2307.08691). Scores, softmax and all sums are fp32; what a product reads is bf16.
+// Attention in bf16 on tensor cores, head_dim 32, 64, 96 or 128. Like FlashAttention (arXiv
+// 2205.14135, 2307.08691) it never forms a (T, T) matrix. Scores, softmax and sums are fp32;
+// products read bf16.
 //
-// A block of four warps owns 128 rows with head_dim 64, two atoms of 16 a warp (else 64 and one), and walks through tiles of rows of the
-// other side, which arrive in shared memory two tiles deep by asynchronous copies:
+// A block of four warps owns rows and walks through tiles of rows of the other side. A warp owns
+// one atom of 16 rows, or two atoms at head_dim 64; so a block owns 64 rows, or 128. Tiles arrive
+// in shared memory by asynchronous copies, two tiles deep:
 //
-//     fwd     owns queries      streams K, V      S = Q K^T, online softmax, O += P V
-//     bwd_q   owns queries      streams K, V      S, dP = dO V^T, dS = P (dP - delta), dQ += dS K
-//     bwd_kv  owns keys         streams Q, dO     S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q
+//   fwd    owns queries  streams K, V   S = Q K^T, online softmax, O += P V
+//   bwd_q  owns queries  streams K, V   S, dP = dO V^T, dS = P (dP - delta), dQ += dS K
+//   bwd_kv owns keys     streams Q, dO  S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q
 //
-// Backward computes S twice; in return no kernel adds to another's output, so there are no atomics and the bits are the same
-// every time. Each product is (16 own rows) x (columns): A from the own tile or, for the second product, from the first
-// one's accumulators, which in registers are just what A wants:
+// The backward pass computes S twice. In return, no kernel adds to another's output: there are no
+// atomics, and the bits are the same every time. A product is (16 own rows) x (columns). Its A
+// comes from the own tile. In the second product A is the first one's accumulators, which already
+// lie in registers as A needs them:
 //
-//     accumulator (16, 8), lane l: rows l/4, l/4 + 8, columns 2(l%4), +1     two neighbours make A (16, 16)
+//   accumulator (16, 8), lane l: rows l/4 and l/4 + 8, columns 2(l%4) and 2(l%4) + 1;
+//   two neighbouring accumulators make A (16, 16)
 //
-// A fragment of the other side is loaded once for two atoms: 512 bytes, four turns of shared memory, for four mma instead of two, so
-// that the tensor cores' rate and not shared memory's bounds a tile (README.md, "What a card says").
+// Two atoms share each load of a fragment of the other side: 512 bytes of shared memory feed four
+// mma instead of two (Cut in attn_tiles.cuh says why).
 //
-// Rows in shared memory are HD + 8 elements apart: an odd number of 16 bytes, so that the eight rows of an ldmatrix fall into
-// different banks, whatever HD. Rows beyond T arrive as zeros and are masked.
+// Rows in shared memory are HD + 8 elements apart, an odd number of 16-byte pieces. So the eight
+// rows of an ldmatrix lie in different banks for every HD. Rows beyond T arrive as zeros and are
+// masked.
 #include "kernels/cuda/attn_tiles.cuh"
 #include "kernels/cuda/launch.h"
 
@@ -36,7 +41,7 @@ static struct mma_job job_of(const struct kern_attn *a) {
     return j;
 }
 
-// grid: (blocks of queries, heads, B). The longest rows of a causal mask come first.
+// grid: (blocks of queries, heads, B). Blocks with the longest rows of a causal mask come first.
 template <int HD>
 __global__ void __launch_bounds__(THREADS)
     fwd(struct mma_job J, bf16 *out, int ldo, float *lse, const bf16 *q, int ldq, const bf16 *k,
@@ -48,7 +53,8 @@ __global__ void __launch_bounds__(THREADS)
     int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP, h = (int)blockIdx.y,
         b = (int)blockIdx.z, i0 = (int)(gridDim.x - 1 - blockIdx.x) * BLOCK,
         row = i0 + warp * 16 * ATOMS + lane / 4, col = lane % 4 * 2;
-    // What a mask is asked for: rows of the warp, or where that is one atom of the block, which costs fewer registers.
+    // The rows for which the mask is checked: those of the warp, or with one atom those of the
+    // block, which costs fewer registers.
     int mine = ATOMS > 1 ? row - lane / 4 : i0, n_mine = ATOMS > 1 ? 16 * ATOMS : BLOCK;
     struct attn_mask m = attn_mask_of(J.T, J.kind, J.prefix_len, b);
     size_t first = (size_t)b * J.T;
@@ -64,7 +70,7 @@ __global__ void __launch_bounds__(THREADS)
     __syncthreads();
     Own<HD, Cut<HD>::keep_fwd> queries[ATOMS];
     float acc[ATOMS][HD / 8][4] = {{{0}}}, max[ATOMS][2], sum[ATOMS][2],
-                          c = J.scale * LOG2_E; // scores in powers of two
+                          c = J.scale * LOG2_E; // scores become exponents of two
 #pragma unroll
     for (int a = 0; a < ATOMS; a++) {
         queries[a].take(own, (warp * ATOMS + a) * 16);
@@ -78,11 +84,11 @@ __global__ void __launch_bounds__(THREADS)
             fetch<HD, KEYS>(next, kh, ldk, (t + 1) * KEYS, J.T);
             fetch<HD, KEYS>(next + tile, vh, ldv, (t + 1) * KEYS, J.T);
         }
-        cp_async_commit(); // an empty group at the end, so that the count below is right
+        cp_async_commit(); // empty at the end, so that the wait below still counts right
         cp_async_wait<1>();
         __syncthreads();
         int j0 = t * KEYS;
-        if (ATOMS == 1 || !attn_none_seen(m, mine, n_mine, j0)) { // by this warp
+        if (ATOMS == 1 || !attn_none_seen(m, mine, n_mine, j0)) { // this warp sees some key
             float s[ATOMS][KEYS / 8][4] = {{{0}}};
             times_transposed<HD, KEYS>(s, queries, keys);
             bool all = attn_all_seen(m, mine, n_mine, j0, KEYS);
@@ -125,7 +131,7 @@ __global__ void __launch_bounds__(THREADS)
     int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP, h = (int)blockIdx.y,
         b = (int)blockIdx.z, i0 = (int)(gridDim.x - 1 - blockIdx.x) * BLOCK,
         row = i0 + warp * 16 * ATOMS + lane / 4, col = lane % 4 * 2;
-    // What a mask is asked for: rows of the warp, or where that is one atom of the block, which costs fewer registers.
+    // The rows for which the mask is checked, as in fwd.
     int mine = ATOMS > 1 ? row - lane / 4 : i0, n_mine = ATOMS > 1 ? 16 * ATOMS : BLOCK;
     struct attn_mask m = attn_mask_of(J.T, J.kind, J.prefix_len, b);
     size_t first = (size_t)b * J.T, stats = ((size_t)b * J.n_heads + h) * J.T;
@@ -195,7 +201,8 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-// Own: K, V. Stream: Q, dO with their lse and delta, of all query heads that read this key/value head.
+// Own: K, V. Stream: Q and dO with their lse and delta, of all query heads that read this key-value
+// head.
 template <int HD>
 __global__ void __launch_bounds__(THREADS)
     bwd_kv(struct mma_job J, bf16 *dk, bf16 *dv, const bf16 *dout, int ldo, const float *lse,
@@ -206,7 +213,8 @@ __global__ void __launch_bounds__(THREADS)
               tile = STEP * (HD + PAD);
     bf16 *own_k = reinterpret_cast<bf16 *>(room), *own_v = own_k + BLOCK * (HD + PAD),
          *stream = own_v + BLOCK * (HD + PAD);
-    float *stats = reinterpret_cast<float *>(stream + 4 * tile); // two of (lse, delta) of STEP each
+    // two slots of lse and delta, STEP each
+    float *stats = reinterpret_cast<float *>(stream + 4 * tile);
     int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP, g = (int)blockIdx.y,
         b = (int)blockIdx.z, j0 = (int)blockIdx.x * BLOCK, row = j0 + warp * 16 * ATOMS + lane / 4,
         col = lane % 4 * 2;
@@ -253,7 +261,7 @@ __global__ void __launch_bounds__(THREADS)
         const bf16 *queries = stream + t % 2 * 2 * tile, *grads = queries + tile;
         const float *l = stats + t % 2 * 2 * STEP, *dl = l + STEP;
         int i0 = (from + t % a_head) * STEP;
-        if (ATOMS == 1 || !attn_none_seen(m, i0, STEP, mine)) { // of this warp's keys
+        if (ATOMS == 1 || !attn_none_seen(m, i0, STEP, mine)) { // some query sees this warp's keys
             float s[ATOMS][STEP / 8][4] = {{{0}}}, dp[ATOMS][STEP / 8][4] = {{{0}}};
             times_transposed<HD, STEP>(s, keys, queries);
             times_transposed<HD, STEP>(dp, values, grads);
@@ -264,7 +272,7 @@ __global__ void __launch_bounds__(THREADS)
                 for (int n = 0; n < STEP / 8; n++)
 #pragma unroll
                     for (int e = 0; e < 4; e++) {
-                        int i = n * 8 + col + e % 2; // query in the tile
+                        int i = n * 8 + col + e % 2; // query within the tile
                         s[a][n][e] = fast_exp2(s[a][n][e] * c - l[i]);
                         dp[a][n][e] = s[a][n][e] * (dp[a][n][e] - dl[i]);
                     }
@@ -288,7 +296,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-// ---- launches -------------------------------------------------------------------------------------------------
+// ---- launches
 
 bool kern_cu_attn_mma_takes(const struct kern_attn *a, const void *const p[], int n_p,
                             const int ld[], int n_ld) {

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention for every head_dim and both types, in fp32 arithmetic: what fp32 training uses, and bf16 where the tensor-core
-// kernels do not take the shape. Also delta = rowsum(dO * O), which both backward kernels need.
+// Attention for every head_dim and both types, in fp32 arithmetic: for training in fp32, and in
+// bf16 where the tensor-core kernels do not take the shape. Also delta = rowsum(dO * O), for the
+// backward passes here and in attn_mma.cu.
 //
-// A warp owns one row (a query; a key in the kernel for dk and dv) and keeps its sums in registers, dimension e in lane
-// e % 32. A block's warps share tiles of 32 rows of the other side in shared memory: in a tile, lane j works out the score
-// of row j, then the sums take the 32 weights one after the other by shuffles.
+// A warp owns one row (a query, or a key in bwd_kv). It keeps the row's sums in registers,
+// dimension e in lane e % 32. The warps of a block share tiles of 32 rows of the other side in
+// shared memory. In a tile lane j computes the score of row j. Then all lanes take the 32 weights,
+// one after the other by shuffles, and add the weighted rows.
 #include "kernels/cuda/attn.cuh"
 #include "kernels/cuda/launch.h"
 
 enum { ROWS = 8, THREADS = ROWS * WARP, TILE = WARP, DIMS_MOST = 256, OWN = DIMS_MOST / WARP };
 
 struct simple_job {
-    int T, n_heads, group, D; // group: query heads a key/value head
+    int T, n_heads, group, D; // group: query heads of a key-value head
     enum kern_mask kind;
     const int32_t *prefix_len;
     float scale;
@@ -27,7 +29,8 @@ static bool takes(const struct kern_attn *a) {
            a->head_dim <= DIMS_MOST && a->n_heads % a->n_kv_heads == 0 && attn_mask_given(a);
 }
 
-// Rows first .. first + TILE - 1 of x into room (TILE, D + 1); rows at or beyond T are zeros.
+// Loads rows first .. first + TILE - 1 of x into room (TILE, D + 1). Rows at or beyond T become
+// zeros.
 template <class T>
 __device__ static void load_tile(float *room, const T *x, int ld, int first, int T_, int D) {
     for (int i = (int)threadIdx.x; i < TILE * D; i += THREADS) {
@@ -41,8 +44,9 @@ __device__ static float dot(const float *a, const float *b, int D) {
         s += a[e] * b[e];
     return s;
 }
-// acc[o] += sum over the tile's rows from .. to - 1, cut to the tile, of weight (lane = row) * room[row][lane + 32 o]. All other weights are
-// zeros; from and to are the same for all lanes.
+// acc[o] += the sum of weight * room[row][lane + 32 o] over rows from .. to - 1, as far as they lie
+// in the tile. Lane r has the weight of row r. All other weights are 0. from and to are the same in
+// all lanes.
 __device__ static void add_weighted(float (&acc)[OWN], float weight, const float *room, int D,
                                     int from, int to) {
     int lane = (int)threadIdx.x % WARP;
@@ -64,7 +68,7 @@ __device__ static void write_row(T *to, const float (&acc)[OWN], float factor, i
             to[lane + WARP * o] = Narrow<T>::of(acc[o] * factor);
 }
 
-// grid: (row blocks, heads, B). Shared: one row a warp, two tiles.
+// grid: (row blocks, heads, B). Shared memory: one row for each warp, and two tiles.
 template <class T>
 __global__ void fwd(struct simple_job J, T *out, int ldo, float *lse, const T *q, int ldq,
                     const T *k, int ldk, const T *v, int ldv) {
@@ -81,7 +85,7 @@ __global__ void fwd(struct simple_job J, T *out, int ldo, float *lse, const T *q
         mine[e] = i < J.T ? wide(q[(first + i) * ldq + (size_t)h * D + e]) * J.scale : 0.0f;
     float acc[OWN] = {0}, max = -INFINITY, sum = 0;
     for (int j0 = 0; j0 < attn_keys_end(m, i0, ROWS); j0 += TILE) {
-        __syncthreads(); // the last tile is done with, the queries are there
+        __syncthreads(); // nobody reads the last tile any more; queries are complete
         load_tile(keys, kh, ldk, j0, J.T, D);
         load_tile(values, vh, ldv, j0, J.T, D);
         __syncthreads();
@@ -138,7 +142,8 @@ __global__ void bwd_q(struct simple_job J, T *dq, const T *dout, int ldo, const 
         write_row(dq + (first + i) * ldq + (size_t)h * D, acc, 1.0f, D);
 }
 
-// grid: (row blocks, key/value heads, B): a warp owns key j and goes through all queries of all heads that read it.
+// grid: (row blocks, key-value heads, B). A warp owns key j and goes through all queries of all
+// heads that read it.
 template <class T>
 __global__ void bwd_kv(struct simple_job J, T *dk, T *dv, const T *dout, int ldo, const float *lse,
                        const float *delta, const T *q, int ldq, const T *k, int ldk, const T *v,
@@ -179,12 +184,13 @@ __global__ void bwd_kv(struct simple_job J, T *dk, T *dv, const T *dout, int ldo
     write_row(dv + (first + j) * ldv + (size_t)g * D, acc_v, 1.0f, D);
 }
 
-// `lanes` neighbours a row and head, V elements each a turn: 16 bytes where a row is so many times a power of two.
+// `lanes` neighbouring threads share a row of a head and take V elements each a turn. V makes 16
+// bytes if head_dim is V times a power of two.
 template <class T, int V>
 __global__ void row_delta(struct simple_job J, float *delta, const T *dout, const T *out, int ldo,
                           size_t rows, int lanes) {
     size_t at = ((size_t)blockIdx.x * THREADS + threadIdx.x) / (unsigned)lanes, row,
-           b; // (row, head)
+           b; // at: of a row and a head
     uint32_t h, t, lane = threadIdx.x % (unsigned)lanes;
     bool there = at < rows * J.n_heads;
     split(there ? at : 0, (uint32_t)J.n_heads, row, h);
@@ -205,7 +211,7 @@ __global__ void row_delta(struct simple_job J, float *delta, const T *dout, cons
         delta[(b * J.n_heads + h) * J.T + t] = s;
 }
 
-// More than the plain 48 KiB has to be asked for.
+// A kernel must ask for more than 48 KiB of shared memory.
 static cudaError_t shared_for(const void *kernel, size_t bytes) {
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a tile of attn_mma.cu is made of, and what attn_wgmma.cu does to accumulators: rows from global memory, fragments, the two products, the online softmax.
+// Building blocks of attn_mma.cu: rows from global memory, fragments, the two products, the online
+// softmax. attn_wgmma.cu uses those that work on accumulators.
 #ifndef KERN_CUDA_ATTN_TILES_CUH
 #define KERN_CUDA_ATTN_TILES_CUH
 #include "kernels/cuda/attn.cuh"
 
 enum { WARPS = 4, THREADS = WARPS * WARP, PAD = 8 };
 
-// ROWS rows from `first` on of x (row stride ld) into room (ROWS, HD + PAD); zeros at and beyond T.
+// Copies ROWS rows of x (row stride ld), from `first` on, to room (ROWS, HD + PAD). Rows at and
+// beyond T become zeros.
 template <int HD, int ROWS>
 __device__ static inline void fetch(bf16 *room, const bf16 *x, int ld, int first, int T) {
-    // Pieces of 16 bytes a row, and threads that share one: the power of two in it, so that a thread keeps its column.
+    // per: pieces of 16 bytes in a row. side: threads that share a row, the largest power of two
+    // that divides per, so that a thread keeps its column.
     const int per = HD / 8, side = per & -per, at_once = THREADS / side;
-    static_assert(ROWS % at_once == 0, "every thread has as many pieces");
+    static_assert(ROWS % at_once == 0, "every thread copies the same number of pieces");
     int row = (int)threadIdx.x / side, c = (int)threadIdx.x % side * 8;
 #pragma unroll
     for (int r = 0; r < ROWS; r += at_once) {
@@ -23,20 +26,20 @@ __device__ static inline void fetch(bf16 *room, const bf16 *x, int ld, int first
     }
 }
 
-// A fragments: rows row0 .. +15, columns k0 .. +15 of room.
+// Loads a fragment A: rows row0 .. row0 + 15, columns k0 .. k0 + 15 of room.
 template <int HD>
 __device__ static inline void a_fragment(uint32_t a[4], const bf16 *room, int row0, int k0) {
     int lane = (int)threadIdx.x % WARP, m = lane / 8, r = lane % 8;
     ldmatrix_x4(a, room + (row0 + m % 2 * 8 + r) * (HD + PAD) + k0 + m / 2 * 8);
 }
 
-// An atom's own 16 rows (16, HD), as fragments: kept in registers for all tiles, or where those are short read from the own
-// tile each time.
+// The 16 own rows (16, HD) of an atom, as fragments. KEEP: they stay in registers for all tiles.
+// Otherwise registers are short, and each use reads them from the own tile.
 template <int HD, bool KEEP> struct Own {
     uint32_t kept[KEEP ? HD / 16 : 1][4];
     const bf16 *room;
     int row0;
-    // once the tile is there
+    // call this once the tile has arrived
     __device__ inline void take(const bf16 *tile, int first) {
         room = tile;
         row0 = first;
@@ -54,14 +57,16 @@ template <int HD, bool KEEP> struct Own {
                 a[i] = kept[KEEP ? k / 16 : 0][i];
     }
 };
-// How the kernels are cut: atoms a warp, own rows a block, rows of a tile; and which own rows stay in registers, where there is room.
+// How the kernels divide their work: atoms of a warp, own rows of a block, rows of a tile, and
+// which own rows stay in registers. At head_dim 64 two atoms share each fragment that is loaded:
+// with one atom shared memory bounds a tile, with two the tensor cores do.
 template <int HD> struct Cut {
     static const int atoms = HD == 64 ? 2 : 1, block = WARPS * 16 * atoms, keys = 64,
                      keys_bwd = HD <= 64 ? 64 : 32, queries = HD <= 32 ? 64 : 32;
     static const bool keep_fwd = true, keep_q = HD == 32, keep_kv = false;
 };
 
-// acc (16, ROWS) += own (16, HD) · other (ROWS, HD)^T, of each atom
+// acc (16, ROWS) += own (16, HD) · other (ROWS, HD)^T, for each atom
 template <int HD, int ROWS, int ATOMS, bool KEEP>
 __device__ static inline void times_transposed(float (&acc)[ATOMS][ROWS / 8][4],
                                                const Own<HD, KEEP> (&own)[ATOMS],
@@ -86,7 +91,7 @@ __device__ static inline void times_transposed(float (&acc)[ATOMS][ROWS / 8][4],
     }
 }
 
-// acc (16, HD) += p (16, ROWS) · other (ROWS, HD), p as accumulators, of each atom
+// acc (16, HD) += p (16, ROWS) · other (ROWS, HD), for each atom; p: accumulators
 template <int HD, int ROWS, int ATOMS>
 __device__ static inline void times(float (&acc)[ATOMS][HD / 8][4],
                                     const float (&p)[ATOMS][ROWS / 8][4], const bf16 *other) {
@@ -115,7 +120,8 @@ __device__ static inline void times(float (&acc)[ATOMS][HD / 8][4],
     }
 }
 
-// Rows row, row + 8 of this lane's accumulators to x, times factors; nothing beyond T.
+// Writes this lane's rows (row and row + 8) of the accumulators to x, times f0 and f1. Rows at and
+// beyond T are left out.
 template <int HD>
 __device__ static inline void write_out(bf16 *x, int ld, int row, int T,
                                         const float (&acc)[HD / 8][4], float f0, float f1) {
@@ -131,7 +137,8 @@ __device__ static inline void write_out(bf16 *x, int ld, int row, int T,
     }
 }
 
-// A gradient behind rope becomes the one before it, of rows row, row + 8 of this lane: halves of a row are HD / 16 tiles apart, in the same lane.
+// Turns a gradient after rope into the gradient before it, for this lane's rows (row and row + 8).
+// The halves of a row are HD / 16 tiles apart, in the same lane.
 template <int HD>
 __device__ static inline void turn_back(float (&acc)[HD / 8][4], const float *cos_sin, int row,
                                         int T) {
@@ -152,7 +159,7 @@ __device__ static inline void turn_back(float (&acc)[HD / 8][4], const float *co
         }
 }
 
-// Over the four lanes that share a row.
+// row_max and row_sum work over the four lanes that share a row.
 __device__ static inline float row_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
     return fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 2));
@@ -162,7 +169,8 @@ __device__ static inline float row_sum(float x) {
     return x + __shfl_xor_sync(ALL_LANES, x, 2);
 }
 
-// Of keys that a query does not see: `none` in their place. row: this lane's first query of the atom; at: its first key.
+// Puts `none` in place of keys that a query does not see. row: this lane's first query of the atom;
+// at: this lane's first key.
 template <int KEYS>
 __device__ static inline void hide(float (&s)[KEYS / 8][4], struct attn_mask m, int row, int at,
                                    float none) {
@@ -174,8 +182,8 @@ __device__ static inline void hide(float (&s)[KEYS / 8][4], struct attn_mask m, 
             s[n][e] = n * 8 + e % 2 < end ? s[n][e] : none;
     }
 }
-// The other way round: queries that do not see a key have 0, in all of these. row: this lane's first key; at: its first query. Queries beyond
-// T come as zeros, so that what they add is 0.
+// The transposed case: in all arrays given, a query that does not see a key gets 0. row: this
+// lane's first key; at: this lane's first query. Queries beyond T arrive as zeros and add 0.
 template <int QUERIES, class... Of>
 __device__ static inline void hide_queries(struct attn_mask m, int row, int at, Of &...of) {
 #pragma unroll
@@ -187,8 +195,9 @@ __device__ static inline void hide_queries(struct attn_mask m, int row, int at, 
     }
 }
 
-// One step of the online softmax of an atom, of row e of this lane's two: scores become weights. max and sum follow; sum is of this lane's
-// columns only, the lanes meet at the end. c: of scores, in powers of two. Returns what all that was summed up so far has to be multiplied by.
+// One step of the online softmax for row e of this lane's two: scores become weights, and max and
+// sum are updated. sum covers this lane's columns only; the lanes are added at the end. c turns
+// scores into exponents of two. Returns the factor for all that was summed so far.
 template <int KEYS>
 __device__ static inline float weigh(float (&s)[KEYS / 8][4], int e, float &max, float &sum,
                                      float c) {
@@ -197,7 +206,7 @@ __device__ static inline float weigh(float (&s)[KEYS / 8][4], int e, float &max,
     for (int n = 0; n < KEYS / 8; n++)
         top = fmaxf(top, fmaxf(s[n][2 * e], s[n][2 * e + 1]));
     top = row_max(top);
-    // A row beyond T sees nothing: its maximum stays -inf, and 0 in its place keeps NaN out.
+    // A row beyond T sees nothing and its maximum stays -inf. Base 0 then avoids a NaN.
     float base = top == -INFINITY ? 0.0f : top * c, shrink = fast_exp2(max * c - base);
     max = top;
 #pragma unroll
@@ -217,7 +226,7 @@ __device__ static inline void shrink_row(float (&acc)[HD / 8][4], int e, float b
         acc[n][2 * e + 1] *= by;
     }
 }
-// Of both rows.
+// The step for both rows of this lane.
 template <int HD, int KEYS>
 __device__ static inline void soften(float (&s)[KEYS / 8][4], float (&acc)[HD / 8][4],
                                      float (&max)[2], float (&sum)[2], float c) {

@@ -1,57 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention in bf16 with Hopper's tensor-core instructions (attn_wgmma.cuh), head_dim 64 and 128: what attn_mma.cu does, with 64 in
-// seven tenths of the time. Compiled for compute capability 9.0 alone, which open.c asks for.
+// Attention in bf16 with Hopper's tensor-core instructions (attn_wgmma.cuh), head_dim 64 and 128.
+// It computes what attn_mma.cu does, but faster. Compiled for compute capability 9.0 only, which
+// open.c checks.
 //
-// A block of one or two warp groups (Plan, below) owns 64 rows a group, and walks through tiles of 64 rows of the other side, which arrive
-// in shared memory two tiles ahead by asynchronous copies. Own rows are in registers for all of it, but for bwd_kv at 128:
+// A block of one or two warp groups (Plan, below) owns 64 rows for each group. It walks through
+// tiles of 64 rows of the other side, which arrive in shared memory by asynchronous copies, two
+// tiles ahead. Own rows stay in registers, except in bwd_kv at head_dim 128:
 //
-//     fwd     owns queries      streams K, V      S = Q K^T, online softmax, O += P V
-//     bwd_q   owns queries      streams K, V      S, dP = dO V^T, dS = P (dP - delta), dQ += dS K; also delta = rowsum(dO * O)
-//     bwd_kv  owns keys         streams Q, dO     S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q
+//    fwd    owns queries  streams K, V   S = Q K^T, online softmax, O += P V
+//    bwd_q  owns queries  streams K, V   S, dP = dO V^T, dS = P (dP - delta), dQ += dS K;
+//                                        also delta = rowsum(dO * O)
+//    bwd_kv owns keys     streams Q, dO  S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q
 //
-// As there, backward computes S twice and no kernel adds to another's output. A warp's accumulators are those of mma.m16n8k16, so what is done
-// to them is attn_tiles.cuh's.
+// As in attn_mma.cu, the backward pass computes S twice, and no kernel adds to another's output. A
+// warp's accumulators have the layout of mma.m16n8k16, so attn_tiles.cuh handles them.
 //
-// Products run in the background. The last of a tile are not waited for: they go on while the next tile is awaited, and end with its scores.
-// So a slot is filled again two tiles after its own, behind the barrier that all warps pass after that wait:
+// Products run in the background. The last products of a tile run while the block waits for the
+// next tile, and end together with the next tile's scores. So a slot is filled again two tiles
+// after its own, behind the barrier that all warps pass after that wait:
 //
-//     tile t:   wait for its copy, barrier, ask for tile t + 2 (slot of t - 2), S (t), wait for S (t) and what is left of t - 1, …
+//    tile t:  wait for its copy; barrier; start to copy tile t + 2 into the slot of t - 2; S (t);
+//             wait for S (t) and for the rest of t - 1; …
 //
-// SLOTS is four of them: t - 1 and t are read, t + 1 and t + 2 are on their way.
+// So there are four SLOTS: t - 1 and t are read, t + 1 and t + 2 are in flight.
 //
-// At head_dim 128 one block has a multiprocessor to itself, and nobody else keeps the matrix units busy while it works out weights. So fwd and
-// bwd_q are late there: a tile's second product is asked for behind the scores of the next, and runs while those become weights (FlashAttention-3,
-// arXiv 2407.08608, within a warp group). It ends before the next barrier, so slots are read and filled as above:
+// At head_dim 128 a multiprocessor has only one block, so nobody else uses the tensor cores while
+// that block computes weights. Therefore fwd and bwd_q are "late" there: a tile's second product
+// starts behind the scores of the next tile, and runs while these become weights (FlashAttention-3,
+// arXiv 2407.08608, within a warp group). It ends before the next barrier, so slots are read and
+// filled as above:
 //
-//     fwd     S (t), O += P V (t - 1), wait for S, P (t), wait for O
-//     bwd_q   S (t), dP (t), dQ += dS K (t - 1), wait for S, P (t), wait for dP, dS (t), wait for dQ
-//     bwd_kv  S (t), dP (t), wait for S and for dK (t - 1), P (t), dV += P dO (t), wait for dP, dS (t), dK += dS Q (t), wait for dV
+//    fwd     S (t), O += P V (t - 1), wait for S, P (t), wait for O
+//    bwd_q   S (t), dP (t), dQ += dS K (t - 1), wait for S, P (t), wait for dP, dS (t), wait for dQ
+//    bwd_kv  S (t), dP (t), wait for S and for dK (t - 1), P (t), dV += P dO (t), wait for dP,
+//            dS (t), dK += dS Q (t), wait for dV
 //
-// The last tile's is behind the loop. A group may see a tile fewer than its block: the last slots are then as they were, as nothing is copied
-// there any more. bwd_kv has no registers for what it would keep, nor for K and V, which are A in shared memory. Own rows come there at first, 16 bytes a
-// lane, behind the slots: Q of fwd, Q, dO and O of bwd_q, K and V of bwd_kv; 161, 225 and 195 KiB in all.
+// The late product of the last tile comes after the loop. A group may see one tile fewer than its
+// block. The slot of its last tile is unchanged then, since nothing is copied there any more.
+// bwd_kv has no registers to keep a product for later, and none for K and V: it reads these as A
+// from shared memory. At head_dim 128 own rows arrive in shared memory, 16 bytes a lane, behind the
+// slots: Q for fwd; Q, dO and O for bwd_q; K and V for bwd_kv. That makes 161, 225 and 195 KiB in
+// all.
 #include "kernels/cuda/attn_tiles.cuh"
 #include "kernels/cuda/attn_wgmma.cuh"
 #include "kernels/cuda/launch.h"
 
 enum { GROUP = 128, SLOTS = 4 }; // GROUP: threads of a warp group
 
-// How the kernels are cut: warp groups a block, and blocks that a multiprocessor has registers and shared memory for. With two groups, half
-// the bytes of the other side are fetched; with one, three blocks of bwd_q fit at head_dim 64, and none waits for another's group (as a card
-// was fastest there: H100, T 1,024).
+// How the kernels divide their work: warp groups of a block, and blocks for which a multiprocessor
+// has registers and shared memory. Two groups fetch half the bytes of the other side. With one
+// group three blocks of bwd_q fit at head_dim 64, and no group waits for another: that was fastest
+// on an H100.
 template <int HD> struct Plan;
 template <> struct Plan<64> {
     static const int fwd = 2, fwd_blocks = 2, bwd_q = 1, bwd_q_blocks = 3, bwd_kv = 2,
                      bwd_kv_blocks = 1;
-    static const bool late =
-        false; // the order of products, and where own rows come from: as told above
+    static const bool late = false; // see above
 };
 template <> struct Plan<128> {
     static const int fwd = 2, fwd_blocks = 1, bwd_q = 2, bwd_q_blocks = 1, bwd_kv = 2,
                      bwd_kv_blocks = 1;
     static const bool late = true;
 };
-// Of one side's 64 rows: TILEs, one behind the other, of 64 columns each; all their elements; and where 16 columns begin, the k-th.
+// 64 rows of one side lie in `parts` TILEs of 64 columns each, one behind the other. size: elements
+// of all parts. at(k): where the k-th 16 columns begin.
 template <int HD> struct Rows {
     static const int parts = HD / TILE_COLUMNS, size = parts * TILE;
     __device__ static inline constexpr int at(int k) { return k / 4 * TILE + k % 4 * 16; }
@@ -70,10 +82,11 @@ static struct wgmma_job job_of(const struct kern_attn *a) {
     return j;
 }
 
-// Rows of one side on their way into tiles, 64 at a time: a thread's row and column in all of them. Rows at and beyond T become zeros.
+// Copies rows of one side to tiles, 64 at a time. A thread has the same row and column in every
+// tile. Rows at and beyond T become zeros.
 struct stream {
-    const bf16 *x; // of the next tile, this thread's first row
-    int ld, left;  // rows from there up to T
+    const bf16 *x; // this thread's first row of the next tile
+    int ld, left;  // left: rows from there to T
 };
 __device__ static inline int own_row() { return (int)threadIdx.x / 8; }
 __device__ static inline int own_column() { return (int)threadIdx.x % 8 * 8; }
@@ -84,7 +97,7 @@ __device__ static inline struct stream stream_of(const bf16 *x, int ld, int firs
 }
 template <int HD, int GROUPS>
 __device__ static inline void bring_rows(bf16 *tile, const struct stream &s) {
-    bf16 *to = tile + tile_at(own_row(), own_column()); // rows of a thread are multiples of 8 apart
+    bf16 *to = tile + tile_at(own_row(), own_column()); // a thread's rows are multiples of 8 apart
 #pragma unroll
     for (int r = 0; r < TILE_ROWS; r += GROUPS * GROUP / 8)
 #pragma unroll
@@ -97,7 +110,7 @@ __device__ static inline void stream_on(struct stream &s, int rows) {
     s.left -= rows;
 }
 
-// A warp's own 16 rows of x as A: row is this lane's first. Zeros at and beyond T.
+// Loads a warp's 16 own rows of x as A. row: this lane's first. Zeros at and beyond T.
 template <int K>
 __device__ static inline void own_rows(uint32_t (&a)[K][4], const bf16 *x, int ld, int row, int T) {
     int col = (int)threadIdx.x % 4 * 2;
@@ -112,7 +125,8 @@ __device__ static inline void own_rows(uint32_t (&a)[K][4], const bf16 *x, int l
         }
 }
 
-// Where those come by way of shared memory: all groups' rows of x, from `first` on, on their way to tiles …
+// If own rows come through shared memory, this starts to copy the rows of all groups, from `first`
+// on, to tiles …
 template <int HD, int GROUPS>
 __device__ static inline void bring_own(bf16 *own, const bf16 *x, int ld, int first, int T) {
     struct stream s = stream_of(x, ld, first, T);
@@ -122,7 +136,7 @@ __device__ static inline void bring_own(bf16 *own, const bf16 *x, int ld, int fi
         stream_on(s, TILE_ROWS);
     }
 }
-// … and a warp's 16 of them, once they are there.
+// … and this loads a warp's 16 rows from there, once they have arrived.
 template <int HD>
 __device__ static inline void own_rows(uint32_t (&a)[HD / 16][4], const bf16 *own) {
     int lane = (int)threadIdx.x % WARP, row = (int)threadIdx.x / WARP % 4 * 16 + lane % 16;
@@ -132,7 +146,7 @@ __device__ static inline void own_rows(uint32_t (&a)[HD / 16][4], const bf16 *ow
         ldmatrix_x4(a[k], own + k / 4 * TILE + tile_at(row, k % 4 * 16 + lane / 16 * 8));
 }
 
-// What a second product reads: accumulators, as A.
+// Turns accumulators into A, for a second product.
 __device__ static inline void pack_rows(uint32_t (&a)[4][4], const float (&p)[8][4]) {
 #pragma unroll
     for (int k = 0; k < 4; k++) {
@@ -143,7 +157,8 @@ __device__ static inline void pack_rows(uint32_t (&a)[4][4], const float (&p)[8]
     }
 }
 
-// s (64 own rows, 64 rows of the other side) = own other^T. own: as A, or where it lies in shared memory.
+// s (64 own rows, 64 rows of the other side) = own other^T. own: A in registers, or a place in
+// shared memory.
 template <int HD>
 __device__ static inline void scores(float (&s)[8][4], const uint32_t (&own)[HD / 16][4],
                                      tile_ref other) {
@@ -172,17 +187,17 @@ __device__ static inline void add_rows(float (&acc)[HD / 8][4], const uint32_t (
                                         tile_on(other, i * TILE + k * 16 * TILE_COLUMNS));
 }
 
-// Where a thread is.
+// Which rows and columns a thread has.
 struct place {
-    int mine, warp_row, row; // the first row of its group, of its warp, its own
-    int col;                 // of accumulators and of A
+    int mine, warp_row, row; // first row: of its group, of its warp, of itself
+    int col;                 // column in accumulators and in A
     int h, b;
 };
 template <int HD> __device__ static inline struct place place_of(int first) {
     int group = (int)threadIdx.x / GROUP, warp = (int)threadIdx.x / WARP % 4,
         lane = (int)threadIdx.x % WARP;
     struct place p;
-    if (Plan<HD>::late) // so that the compiler knows that a warp has one
+    if (Plan<HD>::late) // tells the compiler that a warp has one group
         group = __shfl_sync(ALL_LANES, group, 0);
     p.mine = first + group * TILE_ROWS;
     p.warp_row = p.mine + warp * 16;
@@ -193,8 +208,9 @@ template <int HD> __device__ static inline struct place place_of(int first) {
     return p;
 }
 
-// A warp's 16 rows of accumulators, times a factor a row, to x: by way of shared memory, so that eight lanes write 128 bytes of a row. Nothing at
-// and beyond T. row: the warp's first.
+// Writes a warp's 16 rows of accumulators, times a factor for each row, to x. They go through
+// shared memory, so that eight lanes write 128 bytes of a row. Rows at and beyond T are left out.
+// row: the warp's first.
 template <int HD>
 __device__ static inline void write_rows(bf16 *x, int ld, int row, int T,
                                          const float (&acc)[HD / 8][4], float f0, float f1,
@@ -220,11 +236,11 @@ __device__ static inline void write_rows(bf16 *x, int ld, int row, int T,
                                                       part * TILE_COLUMNS + c) =
                     *reinterpret_cast<const Vec<uint32_t, 4> *>(room + tile_at(at, c));
         }
-        __syncwarp(); // read before the next are written
+        __syncwarp(); // read before the next part is written
     }
 }
 
-// grid: (blocks of queries, heads, B). The longest rows of a causal mask come first.
+// grid: (blocks of queries, heads, B). Blocks with the longest rows of a causal mask come first.
 template <int HD>
 __global__ void __launch_bounds__(Plan<HD>::fwd *GROUP, Plan<HD>::fwd_blocks)
     wgmma_fwd(struct wgmma_job J, bf16 *out, int ldo, float *lse, const bf16 *q, int ldq,
@@ -249,20 +265,20 @@ __global__ void __launch_bounds__(Plan<HD>::fwd *GROUP, Plan<HD>::fwd_blocks)
             stream_on(next_k, TILE_ROWS);
             stream_on(next_v, TILE_ROWS);
         }
-        cp_async_commit(); // an empty group at the end, so that the count below is right
+        cp_async_commit(); // empty at the end, so that the wait below still counts right
     };
     auto of = [&](const bf16 *x, int ld) { return x + first * ld + (size_t)p.h * HD; };
-    bf16 *own_at = slots + SLOTS * 2 * SIDE; // behind them, own Q
+    bf16 *own_at = slots + SLOTS * 2 * SIDE; // behind the slots: own Q
     if (LATE)
-        bring_own<HD, GROUPS>(own_at, of(q, ldq), ldq, i0, J.T); // with the first tile
+        bring_own<HD, GROUPS>(own_at, of(q, ldq), ldq, i0, J.T); // arrives with the first tile
     bring(0);
     bring(1);
     uint32_t own[HD / 16][4], weights[4][4];
     if (!LATE)
         own_rows(own, of(q, ldq), ldq, p.row, J.T);
     float acc[HD / 8][4] = {{0}}, s[8][4], max[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0},
-                   c = J.scale * LOG2_E; // scores in powers of two
-    auto arrive = [&](int t) {           // tile t; another one is on its way
+                   c = J.scale * LOG2_E; // scores become exponents of two
+    auto arrive = [&](int t) {           // waits for tile t; another one is in flight
         cp_async_wait<1>();
         fence_tiles();
         __syncthreads();
@@ -274,14 +290,14 @@ __global__ void __launch_bounds__(Plan<HD>::fwd *GROUP, Plan<HD>::fwd_blocks)
             hide<TILE_ROWS>(s, m, p.row, j0 + p.col, -INFINITY);
     };
     if constexpr (LATE) {
-        int last = 0; // of the tiles that this group sees: the first ones
+        int last = 0; // the last tile that this group sees; it sees the first ones
         arrive(0);
         own_rows<HD>(own, own_at);
         wgmma_fence();
         scores<HD>(s, own, slot(0));
         wgmma_commit();
         wgmma_wait<0>();
-        wgmma_settled(s);
+        wgmma_pin(s);
         mask(0);
 #pragma unroll
         for (int e = 0; e < 2; e++)
@@ -298,14 +314,14 @@ __global__ void __launch_bounds__(Plan<HD>::fwd *GROUP, Plan<HD>::fwd_blocks)
             add_rows<HD>(acc, weights, tile_on(slot(t - 1), SIDE));
             wgmma_commit();
             wgmma_wait<1>();
-            wgmma_settled(s);
+            wgmma_pin(s);
             mask(t * TILE_ROWS);
 #pragma unroll
             for (int e = 0; e < 2; e++)
                 shrink[e] = weigh<TILE_ROWS>(s, e, max[e], sum[e], c);
             wgmma_wait_behind<0>(sum[0] + sum[1]);
-            wgmma_settled(acc);
-            wgmma_settled(s); // what becomes of it is in registers that the product has read
+            wgmma_pin(acc);
+            wgmma_pin(s); // the product has read the registers that pack_rows writes
 #pragma unroll
             for (int e = 0; e < 2; e++)
                 shrink_row<HD>(acc, e, shrink[e]);
@@ -320,7 +336,8 @@ __global__ void __launch_bounds__(Plan<HD>::fwd *GROUP, Plan<HD>::fwd_blocks)
             arrive(t);
             tile_ref keys = slot(t), values = tile_on(keys, SIDE);
             if (attn_none_seen(m, p.mine, TILE_ROWS, t * TILE_ROWS)) {
-                // By this group; nor any later one. What is left of t - 1 has a slot that is the next but one to be filled.
+                // This group sees neither this tile nor a later one. The products of t - 1 must end
+                // now: their slot is the next but one to be filled.
                 wgmma_wait<0>();
                 continue;
             }
@@ -328,12 +345,12 @@ __global__ void __launch_bounds__(Plan<HD>::fwd *GROUP, Plan<HD>::fwd_blocks)
             scores<HD>(s, own, keys);
             wgmma_commit();
             wgmma_wait<0>();
-            wgmma_settled(s);
-            wgmma_settled(acc);
+            wgmma_pin(s);
+            wgmma_pin(acc);
             mask(t * TILE_ROWS);
             soften<HD, TILE_ROWS>(s, acc, max, sum, c);
             pack_rows(weights, s);
-            wgmma_settled(acc);
+            wgmma_pin(acc);
             wgmma_fence();
             add_rows<HD>(acc, weights, values);
             wgmma_commit();
@@ -341,7 +358,7 @@ __global__ void __launch_bounds__(Plan<HD>::fwd *GROUP, Plan<HD>::fwd_blocks)
     }
     cp_async_wait<0>();
     wgmma_wait<0>();
-    wgmma_settled(acc);
+    wgmma_pin(acc);
     float sum0 = row_sum(sum[0]), sum1 = row_sum(sum[1]);
     __syncthreads(); // the slots are free
     write_rows<HD>(out + first * ldo + (size_t)p.h * HD, ldo, p.warp_row, J.T, acc, 1.0f / sum0,
@@ -353,7 +370,8 @@ __global__ void __launch_bounds__(Plan<HD>::fwd *GROUP, Plan<HD>::fwd_blocks)
         to[p.row + 8] = max[1] * J.scale + logf(sum1);
 }
 
-// A number that needs all of them, below 0 only if one is: their bits, or'ed.
+// Returns a number that needs all of s, and that is below 0 only if one of them is: their bits,
+// or'ed.
 __device__ static inline float all_of(const float (&s)[8][4]) {
     uint32_t bits = 0;
 #pragma unroll
@@ -369,7 +387,7 @@ __device__ static inline float pair_dot(uint32_t a, uint32_t b) {
     return wide(a0) * wide(b0) + wide(a1) * wide(b1);
 }
 
-// Own: Q, dO. Stream: K, V. delta (B, heads, T) is written for wgmma_bwd_kv, which comes behind.
+// Own: Q, dO. Stream: K, V. Writes delta (B, heads, T) for wgmma_bwd_kv, which runs next.
 template <int HD>
 __global__ void __launch_bounds__(Plan<HD>::bwd_q *GROUP, Plan<HD>::bwd_q_blocks)
     wgmma_bwd_q(struct wgmma_job J, bf16 *dq, const bf16 *dout, const bf16 *out, int ldo,
@@ -404,7 +422,7 @@ __global__ void __launch_bounds__(Plan<HD>::bwd_q *GROUP, Plan<HD>::bwd_q_blocks
         bring(t + 2);
     };
     auto of = [&](const bf16 *x, int ld) { return x + first * ld + (size_t)p.h * HD; };
-    bf16 *own_at = slots + SLOTS * 2 * SIDE; // behind them, own Q, dO, O
+    bf16 *own_at = slots + SLOTS * 2 * SIDE; // behind the slots: own Q, dO, O
     uint32_t queries[HD / 16][4], grads[HD / 16][4], outs[HD / 16][4], slopes[4][4];
     if (LATE) {
         bring_own<HD, GROUPS>(own_at, of(q, ldq), ldq, i0, J.T);
@@ -429,7 +447,7 @@ __global__ void __launch_bounds__(Plan<HD>::bwd_q *GROUP, Plan<HD>::bwd_q_blocks
     for (int i = 0; i < 4; i++)
 #pragma unroll
         for (int n = 0; n < HD / 16; n++)
-            dl[i % 2] += pair_dot(grads[n][i], outs[n][i]); // rows of dO times rows of O
+            dl[i % 2] += pair_dot(grads[n][i], outs[n][i]); // sums of dO * O over each row
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         dl[e] = row_sum(dl[e]);
@@ -454,7 +472,7 @@ __global__ void __launch_bounds__(Plan<HD>::bwd_q *GROUP, Plan<HD>::bwd_q_blocks
             wgmma_commit();
         };
         auto weights = [&]() {
-            wgmma_settled(s);
+            wgmma_pin(s);
 #pragma unroll
             for (int n = 0; n < 8; n++)
 #pragma unroll
@@ -462,7 +480,7 @@ __global__ void __launch_bounds__(Plan<HD>::bwd_q *GROUP, Plan<HD>::bwd_q_blocks
                     s[n][e] = fast_exp2(s[n][e] * c - l[e / 2]);
         };
         auto gradients = [&]() {
-            wgmma_settled(dp);
+            wgmma_pin(dp);
 #pragma unroll
             for (int n = 0; n < 8; n++)
 #pragma unroll
@@ -489,7 +507,7 @@ __global__ void __launch_bounds__(Plan<HD>::bwd_q *GROUP, Plan<HD>::bwd_q_blocks
             gradients();
             mask(t * TILE_ROWS);
             wgmma_wait<0>();
-            wgmma_settled(s); // what becomes of it is in registers that the product has read
+            wgmma_pin(s); // the product has read the registers that pack_rows writes
             pack_rows(slopes, s);
             last = t;
         }
@@ -509,9 +527,9 @@ __global__ void __launch_bounds__(Plan<HD>::bwd_q *GROUP, Plan<HD>::bwd_q_blocks
             scores<HD>(dp, grads, values);
             wgmma_commit();
             wgmma_wait<0>();
-            wgmma_settled(s);
-            wgmma_settled(dp);
-            wgmma_settled(acc);
+            wgmma_pin(s);
+            wgmma_pin(dp);
+            wgmma_pin(acc);
 #pragma unroll
             for (int n = 0; n < 8; n++)
 #pragma unroll
@@ -522,14 +540,15 @@ __global__ void __launch_bounds__(Plan<HD>::bwd_q *GROUP, Plan<HD>::bwd_q_blocks
             wgmma_fence();
             add_rows<HD>(acc, slopes, keys);
             wgmma_commit();
-            // Other blocks go on meanwhile, and slopes need no registers beside s and dp: three blocks fit.
+            // Other blocks run during this wait. After it slopes need no registers beside s and dp,
+            // so that three blocks fit.
             wgmma_wait<0>();
-            wgmma_settled(acc);
+            wgmma_pin(acc);
         }
     }
     cp_async_wait<0>();
     wgmma_wait<0>();
-    wgmma_settled(acc);
+    wgmma_pin(acc);
     if (cos_sin)
         turn_back<HD>(acc, cos_sin, p.row, J.T);
     __syncthreads();
@@ -537,7 +556,8 @@ __global__ void __launch_bounds__(Plan<HD>::bwd_q *GROUP, Plan<HD>::bwd_q_blocks
                    slots);
 }
 
-// Own: K, V. Stream: Q, dO with their lse and delta, of all query heads that read this key/value head.
+// Own: K, V. Stream: Q and dO with their lse and delta, of all query heads that read this key-value
+// head.
 template <int HD>
 __global__ void __launch_bounds__(Plan<HD>::bwd_kv *GROUP, Plan<HD>::bwd_kv_blocks)
     wgmma_bwd_kv(struct wgmma_job J, bf16 *dk, bf16 *dv, const bf16 *dout, int ldo,
@@ -548,7 +568,8 @@ __global__ void __launch_bounds__(Plan<HD>::bwd_kv *GROUP, Plan<HD>::bwd_kv_bloc
     const bool LATE = Plan<HD>::late;
     bf16 *slots = reinterpret_cast<bf16 *>(tiles_from(room));
     const tile_ref tile0 = tile_refer(slots);
-    // Behind the slots own K and V, where they are not in registers; then (SLOTS, 2, TILE_ROWS): lse, delta
+    // Behind the slots: own K and V, if they are not in registers; then lse and delta (SLOTS, 2,
+    // TILE_ROWS).
     bf16 *own = slots + SLOTS * 2 * SIDE;
     float *stats = reinterpret_cast<float *>(own + (LATE ? GROUPS * 2 * SIDE : 0));
     int j0 = (int)blockIdx.x * BLOCK;
@@ -557,7 +578,8 @@ __global__ void __launch_bounds__(Plan<HD>::bwd_kv *GROUP, Plan<HD>::bwd_kv_bloc
     size_t first = (size_t)p.b * J.T;
     int from = attn_queries_start(m, j0) / TILE_ROWS,
         a_head = (J.T + TILE_ROWS - 1) / TILE_ROWS - from, tiles = a_head * J.group;
-    // Tiles of a head from row `from` of tiles on, then those of the next. next_at: the tile of its head that is brought next.
+    // Tiles of one head come first, from its tile `from` on, then those of the next head. next_at:
+    // index within its head of the tile that is copied next, counted from `from`.
     int next_at = 0, of_stats = (int)threadIdx.x % TILE_ROWS;
     struct stream next_q = stream_of(q + first * ldq + (size_t)p.h * J.group * HD, ldq,
                                      from * TILE_ROWS, J.T),
@@ -602,12 +624,13 @@ __global__ void __launch_bounds__(Plan<HD>::bwd_kv *GROUP, Plan<HD>::bwd_kv_bloc
         own_rows(keys, of(k, ldk), ldk, p.row, J.T);
         own_rows(values, of(v, ldv), ldv, p.row, J.T);
     }
-    const int own_tile = SLOTS * 2 + (p.mine - j0) / TILE_ROWS; // this group's
+    // this group's K, counted in SIDEs from tile0
+    const int own_tile = SLOTS * 2 + (p.mine - j0) / TILE_ROWS;
     const tile_ref keys_at = tile_on(tile0, own_tile * SIDE),
                    values_at = tile_on(keys_at, GROUPS * SIDE);
     float c = J.scale * LOG2_E, acc_k[HD / 8][4] = {{0}}, acc_v[HD / 8][4] = {{0}}, s[8][4],
           dp[8][4];
-    int at = 0; // the tile of its head
+    int at = 0; // index of the tile within its head
     for (int t = 0; t < tiles; t++) {
         cp_async_wait<1>();
         fence_tiles();
@@ -617,7 +640,7 @@ __global__ void __launch_bounds__(Plan<HD>::bwd_kv *GROUP, Plan<HD>::bwd_kv_bloc
         const float *l = stats + t % SLOTS * 2 * TILE_ROWS + p.col, *dl = l + TILE_ROWS;
         int i0 = (from + at) * TILE_ROWS;
         at = at + 1 == a_head ? 0 : at + 1;
-        if (attn_none_seen(m, i0, TILE_ROWS, p.mine)) { // of this group's keys
+        if (attn_none_seen(m, i0, TILE_ROWS, p.mine)) { // no query sees this group's keys
             wgmma_wait<0>();
             continue;
         }
@@ -629,10 +652,10 @@ __global__ void __launch_bounds__(Plan<HD>::bwd_kv *GROUP, Plan<HD>::bwd_kv_bloc
             scores<HD>(dp, values_at, grads);
             wgmma_commit();
             wgmma_wait<1>();
-            wgmma_settled(s);
+            wgmma_pin(s);
 #pragma unroll
             for (int n = 0; n < 8; n++) {
-                float lw[2]; // of this lane's two queries
+                float lw[2]; // for this lane's two queries
                 load<float, 2>(lw, l + n * 8);
 #pragma unroll
                 for (int e = 0; e < 4; e++)
@@ -645,7 +668,7 @@ __global__ void __launch_bounds__(Plan<HD>::bwd_kv *GROUP, Plan<HD>::bwd_kv_bloc
             add_rows<HD>(acc_v, weights, grads);
             wgmma_commit();
             wgmma_wait<1>();
-            wgmma_settled(dp);
+            wgmma_pin(dp);
 #pragma unroll
             for (int n = 0; n < 8; n++) {
                 float dw[2];
@@ -666,13 +689,13 @@ __global__ void __launch_bounds__(Plan<HD>::bwd_kv *GROUP, Plan<HD>::bwd_kv_bloc
             scores<HD>(dp, values, grads);
             wgmma_commit();
             wgmma_wait<0>();
-            wgmma_settled(s);
-            wgmma_settled(dp);
-            wgmma_settled(acc_k);
-            wgmma_settled(acc_v);
+            wgmma_pin(s);
+            wgmma_pin(dp);
+            wgmma_pin(acc_k);
+            wgmma_pin(acc_v);
 #pragma unroll
             for (int n = 0; n < 8; n++) {
-                float lw[2], dw[2]; // of this lane's two queries
+                float lw[2], dw[2]; // for this lane's two queries
                 load<float, 2>(lw, l + n * 8);
                 load<float, 2>(dw, dl + n * 8);
 #pragma unroll
@@ -693,8 +716,8 @@ __global__ void __launch_bounds__(Plan<HD>::bwd_kv *GROUP, Plan<HD>::bwd_kv_bloc
     }
     cp_async_wait<0>();
     wgmma_wait<0>();
-    wgmma_settled(acc_k);
-    wgmma_settled(acc_v);
+    wgmma_pin(acc_k);
+    wgmma_pin(acc_v);
     if (cos_sin)
         turn_back<HD>(acc_k, cos_sin, p.row, J.T);
     __syncthreads();
@@ -704,7 +727,7 @@ __global__ void __launch_bounds__(Plan<HD>::bwd_kv *GROUP, Plan<HD>::bwd_kv_bloc
                    slots);
 }
 
-// ---- launches -------------------------------------------------------------------------------------------------
+// ---- launches
 
 bool kern_cu_attn_wgmma_takes(const struct kern_attn *a, const void *const p[], int n_p,
                               const int ld[], int n_ld) {
@@ -718,7 +741,7 @@ static dim3 grid_of(const struct kern_attn *a, int groups, int heads) {
 static cudaError_t shared_for(const void *kernel, size_t bytes) {
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
-// Of slots, and of so many matrices' own rows behind them.
+// Bytes of the slots, and of the own rows of `own` matrices behind them.
 template <int HD> static size_t tiles_bytes(int groups, int own) {
     int sides = SLOTS * 2 + (Plan<HD>::late ? groups * own : 0);
     return TILE_ALIGN + (size_t)sides * Rows<HD>::size * sizeof(bf16);

@@ -1,24 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hopper's product of a warp group (128 threads), as attn_wgmma.cu needs it: rows in registers or in a tile, times a tile in shared memory, in
-// the background. PTX manual, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions".
+// The product of a Hopper warp group (128 threads), as attn_wgmma.cu needs it: rows in registers or
+// in a tile, times a tile in shared memory, in the background. See the PTX manual, "Asynchronous
+// Warpgroup Level Matrix Multiply-Accumulate Instructions".
 //
-// A tile is 64 rows of 64 bf16, each of 128 bytes, and begins at a multiple of 1,024. Pieces of 16 bytes are swizzled: piece c of row r
-// lies in place c ^ r % 8, so that neither rows nor columns of eight pieces meet in one bank. The hardware does the same to the address it
-// works out, so a product may begin at a later row or column of the tile. Rows of 128 bf16 are two tiles. Such a tile is A as it lies, and B in
-// two ways:
+// A tile is 64 rows of 64 bf16, so a row has 128 bytes. It begins at a multiple of 1,024. Its
+// pieces of 16 bytes are swizzled: piece c of row r lies in place c ^ r % 8, so that eight pieces
+// of a row, or of a column, lie in different banks. The hardware swizzles the addresses that it
+// computes, so a product may begin at a later row or column of the tile. Rows of 128 bf16 take two
+// tiles. A tile is A as it lies, and B in two ways:
 //
-//     as it lies    (rows, 16 columns of the sum)    "K major"     scores: rows are keys, the sum is over head_dim
-//     turned        (16 rows of the sum, columns)    "MN major"    sums of values: rows are keys, the sum is over them
+//     as it lies   (rows, 16 columns of the sum)   "K major"    scores: rows are keys,
+//                                                               the sum is over head_dim
+//     turned       (16 rows of the sum, columns)   "MN major"   sums of values: rows are keys,
+//                                                               the sum is over keys
 //
-// Order: wgmma_fence before the first product of a group that reads registers just written; then products; wgmma_commit;
-// wgmma_wait, and wgmma_settled on what they were added to, before anybody looks at it, or writes to registers that they read.
+// Order of calls: wgmma_fence before the first product that reads registers just written; the
+// products; wgmma_commit; wgmma_wait; wgmma_pin on the accumulators. Only then may anyone read
+// the accumulators, or write registers that the products read.
 #ifndef KERN_CUDA_ATTN_WGMMA_CUH
 #define KERN_CUDA_ATTN_WGMMA_CUH
 #include "kernels/cuda/prim.cuh"
 
 enum { TILE_ROWS = 64, TILE_COLUMNS = 64, TILE = TILE_ROWS * TILE_COLUMNS, TILE_ALIGN = 1024 };
 
-// Of element (row, column) in a tile, for columns that are multiples of 8.
+// Index of element (row, column) of a tile. column is a multiple of 8.
 __device__ static inline int tile_at(int row, int column) {
     return row * TILE_COLUMNS + ((column / 8 ^ row % 8) * 8);
 }
@@ -28,8 +33,9 @@ __device__ static inline unsigned char *tiles_from(unsigned char *room) {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(room);
     return room + (TILE_ALIGN - at % TILE_ALIGN) % TILE_ALIGN;
 }
-// Where a product begins: start address, 1,024 bytes from eight rows to the next, swizzle of 128 bytes; addresses in units of 16 bytes.
-// This is the lower half, the upper one is the same for all.
+// A tile_ref says where a product begins: the lower half of its descriptor, with the address in
+// units of 16 bytes. The upper half is the same for all: 1,024 bytes from eight rows to the next,
+// swizzle of 128 bytes.
 typedef uint32_t tile_ref;
 __device__ static inline tile_ref tile_refer(const bf16 *tile) {
     return (uint32_t)__cvta_generic_to_shared(tile) >> 4 | 1u << 16;
@@ -37,7 +43,7 @@ __device__ static inline tile_ref tile_refer(const bf16 *tile) {
 __device__ static inline uint64_t tile_desc(tile_ref t) {
     return (uint64_t)(1u << 30 | 1024 >> 4) << 32 | t;
 }
-// So many elements on: whole tiles, whole eights of rows, or 16 columns.
+// Moves t on by so many elements: full tiles, multiples of eight rows, or 16 columns.
 __device__ static inline tile_ref tile_on(tile_ref t, int elements) {
     return t + (uint32_t)(elements * (int)sizeof(bf16) / 16);
 }
@@ -47,31 +53,33 @@ __device__ static inline void wgmma_fence() {
 __device__ static inline void wgmma_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// For all groups but the last LEFT.
+// Waits for all groups of products but the last LEFT.
 template <int LEFT> __device__ static inline void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
-// The same, not before `made` has been worked out: else the compiler, for which a wait is the begin of something long, moves it up over all
-// arithmetic that was to go on meanwhile. What ties it is a store that never takes place: made is no number below 0.
+// wgmma_wait, but not before `made` is computed. The compiler would move the wait up, before
+// arithmetic that should run meanwhile. A store that never happens ties the two: made is never
+// below 0.
 template <int LEFT> __device__ static inline void wgmma_wait_behind(float made) {
     asm volatile("{ .reg .pred p; .reg .b32 x; mov.b32 x, %0; setp.lt.f32 p, %0, 0f00000000;\n"
                  "@p st.volatile.shared.b32 [x], x; }\n" ::"f"(made)
                  : "memory");
     wgmma_wait<LEFT>();
 }
-// Nothing of d is read, or moved to other registers, before this.
-template <int N> __device__ static inline void wgmma_settled(float (&d)[N][4]) {
+// The compiler neither reads d nor moves it to other registers before this.
+template <int N> __device__ static inline void wgmma_pin(float (&d)[N][4]) {
 #pragma unroll
     for (int n = 0; n < N; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
             asm volatile("" : "+f"(d[n][i])::"memory");
 }
-// What this thread has copied to shared memory is there for products too, after the next barrier.
+// After this and the next barrier, products see what this thread has copied to shared memory.
 __device__ static inline void fence_tiles() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-// One instruction: the sums, which are written or added to (mark), then the operands as its text has them, %32 on.
+// One instruction. zero "1" with mark "=&f" overwrites the sums d; "0" with "+f" adds to them.
+// operands: the rest of the instruction's text, whose arguments count from %32.
 #define KERN_WGMMA(zero, mark, d, operands, ...)                                                   \
     asm volatile("{ .reg .pred p; setp.eq.u32 p, 0, " zero ";\n"                                   \
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"                          \
@@ -86,8 +94,8 @@ __device__ static inline void fence_tiles() {
                    mark(d[6][1]), mark(d[6][2]), mark(d[6][3]), mark(d[7][0]), mark(d[7][1]),      \
                    mark(d[7][2]), mark(d[7][3])                                                    \
                  : __VA_ARGS__)
-// d (8 x 4 of this lane): (64, 64) += a (64, 16) b, or = where FIRST; a as in mma_bf16_16816, of each warp's 16 rows. b: from this row or
-// column of its tile on.
+// d (8 x 4 of this lane): (64, 64) += a (64, 16) b, or = if FIRST. a is as in mma_bf16_16816, for
+// each warp's 16 rows. b begins at this row or column of its tile.
 template <bool TURNED, bool FIRST>
 __device__ static inline void wgmma_64_64_16(float (*d)[4], const uint32_t (&a)[4], tile_ref b) {
     if constexpr (FIRST)
@@ -108,7 +116,7 @@ __device__ static inline void wgmma_64_64_16(float (*d)[4], tile_ref a, tile_ref
                    "n"(TURNED));
 }
 #undef KERN_WGMMA
-// Four bytes of shared memory, as cp_async16 does sixteen.
+// As cp_async16, for four bytes.
 __device__ static inline void cp_async4(void *dst, const void *src, bool valid) {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(dst);
     int bytes = valid ? 4 : 0;
@@ -122,7 +130,7 @@ static inline unsigned char *tiles_from(unsigned char *room) {
 typedef const bf16 *tile_ref;
 static inline tile_ref tile_refer(const bf16 *tile) { return tile; }
 static inline tile_ref tile_on(tile_ref t, int elements) { return t + elements; }
-template <int N> static inline void wgmma_settled(float (&)[N][4]) {}
+template <int N> static inline void wgmma_pin(float (&)[N][4]) {}
 static inline void fence_tiles() {}
 template <bool TURNED, bool FIRST>
 static inline void wgmma_64_64_16(float (*d)[4], const uint32_t (&a)[4], tile_ref b) {

@@ -1,34 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a model says at some rows: a draw from its distribution, and a teacher's soft labels. A block owns a row of fp32 logits.
+// A model's predictions at some rows: a draw from the distribution, and a teacher's soft labels. A
+// block owns a row of fp32 logits.
 //
-// sample_rows. A warp has an adjoining part of the row: its maximum and the sum of its exponentials in one pass. The parts' sums, in
-// order, say in which one the running sum passes u; that warp alone goes through its part once more, in steps of 32 V ids.
+// sample_rows. A warp has a contiguous part of the row, and finds its maximum and its sum of
+// exponentials in one pass. The sums of the parts, in order, tell in which part the running sum
+// exceeds u. That warp alone goes through its part a second time, in steps of 32 V ids.
 //
-// label_rows. Chosen are the k smallest distances: of a logit's bits, turned so that they order as the numbers do, and the id below
-// them, so no two are the same. A NaN is farther than any number.
+// label_rows. Chosen are the k smallest distances. A distance has the logit's bits, turned so that
+// they order as the numbers do, and the id below them; so no two are equal. A NaN is farther than
+// any number.
 //
-//     1  the largest logit of each thread. The k-th largest of these is the floor: k threads have a logit at or above it
-//     2  logits at or above the floor go to a list (of 50,304 normal ones and k 16, some 17); exponentials of all others are summed up
-//     3  more than LIST (equal logits, say): the k-th distance by a radix selection, eight bits a turn; then 2 with that as the limit
-//     4  the list in order; the first k are the labels, the others join the sum, so the tail is a sum of its classes
+//   1  Find the largest logit of each thread. The k-th largest of these is the floor: k threads
+//      have a logit at or above it.
+//   2  Logits at or above the floor go to a list (of 50,304 normal ones and k 16, some 17). The
+//      exponentials of all others are summed.
+//   3  If the list is longer than LIST (equal logits, for example), find the k-th distance by a
+//      radix selection, eight bits a turn. Then repeat step 2 with that as the limit.
+//   4  Sort the list. Its first k are the labels. The others join the sum, so that the tail is a
+//      sum over its classes.
 //
-// Whatever the logits are, every loop ends, and ids are k different ones of the row.
+// Whatever the logits are, every loop ends, and ids are k different ids of the row.
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/peak.cuh"
 #include "kernels/cuda/radix.cuh"
 
 enum { THREADS = 256, WARPS = THREADS / WARP, LIST = 512 };
 
-// ---- draws ----------------------------------------------------------------------------------------------------
+// ---- draws
 
-struct part { // of a row: ids from ... to - 1; before: the sum of the parts before it
+struct part { // ids from … to - 1 of a row; before: the sum of the earlier parts
     int from, to;
     double before, goal;
     float base;
 };
 
-// Goes through a part, by a warp: the id at which the running sum passes the goal. Where rounding leaves none, the last one that has
-// any probability.
+// A warp goes through a part, and returns the id at which the running sum exceeds the goal. If
+// rounding leaves no such id, it returns the last one that has any probability.
 template <int V> __device__ static int walk(const float *z, const struct part &p) {
     int lane = (int)threadIdx.x % WARP, last = -1;
     double run = p.before;
@@ -87,7 +94,7 @@ __global__ void __launch_bounds__(THREADS)
     }
     double goal = (double)u[blockIdx.x] * total;
     bool passed = false;
-    for (int w = 0; w < WARPS; w++) { // up to it, the last one with any probability
+    for (int w = 0; w < WARPS; w++) { // up to there, the last part that has any probability
         if (!passed && sums[w] > 0) {
             chosen = w;
             before = run;
@@ -95,7 +102,7 @@ __global__ void __launch_bounds__(THREADS)
         run += (double)sums[w];
         passed = passed || run > goal;
     }
-    int id = n_vocab - 1; // of a row without any
+    int id = n_vocab - 1; // for a row without any probability
     if (chosen < 0 ? warp != 0 : warp != chosen)
         return;
     if (chosen >= 0) {
@@ -117,12 +124,12 @@ cudaError_t kern_cu_sample_rows(const float *z, int n, int V, int ld, const floa
     return cudaGetLastError();
 }
 
-// ---- soft labels ----------------------------------------------------------------------------------------------
+// ---- soft labels
 
 struct __align__(16) label_room {
     unsigned count[RADIX];
-    uint32_t bin, left, whole, n; // find_bin's answer; length of the list, or of what would be one
-    float tops[THREADS];          // of the threads
+    uint32_t bin, left, whole, n; // find_bin's answer; n: length of the list, or what it would be
+    float tops[THREADS];          // largest logit of each thread
     float sums[WARPS];
     float floor, max;
     uint64_t list[LIST], sorted[LIST];
@@ -136,12 +143,12 @@ struct label_args {
 };
 
 __device__ static inline uint64_t distance_of(float x, int id, int id_bits) {
-    uint32_t u = __float_as_uint(x + 0.0f); // -0 is 0
+    uint32_t u = __float_as_uint(x + 0.0f); // -0 becomes 0
     uint32_t up = x != x ? 0 : u ^ (u >> 31 ? ~0u : 0x80000000u);
     return (uint64_t)~up << id_bits | (uint64_t)id;
 }
 
-// f(logit, id) for this thread's logits of a row.
+// Calls f(logit, id) for each of this thread's logits of a row.
 template <int V, class F>
 __device__ static inline void each_logit(const float *z, int n_vocab, const F &f) {
     int j = (int)threadIdx.x * V;
@@ -152,12 +159,12 @@ __device__ static inline void each_logit(const float *z, int n_vocab, const F &f
         for (int i = 0; i < V; i++)
             f(x[i], j + i);
     }
-    for (int i = j; i < n_vocab && i < j + V; i++) // of one thread
+    for (int i = j; i < n_vocab && i < j + V; i++) // in one thread
         f(z[i], i);
 }
 
-// The floor and the row's largest logit. Threads without any, or with NaNs alone, have -infinity, and so has the floor then, at or
-// above which is everything.
+// Finds the floor and the row's largest logit. A thread without logits, or with NaNs only, has
+// -infinity. If the floor is -infinity, every logit is at or above it.
 template <int V>
 __device__ static void find_floor(const float *z, int n_vocab, int k, struct label_room *r) {
     float top = -INFINITY;
@@ -175,14 +182,15 @@ __device__ static void find_floor(const float *z, int n_vocab, int k, struct lab
     __syncthreads();
 }
 
-// The list: logits at or above the floor whose distances are below the limit. Returns this thread's sum of all others.
+// Makes the list: logits at or above the floor whose distances are below the limit. Returns this
+// thread's sum of all others.
 template <int V>
 __device__ static float make_list(const float *z, const struct label_args &a, uint64_t limit,
                                   struct label_room *r) {
     float floor = r->floor, base = Powers<float>::base(r->max), sum = 0;
     each_logit<V>(z, a.n_vocab, [&](float x, int id) {
         uint64_t d = ~(uint64_t)0;
-        if (!(x < floor)) // NaNs too
+        if (!(x < floor)) // true for a NaN too
             d = distance_of(x, id, a.id_bits);
         if (d < limit) {
             unsigned at = atomicAdd(&r->n, 1u);
@@ -196,7 +204,7 @@ __device__ static float make_list(const float *z, const struct label_args &a, ui
     return sum;
 }
 
-// Behind the k-th distance.
+// Returns a limit just above the k-th distance.
 template <int V>
 __device__ static uint64_t kth_of_row(const float *z, const struct label_args &a,
                                       struct label_room *r) {
@@ -207,7 +215,7 @@ __device__ static uint64_t kth_of_row(const float *z, const struct label_args &a
         int shift = bits > RADIX_BITS ? bits - RADIX_BITS : 0;
         uint64_t mask = ((uint64_t)1 << (bits - shift)) - 1;
         r->count[threadIdx.x] = 0; // THREADS == RADIX
-        __syncthreads(); // which also parts what was read of find_bin's answer from its next
+        __syncthreads();           // also keeps the reads of find_bin's answer before its next call
         each_logit<V>(z, a.n_vocab, [&](float x, int id) {
             if (x < floor)
                 return;
@@ -239,7 +247,7 @@ __global__ void __launch_bounds__(THREADS) label_rows(const float *logits, struc
     if (r.n > LIST) {
         uint64_t limit = kth_of_row<V>(z, a, &r);
         if (threadIdx.x == 0)
-            r.n = 0; // read above by all, before a barrier
+            r.n = 0; // all threads read it above, before a barrier
         __syncthreads();
         sum = make_list<V>(z, a, limit, &r);
     }
@@ -273,7 +281,7 @@ __global__ void __launch_bounds__(THREADS) label_rows(const float *logits, struc
         a.logp[row * a.k + i] = (z[id] - base) * a.rate - less;
     }
     if (lane == 0)
-        a.tail[row] = fmaxf(rest / (named + rest), 0.0f); // of NaNs: 0
+        a.tail[row] = fmaxf(rest / (named + rest), 0.0f); // 0 if there are NaNs
 }
 
 cudaError_t kern_cu_label_rows(const float *z, int n, int V, int ld, int k, float temperature,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA device behind kernels/device.h: memory, one stream, sticky errors; each op hands over to its launcher
-// (launch.h) or to cuBLASLt (gemm.h).
+// The CUDA device behind kernels/device.h: memory, one stream, sticky errors. Each op calls its
+// launcher (launch.h) or cuBLASLt (gemm.h).
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/state.h"
 
@@ -10,7 +10,7 @@
 #include <time.h>
 
 static bool recording(struct kern_device *D) { return of(D)->recorder.on; }
-// Nothing more is enqueued: of anything, or of what is being recorded.
+// True if nothing more may be enqueued: the device has failed, or the recording in progress has.
 static bool broken(struct kern_device *D) {
     return of(D)->failed != NEB_OK || (recording(D) && of(D)->recorder.failed);
 }
@@ -22,31 +22,32 @@ static void keep(struct kern_device *D, cudaError_t e, const char *what) {
         kern_cu_record_fail(&of(D)->recorder, what, cudaGetErrorString(e));
     else
         of(D)->failed = neb_fail(e == cudaErrorMemoryAllocation ? NEB_ERR_NOMEM : NEB_ERR_IO,
-                                 "%s: %s: CUDA says: %s", D->name, what, cudaGetErrorString(e));
+                                 "%s: %s: CUDA error: %s", D->name, what, cudaGetErrorString(e));
 }
 
-// False while recording, which it spoils: the host would have to wait.
+// Returns false while the queue is recorded, and makes the recording fail: the host would have to
+// wait.
 static bool may_wait(struct kern_device *D, const char *what) {
     if (recording(D))
-        kern_cu_record_fail(&of(D)->recorder, what, "not while recording");
+        kern_cu_record_fail(&of(D)->recorder, what, "not allowed while recording");
     return !recording(D);
 }
 
-// Spins at first: most waits are short.
+// Spins at first, since most waits are short.
 static void pause_a_little(int turn) {
     const struct timespec t = {.tv_nsec = 50000};
     if (turn > 1000)
         nanosleep(&t, NULL);
 }
 
-// Until the queue has come to `event`, or NULL: to its end.
+// Waits until the queue has passed `event`, or, if event is NULL, until the queue is empty.
 static void await(struct kern_device *D, cudaEvent_t event, const char *what) {
     cudaStream_t s = of(D)->s;
     for (int turn = 0; D->watch; turn++) {
         cudaError_t e = event ? cudaEventQuery(event) : cudaStreamQuery(s);
         if (e != cudaErrorNotReady)
             break;
-        (void)cudaGetLastError(); // which keeps that too, and the next launch asks for it
+        (void)cudaGetLastError(); // otherwise the next launch would report it
         if (!D->watch(D->watch_ctx, turn == 0))
             break;
         pause_a_little(turn);
@@ -62,7 +63,7 @@ static void free_outgrown(struct cuda *c) {
     c->n_outgrown = 0;
 }
 
-// Graphs have the address of the scratch of their time.
+// A graph keeps the address of the scratch that it was recorded with, so that memory must stay.
 static void outgrow(struct cuda *c) {
     void **more = NULL;
     if (c->graphs > 0 && c->scratch)
@@ -70,14 +71,15 @@ static void outgrow(struct cuda *c) {
     if (more) {
         more[c->n_outgrown++] = c->scratch;
         c->outgrown = more;
-    } else if (c->graphs == 0) { // else, without host memory: it is lost to us, not to them
+        // otherwise there is no host memory to note it: it is lost, but graphs may use it
+    } else if (c->graphs == 0) {
         (void)cudaFree(c->scratch);
     }
     c->scratch = NULL;
     c->scratch_bytes = 0;
 }
 
-// Room for one op's partial sums; the op before is done with it, since all are on one stream.
+// Scratch for one op. All ops are on one stream, so the previous op no longer needs it.
 static void *scratch(struct kern_device *D, size_t bytes) {
     struct cuda *c = of(D);
     if (bytes <= c->scratch_bytes || broken(D) || !may_wait(D, "growing scratch"))
@@ -90,21 +92,22 @@ static void *scratch(struct kern_device *D, size_t bytes) {
     return c->scratch;
 }
 
-// ---- memory ---------------------------------------------------------------------------------------------------
+// ---- memory
 
 static enum neb_status alloc(struct kern_device *D, size_t bytes, void **out) {
     cudaError_t e = cudaMalloc(out, bytes ? bytes : 1);
     if (e == cudaSuccess)
         return NEB_OK;
     size_t left = 0, all = 0;
-    (void)cudaGetLastError(); // the next launch is not to blame
+    (void)cudaGetLastError(); // otherwise the next launch would report it
     (void)cudaMemGetInfo(&left, &all);
     *out = NULL;
-    return neb_fail(NEB_ERR_NOMEM,
-                    "%s: %.1f GB of device memory are wanted, %.1f of %.1f GB are free (%s); lower "
-                    "data.batch, set recompute: true, or see who else uses this GPU (nvidia-smi)",
-                    D->name, (double)bytes * 1e-9, (double)left * 1e-9, (double)all * 1e-9,
-                    cudaGetErrorString(e));
+    return neb_fail(
+        NEB_ERR_NOMEM,
+        "%s: cannot allocate %.1f GB of device memory: %.1f of %.1f GB are free (%s); lower "
+        "data.batch, set recompute: true, or see with nvidia-smi who else uses this GPU",
+        D->name, (double)bytes * 1e-9, (double)left * 1e-9, (double)all * 1e-9,
+        cudaGetErrorString(e));
 }
 static void release(struct kern_device *D, void *p) {
     (void)D;
@@ -116,8 +119,8 @@ static enum neb_status alloc_pinned(struct kern_device *D, size_t bytes, void **
         return NEB_OK;
     (void)cudaGetLastError();
     *out = NULL;
-    return neb_fail(NEB_ERR_NOMEM, "%s: %zu bytes of pinned host memory: CUDA says: %s", D->name,
-                    bytes, cudaGetErrorString(e));
+    return neb_fail(NEB_ERR_NOMEM, "%s: cannot allocate %zu bytes of pinned host memory: %s",
+                    D->name, bytes, cudaGetErrorString(e));
 }
 static void release_pinned(struct kern_device *D, void *p) {
     (void)D;
@@ -126,7 +129,7 @@ static void release_pinned(struct kern_device *D, void *p) {
 }
 static size_t free_bytes(struct kern_device *D) {
     size_t left = 0, all = 0;
-    keep(D, cudaMemGetInfo(&left, &all), "asking for its free memory");
+    keep(D, cudaMemGetInfo(&left, &all), "asking for free memory");
     return left;
 }
 static void transfer(struct kern_device *D, void *dst, const void *src, size_t bytes,
@@ -174,7 +177,7 @@ static enum neb_status finish(struct kern_device *D) {
 }
 static void *queue(struct kern_device *D) { return of(D)->s; }
 
-// ---- graphs (record.h) ----------------------------------------------------------------------------------------
+// ---- graphs (record.h)
 
 static void record(struct kern_device *D) {
     NEB_ASSERT(!recording(D));
@@ -204,7 +207,7 @@ static void forget(struct kern_device *D, struct kern_graph **g) {
         free_outgrown(of(D));
 }
 
-// ---- ops ------------------------------------------------------------------------------------------------------
+// ---- ops
 
 #define RUN(D, what, call)                                                                         \
     do {                                                                                           \
@@ -212,13 +215,13 @@ static void forget(struct kern_device *D, struct kern_graph **g) {
             keep(D, call, what);                                                                   \
     } while (0)
 
-// A product's kernel was chosen before it is recorded: the same one as in the plain way.
+// A recorded product must use the kernel that was chosen when it ran without recording.
 static bool known(struct kern_device *D, const struct kern_cu_product *p) {
     if (recording(D) && !kern_cu_gemm_knows(of(D)->gemm, p))
         kern_cu_record_fail(&of(D)->recorder, "a product", "it has not run before");
     return !broken(D);
 }
-// False: it has no kernel with sums, nothing was enqueued, and nothing is wrong.
+// Returns false if there is no kernel with sums: nothing was enqueued, and nothing has failed.
 static bool product(struct kern_device *D, const struct kern_cu_product *p) {
     const char *wrong =
         known(D, p) ? kern_cu_gemm_run(of(D)->gemm, p, of(D)->s, recording(D)) : NULL;
@@ -250,7 +253,7 @@ static void gemm(struct kern_device *D, enum kern_type t, enum kern_type tc, enu
                                 .b = b,
                                 .bias = bias,
                                 .c = c};
-    (void)product(D, &p); // without sums
+    (void)product(D, &p); // never false without sums
 }
 
 static void cast(struct kern_device *D, enum kern_type t, void *out, const float *x, size_t n) {
@@ -352,7 +355,8 @@ static void bias_bwd(struct kern_device *D, enum kern_type t, float *db, const v
     RUN(D, "bias gradient", kern_cu_bias_bwd(t, db, dy, NULL, n, d, room, of(D)->s));
 }
 
-// dy is read once, for both, where the library sums it up along with the product; it writes the sums, which are then added.
+// If the library can sum dy along with the product, dy is read once for both. It overwrites p.sums,
+// which are then added to db.
 static void gemm_grads(struct kern_device *D, enum kern_type t, int m, int n, int k, const void *dy,
                        const void *x, int ldx, float *dw, float *db) {
     struct kern_cu_product p = {.t = t,
@@ -378,14 +382,15 @@ static void gemm_grads(struct kern_device *D, enum kern_type t, int m, int n, in
     }
     p.sums = NULL;
     bias_bwd(D, t, db, dy, k, m);
-    (void)product(D, &p); // without sums
+    (void)product(D, &p); // never false without sums
 }
 
 static void loss_total(struct kern_device *D, double *total, const float *losses, int n) {
     RUN(D, "sum of losses", kern_cu_loss_total(total, losses, n, of(D)->s));
 }
 
-// Blocks of rows: their logits, the loss and the logits' gradient in place, then what that gives. soft NULL: no teacher.
+// For each block of rows: the logits, the loss, the logits' gradient in place, then the gradients
+// of x and w. soft NULL: no teacher.
 static void distill_loss(struct kern_device *D, enum kern_type t, const struct kern_device_head *h,
                          const struct kern_device_soft *soft) {
     int ld = kern_logits_ld(h->V);
@@ -434,7 +439,7 @@ static void rtd_loss(struct kern_device *D, enum kern_type t, const struct kern_
     RUN(D, "detection", kern_cu_rtd(t, h, room, of(D)->s));
 }
 
-// Logits of rows from ... on, as many as there is room for: how many.
+// Forms the logits of the rows from `from` on, as many as fit into the scratch. Returns how many.
 static int logits_of(struct kern_device *D, enum kern_type t, const struct kern_device_rows *r,
                      int from) {
     int n = r->n - from < r->block ? r->n - from : r->block;

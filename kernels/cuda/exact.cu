@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The exact path on the device (kernels/exact.h): the CPU's bits. Compiled with -fmad=false -ftz=false -prec-div=true
-// -prec-sqrt=true, so that a product and a sum round twice, denormals stay, and division and roots round to nearest; the
-// compiler may then change nothing about one element's arithmetic, and elements do not meet, but for the digest, whose sums
-// are of integers. A NaN is one too, with bits of its own (0x7fffffff).
+// The exact path on the device (kernels/exact.h), with the CPU's bits. Compiled with -fmad=false
+// -ftz=false -prec-div=true -prec-sqrt=true: a product and a sum round separately, denormals stay,
+// division and roots round to nearest. So the compiler cannot change the arithmetic of an element.
+//
+// Elements do not meet, except in the digest, which sums integers. A NaN is a NaN here too, but has
+// its own bits (0x7fffffff).
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/prim.cuh"
 
@@ -14,8 +16,9 @@ enum { THREADS = 256, GRID_MOST = 1 << 14 };
 
 static unsigned grid_for(size_t n) { return blocks_for(n, THREADS, GRID_MOST); }
 
-// Arrays as 16-byte vectors from `head` on, and what is before and behind them, one by one. Parts of larger arrays begin anywhere, but all of them
-// at the same place; where they do not, all is `rest`.
+// Cuts arrays into 16-byte vectors from element `head` on, and single elements before and behind
+// them. Parts of larger arrays begin anywhere, but usually all with the same alignment. If
+// alignments differ, all elements belong to `rest`.
 enum { V = 4 };
 struct cut {
     size_t head, vectors, rest;
@@ -32,7 +35,7 @@ static struct cut cut_of(size_t n, const float *a, const float *b, const float *
     return out;
 }
 static size_t turns(struct cut c) { return c.vectors > c.rest ? c.vectors : c.rest; }
-// The k-th of the rest.
+// Index of the k-th element of the rest.
 __device__ static inline size_t rest_at(struct cut c, size_t k) {
     return k < c.head ? k : k + c.vectors * V;
 }

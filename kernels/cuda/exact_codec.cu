@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The codecs' arithmetic on the device (kernels/quant.h, compress/codec.h), with the CPU's bits in both directions; built
-// with the exact path's options (exact.cu). Streams' layout, entropy stage and headers stay with the host (compress/device.c).
+// The codecs' arithmetic on the device (kernels/quant.h, compress/codec.h), with the CPU's bits in
+// both directions. Built with the options of exact.cu. The host does the layout of streams, the
+// entropy stage and headers (compress/device.c).
 //
-//     encode_fast   blocks of 128, eight lanes each: scalar work (scale, its reciprocal) is one of sixteen elements' cost
-//     encode_any    any block, a warp each
-//     decode_fast   blocks of a power of two, four elements a thread; decode_any: one
+//   encode_fast   blocks of 128, eight lanes each: a lane computes the scale and its reciprocal
+//                 once for sixteen elements
+//   encode_any    any block, a warp each
+//   decode_fast   blocks of a power of two, four elements a thread
+//   decode_any    any block, one element a thread
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/prim.cuh"
 
@@ -13,18 +16,18 @@ enum {
     WARPS = THREADS / WARP,
     GRID_MOST = 1 << 16,
     FAST_BLOCK = 128,
-    LANES = 8, // of a fast block
+    LANES = 8, // lanes of a fast block
     FAST_BLOCKS = THREADS / LANES,
-    TURNS = FAST_BLOCK / LANES / 4 // of four elements a lane
+    TURNS = FAST_BLOCK / LANES / 4 // a lane takes four elements a turn
 };
 
 #define EACH(i, n)                                                                                 \
     for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < (n);                           \
          i += (size_t)gridDim.x * THREADS)
 
-// ---- scales ---------------------------------------------------------------------------------------------------
+// ---- scales
 
-// The eight steps of an octave, as in quant.c.
+// The eight steps of an octave, as in kernels/scale.h.
 __constant__ float grid_steps[8] = {0x1.000000p+0f, 0x1.172b84p+0f, 0x1.306fe0p+0f, 0x1.4bfdaep+0f,
                                     0x1.6a09e6p+0f, 0x1.8ace54p+0f, 0x1.ae89fap+0f, 0x1.d5818ep+0f};
 
@@ -42,22 +45,23 @@ __device__ static inline uint32_t scale_code(float want, int top) {
     if (slot < 0)
         return 0;
     float mantissa = __uint_as_float((bits & 0x7fffffu) | 127u << 23);
-    int j = 0; // steps below it: they ascend
+    int j = 0; // number of steps below the mantissa: they ascend
 #pragma unroll
     for (int i = 0; i < 8; i++)
         j += grid_steps[i] < mantissa;
     int code = slot * 8 + j;
     return (uint32_t)(code < 1 ? 1 : code > 255 ? 255 : code);
 }
-// The code, of four bits plus 8, in the low bits, two's complement: the sum's last mantissa bit is worth one, so it rounds to
-// nearest even, and 1.5 * 2^23 keeps its exponent for either sign. A block without a scale has inverse 0.
+// The low bits of the result hold the code in two's complement, plus 8 if FOUR. The last mantissa
+// bit of the sum is worth one, so the sum rounds to nearest even; 1.5 * 2^23 keeps the exponent for
+// either sign. A block without a scale has inverse 0.
 template <bool FOUR>
 __device__ static inline uint32_t quantise(float x, float inverse, float limit) {
     return __float_as_uint(fmaxf(fminf(x * inverse, limit), -limit) +
                            (FOUR ? 12582920.0f : 12582912.0f));
 }
 
-// ---- magnitudes -----------------------------------------------------------------------------------------------
+// ---- magnitudes
 
 __device__ static inline uint32_t magnitude(float x) { return __float_as_uint(x) & 0x7fffffffu; }
 
@@ -72,7 +76,7 @@ template <int V> __global__ void absmax(uint32_t *bits, const float *x, size_t n
             max = u > max ? u : max;
         }
     }
-    if (V > 1 && blockIdx.x == 0 && threadIdx.x < n % V) { // what four do not reach
+    if (V > 1 && blockIdx.x == 0 && threadIdx.x < n % V) { // what vectors do not reach
         uint32_t u = magnitude(x[n / V * V + threadIdx.x]);
         max = u > max ? u : max;
     }
@@ -93,9 +97,9 @@ cudaError_t kern_cu_absmax(uint32_t *bits, const float *x, size_t n, cudaStream_
     return cudaGetLastError();
 }
 
-// ---- blocks ---------------------------------------------------------------------------------------------------
+// ---- blocks
 
-// Root mean square as kern_rms: sixteen lanes, lane j takes j, j + 16, …, then halves.
+// Root mean square as kern_rms: sixteen lanes, lane j takes j, j + 16, …; then halves are added.
 __device__ static float warp_rms(const float *x, uint32_t n) {
     uint32_t lane = threadIdx.x % WARP;
     float sum = 0;
@@ -120,7 +124,7 @@ struct block_args {
     int levels, top;
 };
 
-// The largest of a fast block's lanes, in all of them.
+// The maximum over the lanes of a fast block, in each of these lanes.
 __device__ static inline uint32_t lanes_max(uint32_t x) {
 #pragma unroll
     for (int by = 1; by < LANES; by *= 2) {
@@ -130,8 +134,9 @@ __device__ static inline uint32_t lanes_max(uint32_t x) {
     return x;
 }
 
-// kern_rms of a fast block, its sixteen sums in their order: element 32 t + 4 l + i (turn t, lane l) is of sum 4 (l % 4) + i,
-// and comes there after that of lane l - 4, or before that of l + 4.
+// kern_rms of a fast block: the same sixteen sums in the same order. In turn t, lane l has elements
+// 32 t + 4 l + i. They belong to sum 4 (l % 4) + i, after the element of lane l - 4, or before that
+// of lane l + 4.
 __device__ static inline float lanes_rms(const float (&v)[TURNS][4]) {
     bool second = threadIdx.x & 4;
     float sum[4] = {0, 0, 0, 0};
@@ -144,7 +149,7 @@ __device__ static inline float lanes_rms(const float (&v)[TURNS][4]) {
             sum[i] = sum[i] + (second ? mine : other);
         }
 #pragma unroll
-    for (int i = 0; i < 4; i++) { // 8 apart, then 4
+    for (int i = 0; i < 4; i++) { // sums that are 8 apart, then 4 apart
         sum[i] = sum[i] + __shfl_xor_sync(ALL_LANES, sum[i], 2);
         sum[i] = sum[i] + __shfl_xor_sync(ALL_LANES, sum[i], 1);
     }
@@ -152,13 +157,14 @@ __device__ static inline float lanes_rms(const float (&v)[TURNS][4]) {
     return all > 1e-30f && all < 1e30f ? sqrtf(all / (float)FAST_BLOCK) : 0.0f;
 }
 
-// Blocks of FAST_BLOCK with x aligned to 16 bytes: sixteen elements a lane, read once. TWO: two bits, by the root mean square.
+// Blocks of FAST_BLOCK, with x aligned to 16 bytes: a lane reads its sixteen elements once. TWO:
+// codes of two bits, scaled by the root mean square.
 template <bool FOUR, bool TWO>
 __global__ void encode_fast(uint8_t *scales, uint8_t *codes, const float *x, struct block_args a) {
     uint32_t lane = threadIdx.x % LANES;
     float limit = (float)a.levels;
     for (size_t first = (size_t)blockIdx.x * FAST_BLOCKS; first < a.blocks;
-         first += (size_t)gridDim.x * FAST_BLOCKS) { // whole warps: shuffles
+         first += (size_t)gridDim.x * FAST_BLOCKS) { // shuffles need whole warps
         size_t b = first + threadIdx.x / LANES, at = b * FAST_BLOCK + lane * 4;
         bool there = b < a.blocks;
         float v[TURNS][4];
@@ -181,7 +187,7 @@ __global__ void encode_fast(uint8_t *scales, uint8_t *codes, const float *x, str
         uint32_t code = scale_code(step_of(largest, rms, a.levels), a.top);
         float scale = scale_value(code, a.top), inverse = scale == 0 ? 0.0f : 1.0f / scale;
         if (!there)
-            continue; // behind the shuffles of this turn
+            continue; // after the shuffles of this turn
         if (lane == 0)
             scales[b] = (uint8_t)code;
 #pragma unroll
@@ -191,7 +197,7 @@ __global__ void encode_fast(uint8_t *scales, uint8_t *codes, const float *x, str
             for (int i = 0; i < 4; i++)
                 q[i] = quantise<FOUR>(v[t][i], inverse, limit);
             if (FOUR) {
-                // a sum's lower half has the code and nothing else
+                // the lower half of q[i] holds the code and nothing else
                 *reinterpret_cast<uint16_t *>(codes + (at + t * LANES * 4) / 2) =
                     (uint16_t)(q[0] + (q[1] << 4) + (q[2] << 8) + (q[3] << 12));
             } else {
@@ -202,7 +208,7 @@ __global__ void encode_fast(uint8_t *scales, uint8_t *codes, const float *x, str
     }
 }
 
-// Any block. With four bits `block` is even, or there is one block, so that no byte belongs to two.
+// Any block. If FOUR, `block` is even or there is one block, so that no byte belongs to two blocks.
 template <bool FOUR>
 __global__ void encode_any(uint8_t *scales, uint8_t *codes, const float *x, struct block_args a,
                            size_t first) {
@@ -267,7 +273,7 @@ cudaError_t kern_cu_encode_blocks(uint8_t *scales, uint8_t *codes, const float *
                      : encode_t<false>(scales, codes, x, a, s);
 }
 
-// Four elements a thread; a block has 2^shift of them, at least four. n is a multiple of four.
+// Four elements a thread. A block has 2^shift elements, at least four. n is a multiple of four.
 template <bool FOUR>
 __global__ void decode_fast(float *out, const uint8_t *scales, const uint8_t *codes, size_t n,
                             int shift, int top, uint32_t *bad) {
@@ -293,7 +299,7 @@ __global__ void decode_fast(float *out, const uint8_t *scales, const uint8_t *co
         atomicOr(bad, 1);
 }
 
-// Elements from `first`, which is even, on.
+// Elements from `first` on, which is even.
 template <bool FOUR>
 __global__ void decode_any(float *out, const uint8_t *scales, const uint8_t *codes, size_t first,
                            struct block_args a, uint32_t *bad) {
@@ -343,15 +349,16 @@ cudaError_t kern_cu_decode_blocks(float *out, const uint8_t *scales, const uint8
     return cudaGetLastError();
 }
 
-// ---- bfloat16 planes ------------------------------------------------------------------------------------------
+// ---- bfloat16 planes
 
-__device__ static inline uint32_t bf16_upper(float x) { // in the upper half
+__device__ static inline uint32_t bf16_upper(float x) { // the result is in the upper half
     uint32_t u = __float_as_uint(x);
     u += 0x7fffu + (u >> 16 & 1);
-    return u - ((u & 0x7f800000u) == 0x7f800000u ? 0x10000u : 0); // the largest finite value
+    // infinity becomes the largest finite value
+    return u - ((u & 0x7f800000u) == 0x7f800000u ? 0x10000u : 0);
 }
 
-// V elements a thread, 4 or 1.
+// V elements a thread: 4 or 1.
 template <int V> __global__ void bf16_split(uint8_t *high, uint8_t *low, const float *x, size_t n) {
     EACH(t, n / V) {
         float v[V];
@@ -380,7 +387,7 @@ __global__ void bf16_join(float *out, const uint8_t *high, const uint8_t *low, s
     }
 }
 
-// How many of n go by fours.
+// How many of n elements can go by fours.
 static size_t by_fours(const float *x, const uint8_t *high, const uint8_t *low, size_t n) {
     return aligned_to(x, 16) && aligned_to(high, 4) && aligned_to(low, 4) ? n / 4 * 4 : 0;
 }

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products by cuBLASLt. It thinks in columns: our row-major C = op(A) op(B) is its C^T = op(B)^T op(A)^T, so A and B
-// change places and keep their transposition. The bias is its epilogue, and so are the sums of op(A)'s rows over k: of its second
-// operand, one for each column of its result (BGRADB). For each shape the library's heuristics are asked once, with the alignment that the
-// pointers really have; also that they have nothing is kept: gemm_any.cu has a kernel then. So it has where the library refuses to launch what
-// its heuristics found, before it has enqueued anything.
+// Matrix products by cuBLASLt, which is column-major: row-major C = op(A) op(B) is its
+// C^T = op(B)^T op(A)^T. So A and B change places and keep their transposition. The bias is an
+// epilogue. So are the sums of op(A)'s rows over k: op(A) is the library's second operand, and
+// BGRADB sums it for each column of the result.
+//
+// The library's heuristics are asked once for each shape and alignment of pointers. The answer is
+// kept, also that there is no kernel: gemm_any.cu computes the product then. It also does if the
+// library refuses to launch its own choice, as long as nothing was enqueued.
 #include "kernels/cuda/gemm.h"
 #include "agent/base/log.h"
 #include "kernels/cuda/launch.h"
@@ -21,7 +24,7 @@ struct key { // all that a plan depends on; no padding, compared as bytes
 
 struct plan {
     struct key key;
-    bool none; // no kernel
+    bool none; // there is no kernel
     cublasLtMatmulDesc_t op;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algo;
@@ -31,7 +34,7 @@ struct kern_cu_gemm {
     cublasLtHandle_t lt;
     void *workspace;
     struct plan plans[PLANS];
-    int used, next; // next: whose place is taken when all are used
+    int used, next; // next: is replaced when all are used
     char wrong[TEXT_MOST];
 };
 
@@ -109,7 +112,8 @@ static cudaDataType_t type_of(enum kern_type t) {
     return t == KERN_BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-// What comes with the product, and where it is. The library looks at the pointer's alignment when it is asked for a kernel.
+// Sets the epilogue and its pointer. The library looks at the pointer's alignment when it chooses a
+// kernel.
 static bool epilogue(cublasLtMatmulDesc_t op, const struct kern_cu_product *p) {
     cublasLtEpilogue_t what = p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_BGRADB;
     const void *at = p->bias ? p->bias : p->sums;
@@ -139,8 +143,8 @@ static bool describe(struct plan *out, const struct kern_cu_product *p) {
                CUBLAS_STATUS_SUCCESS;
 }
 
-// Parts of a sum over k are added up in fp32 (device.h): where the output is bf16, neither in it nor in its type. Where it is fp32 all ways are
-// good.
+// If the library splits a sum over k, its parts must be added in fp32 (device.h). For an output in
+// bf16 this forbids adding them in the output or in its type. For fp32 every way is good.
 static bool sums_in_fp32(cublasLtMatmulPreference_t want, const struct key *key) {
     uint32_t ways = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     return key->tc != KERN_BF16 ||
@@ -153,7 +157,7 @@ static bool choose(struct kern_cu_gemm *g, struct plan *out, const struct key *k
     cublasLtMatmulHeuristicResult_t found;
     size_t workspace = WORKSPACE_BYTES;
     uint32_t a = (uint32_t)key->align_b, b = (uint32_t)key->align_a,
-             c = (uint32_t)key->align_c; // places changed, as above
+             c = (uint32_t)key->align_c; // A and B have changed places
     int n = 0;
     bool ok = cublasLtMatmulPreferenceCreate(&want) == CUBLAS_STATUS_SUCCESS &&
               sums_in_fp32(want, key) &&
@@ -178,7 +182,7 @@ static bool choose(struct kern_cu_gemm *g, struct plan *out, const struct key *k
     return ok;
 }
 
-static int find(const struct kern_cu_gemm *g, const struct key *key) { // -1: not there
+static int find(const struct kern_cu_gemm *g, const struct key *key) { // -1: not found
     for (int i = 0; i < g->used; i++)
         if (!memcmp(&g->plans[i].key, key, sizeof *key))
             return i;
@@ -217,40 +221,40 @@ static const char *wrong(struct kern_cu_gemm *g, const char *what, int status) {
     return g->wrong;
 }
 
-// Of no library: slow, and right.
+// Without cuBLASLt: slow, but correct.
 static const char *run_any(struct kern_cu_gemm *g, const struct kern_cu_product *p,
                            cudaStream_t s) {
     if (p->sums)
         return kern_cu_gemm_no_sums;
     cudaError_t e = kern_cu_gemm_any(p, s);
-    return e == cudaSuccess ? NULL : wrong(g, "no kernel takes a product's shape", (int)e);
+    return e == cudaSuccess ? NULL : wrong(g, "no kernel takes this product", (int)e);
 }
 
 const char *kern_cu_gemm_run(struct kern_cu_gemm *g, const struct kern_cu_product *p,
                              cudaStream_t s, bool capturing) {
-    if (p->m == 0 || p->n == 0) // nothing to do, but for sums
+    if (p->m == 0 || p->n == 0) // nothing to do, except for sums
         return p->sums ? kern_cu_gemm_no_sums : NULL;
     if (p->k == 0)
-        return "a product over an empty dimension";
+        return "a product over an empty dimension (k is 0)";
     struct plan *plan = plan_for(g, p);
     if (plan->none)
         return run_any(g, p, s);
     if (!epilogue(plan->op, p))
-        return "cuBLASLt does not take a bias";
+        return "cuBLASLt rejects a bias or sums";
     cublasStatus_t got =
         cublasLtMatmul(g->lt, plan->op, &p->alpha, p->b, plan->a, p->a, plan->b, &p->beta, p->c,
                        plan->c, p->c, plan->c, &plan->algo, g->workspace, WORKSPACE_BYTES, s);
     if (got == CUBLAS_STATUS_SUCCESS)
         return NULL;
-    // These two come from looking at the arguments: nothing was enqueued.
+    // These two come from a check of the arguments: nothing was enqueued.
     bool refused = got == CUBLAS_STATUS_NOT_SUPPORTED || got == CUBLAS_STATUS_INVALID_VALUE;
     if (!refused || capturing)
         return wrong(g, "a product by cuBLASLt failed", (int)got);
     plan->none = true;
-    neb_warn("cuBLASLt found a kernel for a product of %d x %d x %d (%s to %s%s) and does not "
-             "launch it, status %d: from now on %s",
+    neb_warn("cuBLASLt chose a kernel for a product of %d x %d x %d (%s to %s%s) but refuses to "
+             "launch it (status %d): from now on %s",
              p->m, p->n, p->k, p->t == KERN_BF16 ? "bf16" : "fp32",
              p->tc == KERN_BF16 ? "bf16" : "fp32", p->sums ? ", with sums" : "", (int)got,
-             p->sums ? "sums have a kernel of their own" : "a slower one of ours computes it");
+             p->sums ? "a separate kernel computes the sums" : "a slower kernel computes it");
     return run_any(g, p, s);
 }

@@ -12,7 +12,8 @@ extern "C" {
 
 struct kern_cu_gemm; // handle, workspace, plans
 
-// device.h's gemm; bias and sums are of type tc, which cuBLASLt wants of them. One of the two at most.
+// A product as in kern_device_ops.gemm. bias and sums have type tc, as cuBLASLt requires. At most
+// one of the two is set.
 struct kern_cu_product {
     enum kern_type t, tc;
     enum kern_trans ta, tb;
@@ -20,28 +21,34 @@ struct kern_cu_product {
     float alpha, beta;
     const void *a, *b, *bias;
     void *c;
-    void *sums; // (m) written: of op(A)'s rows; alpha is 1
+    void *sums; // (m) written: sums of op(A)'s rows; alpha is 1
 };
 
-// NEB_ERR_NOMEM, or NEB_ERR_IO: the library does not start; wrong: what it was, a constant string. destroy is NULL-safe.
+// NEB_ERR_NOMEM; NEB_ERR_IO: the library does not start. wrong: the reason, a constant string. For
+// kern_cu_gemm_destroy *g may be NULL.
 NEB_MUST_CHECK enum neb_status kern_cu_gemm_create(struct kern_cu_gemm **out, const char **wrong);
 void kern_cu_gemm_destroy(struct kern_cu_gemm **g);
-// Does the library have a kernel for this product? sums: not for every shape and type.
+// True if the library has a kernel for this product. Sums are not possible for every shape and
+// type.
 bool kern_cu_gemm_takes(struct kern_cu_gemm *g, const struct kern_cu_product *p);
-// Was it asked before, and is the answer still there? Nothing is asked while a stream is captured.
+// True if the library was asked for this product before and the answer is still kept. It must not
+// be asked while a stream is captured.
 bool kern_cu_gemm_knows(const struct kern_cu_gemm *g, const struct kern_cu_product *p);
-// Enqueues. Plans are made at the first use of a shape and kept. Where the library has no kernel ours is taken (gemm_any.cu), also
-// where it finds one and then refuses to launch it, which is said once a shape and kept with the plan. Not so:
+// Enqueues a product. The plan of a shape is made at its first use and kept. gemm_any.cu has the
+// kernel where the library has none, or refuses to launch the one that it found. A refusal is
+// logged once for each plan. Two cases differ:
 //
-//     with sums           kern_cu_gemm_no_sums, by its address: nothing was enqueued, and the product without sums may go on
-//     capturing           a refusal spoils what is being captured: it would hold another kernel than the plain way had
+//     with sums    returns kern_cu_gemm_no_sums (compare the address): nothing was enqueued, and
+//                  the caller may ask for the product without sums
+//     capturing    a refusal is an error: the graph would hold another kernel than the run before
 //
-// NULL, or what went wrong: g's, until the next call.
+// Returns NULL, or what went wrong: a string of g, valid until the next call.
 extern const char kern_cu_gemm_no_sums[];
 const char *kern_cu_gemm_run(struct kern_cu_gemm *g, const struct kern_cu_product *p,
                              cudaStream_t s, bool capturing);
 
-// Any shape and alignment, bias too, no sums: cudaErrorInvalidValue where rows overlap or the types do not go together.
+// Takes any shape and alignment, with or without a bias, without sums. cudaErrorInvalidValue: rows
+// overlap, or the types do not fit together.
 cudaError_t kern_cu_gemm_any(const struct kern_cu_product *p, cudaStream_t s);
 
 #ifdef __cplusplus

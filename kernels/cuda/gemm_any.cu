@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A product where cuBLASLt has no kernel for a shape or an alignment: any of both, in fp32 arithmetic, one thread an element of
-// C, tiles of both operands in shared memory. Some fifty times slower than tensor cores; it keeps a training going.
+// The product for shapes and alignments for which cuBLASLt has no kernel: fp32 arithmetic, one
+// thread for each element of C, tiles of both operands in shared memory. It is far slower than
+// tensor cores, but training can go on.
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/prim.cuh"
 
@@ -24,7 +25,7 @@ template <class T, class TC> __global__ void product(struct operands o) {
         float sum = 0;
         int row = row0 + y;
         for (int k0 = 0; k0 < o.k; k0 += SIDE) {
-            // Neighbouring threads read neighbours in memory, whichever way an operand lies.
+            // Neighbouring threads read neighbouring elements, in both layouts of an operand.
             int ar = row0 + (o.ta ? x : y), ak = k0 + (o.ta ? y : x),
                 bc = (int)blockIdx.x * SIDE + (o.tb ? y : x), bk = k0 + (o.tb ? x : y);
             float av = 0, bv = 0;
@@ -41,7 +42,7 @@ template <class T, class TC> __global__ void product(struct operands o) {
             __syncthreads();
         }
         if (row >= o.m || col >= o.n)
-            continue; // behind the barriers of this tile
+            continue; // after the barriers of this tile
         TC *to = C + (size_t)row * o.ldc + col;
         float out = o.alpha * sum;
         if (o.beta != 0)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels' launchers: plain C functions with an explicit stream. Operands are as in kernels/device.h; each returns the
-// launch's error (cudaErrorInvalidValue for a shape it does not take), and none waits or allocates: scratch is the caller's,
-// with sizes from the functions beside.
+// The launchers of kernels: plain C functions with an explicit stream. Operands are as in
+// kernels/device.h. Each returns the launch's error (cudaErrorInvalidValue: it does not take the
+// shape). None waits or allocates: the caller provides scratch, whose size another function here
+// returns.
 #ifndef KERN_CUDA_LAUNCH_H
 #define KERN_CUDA_LAUNCH_H
 #include "kernels/device.h"
@@ -14,7 +15,7 @@ extern "C" {
 
 // ---- rows.cu
 cudaError_t kern_cu_cast(enum kern_type t, void *out, const float *x, size_t n, cudaStream_t s);
-// t: of out and table
+// t: type of out and table
 cudaError_t kern_cu_embed_fwd(enum kern_type t, void *out, const void *table, const int32_t *ids,
                               int n, int d, cudaStream_t s);
 cudaError_t kern_cu_embed_bwd(float *dtable, const float *dout, const struct kern_buckets *b, int n,
@@ -35,11 +36,12 @@ cudaError_t kern_cu_swiglu_bwd(enum kern_type t, void *dgu, const void *dy, cons
 cudaError_t kern_cu_bias_fwd(enum kern_type t, void *x, const float *b, int n, int d,
                              cudaStream_t s);
 size_t kern_cu_bias_bwd_scratch(int n, int d); // floats
-// by (n): what each row counts for; NULL: 1
+// by (n): a factor for each row; NULL: 1
 cudaError_t kern_cu_bias_bwd(enum kern_type t, float *db, const void *dy, const float *by, int n,
                              int d, float *scratch, cudaStream_t s);
 
-// ---- attn_simple.cu: every head_dim, both types; attn_mma.cu: tensor cores. cos_sin: as in kern_device_ops.attn_bwd
+// ---- attn_simple.cu: every head_dim, both types; attn_mma.cu: bf16 on tensor cores.
+// cos_sin is as in kern_device_ops.attn_bwd.
 bool kern_cu_attn_mma_takes(const struct kern_attn *a, const void *const p[], int n_p,
                             const int ld[], int n_ld); // bf16 operands
 cudaError_t kern_cu_attn_fwd_mma(const struct kern_attn *a, void *out, int ldo, float *lse,
@@ -49,7 +51,7 @@ cudaError_t kern_cu_attn_bwd_mma(const struct kern_attn *a, void *dq, void *dk, 
                                  const void *dout, int ldo, const float *lse, const void *q,
                                  int ldq, const void *k, int ldk, const void *v, int ldv,
                                  const float *delta, const float *cos_sin, cudaStream_t s);
-// attn_wgmma.cu: Hopper's, head_dim 64 and 128. delta is written here
+// attn_wgmma.cu: Hopper, head_dim 64 and 128. The backward pass writes delta.
 bool kern_cu_attn_wgmma_takes(const struct kern_attn *a, const void *const p[], int n_p,
                               const int ld[], int n_ld);
 cudaError_t kern_cu_attn_fwd_wgmma(const struct kern_attn *a, void *out, int ldo, float *lse,
@@ -69,23 +71,23 @@ cudaError_t kern_cu_attn_bwd_simple(enum kern_type t, const struct kern_attn *a,
                                     const void *q, int ldq, const void *k, int ldk, const void *v,
                                     int ldv, const float *delta, cudaStream_t s);
 
-// ---- loss.cu. z (n, V) T with row stride ld, all of it allocated: logits in, their gradient out when learn. soft: of these
-// rows; NULL: no teacher.
+// ---- loss.cu. z (n, V) T with row stride ld, all of it allocated: logits, or after the
+// call their gradient if learn. soft: labels of these rows; NULL: no teacher.
 cudaError_t kern_cu_loss_rows(enum kern_type t, void *z, int n, int V, int ld,
                               const int32_t *targets, const float *grad_scale, bool learn,
                               float *losses, const struct kern_device_soft *soft, cudaStream_t s);
-// A vocabulary cut over ranks: the three steps of struct kern_device_vocab.
+// The three steps of kern_device_vocab.
 cudaError_t kern_cu_vocab_max(enum kern_type t, const struct kern_device_vocab *v, cudaStream_t s);
 cudaError_t kern_cu_vocab_sum(enum kern_type t, const struct kern_device_vocab *v, cudaStream_t s);
 cudaError_t kern_cu_vocab_loss(enum kern_type t, const struct kern_device_vocab *v, cudaStream_t s);
 cudaError_t kern_cu_loss_total(double *total, const float *losses, int n, cudaStream_t s);
-cudaError_t kern_cu_add_sum(float *to, const float *x, int n, cudaStream_t s); // likewise
+cudaError_t kern_cu_add_sum(float *to, const float *x, int n, cudaStream_t s); // *to += sum of x
 // ---- rtd.cu
-size_t kern_cu_rtd_scratch(int n, int d); // floats; for learn
+size_t kern_cu_rtd_scratch(int n, int d); // floats; used if learn
 cudaError_t kern_cu_rtd(enum kern_type t, const struct kern_device_rtd *h, float *scratch,
                         cudaStream_t s);
 
-// ---- choose.cu. z (n, V) fp32 with row stride ld; see sample_rows and label_rows
+// ---- choose.cu. z (n, V) fp32 with row stride ld; see kern_device_ops.sample_rows and label_rows
 cudaError_t kern_cu_sample_rows(const float *z, int n, int V, int ld, const float *u, int32_t *ids,
                                 cudaStream_t s);
 cudaError_t kern_cu_label_rows(const float *z, int n, int V, int ld, int k, float temperature,
@@ -94,12 +96,12 @@ cudaError_t kern_cu_label_rows(const float *z, int n, int V, int ld, int k, floa
 // ---- optim.cu
 cudaError_t kern_cu_sumsq(const struct kern_chunk *chunks, int n_chunks, const int32_t *first,
                           int tensors, const float *grads, double *sums, double *partial,
-                          cudaStream_t s); // partial (n_chunks)
+                          cudaStream_t s); // partial (n_chunks): scratch
 cudaError_t kern_cu_adamw(enum kern_type t, const struct kern_device_adamw *a, cudaStream_t s);
 cudaError_t kern_cu_scale(float *y, float a, size_t n, cudaStream_t s);
 cudaError_t kern_cu_add(float *y, const float *x, size_t n, cudaStream_t s);
 
-// ---- exact.cu: compiled without contraction and flushing
+// ---- exact.cu: compiled without contraction and without flush to zero
 cudaError_t kern_cu_exact_add_rows(float *acc, const float *x, const float *w, size_t rows,
                                    size_t cols, cudaStream_t s);
 cudaError_t kern_cu_exact_add_scaled(float *acc, const float *x, float w, size_t n, cudaStream_t s);
@@ -113,7 +115,7 @@ cudaError_t kern_cu_exact_rebase(float *theta_m, const float *theta, const float
 cudaError_t kern_cu_exact_digest(struct kern_digest *sum, const float *theta, const float *v,
                                  uint64_t first_index, size_t n, cudaStream_t s);
 
-// ---- exact_codec.cu: likewise
+// ---- exact_codec.cu: compiled likewise
 cudaError_t kern_cu_absmax(uint32_t *bits, const float *x, size_t n, cudaStream_t s);
 cudaError_t kern_cu_encode_blocks(uint8_t *scales, uint8_t *codes, const float *x, size_t n,
                                   uint32_t block, int levels, bool four_bits, int top,

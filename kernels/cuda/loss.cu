@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax cross-entropy on rows of logits, in place: logits in, their gradient out; no other copy of them exists. A block
-// owns a row and goes over it twice: the maximum and the sum of exponentials together (each thread keeps its own pair and
-// corrects the sum when its maximum grows), then the gradient. The second time it has the row in shared memory, as far as two
-// blocks of a multiprocessor have room: a logit is then read once and written once. What a NaN or an infinity among the logits
-// makes of the sum reaches the loss. The gap between the end of a row and the next (ld > V) is read and masked, and with learn zeroed.
+// Softmax cross-entropy on rows of logits, in place: the gradient replaces the logits, and no other
+// copy of them exists. A block owns a row and goes over it twice: for the maximum and the sum of
+// exponentials (peak.cuh), then for the gradient. In between it keeps the row in shared memory, as
+// far as there is room for two blocks on a multiprocessor. A kept logit is read once and written
+// once.
 //
-// What differs between logits of one row is kept out of the loops, so that their threads go one way: vectors that reach beyond the row come
-// behind them, and the target's logit is written once more by the thread that wrote it.
+// A NaN or an infinity among the logits reaches the loss through the sum. The gap between a row's
+// end and the next row (ld > V) is read and masked; if learn, it becomes 0.
 //
-// With a teacher (SOFT) a row has two sums, at temperature 1 and at his, and so has each turn two powers a logit.
+// The loops treat all logits alike, so that their threads do not diverge. A vector that reaches
+// beyond the row comes after the loops. The thread that wrote the target's logit then writes it a
+// second time.
 //
-// In bf16 powers are ex2's, of numbers that are powers of two by then: 2^-22 relative, and results are rounded to 2^-9.
+// With a teacher (SOFT) a row has two sums, at temperature 1 and at the teacher's. So each turn
+// computes two powers of each logit. In bf16 powers come from ex2: relative error 2^-22, before
+// results are rounded to 2^-9.
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/peak.cuh"
 
@@ -29,7 +33,8 @@ __device__ static struct peak<SOFT> block_peak(struct peak<SOFT> p, struct peak<
     return p;
 }
 
-// How a logit becomes its gradient: exp(z - max) times the first factor and, with a teacher, what has its temperature times the second.
+// How a logit becomes its gradient: exp(z - max) times the first factor and, with a teacher, the
+// power at the teacher's temperature times the second factor.
 template <bool SOFT>
 struct slope {
     float base, rate, factor[1 + SOFT];
@@ -42,7 +47,7 @@ __device__ static inline float gradient(float z, const struct slope<SOFT> &by) {
     return g;
 }
 
-// The gradient of a turn.
+// Writes the gradient of one turn.
 template <class T, int V, bool SOFT>
 __device__ static inline void learn_from(T *to, const T *z, const struct slope<SOFT> &by) {
     float x[V];
@@ -53,13 +58,13 @@ __device__ static inline void learn_from(T *to, const T *z, const struct slope<S
     store<T, V>(to, x);
 }
 
-// The teacher's tokens of a row. Their logits are taken out of it before it is summed up, so that what is left is the tail, whose
-// probability keeps its digits where they have nearly all: by the thread that has them anyway (a logit is of the same thread
-// each time), behind it are minus infinities.
+// The teacher's tokens of a row. Minus infinity replaces their logits before the row is summed, so
+// that the sum is the tail: its probability keeps its digits even if these tokens have nearly all.
+// The thread that reads a logit does this; a logit belongs to the same thread each time.
 struct named {
-    uint64_t own;       // of this thread, a bit each
+    uint64_t own;       // bit j: this thread owns token j
     const int32_t *ids; // of the row
-    float *logits;      // (k) shared
+    float *logits;      // (k) in shared memory
 };
 template <int V> __device__ static inline bool is_own(int32_t id) {
     return id / V % THREADS == (int)threadIdx.x;
@@ -84,7 +89,7 @@ __device__ static inline void take_named(const struct named &n, T *z, int from, 
     }
 }
 
-// A fraction of the turns that are kept, which arrive one behind the other.
+// The kept turns arrive in FRACTIONS, one after the other.
 enum { FRACTIONS = 4 };
 __device__ static inline int turns_before(int fraction, int turns) {
     return turns * fraction / FRACTIONS;
@@ -99,15 +104,15 @@ __device__ static inline void peak_fraction(struct peak<SOFT> &p, T *kept, int f
         peak_add<T, V>(p, kept + ((size_t)t * THREADS + threadIdx.x) * V, rate);
 }
 
-// With a teacher: named tokens join the others, whose sums are in p.
+// With a teacher: adds the named tokens to p, which has the sums of all others.
 struct soft_row {
     float loss;           // lambda temperature^2 KL
-    float q_tail, p_tail; // student's, teacher's
+    float q_tail, p_tail; // of the student, of the teacher
 };
 template <class T>
 __device__ static struct soft_row join_named(struct peak<true> &p, const struct kern_device_soft &s,
                                              size_t row, const float *logits, float rate) {
-    int lane = (int)threadIdx.x % WARP; // each warp by itself, two tokens a lane
+    int lane = (int)threadIdx.x % WARP; // each warp does this by itself, two tokens a lane
     struct peak<true> all = {
         p.max, { 0.0f, 0.0f }
     };
@@ -134,7 +139,8 @@ __device__ static struct soft_row join_named(struct peak<true> &p, const struct 
     return out;
 }
 
-// turns: of V * THREADS logits, all of the row, that are kept in shared memory. A thread reads there only what it has brought.
+// turns: how many turns of V * THREADS logits, all within the row, are kept in shared memory. A
+// thread reads there only what it has copied itself.
 template <class T, int V, bool SOFT>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     loss_rows(T *logits, int n_vocab, int ld, int turns, const int32_t *targets,
@@ -147,7 +153,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     T *z = logits + row * ld;
     int32_t target = targets[row];
     int own = (int)threadIdx.x * V, step = THREADS * V;
-    if (target < 0) { // the whole block
+    if (target < 0) { // in the whole block
         if (threadIdx.x == 0)
             losses[row] = 0;
         float none[V] = {0};
@@ -155,10 +161,10 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             store<T, V>(z + j, none);
         return;
     }
-    float wanted = 0, rate = 1; // before it is overwritten, which is behind a barrier
+    float wanted = 0, rate = 1; // the logit is overwritten later, behind a barrier
     if constexpr (!SOFT)
         wanted = wide(z[target]);
-    else if (is_own<V>(target)) // who may take it out of the row
+    else if (is_own<V>(target)) // this thread may put minus infinity there
         of_target = wide(z[target]);
     for (int f = 0; f < FRACTIONS; f++) {
         for (int t = turns_before(f, turns); t < turns_before(f + 1, turns); t++)
@@ -179,7 +185,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     int j = turns * step + own;
     for (; j + V <= n_vocab; j += step)
         peak_add<T, V>(p, z + j, rate);
-    if (j < n_vocab) // of one thread
+    if (j < n_vocab) // in one thread
         peak_add_end<T, V>(p, z, j, n_vocab, rate);
     cp_async_wait<3>();
     peak_fraction<T, V>(p, kept, 0, turns, names, rate);
@@ -190,7 +196,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     cp_async_wait<0>();
     peak_fraction<T, V>(p, kept, 3, turns, names, rate);
     p = block_peak<T>(p, room, rate);
-    float hard = 1; // what cross-entropy counts for
+    float hard = 1; // weight of cross-entropy
     struct soft_row kl;
     if constexpr (SOFT) {
         wanted = of_target;
@@ -211,7 +217,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     struct slope<SOFT> to_gradient = {
         Powers<T>::base(p.max), rate, { by / p.sum[0] }
     };
-    if constexpr (SOFT) { // temperature^2 of the loss, 1 / temperature of the logits
+    if constexpr (SOFT) { // temperature^2 from the loss, 1 / temperature from the logits
         of_kl = soft.lambda * soft.temperature * *grad_scale;
         to_gradient.factor[1] = of_kl / p.sum[1] * (1 - kl.p_tail / kl.q_tail);
     }
@@ -241,10 +247,11 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
 }
 
-// At most, of room, of_target and of_named.
+// Most bytes of room, of_target and of_named together.
 enum { STATIC_SHARED = WARPS * sizeof(struct peak<true>) + (KERN_SOFT_K_MAX + 1) * sizeof(float) };
 
-// What a block may keep so that BLOCKS fit, of which each loses what the system reserves.
+// Returns how many bytes a block may keep so that BLOCKS fit. The system reserves some for each
+// block.
 static cudaError_t room_of(size_t *bytes) {
     int device = 0, all = 0, reserved = 0;
     cudaError_t e = cudaGetDevice(&device);
@@ -256,7 +263,7 @@ static cudaError_t room_of(size_t *bytes) {
     return e;
 }
 
-struct rows_args { // of a launch
+struct rows_args { // arguments of a launch
     int n, n_vocab, ld;
     const int32_t *targets;
     const float *grad_scale;
@@ -283,7 +290,8 @@ static cudaError_t loss_rows_t(T *z, const struct rows_args *a, cudaStream_t s) 
     if (a->ld % V != 0 || !aligned_to(z, 16))
         return loss_rows_v<T, 1, SOFT>(z, a, 0, s);
     cudaError_t e = a->learn ? room_of(&bytes) : cudaSuccess;
-    if (e == cudaSuccess && a->learn) // always as much: no call's limit is lowered by another
+    // always the same, so that no call lowers another call's limit
+    if (e == cudaSuccess && a->learn)
         e = cudaFuncSetAttribute((const void *)loss_rows<T, V, SOFT>,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (e != cudaSuccess)
@@ -307,7 +315,7 @@ cudaError_t kern_cu_loss_rows(enum kern_type t, void *z, int n, int V, int ld,
                 : loss_rows_t<float, false>((float *)z, &a, s);
 }
 
-// One block, so that the order is one.
+// One block, so that there is one order.
 template <class S> __global__ void add_sum(S *to, const float *x, int n) {
     __shared__ double room[SUM_THREADS];
     double sum = 0;

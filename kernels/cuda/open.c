@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening a CUDA device: which one, whether it can run what is in here, and what its one stream needs.
+// Opens a CUDA device: finds it, checks that it can run these kernels, and creates its stream.
 #include "kernels/cuda/state.h"
 
 #include <stdio.h>
@@ -20,7 +20,7 @@ static enum neb_status set_up(struct cuda *c, const char **wrong) {
     return status_of(e);
 }
 
-// Which device, and whether it can run what is in here.
+// Finds the device, and checks that it can run these kernels.
 static enum neb_status look_at(int index, int *device, int *count, struct cudaDeviceProp *p,
                                char *text, size_t cap) {
     int n = 0;
@@ -28,21 +28,22 @@ static enum neb_status look_at(int index, int *device, int *count, struct cudaDe
     cudaError_t e = cudaGetDeviceCount(&n);
     *count = n;
     if (e != cudaSuccess || n < 1) {
-        snprintf(text, cap, "no CUDA device: %s (is the driver loaded? nvidia-smi says more)",
-                 e != cudaSuccess ? cudaGetErrorString(e) : "the driver lists none");
+        snprintf(text, cap,
+                 "no CUDA device: %s (check with nvidia-smi whether the driver is loaded)",
+                 e != cudaSuccess ? cudaGetErrorString(e) : "the driver lists no device");
         return NEB_ERR_NOT_FOUND;
     }
-    *device = index %= n; // as many processes as there are devices get one each
+    *device = index %= n; // as many processes as devices get one device each
     if ((e = cudaSetDevice(index)) != cudaSuccess ||
         (e = cudaGetDeviceProperties(p, index)) != cudaSuccess) {
-        snprintf(text, cap, "CUDA device %d: %s (see who uses it: nvidia-smi)", index,
+        snprintf(text, cap, "CUDA device %d: %s (nvidia-smi shows who uses it)", index,
                  cudaGetErrorString(e));
         return status_of(e);
     }
     if (p->major < 8) {
         snprintf(text, cap,
-                 "CUDA device %d (%s) has compute capability %d.%d; kernels here need 8.0 (Ampere) "
-                 "or later",
+                 "CUDA device %d (%s) has compute capability %d.%d; Nebula needs 8.0 (Ampere) "
+                 "or higher",
                  index, p->name, p->major, p->minor);
         return NEB_ERR_UNSUPPORTED;
     }
@@ -56,7 +57,7 @@ enum neb_status kern_cuda_open(int version, int index, struct kern_device **out,
     const char *wrong = NULL;
     int count;
     if (version != KERN_DEVICE_VERSION) {
-        snprintf(text, text_cap, "the CUDA kernels are of another build; build again");
+        snprintf(text, text_cap, "the CUDA kernels belong to another build; build again");
         return NEB_ERR_UNSUPPORTED;
     }
     NEB_TRY(look_at(index, &index, &count, &p, text, text_cap));
@@ -65,7 +66,7 @@ enum neb_status kern_cuda_open(int version, int index, struct kern_device **out,
     if (!D || !c) {
         free(D);
         free(c);
-        snprintf(text, text_cap, "out of memory opening CUDA device %d", index);
+        snprintf(text, text_cap, "out of host memory for CUDA device %d", index);
         return NEB_ERR_NOMEM;
     }
     D->ops = &kern_cu_ops;
@@ -75,7 +76,7 @@ enum neb_status kern_cuda_open(int version, int index, struct kern_device **out,
     snprintf(D->name, sizeof D->name, "%.63s", p.name);
     D->total_bytes = p.totalGlobalMem;
     D->tensor_cores_bf16 = true;
-    const char *attn = getenv("NEBULA_ATTN"); // mma: what other cards have, for tests
+    const char *attn = getenv("NEBULA_ATTN"); // mma: as on other GPUs, for tests
     c->hopper = p.major == 9 && p.minor == 0 && !(attn && !strcmp(attn, "mma"));
     D->norm_most = (int)(p.sharedMemPerBlockOptin / sizeof(float));
     enum neb_status st = set_up(c, &wrong);
@@ -83,8 +84,8 @@ enum neb_status kern_cuda_open(int version, int index, struct kern_device **out,
         *out = D;
         return NEB_OK;
     }
-    snprintf(text, text_cap, "CUDA device %d (%s): %s (see who uses it: nvidia-smi)", index, p.name,
-             wrong);
+    snprintf(text, text_cap, "CUDA device %d (%s): %s (nvidia-smi shows who uses it)", index,
+             p.name, wrong);
     kern_cu_ops.destroy(D);
     return st;
 }

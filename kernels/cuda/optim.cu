@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Norms and AdamW over all tensors in one launch each: a block takes one chunk (device.h) of one tensor. The tensor's
-// clipping factor is looked up, gradients are zeroed and the working copy is rewritten on the way, so that an update reads
-// and writes everything once: 4 floats in, 4 out (and 2 bytes) a parameter.
+// Gradient norms and AdamW over all tensors, in one launch each: a block takes one chunk (device.h)
+// of one tensor. AdamW also looks up the tensor's clipping factor, zeroes the gradients and
+// rewrites the working copy. So it reads and writes everything once: 4 floats in,
+// 4 floats (and 2 bytes) out for each parameter.
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/prim.cuh"
 
 enum { THREADS = 256, GRID_MOST = 1 << 16 };
 
-// For thread 0. The others read nothing of room behind the last barrier: thread 0 still writes there.
+// Gives the sum to thread 0. The others must not read room after the last barrier, since thread 0
+// still writes there.
 __device__ static double block_sum(double x, double *room) {
     room[threadIdx.x] = x;
     for (int half = THREADS / 2; half; half /= 2) {
@@ -89,7 +91,7 @@ __device__ static inline void adamw_part(const struct adamw_args &a, T *working,
 
 template <class T> __global__ void adamw(struct adamw_args a, T *working) {
     struct kern_chunk k = a.chunks[blockIdx.x];
-    if ((k.param_at | k.grad_at | k.n) % 4 == 0) // the arenas themselves are aligned
+    if ((k.param_at | k.grad_at | k.n) % 4 == 0) // the arenas are aligned
         adamw_part<T, 4>(a, working, k);
     else
         adamw_part<T, 1>(a, working, k);

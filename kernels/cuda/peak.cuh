@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Maximum and sum of exponentials of a row of logits in one pass: each thread keeps its own pair and corrects the sum when its maximum
-// grows (loss.cu, choose.cu).
+// Maximum and sum of exponentials of a row of logits, in one pass (loss.cu, choose.cu). Each thread
+// keeps its own pair, and corrects the sum when its maximum grows.
 #ifndef KERN_CUDA_PEAK_CUH
 #define KERN_CUDA_PEAK_CUH
 #include "kernels/cuda/prim.cuh"
@@ -8,8 +8,9 @@
 // Sums of exp(z - max), and with a teacher (SOFT) of exp((z - max) / temperature).
 template <bool SOFT> struct peak { float max, sum[1 + SOFT]; };
 
-// e^(z - max) as power(z, base(max)). Of nothing, or of minus infinities alone, whose sum is then 0, or NaN as it was: base 0.
-// at: e^((z - max) * rate)
+// power(z, base(max)) is e^(z - max), and at(z, base(max), rate) is e^((z - max) * rate). If there
+// are no logits, or only minus infinities, max is -infinity. Base 0 then leaves a sum of 0, or a
+// NaN that was there.
 template <class T> struct Powers;
 template <> struct Powers<float> {
     __device__ static inline float base(float max) { return max == -INFINITY ? 0.0f : max; }
@@ -30,7 +31,7 @@ template <> struct Powers<bf16> {
     }
 };
 
-// What is in the s-th sum.
+// The term that z adds to the s-th sum.
 template <class T> __device__ static inline float power_of(int s, float z, float base, float rate) {
     return s == 0 ? Powers<T>::power(z, base) : Powers<T>::at(z, base, rate);
 }
@@ -48,7 +49,7 @@ __device__ static inline struct peak<SOFT> peak_join(struct peak<SOFT> a, struct
     return out;
 }
 
-// Over a warp, the same in every lane.
+// Joins the pairs of a warp. The result is the same in every lane.
 template <class T, bool SOFT>
 __device__ static inline struct peak<SOFT> warp_peak(struct peak<SOFT> p, float rate) {
     int lane = (int)threadIdx.x % WARP;
@@ -60,12 +61,12 @@ __device__ static inline struct peak<SOFT> warp_peak(struct peak<SOFT> p, float 
         for (int s = 0; s <= SOFT; s++)
             other.sum[s] = __shfl_xor_sync(ALL_LANES, p.sum[s], by);
         p = lane & by ? peak_join<T>(other, p, rate)
-                      : peak_join<T>(p, other, rate); // one order for both lanes
+                      : peak_join<T>(p, other, rate); // both lanes join in the same order
     }
     return p;
 }
 
-// One turn of a thread: V logits.
+// Adds one turn of a thread: V logits.
 template <class T, int V, bool SOFT>
 __device__ static inline void peak_add(struct peak<SOFT> &p, const T *z, float rate) {
     float x[V], top = p.max;
@@ -85,7 +86,7 @@ __device__ static inline void peak_add(struct peak<SOFT> &p, const T *z, float r
     p.max = top;
 }
 
-// A vector at j of which only some are of the row; beyond is whatever was there.
+// Adds the vector at j, in which the row ends. What lies beyond the row is ignored.
 template <class T, int V, bool SOFT>
 __device__ static inline void peak_add_end(struct peak<SOFT> &p, const T *z, int j, int n_vocab,
                                            float rate) {

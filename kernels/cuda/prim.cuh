@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all kernels of this folder are made of: the two element types, vector access, reductions over a warp, and the tensor
-// core's instructions. Compiles for the device, and against the emulator of tests/cuda as plain C++.
+// Building blocks of all kernels here: the two element types, vector access, reductions over a
+// warp, tensor-core instructions. Compiles for the device, and as plain C++ against the emulator in
+// tests/cuda.
 #ifndef KERN_CUDA_PRIM_CUH
 #define KERN_CUDA_PRIM_CUH
 #include <cuda_runtime.h>
@@ -16,7 +17,7 @@ enum { WARP = 32 };
 #define LOG2_E    1.44269504088896340736f
 #define ALL_LANES 0xffffffffu
 
-// bfloat16: the upper half of an fp32.
+// bfloat16: the upper 16 bits of an fp32.
 struct bf16 {
     uint16_t bits;
 };
@@ -34,8 +35,8 @@ __host__ __device__ static inline float wide(bf16 x) {
 #endif
 }
 
-// Nearest even. A NaN stays one: rounding its bits could carry it into an infinity. The device has an instruction for it,
-// which gives every NaN the same bits.
+// Rounds to nearest even. A NaN stays a NaN, since rounding its bits could carry it into an
+// infinity. The device's instruction gives every NaN the same bits.
 __host__ __device__ static inline uint16_t bf16_bits(float x) {
 #ifdef __CUDA_ARCH__
     uint16_t out;
@@ -55,7 +56,7 @@ __host__ __device__ static inline bf16 narrow_bf16(float x) {
     bf16 b = {bf16_bits(x)};
     return b;
 }
-// Two at once; lo in the lower half, as the tensor core wants neighbours.
+// Rounds two at once. lo goes into the lower half, as tensor cores want neighbours.
 __device__ static inline uint32_t pack_bf16(float lo, float hi) {
 #ifdef __CUDA_ARCH__
     uint32_t out;
@@ -66,7 +67,8 @@ __device__ static inline uint32_t pack_bf16(float lo, float hi) {
 #endif
 }
 
-// 2^x for softmax in bf16: one instruction, 2^-22 relative at most (PTX manual), results below 2^-126 are 0.
+// 2^x for softmax in bf16, in one instruction: relative error at most 2^-22 (PTX manual), 0 below
+// 2^-126.
 __device__ static inline float fast_exp2(float x) {
 #ifdef __CUDA_ARCH__
     float out;
@@ -85,7 +87,7 @@ template <> struct Narrow<bf16> {
     __device__ static inline bf16 of(float x) { return narrow_bf16(x); }
 };
 
-// V elements that are loaded and stored at once; pointers are multiples of sizeof(Vec).
+// V elements that are loaded and stored at once. Pointers are multiples of sizeof(Vec).
 template <class T, int V> struct __align__(sizeof(T) * V) Vec { T x[V]; };
 template <class T, int V> __device__ static inline void load(float (&out)[V], const T *p) {
     Vec<T, V> v = *reinterpret_cast<const Vec<T, V> *>(p);
@@ -102,8 +104,9 @@ template <class T, int V> struct Put {
         *reinterpret_cast<Vec<T, V> *>(p) = v;
     }
 };
-// In words of two, one conversion each. The stores are written out: of a struct the compiler makes several, of two bytes each, where
-// it lies behind a branch. p is in global memory.
+// Stores words of two elements, one conversion each. The store is written in assembly: behind a
+// branch the compiler splits the store of a struct into several of two bytes. p is in global
+// memory.
 template <> struct Put<bf16, 4> {
     __device__ static inline void to(bf16 *p, const float (&in)[4]) {
         uint32_t a = pack_bf16(in[0], in[1]), b = pack_bf16(in[2], in[3]);
@@ -133,7 +136,8 @@ template <class T, int V> __device__ static inline void store(T *p, const float 
     Put<T, V>::to(p, in);
 }
 
-// i = row * per + col; 64-bit division costs a hundred instructions, so it is kept for arrays that need it.
+// i = row * per + col. A 64-bit division costs a hundred instructions, so only arrays that need it
+// pay for it.
 __device__ static inline void split(size_t i, uint32_t per, size_t &row, uint32_t &col) {
     if (i >> 32) {
         row = i / per;
@@ -144,14 +148,14 @@ __device__ static inline void split(size_t i, uint32_t per, size_t &row, uint32_
     }
 }
 
-// The same sum in every lane, added in the same order in every lane.
+// The sum over a warp, in every lane, added in the same order in every lane.
 template <class T> __device__ static inline T warp_sum(T x) {
 #pragma unroll
     for (int by = WARP / 2; by; by /= 2)
         x += __shfl_xor_sync(ALL_LANES, x, by);
     return x;
 }
-// Over the lanes up to this one.
+// The sum over the lanes up to this one.
 template <class T> __device__ static inline T warp_sum_upto(T x) {
     int lane = (int)threadIdx.x % WARP;
 #pragma unroll
@@ -169,7 +173,8 @@ __device__ static inline float warp_max(float x) {
 }
 
 #ifdef __CUDACC__
-// c (16, 8) += a (16, 16) b (16, 8) over a warp; lane l holds of c rows l/4 and l/4 + 8, columns 2(l%4), +1.
+// Over a warp, c (16, 8) += a (16, 16) b (16, 8). Lane l holds rows l/4 and l/4 + 8, columns 2(l%4)
+// and 2(l%4) + 1 of c.
 __device__ static inline void mma_bf16_16816(float c[4], const uint32_t a[4], uint32_t b0,
                                              uint32_t b1) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
@@ -177,7 +182,8 @@ __device__ static inline void mma_bf16_16816(float c[4], const uint32_t a[4], ui
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-// Four 8x8 matrices of 16-bit elements from shared memory; lane l names row l%8 of matrix l/8.
+// Loads four 8x8 matrices of 16-bit elements from shared memory. Lane l names row l%8 of matrix
+// l/8.
 __device__ static inline void ldmatrix_x4(uint32_t r[4], const void *row) {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -192,7 +198,8 @@ __device__ static inline void ldmatrix_x4_trans(uint32_t r[4], const void *row) 
                  : "r"(at)
                  : "memory");
 }
-// 16 bytes from global to shared memory in the background; zeros where not valid (src is not read then).
+// Copies 16 bytes from global to shared memory in the background. If not valid, writes zeros and
+// does not read src.
 __device__ static inline void cp_async16(void *dst, const void *src, bool valid) {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(dst);
     int bytes = valid ? 16 : 0;
@@ -207,7 +214,7 @@ template <int LEFT> __device__ static inline void cp_async_wait() {
 }
 #endif
 
-// ---- host side of launches ------------------------------------------------------------------------------------
+// ---- host side of launches
 
 template <class T> static inline bool aligned_to(const T *p, size_t bytes) {
     return ((uintptr_t)p & (bytes - 1)) == 0;

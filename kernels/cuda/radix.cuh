@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step of a radix selection: which of 256 bins has the element that is asked for (topk.cu, choose.cu).
+// A step of a radix selection: finds the one of 256 bins that holds the wanted element (topk.cu,
+// choose.cu).
 #ifndef KERN_CUDA_RADIX_CUH
 #define KERN_CUDA_RADIX_CUH
 #include "kernels/cuda/prim.cuh"
 
 enum { RADIX = 256, RADIX_BITS = 8 };
 
-// By warp 0, with the counts complete (R has `count`, on 16 bytes, and room for the answer): the bin in which the need-th lies, how many of that bin are needed, whether all.
+// Warp 0 calls this once the counts are complete. R has `count`, aligned to 16 bytes, and takes the
+// answer: the bin that holds the need-th element, how many elements of that bin are needed (left),
+// and whether these are all of its elements (whole).
 template <class R> __device__ static void find_bin(R *r, uint32_t need) {
     const int per = RADIX / WARP;
     int lane = (int)threadIdx.x, bin = -1;
@@ -28,7 +31,7 @@ template <class R> __device__ static void find_bin(R *r, uint32_t need) {
         }
         before = upto;
     }
-    if (bin >= 0) { // one lane
+    if (bin >= 0) { // in one lane
         r->bin = (uint32_t)bin;
         r->left = left;
         r->whole = whole;

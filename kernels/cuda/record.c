@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Capture: between cudaStreamBeginCapture and cudaStreamEndCapture the stream does not run what it is given; it notes kernels,
-// copies and fills with their arguments, one after the other, as a graph. Calls that wait or allocate are illegal meanwhile and spoil
-// it; in thread-local mode only those of this thread.
+// Capture: between cudaStreamBeginCapture and cudaStreamEndCapture the stream does not run what is
+// enqueued. It notes kernels, copies and fills with their arguments, one after the other, as a
+// graph. Calls that wait or allocate are illegal meanwhile and spoil the capture. In thread-local
+// mode only those of this thread do.
 //
 //     record        mark k          record_end
 //       │  kernels    │   kernels     │
-//       └── graph 0 ──┴─── graph 1 ───┘         replay: launch graph 0, record event k, launch graph 1
+//       └── graph 0 ──┴─── graph 1 ───┘      replay: launch graph 0, record event k, launch graph 1
 #include "kernels/cuda/record.h"
 
 #include <stdio.h>
@@ -14,10 +15,10 @@
 enum { PARTS_MOST = KERN_MARKS + 1, NO_MARK = -1 };
 
 struct kern_cu_tape {
-    struct kern_graph head; // what the caller has
+    struct kern_graph head; // the caller's handle
     struct {
-        cudaGraphExec_t run; // NULL: nothing between two marks
-        int mark;            // behind it
+        cudaGraphExec_t run; // NULL: no operation lies between two marks
+        int mark;            // recorded after run
     } part[PARTS_MOST];
 };
 static struct kern_cu_tape *tape_of(struct kern_graph *g) { return g->ctx; }
@@ -48,7 +49,8 @@ void kern_cu_record_begin(struct kern_cu_recorder *r, cudaStream_t s) {
     capture(r);
 }
 
-// What was captured since, as the next part. It is uploaded at once: a replay then needs no memory that could be missing.
+// Makes what was captured the next part. It is uploaded at once, so that a replay cannot lack
+// memory.
 static void part(struct kern_cu_recorder *r, int mark) {
     cudaGraph_t graph = NULL;
     cudaGraphExec_t run = NULL;
@@ -87,13 +89,13 @@ struct kern_graph *kern_cu_record_end(struct kern_cu_recorder *r) {
     struct kern_graph *g = NULL;
     part(r, NO_MARK);
     r->on = false;
-    (void)cudaGetLastError(); // the next launch is not to blame
+    (void)cudaGetLastError(); // otherwise the next launch would report an error
     if (r->tape) {
         g = &r->tape->head;
         g->ctx = r->tape;
     }
     if (g && r->failed) {
-        (void)cudaStreamSynchronize(r->s); // uploads
+        (void)cudaStreamSynchronize(r->s); // uploads may still run
         kern_cu_graph_destroy(g);
         g = NULL;
     }

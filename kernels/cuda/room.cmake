@@ -16,6 +16,7 @@ if(NEBULA_NVCC AND CUDAToolkit_FOUND AND TARGET CUDA::cublasLt)
   foreach(cc ${NEBULA_CUDA_ARCHITECTURES})
     list(APPEND cuda_machines -gencode arch=compute_${cc},code=sm_${cc})
   endforeach()
+  list(GET NEBULA_CUDA_ARCHITECTURES -1 cc)
   list(APPEND cuda_machines -gencode arch=compute_${cc},code=compute_${cc}) # PTX of the last one
   file(GLOB cuda_kernels CONFIGURE_DEPENDS kernels/cuda/*.cu)
   file(GLOB cuda_headers CONFIGURE_DEPENDS kernels/cuda/*.cuh kernels/cuda/*.h kernels/*.h)

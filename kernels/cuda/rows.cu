@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops on rows and elements: all are bound by memory. Every thread handles V neighbouring elements a turn (16 bytes of the
-// wider operand), or one where a shape or pointer does not allow more. A row's reduction is one warp's. Sums over rows
-// (gradients of gains and biases) go through partial sums in scratch, which one thread a column adds in order: the same bits
-// every time.
+// Ops on rows and elements, all bound by memory. A thread handles V neighbouring elements a turn
+// (16 bytes of the wider operand), or one if a shape or pointer does not allow more. One warp
+// reduces a row. Sums over rows (gradients of gains and biases) go through partial sums in scratch,
+// which are added in a fixed order: the same bits every time.
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/prim.cuh"
 
@@ -12,7 +12,7 @@ enum { THREADS = 256, WARPS = THREADS / WARP, GRID_MOST = 1 << 16 };
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n);                        \
          i += (size_t)gridDim.x * blockDim.x)
 
-// ---- cast -----------------------------------------------------------------------------------------------------
+// ---- cast
 
 template <class T, int V> __global__ void cast(T *out, const float *x, size_t n) {
     FLAT_LOOP(i, n / V) {
@@ -39,7 +39,7 @@ cudaError_t kern_cu_cast(enum kern_type t, void *out, const float *x, size_t n, 
     return cudaGetLastError();
 }
 
-// ---- embedding ------------------------------------------------------------------------------------------------
+// ---- embedding
 
 template <class T, int V>
 __global__ void embed_fwd(T *out, const T *table, const int32_t *ids, int n, int d) {
@@ -80,9 +80,9 @@ cudaError_t kern_cu_embed_fwd(enum kern_type t, void *out, const void *table, co
     return cudaGetLastError();
 }
 
-// A block owns one token and THREADS columns, and adds the rows where the token was seen in their order. Of a frequent one each
-// warp takes an eighth of the rows, one behind the other, and the eighths are added in order: how often it was seen decides, so
-// the bits are the same every time.
+// A block owns one token and THREADS columns. It adds the rows in which the token occurs, in order.
+// For a frequent token each warp takes an eighth of the rows, and the eighths are added in order.
+// Only the number of rows decides that, so the bits are the same every time.
 enum { FREQUENT = 32, WARP_COLUMNS = THREADS / WARP };
 
 __device__ static float frequent_sum(float (*room)[THREADS], const float *dout, const int32_t *rows,
@@ -112,7 +112,7 @@ __global__ void embed_bwd(float *dtable, const float *dout, const int32_t *ids,
     __shared__ float room[WARPS][THREADS];
     int k = (int)blockIdx.x, col = (int)(blockIdx.y * blockDim.x + threadIdx.x);
     if (k >= *used)
-        return; // the block
+        return; // the whole block
     int32_t from = start[k], n = start[k + 1] - from;
     float sum = n > FREQUENT ? frequent_sum(room, dout, rows + from, n, d) : 0.0f;
     if (col >= d)
@@ -128,7 +128,7 @@ __global__ void embed_bwd(float *dtable, const float *dout, const int32_t *ids,
     *to = sum;
 }
 
-// A block for each of n tokens that might be different ones: how many are is on the device.
+// One block for each of n tokens that may be different: only the device knows how many are.
 cudaError_t kern_cu_embed_bwd(float *dtable, const float *dout, const struct kern_buckets *b, int n,
                               int d, cudaStream_t s) {
     if (n == 0)
@@ -138,9 +138,10 @@ cudaError_t kern_cu_embed_bwd(float *dtable, const float *dout, const struct ker
     return cudaGetLastError();
 }
 
-// ---- RMSNorm with the residual's addition ---------------------------------------------------------------------
+// ---- RMSNorm with the residual's addition
 
-// A warp a row, twice over it: h and its square sum, then y from h, which this lane has just written or read.
+// A warp owns a row and goes over it twice: first h and its sum of squares, then y from h, which
+// this lane has just written or read.
 template <class T, class R, int V>
 __global__ void rmsnorm_fwd(T *y, float *rstd, float *h, const float *x, const R *r, const float *w,
                             int n, int d, float eps) {
@@ -192,7 +193,7 @@ static void rmsnorm_fwd_t(T *y, float *rstd, float *h, const float *x, const R *
         KERN_LAUNCH((rmsnorm_fwd<T, R, 1>), grid, THREADS, 0, s, y, rstd, h, x, r, w, n, d, eps);
 }
 
-// r is T, or fp32 where it is a sum over ranks.
+// r has type T, or fp32 if it is a sum over ranks.
 cudaError_t kern_cu_rmsnorm_fwd(enum kern_type t, enum kern_type tr, void *y, float *rstd, float *h,
                                 const float *x, const void *r, const float *w, int n, int d,
                                 float eps, cudaStream_t s) {
@@ -207,12 +208,13 @@ cudaError_t kern_cu_rmsnorm_fwd(enum kern_type t, enum kern_type tr, void *y, fl
     return cudaGetLastError();
 }
 
-// Backward: with g = w dy, dh += rstd (g - h rstd mean(g h rstd)). A warp walks over rows w, w + warps, …; each lane keeps
-// to its columns, so the gain's gradient gathers in the warp's own row of shared memory without a barrier. At the end the
-// block adds its warps' rows in order into one row of scratch. A row has to fit (kern_device.norm_most).
+// Backward: with g = w dy, dh += rstd (g - h rstd mean(g h rstd)). Warp w takes rows w, w + warps,
+// … A lane keeps to its columns, so the gain's gradient gathers in the warp's own row of shared
+// memory without a barrier. At the end the block adds its warps' rows, in order, to one row of
+// scratch. A row must fit (kern_device.norm_most).
 enum { NORM_BLOCKS = 1024, NORM_SHARED_PLAIN = 48 << 10 };
 
-static int norm_warps(int d) { // of a block, so that a row each fits
+static int norm_warps(int d) { // warps of a block, so that a row for each fits
     int w = (int)(NORM_SHARED_PLAIN / ((size_t)d * sizeof(float)));
     return w > 4 ? 4 : w < 1 ? 1 : w;
 }
@@ -221,7 +223,8 @@ static unsigned norm_blocks(int n, int d) {
 }
 size_t kern_cu_rmsnorm_bwd_scratch(int n, int d) { return (size_t)norm_blocks(n, d) * d; }
 
-// A row of up to 32 V TURNS, which a lane reads once, all its vectors under way together, and keeps.
+// A row of at most 32 V TURNS elements. A lane reads it once, with all vectors in flight together,
+// and keeps it.
 template <class T, int V, int TURNS>
 __device__ static inline void rmsnorm_bwd_kept(float *dh, T *dh_t, float *mine, const T *dy,
                                                const float *h, const float *w, float scale,
@@ -269,7 +272,7 @@ __device__ static inline void rmsnorm_bwd_kept(float *dh, T *dh_t, float *mine, 
     }
 }
 
-// A row of any length, read twice, the second time from cache.
+// A row of any length. It is read twice, the second time from cache.
 template <class T, int V>
 __device__ static inline void rmsnorm_bwd_twice(float *dh, T *dh_t, float *mine, const T *dy,
                                                 const float *h, const float *w, float scale,
@@ -305,7 +308,7 @@ __device__ static inline void rmsnorm_bwd_twice(float *dh, T *dh_t, float *mine,
     }
 }
 
-// TURNS 0: of any length
+// TURNS 0: rows of any length.
 template <class T, int V, int TURNS>
 __global__ void rmsnorm_bwd(float *dh, T *dh_t, float *sums, const T *dy, const float *h,
                             const float *w, const float *rstd, int n, int d) {
@@ -339,8 +342,9 @@ __global__ void rmsnorm_bwd(float *dh, T *dh_t, float *sums, const T *dy, const 
     }
 }
 
-// out (d) += columns of partial (rows, d). A warp takes every eighth row of 32 columns; then the warps' sums in order. There are few
-// blocks, so what a warp waits for is a load: sixteen of them are under way before the first is added.
+// out (d) += columns of partial (rows, d). A warp takes every eighth row of 32 columns; then the
+// warps' sums are added in order. There are few blocks, so a warp mostly waits for loads: sixteen
+// of them are in flight before the first is added.
 enum { COLUMN_LOADS = 16 };
 __global__ void add_columns(float *out, const float *partial, int rows, int d) {
     __shared__ float room[WARPS][WARP];
@@ -411,9 +415,9 @@ cudaError_t kern_cu_rmsnorm_bwd(enum kern_type t, float *dh, void *dh_t, float *
     return cudaGetLastError();
 }
 
-// ---- rotary positions -----------------------------------------------------------------------------------------
+// ---- rotary positions
 
-// V pairs a thread: x[i .. i+V) and x[i + half ..).
+// V pairs a thread: x[i .. i + V) and x[i + half .. i + half + V).
 template <class T, int V>
 __global__ void rope(T *x, int ld, const float *cos_sin, size_t n, int T_, int heads, int head_dim,
                      float sign) {
@@ -467,7 +471,7 @@ cudaError_t kern_cu_rope(enum kern_type t, void *x, int ld, const float *cos_sin
     return cudaGetLastError();
 }
 
-// ---- SwiGLU ---------------------------------------------------------------------------------------------------
+// ---- SwiGLU
 
 __device__ static inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
@@ -488,7 +492,7 @@ template <class T, int V> __global__ void swiglu_fwd(T *y, const T *gu, size_t n
     }
 }
 
-// dgu may be gu: a thread reads its elements before it writes them. So no __restrict__.
+// dgu may be gu, since a thread reads its elements before it writes them. Hence no __restrict__.
 template <class T, int V>
 __global__ void swiglu_bwd(T *dgu, const T *dy, const T *gu, size_t n, int f) {
     int per = f / V;
@@ -563,7 +567,7 @@ cudaError_t kern_cu_swiglu_bwd(enum kern_type t, void *dgu, const void *dy, cons
     return cudaGetLastError();
 }
 
-// ---- biases ---------------------------------------------------------------------------------------------------
+// ---- biases
 
 template <class T> __global__ void bias_fwd(T *x, const float *b, size_t n, int d) {
     FLAT_LOOP(i, n * d) {
@@ -586,7 +590,7 @@ cudaError_t kern_cu_bias_fwd(enum kern_type t, void *x, const float *b, int n, i
     return cudaGetLastError();
 }
 
-// A thread a column, a block a range of rows.
+// A thread owns a column, a block a range of rows.
 enum { BIAS_BLOCKS = 128 };
 static unsigned bias_blocks(int n) { return blocks_for((size_t)n, 64, BIAS_BLOCKS); }
 size_t kern_cu_bias_bwd_scratch(int n, int d) { return (size_t)bias_blocks(n) * d; }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Output layer of a discriminator (struct kern_device_rtd): a score a row, its loss, and what that gives the row. A warp has a row.
-// Gradients of w and b are sums over rows: the rows' factors go to scratch, rows.cu adds up the columns of x times these.
+// Output layer of a discriminator (kern_device_rtd): score, loss and gradient of each row. A warp
+// owns a row. Gradients of w and b are sums over rows: the factor of each row goes to scratch, and
+// rows.cu sums the columns of x times these factors.
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/prim.cuh"
 
@@ -24,7 +25,7 @@ template <class T, int V> __global__ void rtd_rows(struct kern_device_rtd h, flo
                 z += a[i] * w[i];
         }
         z = warp_sum(z) + b;
-        // away: of the nearer of 0 and 1, so that neither end loses its digits
+        // exp(-|z|) keeps the digits of sigma near 0, and of 1 - sigma near 1
         float away = expf(-fabsf(z)), near = 1 / (1 + away);
         float sigma = z >= 0 ? near : away * near, g = 0, loss = 0;
         if (label != KERN_IGNORE) {

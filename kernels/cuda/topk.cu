@@ -1,54 +1,63 @@
 // SPDX-License-Identifier: Apache-2.0
-// Top-k on the device, the processor's choice (kern_topk of kernels/quant.h): of every chunk the k largest magnitudes, ties to the
-// lower index, in the order of the indices. Magnitudes are compared as integers, values are copied: no option of the exact path matters. A block has a chunk.
+// Top-k on the device, with the choice of kern_topk (kernels/quant.h): the k largest magnitudes of
+// each chunk, ties to the lower index, in the order of indices. A block owns a chunk. Magnitudes
+// are compared as integers and values are copied, so the options of the exact path do not matter.
 //
-// topk_few, whole chunks of 4,096 and no more than 64 of them: read once, into shared memory; a thread keeps the magnitudes of its
-// 16 in registers.
+// topk_few takes full chunks of 4,096 and k up to 64. It reads a chunk once, into shared memory. A
+// thread keeps the magnitudes of its 16 elements in registers.
 //
-//     1  the largest of each thread, and of the block
-//     2  k threads have an element at or above the k-th largest of the threads' largest, so no other is chosen: that is the
-//        floor, to a sixteenth of an octave, from a histogram of the distances from the block's largest
-//     3  a bit an element: is it at or above the floor (64 of 4,096 normal values: some 100 are)? Where they are goes to a list,
-//        in order: the threads' counts, four to a word, are summed up over the warp and then over the block
-//     4  in the list the k-th smallest distance, eight bits a turn from the highest that any has; one turn or two, mostly
-//     5  the list's chosen go to their places, in order
+//   1  Find the largest magnitude of each thread, and of the block.
+//   2  Find the floor. The k-th largest of the threads' maxima would do: k threads have an element
+//      at or above it, so nothing below it is chosen. A histogram of distances from the block's
+//      largest gives it, rounded down to a sixteenth of an octave.
+//   3  Set a bit for each element at or above the floor (64 of 4,096 normal values: some 100 bits).
+//      These elements go to a list, in order. For that the threads' counts, four in a word, are
+//      summed over the warp and then over the block.
+//   4  Find the k-th smallest distance in the list, eight bits a turn, from the highest bit that
+//      any distance has: one turn or two, mostly.
+//   5  Write the chosen elements of the list to their places, in order.
 //
-// The first warp does 4 and 5 of a short list, without waiting for the others.
+// If the list is short, the first warp does 4 and 5 without waiting for the others.
 //
-// topk_many, for more of a chunk: a list would be half as long as the chunk, so 4 is done with all elements, from registers: a
-// histogram of distances, to a 32nd of an octave, then as in 4 among those of one bin; the chosen gather in shared memory. Distances
-// of eight octaves and more share a bin: if the k-th is one of them, 4 goes over the chunk from its first bit.
+// topk_many takes larger k. A list would be half as long as the chunk, so step 4 uses all elements,
+// from registers: first a histogram of distances in 32nds of an octave, then the turns of step 4
+// among the elements of one bin. The chosen elements gather in shared memory. All distances of
+// eight octaves and more share one bin. If the k-th is there, step 4 goes over the whole chunk from
+// the first bit.
 //
-// topk_any takes any chunk up to 65,536: 4 and 5 with the chunk itself as the list, read anew in each turn.
+// topk_any takes any chunk up to 65,536: steps 4 and 5 with the chunk itself as the list, which
+// each turn reads again.
 //
-// scatter is the way back: a tile of the array a block, zeros and entries in one pass.
+// scatter is the inverse. A block owns a tile of the array, and writes zeros and entries in one
+// pass.
 //
-// Whatever the values are, no more than CHUNK of them come into the list, k at least, and every loop ends.
+// Whatever the values are, the list gets at least k and at most CHUNK elements, and every loop
+// ends.
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/radix.cuh"
 
 enum {
     THREADS = 256,
-    WARPS = THREADS / WARP, // a thread has a bin: THREADS == RADIX
+    WARPS = THREADS / WARP, // a thread owns a bin: THREADS == RADIX
     CHUNK = 4096,
-    TURNS = CHUNK / THREADS / 4, // of four elements a thread
-    FLOOR_SHIFT = 23 - 4,        // sixteenths of an octave
-    COARSE = 23 - 5,             // 32nds of one
-    SHORT = 512,                 // a list for one warp
+    TURNS = CHUNK / THREADS / 4, // a thread takes four elements a turn
+    FLOOR_SHIFT = 23 - 4,        // bins of a sixteenth of an octave
+    COARSE = 23 - 5,             // bins of a 32nd of an octave
+    SHORT = 512,                 // longest list for one warp
     FEW = 64,                    // the largest k of topk_few
-    BLOCKS = 6                   // a multiprocessor
+    BLOCKS = 6                   // on a multiprocessor
 };
 
 struct __align__(16) room {
     unsigned count[RADIX];
-    uint32_t sums[2][WARPS];   // of the warps
+    uint32_t sums[2][WARPS];   // of each warp
     uint32_t bin, left, whole; // find_bin's answer
 };
 
 __device__ static inline uint32_t magnitude(uint32_t bits) { return bits & 0x7fffffffu; }
 
-// What is chosen from, by distances: small ones are large magnitudes.
-struct lying { // a chunk where it is
+// Sources of elements. A small distance is a large magnitude.
+struct in_place { // a chunk in global memory
     const float *x;
     __device__ uint32_t distance(uint32_t i) const {
         return 0x7fffffffu - magnitude(__float_as_uint(x[i]));
@@ -65,7 +74,7 @@ struct listed {
     __device__ float value(uint32_t i) const { return __uint_as_float(x[at[i]]); }
 };
 
-struct cut { // chosen: all below limit, and the first `ties` at it
+struct cut { // chosen are all below limit, and the first `ties` that equal it
     uint32_t limit, ties;
 };
 
@@ -76,12 +85,12 @@ template <bool BLOCK> __device__ static inline void meet() {
         __syncwarp();
 }
 
-// Of n elements the k nearest; no distance has more than `bits` bits. By the block, or by its first warp alone; what they
-// read is complete.
+// Finds the k nearest of n elements. No distance has more than `bits` bits. BLOCK: the whole block
+// takes part, otherwise its first warp. The elements must be complete.
 template <bool BLOCK, class S>
 __device__ static struct cut kth(const S &from, uint32_t n, uint32_t k, int bits, struct room *r) {
     const uint32_t threads = BLOCK ? (uint32_t)THREADS : (uint32_t)WARP;
-    // of the k-th: its upper bits so far, its rank among those with them
+    // of the k-th element: its upper bits so far, and its rank among the elements with these bits
     uint32_t prefix = 0, need = k;
     while (bits > 0) {
         int shift = bits > RADIX_BITS ? bits - RADIX_BITS : 0;
@@ -101,7 +110,7 @@ __device__ static struct cut kth(const S &from, uint32_t n, uint32_t k, int bits
         prefix = prefix << (bits - shift) | r->bin;
         need = r->left; // written again only after two more barriers
         bits = shift;
-        if (r->whole) { // all that begin with prefix
+        if (r->whole) { // all elements that begin with prefix
             struct cut all = {(prefix + 1) << bits, 0};
             return all;
         }
@@ -110,7 +119,7 @@ __device__ static struct cut kth(const S &from, uint32_t n, uint32_t k, int bits
     return some;
 }
 
-// The chosen of n, in order, by the first warp alone.
+// Writes the chosen of n elements, in order. The first warp alone does this.
 template <class S>
 __device__ static void write_by_warp(const S &from, uint32_t n, struct cut c, uint16_t *idx,
                                      float *values) {
@@ -132,7 +141,7 @@ __device__ static void write_by_warp(const S &from, uint32_t n, struct cut c, ui
     }
 }
 
-// The same by the block.
+// The same by the whole block.
 template <class S>
 __device__ static void write_by_block(const S &from, uint32_t n, struct cut c, uint16_t *idx,
                                       float *values, struct room *r) {
@@ -162,11 +171,12 @@ __device__ static void write_by_block(const S &from, uint32_t n, struct cut c, u
             idx[to] = from.index(i);
             values[to] = from.value(i);
         }
-        __syncthreads(); // sums are read
+        __syncthreads(); // sums have been read
     }
 }
 
-// k threads have an element at or above it. most is the largest of this thread's magnitudes, top the block's. The counts are 0.
+// Returns a floor: k threads have an element at or above it. most: this thread's largest magnitude;
+// top: the block's. The counts must be 0.
 __device__ static uint32_t floor_of(uint32_t most, uint32_t top, uint32_t k, struct room *r) {
     uint32_t bin = (top - most) >> FLOOR_SHIFT;
     atomicAdd(&r->count[bin < RADIX ? bin : RADIX - 1], 1u);
@@ -178,7 +188,8 @@ __device__ static uint32_t floor_of(uint32_t most, uint32_t top, uint32_t k, str
     return r->bin == RADIX - 1 || beyond > top ? 0 : top - beyond + 1;
 }
 
-// Elements of a block's threads: a warp has neighbours, 128 a turn, four a lane. Bit 4 j + i of a set is element own + 128 j + i.
+// Which elements a thread has: a warp takes 128 neighbours a turn, a lane four of them. Bit 4 j + i
+// of a set is element own + 128 j + i.
 __device__ static inline uint32_t own_first() {
     return threadIdx.x / WARP * (CHUNK / WARPS) + threadIdx.x % WARP * 4;
 }
@@ -186,9 +197,10 @@ __device__ static inline uint32_t own_at(uint32_t own, int e) {
     return own + e / 4 * WARP * 4 + e % 4;
 }
 
-// Of each turn, how many of the block's sets come before this thread's; and how many there are. sums: of the warps.
+// to[j]: how many elements of the block's sets come before this thread's elements of turn j.
+// Returns how many there are in all. sums: scratch, one for each warp.
 __device__ static uint32_t rank_set(uint32_t (&to)[TURNS], uint32_t set, uint32_t (&sums)[WARPS]) {
-    uint32_t warp = threadIdx.x / WARP, mine = 0; // a byte a turn: of a warp's 128 elements in it
+    uint32_t warp = threadIdx.x / WARP, mine = 0; // a byte for each turn: it counts up to 128
 #pragma unroll
     for (int j = 0; j < TURNS; j++)
         mine += (uint32_t)__popc(set >> 4 * j & 15) << 8 * j;
@@ -211,7 +223,7 @@ __device__ static uint32_t rank_set(uint32_t (&to)[TURNS], uint32_t set, uint32_
     return n;
 }
 
-// The list of those whose bit is set, in order. How many there are.
+// Lists the elements whose bits are set, in order. Returns how many there are.
 __device__ static uint32_t list_set(uint16_t *at, uint32_t set, uint32_t own, struct room *r) {
     uint32_t to[TURNS], n = rank_set(to, set, r->sums[1]);
 #pragma unroll
@@ -222,7 +234,7 @@ __device__ static uint32_t list_set(uint16_t *at, uint32_t set, uint32_t own, st
     return n;
 }
 
-// A thread's largest, and the block's. The counts are 0 behind it.
+// Returns the block's largest magnitude. most: this thread's. The counts are 0 afterwards.
 __device__ static inline uint32_t block_top(uint32_t most, struct room *r) {
     uint32_t top = 0, of_warp = __reduce_max_sync(ALL_LANES, most);
     if (threadIdx.x % WARP == 0)
@@ -257,13 +269,13 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         }
     }
     uint32_t top = block_top(most, &r), floor = floor_of(most, top, k, &r);
-    // The sign of floor - 1 - u: neither has more than 31 bits.
+    // Shifts in the sign of floor - 1 - u: 1 if u >= floor, since neither has more than 31 bits.
 #pragma unroll
     for (int e = TURNS * 4 - 1; e >= 0; e--)
         set = __funnelshift_l(floor - 1 - u[e / 4].x[e % 4], set, 1);
     uint32_t n = list_set(at, set, own, &r);
     struct listed list = {reinterpret_cast<const uint32_t *>(chunk), at, top};
-    struct cut c = {0x80000000u, 0}; // all of it
+    struct cut c = {0x80000000u, 0}; // the whole list
     int bits = WARP - __clz((int)(top - floor));
     idx += (size_t)blockIdx.x * k;
     values += (size_t)blockIdx.x * k;
@@ -278,7 +290,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
 }
 
-// u: distances. Among the block's elements whose distance begins with the bin that was found, the one that is needed.
+// u: distances. Finds the needed element among those in the bin that find_bin has found.
 __device__ static struct cut kth_of_bin(const Vec<uint32_t, 4> (&u)[TURNS], struct room *r) {
     uint32_t prefix = r->bin, need = r->left, whole = r->whole;
     int bits = COARSE;
@@ -286,7 +298,7 @@ __device__ static struct cut kth_of_bin(const Vec<uint32_t, 4> (&u)[TURNS], stru
         int shift = bits > RADIX_BITS ? bits - RADIX_BITS : 0;
         uint32_t mask = (1u << (bits - shift)) - 1;
         r->count[threadIdx.x] = 0;
-        __syncthreads(); // which also parts what was read of find_bin's answer from its next
+        __syncthreads(); // also keeps the reads of find_bin's answer before its next call
 #pragma unroll
         for (int e = 0; e < TURNS * 4; e++) {
             uint32_t d = u[e / 4].x[e % 4];
@@ -306,12 +318,12 @@ __device__ static struct cut kth_of_bin(const Vec<uint32_t, 4> (&u)[TURNS], stru
     return whole ? all : some;
 }
 
-struct gathered { // a chunk's distances
+struct gathered { // a chunk's distances in shared memory
     const uint32_t *x;
     __device__ uint32_t distance(uint32_t i) const { return x[i]; }
 };
 
-// pairs: indices can be written two at once.
+// pairs: two indices can be written at once.
 __global__ void __launch_bounds__(THREADS, BLOCKS - 1)
     topk_many(uint16_t *idx, float *values, const float *x, uint32_t k, bool pairs) {
     __shared__ struct room r;
@@ -331,14 +343,14 @@ __global__ void __launch_bounds__(THREADS, BLOCKS - 1)
         uint32_t m = magnitude(u[e / 4].x[e % 4]);
         most = m > most ? m : most;
     }
-    // From here on an element is how far it is from the largest, and its sign.
+    // From here on u holds distances from the largest magnitude, and signs holds the signs.
     uint32_t top = block_top(most, &r), signs = 0;
 #pragma unroll
     for (int e = TURNS * 4 - 1; e >= 0; e--) {
         signs = __funnelshift_l(u[e / 4].x[e % 4], signs, 1);
         u[e / 4].x[e % 4] = top - magnitude(u[e / 4].x[e % 4]);
     }
-    struct cut c = {0, k}; // of zeros alone, which would all meet in one bin
+    struct cut c = {0, k}; // for zeros only, which would all meet in one bin
     if (top > 0) {
 #pragma unroll
         for (int e = 0; e < TURNS * 4; e++) {
@@ -360,16 +372,17 @@ __global__ void __launch_bounds__(THREADS, BLOCKS - 1)
             c = kth<true>(all, CHUNK, k, 31, &r);
         }
     }
-    // The sign of distance - limit: neither has more than 31 bits, or the limit is 2^31 and above all.
+    // Shifts in the sign of distance - limit: 1 if it is below. Neither has more than 31 bits, or
+    // the limit is 2^31 and above all distances.
 #pragma unroll
     for (int e = TURNS * 4 - 1; e >= 0; e--)
         set = __funnelshift_l(u[e / 4].x[e % 4] - c.limit, set, 1);
-    if (c.ties) { // the block
+    if (c.ties) { // the same in the whole block
         uint32_t same = 0;
 #pragma unroll
         for (int e = 0; e < TURNS * 4; e++)
             same |= (u[e / 4].x[e % 4] == c.limit ? 1u : 0u) << e;
-        (void)rank_set(to, same, r.sums[1]); // of zeros alone, sums[0] may still be read
+        (void)rank_set(to, same, r.sums[1]); // for zeros only, sums[0] may still be read
 #pragma unroll
         for (int e = 0; e < TURNS * 4; e++)
             if (same >> e & 1 && to[e / 4]++ < c.ties)
@@ -394,14 +407,14 @@ __global__ void __launch_bounds__(THREADS, BLOCKS - 1)
         idx[i] = at[i];
 }
 
-// Chunk blockIdx.x of x and of the output; k_last of the last.
+// A block takes its chunk of x and its part of the output. k_last: of the last chunk.
 __global__ void topk_any(uint16_t *idx, float *values, const float *x, size_t n, uint32_t chunk,
                          uint32_t k_full, uint32_t k_last) {
     __shared__ struct room r;
     size_t at = (size_t)blockIdx.x * chunk, to = (size_t)blockIdx.x * k_full;
     uint32_t len = (uint32_t)(n - at < chunk ? n - at : chunk),
              k = blockIdx.x + 1 == gridDim.x ? k_last : k_full;
-    struct lying here = {x + at};
+    struct in_place here = {x + at};
     struct cut c = kth<true>(here, len, k, 31, &r);
     write_by_block(here, len, c, idx + to, values + to, &r);
 }
@@ -428,9 +441,10 @@ cudaError_t kern_cu_topk(uint16_t *idx, float *values, const float *x, size_t n,
     return cudaGetLastError();
 }
 
-// ---- and back -------------------------------------------------------------------------------------------------
+// ---- scatter
 
-// The first of m ascending entries that is no lower than `from`. Evenly spread ones are where `guess` says.
+// Returns the first of m ascending entries that is not below `from`. If entries are evenly spread,
+// it is near `guess`, which is tried first.
 __device__ static size_t first_from(const uint32_t *at, size_t m, size_t from, size_t guess) {
     if ((guess == 0 || at[guess - 1] < from) && (guess == m || at[guess] >= from))
         return guess;
@@ -445,14 +459,15 @@ __device__ static size_t first_from(const uint32_t *at, size_t m, size_t from, s
     return low;
 }
 
-// A block a tile of CHUNK: zeros, then its entries, which meet lines that are still in the cache.
+// A block owns a tile of CHUNK elements. It writes zeros, then entries, while the lines are still
+// in the cache.
 template <int V>
 __global__ void scatter(float *out, size_t n, const uint32_t *at, const float *x, size_t m) {
     __shared__ size_t ends[2];
     size_t from = (size_t)blockIdx.x * CHUNK, to = n - from < CHUNK ? n : from + CHUNK;
-    if (threadIdx.x % WARP == 0 && threadIdx.x / WARP < 2) { // in two warps, side by side
+    if (threadIdx.x % WARP == 0 && threadIdx.x / WARP < 2) { // two warps search at the same time
         size_t end = threadIdx.x ? to : from;
-        // below 2^64: m is, and n, below 2^32
+        // below 2^64, since m and n are below 2^32
         ends[threadIdx.x / WARP] = first_from(at, m, end, end * m / n);
     }
     const float none[V] = {0};

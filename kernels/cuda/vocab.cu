@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cross-entropy where this device has some columns of the logits and other ranks have the others. As in loss.cu a block owns a
-// row, but between its steps the ranks reduce: the largest logit, then the sum of exponentials with the target's logit.
-// Columns beyond V, up to the row stride, are read and masked, and with learn zeroed.
+// Cross-entropy if the logits' columns are divided over ranks (kern_device_vocab). As in loss.cu a
+// block owns a row. Between the steps the ranks reduce: first the largest logit, then the sum of
+// exponentials and the target's logit. Columns from V up to the row stride are read and masked; if
+// learn, they become 0.
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/prim.cuh"
 
@@ -97,7 +98,7 @@ static struct vocab_args args_of(const struct kern_device_vocab *v) {
     return a;
 }
 
-// Rows are aligned where the room for logits is.
+// All rows are aligned if the first one is.
 #define VOCAB_STEP(step)                                                                           \
     template <class T>                                                                             \
     static void step##_t(T *z, const struct kern_device_vocab *v, cudaStream_t s) {                \

@@ -338,7 +338,7 @@ static struct owner own_part(const struct intra_cost_job *j, int rank, const cha
     struct kern_device_ops counting = *D->ops;
     const struct kern_device_ops *was = D->ops;
     struct inter_outer_config c = {.beta = 0.9f, .keep = 0.5f, .kappa = 0.1f, .fragments = 1};
-    struct inter_outer_place places[UNITS];
+    struct inter_outer_position places[UNITS];
     struct inter_outer_unit u[UNITS];
     uint64_t elements[UNITS], load[UNITS], at = 0;
     int32_t n, mine = 0, fragment[UNITS] = {0}, owner[UNITS];
@@ -357,7 +357,7 @@ static struct owner own_part(const struct intra_cost_job *j, int rank, const cha
     assert_in_range(n, 1, UNITS);
     for (int32_t i = 0; i < n; i++)
         elements[i] = (uint64_t)units[i].rows * (uint64_t)units[i].cols;
-    intra_shards_deal(elements, fragment, n, j->mesh.dp, load, owner);
+    intra_shards_assign(elements, fragment, n, j->mesh.dp, load, owner);
     for (int32_t i = 0; i < n; at += elements[i], i++) {
         void *p;
         if (owner[i] != rank)
@@ -365,7 +365,7 @@ static struct owner own_part(const struct intra_cost_job *j, int rank, const cha
         u[mine] = (struct inter_outer_unit){.rows = (uint32_t)units[i].rows,
                                             .cols = (uint32_t)units[i].cols,
                                             .theta_m = units[i].data};
-        places[mine] = (struct inter_outer_place){(uint32_t)i, at};
+        places[mine] = (struct inter_outer_position){(uint32_t)i, at};
         neb_rng_normals(&r, units[i].data, elements[i]);
         for (uint64_t k = 0; k < elements[i]; k++)
             units[i].data[k] *= 1e-3f;
@@ -377,7 +377,7 @@ static struct owner own_part(const struct intra_cost_job *j, int rank, const cha
     assert_int_equal(inter_outer_create(&c, u, mine, pool, &o), NEB_OK);
     D->ops = &counting;
     counted = 0;
-    assert_int_equal(inter_outer_place(o, D, there, 0), NEB_OK);
+    assert_int_equal(inter_outer_to_device(o, D, there, 0), NEB_OK);
     assert_int_equal(exchange(o, codec, members, &out), NEB_OK);
     out.bytes = counted;
     inter_outer_destroy(&o);

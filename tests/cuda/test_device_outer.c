@@ -66,7 +66,7 @@ static void create(struct member *m, bool robust, float blend, bool on_device,
         D->ops->upload(D, p, m->theta_m[i], elements(i) * sizeof(float));
     }
     assert_false(inter_outer_on_device(m->o));
-    assert_int_equal(inter_outer_place(m->o, D, m->there, 0), NEB_OK);
+    assert_int_equal(inter_outer_to_device(m->o, D, m->there, 0), NEB_OK);
     assert_true(inter_outer_on_device(m->o));
 }
 
@@ -188,14 +188,14 @@ static void refuses(struct member *m, const struct member *peer, int f) {
 static void leave_and_return(struct member *host, struct member *on, struct kern_device *D, int f,
                              const struct cmp_codec *codec) {
     see(on);
-    assert_int_equal(inter_outer_unplace(on->o), NEB_OK);
+    assert_int_equal(inter_outer_to_host(on->o), NEB_OK);
     assert_false(inter_outer_on_device(on->o));
-    assert_int_equal(inter_outer_unplace(on->o), NEB_OK); // it is there
+    assert_int_equal(inter_outer_to_host(on->o), NEB_OK); // it is there
     encode(host, f, codec);
     encode(on, f, codec);
     assert_int_equal(host->blob[f].len, on->blob[f].len);
     assert_memory_equal(host->blob[f].p, on->blob[f].p, host->blob[f].len);
-    assert_int_equal(inter_outer_place(on->o, D, on->there, 0), NEB_OK);
+    assert_int_equal(inter_outer_to_device(on->o, D, on->there, 0), NEB_OK);
     same(host, on, "left and came back", -1);
 }
 

@@ -151,7 +151,8 @@ static void learn_shapes(struct intra_trainer *cpu, struct intra_trainer *dev, d
             struct drawn x;
             draw_of(&r, &x, shapes[s + k].b, shapes[s + k].t, shapes[s + k].prefix,
                     shapes[s + k].teacher, shapes[s + k].targets);
-            assert_int_equal(intra_trainer_micro_of(cpu, &x.b), intra_trainer_micro_of(dev, &x.b));
+            assert_int_equal(intra_trainer_micro_batch(cpu, &x.b),
+                             intra_trainer_micro_batch(dev, &x.b));
         }
         same_update(cpu, dev, allowed);
     }
@@ -232,8 +233,8 @@ static void test_picks(void **state) {
     same_picks(&a, &b, &x.b);
     // Behind a pass that also learned, before the update.
     draw(&r, &x, B, T, true, false);
-    (void)intra_trainer_micro_of(cpu, &x.b);
-    (void)intra_trainer_micro_of(dev, &x.b);
+    (void)intra_trainer_micro_batch(cpu, &x.b);
+    (void)intra_trainer_micro_batch(dev, &x.b);
     same_picks(&a, &b, &x.b);
     intra_trainer_destroy(&cpu);
     intra_trainer_destroy(&dev);

@@ -34,7 +34,7 @@ static void test_wide_rows(void **state) {
     D->norm_most = c.model.d_model - 1;
     assert_int_equal(intra_trainer_create(&c, K, &t), NEB_ERR_UNSUPPORTED);
     neb_last_error(text, sizeof text);
-    assert_non_null(strstr(text, "model.d_model 32 is above the 31"));
+    assert_non_null(strstr(text, "model.d_model 32 is above 31"));
     D->norm_most = c.model.d_model;
     assert_int_equal(intra_trainer_create(&c, K, &t), NEB_OK);
     intra_trainer_destroy(&t);

@@ -389,7 +389,7 @@ static void test_refusals(void **state) {
     p.tc = KERN_BF16; // of fp32: there is no such product
     for (int i = 0; i < 2; i++)
         assert_string_equal(kern_cu_gemm_run(g, &p, NULL, false),
-                            "no kernel takes a product's shape (status 1)");
+                            "no kernel takes this product (status 1)");
     p.tc = KERN_F32;
     p.ldc = 3; // columns that overlap
     assert_non_null(kern_cu_gemm_run(g, &p, NULL, false));

@@ -191,10 +191,15 @@ static void spoilt(int how) {
 }
 
 static void test_refusals(void **state) {
-    static const char *const reasons[] = {
-        "not while recording",      "not while recording",      "not while recording",
-        "when stream is capturing", "when stream is capturing", "AdamW",
-        "not run before",           "growing scratch",          "status 15"};
+    static const char *const reasons[] = {"not allowed while recording",
+                                          "not allowed while recording",
+                                          "not allowed while recording",
+                                          "when stream is capturing",
+                                          "when stream is capturing",
+                                          "AdamW",
+                                          "not run before",
+                                          "growing scratch",
+                                          "status 15"};
     (void)state;
     put(x, 1);
     put(y, 1);

@@ -22,7 +22,7 @@ with() {
     grep -qE "$4" "$work/auto.log" || { echo "$1 $2: graphs: auto does not say: $4"; cat "$work/auto.log"; exit 1; }
 }
 chosen='a pass of [0-9]+ ops takes [0-9.]+ ms launched one by one, [0-9.]+ ms as a graph'
-cut='cannot be given up while it hangs'
+cut='cannot be aborted while a rank hangs'
 with 2x1x1 "device=fp32 steps=3" '[0-9]+ ops of a pass are enqueued by [0-9]+ calls' "$chosen"
 with 2x1x1 "device=bf16 steps=3 bias=1 tied=1 recompute=1 ignore=1" '[0-9]+ ops of a pass are enqueued by [0-9]+ calls' "$chosen"
 with 1x2x1 "device=fp32 steps=3 recompute=1 bias=1" '[0-9]+ ops of a pass are enqueued by 1 call' "$chosen"

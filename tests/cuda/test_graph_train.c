@@ -250,7 +250,7 @@ static void test_waiting_op(void **state) {
     assert_true(same(&plain, &with));
     assert_int_equal(with.launches, 0);
     assert_int_equal(l.n, 1);
-    assert_non_null(strstr(l.last, "waiting for the device: not while recording"));
+    assert_non_null(strstr(l.last, "waiting for the device: not allowed while recording"));
     free(plain.params);
     free(with.params);
 }

@@ -48,11 +48,11 @@ EMU_CARD=1:100000 run unequal --steps 3
 [[ $(summary '.clusters[0].device' "$T/unequal") == "cuda (emulated, fp32)" ]] || fail "unequal cards: $(place unequal)"
 mv "$T/even.yaml" "$T/job.yaml"
 EMU_WITHOUT=1 run lack
-[[ $(place lack) == "cpu "*"training on processors, as not every rank has a device: rank 1: no CUDA device"* ]] || fail "auto, without a device: $(place lack)"
+[[ $(place lack) == "cpu "*"training on the CPU, because not every rank has a device: rank 1: no CUDA device"* ]] || fail "auto, without a device: $(place lack)"
 [[ $(place lack | grep -c 'training on') == 1 ]] || fail "more than one line says on what it trains: $(place lack)"
-place lack | has ' info .*training on processors' || fail "no device is worth a warning: $(place lack)"
+place lack | has ' info .*training on the CPU' || fail "no device is worth a warning: $(place lack)"
 EMU_REFUSES=1 run refused --steps 3 # it is there
-[[ $(place refused) == "cpu "*" warn "*"training on processors, as not every rank has a device: rank 1: CUDA device 0: unknown error"* ]] || fail "auto, with a device that cannot be opened: $(place refused)"
+[[ $(place refused) == "cpu "*" warn "*"training on the CPU, because not every rank has a device: rank 1: CUDA device 0: unknown error"* ]] || fail "auto, with a device that cannot be opened: $(place refused)"
 # Once it has trained on devices, a rank whose device is gone is a crash: all are started again, and nobody goes on on processors.
 begun() { NEBULA_FAULT=worker.step:+300 timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 40 --set sync.interval=3 --out "$T/gone" "$@" >"$T/gone.log" 2>&1 & pid=$!; }
 until_seen() { for _ in $(seq 600); do compgen -G "$T/gone/clusters/alpha/jobs/*/device" >/dev/null && has "$1" <"$T/gone.log" && return; sleep 0.1; done; fail "not seen: $1: $(cat "$T/gone.log")"; }
@@ -68,5 +68,5 @@ fails() { # NAME REASON: the run's error, not only a rank's log
 }
 EMU_WITHOUT=1 fails must 'rank 1: no CUDA device.*device: cpu'
 EMU_REFUSES=1 fails unopened 'rank 1: CUDA device 0: unknown error.*device: cpu'
-EMU_MEMORY=1:34000000 fails small 'rank 1: .*of device memory are wanted.*lower data.batch' # products have their room
+EMU_MEMORY=1:34000000 fails small 'rank 1: .*of device memory: .*lower data.batch' # products have their room
 echo "a mesh on devices and a cluster on processors train one model"

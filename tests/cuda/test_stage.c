@@ -88,13 +88,13 @@ static enum neb_status there_and_back(size_t bytes, size_t at) {
     assert_non_null(copy);
     memcpy(copy, from + at, bytes);
     memset(back, 0, MOST);
-    kern_stage_up(D, (char *)device + at, copy, bytes / 2);
-    kern_stage_up(D, (char *)device + at + bytes / 2, copy + bytes / 2, bytes - bytes / 2);
+    kern_stage_upload(D, (char *)device + at, copy, bytes / 2);
+    kern_stage_upload(D, (char *)device + at + bytes / 2, copy + bytes / 2, bytes - bytes / 2);
     memset(copy, 0x55, bytes);
     free(copy);
-    kern_stage_down(D, back + at, (char *)device + at, bytes - bytes / 3);
-    kern_stage_down(D, back + at + bytes - bytes / 3, (char *)device + at + bytes - bytes / 3,
-                    bytes / 3);
+    kern_stage_download(D, back + at, (char *)device + at, bytes - bytes / 3);
+    kern_stage_download(D, back + at + bytes - bytes / 3, (char *)device + at + bytes - bytes / 3,
+                        bytes / 3);
     return kern_stage_end(D);
 }
 
@@ -102,7 +102,7 @@ static void test_sizes(void **state) {
     static const size_t sizes[] = {0, 1, 5, 4096, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, MOST - 7};
     (void)state;
     open_device();
-    assert_int_equal(kern_stage_take(D), NEB_OK);
+    assert_int_equal(kern_stage_acquire(D), NEB_OK);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         fill((unsigned)i * 7919);
         assert_int_equal(there_and_back(sizes[i], i % 2 * 7), NEB_OK);
@@ -111,7 +111,7 @@ static void test_sizes(void **state) {
             if (back[k])
                 fail_msg("%zu bytes: byte %zu is written", sizes[i], k);
     }
-    kern_stage_give(D);
+    kern_stage_release(D);
     close_device();
 }
 
@@ -119,15 +119,15 @@ static void test_sizes(void **state) {
 static void test_users(void **state) {
     (void)state;
     open_device();
-    assert_int_equal(kern_stage_take(D), NEB_OK);
+    assert_int_equal(kern_stage_acquire(D), NEB_OK);
     assert_int_equal(calls, KERN_STAGE_BUFFERS);
-    assert_int_equal(kern_stage_take(D), NEB_OK);
+    assert_int_equal(kern_stage_acquire(D), NEB_OK);
     assert_int_equal(calls, KERN_STAGE_BUFFERS);
-    kern_stage_give(D);
+    kern_stage_release(D);
     fill(3);
     assert_int_equal(there_and_back(1000, 0), NEB_OK);
     assert_memory_equal(back, from, 1000);
-    kern_stage_give(D);
+    kern_stage_release(D);
     close_device();
 }
 
@@ -140,11 +140,11 @@ static void test_failures(void **state) {
     for (int k = 1; !all || k <= all; k++) {
         open_device();
         fail_at = k;
-        enum neb_status st = kern_stage_take(D);
+        enum neb_status st = kern_stage_acquire(D);
         if (k <= KERN_STAGE_BUFFERS) {
             assert_int_equal(st, NEB_ERR_NOMEM);
             assert_null(D->stage);
-            assert_int_equal(kern_stage_take(D), NEB_OK); // later there is room
+            assert_int_equal(kern_stage_acquire(D), NEB_OK); // later there is room
             assert_int_equal(there_and_back(PIECE + 99, 0), NEB_OK);
             assert_memory_equal(back, from, PIECE + 99);
         } else {
@@ -159,7 +159,7 @@ static void test_failures(void **state) {
             fail_at = 0;
             assert_int_equal(there_and_back(10, 0), st); // which stays
         }
-        kern_stage_give(D);
+        kern_stage_release(D);
         close_device();
     }
     neb_log_set_sink(NULL, NULL);

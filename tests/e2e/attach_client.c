@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A trainer that uses nothing but libnebula.h, for test_attach.sh: pulls its parameters towards a target of its own, so that
-// two of them have something to average. usage: attach_client AGENT JOB TARGET [--die-at STEP | --detach-at STEP | --boast-at STEP]
-// With --pace MS instead it stands for training whose steps take MS milliseconds, whatever else the machine does: each moves a 64th of
-// the parameters by heavy-tailed random amounts, TARGET being the seed (configs/stall-compare).
+// A trainer that uses only libnebula.h, for test_attach.sh. It pulls its parameters towards TARGET,
+// so two of them have different values to average.
+//
+// usage: attach_client AGENT JOB TARGET [--die-at STEP | --detach-at STEP | --boast-at STEP]
+//
+// With --pace MS instead, every step takes MS milliseconds on any machine. Each step changes a 64th
+// of the parameters by heavy-tailed random amounts with the seed TARGET (configs/stall-compare).
 #include "agent/lib/libnebula.h"
 
 #include <math.h>
@@ -23,7 +26,8 @@ static void check(int status, const char *what) {
 static float *memory[4096];
 static size_t sizes[4096];
 
-// Every tensor in two ranges, the second in bfloat16 where it is asked for: rows need not lie together.
+// Every tensor as two ranges, because rows need not be contiguous. The second range is bfloat16 if
+// the trainer asks for it.
 static void register_all(struct nebula *n, int tensors) {
     for (int i = 0; i < tensors; i++) {
         struct nebula_tensor t = {.size = sizeof t};
@@ -69,7 +73,7 @@ static void wander(int tensors, int64_t step, uint64_t *state) {
         }
 }
 
-static void sleep_until(struct timespec *at, double ms) { // ms after *at, which is moved
+static void sleep_until(struct timespec *at, double ms) { // until ms after *at; moves *at
     int64_t ns = at->tv_nsec + (int64_t)(ms * 1e6);
     at->tv_sec += ns / 1000000000;
     at->tv_nsec = ns % 1000000000;

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# `precision: bf16` on processors in the other modes: rtd ends with the same bits on two agents as in one process, a student in bf16 learns
-# from a teacher in fp32, and both say on what they trained.
+# `precision: bf16` on processors in the other modes. Mode rtd ends with the same bits on two agents
+# as in one process. A student in bf16 learns from a teacher in fp32. The summary names the
+# precision.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/pairs.sh"
-export NEBULA_BF16=plain # on any machine
+export NEBULA_BF16=plain # works on any machine
 make_pairs
 devices() { summary '[.clusters[].device] | join(" ")' "$1"; }
 
@@ -14,11 +15,14 @@ job "$T/fp32.yaml" "$both" "teacher: {init: $T/teacher/checkpoint/model.ckpt}"
 sed 's/role: student,/role: student, precision: bf16,/' "$T/fp32.yaml" >"$T/bf16.yaml"
 run "$T/fp32.yaml" 2 "$T/fp32"
 run "$T/bf16.yaml" 2 "$T/bf16"
-[[ $(devices "$T/bf16") =~ ^cpu\ \([a-z0-9]+,\ 1\ threads\)\ cpu\ \([a-z0-9]+,\ bf16,\ 1\ threads\)$ ]] || fail "devices: $(devices "$T/bf16")"
+[[ $(devices \
+    "$T/bf16") =~ ^cpu\ \([a-z0-9]+,\ 1\ threads\)\ cpu\ \([a-z0-9]+,\ bf16,\ 1\ threads\)$ ]] ||
+    fail "wrong devices: $(devices "$T/bf16")"
 [[ $(digest "$T/bf16") != "$(digest "$T/fp32")" ]] || fail "bf16 changed nothing"
 loss() { summary '.quality.clusters.beta.eval_loss' "$1"; }
-awk -v a="$(loss "$T/fp32")" -v b="$(loss "$T/bf16")" 'BEGIN { d = a - b; exit !(a > 0 && b > 0 && d < 0.1 && d > -0.1) }' ||
-    fail "held-out loss $(loss "$T/bf16"), in fp32 $(loss "$T/fp32")"
+awk -v a="$(loss "$T/fp32")" \
+    -v b="$(loss "$T/bf16")" 'BEGIN { d = a - b; exit !(a > 0 && b > 0 && d < 0.1 && d > -0.1) }' ||
+    fail "the held-out loss is $(loss "$T/bf16"), in fp32 $(loss "$T/fp32")"
 
 cat >"$T/rtd.yaml" <<YAML
 job: rtd
@@ -37,11 +41,13 @@ YAML
 rtd() { # OUT [options]
     local out=$1
     shift
-    timeout 100 "$nebula" pretrain "$T/rtd.yaml" --local 2 --out "$out" "$@" >"$out.log" 2>&1 || fail "$out: $(tail -n 5 "$out.log")"
+    timeout 100 "$nebula" pretrain "$T/rtd.yaml" --local 2 --out "$out" "$@" >"$out.log" 2>&1 ||
+        fail "the run $out failed"
 }
 rtd "$T/one" --set sync.scheme=synchronous
 rtd "$T/two"
 digests() { summary '[.clusters[].params_digest] | join(" ")' "$1"; }
-[[ $(digests "$T/one") == "$(digests "$T/two")" ]] || fail "two agents: $(digests "$T/two"), one process: $(digests "$T/one")"
-[[ $(devices "$T/two") == *bf16*bf16* ]] || fail "devices: $(devices "$T/two")"
+[[ $(digests "$T/one") == "$(digests "$T/two")" ]] ||
+    fail "digests: two agents $(digests "$T/two"), one process $(digests "$T/one")"
+[[ $(devices "$T/two") == *bf16*bf16* ]] || fail "wrong devices: $(devices "$T/two")"
 echo "distill and rtd train in bf16"

@@ -1,116 +1,162 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Mode distill: a student learns from a teacher on another cluster, ends with the same bits when either worker is killed and
-# when the labels are replayed from the cache without a teacher; goes on alone, or waits, when the teacher is lost; clusters
-# that differ are refused before training, with both digests.
+# Mode distill: a student learns from a teacher on another cluster. It ends with the same bits when
+# either worker is killed, and when the labels are replayed from the cache without a teacher. When
+# the teacher is lost, it continues alone or waits. Clusters that differ are refused before
+# training, with both digests.
 . "$(dirname "$0")/lib.sh"
 
 . "$(dirname "$0")/pairs.sh"
 make_pairs
 
-# A teacher: a student of the text alone.
+# A teacher: a student that learns from the text alone.
 job "$T/teacher.yaml" "$one"
 run "$T/teacher.yaml" 1 "$T/teacher" --steps 120
 teacher=$T/teacher/checkpoint/model.ckpt
 job "$T/job.yaml" "$both" "teacher: {init: $teacher}, cache: $T/cache"
 
 run "$T/job.yaml" 2 "$T/two" --json
-[[ $(tail -n 1 "$T/two.log" | jq -cS 'select(.kind == "summary") | del(.kind)') == "$(jq -cS . "$T/two/summary.json")" ]] || fail "--json does not end with the summary"
+[[ $(tail -n 1 "$T/two.log" |
+    jq -cS 'select(.kind == "summary") | del(.kind)') == "$(jq -cS . "$T/two/summary.json")" ]] ||
+    fail "--json does not end with the summary"
 want=$(digest "$T/two")
-jq -e '.mode == "distill" and .quality.label_bytes_per_target_token < 24 and .quality.clusters.beta.taught_share == 1
+jq -e '.mode == "distill" and .quality.label_bytes_per_target_token < 24 and
+    .quality.clusters.beta.taught_share == 1
        and .quality.clusters.beta.chrf >= 0 and .quality.clusters.beta.eval_loss < 6
-       and .quality.fp16_logits_bytes_per_target_token > 20 * .quality.label_bytes_per_target_token' "$T/two/summary.json" >/dev/null ||
-    fail "quality: $(jq -c .quality "$T/two/summary.json")"
-[[ $want != "$(summary '.clusters[0].params_digest' "$T/teacher")" ]] || fail "the student is the teacher"
+       and .quality.fp16_logits_bytes_per_target_token >
+           20 * .quality.label_bytes_per_target_token' "$T/two/summary.json" >/dev/null ||
+    fail "wrong quality: $(jq -c .quality "$T/two/summary.json")"
+[[ $want != "$(summary '.clusters[0].params_digest' "$T/teacher")" ]] ||
+    fail "the student has the teacher's parameters"
 
-# The labels again, from the cache, without a teacher: the same student. And not for other text.
+# A replay of the labels from the cache, without a teacher, gives the same student. The cache does
+# not serve other text.
 job "$T/replay.yaml" "$one" "cache: $T/cache"
 run "$T/replay.yaml" 1 "$T/replay"
-[[ $(digest "$T/replay") == "$want" ]] || fail "replayed from the cache: $(digest "$T/replay"), with a teacher: $want"
-if timeout 60 "$nebula" distill "$T/replay.yaml" --local 1 --out "$T/other" --seed 6 >"$T/other.log" 2>&1; then fail "a cache of another seed was used"; fi
-grep -Eq "there [0-9a-f]{64}, here [0-9a-f]{64}" "$T/other.log" || fail "another cache: $(tail -n 3 "$T/other.log")"
+[[ $(digest "$T/replay") == "$want" ]] ||
+    fail "digest after a replay from the cache: $(digest "$T/replay"), with a teacher: $want"
+if timeout 60 "$nebula" distill "$T/replay.yaml" --local 1 --out "$T/other" \
+    --seed 6 >"$T/other.log" 2>&1; then
+    fail "a cache of another seed was used"
+fi
+grep -Eq "there [0-9a-f]{64}, here [0-9a-f]{64}" "$T/other.log" ||
+    fail "the error does not name the digests"
 
-# Another teacher's labels take their place, and none of the first one's stay behind them.
+# The labels of another teacher replace the first ones; none of the first ones remain.
 job "$T/second.yaml" "$both" "teacher: {init: $T/two/checkpoint/model.ckpt}, cache: $T/cache"
 run "$T/second.yaml" 2 "$T/second" --steps 20
 run "$T/replay.yaml" 1 "$T/again" --steps 20
-[[ $(digest "$T/again") == "$(digest "$T/second")" ]] || fail "replayed from the cache: $(digest "$T/again"), with the second teacher: $(digest "$T/second")"
-if timeout 60 "$nebula" distill "$T/replay.yaml" --local 1 --out "$T/mixed" >"$T/mixed.log" 2>&1; then fail "labels of two teachers were used"; fi
-grep -q "no labels of step 20 " "$T/mixed.log" || fail "labels of two teachers: $(tail -n 3 "$T/mixed.log")"
+[[ $(digest "$T/again") == "$(digest "$T/second")" ]] ||
+    fail "replayed from the cache: $(digest "$T/again"), with the second teacher: $(digest \
+        "$T/second")"
+if timeout 60 "$nebula" distill "$T/replay.yaml" --local 1 \
+    --out "$T/mixed" >"$T/mixed.log" 2>&1; then
+    fail "labels of two teachers were used"
+fi
+grep -q "no labels of step 20 " "$T/mixed.log" || fail "the error does not name the missing labels"
 
 # kill -9 of each worker in turn.
-NEBULA_FAULT=worker.step:+50 timeout 120 "$nebula" distill "$T/job.yaml" --local 2 --out "$T/kill" --set distill.cache= >"$T/kill.log" 2>&1 &
+NEBULA_FAULT=worker.step:+50 timeout 120 "$nebula" distill "$T/job.yaml" --local 2 --out "$T/kill" \
+    --set distill.cache= >"$T/kill.log" 2>&1 &
 pid=$!
 for at in "13 alpha" "27 beta"; do
     read -r step name <<<"$at"
-    wait_step "$T/kill" "$step" "$pid" || fail "run ended before step $step: $(tail -n 3 "$T/kill.log")"
+    wait_step "$T/kill" "$step" "$pid" || fail "the run ended before step $step"
     victim=$(pgrep -f "nebula worker .*$T/kill/clusters/$name" | head -n 1 || true)
     [[ $victim ]] || fail "no worker of $name found"
     kill -KILL "$victim"
 done
-wait "$pid" || fail "the run with killed workers failed: $(tail -n 5 "$T/kill.log")"
-[[ $(digest "$T/kill") == "$want" ]] || fail "after kill -9: $(digest "$T/kill"), undisturbed: $want"
+wait "$pid" || fail "the run with killed workers failed"
+[[ $(digest "$T/kill") == "$want" ]] ||
+    fail "digest after kill -9: $(digest "$T/kill"), undisturbed: $want"
 
-# The teacher's agent is stopped: the student goes on with cross-entropy, and takes labels again when it is back.
-timeout 120 "$nebula" distill "$T/job.yaml" --local 2 --out "$T/lost" --steps 200 --set distill.cache= --set distill.ahead=2 \
+# The teacher's agent is stopped: the student continues with cross-entropy, and uses labels again
+# when the agent is back.
+timeout 120 "$nebula" distill "$T/job.yaml" --local 2 --out "$T/lost" --steps 200 \
+    --set distill.cache= --set distill.ahead=2 \
     --set distill.when_lost=alone --set distill.patience_s=1 >"$T/lost.log" 2>&1 &
 pid=$!
-wait_step "$T/lost" 5 "$pid" || fail "run ended before step 5: $(tail -n 3 "$T/lost.log")"
+wait_step "$T/lost" 5 "$pid" || fail "the run ended before step 5"
 agent=$(pgrep -f "nebula agent .*$T/lost/clusters/alpha" | head -n 1)
 kill -STOP "$agent"
 for ((i = 0; i < 1500; i++)); do
-    grep -q "going on with cross-entropy" "$T/lost/metrics.jsonl" && break
+    grep -q "continuing with cross-entropy" "$T/lost/metrics.jsonl" && break
     sleep 0.02
 done
 kill -CONT "$agent"
-wait "$pid" || fail "the run with a lost teacher failed: $(tail -n 5 "$T/lost.log")"
-jq -e '.quality.clusters.beta.taught_share | . > 0 and . < 1' "$T/lost/summary.json" >/dev/null || fail "taught: $(jq -c .quality "$T/lost/summary.json")"
+wait "$pid" || fail "the run with a lost teacher failed"
+jq -e '.quality.clusters.beta.taught_share | . > 0 and . < 1' "$T/lost/summary.json" >/dev/null ||
+    fail "wrong share of taught steps: $(jq -c .quality "$T/lost/summary.json")"
 
 # A teacher that learns while it teaches two students; LoRA students; all logits in one process.
-job "$T/fly.yaml" "[{name: alpha, role: teacher, threads: 1}, {name: beta, role: student, threads: 1}, {name: gamma, role: student, threads: 1}]" \
+job "$T/fly.yaml" "$(cluster_list alpha teacher beta student gamma student)" \
     "teacher: {learn: true, n_layers: 3}"
 run "$T/fly.yaml" 3 "$T/fly" --steps 20
-[[ -s $T/fly/checkpoint/teacher.ckpt && -s $T/fly/checkpoint/model.ckpt && -s $T/fly/checkpoint/gamma.ckpt ]] || fail "a model is missing"
-[[ $(summary '.clusters[0].steps' "$T/fly") == 40 ]] || fail "the teacher made $(summary '.clusters[0].steps' "$T/fly") steps for two students"
-run "$T/job.yaml" 2 "$T/lora" --steps 10 --set distill.cache= --set init_from="$teacher" --set trainable.mode=lora --set trainable.rank=2
-sed 's/^clusters:.*/clusters: [{name: beta, role: student, threads: 1}, {name: alpha, role: teacher, threads: 1}]/' "$T/job.yaml" >"$T/full.yaml"
-run "$T/full.yaml" 2 "$T/full" --steps 20 --set distill.k=0 --set sync.scheme=synchronous --set distill.cache=
+[[ -s $T/fly/checkpoint/teacher.ckpt && -s $T/fly/checkpoint/model.ckpt &&
+    -s $T/fly/checkpoint/gamma.ckpt ]] || fail "a model is missing"
+[[ $(summary '.clusters[0].steps' "$T/fly") == 40 ]] ||
+    fail "the teacher made $(summary '.clusters[0].steps' "$T/fly") steps for two students"
+run "$T/job.yaml" 2 "$T/lora" --steps 10 --set distill.cache= --set init_from="$teacher" \
+    --set trainable.mode=lora --set trainable.rank=2
+sed "s/^clusters:.*/clusters: $(cluster_list beta student alpha teacher)/" "$T/job.yaml" \
+    >"$T/full.yaml"
+run "$T/full.yaml" 2 "$T/full" --steps 20 --set distill.k=0 --set sync.scheme=synchronous \
+    --set distill.cache=
 
-"$nebula" eval "$T/two/checkpoint" --task translate --corpus "$T/corpus" --beam 3 --windows 10 --out "$T/mt" >"$T/eval.log" 2>&1 || fail "eval: $(tail -n 2 "$T/eval.log")"
-for f in hypotheses references sources; do [[ $(wc -l <"$T/mt/$f.txt") == 10 ]] || fail "$f.txt has $(wc -l <"$T/mt/$f.txt") lines"; done
-diff -q <(tr '[:lower:]' '[:upper:]' <"$T/mt/sources.txt") "$T/mt/references.txt" >/dev/null || fail "sources and references are not pairs"
+"$nebula" eval "$T/two/checkpoint" --task translate --corpus "$T/corpus" --beam 3 --windows 10 \
+    --out "$T/mt" >"$T/eval.log" 2>&1 || fail "eval failed"
+for f in hypotheses references sources; do
+    [[ $(wc -l <"$T/mt/$f.txt") == 10 ]] || fail "$f.txt has $(wc -l <"$T/mt/$f.txt") lines"
+done
+diff -q <(tr '[:lower:]' '[:upper:]' <"$T/mt/sources.txt") "$T/mt/references.txt" >/dev/null ||
+    fail "sources and references are not pairs"
 
-# A corpus without held-out pairs: the run ends, and what cannot be measured is unknown.
+# A corpus without held-out pairs: the run ends, and the unmeasured values are null.
 spec "$T/none.yaml" 1
-sed -i "/^vocabulary:/d; s/per_mille: 40, test_per_mille: 40/per_mille: 0, test_per_mille: 0/" "$T/none.yaml"
+sed -i "/^vocabulary:/d;
+    s/per_mille: 40, test_per_mille: 40/per_mille: 0, test_per_mille: 0/" "$T/none.yaml"
 echo "tokenizer: $T/corpus/tokenizer.model" >>"$T/none.yaml"
-"$nebula" data build "$T/none.yaml" --out "$T/none" >"$T/none.log" 2>&1 || fail "data build: $(tail -n 3 "$T/none.log")"
+"$nebula" data build "$T/none.yaml" --out "$T/none" >"$T/none.log" 2>&1 || fail "data build failed"
 job "$T/unmeasured.yaml" "$one"
 run "$T/unmeasured.yaml" 1 "$T/unmeasured" --steps 2 --set data.corpus="$T/none"
-jq -e '.quality.clusters.beta | .eval_loss == null and .chrf == null and .pairs == 0' "$T/unmeasured/summary.json" >/dev/null ||
-    fail "nothing held out: $(jq -c .quality "$T/unmeasured/summary.json")"
-grep -q "held-out loss - nats a target token, chrF - over 0 pairs" "$T/unmeasured.log" || fail "nothing held out: $(tail -n 4 "$T/unmeasured.log")"
-if "$nebula" eval "$T/two/checkpoint" --task translate --corpus "$T/none" >"$T/eval.log" 2>&1; then fail "translated no pairs"; fi
-grep -q "holds no pairs of at most 96 tokens to translate" "$T/eval.log" || fail "eval: $(tail -n 2 "$T/eval.log")"
+jq -e '.quality.clusters.beta | .eval_loss == null and .chrf == null and .pairs == 0' \
+    "$T/unmeasured/summary.json" >/dev/null ||
+    fail "the quality without held-out pairs is wrong: $(jq -c .quality \
+        "$T/unmeasured/summary.json")"
+grep -q "held-out loss - nats a target token, chrF - over 0 pairs" "$T/unmeasured.log" ||
+    fail "the log does not show that nothing was held out"
+if "$nebula" eval "$T/two/checkpoint" --task translate --corpus "$T/none" >"$T/eval.log" 2>&1; then
+    fail "eval translated a corpus without pairs"
+fi
+grep -q "holds no pairs of at most 96 tokens to translate" "$T/eval.log" ||
+    fail "eval does not give the reason"
 
-# Other shards; what a job may not ask for.
+# Shards that differ between the clusters, and jobs that are not allowed.
 spec "$T/spec2.yaml" 1
 sed -i "/^vocabulary:/d; s/per_mille: 40, test/per_mille: 60, test/" "$T/spec2.yaml"
 echo "tokenizer: $T/corpus/tokenizer.model" >>"$T/spec2.yaml"
-"$nebula" data build "$T/spec2.yaml" --out "$T/shards" >"$T/data2.log" 2>&1 || fail "data build: $(tail -n 3 "$T/data2.log")"
+"$nebula" data build "$T/spec2.yaml" --out "$T/shards" >"$T/data2.log" 2>&1 ||
+    fail "data build failed"
 sed "s#role: student,#role: student, corpus: $T/shards,#" "$T/job.yaml" >"$T/bad.yaml"
-if timeout 100 "$nebula" distill "$T/bad.yaml" --local 2 --out "$T/bad" --set distill.cache= >"$T/bad.log" 2>&1; then fail "trained on unlike shards"; fi
-grep -Eq "shards differs between the clusters: here [0-9a-f]{64}, there [0-9a-f]{64}" "$T/bad.log" || fail "shards: $(tail -n 3 "$T/bad.log")"
+if timeout 100 "$nebula" distill "$T/bad.yaml" --local 2 --out "$T/bad" \
+    --set distill.cache= >"$T/bad.log" 2>&1; then
+    fail "a run with different shards succeeded"
+fi
+grep -Eq "shards differs between the clusters: here [0-9a-f]{64}, there [0-9a-f]{64}" \
+    "$T/bad.log" || fail "the error does not name the different shards"
 (($(steps_done "$T/bad") == 0)) || fail "steps were made before the shards were refused"
 refused() { # MESSAGE OPTIONS...
     local text=$1
     shift
     rm -rf "$T/no"
-    if timeout 60 "$nebula" distill "$T/job.yaml" --local 2 --out "$T/no" "$@" >"$T/no.log" 2>&1; then fail "accepted: $*"; fi
-    grep -q "$text" "$T/no.log" || fail "$*: $(tail -n 2 "$T/no.log")"
+    if timeout 60 "$nebula" distill "$T/job.yaml" --local 2 \
+        --out "$T/no" "$@" >"$T/no.log" 2>&1; then
+        fail "accepted: $*"
+    fi
+    grep -q "$text" "$T/no.log" || fail "no message '$text' with $*"
 }
-refused "need sync.scheme: synchronous" --set distill.k=0
+refused "needs sync.scheme: synchronous" --set distill.k=0
 refused "needs a checkpoint" --set distill.teacher.init=
 refused "cannot find" --set distill.teacher.init="$T/nowhere"
 refused "is not one of: wait, alone" --set distill.when_lost=cry
-echo "students over a stream, killed, replayed, alone and from all logits; unlike clusters and impossible jobs are refused"
+echo "students: killed, replayed, alone, from all logits; wrong clusters and jobs are refused"

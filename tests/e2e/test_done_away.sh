@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Mode rtd: the generator's agent dies after its last batch, before the discriminator has saved what it learned from it. That one ends, and its
-# agent is started anew: nobody opens the stream any more, and the generator, which is back, hears all the same that its batches are taken.
+# Mode rtd: the generator's agent dies after its last batch, before the discriminator has saved what
+# it learned from it. The discriminator ends, and its agent is restarted, so nobody opens the stream
+# again. The generator, once back, must still learn that its batches are consumed.
 . "$(dirname "$0")/lib.sh"
 source "$(dirname "$0")/sites.sh"
 make_corpus
@@ -24,24 +25,29 @@ YAML
 pair
 state() { "$nebula" jobs --home "$T/$1" --json 2>/dev/null | jq -r '.[0].state'; }
 is() { [[ $(state "$1") == "$2" ]]; }
-slow_beta() { NEBULA_FAULT=worker.step:+50,fs.write:+4000 "$nebula" agent --home "$T/b" >>"$T/b.log" 2>&1 & pid[b]=$!; }
+slow_beta() {
+    NEBULA_FAULT=worker.step:+50,fs.write:+4000 "$nebula" agent --home "$T/b" >>"$T/b.log" 2>&1 &
+    pid[b]=$!
+}
 dead() { ! pgrep -f "nebula worker .*$T/a/" >/dev/null; }
 
 start_alpha
 slow_beta
-within 20 link_up a beta || fail "no link"
-timeout 200 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" >"$T/run.log" 2>&1 & pid[run]=$!
-within 90 says b '.jobs[0].step == 40' || fail "the discriminator does not get all batches: $(tail -n 3 "$T/run.log")"
+within 20 link_up a beta || fail "alpha has no link to beta"
+timeout 200 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" >"$T/run.log" 2>&1 &
+pid[run]=$!
+within 90 says b '.jobs[0].step == 40' || fail "the discriminator does not get all batches"
 kill -KILL "${pid[a]}"
 wait "${pid[a]}" || true
 within 20 dead || fail "the generator outlives its agent"
-! is b 'done' || fail "the disk was not slow"
+! is b 'done' || fail "the discriminator ended too early: the disk was not slow"
 within 60 is b 'done' || fail "the discriminator does not end: $(state b)"
 kill -INT "${pid[b]}"
 wait "${pid[b]}" || true
 start_beta
 start_alpha
-within 20 link_up a beta || fail "no link"
-within 50 is a 'done' || fail "the generator waits for ever: $(tail -n 3 "$T"/a/jobs/*/worker.log)"
-grep -q 'going on from' "$T"/a/jobs/*/worker.log || fail "it had ended before: the test shows nothing"
-echo "a producer hears that its consumer is done"
+within 20 link_up a beta || fail "alpha has no link to beta"
+within 50 is a 'done' || fail "the generator does not end: $(tail -n 3 "$T"/a/jobs/*/worker.log)"
+grep -q 'going on from' "$T"/a/jobs/*/worker.log ||
+    fail "the generator had already ended, so the test shows nothing"
+echo "a producer learns that its consumer is done"

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# nebula pretrain follows a job at an agent of its own, as under systemd: the agent is killed, and restarted in order, and the command hears
-# of the job again each time, says that it waited, and ends with all reports, also one of the other cluster that it missed. Who comes back is not said to
-# send nothing, by one that has waited for it with all its steps made.
+# nebula pretrain follows a job at an agent of its own, as under systemd. The agent is killed, and
+# later restarted in order. Each time the command reconnects to the job and reports the wait. It
+# ends with all reports, also with one of the other cluster that it missed. A cluster that has
+# waited with all its steps made does not report that a returned peer sends nothing.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/sites.sh"
 make_corpus
-sed -i 's/per_mille: 60/per_mille: 800/' "$T/spec.yaml" # for an evaluation that takes a while
-"$nebula" data build "$T/spec.yaml" --out "$T/much" >"$T/data.log" 2>&1 || fail "data build: $(tail -n 3 "$T/data.log")"
+sed -i 's/per_mille: 60/per_mille: 800/' "$T/spec.yaml" # makes the evaluation take a while
+"$nebula" data build "$T/spec.yaml" --out "$T/much" >"$T/data.log" 2>&1 || fail "data build failed"
 make_job "$T/job.yaml"
 sed -i "s/steps: 60/steps: 400/; s/windows: 16/windows: 0/; s,$T/corpus,$T/much," "$T/job.yaml"
 pair
@@ -18,46 +19,60 @@ wait_for 20 "the link" says a '.peers[0].up'
 
 timeout 150 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" >"$T/run.log" 2>&1 &
 command=$!
-wait_step "$T/run" 60 "$command" alpha || fail "no step 60: $(tail -n 3 "$T/run.log")"
+wait_step "$T/run" 60 "$command" alpha || fail "alpha did not reach step 60"
 kill -KILL "${pid[a]}" && wait "${pid[a]}" 2>/dev/null || true
-within 40 has 'does not answer' "$T/run.log" || fail "the command does not say that nobody answers: $(tail -n 3 "$T/run.log")"
+within 40 has 'does not answer' "$T/run.log" ||
+    fail "the command does not report that the agent does not answer"
 start_alpha
-wait_step "$T/run" 150 "$command" alpha || fail "not heard of again after a crash: $(tail -n 3 "$T/run.log")"
-has 'answers again' "$T/run.log" || fail "the command does not say that it goes on: $(tail -n 3 "$T/run.log")"
+wait_step "$T/run" 150 "$command" alpha || fail "the command does not follow again after a crash"
+has 'answers again' "$T/run.log" || fail "the command does not report that the agent answers again"
 kill -TERM "${pid[a]}" && wait "${pid[a]}" 2>/dev/null || true
 start_alpha
-wait_step "$T/run" 250 "$command" alpha || fail "not heard of again after a restart: $(tail -n 3 "$T/run.log")"
+wait_step "$T/run" 250 "$command" alpha || fail "the command does not follow again after a restart"
 
-# The command is held while the agent is killed and restarted once more, and beta ends and reports: it has missed that.
+# The command is stopped while the agent is killed and restarted once more and beta ends and
+# reports. The command misses that report.
 kill -STOP "$(pgrep -P "$command")"
 kill -KILL "${pid[a]}" && wait "${pid[a]}" 2>/dev/null || true
 start_alpha
-merged() { says a '.jobs[0].clusters[] | select(.name == "alpha" and .step == 400 and .round >= 39)'; }
+merged() {
+    says a '.jobs[0].clusters[] | select(.name == "alpha" and .step == 400 and .round >= 39)'
+}
 end=$((SECONDS + 60))
-until merged; do ((SECONDS < end)) || fail "alpha does not end: $("$nebula" status --home "$T/a")"; done
+until merged; do
+    ((SECONDS < end)) || fail "alpha does not end: $("$nebula" status --home "$T/a")"
+done
 worker=$(pgrep -f "nebula worker .*$T/a/" | head -n 1 || true)
-[[ $worker ]] && kill -STOP "$worker" || fail "alpha's last evaluation was over before this script came to hold it" # in it
+# Stops alpha in its last evaluation.
+[[ $worker ]] && kill -STOP "$worker" ||
+    fail "alpha's last evaluation ended before this script could stop it"
 wait_for 60 "beta's report" says b '.jobs[0].state == "ended"'
-sleep 1 # it crosses the link
-says a '.jobs[0].state == "running"' || fail "alpha was not held: $("$nebula" status --home "$T/a")"
+sleep 1 # the report crosses the link
+says a '.jobs[0].state == "running"' ||
+    fail "alpha was not stopped: $("$nebula" status --home "$T/a")"
 kill -CONT "$(pgrep -P "$command")"
 sleep 1
 kill -CONT "$worker"
-wait "$command" || fail "reports that came while it was held are missing: $(tail -n 3 "$T/run.log")"
-[[ $(summary '.clusters | length' "$T/run") == 2 ]] || fail "clusters are missing: $(cat "$T/run/summary.json")"
+wait "$command" || fail "reports that came while the command was stopped are missing"
+[[ $(summary '.clusters | length' "$T/run") == 2 ]] ||
+    fail "clusters are missing: $(cat "$T/run/summary.json")"
 digests_equal "$T/run"
 round_digests_equal "$T/run"
 
 sed 's/steps: 400/steps: 100/; s/momentum: 0.6}/&, grace_s: 2/' "$T/job.yaml" >"$T/back.yaml"
 timeout 150 "$nebula" pretrain "$T/back.yaml" --home "$T/a" --out "$T/back" >"$T/back.log" 2>&1 &
 command=$!
-wait_step "$T/back" 20 "$command" alpha || fail "no step 20: $(tail -n 3 "$T/back.log")"
+wait_step "$T/back" 20 "$command" alpha || fail "alpha did not reach step 20"
 kill -TERM "${pid[a]}" && wait "${pid[a]}" 2>/dev/null || true
-wait_for 60 "all of beta's steps" says b '.jobs[] | select(.state == "running") | .clusters[] | select(.name == "beta" and .step == 100)'
+wait_for 60 "all of beta's steps" says b '.jobs[] | select(.state == "running") | .clusters[] |
+    select(.name == "beta" and .step == 100)'
 sleep 3 # longer than grace_s
 start_alpha
-wait "$command" || fail "the run whose agent was away failed: $(tail -n 3 "$T/back.log")"
+wait "$command" || fail "the run whose agent was away failed"
 jq -s -e 'def said($t): map(select(.cluster == "beta" and (.text // "" | test($t))) | .t);
-    (said("link to alpha is up") | last) as $up | $up and (said("has sent none") | all(. > $up + 1.9))' "$T/back/metrics.jsonl" >/dev/null ||
-    fail "beta says of alpha, just back, that it sends nothing: $(grep -E 'link to|has sent none' "$T/back/metrics.jsonl")"
-echo "a command stays with its job while the agent is killed and restarted; one that missed reports gets them"
+    (said("link to alpha is up") | last) as $up | $up and
+    (said("has sent none") | all(. > $up + 1.9))' "$T/back/metrics.jsonl" >/dev/null ||
+    fail "beta reports that alpha sends nothing, although alpha is just back: $(grep -E \
+        'link to|has sent none' \
+        "$T/back/metrics.jsonl")"
+echo "a command follows its job over a killed and restarted agent, and gets the missed reports"

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A job is stopped while one cluster's launcher still waits for hosts in Slurm's queue: nothing is left in the queue, and nothing queues again.
-# Where its agent is told to end instead (SIGTERM, a reboot), the job is not over: it queues again, or waits for its trainer, when the agent is back.
-# In srun's place is a script that waits as it does, and ends when it is told to.
+# A job is stopped while one cluster's launcher still waits in Slurm's queue: nothing remains in the
+# queue, and nothing queues again. If the agent itself is told to end (SIGTERM, a reboot), the job
+# is not over: when the agent is back, the job queues again or waits for its trainer. A script
+# replaces srun: it waits, and ends on a signal.
 source "$(dirname "$0")/lib.sh"
 source "$(dirname "$0")/sites.sh"
 mkdir "$T/path"
@@ -22,7 +23,8 @@ clean_up() {
 make_corpus
 pair
 start_alpha() {
-    PATH=$T/path:$PATH timeout 100 "$nebula" agent --home "$T/a" --listen "127.0.0.1:$port" --workers 127.0.0.1 2>>"$T/a.log" &
+    PATH=$T/path:$PATH timeout 100 "$nebula" agent --home "$T/a" --listen "127.0.0.1:$port" \
+        --workers 127.0.0.1 2>>"$T/a.log" &
     alpha=$!
     pids+=("$alpha")
 }
@@ -31,51 +33,57 @@ timeout 100 "$nebula" agent --home "$T/b" 2>>"$T/b.log" &
 pids+=($!)
 wait_for 20 "the agents" link_up a beta
 make_job "$T/job.yaml"
-sed -i -e 's/batch: 4, accumulate: 1/batch: 1, accumulate: 4/' -e 's/{name: alpha,/{name: alpha, mesh: {dp: 2}, launcher: slurm,/' "$T/job.yaml"
+sed -i -e 's/batch: 4, accumulate: 1/batch: 1, accumulate: 4/' \
+    -e 's/{name: alpha,/{name: alpha, mesh: {dp: 2}, launcher: slurm,/' "$T/job.yaml"
 timeout 80 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" >"$T/run.log" 2>&1 &
 submitted=$!
 pids+=("$submitted")
 wait_for 20 "srun" test -s "$T/queued"
-"$nebula" stop "$(basename "$T"/a/jobs/*)" --home "$T/a" >/dev/null || fail "the job cannot be stopped"
-within 30 grep -q ': stopped' "$T/a.log" || fail "the job waits for Slurm: $(tail -n 3 "$T/a.log")"
+"$nebula" stop "$(basename "$T"/a/jobs/*)" --home "$T/a" >/dev/null ||
+    fail "the job cannot be stopped"
+within 30 grep -q ': stopped' "$T/a.log" || fail "the job still waits for Slurm"
 rc=0
 wait "$submitted" || rc=$?
-[[ $rc != 0 ]] || fail "a cluster that never trained ended as if all were well"
-has 'stopped while its launcher waited for hosts' "$T/run.log" || fail "no reason: $(tail -n 3 "$T/run.log")"
+[[ $rc != 0 ]] || fail "the command succeeded although a cluster never trained"
+has 'stopped while its launcher waited for hosts' "$T/run.log" || fail "the reason is missing"
 sleep 1
-[[ $(wc -l <"$T/queued") == 1 ]] || fail "it queued again"
-! pgrep -f 'sleep 317.25' >/dev/null || fail "a launcher is left in the queue"
+[[ $(wc -l <"$T/queued") == 1 ]] || fail "the launcher queued again"
+! pgrep -f 'sleep 317.25' >/dev/null || fail "a launcher remains in the queue"
 
-reboot() { # what has to be so again
+reboot() { # COMMAND…: must succeed after the reboot
     kill -TERM "$alpha" # timeout passes it on
     wait "$alpha" && rc=0 || rc=$?
-    ((rc == 0 || rc == 3)) || fail "an agent that was told to end: status $rc: $(tail -n 3 "$T/a.log")"
+    ((rc == 0 || rc == 3)) || fail "the agent ended with status $rc after SIGTERM"
     ! pgrep -f 'sleep 317.25' >/dev/null || fail "a launcher outlives its agent"
     start_alpha
     wait_for 20 "beta's link" link_up b alpha
     wait_for 20 "$*" "$@"
-    kill -0 "$submitted" 2>/dev/null || fail "the job ended with its agent: $(tail -n 3 "$T/again.log")"
+    kill -0 "$submitted" 2>/dev/null || fail "the job ended with its agent"
 }
 submit() {
-    timeout 80 "$nebula" pretrain "$T/job.yaml" --home "$T/b" --out "$T/again" >"$T/again.log" 2>&1 &
+    timeout 80 "$nebula" pretrain "$T/job.yaml" --home "$T/b" \
+        --out "$T/again" >"$T/again.log" 2>&1 &
     submitted=$!
     pids+=("$submitted")
 }
 runs() { "$nebula" jobs --home "$T/a" --json | jq -e 'any(.[]; .state == "running")'; }
 queued() { [[ $(wc -l <"$T/queued") == "$1" ]]; }
-stop() { # the reason that is given
-    "$nebula" stop "$("$nebula" jobs --home "$T/a" --json | jq -r '.[] | select(.state == "running").id')" --home "$T/a" >/dev/null || fail "the job cannot be stopped"
-    wait "$submitted" && fail "a cluster that never trained ended as if all were well" || true
-    has "$1" "$T/again.log" || fail "no reason: $(tail -n 3 "$T/again.log")"
+stop() { # REASON
+    "$nebula" stop \
+        "$("$nebula" jobs --home "$T/a" --json | jq -r '.[] | select(.state == "running").id')" \
+        --home "$T/a" >/dev/null || fail "the job cannot be stopped"
+    wait "$submitted" && fail "the command succeeded although a cluster never trained" || true
+    has "$1" "$T/again.log" || fail "the reason is missing"
 }
 submit
 wait_for 20 "srun" queued 2
 reboot queued 3
 stop 'stopped while its launcher waited for hosts'
-sed -i 's/mesh: {dp: 2}, launcher: slurm/launcher: attach/; s/model: {/model: {vocab: 512, /' "$T/job.yaml"
+sed -i 's/mesh: {dp: 2}, launcher: slurm/launcher: attach/; s/model: {/model: {vocab: 512, /' \
+    "$T/job.yaml"
 rm -rf "$T/again"
 submit
 wait_for 20 "the job that waits for a trainer" runs
 reboot runs
 stop 'stopped while no trainer was attached'
-echo "stopped while srun waited: nothing is left in the queue; a reboot while it waits, or a trainer is waited for, is not the end of the job"
+echo "nothing remains in the queue after a stop; a reboot during the wait does not end the job"

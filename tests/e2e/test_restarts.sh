@@ -1,109 +1,129 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A worker that dies again and again before its first checkpoint, now at one step, now at another, makes no progress: after three restarts, the second
-# and third of them later, its job has failed. With a checkpoint in between it goes on. One that cannot be started, as nothing can be for a moment, is
-# started later, and a stop meanwhile is one.
+# A worker that dies repeatedly before its first checkpoint, at varying steps, makes no progress.
+# After three restarts, the second and third one delayed, its job fails. With a checkpoint in
+# between, the job continues. A worker that cannot be started for the moment is started later, and a
+# stop in the meantime works.
 . "$(dirname "$0")/lib.sh"
 make_corpus
 make_job "$T/job.yaml"
 light "$T/job.yaml"
-sed -i -e '/name: beta/d' -e 's/scheme: federated.*/scheme: none}/' -e 's/steps: 60/steps: 100000/' "$T/job.yaml"
+sed -i -e '/name: beta/d' -e 's/scheme: federated.*/scheme: none}/' \
+    -e 's/steps: 60/steps: 100000/' "$T/job.yaml"
 pace 20
 clean_up() { end_now ${pid:+"$pid"}; }
-lines() { [[ ! -e $run/metrics.jsonl ]] || jq -R 'fromjson? | select(.kind == "'"$1"'").step' "$run/metrics.jsonl"; }
+lines() {
+    [[ ! -e $run/metrics.jsonl ]] ||
+        jq -R 'fromjson? | select(.kind == "'"$1"'").step' "$run/metrics.jsonl"
+}
 worker() { pgrep -f "nebula worker .*$run/clusters/alpha/" | head -n 1 || true; }
-killed= # the worker that was killed last
-kill_at() { # STEP of this life: later ones begin again
+killed= # the worker that was last killed
+kill_at() { # STEP of this worker: a restarted worker counts again
     local seen i
     seen=$(lines step | wc -l)
     for ((i = 0; i < 400; i++)); do
         [[ $(lines step | tail -n +$((seen + 1)) | sort -n | tail -n 1) -ge $1 ]] && break
-        kill -0 "$pid" 2>/dev/null || fail "the run ended: $(tail -n 3 "$run.log")"
+        kill -0 "$pid" 2>/dev/null || fail "the run ended"
         sleep 0.05
     done
-    ((i < 400)) || fail "no step $1: $(tail -n 3 "$run.log")"
+    ((i < 400)) || fail "the worker did not reach step $1"
     killed=$(worker)
-    [[ $killed ]] || fail "no worker: $(tail -n 3 "$run.log")"
+    [[ $killed ]] || fail "there is no worker"
     kill -KILL "$killed"
 }
-dies_at() { # STEP: as above, and another one begins, or the run ends
+dies_at() { # STEP: as above; then waits until another worker starts or the run ends
     local i now
     kill_at "$1"
-    for ((i = 0; i < 600; i++)); do # the third begins 15 s later
+    for ((i = 0; i < 600; i++)); do # the third worker starts 15 s later
         now=$(worker)
         [[ $now == "$killed" || ! $now ]] && kill -0 "$pid" 2>/dev/null || return 0
         sleep 0.05
     done
-    fail "no other worker begins"
+    fail "no other worker starts"
 }
 ended() { ! kill -0 "$pid" 2>/dev/null; }
 begin() { # EVERY: steps between checkpoints
     run=$T/run-$1
-    "$nebula" pretrain "$T/job.yaml" --local 1 --out "$run" --set log_every=1 --set checkpoint.every_steps="$1" >"$run.log" 2>&1 &
+    "$nebula" pretrain "$T/job.yaml" --local 1 --out "$run" --set log_every=1 \
+        --set checkpoint.every_steps="$1" >"$run.log" 2>&1 &
     pid=$!
 }
 
 begin 0
 dies_at 150
 took=()
-for at in 20 60 30; do # 60 is farther than 20, and not than 150
+for at in 20 60 30; do # 60 is beyond 20, but not beyond 150
     from=$(date +%s)
     dies_at $at
     took+=($(($(date +%s) - from)))
 done
-has 'it is started again in 3 s' "$run.log" && has 'it is started again in 15 s' "$run.log" && ((took[0] >= 3 && took[1] >= 15)) ||
-    fail "the second and third were to be later, came after ${took[*]} s: $(grep started "$run.log")"
+has 'it is started again in 3 s' "$run.log" && has 'it is started again in 15 s' "$run.log" &&
+    ((took[0] >= 3 && took[1] >= 15)) ||
+    fail "the second and third restart are not delayed; they came after ${took[*]} s: $(grep \
+        started \
+        "$run.log")"
 rc=0
-within 20 ended || fail "it begins again and again: $(tail -n 3 "$run.log")"
+within 20 ended || fail "the worker is restarted without end"
 wait "$pid" || rc=$?
 pid=
-[[ $rc == 1 ]] && has 'worker ended (killed by signal 9' "$run.log" || fail "status $rc: $(tail -n 3 "$run.log")"
+[[ $rc == 1 ]] && has 'worker ended (killed by signal 9' "$run.log" ||
+    fail "the command ended with status $rc"
 
 begin 5
 for at in 30 60 90 120 150; do dies_at $at; done
 sleep 1
-kill -0 "$pid" 2>/dev/null || fail "the job has failed with checkpoints in between: $(tail -n 3 "$run.log")"
+kill -0 "$pid" 2>/dev/null || fail "the job failed despite checkpoints"
 end_now "$pid"
 
-# ---- nothing can be started
+# ---- no process can be started
 none_starts() { [[ $(grep -c 'cannot be started now' "$T/$1.log") -ge $2 ]]; } # RUN TIMES
 begin_scarce() { # RUN FAULTS
     run=$T/$1
-    NEBULA_FAULT="$NEBULA_FAULT,$2" "$nebula" pretrain "$T/job.yaml" --local 1 --out "$run" --set log_every=1 --set checkpoint.every_steps=5 >"$run.log" 2>&1 &
+    NEBULA_FAULT="$NEBULA_FAULT,$2" "$nebula" pretrain "$T/job.yaml" --local 1 --out "$run" \
+        --set log_every=1 --set checkpoint.every_steps=5 >"$run.log" 2>&1 &
     pid=$!
 }
 begin_scarce scarce child.start@alpha:2,child.start@alpha:3
 dies_at 30
-within 20 none_starts scarce 2 || fail "no word of it: $(cat "$run.log")"
-dies_at 30 # of the one after that
-kill -0 "$pid" 2>/dev/null || fail "the job has failed: $(tail -n 3 "$run.log")"
+within 20 none_starts scarce 2 || fail "the failed start is not reported: $(cat "$run.log")"
+dies_at 30 # the worker after the failed starts
+kill -0 "$pid" 2>/dev/null || fail "the job failed"
 end_now "$pid"
 
 begin_scarce stopped child.start@alpha:2,child.start@alpha:3,child.start@alpha:4
 kill_at 30
-within 20 none_starts stopped 3 || fail "no word of it: $(cat "$run.log")" # the next is 4 s later
+# the next is 4 s later
+within 20 none_starts stopped 3 || fail "the failed start is not reported: $(cat "$run.log")"
 rc=0
 kill -INT "$pid"
-within 20 ended || fail "it waits for a worker that is not there: $(tail -n 3 "$run.log")"
+within 20 ended || fail "the command waits for a worker that does not exist"
 wait "$pid" || rc=$?
 pid=
-[[ $rc == 3 ]] || fail "stopped while none could be started, status $rc: $(tail -n 5 "$run.log")"
+[[ $rc == 3 ]] || fail "the command ended with status $rc after a stop"
 before=$(lines step | wc -l)
-NEBULA_FAULT=worker.step:+20,child.start@alpha:1 "$nebula" pretrain "$T/job.yaml" --local 1 --out "$run" --resume --set log_every=1 --set checkpoint.every_steps=5 >"$run.log" 2>&1 &
+NEBULA_FAULT=worker.step:+20,child.start@alpha:1 "$nebula" pretrain "$T/job.yaml" --local 1 \
+    --out "$run" --resume --set log_every=1 --set checkpoint.every_steps=5 >"$run.log" 2>&1 &
 pid=$!
 goes_on() { [[ $(lines step | wc -l) -gt $((before + 5)) ]]; }
-within 20 goes_on || fail "the run after that: $(tail -n 3 "$run.log")"
-has 'cannot be started now.*in 1 s' "$run/clusters/alpha/agent.log" && (tail -n 3 "$run/clusters/alpha/agent.log" | has 'cannot be started now') || fail "its first worker was to be started later: $(tail -n 5 "$run/clusters/alpha/agent.log")"
-has 'its worker cannot be started now' "$run.log" || fail "the command has not heard of it: $(cat "$run.log")"
-(($(lines step | sed -n "$((before + 1))p") > 20)) || fail "it did not go on from its checkpoint: $(lines step | tail -n 6)"
+within 20 goes_on || fail "the resumed run does not continue"
+has 'cannot be started now.*in 1 s' "$run/clusters/alpha/agent.log" &&
+    (tail -n 3 "$run/clusters/alpha/agent.log" | has 'cannot be started now') ||
+    fail "the first worker was not started later"
+has 'its worker cannot be started now' "$run.log" ||
+    fail "the command does not report the failed start: $(cat "$run.log")"
+(($(lines step | sed -n "$((before + 1))p") > 20)) ||
+    fail "the run did not continue from its checkpoint: $(lines step | tail -n 6)"
 end_now "$pid"
 
 scarce=$(printf ',child.start@alpha:%s' {2..8})
 begin_scarce asked "${scarce:1}"
 kill_at 30
-within 20 none_starts asked 3 || fail "no word of it: $(cat "$run.log")"
-"$nebula" stop --home "$run/clusters/alpha" "$("$nebula" status --home "$run/clusters/alpha" --json | jq -r '.jobs[0].id')" >"$T/stop.log" 2>&1 || fail "stop: $(cat "$T/stop.log")"
-within 20 ended || fail "told to stop, it waits for a worker: $(tail -n 3 "$run.log")"
+within 20 none_starts asked 3 || fail "the failed start is not reported: $(cat "$run.log")"
+"$nebula" stop --home "$run/clusters/alpha" \
+    "$("$nebula" status --home "$run/clusters/alpha" --json | jq -r '.jobs[0].id')" \
+    >"$T/stop.log" 2>&1 || fail "nebula stop failed: $(cat "$T/stop.log")"
+within 20 ended || fail "after a stop the command waits for a worker"
 pid=
-grep -q 'stopped while no worker could be started' "$run.log" "$run/clusters/alpha/agent.log" || fail "not said: $(tail -n 3 "$run.log")"
-echo "three restarts without progress, and no end of them with it"
+grep -q 'stopped while no worker could be started' "$run.log" "$run/clusters/alpha/agent.log" ||
+    fail "the reason is missing"
+echo "three restarts without progress, any number with progress"

@@ -1,54 +1,71 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# One of three is cut off for many intervals, and trains on; the others go on committing. Its return is one merge round, in which it counts
-# by tokens since the common base (a third, were all as fast), not by the length of its absence. Needs root and TUN for the emulated WAN.
+# One of three is cut off for many intervals and continues to train; the others continue to commit.
+# It returns in one merge round. There it counts by its tokens since the common base (a third, if
+# all are equally fast), not by the length of its absence. Needs root and TUN for the emulated WAN.
 . "$(dirname "$0")/lib.sh"
-"$BUILD/wanlink" probe >/dev/null 2>&1 || skip "no TUN device or not root"
+"$BUILD/wanlink" probe >/dev/null 2>&1 || skip "there is no TUN device, or this user is not root"
 make_corpus
 clean_up() { end_now ${pid:+"$pid"}; }
 make_job "$T/job.yaml" "grace_s: 20, merge_after: 3"
-sed -i -e 's/steps: 60/steps: 100000/; s/interval: 10/interval: 20/; s/every_steps: 20/every_steps: 1000, keep: 8/' "$T/job.yaml"
+sed -i -e 's/steps: 60/steps: 100000/; s/interval: 10/interval: 20/;
+    s/every_steps: 20/every_steps: 1000, keep: 8/' "$T/job.yaml"
 clusters "$T/job.yaml" a b c
 run=$T/run
-lines() { { cat "$run/metrics.jsonl" 2>/dev/null || true; } | jq -R -s "[split(\"\\n\")[] | fromjson? | $1] | max // 0"; }
+lines() {
+    {
+        cat "$run/metrics.jsonl" 2>/dev/null || true
+    } | jq -R -s "[split(\"\\n\")[] | fromjson? | $1] | max // 0"
+}
 wait_for() { # FILTER VALUE
     local i
     for ((i = 0; i < 900; i++)); do
         (($(lines "$1") >= $2)) && return 0
-        kill -0 "$pid" 2>/dev/null || fail "the run ended early: $(tail -n 3 "$run.log")"
+        kill -0 "$pid" 2>/dev/null || fail "the run ended early"
         sleep 0.1
     done
-    fail "no $1 of $2: $(tail -n 5 "$run.log")"
+    fail "no value of at least $2 for $1"
 }
 round_of() { echo "select(.kind == \"round\" and .cluster == \"$1\") | .round"; }
 "$nebula" pretrain "$T/job.yaml" --local 3 --wan 200mbit:5ms --out "$run" >"$run.log" 2>&1 &
 pid=$!
 wait_for "$(round_of c)" 2
-for other in 0 1; do "$BUILD/wanlink" ctl "$run/wan.ctl" "down $other 2" >/dev/null || fail "cannot cut the link"; done
-wait_for "$(round_of a)" $(($(lines "$(round_of a)") + 8)) # c trains as fast; what it says comes over the link, later
-for other in 0 1; do "$BUILD/wanlink" ctl "$run/wan.ctl" "up $other 2" >/dev/null || fail "cannot restore the link"; done
+for other in 0 1; do
+    "$BUILD/wanlink" ctl "$run/wan.ctl" "down $other 2" >/dev/null || fail "cannot cut the link"
+done
+# c trains at the same pace; its reports cross the link later.
+wait_for "$(round_of a)" $(($(lines "$(round_of a)") + 8))
+for other in 0 1; do
+    "$BUILD/wanlink" ctl "$run/wan.ctl" "up $other 2" >/dev/null || fail "cannot restore the link"
+done
 wait_for 'select(.kind == "round" and .cluster == "c" and .merge and .share > 0) | .round' 1
 after=$(lines "$(round_of c)")
 wait_for "$(round_of c)" $((after + 2))
 kill -INT "$pid"
 rc=0; wait "$pid" || rc=$?
-[[ $rc == 3 ]] || fail "exit status $rc, not 3: $(tail -n 5 "$run.log")"
+[[ $rc == 3 ]] || fail "the exit status is $rc, not 3"
 round_digests_equal "$run"
-returned=$(jq -s '[.[] | select(.kind == "round" and .cluster == "c" and .merge and .share > 0)] | min_by(.round)' "$run/metrics.jsonl")
-round=$(jq .round <<<"$returned") share=$(jq .share <<<"$returned") tokens=$(jq .tokens <<<"$returned")
-other=$(jq -s --argjson r "$round" '[.[] | select(.kind == "round" and .cluster == "a" and .round == $r)][0].tokens' "$run/metrics.jsonl")
-((tokens > 3 * other)) || fail "c sends $tokens tokens in round $round, a $other: it was not away for long"
-# Since the common base: c's last update before, and all that the others committed from then on. c's line of its very last round before the cut may
-# not have come through: then the base is a round later than what its lines show.
+returned=$(jq -s '[.[] | select(.kind == "round" and .cluster == "c" and .merge and .share > 0)] |
+    min_by(.round)' "$run/metrics.jsonl")
+round=$(jq .round <<<"$returned") share=$(jq .share <<<"$returned")
+tokens=$(jq .tokens <<<"$returned")
+other=$(jq -s --argjson r "$round" '[.[] |
+    select(.kind == "round" and .cluster == "a" and .round == $r)][0].tokens' "$run/metrics.jsonl")
+((tokens > 3 * other)) ||
+    fail "c sends $tokens tokens in round $round, a sends $other: c was not away for long"
+# The common base: c's last update before the cut. From then on, all updates of the others count.
+# The report of c's last round before the cut may be lost; then the base is one round later.
 since() {
     jq -s --argjson r "$round" --argjson mine "$tokens" --argjson later "$1" '
-    ([.[] | select(.kind == "round" and .cluster == "c" and .round < $r and .share > 0) | .round] | max + $later) as $base |
+    ([.[] | select(.kind == "round" and .cluster == "c" and .round < $r and .share > 0) | .round] |
+    max + $later) as $base |
     [.[] | select(.kind == "round" and .cluster != "c" and .round > $base and .round <= $r)] |
-    (unique_by([.cluster, .round]) | map(.tokens) | add) as $others | $mine / ($mine + $others)' "$run/metrics.jsonl"
+    (unique_by([.cluster, .round]) | map(.tokens) | add) as $others | $mine / ($mine + $others)' \
+    "$run/metrics.jsonl"
 }
 awk -v s="$share" -v w="$(since 0)" -v l="$(since 1)" -v t="$tokens" -v o="$other" '
     function near(x) { return s > x - 0.001 && s < x + 0.001 }
     BEGIN { exit !((near(w) || near(l)) && s < t / (t + 2 * o) - 0.1) }' ||
-    fail "c counts $share in round $round, of all tokens since the common base it has $(since 0) or $(since 1)"
+    fail "c counts $share in round $round, but its part of all tokens is $(since 0) or $(since 1)"
 ledgers_verify "$run" a b c
-echo "round $round: c returns with $tokens tokens, a sends $other; c counts $share, its part of all tokens since the common base"
+echo "round $round: c returns with $tokens tokens, a sends $other; c counts $share"

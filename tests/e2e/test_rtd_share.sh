@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Mode rtd with shared embeddings: two clusters end with the bits of one process, also when workers and agents are killed and
-# where the text is pushed; sharing makes other models than not sharing, and brings the embeddings together.
+# Mode rtd with shared embeddings: two clusters end with the bits of one process, also when workers
+# and agents are killed and when the text is pushed. Sharing changes the models.
 . "$(dirname "$0")/lib.sh"
 make_corpus
 cat >"$T/job.yaml" <<YAML
@@ -24,33 +24,41 @@ digests() { summary '[.clusters[].params_digest] | join(" ")' "$1"; }
 run() { # OUT [options]
     local out=$1
     shift
-    timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$out" "$@" >"$out.log" 2>&1 || fail "$out: $(tail -n 5 "$out.log")"
+    timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$out" "$@" >"$out.log" 2>&1 ||
+        fail "the run $out failed"
 }
 run "$T/one" --set sync.scheme=synchronous
 run "$T/two"
 want=$(digests "$T/one")
-[[ $(digests "$T/two") == "$want" ]] || fail "two agents: $(digests "$T/two"), one process: $want"
+[[ $(digests "$T/two") == "$want" ]] ||
+    fail "digests: two agents $(digests "$T/two"), one process $want"
 run "$T/apart" --set rtd.share_embeddings=0
-[[ $(digests "$T/apart") != "$want" ]] || fail "nothing was shared"
+[[ $(digests "$T/apart") != "$want" ]] || fail "the embeddings were not shared"
 run "$T/push" --set rtd.push_text=true
-[[ $(digests "$T/push") == "$want" ]] || fail "with pushed text: $(digests "$T/push"), without: $want"
+[[ $(digests "$T/push") == "$want" ]] ||
+    fail "digests with pushed text: $(digests "$T/push"), without: $want"
 
-NEBULA_FAULT=worker.step:+50 timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/kill" >"$T/kill.log" 2>&1 &
+NEBULA_FAULT=worker.step:+50 timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 \
+    --out "$T/kill" >"$T/kill.log" 2>&1 &
 pid=$!
 for at in "12 worker beta" "33 worker alpha" "52 agent beta" "71 agent alpha"; do
     read -r step what name <<<"$at"
-    wait_step "$T/kill" "$step" "$pid" || fail "run ended before step $step: $(tail -n 3 "$T/kill.log")"
+    wait_step "$T/kill" "$step" "$pid" || fail "the run ended before step $step"
     victim=$(pgrep -f "nebula $what .*$T/kill/clusters/$name" | head -n 1 || true)
-    [[ $victim ]] || fail "no $what of $name found"
+    [[ $victim ]] || fail "there is no $what of $name"
     kill -KILL "$victim"
 done
-wait "$pid" || fail "the run with killed workers and agents failed: $(tail -n 5 "$T/kill.log")"
-[[ $(digests "$T/kill") == "$want" ]] || fail "after kill -9: $(digests "$T/kill"), undisturbed: $want"
+wait "$pid" || fail "the run with killed workers and agents failed"
+[[ $(digests "$T/kill") == "$want" ]] ||
+    fail "digests after kill -9: $(digests "$T/kill"), undisturbed: $want"
 
 refused() { # OPTIONS...
     rm -rf "$T/no"
-    if timeout 60 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/no" "$@" >"$T/no.log" 2>&1; then fail "accepted: $*"; fi
-    grep -q "takes one width for both models" "$T/no.log" || fail "$*: $(tail -n 2 "$T/no.log")"
+    if timeout 60 "$nebula" pretrain "$T/job.yaml" --local 2 \
+        --out "$T/no" "$@" >"$T/no.log" 2>&1; then
+        fail "accepted: $*"
+    fi
+    grep -q "needs one width for both models" "$T/no.log" || fail "the reason is missing with $*"
 }
 refused --set rtd.generator.d_model=32
 refused --set rtd.share_embeddings=7

@@ -1,57 +1,81 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# --tensorboard: event files that a reader of the format's own description accepts, with the figures of metrics.jsonl; after a kill -9 and
-# --resume both files can be read. tests/peers/tensorboard asks TensorBoard itself.
+# --tensorboard writes event files that a reader made from the format's description accepts, with
+# the figures of metrics.jsonl. After a kill -9 and --resume, both files are readable.
+# tests/peers/tensorboard tests with TensorBoard itself.
 . "$(dirname "$0")/lib.sh"
 here=$(dirname "$0")
 make_corpus
 make_job "$T/job.yaml"
 sed -i 's/steps: 60/steps: 600/; s/every_steps: 20/every_steps: 30/' "$T/job.yaml"
-read_all() { python3 "$here/tfevents.py" "$1/tensorboard" >"$T/scalars" 2>"$T/read" || fail "event files: $(cat "$T/read")"; }
+read_all() {
+    python3 "$here/tfevents.py" "$1/tensorboard" >"$T/scalars" 2>"$T/read" ||
+        fail "the event files cannot be read: $(cat "$T/read")"
+}
 
-NEBULA_FAULT=worker.step:+15 timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/run" --tensorboard >"$T/run.log" 2>&1 & pid=$!
+NEBULA_FAULT=worker.step:+15 timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/run" \
+    --tensorboard >"$T/run.log" 2>&1 &
+pid=$!
 for ((i = 0; i < 1200; i++)); do
-    (($(jq -s '[.[] | select(.kind == "step") | .step] | max // 0' "$T/run/metrics.jsonl" 2>/dev/null | tail -n 1) >= 150)) && break
-    kill -0 "$pid" 2>/dev/null || fail "the run ended early: $(tail -n 3 "$T/run.log")"
+    (($(jq -s '[.[] | select(.kind == "step") | .step] | max // 0' \
+        "$T/run/metrics.jsonl" 2>/dev/null | tail -n 1) >= 150)) && break
+    kill -0 "$pid" 2>/dev/null || fail "the run ended early"
     sleep 0.05
 done
 pretrain=$(pgrep -P "$pid" -x nebula | head -n 1)
 kill -KILL "$pretrain"
 wait "$pid" || true
-read_all "$T/run" # nothing that was written is damaged
+read_all "$T/run" # all written records are intact
 first=$(ls "$T/run/tensorboard/alpha")
-truncate -s -7 "$T/run/tensorboard/alpha/$first" # as if the crash had come in the middle of a record
-for ((i = 0; i < 300; i++)); do # the agents of the killed command end
-    timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/run" --resume --tensorboard >"$T/resumed.log" 2>&1 && break
-    grep -q 'another nebula works in' "$T/resumed.log" || fail "resume: $(tail -n 3 "$T/resumed.log")"
+# As if the crash had come in the middle of a record.
+truncate -s -7 "$T/run/tensorboard/alpha/$first"
+for ((i = 0; i < 300; i++)); do # until the agents of the killed command have ended
+    timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/run" --resume \
+        --tensorboard >"$T/resumed.log" 2>&1 && break
+    grep -q 'another nebula works in' "$T/resumed.log" || fail "the run could not be resumed"
     sleep 0.1
 done
 read_all "$T/run"
-grep -q '^1 files cut short' "$T/read" || fail "cut files: $(cat "$T/read")"
-[[ $(find "$T/run/tensorboard/alpha" "$T/run/tensorboard/beta" -type f | wc -l) == 4 ]] || fail "files: $(ls "$T"/run/tensorboard/*)"
+grep -q '^1 files cut short' "$T/read" || fail "the cut file is not recognised: $(cat "$T/read")"
+[[ $(find "$T/run/tensorboard/alpha" "$T/run/tensorboard/beta" -type f | wc -l) == 4 ]] ||
+    fail "wrong event files: $(ls "$T"/run/tensorboard/*)"
 
-says() { jq -s -e "$1" "$T/scalars" >/dev/null || fail "event files: not $1"; }
-for tag in loss/train loss/held_out optim/lr throughput/tokens_per_s time/stall_s wan/sent_bytes wan/received_bytes wan/goodput_bits_per_s round/payload_bytes; do
+says() { jq -s -e "$1" "$T/scalars" >/dev/null || fail "wrong event files: not $1"; }
+for tag in loss/train loss/held_out optim/lr throughput/tokens_per_s time/stall_s wan/sent_bytes \
+    wan/received_bytes wan/goodput_bits_per_s round/payload_bytes; do
     says "[.[] | select(.tag == \"$tag\") | .run] | unique == [\"alpha\", \"beta\"]"
 done
-says '[.[] | select(.start) | select(.start == 1 and .step > 0) | .run] | unique == ["alpha", "beta"]'
+says '[.[] | select(.start) | select(.start == 1 and .step > 0) | .run] |
+    unique == ["alpha", "beta"]'
 says '[.[].wall] | all(. > 1700000000 and . < 5000000000)'
 says '[.[] | select(.tag == "loss/held_out") | .step] | all(. == 600)'
-# The second files hold exactly what metrics.jsonl has of those steps (floats there, decimals here).
+# For these steps, the second files hold exactly the values of metrics.jsonl (floats there, decimals
+# here).
 for name in alpha beta; do
     second=$(ls "$T/run/tensorboard/$name" | sort | tail -n 1)
-    jq -r --arg f "$second" --arg c "$name" 'select(.run == $c and .file == $f and .tag == "loss/train") | "\(.step) \(.value)"' "$T/scalars" >"$T/seen"
-    [[ $(wc -l <"$T/seen") -ge 20 ]] || fail "few points of $name: $(cat "$T/seen")"
-    jq -r --arg c "$name" 'select(.kind == "step" and .cluster == $c) | "\(.step) \(.loss)"' "$T/run/metrics.jsonl" | tail -n "$(wc -l <"$T/seen")" >"$T/want"
-    paste -d ' ' "$T/seen" "$T/want" | awk '$1 != $3 || $2 - $4 > 1e-6 * $4 || $4 - $2 > 1e-6 * $4 { print; bad = 1 } END { exit bad }' >"$T/differ" || fail "$name differs from metrics.jsonl: $(head -n 3 "$T/differ")"
+    jq -r --arg f "$second" \
+        --arg c "$name" 'select(.run == $c and .file == $f and .tag == "loss/train") |
+        "\(.step) \(.value)"' "$T/scalars" >"$T/seen"
+    [[ $(wc -l <"$T/seen") -ge 20 ]] || fail "$name has too few points: $(cat "$T/seen")"
+    jq -r --arg c "$name" 'select(.kind == "step" and .cluster == $c) | "\(.step) \(.loss)"' \
+        "$T/run/metrics.jsonl" | tail -n "$(wc -l <"$T/seen")" >"$T/want"
+    paste -d ' ' "$T/seen" "$T/want" | awk '$1 != $3 || $2 - $4 > 1e-6 * $4 || $4 - $2 > 1e-6 * $4 {
+        print; bad = 1 } END { exit bad }' >"$T/differ" ||
+            fail "$name differs from metrics.jsonl: $(head -n 3 "$T/differ")"
 done
 want=$(jq '.clusters[0].eval_loss' "$T/run/summary.json")
-says "[.[] | select(.tag == \"loss/held_out\" and .run == \"alpha\") | .value - $want] | all(. < 1e-5 and . > -1e-5)"
+says "[.[] | select(.tag == \"loss/held_out\" and .run == \"alpha\") | .value - $want] |
+    all(. < 1e-5 and . > -1e-5)"
 
-# Without the option there is nothing; a folder that cannot be made is said before the run begins.
-timeout 60 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 20 --set optim.warmup=5 --out "$T/plain" >"$T/plain.log" 2>&1 || fail "plain: $(tail -n 3 "$T/plain.log")"
-[[ ! -e $T/plain/tensorboard ]] || fail "event files that nobody asked for"
+# Without the option there are no event files. A folder that cannot be made is reported before the
+# run starts.
+timeout 60 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 20 --set optim.warmup=5 \
+    --out "$T/plain" >"$T/plain.log" 2>&1 || fail "the run without event files failed"
+[[ ! -e $T/plain/tensorboard ]] || fail "there are event files without the option"
 mkdir -p "$T/no" && : >"$T/no/tensorboard"
-if timeout 60 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/no" --tensorboard >"$T/no.log" 2>&1; then fail "no folder, no error"; fi
-grep -q "$T/no/tensorboard" "$T/no.log" || fail "no reason: $(cat "$T/no.log")"
+if timeout 60 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/no" \
+    --tensorboard >"$T/no.log" 2>&1; then
+    fail "a run without its folder succeeded"
+fi
+grep -q "$T/no/tensorboard" "$T/no.log" || fail "the reason is missing: $(cat "$T/no.log")"
 echo "$(wc -l <"$T/scalars") scalars in 4 files, $(cat "$T/read")"

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads TensorBoard event files without any package, by the formats' descriptions and not by our writer: prints a JSON line a scalar.
-usage: tfevents.py DIR…: exit status 1 where a record is damaged; one cut short at a file's end is skipped, as TensorBoard does, and counted."""
+"""Reads TensorBoard event files without any package, and prints each scalar as a JSON line. It
+follows the descriptions of the formats and shares no code with the writer. usage: tfevents.py DIR…
+Exit status 1 if a record is damaged. A record that is cut at the end of its file is skipped, as
+TensorBoard does, and counted."""
 import json
 import pathlib
 import struct
@@ -80,7 +82,8 @@ for folder in sys.argv[1:]:
                 event = dict(fields(record))
                 if n == 0:
                     assert event[3] == b"brain.Event:2", path
-                line = {"run": run.name, "file": path.name, "wall": event[1], "step": event.get(2, 0)}
+                line = {"run": run.name, "file": path.name, "wall": event[1],
+                        "step": event.get(2, 0)}
                 if 7 in event:
                     print(json.dumps(line | {"start": dict(fields(event[7]))[1]}))
                 for number, value in fields(event.get(5, b"")):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """nebula status --watch on a real pseudo-terminal. usage: watch.py NEBULA HOME AGENT-PID
-A small terminal interprets what comes (only the sequences below; another one is an error) and says where a line would have wrapped."""
+A small terminal interprets the output and records lines that would wrap. It knows only the
+sequences below; any other one is an error."""
 import fcntl
 import os
 import pty
@@ -30,7 +31,7 @@ class Screen:
             if data[0] == 0x1B:
                 m = SEQUENCE.match(data)
                 if not m:
-                    return data  # the rest of it comes
+                    return data  # the rest of the sequence is still to come
                 self.command(m[1], m[2])
                 data = data[m.end():]
                 continue
@@ -45,7 +46,8 @@ class Screen:
                 assert c[0] >= 0x20 and c[0] != 0x7F, c
                 if self.col >= self.cols:
                     self.wrapped.append(self.lines[self.row])
-                self.lines[self.row] = self.lines[self.row][:self.col].ljust(self.col) + c + self.lines[self.row][self.col + 1:]
+                line = self.lines[self.row]
+                self.lines[self.row] = line[:self.col].ljust(self.col) + c + line[self.col + 1:]
                 self.col += 1
         return b""
 
@@ -53,7 +55,7 @@ class Screen:
         if letter == b"H" and not args:
             self.row = self.col = 0
             self.old -= self.old > 0
-            if self.old == 1:  # this frame is of the new size
+            if self.old == 1:  # this frame has the new size
                 self.old, self.lines = 0, [b""] * self.rows
                 self.wrapped.clear()
         elif letter == b"K" and args == b"2":
@@ -61,7 +63,8 @@ class Screen:
         elif letter == b"J" and args == b"2":
             self.lines = [b""] * self.rows
         elif letter in b"hl" and args in (b"?1049", b"?25", b"?7"):
-            setattr(self, {b"?1049": "other", b"?25": "cursor", b"?7": "wrap"}[args], letter == b"h")
+            name = {b"?1049": "other", b"?25": "cursor", b"?7": "wrap"}[args]
+            setattr(self, name, letter == b"h")
         else:
             raise ValueError(f"unknown sequence {args}{letter}")
 
@@ -74,7 +77,7 @@ class Watch:
         if not self.pid:
             signal.pthread_sigmask(signal.SIG_SETMASK, [])
             os.close(tell)
-            os.read(sized, 1)  # the size is set
+            os.read(sized, 1)  # waits until the size is set
             os.execv(nebula, [nebula, "status", "--watch", "--home", home])
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
         os.close(sized)
@@ -93,7 +96,8 @@ class Watch:
         end = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > end or not self.read(0.1):
-                sys.exit(f"FAILED: waited in vain: {what}\n" + "\n".join(map(str, self.screen.lines)))
+                sys.exit(f"FAILED: not within {seconds} s: {what}\n" +
+                         "\n".join(map(str, self.screen.lines)))
 
     def shows(self, *texts):
         return all(any(t in line for line in self.screen.lines) for t in texts)
@@ -101,12 +105,12 @@ class Watch:
     def resize(self, rows, cols):
         assert not self.screen.wrapped, self.screen.wrapped
         self.screen.size(rows, cols)
-        self.screen.old = 3  # the rest of a frame, and one that was begun before, may be of the old size
+        self.screen.old = 3  # the rest of this frame and the next one may have the old size
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
         self.until("a frame of the new size", lambda: not self.screen.old)
 
     def end(self, want):
-        """The exit status, and the terminal as it was."""
+        """Checks the exit status, and that the terminal is restored."""
         status, end = None, time.monotonic() + 30
         while status is None and time.monotonic() < end:
             self.read(0.1)
@@ -125,7 +129,7 @@ class Watch:
         assert termios.tcgetattr(self.fd) == self.before
 
 
-# What it shows, in windows of any size; q ends it.
+# The screen in windows of any size; q ends the command.
 w = Watch()
 w.until("the status", lambda: w.shows(b"agent: alpha", b"peer: beta", b"round trip:"))
 assert w.screen.other and not w.screen.cursor and not w.screen.wrap
@@ -134,26 +138,27 @@ widest = max(map(len, w.screen.lines))
 for rows, cols in ((10, 40), (4, 17), (2, 1), (1, 1), (60, 300), (8, widest)):
     w.resize(rows, cols)
     start = time.monotonic()
-    w.until(f"a redraw for {cols} columns", lambda: w.screen.lines[0].startswith(b"agent: alpha"[:cols]))
-    if cols < 17:  # nothing but what was cut off may be missing
+    w.until(f"a redraw for {cols} columns",
+            lambda: w.screen.lines[0].startswith(b"agent: alpha"[:cols]))
+    if cols < 17:  # only the part beyond the width is missing
         w.until("a cut line", lambda: len(w.screen.lines[0]) == min(cols, len(b"agent: alpha")))
     w.until("another frame", lambda: time.monotonic() > start + 1.2)
     assert not w.screen.wrapped, (rows, cols, w.screen.wrapped)
 w.resize(30, 100)
-w.until("all of it again", lambda: w.shows(b"agent: alpha", b"peer: beta"))
-os.write(w.fd, b"x")  # no key of ours
+w.until("the whole status again", lambda: w.shows(b"agent: alpha", b"peer: beta"))
+os.write(w.fd, b"x")  # a key without a function
 w.until("another frame", lambda: w.shows(b"agent: alpha"))
 os.write(w.fd, b"q")
 w.end(0)
 
-# Ctrl-C, and signals from elsewhere.
+# Ctrl-C, Ctrl-\, and signals from other processes.
 for stop in (b"\x03", b"\x1c", signal.SIGTERM, signal.SIGHUP):
     w = Watch()
     w.until("the status", lambda: w.shows(b"agent: alpha"))
     os.kill(w.pid, stop) if isinstance(stop, signal.Signals) else os.write(w.fd, stop)
     w.end(0)
 
-# Ctrl-Z: the terminal as it was, and the screen again after fg.
+# Ctrl-Z restores the terminal; fg shows the screen again.
 w = Watch()
 w.until("the status", lambda: w.shows(b"agent: alpha"))
 os.write(w.fd, b"\x1a")
@@ -165,13 +170,14 @@ w.screen.size(30, 100)
 os.kill(w.pid, signal.SIGCONT)
 w.until("the screen again", lambda: w.screen.other and w.shows(b"agent: alpha"))
 
-# The agent does not answer for a while, in a narrow window too; it is shown, and when it is back so is the status.
+# The agent does not answer for a while: the screen shows that, in a narrow window too. When the
+# agent is back, so is the status.
 os.kill(agent, signal.SIGSTOP)
-w.until("word of the agent's absence", lambda: w.shows(b"does not answer", b"trying again"), 30)
+w.until("the agent's absence", lambda: w.shows(b"does not answer", b"retrying"), 30)
 w.resize(6, 24)
-w.until("the absence, narrow", lambda: w.shows(b"trying again every secon"), 30)
+w.until("the absence, narrow", lambda: w.shows(b"retrying every second"), 30)
 os.kill(agent, signal.SIGCONT)
 w.until("the agent's return", lambda: w.shows(b"agent: alpha"), 30)
 os.write(w.fd, b"Q")
 w.end(0)
-print("status --watch: sizes from 1x1 to 300x60 without a wrapped line, q, Ctrl-C, Ctrl-\\, SIGTERM, SIGHUP, Ctrl-Z; absence and return")
+print("status --watch: sizes from 1x1 to 300x60 without a wrapped line, keys, signals, no agent")

@@ -146,7 +146,7 @@ static enum neb_status restart(void) {
     struct inter_standing st = {.epoch = 5};
     memcpy(st.job, fx_job, sizeof st.job);
     inter_ledger_parts_close(l, fx_job);
-    return inter_ledger_restart(l, &st);
+    return inter_ledger_reset_job(l, &st);
 }
 
 static enum neb_status do_step(enum step s) {

@@ -178,7 +178,7 @@ static void restore(struct inter_ledger *l) {
         for (uint8_t i = 0; i < c.n_members; i++) {
             struct inter_key k = fx_key(f, round, i);
             if (inter_ledger_get_manifest(l, &k, &m) == NEB_OK)
-                (void)!inter_node_restore_manifest(n, &m, INTER_HOLD_WHOLE, NULL);
+                (void)!inter_node_restore_manifest(n, &m, INTER_HOLD_COMPLETE, NULL);
         }
         if (inter_ledger_get_vote(l, fx_job, f, round, &r) == NEB_OK)
             inter_node_restore_vote(n, &r);

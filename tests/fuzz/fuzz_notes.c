@@ -136,7 +136,7 @@ static void job_json(const uint8_t *p, size_t n) {
 
 static void corpus_json(const uint8_t *p, size_t n) {
     put(built, "corpus.json", p, n);
-    if (build_place_free(built) != NEB_OK)
+    if (build_place_check(built) != NEB_OK)
         return;
     json_t *root = json_loadb((const char *)p, n, 0, NULL),
            *o; // then it is a corpus, with the folder "en"

@@ -17,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (agent_policy_parse((const char *)data, size, "policy.json", &p) == NEB_OK) {
         (void)!agent_policy_admits(&p, &job, 0, "hub", &running, why, sizeof why);
         agent_policy_terms(&p, &job, 0, &terms);
-        agent_policy_say(&p, why, sizeof why);
+        agent_policy_describe(&p, why, sizeof why);
     }
     return 0;
 }

@@ -219,7 +219,7 @@ static void step(struct pair *p, struct neb_rd *r) {
         if (p->x[k])
             (void)!socket_wait_recv(p->hub, 1, &p->recv[k], "a message");
         break;
-    case 4: (void)!socket_is_there(p->hub, 1, (uint32_t)k, neb_rd_u8(r) % 4, &there); break;
+    case 4: (void)!socket_poll_message(p->hub, 1, (uint32_t)k, neb_rd_u8(r) % 4, &there); break;
     case 5: socket_forget(p->hub, (uint32_t)k); break;
     default:
         if (k == 0 && p->other >= 0) {
@@ -227,7 +227,7 @@ static void step(struct pair *p, struct neb_rd *r) {
             p->other = -1;
         }
     }
-    (void)!socket_look(p->hub);
+    (void)!socket_poll_all(p->hub);
     expect_counted(p->hub);
 }
 

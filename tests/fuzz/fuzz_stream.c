@@ -75,7 +75,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         struct side *x = &sides[head >> 14 & 1];
         if (head >> 13 & 1)
             feed(&sides[1], &a, now,
-                 &(struct inter_stream_event){.kind = INTER_STREAM_EV_WAY_LOST, .way = n % 3});
+                 &(struct inter_stream_event){.kind = INTER_STREAM_EV_CONN_LOST, .way = n % 3});
         feed(x, &a, now,
              &(struct inter_stream_event){.kind = INTER_STREAM_EV_MESSAGE,
                                           .bulk = head >> 15,

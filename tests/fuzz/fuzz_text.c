@@ -22,7 +22,7 @@ static void describe(const uint8_t *p, size_t n) {
     char looks[160];
     if (intra_text_kind_of(p, n, &kind))
         NEB_ASSERT(kind.name && kind.at < n);
-    intra_text_looks(p, n, looks, sizeof looks);
+    intra_text_guess(p, n, looks, sizeof looks);
     NEB_ASSERT(memchr(looks, 0, sizeof looks) && intra_utf8_length(p, n) <= n);
 }
 

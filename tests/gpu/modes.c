@@ -66,7 +66,7 @@ static bool student(struct modes *m, struct side *s) {
                              .logp = m->logp,
                              .tail = m->tail};
     struct intra_batch b = batch_of(m, &soft);
-    (void)intra_trainer_micro_of(s->t, &b);
+    (void)intra_trainer_micro_batch(s->t, &b);
     return true;
 }
 static bool teacher(struct modes *m, struct side *s) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks over MPI and over TCP side by side, in the same processes and in turn: all-reduces, and steps of replicas. By hand:
+// Compares ranks over MPI and over TCP in the same processes, in turn: all-reduces, and steps of
+// replicas. Run it by hand:
 //
 //     mpirun -n N comm_bench [REPEATS]
 #include "agent/base/clock.h"

@@ -1,20 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// The exchange of a cluster, on one rank or spread over a mesh (agent/exchange/shards.h), without agents: parameters change in a known way, are encoded,
-// come back and are merged. Prints what another cluster would see, which no mesh may change. For test_mesh_shards.sh.
+// The exchange of a cluster on one rank or distributed over a mesh (agent/exchange/shards.h),
+// without agents. Parameters change in a known way, are encoded, come back and are merged. The
+// output is what another cluster would see; no mesh may change it. For test_mesh_shards.sh.
 //
-//     mesh_shards DP PP TP [key=value ...]     under `nebula ranks` or mpirun when the product is above 1; "0 0 0": one rank
+//     mesh_shards DP PP TP [key=value ...]   see mesh_program.h
 //
-//     first=N rounds=N    0, 10: rounds made     codec=NAME    int4             fragments=N  2
-//     trainable=full|lora full                   tied=0|1      0                robust=0|1   0: trimmed mean
-//     save=PATH           a checkpoint at the end, by all ranks: with an update in flight of every fragment
-//     load=PATH           begin from one
-//     dump=PATH           one rank: θ and v at the end, as a snapshot has them        adopt=PATH   begin from them
-//     single=0|1          0: rank 0 owns all           seal=KEYFILE   checkpoints are sealed, each part by its rank
-//     one=0|1             0: all is written by rank 0   width=N      64: of the model
-//     device=fp32|bf16    each rank trains on its CUDA device; outer=host|device|auto: where the exchange's state is then (host)
+//     first=N rounds=N    0, 10: the rounds to make
+//     codec=NAME          int4
+//     fragments=N         2
+//     trainable=full|lora full
+//     tied=0|1            0
+//     robust=0|1          0: trimmed mean
+//     save=PATH           a checkpoint by all ranks, with updates of all fragments in flight
+//     load=PATH           start from a checkpoint
+//     dump=PATH           one rank: θ and v at the end, as a snapshot has them
+//     adopt=PATH          start from such a dump
+//     single=0|1          0: rank 0 owns all shards
+//     seal=KEYFILE        checkpoints are sealed, each part by its rank
+//     one=0|1             0: rank 0 writes everything
+//     width=N             64: of the model
+//     device=fp32|bf16    each rank trains on its CUDA device
+//     outer=host|device|auto   with device: where the state of the exchange is (host)
 //
-// Rank 0, a line a round: fragment, digest of the update, error, digest of (version, θ, v). At the end the digest of all parameters. Every rank on
-// stderr: its number, parameters and bytes of the exchange, and what the allocator says they took; processor time in calls of the exchange.
+// Rank 0 prints a line a round: fragment, digest of the update, error, digest of (version, θ, v);
+// at the end, the digest of all parameters. Every rank prints to stderr: its number, its parameters
+// and bytes of the exchange, the bytes by the allocator, and the processor time in calls of the
+// exchange.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
@@ -80,7 +91,7 @@ static struct intra_trainer_config config(const struct options *o) {
                   .eps = 1e-8f}};
 }
 
-// ---- memory ---------------------------------------------------------------------------------------------------
+// ---- memory ----------------------------------------------------------------------------------
 
 static size_t allocated(void) {
     struct mallinfo2 m = mallinfo2();
@@ -93,7 +104,7 @@ static void say_memory(int rank, uint64_t elements, uint64_t bytes, size_t befor
             (long long)allocated() - (long long)before);
 }
 
-// Of this process, all threads: ranks of a test share processors, so that time says little.
+// The time of all threads of this process. Wall time says little, because ranks share processors.
 static double processor_s(void) {
     struct timespec t;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
@@ -128,7 +139,7 @@ static void follow_end(void *user) {
     agent_follow_end(&x->own);
 }
 
-// ---- rank 0 ---------------------------------------------------------------------------------------------------
+// ---- rank 0 ----------------------------------------------------------------------------------
 
 static enum neb_status pull(struct agent_worker *w, const bool *wanted) {
     return intra_group_pull(w->group, wanted);
@@ -145,7 +156,8 @@ static const uint64_t *counts_of(void *user, int32_t unit) {
     return w->unit_counts[unit];
 }
 
-// What training would do: every trainable parameter moves, by its place in its tensor and the time.
+// Stands for training: every trainable parameter changes by its place in its tensor and by the
+// time.
 static enum neb_status move(struct agent_worker *w, int64_t time, float size) {
     NEB_TRY(intra_group_pull(w->group, NULL));
     for (int32_t i = 0; i < w->model->n_tensors; i++) {
@@ -213,7 +225,7 @@ static enum neb_status encode(struct agent_worker *w, int32_t f, const struct cm
     return NEB_OK;
 }
 
-// Of every seventh round nothing comes back, of another one nothing of ours, one is refused, one is a merge round.
+// Rounds repeat by 7: one has no update, one lacks ours, one is refused, one is a merge round.
 static enum neb_status merge(struct agent_worker *w, int32_t f, int round) {
     const struct neb_buf *b = &w->flight[f].blob;
     const struct inter_outer_part parts[3] = {
@@ -242,11 +254,11 @@ static enum neb_status rounds(struct agent_worker *w, const struct options *o) {
         w->step = i;
         NEB_TRY(move(w, 3 * i, 0.01f));
         NEB_TRY(encode(w, f, &codec));
-        if (i % 4 == 2) { // taken back for a newer one
+        if (i % 4 == 2) { // a newer update replaces this one
             NEB_TRY(move(w, 3 * i + 1, 0.01f));
             NEB_TRY(encode(w, f, &codec));
         }
-        NEB_TRY(move(w, 3 * i + 2, 0.001f)); // steps while it travels
+        NEB_TRY(move(w, 3 * i + 2, 0.001f)); // steps while the update is in flight
         NEB_TRY(merge(w, f, i));
     }
     return NEB_OK;
@@ -340,7 +352,7 @@ static enum neb_status finish(struct agent_worker *w, const struct options *o) {
     return NEB_OK;
 }
 
-// The key of a job of that site; every rank gets it.
+// The key of one job at one site; every rank gets it.
 static enum neb_status seal(struct agent_worker *w, const struct options *o) {
     const uint8_t job[SEC_SEAL_CONTEXT_BYTES] = {7};
     struct sec_seal_key *site = NULL, *k = NULL;

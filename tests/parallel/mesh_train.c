@@ -1,24 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trains a tiny model on a mesh and prints what every step did; the same data for every mesh. For test_mesh.sh.
+// Trains a tiny model on a mesh and prints the result of every step; the data are the same for
+// every mesh. For test_mesh.sh.
 //
-//     mesh_train DP PP TP [key=value ...]      under mpirun when the product is above 1; "0 0 0": no mesh at all
+//     mesh_train DP PP TP [key=value ...]   see mesh_program.h
 //
-//     steps=N       50          clip=global|adagc        trainable=full|lora|bitfit|last
-//     tied=0|1      0           bias=0|1                 recompute=0|1
-//     save=PATH     checkpoint after the last step       load=PATH      begin from it (steps counts on)
-//     seq=N         16: tokens of a sequence, at most    shards=0|1   all ranks write parts of the checkpoint
-//     eval=0|1      held-out loss at the end             ignore=0|1     some targets do not count
-//     aside=0|1     parts are written while all parameters change, twice: PATH has those of before, PATH.2 those of after
-//     nudge=0|1     between two steps, halfway, all parameters are pulled, changed and pushed
-//     pause=MS      the owner of a group sleeps before its last step, as in an exchange
-//     stay=N        the last rank comes no further than to step N's micro-batches
-//     patience=MS   60000: time limit of NCCL's collectives
-//     group=0|1      rank 0 drives the others (group.h), instead of all running this program side by side
+//     steps=N            50
+//     seq=N              16: tokens of a sequence, at most 16
+//     clip=global|adagc
+//     trainable=full|lora|bitfit|last
+//     tied=0|1 bias=0|1 recompute=0|1
+//     eval=0|1           the held-out loss at the end
+//     ignore=0|1         some targets do not count
+//     save=PATH          a checkpoint after the last step
+//     load=PATH          start from a checkpoint; steps count on
+//     shards=0|1         all ranks write parts of the checkpoint
+//     aside=0|1          parts are written twice while all parameters change: PATH has the values
+//                        before the change, PATH.2 those after it
+//     nudge=0|1          after half of the steps, all parameters are pulled, changed and pushed
+//     pause=MS           rank 0 of a group sleeps before its last step, as in an exchange
+//     stay=N             the last rank stops at step N, before its micro-batches
+//     patience=MS        60000: time limit of NCCL's collectives
+//     group=0|1          rank 0 drives the others (group.h); otherwise all ranks run this program
 //     graphs=auto|on|off parts of a step on devices are recorded (intra/device/device.h)
-//     device=fp32|bf16   each rank on its CUDA device, collectives over NCCL
-//     products=fp32|bf16 without a device
+//     device=fp32|bf16   each rank uses its CUDA device, with collectives over NCCL
+//     products=fp32|bf16 the precision without a device
 //
-// Output of rank 0, a line a step: step, loss, gradient norm, clipped tensors; with 9 digits.
+// Rank 0 prints a line a step: step, loss, gradient norm, clipped tensors; with 9 digits.
 #include "agent/base/clock.h"
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
@@ -31,7 +38,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Micro-batches of a step are dealt to the replicas in turn, so all meshes see the same step.
+// Replicas take the micro-batches of a step in turn, so all meshes see the same step.
 enum { VOCAB = MESH_VOCAB, T = MESH_T, WIDTH = 64, BATCH = 2, MICROS = 8, EVAL = 10 };
 
 struct options {
@@ -113,7 +120,8 @@ static void set_device(struct intra_trainer_config *c, const struct options *o,
     c->device_type = mesh_type(D ? o->device : o->products);
 }
 
-// Windows of a noisy cycle through the vocabulary: something to learn, the same for a given number.
+// Window `number` of a noisy cycle through the vocabulary: always the same text, which can be
+// learned.
 static void window(uint64_t number, const struct options *o, int32_t *tokens, int32_t *targets) {
     struct neb_rng r = neb_rng_make(11, number);
     int32_t at = (int32_t)neb_rng_below(&r, VOCAB), stride = 1 + (int32_t)neb_rng_below(&r, 3);
@@ -136,12 +144,12 @@ static void speak(int64_t step, const struct intra_step_stats *s) {
     printf("%lld %.9g %.9g %d\n", (long long)step, s->loss, s->update.grad_norm, s->update.clipped);
 }
 
-static void nudge(struct intra_model *whole) { // as if another cluster had sent something
+static void nudge(struct intra_model *whole) { // as if another cluster had sent an update
     for (size_t i = 0; i < whole->n_params; i++)
         whole->params[i] += 1e-3f * (float)((int)(i % 7) - 3);
 }
 
-// ---- side by side ---------------------------------------------------------------------------------------------
+// ---- all ranks run the program ---------------------------------------------------------------
 
 static enum neb_status scatter_params(struct intra_model *m, const struct intra_model *whole) {
     for (int32_t i = 0; i < whole->n_tensors; i++) {
@@ -159,7 +167,7 @@ static enum neb_status nudge_all(struct intra_trainer *t) {
         nudge(m);
         return intra_trainer_push(t, NULL);
     }
-    if (intra_mesh_owner(t->c.mesh) && !whole->params)
+    if (intra_mesh_is_root(t->c.mesh) && !whole->params)
         NEB_TRY(intra_model_allocate(whole, false));
     NEB_TRY(intra_full_params(m, whole));
     if (whole->params)
@@ -178,7 +186,7 @@ static enum neb_status begin_aside(struct intra_ckpt_async *a, const char *path,
 static enum neb_status save_aside(struct intra_trainer *t, const char *path) {
     struct intra_ckpt_async *a = NULL;
     struct intra_ckpt_async_result r;
-    bool owner = intra_mesh_owner(t->c.mesh);
+    bool owner = intra_mesh_is_root(t->c.mesh);
     char second[NEB_PATH_MAX];
     snprintf(second, sizeof second, "%s.2", path);
     enum neb_status st = owner ? intra_ckpt_async_create(NULL, t->K->pool, 0, 0, &a) : NEB_OK;
@@ -204,10 +212,10 @@ static enum neb_status save_aside(struct intra_trainer *t, const char *path) {
 
 static enum neb_status train(const struct options *o, struct intra_trainer *t) {
     const struct intra_mesh *mesh = t->c.mesh;
-    bool owner = intra_mesh_owner(mesh);
+    bool owner = intra_mesh_is_root(mesh);
     int32_t tokens[EVAL * T], targets[EVAL * T];
     int64_t first = t->optim->t;
-    // ZeRO-1: every replica has its part of the moments
+    // ZeRO-1: every replica has its part of the moments.
     if (t->optim->n * (size_t)intra_mesh_dp(mesh) >
         t->model->n_trainable + 64 * (size_t)intra_mesh_dp(mesh))
         return neb_fail(NEB_ERR_STATE, "%zu moments on each of %d replicas", t->optim->n,
@@ -238,7 +246,7 @@ static enum neb_status train(const struct options *o, struct intra_trainer *t) {
 
 static enum neb_status save(struct intra_trainer *t, const char *path, bool shards) {
     struct intra_ckpt_writer *w = NULL;
-    bool owner = intra_mesh_owner(t->c.mesh);
+    bool owner = intra_mesh_is_root(t->c.mesh);
     enum neb_status st = owner ? intra_ckpt_create(path, &w) : NEB_OK;
     st = intra_full_agree(t->c.mesh, st);
     if (st == NEB_OK && w && shards)
@@ -253,7 +261,7 @@ static enum neb_status save(struct intra_trainer *t, const char *path, bool shar
 
 static enum neb_status load(struct intra_trainer *t, const char *path) {
     struct intra_ckpt *c = NULL;
-    enum neb_status st = intra_mesh_owner(t->c.mesh) ? intra_ckpt_open(path, true, &c) : NEB_OK;
+    enum neb_status st = intra_mesh_is_root(t->c.mesh) ? intra_ckpt_open(path, true, &c) : NEB_OK;
     NEB_TRY(intra_full_agree(t->c.mesh, st));
     st = intra_trainer_restore(t, c);
     intra_ckpt_close(&c);
@@ -289,7 +297,7 @@ out:
     return st;
 }
 
-// ---- as a group ------------------------------------------------------------------------------------------------
+// ---- as a process group ----------------------------------------------------------------------
 
 static enum neb_status train_group(const struct options *o, struct intra_group *group) {
     int32_t tokens[EVAL * T], targets[EVAL * T];

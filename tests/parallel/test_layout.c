@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a model is cut over a mesh, without any communication: the parts of all ranks make up each tensor exactly once, with
-// the values that one rank has; what cannot be cut is refused with its key.
+// How a model is split over a mesh, without communication: the parts of all ranks make up each
+// tensor exactly once, with the values of one rank. An impossible split is refused with its key.
 #include "agent/base/log.h"
 #include "intra/model/model.h"
 
@@ -29,7 +29,7 @@ static void capture(void *user, enum neb_log_level level, const char *text) {
     snprintf(message, sizeof message, "%s", text);
 }
 
-// Rank `rank` of a mesh that only has places.
+// Rank `rank` of a mesh without communicators.
 static struct intra_mesh place(struct intra_mesh_config c, int rank) {
     return (struct intra_mesh){.c = c,
                                .tp_rank = rank % c.tp,
@@ -37,7 +37,7 @@ static struct intra_mesh place(struct intra_mesh_config c, int rank) {
                                .pp_rank = rank / (c.tp * c.dp)};
 }
 
-// Marks the elements of the whole that this part has, and compares their values.
+// Marks the elements of the full tensor that this part has, and compares their values.
 static void compare(const struct intra_model *whole, const struct intra_model *part,
                     const struct intra_tensor *t, uint8_t *seen) {
     const struct intra_tensor *w = &whole->tensors[t->index];
@@ -73,7 +73,8 @@ static void check_mesh(struct intra_mesh_config c, const struct intra_model_conf
     }
     for (int32_t i = 0; i < whole->n_tensors; i++) {
         const struct intra_tensor *w = &whole->tensors[i];
-        int times = c.dp * (w->cut == INTRA_CUT_NONE ? c.tp : 1); // replicas, and what is not cut
+        // replicas, and tensors that are not split
+        int times = c.dp * (w->cut == INTRA_CUT_NONE ? c.tp : 1);
         for (size_t k = 0; k < intra_tensor_size(w); k++)
             assert_int_equal(seen[w->at + k], times);
     }

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# As test_mesh.sh, with everything that changes what ranks say to each other: rows that do not divide, clipping by tensor, tied
-# embeddings, biases, adapters, recomputation, targets that do not count, parameters changed between two steps, groups.
+# As test_mesh.sh, with everything that changes the messages between ranks: rows that do not divide,
+# clipping by tensor, tied embeddings, biases, adapters, recomputation, ignored targets, parameters
+# changed between two steps, process groups.
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
@@ -9,9 +10,11 @@ need_mpi
 start=$SECONDS
 limit=200 # a busy machine: every collective of a step may wait for its turn on a processor
 
-# Rows that ranks do not share evenly: 30 and 18 over 4, and 2 over 4, where some have none.
+# Rows that ranks cannot share evenly: 30 and 18 over 4, and 2 over 4, where some ranks have none.
 meshes "steps=8 seq=15 bias=1 recompute=1" 1x1x4 2x2x2
-launcher=socket # its ranks sleep where those of MPI poll: a tenth of the processor time; test_mesh.sh has both
+# Its waiting ranks sleep, which costs a tenth of the processor time of MPI. test_mesh.sh tests
+# both.
+launcher=socket
 meshes "steps=8 seq=15 bias=1 recompute=1" 2x2x2
 meshes "steps=8 seq=9 tied=1" 1x1x4 1x2x4
 meshes "steps=8 seq=1" 1x2x4

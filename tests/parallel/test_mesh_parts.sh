@@ -1,91 +1,144 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Checkpoints that all ranks of a mesh write, each its part: they hold what one rank would have written, other meshes go on from
-# them, and a part that is damaged or missing is named.
+# All ranks of a mesh write a checkpoint, each its part. Together the parts hold what one rank would
+# write, other meshes continue from them, and a damaged or missing part is named.
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
 need_mpi
 limit=30
-launcher=socket # its ranks sleep where those of MPI poll
+launcher=socket # its waiting ranks sleep; those of MPI poll
 
 for options in "clip=adagc bias=1" "tied=1" "trainable=lora"; do
     # shellcheck disable=SC2206
     o=($options)
     timeout 30 "$BUILD/mesh_train" 0 0 0 steps=3 save="$work/one.ckpt" "${o[@]}" >/dev/null
-    # One rank reads what one rank wrote, and so does another mesh.
+    # One rank and another mesh read the parts.
     for m in 2x1x1 1x2x2 2x2x2; do
         rm -rf "$work/parts" && mkdir "$work/parts"
-        mesh "$m" steps=0 load="$work/one.ckpt" save="$work/parts/p.ckpt" shards=1 "${o[@]}" >/dev/null
+        mesh "$m" steps=0 load="$work/one.ckpt" save="$work/parts/p.ckpt" shards=1 "${o[@]}" \
+            >/dev/null
         parts=("$work"/parts/p.ckpt.*.part)
         IFS=x read -r dp pp tp <<<"$m"
-        ((${#parts[@]} == dp * pp * tp - 1)) && [[ -e ${parts[0]} ]] || { ls -l "$work/parts"; echo "$m: not every rank but the owner has written a part"; exit 1; }
-        timeout 30 "$BUILD/mesh_train" 0 0 0 steps=0 load="$work/parts/p.ckpt" save="$work/again.ckpt" "${o[@]}" >/dev/null
-        same "$work/one.ckpt" "$work/again.ckpt" "$m ($options): writing in parts has changed the checkpoint"
-        mesh 1x4x1 steps=0 group=1 load="$work/parts/p.ckpt" save="$work/again.ckpt" "${o[@]}" >/dev/null
-        same "$work/one.ckpt" "$work/again.ckpt" "$m ($options): another mesh has read something else"
+        ((${#parts[@]} == dp * pp * tp - 1)) && [[ -e ${parts[0]} ]] ||
+            { ls -l "$work/parts"
+            echo "$m: some rank other than 0 wrote no part"; exit 1; }
+        timeout 30 "$BUILD/mesh_train" 0 0 0 steps=0 load="$work/parts/p.ckpt" \
+            save="$work/again.ckpt" "${o[@]}" >/dev/null
+        same "$work/one.ckpt" "$work/again.ckpt" \
+            "$m ($options): writing in parts changed the checkpoint"
+        mesh 1x4x1 steps=0 group=1 load="$work/parts/p.ckpt" save="$work/again.ckpt" "${o[@]}" \
+            >/dev/null
+        same "$work/one.ckpt" "$work/again.ckpt" \
+            "$m ($options): another mesh reads something else"
     done
-    # A part that is missing or damaged is found, and named.
+    # A missing or damaged part is found and named.
     head -c 1000 "${parts[1]}" >"$work/parts/cut" && mv "$work/parts/cut" "${parts[1]}"
-    if timeout 30 "$BUILD/mesh_train" 0 0 0 steps=0 load="$work/parts/p.ckpt" "${o[@]}" >"$work/out" 2>&1; then echo "a damaged part was read"; exit 1; fi
-    grep -q "2.part: no trailer" "$work/out" || { cat "$work/out"; echo "no message about the damaged part"; exit 1; }
+    if timeout 30 "$BUILD/mesh_train" 0 0 0 steps=0 load="$work/parts/p.ckpt" "${o[@]}" \
+        >"$work/out" 2>&1; then
+        echo "a damaged part was read"
+        exit 1
+    fi
+    grep -q "2.part: it has no trailer" "$work/out" || {
+        cat "$work/out"
+        echo "no message about the damaged part"
+        exit 1
+    }
     rm "${parts[0]}"
-    if timeout 30 "$BUILD/mesh_train" 0 0 0 steps=0 load="$work/parts/p.ckpt" "${o[@]}" >"$work/out" 2>&1; then echo "a missing part was not missed"; exit 1; fi
-    grep -q "1.part" "$work/out" || { cat "$work/out"; echo "no message about the missing part"; exit 1; }
+    if timeout 30 "$BUILD/mesh_train" 0 0 0 steps=0 load="$work/parts/p.ckpt" "${o[@]}" \
+        >"$work/out" 2>&1; then
+        echo "a checkpoint without a part was accepted"
+        exit 1
+    fi
+    grep -q "1.part" "$work/out" || {
+        cat "$work/out"
+        echo "no message about the missing part"
+        exit 1
+    }
     echo "$options: all ranks write, and one checkpoint is read"
 done
-# Written while training goes on: what was there when the copy was made, and the next one after it.
+# Written during training: the file holds the state at the time of the copy, and the next file the
+# state after it.
 timeout 30 "$BUILD/mesh_train" 0 0 0 steps=3 save="$work/one.ckpt" >/dev/null
 for m in 2x1x1 1x2x2; do
     rm -rf "$work/parts" && mkdir "$work/parts"
     mesh "$m" steps=0 load="$work/one.ckpt" save="$work/parts/p.ckpt" aside=1 >/dev/null
     IFS=x read -r dp pp tp <<<"$m"
     # shellcheck disable=SC2010 # the names are the worker's own
-    (($(ls "$work/parts" | grep -c 'part$') == 2 * (dp * pp * tp - 1))) || { ls -l "$work/parts"; echo "$m: not every rank but the owner has written two parts"; exit 1; }
-    (($(ls "$work/parts" | wc -l) == 2 * dp * pp * tp)) || { ls -l "$work/parts"; echo "$m: something is left over"; exit 1; }
-    timeout 30 "$BUILD/mesh_train" 0 0 0 steps=0 load="$work/parts/p.ckpt" save="$work/again.ckpt" >/dev/null
-    same "$work/one.ckpt" "$work/again.ckpt" "$m: parts written aside hold something else"
-    timeout 30 "$BUILD/mesh_train" 0 0 0 steps=0 load="$work/parts/p.ckpt.2" save="$work/$m.ckpt" >/dev/null
-    cmp -s "$work/one.ckpt" "$work/$m.ckpt" && { echo "$m: the second checkpoint holds what the first does"; exit 1; }
+    (($(ls "$work/parts" | grep -c 'part$') == 2 * (dp * pp * tp - 1))) ||
+        { ls -l "$work/parts"
+        echo "$m: some rank other than 0 did not write two parts"; exit 1; }
+    (($(ls "$work/parts" | wc -l) == 2 * dp * pp * tp)) ||
+        { ls -l "$work/parts"; echo "$m: a file is left over"; exit 1; }
+    timeout 30 "$BUILD/mesh_train" 0 0 0 steps=0 load="$work/parts/p.ckpt" save="$work/again.ckpt" \
+        >/dev/null
+    same "$work/one.ckpt" "$work/again.ckpt" "$m: parts written during training hold something else"
+    timeout 30 "$BUILD/mesh_train" 0 0 0 steps=0 load="$work/parts/p.ckpt.2" save="$work/$m.ckpt" \
+        >/dev/null
+    cmp -s "$work/one.ckpt" "$work/$m.ckpt" && {
+        echo "$m: the second checkpoint equals the first"
+        exit 1
+    }
     same "$work/2x1x1.ckpt" "$work/$m.ckpt" "$m: the second checkpoint depends on the mesh"
     echo "$m: written while parameters change"
 done
-# A rank's part that cannot be written is told at once, by the owner too. From here on over MPI.
-launcher=mpi limit=200 # a busy machine, as in test_mesh.sh
-if ranks 2 bash -c '[[ $OMPI_COMM_WORLD_RANK == 0 ]] || export NEBULA_FAULT=fs.fsync:1; exec "$@"' - \
-    "$BUILD/mesh_train" 2 1 1 steps=0 load="$work/one.ckpt" save="$work/bad.ckpt" aside=1 >"$work/out" 2>&1; then echo "a part that could not be written was not missed"; exit 1; fi
-grep -q 'part could not be written' "$work/out" || { cat "$work/out"; echo "no message about the part that could not be written"; exit 1; }
-# A second time: the first one's parts are not touched, since their names have another token.
+# If a rank cannot write its part, all ranks learn it at once, rank 0 too. From here on over MPI.
+launcher=mpi limit=200 # a busy machine is slow, as in test_mesh.sh
+if ranks 2 bash -c '[[ $OMPI_COMM_WORLD_RANK == 0 ]] || export NEBULA_FAULT=fs.fsync:1; exec "$@"' \
+    - \
+    "$BUILD/mesh_train" 2 1 1 steps=0 load="$work/one.ckpt" save="$work/bad.ckpt" aside=1 \
+    >"$work/out" 2>&1; then echo "a failed write of a part was not reported"; exit 1; fi
+grep -q 'part could not be written' "$work/out" || {
+    cat "$work/out"
+    echo "no message about the part that could not be written"
+    exit 1
+}
+# A second save does not touch the parts of the first one, because their names have another token.
 mesh 2x1x2 steps=1 save="$work/t.ckpt" shards=1 >/dev/null
 before=$(ls "$work"/t.ckpt.*.part)
 mesh 2x1x2 steps=1 save="$work/t.ckpt" shards=1 >/dev/null
-for f in $before; do [[ -e $f ]] || { echo "$f: a second save has replaced a part of the first"; exit 1; }; done
-(($(ls "$work"/t.ckpt.*.part | wc -l) == 6)) || { ls "$work"; echo "not three parts of each save"; exit 1; }
-# A follower that cannot send what the owner or another rank is to write ends, and so do those that wait for it: in seconds, not when their
-# patience is over.
+for f in $before; do
+    [[ -e $f ]] || {
+        echo "$f: a second save replaced a part of the first"
+        exit 1
+    }
+done
+(($(ls "$work"/t.ckpt.*.part | wc -l) == 6)) ||
+    { ls "$work"; echo "the two saves must have three parts each"; exit 1; }
+# A follower that cannot send a tensor to the rank that writes it ends. So do the ranks that wait
+# for it: within seconds, not after their timeout.
 launcher=socket
 for shards in 0 1; do
     start=$SECONDS
     # shellcheck disable=SC2016
     if ranks 4 bash -c '[[ $RANK != 3 ]] || export NEBULA_FAULT=whole.send:1; exec "$@"' - \
-        "$BUILD/mesh_train" 1 2 2 group=1 steps=0 save="$work/left.ckpt" shards="$shards" >"$work/out" 2>&1; then echo "a tensor that was not sent was not missed"; exit 1; fi
-    grep -q 'no memory to send a tensor' "$work/out" && ((SECONDS - start < 15)) ||
-        { cat "$work/out"; echo "shards=$shards: after $((SECONDS - start)) s a rank still waited for what another could not send"; exit 1; }
+        "$BUILD/mesh_train" 1 2 2 group=1 steps=0 save="$work/left.ckpt" shards="$shards" \
+        >"$work/out" 2>&1; then echo "a tensor that was not sent was not reported"; exit 1; fi
+    grep -q 'out of memory sending a tensor' "$work/out" && ((SECONDS - start < 15)) ||
+        { cat "$work/out"
+        echo "shards=$shards: a rank still waited after $((SECONDS - start)) s"; exit 1; }
 done
-# What one rank alone cannot write: the owner, who speaks for all, says which rank, and why.
+# If one rank cannot write, rank 0 names this rank and the reason.
 # shellcheck disable=SC2016
 if ranks 4 bash -c '[[ $RANK != 3 ]] || export NEBULA_FAULT=fs.write:1; exec "$@"' - \
-    "$BUILD/mesh_train" 1 2 2 group=1 steps=0 save="$work/unwritten.ckpt" shards=1 >"$work/out" 2>&1; then echo "a part that was not written was not missed"; exit 1; fi
-grep -q 'rank 3: .*: No space left on device' "$work/out" || { cat "$work/out"; echo "the owner does not say what rank 3 could not do"; exit 1; }
-# Tensors that are longer than a message of the library: pieces.
+    "$BUILD/mesh_train" 1 2 2 group=1 steps=0 save="$work/unwritten.ckpt" shards=1 \
+    >"$work/out" 2>&1; then echo "a part that was not written was not reported"; exit 1; fi
+grep -q 'rank 3: .*: No space left on device' "$work/out" || {
+    cat "$work/out"
+    echo "rank 0 does not report the failure of rank 3"
+    exit 1
+}
+# Tensors longer than a message of the MPI library are sent in pieces.
 mpi_pieces
 cp "$BUILD/mesh_train" "$work/bin/"
 mesh_train=$work/bin/mesh_train launcher=mpi
 for m in 2x1x1 1x2x2; do
     for shards in 0 1; do
         mesh "$m" steps=0 load="$work/one.ckpt" save="$work/p.ckpt" shards=$shards >/dev/null
-        timeout 30 "$BUILD/mesh_train" 0 0 0 steps=0 load="$work/p.ckpt" save="$work/again.ckpt" >/dev/null
-        same "$work/one.ckpt" "$work/again.ckpt" "$m, shards=$shards: in pieces another checkpoint"
+        timeout 30 "$BUILD/mesh_train" 0 0 0 steps=0 load="$work/p.ckpt" save="$work/again.ckpt" \
+            >/dev/null
+        same "$work/one.ckpt" "$work/again.ckpt" \
+            "$m, shards=$shards: sending in pieces changed the checkpoint"
     done
 done
 timeout 30 "$BUILD/mesh_train" 0 0 0 steps=3 >"$work/one"

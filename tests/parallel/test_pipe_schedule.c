@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pipeline schedule for every number of stages and micro-batches up to 8 x 16: each micro-batch once forward and once
-// backward in every stage, bounded activations, no deadlock, no more idle time than 1F1B has.
+// The pipeline schedule for every number of stages and micro-batches up to 8 x 16. Every stage has
+// each micro-batch once forward and once backward. Activations are bounded, there is no deadlock,
+// and idle time is at most that of 1F1B.
 #include "intra/model/pipe_schedule.h"
 
 #include <setjmp.h>
@@ -48,9 +49,10 @@ static void test_order_and_memory(void **state) {
         }
 }
 
-// One operation of stage i, if what it waits for has come. A send waits until the one before it in the same direction has
-// been received (one buffer a direction), so that no deadlock is hidden by buffers. in_order: a receive too waits for
-// this stage's sends of the same direction (NCCL: one stream a communicator).
+// Runs one operation of stage i if its inputs are there. A send waits until the previous one in the
+// same direction is received (one buffer a direction), so buffers hide no deadlock. in_order: a
+// receive also waits for this stage's sends in the same direction (NCCL: one stream a
+// communicator).
 static bool step(struct stage *s, int i, int stages, int32_t micros, bool in_order, bool *moved) {
     struct stage *me = &s[i];
     if (me->at == 2 * micros)
@@ -65,7 +67,7 @@ static bool step(struct stage *s, int i, int stages, int32_t micros, bool in_ord
         *moved = true;
     }
     if (has_to && me->got[dir] < me->sent[dir])
-        return false; // the buffer is still on its way
+        return false; // the buffer is still in flight
     me->sent[dir] += has_to;
     me->done[dir]++;
     me->at++;
@@ -93,7 +95,8 @@ static void test_no_deadlock(void **state) {
             }
 }
 
-// All stages in lock step, forward and backward one slot each: the length of 1F1B is 2 (micros + stages - 1).
+// All stages in lock step, with one slot for a forward or backward pass: the length of 1F1B is 2
+// (micros + stages - 1).
 static void test_length(void **state) {
     (void)state;
     for (int stages = 1; stages <= STAGES; stages++)

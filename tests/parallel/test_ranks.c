@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks over TCP when something is wrong: one is missing, dies, hangs, gives up, is at something else or sends nonsense; strangers
-// knock. Every case ends in time with a message that names the rank. And sums are those of rank order, whoever comes late.
+// Ranks over TCP with faults: a rank is missing, dies, hangs, gives up, makes another call or sends
+// nonsense, and strangers connect. Every case ends in time with a message that names the rank. Sums
+// are in rank order, whichever rank is late.
 #include "agent/base/clock.h"
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
@@ -20,7 +21,7 @@
 
 enum { RANKS_MAX = 8, N = 5000 };
 
-// In place of the C library's: counts.
+// Replaces the function of the C library, to count its calls.
 static long receives;
 ssize_t recv(int fd, void *x, size_t n, int flags) {
     receives++;
@@ -30,7 +31,7 @@ ssize_t recv(int fd, void *x, size_t n, int flags) {
 struct outcome { // of one rank
     bool there;
     int st;
-    double s; // what it took
+    double s; // duration
     char text[1024];
 };
 
@@ -76,14 +77,14 @@ static enum neb_status join(struct world *w, int rank, struct intra_comm **out) 
     return intra_comm_socket(&c, out);
 }
 
-static char told[400]; // of ranks that are waited for, the last time
+static char told[400]; // the last message about ranks that are waited for
 static void silent(void *user, enum neb_log_level level, const char *text) {
     (void)user, (void)level;
     if (strstr(text, " waits for rank"))
         snprintf(told, sizeof told, "%s", text);
 }
 
-// Ranks that are not in `ranks` are not started.
+// Starts the ranks in the bit set `ranks` and collects their outcomes.
 static void run(struct world *w, unsigned ranks, body *f, struct outcome out[RANKS_MAX]) {
     int fds[RANKS_MAX] = {0};
     pid_t pids[RANKS_MAX] = {0};
@@ -123,7 +124,7 @@ static void says(const struct outcome *o, const char *text) {
         fail_msg("no \"%s\" in \"%s\"", text, o->text);
 }
 
-// ---- start ----------------------------------------------------------------------------------------------------
+// ---- start -----------------------------------------------------------------------------------
 
 static enum neb_status only_start(struct world *w, int rank) {
     struct intra_comm *c = NULL;
@@ -138,7 +139,7 @@ static void test_missing_rank(void **state) {
     struct outcome o[RANKS_MAX];
     struct world w = make_world(4);
     w.start_ms = 2000;
-    run(&w, 0x5, only_start, o); // 0 and 2 of four: 2 waits longer, for what 0 has to say
+    run(&w, 0x5, only_start, o); // 0 and 2 of four: 2 waits longer, for the message of 0
     assert_int_equal(o[0].st, NEB_ERR_TIMEOUT);
     says(&o[0], "waited 2.0 s for ranks 1, 3 to connect");
     assert_true(o[0].s >= 1.9 && o[0].s < 15);
@@ -146,15 +147,16 @@ static void test_missing_rank(void **state) {
     says(&o[2], "rank 0");
     w = make_world(2);
     w.start_ms = 300;
-    close(w.listener); // nobody is there
+    close(w.listener); // no rank 0
     w.listener = dup(0);
     run(&w, 0x2, only_start, o);
     assert_int_equal(o[1].st, NEB_ERR_TIMEOUT);
-    says(&o[1], "rank 1 of 2 could not join rank 0");
+    says(&o[1], "rank 1 of 2 could not reach rank 0");
     assert_true(o[1].s < 10);
 }
 
-// One after the other, further apart in all than start_ms: rank 0 waits on while ranks come, and says for whom.
+// Ranks start one after the other, over a time longer than start_ms: rank 0 waits while ranks
+// arrive, and reports the missing ones.
 enum { APART_MS = 2000 };
 static enum neb_status comes_late(struct world *w, int rank) {
     neb_sleep(rank * APART_MS * NEB_MS);
@@ -175,7 +177,7 @@ static void test_ranks_that_trickle_in(void **state) {
             fail_msg("rank %d: %s: %s", k, neb_status_name(o[k].st), o[k].text);
     w = make_world(4);
     w.start_ms = 3500;
-    w.start_max_ms = 5000; // rank 2 has come by then, 3 has not
+    w.start_max_ms = 5000; // by then rank 2 has arrived, but not 3
     run(&w, 0xf, comes_late, o);
     assert_int_equal(o[0].st, NEB_ERR_TIMEOUT);
     says(&o[0], "for ranks 3 to connect");
@@ -184,7 +186,7 @@ static void test_ranks_that_trickle_in(void **state) {
     says(&o[1], "rank 0");
 }
 
-// Many that are missing are named by ranges; rank 0 may be late, too.
+// Many missing ranks are named by ranges. Rank 0 may be late, too.
 static enum neb_status late_root(struct world *w, int rank) {
     if (rank == 0)
         neb_sleep(1500 * NEB_MS);
@@ -224,7 +226,7 @@ static void test_rank_ends_while_starting(void **state) {
     (void)state;
     struct outcome o[RANKS_MAX];
     struct world w = make_world(3);
-    run(&w, 0x3, dies_starting, o); // rank 2 never comes, 1 dies: 0 does not wait 20 s
+    run(&w, 0x3, dies_starting, o); // rank 2 is missing, 1 dies: 0 does not wait 20 s
     assert_int_equal(o[0].st, NEB_ERR_IO);
     says(&o[0], "rank 1 of 3 ended while rank 0 waited for ranks 2 to connect");
     assert_true(o[0].s < 15);
@@ -241,7 +243,8 @@ static int dial(int port) {
     return -1;
 }
 
-// Rank 1 comes behind a hundred who say nothing, one who says nonsense, one who begins well and stops, and one with another token.
+// Before rank 1, strangers connect: a hundred that send nothing, one that sends nonsense, one that
+// starts well and stops, and one with another token.
 static enum neb_status behind_strangers(struct world *w, int rank) {
     enum { SILENT = 100, NOISE = 100000 };
     struct intra_comm *c = NULL;
@@ -268,7 +271,7 @@ static enum neb_status behind_strangers(struct world *w, int rank) {
     enum neb_status st = c->ops->all_reduce(c, &x, 1, INTRA_COMM_F64, INTRA_COMM_SUM);
     if (st == NEB_OK && x != 3)
         st = NEB_ERR_CORRUPT;
-    if (rank == 1 && dial(w->port) >= 0) // nobody listens any more
+    if (rank == 1 && dial(w->port) >= 0) // the listener must be closed
         st = NEB_ERR_EXISTS;
     intra_comm_destroy(&c);
     return st;
@@ -284,16 +287,16 @@ static void test_strangers(void **state) {
     assert_true(o[0].s < 30);
 }
 
-// ---- one of them fails ----------------------------------------------------------------------------------------
+// ---- one rank fails --------------------------------------------------------------------------
 
-// Rank 2 goes as `how` says while the others need it.
+// Rank 2 fails in the way `how` while the others need it.
 enum how { DIES, HANGS, GIVES_UP, ENDS, DISAGREES, LIES };
 static enum how how;
 
 static enum neb_status misbehave(struct world *w, struct intra_comm *c) {
     float x[2 * N] = {0};
     struct socket_hub *hub = socket_group_of(c)->hub;
-    // 2^40 bytes of a message
+    // A header that announces 2^40 bytes.
     static const uint8_t lie[SOCKET_HEADER_BYTES] = {[4] = SOCKET_MESSAGE, [17] = 1};
     switch (how) {
     case DIES: _exit(0);
@@ -342,8 +345,8 @@ static void test_one_fails(void **state) {
                  {HANGS, NEB_ERR_TIMEOUT, "rank 2 of 3 has not answered for 3.0 s"},
                  {GIVES_UP, NEB_ERR_IO, "rank 2 of 3 gave up"},
                  {ENDS, NEB_ERR_IO, "rank 2 of 3 has ended"},
-                 {DISAGREES, NEB_ERR_IO, "the ranks disagree on what comes next"},
-                 {LIES, NEB_ERR_IO, "rank 2 of 3 sends what is no frame"}};
+                 {DISAGREES, NEB_ERR_IO, "the ranks made different calls"},
+                 {LIES, NEB_ERR_IO, "rank 2 of 3 sent an invalid frame"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct outcome o[RANKS_MAX];
         struct world w = make_world(3);
@@ -351,7 +354,7 @@ static void test_one_fails(void **state) {
         w.timeout_ms = how == HANGS ? 3000 : 20000;
         run(&w, 0x7, needs_all, o);
         int named = 0;
-        for (int k = 0; k < 3; k++) // who notices second may see the first one go
+        for (int k = 0; k < 3; k++) // the second to notice may see the first one end
             named += strstr(o[k].text, cases[i].text) != NULL;
         for (int k = 0; k < 2; k++) {
             assert_true(o[k].there);
@@ -367,7 +370,8 @@ static void test_one_fails(void **state) {
     }
 }
 
-// Rank 0 reads a file for three times as long as the others wait for it: it says that it is at work, and they wait. One that says nothing is given up.
+// Rank 0 works for three times the timeout of the others. If it reports that it is alive, they
+// wait; otherwise they give it up.
 static bool at_work;
 
 static enum neb_status long_work(struct world *w, int rank) {
@@ -406,7 +410,7 @@ static void test_long_work(void **state) {
     }
 }
 
-// A message that was sent arrives, though its sender has ended, and left something unread.
+// A sent message arrives, although its sender has ended and left a message unread.
 static enum neb_status last_words(struct world *w, int rank) {
     enum { BYTES = 3 << 20 };
     struct intra_comm *c = NULL;
@@ -444,7 +448,7 @@ static void test_last_words(void **state) {
     assert_true(o[1].there && o[1].st == NEB_OK);
 }
 
-// Ranks that agree on a failure and give up: who comes late still gets what was agreed.
+// Ranks agree on a failure and give up. A late rank still gets the agreed result.
 static enum neb_status agree_late(struct world *w, int rank) {
     struct intra_comm *c = NULL;
     double x = rank;
@@ -453,9 +457,9 @@ static enum neb_status agree_late(struct world *w, int rank) {
     if (rank != 0 && st == NEB_OK)
         st = c->ops->all_reduce(c, &x, 1, INTRA_COMM_F64, INTRA_COMM_MAX);
     if (rank == 0 && st == NEB_OK) {
-        neb_sleep(50 * NEB_MS); // theirs is sent
+        neb_sleep(50 * NEB_MS); // the others have sent theirs
         st = c->ops->all_reduce(c, &x, 1, INTRA_COMM_F64, INTRA_COMM_MAX);
-        neb_sleep(300 * NEB_MS); // and they are gone
+        neb_sleep(300 * NEB_MS); // the others have ended
         int last = 0;
         for (int i = 1; i < w->size && st == NEB_OK; i++) {
             st = c->ops->recv(c, &last, sizeof last, i, 5);
@@ -486,14 +490,15 @@ static void test_agreed_failure(void **state) {
             fail_msg("rank %d: %s: %s", k, neb_status_name((enum neb_status)o[k].st), o[k].text);
 }
 
-// ---- sums -----------------------------------------------------------------------------------------------------
+// ---- sums ------------------------------------------------------------------------------------
 
 static float element(int rank, size_t i) {
     struct neb_rng r = neb_rng_make((uint64_t)rank, i);
     return ((float)neb_rng_below(&r, 2000001) - 1e6f) * (rank % 2 ? 1e-6f : 1e3f);
 }
 
-// Whoever is late, and however long the array: ((x0 + x1) + x2) + …, also where a part of it goes to one rank alone.
+// Sums are ((x0 + x1) + x2) + …, whichever rank is late and however long the array is, also if one
+// rank alone gets a part of it.
 static enum neb_status in_rank_order(struct world *w, int rank) {
     static const size_t sizes[] = {1, 1000, 1025, 30000, 700000};
     struct intra_comm *c = NULL;
@@ -539,9 +544,10 @@ static void test_rank_order(void **state) {
     }
 }
 
-// ---- looking --------------------------------------------------------------------------------------------------
+// ---- idle connections ------------------------------------------------------------------------
 
-// Two ranks talk, six others have nothing to say: nobody asks those each time.
+// Two ranks exchange messages and six others are silent: the silent connections are not read each
+// time.
 static enum neb_status two_talk(struct world *w, int rank) {
     enum { ROUNDS = 500, BYTES = 1000 };
     struct intra_comm *c = NULL;

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# launcher: slurm in a build without MPI: ranks find each other by Slurm's variables, over TCP. In srun's place is a script that does
-# what srun is asked for (test_slurm.sh has a real one): a task each with SLURM_PROCID and the rest, standard input for the first
-# alone, a log each, and the end of all when one fails. A killed rank ends the step, and the run goes on to the same bits, which are
-# those of launcher: local.
+# launcher: slurm in a build without MPI: ranks find each other by Slurm's variables, over TCP. A
+# script replaces srun (test_slurm.sh uses a real one): it starts a task per rank with SLURM_PROCID
+# and the other variables, gives the standard input to the first one, writes a log for each, and
+# ends all when one fails. A killed rank ends the step, and the run continues to the same bits,
+# which equal those of launcher: local.
 source "$(dirname "$0")/../e2e/lib.sh"
-mkdir "$T/bin" "$T/path" # the program looks for its objects beside itself: no MPI there
+mkdir "$T/bin" "$T/path" # the program looks for its objects beside itself, where there is no MPI
 cp "$nebula" "$T/bin/"
 nebula=$T/bin/nebula
 cat >"$T/path/srun" <<'SRUN'
@@ -24,7 +25,8 @@ trap 'kill "${pids[@]}" 2>/dev/null; exit 143' TERM
 for ((i = 0; i < n; i++)); do
     in=/dev/null
     ((i)) || in=/dev/fd/3
-    SLURM_PROCID=$i SLURM_NTASKS=$n SLURM_LOCALID=$i SLURM_STEP_NODELIST='localhost' SLURM_JOB_NODELIST='other[1-9]' \
+    SLURM_PROCID=$i SLURM_NTASKS=$n SLURM_LOCALID=$i SLURM_STEP_NODELIST='localhost' \
+        SLURM_JOB_NODELIST='other[1-9]' \
         "$@" <"$in" >>"${out/\%t/$i}" 2>&1 &
     pids+=($!)
 done
@@ -33,7 +35,9 @@ for ((i = 0; i < n; i++)); do
 done
 SRUN
 chmod +x "$T/path/srun"
-export PATH=$T/path:$PATH SLURM_JOB_ID=7 SRUN_SAYS=$T/srun.txt RANK=5 MASTER_ADDR=192.0.2.1 MASTER_PORT=1 # of somebody else's launcher
+# The last three are left by another launcher.
+export PATH=$T/path:$PATH SLURM_JOB_ID=7 SRUN_SAYS=$T/srun.txt RANK=5 MASTER_ADDR=192.0.2.1 \
+    MASTER_PORT=1
 make_corpus
 job() { # FILE LAUNCHER
     make_job "$1"
@@ -43,34 +47,47 @@ job() { # FILE LAUNCHER
 job "$T/slurm.yaml" slurm
 job "$T/local.yaml" local
 run() { # NAME FILE
-    timeout 200 "$nebula" pretrain "$T/$2.yaml" --local 2 --out "$T/$1" --steps 120 --set sync.interval=20 --set log_every=5 \
+    timeout 200 "$nebula" pretrain "$T/$2.yaml" --local 2 --out "$T/$1" --steps 120 \
+        --set sync.interval=20 --set log_every=5 \
         >"$T/$1.log" 2>&1
 }
-run whole slurm || fail "slurm: $(tail -n 5 "$T/whole.log"; cat "$T"/whole/clusters/alpha/jobs/*/*.log)"
+run whole slurm ||
+    fail "the run with Slurm failed: $(tail -n 5 "$T/whole.log"; cat \
+        "$T"/whole/clusters/alpha/jobs/*/*.log)"
 digests_equal "$T/whole"
-grep -q "2 ranks: dp 1, pp 1, tp 2" "$T"/whole/clusters/alpha/jobs/*/rank-0.log || fail "other ranks: $(cat "$T"/whole/clusters/alpha/jobs/*/rank-0.log)"
-has -e '--ntasks=2 .*--mpi=none .* worker .* --rank 1' <"$SRUN_SAYS" || fail "srun was asked for: $(cat "$SRUN_SAYS")"
-job=$(basename "$T"/whole/clusters/alpha/jobs/*) # its id is as long as a secret
-! sed "s/$job//g" "$SRUN_SAYS" | grep -qE '[0-9a-f]{64}' || fail "the ranks' secret is in a command line: $(cat "$SRUN_SAYS")"
-run here local || fail "local: $(tail -n 5 "$T/here.log"; cat "$T"/here/clusters/alpha/jobs/*/*.log)"
+grep -q "2 ranks: dp 1, pp 1, tp 2" "$T"/whole/clusters/alpha/jobs/*/rank-0.log ||
+    fail "the worker has other ranks: $(cat "$T"/whole/clusters/alpha/jobs/*/rank-0.log)"
+has -e '--ntasks=2 .*--mpi=none .* worker .* --rank 1' <"$SRUN_SAYS" ||
+    fail "wrong options of srun: $(cat "$SRUN_SAYS")"
+job=$(basename "$T"/whole/clusters/alpha/jobs/*) # its id is as long as a token
+! sed "s/$job//g" "$SRUN_SAYS" | grep -qE '[0-9a-f]{64}' ||
+    fail "the token of the ranks is in a command line: $(cat "$SRUN_SAYS")"
+run here local ||
+    fail "the run with launcher: local failed: $(tail -n 5 "$T/here.log"; cat \
+        "$T"/here/clusters/alpha/jobs/*/*.log)"
 want=$(summary '.clusters[0].params_digest' "$T/whole")
-[[ $(summary '.clusters[0].params_digest' "$T/here") == "$want" ]] || fail "launcher local has other parameters"
+[[ $(summary '.clusters[0].params_digest' "$T/here") == "$want" ]] ||
+    fail "launcher: local gives other parameters"
 
 NEBULA_FAULT=worker.step:+40 run kill slurm & pid=$!
 for ((i = 0; i < 3000; i++)); do
-    n=$(jq -R -s '[split("\n")[] | fromjson? | select(.kind == "step") | .step] | max // 0' "$T/kill/metrics.jsonl" 2>/dev/null) || n=0
+    n=$(jq -R -s '[split("\n")[] | fromjson? | select(.kind == "step") | .step] | max // 0' \
+        "$T/kill/metrics.jsonl" 2>/dev/null) || n=0
     ((${n:-0} >= 40)) && saved "$T/kill" alpha && break
     kill -0 "$pid" 2>/dev/null || break
     sleep 0.02
 done
 victim=$(pgrep -f "^$nebula worker .*$T/kill/clusters/alpha/.* --rank" | sort -n | tail -n 1)
-[[ -n $victim ]] || fail "no rank of alpha found: $(tail -n 3 "$T/kill.log")"
+[[ -n $victim ]] || fail "there is no rank of alpha"
 kill -KILL "$victim"
-wait "$pid" || fail "the run with a killed rank failed: $(tail -n 5 "$T/kill.log"; cat "$T"/kill/clusters/alpha/jobs/*/*.log)"
-grep -q '"fault"' "$T/kill/metrics.jsonl" || fail "nobody noticed that a rank was killed"
+wait "$pid" ||
+    fail "the run with a killed rank failed: $(tail -n 5 "$T/kill.log"; cat \
+        "$T"/kill/clusters/alpha/jobs/*/*.log)"
+grep -q '"fault"' "$T/kill/metrics.jsonl" || fail "the killed rank was not reported"
 digests_equal "$T/kill"
-[[ $(summary '.clusters[0].params_digest' "$T/kill") == "$want" ]] || fail "after kill -9 of a rank the parameters differ"
+[[ $(summary '.clusters[0].params_digest' "$T/kill") == "$want" ]] ||
+    fail "the parameters differ after kill -9 of a rank"
 went_on "$T/kill" alpha rank-0.log
 none_left() { ! pgrep -f "nebula worker .*$T/" >/dev/null; }
-within 20 none_left || fail "ranks are left: $(pgrep -af "nebula worker .*$T/")"
+within 20 none_left || fail "some ranks remain: $(pgrep -af "nebula worker .*$T/")"
 echo "without MPI, tasks of Slurm are ranks over TCP"

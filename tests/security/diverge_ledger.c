@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// For test_diverged.sh: writes into one member's ledger what a leader that lies to it alone would have made it commit. Its last record of
-// fragment 0 becomes another one of the same round and term, signed by the leader and voted for by both, as the keys in their homes allow.
-// usage: diverge_ledger HOME HOME_OF_MEMBER_0 HOME_OF_MEMBER_1 …; prints the leader's number. Exit status 2: this member's vote is in the
-// record that the others have, so that it would lie itself.
+// For test_diverged.sh: makes one member's ledger diverge, as if the leader had equivocated to this
+// member alone. The last record of fragment 0 becomes another one with the same round and term. The
+// leader signs it, and both vote for it, with the keys in their homes.
+//
+//     diverge_ledger HOME HOME_OF_MEMBER_0 HOME_OF_MEMBER_1 …
+//
+// Prints the leader's number. Exit status 2: the record that the others have holds this member's
+// vote, so this member would equivocate too.
 #include "inter/ledger/ledger.h"
 #include "security/identity.h"
 #include "security/sign.h"
@@ -50,7 +54,8 @@ static bool run(sqlite3 *db, const char *sql, const void *blob, size_t n) {
     return good;
 }
 
-// The record, the chain's end, and no vote for what would follow from the former one.
+// Stores the record and the end of the chain, and removes votes for what follows from the previous
+// record.
 static bool store(const char *home) {
     char path[NEB_PATH_MAX];
     sqlite3 *db = NULL;
@@ -92,9 +97,9 @@ int main(int argc, char **argv) {
     if (!epoch || last.leader + 2 >= argc || sec_identity_load(argv[1], &self) != NEB_OK ||
         sec_identity_load(argv[last.leader + 2], &leader) != NEB_OK)
         return 1;
-    last.plans[me].interval++; // a leader's to choose
+    last.plans[me].interval++; // a value that the leader may choose
     last.n_accepts = 0;
-    uint8_t first = last.leader < me ? last.leader : (uint8_t)me; // by member, ascending
+    uint8_t first = last.leader < me ? last.leader : (uint8_t)me; // ascending by member
     for (int k = 0; k < 2; k++) {
         bool lead = (k == 0) == (first == last.leader);
         if (vote(lead ? leader : self, lead ? last.leader : (uint8_t)me,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A hub with its enrolment port on loopback, and a client that can be made to lie: for test_enrol*.c.
+// For test_enrol*.c: a hub with its enrolment port on loopback, and a client that can forge
+// requests.
 #ifndef ENROL_FIXTURE_H
 #define ENROL_FIXTURE_H
 #include "agent/base/clock.h"
@@ -76,17 +77,17 @@ static inline bool is_member(const char *name) {
     return sec_memberlist_find(&hub->fed->list, name) >= 0;
 }
 
-// ---- a client that can be made to lie -----------------------------------------------------------
+// ---- a client that can forge requests -----------------------------------------------------------
 
 struct lie {
     const char *name;        // in the request; NULL: the token's
-    const uint8_t *exporter; // of the proof; NULL: the connection's own
+    const uint8_t *exporter; // for the proof; NULL: the connection's own
     const struct neb_buf *csr;
 };
 
-static enum sec_enrol_code answered; // to the last try_join
+static enum sec_enrol_code answered; // the code for the last try_join
 
-// What the hub says to a join by these keys; NEB_ERR_IO: it ended the connection.
+// The hub's answer to a join with these keys. NEB_ERR_IO: the hub ended the connection.
 static inline enum neb_status try_join(const struct sec_token *t, const struct sec_identity *id,
                                        const struct lie *lie) {
     enum neb_status st;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Honest agents' services and mallory, a member on the list who means harm: part of the time with the real service and updates that no
-// worker would make, the rest of it a bare link. Who includes this may first define HOSTILE_ORDER, the members in their order.
+// Services of honest agents, and mallory, a listed member that attacks. Mallory uses the real
+// service with updates that no worker makes, or a bare link. A file that includes this may define
+// HOSTILE_ORDER first: the members in their order.
 #ifndef HOSTILE_FIXTURE_H
 #define HOSTILE_FIXTURE_H
 #include "agent/base/fs.h"
@@ -30,14 +31,14 @@
 #endif
 enum { HOSTILE_ORDER, SITES };
 enum {
-    ROWS = 128, // an update is more than one chunk
+    ROWS = 128, // an update has more than one chunk
     COLS = 64,
     ELEMENTS = ROWS * COLS,
     STEP_TOKENS = 64,
     STEPS = 10,
     JOB_STEPS = 1000
 };
-// inter/round/node_state.h
+// From inter/round/node_state.h.
 enum {
     MSG_MANIFEST = 1,
     MSG_STATE = 2,
@@ -63,7 +64,7 @@ struct site {
     struct inter_record last;
     uint64_t faults[INTER_FAULTS], blamed[INTER_FAULTS][INTER_PEERS_MAX];
 };
-struct frame { // as mallory got it
+struct frame { // as mallory received it
     uint32_t from;
     enum inter_channel channel;
     struct neb_buf b;
@@ -76,25 +77,25 @@ static uint32_t index_of[SITES];
 static uint8_t job[INTER_ID_BYTES] = {9, 9};
 static struct site sites[SITES];
 static struct inter_link *bare;        // mallory without a service
-static struct inter_standing standing; // of her ledger, by then
-static void (*each_pass)(void);        // of what she does meanwhile
+static struct inter_standing standing; // of mallory's ledger when she became bare
+static void (*each_pass)(void);        // what mallory does in each pass
 static void (*on_blobs)(struct site *x, const struct inter_record *r, const struct neb_map *blobs);
 static bool robust;    // the job's profile
 static bool wants_all; // commit_all
-// of a key that its member had before a rotation; NULL: nobody knows one
+// Checks a key that its member had before a rotation. NULL: there is none.
 static bool (*signed_before)(void *user, const char *name, const char *context, const void *msg,
                              size_t len, const uint8_t sig[INTER_SIG_BYTES]);
-static bool awaits; // honest gates learn later what an update holds: tell_shape
+static bool awaits; // honest gates learn the shape of updates only in tell_shape
 static bool bare_up[SITES];
 static struct frame frames[4096];
 static size_t n_frames;
 
-// ---- sites ----------------------------------------------------------------------------------------------------
+// ---- sites --------------------------------------------------------------------------------------
 
 static inline void on_commit(void *user, const struct inter_record *r,
                              const struct neb_map *blobs) {
     struct site *x = user;
-    assert_int_equal(r->round, x->commits); // each once, in order
+    assert_int_equal(r->round, x->commits); // each commit once, in order
     x->commits++;
     x->last = *r;
     if (on_blobs)
@@ -111,7 +112,7 @@ static inline void on_fault(void *user, uint32_t peer, enum inter_fault f) {
     x->faults[f]++;
     x->blamed[f][peer]++;
 }
-// What was found of a kind was all of one member's doing.
+// True if there were faults of this kind, and mallory got the blame for all of them.
 static inline bool only_hers(const struct site *x, enum inter_fault f) {
     return x->faults[f] && x->blamed[f][index_of[MALLORY]] == x->faults[f];
 }
@@ -128,7 +129,7 @@ static inline void start(struct site *x) {
                                                    .fault = on_fault,
                                                    .signed_before = signed_before}};
     OK(inter_service_create(&c, &x->s));
-    if (x->who != MALLORY) { // the port that was found is kept over restarts
+    if (x->who != MALLORY) { // a restart uses the same port
         snprintf(x->listen, sizeof x->listen, "127.0.0.1:%u", inter_service_port(x->s));
         snprintf(list.m[index_of[x->who]].endpoint, SEC_ENDPOINT_MAX, "%s", x->listen);
     }
@@ -161,7 +162,7 @@ static inline void open_job(struct site *x) {
                                  .tune = {.start_interval = STEPS}};
     memcpy(c.id, job, sizeof c.id);
     OK(inter_service_job_open(x->s, &c));
-    if (x->who != MALLORY && !awaits) // nothing holds her back
+    if (x->who != MALLORY && !awaits) // mallory needs no gate
         tell_shape(x);
 }
 
@@ -179,7 +180,7 @@ static inline void on_bare(void *user, const struct inter_link_event *e) {
 }
 
 static inline void go(void) {
-    enum { MOST = (SITES + 1) * 2 * 66 }; // 66 a peer when all bulk connections are open
+    enum { MOST = (SITES + 1) * 2 * 66 }; // 66 per peer when all bulk connections are open
     zmq_pollitem_t items[MOST];
     size_t n = 0;
     for (int k = 0; k < SITES; k++)
@@ -208,7 +209,7 @@ static inline void go_for(neb_ns time) {
         go();
 }
 
-// ---- updates --------------------------------------------------------------------------------------------------
+// ---- updates ------------------------------------------------------------------------------------
 
 enum kind {
     GOOD,
@@ -236,9 +237,9 @@ static inline void make_update(enum kind kind, uint32_t seed, struct neb_buf *b)
         shape.rows = ROWS / 2, shape.cols = 2 * COLS;
     if (kind == TOO_MANY)
         shape.rows = 2 * ROWS;
-    if (kind == BOMB) // sixteen MiB of zeros in some hundred bytes
+    if (kind == BOMB) // 16 MiB of zeros in about a hundred bytes
         shape.rows = 4096, shape.cols = 1024;
-    for (uint32_t i = 0; i < shape.rows * shape.cols; i++) // no two bytes alike: zstd finds nothing
+    for (uint32_t i = 0; i < shape.rows * shape.cols; i++) // incompressible
         data[i] = kind == BOMB ? 0 : (float)(int32_t)(neb_mix64(i + seed * 7919ull) >> 33) * 1e-9f;
     for (uint32_t i = 0; i < shape.rows; i++)
         counts[i] = kind == ROWS_BEYOND ? 1000 : 1;
@@ -249,7 +250,7 @@ static inline void make_update(enum kind kind, uint32_t seed, struct neb_buf *b)
     cmp_work_destroy(&w);
     if (kind == NOT_A_NUMBER || kind == INFINITE)
         neb_put_u32(b->p + b->len - 4, kind == INFINITE ? 0x7f800000 : 0x7fc00000);
-    if (kind == MASKED) // of another profile
+    if (kind == MASKED) // for another profile
         memcpy(b->p, "NBS1", 4);
     for (size_t i = 0; i < b->len && kind == GARBAGE; i++)
         b->p[i] = (uint8_t)neb_mix64(seed + i);
@@ -281,7 +282,7 @@ static inline const struct inter_entry *entry_of(const struct inter_record *r, i
     return NULL;
 }
 
-// The honest two submit; both commit, and the same.
+// The two honest members submit, and both commit the same record.
 static inline void honest_round(void) {
     uint32_t before = sites[ANNA].commits;
     uint8_t a[INTER_SHA_BYTES], b[INTER_SHA_BYTES];
@@ -325,7 +326,7 @@ static inline int open_sites(void **state) {
     for (int k = 0; k < SITES; k++)
         if (k != MALLORY)
             start(&sites[k]);
-    start(&sites[MALLORY]); // she dials
+    start(&sites[MALLORY]); // last: mallory dials
     for (int k = 0; k < SITES; k++)
         open_job(&sites[k]);
     return 0;
@@ -349,7 +350,8 @@ static inline bool votes(const struct site *x) {
     return inter_service_job_status(x->s, job, &st) && st.votes;
 }
 
-// A round of all three. Each has heard of each: who leaves now has said all that another one's vote needs.
+// A round of all three. Each has heard from each, so a member that leaves now leaves no vote
+// waiting.
 static inline void all_three(void) {
     submit(&sites[MALLORY], GOOD);
     honest_round();
@@ -357,7 +359,7 @@ static inline void all_three(void) {
     UNTIL(votes(&sites[ANNA]) && votes(&sites[BERT]) && votes(&sites[MALLORY]));
 }
 
-// ---- mallory without a service ---------------------------------------------------------------------------------
+// ---- mallory without a service ------------------------------------------------------------------
 
 static inline void connect_bare(void) {
     struct inter_link_config c = {.identity = ids[MALLORY], .members = &list, .n_bulk = 2};
@@ -392,14 +394,14 @@ static inline void say_heartbeat(int to, uint32_t term, uint8_t flags) {
     neb_buf_u32(&b, 1);
     neb_buf_u16(&b, 0); // evidence against nobody
     neb_buf_u32(&b, sites[to].commits);
-    if (sites[to].commits) // as whoever she speaks to has it
+    if (sites[to].commits) // the receiver's own head
         inter_record_hash(&sites[to].last, head);
     neb_buf_add(&b, head, 16);
     (void)!inter_link_send(bare, index_of[to], INTER_CONTROL, b.p, b.len);
     neb_buf_free(&b);
 }
 
-// ---- manifests and chunks by hand -----------------------------------------------------------------------------
+// ---- manifests and chunks by hand ---------------------------------------------------------------
 
 static inline void sign_manifest(struct inter_manifest *m) {
     struct neb_buf b = {0};
@@ -462,11 +464,12 @@ static inline void announce(int to, const struct inter_manifest *m) {
     UNTIL(holds_manifest(to, m));
 }
 
-// The first `chunks` of it arrive there. It was announced to all before: who hears of it from others asks those.
+// Delivers the first `chunks` chunks. All members know the manifest already: a member that hears of
+// it from others would ask them.
 static inline void give(int to, const struct inter_manifest *m, const struct neb_buf *blob,
                         uint32_t chunks) {
     bool all = chunks == inter_chunks(m->bytes, m->chunk_bytes);
-    // they may overtake each other
+    // Chunks may overtake each other, so they are sent repeatedly.
     for (int k = 0; k < 20 && (all ? !holds_blob(to, m) : !k); k++) {
         for (uint32_t i = 0; i < chunks; i++)
             say_chunk(to, m, blob, i);
@@ -475,9 +478,9 @@ static inline void give(int to, const struct inter_manifest *m, const struct neb
     assert_true(holds_blob(to, m) == all);
 }
 
-// ---- what was said before, again ------------------------------------------------------------------------------
+// ---- replay ------------------------------------------------------------------------------------
 
-// Asks for the chunks of every update that was announced, so that they are recorded too.
+// Asks for the chunks of every announced update, so that they are recorded too.
 static inline void ask_for_chunks(void) {
     for (size_t i = 0, n = n_frames; i < n; i++) {
         struct neb_rd r = neb_rd_make(frames[i].b.p, frames[i].b.len);
@@ -502,7 +505,7 @@ static inline void ask_for_chunks(void) {
     }
 }
 
-// Votes out of every commit that was heard: as their signer's, said by mallory.
+// Sends the votes in every recorded commit as if their signers did.
 static inline void say_votes(uint32_t to) {
     for (size_t i = 0, n = n_frames; i < n; i++) {
         struct neb_rd r = neb_rd_make(frames[i].b.p, frames[i].b.len);
@@ -523,7 +526,7 @@ static inline void say_votes(uint32_t to) {
 }
 
 static inline void resend_all(void) {
-    size_t n = n_frames; // what comes back is for the next time
+    size_t n = n_frames; // answers are for the next time
     for (int k = ANNA; k <= BERT; k++) {
         for (size_t i = 0; i < n; i++)
             say(index_of[k], frames[i].channel, frames[i].b.p, frames[i].b.len);
@@ -531,7 +534,7 @@ static inline void resend_all(void) {
     }
 }
 
-// The same frames with bytes altered, cut and in the wrong places.
+// Sends the same frames altered, cut, and on the wrong channel.
 static inline void say_altered(int times) {
     struct neb_rng rng = neb_rng_make(2, 2);
     assert_true(n_frames > 5);
@@ -555,7 +558,7 @@ static inline void say_altered(int times) {
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------------
+// ---- before and after all tests ----------------------------------------------------------------
 
 static inline int setup(void **state) {
     (void)state;

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a host of the cluster can try with an agent that listens for workers of other hosts, for security/test_remote_worker.sh.
-//     remote_stranger open ENDPOINT PID              without keys: sizes that it claims, and silence, as memory of agent PID
-//     remote_stranger take TICKET FOLDER OUT         comes before rank 0, as the agent's user: its credentials to OUT
-//     remote_stranger keys CREDENTIALS JOB OTHER     with strange keys, then with those of JOB's worker, before that has attached
-//     remote_stranger former CREDENTIALS JOB         with the keys of a worker that has ended
-//     remote_stranger endpoint CREDENTIALS           prints where they lead
-// Exit status 0: everything was refused, and cost what it may.
+// For test_remote_worker.sh: attacks on an agent that listens for workers on other hosts.
+//
+//     open ENDPOINT PID           no keys: huge claims and silence; PID is the agent
+//     take TICKET FOLDER OUT      comes before rank 0, as the agent's user; writes the credentials
+//                                 to OUT
+//     keys CREDENTIALS JOB OTHER  unknown keys, then the keys of JOB's worker, before that worker
+//                                 has attached
+//     former CREDENTIALS JOB      the keys of a worker that has ended
+//     endpoint CREDENTIALS        prints the endpoint in them
+//
+// Exit status 0: everything was refused within the allowed cost.
 #include "agent/base/log.h"
 #include "agent/proc/credential.h"
 #include "inter/link/socket_profile.h"
@@ -26,9 +30,9 @@ static int bad;
         bad |= !(x);                                                                               \
     } while (0)
 
-// ---- without keys ---------------------------------------------------------------------------------------------
+// ---- without keys -------------------------------------------------------------------------------
 
-static double memory_mib(const char *pid) { // anonymous, which sockets' buffers are not part of
+static double memory_mib(const char *pid) { // anonymous memory, without socket buffers
     char path[64], line[256];
     long kib = -1;
     snprintf(path, sizeof path, "/proc/%s/status", pid);
@@ -55,7 +59,7 @@ static int dial(const char *endpoint) {
     return fd;
 }
 
-// RFC 23: signature, version 3.1, mechanism, as a client.
+// RFC 23, as a client: signature, version 3.1, mechanism.
 static void greet(int fd) {
     uint8_t g[64] = {0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 1, 'C', 'U', 'R', 'V', 'E'};
     if (write(fd, g, sizeof g) != (ssize_t)sizeof g)
@@ -78,7 +82,7 @@ static int open_house(const char *endpoint, const char *pid) {
     static int idle[IDLE];
     double before = memory_mib(pid);
     char text[128];
-    // a command frame of 512 MiB, and as much of it as the agent takes
+    // A command frame of 512 MiB, and as much of it as the agent accepts.
     uint8_t claim[9] = {6, 0, 0, 0, 0, 0x20, 0, 0, 0};
     int fd = dial(endpoint);
     greet(fd);
@@ -94,7 +98,7 @@ static int open_house(const char *endpoint, const char *pid) {
             neb_sleep(5 * NEB_MS);
     }
     double most = memory_mib(pid) - before;
-    snprintf(text, sizeof text, "a frame of 512 MiB claimed: %.1f MiB more", most);
+    snprintf(text, sizeof text, "a frame that claims 512 MiB costs %.1f MiB, limit 16", most);
     EXPECT(text, most < 16);
     EXPECT("and the connection is closed", closed_within(fd, 5 * NEB_S));
     close(fd);
@@ -102,21 +106,22 @@ static int open_house(const char *endpoint, const char *pid) {
         idle[i] = dial(endpoint);
     neb_sleep(500 * NEB_MS);
     most = memory_mib(pid) - before;
-    snprintf(text, sizeof text, "%d silent connections: %.1f MiB more", IDLE, most);
+    snprintf(text, sizeof text, "%d silent connections cost %.1f MiB, limit 64", IDLE, most);
     EXPECT(text, most < 64);
     int gone = 0;
-    // the last one of them has come only now: the kernel drops requests of who comes too often
-    for (neb_ns end = neb_now() + (INTER_NAMELESS_MS + 2000) * NEB_MS, i = 0; i < IDLE; i++) {
+    // The last connection may have come only now, because the kernel drops requests of a frequent
+    // source.
+    for (neb_ns end = neb_now() + (INTER_UNIDENTIFIED_MS + 2000) * NEB_MS, i = 0; i < IDLE; i++) {
         neb_ns left = end - neb_now();
         gone += closed_within(idle[i], left > 100 * NEB_MS ? left : 100 * NEB_MS);
         close(idle[i]);
     }
-    snprintf(text, sizeof text, "%d of them are closed within seconds", gone);
+    snprintf(text, sizeof text, "%d of %d are closed within seconds", gone, IDLE);
     EXPECT(text, gone == IDLE);
     return bad;
 }
 
-// ---- with keys ------------------------------------------------------------------------------------------------
+// ---- with keys ----------------------------------------------------------------------------------
 
 static const char *ask(struct agent_ipc *s, json_t *head, const void *secret, neb_ns patience,
                        struct agent_ipc_msg *m) {
@@ -135,11 +140,11 @@ static bool refused(void *zctx, const struct agent_ipc_remote *r, json_t *head, 
     if (agent_ipc_remote_connect(zctx, r, &s) != NEB_OK ||
         zmq_setsockopt(agent_ipc_socket(s), ZMQ_LINGER, &zero, sizeof zero) != 0)
         exit(6);
-    bool silent = !strcmp(how, "silence"); // an answer may take its time
+    bool silent = !strcmp(how, "silence"); // a real answer may need longer
     const char *said = ask(s, head, secret, (silent ? 2 : 15) * NEB_S, &m);
     bool as_expected = strstr(said, how) != NULL;
     if (!as_expected)
-        printf("      the agent says: %s\n", said);
+        printf("      the agent answered '%s', expected '%s'\n", said, how);
     agent_ipc_msg_clear(&m);
     agent_ipc_destroy(&s);
     return as_expected;
@@ -170,7 +175,8 @@ static int with_keys(struct agent_credential *c, const char *job, const char *ot
     zmq_setsockopt(plain, ZMQ_RCVTIMEO, &wait_ms, sizeof wait_ms);
     zmq_setsockopt(plain, ZMQ_SNDTIMEO, &wait_ms, sizeof wait_ms);
     bool dialled = zmq_connect(plain, own->endpoint) == 0;
-    (void)zmq_send(plain, "{\"op\":\"status\"}", 15, 0); // may find the connection closed again
+    // the connection may be closed again already
+    (void)zmq_send(plain, "{\"op\":\"status\"}", 15, 0);
     EXPECT("no encryption", dialled && zmq_recv(plain, b, sizeof b, 0) < 0);
     zmq_close(plain);
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
@@ -178,10 +184,10 @@ static int with_keys(struct agent_credential *c, const char *job, const char *ot
         snprintf(text, sizeof text, "the job's own keys ask for %s", commands[i]);
         EXPECT(text, refused(zctx, own,
                              json_pack("{s:s,s:s,s:s}", "op", commands[i], "job", job, "id", other),
-                             NULL, "not by this connection"));
+                             NULL, "not allowed on this connection"));
     }
     EXPECT("the job's own keys, for another job",
-           refused(zctx, own, attach_to(other), secret, "not by this connection"));
+           refused(zctx, own, attach_to(other), secret, "not allowed on this connection"));
     EXPECT("the job's own keys, without its secret",
            refused(zctx, own, attach_to(job), guess, "not the credentials"));
     zmq_ctx_term(zctx);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One of five members sends scaled, sign-flipped or random updates. Five members train a bigram model (a table of
-// logits; held-out loss in nats) through the real encoder, gate norms, clip factors and outer step. With the profile `robust`
-// the loss ends within 0.05 nats of the honest run; with `trusted` it does not, which shows that the attack is one, and each of them
-// is flagged, by length or by direction, and nobody else ever is.
+// One of five members sends scaled, flipped or random updates. With `robust` the loss ends within
+// 0.05 nats of the honest run. With `trusted` it does not. Each attack is flagged, by length or
+// direction, and no honest member ever is. The model is a bigram table of logits.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "compress/check.h"
@@ -32,7 +31,7 @@ static struct kern_pool *pool;
 static struct member members[MEMBERS];
 static double language[V][V]; // true transition probabilities
 static struct cmp_check *check;
-static int flagged, flagged_wrongly; // rounds
+static int flagged, flagged_wrongly; // number of rounds
 
 static void make_language(void) {
     struct neb_rng rng = neb_rng_make(3, 0);
@@ -160,7 +159,7 @@ static double run(enum attack how, bool robust, float beta) {
     return loss;
 }
 
-// beta 0: without error feedback; 1: as a job has it by default.
+// beta 0: no error feedback; 1: the default of a job.
 static void test_byzantine(void **state) {
     (void)state;
     static const char *const names[] = {"honest", "scaled", "flipped", "random", "turned"};
@@ -175,7 +174,7 @@ static void test_byzantine(void **state) {
             printf("%s: robust %.4f trusted %.4f, flagged in %d of %d rounds\n", names[how], robust,
                    trusted, flagged, ROUNDS);
             assert_true(fabs(robust - honest) < 0.05);
-            if (how != HONEST && how != TURNED) // which costs steps, not the model
+            if (how != HONEST && how != TURNED) // turned costs steps, but not the model
                 assert_true(trusted > honest + 0.05);
             assert_true(how == HONEST ? flagged == 0 : flagged >= ROUNDS / 2);
             assert_int_equal(flagged_wrongly, 0);
@@ -183,16 +182,16 @@ static void test_byzantine(void **state) {
     }
 }
 
-// ---- two members: nobody else to compare with, so each is compared with itself -----------------------------------------
+// ---- two members: there are no others, so each is compared with its own past ------------------
 
 enum { PAIR = 2, PAIR_ROUNDS = 60, FROM = 20 };
 struct script {
     const char *name;
     enum attack how; // by member 1, from round FROM on
     bool warm_up;    // the learning rate rises over 10 rounds and falls to a tenth
-    // member 0 alone sends in some rounds; member 1's next update carries what it made meanwhile
+    // Member 1 is away in some rounds. Its next update has all that it trained since its last one.
     bool late;
-    bool codecs; // they change: int8, then one in sixteen, then int4
+    bool codecs; // the codec changes: int8, then one in sixteen, then int4
 };
 
 static float pair_lr(const struct script *x, double round) {
@@ -216,7 +215,7 @@ static float norm_of(const struct member *m, float sketch[CMP_SKETCH]) {
     return (float)stats.norm;
 }
 
-// Rounds in which each member was flagged.
+// Runs a script. flags: rounds in which each member was flagged; first: the first of them.
 static void run_pair(const struct script *x, int flags[PAIR], int first[PAIR], int *apart) {
     static const char *const codecs[] = {"int8", "topk:256/4096", "int4"};
     struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
@@ -304,23 +303,24 @@ static void test_pair(void **state) {
         printf(
             "pair, %s: flagged %d and %d of %d rounds, first in %d; against each other from %d\n",
             x->name, flags[0], flags[1], PAIR_ROUNDS, first[1], apart);
-        // turned around: not whose it is, and not at once
+        // A turned update shows only as a difference between the two, and only after some rounds.
         bool turned = x->how == FLIPPED || x->how == TURNED;
-        // by one time it shows late: what both have yet to learn is small by then
+        // TURNED (times -1) shows later, when little is left to learn.
         int latest = x->how == TURNED ? FROM + 20 : FROM + 6;
         assert_true(turned ? apart >= FROM + 3 && apart <= latest : apart < 0);
-        if (x->how == HONEST || turned) { // by three times: of two nobody can say who errs
+        if (x->how == HONEST || turned) { // nobody can tell which of the two errs
             assert_int_equal(flags[0] + flags[1], 0);
-        } else { // at its first one; it may be away
+        } else { // at its first bad update; it may be away before
             assert_true(first[1] >= FROM && first[1] <= FROM + 7);
-            // what it has thrown about the honest one has to learn again, which may stand out then
+            // The honest member may stand out later, while it learns again what the attack
+            // destroyed.
             assert_true(first[0] < 0 || first[0] > first[1]);
         }
     }
 }
 
-// The others have trained all of their steps, and only one still says something. Nobody can vouch for it, whatever tokens it claims: were those
-// without tokens left out, a bad member that is slow on purpose would have the last word.
+// The others have trained all their steps (tokens 0), and only one still sends. Nobody can vouch
+// for it, so it must not decide alone, however many tokens it claims.
 static void test_alone_at_the_end(void **state) {
     (void)state;
     struct inter_record r = {.n = 5};
@@ -338,7 +338,7 @@ static void test_alone_at_the_end(void **state) {
     assert_true(acc == 0);
 }
 
-// Clip factors and trimming on numbers that can be checked by hand.
+// Clip factors and trimming, with numbers that can be checked by hand.
 static void test_by_hand(void **state) {
     (void)state;
     struct inter_record r = {.n = 5};
@@ -355,14 +355,14 @@ static void test_by_hand(void **state) {
     assert_false(inter_robust_agrees(&r, norms));
     r.entries[4].verdict = INTER_REJECTED;
     inter_robust_clip(&r, norms);
-    assert_true(r.entries[3].clip == 0.25f); // of four the lower median: 2
+    assert_true(r.entries[3].clip == 0.25f); // the lower median of four is 2
     const float x[] = {1, -1e30f, 5, 5, 2, 5, 3, 5, 1e30f, 5}, one[] = {1, 1, 1, 1, 1};
     const float w[] = {1, 1, 2, 1, 1};
     float acc[2];
     // (parts 5, rows 1, cols 2): element 0 is 1 5 2 3 1e30, element 1 is -1e30 5 5 5 5
     inter_robust_mean(acc, x, w, one, 5, 1, 2);
     assert_true(acc[0] == (5.0f + 2 * 2.0f + 3.0f) / 4 && acc[1] == 5);
-    inter_robust_mean(acc, x, w, one, 4, 1, 2); // four: nothing is left out
+    inter_robust_mean(acc, x, w, one, 4, 1, 2); // four: nothing is trimmed
     assert_true(acc[0] == (1.0f + 5.0f + 2 * 2.0f + 3.0f) / 5);
 }
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training loop that waits at a site has its text and parameters at hand: no member takes it by
-// submitting a job, whatever it calls that. The loop is given a job that was submitted here;
-// another member's where it names that, or the site's policy lists its submitter. And a job that is
-// passed over does not keep the right one from it.
+// A training loop that waits at a site holds the site's text and parameters. It takes a job that
+// was submitted here. It takes another member's job only if the loop names that job or member, or
+// if policy.json lists its submitter. A job that is passed over does not hide the right one.
 #include "agent/base/log.h"
 #include "agent/daemon/attach.h"
 #include "agent/lib/libnebula.h"
@@ -33,11 +32,11 @@ static void offer(int i, const char *hex, const char *name, const char *owner) {
     snprintf(j->owner, sizeof j->owner, "%s", owner);
 }
 
-// What a loop is given that says so (NULL: nothing), at a site whose policy lists `list` (NULL:
-// nobody).
+// The job that a loop gets if it asks for `job` and `from` (NULL: it names none), at a site whose
+// policy lists `list` (NULL: nobody). "-": it waits.
 static const char *given(const char *job, const char *from, const char *list) {
     static char text[512];
-    for (int i = 0; i < AGENT_JOBS_MAX; i++) // as the agent does of its policy
+    for (int i = 0; i < AGENT_JOBS_MAX; i++) // as the agent does from its policy
         jobs[i].attach_listed = list && !strcmp(jobs[i].owner, list);
     struct agent_ipc_msg m = {.head = json_pack("{s:s,s:i,s:i}", "op", "attachable", "api",
                                                 NEBULA_API, "protocol", agent_ipc_protocol())};
@@ -49,7 +48,7 @@ static const char *given(const char *job, const char *from, const char *list) {
     const char *code = json_string_value(json_object_get(a, "code"));
     bool ok = json_is_true(json_object_get(a, "ok"));
     snprintf(text, sizeof text, "%s", json_string_value(json_object_get(a, "text")));
-    assert_true(ok || !strcmp(code, "wait") || !strcmp(code, "many")); // it waits on
+    assert_true(ok || !strcmp(code, "wait") || !strcmp(code, "many")); // the loop keeps waiting
     if (!ok && strcmp(code, "many") != 0)
         snprintf(text, sizeof text, "-");
     else if (!ok)
@@ -65,17 +64,17 @@ static void test_a_members_job_takes_no_loop(void **state) {
     offer(0, mallorys, "train", "mallory");
     const char *const loops[][2] = {{NULL, NULL},
                                     {"", ""},
-                                    {"train", NULL},    // a name is whatever the submitter calls it
-                                    {"22222222", NULL}, // digits that can be met by trying
+                                    {"train", NULL},    // the submitter chooses the name
+                                    {"22222222", NULL}, // so few digits can be found by trying
                                     {"222222222222222", NULL}, // 15 of them
-                                    {NULL, "hub"},             // of another one
-                                    {NULL, "paris"},           // of this site
+                                    {NULL, "hub"},             // another submitter
+                                    {NULL, "paris"},           // this site
                                     {own, NULL},
-                                    {hubs, NULL}, // half of it is the same
+                                    {hubs, NULL}, // half of the id is the same
                                     {mallorys, "hub"}};
     for (size_t i = 0; i < sizeof loops / sizeof *loops; i++)
         if (strcmp(given(loops[i][0], loops[i][1], NULL), "-") != 0)
-            fail_msg("loop %zu was taken", i);
+            fail_msg("loop %zu was given a job, but should wait", i);
     assert_string_equal(given(NULL, NULL, "hub"), "-");
     assert_string_equal(given(NULL, NULL, "mallory"), mallorys);
     assert_string_equal(given(NULL, "mallory", NULL), mallorys);
@@ -94,7 +93,7 @@ static void test_the_right_one_is_found_beside_it(void **state) {
     assert_string_equal(given("train", NULL, NULL), own);
     assert_string_equal(given(NULL, "paris", NULL), own);
     assert_string_equal(given(NULL, "hub", NULL), hubs);
-    assert_string_equal(given(NULL, NULL, "hub"), "many"); // the operator wants both
+    assert_string_equal(given(NULL, NULL, "hub"), "many"); // two jobs fit
     assert_string_equal(given("train", "hub", "mallory"), hubs);
     jobs[1].state = AGENT_JOB_ENDED;
     assert_string_equal(given("train", NULL, NULL), "-");

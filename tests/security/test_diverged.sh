@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A leader has had two members commit different records of one round: all agents say so, name it, and end the job. It is revoked on the hub; one
-# command at one of the others brings that one back to what the others have, and both train to the end with one model.
+# A leader makes two members commit different records of one round. All agents log it, name the
+# leader, and end the job. The leader is revoked on the hub. One command at one of the others brings
+# that one back to the state of the others, and both train to the end with one model.
 source "$SOURCE/tests/e2e/lib.sh"
-digests_may_differ=1 # before they are one again
+digests_may_differ=1 # until the two sides meet again
 pids=()
 clean_up() {
     kill "${pids[@]}" ${run:+"$run"} 2>/dev/null || true
@@ -28,11 +29,13 @@ says() { grep -q "$2" "$T/$1.log"; }
 
 make_corpus
 pace 10
-"$nebula" init --name acme --listen "127.0.0.1:$port" --link "127.0.0.1:$((port + 1))" --member hub --dir "$T/hub" >/dev/null
+"$nebula" init --name acme --listen "127.0.0.1:$port" --link "127.0.0.1:$((port + 1))" --member \
+    hub --dir "$T/hub" >/dev/null
 agent hub
 for site in anna mallory; do
     token=$("$nebula" invite "$site" --ttl 1h --dir "$T/hub")
-    within 20 "$nebula" join "$token" --dir "$T/$site" --endpoint "127.0.0.1:$((port + 1 + $([[ $site == anna ]] && echo 2 || echo 3)))" ||
+    within 20 "$nebula" join "$token" --dir "$T/$site" --endpoint \
+        "127.0.0.1:$((port + 1 + $([[ $site == anna ]] && echo 2 || echo 3)))" ||
         fail "$site cannot join"
     agent "$site"
 done
@@ -53,31 +56,45 @@ for site in anna hub; do
     rc=0
     leader=$("$BUILD/diverge_ledger" "$T/$site" "$T/mallory" "$T/anna" "$T/hub") || rc=$?
     ((rc == 2)) && continue
-    ((rc == 0)) || fail "the ledger of $site cannot be changed"
+    ((rc == 0)) || fail "diverge_ledger cannot change the ledger of $site: status $rc"
     victim=$site
     break
 done
-[[ $victim && $leader == 0 ]] || fail "no member without a vote in its last record, or mallory does not lead (${leader:-})"
+[[ $victim && $leader == 0 ]] ||
+    fail "expected a member without a vote in its last record, and leader 0 (mallory);" \
+        "found member '${victim:-none}', leader '${leader:-none}'"
 other=$([[ $victim == anna ]] && echo hub || echo anna)
 for site in "${names[@]}"; do agent "$site"; done
 for site in anna hub; do
-    within 40 ended "$site" || fail "$site goes on: $(state "$site"), $(tail -n 3 "$T/$site.log")"
-    says "$site" 'mallory has lied' || fail "$site does not name mallory"
-    says "$site" 'nebula rejoin' || fail "$site does not say what to do"
+    within 40 ended "$site" ||
+        fail "$site: the job is $(state "$site"), expected an end: $(tail -n 3 "$T/$site.log")"
+    says "$site" 'mallory has equivocated' || fail "$site does not name mallory"
+    says "$site" 'nebula rejoin' ||
+        fail "$site: the log does not say nebula rejoin: $(tail -n 3 "$T/$site.log")"
 done
 job=$("$nebula" jobs --home "$T/hub" --json | jq -r '.[0].id')
 echo "$victim and $other have diverged, mallory is named"
 
 "$nebula" revoke mallory --dir "$T/hub" >/dev/null
-no_peer() { "$nebula" status --home "$T/$1" --json 2>/dev/null | jq -e '[.peers[] | select(.name == "mallory")] == []' >/dev/null; }
+no_peer() {
+    "$nebula" status --home "$T/$1" --json 2>/dev/null |
+        jq -e '[.peers[] | select(.name == "mallory")] == []' >/dev/null
+}
 for site in anna hub; do within 30 no_peer "$site" || fail "mallory is still a peer of $site"; done
-"$nebula" rejoin "$job" --home "$T/$victim" >"$T/rejoin.log" 2>&1 || fail "rejoin: $(cat "$T/rejoin.log")"
-within 30 says "$other" 'came back with an empty ledger' || fail "$other does not hear of it"
-! "$nebula" rejoin "$job" --home "$T/$other" >"$T/rejoin2.log" 2>&1 || fail "both sides could be given up"
-[[ -d $T/$victim/jobs/$job/former/checkpoint ]] || fail "what was given up is not kept"
+"$nebula" rejoin "$job" --home "$T/$victim" >"$T/rejoin.log" 2>&1 ||
+    fail "rejoin: $(cat "$T/rejoin.log")"
+within 30 says "$other" 'came back with an empty ledger' ||
+    fail "$other does not notice that $victim came back: $(tail -n 3 "$T/$other.log")"
+! "$nebula" rejoin "$job" --home "$T/$other" >"$T/rejoin2.log" 2>&1 ||
+    fail "rejoin of $other worked too, expected a refusal: $(cat "$T/rejoin2.log")"
+[[ -d $T/$victim/jobs/$job/former/checkpoint ]] ||
+    fail "$victim has not kept its own checkpoints in former/"
 for site in anna hub; do
-    within 120 is "$site" done || fail "$site does not end the job: $(state "$site"), $(tail -n 5 "$T/$site.log")"
-    "$nebula" ledger verify "$T/$site" >"$T/verify.log" 2>&1 || fail "ledger of $site: $(cat "$T/verify.log")"
+    within 120 is "$site" done ||
+        fail "$site: the job is $(state "$site"), expected done: $(tail -n 5 "$T/$site.log")"
+    "$nebula" ledger verify "$T/$site" >"$T/verify.log" 2>&1 ||
+        fail "ledger of $site: $(cat "$T/verify.log")"
 done
-cmp "$T/anna/jobs/$job/model.ckpt" "$T/hub/jobs/$job/model.ckpt" || fail "the two ended with different models"
-echo "$victim went on with what $other had: one model at the end"
+cmp "$T/anna/jobs/$job/model.ckpt" "$T/hub/jobs/$job/model.ckpt" ||
+    fail "the two ended with different models"
+echo "$victim continued from the state of $other: one model at the end"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Enrolment as sites and operators use it: joining, new keys, revocation, and what a crash or a copied backup leaves.
+// Enrolment as sites and operators use it: joining, new keys, revocation, and what a crash or a
+// copied backup leaves.
 #include "agent/base/fault.h"
 #include "security/invite.h"
 #include "security/rotate.h"
@@ -11,11 +12,11 @@
 #include <time.h>
 #include <unistd.h>
 
-// ---- the time of day ---------------------------------------------------------------------------
-// Ours in place of libc's, for all of this process and its libraries: a test sets the clock.
+// ---- the wall clock ----------------------------------------------------------------------------
+// Replaces libc's functions in this process and its libraries, so that a test can set the clock.
 
 static _Atomic int64_t clock_set_s;
-static _Thread_local int64_t clock_here_s; // of this thread alone: the hub's is another
+static _Thread_local int64_t clock_here_s; // for this thread only; the hub runs in another
 
 int clock_gettime(clockid_t id, struct timespec *t) {
     int rc = (int)syscall(SYS_clock_gettime, id, t);
@@ -59,11 +60,11 @@ static void test_join(void **state) {
     assert_memory_equal(f->pin, t.pin, sizeof t.pin);
     uint64_t version = f->list.version;
     sec_federation_destroy(&f);
-    // the same request again gets the same answer, and changes nothing
+    // The same request again gets the same answer, and changes nothing.
     assert_int_equal(sec_enrol_join(home("paris"), &back, "paris.example:7400"), NEB_OK);
     assert_true(is_member("paris"));
     assert_int_equal(hub->fed->list.version, version);
-    // nothing of the secret is on the hub or in any log line
+    // The hub and the logs hold nothing of the secret.
     char secret[65], sealed[NEB_PATH_MAX];
     neb_hex(t.secret, sizeof t.secret, secret);
     assert_int_equal(neb_path(sealed, sizeof sealed, hub_home, "ca/invites"), NEB_OK);
@@ -92,12 +93,13 @@ static void test_renew_and_rotate(void **state) {
     int i = sec_memberlist_find(&hub->fed->list, "rome");
     assert_memory_equal(hub->fed->list.e[i].m.pub.sign, sec_identity_public(after)->sign,
                         SEC_KEY_BYTES);
-    // others only an hour later: each is a version of the list
+    // Other keys are possible only an hour later, because each rotation makes a version of the
+    // list.
     version = hub->fed->list.version;
     assert_int_equal(sec_rotate(home("rome"), endpoint), NEB_ERR_AGAIN);
     assert_int_equal(hub->fed->list.version, version);
     assert_true(is_member("rome"));
-    // the new keys may renew, the old ones no more
+    // The new keys may renew, the old ones may not.
     assert_int_equal(sec_enrol_renew(home("rome"), endpoint, NULL), NEB_OK);
     assert_int_equal(neb_fs_remove_tree(home("rome/keys")), NEB_OK);
     assert_int_equal(rename(home("rome/keys.old"), home("rome/keys")), 0);
@@ -121,7 +123,8 @@ static void rotated_to(const char *name, const struct sec_identity *next) {
     sec_identity_destroy(&now);
 }
 
-// The hub lists the new keys, and its answer never comes: the same command again has them.
+// The hub lists the new keys, but its answer is lost. The same command again completes the
+// rotation.
 static void test_rotation_answer_lost(void **state) {
     (void)state;
     struct sec_token t = invite("lima", 3600);
@@ -138,7 +141,7 @@ static void test_rotation_answer_lost(void **state) {
     rotated_to("lima", next);
     assert_int_equal(hub->fed->list.version, version); // a renewal
     assert_false(neb_fs_exists(home("lima/rotate")));
-    // keys that are not listed get nothing so: who was revoked stays so
+    // Keys that are not listed get nothing this way: a revoked member stays revoked.
     sec_identity_destroy(&next);
     assert_int_equal(sec_identity_create(home("lima/rotate"), "lima", &next), NEB_OK);
     assert_int_equal(revoke_now("lima"), NEB_OK);
@@ -149,7 +152,8 @@ static void test_rotation_answer_lost(void **state) {
     sec_identity_destroy(&next);
 }
 
-// A power cut behind each of the three renames: the same command again does the others, and asks nobody.
+// A power cut after one of the three renames. The same command again does the others, without the
+// hub.
 static void test_rotation_cut_short(void **state) {
     (void)state;
     struct sec_identity *next = NULL, *id = NULL;
@@ -174,20 +178,22 @@ static void test_rotation_cut_short(void **state) {
     }
 }
 
-// The hub's clock is set: the certificate that it shows is of the new time at once.
+// The hub's clock is set. Its certificate is valid by the new time at once.
 static void test_clock_set(void **state) {
     (void)state;
     struct sec_token t = invite("bonn", 3600);
     assert_int_equal(sec_enrol_join(home("bonn"), &t, ""), NEB_OK);
-    for (int days = 10; days >= 0; days -= 10) { // longer than a server's certificate, and back
+    // longer than a server certificate is valid, and back
+    for (int days = 10; days >= 0; days -= 10) {
         atomic_store(&clock_set_s, days * 24 * 3600);
         assert_int_equal(sec_enrol_renew(home("bonn"), endpoint, NULL), NEB_OK);
     }
 }
 
-// ---- membership that ends ------------------------------------------------------------------------
+// ---- membership that ends -----------------------------------------------------------------------
 
-// An invitation of a name that was revoked lets nobody in with the keys that it had: they may have been stolen. Nor does a rotation bring former ones back.
+// A revoked name cannot come back with its old keys, which may be stolen, not even with a new
+// invitation. A rotation does not bring old keys back either.
 static void test_back_with_other_keys(void **state) {
     (void)state;
     struct sec_token t = invite("nice", 3600);
@@ -199,9 +205,9 @@ static void test_back_with_other_keys(void **state) {
     t = invite("nice", 3600);
     neb_buf_clear(&logged);
     assert_int_equal(try_join(&t, stolen, &(struct lie){0}), NEB_ERR_DENIED);
-    assert_true(was_logged("asks with keys that were taken off the list before"));
+    assert_true(was_logged("asks with keys that were removed from the list before"));
     assert_false(is_member("nice"));
-    // the token is not used up by that, and the site puts its keys aside
+    // That did not use up the token. The site moves its keys aside and makes new ones.
     assert_int_equal(sec_identity_put_aside(home("id-nice")), NEB_OK);
     assert_true(neb_fs_exists(home("id-nice/former-keys-1/keys/sign.key")));
     assert_int_equal(sec_identity_create(home("id-nice"), "nice", &next), NEB_OK);
@@ -223,15 +229,16 @@ static void test_revoke_and_promote(void **state) {
     assert_int_equal(try_join(&t, id, &(struct lie){0}), NEB_OK);
     assert_int_equal(revoke_now("gone"), NEB_OK);
     assert_false(is_member("gone"));
-    assert_int_equal(try_join(&used, id, &(struct lie){0}), NEB_ERR_DENIED); // the answer of before
+    // the token that it joined with
+    assert_int_equal(try_join(&used, id, &(struct lie){0}), NEB_ERR_DENIED);
     assert_false(is_member("gone"));
     assert_int_equal(revoke_now("gone"), NEB_ERR_NOT_FOUND);
     uint64_t version = hub->fed->list.version;
-    assert_int_equal(revoke_now("hub"), NEB_ERR_STATE); // itself
+    assert_int_equal(revoke_now("hub"), NEB_ERR_STATE); // the hub itself
     char own[NEB_PATH_MAX];
     assert_int_equal(neb_path(own, sizeof own, hub_home, "federation/member.pem"), NEB_OK);
     for (int damaged = 0; damaged < 2;
-         damaged++) { // and does not depend on its certificate for that
+         damaged++) { // the hub's certificate does not matter for this
         assert_int_equal(damaged ? neb_fs_write(own, "x", 1, 0600) : neb_fs_remove(own), NEB_OK);
         assert_int_equal(revoke_now("hub"), NEB_ERR_STATE);
     }
@@ -248,14 +255,15 @@ static void test_revoke_and_promote(void **state) {
     }
     assert_int_equal(sec_hub_promote(hub, "nobody"), NEB_ERR_NOT_FOUND);
     version = hub->fed->list.version;
-    assert_int_equal(sec_hub_promote(hub, "hub"), NEB_ERR_STATE); // itself, which is not lost
+    assert_int_equal(sec_hub_promote(hub, "hub"), NEB_ERR_STATE); // the hub itself is not lost
     assert_int_equal(hub->fed->list.version, version);
     assert_int_equal(sec_hub_promote(hub, "paris"), NEB_OK);
     assert_true(is_member("paris") && sec_memberlist_voters(&hub->fed->list) == 1);
     assert_int_equal(hub->fed->list.why, SEC_LIST_PROMOTE);
     assert_int_equal(sec_hub_promote(hub, "hub"), NEB_ERR_STATE); // the last vote stays
     assert_int_equal(sec_hub_promote(hub, "paris"), NEB_ERR_STATE);
-    // joins, rotations, revocations, promotion: each version knows all before it, and so what a member had
+    // Joins, rotations, revocations, promotion: each version's history has all earlier versions, so
+    // also the one that this member holds.
     struct sec_federation *f = NULL;
     assert_int_equal(hub->fed->list.n_history, hub->fed->list.version - 1);
     assert_int_equal(sec_federation_open(home("paris"), &f), NEB_OK);
@@ -268,7 +276,7 @@ static void test_revoke_and_promote(void **state) {
     sec_identity_destroy(&id);
 }
 
-// An invitation that nobody has used is withdrawn by the name.
+// nebula revoke withdraws an invitation that nobody has used.
 static void test_withdrawn(void **state) {
     (void)state;
     struct sec_token t = invite("never", 3600);
@@ -279,11 +287,11 @@ static void test_withdrawn(void **state) {
     assert_false(member);
     assert_int_equal(hub->fed->list.version, version);
     assert_int_equal(try_join(&t, id, &(struct lie){0}), NEB_ERR_DENIED);
-    assert_int_equal(revoke_now("never"), NEB_ERR_NOT_FOUND); // nor was anything of it left
+    assert_int_equal(revoke_now("never"), NEB_ERR_NOT_FOUND); // nothing of it is left
     sec_identity_destroy(&id);
 }
 
-// ---- what is said of a refusal ------------------------------------------------------------------
+// ---- reasons of refusals -----------------------------------------------------------------------
 
 static void age(const struct sec_token *t, int64_t seconds) {
     struct sec_invite v;
@@ -298,7 +306,8 @@ static void forget_log(void) {
     pthread_mutex_unlock(&log_lock);
 }
 
-// Who holds the token of an invitation is told what became of it, and so is the hub's operator. Who only has its number is not.
+// A holder of the token learns what became of the invitation, and so does the hub's operator. A
+// sender that knows only the number of the invitation does not.
 static void refused_as(struct sec_token t, const char *with, enum sec_enrol_code said,
                        const char *site, const char *hub_says) {
     struct sec_identity *id = NULL;
@@ -324,30 +333,32 @@ static void test_says_why(void **state) {
                      none = invite("said-none", 3600);
     struct sec_invite v;
     assert_int_equal(sec_enrol_join(home("said-used"), &used, ""), NEB_OK);
-    refused_as(used, "said-used2", SEC_ENROL_USED, "this invitation of 'said-used' was used before",
-               "the invitation for 'said-used' was used before, by other keys");
+    refused_as(used, "said-used2", SEC_ENROL_USED,
+               "this invitation for 'said-used' was used before",
+               "the invitation for 'said-used' was used before, with other keys");
     age(&late, 3 * 3600);
-    refused_as(late, "said-late", SEC_ENROL_EXPIRED, "this invitation of 'said-late' expired 12",
+    refused_as(late, "said-late", SEC_ENROL_EXPIRED, "this invitation for 'said-late' expired 12",
                "the invitation for 'said-late' expired 72");
     assert_int_equal(revoke_now("said-gone"), NEB_OK);
     refused_as(gone, "said-gone", SEC_ENROL_WITHDRAWN,
-               "this invitation of 'said-gone' was withdrawn",
+               "this invitation for 'said-gone' was withdrawn",
                "the invitation for 'said-gone' was withdrawn");
-    // also when others were made since; but not for ever
+    // The reason stays when other invitations are made, but not for ever.
     age(&old, SEC_INVITE_KEPT + 2 * 3600);
     (void)invite("said-next", 3600);
     assert_int_equal(sec_invite_load(hub->dir, late.id, &v), NEB_OK);
     assert_int_equal(sec_invite_load(hub->dir, gone.id, &v), NEB_OK);
-    refused_as(old, "said-old", SEC_ENROL_REFUSED, "no invitation that this token fits",
-               "no such invitation here");
+    refused_as(old, "said-old", SEC_ENROL_REFUSED, "no invitation for this token",
+               "there is no such invitation");
     none.id[0] ^= 1;
-    // of such lines the hub's log has enough by now
-    refused_as(none, "said-none", SEC_ENROL_REFUSED, "no invitation that this token fits", "");
-    assert_false(was_logged("no such invitation here"));
+    // The hub's log throttle already holds such lines back.
+    refused_as(none, "said-none", SEC_ENROL_REFUSED, "no invitation for this token", "");
+    assert_false(was_logged("there is no such invitation"));
     assert_false(is_member("said-late") || is_member("said-gone") || is_member("said-old"));
 }
 
-// A site whose clock is behind does not take the hub's certificate: both say so, and neither what it does not know.
+// A site whose clock is behind rejects the hub's certificate. Both log the reason, and nothing that
+// they do not know.
 static void test_clock_behind(void **state) {
     (void)state;
     struct sec_token t = invite("behind", 3600);
@@ -363,10 +374,10 @@ static void test_clock_behind(void **state) {
     assert_int_equal(sec_enrol_join(home("behind"), &t, ""), NEB_OK);
 }
 
-// ---- crash and damage -----------------------------------------------------------------------------
+// ---- crash and damage ---------------------------------------------------------------------------
 
-// The hub fails at each of its writes in turn. Afterwards the same request is answered; once the
-// invitation was used, another one is not.
+// The hub fails at each of its writes in turn. Afterwards it answers the same request. Once the
+// invitation is used, it refuses any other.
 static void test_crash_while_admitting(void **state) {
     (void)state;
     for (int k = 1; k <= 4; k++) {
@@ -400,7 +411,8 @@ static void test_crash_while_admitting(void **state) {
     }
 }
 
-// An invitation that cannot be read for now (no descriptor is left) is not gone for that; one that is damaged is.
+// An invitation that cannot be read for now (no file descriptor is left) stays. A damaged one is
+// removed.
 static void test_unreadable_invitation(void **state) {
     (void)state;
     struct sec_token t = invite("later", 3600);
@@ -411,7 +423,8 @@ static void test_unreadable_invitation(void **state) {
     int fd = dup(0);
     assert_true(fd > 0 && getrlimit(RLIMIT_NOFILE, &was) == 0);
     close(fd);
-    few = (struct rlimit){.rlim_cur = (rlim_t)fd + 1, .rlim_max = was.rlim_max}; // the folder's
+    // one descriptor, for the folder
+    few = (struct rlimit){.rlim_cur = (rlim_t)fd + 1, .rlim_max = was.rlim_max};
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
     enum neb_status st = sec_invites_sweep(hub->dir, 0, NULL, &swept);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &was), 0);
@@ -454,7 +467,7 @@ static void test_key_files(void **state) {
     }
 }
 
-// What a member would bring to a new hub: the newest list, and with it what was seen.
+// Copies what a member would bring to a new hub: the newest list and `seen`.
 static void copy_list(const char *to) {
     static const char *const files[] = {"federation/members.neb", "federation/seen"};
     char from[NEB_PATH_MAX], path[NEB_PATH_MAX];
@@ -474,7 +487,7 @@ static void test_backup(void **state) {
     sec_code_make(wrong);
     assert_int_equal(sec_ca_restore(home("restored"), home("backup"), wrong), NEB_ERR_DENIED);
     assert_int_equal(sec_ca_restore(home("restored"), home("backup"), "short"), NEB_ERR_INVALID);
-    // without a list it would sign a second version 1
+    // Without a list the hub would sign a second version 1.
     assert_int_equal(sec_ca_restore(home("restored"), home("backup"), code), NEB_ERR_STATE);
     assert_false(neb_fs_exists(home("restored")));
     copy_list(home("restored"));
@@ -485,13 +498,13 @@ static void test_backup(void **state) {
     assert_int_equal(sec_ca_open(home("restored"), &ca), NEB_OK);
     sec_ca_destroy(&ca);
     sec_federation_destroy(&f);
-    // again, as where the seal key was lost
+    // Again, as after the loss of the seal key.
     assert_int_equal(sec_ca_restore(home("restored"), home("backup"), code), NEB_OK);
     assert_int_equal(sec_ca_open(home("restored"), &ca), NEB_OK);
     sec_ca_destroy(&ca);
 }
 
-// A backup is restored over another federation's hub: that one's key stays what it is.
+// Restoring a backup over another federation's hub fails, and keeps that hub's key.
 static void test_backup_of_another(void **state) {
     (void)state;
     struct neb_buf before = {0}, after = {0};
@@ -504,7 +517,7 @@ static void test_backup_of_another(void **state) {
     assert_int_equal(neb_fs_read(home("other/ca/ca.key"), 4096, &after), NEB_OK);
     assert_int_equal(before.len, after.len);
     assert_memory_equal(before.p, after.p, before.len);
-    // a list that another CA has signed, where there is no certificate: nothing is written
+    // A list that another CA signed, without a certificate beside it: nothing is written.
     assert_int_equal(neb_fs_mkdirs(home("mixed"), 0700), NEB_OK);
     copy_list(home("mixed"));
     assert_int_equal(sec_ca_restore(home("mixed"), home("other-backup"), other), NEB_ERR_EXISTS);
@@ -525,8 +538,8 @@ static enum neb_status init_hub(const char *where, const char *backup,
     return sec_hub_create(where, &s, self, "");
 }
 
-// An init is cut short behind each of its files in turn. The same one again makes it anew, as long as there is no list; the code that was
-// shown last opens the backup.
+// An init stops after each of its files in turn. The same init again makes everything again, unless
+// there is a list. The code that was shown last opens the backup.
 static void test_init_cut_short(void **state) {
     (void)state;
     char first[SEC_CODE_TEXT], second[SEC_CODE_TEXT], spec[32], cut[NEB_PATH_MAX],
@@ -545,7 +558,7 @@ static void test_init_cut_short(void **state) {
         st = init_hub(cut, back, sec_identity_public(hub_id), first);
         neb_fault_arm(NULL);
         enum neb_status again = init_hub(cut, back, sec_identity_public(hub_id), second);
-        assert_true(again == NEB_OK || again == NEB_ERR_EXISTS); // there was a list
+        assert_true(again == NEB_OK || again == NEB_ERR_EXISTS); // EXISTS: there was a list
         remade += again == NEB_OK;
         assert_int_equal(sec_hub_open(cut, &h), NEB_OK);
         assert_int_equal(h->fed->list.version, 1);
@@ -554,7 +567,8 @@ static void test_init_cut_short(void **state) {
         assert_int_equal(init_hub(cut, back, sec_identity_public(hub_id), second), NEB_ERR_EXISTS);
     }
     assert_true(remade >= 5); // begun, backup, seal.key, ca.key, ca.pem
-    // a hub that has lost its lists is no init that was cut short, and a backup of something else stays
+    // A hub that lost its lists is not an interrupted init, and a file that is not its backup
+    // stays.
     assert_int_equal(sec_federation_open(cut, &f), NEB_OK);
     assert_int_equal(neb_path(back, sizeof back, cut, "federation/members.neb"), NEB_OK);
     assert_int_equal(neb_fs_remove(back), NEB_OK);
@@ -565,7 +579,7 @@ static void test_init_cut_short(void **state) {
     assert_int_equal(sec_federation_open(cut, &g), NEB_OK);
     assert_memory_equal(f->pin, g->pin, sizeof f->pin);
     assert_int_equal(neb_path(back, sizeof back, cut, "federation/ca.pem"), NEB_OK);
-    assert_int_equal(neb_fs_remove(back), NEB_OK); // its key is still there
+    assert_int_equal(neb_fs_remove(back), NEB_OK); // its key still exists
     assert_int_equal(init_hub(cut, home("cut-none"), sec_identity_public(hub_id), second),
                      NEB_ERR_EXISTS);
     assert_int_equal(sec_ca_create(home("cut-new"), "cut", home("backup"), second), NEB_ERR_EXISTS);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Enrolment for those who are not welcome: used tokens, others' keys, old protocols, floods. Each refusal of security/README.md's table.
+// Enrolment under attack: used tokens, keys of others, old protocols, floods. Covers the refusals
+// in the table of security/README.md.
 #include "security/enrol_rate.h"
 #include "security/source.h"
 #include "tests/security/enrol_fixture.h"
@@ -43,18 +44,18 @@ static void test_wrong_secret_name_pin(void **state) {
     bad = t, bad.id[0] ^= 1;
     assert_int_equal(try_join(&bad, id, &(struct lie){0}), NEB_ERR_DENIED);
     assert_int_equal(try_join(&t, other, &(struct lie){.name = "mallory"}), NEB_ERR_DENIED);
-    // with another pin the client itself ends it: the proof is never sent
+    // With another pin the client itself stops, and never sends the proof.
     bad = t, bad.pin[5] ^= 1;
     struct sec_enrol_client *c = NULL;
     assert_int_equal(sec_enrol_connect(bad.endpoint, bad.pin, &c), NEB_ERR_DENIED);
     assert_null(c);
     assert_false(is_member("bern") || is_member("mallory"));
-    assert_int_equal(try_join(&t, id, &(struct lie){0}), NEB_OK); // none of that used it up
+    assert_int_equal(try_join(&t, id, &(struct lie){0}), NEB_OK); // nothing above used it up
     sec_identity_destroy(&id);
     sec_identity_destroy(&other);
 }
 
-// A proof belongs to one connection: whoever relays it to another one has nothing.
+// A proof is bound to one connection, so relaying it to another one is useless.
 static void test_no_exporter(void **state) {
     (void)state;
     struct sec_token t = invite("kiel", 3600);
@@ -73,7 +74,7 @@ static void test_no_exporter(void **state) {
 
 // ---- requests with someone else's keys ----------------------------------------------------------
 
-// own's request with one key of it replaced; again signed by own's key if `resign`.
+// own's request with one of its keys replaced. resign: signed again with own's key.
 static void stolen(const struct sec_identity *own, const uint8_t *from, const uint8_t *to,
                    bool resign, struct neb_buf *csr) {
     uint8_t *at, *der = NULL;
@@ -105,16 +106,17 @@ static void test_keys_of_others(void **state) {
     struct neb_buf csr = {0};
     stolen(eve, own->sign, theirs->sign, false, &csr);
     assert_int_equal(try_join(&t, eve, &(struct lie){.csr = &csr}), NEB_ERR_DENIED);
-    stolen(eve, own->curve, theirs->curve, false, &csr); // signature broken
+    stolen(eve, own->curve, theirs->curve, false, &csr); // breaks the signature
     assert_int_equal(try_join(&t, eve, &(struct lie){.csr = &csr}), NEB_ERR_DENIED);
-    stolen(eve, own->curve, theirs->curve, true, &csr); // well signed, but the key is not hers
+    // correctly signed, but the key is not eve's
+    stolen(eve, own->curve, theirs->curve, true, &csr);
     struct sec_public p;
     assert_int_equal(sec_csr_parse(csr.p, csr.len, &p), NEB_OK);
     assert_memory_equal(p.curve, theirs->curve, SEC_KEY_BYTES);
     assert_int_equal(try_join(&t, eve, &(struct lie){.csr = &csr}), NEB_ERR_DENIED);
     assert_true(was_logged("does not hold the CURVE key") || was_logged("refused"));
     assert_false(is_member("eve"));
-    // a member's own keys under a second name
+    // A member's own keys under a second name.
     struct sec_token again = invite("shade", 3600);
     struct sec_identity *member = NULL;
     assert_int_equal(sec_identity_load(home("paris"), &member), NEB_OK);
@@ -139,7 +141,8 @@ static uint64_t source_of(const char *text) {
     return sec_source_of(&a);
 }
 
-// One host is one source, however many addresses its network has; and no two hosts of IPv4 are.
+// One host is one source, whatever addresses of its network it uses. Two IPv4 hosts are two
+// sources.
 static void test_sources(void **state) {
     (void)state;
     uint64_t v6 = source_of("2001:db8:1:2::1"), v4 = source_of("192.0.2.7");
@@ -156,7 +159,7 @@ static void test_sources(void **state) {
 
 // ---- strangers at the socket --------------------------------------------------------------------
 
-// from: an address of loopback, each of which is a source of its own. The honest come from 127.0.0.1.
+// from: a loopback address, which is a source of its own. Honest clients use 127.0.0.1.
 static int raw_connect(const char *from) {
     struct sockaddr_in own = {.sin_family = AF_INET};
     struct sockaddr_in to = {.sin_family = AF_INET,
@@ -191,7 +194,7 @@ static void test_tls_1_2(void **state) {
     for (int i = 0; i < 100 && !was_logged("TLS handshake"); i++)
         neb_sleep(20 * NEB_MS);
     assert_true(was_logged("TLS handshake: the other end offers no TLS 1.3"));
-    // and what is no TLS at all is said to be that
+    // The log also recognises a client that does not speak TLS.
     int fd = raw_connect("127.0.0.9");
     assert_true(send(fd, "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL) > 0);
     for (int i = 0; i < 100 && !was_logged("does not speak TLS"); i++)
@@ -207,10 +210,11 @@ static void test_oversized(void **state) {
     struct neb_buf in = {0};
     assert_int_equal(sec_enrol_connect(endpoint, hub->fed->pin, &c), NEB_OK);
     neb_put_u32(big, SEC_ENROL_REQUEST_MAX + 1);
-    assert_int_equal(sec_enrol_client_send(c, big, 4), NEB_OK); // the claim alone ends it
+    // the claimed length alone ends the connection
+    assert_int_equal(sec_enrol_client_send(c, big, 4), NEB_OK);
     assert_int_equal(sec_enrol_client_recv(c, &in), NEB_ERR_IO);
     sec_enrol_client_destroy(&c);
-    // largest that is allowed, nonsense: one code
+    // The largest allowed request, filled with nonsense, gets only a code.
     assert_int_equal(sec_enrol_connect(endpoint, hub->fed->pin, &c), NEB_OK);
     neb_put_u32(big, SEC_ENROL_REQUEST_MAX);
     assert_int_equal(sec_enrol_client_send(c, big, 4 + SEC_ENROL_REQUEST_MAX), NEB_OK);
@@ -225,7 +229,8 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// Median time of an exchange with the hub (a renewal: one fsync less than a join, and repeatable).
+// Median time of an exchange with the hub: a renewal, which can be repeated and needs one fsync
+// less than a join.
 static neb_ns exchange_time(void) {
     neb_ns t[ROUNDS];
     for (int i = 0; i < ROUNDS; i++) {
@@ -252,7 +257,7 @@ static int still_open(const int *fds) {
 
 static void test_slow_loris(void **state) {
     (void)state;
-    static const uint8_t hello[] = {22, 3, 1, 2, 0, 1, 0}; // the front of a ClientHello
+    static const uint8_t hello[] = {22, 3, 1, 2, 0, 1, 0}; // the beginning of a ClientHello
     int fds[IDLE];
     neb_ns alone = exchange_time();
     for (int i = 0; i < IDLE; i++) {
@@ -264,7 +269,7 @@ static void test_slow_loris(void **state) {
     struct sec_token t = invite("calm", 3600);
     assert_int_equal(sec_enrol_join(home("calm"), &t, ""), NEB_OK);
     int open_ones = still_open(fds);
-    // a machine that is busy elsewhere: the least of a few looks, of those while there are idle ones
+    // The machine may be busy, so take the best of a few samples while idle connections are open.
     for (int look = 0; look < 4 && crowded >= 2 * alone + 5 * NEB_MS; look++) {
         neb_ns again = exchange_time();
         if (!still_open(fds))
@@ -284,7 +289,8 @@ static void test_slow_loris(void **state) {
     }
 }
 
-// Pure: each source has its share, all together a share of a core, and what was refused costs nobody anything.
+// Pure. Each source has its share, all together have a share of a core, and refusals are not
+// charged.
 static void test_rate(void **state) {
     (void)state;
     static struct sec_enrol_rate r;
@@ -294,11 +300,11 @@ static void test_rate(void **state) {
     for (int i = 0; i < 1000; i++)
         n += sec_enrol_rate_take(&r, 7, now);
     assert_int_equal(n, SEC_RATE_BURST);
-    assert_true(sec_enrol_rate_take(&r, 8, now)); // another one
+    assert_true(sec_enrol_rate_take(&r, 8, now)); // another source
     for (int ms = 0; ms < 10000; ms++)
         n += sec_enrol_rate_take(&r, 7, now + ms * NEB_MS);
     assert_int_equal(n, SEC_RATE_BURST + 10 * SEC_RATE_SECOND - 1);
-    // from ever new addresses, ten a millisecond: three times a whole core, if they got it
+    // Ten per millisecond, each from a new address: without limits this would cost three cores.
     now += 100 * NEB_S;
     for (int i = 0; i < 100000; i++, now += NEB_MS / 10)
         if (sec_enrol_rate_take(&r, 1000 + (uint64_t)i, now)) {
@@ -307,10 +313,10 @@ static void test_rate(void **state) {
         }
     assert_true(spent <= 10 * NEB_S * SEC_RATE_PERCENT / 100 + SEC_RATE_SAVED_MS * NEB_MS + cost);
     assert_true(spent >= 10 * NEB_S * SEC_RATE_PERCENT / 100);
-    assert_true(sec_enrol_rate_take(&r, 7, now + NEB_S)); // it is over
+    assert_true(sec_enrol_rate_take(&r, 7, now + NEB_S)); // the flood is over
 }
 
-static neb_ns hub_time(void) { // of the processor
+static neb_ns hub_time(void) { // processor time
     clockid_t id;
     struct timespec t;
     assert_int_equal(pthread_getcpuclockid(thread, &id), 0);
@@ -318,7 +324,8 @@ static neb_ns hub_time(void) { // of the processor
     return t.tv_sec * NEB_S + t.tv_nsec;
 }
 
-// Handshakes without end from one address: it gets its share of them, what is beyond costs little, and others join as ever.
+// Endless handshakes from one address. It gets its share, the rest costs little, and others can
+// join.
 static void test_handshake_flood(void **state) {
     (void)state;
     neb_ns start = neb_now(), t0 = hub_time();
@@ -339,7 +346,7 @@ static void test_handshake_flood(void **state) {
     assert_true(got <= SEC_RATE_BURST + SEC_RATE_SECOND * neb_seconds(neb_now() - start) + 1);
     assert_true(2 * refused < each);
     assert_true(was_logged("too many handshakes"));
-    // a ClientHello that comes byte by byte
+    // A ClientHello that comes byte by byte.
     static const uint8_t hello[5] = {22, 3, 1, 2, 0};
     int fd = raw_connect("127.0.0.5"), sent = 0;
     for (bool cut = false; !cut && sent < 500; sent++) {
@@ -351,7 +358,7 @@ static void test_handshake_flood(void **state) {
     assert_true(sent > SEC_ENROL_PIECES && sent < 500);
 }
 
-// Who shares the address of a flood is turned away, says so, and comes back.
+// A client at the address of a flood is refused, says so, and tries again.
 static void test_turned_away(void **state) {
     (void)state;
     int n = 0;

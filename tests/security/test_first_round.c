@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first round of a job, before the honest members' own workers have attached: their gates do not know yet what an update holds. Mallory is
-// quicker than they are, and sends one of another shape: were it judged at once it would be committed, and no cluster could apply it.
+// The first round of a job, before the honest workers have attached. The honest gates do not know
+// yet what an update holds. Mallory is faster and sends an update of another shape. If the gates
+// judged it at once, it would be committed, and no cluster could apply it.
 #define HOSTILE_ORDER ANNA, BERT, MALLORY
 #include "tests/security/hostile_fixture.h"
 
@@ -23,7 +24,7 @@ static void other_shape(enum kind kind) {
     UNTIL(arrived(&sites[ANNA]) && arrived(&sites[BERT]));
     go_for(NEB_S);
     for (int k = ANNA; k <= BERT; k++) {
-        assert_int_equal(sites[k].faults[INTER_FAULT_REFUSED], 0); // nobody has judged it
+        assert_int_equal(sites[k].faults[INTER_FAULT_REFUSED], 0); // not judged yet
         assert_int_equal(sites[k].commits, 0);
     }
     tell_shape(&sites[ANNA]);
@@ -45,7 +46,8 @@ static void test_too_many(void **state) {
     other_shape(TOO_MANY);
 }
 
-// A member whose worker is late does not vote, follows what the others commit without it, and votes when its worker is there.
+// A member whose worker is late does not vote, but follows the others' commits. It votes once its
+// worker has attached.
 static void test_late_worker(void **state) {
     (void)state;
     tell_shape(&sites[ANNA]);
@@ -54,7 +56,7 @@ static void test_late_worker(void **state) {
     UNTIL(sites[ANNA].commits == 1 && sites[BERT].commits == 1 && sites[MALLORY].commits == 1);
     for (uint8_t i = 0; i < sites[BERT].last.n_accepts; i++)
         assert_int_not_equal(sites[BERT].last.accepts[i].member, BERT);
-    inter_service_destroy(&sites[MALLORY].s); // now it takes bert's vote
+    inter_service_destroy(&sites[MALLORY].s); // now a commit needs bert's vote
     submit(&sites[ANNA], GOOD);
     go_for(3 * NEB_S);
     assert_int_equal(sites[ANNA].commits, 1);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a stranger who cannot authenticate costs two members that exchange data: 500 idle connections (less than twice the time, under 64
-// MiB), half-finished greetings, frames of 512 MiB claimed before authentication (under 16 MiB), and whole handshakes with unknown keys
-// without end (less than twice the time, under 32 MiB, and no more of them than are allowed), also halves of them that are reset.
+// The cost of a stranger without valid keys to two members that exchange data: idle connections,
+// incomplete greetings, claims of 512 MiB, endless handshakes, and halves of handshakes that are
+// reset. The exchange must take less than twice the time, and memory stays within limits.
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
 #include "inter/link/state.h"
@@ -87,8 +87,9 @@ static double median(const double *x, int n) {
     return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
 }
 
-// Less than twice the time, by the medians of several looks at either, one behind the other: other work on this machine comes and goes. flooded: a
-// look while the flood is there; < 0: it was not, all the time. Returns the time without.
+// Checks that the flood takes less than twice the time, by medians of alternating samples, since
+// other work on this machine comes and goes. flooded: a sample during the flood; negative: the
+// flood did not last all the time. Returns the time without a flood.
 static double check_twice(double (*quiet)(void), double (*flooded)(int look), const char *what) {
     double alone[PAIRS_MAX], beside[PAIRS_MAX], x = 0, y = 0;
     int looks = 0;
@@ -99,7 +100,7 @@ static double check_twice(double (*quiet)(void), double (*flooded)(int look), co
         x = looks ? median(alone, looks) : 0;
         y = looks ? median(beside, looks) : 0;
     }
-    printf("%.3f s alone, %.3f s beside %s, medians of %d\n", x, y, what, looks);
+    printf("%.3f s alone, %.3f s beside %s, medians of %d samples\n", x, y, what, looks);
     assert_true(looks >= PAIRS);
     assert_true(y < 2 * x);
     return x;
@@ -114,7 +115,7 @@ static double resident_mib(void) {
     return (double)pages * (double)sysconf(_SC_PAGESIZE) / (1 << 20);
 }
 
-// From 127.0.0.2 and so on.
+// From 127.0.0.2 upward.
 static int dial(int stranger_at) {
     struct sockaddr_in to = {.sin_family = AF_INET,
                              .sin_port = htons((uint16_t)inter_link_port(links[1]))},
@@ -146,7 +147,7 @@ static bool all_come(const int *fds, int n) {
     return true;
 }
 
-// What strangers have used up together is there again for so many.
+// Waits until the common limit has room for so many strangers again.
 static void rest(int strangers) {
     const struct inter_accept_limit *d = &links[1]->accept_limit;
     while (d->closed || d->n_out || d->all_next - neb_now() > d->all_ahead - strangers * d->all_gap)
@@ -155,7 +156,8 @@ static void rest(int strangers) {
 
 static double idle_before, idle_more;
 
-// They stay for 3 s, so each look has others, from another address. One that takes longer does not count.
+// Idle connections stay open for 3 s, so each sample opens new ones, from another address. A sample
+// that takes longer does not count.
 static double beside_idle(int look) {
     static int fds[IDLE];
     rest(IDLE);
@@ -167,7 +169,7 @@ static double beside_idle(int look) {
     }
     while (!all_come(fds, IDLE) && neb_now() - began < 2 * NEB_S)
         step();
-    for (int i = 0; i < IDLE; i += 3) // one in three has begun a greeting
+    for (int i = 0; i < IDLE; i += 3) // one in three begins a greeting
         (void)!send(fds[i], "\xff\0\0\0\0\0\0\0\1\x7f\3", 11, MSG_NOSIGNAL);
     double took = exchange(), more = resident_mib() - idle_before;
     int open = 0;
@@ -193,7 +195,8 @@ static void test_idle_connections(void **state) {
     assert_true(ups == 2 && downs == 0);
 }
 
-// A true ZMTP 3.0 CURVE greeting, then a frame said to have 512 MiB, and as much of it as the other side takes.
+// A correct ZMTP 3.0 CURVE greeting, a frame that claims 512 MiB, and as much of it as the other
+// side accepts.
 static void test_claimed_frames(void **state) {
     (void)state;
     uint8_t greeting[64 + 9] = {0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0x7f, 3};
@@ -221,7 +224,7 @@ static void test_claimed_frames(void **state) {
         step();
     }
     double after = resident_mib();
-    printf("%d claims of 512 MiB: %.1f MiB taken from them, %.1f MiB more\n", CLAIMS,
+    printf("%d claims of 512 MiB: %.1f MiB accepted, %.1f MiB more memory\n", CLAIMS,
            (double)taken / (1 << 20), after - before);
     assert_true(after - before < 16);
     exchange();
@@ -230,10 +233,10 @@ static void test_claimed_frames(void **state) {
         close(fds[i]);
 }
 
-// ---- handshakes -------------------------------------------------------------------------------------------------
+// ---- handshakes ---------------------------------------------------------------------------------
 
-// Another process, so that what it computes and holds is not counted; at 127.0.0.2. Each connection has a key of its own that nobody knows, and
-// is given up some 32 ms later.
+// Runs in another process, so that its work and memory are not counted, at 127.0.0.2. Each
+// connection has its own unknown key, and is closed about 32 ms later.
 static void handshake_for_ever(const uint8_t *server) {
     void *ctx = zmq_ctx_new(), *s[AT_ONCE] = {0};
     unsigned n = 0;
@@ -244,7 +247,7 @@ static void handshake_for_ever(const uint8_t *server) {
             usleep(1000);
         if (s[i])
             zmq_close(s[i]);
-        unsigned from = orders->many ? 0x10000 + n++ % 0x8000 : 2; // of 127.0.0.0/8
+        unsigned from = orders->many ? 0x10000 + n++ % 0x8000 : 2; // within 127.0.0.0/8
         snprintf(where, sizeof where, "tcp://127.%u.%u.%u:0;127.0.0.1:%u", from >> 16,
                  from >> 8 & 255, from & 255, (unsigned)orders->port);
         zmq_curve_keypair(pub, secret);
@@ -302,7 +305,7 @@ static void open_link(int i, const char *from) {
     assert_int_equal(inter_link_create(&c, &links[i]), NEB_OK);
 }
 
-// Anna comes back, from there. How long that takes.
+// Anna reconnects from this address. Returns the seconds that this takes.
 static double come_back(const char *from) {
     inter_link_destroy(&links[0]);
     ups = downs = 0;
@@ -321,7 +324,7 @@ static void test_handshakes(void **state) {
     double before = resident_mib();
     uint64_t was = links[1]->accept_limit.refused, shook = inter_link_refused(links[1]);
     orders->port = inter_link_port(links[1]);
-    rest(INTER_NAMELESS_BURST);
+    rest(INTER_UNIDENTIFIED_BURST);
     orders->go = true;
     neb_ns began = neb_now();
     while (links[1]->accept_limit.refused == was && neb_now() - began < 60 * NEB_S)
@@ -330,20 +333,21 @@ static void test_handshakes(void **state) {
     printf("%llu handshakes in %.1f s until the first connection was refused\n",
            (unsigned long long)inter_link_refused(links[1]), until);
     assert_true(links[1]->accept_limit.refused > was && !links[1]->accept_limit.refused_all);
-    // they were whole ones
-    assert_true(inter_link_refused(links[1]) - shook > INTER_NAMELESS_BURST / 4);
+    // They were complete handshakes.
+    assert_true(inter_link_refused(links[1]) - shook > INTER_UNIDENTIFIED_BURST / 4);
 
     check_twice(two, beside_handshakes, "handshakes without end");
     double s = neb_seconds(flooded_ns), more = resident_mib() - before;
     printf("%.0f of them a second, %.0f connections cut, %.1f MiB more\n",
            (double)flooded_handshakes / s, (double)flooded_cut / s, more);
-    // twice what is allowed: some come before the kernel was told, and what was saved up while the flood rested
-    assert_true((double)flooded_handshakes < 2 * INTER_NAMELESS_SECOND * (2 * s + 1));
+    // Twice the allowed rate: some arrive before the kernel filter is set, and some were saved up
+    // in pauses of the flood.
+    assert_true((double)flooded_handshakes < 2 * INTER_UNIDENTIFIED_SECOND * (2 * s + 1));
     if (inter_syn_filter(links[1]->accept_limit.listener, INTER_SYN_NOT_FROM, NULL,
-                         0)) // the kernel keeps them out, and not this process one by one
-        assert_true((double)flooded_cut < INTER_NAMELESS_SECOND * (2 * s + 1));
+                         0)) // the kernel keeps them out, so this process need not refuse each
+        assert_true((double)flooded_cut < INTER_UNIDENTIFIED_SECOND * (2 * s + 1));
 #ifdef TESTING_SANITIZED
-    puts("not looked at in this build, where freed memory stays: how much that is");
+    puts("not checked in this build, because freed memory is kept: the memory used");
 #else
     assert_true(more < 32);
 #endif
@@ -352,14 +356,14 @@ static void test_handshakes(void **state) {
     orders->go = true;
     double beside = come_back("");
     orders->go = false;
-    printf("a member comes back in %.2f s beside them, in %.2f s from their address once they are "
-           "over\n",
+    printf("a member reconnects in %.2f s beside them, and in %.2f s from their address once they "
+           "are over\n",
            beside, come_back("127.0.0.2:0;"));
     exchange();
 }
 
-// The same from thousands of addresses, each of which comes seldom: all together get what the profile says, and who has been here before comes
-// back beside them.
+// The same from thousands of addresses, each of which comes rarely. All together stay within the
+// common limit, and a member that was here before reconnects during the flood.
 static void test_many_addresses(void **state) {
     (void)state;
     struct inter_accept_limit *accept_limit = &links[1]->accept_limit;
@@ -370,7 +374,7 @@ static void test_many_addresses(void **state) {
     double without = 0, with = 0;
     for (int bound = 0; bound < 2; bound++) {
         accept_limit->all_ahead = bound ? ahead : INT64_MAX / 2;
-        accept_limit->all_next = neb_now() + ahead; // what they had saved up is gone
+        accept_limit->all_next = neb_now() + ahead; // removes what was saved up
         uint64_t was = inter_link_refused(links[1]), all = accept_limit->refused_all;
         neb_ns began = neb_now();
         while (neb_now() - began < 3 * NEB_S)
@@ -390,21 +394,23 @@ static void test_many_addresses(void **state) {
     orders->go = true;
     double known = come_back(""), unknown = come_back("127.0.0.9:0;");
     orders->go = orders->many = false;
-    printf("a member comes back in %.2f s beside them, in %.2f s from where none has come yet\n",
+    printf("a member reconnects in %.2f s beside them, and in %.2f s from an unknown address\n",
            known, unknown);
     assert_true(known < 5);
     come_back("");
     exchange();
 }
 
-// Halves of handshakes whose sender resets the connection at once: when it is looked at nobody is at the other end, and yet it is known who was.
+// Halves of handshakes whose sender resets the connection at once. By the time the member looks,
+// nobody is at the other end, but the source is still known.
 static void test_resets(void **state) {
     (void)state;
     static const uint8_t half[64 + 202] = {0xff,     [9] = 0x7f, 3, 0,   'C', 'U', 'R', 'V', 'E',
                                            [64] = 4, 200,        5, 'H', 'E', 'L', 'L', 'O', 1};
     const struct linger reset = {.l_onoff = 1};
     uint64_t was = links[1]->accept_limit.refused;
-    for (int i = 0; i < 8 * INTER_NAMELESS_BURST && links[1]->accept_limit.refused == was; i++) {
+    for (int i = 0; i < 8 * INTER_UNIDENTIFIED_BURST && links[1]->accept_limit.refused == was;
+         i++) {
         int fd = dial(7);
         struct pollfd p = {.fd = fd, .events = POLLOUT};
         if (poll(&p, 1, 1000) == 1)
@@ -421,27 +427,28 @@ static void test_resets(void **state) {
     exchange();
 }
 
-// A link that is busy elsewhere while thousands come and go, and is then ended: ZeroMQ tells of each of them, and would wait, with all members'
-// connections, for a reader who is gone.
+// A link that is busy elsewhere while thousands connect and leave, and that is then closed. ZeroMQ
+// reports each connection, and must not wait, with all members' connections, for a reader that
+// left.
 static void test_unread(void **state) {
     (void)state;
     enum { COME = 3000, HELD = 100 };
     int fds[HELD];
     rest(0);
-    alarm(60); // it would be for ever
+    alarm(60); // without a fix it would hang
     for (int i = 0; i < COME; i++) {
         struct pollfd p = {.fd = fds[i % HELD] = dial(2 + i / 500), .events = POLLOUT};
         assert_int_equal(poll(&p, 1, 5000), 1);
         for (int k = 0; k < HELD && i % HELD == HELD - 1; k++)
             close(fds[k]);
     }
-    usleep(300 * 1000); // they are told of
+    usleep(300 * 1000); // time for ZeroMQ to report them
     inter_link_destroy(&links[1]);
     alarm(0);
     list.m[peers[1]].endpoint[0] = 0;
     open_link(1, "");
     come_back("");
-    // where the list says that bert is: heard in a flood before it has come
+    // The address that the list gives for bert is known before bert has connected.
     assert_int_equal(links[0]->accept_limit.n_known, 1);
     assert_true(links[0]->accept_limit.known[0].from == sec_source_of_text("127.0.0.1"));
     exchange();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What strangers on the listening port can do to two members before any key was checked: hold
-// connections open, and announce huge frames.
+// What strangers can do to two members before any key is checked: hold connections open, and
+// announce huge frames.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "inter/link/link.h"
@@ -48,7 +48,7 @@ static void step(void) {
     assert_int_equal(inter_link_process(b.l, on_event, &b), NEB_OK);
 }
 
-// Both members send MESSAGES bulk messages to each other; all arrive within ten seconds.
+// Both members send MESSAGES bulk messages to each other. All must arrive within ten seconds.
 static void exchange(void) {
     static uint8_t data[64 * 1024];
     unsigned sent_a = 0, sent_b = 0, want_a = a.got + MESSAGES, want_b = b.got + MESSAGES;
@@ -76,7 +76,7 @@ static int stranger(void) {
     return fd;
 }
 
-// The other side has ended this connection; what it sent before is thrown away.
+// True if the other side has ended this connection. Drops what it sent before.
 static bool ended(int fd) {
     char skip[512];
     ssize_t n;
@@ -113,9 +113,9 @@ static void test_idle_connections(void **state) {
         fds[i] = stranger();
         step();
     }
-    assert_int_equal(count_ended(fds, IDLE), 0); // they really are held
+    assert_int_equal(count_ended(fds, IDLE), 0); // they are open
     exchange();
-    neb_ns end = neb_now() + 10 * NEB_S; // and are cut once the time for a handshake is over
+    neb_ns end = neb_now() + 10 * NEB_S; // cut when the time for a handshake is over
     while (count_ended(fds, IDLE) < IDLE && neb_now() < end)
         step();
     assert_int_equal(count_ended(fds, IDLE), IDLE);
@@ -124,14 +124,14 @@ static void test_idle_connections(void **state) {
         close(fds[i]);
 }
 
-// A true ZMTP 3.0 CURVE greeting, then a command (even) or message (odd) of 512 MiB and the first
-// 16 KiB of it. The claim alone must not allocate.
+// A correct ZMTP 3.0 CURVE greeting, then a command (even) or message (odd) that claims 512 MiB and
+// sends 16 KiB. The claim alone must not allocate.
 static void test_huge_claim(void **state) {
     (void)state;
     static uint8_t out[64 + 9 + 16 * 1024];
     int fds[CLAIMS];
     size_t done[CLAIMS] = {0};
-    exchange(); // buffers that stay are there before the count starts
+    exchange(); // allocates lasting buffers before the count starts
     struct memory before = memory_now();
     for (int i = 0; i < CLAIMS; i++)
         fds[i] = stranger();
@@ -153,8 +153,9 @@ static void test_huge_claim(void **state) {
         assert_true(now.size_kib - before.size_kib < 256 * 1024);
     }
     for (int i = 0; i < CLAIMS; i++)
-        assert_true(done[i] > 64 + 9); // the claim was made
-    // where the machine is busy elsewhere, cut somewhat later; all that say nothing are cut after INTER_NAMELESS_MS
+        assert_true(done[i] > 64 + 9); // the claim was sent
+    // A busy machine cuts somewhat later. All silent connections are cut after
+    // INTER_UNIDENTIFIED_MS.
     for (end = neb_now() + 5 * NEB_S; count_ended(fds, CLAIMS) < CLAIMS && neb_now() < end;)
         step();
     assert_int_equal(count_ended(fds, CLAIMS), CLAIMS);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an agent does about itself before it reads a key: no core dumps, nobody of the same user may attach, and what holds keys is locked in
-// memory, or it is said.
+// What an agent does for itself before it reads a key: no core dumps, no debuggers of the same
+// user, and keys in locked memory, or a warning.
 #include "agent/base/log.h"
 #include "agent/proc/harden.h"
 #include "security/cert.h"
@@ -29,15 +29,15 @@ static void test_not_dumpable(void **state) {
     assert_int_equal(prctl(PR_SET_DUMPABLE, 1), 0);
     agent_harden();
     assert_int_equal(prctl(PR_GET_DUMPABLE), 0);
-    assert_int_equal(prctl(PR_SET_DUMPABLE, 1), 0); // commands that hold keys, too
+    assert_int_equal(prctl(PR_SET_DUMPABLE, 1), 0); // commands that hold keys do it too
     assert_int_equal(sec_init(), NEB_OK);
     assert_int_equal(prctl(PR_GET_DUMPABLE), 0);
 }
 
-// ---- locked memory, in a process with little of it -------------------------------------------------------------------
+// ---- locked memory, in a process with little of it ----------------------------------------------
 
 enum { PAGE = 4096, PAGES = 16, PIECES = 2 * PAGES };
-static unsigned said; // that keys may be swapped
+static unsigned said; // number of correct warnings that keys may be swapped
 
 static void count(void *user, enum neb_log_level level, const char *text) {
     (void)user, (void)level;
@@ -45,7 +45,7 @@ static void count(void *user, enum neb_log_level level, const char *text) {
             strstr(text, "LimitMEMLOCK") && strstr(text, "ulimit -l");
 }
 
-// Root's processes lock what they like, but for those without this capability.
+// Lowers the limit. Root's processes ignore it unless they drop this capability.
 static bool few_pages(void) {
     struct __user_cap_header_struct h = {.version = _LINUX_CAPABILITY_VERSION_3};
     struct __user_cap_data_struct c[2];
@@ -56,7 +56,7 @@ static bool few_pages(void) {
     return syscall(SYS_capset, &h, c) == 0 && setrlimit(RLIMIT_MEMLOCK, &r) == 0;
 }
 
-// The flags that the kernel keeps of the pages at p; "": it does not tell.
+// The kernel's flags of the pages at p; "": the kernel does not tell.
 static const char *flags_at(const void *p, char line[256]) {
     FILE *f = fopen("/proc/self/smaps", "re");
     unsigned long from, to;
@@ -89,17 +89,18 @@ static void lock_until_no_more(void) {
     NEED(sec_locked_limit() == PAGES * PAGE); // the soft limit was lower
     NEED(sec_locked_room(4 * PAGE) && !sec_locked_room((PAGES + 1) * PAGE));
     for (int i = 0; i < PIECES; i++) {
-        NEED((p[i] = sec_locked_alloc(64))); // a page each; work goes on
+        NEED((p[i] = sec_locked_alloc(64))); // a page each; also works over the limit
         memset(p[i], i, 64);
         if (i == 4)
             NEED(sec_locked_all() && said == 0);
     }
-    NEED(!sec_locked_all() && said == 1); // once
+    NEED(!sec_locked_all() && said == 1); // warned once
     if (*flags_at(p[0], line)) {
         NEED(strstr(flags_at(p[0], line), " lo") && strstr(line, " dd"));
         NEED(!strstr(flags_at(p[PIECES - 1], line), " lo") && strstr(line, " dd"));
     } else {
-        puts("this kernel does not say which memory it locks, and leaves out of core dumps");
+        puts("not checked: this kernel does not tell which memory is locked or left out of core "
+             "dumps");
     }
     for (int i = 0; i < PIECES; i++)
         sodium_free(p[i]);
@@ -107,7 +108,7 @@ static void lock_until_no_more(void) {
     _exit(0);
 }
 
-// OpenSSL's heap for keys is as large as the limit, so there is no room for it beside a key.
+// OpenSSL's heap for keys is as large as the limit, so it does not fit beside a key.
 static void openssl_cannot(void) {
     NEED(few_pages());
     NEED(sec_init() == NEB_OK);
@@ -139,8 +140,8 @@ static void test_locked(void **state) {
 int main(void) {
 #ifdef TESTING_SANITIZED
     (void)test_not_dumpable, (void)test_locked;
-    puts("in this build dumps stay on, since the leak check of AddressSanitizer attaches to the "
-         "process, and mlock does nothing");
+    puts("not checked in this build: AddressSanitizer's leak check attaches to the process, so "
+         "dumps stay on, and mlock does nothing");
     return 77;
 #else
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_not_dumpable),

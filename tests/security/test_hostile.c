@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A member on the list that means harm. Anna and bert are honest agents' services; mallory has keys of her own and a place in the job.
-// Part of the time she runs the real service and hands it updates that no worker would make; the rest of it she is a bare link and
-// says again what she was told, late, twice, to others, altered, across reconnects and restarts. Anna and bert refuse it, go on, commit
-// the same records, and their ledgers stay sound.
+// Anna and bert are services of honest agents. Mallory is a listed member that sends updates that
+// no worker makes, and replays what she received: late, twice, to others, altered, after restarts.
+// Anna and bert refuse it, commit the same records, and their ledgers stay sound.
 #include "tests/security/hostile_fixture.h"
 
-// ---- updates that no worker makes -----------------------------------------------------------------------------
+// ---- updates that no worker makes ---------------------------------------------------------------
 
 static void test_bad_updates(void **state) {
     (void)state;
@@ -16,7 +15,7 @@ static void test_bad_updates(void **state) {
         struct rusage before, after;
         UNTIL(sites[MALLORY].commits == sites[ANNA].commits);
         submit(&sites[MALLORY], (enum kind)kind);
-        // her own gate has unpacked it; theirs look at its head alone
+        // Mallory's own gate has unpacked it. The others look only at its header.
         getrusage(RUSAGE_SELF, &before);
         UNTIL(sites[ANNA].faults[INTER_FAULT_REFUSED] > a &&
               sites[BERT].faults[INTER_FAULT_REFUSED] > b);
@@ -30,13 +29,14 @@ static void test_bad_updates(void **state) {
     assert_true(only_hers(&sites[ANNA], INTER_FAULT_REFUSED));
     assert_true(only_hers(&sites[BERT], INTER_FAULT_REFUSED));
     UNTIL(sites[MALLORY].commits == sites[ANNA].commits);
-    all_three(); // an honest one of hers counts as ever
+    all_three(); // an honest update of hers counts as before
     assert_true(entry_of(&sites[ANNA].last, MALLORY)->verdict == INTER_ACCEPTED);
     expect_sound(&sites[ANNA]);
     expect_sound(&sites[BERT]);
 }
 
-// Well formed and finite, but a thousand times as large as the others': `trusted` commits it, and says whose it was.
+// Well formed and finite, but a thousand times as large as the others. `trusted` commits it, and
+// flags its sender.
 static void test_huge_norm(void **state) {
     (void)state;
     struct neb_buf b = {0};
@@ -63,7 +63,8 @@ static void test_huge_norm(void **state) {
     assert_true(only_hers(&sites[ANNA], INTER_FAULT_OUTLIER));
 }
 
-// More tokens than the steps behind them, more steps than the job has, steps that were counted before, a size beyond the model's.
+// More tokens than its steps have, more steps than the job has, steps that were counted before,
+// more bytes than the model has.
 static void test_forged_weights(void **state) {
     (void)state;
     const struct {
@@ -88,7 +89,7 @@ static void test_forged_weights(void **state) {
         submit_as(&sites[MALLORY], &b, lies[i].tokens, lies[i].step, lies[i].steps);
         UNTIL(sites[ANNA].faults[INTER_FAULT_FORGED] > was[0] &&
               sites[BERT].faults[INTER_FAULT_FORGED] > was[1]);
-        honest_round(); // when the grace is over
+        honest_round(); // after the grace
         assert_null(entry_of(&sites[ANNA].last, MALLORY));
         neb_buf_free(&b);
     }
@@ -96,7 +97,7 @@ static void test_forged_weights(void **state) {
     expect_sound(&sites[BERT]);
 }
 
-// ---- what was said before, again ------------------------------------------------------------------------------
+// ---- replay ------------------------------------------------------------------------------------
 
 static size_t recorded(uint8_t type) {
     size_t n = 0;
@@ -117,13 +118,13 @@ static void test_replay(void **state) {
         resend_all(); // while the round is open
         UNTIL(sites[ANNA].commits == before + 1 && sites[BERT].commits == before + 1);
     }
-    UNTIL(recorded(MSG_COMMIT) > 0 && recorded(8) > 0); // chunks
+    UNTIL(recorded(MSG_COMMIT) > 0 && recorded(8) > 0); // 8: chunks
     resend_all();
     honest_round();
     connect_bare(); // a new session
     resend_all();
     honest_round();
-    for (int k = ANNA; k <= BERT; k++) { // who was started anew knows what it has seen
+    for (int k = ANNA; k <= BERT; k++) { // a restarted member knows what it has seen
         inter_service_destroy(&sites[k].s);
         start(&sites[k]);
         open_job(&sites[k]);
@@ -139,7 +140,7 @@ static void test_replay(void **state) {
         expect_sound(&sites[k]);
 }
 
-// The same frames with bytes altered, cut and in the wrong places: what parses is refused, nothing is believed.
+// The same frames altered, cut, and on the wrong channel. What still parses is refused.
 static void test_altered(void **state) {
     (void)state;
     become_bare();

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// What honest members compute does not depend on a member that means harm. Anna and bert train a model through the real outer step, the updates'
-// bytes as the service hands them over: once with mallory silent, once while each of her updates is one that no worker makes, once while she
-// says again what was said before, altered and in the wrong places. The same parameters after every round, to the bit.
+// What honest members compute does not depend on a hostile one. Anna and bert train while mallory
+// is silent, while she sends updates that no worker makes, and while she replays altered messages.
+// The parameters after every round are identical in all three runs.
 #include "tests/security/hostile_fixture.h"
 
 #include "inter/outer/outer.h"
 
-enum { ROUNDS = KINDS - 1 + 2 }; // a kind of bad update a round, and two forged ones
+enum { ROUNDS = KINDS - 1 + 2 }; // one kind of bad update per round, and two forged ones
 
 static struct kern_pool *pool;
 static struct trainee {
     struct inter_outer *o;
     float theta[ELEMENTS];
-    struct kern_digest after[ROUNDS + 1]; // of each round
+    struct kern_digest after[ROUNDS + 1]; // each round
 } trainees[2];
 static struct kern_digest in_peace[ROUNDS + 1];
 
@@ -42,7 +42,7 @@ static void apply(struct site *x, const struct inter_record *r, const struct neb
     OK(inter_outer_apply(t->o, 0, &round, &t->after[r->round]));
 }
 
-// Steps whose result depends on where they begin, so that a difference would stay and grow.
+// The result of a step depends on where it begins, so a difference would stay and grow.
 static void train(int who, uint32_t round) {
     struct trainee *t = &trainees[who];
     for (uint32_t i = 0; i < ELEMENTS; i++)
@@ -84,7 +84,7 @@ static int open_trainees(void **state) {
         assert_memory_equal(own, told, sizeof own);
     }
     open_sites(state);
-    // a first round of all three, which is the same in all runs: what mallory has then is good for later
+    // The first round is one of all three, and is the same in all runs.
     submit(&sites[MALLORY], GOOD);
     trained_round();
     UNTIL(sites[MALLORY].commits == 1);
@@ -126,7 +126,7 @@ static void test_bad_updates(void **state) {
         const enum inter_fault fault = forged ? INTER_FAULT_FORGED : INTER_FAULT_REFUSED;
         const uint64_t was[2] = {sites[ANNA].faults[fault], sites[BERT].faults[fault]};
         UNTIL(sites[MALLORY].commits == sites[ANNA].commits);
-        if (forged) { // more tokens than can be; steps of before the job
+        if (forged) { // impossible tokens, or steps from before the job
             struct neb_buf b = {0};
             make_update(GOOD, 77, &b);
             submit_as(&sites[MALLORY], &b, i % 2 ? 1000000000 : STEPS * STEP_TOKENS,

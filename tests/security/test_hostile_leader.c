@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mallory leads, and signs what suits her. Anna and bert vote for nothing that does not follow from the records, manifests and bytes that
-// they have; what they have voted for goes on when she is gone.
+// Mallory leads, and signs what suits her. Anna and bert vote only for what follows from the
+// records, manifests and bytes that they have. What they voted for is committed when she falls
+// silent.
 #define HOSTILE_ORDER MALLORY, ANNA, BERT
 #include "tests/security/hostile_fixture.h"
 
@@ -10,7 +11,7 @@
 
 static neb_ns next_heartbeat;
 
-// ---- a leader by hand -----------------------------------------------------------------------------------------
+// ---- a leader made by hand ----------------------------------------------------------------------
 
 static void heartbeat(void) {
     if (neb_now() < next_heartbeat)
@@ -47,7 +48,7 @@ static float norm_of(const struct inter_manifest *m) {
     return (float)stats.norm;
 }
 
-// What an honest leader would propose of these members, in a merge round where `merge` says so.
+// What an honest leader would propose for these members. merge: in a merge round.
 static struct inter_record record_of(uint16_t members, bool merge) {
     const struct inter_record *last = &sites[ANNA].last;
     const struct inter_tune_config tune = {.start_interval = STEPS};
@@ -84,7 +85,7 @@ static struct inter_record record_of(uint16_t members, bool merge) {
     return r;
 }
 
-// Signed, with her own vote.
+// Signs the record, and adds mallory's own vote.
 static void sign_record(struct inter_record *r) {
     struct neb_buf b = {0};
     uint8_t hash[INTER_SHA_BYTES];
@@ -124,7 +125,7 @@ static size_t accepts(int who) {
 
 static void refused(struct inter_record r, bool fresh) {
     uint64_t a = sites[ANNA].faults[INTER_FAULT_DENIED], b = sites[BERT].faults[INTER_FAULT_DENIED];
-    if (fresh) // as the weights follow from what the lie changed
+    if (fresh) // makes the weights agree with the forged field
         inter_weights_fill(&r, sites[ANNA].last.absences);
     propose(&r);
     UNTIL(sites[ANNA].faults[INTER_FAULT_DENIED] > a && sites[BERT].faults[INTER_FAULT_DENIED] > b);
@@ -132,13 +133,13 @@ static void refused(struct inter_record r, bool fresh) {
     assert_true(!accepts(ANNA) && !accepts(BERT));
 }
 
-// They have voted for it: it is what the next leader must propose, and commits.
+// Both vote for the record. So the next leader must propose and commit it.
 static void taken(struct inter_record r) {
     uint32_t before = sites[ANNA].commits;
     uint8_t want[INTER_SHA_BYTES], got[INTER_SHA_BYTES];
     propose(&r);
     UNTIL(accepts(ANNA) && accepts(BERT));
-    each_pass = NULL; // she falls silent
+    each_pass = NULL; // mallory falls silent
     UNTIL(sites[ANNA].commits == before + 1 && sites[BERT].commits == before + 1);
     inter_record_hash(&r, want);
     inter_record_hash(&sites[BERT].last, got);
@@ -162,7 +163,7 @@ static void everybody_sends(struct neb_buf *blob, enum kind kind) {
           inter_ledger_has_blob(inter_service_ledger(sites[ANNA].s), &of_bert.key));
 }
 
-// ---- what is not hers to choose -------------------------------------------------------------------------------
+// ---- what a leader may not choose ---------------------------------------------------------------
 
 static const uint16_t all = 1 << MALLORY | 1 << ANNA | 1 << BERT, two = 1 << MALLORY | 1 << ANNA;
 
@@ -178,15 +179,15 @@ static void test_proposals(void **state) {
     r = good;
     r.mu = 0.99f;
     refused(r, false);
-    refused(record_of(all, true), false); // a merge round that nobody asked for
+    refused(record_of(all, true), false); // nobody asked for a merge round
     r = good;
     r.cursors[BERT]++;
     refused(r, false);
     r = good;
-    r.cursors[MALLORY] = JOB_STEPS; // beyond what she signed herself
+    r.cursors[MALLORY] = JOB_STEPS; // more than her own manifest says
     refused(r, false);
     r = record_of(two, false);
-    r.cursors[BERT] = UINT64_MAX; // who is left out would never be believed again
+    r.cursors[BERT] = UINT64_MAX; // an absent member could never send again
     refused(r, false);
     r = record_of(two, false);
     r.cursors[BERT] = 0;
@@ -195,7 +196,7 @@ static void test_proposals(void **state) {
     r.entries[ANNA].clip = 0.5f;
     refused(r, false);
     r = good;
-    r.entries[BERT].verdict = INTER_REJECTED; // anna has it, whole and good; bert stands by it
+    r.entries[BERT].verdict = INTER_REJECTED; // anna holds it and finds it good, and so does bert
     refused(r, true);
     r = good;
     r.entries[ANNA].verdict = r.entries[BERT].verdict = INTER_REJECTED;
@@ -204,7 +205,7 @@ static void test_proposals(void **state) {
     neb_buf_free(&blob);
 }
 
-// What their own gates refuse they do not accept because a leader does.
+// Members do not accept what their own gates refuse, even if a leader does.
 static void test_bad_one_accepted(void **state) {
     (void)state;
     struct neb_buf blob = {0};
@@ -229,7 +230,7 @@ static void test_bad_one_accepted(void **state) {
     neb_buf_free(&blob);
 }
 
-// ---- robust ---------------------------------------------------------------------------------------------------
+// ---- robust -------------------------------------------------------------------------------------
 
 static int open_robust(void **state) {
     robust = true;
@@ -254,7 +255,7 @@ static void test_robust(void **state) {
     neb_buf_free(&blob);
 }
 
-// A norm that is not known here is asked for; nobody votes before.
+// A member asks for a norm that it does not know, and does not vote before it has it.
 static void test_robust_unknown(void **state) {
     (void)state;
     struct neb_buf blob = {0};
@@ -274,14 +275,14 @@ static void test_robust_unknown(void **state) {
     UNTIL(accepts(ANNA));
     go_for(100 * NEB_MS);
     assert_false(accepts(BERT));
-    // It comes from anna; the proposal is said again.
+    // The update comes from anna, and the proposal is repeated.
     UNTIL(inter_ledger_has_blob(inter_service_ledger(sites[BERT].s), &m.key));
     assert_int_equal(sites[BERT].faults[INTER_FAULT_DENIED], denied);
     taken(r);
     neb_buf_free(&blob);
 }
 
-// ---- two records of one term ----------------------------------------------------------------------------------
+// ---- two records in one term --------------------------------------------------------------------
 
 // ACCEPT: | type | job | round | fragment | term | hash | epoch | signature |
 static bool accept_of(int who, struct inter_accept *out) {
@@ -311,20 +312,21 @@ static void expect_proof(const struct site *x) {
     struct inter_evidence e;
     OK(inter_ledger_evidence(inter_service_ledger(x->s), job, MALLORY, &e));
     assert_int_equal(inter_evidence_member(&e), MALLORY);
-    assert_int_equal(e.a.kind, INTER_SAID_ACCEPT);
-    assert_int_equal(e.b.kind, INTER_SAID_ACCEPT);
+    assert_int_equal(e.a.kind, INTER_STATEMENT_ACCEPT);
+    assert_int_equal(e.b.kind, INTER_STATEMENT_ACCEPT);
     assert_memory_not_equal(e.a.promise.vote_hash, e.b.promise.vote_hash, INTER_SHA_BYTES);
 }
 
-// One to each, and a commit of each with her vote and theirs: each half has the signatures of two of three. They hear of it from each other
-// within a heartbeat, both say whose doing it is, and neither commits any more.
+// Gives each member another record, and a commit with mallory's vote and that member's own: each
+// has two of three signatures. Within a heartbeat they hear of it from each other. Both name
+// mallory, and neither commits any more.
 static void part(void) {
     struct neb_buf blob = {0};
     struct inter_job_status st;
     lead();
     everybody_sends(&blob, GOOD);
     struct inter_record x = record_of(all, false), y = record_of(all, false);
-    y.plans[ANNA].interval++; // hers to choose
+    y.plans[ANNA].interval++; // a value that the leader may choose
     propose_to(ANNA, &x);
     propose_to(BERT, &y);
     UNTIL(accepts(ANNA) && accepts(BERT));
@@ -336,7 +338,7 @@ static void part(void) {
     UNTIL(sites[ANNA].faults[INTER_FAULT_SPLIT] && sites[BERT].faults[INTER_FAULT_SPLIT]);
     assert_true(neb_now() - since < 10 * NEB_S);
     for (int k = ANNA; k <= BERT; k++) {
-        assert_int_equal(sites[k].faults[INTER_FAULT_LIED], 1);
+        assert_int_equal(sites[k].faults[INTER_FAULT_EQUIVOCATED], 1);
         assert_true(inter_service_job_status(sites[k].s, job, &st));
         assert_true(st.split && st.equivocators == 1 << MALLORY);
         expect_proof(&sites[k]);
@@ -354,7 +356,8 @@ static void test_two_records(void **state) {
     assert_true(sites[ANNA].commits == before && sites[BERT].commits == before);
 }
 
-// Mallory is revoked, and anna gives her side up: she has bert's records then, votes again, and both go on. What proves the lie stays.
+// Mallory is revoked, and anna gives up her side. She then has bert's records and votes again, and
+// both continue. The proof of the equivocation stays.
 static void test_diverged_meet(void **state) {
     (void)state;
     uint8_t hers[INTER_SHA_BYTES], now[INTER_SHA_BYTES];
@@ -365,7 +368,7 @@ static void test_diverged_meet(void **state) {
     each_pass = NULL;
     inter_link_destroy(&bare);
     inter_service_job_gone(sites[BERT].s, job, 1 << MALLORY);
-    assert_int_equal(inter_service_job_renew(sites[ANNA].s, job), NEB_ERR_STATE); // it is open
+    assert_int_equal(inter_service_job_renew(sites[ANNA].s, job), NEB_ERR_STATE); // the job is open
     inter_service_job_close(sites[ANNA].s, job);
     OK(inter_service_job_renew(sites[ANNA].s, job));
     sites[ANNA].commits = 0;
@@ -385,7 +388,8 @@ static void test_diverged_meet(void **state) {
     }
 }
 
-// Before anything is committed: whoever sees both votes for nothing more of hers, and the others elect another leader.
+// Before any commit: a member that sees both proposals votes for nothing more of mallory's, and the
+// others elect another leader.
 static void test_two_proposals(void **state) {
     (void)state;
     struct neb_buf blob = {0};
@@ -397,19 +401,20 @@ static void test_two_proposals(void **state) {
     propose_to(ANNA, &x);
     UNTIL(accepts(ANNA));
     propose_to(ANNA, &y);
-    UNTIL(sites[ANNA].faults[INTER_FAULT_LIED] && sites[BERT].faults[INTER_FAULT_LIED]);
+    UNTIL(sites[ANNA].faults[INTER_FAULT_EQUIVOCATED] &&
+          sites[BERT].faults[INTER_FAULT_EQUIVOCATED]);
     UNTIL(sites[ANNA].commits == before + 1 &&
-          sites[BERT].commits == before + 1); // she still heartbeats
+          sites[BERT].commits == before + 1); // she still sends heartbeats
     expect_proof(&sites[ANNA]);
     expect_proof(&sites[BERT]);
     uint8_t want[INTER_SHA_BYTES], got[INTER_SHA_BYTES];
-    inter_record_hash(&x, want); // what anna has voted for may have been committed
+    inter_record_hash(&x, want); // anna voted for x, so x may be committed
     inter_record_hash(&sites[BERT].last, got);
     assert_memory_equal(got, want, sizeof want);
     expect_sound(&sites[ANNA]);
     expect_sound(&sites[BERT]);
     honest_round();
-    // An agent that starts anew knows it still.
+    // A restarted agent still knows the equivocator.
     struct inter_job_status st;
     inter_service_destroy(&sites[BERT].s);
     start(&sites[BERT]);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a member that authenticates and then misbehaves can make another one hold: 300 connections that say nothing, one message of 400
-// parts of a MiB before HELLO, and the same after HELLO on a connection that is up; and what a stranger can, who opens more connections
-// than may be without a name: a member's own is not the one that gives way. An honest pair's link stays up meanwhile, and goes on
-// carrying data. The hostile side is a process of its own, so that what it holds is not counted.
+// What an authenticated member that misbehaves can make another one hold: silent connections, and
+// one endless message, before HELLO and after it. Also, strangers' connections do not push out a
+// member's. The hostile side is another process, so that its memory is not counted.
 #include "agent/base/bytes.h"
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
@@ -39,13 +38,13 @@ enum {
 static char dir[] = "/tmp/nebula-hostile-XXXXXX";
 static struct sec_identity *ids[N];
 static struct inter_link *links[2]; // of anna, who listens, and bert
-static uint32_t index_of[2][N];     // of each in their lists
+static uint32_t index_of[2][N];     // of each member in their lists
 static int orders = -1;             // to the hostile process
 static pid_t hostile;
 static unsigned honest_ups, honest_downs;
 static uint64_t got;
 
-// ---- the hostile process --------------------------------------------------------------------------------------
+// ---- the hostile process ------------------------------------------------------------------------
 
 static void *dial(void *ctx, uint32_t port) {
     char where[64];
@@ -69,8 +68,8 @@ static void one_message_in_parts(void *s) {
             _exit(1);
 }
 
-// FLOOD connections from ADDRESSES addresses, other ones each time, which say nothing. A single one would be kept out before it has filled
-// the table (test_flood.c).
+// FLOOD silent connections from ADDRESSES addresses, new ones each time. A single address would be
+// blocked before it has filled the table (test_flood.c).
 static void flood(uint32_t port) {
     static uint32_t first = 0x7f000002;
     struct sockaddr_in from = {.sin_family = AF_INET},
@@ -96,7 +95,7 @@ static void misbehave(char what, uint32_t port) {
     void *ctx = zmq_ctx_new();
     for (int i = 0; i < (what == 'i' ? SILENT : 1); i++)
         s[i] = dial(ctx, port);
-    if (what == 'h') { // HELLO of connection 0, as a link would
+    if (what == 'h') { // HELLO of connection 0, as a link sends it
         uint8_t b[HELLO_MAX], welcome[HELLO_MAX];
         size_t n =
             link_hello_make(NEB_PROTOCOL, neb_build(), HELLO, (uint64_t)neb_wall_now(), 0, b);
@@ -105,7 +104,7 @@ static void misbehave(char what, uint32_t port) {
     }
     if (what != 'i')
         one_message_in_parts(s[0]);
-    // The context stays, and with it the connections, until the process ends.
+    // The context and its connections stay until the process ends.
 }
 
 static void serve(int in) {
@@ -127,7 +126,7 @@ static void order(char what) {
     assert_int_equal(write(orders, &o, sizeof o), sizeof o);
 }
 
-// ---- the honest pair ------------------------------------------------------------------------------------------
+// ---- the honest pair ----------------------------------------------------------------------------
 
 static void on_event(void *user, const struct inter_link_event *e) {
     int self = *(int *)user;
@@ -166,7 +165,7 @@ static int descriptors(void) {
     return n;
 }
 
-// Runs for `seconds`, bert sending to anna all the while; the most memory beyond `before`.
+// Runs for `seconds`, while bert sends to anna. Returns the most memory above `before`.
 static double run(double seconds, double before) {
     static uint8_t chunk[64 << 10];
     double most = 0;
@@ -196,13 +195,14 @@ static void check_honest(void) {
 
 static void say_hello(void *s) {
     uint8_t b[HELLO_MAX];
-    int wait_ms = 1000; // it is not taken where the connection was cut
+    int wait_ms = 1000; // a connection that was cut would not accept it
     zmq_setsockopt(s, ZMQ_SNDTIMEO, &wait_ms, sizeof wait_ms);
     size_t n = link_hello_make(NEB_PROTOCOL, neb_build(), HELLO, (uint64_t)neb_wall_now(), 0, b);
     (void)!zmq_send(s, b, n, 0);
 }
 
-// True: the answer to HELLO came. False: the time is over, or (never: it does not dial again) the connection is cut.
+// True: the answer to HELLO came. False: the time is over, or the connection was cut; it never
+// redials.
 static bool is_welcomed(void *s, neb_ns within) {
     uint8_t welcome[HELLO_MAX];
     for (neb_ns end = neb_now() + within; neb_now() < end; step())
@@ -211,26 +211,28 @@ static bool is_welcomed(void *s, neb_ns within) {
     return false;
 }
 
-// A few addresses open more connections than may be nameless. A member at another one whose handshake takes all that time is older than they
-// are, and is not the one that gives way. False: this machine was too slow; they were not enough, or the member's own time was over.
+// A few addresses open more connections than may stay without a name. A member at another address,
+// whose handshake takes all that time, is older than they are, but is not cut for them. False: this
+// machine was too slow, so they were not enough, or the member's own time was over.
 static bool outlives_flood(void *ctx) {
     neb_ns start = neb_now();
     int quiet = descriptors(), most = 0;
     void *early = dial(ctx, inter_link_port(links[ANNA]));
-    run(0.3, 0); // it has authenticated, and says nothing yet
+    run(0.3, 0); // it has authenticated, but is still silent
     order('f');
-    while (most < 2 * INTER_NAMELESS_MAX && neb_now() - start < 3 * NEB_S) { // ours, and ZeroMQ's
+    while (most < 2 * INTER_UNIDENTIFIED_MAX &&
+           neb_now() - start < 3 * NEB_S) { // ours and ZeroMQ's
         run(0.02, 0);
         int n = descriptors() - quiet;
         most = n > most ? n : most;
     }
-    run(0.5, 0);                                                        // the rest of them
-    bool slow = neb_now() - start > (INTER_NAMELESS_MS - 500) * NEB_MS; // its own time is over
+    run(0.5, 0);                                                            // the rest of them
+    bool slow = neb_now() - start > (INTER_UNIDENTIFIED_MS - 500) * NEB_MS; // its own time is over
     say_hello(early);
     bool welcomed = is_welcomed(early, 2 * NEB_S);
     zmq_close(early);
     printf("%d connections of %d addresses: %d descriptors here\n", FLOOD, ADDRESSES, most);
-    bool full = most >= 2 * INTER_NAMELESS_MAX;
+    bool full = most >= 2 * INTER_UNIDENTIFIED_MAX;
     if (full && !slow)
         assert_true(welcomed);
     return full && welcomed;
@@ -242,20 +244,22 @@ static void test_flood_of_few_addresses(void **state) {
     int quiet = descriptors(), tries = 0;
     for (bool done = false; !done; tries++) {
         if (tries == 5) {
-            printf("this machine is too slow to fill the table within a handshake's time\n");
+            printf(
+                "skipped: this machine is too slow to fill the table within a handshake's time\n");
             skip();
         }
         done = outlives_flood(ctx);
         for (neb_ns end = neb_now() + 20 * NEB_S; descriptors() > quiet + 8 && neb_now() < end;)
-            run(0.1, 0); // silent ones are gone after 8 s
+            run(0.1, 0); // silent ones are cut after 8 s
     }
     order('f');
-    // On a loaded machine they take their time to come; counted before they came, they would be over before they began.
+    // On a loaded machine they come slowly, so wait until they are there.
     for (neb_ns end = neb_now() + 20 * NEB_S;
-         descriptors() < quiet + INTER_NAMELESS_MAX && neb_now() < end;)
+         descriptors() < quiet + INTER_UNIDENTIFIED_MAX && neb_now() < end;)
         run(0.02, 0);
     neb_ns start = neb_now();
-    void *late = dial(ctx, inter_link_port(links[ANNA])); // one that comes while they stand
+    // a connection that comes while they are open
+    void *late = dial(ctx, inter_link_port(links[ANNA]));
     say_hello(late);
     assert_true(is_welcomed(late, 10 * NEB_S));
     printf("a member's connection beside them is up after %.2f s\n",
@@ -264,7 +268,7 @@ static void test_flood_of_few_addresses(void **state) {
     zmq_ctx_term(ctx);
     for (neb_ns end = neb_now() + 60 * NEB_S; descriptors() > quiet + 8 && neb_now() < end;)
         run(0.1, 0);
-    assert_true(descriptors() <= quiet + 8); // the tests that follow count from here
+    assert_true(descriptors() <= quiet + 8); // the next tests count from here
     check_honest();
 }
 
@@ -282,14 +286,14 @@ static void test_silent_connections(void **state) {
         int n = descriptors() - quiet;
         more = m > more ? m : more;
         most = n > most ? n : most;
-        all_gone = most > 20 && n <= 4; // they were here, and are gone
+        all_gone = most > 20 && n <= 4; // they were here and have left
     }
     printf(
         "%d silent connections of a member: %.1f MiB more, %d descriptors at most, %d at the end\n",
         SILENT, more, most, descriptors() - quiet);
     assert_true(all_gone);
 #ifdef TESTING_SANITIZED
-    puts("not looked at in this build, where freed memory stays: how much that is");
+    puts("not checked in this build, because freed memory is kept: the memory used");
 #else
     assert_true(more < 64);
 #endif
@@ -303,7 +307,7 @@ static void test_parts_before_hello(void **state) {
     double more = run(4, before);
     printf("%d MiB in one message before HELLO: %.1f MiB more\n", PARTS, more);
     assert_true(more < 128);
-    assert_true(resident_mib() - before < 64); // given back
+    assert_true(resident_mib() - before < 64); // freed again
     check_honest();
 }
 
@@ -312,7 +316,7 @@ static void test_parts_after_hello(void **state) {
     double before = resident_mib();
     order('h');
     double more = 0;
-    neb_ns end = neb_now() + 60 * NEB_S; // much sooner, but on a loaded machine
+    neb_ns end = neb_now() + 60 * NEB_S; // usually much sooner
     while (!stats_of_mallory().cut && neb_now() < end) {
         double m = run(0.1, before);
         more = m > more ? m : more;
@@ -323,7 +327,7 @@ static void test_parts_after_hello(void **state) {
         "%d MiB in one message on a connection that is up: %.1f MiB more, connections cut: %llu\n",
         PARTS, more, (unsigned long long)stats_of_mallory().cut);
     assert_true(stats_of_mallory().cut >= 1);
-    assert_true(more < 256); // 97 MiB, and what comes within a look
+    assert_true(more < 256); // 97 MiB, and what arrives between two checks
     check_honest();
 }
 

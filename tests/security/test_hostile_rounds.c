@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mallory says other things to one than to another, or says them too often: attempt upon attempt of an update, two updates signed under
-// one key. Whoever was told something else than the record says takes what the record says, and everybody goes on. Or she says terms that
-// suit her: nobody gives way to her, and nobody is brought to the end of all terms.
+// Mallory sends different updates to different members, or attempt after attempt. All take what the
+// record lists, and continue. Or she claims terms that suit her: nobody gives way, and nobody comes
+// near the last term.
 #include "tests/security/hostile_fixture.h"
 
 #include "agent/base/clock.h"
@@ -20,9 +20,9 @@ static size_t files_of(int who) {
     return n;
 }
 
-// ---- attempts -------------------------------------------------------------------------------------------------
+// ---- attempts -----------------------------------------------------------------------------------
 
-// Each takes the place of the one before. What has arrived of those goes with them, and there is an end to it.
+// Each attempt replaces the one before and removes what arrived of it, up to a limit.
 static void test_many_attempts(void **state) {
     (void)state;
     struct neb_buf blob = {0};
@@ -45,7 +45,7 @@ static void test_many_attempts(void **state) {
         }
         honest_round();
     }
-    for (int k = ANNA; k <= BERT; k++) { // nor does it end who starts with what is left on disk
+    for (int k = ANNA; k <= BERT; k++) { // also after a restart with what is left on disk
         inter_service_destroy(&sites[k].s);
         start(&sites[k]);
         open_job(&sites[k]);
@@ -56,7 +56,7 @@ static void test_many_attempts(void **state) {
     neb_buf_free(&blob);
 }
 
-// More missed intervals than its steps can have been would make every round a merge round.
+// Too many missed intervals for its steps: accepted, they would make every round a merge round.
 static void test_missed(void **state) {
     (void)state;
     struct neb_buf blob = {0};
@@ -74,9 +74,10 @@ static void test_missed(void **state) {
     neb_buf_free(&blob);
 }
 
-// ---- two digests under one key --------------------------------------------------------------------------------
+// ---- two digests under one key ------------------------------------------------------------------
 
-// Bert gets another update of mallory's than anna, whole or in part. Anna and mallory are a majority, and the record lists anna's.
+// Bert gets another update of mallory's than anna, completely or in part. Anna and mallory are a
+// majority, so the record lists anna's.
 static void two_digests(uint32_t chunks, bool restart) {
     struct neb_buf x = {0}, y = {0};
     struct inter_manifest former, there;
@@ -96,7 +97,7 @@ static void two_digests(uint32_t chunks, bool restart) {
     const struct inter_entry *e = entry_of(&sites[ANNA].last, MALLORY);
     assert_true(e && e->verdict == INTER_ACCEPTED);
     assert_memory_equal(e->sha256, my.sha256, sizeof e->sha256);
-    if (restart && sites[BERT].commits == before) { // it knows nothing any more of what was decided
+    if (restart && sites[BERT].commits == before) { // bert forgets what was decided
         inter_service_destroy(&sites[BERT].s);
         start(&sites[BERT]);
         open_job(&sites[BERT]);
@@ -105,11 +106,11 @@ static void two_digests(uint32_t chunks, bool restart) {
     assert_true(sites[BERT].faults[INTER_FAULT_SECOND] > second);
     OK(inter_ledger_find_manifest(inter_service_ledger(sites[BERT].s), &my.key, &there));
     assert_memory_equal(there.sha256, my.sha256, sizeof my.sha256);
-    // Both signatures of hers are kept.
-    OK(inter_ledger_second(inter_service_ledger(sites[BERT].s), &mx.key, &former));
+    // Both of mallory's signatures are kept.
+    OK(inter_ledger_replaced(inter_service_ledger(sites[BERT].s), &mx.key, &former));
     assert_memory_equal(former.sha256, mx.sha256, sizeof mx.sha256);
     assert_memory_equal(former.sig, mx.sig, sizeof mx.sig);
-    assert_int_equal(inter_ledger_second(inter_service_ledger(sites[ANNA].s), &mx.key, &former),
+    assert_int_equal(inter_ledger_replaced(inter_service_ledger(sites[ANNA].s), &mx.key, &former),
                      NEB_ERR_NOT_FOUND);
     neb_buf_free(&x);
     neb_buf_free(&y);
@@ -128,7 +129,7 @@ static void test_two_digests(void **state) {
     expect_sound(&sites[BERT]);
 }
 
-// ---- terms ----------------------------------------------------------------------------------------------------
+// ---- terms --------------------------------------------------------------------------------------
 
 static neb_ns next_lie;
 static uint32_t lies;
@@ -139,7 +140,7 @@ static void say_elect(int to, uint32_t term) {
     struct neb_buf b = {0};
     neb_buf_u8(&b, MSG_ELECT);
     neb_buf_add(&b, job, sizeof job);
-    neb_buf_u8(&b, 0); // she wants it
+    neb_buf_u8(&b, 0); // she asks for it
     neb_buf_u32(&b, term);
     neb_buf_u64(&b, standing.epoch);
     say(index_of[to], INTER_CONTROL, b.p, b.len);
@@ -179,7 +180,7 @@ static void say_accept(int to, uint32_t term) {
     neb_buf_free(&b);
 }
 
-static void say_proposal(int to, uint32_t term) { // the last record once more, in a term of hers
+static void say_proposal(int to, uint32_t term) { // the last record again, in one of her terms
     struct inter_record r = sites[to].last;
     struct neb_buf b = {0};
     r.term = term;
@@ -201,8 +202,8 @@ static struct inter_job_status status_of(int who) {
     return st;
 }
 
-// Huge ones, the last that there is, the last of this time of day, always a little more than the last time. She says that she leads, asks,
-// promises and votes. Anna leads on, and nobody is at another term than before.
+// Claims terms: huge ones, the last of all, the last for this time of day, a little more each time.
+// Mallory claims to lead, asks, promises and votes. Anna stays leader, and no term changes.
 static void lie(void) {
     if (neb_now() < next_lie)
         return;
@@ -218,7 +219,7 @@ static void lie(void) {
         say_promise(to, own);
         say_accept(to, own);
         say_proposal(to, own);
-        say_heartbeat(to, 0, HEARTBEAT_JOINED | HEARTBEAT_FOLLOWS); // she is there
+        say_heartbeat(to, 0, HEARTBEAT_JOINED | HEARTBEAT_FOLLOWS); // she is present
         assert_int_equal(status_of(to).term, 0);
     }
     assert_true(status_of(ANNA).leads && status_of(BERT).leader == ANNA);
@@ -234,10 +235,10 @@ static void test_terms(void **state) {
     honest_round();
     UNTIL(lies > 40);
     each_pass = NULL;
-    // One by one: what is beyond all terms is malformed, in whatever it is said.
+    // One by one: a term beyond the last is malformed in every kind of message.
     static void (*const says[])(int, uint32_t) = {say_elect, say_promise, say_accept, say_proposal};
     for (size_t i = 0; i < sizeof says / sizeof says[0]; i++) {
-        go_for(50 * NEB_MS); // what is under way
+        go_for(50 * NEB_MS); // what is in flight
         uint64_t before = sites[BERT].faults[INTER_FAULT_MALFORMED];
         says[i](BERT, hers(INTER_TERM_MAX));
         says[i](BERT, hers(INTER_TERM_MAX + 4));
@@ -247,8 +248,9 @@ static void test_terms(void **state) {
     expect_sound(&sites[BERT]);
 }
 
-// Anna is away, and bert hears no leader: whoever asks is promised a term, but none beyond those that there can be by now. Mallory makes
-// nothing of it. When anna is back she and bert go on, in a term above.
+// Anna is away, so bert hears no leader. Whoever asks gets a promise, but not for terms later than
+// the time of day allows. Mallory cannot use it. When anna is back, she and bert continue in a
+// higher term.
 static void test_terms_leaderless(void **state) {
     (void)state;
     become_bare();
@@ -261,9 +263,9 @@ static void test_terms_leaderless(void **state) {
     UNTIL(sites[BERT].faults[INTER_FAULT_MALFORMED] == before + 2);
     for (neb_ns next = 0, end = neb_now() + 60 * NEB_S;
          status_of(BERT).term < highest && neb_now() < end; go())
-        if (neb_now() > next) { // until he hears anna no more
+        if (neb_now() > next) { // until bert no longer hears anna
             next = neb_now() + 100 * NEB_MS;
-            say_elect(BERT, hers(last + INTER_TERMS_AHEAD)); // not yet
+            say_elect(BERT, hers(last + INTER_TERMS_AHEAD)); // not allowed yet
             say_elect(BERT, highest);
         }
     assert_int_equal(status_of(BERT).term, highest);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model folder that somebody else made chooses nothing that is read on this machine: links that
-// lead out of it, named pipes and devices are refused by name, whichever file they stand for, and
-// nothing comes to be. The cache of Hugging Face, whose files are links into its blobs, is read.
-// What is written is public, whatever it was before.
+// A model folder that somebody else made cannot choose which files are read. Links that lead out of
+// it, named pipes and devices are refused by name. The Hugging Face cache, whose files are links
+// into its blobs, is read. Written files are public.
 #include "agent/base/log.h"
 #include "intra/data/tokenizer_files.h"
 #include "intra/hf/hf.h"
@@ -19,8 +18,8 @@
 
 #include <cmocka.h>
 
-static char dir[64],
-    message[4096]; // in memory where that can be: many small files are made durable
+// dir is in memory if possible, because many small files are fsynced.
+static char dir[64], message[4096];
 static const char secret[] = "{\"a secret\": \"of this user alone\"}";
 
 static void keep(void *user, enum neb_log_level level, const char *text) {
@@ -49,7 +48,7 @@ static void gone(const char *name) {
     assert_int_equal(neb_fs_remove_tree(at(path, "%s", name)), NEB_OK);
 }
 
-// A checkpoint, of which export makes folders.
+// Checkpoints, from which export makes folders.
 static void make_checkpoint(void) {
     static const struct intra_model_config c = {.vocab = 300,
                                                 .d_model = 4,
@@ -95,7 +94,7 @@ static enum neb_status export_to(const char *name, const char *like, enum intra_
     "\"add_prefix_space\":false},\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":"        \
     "\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\"]}}"
 
-// The files of a folder that are no weights.
+// The files of a folder that are not weights.
 static const struct {
     const char *name, *text;
 } small[] = {{"tokenizer.json", TOKENIZER},
@@ -130,7 +129,8 @@ static enum neb_status import(const char *from, bool adapter) {
     return intra_hf_import(&i, &r);
 }
 
-// What comes in for a file of the folder: it is refused by its name, and nothing is left.
+// Imports a folder with a bad file. It must be refused with the file's name, and nothing may be
+// left.
 static void refused(const char *name, enum neb_status status, const char *says) {
     char path[NEB_PATH_MAX];
     enum neb_status st = import("hf", !strncmp(name, "adapter/", 8));
@@ -169,7 +169,7 @@ static void test_links_out(void **state) {
             assert_int_equal(symlink(targets[k], path), 0);
             refused(files[i], NEB_ERR_DENIED, "leads out of its folder");
         }
-        make_folder(); // a link of the folder to a link of the folder that leads out of it
+        make_folder(); // a link within the folder to a link that leads out of it
         (void)unlink(at(path, "hf/%s", files[i]));
         assert_int_equal(symlink(at(other, "hf/further"), path), 0);
         assert_int_equal(symlink(at(other, "secret"), at(path, "hf/further")), 0);
@@ -177,7 +177,7 @@ static void test_links_out(void **state) {
         make_folder();
         (void)unlink(at(path, "hf/%s", files[i]));
         assert_int_equal(symlink("nowhere", path), 0);
-        refused(files[i], NEB_ERR_NOT_FOUND, "a link to a file that is not there");
+        refused(files[i], NEB_ERR_NOT_FOUND, "a link to a file that does not exist");
     }
 }
 
@@ -188,11 +188,11 @@ static void test_no_files(void **state) {
         make_folder();
         (void)unlink(at(path, "hf/%s", files[i]));
         assert_int_equal(mkfifo(path, 0600), 0);
-        refused(files[i], NEB_ERR_INVALID, "is a named pipe and no file");
+        refused(files[i], NEB_ERR_INVALID, "is a named pipe, not a file");
         make_folder();
         (void)unlink(at(path, "hf/%s", files[i]));
         assert_int_equal(mkdir(path, 0755), 0);
-        refused(files[i], NEB_ERR_INVALID, "is a folder and no file");
+        refused(files[i], NEB_ERR_INVALID, "is a folder, not a file");
     }
 }
 
@@ -203,7 +203,7 @@ static void test_shards(void **state) {
     make_folder();
     assert_int_equal(unlink(at(path, "hf/model.safetensors")), 0);
     put(at(path, "hf/model.safetensors.index.json"), index);
-    refused("one.safetensors", NEB_ERR_NOT_FOUND, "is not there");
+    refused("one.safetensors", NEB_ERR_NOT_FOUND, "is missing, but");
     assert_int_equal(symlink(at(other, "secret"), at(path, "hf/one.safetensors")), 0);
     refused("one.safetensors", NEB_ERR_DENIED, "leads out of its folder");
     assert_int_equal(unlink(path), 0);
@@ -212,7 +212,7 @@ static void test_shards(void **state) {
     refused("model.safetensors.index.json", NEB_ERR_DENIED, "leads out of its folder");
 }
 
-// A folder of templates that is a link shows what its files are: somebody else's.
+// If the folder of templates is a link, its files belong to somebody else.
 static void test_folder_of_templates(void **state) {
     (void)state;
     char path[NEB_PATH_MAX], other[NEB_PATH_MAX];
@@ -246,11 +246,13 @@ static void test_cache(void **state) {
         }
         enum neb_status st = import("hub/a/snapshots/r", false);
         if (st != (other ? NEB_ERR_DENIED : NEB_OK))
-            fail_msg("status %d: %s", st, message);
+            fail_msg("cache with %s: status %d (%s), expected %d",
+                     other ? "a link to another model's blobs" : "links to its own blobs", st,
+                     message, other ? NEB_ERR_DENIED : NEB_OK);
         assert_int_equal(neb_fs_exists(at(path, "out/hf/additional_chat_templates/tool.jinja")),
                          !other);
     }
-    // What is named blobs, and is a link itself, is no cache.
+    // A link named blobs is not a cache.
     gone("hub/a/blobs");
     assert_int_equal(symlink("../b/blobs", at(path, "hub/a/blobs")), 0);
     for (int i = 0; i < 5; i++)
@@ -266,7 +268,7 @@ static void test_links_within(void **state) {
     assert_int_equal(rename(at(path, "hf/chat_template.jinja"), at(other, "hf/t")), 0);
     assert_int_equal(symlink("t", path), 0);
     assert_int_equal(symlink("hf", at(path, "link")),
-                     0); // the folder itself may be named by a link
+                     0); // a link may name the folder itself
     assert_int_equal(import("link", false), NEB_OK);
     assert_true(neb_fs_exists(at(path, "out/hf/chat_template.jinja")));
 }
@@ -288,17 +290,17 @@ static void test_export(void **state) {
     }
 }
 
-// Every vocabulary that is looked for in a folder: import, export, data build, eval.
+// Each search for a vocabulary in a folder: import, export, data build, eval.
 static void test_vocabulary(void **state) {
     (void)state;
     char path[NEB_PATH_MAX], other[NEB_PATH_MAX], out[NEB_PATH_MAX];
     static const char *const names[] = {"tokenizer.model", "tokenizer.json"};
     make_folder();
-    assert_int_equal(intra_tokenizer_named(at(path, "hf"), out, sizeof out), NEB_OK);
+    assert_int_equal(intra_tokenizer_resolve(at(path, "hf"), out, sizeof out), NEB_OK);
     for (int i = 1; i >= 0; i--) {
         (void)unlink(at(path, "hf/%s", names[i]));
         assert_int_equal(symlink(at(other, "secret"), path), 0);
-        assert_int_equal(intra_tokenizer_named(at(other, "hf"), out, sizeof out), NEB_ERR_DENIED);
+        assert_int_equal(intra_tokenizer_resolve(at(other, "hf"), out, sizeof out), NEB_ERR_DENIED);
         assert_int_equal(intra_tokenizer_in(at(other, "hf"), out, sizeof out), NEB_ERR_DENIED);
     }
     (void)unlink(at(path, "hf/tokenizer_config.json"));

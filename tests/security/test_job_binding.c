@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A job belongs to the member that submitted it, and its messages to its clusters: a real agent, `site`, and three members that speak
-// to it directly. anna's job (clusters site, anna, bert) is running; mallory, who is on the list and no cluster of it, says STOP, REFUSED, METRICS and
-// REPORT for it, and offers jobs of its own under its id; bert goes on with it when it has stopped, which a cluster may, and with another
-// specification, which nobody may. And of the tokens that a cluster with a trainer of its own claims.
+// A job belongs to the member that submitted it, and its messages to its clusters. An agent,
+// `site`, runs anna's job (clusters site, anna, bert). Mallory, who has no cluster, sends messages
+// for it and offers jobs under its id. Bert may resume it, but not with another specification.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/daemon/daemon.h"
@@ -47,17 +46,17 @@ static pid_t agent;
 static void *ctx, *contexts[N]; // one ZAP handler each
 static struct sec_identity *ids[N];
 static struct sec_members members;
-static struct inter_service *services[N]; // SITE's is the agent's own
+static struct inter_service *services[N]; // the agent has SITE's
 static uint32_t index_of[N];              // in everybody's list
 static bool up[N];
-static char refused[N][512]; // the last reason that came; "": none since it was asked
+static char refused[N][512]; // the last reason; "": none since wait_refused
 static char refused_id[N][HEX];
-static unsigned answered_again, refused_running; // what is to have no such answer
+static unsigned answered_again, refused_running; // must stay 0
 static unsigned barriers;
-static int threads = 1; // of the site, which may change
+static int threads = 1; // of the site, which may change them
 static bool alone;      // the job's clusters exchange nothing
 
-// ---- the members ----------------------------------------------------------------------------------------------
+// ---- the members --------------------------------------------------------------------------------
 
 static void on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *p, size_t n) {
     int who = *(int *)user;
@@ -119,11 +118,11 @@ static void wait_refused(int who, const char *text) {
     for (neb_ns end = neb_now() + 20 * NEB_S; !refused[who][0] && neb_now() < end;)
         step();
     if (!strstr(refused[who], text))
-        fail_msg("%s was told \"%s\", not \"%s\"", names[who], refused[who], text);
+        fail_msg("%s got the reason \"%s\", expected \"%s\"", names[who], refused[who], text);
     refused[who][0] = 0;
 }
 
-// Reliable messages come in order: what is refused here has come after all that was said before.
+// Reliable messages stay in order, so the refusal of this offer comes after everything sent before.
 static void barrier(int who) {
     char hex[HEX];
     snprintf(hex, sizeof hex, "%064x", ++barriers);
@@ -131,7 +130,7 @@ static void barrier(int who) {
     wait_refused(who, "not signed");
 }
 
-// ---- jobs -----------------------------------------------------------------------------------------------------
+// ---- jobs ---------------------------------------------------------------------------------------
 
 static json_t *spec(const char *name) {
     char text[1024];
@@ -147,7 +146,7 @@ static json_t *spec(const char *name) {
 
 static const uint8_t no_federation[SEC_FEDERATION_BYTES];
 
-// The id of the job of this name, as `submitter` submits it.
+// The id of the job with this name when `submitter` submits it.
 static void id_of(const char *name, int submitter, char hex[HEX]) {
     uint8_t id[AGENT_JOB_ID_BYTES];
     json_t *s = spec(name);
@@ -176,9 +175,10 @@ static json_t *offer(const char *hex, const char *name, int signer, const char *
 
 static json_t *about(const char *hex) {
     json_t *lines = json_pack(
-        "[i,{s:i},{s:i,s:{s:s,s:s}},{s:i,s:f,s:{s:s,s:s}},{s:i,s:f,s:{s:s,s:s}}]", 3, // no line
-        "line", 7, "n", 5, "line", "kind", "fault", "text", "f\033[2J\nforged",       //
-        "n", 5, "late_s", 2.0, "line", "kind", "fault", "text", "the same again",     //
+        "[i,{s:i},{s:i,s:{s:s,s:s}},{s:i,s:f,s:{s:s,s:s}},{s:i,s:f,s:{s:s,s:s}}]", //
+        3, "line", 7,                                                              // not lines
+        "n", 5, "line", "kind", "fault", "text", "f\033[2J\nforged",               //
+        "n", 5, "late_s", 2.0, "line", "kind", "fault", "text", "the same again",  // number used
         "n", 6, "late_s", 1e300, "line", "kind", "fault", "text", "of another age");
     assert_non_null(lines);
     return json_pack("{s:s,s:s,s:o,s:{s:s,s:s}}", "id", hex, "reason", "no", "lines", lines,
@@ -191,7 +191,7 @@ static struct agent_ipc *client(void) {
     return c;
 }
 
-// What `nebula jobs` says of it: "running of anna".
+// Checks what `nebula jobs` reports: "NAME, running of anna".
 static void check_job(const char *hex, const char *want) {
     char is[128] = "";
     size_t i;
@@ -216,7 +216,7 @@ static void check_job(const char *hex, const char *want) {
     assert_string_equal(is, want);
 }
 
-static int said(const char *text) { // lines of the agent's log
+static int said(const char *text) { // lines of the agent's log with this text
     struct neb_buf b = {0};
     int n = 0;
     assert_int_equal(neb_fs_read(log_path, 1 << 24, &b), NEB_OK);
@@ -227,7 +227,7 @@ static int said(const char *text) { // lines of the agent's log
     return n;
 }
 
-// ---- tests ----------------------------------------------------------------------------------------------------
+// ---- tests --------------------------------------------------------------------------------------
 
 static void test_messages_of_others(void **state) {
     (void)state;
@@ -239,13 +239,13 @@ static void test_messages_of_others(void **state) {
     check_job(annas, "honest, running of anna");
 }
 
-// Under the id of a job that runs.
+// Offers under the id of a job that runs.
 static void test_running(void **state) {
     (void)state;
     say(MALLORY, AGENT_MSG_JOB, offer(annas, "forged", MALLORY, "mallory", NULL));
     wait_refused(MALLORY, "\"mallory\" has signed the job id");
     say(MALLORY, AGENT_MSG_JOB, offer(annas, "honest", MALLORY, "mallory", NULL));
-    wait_refused(MALLORY, "has signed"); // the same specification does not make it its home
+    wait_refused(MALLORY, "has signed"); // the same specification does not give it another owner
     say(MALLORY, AGENT_MSG_JOB, offer(annas, "honest", MALLORY, "mallory", "again"));
     barrier(MALLORY);
     say(BERT, AGENT_MSG_JOB, offer(annas, "other", BERT, "anna", "resume"));
@@ -253,7 +253,8 @@ static void test_running(void **state) {
     check_job(annas, "honest, running of anna");
 }
 
-// The same bytes in other letters are no other id: not beside the job that runs, nor in its rounds.
+// The same bytes in capital letters are not another id, neither beside the running job nor in its
+// rounds.
 static void test_capitals(void **state) {
     (void)state;
     for (alone = false;; alone = true) {
@@ -270,10 +271,10 @@ static void test_capitals(void **state) {
     assert_int_equal(said("job forged"), 0);
 }
 
-// Under the id of one that has ended.
+// Offers under the id of a job that has ended.
 static void test_ended(void **state) {
     (void)state;
-    say(BERT, AGENT_MSG_STOP, about(annas)); // a cluster of it
+    say(BERT, AGENT_MSG_STOP, about(annas)); // one of its clusters
     check_job(annas, "honest, stopped of anna");
     say(MALLORY, AGENT_MSG_JOB, offer(annas, "forged", MALLORY, "mallory", NULL));
     wait_refused(MALLORY, "has signed");
@@ -315,14 +316,15 @@ static uint64_t waits_for(int who) { // in the agent's outbox
     return w.messages;
 }
 
-// The link breaks over the answer. What is refused of a job that is known here is told with the next one, once.
+// The link breaks before the answer. The refusal for a known job is sent over the next link, once.
 static void test_refused_at_last(void **state) {
     (void)state;
     int before = said("of bert refused");
     assert_int_equal(kill(agent, SIGSTOP), 0);
     for (int i = 0; i < 2; i++)
         say(BERT, AGENT_MSG_JOB, offer(annas, "forged", BERT, "anna", "resume"));
-    for (neb_ns end = neb_now() + 300 * NEB_MS; neb_now() < end;) // to where the agent reads it
+    // time to reach the agent's socket
+    for (neb_ns end = neb_now() + 300 * NEB_MS; neb_now() < end;)
         step();
     inter_service_destroy(&services[BERT]);
     up[BERT] = false;
@@ -338,7 +340,7 @@ static void test_refused_at_last(void **state) {
     barrier(BERT); // nothing else was refused
 }
 
-// Where and how clusters train may change, and it is their member that says so.
+// Where and how a cluster trains may change, if the submitter signs the change.
 static void test_places(void **state) {
     (void)state;
     threads = 2;
@@ -347,18 +349,19 @@ static void test_places(void **state) {
     say(MALLORY, AGENT_MSG_JOB, offer(annas, "honest", MALLORY, "mallory", NULL));
     wait_refused(MALLORY, "has signed");
     say(ANNA, AGENT_MSG_JOB, offer(annas, "honest", ANNA, "anna", NULL));
-    barrier(ANNA); // and nothing else was refused
+    barrier(ANNA); // nothing was refused
     threads = 1;
     say(BERT, AGENT_MSG_JOB, offer(annas, "honest", BERT, "anna", "resume")); // it is 2 now
     wait_refused(BERT, "not signed");
     threads = 2;
-    say(BERT, AGENT_MSG_JOB, offer(annas, "honest", BERT, "anna", "resume")); // as it is stored
+    // as the site has stored it
+    say(BERT, AGENT_MSG_JOB, offer(annas, "honest", BERT, "anna", "resume"));
     barrier(BERT);
     threads = 1;
     check_job(annas, "honest, running of anna");
 }
 
-// This site knows nothing of the job (its disk was lost): then the signature decides whose it is.
+// This site lost its disk and does not know the job. Then the signature decides who submitted it.
 static void test_lost_disk(void **state) {
     (void)state;
     nonce[0] = '1';
@@ -370,7 +373,8 @@ static void test_lost_disk(void **state) {
     nonce[0] = '0';
 }
 
-// A cluster of the job that tells of its progress without end, in long lines: who follows the job gets no more than AGENT_LINES_TAKEN says.
+// A cluster of the job reports progress without end, in long lines. A client that follows the job
+// gets no more than AGENT_LINES_TAKEN allows.
 static void hear_without_end(struct agent_ipc **c) {
     enum { LONG = 40 << 10, MANY = 400 };
     static char text[LONG + 1];
@@ -383,8 +387,8 @@ static void hear_without_end(struct agent_ipc **c) {
                               "line", "kind", "note", "text", text);
         char *body = json_dumps(o, JSON_COMPACT);
         if (i < MANY)
-            (void)!inter_service_tell(services[BERT], index_of[SITE], AGENT_MSG_METRICS, body,
-                                      strlen(body));
+            (void)!inter_service_send_telemetry(services[BERT], index_of[SITE], AGENT_MSG_METRICS,
+                                                body, strlen(body));
         free(body);
         json_decref(o);
         step();
@@ -400,11 +404,11 @@ static void hear_without_end(struct agent_ipc **c) {
     assert_in_range(got, AGENT_LINES_BYTES_BURST,
                     AGENT_LINES_TAKEN *
                         (AGENT_LINES_BYTES_BURST + AGENT_LINES_BYTES_A_SECOND * passed));
-    assert_int_equal(said("tells more of its progress"), 1);
+    assert_int_equal(said("reports more progress"), 1);
 }
 
-// What others tell of a job that was submitted here counts from its clusters only.
-static void test_told(void **state) {
+// Reports about a job that was submitted here count only from its clusters.
+static void test_disclose(void **state) {
     (void)state;
     struct agent_ipc *c = client();
     struct agent_ipc_msg m = {0};
@@ -416,7 +420,7 @@ static void test_told(void **state) {
                                               spec("here")),
                                     NULL, 0),
                      NEB_OK);
-    // once it runs: what is told of no job is not heard
+    // Wait until the job runs: reports about an unknown job are dropped.
     assert_int_equal(agent_ipc_wait(c, 20 * NEB_S, &m), NEB_OK);
     assert_true(json_is_true(json_object_get(m.head, "ok")));
     agent_ipc_msg_clear(&m);
@@ -432,7 +436,7 @@ static void test_told(void **state) {
         const char *text = json_string_value(json_object_get(line, "text")),
                    *of = json_string_value(json_object_get(line, "cluster"));
         if (text && strstr(text, "forged")) {
-            assert_string_equal(of, "bert"); // whatever it says itself
+            assert_string_equal(of, "bert"); // whatever the message itself claims
             assert_string_equal(text, "f?[2J?forged");
             lines++;
         }
@@ -453,7 +457,7 @@ static void test_told(void **state) {
     hear_without_end(&c);
 }
 
-// An id that belongs to another member's job is no id for one of this site.
+// A site cannot submit a job under the id of another member's job.
 static void test_local(void **state) {
     (void)state;
     struct agent_ipc *c = client();
@@ -471,7 +475,7 @@ static void test_local(void **state) {
     check_job(annas, "honest, running of anna");
 }
 
-// How many manifests the site has taken for forged.
+// How many manifests the site found forged.
 static int64_t forged(void) {
     struct agent_ipc *c = client();
     struct agent_ipc_msg m = {0};
@@ -484,7 +488,7 @@ static int64_t forged(void) {
     return n;
 }
 
-// The update of round 0 of anna's job, by cluster `who`: ten steps.
+// Sends the update of round 0 of anna's job for cluster `who`: ten steps.
 static void send_update(int who, uint64_t tokens) {
     static const char blob[64] = "an update";
     struct agent_job *job = calloc(1, sizeof *job);
@@ -510,12 +514,13 @@ static void send_update(int who, uint64_t tokens) {
     free(job);
 }
 
-// A trainer that attaches counts its own tokens, which are its cluster's weight: up to eight times those of the job, and no more.
+// An attached trainer counts its own tokens, which are its cluster's weight: at most eight times
+// those of the job.
 static void test_tokens(void **state) {
     (void)state;
     int64_t before = forged();
     send_update(ANNA,
-                10 * 8 * AGENT_FOREIGN_TOKENS); // of ten steps, of a batch of one sequence of 8
+                10 * 8 * AGENT_FOREIGN_TOKENS); // ten steps with a batch of one sequence of 8
     for (neb_ns end = neb_now() + 3 * NEB_S; neb_now() < end;)
         step();
     assert_int_equal(forged(), before);
@@ -525,7 +530,7 @@ static void test_tokens(void **state) {
     assert_true(forged() > before);
 }
 
-// ---- floods -----------------------------------------------------------------------------------------------------
+// ---- floods -------------------------------------------------------------------------------------
 
 static void offer_many(int who, int from, int n) {
     for (int i = from; i < from + n; i++) {
@@ -535,7 +540,8 @@ static void offer_many(int who, int from, int n) {
     }
 }
 
-// Jobs without end, of a member that takes no answer: what is refused is said once, looked at so often, and nothing of it is kept for her.
+// Endless jobs from a member that reads no answer. The refusals are logged a few times and looked
+// at only so often, and nothing is kept for that member.
 static void test_offers_without_end(void **state) {
     (void)state;
     int before = said("of mallory refused");
@@ -546,14 +552,15 @@ static void test_offers_without_end(void **state) {
     assert_non_null(strstr(refused[MALLORY], "too many jobs"));
     refused[MALLORY][0] = 0;
     assert_in_range(said("of mallory refused") - before, 0, 16);
-    inter_service_destroy(&services[MALLORY]); // she acknowledges nothing more
+    inter_service_destroy(&services[MALLORY]); // she acknowledges nothing any more
     for (neb_ns end = neb_now() + 5 * NEB_S;
          said("link to mallory is down") == 0 && neb_now() < end;)
         step();
     assert_int_equal(waits_for(MALLORY), 0);
 }
 
-// Behind all those that were submitted in an outage, and are refused, the one that runs here is not; what comes unasked has no answer.
+// Many offers from an outage are refused, but the offer of the running job after them is not.
+// Unrequested offers ("again") get no answer.
 static void test_offers_behind_many(void **state) {
     (void)state;
     char last[HEX];
@@ -574,7 +581,7 @@ static void test_offers_behind_many(void **state) {
     check_job(annas, "honest, running of anna");
 }
 
-// Submitted and stopped, again and again: the newest stay, of what was before nothing.
+// Jobs are submitted and stopped repeatedly. The newest stay, and nothing of the others.
 static void test_ended_without_end(void **state) {
     (void)state;
     enum { MANY = ENDED + 2 };
@@ -586,14 +593,14 @@ static void test_ended_without_end(void **state) {
         check_job(hex[i], "loop, running of bert");
         say(BERT, AGENT_MSG_STOP, json_pack("{s:s}", "id", hex[i]));
         check_job(hex[i], "loop, stopped of bert");
-        neb_sleep(1100 * NEB_MS); // which is older is known by the second
+        neb_sleep(1100 * NEB_MS); // ages are compared in seconds
     }
     for (int i = 0; i < MANY; i++) {
         check_job(hex[i], i < MANY - ENDED ? "absent" : "loop, stopped of bert");
         snprintf(folder, sizeof folder, "%s/jobs/%s", homes[SITE], hex[i]);
         assert_true(neb_fs_exists(folder) == (i >= MANY - ENDED));
     }
-    // its id stays that job's: under it masks of sums would repeat
+    // The id stays used, because masks of sums would repeat under it.
     snprintf(nonce, sizeof nonce, "%032x", 0x4000);
     say(BERT, AGENT_MSG_JOB, offer(hex[0], "loop", BERT, "bert", NULL));
     wait_refused(BERT, "was removed");
@@ -602,7 +609,7 @@ static void test_ended_without_end(void **state) {
     check_job(annas, "honest, running of anna");
 }
 
-// ---- set-up ---------------------------------------------------------------------------------------------------
+// ---- set-up -------------------------------------------------------------------------------------
 
 static void run_agent(void) {
     struct agent_daemon_config c = {
@@ -687,7 +694,7 @@ int main(void) {
                                        cmocka_unit_test(test_refused_at_last),
                                        cmocka_unit_test(test_places),
                                        cmocka_unit_test(test_lost_disk),
-                                       cmocka_unit_test(test_told),
+                                       cmocka_unit_test(test_disclose),
                                        cmocka_unit_test(test_local),
                                        cmocka_unit_test(test_tokens),
                                        cmocka_unit_test(test_ended_without_end),

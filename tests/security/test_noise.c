@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// security/noise: the integers are of the discrete Gaussian distribution, by their moments and by a chi-square of what each value should come up
-// to; any part can be made alone.
+// security/noise.h: the integers have a discrete Gaussian distribution, by their moments and by a
+// chi-square test of each value. Any part can be made alone.
 #include "security/noise.h"
 
 #include <math.h>
@@ -21,7 +21,7 @@ static void make(uint32_t variance) {
     sec_noise_add(seed, variance, 0, N, false, x);
 }
 
-// Each is within five of its standard errors.
+// Each moment is within five of its standard errors.
 static void test_moments(void **state) {
     (void)state;
     const double of[] = {16, 100, 1234, 50000, 800000};
@@ -46,7 +46,7 @@ static void test_moments(void **state) {
     }
 }
 
-// Cells of values whose probabilities are summed term by term: each comes up at least 50 times. Of so many degrees of freedom chi-square has the
+// Puts values into cells that expect at least 50 draws each. For k cells chi-square has about the
 // mean k and the deviation √2k.
 static double chi_square(uint32_t v, double *cells) {
     static double p[2 * REACH + 1];
@@ -80,8 +80,8 @@ static void test_each_value_as_often(void **state) {
         chi = chi_square(v, &cells);
         assert_true(cells > 25);
         if (fabs(chi - cells) / sqrt(2 * cells) > 5)
-            fail_msg("variance %u: chi-square %.1f of %.0f cells", v, chi, cells);
-        chi = chi_square(v + v / 25 + 1, &cells); // 4 % more would be seen
+            fail_msg("variance %u: chi-square is %.1f, expected about %.0f", v, chi, cells);
+        chi = chi_square(v + v / 25 + 1, &cells); // a variance 4 % larger would be noticed
         assert_true(fabs(chi - cells) / sqrt(2 * cells) > 5);
     }
 }
@@ -100,14 +100,14 @@ static void test_parts(void **state) {
         for (int i = 0; i < 1000; i++)
             assert_int_equal(part[i], 0);
     }
-    // over the end of the range and back
+    // Over the end of the range and back.
     for (int i = 0; i < 1000; i++)
         part[i] = i % 2 ? INT16_MAX : INT16_MIN;
     sec_noise_add(seed, v, 0, 1000, false, part);
     sec_noise_add(seed, v, 0, 1000, true, part);
     for (int i = 0; i < 1000; i++)
         assert_int_equal(part[i], i % 2 ? INT16_MAX : INT16_MIN);
-    // another seed makes other noise
+    // Another seed makes other noise.
     const uint8_t other[SEC_NOISE_SEED_BYTES] = {7, 2};
     double both = 0;
     memset(part, 0, sizeof part);

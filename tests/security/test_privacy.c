@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// security/privacy: ε beside a reference accountant, and never below what the Gaussian mechanism itself allows; the plan's integers keep what
-// they promise for every job that can be written.
+// security/privacy.h: ε agrees with a reference accountant and is never below what the Gaussian
+// mechanism needs. The integers of a plan hold what they promise, for every possible job.
 #include "security/noise.h"
 #include "security/privacy.h"
 #include "security/secure_sum.h"
@@ -36,7 +36,8 @@ static void test_reference(void **state) {
 
 static double phi(double t) { return erfc(-t / sqrt(2)) / 2; }
 
-// δ of releases that add up to one Gaussian mechanism (Balle and Wang 2018): ε must be enough for it, and not waste a third.
+// δ of releases that add up to one Gaussian mechanism (Balle and Wang 2018). ε must be enough for
+// it, but at most half above it.
 static void test_not_below_the_gaussian(void **state) {
     (void)state;
     for (double rho = 0.001; rho < 100; rho *= 3)
@@ -62,15 +63,15 @@ static void test_not_below_the_gaussian(void **state) {
 static void check_plan(const struct sec_privacy_config *c, const struct sec_privacy *p) {
     double honest = c->least - c->colluders, least = c->noise * p->bound,
            limit = sec_sum_limit(c->members);
-    // who is present less the colluders reaches the noise that was asked for
+    // The fewest members without the colluders add the noise that the job asks for.
     assert_true(honest * p->variance >= least * least);
     assert_int_equal(sec_noise_variance(p->variance), p->variance);
-    // the parts of an update are together no longer than the bound
+    // All fragments of an update together are not longer than the bound.
     assert_true(p->squared >= 1 &&
                 p->squared * (uint64_t)c->fragments <= (uint64_t)p->bound * p->bound);
     double at_most = 1 / (2 * c->noise * c->noise * c->fragments);
     assert_true(p->rho > 0 && p->rho <= at_most * (1 + 1e-9));
-    // room for the noise of all that are in a sum, the least and all of them
+    // The noise of a sum has room, for every possible size of the set.
     for (int n = c->least; n <= c->members; n++)
         assert_true(n * (limit - p->bound) >= 6 * sqrt((double)n * p->variance));
 }
@@ -99,7 +100,7 @@ static void test_plans(void **state) {
         assert_false(sec_privacy_plan(&bad[i], &p));
 }
 
-// More colluders: each member adds more, and the sum has as much as was asked for.
+// With more colluders each member adds more, and the sum still has what the job asks for.
 static void test_colluders(void **state) {
     (void)state;
     struct sec_privacy few, many;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Differential privacy of masked updates on the worker (inter/outer/noise.c): no update is longer than the bound, over all that it exchanges and as
-// integers; the noise that is left for who knows the colluders' is what was asked for; a repeated run sends the same bytes; the residual never holds
-// the noise.
+// Differential privacy of masked updates (inter/outer/noise.c): no update is longer than the bound;
+// the noise that colluders do not know is what the job asks for; a repeated run sends the same
+// bytes; the residual never holds the noise.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "inter/outer/outer.h"
@@ -86,7 +86,7 @@ static void encode(struct member *m, int32_t f, uint32_t round) {
     assert_int_equal(inter_outer_encode_masked(m->o, f, round, &m->blob), NEB_OK);
 }
 
-// What a member's update holds: integers as they were sent, without noise, and the noise.
+// Reads a member's own update: the integers as sent, the integers without noise, and the noise.
 static void open_own(const struct member *m) {
     struct sec_sum_head h;
     const uint8_t *body;
@@ -115,9 +115,9 @@ static double variance_of(const int16_t *x) {
 static float value_of(int kind, int i, struct neb_rng *rng) {
     float s = scale_of();
     switch (kind) {
-    case 0: return neb_rng_normal(rng);  // far too long, alike everywhere
+    case 0: return neb_rng_normal(rng);  // much too long, similar everywhere
     case 1: return i == 77 ? -1e30f : 0; // one element
-    case 2: return 0.5f * s;             // rounding lengthens it most
+    case 2: return 0.5f * s;             // rounding lengthens this most
     case 3: return (i % 2 ? 0.499f : -0.501f) * s;
     case 4: return i < ROWS * COLS ? 0 : 3e10f; // all in the small tensor
     case 5: return (float)(plan.bound - 1) * s * (i % 1000 ? 0 : 1);
@@ -126,8 +126,8 @@ static float value_of(int kind, int i, struct neb_rng *rng) {
     }
 }
 
-// Whatever an update is: its integers are no longer than the bound, over both tensors, with the share of a fragment; and where there is
-// more to send they are not much shorter.
+// For any update, the integers of a fragment are not longer than its share of the bound, over both
+// tensors. If there is more to send, they are not much shorter.
 static void test_length(void **state) {
     (void)state;
     const double noises[] = {0.3, 1, 5, 40};
@@ -152,7 +152,7 @@ static void test_length(void **state) {
         }
 }
 
-// What is smaller than an integer goes out too, on average: nothing waits for ever.
+// Values smaller than an integer are sent too, on average, so nothing waits for ever.
 static void test_small_ones_are_sent(void **state) {
     (void)state;
     start(3, 1, 1);
@@ -194,7 +194,8 @@ static void seeds_of(uint16_t set, struct sec_sum_seeds *seeds, const uint8_t **
     assert_int_equal(sec_sum_gather(n_members, set, heads, reveals, set, seeds), NEB_OK);
 }
 
-// The sum of the least set, less what the colluders in it had added: what is left varies by no less than was asked for.
+// The sum of the smallest set, without the noise of its colluders, varies by no less than the job
+// asks for.
 static void left_of_the_noise(uint8_t n, uint8_t colluders, double z) {
     static int16_t sum[N];
     struct sec_sum_seeds seeds;
@@ -203,7 +204,7 @@ static void left_of_the_noise(uint8_t n, uint8_t colluders, double z) {
     uint16_t set = (uint16_t)((1u << n) - 1);
     if (wish.least < n)
         set &= (uint16_t) ~(1u << 1);
-    for (int k = 0; k < n; k++) // nothing was learned: what is in the sum is noise
+    for (int k = 0; k < n; k++) // nothing was learned, so the sum is only noise
         encode(&members[k], 0, 5);
     seeds_of(set, &seeds, bodies);
     assert_int_equal(sec_sum_unmask(&seeds, bodies, 0, N, sum), NEB_OK);
@@ -229,7 +230,8 @@ static void test_noise_that_is_left(void **state) {
     left_of_the_noise(5, 3, 1);
 }
 
-// A run that is repeated from its last checkpoint: the same bytes. Another round, fragment, member or update: other noise.
+// A run that is repeated from a checkpoint sends the same bytes. Another round, fragment or update
+// has other noise.
 static void test_repeated(void **state) {
     (void)state;
     static int16_t first[N];
@@ -252,7 +254,7 @@ static void test_repeated(void **state) {
         open_outer(m);
         memcpy(m->theta_m, theta_m, sizeof theta_m);
         if (turn == 3) {
-            m->theta_m[5] -= 1; // what it learned since is on top
+            m->theta_m[5] -= 1; // it has learned more since
             memcpy(m->theta_m + N, m->theta_m, N * sizeof(float));
         }
         encode(m, turn == 2, turn == 1 ? 5 : 4);
@@ -273,7 +275,8 @@ static void test_repeated(void **state) {
     stop();
 }
 
-// Rounds of training: what was clipped comes in later updates, the noise of its own never; all members compute the same bits.
+// Rounds of training: later updates carry what was clipped, but never a member's noise. All members
+// compute the same bits.
 static void test_residual(void **state) {
     (void)state;
     static float u[N], theta[N];
@@ -304,7 +307,7 @@ static void test_residual(void **state) {
             assert_true(a[2].p[i] == u[i] - (float)integers[i] * scale_of());
             moved += pow((double)(a[0].p[i] - theta[i]), 2);
         }
-        // θ moved by the mean of so many noises, beside which what was learned is small
+        // θ moves by the mean of the noises, which is large beside what was learned.
         double of_noise = N * (double)plan.variance / __builtin_popcount(set) * (double)scale_of() *
                           (double)scale_of();
         assert_true(moved > 0.8 * of_noise && moved < 1.3 * of_noise);
@@ -312,8 +315,9 @@ static void test_residual(void **state) {
     stop();
 }
 
-// Who knows what an update would be, and colludes with one of three, looks along it in the sum: with the update and without it what is seen differs
-// by 1 / z deviations, which is all that ε allows.
+// An observer knows what an update would be, and colludes with one of three members. It projects
+// the sum on that update. With and without the update the result differs by 1 / z deviations, which
+// is what ε allows.
 static double seen_along(uint32_t round, bool present) {
     static int16_t sum[N];
     struct sec_sum_seeds seeds;
@@ -323,7 +327,7 @@ static double seen_along(uint32_t round, bool present) {
         struct member *m = &members[k];
         inter_outer_reject(m->o, 0);
         for (int i = 0; k == 1 && present && i < SMALL; i++)
-            m->theta_m[ROWS * COLS + i] -= (i % 2 ? 7 : -7) * clip; // far longer than it may be
+            m->theta_m[ROWS * COLS + i] -= (i % 2 ? 7 : -7) * clip; // much longer than allowed
         encode(m, 0, round);
     }
     seeds_of(7, &seeds, bodies);
@@ -356,7 +360,7 @@ static void test_refused(void **state) {
     (void)state;
     start_with(3, 1, 1, false);
     assert_int_equal(inter_outer_encode_masked(members[0].o, 0, 0, &members[0].blob),
-                     NEB_ERR_INVALID); // its noise would be known to the others
+                     NEB_ERR_INVALID); // without an own key the others would know its noise
     stop();
     const float bad[] = {NAN, INFINITY, -INFINITY};
     for (int i = 0; i < 3; i++) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A worker of a job with differential privacy, whatever it trains: one length for all that is exchanged, each tensor a part of it, on the scale
-// and with the noise that the job's keys give.
+// A worker of a job with differential privacy, for every kind of trainable set. One length limit
+// covers all that is exchanged, each tensor has its share, and scale and noise follow the job's
+// keys.
 #include "agent/base/log.h"
 #include "agent/exchange/worker.h"
 #include "agent/job/private.h"
@@ -71,7 +72,7 @@ static void check(const struct agent_worker *w) {
     memcpy(clean, q, sizeof clean);
     sec_sum_noise(w->sum, &h, p.variance, 0, h.count, true, clean);
     size_t at = 0;
-    for (int32_t i = 0; i < w->n_units; i++) { // each moved as far as every other
+    for (int32_t i = 0; i < w->n_units; i++) { // each tensor has its share of the length
         uint64_t unit = 0;
         size_t n = (size_t)w->units[i].rows * (size_t)w->units[i].cols;
         for (size_t k = at; k < at + n; k++) {
@@ -87,7 +88,7 @@ static void check(const struct agent_worker *w) {
     assert_true(all <= p.squared && (double)all > 0.9 * (double)p.squared);
     noise /= (double)h.count * p.variance;
     assert_true(fabs(noise - 1) < 5 * sqrt(2.0 / h.count));
-    // an integer of the bound is the length that the job names
+    // The bound as an integer is the length that the job names.
     assert_true(fabs((double)agent_private_scale(&w->job) * p.bound / 0.25 - 1) < 1e-6);
 }
 

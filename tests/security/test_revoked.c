@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A member is revoked, or gets new keys, in the middle of a round: its update, and its vote, are at one of the others already and not yet at the
-// other one, which must be able to check them all the same, or the round of those who are left would never end. What the former key signs from
-// then on reaches nobody. And of the file that keeps those keys.
-#define HOSTILE_ORDER ANNA, BERT, MALLORY // who is honest here, and revoked
+// A member is revoked, or gets new keys, during a round. One of the others has its update and vote
+// already, the other does not. That one must still be able to check them, or the round would never
+// end. What the old key signs after that reaches nobody. Also: the file that keeps such keys.
+#define HOSTILE_ORDER ANNA, BERT, MALLORY // mallory is honest here, and is revoked
 #include "tests/security/hostile_fixture.h"
 
 #include "agent/daemon/sums.h"
@@ -11,9 +11,9 @@
 #include "security/former.h"
 #include "security/secure_sum.h"
 
-static uint32_t waiting; // of a reload
+static uint32_t waiting; // set by a reload
 
-// Everybody but mallory, as version 2.
+// Everybody but mallory, as the next version.
 static struct sec_members without_mallory(void) {
     struct sec_members m = {.version = list.version + 1};
     for (uint32_t i = 0; i < list.n; i++)
@@ -30,8 +30,8 @@ static bool by_mallorys_former_key(void *user, const char *name, const char *con
            sec_verify(sec_identity_public(ids[MALLORY])->sign, context, msg, len, sig) == NEB_OK;
 }
 
-// Mallory has new keys, and the overlap is over, or there was none: bert takes the update that she signed before, and she signs no envelope by that
-// key any more.
+// Mallory has new keys, and the overlap is over. Bert accepts the update that she signed before,
+// but no envelope that the old key signs now.
 static void test_rotated(void **state) {
     (void)state;
     struct sec_members renewed = list;
@@ -65,7 +65,7 @@ static void test_rotated(void **state) {
     assert_int_equal(sites[BERT].faults[INTER_FAULT_DENIED], 0);
 }
 
-// ---- masked sums ------------------------------------------------------------------------------------------------
+// ---- masked sums --------------------------------------------------------------------------------
 
 static bool sign_by(void *user, const char *context, const void *msg, size_t len,
                     uint8_t sig[INTER_SIG_BYTES]) {
@@ -97,7 +97,7 @@ static enum neb_status note(void *user, const struct inter_record *r) {
     return NEB_OK;
 }
 
-// What a member reveals of a round: as it has signed it once, whatever keys it has by now.
+// What a member reveals in a round, signed with the keys that it had.
 static void reveal(int who, struct sec_sum *sum, const struct inter_record *r,
                    const struct inter_sums_blob *blobs, struct neb_buf *out) {
     const struct inter_node_crypto crypto = {ids[who], sign_by, verify_none};
@@ -113,7 +113,8 @@ static void reveal(int who, struct sec_sum *sum, const struct inter_record *r,
     inter_sums_destroy(&s);
 }
 
-// Bert begins again from an old checkpoint, after mallory's rotation: the seeds of a round of before are still good for him.
+// Bert restarts from an old checkpoint after mallory's rotation. The seeds of an earlier round are
+// still valid for him.
 static void test_seeds_of_before(void **state) {
     (void)state;
     enum { COUNT = 16 };
@@ -165,7 +166,7 @@ static void test_seeds_of_before(void **state) {
     assert_true(agent_sums_commit(bert, &r, maps, &all));
     json_decref(all);
     agent_sums_close(&bert);
-    // without the file the part that one had who is on the list no more cannot be made anew
+    // Without the file, the part of a member that is no longer on the list cannot be made again.
     OK(neb_fs_remove_tree(dir));
     run.peers[MALLORY] = SEC_MEMBERS_MAX;
     assert_int_equal(
@@ -179,15 +180,16 @@ static void test_seeds_of_before(void **state) {
     neb_buf_free(&seeds);
 }
 
-// Mallory's update is at anna; bert was away. Then mallory is revoked, and bert comes back: with the list that he had (it changes under him), or
-// anew, after the change, knowing mallory's key from his own files. That of nobody: he refuses what he cannot check, and nothing is committed.
+// Anna has mallory's update; bert was away. Mallory is revoked, and bert comes back: with the old
+// list, which then changes, or (restarted) after the change. knows: he has mallory's key in his own
+// files. Without it he refuses what he cannot check, and nothing is committed.
 static void meets_update(bool anew, bool knows) {
     struct sec_members rest = without_mallory();
     struct inter_manifest there = {.key = {.round = 1, .member = MALLORY}};
     uint32_t indices[SITES];
     memcpy(indices, index_of, sizeof indices);
     memcpy(there.key.job, job, sizeof job);
-    all_three(); // each has heard of each
+    all_three(); // each has heard from each
     inter_service_destroy(&sites[BERT].s);
     submit(&sites[MALLORY], GOOD);
     submit(&sites[ANNA], GOOD);
@@ -207,8 +209,9 @@ static void meets_update(bool anew, bool knows) {
         start(&sites[BERT]);
         index_of[MALLORY] = INTER_PEERS_MAX - 1;
         if (knows)
-            OK(inter_service_former(sites[BERT].s, "mallory",
-                                    sec_identity_public(ids[MALLORY])->sign, &index_of[MALLORY]));
+            OK(inter_service_removed_member(sites[BERT].s, "mallory",
+                                            sec_identity_public(ids[MALLORY])->sign,
+                                            &index_of[MALLORY]));
         open_job(&sites[BERT]);
         list = all;
     } else {
@@ -220,8 +223,8 @@ static void meets_update(bool anew, bool knows) {
     submit(&sites[BERT], GOOD);
     if (knows) {
         UNTIL(sites[ANNA].commits == 2 && sites[BERT].commits == 2);
-        assert_non_null(entry_of(&sites[BERT].last, MALLORY)); // what it signed stands
-        honest_round();                                        // and the job goes on
+        assert_non_null(entry_of(&sites[BERT].last, MALLORY)); // what she signed stays valid
+        honest_round();                                        // and the job continues
         assert_null(entry_of(&sites[BERT].last, MALLORY));
         expect_sound(&sites[ANNA]);
     } else {
@@ -244,7 +247,8 @@ static void test_nobodys_key(void **state) {
     meets_update(true, false);
 }
 
-// The file: keys of the revoked and of before a rotation, the newest last; each once; of no others.
+// The file holds keys of revoked members and keys from before a rotation, each once, the newest
+// last.
 static void test_file(void **state) {
     (void)state;
     static struct sec_former all[SEC_FORMER_MAX];
@@ -273,7 +277,7 @@ static void test_file(void **state) {
         assert_memory_equal(f->sign, a.e[i].m.pub.sign, SEC_KEY_BYTES);
         assert_int_equal(f->until, 2);
     }
-    a.version = 3; // it is back, and goes again
+    a.version = 3; // the member is back, and leaves again
     b.version = 4;
     OK(sec_former_keep(dir, &a, &b));
     OK(sec_former_load(dir, all, &n));
@@ -284,7 +288,7 @@ static void test_file(void **state) {
     assert_int_equal(n, 0);
 }
 
-// However often one has new keys, others' stay; of all of them the oldest go.
+// Many keys of one member do not push out keys of others. Over all, the oldest are removed.
 static void test_many_keys(void **state) {
     (void)state;
     static struct sec_former all[SEC_FORMER_MAX];

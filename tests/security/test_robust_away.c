@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rounds that need a certain number of updates, of the gate profile `robust` or by commit_all, and a member that is away: they wait, and the status
-// says for whom; they go on when it is back, or when a signed list holds it no more. (Three members: `robust` wants all of them, as it does of five.)
-#define HOSTILE_ORDER ANNA, BERT, MALLORY // who is only away here
+// Rounds that need a number of updates (`robust`, or commit_all) while a member is away. They wait,
+// and the status names that member. They continue when it is back, or when a list removes it. (Of
+// three members `robust` needs all three.)
+#define HOSTILE_ORDER ANNA, BERT, MALLORY // mallory is only away here
 #include "tests/security/hostile_fixture.h"
 
 static int open_robust(void **state) {
@@ -26,7 +27,7 @@ static void away(void) {
     submit(&sites[ANNA], GOOD);
     submit(&sites[BERT], GOOD);
     UNTIL(waits(ANNA) == 1u << MALLORY && waits(BERT) == 1u << MALLORY);
-    go_for(3 * NEB_S); // beyond the grace
+    go_for(3 * NEB_S); // longer than the grace
     assert_int_equal(sites[ANNA].commits, 1);
 }
 
@@ -45,7 +46,8 @@ static void test_back(void **state) {
 static void test_revoked(void **state) {
     (void)state;
     away();
-    // the leader has the list first: the other one, which still waits for three, does not vote for two
+    // The leader gets the list first. The other member still waits for three, and does not vote for
+    // two.
     inter_service_job_gone(sites[ANNA].s, job, 1u << MALLORY);
     assert_int_equal(waits(ANNA), 0);
     go_for(3 * NEB_S);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is sealed at rest: streams, files of chunks, vaults and keys. It opens to the same bytes with its key, and to nothing when cut,
-// changed, reordered, extended, tried with another key or another job's; key files that others can read or that are links are refused.
+// Sealing at rest: streams, files of chunks, vaults and keys. A sealed file opens with its key to
+// the same bytes. It does not open if it was cut, changed, reordered or extended, or with a key of
+// another site or job. Key files that are links or open to others are refused.
 #include "agent/base/file.h"
 #include "agent/base/rng.h"
 #include "security/hand.h"
@@ -79,7 +80,7 @@ static void test_round_trip(void **state) {
     neb_buf_free(&sealed);
 }
 
-// Any range, forwards and back, over states that were kept and ones that were not.
+// Any range, forwards and backwards, from kept states and between them.
 static void test_ranges(void **state) {
     (void)state;
     struct neb_rng rng = neb_rng_make(3, 4);
@@ -94,7 +95,7 @@ static void test_ranges(void **state) {
         assert_int_equal(sec_stream_read(r, from, back, n), NEB_OK);
         assert_memory_equal(back, plain + from, n);
     }
-    sealed.p[SEC_STREAM_FRONT + 20 * SEALED_CHUNK + 5] ^= 1; // changed under the reader
+    sealed.p[SEC_STREAM_FRONT + 20 * SEALED_CHUNK + 5] ^= 1; // changed while the reader is open
     assert_int_equal(sec_stream_read(r, 3, back, 10), NEB_OK);
     assert_int_equal(sec_stream_read(r, 20ull * SEC_STREAM_CHUNK, back, 10), NEB_ERR_CORRUPT);
     assert_int_equal(sec_stream_read(r, 3, back, 10), NEB_OK);
@@ -115,7 +116,7 @@ static void test_tampering(void **state) {
     assert_non_null(p);
     size_t n = sealed.len;
     memcpy(p, sealed.p, n);
-    for (size_t i = 0; i < n; i += i < 100 ? 1 : 9973) { // every byte of the front, many behind
+    for (size_t i = 0; i < n; i += i < 100 ? 1 : 9973) { // all bytes of the front, many after it
         p[i] ^= 0x10;
         refused(p, n);
         p[i] ^= 0x10;
@@ -125,10 +126,10 @@ static void test_tampering(void **state) {
     for (size_t chunks = 1; chunks <= 3; chunks++) // cut between two chunks
         assert_int_equal(opens(key, p, SEC_STREAM_FRONT + chunks * SEALED_CHUNK), NEB_ERR_CORRUPT);
     memcpy(p + n, p + SEC_STREAM_FRONT, SEALED_CHUNK);
-    assert_int_equal(opens(key, p, n + SEALED_CHUNK), NEB_ERR_CORRUPT); // a chunk behind the end
+    assert_int_equal(opens(key, p, n + SEALED_CHUNK), NEB_ERR_CORRUPT); // a chunk after the end
     memcpy(p + SEC_STREAM_FRONT, sealed.p + SEC_STREAM_FRONT + SEALED_CHUNK, SEALED_CHUNK);
     memcpy(p + SEC_STREAM_FRONT + SEALED_CHUNK, sealed.p + SEC_STREAM_FRONT, SEALED_CHUNK);
-    assert_int_equal(opens(key, p, n), NEB_ERR_CORRUPT); // two chunks in the other order
+    assert_int_equal(opens(key, p, n), NEB_ERR_CORRUPT); // two chunks swapped
     free(p);
     neb_buf_free(&sealed);
 }
@@ -150,13 +151,13 @@ static void test_chunks(void **state) {
         assert_memory_equal(out, plain + i * CHUNK, sec_chunks_len(c, i));
     }
     assert_int_equal(sec_chunks_unseal(again, 1, sealed[2], out),
-                     NEB_ERR_DENIED);                                            // of another place
-    assert_int_equal(sec_chunks_unseal(again, 1, foreign, out), NEB_ERR_DENIED); // of another file
+                     NEB_ERR_DENIED);                                            // another place
+    assert_int_equal(sec_chunks_unseal(again, 1, foreign, out), NEB_ERR_DENIED); // another file
     sealed[0][100] ^= 1;
     assert_int_equal(sec_chunks_unseal(again, 0, sealed[0], out), NEB_ERR_DENIED);
     sec_chunks_destroy(&again);
     uint8_t front[SEC_CHUNKS_FRONT];
-    for (size_t i = 0; i < sizeof front; i++) { // whatever is changed in the front, nothing opens
+    for (size_t i = 0; i < sizeof front; i++) { // no changed front opens a chunk
         memcpy(front, sec_chunks_front(c), sizeof front);
         front[i] ^= 1;
         if (sec_chunks_open(key, "a test", front, &again) == NEB_OK &&
@@ -168,7 +169,8 @@ static void test_chunks(void **state) {
     sec_chunks_destroy(&second);
 }
 
-// A worker has the key of its job: it opens what the site sealed for the job, and nothing else; the site opens all.
+// A worker has the key of its job. It opens what the site sealed for the job and nothing else. The
+// site opens everything.
 static void test_jobs(void **state) {
     (void)state;
     struct sec_seal_key *mine = NULL, *taken = NULL;
@@ -186,7 +188,7 @@ static void test_jobs(void **state) {
     assert_int_equal(opens(key, by_worker.p, by_worker.len), NEB_OK);
     assert_int_equal(opens(taken, other.p, other.len), NEB_ERR_DENIED);
     assert_int_equal(sec_stream_create(taken, other_job, put, &other, &w), NEB_ERR_DENIED);
-    memcpy(other.p + 16, job, sizeof job); // claims to be of this job
+    memcpy(other.p + 16, job, sizeof job); // pretends to belong to this job
     assert_int_equal(opens(taken, other.p, other.len), NEB_ERR_CORRUPT);
     sec_seal_key_destroy(&mine);
     sec_seal_key_destroy(&taken);
@@ -244,7 +246,8 @@ static void test_keys(void **state) {
     neb_buf_free(&sealed);
 }
 
-// What the vault writes through the file writer, neb_file reads, and the same of a file in clear; no byte of it is in the sealed file.
+// neb_file reads what the vault writes, and a file in clear too. The sealed file holds no bytes of
+// the content.
 static void test_vault(void **state) {
     (void)state;
     char path[NEB_PATH_MAX];
@@ -310,8 +313,9 @@ static int teardown(void **state) {
     return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
 }
 
-// As systemd leaves them: root's, readable through the group (an ACL shows there), in a folder of their own. Anywhere else such a file is refused,
-// as is one there that everybody can read or that somebody else owns.
+// systemd leaves a credential as root's file that its group may read (an ACL shows so), in its own
+// folder. Such a file is refused elsewhere, and there too if everybody may read it or another user
+// owns it.
 static void test_systemd_credential(void **state) {
     (void)state;
     char folder[NEB_PATH_MAX], path[2 * NEB_PATH_MAX], below[2 * NEB_PATH_MAX];
@@ -322,7 +326,8 @@ static void test_systemd_credential(void **state) {
     snprintf(below, sizeof below, "%s/sub/nebula-seal", folder);
     assert_int_equal(neb_fs_mkdirs(folder, 0700), NEB_OK);
     assert_int_equal(neb_fs_write(path, plain, 32, 0440), NEB_OK);
-    assert_int_equal(sec_secret_read(path, got, sizeof got, &n), NEB_ERR_DENIED); // no credential
+    // not a credential
+    assert_int_equal(sec_secret_read(path, got, sizeof got, &n), NEB_ERR_DENIED);
     setenv("CREDENTIALS_DIRECTORY", folder, 1);
     assert_int_equal(sec_secret_read(path, got, sizeof got, &n), NEB_OK);
     assert_int_equal(n, 32);
@@ -333,10 +338,10 @@ static void test_systemd_credential(void **state) {
     snprintf(below, sizeof below, "%s/sub", folder);
     assert_int_equal(neb_fs_mkdirs(below, 0700), NEB_OK);
     snprintf(below, sizeof below, "%s/sub/nebula-seal", folder);
-    assert_int_equal(rename(path, below), 0); // not one of the manager's
+    assert_int_equal(rename(path, below), 0); // below the folder, so not a credential
     assert_int_equal(sec_secret_read(below, got, sizeof got, &n), NEB_ERR_DENIED);
     assert_int_equal(rename(below, path), 0);
-    if (geteuid() == 0) { // the agent runs as a user; the file stays root's
+    if (geteuid() == 0) { // the agent runs as a user; root keeps the file
         static const uid_t agent = 65534;
         assert_int_equal(chown(path, 0, agent), 0);
         assert_int_equal(chmod(dir, 0755), 0);
@@ -349,7 +354,7 @@ static void test_systemd_credential(void **state) {
         setenv("CREDENTIALS_DIRECTORY", folder, 1);
         assert_int_equal(seteuid(0), 0);
         assert_int_equal(setegid(0), 0);
-        assert_int_equal(chown(path, 1234, agent), 0); // a third one's
+        assert_int_equal(chown(path, 1234, agent), 0); // a third user's file
         assert_int_equal(setegid(agent), 0);
         assert_int_equal(seteuid(agent), 0);
         enum neb_status third = sec_secret_read(path, got, sizeof got, &n);
@@ -363,7 +368,8 @@ static void test_systemd_credential(void **state) {
     unsetenv("CREDENTIALS_DIRECTORY");
 }
 
-// A job's key goes to another rank in a box: who has the box alone, or another pair, has nothing; a changed box is refused.
+// A job's key goes to another rank in a box. The box alone, or another key pair, opens nothing. A
+// changed box is refused.
 static void test_key_handed_over(void **state) {
     (void)state;
     uint8_t ours[SEC_HAND_PUBLIC_BYTES], theirs[SEC_HAND_PUBLIC_BYTES], box[SEC_HAND_BOX_BYTES];
@@ -387,11 +393,11 @@ static void test_key_handed_over(void **state) {
         box[i] ^= 1;
     }
     assert_int_equal(sec_hand_take(us, box, &got), NEB_OK);
-    seal_with(got, job, 1000, 1000, &sealed); // what the one seals the other opens, and the site
+    seal_with(got, job, 1000, 1000, &sealed); // both ends and the site open it
     assert_int_equal(opens(of_job, sealed.p, sealed.len), NEB_OK);
     assert_int_equal(opens(key, sealed.p, sealed.len), NEB_OK);
     assert_memory_equal(sec_seal_key_context(got), job, sizeof job);
-    memset(ours, 0, sizeof ours); // of small order: a box for anybody
+    memset(ours, 0, sizeof ours); // a key of small order: anybody could open the box
     assert_int_equal(sec_hand_give(of_job, ours, box), NEB_ERR_DENIED);
     neb_buf_free(&sealed);
     sec_seal_key_destroy(&got);

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# While a job runs between two agents of a federation, that log all they can, and when it has ended: no key of an identity, no key that opens the
-# CA, not the credential of a worker, not the page's token or key is on a command line, in an environment, in a log or in any other file than its
-# own, nor in what status, metrics and page say; in no form that programs write keys in. What is planted is found.
+# While a job runs and after it, no key of an identity, of the CA, of a worker or of the page is on
+# a command line, in an environment, in a log, in an answer, or in any file but its own, in any form
+# that programs write keys in. The search finds planted ones.
 source "$SOURCE/tests/e2e/lib.sh"
 source "$SOURCE/tests/e2e/sites.sh"
 clean_up() {
@@ -12,17 +12,23 @@ clean_up() {
 make_corpus
 pace 40
 (umask 077; openssl rand -hex 32 >"$T/token")
-"$nebula" init --name acme --listen "127.0.0.1:$port" --link "127.0.0.1:$((port + 2))" --member hub --dir "$T/hub" >/dev/null
-NO_COLOR=1 "$nebula" agent --verbose --home "$T/hub" --listen "127.0.0.1:$((port + 2))" --page "0.0.0.0:$page" --page-token "$T/token" >>"$T/hub.log" 2>&1 &
+"$nebula" init --name acme --listen "127.0.0.1:$port" --link "127.0.0.1:$((port + 2))" --member \
+    hub --dir "$T/hub" >/dev/null
+NO_COLOR=1 "$nebula" agent --verbose --home "$T/hub" --listen "127.0.0.1:$((port + 2))" --page \
+    "0.0.0.0:$page" --page-token "$T/token" >>"$T/hub.log" 2>&1 &
 pid[hub]=$!
 invitation=$("$nebula" invite paris --ttl 1h --dir "$T/hub")
-within 20 "$nebula" join "$invitation" --dir "$T/paris" --endpoint "127.0.0.1:$((port + 3))" >"$T/join.log" || fail "paris cannot join"
-"$nebula" agent --verbose --home "$T/paris" --listen "127.0.0.1:$((port + 3))" >>"$T/paris.log" 2>&1 &
+within 20 "$nebula" join "$invitation" --dir "$T/paris" --endpoint "127.0.0.1:$((port + 3))" \
+    >"$T/join.log" ||
+    fail "paris cannot join"
+"$nebula" agent --verbose --home "$T/paris" --listen "127.0.0.1:$((port + 3))" >>"$T/paris.log" \
+    2>&1 &
 pid[paris]=$!
 within 20 link_up hub paris || fail "no link"
 make_job "$T/job.yaml"
 clusters "$T/job.yaml" hub paris
-timeout 120 "$nebula" pretrain "$T/job.yaml" --home "$T/hub" --out "$T/run" --steps 300 >"$T/run.log" 2>&1 &
+timeout 120 "$nebula" pretrain "$T/job.yaml" --home "$T/hub" --out "$T/run" --steps 300 \
+    >"$T/run.log" 2>&1 &
 run=$!
 wait_step "$T/run" 40 "$run" paris || fail "the job does not run: $(tail -n 3 "$T/run.log")"
 
@@ -41,8 +47,9 @@ def z85(b):
 def forms(b):
     hexed = b.hex()
     pairs = [hexed[i:i + 2] for i in range(0, len(hexed), 2)]
-    f = [b, hexed.encode(), hexed.upper().encode(), " ".join(pairs).encode(), ":".join(pairs).encode(),
-         base64.b64encode(b).rstrip(b"="), base64.urlsafe_b64encode(b).rstrip(b"=")]
+    f = [b, hexed.encode(), hexed.upper().encode(), " ".join(pairs).encode(),
+         ":".join(pairs).encode(), base64.b64encode(b).rstrip(b"="),
+         base64.urlsafe_b64encode(b).rstrip(b"=")]
     return f + ([z85(b)] if len(b) % 4 == 0 else [])
 
 def read(path):
@@ -58,7 +65,7 @@ def processes():
         if top.encode() in line and int(p) != os.getpid():
             yield p, line
 
-def held(p): # of a credential in the memory of a worker: what follows its magic number
+def held(p):  # credentials in a worker's memory: the bytes after their magic number
     try:
         with open(f"/proc/{p}/maps") as maps, open(f"/proc/{p}/mem", "rb", 0) as mem:
             for m in maps:
@@ -76,7 +83,7 @@ def held(p): # of a credential in the memory of a worker: what follows its magic
     except OSError:
         return
 
-secrets = [] # name, value, the file it may be in
+secrets = []  # name, value, the file that may hold it
 for member in ("hub", "paris"):
     for kind in ("curve", "sign"):
         path = f"{top}/{member}/keys/{kind}.key"
@@ -90,11 +97,11 @@ pem = f"{top}/hub/page/key.pem"
 secrets.append(("the page's key", base64.b64decode(b"".join(read(pem).split(b"\n")[1:-2])), pem))
 secrets.append(("the page's key", read(pem).split(b"\n")[1], pem))
 
-kept = f"{top}/credentials" # from one search to the next
+kept = f"{top}/credentials"  # from one search to the next
 if when == "runs":
     found = {(p, s) for p, line in processes() if b"\0worker\0" in line for s in held(p)}
     if len({p for p, _ in found}) < 2:
-        print("memory of workers cannot be read here: their credentials are not looked for")
+        print("not checked: the memory of workers, and so their credentials, cannot be read here")
     with open(kept, "w") as f:
         f.write("".join(s.hex() + "\n" for _, s in found))
 secrets += [("a worker's credential", bytes.fromhex(x), kept) for x in read(kept).decode().split()]
@@ -122,33 +129,37 @@ for folder, _, files in os.walk(top):
             look(path, read(path), path)
 if when == "runs":
     assert names["agent"] == 2 and names["worker"] == 2, names
-print(f"{len(secrets)} secrets in {names['files']} files, {names['agent']} agents and {names['worker']} workers: {looked >> 20} MiB")
+print(f"{len(secrets)} secrets in {names['files']} files, {names['agent']} agents and "
+      f"{names['worker']} workers: {looked >> 20} MiB")
 for w in sorted(wrong):
     print("FOUND:", w)
 PY
-search() { # WHEN: what is wrong; all of it in $T/found
-    python3 "$T/search.py" "$T" "$1" >"$T/found" || fail "the search: $(cat "$T/found")"
+search() { # WHEN: fails if a secret is found; prints all, and writes it to $T/found
+    python3 "$T/search.py" "$T" "$1" >"$T/found" || fail "the search failed: $(cat "$T/found")"
     cat "$T/found"
     ! grep '^FOUND' "$T/found" >/dev/null
 }
-said() { # what agents tell whoever asks
+said() { # the answers of status, jobs, members and page
     local site
     for site in hub paris; do
-        "$nebula" status --home "$T/$site" --json && "$nebula" jobs --home "$T/$site" && "$nebula" members --dir "$T/$site"
+        "$nebula" status --home "$T/$site" --json && "$nebula" jobs --home "$T/$site" &&
+            "$nebula" members --dir "$T/$site"
     done
     local url
     for url in / /metrics /api/v1/status /api/v1/history; do
-        curl -sk -D - -H "Authorization: Bearer $(cat "$T/token")" "https://127.0.0.1:$page$url" || fail "the page: $url"
+        curl -sk -D - -H "Authorization: Bearer $(cat "$T/token")" "https://127.0.0.1:$page$url" ||
+            fail "the page does not answer $url"
     done
 }
 said >"$T/said.txt"
-search runs || fail "a secret where it does not belong"
+search runs || fail "a secret is where it does not belong (see above)"
 
-# The search itself: one thing of each kind, in one form each, in a file, an environment and a command line.
+# Tests the search: one secret of each kind, in one form each, in a file, an environment and a
+# command line.
 raw() { tail -c +9 "$T/$1" | head -c 32; }
-planted() { # WHAT IS TO BE FOUND
-    ! search again >/dev/null || fail "not noticed: $1"
-    grep -q "^FOUND: $1" "$T/found" || fail "noticed as: $(cat "$T/found")"
+planted() { # TEXT: the search must find exactly this
+    ! search again >/dev/null || fail "the search does not find: $1"
+    grep -q "^FOUND: $1" "$T/found" || fail "expected '$1', found: $(cat "$T/found")"
 }
 raw paris/keys/curve.key >"$T/planted"
 planted "paris's curve key is in $T/planted"
@@ -177,7 +188,7 @@ planted "the page's token is in the command line of process ${pid[planted]}"
 end_now "${pid[planted]}"
 unset 'pid[planted]'
 
-wait "$run" || fail "the run: $(tail -n 3 "$T/run.log")"
+wait "$run" || fail "the run failed: $(tail -n 3 "$T/run.log")"
 run=
 said >"$T/said.txt"
-search ended || fail "a secret where it does not belong"
+search ended || fail "a secret is where it does not belong (see above)"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// security/secure_sum: bit-equal to plain integer sums for 3 to 16 members, one drop-out included from four on, and one that falls
-// silent afterwards; what must not be revealed is not, and what is false is seen.
+// security/secure_sum.h: equal to plain integer sums for 3 to 16 members, from four on also without
+// one, and with one that falls silent afterwards. What must stay hidden stays hidden, and false
+// reveals are found.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "security/secure_sum.h"
@@ -68,7 +69,7 @@ static void stop(uint8_t n) {
     }
 }
 
-// `say`: whose reveals arrive. Through their bytes and back.
+// `say`: the members whose reveals arrive. They go through their bytes and back.
 static enum neb_status gather(uint8_t n, uint16_t set, uint16_t say, struct sec_sum_seeds *seeds) {
     for (uint8_t k = 0; k < n; k++) {
         struct neb_buf b = {0};
@@ -95,7 +96,7 @@ static void check_sum(uint8_t n, uint16_t set, const struct sec_sum_seeds *seeds
             plain += set >> k & 1 ? values[k][i] : 0;
         assert_true(sum[i] == plain);
     }
-    // From the middle, as units are read by several threads.
+    // From the middle too, because several threads read units.
     assert_int_equal(sec_sum_unmask(seeds, bodies, 1237, 2900, part), NEB_OK);
     assert_memory_equal(part, sum + 1237, 2900 * sizeof *part);
 }
@@ -108,12 +109,13 @@ static void test_equal_to_plain_sums(void **state) {
         start(n);
         assert_int_equal(gather(n, all, all, &seeds), NEB_OK);
         check_sum(n, all, &seeds);
-        for (uint8_t lost = 0; n >= 4 && lost < n; lost++) { // and is not missed
+        // the sum needs no reveal of the lost member
+        for (uint8_t lost = 0; n >= 4 && lost < n; lost++) {
             uint16_t set = (uint16_t)(all & ~(1u << lost));
             assert_int_equal(gather(n, set, set, &seeds), NEB_OK);
             check_sum(n, set, &seeds);
         }
-        // is in the sum, and says nothing afterwards
+        // The silent member is in the sum, but reveals nothing.
         for (uint8_t silent = 0; silent < n; silent++) {
             uint16_t say = (uint16_t)(all & ~(1u << silent));
             assert_int_equal(gather(n, all, say, &seeds), NEB_OK);
@@ -123,7 +125,7 @@ static void test_equal_to_plain_sums(void **state) {
     }
 }
 
-// Own masks come off again for the member itself, and for nobody else.
+// A member can take its own masks off, but nobody else's.
 static void test_own(void **state) {
     (void)state;
     static int16_t own[COUNT];
@@ -138,7 +140,7 @@ static void test_own(void **state) {
     stop(3);
 }
 
-static double chi_square(const uint8_t *p, size_t n) { // against 256 values as likely as each other
+static double chi_square(const uint8_t *p, size_t n) { // against 256 equally likely values
     size_t seen[256] = {0};
     double x = 0, want = (double)n / 256;
     for (size_t i = 0; i < n; i++)
@@ -148,8 +150,8 @@ static double chi_square(const uint8_t *p, size_t n) { // against 256 values as 
     return x;
 }
 
-// The masked integers of one member, and those of two added up, look uniform even where all that was masked is zero: chi-square
-// of 255 degrees of freedom, mean 255, deviation 22.6. So does what is left when its own seed is revealed, or its pair seed, not both.
+// Masked integers look uniform even if all of them are zero: chi-square with 255 degrees of
+// freedom, mean 255, deviation 22.6. So does what is left after only one's own seed is revealed.
 static void test_masks_hide(void **state) {
     (void)state;
     struct sec_sum_seeds seeds;
@@ -163,14 +165,14 @@ static void test_masks_hide(void **state) {
     }
     assert_memory_not_equal(bodies[0], bodies[1], 64);
     assert_int_equal(gather(N, 0x1f, 0x1f, &seeds), NEB_OK);
-    // As if one alone were read with its own seed: the other pairs' masks remain.
+    // Reads one member alone with its own seed. The masks of its pairs remain.
     uint8_t rest[2 * COUNT];
     struct sec_sum_seeds lone = seeds;
     memset(lone.own, 0, sizeof lone.own);
     memcpy(lone.own[2], seeds.own[2], sizeof lone.own[2]);
     static const uint8_t nothing[2 * COUNT];
     const uint8_t *only[SEC_MEMBERS_MAX] = {nothing, nothing, bodies[2], nothing, nothing};
-    // beyond what five can give
+    // The result is beyond what five members can give.
     assert_int_equal(sec_sum_unmask(&lone, only, 0, COUNT, sum), NEB_ERR_DENIED);
     for (int i = 0; i < COUNT; i++) {
         rest[2 * i] = (uint8_t)((uint16_t)sum[i] & 255);
@@ -181,8 +183,9 @@ static void test_masks_hide(void **state) {
     stop(N);
 }
 
-// The same integers give the same bytes, others share no mask with them although round and keys are the same: what the
-// masked difference shows is not the difference.
+// The same integers give the same bytes. Other integers share no mask with them, even in the same
+// round with the same keys: the difference of the masked bytes does not show the difference of the
+// integers.
 static void test_again(void **state) {
     (void)state;
     struct neb_buf first = {0};
@@ -221,7 +224,8 @@ static void test_refusals(void **state) {
         assert_int_equal(sec_sum_gather(4, too_few[i], heads, reveals, 0xf, &seeds),
                          NEB_ERR_FORMAT);
     }
-    // Who is not in the set reveals neither its own seed nor one of a pair: with both its update would lie open.
+    // A member that is not in the set reveals neither its own seed nor a pair's. Both would open
+    // its update.
     assert_int_equal(sec_sum_reveal(members[3], 0x7, heads, &r), NEB_OK);
     assert_true(sodium_is_zero(r.own, sizeof r.own) && sodium_is_zero(r.pair, sizeof r.pair));
     assert_int_equal(sec_sum_reveal(members[0], 0x7, heads, &r), NEB_OK);
@@ -229,7 +233,7 @@ static void test_refusals(void **state) {
     assert_false(sodium_is_zero(r.pair, sizeof r.pair));
     assert_int_equal(sec_sum_reveal(members[0], 0xf, heads, &r), NEB_OK);
     assert_true(sodium_is_zero(r.pair, sizeof r.pair));
-    // One is missing and another says nothing: what is there does not do.
+    // One member is not in the set and another is silent: the rest is not enough.
     assert_int_equal(gather(4, 0x7, 0x3, &seeds), NEB_ERR_AGAIN);
     assert_int_equal(gather(4, 0xf, 0x3, &seeds), NEB_ERR_AGAIN);
     int16_t keep = values[1][7];
@@ -238,7 +242,7 @@ static void test_refusals(void **state) {
     assert_int_equal(sec_sum_mask(members[1], FRAGMENT, ROUND, values[1], COUNT, &b),
                      NEB_ERR_INVALID);
     values[1][7] = keep;
-    // Not its own header, and a mask that the other half of the pair does not have.
+    // A mask that the other half of the pair does not have, and a header that does not fit the job.
     struct sec_sum_head h = heads[1];
     h.pair[0][3] ^= 1;
     assert_int_equal(sec_sum_agrees(members[0], &h), NEB_ERR_DENIED);
@@ -250,7 +254,7 @@ static void test_refusals(void **state) {
     assert_int_equal(sec_sum_open(blobs[0].p, blobs[0].len - 1, &h, &body), NEB_ERR_FORMAT);
     neb_buf_free(&b);
     stop(4);
-    start(3); // of three none may be missing
+    start(3); // three members may lose none
     assert_int_equal(sec_sum_reveal(members[0], 0x3, heads, &r), NEB_ERR_DENIED);
     stop(3);
 }
@@ -262,7 +266,7 @@ static void test_false_reveals(void **state) {
     assert_int_equal(gather(5, 0x1f, 0x1f, &seeds), NEB_OK);
     reveals[2].own[5] ^= 1;
     assert_false(sec_sum_reveal_fits(&reveals[2], heads));
-    // the others' shares do
+    // The others' shares replace it.
     assert_int_equal(sec_sum_gather(5, 0x1f, heads, reveals, 0x1b, &seeds), NEB_OK);
     check_sum(5, 0x1f, &seeds);
     reveals[0].shares[2][1] ^= 1;
@@ -270,10 +274,10 @@ static void test_false_reveals(void **state) {
     assert_int_equal(gather(5, 0xf, 0xf, &seeds), NEB_OK);
     reveals[1].pair[0] ^= 1;
     assert_false(sec_sum_reveal_fits(&reveals[1], heads));
-    seeds.own[0][0] ^= 1; // a mask that was false from the beginning
+    seeds.own[0][0] ^= 1; // a mask that was false from the start
     assert_int_equal(sec_sum_unmask(&seeds, bodies, 0, COUNT, sum), NEB_ERR_DENIED);
     stop(5);
-    uint8_t zero[SEC_KEY_BYTES] = {0}, key[SEC_SUM_KEY_BYTES]; // no shared secret
+    uint8_t zero[SEC_KEY_BYTES] = {0}, key[SEC_SUM_KEY_BYTES]; // gives no shared secret
     assert_int_equal(sec_sum_pair_key(secrets[0], publics[0], zero, job, key), NEB_ERR_INVALID);
     struct sec_sum *s = NULL;
     assert_int_equal(sec_sum_create(2, 0, (const uint8_t(*)[SEC_SUM_KEY_BYTES])secrets, &s),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The socket profile is what sockets really have: every row of the table, read back from a socket of each role; and rows that a role does
-// not have stay at ZeroMQ's default there.
+// The socket profile is what sockets really have: each row of the table is read back from a socket
+// of each role. Rows that a role does not have stay at ZeroMQ's default.
 #include "agent/base/log.h"
 #include "inter/link/link.h"
 #include "inter/link/socket_profile.h"
@@ -21,7 +21,7 @@ static int64_t read_back(void *s, const struct inter_socket_option *o) {
     return o->wide ? wide : narrow;
 }
 
-// Whether a role has a row of its own for the option.
+// True if a role has its own row for the option.
 static bool told(enum inter_socket_role role, int option) {
     for (size_t i = 0; i < inter_socket_profile_rows; i++)
         if (inter_socket_profile[i].option == option &&
@@ -46,7 +46,7 @@ static void test_rows(void **state) {
         for (size_t i = 0; i < inter_socket_profile_rows; i++) {
             const struct inter_socket_option *o = &inter_socket_profile[i];
             bool has = o->roles & (unsigned)roles[r].role;
-            // cannot be read; test_link_strangers.c sees what it does
+            // This option cannot be read; test_link_strangers.c checks its effect.
             if (o->option == ZMQ_ROUTER_MANDATORY) {
                 assert_int_equal(o->value, 1);
                 continue;
@@ -63,10 +63,10 @@ static void test_rows(void **state) {
     zmq_ctx_term(ctx);
 }
 
-// A row that ZeroMQ does not take is an error that names it.
+// A row that ZeroMQ refuses is an error that names it.
 static void test_refused(void **state) {
     (void)state;
-    void *ctx = zmq_ctx_new(), *s = zmq_socket(ctx, ZMQ_PAIR); // takes no ROUTER_MANDATORY
+    void *ctx = zmq_ctx_new(), *s = zmq_socket(ctx, ZMQ_PAIR); // has no ROUTER_MANDATORY
     char text[256];
     assert_int_equal(inter_socket_apply(s, INTER_SOCKET_LISTEN, 1 << 20), NEB_ERR_IO);
     neb_last_error(text, sizeof text);

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A submitter that gives one job id to two specifications, so that the sum of masked updates would
-// tell one member's. Two real agents, bert and carl, which are linked; anna, who submits, is played
-// here. Of each two texts one has the id, the other one not: with another learning rate or range of
-// masked integers at one site its integers are zero, and the sum is the other one's update. Whoever
-// gets the false one begins nothing and tells the others; whoever trains with the true one stops,
-// by anna's name, and does not begin again.
+// A submitter signs one job id for two specifications, so that a sum of masked updates would show
+// one member's: with another learning rate or range a site's integers are zero. Agents that get the
+// false text begin nothing and tell the others. Agents that train stop, and name the submitter.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/cli/commands.h"
@@ -48,7 +45,7 @@ static struct sec_members members;
 static struct inter_service *anna;
 static uint32_t index_of[N];
 static bool up[N];
-static char refused[N][512]; // what each has answered last; "": nothing
+static char refused[N][512]; // the last answer of each; "": none
 static char refused_id[N][HEX];
 static unsigned drawn;
 static uint16_t ports[N];
@@ -84,7 +81,7 @@ static void step(void) {
     assert_int_equal(inter_service_process(anna), NEB_OK);
 }
 
-// Another job each time.
+// A new job each time.
 static json_t *spec(void) {
     static struct agent_job job;
     assert_int_equal(agent_job_parse(yaml, sizeof yaml - 1, "t.yaml", &job), NEB_OK);
@@ -100,7 +97,7 @@ static void id_of(const json_t *s, char hex[HEX]) {
     neb_hex(id, sizeof id, hex);
 }
 
-// As an honest agent's daemon_signed_job, but that what is signed may be false.
+// As daemon_signed_job of an honest agent, but the signed text may be false.
 static void offer(int to, const char *hex, json_t *s) {
     uint8_t id[AGENT_JOB_ID_BYTES], sig[SEC_SIGN_BYTES];
     char signature[2 * SEC_SIGN_BYTES + 1];
@@ -124,7 +121,7 @@ static void wait_refused(int who, const char *hex) {
     for (neb_ns end = neb_now() + 20 * NEB_S; !refused[who][0] && neb_now() < end;)
         step();
     if (!strstr(refused[who], "\"anna\" has signed") || strcmp(refused_id[who], hex) != 0)
-        fail_msg("%s answers \"%s\"", names[who], refused[who]);
+        fail_msg("%s answered \"%s\", expected \"anna\" has signed", names[who], refused[who]);
 }
 
 // ---- the agents --------------------------------------------------------------------------------
@@ -166,16 +163,18 @@ static bool said(int who, const char *text) {
     return is;
 }
 
-// Whether the operator can have it go on.
+// The operator cannot resume the job.
 static void expect_over(int who, const char *hex) {
     struct agent_ipc_msg m = ask(who, json_pack("{s:s,s:s}", "op", "resume", "job", hex));
     assert_false(json_is_true(json_object_get(m.head, "ok")));
-    if (!strstr(agent_ipc_str(&m, "text", ""), "\"anna\", which submitted it, has signed its id"))
-        fail_msg("%s may resume it: %s", names[who], agent_ipc_str(&m, "text", ""));
+    if (!strstr(agent_ipc_str(&m, "text", ""),
+                "\"anna\", which submitted it, has also signed its id"))
+        fail_msg("%s: resume answered \"%s\", expected a refusal that names \"anna\"", names[who],
+                 agent_ipc_str(&m, "text", ""));
     agent_ipc_msg_clear(&m);
 }
 
-static void run_agent(int i) { // the program that is built beside this test
+static void run_agent(int i) { // runs the program that was built with this test
     char self[NEB_PATH_MAX] = "", nebula[NEB_PATH_MAX + 16];
     char listen_at[32];
     int fd = open(logs[i], O_WRONLY | O_CREAT | O_APPEND, 0600);
@@ -190,7 +189,7 @@ static void run_agent(int i) { // the program that is built beside this test
     _exit(1);
 }
 
-// With the endpoints that are known by then: carl dials bert, anna both.
+// Uses the endpoints that are known: carl dials bert, and anna dials both.
 static void start_agent(int i) {
     char list[128];
     snprintf(list, sizeof list, "%s/members.json", homes[i]);
@@ -228,7 +227,7 @@ static json_t *with(const json_t *s, int k) {
     return other;
 }
 
-// bert has the true one, carl gets the false one.
+// Bert has the true text, and carl gets the false one.
 static void test_one_is_true(void **state) {
     (void)state;
     for (int k = 0; k < CHANGES; k++) {
@@ -245,17 +244,18 @@ static void test_one_is_true(void **state) {
         assert_true(said(BERT, text));
         wait_state(BERT, hex, "failed");
         expect_over(BERT, hex);
-        offer(CARL, hex, s); // now the true one
+        offer(CARL, hex, s); // now the true text
         for (neb_ns end = neb_now() + 20 * NEB_S; !refused[CARL][0] && neb_now() < end;)
             step();
-        assert_non_null(strstr(refused[CARL], "\"anna\", which submitted it, has signed its id"));
+        assert_non_null(
+            strstr(refused[CARL], "\"anna\", which submitted it, has also signed its id"));
         wait_state(CARL, hex, "absent");
         json_decref(s);
         json_decref(other);
     }
 }
 
-// The other way round: who trains is told the false one itself.
+// The other way round: a member that trains gets the false text itself.
 static void test_told_itself(void **state) {
     (void)state;
     char hex[HEX];
@@ -268,14 +268,14 @@ static void test_told_itself(void **state) {
     offer(CARL, hex, other);
     wait_refused(CARL, hex);
     wait_state(CARL, hex, "failed");
-    wait_state(BERT, hex, "failed"); // by carl's word, which is anna's signature
+    wait_state(BERT, hex, "failed"); // by anna's signature, which carl passed on
     expect_over(BERT, hex);
     expect_over(CARL, hex);
     json_decref(s);
     json_decref(other);
 }
 
-// An id that is neither's, as it would be drawn.
+// An id that belongs to neither text.
 static void test_none_is_true(void **state) {
     (void)state;
     char hex[HEX];
@@ -291,7 +291,7 @@ static void test_none_is_true(void **state) {
     json_decref(other);
 }
 
-// What a cluster may have otherwise, and what it may not: at resume, too.
+// What may differ for a cluster, and what may not, also at resume.
 static void test_places(void **state) {
     (void)state;
     char hex[HEX];
@@ -301,7 +301,7 @@ static void test_places(void **state) {
     offer(BERT, hex, s);
     wait_state(BERT, hex, "running");
     json_object_set_new(c, "threads", json_integer(2));
-    offer(BERT, hex, other); // a place
+    offer(BERT, hex, other); // this may differ
     for (neb_ns end = neb_now() + NEB_S; neb_now() < end;)
         step();
     wait_state(BERT, hex, "running");
@@ -314,7 +314,7 @@ static void test_places(void **state) {
     json_decref(other);
 }
 
-// What another version of the program may send is refused, and is no lie.
+// A text of another program version is refused, but is no proof against its submitter.
 static void test_other_version(void **state) {
     (void)state;
     char hex[HEX];
@@ -327,7 +327,7 @@ static void test_other_version(void **state) {
     offer(BERT, hex, other);
     for (neb_ns end = neb_now() + 20 * NEB_S; !refused[BERT][0] && neb_now() < end;)
         step();
-    assert_non_null(strstr(refused[BERT], "not one of this version"));
+    assert_non_null(strstr(refused[BERT], "cannot read the job specification"));
     offer(BERT, hex, s);
     wait_state(BERT, hex, "running");
     assert_true(neb_unhex(hex, id, sizeof id));
@@ -339,7 +339,7 @@ static void test_other_version(void **state) {
     json_decref(other);
 }
 
-// A batch of a cluster's own is refused, whatever its id.
+// A cluster's own batch size is refused, whatever the id.
 static void test_batch_of_its_own(void **state) {
     (void)state;
     char hex[HEX];
@@ -356,8 +356,8 @@ static void test_batch_of_its_own(void **state) {
     json_decref(s);
 }
 
-// Its agent is killed before it has stopped the job: begun again, it holds it. What proves it is in
-// the ledger.
+// The agent is killed before it has stopped the job. After a restart it holds the job, because the
+// proof is in the ledger.
 static void test_begun_again(void **state) {
     (void)state;
     char hex[HEX];
@@ -368,7 +368,7 @@ static void test_begun_again(void **state) {
     id_of(s, hex);
     offer(BERT, hex, s);
     wait_state(BERT, hex, "running");
-    stop_agent(BERT); // suspended: it would go on
+    stop_agent(BERT); // suspended: it would continue
     char *text = json_dumps(other, JSON_COMPACT);
     assert_true(neb_unhex(hex, id, sizeof id));
     assert_int_equal(inter_ledger_open(homes[BERT], &l), NEB_OK);
@@ -392,7 +392,7 @@ static void count(void *user, const uint8_t job[INTER_ID_BYTES], const char *mem
     ++*n;
 }
 
-// A byzantine that signs false ids without end fills nobody's disk by it.
+// A Byzantine submitter that signs false ids without end does not fill a disk.
 static void test_bounded(void **state) {
     (void)state;
     struct inter_ledger *l = NULL;
@@ -411,7 +411,7 @@ static void test_bounded(void **state) {
     assert_int_equal(inter_ledger_open_readonly(homes[CARL], &l), NEB_OK);
     assert_int_equal(inter_ledger_all_misnamed(l, count, &n), NEB_OK);
     inter_ledger_close(&l);
-    assert_in_range(n, 4, 32); // of jobs of hers that ran here besides
+    assert_in_range(n, 4, 32); // includes anna's jobs that ran here before
     start_agent(CARL);
     json_decref(s);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an update tells of its site's text, as a member would read it: the tokens of one step from
-// its row counts, and from the update alone where no counts travel. A site whose policy says
-// nothing but "data" lets no such job begin; and coarse counts name no token that is rare.
+// What an update reveals about its site's text to a member: the tokens of one step, from its row
+// counts, and from the update alone. A site whose policy says only "data" refuses such jobs. Coarse
+// counts name no rare token.
 #include "agent/base/rng.h"
 #include "agent/daemon/policy.h"
 #include "agent/exchange/worker.h"
@@ -48,7 +48,7 @@ static bool admitted(const char *policy, const char *row_weights, const char *se
 static void refuses(const char *row_weights) {
     static const char data_only[] = "{\"format\": 1, \"data\": [\"/\"]}";
     assert_false(admitted(data_only, row_weights, NULL));
-    // nor a little more of it, nor what merely looks like more
+    // Neither a little more of it, nor what only looks like more.
     assert_false(admitted(data_only, row_weights, "data.batch=4"));
     assert_false(admitted(data_only, row_weights, "sync.interval=400"));
     assert_false(admitted(data_only, row_weights, "sync.gate=robust"));
@@ -76,7 +76,7 @@ static void told(const uint64_t *counts, uint32_t out[V]) {
     cmp_work_destroy(&w);
 }
 
-// The one row that was counted; -1: none stands out.
+// The only row with a count; -1: there is not exactly one.
 static int named(const uint32_t counts[V]) {
     int found = -1;
     for (int r = 0; r < V; r++)
@@ -90,7 +90,8 @@ static void coarse(const uint64_t *seen, const uint64_t *all, double share, uint
         out[r] = cmp_count_coarse(seen[r], all[r], share);
 }
 
-// seq_len 1, batch 1, interval 1: input rows name the one token, output rows the next.
+// With seq_len 1, batch 1, interval 1 the input row names the token, and the output row the next
+// one.
 static void test_bigrams_from_row_counts(void **state) {
     (void)state;
     int exact = 0, guessed = 0;
@@ -111,12 +112,12 @@ static void test_bigrams_from_row_counts(void **state) {
         exact += right == 2;
         guessed += right_coarse > 0;
     }
-    assert_int_equal(exact, BIGRAMS); // the attack is one
+    assert_int_equal(exact, BIGRAMS); // the attack works on exact counts
     assert_int_equal(guessed, 0);
     refuses("true");
 }
 
-// Common words (a few rows have most of the tokens), and one that nobody else has.
+// Random common words: a few rows have most of the tokens.
 static void text(struct neb_rng *rng, uint64_t *counts, int tokens) {
     for (int i = 0; i < tokens; i++) {
         uint64_t a = neb_rng_below(rng, V - 1), b = neb_rng_below(rng, V - 1);
@@ -124,7 +125,7 @@ static void text(struct neb_rng *rng, uint64_t *counts, int tokens) {
     }
 }
 
-// Of many updates: no one says whether a word was in it, fewer than eight times.
+// Over many updates, none shows whether a word was in it that came fewer than eight times.
 static void test_coarse_counts_hide_rare_words(void **state) {
     (void)state;
     enum { TOKENS = 2048, UPDATES = 40, WORD = V - 1 };
@@ -144,14 +145,13 @@ static void test_coarse_counts_hide_rare_words(void **state) {
                 coarse(seen, all, 1.0 / (u + 1), out);
                 coarse(with, with_all, 1.0 / (u + 1), with_out);
                 assert_memory_equal(out, with_out, sizeof out);
-                for (int r = 0; r < V; r++) // a power of two, and none for a row that is rare
+                for (int r = 0; r < V; r++) // a power of two, and 0 for a rare row
                     assert_true(!(out[r] & (out[r] - 1)) && (all[r] >= CMP_COUNT_FLOOR || !out[r]));
             }
         }
 }
 
-// What the bytes of an update can hold: coarse ones go through unchanged, so that members weigh
-// alike.
+// The bytes of an update carry coarse counts unchanged, so members compute the same weights.
 static void test_coarse_counts_travel(void **state) {
     (void)state;
     static const struct {
@@ -204,8 +204,8 @@ static struct intra_trainer *make(struct kern *K, enum intra_trainable_mode mode
     return t;
 }
 
-// The row of a matrix that changed in another way than all others: alone (inputs), or the other way
-// round (outputs, whose other rows are all pushed away from what is predicted).
+// The row that changed unlike all others. Inputs: the only one that changed. Outputs (turned): the
+// only one that moved in the other direction.
 static int odd_row(const struct intra_model *m, const struct intra_tensor *w, const float *before,
                    bool turned) {
     const float *now = m->params + w->at;
@@ -229,8 +229,8 @@ static int odd_row(const struct intra_model *m, const struct intra_tensor *w, co
     return found;
 }
 
-// One step of one token without momentum: embedding and output tell it, row counts or not. With
-// last_layers the output still tells what followed.
+// One step of one token without momentum: embedding and output show it without row counts. With
+// last_layers the output still shows the next token.
 static void test_tokens_from_the_update(void **state) {
     (void)state;
     struct kern *K = NULL;
@@ -261,8 +261,8 @@ static void test_tokens_from_the_update(void **state) {
     assert_false(admitted(data_only, "false", "trainable.mode=bitfit"));
 }
 
-// What a policy has reckoned with holds against the leader of a round as well, whose record plans
-// intervals and which steps are left out.
+// A policy's minimum holds against the leader of a round too, whose record plans intervals and
+// steps to leave out.
 static void test_no_plan_shortens_an_update(void **state) {
     (void)state;
     static const struct {

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mallory leads a job of five with masked sums. She proposes one set of updates to two members, and
-// another set to two others: what they reveal for the two together takes all masks off the update
-// of one that is in one set only. So no two records of a round get votes enough, whatever she
-// signs; a member reveals for one of them, ever; and none hands out two masked updates of one
-// round.
+// Mallory leads a job of five with masked sums, and proposes different sets of updates to different
+// members, because reveals for both would unmask one update. So no two records of a round get
+// enough votes, and a member reveals for one record and sends one masked update a round.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
@@ -54,7 +52,7 @@ static void forget_all(void) {
     }
 }
 
-// Member `self` of n, with everybody's update whole on its disk.
+// Member `self` of n, with all updates on its disk.
 static void begin_masked_of(uint8_t n, uint8_t self, uint8_t colluders) {
     begin_of(n, 0, self, 0, true);
     struct job *j = &node->jobs[0];
@@ -100,11 +98,11 @@ static void say_proposal(const struct inter_record *r) {
     neb_buf_u8(&b, MSG_PROPOSE);
     inter_record_put(&b, r);
     neb_buf_u64(&b, EPOCH);
-    neb_buf_u8(&b, 0); // no manifests: they are here
+    neb_buf_u8(&b, 0); // no manifests: the member has them
     message(r->leader, &b);
 }
 
-// Whether it delivers, and so reveals.
+// True if the member delivers the record, and so reveals.
 static bool say_commit(uint8_t from, const struct inter_record *r) {
     struct neb_buf b = {0};
     bool delivered = false;
@@ -115,7 +113,7 @@ static bool say_commit(uint8_t from, const struct inter_record *r) {
     return delivered;
 }
 
-// ---- the attack -----------------------------------------------------------------------------------------------
+// ---- the attack ---------------------------------------------------------------------------------
 
 static void take_off(int16_t *q, const uint8_t seed[SEC_SUM_SEED_BYTES], bool minus) {
     static const uint8_t nonce[crypto_stream_chacha20_NONCEBYTES];
@@ -127,8 +125,8 @@ static void take_off(int16_t *q, const uint8_t seed[SEC_SUM_SEED_BYTES], bool mi
     }
 }
 
-// How many of the victim's integers she reads of what honest members (bit each) have revealed for
-// each of the two sets.
+// How many of the victim's integers mallory can read from what honest members (a bit each) reveal
+// for the two sets.
 static int read_victim(const uint16_t sets[2], const uint16_t revealed[2]) {
     const uint8_t *body;
     struct sec_sum_head h;
@@ -140,7 +138,7 @@ static int read_victim(const uint16_t sets[2], const uint16_t revealed[2]) {
         q[i] = (int16_t)(body[2 * i] | body[2 * i + 1] << 8);
     for (int s = 0; s < 2; s++)
         for (uint8_t m = 0; m < MEMBERS; m++) {
-            // what she shares with it she knows herself
+            // Mallory knows the seed that she shares with the victim.
             bool hers = m == 0 && !(sets[s] >> VICTIM & 1);
             if (!hers && !(revealed[s] >> m & 1))
                 continue;
@@ -156,7 +154,8 @@ static int read_victim(const uint16_t sets[2], const uint16_t revealed[2]) {
     return right;
 }
 
-// 4 of 5 are a sum; three votes are a majority. As it was shown: 8,192 of 8,192.
+// A sum needs 4 of 5; a majority is three votes. With majorities alone the attack would read
+// everything.
 static void test_two_sets_of_one_round(void **state) {
     (void)state;
     const uint16_t sets[2] = {0x0f, 0x17}; // without 4, the victim; without 3
@@ -172,7 +171,7 @@ static void test_two_sets_of_one_round(void **state) {
             with_votes(&r, 1);
             say_proposal(&r);
             assert_true(node->jobs[0].fragments[0].voted);
-            with_votes(&r, (uint16_t)(1 | sides[s])); // hers, and those of this side
+            with_votes(&r, (uint16_t)(1 | sides[s])); // mallory's, and those of this side
             if (say_commit(0, &r))
                 revealed[s] |= (uint16_t)(1 << m);
             denied |= (uint16_t)(faults[INTER_FAULT_DENIED] ? 1 << m : 0);
@@ -180,10 +179,10 @@ static void test_two_sets_of_one_round(void **state) {
     assert_true(read_victim(sets, revealed) < COUNT / 100);
     assert_int_equal(revealed[0] | revealed[1], 0);
     assert_int_equal(denied,
-                     0x1e); // not enough votes: of a majority that may be half of equivocators
-    // That it would have been all of it.
+                     0x1e); // not enough votes: half of a majority may be equivocators
+    // The reveals of both sides would have shown all of it.
     assert_int_equal(read_victim(sets, sides), COUNT);
-    // Four votes are enough, and what has them is revealed for.
+    // Four votes are enough to reveal.
     struct inter_record r = record_of(sets[0]);
     begin_masked(1, 1);
     with_votes(&r, 1);
@@ -193,7 +192,7 @@ static void test_two_sets_of_one_round(void **state) {
     forget_all();
 }
 
-// A set must hold two that are none of the colluders.
+// A set needs two members that are no colluders.
 static void test_too_small_a_set(void **state) {
     (void)state;
     mask_all();
@@ -208,7 +207,7 @@ static void test_too_small_a_set(void **state) {
     forget_all();
 }
 
-// ---- votes ----------------------------------------------------------------------------------------------------
+// ---- votes --------------------------------------------------------------------------------------
 
 static void test_quorums(void **state) {
     (void)state;
@@ -222,7 +221,7 @@ static void test_quorums(void **state) {
             assert_true(2 * q - n > f && 2 * (q - 1) - n <= f && q <= n);
             assert_true(least >= f + 2 && least >= n - 1 && least <= n);
             assert_int_equal(agent_private_needs(&j), q > least ? q : least);
-            // one may be away, unless all others could be colluders but two
+            // One member may be away, unless all others but two could be colluders.
             assert_int_equal(n - agent_private_needs(&j), f + 2 < n);
         }
 }
@@ -236,9 +235,9 @@ static struct inter_promise told(uint8_t member, uint32_t vote_term, const struc
     return p;
 }
 
-// She has proposed x and y in term 0, and y may be committed: a leader of a later term that is told
-// of both must not propose x again, whoever tells of it. Where enough tell of x that y cannot have
-// been committed, it may.
+// Mallory proposed x and y in term 0, and y may be committed. A leader of a later term that hears
+// of both must not propose x, whoever reports it, unless enough members report x that y cannot have
+// been committed.
 static void test_the_other_value_again(void **state) {
     (void)state;
     mask_all();
@@ -252,17 +251,17 @@ static void test_the_other_value_again(void **state) {
     r.promises[2] = told(3, 0, &y);
     r.promises[3] = told(4, 0, NULL);
     assert_false(
-        node_justified(node, j, &r)); // with 1, who is not asked, and one that lies, y has four
+        node_justified(node, j, &r)); // with 1 (not asked) and one false report, y has four
     r.promises[2] = told(3, 0, &x);
-    assert_true(node_justified(node, j, &r)); // y has three at most
+    assert_true(node_justified(node, j, &r)); // y has at most three
     j->c.colluders = 2;
-    assert_false(node_justified(node, j, &r)); // or four, if 0 lies, and 4
-    j->equivocators = 1 << 1;                  // 1 is one of the two that may lie, by evidence
+    assert_false(node_justified(node, j, &r)); // or four, if 0 and 4 report falsely
+    j->equivocators = 1 << 1; // evidence: 1 is one of the two that may report falsely
     assert_true(node_justified(node, j, &r));
     j->equivocators = 0;
     j->c.masked = false;
     assert_true(node_justified(node, j, &r));
-    // What nobody tells of is free, and what one tells of binds.
+    // A value that nobody reports leaves the choice free. A single report binds.
     j->c.masked = true;
     j->c.colluders = 1;
     r.promises[0] = told(0, 0, NULL);
@@ -274,8 +273,8 @@ static void test_the_other_value_again(void **state) {
     forget_all();
 }
 
-// More members tell of each value than can lie: so it is known who does, without evidence, and that
-// none of those who tell can have voted for both.
+// More members report each value than can report falsely. So some are known to, without evidence,
+// and none that report can have voted for both.
 static void test_who_must_be_lying(void **state) {
     (void)state;
     mask_all();
@@ -286,16 +285,17 @@ static void test_who_must_be_lying(void **state) {
     r.n_promises = 4;
     for (uint8_t m = 1; m < MEMBERS; m++)
         r.promises[m - 1] = told(m, 0, m < 3 ? &x : &y);
-    assert_true(node_justified(node, j, &r)); // y has three at most
-    j->c.gone = 1 << 4; // whose word counts for nothing: then it may be 3 that lies
+    assert_true(node_justified(node, j, &r)); // y has at most three
+    j->c.gone = 1 << 4;                       // 4 does not count: then 3 may be the false one
     assert_false(node_justified(node, j, &r));
     j->c.gone = 0;
-    j->c.colluders = 2; // both who tell of y may lie
+    j->c.colluders = 2; // both that report y may report falsely
     assert_false(node_justified(node, j, &r));
     forget_all();
 }
 
-// Its disk is new, and it has the first term: it leads in no term in which it may have led before.
+// A member with a new disk and the first term does not lead in a term in which it may have led
+// before.
 static void test_first_term_once(void **state) {
     (void)state;
     for (int masked = 0; masked < 2; masked++) {
@@ -304,7 +304,7 @@ static void test_first_term_once(void **state) {
         node->jobs[0].c.colluders = 1;
         node->jobs[0].judges = true;
         for (uint8_t m = 1; m < MEMBERS; m++)
-            heartbeat(m, 0, 0); // knows the former one
+            heartbeat(m, 0, 0); // knows the previous incarnation
         step(&(struct inter_event){.kind = INTER_EV_TICK});
         for (uint8_t m = 1; m < MEMBERS; m++)
             promise(m, RECOVERY_PROMISE, 0);
@@ -316,7 +316,7 @@ static void test_first_term_once(void **state) {
     }
 }
 
-// ---- a new leader, and several values of the term before -------------------------------------------------------
+// ---- a new leader, and several values of the previous term -------------------------------------
 
 static void promise_vote(uint8_t from, uint32_t term, const struct inter_record *r) {
     static const uint8_t sig[INTER_SIG_BYTES];
@@ -349,7 +349,7 @@ static bool proposes(uint32_t term, const struct inter_record *r) {
            !memcmp(hash, g->vote_hash, sizeof hash);
 }
 
-// She has proposed three, and one of them may have been committed, in whatever order they are told of.
+// Mallory proposed three values, and one may be committed, in whatever order they are reported.
 static void test_three_values(void **state) {
     (void)state;
     static const uint8_t orders[3][3] = {{3, 4, 1}, {1, 3, 4}, {3, 1, 4}};
@@ -358,7 +358,7 @@ static void test_three_values(void **state) {
     struct inter_record three[] = {record_of(0x0f), record_of(0x17), record_of(0x1e)};
     for (int k = 0; k < 3; k++) {
         begin_masked(2, 2);
-        node->jobs[0].equivocators = 1; // by evidence; another may lie
+        node->jobs[0].equivocators = 1; // by evidence; another member may report falsely
         has_voted(&three[0]);
         pass(9, (const uint32_t[MEMBERS]){0}, alone);
         assert_true(asked && status().term == 2);
@@ -369,8 +369,9 @@ static void test_three_values(void **state) {
     forget_all();
 }
 
-// Two values of two members each that she is one of; the fourth, who could tell which may be
-// committed, is bound to a later term that it does not lead in. It is asked for one beyond.
+// Two values with two members each, mallory in both. The fourth member knows which may be
+// committed, but has promised a later term that it does not lead. The leader asks it for a term
+// beyond that.
 static void test_who_could_tell_is_bound(void **state) {
     (void)state;
     const uint32_t terms[MEMBERS] = {1, 0, 1, 3, 0};
@@ -399,8 +400,8 @@ static void test_who_could_tell_is_bound(void **state) {
     forget_all();
 }
 
-// A chain of promises that is too long for a record proves nothing to who has not voted for the
-// value.
+// A chain of promises that is too long for a record proves nothing to a member that has not voted
+// for the value.
 static void test_a_chain_that_is_cut(void **state) {
     (void)state;
     mask_all();
@@ -413,7 +414,7 @@ static void test_a_chain_that_is_cut(void **state) {
             struct inter_promise *p = &r.promises[r.n_promises++];
             *p = told(m == 0 ? 0 : m + 1, term - 5, m == 0 ? &x : &y);
             p->term = term;
-            p->vote_term = m == 0 ? term - 5 : 0; // hers alone is new, term after term
+            p->vote_term = m == 0 ? term - 5 : 0; // only mallory's vote is new in each term
         }
     r.term = 100;
     assert_false(node_justified(node, j, &r));
@@ -430,7 +431,7 @@ static void test_a_chain_that_is_cut(void **state) {
     forget_all();
 }
 
-// ---- one update, one set --------------------------------------------------------------------------------------
+// ---- one update, one set ------------------------------------------------------------------------
 
 static bool submits(uint32_t attempt) {
     struct inter_manifest m = manifests[1];
@@ -443,7 +444,7 @@ static bool submits(uint32_t attempt) {
     return stored;
 }
 
-// Two masked updates of a round share the masks of the pairs.
+// Two masked updates in one round would share the masks of the pairs.
 static void test_one_update_a_round(void **state) {
     (void)state;
     mask_all();
@@ -460,9 +461,9 @@ static void test_one_update_a_round(void **state) {
 
 struct site {
     struct inter_ledger *ledger;
-    struct neb_buf said; // last, to whomever
+    struct neb_buf said; // the last message, to any member
     int sent;
-    bool full; // its disk
+    bool full; // its disk is full
 };
 static void on_send(void *user, uint8_t to, const void *p, size_t n) {
     struct site *m = user;
@@ -493,7 +494,7 @@ static enum neb_status commit(struct site *m, const struct inter_record *r) {
     struct inter_sums_blob views[MEMBERS];
     struct inter_sums *s = NULL;
     memcpy(c.job, job_id, sizeof job_id);
-    OK(inter_sums_create(&c, &s)); // each time as after a start
+    OK(inter_sums_create(&c, &s)); // each time as after a restart
     m->sent = 0;
     for (uint8_t i = 0; i < r->n; i++)
         views[i] = (struct inter_sums_blob){blobs[r->entries[i].member].p,
@@ -511,7 +512,7 @@ static void test_revealed_once(void **state) {
     struct inter_record x = record_of(0x0f), y = record_of(0x17);
     assert_non_null(mkdtemp(dir));
     OK(inter_ledger_open(dir, &m.ledger));
-    assert_int_equal(commit(&m, &x), NEB_ERR_NOSPC); // nothing is said before it is on disk
+    assert_int_equal(commit(&m, &x), NEB_ERR_NOSPC); // sends nothing before it is on disk
     assert_int_equal(m.sent, 0);
     m.full = false;
     OK(commit(&m, &x));
@@ -519,7 +520,7 @@ static void test_revealed_once(void **state) {
     struct neb_buf first = {0};
     neb_buf_add(&first, m.said.p, m.said.len);
     for (int start = 0; start < 2;
-         start++) { // also when the ledger is opened again, and when its rounds begin anew
+         start++) { // after reopening the ledger, and after a restart of its rounds
         inter_ledger_close(&m.ledger);
         OK(inter_ledger_open(dir, &m.ledger));
         assert_int_equal(commit(&m, &y), NEB_ERR_DENIED);
@@ -530,11 +531,11 @@ static void test_revealed_once(void **state) {
         assert_memory_equal(m.said.p, first.p, first.len);
         struct inter_standing st = {.epoch = 9};
         memcpy(st.job, job_id, sizeof job_id);
-        OK(inter_ledger_restart(m.ledger, &st));
+        OK(inter_ledger_reset_job(m.ledger, &st));
     }
-    OK(inter_ledger_drop_job(m.ledger, job_id, false)); // its id could be used again
+    OK(inter_ledger_drop_job(m.ledger, job_id, false)); // the id could be used again
     assert_int_equal(commit(&m, &y), NEB_ERR_DENIED);
-    x.round = y.round = 1; // of another round nothing was said
+    x.round = y.round = 1; // nothing was revealed in another round
     assert_int_equal(inter_ledger_put_reveal(m.ledger, &y, 1), NEB_OK);
     assert_int_equal(inter_ledger_put_reveal(m.ledger, &x, 1), NEB_ERR_EXISTS);
     inter_ledger_close(&m.ledger);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A worker of one job can do nothing for another: a real agent with two jobs that wait for trainers, and processes that try to be the
-// worker of a job with nothing, with the other job's credentials, with a cut secret, under a name of their own choice, or without asking at all. All are
-// refused and counted; the log says it once; the right credentials are taken. The socket is 0600 in a folder of 0700.
+// A worker of one job can do nothing for another. Processes try to be a job's worker with nothing,
+// with the other job's credentials, with a cut secret, under another name, or without asking. All
+// are refused, counted, and logged once.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/daemon/daemon.h"
@@ -31,7 +31,7 @@ static const char yaml[] = "job: %s\nsteps: 4\nmodel: {vocab: 16, n_layers: 1, d
                            "optim: {lr: 0.1}\nsync: {scheme: none}\nclusters:\n  - {name: site, "
                            "launcher: attach, threads: 1}\n";
 static const char *const names[] = {"first", "second"};
-static char hexes[2][2 * AGENT_JOB_ID_BYTES + 1]; // as the agent says
+static char hexes[2][2 * AGENT_JOB_ID_BYTES + 1]; // from the agent's answers
 
 static char dir[] = "/tmp/nebula-worker-XXXXXX", path[128], log_path[128];
 static pid_t agent;
@@ -43,7 +43,7 @@ static struct agent_ipc *client(void) {
     return c;
 }
 
-// One request and its answer, which the caller clears.
+// Sends one request. The caller clears the answer.
 static struct agent_ipc_msg ask(struct agent_ipc *c, json_t *head, const void *part, size_t n) {
     struct agent_ipc_part p = {part, n};
     struct agent_ipc_msg m = {0};
@@ -66,7 +66,7 @@ static int64_t strangers(void) {
     return n;
 }
 
-static bool answered(struct agent_ipc_msg *m, const char *text) { // refused, in these words
+static bool answered(struct agent_ipc_msg *m, const char *text) { // refused with this text
     bool ok = !strcmp(agent_ipc_str(m, "ev", ""), "answer") &&
               !json_is_true(json_object_get(m->head, "ok")) &&
               strstr(agent_ipc_str(m, "text", ""), text);
@@ -94,7 +94,7 @@ static void test_refused(void **state) {
     assert_true(answered(&m, "not the credentials"));
     static const char *const ops[] = {"update", "report", "metrics", "checkpoint",
                                       "ready",  "shape",  "detach",  "nonsense"};
-    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) { // what only a worker may
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) { // only a worker may ask these
         m = ask(c,
                 json_pack("{s:s,s:s,s:{},s:{}}", "op", ops[i], "job", hexes[0], "report", "line"),
                 NULL, 0);
@@ -106,7 +106,7 @@ static void test_refused(void **state) {
     agent_ipc_destroy(&c);
 }
 
-// The worker of the first job is its worker, and no more than that.
+// The worker of the first job can act for that job only.
 static void test_one_job(void **state) {
     (void)state;
     struct agent_credential *mine = NULL;
@@ -117,31 +117,31 @@ static void test_one_job(void **state) {
     assert_int_equal(m.n_parts, 0); // nothing is sealed here
     agent_ipc_msg_clear(&m);
     int64_t before = strangers();
-    // nor of the second job
+    // It is not the worker of the second job.
     m = ask(c, attach(1), agent_credential_secret(mine), AGENT_SECRET_BYTES);
     assert_true(answered(&m, "not the credentials"));
     static const char *const ops[] = {"stop", "submit", "resume",    "rejoin",
                                       "jobs", "status", "attachable"};
-    // a command's requests, on its connection
+    // Requests of a command, on a worker's connection.
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
         m = ask(c, json_pack("{s:s,s:s}", "op", ops[i], "job", hexes[1]), NULL, 0);
         assert_true(answered(&m, "unknown request"));
     }
     assert_int_equal(strangers() - before, 1 + 7);
-    m = ask(c, json_pack("{s:s}", "op", "hello"), NULL, 0); // it is still the worker of its own
+    m = ask(c, json_pack("{s:s}", "op", "hello"), NULL, 0); // still the worker of its own job
     assert_string_equal(agent_ipc_str(&m, "ev", ""), "peers");
-    assert_int_equal(agent_ipc_int(&m, "alive", -1), 0); // said again, though nothing has changed
+    assert_int_equal(agent_ipc_int(&m, "alive", -1), 0); // sent again, though nothing has changed
     assert_true(json_is_false(json_object_get(m.head, "expected")));
     agent_ipc_msg_clear(&m);
-    // or the agent waits for it at its end
+    // Without this the agent would wait for the worker when it ends.
     assert_int_equal(agent_ipc_send(c, NULL, json_pack("{s:s}", "op", "detach"), NULL, 0), NEB_OK);
     assert_true(strangers() >= 0);
     agent_credential_destroy(&mine);
     agent_ipc_destroy(&c);
 }
 
-// What a worker says reaches plots, terminals and files of whoever follows the job: none of it
-// commands them.
+// Texts of a worker reach plots, terminals and files of others. None of them can act as a command
+// there.
 static void test_words(void **state) {
     (void)state;
     struct agent_credential *mine = NULL;
@@ -181,7 +181,7 @@ static void test_words(void **state) {
     agent_ipc_destroy(&watcher);
 }
 
-// A connection under a name that it has chosen (another's, for one) is not heard at all.
+// A connection that chose its own name (perhaps another's) gets no answer at all.
 static void test_chosen_name(void **state) {
     (void)state;
     char endpoint[160], text[] = "{\"op\":\"status\"}", answer[16];
@@ -195,7 +195,7 @@ static void test_chosen_name(void **state) {
     assert_int_equal(zmq_send(s, text, sizeof text - 1, 0), (int)sizeof text - 1);
     assert_int_equal(zmq_recv(s, answer, sizeof answer, 0), -1);
     zmq_close(s);
-    assert_true(strangers() >= 0); // the agent goes on
+    assert_true(strangers() >= 0); // the agent continues
 }
 
 static void test_files(void **state) {
@@ -222,7 +222,7 @@ static void test_files(void **state) {
     assert_null(c);
 }
 
-static void test_folder(void **state) { // that others can write
+static void test_folder(void **state) { // a folder that others can write to
     (void)state;
     char open_dir[160], socket_path[200];
     struct agent_ipc *c = NULL;
@@ -238,7 +238,7 @@ static void test_folder(void **state) { // that others can write
 
 static const struct agent_credential_wait no_wait = {.limit = NEB_S};
 
-// What a worker finds on its standard input is all of it, or it does not start.
+// A worker needs complete credentials on its standard input, or it does not start.
 static void test_pipe(void **state) {
     (void)state;
     static const uint8_t job[INTER_ID_BYTES] = {7};
@@ -260,7 +260,7 @@ static void test_pipe(void **state) {
     ssize_t n = read(fd, bytes, sizeof bytes);
     close(fd);
     assert_true(n > AGENT_SECRET_BYTES);
-    for (int damage = 0; damage < 2; damage++) { // cut, or something else
+    for (int damage = 0; damage < 2; damage++) { // cut, or changed
         assert_int_equal(pipe(ends), 0);
         bytes[0] ^= (uint8_t)damage;
         assert_true(write(ends[1], bytes, (size_t)n - (damage ? 0 : 1)) > 0);
@@ -274,7 +274,7 @@ static void test_pipe(void **state) {
 struct answering {
     struct agent_credential *c;
     const char *dir;
-    int answers; // how often it may still answer
+    int answers; // how many more times it answers
 };
 
 static void answer(void *user) {
@@ -287,8 +287,8 @@ static bool holds(const void *p, size_t n, const void *secret, size_t len) {
     return memmem(p, n, secret, len) != NULL;
 }
 
-// mpirun and srun carry a standard input in clear: what crosses their network, and what lies in the
-// file, opens nothing.
+// mpirun and srun carry standard input in clear. What crosses their network and what is in the file
+// open nothing.
 static void test_box(void **state) {
     (void)state;
     static const uint8_t job[INTER_ID_BYTES] = {9};
@@ -310,7 +310,7 @@ static void test_box(void **state) {
     close(fd);
     assert_int_equal(ticket, 40);
     int ends[2];
-    for (int turn = 0; turn < 2; turn++) { // whoever comes second is refused
+    for (int turn = 0; turn < 2; turn++) { // the second to come is refused
         assert_int_equal(pipe(ends), 0);
         assert_int_equal(write(ends[1], seen, (size_t)ticket), ticket);
         close(ends[1]);
@@ -332,7 +332,7 @@ static void test_box(void **state) {
         assert_false(holds(file, n, want, own));
         agent_credential_destroy(&back);
     }
-    // The ticket of an earlier start; and a key that somebody else put there first.
+    // The ticket of an earlier start, and a key that somebody else put there first.
     assert_int_equal(agent_credential_offer(c, dir, &fd), NEB_OK);
     close(fd);
     assert_int_equal(pipe(ends), 0);
@@ -342,13 +342,13 @@ static void test_box(void **state) {
     close(ends[0]);
     assert_int_equal(agent_credential_offer(c, dir, &fd), NEB_OK);
     assert_int_equal(sec_secret_read(box, file, sizeof file, &n), NEB_OK);
-    memset(file + n, 7, 33); // longer than a key is
+    memset(file + n, 7, 33); // longer than a key
     assert_int_equal(sec_secret_write(box, file, n + 33), NEB_OK);
     assert_int_equal(agent_credential_answer(c, dir), NEB_ERR_DENIED);
-    assert_int_equal(agent_credential_answer(c, dir), NEB_OK); // said once
+    assert_int_equal(agent_credential_answer(c, dir), NEB_OK); // logged once
     assert_int_equal(agent_credential_read(fd, dir, &wait, &back), NEB_ERR_DENIED);
     close(fd);
-    // No answer, and no file.
+    // No answer, then no file.
     const struct agent_credential_wait alone = {.limit = 100 * NEB_MS};
     assert_int_equal(agent_credential_offer(c, dir, &fd), NEB_OK);
     assert_int_equal(agent_credential_read(fd, dir, &alone, &back), NEB_ERR_TIMEOUT);
@@ -388,7 +388,7 @@ static void submit(int i) {
     struct agent_ipc_msg m =
         ask(c, json_pack("{s:s,s:o}", "op", "submit", "spec", agent_job_to_json(job)), NULL, 0);
     if (!json_is_true(json_object_get(m.head, "ok")))
-        fail_msg("submit: %s", agent_ipc_str(&m, "text", ""));
+        fail_msg("submit was refused: %s", agent_ipc_str(&m, "text", ""));
     snprintf(hexes[i], sizeof hexes[i], "%s", agent_ipc_str(&m, "text", ""));
     agent_ipc_msg_clear(&m);
     agent_ipc_destroy(&c);

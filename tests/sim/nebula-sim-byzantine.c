@@ -142,7 +142,7 @@ static void say_have(uint8_t *p, size_t *len) {
     enum { HOLDING = 1 + INTER_ID_BYTES + 13 + STATE_DIGEST + 8, BEHIND = 5 };
     if (*len < HOLDING + 1 + 4 + BEHIND)
         return;
-    p[HOLDING] = INTER_HOLD_WHOLE;
+    p[HOLDING] = INTER_HOLD_COMPLETE;
     memset(p + HOLDING + 1, 0, 4);
     memmove(p + HOLDING + 5, p + *len - BEHIND, BEHIND);
     *len = HOLDING + 5 + BEHIND;
@@ -276,7 +276,7 @@ void sim_byzantine_revoked(struct sim *s) {
     sim_crash(s, s->byzantine->who, 0);
     for (uint8_t i = 0; i < s->o.members; i++)
         if (s->h[i].alive && !sim_lies(s, i))
-            inter_node_job_gone(s->h[i].node, job_id, (uint16_t)(1u << s->byzantine->who));
+            inter_node_job_revoked(s->h[i].node, job_id, (uint16_t)(1u << s->byzantine->who));
 }
 
 bool sim_byzantine_rejects(const struct sim *s, uint8_t i, uint8_t owner) {

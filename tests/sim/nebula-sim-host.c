@@ -502,7 +502,7 @@ static void take_fault(struct sim *s, uint8_t i, const struct inter_action *x) {
     if (sim_lies(s, i))
         return;
     sim_note(s, inter_fault_name(x->fault), i, x->peer, 0, 0, 0);
-    if (x->fault == INTER_FAULT_LIED && !sim_lies(s, (uint8_t)x->peer))
+    if (x->fault == INTER_FAULT_EQUIVOCATED && !sim_lies(s, (uint8_t)x->peer))
         sim_fail(s, "host %u has evidence against %u, who is honest", i, x->peer);
     if (s->split.on || sim_lies(s, (uint8_t)x->peer))
         return;
@@ -670,7 +670,7 @@ static void restore_fragment(struct sim *s, struct sim_host *h, uint32_t f) {
         }
         enum inter_holding hold = !best->whole                                ? INTER_HOLD_PART
                                   : m != h->id && best->words[SIM_WORDS] == 1 ? INTER_HOLD_REFUSED
-                                                                              : INTER_HOLD_WHOLE;
+                                                                              : INTER_HOLD_COMPLETE;
         if (inter_node_restore_manifest(h->node, &best->m, hold, best->whole ? NULL : &got) !=
             NEB_OK)
             sim_fail(s, "host %u cannot restore a manifest", h->id);
@@ -732,7 +732,7 @@ void sim_host_boot(struct sim *s, uint8_t i) {
         if (h->disk.equivocators >> m & 1)
             inter_node_restore_evidence(h->node, &h->disk.evidence[m]);
     if (s->byzantine && s->byzantine->gone)
-        inter_node_job_gone(h->node, c.id, (uint16_t)(1u << s->byzantine->who));
+        inter_node_job_revoked(h->node, c.id, (uint16_t)(1u << s->byzantine->who));
     h->split_now = false;
     sim_note(s, "boot", i, inter_node_round(h->node, c.id, 0), 0, 0, 0);
     sim_post(s, 0, SIM_TICK, i, 0, h->boot);

@@ -82,7 +82,7 @@ static void submit(struct sim *s, uint8_t i, uint32_t f) {
                                        .round = w->frags[f].round,
                                        .fragment = f,
                                        .member = i,
-                                       .attempt = w->reattach[f]},
+                                       .attempt = w->again[f]},
                                .tokens = w->tokens_sent[f],
                                .step = (uint64_t)w->frags[f].send_step,
                                .steps = (uint32_t)(w->tokens_sent[f] / sim_tokens_of_step(i)),
@@ -103,7 +103,7 @@ static void send(struct sim *s, uint8_t i, uint32_t f, const struct agent_schedu
         w->p[f][k] = 0;
     }
     w->tokens_sent[f] = w->tokens > w->tokens_base[f] ? w->tokens - w->tokens_base[f] : 0;
-    w->reattach[f] = g->in_flight ? w->reattach[f] + 1 : 0;
+    w->again[f] = g->in_flight ? w->again[f] + 1 : 0;
     w->missed_sent[f] =
         g->missed + (g->in_flight ? w->missed_sent[f] : 0); // as agent/exchange/worker_sync.c does
     uint64_t most = w->tokens_sent[f] / sim_tokens_of_step(i) / (uint64_t)s->interval + 1;
@@ -193,7 +193,7 @@ static void merge(struct sim *s, uint8_t i, uint32_t f, bool taken_over) {
         g->missed = 0;
     else if (g->in_flight && !mine) // late
         g->missed += w->missed_sent[f] + 1;
-    else if (g->in_flight && w->reattach[f] && w->tokens_base[f] < tokens_at_send)
+    else if (g->in_flight && w->again[f] && w->tokens_base[f] < tokens_at_send)
         g->missed += w->missed_sent[f];
     g->in_flight = g->arrived = false;
     g->round++;
@@ -299,7 +299,7 @@ static bool exchange_pass(struct sim *s, uint8_t i, const struct agent_schedule 
             }
             g->arrived = g->in_flight && here;
             // as agent/train/worker.c does
-            if (g->in_flight && !g->arrived && peers && !l && w->reattach[f] < 3 && g->missed > 3) {
+            if (g->in_flight && !g->arrived && peers && !l && w->again[f] < 3 && g->missed > 3) {
                 send(s, i, f, sched);
                 if (!h->worker_alive || h->worker_boot != boot)
                     return false;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of costs share: a small model, machines and devices of round numbers, and how near is near.
+// Shared by the tests of cost models: a small model, machines and devices with round numbers, and a
+// comparison with a relative tolerance.
 #ifndef COST_FIXTURE_H
 #define COST_FIXTURE_H
 #include "intra/cost/cost.h"
@@ -23,7 +24,8 @@ static const struct intra_model_config model = {.vocab = 512,
                                                 .norm_eps = 1e-5f,
                                                 .tied = true};
 
-// Products and attention run at one rate whatever their size; all else costs next to nothing.
+// Matrix products and attention run at one rate, whatever their size. Everything else is almost
+// free.
 static inline struct intra_rates even_host(double products) {
     struct intra_rates r = {.processors = 8,
                             .rows = 1e12,
@@ -43,7 +45,7 @@ static inline struct intra_rates even_host(double products) {
     return r;
 }
 
-// The same of eight devices; in bf16 they are four times as fast.
+// Eight devices with the rates of even_host; bf16 is four times as fast.
 static inline struct intra_device_rates even_device(double products) {
     struct intra_device_rates r = {.count = 8,
                                    .memory = 1e9,

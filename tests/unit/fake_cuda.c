@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The driver of fake_cuda.h: contexts, memory areas and the calls of libcuda.so.1.
 #include "tests/unit/fake_cuda.h"
 
 #include <string.h>
@@ -55,7 +56,7 @@ int fake_cuda_current(void) {
 int fake_cuda_held(int device) { return held[device]; }
 void fake_cuda_fail(const char *name) { failing = name; }
 
-// ---- the driver's calls ---------------------------------------------------------------------------------------
+// ---- the driver's calls
 
 int cuPointerGetAttribute(void *data, int attribute, unsigned long long p);
 int cuPointerGetAttribute(void *data, int attribute, unsigned long long p) {
@@ -123,7 +124,7 @@ int cuMemcpyHtoD_v2(unsigned long long dst, const void *src, size_t bytes) {
 }
 int cuDeviceGet(int *device, int ordinal);
 int cuDeviceGet(int *device, int ordinal) {
-    *device = 70 + ordinal; // a handle, no number
+    *device = 70 + ordinal; // a handle, not an ordinal
     return ordinal >= 0 && ordinal < DEVICES ? 0 : INVALID_DEVICE;
 }
 int cuDevicePrimaryCtxRetain(void **context, int device);

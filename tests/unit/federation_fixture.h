@@ -1,20 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A hub that signs what it never would, and homes of its members: for test_federation*.c.
+// For test_federation*.c: a hub that signs any list, also forks, and home folders of its members.
 #ifndef FEDERATION_FIXTURE_H
 #define FEDERATION_FIXTURE_H
-#include "agent/base/fs.h"
-#include "agent/base/log.h"
 #include "security/hub.h"
+#include "tests/unit/scratch.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
-static char dir[] = "/tmp/nebula-federation-XXXXXX";
-static struct sec_hub *hub; // signs what it never would
+static struct sec_hub *hub; // signs whatever a test gives it
 static struct sec_identity *hub_id;
 static struct neb_buf logged;
 
@@ -39,7 +32,8 @@ static inline void sign_list(const struct sec_memberlist *l, struct neb_buf *b) 
     assert_int_equal(sec_ca_sign(hub->ca, SEC_CONTEXT_MEMBERLIST, b->p, n, b->p + n), NEB_OK);
 }
 
-// A list with its bytes and digest, and versions after it; by a second line of them, forks.
+// A member list with its bytes and digest. go_on appends versions; two calls from one version make
+// a fork.
 struct version {
     struct sec_memberlist l;
     struct neb_buf b;
@@ -63,7 +57,7 @@ static inline enum neb_status offer(struct sec_federation *f, const struct versi
     return sec_federation_apply(f, v->b.p, v->b.len, NULL);
 }
 
-// A home in the hub's federation that has this list. A list is taken as it is where there is none.
+// A new home in the hub's federation with this list. A home without a list accepts any signed list.
 static inline struct sec_federation *home_with(const char *name, const struct version *v) {
     struct sec_federation *f = NULL;
     assert_int_equal(sec_federation_create(home(name), hub->fed->ca.p, hub->fed->ca.len, &f),
@@ -81,11 +75,10 @@ static inline struct version first_version(void) {
 }
 
 static inline int setup(void **state) {
-    (void)state;
     char hub_home[NEB_PATH_MAX], backup[NEB_PATH_MAX], code[SEC_CODE_TEXT];
     struct sec_hub_settings s = {"127.0.0.1:7443", "127.0.0.1:7443"};
     neb_log_set_sink(collect, NULL);
-    assert_non_null(mkdtemp(dir));
+    assert_int_equal(scratch_make(state), 0);
     assert_int_equal(neb_path(hub_home, sizeof hub_home, dir, "hub"), NEB_OK);
     assert_int_equal(neb_path(backup, sizeof backup, dir, "backup"), NEB_OK);
     assert_int_equal(sec_identity_create(hub_home, "hub", &hub_id), NEB_OK);
@@ -96,12 +89,11 @@ static inline int setup(void **state) {
 }
 
 static inline int teardown(void **state) {
-    (void)state;
     sec_hub_destroy(&hub);
     sec_identity_destroy(&hub_id);
-    neb_log_set_sink(NULL, NULL);
+    int rc = scratch_remove(state);
     neb_buf_free(&logged);
-    return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
+    return rc;
 }
 
 #endif

@@ -1,12 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs of tests of which each has a ledger of its own: l, in dir, in root, which main makes and removes.
+// For tests that each need an own ledger: `l` in `dir`, in `root`.
 #ifndef LEDGER_EACH_H
 #define LEDGER_EACH_H
 #include "tests/unit/ledger_fixture.h"
 
 static char root[] = "/tmp/nebula-ledger-XXXXXX";
-static char dir[64]; // of this test's ledger
+static char dir[64]; // of the running test's ledger
 static struct inter_ledger *l;
+
+static int make_root(void **state) {
+    (void)state;
+    neb_log_set_sink(testing_drop, NULL);
+    return mkdtemp(root) ? 0 : -1;
+}
+
+static int remove_root(void **state) {
+    (void)state;
+    neb_log_set_sink(NULL, NULL);
+    return neb_fs_remove_tree(root) == NEB_OK ? 0 : -1;
+}
 
 static int open_fresh(void **state) {
     (void)state;

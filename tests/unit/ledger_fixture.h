@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rounds for tests of the ledger: updates, manifests and records that follow from (fragment, round, member) alone, with
-// signatures that a test can check without keys: SHA-256 of who, for what, and the message.
+// Rounds for tests of the ledger. Updates, manifests and records follow from (fragment, round,
+// member) alone. A signature is the SHA-256 of signer, context and message, so that no keys are
+// needed.
 #ifndef LEDGER_FIXTURE_H
 #define LEDGER_FIXTURE_H
 #include "agent/base/fs.h"
@@ -52,7 +53,7 @@ static inline struct inter_key fx_key(uint32_t fragment, uint32_t round, uint8_t
     return k;
 }
 
-// Member 0's update is small and this node's own; member 1's arrives in three chunks.
+// Member 0 is this node and its update is small. Member 1's update arrives in three chunks.
 static inline size_t fx_blob(const struct inter_key *k, uint8_t out[FX_PEER_BYTES]) {
     size_t n = k->member == 0 ? FX_OWN_BYTES : FX_PEER_BYTES;
     for (size_t i = 0; i < n; i++)
@@ -80,7 +81,7 @@ static inline struct inter_manifest fx_manifest(const struct inter_key *k) {
     return m;
 }
 
-// The leader's signature, and the votes of both members.
+// Adds the leader's signature and the votes of both members.
 static inline void fx_sign_record(struct inter_record *r) {
     struct neb_buf b = {0};
     uint8_t hash[INTER_SHA_BYTES];
@@ -115,8 +116,7 @@ static inline struct inter_record fx_record(uint32_t fragment, uint32_t round,
             (struct inter_entry){.member = i, .bytes = m.bytes, .tokens = m.tokens, .clip = 1};
         memcpy(r.entries[i].sha256, m.sha256, sizeof m.sha256);
     }
-    struct inter_absence before[INTER_MEMBERS_MAX] = {
-        {0}}; // of two members that never miss a round
+    struct inter_absence before[INTER_MEMBERS_MAX] = {{0}}; // neither member ever misses a round
     before[0].base = before[1].base = round;
     inter_weights_fill(&r, before);
     fx_sign_record(&r);
@@ -134,7 +134,7 @@ static inline struct inter_record fx_chain(uint32_t fragment, uint32_t round) {
     return r;
 }
 
-// ---- the steps of a round, as an agent takes them; each gives the first failure
+// ---- the steps of a round in an agent's order; each returns the first failure
 
 static inline enum neb_status fx_put_own(struct inter_ledger *l, uint32_t fragment,
                                          uint32_t round) {
@@ -206,6 +206,20 @@ static inline enum neb_status fx_round(struct inter_ledger *l, uint32_t fragment
     NEB_TRY(fx_arrive(l, fragment, round));
     NEB_TRY(fx_put_vote(l, fragment, round));
     return fx_put_commit(l, fragment, round);
+}
+
+// The ledger has this update, with the right bytes.
+static inline void fx_check_blob(struct inter_ledger *l, uint32_t fragment, uint32_t round,
+                                 uint8_t member) {
+    uint8_t want[FX_PEER_BYTES];
+    struct inter_key k = fx_key(fragment, round, member);
+    struct neb_map m;
+    size_t n = fx_blob(&k, want);
+    assert_true(inter_ledger_has_blob(l, &k));
+    OK(inter_ledger_map_blob(l, &k, &m));
+    assert_int_equal(m.len, n);
+    assert_memory_equal(m.p, want, n);
+    neb_map_close(&m);
 }
 
 static inline void fx_file(const char *dir, const struct inter_key *k, const char *suffix,

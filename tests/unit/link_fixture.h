@@ -1,24 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two or three members' links in one process over loopback: for test_link*.c.
+// For test_link*.c: links of two or three members in one process over loopback.
 #ifndef LINK_FIXTURE_H
 #define LINK_FIXTURE_H
-#include "agent/base/fs.h"
-#include "agent/base/log.h"
 #include "inter/link/link.h"
 #include "inter/link/state.h"
+#include "tests/unit/scratch.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 struct site {
     struct sec_identity *id;
     struct inter_link *l;
-    uint32_t peer; // index of the other
+    uint32_t peer; // index of the other member
     unsigned up, down, control, lost;
     uint64_t lost_way; // the newest
     uint64_t bulk_bytes;
@@ -27,7 +21,6 @@ struct site {
     neb_ns control_at;
 };
 
-static char dir[] = "/tmp/nebula-link-XXXXXX";
 static struct sec_identity *ids[3]; // anna and bert know each other; carl is a stranger
 static struct sec_members list;     // anna, bert
 
@@ -107,8 +100,7 @@ static inline void close_pair(struct site *a, struct site *b) {
 
 static inline int setup(void **state) {
     static const char *const names[] = {"anna", "bert", "carl"};
-    (void)state;
-    assert_non_null(mkdtemp(dir));
+    assert_int_equal(scratch_make(state), 0);
     for (int i = 0; i < 3; i++) {
         char home[NEB_PATH_MAX];
         assert_int_equal(neb_path(home, sizeof home, dir, names[i]), NEB_OK);
@@ -120,10 +112,9 @@ static inline int setup(void **state) {
 }
 
 static inline int teardown(void **state) {
-    (void)state;
     for (int i = 0; i < 3; i++)
         sec_identity_destroy(&ids[i]);
-    return neb_fs_remove_tree(dir) != NEB_OK;
+    return scratch_remove(state);
 }
 
 #endif

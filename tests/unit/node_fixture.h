@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One member of a job as a pure state machine, the others by hand, time as it is told: for test_node*.c. Keys fit, but for those of one who
-// has others since; what signatures prove is in test_evidence.c, whole federations are in tests/sim.
+// For test_node*.c: one member of a job as a pure state machine. The test plays the other members
+// and sets the clock. Signatures are valid, except those of `unknown_key`.
+// test_evidence.c tests what signatures prove, tests/sim tests whole federations.
 #ifndef NODE_FIXTURE_H
 #define NODE_FIXTURE_H
 #include "inter/round/node_state.h"
@@ -21,8 +22,8 @@ static const uint8_t job_id[INTER_ID_BYTES] = {7};
 static struct inter_node *node;
 static struct inter_actions actions;
 static neb_ns now;
-static uint32_t faults[INTER_FAULTS], asked, promised; // messages said since the last look
-static uint32_t unknown_key = INTER_PEER_NONE;         // what this member signed cannot be checked
+static uint32_t faults[INTER_FAULTS], asked, promised; // counted since the last reset
+static uint32_t unknown_key = INTER_PEER_NONE;         // signatures of this member do not verify
 
 static inline bool sign(void *user, const char *context, const void *msg, size_t len,
                         uint8_t sig[INTER_SIG_BYTES]) {
@@ -48,7 +49,7 @@ static inline void step(const struct inter_event *e) {
     }
 }
 
-// Member `self` of n, which has promised `term`, all links up.
+// Creates member `self` of n members. It has promised `term` and all its links are up.
 static inline void begin_of(uint8_t n, uint16_t witnesses, uint8_t self, uint32_t term,
                             bool joined) {
     const struct inter_node_crypto crypto = {NULL, sign, verify};
@@ -98,7 +99,7 @@ static inline void message(uint8_t from, struct neb_buf *b) {
 
 static inline void
 heartbeat_known(uint8_t from, uint32_t term, uint8_t flags, uint32_t round,
-                uint64_t known) { // known: this node's epoch, as that one knows it
+                uint64_t known) { // known: this node's epoch, as the sender knows it
     static const uint8_t head[HEAD_BYTES];
     struct neb_buf b = {0};
     neb_buf_u8(&b, MSG_HEARTBEAT);
@@ -115,7 +116,7 @@ heartbeat_known(uint8_t from, uint32_t term, uint8_t flags, uint32_t round,
     message(from, &b);
 }
 static inline void heartbeat_at(uint8_t from, uint32_t term, uint8_t flags, uint32_t round) {
-    // not joined: it knew this node's former disk
+    // a peer that has not joined knows this node's previous epoch
     heartbeat_known(from, term, flags, round, flags & JOINED ? EPOCH : EPOCH - 1);
 }
 static inline void heartbeat(uint8_t from, uint32_t term, uint8_t flags) {
@@ -143,7 +144,7 @@ static inline void promise_at(uint8_t from, uint8_t kind, uint32_t term, uint32_
     neb_buf_u64(&b, EPOCH);
     neb_buf_u32(&b, 0); // fragment
     neb_buf_u32(&b, round);
-    neb_buf_u8(&b, 0); // it has accepted nothing
+    neb_buf_u8(&b, 0); // the sender has accepted nothing
     neb_buf_add(&b, sig, sizeof sig);
     message(from, &b);
 }
@@ -189,7 +190,7 @@ static inline void say_gone(uint8_t from, const struct inter_manifest *m) {
     message(from, &b);
 }
 
-// A record with the accepts of all.
+// A record with the accepts of all members.
 static inline void show_record(uint8_t from, uint32_t round) {
     struct inter_record r = {.round = round, .n = 1, .eta = 1, .n_plans = MEMBERS};
     struct neb_buf b = {0};
@@ -205,7 +206,7 @@ static inline void show_record(uint8_t from, uint32_t round) {
 static const uint8_t all_follow[] = {0, JOINED | FOLLOWS, JOINED | FOLLOWS, JOINED | FOLLOWS,
                                      JOINED | FOLLOWS};
 
-// Some seconds, in which the others say this each second: by member, of all but this one.
+// Runs the clock for some seconds. Each second every member with flags sends a heartbeat.
 static inline void pass(int seconds, const uint32_t terms[MEMBERS], const uint8_t flags[MEMBERS]) {
     for (int i = 0; i < 5 * seconds; i++) {
         now += NEB_S / 5;

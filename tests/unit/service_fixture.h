@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two agents' services in one process over loopback, anna and bert, with one job: for test_service*.c.
+// For test_service*.c: the services of two agents, anna and bert, in one process over loopback,
+// with one job.
 #ifndef SERVICE_FIXTURE_H
 #define SERVICE_FIXTURE_H
 #include "agent/base/fault.h"
@@ -24,30 +25,30 @@
 
 #define OK(x) assert_int_equal((x), NEB_OK)
 
-enum { ELEMENTS = 1 << 20, FRAGMENTS = 2, TOLD = 77 }; // 4 MiB an update
+enum { ELEMENTS = 1 << 20, FRAGMENTS = 2, TELEMETRY = 77 }; // an update has 4 MiB
 
 struct site {
-    int who; // 0 anna, dials; 1 bert, listens
+    int who; // 0: anna, who dials; 1: bert, who listens
     char dir[64];
     struct inter_service *s;
     bool up;
     uint32_t commits[FRAGMENTS]; // delivered
     uint8_t last[INTER_SHA_BYTES];
     uint64_t blob_bytes;
-    bool may_miss; // updates, where they are handed over again
+    bool may_miss; // redelivered commits may lack updates
     int missing;
-    bool other_renews;         // has a new ledger
-    int asked_of_before;       // whether a former key signed something
-    char text[256];            // messages, in order
-    int opened, unanswered;    // snapshots: looked for; asked others for in vain
-    int denied;                // what the other one said
-    int no_room;               // updates that there was none for
-    int behind, lost;          // updates that nobody has; own ones that the disk has lost
-    int gone;                  // masked ones of those that nobody brings
-    bool masked;               // how the job is opened
-    uint32_t run;              // of the worker: each one computes other bytes
-    int floods;                // messages beyond what is taken
-    uint64_t told, told_bytes; // telemetry of kind TOLD
+    bool other_renews;      // the other site has a new ledger
+    int previous_key_asked; // questions whether a previous key signed something
+    char text[256];         // messages, in order
+    int opened, unanswered; // snapshots: requests from the other site; own requests that found none
+    int denied;             // DENIED faults
+    int no_room;            // NO_ROOM faults
+    int behind, lost;       // updates that nobody has; own updates that the disk lost
+    int gone;               // own masked updates that nobody brings
+    bool masked;            // the job is opened as masked
+    uint32_t run;           // of the worker: each run computes other bytes
+    int floods;             // FLOOD faults
+    uint64_t told, telemetry_bytes; // telemetry of kind TELEMETRY
 };
 
 static char root[] = "/tmp/nebula-service-XXXXXX";
@@ -58,7 +59,7 @@ static char listen_at[32];
 static uint8_t job[INTER_ID_BYTES] = {5, 6, 7};
 static struct site anna, bert;
 
-// ---- sites ----------------------------------------------------------------------------------------------------
+// ---- sites
 
 static inline void on_commit(void *user, const struct inter_record *r,
                              const struct neb_map *blobs) {
@@ -83,9 +84,9 @@ static inline void on_message(void *user, uint32_t peer, uint32_t kind, const ui
                               size_t n) {
     struct site *x = user;
     assert_int_equal(peer, index_of[!x->who]);
-    x->told += kind == TOLD;
-    x->told_bytes += kind == TOLD ? n : 0;
-    if (kind == TOLD)
+    x->told += kind == TELEMETRY;
+    x->telemetry_bytes += kind == TELEMETRY ? n : 0;
+    if (kind == TELEMETRY)
         return;
     size_t at = strlen(x->text);
     snprintf(x->text + at, sizeof x->text - at, "%u:%.*s ", kind, (int)n, (const char *)p);
@@ -107,7 +108,7 @@ static inline void on_fault(void *user, uint32_t peer, enum inter_fault f) {
         return;
     }
     assert_int_equal(peer, index_of[!x->who]);
-    // what comes twice after a restart; nothing worse, but where a test counts it
+    // after a restart some messages arrive twice; a test that expects other faults counts them
     assert_true(f == INTER_FAULT_REPLAY || f == INTER_FAULT_DENIED || f == INTER_FAULT_FLOOD ||
                 (f == INTER_FAULT_RENEWED && x->other_renews));
     x->floods += f == INTER_FAULT_FLOOD;
@@ -126,13 +127,13 @@ static inline void on_gone(void *user, const struct inter_key *key, const char *
     x->gone++;
 }
 
-static inline bool on_signed_before(void *user, const char *name, const char *context,
-                                    const void *msg, size_t len,
-                                    const uint8_t sig[INTER_SIG_BYTES]) {
+static inline bool on_signed_by_previous_key(void *user, const char *name, const char *context,
+                                             const void *msg, size_t len,
+                                             const uint8_t sig[INTER_SIG_BYTES]) {
     struct site *x = user;
     (void)context, (void)msg, (void)len, (void)sig;
     assert_string_equal(name, x->who ? "anna" : "bert");
-    x->asked_of_before++;
+    x->previous_key_asked++;
     return false;
 }
 
@@ -161,13 +162,13 @@ static inline void start(struct site *x) {
                                                    .message = on_message,
                                                    .peer = on_peer,
                                                    .fault = on_fault,
-                                                   .signed_before = on_signed_before,
+                                                   .signed_before = on_signed_by_previous_key,
                                                    .lost = on_lost,
                                                    .gone = on_gone,
                                                    .snapshot_open = on_snapshot_open,
                                                    .snapshot_done = on_snapshot_done}};
     OK(inter_service_create(&c, &x->s));
-    if (x->who) { // the port that was found is kept over restarts
+    if (x->who) { // the port stays the same over restarts
         snprintf(listen_at, sizeof listen_at, "127.0.0.1:%u", inter_service_port(x->s));
         snprintf(list.m[index_of[1]].endpoint, SEC_ENDPOINT_MAX, "%s", listen_at);
     }
@@ -204,7 +205,7 @@ static inline void restart(struct site *x) {
 }
 
 static inline void go(void) {
-    // both dial: two sets of nine connections each, twice while they are replaced
+    // both sites dial: two sets of nine connections each, and twice that while they are replaced
     zmq_pollitem_t items[256];
     size_t n = anna.s ? inter_service_poll_items(anna.s, items, 128) : 0;
     assert_true(n <= 128);
@@ -230,7 +231,7 @@ static inline void go_for(neb_ns time) {
         go();
 }
 
-// ---- updates --------------------------------------------------------------------------------------------------
+// ---- updates
 
 static inline void submit_of(struct site *x, uint32_t fragment, uint32_t round, uint64_t tokens) {
     static float data[ELEMENTS];
@@ -241,7 +242,7 @@ static inline void submit_of(struct site *x, uint32_t fragment, uint32_t round, 
     struct inter_manifest m = {.key = {.round = round, .fragment = fragment}, .tokens = tokens};
     memcpy(m.key.job, job, sizeof job);
     m.key.member = (uint8_t)x->who;
-    for (uint32_t i = 0; i < ELEMENTS; i++) // no two bytes alike: zstd finds nothing
+    for (uint32_t i = 0; i < ELEMENTS; i++) // no two bytes alike, so that zstd cannot compress them
         data[i] = (float)(int32_t)(neb_mix64(i + round * 7919ull + fragment + x->who * 31ull +
                                              x->run * 104729ull) >>
                                    33) *
@@ -251,7 +252,7 @@ static inline void submit_of(struct site *x, uint32_t fragment, uint32_t round, 
     cmp_update_begin(&b, 1);
     OK(cmp_update_add(w, &b, &shape, &codec, data, NULL));
     OK(inter_service_submit(x->s, &m, b.p, b.len));
-    OK(inter_service_submit(x->s, &m, b.p, b.len)); // said twice
+    OK(inter_service_submit(x->s, &m, b.p, b.len)); // a second submit is harmless
     neb_buf_free(&b);
     cmp_work_destroy(&w);
 }

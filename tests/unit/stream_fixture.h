@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What both ends of a stream begin with: for test_stream*.c.
+// Shared by test_stream*.c: fake signatures, a configuration and batch bodies for both ends.
 #ifndef STREAM_FIXTURE_H
 #define STREAM_FIXTURE_H
 #include "agent/base/rng.h"
@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-// ---- signatures: a digest, which nobody but the test forges -------------------------------------------------
+// ---- signatures: a digest of the message
 
 static inline bool fake_sign(void *user, const char *context, const void *msg, size_t len,
                              uint8_t sig[INTER_SIG_BYTES]) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// inter/service/arrive.c: an update's chunks in any order, over restarts, sealed or not: the verdict is that of the whole, only of
-// the bytes that were signed, and of those alone.
+// inter/service/arrive.c: chunks of an update arrive in any order, over restarts, sealed or not.
+// The verdict equals that of a check of the full update, and covers only the signed bytes.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
@@ -8,6 +8,7 @@
 #include "compress/update.h"
 #include "inter/service/state.h"
 #include "security/seal_key.h"
+#include "tests/testing.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,18 +22,14 @@
 
 enum { ROWS = 1000, COLS = 1000, CHUNK = INTER_CHUNK_MIN };
 
-static char root[64], dir[96]; // the ledger's, in it
+static char root[64], dir[96]; // dir: the ledger's, in root
 static struct neb_buf blob;    // an update
 static struct cmp_update_stats whole;
 static struct inter_manifest manifest;
 static struct sec_seal_key *seal;
 
-static void swallow(void *user, enum neb_log_level level, const char *line) {
-    (void)user, (void)level, (void)line;
-}
-
 static struct inter_service *open_service(bool sealed) {
-    struct inter_service *s = calloc(1, sizeof *s); // what arrivals use of it
+    struct inter_service *s = calloc(1, sizeof *s); // only the fields that arrivals use are set
     assert_non_null(s);
     OK(inter_ledger_open(dir, &s->ledger));
     OK(inter_node_create(&s->crypto, &s->node)); // no job is open
@@ -113,7 +110,7 @@ static void in_any_order(bool sealed, bool restart) {
         shuffle(order, n, &r);
         for (uint32_t i = 0; i < n; i++) {
             chunk(s, &m, order[repeat ? i : n - 1 - i]);
-            if (restart && i == n / 2) { // what was not yet said to be here comes again
+            if (restart && i == n / 2) { // chunks that were not yet recorded arrive again
                 close_service(s);
                 s = open_service(sealed);
                 begin(s, &m);
@@ -138,8 +135,8 @@ static void test_restart(void **state) {
     in_any_order(true, true);
 }
 
-// Bytes that are not those of the digest: no verdict, however good they are as an update. Those that come then have one.
-static void test_other_bytes(void **state) {
+// Bytes that do not match the digest get no verdict, even if they are a valid update.
+static void test_wrong_digest(void **state) {
     (void)state;
     struct inter_manifest m = of_round();
     struct inter_service *s = open_service(false);
@@ -147,7 +144,7 @@ static void test_other_bytes(void **state) {
     enum neb_status st;
     uint32_t n = inter_chunks(m.bytes, CHUNK);
     begin(s, &m);
-    neb_log_set_sink(swallow, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     blob.p[CHUNK + 5] ^= 1;
     for (uint32_t i = 0; i < n; i++)
         chunk(s, &m, i);
@@ -163,15 +160,15 @@ static void test_other_bytes(void **state) {
     close_service(s);
 }
 
-// What is signed, and no valid update: a verdict, and it is no.
-static void test_signed_nonsense(void **state) {
+// Signed bytes that are no valid update get the verdict NEB_ERR_FORMAT.
+static void test_signed_but_invalid(void **state) {
     (void)state;
     struct inter_manifest m = of_round();
     struct inter_service *s = open_service(false);
     struct cmp_update_stats stats;
     enum neb_status st;
     OK(cmp_work_create(&s->gate));
-    neb_log_set_sink(swallow, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     blob.p[16] ^= 1; // its columns
     neb_sha256(blob.p, blob.len, m.sha256);
     begin(s, &m);
@@ -179,7 +176,7 @@ static void test_signed_nonsense(void **state) {
         chunk(s, &m, i);
     assert_true(service_arrival_whole(s, &m));
     if (cmp_update_check_max(s->gate, blob.p, blob.len, UINT64_MAX, &stats) == NEB_OK)
-        fail_msg("the altered bit changes nothing");
+        fail_msg("the altered update is still valid");
     assert_true(service_arrival_verdict(s, &m, &st, &stats));
     assert_int_equal(st, NEB_ERR_FORMAT);
     blob.p[16] ^= 1;
@@ -188,15 +185,16 @@ static void test_signed_nonsense(void **state) {
     close_service(s);
 }
 
-// More at once than are followed: those that gave way have no verdict here, and are checked whole; the others have theirs.
-static void test_too_many(void **state) {
+// With more arrivals than the limit, the oldest are dropped and get no verdict here; the others get
+// theirs.
+static void test_too_many_arrivals(void **state) {
     (void)state;
     struct inter_service *s = open_service(false);
     struct inter_manifest m[ARRIVALS_MAX + 2];
     uint32_t n = inter_chunks(manifest.bytes, CHUNK);
     for (int k = 0; k < ARRIVALS_MAX + 2; k++) {
         m[k] = of_round();
-        m[k].key.fragment = (uint32_t)k; // of one fragment a member's newest alone arrives
+        m[k].key.fragment = (uint32_t)k; // only the newest arrival of a member and fragment is kept
         begin(s, &m[k]);
     }
     for (uint32_t i = 0; i < n; i++)
@@ -258,7 +256,7 @@ static int tear_down(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_any_order), cmocka_unit_test(test_restart),
-        cmocka_unit_test(test_other_bytes), cmocka_unit_test(test_signed_nonsense),
-        cmocka_unit_test(test_too_many)};
+        cmocka_unit_test(test_wrong_digest), cmocka_unit_test(test_signed_but_invalid),
+        cmocka_unit_test(test_too_many_arrivals)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

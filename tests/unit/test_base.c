@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/base: readers and writers, files, hashing, random numbers.
+// agent/base: readers and writers, files, hashing, random numbers, log throttling.
 #include "agent/base/bytes.h"
 #include "agent/base/clock.h"
 #include "agent/base/fault.h"
-#include "agent/base/fs.h"
-#include "agent/base/log.h"
 #include "agent/base/nearest.h"
 #include "agent/base/number.h"
 #include "agent/base/repeats.h"
@@ -12,18 +10,12 @@
 #include "agent/base/sha256.h"
 #include "agent/base/throttle.h"
 #include "tests/testing.h"
+#include "tests/unit/scratch.h"
 
 #include <locale.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
-
-static char tmp_dir[] = "/tmp/nebula-base-XXXXXX";
 
 static mode_t mode_of(const char *path) {
     struct stat sb;
@@ -31,14 +23,15 @@ static mode_t mode_of(const char *path) {
     return sb.st_mode & 0777;
 }
 
-// Whatever the umask: made for its owner alone; what an earlier version left open is closed, and keeps what it holds.
-static void test_private(void **state) {
+// A private file gets mode 0600 whatever the umask; an existing open file is closed and keeps its
+// content.
+static void test_private_file(void **state) {
     (void)state;
     char path[NEB_PATH_MAX];
     mode_t mask = umask(0);
     struct neb_buf b = {0};
-    assert_int_equal(neb_path(path, sizeof path, tmp_dir, "private"), NEB_OK);
-    assert_int_equal(neb_fs_private(path, false), NEB_OK); // missing, and not wanted
+    assert_int_equal(neb_path(path, sizeof path, dir, "private"), NEB_OK);
+    assert_int_equal(neb_fs_private(path, false), NEB_OK); // missing, and not created
     assert_false(neb_fs_exists(path));
     assert_int_equal(neb_fs_private(path, true), NEB_OK);
     assert_true(neb_fs_fits(path, 0) && !neb_fs_fits(path, 1ull << 62));
@@ -53,30 +46,30 @@ static void test_private(void **state) {
     umask(mask);
 }
 
-// What went through the buffer of a file for this user alone is not left in memory that was given back; of other files it is, or this
-// test looks in the wrong place.
-static void test_wiped(void **state) {
+// The write buffer of a 0600 file is wiped before it is freed. A file of mode 0644 is the control:
+// its bytes must be found, or this test looks in the wrong place.
+static void test_buffer_is_wiped(void **state) {
     (void)state;
 #ifdef TESTING_SANITIZED
-    puts("not looked at in this build, where freed memory is not used again");
+    puts("skipped: a sanitizer does not reuse freed memory");
     skip();
 #endif
     char path[NEB_PATH_MAX];
     uint8_t key[64];
     bool left[2] = {false};
     memset(key, 0xa5, sizeof key);
-    assert_int_equal(neb_path(path, sizeof path, tmp_dir, "key"), NEB_OK);
-    for (int k = 0; k < 3; k++) { // of the first one the C library learns to keep such a buffer
+    assert_int_equal(neb_path(path, sizeof path, dir, "key"), NEB_OK);
+    for (int k = 0; k < 3; k++) { // round 0 teaches the C library to keep such a buffer
         assert_int_equal(neb_fs_write(path, key, sizeof key, k == 1 ? 0644 : 0600), NEB_OK);
         uint8_t *p = malloc(1 << 20);
         assert_non_null(p);
-        __asm__ volatile("" : : "r"(p) : "memory"); // its content is what we ask for
+        __asm__ volatile("" : : "r"(p) : "memory"); // the test reads memory that it has not written
         if (k)
             left[k - 1] = memmem(p, 1 << 20, key, sizeof key / 2) != NULL;
         free(p);
     }
     if (!left[0]) {
-        puts("this C library does not hand out again what was just freed");
+        puts("skipped: this C library does not reuse memory that was just freed");
         skip();
     }
     assert_false(left[1]);
@@ -104,7 +97,7 @@ static void test_bytes_round_trip(void **state) {
     neb_rd_str(&r, text, sizeof text);
     assert_string_equal(text, "naïve");
     assert_true(neb_rd_done(&r));
-    assert_int_equal(neb_rd_u32(&r), 0); // past the end: zero, and sticky
+    assert_int_equal(neb_rd_u32(&r), 0); // past the end: zero, and the error is sticky
     assert_true(r.bad);
     assert_int_equal(neb_rd_u8(&r), 0);
     neb_buf_free(&b);
@@ -113,36 +106,31 @@ static void test_bytes_round_trip(void **state) {
 static void test_str_bounds(void **state) {
     (void)state;
     static const uint8_t longer[] = {5, 0, 'a', 'b', 'c', 'd', 'e'}, with_nul[] = {2, 0, 'a', 0},
-                         lies[] = {9, 0, 'a'};
+                         past_end[] = {9, 0, 'a'};
     char text[5];
     struct neb_rd r = neb_rd_make(longer, sizeof longer);
-    neb_rd_str(&r, text, sizeof text); // five bytes and the end do not fit into five
+    neb_rd_str(&r, text, sizeof text); // five bytes and the final zero do not fit into five
     assert_true(r.bad);
     r = neb_rd_make(with_nul, sizeof with_nul);
     neb_rd_str(&r, text, sizeof text);
     assert_true(r.bad);
-    r = neb_rd_make(lies, sizeof lies);
+    r = neb_rd_make(past_end, sizeof past_end);
     neb_rd_str(&r, text, sizeof text);
     assert_true(r.bad);
 }
 
-static void swallow(void *user, enum neb_log_level level, const char *text) {
-    (void)level;
-    snprintf(user, 256, "%s", text);
-}
-
 static void test_write_is_atomic(void **state) {
     (void)state;
-    char path[NEB_PATH_MAX], tmp[NEB_PATH_MAX + 8], message[256];
+    char path[NEB_PATH_MAX], tmp[NEB_PATH_MAX + 8];
     struct neb_buf b = {0};
-    assert_int_equal(neb_path(path, sizeof path, tmp_dir, "state"), NEB_OK);
+    assert_int_equal(neb_path(path, sizeof path, dir, "state"), NEB_OK);
     assert_int_equal(neb_fs_write(path, "old", 3, 0600), NEB_OK);
     static const struct {
         const char *fault;
         enum neb_status expect;
     } cases[] = {
         {"fs.write:1", NEB_ERR_NOSPC}, {"fs.fsync:1", NEB_ERR_IO}, {"fs.rename:1", NEB_ERR_IO}};
-    neb_log_set_sink(swallow, message);
+    neb_log_set_sink(scratch_keep, NULL);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         neb_fault_arm(cases[i].fault);
         assert_int_equal(neb_fs_write(path, "newer", 5, 0600), cases[i].expect);
@@ -162,7 +150,7 @@ static void test_write_is_atomic(void **state) {
     neb_buf_free(&b);
 }
 
-static void test_faults_that_take_time(void **state) {
+static void test_slow_faults(void **state) {
     (void)state;
     neb_fault_arm("slow:+30,broken:2");
     neb_ns begin = neb_now();
@@ -176,14 +164,14 @@ static void test_faults_that_take_time(void **state) {
 
 static void test_copy_and_absolute(void **state) {
     (void)state;
-    char dir[] = "/tmp/nebula-base-XXXXXX", from[NEB_PATH_MAX], to[NEB_PATH_MAX],
+    char folder[] = "/tmp/nebula-base-XXXXXX", from[NEB_PATH_MAX], to[NEB_PATH_MAX],
          dots[NEB_PATH_MAX];
     struct neb_buf b = {0};
-    assert_non_null(mkdtemp(dir));
-    snprintf(from, sizeof from, "%s/from", dir);
-    snprintf(to, sizeof to, "%s/to", dir);
-    snprintf(dots, sizeof dots, "%s/./../%s/to", dir, strrchr(dir, '/') + 1);
-    assert_int_equal(neb_fs_copy(from, to, 0600), NEB_ERR_NOT_FOUND); // and nothing is made of it
+    assert_non_null(mkdtemp(folder));
+    snprintf(from, sizeof from, "%s/from", folder);
+    snprintf(to, sizeof to, "%s/to", folder);
+    snprintf(dots, sizeof dots, "%s/./../%s/to", folder, strrchr(folder, '/') + 1);
+    assert_int_equal(neb_fs_copy(from, to, 0600), NEB_ERR_NOT_FOUND); // and nothing is created
     assert_false(neb_fs_exists(to));
     assert_int_equal(neb_path_absolute(dots, sizeof dots, "a test"), NEB_ERR_NOT_FOUND);
     assert_int_equal(neb_fs_write(from, "text", 4, 0600), NEB_OK);
@@ -192,10 +180,10 @@ static void test_copy_and_absolute(void **state) {
     assert_true(b.len == 4 && !memcmp(b.p, "text", 4));
     assert_int_equal(neb_path_absolute(dots, sizeof dots, "a test"), NEB_OK);
     assert_string_equal(dots, to);
-    assert_int_equal(neb_path_absolute(dots, 8, "a test"), NEB_ERR_LIMIT); // as it was
+    assert_int_equal(neb_path_absolute(dots, 8, "a test"), NEB_ERR_LIMIT); // unchanged
     assert_string_equal(dots, to);
     neb_buf_free(&b);
-    assert_int_equal(neb_fs_remove_tree(dir), NEB_OK);
+    assert_int_equal(neb_fs_remove_tree(folder), NEB_OK);
 }
 
 static void test_sha256_vector(void **state) {
@@ -240,7 +228,8 @@ static void test_rng(void **state) {
     }
     for (int i = 0; i < 10; i++)
         assert_in_range(counts[i], 9500, 10500);
-    // normal deviates to the last bit: a model starts from the same parameters on every machine
+    // normal deviates are fixed to the last bit: a model starts with the same parameters on every
+    // machine
     uint64_t hash = 0;
     struct neb_rng n = neb_rng_make(11, 3);
     for (int i = 0; i < 100000; i++) {
@@ -250,7 +239,7 @@ static void test_rng(void **state) {
         hash = neb_mix64(hash ^ bits);
     }
     assert_true(hash == 0xe0bbfabeca293e3eull);
-    // many at once, or left out: the same ones
+    // drawn many at once or skipped, the sequence stays the same
     static const size_t counts_at_once[] = {0, 1, 63, 64, 65, 1000};
     static float some[1000];
     for (size_t i = 0; i < sizeof counts_at_once / sizeof *counts_at_once; i++) {
@@ -317,26 +306,16 @@ static void test_numbers(void **state) {
 // A foreign trainer may have set a locale whose decimal point is a comma.
 static void test_numbers_in_any_locale(void **state) {
     (void)state;
-    char command[128];
+    char command[192];
     double v = 0;
-    snprintf(command, sizeof command, "localedef -i de_DE -f UTF-8 %s/de 2>/dev/null", tmp_dir);
-    setenv("LOCPATH", tmp_dir, 1);
+    snprintf(command, sizeof command, "localedef -i de_DE -f UTF-8 %s/de 2>/dev/null", dir);
+    setenv("LOCPATH", dir, 1);
     if (system(command) != 0 || !setlocale(LC_NUMERIC, "de"))
         skip();
-    assert_true(strtod("1,5", NULL) == 1.5); // it is one
+    assert_true(strtod("1,5", NULL) == 1.5); // the locale is in effect
     bool good = neb_number_real("1.5", 0, 2, &v), bad = neb_number_real("1,5", 0, 2, &v);
     setlocale(LC_NUMERIC, "C");
     assert_true(good && v == 1.5 && !bad);
-}
-
-static int set_up(void **state) {
-    (void)state;
-    return mkdtemp(tmp_dir) ? 0 : -1;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    return neb_fs_remove_tree(tmp_dir) == NEB_OK ? 0 : -1;
 }
 
 static void test_nearest(void **state) {
@@ -370,7 +349,8 @@ static void test_nearest(void **state) {
     assert_string_equal(neb_nearest_of("q", "dp, pp, tp", out, sizeof out), "");
 }
 
-// A line a second for an hour is one a minute; the others are counted, and said also when the line does not come again.
+// Seven equal lines a second for an hour give one line a minute. The others are counted, and the
+// count is logged even if the line does not come again.
 static void test_repeats(void **state) {
     (void)state;
     static struct neb_repeats r;
@@ -380,7 +360,7 @@ static void test_repeats(void **state) {
     int level;
     for (int i = 0; i < 3600 * 7; i++, now += NEB_S / 7) {
         if (neb_repeats_due(&r, now, &level, text, sizeof text)) {
-            assert_non_null(strstr(text, "more lines like this in 6"));
+            assert_non_null(strstr(text, "more identical lines in 6"));
             assert_non_null(strstr(text, "cannot dial x"));
             assert_int_equal(level, NEB_LOG_WARN);
             sums++;
@@ -392,10 +372,10 @@ static void test_repeats(void **state) {
     now += 61 * NEB_S;
     assert_true(neb_repeats_due(&r, now, &level, text, sizeof text));
     assert_false(neb_repeats_due(&r, now, &level, text, sizeof text));
-    // once it has been quiet for a minute it is new again
+    // after a minute without it the line is new again
     assert_true(neb_repeats_says(&r, now + 70 * NEB_S, NEB_LOG_WARN, "cannot dial x"));
     assert_false(neb_repeats_says(&r, now + 71 * NEB_S, NEB_LOG_WARN, "cannot dial x"));
-    // lines that differ in numbers alone are of one kind; others are not
+    // lines that differ only in numbers are of one kind
     now += 1000 * NEB_S;
     for (int i = said = 0; i < 500; i++) {
         snprintf(text, sizeof text, "round %d of 127.0.0.1:%d is lost", i, 7000 + i);
@@ -404,8 +384,8 @@ static void test_repeats(void **state) {
     assert_int_equal(said, NEB_REPEATS_ALIKE);
     assert_true(neb_repeats_says(&r, now, NEB_LOG_WARN, "round 3 of paris is lost"));
     assert_true(neb_repeats_due(&r, now + 61 * NEB_S, &level, text, sizeof text));
-    assert_non_null(strstr(text, "490 more lines such as this in 61 s: round 10 of 127"));
-    // more kinds than there are places: what is new is always said
+    assert_non_null(strstr(text, "490 more similar lines in 61 s: round 10 of 127"));
+    // with more kinds than places a new line is still logged
     for (int i = 0; i < 2 * NEB_REPEATS; i++) {
         snprintf(text, sizeof text, "kind %c%c", 'a' + i % 26, 'a' + i / 26);
         assert_true(neb_repeats_says(&r, now + i, NEB_LOG_WARN, text));
@@ -430,7 +410,7 @@ static void test_log_throttle(void **state) {
         assert_int_equal(lines, on ? 1 : 175);
         for (int i = 0; i < 100; i++)
             neb_info("step");
-        assert_int_equal(lines, on ? 101 : 275); // only what goes wrong
+        assert_int_equal(lines, on ? 101 : 275); // only warnings and errors are throttled
         neb_warn("another");
         neb_last_error(last, sizeof last);
         assert_string_equal(last, "cannot dial: Too many open files");
@@ -439,7 +419,7 @@ static void test_log_throttle(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
-static void test_quiet_line(void **state) {
+static void test_throttled_line(void **state) {
     (void)state;
     struct neb_throttle q = {0};
     uint64_t more;
@@ -464,15 +444,15 @@ int main(void) {
         cmocka_unit_test(test_copy_and_absolute),
         cmocka_unit_test(test_sha256_vector),
         cmocka_unit_test(test_rng),
-        cmocka_unit_test(test_faults_that_take_time),
+        cmocka_unit_test(test_slow_faults),
         cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_numbers_in_any_locale),
-        cmocka_unit_test(test_private),
+        cmocka_unit_test(test_private_file),
         cmocka_unit_test(test_nearest),
         cmocka_unit_test(test_repeats),
         cmocka_unit_test(test_log_throttle),
-        cmocka_unit_test(test_quiet_line),
-        cmocka_unit_test(test_wiped),
+        cmocka_unit_test(test_throttled_line),
+        cmocka_unit_test(test_buffer_is_wiped),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }

@@ -1,36 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// `nebula bench codec` on a small array: a line for every codec and direction, each with its ceiling, size and error.
+// `nebula bench codec` on a small array: one line for every codec and direction, with limit, size
+// and error.
 #include "agent/bench/codec.h"
-
-#include <jansson.h>
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
-static double number(const json_t *o, const char *key) {
-    const json_t *v = json_object_get(o, key);
-    assert_true(json_is_number(v));
-    return json_number_value(v);
-}
+#include "tests/unit/bench_fixture.h"
 
 static void test_lines(void **state) {
     (void)state;
     FILE *f = tmpfile();
     assert_non_null(f);
-    fflush(stdout);
-    int was = dup(1);
-    assert_true(was >= 0 && dup2(fileno(f), 1) == 1);
+    int was = print_to(f);
     enum neb_status st = bench_codec(true, 300001, 2, NULL, NULL);
-    fflush(stdout);
-    assert_true(dup2(was, 1) == 1);
-    close(was);
+    print_to_end(f, was);
     assert_int_equal(st, NEB_OK);
-    rewind(f);
     char line[1024];
     int lines = 0, exact = 0;
     while (fgets(line, sizeof line, f)) {
@@ -48,7 +29,7 @@ static void test_lines(void **state) {
         double bits = number(o, "bits_per_param"), error = number(o, "rel_error");
         const json_t *socket = json_object_get(o, "socket_bits_per_param");
         assert_true((socket != NULL) == (strstr(what, "topk") != NULL));
-        if (socket) // headers and encryption on top, and a chunk is large enough that they are little
+        if (socket) // the socket adds headers and encryption, which are small beside a chunk
             assert_true(json_number_value(socket) > bits && json_number_value(socket) < 1.2 * bits);
         bool fp32 = !strncmp(what, "fp32", 4);
         assert_true(bits > 0.05 && bits < 32.1 && error < 1);
@@ -58,7 +39,7 @@ static void test_lines(void **state) {
         lines++;
     }
     fclose(f);
-    assert_int_equal(lines, (2 * 2 + 7 * 6) * 2); // codecs and stages, one thread and two
+    assert_int_equal(lines, (2 * 2 + 7 * 6) * 2); // codecs and stages, with one thread and with two
     assert_int_equal(exact, 4);
 }
 

@@ -1,38 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// `nebula bench round`: a line a stage, shares that sum to one, and the same digest whatever the threads.
+// `nebula bench round`: a line for each stage, shares that sum to one, and one digest for any
+// thread count.
 #include "agent/bench/round.h"
 #include "agent/bench/security.h"
-
-#include <jansson.h>
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
+#include "tests/unit/bench_fixture.h"
 
 enum { PARAMS = 1100003, STAGES = 4 };
 
 static struct kern_digest run(int threads, const char *codec, FILE *f) {
     struct kern_digest d = {0, 0};
-    fflush(stdout);
-    int was = dup(1);
-    assert_true(was >= 0 && dup2(fileno(f), 1) == 1);
+    int was = print_to(f);
     enum neb_status st = bench_round(true, PARAMS, threads, codec, &d);
-    fflush(stdout);
-    assert_true(dup2(was, 1) == 1);
-    close(was);
+    print_to_end(f, was);
     assert_int_equal(st, NEB_OK);
-    rewind(f);
     return d;
-}
-
-static double number(const json_t *o, const char *key) {
-    const json_t *v = json_object_get(o, key);
-    assert_true(json_is_number(v));
-    return json_number_value(v);
 }
 
 static void test_lines(void **state) {
@@ -52,7 +33,7 @@ static void test_lines(void **state) {
         json_decref(o);
     }
     fclose(f);
-    // the whole; what protects it, together, by the clock
+    // the stages and their total; the security stages, their total, an exchange one and both ways
     assert_int_equal(lines, STAGES + 1 + BENCH_STAGES + 3);
     assert_true(fabs(shares - 1) < 1e-3);
 }
@@ -78,20 +59,20 @@ static void test_pipeline(void **state) {
                                .rate_bps = 8.0 * CHUNK * 1000}; // a chunk takes a millisecond
     struct bench_costs c = {.store_s = 0.005};
     assert_true(fabs(bench_pipeline(&b, &c, false) - 0.037) < 1e-9);
-    c.s[BENCH_OWN_DIGEST] = 0.004; // behind the disk
+    c.s[BENCH_OWN_DIGEST] = 0.004; // hidden behind the disk
     assert_true(fabs(bench_pipeline(&b, &c, true) - 0.037) < 1e-5);
     c.s[BENCH_OWN_DIGEST] = 0.006;
     assert_true(fabs(bench_pipeline(&b, &c, true) - 0.038) < 1e-5);
-    c.s[BENCH_GATE] = 0.016; // slower than the wire by no chunk: the last one's remains
+    c.s[BENCH_GATE] = 0.016; // not slower than the wire: only the last chunk's part remains
     assert_true(fabs(bench_pipeline(&b, &c, true) - 0.0385) < 1e-5);
-    c.s[BENCH_GATE] = 0.064; // slower than the wire: it waits for the first chunk only
+    c.s[BENCH_GATE] = 0.064; // slower than the wire: the gate waits for the first chunk only
     assert_true(fabs(bench_pipeline(&b, &c, true) - (0.006 + 0.001 + 0.064)) < 1e-5);
     c.s[BENCH_SIGNATURES] = 0.001;
     assert_true(fabs(bench_pipeline(&b, &c, true) - (0.006 + 0.001 + 0.065)) < 1e-5);
-    c.s[BENCH_GATE] = 0.048; // gate and sketch go together,
+    c.s[BENCH_GATE] = 0.048; // gate and sketch run together
     c.s[BENCH_SKETCH] = 0.016;
     assert_true(fabs(bench_pipeline(&b, &c, true) - (0.006 + 0.001 + 0.065)) < 1e-5);
-    b.rtt_s = 0.06; // and of a member's own update in the round trip, but for what is longer
+    b.rtt_s = 0.06; // the round trip hides the costs of the own update, except what is longer
     assert_true(fabs(bench_pipeline(&b, &c, true) - (0.010 + 0.001 + 0.065)) < 1e-5);
 }
 

@@ -1,19 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// `nebula bench train`: its FLOP count against one made by hand, its shapes, and its line on a tiny
+// `nebula bench train`: its FLOP count against a count by hand, its shapes, and its line for a tiny
 // model.
 #include "agent/base/log.h"
 #include "agent/bench/train.h"
 #include "tests/testing.h"
-
-#include <jansson.h>
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
+#include "tests/unit/bench_fixture.h"
 
 static void test_flops(void **state) {
     (void)state;
@@ -34,8 +25,8 @@ static void test_flops(void **state) {
         assert_int_equal(
             intra_model_create(&c, &(struct intra_trainable){.mode = INTRA_TRAIN_FULL}, 1, &m),
             NEB_OK);
-        // Products a token and layer: qkv 8 x (24 + 12 + 12), output 24 x 8, gate and up 8 x 20,
-        // down 10 x 8; then logits. Attention: queries see 1, 2, ... 7 keys, 4 on average, scores
+        // Products per token and layer: qkv 8 x (24 + 12 + 12), output 24 x 8, gate and up 8 x 20,
+        // down 10 x 8; then logits. Attention: queries see 1, 2, ... 7 keys, 4 on average; scores
         // and values of 4 heads of 6.
         double products = 3 * (8 * 48 + 24 * 8 + 8 * 20 + 10 * 8) + 8 * 50,
                attention = 3 * 2 * 4 * (4 * 6);
@@ -59,27 +50,16 @@ static void test_shapes(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
-static double number(const json_t *o, const char *key) {
-    const json_t *v = json_object_get(o, key);
-    assert_true(json_is_number(v));
-    return json_number_value(v);
-}
-
 static void test_line(void **state) {
     (void)state;
     FILE *f = tmpfile();
     assert_non_null(f);
-    fflush(stdout);
-    int was = dup(1);
-    assert_true(was >= 0 && dup2(fileno(f), 1) == 1);
+    int was = print_to(f);
     struct bench_train_shape shape = {
         .n_layers = 1, .d_model = 32, .seq_len = 16, .batch = 8, .vocab = 40, .steps = 60};
     enum neb_status st = bench_train(2, true, &shape);
-    fflush(stdout);
-    assert_true(dup2(was, 1) == 1);
-    close(was);
+    print_to_end(f, was);
     assert_int_equal(st, NEB_OK);
-    rewind(f);
     char line[1024];
     assert_non_null(fgets(line, sizeof line, f));
     json_t *o = json_loads(line, 0, NULL);
@@ -96,7 +76,7 @@ static void test_line(void **state) {
     assert_true(fabs(value * 1e9 * step / 128 / (6 * 14592 + 6 * 17 * 32) - 1) < 1e-3);
     assert_true(number(o, "best_step_ms") <= number(o, "step_ms") && number(o, "threads") == 2);
     assert_true(number(o, "update_share") > 0 && number(o, "update_share") < 1);
-    assert_true(number(o, "loss") < log(40)); // it trains: below what knowing nothing gives
+    assert_true(number(o, "loss") < log(40)); // below the loss of a uniform guess
     json_decref(o);
     assert_null(fgets(line, sizeof line, f));
     fclose(f);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whom a node blames. Updates, records and messages come through others than their author: who sent bytes that nobody signed so is blamed
-// for the bytes, who signed them for what they say (enum inter_fault). Member 1 is the one that passes on; this node is member 2.
+// Which peer a node blames. A peer may pass on what another member wrote. The sender of bytes that
+// do not match a signature is blamed for the bytes; the signer is blamed for their meaning (enum
+// inter_fault). Member 1 passes things on; this node is member 2.
 #include "agent/base/sha256.h"
 #include "inter/round/node.h"
 #include "security/sign.h"
@@ -17,7 +18,7 @@
 
 enum { AUTHOR, OTHER, SELF, THIRD, MEMBERS };
 enum { CHUNK = INTER_CHUNK_MIN, BYTES = 2 * CHUNK, STEP_TOKENS = 100 };
-// inter/round/node_state.h
+// as in inter/round/node_state.h
 enum {
     MSG_MANIFEST = 1,
     MSG_STATE,
@@ -30,7 +31,7 @@ enum {
     MSG_EVIDENCE
 };
 
-// No member's place in the job is its peer: to take one for the other is to blame somebody else.
+// no member's place in the job equals its peer index, so that a mix-up blames the wrong one
 static const uint32_t peers[MEMBERS] = {13, 11, 12, 10};
 static const uint8_t job[INTER_ID_BYTES] = {3, 1};
 static struct inter_node *node;
@@ -86,11 +87,11 @@ static void hear(int from, bool bulk, const struct neb_buf *b) {
         .kind = INTER_EV_MESSAGE, .peer = peers[from], .bulk = bulk, .data = b->p, .len = b->len});
 }
 
-// What was found in the last step: this, by this peer, and nothing else.
+// The last step reported exactly this fault of this peer.
 static void blames(enum inter_fault f, uint32_t peer) {
     int n = 0;
     for (size_t i = 0; i < out.n; i++)
-        if (out.list[i].kind == INTER_ACT_FAULT && out.list[i].fault != INTER_FAULT_LIED) {
+        if (out.list[i].kind == INTER_ACT_FAULT && out.list[i].fault != INTER_FAULT_EQUIVOCATED) {
             assert_string_equal(inter_fault_name(out.list[i].fault), inter_fault_name(f));
             assert_int_equal(out.list[i].peer, peer);
             n++;
@@ -152,7 +153,8 @@ static void finished(const struct inter_manifest *m, bool ok, bool refused) {
                                .refused = refused});
 }
 
-// What an update says is its author's, who has signed it: no weight, size or number of attempts is put on whoever passed it on.
+// The author answers for the meaning of its signed update: weight, size and number of attempts are
+// never blamed on the peer that passed it on.
 static void test_manifests(void **state) {
     (void)state;
     struct inter_manifest m = manifest(AUTHOR, 0, 1), good = m;
@@ -171,7 +173,7 @@ static void test_manifests(void **state) {
     m = manifest(AUTHOR, INTER_ATTEMPTS_MAX, 1);
     show(OTHER, &m);
     blames(INTER_FAULT_FORGED, peers[AUTHOR]);
-    m = manifest(AUTHOR, INTER_ATTEMPTS_MAX - 1, 2); // another one in the last one's place
+    m = manifest(AUTHOR, INTER_ATTEMPTS_MAX - 1, 2); // another update in the place of the last one
     show(OTHER, &m);
     blames(INTER_FAULT_SECOND, peers[AUTHOR]);
 }
@@ -180,14 +182,14 @@ static void link_up(int who) {
     step(&(struct inter_event){.kind = INTER_EV_PEER_UP, .peer = peers[who]});
 }
 
-// A member has an update whole, and is asked for it once the author has been too slow.
+// `who` holds the full update; this node asks it after the author was too slow.
 static void ask(int who, const struct inter_manifest *m) {
     struct neb_buf b = {0};
     neb_buf_u8(&b, MSG_STATE);
     inter_key_put(&b, &m->key);
     neb_buf_add(&b, m->sha256, 8);
     neb_buf_u64(&b, 9);
-    neb_buf_u8(&b, INTER_HOLD_WHOLE);
+    neb_buf_u8(&b, INTER_HOLD_COMPLETE);
     neb_buf_u32(&b, 0);
     neb_buf_u32(&b, 0);
     neb_buf_u8(&b, 0);
@@ -219,8 +221,9 @@ static bool keeps_a_chunk(void) {
     return false;
 }
 
-// Who has not been asked brings nothing of another's update: its false chunk before the author's would undo all that one sends.
-static void test_unasked(void **state) {
+// A member that was not asked cannot deliver chunks of another's update: one false chunk would
+// spoil it.
+static void test_unasked_chunks(void **state) {
     (void)state;
     struct inter_manifest m = manifest(AUTHOR, 0, 1);
     link_up(AUTHOR);
@@ -238,8 +241,9 @@ static void test_unasked(void **state) {
     blames_nobody();
 }
 
-// After bytes of several that do not fit together, they come from one: its author first, then whoever is asked. That one is to blame.
-static void test_one_after_several(void **state) {
+// When chunks of several senders do not fit together, the node takes all from one sender: first the
+// author, then the member that it asks. That sender can be blamed.
+static void test_one_sender_after_a_mix(void **state) {
     (void)state;
     struct inter_manifest m = manifest(AUTHOR, 0, 1);
     link_up(AUTHOR);
@@ -263,7 +267,8 @@ static void test_one_after_several(void **state) {
     assert_true(keeps_a_chunk());
 }
 
-// Of bytes whose whole is not what was signed: who sent all of them; of several it is not known which. Of bytes that are, their author.
+// If the bytes differ from the signed digest, their only sender is blamed, and nobody if there were
+// several. If they match and the gate refuses them, the author is blamed.
 static void test_blobs(void **state) {
     (void)state;
     struct inter_manifest m = manifest(AUTHOR, 0, 1);
@@ -299,31 +304,33 @@ static struct inter_manifest differing(int author) {
     return m;
 }
 
-// Whose parameters are not this member's, whoever passes it on, and whichever of the two updates is here first.
+// The member whose parameters differ from this node's is blamed, whoever passed its update on and
+// whichever of the two updates came first.
 static void test_parameters(void **state) {
     (void)state;
     struct inter_manifest a = differing(AUTHOR), own = manifest(SELF, 0, 3),
                           o = manifest(OTHER, 0, 2);
     show(OTHER, &o);
-    show(OTHER, &a); // who is right is not known yet
+    show(OTHER, &a); // this node has no parameters of the round yet
     blames_nobody();
     own.key.attempt = inter_node_attempt(node, job);
     step(&(struct inter_event){.kind = INTER_EV_SUBMIT, .peer = peers[SELF], .manifest = &own});
     blames(INTER_FAULT_DIVERGED, peers[AUTHOR]);
     show(OTHER, &a);
-    blames_nobody(); // said once
+    blames_nobody(); // reported once
     struct inter_manifest t = differing(THIRD);
     show(OTHER, &t);
     blames(INTER_FAULT_DIVERGED, peers[THIRD]);
 }
 
-// What members say of their parameters in the open round, for who took a state that others must bear out.
+// Reports which members have the same parameter digest in the open round, for a node that took a
+// state from a peer and needs others to confirm it.
 static void test_digests(void **state) {
     (void)state;
     struct inter_manifest a = differing(AUTHOR), o = manifest(OTHER, 0, 2);
     struct inter_digests said = {1, 1};
     assert_true(inter_node_digests(node, job, 0, 0, o.digest, &said));
-    assert_int_equal(said.same | said.other, 0); // nobody has said anything
+    assert_int_equal(said.same | said.other, 0); // no member has reported
     show(OTHER, &a);
     show(OTHER, &o);
     assert_true(inter_node_digests(node, job, 0, 0, o.digest, &said));
@@ -331,13 +338,14 @@ static void test_digests(void **state) {
     assert_int_equal(said.other, 1u << AUTHOR);
     assert_true(inter_node_digests(node, job, 0, 0, a.digest, &said));
     assert_int_equal(said.same, 1u << AUTHOR);
-    assert_false(inter_node_digests(node, job, 0, 1, o.digest, &said)); // it is not open
+    assert_false(inter_node_digests(node, job, 0, 1, o.digest, &said)); // that round is not open
     assert_false(inter_node_digests(node, job, 9, 0, o.digest, &said));
     const uint8_t none[INTER_ID_BYTES] = {77};
     assert_false(inter_node_digests(node, none, 0, 0, o.digest, &said));
 }
 
-// A witness has no parameters: those of most others count, and of two that differ the third decides.
+// A witness has no parameters: the majority's digest counts. If two members differ, a third
+// decides.
 static void test_parameters_at_a_witness(void **state) {
     (void)state;
     inter_node_destroy(&node);
@@ -390,7 +398,8 @@ static void heartbeat_at(struct neb_buf *b, uint64_t epoch, uint32_t round) {
 }
 static void heartbeat(struct neb_buf *b, uint64_t epoch) { heartbeat_at(b, epoch, 0); }
 
-// In an envelope: what its origin wrote is that one's; what was said before and is passed on again, of whoever does that.
+// The origin is blamed for what it wrote in an envelope; the peer that passed it on is blamed for a
+// replay.
 static void test_envelopes(void **state) {
     (void)state;
     struct neb_buf inner = {0}, b = {0};
@@ -398,7 +407,7 @@ static void test_envelopes(void **state) {
     envelope(&b, AUTHOR, &inner);
     hear(OTHER, false, &b);
     blames_nobody();
-    heartbeat(&inner, 8); // of a life before
+    heartbeat(&inner, 8); // of a previous incarnation
     envelope(&b, AUTHOR, &inner);
     hear(OTHER, false, &b);
     blames(INTER_FAULT_REPLAY, peers[OTHER]);
@@ -420,8 +429,8 @@ static int sent_to(int to) {
     return n;
 }
 
-// What this node passes on it answers for: nothing whose origin has not signed it.
-static void test_passing_on(void **state) {
+// This node answers for what it passes on: it drops what the origin has not signed.
+static void test_forwarding(void **state) {
     (void)state;
     struct neb_buf inner = {0}, b = {0};
     step(&(struct inter_event){.kind = INTER_EV_PEER_UP, .peer = peers[THIRD]});
@@ -438,21 +447,22 @@ static void test_passing_on(void **state) {
     neb_buf_free(&b);
 }
 
-// A commit that no majority has signed, and evidence that proves nothing, are of whoever shows them.
-static void test_what_proves_nothing(void **state) {
+// The peer that shows a commit without a majority, or evidence that proves nothing, is blamed.
+static void test_empty_proofs(void **state) {
     (void)state;
     struct neb_buf b = {0};
     struct inter_record r = {.n = 1, .eta = 1, .n_plans = MEMBERS};
     struct inter_manifest first = manifest(AUTHOR, 0, 1), second = manifest(AUTHOR, 0, 2);
     memcpy(r.job, job, sizeof job);
     r.entries[0] = (struct inter_entry){.member = OTHER, .bytes = BYTES, .clip = 1};
-    memset(r.sig, (int)peers[r.leader], sizeof r.sig); // its leader has: member 0
+    memset(r.sig, (int)peers[r.leader], sizeof r.sig); // signed by its leader, member 0
     neb_buf_u8(&b, MSG_COMMIT);
     inter_record_put(&b, &r);
     hear(OTHER, false, &b);
     blames(INTER_FAULT_DENIED, peers[OTHER]);
     second.sig[0] ^= 1; // the author has signed only the first
-    struct inter_evidence e = {inter_said_update(&first), inter_said_update(&second)};
+    struct inter_evidence e = {inter_statement_of_update(&first),
+                               inter_statement_of_update(&second)};
     neb_buf_clear(&b);
     neb_buf_u8(&b, MSG_EVIDENCE);
     inter_evidence_put(&b, &e);
@@ -461,7 +471,7 @@ static void test_what_proves_nothing(void **state) {
     neb_buf_free(&b);
 }
 
-// `from` says that it is at this round, and that it has no record of the first any more.
+// `from` reports that it is at this round and that it no longer has a record of the first round.
 static void says_gone(int from, uint32_t round) {
     struct neb_buf b = {0};
     struct inter_key k = {.member = INTER_NO_MEMBER};
@@ -501,8 +511,8 @@ static uint32_t lag(void) {
     return st.lag;
 }
 
-// What this member lacks is nobody's fault, and no one member's word: others are further when a record shows it, and the one that is missing
-// is gone when all of them say so.
+// No peer is blamed for this node's lag. Only a record proves that others are ahead, not a claim. A
+// missing record counts as gone when every member ahead says so.
 static void test_behind(void **state) {
     (void)state;
     says_gone(OTHER, 0); // it was not asked
@@ -519,7 +529,7 @@ static void test_behind(void **state) {
     assert_int_equal(lag(), 20);
     struct neb_buf b = {0};
     heartbeat_at(&b, 5, 20);
-    hear(THIRD, false, &b); // it is further as well, and may have it
+    hear(THIRD, false, &b); // THIRD is ahead as well, and may have it
     neb_buf_free(&b);
     says_gone(OTHER, 0);
     blames_nobody();
@@ -527,7 +537,7 @@ static void test_behind(void **state) {
     blames(INTER_FAULT_BEHIND, INTER_PEER_NONE);
 }
 
-// Whoever says to be further and does not answer keeps nobody waiting for long.
+// A member that claims to be ahead and does not answer delays this node only for a few seconds.
 static void test_behind_without_answer(void **state) {
     (void)state;
     struct neb_buf b = {0};
@@ -549,11 +559,12 @@ static void test_behind_without_answer(void **state) {
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(test_manifests),  TEST(test_blobs),
-                                       TEST(test_parameters), TEST(test_parameters_at_a_witness),
-                                       TEST(test_digests),    TEST(test_envelopes),
-                                       TEST(test_passing_on), TEST(test_what_proves_nothing),
-                                       TEST(test_behind),     TEST(test_behind_without_answer),
-                                       TEST(test_unasked),    TEST(test_one_after_several)};
+    const struct CMUnitTest tests[] = {
+        TEST(test_manifests),      TEST(test_blobs),
+        TEST(test_parameters),     TEST(test_parameters_at_a_witness),
+        TEST(test_digests),        TEST(test_envelopes),
+        TEST(test_forwarding),     TEST(test_empty_proofs),
+        TEST(test_behind),         TEST(test_behind_without_answer),
+        TEST(test_unasked_chunks), TEST(test_one_sender_after_a_mix)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

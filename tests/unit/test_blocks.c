@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The block quantiser of one pass gives the bits of its parts called one after the other: pseudo-gradient, largest value, scale
-// byte, codes, packing; for every block length and number of levels, on values from all corners of the format, with scales
-// beyond the byte's range on both sides.
+// The block quantiser in one pass gives the same bits as its parts called in turn (pseudo-gradient,
+// largest value, scale byte, codes, packing): for all block lengths and levels, on values from all
+// corners of the format, with scales beyond the byte's range on both sides.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "compress/codec.h"
@@ -39,7 +39,8 @@ struct shape {
     bool four;
 };
 
-// kind 0: usual values; 1: magnitudes over the whole exponent range; 2: few blocks hold anything; 3: all tiny; 4: all huge.
+// kind 0: usual values; 1: the full exponent range; 2: most blocks are zero; 3: all tiny; 4: all
+// huge.
 static float value(struct neb_rng *r, int kind, size_t i) {
     float z = neb_rng_normal(r);
     if (kind == 1)
@@ -156,7 +157,7 @@ static void test_one_pass_gives_the_same_bits(void **state) {
     kern_exact_leave(was);
 }
 
-static void test_what_is_no_number_is_told(void **state) {
+static void test_nonfinite_is_reported(void **state) {
     (void)state;
     static const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};
     static struct data d;
@@ -172,8 +173,8 @@ static void test_what_is_no_number_is_told(void **state) {
         }
 }
 
-// Every codec: the frame of what was learned is the frame of u, and u and sent are what they would be.
-static void test_frames_of_what_was_learned(void **state) {
+// For every codec, encoding with feedback gives the frame of u, and leaves u and sent as expected.
+static void test_feedback_frames(void **state) {
     (void)state;
     enum { MANY = 40000 };
     static const char *const names[] = {"fp32", "bf16",         "int8",          "int4",   "int3",
@@ -219,8 +220,9 @@ static void test_frames_of_what_was_learned(void **state) {
     free(sent);
 }
 
-// Frames read in strips from anywhere give the elements that decoding the whole gives, and are refused when that refuses.
-static void test_strips_are_parts_of_the_whole(void **state) {
+// Reading a frame in strips gives the elements of a full decode, and refuses what the decode
+// refuses.
+static void test_strips_equal_full_decode(void **state) {
     (void)state;
     enum { MANY = 30001 };
     static const char *const names[] = {"fp32",         "bf16",         "int8",    "int8:77",
@@ -281,8 +283,9 @@ static void test_strips_are_parts_of_the_whole(void **state) {
     free(strip);
 }
 
-// The fast ways back against kern_unpack4 and kern_dequantise; codes out of range are seen wherever they are.
-static void test_back_gives_the_same_bits(void **state) {
+// The fast decoders against kern_unpack4 and kern_dequantise; a code out of range is found
+// anywhere.
+static void test_decoders_give_the_same_bits(void **state) {
     (void)state;
     enum { BLOCKS = 70, MANY = BLOCKS * 128 };
     static uint8_t packed[MANY / 2 + 1], scales[BLOCKS];
@@ -323,11 +326,11 @@ static void test_back_gives_the_same_bits(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_strips_are_parts_of_the_whole),
-        cmocka_unit_test(test_back_gives_the_same_bits),
+        cmocka_unit_test(test_strips_equal_full_decode),
+        cmocka_unit_test(test_decoders_give_the_same_bits),
         cmocka_unit_test(test_one_pass_gives_the_same_bits),
-        cmocka_unit_test(test_what_is_no_number_is_told),
-        cmocka_unit_test(test_frames_of_what_was_learned),
+        cmocka_unit_test(test_nonfinite_is_reported),
+        cmocka_unit_test(test_feedback_frames),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,21 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Byte-level BPE: ids of texts in many scripts against those that Hugging Face tokenizers made with the same files (golden/make_bpe_golden.py), and
-// the text that these say again; from several threads; of words of a megabyte; kinds that are refused, and files that are malformed.
+// Byte-level BPE: ids of texts in many scripts equal those of Hugging Face tokenizers with the same
+// files (golden/make_bpe_golden.py), and decode back. Also: threads, words of a megabyte,
+// tokenizers that are refused, malformed files.
 #include "agent/base/clock.h"
 #include "intra/data/tokenizer.h"
 #include "tests/testing.h"
+#include "tests/unit/scratch.h"
 
 #include <jansson.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 static const struct golden {
-    const char *file, *text; // text NULL: ids alone
+    const char *file, *text; // text NULL: decoding only
     size_t len;
     const int32_t *ids;
     size_t n;
@@ -28,13 +25,11 @@ static const char *const kinds[] = {"gpt2",    "gpt2_space",       "llama3",    
                                     "smollm2", "gpt2_space_added", "qwen2_added"};
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
-static char dir[] = "/tmp/nebula-bpe-XXXXXX", message[2048];
 static int errors;
 
 static void keep(void *user, enum neb_log_level level, const char *text) {
-    (void)user;
     errors += level == NEB_LOG_ERROR;
-    snprintf(message, sizeof message, "%s", text);
+    scratch_keep(user, level, text);
 }
 
 static const char *in(char *out, const char *name) {
@@ -51,7 +46,7 @@ static struct intra_tokenizer *open_kind(const char *kind) {
     return t;
 }
 
-// Whether a golden's text gives its ids, and these its text.
+// True if the golden's text gives its ids, and the ids give its text.
 static bool holds(const struct intra_tokenizer *t, const struct golden *g) {
     int32_t *ids = NULL;
     char *text = NULL;
@@ -74,7 +69,7 @@ static void test_golden(void **state) {
         struct intra_tokenizer *t = open_kind(kinds[k]);
         for (int i = 0; i < N_GOLDENS; i++)
             if (!strcmp(goldens[i].file, kinds[k]) && !holds(t, &goldens[i]))
-                fail_msg("%s: \"%s\"", kinds[k],
+                fail_msg("%s: wrong ids or text for \"%s\"", kinds[k],
                          goldens[i].text ? goldens[i].text : goldens[i].back);
         intra_tokenizer_close(&t);
     }
@@ -110,7 +105,7 @@ static void test_threads(void **state) {
     intra_tokenizer_close(&t);
 }
 
-// What is quadratic in a word takes minutes with these.
+// With these words an algorithm that is quadratic in the word takes minutes.
 static void test_long_words(void **state) {
     static const char *const units[] = {
         "a", "freedom", "\xe8\x87\xaa", "\xcc\x81\xcc\xa3", " ", "\n ", "7", "!?"};
@@ -147,7 +142,7 @@ static void write_file(const char *name, const char *text) {
     assert_int_equal(neb_fs_write(in(path, name), text, strlen(text), 0644), NEB_OK);
 }
 
-// Of gpt2.json, "a.b.c" set to what `value` says in JSON, or removed: NULL.
+// gpt2.json with "a.b.c" set to `value` (JSON), or removed if NULL.
 static json_t *edited(const char *where, const char *value) {
     char path[NEB_PATH_MAX], key[64];
     testing_source("tests/golden/bpe/gpt2.json", path);
@@ -199,7 +194,7 @@ static void test_refused(void **state) {
         {"pre_tokenizer",
          "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"ByteLevel\"}, {\"type\": "
          "\"Digits\"}]}",
-         "behind ByteLevel", NEB_ERR_UNSUPPORTED},
+         "after ByteLevel", NEB_ERR_UNSUPPORTED},
         {"pre_tokenizer", "{\"type\": \"Split\", \"behavior\": \"Removed\", \"invert\": false}",
          "behavior is 'Removed'", NEB_ERR_UNSUPPORTED},
         {"pre_tokenizer", "{\"type\": \"Split\", \"behavior\": \"Isolated\", \"invert\": true}",
@@ -210,21 +205,21 @@ static void test_refused(void **state) {
         {"pre_tokenizer.use_regex", "2", "use_regex is neither", NEB_ERR_FORMAT},
         {"decoder", "{\"type\": \"Metaspace\"}", "decoder is 'Metaspace'", NEB_ERR_UNSUPPORTED},
         {"decoder", NULL, "decoder is 'not given'", NEB_ERR_UNSUPPORTED},
-        {"model", "[]", "it holds no model", NEB_ERR_FORMAT},
-        {"model.vocab", "[]", "model.vocab is no object", NEB_ERR_FORMAT},
+        {"model", "[]", "it has no model", NEB_ERR_FORMAT},
+        {"model.vocab", "[]", "model.vocab is not an object", NEB_ERR_FORMAT},
         {"model.vocab", "{}", "needs a token", NEB_ERR_FORMAT},
         {"model.vocab.a", "-1", "'a' has no id", NEB_ERR_FORMAT},
         {"model.vocab.a", "\"x\"", "'a' has no id", NEB_ERR_FORMAT},
-        {"model.vocab.a", "4194304", "beyond 4194303", NEB_ERR_LIMIT},
-        {"model.vocab.a", "9223372036854775807", "beyond 4194303", NEB_ERR_LIMIT},
+        {"model.vocab.a", "4194304", "over 4194303", NEB_ERR_LIMIT},
+        {"model.vocab.a", "9223372036854775807", "over 4194303", NEB_ERR_LIMIT},
         {"model.vocab.a", "20", "two tokens have the id 20", NEB_ERR_FORMAT},
-        {"model.merges", "{}", "model.merges is no list", NEB_ERR_FORMAT},
+        {"model.merges", "{}", "model.merges is not a list", NEB_ERR_FORMAT},
         {"model.merges.3", "\"a\"", "model.merges[3] is not two tokens", NEB_ERR_FORMAT},
         {"model.merges.3", "\"a b c\"", "model.merges[3] is not two tokens", NEB_ERR_FORMAT},
         {"model.merges.3", "[\"a\"]", "model.merges[3] is not two tokens", NEB_ERR_FORMAT},
         {"model.merges.3", "[\"a\", 1]", "model.merges[3] is not two tokens", NEB_ERR_FORMAT},
         {"model.merges.3", "[\"a\", \"~\"]", "needs a token 'a~'", NEB_ERR_FORMAT},
-        {"added_tokens", "{}", "added_tokens is no list", NEB_ERR_FORMAT},
+        {"added_tokens", "{}", "added_tokens is not a list", NEB_ERR_FORMAT},
         {"added_tokens.0", "{\"id\": 1}", "added_tokens[0] has no content", NEB_ERR_FORMAT},
         {"added_tokens.0.special", "3", "special is neither", NEB_ERR_FORMAT},
         {"added_tokens.0.normalized", "[]", "normalized is neither", NEB_ERR_FORMAT},
@@ -257,37 +252,37 @@ static enum neb_status open_regex(const char *regex, struct intra_tokenizer **t)
     return st;
 }
 
-// An expression may mean something else to Oniguruma than to PCRE2, or be no expression: better none than other ids.
+// An expression that Oniguruma and PCRE2 may read differently is refused, because ids could differ.
 static void test_regexes(void **state) {
     static const struct {
         const char *regex, *says;
     } bad[] = {
-        {"\\w+", "an escape"},
-        {"\\bx", "an escape"},
-        {"\\1x", "an escape"},
-        {"\\", "an escape"},
-        {"\\Qx\\E", "an escape"},
+        {"\\w+", "this escape"},
+        {"\\bx", "this escape"},
+        {"\\1x", "this escape"},
+        {"\\", "this escape"},
+        {"\\Qx\\E", "this escape"},
         {"\\x41", "an escaped number"},
         {"\\pL", "a property without braces"},
-        {"\\p{Han}", "no general category"},
-        {"\\p{L", "no general category"},
+        {"\\p{Han}", "not a general category"},
+        {"\\p{L", "not a general category"},
         {"^x", "an anchor"},
         {"x$", "an anchor"},
-        {"(?i)x", "such a group"},
-        {"(?<a>x)", "such a group"},
-        {"(?R)x", "such a group"},
-        {"(*ACCEPT)x", "such a group"},
-        {"x{1,3}+", "such a repetition"},
-        {"x{2}?", "such a repetition"},
-        {"x{,2}", "such a repetition"},
-        {"x{a}", "such a repetition"},
+        {"(?i)x", "this group"},
+        {"(?<a>x)", "this group"},
+        {"(?R)x", "this group"},
+        {"(*ACCEPT)x", "this group"},
+        {"x{1,3}+", "this repetition"},
+        {"x{2}?", "this repetition"},
+        {"x{,2}", "this repetition"},
+        {"x{a}", "this repetition"},
         {"[[:alpha:]]", "a class in a class"},
         {"[a&&b]", "a class in a class"},
         {"[]a]", "a class that begins with ]"},
-        {"(?i:straSSe)", "written as one"},
-        {"(?i:\xc3\xa9)", "beyond ASCII"},
-        {"x*", "that nothing at all can match"},
-        {"(?=x)", "that nothing at all can match"},
+        {"(?i:straSSe)", "can join into one"},
+        {"(?i:\xc3\xa9)", "outside ASCII"},
+        {"x*", "an empty match"},
+        {"(?=x)", "an empty match"},
         {"x(", "missing"},
         {"[a", "missing"},
         {"*x", "quantifier"},
@@ -314,7 +309,7 @@ static void test_regexes(void **state) {
     }
 }
 
-// One that would search until nobody is left comes to an end.
+// A match that would backtrack almost forever ends with an error.
 static void test_hostile_regex(void **state) {
     const char text[] = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
     struct intra_tokenizer *t = NULL;
@@ -325,11 +320,11 @@ static void test_hostile_regex(void **state) {
     errors = 0;
     assert_int_equal(intra_tokenizer_encode(t, text, strlen(text), &ids, &n), NEB_ERR_LIMIT);
     assert_int_equal(errors, 1);
-    assert_non_null(strstr(message, "comes to no end"));
+    assert_non_null(strstr(message, "takes too many steps"));
     intra_tokenizer_close(&t);
 }
 
-static void test_cut(void **state) {
+static void test_cut_file(void **state) {
     char path[NEB_PATH_MAX];
     struct neb_buf whole = {0};
     struct intra_tokenizer *t = NULL;
@@ -342,7 +337,8 @@ static void test_cut(void **state) {
         assert_int_equal(intra_tokenizer_open(path, &t), NEB_ERR_FORMAT);
         assert_int_equal(errors, 1);
     }
-    assert_int_equal(neb_fs_write(path, whole.p, whole.len, 0644), NEB_OK); // no name, but JSON
+    // the name has no .json, the content is JSON
+    assert_int_equal(neb_fs_write(path, whole.p, whole.len, 0644), NEB_OK);
     assert_int_equal(intra_tokenizer_open(path, &t), NEB_OK);
     intra_tokenizer_close(&t);
     neb_buf_free(&whole);
@@ -350,7 +346,7 @@ static void test_cut(void **state) {
     assert_int_not_equal(intra_tokenizer_open(dir, &t), NEB_OK);
 }
 
-static void test_special(void **state) {
+static void test_special_tokens(void **state) {
     static const struct {
         const char *config, *says; // says NULL: it opens
         int32_t bos, eos;
@@ -360,9 +356,9 @@ static void test_special(void **state) {
         {"{\"bos_token\": null, \"eos_token\": \"<|endoftext|>\"}", NULL, -1, 0},
         {"{\"bos_token\": {\"content\": \"<|im_start|>\"}, \"eos_token\": \"a\"}", NULL, 458, 65},
         {"{\"eos_token\": \"<nowhere>\"}", "eos_token '<nowhere>' is not in", 0, 0},
-        {"{\"eos_token\": 3}", "eos_token is no token", 0, 0},
-        {"{\"bos_token\": {}}", "bos_token is no token", 0, 0},
-        {"[]", "is no JSON object", 0, 0},
+        {"{\"eos_token\": 3}", "eos_token is not a token", 0, 0},
+        {"{\"bos_token\": {}}", "bos_token is not a token", 0, 0},
+        {"[]", "is not a JSON object", 0, 0},
         {"{", "tokenizer_config.json:1:", 0, 0},
     };
     char *text;
@@ -380,7 +376,8 @@ static void test_special(void **state) {
         assert_int_equal(st, NEB_OK);
         assert_int_equal(intra_tokenizer_bos(t), rows[i].bos);
         assert_int_equal(intra_tokenizer_eos(t), rows[i].eos);
-        assert_int_equal(intra_tokenizer_vocab(t), 460); // the file says 459, tokenizers 458
+        // the file says 459, Hugging Face tokenizers 458
+        assert_int_equal(intra_tokenizer_vocab(t), 460);
         const int32_t ids[] = {459, 458, 0, -1, 460, INT32_MAX, 65};
         assert_int_equal(intra_tokenizer_decode(t, ids, 7, &text), NEB_OK);
         assert_string_equal(text, "<|im_start|><|endoftext|>a");
@@ -391,8 +388,8 @@ static void test_special(void **state) {
     assert_int_equal(neb_fs_remove(in(path, "tokenizer_config.json")), NEB_OK);
 }
 
-// unk_token is nothing to text where every byte that it can have has a token.
-static void test_unk(void **state) {
+// unk_token does not matter when every byte has a token; otherwise it is refused.
+static void test_unk_token(void **state) {
     struct intra_tokenizer *t = NULL;
     int32_t *ids;
     size_t n;
@@ -412,7 +409,8 @@ static void test_unk(void **state) {
     assert_int_equal(json_dump_file(root, path, 0), 0);
     json_decref(root);
     assert_int_equal(intra_tokenizer_open(path, &t), NEB_OK);
-    assert_int_equal(intra_tokenizer_encode(t, "~a~", 3, &ids, &n), NEB_OK); // as theirs: left out
+    // as in Hugging Face: left out
+    assert_int_equal(intra_tokenizer_encode(t, "~a~", 3, &ids, &n), NEB_OK);
     assert_int_equal(n, 1);
     assert_int_equal(ids[0], 65);
     free(ids);
@@ -433,9 +431,9 @@ static void encodes(const struct intra_tokenizer *t, const char *text, const int
     free(ids);
 }
 
-// Ids are those that tokenizers gives, whatever the file says; given twice, a token has the later
-// flags; a token's letters come back.
-static void test_added(void **state) {
+// Added tokens get the ids that Hugging Face gives them, whatever the file says. The later flags of
+// a token given twice count. A token decodes to its own letters.
+static void test_added_tokens(void **state) {
     struct intra_tokenizer *t = NULL;
     (void)state;
     assert_int_equal(
@@ -468,17 +466,18 @@ static void test_added(void **state) {
     free(text);
 }
 
+static int set_up(void **state) {
+    neb_log_set_sink(keep, NULL);
+    return scratch_make(state);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden),     cmocka_unit_test(test_threads),
         cmocka_unit_test(test_long_words), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_regexes),    cmocka_unit_test(test_hostile_regex),
-        cmocka_unit_test(test_cut),        cmocka_unit_test(test_special),
-        cmocka_unit_test(test_unk),        cmocka_unit_test(test_added),
+        cmocka_unit_test(test_cut_file),   cmocka_unit_test(test_special_tokens),
+        cmocka_unit_test(test_unk_token),  cmocka_unit_test(test_added_tokens),
     };
-    if (!mkdtemp(dir))
-        return 1;
-    neb_log_set_sink(keep, NULL);
-    int rc = cmocka_run_group_tests(tests, NULL, NULL);
-    return neb_fs_remove_tree(dir) == NEB_OK ? rc : 1;
+    return cmocka_run_group_tests(tests, set_up, scratch_remove);
 }

@@ -1,33 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Building corpora of more text than memory: what is held, what is read twice, and that it is the same corpus as ever.
-#include "agent/base/fs.h"
-#include "agent/base/log.h"
+// Corpora larger than memory: what is held, what is read twice, and that the corpus is the same.
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
 #include "intra/data/data.h"
 #include "intra/data/tokenizer.h"
+#include "tests/testing.h"
+#include "tests/unit/scratch.h"
 
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
-static char dir[] = "/tmp/nebula-build-XXXXXX";
-static char message[1024];
 static int messages;
 
 static void capture(void *user, enum neb_log_level level, const char *text) {
-    (void)user;
-    if (level != NEB_LOG_ERROR)
-        return;
-    messages++;
-    snprintf(message, sizeof message, "%s", text);
+    messages += level == NEB_LOG_ERROR;
+    scratch_keep(user, level, text);
 }
 static void quiet(void *user, const char *stage, uint64_t done, uint64_t total) {
     (void)user, (void)stage;
@@ -86,8 +76,8 @@ static void same_file(const char *a, const char *b) {
     neb_buf_free(&y);
 }
 
-// ---- a second definition ---------------------------------------------------------------------------------------
-// As a corpus was made when all text lay in memory: all documents, then duplicates, then the sample, then tokens.
+// ---- a second implementation
+// Builds the corpus in memory: all documents, then duplicates, then the sample, then tokens.
 
 enum { SOURCES = 2, DOCS = 9000 };
 
@@ -132,7 +122,7 @@ static void write_docs(void) { // of both sources, as JSON lines
             const char *blanks = neb_rng_below(&r, 5) ? "" : i % 2 ? "  " : "\\n ";
             add(&json, blanks);
             add(&json, "\", \"id\": 1}\n");
-            char *raw = malloc(text.len + 8); // what decides the split has the blanks
+            char *raw = malloc(text.len + 8); // the split is decided by the text with its blanks
             snprintf(raw, text.len + 8, "%s%s", docs[s][i].text,
                      !*blanks         ? ""
                      : *blanks == ' ' ? "  "
@@ -233,7 +223,7 @@ static void test_same_corpus_as_in_memory(void **state) {
     snprintf(s.sources[1].name, sizeof s.sources[1].name, "two");
     snprintf(s.sources[1].path, sizeof s.sources[1].path, "%s", in_dir("two.jsonl"));
     build(&s, "corpus");
-    // the model has the names of its files in it: those of the build
+    // the model contains the names of its input files, so they must be those of the build
     struct intra_tokenizer_train train = {.vocab = s.vocab,
                                           .type = s.type,
                                           .character_coverage = 1,
@@ -253,7 +243,7 @@ static void test_same_corpus_as_in_memory(void **state) {
             free(docs[k][i].text);
 }
 
-// ---- one text, several ways in -----------------------------------------------------------------------------------
+// ---- one text, read in several ways
 
 static void test_pipe_and_folder(void **state) {
     (void)state;
@@ -262,7 +252,7 @@ static void test_pipe_and_folder(void **state) {
     snprintf(s.tokenizer, sizeof s.tokenizer, "%s", in_dir("corpus/tokenizer.model"));
     s.shard_tokens = 20000; // several shards
     build(&s, "file");
-    // a pipe can be read once only
+    // a pipe can be read only once
     int ends[2];
     assert_int_equal(pipe(ends), 0);
     pid_t pid = fork();
@@ -280,7 +270,7 @@ static void test_pipe_and_folder(void **state) {
     assert_int_equal(waitpid(pid, NULL, 0), pid);
     same_file("file/corpus.json", "piped/corpus.json");
     same_file("file/s/train-00003.bin", "piped/s/train-00003.bin");
-    // the same lines as the files of a folder, in the order of their names
+    // the same lines as files of a folder, in the order of their names
     assert_int_equal(neb_fs_mkdirs(in_dir("parts/more"), 0755), NEB_OK);
     assert_int_equal(neb_fs_read(in_dir("one.jsonl"), 1 << 28, &text), NEB_OK);
     for (size_t at = 0, k = 0; at < text.len; k++) {
@@ -307,7 +297,7 @@ static void test_pipe_and_folder(void **state) {
     neb_buf_free(&part);
 }
 
-// Lines that end as on Windows give the corpus of lines that end as elsewhere.
+// Lines that end with CR LF give the same corpus as lines that end with LF.
 static void windows_lines(enum intra_format format, const char *source, const char *name,
                           const struct neb_buf *text) {
     struct intra_build_spec s = spec_of(format, source);
@@ -333,8 +323,9 @@ static void test_windows_lines(void **state) {
     enum { BLOCK = 1 << 20, PARAGRAPHS = 3 * BLOCK / 32 };
     struct neb_buf text = {0}, lines = {0};
     char line[64];
-    add(&text, "0"); // so that blocks of the reader end within the ends of paragraphs,
-    for (int i = 0; i < PARAGRAPHS; i++) { // which have 32 bytes with their returns
+    // shifts the paragraphs so that the reader's blocks end inside a paragraph end;
+    add(&text, "0");
+    for (int i = 0; i < PARAGRAPHS; i++) { // a paragraph has 32 bytes with its CRs
         snprintf(line, sizeof line, "%07d wort\n%014d\n\n", i % 1000, i);
         add(&text, line);
         snprintf(line, sizeof line, "wort%d\n", i);
@@ -349,10 +340,10 @@ static void test_windows_lines(void **state) {
     neb_buf_free(&lines);
 }
 
-// ---- memory ------------------------------------------------------------------------------------------------------
+// ---- memory
 
 static long built_kb(const struct intra_build_spec *s,
-                     const char *out) { // at its highest, of a process of its own
+                     const char *out) { // the peak, of its own process
     int ends[2];
     long kb = -1;
     assert_int_equal(pipe(ends), 0);
@@ -374,8 +365,9 @@ static long built_kb(const struct intra_build_spec *s,
     return kb;
 }
 
-// Three copies of a document over and over: many to read, few to encode. They were all held; a text file of more than 64 MiB was refused.
-static void test_text_is_not_held(void **state) {
+// Three documents repeated over 200 MB: much to read, little to encode. The text is not held in
+// memory.
+static void test_text_is_not_held_in_memory(void **state) {
     (void)state;
     enum { MB = 200 };
     struct intra_build_spec s = spec_of(INTRA_TEXT, "large.txt");
@@ -391,20 +383,20 @@ static void test_text_is_not_held(void **state) {
     snprintf(s.tokenizer, sizeof s.tokenizer, "%s", in_dir("corpus/tokenizer.model"));
     s.holdout_per_mille = s.test_per_mille = 0;
     long kb = built_kb(&s, "large");
-    print_message("%d MB of text, %.0f MB of memory\n", MB, (double)kb / 1000);
+    print_message("%d MB of text took %.0f MB of memory\n", MB, (double)kb / 1000);
     assert_true(kb > 0);
-#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__ // which hold what is freed
+#ifndef TESTING_SANITIZED // sanitizers hold freed memory
     assert_true(kb < MB * 1000 / 2);
 #endif
     assert_int_equal(neb_fs_remove(in_dir("large.txt")), NEB_OK);
 }
 
-// ---- a source that changes while it is built from ----------------------------------------------------------------
+// ---- a source that changes during the build
 
 struct change {
     const char *file;
-    int64_t at;       // of the byte that changes; < 0: the file ends so many bytes earlier
-    const char *more; // is written behind the end
+    int64_t at;       // the byte that changes; < 0: the file is cut by so many bytes
+    const char *more; // appended to the file
     bool gone, done;
 };
 
@@ -447,7 +439,7 @@ static void check_change(enum intra_format format, const char *source, struct ch
     assert_false(neb_fs_exists(in_dir("corpus.nebula-building")));
     struct intra_corpus *old = NULL;
     assert_int_equal(intra_corpus_open(in_dir("corpus"), true, &old), NEB_OK);
-    assert_int_equal(intra_corpus_sources(old), SOURCES); // the one of before
+    assert_int_equal(intra_corpus_sources(old), SOURCES); // the previous corpus
     intra_corpus_close(&old);
     put(c.file, &was);
     neb_buf_free(&was);
@@ -467,7 +459,7 @@ static void test_changed_source(void **state) {
     check_change(INTRA_JSONL, "one.jsonl", (struct change){.file = "one.jsonl", .at = 500000},
                  NEB_ERR_STATE, has);
     check_change(INTRA_JSONL, "one.jsonl", (struct change){.file = "one.jsonl", .at = 0},
-                 NEB_ERR_STATE, has); // no JSON any more
+                 NEB_ERR_STATE, has); // no longer JSON
     check_change(INTRA_JSONL, "one.jsonl", (struct change){.file = "one.jsonl", .at = -300},
                  NEB_ERR_STATE, has);
     check_change(INTRA_JSONL, "one.jsonl",
@@ -489,7 +481,7 @@ static void how_far(void *user, const char *stage, uint64_t done, uint64_t total
         encoded = done;
 }
 
-// ---- two at once -------------------------------------------------------------------------------------------------
+// ---- two builds at once
 
 struct second { // begun while the first one encodes
     enum neb_status st;
@@ -506,7 +498,7 @@ static void begin_second(void *user, const char *stage, uint64_t done, uint64_t 
     t->st = intra_corpus_build(&s, in_dir("both"), how_far, NULL, &t->skipped);
 }
 
-static void test_two_at_once(void **state) {
+static void test_two_builds_at_once(void **state) {
     (void)state;
     struct intra_build_spec s = spec_of(INTRA_JSONL, "one.jsonl");
     struct second t = {.done = false};
@@ -515,7 +507,7 @@ static void test_two_at_once(void **state) {
     assert_int_equal(intra_corpus_build(&s, in_dir("both"), begin_second, &t, &skipped), NEB_OK);
     assert_true(t.done);
     assert_int_equal(t.st, NEB_ERR_AGAIN);
-    if (!strstr(message, "another nebula makes"))
+    if (!strstr(message, "another nebula process is building"))
         fail_msg("%s", message);
     assert_int_equal(intra_corpus_open(in_dir("both"), true, &c), NEB_OK);
     intra_corpus_close(&c);
@@ -524,7 +516,7 @@ static void test_two_at_once(void **state) {
     assert_int_equal(neb_fs_remove_tree(in_dir("both")), NEB_OK);
 }
 
-// ---- more shards than a corpus may have --------------------------------------------------------------------------
+// ---- more shards than a corpus may have
 
 static void test_too_many_shards(void **state) {
     (void)state;
@@ -542,34 +534,28 @@ static void test_too_many_shards(void **state) {
     snprintf(s.sources[0].path, sizeof s.sources[0].path, "%s", in_dir("many.jsonl"));
     assert_int_equal(intra_corpus_build(&s, in_dir("none"), how_far, NULL, &skipped),
                      NEB_ERR_LIMIT);
-    if (!strstr(message, "and may have 32768"))
+    if (!strstr(message, "but at most 32768 are allowed"))
         fail_msg("%s", message);
-    assert_true(encoded <= lines.len / 10); // long before its end
+    assert_true(encoded <= lines.len / 10); // long before the end of the text
     assert_false(neb_fs_exists(in_dir("none")));
     assert_false(neb_fs_exists(in_dir("none.nebula-building")));
     neb_buf_free(&lines);
 }
 
 static int set_up(void **state) {
-    (void)state;
     neb_log_set_sink(capture, NULL);
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
+    return scratch_make(state);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_corpus_as_in_memory),
         cmocka_unit_test(test_pipe_and_folder),
-        cmocka_unit_test(test_text_is_not_held),
+        cmocka_unit_test(test_text_is_not_held_in_memory),
         cmocka_unit_test(test_changed_source),
-        cmocka_unit_test(test_two_at_once),
+        cmocka_unit_test(test_two_builds_at_once),
         cmocka_unit_test(test_too_many_shards),
         cmocka_unit_test(test_windows_lines),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, scratch_remove);
 }

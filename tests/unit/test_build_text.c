@@ -1,25 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// What files of a source may be: encodings, byte order marks, files that are no text, bad lines and
-// a share of them, NUL, folders with links. A vocabulary whose tokens are bytes lets documents be
-// read back: '|' ends one, '=' stands between the sides of a pair.
-#include "agent/base/fs.h"
-#include "agent/base/log.h"
+// Which files a source may have: encodings, byte order marks, files that are not text, bad lines
+// and the allowed share of them, NUL, folders with links. Tokens of the vocabulary are bytes, so
+// that documents can be read back: '|' ends a document, '=' separates the sides of a pair.
 #include "intra/data/data.h"
 #include "intra/read/charset.h"
 #include "intra/read/text_kind.h"
+#include "tests/unit/scratch.h"
 
 #include <jansson.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 enum { EOS = 256, BOS = 257 };
-static char dir[] = "/tmp/nebula-build-text-XXXXXX", said[16384];
+static char said[16384];
 
 static void keep(void *user, enum neb_log_level level, const char *text) {
     size_t n = strlen(said);
@@ -39,7 +33,7 @@ static void put(const char *name, const void *p, size_t n) {
     assert_int_equal(neb_fs_write(path, p, n, 0644), NEB_OK);
 }
 
-// Of byte-level BPE: what each byte is written as (GPT-2's bytes_to_unicode).
+// A byte-level BPE whose tokens are the bytes as GPT-2's bytes_to_unicode writes them.
 static void make_vocabulary(void) {
     static const char config[] = "{\"eos_token\": \"<eos>\", \"bos_token\": \"<bos>\"}";
     json_t *vocab = json_object();
@@ -77,7 +71,7 @@ static struct intra_build_spec spec_of(const char *path, enum intra_format forma
     return s;
 }
 
-// The corpus as text; NULL: there is none, and `said` tells why.
+// The corpus as text. NULL: the build failed, and `said` holds the log.
 static const char *documents(const struct intra_build_spec *s) {
     static char text[65536];
     char out[NEB_PATH_MAX];
@@ -109,7 +103,7 @@ struct row {
     size_t n;
     const char *encoding;
     double share;
-    const char *want, *says; // want NULL: it is refused, and says so
+    const char *want, *says; // want NULL: it is refused with this message
 };
 
 static void check(const struct row *r, const char *path) {
@@ -119,10 +113,10 @@ static void check(const struct row *r, const char *path) {
     s.sources[0].max_bad_share = r->share;
     const char *got = documents(&s);
     if (r->want ? !got || strcmp(got, r->want) != 0 : got != NULL)
-        fail_msg("%s: \"%s\" in place of \"%s\"; %s", path, got ? got : "(refused)",
+        fail_msg("%s: got \"%s\", want \"%s\"; log: %s", path, got ? got : "(refused)",
                  r->want ? r->want : "(refused)", said);
     if (r->says && !strstr(said, r->says))
-        fail_msg("%s: \"%s\" is not in: %s", path, r->says, said);
+        fail_msg("%s: \"%s\" is not in the log: %s", path, r->says, said);
 }
 
 static void test_encodings(void **state) {
@@ -138,7 +132,7 @@ static void test_encodings(void **state) {
         {INTRA_TSV, BYTES("\xef\xbb\xbfone\tx\r\ntwo\ty\r\n"), .want = "one|two|"},
         {INTRA_TEXT, BYTES("T\xfcr\n"),
          .says = "in.bin:1: byte 0xfc at offset 1 of the file is not UTF-8; it looks like an "
-                 "encoding of 8 bits"},
+                 "8-bit encoding"},
         {INTRA_TEXT, BYTES("one\r\n\r\ntwo\r\nT\xfcr\n"),
          .says = "in.bin:4: byte 0xfc at offset 13"},
         {INTRA_TEXT, BYTES("\xef\xbb\xbfone\n\xc3"), .says = "in.bin:2: byte 0xc3 at offset 7"},
@@ -156,7 +150,7 @@ static void test_encodings(void **state) {
         {INTRA_TEXT, BYTES("o\0n\0e\0 \0t\0w\0o\0\n\0"), .says = "it looks like UTF-16LE"},
         {INTRA_TEXT, BYTES("o\0n\0e\0 \0t\0w\0o\0\n\0"), .encoding = "utf-16", .want = "one two|"},
         {INTRA_TEXT, BYTES("\0o\0n\0e\0 \0t\0w\0o\0\n"), .encoding = "utf-16", .want = "one two|"},
-        {INTRA_TEXT, BYTES("\1\2\3\4\5\6"), .encoding = "utf-16", .says = "order of bytes"},
+        {INTRA_TEXT, BYTES("\1\2\3\4\5\6"), .encoding = "utf-16", .says = "byte order"},
         {INTRA_TEXT, BYTES("o\0n\0e\0 \0t\0w\0o\0\n\0x"), .encoding = "utf_16_le",
          .says = "in.bin:2: bytes that are not utf_16_le"},
         {INTRA_TEXT,
@@ -186,11 +180,11 @@ static void test_encodings(void **state) {
     }
 }
 
-// Blocks of the reader end anywhere: within characters, between CR and LF.
+// Blocks of the reader may end within a character or between CR and LF.
 static void test_long_files(void **state) {
     struct neb_buf b = {0};
     (void)state;
-    for (int i = 0; i < 300; i++) { // 1.2 MiB, in UTF-16
+    for (int i = 0; i < 300; i++) { // 1.2 MiB in UTF-16
         for (int k = 0; k < 2047; k++)
             neb_buf_add(&b, "\xac\x20", 2);
         neb_buf_add(&b, "\r\0\n\0", 4);
@@ -200,11 +194,11 @@ static void test_long_files(void **state) {
     neb_buf_free(&b);
     struct intra_build_spec s = spec_of("long.txt", INTRA_TSV);
     snprintf(s.sources[0].encoding, sizeof s.sources[0].encoding, "utf-16le");
-    const char *got = documents(&s); // 300 that are alike, and one
+    const char *got = documents(&s); // 300 equal lines and one other
     assert_non_null(got);
     assert_int_equal(strlen(got), 3 * 2047 + 1 + 4);
     assert_string_equal(got + 3 * 2047, "|end|");
-    // no line to be found in it: not all of it is read
+    // a file without a line end is refused before it is read to its end
     uint8_t *zero = calloc(1, 3 << 20);
     assert_non_null(zero);
     put("zero.txt", zero, 3 << 20);
@@ -212,10 +206,10 @@ static void test_long_files(void **state) {
     s = spec_of("zero.txt", INTRA_JSONL);
     s.sources[0].max_bad_share = 1;
     assert_null(documents(&s));
-    assert_non_null(strstr(said, "zero.txt: byte 0x00 at offset 0 is not text"));
+    assert_non_null(strstr(said, "zero.txt: byte 0x00 at offset 0 is not UTF-8 text"));
 }
 
-static void test_kinds(void **state) {
+static void test_files_that_are_not_text(void **state) {
     static const struct {
         const char *bytes;
         size_t n;
@@ -250,10 +244,10 @@ static void test_kinds(void **state) {
     put("in.bin", tar, sizeof tar);
     check(&(struct row){.format = INTRA_TEXT, .says = "offset 257: this is a tar archive"},
           "in.bin");
-    static const char good[] = "PAR1 is how a Parquet file begins\n"; // which this is not
+    static const char good[] = "PAR1 is how a Parquet file begins\n"; // not a Parquet file
     put("in.bin", good, sizeof good - 1);
     check(&(struct row){.want = "PAR1 is how a Parquet file begins|"}, "in.bin");
-    // ids of tokens
+    // a file of token ids
     uint16_t ids[256];
     for (uint32_t i = 0; i < 256; i++)
         ids[i] = (uint16_t)(i * 40503u >> 3);
@@ -290,7 +284,7 @@ static void test_bad_lines(void **state) {
     s.sources[0].max_bad_share = 0.4;
     assert_string_equal(documents(&s), "a b=c d|i j=k l|");
     put("b.po", po, sizeof po - 1);
-    check(&(struct row){.format = INTRA_PO, .says = "b.po:3: a string has no end"}, "b.po");
+    check(&(struct row){.format = INTRA_PO, .says = "b.po:3: a string does not end"}, "b.po");
     check(&(struct row){.format = INTRA_PO,
                         .share = 0.4,
                         .want = "open it=auf damit|third one=drittes|"},
@@ -298,7 +292,7 @@ static void test_bad_lines(void **state) {
     put("b.txt", text, sizeof text - 1);
     check(&(struct row){.says = "b.txt:3: byte 0xff at offset 6"}, "b.txt");
     check(&(struct row){.share = 0.34, .want = "one|three|"}, "b.txt");
-    // what is bad is bad in both readings, over several chunks, and named ten times
+    // bad lines are skipped in both passes, over several chunks, and at most ten are named
     struct neb_buf b = {0};
     char line[64];
     for (int i = 0; i < 40000; i++) {
@@ -328,11 +322,11 @@ static void test_folders(void **state) {
     assert_int_equal(symlink("a.txt", path), 0);
     struct intra_build_spec s = spec_of("d", INTRA_TEXT);
     assert_string_equal(documents(&s), "alpha|beta|");
-    assert_null(strstr(said, "left out")); // none of them was read twice
+    assert_null(strstr(said, "left out")); // no file was read twice
     put("d/s/x.txt", BYTES("\x1f\x8b\x08\0"));
     assert_null(documents(&s));
     assert_non_null(strstr(said, "d/s/x.txt: offset 0: this is gzip data"));
-    s.sources[0].max_bad_share = 0.4; // of documents, and each file is one
+    s.sources[0].max_bad_share = 0.4; // of documents; each file is one document
     assert_string_equal(documents(&s), "alpha|beta|");
     put("po/de/x.po", BYTES("msgid \"open it\"\nmsgstr \"auf damit\"\n"));
     put("po/de/x.mo", BYTES("\xde\x12\x04\x95\0\0\0\0"));
@@ -341,7 +335,7 @@ static void test_folders(void **state) {
     assert_non_null(strstr(said, "1 compiled catalogues (.mo) are left out"));
 }
 
-static void test_names(void **state) {
+static void test_encoding_names(void **state) {
     (void)state;
     static const char *const good[] = {"utf-8",   "UTF8",   "utf-8-sig",    "ascii",
                                        "latin-1", "cp1252", "Windows-1251", "koi8_r",
@@ -362,8 +356,8 @@ static void test_names(void **state) {
     assert_true(intra_charset_is_common("ISO-8859-2") && !intra_charset_is_common("IBM1390"));
 }
 
-// Cut anywhere, a text is converted to the same.
-static void test_pieces(void **state) {
+// A text that is cut anywhere converts to the same bytes.
+static void test_conversion_in_pieces(void **state) {
     static const char text[] = "a\x95\x5c\x5c\x82\xa0\xb1~z";
     struct neb_buf whole = {0}, pieces = {0};
     struct intra_charset *c = NULL;
@@ -389,26 +383,22 @@ static void test_pieces(void **state) {
 }
 
 static int set_up(void **state) {
-    (void)state;
-    if (!mkdtemp(dir))
+    if (scratch_make(state) != 0)
         return -1;
     make_vocabulary();
     neb_log_set_sink(keep, NULL);
     return 0;
 }
 
-static int tear_down(void **state) {
-    (void)state;
-    neb_log_set_sink(NULL, NULL);
-    return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_encodings), cmocka_unit_test(test_long_files),
-        cmocka_unit_test(test_kinds),     cmocka_unit_test(test_bad_lines),
-        cmocka_unit_test(test_folders),   cmocka_unit_test(test_names),
-        cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_encodings),
+        cmocka_unit_test(test_long_files),
+        cmocka_unit_test(test_files_that_are_not_text),
+        cmocka_unit_test(test_bad_lines),
+        cmocka_unit_test(test_folders),
+        cmocka_unit_test(test_encoding_names),
+        cmocka_unit_test(test_conversion_in_pieces),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, scratch_remove);
 }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// compress/check.h: an update that arrives in pieces. Any cut gives the verdict and the bits of the whole; the norm is what a plain
-// loop over codes and scales computes; what passes, decodes.
+// compress/check.h: an update that arrives in pieces gets the same verdict and statistics as in one
+// piece. The norm equals that of a plain loop over codes and scales. What passes also decodes.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "compress/check.h"
 #include "compress/frame.h"
 #include "kernels/exact.h"
 #include "kernels/quant.h"
+#include "tests/testing.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -26,10 +27,6 @@ static const char *const codecs[] = {"fp32",   "bf16",         "int8",         "
 enum { CODECS = sizeof codecs / sizeof *codecs, UNITS = 4 };
 static const struct cmp_unit_shape shapes[UNITS] = {
     {0, 50, 8, true}, {3, 1, 77, false}, {4, 3, 6001, true}, {9, 1, 1, false}};
-
-static void swallow(void *user, enum neb_log_level level, const char *line) {
-    (void)user, (void)level, (void)line;
-}
 
 static void update_of(const char *codec, uint32_t units, uint64_t seed, struct neb_buf *b) {
     struct neb_rng r = neb_rng_make(seed, 0);
@@ -57,7 +54,7 @@ static bool same(const struct cmp_update_stats *a, const struct cmp_update_stats
            !memcmp(&a->norm, &b->norm, sizeof a->norm) && !memcmp(a->shapes, b->shapes, 32);
 }
 
-// In pieces of exact size, so that a sanitizer sees any byte read too many.
+// The piece is copied to a block of its exact size, so that a sanitizer sees an overread.
 static void feed(const uint8_t *p, size_t n, enum neb_status *st) {
     uint8_t *copy = malloc(n ? n : 1);
     memcpy(copy, p, n);
@@ -117,7 +114,7 @@ static void test_random_pieces(void **state) {
     }
 }
 
-// The definition, code by code: (sum of q^2 of a block) * scale^2, blocks in order.
+// The definition: for each block (sum of q^2) * scale^2, summed in order of the blocks.
 static double blocks_norm2(const uint8_t *frame, size_t len) {
     struct neb_rd r = neb_rd_make(frame, len);
     struct cmp_frame h;
@@ -163,7 +160,7 @@ static void test_norm(void **state) {
             free(x);
         }
         assert_true(fabs(stats.norm - sqrt(floats)) <= 1e-6 * sqrt(floats));
-        if (blocks) { // units one after the other into the same sum
+        if (blocks) { // all units add to one sum in order, so one unit alone is compared
             neb_buf_clear(&b);
             update_of(codecs[k], 1, 50 + k, &b);
             OK(cmp_update_check_max(W, b.p, b.len, UINT64_MAX, &stats));
@@ -175,11 +172,11 @@ static void test_norm(void **state) {
     }
 }
 
-// Every bit of it altered: the same verdict whole and in pieces, and nothing passes that does not decode.
+// With any bit altered, the verdict is the same in one piece and in many, and what passes decodes.
 static void test_altered(void **state) {
     (void)state;
     struct neb_rng r = neb_rng_make(11, 0);
-    neb_log_set_sink(swallow, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     for (size_t k = 0; k < CODECS; k++) {
         struct neb_buf b = {0};
         update_of(codecs[k], 2, k, &b);
@@ -206,7 +203,7 @@ static void test_altered(void **state) {
             cmp_check_begin(C, UINT64_MAX);
             enum neb_status st;
             feed(b.p, cut, &st);
-            OK(st); // so far there is nothing wrong with it
+            OK(st); // no error so far
             assert_int_equal(cmp_check_end(C, &stats), NEB_ERR_FORMAT);
         }
         neb_buf_u8(&b, 0);
@@ -217,8 +214,8 @@ static void test_altered(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
-// The bound is on what all units claim, before any of the one that exceeds it is unpacked: memory and time follow it.
-static void test_bound(void **state) {
+// The limit counts the claimed elements of all units, and is checked before a unit is unpacked.
+static void test_element_limit(void **state) {
     (void)state;
     struct neb_buf b = {0};
     struct cmp_update_stats stats;
@@ -226,10 +223,10 @@ static void test_bound(void **state) {
     uint64_t all = 50 * 8 + 77 + 3 * 6001 + 1;
     OK(cmp_update_check_max(W, b.p, b.len, all, &stats));
     assert_int_equal(stats.elements, all);
-    neb_log_set_sink(swallow, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     assert_int_equal(cmp_update_check_max(W, b.p, b.len, all - 1, &stats), NEB_ERR_FORMAT);
     neb_log_set_sink(NULL, NULL);
-    // An error is not carried into the next update.
+    // an error does not affect the next update
     OK(cmp_update_check_max(W, b.p, b.len, all, &stats));
     assert_true(cmp_check_is_update(b.p, 4) && !cmp_check_is_update(b.p, 3));
     b.p[0] ^= 1;
@@ -237,13 +234,14 @@ static void test_bound(void **state) {
     neb_buf_free(&b);
 }
 
-// A unit without rows or columns adds no elements, but its row counts could be 16 MiB each: it is refused by its head, wherever units are read.
+// A unit without rows or columns is refused by its header in every reader: it adds no elements, but
+// its row counts could take 16 MiB.
 static void test_no_empty_units(void **state) {
     (void)state;
     static const uint32_t sizes[][2] = {
         {CMP_ROWS_MAX, 0}, {0, 8}, {0, 0}, {CMP_ROWS_MAX + 1, 1}, {CMP_ROWS_MAX, 2}};
     const int32_t owner = 0;
-    neb_log_set_sink(swallow, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         struct neb_buf b = {0}, frame = {0}, out = {0};
         struct cmp_unit_shape shape = {0, sizes[i][0], sizes[i][1], true};
@@ -260,7 +258,7 @@ static void test_no_empty_units(void **state) {
         neb_buf_u32(&b, 1); // of counts
         cmp_check_begin(C, UINT64_MAX);
         assert_int_equal(cmp_check_feed(C, b.p, b.len),
-                         NEB_ERR_FORMAT); // not a byte of them is here
+                         NEB_ERR_FORMAT); // none of the counts has arrived
         assert_int_equal(cmp_check_end(C, &stats), NEB_ERR_FORMAT);
         neb_buf_u8(&b, 0);
         neb_buf_u32(&b, (uint32_t)frame.len);
@@ -277,7 +275,7 @@ static void test_no_empty_units(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
-// Two zstd frames in a row unpack to the right size, and to what no encoder writes.
+// Two zstd frames in a row unpack to the right size, but no encoder writes them: they are refused.
 static void test_one_zstd_frame(void **state) {
     (void)state;
     enum { N = 4096 };
@@ -288,12 +286,12 @@ static void test_one_zstd_frame(void **state) {
     size_t half = ZSTD_compress(packed[0], sizeof packed[0], high, N / 2, 1),
            full = ZSTD_compress(packed[1], sizeof packed[1], high, N, 1);
     struct cmp_frame h = {.codec = {.id = CMP_INT8, .block = 128, .chunk = 4096, .k = 64}, .n = N};
-    neb_log_set_sink(swallow, NULL);
+    neb_log_set_sink(testing_drop, NULL);
     for (int frames = 1; frames <= 2; frames++) {
         neb_buf_clear(&b);
         neb_buf_clear(&two);
         cmp_frame_put(&two, &h, 2);
-        neb_buf_u8(&two, 0); // scales as they are
+        neb_buf_u8(&two, 0); // scales, not compressed
         neb_buf_u32(&two, N / 128);
         neb_buf_u32(&two, N / 128);
         neb_buf_add(&two, high, N / 128);
@@ -329,7 +327,8 @@ static int tear_down(void **state) {
     return 0;
 }
 
-// Norms and biases are not made sparse, however large the model; matrices are, down to a quarter of a chunk.
+// Vectors (norms, biases) stay dense; matrices become sparse if they have a quarter of a chunk or
+// more.
 static void test_vectors_stay_dense(void **state) {
     (void)state;
     enum { N = 8192 };
@@ -363,7 +362,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_cut),      cmocka_unit_test(test_random_pieces),
         cmocka_unit_test(test_norm),           cmocka_unit_test(test_altered),
-        cmocka_unit_test(test_bound),          cmocka_unit_test(test_no_empty_units),
+        cmocka_unit_test(test_element_limit),  cmocka_unit_test(test_no_empty_units),
         cmocka_unit_test(test_one_zstd_frame), cmocka_unit_test(test_vectors_stay_dense)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

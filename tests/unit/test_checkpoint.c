@@ -1,31 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// The checkpoint container alone: every bit of a small file flipped, every cut, every k-th failing
-// write, versions, folders.
+// The checkpoint container: every flipped bit and every cut of a small file, every failing write,
+// versions, folders.
 #include "agent/base/fault.h"
-#include "agent/base/log.h"
 #include "agent/base/sha256.h"
 #include "intra/ckpt/checkpoint_array.h"
 #include "intra/ckpt/checkpoint_parts.h"
+#include "tests/unit/scratch.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 enum { TRAILER_BYTES = 96 };
 
-static char dir[] = "/tmp/nebula-ckpt-XXXXXX", path[NEB_PATH_MAX], message[1024];
+static char path[NEB_PATH_MAX];
 static const float weights[15] = {1, -2, 3.5f, 0, 1e-30f};
 static const uint64_t cursor[3] = {7, 8, UINT64_MAX};
-
-static void swallow(void *user, enum neb_log_level level, const char *text) {
-    (void)user;
-    if (level == NEB_LOG_ERROR)
-        snprintf(message, sizeof message, "%s", text);
-}
 
 static enum neb_status write_one(const char *to) {
     enum neb_status st = NEB_OK;
@@ -40,7 +29,7 @@ out:
     return st;
 }
 
-// Damaged files are made without the fsync that neb_fs_write does: there are thousands.
+// Writes without fsync, which neb_fs_write does: the tests make thousands of damaged files.
 static void overwrite(const void *p, size_t n) {
     FILE *f = fopen(path, "w");
     assert_non_null(f);
@@ -74,7 +63,7 @@ static void test_round_trip(void **state) {
     intra_ckpt_close(&c);
 }
 
-// An array in one section, and the same in pieces among others.
+// An array in one section, and the same array in pieces among others.
 static void test_arrays(void **state) {
     (void)state;
     struct intra_ckpt_writer *w = NULL;
@@ -105,16 +94,16 @@ static void test_arrays(void **state) {
                 assert_int_equal(intra_ckpt_array_read(a, at, y, n), NEB_OK);
                 for (size_t k = 0; k < n; k++)
                     assert_true(y[k] == x[at + k]);
-                assert_true(n == 100 || y[n] != y[n]); // not a float more
+                assert_true(n == 100 || y[n] != y[n]); // nothing is written past n
             }
         uint8_t b[150];
         assert_int_equal(intra_ckpt_array_bytes(a, 101, b, sizeof b), NEB_OK);
         assert_memory_equal(b, (const uint8_t *)x + 101, sizeof b);
         intra_ckpt_array_close(&a);
     }
-    neb_log_set_sink(swallow, NULL);
+    neb_log_set_sink(scratch_keep, NULL);
     assert_int_equal(intra_ckpt_array_open(c, "gap", 100, &a), NEB_ERR_FORMAT);
-    assert_non_null(strstr(message, "gap has 50 elements, 100 are expected"));
+    assert_non_null(strstr(message, "gap has 50 elements; it must have 100"));
     assert_int_equal(intra_ckpt_array_open(c, "nothing", 0, &a), NEB_ERR_NOT_FOUND);
     assert_int_equal(intra_ckpt_array_open(c, "words", 0, &a), NEB_ERR_FORMAT);
     neb_log_set_sink(NULL, NULL);
@@ -134,7 +123,7 @@ static void test_every_bit(void **state) {
         overwrite(file.p, file.len);
         file.p[bit / 8] ^= (uint8_t)(1 << bit % 8);
         if (intra_ckpt_open(path, true, &c) == NEB_OK) {
-            check_content(c); // what is not refused does not matter
+            check_content(c); // the flipped bit wrong in padding
             intra_ckpt_close(&c);
             passed++;
         }
@@ -146,22 +135,23 @@ static void test_every_bit(void **state) {
         assert_int_equal(intra_ckpt_open(path, true, &c), NEB_ERR_CORRUPT);
         assert_non_null(strstr(message, path));
     }
-    file.p[64] ^= 1; // a section's damage is named with its place, and only found when asked for
+    // damage in a section is reported with its place, and only if the digests are checked
+    file.p[64] ^= 1;
     overwrite(file.p, file.len);
     assert_int_equal(intra_ckpt_open(path, true, &c), NEB_ERR_CORRUPT);
     assert_non_null(strstr(message, "section 'weights' at offset 64"));
     assert_int_equal(intra_ckpt_open(path, false, &c), NEB_OK);
     intra_ckpt_close(&c);
     file.p[64] ^= 1;
-    file.p[8] = 2; // a later version: said so, whatever the rest looks like
+    file.p[8] = 2; // a later version is reported as such, whatever the rest contains
     overwrite(file.p, file.len);
     assert_int_equal(intra_ckpt_open(path, true, &c), NEB_ERR_UNSUPPORTED);
     neb_buf_free(&file);
 }
 
-// Index fields that lie, under a digest that is right: what a hostile writer can do and a flipped
+// Wrong index fields under a correct digest are refused: a hostile writer can make them, a flipped
 // bit cannot.
-static void test_lying_index(void **state) {
+static void test_wrong_index(void **state) {
     (void)state;
     struct neb_buf file = {0};
     struct intra_ckpt *c = NULL;
@@ -173,52 +163,53 @@ static void test_lying_index(void **state) {
     const struct {
         size_t at, bytes;
         uint64_t value;
-    } lies[] = {
+    } wrong[] = {
         {entry, 1, 4},                                // dtype
         {entry + 1, 8, UINT64_MAX},                   // rows
         {entry + 1, 8, 1ull << 62},                   // rows x 4 wraps
         {entry + 9, 8, 1ull << 62},                   // cols
-        {entry + 1, 8, 6},                            // one row more than there is
+        {entry + 1, 8, 6},                            // one row too many
         {entry + 17, 8, 63},                          // at: unaligned
         {entry + 17, 8, 0},                           // in the header
         {entry + 17, 8, UINT64_MAX - 63},             // wraps
         {entry + 17, 8, (index + 63) / 64 * 64 + 64}, // behind the index
         {index, 2, 65535},                            // name longer than the index
-        {index, 2, 200},                              // name longer than a name may be
+        {index, 2, 200},                              // name longer than allowed
         {tail + 12, 4, 2},                            // fewer sections than entries
-        {tail + 12, 4, 4},                            // more
-        {tail + 12, 4, 65536},                        // far more: no memory for them
+        {tail + 12, 4, 4},                            // more sections than entries
+        {tail + 12, 4, 65536},                        // far more sections: no memory for them
         {tail + 16, 8, UINT64_MAX},                   // index at
         {tail + 24, 8, len + 1},                      // index length
     };
-    for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         uint8_t keep[8];
-        memcpy(keep, file.p + lies[i].at, lies[i].bytes);
-        for (size_t k = 0; k < lies[i].bytes; k++)
-            file.p[lies[i].at + k] = (uint8_t)(lies[i].value >> 8 * k);
+        memcpy(keep, file.p + wrong[i].at, wrong[i].bytes);
+        for (size_t k = 0; k < wrong[i].bytes; k++)
+            file.p[wrong[i].at + k] = (uint8_t)(wrong[i].value >> 8 * k);
         neb_sha256(file.p + index, len + 64, file.p + file.len - 32);
         overwrite(file.p, file.len);
         enum neb_status st = intra_ckpt_open(path, false, &c);
-        // five rows of three and a padding of 4 bytes: 6 x 3 still lies inside the file
+        // five rows of three and 4 bytes of padding: 6 x 3 elements still lie inside the file
         bool good = i == 4;
         if (good && st == NEB_OK) {
             intra_ckpt_close(&c);
-            st = intra_ckpt_open(path, true, &c); // and then the digest does not match
+            st = intra_ckpt_open(path, true, &c); // but then the digest does not match
         }
         if (st != NEB_ERR_CORRUPT)
-            fail_msg("lie %zu: status %d", i, st);
-        memcpy(file.p + lies[i].at, keep, lies[i].bytes);
+            fail_msg("wrong[%zu]: status %d", i, st);
+        memcpy(file.p + wrong[i].at, keep, wrong[i].bytes);
     }
     neb_buf_free(&file);
 }
 
-// Whatever step of writing fails, the error is reported, the older file under the same name stays
-// whole, and nothing is left beside it.
+// Any failing step of writing is reported, keeps the older file of the same name, and leaves no
+// other file.
 static void test_failing_disk(void **state) {
     (void)state;
     static const char *const points[] = {"fs.write", "fs.fsync", "fs.rename"};
     struct intra_ckpt *c = NULL;
-    float *large = calloc(3 << 20, sizeof *large); // beyond the writer's buffer: several writes
+    // larger than the writer's buffer: several writes
+    float *large = calloc(3 << 20, sizeof *large);
     assert_int_equal(write_one(path), NEB_OK);
     for (size_t p = 0; p < 3; p++)
         for (int k = 1;; k++) {
@@ -239,7 +230,7 @@ static void test_failing_disk(void **state) {
             snprintf(tmp, sizeof tmp, "%s.tmp", path);
             assert_false(neb_fs_exists(tmp));
             assert_int_equal(intra_ckpt_open(path, true, &c), NEB_OK);
-            if (again == NEB_OK) { // fewer than k of them: all swept
+            if (again == NEB_OK) { // fewer than k such steps: all have failed once
                 assert_true(k > 1);
                 assert_non_null(intra_ckpt_find(c, "large"));
                 intra_ckpt_close(&c);
@@ -264,7 +255,7 @@ static bool there(const char *name) {
     return neb_path(p, sizeof p, dir, name) == NEB_OK && neb_fs_exists(p);
 }
 
-// Of two files, one of which was lost.
+// A checkpoint of two files, one of which is missing.
 static void put_without_part(const char *name) {
     const struct intra_part part = {.token = 7, .number = 1, .n = 1};
     const uint64_t parts[2] = {part.token, part.n};
@@ -292,8 +283,8 @@ static void test_folder(void **state) {
     put("step-000000000020.ckpt", true);
     put("step-000000000030.ckpt", false);     // cut short
     put("step-000000000040.ckpt.tmp", false); // its writer was killed
-    put("step-of-the-day.ckpt", false);       // somebody else's, as long as ours
-    put("step-99999999999.ckpt", false);      // a digit short
+    put("step-of-the-day.ckpt", false);  // another program's file with a name of the same length
+    put("step-99999999999.ckpt", false); // one digit too few
     assert_int_equal(intra_ckpt_open_latest_in(NULL, dir, &c), NEB_OK);
     assert_non_null(strstr(intra_ckpt_path(c), "step-000000000020.ckpt"));
     intra_ckpt_close(&c);
@@ -303,20 +294,20 @@ static void test_folder(void **state) {
     assert_true(!there("step-000000000040.ckpt.tmp") && there("step-of-the-day.ckpt") &&
                 there("step-99999999999.ckpt"));
     put("step-000000000020.ckpt", false);
-    // all damaged: an error, not a fresh start
+    // all are damaged: an error, not a fresh start
     assert_int_equal(intra_ckpt_open_latest_in(NULL, dir, &c), NEB_ERR_CORRUPT);
     put_without_part("step-000000000020.ckpt");
     assert_int_equal(intra_ckpt_open_latest_in(NULL, dir, &c), NEB_ERR_CORRUPT);
     char file[NEB_PATH_MAX];
     assert_int_equal(neb_path(file, sizeof file, dir, "step-of-the-day.ckpt"), NEB_OK);
-    // a folder that cannot be read is not an empty one
+    // a folder that cannot be read is not an empty folder
     assert_int_equal(intra_ckpt_open_latest_in(NULL, file, &c), NEB_ERR_IO);
     assert_int_equal(intra_ckpt_prune(NULL, file, 2), NEB_ERR_IO);
 }
 
-// Who goes on from the newest one: what is damaged is as missing, and does not take the place of
-// one that is whole when some are kept. What another key or version made is not damaged.
-static void test_damaged_is_missing(void **state) {
+// A damaged checkpoint counts as missing and does not take the place of a good one when some are
+// kept. A checkpoint of another key or version is not damaged.
+static void test_damaged_counts_as_missing(void **state) {
     (void)state;
     struct intra_ckpt *c = NULL;
     put("step-000000000050.ckpt", true);
@@ -353,23 +344,17 @@ static void test_damaged_is_missing(void **state) {
 }
 
 static int set_up(void **state) {
-    (void)state;
-    neb_log_set_sink(swallow, NULL);
-    return mkdtemp(dir) && neb_path(path, sizeof path, dir, "one.ckpt") == NEB_OK ? 0 : -1;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    neb_log_set_sink(NULL, NULL);
-    return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
+    neb_log_set_sink(scratch_keep, NULL);
+    return scratch_make(state) == 0 && neb_path(path, sizeof path, dir, "one.ckpt") == NEB_OK ? 0
+                                                                                              : -1;
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),  cmocka_unit_test(test_every_bit),
-        cmocka_unit_test(test_lying_index), cmocka_unit_test(test_failing_disk),
-        cmocka_unit_test(test_folder),      cmocka_unit_test(test_damaged_is_missing),
+        cmocka_unit_test(test_wrong_index), cmocka_unit_test(test_failing_disk),
+        cmocka_unit_test(test_folder),      cmocka_unit_test(test_damaged_counts_as_missing),
         cmocka_unit_test(test_arrays),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, scratch_remove);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints written by a thread: the bytes are those of a checkpoint written at once, whatever happens to the state behind the
-// copy; a failure comes back once and leaves older generations alone; destroy waits.
+// Checkpoints written by a thread have the bytes of the state at the copy, whatever happens to the
+// state later. A failure is returned once and keeps older generations. Destroy waits.
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "intra/ckpt/checkpoint_async.h"
@@ -33,7 +33,7 @@ static int set_up(void **state) {
     return mkdtemp(f->dir) && f->x && kern_pool_create(2, &f->pool) == NEB_OK &&
                    intra_ckpt_async_create(NULL, f->pool, 1000, 0, &f->a) == NEB_OK
                ? 0
-               : -1; // less memory than is needed: it grows
+               : -1; // the buffer starts too small and grows
 }
 
 static int tear_down(void **state) {
@@ -73,7 +73,7 @@ static enum neb_status outcome(struct fixture *f) {
     return st;
 }
 
-static void test_same_bytes_as_at_once(void **state) {
+static void test_same_bytes_as_direct_write(void **state) {
     struct fixture *f = *state;
     struct intra_ckpt_writer *w = NULL;
     struct neb_buf now = {0}, aside = {0};
@@ -86,24 +86,24 @@ static void test_same_bytes_as_at_once(void **state) {
     assert_int_equal(intra_ckpt_commit(w), NEB_OK);
     intra_ckpt_writer_destroy(&w);
     assert_int_equal(neb_fs_read(path, 1 << 26, &now), NEB_OK);
-    for (int64_t step = 1; step <= 3; step++) { // the copy is used again
+    for (int64_t step = 1; step <= 3; step++) { // the buffer of the copy is reused
         submit(f, step);
         for (int i = 0; i < N; i++)
             f->x[i] += 1; // training goes on
         assert_int_equal(outcome(f), NEB_OK);
-        assert_int_equal(intra_ckpt_async_result(f->a, &r), NEB_ERR_NOT_FOUND); // told once
+        assert_int_equal(intra_ckpt_async_result(f->a, &r), NEB_ERR_NOT_FOUND); // reported once
         assert_int_equal(intra_ckpt_step_path(f->dir, step, path, sizeof path), NEB_OK);
         assert_int_equal(neb_fs_read(path, 1 << 26, &aside), NEB_OK);
         assert_true(aside.len == now.len);
         assert_true((memcmp(aside.p, now.p, now.len) == 0) == (step == 1));
     }
     assert_int_equal(intra_ckpt_step_path(f->dir, 1, path, sizeof path), NEB_OK);
-    assert_false(neb_fs_exists(path)); // two generations
+    assert_false(neb_fs_exists(path)); // two generations are kept
     neb_buf_free(&now);
     neb_buf_free(&aside);
 }
 
-static void test_a_failure_is_told_once(void **state) {
+static void test_failure_is_reported_once(void **state) {
     struct fixture *f = *state;
     struct intra_ckpt *c = NULL;
     char text[1024];
@@ -132,21 +132,21 @@ static void test_destroy_waits(void **state) {
     intra_ckpt_close(&c);
 }
 
-static void test_a_copy_that_is_dropped(void **state) {
+static void test_dropped_copy(void **state) {
     struct fixture *f = *state;
     struct intra_ckpt_writer *w = NULL;
     assert_int_equal(intra_ckpt_async_begin(f->a, &w), NEB_OK);
     fill(f, w);
-    intra_ckpt_writer_destroy(&w); // the caller failed on the way
+    intra_ckpt_writer_destroy(&w); // the caller failed before submit
     submit(f, 1);
     assert_int_equal(outcome(f), NEB_OK);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_same_bytes_as_at_once, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_a_failure_is_told_once, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_same_bytes_as_direct_write, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_failure_is_reported_once, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_destroy_waits, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_a_copy_that_is_dropped, set_up, tear_down)};
+        cmocka_unit_test_setup_teardown(test_dropped_copy, set_up, tear_down)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

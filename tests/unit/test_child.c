@@ -1,20 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/child: a program that cannot be started is an error of the start, not a child that ends at once.
-#include "agent/base/fs.h"
+// agent/proc/child: a program that cannot be started is an error of the start, not a child that
+// ends at once.
 #include "agent/proc/child.h"
 #include "tests/testing.h"
+#include "tests/unit/scratch.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
-
-static char dir[] = "/tmp/nebula-child-XXXXXX";
 
 static void write_program(char path[NEB_PATH_MAX], const char *text) {
     assert_int_equal(neb_path(path, NEB_PATH_MAX, dir, "program"), NEB_OK);
@@ -37,7 +31,8 @@ static void test_starts(void **state) {
     assert_true(c.pid == 0 && WIFEXITED(status) && WEXITSTATUS(status) == 3);
 }
 
-// It is there, and may be executed, but is no program; nor is what it says would run it there. Nothing is left behind.
+// An executable file that is no program, or whose interpreter is missing, fails to start and leaves
+// no child.
 static void test_no_program(void **state) {
     (void)state;
     const char *const texts[] = {"\x7f"
@@ -55,15 +50,12 @@ static void test_no_program(void **state) {
         assert_non_null(strstr(text, "cannot start a test: "));
         assert_non_null(strstr(text, causes[i]));
         assert_true(c.pid == 0 && out == -1);
-        assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); // no child at all
+        assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); // no child exists
     }
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_starts),
                                        cmocka_unit_test(test_no_program)};
-    if (!mkdtemp(dir))
-        return 1;
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    return neb_fs_remove_tree(dir) == NEB_OK ? failed : 1;
+    return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// compress/: every codec round trip within its bound, sizes, refusals; quantisers on denormals and extremes.
+// compress/: round trips of every codec within its error bound, sizes, refusals; quantisers on
+// denormals and extremes.
 #include "agent/base/clock.h"
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
@@ -16,7 +17,7 @@
 #include <cmocka.h>
 
 static struct cmp_work *W;
-static float heavy(struct neb_rng *r) { // heavy-tailed, as pseudo-gradients are
+static float heavy(struct neb_rng *r) { // heavy-tailed, like pseudo-gradients
     float z = neb_rng_normal(r);
     return 1e-3f * z * fabsf(z);
 }
@@ -41,7 +42,7 @@ static void test_round_trips(void **state) {
     (void)state;
     static const struct {
         const char *name;
-        double max_error, max_bits; // bits only where n is large
+        double max_error, max_bits; // bits are checked only for the largest n
     } cases[] = {{"fp32", 0, 32.1},
                  {"bf16", 0.003, 16.1},
                  {"int8", 0.02, 7.5},
@@ -71,7 +72,7 @@ static void test_round_trips(void **state) {
             if (e > cases[c].max_error || y[n] != 42 || (n > 300000 && bits > cases[c].max_bits))
                 fail_msg("%s, n %zu: error %g (at most %g), %g bits", cases[c].name, n, e,
                          cases[c].max_error, bits);
-            if (frame.len > cmp_codec_most(&codec, n, 1))
+            if (frame.len > cmp_codec_bytes_max(&codec, n, 1))
                 fail_msg("%s, n %zu: %zu bytes", cases[c].name, n, frame.len);
             struct cmp_frame_info info;
             assert_int_equal(cmp_frame_peek(frame.p, frame.len, &info), NEB_OK);
@@ -82,8 +83,7 @@ static void test_round_trips(void **state) {
         }
 }
 
-// 64 of 4096 with 2-bit values in 0.150 bits a parameter at most, everything included: 213 times under fp32. As the bench shows
-// on 50 million (nebula bench codec).
+// topk:64/4096 with 2-bit values takes at most 0.150 bits per parameter, everything included.
 static void test_sparse_payload(void **state) {
     (void)state;
     enum { UNITS = 4, UNIT = 1 << 20 };
@@ -126,7 +126,8 @@ static void test_extremes(void **state) {
             assert_true(isfinite(y[i]));
         neb_buf_free(&frame);
     }
-    for (int b = 1; b < 256; b++) // the scale grid is monotone, and every scale is its own code
+    // the scale grid is monotone, and every scale maps to its own code
+    for (int b = 1; b < 256; b++)
         for (int top = -90; top <= 120; top += 35) {
             float s = kern_scale_value((uint8_t)b, top);
             assert_true(isnormal(s) && (b == 1 || s > kern_scale_value((uint8_t)(b - 1), top)));
@@ -145,7 +146,7 @@ static void test_nan_is_refused(void **state) {
         assert_int_equal(cmp_codec_parse("int4", &codec), NEB_OK);
         assert_int_equal(cmp_encode(W, &codec, x, 300, &frame), NEB_ERR_INVALID);
     }
-    x[257] = 1; // and from a peer: fp32 with a NaN inside
+    x[257] = 1; // from a peer: fp32 with a NaN inside
     assert_int_equal(cmp_codec_parse("fp32", &codec), NEB_OK);
     codec.zstd_level = 0;
     neb_buf_clear(&frame);
@@ -158,7 +159,8 @@ static void test_nan_is_refused(void **state) {
     neb_buf_free(&frame);
 }
 
-// Headers that no encoder writes: another version, a codebook out of order, not a number or too large for its scale.
+// Headers that no encoder writes are refused: another version, a codebook out of order, not finite,
+// or too large for its scale.
 static void test_hostile_headers_are_refused(void **state) {
     (void)state;
     enum { N = 20000, VERSION_AT = 3, TOP_AT = 16, MAGS_AT = 18 };
@@ -182,7 +184,7 @@ static void test_hostile_headers_are_refused(void **state) {
         assert_int_equal(cmp_decode(W, frame.p, frame.len, y, N), NEB_ERR_FORMAT);
     }
     memcpy(frame.p, kept, sizeof kept);
-    neb_put_u32(frame.p + MAGS_AT + 4, 0x44800000u); // 1024, and the largest exponent there is
+    neb_put_u32(frame.p + MAGS_AT + 4, 0x44800000u); // 1024, with the largest exponent
     frame.p[TOP_AT] = 120;
     frame.p[TOP_AT + 1] = 0;
     assert_int_equal(cmp_decode(W, frame.p, frame.len, y, N), NEB_ERR_FORMAT);
@@ -195,7 +197,8 @@ static void test_hostile_headers_are_refused(void **state) {
     neb_buf_free(&frame);
 }
 
-// The same for 4-bit values: eight magnitudes behind the header; and the header's byte of bits.
+// The same for 4-bit values, with eight magnitudes behind the header, and for the header's byte of
+// bits.
 static void test_hostile_wide_codebooks_are_refused(void **state) {
     (void)state;
     enum { N = 20000, BITS_AT = 5, MAGS_AT = 18, MORE_AT = 39 };
@@ -218,7 +221,7 @@ static void test_hostile_wide_codebooks_are_refused(void **state) {
             assert_int_equal(cmp_decode(W, frame.p, frame.len, y, N), NEB_ERR_FORMAT);
             memcpy(frame.p, kept, sizeof kept);
         }
-    for (size_t i = 2; i + 1 < 8; i++) { // two neighbours that changed places
+    for (size_t i = 2; i + 1 < 8; i++) { // two swapped neighbours
         uint8_t *p = frame.p + MORE_AT + 4 * (i - 2);
         memcpy(p, kept + MORE_AT + 4 * (i - 1), 4);
         memcpy(p + 4, kept + MORE_AT + 4 * (i - 2), 4);
@@ -231,7 +234,7 @@ static void test_hostile_wide_codebooks_are_refused(void **state) {
                          bits == 4 ? NEB_OK : NEB_ERR_FORMAT);
     }
     frame.p[BITS_AT] = 4;
-    assert_int_equal(cmp_codec_parse("int4", &codec), NEB_OK); // no other codec has such a byte
+    assert_int_equal(cmp_codec_parse("int4", &codec), NEB_OK); // no other codec sets this byte
     neb_buf_clear(&frame);
     assert_int_equal(cmp_encode(W, &codec, x, N, &frame), NEB_OK);
     frame.p[BITS_AT] = 4;
@@ -240,8 +243,8 @@ static void test_hostile_wide_codebooks_are_refused(void **state) {
     neb_buf_free(&frame);
 }
 
-// Streams that lie: larger or smaller than the header's elements need, cut, unpacking to more than they say; indices that
-// leave their chunk; codes that no encoder writes. All refused, and nothing larger than the elements is ever allocated.
+// Streams are refused if they claim too few or too many bytes, are cut, or unpack to more than they
+// claim; also indices outside their chunk and codes that no encoder writes.
 static void test_hostile_streams_are_refused(void **state) {
     (void)state;
     enum { N = 16384, HEADER = 39, RAW_AT = HEADER + 1, LEN_AT = HEADER + 5 };
@@ -252,7 +255,7 @@ static void test_hostile_streams_are_refused(void **state) {
     fill(x, N, 9);
     neb_log_set_sink(testing_drop, NULL);
     for (size_t c = 0; c < sizeof names / sizeof *names; c++) {
-        size_t first = c == 3 ? 24 : 0; // the codebook's rest
+        size_t first = c == 3 ? 24 : 0; // the rest of the codebook
         assert_int_equal(cmp_codec_parse(names[c], &codec), NEB_OK);
         codec.zstd_level = 0;
         neb_buf_clear(&frame);
@@ -269,7 +272,7 @@ static void test_hostile_streams_are_refused(void **state) {
             assert_int_equal(cmp_decode(W, frame.p, frame.len, y, N), NEB_ERR_FORMAT);
             memcpy(raw - 1, kept, sizeof kept);
         }
-        raw[-1] = 3; // a stage that is none
+        raw[-1] = 3; // no such stage
         assert_int_equal(cmp_decode(W, frame.p, frame.len, y, N), NEB_ERR_FORMAT);
         memcpy(raw - 1, kept, sizeof kept);
         struct neb_rd at = neb_rd_make(len, 4);
@@ -294,10 +297,11 @@ static void test_topk_is_exact_and_breaks_ties_low(void **state) {
     struct neb_rng r = neb_rng_make(11, 0);
     for (int round = 0; round < 40; round++) {
         size_t n = 1 + neb_rng_below(&r, N), k = 1 + neb_rng_below(&r, n);
-        for (size_t i = 0; i < n; i++) // few distinct values: many ties
+        for (size_t i = 0; i < n; i++) // few distinct values, so many ties
             x[i] = (float)((int)neb_rng_below(&r, 9) - 4) * (round % 2 ? 1.0f : heavy(&r));
         kern_topk(idx, x, n, k, scratch);
-        for (size_t i = 0; i < n; i++) { // i is chosen exactly when fewer than k heartbeat it
+        // i must be chosen if and only if fewer than k elements beat it
+        for (size_t i = 0; i < n; i++) {
             size_t better = 0;
             bool chosen = false;
             for (size_t j = 0; j < n; j++)
@@ -392,7 +396,7 @@ static void test_update_shapes(void **state) {
     shapes[1].cols = 78; // another model than the sender's
     assert_int_equal(cmp_update_open(b.p, b.len, shapes, 2, units), NEB_ERR_FORMAT);
     for (size_t cut = 0; cut < b.len; cut++) {
-        // exact size: a sanitizer sees any byte read too many
+        // exact size: a sanitizer sees an overread
         uint8_t *copy = malloc(cut ? cut : 1);
         memcpy(copy, b.p, cut);
         assert_int_equal(cmp_update_check_max(W, copy, cut, UINT64_MAX, &stats), NEB_ERR_FORMAT);
@@ -402,7 +406,8 @@ static void test_update_shapes(void **state) {
     neb_buf_free(&b);
 }
 
-// A few hundred bytes a unit can claim 16M zeros each: refused by what the headers say, before the time is spent.
+// Units of a few hundred bytes that claim 16M zeros each are refused by their headers, before any
+// is unpacked.
 static void test_size_bomb_is_refused_unopened(void **state) {
     (void)state;
     enum { UNITS = 500, SIDE = 4096 };
@@ -422,7 +427,7 @@ static void test_size_bomb_is_refused_unopened(void **state) {
     neb_ns start = neb_now();
     assert_int_equal(cmp_update_check_max(W, bomb.p, bomb.len, (uint64_t)SIDE * SIDE, &stats),
                      NEB_ERR_FORMAT);
-    assert_true(neb_now() - start < NEB_S); // unpacking it all takes several
+    assert_true(neb_now() - start < NEB_S); // unpacking all would take several seconds
     neb_log_set_sink(NULL, NULL);
     neb_buf_free(&one);
     neb_buf_free(&bomb);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The frame format stays: stored frames of every codec still decode to the same bits, and today's encoders still produce
-// the same codes. The files are also the corpus of tests/fuzz/fuzz_frame.c. After a deliberate change of the format,
-// write them anew with `NEBULA_WRITE_CORPUS=1 unit_codec_golden` and take over the digests it prints.
+// The frame format is stable: stored frames of every codec decode to the same bits, and today's
+// encoders give the same codes. The files are also the corpus of tests/fuzz/fuzz_frame.c. After a
+// deliberate change run `NEBULA_WRITE_CORPUS=1 unit_codec_golden` and copy the digests that it
+// prints.
 #include "agent/base/fs.h"
 #include "agent/base/rng.h"
 #include "compress/update.h"
@@ -52,7 +53,7 @@ static void corpus_path(const char *name, char *out) {
     testing_source(file, out);
 }
 
-// exact arithmetic only: the same input on every machine
+// exact arithmetic only, so that the input is the same on every machine
 static void fill(float *x, size_t n, uint64_t seed) {
     struct neb_rng r = neb_rng_make(seed, 5);
     for (size_t i = 0; i < n; i++) {
@@ -126,7 +127,7 @@ static void test_stored_frames_decode_to_the_same_bits(void **state) {
             fail_msg("%s: digest %016llx %016llx stored, %016llx %016llx encoded now", g->file,
                      (unsigned long long)d.lo, (unsigned long long)d.hi, (unsigned long long)e.lo,
                      (unsigned long long)e.hi);
-        if (g->zstd_level == 0) { // nothing of zstd's own version in it: the very same bytes
+        if (g->zstd_level == 0) { // without zstd, whose versions differ, the bytes are the same
             assert_int_equal(now.len, stored.len);
             assert_memory_equal(now.p, stored.p, now.len);
         }

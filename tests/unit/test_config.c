@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/config: what a wrong job file is told, and that YAML, --set and JSON agree.
+// agent/job/config: messages for wrong job files, and agreement of YAML, --set and JSON.
 #include "agent/base/log.h"
 #include "agent/job/config_options.h"
 #include "agent/job/private.h"
@@ -48,7 +48,7 @@ static void test_good(void **state) {
     assert_int_equal(parse(ended, &j), NEB_OK);
 }
 
-static void test_complaints(void **state) {
+static void test_error_messages(void **state) {
     (void)state;
     static const struct {
         const char *from, *to, *expect; // `from` in the good file becomes `to`
@@ -70,7 +70,7 @@ static void test_complaints(void **state) {
         {"{fr: 1, es: 0.5}", "[{name: fr, weight: 2, weight: 3}]",
          "dir/job.yaml:7: clusters.sources: weight given twice"},
         {"name: berlin", "name: paris",
-         "dir/job.yaml:8: clusters.name: \"paris\" is given to two clusters"},
+         "dir/job.yaml:8: clusters.name: two clusters have the name \"paris\""},
         {"threads: 2", "threads: [2]", "dir/job.yaml:7: clusters.threads: must be a single value"},
         {"threads: 2", "threads: two",
          "dir/job.yaml:7: clusters.threads: \"two\" is not an integer"},
@@ -87,17 +87,17 @@ static void test_complaints(void **state) {
         {"threads: 2", "witness: 1",
          "dir/job.yaml:7: clusters.witness: \"1\" is neither true nor false"},
         {"threads: 2", "launcher: attach, outer_state: device",
-         "dir/job.yaml:7: clusters.outer_state: cluster paris: the trainer that attaches has "
-         "devices and types of its own; remove it"},
+         "dir/job.yaml:7: clusters.outer_state: cluster paris: an attached trainer chooses its own "
+         "devices and types; remove it"},
         {"threads: 2", "launcher: attach, device: cuda",
-         "dir/job.yaml:7: clusters.device: cluster "
-         "paris: the trainer that attaches has devices and types of its own; remove it"},
+         "dir/job.yaml:7: clusters.device: cluster paris: an attached trainer chooses its own "
+         "devices and types; remove it"},
         {"threads: 2", "launcher: attach, precision: bf16",
-         "dir/job.yaml:7: clusters.precision: "
-         "cluster paris: the trainer that attaches has devices and types of its own; remove it"},
+         "dir/job.yaml:7: clusters.precision: cluster paris: an attached trainer chooses its own "
+         "devices and types; remove it"},
         {"threads: 2", "launcher: attach, cuda_graphs: off",
-         "dir/job.yaml:7: clusters.cuda_graphs: "
-         "cluster paris: the trainer that attaches has devices and types of its own; remove it"},
+         "dir/job.yaml:7: clusters.cuda_graphs: cluster paris: an attached trainer chooses its own "
+         "devices and types; remove it"},
         {"threads: 2", "thread: 2",
          "dir/job.yaml:7: clusters: unknown key 'thread' (did you mean 'threads'?); allowed: name, "
          "witness, threads, corpus, sources, role, mesh, ranks, launcher, device, precision, "
@@ -108,7 +108,7 @@ static void test_complaints(void **state) {
          "tp"},
         {"threads: 2", "mesh: {tp: 0}", "dir/job.yaml:7: clusters.mesh.tp: 0 is not in 1..1024"},
         {"threads: 2", "mesh: {dp: 64, tp: 64}",
-         "dir/job.yaml:7: clusters.mesh: cluster paris: 4096 ranks, at most 1024 are possible"},
+         "dir/job.yaml:7: clusters.mesh: cluster paris: 4096 ranks; the limit is 1024"},
         {"threads: 2", "mesh: {tp: 3}",
          "dir/job.yaml:7: clusters.mesh: cluster paris cannot run this model"},
         {"threads: 2", "mesh: auto, launcher: slurm",
@@ -127,7 +127,7 @@ static void test_complaints(void **state) {
          "dir/job.yaml:7: clusters.launcher: \"srun\" is not one of: local, mpirun, slurm, attach"},
         {"threads: 2", "launcher: torchrun",
          "dir/job.yaml:7: clusters.launcher: \"torchrun\" is not one of: local, mpirun, slurm, "
-         "attach; a loop of your own that torchrun starts takes attach "
+         "attach; for your own loop that torchrun starts, use attach "
          "(configs/examples/train_ddp.py)"},
         {"threads: 2", "device: gpu",
          "dir/job.yaml:7: clusters.device: \"gpu\" is not one of: auto, cpu, cuda"},
@@ -136,23 +136,20 @@ static void test_complaints(void **state) {
         {"threads: 2", "cuda_graphs: yes",
          "dir/job.yaml:7: clusters.cuda_graphs: \"yes\" is not one of: auto, on, off"},
         {"threads: 2", "cuda_graphs: on, device: cpu",
-         "dir/job.yaml:7: clusters.cuda_graphs: cluster paris: on needs device: cuda; remove it, "
-         "or set "
-         "off"},
+         "dir/job.yaml:7: clusters.cuda_graphs: cluster paris: \"on\" needs device: cuda; remove "
+         "this key, or set it to off"},
         {"threads: 2", "cuda_graphs: on, mesh: {tp: 2}",
-         "dir/job.yaml:7: clusters.cuda_graphs: cluster paris: on needs tp 1, as a communicator "
-         "whose collectives are in a graph cannot be given up while it hangs; remove it, or set "
-         "off"},
+         "dir/job.yaml:7: clusters.cuda_graphs: cluster paris: \"on\" needs tp 1: a communicator "
+         "inside a CUDA graph cannot be aborted while it hangs; remove this key, or set it to off"},
         {"fr: 1", "fr: -1",
          "dir/job.yaml:7: clusters.sources: weight of fr must be a number above 0"},
         {"name: paris, ", "", "dir/job.yaml:7: clusters.name: is missing"},
         {"name: paris", "name: Paris",
-         "dir/job.yaml:7: clusters.name: \"Paris\" is no name of an agent: 1 to 32 of a-z 0-9 - _ "
-         ". "
-         "that begin with a letter or digit"},
+         "dir/job.yaml:7: clusters.name: \"Paris\" is not the name of an agent: 1 to 32 characters "
+         "of a-z 0-9 - _ ., the first one a letter or digit"},
         {"name: paris", "name: paris-which-has-one-letter-more-xx",
-         "dir/job.yaml:7: clusters.name: \"paris-which-has-one-letter-more-xx\" is no name of an "
-         "agent: 1 to 32 of a-z 0-9 - _ . that begin with a letter or digit"},
+         "dir/job.yaml:7: clusters.name: \"paris-which-has-one-letter-more-xx\" is not the name of "
+         "an agent: 1 to 32 characters of a-z 0-9 - _ ., the first one a letter or digit"},
         {"n_heads: 4,", "n_heads: 4, rope_theta: 1,",
          "dir/job.yaml:3: model.rope_theta: 1 is not in 1.001..1000000000"},
         {"n_heads: 4,", "n_heads: 4, rope_scaling: llama3,",
@@ -161,11 +158,13 @@ static void test_complaints(void **state) {
          "dir/job.yaml:3: model.rope_scaling.rope_type: \"yarn\" is not one of: default, linear, "
          "llama3"},
         {"n_heads: 4,", "n_heads: 4, rope_scaling: {rope_type: linear},",
-         "dir/job.yaml:3: model.rope_scaling.factor: is missing or 0; needed is a number from 1 to "
+         "dir/job.yaml:3: model.rope_scaling.factor: is missing or 0; it must be a number from 1 "
+         "to "
          "1000000"},
         {"n_heads: 4,", "n_heads: 4, rope_scaling: {factor: 8},",
-         "dir/job.yaml:3: model.rope_scaling.factor: does nothing with rope_type default: leave it "
-         "out, or say another type (linear needs factor, llama3 all of them)"},
+         "dir/job.yaml:3: model.rope_scaling.factor: has no effect with rope_type default; remove "
+         "it, "
+         "or set another type (linear needs factor, llama3 needs all keys)"},
         {"n_heads: 4,",
          "n_heads: 4, rope_scaling: {rope_type: llama3, factor: 8, low_freq_factor: 4, "
          "high_freq_factor: 1, original_max_position_embeddings: 8192},",
@@ -175,8 +174,8 @@ static void test_complaints(void **state) {
         {"steps: 300\n", "steps: 300\nmode: rdt\n",
          "dir/job.yaml:3: mode: \"rdt\" is not one of: replicas, rtd, distill"},
         {"steps: 300\n", "steps: 300\nmode: rtd\n",
-         "dir/job.yaml:8: clusters: mode rtd takes two, one with role generator, one with role "
-         "discriminator; or auto"},
+         "dir/job.yaml:8: clusters: mode rtd needs two: one with role generator and one with role "
+         "discriminator; either role may be auto"},
         {"threads: 2", "threads: 2, role: generator",
          "dir/job.yaml:7: clusters.role: only modes rtd and distill have roles"},
         {"threads: 2", "threads: 2, role: editor",
@@ -193,11 +192,11 @@ static void test_complaints(void **state) {
          "dir/job.yaml:3: sync.codec: \"int9\" is not one of: fp32, bf16, int8[:BLOCK], "
          "int4[:BLOCK], int3[:BLOCK], int2[:BLOCK], topk[:K/CHUNK[:2 or :4]]"},
         {"seq_len: 128, batch: 4", "seq_len: 1048576, batch: 17",
-         "dir/job.yaml:4: data.batch: 17 of data.seq_len 1048576 are more than 16777216 tokens a "
-         "micro-batch; lower one, and raise data.accumulate"},
+         "dir/job.yaml:4: data.batch: 17 x data.seq_len 1048576 is more than 16777216 tokens in a "
+         "micro-batch; lower one of them and raise data.accumulate"},
         {"batch: 4", "batch: 65536, accumulate: 32768",
-         "dir/job.yaml:4: data.accumulate: 32768 times data.batch 65536 are more than 16777216 "
-         "sequences a step"},
+         "dir/job.yaml:4: data.accumulate: 32768 x data.batch 65536 is more than 16777216 "
+         "sequences in a step"},
         {"n_kv_heads: 2", "n_kv_heads: 3",
          "dir/job.yaml:3: model.n_kv_heads: 3 does not divide n_heads 4"},
         {"d_model: 128", "d_model: 12",
@@ -240,7 +239,7 @@ static void test_complaints(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
-// A job of mode rtd or distill whose last cluster says `keys`; more: further sections.
+// A job of mode rtd or distill whose last cluster has `keys`; more: further sections.
 static void role_job(char *text, size_t cap, const char *mode, const char *more, const char *keys) {
     bool rtd = !strcmp(mode, "rtd");
     snprintf(text, cap,
@@ -256,8 +255,8 @@ static const char teacher_learns[] = "distill: {teacher: {learn: true}}\n",
                   taught_at_once[] =
                       "distill: {teacher: {learn: true}}\nsync: {scheme: synchronous}\n";
 
-// Sides of rtd and distill train wherever a replica does, on one rank.
-static void test_places(void **state) {
+// The sides of rtd and distill train on every device on which a replica trains, with one rank.
+static void test_side_devices(void **state) {
     (void)state;
     static const char *const modes[] = {"rtd", "distill"},
                              *const keys[] = {"device: cuda",
@@ -282,14 +281,14 @@ static void test_places(void **state) {
             assert_int_equal(agent_job_from_json(spec, &j), NEB_OK);
             json_decref(spec);
         }
-    // Both sides in one process are on processors, which `auto` leaves to them.
+    // with both sides in one process, device auto means processors
     for (size_t m = 0; m < 2; m++) {
         role_job(text, sizeof text, modes[m], m ? taught_at_once : one_process,
                  "device: auto, precision: bf16, cuda_graphs: auto");
         assert_int_equal(parse(text, &j), NEB_OK);
         assert_false(agent_job_takes_devices(&j));
     }
-    // Students that are one model may have the exchange's state there.
+    // federated students may keep the exchange's state on the device
     role_job(text, sizeof text, "distill", "distill: {federate: true}\n",
              "device: cuda, outer_state: device");
     memcpy(strstr(text, "role: teacher"), "role: student", strlen("role: student"));
@@ -297,22 +296,23 @@ static void test_places(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
-// What they cannot have is refused where it stands, and by whoever takes the job.
-static void test_places_refused(void **state) {
+// What a side cannot have is refused, with the line in the file, and also by an agent that receives
+// the job.
+static void test_side_devices_refused(void **state) {
     (void)state;
     static const struct {
         const char *mode, *more, *keys, *key, *expect;
     } cases[] = {
         {"rtd", "", "mesh: {dp: 2}", "mesh",
-         "cluster rome: mode rtd trains on one rank a cluster; remove it"},
+         "cluster rome: mode rtd trains on one rank in each cluster; remove it"},
         {"rtd", "", "device: cuda, mesh: {dp: 3}", "mesh", // which does not divide the step
-         "cluster rome: mode rtd trains on one rank a cluster; remove it"},
+         "cluster rome: mode rtd trains on one rank in each cluster; remove it"},
         {"rtd", "", "mesh: auto", "mesh",
-         "cluster rome: mode rtd trains on one rank a cluster; remove it"},
+         "cluster rome: mode rtd trains on one rank in each cluster; remove it"},
         {"distill", teacher_learns, "device: cuda, mesh: {tp: 2}", "mesh",
-         "cluster rome: mode distill trains on one rank a cluster; remove it"},
+         "cluster rome: mode distill trains on one rank in each cluster; remove it"},
         {"distill", teacher_learns, "mesh: auto, launcher: mpirun, ranks: 4", "mesh",
-         "cluster rome: mode distill trains on one rank a cluster; remove it"},
+         "cluster rome: mode distill trains on one rank in each cluster; remove it"},
         {"rtd", "", "outer_state: device", "outer_state",
          "cluster rome: \"device\", but mode rtd merges no updates; allowed: auto, host"},
         {"distill", teacher_learns, "outer_state: device", "outer_state",
@@ -334,14 +334,16 @@ static void test_places_refused(void **state) {
         {"distill", taught_at_once, "outer_state: device", "outer_state",
          "cluster rome: \"device\", but mode distill with sync.scheme: synchronous trains on "
          "processors; allowed: auto, host"},
-        // all logits are that reference's alone
+        // only the synchronous reference takes all logits
         {"distill", "distill: {k: 0, teacher: {learn: true}}\n", "device: cuda", NULL,
-         "dir/job.yaml:7: distill.k: 0: all logits need sync.scheme: synchronous; else 1..64"},
+         "dir/job.yaml:7: distill.k: 0 (all logits) needs sync.scheme: synchronous; otherwise give "
+         "1..64"},
         {"rtd", "", "device: cpu, cuda_graphs: on", NULL,
-         "clusters.cuda_graphs: cluster rome: on needs device: cuda; remove it, or set off"},
+         "clusters.cuda_graphs: cluster rome: \"on\" needs device: cuda; remove this key, or set "
+         "it to off"},
         {"distill", "distill: {teacher: {learn: true}}\n", "cuda_graphs: on", "cuda_graphs",
-         "cluster rome: \"on\", but only a discriminator's passes are of one shape, and can be "
-         "recorded; allowed: auto, off"},
+         "cluster rome: \"on\", but only a discriminator's passes always have the same shape; "
+         "allowed: auto, off"},
     };
     struct agent_job j;
     neb_log_set_sink(capture, NULL);
@@ -356,8 +358,8 @@ static void test_places_refused(void **state) {
             fail_msg("%s, %s: \"%s\", not \"%s\"", cases[i].mode, cases[i].keys, message,
                      cases[i].expect);
         if (!cases[i].key || !strcmp(cases[i].key, "mesh") || strstr(cases[i].more, "federate"))
-            continue; // wrong without the key, too
-        // The line of the key, as the cluster may be long; a job that travels has none.
+            continue; // also wrong without the key
+        // the message names the line of the key; a job received from another agent has no lines
         assert_true(!strncmp(message, "dir/job.yaml:", 13));
         json_t *spec = NULL;
         role_job(text, sizeof text, cases[i].mode, cases[i].more, "threads: 1");
@@ -373,8 +375,8 @@ static void test_places_refused(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
-// What a resumed run may change, and the name of what it may not.
-static void test_differs(void **state) {
+// What a resumed run may change, and the name of the key that it may not change.
+static void test_resume_differences(void **state) {
     (void)state;
     static const struct {
         const char *from, *to, *key;
@@ -424,7 +426,7 @@ static void test_differs(void **state) {
     }
 }
 
-// "~" is whose file it is, wherever a path stands in it.
+// "~" means the home of the file's owner, wherever a path stands in the file.
 static void test_home(void **state) {
     (void)state;
     char text[1024];
@@ -438,7 +440,7 @@ static void test_home(void **state) {
     assert_string_equal(j.clusters[2].profile, "/home/anna/rome.json");
 }
 
-// A cluster is called as its agent is. Of the synchronous reference only the first has one.
+// A cluster has the name of its agent. In the synchronous reference the other names are free.
 static void test_names(void **state) {
     (void)state;
     static struct agent_job j;
@@ -447,7 +449,7 @@ static void test_names(void **state) {
     const char *at = strstr(good, "berlin");
     snprintf(text, sizeof text, "%.*sBerlin%s", (int)(at - good), good, at + strlen("berlin"));
     assert_int_equal(parse(text, &j), NEB_ERR_INVALID);
-    assert_non_null(strstr(message, "\"Berlin\" is no name of an agent"));
+    assert_non_null(strstr(message, "\"Berlin\" is not the name of an agent"));
     snprintf(text, sizeof text, "%.*sBerlin%ssync: {scheme: synchronous}\n", (int)(at - good), good,
              at + strlen("berlin"));
     assert_int_equal(parse(text, &j), NEB_OK);
@@ -476,7 +478,7 @@ static void test_set(void **state) {
     assert_int_equal(agent_job_set(&j, "data.corpus=~/.cache/x"), NEB_OK);
     assert_string_equal(j.corpus, "/cache/x");
     assert_int_equal(agent_job_set(&j, "data.corpus=~x/~/y"), NEB_OK);
-    assert_string_equal(j.corpus, "~x/~/y"); // nobody's home
+    assert_string_equal(j.corpus, "~x/~/y"); // not a home folder
     assert_int_equal(agent_job_set(&j, "sync.interval=x"), NEB_ERR_INVALID);
     assert_string_equal(message, "--set: sync.interval: \"x\" is not an integer");
     assert_int_equal(agent_job_set(&j, "sync.intervall=1"), NEB_ERR_INVALID);
@@ -488,7 +490,7 @@ static void test_set(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
-// Early exchanges: whole intervals, and an update must have arrived before the next one is due.
+// Early exchanges: whole intervals, and an update must arrive before the next one is due.
 static void test_early_interval(void **state) {
     (void)state;
     struct agent_job j;
@@ -513,7 +515,7 @@ static void test_early_interval(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
-// What a job that has travelled does not know.
+// Clears what a job sent to another agent does not contain.
 static void forget_lines(struct agent_job *j) {
     memset(j->lines, 0, sizeof j->lines);
     j->clusters_line = 0;
@@ -533,7 +535,7 @@ static void test_json_round_trip(void **state) {
     j.clusters[0].device = AGENT_DEVICE_CPU;
     j.clusters[1].device = AGENT_DEVICE_CUDA;
     j.clusters[1].precision = AGENT_PRECISION_FP32;
-    j.clusters[1].threads = 768; // of two processors of 192 cores, as --local 1 has it
+    j.clusters[1].threads = 768; // --local 1 gives this on two processors of 192 cores
     json_t *json = agent_job_to_json(&j);
     assert_int_equal(agent_job_from_json(json, &k), NEB_OK);
     assert_memory_equal(&j.clusters, &k.clusters, sizeof j.clusters);
@@ -549,7 +551,7 @@ static void test_json_round_trip(void **state) {
     json_decref(again);
 }
 
-// Both ways to write sources give the same job; a weight that is left out is 1.
+// Both ways to write sources give the same job; a missing weight is 1.
 static void test_sources(void **state) {
     (void)state;
     static const char mapping[] = "{fr: 1, es: 0.5}",
@@ -565,8 +567,8 @@ static void test_sources(void **state) {
     assert_memory_equal(&a, &b, sizeof a);
 }
 
-// Bounds that fp32 cannot hold exactly: what YAML accepts, the other agents accept.
-static void test_bounds_travel(void **state) {
+// Bounds that fp32 cannot hold exactly: every value that YAML accepts is accepted from JSON too.
+static void test_bounds_survive_json(void **state) {
     (void)state;
     static const char *const at_bounds[] = {
         "sync.outer.momentum=0.999", "optim.beta2=0.99999", "model.norm_eps=0.1",
@@ -577,7 +579,7 @@ static void test_bounds_travel(void **state) {
         assert_int_equal(parse(good, &j), NEB_OK);
         assert_int_equal(agent_job_set(&j, at_bounds[i]), NEB_OK);
         json_t *json = agent_job_to_json(&j);
-        char *text = json_dumps(json, JSON_COMPACT); // as it travels
+        char *text = json_dumps(json, JSON_COMPACT); // as agents send it
         json_t *back = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
         assert_int_equal(agent_job_from_json(back, &k), NEB_OK);
         forget_lines(&j);
@@ -592,8 +594,7 @@ static void test_bounds_travel(void **state) {
     assert_string_equal(message, "--set: sync.outer.momentum: 0.9991 is not in 0..0.999");
 }
 
-// Keys that the planner fills in: known until a number comes, never in what travels.
-// Of sums that need so many, how many may be revoked.
+// How many members of masked sums may be revoked while enough remain.
 static void test_private_has_enough(void **state) {
     (void)state;
     struct agent_job j = {.n_clusters = 3};
@@ -607,7 +608,7 @@ static void test_private_has_enough(void **state) {
     assert_false(agent_private_has_enough(&j, 1 << 4 | 1));
 }
 
-// Differential privacy: its keys go together, and with masked sums alone.
+// Keys of differential privacy need each other and masked sums.
 static void test_private_noise(void **state) {
     (void)state;
     static const char text[] =
@@ -623,7 +624,7 @@ static void test_private_noise(void **state) {
                  {"sync.dp.noise=0", "sync.dp.noise: is missing"},
                  {"sync.dp.clip=1e-9", "sync.dp.clip: must be 1e-6 or more"},
                  {"sync.dp.noise=0.001", "sync.dp.noise: must be 0.05 or more"},
-                 {"sync.private_range=2", "sync.private_range: does not go with"},
+                 {"sync.private_range=2", "sync.private_range: does not work with"},
                  {"sync.codec=auto", "sync.codec: must be bf16"},
                  {"sync.codec=int8", "sync.codec: must be bf16"},
                  {"sync.row_weights=true", "sync.row_weights: must be false"},
@@ -644,11 +645,11 @@ static void test_private_noise(void **state) {
     double few = agent_private_epsilon(&j, 10, says);
     assert_true(few > 0 && few < 10 && !strstr(says, "protects little"));
     assert_true(agent_private_epsilon(&j, 1000, says) > 10 && strstr(says, "protects little"));
-    j.sync.dp.clip = 0; // none is asked for
+    j.sync.dp.clip = 0; // no noise is asked for
     assert_true(agent_private_epsilon(&j, 10, says) != few && !says[0]);
 }
 
-// What an update is made of is the same at every member where sums are masked.
+// With masked sums every member has the same batch.
 static void test_private_batch(void **state) {
     (void)state;
     static const struct {
@@ -703,9 +704,9 @@ static void test_auto(void **state) {
     json_object_set_new(o, "sync.codec", json_string("auto"));
     assert_int_equal(agent_job_from_json(o, &back), NEB_ERR_FORMAT);
     json_decref(o);
-    // What the planner will choose is compared with nothing yet; what is written is.
+    // a value that the planner will choose is compared with nothing yet, a written one is
     static const struct {
-        const char *sync, *expect; // NULL: fine
+        const char *sync, *expect; // NULL: accepted
     } with_tune[] = {
         {"codec: auto, tune: {mode: auto, finest: int3}", NULL},
         {"interval: auto, tune: {mode: auto, overlap_max: 40}", NULL},
@@ -725,7 +726,8 @@ static void test_auto(void **state) {
             fail_msg("%s: %s", with_tune[i].sync, message);
     }
     neb_log_set_sink(NULL, NULL);
-    assert_int_equal(agent_job_set(&j, "sync.link=fast"), NEB_OK); // a text until all is known
+    // a text until all values are known
+    assert_int_equal(agent_job_set(&j, "sync.link=fast"), NEB_OK);
     assert_int_equal(agent_job_validate(&j, "job.yaml"), NEB_ERR_INVALID);
 }
 
@@ -761,7 +763,7 @@ static void test_reference(void **state) {
     free(text);
 }
 
-// What the table says of a default is what a cluster has that gives only its name.
+// The default of each row is the value of a cluster that gives only its name.
 static void test_cluster_defaults(void **state) {
     (void)state;
     struct agent_cluster c;
@@ -779,18 +781,18 @@ static void test_cluster_defaults(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_good),
-                                       cmocka_unit_test(test_complaints),
+                                       cmocka_unit_test(test_error_messages),
                                        cmocka_unit_test(test_auto),
                                        cmocka_unit_test(test_private_noise),
                                        cmocka_unit_test(test_private_has_enough),
                                        cmocka_unit_test(test_private_batch),
-                                       cmocka_unit_test(test_places),
-                                       cmocka_unit_test(test_places_refused),
-                                       cmocka_unit_test(test_differs),
+                                       cmocka_unit_test(test_side_devices),
+                                       cmocka_unit_test(test_side_devices_refused),
+                                       cmocka_unit_test(test_resume_differences),
                                        cmocka_unit_test(test_set),
                                        cmocka_unit_test(test_json_round_trip),
                                        cmocka_unit_test(test_sources),
-                                       cmocka_unit_test(test_bounds_travel),
+                                       cmocka_unit_test(test_bounds_survive_json),
                                        cmocka_unit_test(test_home),
                                        cmocka_unit_test(test_early_interval),
                                        cmocka_unit_test(test_names),

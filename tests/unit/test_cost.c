@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// intra/cost, agent/planner (inter/wan_cost: test_wan_cost.c): sizes are those of models that are made; times follow from rates by arithmetic
-// that can be checked by hand; what is chosen is never slower than what it was chosen from.
+// intra/cost and agent/plan (test_wan_cost.c has inter's part): sizes equal those of real models,
+// times follow from rates by arithmetic, and no other choice is faster than the chosen one.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static void test_sizes_are_the_models(void **state) {
+static void test_sizes_equal_models(void **state) {
     (void)state;
     static const struct {
         struct intra_trainable t;
@@ -37,14 +37,14 @@ static void test_sizes_are_the_models(void **state) {
         assert_int_equal(intra_model_create(&c, &cases[i].t, 1, &m), NEB_OK);
         struct intra_cost_params p = intra_cost_count(&c, &cases[i].t);
         if (p.all != (int64_t)m->n_params || p.trainable != (int64_t)m->n_trainable)
-            fail_msg("case %zu: %lld of %zu, %lld of %zu learn", i, (long long)p.all, m->n_params,
-                     (long long)p.trainable, m->n_trainable);
+            fail_msg("case %zu: %lld of %zu parameters, %lld of %zu trainable", i, (long long)p.all,
+                     m->n_params, (long long)p.trainable, m->n_trainable);
         intra_model_destroy(&m);
     }
 }
 
-// The fullest stage's memory against arenas that are made, on every mesh of up to 8 ranks.
-static void test_memory_is_the_arenas(void **state) {
+// The memory of the fullest stage equals that of real arenas, for all meshes of up to 16 ranks.
+static void test_memory_equals_arenas(void **state) {
     (void)state;
     for (int pp = 1; pp <= 4; pp *= 2)
         for (int tp = 1; tp <= 4; tp *= 2)
@@ -61,11 +61,11 @@ static void test_memory_is_the_arenas(void **state) {
                     intra_model_create_on(&model, &j.trainable, 1, pp * tp > 1 ? &mesh : NULL, &m),
                     NEB_OK);
                 assert_int_equal(intra_acts_create(m, 4, 32, true, again, &first), NEB_OK);
-                assert_int_equal(intra_acts_create_more(m, first, &more), NEB_OK);
+                assert_int_equal(intra_acts_create_shared(m, first, &more), NEB_OK);
                 int flight = intra_pipe_in_flight(0, pp, 8);
                 double acts =
                     (double)intra_acts_bytes(first) + (flight - 1) * (double)intra_acts_bytes(more);
-                if (pp == 1 || tp == 1) // else the last stage, with its logits, may have most
+                if (pp == 1 || tp == 1) // otherwise the last stage, with its logits, may have most
                     near(cost.acts_bytes, acts, 0.05, "activations");
                 assert_true(cost.acts_bytes >= 0.99 * acts);
                 near(cost.params_bytes, 4.0 * (double)(m->n_params + m->n_grads), 0.05,
@@ -76,7 +76,7 @@ static void test_memory_is_the_arenas(void **state) {
             }
 }
 
-// What the fullest rank owns of the exchange, as its units are dealt.
+// Elements of the exchange that the fullest rank owns.
 static double fullest_owner(const struct intra_cost_job *j, int ranks) {
     struct intra_model *m = NULL;
     struct intra_unit *units = NULL;
@@ -87,7 +87,7 @@ static double fullest_owner(const struct intra_cost_job *j, int ranks) {
     assert_in_range(n, 1, 256);
     for (int32_t i = 0; i < n; i++)
         elements[i] = (uint64_t)units[i].rows * (uint64_t)units[i].cols;
-    intra_shards_deal(elements, fragment, n, ranks, load, owner);
+    intra_shards_assign(elements, fragment, n, ranks, load, owner);
     for (int r = 0; r < ranks; r++)
         most = load[r] > most ? load[r] : most;
     free(units);
@@ -101,17 +101,17 @@ static void test_memory_of_the_exchange(void **state) {
     struct intra_cost alone, cost;
     struct intra_cost_job j = mesh_job(1, 1, 1, 4, 8);
     intra_cost_step(&j, &r, &cost);
-    assert_true(cost.exchange_bytes == 0 && cost.owner_bytes == 0); // takes part in none
+    assert_true(cost.exchange_bytes == 0 && cost.owner_bytes == 0); // takes part in no exchange
     j.outer = true;
     intra_cost_step(&j, &r, &alone);
     struct intra_cost_params p = intra_cost_count(&j.model, &j.trainable);
     near(alone.exchange_bytes, 16.0 * (double)p.trainable, 1e-9, "one rank");
     near(alone.rank_bytes, cost.rank_bytes + alone.exchange_bytes + alone.frames_bytes, 1e-9,
-         "its rank");
+         "the rank's memory");
     j.copy = true; // of a checkpoint: parameters, moments and the exchange's state
     intra_cost_step(&j, &r, &cost);
     near(cost.copy_bytes, 4.0 * (double)p.all + 24.0 * (double)p.trainable, 1e-9, "a copy");
-    near(cost.rank_bytes, alone.rank_bytes + cost.copy_bytes, 1e-9, "with it");
+    near(cost.rank_bytes, alone.rank_bytes + cost.copy_bytes, 1e-9, "the rank with the copy");
     near(cost.host_bytes, cost.rank_bytes, 1e-9, "the host");
     j = mesh_job(4, 1, 1, 1, 32);
     j.outer = j.outer_single = true;
@@ -119,7 +119,8 @@ static void test_memory_of_the_exchange(void **state) {
     j.copy = true;
     intra_cost_step(&j, &r, &cost);
     near(cost.copy_bytes, (double)p.all + 2.0 * (double)p.trainable, 1e-9, "a quarter of it");
-    near(cost.owner_bytes, alone.owner_bytes + 16.0 * (double)p.trainable, 1e-9, "its owner");
+    near(cost.owner_bytes, alone.owner_bytes + 16.0 * (double)p.trainable, 1e-9,
+         "the owner's memory");
     near(cost.host_bytes, alone.host_bytes + 4 * cost.copy_bytes + 16.0 * (double)p.trainable, 1e-9,
          "the host of four");
     for (int lora = 0; lora < 2; lora++)
@@ -130,16 +131,17 @@ static void test_memory_of_the_exchange(void **state) {
                     .mode = INTRA_TRAIN_LORA, .lora_rank = 4, .lora_alpha = 8, .lora_targets = 127};
             j.outer = true;
             intra_cost_step(&j, &r, &cost);
-            // θ, v, u, θ_m at the send, and θ_m while it is encoded or merged
+            // θ, v, u, θ_m at the send, and θ_m during encode or merge
             near(cost.exchange_bytes, 20 * fullest_owner(&j, ranks), 0.25, "the fullest rank");
             assert_true(cost.owner_bytes == 0);
-            near(cost.host_bytes, cost.rank_bytes * ranks, 1e-9, "all ranks of a machine");
+            near(cost.host_bytes, cost.rank_bytes * ranks, 1e-9, "all ranks of a host");
             j.outer_single = true; // masked sums: rank 0 has all
             intra_cost_step(&j, &r, &cost);
             near(cost.owner_bytes - cost.frames_bytes, 20 * fullest_owner(&j, 1), 0.01,
                  "a single owner");
             assert_true(cost.exchange_bytes == 0);
-            near(cost.host_bytes, cost.rank_bytes * ranks + cost.owner_bytes, 1e-9, "its machine");
+            near(cost.host_bytes, cost.rank_bytes * ranks + cost.owner_bytes, 1e-9,
+                 "the owner's host");
         }
 }
 
@@ -148,7 +150,8 @@ static size_t allocated(void) {
     return m.uordblks + m.hblkhd;
 }
 
-// The state and frames of a rank against what the allocator gave out, after an update was encoded and those of all members were merged.
+// The predicted memory of a rank's exchange equals what the allocator gave out for encoding an
+// update and merging those of all members.
 static void frames_of(int32_t members) {
     enum { UNITS = 64, MEMBERS = 16 };
     struct intra_model_config c = model;
@@ -189,13 +192,13 @@ static void frames_of(int32_t members) {
     assert_int_equal(cmp_codec_parse("int4", &codec), NEB_OK);
     assert_int_equal(inter_outer_encode(o, 0, &codec, NULL, NULL, &blob), NEB_OK);
     struct inter_outer_part parts[MEMBERS];
-    for (int32_t i = 0; i < members; i++) // as a worker keeps them, each in memory of its own
+    for (int32_t i = 0; i < members; i++) // each in its own memory, as a worker keeps them
         parts[i] = (struct inter_outer_part){
             memcpy(malloc(blob.len), blob.p, blob.len), blob.len, 1, 1, i == 0, 0};
     const struct inter_outer_round round = {.parts = parts, .n = (size_t)members, .eta = 1};
     assert_int_equal(inter_outer_apply(o, 0, &round, &digest), NEB_OK);
     double held = (double)allocated() - (double)before;
-    if (held > 0) // sanitizers have an allocator of their own
+    if (held > 0) // sanitizers have their own allocator
         near(cost.exchange_bytes + cost.frames_bytes, held, 0.15, "the exchange's memory");
     for (int32_t i = 0; i < members; i++)
         free((void *)(uintptr_t)parts[i].blob);
@@ -218,14 +221,16 @@ static void test_flops_and_bytes(void **state) {
     struct intra_cost one, cost;
     struct intra_cost_job j = mesh_job(1, 1, 1, 4, 8);
     intra_cost_step(&j, &r, &one);
-    // 6 N a token, and attention: forward once, backward two and a half times.
+    // 6 N per token, and attention: forward once, backward two and a half times
     double n = 8 * 4 * 32, matrices = 4 * (64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 160) + 512 * 64,
            attention = 3.5 * 4 * intra_cost_attn_flops(n, 32, 8, 8, KERN_MASK_CAUSAL);
-    // At one token's width a product is slower than the rate of its side: only FLOPs are compared.
+    // a product of one token's width is slower than the rate of its side, so only FLOPs are
+    // compared
     near(one.flops, 6 * n * matrices + attention, 1e-9, "flops");
     assert_true(one.tp_s == 0 && one.pp_s == 0 && one.dp_s == 0);
     near(one.step_s, one.compute_s + one.update_s, 1e-12, "step");
-    // Ranks that have a machine each: half the work, and what is sent. All-reduce: each rank sends 2 (k - 1) / k.
+    // a machine for each rank: half the work, and the traffic; in an all-reduce a rank sends 2 (k -
+    // 1) / k
     j = mesh_job(2, 1, 1, 4, 8);
     j.ranks_a_host = 1;
     intra_cost_step(&j, &r, &cost);
@@ -233,7 +238,7 @@ static void test_flops_and_bytes(void **state) {
     near(cost.dp_bytes, 4.0 * (double)intra_cost_count(&model, &j.trainable).trainable, 1e-9,
          "dp bytes");
     near(cost.optim_bytes, one.optim_bytes / 2, 1e-9, "ZeRO");
-    // ... and that share one machine: no faster.
+    // both ranks on one machine: no faster
     j.ranks_a_host = 2;
     intra_cost_step(&j, &r, &cost);
     near(cost.compute_s, one.compute_s, 1e-9, "dp 2 on one machine");
@@ -246,19 +251,20 @@ static void test_flops_and_bytes(void **state) {
     intra_cost_step(&j, &r, &cost);
     assert_true(cost.pp_s > cost.compute_s / 8 && cost.pp_s < cost.compute_s / 4); // one bubble
     near(cost.pp_bytes, 2 * 8 * 4.0 * 4 * 32 * 64, 1e-9, "pp bytes");
-    // Recomputation: a third of the products more at most, and less memory.
+    // recomputation: at most a third more products, and less memory
     j = mesh_job(1, 1, 1, 4, 8);
     j.recompute = true;
     intra_cost_step(&j, &r, &cost);
     assert_true(cost.flops > 1.2 * one.flops && cost.flops < 1.34 * one.flops);
     assert_true(cost.acts_bytes < 0.6 * one.acts_bytes);
-    r.link = 0; // nothing is known of it
+    r.link = 0; // the link's rate is unknown
     j = mesh_job(1, 1, 2, 4, 8);
     intra_cost_step(&j, &r, &cost);
     assert_true(isinf(cost.step_s));
 }
 
-// Products of processors in bf16: their time is, by its own rates; nothing else's, but for making bf16 of the parameters once a step.
+// bf16 on processors changes the time of products, and adds one conversion of the parameters per
+// step.
 static void test_bf16(void **state) {
     (void)state;
     struct intra_rates r = even_host(1e9);
@@ -269,7 +275,7 @@ static void test_bf16(void **state) {
     for (int i = 0; i < INTRA_COST_HEADS; i++)
         r.attn_fwd_bf16[i] = r.attn_bwd_bf16[i] = 2e9;
     r.to_bf16 = 1e6;
-    j.model.n_heads = 4; // as wide, of heads wide enough for bf16
+    j.model.n_heads = 4; // same width, with heads wide enough for bf16
     j.model.n_kv_heads = 2;
     j.model.head_dim = 16;
     intra_cost_step(&j, &r, &one);
@@ -277,9 +283,9 @@ static void test_bf16(void **state) {
     intra_cost_step(&j, &r, &cost);
     double params = (double)intra_cost_count(&model, &j.trainable).all;
     near(cost.compute_s, one.compute_s / 2, 0.01, "products in bf16");
-    near(cost.update_s, one.update_s + params / 1e6, 1e-6, "parameters made bf16");
+    near(cost.update_s, one.update_s + params / 1e6, 1e-6, "conversion to bf16");
     near(cost.flops, one.flops, 1e-12, "flops");
-    near(cost.params_bytes, one.params_bytes + 4 * params, 1e-3, "in two forms");
+    near(cost.params_bytes, one.params_bytes + 4 * params, 1e-3, "parameters in two types");
     assert_true(cost.acts_bytes > one.acts_bytes && cost.acts_bytes < 1.2 * one.acts_bytes);
     j = mesh_job(1, 1, 1, 4, 8); // heads of 8: attention stays in fp32
     intra_cost_step(&j, &r, &cost);
@@ -287,7 +293,7 @@ static void test_bf16(void **state) {
     double fp32 = cost.compute_s;
     intra_cost_step(&j, &r, &cost);
     assert_true(cost.compute_s > 1.01 * fp32 / 2 && cost.compute_s < 0.6 * fp32);
-    j = mesh_job(2, 1, 1, 4, 8); // two ranks on one machine make twice as many
+    j = mesh_job(2, 1, 1, 4, 8); // two ranks on one machine convert twice as many
     intra_cost_step(&j, &r, &one);
     j.type = KERN_BF16;
     intra_cost_step(&j, &r, &cost);
@@ -317,7 +323,7 @@ static void test_choice(void **state) {
                 }
         assert_true(!fits || (best.batch * best.micros == 16 && 16 % best.mesh.dp == 0));
     }
-    // Less memory than that needs: smaller micro-batches or recomputation, then nothing.
+    // with less memory: smaller micro-batches or recomputation, then nothing fits
     struct intra_cost_job j = mesh_job(1, 1, 1, 1, 16);
     struct intra_cost_choice c = {.ranks = 1, .sequences = 16, .memory = 1e9};
     assert_true(intra_cost_choose(&c, &r, &j, &cost));
@@ -335,15 +341,15 @@ static void test_roles(void **state) {
     bool yes[] = {true, true, true}, not_first[] = {false, true, true};
     int32_t who = -1;
     double s;
-    // The slowest would hold up learning: it streams.
+    // the slowest would delay learning, so it streams
     assert_true(agent_planner_roles(3, stream, yes, learn, yes, false, &who, &s));
     assert_true(who == 2 && s == 4);
-    // A teacher works for each learner; this one would be the bottleneck itself.
+    // a teacher works for each learner; the slowest would be the bottleneck
     const double heavy[] = {2, 4, 6};
     assert_true(agent_planner_roles(3, heavy, yes, learn, yes, true, &who, &s));
     assert_true(who == 0 && s == 6);
     assert_true(agent_planner_roles(3, heavy, not_first, learn, yes, true, &who, &s) && who == 1);
-    // Nobody else can teach the first, which cannot learn either.
+    // no other cluster can teach the first, which cannot learn either
     assert_false(agent_planner_roles(3, heavy, not_first, learn, not_first, true, &who, &s));
     assert_false(agent_planner_roles(1, heavy, yes, learn, yes, true, &who, &s));
 }
@@ -376,7 +382,7 @@ static void test_links(void **state) {
     assert_true(w.bits_s == 1.5e9 && w.loss == 0);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         if (agent_wan_parse(bad[i], "t", &w) != NEB_ERR_INVALID)
-            fail_msg("\"%s\" was taken", bad[i]);
+            fail_msg("\"%s\" was accepted", bad[i]);
 }
 
 static void test_profile(void **state) {
@@ -390,7 +396,7 @@ static void test_profile(void **state) {
     assert_int_equal(agent_profile_parse(text, strlen(text), "t", &back), NEB_OK);
     assert_true(back.rates.gemm[3] == 1e9 && back.sync_s == 1e-3 && back.rates.processors == 8);
     assert_string_equal(back.codecs[5].name, "int4");
-    p.rates.to_bf16 = 1; // then products have rates
+    p.rates.to_bf16 = 1; // then products need bf16 rates too
     free(text);
     json_decref(o);
     o = agent_profile_to_json(&p);
@@ -400,7 +406,7 @@ static void test_profile(void **state) {
     json_decref(o);
     o = agent_profile_to_json(&p);
     free(text);
-    // Every key is needed, and no figure may be impossible.
+    // every key is required, and -1 is refused
     const char *key;
     json_t *v;
     void *tmp;
@@ -413,7 +419,7 @@ static void test_profile(void **state) {
                 json_object_del(copy, key);
             text = json_dumps(copy, 0);
             if (agent_profile_parse(text, strlen(text), "t", &back) != NEB_ERR_FORMAT)
-                fail_msg("%s %s", how ? "-1 as" : "without", key);
+                fail_msg("accepted %s %s", how ? "-1 as" : "without", key);
             free(text);
             json_decref(copy);
         }
@@ -421,7 +427,7 @@ static void test_profile(void **state) {
     json_decref(o);
 }
 
-// ---- a device is measured by a child -----------------------------------------------------------------------------
+// ---- a child process measures the device
 
 static char said[2048];
 static void listen(void *user, enum neb_log_level level, const char *text) {
@@ -450,7 +456,7 @@ static struct agent_profile with_device(void) {
     return p;
 }
 
-// What the child is, as a shell script, and what is said of it. "": nothing.
+// Runs the shell script as the child. `why` must be logged; "": nothing is logged.
 static void apart(const char *script, neb_ns timeout, const char *why, struct agent_profile *p) {
     char dir[] = "/tmp/nebula-cost-XXXXXX", exe[NEB_PATH_MAX];
     assert_non_null(mkdtemp(dir));
@@ -463,8 +469,8 @@ static void apart(const char *script, neb_ns timeout, const char *why, struct ag
     agent_profile_device_apart(exe, timeout, p);
     neb_log_set_sink(NULL, NULL);
     if (*why ? !strstr(said, why) : said[0])
-        fail_msg("\"%s\" is said, not \"%s\"", said, why);
-    assert_true(neb_now() - from < 60 * NEB_S); // the one that hangs would take 600
+        fail_msg("log: \"%s\", want \"%s\"", said, why);
+    assert_true(neb_now() - from < 60 * NEB_S); // the hanging child would take 600 s
     assert_int_equal(remove(exe), 0);
     assert_int_equal(rmdir(dir), 0);
 }
@@ -505,8 +511,8 @@ static void test_device_by_a_child(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes_are_the_models),
-        cmocka_unit_test(test_memory_is_the_arenas),
+        cmocka_unit_test(test_sizes_equal_models),
+        cmocka_unit_test(test_memory_equals_arenas),
         cmocka_unit_test(test_memory_of_the_exchange),
         cmocka_unit_test(test_memory_of_frames),
         cmocka_unit_test(test_flops_and_bytes),

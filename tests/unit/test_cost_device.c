@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// intra/cost/device.c: seconds follow from a device's rates by arithmetic that can be checked by hand, what may be hidden is, and what
-// does not fit is not chosen. Memory is compared with a device's in tests/cuda/test_cost_device.c.
+// intra/cost/device.c: seconds follow from a device's rates by arithmetic, traffic that can be
+// hidden is hidden, and what does not fit is not chosen. tests/cuda/test_cost_device.c compares
+// memory with a device.
 #include "agent/plan/planner.h"
 #include "inter/outer/outer.h"
 #include "intra/train/shards.h"
@@ -37,15 +38,15 @@ static void test_rows_of_logits(void **state) {
     } cases[] = {
         {80e9, 50304, 1 << 20, 8192, KERN_BF16}, // as many as pay
         {80e9, 256000, 1 << 20, 4864, KERN_BF16},
-        {24e9, 256000, 1 << 19, 1408, KERN_BF16}, // its share
-        {80e9, 50304, 100, 100, KERN_F32},        // all there are
-        {80e9, 50304, 8256, 4160, KERN_BF16},     // not 8,192 and a rest
-        {1e6, 256000, 1000, 64, KERN_F32},        // the least
+        {24e9, 256000, 1 << 19, 1408, KERN_BF16}, // its share of memory
+        {80e9, 50304, 100, 100, KERN_F32},        // all rows
+        {80e9, 50304, 8256, 4160, KERN_BF16},     // two equal blocks, not 8,192 and a rest
+        {1e6, 256000, 1000, 64, KERN_F32},        // the minimum
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_int_equal(kern_logits_rows(cases[i].memory, cases[i].V, cases[i].t, cases[i].n),
                          cases[i].rows);
-    for (int n = 1; n < 20000; n += 37) { // never more room than the share, nor a block too many
+    for (int n = 1; n < 20000; n += 37) { // never more than the share, and no extra block
         int rows = kern_logits_rows(24e9, 256000, KERN_BF16, n), most = 1408;
         assert_true(rows <= most && (n + rows - 1) / rows == (n + most - 1) / most);
     }
@@ -56,19 +57,19 @@ static void test_seconds(void **state) {
     struct intra_rates r = even_rates();
     struct intra_cost_job j = device_job(1, 1, 1, 4, 8);
     struct intra_cost one = cost_of(&j, &r), c;
-    near(one.compute_s, one.flops / 1e9, 1e-3, "all is products");
+    near(one.compute_s, one.flops / 1e9, 1e-3, "only products");
     j.type = KERN_BF16;
     c = cost_of(&j, &r);
     near(c.compute_s, one.compute_s / 4, 1e-3, "in bf16");
     assert_true(c.acts_bytes < 0.7 * one.acts_bytes && c.params_bytes > 1.2 * one.params_bytes);
     j.share = 0.5;
     near(cost_of(&j, &r).compute_s, one.compute_s / 2, 1e-3, "half of a device");
-    // Launches: nothing is faster than they are.
+    // launch time is a lower bound
     j = device_job(1, 1, 1, 4, 8);
     r.device.op_s = 1;
     c = cost_of(&j, &r);
     assert_true(c.compute_s > 8 * 4 * (9 + 13) && c.compute_s < 8 * 4 * 2 * (9 + 13));
-    // Rates between what was measured, by side and by tokens: twice as fast at four times as much.
+    // rates between measured points, by side and by tokens: twice as fast at four times the size
     r = even_rates();
     for (int i = 0; i < INTRA_COST_TOKENS; i++)
         for (int k = 0; k < INTRA_COST_SIDES; k++)
@@ -88,17 +89,18 @@ static void test_meshes(void **state) {
     struct intra_cost_job j = device_job(1, 1, 1, 4, 8);
     struct intra_cost one = cost_of(&j, &r), c;
     double params = (double)intra_cost_count(&model, &j.trainable).trainable;
-    // A device each: half the work. Gradients hide behind backward but for a piece, parameters are gathered in the open.
+    // a device for each rank: half the work; gradients hide behind the backward pass except one
+    // piece, the gather of parameters is not hidden
     j = device_job(2, 1, 1, 4, 8);
     c = cost_of(&j, &r);
     near(c.compute_s, one.compute_s / 2, 1e-6, "dp 2");
     near(c.dp_bytes, 4 * params, 1e-3, "dp bytes");
-    near(c.dp_s, (1 + 1.0 / 8) * 2 * params / 1e9, 1e-3, "what dp costs");
-    r.device.link = 1e6; // too slow for backward
+    near(c.dp_s, (1 + 1.0 / 8) * 2 * params / 1e9, 1e-3, "exposed dp time");
+    r.device.link = 1e6; // too slow for the backward pass
     c = cost_of(&j, &r);
     near(c.dp_s, 4 * params / 1e6 - 2.0 / 3 * one.compute_s / 8, 1e-3, "dp over a slow link");
     r = even_rates();
-    // Gathers are of T, sums of floats.
+    // gathers have the compute type, sums are fp32
     j = device_job(1, 1, 2, 4, 8);
     c = cost_of(&j, &r);
     near(c.tp_bytes, 8 * (4 * 10 + 4) * 4.0 * 4 * 32 * 64 / 2, 1e-9, "tp bytes in fp32");
@@ -109,7 +111,7 @@ static void test_meshes(void **state) {
     j = device_job(1, 2, 1, 4, 8);
     c = cost_of(&j, &r);
     assert_true(c.pp_s > c.compute_s / 8 && c.pp_s < c.compute_s / 4); // one bubble
-    // More ranks than devices, or nothing known of what joins them.
+    // more ranks than devices, or an unknown link between them
     r.device.count = 1;
     assert_true(isinf(cost_of(&j, &r).step_s));
     j.ranks_a_host = 1;
@@ -118,7 +120,7 @@ static void test_meshes(void **state) {
     assert_true(isinf(cost_of(&j, &r).step_s));
 }
 
-// What the fullest rank owns of the exchange as its units are dealt; *largest: of its units.
+// Elements that the fullest rank owns; *largest: of its largest unit.
 static double fullest_owner(const struct intra_cost_job *j, int ranks, double *largest) {
     enum { UNITS = 64, RANKS = 16 };
     struct intra_model *m = NULL;
@@ -131,7 +133,7 @@ static double fullest_owner(const struct intra_cost_job *j, int ranks, double *l
     assert_in_range(n, 1, UNITS);
     for (int32_t i = 0; i < n; i++)
         elements[i] = (uint64_t)units[i].rows * (uint64_t)units[i].cols;
-    intra_shards_deal(elements, fragment, n, ranks, load, owner);
+    intra_shards_assign(elements, fragment, n, ranks, load, owner);
     for (int r = 0; r < ranks; r++)
         most = load[r] > load[most] ? r : most;
     *largest = 0;
@@ -154,7 +156,7 @@ static void test_exchange(void **state) {
     r.device.up = 2e6;
     c = cost_of(&j, &r);
     near(c.gather_s, 4 * params / 1e6, 1e-3, "to the host");
-    near(c.scatter_s, 4 * params / 2e6, 1e-3, "and back");
+    near(c.scatter_s, 4 * params / 2e6, 1e-3, "back to the device");
     near(c.owner_params, params, 1e-9, "a rank owns all");
     assert_true(c.outer_bytes == 0 && c.device_bytes == none.device_bytes);
     near(c.exchange_bytes, 16 * params, 1e-9, "on the host");
@@ -166,8 +168,8 @@ static void test_exchange(void **state) {
     near(c.exchange_bytes, 20 * params, 1e-9, "the host's copy, and room of each unit");
 }
 
-// The state of a mesh on its devices: the busiest owner's share of it is in its device's memory, and what it does not train itself comes through
-// the host.
+// The exchange's state of a mesh on devices: the busiest owner's shard is in its device's memory,
+// and what it does not train itself comes through the host.
 static void test_exchange_of_a_mesh(void **state) {
     (void)state;
     struct intra_rates r = even_rates();
@@ -185,32 +187,34 @@ static void test_exchange_of_a_mesh(void **state) {
         c = cost_of(&j, &r);
         near(c.owner_params, own, 1e-9, "the fullest owner");
         near(c.outer_bytes, 20 * own + 5.25 * largest, 0.02, "in its device's memory");
-        near(c.device_bytes, none.device_bytes + c.outer_bytes, 1e-9, "beside what trains");
+        near(c.device_bytes, none.device_bytes + c.outer_bytes, 1e-9, "beside the training");
         near(c.exchange_bytes, 24 * own, 0.02, "the host's copy, and room");
         near(host.exchange_bytes, 20 * own, 0.02, "all of it on the host");
         assert_true(host.outer_bytes == 0 && host.device_bytes == none.device_bytes);
-        // Replicas train what they own: nothing is fetched, and what was merged goes to all.
+        // replicas train what they own: nothing is fetched, and the merged units go to all
         assert_true(c.gather_s == 0);
         near(c.scatter_s, spread * 4 * params / link, 0.02, "to the other replicas");
         r.device.down = 1e6;
         near(cost_of(&j, &r).scatter_s - c.scatter_s, 4 * own / 1e6, 0.02, "from the device");
         assert_true(cost_of(&j, &r).gather_s == 0);
-        j.outer_device = false; // each fetches what its replica's owners want: itself alone
+        // a rank fetches what the owners of its replica need: only its own units
+        j.outer_device = false;
         near(cost_of(&j, &r).gather_s, 4 * own / 1e6, 0.02, "to the host");
         r.device.down = 1e12;
         r.device.up = 1e6;
-        near(cost_of(&j, &r).scatter_s, 4 * params / 1e6, 0.02, "and all of it back");
+        near(cost_of(&j, &r).scatter_s, 4 * params / 1e6, 0.02, "everything back to the device");
         r.device.up = 1e12;
     }
-    // Cut tensors: half of what a rank owns is the other's to send, all of it takes room on the device.
+    // tensor parallel: the other rank sends half of what a rank owns, and all of it takes device
+    // memory
     struct intra_cost_job j = device_job(1, 1, 2, 4, 8);
     double own = fullest_owner(&j, 2, &largest);
     j.outer = j.outer_device = true;
     struct intra_cost c = cost_of(&j, &r);
-    near(c.outer_bytes, 24 * own + 5.25 * largest, 0.02, "with room for what is gathered");
+    near(c.outer_bytes, 24 * own + 5.25 * largest, 0.02, "with room for a gathered fragment");
     near(c.gather_s, 2 * own / link, 0.02, "from the other rank");
-    near(c.scatter_s, 2 * own / link, 0.02, "and to it");
-    // Of two fragments one is gathered at a time; masked sums are the first rank's, on its host.
+    near(c.scatter_s, 2 * own / link, 0.02, "to the other rank");
+    // two fragments: one is gathered at a time; masked sums are on the host of the first rank
     j.fragments = 2;
     struct intra_cost two = cost_of(&j, &r);
     assert_true(two.outer_bytes < c.outer_bytes - own && two.owner_params < 1.2 * own);
@@ -220,7 +224,7 @@ static void test_exchange_of_a_mesh(void **state) {
     c = cost_of(&j, &r);
     near(c.owner_params, fullest_owner(&j, 1, &largest), 1e-9, "a single owner");
     assert_true(c.owner_bytes > 16 * c.owner_params && c.outer_bytes == 0 && c.exchange_bytes == 0);
-    // Stages: most of what a rank owns is another's to train, as units are dealt by size alone.
+    // stages: units are dealt by size, so another rank trains most of what a rank owns
     j = device_job(1, 2, 1, 4, 8);
     j.outer = j.outer_device = true;
     c = cost_of(&j, &r);
@@ -229,7 +233,8 @@ static void test_exchange_of_a_mesh(void **state) {
                 c.outer_bytes < 24.1 * own + 5.25 * largest);
 }
 
-// What owners do: each its share, on a device one unit after the other, on processors as many at once as it has threads.
+// The work of owners: on a device one unit after the other, on processors as many at once as
+// threads.
 static void test_work_of_owners(void **state) {
     (void)state;
     struct agent_site site = {.share = 1};
@@ -254,8 +259,8 @@ static void test_work_of_owners(void **state) {
         own = fullest_owner(&x.job, ranks, &largest);
         w = agent_planner_work(&x, &site, &cluster, &codec, params / 2, 3);
         near(w.encode_s, own / 4e6, 2e-3, "the busiest owner encodes");
-        near(w.merge_s, 3 * own / 2e6 + own / 1e6, 2e-3, "and merges");
-        x.job.outer_device = false; // all processors of the machine, shared
+        near(w.merge_s, 3 * own / 2e6 + own / 1e6, 2e-3, "the busiest owner merges");
+        x.job.outer_device = false; // the ranks share all processors of the machine
         x.cost = cost_of(&x.job, &site.profile.rates);
         w = agent_planner_work(&x, &site, &cluster, &codec, params / 2, 3);
         near(w.encode_s, fmax(own * ranks, 8 * largest) / 8e6, 2e-3, "on processors");
@@ -265,7 +270,8 @@ static void test_work_of_owners(void **state) {
     assert_true(w.encode_s > 7 && w.merge_s > 21 + x.cost.scatter_s);
 }
 
-// Less device memory: recomputation or smaller micro-batches, then nothing; likewise of the host's.
+// With less device memory: recomputation or smaller micro-batches, then nothing fits; the same for
+// host memory.
 static void test_choice(void **state) {
     (void)state;
     struct intra_rates r = even_rates();
@@ -283,8 +289,9 @@ static void test_choice(void **state) {
     assert_false(intra_cost_choose(&c, &r, &j, &cost));
 }
 
-// The planner's part: who is on a device, in which type, with how much of it.
-static void test_places(void **state) {
+// The planner decides which cluster is on a device, in which type, and with the exchange's state
+// there or not.
+static void test_device_placement(void **state) {
     (void)state;
     static struct agent_job job;
     static struct agent_site sites[AGENT_CLUSTERS_MAX];
@@ -309,13 +316,13 @@ static void test_places(void **state) {
     assert_int_equal(agent_planner_run(&job, 0, sites, &link, 0, &p), NEB_OK);
     assert_true(p.clusters[0].job.device && p.clusters[0].job.type == KERN_BF16 &&
                 p.clusters[0].job.outer_device);
-    assert_true(p.clusters[1].job.device); // auto, and there is one
+    assert_true(p.clusters[1].job.device); // auto uses the device
     assert_false(p.clusters[2].job.device);
     assert_true(p.clusters[3].job.device && p.clusters[3].job.type == KERN_F32 &&
                 !p.clusters[3].job.outer_device && p.clusters[3].cost.gather_s > 0);
     assert_true(p.clusters[4].no_device && !p.clusters[4].job.device && !p.clusters[0].no_device);
     struct intra_cost c = p.clusters[1].cost;
-    // Early exchanges count.
+    // early exchanges count
     double rounds = p.sent_bytes / p.wan.bytes;
     near(rounds, ceil(100.0 / p.wan.interval), 1e-9, "exchanges");
     job.sync.early_steps = 40;
@@ -323,15 +330,15 @@ static void test_places(void **state) {
     assert_int_equal(agent_planner_run(&job, 0, sites, &link, 0, &p), NEB_OK);
     near(p.sent_bytes / p.wan.bytes, 10 + ceil(60.0 / p.wan.interval), 1e-9, "early exchanges");
     job.sync.early_steps = 0;
-    // As many ranks as devices, where that is free and pays.
+    // as many ranks as devices, if the mesh is free and that pays
     sites[0].profile.rates.device.count = 2;
     sites[0].profile.rates.device.link = 1e12;
     assert_int_equal(agent_planner_run(&job, 0, sites, &link, AGENT_AUTO_MESH, &p), NEB_OK);
     struct intra_mesh_config m = p.clusters[0].job.mesh;
     assert_int_equal(m.dp * m.pp * m.tp, 2);
     assert_true(p.clusters[0].job.outer_device &&
-                p.clusters[0].cost.outer_bytes > 0); // each its share
-    // The exchange's state goes to the host where the device has no room for it, or with auto too little beside it.
+                p.clusters[0].cost.outer_bytes > 0); // a shard on each
+    // without room on the device the exchange's state goes to the host; auto also wants spare room
     sites[1].profile.rates.device.memory = (c.device_bytes + INTER_OUTER_SPARE_BYTES / 2) / 0.94;
     assert_int_equal(agent_planner_run(&job, 0, sites, &link, 0, &p), NEB_OK);
     assert_true(p.clusters[1].fits && p.clusters[1].job.device && !p.clusters[1].job.outer_device);
@@ -344,8 +351,9 @@ static void test_places(void **state) {
     assert_true(p.clusters[1].fits && p.clusters[1].job.device && !p.clusters[1].job.outer_device);
 }
 
-// Ranks that mpirun or Slurm starts fill hosts, a device each: a host has as many of them as it has devices, if there are so many, and holds all
-// their memory. Of processors nobody knows how many share a host.
+// Ranks of mpirun or Slurm fill hosts: with devices a host has one rank per device and holds the
+// memory of all its ranks. On processors, Slurm's ranks count as one to a host, because their
+// number is unknown.
 static void test_hosts(void **state) {
     (void)state;
     static struct agent_job job;
@@ -376,18 +384,18 @@ static void test_hosts(void **state) {
         near(p.clusters[i].cost.host_bytes,
              p.clusters[i].job.ranks_a_host * p.clusters[i].cost.rank_bytes, 1e-9,
              "memory of a host's ranks");
-    // Memory for one of the four is not enough.
+    // enough memory for two of the four ranks
     sites[0].profile.rates.memory = 2 * p.clusters[0].cost.rank_bytes;
     assert_true(p.clusters[0].fits && isfinite(p.clusters[0].cost.step_s));
     assert_int_equal(agent_planner_run(&job, 0, sites, &link, 0, &p), NEB_OK);
     assert_true(!p.clusters[0].fits);
-    // Each has the threads that it is told, as long as there are so many for it.
+    // a rank has the threads that the job gives it, up to its share of the processors
     struct agent_planned x = {.job = {.ranks_a_host = 4, .mesh = {8, 1, 1}},
                               .cost = {.owner_params = 8e3}};
     struct inter_wan_codec codec = {.bits = 8, .at[INTER_WAN_HOST] = {8e3, 8e3, 8e3}};
     double alone = 0;
     for (int threads = 0; threads < 5;
-         threads++) { // of 8 processors, two a rank; the rate is that of all
+         threads++) { // 8 processors, two per rank; the rate is that of all
         job.clusters[0].threads = threads;
         double s = agent_planner_work(&x, &sites[0], &job.clusters[0], &codec, 0, 1).encode_s;
         alone = threads == 1 ? s : alone;
@@ -405,7 +413,7 @@ int main(void) {
         cmocka_unit_test(test_exchange_of_a_mesh),
         cmocka_unit_test(test_work_of_owners),
         cmocka_unit_test(test_choice),
-        cmocka_unit_test(test_places),
+        cmocka_unit_test(test_device_placement),
         cmocka_unit_test(test_hosts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans of modes rtd and distill: what a side's step costs against a model's that is made and a mesh-less step's, on processors and on a
-// device (whose memory cuda_cost_device compares with what is made); what a stream carries, bound by bound; who is cast as what; bytes of labels.
+// Plans of modes rtd and distill: the cost of a side's step against a real model and an ordinary
+// step, on processors and on a device; what a stream carries; which cluster gets which role; bytes
+// of labels.
 #include "agent/plan/planner_streams.h"
 #include "agent/train/label_bytes.h"
 #include "inter/outer/outer.h"
@@ -25,17 +26,17 @@ static void test_sides(void **state) {
     intra_cost_side_step(&j, &all, &r, &side);
     near(side.flops, whole.flops, 1e-9, "all positions count: an ordinary step");
     near(side.rank_bytes, whole.rank_bytes, 1e-9, "memory of an ordinary step");
-    // Only a few positions meet the output layer: 6 V d each less.
+    // few positions meet the output layer: each of the others saves 6 V d
     struct intra_cost_side few = all;
     few.targets = 20;
     intra_cost_side_step(&j, &few, &r, &less);
     near(side.flops - less.flops, 3 * 108 * 6.0 * 512 * 64, 1e-9, "positions without a target");
-    // ... and once more for those that tokens are drawn for.
+    // and one product more for positions whose tokens are drawn
     few.drawn = 20;
     intra_cost_side_step(&j, &few, &r, &side);
     near(side.flops - less.flops, 3 * 20 * 2.0 * 512 * 64, 1e-9, "draws");
     assert_true(side.step_s > less.step_s + 3 * 20 * 512 / r.draws);
-    // A frozen teacher: a third of the products, arenas as they are made, labels for what is asked.
+    // a frozen teacher: a third of the products, its real arenas, labels only for the targets
     struct intra_cost_side looks = {
         .tokens = 128, .length = 32, .targets = 60, .head = INTRA_COST_HEAD_NONE, .labelled = 60};
     intra_cost_side_step(&j, &looks, &r, &side);
@@ -50,7 +51,7 @@ static void test_sides(void **state) {
     intra_model_destroy(&m);
 }
 
-// On a device: its rates, its memory, and a loss over the positions with a target where these are few.
+// On a device: its rates and memory; the loss covers only positions with a target if they are few.
 static void test_sides_on_device(void **state) {
     (void)state;
     struct intra_rates r = even_rates(1);
@@ -65,18 +66,18 @@ static void test_sides_on_device(void **state) {
     near(side.flops, whole.flops, 1e-9, "all positions count: an ordinary step");
     near(side.step_s, whole.step_s, 1e-6, "as long as an ordinary step");
     near(side.device_bytes, whole.device_bytes, 1e-9, "device memory of an ordinary step");
-    near(side.host_bytes, whole.host_bytes, 1e-9, "and the host's");
+    near(side.host_bytes, whole.host_bytes, 1e-9, "host memory of an ordinary step");
     struct intra_cost_side few = all;
-    few.targets = 100; // gathering these does not pay
+    few.targets = 100; // gathering so many does not pay
     intra_cost_side_step(&j, &few, &r, &less);
-    near(less.flops, side.flops, 1e-9, "whoever counts");
+    near(less.flops, side.flops, 1e-9, "all positions, without a gather");
     few.targets = 20;
     intra_cost_side_step(&j, &few, &r, &less);
     near(side.flops - less.flops, 3 * 108 * 6.0 * 512 * 64, 1e-9, "positions without a target");
-    // Draws: a product, the loss's rate in fp32, and the host waits.
+    // draws: a product, the loss at the fp32 rate, and a wait of the host
     few.drawn = 20;
     few.soft_k = 1;
-    r.device.of[KERN_F32].logits = 1e6; // what counts, also in bf16
+    r.device.of[KERN_F32].logits = 1e6; // also counts in bf16
     r.device.wait_s = 0.25;
     j.type = KERN_BF16;
     intra_cost_side_step(&j, &few, &r, &side);
@@ -84,10 +85,10 @@ static void test_sides_on_device(void **state) {
     few.drawn = few.soft_k = 0;
     intra_cost_side_step(&j, &few, &r, &less);
     near(side.step_s - less.step_s, 3 * (20 * (512 / 1e6 + 2.0 * 512 * 64 / 8e9) + 0.25), 1e-6,
-         "draws take so long");
+         "time of the draws");
     near(side.device_bytes - less.device_bytes, 5 * 512 + 2 * 512 + 16384, 1e-9, "room for draws");
     r.device = even_device(2e9);
-    // bf16 is the device's: four times as fast, and the parameters are there in both types.
+    // bf16 is four times as fast on the device, which holds the parameters in both types
     j.type = KERN_BF16;
     intra_cost_side_step(&j, &all, &r, &less);
     near(less.compute_s, whole.compute_s / 4, 1e-3, "in bf16");
@@ -97,13 +98,14 @@ static void test_sides_on_device(void **state) {
     intra_cost_side_step(&j, &all, &r, &side);
     near(side.compute_s, 2 * less.compute_s, 1e-3, "half of a device");
     j.share = 1;
-    // A discriminator has a score a position, and no product with the vocabulary.
+    // a discriminator has one score per position, and no product with the vocabulary
     struct intra_cost_side scores = all;
     scores.head = INTRA_COST_HEAD_SCORE;
     intra_cost_side_step(&j, &scores, &r, &side);
     near(less.flops - side.flops, 3 * 128 * 6.0 * 512 * 64, 1e-9, "no logits");
     near(side.device_bytes - less.device_bytes, 512 - 131072.0, 1e-9, "scores, and no logits");
-    // A frozen teacher: no gradients, no moments, one block's memory, whatever recompute says; labels there and on the host.
+    // a frozen teacher has no gradients or moments and the memory of one block, with or without
+    // recompute; its labels are on the device and on the host
     struct intra_cost_side looks = {.tokens = 128,
                                     .length = 32,
                                     .targets = 60,
@@ -126,13 +128,13 @@ static void test_sides_on_device(void **state) {
     intra_cost_side_step(&j, &blind, &r, &host);
     near(side.acts_bytes - host.acts_bytes, labels, 1e-9, "labels");
     near(side.host_bytes - host.host_bytes, 128 * (1024 + 4 * (4 + 128.0)), 1e-9,
-         "labels on the host, and on their way");
+         "labels on the host and in flight");
     near(host.acts_bytes,
          16384 + 512 + 32768 + 16384 + 4096 + 32768 + 16384 + 512 + 81920 + 40960 // a block
              + 32768 + 2816                                // its input; the batch
              + 16384 + 32768 + 16384 + 512 + 512 + 131072, // ends and logits
          1e-9, "passes");
-    struct intra_cost_job deep = j; // which memory of passes knows nothing of
+    struct intra_cost_job deep = j; // the memory of a forward pass does not depend on depth
     deep.model.n_layers *= 2;
     intra_cost_side_step(&deep, &blind, &r, &whole);
     near(whole.acts_bytes, host.acts_bytes, 1e-9, "twice as deep");
@@ -153,7 +155,7 @@ static void test_flow(void **state) {
     inter_stream_cost(&p, &l, &f);
     assert_int_equal(f.bound, INTER_STREAM_BOUND_CONSUMER);
     near(f.producer_wait, 0.8, 1e-9, "the producer waits");
-    // Larger than the line takes: about 0.1 s each on 1 MB/s.
+    // larger than the line carries: about 0.1 s each at 1 MB/s
     l.bytes = 1e5;
     inter_stream_cost(&p, &l, &f);
     assert_int_equal(f.bound, INTER_STREAM_BOUND_LINK);
@@ -161,7 +163,7 @@ static void test_flow(void **state) {
     l.streams = 3; // over one uplink
     inter_stream_cost(&p, &l, &f);
     assert_true(f.rate < 10.0 / 3 && f.rate > 8.0 / 3);
-    // One at a time over a long way; where the window may widen it does, as far as it helps.
+    // a long way with a window of one; a window that may widen does so as far as it helps
     l = (struct inter_stream_load){
         .producer_s = 0.01, .consumer_s = 0.01, .bytes = 100, .window = 1, .streams = 1};
     p.rtt_s = 1;
@@ -179,7 +181,7 @@ static void test_label_bytes(void **state) {
     assert_int_equal(agent_label_bytes(4, 4096, 500, &few), NEB_OK);
     assert_int_equal(agent_label_bytes(8, 4096, 500, &many), NEB_OK);
     assert_int_equal(agent_label_bytes(8, 32768, 500, &large), NEB_OK);
-    // Measured with trained teachers at k 8: 16 bytes a target of 4,096 pieces; 23 at most of 32,768 (compress/softlabel.h).
+    // bounds from trained teachers at k 8 (compress/softlabel.h)
     assert_true(few < 0.7 * many && many > 12 && many < 20 && large > many && large < 23);
     assert_int_equal(agent_label_bytes(0, 4096, 500, &few), NEB_OK);
     assert_true(few == 0);
@@ -208,7 +210,7 @@ static struct agent_job job_of(enum agent_mode mode, int32_t clusters) {
     return j;
 }
 
-static void test_cast(void **state) {
+static void test_role_assignment(void **state) {
     (void)state;
     static struct agent_job j; // large
     static struct agent_site sites[3];
@@ -221,11 +223,11 @@ static void test_cast(void **state) {
     for (int i = 0; i < 3; i++)
         sites[i] =
             (struct agent_site){.profile = {.rates = even_rates(i == 1 ? 10 : 1)}, .share = 1};
-    // The larger model goes where it is fast: the discriminator, the deep teacher.
+    // the larger model goes to the fast cluster: the discriminator, the deep teacher
     j = job_of(AGENT_MODE_RTD, 2);
     assert_true(agent_planner_cast(&j, &text, sites, all, roles));
     assert_true(roles[0] == AGENT_ROLE_GENERATOR && roles[1] == AGENT_ROLE_DISCRIMINATOR);
-    j.clusters[0].role = AGENT_ROLE_DISCRIMINATOR; // what is fixed stays
+    j.clusters[0].role = AGENT_ROLE_DISCRIMINATOR; // fixed roles stay
     j.clusters[1].role = AGENT_ROLE_GENERATOR;
     assert_true(agent_planner_cast(&j, &text, sites, none, roles));
     assert_true(roles[0] == AGENT_ROLE_DISCRIMINATOR);
@@ -239,15 +241,16 @@ static void test_cast(void **state) {
     j = job_of(AGENT_MODE_DISTILL, 3);
     assert_true(agent_planner_cast(&j, &text, sites, all, roles));
     assert_true(roles[1] == AGENT_ROLE_TEACHER && roles[0] == AGENT_ROLE_STUDENT);
-    // ... unless it does not fit there, and nowhere if it fits nowhere.
+    // unless it does not fit there; nothing is cast if it fits nowhere
     sites[1].profile.rates.memory = 1e6;
-    assert_true(!agent_planner_cast(&j, &text, sites, all, roles)); // it cannot learn there either
+    // the cluster cannot learn there either
+    assert_true(!agent_planner_cast(&j, &text, sites, all, roles));
     for (int i = 0; i < 3; i++)
         sites[i].profile.rates.memory = 1e6;
     assert_true(!agent_planner_cast(&j, &text, sites, all, roles));
 }
 
-// Who is on a device, in which type; memory and roles go by it.
+// Which side is on a device and in which type; memory and roles follow from it.
 static void test_devices(void **state) {
     (void)state;
     static struct agent_job j; // large
@@ -265,7 +268,7 @@ static void test_devices(void **state) {
                 "int4", 4, 0.1, 1, false, {{1e9, 1e9, 1e9}, {2e9, 2e9, 2e9}}};
     }
     sites[0].profile.rates.device = sites[2].profile.rates.device = even_device(1e10);
-    // auto takes what is there, in bf16; cuda of which nothing is known is reckoned as processors.
+    // auto takes a known device, in bf16; cuda without a known device is costed as processors
     j = job_of(AGENT_MODE_RTD, 2);
     j.clusters[1].device = AGENT_DEVICE_CUDA;
     assert_int_equal(agent_planner_streams(&j, &text, sites, &link, &x), NEB_OK);
@@ -283,23 +286,23 @@ static void test_devices(void **state) {
     j.clusters[0].device = AGENT_DEVICE_CPU;
     assert_int_equal(agent_planner_streams(&j, &text, sites, &link, &x), NEB_OK);
     assert_true(!x.sides[0].job.device && x.sides[0].cost.step_s > 20 * quick);
-    // Both sides in one process: on processors, whatever is there.
+    // both sides in one process: on processors, even with a device
     j.clusters[0].device = AGENT_DEVICE_AUTO;
     j.sync.scheme = AGENT_SCHEME_SYNCHRONOUS;
     assert_int_equal(agent_planner_streams(&j, &text, sites, &link, &x), NEB_OK);
     assert_true(!x.sides[0].job.device && !x.sides[0].no_device);
-    // The larger model goes to the device: the discriminator; the deep teacher.
+    // the larger model goes to the device: the discriminator, the deep teacher
     j = job_of(AGENT_MODE_RTD, 2);
     assert_true(agent_planner_cast(&j, &text, sites, all, roles));
     assert_true(roles[0] == AGENT_ROLE_DISCRIMINATOR && roles[1] == AGENT_ROLE_GENERATOR);
-    j.clusters[0].device = AGENT_DEVICE_CPU; // but not where it may not use it
+    j.clusters[0].device = AGENT_DEVICE_CPU; // but not to a device that it may not use
     sites[1].profile.rates = even_rates(1.5);
     assert_true(agent_planner_cast(&j, &text, sites, all, roles));
     assert_true(roles[1] == AGENT_ROLE_DISCRIMINATOR);
     sites[1].profile.rates = even_rates(1);
     j = job_of(AGENT_MODE_DISTILL, 3);
     j.distill.k = 8;
-    sites[2].device_share = 0.1; // which many share
+    sites[2].device_share = 0.1; // a device shared by many
     assert_true(agent_planner_cast(&j, &text, sites, all, roles));
     assert_int_equal(roles[0], AGENT_ROLE_TEACHER);
     sites[2].device_share = 1;
@@ -307,7 +310,7 @@ static void test_devices(void **state) {
     assert_true(agent_planner_cast(&j, &text, sites, all, roles));
     assert_int_equal(roles[2], AGENT_ROLE_TEACHER);
     sites[0].profile.rates.device.count = 1;
-    // A teacher that only looks fits where one that learns does not.
+    // a frozen teacher fits where a learning one does not
     assert_int_equal(agent_planner_streams(&j, &text, sites, &link, &x), NEB_OK);
     double learns = x.sides[0].cost.device_bytes, optim = x.sides[0].cost.optim_bytes;
     assert_true(x.sides[0].fits && optim > 0);
@@ -319,7 +322,7 @@ static void test_devices(void **state) {
     assert_true(x.sides[0].fits && x.sides[0].job.frozen && x.sides[0].cost.optim_bytes == 0);
     j.distill.learn = true;
     sites[0].profile.rates.device.memory = 1e9;
-    // Students that are one model have the exchange's state there, if it leaves room beside it.
+    // federated students keep the exchange's state on the device if that leaves spare room
     for (int i = 0; i < 3; i++)
         j.clusters[i].role = i == 2 ? AGENT_ROLE_TEACHER : AGENT_ROLE_STUDENT;
     j.distill.federate = true;
@@ -332,7 +335,7 @@ static void test_devices(void **state) {
                 x.sides[0].cost.gather_s == 0);
     assert_true(!x.sides[1].job.outer_device && x.sides[1].cost.outer_bytes == 0 &&
                 x.sides[1].cost.exchange_bytes > 0);
-    assert_true(!x.sides[2].job.outer_device && x.sides[2].cost.outer_bytes == 0); // teaches
+    assert_true(!x.sides[2].job.outer_device && x.sides[2].cost.outer_bytes == 0); // the teacher
     double both = x.sides[0].cost.device_bytes;
     sites[0].profile.rates.device.memory = (both + INTER_OUTER_SPARE_BYTES / 2) / 0.94;
     assert_int_equal(agent_planner_streams(&j, &text, sites, &link, &x), NEB_OK);
@@ -345,7 +348,7 @@ static void test_devices(void **state) {
     assert_true(x.sides[0].fits && !x.sides[0].job.outer_device);
 }
 
-// A teacher's time is its students'; those that do not keep step have a pace each.
+// Students share their teacher's time. Those that do not keep step each have their own pace.
 static void test_students(void **state) {
     (void)state;
     static struct agent_job j; // large
@@ -361,18 +364,18 @@ static void test_students(void **state) {
     j = job_of(AGENT_MODE_DISTILL, 3);
     assert_int_equal(agent_planner_streams(&j, &text, sites, &link, &two), NEB_OK);
     assert_int_equal(one.flow.bound, INTER_STREAM_BOUND_PRODUCER);
-    near(two.flow.rate, one.flow.rate / 2, 1e-9, "a teacher of two");
+    near(two.flow.rate, one.flow.rate / 2, 1e-9, "a teacher with two students");
     assert_true(two.sides[2].rate == two.sides[1].rate && two.sides[2].wait > two.sides[1].wait);
-    near(two.sides[0].rate, 2 * two.flow.rate, 1e-9, "all that it makes");
-    j.distill.relay = true; // the first passes them on
+    near(two.sides[0].rate, 2 * two.flow.rate, 1e-9, "batches for both students");
+    j.distill.relay = true; // the first student passes them on
     assert_int_equal(agent_planner_streams(&j, &text, sites, &link, &two), NEB_OK);
     near(two.flow.rate, one.flow.rate, 1e-9, "a relay");
     j.distill.relay = j.distill.learn = false;
     j.distill.shape.n_layers = 1;
     assert_int_equal(agent_planner_streams(&j, &text, sites, &link, &two), NEB_OK);
     assert_int_equal(two.flow.bound, INTER_STREAM_BOUND_CONSUMER);
-    assert_true(two.sides[2].rate > two.sides[1].rate); // three times as fast a machine
-    // A ratio of two batches to a step of the generator: half of its training.
+    assert_true(two.sides[2].rate > two.sides[1].rate); // its machine is three times as fast
+    // two batches per step of the generator: half of its training
     j = job_of(AGENT_MODE_RTD, 2);
     assert_int_equal(agent_planner_streams(&j, &text, sites, &link, &one), NEB_OK);
     j.rtd.discriminator_steps = 2;
@@ -385,7 +388,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sides),       cmocka_unit_test(test_flow),
         cmocka_unit_test(test_label_bytes), cmocka_unit_test(test_sides_on_device),
-        cmocka_unit_test(test_devices),     cmocka_unit_test(test_cast),
+        cmocka_unit_test(test_devices),     cmocka_unit_test(test_role_assignment),
         cmocka_unit_test(test_students)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,29 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // intra/data: building a corpus from text, what is held out, and how windows are drawn.
-#include "agent/base/fs.h"
-#include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
 #include "intra/data/data.h"
 #include "intra/data/tokenizer.h"
+#include "tests/unit/scratch.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
-static char dir[] = "/tmp/nebula-data-XXXXXX";
-static char corpus_dir[NEB_PATH_MAX], message[1024];
+static char corpus_dir[NEB_PATH_MAX];
 static struct intra_build_spec spec;
 
-static void capture(void *user, enum neb_log_level level, const char *text) {
-    (void)user;
-    if (level == NEB_LOG_ERROR)
-        snprintf(message, sizeof message, "%s", text);
-}
 static void quiet(void *user, const char *stage, uint64_t done, uint64_t total) {
     (void)user, (void)stage, (void)done, (void)total;
 }
@@ -78,7 +66,7 @@ static void test_build(void **state) {
     assert_int_equal(intra_corpus_build(&spec, corpus_dir, quiet, NULL, &skipped), NEB_OK);
     assert_false(skipped);
     assert_int_equal(intra_corpus_build(&spec, corpus_dir, quiet, NULL, &skipped), NEB_OK);
-    assert_true(skipped); // unchanged: kept
+    assert_true(skipped); // unchanged: the corpus is kept
     struct intra_corpus *c = NULL;
     assert_int_equal(intra_corpus_open(corpus_dir, true, &c), NEB_OK);
     assert_int_equal(intra_corpus_sources(c), 2);
@@ -127,11 +115,11 @@ static void test_held_out_pages(void **state) {
                 in[s][k] = strstr(text[s][k], (char *)page.p + 40) != NULL;
             neb_buf_free(&page);
             if (s == 0 && i == 3)
-                continue;                      // the page with a duplicate of another name
+                continue;                      // page 3 has a duplicate of another name
             assert_true(in[s][0] != in[s][1]); // in exactly one split
         }
         if (i != 3)
-            assert_true(in[0][1] == in[1][1]); // both translations in the same
+            assert_true(in[0][1] == in[1][1]); // both translations in the same split
         held += in[0][1];
     }
     assert_in_range(held, 10, 45);
@@ -164,7 +152,7 @@ static void test_tokenizer_round_trip(void **state) {
 
 enum { T = 64 }; // long enough that no two windows of the text are equal
 
-// which window of the source this is
+// Which window of the source this is.
 static uint64_t window_id(const struct intra_corpus *c, int32_t source, const int32_t *tokens) {
     int32_t x[T], y[T];
     for (uint64_t k = 0; k < intra_corpus_windows(c, source, INTRA_TRAIN, T); k++) {
@@ -203,13 +191,13 @@ static void test_clusters_are_disjoint_and_cover_an_epoch(void **state) {
         intra_sampler_destroy(&s);
     }
     for (uint64_t k = 0; k < windows; k++)
-        assert_int_equal(seen[k], 1); // each exactly once, by one cluster
+        assert_int_equal(seen[k], 1); // exactly once, by one cluster
     free(seen);
     intra_corpus_close(&c);
 }
 
-// The same text in two folders, at two sites: they begin an epoch apart, and each sees all of it.
-static void test_folders_begin_apart(void **state) {
+// Two sites with the same text begin an epoch at different places, and each sees all of it.
+static void test_sites_begin_apart(void **state) {
     (void)state;
     struct intra_corpus *c = NULL;
     assert_int_equal(intra_corpus_open(corpus_dir, false, &c), NEB_OK);
@@ -266,7 +254,7 @@ static void test_resume_and_weights(void **state) {
     assert_int_equal(cursor[0], 777);
     assert_in_range(cursor[1], 536, 629); // three to one: 583 expected
     intra_sampler_restore(b, cursor);
-    for (int i = 0; i < 2000; i++) { // over the end of an epoch
+    for (int i = 0; i < 2000; i++) { // past the end of an epoch
         intra_sampler_next(a, x, y);
         intra_sampler_next(b, x2, y2);
         assert_memory_equal(x, x2, sizeof x);
@@ -284,10 +272,10 @@ static void test_damaged_shards(void **state) {
     struct intra_corpus *c = NULL;
     assert_int_equal(neb_path(path, sizeof path, corpus_dir, "one/train-00000.bin"), NEB_OK);
     assert_int_equal(neb_fs_read(path, 1 << 26, &good), NEB_OK);
-    neb_log_set_sink(capture, NULL);
+    neb_log_set_sink(scratch_keep, NULL);
     assert_int_equal(neb_fs_write(path, good.p, good.len - 10, 0644), NEB_OK);
     assert_int_equal(intra_corpus_open(corpus_dir, false, &c), NEB_ERR_CORRUPT);
-    assert_non_null(strstr(message, "cut short?"));
+    assert_non_null(strstr(message, "cut short"));
     good.p[0] ^= 1;
     assert_int_equal(neb_fs_write(path, good.p, good.len, 0644), NEB_OK);
     assert_int_equal(intra_corpus_open(corpus_dir, false, &c), NEB_ERR_FORMAT);
@@ -298,7 +286,7 @@ static void test_damaged_shards(void **state) {
     assert_non_null(strstr(message, "digest does not match"));
     assert_int_equal(neb_fs_remove(path), NEB_OK);
     assert_int_equal(intra_corpus_open(corpus_dir, false, &c), NEB_ERR_NOT_FOUND);
-    assert_non_null(strstr(message, "train-00000.bin: corpus.json lists it"));
+    assert_non_null(strstr(message, "train-00000.bin does not exist, but corpus.json lists it"));
     assert_non_null(strstr(message, "rebuild the corpus with nebula data build"));
     assert_int_equal(intra_corpus_open("/nonexistent", false, &c), NEB_ERR_NOT_FOUND);
     assert_non_null(strstr(message, "nebula data build"));
@@ -306,7 +294,7 @@ static void test_damaged_shards(void **state) {
     neb_buf_free(&good);
 }
 
-// ---- tokens of 32 bits: more pieces than 65,536 --------------------------------------------------------------
+// ---- tokens of 32 bits: a vocabulary of more than 65,536
 
 enum { WIDE_VOCAB = 70000, WIDE_TOKENS = 40 * T + 1 };
 
@@ -314,7 +302,8 @@ static int32_t wide_id(uint64_t at) {
     return (int32_t)(at * 7919 % WIDE_VOCAB);
 } // about 7 % are above 65,535
 
-// A corpus by hand, after the words of data.h alone: reading is checked against the format, not against our writer.
+// Writes a corpus in the format of data.h by hand, so that the reader is not tested against our own
+// writer.
 static void write_wide_corpus(const char *folder) {
     char path[NEB_PATH_MAX], hex[65];
     uint8_t sha[INTRA_SHA_BYTES];
@@ -378,7 +367,8 @@ static void test_wide_tokens_are_read(void **state) {
     intra_corpus_close(&c);
 }
 
-// What data build writes with a vocabulary of whole words, which is made in seconds however large: the text comes back.
+// With a large vocabulary of whole words, which is quick to make, the text of a built corpus comes
+// back.
 static void test_wide_tokens_are_written(void **state) {
     (void)state;
     char path[NEB_PATH_MAX], prefix[NEB_PATH_MAX], model[NEB_PATH_MAX], word[32];
@@ -398,7 +388,8 @@ static void test_wide_tokens_are_written(void **state) {
     snprintf(model, sizeof model, "%s/words.model", dir);
     assert_int_equal(neb_fs_write(path, lines.p, lines.len, 0644), NEB_OK);
     assert_int_equal(intra_tokenizer_train(path, prefix, &train), NEB_OK);
-    for (size_t i = 0; i + 1 < lines.len; i++) // the document has no lines: a word ends at a space
+    // the document has no line ends: a word ends at a space
+    for (size_t i = 0; i + 1 < lines.len; i++)
         lines.p[i] = lines.p[i] == '\n' ? ' ' : lines.p[i];
     assert_int_equal(neb_fs_write(path, lines.p, lines.len, 0644), NEB_OK);
     snprintf(s.tokenizer, sizeof s.tokenizer, "%s", model);
@@ -447,7 +438,8 @@ static void test_jsonl_and_tsv(void **state) {
     s.sources[1].format = INTRA_TSV;
     s.sources[1].column = 1;
     snprintf(s.sources[1].path, sizeof s.sources[1].path, "%s/b.tsv", dir);
-    snprintf(s.tokenizer, sizeof s.tokenizer, "%s/corpus/tokenizer.model", dir); // reused
+    // the vocabulary of the first corpus
+    snprintf(s.tokenizer, sizeof s.tokenizer, "%s/corpus/tokenizer.model", dir);
     s.holdout_per_mille = 0;
     snprintf(out, sizeof out, "%s/lines", dir);
     assert_int_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_OK);
@@ -458,11 +450,11 @@ static void test_jsonl_and_tsv(void **state) {
     intra_corpus_close(&c);
     snprintf(path, sizeof path, "%s/a.jsonl", dir);
     assert_int_equal(neb_fs_write(path, broken, sizeof broken - 1, 0644), NEB_OK);
-    neb_log_set_sink(capture, NULL);
+    neb_log_set_sink(scratch_keep, NULL);
     assert_int_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_ERR_FORMAT);
     assert_non_null(strstr(message, "a.jsonl:1: no text in field \"text\""));
     neb_log_set_sink(NULL, NULL);
-    assert_int_equal(intra_corpus_open(out, true, &c), NEB_OK); // the old corpus is still whole
+    assert_int_equal(intra_corpus_open(out, true, &c), NEB_OK); // the old corpus is still complete
     intra_corpus_close(&c);
 }
 
@@ -472,7 +464,7 @@ static void put(const char *name, const char *text) {
     assert_int_equal(neb_fs_write(path, text, strlen(text), 0644), NEB_OK);
 }
 
-static bool is_kept(const struct intra_build_spec *s) { // the corpus that is there
+static bool is_kept(const struct intra_build_spec *s) { // true if the existing corpus is kept
     char out[NEB_PATH_MAX];
     bool skipped;
     snprintf(out, sizeof out, "%s/anew", dir);
@@ -480,8 +472,9 @@ static bool is_kept(const struct intra_build_spec *s) { // the corpus that is th
     return skipped;
 }
 
-// Another vocabulary at the same path, another name of a page (which decides its split), another end of a document.
-static void test_what_is_built_anew(void **state) {
+// A build is repeated for another vocabulary at the same path, another name of a page (it decides
+// the split), or another end of a document.
+static void test_rebuild_causes(void **state) {
     (void)state;
     char from[NEB_PATH_MAX], to[NEB_PATH_MAX];
     struct intra_build_spec s = spec;
@@ -524,9 +517,10 @@ static void put_in(const char *folder, const char *file, const struct neb_buf *b
     assert_int_equal(b ? neb_fs_write(path, b->p, b->len, 0644) : neb_fs_remove(path), NEB_OK);
 }
 
-// The file, missing (at NULL), or with another byte where it has `at`, is as before once the same is built again.
-static void mends(const struct intra_build_spec *s, const char *out, const char *file,
-                  const char *at) {
+// Damages the file (NULL: removes it; otherwise flips a bit of the last byte of `at`). Building
+// again restores it.
+static void restores(const struct intra_build_spec *s, const char *out, const char *file,
+                     const char *at) {
     struct neb_buf was = read_of(out, file), bad = read_of(out, file);
     bool skipped = true;
     if (at) {
@@ -547,30 +541,30 @@ static void mends(const struct intra_build_spec *s, const char *out, const char 
     assert_true(skipped);
 }
 
-// What every error about a damaged corpus advises: the same build again.
-static void test_damage_is_mended(void **state) {
+// Errors about a damaged corpus advise to build again. This shows that it helps.
+static void test_damage_is_repaired(void **state) {
     (void)state;
     static const char *const files[] = {"tokenizer.model", "tokenizer.vocab",
                                         "two/train-00000.bin"};
     char out[NEB_PATH_MAX];
     struct intra_build_spec s = spec;
     bool skipped;
-    neb_log_set_sink(capture, NULL);
+    neb_log_set_sink(scratch_keep, NULL);
     snprintf(out, sizeof out, "%s/mended", dir);
     assert_int_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_OK);
     for (int i = 0; i < 3; i++)
-        mends(&s, out, files[i], NULL);
-    mends(&s, out, files[0], "è");
-    assert_non_null(strstr(message, "mended/tokenizer.model: its pieces are not those of "));
-    mends(&s, out, files[2], "NEBSHRD");
+        restores(&s, out, files[i], NULL);
+    restores(&s, out, files[0], "è");
+    assert_non_null(strstr(message, "mended/tokenizer.model differ from those of "));
+    restores(&s, out, files[2], "NEBSHRD");
     snprintf(s.tokenizer, sizeof s.tokenizer, "%s/corpus/tokenizer.model", dir);
     assert_int_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_OK);
     assert_false(skipped);
-    mends(&s, out, files[0], "/sample.txt"); // a given one may not differ anywhere
+    restores(&s, out, files[0], "/sample.txt"); // a given vocabulary may not differ anywhere
     neb_log_set_sink(NULL, NULL);
 }
 
-// What cannot be read may be whole: a failing disk, say, is no reason to replace a corpus.
+// A corpus that cannot be read is kept: a failing disk is no reason to replace it.
 static void test_unreadable_is_kept(void **state) {
     (void)state;
     char out[NEB_PATH_MAX], shard[NEB_PATH_MAX], aside[NEB_PATH_MAX];
@@ -580,8 +574,9 @@ static void test_unreadable_is_kept(void **state) {
     assert_int_equal(neb_path(shard, sizeof shard, out, "two/train-00000.bin"), NEB_OK);
     snprintf(aside, sizeof aside, "%s/aside", dir);
     assert_int_equal(rename(shard, aside), 0);
-    assert_int_equal(neb_fs_mkdirs(shard, 0755), NEB_OK); // as root is refused nothing
-    neb_log_set_sink(capture, NULL);
+    // a folder in place of the file; permissions would not stop root
+    assert_int_equal(neb_fs_mkdirs(shard, 0755), NEB_OK);
+    neb_log_set_sink(scratch_keep, NULL);
     assert_int_equal(intra_corpus_build(&spec, out, quiet, NULL, &skipped), NEB_ERR_INVALID);
     neb_log_set_sink(NULL, NULL);
     assert_false(skipped);
@@ -592,9 +587,10 @@ static void test_unreadable_is_kept(void **state) {
     assert_true(skipped);
 }
 
-// Jobs know their vocabulary by the bytes of its model, of which the path of the lines is a part: what builds a corpus anew at its old path must
-// bring the same. SentencePiece splits what it takes for a list of files at commas.
-static void test_paths_of_vocabularies(void **state) {
+// A vocabulary's model contains the path of its input, and jobs identify a vocabulary by the
+// model's bytes. So a rebuild at the same path must give the same model, also for paths with commas
+// and quotes, at which SentencePiece splits a list of files.
+static void test_vocabulary_paths(void **state) {
     (void)state;
     static const char *const names[] = {"en,de", "en\"de", "en,\"de\""};
     char out[NEB_PATH_MAX], as[128];
@@ -615,7 +611,7 @@ static void test_paths_of_vocabularies(void **state) {
     neb_buf_free(&there);
 }
 
-// Documents end with an EOS: a vocabulary without one would end them with no token at all.
+// A vocabulary without an EOS piece is refused, because documents end with EOS.
 static void test_vocabulary_without_eos(void **state) {
     (void)state;
     char path[NEB_PATH_MAX];
@@ -630,7 +626,7 @@ static void test_vocabulary_without_eos(void **state) {
     snprintf(s.tokenizer, sizeof s.tokenizer, "%s/endless.model", dir);
     assert_int_equal(neb_fs_write(s.tokenizer, model.p, model.len, 0644), NEB_OK);
     snprintf(path, sizeof path, "%s/endless", dir);
-    neb_log_set_sink(capture, NULL);
+    neb_log_set_sink(scratch_keep, NULL);
     assert_int_equal(intra_corpus_build(&s, path, quiet, NULL, &skipped), NEB_ERR_INVALID);
     assert_non_null(strstr(message, "endless.model has no EOS piece"));
     neb_log_set_sink(NULL, NULL);
@@ -638,7 +634,8 @@ static void test_vocabulary_without_eos(void **state) {
     neb_buf_free(&model);
 }
 
-// What other programs write (intra/read/json.h), and a NUL in the text. And what is wrong with a line is said.
+// JSON lines of other programs (intra/read/json.h) and a NUL in the text are read; a bad line is
+// reported.
 static void test_foreign_jsonl(void **state) {
     (void)state;
     char out[NEB_PATH_MAX];
@@ -670,20 +667,10 @@ static void test_foreign_jsonl(void **state) {
     intra_tokenizer_close(&t);
     intra_corpus_close(&c);
     put("foreign.jsonl", "{\"text\": \"the file\"}\n{\"text\": \"the \n");
-    neb_log_set_sink(capture, NULL);
+    neb_log_set_sink(scratch_keep, NULL);
     assert_int_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_ERR_FORMAT);
     assert_non_null(strstr(message, "foreign.jsonl:2: cannot be read as JSON: premature end"));
     neb_log_set_sink(NULL, NULL);
-}
-
-static int set_up(void **state) {
-    (void)state;
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
 }
 
 int main(void) {
@@ -692,18 +679,18 @@ int main(void) {
         cmocka_unit_test(test_held_out_pages),
         cmocka_unit_test(test_tokenizer_round_trip),
         cmocka_unit_test(test_clusters_are_disjoint_and_cover_an_epoch),
-        cmocka_unit_test(test_folders_begin_apart),
+        cmocka_unit_test(test_sites_begin_apart),
         cmocka_unit_test(test_resume_and_weights),
         cmocka_unit_test(test_jsonl_and_tsv),
-        cmocka_unit_test(test_what_is_built_anew),
-        cmocka_unit_test(test_damage_is_mended),
+        cmocka_unit_test(test_rebuild_causes),
+        cmocka_unit_test(test_damage_is_repaired),
         cmocka_unit_test(test_unreadable_is_kept),
-        cmocka_unit_test(test_paths_of_vocabularies),
+        cmocka_unit_test(test_vocabulary_paths),
         cmocka_unit_test(test_vocabulary_without_eos),
         cmocka_unit_test(test_foreign_jsonl),
         cmocka_unit_test(test_wide_tokens_are_read),
         cmocka_unit_test(test_wide_tokens_are_written),
         cmocka_unit_test(test_damaged_shards),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }

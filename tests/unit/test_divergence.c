@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who computes its parameters again (agent/daemon/divergence.h).
+// Which member computes its parameters again (agent/daemon/divergence.h).
 #include "agent/daemon/divergence.h"
 
 #include <setjmp.h>
@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-// Members 0, 1, … with these digests.
+// Members 0, 1, ... with these digests.
 static struct agent_divergence of(int self, int contributors, int n, const uint64_t digests[]) {
     struct inter_record r = {.n = (uint8_t)n};
     for (uint8_t i = 0; i < n; i++)
@@ -16,7 +16,7 @@ static struct agent_divergence of(int self, int contributors, int n, const uint6
     return agent_divergence_of(&r, self, contributors);
 }
 
-static void test_most(void **state) {
+static void test_majority(void **state) {
     (void)state;
     const uint64_t one[] = {7, 8, 7};
     assert_false(of(0, 3, 3, one).own);
@@ -26,11 +26,11 @@ static void test_most(void **state) {
     assert_false(of(1, 3, 3, one).all);
     const uint64_t none[] = {7, 8, 9};
     assert_true(of(2, 3, 3, none).own && of(2, 3, 3, none).all);
-    assert_false(of(4, 5, 3, one).own); // it is not in the record
+    assert_false(of(4, 5, 3, one).own); // member 4 is not in the record
 }
 
-// Two clusters, which cannot know: both compute again.
-static void test_all_of_two(void **state) {
+// Two clusters cannot know which one is wrong: both compute again.
+static void test_two_members(void **state) {
     (void)state;
     const uint64_t apart[] = {7, 8};
     assert_true(of(0, 2, 2, apart).own && of(1, 2, 2, apart).own && of(0, 2, 2, apart).all);
@@ -38,18 +38,18 @@ static void test_all_of_two(void **state) {
     assert_false(of(0, 2, 2, same).own || of(0, 2, 2, same).all);
 }
 
-// A leader that lies lists one member at a time beside itself.
+// A Byzantine leader may list one member at a time beside itself: two of five decide nothing.
 static void test_pairs_of_five(void **state) {
     (void)state;
     const uint64_t pair[] = {7, 8}, four[] = {7, 7, 8, 8};
     assert_false(of(0, 5, 2, pair).own || of(0, 5, 2, pair).others);
     assert_false(of(0, 5, 4, four).own);
-    assert_true(of(0, 4, 4, four).own && of(3, 4, 4, four).own); // that is all there are
+    assert_true(of(0, 4, 4, four).own && of(3, 4, 4, four).own); // all members are in the record
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_most),
-                                       cmocka_unit_test(test_all_of_two),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_majority),
+                                       cmocka_unit_test(test_two_members),
                                        cmocka_unit_test(test_pairs_of_five)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/doctor: what each figure is judged to be, and that advice comes with whatever is not well.
+// agent/cli/doctor: how each figure is judged, and that every problem comes with advice.
 #include "agent/cli/doctor.h"
 
 #include <setjmp.h>
@@ -11,7 +11,7 @@
 
 static struct doctor d;
 
-static void expect(const char *state, const char *advice) { // of the newest check
+static void expect(const char *state, const char *advice) { // checks the newest entry
     const json_t *c = json_array_get(d.checks, json_array_size(d.checks) - 1);
     assert_string_equal(json_string_value(json_object_get(c, "state")), state);
     const char *got = json_string_value(json_object_get(c, "advice"));
@@ -32,7 +32,8 @@ static void test_judgements(void **state) {
     expect("ok", "");
     doctor_buffers(&d, 32 << 20, 3 << 20, &path);
     expect("warn", "tcp_wmem=\"4096 16384 6250000\"");
-    // 25 MB are on their way: nearly two on each of thirteen, which is what 4 MiB let pass; on sixteen one and a half
+    // 25 MB in flight: 1.9 MB on each of 13 connections is too much for buffers of 4 MiB, 1.6 MB on
+    // each of 16 is not
     path = (struct doctor_path){1e9, 0.2, 13};
     doctor_buffers(&d, 32 << 20, 4 << 20, &path);
     expect("warn", "tcp_wmem=\"4096 16384 7692307\"");
@@ -85,7 +86,7 @@ static void test_judgements(void **state) {
     expect("ok", "");
     doctor_clock(&d, 0);
     expect("warn", "NTP");
-    assert_int_equal(d.worst, DOCTOR_FAIL); // what failed stays so
+    assert_int_equal(d.worst, DOCTOR_FAIL); // a failure stays
     doctor_free(&d);
 }
 
@@ -120,7 +121,7 @@ static void test_peers(void **state) {
         json_object_get(json_array_get(d.checks, json_array_size(d.checks) - 1), "found"));
     assert_non_null(strstr(text, "protocol 7 (nebula 9.1 (bee)), the agent here protocol 6"));
     assert_non_null(strstr(text, "8.0 (aaa)"));
-    json_t *empty = json_object(); // of another version
+    json_t *empty = json_object(); // from another version
     doctor_peer(&d, empty);
     json_decref(empty);
     doctor_free(&d);
@@ -137,7 +138,7 @@ static void test_this_machine(void **state) {
     doctor_free(&d);
 }
 
-// Buffers are judged by the connection that has most on its way, by one peer's where only that is asked for, and else by a guess.
+// Buffers are judged by the connection with most bytes in flight, or by one peer's if asked.
 static void test_measured_path(void **state) {
     (void)state;
     json_t *peers = json_pack(
@@ -147,10 +148,10 @@ static void test_measured_path(void **state) {
         "down", "goodput_bps", 9e9, "rtt_ms", 0.0, "name", "new");
     struct doctor_path x;
     assert_non_null(peers);
-    assert_true(doctor_path(peers, NULL, &x)); // less on all, more on each
+    assert_true(doctor_path(peers, NULL, &x)); // fewer bytes in total, but more on each connection
     assert_true(x.goodput_bps == 1e9 && x.rtt_s == 2 && x.connections == 8);
     assert_int_equal(doctor_init(&d), NEB_OK);
-    x.rtt_s = 2e3; // 31 GB each: more than any system allows
+    x.rtt_s = 2e3; // 31 GB on each: more than any system allows
     doctor_machine(&d, "/", 4, 0, &x);
     const json_t *c = json_array_get(d.checks, 1);
     assert_string_equal(json_string_value(json_object_get(c, "name")), "socket buffers");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// inter/estimate on synthetic paths: a rate, a delay, and a sender that fills its window or does not.
+// inter/round/estimate on synthetic paths: a rate, a delay, and a sender that fills its window or
+// not.
 #include "inter/round/transfer.h"
 
 #include <setjmp.h>
@@ -9,20 +10,21 @@
 
 #include <cmocka.h>
 
-// A path in virtual time: chunks leave one after the other at `bps`, acknowledgements come `rtt` later, in bursts of `burst`.
+// A path in virtual time: chunks leave one by one at `bps`; each is acknowledged `rtt` later, in
+// bursts of `burst`.
 struct path {
     struct inter_estimate e;
     neb_ns now, line_free;
     double bps;
     neb_ns rtt;
     int burst;
-    int lost_every; // chunks; what comes behind such a one waits until it is repaired. 0: none
+    int lost_every; // every so many chunks one is lost, and later ones wait for its repair; 0: none
     int sent;
     neb_ns held;
-    neb_ns dead_for; // once, behind the fourth chunk
+    neb_ns dead_for; // once, after the fourth chunk
 };
 
-// Moves a blob; returns the time it took.
+// Sends a blob; returns the time it took.
 static neb_ns move(struct path *p, uint32_t bytes, uint32_t chunk) {
     struct inter_sender s;
     enum { MAX = 4096 };
@@ -45,7 +47,8 @@ static neb_ns move(struct path *p, uint32_t bytes, uint32_t chunk) {
             if (p->lost_every && ++p->sent % p->lost_every == 0)
                 p->held = due[c] + 3 * p->rtt;
             if (due[c] < p->held)
-                due[c] = p->held += 100 * NEB_US; // they are taken in one after the other
+                // the held chunks are delivered one after the other
+                due[c] = p->held += 100 * NEB_US;
         }
         neb_ns next = INT64_MAX;
         for (uint32_t i = 0; i < s.acked.n; i++)
@@ -90,7 +93,7 @@ static void test_rates_and_delays(void **state) {
     }
 }
 
-// Acknowledgements that come all at once do not make the path look faster.
+// Acknowledgements in bursts do not make the path look faster.
 static void test_bursts_of_acknowledgements(void **state) {
     (void)state;
     struct path p = {.now = NEB_S, .bps = 20e6, .rtt = 50 * NEB_MS, .burst = 20};
@@ -99,7 +102,8 @@ static void test_bursts_of_acknowledgements(void **state) {
     assert_true(p.e.goodput_bps > 20e6 * 0.5);
 }
 
-// A lost segment holds back what is behind it, and that is acknowledged at once when it is repaired.
+// A lost segment delays those behind it; their joint acknowledgement after the repair does not
+// raise the rate much.
 static void test_repaired_losses(void **state) {
     (void)state;
     struct path p = {.now = NEB_S, .bps = 20e6, .rtt = 200 * NEB_MS, .burst = 1, .lost_every = 97};
@@ -108,7 +112,7 @@ static void test_repaired_losses(void **state) {
     assert_true(p.e.goodput_bps > 20e6 * 0.5);
 }
 
-// A tenfold drop shows within a few seconds of traffic, and the recovery too.
+// The estimate follows a tenfold drop within a few seconds of traffic, and the recovery too.
 static void test_drop_and_recovery(void **state) {
     (void)state;
     struct path p = {.now = NEB_S, .bps = 100e6, .rtt = 100 * NEB_MS, .burst = 1};
@@ -122,7 +126,8 @@ static void test_drop_and_recovery(void **state) {
     near(p.e.goodput_bps, 100e6, 0.1);
 }
 
-// A transfer of many minutes over a path that gets longer: the queue that the sender itself makes is not taken for distance.
+// In a transfer of many minutes over a path that gets longer, the sender's own queue is not taken
+// for delay.
 static void test_window_does_not_run_away(void **state) {
     (void)state;
     struct path p = {.now = NEB_S, .bps = 20e6, .rtt = 100 * NEB_MS, .burst = 1};
@@ -135,8 +140,9 @@ static void test_window_does_not_run_away(void **state) {
     near(p.e.goodput_bps, 20e6, 0.05);
 }
 
-// Pauses between transfers make nothing old; small transfers do not lower what a large one has shown, but may raise it.
-static void test_small_talk(void **state) {
+// Pauses keep the estimate. Small transfers do not lower what a large one has shown, but may raise
+// it.
+static void test_small_transfers_and_pauses(void **state) {
     (void)state;
     struct path p = {.now = NEB_S, .bps = 100e6, .rtt = 100 * NEB_MS, .burst = 1};
     move(&p, 100 << 20, 256 << 10);
@@ -147,13 +153,14 @@ static void test_small_talk(void **state) {
     assert_true(p.e.goodput_bps > 90e6);
     struct path q = {.now = NEB_S, .bps = 100e6, .rtt = 100 * NEB_MS, .burst = 1};
     move(&q, 40000, 16 << 10);
-    assert_false(q.e.full); // 40 KB in 100 ms say nothing about 100 Mbit/s
+    assert_false(q.e.full); // 40 KB in 100 ms prove little about 100 Mbit/s
     double first = q.e.goodput_bps;
     move(&q, 400000, 16 << 10);
     assert_true(q.e.goodput_bps > first);
 }
 
-// Small transfers alone, too small to fill the window: a tenfold drop shows after two of them, and the recovery too.
+// With transfers too small to fill the window, a tenfold drop shows within three, and so does the
+// recovery.
 static void test_small_transfers_see_a_drop(void **state) {
     (void)state;
     struct path p = {.now = NEB_S, .bps = 20e6, .rtt = 40 * NEB_MS, .burst = 1};
@@ -170,7 +177,8 @@ static void test_small_transfers_see_a_drop(void **state) {
     assert_true(p.e.goodput_bps > 10e6);
 }
 
-// A tenfold drop is believed while the first transfer that meets it travels; a path that was dead for a while in one is not.
+// The first transfer after a tenfold drop already shows it; a path that stalls once in a transfer
+// is not slower.
 static void test_drop_in_one_transfer(void **state) {
     (void)state;
     const struct {
@@ -198,7 +206,8 @@ static void test_drop_in_one_transfer(void **state) {
     }
 }
 
-// A rate that was measured by a full path does not hide what a smaller transfer shows soon after: the path is faster again.
+// After a full path measured a low rate, a smaller transfer soon shows that the path is faster
+// again.
 static void test_faster_after_full(void **state) {
     (void)state;
     struct path p = {.now = NEB_S, .bps = 2e6, .rtt = 80 * NEB_MS, .burst = 1};
@@ -212,9 +221,9 @@ static void test_faster_after_full(void **state) {
         fail_msg("%g bit/s after 80 KB on a path of 20 Mbit/s", p.e.goodput_bps);
 }
 
-// Less than half of what it carried: connections are to find out anew in pauses, often at first, and no more when it carries as much
-// again or an hour is over.
-static void test_starts_anew(void **state) {
+// At less than half of its earlier rate a path asks for a restart of its connections in pauses:
+// often at first, and no more after an hour or when the rate is back.
+static void test_restarts(void **state) {
     (void)state;
     struct path p = {.now = NEB_S, .bps = 20e6, .rtt = 80 * NEB_MS, .burst = 1};
     int often = 0, seldom = 0;
@@ -234,10 +243,10 @@ static void test_starts_anew(void **state) {
         seldom += anew && end - p.now < 1800 * NEB_S;
         move(&p, 80000, 16 << 10);
     }
-    assert_in_range(often, 8, 12);  // of a minute of transfers 5 s apart and longer
-    assert_in_range(seldom, 8, 15); // of half an hour
+    assert_in_range(often, 8, 12);  // in a minute, with transfers 5 s apart
+    assert_in_range(seldom, 8, 15); // in half an hour
     for (int i = 0; i < 100; i++, p.now += 5 * NEB_S) {
-        assert_false(inter_estimate_restart(&p.e, p.now)); // it is what it is now
+        assert_false(inter_estimate_restart(&p.e, p.now)); // the low rate is now the normal one
         move(&p, 80000, 16 << 10);
     }
     fast.bps = 20e6;
@@ -249,8 +258,8 @@ static void test_starts_anew(void **state) {
     assert_false(inter_estimate_restart(&fast.e, fast.now));
 }
 
-// A stall of TCP that is longer than a chunk may fly: all that flew leaves again, and then the first copies are acknowledged at once.
-// That says nothing of the path.
+// TCP stalls longer than a chunk's timeout: all chunks are sent twice, and then the first copies
+// are acknowledged together. Those acknowledgements do not change the estimate.
 static void test_chunks_that_left_twice(void **state) {
     (void)state;
     enum { CHUNK = 16 << 10, N = 20 }; // less than a window
@@ -266,7 +275,7 @@ static void test_chunks_that_left_twice(void **state) {
     s.ready = true;
     for (; (c = inter_sender_next(&s, window, 0, &p.e, p.now)) >= 0; flown++) {
         inter_sender_unsend(&s,
-                            (uint32_t)c); // the link would not take it: as if it had not been asked
+                            (uint32_t)c); // the link refused it: no trace remains
         assert_int_equal(inter_sender_next(&s, window, 0, &p.e, p.now), c);
         assert_false(inter_sender_repeats(&s, (uint32_t)c));
     }
@@ -284,12 +293,12 @@ static void test_chunks_that_left_twice(void **state) {
     assert_int_equal(p.e.rtt, rtt);
     assert_true(p.e.goodput_bps <= goodput);
     inter_sender_free(&s);
-    move(&p, 4 << 20, CHUNK); // what leaves once is measured as before
+    move(&p, 4 << 20, CHUNK); // chunks sent once are measured as before
     near(p.e.goodput_bps, goodput, 0.1);
     assert_int_equal(p.e.rtt, rtt);
 }
 
-// What expires in vain waits longer each time: a path that is slower than anything known is not filled with copies.
+// A chunk's timeout doubles each time, so that a very slow path is not filled with copies.
 static void test_patience_doubles(void **state) {
     (void)state;
     struct inter_estimate e = {0};
@@ -308,9 +317,10 @@ static void test_patience_doubles(void **state) {
     inter_sender_free(&s);
 }
 
-// ---- a path slower than anything that was expected ------------------------------------------------------------
+// ---- a path slower than every expectation
 
-// As the link has it: connections that share the line, a message goes on the one with least before it. Ticks of 200 ms.
+// As in the link: connections share the line, and a message takes the one with the shortest queue.
+// A tick is 200 ms.
 enum { LINES = 8, QUEUED_MAX = 8192 };
 struct slow_path {
     struct inter_estimate e;
@@ -341,7 +351,7 @@ static void put(struct slow_path *p, int blob, uint32_t chunk, uint32_t bytes) {
     p->sent += bytes;
 }
 
-// What arrives in one tick is acknowledged behind it.
+// Chunks that arrive in a tick are acknowledged at its end.
 static void tick(struct slow_path *p, struct inter_sender *s, int blob) {
     int busy = 0;
     for (int i = 0; i < LINES; i++)
@@ -379,8 +389,9 @@ static double pass_slowly(struct slow_path *p, int blob, uint32_t bytes, uint32_
     return neb_seconds(p->now - begin);
 }
 
-// The first acknowledgements come long after the time in which a chunk counts as lost. The rate is found all the same, few bytes travel twice, and
-// each round behind the first takes what the path needs for it. First chunks as of a path that is not known, and as for a fast peer beside it.
+// The first acknowledgements come long after a chunk's timeout. Still the rate is found, few bytes
+// are sent twice, and every later blob takes about the path's own time. The first chunk size is
+// that of an unknown path, or one chosen for a fast peer.
 static void test_slower_than_patience(void **state) {
     (void)state;
     static struct slow_path p;
@@ -388,14 +399,14 @@ static void test_slower_than_patience(void **state) {
         double bps;
         uint32_t bytes, chunk;
         double within;
-    } all[] = {
-        {64e3, 4 << 20, 64 << 10, 0.2},
-        {32e3, 4 << 20, 64 << 10, 0.2},
-        {100e3, 4 << 20, 64 << 10, 0.2},
-        {64e3, 256 << 10, 64 << 10, 0.5}, // four chunks arrive together, four times: too little to tell better
-        {250e3, 16 << 20, 1 << 20, 0.2},
-        {100e3, 16 << 20, 1 << 20, 0.2},
-        {1e6, 16 << 20, 1 << 20, 0.2}};
+    } all[] = {{64e3, 4 << 20, 64 << 10, 0.2},
+               {32e3, 4 << 20, 64 << 10, 0.2},
+               {100e3, 4 << 20, 64 << 10, 0.2},
+               // four chunks arrive together, four times: too few to measure better
+               {64e3, 256 << 10, 64 << 10, 0.5},
+               {250e3, 16 << 20, 1 << 20, 0.2},
+               {100e3, 16 << 20, 1 << 20, 0.2},
+               {1e6, 16 << 20, 1 << 20, 0.2}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         double ideal = 8.0 * all[i].bytes / all[i].bps, took;
         memset(&p, 0, sizeof p);
@@ -423,7 +434,7 @@ static void test_chunks_and_windows(void **state) {
     assert_int_equal(inter_estimate_window(&e), 7 * (75000 - (16 << 10)) + 50000 + 2 * (16 << 10));
     e.goodput_bps = 500e6;
     e.rtt = 100 * NEB_MS;
-    // 32 of them fit into the window
+    // 32 chunks fit into the window
     assert_int_equal(inter_estimate_chunk(&e, 10 << 20), 256 << 10);
     assert_true(inter_estimate_window(&e) >= 32 * (256 << 10));
     e.goodput_bps = 10e9;
@@ -440,12 +451,12 @@ int main(void) {
                                        cmocka_unit_test(test_bursts_of_acknowledgements),
                                        cmocka_unit_test(test_repaired_losses),
                                        cmocka_unit_test(test_drop_and_recovery),
-                                       cmocka_unit_test(test_small_talk),
+                                       cmocka_unit_test(test_small_transfers_and_pauses),
                                        cmocka_unit_test(test_window_does_not_run_away),
                                        cmocka_unit_test(test_small_transfers_see_a_drop),
                                        cmocka_unit_test(test_drop_in_one_transfer),
                                        cmocka_unit_test(test_faster_after_full),
-                                       cmocka_unit_test(test_starts_anew),
+                                       cmocka_unit_test(test_restarts),
                                        cmocka_unit_test(test_chunks_that_left_twice),
                                        cmocka_unit_test(test_patience_doubles),
                                        cmocka_unit_test(test_slower_than_patience),

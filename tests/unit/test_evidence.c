@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What no honest member signs both, and what it may well: table by table. Bytes both ways. Records that carry promises.
+// Which pairs of signed statements prove equivocation and which do not; their bytes; promises in
+// records.
 #include "inter/record/evidence.h"
 #include "tests/testing.h"
 
@@ -10,7 +11,7 @@
 
 #include <cmocka.h>
 
-static struct inter_statement said(enum inter_said kind, uint32_t round, uint32_t term,
+static struct inter_statement said(enum inter_statement_kind kind, uint32_t round, uint32_t term,
                                    uint64_t epoch, uint8_t value) {
     struct inter_statement s = {
         .kind = kind,
@@ -18,7 +19,7 @@ static struct inter_statement said(enum inter_said kind, uint32_t round, uint32_
         .fragment = 2,
         .term = term,
         .promise = {.member = 3, .term = term, .epoch = epoch, .round = round}};
-    if (kind == INTER_SAID_ACCEPT)
+    if (kind == INTER_STATEMENT_ACCEPT)
         memset(s.promise.vote_hash, value, INTER_SHA_BYTES);
     memset(s.promise.sig, 0x77, sizeof s.promise.sig);
     return s;
@@ -26,7 +27,7 @@ static struct inter_statement said(enum inter_said kind, uint32_t round, uint32_
 
 static struct inter_statement promise(uint32_t round, uint32_t term, uint64_t epoch, bool voted,
                                       uint32_t vote_term, uint8_t value) {
-    struct inter_statement s = said(INTER_SAID_PROMISE, round, term, epoch, 0);
+    struct inter_statement s = said(INTER_STATEMENT_PROMISE, round, term, epoch, 0);
     s.promise.voted = voted;
     s.promise.vote_term = vote_term;
     if (voted)
@@ -41,15 +42,15 @@ static bool both_ways(struct inter_statement a, struct inter_statement b) {
 
 static void test_votes(void **state) {
     (void)state;
-    struct inter_statement a = said(INTER_SAID_ACCEPT, 7, 4, 1, 'x'), b = a;
+    struct inter_statement a = said(INTER_STATEMENT_ACCEPT, 7, 4, 1, 'x'), b = a;
     assert_false(both_ways(a, b));
     b.promise.vote_hash[31] ^= 1;
     assert_true(both_ways(a, b));
-    b.term = 5; // a later leader's
+    b.term = 5; // under a later leader
     assert_false(both_ways(a, b));
     b.term = 4, b.promise.round = 8;
     assert_false(both_ways(a, b));
-    b.promise.round = 7, b.promise.epoch = 2; // its disk was lost in between
+    b.promise.round = 7, b.promise.epoch = 2; // a new disk in between
     assert_false(both_ways(a, b));
     b.promise.epoch = 1, b.promise.member = 2;
     assert_false(both_ways(a, b));
@@ -61,32 +62,33 @@ static void test_votes(void **state) {
 
 static void test_promises(void **state) {
     (void)state;
-    struct inter_statement vote = said(INTER_SAID_ACCEPT, 7, 4, 1, 'x');
+    struct inter_statement vote = said(INTER_STATEMENT_ACCEPT, 7, 4, 1, 'x');
     const struct {
         uint32_t round, term;
         uint64_t epoch;
         bool voted;
         uint32_t vote_term;
         uint8_t value;
-        bool lie;
+        bool conflicts;
     } rows[] = {
-        {7, 5, 1, false, 0, 0, true},                                  // tells of none
-        {6, 5, 1, false, 0, 0, true},                                  // nor of the round
-        {7, 5, 1, true, 3, 'y', true},                                 // of an older one only
-        {7, 5, 1, true, 4, 'y', true},                                 // of another value
-        {7, 5, 1, true, 4, 'x', false},                                // of this one
-        {7, 9, 1, true, 8, 'y', false},                                // of a later one
+        {7, 5, 1, false, 0, 0, true},                                  // reports no vote
+        {6, 5, 1, false, 0, 0, true},                                  // nor the round
+        {7, 5, 1, true, 3, 'y', true},                                 // reports an older vote only
+        {7, 5, 1, true, 4, 'y', true},                                 // reports another value
+        {7, 5, 1, true, 4, 'x', false},                                // reports this vote
+        {7, 9, 1, true, 8, 'y', false},                                // reports a later vote
         {8, 5, 1, false, 0, 0, false},                                 // the round is over
-        {7, 4, 1, false, 0, 0, false},                                 // made before it voted
-        {7, 3, 1, false, 0, 0, false},  {7, 5, 2, false, 0, 0, false}, // its disk was lost
+        {7, 4, 1, false, 0, 0, false},                                 // made before the vote
+        {7, 3, 1, false, 0, 0, false},  {7, 5, 2, false, 0, 0, false}, // a new disk
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         assert_int_equal(both_ways(promise(rows[i].round, rows[i].term, rows[i].epoch,
                                            rows[i].voted, rows[i].vote_term, rows[i].value),
                                    vote),
-                         rows[i].lie);
+                         rows[i].conflicts);
     assert_false(
-        both_ways(promise(7, 5, 1, false, 0, 0), promise(7, 5, 1, true, 4, 'x'))); // said again
+        // a repeated promise
+        both_ways(promise(7, 5, 1, false, 0, 0), promise(7, 5, 1, true, 4, 'x')));
 }
 
 static struct inter_manifest update(uint8_t digest) {
@@ -103,14 +105,15 @@ static struct inter_manifest update(uint8_t digest) {
 static void test_updates(void **state) {
     (void)state;
     struct inter_manifest x = update(1), y = update(2);
-    assert_true(both_ways(inter_said_update(&x), inter_said_update(&y)));
+    assert_true(both_ways(inter_statement_of_update(&x), inter_statement_of_update(&y)));
     y.key.attempt++;
-    assert_false(both_ways(inter_said_update(&x), inter_said_update(&y)));
+    assert_false(both_ways(inter_statement_of_update(&x), inter_statement_of_update(&y)));
     y = update(1);
-    assert_false(both_ways(inter_said_update(&x), inter_said_update(&y)));
-    y.tokens++; // the same bytes, of another weight
-    assert_true(both_ways(inter_said_update(&x), inter_said_update(&y)));
-    assert_false(both_ways(inter_said_update(&x), said(INTER_SAID_ACCEPT, 7, 4, 1, 'x')));
+    assert_false(both_ways(inter_statement_of_update(&x), inter_statement_of_update(&y)));
+    y.tokens++; // the same bytes with another weight
+    assert_true(both_ways(inter_statement_of_update(&x), inter_statement_of_update(&y)));
+    assert_false(
+        both_ways(inter_statement_of_update(&x), said(INTER_STATEMENT_ACCEPT, 7, 4, 1, 'x')));
 }
 
 static struct inter_record a_record(uint32_t term, uint8_t previous) {
@@ -136,10 +139,10 @@ static void test_found_in_records(void **state) {
     struct inter_evidence found[INTER_MEMBERS_MAX];
     struct inter_record x = a_record(4, 1), y = a_record(4, 2);
     assert_int_equal(inter_evidence_find(&x, &x, found), 0);
-    assert_int_equal(inter_evidence_find(&x, &y, found), 2); // 1 and 2 voted for both
+    assert_int_equal(inter_evidence_find(&x, &y, found), 2); // members 1 and 2 voted for both
     assert_int_equal(inter_evidence_member(&found[0]), 1);
     assert_int_equal(inter_evidence_member(&found[1]), 2);
-    y = a_record(9, 2); // 2 promised for term 9 that it had voted for nothing
+    y = a_record(9, 2); // for term 9, member 2 promised that it had not voted
     assert_int_equal(inter_evidence_find(&x, &y, found), 1);
     assert_int_equal(inter_evidence_member(&found[0]), 2);
 }
@@ -149,9 +152,9 @@ static void test_bytes(void **state) {
     struct inter_manifest x = update(1), y = update(2);
     memset(x.sig, 0x11, sizeof x.sig);
     const struct inter_evidence all[] = {
-        {said(INTER_SAID_ACCEPT, 7, 4, 1, 'x'), said(INTER_SAID_ACCEPT, 7, 4, 1, 'y')},
-        {said(INTER_SAID_ACCEPT, 7, 4, 1, 'x'), promise(7, 5, 1, true, 3, 'y')},
-        {inter_said_update(&x), inter_said_update(&y)},
+        {said(INTER_STATEMENT_ACCEPT, 7, 4, 1, 'x'), said(INTER_STATEMENT_ACCEPT, 7, 4, 1, 'y')},
+        {said(INTER_STATEMENT_ACCEPT, 7, 4, 1, 'x'), promise(7, 5, 1, true, 3, 'y')},
+        {inter_statement_of_update(&x), inter_statement_of_update(&y)},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         struct neb_buf b = {0}, again = {0};
@@ -165,7 +168,8 @@ static void test_bytes(void **state) {
         assert_memory_equal(again.p, b.p, b.len);
         inter_evidence_text(&got, text, sizeof text);
         assert_non_null(strstr(text, "round 7 of fragment 2"));
-        for (size_t n = 0; n < b.len; n++) { // a copy of the exact size
+        // a copy of the exact size, so that a sanitizer sees an overread
+        for (size_t n = 0; n < b.len; n++) {
             uint8_t *cut = malloc(n + 1);
             assert_non_null(cut);
             memcpy(cut, b.p, n);
@@ -176,10 +180,10 @@ static void test_bytes(void **state) {
         neb_buf_free(&b);
         neb_buf_free(&again);
     }
-    for (uint32_t beyond = 0; beyond < 2; beyond++) { // beyond all terms
+    for (uint32_t beyond = 0; beyond < 2; beyond++) { // a term above the largest is refused
         const struct inter_evidence e = {
-            said(INTER_SAID_ACCEPT, 7, INTER_TERM_MAX + beyond, 1, 'x'),
-            said(INTER_SAID_ACCEPT, 7, INTER_TERM_MAX + beyond, 1, 'y')};
+            said(INTER_STATEMENT_ACCEPT, 7, INTER_TERM_MAX + beyond, 1, 'x'),
+            said(INTER_STATEMENT_ACCEPT, 7, INTER_TERM_MAX + beyond, 1, 'y')};
         struct neb_buf b = {0};
         struct inter_evidence got;
         inter_evidence_put(&b, &e);
@@ -207,7 +211,7 @@ static void test_promises_in_a_record(void **state) {
         in = neb_rd_make(b.p, n);
         assert_false(inter_record_get(&in, &got) && neb_rd_done(&in));
     }
-    // Without any, the bytes are those of before.
+    // without promises a record is shorter by exactly their bytes
     size_t with = b.len;
     r.n_promises = 0;
     neb_buf_clear(&b);

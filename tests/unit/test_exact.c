@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The exact path gives the same bits whatever it is compiled for: the loops of kernels/exact.c and kernels/quant.c as plain
-// scalar C, for AVX2 with FMA at hand and for AVX-512, against what the library chose on this processor; on denormals,
-// signed zeros, extremes, every alignment and odd sizes. And whatever rounding state the caller left behind.
+// The exact path gives the same bits on every processor. The loops of kernels/exact.c and
+// kernels/quant.c, compiled as scalar C, for AVX2 with FMA and for AVX-512, equal the library's
+// choice: on denormals, signed zeros, extremes, all alignments, odd sizes, and under any rounding
+// state of the caller.
 #include "agent/base/rng.h"
 #include "compress/codec.h"
 #include "kernels/blocks.h"
@@ -69,7 +70,7 @@ static const struct table library = EXACT_TABLE;
 
 enum { N = 4200, OUT = 4 * N, MARGIN = 64 };
 
-// What all functions write for one input, in one row: compared byte by byte.
+// Everything that the functions write for one input, compared byte by byte.
 struct output {
     float f[OUT];
     uint8_t bytes[OUT];
@@ -123,7 +124,7 @@ static void run_codes(const struct table *t, const float *x, int qmax, float sca
     float max = t->absmax(x, n, &finite);
     add_bytes(o, &max, sizeof max);
     add_bytes(o, &finite, sizeof finite);
-    static float tame[N]; // whose squares stay in range, so that the sum is compared too
+    static float tame[N]; // its squares stay in range, so that the sum is compared too
     for (size_t i = 0; i < n; i++)
         tame[i] = fabsf(x[i]) < 1e12f ? x[i] : 1.5f;
     float rms[2] = {n ? t->rms(tame, n) : 0, n ? t->rms(x, n) : 0};
@@ -182,11 +183,11 @@ static void run_blocks(const struct table *t, const float *a, const float *b, co
         add_bytes(o, &top, sizeof top);
         add_bytes(o, scales, finite ? (n + block - 1) / block : 0);
         add_bytes(o, codes, finite ? s.four ? (n + 1) / 2 : n : 0);
-        uint32_t sums[N / KERN_USUAL_BLOCK + 1];
-        // whatever codes there are
-        bool good = t->squares(sums, codes, n / KERN_USUAL_BLOCK, s.four);
+        uint32_t sums[N / KERN_DEFAULT_BLOCK + 1];
+        // of arbitrary codes
+        bool good = t->squares(sums, codes, n / KERN_DEFAULT_BLOCK, s.four);
         add_bytes(o, &good, sizeof good);
-        add_bytes(o, sums, n / KERN_USUAL_BLOCK * sizeof *sums);
+        add_bytes(o, sums, n / KERN_DEFAULT_BLOCK * sizeof *sums);
     }
     kern_exact_leave(was);
 }
@@ -280,7 +281,8 @@ static void test_avx512(void **state) {
         skip();
 }
 
-// Members whose processors make other NaNs say the same of what has diverged; an infinity is no NaN, and a NaN is told from a number.
+// All NaNs give one digest, because processors make different NaNs; it differs from that of a
+// number or infinity.
 static void digest_nans(const struct table *t) {
     static const uint32_t nans[] = {0xffc00000, 0x7fc00000, 0x7fffffff, 0x7f800001, 0xff800001};
     enum { M = 37 };
@@ -312,8 +314,7 @@ static void test_digest_nans(void **state) {
     digest_nans(&plain_table);
 }
 
-// A caller may round upwards and flush denormals (a library in its process did that): nothing changes, and the caller
-// finds its state as it was.
+// A caller that rounds upwards and flushes denormals changes no bit, and finds its state unchanged.
 static void test_rounding_state_of_the_caller(void **state) {
     (void)state;
 #if defined(__x86_64__)
@@ -334,7 +335,7 @@ static void test_rounding_state_of_the_caller(void **state) {
             if (flush)
                 _mm_setcsr(UP_FLUSH);
             enum neb_status st = cmp_encode(w, &codec, x, M, &frame[flush]);
-            // a codebook that is denormal: legal, and must mean the same everywhere
+            // a denormal codebook is legal and must decode to the same values everywhere
             if (flush && codec.id == CMP_TOPK)
                 for (int i = 0; i < 2; i++)
                     neb_put_u32(frame[flush].p + MAGS_AT + 4 * i, 1234567u + (uint32_t)i);
@@ -343,7 +344,7 @@ static void test_rounding_state_of_the_caller(void **state) {
             unsigned after = _mm_getcsr();
             _mm_setcsr(was);
             assert_int_equal(st, NEB_OK);
-            // sticky exception flags aside
+            // except sticky exception flags
             assert_int_equal(after & ~0x3fu, flush ? UP_FLUSH : was & ~0x3fu);
         }
         if (codec.id == CMP_TOPK) {

@@ -1,19 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/export: which models OUT/checkpoint gets, under which names, and who is said to have the others.
+// agent/show/export: which models OUT/checkpoint gets, under which names, and the hint where the
+// others are.
 #include "agent/base/bytes.h"
-#include "agent/base/fs.h"
-#include "agent/base/log.h"
 #include "agent/show/export.h"
 #include "tests/testing.h"
+#include "tests/unit/scratch.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
-static char dir[] = "/tmp/nebula-export-XXXXXX";
 static char warned[512];
 
 static void on_log(void *user, enum neb_log_level level, const char *text) {
@@ -29,7 +23,7 @@ static void put(const char *folder, const char *name, const char *text) {
     assert_int_equal(neb_fs_write(path, text, strlen(text), 0600), NEB_OK);
 }
 
-// What a file of OUT/checkpoint holds; "": it is not there.
+// The content of a file of OUT/checkpoint; "": the file does not exist.
 static void got(const char *out, const char *name, char text[64]) {
     char path[NEB_PATH_MAX];
     struct neb_buf b = {0};
@@ -49,15 +43,16 @@ enum { WITNESS = 100, ATTACH };
 struct row {
     enum agent_mode mode;
     enum agent_scheme scheme;
-    int clusters[3]; // roles, or one of the two above; the job's clusters are a, b, c
+    int clusters[3]; // roles, or one of the two above, for clusters a, b, c
     int n;
-    const char *here;                            // whose folders are
-    const char *model, *generator, *teacher, *c; // whose model is in each file; c: c.ckpt
-    const char *vocabulary, *who;                // whose corpus; who is said to have model.ckpt
+    const char *here;                            // clusters whose folders are here
+    const char *model, *generator, *teacher, *c; // whose model each file holds; c: c.ckpt
+    // whose corpus; the cluster that the log names as owner of model.ckpt
+    const char *vocabulary, *who;
 };
 
 static const struct row rows[] = {
-    // --local: all are here
+    // --local: all clusters are here
     {AGENT_MODE_REPLICAS, 0, {0, 0}, 2, "ab", "a", "", "", "", "a", ""},
     {AGENT_MODE_REPLICAS, 0, {ATTACH, 0}, 2, "ab", "a", "", "", "", "b", ""},
     {AGENT_MODE_RTD, 0, {G, D}, 2, "ab", "b", "a", "", "", "a", ""},
@@ -71,7 +66,7 @@ static const struct row rows[] = {
     {AGENT_MODE_DISTILL, 0, {T, S, S}, 3, "a", "", "", "a", "", "a", "b"},
     {AGENT_MODE_DISTILL, 0, {T, S, S}, 3, "b", "b", "", "", "", "b", ""},
     {AGENT_MODE_DISTILL, 0, {T, S, S}, 3, "c", "c", "", "", "", "c", ""},
-    // one process has made all of it
+    // one process made everything
     {AGENT_MODE_RTD, AGENT_SCHEME_SYNCHRONOUS, {D, G}, 2, "a", "a+d", "a", "", "", "a", ""},
     {AGENT_MODE_DISTILL, AGENT_SCHEME_SYNCHRONOUS, {T, S}, 2, "a", "a", "", "a+t", "", "a", ""},
 };
@@ -108,7 +103,7 @@ static void run(const struct row *r, const char *out) {
         assert_string_equal(text, files[i].of);
     }
     if (r->who[0])
-        snprintf(want, sizeof want, "cluster %s has it, as HOME/jobs/ID0/model.ckpt", r->who);
+        snprintf(want, sizeof want, "cluster %s has it as HOME/jobs/ID0/model.ckpt", r->who);
     assert_true(r->who[0] ? strstr(warned, want) != NULL : !warned[0]);
 }
 
@@ -134,17 +129,7 @@ static void test_rows(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
-static int setup(void **state) {
-    (void)state;
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows)};
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// security/federation: which signed lists a member takes, and which it knows for a fork. security/rotated: when it may have new keys again.
+// security/federation: which signed lists a member accepts, and which it recognises as a fork.
+// security/rotated: when a member may get new keys again.
 #include "agent/base/fault.h"
 #include "security/rotated.h"
 #include "tests/unit/federation_fixture.h"
@@ -28,7 +29,7 @@ static void test_rules(void **state) {
     sec_memberlist_succeed(&l, digest);
     sign_list(&l, &b);
     assert_int_equal(sec_federation_apply(f, b.p, b.len, &changed), NEB_ERR_CORRUPT);
-    // the right successor: altered, then as it is
+    // the right successor: altered, then unchanged
     memcpy(l.history[0], f->digest, sizeof l.history[0]);
     sign_list(&l, &b);
     for (size_t i = 0; i < b.len; i += 7) {
@@ -40,7 +41,7 @@ static void test_rules(void **state) {
     assert_true(changed);
     assert_int_equal(sec_federation_apply(f, b.p, b.len, &changed), NEB_OK);
     assert_false(changed);
-    // roll-back: by message, and by putting the old file back
+    // rollback: by message, and by restoring the old file
     assert_int_equal(sec_federation_apply(f, old.p, old.len, &changed), NEB_ERR_DENIED);
     sec_federation_destroy(&f);
     assert_int_equal(neb_path(path, sizeof path, home("list"), "federation/members.neb"), NEB_OK);
@@ -48,7 +49,7 @@ static void test_rules(void **state) {
     assert_int_equal(sec_federation_open(home("list"), &f), NEB_ERR_DENIED);
     assert_int_equal(neb_fs_remove(path), NEB_OK);
     assert_int_equal(sec_federation_open(home("list"), &f), NEB_ERR_DENIED);
-    // a power cut between the two files: the newer list on disk is taken
+    // a power cut between the two files: the newer list on disk counts
     assert_int_equal(neb_fs_write(path, b.p, b.len, 0600), NEB_OK);
     assert_int_equal(sec_federation_open(home("list"), &f), NEB_OK);
     l = f->list;
@@ -66,7 +67,7 @@ static void test_rules(void **state) {
     neb_buf_free(&first.b);
 }
 
-// Versions that this member missed do not hide that a list is of another history: nor does a history that is cut short.
+// A fork is found even if this member missed versions, or if the list's history is cut.
 static void test_history(void **state) {
     (void)state;
     struct version a = first_version(), b = first_version();
@@ -74,13 +75,13 @@ static void test_history(void **state) {
     struct sec_federation *f = home_with("history-a", &a);
     go_on(&b, 3, 1);
     go_on(&b, 1, 2);
-    go_on(&b, 2, 1); // version 7, of another version 5
+    go_on(&b, 2, 1); // version 7, on another version 5
     struct sec_federation *g = home_with("history-b", &b);
     assert_int_equal(f->list.version, 5);
     assert_int_equal(offer(f, &b), NEB_ERR_CORRUPT);
     assert_true(was_logged("two lists of version 5"));
     assert_int_equal(f->list.version, 5);
-    assert_int_equal(offer(g, &a), NEB_ERR_CORRUPT); // and the other way round, by the older one
+    assert_int_equal(offer(g, &a), NEB_ERR_CORRUPT); // and the other way round, by the older list
     sec_federation_destroy(&g);
     struct version old = a;
     old.b = (struct neb_buf){0};
@@ -91,7 +92,8 @@ static void test_history(void **state) {
     assert_int_equal(offer(f, &cut), NEB_ERR_CORRUPT);
     assert_int_equal(offer(f, &a), NEB_OK); // 7, after 5
     sign_version(&old);
-    assert_int_equal(offer(f, &old), NEB_ERR_DENIED); // its own past is a roll-back, no fork
+    // the member's own past is a rollback, not a fork
+    assert_int_equal(offer(f, &old), NEB_ERR_DENIED);
     sec_federation_destroy(&f);
     assert_int_equal(sec_federation_open(home("history-a"), &f), NEB_OK);
     go_on(&a, SEC_MEMBERLIST_HISTORY, 1);
@@ -99,17 +101,18 @@ static void test_history(void **state) {
     assert_int_equal(f->list.n_history, SEC_MEMBERLIST_HISTORY);
     go_on(&a, SEC_MEMBERLIST_HISTORY + 1, 1);
     assert_int_equal(offer(f, &a), NEB_ERR_CORRUPT);
-    assert_true(was_logged("so far ahead of 262"));
+    assert_true(was_logged("so far ahead of version 262"));
     sec_federation_destroy(&f);
     neb_buf_free(&a.b), neb_buf_free(&b.b), neb_buf_free(&cut.b), neb_buf_free(&old.b);
 }
 
-static void again(struct sec_federation **f, const char *name) { // as an agent that starts anew
+static void again(struct sec_federation **f, const char *name) { // as an agent that restarts
     sec_federation_destroy(f);
     assert_int_equal(sec_federation_open(home(name), f), NEB_OK);
 }
 
-// What of a home is in use, in the place of another's: as an operator does it while the agent is down.
+// Copies the list that is in use in one home to another, as an operator does while the agent is
+// down.
 static void repair(struct sec_federation **wrong, const char *name, const char *right) {
     char from[NEB_PATH_MAX], to[NEB_PATH_MAX];
     sec_federation_destroy(wrong);
@@ -122,14 +125,14 @@ static void repair(struct sec_federation **wrong, const char *name, const char *
     again(wrong, name);
 }
 
-// A fork that an operator has repaired proves nothing new, to those who were right and to those who were not: neither by the lists that
-// proved it, nor by others of that branch, earlier or later. A fork that was not there yet does.
-static void test_settled(void **state) {
+// After an operator repaired a fork, lists of the dead branch, earlier or later, are refused as
+// settled at both sides. A new fork is reported again.
+static void test_settled_fork(void **state) {
     (void)state;
     struct version right = first_version(), dead = first_version(), v;
     go_on(&right, 2, 1);
     struct sec_federation *f = home_with("settled-right", &right);
-    v = dead; // the branches part after version 1
+    v = dead; // the branches split after version 1
     v.b = (struct neb_buf){0};
     go_on(&v, 1, 5);
     struct version early = v;
@@ -140,7 +143,7 @@ static void test_settled(void **state) {
     go_on(&right, 3, 1); // 6; the other branch has 5
     assert_int_equal(offer(f, &right), NEB_OK);
     assert_int_equal(offer(f, &v), NEB_ERR_CORRUPT);
-    assert_int_equal(offer(f, &v), NEB_ERR_CORRUPT); // nobody has said anything yet
+    assert_int_equal(offer(f, &v), NEB_ERR_CORRUPT); // not settled before a restart
     assert_false(f->settled);
     assert_int_equal(offer(g, &right), NEB_ERR_CORRUPT);
     again(&f, "settled-right");
@@ -153,16 +156,16 @@ static void test_settled(void **state) {
         assert_true(both[i]->settled);
         assert_true(was_logged("of a fork that was known"));
         neb_buf_clear(&logged);
-        assert_int_equal(offer(both[i], &early), NEB_ERR_DENIED); // it had not come yet
+        assert_int_equal(offer(both[i], &early), NEB_ERR_DENIED); // not seen before
         assert_true(both[i]->settled);
     }
-    go_on(&v, 3, 5); // 8: newer than ours, and it goes on from there
+    go_on(&v, 3, 5); // 8: newer than ours, on the dead branch
     for (int i = 0; i < 2; i++) {
         assert_int_equal(offer(both[i], &v), NEB_ERR_DENIED);
         assert_true(both[i]->settled);
-        assert_false(was_logged("of a fork that was known")); // once
+        assert_false(was_logged("of a fork that was known")); // logged once
     }
-    // ours goes on beyond it, and with it what is known
+    // our branch passes it, and the settled fork stays known
     struct version other = {.l = right.l};
     memcpy(other.digest, right.digest, sizeof right.digest);
     go_on(&right, 4, 1);
@@ -171,7 +174,8 @@ static void test_settled(void **state) {
         assert_false(both[i]->settled);
         assert_int_equal(offer(both[i], &v), NEB_ERR_DENIED);
     }
-    // another fork, of the branch that is right: of its history is what this home's list was when the first was proven
+    // another fork, off the right branch: its history holds the list of this home at the first
+    // proof
     go_on(&other, 2, 9);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(offer(both[i], &other), NEB_ERR_CORRUPT);
@@ -180,7 +184,7 @@ static void test_settled(void **state) {
     again(&f, "settled-right");
     assert_int_equal(offer(f, &other), NEB_ERR_DENIED);
     assert_int_equal(offer(f, &v), NEB_ERR_DENIED);
-    // one that hides its history is known by itself, and by what says to follow from it
+    // a list that hides its history is known by itself, and by what claims to follow it
     struct version cut = {.l = v.l};
     cut.l.version = 20;
     cut.l.n_history = 1;
@@ -198,7 +202,7 @@ static void test_settled(void **state) {
     neb_buf_free(&other.b), neb_buf_free(&cut.b);
 }
 
-// The file of forks: it holds the newest, and a damaged one is not taken for none.
+// The file of forks keeps the newest, and a damaged file is an error.
 static void test_forks_kept(void **state) {
     (void)state;
     char path[NEB_PATH_MAX];
@@ -211,7 +215,7 @@ static void test_forks_kept(void **state) {
         assert_int_equal(offer(f, &fork[i]), NEB_ERR_CORRUPT);
     }
     again(&f, "forks");
-    assert_int_equal(f->forks.n, SEC_FORKS_MAX / 2 + 2); // ours is the same in each
+    assert_int_equal(f->forks.n, SEC_FORKS_MAX / 2 + 2); // our list is the same in each fork
     for (int i = 0; i <= SEC_FORKS_MAX / 2; i++) {
         assert_int_equal(offer(f, &fork[i]), NEB_ERR_DENIED);
         neb_buf_free(&fork[i].b);
@@ -225,7 +229,7 @@ static void test_forks_kept(void **state) {
     assert_int_equal(f->forks.n, SEC_FORKS_MAX);
     assert_int_equal(offer(f, &fork[0]), NEB_ERR_DENIED);
     sign_version(&fork[1]);
-    assert_int_equal(offer(f, &fork[1]), NEB_ERR_CORRUPT); // long ago
+    assert_int_equal(offer(f, &fork[1]), NEB_ERR_CORRUPT); // dropped long ago
     assert_int_equal(neb_path(path, sizeof path, home("forks"), "federation/forked"), NEB_OK);
     assert_int_equal(neb_fs_write(path, "nebfork1 and half a digest", 26, 0600), NEB_OK);
     sec_federation_destroy(&f);
@@ -234,8 +238,8 @@ static void test_forks_kept(void **state) {
     neb_buf_free(&v.b), neb_buf_free(&fork[0].b), neb_buf_free(&fork[1].b);
 }
 
-// Who counts what is refused has it not logged; a fork is another matter.
-static void test_hushed(void **state) {
+// hush stops the log of refused lists, but not of forks; hush_forks stops that too.
+static void test_hush(void **state) {
     (void)state;
     struct version v = first_version(), old, fork;
     go_on(&v, 1, 1);
@@ -266,7 +270,7 @@ static void test_hushed(void **state) {
     neb_buf_free(&v.b), neb_buf_free(&old.b), neb_buf_free(&fork.b);
 }
 
-// When a member may have new keys again.
+// When a member may get new keys again.
 static void test_rotated(void **state) {
     (void)state;
     char place[] = "/tmp/nebula-rotated-XXXXXX";
@@ -284,16 +288,16 @@ static void test_rotated(void **state) {
     assert_int_equal(sec_rotated_wait(place, "rome", t0 + SEC_ROTATE_EVERY, &wait), NEB_OK);
     assert_int_equal(wait, 0);
     assert_int_equal(sec_rotated_wait(place, "rome", t0 - 10, &wait),
-                     NEB_OK); // of a clock that was ahead
+                     NEB_OK); // the clock was ahead before
     assert_int_equal(wait, 0);
     assert_int_equal(sec_rotated_note(place, "rome", t0 + SEC_ROTATE_EVERY), NEB_OK);
     assert_int_equal(sec_rotated_wait(place, "paris", t0 + SEC_ROTATE_EVERY, &wait), NEB_OK);
-    assert_int_equal(wait, 1800); // what is of the hour stays
+    assert_int_equal(wait, 1800); // entries of the last hour stay
     assert_int_equal(neb_fs_remove_tree(place), NEB_OK);
 }
 
-// A file of a federation that is lost or damaged is named, and nobody takes the home for one of a
-// pair.
+// A lost or damaged file of a federation is named in the log, and the home is never taken for one
+// without a hub.
 static void test_lost_files(void **state) {
     (void)state;
     struct version v = first_version();
@@ -313,7 +317,7 @@ static void test_lost_files(void **state) {
                 assert_int_equal(neb_fs_remove(path), NEB_OK);
             neb_buf_clear(&logged);
             enum neb_status st = sec_federation_open(home("lost"), &f);
-            bool made_again = i == 2 && way == 2; // what was seen is what the list says
+            bool made_again = i == 2 && way == 2; // the list restores the file `seen`
             assert_true(made_again ? st == NEB_OK : st != NEB_OK && st != NEB_ERR_NOT_FOUND);
             assert_true(was_logged(name));
             sec_federation_destroy(&f);
@@ -328,8 +332,8 @@ static void test_lost_files(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lost_files), cmocka_unit_test(test_rules),
-        cmocka_unit_test(test_history),    cmocka_unit_test(test_settled),
-        cmocka_unit_test(test_forks_kept), cmocka_unit_test(test_hushed),
+        cmocka_unit_test(test_history),    cmocka_unit_test(test_settled_fork),
+        cmocka_unit_test(test_forks_kept), cmocka_unit_test(test_hush),
         cmocka_unit_test(test_rotated),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

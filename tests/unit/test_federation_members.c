@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/spread: how often lists of other members are looked at and sent. agent/members: what is written while an agent runs, when a certificate is
-// renewed, and what a member signed that has others keys, or no place, since.
+// agent/daemon/spread: how often lists of other members are checked and sent. agent/daemon/members:
+// files that change while an agent runs, renewal of the certificate, and signatures of previous
+// keys or removed members.
 #include "agent/daemon/daemon.h"
 #include "agent/daemon/renew.h"
 #include "agent/daemon/spread.h"
@@ -9,13 +10,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-// ---- lists of other members -------------------------------------------------------------------------------------
+// ---- lists of other members
 
-// What agent/daemon/spread.c has of inter/service/service.c, which this program has no other part of.
+// Replaces the calls of inter/service/service.c, which this program does not link.
 static unsigned told[SEC_MEMBERS_MAX][2]; // by peer: LIST_STAND, LIST
 
-enum neb_status inter_service_tell(struct inter_service *s, uint32_t peer, uint32_t kind,
-                                   const void *p, size_t n) {
+enum neb_status inter_service_send_telemetry(struct inter_service *s, uint32_t peer, uint32_t kind,
+                                             const void *p, size_t n) {
     (void)s, (void)p, (void)n;
     told[peer][kind == AGENT_MSG_LIST]++;
     return NEB_OK;
@@ -64,14 +65,14 @@ static void hear_stand(struct agent_spread *s, uint32_t peer, const struct versi
     assert_false(c.changed || c.refused);
 }
 
-// The next list of the peer is looked at so long after the last one, which has just been heard, and not before.
+// The peer's next list is checked `after` the last one, which has just arrived, and not earlier.
 static void expect_next_look(struct agent_spread *s, uint32_t peer, neb_ns after,
                              const struct version *next) {
     neb_ns left = s->looks[peer] - heard_at;
     if (left < after || left > after + NEB_S / 4)
-        fail_msg("the next list is looked at after %.3f s, not %.3f", (double)left / NEB_S,
+        fail_msg("the next list is checked after %.3f s, want %.3f", (double)left / NEB_S,
                  (double)after / NEB_S);
-    s->looks[peer] = neb_now() + after; // a list that was taken was synced meanwhile
+    s->looks[peer] = neb_now() + after; // a list that was accepted took time for its fsync
     struct agent_members_change c = hear_list(s, peer, next);
     assert_false(c.changed || c.refused);
     s->looks[peer] = 0;
@@ -90,7 +91,8 @@ static void make_branches(struct version *old, struct version *a, struct version
     sign_version(fork);
 }
 
-// What makes a cluster a member depends on whether there is a hub; a name that is nearly a member's is likelier that one.
+// The advice how to add a cluster depends on whether there is a hub; a near miss of a member's name
+// is named.
 static void test_advice(void **state) {
     (void)state;
     struct version v = first_version();
@@ -100,14 +102,15 @@ static void test_advice(void **state) {
     assert_string_equal(agent_members_advice(m, "lisbon", out, sizeof out),
                         "nebula invite lisbon, on the hub, makes a token for it");
     snprintf(wrong, sizeof wrong, "%ss", name);
-    assert_non_null(strstr(agent_members_advice(m, wrong, out, sizeof out), "; or is '"));
+    assert_non_null(strstr(agent_members_advice(m, wrong, out, sizeof out), "; did you mean '"));
     assert_null(strstr(out, "peer add"));
     agent_members_destroy(&m);
     neb_buf_free(&v.b);
 }
 
-// Each list that is looked at costs a signature: two a second of each peer, fewer of one whose lists are refused.
-static void test_lists_looked_at(void **state) {
+// Each checked list costs a signature check: two a second from each peer, fewer if its lists are
+// refused.
+static void test_list_checks_are_limited(void **state) {
     (void)state;
     struct version old, a, b, fork;
     make_branches(&old, &a, &b, &fork);
@@ -119,7 +122,7 @@ static void test_lists_looked_at(void **state) {
     expect_next_look(&s, 3, 2 * NEB_S, &b);
     assert_true(hear_list(&s, 3, &fork).forked);
     expect_next_look(&s, 3, 10 * NEB_S, &b);
-    assert_true(hear_list(&s, 3, &old).refused); // nothing that is refused makes it sooner
+    assert_true(hear_list(&s, 3, &old).refused); // no refusal makes it sooner
     expect_next_look(&s, 3, 10 * NEB_S, &b);
     s.looks[3] = neb_now() + NEB_S;
     assert_true(hear_list(&s, 4, &b).changed);                  // each peer has its own time
@@ -128,8 +131,9 @@ static void test_lists_looked_at(void **state) {
     neb_buf_free(&old.b), neb_buf_free(&a.b), neb_buf_free(&b.b), neb_buf_free(&fork.b);
 }
 
-// Who says that it has an older list, again and again, gets two a second; who has ours or a newer one, none.
-static void test_lists_sent(void **state) {
+// A peer that keeps reporting an older list gets ours twice a second; one with ours or a newer one
+// gets none.
+static void test_list_sends_are_limited(void **state) {
     (void)state;
     static const bool up[SEC_MEMBERS_MAX] = {[1] = true, [3] = true};
     struct version old, a, b, fork;
@@ -148,25 +152,27 @@ static void test_lists_sent(void **state) {
     assert_int_equal(told[1][1], 1);
     s.sends[3] = s.sends[1] = 0;
     assert_true(hear_list(&s, 1, &fork).forked);
-    hear_stand(&s, 1, &b, 0); // whose lists are of another history shall hear ours, whatever it has
+    // a peer whose lists were of another history gets ours, whatever it reports
+    hear_stand(&s, 1, &b, 0);
     hear_stand(&s, 3, &b, 0);
     assert_int_equal(told[1][1], 2);
     assert_int_equal(told[3][1], 1);
-    // every second to all that are up, and at once after a change
+    // every second to all peers that are up, and at once after a change
     agent_spread_stand(&s, up);
     agent_spread_list(&s, up);
     for (uint32_t i = 0; i < SEC_MEMBERS_MAX; i++) {
         assert_int_equal(told[i][0], up[i]);
         assert_int_equal(told[i][1], i == 1 ? 3 : i == 3 ? 2 : 0);
     }
-    hear_stand(&s, 3, &old, 0); // it has just been sent
+    hear_stand(&s, 3, &old, 0); // it was just sent
     assert_int_equal(told[3][1], 2);
     agent_members_destroy(&m);
     neb_buf_free(&old.b), neb_buf_free(&a.b), neb_buf_free(&b.b), neb_buf_free(&fork.b);
 }
 
-// Messages and lists that are refused without end are a few lines of the log, and a number a minute later. A flood of old ones hides no fork.
-static void test_refused_quietly(void **state) {
+// Endless refused messages and lists give a few log lines and later a count. A flood of old lists
+// hides no fork.
+static void test_refusals_are_throttled(void **state) {
     (void)state;
     static const bool none[SEC_MEMBERS_MAX];
     enum { MANY = 30, FEW = 4 };
@@ -205,7 +211,7 @@ static void test_refused_quietly(void **state) {
     neb_buf_free(&old.b), neb_buf_free(&a.b), neb_buf_free(&fork.b);
 }
 
-// Two processes of one home write certificate and hub at once, as an agent's renewal and a command do: each does so whole.
+// Two processes that write certificate and hub of one home at the same time leave complete files.
 static void test_written_at_once(void **state) {
     (void)state;
     struct version v = first_version();
@@ -236,7 +242,7 @@ static bool renews(const struct agent_members *m) {
     return yes;
 }
 
-// A certificate with its life before it stays; one that is damaged, or missing, is fetched anew.
+// A certificate with enough time left stays; a damaged or missing one is renewed.
 static void test_certificate_due(void **state) {
     (void)state;
     struct version v = first_version();
@@ -245,7 +251,7 @@ static void test_certificate_due(void **state) {
     struct neb_buf cert = {0};
     assert_int_equal(sec_ca_issue(hub->ca, sec_identity_public(hub_id), &cert), NEB_OK);
     assert_int_equal(sec_federation_open(home("due"), &f), NEB_OK);
-    assert_false(renews(m)); // from nobody
+    assert_false(renews(m)); // there is no hub to ask
     assert_int_equal(sec_federation_set_hub(f, "hub.example:7443"), NEB_OK);
     assert_true(renews(m));
     assert_int_equal(sec_federation_set_cert(f, cert.p, cert.len), NEB_OK);
@@ -258,7 +264,7 @@ static void test_certificate_due(void **state) {
     neb_buf_free(&cert), neb_buf_free(&v.b);
 }
 
-// ---- who signed what before --------------------------------------------------------------------------------------
+// ---- signatures of previous keys
 
 static const char some_context[] = "nebula test";
 
@@ -269,7 +275,7 @@ static void take(struct agent_members *m, struct version *v, enum sec_list_why w
     snprintf(v->l.subject, sizeof v->l.subject, "rome");
     sign_version(v);
     if (!m)
-        return; // it misses this one
+        return; // this member misses it
     agent_members_apply(m, v->b.p, v->b.len, &c);
     assert_true(c.changed);
 }
@@ -285,8 +291,9 @@ static void list_rome(struct version *v, const struct sec_identity *id) {
     assert_int_equal(sec_memberlist_insert(&v->l, &e), NEB_OK);
 }
 
-// What a member signed is its own through rotations, as far as this one saw them; not that of who has its name after it was taken off.
-static void test_name_given_anew(void **state) {
+// A member's signatures stay its own through the rotations that this node saw, but do not pass to a
+// new member with the name of a removed one.
+static void test_reused_name(void **state) {
     (void)state;
     struct sec_identity *id[4];
     uint8_t sig[4][SEC_SIGN_BYTES];
@@ -301,26 +308,26 @@ static void test_name_given_anew(void **state) {
     struct version v = first_version();
     struct agent_members *m = members_with("names", &v);
     for (int now = 0; now < 4; now++) {
-        if (now == 2) { // it was revoked, and another one has been invited
+        if (now == 2) { // rome was revoked, and another rome was invited
             list_rome(&v, NULL);
             take(m, &v, SEC_LIST_REVOKE);
             assert_false(agent_members_signed_as_now(m, "rome", some_context, "job", 3, sig[1]));
         }
         for (int missed = 0; now == 3 && missed < 2; missed++)
-            take(NULL, &v, SEC_LIST_JOIN); // in which the name may have been given to somebody else
+            take(NULL, &v, SEC_LIST_JOIN); // the name may have changed hands in a missed version
         list_rome(&v, id[now]);
         take(m, &v, now == 0 || now == 2 ? SEC_LIST_JOIN : SEC_LIST_ROTATE);
         for (int i = 0; i < 4; i++)
             assert_int_equal(agent_members_signed_as_now(m, "rome", some_context, "job", 3, sig[i]),
                              as_now[now][i]);
-        if (now == 1) // after a restart too
+        if (now == 1) // also after a restart
             agent_members_destroy(&m);
         if (now == 1)
             assert_int_equal(agent_members_open(home("names"), hub_id, &m), NEB_OK);
         assert_int_equal(agent_members_signed_as_now(m, "rome", some_context, "job", 3, sig[0]),
                          as_now[now][0]);
     }
-    // what is said of a job's rounds stands all the same
+    // for a job's rounds the signature still counts
     assert_true(agent_members_signed_before(m, "rome", some_context, "job", 3, sig[0]));
     assert_false(agent_members_signed_as_now(m, "oslo", some_context, "job", 3, sig[0]));
     agent_members_destroy(&m);
@@ -329,7 +336,7 @@ static void test_name_given_anew(void **state) {
     neb_buf_free(&v.b);
 }
 
-// ---- without a hub -------------------------------------------------------------------------------------------------
+// ---- without a hub
 
 static struct agent_members_change step_pair(struct agent_members *m) {
     struct agent_members_change c;
@@ -337,7 +344,8 @@ static struct agent_members_change step_pair(struct agent_members *m) {
     return c;
 }
 
-// What nebula peer writes is taken while the agent runs; what does not hold this node, or is no list, is not.
+// Changes by `nebula peer` are taken while the agent runs; a list without this node, or no list, is
+// refused.
 static void test_pair_changes(void **state) {
     (void)state;
     struct agent_members *m = NULL;
@@ -382,10 +390,14 @@ static void test_pair_changes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_advice),          cmocka_unit_test(test_lists_looked_at),
-        cmocka_unit_test(test_lists_sent),      cmocka_unit_test(test_refused_quietly),
-        cmocka_unit_test(test_written_at_once), cmocka_unit_test(test_certificate_due),
-        cmocka_unit_test(test_name_given_anew), cmocka_unit_test(test_pair_changes),
+        cmocka_unit_test(test_advice),
+        cmocka_unit_test(test_list_checks_are_limited),
+        cmocka_unit_test(test_list_sends_are_limited),
+        cmocka_unit_test(test_refusals_are_throttled),
+        cmocka_unit_test(test_written_at_once),
+        cmocka_unit_test(test_certificate_due),
+        cmocka_unit_test(test_reused_name),
+        cmocka_unit_test(test_pair_changes),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

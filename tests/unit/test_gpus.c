@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/gpus: which GPUs there are, by the environment or the driver, and who gets which.
+// agent/proc/gpus: which GPUs exist, by the environment or the driver, and which one a process
+// gets.
 #include "agent/base/fs.h"
 #include "agent/proc/gpus.h"
 
@@ -44,7 +45,7 @@ static void test_taken(void **state) {
     agent_gpus_find("4", "/none", &g);
     assert_int_equal(agent_gpus_take(&g, 1), 0); // no choice
     agent_gpus_find("4,5,6,7", "/none", &g);
-    assert_int_equal(agent_gpus_take(&g, 5), 0); // too few: who asks will say so
+    assert_int_equal(agent_gpus_take(&g, 5), 0); // too few: the caller reports it
     assert_int_equal(agent_gpus_take(&g, 1), 1);
     assert_int_equal(agent_gpus_take(&g, 2), 6);
     uint64_t shared = agent_gpus_take(&g, 3);

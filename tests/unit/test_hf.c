@@ -1,25 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Hugging Face folders may say, and what is refused: config.json, adapter_config.json, tensors. The layout read from a
-// checkpoint's description is that of intra_model_load().
-#include "agent/base/log.h"
+// What Hugging Face folders may contain and what is refused: config.json, adapter_config.json,
+// tensors. The layout from a checkpoint's description equals that of intra_model_load().
 #include "intra/hf/hf.h"
 #include "intra/model/rope.h"
 #include "intra/train/trainer.h"
+#include "tests/unit/scratch.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
-static char dir[] = "/tmp/nebula-hf-XXXXXX", message[2048], warning[2048];
+static char warning[2048];
 
 static void keep(void *user, enum neb_log_level level, const char *text) {
-    (void)user;
-    if (level == NEB_LOG_ERROR && !strstr(text, "see above"))
-        snprintf(message, sizeof message, "%s", text);
+    if (!strstr(text, "see above"))
+        scratch_keep(user, level, text);
     if (level == NEB_LOG_WARN)
         snprintf(warning, sizeof warning, "%s", text);
 }
@@ -29,7 +23,7 @@ static const char *in(char *out, const char *name) {
     return out;
 }
 
-// ---- config.json ------------------------------------------------------------------------------------------------
+// ---- config.json
 
 #define SHAPE                                                                                      \
     "\"vocab_size\":32,\"hidden_size\":8,\"num_hidden_layers\":2,\"num_attention_heads\":2,"       \
@@ -48,7 +42,7 @@ static enum neb_status parse(const char *text, struct intra_hf_config *c) {
 static void test_config_values(void **state) {
     (void)state;
     struct intra_hf_config c;
-    assert_int_equal(parse(LLAMA "}", &c), NEB_OK); // what is left out has the class's default
+    assert_int_equal(parse(LLAMA "}", &c), NEB_OK); // missing keys have the class's defaults
     assert_true(c.arch == INTRA_HF_LLAMA && c.model.vocab == 32 && c.model.d_model == 8 &&
                 c.model.n_layers == 2 && c.model.n_heads == 2 && c.model.n_kv_heads == 2 &&
                 c.model.head_dim == 4 && c.model.d_ff == 12 && c.model.max_seq == 64 &&
@@ -69,7 +63,7 @@ static void test_config_values(void **state) {
                            &c),
                      NEB_OK);
     assert_true(c.model.rope_theta == 1e6f && c.eos == -1); // 32 is outside the vocabulary
-    // Both objects: the older one counts, as in transformers 5, unless it is empty.
+    // with both objects the older one counts, as in transformers 5, unless it is empty
     static const struct {
         const char *text;
         float theta;
@@ -92,7 +86,8 @@ static void test_config_values(void **state) {
     }
     assert_int_equal(parse(QWEN2 ",\"sliding_window\":8}", &c), NEB_OK);
     assert_true(c.arch == INTRA_HF_QWEN2 && c.model.qkv_bias && c.window == 0);
-    // Qwen2: layers from max_window_layers on (28) have the window, and layer_types says it where it is there.
+    // Qwen2: layers from max_window_layers (default 28) on have the window; layer_types overrides
+    // this
     static const struct {
         const char *text;
         int32_t window;
@@ -121,14 +116,15 @@ static void test_config_values(void **state) {
     }
 }
 
-// What is left out has the class's own default, which is transformers'.
+// Missing keys have the defaults of the class in transformers.
 static void test_config_defaults(void **state) {
     (void)state;
     enum { N = 12 };
     static const struct {
         const char *text;
         enum intra_hf_arch arch;
-        // vocabulary, width, layers, heads, key and value heads, head_dim, feed-forward, longest sequence; positions, window, BOS, EOS
+        // vocabulary, width, layers, heads, key and value heads, head_dim, feed-forward, longest
+        // sequence; positions, window, BOS, EOS
         int32_t want[N];
     } all[] = {
         {"{\"model_type\":\"llama\"}",
@@ -165,35 +161,36 @@ static void test_config_defaults(void **state) {
     }
 }
 
-// What Python writes in keys that nobody asks for is no reason to refuse a model; keys that nobody knows are named.
+// Odd values that Python writes in unused keys do not refuse a model; unknown keys are named.
 static void test_config_keys(void **state) {
     (void)state;
     static const struct {
-        const char *text, *warns; // NULL: silent
+        const char *text, *warns; // NULL: no warning
     } all[] = {
         {LLAMA
          ",\"max_length\":1000000000000000019884624838656,\"name_or_path\":\"a\\u0000\\ud83d\"}",
          NULL},
         {"\xef\xbb\xbf" LLAMA ",\"temperature\":NaN,\"top_p\":1e999}", NULL},
-        {LLAMA ",\"time_step_limit\":[0.0,Infinity,-Infinity]}", "time_step_limit: not known"},
+        {LLAMA ",\"time_step_limit\":[0.0,Infinity,-Infinity]}",
+         "time_step_limit: unknown, and ignored"},
         {LLAMA ",\"hidden_size\":1e999,\"hidden_size\":8}", NULL}, // the last one counts
         {LLAMA ",\"is_causal\":true,\"attention_dropout\":0.0,\"logit_scale\":1,"
                "\"logits_scaling\":1.0,\"final_logit_softcapping\":null,\"pruned_heads\":{},"
                "\"quantization_config\":null,\"no_rope_layers\":[],\"num_experts\":0,"
                "\"architectures\":[]}",
          NULL},
-        {LLAMA ",\"attention_dropout\":0.1}", "attention_dropout: training here is without"},
-        {LLAMA ",\"attention_dropout\":Infinity}", "attention_dropout: training here is without"},
-        {LLAMA ",\"is_causul\":false,\"my_scale\":3}", "is_causul, my_scale: not known"},
-        {LLAMA ",\"sliding_window\":7}", "sliding_window: not known"}, // Llama has none
-        {MISTRAL ",\"attention_bias\":true,\"mlp_bias\":true}", "attention_bias, mlp_bias: not"},
-        {QWEN2 ",\"attention_bias\":false}", "attention_bias: not known"},
+        {LLAMA ",\"attention_dropout\":0.1}", "attention_dropout: ignored, because training"},
+        {LLAMA ",\"attention_dropout\":Infinity}", "attention_dropout: ignored, because training"},
+        {LLAMA ",\"is_causul\":false,\"my_scale\":3}", "is_causul, my_scale: unknown, and ignored"},
+        {LLAMA ",\"sliding_window\":7}", "sliding_window: unknown, and ignored"}, // Llama has none
+        {MISTRAL ",\"attention_bias\":true,\"mlp_bias\":true}", "attention_bias, mlp_bias: unk"},
+        {QWEN2 ",\"attention_bias\":false}", "attention_bias: unknown, and ignored"},
         {LLAMA ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_thta\":1}}",
-         "rope_parameters.rope_thta: not known"},
+         "rope_parameters.rope_thta: unknown, and ignored"},
         {LLAMA ",\"eos_token_id\":1000000000000000000000000000000}",
-         "eos_token_id is no id from 0"},
-        {LLAMA ",\"bos_token_id\":-1}", "bos_token_id is no id from 0 to 31"},
-        {LLAMA ",\"bos_token_id\":NaN}", "bos_token_id is no id"},
+         "eos_token_id is not an id from 0"},
+        {LLAMA ",\"bos_token_id\":-1}", "bos_token_id is not an id from 0 to 31"},
+        {LLAMA ",\"bos_token_id\":NaN}", "bos_token_id is not an id"},
         {LLAMA ",\"bos_token_id\":null,\"eos_token_id\":[],\"pad_token_id\":-1}", NULL},
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
@@ -207,7 +204,7 @@ static void test_config_keys(void **state) {
     }
 }
 
-// Scaled positions, in all places that transformers has written them to.
+// Scaled positions, in all places where transformers has written them.
 static void test_scaled_positions(void **state) {
     (void)state;
     static const struct kern_rope_scaling llama31 = {KERN_ROPE_LLAMA3, 8, 1, 4, 8192},
@@ -227,9 +224,9 @@ static void test_scaled_positions(void **state) {
         {LLAMA ",\"rope_parameters\":{\"rope_type\":\"llama3\",\"rope_theta\":5e5," VALUES "}}",
          &llama31, 5e5f},
         {LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.5}}", &linear, 1e4f},
-        // left out: as long as max_position_embeddings, as in transformers
+        // missing: max_position_embeddings, as in transformers
         {LLAMA3("\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4"), &own, 1e4f},
-        // what linear and default have no use for
+        // keys that linear and default do not use
         {LLAMA ",\"rope_scaling\":{\"rope_type\":\"linear\",\"type\":\"llama3\",\"factor\":2.5,"
                "\"low_freq_factor\":1}}",
          &linear, 1e4f},
@@ -263,14 +260,14 @@ static const struct refusal {
     const char *says[2];
 } refusals[] = {
     {"", NEB_ERR_FORMAT, {"config.json"}},
-    {"[]", NEB_ERR_FORMAT, {"no JSON object"}},
+    {"[]", NEB_ERR_FORMAT, {"not a JSON object"}},
     {"{}", NEB_ERR_FORMAT, {"model_type"}},
     {"{\"model_type\":7}", NEB_ERR_FORMAT, {"model_type"}},
     {"{\"model_type\":\"llama\\u0000\"}", NEB_ERR_UNSUPPORTED, {"model_type", "architecture"}},
     {"{\"model_type\":\"mistral\"," SHAPE "}",
      NEB_ERR_FORMAT,
-     {"num_key_value_heads is left out, which means 8 for mistral", "num_attention_heads is 2"}},
-    {"{\"model_type\":\"qwen2\"," SHAPE "}", NEB_ERR_FORMAT, {"which means 32 for qwen2"}},
+     {"num_key_value_heads is missing, so it is 8 for mistral", "num_attention_heads is 2"}},
+    {"{\"model_type\":\"qwen2\"," SHAPE "}", NEB_ERR_FORMAT, {"so it is 32 for qwen2"}},
     {LLAMA ",\"is_causal\":false}", NEB_ERR_UNSUPPORTED, {"is_causal: false", "causal"}},
     {LLAMA ",\"is_causal\":null}", NEB_ERR_UNSUPPORTED, {"is_causal: null"}},
     {MISTRAL ",\"is_causal\":0}", NEB_ERR_UNSUPPORTED, {"is_causal: 0"}},
@@ -318,7 +315,7 @@ static const struct refusal {
     {LLAMA ",\"hidden_act\":\"gelu\"}", NEB_ERR_UNSUPPORTED, {"hidden_act", "SwiGLU"}},
     {LLAMA ",\"attention_bias\":true}", NEB_ERR_UNSUPPORTED, {"attention_bias", "output proj"}},
     {LLAMA ",\"mlp_bias\":true}", NEB_ERR_UNSUPPORTED, {"mlp_bias", "bias"}},
-    {LLAMA ",\"mlp_bias\":1}", NEB_ERR_FORMAT, {"mlp_bias", "neither true nor false"}},
+    {LLAMA ",\"mlp_bias\":1}", NEB_ERR_FORMAT, {"mlp_bias", "true or false is needed"}},
     {LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}}",
      NEB_ERR_FORMAT,
      {"rope_scaling.low_freq_factor", "missing"}},
@@ -345,16 +342,16 @@ static const struct refusal {
     {LLAMA ",\"original_max_position_embeddings\":4096,\"rope_scaling\":{\"rope_type\":\"llama3\","
            "\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4," ORIGINAL "}}",
      NEB_ERR_FORMAT,
-     {"original_max_position_embeddings", "make them the same"}},
+     {"original_max_position_embeddings", "make them equal"}},
     {LLAMA ",\"rope_scaling\":{\"type\":\"linear\"}}",
      NEB_ERR_FORMAT,
      {"rope_scaling.factor", "missing"}},
     {LLAMA ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}",
      NEB_ERR_UNSUPPORTED,
-     {"rope_scaling", "must be plain (rope_type default) or scaled as linear or llama3"}},
+     {"rope_scaling", "must have rope_type default, linear or llama3"}},
     {LLAMA ",\"rope_scaling\":{\"rope_type\":8}}",
      NEB_ERR_UNSUPPORTED,
-     {"rope_scaling", "must be plain"}},
+     {"rope_scaling", "must have rope_type"}},
     {LLAMA ",\"rope_scaling\":{\"factor\":2}}", NEB_ERR_UNSUPPORTED, {"rope_scaling", "scaled"}},
     {LLAMA ",\"rope_parameters\":{\"rope_type\":\"longrope\"},\"rope_scaling\":{\"rope_type\":"
            "\"default\"}}",
@@ -396,7 +393,8 @@ static void test_config_refused(void **state) {
     }
 }
 
-// What we write for transformers, we read as the same model; numbers are the shortest that read back.
+// A config that we write for transformers reads back as the same model, with the shortest exact
+// numbers.
 static void test_config_round_trip(void **state) {
     (void)state;
     struct intra_hf_config c, back;
@@ -443,7 +441,7 @@ static void test_config_round_trip(void **state) {
     assert_int_equal(intra_hf_config_of_model(&m, &c), NEB_ERR_UNSUPPORTED);
 }
 
-// ---- adapter_config.json ----------------------------------------------------------------------------------------
+// ---- adapter_config.json
 
 static bool same_trainable(const struct intra_trainable *a, const struct intra_trainable *b) {
     return a->mode == b->mode && a->lora_rank == b->lora_rank && a->lora_alpha == b->lora_alpha &&
@@ -479,7 +477,7 @@ static void test_peft(void **state) {
         const char *text, *says;
     } bad[] = {
         {"", "a.json"},
-        {"[]", "no JSON object"},
+        {"[]", "not a JSON object"},
         {"{\"peft_type\":\"IA3\"}", "only LORA"},
         {"{" PEFT ",\"target_modules\":[\"q_proj\"],\"use_dora\":true}", "use_dora"},
         {"{" PEFT ",\"target_modules\":[\"q_proj\"],\"use_rslora\":1}", "use_rslora"},
@@ -507,15 +505,15 @@ static void test_peft(void **state) {
                                 "\"lora_colour\":1,\"auto_mapping\":{\"a\":-Infinity}}",
                                 2, &t),
                      NEB_OK);
-    assert_non_null(strstr(warning, "max, lora_colour: not known"));
+    assert_non_null(strstr(warning, "max, lora_colour: unknown, and ignored"));
 }
 
-// ---- folders ----------------------------------------------------------------------------------------------------
+// ---- folders
 
-struct damage { // how a folder of the model below differs from what is right
+struct damage { // how a folder of the model below differs from a correct one
     const char *drop, *add, *reshape, *nan;
-    const char *front, *within; // in front of names; before each "self_attn."
-    bool tied_head;             // lm_head kept beside a tied embedding
+    const char *front, *within; // before all names; before each "self_attn."
+    bool tied_head;             // lm_head stored beside a tied embedding
     float head;                 // added to its first value
 };
 
@@ -591,10 +589,10 @@ static void test_folders(void **state) {
         {{.tied_head = true}, NEB_OK, ""},
         {{.add = "model.layers.0.self_attn.rotary_emb.inv_freq"}, NEB_OK, ""},
         {{.tied_head = true, .head = 1}, NEB_ERR_FORMAT, "tie_word_embeddings"},
-        {{.drop = "model.norm.weight"}, NEB_ERR_FORMAT, "'model.norm.weight' is missing; see"},
+        {{.drop = "model.norm.weight"}, NEB_ERR_FORMAT, "'model.norm.weight' is missing: check"},
         {{.drop = "model.norm.weight", .add = "norms.weight"},
          NEB_ERR_FORMAT,
-         "'model.norm.weight' is missing; there is 'norms.weight'"},
+         "'model.norm.weight' is missing, and there is 'norms.weight'"},
         {{.front = "_orig_mod."}, NEB_OK, ""},
         {{.front = "module."}, NEB_OK, ""},
         {{.front = "base_model.model."}, NEB_OK, ""},
@@ -613,7 +611,7 @@ static void test_folders(void **state) {
          "no place for tensor 'model.layers.0.self_attn.q_norm.weight'"},
         {{.reshape = "model.layers.1.mlp.up_proj.weight"},
          NEB_ERR_FORMAT,
-         "(8, 12), its config needs (12, 8)"},
+         "(8, 12), but its config needs (12, 8)"},
         {{.nan = "model.layers.0.mlp.down_proj.weight"},
          NEB_ERR_FORMAT,
          "'model.layers.0.mlp.down_proj.weight' holds nan at element 0"},
@@ -631,15 +629,16 @@ static void test_folders(void **state) {
         assert_int_equal(neb_fs_exists(in(path, "out")), st == NEB_OK);
         assert_false(neb_fs_exists(in(path, "out.nebula-building")));
         assert_false(neb_fs_exists(in(path, "out.nebula-building.lock")));
-        if (st == NEB_OK) { // no vocabulary: said so, and imported all the same
+        if (st == NEB_OK) { // without a vocabulary: imported with a warning
             assert_false(r.tokenizer);
-            assert_non_null(strstr(warning, "tokenised elsewhere"));
+            assert_non_null(strstr(warning, "must tokenise text"));
             assert_int_equal(import(0, &r), NEB_ERR_EXISTS);
         }
     }
 }
 
-// transformers adds an adapter that it finds beside the weights; and a folder of an adapter alone is no model.
+// A folder with an adapter beside the weights is refused, because transformers would add it. A
+// folder with only an adapter is no model.
 static void test_adapter_beside(void **state) {
     (void)state;
     char path[NEB_PATH_MAX];
@@ -651,10 +650,10 @@ static void test_adapter_beside(void **state) {
     assert_false(neb_fs_exists(in(path, "out")));
     assert_int_equal(neb_fs_remove(in(path, "hf/config.json")), NEB_OK);
     assert_int_equal(import(0, &r), NEB_ERR_NOT_FOUND);
-    assert_non_null(strstr(message, "no model: import the model that it is for"));
+    assert_non_null(strstr(message, "no model: import the model that the adapter is for"));
 }
 
-// A window is no obstacle up to its length.
+// A sliding window allows sequences up to its length.
 static void test_window(void **state) {
     (void)state;
     char path[NEB_PATH_MAX];
@@ -730,15 +729,8 @@ static void test_layout(void **state) {
 }
 
 static int set_up(void **state) {
-    (void)state;
     neb_log_set_sink(keep, NULL);
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    neb_log_set_sink(NULL, NULL);
-    return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
+    return scratch_make(state);
 }
 
 int main(void) {
@@ -755,5 +747,5 @@ int main(void) {
         cmocka_unit_test(test_window),
         cmocka_unit_test(test_layout),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, scratch_remove);
 }

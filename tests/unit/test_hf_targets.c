@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which layers an adapter_config.json names: matched as PEFT matches them; what is not the same in
-// every block is refused by name.
+// Which layers an adapter_config.json names, matched as PEFT does. What differs between blocks is
+// refused by name.
 #include "agent/base/log.h"
 #include "intra/hf/hf.h"
 #include "tests/testing.h"
@@ -55,7 +55,7 @@ static void test_taken(void **state) {
         {R T("[\"model.layers.0.self_attn.q_proj\",\"model.layers.1.self_attn.q_proj\"]"), Q, 4, 8},
         {R T("[\"layers.0.mlp.up_proj\",\"1.mlp.up_proj\"]"), INTRA_LORA_UP, 4, 8},
         {R T("[\"lm_headx\",\"k_proj\",\"nothing\"]"), K, 4, 8},
-        // expressions, of whole names
+        // expressions match full names
         {R T("\".*\\\\.self_attn\\\\.(q|k)_proj\""), Q | K, 4, 8},
         {R T("\".*(q_proj|v_proj)\""), Q | V, 4, 8},
         {R T("\"model\\\\.layers\\\\.\\\\d+\\\\.mlp\\\\.(?:gate|up|down)_proj\""), MLP, 4, 8},
@@ -63,7 +63,7 @@ static void test_taken(void **state) {
         {R T("\"^model\\\\.layers\\\\.[01]{,1}\\\\..*_proj\\\\Z\""), ATTENTION | MLP, 4, 8},
         {R T("\"(?i:.*Q_PROJ)\""), Q, 4, 8},
         {R T("\"(?!.*mlp).*_proj\""), ATTENTION, 4, 8},
-        // all-linear: not the output layer
+        // all-linear: without the output layer
         {R T("\"all-linear\""), ATTENTION | MLP, 4, 8},
         {R T("\"ALL-Linear\""), ATTENTION | MLP, 4, 8},
         // narrowed
@@ -79,7 +79,7 @@ static void test_taken(void **state) {
         {R T("[\"q_proj\"]") ",\"layers_to_transform\":[]", Q, 4, 8},
         {R T("[\"q_proj\"]") ",\"layers_pattern\":[]", Q, 4, 8},
         {R "\"layers_to_transform\":[0,1]", Q | V, 4, 8},
-        // ranks and alphas that come to one
+        // ranks and alphas that give one value
         {R T("[\"q_proj\"]") ",\"rank_pattern\":{\"q_proj\":2}", Q, 2, 8},
         {R T("[\"q_proj\"]") ",\"rank_pattern\":{\"k_proj\":2}", Q, 4, 8},
         {R T("[\"q_proj\"]") ",\"rank_pattern\":{\"layers.[0-9].self_attn.q_proj\":6},"
@@ -109,8 +109,8 @@ static void test_refused(void **state) {
     } all[] = {
         {R T("[]"), "target_modules: [] cannot be imported: it names no linear layer"},
         {R T("[\"nothing\"]"), "it names no linear layer"},
-        {R T("[\"proj\"]"), "it names no linear layer"}, // a part of a name is no end of it
-        {R T("\"q_proj\""), "it names no linear layer"}, // an expression is of the whole name
+        {R T("[\"proj\"]"), "it names no linear layer"}, // a name must match from a dot to its end
+        {R T("\"q_proj\""), "it names no linear layer"}, // an expression matches the full name
         {R T("\"\""), "it names no linear layer"},
         {R T("[7]"), "target_modules"},
         {R T("{\"q_proj\":1}"), "target_modules: an expression or a list"},
@@ -120,8 +120,8 @@ static void test_refused(void **state) {
         {R T("[\"mlp\"]"), "names 'model.layers.0.mlp'"},
         {R T("\".*\""), "names 'model'"},
         {R T("\".*layernorm\""), "names 'model.layers.0.input_layernorm'"},
-        {R T("\"(\""), "'(' is no expression"},
-        {R T("\"(?P<a>x)(?P<a>y)\""), "is no expression"},
+        {R T("\"(\""), "'(' is not a valid expression"},
+        {R T("\"(?P<a>x)(?P<a>y)\""), "is not a valid expression"},
         {R T("\"((a*)*)*b|(.*)*z((m|o)+)*x\""), "too many steps"},
         {R T("\".*layers\\\\.0\\\\..*q_proj\""),
          "target_modules: 1 of 2 layers have an adapter on q_"},
@@ -134,23 +134,26 @@ static void test_refused(void **state) {
         {R T("[\"q_proj\"]") ",\"layers_to_transform\":[0.5]", "layers_to_transform: a number"},
         {R T("[\"q_proj\"]") ",\"layers_to_transform\":[0],\"layers_pattern\":\"h\"",
          "it names no"},
-        {R T("[\"q_proj\"]") ",\"layers_pattern\":\"h\"", "layers_pattern: PEFT takes it beside"},
+        {R T("[\"q_proj\"]") ",\"layers_pattern\":\"h\"",
+         "layers_pattern: PEFT allows it only with"},
         {R T("\".*q_proj\"") ",\"layers_to_transform\":[0,1]",
-         "layers_to_transform: PEFT takes it"},
+         "layers_to_transform: PEFT allows it"},
         {R T("[\"q_proj\"]") ",\"exclude_modules\":[\"layers.0.self_attn.q_proj\"]",
          "exclude_modules: 1 of 2 layers"},
-        {R T("[\"q_proj\"]") ",\"exclude_modules\":\"[\"", "exclude_modules: '[' is no expression"},
+        {R T("[\"q_proj\"]") ",\"exclude_modules\":\"[\"",
+         "exclude_modules: '[' is not a valid expression"},
         {R T("[\"q_proj\"]") ",\"exclude_modules\":7", "exclude_modules: an expression or a list"},
         {R T("[\"q_proj\",\"v_proj\"]") ",\"rank_pattern\":{\"q_proj\":2}",
          "rank_pattern: the adapter of 'model.layers.0.self_attn.v_proj' has rank 4, that of "
-         "'model.layers.0.self_attn.q_proj' 2"},
+         "'model.layers.0.self_attn.q_proj' has 2"},
         {R T("[\"q_proj\",\"v_proj\"]") ",\"alpha_pattern\":{\"v_proj\":2}",
          "alpha_pattern: the adapter"},
         {R T("[\"q_proj\"]") ",\"rank_pattern\":{\"layers.1.*\":2}", "rank_pattern: the adapter"},
         {R T("[\"q_proj\"]") ",\"rank_pattern\":{\"q_proj\":0}", "rank_pattern: 0 cannot"},
         {R T("[\"q_proj\"]") ",\"rank_pattern\":{\"q_proj\":1e30}", "rank_pattern"},
         {R T("[\"q_proj\"]") ",\"alpha_pattern\":{\"q_proj\":Infinity}", "alpha_pattern"},
-        {R T("[\"q_proj\"]") ",\"rank_pattern\":{\"*\":2}", "rank_pattern: '*' is no expression"},
+        {R T("[\"q_proj\"]") ",\"rank_pattern\":{\"*\":2}",
+         "rank_pattern: '*' is not a valid expression"},
         {R T("[\"q_proj\"]") ",\"rank_pattern\":[2]", "rank_pattern: an object"},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
@@ -160,7 +163,7 @@ static void test_refused(void **state) {
     }
 }
 
-// The largest model, and as many expressions as fit: an answer in bounded time.
+// The largest model with many expressions gets an answer in bounded time.
 static void test_bounded(void **state) {
     (void)state;
     struct neb_buf b = {0};
@@ -177,7 +180,7 @@ static void test_bounded(void **state) {
     message[0] = 0;
     assert_int_equal(intra_hf_peft_parse((const char *)b.p, b.len, "a.json", 1024, &t),
                      NEB_ERR_LIMIT);
-    assert_non_null(strstr(message, "rank_pattern: more expressions"));
+    assert_non_null(strstr(message, "rank_pattern: too many expressions"));
     neb_buf_free(&b);
     assert_int_equal(parse(T("\"all-linear\""), 1024, &t), NEB_OK);
 }

@@ -1,30 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// security/identity and security/sign: key files, the public line, signatures. security/zap: its end (the rest is unit/test_link*.c's).
+// security/identity and security/sign: key files, the public line, signatures. security/zap: its
+// shutdown (test_link*.c tests the rest).
 #include "agent/base/clock.h"
-#include "agent/base/fs.h"
-#include "agent/base/log.h"
 #include "security/sign.h"
 #include "security/zap.h"
 #include "tests/testing.h"
+#include "tests/unit/scratch.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <zmq.h>
 
-#include <cmocka.h>
-
-static char dir[] = "/tmp/nebula-identity-XXXXXX";
-
 static void path_of(char out[NEB_PATH_MAX], const char *home, const char *file) {
     assert_int_equal(neb_path(out, NEB_PATH_MAX, home, file), NEB_OK);
 }
 
-// A fresh home with keys in it.
+// A fresh home with keys.
 static struct sec_identity *fresh(char home[NEB_PATH_MAX], const char *name) {
     struct sec_identity *id = NULL;
     path_of(home, dir, name);
@@ -66,7 +59,7 @@ static void test_round_trip(void **state) {
     assert_int_equal(sec_identity_create(path, "No Such Name", &c), NEB_ERR_INVALID);
 }
 
-// Several processes use a home for the first time: one makes the keys, and all have the same.
+// Several processes use a home for the first time: one makes the keys, and all get the same.
 static void test_first_use_at_once(void **state) {
     (void)state;
     enum { PROCESSES = 6, ROUNDS = 4 };
@@ -82,7 +75,7 @@ static void test_first_use_at_once(void **state) {
         for (int i = 0; i < PROCESSES; i++)
             if (fork() == 0) {
                 close(start[1]);
-                (void)!read(start[0], name, 1); // all at once
+                (void)!read(start[0], name, 1); // all at the same time
                 snprintf(name, sizeof name, "name-%d", i);
                 if (sec_identity_first(home, name, &id, &made) != NEB_OK)
                     _exit(1);
@@ -109,7 +102,7 @@ static void test_first_use_at_once(void **state) {
 }
 
 // A key file that others may read, or that is a link, is refused for both keys.
-static void test_files_of_others(void **state) {
+static void test_exposed_key_files(void **state) {
     (void)state;
     static const char *const files[] = {"keys/curve.key", "keys/sign.key"};
     static const mode_t wide[] = {0640, 0604, 0620, 0602, 0610, 0601, 0644, 0666};
@@ -125,7 +118,7 @@ static void test_files_of_others(void **state) {
         }
         assert_int_equal(chmod(path, 0600), 0);
         assert_int_equal(rename(path, real), 0);
-        refused(home, NEB_ERR_CORRUPT); // an identity without its keys is damage
+        refused(home, NEB_ERR_CORRUPT); // an identity without its keys is damaged
         assert_int_equal(symlink(real, path), 0);
         refused(home, NEB_ERR_DENIED);
         assert_int_equal(unlink(path), 0);
@@ -153,7 +146,7 @@ static void test_damaged_files(void **state) {
             assert_int_equal(neb_fs_write(path, good.p, n, 0600), NEB_OK);
             refused(home, NEB_ERR_FORMAT);
         }
-        for (size_t k = 0; k < good.len; k++) { // a flipped bit anywhere
+        for (size_t k = 0; k < good.len; k++) { // any flipped bit
             good.p[k] ^= 0x10;
             assert_int_equal(neb_fs_write(path, good.p, good.len, 0600), NEB_OK);
             refused(home, k < 8 ? NEB_ERR_FORMAT : NEB_ERR_CORRUPT);
@@ -161,7 +154,7 @@ static void test_damaged_files(void **state) {
         }
         neb_buf_u8(&good, 0);
         assert_int_equal(neb_fs_write(path, good.p, good.len, 0600), NEB_OK);
-        refused(home, NEB_ERR_FORMAT); // longer
+        refused(home, NEB_ERR_FORMAT); // too long
         assert_int_equal(neb_fs_read(other, 1000, &b), NEB_OK);
         assert_int_equal(neb_fs_write(path, b.p, b.len, 0600), NEB_OK);
         refused(home, NEB_ERR_FORMAT); // the other kind of key
@@ -169,8 +162,8 @@ static void test_damaged_files(void **state) {
         assert_int_equal(sec_identity_load(home, &id), NEB_OK);
         sec_identity_destroy(&id);
     }
-    // A public line that is lost or damaged: of a home that was used it is no new one, and is
-    // written again from the keys.
+    // without a valid public line a used home does not become a new one: the line is restored from
+    // the keys
     char members[NEB_PATH_MAX];
     struct sec_public was;
     bool mended;
@@ -193,9 +186,9 @@ static void test_damaged_files(void **state) {
         assert_memory_equal(sec_identity_public(id), &was, sizeof was);
         sec_identity_destroy(&id);
         assert_int_equal(sec_identity_mend(home, "other", &mended), NEB_OK);
-        assert_false(mended); // what is whole keeps its name
+        assert_false(mended); // an intact line keeps its name
     }
-    // Another identity's line over these keys.
+    // another identity's line beside these keys
     char stranger[NEB_PATH_MAX];
     id = fresh(stranger, "stranger");
     sec_identity_destroy(&id);
@@ -230,7 +223,7 @@ static void test_public_line(void **state) {
         assert_true(st == NEB_ERR_FORMAT || st == NEB_ERR_CORRUPT);
     }
     memcpy(bad, line, n + 1);
-    bad[7] = 'b'; // a valid line but for its checksum
+    bad[7] = 'b'; // valid except for its checksum
     assert_int_equal(sec_public_parse(bad, &p), NEB_ERR_CORRUPT);
     static const char *const tails[] = {" ", "\n", "=", ":", "A"};
     for (int i = 0; i < 5; i++) {
@@ -240,7 +233,7 @@ static void test_public_line(void **state) {
     memset(bad, 'x', sizeof bad - 1);
     bad[sizeof bad - 1] = 0;
     assert_int_equal(sec_public_parse(bad, &p), NEB_ERR_FORMAT);
-    assert_memory_equal(&p, &same, sizeof p); // untouched by failures
+    assert_memory_equal(&p, &same, sizeof p); // failures leave it unchanged
     sec_identity_destroy(&id);
     static const char *const names[] = {"", "A", "-a", ".a", "a b", "a/b", "a:b", "\xc3\xa9"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
@@ -272,7 +265,7 @@ static void test_signatures(void **state) {
         assert_int_equal(sec_verify(pub, SEC_CONTEXT_RECORD, msg, n, sig), NEB_ERR_DENIED);
         sig[k / 8] = (uint8_t)(sig[k / 8] ^ 1 << k % 8);
     }
-    // ("ab", "c") and ("a", "bc") are different things to sign; an empty message is one too.
+    // ("ab", "c") and ("a", "bc") are different messages; an empty message is one too
     assert_int_equal(sec_sign(a, "ab", "c", 1, sig), NEB_OK);
     assert_int_equal(sec_verify(pub, "a", "bc", 2, sig), NEB_ERR_DENIED);
     assert_int_equal(sec_sign(a, "a", NULL, 0, sig), NEB_OK);
@@ -289,7 +282,7 @@ static void test_signatures(void **state) {
     sec_identity_destroy(&b);
 }
 
-// Whoever ends an agent, or a link of it, waits for no interval of the handler's thread; and its name is free for the next one.
+// Destroying a handler does not wait for its poll interval, and frees its address for the next one.
 static void test_handler_ends_at_once(void **state) {
     (void)state;
     void *context = zmq_ctx_new();
@@ -306,30 +299,26 @@ static void test_handler_ends_at_once(void **state) {
     }
     assert_true(
         soon >=
-        10); // hardly any where it polls every 100 ms; not all on a machine that is busy elsewhere
+        // a handler that polls every 100 ms hardly ever ends so soon; a busy machine delays some
+        10);
     assert_int_equal(sec_zap_create(context, "test", &z), NEB_OK);
-    assert_int_equal(sec_zap_create(context, "test", &second), NEB_ERR_IO); // one of a context
+    // one handler per context
+    assert_int_equal(sec_zap_create(context, "test", &second), NEB_ERR_IO);
     sec_zap_destroy(&z);
     zmq_ctx_term(context);
 }
 
 static int setup(void **state) {
-    (void)state;
     neb_log_set_sink(testing_drop, NULL);
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
+    return scratch_make(state);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),           cmocka_unit_test(test_first_use_at_once),
-        cmocka_unit_test(test_files_of_others),      cmocka_unit_test(test_damaged_files),
+        cmocka_unit_test(test_exposed_key_files),    cmocka_unit_test(test_damaged_files),
         cmocka_unit_test(test_public_line),          cmocka_unit_test(test_signatures),
         cmocka_unit_test(test_handler_ends_at_once),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, scratch_remove);
 }

@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/ipc and agent/child: messages inside one machine, and the life of child processes.
-#include "agent/base/fs.h"
-#include "agent/base/log.h"
+// agent/proc/ipc and agent/proc/child: messages inside one machine, and the life of child
+// processes.
 #include "agent/proc/child.h"
 #include "agent/proc/ipc_state.h"
 #include "inter/link/accept_limit.h"
 #include "tests/testing.h"
+#include "tests/unit/scratch.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
-#include <setjmp.h>
 #include <signal.h>
 #include <sodium.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -22,9 +19,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
-static char dir[] = "/tmp/nebula-ipc-XXXXXX";
 static char path[256];
 
 static enum neb_status server_wait(struct agent_ipc *s, struct agent_ipc_client *from,
@@ -57,7 +51,7 @@ static void test_request_and_event(void **state) {
     assert_int_equal(server_wait(server, &from, &m), NEB_OK);
     assert_string_equal(agent_ipc_str(&m, "op", ""), "submit");
     assert_int_equal(agent_ipc_int(&m, "round", -1), 7);
-    assert_int_equal(agent_ipc_int(&m, "op", -1), -1); // of another type: the default
+    assert_int_equal(agent_ipc_int(&m, "op", -1), -1); // another type: the default
     assert_int_equal(m.n_parts, 2);
     assert_int_equal(m.parts[0].len, 3);
     assert_memory_equal(m.parts[0].p, "abc", 3);
@@ -69,7 +63,7 @@ static void test_request_and_event(void **state) {
     assert_string_equal(agent_ipc_str(&m, "ev", ""), "commit");
     agent_ipc_msg_clear(&m);
     assert_int_equal(agent_ipc_wait(client, 20 * NEB_MS, &m), NEB_ERR_TIMEOUT);
-    // A client that has gone: an error, not a hang.
+    // a client that is gone is an error, not a hang
     agent_ipc_destroy(&client);
     enum neb_status st = NEB_OK;
     for (int i = 0; i < 5000 && st == NEB_OK; i++, neb_sleep(2 * NEB_MS))
@@ -79,7 +73,7 @@ static void test_request_and_event(void **state) {
     zmq_ctx_term(zctx);
 }
 
-// In place of libc's, also for libzmq: where signals come all the time, half of the looks are in vain.
+// Replaces libc's poll, also for libzmq: while `interrupted`, half of the calls fail with EINTR.
 static __thread bool interrupted;
 int poll(struct pollfd *fds, nfds_t n, int timeout_ms) {
     static __thread uint32_t x = 1; // xorshift (Marsaglia)
@@ -92,7 +86,7 @@ int poll(struct pollfd *fds, nfds_t n, int timeout_ms) {
     return ppoll(fds, n, timeout_ms < 0 ? NULL : &t, NULL);
 }
 
-// Many messages that wait already: ZeroMQ looks up once in a hundred frames, in the middle of one.
+// Takes n queued messages: ZeroMQ polls once in about a hundred frames, in the middle of a message.
 static void take_interrupted(struct agent_ipc *s, struct agent_ipc_client *from, int n,
                              size_t parts) {
     struct agent_ipc_msg m;
@@ -113,7 +107,7 @@ static void take_interrupted(struct agent_ipc *s, struct agent_ipc_client *from,
     }
 }
 
-// Signals (a trainer's profiler has a thousand a second) cut no message in two.
+// Signals split no message (a profiler may send a thousand a second).
 static void test_interrupted(void **state) {
     (void)state;
     enum { MESSAGES = 300, PARTS = 5 };
@@ -162,7 +156,7 @@ static void test_malformed_is_dropped(void **state) {
     for (int i = 0; i <= AGENT_IPC_PARTS_MAX + 1; i++) // one part too many
         zmq_send(raw, "{}", 2, i <= AGENT_IPC_PARTS_MAX ? ZMQ_SNDMORE : 0);
     assert_int_equal(server_wait(server, &from, &m), NEB_ERR_FORMAT);
-    zmq_send(raw, "{}", 2, 0); // and the next good one gets through whole
+    zmq_send(raw, "{}", 2, 0); // the next good message arrives complete
     assert_int_equal(server_wait(server, &from, &m), NEB_OK);
     assert_int_equal(m.n_parts, 0);
     agent_ipc_msg_clear(&m);
@@ -172,11 +166,11 @@ static void test_malformed_is_dropped(void **state) {
     zmq_ctx_term(zctx);
 }
 
-// What is no address to listen at for workers of other hosts.
+// Addresses that workers on other hosts cannot use are refused.
 static void refuse_addresses(struct agent_ipc *server) {
     struct agent_ipc_remote told = {0};
     assert_int_equal(agent_ipc_remote_listen(server, "no.such.interface"), NEB_ERR_IO);
-    // workers are told where: every address is none
+    // workers are told the address, and these do not name one
     static const char *const all[] = {"*", "0.0.0.0", "0.0.0.0:0", "[::]"};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         assert_int_not_equal(agent_ipc_remote_listen(server, all[i]), NEB_OK);
@@ -185,10 +179,10 @@ static void refuse_addresses(struct agent_ipc *server) {
     }
 }
 
-// Messages of none to five parts, there and back.
+// Messages of zero to five parts, in both directions.
 static void exchange_parts(struct agent_ipc *server, struct agent_ipc *client,
                            const uint8_t key[AGENT_IPC_KEY], struct agent_ipc_client *from) {
-    enum { BIG = 21 * AGENT_IPC_FRAME + 17 }; // its room grows twice
+    enum { BIG = 21 * AGENT_IPC_FRAME + 17 }; // the buffer grows twice
     struct agent_ipc_msg m;
     uint8_t *big = malloc(BIG), exact[AGENT_IPC_FRAME];
     assert_non_null(big);
@@ -222,7 +216,7 @@ static void exchange_parts(struct agent_ipc *server, struct agent_ipc *client,
     free(big);
 }
 
-// What a worker of another build might send.
+// Malformed messages, as a worker of another build might send them.
 static void refuse_malformed(struct agent_ipc *server, struct agent_ipc *client,
                              struct agent_ipc_client *from) {
     struct agent_ipc_msg m;
@@ -232,9 +226,9 @@ static void refuse_malformed(struct agent_ipc *server, struct agent_ipc *client,
     } bad[] = {{"", 0},
                {"nebr\0\0\0\0", 8},
                {"nebr\1\0\0\0", 8},
-               {"nebr\1\0\0\0\2\0\0\0\0\0\0\0", 16}, // a head of two bytes that does not come
+               {"nebr\1\0\0\0\2\0\0\0\0\0\0\0", 16}, // a header of two bytes that does not come
                {"nebx\1\0\0\0\2\0\0\0\0\0\0\0", 16},
-               {"nebr\1\0\0\0\2\0\0\0\0\0\0\x80", 16}, // of more than there is
+               {"nebr\1\0\0\0\2\0\0\0\0\0\0\x80", 16}, // a length beyond the message
                {"nebr\xff\0\0\0\2\0\0\0\0\0\0\0", 16}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         zmq_send(agent_ipc_socket(client), bad[i].start, bad[i].len, i == 3 ? 0 : ZMQ_SNDMORE);
@@ -244,7 +238,8 @@ static void refuse_malformed(struct agent_ipc *server, struct agent_ipc *client,
     }
 }
 
-// A worker on another host: admitted by its keys, known by them, and whole messages of any size both ways.
+// A worker on another host is admitted and identified by its keys, and exchanges messages of any
+// size.
 static void test_remote(void **state) {
     (void)state;
     void *zctx = zmq_ctx_new();
@@ -271,7 +266,7 @@ static void test_remote(void **state) {
     exchange_parts(server, client, own.public, &from);
     assert_true(agent_ipc_remote_refused(server) >= 1);
     assert_int_equal(agent_ipc_wait(stranger, 20 * NEB_MS, &m), NEB_ERR_TIMEOUT);
-    // the two ways do not mix: nobody is here by that name
+    // a local client of the same name is not a remote one
     struct agent_ipc_client here = from;
     here.remote = false;
     assert_false(agent_ipc_same(&here, &from));
@@ -280,7 +275,7 @@ static void test_remote(void **state) {
     assert_int_equal(agent_ipc_send(client, NULL, json_object(), NULL, 0), NEB_OK);
     assert_int_equal(server_wait(server, &from, &m), NEB_OK);
     agent_ipc_msg_clear(&m);
-    // keys that are no more: connections stay, new ones are turned away
+    // removed keys: open connections stay, new ones are refused
     agent_ipc_remote_admit(server, NULL, 0);
     agent_ipc_destroy(&client);
     assert_int_equal(agent_ipc_remote_connect(zctx, &own, &client), NEB_OK);
@@ -297,7 +292,8 @@ static void test_remote(void **state) {
     zmq_ctx_term(zctx);
 }
 
-// Connections to the port of workers that come to no handshake, from addresses of 127.0.0.0/8: those that are still open when all were looked at.
+// Opens connections to the workers' port that never complete a handshake, from addresses in
+// 127.0.0.0/8. Returns how many are still open in the end.
 static int come(struct agent_ipc *server, const char *endpoint, uint32_t from, uint32_t step,
                 int n) {
     enum { MOST = 400 };
@@ -316,7 +312,7 @@ static int come(struct agent_ipc *server, const char *endpoint, uint32_t from, u
         (void)!connect(fds[i], (struct sockaddr *)&to, sizeof to);
         assert_int_equal(agent_ipc_recv(server, &who, &m), NEB_ERR_AGAIN);
     }
-    // until no more are turned away for a while
+    // until none is refused for a while
     uint64_t refused = agent_ipc_remote_refused(server);
     for (int i = 0, calm = 0; i < 5000 && calm < 100; i++) {
         assert_int_equal(agent_ipc_recv(server, &who, &m), NEB_ERR_AGAIN);
@@ -327,17 +323,18 @@ static int come(struct agent_ipc *server, const char *endpoint, uint32_t from, u
     for (int i = 0; i < n; i++) {
         char b[256];
         ssize_t k;
-        while ((k = recv(fds[i], b, sizeof b, 0)) > 0) // its greeting
+        while ((k = recv(fds[i], b, sizeof b, 0)) > 0) // the server's greeting
             ;
         struct sockaddr_in peer;
-        socklen_t size = sizeof peer; // of those that the kernel dropped there is none
+        socklen_t size = sizeof peer; // a connection that the kernel dropped has no peer
         open += k < 0 && errno == EAGAIN && getpeername(fds[i], (void *)&peer, &size) == 0;
         close(fds[i]);
     }
     return open;
 }
 
-// A host, and all hosts that no worker has come from, get so many connections; where one has come from is heard beside them.
+// One host, and all hosts without a known worker together, get a limited number of connections; a
+// known host is heard beside them.
 static void test_accept_limit(void **state) {
     (void)state;
     void *zctx = zmq_ctx_new();
@@ -356,19 +353,19 @@ static void test_accept_limit(void **state) {
     agent_ipc_remote_welcome(server, &from);
     agent_ipc_destroy(&client);
     int one = come(server, own.endpoint, 0x7f000009, 0, 200);
-    assert_in_range(one, 32, 32 + 32); // and what came meanwhile
+    assert_in_range(one, 32, 32 + 32); // and those accepted meanwhile
     uint64_t refused = agent_ipc_remote_refused(server);
     assert_true(refused > 0);
     bool beside = false;
     for (int i = 0; i < 10 && !beside;
-         i++) { // the door is still closed to all others when it is here
+         i++) { // until the limiter is still closed to all others when the message is here
         come(server, own.endpoint, 0x7f000100, 1, 400);
         assert_true(agent_ipc_remote_refused(server) > refused);
         assert_int_equal(agent_ipc_remote_connect(zctx, &own, &client), NEB_OK);
         assert_int_equal(agent_ipc_send(client, NULL, json_object(), NULL, 0), NEB_OK);
         assert_int_equal(server_wait(server, &from, &m), NEB_OK);
         agent_ipc_msg_clear(&m);
-        beside = server->accept_limit->closed != 0; // before megabytes have crossed
+        beside = server->accept_limit->closed != 0; // before megabytes were exchanged
         exchange_parts(server, client, own.public, &from);
         agent_ipc_destroy(&client);
     }
@@ -378,7 +375,8 @@ static void test_accept_limit(void **state) {
     zmq_ctx_term(zctx);
 }
 
-// A worker of another build may attach, one of another protocol may not: both are named, whatever bytes its name has.
+// A worker of another build may attach, one of another protocol may not. The reason names both
+// builds, with control characters replaced.
 static void test_versions(void **state) {
     (void)state;
     char why[512] = "";
@@ -390,7 +388,7 @@ static void test_versions(void **state) {
     assert_non_null(strstr(why, "the worker is nebula 0.0.9 (another) and speaks protocol 2"));
     assert_non_null(strstr(why, neb_build()));
     json_object_set_new(m.head, "build", json_string("\033[2J"));
-    json_object_del(m.head, "protocol"); // of a build before there was one
+    json_object_del(m.head, "protocol"); // a build without a protocol number
     assert_false(agent_ipc_speaks_ours(&m, "trainer's libnebula", why, sizeof why));
     assert_non_null(strstr(why, "the trainer's libnebula is nebula ?[2J and speaks protocol 0"));
     agent_ipc_msg_clear(&m);
@@ -410,7 +408,7 @@ static void test_is_here(void **state) {
     assert_int_equal(unlink(path), 0);
 }
 
-// One that takes nobody off its queue, as a stopped agent: it is there, and who asks does not wait for it.
+// A stopped agent, which accepts no connection, counts as present, and the check does not block.
 static void test_is_busy(void **state) {
     (void)state;
     struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -426,7 +424,7 @@ static void test_is_busy(void **state) {
     }
     assert_in_range(n, 1, 7);
     assert_int_equal(errno, EAGAIN);
-    alarm(20); // where it waits, it is for good
+    alarm(20); // a call that blocks would block forever
     assert_true(agent_ipc_is_here(path));
     assert_false(agent_ipc_is_nobody(path));
     alarm(0);
@@ -475,16 +473,10 @@ static void test_stubborn_child_is_killed(void **state) {
 }
 
 static int set_up(void **state) {
-    (void)state;
-    if (!mkdtemp(dir))
+    if (scratch_make(state) != 0)
         return -1;
     snprintf(path, sizeof path, "%s/agent.sock", dir);
     return 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
 }
 
 int main(void) {
@@ -500,5 +492,5 @@ int main(void) {
         cmocka_unit_test(test_child_output_and_end),
         cmocka_unit_test(test_stubborn_child_is_killed),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, scratch_remove);
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a job's id is made of: every key that is no place, who submits it, where, and the nonce. And
-// what begins with it: keys of masked sums, manifests, records and so their chain, votes, what is
-// revealed.
+// A job's id is made of every key that is not a place, the submitter, the federation and the nonce.
+// Keys of masked sums, manifests, records, votes and reveals depend on the id.
 #include "agent/job/config_options.h"
 #include "agent/job/id.h"
 #include "inter/round/sums.h"
@@ -18,7 +17,7 @@
 enum { N = 3, COUNT = 16 };
 static const uint8_t federation[SEC_FEDERATION_BYTES] = {5};
 
-// Of three clusters, with every key that a cluster can have.
+// A job of three clusters; the first has every key that a cluster can have.
 static json_t *spec_of(const char *gate, const char *cluster) {
     static struct agent_job job;
     char text[2048];
@@ -51,7 +50,7 @@ static bool same_id(const json_t *a, const json_t *b) {
     return !memcmp(x, y, sizeof x);
 }
 
-// Another value of the same kind.
+// Another value of the same type.
 static json_t *flipped(const json_t *v) {
     char text[256];
     if (json_is_boolean(v))
@@ -74,7 +73,7 @@ static json_t *flipped(const json_t *v) {
     return json_string(text);
 }
 
-// ---- keys --------------------------------------------------------------------------------------
+// ---- keys
 
 static void test_every_option(void **state) {
     (void)state;
@@ -95,11 +94,11 @@ static void test_every_option(void **state) {
     }
 }
 
-// Every key that a cluster has is here: a new one is in the id until it is said otherwise here and
-// there.
+// Every cluster key has a row here. A new key is part of the id unless this table and the code make
+// it a place (a key of where and how a cluster runs).
 static const struct {
     const char *key;
-    bool open, masked; // whether it is a place, and with sync.gate: private
+    bool open, masked; // whether it is a place; the same with sync.gate: private
 } cluster_keys[] = {
     {"name", false, false},     {"witness", false, false},     {"threads", true, true},
     {"corpus", false, false},   {"sources", false, false},     {"role", false, false},
@@ -129,7 +128,7 @@ static void test_every_cluster_key(void **state) {
         json_object_foreach(cluster, key, v) {
             int row = row_of(key);
             if (row == KEYS)
-                fail_msg("clusters.%s: say whether it is a place", key);
+                fail_msg("clusters.%s has no row in cluster_keys: add one", key);
             bool place = private ? cluster_keys[row].masked : cluster_keys[row].open;
             for (int gone = 0; gone < 2; gone++) { // another value, or none
                 json_t *other = json_deep_copy(spec),
@@ -155,7 +154,7 @@ static void test_every_cluster_key(void **state) {
     }
 }
 
-// A trainer of the site's own is no place; the launchers of ours are.
+// An attached trainer is not a place; the launchers of nebula's own trainer are.
 static void test_attach(void **state) {
     (void)state;
     json_t *a = spec_of("", "launcher: local, mesh: {dp: 2}"), *b = spec_of("", "launcher: slurm"),
@@ -169,7 +168,7 @@ static void test_attach(void **state) {
     json_decref(c);
 }
 
-// Which a signature over sorted text does not see.
+// A signature over sorted text does not cover the order.
 static void test_order_of_sources(void **state) {
     (void)state;
     json_t *a = spec_of("", "sources: {en: 1, de: 2}"), *b = spec_of("", "sources: {de: 2, en: 1}");
@@ -179,7 +178,7 @@ static void test_order_of_sources(void **state) {
     json_decref(b);
 }
 
-static void test_whose(void **state) {
+static void test_submitter_and_federation(void **state) {
     (void)state;
     uint8_t x[AGENT_JOB_ID_BYTES], y[AGENT_JOB_ID_BYTES], elsewhere[SEC_FEDERATION_BYTES] = {6};
     json_t *a = spec_of("", "threads: 1"), *b = json_deep_copy(a);
@@ -195,7 +194,7 @@ static void test_whose(void **state) {
     json_decref(b);
 }
 
-// As it travels, and back; two draws differ.
+// The nonce survives JSON; malformed ones are refused; two draws differ.
 static void test_nonce(void **state) {
     (void)state;
     static struct agent_job x, y;
@@ -217,9 +216,9 @@ static void test_nonce(void **state) {
     json_decref(b);
 }
 
-// ---- what begins with it -----------------------------------------------------------------------
+// ---- what depends on the id
 
-// Two digests that agree in all but their last byte: nobody takes a part of one for it.
+// Two ids that differ only in the last byte, so that a use of a part of them is found.
 static void ids(uint8_t a[INTER_ID_BYTES], uint8_t b[INTER_ID_BYTES]) {
     json_t *spec = spec_of("", "threads: 1");
     id_of(spec, a);
@@ -243,8 +242,7 @@ static void test_pair_keys(void **state) {
     assert_memory_not_equal(x, z, 32);
 }
 
-// A chain begins behind nothing; its first record's hash, which the second names, is of this job
-// alone.
+// The id is in a record's hash, and so in the chain, and in everything that is signed.
 static void test_records(void **state) {
     (void)state;
     static struct inter_record r;
@@ -301,7 +299,7 @@ static void on_look_up(void *user, uint8_t member, uint32_t fragment, uint32_t r
     (void)user, (void)member, (void)fragment, (void)round;
 }
 
-// Members with two digests have other masks, and sign other words over what they reveal.
+// Members with two different ids sign different bytes over what they reveal.
 static void test_reveals(void **state) {
     (void)state;
     static struct inter_record r;
@@ -353,12 +351,15 @@ static void test_reveals(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_option), cmocka_unit_test(test_every_cluster_key),
-        cmocka_unit_test(test_attach),       cmocka_unit_test(test_order_of_sources),
-        cmocka_unit_test(test_whose),        cmocka_unit_test(test_nonce),
-        cmocka_unit_test(test_pair_keys),    cmocka_unit_test(test_records),
-        cmocka_unit_test(test_reveals)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_option),
+                                       cmocka_unit_test(test_every_cluster_key),
+                                       cmocka_unit_test(test_attach),
+                                       cmocka_unit_test(test_order_of_sources),
+                                       cmocka_unit_test(test_submitter_and_federation),
+                                       cmocka_unit_test(test_nonce),
+                                       cmocka_unit_test(test_pair_keys),
+                                       cmocka_unit_test(test_records),
+                                       cmocka_unit_test(test_reveals)};
     if (sodium_init() < 0)
         return 1;
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/job_model: how clusters divide the windows of sources among them.
+// agent/job/model: how clusters share the windows of sources.
 #include "agent/job/model.h"
 #include "tests/testing.h"
 
@@ -37,9 +37,9 @@ static void test_shares(void **state) {
     j.n_clusters = 7;
     reads(&j.clusters[0], "", "en", "de");
     reads(&j.clusters[1], "/data/own", NULL,
-          NULL); // another corpus, whatever its sources are called
+          NULL); // another corpus, whatever the names of its sources
     reads(&j.clusters[2], "", "fr", NULL);
-    reads(&j.clusters[3], "/data/c", "de", "fr"); // the job's, by its name
+    reads(&j.clusters[3], "/data/c", "de", "fr"); // the job's corpus by its name
     reads(&j.clusters[4], "", NULL, NULL);        // all sources
     j.clusters[4].launcher = AGENT_LAUNCHER_ATTACH;
     reads(&j.clusters[5], "", NULL, NULL);
@@ -53,7 +53,7 @@ static void test_shares(void **state) {
     is(&j, 3, "fr", 1, 3);
     is(&j, 5, "es", 0, 1);
     is(&j, 1, "en", 0, 1);
-    // its text may be the same all the same: it begins elsewhere
+    // the other corpus may hold the same text, so its cluster begins elsewhere
     begins(&j, 0, "en", 0, 2);
     begins(&j, 5, "en", 0, 2);
     begins(&j, 1, "en", 1, 2);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which links are refused to a member that catches up (agent/daemon/join_rate.h).
+// When a link is too slow for a member that catches up (agent/daemon/join_rate.h).
 #include "agent/daemon/join_rate.h"
 
 #include <setjmp.h>
@@ -14,12 +14,12 @@ static const struct agent_join begun = {.since = 100 * NEB_S, .recv_bytes = 1000
 static void test_slower_than_commits(void **state) {
     (void)state;
     char text[512];
-    // 10 s: 1 MB has come, 10 rounds of 0.2 MB were committed.
+    // in 10 s 1 MB arrived, and 10 rounds of 0.2 MB were committed
     struct agent_join_verdict v = agent_join_judge(&begun, 110 * NEB_S, 2000000, 22, 200000);
     assert_true(v.too_slow && v.rounds == 10);
     assert_true(v.brings_bps == 0.8e6 && v.needs_bps == 1.6e6);
     agent_join_explain(&v, 200000, text, sizeof text);
-    assert_non_null(strstr(text, "brings 0.800 Mbit/s"));
+    assert_non_null(strstr(text, "carries 0.800 Mbit/s"));
     assert_non_null(strstr(text, "need 1.600 Mbit/s"));
 }
 
@@ -27,7 +27,7 @@ static void test_fast_enough(void **state) {
     (void)state;
     // 3 MB for 2 MB
     assert_false(agent_join_judge(&begun, 110 * NEB_S, 4000000, 22, 200000).too_slow);
-    // nobody committed
+    // no commit
     assert_false(agent_join_judge(&begun, 110 * NEB_S, 2000000, 12, 200000).too_slow);
     // it caught up
     assert_false(agent_join_judge(&begun, 110 * NEB_S, 2000000, 5, 200000).too_slow);
@@ -36,7 +36,7 @@ static void test_fast_enough(void **state) {
 static void test_proves_nothing(void **state) {
     (void)state;
     struct agent_join none = {0}, unknown = begun;
-    // the others had not been heard yet: what looks like their progress is news of it
+    // the others' position was unknown, so their progress is unknown too
     unknown.lag = 0;
     assert_false(agent_join_judge(&none, 110 * NEB_S, 2000000, 22, 200000).too_slow);
     assert_false(agent_join_judge(&unknown, 110 * NEB_S, 2000000, 22, 200000).too_slow);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON of other programs (intra/read/json.h): what Python's json writes and reads, is read as it reads
-// it; all else is no JSON.
+// JSON of other programs (intra/read/json.h): what Python's json module accepts reads as there, and
+// the rest is refused.
 #include "agent/base/log.h"
 #include "intra/read/json.h"
 #include "tests/testing.h"
@@ -25,7 +25,7 @@ static char *compact(const json_t *v) {
 
 static char *parse(const char *text, size_t len) {
     json_t *v;
-    char *exact = malloc(len + 1), *out; // at its end, for the sanitizers
+    char *exact = malloc(len + 1), *out; // at the end of its block, for the sanitizers
     memcpy(exact, text, len);
     enum neb_status st = intra_json_parse(exact, len, "FILE", &v);
     assert_true((st == NEB_OK) == (v != NULL));
@@ -44,7 +44,7 @@ static void test_values(void **state) {
     } all[] = {
         {"null", "null"},
         {" {\"a\" : [ 1 , -2.5 , true ] } \r\n\t", "{\"a\":[1,-2.5,true]}"},
-        // whole numbers of any size
+        // integers of any size
         {"9223372036854775807", "9223372036854775807"},
         {"-9223372036854775807", "-9223372036854775807"},
         {"9223372036854775808", "9.2233720368547758e18"},
@@ -52,7 +52,7 @@ static void test_values(void **state) {
         {"[1000000000000000019884624838656]", "[1e30]"},
         {"[18446744073709551616,3]", "[1.8446744073709552e19,3]"},
         {"[0,-0,10,-10]", "[0,0,10,-10]"},
-        // no numbers, and numbers beyond a double
+        // NaN, infinities, and numbers beyond a double
         {"[NaN,Infinity,-Infinity]",
          "[" FLOAT("NaN") "," FLOAT("Infinity") "," FLOAT("-Infinity") "]"},
         {"{\"a\":1e999,\"b\":-1E+400}",
@@ -72,14 +72,14 @@ static void test_values(void **state) {
         {"\"\\ud83d\\ud83d\\ude00\"", "\"\xef\xbf\xbd\xf0\x9f\x98\x80\""},
         {"\"\\ud83d\\n\\ud83dx\\ud83d\\u0041\"", "\"\xef\xbf\xbd\\n\xef\xbf\xbdx\xef\xbf\xbd"
                                                  "A\""},
-        {"\"\\\\ud83d\\\"\\\\\"", "\"\\\\ud83d\\\"\\\\\""}, // a backslash, and no escape
+        {"\"\\\\ud83d\\\"\\\\\"", "\"\\\\ud83d\\\"\\\\\""}, // a backslash, not an escape
         {"\"NaN 1e999 99999999999999999999 -Infinity\"",
          "\"NaN 1e999 99999999999999999999 -Infinity\""},
         {"\"a\\u0000b\"", "\"a\xef\xbf\xbd"
                           "b\""},
         {"{\"a\\u0000b\":1,\"\\udc00\":2}", "{\"a\xef\xbf\xbd"
                                             "b\":1,\"\xef\xbf\xbd\":2}"},
-        // keys that are there twice: the last one counts
+        // duplicate keys: the last one counts
         {"{\"a\":1,\"b\":2,\"a\":3}", "{\"a\":3,\"b\":2}"},
         {"{\"a\":{\"x\":1},\"a\":{}}", "{\"a\":{}}"},
         // a byte order mark
@@ -148,7 +148,8 @@ static void test_no_json(void **state) {
         if (got || strncmp(message, "FILE:1: ", 8))
             fail_msg("%s: %s (%s)", all[i], got, message);
     }
-    assert_null(parse("{\n\"a\": NaN,\n\"b\" 1}", 18)); // the line is right behind what was odd
+    // the reported line is right, also after an odd value
+    assert_null(parse("{\n\"a\": NaN,\n\"b\" 1}", 18));
     assert_non_null(strstr(message, "FILE:3: "));
     assert_null(parse("[1]\0", 4));
     char deep[6000];
@@ -157,7 +158,7 @@ static void test_no_json(void **state) {
     assert_non_null(strstr(message, "depth"));
 }
 
-// A line of a corpus: NUL is a blank there, as vocabularies have no piece for it.
+// In a line of a corpus NUL becomes a blank, because vocabularies have no piece for it.
 static void test_line(void **state) {
     (void)state;
     static const char text[] = "{\"t\":\"a\\u0000\\ud800b\",\"n\":1e999}";

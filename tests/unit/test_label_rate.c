@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/label_rate and inter/stream_path in virtual time: a teacher that is faster than its student, a link that becomes slow and
-// fast again, acknowledgements that are late.
+// agent/train/label_rate and inter/stream/path in virtual time: a teacher faster than its student,
+// a link that becomes slow and fast again, late acknowledgements.
 #include "agent/train/label_rate.h"
 
 #include <setjmp.h>
@@ -18,10 +18,10 @@ struct world {
     double bps;
     neb_ns now, rtt, step, line_free, student_free;
     uint64_t next, arrived, applied, said_have, said_applied; // said: as the teacher knows
-    neb_ns here[MOST];                                        // when batch n is with the student
+    neb_ns here[MOST];                                        // when batch n arrives at the student
     neb_ns said_at;
     int changes, falls;
-    neb_ns starved; // the student waited
+    neb_ns starved; // how long the student waited
 };
 
 static uint32_t bytes_of(int32_t k) { return (uint32_t)(ROWS * (1 + 2.3 * k)); }
@@ -49,7 +49,7 @@ static void make(struct world *w) {
     w->here[w->next++] = w->line_free + w->rtt / 2;
 }
 
-// Millisecond by millisecond.
+// In steps of a millisecond.
 static void run(struct world *w, double seconds) {
     for (neb_ns end = w->now + (neb_ns)(seconds * 1e9); w->now < end; w->now += NEB_MS) {
         while (w->arrived < w->next && w->here[w->arrived] <= w->now)
@@ -62,7 +62,7 @@ static void run(struct world *w, double seconds) {
                 w->starved += NEB_MS;
             }
         }
-        if (w->now - w->said_at >= 150 * NEB_MS + w->rtt / 2) { // an acknowledgement, late
+        if (w->now - w->said_at >= 150 * NEB_MS + w->rtt / 2) { // a late acknowledgement
             w->said_at = w->now;
             w->said_have = w->arrived;
             w->said_applied = w->applied;
@@ -91,7 +91,7 @@ static void end(struct world *w) {
 
 static void test_follows_the_link(void **state) {
     (void)state;
-    struct world *w = begin(8, 20e6); // 64 labels a position: 14.2 Mbit/s; 4: 1.0
+    struct world *w = begin(8, 20e6); // 64 labels per position need 14.2 Mbit/s, 4 labels 1.0
     run(w, 90);
     assert_int_equal(w->rate.k, K_MAX);
     assert_int_equal(w->falls, 0);
@@ -99,7 +99,7 @@ static void test_follows_the_link(void **state) {
     run(w, 60);
     assert_true(w->rate.k <= 8);
     neb_ns starved = w->starved;
-    run(w, 60); // and stays there, fed
+    run(w, 60); // it stays there, and the student is fed
     assert_true(w->rate.k <= 16);
     assert_true(w->starved - starved < 6 * NEB_S);
     w->bps = 50e6;
@@ -115,7 +115,7 @@ static void test_does_not_swing(void **state) {
         run(w, 300);
         int before = w->changes;
         neb_ns starved = w->starved;
-        run(w, 600); // trials become rarer, and cost little
+        run(w, 600); // trials become rarer and cost little
         if (w->changes - before > 40 || w->starved - starved > 20 * NEB_S)
             fail_msg("at %.1f Mbit/s: %d changes, starved %.1f s", bps / 1e6, w->changes - before,
                      (double)(w->starved - starved) / 1e9);
@@ -128,9 +128,9 @@ static void test_dead_link_and_bounds(void **state) {
     struct world *w = begin(32, 20e6);
     run(w, 5);
     int32_t k = w->rate.k;
-    w->bps = 100; // as good as none
+    w->bps = 100; // almost no rate
     run(w, 60);
-    assert_true(w->rate.k <= k); // nothing is made, so nothing is decided
+    assert_true(w->rate.k <= k); // without new batches nothing is decided
     assert_true(w->next <= w->said_applied + WINDOW);
     end(w);
     struct agent_label_rate fixed;
@@ -151,13 +151,13 @@ static void test_path_restarts(void **state) {
         inter_stream_path_sent(p, now, i, 1000);
     inter_stream_path_acked(p, now + 100 * NEB_MS, 12);
     assert_true(inter_stream_path_measure(p, now + 100 * NEB_MS).waited == 0);
-    // What is not acknowledged grows old.
+    // an unacknowledged batch ages
     assert_true(inter_stream_path_measure(p, now + 3 * NEB_S).waited > 2 * NEB_S);
     inter_stream_path_reset(p, 12);
     assert_true(inter_stream_path_measure(p, now + 3 * NEB_S).waited == 0);
-    inter_stream_path_sent(p, now + 3 * NEB_S, 12, 1000); // again
-    inter_stream_path_acked(p, now + 4 * NEB_S, 99);      // more than was sent: of another session
-    inter_stream_path_sent(p, now + 5 * NEB_S, 3, 1000);  // and behind it
+    inter_stream_path_sent(p, now + 3 * NEB_S, 12, 1000); // sent again
+    inter_stream_path_acked(p, now + 4 * NEB_S, 99); // more than was sent, so from another session
+    inter_stream_path_sent(p, now + 5 * NEB_S, 3, 1000); // and an earlier number
     inter_stream_path_acked(p, now + 6 * NEB_S, 4);
     assert_true(inter_stream_path_measure(p, now + 6 * NEB_S).goodput_bps > 0);
     inter_stream_path_destroy(&p);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/label_request: what a student asks for comes out as it went in; a step that is not due, a batch outside the job, ids out of
-// the vocabulary and cut bytes are refused.
+// agent/train/label_request: a student's request survives the round trip. A step that is not due, a
+// batch outside the job, ids outside the vocabulary and cut bytes are refused.
 #include "agent/base/fs.h"
 #include "agent/train/label_request.h"
 #include "kernels/kern.h"
@@ -76,7 +76,7 @@ static enum neb_status read_all(struct world *w, const struct agent_request_limi
     return st == NEB_OK ? agent_request_next(w->t, l, &r, w->ids, &w->back) : st;
 }
 
-static void test_there_and_back(void **state) {
+static void test_round_trip(void **state) {
     struct world *w = *state;
     assert_true(w->out.len <= agent_request_most(&limits, 1));
     assert_int_equal(read_all(w, &limits, 7, w->out.len), NEB_OK);
@@ -103,7 +103,7 @@ static void test_outside_the_job(void **state) {
     l.tokens = 92; // a batch larger than the job's
     assert_int_equal(read_all(w, &l, 7, w->out.len), NEB_ERR_FORMAT);
     l = limits;
-    l.vocab = 40; // ids of a larger vocabulary, in as many byte planes
+    l.vocab = 40; // ids of a larger vocabulary, in the same number of byte planes
     neb_buf_clear(&w->out);
     agent_request_begin(7, &w->out);
     struct agent_request_limits wide = limits;
@@ -121,7 +121,7 @@ static void test_cut(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_there_and_back, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_round_trip, setup, teardown),
         cmocka_unit_test_setup_teardown(test_outside_the_job, setup, teardown),
         cmocka_unit_test_setup_teardown(test_cut, setup, teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);

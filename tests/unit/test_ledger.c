@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// inter/ledger: what is promised stays promised, through closing and opening again.
+// inter/ledger: what is promised stays promised when the ledger is closed and opened again.
 #include "tests/unit/ledger_each.h"
 
 #include <sqlite3.h>
 
-static void sql(const char *text) { // from outside; the ledger is closed
+static void sql(const char *text) { // from outside, while the ledger is closed
     char path[NEB_PATH_MAX];
     sqlite3 *db;
     snprintf(path, sizeof path, "%s/ledger.db", dir);
@@ -17,7 +17,7 @@ static const char *const tables[] = {"manifest", "vote",  "promise",  "record",
                                      "chain",    "saved", "standing", "job"};
 enum { TABLES = sizeof tables / sizeof *tables };
 
-// How many rows each table has of a job. The ledger is closed.
+// Counts the rows of a job in each table. The ledger is closed.
 static void rows_of(const uint8_t job[INTER_ID_BYTES], int rows[TABLES]) {
     char path[NEB_PATH_MAX], text[128];
     sqlite3 *db;
@@ -60,18 +60,6 @@ static bool same_record(const struct inter_record *a, const struct inter_record 
     return same;
 }
 
-static void check_blob(uint32_t fragment, uint32_t round, uint8_t member) {
-    uint8_t want[FX_PEER_BYTES];
-    struct inter_key k = fx_key(fragment, round, member);
-    struct neb_map m;
-    size_t n = fx_blob(&k, want);
-    assert_true(inter_ledger_has_blob(l, &k));
-    OK(inter_ledger_map_blob(l, &k, &m));
-    assert_int_equal(m.len, n);
-    assert_memory_equal(m.p, want, n);
-    neb_map_close(&m);
-}
-
 static void test_a_round(void **state) {
     (void)state;
     struct inter_key k = fx_key(1, 0, 1);
@@ -82,7 +70,7 @@ static void test_a_round(void **state) {
     OK(fx_put_own(l, 1, 0));
     OK(fx_put_manifest(l, 1, 0, 0));
     reopen();
-    check_blob(1, 0, 0);
+    fx_check_blob(l, 1, 0, 0);
     OK(fx_put_manifest(l, 1, 0, 1));
     reopen();
     OK(inter_ledger_get_manifest(l, &k, &m));
@@ -96,9 +84,9 @@ static void test_a_round(void **state) {
         OK(fx_part_write(l, 1, 0, 2 - c));
     assert_false(inter_ledger_has_blob(l, &k));
     OK(fx_part_finish(l, 1, 0));
-    OK(fx_part_finish(l, 1, 0)); // said twice
+    OK(fx_part_finish(l, 1, 0)); // a repetition is harmless
     reopen();
-    check_blob(1, 0, 1);
+    fx_check_blob(l, 1, 0, 1);
     assert_false(fx_has_file(dir, 1, 0, 1, ".part") || fx_has_file(dir, 1, 0, 1, ".map"));
     assert_int_equal(inter_ledger_get_vote(l, fx_job, 1, 0, &r), NEB_ERR_NOT_FOUND);
     OK(fx_put_vote(l, 1, 0));
@@ -129,8 +117,8 @@ static void test_one_digest_a_key(void **state) {
     blob[n - 1] ^= 1;
     assert_int_equal(inter_ledger_put_blob(l, &k, blob, n), NEB_ERR_EXISTS);
     assert_int_equal(inter_ledger_put_blob(l, &k, blob, n - 1), NEB_ERR_EXISTS);
-    check_blob(0, 0, 0);
-    // Nobody was promised it: after a crash here the worker may have computed other bytes.
+    fx_check_blob(l, 0, 0, 0);
+    // not promised yet: after a crash here the worker may compute other bytes
     reopen();
     assert_false(inter_ledger_has_blob(l, &k));
     assert_int_equal(inter_ledger_used(l), 0);
@@ -148,13 +136,13 @@ static void test_one_digest_a_key(void **state) {
     assert_int_equal(inter_ledger_put_manifest(l, &other), NEB_ERR_EXISTS);
     OK(inter_ledger_get_manifest(l, &k, &m));
     assert_memory_equal(m.sha256, kept.sha256, sizeof m.sha256);
-    // Its file is lost: only the promised bytes may take its place.
+    // a lost file may be replaced only by the promised bytes
     char path[NEB_PATH_MAX];
     fx_file(dir, &k, ".blob", path);
     OK(neb_fs_remove(path));
     assert_int_equal(inter_ledger_put_blob(l, &k, blob, n), NEB_ERR_EXISTS);
     OK(fx_put_own(l, 0, 0));
-    // Another attempt is another key.
+    // another attempt is another key
     other.key.attempt = 1;
     OK(inter_ledger_put_manifest(l, &other));
     OK(inter_ledger_get_manifest(l, &k, &m));
@@ -185,7 +173,7 @@ static void test_one_vote_a_term(void **state) {
     assert_int_equal(inter_ledger_put_vote(l, &first), NEB_ERR_EXISTS);
     OK(inter_ledger_get_vote(l, fx_job, 0, 0, &r));
     assert_true(same_record(&r, &second));
-    OK(fx_put_vote(l, 1, 0)); // another fragment and another round are votes of their own
+    OK(fx_put_vote(l, 1, 0)); // another fragment and another round have their own votes
     first = fx_chain(0, 1);
     OK(inter_ledger_put_vote(l, &first));
 }
@@ -211,7 +199,7 @@ static void test_one_record_a_round(void **state) {
     OK(inter_ledger_last_commit(l, fx_job, 0, &r));
     assert_true(same_record(&r, &a));
     OK(inter_ledger_put_commit(l, &next));
-    OK(inter_ledger_put_commit(l, &a)); // an old one again
+    OK(inter_ledger_put_commit(l, &a)); // an old record again
     OK(inter_ledger_last_commit(l, fx_job, 0, &r));
     assert_int_equal(r.round, 1);
     OK(inter_ledger_chain(l, fx_job, 0, &c));
@@ -248,8 +236,8 @@ static void test_begin_at(void **state) {
     assert_int_equal(c.next, 10);
 }
 
-// Of one job everything goes, of another one nothing; and the job can begin again.
-static void test_begin_anew(void **state) {
+// A restart removes everything of one job and nothing of another, and the job can begin again.
+static void test_restart_job(void **state) {
     (void)state;
     struct inter_standing st = {.epoch = 77}, got;
     struct inter_record r;
@@ -267,13 +255,13 @@ static void test_begin_anew(void **state) {
     OK(fx_put_vote(l, 0, 3));
     OK(inter_ledger_put_job(l, fx_job, "spec", "failed"));
     st.job[0] ^= 1;
-    OK(inter_ledger_restart(l, &st)); // of a job that has nothing
+    OK(inter_ledger_reset_job(l, &st)); // a job without data
     used = inter_ledger_used(l);
     assert_true(used > 0);
     OK(inter_ledger_last_commit(l, fx_job, 0, &r));
     st.job[0] ^= 1;
     inter_ledger_parts_close(l, fx_job);
-    OK(inter_ledger_restart(l, &st));
+    OK(inter_ledger_reset_job(l, &st));
     for (int again = 0; again < 2; again++) {
         assert_int_equal(inter_ledger_used(l), 0);
         assert_int_equal(inter_ledger_last_commit(l, fx_job, 0, &r), NEB_ERR_NOT_FOUND);
@@ -284,7 +272,7 @@ static void test_begin_anew(void **state) {
         reopen();
     }
     memcpy(st.job, fx_job, sizeof st.job);
-    st.term = INTER_TERM_MAX + 1; // nobody goes on from there
+    st.term = INTER_TERM_MAX + 1; // a term above the largest is corrupt
     OK(inter_ledger_put_standing(l, &st));
     assert_int_equal(inter_ledger_get_standing(l, fx_job, &got), NEB_ERR_CORRUPT);
     for (uint32_t i = 0; i < 2; i++)
@@ -297,7 +285,7 @@ static void count_job(void *user, const uint8_t id[INTER_ID_BYTES], const char *
     ++*(int *)user;
 }
 
-// Of a dropped job nothing is left, of another one all.
+// Dropping a job removes all of it and nothing of another.
 static void test_drop_job(void **state) {
     (void)state;
     uint8_t other[INTER_ID_BYTES];
@@ -330,7 +318,7 @@ static void test_drop_job(void **state) {
     OK(inter_ledger_was_dropped(l, fx_job, &dropped));
     assert_false(dropped);
     OK(inter_ledger_drop_job(l, fx_job, true));
-    OK(inter_ledger_drop_job(l, fx_job, true)); // again is fine
+    OK(inter_ledger_drop_job(l, fx_job, true)); // a repetition is harmless
     inter_ledger_close(&l);
     expect_rows(fx_job, none);
     OK(inter_ledger_open(dir, &l));
@@ -341,16 +329,16 @@ static void test_drop_job(void **state) {
     assert_int_equal(inter_ledger_get_standing(l, fx_job, &st), NEB_ERR_NOT_FOUND);
     OK(inter_ledger_jobs(l, count_job, &jobs));
     assert_int_equal(jobs, 0);
-    OK(fx_round(l, 0, 0)); // as if it had never been
+    OK(fx_round(l, 0, 0)); // as if it had never existed
 }
 
-static void test_arriving(void **state) {
+static void test_arriving_blob(void **state) {
     (void)state;
     struct inter_key k = fx_key(0, 0, 1);
     struct inter_manifest m = fx_manifest(&k);
     uint8_t big[INTER_CHUNK_MIN] = {9};
     uint32_t got;
-    // 40 chunks, so that the bitmap is saved twice: what was saved is there again.
+    // 40 chunks, so that the bitmap is saved twice: what was saved is there again
     struct inter_key far = fx_key(0, 0, 2);
     struct inter_manifest many = fx_manifest(&far);
     struct inter_bitmap had;
@@ -366,7 +354,7 @@ static void test_arriving(void **state) {
     assert_int_equal(had.set, 32);
     assert_true(inter_bitmap_has(&had, 31) && !inter_bitmap_has(&had, 32));
     inter_bitmap_free(&had);
-    // Other bytes than promised: the part is emptied, and arrives anew.
+    // with other bytes than promised the part is emptied and filled again
     OK(inter_ledger_put_manifest(l, &m));
     OK(fx_part_open(l, 0, 0, &got));
     for (uint32_t c = 0; c < 3; c++)
@@ -376,28 +364,28 @@ static void test_arriving(void **state) {
     assert_false(inter_ledger_has_blob(l, &k));
     for (uint32_t c = 1; c < 3; c++)
         OK(fx_part_write(l, 0, 0, c));
-    assert_int_equal(fx_part_finish(l, 0, 0), NEB_ERR_CORRUPT); // chunk 0 is a hole
+    assert_int_equal(fx_part_finish(l, 0, 0), NEB_ERR_CORRUPT); // chunk 0 is missing
     for (uint32_t c = 0; c < 2; c++)
         OK(fx_part_write(l, 0, 0, c));
-    assert_int_equal(fx_part_finish(l, 0, 0), NEB_ERR_CORRUPT); // short
+    assert_int_equal(fx_part_finish(l, 0, 0), NEB_ERR_CORRUPT); // too short
     for (uint32_t c = 0; c < 3; c++)
         OK(fx_part_write(l, 0, 0, c));
     OK(fx_part_finish(l, 0, 0));
-    check_blob(0, 0, 1);
+    fx_check_blob(l, 0, 0, 1);
 }
 
 static void test_swept_at_opening(void **state) {
     (void)state;
-    struct inter_key open = fx_key(0, 1, 1), nobody = fx_key(0, 7, 1), mine = fx_key(0, 0, 1);
+    struct inter_key nobody = fx_key(0, 7, 1), mine = fx_key(0, 0, 1);
     char foreign[NEB_PATH_MAX];
     uint32_t got;
     OK(fx_round(l, 0, 0));
     OK(fx_put_manifest(l, 0, 1, 1));
     OK(fx_part_open(l, 0, 1, &got));
     inter_ledger_close(&l);
-    write_file(&mine, ".map"); // a cut behind the renaming
+    write_file(&mine, ".map"); // a crash after the rename
     write_file(&mine, ".blob.tmp");
-    write_file(&nobody, ".blob"); // before its manifest
+    write_file(&nobody, ".blob"); // without a manifest
     write_file(&nobody, ".part");
     write_file(&nobody, ".map");
     snprintf(foreign, sizeof foreign, "%s/blobs/notes.txt", dir);
@@ -408,10 +396,9 @@ static void test_swept_at_opening(void **state) {
                  fx_has_file(dir, 0, 7, 1, ".map"));
     assert_true(fx_has_file(dir, 0, 1, 1, ".part"));
     assert_true(neb_fs_exists(foreign));
-    check_blob(0, 0, 0);
-    check_blob(0, 0, 1);
+    fx_check_blob(l, 0, 0, 0);
+    fx_check_blob(l, 0, 0, 1);
     assert_int_equal(inter_ledger_used(l), FX_OWN_BYTES + FX_PEER_BYTES);
-    (void)open;
 }
 
 static void test_prune(void **state) {
@@ -426,7 +413,7 @@ static void test_prune(void **state) {
     for (uint32_t i = 0; i < 6; i++)
         OK(fx_round(l, 0, i));
     OK(fx_round(l, 1, 0));
-    struct inter_key late = fx_key(0, 2, 2); // never came whole: its round was committed without it
+    struct inter_key late = fx_key(0, 2, 2); // never complete: its round was committed without it
     struct inter_manifest lm = fx_manifest(&late);
     struct inter_bitmap none;
     OK(inter_ledger_put_manifest(l, &lm));
@@ -450,7 +437,7 @@ static void test_prune(void **state) {
         assert_int_equal(floor, 4);
         assert_int_equal(inter_ledger_used(l), 3 * (FX_OWN_BYTES + FX_PEER_BYTES));
     }
-    // Open rounds stay, however much is asked for; a lower floor is no news.
+    // open rounds always stay; a lower floor changes nothing
     OK(fx_put_own(l, 0, 6));
     OK(fx_put_manifest(l, 0, 6, 0));
     OK(fx_put_manifest(l, 0, 6, 1));
@@ -459,7 +446,7 @@ static void test_prune(void **state) {
     OK(inter_ledger_prune(l, fx_job, 0, UINT32_MAX));
     OK(inter_ledger_prune(l, fx_job, 0, 1));
     reopen();
-    check_blob(0, 6, 0);
+    fx_check_blob(l, 0, 6, 0);
     assert_true(fx_has_file(dir, 0, 6, 1, ".part"));
     OK(inter_ledger_get_vote(l, fx_job, 0, 6, &r));
     OK(inter_ledger_floor(l, fx_job, 0, &floor));
@@ -475,13 +462,14 @@ static void test_cap(void **state) {
         for (uint32_t f = 0; f < 2; f++)
             OK(fx_round(l, f, i));
     assert_int_equal(inter_ledger_used(l), 8 * a_round);
-    // Without a checkpoint the worker would begin at round 0, and would need them all.
+    // without a checkpoint the worker would begin at round 0 and need them all
     OK(inter_ledger_set_cap(l, 1));
     assert_int_equal(inter_ledger_used(l), 8 * a_round);
     OK(inter_ledger_set_cap(l, 0));
     OK(inter_ledger_saved(l, fx_job, all, 2));
     OK(inter_ledger_set_cap(l, 5 * a_round));
-    assert_int_equal(inter_ledger_used(l), 5 * a_round); // the three that were committed first
+    // without the three that were committed first
+    assert_int_equal(inter_ledger_used(l), 5 * a_round);
     assert_false(fx_has_file(dir, 0, 0, 0, ".blob") || fx_has_file(dir, 1, 0, 0, ".blob"));
     assert_false(fx_has_file(dir, 0, 1, 1, ".blob"));
     assert_true(fx_has_file(dir, 1, 1, 1, ".blob"));
@@ -489,13 +477,13 @@ static void test_cap(void **state) {
     assert_int_equal(floor, 2);
     OK(inter_ledger_floor(l, fx_job, 1, &floor));
     assert_int_equal(floor, 1);
-    // Room is made before something arrives, not after.
+    // room is made before a blob arrives
     OK(fx_put_manifest(l, 0, 4, 1));
     OK(fx_part_open(l, 0, 4, &got));
     assert_true(inter_ledger_used(l) <= 5 * a_round);
     OK(inter_ledger_floor(l, fx_job, 1, &floor));
     assert_int_equal(floor, 2);
-    // What a crash left of a dropped round goes at opening.
+    // the remains of a dropped round are removed when the ledger opens
     struct inter_key k = fx_key(0, 0, 0);
     inter_ledger_close(&l);
     write_file(&k, ".blob");
@@ -503,17 +491,17 @@ static void test_cap(void **state) {
     assert_false(fx_has_file(dir, 0, 0, 0, ".blob"));
     OK(inter_ledger_floor(l, fx_job, 0, &floor));
     assert_int_equal(floor, 2);
-    // However small the cap: the newest commit of a fragment and open rounds stay.
+    // the newest commit of a fragment and open rounds stay, however small the cap
     OK(fx_put_own(l, 0, 4));
     OK(fx_put_manifest(l, 0, 4, 0));
     OK(inter_ledger_set_cap(l, 1));
     OK(inter_ledger_floor(l, fx_job, 0, &floor));
     assert_int_equal(floor, 3);
-    check_blob(0, 3, 0);
-    check_blob(1, 3, 1);
-    check_blob(0, 4, 0);
+    fx_check_blob(l, 0, 3, 0);
+    fx_check_blob(l, 1, 3, 1);
+    fx_check_blob(l, 0, 4, 0);
     assert_int_equal(inter_ledger_used(l), 2 * a_round + FX_OWN_BYTES);
-    OK(inter_ledger_prune(l, fx_job, 0, 4)); // a prune below and above what was dropped
+    OK(inter_ledger_prune(l, fx_job, 0, 4)); // prunes below and above what was dropped
     OK(inter_ledger_prune(l, fx_job, 1, 1));
     OK(inter_ledger_floor(l, fx_job, 0, &floor));
     assert_int_equal(floor, 4);
@@ -521,8 +509,8 @@ static void test_cap(void **state) {
     assert_int_equal(floor, 3);
 }
 
-// What the newest checkpoint does not hold stays, however small the cap: a worker that begins again from it needs it, and so does
-// whoever takes a snapshot of it.
+// Rounds after the newest checkpoint stay, however small the cap: a worker that restarts from it
+// needs them, and so does a member that fetches its snapshot.
 static void test_cap_and_checkpoints(void **state) {
     (void)state;
     const uint64_t a_round = FX_OWN_BYTES + FX_PEER_BYTES;
@@ -530,7 +518,7 @@ static void test_cap_and_checkpoints(void **state) {
     uint32_t floor, got;
     for (uint32_t i = 0; i < 5; i++)
         OK(fx_round(l, 0, i));
-    // committed by the others and not whole here yet, as when this member catches up
+    // committed by the others and incomplete here, as when this member catches up
     OK(fx_put_own(l, 0, 5));
     OK(fx_put_manifest(l, 0, 5, 0));
     OK(fx_put_manifest(l, 0, 5, 1));
@@ -546,21 +534,21 @@ static void test_cap_and_checkpoints(void **state) {
         for (uint32_t i = 0; i < 5; i++)
             assert_int_equal(fx_has_file(dir, 0, i, 1, ".blob"), i >= 2);
         assert_true(fx_has_file(dir, 0, 5, 1, ".part") && fx_has_file(dir, 0, 5, 0, ".blob"));
-        check_blob(0, 6, 0);
-        inter_ledger_dropped(l, &d); // of this opening
+        fx_check_blob(l, 0, 6, 0);
+        inter_ledger_dropped(l, &d); // since this ledger was opened
         assert_int_equal(d.rounds, again ? 0 : 2);
         assert_int_equal(d.bytes, again ? 0 : 2 * a_round);
     }
-    // The next checkpoint frees what it holds, when room is needed.
+    // the next checkpoint frees its rounds when room is needed
     OK(inter_ledger_saved(l, fx_job, (uint32_t[]){4, 0}, 2));
     OK(fx_part_open(l, 0, 5, &got));
     OK(inter_ledger_floor(l, fx_job, 0, &floor));
     assert_int_equal(floor, 4);
-    // A job that begins anew has no checkpoint.
+    // a restarted job has no checkpoint
     struct inter_standing st = {.epoch = 5};
     memcpy(st.job, fx_job, sizeof st.job);
     inter_ledger_parts_close(l, fx_job);
-    OK(inter_ledger_restart(l, &st));
+    OK(inter_ledger_reset_job(l, &st));
     for (uint32_t i = 0; i < 3; i++)
         OK(fx_round(l, 0, i));
     assert_int_equal(inter_ledger_used(l), 3 * a_round);
@@ -604,7 +592,7 @@ static void test_one_writer(void **state) {
     uint64_t a, b;
     assert_int_equal(inter_ledger_open(dir, &second), NEB_ERR_STATE);
     assert_null(second);
-    // A reader sees what is durable, while the writer goes on, and can change nothing.
+    // a reader sees what is durable while the writer goes on, and can change nothing
     OK(fx_round(l, 0, 0));
     OK(inter_ledger_open_readonly(dir, &looks));
     OK(inter_ledger_last_commit(looks, fx_job, 0, &r));
@@ -625,7 +613,7 @@ static void test_not_a_ledger(void **state) {
     struct inter_ledger *other = NULL;
     snprintf(path, sizeof path, "%s/nothing", root);
     assert_int_equal(inter_ledger_open_readonly(path, &other), NEB_ERR_NOT_FOUND);
-    assert_false(neb_fs_exists(path)); // looking makes nothing
+    assert_false(neb_fs_exists(path)); // a read-only open creates nothing
     inter_ledger_close(&l);
     sql("PRAGMA user_version=1");
     assert_int_equal(inter_ledger_open(dir, &l), NEB_ERR_UNSUPPORTED);
@@ -642,9 +630,9 @@ int main(void) {
                                        TEST(test_one_vote_a_term),
                                        TEST(test_one_record_a_round),
                                        TEST(test_begin_at),
-                                       TEST(test_begin_anew),
+                                       TEST(test_restart_job),
                                        TEST(test_drop_job),
-                                       TEST(test_arriving),
+                                       TEST(test_arriving_blob),
                                        TEST(test_swept_at_opening),
                                        TEST(test_prune),
                                        TEST(test_cap),
@@ -653,9 +641,5 @@ int main(void) {
                                        TEST(test_jobs),
                                        TEST(test_one_writer),
                                        TEST(test_not_a_ledger)};
-    if (!mkdtemp(root))
-        return 1;
-    neb_log_set_sink(testing_drop, NULL);
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    return neb_fs_remove_tree(root) != NEB_OK || failed;
+    return cmocka_run_group_tests(tests, make_root, remove_root);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula ledger: what it prints, what it finds with the members' real keys, and its exit status.
+// nebula ledger: its output, what it finds with the members' real keys, and its exit status.
 #include "tests/unit/ledger_fixture.h"
 
 #include "agent/cli/commands.h"
@@ -89,7 +89,7 @@ static int drop_home(void **state) {
     return 0;
 }
 
-// Runs the command; what it printed comes back in a buffer that ends with NUL.
+// Runs the command; returns its output in a buffer that ends with NUL.
 static int run(const char *action, bool json, struct neb_buf *out) {
     const char *const argv[] = {"ledger", action, home, "--json", NULL};
     fflush(stdout);
@@ -134,7 +134,7 @@ static void sql(const char *text) {
     sqlite3_close(db);
 }
 
-static void test_well(void **state) {
+static void test_intact(void **state) {
     (void)state;
     expect_text("verify", AGENT_EXIT_OK, "all well");
     json_t *o = expect_json("verify", AGENT_EXIT_OK);
@@ -163,12 +163,12 @@ static void test_show(void **state) {
     json_decref(o);
 }
 
-// Bert has signed two updates under one key, and two votes: what the ledger keeps of that is shown, with what proves it.
+// If bert signed two updates under one key, and two votes, `show` prints both with their proofs.
 static void test_evidence(void **state) {
     (void)state;
     struct inter_ledger *l = NULL;
     struct inter_manifest first = manifest(2, 1), other = first;
-    struct inter_evidence e = {{.kind = INTER_SAID_ACCEPT, .fragment = 0, .term = 4}, {0}};
+    struct inter_evidence e = {{.kind = INTER_STATEMENT_ACCEPT, .fragment = 0, .term = 4}, {0}};
     struct neb_buf b = {0};
     char hex[2 * INTER_SHA_BYTES + 1], want[128];
     json_t *o = expect_json("show", AGENT_EXIT_OK);
@@ -233,7 +233,7 @@ static void test_damaged(void **state) {
     json_decref(o);
 }
 
-// A record that follows from the one before in every way, but that its leader never signed.
+// A record that fits the chain but was not signed by its leader is found.
 static void test_forged(void **state) {
     (void)state;
     char path[96];
@@ -278,7 +278,7 @@ static void test_unknown_signers(void **state) {
     (void)state;
     char path[96];
     struct neb_buf out = {0};
-    sql("UPDATE job SET id=zeroblob(16)"); // whose members are nobody's
+    sql("UPDATE job SET id=zeroblob(16)"); // a job whose members are unknown
     expect_text("verify", AGENT_EXIT_FAILED, "the signer of the record, member 0, is not known");
     snprintf(path, sizeof path, "%s/members.json", home);
     OK(neb_fs_remove(path));
@@ -290,7 +290,7 @@ static void test_unknown_signers(void **state) {
     neb_buf_free(&out);
 }
 
-// What nebula stop, resume and rejoin take for a job: the beginning of one id.
+// `nebula stop`, `resume` and `rejoin` accept the unambiguous beginning of a job's id.
 static void test_choose_job(void **state) {
     (void)state;
     static const uint8_t other[INTER_ID_BYTES] = {0xab, 9}, far[INTER_ID_BYTES] = {0xac, 9};
@@ -305,14 +305,14 @@ static void test_choose_job(void **state) {
     assert_string_equal(r.state, "stopped");
     agent_job_record_clear(&r);
     assert_int_equal(agent_jobs_choose(l, "ab", &r, why, sizeof why), NEB_ERR_INVALID);
-    assert_non_null(strstr(why, "more than one job's id begins with \"ab\": "));
+    assert_non_null(strstr(why, "more than one job id begins with \"ab\": "));
     assert_non_null(
         strstr(why, "ab01020300000000000000000000000000000000000000000000000000000000 (two, "));
     assert_non_null(strstr(
         why, "ab09000000000000000000000000000000000000000000000000000000000000 (two, stopped)"));
-    assert_null(strstr(why, "ac09")); // which it cannot mean
+    assert_null(strstr(why, "ac09")); // not a candidate
     assert_int_equal(agent_jobs_choose(l, "ad", &r, why, sizeof why), NEB_ERR_NOT_FOUND);
-    assert_non_null(strstr(why, "no job's id begins with \"ad\""));
+    assert_non_null(strstr(why, "no job id begins with \"ad\""));
     assert_int_equal(agent_jobs_choose(l, "", &r, why, sizeof why), NEB_ERR_NOT_FOUND);
     inter_ledger_close(&l);
 }
@@ -324,7 +324,8 @@ static void put_ended(struct inter_ledger *l, uint8_t n, const char *text) {
     OK(inter_ledger_put_job(l, id, "{}", text));
 }
 
-// Which ended jobs go: the oldest of each other member, counted apart; none that runs or is held, and none of this site's.
+// Of each other member the oldest ended jobs are dropped; jobs that run or are held, and this
+// site's, stay.
 static void test_ended_jobs(void **state) {
     (void)state;
     struct inter_ledger *l = NULL;
@@ -332,7 +333,7 @@ static void test_ended_jobs(void **state) {
     size_t n = 0;
     OK(inter_ledger_open(home, &l));
     put_ended(l, 1, "{\"state\": \"done\", \"home\": \"bert\", \"at\": 10}");
-    put_ended(l, 2, "{\"state\": \"stopped\", \"home\": \"bert\"}");
+    put_ended(l, 2, "{\"state\": \"stopped\", \"home\": \"bert\"}"); // without a time
     put_ended(l, 3, "{\"state\": \"failed\", \"home\": \"bert\", \"at\": 30}");
     put_ended(l, 4, "{\"state\": \"done\", \"home\": \"bert\", \"at\": 20}");
     put_ended(l, 5, "{\"state\": \"running\", \"home\": \"bert\", \"at\": 1}");
@@ -353,8 +354,8 @@ static void test_ended_jobs(void **state) {
     inter_ledger_close(&l);
 }
 
-// What nebula status and alerts are told of a ledger: jobs that are held or have failed; of many those written last.
-static void test_aside(void **state) {
+// Status and alerts list jobs that are held or have failed; if there are many, those written last.
+static void test_held_and_failed_jobs(void **state) {
     (void)state;
     struct inter_ledger *l = NULL;
     json_t *list = NULL, *o;
@@ -367,7 +368,7 @@ static void test_aside(void **state) {
     put_ended(l, 2, "{\"state\": \"done\", \"at\": 90}");
     put_ended(l, 3, "{\"state\": \"running\", \"at\": 90}");
     put_ended(l, 4, "no state");
-    OK(agent_jobs_aside(l, &list));
+    OK(agent_jobs_attention(l, &list));
     assert_int_equal(json_array_size(list), 2);
     json_array_foreach(list, i, o) {
         const char *name = json_string_value(json_object_get(o, "job"));
@@ -382,12 +383,13 @@ static void test_aside(void **state) {
         assert_true(held ? !outcome : !strcmp(outcome, "failed"));
     }
     json_decref(list);
-    for (uint8_t n = 10; n < 10 + AGENT_ASIDE_MAX; n++) { // with the held one, one too many; and 1
+    // two too many, with the held job and job 1
+    for (uint8_t n = 10; n < 10 + AGENT_ASIDE_MAX; n++) {
         char text[64];
         snprintf(text, sizeof text, "{\"state\": \"failed\", \"at\": %d}", n);
         put_ended(l, n, text);
     }
-    OK(agent_jobs_aside(l, &list));
+    OK(agent_jobs_attention(l, &list));
     assert_int_equal(json_array_size(list), AGENT_ASIDE_MAX);
     json_array_foreach(list, i, o) {
         const char *hex = json_string_value(json_object_get(o, "id"));
@@ -398,10 +400,11 @@ static void test_aside(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(test_well),   TEST(test_aside),           TEST(test_ended_jobs),
-        TEST(test_show),   TEST(test_evidence),        TEST(test_damaged),
-        TEST(test_forged), TEST(test_unknown_signers), TEST(test_choose_job)};
+    const struct CMUnitTest tests[] = {TEST(test_intact),     TEST(test_held_and_failed_jobs),
+                                       TEST(test_ended_jobs), TEST(test_show),
+                                       TEST(test_evidence),   TEST(test_damaged),
+                                       TEST(test_forged),     TEST(test_unknown_signers),
+                                       TEST(test_choose_job)};
     if (!mkdtemp(root) || sec_init() != NEB_OK)
         return 1;
     neb_log_set_sink(testing_drop, NULL);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// inter/ledger: messages for other members, and what was taken of theirs.
+// inter/ledger: messages that wait for other members, and which of theirs were taken.
 #include "tests/unit/ledger_each.h"
 
 struct seen {
@@ -47,7 +47,7 @@ static void test_messages_out(void **state) {
     OK(inter_ledger_posted(l, "anna", a));
     assert_string_equal(pending("anna").text, "3:two ");
     OK(inter_ledger_post(l, "anna", 9, "stop", 4, NULL, &d, &previous));
-    // another kind, another body, another peer: kept
+    // another kind, body or peer: kept
     OK(inter_ledger_post(l, "anna", 8, "stop", 4, NULL, &d, &previous));
     OK(inter_ledger_post(l, "anna", 9, "stops", 5, NULL, &d, &previous));
     OK(inter_ledger_unpost(l, "bert", 9, "stop", 4));
@@ -60,12 +60,12 @@ static void test_messages_out(void **state) {
     reopen();
     assert_int_equal(pending("anna").n, 0);
     assert_int_equal(pending("bert").n, 0);
-    OK(inter_ledger_post(l, "anna", 1, "x", 1, NULL, &d, &previous)); // never a number twice
+    OK(inter_ledger_post(l, "anna", 1, "x", 1, NULL, &d, &previous)); // a number is never reused
     assert_true(d > c);
     assert_int_equal(previous, 0);
 }
 
-// As many messages and bytes as may wait for one, and for all; what is acknowledged makes room.
+// Messages and bytes are limited for each peer and in total; acknowledged ones make room.
 static void test_outbox_limits(void **state) {
     (void)state;
     static const struct inter_outbox_limit most = {2, 10, 4, 14};
@@ -90,7 +90,7 @@ static bool is_bert_or_dora(void *user, const char *peer) {
     return !strcmp(peer, "bert") || !strcmp(peer, "dora");
 }
 
-// Who is on the list no more holds no room, and its messages wait for nobody of its name.
+// Messages for peers that are no longer members are removed.
 static void test_outbox_sweep(void **state) {
     (void)state;
     static const char *const peers[] = {"dora", "anna", "bert", "", "carl", "anna", "zeno"};
@@ -105,7 +105,7 @@ static void test_outbox_sweep(void **state) {
     assert_int_equal(inter_ledger_post(l, "bert", 1, "y", 1, &most, &seq, &previous),
                      NEB_ERR_LIMIT);
     OK(inter_ledger_outbox_sweep(l, is_bert_or_dora, &asked));
-    assert_int_equal(asked, 6); // once each
+    assert_int_equal(asked, 6); // once for each peer
     reopen();
     OK(inter_ledger_outbox(l, on_peer, text));
     assert_string_equal(text, "bert 1 1;dora 1 1;");
@@ -123,15 +123,15 @@ static void test_messages_in(void **state) {
     const uint64_t old = 0xffffffffffffffffull, new = 3;
     OK(inter_ledger_take(l, "anna", old, 7));
     assert_int_equal(taken("anna", old), 7);
-    assert_int_equal(taken("anna", new), 0); // her ledger was made anew
+    assert_int_equal(taken("anna", new), 0); // her ledger is new
     assert_int_equal(taken("bert", old), 0);
     OK(inter_ledger_take(l, "anna", new, 1));
-    OK(inter_ledger_take(l, "anna", old, 6)); // never back
+    OK(inter_ledger_take(l, "anna", old, 6)); // never lowered
     reopen();
     assert_int_equal(taken("anna", old), 7);
     assert_int_equal(taken("anna", new), 1);
     assert_int_equal(inter_ledger_take(l, "anna", new, UINT64_MAX), NEB_ERR_INVALID);
-    // Epochs that are made up push out only those of the same peer.
+    // invented epochs of a peer displace only its own
     OK(inter_ledger_take(l, "bert", 5, 50));
     for (uint64_t e = 100; e < 116; e++)
         OK(inter_ledger_take(l, "anna", e, 1));
@@ -144,9 +144,5 @@ static void test_messages_in(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {TEST(test_messages_out), TEST(test_outbox_limits),
                                        TEST(test_outbox_sweep), TEST(test_messages_in)};
-    if (!mkdtemp(root))
-        return 1;
-    neb_log_set_sink(testing_drop, NULL);
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    return neb_fs_remove_tree(root) != NEB_OK || failed;
+    return cmocka_run_group_tests(tests, make_root, remove_root);
 }

@@ -1,28 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// inter/ledger: blobs that arrive, many at once; what takes the place of what.
+// inter/ledger: blobs that arrive, many at the same time, and which one replaces another.
 #include "tests/unit/ledger_each.h"
 
-static void check_blob(uint32_t fragment, uint32_t round, uint8_t member) {
-    uint8_t want[FX_PEER_BYTES];
-    struct inter_key k = fx_key(fragment, round, member);
-    struct neb_map m;
-    size_t n = fx_blob(&k, want);
-    assert_true(inter_ledger_has_blob(l, &k));
-    OK(inter_ledger_map_blob(l, &k, &m));
-    assert_int_equal(m.len, n);
-    assert_memory_equal(m.p, want, n);
-    neb_map_close(&m);
-}
-
-// Of one member and fragment the newest only, whatever came before under another key.
+// Many blobs arrive at once; of one member and fragment only the newest key is kept.
 static void test_arriving_at_once(void **state) {
     (void)state;
-    enum { MANY = 200 }; // more than files are kept open
+    enum { MANY = 200 }; // more than the files kept open
     uint32_t got;
     for (uint32_t f = 0; f < MANY; f++) {
         OK(fx_put_manifest(l, f, 0, 1));
         OK(fx_part_open(l, f, 0, &got));
-        OK(fx_part_open(l, f, 0, &got)); // said twice
+        OK(fx_part_open(l, f, 0, &got)); // a repetition is harmless
     }
     for (uint32_t c = 0; c < 2; c++)
         for (uint32_t f = 0; f < MANY; f++)
@@ -34,14 +22,14 @@ static void test_arriving_at_once(void **state) {
     assert_int_equal(inter_ledger_used(l), 0);
     assert_int_equal(fx_part_write(l, 3, 0, 2), NEB_ERR_NOT_FOUND);
     assert_int_equal(fx_part_finish(l, 3, 0), NEB_ERR_NOT_FOUND);
-    for (uint32_t f = 0; f < MANY; f++) { // nothing of it was forgotten
+    for (uint32_t f = 0; f < MANY; f++) { // no chunk was forgotten
         OK(fx_part_open(l, f, 0, &got));
         assert_int_equal(got, 2);
         OK(fx_part_write(l, f, 0, 2));
         OK(fx_part_finish(l, f, 0));
-        check_blob(f, 0, 1);
+        fx_check_blob(l, f, 0, 1);
     }
-    // Of a round that was committed without it, of another attempt.
+    // a round that was committed without it, and another attempt
     struct inter_key again = fx_key(0, 1, 1);
     struct inter_manifest m = fx_manifest(&again);
     struct inter_bitmap none = {0};
@@ -56,7 +44,7 @@ static void test_arriving_at_once(void **state) {
     OK(fx_put_manifest(l, 0, 2, 1));
     OK(fx_part_open(l, 0, 2, &got));
     assert_int_equal(inter_ledger_used(l), (MANY + 1) * FX_PEER_BYTES);
-    check_blob(0, 0, 1);
+    fx_check_blob(l, 0, 0, 1);
 }
 
 static void test_arriving_limit(void **state) {
@@ -68,11 +56,12 @@ static void test_arriving_limit(void **state) {
         OK(inter_ledger_part_open(l, &m, &got));
     assert_int_equal(inter_ledger_part_open(l, &m, &got), NEB_ERR_LIMIT);
     m.key.fragment = 5;
-    m.key.round = 1; // takes the place of the round before
+    m.key.round = 1; // replaces the part of the round before
     OK(inter_ledger_part_open(l, &m, &got));
 }
 
-// A record lists another digest than this ledger was told: that one's manifest and blob take the place, its evidence stays.
+// If a record lists another digest than the stored manifest, the record's manifest and blob replace
+// it and the old manifest is kept as evidence.
 static void test_replaced_manifest(void **state) {
     (void)state;
     struct inter_key k = fx_key(0, 0, 1);
@@ -81,9 +70,9 @@ static void test_replaced_manifest(void **state) {
     y.sha256[0] ^= 1;
     y.bytes -= 100;
     fx_sign_manifest(&y);
-    OK(inter_ledger_replace_manifest(l, &x)); // nothing is there: as ever
+    OK(inter_ledger_replace_manifest(l, &x)); // nothing to replace: stored as usual
     OK(inter_ledger_replace_manifest(l, &x));
-    assert_int_equal(inter_ledger_second(l, &k, &there), NEB_ERR_NOT_FOUND);
+    assert_int_equal(inter_ledger_replaced(l, &k, &there), NEB_ERR_NOT_FOUND);
     OK(fx_part_open(l, 0, 0, &got));
     OK(fx_part_write(l, 0, 0, 0));
     OK(inter_ledger_replace_manifest(l, &y));
@@ -91,7 +80,7 @@ static void test_replaced_manifest(void **state) {
     assert_int_equal(inter_ledger_used(l), 0);
     OK(inter_ledger_find_manifest(l, &k, &there));
     assert_memory_equal(there.sha256, y.sha256, sizeof y.sha256);
-    OK(inter_ledger_replace_manifest(l, &x)); // back: now its blob is whole
+    OK(inter_ledger_replace_manifest(l, &x)); // back again, and now with a complete blob
     OK(fx_part_open(l, 0, 0, &got));
     for (uint32_t c = 0; c < 3; c++)
         OK(fx_part_write(l, 0, 0, c));
@@ -102,16 +91,12 @@ static void test_replaced_manifest(void **state) {
     assert_false(inter_ledger_has_blob(l, &k));
     OK(inter_ledger_find_manifest(l, &k, &there));
     assert_memory_equal(there.sha256, y.sha256, sizeof y.sha256);
-    OK(inter_ledger_second(l, &k, &there));
+    OK(inter_ledger_replaced(l, &k, &there));
     assert_int_equal(inter_ledger_used(l), 0);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {TEST(test_arriving_at_once), TEST(test_arriving_limit),
                                        TEST(test_replaced_manifest)};
-    if (!mkdtemp(root))
-        return 1;
-    neb_log_set_sink(testing_drop, NULL);
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    return neb_fs_remove_tree(root) != NEB_OK || failed;
+    return cmocka_run_group_tests(tests, make_root, remove_root);
 }

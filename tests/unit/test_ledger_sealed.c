@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// inter/ledger with sealed blobs: the same bytes come back through closing and opening again, none of them lies on disk in clear, another
-// key opens nothing, and what arrives goes on after a restart, also when the site begins or ends to seal in between.
+// inter/ledger with sealed blobs: the same bytes come back after reopening, none is on disk in
+// clear, another key opens nothing, and an arriving blob goes on after a restart, also if sealing
+// is switched on or off in between.
 #include "security/seal_key.h"
 #include "tests/unit/ledger_fixture.h"
 
@@ -27,18 +28,7 @@ static int close_it(void **state) {
     return 0;
 }
 
-static void check_blob(uint32_t fragment, uint32_t round, uint8_t member) {
-    uint8_t want[FX_PEER_BYTES];
-    struct inter_key k = fx_key(fragment, round, member);
-    struct neb_map m;
-    size_t n = fx_blob(&k, want);
-    OK(inter_ledger_map_blob(l, &k, &m));
-    assert_int_equal(m.len, n);
-    assert_memory_equal(m.p, want, n);
-    neb_map_close(&m);
-}
-
-// Whether a file of an update has any of its bytes in clear.
+// True if a file of an update holds any of its bytes in clear.
 static bool in_clear(uint8_t member, const char *suffix) {
     uint8_t bytes[FX_PEER_BYTES];
     struct inter_key k = fx_key(0, 0, member);
@@ -59,14 +49,14 @@ static void test_own(void **state) {
     struct inter_key k = fx_key(0, 0, 0);
     struct neb_map m;
     OK(fx_put_own(l, 0, 0));
-    OK(fx_put_own(l, 0, 0)); // the same again is fine
+    OK(fx_put_own(l, 0, 0)); // a repetition is harmless
     OK(fx_put_manifest(l, 0, 0, 0));
-    check_blob(0, 0, 0);
+    fx_check_blob(l, 0, 0, 0);
     assert_false(in_clear(0, ".blob"));
     uint64_t used = inter_ledger_used(l);
     reopen(keys[0]);
     assert_int_equal(inter_ledger_used(l), used);
-    check_blob(0, 0, 0);
+    fx_check_blob(l, 0, 0, 0);
     uint8_t other[] = "other bytes";
     assert_int_equal(inter_ledger_put_blob(l, &k, other, sizeof other), NEB_ERR_EXISTS);
     reopen(keys[1]);
@@ -75,7 +65,7 @@ static void test_own(void **state) {
     assert_int_equal(inter_ledger_map_blob(l, &k, &m), NEB_ERR_DENIED);
 }
 
-// Chunks in the order 2, then the rest after a restart; `then` is what the site seals with after it.
+// Chunk 2 arrives, and all chunks after a restart; `then` is the key after the restart.
 static void arrive(const struct sec_seal_key *first, const struct sec_seal_key *then,
                    uint32_t expected) {
     struct inter_manifest m = {.key = fx_key(0, 0, 1)};
@@ -84,7 +74,7 @@ static void arrive(const struct sec_seal_key *first, const struct sec_seal_key *
     OK(fx_put_manifest(l, 0, 0, 1));
     OK(fx_part_open(l, 0, 0, &got));
     assert_int_equal(got, 0);
-    for (int i = 0; i < 16; i++) // the map is written with every 16th
+    for (int i = 0; i < 16; i++) // the map is written with every 16th chunk
         OK(fx_part_write(l, 0, 0, 2));
     assert_int_equal(in_clear(1, ".part"), first == NULL);
     reopen(then);
@@ -93,14 +83,14 @@ static void arrive(const struct sec_seal_key *first, const struct sec_seal_key *
     for (uint32_t c = 0; c < 3; c++)
         OK(fx_part_write(l, 0, 0, c));
     OK(fx_part_finish(l, 0, 0));
-    OK(fx_part_finish(l, 0, 0)); // said twice
-    check_blob(0, 0, 1);
+    OK(fx_part_finish(l, 0, 0)); // a repetition is harmless
+    fx_check_blob(l, 0, 0, 1);
     assert_int_equal(in_clear(1, ".blob"), then == NULL);
     char path[NEB_PATH_MAX];
     fx_file(dir, &m.key, ".part", path);
     assert_false(neb_fs_exists(path));
     reopen(then);
-    check_blob(0, 0, 1);
+    fx_check_blob(l, 0, 0, 1);
 }
 
 static void test_arrives(void **state) {
@@ -109,7 +99,7 @@ static void test_arrives(void **state) {
 }
 static void test_begins_to_seal(void **state) {
     (void)state;
-    arrive(NULL, keys[0], 0); // what came in clear is fetched again
+    arrive(NULL, keys[0], 0); // chunks in clear are fetched again
 }
 static void test_ends_to_seal(void **state) {
     (void)state;
@@ -120,7 +110,7 @@ static void test_another_key(void **state) {
     arrive(keys[0], keys[1], 0);
 }
 
-// A chunk that was changed on disk while it waited: the part is emptied, and filled again.
+// A chunk that changes on disk empties the part, which is then filled again.
 static void test_changed_on_disk(void **state) {
     (void)state;
     struct inter_key k = fx_key(0, 0, 1);
@@ -136,12 +126,13 @@ static void test_changed_on_disk(void **state) {
     assert_int_equal(fseek(f, 500, SEEK_SET), 0);
     assert_int_equal(fputs("changed", f) >= 0, 1);
     fclose(f);
-    assert_int_equal(fx_part_finish(l, 0, 0), NEB_ERR_IO); // sealed here: no fault of its sender's
+    // sealed here, so the sender is not blamed
+    assert_int_equal(fx_part_finish(l, 0, 0), NEB_ERR_IO);
     assert_false(inter_ledger_has_blob(l, &k));
     for (uint32_t c = 0; c < 3; c++)
         OK(fx_part_write(l, 0, 0, c));
     OK(fx_part_finish(l, 0, 0));
-    check_blob(0, 0, 1);
+    fx_check_blob(l, 0, 0, 1);
 }
 
 static int setup(void **state) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// inter/ledger_verify: whatever is altered, removed, put in or exchanged in a ledger is found and named.
+// inter/ledger/verify: whatever is altered, removed, inserted or swapped in a ledger is found and
+// named.
 #include "tests/unit/ledger_fixture.h"
 
 #include "inter/ledger/verify.h"
@@ -12,11 +13,11 @@ enum {
 
 static char root[] = "/tmp/nebula-verify-XXXXXX";
 static char dir[64];
-static sqlite3 *db; // the hand that alters
+static sqlite3 *db; // for the alterations
 
 struct found {
-    unsigned n, kinds;             // bit per kind
-    uint64_t rounds[FX_FRAGMENTS]; // bit per round that was named
+    unsigned n, kinds;             // a bit for each kind
+    uint64_t rounds[FX_FRAGMENTS]; // a bit for each named round
 };
 
 static void on_damage(void *user, const struct inter_damage *d) {
@@ -28,7 +29,7 @@ static void on_damage(void *user, const struct inter_damage *d) {
         f->rounds[d->fragment] |= 1ull << d->round;
 }
 
-// votes that a signed list took, or the gate; NULL: nothing of that
+// sets members that a signed list removed, or the gate; NULL: neither
 static void (*taken)(void *user, const uint8_t job[INTER_ID_BYTES], struct inter_job_config *out);
 
 static enum neb_status look(bool signatures, struct found *f, struct inter_ledger_counts *n) {
@@ -93,7 +94,7 @@ static int drop_ledger(void **state) {
     return sqlite3_close(db);
 }
 
-static void test_all_well(void **state) {
+static void test_intact(void **state) {
     (void)state;
     struct found f;
     struct inter_ledger_counts n;
@@ -111,7 +112,7 @@ static void test_all_well(void **state) {
     assert_int_equal(n.signatures, 0);
 }
 
-// ---- altered bytes --------------------------------------------------------------------------------------------
+// ---- altered bytes
 
 // Flips every byte of a row's body in turn.
 static void flip_body(const char *table, const char *where, uint32_t fragment, uint32_t round) {
@@ -129,7 +130,7 @@ static void flip_body(const char *table, const char *where, uint32_t fragment, u
     sqlite3_finalize(get);
     snprintf(text, sizeof text, "UPDATE %s SET body=? WHERE %s", table, where);
     assert_int_equal(sqlite3_prepare_v2(db, text, -1, &put, NULL), SQLITE_OK);
-    for (int i = 0; i <= len; i++) { // the last time puts it back
+    for (int i = 0; i <= len; i++) { // the last pass restores the row
         if (i < len)
             body[i] ^= (uint8_t)(1 << (i % 8));
         sqlite3_reset(put);
@@ -139,7 +140,7 @@ static void flip_body(const char *table, const char *where, uint32_t fragment, u
         if (i == len)
             break;
         if (look(true, &f, &n) != NEB_ERR_CORRUPT || !(f.rounds[fragment] >> round & 1))
-            fail_msg("%s, %s: byte %d was altered, and nobody saw it", table, where, i);
+            fail_msg("%s, %s: altered byte %d was not found", table, where, i);
         body[i] ^= (uint8_t)(1 << (i % 8));
     }
     sqlite3_finalize(put);
@@ -150,7 +151,7 @@ static void test_altered_record(void **state) {
     (void)state;
     flip_body("record", "fragment=1 AND round=0", 1, 0);
     flip_body("record", "fragment=0 AND round=2", 0, 2);
-    // the newest: only the chain's row names it
+    // the newest record is named only by the chain's row
     flip_body("record", "fragment=1 AND round=3", 1, 3);
 }
 
@@ -186,9 +187,9 @@ static enum neb_status with_one_vote(struct inter_record *r, struct found *f) {
     return look(true, f, &n);
 }
 
-// The survivor of `promote` commits with its own vote alone, in a term of its own: that is enough where a signed list took the
-// other's vote, and only there.
-static void test_survivor(void **state) {
+// After `promote` the survivor commits with its own vote alone. That is enough only if a signed
+// list removed the other member.
+static void test_promoted_survivor(void **state) {
     (void)state;
     struct found f;
     struct inter_record r = fx_chain(1, 3), both = r;
@@ -198,9 +199,9 @@ static void test_survivor(void **state) {
     assert_true(f.rounds[1] >> 3 & 1);
     taken = second_taken;
     OK(with_one_vote(&r, &f));
-    taken = first_taken; // the one that voted is the one that was given up
+    taken = first_taken; // the voter is the removed member
     assert_int_equal(with_one_vote(&r, &f), NEB_ERR_CORRUPT);
-    taken = second_taken; // and not with a vote that is not its own
+    taken = second_taken; // a vote of the removed member does not count
     r.accepts[0] = both.accepts[1];
     assert_int_equal(with_one_vote(&r, &f), NEB_ERR_CORRUPT);
     OK(with_one_vote(&both, &f));
@@ -208,8 +209,8 @@ static void test_survivor(void **state) {
     OK(with_one_vote(&both, &f));
 }
 
-// What a majority of two has signed is not enough where two may lie.
-static void test_votes_of_the_gate(void **state) {
+// A majority of two is not enough for a masked job with two colluders.
+static void test_masked_job_needs_more_votes(void **state) {
     (void)state;
     taken = masked_with_two;
     expect(1, 3, INTER_DAMAGE_SIGNATURE);
@@ -228,7 +229,7 @@ static void test_altered_vote(void **state) {
     flip_body("vote", "fragment=1 AND round=4", 1, 4);
 }
 
-// Without the keys the chain alone finds an altered record (but not an altered signature).
+// Without keys the chain still finds an altered record, but not an altered signature.
 static void test_altered_without_keys(void **state) {
     (void)state;
     struct found f;
@@ -255,7 +256,7 @@ static void test_altered_without_keys(void **state) {
     }
 }
 
-// ---- rows -----------------------------------------------------------------------------------------------------
+// ---- rows
 
 static void test_removed_rows(void **state) {
     (void)state;
@@ -276,7 +277,7 @@ static void test_removed_rows(void **state) {
             }
             expect_well();
         }
-    // Of the open round, which no record lists yet: what this node must not promise otherwise.
+    // of the open round: this row stops the node from promising something else
     sql("CREATE TEMP TABLE old AS SELECT * FROM manifest WHERE round=%u AND member=1", ROUNDS);
     sql("DELETE FROM manifest WHERE round=%u AND member=1", ROUNDS);
     expect(1, ROUNDS, INTER_DAMAGE_MANIFEST);
@@ -302,7 +303,7 @@ static void test_removed_rows(void **state) {
 
 static void test_inserted_rows(void **state) {
     (void)state;
-    // A signed record behind the newest one, as a ledger that was put together from two would hold.
+    // a signed record after the newest one, as in a ledger assembled from two
     struct inter_record next = fx_chain(0, ROUNDS);
     struct neb_buf b = {0};
     sqlite3_stmt *put;
@@ -319,7 +320,7 @@ static void test_inserted_rows(void **state) {
     neb_buf_free(&b);
     expect(0, ROUNDS, INTER_DAMAGE_CHAIN);
     sql("DELETE FROM record WHERE fragment=0 AND round=%u", ROUNDS);
-    // Rows under other keys than their own.
+    // rows under wrong keys
     sql("INSERT INTO manifest SELECT job, fragment, 2, member, 7, body FROM manifest WHERE "
         "fragment=1 AND round=1 AND member=0");
     expect(1, 2, INTER_DAMAGE_MANIFEST);
@@ -336,7 +337,7 @@ static void test_inserted_rows(void **state) {
     assert_true(f.kinds & 1u << INTER_DAMAGE_DATABASE);
 }
 
-static void test_exchanged_rows(void **state) {
+static void test_swapped_rows(void **state) {
     (void)state;
     sql("UPDATE record SET round=99 WHERE fragment=0 AND round=1;"
         "UPDATE record SET round=1 WHERE fragment=0 AND round=2;"
@@ -363,7 +364,7 @@ static void test_chain_row(void **state) {
     expect_well();
 }
 
-// ---- blobs ----------------------------------------------------------------------------------------------------
+// ---- blobs
 
 static void blob_file(uint32_t round, uint8_t member, char out[NEB_PATH_MAX]) {
     struct inter_key k = fx_key(1, round, member);
@@ -380,7 +381,7 @@ static void test_blobs(void **state) {
     blob_file(2, 1, b);
     snprintf(aside, sizeof aside, "%s/aside", root);
     OK(neb_fs_read(a, 1 << 20, &was));
-    for (size_t at = 0; at < was.len; at += 997) { // every region of it
+    for (size_t at = 0; at < was.len; at += 997) { // in every region
         was.p[at] ^= 0x20;
         OK(neb_fs_write(a, was.p, was.len, 0600));
         expect(1, 1, INTER_DAMAGE_BLOB);
@@ -392,14 +393,14 @@ static void test_blobs(void **state) {
     expect(1, 1, INTER_DAMAGE_BLOB);
     OK(neb_fs_write(a, was.p, was.len, 0600));
     expect_well();
-    assert_int_equal(rename(a, aside) | rename(b, a) | rename(aside, b), 0); // two exchanged
+    assert_int_equal(rename(a, aside) | rename(b, a) | rename(aside, b), 0); // two swapped
     expect(1, 1, INTER_DAMAGE_BLOB);
     expect(1, 2, INTER_DAMAGE_BLOB);
     assert_int_equal(rename(a, aside) | rename(b, a) | rename(aside, b), 0);
     OK(neb_fs_remove(a));
     expect(1, 1, INTER_DAMAGE_BLOB);
     OK(neb_fs_write(a, was.p, was.len, 0600));
-    // Files that nobody promised harm nobody, but are counted.
+    // files without a promise are harmless, but counted
     blob_file(60, 1, b);
     OK(neb_fs_write(b, was.p, was.len, 0600));
     OK(look(true, &f, &n));
@@ -407,7 +408,7 @@ static void test_blobs(void **state) {
     neb_buf_free(&was);
 }
 
-// ---- the file itself ------------------------------------------------------------------------------------------
+// ---- the file itself
 
 static void add_hex(struct neb_buf *out, sqlite3_stmt *s) {
     for (int i = 0; i < sqlite3_column_count(s); i++) {
@@ -416,7 +417,7 @@ static void add_hex(struct neb_buf *out, sqlite3_stmt *s) {
     }
 }
 
-// What the checked tables hold, as bytes; false: cannot be read.
+// The content of the checked tables as bytes; false: unreadable.
 static bool contents(struct neb_buf *out) {
     static const char *const queries[] = {
         "SELECT job, fragment, round, body FROM record ORDER BY 1, 2, 3",
@@ -440,7 +441,8 @@ static bool contents(struct neb_buf *out) {
     return good;
 }
 
-// A byte of the database file anywhere: either it is found, or it said nothing (free space, statistics).
+// An altered byte of the database file is either found, or changes nothing (free space,
+// statistics).
 static void test_altered_file(void **state) {
     (void)state;
     char path[96];
@@ -469,7 +471,7 @@ static void test_altered_file(void **state) {
             continue;
         harmless++;
         if (!contents(&have) || have.len != want.len || memcmp(have.p, want.p, want.len))
-            fail_msg("byte %zu of ledger.db was altered, and nobody saw it", at);
+            fail_msg("altered byte %zu of ledger.db was not found", at);
     }
     assert_true(seen > 100 && harmless > 0);
     neb_buf_free(&file);
@@ -494,7 +496,7 @@ static void test_changes_nothing(void **state) {
     assert_memory_equal(before.p, after.p, after.len);
     neb_buf_free(&before);
     neb_buf_free(&after);
-    // Beside an agent that writes: what is in its WAL counts too.
+    // beside a writing agent, whose WAL counts too
     OK(inter_ledger_open(dir, &l));
     for (uint32_t r = ROUNDS; r < ROUNDS + 3; r++) {
         OK(fx_round(l, 0, r));
@@ -514,11 +516,13 @@ static void test_changes_nothing(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_all_well),       TEST(test_altered_record),    TEST(test_altered_manifest),
-        TEST(test_survivor),       TEST(test_altered_vote),      TEST(test_altered_without_keys),
-        TEST(test_removed_rows),   TEST(test_votes_of_the_gate), TEST(test_inserted_rows),
-        TEST(test_exchanged_rows), TEST(test_chain_row),         TEST(test_blobs),
-        TEST(test_altered_file),   TEST(test_changes_nothing)};
+        TEST(test_intact),           TEST(test_altered_record),
+        TEST(test_altered_manifest), TEST(test_promoted_survivor),
+        TEST(test_altered_vote),     TEST(test_altered_without_keys),
+        TEST(test_removed_rows),     TEST(test_masked_job_needs_more_votes),
+        TEST(test_inserted_rows),    TEST(test_swapped_rows),
+        TEST(test_chain_row),        TEST(test_blobs),
+        TEST(test_altered_file),     TEST(test_changes_nothing)};
     if (!mkdtemp(root))
         return 1;
     neb_log_set_sink(testing_drop, NULL);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Between a trainer's CUDA memory and the host (agent/lib/copy.h), over a driver that is not one (fake_cuda.h): in the context that the memory is
-// of, or, where it is of none, in the device's primary one; what is current on the thread stays; what is no device's memory is told of.
+// Copies between a trainer's CUDA memory and the host (agent/lib/copy.h), over a fake driver
+// (fake_cuda.h): they use the context of the memory, or the device's primary context if it has
+// none, and keep the thread's current context. Other memory is reported.
 #include "agent/base/log.h"
 #include "agent/lib/copy.h"
 #include "tests/unit/fake_cuda.h"
@@ -30,7 +31,7 @@ static struct lib_copy *start(void) {
     return c;
 }
 
-// There and back, with this one current.
+// Writes and reads back while `current` is the current context.
 static void both_ways(struct lib_copy *c, void *device, int dtype, int current) {
     fake_cuda_make_current(current);
     int was = fake_cuda_current();
@@ -53,8 +54,7 @@ static void test_contexts(void **state) {
         both_ways(c, there[0], NEBULA_F32, current);
         both_ways(c, there[1], NEBULA_F32, current);
     }
-    for (int d = 0; d < 4;
-         d++) // whose context is at hand costs no other: each is memory on the device
+    for (int d = 0; d < 4; d++) // memory with a context needs no primary context
         assert_int_equal(fake_cuda_held(d), 0);
     for (int current = -1; current < 3; current++) {
         both_ways(c, there[2], NEBULA_F32, current);
@@ -73,7 +73,7 @@ static void test_contexts(void **state) {
 static void refused(enum neb_status got, enum neb_status st, const char *why) {
     assert_int_equal(got, st);
     if (!strstr(said, why))
-        fail_msg("\"%s\" is said, not \"%s\"", said, why);
+        fail_msg("log: \"%s\", want \"%s\"", said, why);
     said[0] = 0;
 }
 
@@ -82,13 +82,13 @@ static void test_no_device_memory(void **state) {
     struct lib_copy *c = start();
     fake_cuda_add(there[0], sizeof there[0], FAKE_PINNED, 0);
     fake_cuda_add(there[1], sizeof there[1], FAKE_OF_DEVICE, 1);
-    refused(lib_copy_check(c, there[0]), NEB_ERR_INVALID, "pinned memory of the host");
+    refused(lib_copy_check(c, there[0]), NEB_ERR_INVALID, "pinned host memory");
     refused(lib_copy_check(c, there[2]), NEB_ERR_INVALID, "the driver does not know it");
     assert_int_equal(lib_copy_check(c, there[1]), NEB_OK);
     assert_int_equal(lib_copy_write(c, there[1], x, N, NEBULA_F32, NEBULA_CUDA), NEB_OK);
     fake_cuda_forget(there[1]); // the trainer has freed it
     refused(lib_copy_read(c, back, there[1], N, NEBULA_F32, NEBULA_CUDA), NEB_ERR_INVALID,
-            "or was freed");
+            "or it was freed");
     lib_copy_destroy(&c);
     fake_cuda_forget(there[0]);
 }
@@ -97,10 +97,10 @@ static void test_failures(void **state) {
     (void)state;
     static const struct {
         const char *call, *why;
-    } cases[] = {
-        {"cuDevicePrimaryCtxRetain", "gives no context: CUDA says CUDA_ERROR_UNKNOWN (999)"},
-        {"cuCtxPushCurrent_v2", "copying 20 bytes of a CUDA tensor: CUDA says"},
-        {"cuMemcpyDtoH_v2", "copying 20 bytes of a CUDA tensor: CUDA says"}};
+    } cases[] = {{"cuDevicePrimaryCtxRetain",
+                  "context of device 1 of a CUDA tensor: CUDA reports CUDA_ERROR_UNKNOWN (999)"},
+                 {"cuCtxPushCurrent_v2", "cannot copy 20 bytes of a CUDA tensor: CUDA reports"},
+                 {"cuMemcpyDtoH_v2", "cannot copy 20 bytes of a CUDA tensor: CUDA reports"}};
     struct lib_copy *c = start();
     fake_cuda_add(there[0], sizeof there[0], FAKE_OF_CONTEXT, 0);
     fake_cuda_add(there[1], sizeof there[1], FAKE_OF_DEVICE, 1);
@@ -113,7 +113,7 @@ static void test_failures(void **state) {
         fake_cuda_fail(NULL);
         assert_int_equal(fake_cuda_current(), 1);
     }
-    both_ways(c, there[1], NEBULA_F32, 0); // and it goes on
+    both_ways(c, there[1], NEBULA_F32, 0); // later calls work
     lib_copy_destroy(&c);
     for (int i = 0; i < 2; i++)
         fake_cuda_forget(there[i]);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// libnebula against a fake agent: each mistake of a caller is one clear error, and nothing leaks (run under ASan).
+// libnebula against a fake agent: each mistake of a caller gives one clear error, and nothing leaks
+// (under ASan).
 #include "agent/base/fault.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
@@ -33,12 +34,12 @@ struct agent { // answers as a daemon does, in a thread
     char dir[64], path[96];
     pthread_t thread;
     atomic_bool end, taken, reported;
-    atomic_bool gone;        // it ends when a worker attaches, without an answer
+    atomic_bool gone;        // it ends without an answer when a worker attaches
     atomic_long busy_ms;     // before it answers to an attach
     atomic_bool mute;        // it does not answer to "hello"
     atomic_int others;       // other clusters that it hears, enough for a commit
     atomic_bool other_state; // it tells the trainer to attach again
-    // lines of metrics: steps that say lr and grad_norm, or null for both; held-out losses
+    // metrics: steps with lr and grad_norm, steps with null for both; held-out losses
     atomic_int with_lr, without_lr, evals;
     struct agent_jobrun jobs[AGENT_JOBS_MAX];
 };
@@ -181,7 +182,7 @@ static void register_all(struct nebula *n, float *memory, uint16_t *half) {
 }
 
 static int waits;
-static int third_wait(void *user) { // the first ones let it wait on
+static int third_wait(void *user) { // the first waits go on
     (void)user;
     return ++waits == 3;
 }
@@ -199,13 +200,14 @@ static void test_attach_errors(void **state) {
     SAYS(nebula_attach(&o, &n), NEBULA_ERR_VERSION, "bytes");
     o = options(a);
     o.job = "other";
-    o.timeout_s = 2; // it has to be answered
+    o.timeout_s = 2; // enough for an answer
     SAYS(nebula_attach(&o, &n), NEBULA_ERR_NOT_FOUND, "\"other\"");
     o.timeout_s = 60;
     o.hooks.wait = third_wait;
     SAYS(nebula_attach(&o, &n), NEBULA_ERR_IO, "wait hook ended the wait");
     assert_int_equal(waits, 3);
-    o.size = offsetof(struct nebula_attach_options, hooks.wait); // of a program without that hook
+    // of a program built without that hook
+    o.size = offsetof(struct nebula_attach_options, hooks.wait);
     o.timeout_s = 2;
     SAYS(nebula_attach(&o, &n), NEBULA_ERR_NOT_FOUND, "\"other\"");
     assert_int_equal(waits, 3);
@@ -215,7 +217,7 @@ static void test_attach_errors(void **state) {
     SAYS(nebula_attach(&o, &n), NEBULA_ERR_NOT_FOUND, "/nowhere/agent.sock");
     n = attached(a);
     o = options(a);
-    SAYS(nebula_attach(&o, &second), NEBULA_ERR_STATE, "has a trainer already: process");
+    SAYS(nebula_attach(&o, &second), NEBULA_ERR_STATE, "already has a trainer, process");
     assert_null(second);
     assert_int_equal(nebula_close(&n, (double)NAN), NEBULA_OK);
     assert_null(n);
@@ -225,7 +227,7 @@ static void test_attach_errors(void **state) {
 
 static void test_agent_of_another_version(void **state) {
     struct agent *a = *state;
-    // the library says what it speaks, and of which build it is; the agent names both
+    // both sides' protocol and build are named
     struct nebula_attach_options o = options(a);
     struct nebula *n = NULL;
     char both[256];
@@ -251,8 +253,9 @@ static void count_bf16(void *user, enum neb_log_level level, const char *text) {
     *(int *)user += level == NEB_LOG_WARN && strstr(text, "bfloat16 keeps 8 bits");
 }
 
-// What an exchange changes little is lost in bfloat16: said once, of whatever is registered so.
-static void test_bf16_is_said(void **state) {
+// A warning says once that bfloat16 loses small changes, however many tensors are registered with
+// it.
+static void test_bf16_warning(void **state) {
     struct nebula *n = attached(*state);
     float x[256] = {0};
     const char *embed = "model.embed_tokens.weight"; // (16, 8)
@@ -294,7 +297,7 @@ static void test_register_errors(void **state) {
          "name is NULL");
     assert_int_equal(nebula_register(n, embed, 0, 10, 8, NEBULA_F32, NEBULA_HOST, x), NEBULA_OK);
     SAYS(nebula_register(n, embed, 9, 7, 8, NEBULA_F32, NEBULA_HOST, x), NEBULA_ERR_INVALID,
-         "row 9 is registered already");
+         "row 9 is already registered");
     SAYS(nebula_begin(n), NEBULA_ERR_INVALID, "model.embed_tokens.weight: 10 of its 16 rows");
     assert_int_equal(nebula_close(&n, (double)NAN), NEBULA_OK);
 }
@@ -315,7 +318,7 @@ static int bad_move(void *user, int write, int32_t first, int32_t count) {
     return !write;
 }
 
-// Steps, a detach in between, and the same parameters after attaching again; a bfloat16 tensor rounds.
+// After steps, a detach and a new attach the parameters are the same; a bfloat16 tensor is rounded.
 static void test_steps_and_resume(void **state) {
     struct agent *a = *state;
     static float memory[4096], again[4096];
@@ -357,10 +360,10 @@ static void test_steps_and_resume(void **state) {
     struct nebula_step_stats stats = NEBULA_STEP_STATS_INIT;
     SAYS(nebula_step_with(n, NULL, &s), NEBULA_ERR_INVALID, "stats is NULL");
     stats.size = 8;
-    SAYS(nebula_step_with(n, &stats, &s), NEBULA_ERR_VERSION, "stats of 8 bytes");
+    SAYS(nebula_step_with(n, &stats, &s), NEBULA_ERR_VERSION, "the stats have 8 bytes");
     stats.size = sizeof stats + 8;
     SAYS(nebula_step_with(n, &stats, &s), NEBULA_ERR_VERSION, "rebuild");
-    // of a program that was built before that field
+    // of a program built before that field
     stats.size = offsetof(struct nebula_step_stats, eval_loss);
     stats.tokens = 8, stats.loss = 1, stats.lr = 0.25, stats.grad_norm = 3, stats.eval_loss = 7;
     assert_int_equal(nebula_step_with(n, &stats, &s), NEBULA_OK);
@@ -376,12 +379,12 @@ static void test_steps_and_resume(void **state) {
     assert_true(a->reported);
     assert_int_equal(a->with_lr, 1);
     assert_int_equal(a->without_lr, 3); // loss NaN as well
-    assert_int_equal(a->evals, 2);      // on the way, and at the end
+    assert_int_equal(a->evals, 2);      // in between, and at the end
     assert_true(saved >= 2);
 }
 
-// A model of which all of the digest takes long: it is computed once, and again when parameters came in, not at each question.
-static void test_info_often(void **state) {
+// The digest of a large model is computed only when parameters changed, not at each question.
+static void test_digest_is_cached(void **state) {
     struct agent *a = *state;
     enum { ASKED = 200 };
     struct nebula_info info = {.size = sizeof info}, again = info;
@@ -406,7 +409,7 @@ static void test_info_often(void **state) {
     assert_int_equal(nebula_step(n, 8, 1, &s), NEBULA_OK);
     for (at = 0; at < all; at += 1000)
         memory[at] += 1;
-    assert_int_equal(nebula_checkpoint(n), NEBULA_OK); // reads them
+    assert_int_equal(nebula_checkpoint(n), NEBULA_OK); // reads the parameters
     assert_int_equal(nebula_info_get(n, &again), NEBULA_OK);
     assert_string_not_equal(info.digest, again.digest);
     assert_int_equal(nebula_close(&n, (double)NAN), NEBULA_OK);
@@ -421,8 +424,8 @@ static bool hears(struct nebula *n, int others) {
     return n->w.alive == others && n->w.expected == (others > 0);
 }
 
-// A trainer that was long at a step has asked nothing meanwhile, and goes on expecting the agent's exchanges. An agent that owes an answer
-// for long is not waited for until its next word.
+// After a long step a trainer still expects the agent's exchanges. It stops waiting for an agent
+// that owes an answer for long.
 static void test_long_step(void **state) {
     struct agent *a = *state;
     static float memory[4096];
@@ -456,7 +459,7 @@ static enum neb_status attach_worker(const struct agent *a, struct agent_worker 
     return st;
 }
 
-// A built-in worker waits for an agent that is busy with something else, as long as it is there.
+// A built-in worker waits for a busy agent as long as the agent exists.
 static void test_worker_and_busy_agent(void **state) {
     struct agent *a = *state;
     struct agent_worker w = {0};
@@ -468,20 +471,20 @@ static void test_worker_and_busy_agent(void **state) {
     assert_int_equal(attach_worker(a, &w), NEB_ERR_AGAIN);
 }
 
-// In a program that has chosen a locale with a decimal comma.
+// Everything works in a program whose locale has a decimal comma.
 static void test_decimal_comma(void **state) {
     struct agent *a = *state;
     char command[256], text[16];
     snprintf(command, sizeof command, "localedef -i de_DE -f UTF-8 %s/de_DE.UTF-8", a->dir);
     if (system(command) != 0) {
-        print_message("cannot run here: no sources of locales (Debian: locales)\n");
+        print_message("skipped: no locale sources (install Debian's package locales)\n");
         skip();
     }
     assert_int_equal(setenv("LOCPATH", a->dir, 1), 0);
     assert_non_null(setlocale(LC_ALL, "de_DE.UTF-8"));
     test_steps_and_resume(state);
     snprintf(text, sizeof text, "%.1f", 0.5);
-    assert_string_equal(text, "0,5"); // as before the calls
+    assert_string_equal(text, "0,5"); // the locale is as before the calls
     setlocale(LC_ALL, "C");
 }
 
@@ -514,7 +517,8 @@ static void test_closed_forked_failed(void **state) {
     assert_int_equal(nebula_close(&n, 0), NEBULA_OK);
 }
 
-// The agent has fetched another state for this cluster: a call says so, and who attaches again goes on.
+// If the agent fetched another state, a call says so, and the trainer goes on after attaching
+// again.
 static void test_another_state(void **state) {
     struct agent *a = *state;
     static float memory[4096];
@@ -525,7 +529,7 @@ static void test_another_state(void **state) {
     a->other_state = true;
     for (int i = 0; i < 3 && status == NEBULA_OK; i++) {
         status = nebula_step(n, 8, 1, &s);
-        for (int k = 0; k < 20000 && a->other_state; k++) // until it is said
+        for (int k = 0; k < 20000 && a->other_state; k++) // until it is sent
             neb_sleep(NEB_MS);
         neb_sleep(300 * NEB_MS);
     }
@@ -544,9 +548,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_attach_errors, start, stop),
         cmocka_unit_test_setup_teardown(test_agent_of_another_version, start, stop),
         cmocka_unit_test_setup_teardown(test_register_errors, start, stop),
-        cmocka_unit_test_setup_teardown(test_bf16_is_said, start, stop),
+        cmocka_unit_test_setup_teardown(test_bf16_warning, start, stop),
         cmocka_unit_test_setup_teardown(test_steps_and_resume, start, stop),
-        cmocka_unit_test_setup_teardown(test_info_often, start_large, stop),
+        cmocka_unit_test_setup_teardown(test_digest_is_cached, start_large, stop),
         cmocka_unit_test_setup_teardown(test_long_step, start, stop),
         cmocka_unit_test_setup_teardown(test_worker_and_busy_agent, start, stop),
         cmocka_unit_test_setup_teardown(test_decimal_comma, start, stop),

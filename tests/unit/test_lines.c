@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/lines: what reaches the other agent through outages, in which order, and how much is kept.
+// agent/daemon/lines: which lines reach the other agent through outages, in which order, and how
+// many are kept.
 #include "agent/base/bucket.h"
 #include "agent/base/throttle.h"
 #include "agent/daemon/lines.h"
@@ -21,12 +22,12 @@ static void add_kind(struct agent_lines *l, const char *kind, int step, neb_ns n
 }
 static void add(struct agent_lines *l, int step, neb_ns now) { add_kind(l, "step", step, now); }
 
-// The other agent: takes what comes, and remembers the last number. Steps must go up.
+// The other agent: takes what arrives and remembers the last number. Steps must rise.
 struct home {
     int64_t had;
     int n, first, last, others;
-    double late_s; // of the first since this was 0
-    bool all_late; // whatever comes must say that it is
+    double late_s; // of the first line since this was 0
+    bool all_late; // every line must be marked as late
 };
 static void deliver(struct home *h, json_t *list, bool arrives) {
     const json_t *o;
@@ -68,7 +69,7 @@ static void test_straight_through(void **state) {
         add(l, i, i * NEB_MS);
         send(l, &h, i * NEB_MS, true);
         assert_true(h.n <= i &&
-                    h.n + 100 > i); // as many as a tenth of a second makes wait for each other
+                    h.n + 100 > i); // the lines of a tenth of a second are sent together
     }
     assert_true(h.late_s == 0);
     send(l, &h, 5 * AGENT_LINES_MAX * NEB_MS + NEB_S, true);
@@ -78,14 +79,14 @@ static void test_straight_through(void **state) {
     agent_lines_destroy(&l);
 }
 
-// A link that is up and takes nothing: what it has not taken is not given up, however old, and goes another way at the end.
+// Lines that a link did not take are kept, however old, and leave by another way when the job ends.
 static void test_not_taken(void **state) {
     (void)state;
     struct agent_lines *l;
     struct home h = {0};
     assert_int_equal(agent_lines_create(true, 0, &l), NEB_OK);
     for (int i = 1; i <= 100; i++)
-        add(l, i, i * NEB_S); // more than is kept of what was sent
+        add(l, i, i * NEB_S); // more than is kept of sent lines
     json_t *list = agent_lines_next(l, 100 * NEB_S, 1000);
     int n = (int)json_array_size(list);
     assert_in_range(n, 2, 50);
@@ -102,11 +103,11 @@ static void test_not_taken(void **state) {
     assert_int_equal(h.n, 101);
     assert_int_equal(h.last, 101);
     assert_null(agent_lines_next(l, 200 * NEB_S, 1000));
-    agent_lines_back(l, 1000); // no more than there are
+    agent_lines_back(l, 1000); // more than there are: harmless
     agent_lines_destroy(&l);
 }
 
-// The last lines before the link was known to be down were lost in it; none is there twice.
+// Lines sent before the outage was noticed are sent again, and none arrives twice.
 static void test_outage(void **state) {
     (void)state;
     struct agent_lines *l;
@@ -125,7 +126,7 @@ static void test_outage(void **state) {
         }
         agent_lines_link(l, true, now);
         add(l, from + 301, now);
-        send(l, &h, now, true); // before it is known what it had
+        send(l, &h, now, true); // before the other agent reports what it had
         assert_int_equal(h.n, from + 120);
         h.late_s = 0;
         h.all_late = true;
@@ -139,8 +140,8 @@ static void test_outage(void **state) {
     agent_lines_destroy(&l);
 }
 
-// It goes down again while lines are on their way.
-static void test_outage_in_the_end(void **state) {
+// The link fails again while lines are in flight.
+static void test_second_outage_in_flight(void **state) {
     (void)state;
     struct agent_lines *l;
     struct home h = {0};
@@ -162,8 +163,9 @@ static void test_outage_in_the_end(void **state) {
     agent_lines_destroy(&l);
 }
 
-// It was started anew and does not know what it had, or its word is lost: what was made in the outage comes, and in the seconds before it.
-static void test_nobody_knows(void **state) {
+// If the other agent restarted and forgot its number, or its report is lost, the lines of the
+// outage and of the seconds before it are sent.
+static void test_unknown_number(void **state) {
     (void)state;
     for (int says = 0; says < 2; says++) {
         struct agent_lines *l;
@@ -188,7 +190,7 @@ static void test_nobody_knows(void **state) {
     }
 }
 
-// An agent that is started anew begins with higher numbers: what it says is new.
+// A restarted agent begins with higher numbers, so that its lines count as new.
 static void test_numbers_go_on(void **state) {
     (void)state;
     struct agent_lines *l;
@@ -207,7 +209,7 @@ static void test_numbers_go_on(void **state) {
     assert_int_equal(h.n, 80);
 }
 
-// Ten times what is kept: steps from the whole outage, and every round.
+// An outage of ten times what is kept leaves steps from its whole length, and every round.
 static void test_long_outage(void **state) {
     (void)state;
     struct agent_lines *l;
@@ -230,12 +232,13 @@ static void test_long_outage(void **state) {
     }
     assert_int_equal(h.others, 10 * AGENT_LINES_MAX / 100);
     assert_true(h.n > AGENT_LINES_MAX / 3 && h.n <= AGENT_LINES_MAX);
-    assert_true(widest <= 32); // of 10,240 in 1,024 places
+    assert_true(widest <= 32); // 10,240 steps in 1,024 places
     assert_true(10 * AGENT_LINES_MAX - h.last <= 32);
     agent_lines_destroy(&l);
 }
 
-// Others than steps are not thinned out; when there are too many of them, or too long ones, the oldest go.
+// Lines of other kinds are not thinned out; if they are too many or too long, the oldest are
+// dropped.
 static void test_bounded(void **state) {
     (void)state;
     struct agent_lines *l;
@@ -262,7 +265,7 @@ static void test_bounded(void **state) {
     agent_lines_destroy(&l);
 }
 
-// What waits goes into the ledger, once, with what was sent into a dead link.
+// Waiting lines go into the ledger once, with those sent into a dead link.
 static void test_stored(void **state) {
     (void)state;
     const neb_ns tick = 100 * NEB_MS;
@@ -291,7 +294,8 @@ static void test_stored(void **state) {
     agent_lines_destroy(&l);
 }
 
-// Twelve hours with two steps and ten lines of other kinds a second: both are kept, from the whole time.
+// Twelve hours with two steps and ten other lines a second: both kinds are kept, from the whole
+// time.
 static void test_many_of_other_kinds(void **state) {
     (void)state;
     struct agent_lines *l;
@@ -313,9 +317,9 @@ static void test_many_of_other_kinds(void **state) {
     agent_lines_destroy(&l);
 }
 
-// Lines quicker than they may be sent: the other agent gets no more than it takes of an honest one, from the first to the last, and where a
-// report follows it gets what is left at once.
-static void test_too_quick(void **state) {
+// Lines faster than the limit are thinned out over the whole time, to a rate that the other agent
+// takes. Before a report the rest is sent at once.
+static void test_too_fast(void **state) {
     (void)state;
     enum { SECONDS = 20, A_MS = 20 };
     struct agent_lines *l;
@@ -342,14 +346,15 @@ static void test_too_quick(void **state) {
     assert_true(messages <=
                 AGENT_LINES_MESSAGES_BURST + SECONDS * AGENT_LINES_MESSAGES_A_SECOND + 1);
     assert_true(h.first == 1 && h.last > SECONDS * 1000 * A_MS * 9 / 10);
-    agent_lines_hurry(l);
+    agent_lines_unlimit(l);
     send(l, &h, now, true);
     assert_int_equal(h.last, SECONDS * 1000 * A_MS);
     agent_lines_destroy(&l);
 }
 
-// What happens without end is said a few times, then by its number once a minute, and after a quiet minute as at first.
-static void test_quiet(void **state) {
+// Repeated events are logged a few times, then as a count once a minute, and again after a calm
+// minute.
+static void test_throttle(void **state) {
     (void)state;
     struct neb_throttle q = {0};
     neb_ns now = 5 * NEB_S;
@@ -363,7 +368,7 @@ static void test_quiet(void **state) {
     assert_int_equal(neb_throttle_suppressed(&q, now + 130 * NEB_S), 0);
     assert_false(neb_throttle_allows(&q, now + 62 * NEB_S, 2));
     assert_int_equal(neb_throttle_suppressed(&q, now + 122 * NEB_S), 1);
-    assert_false(neb_throttle_would_allow(&q, now + 181 * NEB_S, 2)); // it was said at 122
+    assert_false(neb_throttle_would_allow(&q, now + 181 * NEB_S, 2)); // the count was logged at 122
     assert_true(neb_throttle_would_allow(&q, now + 200 * NEB_S, 2));
     assert_true(neb_throttle_allows(&q, now + 200 * NEB_S, 2));
 }
@@ -371,10 +376,10 @@ static void test_quiet(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_straight_through), cmocka_unit_test(test_not_taken),
-        cmocka_unit_test(test_outage),           cmocka_unit_test(test_outage_in_the_end),
-        cmocka_unit_test(test_nobody_knows),     cmocka_unit_test(test_numbers_go_on),
+        cmocka_unit_test(test_outage),           cmocka_unit_test(test_second_outage_in_flight),
+        cmocka_unit_test(test_unknown_number),   cmocka_unit_test(test_numbers_go_on),
         cmocka_unit_test(test_long_outage),      cmocka_unit_test(test_bounded),
         cmocka_unit_test(test_stored),           cmocka_unit_test(test_many_of_other_kinds),
-        cmocka_unit_test(test_too_quick),        cmocka_unit_test(test_quiet)};
+        cmocka_unit_test(test_too_fast),         cmocka_unit_test(test_throttle)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

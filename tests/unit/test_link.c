@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// inter/link: two members' connections come up, stay, come again, and follow the member list.
+// inter/link: connections of two members come up, stay, are restored, and follow the member list.
 #include "tests/unit/link_fixture.h"
 
 #include <dlfcn.h>
@@ -10,7 +10,7 @@
 
 static uint32_t waiting; // of a reload
 
-// What a link costs that idles: both sides are heard of, and it is little.
+// An idle link hears both sides and costs little.
 static void test_idle(void **state) {
     (void)state;
     struct site a, b;
@@ -31,9 +31,9 @@ static void test_idle(void **state) {
     uint64_t sent = a1.sent_bytes - a0.sent_bytes, back = b1.sent_bytes - b0.sent_bytes;
     assert_true(a.down == 0 && b.down == 0);
     assert_true(sent > 0 && back > 0);
-    // A heartbeat of 36 bytes every 1.5 s; in these seconds two PINGs and PONGs of about 50 each way besides.
+    // a heartbeat of 36 bytes every 1.5 s, and two PINGs and PONGs of about 50 bytes each way
     assert_true((double)sent < 30 * seconds + 250 && (double)back < 30 * seconds + 250);
-    assert_int_equal(a1.message_bytes, 0); // nobody has said anything
+    assert_int_equal(a1.message_bytes, 0); // no messages
     close_pair(&a, &b);
 }
 
@@ -62,7 +62,7 @@ static void test_restart(void **state) {
     UNTIL(&a, &b, a.up == 2 && b.up == 1, 20);
     assert_int_equal(inter_link_send(a.l, a.peer, INTER_CONTROL, "again", 5), NEB_OK);
     UNTIL(&a, &b, !strcmp(b.last, "again"), 20);
-    uint32_t port = inter_link_port(b.l); // and the dialler's restart is seen by the listener
+    uint32_t port = inter_link_port(b.l); // the listener also sees the dialler's restart
     inter_link_destroy(&a.l);
     UNTIL(&b, NULL, b.down == 1, 20);
     struct sec_members m = list;
@@ -77,7 +77,7 @@ static size_t polled(const struct site *a, const struct site *b) {
     return inter_link_poll_items(a->l, items, 64) + inter_link_poll_items(b->l, items, 64);
 }
 
-// Both dial: one set stays and works.
+// If both sides dial, one set of connections stays and works.
 static void test_both_dial(void **state) {
     (void)state;
     struct site a = open_site(0, &list, 1, "127.0.0.1:*"),
@@ -94,7 +94,7 @@ static void test_both_dial(void **state) {
         step(&a, &b);
     // two listeners, one dialled set
     UNTIL(&a, &b, a.up == a.down + 1 && b.up == b.down + 1 && polled(&a, &b) == 2 + 2 + 2 * 4, 20);
-    // On a loaded machine both sets may have come up before the choice falls: then one change-over is seen.
+    // on a loaded machine both sets may come up before one is chosen: then one change-over is seen
     assert_true(a.down <= 1 && b.down <= 1);
     assert_int_equal(inter_link_send(a.l, a.peer, INTER_BULK, "\0", 1), NEB_OK);
     assert_int_equal(inter_link_send(b.l, b.peer, INTER_CONTROL, "to a", 4), NEB_OK);
@@ -102,7 +102,8 @@ static void test_both_dial(void **state) {
     close_pair(&a, &b);
 }
 
-// `by` takes a list without the member of site `gone`: what it had sent before (that list) still arrives, and nothing of `gone` does any more.
+// `by` takes a list without the member of `gone`. What it sent before still arrives, and nothing of
+// `gone` arrives any more.
 static void take_off(struct site *by, struct site *gone, const char *name) {
     struct sec_members m = list;
     assert_int_equal(sec_members_remove(&m, name), NEB_OK);
@@ -116,7 +117,7 @@ static void take_off(struct site *by, struct site *gone, const char *name) {
     step(by, NULL);
     assert_int_equal(by->down, 1); // at once
     UNTIL(by, gone, !strcmp(gone->last, "the list"), 20);
-    UNTIL(by, gone, gone->down == 1, 3); // cut, not silent
+    UNTIL(by, gone, gone->down == 1, 3); // cut, not timed out
     neb_ns end = neb_now() + 2 * NEB_S;
     while (neb_now() < end)
         step(by, gone);
@@ -128,15 +129,15 @@ static void test_revoked(void **state) {
     (void)state;
     struct site a, b;
     pair_up(&a, &b);
-    take_off(&b, &a, "anna"); // whoever listens
+    take_off(&b, &a, "anna"); // the listener
     close_pair(&a, &b);
     pair_up(&a, &b);
-    take_off(&a, &b, "bert"); // whoever dialled
+    take_off(&a, &b, "bert"); // the dialler
     close_pair(&a, &b);
 }
 
-// Back on the list, with the keys it had, before it was cut off: it begins anew.
-static void test_back_soon(void **state) {
+// A member that is back on the list with the same keys before it was cut connects again.
+static void test_back_before_cut(void **state) {
     (void)state;
     struct site a, b;
     pair_up(&a, &b);
@@ -153,8 +154,8 @@ static void test_back_soon(void **state) {
     close_pair(&a, &b);
 }
 
-// A bulk connection that broke just before its set is replaced: it is not dialled for the set that is being closed, or each pass
-// would open another one in place of a connection that lives.
+// A bulk connection that breaks just before its set is replaced is not redialled for the old set;
+// otherwise each pass would open another connection.
 static void test_recycle_while_broken(void **state) {
     (void)state;
     struct site a, b = open_site(1, &list, 0, "127.0.0.1:*");
@@ -192,7 +193,7 @@ static struct sec_members with_new_keys(const struct sec_members *m, int was, in
     return out;
 }
 
-// Fewer connections than are open are used: the others stay empty, whatever waits on those.
+// A link uses only as many connections as it should; the others stay empty even if those are full.
 static void test_uses_few(void **state) {
     (void)state;
     struct site a, b;
@@ -205,15 +206,15 @@ static void test_uses_few(void **state) {
         a.l->peers[a.peer].stripes.use = use;
         for (uint32_t i = 0; i < 10 * use; i++) // until as much waits on all that are in use
             assert_int_equal(inter_link_send(a.l, a.peer, INTER_BULK, chunk, sizeof chunk), NEB_OK);
-        assert_true(s->c[use].sent > before[use]); // nothing waits on it yet
+        assert_true(s->c[use].sent > before[use]); // its queue was empty
         for (uint32_t i = use + 1; i <= 3; i++)
             assert_int_equal(s->c[i].sent, before[i]);
     }
     close_pair(&a, &b);
 }
 
-// One of several connections breaks: whoever sent is told which, and nothing of the others. Another one takes its place.
-static void test_way_lost(void **state) {
+// If one of several connections breaks, the sender learns which one, and another takes its place.
+static void test_connection_lost(void **state) {
     (void)state;
     enum { BULK = 3 };
     struct site a, b;
@@ -230,7 +231,7 @@ static void test_way_lost(void **state) {
             NEB_OK);
     assert_true(way[0] && way[0] != way[1] && way[1] != way[2] && way[0] != way[2]);
     shutdown(s->c[2].fd, SHUT_RDWR);
-    UNTIL(&a, NULL, a.lost == 1, 20); // before the other has acknowledged anything
+    UNTIL(&a, NULL, a.lost == 1, 20); // before the other side has acknowledged anything
     assert_int_equal(a.lost_way, way[1]);
     UNTIL(&a, &b, b.bulk_bytes >= 2 * sizeof chunk && s->c[2].open, 20);
     for (int i = 0; i < BULK; i++) {
@@ -245,22 +246,22 @@ static void test_way_lost(void **state) {
     assert_int_equal(a.lost, 1);
 }
 
-// New keys by rotation: the connection stays, the former keys are good until the overlap ends and not
-// a moment longer. New keys otherwise: cut off.
+// If keys change by rotation, the connection stays and the previous keys are valid exactly until
+// the overlap ends. If they change otherwise, the connection is cut.
 static void test_rotated(void **state) {
     (void)state;
     struct site a, b;
     pair_up(&a, &b);
     struct sec_members m = with_new_keys(&list, 0, 2);
     assert_int_equal(inter_link_reload(b.l, &m, "anna", 3 * NEB_S, &waiting), NEB_OK);
-    assert_non_null(inter_link_former(b.l, b.peer, NULL));
+    assert_non_null(inter_link_previous_keys(b.l, b.peer, NULL));
     assert_memory_equal(inter_link_members(b.l)->m[b.peer].pub.sign,
                         sec_identity_public(ids[2])->sign, SEC_KEY_BYTES);
     assert_int_equal(inter_link_send(a.l, a.peer, INTER_CONTROL, "kept", 4), NEB_OK);
     UNTIL(&a, &b, !strcmp(b.last, "kept"), 20);
     assert_int_equal(b.down, 0);
     UNTIL(&a, &b, b.down == 1 && a.down == 1, 10); // the overlap is over
-    assert_null(inter_link_former(b.l, b.peer, NULL));
+    assert_null(inter_link_previous_keys(b.l, b.peer, NULL));
     UNTIL(&a, &b, inter_link_refused(b.l) > 0, 10);
     assert_int_equal(b.up, 1);
     close_pair(&a, &b);
@@ -273,8 +274,8 @@ static void test_rotated(void **state) {
     close_pair(&a, &b);
 }
 
-// A member that joins gets the next index while the others go on. Of a list with one name more than
-// there is room for that one waits, and nothing else: who is revoked by it is cut off and stays out.
+// A joining member gets the next index while the others go on. With one name too many on a list
+// only that name waits; a member that the list revokes is cut off and stays out.
 static void test_joined(void **state) {
     (void)state;
     struct site a, b;
@@ -313,7 +314,7 @@ static void test_joined(void **state) {
     assert_int_equal(inter_link_send(b.l, b.peer, INTER_CONTROL, "still", 6), NEB_OK);
     UNTIL(&a, &b, !strcmp(a.last, "still"), 20);
     assert_true(c.up == 1 && b.up == 2 && a.down == 0);
-    m.version++; // and with room again, in a later list, there is nothing that waits
+    m.version++; // with room in a later list nothing waits
     m.n--;
     assert_int_equal(inter_link_reload(b.l, &m, NULL, 0, &waiting), NEB_OK);
     assert_int_equal(waiting, 0);
@@ -321,7 +322,8 @@ static void test_joined(void **state) {
     close_pair(&a, &b);
 }
 
-// The name server of this program, ZeroMQ's look-ups included: no answer for "silent", and for "bert" what bert_at says.
+// The name server of this program, also for ZeroMQ: "silent" gets no answer, "bert" the addresses
+// of bert_at.
 static const char *_Atomic bert_at[2];
 static atomic_int silent, bert_asked;
 
@@ -352,8 +354,8 @@ static void name(struct sec_members *m, int i, const char *host, uint32_t port) 
     snprintf(m->m[index_of(m, i)].endpoint, SEC_ENDPOINT_MAX, "%s.example.org:%u", host, port);
 }
 
-// A peer whose name is looked up in vain holds up nobody else.
-static void test_name_silent(void **state) {
+// A peer whose name server does not answer delays no other peer.
+static void test_name_server_silent(void **state) {
     (void)state;
     struct sec_members m = list;
     add(&m, 2);
@@ -370,12 +372,12 @@ static void test_name_silent(void **state) {
     }
     assert_true(!a.down && !b.down);
     neb_ns before = neb_now();
-    close_pair(&a, &b); // nor does it hold up the end
+    close_pair(&a, &b); // nor does it delay the end
     assert_true(neb_now() - before < 2 * NEB_S);
 }
 
-// Of several addresses of a name one is reached. Where the name has another one later, it is dialled there, and where no name server answers
-// then, at the one that was known.
+// If a name has several addresses, one is reached. A later address is dialled too, and without a
+// name server the known address.
 static void test_name_moves(void **state) {
     (void)state;
     struct sec_members m = list;
@@ -383,7 +385,7 @@ static void test_name_moves(void **state) {
     uint32_t port = inter_link_port(b.l);
     char where[32];
     name(&m, 1, "bert", port);
-    bert_at[0] = "127.0.0.2"; // nobody there
+    bert_at[0] = "127.0.0.2"; // nobody listens there
     bert_at[1] = "127.0.0.1";
     struct site a = open_site(0, &m, 1, NULL);
     UNTIL(&a, &b, a.up == 1 && b.up == 1, 10);
@@ -405,7 +407,8 @@ static void test_name_moves(void **state) {
     close_pair(&a, &b);
 }
 
-// A list that gives a member another address: it is dialled there, though the former one is still being dialled.
+// A list with a new address of a member redirects the dial, even while the old address is being
+// dialled.
 static void test_moved(void **state) {
     (void)state;
     struct sec_members m = list;
@@ -419,7 +422,7 @@ static void test_moved(void **state) {
     endpoint(&m, 1, inter_link_port(b.l));
     assert_int_equal(inter_link_reload(a.l, &m, NULL, 0, &waiting), NEB_OK);
     UNTIL(&a, &b, a.up == 1 && b.up == 1, 10);
-    m.version++; // one that is up stays up
+    m.version++; // a link that is up stays up
     name(&m, 1, "silent", 7400);
     assert_int_equal(inter_link_reload(a.l, &m, NULL, 0, &waiting), NEB_OK);
     assert_int_equal(inter_link_send(a.l, a.peer, INTER_CONTROL, "stays", 5), NEB_OK);
@@ -428,8 +431,9 @@ static void test_moved(void **state) {
     close_pair(&a, &b);
 }
 
-// A HOME that was copied: two agents dial with the same keys. The third one says so. It does not of one that is restarted again and again.
-static void test_twins(void **state) {
+// Two agents with the same keys (a copied HOME) are reported by a third. An agent that restarts
+// often is not.
+static void test_copied_home(void **state) {
     (void)state;
     struct inter_link_stats st;
     struct site a, b, copy;
@@ -454,7 +458,8 @@ static void test_twins(void **state) {
     close_pair(&a, &b);
 }
 
-// One link, and whether it took its path for a fast one: of a machine that is busy elsewhere it may not, and has few connections then.
+// Opens one link; returns true if it found its path fast. On a busy machine it may not, and then
+// has few connections.
 static bool first_number(const char *congestion) {
     struct site s[2];
     struct sec_members m = list;
@@ -475,13 +480,13 @@ static bool first_number(const char *congestion) {
            t.bulk_open >= 8 && t.bulk_used == 1 && (t.bulk_open == 8 || t.bulk_open == 16) &&
                (t.bulk_open == 8) == !strcmp(t.congestion, "bbr")),
           20);
-    // All of them are used once the first 32 KiB have crossed, and not before.
+    // all connections are used after the first 32 KiB, and not before
     static const uint8_t part[12 << 10];
     const struct inter_stripes *stripes = &s[0].l->peers[s[0].peer].stripes;
     for (int look = 0; look < 20 && stripes->first;
-         look++) { // too little in too long a time is not counted
+         look++) { // too little data in too long a time is not counted
         enum neb_status st =
-            NEB_OK; // until no more is taken: of the look before, some may still wait
+            NEB_OK; // until no more is taken; data of the previous round may still wait
         for (int k = 0; k < 5 && st == NEB_OK; k++)
             st = inter_link_send(s[0].l, s[0].peer, INTER_BULK, part, sizeof part);
         assert_true(st == NEB_OK || st == NEB_ERR_AGAIN);
@@ -490,7 +495,7 @@ static bool first_number(const char *congestion) {
     }
     assert_int_equal(stripes->first, 0);
     bool fast = !stripes->slow;
-    for (int k = 0; k < 20; k++) // nor does it go on from there by itself
+    for (int k = 0; k < 20; k++) // without data it stays there
         step(&s[0], &s[1]);
     assert_int_equal(inter_link_stats(s[0].l, s[0].peer, &t), NEB_OK);
     if (fast) {
@@ -501,7 +506,8 @@ static bool first_number(const char *congestion) {
     return fast;
 }
 
-// How many connections a link begins with follows what its sockets really get, not what it was told to ask for.
+// The first number of connections follows the algorithm that the sockets really have, not the
+// requested one.
 static void test_first_number(void **state) {
     (void)state;
     const char *const asked[] = {NULL, "bbr", "reno", "no such algorithm"};
@@ -512,7 +518,7 @@ static void test_first_number(void **state) {
     }
 }
 
-// Strangers get half of the descriptors that members leave, two for each, and some in any case.
+// Strangers get half of the descriptors that members leave, two for each, and at least a minimum.
 static void test_descriptors(void **state) {
     (void)state;
     struct rlimit was, r;
@@ -520,7 +526,8 @@ static void test_descriptors(void **state) {
     static const struct {
         rlim_t limit;
         uint32_t peers, most;
-    } x[] = {{256, 2, INTER_NAMELESS_LEAST}, {1024, 1, 127}, {1024, 15, INTER_NAMELESS_LEAST}};
+    } x[] = {
+        {256, 2, INTER_UNIDENTIFIED_LEAST}, {1024, 1, 127}, {1024, 15, INTER_UNIDENTIFIED_LEAST}};
     for (size_t i = 0; i < sizeof x / sizeof *x; i++) {
         r = was;
         r.rlim_cur = x[i].limit;
@@ -528,10 +535,10 @@ static void test_descriptors(void **state) {
         assert_int_equal(link_guard_most(x[i].peers), x[i].most);
     }
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &was), 0);
-    assert_in_range(link_guard_most(1), INTER_NAMELESS_LEAST, INTER_NAMELESS_MAX);
+    assert_in_range(link_guard_most(1), INTER_UNIDENTIFIED_LEAST, INTER_UNIDENTIFIED_MAX);
 }
 
-// ---- other builds --------------------------------------------------------------------------------------
+// ---- other builds
 
 static struct neb_buf said; // warnings
 
@@ -568,8 +575,8 @@ static struct site open_build(int i, const struct sec_members *m, int other, con
     return s;
 }
 
-// Two protocols: no link, and both ends say which two, and of which builds; once, though it is dialled again and again. The member is no
-// stranger for that: once it has the same, it is in.
+// With two protocols there is no link. Both ends log both protocols and builds once, however often
+// they dial. The member does not count as a stranger, and is in once it has the same protocol.
 static void test_other_protocol(void **state) {
     (void)state;
     struct site b = open_build(1, &list, 0, "127.0.0.1:*", 7, "9.1 (\033[31mbee)"), a;
@@ -599,10 +606,10 @@ static void test_other_protocol(void **state) {
                      1);
     assert_int_equal(times_said("cut:"), 2);
     // its connections do not stay
-    neb_ns until = neb_now() + 2 * OTHERS_CUT;
+    neb_ns until = neb_now() + 2 * PROTOCOL_CUT;
     while (neb_now() < until)
         step(&b, NULL);
-    assert_int_equal(b.l->n_nameless, 0);
+    assert_int_equal(b.l->n_unidentified, 0);
     assert_int_equal(b.l->peers[b.peer].speaks.at, 0);
     inter_link_destroy(&a.l);
     a = open_build(0, &m, 1, NULL, 7, "8.1");
@@ -615,7 +622,8 @@ static void test_other_protocol(void **state) {
     neb_buf_free(&said);
 }
 
-// What another protocol says behind the beginning of its HELLO is not looked at; of this one nothing may be there.
+// Bytes after the beginning of another protocol's HELLO are ignored; in this protocol none may
+// follow.
 static void test_longer_hello(void **state) {
     (void)state;
     struct site b = open_site(1, &list, 0, "127.0.0.1:*");
@@ -646,15 +654,15 @@ int main(void) {
         cmocka_unit_test(test_restart),
         cmocka_unit_test(test_both_dial),
         cmocka_unit_test(test_uses_few),
-        cmocka_unit_test(test_way_lost),
+        cmocka_unit_test(test_connection_lost),
         cmocka_unit_test(test_rotated),
         cmocka_unit_test(test_joined),
         cmocka_unit_test(test_revoked),
-        cmocka_unit_test(test_back_soon),
-        cmocka_unit_test(test_name_silent),
+        cmocka_unit_test(test_back_before_cut),
+        cmocka_unit_test(test_name_server_silent),
         cmocka_unit_test(test_name_moves),
         cmocka_unit_test(test_moved),
-        cmocka_unit_test(test_twins),
+        cmocka_unit_test(test_copied_home),
         cmocka_unit_test(test_first_number),
         cmocka_unit_test(test_recycle_while_broken),
     };

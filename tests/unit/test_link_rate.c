@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How often strangers may come to a port: the rate of each source, that of all together, and the kernel's filter that keeps out who came too
-// often, by IPv4 and IPv6, and nobody else; connections that are there are not touched.
+// How often strangers may connect to a port: the rate of each source and of all together, and the
+// kernel's filter against sources that come too often, by IPv4 and IPv6. Open connections are not
+// touched.
 #include "agent/base/log.h"
 #include "inter/link/accept_limit.h"
 #include "inter/link/socket_profile.h"
@@ -27,19 +28,19 @@ static void test_rate(void **state) {
     neb_ns now = 1000 * NEB_S;
     int n = 0;
     assert_int_equal(sec_init(), NEB_OK);
-    sec_source_rate_init(&r, INTER_NAMELESS_SECOND, INTER_NAMELESS_BURST);
-    for (int i = 0; i < 2 * INTER_NAMELESS_BURST; i++)
+    sec_source_rate_init(&r, INTER_UNIDENTIFIED_SECOND, INTER_UNIDENTIFIED_BURST);
+    for (int i = 0; i < 2 * INTER_UNIDENTIFIED_BURST; i++)
         n += sec_source_rate_take(&r, 7, now);
-    assert_int_equal(n, INTER_NAMELESS_BURST);
-    assert_true(sec_source_rate_take(&r, 8, now)); // another one
+    assert_int_equal(n, INTER_UNIDENTIFIED_BURST);
+    assert_true(sec_source_rate_take(&r, 8, now)); // another source
     sec_source_rate_give_back(&r, 7);
     assert_true(sec_source_rate_take(&r, 7, now));
     assert_false(sec_source_rate_take(&r, 7, now));
     n = 0;
     for (int ms = 0; ms < 10000; ms++)
         n += sec_source_rate_take(&r, 7, now + ms * NEB_MS);
-    assert_in_range(n, 10 * INTER_NAMELESS_SECOND - 1, 10 * INTER_NAMELESS_SECOND);
-    // fifteen members that come all at once, each connection to its HELLO, again and again
+    assert_in_range(n, 10 * INTER_UNIDENTIFIED_SECOND - 1, 10 * INTER_UNIDENTIFIED_SECOND);
+    // fifteen members connect at once, each up to its HELLO, many times
     for (int round = 0; round < 100; round++) {
         for (int i = 0; i < 15 * 33; i++)
             assert_true(sec_source_rate_take(&r, 9, now));
@@ -85,7 +86,7 @@ static uint64_t source(const char *text) {
     return sec_source_of(&a);
 }
 
-// A connection that was asked for from there.
+// Begins a connection from `from` to the listener at `to`.
 static int dial(int listener, const char *from, const char *to) {
     struct sockaddr_storage l, a = address_of(from, 0);
     socklen_t n = sizeof l, size = a.ss_family == AF_INET ? sizeof(struct sockaddr_in)
@@ -118,7 +119,7 @@ static bool can_filter(int listener) {
     uint64_t from = source("127.0.0.2");
     if (inter_syn_filter(listener, INTER_SYN_NOT_FROM, &from, 1))
         return true;
-    printf("this kernel filters no sockets\n");
+    printf("skipped: this kernel cannot filter sockets\n");
     return false;
 }
 
@@ -136,10 +137,10 @@ static void test_ipv4(void **state) {
     assert_false(is_there(late, 400));
     assert_true(comes(l, "127.0.0.3", "127.0.0.1"));
     char b[2];
-    assert_int_equal(send(before, "x", 1, 0), 1); // the one that was there goes on
+    assert_int_equal(send(before, "x", 1, 0), 1); // the existing connection goes on
     assert_int_equal(recv(held, b, sizeof b, 0), 1);
     assert_true(inter_syn_filter(l, INTER_SYN_NOT_FROM, NULL, 0));
-    assert_true(is_there(late, 5000)); // its kernel has asked again
+    assert_true(is_there(late, 5000)); // its kernel repeats the request
     uint64_t many[INTER_SYN_FILTER_MAX];
     for (uint32_t i = 0; i < INTER_SYN_FILTER_MAX; i++) {
         char text[32];
@@ -159,12 +160,12 @@ static void test_ipv6(void **state) {
     (void)state;
     int l = listen_on(AF_INET6);
     if (l < 0 || !can_filter(l) || !comes(l, "::1", "::1")) {
-        printf("there is no IPv6 here\n");
+        printf("skipped: no IPv6 on this machine\n");
         skip();
     }
-    assert_false(comes(l, "127.0.0.2", "127.0.0.1")); // a port for both
+    assert_false(comes(l, "127.0.0.2", "127.0.0.1")); // a port for both families
     assert_true(comes(l, "127.0.0.3", "127.0.0.1"));
-    uint64_t from[2] = {source("::7"), source("2001:db8::1")}; // ::1 is of that network
+    uint64_t from[2] = {source("::7"), source("2001:db8::1")}; // ::1 is in that network
     assert_true(inter_syn_filter(l, INTER_SYN_NOT_FROM, from, 2));
     assert_false(comes(l, "::1", "::1"));
     assert_true(comes(l, "127.0.0.2", "127.0.0.1"));
@@ -178,7 +179,7 @@ static void test_ipv6(void **state) {
     close(l);
 }
 
-// ---- the door -------------------------------------------------------------------------------------------------
+// ---- the accept limiter
 
 static const struct inter_accept_limit_rate few = {.burst = 8,
                                                    .second = 4,
@@ -187,15 +188,16 @@ static const struct inter_accept_limit_rate few = {.burst = 8,
                                                    .known = INTER_ACCEPT_LIMIT_KNOWN_MAX};
 static struct inter_accept_limit accept_limit;
 
-static bool take(uint64_t from, neb_ns now, struct inter_visitor *v) {
+static bool take(uint64_t from, neb_ns now, struct inter_incoming *v) {
     return inter_accept_limit_take(&accept_limit, from, NULL, now, v);
 }
 
-// A flood of many addresses, each within its own rate, gets what all strangers together may have; who is known is not one of them.
-static void test_all_together(void **state) {
+// A flood from many addresses, each within its own rate, gets the shared rate of strangers. Known
+// sources do not count as strangers.
+static void test_shared_rate(void **state) {
     (void)state;
     const neb_ns start = 1000 * NEB_S;
-    struct inter_visitor anna, bert;
+    struct inter_incoming anna, bert;
     int n = 0;
     inter_accept_limit_init(&accept_limit, "test", &few);
     assert_true(take(1, start, &anna) && anna.counted);
@@ -205,16 +207,16 @@ static void test_all_together(void **state) {
     assert_int_equal(n, few.all_burst); // what anna took was given back
     assert_int_equal(accept_limit.refused_all, 100 - n);
     assert_true(take(1, start, &anna) && !anna.counted);
-    assert_false(take(2, start, &bert)); // nobody knows him yet
+    assert_false(take(2, start, &bert)); // not known yet
     n = 0;
     for (int ms = 1; ms <= 10000; ms++)
         for (uint64_t from = 200; from < 210; from++)
             n += take(from + (uint64_t)ms * 10, start + ms * NEB_MS, NULL);
     assert_in_range(n, 10 * few.all_second - 1, 10 * few.all_second + 1);
-    for (uint32_t i = 1; i < few.burst; i++) // the bound of one address is also a known one's
+    for (uint32_t i = 1; i < few.burst; i++) // a known address still has its own limit
         assert_true(take(1, start + 10 * NEB_S, NULL));
     assert_false(take(1, start + 10 * NEB_S, NULL) && take(1, start + 10 * NEB_S, NULL));
-    // Who was refused for the others' sake was not charged for it.
+    // a refusal by the shared limit does not charge the source
     assert_true(take(2, start + 20 * NEB_S, &bert) && bert.counted);
     inter_accept_limit_welcome(&accept_limit, &bert, 1, start + 20 * NEB_S);
     for (uint32_t i = 0; i < few.burst; i++)
@@ -223,7 +225,7 @@ static void test_all_together(void **state) {
     inter_accept_limit_end(&accept_limit);
 }
 
-// Of members whose endpoints the list has in figures it is known where they come from.
+// The source of a member is known if its endpoint in the list is a numeric address.
 static void test_endpoints(void **state) {
     (void)state;
     static const struct {
@@ -245,17 +247,17 @@ static void test_endpoints(void **state) {
                     (x[i].source ? source(x[i].source) : 0));
 }
 
-// The oldest of those who are known gives way.
-static void test_known(void **state) {
+// The oldest known source is dropped first.
+static void test_known_sources(void **state) {
     (void)state;
-    struct inter_visitor v;
+    struct inter_incoming v;
     neb_ns now = 1000 * NEB_S;
     inter_accept_limit_init(&accept_limit, "test", &few);
     for (uint64_t from = 1; from <= INTER_ACCEPT_LIMIT_KNOWN_MAX + 1; from++) {
         now += NEB_S;
         assert_true(take(from, now, &v));
         inter_accept_limit_welcome(&accept_limit, &v, 0, now);
-        if (from == INTER_ACCEPT_LIMIT_KNOWN_MAX / 2) { // the first has come again since
+        if (from == INTER_ACCEPT_LIMIT_KNOWN_MAX / 2) { // source 1 has come again since
             assert_true(take(1, now, &v));
             inter_accept_limit_welcome(&accept_limit, &v, 0, now);
         }
@@ -267,13 +269,13 @@ static void test_known(void **state) {
     inter_accept_limit_end(&accept_limit);
 }
 
-// A member has some places, and takes nobody else's; with its revocation they are free.
-static void test_shards(void **state) {
+// A member has a few places and cannot take those of others; its revocation frees them.
+static void test_places_of_a_member(void **state) {
     (void)state;
     enum { EACH = 4, HOSTILE = 1, HONEST = 0, ADDRESSES = 200 };
     const struct inter_accept_limit_rate r = {
         .burst = 8, .second = 4, .all_burst = 20, .all_second = 10, .known = EACH};
-    struct inter_visitor v;
+    struct inter_incoming v;
     neb_ns now = 1000 * NEB_S;
     int n = 0;
     inter_accept_limit_init(&accept_limit, "test", &r);
@@ -295,10 +297,11 @@ static void test_shards(void **state) {
     inter_accept_limit_end(&accept_limit);
 }
 
-// ZeroMQ's number of a connection that is gone may be another's: that is left alone, whoever it is.
-static void test_another(void **state) {
+// ZeroMQ may report the descriptor of a closed connection that is another's by now: that one is
+// left alone.
+static void test_foreign_descriptor(void **state) {
     (void)state;
-    struct inter_visitor v;
+    struct inter_incoming v;
     neb_ns now = 1000 * NEB_S;
     int l = listen_on(AF_INET), other = listen_on(AF_INET);
     assert_true(l >= 0 && other >= 0);
@@ -328,10 +331,11 @@ static void test_another(void **state) {
     close(l);
 }
 
-// The kernel drops everybody's requests then, but for those from where somebody known has come; and, a second later, nobody's.
-static void test_closed(void **state) {
+// When closed, the kernel drops all requests except those from known sources; a second later it
+// drops none.
+static void test_closed_limiter(void **state) {
     (void)state;
-    struct inter_visitor v;
+    struct inter_incoming v;
     neb_ns now = 1000 * NEB_S;
     int l = listen_on(AF_INET);
     assert_true(l >= 0);
@@ -349,7 +353,7 @@ static void test_closed(void **state) {
     assert_true(comes(l, "127.0.0.2", "127.0.0.1"));
     assert_true(comes(l, "127.0.0.3", "127.0.0.1"));
     assert_false(comes(l, "127.0.0.4", "127.0.0.1"));
-    while (take(source("127.0.0.3"), now, NULL)) // one of those floods itself
+    while (take(source("127.0.0.3"), now, NULL)) // one of them floods
         ;
     assert_true(comes(l, "127.0.0.2", "127.0.0.1"));
     assert_false(comes(l, "127.0.0.3", "127.0.0.1"));
@@ -367,12 +371,15 @@ static void test_closed(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rate),   cmocka_unit_test(test_ipv4),
-        cmocka_unit_test(test_ipv6),   cmocka_unit_test(test_all_together),
-        cmocka_unit_test(test_known),  cmocka_unit_test(test_endpoints),
-        cmocka_unit_test(test_shards), cmocka_unit_test(test_another),
-        cmocka_unit_test(test_closed)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rate),
+                                       cmocka_unit_test(test_ipv4),
+                                       cmocka_unit_test(test_ipv6),
+                                       cmocka_unit_test(test_shared_rate),
+                                       cmocka_unit_test(test_known_sources),
+                                       cmocka_unit_test(test_endpoints),
+                                       cmocka_unit_test(test_places_of_a_member),
+                                       cmocka_unit_test(test_foreign_descriptor),
+                                       cmocka_unit_test(test_closed_limiter)};
     neb_log_set_sink(testing_drop, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

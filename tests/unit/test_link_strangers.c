@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// inter/link: what strangers and bad members cannot do to it.
+// inter/link: what strangers and Byzantine members cannot do to it.
 #include "tests/unit/link_fixture.h"
 
 #include <arpa/inet.h>
@@ -26,15 +26,14 @@ static void test_unknown_key(void **state) {
     struct site c = open_site(2, &m, 1, NULL);
     UNTIL(&b, &c, inter_link_refused(b.l) >= 5, 30);
     neb_log_set_sink(NULL, NULL);
-    assert_int_equal(refused_lines, 1); // of five or more refusals
+    assert_int_equal(refused_lines, 1); // for five or more refusals
     assert_true(c.up == 0 && b.up == 0);
     close_pair(&c, &b);
 }
 
 static void test_wrong_server_key(void **state) {
     (void)state;
-    struct sec_members m = {
-        .n = 0}; // carl believes that anna is at bert's port; bert even admits carl
+    struct sec_members m = {.n = 0}; // carl's list puts anna at bert's port; bert even admits carl
     add(&m, 0);
     add(&m, 1);
     add(&m, 2);
@@ -48,7 +47,7 @@ static void test_wrong_server_key(void **state) {
     close_pair(&c, &b);
 }
 
-// A raw DEALER with a member's keys, for what a link would never send.
+// A raw DEALER with a member's keys, which sends what a link never would.
 static void *raw_dealer(void *ctx, int who, int server, uint32_t port, const char *rid) {
     char where[64];
     int linger = 0;
@@ -70,8 +69,8 @@ static uint64_t refused_of(struct site *s, uint32_t peer) {
     return st.refused;
 }
 
-// Carl is a member here. He names himself as anna's connections might be named, replays her HELLO
-// and sends data before any HELLO: nothing of it reaches anybody as anna, and her link stays up.
+// Member carl takes a routing id like anna's, replays a HELLO and sends data before a HELLO:
+// nothing arrives as anna's, and her link stays up.
 static void test_spoof(void **state) {
     (void)state;
     struct sec_members m = list;
@@ -92,7 +91,7 @@ static void test_spoof(void **state) {
     zmq_send(early, data, sizeof data, 0);
     UNTIL(&a, &b, refused_of(&b, carl) >= 2, 20);
     assert_int_equal(b.up, 1);
-    // With a proper HELLO carl comes up, as carl; anna's session number is hers alone.
+    // with a proper HELLO carl comes up as carl; anna's session number is hers alone
     void *proper = raw_dealer(ctx, 2, 1, port, NULL);
     zmq_send(proper, hello, hello_n, 0);
     UNTIL(&a, &b, b.up == 2, 20);
@@ -107,15 +106,15 @@ static void test_spoof(void **state) {
     close_pair(&a, &b);
 }
 
-// A listener's set is up before its dialler's: what it sends on bulk then comes, over a connection of its own, before the answer
-// on control. It waits for that, and costs the dialler no processor meanwhile.
+// A listener's set is up before its dialler's, so its bulk data may arrive before the answer on
+// control. The data waits for that answer, and the wait uses no processor.
 static void test_early_bulk(void **state) {
     (void)state;
     enum { EACH = 3 };
     int one = 1, linger = 0;
     char where[64];
     uint8_t rid[5], control[5], b[HELLO_MAX + 1], welcome[HELLO_MAX],
-        data[EACH + 1] = {6, 0, 0, 0}; // as on_event wants them
+        data[EACH + 1] = {6, 0, 0, 0}; // as on_event expects
     size_t n = sizeof where;
     void *ctx = zmq_ctx_new(), *s = zmq_socket(ctx, ZMQ_ROUTER);
     zmq_setsockopt(s, ZMQ_LINGER, &linger, sizeof linger);
@@ -153,7 +152,7 @@ static void test_early_bulk(void **state) {
     for (neb_ns end = neb_now() + 500 * NEB_MS; neb_now() < end; steps++)
         step(&a, NULL);
     assert_true(a.up == 0 && a.bulk_bytes == 0);
-    assert_in_range(steps, 1, 200); // it polls, and finds nothing
+    assert_in_range(steps, 1, 200); // it polls and finds nothing
     welcome[9] = 0;
     zmq_send(s, control, sizeof control, ZMQ_SNDMORE);
     zmq_send(s, welcome, welcome_n, 0);
@@ -173,8 +172,8 @@ static long resident_kib(void) {
     return pages * (sysconf(_SC_PAGESIZE) / 1024);
 }
 
-// Raw TCP: noise, a greeting that announces a huge frame, and half-open connections. The link does
-// not notice.
+// Raw TCP with noise, a greeting that announces a huge frame, or half-open connections does not
+// disturb a link.
 static void test_garbage(void **state) {
     (void)state;
     struct site a, b;
@@ -188,7 +187,7 @@ static void test_garbage(void **state) {
         uint8_t junk[4096];
         for (size_t k = 0; k < sizeof junk; k++)
             junk[k] = (uint8_t)(k * 31 + (size_t)i);
-        if (i % 2) { // a true ZMTP 3.0 CURVE greeting, then a command of 2^40 bytes
+        if (i % 2) { // a valid ZMTP 3.0 CURVE greeting, then a command of 2^40 bytes
             memset(junk, 0, 64);
             junk[0] = 0xff, junk[9] = 0x7f, junk[10] = 3;
             memcpy(junk + 12, "CURVE", 5);
@@ -206,7 +205,7 @@ static void test_garbage(void **state) {
         step(&a, &b);
     assert_int_equal(inter_link_send(a.l, a.peer, INTER_CONTROL, "still", 5), NEB_OK);
     UNTIL(&a, &b, !strcmp(b.last, "still"), 20);
-    // On a loaded machine both sets may have come up before the choice falls: then one change-over is seen.
+    // on a loaded machine both sets may come up before one is chosen: then one change-over is seen
     assert_true(a.down <= 1 && b.down <= 1 && a.up == a.down + 1 && b.up == b.down + 1);
     assert_true(resident_kib() - before < 32 * 1024);
     for (int i = 0; i < 8; i++)
@@ -214,8 +213,8 @@ static void test_garbage(void **state) {
     close_pair(&a, &b);
 }
 
-// Sends bulk to a peer for as long as it is taken, 256 MiB at most, while that one claims after each message that it has read
-// all. Returns what was taken.
+// Sends bulk to a peer as long as it is accepted, at most 256 MiB, while the peer claims after each
+// message that it has read everything. Returns the accepted bytes.
 static uint64_t feed(struct site *b, uint32_t peer, void *control) {
     enum { MESSAGE = 1 << 20, MOST = 256 };
     static uint8_t data[MESSAGE];
@@ -231,10 +230,10 @@ static uint64_t feed(struct site *b, uint32_t peer, void *control) {
     return taken;
 }
 
-// A member that acknowledges what it has not read is given no more than one that acknowledges nothing.
+// A member that acknowledges what it has not read gets no more than one that acknowledges nothing.
 static void test_acknowledges_all(void **state) {
     (void)state;
-    enum { QUEUE = 8 << 20, KERNEL = 24 << 20 }; // and what its own side has taken
+    enum { QUEUE = 8 << 20, KERNEL = 24 << 20 }; // also what its own side has taken
     struct site b = {.id = ids[1], .peer = index_of(&list, 0)};
     struct inter_link_config cfg = {.identity = ids[1],
                                     .members = &list,
@@ -260,7 +259,7 @@ static void test_acknowledges_all(void **state) {
     inter_link_destroy(&b.l);
 }
 
-// A member that begins session upon session comes up a few times, then once a second.
+// A member that begins session after session comes up a few times, then once a second.
 static void test_flapping(void **state) {
     (void)state;
     struct site b = open_site(1, &list, 0, "127.0.0.1:*");
@@ -272,7 +271,7 @@ static void test_flapping(void **state) {
         void *s = raw_dealer(ctx, 0, 1, inter_link_port(b.l), NULL);
         zmq_send(s, hello, n, 0);
         uint64_t before = b.up + refused_of(&b, b.peer);
-        neb_ns at = neb_now(); // until it was heard, on a machine that is busy elsewhere too
+        neb_ns at = neb_now(); // until it was heard, also on a busy machine
         while (neb_now() < at + 40 * NEB_MS ||
                (neb_now() < at + 400 * NEB_MS && b.up + refused_of(&b, b.peer) == before))
             step(&b, NULL);
@@ -285,7 +284,8 @@ static void test_flapping(void **state) {
     inter_link_destroy(&b.l);
 }
 
-// Bytes that the kernel counts are told from those that ZeroMQ still has by what its frames take.
+// The link knows the exact size of ZeroMQ's frames, to tell the kernel's bytes from those in
+// ZeroMQ.
 static void test_frames_to_the_byte(void **state) {
     (void)state;
     struct site a, b;
@@ -296,21 +296,21 @@ static void test_frames_to_the_byte(void **state) {
     b.l->peers[b.peer].stripes.use = 1;
     for (neb_ns end = neb_now() + 500 * NEB_MS; neb_now() < end;) // its WELCOME is acknowledged
         step(&a, &b);
-    uint64_t before = inter_tcp_taken(c->fd) - c->framed;
+    uint64_t before = inter_tcp_acked(c->fd) - c->framed;
     for (size_t n = 1; n <= sizeof data; n++)
         assert_int_equal(inter_link_send(b.l, b.peer, INTER_BULK, data, n), NEB_OK);
-    UNTIL(&a, &b, inter_tcp_taken(c->fd) - c->framed == before, 20);
+    UNTIL(&a, &b, inter_tcp_acked(c->fd) - c->framed == before, 20);
     assert_true(c->sent > sizeof data * sizeof data / 2);
     close_pair(&a, &b);
 }
 
-#ifdef __SANITIZE_ADDRESS__ // keeps what was freed for a while
+#ifdef __SANITIZE_ADDRESS__ // keeps freed memory for a while
 enum { OVERSIZE_KIB = 640 * 1024 };
 #else
 enum { OVERSIZE_KIB = 160 * 1024 };
 #endif
 
-// An admitted member's message above the limit breaks its own connection only.
+// A message of an admitted member above the limit breaks only that member's connection.
 static void test_oversize(void **state) {
     (void)state;
     struct sec_members m = list;
@@ -328,12 +328,12 @@ static void test_oversize(void **state) {
     neb_ns end = neb_now() + NEB_S;
     while (neb_now() < end)
         step(&a, &b);
-    // On a loaded machine both sets may have come up before the choice falls: then one change-over is seen.
+    // on a loaded machine both sets may come up before one is chosen: then one change-over is seen
     assert_true(a.down <= 1 && b.down <= 1 && a.up == a.down + 1 && b.up == b.down + 1);
-    // The sender's own copies are in this process too: up to four of them until it has encrypted, which takes its time on a
-    // loaded machine.
+    // the sender's own copies are in this process too: up to four of them until it has encrypted,
+    // which takes time on a loaded machine
     UNTIL(&a, &b, resident_kib() - before < OVERSIZE_KIB, 20);
-    assert_int_equal(refused_of(&b, index_of(&m, 2)), 0); // never became a message
+    assert_int_equal(refused_of(&b, index_of(&m, 2)), 0); // it never became a message
     free(big);
     zmq_close(s);
     zmq_ctx_term(ctx);

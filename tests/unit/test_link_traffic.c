@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// inter/link: how much goes through it and how soon, under a limit and while its connections are replaced.
+// inter/link: throughput and latency, under a limit and while connections are replaced.
 #include "tests/unit/link_fixture.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-// A limit holds on the wire, whatever is offered; control is not held up by it; lifting it lets all pass.
+// A rate limit holds on the wire and does not delay control; without it everything passes.
 static void test_rate_limit(void **state) {
     (void)state;
     static uint8_t chunk[32 * 1024];
@@ -27,8 +27,8 @@ static void test_rate_limit(void **state) {
             ;
         assert_int_equal(st, NEB_ERR_AGAIN);
         refused++;
-        // Control is small in a federation, and must be here: it never waits, so that as many of them as a processor can
-        // exchange (21,000 a second were seen) would take more than the whole limit by themselves.
+        // control must be little here: it never waits, and as much as a processor can send exceeds
+        // the limit alone
         bool next = b.control == asked && neb_now() - said > 10 * NEB_MS;
         if (next && inter_link_send(a.l, a.peer, INTER_CONTROL, "hello", 5) == NEB_OK) {
             prompt += said && b.control_at - said < NEB_S / 4;
@@ -46,7 +46,7 @@ static void test_rate_limit(void **state) {
         allowed = (double)bps / 8 * (took + 0.02) + sizeof chunk + 20000;
     if (sent > allowed || sent < 0.8 * (double)bps / 8 * took)
         fail_msg("%g bytes in %g s at %g Mbit/s", sent, took, (double)bps / 1e6);
-    // Most of them: a test that is not given a processor for a while is late with one or two.
+    // most of them: a test without a processor for a while is late with one or two
     assert_true(refused > 0 && asked > 4 && prompt > asked / 2);
     assert_int_equal(b.bad, 0);
     inter_link_limit(a.l, 0);
@@ -54,8 +54,7 @@ static void test_rate_limit(void **state) {
     close_pair(&a, &b);
 }
 
-// 64 MiB of bulk one way while control goes back and forth; the byte counters agree with each
-// other.
+// 64 MiB of bulk one way while control goes back and forth; the byte counters agree.
 static void test_bulk_and_control(void **state) {
     (void)state;
     static uint8_t chunk[256 * 1024];
@@ -89,7 +88,7 @@ static void test_bulk_and_control(void **state) {
     }
     assert_int_equal(b.bulk_bytes, total);
     assert_int_equal(b.bad, 0);
-    assert_true(full); // the bound by bytes was felt
+    assert_true(full); // the limit of the queue was reached
     assert_true(b.control > 5);
     assert_true(worst < NEB_S);
     struct inter_link_stats sa, sb;
@@ -99,7 +98,7 @@ static void test_bulk_and_control(void **state) {
     assert_true(sa.sent_bytes > total && sa.sent_bytes < total + total / 20);
     assert_true(sb.recv_bytes > total && sb.recv_bytes <= sa.sent_bytes);
     assert_true(sa.recv_bytes > 0 && sa.rtt > 0 && sa.up);
-    // 1000 bytes of each message were its header, and one more is the link's own.
+    // 1000 bytes of each message are its header, and one more byte is the link's own
     assert_int_equal(sa.payload_bytes, total - total / sizeof chunk * 1000);
     assert_true(sa.message_bytes > total && sa.message_bytes < total + total / 20);
     assert_true(sa.message_bytes < sa.sent_bytes);
@@ -130,7 +129,7 @@ static void both_send(struct site *a, struct site *b, const void *p, size_t n, u
     step(a, b);
 }
 
-// Connections are replaced again and again under traffic: no DOWN, no pause, nothing lost, nothing doubled.
+// Connections are replaced again and again under traffic: no DOWN, no pause, no loss, no duplicate.
 static void test_recycle(void **state) {
     (void)state;
     static uint8_t chunk[64 * 1024];
@@ -146,8 +145,9 @@ static void test_recycle(void **state) {
     UNTIL(&a, &b, a.up == 1 && b.up == 1, 5);
     struct inter_link_stats st = {.recycled = 0};
     uint64_t sent = 0, back = 0;
-    // The longest time without a message, each way: while nothing is replaced, then while four sets follow each other, one of which takes
-    // seconds to come up: at first nobody answers where it is dialled. Other work on this machine shows in both.
+    // The longest time without a message, each way: without replacement, then while four sets
+    // follow each other, one of which takes seconds because nobody answers at first. Other load on
+    // this machine shows in both.
     struct gap quiet = {.last = {0}}, gap = {.last = {0}};
     a.l->cfg.recycle = 3600 * NEB_S;
     for (neb_ns end = neb_now() + 3 * NEB_S; neb_now() < end;) {
@@ -175,16 +175,17 @@ static void test_recycle(void **state) {
     }
     close(mute);
     assert_true(st.recycled >= 4 && missing > 2 * NEB_S);
-    printf("no message for %.0f ms at most while connections are replaced, %.0f ms else\n",
+    printf("longest time without a message: %.0f ms while connections are replaced, %.0f ms "
+           "otherwise\n",
            neb_seconds(gap.most) * 1e3, neb_seconds(quiet.most) * 1e3);
-    assert_true(gap.most < 3 * quiet.most + 250 * NEB_MS); // a set that is waited for takes 3 s
+    assert_true(gap.most < 3 * quiet.most + 250 * NEB_MS); // waiting for a set would take 3 s
     neb_ns end;
     for (end = neb_now() + 20 * NEB_S; neb_now() < end && (b.bulk_bytes != sent * sizeof chunk ||
                                                            a.bulk_bytes != back * sizeof chunk);)
         step(&a, &b);
     if (b.bulk_bytes != sent * sizeof chunk || a.bulk_bytes != back * sizeof chunk) {
         assert_int_equal(inter_link_stats(a.l, a.peer, &st), NEB_OK);
-        fail_msg("there %.2f of %llu chunks, back %.2f of %llu; recycled %llu, connected %llu, "
+        fail_msg("forward %.2f of %llu chunks, back %.2f of %llu; recycled %llu, connected %llu, "
                  "dropped %llu, "
                  "cut %llu; down %d and %d times",
                  (double)b.bulk_bytes / sizeof chunk, (unsigned long long)sent,

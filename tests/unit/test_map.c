@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/base/map.c: a file that is cut while it is mapped, as a disk that fails gives no page of it.
+// agent/base/map.c: a mapped file is cut short, as if a failing disk could not deliver its pages.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "tests/testing.h"
@@ -27,7 +27,7 @@ static struct neb_map map_and_cut(void) {
     return m;
 }
 
-static void test_read(void **state) {
+static void test_cut_file_is_an_error(void **state) {
     (void)state;
     struct neb_map m = map_and_cut(), none = {0};
     assert_int_equal(neb_map_read(&m, path), NEB_ERR_IO);
@@ -35,8 +35,8 @@ static void test_read(void **state) {
     neb_map_close(&m);
 }
 
-// Whoever looks at it all the same ends, and says of which file.
-static void test_named(void **state) {
+// A process that touches the missing page dies of SIGBUS, and its last message names the file.
+static void test_signal_names_the_file(void **state) {
     (void)state;
     int status, out[2];
     char text[512] = "";
@@ -49,7 +49,7 @@ static void test_named(void **state) {
         _exit(((const volatile uint8_t *)m.p)[BYTES - 1]);
     }
     close(out[1]);
-    for (size_t n = 0; n < sizeof text - 1;) { // it may come in parts
+    for (size_t n = 0; n < sizeof text - 1;) {
         ssize_t got = read(out[0], text + n, sizeof text - 1 - n);
         if (got <= 0)
             break;
@@ -62,7 +62,8 @@ static void test_named(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_read), cmocka_unit_test(test_named)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cut_file_is_an_error),
+                                       cmocka_unit_test(test_signal_names_the_file)};
     int fd = mkstemp(path);
     if (fd < 0)
         return 1;

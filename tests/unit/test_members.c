@@ -18,7 +18,7 @@
 static char dir[] = "/tmp/nebula-members-XXXXXX";
 static char lines[2][SEC_ID_TEXT];
 
-// Member k, with keys that are not on any curve: a list never computes with them.
+// Member k. Its keys are on no curve, as a trust list never computes with them.
 static struct sec_member member(unsigned k) {
     struct sec_member m = {.connect = SEC_CONNECT_AUTO};
     snprintf(m.pub.name, sizeof m.pub.name, "site%u", k);
@@ -44,7 +44,7 @@ static void test_order_independent(void **state) {
     assert_memory_equal(&up, &down, sizeof up);
     for (unsigned k = 1; k < 5; k++)
         assert_true(memcmp(up.m[k - 1].pub.sign, up.m[k].pub.sign, SEC_KEY_BYTES) < 0);
-    // An endpoint is no part of who belongs; a key is.
+    // A changed endpoint leaves the federation id as it is; a changed key does not.
     struct sec_member x = member(2);
     snprintf(x.endpoint, sizeof x.endpoint, "elsewhere:1");
     assert_int_equal(sec_members_add(&down, &x), NEB_OK);
@@ -68,7 +68,7 @@ static void test_add_remove(void **state) {
     x = member(SEC_MEMBERS_MAX);
     assert_int_equal(sec_members_add(&m, &x), NEB_ERR_LIMIT);
     assert_int_equal(sec_members_remove(&m, "nobody"), NEB_ERR_NOT_FOUND);
-    // Another identity with one thing of somebody's.
+    // Another identity that shares one field with a member.
     memcpy(x.pub.name, "site3", 6);
     assert_int_equal(sec_members_add(&m, &x), NEB_ERR_EXISTS);
     x = member(99), memcpy(x.pub.curve, member(3).pub.curve, SEC_KEY_BYTES);
@@ -92,7 +92,7 @@ static void test_load_save(void **state) {
     struct stat sb;
     assert_int_equal(neb_path(path, sizeof path, dir, "members.json"), NEB_OK);
     assert_int_equal(sec_members_load(path, 0, &back), NEB_ERR_NOT_FOUND);
-    assert_int_equal(sec_members_save(path, &m), NEB_ERR_DENIED); // version 0 is no list
+    assert_int_equal(sec_members_save(path, &m), NEB_ERR_DENIED); // an empty list has version 0
     for (unsigned k = 0; k < 3; k++)
         add(&m, k);
     struct sec_member x = member(3);
@@ -111,9 +111,9 @@ static void test_load_save(void **state) {
         assert_string_equal(back.m[i].endpoint, m.m[i].endpoint);
         assert_int_equal(back.m[i].connect, m.m[i].connect);
     }
-    // Roll-back: neither read when a newer one was in use nor written over a newer one.
+    // Roll-back: no older list is read after a newer one was in use, or written over a newer one.
     assert_int_equal(sec_members_load(path, m.version + 1, &back), NEB_ERR_DENIED);
-    // who may link to this node is its owner's to write alone
+    // Only the owner of the node may be able to write the list.
     char link[NEB_PATH_MAX];
     assert_int_equal(neb_path(link, sizeof link, dir, "link.json"), NEB_OK);
     assert_int_equal(symlink(path, link), 0);
@@ -224,7 +224,7 @@ static int teardown(void **state) {
     return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
 }
 
-// A flood of fresh keys for an hour, and after it one more: what is written is bounded, everything is counted, and the one gets its line.
+// A flood of fresh keys, then one steady key: lines are bounded, and every refusal is counted.
 static void test_refusals(void **state) {
     (void)state;
     static struct sec_refusals r;
@@ -249,7 +249,7 @@ static void test_refusals(void **state) {
     assert_int_equal(told + counted + r.more, came);
     sec_refusals_sum(&r, now, text);
     assert_true(sec_refusals_due(&r) == INT64_MAX);
-    // a site whose key is not on the list dials every second: named at once, then summed up once an hour
+    // A site that is not on the list dials every second: one line at once, then a sum each hour.
     now += 120 * NEB_S;
     memset(key, 0xee, sizeof key);
     assert_true(sec_refusals_add(&r, now, key));

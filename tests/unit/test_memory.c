@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Large arrays: aligned, zero where asked, and of huge pages where the kernel gives them to those who ask.
+// Large arrays: aligned, zero where asked for, and on huge pages where the kernel offers them.
 #include "agent/base/memory.h"
 
 #include <setjmp.h>
@@ -24,11 +24,12 @@ static void test_sizes(void **state) {
         memset(p, 1, sizes[i]);
         free(p);
     }
-    assert_null(neb_large_alloc(SIZE_MAX)); // rounded up it would be little
+    assert_null(neb_large_alloc(SIZE_MAX)); // must not overflow when it is rounded up
     assert_null(neb_large_zeroed(SIZE_MAX - (1 << 20)));
 }
 
-// Of the mapping that holds p: whether the kernel was asked (flag hg of /proc/self/smaps).
+// Whether huge pages were asked for in the mapping that holds p (flag hg of /proc/self/smaps); -1
+// if the kernel does not show it.
 static int asked(const void *p) {
     FILE *f = fopen("/proc/self/smaps", "r");
     char line[4096];
@@ -56,7 +57,7 @@ static void test_huge_pages(void **state) {
     int is = asked(p + (32 << 20));
     free(p);
     if (!f || is < 0)
-        skip(); // a kernel without them, or without VmFlags
+        skip(); // the kernel has no huge pages or shows no VmFlags
     assert_int_equal(is, 1);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The transformer: gradients of every tensor against finite differences, trainable sets, accumulation, learning,
-// checkpoints that resume bit for bit.
+// The transformer: gradients against finite differences, trainable sets, accumulation, learning,
+// and checkpoints that resume bit for bit.
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
@@ -44,7 +44,7 @@ static void fill(int32_t *ids, int n, int32_t V, uint64_t seed) {
         ids[i] = (int32_t)neb_rng_below(&r, (uint64_t)V);
 }
 
-// away from the symmetric start: gains, biases and B too
+// Moves all parameters (gains, biases and LoRA's B too) away from the symmetric start.
 static void randomise(struct intra_model *m) {
     struct neb_rng r = neb_rng_make(3, 3);
     for (int32_t i = 0; i < m->n_tensors; i++)
@@ -52,7 +52,7 @@ static void randomise(struct intra_model *m) {
             intra_param(m, &m->tensors[i])[k] += 0.3f * neb_rng_normal(&r);
 }
 
-// Directional derivative of the loss along each tensor's own gradient, by central differences.
+// Checks the loss's slope along each tensor's own gradient by central differences.
 static void check_gradients(const struct intra_model_config *c, const struct intra_trainable *t,
                             bool recompute) {
     enum { B = 2, T = 7 };
@@ -205,7 +205,7 @@ static void test_frozen_stays(void **state) {
         struct intra_unit *units = NULL;
         int32_t n = 0;
         assert_int_equal(intra_units(m, &units, &n), NEB_OK);
-        assert_int_equal(n, learned); // only what is trainable is exchanged
+        assert_int_equal(n, learned); // only trainable tensors are exchanged
         free(units);
         free(before);
         intra_trainer_destroy(&t);
@@ -279,7 +279,7 @@ static void test_resume_is_bit_identical(void **state) {
         for (int s = 0; s < 7; s++)
             step(a, (uint64_t)s);
         save(a, path);
-        c.seed = 99; // the start must not matter
+        c.seed = 99; // the seed of the start must not matter
         assert_int_equal(intra_trainer_create(&c, K, &b), NEB_OK);
         assert_int_equal(intra_ckpt_open_latest_in(NULL, dir, &k), NEB_OK);
         assert_int_equal(intra_trainer_restore(b, k), NEB_OK);
@@ -317,30 +317,30 @@ static void test_damaged_checkpoint(void **state) {
     save(t, newer);
     neb_log_set_sink(swallow, message);
     assert_int_equal(neb_fs_read(newer, 1 << 26, &file), NEB_OK);
-    for (size_t cut = 0; cut < file.len; cut += file.len / 23 + 1) { // truncated anywhere
+    for (size_t cut = 0; cut < file.len; cut += file.len / 23 + 1) { // cut at many places
         assert_int_equal(neb_fs_write(newer, file.p, cut, 0600), NEB_OK);
         assert_int_not_equal(intra_ckpt_open(newer, true, &k), NEB_OK);
         assert_non_null(strstr(message, newer));
     }
     int refused = 0, flips = 0;
     for (size_t at = 64; at < file.len;
-         at += file.len / 61 + 1, flips++) { // a bit flipped anywhere
+         at += file.len / 61 + 1, flips++) { // one bit flipped at many places
         file.p[at] ^= 0x10;
         assert_int_equal(neb_fs_write(newer, file.p, file.len, 0600), NEB_OK);
         file.p[at] ^= 0x10;
         enum neb_status st = intra_ckpt_open(newer, true, &k);
         refused += st != NEB_OK;
         if (st == NEB_OK)
-            intra_ckpt_close(&k); // only padding between sections is not covered
+            intra_ckpt_close(&k); // only padding between sections has no checksum
     }
     assert_true(refused >= flips - 3);
     file.p[file.len / 2] ^= 1;
     assert_int_equal(neb_fs_write(newer, file.p, file.len, 0600), NEB_OK);
     assert_int_equal(intra_ckpt_open_latest_in(NULL, dir, &k),
-                     NEB_OK); // the previous generation serves
+                     NEB_OK); // the previous generation is used
     assert_string_equal(intra_ckpt_path(k), older);
     intra_ckpt_close(&k);
-    struct intra_ckpt_writer *w = NULL; // disk full: the file that exists stays
+    struct intra_ckpt_writer *w = NULL; // on a full disk the existing file stays
     neb_fault_arm("fs.write:1");
     assert_int_equal(intra_ckpt_create(older, &w), NEB_OK);
     enum neb_status st = intra_trainer_save(t, w);
@@ -379,8 +379,8 @@ static void test_generate(void **state) {
     assert_int_equal(intra_generate(K, t->model, &greedy, ids, 3, 8, &n), NEB_OK);
     assert_int_equal(n, 8);
     for (int i = 0; i < 8; i++)
-        assert_int_equal(ids[i], i + 1); // counting was learned
-    // longer than the window
+        assert_int_equal(ids[i], i + 1); // it learned to count
+    // The text is longer than the window.
     assert_int_equal(intra_generate(K, t->model, &warm, ids, 3, 24, &n), NEB_OK);
     assert_int_equal(intra_generate(K, t->model, &warm, again, 3, 24, &n2), NEB_OK);
     assert_memory_equal(ids, again, sizeof ids);
@@ -417,7 +417,7 @@ static void test_bad_shapes(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
-// A large model's first parameters are drawn by all processors: the same ones as by one.
+// All processors draw a large model's first parameters: the same ones as a single processor.
 static void test_drawn_by_threads(void **state) {
     (void)state;
     struct intra_model_config c = small(true, false);

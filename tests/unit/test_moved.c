@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lasts tells that it goes on: whoever verifies, reads or writes a large checkpoint, waits for one that is being written, or for the parts of
-// other ranks. And what does not go on is noticed.
+// Long work on files reports its progress (reading, writing, verifying and removing checkpoints,
+// waiting for a writer or for the parts of other ranks), and a standstill is noticed.
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "agent/base/moved.h"
@@ -19,14 +19,14 @@
 
 #include <cmocka.h>
 
-enum { SECTIONS = 8, WORDS = 1 << 20 }; // of 8 MiB: two pieces each
+enum { SECTIONS = 8, WORDS = 1 << 20 }; // 8 MiB each: two pieces
 
 static char dir[64], path[128];
 static uint64_t *words; // (WORDS)
 
 struct heard {
     int n;
-    neb_ns last, longest; // that nothing was heard
+    neb_ns last, longest; // last call; longest silence
 };
 
 static void hear(void *user) {
@@ -35,7 +35,7 @@ static void hear(void *user) {
     h->longest = now - h->last > h->longest ? now - h->last : h->longest;
     h->last = now;
     h->n++;
-    neb_moved_add(0); // not called from within itself
+    neb_moved_add(0); // must not call hear() from within itself
 }
 
 static struct heard listen(void) { return (struct heard){.last = neb_now()}; }
@@ -53,8 +53,9 @@ static void write_it(void) {
     intra_ckpt_writer_destroy(&w);
 }
 
-// A disk of 150 ms a piece: seconds in all, and never much longer than one piece without a word.
-static void test_checkpoint(void **state) {
+// On a disk of 150 ms a piece, the work takes seconds, but no silence lasts much longer than a
+// piece.
+static void test_checkpoint_on_slow_disk(void **state) {
     (void)state;
     struct intra_ckpt *c = NULL;
     uint64_t before = neb_moved(), bytes = (uint64_t)SECTIONS * WORDS * sizeof *words;
@@ -83,8 +84,8 @@ static void test_checkpoint(void **state) {
     assert_true(neb_moved() - before >= bytes + WORDS * sizeof *words);
 }
 
-// By pieces it is the same digest.
-static void test_digest(void **state) {
+// A digest over pieces equals the digest over the whole.
+static void test_digest_by_pieces(void **state) {
     (void)state;
     struct neb_sha256 *sha = NULL;
     uint8_t whole[NEB_SHA256_BYTES], pieces[NEB_SHA256_BYTES];
@@ -107,12 +108,12 @@ static void keep(void *user, enum neb_log_level level, const char *text) {
         snprintf(said[n_said++], sizeof said[0], "%s", text);
 }
 
-static void test_says(void **state) {
+static void test_progress_line(void **state) {
     (void)state;
     struct neb_moving m = {.what = "verifying", .path = "x", .total = 4000000000u};
     neb_log_set_sink(keep, NULL);
     neb_moving_add(&m, 1);
-    assert_int_equal(n_said, 0); // what is over in seconds needs no word
+    assert_int_equal(n_said, 0); // work of a few seconds is not logged
     m.start -= 20 * NEB_S;
     m.said -= 20 * NEB_S;
     neb_moving_add(&m, 999999999u);
@@ -122,8 +123,9 @@ static void test_says(void **state) {
     assert_string_equal(said[0], "verifying x: 25 %, 1.0 of 4.0 GB, 50 MB/s, 60 s left");
 }
 
-// The thread writes, who waits for it tells; and how much is left goes down.
-static void test_wait(void **state) {
+// A background thread writes; the waiting thread reports progress, and no bytes are left at the
+// end.
+static void test_wait_for_writer(void **state) {
     (void)state;
     struct kern_pool *pool = NULL;
     struct intra_ckpt_async *a = NULL;
@@ -150,12 +152,12 @@ static void test_wait(void **state) {
     kern_pool_destroy(&pool);
 }
 
-// ---- parts ----------------------------------------------------------------------------------------------------
+// ---- parts of other ranks ----
 
 enum { TOKEN = 7 };
 static const neb_ns idle = 1200 * NEB_MS;
 
-struct rank { // writes its part
+struct rank { // the rank that writes its part
     int pieces;
     bool whole;
 };
@@ -189,8 +191,8 @@ static enum neb_status wait_for(struct rank r, double *seconds) {
     return st;
 }
 
-// A folder of checkpoints that goes: the listener is called between its files.
-static void test_remove(void **state) {
+// Removing a folder of checkpoints calls the listener for each file.
+static void test_remove_folder(void **state) {
     (void)state;
     enum { FILES = 5, BYTES = 1000 };
     char sub_dir[300], file[320], text[BYTES] = "x";
@@ -210,28 +212,28 @@ static void test_remove(void **state) {
     assert_false(neb_fs_exists(sub_dir));
 }
 
-// For as long as it grows, several times the time that it may stand still; and no longer.
-static void test_parts(void **state) {
+// The wait lasts as long as the part grows, and ends once it stands still for the idle limit.
+static void test_wait_for_part(void **state) {
     (void)state;
     double s;
     uint64_t before = neb_moved();
     assert_int_equal(unlink(path), 0);
     assert_int_equal(wait_for((struct rank){.pieces = 40, .whole = true}, &s), NEB_OK);
     assert_true(s > 3 * neb_seconds(idle));
-    assert_true(neb_moved() > before); // who waits for whoever waits for it hears that it goes on
+    assert_true(neb_moved() > before); // the waiter itself reports progress to its own waiters
     n_said = 0;
     neb_log_set_sink(keep, NULL);
     assert_int_equal(wait_for((struct rank){.pieces = 3, .whole = false}, &s), NEB_ERR_TIMEOUT);
     neb_log_set_sink(NULL, NULL);
-    assert_non_null(strstr(said[0], "nothing was written for 1 s"));
+    assert_non_null(strstr(said[0], "no missing part has grown for 1 s"));
     assert_true(s < 20);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_checkpoint), cmocka_unit_test(test_says),
-        cmocka_unit_test(test_digest),     cmocka_unit_test(test_wait),
-        cmocka_unit_test(test_parts),      cmocka_unit_test(test_remove)};
+        cmocka_unit_test(test_checkpoint_on_slow_disk), cmocka_unit_test(test_progress_line),
+        cmocka_unit_test(test_digest_by_pieces),        cmocka_unit_test(test_wait_for_writer),
+        cmocka_unit_test(test_wait_for_part),           cmocka_unit_test(test_remove_folder)};
     strcpy(dir, "/tmp/nebula-moved-XXXXXX");
     if (!mkdtemp(dir) || !(words = calloc(WORDS, sizeof *words)))
         return 1;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whom a node's rounds wait for, who counts as behind, and whose chunks take a path's window.
+// Which members a node's rounds wait for, which count as behind, and which chunks use a path's
+// window.
 #include "inter/record/weights.h"
 #include "tests/unit/node_fixture.h"
 
-// ---- whom rounds wait for -------------------------------------------------------------------------------------
+// ---- members that a round waits for ----
 
-// Masked sums need all members but one.
+// A masked sum needs all members but one: the round waits once two are missing.
 static void test_waits_private(void **state) {
     (void)state;
     begin(0, 0, true);
@@ -17,7 +18,7 @@ static void test_waits_private(void **state) {
     pass(6, (const uint32_t[MEMBERS]){0},
          (const uint8_t[]){0, JOINED | FOLLOWS, JOINED | FOLLOWS, 0, 0});
     assert_int_equal(status().waits, 1 << 3 | 1 << 4);
-    inter_node_job_gone(node, job_id, 1 << 4);
+    inter_node_job_revoked(node, job_id, 1 << 4);
     assert_int_equal(status().waits, 1 << 3);
 }
 
@@ -29,7 +30,7 @@ static void has_update(uint8_t m, uint8_t flags) {
     t->began = now;
 }
 
-// Who is heard but sends nothing: where a record cannot do without its update, and for longer than a slow one is waited for.
+// A member that is heard but sends no update is owing after a while, if a record needs its update.
 static void test_owing(void **state) {
     (void)state;
     enum { TRUSTED, ALL, PRIVATE, LAST, KINDS };
@@ -48,17 +49,15 @@ static void test_owing(void **state) {
         assert_int_equal(status().owing, 0);
         pass(2, (const uint32_t[MEMBERS]){0}, all_follow);
         assert_int_equal(status().owing, kind == TRUSTED ? 0 : 1 << 3 | 1 << 4);
-        inter_node_job_gone(node, job_id, 1 << 3);
+        inter_node_job_revoked(node, job_id, 1 << 3);
         assert_int_equal(status().owing, kind == TRUSTED ? 0 : 1 << 4);
         has_update(4, 0);
         assert_int_equal(status().owing, 0);
     }
 }
 
-// ---- limits of jobs -------------------------------------------------------------------------------------------
-
-// A cluster whose worker comes no more, while its agent votes on: no round waits for it, the last one least of all; but by commit_all, or where a
-// record needs it.
+// A cluster whose worker left while its agent still votes: no round waits for its update, except
+// with commit_all.
 static void test_idle(void **state) {
     (void)state;
     enum { TRUSTED, ALL, PRIVATE, KINDS };
@@ -93,7 +92,7 @@ static void test_idle(void **state) {
 
 static const uint8_t other_id[INTER_ID_BYTES] = {8};
 
-// Behind is who was so when it last said its round: not by the rounds that were made since.
+// A member is behind by the round in its last heartbeat, not by the rounds committed since.
 static void test_catching_up(void **state) {
     (void)state;
     begin(0, 0, true);
@@ -111,15 +110,16 @@ static void test_catching_up(void **state) {
     assert_false(inter_node_catching_up(node, job_id, now));
 }
 
-// Busy for longer than a silent member counts as here: what the others said meanwhile has yet to be read.
-static void test_busy(void **state) {
+// After a pause longer than the silence limit, no member counts as silent before its messages are
+// read.
+static void test_after_a_pause(void **state) {
     (void)state;
     begin(0, 0, true);
     struct job *j = node_find_job(node, job_id);
     pass(3, (const uint32_t[]){0, 0, 0, 0, 0}, all_follow);
     j->fragments[0].round = 20;
     j->fragments[0].ready_since = now - NEB_S;
-    heartbeat(1, 0, JOINED | FOLLOWS); // behind
+    heartbeat(1, 0, JOINED | FOLLOWS); // member 1 is behind
     now += 30 * NEB_S;
     step(&(struct inter_event){.kind = INTER_EV_TICK});
     assert_true(inter_node_catching_up(node, job_id, now));
@@ -131,10 +131,10 @@ static void test_busy(void **state) {
     assert_false(inter_node_catching_up(node, job_id, now));
 }
 
-// An update of this member, of which member 1 has nothing yet.
+// Submits an update of this member; member 1 reports that it has none of its chunks.
 static void offer(const uint8_t id[INTER_ID_BYTES]) {
     struct inter_manifest m = {.key = {.member = 0},
-                               .bytes = 8 << 20, // more than the window of a path that is not known
+                               .bytes = 8 << 20, // more than the window of an unknown path
                                .chunk_bytes = INTER_CHUNK_MIN,
                                .tokens = 1,
                                .steps = 1,
@@ -169,7 +169,8 @@ static void open_other(void) {
     OK(inter_node_job_open(node, &c));
 }
 
-// As the service does: a limit lets no chunk of job_id go. Returns how many of the other job's left.
+// Sends chunks as the service does, with a rate limit that blocks job_id. Returns how many chunks
+// of the other job were sent.
 static int carry_out(void) {
     struct inter_event failed[256];
     size_t n = 0;
@@ -194,8 +195,8 @@ static int carry_out(void) {
     return left;
 }
 
-// What its own limit holds back of one job takes no window from the other one, which goes the same way.
-static void test_held(void **state) {
+// Chunks that a job's own rate limit holds back take no window from another job on the path.
+static void test_held_by_rate_limit(void **state) {
     (void)state;
     int left = 0;
     begin(0, 0, true);
@@ -212,8 +213,8 @@ static void test_held(void **state) {
     assert_true(left > 4);
 }
 
-// A connection broke and the link is still there: what went on it leaves again in the same step, and only that.
-static void test_way_lost(void **state) {
+// A connection broke but the link is up: its chunks, and only these, are resent in the same step.
+static void test_connection_lost(void **state) {
     (void)state;
     enum { MOST = (8 << 20) / INTER_CHUNK_MIN };
     static uint32_t odd[MOST];
@@ -230,11 +231,11 @@ static void test_way_lost(void **state) {
             odd[n++] = a->chunk;
     }
     assert_true(n > 4);
-    step(&(struct inter_event){.kind = INTER_EV_WAY_LOST, .peer = 0, .way = 5}); // another peer's
-    step(&(struct inter_event){.kind = INTER_EV_WAY_LOST, .peer = 1, .way = 9}); // of streams
+    step(&(struct inter_event){.kind = INTER_EV_CONN_LOST, .peer = 0, .way = 5}); // of another peer
+    step(&(struct inter_event){.kind = INTER_EV_CONN_LOST, .peer = 1, .way = 9}); // of a stream
     for (size_t i = 0; i < actions.n; i++)
         assert_int_not_equal(actions.list[i].kind, INTER_ACT_SEND_CHUNK);
-    step(&(struct inter_event){.kind = INTER_EV_WAY_LOST, .peer = 1, .way = 5});
+    step(&(struct inter_event){.kind = INTER_EV_CONN_LOST, .peer = 1, .way = 5});
     for (size_t i = 0; i < actions.n; i++)
         if (actions.list[i].kind == INTER_ACT_SEND_CHUNK) {
             assert_true(again < n);
@@ -244,12 +245,12 @@ static void test_way_lost(void **state) {
     struct inter_path_stats t;
     inter_node_path(node, 1, &t);
     assert_int_equal(t.payload_resent, n * node_find_job(node, job_id)->serves[0].m.chunk_bytes);
-    step(&(struct inter_event){.kind = INTER_EV_WAY_LOST, .peer = 1, .way = 5});
-    for (size_t i = 0; i < actions.n; i++) // they have left, by no connection that is known
+    step(&(struct inter_event){.kind = INTER_EV_CONN_LOST, .peer = 1, .way = 5});
+    for (size_t i = 0; i < actions.n; i++) // the resent chunks are on no known connection
         assert_int_not_equal(actions.list[i].kind, INTER_ACT_SEND_CHUNK);
 }
 
-// What left of the two jobs in the last step, behind what has left before.
+// Appends the chunks of the last step to left, and counts them per job.
 static void sent_since(struct inter_action left[], size_t *n, size_t most, int of[2]) {
     for (size_t i = 0; i < actions.n; i++)
         if (actions.list[i].kind == INTER_ACT_SEND_CHUNK) {
@@ -259,8 +260,8 @@ static void sent_since(struct inter_action left[], size_t *n, size_t most, int o
         }
 }
 
-// Of two jobs on one path the one that came later gets its share of what is acknowledged, though the first has filled the window and has more to
-// send all the time.
+// Two jobs on one path: the later one gets its share of the acknowledged window, though the first
+// one has filled the window and always has more to send.
 static void test_shares_a_path(void **state) {
     (void)state;
     enum { MOST = 2 * (8 << 20) / INTER_CHUNK_MIN };
@@ -294,8 +295,8 @@ static void test_shares_a_path(void **state) {
     }
 }
 
-// An update that was too late for its round leaves the path to others; one that the record lists goes on to who still lacks it.
-static void test_left_out(void **state) {
+// An update that missed its round frees the path; one that the record accepts is still sent.
+static void test_late_update(void **state) {
     (void)state;
     enum { MOST = 4 * (8 << 20) / INTER_CHUNK_MIN };
     static struct inter_action left[MOST];
@@ -327,12 +328,12 @@ static void test_left_out(void **state) {
         inter_record_put(&b, &r);
         message(1, &b);
         assert_int_equal(node_find_job(node, job_id)->fragments[0].round,
-                         kind != OTHERS); // of which an update has yet to come
+                         kind != OTHERS); // OTHERS: the accepted update has not arrived
         of[0] = of[1] = 0;
         offer(other_id);
         sent_since(left, &n, MOST, of);
         assert_int_equal(of[1] > 0, kind != LISTED);
-        for (int i = 0; i < 5 * 35; i++) { // what flew has expired
+        for (int i = 0; i < 5 * 35; i++) { // chunks in flight expire
             now += NEB_S / 5;
             step(&(struct inter_event){.kind = INTER_EV_TICK});
             sent_since(left, &n, MOST, of);
@@ -341,7 +342,7 @@ static void test_left_out(void **state) {
     }
 }
 
-// Chunks are cut for the fastest path, but none takes more than a second on the slowest that is there.
+// Chunks suit the fastest path, but take at most a second on the slowest path that is up.
 static void test_chunk_bytes(void **state) {
     (void)state;
     begin(0, 0, true);
@@ -355,7 +356,7 @@ static void test_chunk_bytes(void **state) {
     assert_int_equal(inter_node_chunk_bytes(node, 16 << 20), 1 << 20);
 }
 
-static void gone(uint32_t attempt) { // member 0 has none of its updates with this one
+static void gone(uint32_t attempt) { // member 0 reports this attempt GONE
     struct inter_manifest m = update(0, attempt, 0);
     say_gone(0, &m);
     for (int i = 0; i < 40; i++) {
@@ -364,9 +365,9 @@ static void gone(uint32_t attempt) { // member 0 has none of its updates with th
     }
 }
 
-// Whoever was asked for any update of a member, and has gone on by then, says that there is none. That is no word of the one which the record
-// lists, though it comes behind the record: this node is not behind all others.
-static void test_gone(void **state) {
+// GONE for any attempt comes from a peer that has moved on. It says nothing about the attempt that
+// the record lists, even if it arrives after the record: this node is not behind.
+static void test_gone_of_any_attempt(void **state) {
     (void)state;
     begin_of(2, 0, 1, 0, true);
     struct fragment *g = &node_find_job(node, job_id)->fragments[0];
@@ -379,8 +380,8 @@ static void test_gone(void **state) {
     assert_int_equal(faults[INTER_FAULT_BEHIND], 1);
 }
 
-// Of rounds that are over a member asks for one at a time: what it was being sent of another one is given up.
-static void test_wants_all(void **state) {
+// Of past rounds a peer fetches one update per member: a new request ends the older transfer.
+static void test_one_transfer_per_member(void **state) {
     (void)state;
     begin_of(3, 0, 1, 0, true);
     struct job *j = node_find_job(node, job_id);
@@ -399,9 +400,9 @@ static void test_wants_all(void **state) {
         assert_in_range(j->serves[i].m.key.round, 97, 99);
 }
 
-// ---- what a witness votes for ---------------------------------------------------------------------------------
+// ---- what a witness votes for ----
 
-static void tells(uint8_t m) { // of its update
+static void tells(uint8_t m) { // member m announces its update
     struct inter_manifest u = update(m, 1, 0);
     say_manifest(m, &u);
 }
@@ -411,7 +412,8 @@ static void holds(uint8_t from, uint8_t m, enum inter_holding h) {
     say_holding(from, &u, h);
 }
 
-// Member 0 leads and lists the updates of the first n; of 1 this verdict. Whether this node votes for it.
+// Member 0 leads and proposes the updates of the first n, with this verdict on member 1's. Returns
+// whether this node votes for it.
 static bool votes_for(uint8_t n, enum inter_verdict of_1) {
     struct job *j = node_find_job(node, job_id);
     struct inter_record r = {
@@ -437,47 +439,49 @@ static bool votes_for(uint8_t n, enum inter_verdict of_1) {
     return j->fragments[0].voted;
 }
 
-// Of two data members and a witness, two are a majority: the witness rejects nothing by the leader's word alone, nor does it commit the
-// leader's own update alone.
+// Two data members and a witness, where two are a majority: the witness neither rejects an update
+// on the leader's word alone, nor commits the leader's own update alone.
 static void test_witness(void **state) {
     (void)state;
     enum { WITNESS = 2, BY_WITNESS = 1 << WITNESS };
     begin_of(3, BY_WITNESS, WITNESS, 0, true);
     assert_false(votes_for(1, INTER_ACCEPTED));
     assert_int_equal(faults[INTER_FAULT_DENIED], 1);
-    assert_false(votes_for(2, INTER_REJECTED)); // of which nothing has been heard
+    assert_false(votes_for(2, INTER_REJECTED)); // nothing was heard about member 1's update
     tells(0);
     tells(1);
     assert_false(votes_for(2, INTER_REJECTED));
     holds(0, 1, INTER_HOLD_REFUSED);
-    assert_false(votes_for(2, INTER_REJECTED)); // the leader's word
+    assert_false(votes_for(2, INTER_REJECTED)); // only the leader refused it
     assert_false(node_find_job(node, job_id)->fragments[0].waits);
-    holds(1, 1, INTER_HOLD_REFUSED); // and its owner's
+    holds(1, 1, INTER_HOLD_REFUSED); // its owner refused it too
     assert_false(votes_for(2, INTER_ACCEPTED));
     assert_true(votes_for(2, INTER_REJECTED));
-    assert_int_equal(faults[INTER_FAULT_DENIED], 1); // nobody is blamed for what was not known yet
+    // nobody is blamed for facts that were not known yet
+    assert_int_equal(faults[INTER_FAULT_DENIED], 1);
     begin_of(3, BY_WITNESS, WITNESS, 0, true);
     assert_true(votes_for(2, INTER_ACCEPTED));
-    // Of three data members: both others, or its owner.
+    // With three data members, both others must have refused it, or its owner.
     begin_of(4, 1 << 3, 3, 0, true);
     tells(1);
     holds(0, 1, INTER_HOLD_REFUSED);
     assert_false(votes_for(3, INTER_REJECTED));
     holds(2, 1, INTER_HOLD_REFUSED);
     assert_true(votes_for(3, INTER_REJECTED));
-    // Its owner is no member any more, and will never say anything.
+    // The owner was removed and will never refuse it.
     for (int gone = 0; gone < 2; gone++) {
         begin_of(4, 1 << 3, 3, 0, true);
         tells(1);
         holds(0, 1, INTER_HOLD_REFUSED);
         if (gone)
-            inter_node_job_gone(node, job_id, 1 << 1);
+            inter_node_job_revoked(node, job_id, 1 << 1);
         assert_int_equal(votes_for(3, INTER_REJECTED), gone);
     }
 }
 
-// Whose own gate would refuse its update says so, to the witness too; and leads a round that rejects it once the other one says the same.
-static void test_own_bad(void **state) {
+// A member whose own gate refuses its update reports that to all, the witness too. As leader it
+// rejects the update once another member refuses it.
+static void test_own_update_refused(void **state) {
     (void)state;
     for (int bad = 0; bad < 2; bad++) {
         struct inter_manifest u = update(0, 1, 0);
@@ -487,7 +491,7 @@ static void test_own_bad(void **state) {
         if (bad)
             inter_node_own_bad(node, &u.key);
         int said = 0;
-        now += NEB_S; // it has been said just now
+        now += NEB_S; // its state was sent a moment ago
         step(&(struct inter_event){.kind = INTER_EV_TICK});
         for (size_t i = 0; i < actions.n; i++) {
             const struct inter_action *a = &actions.list[i];
@@ -498,13 +502,13 @@ static void test_own_bad(void **state) {
         }
         assert_int_equal(said, bad);
         holds(1, 0, INTER_HOLD_REFUSED);
-        assert_int_equal(node_no_good(node_find_job(node, job_id), &g->slots[0], 0), bad);
+        assert_int_equal(node_is_refused(node_find_job(node, job_id), &g->slots[0], 0), bad);
     }
 }
 
-// Member 1's update is no good, and it died before it said so itself: with a witness, whose vote is needed, a record without it goes on where one that
-// rejects it would wait for that word.
-static void test_rejects_what_can_be(void **state) {
+// Member 1 died before it refused its own bad update. Where a rejection would wait for that refusal
+// (there is a witness, and nobody else refused), the leader proposes a record without the update.
+static void test_leaves_out_unrejectable(void **state) {
     (void)state;
     enum { ALONE, OWNER_TOO, BOTH, LEFT, WITHOUT_WITNESS, KINDS };
     for (int kind = 0; kind < KINDS; kind++) {
@@ -512,7 +516,7 @@ static void test_rejects_what_can_be(void **state) {
         struct fragment *g = &node_find_job(node, job_id)->fragments[0];
         struct inter_manifest own = update(0, 1, 0);
         step(&(struct inter_event){.kind = INTER_EV_SUBMIT, .manifest = &own, .norm = 1});
-        holds(2, 0, INTER_HOLD_WHOLE);
+        holds(2, 0, INTER_HOLD_COMPLETE);
         tells(1);
         tells(2);
         assert_false(g->voted);
@@ -522,9 +526,9 @@ static void test_rejects_what_can_be(void **state) {
         g->slots[2].whole = true;
         g->slots[2].holders = 1 << 0;
         if (kind == LEFT)
-            inter_node_job_gone(node, job_id, 1 << 1);
-        holds(2, 2, INTER_HOLD_WHOLE);
-        assert_true(g->voted); // its own proposal
+            inter_node_job_revoked(node, job_id, 1 << 1);
+        holds(2, 2, INTER_HOLD_COMPLETE);
+        assert_true(g->voted); // for its own proposal
         assert_int_equal(g->vote.n, kind == ALONE ? 2 : 3);
         for (uint8_t i = 0; i < g->vote.n; i++)
             assert_int_equal(g->vote.entries[i].verdict,
@@ -532,8 +536,8 @@ static void test_rejects_what_can_be(void **state) {
     }
 }
 
-// Of two members the other's word on an update counts, not its owner's.
-static void test_two_own_bad(void **state) {
+// With two members, the other member's verdict on an update counts, not the owner's.
+static void test_two_members_own_refused(void **state) {
     (void)state;
     begin_of(2, 0, 0, 0, true);
     struct fragment *g = &node_find_job(node, job_id)->fragments[0];
@@ -543,21 +547,28 @@ static void test_two_own_bad(void **state) {
     g->slots[1].holders = 3;
     holds(1, 1, INTER_HOLD_REFUSED);
     step(&(struct inter_event){.kind = INTER_EV_SUBMIT, .manifest = &own, .norm = 1});
-    holds(1, 0, INTER_HOLD_WHOLE);
+    holds(1, 0, INTER_HOLD_COMPLETE);
     assert_true(g->voted);
     assert_int_equal(g->vote.n, 2);
     assert_int_equal(g->vote.entries[1].verdict, INTER_ACCEPTED);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_waits_private), cmocka_unit_test(test_owing),
-        cmocka_unit_test(test_idle),          cmocka_unit_test(test_catching_up),
-        cmocka_unit_test(test_busy),          cmocka_unit_test(test_way_lost),
-        cmocka_unit_test(test_held),          cmocka_unit_test(test_shares_a_path),
-        cmocka_unit_test(test_chunk_bytes),   cmocka_unit_test(test_gone),
-        cmocka_unit_test(test_wants_all),     cmocka_unit_test(test_left_out),
-        cmocka_unit_test(test_witness),       cmocka_unit_test(test_own_bad),
-        cmocka_unit_test(test_two_own_bad),   cmocka_unit_test(test_rejects_what_can_be)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_waits_private),
+                                       cmocka_unit_test(test_owing),
+                                       cmocka_unit_test(test_idle),
+                                       cmocka_unit_test(test_catching_up),
+                                       cmocka_unit_test(test_after_a_pause),
+                                       cmocka_unit_test(test_connection_lost),
+                                       cmocka_unit_test(test_held_by_rate_limit),
+                                       cmocka_unit_test(test_shares_a_path),
+                                       cmocka_unit_test(test_chunk_bytes),
+                                       cmocka_unit_test(test_gone_of_any_attempt),
+                                       cmocka_unit_test(test_one_transfer_per_member),
+                                       cmocka_unit_test(test_late_update),
+                                       cmocka_unit_test(test_witness),
+                                       cmocka_unit_test(test_own_update_refused),
+                                       cmocka_unit_test(test_two_members_own_refused),
+                                       cmocka_unit_test(test_leaves_out_unrejectable)};
     return cmocka_run_group_tests(tests, NULL, done);
 }

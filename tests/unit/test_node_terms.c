@@ -1,36 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who may move a node's term, and whom it takes for its leader.
+// Which members can raise a node's term, and which one it takes for its leader.
 #include "inter/record/weights.h"
 #include "tests/unit/node_fixture.h"
 
-static void test_one_voice(void **state) {
+static void test_minority_claims_terms(void **state) {
     (void)state;
     begin(0, 0, true);
     pass(3, (const uint32_t[]){0, 0, 0, 0, 0}, all_follow);
-    // One claims more and more, then two; the rest are a majority.
+    // One member claims ever higher terms, then two do; the rest are a majority.
     for (uint32_t i = 0; i < 8; i++)
         pass(2, (const uint32_t[]){0, 1u << 2 * i, 0, 0, 0},
              (const uint8_t[]){0, JOINED | LEADS, JOINED | FOLLOWS, JOINED | FOLLOWS,
                                JOINED | FOLLOWS});
     pass(20, (const uint32_t[]){0, 6, 6, 0, 0}, all_follow);
     assert_true(status().leads && status().term == 0);
-    // Three of five: nothing that it proposes can be accepted. It does not ask at once: they hear the other one.
+    // With three of five above its term, none of the leader's proposals can be accepted. It does
+    // not ask at once, as the three report a leader.
     pass(2, (const uint32_t[]){0, 6, 6, 6, 0}, all_follow);
     assert_true(!status().leads && status().term == 0 && !asked);
 }
 
-// Some are beyond, and of the others too many are not there: the leader asks for a term above.
+// Some members are at higher terms and too many others are away: the leader asks for a higher term.
 static void test_too_few(void **state) {
     (void)state;
     const uint32_t terms[] = {0, 61, 7, 0, 0};
     begin(0, 0, true);
     pass(3, (const uint32_t[]){0, 0, 0, 0, 0}, all_follow);
     pass(6, terms, (const uint8_t[]){0, JOINED, JOINED, JOINED | FOLLOWS, 0});
-    assert_true(status().leads); // 4 was just here
+    assert_true(status().leads); // member 4 was here a moment ago
     pass(8, terms, (const uint8_t[]){0, JOINED, JOINED, JOINED, 0});
     assert_false(status().leads);
     assert_true(asked);
-    assert_int_equal(status().term, 10); // 0's next beyond 7: 61 is not needed for three of five
+    // member 0's next term above 7; three of five do not need 61
+    assert_int_equal(status().term, 10);
 }
 
 static void test_unfollowed(void **state) {
@@ -39,10 +41,10 @@ static void test_unfollowed(void **state) {
     begin(0, 0, true);
     pass(3, terms, all_follow);
     pass(7, terms, (const uint8_t[]){0, JOINED | FOLLOWS, JOINED, JOINED, JOINED});
-    assert_true(status().leads); // it may be a hiccup
+    assert_true(status().leads); // it may be a short outage
     pass(3, terms, (const uint8_t[]){0, JOINED | FOLLOWS, JOINED, JOINED, JOINED});
     assert_true(asked && status().term == MEMBERS);
-    // With too few to lead at all there is nobody to give way to.
+    // With too few members to lead at all, there is nobody to give way to.
     begin(0, 0, true);
     pass(3, terms, all_follow);
     pass(30, terms, (const uint8_t[]){0, JOINED, 0, 0, 0});
@@ -58,20 +60,21 @@ static void submit(uint32_t attempt) {
     step(&(struct inter_event){.kind = INTER_EV_SUBMIT, .manifest = &m, .norm = 1});
 }
 
-// The leader's update, the only one there is: it is proposed at once.
+// Submits the leader's update, the only one: it is proposed at once.
 static void propose(void) {
     submit(5);
     assert_true(node->jobs[0].fragments[0].voted);
 }
 
-// A run that is repeated may send less than what is committed of it: the data cursor, behind which another life goes on, does not go back.
+// A repeated run may send less than is committed: the data cursor, where the next incarnation
+// starts, does not go back.
 static void test_cursor_stays(void **state) {
     (void)state;
     for (uint64_t former = 0; former <= 50; former += 50) {
         begin_of(MEMBERS, 30, 0, 0, true);
         struct fragment *g = &node->jobs[0].fragments[0];
         g->cursors[0] = former;
-        propose(); // of an update behind step 1
+        propose(); // its update ends at step 1
         assert_int_equal(g->vote.cursors[0], former ? former : 1);
     }
 }
@@ -88,8 +91,8 @@ static void accept(uint8_t from) {
 
 static uint32_t round_now(void) { return inter_node_round(node, job_id, 0); }
 
-// Of a record with all accepts this member, whose disk is new, can check those of two: a majority. Of one more it knows no key any more.
-static void test_key_of_before(void **state) {
+// A record needs a majority of accepts under known keys: three of five are enough, two are not.
+static void test_unknown_keys(void **state) {
     (void)state;
     const uint8_t signers[] = {0, 1, 3, 4};
     begin_of(MEMBERS, 30, 0, 0, true);
@@ -110,15 +113,17 @@ static void test_key_of_before(void **state) {
     unknown_key = INTER_PEER_NONE;
 }
 
-// A byzantine, 2, was promised a later term by some who did not hear the leader for a while. It tells the leader that it follows, and does not
-// vote: with theirs captured there is no majority. Once a proposal is that old, a term above theirs.
+// Members that missed the leader for a while promised a later term to Byzantine member 2, which
+// says it follows and does not vote. Without their votes there is no majority: once a proposal is
+// old, the leader asks for a term above theirs.
 static void test_captured_votes(void **state) {
     (void)state;
     const uint8_t three[MEMBERS] = {0, JOINED, JOINED | FOLLOWS},
                   five[] = {0, JOINED | FOLLOWS, JOINED | FOLLOWS, JOINED, JOINED};
     begin_of(3, 6, 0, 0, true);
     pass(3, (const uint32_t[MEMBERS]){0}, all_follow);
-    pass(60, (const uint32_t[MEMBERS]){0, 2, 0}, three); // a slow round: nothing is to be voted for
+    // a slow round: there is nothing to vote on
+    pass(60, (const uint32_t[MEMBERS]){0, 2, 0}, three);
     propose();
     pass(7, (const uint32_t[MEMBERS]){0, 2, 0}, three);
     assert_true(status().leads && !asked);
@@ -137,7 +142,7 @@ static void test_captured_votes(void **state) {
     assert_true(status().leads && !asked);
     pass(2, (const uint32_t[]){0, 0, 0, 7, 7}, five);
     assert_true(!status().leads && asked && status().term == 10);
-    promise(3, TERM_PROMISE, 10); // those that were freed
+    promise(3, TERM_PROMISE, 10); // the members that were captured
     promise(4, TERM_PROMISE, 10);
     assert_true(status().leads);
     accept(3);
@@ -145,8 +150,9 @@ static void test_captured_votes(void **state) {
     assert_int_equal(round_now(), 1);
 }
 
-// It leads on where nobody is bound elsewhere, where those that are follow somebody, or would not be enough, and where it gets its majority.
-static void test_not_in_vain(void **state) {
+// A leader stays if no member is bound to a later term, if the bound ones follow or are too few, or
+// if it gets its majority.
+static void test_leader_stays(void **state) {
     (void)state;
     const uint8_t bound[] = {0, JOINED, JOINED | FOLLOWS, JOINED | FOLLOWS, JOINED | FOLLOWS};
     begin_of(3, 6, 0, 0, true);
@@ -168,8 +174,9 @@ static void test_not_in_vain(void **state) {
     assert_true(status().leads && !asked && round_now() == 1);
 }
 
-// A data member whose worker never came (it waits for hosts, or for a trainer) proposes nothing, and keeps nobody from leading.
-static void test_without_worker(void **state) {
+// A data member without a worker (no hosts or no trainer yet) proposes nothing and blocks no
+// election.
+static void test_without_a_worker(void **state) {
     (void)state;
     const uint32_t terms[MEMBERS] = {0};
     const uint8_t unled[] = {0, JOINED, JOINED, JOINED, JOINED};
@@ -179,7 +186,7 @@ static void test_without_worker(void **state) {
     assert_true(status().leader == -1 && !status().leads && !asked);
     elect(1, 1);
     assert_true(promised && status().term == 1);
-    begin(0, 0, true); // it comes before anybody has asked
+    begin(0, 0, true); // the worker comes before anybody has asked
     node->jobs[0].judges = false;
     pass(30, terms, unled);
     inter_node_job_judges(node, job_id);
@@ -194,7 +201,8 @@ static void test_without_worker(void **state) {
     pass(1, terms, (const uint8_t[]){JOINED, 0, JOINED, JOINED, JOINED});
     assert_true(asked && status().term == 1);
 
-    // A witness has none to wait for: it leaves the term to those that have until there is something to lead, and then to them first.
+    // A witness has no worker. It leaves the term to data members with workers until there is
+    // something to lead, and then lets them go first.
     const uint8_t others[] = {JOINED, JOINED, JOINED, JOINED, 0};
     begin_of(MEMBERS, 1 << 4, 4, 0, true);
     pass(60, terms, others);
@@ -210,9 +218,10 @@ static void test_without_worker(void **state) {
     assert_true(asked && status().term == 4);
 }
 
-// What somebody may have accepted rejects an own update of before, of which nothing is here any more: this node cannot tell whether it did right
-// to. A data member leads for half a minute, as others may bring it, a witness for some seconds; then others have their turn.
-static void test_cannot_tell(void **state) {
+// A record that may have been accepted rejects an update that is no longer here, so this node
+// cannot check the rejection. A data member leads for half a minute, as others may bring the
+// update, a witness for some seconds; then it is the others' turn.
+static void test_unverifiable_rejection(void **state) {
     (void)state;
     enum { TERM = 6 };
     const uint32_t terms[] = {TERM, TERM, TERM, TERM, TERM};
@@ -249,7 +258,8 @@ static void test_cannot_tell(void **state) {
     }
 }
 
-// What it repeats was voted for in two terms, and its promises tell of one of them: behind these come the promises of that one.
+// A repeated record was voted for in two terms, and its promises name one of them: the promises of
+// that term are added.
 static void test_repeats_with_promises(void **state) {
     (void)state;
     for (uint32_t told = 2; told <= 3; told++) {
@@ -277,7 +287,7 @@ static void test_repeats_with_promises(void **state) {
     }
 }
 
-// ---- who is believed ------------------------------------------------------------------------------------------
+// ---- which leader is believed ----
 
 static void test_false_leader(void **state) {
     (void)state;
@@ -287,36 +297,37 @@ static void test_false_leader(void **state) {
                              JOINED | FOLLOWS};
     pass(10, terms, flags);
     assert_true(status().leader == 0 && status().term == 0 && !asked);
-    // Nor does it keep others from electing when the leader is gone: most hear none.
+    // Nor does the false leader keep others from electing once the leader is gone, as most hear no
+    // leader.
     pass(9, terms, (const uint8_t[]){0, 0, JOINED | LEADS, JOINED, JOINED});
     assert_true(asked && status().term == 1);
 }
 
-// 2 was promised its term by this member, and says that it leads: it does not, where most others stay in another one.
-static void test_unled(void **state) {
+// This member promised a term to 2, which claims to lead, but most others stay in another term.
+static void test_false_claim_of_term(void **state) {
     (void)state;
     const uint8_t flags[] = {JOINED | LEADS | FOLLOWS, 0, JOINED | LEADS | FOLLOWS,
                              JOINED | FOLLOWS, 0};
     begin_of(4, 0, 1, 2, true);
     pass(7, (const uint32_t[MEMBERS]){0, 0, 2, 0}, flags);
     elect(0, 4);
-    assert_int_equal(status().term, 2); // they may not have promised yet
+    assert_int_equal(status().term, 2); // the others may not have promised yet
     pass(3, (const uint32_t[MEMBERS]){0, 0, 2, 0}, flags);
-    assert_false(asked); // they hear the other one
+    assert_false(asked); // the others hear another leader
     elect(0, 4);
     assert_true(status().term == 4 && promised == 1);
     pass(2, (const uint32_t[MEMBERS]){4, 0, 2, 0}, flags);
-    elect(3, 7); // the term is another one, and its leader heard
+    elect(3, 7); // the term is a new one, and its leader is heard
     assert_int_equal(status().term, 4);
-    // With the vote of 3 it has a majority; one voice does not undo that.
+    // With member 3 the other leader has a majority, and a single request does not undo that.
     begin_of(4, 0, 1, 2, true);
     pass(30, (const uint32_t[MEMBERS]){0, 0, 2, 2}, flags);
     elect(0, 4);
     assert_int_equal(status().term, 2);
 }
 
-// Whoever does not hear the leader asks for nothing while most others do.
-static void test_alone(void **state) {
+// A member that does not hear the leader asks for no term while most others hear one.
+static void test_deaf_member(void **state) {
     (void)state;
     begin(1, 0, true);
     pass(60, (const uint32_t[]){0, 0, 0, 0, 0},
@@ -324,39 +335,40 @@ static void test_alone(void **state) {
     assert_true(!asked && status().term == 0);
 }
 
-// Whoever was away while the others promised is asked by the leader, until it has promised; not who is beyond.
-static void test_left_out(void **state) {
+// The leader asks members that were away until they promise, but not those at a higher term.
+static void test_asks_late_members(void **state) {
     (void)state;
     begin(0, 6, true);
     pass(9, (const uint32_t[]){0, 6, 6, 6, 0}, (const uint8_t[]){0, JOINED, JOINED, JOINED, 0});
     assert_int_equal(status().term, 10);
     promise(1, TERM_PROMISE, 10);
-    promise(2, TERM_PROMISE, 11); // no promise of this term
+    promise(2, TERM_PROMISE, 11); // for another term
     assert_false(status().leads);
     promise(2, TERM_PROMISE, 10);
     assert_true(status().leads);
     asked = 0;
     heartbeat(1, 10, JOINED | FOLLOWS);
     heartbeat(4, 12, JOINED);
-    heartbeat(4, 0, 0); // its ledger is new: it collects first
+    heartbeat(4, 0, 0); // its ledger is new: it collects promises first
     assert_int_equal(asked, 0);
     heartbeat(3, 6, JOINED);
     heartbeat(3, 6, JOINED);
     assert_int_equal(asked, 2);
 }
 
-// ---- promises -------------------------------------------------------------------------------------------------
+// ---- promises ----
 
 static void test_promises(void **state) {
     (void)state;
-    const uint32_t none[MEMBERS] = {0}, last = INTER_TERMS_AHEAD + 4; // the clock says 1970
+    const uint32_t none[MEMBERS] = {0}, last = INTER_TERMS_AHEAD + 4; // last: the clock says 1970
     begin(1, 0, true);
     pass(1, none, (const uint8_t[]){JOINED | LEADS, 0, JOINED, JOINED, JOINED});
     elect(2, 2);
-    assert_int_equal(status().term, 0);                             // it hears the leader
-    pass(3, none, (const uint8_t[]){0, 0, JOINED, JOINED, JOINED}); // and does not yet ask itself
+    assert_int_equal(status().term, 0); // it hears the leader
+    // it does not ask for a term yet
+    pass(3, none, (const uint8_t[]){0, 0, JOINED, JOINED, JOINED});
     asked = promised = 0;
-    elect(2, last - last % MEMBERS + 7); // beyond the last
+    elect(2, last - last % MEMBERS + 7); // above the last term
     assert_true(status().term == 0 && !promised && !faults[INTER_FAULT_MALFORMED]);
     elect(2, INTER_TERM_MAX - INTER_TERM_MAX % MEMBERS - 3);
     elect(2, UINT32_MAX - UINT32_MAX % MEMBERS - 3);
@@ -367,28 +379,28 @@ static void test_promises(void **state) {
     assert_int_equal(faults[INTER_FAULT_MALFORMED], 5);
     elect(2, 7);
     assert_true(status().term == 7 && promised == 1);
-    elect(2, 12); // it has made nothing of that one yet
+    elect(2, 12); // member 2 has not used term 7 yet
     assert_int_equal(status().term, 7);
     elect(3, 13);
     assert_int_equal(status().term, 13);
     now += 4 * NEB_S;
     elect(2, 17);
     assert_int_equal(status().term, 17);
-    elect(2, 7); // terms do not fall
+    elect(2, 7); // terms never fall
     assert_int_equal(status().term, 17);
 }
 
-// What a member without a memory is told is its own from then on.
+// A member without memory adopts the term that a majority reports.
 static void test_recovery(void **state) {
     (void)state;
     const uint32_t none[MEMBERS] = {0};
     begin(1, 0, false);
-    pass(2, none, (const uint8_t[]){4, 0, 4, 4, 4}); // they know a former disk
+    pass(2, none, (const uint8_t[]){4, 0, 4, 4, 4}); // they know a previous disk
     assert_true(status().lost && asked);
     promise(0, RECOVERY_PROMISE, 20);
     promise(2, RECOVERY_PROMISE, INTER_TERM_MAX);
     assert_int_equal(faults[INTER_FAULT_MALFORMED], 1);
-    promise(2, RECOVERY_PROMISE, INTER_TERMS_AHEAD + 1000); // nor this
+    promise(2, RECOVERY_PROMISE, INTER_TERMS_AHEAD + 1000); // too far ahead: not counted
     promise(3, RECOVERY_PROMISE, 21);
     promise(4, RECOVERY_PROMISE, 20);
     pass(2, none, (const uint8_t[]){JOINED, 0, JOINED, JOINED, JOINED});
@@ -398,8 +410,9 @@ static void test_recovery(void **state) {
     assert_true(status().votes && status().term == 22);
 }
 
-// A promise that tells of a later round than records have shown is a word: it does not count, and keeps nobody from leading.
-static void test_far_promise(void **state) {
+// A promise of a round later than any record shown is only a claim: it does not count, and blocks
+// nobody.
+static void test_promise_of_later_round(void **state) {
     (void)state;
     const uint8_t flags[] = {0, JOINED, JOINED | LEADS, JOINED, 0};
     begin(0, 0, true);
@@ -412,26 +425,27 @@ static void test_far_promise(void **state) {
     promise(3, TERM_PROMISE, 5);
     assert_true(status().leads);
     assert_int_equal(node->jobs[0].fragments[0].floor, 0);
-    // One that shows the record before its round counts.
+    // It counts once the record before its round is shown.
     begin(0, 0, true);
     pass(3, (const uint32_t[MEMBERS]){0}, all_follow);
     pass(10, (const uint32_t[]){0, 1, 1, 1, 0}, flags);
     promise_at(2, TERM_PROMISE, 5, 8);
     show_record(2, 7);
-    promise_at(2, TERM_PROMISE, 5, 8); // it is asked again each second
+    promise_at(2, TERM_PROMISE, 5, 8); // repeated, as the leader asks each second
     promise(1, TERM_PROMISE, 5);
     assert_true(status().leads);
     assert_int_equal(node->jobs[0].fragments[0].floor, 8);
 }
 
-// Nor does it keep a member without a memory waiting once its author is no member any more; nor does a round that only that one had.
-static void test_far_recovery(void **state) {
+// Once the author is removed, such a claim no longer keeps a member without memory waiting. Nor
+// does a round that only the author had.
+static void test_recovery_despite_claims(void **state) {
     (void)state;
     const uint32_t none[MEMBERS] = {0};
     const uint8_t flags[] = {JOINED, 0, JOINED, JOINED, JOINED};
     for (int proven = 0; proven < 2; proven++) {
         begin(1, 0, false);
-        pass(2, none, (const uint8_t[]){4, 0, 4, 4, 4}); // they know a former disk
+        pass(2, none, (const uint8_t[]){4, 0, 4, 4, 4}); // they know a previous disk
         if (proven)
             show_record(2, 7);
         promise_at(2, RECOVERY_PROMISE, 3, proven ? 8 : 1000000000);
@@ -440,7 +454,7 @@ static void test_far_recovery(void **state) {
                 promise(m, RECOVERY_PROMISE, 3);
         pass(4, none, flags);
         assert_false(status().votes);
-        inter_node_job_gone(node, job_id, 1 << 2);
+        inter_node_job_revoked(node, job_id, 1 << 2);
         pass(1, none, flags);
         for (uint8_t m = 0; m < MEMBERS; m++)
             if (m != 1 && m != 2)
@@ -450,9 +464,9 @@ static void test_far_recovery(void **state) {
     }
 }
 
-// That a lost disk had accepted a record which lists what was sent since it was lost is a lie: it is not accepted again. One with an
-// update of before is.
-static void test_vote_of_before(void **state) {
+// A false report: the lost disk had accepted a record with an update that was sent after the loss.
+// That record is not accepted again, but one with an older update is.
+static void test_false_vote_of_lost_disk(void **state) {
     (void)state;
     static const uint8_t sig[INTER_SIG_BYTES];
     const uint32_t none[MEMBERS] = {0}, attempts[] = {5, 9};
@@ -460,12 +474,12 @@ static void test_vote_of_before(void **state) {
         begin_of(MEMBERS, 30, 0, 0, true);
         propose();
         struct inter_record r = node->jobs[0].fragments[0].vote;
-        r.entries[0].member = 1; // of the one that starts, and 0 is a witness that leads
+        r.entries[0].member = 1; // the starting member's update; the leader, 0, is a witness
         r.cursors[1] = r.cursors[0];
         r.cursors[0] = 0;
         begin_of(MEMBERS, 29, 1, 0, false);
         inter_weights_fill(&r, node->jobs[0].fragments[0].absences);
-        pass(2, none, (const uint8_t[]){4, 0, 4, 4, 4}); // they know a former disk
+        pass(2, none, (const uint8_t[]){4, 0, 4, 4, 4}); // they know a previous disk
         submit(attempts[before]);
         for (uint8_t m = 0; m < MEMBERS; m++) {
             struct neb_buf b = {0};
@@ -491,8 +505,9 @@ static void test_vote_of_before(void **state) {
     }
 }
 
-// An answer is a signature for each fragment, the question thirty bytes: who asks without end is not answered each time.
-static void test_asked_without_end(void **state) {
+// An answer costs a signature per fragment, a question thirty bytes: a flood of questions gets few
+// answers.
+static void test_question_flood(void **state) {
     (void)state;
     begin(0, 0, true);
     for (int i = 0; i < 1000; i++) {
@@ -503,7 +518,8 @@ static void test_asked_without_end(void **state) {
     assert_int_equal(promised, 6);
 }
 
-// A new ledger, made by a clock that is behind: the others know this member under a later epoch, and drop what it says under its own.
+// A new ledger under a slow clock: the others know this member by a later epoch and drop messages
+// of an older one.
 static void test_clock_behind(void **state) {
     (void)state;
     const uint64_t former = 1800000000ull * NEB_S;
@@ -513,7 +529,7 @@ static void test_clock_behind(void **state) {
     heartbeat_known(2, 0, JOINED, 0, former + 5);
     heartbeat_known(3, 0, JOINED, 0, former);
     heartbeat_known(4, 0, JOINED, 0, EPOCH);
-    assert_int_equal(j->standing.epoch, EPOCH); // it may be three that lie
+    assert_int_equal(j->standing.epoch, EPOCH); // three reports may be false
     heartbeat_known(4, 0, JOINED, 0, UINT64_MAX);
     assert_int_equal(j->standing.epoch, EPOCH);
     heartbeat_known(4, 0, JOINED, 0, former);
@@ -521,14 +537,14 @@ static void test_clock_behind(void **state) {
     assert_true(status().attempts > inter_attempt_first(former + 5));
     assert_int_equal(actions.list[0].kind, INTER_ACT_STORE_STANDING);
     assert_int_equal(actions.list[0].standing.epoch, j->standing.epoch);
-    begin(1, 0, true); // it has a history
+    begin(1, 0, true); // this ledger has a history
     for (uint8_t m = 0; m < MEMBERS; m++)
         if (m != 1)
             heartbeat_known(m, 0, JOINED, 0, former);
     assert_int_equal(node_find_job(node, job_id)->standing.epoch, EPOCH);
 }
 
-// No term is left: nothing is stored, nothing wraps, and it is said, once.
+// No term is left: nothing is stored, nothing wraps, and one fault is reported.
 static void test_no_term(void **state) {
     (void)state;
     const uint32_t terms[MEMBERS] = {0};
@@ -545,17 +561,27 @@ static void test_no_term(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_voice),      cmocka_unit_test(test_too_few),
-        cmocka_unit_test(test_unfollowed),     cmocka_unit_test(test_key_of_before),
-        cmocka_unit_test(test_captured_votes), cmocka_unit_test(test_not_in_vain),
-        cmocka_unit_test(test_without_worker), cmocka_unit_test(test_false_leader),
-        cmocka_unit_test(test_unled),          cmocka_unit_test(test_alone),
-        cmocka_unit_test(test_left_out),       cmocka_unit_test(test_promises),
-        cmocka_unit_test(test_recovery),       cmocka_unit_test(test_far_promise),
-        cmocka_unit_test(test_far_recovery),   cmocka_unit_test(test_asked_without_end),
-        cmocka_unit_test(test_clock_behind),   cmocka_unit_test(test_no_term),
-        cmocka_unit_test(test_vote_of_before), cmocka_unit_test(test_cannot_tell),
-        cmocka_unit_test(test_cursor_stays),   cmocka_unit_test(test_repeats_with_promises)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_minority_claims_terms),
+                                       cmocka_unit_test(test_too_few),
+                                       cmocka_unit_test(test_unfollowed),
+                                       cmocka_unit_test(test_unknown_keys),
+                                       cmocka_unit_test(test_captured_votes),
+                                       cmocka_unit_test(test_leader_stays),
+                                       cmocka_unit_test(test_without_a_worker),
+                                       cmocka_unit_test(test_false_leader),
+                                       cmocka_unit_test(test_false_claim_of_term),
+                                       cmocka_unit_test(test_deaf_member),
+                                       cmocka_unit_test(test_asks_late_members),
+                                       cmocka_unit_test(test_promises),
+                                       cmocka_unit_test(test_recovery),
+                                       cmocka_unit_test(test_promise_of_later_round),
+                                       cmocka_unit_test(test_recovery_despite_claims),
+                                       cmocka_unit_test(test_question_flood),
+                                       cmocka_unit_test(test_clock_behind),
+                                       cmocka_unit_test(test_no_term),
+                                       cmocka_unit_test(test_false_vote_of_lost_disk),
+                                       cmocka_unit_test(test_unverifiable_rejection),
+                                       cmocka_unit_test(test_cursor_stays),
+                                       cmocka_unit_test(test_repeats_with_promises)};
     return cmocka_run_group_tests(tests, NULL, done);
 }

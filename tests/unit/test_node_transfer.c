@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which update of a member a node has, seeks and asks for, where there are several: its owner lost its disk, went back to an older one, or signed two.
+// Which of several updates of one member a node holds, seeks and asks for: the owner lost its disk,
+// went back to an older one, or signed two (equivocation).
 #include "agent/base/sha256.h"
 #include "tests/unit/node_fixture.h"
 
 static struct fragment *fragment(void) { return &node_find_job(node, job_id)->fragments[0]; }
 
-// Seconds without a word. By member: who was asked for an update meanwhile; this node itself: its own disk.
+// Lets seconds pass without a message. Returns the members that were asked for an update; the bit
+// of this node stands for its own disk.
 static uint16_t ask(int seconds) {
     uint16_t from = 0;
     for (int i = 0; i < 5 * seconds; i++) {
@@ -29,7 +31,7 @@ static void submit(uint32_t attempt) {
     step(&(struct inter_event){.kind = INTER_EV_SUBMIT, .manifest = &m, .norm = 1});
 }
 
-// The round is decided with these updates.
+// Decides the round with these updates.
 static void decide(const struct inter_manifest *m, uint8_t n) {
     struct fragment *g = fragment();
     g->decided = true;
@@ -47,9 +49,10 @@ static void decide(const struct inter_manifest *m, uint8_t n) {
     }
 }
 
-// An older one takes the place of a newer one that nobody has any more: its owner may have voted for it before its disk was lost. Not of one that
-// somebody has, and not of another digest under the same key, which is no older one.
-static void test_goes_back(void **state) {
+// An older update replaces a newer one that nobody holds any more: its owner may have voted for it
+// before it lost its disk. It does not replace one that somebody holds, and another digest under
+// the same key replaces nothing.
+static void test_older_replaces_newer(void **state) {
     (void)state;
     const struct inter_manifest older = update(0, 5, 1), newer = update(0, 7, 2),
                                 same = update(0, 7, 3);
@@ -60,10 +63,10 @@ static void test_goes_back(void **state) {
     assert_true(t->known && t->m.key.attempt == 5);
     say_manifest(2, &newer);
     assert_int_equal(t->m.key.attempt, 7);
-    say_manifest(0, &older); // its owner is thought to have the newer one
+    say_manifest(0, &older); // the owner is thought to hold the newer one
     assert_int_equal(t->m.key.attempt, 7);
     say_holding(0, &newer, INTER_HOLD_PART);
-    say_holding(2, &newer, INTER_HOLD_WHOLE);
+    say_holding(2, &newer, INTER_HOLD_COMPLETE);
     say_manifest(0, &older);
     assert_int_equal(t->m.key.attempt, 7);
     say_holding(2, &newer, INTER_HOLD_PART);
@@ -73,9 +76,9 @@ static void test_goes_back(void **state) {
     assert_true(t->m.key.attempt == 5 && t->m.sha256[0] == 1);
 }
 
-// A record lists an own update of before: it is on this disk, under its own key, or with others. The newer one counts again once another leader
-// has taken over, as no vote for the older one binds there.
-static void test_own_of_before(void **state) {
+// A record lists an older own update, which is on this disk under its own key or at other members.
+// The newer one counts again under another leader, where no vote for the older one binds.
+static void test_own_older_update(void **state) {
     (void)state;
     const struct inter_manifest older = update(0, 5, 1);
     for (int kept = 0; kept < 2; kept++) {
@@ -91,11 +94,11 @@ static void test_own_of_before(void **state) {
             .kind = INTER_EV_SERVE, .peer = 0, .key = older.key, .manifest = kept ? &older : NULL});
         assert_true(t->m.key.attempt == (kept ? 5 : 9) && !t->whole == kept);
         if (!kept) {
-            assert_int_equal(ask(4), 6); // the others, and not this disk again
+            assert_int_equal(ask(4), 6); // the others, but not this disk again
             continue;
         }
         assert_true(g->has_own && g->own.key.attempt == 9);
-        g->decided = false; // as if it had been proposed, and this node had voted for it
+        g->decided = false; // as if it was proposed and this node had voted for it
         g->voted = true;
         g->vote = g->decision;
         g->vote.term = j->standing.term = 3;
@@ -107,8 +110,8 @@ static void test_own_of_before(void **state) {
     }
 }
 
-// Of a byzantine's two updates under one key one was committed. Who brings the other has not that one, and whoever said before that it had none is asked
-// again: this node is not behind all others.
+// One of an equivocator's two updates was committed. A peer that brings the other one lacks it, and
+// a peer that reported it GONE is asked again: this node is not behind.
 static void test_second_digest(void **state) {
     (void)state;
     const struct inter_manifest right = update(3, 1, 1), wrong = update(3, 1, 2);
@@ -117,21 +120,21 @@ static void test_second_digest(void **state) {
     const struct slot *t = &g->slots[3];
     step(&(struct inter_event){.kind = INTER_EV_PEER_DOWN, .peer = 3}); // revoked
     say_manifest(0, &wrong);
-    say_holding(0, &wrong, INTER_HOLD_WHOLE);
+    say_holding(0, &wrong, INTER_HOLD_COMPLETE);
     assert_true(t->known && t->m.sha256[0] == 2);
     decide(&right, 1);
-    say_gone(2, &right); // before it had it
+    say_gone(2, &right); // before it had the update
     assert_int_equal(ask(3), 1);
     for (int i = 0; i < 2; i++) {
         say_manifest(0, &wrong);
-        say_holding(0, &wrong, INTER_HOLD_WHOLE);
+        say_holding(0, &wrong, INTER_HOLD_COMPLETE);
         ask(1);
     }
     assert_int_equal(ask(8) & 4, 4);
     assert_int_equal(faults[INTER_FAULT_BEHIND], 0);
     say_manifest(2, &right);
     assert_int_equal(t->m.sha256[0], 1);
-    // Where the right one is gone everywhere, it is.
+    // This node is behind once the committed update is gone everywhere.
     begin_of(4, 0, 1, 0, true);
     step(&(struct inter_event){.kind = INTER_EV_PEER_DOWN, .peer = 3});
     say_manifest(0, &wrong);
@@ -142,7 +145,7 @@ static void test_second_digest(void **state) {
             say_manifest(0, &wrong);
         if (asked_now & 4)
             say_gone(2, &right);
-        assert_true(i > 3 || !faults[INTER_FAULT_BEHIND]); // not before all were asked anew
+        assert_true(i > 3 || !faults[INTER_FAULT_BEHIND]); // not before all were asked again
     }
     assert_true(faults[INTER_FAULT_BEHIND] > 0);
 }
@@ -154,7 +157,7 @@ static const struct inter_action *find(enum inter_action_kind kind) {
     return NULL;
 }
 
-static bool says(enum message type, uint8_t to) {
+static bool sends(enum message type, uint8_t to) {
     for (size_t i = 0; i < actions.n; i++)
         if (actions.list[i].kind == INTER_ACT_SEND && actions.list[i].peer == to &&
             actions.bytes.p[actions.list[i].at] == type)
@@ -180,7 +183,7 @@ static void chunk_of(uint8_t from, const struct inter_manifest *m) {
     neb_buf_free(&b);
 }
 
-// Member 1 of three, round 1 open.
+// Member 1 of three, with round 1 open.
 static void begin_second_round(void) {
     struct inter_record r = {.n = 1, .eta = 1, .n_plans = 3};
     memcpy(r.job, job_id, sizeof job_id);
@@ -192,31 +195,31 @@ static void begin_second_round(void) {
     assert_int_equal(fragment()->round, 1);
 }
 
-// Of a round that is over: the others are asked, one after the other, whose GONE is no reason for a
-// snapshot before all who can be reached have said so.
-static void test_lost_of_before(void **state) {
+// An update of a past round is lost: the others are asked one by one, and no snapshot is needed
+// before all that can be reached have reported it GONE.
+static void test_lost_of_past_round(void **state) {
     (void)state;
     const struct inter_manifest m = update(0, 5, 1);
     begin_second_round();
     lose(&m);
     assert_non_null(find(INTER_ACT_BLOB_OPEN));
-    lose(&m); // said again
+    lose(&m); // repeated
     assert_null(find(INTER_ACT_BLOB_OPEN));
     assert_int_equal(ask(1), 4);
     say_gone(2, &m);
     assert_int_equal(ask(5), 1);
     assert_int_equal(faults[INTER_FAULT_BEHIND], 0);
     say_manifest(0, &m);
-    assert_true(says(MSG_STATE, 0));
+    assert_true(sends(MSG_STATE, 0));
     chunk_of(0, &m);
     assert_non_null(find(INTER_ACT_BLOB_WRITE));
     assert_non_null(find(INTER_ACT_BLOB_FINISH));
-    assert_int_equal(ask(3), 0); // while it is looked at
+    assert_int_equal(ask(3), 0); // while the update is verified
     step(&(struct inter_event){.kind = INTER_EV_BLOB_DONE, .key = m.key, .ok = true});
     assert_non_null(find(INTER_ACT_FOUND));
     assert_int_equal(find(INTER_ACT_FOUND)->key.round, 0);
     assert_int_equal(ask(8), 0);
-    // What nobody asked for is as ever: of a round that is over here.
+    // A chunk that was not asked for is dropped: its round is over here.
     chunk_of(0, &m);
     assert_null(find(INTER_ACT_BLOB_WRITE));
     assert_int_equal(faults[INTER_FAULT_BEHIND], 0);
@@ -229,7 +232,7 @@ static void test_lost_everywhere(void **state) {
     step(&(struct inter_event){.kind = INTER_EV_PEER_DOWN, .peer = 0});
     step(&(struct inter_event){.kind = INTER_EV_PEER_DOWN, .peer = 2});
     lose(&m);
-    ask(30); // nobody is there, who may have it
+    ask(30); // no member that may have it is connected
     assert_int_equal(faults[INTER_FAULT_BEHIND], 0);
     step(&(struct inter_event){.kind = INTER_EV_PEER_UP, .peer = 0});
     step(&(struct inter_event){.kind = INTER_EV_PEER_UP, .peer = 2});
@@ -240,10 +243,10 @@ static void test_lost_everywhere(void **state) {
     say_gone(2, &m);
     ask(8);
     assert_int_equal(faults[INTER_FAULT_BEHIND], 1);
-    assert_int_equal(ask(3), 5); // and again: somebody may come to have it
+    assert_int_equal(ask(3), 5); // asked again: one may have got it meanwhile
 }
 
-// Of the open round: it counts as a copy no more, and comes again like one that has not arrived.
+// An update of the open round is lost: this copy no longer counts, and the update is fetched again.
 static void test_lost_of_open_round(void **state) {
     (void)state;
     const struct inter_manifest m = update(0, 5, 1);
@@ -255,13 +258,13 @@ static void test_lost_of_open_round(void **state) {
     lose(&m);
     assert_false(t->whole);
     assert_int_equal(t->holders, 1);
-    assert_true(says(MSG_STATE, 0) && says(MSG_STATE, 2));
+    assert_true(sends(MSG_STATE, 0) && sends(MSG_STATE, 2));
     assert_int_equal(ask(1), 1);
     chunk_of(0, &m);
     assert_non_null(find(INTER_ACT_BLOB_FINISH));
 }
 
-// One's own: its worker submits the same once more, which completes a round that waited for it.
+// An own update is lost: the worker submits it again, which completes a round that waits for it.
 static void test_lost_own(void **state) {
     (void)state;
     begin_of(2, 0, 1, 0, true);
@@ -288,7 +291,7 @@ static void say_part(uint8_t from, const struct inter_manifest *m) {
     neb_buf_u64(&b, EPOCH);
     neb_buf_u8(&b, INTER_HOLD_PART);
     neb_buf_u32(&b, 1);
-    neb_buf_u8(&b, 0); // of its one chunk, nothing
+    neb_buf_u8(&b, 0); // its one chunk is missing
     neb_buf_u32(&b, 0);
     neb_buf_u8(&b, 0);
     message(from, &b);
@@ -302,9 +305,9 @@ static void say_ack(uint8_t from, const struct inter_manifest *m) {
     message(from, &b);
 }
 
-// A peer that has had all of an update and asks for all of it again had other bytes: they are read
-// and hashed before they are sent once more.
-static void test_sent_in_vain(void **state) {
+// A peer that acknowledged all chunks and asks for all again got wrong bytes: they are read and
+// hashed before they are resent.
+static void test_verified_before_resent(void **state) {
     (void)state;
     begin_of(2, 0, 1, 0, true);
     submit(9);
@@ -318,13 +321,13 @@ static void test_sent_in_vain(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_goes_back, done),
-                                       cmocka_unit_test_teardown(test_lost_of_before, done),
+    const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_older_replaces_newer, done),
+                                       cmocka_unit_test_teardown(test_lost_of_past_round, done),
                                        cmocka_unit_test_teardown(test_lost_everywhere, done),
                                        cmocka_unit_test_teardown(test_lost_of_open_round, done),
                                        cmocka_unit_test_teardown(test_lost_own, done),
-                                       cmocka_unit_test_teardown(test_sent_in_vain, done),
-                                       cmocka_unit_test_teardown(test_own_of_before, done),
+                                       cmocka_unit_test_teardown(test_verified_before_resent, done),
+                                       cmocka_unit_test_teardown(test_own_older_update, done),
                                        cmocka_unit_test_teardown(test_second_digest, done)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

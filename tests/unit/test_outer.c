@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// inter/outer: members that apply the same commits hold the same bits; nothing that was learned is lost.
+// inter/outer: members that apply the same commits hold the same bits, and nothing learned is lost.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "inter/outer/outer.h"
@@ -31,7 +31,7 @@ static const uint64_t *counts_of(void *user, int32_t unit) {
     return ((struct member *)user)->counts;
 }
 
-static float keep, blend; // of those that are started
+static float keep, blend; // for the next start()
 
 static void start(int n, float beta, int fragments, bool row_weights) {
     struct inter_outer_config c = {.beta = beta,
@@ -62,7 +62,7 @@ static void stop(int n) {
     }
 }
 
-static void train(struct member *m, float size) { // a heavy-tailed move, and some tokens seen
+static void train(struct member *m, float size) { // a heavy-tailed step, and some tokens seen
     for (int k = 0; k < N; k++) {
         float z = neb_rng_normal(&m->rng);
         m->theta_m[k] += size * z * fabsf(z);
@@ -106,7 +106,7 @@ static void test_all_members_hold_the_same_bits(void **state) {
                     assert_int_equal(inter_outer_encode(members[i].o, f, &codec, counts_of,
                                                         &members[i], &members[i].blob),
                                      NEB_OK);
-                    train(&members[i], 0.001f); // overlap: steps while it travels
+                    train(&members[i], 0.001f); // steps while the update is in flight
                 }
                 r.merge = round == 6;
                 apply(n, f, (1u << n) - 1u, &r, d);
@@ -132,7 +132,7 @@ static void test_late_update_is_not_lost(void **state) {
     struct inter_outer_array a[INTER_OUTER_ARRAYS];
     assert_int_equal(cmp_codec_parse("fp32", &codec), NEB_OK);
     start(2, 1, 1, false);
-    // Member 1 moves element 5 by exactly 8, but its update is too late for the commit.
+    // Member 1 moves element 5 by exactly 8, but its update misses the commit.
     members[1].theta_m[5] += 8;
     for (int i = 0; i < 2; i++)
         assert_int_equal(
@@ -155,8 +155,8 @@ static void test_late_update_is_not_lost(void **state) {
 
 static void test_error_feedback_loses_nothing(void **state) {
     (void)state;
-    // One member, η 1, μ 0: θ moves by what was decoded. After many rounds of a coarse codec, θ plus residual is where
-    // the member would be with an exact one.
+    // One member, η 1, μ 0: θ moves by the decoded update. After many rounds of a coarse codec, θ
+    // plus the residual is where an exact codec would have put the member.
     struct cmp_codec codec;
     struct kern_digest d;
     struct inter_outer_round r = {.eta = 1, .mu = 0};
@@ -188,8 +188,8 @@ static void test_error_feedback_loses_nothing(void **state) {
     stop(1);
 }
 
-// Whatever share of the residual stays in θ_m, and whatever becomes of updates: θ and the residual are where the member would be with an
-// exact codec (blended: θ_m and the residual), of a residual that is kept whole θ_m is there itself, and at the end θ_m is θ.
+// For any share of the residual kept in θ_m, and any fate of the updates, θ plus the residual (with
+// blend: θ_m plus the residual) is where an exact codec would have led. At the end θ_m is θ.
 static void kept(float share, float alpha) {
     struct cmp_codec codec;
     struct kern_digest d[MEMBERS];
@@ -219,12 +219,12 @@ static void kept(float share, float alpha) {
         if (round % 6 == 1)
             inter_outer_skip(m->o, 0, &d[1]);
         else if (round % 6 != 4)
-            apply(2, 0, 2, &r, d); // all of the weight is member 1's
+            apply(2, 0, 2, &r, d); // all weight is member 1's
         if (round % 6 == 1)
             inter_outer_skip(members[0].o, 0, &d[0]);
-        if (round % 6 == 4) // late: member 0's alone
+        if (round % 6 == 4) // late: member 0's update alone
             apply(2, 0, 1, &r, d);
-        if (round == 10) // and nothing of ours under way
+        if (round == 10) // without an own update in flight
             apply(2, 0, 1, &r, d);
     }
     double worst = 0, off = 0, left = 0;
@@ -271,7 +271,7 @@ static void test_blend(void **state) {
                              NEB_OK);
         }
         for (int i = 0; i < 2; i++)
-            train(&members[i], 0.001f); // overlap
+            train(&members[i], 0.001f); // steps while the update is in flight
         memcpy(mine, members[1].theta_m, sizeof mine);
         apply(2, 0, 3, &r, d);
         assert_true(d[0].lo == d[1].lo && d[0].hi == d[1].hi);
@@ -290,7 +290,7 @@ static void test_rows_follow_who_saw_them(void **state) {
     assert_int_equal(cmp_codec_parse("fp32", &codec), NEB_OK);
     start(2, 1, 1, true);
     float before = members[0].theta_m[COLS * 3], other = members[0].theta_m[COLS * 4];
-    members[0].counts[3] = 9999; // row 3: only member 0 saw it; row 4: nobody did
+    members[0].counts[3] = 9999; // only member 0 saw row 3; nobody saw row 4
     members[0].theta_m[COLS * 3] += 1;
     members[0].theta_m[COLS * 4] += 3;
     for (int i = 0; i < 2; i++)
@@ -303,7 +303,8 @@ static void test_rows_follow_who_saw_them(void **state) {
     stop(2);
 }
 
-// A member comes back from nine intervals: what it learned counts as one of two answers, in every row alike.
+// A member is back after nine intervals: with a weight, its update counts as one of two in every
+// row.
 static void test_a_returner_counts_as_its_weight(void **state) {
     (void)state;
     struct cmp_codec codec;
@@ -329,13 +330,13 @@ static void test_a_returner_counts_as_its_weight(void **state) {
         assert_int_equal(inter_outer_apply(members[0].o, 0, &r, &d), NEB_OK);
         float share = weighed ? 0.5f : 0.9f;
         assert_true(fabsf(members[0].theta_m[tail] - flat - 2 * share) < 1e-5f);
-        // counts are log-quantised
+        // Row counts are quantised logarithmically.
         assert_true(fabsf(members[0].theta_m[COLS * 3] - row - 2 * share) < 0.05f);
         stop(2);
     }
 }
 
-// A round of members that have drained, and learned nothing since: each counts alike, as if all had seen as much.
+// Without any tokens the members count alike, as if all had seen the same number.
 static void test_no_tokens(void **state) {
     (void)state;
     struct cmp_codec codec;

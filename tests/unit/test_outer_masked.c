@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// inter/outer with masked updates: the parameters that come out are, bit for bit, those of a plain sum of the same integers; what an
-// update could not hold stays in the residual, also where the own update is only known from its bytes.
+// inter/outer with masked updates: the result is, bit for bit, that of a plain sum of the same
+// integers. What an update could not hold stays in the residual.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "inter/outer/outer.h"
@@ -91,7 +91,7 @@ static enum neb_status apply(struct member *m, uint16_t set, const struct sec_su
     return inter_outer_apply(m->o, 0, &r, d);
 }
 
-// Rounds of training: θ, v and residuals are followed by hand, with plain integers.
+// Several rounds, with θ, v and the residuals computed here from plain integers.
 static void test_bits_of_the_plain_sum(void **state) {
     (void)state;
     static float theta[N], v[N], delta[N], u[MEMBERS][N], e[MEMBERS][N], part[N];
@@ -129,7 +129,7 @@ static void test_bits_of_the_plain_sum(void **state) {
             assert_int_equal(apply(&members[k], set, &seeds, &d[k]), NEB_OK);
             assert_true(d[k].lo == d[0].lo && d[k].hi == d[0].hi);
             memcpy(e[k], u[k], sizeof e[k]);
-            for (int i = 0; i < N; i++) // committed: less what was in it
+            for (int i = 0; i < N; i++) // a committed update is subtracted
                 e[k][i] = set >> k & 1 ? u[k][i] - (float)q[k][i] * scale : u[k][i];
             inter_outer_arrays(members[k].o, a);
             assert_memory_equal(a[0].p, theta, sizeof theta);
@@ -140,10 +140,11 @@ static void test_bits_of_the_plain_sum(void **state) {
     float most = 0;
     for (int i = 0; i < N; i++)
         most = fabsf(e[0][i]) > most ? fabsf(e[0][i]) : most;
-    assert_true(most > 1); // something did stay behind, and nothing of it is lost
+    assert_true(most > 1); // the residual was used
 }
 
-// An update that is taken back for a newer one: whichever is committed, the residual is what it did not hold.
+// An update is replaced by a newer one: whichever is committed, the residual is what it did not
+// hold.
 static void test_taken_back(void **state) {
     (void)state;
     struct member *m = &members[1];
@@ -161,7 +162,7 @@ static void test_taken_back(void **state) {
     assert_int_equal(inter_outer_encode_masked(m->o, 0, 0, &m->blob), NEB_OK);
     assert_memory_not_equal(first.p, m->blob.p, first.len);
     struct neb_buf newer = m->blob;
-    m->blob = first; // the older one is the one that was committed
+    m->blob = first; // the older one was committed
     seeds_of(0xf, &seeds);
     assert_int_equal(apply(m, 0xf, &seeds, &d), NEB_OK);
     assert_true(fabsf(a[2].p[5] - 0.25f) < 1e-6f);
@@ -179,7 +180,7 @@ static void test_bad_commit_changes_nothing(void **state) {
     seeds_of(0xf, &seeds);
     before = inter_outer_digest(members[0].o);
     assert_int_equal(apply(&members[0], 0xf, NULL, &d), NEB_ERR_FORMAT);
-    // a set without its seeds
+    // A set without its seeds.
     assert_int_equal(apply(&members[0], 0x7, &seeds, &d), NEB_ERR_FORMAT);
     other = seeds;
     other.own[2][0] ^= 1;

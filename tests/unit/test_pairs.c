@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pairs from a TSV file to batches: split by message, targets where they belong, every pair once an epoch, the same batches
-// everywhere.
+// Pairs from a TSV file to batches: split by message, loss on targets only, every pair once an
+// epoch, and the same batches everywhere.
 #include "agent/base/fs.h"
 #include "intra/data/pairs.h"
 #include "intra/data/tokenizer.h"
@@ -20,7 +20,7 @@ enum { LINES = 400, SEQ = 48, TOKENS = 192 };
 static char dir[] = "/tmp/nebula-pairs-XXXXXX";
 static struct intra_corpus *corpus;
 
-static void nothing(void *user, const char *stage, uint64_t done, uint64_t total) {
+static void no_progress(void *user, const char *stage, uint64_t done, uint64_t total) {
     (void)user, (void)stage, (void)done, (void)total;
 }
 
@@ -61,7 +61,7 @@ static int setup(void **state) {
         s->target_column = 1;
         s->reverse = i == 1;
     }
-    return intra_corpus_build(&spec, out, nothing, NULL, &skipped) == NEB_OK &&
+    return intra_corpus_build(&spec, out, no_progress, NULL, &skipped) == NEB_OK &&
                    intra_corpus_open(out, true, &corpus) == NEB_OK
                ? 0
                : -1;
@@ -119,7 +119,7 @@ static void splits_hold_a_message_in_both_directions(void **state) {
     intra_tokenizer_close(&t);
 }
 
-// What is only measured may lack; what is trained on may not.
+// A split that is only measured may be empty; the training split may not.
 static void no_pair_is_short_enough(void **state) {
     (void)state;
     struct intra_pairs_config c = {.seed = 1, .seq_len = 2, .tokens = TOKENS};
@@ -150,7 +150,7 @@ static void batches_hold_every_pair_once(void **state) {
             const int32_t *x = b.tokens + r * b.T, *y = b.targets + r * b.T;
             int32_t end = 0;
             for (int32_t t = 0; t < b.T; t++) {
-                assert_true(y[t] == KERN_IGNORE || t >= b.prefix[r] - 1); // only the target
+                assert_true(y[t] == KERN_IGNORE || t >= b.prefix[r] - 1); // no loss on the source
                 assert_true(y[t] == KERN_IGNORE || t + 1 >= b.T || y[t + 1] == KERN_IGNORE ||
                             y[t] == x[t + 1]);
                 end = y[t] != KERN_IGNORE ? t + 1 : end;

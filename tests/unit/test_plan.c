@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/plan: counts are those of models that are made; bytes are those of the codec.
+// agent/plan: counts equal those of the models that are built, and bytes those of the codec.
 #include "agent/base/log.h"
 #include "agent/job/update_size.h"
 #include "agent/plan/plan.h"
@@ -33,7 +33,7 @@ static struct agent_job job_with(const char *const *sets) {
     return j;
 }
 
-// What learns, in every way.
+// Every kind of trainable set.
 static const char *const learning[][6] = {
     {NULL},
     {"model.tied=false", NULL},
@@ -74,7 +74,7 @@ static void test_counts(void **state) {
     }
 }
 
-// As many fragments as the model has parts that learn: none of them is empty, whatever is large; and one more is refused.
+// As many fragments as the trainable parts of the model: none is empty, and one more is refused.
 static void fragments_fill(const char *const *sets, const char *vocab, const char *layers) {
     enum { MANY = 64 };
     struct agent_job j = job_with(sets);
@@ -82,7 +82,7 @@ static void fragments_fill(const char *const *sets, const char *vocab, const cha
     struct intra_unit *units;
     uint64_t elements[MANY], parts = 0, used = 0;
     int32_t n, layer[MANY], fragment[MANY];
-    char said[512] = "", text[64];
+    char said[512] = "", text[128];
     assert_int_equal(agent_job_set(&j, vocab), NEB_OK);
     assert_int_equal(agent_job_set(&j, layers), NEB_OK);
     struct intra_model_config c = model_of(&j);
@@ -102,7 +102,7 @@ static void fragments_fill(const char *const *sets, const char *vocab, const cha
         used |= 1ull << fragment[i];
     }
     assert_int_equal(used, (1ull << j.sync.fragments) - 1);
-    snprintf(text, sizeof text, "sync.fragments: %d, but what learns has %d parts",
+    snprintf(text, sizeof text, "sync.fragments: %d, but the trained parameters have only %d parts",
              j.sync.fragments + 1, j.sync.fragments);
     j.sync.fragments++;
     neb_log_set_sink(keep, said);
@@ -134,7 +134,7 @@ static void test_bytes(void **state) {
         {{"trainable=bitfit", "sync.interval=99", "sync.codec=topk:64/4096", NULL},
          2,
          7,
-         9}, // all that learn are vectors: int8
+         9}, // all trainable tensors are vectors: int8
         {{"model.vocab=100000", "sync.codec=topk:64/4096", NULL}, 4, 0.1, 0.3},
         {{"sync.scheme=synchronous", NULL}, 100, 32, 32},
     };
@@ -153,14 +153,14 @@ static void test_bytes(void **state) {
     struct agent_plan p;
     assert_int_equal(agent_job_plan(&none, 0, &p), NEB_OK);
     assert_true(p.exchanges == 0 && p.bytes == 0 && isnan(p.reduction));
-    none.model.vocab = 0; // the corpus's counts when the job leaves it open
+    none.model.vocab = 0; // the corpus's vocabulary when the job leaves it open
     struct agent_plan with;
     assert_int_equal(agent_job_plan(&none, 200, &with), NEB_OK);
     assert_int_equal(with.params - p.params, (200 - 96) * 32);
 }
 
-// An update goes to each other cluster that exchanges; of labels, none does.
-static void test_who_is_sent_to(void **state) {
+// An update goes to each other cluster that exchanges; labels go to none of them.
+static void test_receivers(void **state) {
     (void)state;
     struct agent_job j = job_with((const char *const[]){"sync.interval=20", NULL});
     struct agent_plan two, p;
@@ -193,17 +193,17 @@ static void test_who_is_sent_to(void **state) {
     assert_true(p.bytes == two.bytes * 2 && p.label_bytes == 0);
 }
 
-// 7B parameters, a tensor of 131072 x 4096: what can be sent, and what is said where it cannot.
+// 7B parameters with a tensor of 131072 x 4096: which updates fit, and the message if one does not.
 static void test_updates_that_fit(void **state) {
     (void)state;
     enum { BILLION = 1000000000 };
     static const struct {
-        const char *codec, *fragments, *says; // NULL: it fits
+        const char *codec, *fragments, *reason; // NULL: it fits
     } cases[] = {
         {"sync.codec=int4", "sync.fragments=1", NULL},
         {"sync.codec=int8", "sync.fragments=1", "sync.fragments: 1"},
         {"sync.codec=int8", "sync.fragments=2", NULL},
-        {"sync.codec=fp32", "sync.fragments=1", "7 fragments or more would do"},
+        {"sync.codec=fp32", "sync.fragments=1", "use 7 fragments or more"},
         {"sync.codec=fp32", "sync.fragments=7", NULL},
         {"sync.codec=topk:64/4096", "sync.fragments=1", NULL},
     };
@@ -215,16 +215,16 @@ static void test_updates_that_fit(void **state) {
         uint64_t largest = 7ull * BILLION / (uint64_t)j.sync.fragments;
         said[0] = 0;
         enum neb_status st = agent_update_fits(&j, largest, 500, 131072ull * 4096);
-        assert_int_equal(st, cases[i].says ? NEB_ERR_LIMIT : NEB_OK);
-        if (cases[i].says && !strstr(said, cases[i].says))
+        assert_int_equal(st, cases[i].reason ? NEB_ERR_LIMIT : NEB_OK);
+        if (cases[i].reason && !strstr(said, cases[i].reason))
             fail_msg("%s, %s: %s", cases[i].codec, cases[i].fragments, said);
     }
     struct agent_job j = job_with((const char *const[]){
         "sync.codec=fp32", "sync.interval=80", "sync.fragments=64", "model.n_layers=62", NULL});
     assert_int_equal(agent_update_fits(&j, 1100000000, 80, 1100000000), NEB_ERR_LIMIT);
-    assert_non_null(strstr(said, "a tensor is not cut"));
+    assert_non_null(strstr(said, "fragments do not cut a tensor"));
     neb_log_set_sink(NULL, NULL);
-    // From the file alone: a fragment has its share of all, and no less than the largest tensor.
+    // From the job file alone: a fragment has its share, and at least the largest tensor.
     struct agent_plan p;
     j = job_with((const char *const[]){"model.vocab=96000", "sync.fragments=4", NULL});
     assert_int_equal(agent_job_plan(&j, 0, &p), NEB_OK);
@@ -237,7 +237,7 @@ static void test_updates_that_fit(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_counts), cmocka_unit_test(test_fragments),
-        cmocka_unit_test(test_bytes), cmocka_unit_test(test_who_is_sent_to),
+        cmocka_unit_test(test_bytes), cmocka_unit_test(test_receivers),
         cmocka_unit_test(test_updates_that_fit)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

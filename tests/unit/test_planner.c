@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/planner: what a plan chose gets into the job, and nothing else does.
+// agent/planner: what the plan chose is written into the job, and nothing else.
 #include "agent/base/log.h"
 #include "agent/plan/planner.h"
 #include "tests/unit/cost_fixture.h"
@@ -35,8 +35,8 @@ static void written(struct agent_job *j) {
     j->clusters[0].mesh = j->clusters[1].mesh = (struct intra_mesh_config){1, 1, 1};
 }
 
-static void is(const struct agent_job *j, int batch, int accumulate, bool recompute, int interval,
-               int overlap, const char *codec) {
+static void check_job(const struct agent_job *j, int batch, int accumulate, bool recompute,
+                      int interval, int overlap, const char *codec) {
     assert_int_equal(j->batch, batch);
     assert_int_equal(j->accumulate, accumulate);
     assert_int_equal(j->recompute, recompute);
@@ -59,14 +59,14 @@ static void test_all_is_taken_over(void **state) {
     written(&j);
     j.autos = all;
     agent_planner_apply(&p, all, &j);
-    is(&j, 6, 4, true, 37, 5, "topk:512/4096");
+    check_job(&j, 6, 4, true, 37, 5, "topk:512/4096");
     same_mesh(&j.clusters[0].mesh, &first);
     same_mesh(&j.clusters[1].mesh, &second);
     assert_int_equal(j.autos, 0);
 }
 
-// What the first cluster does becomes the job's; the other one says where it does otherwise, and no more than that.
-static void test_each_cluster(void **state) {
+// The first cluster's choice becomes the job's; the other one gets keys only where it differs.
+static void test_clusters_differ(void **state) {
     (void)state;
     static struct agent_planner p;
     static struct agent_job j;
@@ -82,7 +82,7 @@ static void test_each_cluster(void **state) {
     assert_int_equal(j.clusters[0].recompute, AGENT_RECOMPUTE_AS_JOB);
     assert_int_equal(j.clusters[1].batch, 3);
     assert_int_equal(j.clusters[1].recompute, AGENT_RECOMPUTE_OFF);
-    written(&j); // neither where a trainer of its own cuts its steps, nor where they were said
+    written(&j); // not for an attached trainer, which cuts its own steps, and not for fixed keys
     j.clusters[1].launcher = AGENT_LAUNCHER_ATTACH;
     agent_planner_apply(&p, AGENT_AUTO_BATCH, &j);
     assert_int_equal(j.clusters[1].batch, 0);
@@ -91,7 +91,7 @@ static void test_each_cluster(void **state) {
     assert_true(j.batch == 8 && j.accumulate == 3 && !j.clusters[1].batch);
 }
 
-static void test_the_rest_stays(void **state) {
+static void test_fixed_keys_stay(void **state) {
     (void)state;
     static struct agent_planner p;
     static struct agent_job j;
@@ -101,16 +101,16 @@ static void test_the_rest_stays(void **state) {
     written(&j);
     j.clusters[1].mesh_auto = true;
     agent_planner_apply(&p, 0, &j);
-    is(&j, 8, 3, false, 10, 1, "int4");
+    check_job(&j, 8, 3, false, 10, 1, "int4");
     same_mesh(&j.clusters[0].mesh, &one);
-    same_mesh(&j.clusters[1].mesh, &second); // it said auto
+    same_mesh(&j.clusters[1].mesh, &second); // its mesh is auto
     assert_false(j.clusters[1].mesh_auto);
 }
 
 static int ranks(const struct intra_mesh_config *m) { return m->dp * m->pp * m->tp; }
 
-// auto: of a launcher with hosts of its own as many ranks as the cluster says, or what asks for the plan; on one machine as many as are
-// fastest, here where every operation costs the same whatever its size.
+// mesh: auto: a launcher with its own hosts gets as many ranks as the cluster or the caller names.
+// One machine gets the fastest number; here every operation costs the same at any size.
 static void test_ranks(void **state) {
     (void)state;
     static struct agent_job j; // large
@@ -138,14 +138,14 @@ static void test_ranks(void **state) {
     assert_int_equal(ranks(&p.clusters[2].job.mesh), 4);
     assert_true(p.clusters[0].fits && p.clusters[1].fits && p.clusters[2].fits);
     assert_true(!p.clusters[0].no_mesh && !p.clusters[2].no_mesh);
-    // Seven divide neither the sequences nor the model, and less memory would be no help.
+    // Seven divides neither the sequences nor the model, and less memory would not help.
     assert_true(p.clusters[3].no_mesh == 7 && !p.clusters[3].fits);
     sites[0].ranks = 2;
     sites[2].ranks = 1;
     assert_int_equal(agent_planner_run(&j, 0, sites, &link, j.autos, &p), NEB_OK);
     assert_int_equal(ranks(&p.clusters[0].job.mesh), 2);
     assert_int_equal(ranks(&p.clusters[2].job.mesh), 1);
-    // What was said is the mesh now, and the job that travels is valid.
+    // The named ranks are the mesh now, and the job that is sent is valid.
     j.n_clusters = p.n = 3;
     agent_planner_apply(&p, j.autos, &j);
     assert_true(ranks(&j.clusters[1].mesh) == 8 && !j.clusters[1].ranks &&
@@ -156,8 +156,9 @@ static void test_ranks(void **state) {
     json_decref(spec);
 }
 
-// Codec and interval are within what the job admits, or as it is written; and where that is nothing, it says so.
-static void test_admitted(void **state) {
+// The choice keeps codec and interval within the job's limits or at its fixed values; if nothing is
+// possible, it is refused.
+static void test_within_limits_of_job(void **state) {
     (void)state;
     static struct agent_job j; // large
     static struct agent_site sites[AGENT_CLUSTERS_MAX];
@@ -199,7 +200,8 @@ static void test_admitted(void **state) {
     j.sync.early_interval = 10;
     assert_int_equal(agent_planner_run(&j, 0, sites, &far, all, &p), NEB_OK);
     assert_true(p.wan.overlap < 10);
-    // Dense updates are too large, and for sparse ones the run is too short: what is written stays, if something is.
+    // Dense updates are too large and the run is too short for sparse ones: the job's own value
+    // stays, if it has one.
     j.steps = 20;
     j.model.d_model = j.model.d_ff = 32768;
     j.model.n_heads = 128;
@@ -215,7 +217,7 @@ static void test_admitted(void **state) {
     assert_int_equal(agent_planner_run(&j, 0, sites, &fast, all, &p), NEB_ERR_LIMIT);
 }
 
-// ---- what may not be chosen ----------------------------------------------------------------------------------
+// ---- what must not be chosen ----
 
 static struct agent_job judged; // large
 static struct agent_site judged_sites[AGENT_CLUSTERS_MAX];
@@ -235,7 +237,8 @@ static struct intra_device_rates unlinked_devices(int count) {
     return r;
 }
 
-// Two clusters, the second one's machine as the rest says; batch, sync, paris: keys of data, of sync, of that cluster.
+// Plans for two clusters; the arguments after paris describe the second one's machine. batch, sync
+// and paris are keys of data, of sync and of that cluster.
 static enum neb_status judge(const char *batch, const char *sync, const char *paris, int devices,
                              double link, double memory, bool assumed) {
     static struct agent_planner p;
@@ -279,12 +282,12 @@ static void hears(const char *text) {
         fail_msg("not '%s' but: %s", text, said);
 }
 
-// Of steps whose seconds nobody knows the first choice is as good as any, and was taken for the best.
+// Without known step times every choice looks equal: the planner refuses to choose.
 static void test_unknown_seconds(void **state) {
     (void)state;
     static const char written[] = "batch: 8", mesh[] = ", mesh: {dp: 8}";
     static const char *const keys[] = {"interval: auto", "overlap: auto", "codec: auto"};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) { // ranks that no link is known between
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) { // no link known between the ranks
         assert_int_equal(judge(written, keys[i], mesh, 0, 0, 1e9, false), NEB_ERR_LIMIT);
         hears("paris's steps is not known: the link between two ranks has not been measured");
         hears("name the file in clusters.profile");
@@ -294,19 +297,19 @@ static void test_unknown_seconds(void **state) {
     assert_int_equal(judge("batch: auto, accumulate: 8", "codec: int4", mesh, 0, 0, 1e9, true),
                      NEB_ERR_LIMIT);
     hears("data.batch: auto cannot be decided, because the time of cluster paris's");
-    // as many devices as ranks, and no link between two; too few
+    // As many devices as ranks without a link between them; then too few devices.
     assert_int_equal(judge(written, keys[0], ", device: cuda, mesh: {dp: 8}", 8, 1e9, 1e9, false),
                      NEB_ERR_LIMIT);
     hears("the link between two devices has not been measured");
     assert_int_equal(judge(written, keys[0], ", device: cuda, mesh: {dp: 8}", 1, 1e9, 1e9, false),
                      NEB_ERR_LIMIT);
     hears("each of its 8 ranks needs a device, and the known machine has 1");
-    // What another cluster's machine decides alone, and a job that says all.
+    // No refusal where another cluster's machine decides, or where the job leaves nothing open.
     judge(written, "codec: int4", mesh, 0, 0, 1e9, false);
     assert_string_equal(said, "");
 }
 
-// Memory is this machine's where a cluster's own is not known: that is no reason to refuse it.
+// Where a cluster's memory is unknown this machine's is assumed, which is no reason to refuse.
 static void test_memory_of_another(void **state) {
     (void)state;
     static const char one[] = "interval: auto";
@@ -323,8 +326,9 @@ static void test_memory_of_another(void **state) {
     hears("cluster paris: a trainer attaches, and the time of its steps is not known");
 }
 
-// An 8B model whose own programs attach: this program reckons neither their memory nor their steps, and this machine's are no reason to
-// refuse it. What crosses is reckoned, and with --step how long.
+// An 8B model trained by attached programs: the planner computes neither their memory nor their
+// steps, and this machine's memory is no reason to refuse. It computes what crosses the WAN, and
+// with --step the time.
 static void test_attached(void **state) {
     (void)state;
     static const char text[] =
@@ -337,7 +341,7 @@ static void test_attached(void **state) {
     for (int autos = 0; autos < 2; autos++) {
         char yaml[1024];
         snprintf(yaml, sizeof yaml, text, autos ? ", codec: auto" : "");
-        // the machine's figures as a judge left them: some GB of memory, no device
+        // This machine has some GB of memory and no device.
         judge("batch: 8", "codec: int4", "", 0, 1e9, 4e9, false);
         memset(&judged, 0, sizeof judged);
         assert_int_equal(agent_job_parse(yaml, strlen(yaml), "job.yaml", &judged), NEB_OK);
@@ -366,7 +370,8 @@ static void test_attached(void **state) {
             assert_int_equal(p.wan.interval, known ? 100 : 0);
         }
     }
-    // a built-in trainer beside them is planned as ever, and the attached one is taken to be as slow
+    // A built-in trainer beside an attached one is planned as usual, and the attached one is
+    // assumed to be as slow.
     assert_int_equal(judge("batch: 8", "interval: 10", ", launcher: attach", 0, 1e9, 1e9, false),
                      NEB_OK);
     assert_int_equal(agent_planner_run(&judged, 0, judged_sites, &judged_link, 0, &p), NEB_OK);
@@ -395,7 +400,7 @@ static void test_no_device(void **state) {
     assert_string_equal(said, "");
 }
 
-// Clusters of --local on a machine with `cards` devices; keys: of each, up to a NULL.
+// Clusters of --local on a machine with `cards` devices. keys: of each cluster, up to a NULL.
 static void deal(int cards, const char *visible, uint32_t free, const char *const *keys) {
     char text[1024];
     int n = snprintf(text, sizeof text,
@@ -426,7 +431,7 @@ static void shares(double a, double b, double c) {
                      want[i]);
 }
 
-// Each cluster of --local has devices of its own where there are enough, as local.c deals them out.
+// Each cluster of --local has its own devices if there are enough, as local.c assigns them.
 static void test_devices_of_local(void **state) {
     (void)state;
     static struct agent_planner p;
@@ -438,7 +443,7 @@ static void test_devices_of_local(void **state) {
     shares(0.5, 1, 0.5);
     deal(1, "0", 0, (const char *const[]){"", "", cpu, NULL});
     shares(0.5, 0.5, 0);
-    deal(1, "0", 0, (const char *const[]){"", cpu, witness, NULL}); // which train on no device
+    deal(1, "0", 0, (const char *const[]){"", cpu, witness, NULL}); // these train on no device
     shares(1, 0, 0);
     deal(4, "0,1,2,3", 0, (const char *const[]){two, two, NULL});
     shares(1, 1, 0);
@@ -446,7 +451,7 @@ static void test_devices_of_local(void **state) {
     shares(0.5, 0.5, 0);
     deal(2, "0,1", 0, (const char *const[]){"", ", mesh: {dp: 4}", NULL}); // on processors
     shares(1, 0, 0);
-    // Ranks that are to be chosen have what the others leave, and no more.
+    // Ranks still to be chosen get the devices that the others leave.
     deal(4, "0,1,2,3", 0, (const char *const[]){two, auto_mesh, NULL});
     shares(1, 1, 0);
     assert_true(judged_sites[0].devices == 0 && judged_sites[1].devices == 2);
@@ -455,15 +460,15 @@ static void test_devices_of_local(void **state) {
     deal(4, "0,1,2,3", AGENT_AUTO_MESH, (const char *const[]){"", two, NULL});
     assert_true(judged_sites[0].devices == 2 && judged_sites[1].devices == 2);
     shares(1, 1, 0);
-    // GPUs that nobody lists are not dealt out: every cluster begins at the first.
+    // GPUs that nobody lists are not assigned: every cluster begins at the first one.
     deal(2, "", 0, (const char *const[]){"", two, NULL});
     shares(0.5, 0.5, 0);
     deal(2, "0,1", 0, (const char *const[]){"", "", ", launcher: mpirun, mesh: {dp: 2}", NULL});
     shares(0.5, 0.5, 0.5);
 }
 
-// A run that goes on has what was chosen when it began, where the job says auto and nothing else has changed.
-static void test_chosen_before(void **state) {
+// A continued run keeps the choices of its start where the job says auto and nothing else changed.
+static void test_continued_run_keeps_choices(void **state) {
     (void)state;
     static struct agent_job was, j;
     static struct agent_planner p;
@@ -484,12 +489,12 @@ static void test_chosen_before(void **state) {
     assert_true(agent_planner_is_open(&j));
     struct agent_job same = j, more = j, renamed = j, part = j;
     agent_planner_take(&was, &same);
-    is(&same, 6, 4, true, 37, 5, "topk:512/4096");
+    check_job(&same, 6, 4, true, 37, 5, "topk:512/4096");
     same_mesh(&same.clusters[1].mesh, &second);
     assert_true(same.clusters[0].role == AGENT_ROLE_STUDENT && same.clusters[1].batch == 3 &&
                 same.clusters[1].recompute == AGENT_RECOMPUTE_OFF);
     assert_false(agent_planner_is_open(&same));
-    more.accumulate = 5; // other steps: another job, and it is not made to look like the same
+    more.accumulate = 5; // other steps make another job: nothing is taken over
     agent_planner_take(&was, &more);
     assert_true(more.autos == AGENT_AUTO_BATCH && more.batch == 8 && more.accumulate == 5);
     snprintf(renamed.clusters[1].name, sizeof renamed.clusters[1].name, "other");
@@ -499,16 +504,21 @@ static void test_chosen_before(void **state) {
                 renamed.clusters[1].role_auto);
     part.autos = AGENT_AUTO_OVERLAP;
     agent_planner_take(&was, &part);
-    is(&part, 8, 3, false, 10, 5, "int4");
+    check_job(&part, 8, 3, false, 10, 5, "int4");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_is_taken_over), cmocka_unit_test(test_each_cluster),
-        cmocka_unit_test(test_the_rest_stays),    cmocka_unit_test(test_ranks),
-        cmocka_unit_test(test_chosen_before),     cmocka_unit_test(test_admitted),
-        cmocka_unit_test(test_unknown_seconds),   cmocka_unit_test(test_memory_of_another),
-        cmocka_unit_test(test_attached),          cmocka_unit_test(test_no_device),
+        cmocka_unit_test(test_all_is_taken_over),
+        cmocka_unit_test(test_clusters_differ),
+        cmocka_unit_test(test_fixed_keys_stay),
+        cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_continued_run_keeps_choices),
+        cmocka_unit_test(test_within_limits_of_job),
+        cmocka_unit_test(test_unknown_seconds),
+        cmocka_unit_test(test_memory_of_another),
+        cmocka_unit_test(test_attached),
+        cmocka_unit_test(test_no_device),
         cmocka_unit_test(test_devices_of_local),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

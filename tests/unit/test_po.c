@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Message catalogues as pairs: what is kept, what is left out, and where a malformed one is.
+// Message catalogues as pairs: which entries are kept, which are dropped, and where a malformed one
+// is.
 #include "agent/base/log.h"
 #include "intra/data/po.h"
 
@@ -31,13 +32,13 @@ static void keeps(void **state) {
     } cases[] = {
         {"msgid \"cannot open %s\\n\"\nmsgstr \"kann %s nicht öffnen\\n\"\n",
          "cannot open %s=kann %s nicht öffnen|"},
-        {"msgid \"\"\nmsgstr \"Language: de\\n\"\n", ""},               // header
-        {"#, fuzzy, c-format\nmsgid \"one\"\nmsgstr \"eins\"\n", ""},   //
-        {"#, c-format\nmsgid \"one\"\nmsgstr \"eins\"\n", "one=eins|"}, //
-        {"msgid \"one\"\nmsgstr \"\"\n", ""},                           // untranslated
-        {"msgid \"same\"\nmsgstr \"same\"\n", ""},                      //
-        {"msgid \"%d\"\nmsgstr \"%i\"\n", ""},                          // nothing to learn
-        {"#~ msgid \"one\"\n#~ msgstr \"eins\"\n", ""},                 // obsolete
+        {"msgid \"\"\nmsgstr \"Language: de\\n\"\n", ""},             // header
+        {"#, fuzzy, c-format\nmsgid \"one\"\nmsgstr \"eins\"\n", ""}, // fuzzy
+        {"#, c-format\nmsgid \"one\"\nmsgstr \"eins\"\n", "one=eins|"},
+        {"msgid \"one\"\nmsgstr \"\"\n", ""},           // untranslated
+        {"msgid \"same\"\nmsgstr \"same\"\n", ""},      // nothing to learn
+        {"msgid \"%d\"\nmsgstr \"%i\"\n", ""},          // nothing to learn
+        {"#~ msgid \"one\"\n#~ msgstr \"eins\"\n", ""}, // obsolete
         {"msgid \"\"\n\"two \"\n\"  lines\"\nmsgstr \"\"\n\"zwei\\n\"\n\"Zeilen\"\n",
          "two lines=zwei Zeilen|"},
         {"msgid \"%d file\"\nmsgid_plural \"%d files\"\nmsgstr[0] \"%d Datei\"\nmsgstr[1] \"%d "
@@ -49,7 +50,7 @@ static void keeps(void **state) {
          "\"пять\"\n",
          "one=один|ones=два|"},
         {"msgctxt \"v\"\nmsgid \"open\"\nmsgstr \"öffnen\"\nmsgid \"shut\"\nmsgstr \"zu\"\n",
-         "open=öffnen|shut=zu|"}, // without a blank line between
+         "open=öffnen|shut=zu|"}, // no blank line between
         {"#, fuzzy\nmsgid \"one\"\nmsgstr \"eins\"\n\nmsgid \"two\"\nmsgstr \"zwei\"\n",
          "two=zwei|"},
         {"msgid \"say \\\"hi\\\"\"\nmsgstr \"sag \\\"hallo\\\"\"\n", "say \"hi\"=sag \"hallo\"|"},
@@ -66,7 +67,7 @@ static void keeps(void **state) {
     "\\n\"\n\"Plural-Forms: " forms "\\n\"\n\n"
 #define FILES "msgid \"one file\"\nmsgid_plural \"%d files\"\n"
 
-// As GNU gettext's programs read it, and as others write it.
+// Files as GNU gettext writes them, and as other programs do.
 static void grammar(void **state) {
     (void)state;
     static const struct {
@@ -108,13 +109,13 @@ static void grammar(void **state) {
     }
 }
 
-// The form of 1, and the one that most numbers beyond take.
+// Plural forms: the one of 1, and the one that most larger numbers take.
 static void plurals(void **state) {
     (void)state;
     static const char *const f[6] = {"null", "eine", "zwei", "drei", "vier", "fünf"};
     static const struct {
         const char *header;
-        int one, many; // -1: no pair
+        int one, many; // indices into f
     } cases[] = {
         {HEADER("UTF-8", "nplurals=2; plural=n != 1;"), 0, 1},
         {HEADER("UTF-8", "nplurals=2; plural=(n > 1);"), 0, 1},
@@ -138,7 +139,7 @@ static void plurals(void **state) {
                          "n%100<=10 ? 3 : n%100>=11 ? 4 : 5;"),
          1, 4},
         {HEADER("UTF-8", "nplurals=2; plural=n==0 ? 1/0 : 1-1*2+n/2%3*0+1 == 0 || !(n<=1);"), 1, 1},
-        // none that can be read: as GNU gettext takes it
+        // No valid expression: read as GNU gettext does.
         {HEADER("UTF-8", "nplurals=INTEGER; plural=EXPRESSION;"), 0, 1},
         {HEADER("UTF-8", "nplurals=2; plural=n/0;"), 0, 1},
         {HEADER("UTF-8", "nplurals=2; plural=n;"), 0, 1},
@@ -164,7 +165,7 @@ static void plurals(void **state) {
     }
 }
 
-// By the header's charset, where bytes of characters look like quotes and backslashes, too.
+// The header's charset decides, also where a character holds the byte of a quote or backslash.
 static void charsets(void **state) {
     (void)state;
 #define FORMS "nplurals=2; plural=n!=1;"
@@ -203,7 +204,8 @@ static void charsets(void **state) {
     assert_int_equal(read_text(HEADER("UTF-8", FORMS) "msgid \"door\"\nmsgstr \"T\xfcr\"\n"),
                      NEB_ERR_FORMAT);
     neb_last_error(error, sizeof error);
-    assert_non_null(strstr(error, "t.po:6: text of this entry is not in UTF-8, which the header"));
+    assert_non_null(
+        strstr(error, "t.po:6: the text of this entry is not valid UTF-8, which is the charset"));
 }
 
 static enum neb_status note(void *user, size_t line, const char *why) {
@@ -213,7 +215,7 @@ static enum neb_status note(void *user, size_t line, const char *why) {
     return NEB_OK;
 }
 
-static void goes_on(void **state) {
+static void reads_on_after_faults(void **state) {
     (void)state;
     static const char text[] =
         "msgid \"one\"\nmsgstr \"eins\"\n\nmsgid \"two\nmsgstr \"zwei\"\n\n"
@@ -239,8 +241,11 @@ static void names_the_line(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(keeps),   cmocka_unit_test(grammar),
-                                       cmocka_unit_test(plurals), cmocka_unit_test(charsets),
-                                       cmocka_unit_test(goes_on), cmocka_unit_test(names_the_line)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(keeps),
+                                       cmocka_unit_test(grammar),
+                                       cmocka_unit_test(plurals),
+                                       cmocka_unit_test(charsets),
+                                       cmocka_unit_test(reads_on_after_faults),
+                                       cmocka_unit_test(names_the_line)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

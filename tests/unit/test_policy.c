@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/policy: what a site's operator admits, and files that must not be believed.
+// agent/policy: which jobs a site's operator admits, and which policy files are refused.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/daemon/job_needs.h"
@@ -93,8 +93,8 @@ static void test_admits(void **state) {
     assert_false(admits(&p, &ranks, "hub", "ranks"));
 }
 
-// Text is trained on here; that it may leave has to be said.
-static void test_text_stays(void **state) {
+// Text may be used for training here; it may leave the site only if the policy says so.
+static void test_text_may_leave(void **state) {
     (void)state;
     struct agent_policy p = parse("{\"format\": 1}"),
                         open = parse("{\"format\": 1, \"push_text\": true}");
@@ -116,7 +116,7 @@ static void test_text_stays(void **state) {
         }
 }
 
-// A job that names `path` for one option, as text that an agent would get.
+// A job with `path` as the value of one option, in the JSON form that an agent receives.
 static json_t *with_path(const char *key, const char *path) {
     static const char yaml[] =
         "job: j\nsteps: 4\nmodel: {vocab: 16, n_layers: 1, d_model: 8, n_heads: 2, n_kv_heads: 1, "
@@ -134,7 +134,8 @@ static json_t *with_path(const char *key, const char *path) {
     return o;
 }
 
-// Whatever option of the table holds a path: it is one of those that the policy sees, whether or not the table's flag was thought of.
+// Every option that holds a path is checked by the policy, whether or not its row in the table has
+// the flag.
 static void test_every_path(void **state) {
     (void)state;
     char outside[NEB_PATH_MAX], inside[NEB_PATH_MAX], text[2 * NEB_PATH_MAX];
@@ -148,7 +149,7 @@ static void test_every_path(void **state) {
     struct agent_policy p = parse(text);
     json_object_foreach(plain, key, v) {
         json_t *good = with_path(key, inside), *bad = with_path(key, outside);
-        // an option that takes any text: a path, or one of those that are known to be none
+        // Options with free text that is not a path are named here.
         bool free_text = json_is_string(v) && strcmp(key, "job") != 0 &&
                          strcmp(key, "sync.link") != 0 && strcmp(key, "wan.rate_limit") != 0 &&
                          agent_job_from_json(bad, job) == NEB_OK;
@@ -167,8 +168,9 @@ static void test_every_path(void **state) {
     free(job);
 }
 
-// What only other clusters look at is theirs to judge; one process that does it all looks at everything.
-static void test_whose_path(void **state) {
+// Paths that only other clusters read are theirs to judge; a single process for all reads every
+// path.
+static void test_paths_of_other_clusters(void **state) {
     (void)state;
     char outside[NEB_PATH_MAX], text[2 * NEB_PATH_MAX];
     snprintf(outside, sizeof outside, "%s/data2", dir);
@@ -197,19 +199,19 @@ static void test_whose_path(void **state) {
     assert_false(admits(&p, &j, "hub", "not below"));
 }
 
-// A folder of labels is made by the worker: where it would be counts.
-static void test_yet_to_be_made(void **state) {
+// The worker creates the folder of labels: its future place counts.
+static void test_folder_to_be_created(void **state) {
     (void)state;
     static const struct {
         const char *path;
         bool ok;
     } paths[] = {{"data/labels", true},
                  {"data/a/b/c", true},
-                 {"data/corpus/../labels", true}, // what is there is resolved
+                 {"data/corpus/../labels", true}, // existing parts are resolved
                  {"data/a/../../data2", false},
                  {"data/a/..", false},
                  {"data/link/labels", false}, // a link to data2
-                 {"data/loose", false},       // a link to what is not there
+                 {"data/loose", false},       // a link to nothing
                  {"data/loose/labels", false},
                  {"data/self/labels", false}, // a link to itself
                  {"data2/labels", false},
@@ -231,11 +233,11 @@ static void test_yet_to_be_made(void **state) {
     }
     struct agent_job j = job_of(text);
     snprintf(j.distill.cache, sizeof j.distill.cache,
-             "labels"); // of wherever the agent was started
+             "labels"); // relative to the agent's working folder
     assert_false(admits(&p, &j, "hub", "not below a folder"));
 }
 
-// What a student keeps of a teacher's labels says what its text was.
+// Only the owner can read the labels that a student keeps, as they reveal the text.
 static void test_labels_on_disk(void **state) {
     (void)state;
     static const uint8_t corpus[32];
@@ -255,9 +257,9 @@ static void test_labels_on_disk(void **state) {
     }
 }
 
-// Which text a step's labels are for is decided by how many students share the batches, and which of them this is: labels of another
-// share are refused, not learned from. With distill.relay all students have the same batches.
-static void test_labels_of_a_share(void **state) {
+// The number of students and this one's index decide which text a step's labels belong to: labels
+// of another share are refused. With distill.relay all students have the same batches.
+static void test_labels_of_another_share(void **state) {
     (void)state;
     static const uint8_t corpus[32];
     char folder[NEB_PATH_MAX];
@@ -269,7 +271,7 @@ static void test_labels_of_a_share(void **state) {
     assert_int_equal(agent_distill_cache_open(folder, &j, 1, corpus), NEB_OK);
     neb_log_set_sink(testing_drop, NULL);
     assert_int_equal(agent_distill_cache_open(folder, &j, 0, corpus), NEB_ERR_INVALID);
-    j.n_clusters = 2; // a student alone
+    j.n_clusters = 2; // a single student
     assert_int_equal(agent_distill_cache_open(folder, &j, 0, corpus), NEB_ERR_INVALID);
     j.n_clusters = 3;
     j.distill.relay = true;
@@ -286,28 +288,28 @@ static void test_limits(void **state) {
                                   "3, \"jobs_per_member\": 2}");
     struct agent_job j = job_of("/data");
     j.steps = 100;
-    // a block: q and o 2 x 8 x 8, k and v 2 x 8 x 4, feed-forward 3 x 8 x 16
+    // A block: q and o 2 x 8 x 8, k and v 2 x 8 x 4, feed-forward 3 x 8 x 16.
     j.model = (struct intra_model_config){
         .n_layers = 1, .d_model = 8, .n_heads = 2, .n_kv_heads = 1, .d_ff = 16, .tied = true};
     running = (struct agent_policy_load){.jobs = 2, .of_member = 1};
     assert_true(admits(&p, &j, "hub", ""));
     j.steps = 101;
-    assert_false(admits(&p, &j, "hub", "101 steps, at most 100"));
+    assert_false(admits(&p, &j, "hub", "101 steps, but at most 100"));
     j.steps = 100;
     running.of_member = 2;
-    assert_false(admits(&p, &j, "hub", "2 jobs of this member run, at most 2"));
+    assert_false(admits(&p, &j, "hub", "2 jobs of this member run, and at most 2"));
     running = (struct agent_policy_load){.jobs = 3};
-    assert_false(admits(&p, &j, "hub", "3 jobs of other members run, at most 3"));
+    assert_false(admits(&p, &j, "hub", "3 jobs of other members run, and at most 3"));
     running.jobs = 0;
     j.model.vocab = (1000 - 128 - 64 - 384) / 8;
     assert_true(admits(&p, &j, "hub", ""));
     j.model.vocab++;
-    assert_false(admits(&p, &j, "hub", "has 1008 parameters, at most 1000"));
+    assert_false(admits(&p, &j, "hub", "has 1008 parameters, but at most 1000"));
     j.model.vocab = 0;
     j.model.n_layers = 2;
     assert_false(admits(&p, &j, "hub", "has 1152 parameters"));
     j.model.n_layers = 1;
-    j.mode = AGENT_MODE_RTD; // the generator's shape, where this site has that part
+    j.mode = AGENT_MODE_RTD; // the generator's shape counts only at the site of the generator
     j.rtd.shape.n_layers = 4;
     assert_true(admits(&p, &j, "hub", ""));
     j.clusters[0].role = AGENT_ROLE_GENERATOR;
@@ -339,7 +341,8 @@ static struct agent_job small_job(void) {
     return j;
 }
 
-// A teacher that learns trains all of its model, whatever the job says of the student's; with both in one process that is this site's too.
+// A teacher that learns trains its whole model, whatever the job says of the student's. With both
+// in one process, that counts at this site too.
 static void test_teacher_trains(void **state) {
     (void)state;
     struct agent_policy
@@ -363,7 +366,7 @@ static void test_teacher_trains(void **state) {
     assert_false(admits(&lora, &j, "hub", "\"trainable\" does not list"));
 }
 
-// A checkpoint decides about its teacher's shape, not what the job says beside it.
+// A checkpoint decides the teacher's shape, not the job's model.
 static void test_teacher_shape(void **state) {
     (void)state;
     struct agent_job j = small_job();
@@ -384,9 +387,9 @@ static void test_teacher_shape(void **state) {
     double small = agent_job_parameters(&j, 0, &unknown);
     snprintf(j.distill.teacher, sizeof j.distill.teacher, "%s/teacher.ckpt", dir);
     neb_log_set_sink(testing_drop, NULL);
-    assert_false(limited("parameters", 1e9, &j, "cannot be reckoned"));
-    assert_int_equal(mkfifo(j.distill.teacher, 0600), 0); // which is waited for by who opens it
-    assert_false(limited("memory", 1e12, &j, "cannot be reckoned"));
+    assert_false(limited("parameters", 1e9, &j, "cannot be estimated"));
+    assert_int_equal(mkfifo(j.distill.teacher, 0600), 0); // an open would block
+    assert_false(limited("memory", 1e12, &j, "cannot be estimated"));
     neb_log_set_sink(NULL, NULL);
     assert_int_equal(unlink(j.distill.teacher), 0);
     assert_int_equal(intra_model_layout(&wide, &full, &m), NEB_OK);
@@ -400,7 +403,7 @@ static void test_teacher_shape(void **state) {
     double large = agent_job_parameters(&j, 0, &found);
     assert_true(large > 4 * small);
     assert_true(limited("parameters", large, &j, ""));
-    assert_false(limited("parameters", large - 1, &j, "parameters, at most"));
+    assert_false(limited("parameters", large - 1, &j, "parameters, but at most"));
     for (int disk = 0; disk < 2; disk++) {
         struct agent_needs n, by_job;
         agent_job_needs(&j, 0, &found, &n);
@@ -410,16 +413,16 @@ static void test_teacher_shape(void **state) {
         assert_true(limited(disk ? "disk" : "memory", ceil(need), &j, ""));
         assert_false(limited(disk ? "disk" : "memory", floor(0.99 * need), &j, "at most"));
     }
-    // not of this site
+    // The teacher is at another site.
     j.clusters[0].role = AGENT_ROLE_STUDENT;
     j.clusters[1].role = AGENT_ROLE_TEACHER;
     assert_true(limited("parameters", small, &j, ""));
     j.sync.scheme = AGENT_SCHEME_SYNCHRONOUS;
-    assert_false(limited("parameters", large, &j, "parameters, at most"));
+    assert_false(limited("parameters", large, &j, "parameters, but at most"));
     assert_true(limited("parameters", large + small, &j, ""));
 }
 
-// Two clusters that exchange rounds, as a job file would have them.
+// Two clusters that exchange rounds, as a job file describes them.
 static struct agent_job federated_job(void) {
     struct agent_job j = small_job();
     j.n_clusters = 2;
@@ -446,7 +449,7 @@ static struct agent_job early(void) {
     j.sync.early_steps = 20;
     return j;
 }
-static struct agent_job odd_steps(void) { // the last update would be of one step
+static struct agent_job odd_steps(void) { // the last update has one step
     struct agent_job j = federated_job();
     j.steps = 101;
     return j;
@@ -456,13 +459,12 @@ static struct agent_job few_steps(void) {
     j.steps = 2;
     return j;
 }
-static struct agent_job fragments(void) { // the second one's first update is of a step
+static struct agent_job fragments(void) { // the second fragment's first update has one step
     struct agent_job j = federated_job();
     j.sync.fragments = 10;
     return j;
 }
-static struct agent_job
-balanced(void) { // a leader may have a cluster leave out seven of eight steps
+static struct agent_job balanced(void) { // a leader may let a cluster skip seven of eight steps
     struct agent_job j = federated_job();
     j.sync.tune.mode = AGENT_TUNE_AUTO;
     j.sync.tune.balance = true;
@@ -508,7 +510,7 @@ static struct agent_job exact(void) {
     j.sync.row_counts = AGENT_ROWS_EXACT;
     return j;
 }
-static struct agent_job exact_untold(void) {
+static struct agent_job exact_without_weights(void) {
     struct agent_job j = exact();
     j.sync.row_weights = false;
     return j;
@@ -518,7 +520,7 @@ static struct agent_job exact_lora(void) {
     j.trainable = (struct intra_trainable){.mode = INTRA_TRAIN_LORA, .lora_rank = 2};
     return j;
 }
-static struct agent_job exact_output(void) { // an output of its own learns with the last layers
+static struct agent_job exact_output(void) { // a separate output layer learns with the last layers
     struct agent_job j = exact();
     j.model.tied = false;
     j.trainable = (struct intra_trainable){.mode = INTRA_TRAIN_LAST_LAYERS, .last_layers = 1};
@@ -542,7 +544,7 @@ static struct agent_job of_roles(enum agent_mode mode, enum agent_role role) {
     return j;
 }
 static struct agent_job teacher(void) { return of_roles(AGENT_MODE_DISTILL, AGENT_ROLE_TEACHER); }
-static struct agent_job teacher_of_others(void) { // whose text comes
+static struct agent_job teacher_of_others(void) { // the text comes from others
     struct agent_job j = teacher();
     j.distill.pushed = true;
     return j;
@@ -552,7 +554,7 @@ static struct agent_job generator(void) { return of_roles(AGENT_MODE_RTD, AGENT_
 static struct agent_job discriminator(void) {
     return of_roles(AGENT_MODE_RTD, AGENT_ROLE_DISCRIMINATOR);
 }
-static struct agent_job shared_rows(void) { // embeddings travel every second step
+static struct agent_job shared_rows(void) { // embeddings are sent every second step
     struct agent_job j = discriminator();
     j.rtd.share_embeddings = 2;
     return j;
@@ -568,12 +570,12 @@ static struct agent_job by_mpirun(void) {
     return j;
 }
 
-// What each key admits, and what a site does that only says "data". why NULL: it is admitted.
+// What each key admits, and what a policy without it admits.
 static void test_what_leaves(void **state) {
     (void)state;
-    static const char few[] = "would rest on as few as", words[] = "counts out the tokens";
+    static const char few[] = "would rest on as few as", words[] = "sends counts of the tokens";
     static const struct {
-        const char *keys; // "": none but format
+        const char *keys; // "": only format
         struct agent_job (*job)(void);
         const char *why;
     } cases[] = {{"", federated_job, NULL},
@@ -589,7 +591,7 @@ static void test_what_leaves(void **state) {
                  {"", fragments, few},
                  {"", balanced, few},
                  {"", one_step, few},
-                 {"", wide, "5124 are asked for (\"tokens_per_update\", which the policy leaves"},
+                 {"", wide, "5124 are required (\"tokens_per_update\", which the policy does not"},
                  {"", shared_rows, few},
                  {"\"tokens_per_update\": 1", one_token, NULL},
                  {"\"tokens_per_update\": 5120", federated_job, NULL},
@@ -603,13 +605,13 @@ static void test_what_leaves(void **state) {
                  {"\"tokens_per_update\": 1024", shared_rows, NULL},
                  {"", exact, words},
                  {"", exact_output, words},
-                 {"", exact_untold, NULL},
+                 {"", exact_without_weights, NULL},
                  {"", exact_lora, NULL},
                  {"", exact_private, NULL},
                  {"\"row_counts\": \"exact\"", exact, NULL},
                  {"\"row_counts\": \"coarse\"", exact, words},
                  {"\"row_counts\": \"never\"", federated_job, words},
-                 {"\"row_counts\": \"never\"", exact_untold, NULL},
+                 {"\"row_counts\": \"never\"", exact_without_weights, NULL},
                  {"\"gates\": [\"private\"]", federated_job, "sync.gate: trusted"},
                  {"\"gates\": [\"private\"]", robust, "sync.gate: robust"},
                  {"\"gates\": [\"private\"]", exact_private, NULL},
@@ -637,7 +639,7 @@ static void test_what_leaves(void **state) {
         const char *why = cases[i].why;
         if (admits(&p, &j, "hub", why ? why : "") != !why)
             fail_msg("case %zu, %s: expected %s", i, text, why ? why : "to be admitted");
-        assert_true(admits(&none, &j, "hub", "")); // a site that has said nothing
+        assert_true(admits(&none, &j, "hub", "")); // a site without a policy
     }
 }
 
@@ -666,12 +668,12 @@ static void test_refused_keys(void **state) {
         struct agent_policy p;
         snprintf(text, sizeof text, "{\"format\": 1, %s}", bad[i]);
         if (agent_policy_parse(text, strlen(text), "policy.json", &p) != NEB_ERR_FORMAT)
-            fail_msg("%s was taken", text);
+            fail_msg("%s was accepted", text);
     }
     neb_log_set_sink(NULL, NULL);
 }
 
-// What holds while a job runs: of the policy, and of a site without one.
+// The terms of a running job, with a policy and without one.
 static void test_terms(void **state) {
     (void)state;
     struct agent_job j = federated_job(), small = one_token();
@@ -682,10 +684,11 @@ static void test_terms(void **state) {
     struct agent_terms t;
     agent_policy_terms(&p, &j, 0, &t);
     assert_true(t.update_tokens == AGENT_UPDATE_TOKENS && t.idle_s == 7 * 24 * 3600);
-    assert_true(t.told.losses == AGENT_LOSSES_ROUNDED && t.told.every == AGENT_TOLD_STEPS);
+    assert_true(t.told.losses == AGENT_LOSSES_ROUNDED && t.told.every == AGENT_DISCLOSED_STEPS);
     assert_true(t.told.held_out);
-    agent_policy_terms(&p, &small, 0, &t); // a loss rests on so many tokens, whatever a step has
-    assert_int_equal(t.told.every, AGENT_TOLD_TOKENS);
+    // a reported loss covers at least so many tokens, however small a step is
+    agent_policy_terms(&p, &small, 0, &t);
+    assert_int_equal(t.told.every, AGENT_DISCLOSED_TOKENS);
     assert_false(t.told.held_out);
     agent_policy_terms(&none, &small, 0, &t);
     assert_true(t.update_tokens == 0 && t.idle_s == 0);
@@ -696,16 +699,16 @@ static void test_terms(void **state) {
     assert_true(agent_policy_attaches(&own, "rome") && !agent_policy_attaches(&own, "roma"));
     assert_false(agent_policy_attaches(&p, "hub") || agent_policy_attaches(&none, "hub"));
     char text[1024];
-    agent_policy_say(&own, text, sizeof text);
-    assert_non_null(strstr(text, "an update rests on 9 tokens at least;"));
+    agent_policy_describe(&own, text, sizeof text);
+    assert_non_null(strstr(text, "an update rests on at least 9 tokens;"));
     assert_non_null(strstr(text, "jobs of hub, rome"));
-    agent_policy_say(&none, text, sizeof text);
-    assert_non_null(strstr(text, "its readers can read these"));
-    agent_policy_say(&p, text, 8); // cut, and not beyond
+    agent_policy_describe(&none, text, sizeof text);
+    assert_non_null(strstr(text, "its readers can read them"));
+    agent_policy_describe(&p, text, 8); // truncated to the size
     assert_true(strlen(text) < 8);
 }
 
-// Each rank that mpirun or Slurm starts has `threads`; those of launcher: local divide them.
+// Each rank of mpirun or Slurm has `threads`; those of launcher: local share them.
 static void test_threads_of_ranks(void **state) {
     (void)state;
     struct agent_job j = job_of("/data");
@@ -719,22 +722,22 @@ static void test_threads_of_ranks(void **state) {
     }
 }
 
-// Few parameters, and a batch or sequence that no machine holds.
+// A batch or sequence that no machine can hold is refused, however few the parameters are.
 static void test_needs(void **state) {
     (void)state;
     struct agent_job j = small_job(), huge = j, long_one = j, rounds = j, wide = j, kept = j;
     struct agent_needs n, more;
     running = (struct agent_policy_load){0};
     assert_true(limited("tokens_per_step", 512, &j, ""));
-    assert_false(limited("tokens_per_step", 511, &j, "has 512 tokens, at most 511"));
+    assert_false(limited("tokens_per_step", 511, &j, "has 512 tokens, but at most 511"));
     huge.batch = huge.accumulate = 65536;
     huge.seq_len = 1 << 20;
     assert_false(limited("tokens_per_step", 1e15, &huge, "has 4503599627370496 tokens"));
-    assert_false(limited("memory", 1e12, &huge, "GB of memory, at most 1e+03 GB"));
+    assert_false(limited("memory", 1e12, &huge, "GB of memory, but at most 1e+03 GB"));
     agent_job_needs(&j, 0, &unknown, &n);
     assert_true(limited("memory", ceil(n.memory), &j, ""));
-    assert_false(limited("memory", floor(n.memory * 0.99), &j, "of memory, at most"));
-    // as nebula plan reckons it, the exchange's state included
+    assert_false(limited("memory", floor(n.memory * 0.99), &j, "of memory, but at most"));
+    // The estimate is that of nebula plan, with the state of the exchange.
     struct intra_rates rates = even_host(1e9);
     struct intra_cost_job cost = {.model = agent_planner_model(&j, 0),
                                   .mesh = {1, 1, 1},
@@ -752,11 +755,11 @@ static void test_needs(void **state) {
     intra_cost_step(&cost, &rates, &planned);
     agent_job_needs(&rounds, 0, &unknown, &more);
     assert_true(more.memory > 0.9 * planned.host_bytes && more.memory < 1.2 * planned.host_bytes);
-    // ranks of one machine add up; four times the sequence takes four times the activations
+    // The ranks of one machine add up, and activations grow with the sequence.
     wide.clusters[0].mesh.dp = 2;
     agent_job_needs(&wide, 0, &unknown, &more);
     assert_true(more.memory > 1.5 * n.memory);
-    // and so may those that mpirun or Slurm puts on one
+    // mpirun and Slurm may put their ranks on one machine too.
     double together = more.memory;
     for (int l = AGENT_LAUNCHER_MPIRUN; l <= AGENT_LAUNCHER_SLURM; l++) {
         wide.clusters[0].launcher = (enum agent_launcher)l;
@@ -766,15 +769,15 @@ static void test_needs(void **state) {
     long_one.seq_len *= 4;
     agent_job_needs(&long_one, 0, &unknown, &more);
     assert_true(more.memory - n.memory > 3 * planned.acts_bytes * 0.99);
-    // two generations, one being written, and the model: parameters, moments
+    // Two generations and one being written, and the model: parameters and moments.
     struct intra_cost_params params = intra_cost_count(&cost.model, &j.trainable);
     assert_true(n.disk == 3 * 12.0 * (double)params.all + 4.0 * (double)params.all);
     kept.checkpoint_keep = 16;
     assert_true(limited("disk", n.disk, &j, ""));
-    assert_false(limited("disk", n.disk, &kept, "on disk, at most"));
-    // without model.vocab it is the corpus that says, and there is none
+    assert_false(limited("disk", n.disk, &kept, "on disk, but at most"));
+    // Without model.vocab the corpus decides, and there is none.
     j.model.vocab = 0;
-    assert_false(limited("memory", 1e12, &j, "cannot be reckoned"));
+    assert_false(limited("memory", 1e12, &j, "cannot be estimated"));
     assert_true(limited("tokens_per_step", 512, &j, ""));
 }
 
@@ -790,11 +793,11 @@ static void test_devices(void **state) {
     assert_true(admits(&cpu, &j, "hub", "") && admits(&gpu, &cuda, "hub", "") &&
                 admits(&both, &any, "hub", ""));
     assert_false(admits(&cpu, &any, "hub",
-                        "\"devices\" lists cpu alone, the job's cluster says "
+                        "\"devices\" lists only cpu, but the job's cluster has "
                         "device: auto"));
-    assert_false(admits(&cpu, &cuda, "hub", "says device: cuda"));
-    assert_false(admits(&gpu, &j, "hub", "\"devices\" lists cuda alone"));
-    assert_false(admits(&gpu, &any, "hub", "says device: auto"));
+    assert_false(admits(&cpu, &cuda, "hub", "has device: cuda"));
+    assert_false(admits(&gpu, &j, "hub", "\"devices\" lists only cuda"));
+    assert_false(admits(&gpu, &any, "hub", "has device: auto"));
     agent_job_needs(&cuda, 0, &unknown, &n);
     assert_true(n.device_memory > 0 && n.memory > 0);
     assert_false(limited("device_memory", 1000, &cuda, "of each device's memory"));
@@ -802,14 +805,15 @@ static void test_devices(void **state) {
     rtd.mode = AGENT_MODE_RTD;
     rtd.clusters[0].device = AGENT_DEVICE_AUTO;
     rtd.clusters[0].role = AGENT_ROLE_GENERATOR;
-    assert_false(admits(&cpu, &rtd, "hub", "says device: auto"));
+    assert_false(admits(&cpu, &rtd, "hub", "has device: auto"));
     agent_job_needs(&rtd, 0, &unknown, &n);
     assert_true(n.on_devices && n.on_processors && n.device_memory > 0);
-    rtd.sync.scheme = AGENT_SCHEME_SYNCHRONOUS; // the reference opens none, whatever it says
+    rtd.sync.scheme = AGENT_SCHEME_SYNCHRONOUS; // the reference opens no device
     assert_true(admits(&cpu, &rtd, "hub", ""));
     agent_job_needs(&rtd, 0, &unknown, &n);
     assert_true(!n.on_devices && n.device_memory == 0);
-    // a teacher that only looks has no gradients, moments and activations of every block, wherever it is
+    // A teacher that does not learn needs no gradients, moments or stored activations, on any
+    // device.
     for (int on = AGENT_DEVICE_CPU; on <= AGENT_DEVICE_CUDA; on++) {
         struct agent_job teach = small_job(), learn;
         struct agent_needs looks, learns;
@@ -829,7 +833,7 @@ static void test_devices(void **state) {
                         : learns.device_memory - looks.device_memory > 12 * params &&
                               looks.device_memory > 6 * params);
     }
-    // a trainer of the site's own, and who only votes
+    // Neither an attached trainer nor a witness has needs here.
     attach.clusters[0].launcher = AGENT_LAUNCHER_ATTACH;
     watch.clusters[0].witness = true;
     assert_true(limited("memory", 1, &attach, "") && admits(&gpu, &attach, "hub", ""));
@@ -869,14 +873,15 @@ static void test_strict(void **state) {
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         assert_int_equal(agent_policy_parse(bad[i], strlen(bad[i]), "policy.json", &p),
                          NEB_ERR_FORMAT);
-    // a key that is none is named, and the one that may be meant
+    // The message names the unknown key and the one that may be meant.
     char last[512];
     static const char misspelt[] = "{\"format\": 1, \"tokens_per_stpe\": 4}";
     assert_int_equal(agent_policy_parse(misspelt, strlen(misspelt), "policy.json", &p),
                      NEB_ERR_FORMAT);
     neb_last_error(last, sizeof last);
-    assert_non_null(strstr(last, "policy.json: \"tokens_per_stpe\" is no key of it; did you mean "
-                                 "\"tokens_per_step\"?"));
+    assert_non_null(
+        strstr(last, "policy.json: \"tokens_per_stpe\" is not a key of a policy; did you mean "
+                     "\"tokens_per_step\"?"));
 }
 
 static void test_file(void **state) {
@@ -894,7 +899,7 @@ static void test_file(void **state) {
     assert_int_equal(agent_policy_load(dir, &p), NEB_ERR_DENIED);
 }
 
-// What is signed differs with federation, id and every value; not with the order of keys.
+// The signed bytes depend on the federation, the id and every value, not on the order of keys.
 static void test_signed_bytes(void **state) {
     (void)state;
     uint8_t fed[SEC_FEDERATION_BYTES] = {1}, id[AGENT_JOB_ID_BYTES] = {2};
@@ -927,16 +932,24 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_admits),         cmocka_unit_test(test_text_stays),
-        cmocka_unit_test(test_every_path),     cmocka_unit_test(test_whose_path),
-        cmocka_unit_test(test_yet_to_be_made), cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_labels_on_disk), cmocka_unit_test(test_labels_of_a_share),
-        cmocka_unit_test(test_strict),         cmocka_unit_test(test_needs),
-        cmocka_unit_test(test_teacher_trains), cmocka_unit_test(test_teacher_shape),
-        cmocka_unit_test(test_what_leaves),    cmocka_unit_test(test_refused_keys),
-        cmocka_unit_test(test_terms),          cmocka_unit_test(test_threads_of_ranks),
-        cmocka_unit_test(test_devices),        cmocka_unit_test(test_file),
-        cmocka_unit_test(test_signed_bytes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_admits),
+                                       cmocka_unit_test(test_text_may_leave),
+                                       cmocka_unit_test(test_every_path),
+                                       cmocka_unit_test(test_paths_of_other_clusters),
+                                       cmocka_unit_test(test_folder_to_be_created),
+                                       cmocka_unit_test(test_limits),
+                                       cmocka_unit_test(test_labels_on_disk),
+                                       cmocka_unit_test(test_labels_of_another_share),
+                                       cmocka_unit_test(test_strict),
+                                       cmocka_unit_test(test_needs),
+                                       cmocka_unit_test(test_teacher_trains),
+                                       cmocka_unit_test(test_teacher_shape),
+                                       cmocka_unit_test(test_what_leaves),
+                                       cmocka_unit_test(test_refused_keys),
+                                       cmocka_unit_test(test_terms),
+                                       cmocka_unit_test(test_threads_of_ranks),
+                                       cmocka_unit_test(test_devices),
+                                       cmocka_unit_test(test_file),
+                                       cmocka_unit_test(test_signed_bytes)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

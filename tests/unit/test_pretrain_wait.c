@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/pretrain_wait: how long a run waits for the report of a cluster that may be dead. Time is virtual.
+// agent/pretrain_wait: how long a run waits for the report of a cluster that may be dead, in
+// virtual time.
 #include "agent/cli/pretrain_state.h"
 
 #include <setjmp.h>
@@ -34,7 +35,7 @@ static int end(void **state) {
 
 static void report(int i) { r->reports[i] = json_object(); }
 
-// Seconds until it is enough, of at most `most`.
+// Seconds until the wait ends, at most `most`. linked: clusters whose links are up.
 static int waits(int most, int linked, bool agent_answers) {
     bool enough = false;
     for (int s = 0; s < most; s++, now += NEB_S) {
@@ -52,10 +53,10 @@ static int waits(int most, int linked, bool agent_answers) {
 
 static void test_dead_cluster(void **state) {
     (void)state;
-    assert_int_equal(waits(5000, 0, true), 5000); // nobody has ended
+    assert_int_equal(waits(5000, 0, true), 5000); // nobody has reported
     report(0);
     report(1);
-    assert_int_equal(waits(5000, 4, true), 5000); // it is slow, and there
+    assert_int_equal(waits(5000, 4, true), 5000); // c is slow, but its link is up
     assert_int_equal(r->missing, 0);
     int s = waits(5000, 0, true);
     assert_in_range(s, 599, 601);
@@ -64,13 +65,13 @@ static void test_dead_cluster(void **state) {
 
 static void test_counts_from_the_first_report(void **state) {
     (void)state;
-    now += 5000 * NEB_S; // c has been away for long, as it may be while others train
+    now += 5000 * NEB_S; // c has been away for long, as a cluster may be while others train
     report(0);
-    assert_int_equal(waits(5000, 2, true), 5000); // and b is there
+    assert_int_equal(waits(5000, 2, true), 5000); // b is here
     report(1);
     bool enough = false;
     assert_int_equal(pretrain_wait_step(r, now, &enough), NEB_OK);
-    assert_true(enough); // for hours already
+    assert_true(enough); // c has been away long enough
 }
 
 static void test_comes_back(void **state) {
@@ -78,9 +79,9 @@ static void test_comes_back(void **state) {
     report(0);
     report(1);
     assert_int_equal(waits(590, 0, true), 590);
-    assert_int_equal(waits(1, 4, true), 1); // a link, for a second
+    assert_int_equal(waits(1, 4, true), 1); // its link is up for a second
     assert_in_range(waits(5000, 0, true), 598, 601);
-    // one that reports late, but within: nothing is missing
+    // A late report within the limit: nothing is missing.
     r->missing = 0;
     report(2);
     bool enough = false;
@@ -89,8 +90,8 @@ static void test_comes_back(void **state) {
     assert_int_equal(r->missing, 0);
 }
 
-// The asked agent's own cluster has no link to look at: that agent's word is the sign.
-static void test_own_agent(void **state) {
+// The asked agent has no link to its own cluster: that agent's answers are the sign of life.
+static void test_cluster_of_the_asked_agent(void **state) {
     (void)state;
     report(1);
     report(2);
@@ -102,10 +103,10 @@ static void test_own_agent(void **state) {
 static void test_not_while_stopping(void **state) {
     (void)state;
     report(0);
-    r->stop_sent = now; // pretrain_stop.c has its own patience
+    r->stop_sent = now; // pretrain_stop.c has a limit of its own
     assert_int_equal(waits(3000, 0, true), 3000);
     r->stop_sent = 0;
-    r->gone = 6; // and former members are not waited for at all
+    r->gone = 6; // nobody waits for removed members
     assert_int_equal(waits(3000, 0, true), 3000);
     assert_int_equal(r->missing, 0);
 }
@@ -115,7 +116,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_dead_cluster, begin, end),
         cmocka_unit_test_setup_teardown(test_counts_from_the_first_report, begin, end),
         cmocka_unit_test_setup_teardown(test_comes_back, begin, end),
-        cmocka_unit_test_setup_teardown(test_own_agent, begin, end),
+        cmocka_unit_test_setup_teardown(test_cluster_of_the_asked_agent, begin, end),
         cmocka_unit_test_setup_teardown(test_not_while_stopping, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The probe's layer: it learns what is linear, finds nothing where there is nothing, and gives the same twice.
+// The probe's layer learns a linear signal, finds nothing in noise, and gives the same result
+// twice.
 #include "agent/base/rng.h"
 #include "agent/cli/probe.h"
 
@@ -13,7 +14,8 @@
 
 enum { D = 8, CLASSES = 3, MANY = 600 };
 
-// Class k is where the k-th feature is largest, plus noise; `signal` 0: labels have nothing to do with x.
+// Class k is where the k-th feature is largest, plus noise. With `signal` 0 the labels are
+// independent of x.
 static struct agent_probe_set make(uint64_t seed, float signal) {
     struct agent_probe_set s = {
         .n = MANY, .labels = calloc(MANY, sizeof *s.labels), .x = calloc(MANY * D, sizeof *s.x)};

@@ -101,7 +101,7 @@ static void test_plain(void **state) {
     assert_int_equal(s.n, 0);
     agent_progress_draw(s.p, 15 * NEB_S, false);
     agent_progress_note(s.p, "berlin: link down");
-    // Resumed at 110: only the 50 steps of the 10 seconds since count, so 140 more take 28 s.
+    // Resumed at 110: only the 50 steps in the 10 seconds since count, so 140 more take 28 s.
     step(&s, 0, 110, 5.2);
     step(&s, 1, 110, 5.6);
     agent_progress_draw(s.p, 20 * NEB_S, true);
@@ -123,8 +123,8 @@ static int count(const char *text, const char *what) {
     return n;
 }
 
-// A cluster that has failed, or is no member any more, holds up no end; once it makes steps again it is waited for.
-static void test_left_without(void **state) {
+// A failed or removed cluster does not count for the time left, until it trains again.
+static void test_without_a_failed_cluster(void **state) {
     (void)state;
     struct screen s;
     begin(&s, AGENT_PROGRESS_PLAIN);
@@ -147,7 +147,7 @@ static void test_left_without(void **state) {
     end(&s);
 }
 
-// Three rows are drawn; each drawing first takes back exactly the rows of the one before.
+// Three rows are drawn, and each drawing first erases exactly the rows of the one before.
 static void test_terminal(void **state) {
     (void)state;
     struct screen s;
@@ -163,7 +163,7 @@ static void test_terminal(void **state) {
     agent_progress_draw(s.p, 13 * NEB_S, false);
     assert_int_equal(count(s.text, "\033[1A\033[2K"), 6); // the note stays
     assert_int_equal(count(s.text, "\n"), 10);
-    assert_int_equal(count(s.text, "\033["), 12); // and nothing else is coloured or moved
+    assert_int_equal(count(s.text, "\033["), 12); // no other escape sequence
     end(&s);
 }
 
@@ -174,8 +174,7 @@ static void test_json(void **state) {
     step(&s, 0, 10, 7);
     agent_progress_note(s.p, "berlin: \"gone\"");
     agent_progress_draw(s.p, 99 * NEB_S, true);
-    json_t *note =
-        json_loads(s.text, 0, NULL); // lines of metrics.jsonl are printed by who writes them
+    json_t *note = json_loads(s.text, 0, NULL); // lines of metrics.jsonl are printed elsewhere
     assert_string_equal(json_string_value(json_object_get(note, "text")), "berlin: \"gone\"");
     assert_int_equal(count(s.text, "\n"), 1);
     json_decref(note);
@@ -209,9 +208,11 @@ static void test_narrow(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_human),        cmocka_unit_test(test_plain),
-        cmocka_unit_test(test_left_without), cmocka_unit_test(test_terminal),
-        cmocka_unit_test(test_json),         cmocka_unit_test(test_narrow)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_human),
+                                       cmocka_unit_test(test_plain),
+                                       cmocka_unit_test(test_without_a_failed_cluster),
+                                       cmocka_unit_test(test_terminal),
+                                       cmocka_unit_test(test_json),
+                                       cmocka_unit_test(test_narrow)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

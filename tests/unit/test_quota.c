@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/base/quota: what control groups let a process use, of both versions.
+// agent/base/quota: the processors that control groups of version 1 and 2 let a process use.
 #include "agent/base/fs.h"
 #include "agent/base/quota.h"
 #include "tests/testing.h"
@@ -23,28 +23,28 @@ static void put(const char *path, const char *text) {
     assert_int_equal(neb_fs_write(whole, text, strlen(text), 0600), NEB_OK);
 }
 
-static void is(double quota) {
+static void check_quota(double quota) {
     double q = neb_cpu_quota(root);
     assert_true(q > quota - 1e-9 && q < quota + 1e-9);
 }
 
 static void test_version_2(void **state) {
     (void)state;
-    is(0); // no control groups at all
+    check_quota(0); // no control groups at all
     put("proc/self/cgroup", "0::/a/b\n");
-    is(0);
+    check_quota(0);
     put("sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
-    is(0);
+    check_quota(0);
     put("sys/fs/cgroup/a/b/cpu.max", "250000 100000\n");
-    is(2.5);
-    put("sys/fs/cgroup/a/cpu.max", "150000 100000\n"); // the one around it has less
-    is(1.5);
-    put("proc/self/cgroup", "0::/../elsewhere\n"); // of a namespace of its own
-    is(0);
+    check_quota(2.5);
+    put("sys/fs/cgroup/a/cpu.max", "150000 100000\n"); // the outer group has less
+    check_quota(1.5);
+    put("proc/self/cgroup", "0::/../elsewhere\n"); // in another namespace
+    check_quota(0);
     put("sys/fs/cgroup/cpu.max", "400000 100000\n");
-    is(4);
+    check_quota(4);
     put("sys/fs/cgroup/cpu.max", "nonsense\n");
-    is(0);
+    check_quota(0);
 }
 
 static void test_version_1(void **state) {
@@ -52,11 +52,11 @@ static void test_version_1(void **state) {
     put("proc/self/cgroup", "11:cpuset:/x\n4:cpu,cpuacct:/docker/1\n0::/\n");
     put("sys/fs/cgroup/cpu,cpuacct/docker/1/cpu.cfs_quota_us", "-1\n");
     put("sys/fs/cgroup/cpu,cpuacct/docker/1/cpu.cfs_period_us", "100000\n");
-    is(0);
+    check_quota(0);
     put("sys/fs/cgroup/cpu,cpuacct/docker/1/cpu.cfs_quota_us", "50000\n");
-    is(0.5);
-    put("proc/self/cgroup", "11:cpuset:/docker/1\n"); // of another controller alone
-    is(0);
+    check_quota(0.5);
+    put("proc/self/cgroup", "11:cpuset:/docker/1\n"); // only of another controller
+    check_quota(0);
 }
 
 static int setup(void **state) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which rank a process is, from the variables of torchrun, Open MPI and Slurm: right ones, and wrong ones by name.
+// The rank of a process from the variables of torchrun, Open MPI and Slurm; errors name the
+// variable.
 #include "agent/base/log.h"
 #include "intra/ranks/rank_env.h"
 
@@ -14,15 +15,15 @@
 
 enum { VARIABLES = 12, TEXT = 512 };
 
-static char said[1024];
+static char logged[1024];
 static int errors;
-static void hear(void *user, enum neb_log_level level, const char *text) {
+static void keep_log(void *user, enum neb_log_level level, const char *text) {
     (void)user;
     errors += level == NEB_LOG_ERROR;
-    snprintf(said, sizeof said, "%s", text);
+    snprintf(logged, sizeof logged, "%s", text);
 }
 
-// "A=1 B=2" as an environment.
+// Parses text such as "A=1 B=2" as an environment.
 static enum neb_status parse(const char *text, struct intra_rank_env *out) {
     char copy[TEXT], *env[VARIABLES] = {0}, *save = NULL;
     int n = 0;
@@ -31,8 +32,8 @@ static enum neb_status parse(const char *text, struct intra_rank_env *out) {
          p = strtok_r(NULL, " ", &save))
         env[n++] = p;
     errors = 0;
-    said[0] = 0;
-    neb_log_set_sink(hear, NULL);
+    logged[0] = 0;
+    neb_log_set_sink(keep_log, NULL);
     enum neb_status st = intra_rank_env_parse(env, out);
     neb_log_set_sink(NULL, NULL);
     return st;
@@ -64,7 +65,8 @@ static void test_good(void **state) {
          "login", 29500},
         {"SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_LOCALID=0 SLURM_JOB_NODELIST=x MASTER_ADDR=y", 0, 2,
          0, 0, "y", 29500},
-        // torchrun's before Open MPI's before Slurm's; a name that only begins like another is another
+        // The order is torchrun, Open MPI, Slurm; a longer name with the same beginning is another
+        // variable.
         {"SLURM_PROCID=9 SLURM_NTASKS=1 RANK=1 OMPI_COMM_WORLD_RANK=7 WORLD_SIZE=2 "
          "WORLD_SIZE_OLD=9",
          1, 2, 1, 2, "127.0.0.1", 29500},
@@ -74,7 +76,7 @@ static void test_good(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct intra_rank_env e = {0};
         if (parse(cases[i].env, &e) != NEB_OK)
-            fail_msg("%s: %s", cases[i].env, said);
+            fail_msg("%s: %s", cases[i].env, logged);
         assert_int_equal(e.rank, cases[i].rank);
         assert_int_equal(e.size, cases[i].size);
         assert_int_equal(e.local_rank, cases[i].local_rank);
@@ -115,14 +117,14 @@ static void test_bad(void **state) {
         {"SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_LOCALID=2 SLURM_JOB_NODELIST=a",
          "SLURM_LOCALID is \"2\""},
         {"SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_LOCALID=0 SLURM_JOB_NODELIST=gpu[1",
-         "\"gpu[1\" is no list"},
+         "\"gpu[1\" is not a list"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct intra_rank_env e = {.port = -7};
         enum neb_status st = parse(cases[i].env, &e);
         assert_int_equal(st, i == 0 ? NEB_ERR_NOT_FOUND : NEB_ERR_INVALID);
-        if (!strstr(said, cases[i].text))
-            fail_msg("%s: no \"%s\" in \"%s\"", cases[i].env, cases[i].text, said);
+        if (!strstr(logged, cases[i].text))
+            fail_msg("%s: no \"%s\" in \"%s\"", cases[i].env, cases[i].text, logged);
         assert_int_equal(errors, 1);
         assert_int_equal(e.port, -7); // untouched
     }
@@ -148,7 +150,7 @@ static void test_first_host(void **state) {
         {"abcdefghijklmnop", NULL},
         {"abcdefghij[123456]", NULL},
     };
-    neb_log_set_sink(hear, NULL);
+    neb_log_set_sink(keep_log, NULL);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char host[16] = "";
         enum neb_status st = intra_rank_first_host(cases[i].list, host, sizeof host);
@@ -159,7 +161,7 @@ static void test_first_host(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
-// Ranks that divide a host's processors: those that the launcher counts there.
+// How many ranks share this host's processors, as the launcher says.
 static void test_local(void **state) {
     (void)state;
     char *const mpi[] = {"OMPI_COMM_WORLD_RANK=3", "OMPI_COMM_WORLD_SIZE=4",
@@ -169,7 +171,7 @@ static void test_local(void **state) {
                                   NULL},
                 *const bad[] = {"RANK=0", "LOCAL_WORLD_SIZE=0", NULL}, *const none[] = {NULL};
     assert_int_equal(intra_rank_env_local(mpi), 2);
-    assert_int_equal(intra_rank_env_local(slurm), 1); // it binds its tasks
+    assert_int_equal(intra_rank_env_local(slurm), 1); // Slurm binds its tasks itself
     assert_int_equal(intra_rank_env_local(torch), 8);
     assert_int_equal(intra_rank_env_local(bad), 1);
     assert_int_equal(intra_rank_env_local(none), 1);

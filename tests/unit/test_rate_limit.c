@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// inter/rate_limit: what operators write, and the bucket under a virtual clock.
+// inter/rate_limit: what operators write, and the token bucket under a virtual clock.
 #include "inter/link/rate_limit.h"
 
 #include "agent/base/log.h"
@@ -51,11 +51,11 @@ static void test_text(void **state) {
         "08:00-09:00=20mbit"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         if (inter_rate_limit_parse(bad[i], &l) != NEB_ERR_INVALID)
-            fail_msg("\"%s\" was taken", bad[i]);
+            fail_msg("\"%s\" was accepted", bad[i]);
 }
 
-// Whatever is offered, and however the clock moves, no interval carries more than rate x time + depth + one message; and a
-// sender that always has something gets all of the rate.
+// For any load and clock no interval carries more than rate x time + depth + one message, and a
+// sender that always has data gets the full rate.
 static void test_bucket_is_exact(void **state) {
     (void)state;
     enum { N = 20000 };
@@ -72,9 +72,7 @@ static void test_bucket_is_exact(void **state) {
         if (!inter_bucket_ready(&b, now)) {
             neb_ns when = inter_bucket_when(&b);
             assert_true(when > now && when < now + NEB_S);
-            now = neb_rng_below(&r, 4)
-                      ? when
-                      : now + NEB_MS; // woken in time, or only looking now and then
+            now = neb_rng_below(&r, 4) ? when : now + NEB_MS; // woken in time, or polling
             continue;
         }
         double n = 100 + (double)neb_rng_below(&r, 65000);
@@ -97,20 +95,19 @@ static void test_bucket_is_exact(void **state) {
     assert_true(mean > 0.97 * (double)bps && mean < 1.01 * (double)bps);
 }
 
-// ---- on the wire ----------------------------------------------------------------------------------------------
+// ---- on the wire ----
 
 enum { CONNS = 3, SECONDS = 120, MS = 1000 * SECONDS, WINDOW = 16 << 20, MESSAGE = 64 << 10 };
 
 static const struct weather { // from its second on
     int from;
-    double path, repeats; // bit/s that it carries; bytes sent again for each that is new
-} weathers[] = {
-    {0, 100e6, 0.01},  // more than the limit
-    {20, 5e6, 0.01},   // less: what is handed over queues
-    {40, 100e6, 0.01}, // and comes at once
-    {60, 0, 0},        // dead; after four seconds connections break, and what was queued is lost
-    {65, 100e6, 0.25}, // many losses
-    {90, 100e6, 0.01}};
+    double path, repeats;          // capacity in bit/s; retransmitted bytes for each new one
+} weathers[] = {{0, 100e6, 0.01},  // above the limit
+                {20, 5e6, 0.01},   // below it: data queues up
+                {40, 100e6, 0.01}, // the queue drains at once
+                {60, 0, 0}, // dead; after four seconds connections break, and the queue is lost
+                {65, 100e6, 0.25}, // many losses
+                {90, 100e6, 0.01}};
 
 struct wire {
     struct inter_bucket b;
@@ -118,7 +115,7 @@ struct wire {
         struct inter_meter m;
         double queued, sent;
     } c[CONNS];
-    double total[MS + 1]; // on the wire until then
+    double total[MS + 1]; // bytes on the wire up to each millisecond
 };
 
 static void hand_over(struct wire *w, neb_ns now) {
@@ -168,13 +165,13 @@ static void play(struct wire *w, double bps) {
     }
 }
 
-// Whatever the path does: no interval carries more than the limit and a second of it (with what of that second is repeated), nor do losses
-// after an outage pass free; and a path that carries the limit gets all of it.
+// On any path, no interval carries more than the limit plus one second of it with its
+// retransmissions, and a path that can carry the limit is used up to it.
 static void test_limit_holds_on_the_wire(void **state) {
     (void)state;
     static struct wire w;
     const double bps = 20e6, rate = bps / 8,
-                 unseen = 0.1 * 100e6 / 8 * 0.25; // repetitions between two looks
+                 unseen = 0.1 * 100e6 / 8 * 0.25; // retransmissions between two readings
     play(&w, bps);
     for (int a = 0; a < MS; a += 50)
         for (int b = a + 50; b <= MS; b += 250) {
@@ -191,10 +188,10 @@ static void test_limit_holds_on_the_wire(void **state) {
             fail_msg("from %d to %d s: %.3f of the limit", full[i][0], full[i][1], share);
     }
     double slow = (w.total[40000] - w.total[21000]) * 8 / 19;
-    assert_true(slow > 0.98 * 5e6); // nor is a slower path left dry
+    assert_true(slow > 0.98 * 5e6); // a slower path is used fully, too
 }
 
-// A change of the rate, as at 8 o'clock, forgives no debt and saves nothing up; lifting the limit lets all pass.
+// A change of the rate forgives no debt and saves nothing up; without a limit everything passes.
 static void test_bucket_changes(void **state) {
     (void)state;
     struct inter_bucket b = {0};
@@ -202,14 +199,14 @@ static void test_bucket_changes(void **state) {
     inter_bucket_take(&b, 1 << 30); // no limit: not counted
     inter_bucket_set(&b, NEB_S, 8000000);
     assert_true(inter_bucket_ready(&b, NEB_S));
-    inter_bucket_take(&b, 1000000); // a second's worth
+    inter_bucket_take(&b, 1000000); // one second's worth
     assert_false(inter_bucket_ready(&b, NEB_S + 400 * NEB_MS));
-    // half of the debt is left, at a tenth of the rate
+    // Half of the debt is left, at a tenth of the rate.
     inter_bucket_set(&b, NEB_S + 500 * NEB_MS, 800000);
     assert_false(inter_bucket_ready(&b, NEB_S + 5400 * NEB_MS));
     assert_true(inter_bucket_ready(&b, NEB_S + 5600 * NEB_MS));
     assert_true(inter_bucket_ready(&b, 1000 * NEB_S));
-    inter_bucket_take(&b, 3000); // a long pause has saved up 20 ms, 2,000 bytes
+    inter_bucket_take(&b, 3000); // a long pause saves up 20 ms, 2,000 bytes
     assert_false(inter_bucket_ready(&b, 1000 * NEB_S));
     inter_bucket_set(&b, 1000 * NEB_S, 0);
     assert_true(inter_bucket_ready(&b, 1000 * NEB_S));

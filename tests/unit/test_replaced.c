@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token frames: what goes in comes out, at what cost, and what is damaged is refused.
+// Token frames: they decode to what was encoded, are small enough, and damaged ones are refused.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-// Replacements of a share `p` of the masked positions, with frequencies like those of words (Zipf).
+// Replaces a share `p` of the masked positions, with ids as frequent as words are (Zipf).
 static uint32_t draw(struct neb_rng *r, uint32_t masked, double p, int32_t vocab, int32_t *index,
                      int32_t *ids) {
     uint32_t n = 0;
@@ -60,7 +60,7 @@ static void test_round_trips(void **state) {
     cmp_tokens_destroy(&t);
 }
 
-// of a step of 4,096 tokens with 15 % masked, nine in ten of them replaced
+// A step of 4,096 tokens, 15 % of them masked, nine in ten of these replaced.
 static void test_cost(void **state) {
     (void)state;
     enum { TOKENS = 4096, MASKED = 614, VOCAB = 8192 };
@@ -73,7 +73,7 @@ static void test_cost(void **state) {
     assert_int_equal(cmp_replaced_encode(t, MASKED, index, ids, n, VOCAB, &b), NEB_OK);
     double bytes = (double)b.len / TOKENS;
     print_message("replacements: %.3f bytes a token\n", bytes);
-    assert_true(bytes < 0.30); // the job's bound is 0.35 with all that goes around a frame
+    assert_true(bytes < 0.30); // a job may use 0.35 with what surrounds a frame
     neb_buf_clear(&b);
     for (int i = 0; i < TOKENS; i++)
         text[i] = (int32_t)(pow(VOCAB, neb_rng_unit(&r)) - 1);
@@ -102,13 +102,13 @@ static void test_refused(void **state) {
     r = neb_rd_make(b.p, b.len);
     assert_int_equal(cmp_replaced_decode(t, &r, 11, 300, x, y, &n), NEB_ERR_FORMAT); // another mask
     r = neb_rd_make(b.p, b.len);
-    // a smaller vocabulary that holds them
+    // A smaller vocabulary that still holds all ids.
     assert_int_equal(cmp_replaced_decode(t, &r, 10, 258, x, y, &n), NEB_OK);
     neb_buf_clear(&b);
     ids[2] = 299;
     assert_int_equal(cmp_replaced_encode(t, 10, index, ids, 4, 300, &b), NEB_OK);
     r = neb_rd_make(b.p, b.len);
-    // an id beyond it
+    // An id beyond the vocabulary.
     assert_int_equal(cmp_replaced_decode(t, &r, 10, 299, x, y, &n), NEB_ERR_FORMAT);
     neb_buf_clear(&b);
     assert_int_equal(cmp_text_encode(t, ids, 4, 300, &b), NEB_OK);
@@ -119,7 +119,7 @@ static void test_refused(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
-// Frames for tests/fuzz/fuzz_replaced.c.
+// Writes seed frames for tests/fuzz/fuzz_replaced.c if WRITE_CORPUS names a folder.
 static void write_corpus(void) {
     const char *dir = getenv("WRITE_CORPUS");
     static const char *const names[] = {"none", "few", "many", "all", "text"};

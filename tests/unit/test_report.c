@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/report: files that can be read back, whatever interrupted the writing; plots from them.
+// agent/report: files that can be read back after any interruption, and plots from them.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/show/plots.h"
@@ -75,7 +75,8 @@ static void test_metrics(void **state) {
     agent_metrics_close(&m);
     assert_null(m);
 
-    // A crash leaves half a line; the next run goes on behind the last whole one, in file and time.
+    // A crash leaves half a line; the next run continues after the last complete one, in file and
+    // time.
     FILE *f = fopen(path, "a");
     fputs("{\"t\":9.0,\"kind\":\"st", f);
     fclose(f);
@@ -89,7 +90,7 @@ static void test_metrics(void **state) {
     assert_true(s.t[0] == 0 && s.t[1] == 2.25 && s.t[2] == 3.25);
     assert_true(s.step[0] == 1 && s.step[2] == 3);
 
-    // Not a resumption: begins empty. Rubbish lines are counted, the others read.
+    // Without resume the file begins empty. Invalid lines are counted, the others are read.
     assert_int_equal(agent_metrics_open(path, false, 0, &m), NEB_OK);
     add(m, NEB_S, 7);
     agent_metrics_close(&m);
@@ -101,9 +102,8 @@ static void test_metrics(void **state) {
     assert_true(s.n == 2 && bad == 2 && s.step[0] == 7 && s.step[1] == 8);
 }
 
-// A disk that is full in the middle of a line: an error, and a file of whole lines.
-// 60 days: of a link's line a second a handful of megabytes are kept, every one of the first minutes, and whenever it went or came. The end of
-// such a file is found without reading it.
+// In 60 days of a link's line a second, few are kept: all of the first minutes, and each change of
+// the link. The end of such a file is found without reading all of it.
 static void test_metrics_long(void **state) {
     (void)state;
     struct agent_metrics *m = NULL;
@@ -128,7 +128,7 @@ static void test_metrics_long(void **state) {
     json_decref(up), json_decref(down), json_decref(step);
     agent_metrics_close(&m);
 
-    // half a million lines; the last one cut by a crash, one before it late
+    // Half a million lines: the last one was cut by a crash, the one before it has an old time.
     FILE *f = fopen(in_dir("long.jsonl"), "w");
     for (int i = 0; i < 500000; i++)
         fprintf(f, "{\"t\":%d.5,\"kind\":\"link\",\"cluster\":\"paris\",\"up\":true}\n", i);
@@ -139,7 +139,7 @@ static void test_metrics_long(void **state) {
     clock_t before = clock();
     assert_int_equal(agent_metrics_open(in_dir("long.jsonl"), true, 100 * NEB_S, &m), NEB_OK);
     double took = (double)(clock() - before) / CLOCKS_PER_SEC;
-    assert_true(took < 0.3); // all of it takes half a second of an idle machine, and more
+    assert_true(took < 0.3); // reading all of it takes longer
     assert_true(fabs(agent_metrics_seconds(m, 101 * NEB_S) - 500000.5) < 1e-6);
     agent_metrics_close(&m);
     struct stat info;
@@ -270,7 +270,7 @@ static void test_summary_table(void **state) {
     (void)state;
     static const char expect[] =
         "first-light (replicas): 1000000 parameters, 1000000 trained, 10 rounds, 1:23\n"
-        "4.20 bits a parameter and exchange, 200 times fewer bytes than synchronous fp32\n"
+        "4.20 bits per parameter and exchange, 200 times fewer bytes than synchronous fp32\n"
         "cluster      steps         tokens    first     last held out   stall      sent  received  "
         "digest\n"
         "paris          300         614400   8.3178   5.1000   5.2500    2.5%   5.40 MB   5.60 MB  "
@@ -287,7 +287,7 @@ static void test_summary_table(void **state) {
     free(text);
 }
 
-// Elements open and close in order, and there are curves in it.
+// Checks that elements open and close in order, and that curves are there.
 static void check_svg(const char *name, bool curves) {
     char path[NEB_PATH_MAX];
     struct neb_buf b = {0};
@@ -335,7 +335,7 @@ static void add_plot_lines(struct agent_metrics *m, int from, int to, bool links
         }
 }
 
-// gnuplot must have nothing to complain about: a warning of ours would be captured.
+// gnuplot must not complain: its warnings would be captured.
 static void make_plots(void) {
     message[0] = 0;
     neb_log_set_sink(capture, NULL);
@@ -351,7 +351,7 @@ static void test_plots(void **state) {
     struct agent_metrics *m;
     if (access("/usr/bin/gnuplot", X_OK) != 0)
         skip();
-    // Alone: nothing is sent, so only two plots.
+    // A job of one cluster sends nothing, so there are two plots only.
     assert_int_equal(agent_metrics_open(in_dir("metrics.jsonl"), false, 0, &m), NEB_OK);
     add_plot_lines(m, 1, 5, false);
     agent_metrics_close(&m);
@@ -376,12 +376,12 @@ static void test_plots(void **state) {
     struct neb_buf b = {0};
     assert_int_equal(neb_fs_read(in_dir("plots/goodput.svg"), 1 << 22, &b), NEB_OK);
     neb_buf_u8(&b, 0);
-    assert_non_null(strstr((const char *)b.p, "topk:64/4096")); // the change is named
+    assert_non_null(strstr((const char *)b.p, "topk:64/4096")); // the new codec is named
     assert_non_null(strstr((const char *)b.p, "Mbit/s"));
     neb_buf_free(&b);
 }
 
-// Names and codecs come from workers. Whatever they hold, they are shown: no part of them is a
+// Names and codecs come from workers. They are shown as text, whatever they hold: no part runs as a
 // command, and no curve is missing.
 static void test_plots_hostile(void **state) {
     (void)state;
@@ -424,7 +424,7 @@ static void test_plots_hostile(void **state) {
     check_svg("goodput", true);
 }
 
-// Without metrics, and without gnuplot: one clear line each.
+// Without gnuplot: one clear line.
 static void test_plots_missing(void **state) {
     (void)state;
     char old[4096];

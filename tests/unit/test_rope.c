@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scaled rotary positions: the table against the formula written a second time, as transformers has it
-// (modeling_rope_utils.py: _compute_llama3_parameters, by wavelengths), and against numbers computed elsewhere; which values are
-// refused; a model of scaled positions answers otherwise, and passes through a checkpoint.
+// Scaled rotary positions against a second implementation of the formula (as in transformers,
+// modeling_rope_utils.py: _compute_llama3_parameters) and against known numbers; bad values are
+// refused; models with scaling differ, and survive a checkpoint.
 #include "agent/base/log.h"
 #include "intra/model/rope.h"
 #include "intra/train/trainer.h"
@@ -21,7 +21,8 @@ static const struct kern_rope_scaling
     small = {.type = KERN_ROPE_LLAMA3, .factor = 2.5f, .low = 1.5f, .high = 3, .original = 40},
     linear = {.type = KERN_ROPE_LINEAR, .factor = 4}, plain = {0};
 
-static double second(double theta, int head_dim, int i, const struct kern_rope_scaling *s) {
+static double second_definition(double theta, int head_dim, int i,
+                                const struct kern_rope_scaling *s) {
     const double two_pi = 6.283185307179586;
     double frequency = 1 / pow(theta, 2.0 * i / head_dim), wavelength = two_pi / frequency;
     double factor = (double)s->factor, low = (double)s->low, high = (double)s->high;
@@ -50,8 +51,8 @@ static void test_second_definition(void **state) {
         kern_rope_table(table, all[k].length, all[k].head_dim, all[k].theta, all[k].s);
         for (int i = 0; i < pairs; i++) {
             const struct kern_rope_scaling *s = all[k].s ? all[k].s : &plain;
-            double f = second(all[k].theta, all[k].head_dim, i, s),
-                   whole = second(all[k].theta, all[k].head_dim, i, &plain);
+            double f = second_definition(all[k].theta, all[k].head_dim, i, s),
+                   whole = second_definition(all[k].theta, all[k].head_dim, i, &plain);
             kinds[f == whole ? 0 : fabs(f * (double)s->factor - whole) < 1e-12 * whole ? 2 : 1]++;
             for (int t = 0; t < all[k].length; t++) {
                 const float *at = table + ((size_t)t * (size_t)pairs + (size_t)i) * 2;
@@ -61,14 +62,14 @@ static void test_second_definition(void **state) {
                              (double)at[0], (double)at[1], cos(t * f), sin(t * f));
             }
         }
-        if (k < 3) // of each kind there are some: kept, between, divided
+        if (k < 3) // some pairs of each kind: kept, between, divided
             assert_true(kinds[0] && kinds[1] && kinds[2]);
         free(table);
     }
 }
 
-// Frequencies of Llama 3.1 8B and Llama 3.2 1B, from a program of its own.
-static void test_numbers(void **state) {
+// Frequencies of Llama 3.1 8B and Llama 3.2 1B, computed by a separate program.
+static void test_known_numbers(void **state) {
     (void)state;
     static const struct {
         const struct kern_rope_scaling *s;
@@ -98,22 +99,22 @@ static void test_values(void **state) {
     (void)state;
     static const struct {
         struct kern_rope_scaling s;
-        const char *key, *says; // NULL: it is good
+        const char *key, *reason; // NULL: valid
     } all[] = {
         {{0}, NULL, NULL},
         {{KERN_ROPE_LLAMA3, 8, 1, 4, 8192}, NULL, NULL},
         {{KERN_ROPE_LLAMA3, 1, 1, 4, 1}, NULL, NULL},
         {{KERN_ROPE_LINEAR, 1, 0, 0, 0}, NULL, NULL},
-        {{0, 8, 0, 0, 0}, "factor", "does nothing with rope_type default"},
+        {{0, 8, 0, 0, 0}, "factor", "has no effect with rope_type default"},
         {{KERN_ROPE_LINEAR, 8, 0, 0, 5}, "original_max_position_embeddings", "rope_type linear"},
         {{KERN_ROPE_LINEAR, 8, 1, 0, 0}, "low_freq_factor", "rope_type linear"},
         {{KERN_ROPE_LINEAR, 0.5f, 0, 0, 0}, "factor", "0.5 is not a number from 1 to 1000000"},
-        {{KERN_ROPE_LLAMA3, 0, 1, 4, 8192}, "factor", "missing or 0; needed is a number from 1"},
+        {{KERN_ROPE_LLAMA3, 0, 1, 4, 8192}, "factor", "missing or 0; it must be a number from 1"},
         {{KERN_ROPE_LLAMA3, INFINITY, 1, 4, 8192}, "factor", "inf is not a number from 1"},
         {{KERN_ROPE_LLAMA3, NAN, 1, 4, 8192}, "factor", "nan is not a number from 1"},
         {{KERN_ROPE_LLAMA3, 8, 0, 4, 8192},
          "low_freq_factor",
-         "missing or 0; needed is a number above 0"},
+         "missing or 0; it must be a number above 0"},
         {{KERN_ROPE_LLAMA3, 8, -1, 4, 8192}, "low_freq_factor", "-1 is not a number above 0"},
         {{KERN_ROPE_LLAMA3, 8, 4, 4, 8192},
          "high_freq_factor",
@@ -121,15 +122,16 @@ static void test_values(void **state) {
         {{KERN_ROPE_LLAMA3, 8, 1, NAN, 8192}, "high_freq_factor", "nan is not a number above"},
         {{KERN_ROPE_LLAMA3, 8, 1, 4, 0},
          "original_max_position_embeddings",
-         "missing or 0; needed is a whole"},
+         "missing or 0; it must be a whole"},
         {{KERN_ROPE_LLAMA3, 8, 1, 4, -5},
          "original_max_position_embeddings",
          "-5 is not a whole number"},
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         char why[INTRA_ROPE_TEXT] = "";
-        const char *key = intra_rope_wrong(&all[i].s, why);
-        if (!key != !all[i].key || (key && (strcmp(key, all[i].key) || !strstr(why, all[i].says))))
+        const char *key = intra_rope_check(&all[i].s, why);
+        if (!key != !all[i].key ||
+            (key && (strcmp(key, all[i].key) || !strstr(why, all[i].reason))))
             fail_msg("%zu: %s: %s", i, key ? key : "good", why);
     }
     char text[INTRA_ROPE_TEXT];
@@ -140,7 +142,7 @@ static void test_values(void **state) {
                         "original_max_position_embeddings 8192");
 }
 
-// ---- models -----------------------------------------------------------------------------------------------------
+// ---- models ----
 
 static char dir[] = "/tmp/nebula-rope-XXXXXX", message[1024];
 
@@ -159,7 +161,7 @@ static struct intra_model *model(const struct kern_rope_scaling *s, enum intra_h
         testing_small_trainer((struct intra_trainable){.mode = INTRA_TRAIN_FULL}).model;
     struct intra_model *m = NULL;
     c.rope_scaling = *s;
-    c.head = head; // the model is tied, as a discriminator has to be
+    c.head = head; // the model is tied, as a discriminator must be
     c.head_dim = 6, c.max_seq = 8;
     assert_int_equal(
         intra_model_create(&c, &(struct intra_trainable){.mode = INTRA_TRAIN_FULL}, 1, &m), NEB_OK);
@@ -167,7 +169,8 @@ static struct intra_model *model(const struct kern_rope_scaling *s, enum intra_h
     return m;
 }
 
-static uint64_t save(const struct intra_model *m, const char *path) { // bytes of its description
+// returns the bytes of its description
+static uint64_t save(const struct intra_model *m, const char *path) {
     struct intra_ckpt_writer *w = NULL;
     struct intra_ckpt *k = NULL;
     assert_int_equal(intra_ckpt_create(path, &w), NEB_OK);
@@ -180,7 +183,7 @@ static uint64_t save(const struct intra_model *m, const char *path) { // bytes o
     return bytes;
 }
 
-// A description without scaling is what versions before wrote; with it, it has what scales and what came to be written before it.
+// The stored description of a model holds head and scaling only where they are not the default.
 static void test_checkpoint(void **state) {
     (void)state;
     const struct kern_rope_scaling *const all[] = {&plain, &linear, &small};
@@ -203,8 +206,9 @@ static void test_checkpoint(void **state) {
         }
 }
 
-// Words of the description from the 20th on (head; type, factor, low, high, original), and what becomes of it.
-static void test_lying_description(void **state) {
+// Words of the description after the 19th (head; type, factor, low, high, original), and the
+// result.
+static void test_bad_descriptions(void **state) {
     (void)state;
     const float f[] = {2.5f, 1.5f, 3, 0.5f};
     uint32_t bits[4];
@@ -225,7 +229,7 @@ static void test_lying_description(void **state) {
         {6, {0, KERN_ROPE_LLAMA3, bits[0], bits[1], bits[2], UINT32_MAX}, NEB_ERR_INVALID},
         {6, {0, KERN_ROPE_LINEAR, bits[0], bits[1], bits[2], 40}, NEB_ERR_INVALID},
     };
-    char path[NEB_PATH_MAX], lie[NEB_PATH_MAX];
+    char path[NEB_PATH_MAX], bad[NEB_PATH_MAX];
     struct intra_model *m = model(&plain, INTRA_HEAD_LM);
     struct intra_ckpt *k = NULL;
     save(m, in(path, "plain.ckpt"));
@@ -239,7 +243,7 @@ static void test_lying_description(void **state) {
         neb_buf_add(&b, intra_ckpt_data(k, s), s->bytes);
         for (int n = 0; n < all[i].n; n++)
             neb_buf_u32(&b, all[i].words[n]);
-        assert_int_equal(intra_ckpt_create(in(lie, "lie.ckpt"), &w), NEB_OK);
+        assert_int_equal(intra_ckpt_create(in(bad, "bad.ckpt"), &w), NEB_OK);
         assert_int_equal(intra_ckpt_add(w, "model.config", INTRA_BYTES, b.len, 1, b.p), NEB_OK);
         for (int32_t t = 0; t < m->n_tensors; t++)
             assert_int_equal(
@@ -248,10 +252,10 @@ static void test_lying_description(void **state) {
                 NEB_OK);
         assert_int_equal(intra_ckpt_commit(w), NEB_OK);
         intra_ckpt_writer_destroy(&w);
-        assert_int_equal(intra_ckpt_open(lie, true, &l), NEB_OK);
+        assert_int_equal(intra_ckpt_open(bad, true, &l), NEB_OK);
         enum neb_status st = intra_model_load(l, &back);
         if (st != all[i].st)
-            fail_msg("lie %zu: status %d (%s)", i, st, message);
+            fail_msg("description %zu: status %d (%s)", i, st, message);
         intra_model_destroy(&back);
         intra_ckpt_close(&l);
         neb_buf_free(&b);
@@ -260,8 +264,8 @@ static void test_lying_description(void **state) {
     intra_model_destroy(&m);
 }
 
-// With scaled positions the same parameters compute something else.
-static void test_answers(void **state) {
+// The same parameters give other logits with scaled positions.
+static void test_scaling_changes_logits(void **state) {
     (void)state;
     enum { LENGTH = 4, VOCAB_MAX = 64 };
     const struct kern_rope_scaling *const all[] = {&plain, &linear, &small};
@@ -300,11 +304,11 @@ static int tear_down(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_second_definition),
-        cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_known_numbers),
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_checkpoint),
-        cmocka_unit_test(test_lying_description),
-        cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_bad_descriptions),
+        cmocka_unit_test(test_scaling_changes_logits),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

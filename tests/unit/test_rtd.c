@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Masked LM and replaced-token detection: masks and draws are functions of their seeds, labels are right, and the gradients of
-// both losses through a bidirectional model are those of finite differences, for every tensor.
+// Masked LM and replaced-token detection: masks and draws depend only on their seeds, labels are
+// right, and the gradients of both losses through a bidirectional model match finite differences.
 #include "agent/base/rng.h"
 #include "intra/train/rtd.h"
 #include "intra/train/runner.h"
@@ -32,7 +32,7 @@ static struct intra_model *make(enum intra_head head) {
     struct intra_model *m = NULL;
     assert_int_equal(intra_model_create(&c, &(struct intra_trainable){0}, 11, &m), NEB_OK);
     struct neb_rng r = neb_rng_make(3, 3);
-    // away from the initial point, where many gradients are tiny
+    // Moves away from the initial point, where many gradients are tiny.
     for (size_t i = 0; i < m->n_params; i++)
         m->params[i] += 0.1f * neb_rng_normal(&r);
     return m;
@@ -116,7 +116,7 @@ static void test_detection_gradients(void **state) {
     check_gradients(INTRA_HEAD_RTD, in, labels);
 }
 
-// Every position sees every other: changing the last token changes the first position's loss.
+// Every position sees every other one: the last token changes the loss at the first position.
 static void test_bidirectional(void **state) {
     (void)state;
     struct kern *K = NULL;
@@ -132,7 +132,7 @@ static void test_bidirectional(void **state) {
     tokens[T - 1] = tokens[T - 1] == 9 ? 10 : 9;
     assert_true(fabs(loss_of(K, m, a, tokens, targets, 0) - before) > 1e-6);
     double same = loss_of(K, m, a, tokens, targets, 0);
-    tokens[T] = tokens[T] == 9 ? 10 : 9; // of the next sequence
+    tokens[T] = tokens[T] == 9 ? 10 : 9; // in the next sequence
     assert_true(loss_of(K, m, a, tokens, targets, 0) == same);
     intra_acts_destroy(&a);
     intra_model_destroy(&m);
@@ -162,13 +162,14 @@ static void test_masks(void **state) {
                                           : in[i] == MASK && out[i] == tokens[i]);
     }
     assert_int_equal(counted, n);
-    assert_int_equal(intra_mask_positions(1, 1, 0.001, 3, tokens + 3, 5, a), 1); // never none
-    // unless there is nothing to mask
+    assert_int_equal(intra_mask_positions(1, 1, 0.001, 3, tokens + 3, 5, a), 1); // at least one
+    // No position where no token may be masked.
     assert_int_equal(intra_mask_positions(1, 1, 0.9, 3, tokens, 3, a), 0);
     free(tokens);
 }
 
-// Draws follow the model's distribution, whatever the number of threads, and never leave [0, n_ids).
+// Draws follow the model's distribution, do not depend on the number of threads, and stay below
+// n_ids.
 static void test_draws(void **state) {
     (void)state;
     enum { DRAWS = 4000, IDS = 20 };
@@ -179,7 +180,7 @@ static void test_draws(void **state) {
     for (int i = 0; i < N; i++)
         targets[i] = 5;
     for (int i = 0; i < DRAWS; i++)
-        at[i] = 3; // the same position over and over
+        at[i] = 3; // the same position each time
     for (int threads = 1; threads <= 3; threads += 2) {
         struct kern *K = NULL;
         struct intra_acts *a = NULL;
@@ -207,7 +208,7 @@ static void test_draws(void **state) {
         sum += exp((double)logits[k]);
     for (int k = 0; k < IDS; k++)
         distance += fabs(counts[k] / (double)DRAWS - exp((double)logits[k]) / sum);
-    assert_true(distance < 0.08); // total variation of 4,000 draws from 20 ids is about 0.05
+    assert_true(distance < 0.08); // the expected distance of 4,000 draws from 20 ids is about 0.05
     intra_model_destroy(&m);
 }
 

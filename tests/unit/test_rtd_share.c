@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/rtd_share: an exchange brings a block of rows of two models together, blocks come in turn, an exchange under way survives a
-// checkpoint, and frames that are not such rows are refused without touching the model.
+// agent/rtd_share: an exchange brings one block of rows of two models together, blocks take turns,
+// an exchange in flight survives a checkpoint, and bad frames leave the model alone.
 #include "agent/base/fs.h"
 #include "agent/base/rng.h"
 #include "agent/train/rtd_share.h"
@@ -43,7 +43,7 @@ static double distance(const struct intra_model *a, const struct intra_model *b,
     return sqrt(sum);
 }
 
-static void test_comes_together(void **state) {
+static void test_blocks_converge(void **state) {
     (void)state;
     struct intra_model *a = make(1), *b = make(2);
     struct rtd_share *x = NULL, *y = NULL;
@@ -62,7 +62,7 @@ static void test_comes_together(void **state) {
         assert_int_equal(rtd_share_take(y, k, x->frame.p, x->frame.len), NEB_OK);
         rtd_share_merge(x, k);
         rtd_share_merge(y, k);
-        assert_true(distance(a, b, first, rows) < 0.05 * before); // what int8 leaves
+        assert_true(distance(a, b, first, rows) < 0.05 * before); // the error of int8
         assert_true(distance(a, b, k % 2 ? 0 : x->block, 900) == other);
     }
     rtd_share_destroy(&x);
@@ -71,7 +71,7 @@ static void test_comes_together(void **state) {
     intra_model_destroy(&b);
 }
 
-static void test_refuses(void **state) {
+static void test_refuses_bad_frames(void **state) {
     (void)state;
     struct intra_model *a = make(1);
     struct rtd_share *x = NULL;
@@ -81,16 +81,16 @@ static void test_refuses(void **state) {
     neb_buf_add(&was, a->params, sizeof(float) * a->n_params);
     struct neb_buf f = {0};
     neb_buf_add(&f, x->frame.p, x->frame.len);
-    assert_int_equal(rtd_share_take(x, 1, f.p, f.len), NEB_ERR_FORMAT); // of the other block
+    assert_int_equal(rtd_share_take(x, 1, f.p, f.len), NEB_ERR_FORMAT); // for the other block
     for (size_t n = 0; n < f.len; n += 1 + f.len / 97)
         assert_int_equal(rtd_share_take(x, 0, f.p, n), NEB_ERR_FORMAT);
     struct cmp_codec fp32;
     neb_buf_clear(&f);
     assert_int_equal(cmp_codec_parse("fp32", &fp32), NEB_OK);
     assert_int_equal(cmp_encode(x->work, &fp32, a->params, (size_t)x->block * D, &f), NEB_OK);
-    assert_int_equal(rtd_share_take(x, 0, f.p, f.len), NEB_ERR_FORMAT); // too large a form
+    assert_int_equal(rtd_share_take(x, 0, f.p, f.len), NEB_ERR_FORMAT); // the codec is too large
     struct neb_rng r = neb_rng_make(4, 4);
-    for (int i = 0; i < 2000; i++) { // whatever the bytes: refused, or finite
+    for (int i = 0; i < 2000; i++) { // any bytes: refused, or finite
         neb_buf_clear(&f);
         neb_buf_add(&f, x->frame.p, x->frame.len);
         for (uint64_t k = 1 + neb_rng_below(&r, 3); k > 0; k--)
@@ -109,8 +109,9 @@ static void test_refuses(void **state) {
     intra_model_destroy(&a);
 }
 
-// No gate sees what comes by a stream: one exchange must not carry rows off, all of a block or one alone.
-static void test_far_away(void **state) {
+// No gate checks what a stream brings: one exchange must not move rows far, be it a block or one
+// row.
+static void test_rows_move_little(void **state) {
     (void)state;
     struct intra_model *a = make(1), *b = make(1);
     struct rtd_share *x = NULL, *y = NULL;
@@ -121,11 +122,11 @@ static void test_far_away(void **state) {
     float *rows = b->params + b->embed->at;
     size_t n = (size_t)y->block * D;
     const struct {
-        size_t rows; // of the block that are another's
+        size_t rows; // changed rows in the block
         float times;
         enum neb_status st;
     } cases[] = {{0, 1, NEB_OK},
-                 {(size_t)y->block, -5, NEB_OK}, // turned and grown: seven of its lengths at most
+                 {(size_t)y->block, -5, NEB_OK}, // turned and grown: at most seven times its length
                  {(size_t)y->block, 20, NEB_ERR_FORMAT},
                  {(size_t)y->block, 1e37f, NEB_ERR_FORMAT},
                  {1, 20, NEB_ERR_FORMAT},
@@ -178,7 +179,7 @@ static void test_checkpoint(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_comes_together), cmocka_unit_test(test_refuses),
-        cmocka_unit_test(test_far_away), cmocka_unit_test(test_checkpoint)};
+        cmocka_unit_test(test_blocks_converge), cmocka_unit_test(test_refuses_bad_frames),
+        cmocka_unit_test(test_rows_move_little), cmocka_unit_test(test_checkpoint)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Safetensors files: what we write comes back bit by bit, in one file and in shards; what a stranger may have written is
-// refused with file, tensor and remedy.
+// Safetensors files: written files are read back bit for bit, in one file and in shards; bad ones
+// are refused with file, tensor and remedy.
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "intra/ckpt/safetensors.h"
@@ -31,7 +31,7 @@ static void write_file(const char *name, const void *p, size_t n) {
     assert_int_equal(fclose(f), 0);
 }
 
-// A file of this header (its length is filled in) and so many bytes of data.
+// Writes a file with this header, its length before it, and so many bytes of data.
 static void write_st(const char *name, const char *header, size_t data_bytes) {
     struct neb_buf b = {0};
     neb_buf_u64(&b, strlen(header));
@@ -51,7 +51,7 @@ static const struct hostile {
     const char *header;
     size_t data_bytes;
     enum neb_status status;
-    const char *says; // part of the message
+    const char *reason; // part of the message
 } hostiles[] = {
     {"[]", 0, NEB_ERR_FORMAT, "does not begin with '{'"},
     {"{", 0, NEB_ERR_FORMAT, "header"},
@@ -72,8 +72,8 @@ static const struct hostile {
     {"{" T("a", "F32", "[99999999999999999999]", "0", "0") "}", 0, NEB_ERR_FORMAT, "header"},
     {"{" T("a", "F32", "[2]", "0", "4") "}", 4, NEB_ERR_FORMAT, "dtype and shape need 8"},
     {"{" T("a", "F32", "[1]", "0", "8") "}", 8, NEB_ERR_FORMAT, "dtype and shape need 4"},
-    {"{" T("a", "F32", "[1]", "4", "0") "}", 4, NEB_ERR_FORMAT, "are not in the 4 bytes"},
-    {"{" T("a", "F32", "[1]", "4", "8") "}", 4, NEB_ERR_FORMAT, "are not in the 4 bytes"},
+    {"{" T("a", "F32", "[1]", "4", "0") "}", 4, NEB_ERR_FORMAT, "are outside the 4 bytes"},
+    {"{" T("a", "F32", "[1]", "4", "8") "}", 4, NEB_ERR_FORMAT, "are outside the 4 bytes"},
     {"{" T("a", "F32", "[1]", "-4", "0") "}", 4, NEB_ERR_FORMAT, "not [begin, end]"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,8]}}", 4, NEB_ERR_FORMAT,
      "not [begin, end]"},
@@ -92,19 +92,19 @@ static const struct hostile {
     {"{\"__metadata__\":{\"a\":1}}", 0, NEB_ERR_FORMAT, "__metadata__"},
 };
 
-static void refused(const char *what, enum neb_status status, const char *says) {
+static void refused(const char *what, enum neb_status status, const char *reason) {
     struct intra_st *s = NULL;
     message[0] = 0;
     enum neb_status st = intra_st_open(path, &s);
-    if (st != status || s || !strstr(message, says) || !strstr(message, path))
-        fail_msg("%s: status %d (%s), expected %d with \"%s\"", what, st, message, status, says);
+    if (st != status || s || !strstr(message, reason) || !strstr(message, path))
+        fail_msg("%s: status %d (%s), expected %d with \"%s\"", what, st, message, status, reason);
 }
 
 static void test_hostile(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof hostiles / sizeof hostiles[0]; i++) {
         write_st("hostile.safetensors", hostiles[i].header, hostiles[i].data_bytes);
-        refused(hostiles[i].header, hostiles[i].status, hostiles[i].says);
+        refused(hostiles[i].header, hostiles[i].status, hostiles[i].reason);
     }
 }
 
@@ -123,7 +123,7 @@ static void test_hostile_lengths(void **state) {
         neb_buf_add(&b, "{}", 2);
         write_file("hostile.safetensors", b.p, b.len);
         refused("length", lengths[i] > INTRA_ST_HEADER_MAX ? NEB_ERR_LIMIT : NEB_ERR_FORMAT,
-                "header of");
+                "the header has");
     }
     char name[INTRA_ST_NAME_MAX + 2], header[512];
     memset(name, 'n', sizeof name);
@@ -147,7 +147,7 @@ static void test_hostile_lengths(void **state) {
 static const struct hostile_index {
     const char *text;
     enum neb_status status;
-    const char *says;
+    const char *reason;
 } indexes[] = {
     {"", NEB_ERR_FORMAT, "index.json"},
     {"{}", NEB_ERR_FORMAT, "weight_map"},
@@ -164,14 +164,14 @@ static const struct hostile_index {
     {"{\"weight_map\":{\"a\":\"gone.safetensors\"}}", NEB_ERR_NOT_FOUND, "gone.safetensors"},
     {"{\"weight_map\":{\"b\":\"one.safetensors\"}}", NEB_ERR_FORMAT, "'b' is not in"},
     {"{\"weight_map\":{\"a\":\"one.safetensors\",\"a\":\"gone.safetensors\"}}", NEB_ERR_NOT_FOUND,
-     "gone.safetensors is not there"}, // the last one counts
+     "gone.safetensors is missing"}, // the last one counts
     {"{\"weight_map\":{\"a\":\"one.safetensors\",\"b\":\"two.safetensors\"}}", NEB_ERR_FORMAT,
-     "two.safetensors"}, // which has an "a" of its own
+     "two.safetensors"}, // two.safetensors has an "a" too
     {"{\"weight_map\":{\"b\":\"one.safetensors\",\"c\":\"two.safetensors\"}}", NEB_ERR_FORMAT,
      "tensor 'a' is in"},
     {"{\"weight_map\":{\"b\":\"three.safetensors\",\"a\":\"two.safetensors\",\"c\":\"three."
      "safetensors\"}}",
-     NEB_ERR_FORMAT, "'c' is not in"}, // but in the other one
+     NEB_ERR_FORMAT, "'c' is not in"}, // it is in the other one
 };
 
 static void test_hostile_index(void **state) {
@@ -184,9 +184,9 @@ static void test_hostile_index(void **state) {
         struct intra_st *s = NULL;
         write_file("index.safetensors.index.json", indexes[i].text, strlen(indexes[i].text));
         enum neb_status st = intra_st_open_dir(dir, "index", &s);
-        if (st != indexes[i].status || s || !strstr(message, indexes[i].says))
+        if (st != indexes[i].status || s || !strstr(message, indexes[i].reason))
             fail_msg("%s: status %d (%s), expected %d with \"%s\"", indexes[i].text, st, message,
-                     indexes[i].status, indexes[i].says);
+                     indexes[i].status, indexes[i].reason);
     }
     struct intra_st *s = NULL;
     static const char python[] = "\xef\xbb\xbf{\"metadata\":{\"total_size\":1e999,\"\\ud83d\":"
@@ -199,7 +199,8 @@ static void test_hostile_index(void **state) {
     assert_non_null(strstr(message, "save_pretrained"));
 }
 
-// What a shard holds beside what the index names is there as well: whoever reads the folder has to say what becomes of it.
+// Tensors that a shard holds but the index does not name are listed too: the reader must handle
+// them.
 static void test_unlisted(void **state) {
     (void)state;
     static const char index[] =
@@ -238,7 +239,7 @@ static void test_halves(void **state) {
         else
             assert_true((double)f == sign * (e == 31 ? INFINITY : v) && !signbit(f) == (sign > 0));
     }
-    assert_int_equal(intra_bf16_of_f32(1.0f + 0x1p-8f), 0x3f80); // a tie goes to the even one
+    assert_int_equal(intra_bf16_of_f32(1.0f + 0x1p-8f), 0x3f80); // a tie rounds to even
     assert_int_equal(intra_bf16_of_f32(1.0f + 0x3p-8f), 0x3f82);
     assert_int_equal(intra_bf16_of_f32(1.0f + 0x1.1p-8f), 0x3f81);
     assert_int_equal(intra_bf16_of_f32(-3.4e38f), 0xff80);
@@ -293,7 +294,7 @@ static void check_all(const char *stem, enum intra_st_dtype dtype) {
                 expected = intra_f32_of_bf16(intra_bf16_of_f32(expected));
             assert_memory_equal(&x[i], &expected, sizeof expected);
         }
-        intra_st_drop(s, f); // and it can be read again
+        intra_st_drop(s, f); // it can be read again
         if (sizes[t] > 2) {
             float part = 0;
             assert_int_equal(intra_st_read(s, f, 2, 1, &part), NEB_OK);
@@ -333,7 +334,7 @@ static void test_types(void **state) {
     intra_st_close(&s);
 }
 
-// Every write, fsync and rename that can fail: an error, no file under its name but those that are whole.
+// Every write, fsync and rename may fail: an error, and only complete files under their names.
 static void test_faults(void **state) {
     (void)state;
     static const char *const points[] = {"fs.write", "fs.fsync", "fs.rename"};

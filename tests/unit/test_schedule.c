@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/schedule: when fragments are sent and merged, driven as a worker would drive it.
+// agent/schedule: when fragments are sent and merged, driven as a worker drives it.
 #include "agent/exchange/schedule.h"
 
 #include <setjmp.h>
@@ -40,7 +40,8 @@ static void start(struct run *r, int64_t steps, int32_t interval, int32_t overla
         r->frag[f].send_step = r->miss[f] = -1;
 }
 
-// One step boundary. `down`: commits do not arrive; otherwise a commit arrives as soon as it is waited for.
+// One step boundary. `down`: no commit arrives; otherwise a commit arrives as soon as it is waited
+// for.
 static bool boundary(struct run *r, int64_t step, bool down) {
     for (int32_t f = 0; f < r->s.fragments; f++) {
         struct agent_fragment *g = &r->frag[f];
@@ -104,11 +105,11 @@ static void test_overlap_and_fragments(void **state) {
     start(&r, 20, 8, 3, 2); // offsets 0 and 4
     for (int64_t step = 0; step <= 20; step++)
         assert_true(boundary(&r, step, false));
-    // At 20 fragment 1 is due and last at once; fragment 0, merged at 19, is drained.
+    // At 20 fragment 1 has its due send as its last one; fragment 0, merged at 19, is drained.
     expect(&r, "s1@4 m1@7 s0@8 m0@11 s1@12 m1@15 s0@16 m0@19 s0@20 m0@20 s1@20 m1@20");
 }
 
-static void test_travelling_at_the_end_is_drained_twice(void **state) {
+static void test_in_flight_at_the_end_is_drained_twice(void **state) {
     (void)state;
     struct run r;
     start(&r, 11, 10, 5, 1);
@@ -117,7 +118,8 @@ static void test_travelling_at_the_end_is_drained_twice(void **state) {
     expect(&r, "s0@10 m0@11 s0@11 m0@11");
 }
 
-// Exchanges every 4 steps up to step 12, every 10 after it; fragment 1 half an interval later, in the same order throughout.
+// Exchanges come every 4 steps up to step 12, then every 10; fragment 1 is half an interval apart
+// from 0.
 static void test_early_steps_have_their_own_interval(void **state) {
     (void)state;
     struct run r;
@@ -138,8 +140,8 @@ static void test_early_steps_have_their_own_interval(void **state) {
     assert_true(n[0] == 6 && n[1] == 6);
 }
 
-// As many as are sent, whatever the numbers.
-static void test_sends(void **state) {
+// agent_schedule_sends() counts what is really sent.
+static void test_count_of_sends(void **state) {
     (void)state;
     struct run r;
     for (int32_t interval = 1; interval < 14; interval += 3)
@@ -169,13 +171,13 @@ static void test_outage_counts_missed_intervals(void **state) {
     start(&r, 12, 10, 0, 1);
     for (int64_t step = 0; step < 12; step++)
         assert_true(boundary(&r, step, step >= 5));
-    assert_false(boundary(&r, 12, true)); // the end needs the peer, however long it is away
+    assert_false(boundary(&r, 12, true)); // the end waits for the peer, however long it is away
     expect(&r, "s0@10 w0@12");
     assert_false(agent_schedule_finished(&r.s, r.frag));
 }
 
-// Each fragment misses its own intervals, whether its update travels or waits for one that does: no more than there were (the others refuse more),
-// and no less (what it learned meanwhile is merged as such).
+// Each fragment misses as many intervals as there were, whether its update is in flight or waits
+// for another fragment's.
 static void test_outage_of_fragments(void **state) {
     (void)state;
     for (int32_t fragments = 1; fragments <= 8; fragments *= 2)
@@ -192,7 +194,7 @@ static void test_outage_of_fragments(void **state) {
         }
 }
 
-// Two members whose steps are far apart (one trained alone for a while): whatever one waits for, the other offers next.
+// Two members whose steps are far apart: whatever one waits for, the other sends next.
 static void test_unaligned_members_never_wait_for_each_other_in_a_circle(void **state) {
     (void)state;
     static struct run m[2];
@@ -205,7 +207,7 @@ static void test_unaligned_members_never_wait_for_each_other_in_a_circle(void **
         for (int i = 0; i < 2; i++) {
             struct run *r = &m[i], *o = &m[1 - i];
             bool ready = true;
-            // waiting for one fragment does not keep the other from being sent
+            // Waiting for one fragment does not keep the other from being sent.
             for (int32_t f = 0; f < 2; f++) {
                 struct agent_fragment *g = &r->frag[f];
                 enum agent_decision d;
@@ -225,7 +227,7 @@ static void test_unaligned_members_never_wait_for_each_other_in_a_circle(void **
                     } else if (d == AGENT_MISS) {
                         r->miss[f] = at[i];
                     } else if (p->round > g->round || (p->round == g->round && p->in_flight)) {
-                        g->arrived = true; // the other has sent it too
+                        g->arrived = true; // the other member has sent it too
                     } else {
                         ready = false;
                         break;
@@ -246,7 +248,7 @@ static void test_unaligned_members_never_wait_for_each_other_in_a_circle(void **
                 agent_schedule_finished(&m[1].s, m[1].frag));
 }
 
-// H changes with a send of the first fragment: the next ones are due the new interval later, the others in between.
+// A new interval starts with a send of the first fragment; the other fragments follow in between.
 static void test_interval_changes(void **state) {
     (void)state;
     struct agent_schedule s = {.steps = 1000,
@@ -257,19 +259,20 @@ static void test_interval_changes(void **state) {
                                .early_steps = 0};
     assert_true(agent_schedule_due(&s, 0, 40) && agent_schedule_due(&s, 1, 50) &&
                 !agent_schedule_due(&s, 0, 50));
-    agent_schedule_change(&s, 45, 20); // the same H: nothing moves
+    agent_schedule_change(&s, 45, 20); // the same interval: nothing moves
     assert_true(agent_schedule_due(&s, 0, 60) && !agent_schedule_due(&s, 0, 65));
     agent_schedule_change(&s, 60, 30);
     assert_true(agent_schedule_due(&s, 1, 75) && agent_schedule_due(&s, 0, 90) &&
                 agent_schedule_due(&s, 1, 105));
     for (int64_t step = 61; step < 75; step++)
         assert_false(agent_schedule_due(&s, 0, step) || agent_schedule_due(&s, 1, step));
-    s.early_steps = 200; // the early steps have an interval of their own
+    s.early_steps = 200; // the early steps have their own interval
     assert_true(agent_schedule_due(&s, 0, 100) && agent_schedule_due(&s, 0, 110));
 }
 
-// Who goes on from a snapshot stands where its life before had sent, as that is where committed steps end: it sends once it has learned something.
-static void test_nothing_learned(void **state) {
+// After a snapshot a member stands where its previous incarnation last sent: it sends only once it
+// has learned something.
+static void test_nothing_learned_since_a_snapshot(void **state) {
     (void)state;
     struct run r;
     start(&r, 100, 10, 0, 2);
@@ -279,13 +282,13 @@ static void test_nothing_learned(void **state) {
         assert_true(boundary(&r, step, false));
     assert_true(r.n >= 2);
     assert_true(r.log[0].kind == 's' && r.log[0].f == 1 && r.log[0].step == 35);
-    start(&r, 30, 10, 0, 1); // at the end it says all the same that nothing follows
+    start(&r, 30, 10, 0, 1); // at the end it sends all the same, as its last update
     r.frag[0].committed_step = r.frag[0].merged_step = 30;
     assert_true(boundary(&r, 30, false));
     assert_true(r.log[0].kind == 's' && r.log[0].step == 30 && r.frag[0].finished);
 }
 
-// The shortest stretch between two sends of a fragment, as a worker makes them.
+// The fewest steps between two sends of a fragment, as a worker makes them.
 static int64_t least_of(struct run *r) {
     int64_t last[8] = {0}, least = r->s.steps;
     for (int64_t step = 0; step <= r->s.steps; step++)
@@ -313,10 +316,11 @@ static void test_fewest_steps_of_an_update(void **state) {
                     start(&r, steps, interval, 0, fragments);
                     r.s.early_interval = e ? e : 10;
                     r.s.early_steps = e * 3;
-                    int64_t told = agent_schedule_least(&r.s), is = least_of(&r);
-                    if (told != is)
+                    int64_t expected = agent_schedule_least(&r.s), is = least_of(&r);
+                    if (expected != is)
                         fail_msg("H %d, P %d, %lld steps, early %d: %lld, and it is %lld", interval,
-                                 fragments, (long long)steps, e, (long long)told, (long long)is);
+                                 fragments, (long long)steps, e, (long long)expected,
+                                 (long long)is);
                 }
 }
 
@@ -324,13 +328,13 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_interval_changes),
         cmocka_unit_test(test_one_fragment),
-        cmocka_unit_test(test_sends),
+        cmocka_unit_test(test_count_of_sends),
         cmocka_unit_test(test_overlap_and_fragments),
-        cmocka_unit_test(test_travelling_at_the_end_is_drained_twice),
+        cmocka_unit_test(test_in_flight_at_the_end_is_drained_twice),
         cmocka_unit_test(test_early_steps_have_their_own_interval),
         cmocka_unit_test(test_outage_counts_missed_intervals),
         cmocka_unit_test(test_outage_of_fragments),
-        cmocka_unit_test(test_nothing_learned),
+        cmocka_unit_test(test_nothing_learned_since_a_snapshot),
         cmocka_unit_test(test_fewest_steps_of_an_update),
         cmocka_unit_test(test_unaligned_members_never_wait_for_each_other_in_a_circle),
     };

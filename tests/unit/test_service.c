@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// inter/service: two agents' services in one process over loopback. Updates become commits on both, through restarts in the
-// middle of a round; messages arrive once and in order, also after a ledger was lost.
+// inter/service: two agents' services in one process over loopback. Updates become commits on both,
+// also through restarts within a round; messages arrive once and in order, also after a ledger is
+// lost.
 #include "inter/link/state.h"
 #include "inter/round/node_state.h"
 #include "tests/unit/service_fixture.h"
 
-// ---- tests ----------------------------------------------------------------------------------------------------
+// ---- rounds ----
 
 static void test_rounds(void **state) {
     (void)state;
@@ -34,21 +35,22 @@ static void test_restarts_in_a_round(void **state) {
     submit(&anna, 0, 0);
     UNTIL(inter_ledger_get_manifest(inter_service_ledger(bert.s), &k, &m) == NEB_OK);
     k = m.key; // with the attempt that the service chose
-    // some of it is under way
+    // Some of it is in flight.
     assert_false(inter_ledger_has_blob(inter_service_ledger(bert.s), &k));
     restart(&bert);
     UNTIL(inter_ledger_has_blob(inter_service_ledger(bert.s), &k));
-    restart(&anna); // the one who sent it; what it promised is in its ledger
+    restart(&anna); // the sender; its promises are in its ledger
     submit(&bert, 0, 0);
     k.member = 1;
     UNTIL(inter_ledger_get_manifest(inter_service_ledger(anna.s), &k, &m) == NEB_OK);
     restart(&anna);
     UNTIL(anna.commits[0] == 1 && bert.commits[0] == 1);
     assert_memory_equal(anna.last, bert.last, sizeof anna.last);
-    // Whoever asks for a round that is over gets its commit again, and the next round goes on from there.
+    // A member that submits for a past round gets its commit again, and continues with the next
+    // round.
     restart(&anna);
     submit(&anna, 0, 0);
-    assert_int_equal(anna.commits[0], 3); // said twice
+    assert_int_equal(anna.commits[0], 3); // delivered twice
     submit(&anna, 0, 1);
     submit(&bert, 0, 1);
     UNTIL(anna.commits[0] == 4 && bert.commits[0] == 2);
@@ -57,7 +59,8 @@ static void test_restarts_in_a_round(void **state) {
     expect_sound(&bert, 2);
 }
 
-// Fragments that bert takes from a snapshot which ends with this record of anna's.
+// The number of fragments that bert takes from a snapshot whose last record is anna's of this
+// round.
 static uint64_t installs(uint32_t round) {
     struct inter_job_config c = job_config(&bert);
     struct inter_snapshot *s = calloc(1, sizeof *s);
@@ -72,8 +75,8 @@ static uint64_t installs(uint32_t round) {
     return taken;
 }
 
-// One that a start has put in the ledger is taken again until the worker has it; not once the updates behind it are gone, as nobody goes on from there.
-static void test_snapshot_of_before(void **state) {
+// A snapshot that is in the ledger can be installed again, until the updates since it are gone.
+static void test_snapshot_installed_again(void **state) {
     (void)state;
     open_job(&anna);
     open_job(&bert);
@@ -102,8 +105,8 @@ static uint64_t resent_by_anna(void) {
     return t.payload_resent;
 }
 
-// Of anna's chunks that are on their way: how many by this connection; 0: by any.
-static uint32_t flying_by(uint64_t way) {
+// How many of anna's chunks are in flight on this connection; 0: on any.
+static uint32_t in_flight_on(uint64_t way) {
     const struct job *j = node_find_job(anna.s->node, job);
     uint32_t n = 0;
     for (size_t k = 0; k < j->n_serves; k++)
@@ -113,8 +116,9 @@ static uint32_t flying_by(uint64_t way) {
     return n;
 }
 
-// Of those that flew by this connection when `was` was taken (a bit each of the first 64 of each serve): how many still do.
-static uint32_t still_flying(uint64_t way, const uint64_t was[8]) {
+// How many of the chunks in `was` (a bit for each of the first 64 of each serve) are still in
+// flight on this connection.
+static uint32_t still_in_flight(uint64_t way, const uint64_t was[8]) {
     const struct job *j = node_find_job(anna.s->node, job);
     uint32_t n = 0;
     for (size_t k = 0; k < j->n_serves && k < 8; k++)
@@ -124,7 +128,7 @@ static uint32_t still_flying(uint64_t way, const uint64_t was[8]) {
     return n;
 }
 
-static void take_flying(uint64_t way, uint64_t was[8]) {
+static void note_in_flight(uint64_t way, uint64_t was[8]) {
     const struct job *j = node_find_job(anna.s->node, job);
     for (size_t k = 0; k < 8; k++)
         was[k] = 0;
@@ -135,43 +139,45 @@ static void take_flying(uint64_t way, uint64_t was[8]) {
                 was[k] |= 1ull << i;
 }
 
-// The connection that a chunk of anna's is on its way by; NULL: none is.
-static struct conn *way_of_a_chunk(void) {
+// A connection with a chunk of anna's in flight, or NULL.
+static struct conn *connection_of_a_chunk(void) {
     struct set *s = link_active(anna.s->link, &anna.s->link->peers[index_of[1]]);
     for (uint32_t x = 1; s && x < CONNS; x++)
-        if (s->c[x].way && flying_by(s->c[x].way))
+        if (s->c[x].way && in_flight_on(s->c[x].way))
             return &s->c[x];
     return NULL;
 }
 
-// What the link says of a connection that broke reaches the update that was on its way by it.
-static void test_way_lost(void **state) {
+// The link's event of a broken connection reaches the update that was in flight on it.
+static void test_connection_lost(void **state) {
     (void)state;
     struct conn *c = NULL;
     open_job(&anna);
     open_job(&bert);
     UNTIL(anna.up && bert.up);
     submit(&anna, 0, 0);
-    UNTIL((c = way_of_a_chunk()) != NULL);
+    UNTIL((c = connection_of_a_chunk()) != NULL);
     struct inter_link_event e = {
         .kind = INTER_LINK_LOST, .peer = index_of[1], .way = c->way + 1000};
-    uint32_t flying = flying_by(0);
+    uint32_t flying = in_flight_on(0);
     assert_int_equal(resent_by_anna(), 0);
-    service_on_event(anna.s, &e); // of a connection that carried none of it
-    assert_int_equal(flying_by(0), flying);
+    service_on_event(anna.s, &e); // of a connection without a chunk of it
+    assert_int_equal(in_flight_on(0), flying);
     assert_int_equal(resent_by_anna(), 0);
     e.way = c->way;
     struct set *s = link_active(anna.s->link, &anna.s->link->peers[index_of[1]]);
     for (uint32_t i = 1; i < CONNS; i++)
-        s->c[i].acked = s->c[i].sent; // nothing queues on one that is gone, and others have room
+        // a broken connection queues nothing, and the others have room
+        s->c[i].acked = s->c[i].sent;
     uint64_t was[8];
-    take_flying(e.way, was);
+    note_in_flight(e.way, was);
     service_on_event(anna.s, &e);
     OK(anna.s->st);
-    // at once; on a path that has become slow meanwhile with the next room. (Others may go that way: the link has it still.)
-    assert_true(resent_by_anna() > 0 || !still_flying(e.way, was));
+    // The chunks are resent at once, or with the next room on a slow path. They may use the same
+    // connection, which the link in fact still has.
+    assert_true(resent_by_anna() > 0 || !still_in_flight(e.way, was));
     submit(&bert, 0, 0);
-    UNTIL(anna.commits[0] == 1 && bert.commits[0] == 1); // what came twice does no harm
+    UNTIL(anna.commits[0] == 1 && bert.commits[0] == 1); // chunks that arrive twice do no harm
     expect_sound(&bert, 1);
 }
 
@@ -179,7 +185,8 @@ static void send(struct site *x, uint32_t kind, const char *text) {
     OK(inter_service_send(x->s, index_of[!x->who], kind, text, strlen(text)));
 }
 
-// What a disk has lost of one update costs its round, and no agent: neither the one that is asked for it, nor the one that is to hand it on.
+// An update that the disk has lost costs its round, but no agent, neither the one that asks nor the
+// one that should send.
 static void test_cut_blob(void **state) {
     (void)state;
     char pattern[NEB_PATH_MAX];
@@ -210,20 +217,20 @@ static void test_messages(void **state) {
     send(&anna, 3, "three");
     send(&bert, 9, "back");
     UNTIL(!strcmp(bert.text, "1:one 2:two 3:three ") && !strcmp(anna.text, "9:back "));
-    go_for(4 * NEB_S); // what is not acknowledged would be said again
+    go_for(4 * NEB_S); // a message without acknowledgement would be resent
     assert_string_equal(bert.text, "1:one 2:two 3:three ");
     struct inter_ledger *l = inter_service_ledger(anna.s);
     uint64_t last, epoch = inter_ledger_epoch(l);
     OK(inter_ledger_taken(inter_service_ledger(bert.s), "anna", epoch, &last));
     assert_int_equal(last, 3);
-    // Anna's disk is lost: her numbers begin at 1 again, and are not taken for repeated ones.
+    // Anna's disk is lost: her numbers begin at 1 again and are not taken for repeats.
     stop(&anna);
     OK(neb_fs_remove_tree(anna.dir));
     start(&anna);
     assert_true(inter_ledger_epoch(inter_service_ledger(anna.s)) != epoch);
     send(&anna, 4, "four");
     UNTIL(!strcmp(bert.text, "1:one 2:two 3:three 4:four "));
-    // Bert's disk is lost: he takes what waits, though he has seen none of the numbers before it.
+    // Bert's disk is lost: he takes the waiting messages, though he has none of those before them.
     send(&anna, 5, "five");
     UNTIL(strstr(bert.text, "5:five"));
     stop(&bert);
@@ -233,10 +240,10 @@ static void test_messages(void **state) {
     send(&anna, 6, "six");
     send(&anna, 7, "seven");
     UNTIL(strstr(bert.text, "7:seven"));
-    assert_non_null(strstr(bert.text, "6:six 7:seven ")); // five as well, were its receipt lost
+    assert_non_null(strstr(bert.text, "6:six 7:seven ")); // five too, if its receipt is lost
 }
 
-// ---- a member that does not follow the protocol
+// ---- a Byzantine member ----
 
 struct rogue {
     struct inter_link *l;
@@ -263,7 +270,7 @@ static void rogue_go(struct rogue *r, neb_ns time) {
     }
 }
 
-static struct rogue rogue(void) { // anna's keys in other hands
+static struct rogue rogue(void) { // a Byzantine member with anna's keys
     struct rogue r = {.up = false};
     struct inter_link_config c = {.identity = ids[0], .members = &list};
     stop(&anna);
@@ -274,8 +281,8 @@ static struct rogue rogue(void) { // anna's keys in other hands
     return r;
 }
 
-static void rogue_says(struct rogue *r, uint64_t epoch, uint64_t seq, uint64_t previous,
-                       size_t cut) {
+static void rogue_sends(struct rogue *r, uint64_t epoch, uint64_t seq, uint64_t previous,
+                        size_t cut) {
     struct neb_buf b = {0};
     neb_buf_u8(&b, 32); // a message of inter/service
     neb_buf_u64(&b, epoch);
@@ -293,41 +300,41 @@ static void test_wrong_messages(void **state) {
     struct rogue r = rogue();
     send(&bert, 1, "waits");
     for (size_t cut = 2; cut < 30; cut++)
-        rogue_says(&r, 1, 1, 0, cut);
-    rogue_says(&r, 1, 0, 0, 0);
-    rogue_says(&r, 1, UINT64_MAX, 0, 0);
-    rogue_says(&r, 1, 1ull << 63, 0, 0);
-    rogue_says(&r, 1, 5, 5, 0);
-    rogue_says(&r, 1, 5, UINT64_MAX, 0);
-    rogue_says(&r, 1, 5, 4, 0); // 4 has not come
+        rogue_sends(&r, 1, 1, 0, cut);
+    rogue_sends(&r, 1, 0, 0, 0);
+    rogue_sends(&r, 1, UINT64_MAX, 0, 0);
+    rogue_sends(&r, 1, 1ull << 63, 0, 0);
+    rogue_sends(&r, 1, 5, 5, 0);
+    rogue_sends(&r, 1, 5, UINT64_MAX, 0);
+    rogue_sends(&r, 1, 5, 4, 0); // 4 has not arrived
     assert_string_equal(bert.text, "");
-    struct neb_buf ack = {0}; // for another ledger's numbers: what waits goes on waiting
+    struct neb_buf ack = {0}; // an acknowledgement for another ledger must not drop what waits
     neb_buf_u8(&ack, 33);
     neb_buf_u64(&ack, 1);
     neb_buf_u64(&ack, UINT64_MAX);
     OK(inter_link_send(r.l, index_of[1], INTER_CONTROL, ack.p, ack.len));
     neb_buf_free(&ack);
-    rogue_says(&r, 1, 4, 0, 0);
-    rogue_says(&r, 1, 5, 4, 0);
-    rogue_says(&r, 1, 5, 4, 0);
-    rogue_says(&r, 1, 4, 0, 0);
+    rogue_sends(&r, 1, 4, 0, 0);
+    rogue_sends(&r, 1, 5, 4, 0);
+    rogue_sends(&r, 1, 5, 4, 0);
+    rogue_sends(&r, 1, 4, 0, 0);
     for (int i = 0; i < 100 && strcmp(bert.text, "8:x 8:x ") != 0; i++)
         rogue_go(&r, 200 * NEB_MS);
-    rogue_go(&r, 300 * NEB_MS); // and nothing comes behind it
+    rogue_go(&r, 300 * NEB_MS); // nothing follows
     assert_string_equal(bert.text, "8:x 8:x ");
     inter_link_destroy(&r.l);
     start(&anna);
     UNTIL(!strcmp(anna.text, "1:waits "));
 }
 
-// Each message that is taken is a write that is synced: more than a few a second wait. None is lost.
+// Each accepted message costs a synced write: messages above a few a second wait. None is lost.
 static void test_many_messages(void **state) {
     (void)state;
     enum { MANY = 600 };
     struct rogue r = rogue();
     uint64_t last = 0;
     neb_ns start_at = neb_now();
-    // as a sender repeats what is not acknowledged
+    // The sender repeats what is not acknowledged.
     for (int pass = 0; pass < TESTING_SLOWER * 200 && last < MANY; pass++) {
         OK(inter_ledger_taken(inter_service_ledger(bert.s), "anna", 1, &last));
         for (uint64_t seq = last + 1; seq <= MANY; seq++) {
@@ -349,14 +356,16 @@ static void test_many_messages(void **state) {
     start(&anna);
 }
 
-// Telemetry of so many bytes, until `end`, as fast as it goes; on a machine that is busy elsewhere longer, until `count` is `least`.
-static void tell_on(struct rogue *r, size_t n, neb_ns end, const uint64_t *count, uint64_t least) {
+// Sends telemetry of n bytes at full speed until `end`, or up to 20 s longer until `count` reaches
+// `least`.
+static void send_telemetry(struct rogue *r, size_t n, neb_ns end, const uint64_t *count,
+                           uint64_t least) {
     static const uint8_t zeros[INTER_MESSAGE_MAX];
     struct neb_buf b = {0};
     neb_buf_u8(&b, 34);
-    neb_buf_u32(&b, TOLD);
+    neb_buf_u32(&b, TELEMETRY);
     neb_buf_add(&b, zeros, n);
-    bert.told = bert.told_bytes = 0;
+    bert.told = bert.telemetry_bytes = 0;
     while (neb_now() < end || (*count < least && neb_now() < end + 20 * NEB_S)) {
         for (int i = 0; i < 2000 && inter_link_send(r->l, index_of[1], INTER_CONTROL, b.p, b.len) !=
                                         NEB_ERR_AGAIN;
@@ -368,28 +377,29 @@ static void tell_on(struct rogue *r, size_t n, neb_ns end, const uint64_t *count
     neb_buf_free(&b);
 }
 
-// Telemetry is taken by number and by bytes, and no more than that however much comes. What an honest agent says at once is.
-static void test_told_without_end(void **state) {
+// Telemetry is limited by number and by bytes, and a burst of an honest agent passes.
+static void test_telemetry_flood(void **state) {
     (void)state;
     struct rogue r = rogue();
     neb_ns from = neb_now();
-    tell_on(&r, 1, from + NEB_S, &bert.told, INTER_TOLD_BURST);
+    send_telemetry(&r, 1, from + NEB_S, &bert.told, INTER_TELEMETRY_BURST);
     double passed = neb_seconds(neb_now() - from);
     assert_true(bert.floods > 0);
-    assert_in_range(bert.told, INTER_TOLD_BURST, INTER_TOLD_BURST + INTER_TOLD_A_SECOND * passed);
+    assert_in_range(bert.told, INTER_TELEMETRY_BURST,
+                    INTER_TELEMETRY_BURST + INTER_TELEMETRY_A_SECOND * passed);
     from = neb_now();
-    tell_on(&r, INTER_MESSAGE_MAX, from + 1500 * NEB_MS, &bert.told_bytes,
-            INTER_TOLD_BYTES_BURST / 2);
+    send_telemetry(&r, INTER_MESSAGE_MAX, from + 1500 * NEB_MS, &bert.telemetry_bytes,
+                   INTER_TELEMETRY_BYTES_BURST / 2);
     passed = neb_seconds(neb_now() - from);
-    assert_in_range(bert.told_bytes, INTER_TOLD_BYTES_BURST / 2,
-                    INTER_TOLD_BYTES_BURST + INTER_TOLD_BYTES_A_SECOND * passed);
-    assert_true((double)bert.told < INTER_TOLD_A_SECOND * passed); // it was the bytes that counted
+    assert_in_range(bert.telemetry_bytes, INTER_TELEMETRY_BYTES_BURST / 2,
+                    INTER_TELEMETRY_BYTES_BURST + INTER_TELEMETRY_BYTES_A_SECOND * passed);
+    assert_true((double)bert.told < INTER_TELEMETRY_A_SECOND * passed); // bytes were the limit
     inter_link_destroy(&r.l);
     start(&anna);
 }
 
-// Messages of rounds without end, some thousands in a row, until `end`.
-static uint64_t say_on(struct rogue *r, const struct neb_buf *b, neb_ns end) {
+// Sends a message of the rounds at full speed until `end`. Returns how many were sent.
+static uint64_t send_round_messages(struct rogue *r, const struct neb_buf *b, neb_ns end) {
     uint64_t said = 0;
     while (neb_now() < end) {
         for (int i = 0;
@@ -402,9 +412,9 @@ static uint64_t say_on(struct rogue *r, const struct neb_buf *b, neb_ns end) {
     return said;
 }
 
-// A manifest that nobody signed costs a look at its signature: so many of them, and no more. What is good counts less, and it is not
-// without end either.
-static void test_rounds_without_end(void **state) {
+// The number of unsigned manifests whose signatures are checked is limited. Valid messages count
+// less, but are limited as well.
+static void test_round_message_flood(void **state) {
     (void)state;
     struct rogue r = rogue();
     struct neb_buf b = {0};
@@ -416,10 +426,11 @@ static void test_rounds_without_end(void **state) {
     inter_manifest_put(&b, &m);
     bert.denied = bert.floods = 0;
     neb_ns from = neb_now();
-    uint64_t said = say_on(&r, &b, from + 2 * NEB_S);
+    uint64_t said = send_round_messages(&r, &b, from + 2 * NEB_S);
     double most = (INTER_ROUNDS_BURST + INTER_ROUNDS_A_SECOND * neb_seconds(neb_now() - from)) /
                   INTER_ROUNDS_BAD;
-    assert_true(TESTING_SLOWER > 1 || (double)said > 2 * most); // or nothing was tried
+    // enough was sent to exceed the limit
+    assert_true(TESTING_SLOWER > 1 || (double)said > 2 * most);
     assert_in_range(bert.denied, INTER_ROUNDS_BURST / INTER_ROUNDS_BAD / 2, most + 1);
     assert_true(bert.floods > 0 && bert.up);
     neb_buf_free(&b);
@@ -427,8 +438,8 @@ static void test_rounds_without_end(void **state) {
     start(&anna);
 }
 
-// Of what waits for a peer so many are under way, however many there are; who acknowledges hears the rest at once, who does not hears them
-// seldom, and what it says to have had of what was not sent is not believed.
+// Only a window of the waiting messages is in flight. An acknowledgement brings the rest at once,
+// silence a rare repeat, and an acknowledgement of messages not yet sent is ignored.
 static void test_window(void **state) {
     (void)state;
     enum { MANY = 100 };
@@ -444,7 +455,7 @@ static void test_window(void **state) {
         had = r.newest;
         neb_buf_u8(&ack, 33);
         neb_buf_u64(&ack, r.epoch);
-        neb_buf_u64(&ack, MANY); // of which it has not heard most
+        neb_buf_u64(&ack, MANY); // most of these were not sent yet
         (void)!inter_link_send(r.l, index_of[1], INTER_CONTROL, ack.p, ack.len);
         neb_put_u64(ack.p + 9, had);
         OK(inter_link_send(r.l, index_of[1], INTER_CONTROL, ack.p, ack.len));
@@ -457,20 +468,20 @@ static void test_window(void **state) {
     start(&anna);
 }
 
-// An honest peer hears all of it in order, and soon.
-static void test_window_moves(void **state) {
+// An honest peer gets all messages, in order and soon.
+static void test_window_of_honest_peer(void **state) {
     (void)state;
     enum { MANY = 150 };
     UNTIL(anna.up && bert.up);
     stop(&anna);
     UNTIL(!bert.up);
     for (int i = 0; i < MANY; i++)
-        OK(inter_service_send(bert.s, index_of[0], TOLD, "x", 1));
+        OK(inter_service_send(bert.s, index_of[0], TELEMETRY, "x", 1));
     start(&anna);
     UNTIL(anna.up);
     neb_ns from = neb_now();
     UNTIL(anna.told == MANY);
-    assert_true(neb_now() - from < 25 * NEB_S); // 45 s where the window stands still
+    assert_true(neb_now() - from < 25 * NEB_S); // a window that stands still takes longer
     assert_int_equal(anna.floods, 0);
 }
 
@@ -478,14 +489,15 @@ static uint64_t queued(const struct site *x) {
     return inter_link_control_queued(x->s->link, index_of[!x->who]);
 }
 
-// Large messages do not fill the connection that rounds need: the next follows when the last has crossed, and none is lost, nor said twice.
+// Large messages do not fill the connection that rounds need: each waits for the last to cross, and
+// none is lost or repeated.
 static void test_outbox_in_turn(void **state) {
     (void)state;
     static const uint8_t zeros[INTER_MESSAGE_MAX];
-    enum { MANY = 40, MOST = INTER_TELL_QUEUED + INTER_MESSAGE_MAX + 100 };
+    enum { MANY = 40, MOST = INTER_TELEMETRY_QUEUED + INTER_MESSAGE_MAX + 100 };
     UNTIL(anna.up && bert.up);
     for (int i = 0; i < MANY; i++) {
-        OK(inter_service_send(bert.s, index_of[0], TOLD, zeros, sizeof zeros));
+        OK(inter_service_send(bert.s, index_of[0], TELEMETRY, zeros, sizeof zeros));
         assert_true(queued(&bert) < MOST);
     }
     neb_ns end = neb_now() + 30 * NEB_S;
@@ -493,13 +505,13 @@ static void test_outbox_in_turn(void **state) {
         go();
         assert_true(queued(&bert) < MOST);
     }
-    go_for(4 * NEB_S); // what is not acknowledged would be said again
+    go_for(4 * NEB_S); // a message without acknowledgement would be resent
     assert_int_equal(anna.told, MANY);
-    // the same over a link that comes up anew
+    // The same over a new link.
     stop(&anna);
     UNTIL(!bert.up);
     for (int i = 0; i < MANY; i++)
-        OK(inter_service_send(bert.s, index_of[0], TOLD, zeros, sizeof zeros));
+        OK(inter_service_send(bert.s, index_of[0], TELEMETRY, zeros, sizeof zeros));
     start(&anna);
     end = neb_now() + 30 * NEB_S;
     while (anna.told < 2 * MANY && neb_now() < end) {
@@ -510,30 +522,32 @@ static void test_outbox_in_turn(void **state) {
     assert_int_equal(anna.floods, 0);
 }
 
-// Who tells hears whether the link took it, and that something is before it.
-static void test_told_in_turn(void **state) {
+// The sender of telemetry is told whether the link took it, and whether something is queued before
+// it.
+static void test_telemetry_in_turn(void **state) {
     (void)state;
     static const uint8_t zeros[INTER_MESSAGE_MAX];
     uint64_t n = 0;
     UNTIL(anna.up && bert.up);
-    for (; inter_service_tells(bert.s, index_of[0]); n++)
-        OK(inter_service_tell(bert.s, index_of[0], TOLD, zeros, sizeof zeros));
+    for (; inter_service_may_send_telemetry(bert.s, index_of[0]); n++)
+        OK(inter_service_send_telemetry(bert.s, index_of[0], TELEMETRY, zeros, sizeof zeros));
     assert_in_range(n, 1, 2);
-    UNTIL(inter_service_tells(bert.s, index_of[0]));
-    enum neb_status st =
-        NEB_OK; // what does not wait its turn is refused by the full queue, and known to be
-    while ((st = inter_service_tell(bert.s, index_of[0], TOLD, zeros, sizeof zeros)) == NEB_OK)
+    UNTIL(inter_service_may_send_telemetry(bert.s, index_of[0]));
+    enum neb_status st = NEB_OK; // telemetry out of turn is refused by the full queue
+    while ((st = inter_service_send_telemetry(bert.s, index_of[0], TELEMETRY, zeros,
+                                              sizeof zeros)) == NEB_OK)
         n++;
     assert_int_equal(st, NEB_ERR_AGAIN);
     UNTIL(anna.told == n);
     stop(&anna);
     UNTIL(!bert.up);
-    assert_false(inter_service_tells(bert.s, index_of[0]));
-    assert_int_equal(inter_service_tell(bert.s, index_of[0], TOLD, zeros, 1), NEB_ERR_AGAIN);
-    assert_false(inter_service_tells(bert.s, SEC_MEMBERS_MAX));
+    assert_false(inter_service_may_send_telemetry(bert.s, index_of[0]));
+    assert_int_equal(inter_service_send_telemetry(bert.s, index_of[0], TELEMETRY, zeros, 1),
+                     NEB_ERR_AGAIN);
+    assert_false(inter_service_may_send_telemetry(bert.s, SEC_MEMBERS_MAX));
 }
 
-// ---- a stream whose consumer's job is over
+// ---- a stream whose consumer has finished its job ----
 
 struct over {
     int asked;
@@ -562,9 +576,9 @@ static void put_batches(const struct inter_stream_key *k, uint64_t from, uint64_
         OK(inter_streams_put(inter_service_streams(anna.s), k, i, "batch", 5));
 }
 
-// A producer's last batches are the consumer's for good where that one's job is done and nobody opens the stream any more: also what the
-// producer puts after it has heard of that, and after it was started anew. Until the job is done nothing is granted.
-static void test_consumer_is_over(void **state) {
+// Once the consumer's job is done, a producer's last batches count as stored for good, also those
+// put later or after a restart. Nothing is granted before.
+static void test_finished_consumer(void **state) {
     (void)state;
     struct inter_stream_config c = {.key = {.id = 3},
                                     .type = INTER_STREAM_REPLACEMENTS,
@@ -587,7 +601,8 @@ static void test_consumer_is_over(void **state) {
     assert_int_equal(here.durable, 0);
     there.yes = true;
     UNTIL(here.durable >= 4);
-    put_batches(&c.key, 4, 9); // a worker that goes on from its checkpoint, and no room is short
+    // as a worker that continues from its checkpoint; room is never short
+    put_batches(&c.key, 4, 9);
     assert_true(here.durable >= 9 && here.stored >= 9);
     stop(&anna);
     start(&anna);
@@ -599,7 +614,7 @@ static void test_consumer_is_over(void **state) {
     UNTIL(here.durable >= 12);
 }
 
-// What waits for a peer that does not come has an end, and the agent none.
+// The queue for a peer that stays away is bounded, and the agent goes on.
 static void test_full_outbox(void **state) {
     (void)state;
     static const uint8_t zeros[INTER_MESSAGE_MAX];
@@ -612,7 +627,7 @@ static void test_full_outbox(void **state) {
     go_for(100 * NEB_MS);
 }
 
-// Anna is a member, and asks for the state of a job: of one that she is no cluster of, of one that she is.
+// A member gets the state of a job only if it is a cluster of that job.
 static void test_snapshots_of_others(void **state) {
     (void)state;
     char path[128];
@@ -638,7 +653,7 @@ static void test_snapshots_of_others(void **state) {
     assert_int_equal(bert.denied, 1);
 }
 
-// Another member's job brings along a limit that nothing gets through: its own updates wait, this site's job does not.
+// The rate limit of another member's job delays that job's updates, not those of this site's job.
 static void test_limit_of_another(void **state) {
     (void)state;
     struct inter_rate_limit slow = {.bps = 1000000}, quick = {.bps = 80000000};
@@ -659,10 +674,10 @@ static void test_limit_of_another(void **state) {
     assert_true(neb_now() - start_at < 24 * NEB_S);
     assert_int_equal(anna.commits[0], 0);
     start_at = neb_now();
-    inter_service_limit(anna.s, theirs, &quick, false); // 0.4 s, from when it is looked at
+    inter_service_limit(anna.s, theirs, &quick, false); // 0.4 s from the next check
     UNTIL(anna.commits[0] == 1 && bert.commits[0] == 1);
     assert_true(neb_now() - start_at > NEB_S / 5);
-    // where it is this site's own, all of it waits, and the smallest counts
+    // A limit that this site sets holds for all its traffic, and the smallest one counts.
     struct inter_job_limits l = {0};
     inter_job_limits_set(&l, theirs, &slow, true);
     inter_job_limits_set(&l, job, &quick, true);
@@ -674,8 +689,8 @@ static void test_limit_of_another(void **state) {
     job[0]--;
 }
 
-// Coarse row counts of an honest member always fit its tokens: few tokens of many rows, a long job,
-// counts rounded as they are sent. Counts of half as much again do not.
+// Coarse row counts of an honest member always fit its tokens (few tokens in many rows, a long job,
+// rounding); counts half as large again do not.
 static void test_coarse_counts_fit(void **state) {
     (void)state;
     enum { ROWS = 512, ROUNDS = 400 };
@@ -706,7 +721,7 @@ static void test_coarse_counts_fit(void **state) {
     }
 }
 
-// A job's bound is known however many others were opened, and forgotten when it is closed.
+// A job's bound is known however many jobs were opened, and forgotten when the job is closed.
 static void test_bounds(void **state) {
     (void)state;
     uint8_t id[INTER_ID_BYTES] = {0};
@@ -752,8 +767,8 @@ static uint64_t waits_for_anna(void) {
     return n;
 }
 
-// What waits for a member is gone with it from the list, under the service and where it starts after that.
-static void test_outbox_of_former(void **state) {
+// Messages for a removed member are dropped, both while the service runs and when it starts.
+static void test_outbox_of_removed_member(void **state) {
     (void)state;
     struct sec_members all = list, rest = {.version = list.version + 1};
     uint32_t waiting;
@@ -780,9 +795,9 @@ static void test_outbox_of_former(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {TEST(test_rounds),
                                        TEST(test_restarts_in_a_round),
-                                       TEST(test_snapshot_of_before),
+                                       TEST(test_snapshot_installed_again),
                                        TEST(test_cut_blob),
-                                       TEST(test_way_lost),
+                                       TEST(test_connection_lost),
                                        TEST(test_messages),
                                        TEST(test_wrong_messages),
                                        TEST(test_many_messages),
@@ -790,15 +805,15 @@ int main(void) {
                                        TEST(test_coarse_counts_fit),
                                        TEST(test_snapshots_of_others),
                                        TEST(test_limit_of_another),
-                                       TEST(test_told_without_end),
+                                       TEST(test_telemetry_flood),
                                        TEST(test_window),
-                                       TEST(test_window_moves),
+                                       TEST(test_window_of_honest_peer),
                                        TEST(test_outbox_in_turn),
-                                       TEST(test_told_in_turn),
-                                       TEST(test_consumer_is_over),
+                                       TEST(test_telemetry_in_turn),
+                                       TEST(test_finished_consumer),
                                        TEST(test_full_outbox),
-                                       TEST(test_outbox_of_former),
-                                       TEST(test_rounds_without_end)};
+                                       TEST(test_outbox_of_removed_member),
+                                       TEST(test_round_message_flood)};
     if (!set_up())
         return 1;
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

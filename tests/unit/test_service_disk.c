@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// inter/service over disks that are full, that fail, or that give back other bytes than were written.
+// inter/service over disks that are full, that fail, or that return other bytes than were written.
 #include "inter/ledger/db.h"
 #include "tests/unit/service_fixture.h"
 
 #include <sqlite3.h>
 
-static int said_full, said_room;
+static int logged_full, logged_room;
 static void count_room(void *user, enum neb_log_level level, const char *line) {
     (void)user, (void)level;
-    said_full += strstr(line, "updates of others cannot be kept (no room on the disk") != NULL;
-    said_room += strstr(line, "updates of others can be kept again") != NULL;
+    logged_full += strstr(line, "updates of others cannot be kept (no room on the disk") != NULL;
+    logged_room += strstr(line, "updates of others can be kept again") != NULL;
 }
 
-// Disks without room for what others send, when it is opened, when chunks of it are written, and when the agent starts: the agents stay, say
-// it once, and go on when there is room. Their own updates are refused to the worker.
+// No room for updates of others, when one is opened, when chunks are written, and at the start: the
+// agents stay, log it once, and go on when there is room. Own updates are refused to the worker.
 static void test_full_disk(void **state) {
     (void)state;
     struct inter_manifest own = {.key = {.round = 1}, .tokens = 1, .step = 20, .steps = 10};
     memcpy(own.key.job, job, sizeof job);
-    said_full = said_room = 0;
+    logged_full = logged_room = 0;
     neb_log_set_sink(count_room, NULL);
     open_job(&anna);
     open_job(&bert);
@@ -36,8 +36,8 @@ static void test_full_disk(void **state) {
     assert_int_equal(anna.commits[0] + anna.commits[1] + bert.commits[0] + bert.commits[1], 0);
     neb_fault_arm(NULL);
     UNTIL(anna.commits[0] && anna.commits[1] && bert.commits[0] && bert.commits[1]);
-    assert_int_equal(said_full, 3); // of each agent's life one
-    assert_int_equal(said_room, 2);
+    assert_int_equal(logged_full, 3); // once for each run of an agent
+    assert_int_equal(logged_room, 2);
     neb_fault_arm("ledger.room:*");
     assert_int_equal(inter_service_submit(anna.s, &own, "x", 1), NEB_ERR_NOSPC);
     neb_fault_arm(NULL);
@@ -51,15 +51,16 @@ static void test_full_disk(void **state) {
     expect_sound(&bert, 3);
 }
 
-static int said_sick;
+static int logged_sick;
 static void count_sick(void *user, enum neb_log_level level, const char *line) {
     (void)user, (void)level;
-    said_sick += strstr(line, "updates of others cannot be kept (") != NULL;
-    said_room += strstr(line, "updates of others can be kept again") != NULL;
+    logged_sick += strstr(line, "updates of others cannot be kept (") != NULL;
+    logged_room += strstr(line, "updates of others can be kept again") != NULL;
 }
 
-// Disks that fail where updates of others are opened, synced or renamed: no agent ends; each says what failed, and asks again.
-static void test_sick_disk(void **state) {
+// A disk fails where updates of others are opened, synced or renamed: the agents log the fault and
+// retry.
+static void test_failing_disk(void **state) {
     static const char *const points[] = {"ledger.sync:*", "ledger.rename:*", "fs.folder:*",
                                          "ledger.sync:*,ledger.unlink:*"};
     (void)state;
@@ -67,7 +68,7 @@ static void test_sick_disk(void **state) {
     open_job(&bert);
     for (uint32_t i = 0; i < sizeof points / sizeof *points; i++) {
         int before[2] = {anna.no_room, bert.no_room};
-        said_sick = said_room = 0;
+        logged_sick = logged_room = 0;
         neb_log_set_sink(count_sick, NULL);
         submit(&anna, 0, i);
         submit(&bert, 0, i);
@@ -76,8 +77,8 @@ static void test_sick_disk(void **state) {
         neb_fault_arm(NULL);
         UNTIL(anna.commits[0] == i + 1 && bert.commits[0] == i + 1);
         neb_log_set_sink(testing_drop, NULL);
-        assert_true(said_sick || i); // after that a minute is quiet
-        assert_true(said_room);
+        assert_true(logged_sick || i); // the log throttle drops the later ones
+        assert_true(logged_room);
     }
     stop(&anna);
     stop(&bert);
@@ -85,13 +86,13 @@ static void test_sick_disk(void **state) {
     expect_sound(&bert, 4);
 }
 
-static int said_damaged;
+static int logged_damaged;
 static void count_damaged(void *user, enum neb_log_level level, const char *line) {
     (void)user, (void)level;
-    said_damaged += strstr(line, "is damaged and is not used") != NULL;
+    logged_damaged += strstr(line, "is damaged and is not used") != NULL;
 }
 
-static void flip_byte(const struct site *x, struct inter_key k) { // of an update, in the middle
+static void flip_byte(const struct site *x, struct inter_key k) { // in the middle of an update
     char path[NEB_PATH_MAX];
     struct inter_manifest m;
     struct neb_buf b = {0};
@@ -119,11 +120,11 @@ static bool has_update(const struct site *x, uint8_t member, uint32_t round) {
            inter_ledger_has_blob(inter_service_ledger(x->s), &m.key);
 }
 
-// Updates that changed while they lay on a disk: another member's comes again, one's own is made again, and one of a round that is over
-// is handed to the worker once it is back.
+// Updates that changed on disk: another member's is fetched again, an own one is submitted again,
+// and one of a past round reaches the worker once it is back.
 static void test_altered_updates(void **state) {
     (void)state;
-    said_damaged = 0;
+    logged_damaged = 0;
     open_job(&anna);
     open_job(&bert);
     submit(&anna, 0, 0);
@@ -133,17 +134,16 @@ static void test_altered_updates(void **state) {
     flip_byte(&bert, key_of(0, 0));
     start(&bert);
     open_job(&bert);
-    assert_int_equal(said_damaged, 1);
+    assert_int_equal(logged_damaged, 1);
     assert_false(has_update(&bert, 0, 0));
     UNTIL(has_update(&bert, 0, 0));
     stop(&anna);
     flip_byte(&anna, key_of(0, 0));
     start(&anna);
     open_job(&anna);
-    assert_int_equal(said_damaged, 2);
-    submit_of(
-        &anna, 0, 0,
-        11); // the same bytes, and what is said beside them has changed: what was signed stands
+    assert_int_equal(logged_damaged, 2);
+    submit_of(&anna, 0, 0,
+              11); // the same bytes with other metadata: the signed manifest stays valid
     submit(&bert, 0, 0);
     UNTIL(anna.commits[0] == 1 && bert.commits[0] == 1);
     assert_memory_equal(anna.last, bert.last, sizeof anna.last);
@@ -155,7 +155,7 @@ static void test_altered_updates(void **state) {
     open_job(&bert);
     OK(inter_service_deliver(bert.s, job, 0, 0));
     assert_int_equal(bert.commits[0], 1);
-    assert_int_equal(said_damaged, 3);
+    assert_int_equal(logged_damaged, 3);
     UNTIL(bert.commits[0] == 2);
     neb_log_set_sink(testing_drop, NULL);
 }
@@ -184,22 +184,22 @@ static void next_round(uint32_t round) {
     UNTIL(anna.commits[0] == round + 1 && bert.commits[0] == round + 1);
 }
 
-// A manifest of the open round that is not what its member signed: the true one comes again.
+// A manifest of the open round that its member did not sign: the true one is fetched.
 static void altered_manifest(uint32_t round, const char *sql) {
     submit(&anna, 0, round);
     UNTIL(has_update(&bert, 0, round));
     stop(&bert);
     alter(&bert, sql);
-    int asked = bert.asked_of_before;
+    int asked = bert.previous_key_asked;
     start(&bert);
     open_job(&bert);
-    assert_int_equal(bert.asked_of_before, asked + 1);
+    assert_int_equal(bert.previous_key_asked, asked + 1);
     assert_false(has_update(&bert, 0, round));
     submit(&bert, 0, round);
     UNTIL(anna.commits[0] == round + 1 && bert.commits[0] == round + 1);
 }
 
-// Rows that somebody altered, or took away: no job goes on from them.
+// No job continues from rows that were altered or removed.
 static void test_altered_rows(void **state) {
     (void)state;
     open_job(&anna);
@@ -207,7 +207,7 @@ static void test_altered_rows(void **state) {
     next_round(0);
     stop(&bert);
     alter(&bert, "CREATE TABLE kept AS SELECT * FROM record; DELETE FROM record WHERE round=0");
-    refuses(&bert); // there is no other one
+    refuses(&bert); // there is no other copy
     stop(&bert);
     alter(&bert, "INSERT INTO record SELECT * FROM kept; DROP TABLE kept; UPDATE chain SET "
                  "next=next");
@@ -216,7 +216,7 @@ static void test_altered_rows(void **state) {
     next_round(1);
     altered_manifest(2, "UPDATE manifest SET body=CAST(substr(body,1,length(body)-1)||x'ff' AS "
                         "BLOB) WHERE round=2 AND member=0");
-    // behind the key, of 45 bytes, is the digest
+    // The digest follows the key of 45 bytes.
     altered_manifest(3, "UPDATE manifest SET body=CAST(substr(body,1,45)||x'" ZEROS ZEROS
                         "'||substr(body,78) AS BLOB) WHERE round=3 AND member=0");
     stop(&bert);
@@ -229,7 +229,7 @@ static void test_altered_rows(void **state) {
     refuses(&bert);
 }
 
-// A vote that was given and is not there any more is not given a second time.
+// A vote that was given and then lost is not given again.
 static void test_lost_vote(void **state) {
     (void)state;
     open_job(&anna);
@@ -240,8 +240,9 @@ static void test_lost_vote(void **state) {
     refuses(&bert);
 }
 
-// The ledger has another update of hers under this number already. That is said, and not that the disk is full.
-static void test_second_of_one_number(void **state) {
+// The ledger holds another update of hers under this number: that is the reported reason, not a
+// full disk.
+static void test_two_updates_of_one_number(void **state) {
     (void)state;
     struct inter_manifest m = {
         .key = {.member = 0}, .bytes = 100, .chunk_bytes = INTER_CHUNK_MIN, .tokens = 1};
@@ -250,21 +251,21 @@ static void test_second_of_one_number(void **state) {
     open_job(&bert);
     m.key.attempt = inter_node_attempt(anna.s->node, job);
     OK(inter_ledger_put_manifest(inter_service_ledger(bert.s), &m));
-    said_full = 0;
+    logged_full = 0;
     neb_log_set_sink(count_room, NULL);
     submit(&anna, 0, 0);
     UNTIL(bert.no_room > 0);
     assert_non_null(inter_service_no_room(bert.s));
     assert_non_null(
         strstr(inter_service_no_room(bert.s), "member 0 has signed two updates as attempt"));
-    assert_int_equal(said_full, 0);
+    assert_int_equal(logged_full, 0);
     neb_log_set_sink(testing_drop, NULL);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(test_full_disk),       TEST(test_sick_disk),
-                                       TEST(test_altered_updates), TEST(test_altered_rows),
-                                       TEST(test_lost_vote),       TEST(test_second_of_one_number)};
+    const struct CMUnitTest tests[] = {
+        TEST(test_full_disk),    TEST(test_failing_disk), TEST(test_altered_updates),
+        TEST(test_altered_rows), TEST(test_lost_vote),    TEST(test_two_updates_of_one_number)};
     if (!set_up())
         return 1;
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

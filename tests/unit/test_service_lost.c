@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// inter/service over a disk that has lost updates which were whole on it: the other member is asked
-// for them, by the digest that was signed.
+// inter/service after a disk lost complete updates: the other member is asked for them by their
+// signed digest.
 #include "inter/ledger/db.h"
 #include "tests/unit/service_fixture.h"
 
@@ -52,9 +52,9 @@ static void round_of(uint32_t round) {
     UNTIL(anna.commits[0] == round + 1 && bert.commits[0] == round + 1);
 }
 
-// Of a round that is over, the other member's or its own, however its file was harmed: the worker
-// gets the commit once all is here again.
-static void test_asked_of_the_other(void **state) {
+// An update of a past round, own or not, and harmed in any way, is fetched again before the worker
+// gets the commit.
+static void test_fetched_from_the_other(void **state) {
     (void)state;
     open_job(&anna);
     open_job(&bert);
@@ -66,9 +66,9 @@ static void test_asked_of_the_other(void **state) {
             harm(&bert, member, 0, (enum harm)how);
             OK(inter_service_deliver(bert.s, job, 0, 0));
             assert_int_equal(bert.commits[0], before); // not half of it
-            UNTIL(bert.commits[0] == before + 1);      // its digests are checked there
+            UNTIL(bert.commits[0] == before + 1);      // the commit callback checks the digests
         }
-    harm(&bert, 0, 0, EMPTIED); // all of a round
+    harm(&bert, 0, 0, EMPTIED); // all updates of a round
     harm(&bert, 1, 0, REMOVED);
     OK(inter_service_deliver(bert.s, job, 0, 0));
     UNTIL(bert.commits[0] == 2 + 2 * HARMS + 1);
@@ -78,8 +78,7 @@ static void test_asked_of_the_other(void **state) {
     expect_sound(&bert, 2);
 }
 
-// While rounds go on: what arrives of the open round and what comes again do not take each other's
-// place.
+// While rounds go on, the open round's updates and a refetched one do not replace each other.
 static void test_beside_the_open_round(void **state) {
     (void)state;
     open_job(&anna);
@@ -93,9 +92,9 @@ static void test_beside_the_open_round(void **state) {
     assert_true(has_update(&bert, 0, 0) && has_update(&bert, 0, 1));
 }
 
-// The one that is asked has lost it, too: it says so, the commit comes with what is here, and a
-// member that has made it once more is believed by the digest.
-static void test_made_again(void **state) {
+// The other member lost it too and says so: the commit comes with what is here. An update that was
+// computed again is accepted by its digest.
+static void test_computed_again(void **state) {
     (void)state;
     open_job(&anna);
     open_job(&bert);
@@ -107,12 +106,13 @@ static void test_made_again(void **state) {
     OK(inter_service_deliver(bert.s, job, 0, 0));
     UNTIL(bert.missing == 1); // nobody has it
     uint32_t hers = anna.commits[0];
-    submit(&anna, 0, 0); // as a worker does that begins again
+    submit(&anna, 0, 0); // as a worker does that starts again
     UNTIL(anna.commits[0] > hers && has_update(&bert, 0, 0));
     assert_true(has_update(&anna, 0, 0));
 }
 
-// One's own of the open round, found out as it is sent: its worker hands it over once more.
+// An own update of the open round is found lost when it should be sent: the worker submits it
+// again.
 static void test_lost_before_it_was_sent(void **state) {
     (void)state;
     open_job(&anna);
@@ -121,7 +121,7 @@ static void test_lost_before_it_was_sent(void **state) {
     for (int how = 0; how < REMOVED + 1; how++) {
         uint32_t round = 1 + (uint32_t)how;
         stop(&bert);
-        UNTIL(!anna.up); // or it would be under way
+        UNTIL(!anna.up); // otherwise it would be in flight
         submit(&anna, 0, round);
         harm(&anna, 0, round, (enum harm)how);
         int lost = anna.lost;
@@ -139,8 +139,8 @@ static void test_lost_before_it_was_sent(void **state) {
     expect_sound(&bert, 4);
 }
 
-// Its worker begins again and computes other bytes, as devices do: that update goes out as a later
-// attempt, whether the other member had got the former one or not. No two are signed as one.
+// A restarted worker computes other bytes, as devices do: that update is sent as a later attempt,
+// whether or not the first one had arrived. No two are signed as one attempt.
 static void test_other_bytes(void **state) {
     (void)state;
     open_job(&anna);
@@ -173,7 +173,7 @@ static void test_other_bytes(void **state) {
     expect_sound(&bert, 1 + 2 * HARMS);
 }
 
-// The disk loses each one: after as many attempts as there may be of an update, none is signed.
+// The disk loses every attempt: after the last allowed one, none is signed.
 static void test_lost_each_time(void **state) {
     struct inter_key k;
     struct inter_manifest m;
@@ -196,8 +196,8 @@ static void test_lost_each_time(void **state) {
     assert_int_equal(inter_service_submit(anna.s, &m, "none", 4), NEB_ERR_EXISTS);
 }
 
-// A masked one is not replaced: it comes back from the other member; if that one has none, the job
-// ends there with a line.
+// A masked update is not replaced: it is fetched from the other member, or the job ends there with
+// a message.
 static void test_masked(void **state) {
     (void)state;
     anna.masked = bert.masked = true;
@@ -236,9 +236,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {TEST(test_other_bytes),
                                        TEST(test_lost_each_time),
                                        TEST(test_masked),
-                                       TEST(test_asked_of_the_other),
+                                       TEST(test_fetched_from_the_other),
                                        TEST(test_beside_the_open_round),
-                                       TEST(test_made_again),
+                                       TEST(test_computed_again),
                                        TEST(test_lost_before_it_was_sent)};
     if (!set_up())
         return 1;

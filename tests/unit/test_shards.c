@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// intra/owners, and what an exchange whose state lies with several owners is made of (inter/outer/outer.h, compress/update.h): dealt evenly, and the
-// same bytes, digests and parameters as with one owner.
+// Shards of an exchange's state (inter/outer/outer.h, compress/update.h): dealt evenly to their
+// owners, with the same bytes, digests and parameters as on a single rank.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "inter/outer/outer.h"
@@ -21,8 +21,8 @@ static void check_bounds(const uint64_t *elements, const int32_t *fragment, int3
                          int32_t fragments) {
     uint64_t load[RANKS], total = 0, largest = 0, sum[RANKS] = {0};
     int32_t owner[MANY], again[MANY];
-    intra_shards_deal(elements, fragment, n, ranks, load, owner);
-    intra_shards_deal(elements, fragment, n, ranks, load, again);
+    intra_shards_assign(elements, fragment, n, ranks, load, owner);
+    intra_shards_assign(elements, fragment, n, ranks, load, again);
     assert_memory_equal(owner, again, (size_t)n * sizeof *owner);
     for (int32_t i = 0; i < n; i++) {
         assert_in_range(owner[i], 0, ranks - 1);
@@ -47,12 +47,12 @@ static void check_bounds(const uint64_t *elements, const int32_t *fragment, int3
 
 static void test_units_are_dealt_by_size(void **state) {
     (void)state;
-    // As drawn in shards.h.
+    // The drawing in shards.h.
     const uint64_t drawn[] = {6, 6, 2, 2, 2, 4, 2};
     const int32_t one[7] = {0};
     uint64_t load[RANKS];
     int32_t owner[MANY], fragment[MANY];
-    intra_shards_deal(drawn, one, 7, 3, load, owner);
+    intra_shards_assign(drawn, one, 7, 3, load, owner);
     assert_int_equal(owner[0], 0);
     assert_int_equal(owner[1], 1);
     assert_int_equal(owner[5], 2);
@@ -67,8 +67,8 @@ static void test_units_are_dealt_by_size(void **state) {
             }
             check_bounds(elements, fragment, MANY, ranks, fragments);
         }
-    // Fewer units than ranks: the first ones have one each.
-    intra_shards_deal(elements, one, 3, 8, load, owner);
+    // With fewer units than ranks, the first ranks have one each.
+    intra_shards_assign(elements, one, 3, 8, load, owner);
     uint32_t seen = 0;
     for (int i = 0; i < 3; i++)
         seen |= 1u << owner[i];
@@ -80,24 +80,24 @@ static void test_parts_of_a_checkpoint_are_dealt_by_load(void **state) {
     (void)state;
     const uint64_t bytes[] = {100, 40, 30, 30, 10};
     int32_t out[5];
-    // Rank 0 has a file of its own, and nothing else unless it is alone.
+    // Rank 0 writes its own file, and nothing else unless it is alone.
     uint64_t able[3] = {1, 1, 1}, load[3] = {INTRA_PARTS_NOTHING, 0, 0};
-    intra_parts_deal(bytes, 5, able, 3, load, out);
+    intra_parts_assign(bytes, 5, able, 3, load, out);
     assert_true(out[0] == 1 && out[1] == 2 && out[2] == 2 && out[3] == 2 && out[4] == 1);
     assert_true(load[1] == 110 && load[2] == 100);
     uint64_t alone[3] = {1, 0, 0}, none[3] = {INTRA_PARTS_NOTHING, 0, 0};
-    intra_parts_deal(bytes, 5, alone, 3, none, out);
+    intra_parts_assign(bytes, 5, alone, 3, none, out);
     for (int i = 0; i < 5; i++)
         assert_int_equal(out[i], 0);
-    // What each writes already counts: all come to about the same.
+    // With the load that each rank has anyway, all come to about the same.
     uint64_t has[3] = {60, 50, 100};
-    intra_parts_deal(bytes, 5, able, 3, has, out);
+    intra_parts_assign(bytes, 5, able, 3, has, out);
     assert_int_equal(out[0], 1);
     assert_int_equal(out[1], 0);
     assert_true(has[0] <= 150 && has[1] <= 160 && has[2] <= 150);
 }
 
-// ---- one member's state with one owner, and with several ------------------------------------------------------
+// ---- the state of one member on one rank and on several ----
 
 static const struct {
     uint32_t rows, cols;
@@ -115,7 +115,7 @@ struct member {
 };
 struct owner {
     struct inter_outer *o;
-    uint32_t units[UNITS]; // which of all
+    uint32_t units[UNITS]; // indices into all units
     struct neb_buf blob, cut[2];
 };
 
@@ -150,18 +150,18 @@ static void make_member(struct member *m, uint64_t stream) {
     assert_int_equal(inter_outer_create(&config, units, UNITS, pool, &m->o), NEB_OK);
 }
 
-// Owners whose θ_m is the memory of `twin`.
+// Creates owners whose θ_m is the memory of `twin`.
 static void make_owners(struct owner *owners, const int32_t *owner, struct member *twin) {
     for (int r = 0; r < OWNERS; r++) {
         struct inter_outer_unit units[UNITS];
-        struct inter_outer_place places[UNITS + 1]; // there even with no unit at all
+        struct inter_outer_position places[UNITS + 1]; // not empty even without a unit
         struct inter_outer_array a[INTER_OUTER_ARRAYS];
         struct inter_outer_config c = config;
         int32_t n = 0;
         for (int i = 0; i < UNITS; i++)
             if (owner[i] == r) {
                 owners[r].units[n] = (uint32_t)i;
-                places[n] = (struct inter_outer_place){(uint32_t)i, at_of(i)};
+                places[n] = (struct inter_outer_position){(uint32_t)i, at_of(i)};
                 units[n++] = (struct inter_outer_unit){shapes[i].rows, shapes[i].cols,
                                                        shapes[i].rows_weighted, shapes[i].fragment,
                                                        twin->theta_m + at_of(i)};
@@ -194,7 +194,7 @@ static void merge(struct inter_outer *o, int32_t f, const struct neb_buf *const 
     assert_int_equal(inter_outer_apply(o, f, &r, d), NEB_OK);
 }
 
-// What all owners hold, put together, is what the one holds.
+// The shards put together equal the full state.
 static void check_state(struct inter_outer *whole, struct owner *owners) {
     struct inter_outer_array a[INTER_OUTER_ARRAYS], b[INTER_OUTER_ARRAYS];
     uint64_t most = 0, sum = 0;
@@ -212,7 +212,7 @@ static void check_state(struct inter_outer *whole, struct owner *owners) {
         sum += inter_outer_bytes(owners[r].o);
         most = inter_outer_bytes(owners[r].o) > most ? inter_outer_bytes(owners[r].o) : most;
     }
-    // Nothing is held twice, and nobody holds much more than a third.
+    // Nothing is held twice, and no owner holds much more than a third.
     assert_int_equal(sum, inter_outer_bytes(whole));
     assert_true(most * 10 < inter_outer_bytes(whole) * 5);
 }
@@ -229,14 +229,14 @@ static void test_owners_are_as_one(void **state) {
         elements[i] = (uint64_t)shapes[i].rows * shapes[i].cols;
         fragment[i] = shapes[i].fragment;
     }
-    intra_shards_deal(elements, fragment, UNITS, OWNERS, load, owner);
+    intra_shards_assign(elements, fragment, UNITS, OWNERS, load, owner);
     for (size_t c = 0; c < sizeof names / sizeof *names; c++) {
         struct owner owners[OWNERS] = {0};
         struct cmp_codec codec;
         struct neb_buf joined = {0};
         assert_int_equal(cmp_codec_parse(names[c], &codec), NEB_OK);
         make_member(one, 7);
-        make_member(twin, 7); // its own state is not used: its owners have it
+        make_member(twin, 7); // its own state is not used: its owners hold it
         make_member(peer, 8);
         make_owners(owners, owner, twin);
         for (int round = 0; round < ROUNDS; round++) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// compress/sketch and inter/outlier: angles between updates, whatever codecs they came in, and who stands out by them.
+// compress/sketch and inter/outlier: angles between updates of any codec, and the outliers by these
+// angles.
 #include "agent/base/rng.h"
 #include "compress/check.h"
 #include "inter/record/outlier.h"
@@ -13,7 +14,7 @@
 #include <cmocka.h>
 
 enum { UNITS = 4 };
-// groups of one, of two, of 64, and the last one cut short
+// Groups of one, of two and of 64 rows, and a last group cut short.
 static const struct cmp_unit_shape shapes[UNITS] = {
     {0, 7, 9, false}, {1, 10, 150, false}, {2, 500, 300, false}, {5, 1, 70001, false}};
 static struct cmp_work *work;
@@ -26,7 +27,7 @@ static size_t elements(void) {
     return n;
 }
 
-// What an update of x, encoded with `codec`, looks like to the gate.
+// The sketch that the gate sees of an update of x, encoded with `codec`.
 static void sketch_of(const float *x, const char *codec, float *out) {
     struct cmp_codec c;
     struct cmp_update_stats stats;
@@ -94,7 +95,8 @@ static void test_angles(void **state) {
     free(b);
 }
 
-// Entries of top-k fall into the buckets of their elements: with themselves, dense, the angle is that of what was kept.
+// Top-k entries fall into the buckets of their elements, so the sketch matches the dense one of the
+// kept part.
 static void test_sparse(void **state) {
     (void)state;
     float *a = noise(3), *other = noise(4), dense[CMP_SKETCH], sparse[CMP_SKETCH],
@@ -117,7 +119,7 @@ static void test_sparse(void **state) {
     free(other);
 }
 
-// Members 0, 2 and 3 learned much of the same; what 5 sends changes.
+// Members 0, 2 and 3 learned similar things; the update of 5 changes.
 static void test_outliers(void **state) {
     (void)state;
     static const uint8_t who[] = {0, 2, 3, 5};
@@ -139,9 +141,9 @@ static void test_outliers(void **state) {
     assert_int_equal(inter_outliers(&r, norms, by_member), 1 << 5); // too long
     norms[5] = 1;
     for (int i = 0; i < CMP_SKETCH; i++)
-        sketches[3][i] = -1000 * sketches[3][i]; // its length says nothing here: the norm does
+        sketches[3][i] = -1000 * sketches[3][i]; // only the norm gives the length
     assert_int_equal(inter_outliers(&r, norms, by_member), 1 << 5);
-    by_member[2] = NULL; // the direction of one is not known: of none is anything said
+    by_member[2] = NULL; // without the direction of one member, nobody is flagged
     assert_int_equal(inter_outliers(&r, norms, by_member), 0);
     norms[5] = 0;
     norms[3] = 100;
@@ -150,11 +152,12 @@ static void test_outliers(void **state) {
     assert_int_equal(inter_outliers(&r, norms, by_member), 1 << 5);
     r.entries[0].verdict = INTER_REJECTED;
     r.entries[1].verdict = INTER_REJECTED;
-    assert_int_equal(inter_outliers(&r, norms, by_member), 0); // two: which of them?
+    // with two left it is not clear which
+    assert_int_equal(inter_outliers(&r, norms, by_member), 0);
     free(common);
 }
 
-// One member against itself. An update of norm n, of ten steps unless said otherwise.
+// One member against its own past, with an update of this norm and reach in steps.
 static bool odd(struct inter_past *p, float n, double reach) {
     return inter_past_stands_out(p, n, reach, 0);
 }
@@ -184,16 +187,17 @@ static void test_past(void **state) {
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
         if (odd(&p, table[i].norm, table[i].reach) != table[i].odd)
             fail_msg("%s", table[i].what);
-    // by steps that do not agree it shrinks as their root does: a tenth of the steps, a third of the norm
+    // If steps disagree, the norm falls with the root of their number: a tenth of the steps, a
+    // third of the norm.
     p = (struct inter_past){0};
     assert_false(odd(&p, 1, 100) || odd(&p, 1, 100));
     assert_true(odd(&p, 1.3f, 10));
     p.flags = 0;
     assert_false(odd(&p, 1.2f, 10));
-    // another codec: a new history
+    // Another codec starts a new history.
     assert_false(inter_past_stands_out(&p, 100, 10, 3));
     assert_true(inter_past_stands_out(&p, 500, 10, 3));
-    // a change for good is flagged for some rounds: 1e6 is 2^18 beyond four times 1
+    // A lasting change is flagged for some rounds only: 1e6 is 2^18 above four times 1.
     int flagged = 0;
     p = (struct inter_past){0};
     (void)odd(&p, 1, 10);
@@ -212,7 +216,8 @@ static void test_reach(void **state) {
     assert_true(fabs(inter_reach(pace, 640, 0, 640) - 320) < 1);
     assert_true(fabs(inter_reach(pace, 640, 320, 330) - 5.08) < 0.1);
     assert_true(inter_reach(pace, 640, 50, 50) == 0 && inter_reach(pace, 640, 50, 20) == 0);
-    assert_true(fabs(inter_reach(pace, 640, 640, 650) - 10) < 1e-6); // beyond the end: as there
+    // beyond the end: as at the end
+    assert_true(fabs(inter_reach(pace, 640, 640, 650) - 10) < 1e-6);
     assert_true(inter_reach(pace, 0, 0, 7) == 7);
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two ends of inter/service/snapshot.h on a link that drops, doubles and mixes up what it carries; restarts; hostile headers.
+// Two ends of inter/service/snapshot.h on a link that drops, doubles and reorders messages;
+// restarts; hostile headers.
 #include "agent/base/fault.h"
 #include "agent/base/fs.h"
 #include "agent/base/rng.h"
@@ -27,7 +28,7 @@ struct packet {
     uint32_t to;
     bool bulk;
     uint8_t *p;
-    size_t n, came; // bytes that a slow line has carried
+    size_t n, came; // bytes that a slow link has carried
 };
 struct side {
     uint32_t id;
@@ -39,16 +40,16 @@ static struct {
     size_t n;
     struct neb_rng rng;
     double loss;
-    bool steady; // a link that neither doubles nor refuses anything
+    bool steady; // the link neither doubles nor refuses a message
     uint64_t data_bytes;
     float *theta, *v;
-    uint32_t round; // of what the holder gives
+    uint32_t round; // of the holder's state
     int opened, closed;
-    int opens_after;    // so many times open says that it is not there yet
-    bool silent;        // side 2 says so for ever
-    bool takes_nothing; // side 2: its link is full
-    uint32_t strangers; // peers that are no clusters of the job, bit each
-    int refused;        // what they said
+    int opens_after;    // so many times open reports that the state is not there yet
+    bool silent;        // side 2 reports that for ever
+    bool takes_nothing; // the link of side 2 is full
+    uint32_t strangers; // a bit for each peer that is no cluster of the job
+    int refused;        // messages of strangers
     enum neb_status done;
     int n_done;
     uint64_t header;
@@ -56,7 +57,7 @@ static struct {
     char dir[64];
 } W;
 static const uint8_t job[INTER_ID_BYTES] = {9};
-static struct sec_seal_key *key; // NULL: what arrives lies on disk in clear
+static struct sec_seal_key *key; // NULL: received files are not encrypted
 
 static struct inter_snapshot *make(uint32_t round) {
     struct inter_snapshot *s = calloc(1, sizeof *s);
@@ -226,7 +227,7 @@ static void check_whole(uint32_t round) {
     assert_false(neb_fs_exists(at("x.map")));
     neb_map_close(&m);
     free(s);
-    OK(neb_map_open(at("x.part"), &m)); // what lies on disk
+    OK(neb_map_open(at("x.part"), &m)); // the bytes on disk
     assert_true((memmem(m.p, m.len, W.theta + 300000, 64) == NULL) == (key != NULL));
     neb_map_close(&m);
 }
@@ -243,32 +244,32 @@ static void test_over_a_bad_link(void **state) {
     check_whole(7);
 }
 
-static void test_goes_on_after_a_restart(void **state) {
+static void test_resumes_after_a_restart(void **state) {
     (void)state;
     uint64_t total = 2 * PARAMS * sizeof(float);
-    // Sooner than the map is written nothing is kept: shrink what is left to be sent beyond that.
+    // Receive enough that the map is written.
     OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), zero, 1, false, NEB_S));
     neb_ns now = run(NEB_S, 14);
     assert_int_equal(W.n_done, 0);
     inter_snapshots_destroy(&W.side[1].s); // a crash; the map was written with the offer
     while (W.n)
         free(W.queue[--W.n].p);
-    W.round = 8; // the holder has a newer one by now, but this one was begun
+    W.round = 8; // the holder has a newer one, but this one was begun
     start(1);
     OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), zero, 1, false, now + NEB_S));
     run(now + NEB_S, INT32_MAX);
     check_whole(7);
-    assert_int_equal(W.giver, 0); // what is not in the map has come again
+    assert_int_equal(W.giver, 0); // chunks that are not in the map were fetched again
     assert_true(W.data_bytes < 3 * total);
 }
 
-// Some of it was here before this fetch: who gave that is not known any more, and nobody is named for the whole.
-static void test_giver_not_known(void **state) {
+// A part was here before this fetch: its giver is unknown, so no giver is named.
+static void test_unknown_giver(void **state) {
     (void)state;
     W.rng = neb_rng_make(1, 0);
     OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), zero, 1, false, NEB_S));
     neb_ns now = run(NEB_S, 6);
-    for (int i = 0; i < 100 && !W.n_done; i++, now += 10 * NEB_S) { // 0 falls silent
+    for (int i = 0; i < 100 && !W.n_done; i++, now += 10 * NEB_S) { // side 0 falls silent
         while (W.n)
             free(W.queue[--W.n].p);
         OK(inter_snapshots_tick(W.side[1].s, now));
@@ -318,7 +319,7 @@ static void test_nobody_has_one(void **state) {
     assert_false(inter_snapshots_progress(W.side[1].s, job, &p));
 }
 
-static void offer(uint64_t total, neb_ns now) { // by 2, by hand
+static void offer(uint64_t total, neb_ns now) { // made by hand, from side 2
     struct neb_buf b = {0};
     uint8_t id[INTER_SHA_BYTES] = {1};
     neb_buf_u8(&b, INTER_SNAPSHOT_OFFER);
@@ -351,7 +352,7 @@ static void id_of(uint32_t round, uint8_t id[INTER_SHA_BYTES]) {
     neb_buf_free(&header);
 }
 
-// The one answer that is on its way to a side: none is here.
+// The only message in flight goes to this side, and reports that nothing is here.
 static void expect_none(uint32_t to) {
     static const uint8_t nothing[INTER_SHA_BYTES + 16];
     assert_int_equal(W.n, 1);
@@ -362,9 +363,9 @@ static void expect_none(uint32_t to) {
     free(W.queue[--W.n].p);
 }
 
-// A member that is no cluster of the job asks, also for chunks of what another one is being given: nothing is opened for it, or sent. Nor
-// is what it offers and sends looked at, and who was one and is no more gets nothing more.
-static void test_others_get_nothing(void **state) {
+// A member that is no cluster of the job gets nothing, not even chunks of another's transfer; its
+// offers and data are ignored, and a removed member gets nothing more.
+static void test_strangers_get_nothing(void **state) {
     (void)state;
     static const uint8_t none[INTER_SHA_BYTES];
     uint8_t id[INTER_SHA_BYTES];
@@ -374,7 +375,7 @@ static void test_others_get_nothing(void **state) {
     say(2, 0, INTER_SNAPSHOT_ASK, none, NULL, NEB_S);
     expect_none(2);
     assert_int_equal(W.opened, 0);
-    say(1, 0, INTER_SNAPSHOT_ASK, none, NULL, NEB_S); // a cluster of it
+    say(1, 0, INTER_SNAPSHOT_ASK, none, NULL, NEB_S); // a cluster of the job
     assert_int_equal(W.opened, 1);
     while (W.n)
         free(W.queue[--W.n].p);
@@ -382,14 +383,14 @@ static void test_others_get_nothing(void **state) {
     expect_none(2);
     assert_int_equal(W.refused, 2);
     OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), none_first, 2, false, NEB_S));
-    offer(4000 + 2 * PARAMS * sizeof(float), NEB_S); // of 2
+    offer(4000 + 2 * PARAMS * sizeof(float), NEB_S); // from side 2
     assert_false(neb_fs_exists(at("x.part")));
     assert_int_equal(W.refused, 3);
-    for (uint64_t was = W.data_bytes; W.data_bytes == was;) // what waits for the link
+    for (uint64_t was = W.data_bytes; W.data_bytes == was;) // until a chunk waits for the link
         say(1, 0, INTER_SNAPSHOT_GET, id, &(uint32_t){3}, NEB_S);
     while (W.n)
         free(W.queue[--W.n].p);
-    W.opens_after = 1000; // a newer one, which is being looked for when 1 is revoked
+    W.opens_after = 1000; // 1 is revoked while a newer state is looked for
     say(1, 0, INTER_SNAPSHOT_ASK, none, NULL, 60 * NEB_S);
     W.strangers |= 1u << 1;
     W.opens_after = 0;
@@ -400,8 +401,8 @@ static void test_others_get_nothing(void **state) {
     assert_int_equal(W.data_bytes, was);
 }
 
-// One that asks for chunks without end and takes none: who takes does not wait for it.
-static void test_takes_nothing(void **state) {
+// A peer that asks for chunks without end and takes none does not delay another one.
+static void test_stalled_peer(void **state) {
     (void)state;
     static const uint8_t none[INTER_SHA_BYTES];
     uint8_t id[INTER_SHA_BYTES];
@@ -411,8 +412,8 @@ static void test_takes_nothing(void **state) {
     say(2, 0, INTER_SNAPSHOT_ASK, none, NULL, now);
     OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), zero, 1, false, now));
     for (int k = 0; k < 60 && !W.n_done; k++, now += 500 * NEB_MS) {
-        say(2, 0, INTER_SNAPSHOT_GET, id, &(uint32_t){5000}, now); // what waited too long goes,
-        for (uint32_t chunk = 0; chunk < 600; chunk++)             // and one that is there is first
+        say(2, 0, INTER_SNAPSHOT_GET, id, &(uint32_t){5000}, now); // old requests are dropped,
+        for (uint32_t chunk = 0; chunk < 600; chunk++)             // so these chunks come first
             say(2, 0, INTER_SNAPSHOT_GET, id, &chunk, now);
         while (W.n && !W.n_done)
             deliver(now);
@@ -422,18 +423,19 @@ static void test_takes_nothing(void **state) {
     check_whole(7);
 }
 
-static void take_one(const uint8_t id[INTER_SHA_BYTES], neb_ns now) { // 2 of 0
+// side 2 takes a chunk of side 0
+static void take_one(const uint8_t id[INTER_SHA_BYTES], neb_ns now) {
     uint64_t was = W.data_bytes;
     for (int k = 0; k < 100 && W.data_bytes == was; k++) {
         say(2, 0, INTER_SNAPSHOT_GET, id, &(uint32_t){3}, now);
-        OK(inter_snapshots_tick(W.side[0].s, now)); // what the link did not take
+        OK(inter_snapshots_tick(W.side[0].s, now)); // resends what the link refused
     }
     assert_true(W.data_bytes > was);
     while (W.n)
         free(W.queue[--W.n].p);
 }
 
-// States opened, once 1 has asked for one while 2 was taking one.
+// Returns the number of states opened after side 1 asked for one while side 2 was taking one.
 static int opened_for(const uint8_t taken[INTER_SHA_BYTES], neb_ns now) {
     static const uint8_t none[INTER_SHA_BYTES];
     take_one(taken, now);
@@ -443,9 +445,9 @@ static int opened_for(const uint8_t taken[INTER_SHA_BYTES], neb_ns now) {
     return W.opened;
 }
 
-// One that takes a state for ever keeps it from being replaced as long as the updates since it are kept, a day; after that no longer than
-// others can go on from it.
-static void test_takes_for_ever(void **state) {
+// A peer that never finishes keeps its state for a day, as long as the updates since it are kept;
+// after that only as long as others can continue from it.
+static void test_endless_transfer(void **state) {
     (void)state;
     static const uint8_t none[INTER_SHA_BYTES];
     const neb_ns hour = 3600 * NEB_S;
@@ -468,7 +470,7 @@ static uint64_t on_disk(const char *name) {
     return stat(at(name), &info) == 0 ? (uint64_t)info.st_blocks * 512 : 0;
 }
 
-// A state that takes half a minute to be found and checked is offered when it is there, once, to a member that has asked again by then.
+// A state that takes half a minute to open is offered once, when the member asks again.
 static void test_slow_to_open(void **state) {
     (void)state;
     neb_ns now = NEB_S;
@@ -482,12 +484,13 @@ static void test_slow_to_open(void **state) {
     assert_in_range(now / NEB_S, 30, 100);
 }
 
-// Updates since a state that is being looked for or taken stay, and for as long again as the taking took; nobody holds them for more than a day.
+// Updates since a state stay while it is opened or taken, and as long again as the transfer took,
+// but no peer holds them for more than a day.
 static void test_updates_stay(void **state) {
     (void)state;
     static const uint8_t other[INTER_ID_BYTES] = {10};
     neb_ns start = NEB_S, now = start;
-    W.opens_after = 40; // looked for during four seconds
+    W.opens_after = 40; // opening takes four seconds
     OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), zero, 1, false, now));
     assert_false(inter_snapshots_hold(W.side[0].s, now, job));
     now = run(now, 1);
@@ -502,7 +505,7 @@ static void test_updates_stay(void **state) {
     assert_true(took > NEB_S);
     assert_true(inter_snapshots_hold(W.side[0].s, end + took / 2, job));
     assert_false(inter_snapshots_hold(W.side[0].s, end + 2 * took + 10 * NEB_S, job));
-    // Who asks without end.
+    // A peer that asks without end.
     const neb_ns hour = 3600 * NEB_S;
     uint8_t begun[INTER_SHA_BYTES] = {0};
     start = now = end + 100 * hour;
@@ -525,7 +528,7 @@ static void test_updates_stay(void **state) {
     }
 }
 
-// Bulk of all connections shares a line of so many bit/s; what is small is there at once.
+// Bulk messages share a link of so many bit/s; small ones arrive at once.
 static void carry(double bps, neb_ns time, neb_ns now) {
     size_t bulk = 0;
     for (size_t i = 0; i < W.n; i++)
@@ -545,7 +548,7 @@ static void carry(double bps, neb_ns time, neb_ns now) {
     }
 }
 
-// A chunk alone takes half a minute, and is not asked for again meanwhile, nor is its peer given up.
+// A chunk takes half a minute: it is not requested again, and its peer is not given up.
 static void test_slow_path(void **state) {
     (void)state;
     const double bps = 64e3, total = 2.0 * PARAMS * sizeof(float);
@@ -571,14 +574,14 @@ static int open_files(void) {
     return n;
 }
 
-// One who answers late is heard, but only once: who offers and gives nothing costs an idle time, however often it offers. What was opened
-// for it is closed.
+// A late answer counts, but once: a peer that offers and sends nothing costs one idle time, however
+// often it offers, and its file is closed.
 static void test_late_offers(void **state) {
     (void)state;
     W.silent = true;
     OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), none_first, 2, false, NEB_S));
     neb_ns now = NEB_S;
-    for (; now < 13 * NEB_S; now += NEB_S) // 2 does not answer; nothing of 0 arrives
+    for (; now < 13 * NEB_S; now += NEB_S) // 2 does not answer; 0's data is lost
         for (int k = 0; k < 2; k++) {
             OK(inter_snapshots_tick(W.side[k].s, now));
             while (W.n)
@@ -596,8 +599,8 @@ static void test_late_offers(void **state) {
     check_whole(7);
 }
 
-// A holder that takes its offer back half way, as one does whose pin is over: nothing stays open.
-static void test_withdrawn(void **state) {
+// A holder withdraws its offer half way: nothing stays open.
+static void test_withdrawn_offer(void **state) {
     (void)state;
     int files = open_files();
     OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), none_first, 2, false, NEB_S));
@@ -610,7 +613,8 @@ static void test_withdrawn(void **state) {
     assert_int_equal(open_files(), files);
 }
 
-// What the model cannot need is not taken, and the next member is asked; while nothing is known of it no room is made for a claim.
+// A size that the model cannot have is refused, and the next member is asked. If the model's size
+// is unknown, no space is reserved for the claimed size.
 static void test_too_large(void **state) {
     (void)state;
     OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), none_first, 2, false, NEB_S));
@@ -628,7 +632,7 @@ static void test_too_large(void **state) {
     known_elements = PARAMS;
 }
 
-// No room for what is offered: the attempt ends, and leaves nothing.
+// Without room for the offered size the attempt ends and leaves nothing behind.
 static void test_no_room(void **state) {
     (void)state;
     struct rlimit was, little;
@@ -645,8 +649,8 @@ static void test_no_room(void **state) {
     assert_false(neb_fs_exists(at("x.part")) || neb_fs_exists(at("x.map")));
 }
 
-// There is room, but the ledger needs it: of one that it is made for at once, and of one that is believed as it comes.
-static void test_ledgers_room(void **state) {
+// There is room, but the ledger needs it, both for a known size and for an unknown one.
+static void test_room_of_the_ledger(void **state) {
     (void)state;
     for (int unknown = 0; unknown < 2; unknown++) {
         known_elements = unknown ? UINT64_MAX : PARAMS;
@@ -675,7 +679,7 @@ static void test_headers(void **state) {
         r = neb_rd_make(b.p, n);
         assert_false(inter_snapshot_get(&r, got));
     }
-    s->parts[1].last.round = 5; // not the record that it ends with
+    s->parts[1].last.round = 5; // not the round of its last record
     neb_buf_clear(&b);
     inter_snapshot_put(&b, s);
     r = neb_rd_make(b.p, b.len);
@@ -688,16 +692,16 @@ static void test_headers(void **state) {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_over_a_bad_link), TEST(test_goes_on_after_a_restart),
-        TEST(test_giver_not_known), TEST(test_a_newer_one),
-        TEST(test_header_only),     TEST(test_nobody_has_one),
-        TEST(test_too_large),       TEST(test_no_room),
-        TEST(test_ledgers_room),    TEST(test_headers),
-        TEST(test_slow_to_open),    TEST(test_updates_stay),
-        TEST(test_slow_path),       TEST(test_late_offers),
-        TEST(test_withdrawn),       TEST(test_others_get_nothing),
-        TEST(test_takes_nothing),   TEST(test_takes_for_ever)};
-    // a key of this job
+        TEST(test_over_a_bad_link),    TEST(test_resumes_after_a_restart),
+        TEST(test_unknown_giver),      TEST(test_a_newer_one),
+        TEST(test_header_only),        TEST(test_nobody_has_one),
+        TEST(test_too_large),          TEST(test_no_room),
+        TEST(test_room_of_the_ledger), TEST(test_headers),
+        TEST(test_slow_to_open),       TEST(test_updates_stay),
+        TEST(test_slow_path),          TEST(test_late_offers),
+        TEST(test_withdrawn_offer),    TEST(test_strangers_get_nothing),
+        TEST(test_stalled_peer),       TEST(test_endless_transfer)};
+    // A key of this job.
     static const uint8_t handed[SEC_SEAL_HANDED_BYTES] = {[SEC_SEAL_ID_BYTES] = 9};
     int failed = cmocka_run_group_tests_name("in clear", tests, NULL, NULL);
     if (sec_seal_key_take(handed, &key) != NEB_OK)

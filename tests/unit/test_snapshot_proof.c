@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a state that was taken is the one that the others have (agent/daemon/snapshot_proof.h), and what members say of it (inter/round/node.h).
+// Whether a fetched state is the one that the others have (agent/daemon/snapshot_proof.h), by the
+// digests that members report (inter/round/node.h).
 #include "agent/daemon/snapshot_proof.h"
 
 #include <setjmp.h>
@@ -19,46 +20,46 @@ static enum agent_proof_verdict judge(uint16_t same, uint16_t other, uint16_t ot
 
 static void test_two_clusters(void **state) {
     (void)state;
-    assert_int_equal(judge(0, 0, 0, A), AGENT_PROOF_BORNE_OUT);
-    assert_int_equal(judge(0, A, 0, A), AGENT_PROOF_BORNE_OUT);
-    assert_int_equal(judge(0, 0, A, 0), AGENT_PROOF_BORNE_OUT); // some of it was here before
+    assert_int_equal(judge(0, 0, 0, A), AGENT_PROOF_CONFIRMED);
+    assert_int_equal(judge(0, A, 0, A), AGENT_PROOF_CONFIRMED);
+    assert_int_equal(judge(0, 0, A, 0), AGENT_PROOF_CONFIRMED); // a part was here before
 }
 
 static void test_three_clusters(void **state) {
     (void)state;
     assert_int_equal(judge(0, 0, C, A), AGENT_PROOF_WAITS);
-    assert_int_equal(judge(A, 0, C, A), AGENT_PROOF_WAITS); // its own word twice
-    assert_int_equal(judge(A | C, 0, C, A), AGENT_PROOF_BORNE_OUT);
-    assert_int_equal(judge(C, 0, C, A), AGENT_PROOF_BORNE_OUT);
-    // it trains on with what the others have, and gives something else
+    assert_int_equal(judge(A, 0, C, A), AGENT_PROOF_WAITS); // the giver confirms its own state
+    assert_int_equal(judge(A | C, 0, C, A), AGENT_PROOF_CONFIRMED);
+    assert_int_equal(judge(C, 0, C, A), AGENT_PROOF_CONFIRMED);
+    // The giver trains with the state of the others, but gave another one.
     assert_int_equal(judge(0, A | C, C, A), AGENT_PROOF_REFUTED);
     assert_int_equal(judge(0, A, C, A), AGENT_PROOF_REFUTED);
-    // one against one: the giver is no more a byzantine than the other, who would have itself asked next
+    // One against one: neither is more credible, and the other would want to be asked next.
     assert_int_equal(judge(0, C, C, A), AGENT_PROOF_DISPUTED);
     assert_int_equal(judge(A, C, C, A), AGENT_PROOF_DISPUTED);
-    // what it had said before it computed its parameters again
-    assert_int_equal(judge(C, A, C, A), AGENT_PROOF_BORNE_OUT);
+    // The giver's older report, before it recomputed its parameters, does not count.
+    assert_int_equal(judge(C, A, C, A), AGENT_PROOF_CONFIRMED);
 }
 
 static void test_five_clusters(void **state) {
     (void)state;
     const uint16_t others = C | D | E;
-    assert_int_equal(judge(A | C, 0, others, A), AGENT_PROOF_BORNE_OUT);
+    assert_int_equal(judge(A | C, 0, others, A), AGENT_PROOF_CONFIRMED);
     assert_int_equal(judge(A, C, others, A), AGENT_PROOF_WAITS);
     assert_int_equal(judge(A, C | D, others, A), AGENT_PROOF_REFUTED);
     assert_int_equal(judge(A | E, C | D, others, A), AGENT_PROOF_DISPUTED);
-    assert_int_equal(judge(A | E | D, C, others, A), AGENT_PROOF_BORNE_OUT);
-    assert_int_equal(judge(A | E, C, others, A), AGENT_PROOF_BORNE_OUT);
+    assert_int_equal(judge(A | E | D, C, others, A), AGENT_PROOF_CONFIRMED);
+    assert_int_equal(judge(A | E, C, others, A), AGENT_PROOF_CONFIRMED);
     assert_int_equal(judge(E, A | C, others, A), AGENT_PROOF_REFUTED);
 }
 
-// Several have given parts of it: one of those who say the same may be who made it up.
+// Several members gave parts, so one of those that agree may have made a part up.
 static void test_giver_not_known(void **state) {
     (void)state;
     const uint16_t all = A | C | D;
     assert_int_equal(judge(0, 0, all, 0), AGENT_PROOF_WAITS);
     assert_int_equal(judge(A, 0, all, 0), AGENT_PROOF_WAITS);
-    assert_int_equal(judge(A | C, 0, all, 0), AGENT_PROOF_BORNE_OUT);
+    assert_int_equal(judge(A | C, 0, all, 0), AGENT_PROOF_CONFIRMED);
     assert_int_equal(judge(0, A, all, 0), AGENT_PROOF_WAITS);
     assert_int_equal(judge(0, all, all, 0), AGENT_PROOF_REFUTED);
     assert_int_equal(judge(A, C, A | C, 0), AGENT_PROOF_DISPUTED);
@@ -77,7 +78,7 @@ static void test_fragments(void **state) {
     s->parts[0].round = 4;
     s->parts[2] = (struct inter_snapshot_part){.round = 5, .digest = {6, 7}};
     agent_proof_begin(&p, s, A, NEB_S);
-    assert_int_equal(p.open, 5); // nothing is in the second one, and of the fourth nobody says more
+    assert_int_equal(p.open, 5); // the second fragment is empty, and the fourth is finished
     assert_int_equal(p.parts[2].round, 5);
     assert_int_equal(p.parts[2].digest[1], 7);
     said[0].same = C;
@@ -86,36 +87,37 @@ static void test_fragments(void **state) {
     said[2].other = A | C;
     assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_REFUTED);
     said[2] = (struct inter_digests){.same = C};
-    assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_BORNE_OUT);
+    assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_CONFIRMED);
     assert_int_equal(p.open, 0);
     free(s);
 }
 
-// The third one was away in that round; this one was not, and had the same before its disk was lost.
-static void test_own_word(void **state) {
+// The third member missed that round. This one did not, and had the same state before its disk was
+// lost.
+static void test_own_digest(void **state) {
     (void)state;
     struct inter_digests said[INTER_FRAGMENTS_MAX] = {{.same = A | B}};
     struct agent_proof p = {.open = 1, .giver = A, .since = NEB_S};
-    assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_BORNE_OUT);
+    assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_CONFIRMED);
     p.open = 1;
     said[0] = (struct inter_digests){.same = A, .other = B}; // its own memory may have failed
     assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_WAITS);
     assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S + 2 * agent_proof_patience),
                      AGENT_PROOF_LATE);
     said[0] = (struct inter_digests){.same = B, .other = C};
-    assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_BORNE_OUT);
+    assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_CONFIRMED);
 }
 
-static void test_patience(void **state) {
+static void test_timeout(void **state) {
     (void)state;
     struct inter_digests said[INTER_FRAGMENTS_MAX] = {{0}};
     struct agent_proof p = {.open = 1, .giver = A, .since = NEB_S};
     const neb_ns late = 2 * NEB_S + agent_proof_patience;
     assert_int_equal(agent_proof_look(&p, said, C | D, B, late - 2 * NEB_S), AGENT_PROOF_WAITS);
     assert_int_equal(agent_proof_look(&p, said, C | D, B, late), AGENT_PROOF_LATE);
-    said[0].other = C; // D is silent: no state of which somebody says something else
+    said[0].other = C; // D is silent, and C disagrees: the state is not used
     assert_int_equal(agent_proof_look(&p, said, C | D, B, late), AGENT_PROOF_DISPUTED);
-    p.begun = true; // once only
+    p.begun = true; // late is reported once only
     said[0].other = 0;
     assert_int_equal(agent_proof_look(&p, said, C | D, B, 2 * late), AGENT_PROOF_WAITS);
 }
@@ -136,8 +138,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_two_clusters),  cmocka_unit_test(test_three_clusters),
         cmocka_unit_test(test_five_clusters), cmocka_unit_test(test_giver_not_known),
-        cmocka_unit_test(test_fragments),     cmocka_unit_test(test_patience),
-        cmocka_unit_test(test_own_word),      cmocka_unit_test(test_records),
+        cmocka_unit_test(test_fragments),     cmocka_unit_test(test_timeout),
+        cmocka_unit_test(test_own_digest),    cmocka_unit_test(test_records),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

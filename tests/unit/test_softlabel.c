@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Soft labels: what comes back is what went in, within the grid; sizes; hostile frames; how k follows the link.
+// Soft labels: decoded values are within the grid, sizes are bounded, hostile frames are refused,
+// and k follows the link.
 #include "agent/base/rng.h"
 #include "compress/softlabel.h"
 
@@ -19,7 +20,8 @@ struct labels {
     float logp[ROWS * CMP_SOFT_K_MAX], tail[ROWS];
 };
 
-// Random distributions: a softmax of k falling logits and a tail; ids without regard to frequency, the worst case.
+// Random distributions: a softmax of k falling logits and a tail. The ids are uniform, the worst
+// case.
 static void fill(struct labels *l, int32_t k, int32_t vocab, uint64_t seed) {
     struct neb_rng rng = neb_rng_make(seed, 3);
     for (size_t i = 0; i < ROWS; i++) {
@@ -60,7 +62,7 @@ static void comes_back(void **state) {
         assert_memory_equal(in.ids, out.ids, sizeof(int32_t) * ROWS * (size_t)k);
         for (size_t i = 0; i < ROWS; i++) {
             assert_true(fabsf(in.tail[i] - out.tail[i]) < 0.02f);
-            if (in.tail[i] > 0.95f) // the rest is small and its own grid coarse
+            if (in.tail[i] > 0.95f) // the other probabilities are small, and their grid is coarse
                 continue;
             for (int32_t j = 0; j < k && j < 8; j++)
                 assert_true(fabsf(in.logp[i * (size_t)k + (size_t)j] -
@@ -97,20 +99,20 @@ static void bad_labels_are_not_sent(void **state) {
         int32_t k;
         float temperature;
     } cases[] = {
-        {{1, 2}, {-2, -1}, 0.1f, 2, 1},        // unsorted
-        {{1, 1}, {-1, -2}, 0.1f, 2, 1},        // twice
+        {{1, 2}, {-2, -1}, 0.1f, 2, 1},        // not sorted
+        {{1, 1}, {-1, -2}, 0.1f, 2, 1},        // twice the same id
         {{1, 100}, {-1, -2}, 0.1f, 2, 1},      // beyond the vocabulary
-        {{-1, 2}, {-1, -2}, 0.1f, 2, 1},       //
-        {{1, 2}, {NAN, -2}, 0.1f, 2, 1},       //
-        {{1, 2}, {-1, -INFINITY}, 0.1f, 2, 1}, //
-        {{1, 2}, {1, -2}, 0.1f, 2, 1},         // more than certain
-        {{1, 2}, {-1, -2}, NAN, 2, 1},         //
-        {{1, 2}, {-1, -2}, 1.5f, 2, 1},        //
-        {{1, 2}, {-1, -2}, -0.5f, 2, 1},       //
-        {{1, 2}, {-1, -2}, 0.1f, 65, 1},       //
-        {{1, 2}, {-1, -2}, 0.1f, 0, 1},        //
-        {{1, 2}, {-1, -2}, 0.1f, 2, 0},        //
-        {{1, 2}, {-1, -2}, 0.1f, 2, NAN},      //
+        {{-1, 2}, {-1, -2}, 0.1f, 2, 1},       // negative id
+        {{1, 2}, {NAN, -2}, 0.1f, 2, 1},       // not a number
+        {{1, 2}, {-1, -INFINITY}, 0.1f, 2, 1}, // not finite
+        {{1, 2}, {1, -2}, 0.1f, 2, 1},         // above certainty
+        {{1, 2}, {-1, -2}, NAN, 2, 1},         // not a number
+        {{1, 2}, {-1, -2}, 1.5f, 2, 1},        // tail above 1
+        {{1, 2}, {-1, -2}, -0.5f, 2, 1},       // negative tail
+        {{1, 2}, {-1, -2}, 0.1f, 65, 1},       // k above the limit
+        {{1, 2}, {-1, -2}, 0.1f, 0, 1},        // k is 0
+        {{1, 2}, {-1, -2}, 0.1f, 2, 0},        // temperature is 0
+        {{1, 2}, {-1, -2}, 0.1f, 2, NAN},      // not a number
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct cmp_soft_head h = {1, cases[i].k, 100, cases[i].temperature};
@@ -156,17 +158,17 @@ static void k_follows_the_link(void **state) {
     } cases[] = {
         {8, 4, 64, 0, 0, 0, 8},               // nothing known yet
         {8, 4, 64, 20, 1000, 25000, 8},       // just fits: 20 kB/s of 25
-        {8, 4, 64, 20, 1000, 24000, 4},       // no longer
-        {64, 4, 64, 160, 1000, 25000, 8},     // falls as far as it must
-        {64, 4, 64, 160, 1000, 100, 4},       // and no further than k_min
-        {64, 16, 64, 160, 1000, 100, 16},     //
+        {8, 4, 64, 20, 1000, 24000, 4},       // does not fit
+        {64, 4, 64, 160, 1000, 25000, 8},     // falls as far as needed
+        {64, 4, 64, 160, 1000, 100, 4},       // but not below k_min
+        {64, 16, 64, 160, 1000, 100, 16},     // the same with another k_min
         {8, 4, 64, 20, 1000, 60000, 8},       // 16 would take 40 of 48: no third to spare
         {8, 4, 64, 20, 1000, 70000, 16},      // 40 of 56
         {8, 4, 64, 20, 1000, 1e9, 16},        // one step at a time
         {32, 4, 48, 80, 1000, 1e9, 48},       // up to k_max
-        {48, 4, 48, 120, 1000, 1e9, 48},      //
-        {2, 4, 64, 5, 1000, 1e3, 4},          // never below k_min
-        {8, 4, 64, 20, 1000, (double)NAN, 8}, //
+        {48, 4, 48, 120, 1000, 1e9, 48},      // not above k_max
+        {2, 4, 64, 5, 1000, 1e3, 4},          // raised to k_min
+        {8, 4, 64, 20, 1000, (double)NAN, 8}, // unknown goodput
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_int_equal(cmp_soft_k(cases[i].now, cases[i].min, cases[i].max, cases[i].row,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The last stage of 8-bit codes: chosen by what it saves, the same elements whichever it is, hostile bodies refused.
+// The last stage of 8-bit codes is chosen by what it saves, decodes to the same elements, and
+// refuses hostile bodies.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "compress/check.h"
@@ -28,7 +29,7 @@ static uint32_t u32_at(const uint8_t *p) {
     return neb_rd_u32(&r);
 }
 
-static uint8_t *codes_of(const struct neb_buf *frame) { // header of the second stream
+static uint8_t *codes_of(const struct neb_buf *frame) { // the header of the second stream
     return frame->p + HEADER + STREAM + u32_at(frame->p + HEADER + 5);
 }
 
@@ -65,7 +66,7 @@ static void test_planes_join_to_the_codes(void **state) {
     }
 }
 
-// One case a stage: heavy tails, codes that are all alike in frequency, rows of zeros.
+// One case for each stage: equally frequent codes, rows of zeros, heavy tails.
 static void test_the_stage_follows_the_codes(void **state) {
     (void)state;
     struct neb_buf frame = {0}, plain = {0};
@@ -104,13 +105,13 @@ static void test_hostile_nibbles_are_refused(void **state) {
     const size_t half = (N + 1) / 2, len = u32_at(codes + 5);
     assert_int_equal(*codes, NIBBLES);
     neb_log_set_sink(swallow, NULL);
-    low[half - 1] |= 0x10; // beside the odd last code
+    low[half - 1] |= 0x10; // the unused half byte after the odd last code
     refused(&frame, N);
     low[half - 1] &= 0x0f;
-    frame.p[VERSION_AT] = '1'; // which had no such stage
+    frame.p[VERSION_AT] = '1'; // an unknown version
     refused(&frame, N);
     frame.p[VERSION_AT] = '2';
-    for (size_t n = 0; n < half + 20; n += 1 + n / 3) { // too short to hold both planes
+    for (size_t n = 0; n < half + 20; n += 1 + n / 3) { // too short for both planes
         neb_put_u32(codes + 5, (uint32_t)n);
         struct neb_buf cut = {.p = frame.p, .len = (size_t)(low - frame.p) + n};
         refused(&cut, N);
@@ -123,7 +124,7 @@ static void test_hostile_nibbles_are_refused(void **state) {
         assert_true(k >= 4 || st == NEB_ERR_FORMAT);
         low[half + k] ^= 0x55;
     }
-    *codes = ZSTD; // what it is not
+    *codes = ZSTD; // the wrong stage
     refused(&frame, N);
     *codes = NIBBLES;
     assert_int_equal(cmp_decode(W, frame.p, frame.len, y, N), NEB_OK);
@@ -144,7 +145,7 @@ static void test_code_out_of_range_is_refused(void **state) {
     neb_log_set_sink(swallow, NULL);
     bool seen = false;
     assert_int_equal(cmp_decode(W, frame.p, frame.len, z, N), NEB_OK);
-    // a low nibble of 8 makes -128 where the code lies in [-136, -120]
+    // A low nibble of 8 makes -128 where the code lies in [-136, -120].
     for (size_t i = 0; i < N / 2 && !seen; i++) {
         uint8_t was = low[i];
         low[i] = (uint8_t)((was & 0xf0) | 8);
@@ -156,7 +157,8 @@ static void test_code_out_of_range_is_refused(void **state) {
     neb_buf_free(&frame);
 }
 
-// The gate's check, fed in pieces of any size, says of stage 2 what it says of the codes as they are.
+// The gate's check gets the same numbers from the nibble stage as from plain codes, fed in pieces
+// of any size.
 static void test_the_gate_reads_nibbles(void **state) {
     (void)state;
     static const struct cmp_unit_shape shape = {0, 1, N, false};
@@ -185,7 +187,7 @@ static void test_the_gate_reads_nibbles(void **state) {
     }
     assert_true(stats[0].norm > 0);
     neb_log_set_sink(swallow, NULL);
-    size_t frame = 8 + 16 + 4; // heads of the update and of its unit, the frame's length
+    size_t frame = 8 + 16 + 4; // headers of the update and of its unit, and the frame's length
     assert_memory_equal(b.p + frame, "NBF2", 4);
     for (int scales = 0; scales < 2; scales++) {
         uint8_t *at = b.p + frame + (scales ? HEADER : VERSION_AT), was = *at;

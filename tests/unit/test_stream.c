@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams: the wire format, both endpoints by hand, the spool. Whole lives are in test_stream_world.c.
+// Streams: the wire format, both endpoints step by step, and the spool. test_stream_world.c
+// simulates complete runs.
 #include "agent/base/fault.h"
 #include "agent/base/file.h"
 #include "agent/base/fs.h"
@@ -53,13 +54,13 @@ static void test_refused_data(void **state) {
     struct inter_stream_actions a = {0};
     struct neb_buf b = {0};
     data_message(out, 0, 10, 0, &b);
-    feed(in, &a, true, &b); // nobody is attached
+    feed(in, &a, true, &b); // no worker is attached
     assert_int_equal(faults(in, INTER_STREAM_FAULT_LATE), 1);
     assert_int_equal(
         inter_stream_step(
             in, 0, &(struct inter_stream_event){.kind = INTER_STREAM_EV_ATTACH, .session = 1}, &a),
         NEB_OK);
-    data_message(out, 0, 10, 1, &b); // another byte than was signed
+    data_message(out, 0, 10, 1, &b); // a byte differs from the signed ones
     feed(in, &a, true, &b);
     assert_int_equal(faults(in, INTER_STREAM_FAULT_DENIED), 1);
     data_message(out, 6, 10, 0, &b); // beyond the window of 6
@@ -68,7 +69,7 @@ static void test_refused_data(void **state) {
     data_message(out, 0, 201, 0, &b);
     feed(in, &a, true, &b);
     assert_int_equal(faults(in, INTER_STREAM_FAULT_OVERSIZE), 1);
-    // 4 × 200 bytes that wait for batch 0 are more than the window's 700
+    // 4 × 200 bytes that wait for batch 0 are more than the window's 700.
     for (uint64_t seq = 1; seq <= 4; seq++) {
         data_message(out, seq, 200, 0, &b);
         feed(in, &a, true, &b);
@@ -84,7 +85,7 @@ static void test_refused_data(void **state) {
     size_t delivered = 0;
     for (size_t i = 0; i < a.n; i++)
         delivered += a.list[i].kind == INTER_STREAM_ACT_DELIVER;
-    assert_int_equal(delivered, 4); // 0 and what waited for it
+    assert_int_equal(delivered, 4); // 0 and those that waited for it
     feed(in, &a, true, &b);
     assert_int_equal(faults(in, INTER_STREAM_FAULT_DUPLICATE), 2);
     neb_buf_free(&b);
@@ -108,7 +109,7 @@ static void test_refused_puts(void **state) {
     e.seq = 0;
     assert_int_equal(inter_stream_step(out, 0, &e, &a), NEB_OK);
     assert_int_equal(a.list[0].kind, INTER_STREAM_ACT_STORE);
-    assert_int_equal(inter_stream_step(out, 0, &e, &a), NEB_OK); // the same again is fine
+    assert_int_equal(inter_stream_step(out, 0, &e, &a), NEB_OK); // repeating the same bytes is fine
     assert_int_equal(faults(out, INTER_STREAM_FAULT_CONFLICT), 0);
     b[3] = 1;
     assert_int_equal(inter_stream_step(out, 0, &e, &a), NEB_OK); // other bytes are not
@@ -125,7 +126,7 @@ static void test_refused_puts(void **state) {
 static void test_terms(void **state) {
     (void)state;
     struct inter_stream *in = make(INTER_STREAM_CONSUMER), *out = NULL;
-    struct inter_stream_actions a = {0}, said = {0};
+    struct inter_stream_actions a = {0}, messages = {0};
     struct inter_stream_config c = config(INTER_STREAM_PRODUCER);
     uint8_t b[10] = {0};
     c.terms[0].sha256[5] = 1;
@@ -142,38 +143,39 @@ static void test_terms(void **state) {
     assert_int_equal(inter_stream_step(
                          out, 0, &(struct inter_stream_event){.kind = INTER_STREAM_EV_PEER_UP}, &a),
                      NEB_OK);
-    // All that the consumer says when the link comes up goes to the producer: it sends nothing, and names the digests.
+    // The producer gets all messages that the consumer sends when the link comes up: it sends
+    // nothing and names the digests.
     assert_int_equal(
         inter_stream_step(in, 0, &(struct inter_stream_event){.kind = INTER_STREAM_EV_PEER_UP},
-                          &said),
+                          &messages),
         NEB_OK);
-    size_t told = 0, sent = 0;
-    for (size_t i = 0; i < said.n; i++) {
+    size_t named = 0, sent = 0;
+    for (size_t i = 0; i < messages.n; i++) {
         struct inter_stream_event e = {.kind = INTER_STREAM_EV_MESSAGE,
-                                       .data = said.bytes.p + said.list[i].at,
-                                       .len = said.list[i].size};
+                                       .data = messages.bytes.p + messages.list[i].at,
+                                       .len = messages.list[i].size};
         assert_int_equal(inter_stream_step(out, 0, &e, &a), NEB_OK);
         for (size_t k = 0; k < a.n; k++) {
             sent += a.list[k].kind == INTER_STREAM_ACT_SEND;
             if (a.list[k].kind != INTER_STREAM_ACT_TERMS)
                 continue;
-            told++;
+            named++;
             assert_string_equal(a.list[k].term, "shards");
             assert_memory_equal(a.list[k].ours, c.terms[0].sha256, INTER_SHA_BYTES);
             assert_int_equal(a.list[k].theirs[0], 9);
         }
     }
-    assert_int_equal(said.n, 2);
-    assert_int_equal(told, 1);
+    assert_int_equal(messages.n, 2);
+    assert_int_equal(named, 1);
     assert_int_equal(sent, 0);
     inter_stream_actions_free(&a);
-    inter_stream_actions_free(&said);
+    inter_stream_actions_free(&messages);
     inter_stream_destroy(&in);
     inter_stream_destroy(&out);
 }
 
-// a consumer that comes back from before the spool's base is told of
-static void test_lost(void **state) {
+// A consumer that restarts before the spool's base is reported.
+static void test_lost_batches_reported(void **state) {
     (void)state;
     struct inter_stream *out = make(INTER_STREAM_PRODUCER);
     struct inter_stream_actions a = {0};
@@ -202,9 +204,9 @@ static bool find(const struct inter_stream_actions *a, enum inter_stream_action_
     return false;
 }
 
-// One whose checkpoints are gone attaches anywhere: it says nothing of what it has before the producer has said where its spool begins,
-// which is behind what was saved and not yet dropped. Data that comes before is nobody's.
-static void test_anywhere(void **state) {
+// A consumer without checkpoints attaches anywhere: it grants nothing until the producer reports
+// its spool's base, which is past the batches saved but not yet dropped. Earlier data is ignored.
+static void test_consumer_without_checkpoints(void **state) {
     (void)state;
     struct inter_stream *in = make(INTER_STREAM_CONSUMER), *out = make(INTER_STREAM_PRODUCER);
     struct inter_stream_actions a = {0};
@@ -240,7 +242,7 @@ static void test_anywhere(void **state) {
     neb_buf_add(&b, a.bytes.p + a.list[0].at, a.list[0].size);
     assert_true(inter_stream_parse(b.p, b.len, &m) && m.kind == INTER_STREAM_HELLO && m.hello.ask);
     feed(out, &a, false, &b);
-    assert_true(find(&a, INTER_STREAM_ACT_SAY, &x));
+    assert_true(find(&a, INTER_STREAM_ACT_SEND_CONTROL, &x));
     neb_buf_clear(&b);
     neb_buf_add(&b, a.bytes.p + x.at, x.size);
     assert_true(inter_stream_parse(b.p, b.len, &m) && m.hello.base == 12);
@@ -250,7 +252,7 @@ static void test_anywhere(void **state) {
     assert_int_equal(faults(in, INTER_STREAM_FAULT_LATE), 1);
     feed(in, &a, false, &b);
     assert_true(find(&a, INTER_STREAM_ACT_BEGIN, &x) && x.seq == 12);
-    assert_true(find(&a, INTER_STREAM_ACT_SAY, &x));
+    assert_true(find(&a, INTER_STREAM_ACT_SEND_CONTROL, &x));
     neb_buf_clear(&b);
     neb_buf_add(&b, a.bytes.p + x.at, x.size);
     feed(out, &a, false, &b);
@@ -266,8 +268,9 @@ static void test_anywhere(void **state) {
     inter_stream_destroy(&out);
 }
 
-// A consumer that wants no more begins again behind all that there will ever be: the producer's worker hears that this is stored.
-static void test_wants_no_more(void **state) {
+// A consumer that wants no more attaches past the last batch: the producer's worker is told that
+// all is stored.
+static void test_consumer_wants_no_more(void **state) {
     (void)state;
     enum { ALL = 100 };
     struct inter_stream *in = make(INTER_STREAM_CONSUMER), *out = make(INTER_STREAM_PRODUCER);
@@ -285,14 +288,14 @@ static void test_wants_no_more(void **state) {
                                            &a),
                          NEB_OK);
     inter_stream_put_grant(&b, &k, &(struct inter_stream_grant){1, 2, 2, 1, 6, 700});
-    feed(out, &a, false, &b); // what is saved was dropped just now
-    const struct inter_stream_event word[] = {
+    feed(out, &a, false, &b); // the saved batches were dropped a moment ago
+    const struct inter_stream_event events[] = {
         {.kind = INTER_STREAM_EV_PEER_UP},
         {.kind = INTER_STREAM_EV_ATTACH, .seq = ALL, .session = 2},
         {.kind = INTER_STREAM_EV_DURABLE, .seq = ALL}};
-    for (size_t i = 0; i < sizeof word / sizeof *word; i++)
-        assert_int_equal(inter_stream_step(in, NEB_S, &word[i], &a), NEB_OK);
-    assert_true(find(&a, INTER_STREAM_ACT_SAY, &x));
+    for (size_t i = 0; i < sizeof events / sizeof *events; i++)
+        assert_int_equal(inter_stream_step(in, NEB_S, &events[i], &a), NEB_OK);
+    assert_true(find(&a, INTER_STREAM_ACT_SEND_CONTROL, &x));
     neb_buf_clear(&b);
     neb_buf_add(&b, a.bytes.p + x.at, x.size);
     feed(out, &a, false, &b);
@@ -310,9 +313,9 @@ static void test_wants_no_more(void **state) {
     inter_stream_destroy(&out);
 }
 
-// Each time that batches leave the spool is a write that is synced: a consumer that says to have saved one more, again and again, causes one
-// a second.
-static void test_saved_often(void **state) {
+// Dropping batches from the spool is a synced write: a consumer that saves batch after batch causes
+// one a second.
+static void test_drops_are_rare(void **state) {
     (void)state;
     struct inter_stream *out = make(INTER_STREAM_PRODUCER);
     struct inter_stream_actions a = {0};
@@ -348,8 +351,9 @@ static void test_saved_often(void **state) {
     inter_stream_destroy(&out);
 }
 
-// A consumer that keeps many checkpoints, saves only when it is asked to, and may begin anew in the middle: the spool never fills for good.
-// bytes: a batch; whether the spool's bytes or its batches are the bound.
+// A consumer keeps several checkpoints, saves only when asked, and may restart once. Returns the
+// batch where the spool filled up for good, or 0. bytes: of a batch; large ones fill the spool by
+// bytes, small ones by number.
 static uint64_t runs_through(int keep, size_t bytes, int restart_at) {
     enum { ALL = 400 };
     struct inter_stream_config c = config(INTER_STREAM_CONSUMER);
@@ -365,7 +369,7 @@ static uint64_t runs_through(int keep, size_t bytes, int restart_at) {
             in, 0, &(struct inter_stream_event){.kind = INTER_STREAM_EV_ATTACH, .session = 1}, &a),
         NEB_OK);
     while (applied < ALL && applied - durable < c.spool_batches &&
-           (applied + 1 - durable) * bytes <= c.spool_bytes) { // as the producer's room is
+           (applied + 1 - durable) * bytes <= c.spool_bytes) { // the room of the producer
         if ((int)applied == restart_at && newest) {
             struct inter_stream_hello h = {.role = INTER_STREAM_PRODUCER,
                                            .type = (uint8_t)c.type,
@@ -376,7 +380,7 @@ static uint64_t runs_through(int keep, size_t bytes, int restart_at) {
             restart_at = -1;
             applied = saved[0] = newest;
             n_saved = 1;
-            inter_stream_destroy(&in); // its agent too
+            inter_stream_destroy(&in); // its agent restarts too
             assert_int_equal(inter_stream_create(&c, &crypto, &in), NEB_OK);
             assert_int_equal(
                 inter_stream_step(in, 0,
@@ -427,7 +431,7 @@ static void test_spool_never_fills(void **state) {
             for (int restart_at = -1; restart_at < 115; restart_at += 3) {
                 uint64_t stuck = runs_through(keeps[i], bytes, restart_at);
                 if (stuck)
-                    fail_msg("keep %d, batches of %zu bytes, begun anew at %d: stuck behind batch "
+                    fail_msg("keep %d, batches of %zu bytes, restarted at %d: stuck behind batch "
                              "%llu",
                              keeps[i], bytes, restart_at, (unsigned long long)stuck);
             }
@@ -470,7 +474,7 @@ static void test_spool(void **state) {
         size_t n = body(seq, bytes);
         assert_int_equal(inter_spool_put(sp, &k, seq, bytes, n), NEB_OK);
     }
-    neb_fault_arm("spool.room:*"); // what is left is the ledger's
+    neb_fault_arm("spool.room:*"); // the remaining room is kept for the ledger
     assert_int_equal(inter_spool_put(sp, &other, 0, "other", 5), NEB_ERR_NOSPC);
     neb_fault_arm(NULL);
     assert_int_equal(inter_spool_put(sp, &other, 0, "other", 5), NEB_OK);
@@ -487,7 +491,7 @@ static void test_spool(void **state) {
     assert_int_equal(b.len, body(8, bytes));
     assert_memory_equal(b.p, bytes, b.len);
     inter_spool_close(&sp);
-    // an agent that was started anew, and opens no stream any more
+    // A restarted agent that opens no stream any more.
     assert_int_equal(inter_streams_create(&(struct inter_streams_config){.dir = dir}, &all),
                      NEB_OK);
     assert_int_equal(inter_streams_close(all, k.job, true), NEB_OK);
@@ -500,7 +504,8 @@ static void test_spool(void **state) {
     assert_int_equal(neb_fs_remove_tree(dir), NEB_OK);
 }
 
-// A sealed spool: nothing in clear in its files, read with its key only, each batch in its own place only.
+// A sealed spool has nothing in clear in its files, needs its key, and holds each batch in its own
+// place.
 static void test_sealed(void **state) {
     (void)state;
     char dir[] = "/tmp/nebula-spool-XXXXXX", path[64], key_path[64];
@@ -528,7 +533,7 @@ static void test_sealed(void **state) {
     assert_null(memmem(map.p, map.len, "nobody may read", 15));
     neb_map_close(&map);
     struct inter_stream *s = make(INTER_STREAM_PRODUCER);
-    assert_int_equal(inter_spool_restore(sp, s), NEB_OK); // those in clear, too
+    assert_int_equal(inter_spool_restore(sp, s), NEB_OK); // also the unsealed one
     struct inter_stream_stats t;
     inter_stream_stats(s, &t);
     assert_int_equal(t.next, 6);
@@ -540,7 +545,7 @@ static void test_sealed(void **state) {
     assert_int_equal(inter_spool_get(sp, &k, 5, &b), NEB_ERR_DENIED);
     inter_spool_seal(sp, other);
     assert_int_equal(inter_spool_get(sp, &k, 5, &b), NEB_ERR_DENIED);
-    // A batch in another place, or of another stream, or changed.
+    // A batch in another place, of another stream, or changed.
     assert_int_equal(inter_stream_seal(key, &k, 7, "seven", 5, &file), NEB_OK);
     assert_int_equal(inter_stream_unseal(key, "f", &k, 7, file.p, file.len, &b), NEB_OK);
     assert_true(b.len == 5 && !memcmp(b.p, "seven", 5));
@@ -564,7 +569,7 @@ static void test_sealed(void **state) {
     assert_int_equal(neb_fs_remove_tree(dir), NEB_OK);
 }
 
-// A program of another version is told from noise, once a link.
+// A peer of another protocol version is reported as such once for each link, not as malformed.
 static void test_other_version(void **state) {
     (void)state;
     struct inter_stream *s = make(INTER_STREAM_PRODUCER);
@@ -592,7 +597,7 @@ static void test_other_version(void **state) {
     inter_stream_destroy(&s);
 }
 
-static void test_wire(void **state) { // what is written is read; whatever is cut is refused
+static void test_wire(void **state) { // what is written can be read; truncated messages are refused
     (void)state;
     struct inter_stream_key k = config(INTER_STREAM_CONSUMER).key;
     struct inter_stream_hello h = {
@@ -619,14 +624,15 @@ static void test_wire(void **state) { // what is written is read; whatever is cu
     neb_buf_u8(&b[1], 0);
     assert_false(inter_stream_parse(b[1].p, b[1].len, &m));
     neb_buf_clear(&b[1]);
-    // applied what it does not have
+    // applied more than it has
     inter_stream_put_grant(&b[1], &k, &(struct inter_stream_grant){3, 7, 8, 7, 6, 5});
     assert_false(inter_stream_parse(b[1].p, b[1].len, &m));
     for (int i = 0; i < 3; i++)
         neb_buf_free(&b[i]);
 }
 
-// Sequences of messages for tests/fuzz/fuzz_stream.c: what each side says to the other in a short life.
+// Writes message sequences of a short exchange for tests/fuzz/fuzz_stream.c, if WRITE_CORPUS names
+// a folder.
 static void write_corpus(void) {
     const char *dir = getenv("WRITE_CORPUS");
     struct inter_stream_key k = config(INTER_STREAM_PRODUCER).key;
@@ -687,13 +693,13 @@ int main(void) {
         cmocka_unit_test(test_refused_data),
         cmocka_unit_test(test_refused_puts),
         cmocka_unit_test(test_terms),
-        cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_lost_batches_reported),
         cmocka_unit_test(test_spool),
         cmocka_unit_test(test_sealed),
-        cmocka_unit_test(test_saved_often),
+        cmocka_unit_test(test_drops_are_rare),
         cmocka_unit_test(test_spool_never_fills),
-        cmocka_unit_test(test_anywhere),
-        cmocka_unit_test(test_wants_no_more),
+        cmocka_unit_test(test_consumer_without_checkpoints),
+        cmocka_unit_test(test_consumer_wants_no_more),
 
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

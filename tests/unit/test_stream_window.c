@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The window of a stream that may widen, over a path with a delay: it grows when the consumer runs dry because a round trip takes
-// longer than the window lasts, and for no other reason; then the consumer works without a pause.
+// The window of a stream over a path with a delay: it grows only when the consumer runs dry because
+// a round trip takes longer than the window lasts; then the consumer never pauses.
 #include "inter/stream/wire.h"
 #include "tests/testing.h"
 
@@ -29,11 +29,11 @@ enum { BATCH = 100, PACKETS = 4096, RUN_MS = 20000, WARM_MS = 10000 };
 static const struct scene {
     const char *what;
     uint32_t start, most, window_bytes; // of the stream
-    // put_ms: between two puts; 0: as many as are allowed. step_ms: to apply a batch
+    // put_ms: time between two puts, 0 for as many as allowed. step_ms: time to apply a batch.
     int rtt_ms, put_ms, step_ms;
     int down_ms;               // an outage in the warm-up
-    uint32_t least, largest;   // of the window in the end
-    double rate_min, rate_max; // applied after the warm-up, of what the consumer could
+    uint32_t least, largest;   // of the window at the end
+    double rate_min, rate_max; // applied after the warm-up, as a share of what the consumer could
 } scenes[] = {
     {"a short path", 16, 256, 1 << 20, 20, 0, 10, 0, 16, 16, 0.99, 1.01},
     {"a round trip longer than the window", 16, 256, 1 << 20, 300, 0, 10, 0, 32, 128, 0.99, 1.01},
@@ -50,7 +50,7 @@ static struct packet {
     bool to_consumer, bulk;
     int at_ms;
     struct neb_buf b;
-} packets[PACKETS]; // a ring, in order of `at_ms`: all take the same time
+} packets[PACKETS]; // a ring, in order of `at_ms`, as all packets take the same time
 static size_t first, n_packets;
 
 static struct side {
@@ -80,7 +80,7 @@ static void step(struct side *x, struct inter_stream_event e) {
         if (a->kind == INTER_STREAM_ACT_FAULT &&
             !(sc->down_ms && a->fault == INTER_STREAM_FAULT_DUPLICATE))
             fail_msg("%s: %s at %d ms", sc->what, inter_stream_fault_name(a->fault), now_ms);
-        if (a->kind == INTER_STREAM_ACT_SAY)
+        if (a->kind == INTER_STREAM_ACT_SEND_CONTROL)
             post(producer, false, x->a.bytes.p + a->at, a->size, NULL, 0);
         if (a->kind == INTER_STREAM_ACT_ROOM)
             room = a->seq;
@@ -137,7 +137,7 @@ static void begin(void) {
     say(&out, INTER_STREAM_EV_ATTACH, 0);
 }
 
-// The link: up from the start, but for an outage from 3 s on. Down on its way: both are told.
+// The link is up except for an outage after 3 s. Changes are reported to both sides.
 static bool link_at(bool was) {
     bool up = now_ms < 3000 || now_ms >= 3000 + sc->down_ms;
     if (up != was || now_ms == 0) {
@@ -158,7 +158,7 @@ static uint64_t run(void) {
         for (int k = 0; put < room && (sc->put_ms ? now_ms % sc->put_ms == 0 && k < 1 : k < 64);
              k++)
             say(&out, INTER_STREAM_EV_PUT, put++);
-        if (now_ms >= free_at && applied < queued) { // one is done, the next begins
+        if (now_ms >= free_at && applied < queued) { // one batch is done, the next begins
             say(&in, INTER_STREAM_EV_APPLIED, ++applied);
             if (applied % 500 == 0)
                 say(&in, INTER_STREAM_EV_DURABLE, applied);
@@ -171,7 +171,7 @@ static uint64_t run(void) {
         if (now_ms == WARM_MS)
             warm = applied;
     }
-    now_ms = RUN_MS + sc->rtt_ms; // what is under way goes
+    now_ms = RUN_MS + sc->rtt_ms; // drop the packets in flight
     arrive(false);
     return applied - warm;
 }
@@ -193,11 +193,11 @@ static void test_scenes(void **state) {
     }
 }
 
-// ---- a slow link --------------------------------------------------------------------------------------------------
+// ---- a slow link ----
 
 enum { LARGE = 1 << 20, SIDE_BY_SIDE = 8 };
 
-// One event into a producer alone; batches that it sends.
+// Steps the producer alone. Returns the number of batches that it sends.
 static unsigned send_some(struct inter_stream_event e) {
     unsigned sent = 0;
     assert_int_equal(inter_stream_step(out.s, now_ms * NEB_MS, &e, &out.a), NEB_OK);
@@ -253,14 +253,15 @@ static void begin_large(void) {
             .kind = INTER_STREAM_EV_PUT, .seq = i, .data = large, .len = LARGE});
 }
 
-// Eight batches of 1 MiB share 2 Mbit/s: the first of them is whole after 33 seconds, and so are the others. Nothing leaves twice.
+// Eight batches of 1 MiB share 2 Mbit/s, so all of them arrive after 33 seconds. None is sent
+// twice.
 static void test_slow_link(void **state) {
     (void)state;
     const int all_ms = (int)(8e3 * SIDE_BY_SIDE * LARGE / 2e6);
     struct inter_stream_stats t;
     begin_large();
     assert_int_equal(granted(0), SIDE_BY_SIDE);
-    // The link takes none of them at first: they have not left, and are measured when they do.
+    // The link refuses them at first, so their time counts from when they are really sent.
     for (uint64_t i = 0; i < SIDE_BY_SIDE; i++)
         assert_int_equal(
             send_some((struct inter_stream_event){.kind = INTER_STREAM_EV_SEND_FAILED, .seq = i}),
@@ -273,13 +274,13 @@ static void test_slow_link(void **state) {
         inter_stream_stats(out.s, &t);
         assert_true(t.path.goodput_bps > 1e6 && t.path.goodput_bps < 3e6);
     }
-    // A tenfold drop is waited out too, and what is lost leaves again in the end.
+    // A tenfold drop of the rate is waited out too, and lost batches are resent in the end.
     assert_int_equal(tick_until(now_ms + 100 * 1000), 0);
     unsigned again = 0;
     for (int end = now_ms + 60 * 1000; !again && now_ms < end;)
         again = tick_until(now_ms + 200);
     assert_int_equal(again, SIDE_BY_SIDE);
-    // The first copies' acknowledgement, at once: that says nothing about the path.
+    // An acknowledgement of the first copies right after the resend says nothing about the path.
     inter_stream_stats(out.s, &t);
     struct inter_stream_measure before = t.path;
     now_ms += 10;
@@ -290,7 +291,7 @@ static void test_slow_link(void **state) {
     inter_stream_destroy(&out.s);
 }
 
-// What the step sends: the first batch is bit 0.
+// The set of batches that the step sends, with bit 0 for the first batch.
 static uint64_t sends(struct inter_stream_event e) {
     uint64_t bits = 0, before = 0;
     send_some(e);
@@ -304,71 +305,72 @@ static uint64_t sends(struct inter_stream_event e) {
 }
 
 static uint64_t lost(uint64_t way) {
-    return sends((struct inter_stream_event){.kind = INTER_STREAM_EV_WAY_LOST, .way = way});
+    return sends((struct inter_stream_event){.kind = INTER_STREAM_EV_CONN_LOST, .way = way});
 }
 
-static void went(uint64_t batches, uint64_t way) {
+static void sent_on(uint64_t batches, uint64_t way) {
     for (uint64_t i = 0; i < 40; i++)
         if (batches >> i & 1)
             inter_stream_sent_on(out.s, i, way);
 }
 
-// A connection breaks, the others stay: what went on it goes again at once, and nothing else.
-static void test_way_lost(void **state) {
+// One of several connections breaks: the batches sent on it are resent at once, and no others.
+static void test_connection_lost(void **state) {
     (void)state;
     struct inter_stream_stats t;
     begin_large();
     assert_int_equal(granted(0), SIDE_BY_SIDE);
-    went(0x55, 1);
-    went(0xaa, 2);
-    assert_int_equal(lost(9), 0); // of another stream's
+    sent_on(0x55, 1);
+    sent_on(0xaa, 2);
+    assert_int_equal(lost(9), 0); // a connection of another stream
     assert_int_equal(lost(2), 0xaa);
-    // The link takes two of them. The others are neither forgotten nor overtaken by what is new.
-    went(0x0a, 3);
+    // The link takes two of them. The others are neither forgotten nor overtaken by new batches.
+    sent_on(0x0a, 3);
     send_some((struct inter_stream_event){.kind = INTER_STREAM_EV_SEND_FAILED, .seq = 5});
-    assert_int_equal(granted(1), 0); // it has just refused
+    assert_int_equal(granted(1), 0); // the link has just refused
     now_ms += 30;
     assert_int_equal(sends((struct inter_stream_event){.kind = INTER_STREAM_EV_TICK}), 0x1a0);
-    went(0x120, 3);
+    sent_on(0x120, 3);
     send_some((struct inter_stream_event){.kind = INTER_STREAM_EV_SEND_FAILED, .seq = 7});
     now_ms += 30;
     assert_int_equal(sends((struct inter_stream_event){.kind = INTER_STREAM_EV_TICK}), 0x180);
-    went(0x180, 3);
+    sent_on(0x180, 3);
     assert_int_equal(lost(2), 0);
-    // What was acknowledged does not go again, and what nobody can tell goes all.
+    // Acknowledged batches are not resent; a loss on an unknown connection resends all others.
     assert_int_equal(granted(4), 3);
-    went(0xe00, 4);
+    sent_on(0xe00, 4);
     assert_int_equal(lost(3), 0x1a0);
-    went(0x1a0, 4);
+    sent_on(0x1a0, 4);
     assert_int_equal(lost(0), 0xff0);
-    went(0xff0, 5);
+    sent_on(0xff0, 5);
     inter_stream_stats(out.s, &t);
-    assert_int_equal(t.resent, 4 + 2 + 2 + 3 + 8); // the ninth had not left at first
-    // Patience begins anew with it: what it went back for is sent once.
+    assert_int_equal(t.resent, 4 + 2 + 2 + 3 + 8); // the ninth had not been sent before
+    // The resend timeout starts again with the resend.
     assert_int_equal(tick_until(now_ms + 19 * 1000), 0);
     inter_stream_destroy(&out.s);
 }
 
-// Whoever breaks connection after connection under one batch gets it again ever more rarely, until it has taken it.
-static void test_way_lost_often(void **state) {
+// If connection after connection breaks under one batch, it is resent ever more rarely until it
+// arrives.
+static void test_connections_lost_again_and_again(void **state) {
     (void)state;
     unsigned sent = 0;
     begin_large();
     assert_int_equal(granted(0), SIDE_BY_SIDE);
     for (int end = now_ms + 60 * 1000; now_ms < end; now_ms += 200) {
-        went(0xff, 1);
+        sent_on(0xff, 1);
         sent += (unsigned)(lost(1) & 1);
     }
     assert_in_range(sent, 4, 10); // of 300
-    went(0xff, 1);
-    assert_int_equal(granted(1), 1); // it goes on at once
-    went(0x1ff, 2);
+    sent_on(0xff, 1);
+    assert_int_equal(granted(1), 1); // the next batch goes at once
+    sent_on(0x1ff, 2);
     assert_int_equal(lost(2), 0x1fe);
     inter_stream_destroy(&out.s);
 }
 
-// Where nothing was ever acknowledged, copies get rarer: five minutes, and then every ten.
-static void test_vain_copies(void **state) {
+// Without any acknowledgement copies get rarer: after five minutes, then every ten.
+static void test_copies_get_rare(void **state) {
     (void)state;
     begin_large();
     assert_int_equal(granted(0), SIDE_BY_SIDE);
@@ -385,9 +387,10 @@ static int tear_down(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_scenes), cmocka_unit_test(test_slow_link),
-        cmocka_unit_test(test_way_lost), cmocka_unit_test(test_way_lost_often),
-        cmocka_unit_test(test_vain_copies)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_scenes),
+                                       cmocka_unit_test(test_slow_link),
+                                       cmocka_unit_test(test_connection_lost),
+                                       cmocka_unit_test(test_connections_lost_again_and_again),
+                                       cmocka_unit_test(test_copies_get_rare)};
     return cmocka_run_group_tests(tests, NULL, tear_down);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams in a seeded simulation, in which messages are lost, doubled and reordered, links break, and workers and agents of both sides crash between
-// any two actions: every batch is applied exactly once, in order, and no queue grows beyond its bounds.
+// Streams in a seeded simulation: messages are lost, doubled and reordered, links break, and
+// workers and agents crash between any two actions. Each batch is applied exactly once and in
+// order, and queues stay bounded.
 #include "tests/unit/stream_fixture.h"
 
 #include <stdlib.h>
@@ -19,30 +20,31 @@ struct world {
     struct neb_rng rng;
     neb_ns now;
     bool up;
-    uint64_t ways[WAYS], last_way; // connections that batches go by
+    uint64_t ways[WAYS], last_way; // connections that carry batches
     double lose, twice;
     struct packet *packets;
     size_t n_packets;
-    // producer
+    // The producer.
     struct inter_stream *out;
     uint64_t spool_base, spool_next; // what is on disk
     uint64_t put, saved_put, limit, stored;
-    bool loses;          // its spool, once
-    uint64_t gone_below; // what no spool has any more
-    // consumer
+    bool loses;          // loses its spool, once
+    uint64_t gone_below; // batches below this are in no spool
+    // The consumer.
     struct inter_stream *in;
     uint64_t session, cursor, hash;
     struct {
         uint64_t cursor, hash;
     } generations[GENERATIONS];
-    uint64_t saved_once; // the newest cursor that was ever in one
+    uint64_t saved_once; // the newest cursor ever saved
     size_t n_saved;
     uint8_t queue[64][200]; // batches handed to the worker
     size_t sizes[64];
     uint64_t queued; // one past the newest
     bool asked;
     bool forgets,
-        begun; // it loses its checkpoints now and then; begins where the producer said, just now
+        // forgets: may lose its checkpoints; begun: has just begun where the producer told it to
+        begun;
     uint64_t checkpoints_asked, crashes, lost;
     size_t spool_bytes, spool_bytes_max, held_max;
     struct inter_stream_actions actions;
@@ -68,14 +70,14 @@ static void deliver(struct world *w, const struct inter_stream_action *a) {
     assert_int_equal(a->seq, w->queued);
     assert_int_equal(a->len, n);
     assert_memory_equal(a->view, want, n);
-    // credit: never more than the window ahead of what is applied
+    // Credit: never further than the window beyond the applied batches.
     assert_true(a->seq < w->cursor + 6);
     memcpy(w->queue[a->seq % 64], a->view, n);
     w->sizes[a->seq % 64] = n;
     w->queued++;
 }
 
-// Of a worker that has applied all below.
+// The hash of a worker that has applied all batches below this one.
 static uint64_t hash_of(uint64_t below) {
     uint64_t hash = 0;
     uint8_t b[200];
@@ -101,7 +103,9 @@ static bool carry_out(struct world *w, bool producer, const struct inter_stream_
     struct neb_buf b = {0};
     uint8_t bytes[200];
     switch (a->kind) {
-    case INTER_STREAM_ACT_SAY: post(w, producer, 0, w->actions.bytes.p + a->at, a->size); break;
+    case INTER_STREAM_ACT_SEND_CONTROL:
+        post(w, producer, 0, w->actions.bytes.p + a->at, a->size);
+        break;
     case INTER_STREAM_ACT_SEND: {
         if (unit(w) < 0.02)
             return false; // the link's queue is full
@@ -133,7 +137,7 @@ static bool carry_out(struct world *w, bool producer, const struct inter_stream_
     case INTER_STREAM_ACT_BEGIN:
         assert_true(w->forgets && !w->n_saved && a->seq <= w->saved_once);
         w->cursor = w->queued = a->seq;
-        w->hash = hash_of(a->seq); // it learned without them
+        w->hash = hash_of(a->seq); // it continues as if it had applied them
         w->begun = true;
         break;
     case INTER_STREAM_ACT_DELIVER: deliver(w, a); break;
@@ -148,7 +152,8 @@ static bool carry_out(struct world *w, bool producer, const struct inter_stream_
     return true;
 }
 
-// cut: the agent dies before its k-th action; UINT64_MAX: it does not. True: it lives.
+// One step; the agent dies before action number `cut` (UINT64_MAX: it survives). Returns whether it
+// survived.
 static bool step(struct world *w, bool producer, const struct inter_stream_event *e, uint64_t cut) {
     struct inter_stream *s = producer ? w->out : w->in;
     uint64_t failed = UINT64_MAX;
@@ -175,23 +180,23 @@ static bool step(struct world *w, bool producer, const struct inter_stream_event
     return true;
 }
 
-static void tell(struct world *w, bool producer, struct inter_stream_event e) {
+static void send_event(struct world *w, bool producer, struct inter_stream_event e) {
     (void)step(w, producer, &e, UINT64_MAX);
 }
 
 static void attach_consumer(struct world *w) {
     w->queued = w->cursor;
-    tell(w, false,
-         (struct inter_stream_event){.kind = INTER_STREAM_EV_ATTACH,
-                                     .seq = w->forgets && !w->n_saved ? INTER_STREAM_ANYWHERE
-                                                                      : w->cursor,
-                                     .session = ++w->session});
+    send_event(w, false,
+               (struct inter_stream_event){.kind = INTER_STREAM_EV_ATTACH,
+                                           .seq = w->forgets && !w->n_saved ? INTER_STREAM_ANYWHERE
+                                                                            : w->cursor,
+                                           .session = ++w->session});
 }
 
 static void restart_producer_worker(struct world *w) {
     w->put = w->saved_put;
     w->limit = w->stored = 0;
-    tell(w, true, (struct inter_stream_event){.kind = INTER_STREAM_EV_ATTACH});
+    send_event(w, true, (struct inter_stream_event){.kind = INTER_STREAM_EV_ATTACH});
 }
 
 static void save_consumer(struct world *w, bool final) {
@@ -199,24 +204,24 @@ static void save_consumer(struct world *w, bool final) {
     w->generations[w->n_saved % GENERATIONS].hash = w->hash;
     w->n_saved++;
     w->saved_once = w->cursor > w->saved_once ? w->cursor : w->saved_once;
-    for (int i = 0; final && i < GENERATIONS; i++) // nothing goes back beyond the last one
+    for (int i = 0; final && i < GENERATIONS; i++) // no restart goes back before the last batch
         w->generations[i].cursor = w->cursor, w->generations[i].hash = w->hash;
     w->asked = false;
     if (final || w->n_saved >= GENERATIONS)
-        tell(w, false,
-             (struct inter_stream_event){
-                 .kind = INTER_STREAM_EV_DURABLE,
-                 .seq = final ? w->cursor : w->generations[w->n_saved % GENERATIONS].cursor});
+        send_event(w, false,
+                   (struct inter_stream_event){
+                       .kind = INTER_STREAM_EV_DURABLE,
+                       .seq = final ? w->cursor : w->generations[w->n_saved % GENERATIONS].cursor});
 }
 
-// from its newest checkpoint, or now and then from the one before
+// Restarts from the newest checkpoint, or sometimes from the one before.
 static void restart_consumer_worker(struct world *w) {
     size_t back = w->n_saved > 1 && unit(w) < 0.2 ? 2 : 1;
     w->cursor = w->n_saved ? w->generations[(w->n_saved - back) % GENERATIONS].cursor : 0;
     w->hash = w->n_saved ? w->generations[(w->n_saved - back) % GENERATIONS].hash : 0;
     w->n_saved -= w->n_saved ? back - 1 : 0;
     attach_consumer(w);
-    // it says so again, in case that its agent died before it told the other
+    // It reports the end again, as its agent may have died before it told the other side.
     if (w->cursor == BATCHES)
         save_consumer(w, true);
 }
@@ -229,25 +234,25 @@ static void forget_consumer(struct world *w) { // its disk is lost
 static void flip_link(struct world *w) {
     w->up = !w->up;
     if (!w->up)
-        w->n_packets = 0; // what was under way is lost
+        w->n_packets = 0; // packets in flight are lost
     enum inter_stream_event_kind k = w->up ? INTER_STREAM_EV_PEER_UP : INTER_STREAM_EV_PEER_DOWN;
-    tell(w, true, (struct inter_stream_event){.kind = k});
-    tell(w, false, (struct inter_stream_event){.kind = k});
+    send_event(w, true, (struct inter_stream_event){.kind = k});
+    send_event(w, false, (struct inter_stream_event){.kind = k});
 }
 
-// One connection breaks, the link stays up. Now and then too many did for the link to say which.
-static void break_way(struct world *w) {
+// One connection breaks while the link stays up. Sometimes the link cannot say which one it was.
+static void break_connection(struct world *w) {
     uint64_t *way = &w->ways[neb_rng_below(&w->rng, WAYS)], lost = *way;
     for (size_t i = 0; i < w->n_packets; i++)
         if (w->packets[i].way == lost)
             w->packets[i--] = w->packets[--w->n_packets];
     *way = ++w->last_way;
-    tell(w, true,
-         (struct inter_stream_event){.kind = INTER_STREAM_EV_WAY_LOST,
-                                     .way = unit(w) < 0.1 ? 0 : lost});
+    send_event(w, true,
+               (struct inter_stream_event){.kind = INTER_STREAM_EV_CONN_LOST,
+                                           .way = unit(w) < 0.1 ? 0 : lost});
 }
 
-static void break_link(struct world *w) { // an agent that dies takes its connections along
+static void break_link(struct world *w) { // an agent's death breaks its connections
     if (w->up)
         flip_link(w);
 }
@@ -276,16 +281,17 @@ static void crash_consumer(struct world *w) {
     restart_consumer_worker(w);
 }
 
-// What its oldest checkpoint holds; a consumer goes back no further.
+// The cursor of the consumer's oldest checkpoint: it never goes back further.
 static uint64_t oldest(const struct world *w) {
     uint64_t a = w->generations[0].cursor, b = w->generations[1].cursor;
     return !w->n_saved ? 0 : w->n_saved == 1 || a < b ? a : b;
 }
 
-// Until it has saved what only it has, a consumer that goes back is lost.
+// Whether a restart of the consumer would need batches that no spool holds any more.
 static bool fragile(const struct world *w) { return oldest(w) < w->gone_below; }
 
-// streams.db is removed. The producer's worker goes on where its checkpoint says; the consumer has all before.
+// streams.db is removed: the producer's worker continues at its checkpoint, and the consumer has
+// all batches before it.
 static void lose_spool(struct world *w) {
     w->loses = false;
     w->gone_below = w->saved_put;
@@ -294,7 +300,7 @@ static void lose_spool(struct world *w) {
 }
 
 static void apply_one(struct world *w) {
-    if (w->begun && w->cursor == BATCHES) // it says so again
+    if (w->begun && w->cursor == BATCHES) // reports the end again
         save_consumer(w, true);
     w->begun = false;
     if (w->cursor >= w->queued)
@@ -302,7 +308,8 @@ static void apply_one(struct world *w) {
     for (size_t i = 0; i < w->sizes[w->cursor % 64]; i++)
         w->hash = neb_mix64(w->hash * 31 + w->queue[w->cursor % 64][i] + 1);
     w->cursor++;
-    tell(w, false, (struct inter_stream_event){.kind = INTER_STREAM_EV_APPLIED, .seq = w->cursor});
+    send_event(w, false,
+               (struct inter_stream_event){.kind = INTER_STREAM_EV_APPLIED, .seq = w->cursor});
     if (w->asked || unit(w) < 0.05 || w->cursor == BATCHES)
         save_consumer(w, w->cursor == BATCHES);
 }
@@ -343,13 +350,14 @@ static void receive(struct world *w, double trouble) {
     }
 }
 
-// breaks: how often a connection does, in 20 ms. How long it took.
+// Runs one simulation and returns its virtual time. breaks: probability of a broken connection in
+// 20 ms.
 static neb_ns run_world(uint64_t seed, double trouble, double breaks) {
     struct inter_stream_config p = config(INTER_STREAM_PRODUCER), c = config(INTER_STREAM_CONSUMER);
     struct world *w = calloc(1, sizeof *w);
     w->packets = calloc(QUEUE, sizeof *w->packets);
     w->rng = neb_rng_make(seed, 1);
-    w->lose = breaks <= 0 && seed % 3 == 0 ? 0.02 : 0; // on a link that stays up
+    w->lose = breaks <= 0 && seed % 3 == 0 ? 0.02 : 0; // only on a link that stays up
     for (int i = 0; i < WAYS; i++)
         w->ways[i] = ++w->last_way;
     w->twice = trouble > 0 ? 0.05 : 0;
@@ -367,12 +375,12 @@ static neb_ns run_world(uint64_t seed, double trouble, double breaks) {
         if (!w->up ? unit(w) < 0.05 : unit(w) < trouble / 4)
             flip_link(w);
         if (w->up && unit(w) < breaks + trouble / 4)
-            break_way(w);
+            break_connection(w);
         if (unit(w) < trouble / 4)
             restart_producer_worker(w);
         if (unit(w) < trouble / 4 && !fragile(w))
             restart_consumer_worker(w);
-        // before that it could put batches without having heard what the consumer has
+        // Earlier than this, the producer could put batches before it heard what the consumer has.
         if (w->loses && w->saved_put > 30 && w->queued >= w->put)
             lose_spool(w);
         if (w->forgets && unit(w) < trouble / 8)
@@ -382,8 +390,8 @@ static neb_ns run_world(uint64_t seed, double trouble, double breaks) {
         if (unit(w) < speed)
             apply_one(w);
         if (w->now % (200 * NEB_MS) == 0) {
-            tell(w, true, (struct inter_stream_event){.kind = INTER_STREAM_EV_TICK});
-            tell(w, false, (struct inter_stream_event){.kind = INTER_STREAM_EV_TICK});
+            send_event(w, true, (struct inter_stream_event){.kind = INTER_STREAM_EV_TICK});
+            send_event(w, false, (struct inter_stream_event){.kind = INTER_STREAM_EV_TICK});
         }
     }
     uint64_t want = hash_of(BATCHES);
@@ -403,14 +411,14 @@ static neb_ns run_world(uint64_t seed, double trouble, double breaks) {
     return took;
 }
 
-static void test_calm(void **state) {
+static void test_without_faults(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= 20; seed++)
         run_world(seed, 0, 0);
 }
 
-// Connections that break one by one cost a stream no patience: twenty seconds each would be many minutes.
-static void test_ways_break(void **state) {
+// Single broken connections must not cost a resend timeout each, which would add up to minutes.
+static void test_connections_break(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= 40; seed++) {
         neb_ns took = run_world(seed, 0, 0.02);
@@ -419,17 +427,17 @@ static void test_ways_break(void **state) {
     }
 }
 
-static void test_troubled(void **state) {
+static void test_with_faults(void **state) {
     (void)state;
-    const char *only = getenv("STREAM_SEED"); // repeats one
+    const char *only = getenv("STREAM_SEED"); // runs one seed only
     uint64_t first = only ? strtoull(only, NULL, 10) : 1, last = only ? first : 400;
     for (uint64_t seed = first; seed <= last; seed++)
         run_world(seed, seed % 2 ? 0.02 : 0.1, 0);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_calm),
-                                       cmocka_unit_test(test_ways_break),
-                                       cmocka_unit_test(test_troubled)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_without_faults),
+                                       cmocka_unit_test(test_connections_break),
+                                       cmocka_unit_test(test_with_faults)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,9 +8,9 @@
 
 #include <cmocka.h>
 
-static neb_ns queue; // that makes a round trip longer
+static neb_ns queue; // added to the round trip time
 
-// Runs for `seconds`; the link carries `each` bit/s a connection, at most `all`.
+// Runs for `seconds`; the link carries `each` bit/s for each connection, at most `all`.
 static void run(struct inter_stripes *s, neb_ns *now, double seconds, double each, double all,
                 bool busy) {
     const neb_ns step = 50 * NEB_MS;
@@ -39,7 +39,7 @@ static void test_as_many_as_help(void **state) {
         run(&s, &now, 30, links[i].each, links[i].all, true);
         assert_in_range(s.use, links[i].least, links[i].most);
         run(&s, &now, 20, links[i].each, links[i].all, true);
-        assert_in_range(s.use, links[i].least, links[i].most); // and stays
+        assert_in_range(s.use, links[i].least, links[i].most); // and stays there
     }
 }
 
@@ -50,11 +50,12 @@ static void test_learns_of_a_change(void **state) {
     inter_stripes_init(&s, 2, 32, false);
     run(&s, &now, 20, 90e6, 100e6, true);
     assert_in_range(s.use, 1, 2);
-    run(&s, &now, 30, 5e6, 100e6, true); // losses begin: held, but not any longer
+    run(&s, &now, 30, 5e6, 100e6, true); // losses begin: the old number no longer suffices
     assert_true(s.use >= 16);
 }
 
-// On a full link every trial costs some seconds: they get rarer, up to one in a quarter of an hour. A change makes them frequent again.
+// On a full link each trial costs some seconds: trials get rarer, up to one in a quarter of an
+// hour. A change makes them frequent again.
 static void test_trials_get_rare(void **state) {
     (void)state;
     struct inter_stripes s;
@@ -69,7 +70,7 @@ static void test_trials_get_rare(void **state) {
     }
     assert_in_range(early, 3, 5);
     assert_in_range(trials, 14, 20);
-    run(&s, &now, 60, 5e6, 60e6, true); // a fall: not after a quarter of an hour
+    run(&s, &now, 60, 5e6, 60e6, true); // a fall of the rate starts a trial soon
     assert_int_equal(s.use, 16);
     trials = 0;
     for (int second = 0; second < 600; second++) {
@@ -77,11 +78,11 @@ static void test_trials_get_rare(void **state) {
         run(&s, &now, 1, 5e6, 60e6, true);
         trials += s.use > was;
     }
-    assert_in_range(trials, 3, 5); // and then as at first
+    assert_in_range(trials, 3, 5); // and then as often as at first
 }
 
-// Connections that are still finding the rate are not what more of them are measured against.
-static void test_start(void **state) {
+// Connections that have not reached their rate yet are no baseline for more of them.
+static void test_slow_start(void **state) {
     (void)state;
     struct inter_stripes s;
     neb_ns now = NEB_S;
@@ -91,9 +92,9 @@ static void test_start(void **state) {
     assert_int_equal(s.use, 8);
 }
 
-// One connection begins. The first 32 KiB tell a path of 64 kbit/s from one whose window has yet to grow, or that lost a segment; nothing is decided
-// while nothing is sent.
-static void test_first_look(void **state) {
+// A link starts with one connection. The first 32 KiB show whether the path is slow, or whether its
+// window must still grow or a segment was lost. Idle time decides nothing.
+static void test_start_with_one(void **state) {
     (void)state;
     const struct {
         double bps, seconds;
@@ -111,16 +112,17 @@ static void test_first_look(void **state) {
         assert_int_equal(inter_stripes_open(&s), paths[i].open);
         assert_int_equal(inter_stripes_room(&s, 64 << 20), paths[i].use == 1 ? 64 << 10 : 64 << 20);
     }
-    // A first segment that was lost for seconds: other numbers are tried at once, and not after the minute of those that are likely to do.
+    // After a first segment that was lost for seconds other numbers are tried at once, not after
+    // the minute that a likely number gets.
     struct inter_stripes s;
     neb_ns now = NEB_S;
     inter_stripes_init(&s, 8, 32, true);
     run(&s, &now, 4, 0, 0, true);
     assert_int_equal(s.use, 1);
-    run(&s, &now, 30, 0.3e6, 3e6, true); // under losses: more of them than a slow link gets
+    run(&s, &now, 30, 0.3e6, 3e6, true); // under losses: more connections than on a slow link
     assert_true(s.use >= 8);
     assert_int_equal(inter_stripes_room(&s, 64 << 20), 64 << 20);
-    // What crosses at once never waits, and a trickle is no proof.
+    // Data that crosses at once never waits, and a trickle proves nothing.
     inter_stripes_init(&s, 8, 32, true);
     run(&s, &now, 60, 16e3, 16e3, false);
     assert_int_equal(s.use, 1);
@@ -128,8 +130,8 @@ static void test_first_look(void **state) {
     assert_int_equal(s.use, 8);
 }
 
-// A number that is likely to do is not disturbed for a minute; then it has to prove itself as any other.
-static void test_likely(void **state) {
+// A number that is likely to suffice is left alone for a minute, then tested like any other.
+static void test_likely_number(void **state) {
     (void)state;
     struct inter_stripes s;
     neb_ns now = NEB_S;
@@ -141,15 +143,15 @@ static void test_likely(void **state) {
     now = NEB_S;
     inter_stripes_init(&s, 8, 32, true);
     run(&s, &now, 30, 9e6, 70e6, true);
-    run(&s, &now, 20, 4e6, 70e6, true); // the link has changed: at once
+    run(&s, &now, 20, 4e6, 70e6, true); // the link changed: a trial at once
     assert_int_equal(s.use, 16);
 }
 
-// A full link whose losses come in lumps: in a second it carries up to a third less than it can. Twice and four times the connections
-// gain nothing there, but queue; luck must rarely look like a gain. Three minutes, two hundred links.
-static void test_lumps_are_no_gain(void **state) {
+// A full link whose losses come in bursts: in some seconds it carries a third less. More
+// connections only queue there, and chance must rarely look like a gain.
+static void test_bursts_are_no_gain(void **state) {
     (void)state;
-    int taken_in = 0;
+    int misled = 0;
     for (uint32_t seed = 1; seed <= 200; seed++) {
         struct inter_stripes s;
         neb_ns now = NEB_S;
@@ -158,17 +160,18 @@ static void test_lumps_are_no_gain(void **state) {
         double use = 0;
         for (int second = 0; second < 180; second++) {
             random = random * 1664525 + 1013904223; // Numerical Recipes' generator
-            double lump = (double)(random >> 8) / (1 << 24);
-            run(&s, &now, 1, 9e6, 19e6 * (1 - lump * lump / 3), true);
+            double burst = (double)(random >> 8) / (1 << 24);
+            run(&s, &now, 1, 9e6, 19e6 * (1 - burst * burst / 3), true);
             use += second >= 60 && s.use > 8;
         }
-        taken_in += use > 60; // half of the time that is left
+        misled += use > 60; // half of the time after the first minute
     }
-    if (taken_in > 20)
-        fail_msg("%d of 200 links went beyond what fills them", taken_in);
+    if (misled > 20)
+        fail_msg("%d of 200 links took more connections than fill them", misled);
 }
 
-// Two megabits a second, 100 ms: 25 KB in flight. Many connections lose what they queue; with few the link is full.
+// 2 Mbit/s and 100 ms hold 25 KB in flight: many connections lose what they queue, and a few fill
+// the link.
 static void test_slow_link(void **state) {
     (void)state;
     for (int likely = 0; likely < 2; likely++) {
@@ -183,7 +186,8 @@ static void test_slow_link(void **state) {
         queue = 0;
         assert_in_range(s.use, 1, 4);
     }
-    // Under losses a connection carries an eighth of it, however little is in flight: many are needed, and the trial of fewer is taken back.
+    // Under losses each connection carries an eighth, however little is in flight: many are needed,
+    // and a trial with fewer is taken back.
     struct inter_stripes s;
     neb_ns now = NEB_S;
     int less = 0;
@@ -199,7 +203,7 @@ static void test_slow_link(void **state) {
     assert_int_equal(s.use, 16);
 }
 
-// Idle time teaches nothing, and does not add up to a measurement; short transfers do.
+// Idle time is no measurement; short transfers add up to one.
 static void test_pauses(void **state) {
     (void)state;
     struct inter_stripes s;
@@ -220,7 +224,7 @@ static void test_bounds(void **state) {
     (void)state;
     struct inter_stripes s;
     neb_ns now = NEB_S;
-    inter_stripes_init(&s, 3, 3, false); // pinned by the operator
+    inter_stripes_init(&s, 3, 3, false); // fixed by the operator
     run(&s, &now, 60, 1e6, 1e9, true);
     assert_int_equal(s.use, 3);
     inter_stripes_init(&s, 40, 32, false);
@@ -232,9 +236,9 @@ static void test_bounds(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_as_many_as_help), cmocka_unit_test(test_learns_of_a_change),
-        cmocka_unit_test(test_trials_get_rare), cmocka_unit_test(test_start),
-        cmocka_unit_test(test_likely),          cmocka_unit_test(test_first_look),
-        cmocka_unit_test(test_slow_link),       cmocka_unit_test(test_lumps_are_no_gain),
+        cmocka_unit_test(test_trials_get_rare), cmocka_unit_test(test_slow_start),
+        cmocka_unit_test(test_likely_number),   cmocka_unit_test(test_start_with_one),
+        cmocka_unit_test(test_slow_link),       cmocka_unit_test(test_bursts_are_no_gain),
         cmocka_unit_test(test_pauses),          cmocka_unit_test(test_bounds)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// inter/sums: members of a simulated network that loses, repeats and reorders messages; one drops out before the commit, one falls
-// silent after it, some restart, one lies. Whoever is there reads the plain sum, and nothing is revealed for another set.
+// inter/sums on a simulated network that loses, repeats and reorders messages, with members that
+// drop out, fall silent, restart or are Byzantine. Those present read the plain sum, and no seed is
+// revealed for another set.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
@@ -24,7 +25,7 @@ struct mail {
 struct member {
     uint8_t id;
     bool down, knows, noted;       // knows: has the record
-    uint8_t hash[INTER_SHA_BYTES]; // noted: for which it reveals
+    uint8_t hash[INTER_SHA_BYTES]; // the record that it reveals for, if noted
     struct sec_sum *sum;
     struct inter_sums *s;
     struct neb_buf blob, kept;
@@ -41,7 +42,7 @@ static const uint8_t job[INTER_ID_BYTES] = {7};
 static neb_ns now;
 static struct neb_rng rng;
 
-// ---- a network ------------------------------------------------------------------------------------------------
+// ---- the network ----
 
 static void seal(uint32_t who, const char *context, const void *msg, size_t len,
                  uint8_t sig[INTER_SIG_BYTES]) {
@@ -68,14 +69,14 @@ static struct inter_node_crypto crypto[INTER_MEMBERS_MAX];
 
 static void on_send(void *user, uint8_t to, const void *p, size_t len) {
     const struct member *m = user;
-    // lost, once or twice
+    // lost, sent once or twice
     for (uint64_t copies = neb_rng_below(&rng, 3); copies > 0 && n_mail < MAIL; copies--) {
         struct mail *x = &mail[n_mail++];
         *x = (struct mail){.from = m->id, .to = to};
         neb_buf_add(&x->b, p, len);
     }
 }
-// As the ledger does (tests/security/test_two_sets.c).
+// As the ledger does it (tests/security/test_two_sets.c).
 static enum neb_status on_keep(void *user, const struct inter_record *r) {
     struct member *m = user;
     uint8_t hash[INTER_SHA_BYTES];
@@ -164,7 +165,7 @@ static void stop(void) {
     }
 }
 
-// A letter of any, at random; then time passes.
+// Delivers random messages in flight, then lets time pass; `turns` times.
 static void go(int turns) {
     for (int t = 0; t < turns; t++) {
         for (uint64_t k = neb_rng_below(&rng, 64); k > 0 && n_mail; k--) {
@@ -201,7 +202,7 @@ static void check_read(const struct member *m, uint16_t set) {
     }
 }
 
-// ---- tests ----------------------------------------------------------------------------------------------------
+// ---- tests ----
 
 static void test_all_there(void **state) {
     (void)state;
@@ -212,7 +213,7 @@ static void test_all_there(void **state) {
         for (uint8_t k = 0; k < n; k++) {
             go((int)neb_rng_below(&rng, 4));
             commit(&members[k]);
-            commit(&members[k]); // delivered again
+            commit(&members[k]); // delivered twice
         }
         go(200);
         for (uint8_t k = 0; k < n; k++)
@@ -221,8 +222,9 @@ static void test_all_there(void **state) {
     }
 }
 
-// Of four and more one may be missing in the record, or be in it and say nothing any more; the late one is not called in.
-static void test_lost(void **state) {
+// With four or more members one may be missing in the record, or be in it and stay silent; the
+// missing one is not called in.
+static void test_one_member_missing(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= 60; seed++) {
         uint8_t how_many = (uint8_t)(4 + seed % 13), lost = (uint8_t)(seed % how_many);
@@ -237,7 +239,7 @@ static void test_lost(void **state) {
         for (uint8_t k = 0; k < n; k++)
             if (k != lost)
                 check_read(&members[k], set);
-        members[lost].down = false; // it is back, catches up, and reads what all have read
+        members[lost].down = false; // it is back, catches up, and reads the same sum
         commit(&members[lost]);
         go(200);
         check_read(&members[lost], set);
@@ -245,7 +247,8 @@ static void test_lost(void **state) {
     }
 }
 
-// Who restarts knows its record and its keys, and gives what it gave before; who had read the sum needs nobody for it.
+// A member that restarts knows its record and keys and reveals the same again; one that had read
+// the sum needs no other member for it.
 static void test_restarts(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= 40; seed++) {
@@ -257,7 +260,7 @@ static void test_restarts(void **state) {
             inter_sums_destroy(&m->s);
             open_member(m);
             if (neb_rng_below(&rng, 2))
-                commit(m); // otherwise somebody's question brings it back
+                commit(m); // otherwise another member's question triggers it
             go(5);
         }
         for (uint8_t k = 0; k < n; k++)
@@ -281,21 +284,22 @@ static void test_restarts(void **state) {
     }
 }
 
-// Seeds that are forged, of another record, or not those that were announced are not taken; the sum is read without their author.
+// Seeds that are forged, for another record, or not the announced ones are refused, and the sum is
+// read without their author.
 static void test_byzantine(void **state) {
     (void)state;
     start(4, 9, 0xf);
     commit(&members[0]);
-    struct mail lie = {0};
+    struct mail forged = {0};
     struct inter_record other = record;
-    other.entries[0].tokens++; // a record that this one's ledger does not hold
+    other.entries[0].tokens++; // a record that the others do not hold
     struct inter_sums_blob blobs[INTER_MEMBERS_MAX];
     for (uint8_t i = 0; i < 4; i++)
         blobs[i] = (struct inter_sums_blob){members[i].blob.p, members[i].blob.len};
     assert_int_equal(inter_sums_commit(members[3].s, now, &other, blobs, NULL, 0), NEB_OK);
     go(50);
     uint64_t faults = inter_sums_faults(members[0].s);
-    assert_true(faults > 0); // signed over another record
+    assert_true(faults > 0); // signed for another record
     assert_false(members[0].ready);
     assert_true(inter_sums_waits(members[0].s) > 0);
     for (size_t i = 0; i < n_mail; i++)
@@ -304,7 +308,7 @@ static void test_byzantine(void **state) {
     members[3].down = true;
     commit(&members[1]);
     commit(&members[2]);
-    // A seed that is not the announced one, though signed by its owner.
+    // A seed that is not the announced one, though its owner signed it.
     uint8_t hash[INTER_SHA_BYTES], sig[INTER_SIG_BYTES];
     struct sec_sum_head heads[4];
     struct sec_sum_reveal r;
@@ -322,28 +326,29 @@ static void test_byzantine(void **state) {
     neb_buf_add(&b, hash, sizeof hash);
     sec_sum_reveal_put(&b, &r);
     seal(103, "nebula reveal v1", b.p, b.len, sig);
-    neb_buf_u8(&lie.b, 2);
-    neb_buf_add(&lie.b, job, sizeof job);
-    neb_buf_u32(&lie.b, 1);
-    neb_buf_u32(&lie.b, 4);
-    neb_buf_u8(&lie.b, 1);
-    sec_sum_reveal_put(&lie.b, &r);
-    neb_buf_add(&lie.b, sig, sizeof sig);
+    neb_buf_u8(&forged.b, 2);
+    neb_buf_add(&forged.b, job, sizeof job);
+    neb_buf_u32(&forged.b, 1);
+    neb_buf_u32(&forged.b, 4);
+    neb_buf_u8(&forged.b, 1);
+    sec_sum_reveal_put(&forged.b, &r);
+    neb_buf_add(&forged.b, sig, sizeof sig);
     faults = inter_sums_faults(members[0].s);
-    inter_sums_message(members[0].s, now, 3, lie.b.p, lie.b.len);
+    inter_sums_message(members[0].s, now, 3, forged.b.p, forged.b.len);
     assert_int_equal(inter_sums_faults(members[0].s), faults + 1);
-    for (size_t cut = 0; cut < lie.b.len; cut++) // and no byte of it may be missing
-        inter_sums_message(members[0].s, now, 3, lie.b.p, cut);
-    assert_true(inter_sums_faults(members[0].s) >= faults + lie.b.len);
+    for (size_t cut = 0; cut < forged.b.len; cut++) // a truncated message is refused
+        inter_sums_message(members[0].s, now, 3, forged.b.p, cut);
+    assert_true(inter_sums_faults(members[0].s) >= faults + forged.b.len);
     go(100);
     for (uint8_t k = 0; k < 3; k++)
         check_read(&members[k], 0xf);
     neb_buf_free(&b);
-    neb_buf_free(&lie.b);
+    neb_buf_free(&forged.b);
     stop();
 }
 
-// Who has nothing new any more sends zeros: f + 2 of a sum must rest on training, or nobody reveals.
+// Members without new training send zeros: f + 2 updates of a sum must rest on training, or nobody
+// reveals.
 static void test_drained(void **state) {
     (void)state;
     for (uint8_t how_many = 3; how_many <= 8; how_many++)
@@ -359,12 +364,12 @@ static void test_drained(void **state) {
                 assert_int_equal(inter_sums_readable(&record, how_many, f), fresh >= f + 2);
             assert_int_equal(inter_sums_commit(members[0].s, now, &record, blobs, NULL, 0),
                              fresh >= 3 ? NEB_OK : NEB_ERR_DENIED);
-            assert_true(fresh >= 3 || !n_mail); // some is lost on the way
+            assert_true(fresh >= 3 || !n_mail); // the network may lose all messages
             stop();
         }
 }
 
-// A record with too few members is never revealed for, whoever has signed it.
+// Nobody reveals for a record with too few members, whoever signed it.
 static void test_too_few(void **state) {
     (void)state;
     struct inter_sums_blob blobs[INTER_MEMBERS_MAX];
@@ -379,7 +384,7 @@ static void test_too_few(void **state) {
         assert_int_equal(n_mail, 0);
         stop();
     }
-    start(4, 1, 0xf); // one of four was rejected: it is as one that dropped out
+    start(4, 1, 0xf); // one of four was rejected: it counts as missing
     record.entries[2].verdict = INTER_REJECTED;
     assert_true(inter_sums_allowed(&record, 4, 1));
     for (uint8_t k = 0; k < 4; k++)
@@ -390,7 +395,7 @@ static void test_too_few(void **state) {
     record.entries[1].verdict = INTER_REJECTED;
     assert_false(inter_sums_allowed(&record, 4, 1));
     stop();
-    start(4, 1, 0xf); // somebody else's update in an entry
+    start(4, 1, 0xf); // an entry names another member's update
     for (uint8_t i = 0; i < 4; i++)
         blobs[i] = (struct inter_sums_blob){members[i ? i : 1].blob.p, members[i ? i : 1].blob.len};
     assert_int_equal(inter_sums_commit(members[0].s, now, &record, blobs, NULL, 0), NEB_ERR_FORMAT);
@@ -407,7 +412,7 @@ static int setup(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_there), cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_all_there), cmocka_unit_test(test_one_member_missing),
         cmocka_unit_test(test_restarts),  cmocka_unit_test(test_byzantine),
         cmocka_unit_test(test_drained),   cmocka_unit_test(test_too_few)};
     return cmocka_run_group_tests(tests, setup, NULL);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// inter/tcp on connections over loopback: what congestion control learned is forgotten, and nothing else.
+// inter/tcp on connections over loopback: a restart resets what congestion control learned, and
+// nothing else.
 #include "inter/link/tcp.h"
 
 #include <linux/inet_diag.h>
@@ -58,13 +59,13 @@ static void test_bbr_forgets(void **state) {
     assert_true(bbr_learned(from) > 0);
     inter_tcp_restart(from);
     assert_int_equal(bbr_learned(from), 0);
-    carry(from, to, 4 << 20); // and it goes on
+    carry(from, to, 4 << 20); // the connection still works
     assert_true(bbr_learned(from) > 0);
     close(from);
     close(to);
 }
 
-// Every algorithm that this process may use is the connection's own again afterwards.
+// The connection keeps its algorithm, whichever of those that this process may use.
 static void test_algorithm_stays(void **state) {
     (void)state;
     static const char *const names[] = {"reno", "cubic", "bbr"};

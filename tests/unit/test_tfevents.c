@@ -19,7 +19,7 @@
 
 #include <cmocka.h>
 
-// RFC 3720, B.4, and the check value of the catalogues of CRCs.
+// RFC 3720, B.4, and the check value of common CRC catalogues.
 static void test_crc(void **state) {
     (void)state;
     uint8_t b[32];
@@ -61,7 +61,7 @@ static void test_scalars(void **state) {
         0x09, 0,    0,    0, 0,   0,    0,    0xf0, 0x3f,       // wall_time 1.0
         0x10, 0xac, 0x02,                                       // step 300
         0x2a, 21,                                               // summary
-        0x0a, 8,    0x0a, 1, 'a', 0x15, 0,    0,    0x80, 0x3f, //
+        0x0a, 8,    0x0a, 1, 'a', 0x15, 0,    0,    0x80, 0x3f, // the first value
         0x0a, 9,    0x0a, 2, 'b', 'c',  0x15, 0,    0,    0x00, 0xc0};
     static const uint8_t start[] = {0x09, 0, 0, 0, 0, 0, 0, 0xf0, 0x3f, 0x10, 7, 0x3a, 2, 0x08, 1};
     struct neb_buf event = {0};
@@ -76,7 +76,7 @@ static void test_scalars(void **state) {
     neb_buf_free(&event);
 }
 
-// ---- files ----------------------------------------------------------------------------------------------------
+// ---- files ----
 
 static int files_in(const char *dir, char last[NEB_PATH_MAX]) {
     int n = 0;
@@ -119,15 +119,15 @@ static void test_lines(void **state) {
     snprintf(dir, sizeof dir, "%s/tensorboard/paris", root);
     assert_int_equal(files_in(dir, path), 1);
     assert_int_equal(size_of(path), 40);
-    // Lines come from other agents: what is no number, or of no kind that is known, is nothing.
-    static const char *const nothing[] = {"{}",
+    // Lines come from other agents: unknown kinds and values that are not numbers are ignored.
+    static const char *const ignored[] = {"{}",
                                           "[]",
                                           "{\"kind\":7}",
                                           "{\"kind\":\"step\",\"step\":\"x\",\"loss\":null}",
                                           "{\"kind\":\"note\",\"loss\":1}",
                                           "{\"kind\":\"step\",\"step\":-5}"};
-    for (size_t i = 0; i < sizeof nothing / sizeof *nothing; i++)
-        feed(tb, nothing[i]);
+    for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++)
+        feed(tb, ignored[i]);
     agent_tensorboard_line(tb, 7, NULL, 0);
     agent_tensorboard_line(NULL, 0, NULL, 0);
     assert_int_equal(size_of(path), 40);
@@ -139,7 +139,8 @@ static void test_lines(void **state) {
     assert_true(two > one);
     feed(tb, "{\"kind\":\"link\",\"sent_bytes\":11}"); // no step since
     assert_int_equal(size_of(path), two);
-    // A full disk (here: a limit of the process): the half record is taken back, and no more is tried.
+    // A full disk (here a limit of the process): the half record is removed, and no more is
+    // written.
     neb_log_set_sink(testing_drop, NULL);
     signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);

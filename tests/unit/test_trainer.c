@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Edges of training: AdaGC where gradients begin at zero, ignored targets, recomputation bit for
-// bit, checkpoints of another model, descriptions that lie.
+// Edge cases of training: AdaGC with zero gradients at first, ignored targets, recomputation bit
+// for bit, checkpoints of another model, and invalid descriptions.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "intra/train/trainer.h"
@@ -89,7 +89,7 @@ static void save(const struct intra_trainer *t) {
     intra_ckpt_writer_destroy(&w);
 }
 
-// A learns after AdaGC's warm-up although its first gradient is exactly 0 (B starts at 0).
+// LoRA's A learns after AdaGC's warm-up, although its first gradient is exactly 0 (B starts at 0).
 static void test_adagc_with_lora(void **state) {
     (void)state;
     for (int64_t warmup = 0; warmup <= 4; warmup += 4) {
@@ -99,14 +99,14 @@ static void test_adagc_with_lora(void **state) {
                                            .ratio = 1.04f,
                                            .beta = 0.99f,
                                            .warmup = warmup};
-        c.optim.weight_decay = 0; // or decay alone would move them
+        c.optim.weight_decay = 0; // decay alone would move the parameters
         struct intra_trainer *t = make(&c);
         const struct intra_model *m = t->model;
         for (uint64_t k = 0; k < 6; k++)
             step(t, k);
         float *before = malloc(m->n_params * sizeof *before);
         memcpy(before, m->params, m->n_params * sizeof *before);
-        for (int32_t i = 0; i < m->n_tensors; i++) // and not by momentum alone
+        for (int32_t i = 0; i < m->n_tensors; i++) // momentum alone would move them too
             if (m->tensors[i].trainable)
                 memset(t->optim->m + m->tensors[i].grad_at, 0,
                        intra_tensor_size(&m->tensors[i]) * sizeof(float));
@@ -123,7 +123,7 @@ static void test_adagc_with_lora(void **state) {
     }
 }
 
-// A first step that is skipped leaves AdaGC without norms, not with a limit of 0.
+// A skipped first step leaves AdaGC without norms, not with a limit of 0.
 static void test_adagc_after_a_skipped_step(void **state) {
     (void)state;
     struct intra_trainer_config c = config(&full);
@@ -143,7 +143,7 @@ static void test_adagc_after_a_skipped_step(void **state) {
     intra_trainer_destroy(&t);
 }
 
-// One step that overflows is not what a run is remembered by.
+// A step that overflows is no part of the mean losses.
 static void test_mean_loss(void **state) {
     (void)state;
     double first = NAN, last = NAN;
@@ -151,13 +151,13 @@ static void test_mean_loss(void **state) {
     for (size_t i = 0; i < sizeof losses / sizeof losses[0]; i++)
         intra_loss_add(&first, &last, losses[i]);
     assert_true(first == 4 && fabs(last - 3.9) < 1e-12);
-    first = last = NAN; // of a checkpoint that took such a step in
+    first = last = NAN; // from a checkpoint that includes such a step
     intra_loss_add(&first, &last, 2);
     assert_true(first == 2 && last == 2);
 }
 
-// With the second sequence's targets ignored a step is exactly a step on the first: a mean over
-// counted targets.
+// With the second sequence's targets ignored, a step equals a step on the first sequence alone: the
+// mean is over counted targets.
 static void test_ignored_targets(void **state) {
     (void)state;
     struct intra_trainer_config c = config(&full), half = c;
@@ -217,7 +217,7 @@ static void test_kinds_of_tensors(void **state) {
     one.lora_rank = 1;
     c.qkv_bias = true;
     assert_int_equal(intra_model_create(&c, &one, 1, &m), NEB_OK);
-    // an adapter of rank 1 is one row, and a matrix all the same
+    // An adapter of rank 1 has one row and is still a matrix.
     for (int32_t i = 0; i < m->n_tensors; i++) {
         bool vector =
             strstr(m->tensors[i].name, "norm.weight") || strstr(m->tensors[i].name, ".bias");
@@ -231,7 +231,7 @@ static void test_kinds_of_tensors(void **state) {
     assert_false(intra_model_find(m, "model.layers.0.mlp.up_proj.weight")->trainable);
     assert_true(intra_model_find(m, "model.layers.0.self_attn.k_proj.bias")->trainable);
     intra_model_destroy(&m);
-    // What belongs to another mode means nothing.
+    // Values of another mode are ignored.
     struct intra_trainer_config tc = config(
         &(struct intra_trainable){.lora_rank = -5, .lora_targets = 1u << 31, .last_layers = -1});
     struct intra_trainer *t = make(&tc);
@@ -241,7 +241,7 @@ static void test_kinds_of_tensors(void **state) {
     intra_trainer_destroy(&t);
     one.lora_alpha = NAN;
     assert_int_equal(intra_model_create(&c, &one, 1, &m), NEB_ERR_INVALID);
-    c.mask = (enum kern_mask)3; // none that is known
+    c.mask = (enum kern_mask)3; // an unknown mask
     assert_int_equal(intra_model_create(&c, &full, 1, &m), NEB_ERR_UNSUPPORTED);
     c.mask = KERN_MASK_CAUSAL;
     c.max_seq = 1 << 20;
@@ -279,19 +279,20 @@ static void test_another_models_checkpoint(void **state) {
     save(t);
     for (int resume = 0; resume < 2; resume++) {
         accept(c, resume);
-        d = c, d.model.n_heads = 2, d.model.n_kv_heads = 1, d.model.head_dim = 12; // same shapes
+        // the same shapes
+        d = c, d.model.n_heads = 2, d.model.n_kv_heads = 1, d.model.head_dim = 12;
         refuse(d, resume, "model.n_heads is 4, the job's is 2");
-        d = c, d.model.n_layers = 2; // all it needs is there
+        d = c, d.model.n_layers = 2; // all tensors that it needs are there
         refuse(d, resume, "model.n_layers is 3, the job's is 2");
         d = c, d.model.tied = false;
         refuse(d, resume, "model.tied");
         d = c, d.model.qkv_bias = true;
         refuse(d, resume, "model.qkv_bias");
-        d = c, d.model.max_seq = 2 * T; // longer sequences are no other model
+        d = c, d.model.max_seq = 2 * T; // another sequence length is not another model
         accept(d, resume);
     }
     d = c, d.model.rope_theta = 500;
-    accept(d, false); // fine-tuning may
+    accept(d, false); // fine-tuning may change it
     refuse(d, true, "rope_theta");
     d = c;
     d.model.rope_scaling = (struct kern_rope_scaling){.type = KERN_ROPE_LINEAR, .factor = 2};
@@ -308,17 +309,16 @@ static void test_another_models_checkpoint(void **state) {
     intra_trainer_destroy(&t);
     accept(c, false);
     accept(c, true);
-    refuse(config(&full), false, "adapters"); // they would be dropped without a word
+    refuse(config(&full), false, "adapters"); // the adapters would be dropped without a message
     d = c, d.trainable.lora_targets = INTRA_LORA_Q;
     refuse(d, false, "adapters");
     d = c, d.trainable.lora_alpha = 7;
-    refuse(d, false, "adapters of alpha 6, this model scales them by an alpha of 7");
+    refuse(d, false, "adapters of alpha 6, but this model has alpha 7");
     refuse(d, true, "trainable");
 }
 
-// A description costs no memory that the file does not back, and values that no version wrote are
-// refused.
-static void test_lying_description(void **state) {
+// A description reserves no more memory than the file has data for, and invalid values are refused.
+static void test_invalid_descriptions(void **state) {
     (void)state;
     enum { WORDS = 19 };
     static const float table[4];
@@ -327,7 +327,7 @@ static void test_lying_description(void **state) {
         int word;
         uint32_t value;
         enum neb_status st;
-    } lies[] = {
+    } bad[] = {
         {0, 0, NEB_ERR_INVALID},          {0, 3, NEB_ERR_FORMAT},
         {2, 1024, NEB_ERR_FORMAT},        {6, 1 << 20, NEB_ERR_FORMAT},
         {2, UINT32_MAX, NEB_ERR_INVALID}, {7, 0, NEB_ERR_INVALID},
@@ -336,15 +336,15 @@ static void test_lying_description(void **state) {
         {11, UINT32_MAX, NEB_ERR_FORMAT}, {11, INTRA_TRAIN_LORA, NEB_ERR_INVALID},
         {15, 3, NEB_ERR_FORMAT},          {16, 0x7fc00000, NEB_ERR_INVALID},
     };
-    for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct neb_buf b = {0};
         struct intra_ckpt_writer *w = NULL;
         struct intra_ckpt *k = NULL;
         struct intra_model *m = NULL;
         for (int n = 0; n < 16; n++)
-            neb_buf_u32(&b, n == lies[i].word ? lies[i].value : good[n]);
-        if (lies[i].word == 16)
-            neb_buf_u32(&b, lies[i].value);
+            neb_buf_u32(&b, n == bad[i].word ? bad[i].value : good[n]);
+        if (bad[i].word == 16)
+            neb_buf_u32(&b, bad[i].value);
         else
             neb_buf_f32(&b, 100);
         neb_buf_f32(&b, 1e-5f);
@@ -357,8 +357,8 @@ static void test_lying_description(void **state) {
         intra_ckpt_writer_destroy(&w);
         assert_int_equal(intra_ckpt_open(path, true, &k), NEB_OK);
         enum neb_status st = intra_model_load(k, &m);
-        if (st != lies[i].st)
-            fail_msg("lie %zu: status %d", i, st);
+        if (st != bad[i].st)
+            fail_msg("description %zu: status %d", i, st);
         assert_null(m);
         intra_ckpt_close(&k);
         neb_buf_free(&b);
@@ -388,7 +388,7 @@ static void test_loaded_model_is_for_use(void **state) {
     intra_model_pass(K, m, a, x, y, B, T, 0, &loss, &count);
     assert_true(loss / (double)count == intra_trainer_eval(t, x, y, B));
     struct intra_sampling s = {.eos = -1};
-    // an index beyond the table
+    // A token beyond the vocabulary.
     assert_int_equal(intra_generate(K, m, &s, wrong, 2, 4, &n), NEB_ERR_INVALID);
     wrong[1] = -1;
     assert_int_equal(intra_generate(K, m, &s, wrong, 2, 4, &n), NEB_ERR_INVALID);
@@ -426,7 +426,7 @@ int main(void) {
         cmocka_unit_test(test_recompute_is_bit_identical),
         cmocka_unit_test(test_kinds_of_tensors),
         cmocka_unit_test(test_another_models_checkpoint),
-        cmocka_unit_test(test_lying_description),
+        cmocka_unit_test(test_invalid_descriptions),
         cmocka_unit_test(test_loaded_model_is_for_use),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

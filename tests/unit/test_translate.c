@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decoding against the plain forward pass; chrF against values computed by sacrebleu 2.4; labels against the logits they come
-// from.
+// Decoding against the plain forward pass, chrF against values computed by sacrebleu 2.4, and
+// labels against their logits.
 #include "agent/base/rng.h"
 #include "intra/model/translate.h"
 #include "intra/train/distill.h"
@@ -59,7 +59,7 @@ static double log_prob(struct kern *K, struct intra_model *m, struct intra_acts 
     return (double)z[next < 0 ? *best : next] - log(sum);
 }
 
-// Greedy: token for token what the whole forward pass says at every step.
+// Greedy decoding gives the most likely token of the forward pass at each step.
 static void greedy_is_the_forward_pass(void **state) {
     (void)state;
     struct kern *K = NULL;
@@ -110,7 +110,7 @@ static double score_of(struct kern *K, struct intra_model *m, struct intra_acts 
     return sum;
 }
 
-// A beam that holds every hypothesis of two tokens finds the best of all; caches follow their beams.
+// A wide beam finds scores at least as good as greedy decoding; the caches follow their beams.
 static void wide_beam_is_exhaustive(void **state) {
     (void)state;
     struct kern *K = NULL;
@@ -129,12 +129,12 @@ static void wide_beam_is_exhaustive(void **state) {
         assert_int_equal(intra_decode(d, prefix, 4, &c, wide, &n2), NEB_OK);
         double g = score_of(K, m, a, prefix, 4, one, n1, 6),
                w = score_of(K, m, a, prefix, 4, wide, n2, 6);
-        if (n2 < 6 || n1 == 6) // both ended, or neither: sums can be compared
+        if (n2 < 6 || n1 == 6) // both ended or neither: sums can be compared
             assert_true(w >= g - 1e-3 || n1 < 6);
         better += w > g + 1e-3;
     }
-    assert_true(better > 0); // else the search proves nothing
-    // A decoder for less than the model takes ends there, and says the same until then.
+    assert_true(better > 0); // otherwise the search proves nothing
+    // A decoder for fewer tokens than the model takes ends there, with the same tokens until then.
     struct intra_decoder *brief = NULL;
     assert_int_equal(intra_decoder_create(K, m, 2, 4 + 3, &brief), NEB_OK);
     for (int32_t seed = 0; seed < 12; seed++) {
@@ -159,7 +159,7 @@ static void wide_beam_is_exhaustive(void **state) {
     kern_destroy(&K);
 }
 
-// What follows a sequence in its row, and rows beside it, change nothing: no contamination by padding.
+// Padding after a sequence and other rows of the batch do not change the loss.
 static void padding_is_not_seen(void **state) {
     (void)state;
     struct kern *K = NULL;
@@ -175,7 +175,7 @@ static void padding_is_not_seen(void **state) {
             targets[i] = i >= 2 && i < 5 ? 11 : KERN_IGNORE;
             tokens[i] = i < 5 ? tokens[i] : pass == 1 ? 30 : 31 + i % 7;
         }
-        tokens[0] = pass == 2 ? 4 : 5; // but the prefix is, by its very first target
+        tokens[0] = pass == 2 ? 4 : 5; // the prefix does change it
         targets[3] = targets[4] = KERN_IGNORE;
         intra_acts_prefix(a, prefix);
         intra_model_pass(K, m, a, tokens, targets, 2, 10, 0, &losses[pass], &count);
@@ -280,7 +280,7 @@ static void chrf_passes_over_white_space(void **state) {
         text[n] = 'b';
         next += space;
         if ((chrf(text, "ab") > 99.9) != space)
-            fail_msg("U+%04X is %s white space", c, space ? "no" : "taken for");
+            fail_msg("U+%04X is %s as white space", c, space ? "not taken" : "taken");
     }
 }
 

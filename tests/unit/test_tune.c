@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// inter/tune: a table of decisions, and the controller in closed loop with a link whose rate changes, in virtual time.
+// inter/tune: a table of decisions, and the controller in a closed loop with a changing link, in
+// virtual time.
 #include "inter/record/tune.h"
 
 #include <math.h>
@@ -25,7 +26,7 @@ static struct inter_tune_config config(void) {
                                       .error_max = 0.65f};
 }
 
-// 4 MB as int4, steps of 0.2 s: 5 steps are 1 s.
+// 4 MB as int4, steps of 0.2 s: 5 steps take 1 s.
 static struct inter_measure measure(double mbit, double rtt_ms, double step_s) {
     return (struct inter_measure){.goodput_kbps = (uint32_t)(mbit * 1e3),
                                   .rtt_us = (uint32_t)(rtt_ms * 1e3),
@@ -43,7 +44,7 @@ struct row {
     uint64_t done; // steps made
     bool no_codec, no_overlap, interval;
     uint8_t coarsest; // 0: as configured
-    uint8_t codec;    // wanted
+    uint8_t codec;    // the expected level
     uint32_t overlap, interval_wanted;
     uint8_t reason;
 };
@@ -57,7 +58,7 @@ static void test_table(void **state) {
          INTER_REASON_LATE},
         {"a long way counts", 100, 500, 0.2, 0, 0, 0, 0, 0, 0, INTER_LEVEL_INT4, 12, 30,
          INTER_REASON_LATE},
-        // 3.2 s, above 15 steps with the margin; int3: 2.3 s
+        // 3.2 s is above 15 steps with the margin; int3 takes 2.3 s
         {"coarser codec", 10, 10, 0.2, 0, 0, 0, 0, 0, 0, INTER_LEVEL_INT3, 15, 30,
          INTER_REASON_LATE},
         {"tenfold slower", 2.2, 10, 0.2, 0, 0, 0, 0, 0, 0, INTER_LEVEL_TOPK256, 14, 30,
@@ -76,7 +77,8 @@ static void test_table(void **state) {
          INTER_REASON_LATE},
         {"both pinned", 20, 10, 0.2, 0, 0, true, true, 0, 0, INTER_LEVEL_INT4, 5, 30,
          INTER_REASON_KEPT},
-        // both pinned, H free: it helps capacity, not lateness; 32 Mbit need 8 s at 4 Mbit/s, 30 steps are 6
+        // Both fixed, H free: it helps capacity, not lateness; 32 Mbit need 8 s at 4 Mbit/s, 30
+        // steps take 6.
         {"interval", 4, 10, 0.2, 0, 0, true, 0, true, 0, INTER_LEVEL_INT4, 15, 60,
          INTER_REASON_LIMIT},
         {"error of a codec in use", 100, 10, 0.2, 0.7f, 0, 0, 0, 0, 0, INTER_LEVEL_INT4, 5, 30,
@@ -104,7 +106,7 @@ static void test_table(void **state) {
     }
 }
 
-// Nothing to go by, or told not to: the job's own values, whatever comes.
+// Without measurements, or with tuning off, the job's own values hold.
 static void test_off_and_unknown(void **state) {
     (void)state;
     struct inter_tune_config c = config();
@@ -124,7 +126,7 @@ static void test_off_and_unknown(void **state) {
     }
 }
 
-// A goodput that wavers by a quarter changes the plan once at most.
+// A goodput that varies by a quarter changes the plan twice at most.
 static void test_no_flapping(void **state) {
     (void)state;
     struct inter_tune_config c = config();
@@ -139,7 +141,7 @@ static void test_no_flapping(void **state) {
     assert_in_range(changes, 1, 2);
 }
 
-// ---- in closed loop ---------------------------------------------------------------------------------------------
+// ---- in a closed loop ----
 
 static const double bits[INTER_LEVELS] = {0, 6.8, 2.9, 2.1, 1.5, 0.76, 0.45, 0.145};
 
@@ -147,29 +149,31 @@ struct loop {
     struct inter_tune_config c;
     struct inter_tuner t;
     struct inter_plan next[2]; // for round r, r + 1
-    double goodput_seen; // Mbit/s, as the member's estimate stands when its update has travelled
-    double stall_share;  // of the last round's training time
+    double goodput_seen;       // Mbit/s, the member's estimate after its update has arrived
+    double stall_share;        // of the last round's training time
     double rtt_s;
-    double flatters; // the estimate is this many times what the link carries; 0: 1
-    double hole_s;   // the next update meets an outage of so long
+    double overestimate; // the estimate is this many times the real rate; 0: 1
+    double outage_s;     // the next update meets an outage of this length
 };
 
-// One round: send with the plan made two rounds ago, wait where it is late, measure, plan. The link has a rate in Mbit/s.
+// One round: send by the plan of two rounds ago, wait if late, measure, plan. The link carries mbit
+// Mbit/s.
 static void play(struct loop *l, double mbit, uint64_t done) {
     const double step_s = 0.2;
     struct inter_plan p = l->next[0];
     uint32_t bytes = (uint32_t)(BYTES * bits[p.codec] / bits[INTER_LEVEL_INT4]);
-    double took = 8.0 * bytes / (mbit * 1e6) + l->rtt_s + l->hole_s;
-    double travel = took + 3 * l->rtt_s, overlap = p.overlap * step_s;
-    l->hole_s = 0;
-    l->stall_share = travel > overlap ? (travel - overlap) / (p.interval * step_s) : 0;
+    double took = 8.0 * bytes / (mbit * 1e6) + l->rtt_s + l->outage_s;
+    double flight = took + 3 * l->rtt_s, overlap = p.overlap * step_s;
+    l->outage_s = 0;
+    l->stall_share = flight > overlap ? (flight - overlap) / (p.interval * step_s) : 0;
     bool fills = 8.0 * bytes > mbit * 1e6 * l->rtt_s;
     double sample = fills ? mbit : 8.0 * bytes / l->rtt_s / 1e6;
     if (fills || sample > l->goodput_seen)
         l->goodput_seen = sample;
-    // What travelled just now is part of what is decided by. Full: otherwise it is gone before the path is full.
-    struct inter_measure m =
-        measure(l->goodput_seen * (l->flatters > 0 ? l->flatters : 1), l->rtt_s * 1e3, step_s);
+    // The decision uses this round's transfer. full: smaller updates are gone before they fill the
+    // path.
+    struct inter_measure m = measure(l->goodput_seen * (l->overestimate > 0 ? l->overestimate : 1),
+                                     l->rtt_s * 1e3, step_s);
     m.codec = p.codec;
     m.full = fills;
     inter_tune(&l->t, &l->c,
@@ -185,8 +189,8 @@ static struct loop start(double mbit) {
     return l;
 }
 
-// The rate falls to a tenth in mid-run and recovers: stall above 2 % in three rounds at most, and the finer codec again after
-// three rounds of the recovered link: plans are for the round after the next.
+// The rate falls to a tenth and recovers: at most three rounds stall by more than 2 %, and the
+// finer codec is back after three rounds, as plans are for the round after the next.
 static void test_drop_and_recovery(void **state) {
     (void)state;
     const double rates[] = {100, 50, 200, 20}; // the last falls to 2 Mbit/s
@@ -217,14 +221,15 @@ static void test_drop_and_recovery(void **state) {
     }
 }
 
-// An estimate that stays twice what the link carries: two late updates are enough, and nothing dearer is planned that they contradict.
-static void test_flattering_estimate(void **state) {
+// An estimate stays at twice the real rate: after two late updates nothing is planned that they
+// contradict.
+static void test_overestimated_rate(void **state) {
     (void)state;
     const double rates[] = {50, 20, 10, 5};
     for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++) {
         struct loop l = start(rates[i]);
         uint64_t done = 0;
-        l.flatters = 2;
+        l.overestimate = 2;
         for (int r = 0; r < 100; r++, done += 30) {
             play(&l, rates[i], done);
             if (r >= 4 && l.stall_share > 0.02)
@@ -233,7 +238,7 @@ static void test_flattering_estimate(void **state) {
     }
 }
 
-// An update that an outage held up for a minute is no reason for another plan.
+// An update that one outage delays by a minute does not change the plan.
 static void test_one_outage(void **state) {
     (void)state;
     struct loop l = start(20);
@@ -241,7 +246,7 @@ static void test_one_outage(void **state) {
     for (int r = 0; r < 20; r++, done += 30)
         play(&l, 20, done);
     struct inter_plan before = l.t.plan;
-    l.hole_s = 60;
+    l.outage_s = 60;
     for (int r = 0; r < 5; r++, done += 30) {
         play(&l, 20, done);
         assert_int_equal(l.t.plan.codec, before.codec);
@@ -250,7 +255,8 @@ static void test_one_outage(void **state) {
     }
 }
 
-// Two members of unlike links: the faster one's overlap waits for the slower one's update, its codec stays as fine as its own link has it.
+// Two members with different links: the faster one's overlap waits for the slower one's update, and
+// its codec stays as fine as its own link allows.
 static void test_unlike_links(void **state) {
     (void)state;
     const double mbit[2] = {100, 12}, step_s[2] = {0.2, 0.1}, rtt_s = 0.05;
@@ -266,8 +272,8 @@ static void test_unlike_links(void **state) {
             u[m] = (struct inter_tune_update){.measure = measure(mbit[m], rtt_s * 1e3, step_s[m]),
                                               .bytes = (uint32_t)bytes};
             u[m].measure.codec = (uint8_t)codec;
-            double travel = 8 * bytes / (mbit[m] * 1e6) + 4 * rtt_s;
-            slowest = travel > slowest ? travel : slowest;
+            double flight = 8 * bytes / (mbit[m] * 1e6) + 4 * rtt_s;
+            slowest = flight > slowest ? flight : slowest;
         }
         for (int m = 0; m < 2; m++) {
             u[m].others = inter_tune_flight(&t[!m], &u[!m]);
@@ -278,7 +284,7 @@ static void test_unlike_links(void **state) {
     }
     assert_int_equal(t[0].plan.codec, INTER_LEVEL_INT4);
     assert_true(t[1].plan.codec > INTER_LEVEL_INT4);
-    c.overlap_max = 5; // nothing that the faster one could do: it does not go coarser in vain
+    c.overlap_max = 5; // the faster one cannot help: it does not go coarser in vain
     struct inter_tuner fast = {.plan = {0}};
     struct inter_tune_update u = {
         .measure = measure(100, 10, 0.2), .bytes = BYTES, .others = 10 * NEB_S};
@@ -287,8 +293,8 @@ static void test_unlike_links(void **state) {
     assert_int_equal(fast.plan.overlap, 5);
 }
 
-// One uplink needs a longer interval: both members keep to it, and the faster one's overlap may be as long as that allows, so that neither waits
-// for the other. It goes back when the link has recovered, and nobody keeps to the plan of a member that is gone.
+// One slow uplink needs a longer interval: both members use it, and the faster one's overlap may
+// grow with it, so that neither waits. It ends when the link recovers or the member leaves.
 static void test_common_interval(void **state) {
     (void)state;
     struct inter_tune_config c = config();
@@ -329,7 +335,7 @@ static void test_common_interval(void **state) {
     }
     assert_true(largest <= c.interval_max);
     assert_int_equal(plan[0].interval, 30);
-    r.plans[1].interval = 60; // the other is away: a round or two it is waited for
+    r.plans[1].interval = 60; // the other is away: it is waited for during two rounds
     r.n = 1;
     for (uint32_t missed = 1; missed < 5; missed++) {
         r.absences[1].base = r.round + 1 - missed;
@@ -338,8 +344,8 @@ static void test_common_interval(void **state) {
     assert_int_equal(inter_tune_planned(&r, 1).interval, 60);
 }
 
-// Sparse updates five times as large as the table has them, as small models' are. One bad estimate has put every other
-// round on them: plans must not go on flipping, since each decision goes by another codec's size.
+// Sparse updates five times as large as in the table, as small models have, after one bad estimate:
+// plans must not flip from round to round, though each decision sees another codec's size.
 static void test_sizes_unlike_the_table(void **state) {
     (void)state;
     struct inter_tune_config c = config();
@@ -377,7 +383,7 @@ static void test_slow_members_make_fewer_steps(void **state) {
                                       .bytes = BYTES,
                                       .fastest = 200 * NEB_MS};
         (void)inter_tune(&t, &c, &u);
-        assert_int_equal(t.plan.left_out, 0); // nothing is off
+        assert_int_equal(t.plan.left_out, 0); // balancing is off
         c.balance = true;
         t = (struct inter_tuner){.plan = {0}};
         for (int r = 0; r < 5; r++) {
@@ -386,27 +392,27 @@ static void test_slow_members_make_fewer_steps(void **state) {
             assert_int_equal(changed && t.plan.reason == INTER_REASON_SPEED,
                              r == 1 && rows[i].left_out > 0);
         }
-        // its steps now take as long as the fastest one's: so does the overlap that covers its update
+        // It now covers as much time a step as the fastest member, and so does its overlap.
         assert_true(t.plan.overlap >= 5);
-        for (int r = 0; r < 40; r++) { // speeds that waver by a twentieth change nothing
+        for (int r = 0; r < 40; r++) { // speeds that vary by a twentieth change nothing
             u.measure.step_us = (uint32_t)(2e5 * rows[i].slower * (r % 2 ? 1.05 : 0.95));
             (void)inter_tune(&t, &c, &u);
             assert_int_equal(t.plan.left_out, rows[i].left_out);
         }
-        u.measure.step_us = 200000; // it has become as fast
+        u.measure.step_us = 200000; // it is as fast now
         for (int r = 0; r < 2; r++)
             (void)inter_tune(&t, &c, &u);
         assert_int_equal(t.plan.left_out, 0);
     }
 }
 
-// Sparse updates are too small to measure a recovered link by: the way back is by trials, and a trial that fails costs less and
-// less often.
+// Sparse updates are too small to measure a recovered link. Trials lead back; a failed trial makes
+// the next one cheaper and rarer.
 static void test_trials(void **state) {
     (void)state;
     struct loop l = start(11);
     l.rtt_s = 0.15;
-    l.c.overlap = false; // 1 s, of which 0.4 are left for bytes
+    l.c.overlap = false; // 1 s, with 0.4 s left for bytes
     uint64_t done = 0;
     for (int r = 0; r < 10; r++, done += 30)
         play(&l, 11, done);
@@ -423,18 +429,18 @@ static void test_trials(void **state) {
         fail_msg("still codec %d at %g Mbit/s seen", l.next[0].codec, l.goodput_seen);
 }
 
-// On a link that got slow, one reading at half the rate is not what it carries: the next one is no recovery, and what fitted
-// before it got slow is not tried. A reading of twice the rate is one, at once.
+// On a link that got slow, one reading at half the rate does not make the next one a recovery. Only
+// a reading of twice the rate is a recovery, at once.
 static void test_one_low_reading(void **state) {
     (void)state;
     struct inter_tune_config c = config();
     struct inter_tuner t = {.plan = {0}};
-    c.overlap = false; // the codec has to follow
+    c.overlap = false; // only the codec can follow
     const double mbit[] = {100, 100, 20, 10, 20};
     for (size_t i = 0; i < sizeof mbit / sizeof mbit[0]; i++) {
         struct inter_measure m = measure(mbit[i], 80, 0.2);
         m.codec = t.plan.interval ? t.plan.codec : INTER_LEVEL_INT4;
-        m.full = m.codec == INTER_LEVEL_INT4; // others are too small
+        m.full = m.codec == INTER_LEVEL_INT4; // updates of other codecs are too small
         struct inter_tune_update u = {
             .measure = m,
             .bytes = (uint32_t)(BYTES * bits[m.codec] / bits[INTER_LEVEL_INT4]),
@@ -465,7 +471,7 @@ int main(void) {
                                        cmocka_unit_test(test_off_and_unknown),
                                        cmocka_unit_test(test_no_flapping),
                                        cmocka_unit_test(test_drop_and_recovery),
-                                       cmocka_unit_test(test_flattering_estimate),
+                                       cmocka_unit_test(test_overestimated_rate),
                                        cmocka_unit_test(test_one_outage),
                                        cmocka_unit_test(test_slow_members_make_fewer_steps),
                                        cmocka_unit_test(test_unlike_links),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// inter/types: manifests and records as bytes: there and back, cut anywhere, and beyond every limit.
+// inter/types: manifests and records as bytes: round trips, truncation, and values beyond every
+// limit.
 #include "agent/base/sha256.h"
 #include "inter/record/tune.h"
 
@@ -163,7 +164,7 @@ static void test_cut_anywhere(void **state) {
     struct inter_manifest m = a_manifest(), mg;
     struct inter_record r = a_record(3), rg;
     struct neb_buf b = manifest_bytes(&m), c = record_bytes(&r);
-    // a copy of the exact size: reading past it is seen by sanitizers
+    // A copy of the exact size lets sanitizers see reads past it.
     for (size_t n = 0; n < b.len; n++) {
         uint8_t *cut = malloc(n + 1);
         assert_non_null(cut);
@@ -180,7 +181,7 @@ static void test_cut_anywhere(void **state) {
     }
     neb_buf_u8(&b, 0);
     neb_buf_u8(&c, 0);
-    assert_false(manifest_parses(b.p, b.len, &mg)); // and one byte too many
+    assert_false(manifest_parses(b.p, b.len, &mg)); // one byte too many
     assert_false(record_parses(c.p, c.len, &rg));
     neb_buf_free(&b);
     neb_buf_free(&c);
@@ -215,7 +216,7 @@ static void test_manifest_limits(void **state) {
     REFUSED(tokens, 1ull << 56);
     REFUSED(flags, INTER_FINAL + 1);
 #undef REFUSED
-    m.bytes = INTER_CHUNK_MIN * (uint32_t)INTER_CHUNKS_MAX; // just as many as a bitmap may have
+    m.bytes = INTER_CHUNK_MIN * (uint32_t)INTER_CHUNKS_MAX; // as many chunks as a bitmap may have
     assert_int_equal(inter_chunks(m.bytes, m.chunk_bytes), INTER_CHUNKS_MAX);
     assert_true(manifest_ok(m));
     m.bytes++;
@@ -258,7 +259,7 @@ static void test_record_limits(void **state) {
     REFUSED(mu, 1);
     REFUSED(mu, -0.5f);
     REFUSED(mu, NAN);
-    REFUSED(entries[1].member, 0); // twice the same member
+    REFUSED(entries[1].member, 0); // the same member twice
     REFUSED(entries[0].member, 2); // not in order
     REFUSED(entries[2].member, INTER_MEMBERS_MAX);
     REFUSED(entries[0].clip, 0);
@@ -269,7 +270,7 @@ static void test_record_limits(void **state) {
     REFUSED(entries[0].verdict, INTER_REJECTED + 1);
     REFUSED(entries[0].weight, INTER_TOKENS_MAX + 1);
     REFUSED(absences[1].others, INTER_OTHERS_MAX + 1);
-    REFUSED(accepts[1].member, 0); // twice the same voter
+    REFUSED(accepts[1].member, 0); // the same voter twice
     REFUSED(accepts[1].member, INTER_MEMBERS_MAX);
 #undef REFUSED
     // A count of entries beyond the array must be refused before the first one is read.
@@ -283,12 +284,13 @@ static void test_record_limits(void **state) {
     }
     b.p[at] = 3;
     assert_true(record_parses(b.p, b.len, &got));
-    b.p[4 + 1] = INTER_RECORD_VERSION - 1; // of a program before weights
+    b.p[4 + 1] = INTER_RECORD_VERSION - 1; // another version
     assert_false(record_parses(b.p, b.len, &got));
     neb_buf_free(&b);
 }
 
-// The hash names the value: all but term and leader in front, signature and votes behind; what is signed has those too.
+// The hash covers the value: not term and leader in front, nor signature and votes at the end. The
+// signed bytes include term and leader.
 static void test_hash_and_body(void **state) {
     (void)state;
     const size_t front = 4 + 1;
@@ -341,7 +343,7 @@ static void test_standing(void **state) {
     neb_buf_free(&b);
 }
 
-// None above INTER_TERM_MAX is read, wherever it stands: nobody who adds members to one wraps.
+// No term above INTER_TERM_MAX is read anywhere, so adding members to a term never wraps.
 static void test_terms(void **state) {
     (void)state;
     const uint64_t second = 1000000000, since = 1735689600;
@@ -370,7 +372,8 @@ static void test_terms(void **state) {
     }
     neb_buf_free(&b);
     assert_true(INTER_TERM_MAX <= UINT32_MAX - 2 * INTER_MEMBERS_MAX);
-    // Where the clock stands before 2025 it is the first second; later ones give four terms each, and there is an end.
+    // A clock before 2025 counts as the first second; later seconds allow four terms each, up to
+    // the last term.
     assert_int_equal(inter_term_last(0), INTER_TERMS_AHEAD + 4);
     assert_int_equal(inter_term_last(since * second), INTER_TERMS_AHEAD + 4);
     assert_int_equal(inter_term_last((since + 86400) * second), INTER_TERMS_AHEAD + 4 * 86400);
@@ -388,7 +391,7 @@ static void test_key(void **state) {
     inter_key_get(&r, &got);
     assert_true(neb_rd_done(&r));
     assert_true(inter_key_equal(&k, &got));
-    for (size_t i = 0; i < b.len; i++) { // every byte tells two keys apart
+    for (size_t i = 0; i < b.len; i++) { // every byte distinguishes two keys
         b.p[i] ^= 0x80;
         r = neb_rd_make(b.p, b.len);
         inter_key_get(&r, &got);
@@ -402,7 +405,8 @@ static void test_key(void **state) {
     assert_int_equal(inter_chunks(INTER_BLOB_MAX, INTER_CHUNK_MAX), 4095);
 }
 
-// Of ledgers that were begun in different seconds, no attempt of the one is an attempt of the other, and the later one's are greater.
+// Attempts of ledgers begun in different seconds never coincide, and those of the later ledger are
+// greater.
 static void test_attempts(void **state) {
     (void)state;
     const uint64_t second = 1000000000u;

@@ -23,7 +23,7 @@ static void feed_at(struct agent_view *v, const char *json, double t, double ste
 
 static void feed(struct agent_view *v, const char *json, double t) { feed_at(v, json, t, t); }
 
-static void test_last_figures(void **state) {
+static void test_latest_figures(void **state) {
     (void)state;
     struct agent_view *v = NULL;
     assert_int_equal(agent_view_create(&v), NEB_OK);
@@ -44,22 +44,22 @@ static void test_last_figures(void **state) {
          "25}}",
          12);
     json_t *early = agent_view_clusters(v, "ab", 13);
-    // the job's
+    // The job's interval.
     assert_int_equal(json_integer_value(json_object_get(json_array_get(early, 0), "interval")), 20);
     json_decref(early);
     feed(
         v,
         "{\"kind\":\"round\",\"cluster\":\"paris\",\"round\":4,\"codec\":\"int4\",\"interval\":40}",
         13);
-    // it stays what the round said
+    // The round's interval stays.
     feed(v, "{\"kind\":\"step\",\"cluster\":\"paris\",\"step\":8}", 14);
-    // what no count can be changes nothing
+    // Values that cannot be counts change nothing.
     feed(v,
          "{\"kind\":\"link\",\"cluster\":\"paris\",\"step\":7e19,\"round\":-1e30,\"sent_bytes\":"
          "1e300,"
          "\"recv_bytes\":-1e15,\"interval\":1e12}",
          14);
-    // a worker that began again from its checkpoint: what was counted stays, and grows on
+    // The worker restarts at its checkpoint: the counted sums stay and grow on.
     feed(v, "{\"kind\":\"step\",\"cluster\":\"paris\",\"stall_s\":0.5,\"train_s\":1}", 14);
     feed(v, "{\"kind\":\"step\",\"cluster\":\"paris\",\"stall_s\":1,\"train_s\":5}", 14);
     json_t *list = agent_view_clusters(v, "ab", 15), *c = json_array_get(list, 0),
@@ -77,7 +77,7 @@ static void test_last_figures(void **state) {
     assert_int_equal(json_integer_value(json_object_get(c, "step")), 8);
     assert_true(fabs(json_real_value(json_object_get(c, "loss")) - 2.5) < 1e-12);
     assert_true(fabs(json_real_value(json_object_get(c, "age_s")) - 1) < 1e-12);
-    // the sum, not the round's
+    // The sum, not the round's value.
     assert_true(fabs(json_real_value(json_object_get(c, "stall_s")) - 1) < 1e-12);
     json_decref(list);
     agent_view_destroy(&v);
@@ -91,14 +91,14 @@ static double age(const struct agent_view *v, double at) {
     return s;
 }
 
-// An agent goes on to speak of its links, and of a worker that hangs.
+// An agent goes on to report links and faults while its worker hangs.
 static void test_age_is_of_the_worker(void **state) {
     (void)state;
     struct agent_view *v = NULL;
     assert_int_equal(agent_view_create(&v), NEB_OK);
     feed(v, "{\"kind\":\"link\",\"cluster\":\"paris\",\"sent_bytes\":1}", 10);
     feed(v, "{\"kind\":\"link\",\"cluster\":\"paris\",\"sent_bytes\":2}", 40);
-    assert_true(fabs(age(v, 50) - 40) < 1e-12); // nothing was heard of it since the first line
+    assert_true(fabs(age(v, 50) - 40) < 1e-12); // nothing came from the worker since the first line
     static const char *const own[] = {"step", "round", "eval", "checkpoint", "tune", "labels"};
     for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
         char line[80];
@@ -114,7 +114,8 @@ static void test_age_is_of_the_worker(void **state) {
     agent_view_destroy(&v);
 }
 
-// A clock that was hours ahead, or began in 1970, and is set right: ages are true, and curves go on.
+// A clock that was hours ahead, or started in 1970, is corrected: ages are true, and curves
+// continue.
 static void test_clock_is_set(void **state) {
     (void)state;
     static const double by[] = {-7200, 1.8e9};
@@ -143,7 +144,7 @@ static void test_clock_is_set(void **state) {
     }
 }
 
-// Where a worker trains it says at its start, in a note: that is a word of its own.
+// A worker's first note names its device.
 static void test_device(void **state) {
     (void)state;
     struct agent_view *v = NULL;
@@ -159,7 +160,8 @@ static void test_device(void **state) {
     assert_true(fabs(json_number_value(json_object_get(c, "age_s")) - 2) < 1e-12);
     assert_true(json_is_null(json_object_get(c, "loss")));
     json_decref(list);
-    for (size_t i = 0; i + 1 < sizeof wide; i += 2) // from another agent: too long, cut as a whole
+    // too long, from another agent: cut between characters
+    for (size_t i = 0; i + 1 < sizeof wide; i += 2)
         memcpy(wide + i, "\xc3\xa9", 2);
     wide[sizeof wide - 1] = 0;
     snprintf(line, sizeof line, "{\"kind\":\"note\",\"cluster\":\"paris\",\"device\":\"x%s\"}",
@@ -174,7 +176,7 @@ static void test_device(void **state) {
     agent_view_destroy(&v);
 }
 
-// Lines come from other agents: nothing that they say may break the page.
+// Lines come from other agents: none of them may break the page.
 static void test_bad_lines(void **state) {
     (void)state;
     struct agent_view *v = NULL;
@@ -204,7 +206,7 @@ static void test_bad_lines(void **state) {
     agent_view_destroy(&v);
 }
 
-// However long a job runs, its curve keeps its first point and stays within its memory.
+// The curve of a long job keeps its first point and stays within its memory.
 static void test_curve_is_bounded(void **state) {
     (void)state;
     struct agent_view *v = NULL, *once = NULL;
@@ -218,12 +220,12 @@ static void test_curve_is_bounded(void **state) {
                  i, 1.0 / (i + 1), i / 5000);
         feed(v, line, 1000 + i);
         feed(once, line, 1000 + i);
-        if (i % 777 == 0) // as a page that looks now and then
+        if (i % 777 == 0) // a page that looks now and then
             free(agent_view_history(v));
     }
     char *text = agent_view_history(v), *same = agent_view_history(once);
     assert_non_null(text);
-    assert_string_equal(text, same); // however often it was asked for
+    assert_string_equal(text, same); // reading it changes nothing
     free(same);
     agent_view_destroy(&once);
     json_t *h = json_loads(text, 0, NULL),
@@ -253,14 +255,14 @@ static void test_rates(void **state) {
     assert_true(agent_view_rate(v, 3, 1000, 0, NEB_S).tx_bps < 1);
     struct agent_view_rate r = agent_view_rate(v, 3, 2000, 500, 2 * NEB_S);
     assert_true(fabs(r.tx_bps - 8000) < 1 && fabs(r.rx_bps - 4000) < 1);
-    r = agent_view_rate(v, 3, 9000, 500, 2 * NEB_S + 100 * NEB_MS); // too soon for another
+    r = agent_view_rate(v, 3, 9000, 500, 2 * NEB_S + 100 * NEB_MS); // too soon for a new rate
     assert_true(fabs(r.tx_bps - 8000) < 1);
-    assert_true(agent_view_rate(v, 3, 10, 0, 4 * NEB_S).tx_bps < 1); // counters began anew
+    assert_true(agent_view_rate(v, 3, 10, 0, 4 * NEB_S).tx_bps < 1); // the counters restarted
     assert_true(agent_view_rate(v, 1 << 20, 10, 0, 4 * NEB_S).tx_bps < 1);
     agent_view_destroy(&v);
 }
 
-// A long one is cut where a character ends.
+// A long event is cut between characters.
 static void test_long_event(void **state) {
     (void)state;
     struct agent_view *v = NULL;
@@ -312,7 +314,7 @@ static void test_metrics_text(void **state) {
         strstr(t, "nebula_cluster_codec_info{job_id=\"ab\",cluster=\"x\",codec=\"int\\\"4\"} 1\n"));
     assert_non_null(strstr(t, "nebula_cluster_sent_bytes_total{job_id=\"ab\",cluster=\"x\"} 8\n"));
     assert_non_null(strstr(t, "nebula_cluster_tokens_per_second{job_id=\"ab\",cluster=\"x\"} 5\n"));
-    assert_null(strstr(t, "nebula_cluster_tokens_per_second{job_id=\"cd\"")); // it has ended
+    assert_null(strstr(t, "nebula_cluster_tokens_per_second{job_id=\"cd\"")); // the job has ended
     assert_non_null(strstr(t, "nebula_job_state{job_id=\"ab\",name=\"j\",state=\"running\"} 1\n"));
     assert_non_null(strstr(t, "nebula_job_state{job_id=\"ab\",name=\"j\",state=\"failed\"} 0\n"));
     assert_non_null(strstr(t, "nebula_job_state{job_id=\"cd\",name=\"k\",state=\"failed\"} 1\n"));
@@ -348,10 +350,10 @@ static void test_notify(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_last_figures), cmocka_unit_test(test_age_is_of_the_worker),
-        cmocka_unit_test(test_clock_is_set), cmocka_unit_test(test_device),
-        cmocka_unit_test(test_bad_lines),    cmocka_unit_test(test_curve_is_bounded),
-        cmocka_unit_test(test_rates),        cmocka_unit_test(test_metrics_text),
-        cmocka_unit_test(test_long_event),   cmocka_unit_test(test_notify)};
+        cmocka_unit_test(test_latest_figures), cmocka_unit_test(test_age_is_of_the_worker),
+        cmocka_unit_test(test_clock_is_set),   cmocka_unit_test(test_device),
+        cmocka_unit_test(test_bad_lines),      cmocka_unit_test(test_curve_is_bounded),
+        cmocka_unit_test(test_rates),          cmocka_unit_test(test_metrics_text),
+        cmocka_unit_test(test_long_event),     cmocka_unit_test(test_notify)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

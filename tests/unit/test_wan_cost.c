@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// inter/wan_cost: how long updates travel and what is waited for, by arithmetic that can be checked by hand; which scheme is chosen, and that
-// schemes come in the order of their measured loss.
+// inter/wan_cost: transfer and waiting times by arithmetic that can be checked by hand, the chosen
+// schemes, and schemes in the order of their measured loss.
 #include "inter/round/wan_cost.h"
 
 #include <setjmp.h>
@@ -38,7 +38,8 @@ static void test_exchange(void **state) {
     struct inter_wan_path p = {.bits_s = 80e6, .rtt_s = 0.1, .members = 2, .connections = 2};
     struct inter_wan_load l = {.params = 10e6, .step_s = 0.5, .fragments = 1, .work = work};
     struct inter_wan_plan x, late;
-    // 5 MB at some 8.9 MB/s: between the wire's time and that with headers and slow start.
+    // 5 MB at about 8.9 MB/s: between the time of the bytes alone and that with headers and slow
+    // start.
     inter_wan_exchange(&p, &l, codecs, 1, 10, 0, &x);
     assert_true(x.travel_s > 5e6 / 10e6 && x.travel_s < 5e6 / 10e6 * 1.2 + 0.7);
     near(x.stall_s, x.travel_s + x.agree_s, 1e-12, "stall without overlap");
@@ -46,7 +47,8 @@ static void test_exchange(void **state) {
     assert_true(x.bytes > 5e6 && x.bytes < 5.5e6);
     inter_wan_exchange(&p, &l, codecs, 1, 10, 5, &late);
     assert_true(late.stall_s == 0 && late.travel_s == x.travel_s);
-    // Three members: everybody sends twice. Loss: a tenth of a percent at 100 ms leaves 9 Mbit/s a connection.
+    // With three members each one sends twice. A loss of 0.1 % at 100 ms leaves 9 Mbit/s a
+    // connection.
     p.members = 3;
     inter_wan_exchange(&p, &l, codecs, 1, 10, 0, &late);
     assert_true(late.travel_s > 1.3 * x.travel_s && late.bytes > 1.9 * x.bytes);
@@ -68,25 +70,27 @@ static void test_wan_choice(void **state) {
             .bits_s = rates[i], .rtt_s = 0.05, .members = 2, .connections = 2};
         struct inter_wan_plan x, y;
         assert_true(inter_wan_choose(&p, &l, codecs, 3, &any, &x));
-        double bytes = codecs[x.codec].bits / x.interval; // less of it the slower the link
+        double bytes = codecs[x.codec].bits / x.interval; // the slower the link, the fewer bytes
         assert_true(bytes <= last && x.overlap < x.interval && x.stall_s < x.interval * l.step_s);
         last = bytes;
         bool carried = inter_wan_choose(&p, &l, codecs, 3, &fixed, &y);
         assert_true(y.interval == 30 && y.overlap == 3 && y.codec == 1);
         assert_true(carried == (y.busy <= 0.9));
     }
-    // Sparse only where the rounds touch every entry 3.75 times: at H 5, 1,200 steps and not a step less.
+    // Sparse codecs are chosen only if the rounds touch each entry 3.75 times: with H 5 from 1,200
+    // steps on.
     for (int k = 0; k < 2; k++) {
         struct inter_wan_path thin = {.bits_s = 1e5, .rtt_s = 0.05, .members = 2, .connections = 2};
         struct inter_wan_choice run = choice(5, 0, -1, 1200 - k, true);
         struct inter_wan_plan x;
         inter_wan_choose(&thin, &l, codecs, 3, &run, &x);
         assert_int_equal(x.codec, k ? 1 : 2);
-        run.codec = 2; // who pins it has it
+        run.codec = 2; // a fixed codec is kept
         inter_wan_choose(&thin, &l, codecs, 3, &run, &x);
         assert_int_equal(x.codec, 2);
     }
-    // A short run has no long intervals; more fragments than steps are no interval.
+    // A short run gets no long interval, and an interval has at least as many steps as there are
+    // fragments.
     struct inter_wan_path p = {.bits_s = 1e5, .rtt_s = 0.05, .members = 2, .connections = 2};
     struct inter_wan_plan x;
     any.steps = 200;
@@ -98,7 +102,8 @@ static void test_wan_choice(void **state) {
     assert_true(x.interval >= 16);
 }
 
-// Nothing is chosen beyond the bounds, which may lie between the intervals that are tried; where they leave nothing, nothing is.
+// Choices stay within the bounds, even between the intervals that are tried; without a possible one
+// nothing is chosen.
 static void test_bounds(void **state) {
     (void)state;
     struct inter_wan_load l = {.params = 10e6, .step_s = 0.05, .fragments = 1, .work = work};
@@ -133,8 +138,9 @@ static void test_bounds(void **state) {
     assert_int_equal(x.interval, 0);
 }
 
-// Schemes whose loss was measured (configs/COMPARE.md: size small, 1,500 steps, same mix) come in that order where a round trip is short beside a
-// step: of those at about 300 times fewer bytes than synchronous fp32, the sparser and more often the better.
+// Where a round trip is short beside a step, schemes rank by their measured loss
+// (configs/COMPARE.md: size small, 1,500 steps, same mix): at equal bytes, sparser and more
+// frequent is better.
 static void test_schemes_rank_as_measured(void **state) {
     (void)state;
     static const struct inter_wan_codec c[] = {{"int4", 3.1, 0.1, 1, false, EVEN},
@@ -142,17 +148,17 @@ static void test_schemes_rank_as_measured(void **state) {
                                                {"topk:512/4096", 0.75, 0.71, 0.125, false, EVEN},
                                                {"topk:256/4096", 0.43, 0.84, 1.0 / 16, false, EVEN},
                                                {"topk:64/4096", 0.18, 0.94, 1.0 / 64, false, EVEN}};
-    static const struct inter_wan_work nothing[5] = {
+    static const struct inter_wan_work little_work[5] = {
         {1e-4, 1e-4}, {1e-4, 1e-4}, {1e-4, 1e-4}, {1e-4, 1e-4}, {1e-4, 1e-4}};
     static const struct {
         int32_t codec, interval;
     } best_first[] = {{4, 2}, {3, 4}, {2, 8}, {1, 13}, {0, 34}};
     struct inter_wan_path p = {.bits_s = 1e9, .rtt_s = 1e-3, .members = 2, .connections = 2};
-    struct inter_wan_load l = {.params = 1.3e6, .step_s = 0.5, .fragments = 1, .work = nothing};
+    struct inter_wan_load l = {.params = 1.3e6, .step_s = 0.5, .fragments = 1, .work = little_work};
     struct inter_wan_plan x, y;
     for (int anticipates = 0; anticipates < 2; anticipates++) {
         double last = 0;
-        // without it nobody measured a sixty-fourth
+        // Without anticipation a sixty-fourth was not measured.
         for (size_t i = anticipates ? 0 : 1; i < sizeof best_first / sizeof *best_first; i++) {
             struct inter_wan_choice at =
                 choice(best_first[i].interval, 0, best_first[i].codec, 1500, anticipates != 0);
@@ -163,12 +169,13 @@ static void test_schemes_rank_as_measured(void **state) {
             last = x.cost;
         }
     }
-    // 1,000 times fewer: a sixty-fourth every 6 steps, not an eighth every 25.
+    // At 1,000 times fewer bytes: a sixty-fourth every 6 steps beats an eighth every 25.
     struct inter_wan_choice often = choice(6, 0, 4, 1500, true),
                             rarely = choice(25, 0, 2, 1500, true);
     assert_true(inter_wan_choose(&p, &l, c, 5, &often, &x) &&
                 inter_wan_choose(&p, &l, c, 5, &rarely, &y) && x.cost < y.cost);
-    // A link that carries a 250th of what fp32 every step takes: something sparse, every few steps; whose round trips are not short: rarely.
+    // A link with a 250th of the rate that fp32 at every step needs: sparse every few steps. With
+    // long round trips: rarely.
     struct inter_wan_choice any = choice(0, -1, -1, 1500, true);
     p.bits_s = 32 * l.params / 250 / l.step_s;
     assert_true(inter_wan_choose(&p, &l, c, 5, &any, &x));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/watch: what a peer names itself or says of a fault does not command the terminal that shows it.
+// agent/watch: names and fault texts of a peer cannot control the terminal that shows them.
 #include "agent/base/clock.h"
 #include "agent/base/log.h"
 #include "agent/base/plain.h"
@@ -44,7 +44,7 @@ static void test_plain(void **state) {
     }
 }
 
-// What JSON cannot hold, but the name of a file can: bytes that are no UTF-8.
+// Bytes that are not UTF-8: JSON cannot hold them, but the name of a file can.
 static void test_bytes(void **state) {
     (void)state;
     static const char *const cases[][2] = {
@@ -52,7 +52,7 @@ static void test_bytes(void **state) {
          "31m \xe9t\xe9",
          "x?31m ?t?"}, // CSI as one byte; Latin-1
         {"\xc0\x9b\xe0\x80\x9b \xf0\x9f\x90\x8c \xe2\x82",
-         "????? \xf0\x9f\x90\x8c ??"}, // longer than need be; cut
+         "????? \xf0\x9f\x90\x8c ??"}, // overlong; truncated
         {"a\nb\xf8\x88\x80\x80\x80", "a?b?????"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -63,7 +63,7 @@ static void test_bytes(void **state) {
     }
 }
 
-// A long text in parts, cut anywhere, bytes of 0 among them: the same as in one piece.
+// A long text in parts, cut anywhere and with zero bytes, gives the same as in one piece.
 static void test_parts(void **state) {
     (void)state;
     static const char text[] = "a\tb\n\xe2\x82\xac\xf0\x9f\x90\x8c\0c\033[2J\xe2\x82 \xc3",
@@ -95,7 +95,7 @@ static void keep(void *user, enum neb_log_level level, const char *text) {
     snprintf(user, 128, "%s", text);
 }
 
-// One line of the log is one line, whoever's words are in it.
+// A log message stays one line, whatever text it includes.
 static void test_log(void **state) {
     (void)state;
     char line[128];
@@ -105,7 +105,7 @@ static void test_log(void **state) {
     assert_string_equal(line, "cluster paris: gone?2026-11-22T00:00:00Z info  all is well?]0;x?");
 }
 
-static void test_note(void **state) {
+static void test_progress_note(void **state) {
     (void)state;
     struct agent_progress *p = NULL;
     char *text = NULL;
@@ -119,7 +119,7 @@ static void test_note(void **state) {
     free(text);
 }
 
-// What a peer tells, before anybody here is told of it.
+// JSON from a peer is cleaned before anybody sees it.
 static void test_json(void **state) {
     (void)state;
     json_t *v = json_loads("{\"a\": [\"x\\u001by\", 1, {\"b\": \"caf\u00e9\"}], \"k\\u009b\": 2}",
@@ -132,8 +132,9 @@ static void test_json(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_plain), cmocka_unit_test(test_bytes),
-                                       cmocka_unit_test(test_parts), cmocka_unit_test(test_log),
-                                       cmocka_unit_test(test_note),  cmocka_unit_test(test_json)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_plain),         cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_parts),         cmocka_unit_test(test_log),
+        cmocka_unit_test(test_progress_note), cmocka_unit_test(test_json)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

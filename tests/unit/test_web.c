@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The status page's rules, its certificate, and the server through a socket: what is published is what is answered.
+// The status page's rules, its certificate, and the server through a socket: it answers what was
+// published.
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
@@ -56,7 +57,7 @@ static void in_folder(const struct folder *f, const char *name, const char *text
         assert_int_equal(neb_fs_write(out, text, strlen(text), 0600), NEB_OK);
 }
 
-// ---- the rules ------------------------------------------------------------------------------------------------
+// ---- the rules ----
 
 static enum agent_web_verdict judge(const struct agent_web_guard *g, const char *path,
                                     const char *host, const char *auth, const char *cookies,
@@ -86,7 +87,7 @@ static void test_hosts(void **state) {
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         assert_int_equal(judge(&g, "/", others[i], NULL, NULL, NULL), AGENT_WEB_FORBIDDEN);
     assert_int_equal(judge(&g, "/", NULL, NULL, NULL, NULL), AGENT_WEB_FORBIDDEN);
-    g.wide = true; // numeric addresses are ours as well; names only with a certificate for them
+    g.wide = true; // numeric addresses are ours too; names only if the certificate has them
     memcpy(g.token, token, sizeof token);
     assert_int_equal(judge(&g, "/", "192.0.2.7:9470", NULL, NULL, token), AGENT_WEB_LOGIN);
     assert_int_equal(judge(&g, "/", "[2001:db8::7]", NULL, NULL, token), AGENT_WEB_LOGIN);
@@ -103,7 +104,7 @@ static void test_tokens(void **state) {
     assert_int_equal(agent_web_guard_token(&other, path), NEB_OK);
     in_folder(*state, "token", "0123456789abcdef0123456789abcdef \n", path);
     assert_int_equal(agent_web_guard_token(&g, path), NEB_OK);
-    // others could read it; it is another's to exchange; it is not there
+    // Refused: a file that others can read, a link, and a missing file.
     char link[NEB_PATH_MAX], text[256];
     assert_int_equal(chmod(path, 0640), 0);
     assert_int_equal(agent_web_guard_token(&other, path), NEB_ERR_DENIED);
@@ -130,7 +131,7 @@ static void test_tokens(void **state) {
         assert_int_equal(judge(&g, "/metrics", "localhost", "Bearer ", NULL, NULL),
                          AGENT_WEB_NO_TOKEN);
         assert_int_equal(judge(&g, "/metrics", "localhost", token, NULL, NULL), AGENT_WEB_NO_TOKEN);
-        // only /?token=
+        // The token is accepted as a query only by /?token=.
         assert_int_equal(judge(&g, "/metrics", "localhost", NULL, NULL, token), AGENT_WEB_NO_TOKEN);
         assert_int_equal(judge(&g, "/", "localhost", NULL, NULL, token), AGENT_WEB_LOGIN);
         assert_int_equal(judge(&g, "/", "localhost", NULL, NULL, "wrong"), AGENT_WEB_NO_TOKEN);
@@ -150,7 +151,7 @@ static void test_tokens(void **state) {
     assert_int_equal(judge(&none, "/", "localhost", NULL, NULL, NULL), AGENT_WEB_NO_TOKEN);
 }
 
-// ---- the certificate ------------------------------------------------------------------------------------------
+// ---- the certificate ----
 
 static void test_certificate(void **state) {
     const struct folder *f = *state;
@@ -165,12 +166,13 @@ static void test_certificate(void **state) {
     assert_int_equal(X509_check_ip_asc(a.x509, "127.0.0.1", 0), 1);
     assert_int_equal(X509_check_host(a.x509, "localhost", 0, 0, NULL), 1);
     assert_int_equal(X509_check_host(a.x509, "evil.example", 0, 0, NULL), 0);
-    assert_int_equal(agent_web_tls_own(f->path, "127.0.0.1", &b, &files), NEB_OK); // the same one
+    // the same certificate
+    assert_int_equal(agent_web_tls_own(f->path, "127.0.0.1", &b, &files), NEB_OK);
     agent_web_tls_fingerprint(&b, then);
     assert_string_equal(first, then);
     agent_web_tls_free(&b);
     neb_log_set_sink(testing_drop, NULL);
-    // not in it: another
+    // An address that is not in it: a new certificate.
     assert_int_equal(agent_web_tls_own(f->path, "192.0.2.7", &b, &files), NEB_OK);
     agent_web_tls_fingerprint(&b, then);
     assert_string_not_equal(first, then);
@@ -179,7 +181,8 @@ static void test_certificate(void **state) {
     in_folder(f, "page/key.pem", NULL, key);
     assert_int_equal(stat(key, &s), 0);
     assert_int_equal(s.st_mode & 0777, 0600);
-    // A key that others can read is refused, not warned of; a link to one that they cannot is what certbot makes.
+    // A key that others can read is refused. A link to a private one is accepted, as certbot makes
+    // such links.
     char cert[NEB_PATH_MAX], link[NEB_PATH_MAX];
     in_folder(f, "page/cert.pem", NULL, cert);
     in_folder(f, "key-link", NULL, link);
@@ -193,7 +196,8 @@ static void test_certificate(void **state) {
         assert_int_equal(agent_web_tls_own(f->path, "192.0.2.7", &b, &files), NEB_ERR_DENIED);
     }
     assert_int_equal(chmod(key, 0600), 0);
-    // A file that is none, a key that is another's, and damage to the agent's own, which it mends.
+    // A file without PEM, a key of another certificate, a missing file; the agent replaces its own
+    // damaged key.
     in_folder(f, "text", "no PEM", path);
     assert_int_equal(agent_web_tls_load(path, key, &b), NEB_ERR_FORMAT);
     in_folder(f, "old.pem", (const char *)a.cert.p, path);
@@ -207,7 +211,7 @@ static void test_certificate(void **state) {
     agent_web_tls_free(&b);
 }
 
-// A renewal is seen once both files lie still, once.
+// A renewal is reported once, after both files stopped changing.
 static void test_renewal(void **state) {
     const struct folder *f = *state;
     struct agent_web_tls_files files;
@@ -229,7 +233,7 @@ static void test_renewal(void **state) {
     in_folder(f, "key", "three", key);
     assert_false(agent_web_tls_renewed(&files));
     assert_true(agent_web_tls_renewed(&files));
-    // As certbot does: a link that points elsewhere from now on.
+    // As certbot does it: the link now points to another file.
     char link[NEB_PATH_MAX], other[NEB_PATH_MAX];
     in_folder(f, "link", NULL, link);
     in_folder(f, "other", "three", other);
@@ -246,7 +250,7 @@ static void test_renewal(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
-// ---- the server -----------------------------------------------------------------------------------------------
+// ---- the server ----
 
 static struct agent_web *start(const char *token_file, uint16_t *port) {
     struct agent_web *w = NULL;
@@ -264,7 +268,7 @@ static struct agent_web *start(const char *token_file, uint16_t *port) {
     return w;
 }
 
-#ifndef TESTING_SANITIZED // where mlock does nothing
+#ifndef TESTING_SANITIZED // mlock does nothing in those builds
 static long locked_kib(void) {
     char line[128];
     long n = -1;
@@ -277,8 +281,8 @@ static long locked_kib(void) {
     return n;
 }
 
-// The page's key, and its token while it is served, lie in locked memory, which is given back.
-static void test_locked(void **state) {
+// The page's key, and its token while it is served, are in locked memory, which is released later.
+static void test_secrets_in_locked_memory(void **state) {
     const struct folder *f = *state;
     struct agent_web_tls t;
     struct agent_web_tls_files files;
@@ -290,7 +294,7 @@ static void test_locked(void **state) {
     assert_int_equal(agent_web_tls_own(f->path, "127.0.0.1", &t, &files), NEB_OK);
     if (!sec_locked_all()) {
         agent_web_tls_free(&t);
-        puts("this process may lock too little");
+        puts("this process may not lock enough memory");
         skip();
     }
     assert_true(locked_kib() > before);
@@ -303,8 +307,8 @@ static void test_locked(void **state) {
 }
 #endif
 
-// Sends bytes, reads until the server closes; the whole answer as text.
-static void exchange(uint16_t port, const char *send_text, char *out, size_t cap) {
+// Sends bytes and reads until the server closes; the whole answer as text.
+static void send_and_read(uint16_t port, const char *send_text, char *out, size_t cap) {
     struct sockaddr_in a = {
         .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     struct timeval limit = {.tv_sec = 20};
@@ -322,50 +326,52 @@ static void exchange(uint16_t port, const char *send_text, char *out, size_t cap
 }
 
 #define CLOSE "Host: localhost\r\nConnection: close\r\n\r\n"
-static bool says(const char *text, const char *what) { return strstr(text, what) != NULL; }
+static bool has(const char *text, const char *what) { return strstr(text, what) != NULL; }
 
 static void test_server(void **state) {
     (void)state;
     char out[65536];
     uint16_t port = 0;
     struct agent_web *w = start(NULL, &port);
-    exchange(port, "GET /metrics HTTP/1.1\r\n" CLOSE, out, sizeof out); // nothing published yet
-    assert_true(says(out, " 503 ") && says(out, "Retry-After: 1"));
+    send_and_read(port, "GET /metrics HTTP/1.1\r\n" CLOSE, out,
+                  sizeof out); // nothing published yet
+    assert_true(has(out, " 503 ") && has(out, "Retry-After: 1"));
     assert_false(agent_web_watched(w));
     agent_web_publish(w, strdup("{\"s\":1}"), strdup("{\"h\":1}"), strdup("m 1\n"));
-    exchange(port, "GET /metrics HTTP/1.1\r\n" CLOSE, out, sizeof out);
-    assert_true(says(out, " 200 OK") && says(out, "m 1\n") &&
-                says(out, "text/plain; version=0.0.4") &&
-                says(out, "Content-Security-Policy: default-src 'none'"));
+    send_and_read(port, "GET /metrics HTTP/1.1\r\n" CLOSE, out, sizeof out);
+    assert_true(has(out, " 200 OK") && has(out, "m 1\n") && has(out, "text/plain; version=0.0.4") &&
+                has(out, "Content-Security-Policy: default-src 'none'"));
     agent_web_publish(w, NULL, NULL, strdup("m 2\n"));
-    exchange(port, "GET /metrics HTTP/1.1\r\n" CLOSE, out, sizeof out);
-    assert_true(says(out, "m 2\n"));
-    exchange(port, "GET /api/v1/status HTTP/1.1\r\n" CLOSE, out, sizeof out);
-    assert_true(says(out, "{\"s\":1}") && says(out, "application/json"));
-    exchange(port, "GET /api/v1/history HTTP/1.1\r\n" CLOSE, out, sizeof out);
-    assert_true(says(out, "{\"h\":1}"));
+    send_and_read(port, "GET /metrics HTTP/1.1\r\n" CLOSE, out, sizeof out);
+    assert_true(has(out, "m 2\n"));
+    send_and_read(port, "GET /api/v1/status HTTP/1.1\r\n" CLOSE, out, sizeof out);
+    assert_true(has(out, "{\"s\":1}") && has(out, "application/json"));
+    send_and_read(port, "GET /api/v1/history HTTP/1.1\r\n" CLOSE, out, sizeof out);
+    assert_true(has(out, "{\"h\":1}"));
     assert_true(agent_web_watched(w));
-    exchange(port, "GET / HTTP/1.1\r\n" CLOSE, out, sizeof out);
-    assert_true(says(out, " 200 OK") && says(out, "<title>Nebula"));
-    exchange(port, "GET / HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n", out,
-             sizeof out);
-    assert_true(says(out, " 403 "));
-    exchange(port, "GET /../etc/passwd HTTP/1.1\r\n" CLOSE, out, sizeof out);
-    assert_true(says(out, " 404 "));
-    exchange(port, "POST / HTTP/1.1\r\nContent-Length: 1000000000\r\n" CLOSE "x", out, sizeof out);
-    assert_true(says(out, " 405 ") && says(out, "Allow: GET"));
-    // A body with a GET is not waited for: the connection ends with the answer.
-    exchange(port, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\nx",
-             out, sizeof out);
-    assert_true(says(out, "HTTP/1.1 "));
-    exchange(port, "nonsense\r\n\r\n", out, sizeof out);
-    assert_false(says(out, " 200 "));
+    send_and_read(port, "GET / HTTP/1.1\r\n" CLOSE, out, sizeof out);
+    assert_true(has(out, " 200 OK") && has(out, "<title>Nebula"));
+    send_and_read(port, "GET / HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n", out,
+                  sizeof out);
+    assert_true(has(out, " 403 "));
+    send_and_read(port, "GET /../etc/passwd HTTP/1.1\r\n" CLOSE, out, sizeof out);
+    assert_true(has(out, " 404 "));
+    send_and_read(port, "POST / HTTP/1.1\r\nContent-Length: 1000000000\r\n" CLOSE "x", out,
+                  sizeof out);
+    assert_true(has(out, " 405 ") && has(out, "Allow: GET"));
+    // The body of a GET is not waited for: the connection ends with the answer.
+    send_and_read(port,
+                  "GET /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\nx",
+                  out, sizeof out);
+    assert_true(has(out, "HTTP/1.1 "));
+    send_and_read(port, "nonsense\r\n\r\n", out, sizeof out);
+    assert_false(has(out, " 200 "));
     agent_web_stop(&w);
     assert_null(w);
     agent_web_stop(&w);
 }
 
-// ---- strangers ------------------------------------------------------------------------------------------------
+// ---- strangers ----
 
 static int dial(uint16_t port, uint32_t from) {
     struct sockaddr_in to = {.sin_family = AF_INET,
@@ -378,7 +384,7 @@ static int dial(uint16_t port, uint32_t from) {
     return fd;
 }
 
-// Whether who comes from there and says nothing is waited for.
+// Whether the server keeps a silent connection from this address open.
 static bool is_waited_for(uint16_t port, uint32_t from) {
     struct pollfd p = {.fd = dial(port, from), .events = POLLIN};
     bool waited = poll(&p, 1, 3) == 0;
@@ -386,7 +392,7 @@ static bool is_waited_for(uint16_t port, uint32_t from) {
     return waited;
 }
 
-// Whether who comes from there and has said its half of a handshake by then hears the other one, which is the work.
+// Whether the server answers a TLS ClientHello from this address, which is the costly part.
 static bool is_answered(uint16_t port, uint32_t from) {
     uint8_t hello[4096];
     int n = 0;
@@ -421,10 +427,11 @@ static bool is_served(uint16_t port, uint32_t from, const char *with_token) {
     SSL_free(ssl);
     SSL_CTX_free(ctx);
     close(fd);
-    return says(out, " 200 OK");
+    return has(out, " 200 OK");
 }
 
-// A TLS handshake costs more than the answer: an address gets so many without the token, and all of them together; who has shown it, any number.
+// TLS handshakes are costly: without the token each address gets a limited number, and so do all
+// together. An address that has shown the token is not limited.
 static void test_accept_limit(void **state) {
     enum { KNOWN = 0x7f000001, ONE = 0x7f000009, MANY = 0x7f000100 };
     const struct folder *f = *state;
@@ -453,7 +460,7 @@ static void test_accept_limit(void **state) {
     assert_false(is_served(port, KNOWN, "another token of some length"));
     while (n < 200 && is_waited_for(port, ONE))
         n++;
-    assert_in_range(n, 64, 110); // 8 a second while it took its time
+    assert_in_range(n, 64, 110); // 64 at once, then 8 a second
     int answered = 0;
     for (int i = 0; i < 20; i++)
         answered += is_answered(port, ONE);
@@ -468,10 +475,10 @@ static void test_accept_limit(void **state) {
     agent_web_stop(&w);
 }
 
-// ---- other users of this host -------------------------------------------------------------------
+// ---- other users of this host ----
 
-// What another user is answered, as the status of HTTP; holds: connections that say nothing, kept
-// meanwhile.
+// The HTTP status that another user gets. With `holds`: opens so many silent connections as that
+// user and returns the pid of the process that keeps them.
 static int answered_as(unsigned uid, uint16_t port, const char *path, int holds) {
     int ends[2], status = 0, code = 0;
     char text[128], out[4096];
@@ -487,7 +494,7 @@ static int answered_as(unsigned uid, uint16_t port, const char *path, int holds)
         snprintf(text, sizeof text, "GET %s HTTP/1.1\r\n" CLOSE, path);
         out[0] = 0;
         if (!holds)
-            exchange(port, text, out, sizeof out);
+            send_and_read(port, text, out, sizeof out);
         (void)sscanf(out, "HTTP/1.1 %d", &code);
         (void)!write(ends[1], &code, sizeof code);
         if (holds)
@@ -503,7 +510,7 @@ static int answered_as(unsigned uid, uint16_t port, const char *path, int holds)
     return code;
 }
 
-// Without a token the data are the agent's user's; and whoever else is on this host cannot take all
+// Without a token only the agent's user gets the data, and no other user of the host can take all
 // connections.
 static void test_other_user(void **state) {
     enum { NOBODY = 65534, SLOW = 96 };
@@ -517,23 +524,22 @@ static void test_other_user(void **state) {
     neb_ns began = neb_now();
     for (int i = 0; i < 50; i++)
         assert_int_equal(answered_as(0, port, "/metrics", 0), 200);
-    assert_true(neb_now() - began <
-                5 * NEB_S); // the kernel is asked for one socket, not for a list
-    assert_int_equal(answered_as(NOBODY, port, "/", 0), 200); // holds no data
+    assert_true(neb_now() - began < 5 * NEB_S); // a list of all sockets would take longer
+    assert_int_equal(answered_as(NOBODY, port, "/", 0), 200); // the page itself holds no data
     static const char *const data[] = {"/metrics", "/api/v1/status", "/api/v1/history"};
     for (size_t i = 0; i < sizeof data / sizeof *data; i++)
         assert_int_equal(answered_as(NOBODY, port, data[i], 0), 403);
     pid_t slow = answered_as(NOBODY, port, "", SLOW);
     for (int i = 0; i < 20; i++) {
-        exchange(port, "GET /metrics HTTP/1.1\r\n" CLOSE, out, sizeof out);
-        assert_true(says(out, " 200 OK") && says(out, "m 1\n"));
+        send_and_read(port, "GET /metrics HTTP/1.1\r\n" CLOSE, out, sizeof out);
+        assert_true(has(out, " 200 OK") && has(out, "m 1\n"));
     }
     kill(slow, SIGKILL);
     waitpid(slow, NULL, 0);
     agent_web_stop(&w);
 }
 
-// The kernel's table: whose the socket is, at which end, in which state.
+// The kernel's table of sockets: owner, both ends and state.
 static void test_user_table(void **state) {
     (void)state;
     static const char table[] = "  sl  local_address rem_address   st tx_queue rx_queue tr "
@@ -630,7 +636,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_tokens, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_certificate, make_folder, remove_folder),
 #ifndef TESTING_SANITIZED
-        cmocka_unit_test_setup_teardown(test_locked, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_secrets_in_locked_memory, make_folder, remove_folder),
 #endif
         cmocka_unit_test_setup_teardown(test_renewal, make_folder, remove_folder),
         cmocka_unit_test(test_server),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// By how much each update counts (inter/record/weights.h): a lone returner by tokens since the common base, everybody else as ever, at the
-// ends of the number range too; and a voter that computes it again finds every other answer.
+// The weight of each update (inter/record/weights.h): a lone returner counts by tokens since the
+// common base, all others by their tokens, also at the ends of the number range. A voter notices
+// any other weights.
 #include "inter/record/weights.h"
 
 #include <setjmp.h>
@@ -31,7 +32,7 @@ static void test_ordinary_rounds_count_tokens(void **state) {
     assert_true(r.absences[2].base == 4 && r.absences[2].others == 500); // missed this one
 }
 
-// Three alike, one away for K rounds, from the records alone: its share is a third, whatever K is.
+// Three equal members, one of them away for K rounds: its share is a third for any K.
 static void test_lone_returner(void **state) {
     (void)state;
     for (uint32_t away = 1; away < 2000; away = 3 * away + 1) {
@@ -66,17 +67,17 @@ static void test_all_away_alike(void **state) {
     assert_true(r.entries[0].weight == 7000 && r.entries[1].weight == 5000); // one base: by tokens
 }
 
-static void test_refused_and_empty(void **state) {
+static void test_rejected_and_empty(void **state) {
     (void)state;
     struct inter_absence before[INTER_MEMBERS_MAX] = {{9, 0}, {2, 5000}, {9, 0}, {1, 8000}};
     struct inter_record r = record(9, 4, INTER_MERGE);
-    add(&r, 0, 0, INTER_ACCEPTED); // a last update with nothing behind it sets no base
+    add(&r, 0, 0, INTER_ACCEPTED); // a last update without tokens sets no base
     add(&r, 1, 600, INTER_ACCEPTED);
     add(&r, 2, 100, INTER_REJECTED);
     inter_weights_fill(&r, before);
     assert_true(r.entries[0].weight == 0 && r.entries[1].weight == 600);
-    assert_true(r.absences[2].base == 10 && r.absences[2].others == 0); // begins again from here
-    // a refused update is nobody's progress
+    assert_true(r.absences[2].base == 10 && r.absences[2].others == 0); // starts again from here
+    // A rejected update is nobody's progress.
     assert_true(r.absences[3].base == 1 && r.absences[3].others == 8600);
 }
 
@@ -89,12 +90,12 @@ static void test_ends_of_the_range(void **state) {
     add(&r, 2, 1, INTER_ACCEPTED);
     inter_weights_fill(&r, before);
     assert_true(r.entries[1].weight > 0 && r.entries[1].weight <= INTER_TOKENS_MAX >> 4);
-    assert_true(r.entries[2].weight == 1); // never nothing
+    assert_true(r.entries[2].weight == 1); // never 0
     struct inter_record next = record(8, 3, 0);
     add(&next, 0, INTER_TOKENS_MAX - 1, INTER_ACCEPTED);
     struct inter_absence full[INTER_MEMBERS_MAX] = {{8, 0}, {1, INTER_OTHERS_MAX}, {8, 0}};
     inter_weights_fill(&next, full);
-    assert_true(next.absences[1].others == INTER_OTHERS_MAX); // sums stop, they do not begin anew
+    assert_true(next.absences[1].others == INTER_OTHERS_MAX); // sums saturate and do not wrap
 }
 
 static void test_a_voter_finds_other_answers(void **state) {
@@ -121,7 +122,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_ordinary_rounds_count_tokens),
                                        cmocka_unit_test(test_lone_returner),
                                        cmocka_unit_test(test_all_away_alike),
-                                       cmocka_unit_test(test_refused_and_empty),
+                                       cmocka_unit_test(test_rejected_and_empty),
                                        cmocka_unit_test(test_ends_of_the_range),
                                        cmocka_unit_test(test_a_voter_finds_other_answers)};
     return cmocka_run_group_tests(tests, NULL, NULL);

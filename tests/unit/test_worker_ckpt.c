@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A worker that goes on: what its checkpoint holds of an update that is under way, which it submits again under the same number;
-// what counts for its next update where the run before it had sent more; what a snapshot says of the next ones.
+// A restarted worker: its checkpoint holds an update in flight, which it submits again under the
+// same number; its next update counts only uncommitted steps; a snapshot brings the plans of the
+// next rounds.
 #include "agent/exchange/worker.h"
 #include "inter/service/snapshot.h"
 #include "tests/testing.h"
@@ -73,15 +74,16 @@ static void destroy(struct agent_worker **wp) {
     *wp = NULL;
 }
 
-// The state of another version of the program: its number lies in front.
-struct older {
+// The state of another program version: the version stands in front.
+struct versioned {
     struct intra_ckpt_writer *out;
     uint32_t version;
 };
 
-static enum neb_status as_before(void *user, const char *name, enum intra_dtype dtype,
-                                 uint64_t rows, uint64_t cols, const void *data, uint64_t bytes) {
-    const struct older *o = user;
+static enum neb_status with_version(void *user, const char *name, enum intra_dtype dtype,
+                                    uint64_t rows, uint64_t cols, const void *data,
+                                    uint64_t bytes) {
+    const struct versioned *o = user;
     struct neb_buf b = {0};
     if (strcmp(name, "worker.state"))
         return intra_ckpt_add(o->out, name, dtype, rows, cols, data);
@@ -92,11 +94,11 @@ static enum neb_status as_before(void *user, const char *name, enum intra_dtype 
     return st;
 }
 
-static void write_older(struct agent_worker *w, uint32_t version, const char *path) {
-    struct older o = {.version = version};
+static void write_version(struct agent_worker *w, uint32_t version, const char *path) {
+    struct versioned o = {.version = version};
     struct intra_ckpt_writer *through = NULL;
     assert_int_equal(intra_ckpt_create_in(NULL, path, &o.out), NEB_OK);
-    assert_int_equal(intra_ckpt_create_sink(as_before, &o, false, &through), NEB_OK);
+    assert_int_equal(intra_ckpt_create_sink(with_version, &o, false, &through), NEB_OK);
     assert_int_equal(worker_write_checkpoint(w, through), NEB_OK);
     intra_ckpt_writer_destroy(&through);
     assert_int_equal(intra_ckpt_commit(o.out), NEB_OK);
@@ -111,7 +113,7 @@ static void write_checkpoint(struct agent_worker *w, const char *path) {
     intra_ckpt_writer_destroy(&out);
 }
 
-static struct agent_worker *under_way(char path[NEB_PATH_MAX]) {
+static struct agent_worker *with_update_in_flight(char path[NEB_PATH_MAX]) {
     char folder[NEB_PATH_MAX];
     struct agent_worker *w = make();
     assert_int_equal(neb_path(folder, sizeof folder, dir, "checkpoint"), NEB_OK);
@@ -127,7 +129,7 @@ static struct agent_worker *under_way(char path[NEB_PATH_MAX]) {
     return w;
 }
 
-static void goes_on(uint32_t again) {
+static void check_continued(uint32_t again) {
     struct agent_worker *w = make();
     assert_int_equal(worker_restore(w), NEB_OK);
     assert_int_equal(w->step, 23);
@@ -140,12 +142,12 @@ static void goes_on(uint32_t again) {
     destroy(&w);
 }
 
-static void test_under_way(void **state) {
+static void test_update_in_flight(void **state) {
     (void)state;
     char path[NEB_PATH_MAX];
-    struct agent_worker *w = under_way(path);
+    struct agent_worker *w = with_update_in_flight(path);
     write_checkpoint(w, path);
-    goes_on(2);
+    check_continued(2);
     destroy(&w);
 }
 
@@ -155,11 +157,12 @@ static enum neb_status section_missing(struct agent_worker *w, const struct intr
     return intra_ckpt_read(c, "absent", INTRA_U64, 1, 1, &x);
 }
 
-// "No checkpoint" would have it begin anew, from what is half restored.
+// A missing section is an error. With "no checkpoint" the worker would start again from a
+// half-restored state.
 static void test_section_missing(void **state) {
     (void)state;
     char path[NEB_PATH_MAX], text[300];
-    struct agent_worker *w = under_way(path), *other = make();
+    struct agent_worker *w = with_update_in_flight(path), *other = make();
     write_checkpoint(w, path);
     other->ops.restore = section_missing;
     neb_log_set_sink(testing_drop, NULL);
@@ -171,23 +174,23 @@ static void test_section_missing(void **state) {
     destroy(&other);
 }
 
-static void test_of_before(void **state) {
+static void test_other_version(void **state) {
     (void)state;
     char path[NEB_PATH_MAX], text[300];
-    struct agent_worker *w = under_way(path), *other = make();
-    write_older(w, 6, path);
+    struct agent_worker *w = with_update_in_flight(path), *other = make();
+    write_version(w, 6, path);
     neb_log_set_sink(testing_drop, NULL);
     assert_int_equal(worker_restore(other), NEB_ERR_FORMAT);
     neb_log_set_sink(NULL, NULL);
     neb_last_error(text, sizeof text);
-    assert_non_null(strstr(text, "its state is of version 6; this program reads 7"));
+    assert_non_null(strstr(text, "has state version 6; this program reads version 7"));
     destroy(&w);
     destroy(&other);
 }
 
-// ---- a run that is repeated, and had sent more before -----------------------------------------------------------
+// ---- a repeated run that had sent more before ----
 
-enum { F = 1, SENT = 5, COMMITTED = 12, NEXT = 15 }; // steps of a token each
+enum { F = 1, SENT = 5, COMMITTED = 12, NEXT = 15 }; // steps of one token each
 
 static void train_to(struct agent_worker *w, int64_t step) {
     bool ready;
@@ -201,10 +204,11 @@ static void train_to(struct agent_worker *w, int64_t step) {
     }
 }
 
-// Of the fragment's first round, with what had been sent at step COMMITTED after the one of step SENT was taken back.
+// Delivers the commit of the fragment's first round. It holds what was sent at step COMMITTED after
+// the update of step SENT was taken back.
 static void bring_commit(struct agent_worker *w, bool rejected) {
     static const char none[1];
-    const struct neb_buf *b = &w->flight[F].blob; // any that is well-formed
+    const struct neb_buf *b = &w->flight[F].blob; // any well-formed blob
     struct agent_ipc_msg m = {
         .head = json_pack("{s:s,s:i,s:i,s:i,s:f,s:f,s:b,s:[]}", "ev", "commit", "fragment", F,
                           "round", 0, "cursor", COMMITTED, "eta", 1.0, "mu", 0.0, "rejected",
@@ -245,9 +249,9 @@ static struct agent_worker *through_checkpoint(struct agent_worker *w) {
     return next;
 }
 
-// Its next update holds the tokens, and the rows, of the steps behind those that are committed: others refuse more rows than tokens, and more tokens
-// than steps. merged: at which step the run before this one did, as its log says; 0: it had not.
-static void repeats(int64_t here, int64_t merged, bool rejected, bool restarts) {
+// The next update holds the tokens and rows of the uncommitted steps only, as others refuse more.
+// merged: the step of the merge in the previous run's log; 0: there was none.
+static void check_repeated_run(int64_t here, int64_t merged, bool rejected, bool restarts) {
     struct agent_worker *w = make();
     char path[NEB_PATH_MAX];
     struct agent_merge log = {F, 0, merged, false};
@@ -277,21 +281,21 @@ static void repeats(int64_t here, int64_t merged, bool rejected, bool restarts) 
     destroy(&w);
 }
 
-static void test_repeated(void **state) {
+static void test_repeated_run(void **state) {
     (void)state;
     neb_log_set_sink(testing_drop, NULL);
     for (int rejected = 0; rejected < 2; rejected++) {
-        repeats(7, 0, rejected, false);
-        repeats(7, 0, rejected, true);
-        repeats(7, COMMITTED, rejected, false);
-        repeats(7, COMMITTED + 2, rejected, false);
-        repeats(COMMITTED + 1, 0, rejected, false); // it has come late
+        check_repeated_run(7, 0, rejected, false);
+        check_repeated_run(7, 0, rejected, true);
+        check_repeated_run(7, COMMITTED, rejected, false);
+        check_repeated_run(7, COMMITTED + 2, rejected, false);
+        check_repeated_run(COMMITTED + 1, 0, rejected, false); // the commit is late
     }
     neb_log_set_sink(NULL, NULL);
 }
 
-// The other fragment's merge at a step makes it this one's turn: what is sent does not depend on which was looked at first.
-static void test_turn_comes(void **state) {
+// The other fragment's merge at a step makes this one due: the order of checking does not matter.
+static void test_due_after_other_fragment(void **state) {
     (void)state;
     struct agent_worker *w = make();
     struct agent_ipc_msg m = {.head = json_pack("{s:s,s:i,s:i,s:i,s:f,s:f,s:b,s:[]}", "ev",
@@ -311,9 +315,9 @@ static void test_turn_comes(void **state) {
     destroy(&w);
 }
 
-// ---- a snapshot -------------------------------------------------------------------------------------------------
+// ---- a snapshot ----
 
-// The first fragment behind round 2, with what w has of it now.
+// The first fragment after round 2, as w has it now.
 static void write_snapshot(struct agent_worker *w) {
     char path[NEB_PATH_MAX];
     struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
@@ -346,7 +350,7 @@ static void write_snapshot(struct agent_worker *w) {
     free(s);
 }
 
-// Who goes on from a snapshot sends as is planned for it, not as the job began.
+// A worker that continues from a snapshot sends by its plans, not by the job's first values.
 static void test_plans_of_snapshot(void **state) {
     (void)state;
     char folder[NEB_PATH_MAX];
@@ -354,7 +358,7 @@ static void test_plans_of_snapshot(void **state) {
     assert_int_equal(neb_path(folder, sizeof folder, dir, "checkpoint"), NEB_OK);
     assert_int_equal(neb_fs_remove_tree(folder), NEB_OK);
     write_snapshot(w);
-    lost->job.sync.tune.mode = AGENT_TUNE_AUTO; // which may leave out steps
+    lost->job.sync.tune.mode = AGENT_TUNE_AUTO; // AUTO may leave out steps
     lost->job.sync.tune.balance = true;
     assert_int_equal(worker_restore(lost), NEB_OK);
     assert_true(lost->frags[0].round == 3 && lost->step == 30);
@@ -362,15 +366,15 @@ static void test_plans_of_snapshot(void **state) {
     for (int i = 0; i < 2; i++) {
         const struct inter_plan *p = &lost->kept[0].plans[i], *first = &lost->kept[1].plans[i];
         assert_true(p->codec == INTER_LEVEL_TOPK64 && p->overlap == 4);
-        assert_int_equal(p->interval, 40); // in common with the other cluster
+        assert_int_equal(p->interval, 40); // the common interval of both clusters
         assert_true(first->codec == INTER_LEVEL_JOB && first->interval == 10);
     }
     destroy(&w);
     destroy(&lost);
 }
 
-// One that holds a NaN in θ or v, with the digest of that; one that has not the digest that it says; one of another job: none ends the job
-// here, all are gone, and the next process begins without.
+// A NaN or infinity in θ or v under a matching digest, a wrong digest, or another job: the snapshot
+// is removed, the job goes on, and the next process starts without it.
 static void test_bad_snapshot(void **state) {
     (void)state;
     char folder[NEB_PATH_MAX], path[NEB_PATH_MAX];
@@ -386,7 +390,7 @@ static void test_bad_snapshot(void **state) {
         if (i < 2)
             arrays[i].p[arrays[i].n - 1] = i ? INFINITY : NAN;
         write_snapshot(w);
-        if (i == 2) { // its first parameter is another one
+        if (i == 2) { // one bit of its first parameter differs
             assert_int_equal(neb_fs_read(path, 1 << 26, &b), NEB_OK);
             b.p[b.len - 2 * arrays[0].n * sizeof(float)] ^= 1;
             assert_int_equal(neb_fs_write(path, b.p, b.len, 0600), NEB_OK);
@@ -406,11 +410,13 @@ static void test_bad_snapshot(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_under_way),   cmocka_unit_test(test_section_missing),
-        cmocka_unit_test(test_of_before),   cmocka_unit_test(test_repeated),
-        cmocka_unit_test(test_turn_comes),  cmocka_unit_test(test_plans_of_snapshot),
-        cmocka_unit_test(test_bad_snapshot)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_update_in_flight),
+                                       cmocka_unit_test(test_section_missing),
+                                       cmocka_unit_test(test_other_version),
+                                       cmocka_unit_test(test_repeated_run),
+                                       cmocka_unit_test(test_due_after_other_fragment),
+                                       cmocka_unit_test(test_plans_of_snapshot),
+                                       cmocka_unit_test(test_bad_snapshot)};
     if (!mkdtemp(dir))
         return 1;
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A fragment from a snapshot: read to where the exchange has it, the others stay, and no memory is taken for it.
+// A fragment of a snapshot is read to where the exchange has it: the others stay, and no extra
+// memory is used.
 #include "agent/exchange/worker.h"
 #include "tests/testing.h"
 
@@ -65,13 +66,12 @@ static void test_adopt(void **state) {
     w->fragment = fragment;
     inter_outer_arrays(w->outer, arrays);
     assert_int_equal(neb_file_open(path, NULL, &file), NEB_OK);
-    // half of the snapshot: what a large model leaves is less
+    // Half of the snapshot; a large model leaves less.
     assert_int_equal(getrlimit(RLIMIT_AS, &before), 0);
     limit = before;
     limit.rlim_cur = address_space() + (rlim_t)UNITS * ELEMENTS * sizeof(float);
 #ifdef TESTING_SANITIZED
-    puts("not looked at in this build, whose shadow is larger than any limit: how much memory it "
-         "takes");
+    puts("memory is not checked in this build: its shadow memory exceeds any limit");
     limit = before;
 #endif
     assert_int_equal(setrlimit(RLIMIT_AS, &limit), 0);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the agent says of its jobs: to local clients and workers, to the agents where they were submitted, to the status page.
+// What the agent sends about its jobs: to local clients and workers, to the agents where the jobs
+// were submitted, and to the status page.
 #include "agent/base/log.h"
 #include "agent/daemon/lines.h"
 #include "agent/daemon/state.h"
@@ -14,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-void daemon_tell(struct daemon *d, const struct agent_ipc_client *to, json_t *head) {
+void daemon_send(struct daemon *d, const struct agent_ipc_client *to, json_t *head) {
     if (!to->len)
         json_decref(head);
     else if (agent_ipc_send(d->ipc, to, head, NULL, 0) != NEB_OK)
@@ -22,7 +23,7 @@ void daemon_tell(struct daemon *d, const struct agent_ipc_client *to, json_t *he
 }
 
 void daemon_answer(struct daemon *d, const struct agent_ipc_client *to, bool ok, const char *text) {
-    daemon_tell(d, to, json_pack("{s:s,s:b,s:s}", "ev", "answer", "ok", ok, "text", text));
+    daemon_send(d, to, json_pack("{s:s,s:b,s:s}", "ev", "answer", "ok", ok, "text", text));
 }
 
 bool daemon_post(struct daemon *d, uint32_t peer, enum agent_message kind, json_t *body,
@@ -33,8 +34,9 @@ bool daemon_post(struct daemon *d, uint32_t peer, enum agent_message kind, json_
         free(text);
         return false;
     }
-    enum neb_status st = reliable ? inter_service_send(d->service, peer, kind, text, strlen(text))
-                                  : inter_service_tell(d->service, peer, kind, text, strlen(text));
+    enum neb_status st =
+        reliable ? inter_service_send(d->service, peer, kind, text, strlen(text))
+                 : inter_service_send_telemetry(d->service, peer, kind, text, strlen(text));
     if (reliable && st != NEB_OK && daemon_throttle_allows(d, THROTTLE_UNSTORED))
         neb_warn("a message to %s could not be stored in %s: %s", d->members.m[peer].pub.name,
                  d->c->home, neb_status_name(st));
@@ -44,7 +46,7 @@ bool daemon_post(struct daemon *d, uint32_t peer, enum agent_message kind, json_
 
 bool daemon_throttle_allows(struct daemon *d, enum daemon_throttle what) {
     return neb_throttle_allows(&d->throttle[what], neb_now(),
-                               what == THROTTLE_OFFERS ? (unsigned)DAEMON_OFFERS_SAID : 1u);
+                               what == THROTTLE_OFFERS ? (unsigned)DAEMON_OFFERS_LOGGED : 1u);
 }
 
 static void tell_protocol(struct daemon *d, struct agent_jobrun *j, uint32_t peer,
@@ -58,8 +60,8 @@ static void tell_protocol(struct daemon *d, struct agent_jobrun *j, uint32_t pee
     daemon_note_fault(d, j, text);
 }
 
-// The link says it in the log; who watches a job that waits for such a member is told as well, once.
-void daemon_tell_protocols(struct daemon *d, struct agent_jobrun *j) {
+// The link logs the difference. Watchers of a job that waits for such a member are told once, too.
+void daemon_send_protocols(struct daemon *d, struct agent_jobrun *j) {
     for (int c = 0; j->linked && c < j->job.n_clusters; c++) {
         struct inter_peer_stats s;
         if (c == j->self || j->peers[c] >= d->members.n ||
@@ -85,12 +87,12 @@ void daemon_log_suppressed(struct daemon *d) {
             neb_warn("%llu %s", (unsigned long long)n, texts[i]);
     for (uint32_t i = 0; i < d->members.n; i++)
         if ((n = neb_throttle_suppressed(&d->links[i], neb_now())))
-            neb_warn("link to %s came or went %llu more times; it is %s. Where that is not the "
-                     "line: does a copy of this HOME run elsewhere, with the same keys?",
+            neb_warn("link to %s came or went %llu more times; it is %s. If the line is good: does "
+                     "a copy of this HOME run elsewhere, with the same keys?",
                      d->members.m[i].pub.name, (unsigned long long)n, d->up[i] ? "up" : "down");
     for (enum inter_fault f = 0; f < INTER_FAULTS; f++)
-        if ((n = neb_throttle_suppressed(&d->said_faults[f], neb_now())))
-            neb_warn("%llu more of the kind \"%s\" since it was last said", (unsigned long long)n,
+        if ((n = neb_throttle_suppressed(&d->fault_throttles[f], neb_now())))
+            neb_warn("%llu more faults of the kind \"%s\"", (unsigned long long)n,
                      inter_fault_name(f));
 }
 
@@ -98,7 +100,7 @@ json_t *daemon_stop_message(const struct agent_jobrun *j) {
     return json_pack("{s:s,s:I}", "id", j->hex, "run", (json_int_t)j->run);
 }
 
-void daemon_unpost_stop(struct daemon *d, const struct agent_jobrun *j) {
+void daemon_withdraw_stop(struct daemon *d, const struct agent_jobrun *j) {
     json_t *body = daemon_stop_message(j);
     char *text = json_dumps(body, JSON_COMPACT);
     json_decref(body);
@@ -106,13 +108,14 @@ void daemon_unpost_stop(struct daemon *d, const struct agent_jobrun *j) {
         if (agent_job_has_peer(j, i) &&
             inter_service_unsend(d->service, j->peers[i], AGENT_MSG_STOP, text, strlen(text)) !=
                 NEB_OK)
-            neb_warn("a stop of job %s that waits for its link could not be taken back",
+            neb_warn("a stop of job %s that waits for its link could not be withdrawn",
                      j->job.name);
     free(text);
 }
 
 static void tell_watchers(struct daemon *d, struct agent_jobrun *j, json_t *event) {
-    for (int i = 0; i < AGENT_WATCHERS_MAX; i++) // who takes nothing is gone, or asks again
+    // a watcher that takes nothing is gone, or will ask again
+    for (int i = 0; i < AGENT_WATCHERS_MAX; i++)
         if (j->watchers[i].len &&
             agent_ipc_send(d->ipc, &j->watchers[i], json_incref(event), NULL, 0) != NEB_OK)
             j->watchers[i] = (struct agent_ipc_client){0};
@@ -133,10 +136,10 @@ static bool send_lines(struct daemon *d, struct agent_jobrun *j, json_t *lines, 
                        json_pack("{s:s,s:o}", "id", j->hex, "lines", lines), reliable);
 }
 
-// Not in front of what rounds need: the next follow once these have crossed.
+// Lines must not delay rounds: more follow when these have been taken.
 void daemon_lines_due(struct daemon *d, struct agent_jobrun *j) {
     json_t *lines;
-    while (j->lines && inter_service_tells(d->service, j->home) &&
+    while (j->lines && inter_service_may_send_telemetry(d->service, j->home) &&
            (lines = agent_lines_next(j->lines, neb_now(), LINES_BYTES))) {
         int n = (int)json_array_size(lines);
         if (send_lines(d, j, lines, false))
@@ -149,7 +152,7 @@ void daemon_lines_due(struct daemon *d, struct agent_jobrun *j) {
 void daemon_store_lines(struct daemon *d, struct agent_jobrun *j) {
     json_t *lines;
     while (j->lines && (lines = agent_lines_take(j->lines, neb_now(), LINES_BYTES)))
-        (void)send_lines(d, j, lines, true); // what is not stored was said
+        (void)send_lines(d, j, lines, true); // a failure to store is logged
 }
 
 static void tell_line(struct daemon *d, struct agent_jobrun *j, json_t *event, double late_s) {
@@ -163,7 +166,7 @@ void daemon_publish_line(struct daemon *d, struct agent_jobrun *j, json_t *line)
     if (!j->local && !j->lines &&
         agent_lines_create(d->up[j->home], neb_now(), &j->lines) != NEB_OK)
         neb_warn("job %s: a line of metrics is lost", j->job.name);
-    json_t *told = j->local ? NULL : agent_told_line(&j->told, &j->terms.told, line);
+    json_t *told = j->local ? NULL : agent_disclosed_line(&j->told, &j->terms.told, line);
     if (told && j->lines) {
         agent_lines_add(j->lines, told, neb_now(), neb_wall_now() / NEB_MS);
         daemon_lines_due(d, j);
@@ -175,7 +178,7 @@ void daemon_publish_line(struct daemon *d, struct agent_jobrun *j, json_t *line)
 void daemon_pass_line(struct daemon *d, struct agent_jobrun *j, json_t *line, int64_t n,
                       double late_s) {
     int other = other_cluster(j, json_string_value(json_object_get(line, "cluster")));
-    // a report of a former run stays until the cluster makes further steps
+    // a report of a previous run is kept until the cluster makes further steps
     if (other >= 0 && agent_report_is_former(j->others[other], line)) {
         json_decref(j->others[other]);
         j->others[other] = NULL;
@@ -193,31 +196,30 @@ void daemon_publish_report(struct daemon *d, struct agent_jobrun *j, json_t *rep
     if (error)
         agent_view_event(d->view, j->hex, who ? who : daemon_name(d), error,
                          neb_seconds(neb_wall_now()));
-    if (other >= 0) { // for who follows the job from later on
+    if (other >= 0) { // for watchers that come later
         json_decref(j->others[other]);
         j->others[other] = json_incref(report);
     }
     tell_watchers(d, j,
                   json_pack("{s:s,s:s,s:O}", "ev", "report", "job", j->hex, "report", report));
     if (!j->local) {
-        if (j->lines) // who has all reports waits for no more lines
-            agent_lines_hurry(j->lines);
+        if (j->lines) // a watcher that has all reports waits for no more lines
+            agent_lines_unlimit(j->lines);
         daemon_lines_due(d, j);
         daemon_store_lines(d, j);
         daemon_post(d, j->home, AGENT_MSG_REPORT,
                     json_pack("{s:s,s:o}", "id", j->hex, "report",
-                              agent_told_report(&j->told, &j->terms.told, report)),
+                              agent_disclosed_report(&j->told, &j->terms.told, report)),
                     true);
     }
     json_decref(report);
 }
 
-// Other clusters that are heard; *expected: enough of them for a commit.
 int daemon_peers_alive(const struct daemon *d, const struct agent_jobrun *j, bool *expected) {
     struct inter_job_status st;
     int live = 0, data = 0, voters = 0;
     *expected = false;
-    for (int i = 0; !j->federated && j->linked && i < j->job.n_clusters; i++) // by streams alone
+    for (int i = 0; !j->federated && j->linked && i < j->job.n_clusters; i++) // with streams only
         live += i != j->self && d->up[j->peers[i]];
     if (!j->federated && (*expected = live > 0))
         return live;
@@ -229,19 +231,18 @@ int daemon_peers_alive(const struct daemon *d, const struct agent_jobrun *j, boo
         voters += !(st.removed >> i & 1);
     }
     *expected = live > voters / 2 && data >= (voters < 2 ? 1 : 2);
-    // Rounds of `robust` and `private` need more: without them each trains on. With commit_all, where it waits does not hang on who is silent.
+    // If a round of `robust` or `private` waits for more members, each worker trains on. With
+    // commit_all the wait must not depend on who is silent.
     if (st.waits && !j->job.sync.commit_all)
         *expected = false;
     return live - 1;
 }
 
-// Other clusters that may be heard at all: without those that are no members any more.
 int daemon_peers_left(const struct daemon *d, const struct agent_jobrun *j) {
     uint32_t gone = daemon_gone_clusters(d, j) | daemon_removed_clusters(d, j);
     return j->job.n_clusters - 1 - __builtin_popcount(gone & ~(1u << (unsigned)j->self));
 }
 
-// The disk was lost, and what the others have committed is not all here yet.
 bool daemon_catching_up(const struct daemon *d, const struct agent_jobrun *j) {
     struct inter_job_status st;
     return j->federated && inter_service_job_status(d->service, j->id, &st) && st.lost &&
@@ -253,7 +254,7 @@ uint32_t daemon_attempts(const struct daemon *d, const struct agent_jobrun *j) {
     return j->federated && inter_service_job_status(d->service, j->id, &st) ? st.attempts : 0;
 }
 
-void daemon_tell_alive(struct daemon *d, struct agent_jobrun *j, bool asked) {
+void daemon_send_alive(struct daemon *d, struct agent_jobrun *j, bool asked) {
     bool expected;
     int alive = daemon_peers_alive(d, j, &expected);
     int others = daemon_peers_left(d, j);
@@ -266,7 +267,7 @@ void daemon_tell_alive(struct daemon *d, struct agent_jobrun *j, bool asked) {
     j->told_others = others;
     j->told_expected = expected;
     j->told_lost = lost;
-    daemon_tell(d, &j->client,
+    daemon_send(d, &j->client,
                 json_pack("{s:s,s:i,s:i,s:b,s:b,s:I}", "ev", "peers", "alive", alive, "others",
                           others, "expected", expected, "lost", lost, "attempts",
                           (json_int_t)daemon_attempts(d, j)));
@@ -297,8 +298,9 @@ struct agent_wan_bytes daemon_wan_bytes(struct daemon *d, const struct agent_job
                                     .payload = x.payload + b->payload - base->payload};
 }
 
-// Once a second at home. Elsewhere the line crosses the link that it is about: it waits until it is a small part of what did, but for
-// the first one of a link that is up again.
+// Where the job was submitted, a line per second. Elsewhere the line crosses the link that it
+// describes: it waits until it is a small part of the traffic, except for the first line after an
+// outage.
 static const neb_ns link_line_every = 5 * NEB_S, link_line_rare = 30 * NEB_S;
 enum { LINK_LINE_TRAFFIC = 32 << 10 };
 
@@ -309,7 +311,7 @@ static bool line_due(const struct agent_jobrun *j, const struct agent_wan_bytes 
            (since >= link_line_every && traffic >= LINK_LINE_TRAFFIC);
 }
 
-void daemon_tell_link(struct daemon *d, struct agent_jobrun *j) {
+void daemon_send_link(struct daemon *d, struct agent_jobrun *j) {
     double goodput = 0, rtt = 0;
     uint64_t resent = 0;
     uint32_t stripes = 0;
@@ -341,7 +343,8 @@ void daemon_tell_link(struct daemon *d, struct agent_jobrun *j) {
                                   (json_int_t)resent, "stripes", (json_int_t)stripes));
 }
 
-// Who has been waited for, and heard, for so long without a break: one that comes back owes an update from its first word on.
+// Clusters that are reachable and have owed an update for so long without a break. A cluster that
+// comes back starts from zero.
 static uint16_t owing_for(struct agent_jobrun *j, uint16_t owing, double least_s) {
     neb_ns now = neb_now();
     uint16_t late = 0;
@@ -355,7 +358,8 @@ static uint16_t owing_for(struct agent_jobrun *j, uint16_t owing, double least_s
     return late;
 }
 
-// Of who is there and sends nothing: once each, since a cluster that is only slow is waited for in every round.
+// Reports clusters that are reachable but send nothing: once each, because rounds always wait for a
+// cluster that is only slow.
 static void tell_owing(struct daemon *d, struct agent_jobrun *j, uint16_t owing) {
     char names[320] = "", text[480];
     owing = owing_for(j, owing, j->job.sync.grace_s);
@@ -364,29 +368,30 @@ static void tell_owing(struct daemon *d, struct agent_jobrun *j, uint16_t owing)
     j->owing_told |= owing;
     agent_status_names(&j->job, owing, names, sizeof names);
     snprintf(text, sizeof text,
-             "a round waits for the update of %s, which is heard of and has sent none in "
-             "sync.grace_s (%g s) after the others; where that lasts, the hub can revoke it",
+             "a round waits for the update of %s, which is reachable but has sent none in "
+             "sync.grace_s (%g s) after the others; if that lasts, the hub can revoke it",
              names, j->job.sync.grace_s);
-    daemon_say_fault(d, j, text);
+    daemon_report_fault(d, j, text);
 }
 
-// Who follows the job elsewhere sees rounds stand still, and looks for the reason at the others. A disk may be now full, now not.
+// Watchers elsewhere see rounds stand still and look for the reason at other clusters, so this is
+// reported; at most once a minute, because a disk may be full now and then.
 static void tell_room(struct daemon *d, struct agent_jobrun *j, bool no_room) {
     const neb_ns quiet = 60 * NEB_S;
     const char *why = inter_service_no_room(d->service);
     char text[480];
     if (j->room_told && !why)
-        snprintf(text, sizeof text, "%s can keep the others' updates again", daemon_name(d));
+        snprintf(text, sizeof text, "%s can store the others' updates again", daemon_name(d));
     else if (!j->room_told && why && no_room && (!j->room_said || neb_now() - j->room_said > quiet))
         snprintf(text, sizeof text,
-                 "%s cannot keep the others' updates (%s): its rounds wait, and those of others "
+                 "%s cannot store the others' updates (%s): its rounds wait, and those of others "
                  "that need its updates",
                  daemon_name(d), why);
     else
         return;
     j->room_told = why != NULL;
     j->room_said = neb_now();
-    daemon_say_fault(d, j, text);
+    daemon_report_fault(d, j, text);
 }
 
 static void reason_to_wait(const struct agent_jobrun *j, char *out, size_t cap) {
@@ -394,20 +399,20 @@ static void reason_to_wait(const struct agent_jobrun *j, char *out, size_t cap) 
     if (j->job.sync.gate == AGENT_GATE_ROBUST)
         why = ": with the gate \"robust\" a round needs five updates";
     else if (j->job.sync.commit_all)
-        why = ": with sync.commit_all a round needs everybody";
+        why = ": with sync.commit_all a round needs every cluster";
     snprintf(out, cap, "%s", why);
     if (j->job.sync.gate == AGENT_GATE_PRIVATE)
         snprintf(out, cap, ": with the gate \"private\" a round needs %d of the %d clusters",
                  agent_private_needs(&j->job), j->job.n_clusters);
 }
 
-// Rounds stand still until certain clusters are heard again: said when that begins, and when it is over.
-void daemon_tell_waits(struct daemon *d, struct agent_jobrun *j) {
+// Reports when rounds begin to wait for certain clusters, and when that is over.
+void daemon_send_waits(struct daemon *d, struct agent_jobrun *j) {
     struct inter_job_status st;
     char names[320] = "", why[96], text[480];
     if (!j->federated || j->state != AGENT_JOB_RUNNING ||
         !inter_service_job_status(d->service, j->id, &st) ||
-        !j->last_step) // at the start nobody has been heard yet
+        !j->last_step) // before its first step nobody has been reachable yet
         return;
     tell_owing(d, j, st.owing);
     tell_room(d, j, st.no_room != 0);
@@ -419,15 +424,16 @@ void daemon_tell_waits(struct daemon *d, struct agent_jobrun *j) {
     bool silent = st.waits & ~st.live, ended = st.waits & st.live;
     if (st.waits)
         snprintf(text, sizeof text, "rounds wait for %s, %s%s%s%s", names,
-                 silent ? "not heard of" : "", silent && ended ? ", or " : "",
+                 silent ? "not reachable" : "", silent && ended ? ", or " : "",
                  ended ? "whose worker has ended" : "", why);
     else
-        snprintf(text, sizeof text, "rounds go on: nobody is waited for any more");
-    daemon_say_fault(d, j, text);
+        snprintf(text, sizeof text, "rounds continue: no cluster is waited for any more");
+    daemon_report_fault(d, j, text);
 }
 
-// At once, then at most every minute: what went for --blobs-max, and that no more can go.
-void daemon_tell_blobs(struct daemon *d) {
+// Logs at once, then at most once a minute, what was dropped for --blobs-max; and once an hour that
+// no more can be dropped.
+void daemon_send_blobs(struct daemon *d) {
     static const neb_ns minute = 60 * NEB_S, hour = 60 * minute;
     const struct inter_ledger *l = inter_service_ledger(d->service);
     struct inter_dropped n;
@@ -436,22 +442,22 @@ void daemon_tell_blobs(struct daemon *d) {
     if (!d->c->blobs_max)
         return;
     inter_ledger_dropped(l, &n);
-    if (n.rounds < d->blobs_told.rounds) // another ledger handle, which counts anew
+    if (n.rounds < d->blobs_told.rounds) // another ledger handle, which counts from zero
         d->blobs_told = (struct inter_dropped){0};
     if (n.rounds > d->blobs_told.rounds && (!d->blobs_told_at || now - d->blobs_told_at > minute)) {
-        neb_warn("updates of %llu rounds (%s) were dropped for --blobs-max %s: an older checkpoint "
-                 "would need them, and so would members that are behind: these go on from a "
-                 "snapshot of the newest",
-                 (unsigned long long)(n.rounds - d->blobs_told.rounds),
-                 agent_human_bytes((double)(n.bytes - d->blobs_told.bytes), a, sizeof a),
-                 agent_human_bytes((double)d->c->blobs_max, b, sizeof b));
+        neb_warn(
+            "updates of %llu rounds (%s) were dropped because of --blobs-max %s: older checkpoints "
+            "would need them, and members that are behind continue from a snapshot of the newest",
+            (unsigned long long)(n.rounds - d->blobs_told.rounds),
+            agent_human_bytes((double)(n.bytes - d->blobs_told.bytes), a, sizeof a),
+            agent_human_bytes((double)d->c->blobs_max, b, sizeof b));
         d->blobs_told = n;
         d->blobs_told_at = now;
     }
     if (inter_ledger_used(l) > d->c->blobs_max &&
         (!d->blobs_over_at || now - d->blobs_over_at > hour)) {
-        neb_warn("updates take %s, more than --blobs-max %s: those since the newest checkpoint "
-                 "stay; with a smaller checkpoint.every_steps these are fewer",
+        neb_warn("updates take %s, more than --blobs-max %s: those since the newest checkpoint are "
+                 "kept; a smaller checkpoint.every_steps makes them fewer",
                  agent_human_bytes((double)inter_ledger_used(l), a, sizeof a),
                  agent_human_bytes((double)d->c->blobs_max, b, sizeof b));
         d->blobs_over_at = now;
@@ -468,7 +474,7 @@ static json_t *updates(const struct daemon *d) {
                      "dropped_rounds", (json_int_t)n.rounds, "dropped_bytes", (json_int_t)n.bytes);
 }
 
-// What was turned away at each door, before it was a message of a member.
+// Counts of what was refused before it became a message of a member.
 static json_t *refused(const struct daemon *d) {
     uint64_t sums = d->sums_refused;
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
@@ -480,17 +486,16 @@ static json_t *refused(const struct daemon *d) {
                      (json_int_t)sums);
 }
 
-// Behind the jobs in memory: those of the ledger that nobody would miss otherwise, held at a start, or failed before it.
+// Adds the jobs that are only in the ledger and need attention: held, or failed before this start.
 static void add_aside(struct daemon *d, json_t *jobs) {
     json_t *list = NULL, *o;
     size_t i;
-    if (d->aside_due && agent_jobs_aside(inter_service_ledger(d->service), &list) == NEB_OK) {
+    if (d->aside_due && agent_jobs_attention(inter_service_ledger(d->service), &list) == NEB_OK) {
         json_decref(d->aside);
         d->aside = json_incref(list);
     }
     json_decref(list);
-    d->aside_due =
-        false; // a ledger that cannot be read is not asked, and complained of, every second
+    d->aside_due = false; // an unreadable ledger must not be read, and logged, every second
     json_array_foreach(d->aside, i,
                        o) if (!daemon_job(d, json_string_value(json_object_get(o, "id"))))
         json_array_append(jobs, o);
@@ -519,7 +524,7 @@ json_t *daemon_status(struct daemon *d) {
             (json_int_t)s.link.recycled, "congestion", s.link.congestion, "clock_offset_s",
             neb_seconds(s.link.clock_offset), "bulk_used", (json_int_t)s.link.bulk_used,
             "bulk_open", (json_int_t)s.link.bulk_open, "window_bytes", (json_int_t)s.path.window);
-        if (s.link.protocol) { // it was heard
+        if (s.link.protocol) { // a message of it has arrived
             json_object_set_new(o, "protocol", json_integer(s.link.protocol));
             json_object_set_new(o, "build", json_string(s.link.build));
             json_object_set_new(o, "protocol_differs", json_boolean(s.link.differs));
@@ -574,7 +579,7 @@ void daemon_note_fault(struct daemon *d, struct agent_jobrun *j, const char *tex
     publish_text(d, j, "fault", text);
 }
 
-void daemon_say_fault(struct daemon *d, struct agent_jobrun *j, const char *text) {
+void daemon_report_fault(struct daemon *d, struct agent_jobrun *j, const char *text) {
     neb_warn("job %s: %s", j->job.name, text);
     daemon_note_fault(d, j, text);
 }

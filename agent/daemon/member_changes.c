@@ -18,7 +18,7 @@ void daemon_merge_change(struct agent_members_change *all, const struct agent_me
     all->forked |= c->forked;
     if (c->changed && first)
         memcpy(all->rotated, c->rotated, sizeof all->rotated);
-    else if (c->changed) // two versions at once: no overlap for anybody
+    else if (c->changed) // two versions at once: no overlap for either
         all->rotated[0] = 0;
 }
 
@@ -36,14 +36,15 @@ void daemon_warn_unlinked(const struct daemon *d) {
             snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", name);
     }
     if (names[0])
-        neb_warn("no link with %s is possible: this agent takes no connections (no --listen), and "
-                 "the list has no address to dial there; of each two sites one has to start its "
+        neb_warn("no link with %s is possible: this agent accepts no connections (no --listen), "
+                 "and the list has no address to connect to. Of each two sites, one must start its "
                  "agent with --listen and be listed with its address (nebula join --endpoint, "
                  "nebula init --link, nebula peer add)",
                  names);
 }
 
-// Whether a job can go on after a change: its own site is on the list, and enough of its voters are; by streams alone, both ends of one.
+// True if a job can continue after a change: this site and a majority of the voters are still on
+// the list; with streams only, at least one member at each end.
 static bool can_go_on(const struct daemon *d, const struct agent_jobrun *j) {
     const struct sec_members *l = agent_members_list(d->trust);
     int here = 0, voters = 0;
@@ -51,7 +52,7 @@ static bool can_go_on(const struct daemon *d, const struct agent_jobrun *j) {
     if (!is_listed(d))
         return false;
     if (j->linked && !j->federated) {
-        bool ends[2] = {false, false}; // of a stream: who makes batches, who learns from them
+        bool ends[2] = {false, false}; // producers of batches, and consumers
         for (int i = 0; i < j->job.n_clusters; i++) {
             enum agent_role r = j->job.clusters[i].role;
             if (!(gone >> i & 1))
@@ -68,7 +69,7 @@ static bool can_go_on(const struct daemon *d, const struct agent_jobrun *j) {
            (here > voters / 2 && agent_private_has_enough(&j->job, gone | j->removed));
 }
 
-void daemon_tell_members(struct daemon *d, const struct agent_jobrun *j,
+void daemon_send_members(struct daemon *d, const struct agent_jobrun *j,
                          const struct agent_ipc_client *to) {
     bool listed = is_listed(d);
     uint16_t gone = daemon_gone_clusters(d, j);
@@ -79,24 +80,25 @@ void daemon_tell_members(struct daemon *d, const struct agent_jobrun *j,
     json_t *list = json_array();
     for (int i = 0; i < j->job.n_clusters; i++)
         if (listed ? gone >> i & 1
-                   : i != j->self) // who is off the list itself hears of nobody else
+                   : i != j->self) // a site off the list gets no reports of any other site
             json_array_append_new(list, json_string(j->job.clusters[i].name));
     json_t *event = json_pack("{s:s,s:s,s:o}", "ev", "members", "job", j->hex, "gone", list);
     if (!listed)
-        snprintf(why, sizeof why, "%s, the agent's own site, is no member any more",
+        snprintf(why, sizeof why, "%s, the agent's own site, is no longer a member",
                  daemon_name(d));
     else
         snprintf(why, sizeof why, "too few of its members are left on the list, without %s%s",
                  names,
                  agent_private_has_enough(&j->job, gone | j->removed)
                      ? ""
-                     : ": sums of the gate \"private\" of so few cannot be read");
+                     : ": with so few, sums of the gate \"private\" cannot be read");
     if (!can_go_on(d, j))
         json_object_set_new(event, "ends", json_string(why));
-    daemon_tell(d, to, event);
+    daemon_send(d, to, event);
 }
 
-// Nobody waits for who was revoked; with the profile `robust` that may leave too few to leave anything out.
+// Nobody waits for a revoked member. With the profile `robust`, too few members may be left to
+// leave out a bad update.
 static void update_gone(struct daemon *d, struct agent_jobrun *j) {
     uint16_t gone = daemon_gone_clusters(d, j);
     int left = j->job.n_clusters - __builtin_popcount(gone);
@@ -105,14 +107,14 @@ static void update_gone(struct daemon *d, struct agent_jobrun *j) {
         return;
     char text[200];
     snprintf(text, sizeof text,
-             "%d clusters are left of the five that the gate \"robust\" needs against a bad one: "
-             "norms are clipped, nothing is left out any more",
+             "%d clusters are left, but the gate \"robust\" needs five against a bad one: norms "
+             "are still clipped, but no update is left out any more",
              left);
     j->gone = gone;
-    daemon_say_fault(d, j, text);
+    daemon_report_fault(d, j, text);
 }
 
-// What a change of the list means for one job.
+// Applies a change of the list to one job.
 static void update_job(struct daemon *d, struct agent_jobrun *j) {
     uint16_t removed = daemon_removed_clusters(d, j);
     if (j->federated)
@@ -120,7 +122,7 @@ static void update_job(struct daemon *d, struct agent_jobrun *j) {
     if (j->federated && removed != j->removed) {
         j->removed = removed;
         inter_service_job_removed(d->service, j->id, removed);
-        neb_warn("job %s goes on without a member that was given up by nebula promote",
+        neb_warn("job %s continues without a member that was given up by nebula promote",
                  j->job.name);
     }
     if (!j->adopted && !j->orphaned && j->owner[0] &&
@@ -128,10 +130,10 @@ static void update_job(struct daemon *d, struct agent_jobrun *j) {
         char text[320];
         j->orphaned = true;
         snprintf(text, sizeof text,
-                 "%s, which submitted it, is no member any more; what runs goes on, nebula stop "
-                 "ends it, and when this agent starts anew it is held",
+                 "%s, which submitted it, is no longer a member. The running job continues, nebula "
+                 "stop ends it, and after a restart of this agent it is held",
                  j->owner);
-        daemon_say_fault(d, j, text);
+        daemon_report_fault(d, j, text);
     }
     if (j->state == AGENT_JOB_RUNNING && !can_go_on(d, j)) {
         neb_warn("job %s stops: too few of its members are left on the list", j->job.name);
@@ -139,10 +141,11 @@ static void update_job(struct daemon *d, struct agent_jobrun *j) {
     }
 }
 
-// A newer member list takes effect at once, while jobs run: links of who was revoked are cut, new members are let in (where there is no
-// room for more names: once no job runs). Lists that do not follow from each other stop everything.
+// A newer member list takes effect at once, while jobs run: links of revoked members are cut, new
+// members are let in (without free names: once no job runs). Contradicting lists stop everything.
 enum neb_status daemon_take_members(struct daemon *d) {
-    // Before anybody is cut off: who is revoked shall know. What the links bring meanwhile may be a newer list, which is passed on like this one.
+    // Send the list before links are cut, so that a revoked member learns of it. An even newer list
+    // may arrive meanwhile; it is passed on too.
     for (uint64_t told = 0; d->change.changed && told < agent_members_list(d->trust)->version;) {
         told = agent_members_list(d->trust)->version;
         agent_spread_list(&d->spread, d->up);
@@ -168,15 +171,15 @@ enum neb_status daemon_take_members(struct daemon *d) {
                                  c.rotated[0] ? c.rotated : NULL,
                                  d->c->overlap ? d->c->overlap : default_overlap, &waiting));
     d->members = *inter_service_members(d->service);
-    d->members_due = !listed || waiting; // when no job runs
+    d->members_due = !listed || waiting; // done when no job runs
     if (waiting)
-        neb_warn("member list version %llu: new members that are let in once no job runs here: %u "
-                 "(an agent has room for %d names in its life); all else of it is in use",
+        neb_warn("member list version %llu is in use, except for %u new members, which are let in "
+                 "once no job runs here (a running agent has room for %d names)",
                  (unsigned long long)d->members.version, waiting, SEC_MEMBERS_MAX);
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         struct agent_jobrun *j = &d->jobs[i];
         for (int w = 0; j->used && w < AGENT_WATCHERS_MAX; w++)
-            daemon_tell_members(d, j, &j->watchers[w]);
+            daemon_send_members(d, j, &j->watchers[w]);
         if (j->used && j->state != AGENT_JOB_ENDED)
             update_job(d, j);
     }
@@ -185,21 +188,21 @@ enum neb_status daemon_take_members(struct daemon *d) {
     return NEB_OK;
 }
 
-// nebula rotate has given this member new keys: links change over to them; jobs go on.
+// nebula rotate has made new keys of this member: links change to them, and jobs continue.
 enum neb_status daemon_rekey(struct daemon *d) {
     struct sec_identity *next = NULL, *former = d->identity;
     if (!d->rekey_at || neb_now() < d->rekey_at)
         return NEB_OK;
     d->rekey_at = neb_now() + NEB_S;
     if (sec_identity_load(d->c->home, &next) != NEB_OK)
-        return NEB_OK; // the command is at it
+        return NEB_OK; // the command is still writing them
     if (!agent_members_holds(d->trust, sec_identity_public(next))) {
         sec_identity_destroy(&next);
         return NEB_OK;
     }
     d->rekey_at = 0;
     d->identity = next;
-    // The new link counts from nothing.
+    // new links count from zero
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
         if (d->jobs[i].used)
             d->jobs[i].wan_before = daemon_wan_bytes(d, &d->jobs[i]);
@@ -223,7 +226,8 @@ static void find_owner(const struct daemon *d, struct agent_jobrun *j) {
         j->home = m ? (uint32_t)(m - d->members.m) : AGENT_PEER_NONE;
 }
 
-// An ended job names members by index, and its rounds were closed with the service before: others may still need the last of them.
+// An ended job refers to members by index, and its rounds were closed with the previous service.
+// Others may still need the last of them.
 static bool open_again(struct daemon *d, struct agent_jobrun *j) {
     char why[512];
     if (daemon_map_clusters(d, j, false, why, sizeof why) != NEB_OK)
@@ -232,7 +236,7 @@ static bool open_again(struct daemon *d, struct agent_jobrun *j) {
     if (!j->federated)
         return true;
     if (daemon_open_rounds(d, j) != NEB_OK) {
-        neb_warn("rounds of job %s, which has ended here, are not open again", j->job.name);
+        neb_warn("the rounds of job %s, which has ended here, cannot be reopened", j->job.name);
         return false;
     }
     if (j->unable || !strcmp(j->stored, "failed"))
@@ -248,7 +252,7 @@ enum neb_status daemon_renew_service(struct daemon *d) {
         return neb_fail(NEB_ERR_DENIED, "this member is no longer on the list: the agent ends");
     inter_service_destroy(&d->service);
     memset(d->up, 0, sizeof d->up);
-    // ZeroMQ closes a listener in its own time; until then its port is taken
+    // ZeroMQ closes a listener asynchronously; until then its port is taken
     enum neb_status st = daemon_start_service(d);
     for (int i = 0; st != NEB_OK && i < 20; i++) {
         neb_sleep(100 * NEB_MS);
@@ -257,7 +261,7 @@ enum neb_status daemon_renew_service(struct daemon *d) {
     NEB_TRY(st);
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
         if (d->jobs[i].used && !open_again(d, &d->jobs[i]))
-            daemon_job_forget(d, &d->jobs[i]); // who is away asks for it by its id
+            daemon_job_forget(d, &d->jobs[i]); // a member that was away asks for it by its id
     neb_info("links use member list version %llu", (unsigned long long)d->members.version);
     return NEB_OK;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The life of a job here: taken over, stopped, ended; and taken up again when the agent
-// comes back.
+// A job at this agent from start to end: accepted, stopped, ended, and resumed when the agent comes
+// back.
 #include "agent/base/log.h"
 #include "agent/daemon/attach.h"
 #include "agent/daemon/lines.h"
@@ -71,17 +71,17 @@ void daemon_job_forget(struct daemon *d, struct agent_jobrun *j) {
         daemon_workers_admit(d, NULL);
 }
 
-// A cluster whose member was revoked: what it had signed by then is still checked.
+// The peer of a revoked member: what it signed before is still verified.
 static enum neb_status former_peer(const struct daemon *d, const char *name, uint32_t *peer) {
     uint8_t sign[SEC_KEY_BYTES];
     *peer = AGENT_PEER_NONE;
-    return agent_members_former(d->trust, name, sign)
-               ? inter_service_former(d->service, name, sign, peer)
+    return agent_members_previous_key(d->trust, name, sign)
+               ? inter_service_removed_member(d->service, name, sign, peer)
                : NEB_OK;
 }
 
-// Which member each cluster is. The job's own operator decides what runs here: unknown names are refused, but where the job is known
-// (then they were members when it began).
+// Finds the member of each cluster. An unknown name is refused, unless the job is known: then its
+// members were on the list when it began.
 enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun *j, bool known,
                                     char *why, size_t cap) {
     int gone = 0, voters = 0;
@@ -95,15 +95,15 @@ enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun 
             if (!strcmp(d->members.m[k].pub.name, name))
                 peer = k;
         if (peer == UINT32_MAX && j->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
-            continue; // the reference runs in one process: the other clusters are only its data
-        voters += !agent_members_lost(d->trust, name);
+            continue; // the reference is one process; other clusters are only its data
+        voters += !agent_members_without_vote(d->trust, name);
         if (peer == UINT32_MAX && known) {
             gone++;
             NEB_TRY(former_peer(d, name, &peer));
         }
         if (peer == UINT32_MAX) {
             char advice[256];
-            snprintf(why, cap, "cluster \"%s\" is no member known to agent \"%s\": %s", name,
+            snprintf(why, cap, "cluster \"%s\" is not a member known to agent \"%s\": %s", name,
                      daemon_name(d), agent_members_advice(d->trust, name, advice, sizeof advice));
             return NEB_ERR_NOT_FOUND;
         }
@@ -111,27 +111,29 @@ enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun 
             agent_members_only_votes(d->trust, name)) {
             snprintf(why, cap,
                      "cluster \"%s\" was invited as a witness, which trains nothing: give it "
-                     "{witness: true} in the job, or invite it anew as data",
+                     "{witness: true} in the job, or invite it again as data",
                      name);
             return NEB_ERR_DENIED;
         }
         j->peers[i] = peer;
     }
     if (j->self < 0) {
-        snprintf(why, cap, "agent \"%s\" is none of the job's clusters", daemon_name(d));
+        snprintf(why, cap, "agent \"%s\" is not one of the job's clusters", daemon_name(d));
         return NEB_ERR_INVALID;
     }
     bool enough = agent_private_has_enough(&j->job, daemon_gone_clusters(d, j));
     if (gone &&
-        (2 * (voters - gone) <= voters || !enough)) { // as of a running job: daemon_members.c
-        snprintf(why, cap, "too few of its members are left on the list: %d of %d%s", voters - gone,
-                 voters, enough ? "" : "; sums of the gate \"private\" of so few cannot be read");
+        (2 * (voters - gone) <= voters || !enough)) { // as for a running job: member_changes.c
+        snprintf(why, cap, "too few of the job's members are left on the list: %d of %d%s",
+                 voters - gone, voters,
+                 enough ? "" : "; with so few, sums of the gate \"private\" cannot be read");
         return NEB_ERR_DENIED;
     }
     return NEB_OK;
 }
 
-// The operator's word about jobs of others; read anew for each, so that a change needs no restart.
+// Asks the site's policy about a job of another member. It is read again each time, so that a
+// change needs no restart.
 static bool policy_admits(struct daemon *d, struct agent_jobrun *j, char *why, size_t cap) {
     struct agent_policy p;
     if (!j->owner[0]) {
@@ -152,17 +154,17 @@ static bool policy_admits(struct daemon *d, struct agent_jobrun *j, char *why, s
     }
     if (!agent_policy_admits(&p, &j->job, j->self, j->owner, &running, why, cap))
         return false;
-    agent_policy_terms(&p, &j->job, j->self, &j->terms); // what was refused runs on as it did
+    agent_policy_terms(&p, &j->job, j->self, &j->terms); // a refused change leaves the old terms
     j->progress_at = neb_now();
     return true;
 }
 
-// The job's limit of rate; and what its earlier runs have sent and received counts too, and when the last one began.
+// Sets the job's rate limit, the bytes of its earlier runs, and the time of the last run.
 static enum neb_status recall_runs(struct daemon *d, struct agent_jobrun *j) {
     struct agent_job_record r;
     struct inter_rate_limit limit;
     NEB_TRY(inter_rate_limit_parse(j->job.rate_limit, &limit));
-    // another member's job is no reason for this site's others to wait
+    // another member's limit must not slow down this site's own jobs
     inter_service_limit(d->service, j->id, &limit, !j->owner[0]);
     enum neb_status st = agent_jobs_find(inter_service_ledger(d->service), j->hex, &r);
     if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
@@ -174,7 +176,8 @@ static enum neb_status recall_runs(struct daemon *d, struct agent_jobrun *j) {
     return NEB_OK;
 }
 
-// Whether this machine has what the launcher of the cluster's place needs: known before a worker that trains is ended for it.
+// True if this machine has what the cluster's launcher needs. Checked before a running worker is
+// ended for a change.
 static bool can_launch(struct daemon *d, struct agent_jobrun *j, char *why, size_t cap) {
     struct agent_launch launch;
     char dir[NEB_PATH_MAX], text[400];
@@ -185,12 +188,14 @@ static bool can_launch(struct daemon *d, struct agent_jobrun *j, char *why, size
                             &launch) == NEB_OK)
         return true;
     neb_last_error(text, sizeof text);
-    snprintf(why, cap, "agent \"%s\" stays with the place it has: %s", daemon_name(d), text);
+    snprintf(why, cap, "agent \"%s\" keeps the present placement of its worker: %s", daemon_name(d),
+             text);
     return false;
 }
 
-// A running job that is submitted again may have other places for its clusters to train (agent_job_differs): a worker whose own has
-// changed is ended, and goes on from its checkpoint there. Nothing else of a job changes. NULL: *why.
+// A running job that is submitted again may place its clusters differently (agent_job_differs). If
+// that changes this cluster, its worker is replaced and continues from its checkpoint. Nothing else
+// of a job may change. NULL: *why.
 static struct agent_jobrun *place_restart(struct daemon *d, struct agent_jobrun *j, json_t *spec,
                                           char *why, size_t cap) {
     size_t self = (size_t)j->self;
@@ -199,7 +204,7 @@ static struct agent_jobrun *place_restart(struct daemon *d, struct agent_jobrun 
     bool moved = !json_equal(json_array_get(json_object_get(j->spec, "clusters"), self),
                              json_array_get(json_object_get(spec, "clusters"), self));
     struct agent_job *was = malloc(sizeof *was);
-    snprintf(why, cap, "agent \"%s\" cannot take the job's new meshes; its log says why",
+    snprintf(why, cap, "agent \"%s\" cannot use the job's new meshes; its log says why",
              daemon_name(d));
     if (!was)
         return NULL;
@@ -211,7 +216,7 @@ static struct agent_jobrun *place_restart(struct daemon *d, struct agent_jobrun 
         free(was);
         if (!cannot || j->local)
             return NULL;
-        daemon_note_fault(d, j, why); // the others need not stop for it
+        daemon_note_fault(d, j, why); // the other clusters need not stop for this
         return j;
     }
     free(was);
@@ -219,8 +224,7 @@ static struct agent_jobrun *place_restart(struct daemon *d, struct agent_jobrun 
     j->spec = json_incref(spec);
     daemon_job_save(d, j, "running");
     if (moved && j->worker.pid) {
-        neb_info("job %s: its worker begins again with another mesh, launcher or device",
-                 j->job.name);
+        neb_info("job %s: its worker restarts with another mesh, launcher or device", j->job.name);
         daemon_worker_replace(d, j);
     }
     return j;
@@ -234,7 +238,7 @@ static bool is_known(struct daemon *d, const char *hex) {
     return known;
 }
 
-// Of a job that has ended here and was removed (daemon_ended.c).
+// True if a job with this id has ended here and was removed (ended.c).
 static bool was_removed(struct daemon *d, const uint8_t id[AGENT_JOB_ID_BYTES], const char *hex,
                         char *why, size_t cap) {
     bool dropped = true;
@@ -242,18 +246,17 @@ static bool was_removed(struct daemon *d, const uint8_t id[AGENT_JOB_ID_BYTES], 
         (inter_ledger_was_dropped(inter_service_ledger(d->service), id, &dropped) == NEB_OK &&
          !dropped))
         return false;
-    snprintf(
-        why, cap,
-        "a job of this id has ended at agent \"%s\" and was removed, and an id is one job's for "
-        "good: submit it as a new job, with another --out",
-        daemon_name(d));
+    snprintf(why, cap,
+             "a job with this id has ended at agent \"%s\" and was removed, and an id is never "
+             "used twice: submit it as a new job, with another --out",
+             daemon_name(d));
     return true;
 }
 
 static void set_home(const struct daemon *d, struct agent_jobrun *j, uint32_t home,
                      const char *owner) {
     if (home != j->home)
-        agent_lines_destroy(&j->lines); // they were for another one
+        agent_lines_destroy(&j->lines); // they were for another member
     j->local = home == UINT32_MAX;
     j->home = home;
     j->adopted = home == AGENT_PEER_NONE;
@@ -263,10 +266,12 @@ static void set_home(const struct daemon *d, struct agent_jobrun *j, uint32_t ho
                                  : "");
 }
 
-// What was opened again for one that was away keeps its place so long: others would take it by turns.
+// A job that was reopened for a member keeps its entry so long: otherwise jobs would displace each
+// other in turn.
 static const neb_ns reopened_for = 60 * NEB_S;
 
-// A place that nobody has, or that of the job which has ended longest ago: members that were away may still ask for its last rounds. NULL: all run.
+// A free entry, or that of the job that ended first: members that were away may still ask for the
+// rounds of a recent job. NULL: all entries run.
 static struct agent_jobrun *place_of(struct daemon *d) {
     struct agent_jobrun *best = NULL;
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
@@ -279,15 +284,16 @@ static struct agent_jobrun *place_of(struct daemon *d) {
     return best;
 }
 
-// home AGENT_PEER_NONE: of `owner`, which is no member any more. over: it has ended here, and is not begun again: only its rounds are open.
+// home AGENT_PEER_NONE: the submitter is `owner`, which is not a member any more. over: the job has
+// ended here and is not started: only its rounds are opened.
 static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t *spec,
                                        uint32_t home, const char *owner, bool over, char *why,
                                        size_t cap) {
     char name[SEC_NAME_MAX];
     uint8_t id[AGENT_JOB_ID_BYTES];
-    snprintf(name, sizeof name, "%s", owner); // of what is forgotten below
+    snprintf(name, sizeof name, "%s", owner); // owner may point into an entry that is cleared below
     if (!hex || !neb_unhex(hex, id, sizeof id)) {
-        snprintf(why, cap, "a job's id is %d hexadecimal digits in small letters",
+        snprintf(why, cap, "a job id has %d hexadecimal digits, in lower case",
                  2 * AGENT_JOB_ID_BYTES);
         return NULL;
     }
@@ -295,11 +301,11 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
     if (!j && was_removed(d, id, hex, why, cap))
         return NULL;
     if (j && j->state != AGENT_JOB_ENDED)
-        return place_restart(d, j, spec, why, cap); // said twice
+        return place_restart(d, j, spec, why, cap); // submitted twice
     if (j)
         daemon_job_forget(d, j);
     if (!j && !(j = place_of(d))) {
-        snprintf(why, cap, "agent \"%s\" runs %d jobs already", daemon_name(d), AGENT_JOBS_MAX);
+        snprintf(why, cap, "agent \"%s\" already runs %d jobs", daemon_name(d), AGENT_JOBS_MAX);
         return NULL;
     }
     if (j->used)
@@ -313,8 +319,8 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
     const char *by = j->owner[0] ? j->owner : daemon_name(d);
     if (!daemon_id_fits(d, by, hex, spec)) {
         snprintf(why, cap,
-                 "the id %.8s is not that of this specification, submitted by \"%s\" in the "
-                 "federation that agent \"%s\" is a member of: begin it anew, with another --out",
+                 "the id %.8s does not belong to this specification, submitted by \"%s\" in the "
+                 "federation of agent \"%s\": submit it as a new job, with another --out",
                  hex, by, daemon_name(d));
         return NULL;
     }
@@ -354,8 +360,9 @@ struct agent_jobrun *daemon_job_accept(struct daemon *d, const char *hex, json_t
     return accept_job(d, hex, spec, home, "", false, why, cap);
 }
 
-// Whoever submits a job hears of it, even if another one had offered it before; its signature is passed on with it.
-void daemon_job_took(struct daemon *d, struct agent_jobrun *j, uint32_t home, const char *sig) {
+// The submitter gets the job's reports, even if another member offered the job first. Its signature
+// is passed on with the job.
+void daemon_job_set_home(struct daemon *d, struct agent_jobrun *j, uint32_t home, const char *sig) {
     char owner[SEC_NAME_MAX];
     memcpy(owner, j->owner, sizeof owner);
     set_home(d, j, home, owner);
@@ -363,9 +370,9 @@ void daemon_job_took(struct daemon *d, struct agent_jobrun *j, uint32_t home, co
     daemon_job_save(d, j, "running");
 }
 
-void daemon_job_goes_on(struct daemon *d, struct agent_jobrun *j, int64_t run) {
+void daemon_job_resumed(struct daemon *d, struct agent_jobrun *j, int64_t run) {
     if (j->linked)
-        daemon_unpost_stop(d, j);
+        daemon_withdraw_stop(d, j);
     j->run = run > j->run ? run : j->run;
     daemon_job_save(d, j, "running");
 }
@@ -383,19 +390,20 @@ void daemon_job_later(struct daemon *d, const struct agent_job_record *known, js
     memcpy(r.sig, kept, sizeof r.sig);
     if (!j) {
         if (agent_jobs_put(inter_service_ledger(d->service), &r, NULL) != NEB_OK)
-            neb_warn("that job %.8s goes on could not be stored", r.hex);
+            neb_warn("the resume of job %.8s could not be stored", r.hex);
     } else {
         if (j->linked)
-            daemon_unpost_stop(d, j);
-        j->suspended = true; // whatever it was stopped for
+            daemon_withdraw_stop(d, j);
+        j->suspended = true; // for whatever reason it was stopped
         j->run = r.run;
         j->adopted = false;
         memcpy(j->sig, r.sig, sizeof j->sig);
         json_decref(j->spec);
-        j->spec = json_incref(spec); // it ends as what it began as
+        j->spec = json_incref(spec); // it keeps the configuration with which it runs
         daemon_job_save(d, j, "running");
     }
-    neb_info("job %.8s is to go on, and this agent ends: it does once the agent is back", r.hex);
+    neb_info("job %.8s is resumed, but this agent is ending: it continues when the agent is back",
+             r.hex);
 }
 
 void daemon_job_end(struct daemon *d, struct agent_jobrun *j, const char *state) {
@@ -403,20 +411,21 @@ void daemon_job_end(struct daemon *d, struct agent_jobrun *j, const char *state)
     j->retry_at = 0;
     j->unstarted[0] = 0;
     if (j->suspended && !strcmp(state, "stopped")) {
-        // the agent goes down: the others need not wait, and it goes on when it is back
+        // the agent ends: the others need not wait, and the job continues with the next start
         daemon_job_save(d, j, "running");
         if (j->federated)
             inter_service_job_leave(d->service, j->id);
-        state = j->reported ? "suspended after a checkpoint; goes on when the agent is back"
-                            : "suspended; goes on from its last checkpoint when the agent is back";
+        state = j->reported
+                    ? "suspended after a checkpoint; continues when the agent is back"
+                    : "suspended; continues from its last checkpoint when the agent is back";
     } else {
-        j->suspended = false; // it had ended by itself when the agent was told to go down
+        j->suspended = false; // it ended by itself before the agent's end
         daemon_job_save(d, j, state);
         if (j->federated && (j->unable || !strcmp(state, "failed")))
             inter_service_job_idle(d->service, j->id);
     }
     inter_service_limit(d->service, j->id, NULL, false);
-    // its rounds stay open: a member that was away may still ask for the last
+    // its rounds stay open: a member that was away may ask for the last one
     j->state = AGENT_JOB_ENDED;
     j->over_at = neb_now();
     d->ended_due = true;
@@ -435,7 +444,7 @@ void daemon_job_fail(struct daemon *d, struct agent_jobrun *j, const char *text)
 }
 
 void daemon_job_leave(struct daemon *d, struct agent_jobrun *j, const char *text) {
-    daemon_say_fault(d, j, text);
+    daemon_report_fault(d, j, text);
     j->reported = j->unable = true;
     json_decref(j->report);
     j->report = json_pack("{s:s,s:s,s:b}", "name", daemon_name(d), "error", text, "refused", true);
@@ -444,13 +453,13 @@ void daemon_job_leave(struct daemon *d, struct agent_jobrun *j, const char *text
 }
 
 void daemon_job_give_up(struct daemon *d, struct agent_jobrun *j, const char *text) {
-    daemon_say_fault(d, j, text);
+    daemon_report_fault(d, j, text);
     daemon_job_fail(d, j, text);
     daemon_job_stop(d, j);
 }
 
 void daemon_job_end_untrained(struct daemon *d, struct agent_jobrun *j, const char *why) {
-    bool told = j->reported; // that it has failed
+    bool told = j->reported; // its failure
     if (!j->suspended && !told)
         daemon_job_fail(d, j, why);
     j->unable = told;
@@ -462,20 +471,20 @@ void daemon_job_stop(struct daemon *d, struct agent_jobrun *j) {
     if (j->state != AGENT_JOB_RUNNING)
         return;
     j->state = AGENT_JOB_STOPPING;
-    if (!j->suspended) // whatever happens to this agent until the checkpoint is whole
+    if (!j->suspended) // in case this agent dies before the checkpoint is complete
         daemon_job_save(d, j, "stopping");
     if (j->client.len)
-        daemon_tell(d, &j->client, json_pack("{s:s}", "ev", "stop"));
+        daemon_send(d, &j->client, json_pack("{s:s}", "ev", "stop"));
     else if (agent_attach_waits(j))
         daemon_job_end_untrained(d, j, "stopped while no trainer was attached");
-    else if (j->queues && j->worker.pid) { // it cannot be told: it ends with its launcher
+    else if (j->queues && j->worker.pid) { // it cannot get messages yet: it ends with its launcher
         agent_child_signal(&j->worker, SIGTERM);
-    } else if (j->retry_at) { // no worker is there
+    } else if (j->retry_at) { // there is no worker
         if (d->stopping || j->reported)
-            daemon_job_end_untrained(d, j, "stopped while its worker was to be started again");
+            daemon_job_end_untrained(d, j, "stopped while its worker waited for a restart");
         else
-            j->retry_at = neb_now(); // it ends with a checkpoint and a report of its own
-    } else if (j->job.clusters[j->self].witness) { // nothing of its own is to be saved
+            j->retry_at = neb_now();               // it writes a checkpoint and reports
+    } else if (j->job.clusters[j->self].witness) { // a witness has nothing to save
         daemon_witness_report(d, j, true);
         daemon_job_end(d, j, "stopped");
     }
@@ -487,7 +496,7 @@ void daemon_job_stop_asked(struct daemon *d, struct agent_jobrun *j) {
         daemon_job_stop(d, j);
         return;
     }
-    // The agent goes down, and the job would have gone on when it is back.
+    // The agent ends, and the job would have continued with its next start.
     j->suspended = j->resume_due = false;
     daemon_job_save(d, j, over ? "stopped" : "stopping");
 }
@@ -510,13 +519,13 @@ bool daemon_job_is_same(const struct daemon *d, const struct agent_job_record *r
     bool same = !strcmp(owner, member_name(d, home)) && !agent_job_differs(r->spec, spec);
     if (!same)
         snprintf(why, cap,
-                 "agent \"%s\" knows another job by the id %.8s, which \"%s\" submitted; "
-                 "nebula resume goes on with that one",
+                 "agent \"%s\" knows another job with the id %.8s, which \"%s\" submitted; nebula "
+                 "resume continues that one",
                  daemon_name(d), r->hex, owner);
     return same;
 }
 
-// AGENT_PEER_NONE: it is no member any more, whoever may have its name now.
+// AGENT_PEER_NONE: the submitter is not a member any more, even if another member has its name.
 static uint32_t home_of(const struct daemon *d, const struct agent_job_record *r) {
     const struct sec_member *m = r->home[0] ? sec_members_by_name(&d->members, r->home) : NULL;
     if (!r->home[0])
@@ -532,7 +541,7 @@ void daemon_job_reopen(struct daemon *d, const struct agent_job_record *r) {
     struct agent_jobrun *j =
         accept_job(d, r->hex, r->spec, home_of(d, r), r->home, true, why, sizeof why);
     if (!j) {
-        neb_warn("rounds of job %.8s, which has ended here, are not open again: %s", r->hex, why);
+        neb_warn("job %.8s has ended here, and its rounds cannot be reopened: %s", r->hex, why);
         return;
     }
     inter_service_limit(d->service, j->id, NULL, false);
@@ -542,7 +551,7 @@ void daemon_job_reopen(struct daemon *d, const struct agent_job_record *r) {
     j->state = AGENT_JOB_ENDED;
     j->over_at = neb_now();
     j->reopened = true;
-    neb_info("job %s (%.8s) has ended here; its rounds are open again for a cluster that was away",
+    neb_info("job %s (%.8s) has ended here; its rounds are reopened for a cluster that was away",
              j->job.name, j->hex);
 }
 
@@ -556,13 +565,13 @@ bool daemon_job_resume(struct daemon *d, const struct agent_job_record *r, bool 
                 ? "it is not signed with the keys of \"%s\", which submitted it: that name was "
                   "given to another member since, or its keys were changed while this agent "
                   "was away"
-                : "\"%s\", which submitted it, is no member any more",
+                : "\"%s\", which submitted it, is no longer a member",
             r->home);
         return false;
     }
     struct agent_jobrun *j = accept_job(d, r->hex, r->spec, home, r->home, false, why, cap);
     if (j && !j->local)
-        daemon_job_took(d, j, home, r->sig);
+        daemon_job_set_home(d, j, home, r->sig);
     return j != NULL;
 }
 
@@ -576,7 +585,7 @@ void daemon_job_resume_due(struct daemon *d, struct agent_jobrun *j) {
     if (d->stopping || daemon_job_recall(d, hex, &r) != NEB_OK)
         return;
     if (!daemon_job_resume(d, &r, false, why, sizeof why))
-        neb_log(NEB_LOG_ERROR, "job %.8s cannot go on: %s", hex, why);
+        neb_log(NEB_LOG_ERROR, "job %.8s cannot continue: %s", hex, why);
     agent_job_record_clear(&r);
 }
 
@@ -587,10 +596,10 @@ bool daemon_busy(const struct daemon *d) {
     return false;
 }
 
-// Jobs that ran when this agent last went down, by a crash or a reboot, or that it held then.
+// Jobs in one state when this agent last ended (running: also by a crash or a reboot).
 struct to_resume {
-    const char *state; // those of this one
-    int n, more;       // more: of them, for which there is no place
+    const char *state; // the state of the jobs to collect
+    int n, more;       // more: jobs for which there is no entry
     struct agent_job_record jobs[AGENT_JOBS_MAX];
 };
 
@@ -607,20 +616,21 @@ static void collect_running(void *user, const uint8_t id[INTER_ID_BYTES], const 
         agent_job_record_clear(&r);
 }
 
-// It ran, and must not begin again: its files stay, and each start of the agent, and the operator's resume, look again.
+// Holds a job that ran and must not start again: its files stay, and each start of the agent, or a
+// resume by the operator, checks it again.
 static void hold(struct daemon *d, struct agent_job_record *r, const char *why) {
     char text[1024];
     const char *name = json_string_value(json_object_get(r->spec, "job"));
     snprintf(text, sizeof text,
-             "job %s (%.8s) ran before and is held: %s. Its data is kept; nebula resume %.8s goes "
-             "on with it, nebula stop %.8s gives it up",
+             "job %s (%.8s) ran before and is held: %s. Its data is kept; nebula resume %.8s "
+             "continues it, nebula stop %.8s gives it up",
              name ? name : "?", r->hex, why, r->hex, r->hex);
     neb_log(NEB_LOG_ERROR, "%s", text);
     agent_view_event(d->view, NULL, daemon_name(d), text, neb_seconds(neb_wall_now()));
     snprintf(r->state, sizeof r->state, "held");
     d->aside_due = true;
     if (agent_jobs_put(inter_service_ledger(d->service), r, why) != NEB_OK)
-        neb_warn("that job %.8s is held could not be stored", r->hex);
+        neb_warn("the state \"held\" of job %.8s could not be stored", r->hex);
 }
 
 enum neb_status daemon_job_end_known(struct daemon *d, struct agent_job_record *r,
@@ -628,22 +638,22 @@ enum neb_status daemon_job_end_known(struct daemon *d, struct agent_job_record *
     snprintf(r->state, sizeof r->state, "stopped");
     NEB_TRY(agent_jobs_put(inter_service_ledger(d->service), r, NULL));
     const struct sec_member *home = r->home[0] ? sec_members_by_name(&d->members, r->home) : NULL;
-    if (home) // who follows the job there waits for it
+    if (home) // watchers of the job there wait for this
         daemon_post(d, (uint32_t)(home - d->members.m), AGENT_MSG_REPORT,
                     json_pack("{s:s,s:{s:s,s:b}}", "id", r->hex, "report", "name", daemon_name(d),
                               "stopped", 1),
                     true);
-    neb_info("job %.8s %s: it is, with its last checkpoint", r->hex, why);
+    neb_info("job %.8s %s: it is stopped here, with its last checkpoint", r->hex, why);
     return NEB_OK;
 }
 
-// Those that were being stopped when this agent went down: with the checkpoint that they have.
+// Ends jobs that were stopping when this agent ended: they keep the checkpoint that they have.
 static enum neb_status end_stopping(struct daemon *d) {
     struct to_resume t = {.state = "stopping"};
     enum neb_status st = inter_ledger_jobs(inter_service_ledger(d->service), collect_running, &t);
     for (int i = 0; i < t.n; i++) {
         if (st == NEB_OK)
-            st = daemon_job_end_known(d, &t.jobs[i], "was being stopped when this agent went down");
+            st = daemon_job_end_known(d, &t.jobs[i], "was stopping when this agent ended");
         agent_job_record_clear(&t.jobs[i]);
     }
     return st;
@@ -654,14 +664,13 @@ enum neb_status daemon_resume_jobs(struct daemon *d) {
     char why[512];
     NEB_TRY(end_stopping(d));
     enum neb_status st = inter_ledger_jobs(inter_service_ledger(d->service), collect_running, &t);
-    t.state = "held"; // in the places that are left
+    t.state = "held"; // they get the entries that are left
     if (st == NEB_OK)
         st = inter_ledger_jobs(inter_service_ledger(d->service), collect_running, &t);
     if (t.more)
-        neb_warn(
-            "%d more jobs ran before or are held: an agent has %d at a time; nebula jobs lists "
-            "them, nebula resume JOB-ID goes on with one",
-            t.more, AGENT_JOBS_MAX);
+        neb_warn("%d more jobs ran before or are held, but an agent runs at most %d at a time: "
+                 "nebula jobs lists them, nebula resume JOB-ID continues one",
+                 t.more, AGENT_JOBS_MAX);
     for (int i = 0; i < t.n; i++) {
         if (st == NEB_OK && !daemon_job_resume(d, &t.jobs[i], false, why, sizeof why))
             hold(d, &t.jobs[i], why);

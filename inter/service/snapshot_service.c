@@ -43,7 +43,7 @@ static uint64_t elements_of(void *user, const uint8_t job[INTER_ID_BYTES]) {
 static bool takes_part(void *user, const uint8_t job[INTER_ID_BYTES], uint32_t peer) {
     const struct inter_service *s = user;
     return peer < s->members.n && s->members.m[peer].pub.name[0] &&
-           inter_node_takes_part(s->node, job, peer);
+           inter_node_is_member(s->node, job, peer);
 }
 
 // Blames nobody if the job is not open here: the peer may be a cluster of it and know the job

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Snapshots, both ways: given to members that are too far behind, fetched and taken over when this one is.
+// Snapshots in both directions: given to members that are too far behind, and fetched and adopted
+// when this one is.
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "agent/daemon/snapshot.h"
 #include "agent/daemon/state.h"
 #include "agent/train/distill.h"
 
-// An older state that somebody takes stays with its giver for 3 s (inter/service/snapshot_give.c): asked within them for a newer one, it would give that again, and
-// again.
+// A giver keeps a source open for 3 s after somebody took an older state
+// (inter/service/snapshot_give.c). A request within that time would get the same old state again.
 static const neb_ns newer_after = 4 * NEB_S;
 
-// Data members that are connected, the nearest first.
+// Connected members that train, the nearest first.
 static uint32_t holders(const struct daemon *d, const struct agent_jobrun *j,
                         uint32_t out[AGENT_CLUSTERS_MAX]) {
     double rtts[AGENT_CLUSTERS_MAX];
@@ -38,7 +39,8 @@ static uint32_t lag_of(const struct daemon *d, const struct agent_jobrun *j) {
     return inter_service_job_status(d->service, j->id, &st) ? st.lag : 0;
 }
 
-// Where nobody has a state to give yet, both are true again every few seconds: the first times, then once a minute.
+// Some events repeat every few seconds while no member has a state to give: the first ones are
+// logged, then one per minute.
 static bool says(struct neb_throttle *q) {
     neb_ns now = neb_now();
     return neb_throttle_allows(q, now, 4) || neb_throttle_suppressed(q, now);
@@ -49,7 +51,8 @@ static void begin_join(struct daemon *d, struct agent_jobrun *j) {
     j->join.recv_bytes = daemon_link_totals(d, j).recv;
 }
 
-// Whether the link cannot keep up with the others' commits: then this cluster's part of the job ends here, with both figures.
+// Ends this cluster's part of the job, with both figures, if its link cannot keep up with the
+// commits of the others.
 static bool refused(struct daemon *d, struct agent_jobrun *j, const char *dir) {
     uint64_t recv = daemon_link_totals(d, j).recv,
              round_bytes = agent_snapshot_round_bytes(sec_vault_of(d->vault), dir, j->self);
@@ -64,7 +67,7 @@ static bool refused(struct daemon *d, struct agent_jobrun *j, const char *dir) {
     return true;
 }
 
-// Nothing that this cluster could give: it had to begin again, and waits for somebody's state itself.
+// True if this cluster has nothing to give: it had to start again, and waits for a state itself.
 static bool stuck(const struct agent_jobrun *j) { return j->all_doubt && j->behind_until; }
 
 static bool all_connected(const struct daemon *d, const struct agent_jobrun *j) {
@@ -75,10 +78,11 @@ static bool all_connected(const struct daemon *d, const struct agent_jobrun *j) 
     return true;
 }
 
-// Members differed with no majority on either side, none has a checkpoint of before, and the updates since the start are gone:
-// waiting helps nobody. An error, once all have been asked for a while.
+// Members diverged without a majority on either side, no member has an older checkpoint, and the
+// updates since the start are gone: waiting helps nobody. An error, after all members were asked
+// for a while.
 static bool hopeless(struct daemon *d, struct agent_jobrun *j) {
-    // a member that begins again from an older checkpoint says so within this
+    // a member that restarts from an older checkpoint reports it within this time
     const neb_ns patience = 15 * NEB_S;
     if (!stuck(j) || !all_connected(d, j)) {
         j->hopeless_since = 0;
@@ -88,13 +92,11 @@ static bool hopeless(struct daemon *d, struct agent_jobrun *j) {
         j->hopeless_since = neb_now();
     if (neb_now() - j->hopeless_since < patience)
         return false;
-    daemon_job_fail(
-        d, j,
-        "after members computed different parameters from the same commits, no member has a state "
-        "of before to go back to: all checkpoints are of after, older updates are gone; start the "
-        "job "
-        "anew from an exported model, with checkpoint.keep 3 or more, and check the machines' "
-        "memory");
+    daemon_job_fail(d, j,
+                    "after members computed different parameters from the same commits, no member "
+                    "has an earlier state to return to: all checkpoints are later, and older "
+                    "updates are gone; start a new job from an exported model, with "
+                    "checkpoint.keep 3 or more, and check the machines' memory");
     daemon_job_stop(d, j);
     return true;
 }
@@ -108,8 +110,8 @@ static uint64_t ledger_rounds(const struct daemon *d, const struct agent_jobrun 
     return sum;
 }
 
-// The worker waits for updates that are gone, every data member is there and none has a checkpoint
-// to give, and no round ends meanwhile, after which one of them might write one.
+// The worker waits for updates that are gone; all members that train are connected, none has a
+// checkpoint to give, and no round ends, after which one of them could write one.
 static bool nowhere(struct daemon *d, struct agent_jobrun *j) {
     const neb_ns patience = 180 * NEB_S;
     uint64_t rounds = ledger_rounds(d, j);
@@ -122,11 +124,11 @@ static bool nowhere(struct daemon *d, struct agent_jobrun *j) {
         j->nowhere_since = neb_now();
     if (neb_now() - j->nowhere_since < patience)
         return false;
-    daemon_job_fail(d, j,
-                    "no member has a state of this job to go on from: their checkpoints are lost "
-                    "or damaged, and the updates since the start are gone; restore a checkpoint of "
-                    "one of them from a backup, or begin a new job, with init_from where there is "
-                    "an exported model");
+    daemon_job_fail(
+        d, j,
+        "no member has a state of this job to continue from: their checkpoints are lost or "
+        "damaged, and the updates since the start are gone; restore a checkpoint of one of them "
+        "from a backup, or start a new job, with init_from if there is an exported model");
     daemon_job_stop(d, j);
     return true;
 }
@@ -145,14 +147,15 @@ void daemon_on_behind(void *user, const uint8_t job[INTER_ID_BYTES]) {
         neb_path(path, sizeof path, dir, "snapshot") != NEB_OK)
         return;
     if (says(&j->fetching))
-        daemon_say_fault(d, j, "too far behind for the others' ledgers; fetching a snapshot");
+        daemon_report_fault(d, j, "too far behind for the others' ledgers; fetching a snapshot");
     begin_join(d, j);
     if (inter_service_snapshot_fetch(d->service, job, path, peers, n,
                                      agent_job_only_votes(&j->job, j->self)) != NEB_OK)
         neb_warn("job %s: no snapshot can be fetched now", j->job.name);
 }
 
-// The job's search, or a place for one; NULL: all places are taken by other jobs' that have not ended.
+// The job's search, or a free place for one; NULL: searches of other jobs, not yet ended, take all
+// places.
 static struct agent_snapshot_search **search_of(struct daemon *d, const uint8_t *job) {
     struct agent_snapshot_search **place = NULL;
     for (int i = 0; i < INTER_SNAPSHOT_JOBS; i++) {
@@ -163,7 +166,7 @@ static struct agent_snapshot_search **search_of(struct daemon *d, const uint8_t 
             place = s;
     }
     if (place)
-        agent_snapshot_search_destroy(place); // of a job that is gone, if there is one
+        agent_snapshot_search_destroy(place); // frees the search of an earlier job
     return place;
 }
 
@@ -174,7 +177,7 @@ enum neb_status daemon_on_snapshot_open(void *user, const uint8_t job[INTER_ID_B
     char dir[NEB_PATH_MAX];
     if (!j || agent_job_only_votes(&j->job, j->self) || j->replaced || stuck(j) ||
         neb_fault("snapshot.open"))
-        return NEB_ERR_NOT_FOUND; // or its state is in doubt
+        return NEB_ERR_NOT_FOUND; // also if its own state is in doubt
     struct agent_snapshot_search **s = search_of(d, job);
     if (s && *s && agent_snapshot_search_ended(*s)) {
         NEB_TRY(agent_snapshot_open_take(s, inter_service_ledger(d->service), out));
@@ -199,7 +202,8 @@ void daemon_on_snapshot_close(void *user, struct inter_snapshot_source *s) {
     d->snapshots_given--;
 }
 
-// Not ahead of the ledger, but of the worker: one whose job folder was lost began again, and waits for a round whose updates are gone.
+// A snapshot that is not ahead of the ledger may still be ahead of the worker: a worker whose job
+// folder was lost started again, and waits for a round whose updates are gone.
 static bool helps_worker(struct daemon *d, struct agent_jobrun *j, const char *dir) {
     bool helps = false;
     for (uint32_t f = 0; j->behind_until && !j->behind_any && f < INTER_FRAGMENTS_MAX; f++)
@@ -212,7 +216,8 @@ static bool helps_worker(struct daemon *d, struct agent_jobrun *j, const char *d
     return helps;
 }
 
-// The job is closed and opened again on what the snapshot says; the worker begins again with it, once the others say the same.
+// The job is closed and opened again with the snapshot's records. The worker starts with it once
+// the others confirm its state.
 void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum neb_status st,
                              const char *part, uint64_t header_bytes, uint32_t giver) {
     struct daemon *d = user;
@@ -228,20 +233,20 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
     if (st == NEB_OK && refused(d, j, dir))
         return;
     if (st == NEB_OK) {
-        daemon_job_save(d, j, "running"); // with what has been sent and received so far
+        daemon_job_save(d, j, "running"); // with the bytes sent and received so far
         inter_service_job_close(d->service, j->id);
         st = daemon_open_rounds(d, j);
-        if (st != NEB_OK) { // the snapshot is of no use; the ledger is
+        if (st != NEB_OK) { // use the ledger without the snapshot
             inter_service_job_close(d->service, j->id);
             if (daemon_open_rounds(d, j) != NEB_OK) {
-                daemon_job_fail(d, j,
-                                "its rounds cannot be opened again after a snapshot; the agent's "
-                                "log says why");
+                daemon_job_fail(
+                    d, j,
+                    "its rounds cannot be reopened after a snapshot; the agent's log says why");
                 daemon_job_stop(d, j);
                 return;
             }
         } else if (!j->taken && !helps_worker(d, j, dir) && agent_snapshot_useless(dir))
-            st = NEB_ERR_AGAIN; // not ahead: the others write newer ones
+            st = NEB_ERR_AGAIN; // it is not ahead: ask for a newer one later
     }
     if (st == NEB_ERR_NOT_FOUND && (hopeless(d, j) || nowhere(d, j)))
         return;
@@ -250,16 +255,15 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
     if (st != NEB_OK) {
         neb_ns next = neb_now() + newer_after;
         j->ask_at = came && j->ask_at < next ? next : j->ask_at;
-        snprintf(text, sizeof text,
-                 "no snapshot could be taken over in %.300s (%s); it is tried again", dir,
-                 neb_status_name(st));
+        snprintf(text, sizeof text, "no snapshot could be taken over in %.300s (%s); trying again",
+                 dir, neb_status_name(st));
         if (says(&j->fetch_failed))
-            daemon_say_fault(d, j, text);
+            daemon_report_fault(d, j, text);
         return;
     }
-    // where all compute again, what they had said of their parameters is in doubt itself
-    if (agent_job_only_votes(&j->job, j->self)) // it took the records alone
-        daemon_note(d, j, "a snapshot's records are here");
+    // when all members compute again, their own earlier digests are in doubt too
+    if (agent_job_only_votes(&j->job, j->self)) // a witness takes the records only
+        daemon_note(d, j, "the records of a snapshot have arrived");
     else
         daemon_proof_begin(d, j, giver, !stuck(j));
 }

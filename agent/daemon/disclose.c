@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/daemon/told.h"
+#include "agent/daemon/disclose.h"
 
 #include "agent/job/json.h"
 
 #include <math.h>
 #include <string.h>
 
-void agent_told_take(struct agent_told *t, json_t *line) {
+void agent_disclosed_take(struct agent_disclosed *t, json_t *line) {
     json_t *s = json_object_get(line, "sums");
     if (!s)
         return;
-    struct agent_told_sums now = {
+    struct agent_disclosed_sums now = {
         json_number_value(json_array_get(s, 0)), json_number_value(json_array_get(s, 2)),
         json_integer_value(json_array_get(s, 1)), json_integer_value(json_array_get(s, 3)),
         json_integer_value(json_array_get(s, 4))};
-    if (now.steps < t->now.steps) // another worker
-        t->said = (struct agent_told_sums){0};
+    if (now.steps < t->now.steps) // the worker was restarted
+        t->said = (struct agent_disclosed_sums){0};
     t->now = now;
     json_object_del(line, "sums");
 }
 
-double agent_told_round(double x) {
+double agent_disclosed_round(double x) {
     if (!isfinite(x) || x == 0)
         return x;
     double unit = pow(10, fmax(-3, floor(log10(fabs(x))) - 3));
@@ -32,12 +32,12 @@ static bool ends(const char *key, const char *with) {
     return n >= m && !strcmp(key + n - m, with);
 }
 
-// Times and rates say how fast a machine is, and lr what the job says.
+// Times and rates describe the machine, and lr is in the job.
 static bool is_free(const char *key) {
     return ends(key, "_s") || ends(key, "_ms") || ends(key, "_bps") || !strcmp(key, "lr");
 }
 
-// Fractions under any key, however deep. hide: null in their place.
+// Rounds all fractions at any depth. hide: replaces them by null.
 static void make_coarse(json_t *v, bool hide) {
     const char *key;
     json_t *x;
@@ -46,9 +46,10 @@ static void make_coarse(json_t *v, bool hide) {
     if (json_is_array(v)) {
         json_array_foreach(v, i, x) {
             if (json_is_real(x))
-                json_array_set_new(v, i,
-                                   hide ? json_null()
-                                        : agent_json_number(agent_told_round(json_real_value(x))));
+                json_array_set_new(
+                    v, i,
+                    hide ? json_null()
+                         : agent_json_number(agent_disclosed_round(json_real_value(x))));
             else
                 make_coarse(x, hide);
         }
@@ -58,19 +59,20 @@ static void make_coarse(json_t *v, bool hide) {
         if (!json_is_real(x))
             make_coarse(x, hide);
         else if (!is_free(key))
-            json_object_set_new(v, key,
-                                hide ? json_null()
-                                     : agent_json_number(agent_told_round(json_real_value(x))));
+            json_object_set_new(
+                v, key,
+                hide ? json_null() : agent_json_number(agent_disclosed_round(json_real_value(x))));
     }
 }
 
 static json_t *mean(double sum, int64_t n) {
-    return n > 0 ? agent_json_number(agent_told_round(sum / (double)n)) : json_null();
+    return n > 0 ? agent_json_number(agent_disclosed_round(sum / (double)n)) : json_null();
 }
 
-// Ends a stretch that is long enough; null in the line where it is not.
-static void tell_step(struct agent_told *t, const struct agent_told_rules *r, json_t *line) {
-    struct agent_told_sums *s = &t->said;
+// Puts the mean into the line if a stretch is complete, else null.
+static void tell_step(struct agent_disclosed *t, const struct agent_disclosed_rules *r,
+                      json_t *line) {
+    struct agent_disclosed_sums *s = &t->said;
     bool due = r->losses != AGENT_LOSSES_NEVER && t->now.steps - s->steps >= r->every;
     json_t *loss = due ? mean(t->now.loss - s->loss, t->now.losses - s->losses) : json_null(),
            *norm =
@@ -92,8 +94,8 @@ static bool is_kind(const json_t *line, const char *kind) {
     return k && !strcmp(k, kind);
 }
 
-json_t *agent_told_line(struct agent_told *t, const struct agent_told_rules *r,
-                        const json_t *line) {
+json_t *agent_disclosed_line(struct agent_disclosed *t, const struct agent_disclosed_rules *r,
+                             const json_t *line) {
     bool step = is_kind(line, "step"), eval = is_kind(line, "eval"),
          hide = eval && (!r->held_out || r->losses == AGENT_LOSSES_NEVER);
     int64_t at = json_integer_value(json_object_get(line, "step"));
@@ -110,8 +112,8 @@ json_t *agent_told_line(struct agent_told *t, const struct agent_told_rules *r,
     return out;
 }
 
-json_t *agent_told_report(const struct agent_told *t, const struct agent_told_rules *r,
-                          const json_t *report) {
+json_t *agent_disclosed_report(const struct agent_disclosed *t,
+                               const struct agent_disclosed_rules *r, const json_t *report) {
     static const char *const held_out[] = {"eval_loss", "eval_by_source", "quality"};
     json_t *out = json_deep_copy(report);
     if (r->losses == AGENT_LOSSES_EXACT)

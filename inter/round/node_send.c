@@ -131,7 +131,7 @@ void node_on_forward(struct step *s, struct neb_rd *r) {
 
 // ---- messages -----------------------------------------------------------------------------------
 
-void node_say_manifest(struct step *s, struct job *j, const struct inter_manifest *m, uint8_t to) {
+void node_send_manifest(struct step *s, struct job *j, const struct inter_manifest *m, uint8_t to) {
     inter_manifest_put(node_begin(s, MSG_MANIFEST), m);
     node_send(s, j, to);
 }
@@ -157,7 +157,7 @@ static void put_state(struct step *s, const struct job *j, const struct slot *t)
     neb_buf_add(b, t->m.sha256, STATE_DIGEST);
     neb_buf_u64(b, j->standing.epoch);
     neb_buf_u8(b, t->refused || t->bad ? INTER_HOLD_REFUSED
-                  : t->whole           ? INTER_HOLD_WHOLE
+                  : t->whole           ? INTER_HOLD_COMPLETE
                                        : INTER_HOLD_PART);
     neb_buf_u32(b, part ? (t->got.n + 7) / 8 : 0);
     if (part)
@@ -167,12 +167,12 @@ static void put_state(struct step *s, const struct job *j, const struct slot *t)
     neb_buf_u8(b, full);
 }
 
-void node_say_state(struct step *s, struct job *j, const struct slot *t, uint8_t to) {
+void node_send_state(struct step *s, struct job *j, const struct slot *t, uint8_t to) {
     put_state(s, j, t);
     node_send(s, j, to);
 }
 
-void node_say_state_all(struct step *s, struct job *j, const struct slot *t) {
+void node_send_state_all(struct step *s, struct job *j, const struct slot *t) {
     put_state(s, j, t);
     send_all(s, j);
 }
@@ -196,20 +196,20 @@ static void say_record(struct step *s, struct job *j, enum message type,
     node_send(s, j, to);
 }
 
-void node_say_record_all(struct step *s, struct job *j, enum message type,
-                         const struct inter_record *r) {
+void node_send_record_all(struct step *s, struct job *j, enum message type,
+                          const struct inter_record *r) {
     begin_record(s, j, type, r);
     send_all(s, j);
 }
 
-void node_say_key(struct step *s, struct job *j, enum message type, const struct inter_key *k,
-                  uint8_t to) {
+void node_send_key(struct step *s, struct job *j, enum message type, const struct inter_key *k,
+                   uint8_t to) {
     inter_key_put(node_begin(s, type), k);
     node_send(s, j, to);
 }
 
-void node_say_pull_of(struct step *s, struct job *j, const struct fragment *g, uint32_t round,
-                      uint8_t to) {
+void node_send_pull_of(struct step *s, struct job *j, const struct fragment *g, uint32_t round,
+                       uint8_t to) {
     struct neb_buf *b = node_begin(s, MSG_PULL);
     neb_buf_add(b, j->c.id, sizeof j->c.id);
     neb_buf_u32(b, node_index(j, g));
@@ -217,9 +217,9 @@ void node_say_pull_of(struct step *s, struct job *j, const struct fragment *g, u
     node_send(s, j, to);
 }
 
-void node_say_pull(struct step *s, struct job *j, struct fragment *g, uint8_t to) {
+void node_send_pull(struct step *s, struct job *j, struct fragment *g, uint8_t to) {
     g->pulled |= (uint16_t)BIT(to);
-    node_say_pull_of(s, j, g, g->round, to);
+    node_send_pull_of(s, j, g, g->round, to);
 }
 
 void node_answer_old(struct step *s, const struct job *j, uint32_t round, uint32_t f) {
@@ -242,16 +242,16 @@ void inter_node_commit_message(struct neb_buf *out, const struct inter_record *r
 void node_repeat(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
     const struct slot *own = &g->slots[j->c.self];
     if ((own->whole || own->refused) && !((own->holders | own->refusers) >> m & 1))
-        node_say_manifest(s, j, &own->m, m);
+        node_send_manifest(s, j, &own->m, m);
     for (uint8_t k = 0; k < j->c.n_members; k++) {
         const struct slot *t = &g->slots[k];
         if (t->known && (t->whole || t->refused || (k == m && !t->no_room)) && !node_is_witness(j))
-            node_say_state(s, j, t, m);
+            node_send_state(s, j, t, m);
     }
     if (g->decided)
         say_record(s, j, MSG_COMMIT, &g->decision, m);
     else if (g->voted && j->leads && g->vote.term == j->standing.term && !(g->accepted >> m & 1))
         say_record(s, j, MSG_PROPOSE, &g->vote, m);
     else if (g->voted && !j->leads && g->vote.leader == m)
-        node_say_accept(s, j, g);
+        node_send_accept(s, j, g);
 }
