@@ -2,7 +2,7 @@
 pkg_check_modules(OPENBLAS REQUIRED IMPORTED_TARGET openblas)
 target_link_libraries(neb_kernels PUBLIC PkgConfig::OPENBLAS ${CMAKE_DL_LIBS})
 
-# Kernels for one instruction set are in files named after it, and are chosen at run time.
+# Files named after an instruction set have the kernels for it. The program chooses at run time.
 function(kernels_isa suffix)
   file(GLOB sources CONFIGURE_DEPENDS kernels/*_${suffix}.c)
   set_property(SOURCE ${sources} APPEND PROPERTY COMPILE_OPTIONS ${ARGN})

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# How ctest runs the tests beside one another, and which of them give way to others.
+# How ctest runs tests in parallel, and which tests give way to others.
 #
-# tests/run has fourteen places for two cores. A test takes as many places as it was measured to
-# take sixths of a core:
+# tests/run has fourteen places for two cores. A test takes one place for each sixth of a core that
+# it was measured to use:
 #
 #    1  it only computes, at a lower priority than all others; or it mostly waits
 #    2  it waits for much of its time
@@ -10,11 +10,11 @@
 #    4  it computes for most of its time
 #    5  it measures, or counts seconds: one more such test may run beside it, and some that wait
 #    8  several threads
-#   12  it measures something that any other load takes part of (rates)
+#   12  it measures rates, which any other load would change
 #
-# A test with a COST starts early, while there are tests that wait.
+# A test with a COST starts early, while other tests wait.
 
-# Tests that only compute and count no seconds: `nice` gives them what others leave of the cores.
+# Tests that only compute and count no seconds: with `nice` they use what other tests leave.
 set(computes
   "(ops|golden|sim|fuzz_regress)_.*"
   "parallel_mesh.*"
@@ -30,7 +30,7 @@ list(JOIN computes "|" computes)
 set(counts_seconds "^fuzz_regress_(daemon|ipc|ranks)$")
 find_program(NEBULA_NICE nice)
 
-# nebula_computes(NAME VARIABLE): sets VARIABLE to whether the test gives way to others.
+# nebula_computes(NAME VARIABLE): sets VARIABLE to ON if the test gives way to others.
 function(nebula_computes name variable)
   set(${variable} OFF PARENT_SCOPE)
   if(NEBULA_NICE AND name MATCHES "^(${computes})$" AND NOT name MATCHES "${counts_seconds}")
@@ -38,7 +38,7 @@ function(nebula_computes name variable)
   endif()
 endfunction()
 
-# nebula_add_test(NAME COMMAND...): add_test, with `nice` where the test gives way.
+# nebula_add_test(NAME COMMAND...): add_test, with `nice` if the test gives way.
 function(nebula_add_test name)
   nebula_computes(${name} gives_way)
   if(gives_way)
@@ -48,8 +48,8 @@ function(nebula_add_test name)
   endif()
 endfunction()
 
-# nebula_tests(PROPERTY VALUE NAMES...): sets a property. A name that is no test is an error, unless
-# this build leaves the test out.
+# nebula_tests(PROPERTY VALUE NAMES...): sets a property. An unknown name is an error, unless this
+# build leaves the test out.
 function(nebula_tests property value)
   foreach(name ${ARGN})
     if(TEST ${name})
@@ -61,12 +61,12 @@ function(nebula_tests property value)
   endforeach()
 endfunction()
 
-# To be called once, after the last test.
+# Call it once, after the last test.
 function(nebula_schedule)
   get_property(all DIRECTORY PROPERTY TESTS)
   set_tests_properties(${all} PROPERTIES PROCESSORS 3)
-  # Loaded, OpenBLAS starts a thread for each core, in every process. A thread spins for 20 ms
-  # before it sleeps, and no test uses it (kernels/blas.c).
+  # OpenBLAS starts a thread per core in every process that loads it. A thread spins before it
+  # sleeps, and no test uses it (kernels/blas.c).
   set_property(TEST ${all} APPEND PROPERTY ENVIRONMENT OPENBLAS_NUM_THREADS=1)
 
   nebula_tests(PROCESSORS 1
@@ -113,12 +113,12 @@ function(nebula_schedule)
     parallel_mesh_options parallel_mesh_ckpt e2e_jobs e2e_outage e2e_rtd e2e_rejoin
     e2e_false_state e2e_private e2e_blobs_max)
 
-  # e2e_churn takes eight places, which are free together only at the start and at the end.
+  # Its eight places are free together only at the start and at the end.
   nebula_tests(PROCESSORS 8 e2e_churn)
   nebula_tests(COST 200 e2e_churn)
 
-  # Tests that measure rates are the first of all. Otherwise e2e_rates would be, since others wait
-  # for it, and twelve places would not be free again.
+  # Tests that measure rates run first. Otherwise e2e_rates would, since other tests wait for it,
+  # and twelve places would not become free again.
   set(rates unit_link_traffic net_wanlink net_wanlink_proxy)
   nebula_tests(PROCESSORS 12 ${rates})
   nebula_tests(COST 300 ${rates})
@@ -127,7 +127,7 @@ function(nebula_schedule)
     e2e_jobs e2e_plan_memory e2e_micro_batches e2e_sites e2e_plan_streams e2e_plan_tune cuda_plan
     cuda_plan_mesh cuda_plan_sides parallel_worker_mesh_mpirun)
 
-  # tests/run --fast: everything that is quick and needs no second cluster, and one run of two.
+  # tests/run --fast: all that is quick and needs no second cluster, and one run of two clusters.
   set(not_fast
     unit_build_scale unit_ledger_verify unit_libnebula unit_stream_world unit_trainer_bf16
     unit_link_traffic)
@@ -139,7 +139,7 @@ function(nebula_schedule)
     endif()
   endforeach()
 
-  # Tests that compute run two at a time, from the start on.
+  # Tests that compute run two at a time, from the start.
   set(lane 0)
   foreach(name ${all})
     nebula_computes(${name} gives_way)

@@ -2,7 +2,7 @@
 find_package(OpenSSL 3 REQUIRED)
 target_link_libraries(neb_base PUBLIC OpenSSL::Crypto)
 
-# What `nebula --version` prints (build_id.c). The objects are targets of rows further down.
+# What `nebula --version` prints (build_id.c). Later rows of CMakeLists.txt define these targets.
 set_property(SOURCE agent/base/build_id.c APPEND PROPERTY COMPILE_DEFINITIONS
   NEBULA_BUILD_TYPE="${CMAKE_BUILD_TYPE}"
   NEBULA_SANITIZERS="${NEBULA_SANITIZE}"
@@ -10,7 +10,7 @@ set_property(SOURCE agent/base/build_id.c APPEND PROPERTY COMPILE_DEFINITIONS
   NEBULA_HAS_NCCL=$<TARGET_EXISTS:nebula_nccl>
   NEBULA_HAS_CUDA=$<TARGET_EXISTS:nebula_cuda>)
 
-# The commit is a part of the build's name. CMake runs again after a new commit.
+# The name of a build contains the commit. CMake runs again after a new commit.
 find_program(NEBULA_GIT git)
 if(NEBULA_GIT)
   execute_process(COMMAND ${NEBULA_GIT} rev-parse --short=12 HEAD

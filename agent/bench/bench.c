@@ -24,7 +24,7 @@ enum neb_status bench_folder(const char *dir, char out[NEB_PATH_MAX]) {
                                    : "/tmp",
                      "nebula-bench-XXXXXX"));
     if (!mkdtemp(out)) {
-        st = neb_fail_errno("cannot make a folder %s", out);
+        st = neb_fail_errno("cannot make the folder %s", out);
         out[0] = 0;
     }
     return st;
@@ -32,7 +32,7 @@ enum neb_status bench_folder(const char *dir, char out[NEB_PATH_MAX]) {
 
 void bench_folder_remove(const char *path) {
     if (*path && neb_fs_remove_tree(path) != NEB_OK)
-        neb_warn("%s was left behind", path);
+        neb_warn("%s cannot be removed and stays", path);
 }
 
 static int ascending(const void *x, const void *y) {
@@ -47,7 +47,7 @@ double bench_median(double *v, size_t n) {
     return v[n / 2];
 }
 
-// Names are ours and plain ASCII: nothing has to be escaped.
+// The names are plain ASCII from this program, so nothing is escaped.
 static void json_line(const char *bench, const char *case_, double value, const char *unit,
                       double limit, const char *limit_is, const struct bench_field *more,
                       size_t n_more) {
@@ -76,7 +76,7 @@ void bench_line_with(bool json, const char *bench, const char *case_, double val
                      const char *unit, double limit, const char *limit_is,
                      const struct bench_field *more, size_t n_more) {
     (json ? json_line : table_line)(bench, case_, value, unit, limit, limit_is, more, n_more);
-    fflush(stdout); // a bench that is interrupted has still printed what it measured
+    fflush(stdout); // an interrupted benchmark has printed what it measured
 }
 
 void bench_line(bool json, const char *bench, const char *case_, double value, const char *unit,

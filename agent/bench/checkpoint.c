@@ -68,7 +68,7 @@ static enum neb_status set_up(struct bench *b, int threads, const char *dir) {
     if (b->params > SIZE_MAX / (ARRAYS * sizeof(float)) || !(b->state = malloc(bytes)) ||
         intra_ckpt_async_create(NULL, b->pool, bytes + 4096, 0, &b->a) != NEB_OK)
         return neb_fail(NEB_ERR_NOMEM,
-                        "bench checkpoint: no memory for %zu parameters (56 bytes each)",
+                        "bench checkpoint: out of memory for %zu parameters (56 bytes each)",
                         b->params);
     for (size_t i = 0; i < ARRAYS * b->params; i++)
         b->state[i] = (float)i;
@@ -79,16 +79,18 @@ static enum neb_status measure(struct bench *b) {
     const size_t bytes = ARRAYS * b->params * sizeof(float);
     uint8_t *to = malloc(bytes);
     if (!to)
-        return neb_fail(NEB_ERR_NOMEM, "bench checkpoint: no memory for %zu bytes", bytes);
+        return neb_fail(NEB_ERR_NOMEM, "bench checkpoint: out of memory for %zu bytes", bytes);
     memset(to, 1, bytes);
     enum neb_status st = NEB_OK;
-    for (int i = 0; i < TIMES && st == NEB_OK; i++) { // in turn: a busy machine is busy for all
+    // in turn, so that a busy machine slows all of them
+    for (int i = 0; i < TIMES && st == NEB_OK; i++) {
         st = write_now(b, 2 * i, &b->now_s[i]);
         if (st == NEB_OK)
             st = write_aside(b, 2 * i + 1, &b->copy_s[i], &b->write_s[i]);
         neb_ns start = neb_now();
         memcpy(to, b->state, bytes);
-        __asm__ volatile("" : : "r"(to) : "memory"); // nobody reads it: it is made all the same
+        // the compiler must not drop a copy that nobody reads
+        __asm__ volatile("" : : "r"(to) : "memory");
         b->memcpy_s[i] = neb_seconds(neb_now() - start);
     }
     free(to);

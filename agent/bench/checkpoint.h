@@ -9,10 +9,12 @@
 
 enum { BENCH_CHECKPOINT_PARAMS = 8 << 20 };
 
-// The state of `params` parameters (0: BENCH_CHECKPOINT_PARAMS), 28 bytes each as a worker's, to a new folder in dir (NULL:
-// $TMPDIR), which goes with the call: written while training waits, then copied aside and written by the thread (intra/ckpt/checkpoint_async.h),
-// the median of several in turn. Lines: both stalls in ms, the copy's beside that of a memcpy of as many bytes by one thread; and the
-// time until the copied one is on disk.
+// Writes the state of `params` parameters (0: BENCH_CHECKPOINT_PARAMS), 28 bytes each as a worker
+// has, to a new folder in dir (NULL: $TMPDIR), which is removed at the end. Twice: while training
+// waits, and copied aside and then written by a thread (intra/ckpt/checkpoint_async.h), in turn.
+//
+// Lines have the median of several runs: both stalls in ms (that of the copy beside a memcpy of the
+// same bytes by one thread), and the time until the copied state is on disk.
 NEB_MUST_CHECK enum neb_status bench_checkpoint(bool json, size_t params, int threads,
                                                 const char *dir);
 

@@ -24,14 +24,14 @@ struct unit {
     struct neb_buf frame;
     size_t at, n;
     double error, norm; // squared
-    double took;        // seconds of the task just done
+    double took;        // seconds of the last task
     enum neb_status st;
 };
 
 struct bench {
     struct kern_pool *pool;
     struct cmp_codec codec;
-    float *x, *y, *z; // (params) z: zeros, but while "decode + step" runs
+    float *x, *y, *z; // (params) z: zeros, except while "decode + outer step" runs
     size_t params, n_units;
     struct unit *units;
 };
@@ -46,7 +46,7 @@ static void fill_unit(void *arg, size_t i) {
         x[k] = 1e-3f * x[k] * fabsf(x[k]);
 }
 
-// ---- what is timed: each over one unit ------------------------------------------------------------------------
+// ---- timed tasks, each over one unit ------------------------------------------------------------
 
 static void copy_unit(void *arg, size_t i) {
     struct bench *b = arg;
@@ -65,7 +65,7 @@ static void encode_unit(void *arg, size_t i) {
     u->st = cmp_encode(u->work, &b->codec, b->x + u->at, u->n, &u->frame);
 }
 
-// θ is x, θ_m zeros, e what was left in y and is forgotten (β 0), so that x is what is sent.
+// θ is x, θ_m is zeros, and e is the content of y, which β = 0 drops. So exactly x is sent.
 static void learn(struct bench *b, struct unit *u, int zstd_level) {
     struct cmp_codec codec = b->codec;
     struct cmp_feedback f = {
@@ -91,7 +91,7 @@ static void decode_unit(void *arg, size_t i) {
     u->st = cmp_decode(u->work, u->frame.p, u->frame.len, b->y + u->at, u->n);
 }
 
-// One update of a commit onto θ (y) and v (z), as inter/outer/outer.c does it.
+// Applies one update of a commit to θ (y) and v (z), as inter/outer/outer.c does.
 static void settle(struct bench *b, struct unit *u) {
     float part[STRIP], sum[STRIP];
     for (size_t at = 0; at < u->n; at += STRIP) {
@@ -127,15 +127,15 @@ static void compare_unit(void *arg, size_t i) {
     }
 }
 
-// ---- timing ---------------------------------------------------------------------------------------------------
+// ---- timing -------------------------------------------------------------------------------------
 
-struct slice { // units that are timed together: one a thread
+struct slice { // units timed together, one per thread
     struct bench *b;
     size_t first;
     void (*task)(void *arg, size_t i);
 };
 
-// This thread's processor time: what other programs get of a busy machine does not count.
+// Processor time of this thread: it leaves out what other programs use.
 static double cpu_seconds(void) {
     struct timespec t;
     NEB_ASSERT(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t) == 0);
@@ -150,7 +150,7 @@ static void slice_unit(void *arg, size_t i) {
     s->b->units[k].took = cpu_seconds() - start;
 }
 
-// Mean over the threads.
+// The mean over the threads.
 static double slice_seconds(struct bench *b, size_t first, size_t units,
                             void (*task)(void *arg, size_t i)) {
     struct slice s = {b, first, task};
@@ -166,17 +166,17 @@ struct stage {
     void (*task)(void *arg, size_t i);
     void (*limit)(void *arg, size_t i);
     const char *limit_is;
-    double bytes, limit_bytes; // a parameter
+    double bytes, limit_bytes; // per parameter
 };
 
 struct speed {
-    // GB/s: median of the task's, and what the limit's would be by the median of ratios
+    // GB/s: the median of the task; and the limit's, from the median of the ratios.
     double value, limit;
 };
 
-// Task and limit take turns, slice by slice, each on other units than the other just had in the caches: what a busy machine
-// takes from one it takes from both, and the median of the ratios is what remains. The first round makes the buffers as large
-// as they need to be.
+// Task and limit take turns slice by slice, each on units that the other has not just put into the
+// caches. A busy machine slows both, so the median of their ratios stays. The first run lets
+// buffers grow to their size.
 static struct speed measure(struct bench *b, const struct stage *s) {
     static double ratio[SAMPLES_MAX], took[SAMPLES_MAX];
     size_t at_once = (size_t)kern_pool_threads(b->pool), n = 0;
@@ -201,7 +201,7 @@ static enum neb_status units_status(const struct bench *b) {
     return NEB_OK;
 }
 
-// "codec stage tN", and its fields.
+// Prints the line "codec stage tN" and its fields.
 static enum neb_status bench_stage(struct bench *b, bool json, const char *codec,
                                    const struct stage *s, const struct bench_field *more,
                                    size_t n_more) {
@@ -272,9 +272,9 @@ static enum neb_status allocate(struct bench *b, size_t params, size_t n_units) 
     b->z = calloc(params, sizeof *b->z);
     b->units = calloc(b->n_units, sizeof *b->units);
     if (!b->x || !b->y || !b->z || !b->units)
-        return neb_fail(NEB_ERR_NOMEM, "bench codec: no memory for %zu parameters (12 bytes each)",
-                        params);
-    memset(b->z, 0, params * sizeof *b->z); // its pages too
+        return neb_fail(NEB_ERR_NOMEM,
+                        "bench codec: out of memory for %zu parameters (12 bytes each)", params);
+    memset(b->z, 0, params * sizeof *b->z); // touches the pages
     for (size_t i = 0; i < b->n_units; i++) {
         NEB_TRY(cmp_work_create(&b->units[i].work));
         NEB_TRY(cmp_reader_create(&b->units[i].reader));
@@ -291,7 +291,7 @@ static enum neb_status make_units(struct bench *b, size_t params) {
     return NEB_OK;
 }
 
-// The decoded units of a stored update, each encoded as the unit it was.
+// The units of a stored update, decoded, with their shapes.
 static enum neb_status read_units(struct bench *b, const char *path) {
     struct neb_buf file = {0};
     struct cmp_update_unit *views = NULL;
@@ -304,7 +304,7 @@ static enum neb_status read_units(struct bench *b, const char *path) {
     shapes = calloc(n ? n : 1, sizeof *shapes);
     views = calloc(n ? n : 1, sizeof *views);
     if (!shapes || !views) {
-        st = neb_fail(NEB_ERR_NOMEM, "bench codec: no memory for %u units", n);
+        st = neb_fail(NEB_ERR_NOMEM, "bench codec: out of memory for %u units", n);
         goto out;
     }
     NEB_TRY_GOTO(cmp_update_shapes(file.p, file.len, shapes, n, &n), out);
@@ -312,7 +312,7 @@ static enum neb_status read_units(struct bench *b, const char *path) {
     for (uint32_t i = 0; i < n; i++)
         params += (size_t)shapes[i].rows * shapes[i].cols;
     if (params == 0) {
-        st = neb_fail(NEB_ERR_INVALID, "bench codec: %s holds no elements", path);
+        st = neb_fail(NEB_ERR_INVALID, "bench codec: %s has no elements", path);
         goto out;
     }
     NEB_TRY_GOTO(allocate(b, params, n), out);
@@ -345,7 +345,7 @@ enum neb_status bench_codec(bool json, size_t params, int threads, const char *i
     NEB_TRY_GOTO(kern_pool_create(threads, &all), out);
     if (!input)
         kern_pool_run(all, b.n_units, fill_unit, &b);
-    memset(b.y, 0, b.params * sizeof *b.y); // pages are there before anything is timed
+    memset(b.y, 0, b.params * sizeof *b.y); // touches the pages before the first measurement
     for (size_t i = 0; i < (codec ? 1 : sizeof names / sizeof names[0]); i++) {
         const char *name = codec ? codec : names[i];
         b.pool = one;

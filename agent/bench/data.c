@@ -94,7 +94,7 @@ static enum neb_status write_corpus(const struct bench *b) {
     return st;
 }
 
-// Opens it; cold: after the system has been asked to forget what it holds of it.
+// Opens the corpus. cold: first asks the system to drop its cached pages.
 static enum neb_status open_corpus(struct bench *b, bool cold) {
     struct intra_sampler_config cfg = {.seed = 1, .seq_len = WINDOW};
     intra_sampler_destroy(&b->s);
@@ -133,7 +133,7 @@ static enum neb_status in_memory(struct bench *b) {
         __asm__ volatile(""
                          :
                          : "r"(b->copy)
-                         : "memory"); // nobody reads it: it is made all the same
+                         : "memory"); // the compiler must not drop a copy that nobody reads
         double copied = 2 * neb_seconds(neb_now() - mid), asked = neb_seconds(mid - start) / BATCH;
         best = took < best ? took : best;
         ask = asked < ask ? asked : ask;
@@ -149,10 +149,10 @@ static enum neb_status in_memory(struct bench *b) {
 static enum neb_status from_disk(struct bench *b) {
     double at_once[TIMES], ahead[TIMES];
     NEB_TRY(open_corpus(b, true));
-    for (int i = 0; i < TIMES; i++) { // in turn: a busy disk is busy for both
+    for (int i = 0; i < TIMES; i++) { // in turn, so that a busy disk slows both
         at_once[i] = draw_batch(b) / BATCH;
         intra_sampler_prefetch(b->s, BATCH);
-        neb_sleep(50 * NEB_MS); // a step
+        neb_sleep(50 * NEB_MS); // a training step
         ahead[i] = draw_batch(b) / BATCH;
     }
     bench_line(b->json, "data", "a window from the disk", 1e6 * bench_median(at_once, TIMES), "us",
@@ -185,7 +185,7 @@ static enum neb_status set_up(struct bench *b, const char *dir) {
     b->copy = calloc(n, sizeof *b->copy);
     return b->tokens && b->targets && b->copy
                ? NEB_OK
-               : neb_fail(NEB_ERR_NOMEM, "bench data: no memory for %zu tokens", 3 * n);
+               : neb_fail(NEB_ERR_NOMEM, "bench data: out of memory for %zu tokens", 3 * n);
 }
 
 enum neb_status bench_data(bool json, const char *dir) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The exchange of bench_security.h, done by threads: a socket as the link, which carries each chunk no sooner than the emulated rate allows.
+// The exchange of agent/bench/security.h, run by threads. A socket is the link; it carries a chunk
+// no sooner than the emulated rate allows.
 #include "agent/base/sha256.h"
 #include "agent/bench/bench.h"
 #include "agent/bench/security.h"
@@ -53,7 +54,7 @@ static size_t chunk_at(const struct way *w, size_t at) {
     return left < w->b->chunk_bytes ? left : w->b->chunk_bytes;
 }
 
-// The chunk at `at` as it goes onto the wire; NULL: it cannot be.
+// The chunk at `at` as it goes onto the wire; NULL: it cannot be encrypted.
 static const uint8_t *prepare(const struct way *w, size_t at, uint8_t *room) {
     uint8_t nonce[crypto_box_NONCEBYTES] = {0}, digest[NEB_SHA256_BYTES];
     const uint8_t *p = w->b->update->p + at;
@@ -65,13 +66,13 @@ static const uint8_t *prepare(const struct way *w, size_t at, uint8_t *room) {
     return crypto_box_easy_afternm(room, p, n, nonce, w->key) == 0 ? room : NULL;
 }
 
-// The next chunk is made ready while one is on the wire, as an I/O thread does behind a socket's buffer.
+// Prepares the next chunk while one is on the wire, as an I/O thread does behind a socket's buffer.
 static void *send_all(void *arg) {
     struct way *w = arg;
     size_t step = w->b->chunk_bytes, len = w->b->update->len,
            extra = w->secured ? crypto_box_MACBYTES : 0;
     const uint8_t *ready = prepare(w, 0, w->out[0]), *next = NULL;
-    neb_ns sent = 0; // when the last byte of the one before has left
+    neb_ns sent = 0; // when the last byte of the previous chunk has left
     w->good_out = ready != NULL;
     for (size_t at = 0, i = 0; at < len && w->good_out; at += step, i++, ready = next) {
         neb_ns now = neb_now();
@@ -107,7 +108,7 @@ static void *receive_all(void *arg) {
     uint8_t digest[NEB_SHA256_BYTES], sig[SEC_SIGN_BYTES];
     bool good = true;
     cmp_check_begin(w->check, w->b->elements);
-    cmp_check_sketch(w->check); // as of two members, too
+    cmp_check_sketch(w->check); // as in a round of two members
     for (size_t at = 0; at < w->b->update->len && good; at += w->b->chunk_bytes)
         good = take_chunk(w, at, chunk_at(w, at));
     neb_sha256_finish(w->sha, digest);
@@ -131,7 +132,7 @@ static enum neb_status once(struct way *w, int ways, struct bench_took *took) {
         started +=
             pthread_create(&threads[k], NULL, k % 2 ? send_all : receive_all, &w[k / 2]) == 0;
     bool all = opened == ways && started == 2 * ways;
-    for (int k = 0; !all && k < opened; k++) // ends those that wait
+    for (int k = 0; !all && k < opened; k++) // ends the threads that wait
         shutdown(w[k].fd[0], SHUT_RDWR);
     for (int k = 0; k < started; k++)
         pthread_join(threads[k], NULL);
@@ -141,7 +142,7 @@ static enum neb_status once(struct way *w, int ways, struct bench_took *took) {
         close(w[k].fd[0]);
         close(w[k].fd[1]);
     }
-    return all ? NEB_OK : neb_fail(NEB_ERR_IO, "bench round: the update did not arrive");
+    return all ? NEB_OK : neb_fail(NEB_ERR_IO, "bench round: the update does not arrive");
 }
 
 static enum neb_status open_way(struct way *w, const struct bench_security *b) {
@@ -153,7 +154,7 @@ static enum neb_status open_way(struct way *w, const struct bench_security *b) {
     w->in = malloc(b->chunk_bytes + crypto_box_MACBYTES);
     w->here = malloc(b->chunk_bytes);
     if (!w->out[0] || !w->out[1] || !w->in || !w->here)
-        return neb_fail(NEB_ERR_NOMEM, "bench round: no memory for a chunk");
+        return neb_fail(NEB_ERR_NOMEM, "bench round: out of memory for a chunk");
     NEB_TRY(neb_sha256_create(&w->sha));
     return cmp_check_create(&w->check);
 }

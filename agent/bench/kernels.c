@@ -20,7 +20,7 @@ enum {
     V = 4096,   // the shapes of a step
     PEAK = 768, // side of the product for the ceiling
     PEAK_FLOATS = PEAK * PEAK,
-    FLAT = 8 << 20, // floats of flat ops: beyond the caches
+    FLAT = 8 << 20, // floats of flat ops: larger than the caches
     PARTS = 64,     // of the memcpy
 };
 static const double SECONDS_EACH = 0.1;
@@ -37,9 +37,9 @@ struct bench {
     double sgemm; // ceiling, GFLOP/s
 };
 
-// The ceilings: every thread its own product, without our tiles and hand-overs; and memcpy of as
-// many bytes as an op reads and writes, so that what fits into a cache is compared with a copy that
-// fits there too.
+// The ceilings. sgemm: each thread computes its own product, without the backend's tiles and
+// hand-overs. memcpy: copies as many bytes as an op reads and writes, so that an op that fits into
+// a cache is compared with a copy that fits there too.
 static void peak_part(void *arg, size_t i) {
     struct bench *b = arg;
     size_t at = i % (FLAT / PEAK_FLOATS) * PEAK_FLOATS;
@@ -174,7 +174,7 @@ static void measure_flops(struct bench *b, const char *what, double flops, void 
 }
 
 static void measure_bytes(struct bench *b, const char *what, double bytes, void (*f)(void *arg)) {
-    double floats = bytes / sizeof(float) / 2; // copied: read once and written once
+    double floats = bytes / sizeof(float) / 2; // a copy reads once and writes once
     b->copy = floats < FLAT ? (size_t)floats : FLAT;
     double limit = 2 * sizeof(float) * (double)(b->copy / PARTS * PARTS) / fastest(b, copy) * 1e-9;
     bench_line(b->json, "kernels", what, bytes / fastest(b, f) * 1e-9, "GB/s", limit, "memcpy");
@@ -252,8 +252,7 @@ enum neb_status bench_kernels(int n_threads, bool json) {
     enum neb_status st = NEB_OK;
     NEB_TRY(kern_cpu_create(n_threads, &b.K));
     if (!arrays_create(&b)) {
-        st = neb_fail(NEB_ERR_NOMEM,
-                      "bench kernels: not enough memory for its arrays (about 250 MB)");
+        st = neb_fail(NEB_ERR_NOMEM, "bench kernels: out of memory for its arrays (about 250 MB)");
         goto out;
     }
     b.sgemm = 2.0 * PEAK * PEAK * PEAK * kern_pool_threads(b.K->pool) / fastest(&b, peak) * 1e-9;

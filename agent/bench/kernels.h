@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula bench kernels: every op of the CPU backend at a model's shapes (width 256, sequence 256,
-// 2,048 tokens), products beside the machine's sgemm peak, memory-bound ops beside memcpy, both
-// measured in the same call with as many threads.
+// `nebula bench kernels`: each op of the CPU backend at a model's shapes (width 256, sequence 256,
+// 2,048 tokens). Products stand beside the machine's sgemm peak, memory-bound ops beside memcpy,
+// both measured in the same call with the same threads.
 #ifndef AGENT_BENCH_KERNELS_H
 #define AGENT_BENCH_KERNELS_H
 #include "agent/base/status.h"

@@ -17,7 +17,7 @@
 
 enum { SITES = 2, PORT = 7443, POLL_MAX = 128, FIRST_BLOB = 4 << 20, BLOB = 1 << 30 };
 
-// ---- one end --------------------------------------------------------------------------------------------------
+// ---- one end ------------------------------------------------------------------------------------
 
 struct end {
     struct inter_link *link;
@@ -26,9 +26,9 @@ struct end {
     bool up, done, full;
     struct inter_estimate e;
     struct inter_sender out;
-    uint32_t blob; // number of the one that is sent
+    uint32_t blob; // number of the blob that is being sent
     uint64_t acked;
-    uint8_t *noise; // a chunk of bytes that do not compress
+    uint8_t *noise; // a chunk of incompressible bytes
 };
 
 static enum neb_status end_create(const struct bench_link_options *o, struct end *t) {
@@ -44,7 +44,7 @@ static enum neb_status end_create(const struct bench_link_options *o, struct end
                             *other = sec_members_by_name(&members, o->end ? "site0" : "site1");
     if (!listener || !other)
         return neb_fail(NEB_ERR_FORMAT, "%s does not name both ends", path);
-    t->peer = (uint32_t)(other - members.m); // the list is kept in an order of its own
+    t->peer = (uint32_t)(other - members.m); // the list has its own order
     t->noise = malloc(INTER_CHUNK_MAX);
     if (!t->noise)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a chunk");
@@ -70,13 +70,13 @@ static void end_destroy(struct end *t) {
 static void on_event(void *user, const struct inter_link_event *ev) {
     struct end *t = user;
     if (ev->kind == INTER_LINK_LOST)
-        return; // its chunk is sent again in time
+        return; // the sender resends its chunk after a time
     if (ev->kind != INTER_LINK_MSG) {
-        t->done = t->up && ev->kind == INTER_LINK_DOWN; // the other end has what it wanted
+        t->done = t->up && ev->kind == INTER_LINK_DOWN; // the other end has closed the link
         t->up = ev->kind == INTER_LINK_UP;
         return;
     }
-    if (ev->channel == INTER_BULK && ev->len >= 8) { // a chunk: its number goes back
+    if (ev->channel == INTER_BULK && ev->len >= 8) { // a chunk: return its number
         if (inter_link_send(t->link, ev->peer, INTER_CONTROL, ev->data, 8) != NEB_OK)
             neb_debug("an acknowledgement was lost");
         return;
@@ -133,7 +133,7 @@ static enum neb_status send_for(struct end *t, double seconds) {
     while (!t->up && neb_now() < patience)
         NEB_TRY(turn(t, true));
     if (!t->up)
-        return neb_fail(NEB_ERR_TIMEOUT, "the other end was not reached within 20 s");
+        return neb_fail(NEB_ERR_TIMEOUT, "bench link: no connection to the other end within 20 s");
     neb_ns begin = neb_now(), from = begin + (neb_ns)(seconds / 3 * 1e9),
            end = begin + (neb_ns)(seconds * 1e9);
     while (neb_now() < from && !t->done)
@@ -151,7 +151,8 @@ static enum neb_status send_for(struct end *t, double seconds) {
            8.0 * (double)(s1.sent_bytes - s0.sent_bytes) / took, s1.bulk_used, s1.congestion,
            (unsigned long long)inter_estimate_window(&t->e), neb_seconds(t->e.rtt) * 1e3,
            t->e.goodput_bps, t->out.chunk_bytes);
-    return t->done ? neb_fail(NEB_ERR_STATE, "the link broke while it was measured") : NEB_OK;
+    return t->done ? neb_fail(NEB_ERR_STATE, "bench link: the link broke during the measurement")
+                   : NEB_OK;
 }
 
 static enum neb_status run_end(const struct bench_link_options *o) {
@@ -159,13 +160,13 @@ static enum neb_status run_end(const struct bench_link_options *o) {
     enum neb_status st = end_create(o, &t);
     if (st == NEB_OK && o->end == 1)
         st = send_for(&t, o->seconds);
-    while (st == NEB_OK && o->end == 0) // until the parent ends it
+    while (st == NEB_OK && o->end == 0) // until the parent ends this process
         st = turn(&t, false);
     end_destroy(&t);
     return st;
 }
 
-// ---- both ends ------------------------------------------------------------------------------------------------
+// ---- both ends ----------------------------------------------------------------------------------
 
 struct places {
     char netns[SITES][64], endpoint[SEC_ENDPOINT_MAX];
@@ -187,7 +188,7 @@ static enum neb_status make_sites(const char *dir, const struct places *p) {
             snprintf(m.endpoint, sizeof m.endpoint, "%s", p->endpoint);
         NEB_TRY(sec_members_add(&members, &m));
     }
-    for (int i = 0; i < SITES; i++) { // each sees the other as what it is to it
+    for (int i = 0; i < SITES; i++) { // each site has its own view of who dials
         struct sec_members seen = members;
         for (uint32_t k = 0; k < seen.n; k++)
             seen.m[k].connect = seen.m[k].endpoint[0] ? SEC_CONNECT_OUT : SEC_CONNECT_IN;
@@ -209,7 +210,8 @@ static enum neb_status start_wan(const char *wan, const char *dir, struct agent_
     enum neb_status st = agent_child_read_json(*fd, 15 * NEB_S, &ready);
     if (st != NEB_OK)
         return neb_fail(NEB_ERR_STATE,
-                        "no WAN can be emulated here (it takes root): wanlink probe says why");
+                        "bench link: no WAN can be emulated here, for which root is needed "
+                        "(wanlink probe shows the reason)");
     json_array_foreach(json_object_get(ready, "sites"), i, site) {
         const char *ns = json_string_value(json_object_get(site, "netns")),
                    *addr = json_string_value(json_object_get(site, "addr"));
@@ -219,8 +221,9 @@ static enum neb_status start_wan(const char *wan, const char *dir, struct agent_
             snprintf(p->endpoint, sizeof p->endpoint, "%.40s:%d", addr, PORT);
     }
     json_decref(ready);
-    return p->netns[0][0] && p->netns[1][0] ? NEB_OK
-                                            : neb_fail(NEB_ERR_FORMAT, "wanlink named no sites");
+    return p->netns[0][0] && p->netns[1][0]
+               ? NEB_OK
+               : neb_fail(NEB_ERR_FORMAT, "bench link: wanlink reported no sites");
 }
 
 static enum neb_status start_end(const struct bench_link_options *o, const char *dir, int end,
@@ -254,7 +257,7 @@ static enum neb_status start_end(const struct bench_link_options *o, const char 
     return agent_child_start(child, name, argv, log, fd);
 }
 
-// "100mbit:…" in bit/s; 0: no limit is known.
+// The rate in "100mbit:…", in bit/s; 0: no limit is known.
 static double wan_rate(const char *wan) {
     struct agent_wan w;
     return wan && agent_wan_parse(wan, "--wan", &w) == NEB_OK ? w.bits_s : 0;
@@ -279,7 +282,7 @@ static void print_log(const char *dir, int end) {
     snprintf(name, sizeof name, "end%d.log", end);
     if (neb_path(path, sizeof path, dir, name) == NEB_OK &&
         neb_fs_read(path, 1 << 16, &log) == NEB_OK)
-        neb_warn("end %d said: %.*s", end, (int)log.len, (const char *)log.p);
+        neb_warn("bench link: log of end %d: %.*s", end, (int)log.len, (const char *)log.p);
     neb_buf_free(&log);
 }
 
@@ -299,7 +302,7 @@ static enum neb_status run_both(const struct bench_link_options *o, const char *
         agent_child_read_json(fd, (neb_ns)((o->seconds + 40) * 1e9), &result) != NEB_OK) {
         for (int i = 0; i < SITES; i++)
             print_log(dir, i);
-        st = neb_fail(NEB_ERR_STATE, "the sending end said nothing");
+        st = neb_fail(NEB_ERR_STATE, "bench link: the sending end reported nothing");
     }
     if (st == NEB_OK)
         print_result(o, result);

@@ -22,8 +22,8 @@ struct bench {
     struct kern *K;
     struct side bare, mesh;
     int32_t *tokens, *targets;
-    double *ratios, *walls; // (slices) mesh / bare: processor time, the clock
-    double *seconds;        // (slices) of processor time, bare
+    double *ratios, *walls; // (slices) mesh / bare: processor time, clock
+    double *seconds;        // (slices) processor time, bare
 };
 
 static void destroy(struct bench *b) {
@@ -69,7 +69,7 @@ static enum neb_status step(struct bench *b, struct side *s, double *seconds, do
     return NEB_OK;
 }
 
-// One slice of either: who goes first changes, since the second finds the caches warm.
+// Runs one step of each side. The order alternates, because the second one finds warm caches.
 static enum neb_status slice(struct bench *b, int i, size_t n, uint64_t vocab) {
     struct neb_rng r = neb_rng_make(3, (uint64_t)i);
     double seconds[2], wall[2];
@@ -83,7 +83,7 @@ static enum neb_status slice(struct bench *b, int i, size_t n, uint64_t vocab) {
     }
     if (b->bare.loss != b->mesh.loss)
         return neb_fail(NEB_ERR_STATE,
-                        "bench train: step %d: a mesh of one rank has loss %.9g, no mesh %.9g", i,
+                        "bench train: step %d: loss %.9g with a mesh of one rank, %.9g without", i,
                         b->mesh.loss, b->bare.loss);
     if (i < WARM)
         return NEB_OK;
@@ -123,7 +123,7 @@ enum neb_status bench_mesh(int n_threads, bool json, const struct bench_train_sh
     char what[64];
     int slices = shape->steps ? shape->steps : SLICES;
     if (slices < 1 || slices > SLICES_MAX)
-        return neb_fail(NEB_ERR_INVALID, "bench train: %d steps is not in 1..%d", slices,
+        return neb_fail(NEB_ERR_INVALID, "bench train: %d steps: expected 1 to %d", slices,
                         SLICES_MAX);
     NEB_TRY(bench_mesh_measure(n_threads, shape, slices, &r));
     const struct bench_field more[] = {

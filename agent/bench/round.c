@@ -15,7 +15,7 @@
 #include <string.h>
 
 enum { UNIT = 1 << 20, MEMBERS = 2, REPEATS = 3, STRIP = 4096 };
-#define SECURITY_TARGET 0.03 // of a round, for all that protects it
+#define SECURITY_TARGET 0.03 // share of a round, for all protection together
 
 struct unit {
     struct cmp_work *work;
@@ -39,7 +39,7 @@ static enum neb_status open_unit(const struct unit *u, struct cmp_update_unit *v
     return cmp_update_open(u->update.p, u->update.len, &u->shape, 1, view);
 }
 
-// ---- stages: each over one unit -------------------------------------------------------------------------------
+// ---- stages, each over one unit -----------------------------------------------------------------
 
 static void fill(void *arg, size_t i) {
     struct round *r = arg;
@@ -58,7 +58,7 @@ static void copy(void *arg, size_t i) {
     memcpy(r->sent + r->units[i].at, r->theta + r->units[i].at, r->units[i].n * sizeof(float));
 }
 
-// u, codes, entropy stage, a copy of θ_m: as inter/outer/outer.c
+// As inter/outer/outer.c: u, codes, entropy stage, a copy of θ_m.
 static void encode(void *arg, size_t i) {
     struct round *r = arg;
     struct unit *u = &r->units[i];
@@ -84,7 +84,8 @@ static void open_update(void *arg, size_t i) {
         u->st = cmp_reader_open(u->reader, u->work, view.frame, view.frame_len, u->n);
 }
 
-// Strip by strip: weighted sum over the members, own residual, outer step, rebase, digest. One reader serves all members.
+// Strip by strip: weighted sum over the members, own residual, outer step, rebase, digest. One
+// reader serves all members.
 static void settle(void *arg, size_t i) {
     struct round *r = arg;
     struct unit *u = &r->units[i];
@@ -107,19 +108,19 @@ static void settle(void *arg, size_t i) {
 static const struct stage {
     const char *name;
     void (*task)(void *arg, size_t i);
-    double bytes_per_param, frames; // that it must read and write; how often all frames pass
+    double bytes_per_param, frames; // bytes read and written; how often all frames pass
     int times;                      // in one round
 } stages[] = {
     {"feedback + encode", encode, 20, 1, 1},
-    {"gate", gate, 0, 1, MEMBERS - 1}, // of what others sent, while it arrives
+    {"gate", gate, 0, 1, MEMBERS - 1}, // of the others' updates, while they arrive
     {"unpack + check", open_update, 0, 1, MEMBERS},
     {"sum + settle", settle, 36, 0, 1},
 };
 enum { STAGES = sizeof stages / sizeof stages[0] };
 
-// ---- one call -------------------------------------------------------------------------------------------------
+// ---- one call -----------------------------------------------------------------------------------
 
-// Processor time over threads: what other programs get of a busy machine does not count.
+// Processor time over threads: it leaves out what other programs use.
 static double seconds_of(struct round *r, void (*task)(void *arg, size_t i)) {
     double start = bench_cpu_seconds();
     kern_pool_run(r->pool, r->n_units, task, r);
@@ -127,7 +128,7 @@ static double seconds_of(struct round *r, void (*task)(void *arg, size_t i)) {
     return took > 1e-9 ? took : 1e-9;
 }
 
-// Best of a few rounds that all start from the same parameters; the first makes the buffers as large as they need to be.
+// The best of a few rounds from the same parameters. The first one lets buffers grow to their size.
 static enum neb_status measure(struct round *r, double best[STAGES], double *copy_s) {
     for (int repeat = 0; repeat <= REPEATS; repeat++) {
         kern_pool_run(r->pool, r->n_units, fill, r);
@@ -168,8 +169,8 @@ static void print(bool json, const struct round *r, const double s[STAGES], doub
                     3);
 }
 
-// What protects a round, stage by stage and together, beside the same round in the open at 1 Gbit/s. critical_ms: what the round would
-// be shorter by without the stage.
+// The protection of a round, stage by stage and together, beside the same round in the open at 1
+// Gbit/s. critical_ms: how much shorter the round would be without the stage.
 static void print_stages(bool json, const struct bench_security *b, const struct bench_costs *c,
                          const char *codec, int threads) {
     double open_s = b->compute_s + bench_pipeline(b, c, false),
@@ -202,7 +203,8 @@ static void print_stages(bool json, const struct bench_security *b, const struct
                     "the same round in the open", more, sizeof more / sizeof *more);
 }
 
-// The same by the clock, without the disk: members on processors of their own, and two on this machine's.
+// The same by the clock, without the disk: each member on its own processors, and both on this
+// machine's.
 static enum neb_status print_exchange(bool json, const struct bench_security *b, const char *codec,
                                       int threads) {
     static const char *const names[] = {
@@ -229,7 +231,7 @@ static enum neb_status print_exchange(bool json, const struct bench_security *b,
 
 static enum neb_status print_security(bool json, const struct round *r, const double s[STAGES],
                                       const char *codec) {
-    enum { UPDATE_HEAD = 8 }; // of every unit's update, once for all
+    enum { UPDATE_HEAD = 8 }; // header of an update; the joined one has it once
     struct neb_buf update = {0};
     struct bench_security b = {
         .update = &update, .elements = r->params, .rate_bps = 1e9, .rtt_s = 0.02};
@@ -262,8 +264,8 @@ static enum neb_status create(struct round *r, size_t params) {
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         good &= params <= SIZE_MAX / 4 && (*arrays[i] = malloc(params * sizeof(float))) != NULL;
     if (!r->units || !good)
-        return neb_fail(NEB_ERR_NOMEM, "bench round: no memory for %zu parameters (20 bytes each)",
-                        params);
+        return neb_fail(NEB_ERR_NOMEM,
+                        "bench round: out of memory for %zu parameters (20 bytes each)", params);
     for (size_t i = 0; i < r->n_units; i++) {
         struct unit *u = &r->units[i];
         u->at = i * UNIT;

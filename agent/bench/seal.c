@@ -85,7 +85,7 @@ static enum neb_status read_once(const struct bench *b, const struct neb_vault *
     intra_ckpt_close(&c);
     *took = neb_now() - start;
     if (st == NEB_OK && memcmp(b->copy, b->data, b->n) != 0)
-        st = neb_fail(NEB_ERR_CORRUPT, "%s: what was read is not what was written", b->file);
+        st = neb_fail(NEB_ERR_CORRUPT, "%s: the data read differs from the data written", b->file);
     return st;
 }
 
@@ -121,7 +121,7 @@ static enum neb_status measure(struct bench *b) {
     if (snprintf(b->dir, sizeof b->dir, "%s/nebula-bench-XXXXXX", tmp ? tmp : "/tmp") >=
             (int)sizeof b->dir ||
         !mkdtemp(b->dir))
-        return neb_fail_errno("no folder for temporary files: %s", b->dir);
+        return neb_fail_errno("cannot make a folder for temporary files: %s", b->dir);
     char key[NEB_PATH_MAX];
     NEB_TRY_GOTO(neb_path(b->file, sizeof b->file, b->dir, "bench.ckpt"), out);
     NEB_TRY_GOTO(neb_path(key, sizeof key, b->dir, "seal.key"), out);
@@ -144,7 +144,7 @@ enum neb_status bench_seal(bool json, size_t params) {
     enum neb_status st =
         b.data && b.copy
             ? measure(&b)
-            : neb_fail(NEB_ERR_NOMEM, "out of memory for two arrays of %zu bytes", b.n);
+            : neb_fail(NEB_ERR_NOMEM, "bench seal: out of memory for two arrays of %zu bytes", b.n);
     free(b.data);
     free(b.copy);
     return st;

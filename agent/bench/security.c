@@ -22,7 +22,7 @@ static double now_s(clockid_t clock) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-// ---- stages ---------------------------------------------------------------------------------------------------
+// ---- stages -------------------------------------------------------------------------------------
 
 struct lab {
     const struct bench_security *b;
@@ -117,13 +117,13 @@ enum neb_status bench_security_measure(const struct bench_security *b, struct be
     l.boxed = malloc(chunks * (b->chunk_bytes + crypto_box_MACBYTES));
     l.clear = malloc(b->chunk_bytes);
     if (!l.boxed || !l.clear) {
-        st = neb_fail(NEB_ERR_NOMEM, "bench round: no memory for an update of %zu bytes",
+        st = neb_fail(NEB_ERR_NOMEM, "bench round: out of memory for an update of %zu bytes",
                       b->update->len);
         goto out;
     }
     NEB_TRY_GOTO(neb_sha256_create(&l.sha), out);
     NEB_TRY_GOTO(cmp_check_create(&l.check), out);
-    for (int repeat = 0; repeat <= REPEATS; repeat++) { // the first makes buffers and caches warm
+    for (int repeat = 0; repeat <= REPEATS; repeat++) { // the first one warms buffers and caches
         for (int stage = 0; stage < BENCH_STAGES; stage++) {
             double start = now_s(CLOCK_THREAD_CPUTIME_ID);
             if (!do_stage(&l, (enum bench_stage)stage)) {
@@ -138,7 +138,7 @@ enum neb_status bench_security_measure(const struct bench_security *b, struct be
         NEB_TRY_GOTO(store(b->update, &s), out);
         out->store_s = repeat <= 1 || s < out->store_s ? s : out->store_s;
     }
-    // It was measured as a gate that makes one.
+    // The sketch was measured together with the gate.
     out->s[BENCH_SKETCH] = fmax(0, out->s[BENCH_SKETCH] - out->s[BENCH_GATE]);
 out:
     neb_sha256_destroy(&l.sha);
@@ -148,7 +148,7 @@ out:
     return st;
 }
 
-// ---- the pipeline ---------------------------------------------------------------------------------------------
+// ---- the pipeline -------------------------------------------------------------------------------
 
 double bench_pipeline(const struct bench_security *b, const struct bench_costs *c, bool secured) {
     enum { SEND, BOX, WIRE, UNBOX, TAKE, THREADS };
@@ -156,13 +156,13 @@ double bench_pipeline(const struct bench_security *b, const struct bench_costs *
     const double per_byte = 1 / (double)len, *s = c->s;
     double begin = secured && s[BENCH_OWN_DIGEST] > c->store_s ? s[BENCH_OWN_DIGEST] : c->store_s;
     double weighs = secured ? s[BENCH_GATE] + s[BENCH_SKETCH] : 0, free_at[THREADS];
-    begin += fmax(0, weighs - b->rtt_s); // its own update
+    begin += fmax(0, weighs - b->rtt_s); // checking its own update
     for (int k = 0; k < THREADS; k++)
         free_at[k] = begin;
     for (size_t at = 0; at < len; at += b->chunk_bytes) {
         size_t n = len - at < b->chunk_bytes ? len - at : b->chunk_bytes;
         double share = secured ? (double)n * per_byte : 0, ready = begin;
-        // Its own next chunk is digested by the thread that takes the other's.
+        // The thread that receives the other's chunks also digests this member's next chunk.
         const double takes[THREADS] = {share * s[BENCH_CHUNK_DIGEST], share * s[BENCH_BOX],
                                        8 * (double)(n + mac) / b->rate_bps, share * s[BENCH_UNBOX],
                                        share *

@@ -11,14 +11,14 @@
 #include <string.h>
 
 enum { ENDS = 2, POLL_MAX = 64, HEADER = 64 /* key, number, digest */, ACK = 16 };
-static const neb_ns patience = 20 * NEB_S; // without any progress
+static const neb_ns patience = 20 * NEB_S; // without progress
 
 struct end {
     struct sec_identity *id;
     struct inter_link *link;
     uint32_t peer;
     bool up;
-    uint64_t got; // payload bytes: arrived; acknowledged
+    uint64_t got; // payload bytes that arrived (receiver) or are acknowledged (sender)
     enum neb_status st;
 };
 
@@ -67,7 +67,7 @@ static enum neb_status open_ends(const char *dir, struct end ends[ENDS]) {
     for (int i = 0; i < ENDS; i++) {
         const struct sec_member *other =
             sec_members_by_curve(&members, sec_identity_public(ends[!i].id)->curve);
-        ends[i].peer = (uint32_t)(other - members.m); // the list is kept in an order of its own
+        ends[i].peer = (uint32_t)(other - members.m); // the list has its own order
         if (i)
             snprintf(members.m[ends[i].peer].endpoint, SEC_ENDPOINT_MAX, "127.0.0.1:%u",
                      inter_link_port(ends[0].link));
@@ -87,7 +87,7 @@ static enum neb_status send_all(struct end ends[ENDS], size_t payload, uint32_t 
     for (neb_ns end = neb_now() + patience; !(ends[0].up && ends[1].up) && neb_now() < end;)
         NEB_TRY(turn(ends));
     if (!ends[0].up || !ends[1].up)
-        return neb_fail(NEB_ERR_TIMEOUT, "a link over loopback did not come up within 20 s");
+        return neb_fail(NEB_ERR_TIMEOUT, "no link over loopback within 20 s");
     NEB_TRY(inter_link_stats(ends[1].link, ends[1].peer, &from));
     for (neb_ns end = neb_now() + patience; ends[1].got < payload && neb_now() < end;) {
         while (queued < payload) {
@@ -104,7 +104,8 @@ static enum neb_status send_all(struct end ends[ENDS], size_t payload, uint32_t 
         last = ends[1].got;
     }
     if (ends[1].got < payload)
-        return neb_fail(NEB_ERR_TIMEOUT, "%zu bytes over loopback stood still for 20 s", payload);
+        return neb_fail(NEB_ERR_TIMEOUT,
+                        "a transfer of %zu bytes over loopback made no progress for 20 s", payload);
     NEB_TRY(inter_link_stats(ends[1].link, ends[1].peer, &to));
     *sent = to.sent_bytes - from.sent_bytes;
     return NEB_OK;

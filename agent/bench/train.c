@@ -37,9 +37,8 @@ enum neb_status bench_train_shape_parse(const char *text, struct bench_train_sha
     if (sscanf(text, "%4dx%5dx%5d%n", &s.n_layers, &s.d_model, &s.seq_len, &used) != 3 ||
         text[used] || s.n_layers < 1 || s.d_model < 32 || s.d_model % 32 || s.seq_len < 1)
         return neb_fail(NEB_ERR_INVALID,
-                        "bench train: shape \"%s\": default, small, or LAYERSxWIDTHxSEQUENCE such "
-                        "as 12x512x256 "
-                        "(width a multiple of 32)",
+                        "bench train: shape \"%s\": expected default, small or "
+                        "LAYERSxWIDTHxSEQUENCE, for example 12x512x256 (width: a multiple of 32)",
                         text);
     *out = s;
     return NEB_OK;
@@ -51,20 +50,20 @@ double bench_train_token_flops(const struct intra_model *m, int32_t seq_len) {
            6.0 * (seq_len + 1.0) * c->n_heads * c->head_dim * c->n_layers;
 }
 
-// A trainer and what its steps took.
+// A trainer and the times of its steps.
 struct side {
     struct kern *K;
     struct intra_trainer *t;
     bool bf16;
     double *seconds;       // (steps)
     double *cpu;           // (steps) of all threads
-    double peak, peak_cpu; // fastest product so far, FLOP/s by the clock and of processor time
+    double peak, peak_cpu; // fastest product so far, FLOP/s: by the clock, by processor time
     double update_seconds;
     struct intra_step_stats stats;
 };
 
 struct bench {
-    struct side sides[2]; // fp32; with bf16 that too
+    struct side sides[2]; // fp32, and bf16 if wanted
     int n_sides;
     float *ab; // (2, threads, PEAK, PEAK)
     float *c;  // (threads, PEAK, PEAK)
@@ -72,14 +71,16 @@ struct bench {
     double *ratios; // (steps) processor time of a step, fp32 / bf16
 };
 
-// Every thread its own product, without our tiles and hand-overs: what the cores can do.
+// Each thread computes its own product, without the backend's tiles and hand-overs: the limit of
+// the cores.
 static void peak_part(void *arg, size_t i) {
     const struct bench *b = arg;
     size_t at = i * PEAK_FLOATS, all = (size_t)kern_pool_threads(b->sides[0].K->pool) * PEAK_FLOATS;
     kern_cpu_product(PEAK, b->ab + at, b->ab + all + at, b->c + at);
 }
 
-// In bf16 products are the backend's: one after the other on all threads, of operands that rest, so that nothing is converted.
+// The ceiling of bf16 is a product of the backend itself, one after the other on all threads. Its
+// operands are converted before.
 static void measure_peak(struct bench *b, struct side *s) {
     int threads = kern_pool_threads(s->K->pool);
     size_t all = (size_t)threads * PEAK_FLOATS;
@@ -99,8 +100,8 @@ static void measure_peak(struct bench *b, struct side *s) {
     s->K->ops->weights(s->K, NULL, 0);
 }
 
-// The next token is a function of this one most of the time, so that there is something to learn
-// and the loss moves.
+// The next token is mostly a function of this one, so there is something to learn and the loss
+// falls.
 static void draw(struct bench *b, struct neb_rng *r, const struct intra_trainer_config *c) {
     for (int32_t i = 0; i < c->batch; i++) {
         uint64_t id = neb_rng_below(r, (uint64_t)c->model.vocab);
@@ -129,8 +130,8 @@ static void measure_step(struct bench *b, struct side *s, int32_t i) {
     s->update_seconds += neb_seconds(end - middle);
 }
 
-// Step -1 warms up: scratch is allocated, pages are touched. The ceiling is measured before every step, and fp32 and bf16 take
-// turns, so that all see the same machine.
+// Step -1 warms up: it allocates scratch and touches pages. The ceiling is measured before each
+// step, and fp32 and bf16 take turns, so that all meet the same machine.
 static void measure_steps(struct bench *b, int32_t steps) {
     struct neb_rng r = neb_rng_make(1, 1);
     for (int32_t i = -1; i < steps; i++) {
@@ -163,7 +164,7 @@ static void report(struct bench *b, struct side *s, int32_t steps, bool json) {
         {"params", (double)s->t->model->n_params},
         {"threads", kern_pool_threads(s->K->pool)},
         {"loss", s->stats.loss},
-        {"of_fp32", b->ratios[steps / 2]}, // the last, of bf16 only
+        {"of_fp32", b->ratios[steps / 2]}, // the last field, only for bf16
     };
     snprintf(what, sizeof what, "%dx%d seq %d batch %d%s%s", c->model.n_layers, c->model.d_model,
              c->seq_len, c->batch, c->recompute ? " recompute" : "", s->bf16 ? " bf16" : "");
@@ -242,7 +243,8 @@ enum neb_status bench_train(int n_threads, bool json, const struct bench_train_s
     struct intra_trainer_config c = bench_train_config(shape);
     int32_t steps = shape->steps ? shape->steps : STEPS;
     if (steps < 1 || steps > STEPS_MAX)
-        return neb_fail(NEB_ERR_INVALID, "bench train: %d steps is not in 1..%d", steps, STEPS_MAX);
+        return neb_fail(NEB_ERR_INVALID, "bench train: %d steps: expected 1 to %d", steps,
+                        STEPS_MAX);
     for (int k = 0; k < b.n_sides; k++) {
         struct side *s = &b.sides[k];
         s->bf16 = k == 1;
@@ -258,7 +260,7 @@ enum neb_status bench_train(int n_threads, bool json, const struct bench_train_s
     for (int k = 0; k < b.n_sides; k++)
         if (!isfinite(b.sides[k].stats.loss)) {
             st = neb_fail(NEB_ERR_STATE,
-                          "bench train: the loss is not finite; the figures would mean nothing");
+                          "bench train: the loss is not finite, so the figures would mean nothing");
             goto out;
         }
     for (int k = 0; k < b.n_sides; k++)

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula bench train: whole training steps (forward, backward, clipping, AdamW) on random tokens
-// with the CPU backend, beside the machine's own sgemm peak measured between the steps of the same
-// call.
+// `nebula bench train`: training steps (forward, backward, clipping, AdamW) on random tokens with
+// the CPU backend, beside the machine's sgemm peak, measured between the steps of the same call.
 //
-// What is counted. N = parameters in matrix products (blocks and output layer, no embedding
-// look-ups, no gains), T = tokens of a sequence, H heads of D, L layers. A token costs
+// What is counted: N parameters in matrix products (blocks and output layer; no embedding look-ups,
+// no gains), T tokens of a sequence, H heads of D, L layers. A token costs
 //
-//     6 N                        2 a multiply-add, one product forward and two backward
-//   + 6 (T + 1) H D L            attention: (T + 1) / 2 visible keys a query, 4 H D each forward
+//     6 N                        2 per multiply-add, one product forward and two backward
+//   + 6 (T + 1) H D L            attention: (T + 1) / 2 visible keys per query, 4 H D each forward
 //                                (scores and values), twice that backward
 //
-// Everything else a step does (norms, rotary, SwiGLU, softmax, scores computed again in backward,
-// recomputed blocks, the optimiser) takes time and counts as nothing, so the ratio to sgemm is what
-// the step makes of the machine.
+// The rest of a step (norms, rotary, SwiGLU, softmax, scores computed again in backward, recomputed
+// blocks, the optimiser) takes time but counts as nothing. So the ratio to sgemm shows how well the
+// step uses the machine.
 #ifndef AGENT_BENCH_TRAIN_H
 #define AGENT_BENCH_TRAIN_H
 #include "intra/train/trainer.h"
@@ -23,25 +22,26 @@ struct bench_train_shape {
     int32_t seq_len;
     int32_t batch; // sequences of a step; 0: about 2,048 tokens
     int32_t vocab; // 0: 4,096
-    int32_t steps; // measured, after one that is not; 0: 10
+    int32_t steps; // measured steps, after one warm-up step; 0: 10
     bool recompute;
-    bool bf16; // steps with products in bf16 as well
+    bool bf16; // also steps with products in bf16
 };
 // "default" (8 x 256, sequence 256), "small" (4 x 128, sequence 128), or LAYERSxWIDTHxSEQUENCE
-// ("12x512x256").
+// ("12x512x256"). NEB_ERR_INVALID: anything else.
 NEB_MUST_CHECK enum neb_status bench_train_shape_parse(const char *text,
                                                        struct bench_train_shape *out);
 
-// FLOP of one token of a training step, as counted above.
+// FLOP of one token of a training step, counted as above.
 double bench_train_token_flops(const struct intra_model *m, int32_t seq_len);
 
 struct intra_trainer_config bench_train_config(const struct bench_train_shape *s);
 
-// Prints one line, and with bf16 one more of such steps, which take turns with those in fp32: of_fp32 is then how many times as fast
-// they are, in processor time (median of pairs), and the limit the fastest bf16 product. GFLOP/s of the median step; limit: fastest sgemm; further fields tokens_per_s,
-// tokens_per_cpu_s (of processor time of all threads: on a busy machine the clock says little), cpu_ratio (as value / limit, both
-// in processor time), step_ms, best_step_ms, update_share (of the step spent in clipping and optimiser), params and
-// final loss. n_threads as in kern_pool_create.
+// Prints one line: GFLOP/s of the median step; limit: the fastest sgemm. Further fields:
+// tokens_per_s; tokens_per_cpu_s (per second of processor time of all threads, for busy machines);
+// cpu_ratio (value / limit, both by processor time); step_ms; best_step_ms; update_share (of
+// clipping and optimiser); params; threads; loss (the last). With bf16 also a line of steps in
+// bf16, which take turns with those in fp32: its limit is the fastest bf16 product, and of_fp32 its
+// speed over that of fp32 (median of pairs, processor time). n_threads as in kern_pool_create.
 NEB_MUST_CHECK enum neb_status bench_train(int n_threads, bool json,
                                            const struct bench_train_shape *shape);
 

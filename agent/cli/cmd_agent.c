@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula agent: the daemon of a cluster. nebula worker (internal): started by it.
+// nebula agent: the daemon of a cluster. nebula worker (internal): the agent starts it.
 #include "agent/base/log.h"
 #include "agent/base/number.h"
 #include "agent/cli/cmd_options.h"
@@ -49,9 +49,9 @@ static unsigned number(const struct argp_state *state, int key, const char *arg,
     return (unsigned)agent_option_whole(state, key, arg, 1, max);
 }
 
-// "*:PORT", on all addresses, is ZeroMQ's way to say it.
+// True for HOST:PORT, and for "*:PORT" (all addresses, in the form of ZeroMQ).
 static bool listens(const char *where) {
-    char text[SEC_ENDPOINT_MAX + 4]; // what is cut is too long as well
+    char text[SEC_ENDPOINT_MAX + 4]; // a text that is cut here is too long anyway
     snprintf(text, sizeof text, "%s%s", *where == '*' ? "all" : "", where + (*where == '*'));
     return sec_endpoint_valid(text);
 }
@@ -71,7 +71,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case KEY_RENEW: o->renew_days = number(state, key, arg, RENEW_DAYS_MAX); return 0;
     case KEY_STOP: o->stop_s = number(state, key, arg, WEEK_S); return 0;
     case 'p':
-        if (!agent_web_address_valid(arg)) // it said why
+        if (!agent_web_address_valid(arg)) // the reason is logged
             agent_option_refuse(state, key, arg, "[HOST:]PORT");
         o->page.listen = arg;
         return 0;
@@ -79,8 +79,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case OPT_CERT: o->page.cert = arg; return 0;
     case OPT_KEY: o->page.key = arg; return 0;
     case KEY_RATE_LIMIT:
-        if (!*arg || inter_rate_limit_parse(arg, &o->limit) != NEB_OK) // it said why
-            agent_option_refuse(state, key, arg, "such as 20mbit, or 100mbit 08:00-18:00=20mbit");
+        if (!*arg || inter_rate_limit_parse(arg, &o->limit) != NEB_OK) // the reason is logged
+            agent_option_refuse(state, key, arg,
+                                "a rate (for example 20mbit, or 100mbit 08:00-18:00=20mbit)");
         return 0;
     case KEY_CONGESTION:
         if (!inter_tcp_may_use(arg))
@@ -92,8 +93,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         return 0;
     case KEY_WORKERS:
         if (!agent_ipc_remote_valid(arg))
-            agent_option_refuse(state, key, arg,
-                                "one ADDRESS[:PORT] of this host, or an interface of it");
+            agent_option_refuse(state, key, arg, "an ADDRESS[:PORT] or an interface of this host");
         o->workers = arg;
         return 0;
     case KEY_SEAL: o->seal_key = arg; return 0;
@@ -109,46 +109,49 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 int cmd_agent(int argc, char **argv) {
     static const struct argp_option table[] = {
         {"home", 'H', "DIR", 0, "folder with keys and members (default ~/.nebula)", 0},
-        {"listen", 'l', "HOST:PORT", 0, "accept other agents here; without it, only dial", 0},
+        {"listen", 'l', "HOST:PORT", 0, "accept links of other agents here (default: only dial)",
+         0},
         {"workers", KEY_WORKERS, "ADDRESS[:PORT]", 0,
-         "ranks that mpirun or srun starts on other hosts of this cluster reach the agent here: an "
-         "address or interface of their network; encrypted, with keys made for each worker",
+         "address or interface of this host for ranks that mpirun or srun starts on other hosts of "
+         "the cluster; encrypted, with new keys for each worker",
          0},
-        {"recycle", KEY_RECYCLE, "SECONDS", 0,
-         "replace connections of this age by fresh ones (default 3600)", 0},
+        {"recycle", KEY_RECYCLE, "SECONDS", 0, "replace connections older than this (default 3600)",
+         0},
         {"overlap", KEY_OVERLAP, "SECONDS", 0,
-         "former keys of a member stay good so long after its rotation (default 600)", 0},
+         "how long the old keys of a member are valid after its rotation (default 600)", 0},
         {"renew-before", KEY_RENEW, "DAYS", 0,
-         "renew the certificate when fewer days are left (default 30)", 0},
+         "renew the certificate when it has fewer days left (default 30)", 0},
         {"page", 'p', "[HOST:]PORT", 0,
-         "status page and /metrics here; beyond loopback (the default) with TLS and --page-token",
+         "serve the status page and /metrics here; an address beyond loopback (the default) uses "
+         "TLS and needs --page-token",
          0},
-        {"page-token", OPT_TOKEN, "FILE", 0, "token that readers of the page must show", 0},
+        {"page-token", OPT_TOKEN, "FILE", 0,
+         "file with the token that readers of the page must send", 0},
         {"page-cert", OPT_CERT, "FILE", 0,
          "certificate of the page, PEM (default: self-signed, its fingerprint in the log)", 0},
-        {"page-key", OPT_KEY, "FILE", 0, "its private key, PEM", 0},
+        {"page-key", OPT_KEY, "FILE", 0, "private key of --page-cert, PEM", 0},
         {"connections", 'b', "N", 0,
-         "bulk connections a peer (default: as many as fill the link, up to 32)", 0},
+         "bulk connections per peer (default: as many as fill the link, up to 32)", 0},
         {"rate-limit", KEY_RATE_LIMIT, "RATE", 0,
-         "of all that this site sends, also by local time: \"100mbit 08:00-18:00=20mbit\"", 0},
-        {"congestion", KEY_CONGESTION, "NAME", 0, "TCP's algorithm (default bbr, where permitted)",
-         0},
-        {"seal-key", KEY_SEAL, "FILE", 0, "seal what lies on disk with this key (nebula seal)", 0},
+         "limit of what this site sends, also by local time: \"100mbit 08:00-18:00=20mbit\"", 0},
+        {"congestion", KEY_CONGESTION, "NAME", 0,
+         "TCP congestion control (default bbr, if permitted)", 0},
+        {"seal-key", KEY_SEAL, "FILE", 0, "seal files on disk with this key (nebula seal)", 0},
         {"blobs-max", KEY_BLOBS, "SIZE", 0,
-         "keep at most so much of updates, as 20G (default: all back to the oldest checkpoint)", 0},
-        {"stop-within", KEY_STOP, "SECONDS", 0,
-         "once told to end, wait so long for checkpoints that are being written, as long as they "
-         "grow "
-         "(default 3600)",
+         "largest size of the updates that are kept, for example 20G (default: all back to the "
+         "oldest checkpoint)",
          0},
+        {"stop-within", KEY_STOP, "SECONDS", 0,
+         "at the end, wait so long for checkpoints that still grow (default 3600)", 0},
         {"verbose", 'v', NULL, 0, "log more", 0},
         {0}};
     static const struct argp argp = {
         .options = table,
         .parser = parse_option,
-        .doc = "Runs the agent of this cluster until SIGTERM or Ctrl-C: running jobs are then "
-               "suspended after a checkpoint (exit status 3) and go on when it is started again. "
-               "Keys: nebula id. Other agents: nebula peer add."};
+        .doc = "Runs the agent of this cluster until SIGTERM or Ctrl-C. Running jobs are then "
+               "suspended after a checkpoint (exit status 3), and continue when the agent starts "
+               "again. To make keys: nebula id. To add other agents: nebula peer add, or nebula "
+               "join."};
     struct options o = {0};
     char home[NEB_PATH_MAX];
     bool suspended = false;
@@ -184,7 +187,7 @@ int cmd_worker(int argc, char **argv) {
     bool rank = (argc == 5 || argc == 6) && !strcmp(argv[3], "--rank") &&
                 neb_number_whole(argv[4], 0, UINT16_MAX, &threads);
     if (argc != 3 && !rank) {
-        neb_log(NEB_LOG_ERROR, "nebula worker is started by an agent");
+        neb_log(NEB_LOG_ERROR, "nebula worker: only an agent starts it");
         return AGENT_EXIT_USAGE;
     }
     neb_log_throttle(true);

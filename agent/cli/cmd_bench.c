@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula bench WHAT: figures of this machine, each beside its limit measured in the same call.
+// nebula bench WHAT: rates of this machine, each beside its limit measured in the same call.
 #include "agent/bench/checkpoint.h"
 #include "agent/bench/codec.h"
 #include "agent/bench/data.h"
@@ -48,19 +48,19 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case 'j': o->json = true; return 0;
     case 't': o->threads = whole(state, key, arg, 0, KERN_POOL_THREADS_MAX); return 0;
     case 's':
-        if (bench_train_shape_parse(arg, &o->shape) != NEB_OK) // it said why
+        if (bench_train_shape_parse(arg, &o->shape) != NEB_OK) // the reason is logged
             agent_option_refuse(state, key, arg, "a shape");
         return 0;
     case 'n': o->steps = whole(state, key, arg, 1, 10000); return 0;
     case 'i': o->input = arg; return 0;
     case 'c':
-        if (cmp_codec_parse(arg, &codec) != NEB_OK) // it said what is
+        if (cmp_codec_parse(arg, &codec) != NEB_OK) // the reason is logged
             agent_option_refuse(state, key, arg, "a codec");
         o->codec = arg;
         return 0;
     case 'p': o->params = (size_t)agent_option_whole(state, key, arg, 0, 1ull << 40); return 0;
     case KEY_WAN:
-        if (agent_wan_parse(arg, "--wan", &wan) != NEB_OK) // it said why
+        if (agent_wan_parse(arg, "--wan", &wan) != NEB_OK) // the reason is logged
             agent_option_refuse(state, key, arg, "RATE:DELAY[:LOSS]");
         o->link.wan = arg;
         return 0;
@@ -71,7 +71,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case KEY_MESH: o->mesh = true; return 0;
     case KEY_PRECISION:
         if (strcmp(arg, "fp32") && strcmp(arg, "bf16"))
-            argp_error(state, "--precision is fp32 or bf16");
+            argp_error(state, "--precision: expected fp32 or bf16");
         o->bf16 = !strcmp(arg, "bf16");
         return 0;
     case KEY_DIR: o->link.dir = arg; return 0;
@@ -85,8 +85,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
             (strcmp(o->what, "codec") && strcmp(o->what, "kernels") && strcmp(o->what, "round") &&
              strcmp(o->what, "train") && strcmp(o->what, "link") && strcmp(o->what, "checkpoint") &&
              strcmp(o->what, "data") && strcmp(o->what, "seal")))
-            argp_error(state,
-                       "bench what? checkpoint, codec, data, kernels, link, round, seal or train");
+            argp_error(
+                state,
+                "name a benchmark: checkpoint, codec, data, kernels, link, round, seal or train");
         if (o->bf16 && (o->mesh || strcmp(o->what, "train")))
             argp_error(state, "--precision bf16 is for bench train without --mesh");
         return 0;
@@ -96,38 +97,36 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 
 int cmd_bench(int argc, char **argv) {
     static const struct argp_option table[] = {
-        {"json", 'j', NULL, 0, "one JSON object a line", 0},
-        {"threads", 't', "N", 0, "default: all processors", 0},
+        {"json", 'j', NULL, 0, "one JSON object per line", 0},
+        {"threads", 't', "N", 0, "number of threads (default: all processors)", 0},
         {"params", 'p', "N", 0,
          "checkpoint, codec, round, seal: size of the array (default 8, 50, 16, 32 million)", 0},
-        {"codec", 'c', "CODEC", 0, "round: what to send as (default int4); codec: this one only",
-         0},
-        {"input", 'i', "FILE", 0, "codec: the elements of this update (a ledger's .blob) instead",
+        {"codec", 'c', "CODEC", 0,
+         "round: codec of the updates (default int4); codec: measure only this one", 0},
+        {"input", 'i', "FILE", 0, "codec: measure the elements of this update (a ledger's .blob)",
          0},
         {"shape", 's', "LxWxS", 0, "train: layers x width x sequence, or small (default 8x256x256)",
          0},
         {"steps", 'n', "N", 0, "train: steps to measure (default 10)", 0},
         {"mesh", KEY_MESH, NULL, 0,
-         "train: what the parallel machinery adds to a step of one rank, in per cent", 0},
+         "train: overhead of the mesh machinery for a step of one rank, in per cent", 0},
         {"precision", KEY_PRECISION, "TYPE", 0,
-         "train: fp32 (default), or bf16: steps with products in bf16 take turns with fp32's", 0},
+         "train: fp32 (default), or bf16: steps in bf16 take turns with steps in fp32", 0},
         {"wan", KEY_WAN, "RATE:DELAY[:LOSS]", 0, "link: the emulated WAN (default: loopback)", 0},
         {"seconds", KEY_SECONDS, "S", 0, "link: how long to send (default 30)", 0},
         {"stripes", KEY_STRIPES, "N", 0, "link: bulk connections (default 0: self-tuning)", 0},
-        {"congestion", KEY_CONGESTION, "NAME", 0, "link: TCP's algorithm (default: as an agent)",
-         0},
+        {"congestion", KEY_CONGESTION, "NAME", 0,
+         "link: TCP congestion control (default: as an agent)", 0},
         {"end", KEY_END, "N", OPTION_HIDDEN, NULL, 0},
         {"dir", KEY_DIR, "DIR", 0,
-         "checkpoint, data: where to make a folder to write to, which is removed (default: "
-         "$TMPDIR)",
-         0},
+         "checkpoint, data: where to make a temporary folder (default: $TMPDIR)", 0},
         {0}};
     static const struct argp argp = {
         .options = table,
         .parser = parse_option,
         .args_doc = "checkpoint|codec|data|kernels|link|round|seal|train",
-        .doc = "Measures this machine. Every line names its limit (memcpy, "
-               "sgemm) from the same call and the ratio to it."};
+        .doc = "Measures this machine. A line has its limit (memcpy, sgemm) from the same call, "
+               "and the ratio to that limit."};
     struct options o = {.link.end = -1};
     struct kern_digest digest;
     enum neb_status st;

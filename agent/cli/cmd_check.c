@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula check JOB.yaml: is the job file right, and what will it do?
+// nebula check JOB.yaml: checks a job file and shows what the job will do.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/cli/cmd_options.h"
@@ -31,13 +31,14 @@ struct arguments {
     bool json, reference;
 };
 
-struct found {       // what there is of a corpus on this machine
+struct found {       // what this machine has of a corpus
     bool here, read; // read: its cluster trains on it here
     int32_t vocab;
     uint8_t tokenizer[INTRA_SHA_BYTES];
 };
 
-// Mode distill trains on pairs. What the run would refuse behind its start is refused here, as far as the first of them tell.
+// Mode distill trains on pairs. Refuses here what the run would refuse after its start, as far as
+// the first pairs show it.
 static enum neb_status look_at_pairs(const struct agent_job *job, int cluster,
                                      const struct intra_corpus *corpus) {
     const struct agent_cluster *k = &job->clusters[cluster];
@@ -47,19 +48,20 @@ static enum neb_status look_at_pairs(const struct agent_job *job, int cluster,
                                    .documents = PAIRS_LOOKED_AT};
     struct intra_pairs *pairs = NULL;
     bool sent = job->distill.pushed && (k->role == AGENT_ROLE_TEACHER || k->role_auto);
-    if (job->mode != AGENT_MODE_DISTILL || sent) // what students send is all that it reads
+    if (job->mode != AGENT_MODE_DISTILL || sent) // the teacher reads only what the students send
         return NEB_OK;
     enum neb_status st = intra_pairs_create(corpus, INTRA_TRAIN, &c, &pairs);
     intra_pairs_destroy(&pairs);
     return st == NEB_ERR_INVALID
                ? neb_fail(st,
                           "cluster %s: mode distill trains on pairs, source and target (format: "
-                          "tsv with target_column, or po); %s does not hold them (see above)",
+                          "tsv with target_column, or po); %s has no pairs (see above)",
                           k->name, intra_corpus_dir(corpus))
                : st;
 }
 
-// A corpus that is not on this machine is no error: the file may be meant for other sites. One that is here must fit.
+// A corpus that is missing here is no error: the file may be for other sites. A corpus that is here
+// must fit.
 static enum neb_status look_at_corpus(const struct agent_job *job, int cluster, struct found *f) {
     const struct agent_cluster *k = &job->clusters[cluster];
     char index[NEB_PATH_MAX];
@@ -70,15 +72,16 @@ static enum neb_status look_at_corpus(const struct agent_job *job, int cluster, 
     NEB_TRY(neb_path(index, sizeof index, dir, "corpus.json"));
     if (!neb_fs_exists(index)) {
         if (!k->witness && k->launcher != AGENT_LAUNCHER_ATTACH)
-            neb_warn("cluster %s: there is no corpus in %s on this machine; it must be where the "
-                     "cluster trains (nebula data build SPEC.yaml --out %s)",
+            neb_warn("cluster %s: there is no corpus in %s on this machine: it must be on the "
+                     "cluster's machine (nebula data build SPEC.yaml --out %s)",
                      k->name, dir, dir);
         return NEB_OK;
     }
     NEB_TRY(intra_corpus_open(dir, false, &c));
     f->here = true;
     f->vocab = intra_corpus_vocab(c);
-    f->read = !k->witness && k->launcher != AGENT_LAUNCHER_ATTACH; // else nobody here reads it
+    // false: no worker of ours reads it
+    f->read = !k->witness && k->launcher != AGENT_LAUNCHER_ATTACH;
     if (f->read)
         st = intra_corpus_check_tokenizer(c);
     if (st == NEB_OK && f->read)
@@ -91,7 +94,7 @@ static enum neb_status look_at_corpus(const struct agent_job *job, int cluster, 
     return st;
 }
 
-// One vocabulary for all, or 0 when no corpus is here.
+// Checks that all corpora have one vocabulary. *vocab 0: no corpus is here.
 static enum neb_status look_at_corpora(const struct agent_job *job, struct found *each,
                                        int32_t *vocab) {
     const struct found *first = NULL;
@@ -103,23 +106,24 @@ static enum neb_status look_at_corpora(const struct agent_job *job, struct found
         if (*vocab && *vocab != each[i].vocab)
             return neb_fail(NEB_ERR_INVALID,
                             "clusters.corpus: the corpora differ in their vocabularies (%d and %d "
-                            "pieces); build them "
-                            "with the same tokenizer",
+                            "pieces): build them with the same tokenizer",
                             *vocab, each[i].vocab);
         *vocab = each[i].vocab;
         if (!each[i].read || job->sync.scheme == AGENT_SCHEME_NONE)
             continue;
         if (first && memcmp(first->tokenizer, each[i].tokenizer, sizeof first->tokenizer) != 0)
-            return neb_fail(NEB_ERR_INVALID,
-                            "clusters.corpus: cluster %s's corpus has %d pieces like the others', "
-                            "but other ones; build them with the same tokenizer (tokenizer: FILE)",
-                            job->clusters[i].name, each[i].vocab);
+            return neb_fail(
+                NEB_ERR_INVALID,
+                "clusters.corpus: the vocabulary of cluster %s differs from the others (all have "
+                "%d pieces): build the corpora with the same tokenizer (tokenizer: FILE)",
+                job->clusters[i].name, each[i].vocab);
         first = first ? first : &each[i];
     }
     return NEB_OK;
 }
 
-// Files that clusters begin from are where those train, as corpora are: missing here they are no error. role: whose; none: all that train.
+// Files that clusters start from belong on their machines, like corpora, so a missing one is only a
+// warning. role: of the clusters that need it; none: all that train.
 static void look_for_file(const struct agent_job *job, const char *key, const char *path,
                           enum agent_role role) {
     char names[AGENT_CLUSTERS_MAX * (AGENT_NAME_MAX + 2)] = "";
@@ -134,9 +138,9 @@ static void look_for_file(const struct agent_job *job, const char *key, const ch
         at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", n++ ? ", " : "", k->name);
     }
     if (n)
-        neb_warn("cluster%s %s: %s: there is no %s on this machine; it must be where the cluster%s "
-                 "train%s",
-                 n > 1 ? "s" : "", names, key, path, n > 1 ? "s" : "", n > 1 ? "" : "s");
+        neb_warn("cluster%s %s: %s: there is no %s on this machine: it must be on the machine%s of "
+                 "the cluster%s",
+                 n > 1 ? "s" : "", names, key, path, n > 1 ? "s" : "", n > 1 ? "s" : "");
 }
 
 static bool all_attach(const struct agent_job *job) {
@@ -150,20 +154,20 @@ static bool all_attach(const struct agent_job *job) {
 static void print_rounds(const struct agent_job *job, const struct agent_plan *p, bool sized) {
     char a[32], b[32], to[48] = "";
     if (!sized) {
-        printf("  exchange  %lld times by %s, about %.2f bits a parameter\n",
+        printf("  exchange  %lld times with %s, about %.2f bits per parameter\n",
                (long long)p->exchanges, job->sync.codec, p->bits_per_param);
         return;
     }
     if (p->others > 1)
         snprintf(to, sizeof to, " to each of %d others", p->others);
-    printf("  exchange  %lld times %s a cluster%s (%s, about %.2f bits a parameter): %s in all, "
-           "%.0f times fewer than synchronous fp32\n",
+    printf("  exchange  %lld times %s per cluster%s (%s, about %.2f bits per parameter): %s in "
+           "total, %.0f times less than synchronous fp32\n",
            (long long)p->exchanges, agent_human_bytes(p->bytes_per_exchange, a, sizeof a), to,
            job->sync.codec, p->bits_per_param, agent_human_bytes(p->bytes, b, sizeof b),
            p->reduction);
 }
 
-// What crosses between clusters.
+// Prints what crosses between clusters.
 static void print_flights(const struct agent_job *job, const struct agent_plan *p, bool sized) {
     char a[32], b[32];
     if (job->sync.scheme != AGENT_SCHEME_FEDERATED) {
@@ -173,25 +177,25 @@ static void print_flights(const struct agent_job *job, const struct agent_plan *
         return;
     }
     if (job->mode == AGENT_MODE_RTD) {
-        printf("  stream    %lld batches of about %s: %s in all, one way\n",
+        printf("  stream    %lld batches of about %s: %s in total, in one direction\n",
                (long long)p->exchanges, agent_human_bytes(p->bytes_per_exchange, a, sizeof a),
                agent_human_bytes(p->bytes, b, sizeof b));
         return;
     }
     if (p->label_bytes > 0)
-        printf("  labels    of %lld batches for each student, about %.1f B a target token (nebula "
-               "plan reckons the batches)\n",
+        printf("  labels    for %lld batches per student, about %.1f B per target token (nebula "
+               "plan predicts the batches)\n",
                (long long)job->steps, p->label_bytes);
     if (p->others)
         print_rounds(job, p, sized);
     else if (!(p->label_bytes > 0))
-        printf("  exchange  none: %s\n", job->mode == AGENT_MODE_DISTILL
-                                             ? "there is no teacher, and every student is a model "
-                                               "of its own (distill.federate)"
-                                             : "there is one cluster");
+        printf("  exchange  none: %s\n",
+               job->mode == AGENT_MODE_DISTILL
+                   ? "there is no teacher, and each student is its own model (see distill.federate)"
+                   : "there is one cluster");
 }
 
-// Sums of the whole run, a fragment's each.
+// Sums in the whole run, one per fragment and exchange.
 static int64_t releases_of(const struct agent_job *job) {
     const struct agent_schedule s = {.steps = job->steps,
                                      .interval = job->sync.interval,
@@ -207,16 +211,17 @@ static void print_people(const char *file, const struct agent_job *job, const st
     char a[32];
     printf("%s: job %s is fine\n", file, job->name);
     if (sized && all_attach(job))
-        printf("  model     %lld parameters, %lld trained; memory is the attached trainers' own\n",
+        printf("  model     %lld parameters, %lld trained; the attached trainers decide their "
+               "memory\n",
                (long long)p->params, (long long)p->trainable);
     else if (sized)
-        printf("  model     %lld parameters, %lld trained; %s a worker without activations\n",
+        printf("  model     %lld parameters, %lld trained; %s per worker without activations\n",
                (long long)p->params, (long long)p->trainable,
                agent_human_bytes((double)p->memory_bytes, a, sizeof a));
     else
-        printf("  model     size unknown until the corpus is here: its vocabulary counts\n");
-    printf("  training  %lld steps of %lld tokens: %lld tokens a cluster\n", (long long)job->steps,
-           (long long)p->tokens_per_step, (long long)p->tokens);
+        printf("  model     the size is not known: it needs the vocabulary of the corpus\n");
+    printf("  training  %lld steps of %lld tokens: %lld tokens per cluster\n",
+           (long long)job->steps, (long long)p->tokens_per_step, (long long)p->tokens);
     print_flights(job, p, sized);
     if (job->sync.gate == AGENT_GATE_PRIVATE) {
         char text[256];
@@ -226,7 +231,7 @@ static void print_people(const char *file, const struct agent_job *job, const st
     char privacy[AGENT_PRIVATE_TEXT];
     agent_private_epsilon(job, releases_of(job), privacy);
     if (privacy[0])
-        printf("  privacy   %s. Losses and counts that sites tell are not in it\n", privacy);
+        printf("  privacy   %s. It does not cover losses and counts that sites send\n", privacy);
     for (int32_t i = 0; i < job->n_clusters; i++) {
         const struct agent_cluster *k = &job->clusters[i];
         printf("  cluster   %s:", k->name);
@@ -234,14 +239,14 @@ static void print_people(const char *file, const struct agent_job *job, const st
         for (int32_t s = 0; !own && s < k->n_sources; s++)
             printf("%s %s %g", s ? "," : "", k->sources[s].name, (double)k->sources[s].weight);
         if (own)
-            printf(" a trainer attaches, with a program and text of its own\n");
+            printf(" a trainer attaches, with its own program and text\n");
         else
             printf("%s; corpus %s%s\n", k->n_sources ? "" : " all sources",
                    agent_job_corpus(job, i), each[i].here ? "" : " (not on this machine)");
     }
     if (*refused)
-        printf("  policy    where another member submits it, a policy.json that says nothing of "
-               "what may leave refuses it: %s\n",
+        printf("  policy    if another member submits it, a policy.json without keys for what may "
+               "leave refuses it: %s\n",
                refused);
 }
 
@@ -273,7 +278,7 @@ static void print_json(const struct agent_job *job, const struct found *each,
                             all_attach(job) ? json_null() : json_integer(p->memory_bytes));
         json_object_set_new(o, "exchange_bytes", json_integer((json_int_t)p->bytes_per_exchange));
     }
-    if (sized && !(p->label_bytes > 0)) { // else the text says how many labels there are
+    if (sized && !(p->label_bytes > 0)) { // with labels, the number of bytes depends on the text
         json_object_set_new(o, "sent_bytes", json_integer((json_int_t)p->bytes));
         json_object_set_new(o, "reduction_vs_sync_fp32",
                             isfinite(p->reduction) ? json_real(p->reduction) : json_null());
@@ -295,7 +300,7 @@ static void print_json(const struct agent_job *job, const struct found *each,
     json_decref(o);
 }
 
-// With --json; errors come at the end, as their own object.
+// With --json, warnings go into the object. An error is its own object at the end.
 static void keep_warning(void *user, enum neb_log_level level, const char *text) {
     if (level == NEB_LOG_WARN)
         json_array_append_new(user, json_string(text));
@@ -306,9 +311,9 @@ static enum neb_status read_policy(const char *path, struct agent_policy *out) {
     return st == NEB_ERR_NOT_FOUND ? neb_fail(st, "%s: there is no such file", path) : st;
 }
 
-// Whether sites where another member submits the job let it begin. With the policy that is given:
-// NEB_ERR_DENIED, after one line for each cluster where it does not. Else with one that says
-// nothing but "data" (what lies below which folder is known at the site alone): *why, or "".
+// Whether sites let the job begin if another member submits it. With a policy given: NEB_ERR_DENIED
+// after a line for each cluster that it refuses. Without one: *why says what an almost empty
+// policy.json refuses, or is "" ("data" is left out, since only the site knows its folders).
 static enum neb_status ask_policy(const struct arguments *a, const struct agent_job *job, char *why,
                                   size_t cap) {
     static struct agent_policy p; // large
@@ -325,7 +330,7 @@ static enum neb_status ask_policy(const struct arguments *a, const struct agent_
             continue;
         ok = false;
         if (!a->policy)
-            return NEB_OK; // of the others most likely the same
+            return NEB_OK; // most likely the same for the others
         neb_log(NEB_LOG_ERROR, "%s", why);
     }
     return ok ? NEB_OK : NEB_ERR_DENIED;
@@ -379,7 +384,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case KEY_REFERENCE: a->reference = true; return 0;
     case 's':
         if (a->n_sets == SETS_MAX)
-            argp_error(state, "more than %d times --set", SETS_MAX);
+            argp_error(state, "--set is given more than %d times", SETS_MAX);
         else
             a->sets[a->n_sets++] = arg;
         return 0;
@@ -398,19 +403,20 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 
 int cmd_check(int argc, char **argv) {
     static const struct argp_option options[] = {
-        {"set", 's', "PATH=VALUE", 0, "change a key, such as sync.interval=10", 0},
+        {"set", 's', "PATH=VALUE", 0, "change a key, for example sync.interval=10", 0},
         {"json", 'j', NULL, 0, "machine-readable output", 0},
         {"policy", KEY_POLICY, "FILE", 0,
-         "whether a site with this policy.json lets the job begin; without a job: what it admits",
+         "check that a site with this policy.json lets the job begin; without a job: print what it "
+         "admits",
          0},
         {"reference", KEY_REFERENCE, NULL, 0, "print all keys as a table and exit", 0},
         {0}};
-    static const struct argp argp = {.options = options,
-                                     .parser = parse_option,
-                                     .args_doc = "JOB.yaml",
-                                     .doc = "Validates a job file and says what it will do.\vExit "
-                                            "status 0: fine; 2: a complaint was "
-                                            "printed as FILE:LINE: KEY: what is wrong."};
+    static const struct argp argp = {
+        .options = options,
+        .parser = parse_option,
+        .args_doc = "JOB.yaml",
+        .doc = "Validates a job file and shows what the job will do.\vExit status 0: valid; 2: not "
+               "valid, with an error FILE:LINE: KEY: what is wrong."};
     struct arguments a = {0};
     if (agent_options_parse(&argp, argc, argv, &a) != 0)
         return AGENT_EXIT_USAGE;

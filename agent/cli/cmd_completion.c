@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula completion: shell completion and the manual page. Both are made from the --help of every
-// command and from the topics of `nebula help`, so there is one source. Packages run this at build
-// time.
+// nebula completion: shell completion and the manual page, both made from the --help of all
+// commands and the topics of `nebula help`. Packages run it at build time.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/nearest.h"
@@ -15,7 +14,7 @@
 
 enum { HELP_MAX = 16 << 10 };
 
-// What `nebula COMMAND --help` prints; false when it cannot be run.
+// The output of `nebula COMMAND --help`. False: it cannot be run.
 static bool help_of(const char *exe, const char *command, char out[HELP_MAX]) {
     char line[2 * NEB_PATH_MAX];
     snprintf(line, sizeof line, "LC_ALL=C ARGP_HELP_FMT=rmargin=200 '%s' %s --help 2>/dev/null",
@@ -26,7 +25,7 @@ static bool help_of(const char *exe, const char *command, char out[HELP_MAX]) {
     return f && pclose(f) == 0 && n > 0;
 }
 
-// Calls `each` with every long option in a help text, without its dashes.
+// Calls `each` for every long option in a help text, without its dashes.
 static void options_of(const char *help, void (*each)(const char *name, size_t n)) {
     for (const char *p = help; (p = strstr(p, "--")); p += 2) {
         size_t n = strspn(p + 2, "abcdefghijklmnopqrstuvwxyz-0123456789");
@@ -34,7 +33,7 @@ static void options_of(const char *help, void (*each)(const char *name, size_t n
         const char *bol = p;
         while (bol > help && bol[-1] != '\n')
             bol--;
-        // An option stands at the beginning of its line, or after its letter. Other names follow:
+        // An option stands at the beginning of its line, or after its letter. Aliases follow:
         // "--home=DIR, --dir=DIR".
         bool alias = p - bol >= 8 && p - bol < 29 && p[-2] == ',' && bol[strspn(bol, " ")] == '-';
         if (n && in_table && (p - bol < 8 || alias))
@@ -45,7 +44,7 @@ static void options_of(const char *help, void (*each)(const char *name, size_t n
 static void say_word(const char *name, size_t n) { printf(" --%.*s", (int)n, name); }
 static void say_fish(const char *name, size_t n) { printf(" -l %.*s", (int)n, name); }
 
-// What `nebula help` takes.
+// The words that `nebula help` accepts.
 static void print_topics(void) {
     for (const struct agent_topic *t = agent_topics; t->name; t++)
         printf("%s ", t->name);
@@ -94,7 +93,8 @@ static void fish(const char *exe) {
     puts("'");
 }
 
-// Text for troff, which takes a backslash, and a dot or quote at the start of a line, as a command.
+// Escapes text for troff: a backslash, and a dot or quote at the start of a line, would be
+// commands.
 static void troff(const char *s) {
     bool bol = true;
     for (; *s; s++) {
@@ -112,13 +112,12 @@ static void troff(const char *s) {
 
 static int man(const char *exe) {
     static char help[HELP_MAX];
-    printf(".TH NEBULA 1 \"\" \"nebula %s\" \"User Commands\"\n.SH NAME\nnebula \\- train one "
-           "model on several clusters\n"
-           ".SH SYNOPSIS\n.B nebula\n.I COMMAND\n[\\fIARGUMENTS\\fR]\n.SH EXIT STATUS\n"
-           "0: done. 1: it could not be done. 2: wrong command line or configuration. 3: stopped "
-           "on request after a checkpoint.\n"
-           ".SH COMMANDS\n",
-           NEBULA_VERSION);
+    printf(
+        ".TH NEBULA 1 \"\" \"nebula %s\" \"User Commands\"\n.SH NAME\nnebula \\- train one model "
+        "on several clusters\n.SH SYNOPSIS\n.B nebula\n.I COMMAND\n[\\fIARGUMENTS\\fR]\n.SH EXIT "
+        "STATUS\n0: done. 1: failed. 2: wrong command line or file. 3: stopped on request after a "
+        "checkpoint. 4: done, but a report is missing (see nebula help files).\n.SH COMMANDS\n",
+        NEBULA_VERSION);
     for (const struct agent_command *c = agent_commands; c->name; c++) {
         if (!c->summary)
             continue;

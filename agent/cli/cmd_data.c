@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula data build SPEC.yaml: text into a corpus.
+// nebula data build SPEC.yaml: makes a corpus from text.
 #include "agent/cli/cmd_data.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
@@ -20,11 +20,10 @@
 #include <yaml.h>
 
 static const char spec_help[] =
-    "keys: name, seed, threads, tokenizer (take over a tokenizer.model or tokenizer.json), "
-    "vocabulary: {size, type: unigram|bpe, "
-    "character_coverage, byte_fallback, train_lines}, holdout: {per_mille, "
-    "test_per_mille}, sources: [{name, format: text|jsonl|tsv|po, path, field, column, "
-    "target_column, reverse, tag, encoding, max_bad_share}]";
+    "keys: name, seed, threads, tokenizer (a tokenizer.model or tokenizer.json to use), "
+    "vocabulary: {size, type: unigram|bpe, character_coverage, byte_fallback, train_lines}, "
+    "holdout: {per_mille, test_per_mille}, sources: [{name, format: text|jsonl|tsv|po, path, "
+    "field, column, target_column, reverse, tag, encoding, max_bad_share}]";
 
 struct reader {
     yaml_document_t doc;
@@ -58,7 +57,7 @@ static enum neb_status take_number(const struct reader *r, yaml_node_t *n, const
     *out = 0;
     if (!t || !neb_number_real(t, min, max, out)) {
         char why[64];
-        snprintf(why, sizeof why, "not a number in %.10g..%.10g", min, max);
+        snprintf(why, sizeof why, "not a number from %.10g to %.10g", min, max);
         return bad(r, n, key, why);
     }
     return NEB_OK;
@@ -86,7 +85,7 @@ static enum neb_status take_name(const struct reader *r, yaml_node_t *n, const c
     NEB_TRY(take_text(r, n, key, out, cap));
     if (strspn(out, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") !=
         strlen(out))
-        return bad(r, n, key, "a name has letters, digits, '-' and '_' only");
+        return bad(r, n, key, "a name may have only letters, digits, '-' and '_'");
     return NEB_OK;
 }
 
@@ -94,7 +93,7 @@ static enum neb_status take_path(const struct reader *r, yaml_node_t *n, const c
                                  size_t cap) {
     char text[NEB_PATH_MAX], path[NEB_PATH_MAX];
     NEB_TRY(take_text(r, n, key, text, sizeof text));
-    if (neb_path_home(path, sizeof path, text, key) != NEB_OK) // it said why
+    if (neb_path_home(path, sizeof path, text, key) != NEB_OK) // the reason is logged
         return bad(r, n, key, "no such path");
     int len = path[0] == '/' ? snprintf(out, cap, "%s", path)
                              : snprintf(out, cap, "%s/%s", r->base, path);
@@ -186,7 +185,7 @@ static enum neb_status source_pair(struct reader *r, const char *key, yaml_node_
         NEB_TRY(take_text(r, v, key, s->encoding, sizeof s->encoding));
         return intra_charset_is_known(s->encoding)
                    ? NEB_OK
-                   : bad(r, v, key, "is not known here; iconv --list names what is");
+                   : bad(r, v, key, "is not known (iconv --list shows the known ones)");
     }
     if (!strcmp(key, "max_bad_share"))
         return take_number(r, v, key, 0, 1, &s->max_bad_share);
@@ -237,7 +236,7 @@ static enum neb_status top_pair(struct reader *r, const char *key, yaml_node_t *
             return bad(r, v, key, "too many sources");
         NEB_TRY(each_pair(r, item, key, source_pair, src));
         if (!src->name[0] || !src->path[0] || (src->format == INTRA_JSONL && !src->field[0]))
-            return bad(r, item, key, "a source needs a name and a path, and jsonl a field");
+            return bad(r, item, key, "a source needs a name and a path, and for jsonl a field");
         for (int32_t j = 0; j < s->n_sources; j++)
             if (!strcmp(s->sources[j].name, src->name))
                 return bad(r, item, key, "two sources have the same name");
@@ -281,7 +280,8 @@ enum neb_status agent_recipe_load(const char *path, struct intra_build_spec *s) 
         if (st == NEB_OK && yaml_parser_load(&parser, &r.doc)) {
             const yaml_node_t *root = yaml_document_get_root_node(&r.doc);
             if (root)
-                st = bad(&r, root, "spec", "a second document begins here; a file holds one");
+                st =
+                    bad(&r, root, "spec", "a second document begins here, but a file has only one");
             yaml_document_delete(&r.doc);
         }
     }
@@ -329,7 +329,7 @@ static void print_json(const struct intra_corpus *c, bool skipped, const char *d
     json_t *sources = json_array();
     char dir[NEB_PATH_MAX];
     snprintf(dir, sizeof dir, "%s", intra_corpus_dir(c));
-    neb_plain(dir, false); // its name may be no UTF-8, which JSON has to be
+    neb_plain(dir, false); // the path may not be UTF-8, which JSON needs
     for (int32_t i = 0; i < intra_corpus_sources(c); i++)
         json_array_append_new(
             sources, json_pack("{s:s, s:I, s:I}", "name", intra_corpus_source_name(c, i),
@@ -360,7 +360,7 @@ static void print_summary(const struct intra_corpus *c, bool json, bool skipped)
                (unsigned long long)intra_corpus_tokens(c, i, INTRA_VALID));
 }
 
-// The text of the specs in configs/ is fetched by scripts beside them: said where it is that which is missing.
+// Scripts in configs/ fetch the text of the specs there. If that text is missing, names the script.
 static void say_recipe(const struct intra_build_spec *s) {
     static const char *const made[][2] = {
         {"/nebula/manpages/text-small/", "configs/corpus-manpages --small"},
@@ -369,7 +369,7 @@ static void say_recipe(const struct intra_build_spec *s) {
     for (int32_t i = 0; i < s->n_sources; i++)
         for (size_t k = 0; k < sizeof made / sizeof *made; k++)
             if (strstr(s->sources[i].path, made[k][0]) && !neb_fs_exists(s->sources[i].path)) {
-                neb_log(NEB_LOG_ERROR, "source %s: its text comes by %s", s->sources[i].name,
+                neb_log(NEB_LOG_ERROR, "source %s: run %s to get its text", s->sources[i].name,
                         made[k][1]);
                 return;
             }
@@ -410,9 +410,9 @@ int cmd_data(int argc, char **argv) {
         .options = options,
         .parser = parse_option,
         .args_doc = "build SPEC.yaml",
-        .doc = "Makes a corpus from text: trains a SentencePiece vocabulary, "
-               "tokenizes, sets documents apart for "
-               "evaluation.\vAn unchanged corpus is kept; one that is damaged is made again."};
+        .doc = "Makes a corpus from text: trains a SentencePiece vocabulary, tokenizes, and holds "
+               "out documents for evaluation.\vAn unchanged corpus stays; a damaged one is made "
+               "again. For the keys of a spec: nebula help corpus."};
     struct arguments a = {0};
     static struct intra_build_spec spec; // large
     struct intra_corpus *c = NULL;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula doctor [JOB]: looks at this machine, its agent and its links. Exit status 0: nothing stops a job; 1: something does.
+// nebula doctor [JOB]: examines this machine, its agent and its links. Exit status 1: something
+// would stop a job.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/cli/cmd_options.h"
@@ -33,13 +34,13 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 }
 
 static const struct argp_option table[] = {
-    AGENT_OPTION_HOME("of the agent"),
-    {"peer", 'p', "NAME", 0, "look at this peer only", 0},
+    AGENT_OPTION_HOME("home of the agent"),
+    {"peer", 'p', "NAME", 0, "examine only this peer", 0},
     AGENT_OPTION_JSON,
-    {"sockets", 's', NULL, 0, "instead: the options of the links' sockets, and why", 0},
+    {"sockets", 's', NULL, 0, "print only the socket options of links, with their reasons", 0},
     {0}};
 
-// Bytes of the generations that a worker keeps, and the one that it writes.
+// Bytes of the checkpoints that a worker keeps, and of the one that it writes.
 static enum neb_status job_needs(const char *path, struct agent_job *job, int64_t *bytes) {
     struct agent_plan plan;
     NEB_TRY(agent_job_load(path, job));
@@ -77,8 +78,8 @@ static void look_at_peers(struct doctor *d, const json_t *status, const struct o
             doctor_peer(d, p);
         else
             doctor_add(d, "peer", DOCTOR_FAIL,
-                       "nebula members, or nebula peer list, shows who is known",
-                       "%s is no member known here", o->peer);
+                       "nebula members or nebula peer list shows the known members",
+                       "%s is not a known member", o->peer);
         return;
     }
     for (int k = 0; job && k < job->n_clusters; k++)
@@ -86,13 +87,13 @@ static void look_at_peers(struct doctor *d, const json_t *status, const struct o
             doctor_add(d, "job", DOCTOR_FAIL,
                        in_federation(o) ? "nebula invite, on the hub, makes a token for it"
                                         : "add it with nebula peer add",
-                       "cluster %s of the job is no member known here", job->clusters[k].name);
+                       "cluster %s of the job is not a known member", job->clusters[k].name);
     json_array_foreach((json_t *)(uintptr_t)peers, i, p) doctor_peer(d, p);
 }
 
-// What an agent that is started here will find.
+// Examines the limits that an agent started here would have.
 static void look_at_locking(struct doctor *d) {
-    const size_t keys_and_streams = 1 << 20; // more than a sealing agent was seen to lock
+    const size_t keys_and_streams = 1 << 20; // more than a sealing agent locks
     sec_locked_init();
     doctor_keys(d, sec_locked_room(keys_and_streams), sec_locked_limit());
 }
@@ -124,7 +125,7 @@ static enum neb_status examine(struct doctor *d, const struct options *o, const 
     if (o->common.arg && job_needs(o->common.arg, job, &need) != NEB_OK) {
         char text[400];
         neb_last_error(text, sizeof text);
-        doctor_add(d, "job", DOCTOR_FAIL, "nebula check says more", "%s", text);
+        doctor_add(d, "job", DOCTOR_FAIL, "nebula check shows more", "%s", text);
         good = false;
     }
     bool running = agent_ask(o->common.home, json_pack("{s:s}", "op", "status"), &m) == NEB_OK;
@@ -133,7 +134,8 @@ static enum neb_status examine(struct doctor *d, const struct options *o, const 
     (void)doctor_path(peers, o->peer, &path);
     doctor_machine(d, home, running ? (int)json_array_size(peers) : 1, need, &path);
     const json_t *locked = running ? json_object_get(m.head, "keys_locked") : NULL;
-    if (json_is_boolean(locked)) // by its own limit, which need not be this command's
+    // the agent knows its own limit, which may differ from this command's
+    if (json_is_boolean(locked))
         doctor_keys(d, json_is_true(locked),
                     json_integer_value(json_object_get(m.head, "lockable_bytes")));
     else
@@ -145,8 +147,8 @@ static enum neb_status examine(struct doctor *d, const struct options *o, const 
         agent_ipc_msg_clear(&m);
     } else {
         doctor_add(d, "agent", DOCTOR_FAIL,
-                   "nebula agent starts it; links are looked at through it", "none answers in %s",
-                   home);
+                   "start it with nebula agent; without it, links cannot be examined",
+                   "no agent answers in %s", home);
     }
     free(job);
     return NEB_OK;
@@ -171,17 +173,17 @@ static void print_sockets(bool json) {
         json_dumpf(rows, stdout, JSON_INDENT(2));
         putchar('\n');
     } else {
-        printf("before HELLO             %8d  listen          bytes; then, or after %d ms, or as "
-               "the oldest of %d, a connection is cut\n",
+        printf("before HELLO             %8d  listen          bytes; after them, or after %d ms, "
+               "or as the oldest of %d, a connection is closed\n",
                INTER_UNIDENTIFIED_BYTES, INTER_UNIDENTIFIED_MS, INTER_UNIDENTIFIED_MAX);
         printf("without HELLO, of one    %8d  listen          connections of an address at once, "
-               "then %d a second; who opens more is not heard for a while\n",
+               "then %d per second; an address with more is ignored for a while\n",
                INTER_UNIDENTIFIED_BURST, INTER_UNIDENTIFIED_SECOND);
-        printf("without HELLO, of all    %8d  listen          connections at once from where no "
-               "member has come, then %d a second\n",
+        printf("without HELLO, of all    %8d  listen          connections at once from addresses "
+               "without a member, then %d per second\n",
                INTER_STRANGERS_BURST, INTER_STRANGERS_SECOND);
-        printf("unread of one peer       %8d  all             MiB beyond the 65 that an honest one "
-               "sends ahead: its fullest connection is cut\n",
+        printf("unread of one peer       %8d  all             MiB beyond the 65 that a correct "
+               "peer sends ahead: its fullest connection is closed\n",
                INTER_PEER_SLACK_BYTES >> 20);
     }
     json_decref(rows);
@@ -192,9 +194,8 @@ int cmd_doctor(int argc, char **argv) {
         .options = table,
         .parser = parse_option,
         .args_doc = "[JOB.yaml]",
-        .doc = "Says what of this machine, its agent and its links would slow a job down or stop "
-               "it, and "
-               "what to change. Exit status 1 when something would stop it."};
+        .doc = "Shows what would slow a job down or stop it, in this machine, its agent and its "
+               "links, and what to change. Exit status 1: something would stop it."};
     struct options o = {.common.takes = AGENT_MAY_TAKE_ONE};
     struct doctor d;
     char home[NEB_PATH_MAX];

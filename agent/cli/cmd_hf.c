@@ -24,7 +24,7 @@ struct options {
     bool json;
 };
 
-struct show { // small folders are done before anything is shown
+struct show { // a small folder is done before anything is shown
     bool terminal, shown;
     neb_ns start, last;
 };
@@ -54,7 +54,7 @@ static void end_show(const struct show *s) {
         fputc('\n', stderr);
 }
 
-// ---- import -----------------------------------------------------------------------------------------------------
+// ---- import -------------------------------------------------------------------------------------
 
 static const char *const arch_names[] = {"llama", "mistral", "qwen2"};
 
@@ -88,14 +88,14 @@ static enum neb_status import(const struct options *o) {
            o->to, arch_names[r.config.arch], (double)r.params / 1e6, m->n_layers, m->d_model,
            m->vocab, m->max_seq);
     if (r.config.window && m->max_seq == r.config.window)
-        printf("  beyond %d tokens the model uses a sliding window, which is not done here\n",
+        printf("  beyond %d tokens the model uses a sliding window, which is not supported\n",
                r.config.window);
     if (r.trainable.mode == INTRA_TRAIN_LORA)
         printf("  with LoRA adapters of rank %d\n", r.trainable.lora_rank);
     return NEB_OK;
 }
 
-// ---- export -----------------------------------------------------------------------------------------------------
+// ---- export -------------------------------------------------------------------------------------
 
 static void folder_of(const char *checkpoint, char out[NEB_PATH_MAX]) {
     const char *slash = strrchr(checkpoint, '/');
@@ -103,7 +103,7 @@ static void folder_of(const char *checkpoint, char out[NEB_PATH_MAX]) {
              slash ? checkpoint : ".");
 }
 
-// The folder that import left beside the checkpoint file; NULL when there is none.
+// The folder that import has left beside the checkpoint file; NULL: there is none.
 static const char *like_beside(const char *checkpoint, char out[NEB_PATH_MAX]) {
     char dir[NEB_PATH_MAX], config[NEB_PATH_MAX];
     folder_of(checkpoint, dir);
@@ -114,7 +114,7 @@ static const char *like_beside(const char *checkpoint, char out[NEB_PATH_MAX]) {
                : NULL;
 }
 
-// The vocabulary that somebody named, or the one beside the checkpoint file; NULL when there is none.
+// The vocabulary that the user named, or the one beside the checkpoint file; NULL: there is none.
 static enum neb_status vocabulary_of(const char *named, const char *checkpoint,
                                      char out[NEB_PATH_MAX], const char **found) {
     char dir[NEB_PATH_MAX];
@@ -157,7 +157,7 @@ static enum neb_status export(const struct options *o) {
     return NEB_OK;
 }
 
-// ---- command lines ----------------------------------------------------------------------------------------------
+// ---- command lines ------------------------------------------------------------------------------
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     struct options *o = state->input;
@@ -173,7 +173,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case 's': o->max_seq = (int32_t)agent_option_whole(state, key, arg, 1, 1 << 20); return 0;
     case 'd':
         if (strcmp(arg, "bf16") && strcmp(arg, "fp32"))
-            argp_error(state, "--dtype: bf16 or fp32");
+            argp_error(state, "--dtype: expected bf16 or fp32");
         o->dtype = arg[0] == 'b' ? INTRA_ST_BF16 : INTRA_ST_F32;
         return 0;
     case 'S': // units as in transformers' max_shard_size
@@ -198,8 +198,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 int cmd_import(int argc, char **argv) {
     static const struct argp_option table[] = {
         {"out", 'o', "CKPT", 0, "folder to make: the checkpoint (required)", 0},
-        {"adapter", 'a', "DIR", 0, "PEFT folder with LoRA adapters to take along", 0},
-        {"max-seq", 's', "N", 0, "longest sequence (default: what config.json says)", 0},
+        {"adapter", 'a', "DIR", 0, "PEFT folder with LoRA adapters to import too", 0},
+        {"max-seq", 's', "N", 0, "longest sequence (default: from config.json)", 0},
         {"json", 'j', NULL, 0, "result as a JSON object", 0},
         {0}};
     static const struct argp argp = {
@@ -217,7 +217,7 @@ int cmd_import(int argc, char **argv) {
 int cmd_export(int argc, char **argv) {
     static const struct argp_option table[] = {
         {"dtype", 'd', "TYPE", 0, "bf16 or fp32 (default)", 0},
-        {"shard-size", 'S', "SIZE", 0, "largest file: 5G (default), 200M, 0: one file", 0},
+        {"shard-size", 'S', "SIZE", 0, "size of the largest file (default 5G; 0: one file)", 0},
         {"like", 'l', "DIR", 0,
          "Hugging Face folder of the same model: its config.json and tokenizer files are copied "
          "(default: CKPT/hf, which import leaves)",
@@ -225,7 +225,7 @@ int cmd_export(int argc, char **argv) {
         {"tokenizer", 'v', "FILE", 0,
          "vocabulary, or a folder with one (default: the one beside the checkpoint)", 0},
         {"merge-lora", 'm', NULL, 0, "add LoRA adapters to the weights they adapt", 0},
-        {"seal-key", KEY_SEAL, "FILE", 0, "opens a sealed checkpoint", 0},
+        {"seal-key", KEY_SEAL, "FILE", 0, "key of a sealed checkpoint", 0},
         {"adapter", 'A', NULL, 0, "only the LoRA adapters, as a PEFT folder", 0},
         {"json", 'j', NULL, 0, "result as a JSON object", 0},
         {0}};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula init, invite, revoke, promote: what only the hub of a federation does.
+// nebula init, invite, revoke, move, promote: what only the hub of a federation does.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/number.h"
@@ -52,7 +52,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case 't':
         if (!parse_ttl(arg, &o->ttl_s))
             agent_option_refuse(state, key, arg,
-                                "1 to 999999 and s, m, h or d behind it, such as 24h");
+                                "a time from 1 to 999999 with s, m, h or d (for example 24h)");
         return 0;
     case KEY_REACH: o->reach = arg; return 0;
     case KEY_LINK: o->link = arg; return 0;
@@ -65,9 +65,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 
 #define HOME_OPTIONS AGENT_OPTION_HOME("folder of keys and federation"), AGENT_OPTION_DIR
 
-// ---- init --------------------------------------------------------------------------------------
+// ---- init ---------------------------------------------------------------------------------------
 
-// "0.0.0.0:7443" is no address to give to others: this host's name is.
+// Others cannot use "0.0.0.0:7443" as an address, so the name of this host stands for it.
 static enum neb_status reach_default(const char *listen, char out[SEC_ENDPOINT_MAX]) {
     char host[200] = "";
     const char *port = strrchr(listen, ':');
@@ -75,11 +75,10 @@ static enum neb_status reach_default(const char *listen, char out[SEC_ENDPOINT_M
     if (any && gethostname(host, sizeof host - 1) != 0)
         return neb_fail_errno("the name of this host (gethostname)");
     snprintf(out, SEC_ENDPOINT_MAX, "%s%s", any ? host : listen, any ? port : "");
-    return sec_endpoint_valid(out) ? NEB_OK
-                                   : neb_fail(NEB_ERR_INVALID,
-                                              "cannot tell how others reach %s: give --reach "
-                                              "HOST:PORT",
-                                              listen);
+    return sec_endpoint_valid(out)
+               ? NEB_OK
+               : neb_fail(NEB_ERR_INVALID,
+                          "cannot find out how others reach %s: give --reach HOST:PORT", listen);
 }
 
 static enum neb_status init_settings(const struct options *o, struct sec_hub_settings *s) {
@@ -103,21 +102,22 @@ static enum neb_status own_identity(const char *home, const char *name, struct s
     *out = *sec_identity_public(id);
     sec_identity_destroy(&id);
     if (name && strcmp(name, out->name) != 0)
-        return neb_fail(NEB_ERR_EXISTS, "the identity in %s is named '%s' already", home,
+        return neb_fail(NEB_ERR_EXISTS, "the identity in %s already has the name '%s'", home,
                         out->name);
     return NEB_OK;
 }
 
-enum { CODE_LINE = 256 }; // as it is pasted: indented, with other spaces between its groups
+enum { CODE_LINE = 256 }; // a pasted code may be indented and have other spaces between its groups
 
-// code: of the new backup, to be shown. Of one that is restored it is asked for.
+// Makes the CA, or restores it and asks for the code of the backup. code: of a new backup, to be
+// shown.
 static enum neb_status make_ca(const struct options *o, const char *home, const char *backup,
                                char code[SEC_CODE_TEXT]) {
     if (!o->restore)
         return sec_ca_create(home, o->name, backup, code);
     char line[CODE_LINE];
     fputs("recovery code: ", stderr);
-    setvbuf(stdin, NULL, _IONBF, 0); // no copy of it stays in a buffer
+    setvbuf(stdin, NULL, _IONBF, 0); // no copy of the code stays in a buffer
     enum neb_status st = fgets(line, sizeof line, stdin)
                              ? sec_ca_restore(home, o->restore, line)
                              : neb_fail(NEB_ERR_INVALID, "no recovery code on standard input");
@@ -126,9 +126,8 @@ static enum neb_status make_ca(const struct options *o, const char *home, const 
 }
 
 static enum neb_status show_code(const char *backup, const char *code) {
-    printf("backup of the CA's key: %s\n"
-           "  Move it off this host; it opens only with this recovery code, shown once:\n"
-           "  %s\n",
+    printf("backup of the CA's key: %s\n  Move it off this host. It opens only with this recovery "
+           "code, which is shown once:\n  %s\n",
            backup, code);
     return fflush(stdout) == 0 ? NEB_OK : neb_fail_errno("stdout");
 }
@@ -136,7 +135,7 @@ static enum neb_status show_code(const char *backup, const char *code) {
 enum { MADE_BY_INIT = 4 };
 static const char *const made_by_init[MADE_BY_INIT] = {"keys", "identity", "ca", "federation"};
 
-// What an init that fails has to leave as it was.
+// What existed before. A failing init leaves it as it was.
 struct before {
     bool home, backup, part[MADE_BY_INIT];
 };
@@ -158,25 +157,22 @@ static void undo(const char *home, const char *backup, const struct before *b) {
               all;
     if (!b->home)
         rmdir(home);
-    if (!all) // it said which
-        neb_warn("what this init has made in %s is no federation: remove it", home);
+    if (!all) // the name is logged
+        neb_warn("this init has left files in %s that are not a federation: remove them", home);
 }
 
-// A second init at the same time would take the first one's parts for its own, and undo them; so it would a first nebula id's keys
-// (sec_identity_first). *fd: held until it is closed.
+// A second init at the same time would use the parts of the first one, and undo them; a first
+// `nebula id` makes keys too (sec_identity_first). *fd: holds the lock until it is closed.
 static enum neb_status hold(const char *home, int *fd) {
     NEB_TRY(neb_fs_mkdirs(home, 0700));
     *fd = open(home, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (*fd < 0)
         return neb_fail_errno("%s", home);
-    if (flock(*fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) // NFS locks no folders
+    if (flock(*fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) // NFS does not lock folders
         return NEB_OK;
     close(*fd);
-    return neb_fail(
-        NEB_ERR_AGAIN,
-        "%s is locked: another nebula init is at work in it, or nebula id or join makes "
-        "its keys: try again",
-        home);
+    return neb_fail(NEB_ERR_AGAIN,
+                    "%s is locked: another nebula init, id or join works in it (try again)", home);
 }
 
 static enum neb_status init(const struct options *o) {
@@ -198,15 +194,15 @@ static enum neb_status init(const struct options *o) {
     look(home, backup, &b);
     NEB_TRY_GOTO(own_identity(home, o->member, &self), out);
     NEB_TRY_GOTO(make_ca(o, home, backup, code), out);
-    if (!o->restore) // before there is a list: a federation whose code nobody saw has no backup
+    if (!o->restore) // before there is a list: without the code, the federation has no backup
         NEB_TRY_GOTO(show_code(backup, code), out);
     NEB_TRY_GOTO(sec_hub_create(home, &s, &self, o->link ? o->link : ""), out);
-    printf("this node is '%s', hub of the federation; enrolment at %s once nebula agent runs\n",
+    printf("this node is '%s', the hub of the federation; enrolment at %s when nebula agent runs\n",
            self.name, s.reach);
     st = fflush(stdout) == 0 ? NEB_OK : neb_fail_errno("stdout");
 out:
     sodium_memzero(code, sizeof code);
-    if (st != NEB_OK) // also where the code was not shown: nobody could open the backup
+    if (st != NEB_OK) // also if the code was not shown: nobody could open the backup
         undo(home, backup, &b);
     close(fd);
     return st;
@@ -216,11 +212,12 @@ int cmd_init(int argc, char **argv) {
     static const struct argp_option table[] = {
         HOME_OPTIONS,
         {"name", 'n', "NAME", 0, "name of the new federation", 0},
-        {"listen", 'l', "HOST:PORT", 0, "where the agent takes enrolments, as 0.0.0.0:7443", 0},
+        {"listen", 'l', "HOST:PORT", 0,
+         "where the agent takes enrolments, for example 0.0.0.0:7443", 0},
         {"reach", KEY_REACH, "HOST:PORT", 0,
-         "the enrolment endpoint as others see it (default: this host)", 0},
-        {"link", KEY_LINK, "HOST:PORT", 0, "where other agents reach this one (default: it dials)",
-         0},
+         "the enrolment endpoint for other sites (default: this host)", 0},
+        {"link", KEY_LINK, "HOST:PORT", 0,
+         "where other agents reach this one (default: it only dials)", 0},
         {"member", KEY_MEMBER, "NAME", 0, "name of this node (default: the host's)", 0},
         {"backup", KEY_BACKUP, "FILE", 0, "where the CA's backup goes (default HOME/ca-backup)", 0},
         {"restore", KEY_RESTORE, "FILE", 0, "take the CA from this backup; asks for its code", 0},
@@ -238,7 +235,7 @@ int cmd_init(int argc, char **argv) {
     return agent_exit_of_input(init(&o));
 }
 
-// ---- invite, revoke, move, promote -------------------------------------------------------------------
+// ---- invite, revoke, move, promote --------------------------------------------------------------
 
 static enum neb_status hub_open(const char *home_given, struct sec_hub **out) {
     char home[NEB_PATH_MAX];
@@ -246,8 +243,8 @@ static enum neb_status hub_open(const char *home_given, struct sec_hub **out) {
     NEB_TRY(sec_home(home_given, home, sizeof home));
     enum neb_status st = sec_hub_open(home, out);
     if (st == NEB_ERR_NOT_FOUND)
-        return neb_fail(st, "%s is not the hub of a federation: run this there, or nebula init",
-                        home);
+        return neb_fail(
+            st, "%s is not the hub of a federation: run this on the hub, or run nebula init", home);
     return st;
 }
 
@@ -259,7 +256,7 @@ static enum neb_status invite(const struct options *o) {
     enum sec_role role = SEC_ROLE_DATA;
     int64_t ttl_s = o->ttl_s ? o->ttl_s : 24 * 3600;
     if (o->role && !sec_role_parse(o->role, &role))
-        return neb_fail(NEB_ERR_INVALID, "--role is data or witness");
+        return neb_fail(NEB_ERR_INVALID, "--role: expected data or witness");
     NEB_TRY(hub_open(o->common.home, &h));
     enum neb_status st = sec_hub_invite(h, o->common.arg, role, ttl_s, &t);
     if (st == NEB_OK)
@@ -284,15 +281,14 @@ int cmd_invite(int argc, char **argv) {
     static const struct argp_option table[] = {
         HOME_OPTIONS,
         {"ttl", 't', "TIME", 0,
-         "how long the token is good for, as 30m, 24h, 7d (default 24h, at most 30d)", 0},
-        {"role", 'r', "ROLE", 0,
-         "data (trains, the default) or witness (only votes: no job makes it train)", 0},
+         "how long the token is valid, for example 30m or 7d (default 24h, at most 30d)", 0},
+        {"role", 'r', "ROLE", 0, "data (trains; the default) or witness (only votes)", 0},
         {0}};
     static const struct argp argp = {
         .options = table,
         .parser = parse_option,
         .args_doc = "NAME",
-        .doc = "Prints a token with which one site may join once, under this name."};
+        .doc = "Prints a token with which one site can join once, under this name."};
     return run(argc, argv, &argp, invite);
 }
 
@@ -308,10 +304,10 @@ static enum neb_status revoke_member(const struct options *o) {
     enum neb_status st = sec_hub_revoke(h, o->common.arg, &member);
     if (st == NEB_OK && member) {
         say_version(h, o->common.arg, "is revoked");
-        neb_info("jobs go on where most of their voters are left; one of two clusters ends after a "
-                 "checkpoint, which a new job takes up with init_from: HOME/jobs/ID/checkpoint");
+        neb_info("a job continues if most of its voters are left; a job of two clusters ends after "
+                 "a checkpoint (a new job can start from it: init_from: HOME/jobs/ID/checkpoint)");
     } else if (st == NEB_OK) {
-        printf("%s is no member; the open invitations of that name have ended\n", o->common.arg);
+        printf("%s is not a member; the open invitations of that name have ended\n", o->common.arg);
     }
     sec_hub_destroy(&h);
     return st;
@@ -336,7 +332,7 @@ static enum neb_status promote(const struct options *o) {
     NEB_TRY(hub_open(o->common.home, &h));
     enum neb_status st = sec_hub_promote(h, o->common.arg);
     if (st == NEB_OK)
-        say_version(h, o->common.arg, "votes no more");
+        say_version(h, o->common.arg, "no longer votes");
     sec_hub_destroy(&h);
     return st;
 }
@@ -347,31 +343,28 @@ int cmd_revoke(int argc, char **argv) {
         .options = table,
         .parser = parse_option,
         .args_doc = "NAME",
-        .doc =
-            "Takes a member off the list, and ends open invitations of that name.\vIts jobs go on "
-            "where most of their voters are left. One of two clusters ends after a checkpoint: "
-            "start a new job with init_from: HOME/jobs/ID/checkpoint. Where the federation has "
-            "two voters only, nebula promote LOST instead keeps the job running; LOST then "
-            "stays on the list until the job is done."};
+        .doc = "Removes a member from the list, and ends open invitations with its name.\vA job "
+               "continues if most of its voters are left. A job of two clusters ends after a "
+               "checkpoint: start a new one with init_from: HOME/jobs/ID/checkpoint. If the "
+               "federation has only two voters, nebula promote LOST keeps the job running instead; "
+               "LOST stays on the list until the job is done."};
     return run(argc, argv, &argp, revoke_member);
 }
 
 int cmd_move(int argc, char **argv) {
     static const struct argp_option table[] = {
         HOME_OPTIONS,
-        {"link", KEY_LINK, "HOST:PORT", 0, "where other agents reach it now; -: nowhere, it dials",
-         0},
+        {"link", KEY_LINK, "HOST:PORT", 0, "where other agents reach it now; -: it only dials", 0},
         {0}};
     static const struct argp argp = {
         .options = table,
         .parser = parse_option,
         .args_doc = "NAME",
         .doc =
-            "Gives a member, or this hub, another address on the list. Keys, votes and jobs stay."
-            "\vAgents take it while jobs run, and dial there when the present link breaks. The "
-            "member's own agent is started with the --listen that fits. Members whose only link "
-            "was to a hub that moved get the list with nebula members --fetch HOST:PORT, of its "
-            "new enrolment endpoint."};
+            "Gives a member, or this hub, another address on the list. Keys, votes and jobs "
+            "stay.\vRunning agents use it when the present link breaks. Start the member's own "
+            "agent with a --listen that fits. A member whose only link was to a moved hub gets the "
+            "list with nebula members --fetch HOST:PORT (the hub's new enrolment endpoint)."};
     return run(argc, argv, &argp, move);
 }
 
@@ -381,8 +374,8 @@ int cmd_promote(int argc, char **argv) {
         .options = table,
         .parser = parse_option,
         .args_doc = "LOST",
-        .doc = "With two voters: takes the vote of the one that is lost, so that the other commits "
-               "alone.\vWhere there are more, revoke it instead: see nebula revoke --help. Make "
-               "sure that it is lost: two that both go on are a fork."};
+        .doc = "With two voters: removes the vote of the lost one, so that the other commits "
+               "alone.\vWith more voters, revoke it instead (nebula revoke --help). Make sure that "
+               "it is lost: if both continue, their histories diverge."};
     return run(argc, argv, &argp, promote);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula id: this node's public identity, made on first use.
+// nebula id: the public identity of this node, made on first use.
 #include "agent/base/fs.h"
 #include "agent/cli/cmd_options.h"
 #include "security/identity.h"
@@ -16,15 +16,17 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     switch (key) {
     case 'n':
         if (!sec_name_valid(arg))
-            argp_error(state, "name '%s': 1 to %d of a-z 0-9 _ . -, first a letter or digit", arg,
-                       SEC_NAME_MAX - 1);
+            argp_error(state,
+                       "name '%s': expected 1 to %d characters of a-z 0-9 _ . -, the first a "
+                       "letter or digit",
+                       arg, SEC_NAME_MAX - 1);
         o->name = arg;
         return 0;
     default: return agent_parse_option(key, arg, state);
     }
 }
 
-// Only the line itself goes to stdout, so that it can be piped to where it is needed.
+// Only the identity line goes to stdout, so that it can be piped.
 static enum neb_status show(const struct options *o) {
     char home[NEB_PATH_MAX], line[SEC_ID_TEXT];
     struct sec_identity *id = NULL;
@@ -35,13 +37,14 @@ static enum neb_status show(const struct options *o) {
     if (o->name)
         NEB_TRY(sec_identity_mend(home, o->name, &mended));
     if (mended)
-        fprintf(stderr, "wrote %s/identity again, of the keys in %s/keys\n", home, home);
+        fprintf(stderr, "wrote %s/identity again, from the keys in %s/keys\n", home, home);
     NEB_TRY(sec_identity_first(home, o->name, &id, &made));
     if (made)
         fprintf(stderr, "made new keys in %s/keys\n", home);
     if (o->name && strcmp(o->name, sec_identity_public(id)->name) != 0) {
-        st = neb_fail(NEB_ERR_EXISTS, "the identity in %s is named '%s' already; peers know it so",
-                      home, sec_identity_public(id)->name);
+        st = neb_fail(NEB_ERR_EXISTS,
+                      "the identity in %s already has the name '%s', which peers know", home,
+                      sec_identity_public(id)->name);
         goto out;
     }
     NEB_TRY_GOTO(sec_public_format(sec_identity_public(id), line, sizeof line), out);
@@ -59,9 +62,8 @@ int cmd_id(int argc, char **argv) {
         {0}};
     static const struct argp argp = {.options = table,
                                      .parser = parse_option,
-                                     .doc = "Prints this node's public identity, one line to hand "
-                                            "to the other sites; makes its keys "
-                                            "if there are none."};
+                                     .doc = "Prints the public identity of this node, one line for "
+                                            "the other sites. Makes its keys if there are none."};
     struct options o = {0};
     if (agent_options_parse(&argp, argc, argv, &o) != 0)
         return AGENT_EXIT_USAGE;

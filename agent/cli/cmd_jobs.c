@@ -18,11 +18,12 @@
 
 int cmd_jobs(int argc, char **argv) {
     static const struct argp_option table[] = {
-        AGENT_OPTION_HOME("of the agent"), AGENT_OPTION_JSON, {0}};
+        AGENT_OPTION_HOME("home of the agent"), AGENT_OPTION_JSON, {0}};
     static const struct argp argp = {
         .options = table,
         .parser = agent_parse_option,
-        .doc = "Lists the jobs that this agent's ledger knows, ended ones too."};
+        .doc = "Lists the jobs in the ledger of this agent, ended ones too. For states, and what "
+               "is kept: nebula help operating."};
     struct agent_options o = {0};
     struct agent_ipc_msg m = {0};
     json_t *j;
@@ -34,7 +35,7 @@ int cmd_jobs(int argc, char **argv) {
     if (!json_is_array(json_object_get(m.head, "jobs"))) {
         enum neb_status st =
             neb_fail(NEB_ERR_FORMAT, "%s",
-                     agent_ipc_str(&m, "text", "the agent answers with something else"));
+                     agent_ipc_str(&m, "text", "the agent's answer is not a list of jobs"));
         agent_ipc_msg_clear(&m);
         return agent_json_exit(o.json, agent_exit_of(st));
     }
@@ -47,7 +48,7 @@ int cmd_jobs(int argc, char **argv) {
             char sent[32], recv[32];
             const char *home = json_string_value(json_object_get(j, "home")),
                        *why = json_string_value(json_object_get(j, "why"));
-            // the beginning of an id is one, wherever it is asked for
+            // The beginning of an id is enough for all commands.
             printf("%-17.16s %-20s %-9s %-12s %10s %10s\n",
                    json_string_value(json_object_get(j, "id")),
                    json_string_value(json_object_get(j, "job")),
@@ -64,7 +65,7 @@ int cmd_jobs(int argc, char **argv) {
     return AGENT_EXIT_OK;
 }
 
-// Asks the agent to do something with a job, and says what it answers.
+// Sends an order for a job to the agent, and prints the answer.
 static int order(const char *op, const struct agent_options *o) {
     struct agent_ipc_msg m = {0};
     if (!o->arg) {
@@ -85,15 +86,14 @@ static int order(const char *op, const struct agent_options *o) {
     return ok ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
 }
 
-static const struct argp_option home_only[] = {AGENT_OPTION_HOME("of the agent"), {0}};
+static const struct argp_option home_only[] = {AGENT_OPTION_HOME("home of the agent"), {0}};
 
 int cmd_stop(int argc, char **argv) {
     static const struct argp argp = {.options = home_only,
                                      .parser = agent_parse_option,
                                      .args_doc = "JOB-ID",
-                                     .doc =
-                                         "Stops a job on all its clusters after a checkpoint. The "
-                                         "first characters of the id will do."};
+                                     .doc = "Stops a job on all its clusters after a checkpoint. "
+                                            "The first characters of the id are enough."};
     struct agent_options o = {.takes = AGENT_MAY_TAKE_ONE};
     return agent_options_parse(&argp, argc, argv, &o) == 0 ? order("stop", &o) : AGENT_EXIT_USAGE;
 }
@@ -103,10 +103,10 @@ int cmd_resume(int argc, char **argv) {
         .options = home_only,
         .parser = agent_parse_option,
         .args_doc = "JOB-ID",
-        .doc = "Goes on with a stopped, failed or held job from its last checkpoint, on all its "
-               "clusters; with one whose submitter is no member any more, at this site only. The "
-               "first characters of the id will do. To write the run's files again, use nebula "
-               "pretrain --resume instead."};
+        .doc = "Continues a stopped, failed or held job from its last checkpoint, on all its "
+               "clusters. A job whose submitter is no longer a member continues only at this site. "
+               "The first characters of the id are enough. To write the run's files too, use "
+               "nebula pretrain --resume."};
     struct agent_options o = {.takes = AGENT_MAY_TAKE_ONE};
     return agent_options_parse(&argp, argc, argv, &o) == 0 ? order("resume", &o) : AGENT_EXIT_USAGE;
 }
@@ -116,12 +116,11 @@ int cmd_rejoin(int argc, char **argv) {
         .options = home_only,
         .parser = agent_parse_option,
         .args_doc = "JOB-ID",
-        .doc = "Gives up what this cluster has of a job that does not run, and goes on with what "
-               "the other clusters have, as after the loss of a disk. For one of members that have "
-               "diverged, once the equivocator is revoked: all other clusters of the job must hold "
-               "one "
-               "history. They go on with the job too. HOME/jobs/ID/former keeps the checkpoints "
-               "that were given up."};
+        .doc = "Gives up what this cluster has of a job that does not run, and continues from the "
+               "state of the other clusters, as after the loss of a disk. Use it after members "
+               "have diverged, when the equivocator is revoked: all other clusters of the job must "
+               "have one history. They continue the job too. HOME/jobs/ID/former keeps the old "
+               "checkpoints."};
     struct agent_options o = {.takes = AGENT_MAY_TAKE_ONE};
     return agent_options_parse(&argp, argc, argv, &o) == 0 ? order("rejoin", &o) : AGENT_EXIT_USAGE;
 }
@@ -131,10 +130,10 @@ int cmd_forget(int argc, char **argv) {
         .options = home_only,
         .parser = agent_parse_option,
         .args_doc = "JOB-ID",
-        .doc = "Removes what this site has of a job that has ended: its folder in HOME/jobs with "
-               "all checkpoints, updates and rounds in the ledger. What nebula pretrain has left "
-               "in its --out stays, and so does what other sites have. The job cannot go on here "
-               "any more, and a cluster that was away gets nothing of it from this one."};
+        .doc = "Removes what this site has of an ended job: its folder in HOME/jobs with all "
+               "checkpoints, its updates, and its rounds in the ledger. The results of nebula "
+               "pretrain in --out stay, and so does what other sites have. The job cannot continue "
+               "here, and a cluster that was away gets nothing of it from this site."};
     struct agent_options o = {.takes = AGENT_MAY_TAKE_ONE};
     return agent_options_parse(&argp, argc, argv, &o) == 0 ? order("forget", &o) : AGENT_EXIT_USAGE;
 }
@@ -142,11 +141,11 @@ int cmd_forget(int argc, char **argv) {
 struct log_options {
     struct agent_options common;
     bool follow;
-    long lines, rank; // rank -1: whichever tells most
+    long lines, rank; // rank -1: choose_log chooses
 };
 
-// Of a mesh, rank 0's: it is the one that the agent talks to. But a launcher that has spoken last says why there are no ranks, and a
-// single rank has no log but the worker's.
+// In a mesh, the agent talks to rank 0, so its log is shown. worker.log is shown if it is newer (a
+// launcher says there why ranks do not start), or if there is no other (a single rank).
 static enum neb_status choose_log(const struct log_options *o, const char *dir, char *out,
                                   size_t cap) {
     char name[32], rank0[NEB_PATH_MAX];
@@ -162,21 +161,21 @@ static enum neb_status choose_log(const struct log_options *o, const char *dir, 
     return NEB_OK;
 }
 
-// The folder under jobs/ whose name begins with the id given; jobs are hexadecimal, so nothing else can be named.
+// Finds the folder under jobs/ whose name begins with the id. An id is hexadecimal, so it cannot
+// name another file.
 static enum neb_status find_log(const struct log_options *l, char *out, size_t cap) {
     const struct agent_options *o = &l->common;
     char home[NEB_PATH_MAX], jobs[NEB_PATH_MAX], dir[NEB_PATH_MAX], names[400] = "";
     char name[NAME_MAX + 1] = "";
     int hits = 0;
     if (!*o->arg || strspn(o->arg, "0123456789abcdef") != strlen(o->arg))
-        return neb_fail(NEB_ERR_INVALID, "\"%s\" is no job id; nebula jobs lists them", o->arg);
+        return neb_fail(NEB_ERR_INVALID, "\"%s\" is not a job id (nebula jobs lists them)", o->arg);
     NEB_TRY(sec_home(o->home, home, sizeof home));
     NEB_TRY(neb_path(jobs, sizeof jobs, home, "jobs"));
     DIR *d = opendir(jobs);
     if (!d && errno == ENOENT)
         return neb_fail(NEB_ERR_NOT_FOUND,
-                        "there is no %s: no agent has run with this home; give its --home DIR",
-                        jobs);
+                        "there is no %s: no agent has run with this home (give --home DIR)", jobs);
     if (!d)
         return neb_fail_errno("cannot read %s", jobs);
     for (struct dirent *e; (e = readdir(d));)
@@ -193,7 +192,7 @@ static enum neb_status find_log(const struct log_options *l, char *out, size_t c
     return choose_log(l, dir, out, cap);
 }
 
-// To where the last `lines` lines begin.
+// Seeks to the beginning of the last `lines` lines.
 static void seek_tail(FILE *f, long lines) {
     fseek(f, 0, SEEK_END);
     long at = ftell(f);
@@ -215,16 +214,17 @@ static error_t parse_log_option(int key, char *arg, struct argp_state *state) {
     }
 }
 
-// A worker, or a program that it loads, wrote these lines: nothing in them commands the terminal.
+// A worker, or a program that it loads, wrote these lines: their control characters must not reach
+// the terminal.
 static void show_log(FILE *f, bool follow) {
     char block[8192];
-    size_t kept = 0; // bytes of a character whose end has not come yet
+    size_t kept = 0; // bytes of a character whose end is not read yet
     for (;;) {
         size_t n = fread(block + kept, 1, sizeof block - kept, f), have = kept + n;
         bool last = !n && !follow;
         size_t done = neb_plain_text(block, have, last);
         if (fwrite(block, 1, done, stdout) < done || fflush(stdout) != 0 || last)
-            return; // or nobody reads any more
+            return; // the end, or nobody reads the output
         kept = have - done;
         memmove(block, block + done, kept);
         if (!n) {
@@ -236,17 +236,17 @@ static void show_log(FILE *f, bool follow) {
 
 int cmd_logs(int argc, char **argv) {
     static const struct argp_option table[] = {
-        AGENT_OPTION_HOME("of the agent"),
-        {"follow", 'f', NULL, 0, "go on as the log grows, until interrupted", 0},
+        AGENT_OPTION_HOME("home of the agent"),
+        {"follow", 'f', NULL, 0, "show new lines until interrupted", 0},
         {"lines", 'n', "N", 0, "only the last N lines (default 50)", 0},
-        {"rank", 'r', "N", 0, "of a mesh, what rank N says (default: rank 0, or the launcher)", 0},
+        {"rank", 'r', "N", 0, "log of rank N of a mesh (default: rank 0, or the launcher)", 0},
         {0}};
     static const struct argp argp = {
         .options = table,
         .parser = parse_log_option,
         .args_doc = "JOB-ID",
-        .doc = "Shows the log of a job's worker on this machine; the agent "
-               "need not run. The first characters of the id will do."};
+        .doc = "Shows the log of a job's worker on this machine. The agent need not run. The first "
+               "characters of the id are enough."};
     struct log_options o = {.common.takes = AGENT_MAY_TAKE_ONE, .lines = 50, .rank = -1};
     char path[NEB_PATH_MAX];
     if (agent_options_parse(&argp, argc, argv, &o) != 0)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula join, members, rotate: what every member of a federation does.
+// nebula join, members, rotate: what each member of a federation does.
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
@@ -40,7 +40,7 @@ static enum neb_status home_of(const struct options *o, char home[NEB_PATH_MAX])
     return sec_home(o->common.home, home, NEB_PATH_MAX);
 }
 
-// ---- members -----------------------------------------------------------------------------------
+// ---- members ------------------------------------------------------------------------------------
 
 static const char *date(int64_t seconds, char out[32]) {
     time_t t = (time_t)seconds;
@@ -72,7 +72,7 @@ static enum neb_status print_list(const struct sec_federation *f) {
 static enum neb_status open_federation(const char *home, struct sec_federation **out) {
     enum neb_status st = sec_federation_open(home, out);
     return st == NEB_ERR_NOT_FOUND
-               ? neb_fail(st, "%s is in no federation: nebula join, or nebula init", home)
+               ? neb_fail(st, "%s is in no federation: run nebula join, or nebula init", home)
                : st;
 }
 
@@ -94,20 +94,21 @@ static enum neb_status members(const struct options *o) {
     return show(home);
 }
 
-// ---- join, rotate ------------------------------------------------------------------------------
+// ---- join, rotate -------------------------------------------------------------------------------
 
-// Where nobody has an address there is nobody to dial. It is no error: others may join that have one.
+// If no member has an address, nobody can dial. It is only a warning: members with an address may
+// join later.
 static void warn_unlinked(const char *home, const char *self) {
     struct sec_federation *f = NULL;
     bool reachable = false;
     if (sec_federation_open(home, &f) != NEB_OK)
-        return; // it said why, and has nothing to do with who joined
+        return; // the reason is logged, and the join itself is done
     for (uint32_t i = 0; i < f->list.n; i++)
         reachable = reachable || f->list.e[i].m.endpoint[0];
     if (!reachable)
         neb_warn("no member of the federation has an address, so no link is possible yet: the hub "
-                 "gives its own with nebula init --link, a member with nebula join --endpoint; "
-                 "'%s' can be revoked, invited and joined again (--new-keys)",
+                 "sets its own with nebula init --link, a member with nebula join --endpoint (to "
+                 "change '%s': revoke it, invite it, and join with --new-keys)",
                  self);
     sec_federation_destroy(&f);
 }
@@ -120,7 +121,7 @@ static enum neb_status join(const struct options *o) {
         return neb_fail(NEB_ERR_INVALID, "--endpoint takes HOST:PORT");
     enum neb_status st = sec_token_parse(o->common.arg, &t);
     if (st == NEB_ERR_FORMAT || st == NEB_ERR_CORRUPT)
-        return NEB_ERR_INVALID; // what was typed is no token; it said so
+        return NEB_ERR_INVALID; // the argument is not a token; the reason is logged
     NEB_TRY(st);
     if (o->name && strcmp(o->name, t.name) != 0)
         st = neb_fail(NEB_ERR_DENIED, "the token is for '%s', not for '%s'", t.name, o->name);
@@ -145,8 +146,8 @@ static enum neb_status rotate(const struct options *o) {
     NEB_TRY(open_federation(home, &f));
     sec_federation_destroy(&f);
     NEB_TRY(sec_rotate(home, o->common.arg));
-    puts("new keys are made: a running agent takes them within seconds, its jobs go on; the other "
-         "members take the new list");
+    puts("new keys are made. A running agent uses them within seconds, and its jobs continue. The "
+         "other members get the new list.");
     return NEB_OK;
 }
 
@@ -155,7 +156,7 @@ static int run(int argc, char **argv, const struct argp *argp, enum agent_takes 
     struct options o = {.common.takes = takes};
     if (agent_options_parse(argp, argc, argv, &o) != 0)
         return AGENT_EXIT_USAGE;
-    // a token must not stay where ps shows it
+    // A token must not stay where ps shows it.
     bool piped = what == join && o.common.arg && !strcmp(o.common.arg, "-");
     if (piped || (o.common.arg && !strncmp(o.common.arg, "neb1:", 5))) {
         static char token[SEC_TOKEN_TEXT];
@@ -177,21 +178,20 @@ static int run(int argc, char **argv, const struct argp *argp, enum agent_takes 
 int cmd_join(int argc, char **argv) {
     static const struct argp_option table[] = {
         HOME_OPTIONS,
-        {"name", 'n', "NAME", 0, "name of this site; must be the one the token is for", 0},
-        {"endpoint", 'e', "HOST:PORT", 0, "where other agents reach this one (default: it dials)",
-         0},
+        {"name", 'n', "NAME", 0, "name of this site, as in the token", 0},
+        {"endpoint", 'e', "HOST:PORT", 0,
+         "where other agents reach this one (default: it only dials)", 0},
         {"new-keys", KEY_NEW, NULL, 0,
-         "put this site's keys aside and make others: what one that was revoked needs", 0},
+         "keep the old keys aside and make new ones (needed after a revocation)", 0},
         {0}};
     static const struct argp argp = {
         .options = table,
         .parser = parse_option,
         .args_doc = "TOKEN|-",
         .doc =
-            "Joins a federation with the token that nebula invite printed on its hub. The keys are "
-            "made here and stay here. -: the token is read from the standard input, and no list of "
-            "processes ever shows it.\vAfter a failure on the way it may be repeated with the same "
-            "token."};
+            "Joins a federation with the token that nebula invite has printed on its hub. The keys "
+            "are made here and stay here. -: reads the token from standard input, so that no list "
+            "of processes shows it.\vAfter a failure, run it again with the same token."};
     return run(argc, argv, &argp, AGENT_TAKES_ONE, join);
 }
 
@@ -214,8 +214,7 @@ int cmd_rotate(int argc, char **argv) {
         .options = table,
         .parser = parse_option,
         .args_doc = "HOST:PORT",
-        .doc =
-            "Makes new keys for this member and has the hub (its enrolment endpoint) list them in "
-            "place of the present ones."};
+        .doc = "Makes new keys for this member. The hub (HOST:PORT is its enrolment endpoint) "
+               "lists them in place of the old ones."};
     return run(argc, argv, &argp, AGENT_TAKES_ONE, rotate);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula ledger: what an agent promised and saw committed, shown and checked. Only reads; works beside a running agent.
+// nebula ledger: shows and checks what an agent promised and saw committed. It only reads, and
+// works beside a running agent.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/cli/cmd_options.h"
@@ -26,7 +27,7 @@ struct options {
     bool json;
 };
 
-struct look { // what the callbacks of one command share
+struct look { // shared by the callbacks of one command
     const char *dir, *seal_key;
     struct sec_vault *vault; // opens sealed updates; NULL: none
     struct inter_ledger *ledger;
@@ -36,7 +37,7 @@ struct look { // what the callbacks of one command share
     json_t *damages;                   // array
     bool json;
     json_t *chains, *seconds, *evidence, *misnamed; // arrays
-    struct sec_former former[SEC_FORMER_MAX];       // keys of members and rotations of before
+    struct sec_former former[SEC_FORMER_MAX]; // keys of removed members and from before rotations
     size_t n_former;
 };
 
@@ -54,7 +55,7 @@ static json_t *hex_json(const uint8_t *p, size_t n) {
     return s;
 }
 
-// ---- what the ledger knows of jobs ----------------------------------------------------------------------------
+// ---- jobs of the ledger -------------------------------------------------------------------------
 
 static void add_job(void *user, const uint8_t id[INTER_ID_BYTES], const char *spec,
                     const char *state) {
@@ -80,7 +81,8 @@ static const char *text_of(const json_t *o, const char *key, const char *otherwi
     return s ? s : otherwise;
 }
 
-// A member is its index in the job's list of clusters; members.json holds the key of a cluster's agent.
+// A member is an index into the job's list of clusters. The member list has the key of a cluster's
+// agent.
 static enum neb_status verify_as(void *user, const uint8_t job[INTER_ID_BYTES], uint8_t member,
                                  const char *context, const void *msg, size_t len,
                                  const uint8_t sig[INTER_SIG_BYTES]) {
@@ -90,13 +92,14 @@ static enum neb_status verify_as(void *user, const uint8_t job[INTER_ID_BYTES], 
     const struct sec_member *m = name ? sec_members_by_name(&k->members, name) : NULL;
     enum neb_status st = m ? sec_verify(m->pub.sign, context, msg, len, sig) : NEB_ERR_NOT_FOUND;
     for (size_t i = k->n_former;
-         name && st != NEB_OK && i-- > 0;) // before a rotation, a revocation
+         name && st != NEB_OK && i-- > 0;) // keys from before a rotation or a revocation
         if (!strcmp(k->former[i].name, name))
             st = sec_verify(k->former[i].sign, context, msg, len, sig);
     return st;
 }
 
-// The gate that decides how many votes are enough; clusters whose vote the signed list took.
+// The gate, which decides how many votes are enough, and the clusters that lost their vote by the
+// signed list.
 static void about_job(void *user, const uint8_t job[INTER_ID_BYTES], struct inter_job_config *out) {
     const struct look *k = user;
     const json_t *spec = job_part(k, job, "spec"), *clusters = json_object_get(spec, "clusters"),
@@ -117,7 +120,7 @@ static void about_job(void *user, const uint8_t job[INTER_ID_BYTES], struct inte
     out->removed = removed;
 }
 
-// The signed list of a federation, which counts where both are there; else members.json.
+// The signed list of a federation, or else members.json.
 static enum neb_status load_members(struct look *k) {
     char path[NEB_PATH_MAX];
     enum neb_status st = sec_federation_open(k->dir, &k->federation);
@@ -130,7 +133,9 @@ static enum neb_status load_members(struct look *k) {
     NEB_TRY(neb_path(path, sizeof path, k->dir, "members.json"));
     st = sec_members_load(path, 0, &k->members);
     return st == NEB_ERR_NOT_FOUND
-               ? neb_fail(st, "no %s: without the members' keys no signature can be checked", path)
+               ? neb_fail(st,
+                          "there is no %s: signatures cannot be checked without the members' keys",
+                          path)
                : st;
 }
 
@@ -161,7 +166,7 @@ static void look_close(struct look *k) {
     json_decref(k->misnamed);
 }
 
-static enum neb_status print_json(json_t *o) { // takes it
+static enum neb_status print_json(json_t *o) { // takes o
     char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
     enum neb_status st = text ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory printing");
     if (text && (puts(text) < 0 || fflush(stdout) != 0))
@@ -171,7 +176,7 @@ static enum neb_status print_json(json_t *o) { // takes it
     return st;
 }
 
-// ---- verify ---------------------------------------------------------------------------------------------------
+// ---- verify -------------------------------------------------------------------------------------
 
 static void on_damage(void *user, const struct inter_damage *d) {
     struct look *k = user;
@@ -212,7 +217,7 @@ static void print_counts(const struct look *k, const struct inter_ledger_counts 
            (unsigned long long)n->signatures, (unsigned long long)n->blobs,
            (unsigned long long)n->blob_bytes);
     if (n->strays)
-        printf("  files of no update: %llu (harmless; gone when the agent starts next)\n",
+        printf("  files of no update: %llu (harmless; the next start of the agent removes them)\n",
                (unsigned long long)n->strays);
     if (n->damages)
         printf("  DAMAGED: %llu; stop the agent, keep this folder, and join again with a new one\n",
@@ -236,7 +241,7 @@ static enum neb_status verify(struct look *k) {
     return st;
 }
 
-// ---- show -----------------------------------------------------------------------------------------------------
+// ---- show ---------------------------------------------------------------------------------------
 
 static void on_chain(void *user, const struct inter_chain *c) {
     struct look *k = user;
@@ -247,14 +252,14 @@ static void on_chain(void *user, const struct inter_chain *c) {
     json_array_append_new(k->chains, o);
 }
 
-// What a job calls a member.
+// The name of a member in a job.
 static const char *name_of(const struct look *k, const uint8_t job[INTER_ID_BYTES],
                            uint8_t member) {
     const json_t *clusters = json_object_get(job_part(k, job, "spec"), "clusters");
     return text_of(json_array_get(clusters, member), "name", "?");
 }
 
-// instead: what counts under that key; left out where its round is no longer kept.
+// instead: the update that counts under that key; absent if its round is no longer kept.
 static void on_second(void *user, const struct inter_manifest *m) {
     struct look *k = user;
     struct inter_manifest now;
@@ -271,7 +276,7 @@ static void on_second(void *user, const struct inter_manifest *m) {
     json_array_append_new(k->seconds, o);
 }
 
-// With the bytes that were signed, so that whoever has the member's key can check them.
+// Includes the signed bytes, so that anybody with the member's key can check them.
 static json_t *statement_json(const struct inter_statement *s) {
     static const char *const kinds[INTER_STATEMENT_KINDS] = {"accept", "promise", "update"};
     struct neb_buf b = {0};
@@ -308,10 +313,9 @@ static void on_misnamed(void *user, const uint8_t job[INTER_ID_BYTES], const cha
 static void print_misnamed(const struct look *k) {
     json_t *o;
     size_t i;
-    json_array_foreach(k->misnamed, i, o) printf(
-        "\nevidence against %s: it signed the job id %.8s over a specification that is not the "
-        "one which the id is a digest of\n",
-        text_of(o, "name", "?"), text_of(o, "job", ""));
+    json_array_foreach(k->misnamed, i, o) printf("\nevidence against %s: it signed the job id %.8s "
+                                                 "for a specification with another digest\n",
+                                                 text_of(o, "name", "?"), text_of(o, "job", ""));
 }
 
 static void on_peer(void *user, const char *peer, uint64_t messages, uint64_t bytes) {
@@ -389,7 +393,7 @@ out:
     return st;
 }
 
-// ---- command --------------------------------------------------------------------------------------------------
+// ---- command ------------------------------------------------------------------------------------
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     struct options *o = state->input;
@@ -413,23 +417,21 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 
 int cmd_ledger(int argc, char **argv) {
     static const struct argp_option table[] = {
-        {"seal-key", KEY_SEAL, "FILE", 0, "opens sealed updates", 0},
+        {"seal-key", KEY_SEAL, "FILE", 0, "key of sealed updates", 0},
         {"json", 'j', NULL, 0, "one JSON object instead of text", 0},
         {0}};
     static const struct argp argp = {
         .options = table,
         .parser = parse_option,
         .args_doc = "verify DIR\nshow DIR",
-        .doc = "The ledger of an agent: DIR is the agent's data folder (~/.nebula, or "
-               "OUT/clusters/NAME "
-               "of a local run). Only reads, and may be used while the agent runs.\v"
-               "verify checks the chain of commits, every manifest, vote and signature (against "
-               "the signed member list, or DIR/members.json) and the SHA-256 of every update that "
-               "is still there, and names what is "
-               "damaged by job, fragment and round. Exit status 0 only when all is well.\n"
-               "show prints what is kept of each job, and what proves that a member has lied: two "
-               "statements of which an honest one signs one, and updates that gave way to another "
-               "one under the same key."};
+        .doc =
+            "Shows or verifies the ledger of an agent. DIR is the agent's home (~/.nebula, or "
+            "OUT/clusters/NAME of a local run). It only reads, and works while the agent "
+            "runs.\vverify checks the chain of commits, all manifests, votes and signatures "
+            "(against the signed member list, or DIR/members.json), and the SHA-256 of all updates "
+            "that are kept. It names damage by job, fragment and round. Exit status 0: all is "
+            "well.\nshow prints what is kept of each job, and proofs of equivocation: two signed "
+            "statements that contradict each other, and second updates under one key."};
     struct options o = {0};
     if (agent_options_parse(&argp, argc, argv, &o) != 0)
         return AGENT_EXIT_USAGE;

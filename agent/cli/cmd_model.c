@@ -41,13 +41,13 @@ static enum neb_status load_model(const struct options *o, const struct neb_vaul
     return st;
 }
 
-// Logits of a masked language model are good for comparisons; a discriminator has none.
+// The logits of a masked language model are useful for comparisons; a discriminator has none.
 static enum neb_status fits(const struct options *o, const struct intra_model *m) {
     if (intra_model_continues(m) || (o->logits && m->c.head == INTRA_HEAD_LM))
         return NEB_OK;
     return neb_fail(NEB_ERR_UNSUPPORTED,
-                    "%s is the %s of mode rtd, which predicts no next token; nebula eval --task "
-                    "probe measures its hidden states",
+                    "%s is the %s of mode rtd, which predicts no next token (nebula eval --task "
+                    "probe measures its hidden states)",
                     o->checkpoint, m->c.head == INTRA_HEAD_LM ? "generator" : "discriminator");
 }
 
@@ -89,9 +89,9 @@ static enum neb_status eval_source(const struct options *o, struct kern *K, stru
 }
 
 static void print_loss(bool json, const char *kind, const char *source, double loss) {
-    double perplexity = exp(loss); // of a model that is as good as lost: more than a double holds
+    double perplexity = exp(loss); // may be infinite for a very bad model
     if (!json) {
-        printf("%-12s loss %.4f nats a token, perplexity %.2f\n", source, loss, perplexity);
+        printf("%-12s loss %.4f nats per token, perplexity %.2f\n", source, loss, perplexity);
         return;
     }
     json_t *line = json_pack("{s:s,s:s,s:o,s:o}", "kind", kind, "source", source, "loss",
@@ -111,7 +111,8 @@ static enum neb_status eval(const struct options *o) {
     NEB_TRY_GOTO(load(o, &K, &m), out);
     NEB_TRY_GOTO(intra_corpus_open(o->corpus, false, &c), out);
     if (intra_corpus_vocab(c) > m->c.vocab) {
-        st = neb_fail(NEB_ERR_INVALID, "the corpus has %d pieces, the model %d: not its vocabulary",
+        st = neb_fail(NEB_ERR_INVALID,
+                      "the corpus has %d pieces and the model %d: it is not the model's vocabulary",
                       intra_corpus_vocab(c), m->c.vocab);
         goto out;
     }
@@ -133,7 +134,7 @@ static enum neb_status eval(const struct options *o) {
         counted++;
     }
     if (!counted)
-        st = neb_fail(NEB_ERR_INVALID, "%s holds no held-out windows of %d tokens", o->corpus, T);
+        st = neb_fail(NEB_ERR_INVALID, "%s has no held-out windows of %d tokens", o->corpus, T);
     else
         print_loss(o->json, "summary", "mean", sum / counted);
 out:
@@ -144,7 +145,7 @@ out:
     return st;
 }
 
-// The next id at *p, which then points behind it; false: none, or something else than one.
+// Reads the id at *p and moves *p behind it. False: there is no id.
 static bool next_id(const char **p, uint64_t max, int32_t *out) {
     char digits[16];
     uint64_t v;
@@ -169,7 +170,7 @@ static bool are_ids(const char *text) {
     return any;
 }
 
-// "1 2 3" into *ids (n), with room for `more`; each must be in the vocabulary.
+// Reads "1 2 3" into *ids (n), with room for `more`. Each id must be in the vocabulary.
 static enum neb_status parse_ids(const char *text, int32_t vocab, size_t more, int32_t **ids,
                                  size_t *n) {
     size_t cap = strlen(text) / 2 + 1;
@@ -186,7 +187,7 @@ static enum neb_status parse_ids(const char *text, int32_t vocab, size_t more, i
     return *n ? NEB_OK : neb_fail(NEB_ERR_INVALID, "--ids: at least one token id is needed");
 }
 
-// A line of V numbers for each position: for comparisons with other implementations.
+// Prints a line of V numbers per position, for comparisons with other implementations.
 static enum neb_status print_logits(const struct options *o) {
     struct kern *K = NULL;
     struct intra_model *m = NULL;
@@ -223,7 +224,7 @@ out:
     return st;
 }
 
-// Tokens in, tokens out: for models whose vocabulary is of another kind.
+// Tokens in, tokens out: for models whose tokenizer is not supported.
 static enum neb_status generate_ids(const struct options *o) {
     struct kern *K = NULL;
     struct intra_model *m = NULL;
@@ -257,7 +258,8 @@ static enum neb_status generate(const struct options *o) {
     enum neb_status st = NEB_OK;
     NEB_TRY(o->tokenizer ? intra_tokenizer_resolve(o->tokenizer, tokenizer, sizeof tokenizer)
                          : intra_tokenizer_in(o->checkpoint, tokenizer, sizeof tokenizer));
-    NEB_TRY_GOTO(load(o, &K, &m), out); // first: where there is none, nobody misses its tokenizer
+    // first: without a checkpoint, a missing tokenizer is no news
+    NEB_TRY_GOTO(load(o, &K, &m), out);
     if (!o->tokenizer && !neb_fs_exists(tokenizer)) {
         st = neb_fail(NEB_ERR_NOT_FOUND,
                       "there is no %s: name the model's vocabulary, a tokenizer.model or a "
@@ -287,7 +289,7 @@ static enum neb_status generate(const struct options *o) {
                                .eos = intra_tokenizer_eos(t)};
     NEB_TRY_GOTO(intra_generate(K, m, &s, all, (int)n, (int)n + o->tokens, &total), out);
     NEB_TRY_GOTO(intra_tokenizer_decode(t, all, (size_t)total, &text), out);
-    neb_plain_text(text, strlen(text), true); // a vocabulary may hold what commands a terminal
+    neb_plain_text(text, strlen(text), true); // a vocabulary may contain control characters
     puts(text);
 out:
     free(text);
@@ -335,7 +337,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case 'v': o->tokenizer = arg; return 0;
     case 'i':
         if (!are_ids(arg))
-            agent_option_refuse(state, key, arg, "token ids with blanks between them");
+            agent_option_refuse(state, key, arg, "a list of token ids with blanks between them");
         o->ids = arg;
         return 0;
     case 'T': o->seq_len = (int)agent_option_whole(state, key, arg, 1, EVAL_SEQ_MAX); return 0;
@@ -359,7 +361,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     }
 }
 
-// The task that has options of its own.
+// True if the task is probe, which has its own options.
 static bool is_probe(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         bool apart = !strcmp(argv[i], "--task") || !strcmp(argv[i], "-a");
@@ -373,32 +375,31 @@ static bool is_probe(int argc, char **argv) {
 int cmd_eval(int argc, char **argv) {
     static const struct argp_option table[] = {
         {"corpus", 'c', "DIR", 0,
-         "whose held-out text to score (default: that of the run which left the checkpoint)", 0},
-        {"windows", 'w', "N", 0, "windows a source (default: all)", 0},
+         "corpus whose held-out text is scored (default: that of the checkpoint's run)", 0},
+        {"windows", 'w', "N", 0, "windows per source (default: all)", 0},
         {"seq-len", 'T', "N", 0,
-         "tokens a window (default: the model's longest, 4096 at most); with --task translate of a "
-         "source and its translation (1024)",
+         "tokens per window (default: the model's longest, at most 4096); with --task translate: "
+         "of a source and its translation (default 1024)",
          0},
         {"task", 'a', "TASK", 0,
-         "instead of the loss. translate: translate the corpus's test pairs, and print chrF. "
-         "probe: a linear probe on hidden states, which has options of its own: nebula eval "
-         "--task=probe --help",
+         "a task instead of the loss. translate: translates the test pairs of the corpus and "
+         "prints chrF. probe: a linear probe on hidden states, with its own options (nebula eval "
+         "--task=probe --help)",
          0},
-        {"beam", 'b', "N", 0, "of the translations (default 1: greedy)", 0},
-        {"out", 'o', "DIR", 0, "of translate: for hypotheses.txt, references.txt and sources.txt",
-         0},
-        {"logits", 'l', NULL, 0, "instead: print the logits of --ids, a line a position", 0},
-        {"ids", 'i', "IDS", 0, "token ids, such as \"1 2 3\"", 0},
+        {"beam", 'b', "N", 0, "translate: width of the beam (default 1: greedy)", 0},
+        {"out", 'o', "DIR", 0,
+         "translate: folder for hypotheses.txt, references.txt and sources.txt", 0},
+        {"logits", 'l', NULL, 0, "print only the logits of --ids, one line per position", 0},
+        {"ids", 'i', "IDS", 0, "token ids, for example \"1 2 3\"", 0},
         {"merge-lora", 'm', NULL, 0, "merge adapters first", 0},
-        {"seal-key", KEY_SEAL, "FILE", 0, "opens a sealed checkpoint", 0},
-        {"json", 'j', NULL, 0, "one JSON object a line", 0},
+        {"seal-key", KEY_SEAL, "FILE", 0, "key of a sealed checkpoint", 0},
+        {"json", 'j', NULL, 0, "one JSON object per line", 0},
         {0}};
     static const struct argp argp = {.options = table,
                                      .parser = parse_option,
                                      .args_doc = "CHECKPOINT",
-                                     .doc =
-                                         "Held-out loss of a checkpoint, by source; or how well it "
-                                         "does a task (--task)."};
+                                     .doc = "Prints the held-out loss of a checkpoint for each "
+                                            "source, or its result in a task (--task)."};
     struct options o = {.beam = 1};
     char corpus[NEB_PATH_MAX];
     if (is_probe(argc, argv))
@@ -410,15 +411,15 @@ int cmd_eval(int argc, char **argv) {
         return AGENT_EXIT_USAGE;
     }
     if (o.task && (strcmp(o.task, "translate") || o.logits)) {
-        fputs("nebula eval: --task is translate or probe\n", stderr);
+        fputs("nebula eval: --task: expected translate or probe\n", stderr);
         return AGENT_EXIT_USAGE;
     }
     if (!o.task && (o.beam != 1 || o.out)) {
-        fputs("nebula eval: --beam and --out are of --task translate\n", stderr);
+        fputs("nebula eval: --beam and --out need --task translate\n", stderr);
         return AGENT_EXIT_USAGE;
     }
     if (!o.logits && !o.corpus) {
-        if (!neb_fs_exists(o.checkpoint)) // no fault of the command line, as with --corpus
+        if (!neb_fs_exists(o.checkpoint)) // not a wrong command line, as with --corpus
             return agent_json_exit(
                 o.json, agent_exit_of(neb_fail(NEB_ERR_NOT_FOUND, "there is no %s", o.checkpoint)));
         if (agent_corpus_note_read(o.checkpoint, corpus, sizeof corpus) != NEB_OK)
@@ -432,16 +433,15 @@ int cmd_eval(int argc, char **argv) {
 
 int cmd_generate(int argc, char **argv) {
     static const struct argp_option table[] = {
-        {"prompt", 'p', "TEXT", 0, "what to continue", 0},
-        {"ids", 'i', "IDS", 0,
-         "what to continue, as token ids; ids are printed, no tokenizer is needed", 0},
-        {"tokens", 'n', "N", 0, "how many to add (default 64)", 0},
-        {"temperature", 't', "T", 0, "0: always the likeliest (default 0.8)", 0},
-        {"top-k", 'k', "K", 0, "only of the K likeliest (default 40)", 0},
-        {"seed", 's', "S", 0, "of the choice", 0},
-        {"tokenizer", 'v', "FILE", 0, "or a folder with one (default: CHECKPOINT)", 0},
+        {"prompt", 'p', "TEXT", 0, "text to continue", 0},
+        {"ids", 'i', "IDS", 0, "token ids to continue; prints ids and needs no tokenizer", 0},
+        {"tokens", 'n', "N", 0, "number of tokens to add (default 64)", 0},
+        {"temperature", 't', "T", 0, "0: always the most likely token (default 0.8)", 0},
+        {"top-k", 'k', "K", 0, "choose from the K most likely tokens (default 40)", 0},
+        {"seed", 's', "S", 0, "seed of the choice", 0},
+        {"tokenizer", 'v', "FILE", 0, "vocabulary, or a folder with one (default: CHECKPOINT)", 0},
         {"merge-lora", 'm', NULL, 0, "merge adapters first", 0},
-        {"seal-key", KEY_SEAL, "FILE", 0, "opens a sealed checkpoint", 0},
+        {"seal-key", KEY_SEAL, "FILE", 0, "key of a sealed checkpoint", 0},
         {0}};
     static const struct argp argp = {.options = table,
                                      .parser = parse_option,

@@ -7,11 +7,11 @@
 #include <inttypes.h>
 #include <string.h>
 
-// ---- options that there are not --------------------------------------------------------------------
+// ---- unknown options ----------------------------------------------------------------------------
 
 enum { LONG_MAX_N = 96 };
 
-// Long options of a table and its children, whose names go into names; those that take a value too.
+// The long options of a table and its children, and whether each takes a value.
 struct longs {
     const char *name[LONG_MAX_N];
     bool takes[LONG_MAX_N];
@@ -23,7 +23,7 @@ static void collect(const struct argp *a, struct longs *l) {
     bool takes = false;
     int key = 0;
     for (const struct argp_option *o = a->options; o && (o->name || o->key || o->doc); o++) {
-        if (!(o->flags & OPTION_ALIAS)) { // an alias is as what it stands for
+        if (!(o->flags & OPTION_ALIAS)) { // an alias is like the option that it stands for
             takes = o->arg && !(o->flags & OPTION_ARG_OPTIONAL);
             key = o->key;
         }
@@ -37,7 +37,8 @@ static void collect(const struct argp *a, struct longs *l) {
         collect(c->argp, l);
 }
 
-// Of n letters; getopt takes a beginning as well, if it is of one alone.
+// Finds an option by the n letters of `word`. Like getopt, it accepts the beginning of a name.
+// NULL: there is none.
 static const bool *find_long(const struct longs *l, const char *word, size_t n) {
     const bool *found = NULL;
     for (size_t i = 0; i < l->n; i++)
@@ -49,7 +50,7 @@ static const bool *find_long(const struct longs *l, const char *word, size_t n) 
     return found;
 }
 
-// Whether the value of the last option in "-ab" is the next word.
+// True if the value of the last option in "-ab" is the next word.
 static bool short_takes_next(const struct longs *l, const char *word) {
     for (; *word; word++)
         for (size_t i = 0; i < l->n; i++)
@@ -79,7 +80,7 @@ error_t agent_options_parse(const struct argp *argp, int argc, char **argv, void
         snprintf(name, sizeof name, "%.*s", n < sizeof name ? (int)n : 0, word + 2);
         const char *meant = neb_nearest(name, l.name, l.n);
         if (!meant)
-            break; // argp says it
+            break; // argp prints the error
         fprintf(stderr,
                 "%s: unrecognized option '--%s'; did you mean '--%s'?\nTry `%s --help' or `%s "
                 "--usage' for more information.\n",
@@ -101,7 +102,7 @@ void agent_action_refuse(const struct argp_state *state, const char *given,
                meant ? "; did you mean '" : "", meant ? meant : "", meant ? "'?" : "");
 }
 
-// ---- what several commands have in common -----------------------------------------------------------
+// ---- shared by several commands -----------------------------------------------------------------
 
 error_t agent_parse_option(int key, char *arg, struct argp_state *state) {
     struct agent_options *o = state->input;
@@ -121,7 +122,7 @@ error_t agent_parse_option(int key, char *arg, struct argp_state *state) {
     }
 }
 
-// The command's own table is a child of what argp makes of it, beside --help.
+// The name of an option. argp adds --help, so the table of the command is a child of its root.
 static const char *name_of(const struct argp *a, int key) {
     for (const struct argp_option *o = a->options; o && o->name; o++)
         if (o->key == key)
@@ -166,7 +167,8 @@ uint64_t agent_option_size(const struct argp_state *state, int key, const char *
     char expected[128];
     uint64_t v = min;
     snprintf(expected, sizeof expected,
-             "a size from %" PRIu64 " to %" PRIu64 " bytes, such as 200M, 5G or 64GiB", min, max);
+             "a size from %" PRIu64 " to %" PRIu64 " bytes (for example 200M, 5G or 64GiB)", min,
+             max);
     if (!neb_number_size(arg, min, max, &v))
         agent_option_refuse(state, key, arg, expected);
     return v;

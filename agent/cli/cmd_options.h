@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What several commands have in common: --home, --json, one argument; numbers.
+// Shared by several commands: --home, --json, one argument; numbers.
 #ifndef AGENT_CMD_OPTIONS_H
 #define AGENT_CMD_OPTIONS_H
 #include "agent/cli/commands.h"
@@ -11,31 +11,34 @@
 enum agent_takes { AGENT_TAKES_NOTHING, AGENT_TAKES_ONE, AGENT_MAY_TAKE_ONE };
 
 struct agent_options {
-    enum agent_takes takes; // arguments; set before parsing: others are answered with the usage
+    enum agent_takes takes; // set before parsing; other arguments give the usage
     const char *home;       // NULL: the default
     const char *arg;        // NULL: none
     bool json;
 };
 
-// argp_parse, which tells of an option that there is not which one may be meant: not 0 then, and all is said.
+// argp_parse, but an unknown option gets a suggestion. Not 0: the error is printed.
 NEB_MUST_CHECK error_t agent_options_parse(const struct argp *argp, int argc, char **argv,
                                            void *input);
-// The first argument is none of known[0..n-1], what the command can do: argp_error, which names what may be meant, and them all.
+// For a first argument that is not one of known[0..n-1]: argp_error, with the nearest one and the
+// whole list.
 void agent_action_refuse(const struct argp_state *state, const char *given,
                          const char *const *known, size_t n);
 
-// An argp parser whose input is a struct agent_options, or a struct that begins with one: then as the last case of its own.
+// An argp parser whose input is a struct agent_options, or a struct that begins with one. A
+// command's own parser calls it as its last case.
 error_t agent_parse_option(int key, char *arg, struct argp_state *state);
 
-// The number that this option was given. Another one than in [min, max], or none (agent/base/number.h): argp_error, which names option,
-// value and bounds, and ends the program with AGENT_EXIT_USAGE. size: "4096", "200M", "1.5GiB".
+// The number in `arg` (agent/base/number.h). If it is no number or not in [min, max], argp_error
+// names option, value and bounds and ends the program with AGENT_EXIT_USAGE. size: "4096", "200M",
+// "1.5GiB".
 uint64_t agent_option_whole(const struct argp_state *state, int key, const char *arg, uint64_t min,
                             uint64_t max);
 double agent_option_real(const struct argp_state *state, int key, const char *arg, double min,
                          double max);
 uint64_t agent_option_size(const struct argp_state *state, int key, const char *arg, uint64_t min,
                            uint64_t max);
-// argp_error, for a value that is not `expected`; of options with a form of their own.
+// argp_error for a value that is not `expected`.
 void agent_option_refuse(const struct argp_state *state, int key, const char *arg,
                          const char *expected);
 
@@ -43,7 +46,7 @@ void agent_option_refuse(const struct argp_state *state, int key, const char *ar
 #define AGENT_OPTION_HOME(what)                                                                    \
     { "home", 'H', "DIR", 0, what " (default ~/.nebula)", 0 }
 #define AGENT_OPTION_DIR                                                                           \
-    { "dir", 'H', NULL, OPTION_ALIAS, NULL, 0 } // what --home was called first
+    { "dir", 'H', NULL, OPTION_ALIAS, NULL, 0 } // the first name of --home
 #define AGENT_OPTION_JSON                                                                          \
     { "json", 'j', NULL, 0, "machine-readable output", 0 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula peer: who this node works with, HOME/members.json.
+// nebula peer: the sites that this node works with, in HOME/members.json.
 #include "agent/base/fs.h"
 #include "agent/cli/cmd_options.h"
 #include "agent/cli/commands.h"
@@ -10,7 +10,7 @@
 
 struct options {
     const char *home;
-    const char *args[3]; // action and what it takes
+    const char *args[3]; // the action and its arguments
     unsigned n;
 };
 
@@ -20,7 +20,7 @@ struct peers {
     struct sec_members list;
 };
 
-// Reads the list and makes sure that it holds this node itself, as every site's list must.
+// Reads the list and adds this node if it is missing: the list of every site holds the site itself.
 static enum neb_status peers_load(const char *home_given, struct peers *p) {
     char home[NEB_PATH_MAX];
     struct sec_identity *id = NULL;
@@ -43,19 +43,19 @@ static enum neb_status peers_load(const char *home_given, struct peers *p) {
 
 static bool same(const uint8_t *a, const uint8_t *b) { return !memcmp(a, b, SEC_KEY_BYTES); }
 
-// What was typed, before this node's own files are looked at.
+// Checks what was typed, before this node's own files are read.
 static enum neb_status peer_typed(const char *line, const char *endpoint, struct sec_member *out) {
     *out = (struct sec_member){.connect = SEC_CONNECT_AUTO};
     NEB_TRY(sec_init());
     enum neb_status st = sec_public_parse(line, &out->pub);
     if (st == NEB_ERR_FORMAT || st == NEB_ERR_CORRUPT)
-        return NEB_ERR_INVALID; // it said so
+        return NEB_ERR_INVALID; // the reason is logged
     NEB_TRY(st);
     if (!strcmp(endpoint, "-"))
         return NEB_OK;
     if (!sec_endpoint_valid(endpoint))
         return neb_fail(NEB_ERR_INVALID,
-                        "endpoint '%s': expected HOST:PORT, or - when the peer dials us", endpoint);
+                        "endpoint '%s': expected HOST:PORT, or - if the peer dials", endpoint);
     snprintf(out->endpoint, sizeof out->endpoint, "%s", endpoint);
     return NEB_OK;
 }
@@ -64,7 +64,7 @@ static enum neb_status peer_add(struct peers *p, struct sec_member add) {
     if (same(add.pub.curve, p->self.curve) || same(add.pub.sign, p->self.sign))
         return neb_fail(NEB_ERR_INVALID, "that is this node's own identity: give the other site's");
     const struct sec_member *old = sec_members_by_curve(&p->list, add.pub.curve);
-    if (old) // a new endpoint says nothing about who dials
+    if (old) // a new endpoint does not change who dials
         add.connect = old->connect;
     NEB_TRY(sec_members_add(&p->list, &add));
     return sec_members_save(p->path, &p->list);
@@ -88,7 +88,7 @@ static enum neb_status peer_list(const struct peers *p) {
         printf("\npeer: %s%s\n  endpoint: %s\n  id: %s\n", m->pub.name, self ? " (this node)" : "",
                *m->endpoint ? m->endpoint
                : self       ? "-"
-                            : "- (dials us)",
+                            : "- (it dials)",
                line);
     }
     return fflush(stdout) == 0 ? NEB_OK : neb_fail_errno("stdout");
@@ -127,10 +127,10 @@ int cmd_peer(int argc, char **argv) {
         .options = table,
         .parser = parse_option,
         .args_doc = "add ID HOST:PORT\nadd ID -\nlist\nremove NAME",
-        .doc = "The sites this node works with. ID is what nebula id prints at the other site; - "
-               "in place "
-               "of an endpoint: it dials us. All sites must hold the same members.\v"
-               "An agent that runs takes a change at once."};
+        .doc =
+            "Lists or changes the sites that this node works with, without a federation. ID is the "
+            "output of nebula id at the other site. - in place of an endpoint: the other site "
+            "dials. All sites must have the same members.\vA running agent uses a change at once."};
     struct options o = {0};
     struct peers p;
     struct sec_member new = {.endpoint = ""};

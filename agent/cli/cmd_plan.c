@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula plan JOB.yaml: how long will it take, will it fit, what would be faster?
+// nebula plan JOB.yaml: predicts time and memory of a job, and proposes faster settings.
 #include "agent/base/log.h"
 #include "agent/base/number.h"
 #include "agent/cli/cmd_options.h"
@@ -12,7 +12,7 @@
 
 enum {
     SETS_MAX = 64,
-    RANKS_MAX = 1024, // as --ranks says
+    RANKS_MAX = 1024, // limit of --ranks
     VOCAB_ASSUMED = 32000,
     KEY_WAN = 256,
     KEY_HOME,
@@ -29,7 +29,7 @@ enum {
 
 static const double STEP_S_MIN = 1e-6, STEP_S_MAX = 1e6;
 
-struct named { // NAME=VALUE
+struct named { // values of an option NAME=VALUE
     const char *sets[SETS_MAX];
     int n;
 };
@@ -41,7 +41,7 @@ struct arguments {
     bool json, profile, measure, link, device, device_link;
 };
 
-// Splits NAME=VALUE; index of the cluster of this name.
+// Splits NAME=VALUE. *i: the cluster of this name.
 static enum neb_status cluster_of(const struct agent_job *job, const char *option, const char *text,
                                   int32_t *i, const char **value) {
     const char *eq = strchr(text, '=');
@@ -53,15 +53,15 @@ static enum neb_status cluster_of(const struct agent_job *job, const char *optio
                 return NEB_OK;
             }
         }
-    return neb_fail(NEB_ERR_INVALID, "%s %s: write it as CLUSTER=%s, with a cluster of the job",
-                    option, text,
+    return neb_fail(NEB_ERR_INVALID, "%s %s: expected CLUSTER=%s with a cluster of the job", option,
+                    text,
                     !strcmp(option, "--site")   ? "FILE"
                     : !strcmp(option, "--step") ? "SECONDS"
                     : !strcmp(option, "--wan")  ? "RATE:DELAY"
                                                 : "N");
 }
 
-// What can be wrong with the options is said before anything is measured.
+// Finds wrong options before anything is measured.
 static enum neb_status check_names(const struct arguments *a, const struct agent_job *job) {
     const char *value;
     int32_t i;
@@ -73,8 +73,8 @@ static enum neb_status check_names(const struct arguments *a, const struct agent
         NEB_TRY(cluster_of(job, "--step", a->steps.sets[k], &i, &value));
         if (job->clusters[i].launcher != AGENT_LAUNCHER_ATTACH)
             return neb_fail(NEB_ERR_INVALID,
-                            "--step %s: this cluster's steps are reckoned; --step is for one with "
-                            "launcher attach",
+                            "--step %s: the steps of this cluster are predicted; --step is only "
+                            "for launcher attach",
                             a->steps.sets[k]);
     }
     for (int k = 0; k < a->wans.n; k++)
@@ -94,7 +94,7 @@ static enum neb_status find_sites(const struct arguments *a, const struct agent_
         m->sites[i].share = m->sites[i].device_share = 1;
     }
     for (int k = 0; k < a->ranks.n; k++) {
-        uint64_t n = 0; // parse_option has looked at it
+        uint64_t n = 0; // parse_option has checked it
         NEB_TRY(cluster_of(job, "--ranks", a->ranks.sets[k], &i, &value));
         if (neb_number_whole(value, 1, RANKS_MAX, &n))
             m->sites[i].ranks = (int32_t)n;
@@ -102,7 +102,7 @@ static enum neb_status find_sites(const struct arguments *a, const struct agent_
     for (int k = 0; k < a->steps.n; k++) {
         NEB_TRY(cluster_of(job, "--step", a->steps.sets[k], &i, &value));
         if (!neb_number_real(value, STEP_S_MIN, STEP_S_MAX, &m->sites[i].step_s))
-            return neb_fail(NEB_ERR_INVALID, "--step %s: no seconds", a->steps.sets[k]);
+            return neb_fail(NEB_ERR_INVALID, "--step %s: expected seconds", a->steps.sets[k]);
     }
     return agent_planner_sites(job, a->local, a->measure, m->sites, &m->kept);
 }
@@ -131,7 +131,7 @@ static enum neb_status find_link(const struct arguments *a, const struct agent_j
     return NEB_OK;
 }
 
-// Each cluster's own, or everybody's; nothing is assumed where all have their own.
+// Each cluster's own link, or the common one. If all have their own, nothing is assumed.
 static enum neb_status find_links(const struct arguments *a, const struct agent_job *job,
                                   struct plan_machines *m) {
     bool open = false;
@@ -149,7 +149,7 @@ static enum neb_status find_links(const struct arguments *a, const struct agent_
 
 static enum neb_status load(struct arguments *a, const char *file, struct agent_job *job) {
     enum neb_status st = agent_job_load(file, job);
-    if (st != NEB_OK) // also where there is no such file, or a huge one: as nebula check
+    if (st != NEB_OK) // also for a missing or huge file: as nebula check
         return st == NEB_ERR_NOMEM ? st : NEB_ERR_INVALID;
     for (int i = 0; i < a->sets.n; i++)
         NEB_TRY(agent_job_set(job, a->sets.sets[i]));
@@ -163,27 +163,28 @@ static enum neb_status load(struct arguments *a, const char *file, struct agent_
     return NEB_OK;
 }
 
-// Of the job as it is written, as that is what nebula pretrain runs: what would fit instead is in the proposal.
+// Judges the job as written, because nebula pretrain runs that. What fits instead is in the
+// proposal.
 static enum neb_status verdict(const struct agent_job *job, const struct plan_machines *m,
                                const struct agent_planner *written,
                                const struct agent_planner *proposed) {
     for (int32_t i = 0; i < written->n; i++) {
         const struct agent_cluster *c = &job->clusters[i];
         const struct agent_planned *x = &written->clusters[i];
-        if (c->launcher == AGENT_LAUNCHER_ATTACH) // a trainer of its own has a model of its own
+        if (c->launcher == AGENT_LAUNCHER_ATTACH) // its trainer has its own model
             continue;
         if (!x->fits)
             return neb_fail(NEB_ERR_LIMIT, "cluster %s: the job does not fit%s", c->name,
-                            proposed->clusters[i].fits ? " as it is written; what is proposed does"
-                                                       : ", whatever is chosen");
+                            proposed->clusters[i].fits ? " as written, but the proposal does"
+                                                       : " with any choice");
         if (agent_planner_wants_devices(x, &m->sites[i]))
-            return neb_fail(NEB_ERR_LIMIT, "cluster %s: %d ranks want a device each: there are %d",
+            return neb_fail(NEB_ERR_LIMIT, "cluster %s: %d ranks need a device each: there are %d",
                             c->name, x->job.ranks_a_host, m->sites[i].profile.rates.device.count);
     }
     return agent_planner_known(job, m->sites, written);
 }
 
-// *printed: the plan was, also where the job does not fit.
+// *printed: the plan is printed, also if the job does not fit.
 static enum neb_status plan_replicas(const struct arguments *a, const struct agent_job *job,
                                      const struct plan_machines *m, bool *printed) {
     static struct agent_job open; // large
@@ -192,7 +193,7 @@ static enum neb_status plan_replicas(const struct arguments *a, const struct age
     int32_t vocab;
     uint32_t all = AGENT_AUTO_BATCH | AGENT_AUTO_RECOMPUTE | AGENT_AUTO_INTERVAL |
                    AGENT_AUTO_OVERLAP | AGENT_AUTO_CODEC | AGENT_AUTO_MESH;
-    if (job->sync.gate == AGENT_GATE_PRIVATE) // takes one codec
+    if (job->sync.gate == AGENT_GATE_PRIVATE) // it allows one codec
         all &= ~(uint32_t)AGENT_AUTO_CODEC;
     NEB_TRY(agent_planner_vocab(job, &vocab));
     NEB_TRY(agent_planner_run(job, vocab, m->sites, &m->link, job->autos, &written));
@@ -210,7 +211,7 @@ static enum neb_status plan_replicas(const struct arguments *a, const struct age
     return verdict(job, m, &written, &proposed);
 }
 
-// Casts the clusters that are free; what only a generator has goes where that goes.
+// Gives roles to the clusters that are free. The sources of the generator move with its role.
 static bool cast(const struct agent_planner_text *text, const struct plan_machines *m,
                  const bool *free, struct agent_job *job) {
     enum agent_role roles[AGENT_CLUSTERS_MAX];
@@ -247,7 +248,8 @@ static enum neb_status plan_streams(const struct arguments *a, struct agent_job 
     for (int32_t i = 0; i < job->n_clusters; i++) {
         open[i] = job->clusters[i].role_auto;
         autos = autos || open[i];
-        roles = roles || job->clusters[i].role != AGENT_ROLE_STUDENT; // students alone stay so
+        // false: only students, who stay so
+        roles = roles || job->clusters[i].role != AGENT_ROLE_STUDENT;
     }
     for (int32_t i = 0; i < job->n_clusters; i++)
         any[i] = roles;
@@ -256,7 +258,7 @@ static enum neb_status plan_streams(const struct arguments *a, struct agent_job 
         NEB_TRY(agent_planner_roles_known(job, m->sites));
     if (autos && !cast(&p.text, m, open, job))
         return neb_fail(NEB_ERR_LIMIT, "clusters.role: auto: the models do not fit into the "
-                                       "clusters' memory, whoever takes which role");
+                                       "clusters' memory with any choice of roles");
     if (!cast(&p.text, m, any, &best))
         best = *job;
     NEB_TRY(agent_planner_streams(job, &p.text, m->sites, &m->link, &p.written));
@@ -270,11 +272,11 @@ static enum neb_status plan_streams(const struct arguments *a, struct agent_job 
     if (all_fit(&p.written))
         return NEB_OK;
     return neb_fail(NEB_ERR_LIMIT, "the job does not fit%s",
-                    all_fit(&p.proposed) ? " as it is written; what is proposed does"
-                                         : ", whoever takes which role");
+                    all_fit(&p.proposed) ? " as written, but the proposal does"
+                                         : " with any choice of roles");
 }
 
-// The shape of a model is known without its corpus, but for the vocabulary.
+// Without a corpus, only the vocabulary is missing from the model's shape.
 static enum neb_status find_vocab(struct agent_job *job, struct plan_machines *m) {
     int32_t vocab = job->model.vocab;
     if (!vocab)
@@ -282,7 +284,7 @@ static enum neb_status find_vocab(struct agent_job *job, struct plan_machines *m
     if (vocab)
         return NEB_OK;
     m->vocab_assumed = VOCAB_ASSUMED;
-    job->model.vocab = VOCAB_ASSUMED + (job->mode == AGENT_MODE_RTD); // and the mask
+    job->model.vocab = VOCAB_ASSUMED + (job->mode == AGENT_MODE_RTD); // one more for the mask
     return NEB_OK;
 }
 
@@ -325,7 +327,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case 'j': a->json = true; return 0;
     case 's': add(&a->sets, arg, state); return 0;
     case KEY_WAN:
-        if (agent_wan_parse(value, "--wan", &wan) != NEB_OK) // it said why
+        if (agent_wan_parse(value, "--wan", &wan) != NEB_OK) // the reason is logged
             agent_option_refuse(state, key, arg, "[CLUSTER=]RATE:DELAY[:LOSS]");
         add(&a->wans, arg, state);
         return 0;
@@ -364,25 +366,24 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 
 int cmd_plan(int argc, char **argv) {
     static const struct argp_option options[] = {
-        {"wan", KEY_WAN, "[CLUSTER=]RATE:DELAY[:LOSS]", 0,
-         "the links between clusters: 100mbit:80ms:0.1% (default: sync.link, else as the agent "
-         "has measured them); with a name what that cluster sends through",
+        {"wan", KEY_WAN, "RATE:DELAY[:LOSS]", 0,
+         "links between clusters, for example 100mbit:80ms:0.1% (default: sync.link, or what the "
+         "agent has measured); CLUSTER=RATE:DELAY: the link of one cluster",
          0},
-        {"home", KEY_HOME, "DIR", 0, "of the agent whose links these are (default ~/.nebula)", 0},
+        {"home", KEY_HOME, "DIR", 0,
+         "home of the agent that has measured the links (default ~/.nebula)", 0},
         {"local", KEY_LOCAL, "N", 0,
          "as nebula pretrain --local N: the clusters share this machine", 0},
         {"site", KEY_SITE, "CLUSTER=FILE", 0,
-         "a cluster's machine, as plan --profile printed it there (default: clusters.profile, else "
-         "this machine)",
+         "machine of a cluster: FILE is the output of plan --profile there (default: "
+         "clusters.profile, or this machine)",
          0},
         {"ranks", KEY_RANKS, "CLUSTER=N", 0,
-         "propose a mesh of N ranks (default: clusters.ranks, else the fastest)", 0},
+         "propose a mesh of N ranks (default: clusters.ranks, or the fastest)", 0},
         {"step", KEY_STEP, "CLUSTER=SECONDS", 0,
-         "how long a step of a trainer that attaches takes (default: as the slowest other "
-         "cluster's)",
-         0},
-        {"set", 's', "PATH=VALUE", 0, "change a key, such as sync.interval=10", 0},
-        {"measure", KEY_MEASURE, NULL, 0, "measure this machine anew", 0},
+         "time of a step of an attached trainer (default: that of the slowest other cluster)", 0},
+        {"set", 's', "PATH=VALUE", 0, "change a key, for example sync.interval=10", 0},
+        {"measure", KEY_MEASURE, NULL, 0, "measure this machine again", 0},
         {"profile", KEY_PROFILE, NULL, 0, "print this machine's rates as JSON, for --site", 0},
         {"measure-link", KEY_LINK, NULL, OPTION_HIDDEN, NULL, 0},
         {"measure-device", KEY_DEVICE, NULL, OPTION_HIDDEN, NULL, 0},
@@ -393,12 +394,11 @@ int cmd_plan(int argc, char **argv) {
         .options = options,
         .parser = parse_option,
         .args_doc = "JOB.yaml",
-        .doc = "Predicts a job's memory, step time, WAN traffic and stall, and proposes mesh, "
+        .doc = "Predicts memory, step time, WAN traffic and stall of a job. Proposes mesh, "
                "micro-batch, recomputation, interval, overlap and codec; for modes rtd and distill "
-               "who should take which role, window and labels.\vRates are measured once (about ten "
-               "seconds) and kept. Exit status 0: the job fits as it is written, auto filled in; "
-               "1: it does not, even if what is proposed does, or this cannot be told; 2: it is "
-               "not valid."};
+               "roles, window and labels.\vRates are measured once (about ten seconds) and kept. "
+               "Exit status 0: the job fits as written (auto has values); 1: it does not fit (even "
+               "if the proposal does), or this is not known; 2: it is not valid."};
     struct arguments a = {0};
     bool printed = false;
     if (agent_options_parse(&argp, argc, argv, &a) != 0)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula pretrain JOB.yaml: hands a job to the agents, shows how it goes, and leaves the contract's files behind.
+// nebula pretrain JOB.yaml: hands a job to the agents, shows its progress, and writes the results.
 //
-//     out/  summary.json  metrics.jsonl  checkpoint/{model.ckpt, tokenizer.model, corpus.sha256}  plots/*.svg  job.json
+//     out/  summary.json  metrics.jsonl  job.json  plots/*.svg
+//           checkpoint/{model.ckpt, tokenizer.model, corpus.sha256}
 //           clusters/NAME/…   homes of the agents, with --local
 #include "agent/base/log.h"
 #include "agent/cli/cmd_options.h"
@@ -32,8 +33,9 @@ enum {
 static volatile sig_atomic_t interrupted;
 static void on_interrupt(int sig) { interrupted = sig; }
 
-// A scheduler's end, a time limit or a closed terminal ends this command, and not the job, which other sites train too; Ctrl-C means the job.
-// Agents of --local are our children, and end with us.
+// A scheduler, a time limit or a closed terminal ends this command but not the job, which other
+// sites train too. Ctrl-C stops the job. Agents of --local are children of this process and end
+// with it.
 static bool detaches(const struct run *r) {
     return !r->o.local && (interrupted == SIGTERM || interrupted == SIGHUP);
 }
@@ -46,7 +48,7 @@ static void take_signals(void) {
         sigaction(SIGHUP, &sa, NULL);
 }
 
-// ---- following it ---------------------------------------------------------------------------------------------
+// ---- following the job --------------------------------------------------------------------------
 
 static int cluster_index(const struct run *r, const char *name) {
     for (int i = 0; name && i < r->job.n_clusters; i++)
@@ -59,8 +61,8 @@ static bool says_stopped(const json_t *report) {
     return json_is_true(json_object_get(report, "stopped"));
 }
 
-// One cluster has made all steps, another one was stopped, though not by us: its report may be of an earlier run, and that of this one on its way.
-// It gets half a minute from its last word.
+// One cluster has made all steps, and another one was stopped, but not by this command. That report
+// may be from an earlier run, and the new one in flight. Waits half a minute after the last line.
 static bool newer_may_come(struct run *r) {
     const neb_ns patience = 30 * NEB_S;
     bool stopped = false, done = false;
@@ -78,7 +80,7 @@ static bool newer_may_come(struct run *r) {
     return neb_now() - r->odd_since < patience;
 }
 
-// A disk that is full here ends no job elsewhere: what can be written of its lines later is.
+// A disk that is full here must not end the job elsewhere. Later lines are written if possible.
 static enum neb_status keep_line(struct run *r, neb_ns at, json_t *line) {
     bool quiet = r->lines_lost > 0;
     if (quiet)
@@ -89,8 +91,9 @@ static enum neb_status keep_line(struct run *r, neb_ns at, json_t *line) {
     if (st != NEB_ERR_NOSPC && st != NEB_ERR_IO)
         return st;
     if (!r->lines_lost++)
-        agent_progress_note(r->progress, "metrics.jsonl cannot be written; the job goes on, and is "
-                                         "followed");
+        agent_progress_note(
+            r->progress,
+            "metrics.jsonl cannot be written; the job continues and is still followed");
     return NEB_OK;
 }
 
@@ -102,10 +105,10 @@ static enum neb_status on_line(struct run *r, const json_t *event) {
     const char *kind = json_string_value(json_object_get(line, "kind"));
     char text[256];
     if (i < 0 || i >= r->expected || !kind)
-        return NEB_OK; // witnesses have nothing to tell
+        return NEB_OK; // witnesses send no lines
     pretrain_reached(r, i, neb_now());
     if (late && n <= r->had[i])
-        return NEB_OK; // sent twice: our agent was started anew, and did not know what it had
+        return NEB_OK; // sent twice: the agent has restarted and does not know what was sent
     r->had[i] = n;
     if (agent_report_is_former(r->reports[i], line)) {
         json_decref(r->reports[i]);
@@ -121,7 +124,7 @@ static enum neb_status on_line(struct run *r, const json_t *event) {
     if (!strcmp(kind, "fault") || !strcmp(kind, "note")) {
         const char *what = json_string_value(json_object_get(line, "text"));
         snprintf(text, sizeof text, "%s: %s", r->job.clusters[i].name, what ? what : kind);
-        if (!r->o.json) // it was printed
+        if (!r->o.json) // else it is printed already
             agent_progress_note(r->progress, text);
         r->stop_heard = r->stop_sent ? neb_now() : 0;
     }
@@ -132,7 +135,7 @@ static enum neb_status on_event(struct run *r, struct agent_ipc_msg *m) {
     const char *ev = agent_ipc_str(m, "ev", "");
     enum neb_status st = pretrain_heard(r, m);
     if (st != NEB_OK) {
-        ; // the job is not there any more
+        ; // the agent no longer runs the job
     } else if (!strcmp(ev, "line")) {
         st = on_line(r, m->head);
     } else if (!strcmp(ev, "status")) {
@@ -162,7 +165,7 @@ static bool reports_are_in(const struct run *r) {
     return true;
 }
 
-// An agent that was killed is started again, as a service manager would; the one we follow is asked anew.
+// Restarts killed agents, as a service manager would, and asks the followed one again for the job.
 static enum neb_status tend_agents(struct run *r) {
     int again = -1;
     char text[128];
@@ -174,11 +177,12 @@ static enum neb_status tend_agents(struct run *r) {
     NEB_TRY(st);
     if (again < 0)
         return NEB_OK;
-    snprintf(text, sizeof text, "agent %s was killed; started again", r->job.clusters[again].name);
+    snprintf(text, sizeof text, "agent %s was killed and is started again",
+             r->job.clusters[again].name);
     agent_progress_note(r->progress, text);
     if (again == 0)
         pretrain_ask_now(r);
-    // it may not have heard it, and asked again it does no more
+    // It may have missed the stop; a repeated stop does no harm.
     return r->stop_sent ? pretrain_say_stop(r) : NEB_OK;
 }
 
@@ -217,11 +221,10 @@ static enum neb_status submit(struct run *r) {
         return neb_fail(NEB_ERR_IO, "cannot create a ZeroMQ context: %s",
                         zmq_strerror(zmq_errno()));
     if (agent_ipc_is_nobody(r->socket))
-        return neb_fail(NEB_ERR_NOT_FOUND,
-                        "no agent at %s%s; start one with nebula agent, say with --home where "
-                        "one runs, or use --local %d",
-                        r->socket, neb_fs_exists(r->socket) ? " of this host" : "",
-                        r->job.n_clusters);
+        return neb_fail(
+            NEB_ERR_NOT_FOUND,
+            "no agent at %s%s: start one with nebula agent, give its --home, or use --local %d",
+            r->socket, neb_fs_exists(r->socket) ? " of this host" : "", r->job.n_clusters);
     NEB_TRY(agent_ipc_connect(r->zctx, r->socket, &r->ipc));
     if (detaches(r))
         return neb_fail(NEB_ERR_INTERRUPTED, "ended by a signal before the job was submitted");
@@ -297,7 +300,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         o->seed = arg;
         return 0;
     case KEY_WAN:
-        if (agent_wan_parse(arg, "--wan", &wan) != NEB_OK) // it said why
+        if (agent_wan_parse(arg, "--wan", &wan) != NEB_OK) // the reason is logged
             agent_option_refuse(state, key, arg, "RATE:DELAY[:LOSS]");
         o->wan = arg;
         return 0;
@@ -352,43 +355,41 @@ static void tear_down(struct run *r) {
 
 #define EXITS                                                                                      \
     "\vExit status: 0 done, 1 failed, 2 usage, 3 stopped after a checkpoint (Ctrl-C, and with "    \
-    "--local SIGTERM or SIGHUP), or detached from a job that goes on at its agents (SIGTERM, "     \
+    "--local SIGTERM or SIGHUP), or detached from a job that continues at its agents (SIGTERM, "   \
     "SIGHUP), 4 done, but without the report of a cluster that could not be reached "              \
-    "(--report-within). The same command with --resume goes on, or follows it again."
-static const char pretrain_doc[] = "Trains one model on the job's clusters." EXITS,
-                  distill_doc[] =
-                      "Trains students on their clusters with the labels of a teacher on another "
-                      "one: a job of mode distill (configs/distill-translate.yaml). What it leaves "
-                      "in --out is the same as of nebula pretrain, which takes the same jobs: "
-                      "checkpoint/model.ckpt is the student of the asked agent's cluster, with "
-                      "--local the first one. On a teacher's site there is none: a warning says "
-                      "where it is." EXITS;
+    "(--report-within). The same command with --resume continues the job, or follows it again."
+static const char
+    pretrain_doc[] = "Trains one model on the job's clusters." EXITS,
+    distill_doc[] =
+        "Trains students on their clusters with the labels of a teacher on another cluster: a job "
+        "of mode distill (configs/distill-translate.yaml). nebula pretrain takes the same jobs and "
+        "writes the same files to --out. checkpoint/model.ckpt is the student of the agent's "
+        "cluster; with --local, the first student. A teacher's site has none: a warning says where "
+        "the student is." EXITS;
 
 int cmd_distill(int argc, char **argv) { return cmd_pretrain(argc, argv); }
 
 int cmd_pretrain(int argc, char **argv) {
     static const struct argp_option table[] = {
         {"out", 'o', "DIR", 0,
-         "folder for summary.json, metrics.jsonl, checkpoint/, plots/ (default: out/JOB, by the "
-         "job's name)",
-         0},
-        {"local", KEY_LOCAL, "N", 0, "run the N clusters' agents on this machine", 0},
+         "folder for summary.json, metrics.jsonl, checkpoint/, plots/ (default: out/JOB)", 0},
+        {"local", KEY_LOCAL, "N", 0, "run the agents of all N clusters on this machine", 0},
         {"wan", KEY_WAN, "RATE:DELAY[:LOSS]", 0,
          "emulate a WAN between them: 100mbit:80ms:0.1% (DELAY is the round trip)", 0},
         {"set", 's', "PATH=VALUE", 0, "override a key of the job file; may be repeated", 0},
         {"steps", KEY_STEPS, "N", 0, "inner steps of every cluster", 0},
-        {"seed", KEY_SEED, "S", 0, "of initial parameters and data order", 0},
+        {"seed", KEY_SEED, "S", 0, "seed of initial parameters and data order", 0},
         {"resume", KEY_RESUME, NULL, 0, "continue the run in --out", 0},
         {"tensorboard", KEY_TENSORBOARD, NULL, 0,
-         "TensorBoard event files too, in tensorboard/ of --out", 0},
-        {"home", KEY_HOME, "DIR", 0, "of the agent to submit to (default ~/.nebula)", 0},
+         "also write TensorBoard event files, in tensorboard/ of --out", 0},
+        {"home", KEY_HOME, "DIR", 0, "home of the agent that gets the job (default ~/.nebula)", 0},
         {"seal-key", KEY_SEAL, "FILE", 0,
-         "with --local: the agents seal what they write with it (nebula seal)", 0},
+         "with --local: key with which the agents seal files (nebula seal)", 0},
         {"report-within", KEY_REPORT, "SECONDS", 0,
-         "once another cluster has ended: end without the report of one whose agent has not been "
-         "reached for so long (default 600; exit status 4)",
+         "after another cluster has ended, wait at most so long for the report of an unreachable "
+         "cluster (default 600; exit status 4)",
          0},
-        {"json", 'j', NULL, 0, "one JSON object a line instead of the display", 0},
+        {"json", 'j', NULL, 0, "one JSON object per line instead of the display", 0},
         {0}};
     bool distill = !strcmp(argv[0], "nebula distill");
     const struct argp argp = {.options = table,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula eval --task probe: a linear probe on a checkpoint, trained on one language and tested on it and on others.
+// nebula eval --task probe: a linear probe on a checkpoint, trained on one language, tested on this
+// and other languages.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/cli/cmd_options.h"
@@ -23,7 +24,7 @@ struct options {
     bool random, json;
 };
 
-// The same shape with the parameters that a model begins with.
+// Makes a model of the same shape with initial parameters.
 static enum neb_status forget_everything(struct intra_model **m, uint64_t seed) {
     struct intra_model_config c = (*m)->c;
     struct intra_trainable t = (*m)->trainable;
@@ -56,10 +57,10 @@ static enum neb_status load(const struct options *o, struct intra_model **m,
     NEB_TRY(intra_tokenizer_resolve(named, tokenizer, sizeof tokenizer));
     NEB_TRY(intra_tokenizer_open(tokenizer, t));
     if (intra_tokenizer_vocab(*t) > (*m)->c.vocab)
-        return neb_fail(
-            NEB_ERR_INVALID,
-            "the vocabulary has %d pieces, the model %d: not its own; give --tokenizer FILE",
-            intra_tokenizer_vocab(*t), (*m)->c.vocab);
+        return neb_fail(NEB_ERR_INVALID,
+                        "the vocabulary has %d pieces and the model %d: it is not the model's "
+                        "(give --tokenizer FILE)",
+                        intra_tokenizer_vocab(*t), (*m)->c.vocab);
     return NEB_OK;
 }
 
@@ -156,26 +157,26 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 
 int cmd_eval_probe(int argc, char **argv) {
     static const struct argp_option table[] = {
-        {"task", 'a', "probe", 0, "this", 0},
+        {"task", 'a', "probe", 0, "this task", 0},
         {"text", 'x', "DIR", 0,
-         "holds a folder of pages for each language, files NAME.SECTION.txt "
-         "(configs/corpus-manpages "
-         "makes it)",
+         "folder with a folder of pages NAME.SECTION.txt for each language "
+         "(configs/corpus-manpages makes it)",
          0},
-        {"train", 't', "LANGUAGE", 0, "folder to train on: one half of its pages", 0},
+        {"train", 't', "LANGUAGE", 0, "language to train on: one half of its pages", 0},
         {"test", 'b', "LANGUAGE", 0,
-         "folder to test on: the other half of its pages; may be repeated", 0},
-        {"tokenizer", 'v', "FILE", 0, "or a folder with one (default: that of the checkpoint)", 0},
-        {"random", 'r', NULL, 0, "the same shape as it is before training, for comparison", 0},
-        {"seed", 's', "S", 0, "of --random", 0},
-        {"seal-key", KEY_SEAL, "FILE", 0, "opens a sealed checkpoint", 0},
-        {"json", 'j', NULL, 0, "one JSON object a line", 0},
+         "language to test on: the other half of its pages; may be repeated", 0},
+        {"tokenizer", 'v', "FILE", 0,
+         "vocabulary, or a folder with one (default: that of the checkpoint)", 0},
+        {"random", 'r', NULL, 0, "use the same model before training, for comparison", 0},
+        {"seed", 's', "S", 0, "seed of --random", 0},
+        {"seal-key", KEY_SEAL, "FILE", 0, "key of a sealed checkpoint", 0},
+        {"json", 'j', NULL, 0, "one JSON object per line", 0},
         {0}};
     static const struct argp argp = {
         .options = table,
         .parser = parse_option,
         .args_doc = "CHECKPOINT",
-        .doc = "Which section of the manual is a paragraph from? A linear layer on the mean of a "
+        .doc = "Finds the manual section of a paragraph with a linear layer on the mean of a "
                "model's hidden states, trained on one language."};
     struct options o = {.seed = 1};
     if (agent_options_parse(&argp, argc, argv, &o) != 0)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula ranks (internal): started by an agent.
+// nebula ranks (internal): an agent starts it.
 #include "agent/base/log.h"
 #include "agent/base/number.h"
 #include "agent/cli/commands.h"
@@ -14,7 +14,7 @@ int cmd_ranks(int argc, char **argv) {
     if (argc >= 3 && !strcmp(argv[1], "--step"))
         return agent_exit_of(agent_ranks_become(argv + 2));
     if (argc < 3 || !neb_number_whole(argv[1], 1, AGENT_RANKS_MAX, &n)) {
-        neb_log(NEB_LOG_ERROR, "nebula ranks N PROGRAM ARGUMENTS…: is started by an agent");
+        neb_log(NEB_LOG_ERROR, "nebula ranks: only an agent starts it");
         return AGENT_EXIT_USAGE;
     }
     enum neb_status st = agent_ranks_run((int)n, argv + 2, &status);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula seal: keys for what lies on disk, and files in clear where they must be.
+// nebula seal: keys that seal files on disk; opens a sealed file.
 #include "agent/base/file.h"
 #include "agent/base/log.h"
 #include "agent/cli/cmd_options.h"
@@ -32,7 +32,7 @@ static void print_key(const char *path, const struct sec_seal_key *k) {
     printf("key %s in %s\n", id, path);
 }
 
-// Twice, from the terminal or from a pipe's two lines.
+// Reads it twice, from the terminal or from two lines of a pipe.
 static enum neb_status read_passphrase(char *out, size_t cap) {
     struct termios was;
     char *again = sec_locked_alloc(cap);
@@ -43,17 +43,17 @@ static enum neb_status read_passphrase(char *out, size_t cap) {
         tcsetattr(STDIN_FILENO, TCSAFLUSH, &quiet);
         fputs("passphrase, twice: ", stderr);
     }
-    setvbuf(stdin, NULL, _IONBF, 0); // no copy of it stays in a buffer
+    setvbuf(stdin, NULL, _IONBF, 0); // no copy of the passphrase stays in a buffer
     got = got && fgets(out, (int)cap, stdin) && fgets(again, (int)cap, stdin);
     if (terminal) {
         tcsetattr(STDIN_FILENO, TCSAFLUSH, &was);
         fputc('\n', stderr);
     }
     enum neb_status st = NEB_OK;
-    if (got) // the second line of a pipe may have no end
+    if (got) // the second line of a pipe may have no line end
         out[strcspn(out, "\r\n")] = again[strcspn(again, "\r\n")] = 0;
     if (!got)
-        st = neb_fail(NEB_ERR_INVALID, "the passphrase is wanted on two lines of standard input");
+        st = neb_fail(NEB_ERR_INVALID, "expected the passphrase on two lines of standard input");
     else if (strcmp(out, again) != 0)
         st = neb_fail(NEB_ERR_INVALID, "the two passphrases differ");
     sodium_free(again);
@@ -88,14 +88,13 @@ static enum neb_status init(const struct options *o) {
     NEB_TRY(sec_home(o->home, home, sizeof home));
     NEB_TRY(agent_seal_settings_none(home));
     NEB_TRY(neb_fs_mkdirs(home, 0700));
-    // a key that is there is one of an init that was interrupted, or of another home: it is named, once it has been read
+    // An existing key is from an interrupted init or from another home. It is used once it has been
+    // read.
     NEB_TRY(!o->passphrase && neb_fs_exists(o->args[1]) ? id(o) : make_key(o));
     NEB_TRY(agent_seal_settings_write(home, o->args[1]));
-    printf(
-        "The agent of %s seals checkpoints and updates from its next start on. Keep a copy of the "
-        "key elsewhere: without it\n"
-        "what it sealed is lost.\n",
-        home);
+    printf("The agent of %s seals checkpoints and updates from its next start on. Keep a copy of "
+           "the key in\nanother place: without it, sealed files are lost.\n",
+           home);
     return NEB_OK;
 }
 
@@ -132,7 +131,8 @@ struct parts {
     uint32_t n;
 };
 
-// A checkpoint that ranks of a mesh wrote has parts beside it: they go with it. made: those that were written, also on failure.
+// Opens the parts of a checkpoint that ranks of a mesh wrote. made: the parts written, also on
+// failure.
 static enum neb_status open_parts(const struct neb_vault *v, const char *from, const char *to,
                                   struct parts *made) {
     struct neb_file *f = NULL;
@@ -147,11 +147,11 @@ static enum neb_status open_parts(const struct neb_vault *v, const char *from, c
         return st;
     NEB_TRY(intra_ckpt_open_index(v, from, &c));
     const struct intra_ckpt_section *s = intra_ckpt_find(c, INTRA_PARTS_SECTION);
-    if (s && s->rows == 2) // a part has three
+    if (s && s->rows == 2) // a part itself has three rows
         st = intra_ckpt_read(c, INTRA_PARTS_SECTION, INTRA_U64, 2, 1, parts);
     intra_ckpt_close(&c);
     if (parts[1] > INTRA_PARTS_MAX)
-        return neb_fail(NEB_ERR_FORMAT, "%s: a number of parts that is not possible", from);
+        return neb_fail(NEB_ERR_FORMAT, "%s: impossible number of parts", from);
     made->token = parts[0];
     for (uint32_t k = 1; k <= parts[1] && st == NEB_OK; k++) {
         char sealed[NEB_PATH_MAX], clear[NEB_PATH_MAX];
@@ -163,23 +163,22 @@ static enum neb_status open_parts(const struct neb_vault *v, const char *from, c
     return st;
 }
 
-// Nothing stays in clear of what was not opened whole.
+// After a failure, nothing stays in clear.
 static void forget(const char *to, const struct parts *made) {
     char clear[NEB_PATH_MAX];
     bool all = neb_fs_remove(to) == NEB_OK;
     for (uint32_t k = 1; k <= made->n; k++)
         all = intra_part_path(to, made->token, k, clear, sizeof clear) == NEB_OK &&
               neb_fs_remove(clear) == NEB_OK && all;
-    if (!all) // it said which
-        neb_warn("some of it is left in clear beside %s: remove it", to);
+    if (!all) // the name is logged
+        neb_warn("parts in clear are left beside %s: remove them", to);
 }
 
 static enum neb_status open_file(const struct options *o) {
     struct sec_vault *v = NULL;
     struct parts made = {0};
     if (neb_fs_exists(o->args[2]))
-        return neb_fail(NEB_ERR_EXISTS, "%s exists already: name a file that is not there",
-                        o->args[2]);
+        return neb_fail(NEB_ERR_EXISTS, "%s exists already: name a new file", o->args[2]);
     NEB_TRY(agent_seal_option(o->key, &v));
     enum neb_status st = open_parts(sec_vault_of(v), o->args[1], o->args[2], &made);
     if (st == NEB_OK)
@@ -218,25 +217,21 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 
 int cmd_seal(int argc, char **argv) {
     static const struct argp_option table[] = {
-        {"home", 'H', "DIR", 0, "of the agent that shall seal (default ~/.nebula)", 0},
+        {"home", 'H', "DIR", 0, "home of the agent that seals (default ~/.nebula)", 0},
         {"passphrase", 'p', NULL, 0,
-         "init: keep the key by a passphrase, which the agent then needs at each start", 0},
+         "init: protect the key with a passphrase, which the agent needs at each start", 0},
         {"seal-key", KEY_SEAL, "FILE", 0, "open: the key", 0},
         {0}};
-    static const struct argp argp = {.options = table,
-                                     .parser = parse_option,
-                                     .args_doc = "init KEYFILE\nid KEYFILE\nopen SEALED CLEAR",
-                                     .doc = "Seals what the agent writes: checkpoints, models, "
-                                            "snapshots and updates of its ledger.\v"
-                                            "init makes a key, or takes the one that is there, "
-                                            "and writes HOME/seal.json, which "
-                                            "names it; the agent seals from its next "
-                                            "start on. The key file is best kept "
-                                            "on another disk than HOME, or given as systemd "
-                                            "credential nebula-seal. id prints a key's "
-                                            "public id, as errors name it. open "
-                                            "writes one sealed file in clear, and beside it the "
-                                            "parts of a checkpoint that has some."};
+    static const struct argp argp = {
+        .options = table,
+        .parser = parse_option,
+        .args_doc = "init KEYFILE\nid KEYFILE\nopen SEALED CLEAR",
+        .doc = "Seals what the agent writes: checkpoints, models, snapshots and updates of its "
+               "ledger.\vinit makes a key, or uses an existing KEYFILE, and writes HOME/seal.json, "
+               "which names the key. The agent seals from its next start on. Keep the key file on "
+               "another disk than HOME, or pass it as systemd credential nebula-seal. id prints "
+               "the public id of a key, as in errors. open writes one sealed file in clear, and "
+               "the parts of a checkpoint beside it."};
     struct options o = {0};
     argp_err_exit_status = AGENT_EXIT_USAGE;
     if (agent_options_parse(&argp, argc, argv, &o) != 0)

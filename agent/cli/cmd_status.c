@@ -27,7 +27,7 @@ static void print_peer(FILE *f, const json_t *o) {
     char sent[32], recv[32], rate[32], since[32];
     bool up = json_is_true(json_object_get(o, "up"));
     fprintf(f, "\npeer: %s\n  endpoint: %s\n  link: ", text_of(o, "name", "?"),
-            text_of(o, "endpoint", "(dials us)"));
+            text_of(o, "endpoint", "(it dials)"));
     if (json_is_number(json_object_get(o, "since_s")))
         fprintf(f, "%s for %s\n", up ? "up" : "DOWN",
                 agent_human_time(real(o, "since_s"), since, sizeof since));
@@ -36,7 +36,7 @@ static void print_peer(FILE *f, const json_t *o) {
     if (json_is_true(json_object_get(o, "protocol_differs")))
         fprintf(f,
                 "  CUT: it speaks protocol %.0f (nebula %s), this agent protocol %.0f (nebula %s): "
-                "install the same version of nebula at both\n",
+                "install the same version of nebula at both sites\n",
                 real(o, "protocol"), text_of(o, "build", "?"), real(o, "own_protocol"),
                 text_of(o, "own_build", "?"));
     else if (text_of(o, "build", NULL))
@@ -55,19 +55,19 @@ static void print_peer(FILE *f, const json_t *o) {
         fprintf(f, "  refused: %.0f messages\n", real(o, "refused"));
     if (real(o, "twins") > 0)
         fprintf(f,
-                "  dialled while its links lived, in %.0f minutes: two agents with its keys, or a "
-                "line that resets connections\n",
+                "  dialled during live links, in %.0f minutes: two agents with its keys, or a line "
+                "that resets connections\n",
                 real(o, "twins"));
 }
 
-// One that the ledger has and that does not run.
+// A job that is in the ledger and does not run.
 static void print_aside(FILE *f, const json_t *o, const char *id) {
     const char *why = text_of(o, "why", NULL);
     if (why)
         fprintf(f, "  held: %s\n", why);
     else
         fprintf(f, "  failed before this agent was started: nebula logs %.8s\n", id);
-    fprintf(f, "  nebula resume %.8s goes on with it, nebula stop %.8s gives it up\n", id, id);
+    fprintf(f, "  nebula resume %.8s continues it, nebula stop %.8s gives it up\n", id, id);
 }
 
 static void print_job(FILE *f, const json_t *o) {
@@ -92,13 +92,13 @@ static void print_job(FILE *f, const json_t *o) {
     if (json_array_size(json_object_get(o, "waits_for")))
         fputc('\n', f);
     json_array_foreach(json_object_get(o, "equivocators"), i, c) fprintf(
-        f, "  has lied (two signed statements prove it): %s; on the hub: nebula revoke %s\n",
+        f, "  equivocator (two signed statements prove it): %s; on the hub: nebula revoke %s\n",
         json_string_value(c), json_string_value(c));
     if (json_is_true(json_object_get(o, "diverged")))
-        fprintf(f, "  PARTED: members hold different records of one round; nothing is applied\n");
+        fprintf(f, "  DIVERGED: members have different records of one round; nothing is applied\n");
     if (json_is_true(json_object_get(o, "disk_lost")))
-        fprintf(f,
-                "  ledger: renewed after its disk was lost; votes again once it has caught up\n");
+        fprintf(f, "  ledger: new after the loss of its disk; this agent votes again when it has "
+                   "caught up\n");
     if (json_object_get(o, "error"))
         fprintf(f, "  error: %s\n", text_of(o, "error", "?"));
     json_array_foreach(json_object_get(o, "clusters"), i, c) {
@@ -116,7 +116,7 @@ static void print_job(FILE *f, const json_t *o) {
     }
 }
 
-// "faults: denied 3, replay 1", of those that there were.
+// "faults: denied 3, replay 1"; counts of 0 are left out.
 static void print_counts(FILE *f, const char *what, const json_t *counts) {
     const char *kind;
     json_t *n;
@@ -137,7 +137,7 @@ static void print_updates(FILE *f, const json_t *o) {
         return;
     fprintf(f, "  updates kept: %s", agent_human_bytes(real(o, "used_bytes"), used, sizeof used));
     if (real(o, "cap_bytes") > 0)
-        fprintf(f, " of at most %s; %.0f rounds dropped for that",
+        fprintf(f, " of at most %s; %.0f rounds were dropped for this limit",
                 agent_human_bytes(real(o, "cap_bytes"), cap, sizeof cap),
                 real(o, "dropped_rounds"));
     fputc('\n', f);
@@ -179,9 +179,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 
 int cmd_status(int argc, char **argv) {
     static const struct argp_option table[] = {
-        AGENT_OPTION_HOME("of the agent"),
+        AGENT_OPTION_HOME("home of the agent"),
         AGENT_OPTION_JSON,
-        {"watch", 'w', NULL, 0, "full screen, renewed every second; q quits", 0},
+        {"watch", 'w', NULL, 0, "full screen, updated every second; q quits", 0},
         {0}};
     static const struct argp argp = {.options = table,
                                      .parser = parse_option,

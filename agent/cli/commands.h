@@ -12,7 +12,7 @@ struct agent_command {
     const char *name;
     const char *summary;               // NULL: internal, not listed
     int (*run)(int argc, char **argv); // argv[0] is "nebula NAME"; returns enum agent_exit
-    bool home; // it writes into HOME: what it makes is for this user alone, whatever the umask says
+    bool home; // writes into HOME: only this user may read its files, whatever the umask
 };
 
 int cmd_check(int argc, char **argv);

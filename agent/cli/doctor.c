@@ -47,23 +47,22 @@ void doctor_add(struct doctor *d, const char *name, enum doctor_state s, const c
 }
 
 void doctor_congestion(struct doctor *d, const char *system, bool may_bbr) {
-    doctor_add(
-        d, "congestion control", may_bbr ? DOCTOR_OK : DOCTOR_WARN,
-        may_bbr
-            ? ""
-            : "BBR fills long paths with losses, CUBIC needs many connections for that: as root, "
-              "modprobe tcp_bbr && sysctl -w net.ipv4.tcp_allowed_congestion_control=\"reno cubic "
-              "bbr\"",
-        "the system's is %s; links %s", *system ? system : "unknown",
-        may_bbr ? "use bbr" : "must use it too, bbr is not permitted");
+    doctor_add(d, "congestion control", may_bbr ? DOCTOR_OK : DOCTOR_WARN,
+               may_bbr ? ""
+                       : "BBR fills long paths that lose packets; CUBIC needs many connections for "
+                         "that. As root: modprobe tcp_bbr && sysctl -w "
+                         "net.ipv4.tcp_allowed_congestion_control=\"reno cubic bbr\"",
+               "the system's is %s; links %s", *system ? system : "unknown",
+               may_bbr ? "use bbr" : "cannot use bbr, which is not permitted");
 }
 
-// Linux shows the other side about half of a buffer as window; the rest is its own book-keeping. A connection that carries nearly that is
-// held back by it: what was measured can never be more.
+// Linux offers the other side about half of a buffer as window; the rest is for its own
+// bookkeeping. A connection that carries nearly a window is limited by it, since no measurement can
+// exceed it.
 void doctor_buffers(struct doctor *d, int64_t recv_max, int64_t send_max,
                     const struct doctor_path *path) {
     const struct doctor_path guess = {1e9, 0.1, 8}, *p = path->rtt_s > 0 ? path : &guess;
-    const double window = 0.5, nearly = 0.8, most = 2147483647; // of a sysctl
+    const double window = 0.5, nearly = 0.8, most = 2147483647; // most: limit of a sysctl
     double share = p->goodput_bps / 8 * p->rtt_s / p->connections;
     int64_t least = recv_max < send_max ? recv_max : send_max;
     char advice[256] = "";
@@ -80,24 +79,25 @@ void doctor_buffers(struct doctor *d, int64_t recv_max, int64_t send_max,
                  "net.ipv4.tcp_wmem=\"4096 16384 %lld\"",
                  wanted, wanted);
     doctor_add(d, "socket buffers", small ? DOCTOR_WARN : DOCTOR_OK, advice,
-               "a connection may hold %.1f MiB received, %.1f MiB to send, half of it on its way; "
-               "one of %d has %.1f MiB of %s on its way",
+               "a connection has at most %.1f MiB to receive and %.1f MiB to send, half of it in "
+               "flight; one of %d has %.1f MiB in flight on %s",
                (double)recv_max / 1048576, (double)send_max / 1048576, p->connections,
                share / 1048576, p == path ? "the measured path" : "1 Gbit/s over 100 ms");
 }
 
-// Beats are small and pass, so such a link comes up, breaks off under each update, and comes up again.
+// Heartbeats are small and pass. So such a link comes up, breaks at each update, and comes up
+// again.
 void doctor_mtu(struct doctor *d, const char *setting) {
     bool off = !strcmp(setting, "0");
-    doctor_add(d, "path MTU", off ? DOCTOR_WARN : DOCTOR_OK,
-               off ? "where a tunnel on the way takes smaller packets and nobody says so, links "
-                     "come up and no update passes; at both ends, as root: sysctl -w "
-                     "net.ipv4.tcp_mtu_probing=1"
-                   : "",
-               "%s",
-               off        ? "the kernel relies on ICMP, which firewalls drop"
-               : *setting ? "the kernel finds out what passes"
-                          : "net.ipv4.tcp_mtu_probing cannot be read");
+    doctor_add(
+        d, "path MTU", off ? DOCTOR_WARN : DOCTOR_OK,
+        off ? "if a tunnel on the path takes only smaller packets and ICMP is blocked, links come "
+              "up but no update passes. At both ends, as root: sysctl -w net.ipv4.tcp_mtu_probing=1"
+            : "",
+        "%s",
+        off        ? "the kernel relies on ICMP, which firewalls drop"
+        : *setting ? "the kernel finds the packet size that passes"
+                   : "net.ipv4.tcp_mtu_probing cannot be read");
 }
 
 void doctor_files(struct doctor *d, int64_t limit, int peers) {
@@ -108,10 +108,9 @@ void doctor_files(struct doctor *d, int64_t limit, int peers) {
     if (limit >= 0 && limit < need)
         snprintf(advice, sizeof advice, "ulimit -n %lld, or LimitNOFILE= in the agent's unit",
                  (long long)need * 2);
-    doctor_add(
-        d, "open files", limit < need ? DOCTOR_WARN : DOCTOR_OK, advice,
-        "limit %lld for an agent that this user starts; %d peers and strangers may take %lld",
-        (long long)limit, peers, (long long)need);
+    doctor_add(d, "open files", limit < need ? DOCTOR_WARN : DOCTOR_OK, advice,
+               "limit %lld for an agent of this user; %d peers and strangers may need %lld",
+               (long long)limit, peers, (long long)need);
 }
 
 void doctor_disk(struct doctor *d, const char *dir, int64_t free_bytes, int64_t need_bytes) {
@@ -125,24 +124,22 @@ void doctor_disk(struct doctor *d, const char *dir, int64_t free_bytes, int64_t 
                    dir);
         return;
     }
-    doctor_add(
-        d, "disk", s,
-        s ? "free some, or move the agent's home: on a full disk a checkpoint cannot be written "
-            "and the job fails here; nebula resume goes on with it when there is room"
-          : "",
-        "%s free under %s; checkpoints of the job take %s",
-        agent_human_bytes((double)free_bytes, have, sizeof have), dir,
-        need_bytes > 0 ? agent_human_bytes((double)need_bytes, need, sizeof need)
-                       : "(no job given)");
+    doctor_add(d, "disk", s,
+               s ? "free some space, or move the agent's home. On a full disk no checkpoint can be "
+                   "written, and the job fails here; when there is room, nebula resume continues it"
+                 : "",
+               "%s free under %s; checkpoints of the job need %s",
+               agent_human_bytes((double)free_bytes, have, sizeof have), dir,
+               need_bytes > 0 ? agent_human_bytes((double)need_bytes, need, sizeof need)
+                              : "(no job given)");
 }
 
 void doctor_user(struct doctor *d, bool root) {
     doctor_add(d, "user", root ? DOCTOR_WARN : DOCTOR_OK,
-               root ? "run the agent as a user of its own (configs/systemd): it needs no rights of "
-                      "root's, and a flaw in it "
-                      "would give them away"
+               root ? "run the agent as its own user (configs/systemd): it needs no root rights, "
+                      "and a flaw in it would give them away"
                     : "",
-               root ? "root" : "no root");
+               root ? "root" : "not root");
 }
 
 void doctor_keys(struct doctor *d, bool locked, int64_t limit) {
@@ -152,7 +149,7 @@ void doctor_keys(struct doctor *d, bool locked, int64_t limit) {
         doctor_add(d, "keys in memory", DOCTOR_WARN,
                    "LimitMEMLOCK=infinity in the agent's unit (configs/systemd), or ulimit -l "
                    "before it starts",
-                   "may be swapped out to disk: of %lld KiB that may be locked none are left",
+                   "may be swapped out to disk: the limit of %lld KiB of locked memory is used up",
                    (long long)(limit < 0 ? 0 : limit / 1024));
 }
 
@@ -180,7 +177,7 @@ void doctor_peer(struct doctor *d, const json_t *p) {
         doctor_add(
             d, label, DOCTOR_FAIL,
             "install the same version of nebula at both sites (here: nebula --version), and "
-            "start both agents anew",
+            "restart both agents",
             "the link is cut: it speaks protocol %lld (nebula %.64s), the agent here "
             "protocol %lld (nebula %.64s)",
             (long long)json_integer_value(json_object_get(p, "protocol")), build ? build : "?",
@@ -191,11 +188,11 @@ void doctor_peer(struct doctor *d, const json_t *p) {
         snprintf(advice, sizeof advice,
                  dials ? "is an agent running there, does %.200s lead to it, and is its port open? "
                          "(there: nebula status; here: nc -vz HOST PORT)"
-                       : "it is to dial this side: is its agent running, and is this agent's port "
+                       : "it should dial this side: is its agent running, and is this agent's port "
                          "reachable from there?%.0s",
                  dials ? endpoint : "");
         doctor_add(d, label, DOCTOR_FAIL, advice, "not connected%s%s",
-                   dials ? "; dialled at " : "; it dials us", dials ? endpoint : "");
+                   dials ? "; dialled at " : "; it dials this agent", dials ? endpoint : "");
         return;
     }
     enum doctor_state s = fabs(offset) > clock_fail_s   ? DOCTOR_FAIL
@@ -231,7 +228,7 @@ bool doctor_path(const json_t *peers, const char *only, struct doctor_path *out)
     return out->rtt_s > 0;
 }
 
-// ---- reading --------------------------------------------------------------------------------------------------
+// ---- reading ------------------------------------------------------------------------------------
 
 static void read_text(const char *path, char *out, size_t cap) {
     FILE *f = fopen(path, "r");
@@ -254,15 +251,14 @@ static int64_t third_number(const char *path) { // "4096 131072 6291456"
 void doctor_pages(struct doctor *d, const char *setting, bool trains) {
     bool off = strstr(setting, "[never]") != NULL;
     doctor_add(d, "huge pages", off && trains ? DOCTOR_WARN : DOCTOR_OK,
-               off && trains ? "training on processors is 4 to 8 % faster with them; as root: echo "
-                               "madvise > /sys/kernel/mm/transparent_hugepage/enabled"
+               off && trains ? "training on processors is faster with them. As root: echo madvise "
+                               "> /sys/kernel/mm/transparent_hugepage/enabled"
                              : "",
                "%s",
-               off ? "the kernel gives none"
-               : strstr(setting, "[madvise]")
-                   ? "the kernel gives them to who asks, as a worker does"
-               : strstr(setting, "[always]") ? "the kernel gives them to all"
-                                             : "this kernel does not have them");
+               off                            ? "the kernel gives none"
+               : strstr(setting, "[madvise]") ? "the kernel gives them on request, and workers ask"
+               : strstr(setting, "[always]")  ? "the kernel gives them to all"
+                                              : "this kernel does not have them");
 }
 
 static int count_gpus(void) {
@@ -292,7 +288,7 @@ void doctor_machine(struct doctor *d, const char *home, int peers, int64_t need_
                  peers);
     doctor_disk(d, home, statvfs(home, &disk) == 0 ? (int64_t)(disk.f_bavail * disk.f_frsize) : -1,
                 need_bytes);
-    // the agent runs as whose home it is; there may be none yet
+    // The agent runs as the owner of its home, which may not exist yet.
     doctor_user(d, (stat(home, &owner) == 0 ? owner.st_uid : geteuid()) == 0);
     doctor_clock(d, adjtimex(&clock) < 0 ? -1 : !(clock.status & STA_UNSYNC));
     int gpus = count_gpus();

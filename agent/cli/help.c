@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `nebula help` lists, and the answer to a command or topic that does not exist.
+// The list of `nebula help`, and the answer to an unknown command or topic.
 #include "agent/cli/help.h"
 #include "agent/base/nearest.h"
 #include "agent/cli/commands.h"

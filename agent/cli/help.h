@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `nebula help`: topics that are no command. The manual page has them too.
+// Topics of `nebula help` that are not commands. The manual page has them too.
 #ifndef AGENT_HELP_H
 #define AGENT_HELP_H
 #include <stdbool.h>
@@ -14,9 +14,9 @@ struct agent_topic {
 extern const struct agent_topic agent_topics[]; // ends with name NULL
 
 const struct agent_topic *agent_topic(const char *name); // NULL: there is none
-// All commands and topics, each with its summary.
+// Prints all commands and topics, each with its summary.
 void agent_help_list(FILE *f);
-// `nebula WORD` or, with topics, `nebula help WORD` for a word that does not exist: names the
+// Answers `nebula WORD`, or with `topics` `nebula help WORD`, for an unknown word: names the
 // nearest one. Returns AGENT_EXIT_USAGE.
 int agent_help_unknown(const char *word, bool topics);
 

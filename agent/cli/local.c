@@ -20,13 +20,14 @@
 
 enum { WAN_PORT = 7443, RESTARTS_MAX = 100 };
 
-struct places { // where each agent listens, how the others reach it, and what namespace it lives in
+struct places { // how agents are reached
     char listen[AGENT_CLUSTERS_MAX][64];
     char reach[AGENT_CLUSTERS_MAX][AGENT_CLUSTERS_MAX][64]; // [who dials][whom]
     char netns[AGENT_CLUSTERS_MAX][64];
 };
 
-// A port that is free now. Somebody else may take it before the agent binds it: then the agent says so.
+// A port that is free now. If another program takes it first, the agent that binds it fails with an
+// error.
 static enum neb_status free_port(int *out) {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof a;
@@ -96,12 +97,13 @@ static enum neb_status start_tun(struct agent_local *l, const char *wanlink, con
     json_decref(ready);
     for (int k = 0; k < l->n; k++)
         if (!p->netns[k][0])
-            return neb_fail(NEB_ERR_FORMAT, "the WAN emulator named fewer sites than %d", l->n);
+            return neb_fail(NEB_ERR_FORMAT, "the WAN emulator reported fewer sites than %d", l->n);
     return NEB_OK;
 }
 
-// Without root: the same agents on loopback, with a proxy of limited rate and delay between every pair.
-// The proxy's command line: k dials i through a port of it, where p says so. text: what argv points to.
+// Without root, agents are on loopback with a proxy of limited rate and delay between each pair.
+// Makes the proxy's command line; in p, k dials i through a port of the proxy. text: storage for
+// argv.
 static enum neb_status proxy_args(const struct agent_local *l, struct places *p,
                                   const char *const *head, int n_head, const char **argv,
                                   char (*text)[64]) {
@@ -177,7 +179,7 @@ static enum neb_status make_keys(const struct agent_job *job, struct agent_local
     return NEB_OK;
 }
 
-// Everybody knows everybody; of each pair the later one in the job's list dials.
+// Every agent knows all others. In each pair, the later one in the job's list dials.
 static enum neb_status write_members(const struct agent_local *l, const struct sec_public *pub,
                                      const struct places *p) {
     for (int i = 0; i < l->n; i++) {
@@ -191,14 +193,13 @@ static enum neb_status write_members(const struct agent_local *l, const struct s
             NEB_TRY(sec_members_add(&members, &m));
         }
         NEB_TRY(neb_path(path, sizeof path, l->homes[i], "members.json"));
-        NEB_TRY(neb_fs_remove(path)); // addresses of an earlier run
+        NEB_TRY(neb_fs_remove(path)); // it has addresses of an earlier run
         NEB_TRY(sec_members_save(path, &members));
     }
     return NEB_OK;
 }
 
-// All clusters of a local run are one operator's, and nothing of them is kept from one another:
-// said as a site's operator would say it.
+// One operator owns all clusters of a local run, so their policies allow everything.
 static enum neb_status write_policies(const struct agent_local *l, const struct agent_job *job) {
     json_t *names = json_array();
     for (int i = 0; i < l->n; i++)
@@ -210,7 +211,7 @@ static enum neb_status write_policies(const struct agent_local *l, const struct 
     enum neb_status st = text ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory writing policies");
     for (int i = 0; i < l->n && st == NEB_OK; i++) {
         st = neb_path(path, sizeof path, l->homes[i], "policy.json");
-        if (st == NEB_OK && !neb_fs_exists(path)) // else somebody has written one
+        if (st == NEB_OK && !neb_fs_exists(path)) // keeps a policy that the user has written
             st = sec_secret_write(path, text, strlen(text));
     }
     free(text);
@@ -218,7 +219,7 @@ static enum neb_status write_policies(const struct agent_local *l, const struct 
     return st;
 }
 
-// Why an agent ended, as its log's last error says; empty: it says nothing.
+// The last error in an agent's log: why it ended. Empty: none.
 static void last_error(const char *home, char *out, size_t cap) {
     enum { LOG_END = 8192 };
     char path[NEB_PATH_MAX], end[LOG_END + 1];
@@ -285,7 +286,8 @@ static enum neb_status start_agent(struct agent_local *l, int i) {
     return agent_child_start(&l->agents[i], name, argv, log, NULL);
 }
 
-// Whether it has ended as one that is asked to, and so are we, now or within a second.
+// True if a child ended as on a request to end, and this process gets the same request, now or
+// within a second.
 static bool with_us(int status, const volatile sig_atomic_t *asked) {
     if (WIFEXITED(status)
             ? WEXITSTATUS(status) != AGENT_EXIT_OK && WEXITSTATUS(status) != AGENT_EXIT_INTERRUPTED
@@ -296,7 +298,7 @@ static bool with_us(int status, const volatile sig_atomic_t *asked) {
     return *asked;
 }
 
-// Agents that were killed are started again; *again: the first of them by index.
+// Restarts killed agents. *again: the index of the first one.
 static enum neb_status restart_killed(struct agent_local *l, const volatile sig_atomic_t *asked,
                                       int *again) {
     int status;
@@ -315,7 +317,7 @@ static enum neb_status restart_killed(struct agent_local *l, const volatile sig_
     return NEB_OK;
 }
 
-// An agent that ends meanwhile is an error; with `again`, one that was killed is started again.
+// An agent that ends meanwhile is an error; with `again`, a killed one is restarted.
 static enum neb_status wait_ready(struct agent_local *l, const volatile sig_atomic_t *asked,
                                   int *again) {
     neb_ns end = neb_now() + 20 * NEB_S;
@@ -346,7 +348,7 @@ static void deal_gpus(const struct agent_job *job, struct agent_local *l) {
 
 enum neb_status agent_local_start(const struct agent_job *job, int n, const char *dir,
                                   const char *wan, const char *seal_key, struct agent_local *l) {
-    static struct places p; // large, and this runs once
+    static struct places p; // large; this runs once
     struct sec_public pub[AGENT_CLUSTERS_MAX];
     char wanlink[NEB_PATH_MAX];
     memset(l, 0, sizeof *l);
@@ -385,8 +387,8 @@ enum neb_status agent_local_tend(struct agent_local *l, const volatile sig_atomi
 
 void agent_local_stop(struct agent_local *l) {
     neb_ns end = neb_now() + (AGENT_STOP_WITHIN_S + 20) * NEB_S;
-    for (int i = 0; i < l->n;
-         i++) // all at once, as each may have a checkpoint to write; and once, as twice ends it
+    // To all at once, since each may have a checkpoint to write; only once, since twice ends it.
+    for (int i = 0; i < l->n; i++)
         agent_child_signal(&l->agents[i], SIGTERM);
     for (int i = 0; i < l->n; i++)
         if (!agent_child_wait(&l->agents[i], end))

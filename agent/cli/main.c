@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula: one binary, a subcommand per task. Each subcommand is agent/cli/cmd_*.c.
+// nebula: one binary with a subcommand for each task. A subcommand is in agent/cli/cmd_*.c.
 #include "agent/base/build_id.h"
 #include "agent/base/fs.h"
 #include "agent/cli/commands.h"
@@ -39,8 +39,8 @@ static bool version(bool json) {
     return true;
 }
 
-// A full disk can lose what is still in a buffer: then the command has failed. argp ends the
-// program itself after --help, so this runs at exit.
+// A full disk can lose what is still in a buffer; the command has failed then. This runs at exit,
+// because argp ends the program itself after --help.
 static void at_exit(int status, void *unused) {
     (void)unused;
     bool lost = ferror(stdout);
@@ -57,10 +57,11 @@ int main(int argc, char **argv) {
     if (!neb_fs_std_open() || on_exit(at_exit, NULL) != 0)
         return AGENT_EXIT_FAILED;
     neb_map_watch();
-    // a write beyond the limit of a file's size then fails with an error, which names the file
+    // A write beyond the limit of a file's size must fail with an error that names the file, not
+    // end the program.
     if (signal(SIGXFSZ, SIG_IGN) == SIG_ERR)
         return AGENT_EXIT_FAILED;
-    argp_err_exit_status = AGENT_EXIT_USAGE; // argp's own is 64
+    argp_err_exit_status = AGENT_EXIT_USAGE; // the default of argp is 64
     if (argc < 2) {
         agent_help_list(stderr);
         return AGENT_EXIT_USAGE;
@@ -77,7 +78,7 @@ int main(int argc, char **argv) {
     const char *which = argv[help ? 2 : 1];
     for (const struct agent_command *c = agent_commands; c->name; c++)
         if (!strcmp(which, c->name)) {
-            char name[32], option[] = "--help"; // name: what usage and errors begin with
+            char name[32], option[] = "--help"; // name: how usage and errors begin
             snprintf(name, sizeof name, "nebula %s", c->name);
             if (help)
                 return c->run(2, (char *[]){name, option, NULL});

@@ -39,7 +39,7 @@ static void print_machine(const char *name, const struct agent_site *s, bool kep
            agent_human_bytes(r->memory, memory, sizeof memory), s->share < 1 ? ", shared" : "");
 }
 
-// Rates at the largest size in bf16, where a device is busiest.
+// Prints the rates at the largest size, where a device is busiest.
 static void print_device(const struct agent_site *s) {
     const struct intra_device_rates *r = &s->profile.rates.device;
     const struct intra_type_rates *h = &r->of[KERN_BF16], *f = &r->of[KERN_F32];
@@ -83,20 +83,19 @@ void plan_print_device_memory(const struct intra_cost_job *j, const struct intra
            agent_human_bytes(c->acts_bytes, e, sizeof e),
            agent_human_bytes(c->outer_bytes, f, sizeof f),
            agent_human_bytes(c->workspace_bytes, g, sizeof g));
-    printf("\n    host memory of a rank %s, of it a checkpoint's copy %s",
+    printf("\n    host memory of a rank %s, including %s for a checkpoint's copy",
            agent_human_bytes(c->rank_bytes, a, sizeof a),
            agent_human_bytes(c->copy_bytes, b, sizeof b));
 }
 
 void plan_print_not_reckoned(bool no_device, bool no_bf16) {
     if (no_device)
-        printf(
-            "    device: cuda IS NOT RECKONED WITH: times, meshes and memory are those of its "
-            "processors, as no rates of a device are known of it (nebula plan --profile measures "
-            "them there)\n");
+        printf("    device: cuda IS NOT IN THE FIGURES: times, meshes and memory are those of its "
+               "processors, because no rates of a device are known (nebula plan --profile measures "
+               "them there)\n");
     if (no_bf16)
-        printf("    precision: bf16 IS NOT RECKONED WITH: these processors have none, or oneDNN is "
-               "missing there; times and memory are those of fp32\n");
+        printf("    precision: bf16 IS NOT IN THE FIGURES: these processors have no bf16, or "
+               "oneDNN is missing there; times and memory are those of fp32\n");
 }
 
 static void print_memory(const struct agent_planned *x) {
@@ -117,15 +116,15 @@ static void print_memory(const struct agent_planned *x) {
             agent_human_bytes(c->copy_bytes, h, sizeof h));
     }
     if (c->owner_bytes > 0)
-        printf("; the first rank %s more", agent_human_bytes(c->owner_bytes, a, sizeof a));
+        printf("; the first rank needs %s more", agent_human_bytes(c->owner_bytes, a, sizeof a));
     printf("%s\n", x->fits ? "" : "; DOES NOT FIT");
 }
 
-// What a step computes and sends between ranks, and what an exchange asks of them.
+// Prints what a step computes and sends between ranks, and what an exchange needs from them.
 static void print_volumes(const struct agent_planned *x) {
     const struct intra_cost *c = &x->cost;
     char a[32], b[32];
-    printf("    %.3g GFLOP a step and rank", c->flops * 1e-9);
+    printf("    %.3g GFLOP per step and rank", c->flops * 1e-9);
     if (c->tp_bytes > 0)
         printf(", %s sent for tensors", agent_human_bytes(c->tp_bytes, a, sizeof a));
     if (c->pp_bytes > 0)
@@ -133,23 +132,24 @@ static void print_volumes(const struct agent_planned *x) {
     if (c->dp_bytes > 0)
         printf(", %s for gradients", agent_human_bytes(c->dp_bytes, a, sizeof a));
     if (c->owner_params > 0)
-        printf("; of an exchange a rank owns up to %.4g M parameters, on its %s; they come to it "
-               "in %s, go back in %s",
+        printf("; in an exchange a rank owns up to %.4g M parameters, on its %s; gathering takes "
+               "%s, scattering %s",
                c->owner_params * 1e-6, c->outer_bytes > 0 ? "device" : "host",
                plan_ms(c->gather_s, a, sizeof a), plan_ms(c->scatter_s, b, sizeof b));
     printf("\n");
 }
 
-// Its program is its own: what it takes is not this one's to say.
+// The trainer is another program, so its memory and mesh are not predicted.
 static void print_attached(const char *name, const struct agent_planned *x) {
     char step[32];
     printf("  %s: a trainer attaches: its memory, mesh and micro-batches are its own; step ", name);
     if (isnan(x->cost.step_s))
-        printf("not known (--step %s=SECONDS says it)\n", name);
+        printf("not known (give --step %s=SECONDS)\n", name);
     else
         printf("%s%s\n", plan_ms(x->cost.step_s, step, sizeof step),
-               x->guessed ? ", the slowest other cluster's, as its own is not known (--step)"
-                          : ", as --step says");
+               x->guessed
+                   ? ", that of the slowest other cluster, because its own is not known (--step)"
+                   : ", from --step");
 }
 
 static void print_step(const char *name, const struct agent_site *site,
@@ -190,12 +190,12 @@ static void print_step(const char *name, const struct agent_site *site,
                "rounded: nebula help tuning)\n",
                x->bf16_gain);
     if (x->job.device && x->job.ranks_a_host > site->profile.rates.device.count)
-        printf("    %d ranks want a device each: there are %d\n", x->job.ranks_a_host,
+        printf("    %d ranks need a device each: there are %d\n", x->job.ranks_a_host,
                site->profile.rates.device.count);
     print_volumes(x);
 }
 
-// With three clusters or more a round is committed without who is late.
+// With three clusters or more, a round commits without a cluster that is late.
 static bool too_late(const struct agent_job *job, const struct agent_planner *p) {
     return p->n > 2 && p->wan.interval && !job->sync.commit_all &&
            p->wan.encode_s + p->wan.travel_s > (double)job->sync.grace_s;
@@ -206,38 +206,38 @@ void plan_print_exchange(const struct agent_job *job, const struct agent_planner
     char a[32], b[32], c[32], d[32], e[32], f[32];
     if (!w->interval)
         return;
-    printf("  exchange every %d steps by %s (%.2f bits a parameter), merged %d steps later: encode "
-           "%s | travel %s | agree %s | merge %s; waits %s an interval\n",
+    printf("  exchange every %d steps with %s (%.2f bits per parameter), merged %d steps later: "
+           "encode %s | transfer %s | agree %s | merge %s; waits %s per interval\n",
            w->interval, p->codecs[w->codec].name, p->codecs[w->codec].bits, w->overlap,
            plan_ms(w->encode_s, a, sizeof a), plan_ms(w->travel_s, b, sizeof b),
            plan_ms(w->agree_s, c, sizeof c), plan_ms(w->merge_s, d, sizeof d),
            plan_ms(w->stall_s, e, sizeof e));
-    printf("    %s an interval and cluster, %.0f %% of the link%s\n",
+    printf("    %s per interval and cluster, %.0f %% of the link%s\n",
            agent_human_bytes(w->bytes, f, sizeof f), 100 * w->busy,
            p->carried ? "" : ": MORE THAN IT CARRIES");
     if (too_late(job, p))
-        printf("    THE OTHERS HAVE AN UPDATE AFTER %s, AND WAIT %g s FOR IT (sync.grace_s): where "
-               "theirs are sooner, it is left out\n",
+        printf("    AN UPDATE ARRIVES AFTER %s, BUT THE OTHERS WAIT %g s FOR IT (sync.grace_s): if "
+               "theirs are earlier, it is left out\n",
                plan_ms(w->encode_s + w->travel_s, d, sizeof d), (double)job->sync.grace_s);
 }
 
-static const double TUNING_PAYS = 0.9; // of the time that a run takes without
+static const double TUNING_PAYS = 0.9; // of the run's time without tuning
 static bool tuning_pays(const struct agent_planner *p) {
     return p->wan.interval && !p->tuning.on && p->tuning.possible &&
            p->tuning.wall_s < TUNING_PAYS * p->wall_s;
 }
 
-// Which H, τ and codec each cluster comes to.
+// Prints interval, overlap and codec of each cluster at the middle of the run.
 static void print_tuning(const struct agent_job *job, const struct agent_planner *p) {
     const struct agent_tuning *t = &p->tuning;
     char a[32], b[32];
     if (!p->wan.interval || !(t->on || tuning_pays(p)))
         return;
-    printf("  %s sync.tune: auto, half-way of %s:\n", t->on ? "by" : "with",
+    printf("  %s sync.tune: auto, in the middle of a run of %s:\n", t->on ? "by" : "with",
            agent_human_time(t->wall_s, a, sizeof a));
     for (int32_t i = 0; i < p->n; i++)
-        printf("    %s: %.3g of %u steps, by %s, merged %u steps later; waits %s an interval, "
-               "sends %s in all\n",
+        printf("    %s: %.3g of %u steps, with %s, merged %u steps later; waits %s per interval, "
+               "sends %s in total\n",
                job->clusters[i].name, t->of[i].steps, t->of[i].plan.interval,
                p->codecs[t->of[i].codec].name, t->of[i].plan.overlap,
                plan_ms(t->of[i].wait_s, a, sizeof a),
@@ -253,7 +253,7 @@ static void print_one(const char *title, const struct agent_job *job, const stru
     }
     plan_print_exchange(job, p);
     print_tuning(job, p);
-    printf("  whole run: %s for %lld steps, %s sent a cluster\n",
+    printf("  whole run: %s for %lld steps, %s sent per cluster\n",
            isfinite(p->wall_s) && p->wall_s > 0 ? agent_human_time(p->wall_s, a, sizeof a)
                                                 : "unknown",
            (long long)job->steps, agent_human_bytes(p->sent_bytes, b, sizeof b));
@@ -262,12 +262,12 @@ static void print_one(const char *title, const struct agent_job *job, const stru
 static void print_yaml(const struct agent_job *job, const struct agent_planner *p) {
     char time[32];
     const struct intra_cost_job *j = agent_planner_first(p);
-    bool own = true; // all trainers attach, and cut their steps as they like
+    bool own = true; // all trainers attach and choose their own micro-batches
     for (int32_t i = 0; i < p->n; i++)
         own = own && p->clusters[i].attached;
     if (own && !p->wan.interval)
         return;
-    printf("to take it over:\n");
+    printf("to use it:\n");
     if (!own)
         printf("  data.batch: %d\n  data.accumulate: %d\n  recompute: %s\n", j->batch, j->micros,
                j->recompute ? "true" : "false");
@@ -286,8 +286,8 @@ static void print_yaml(const struct agent_job *job, const struct agent_planner *
             printf(", recompute: %s", x->recompute ? "true" : "false");
         printf("\n");
     }
-    if (tuning_pays(p)) // clusters that leave steps out learn from fewer tokens
-        printf("  sync.tune: auto (the run in %s, nobody waits for slow machines and links; not in "
+    if (tuning_pays(p)) // clusters that skip steps learn from fewer tokens
+        printf("  sync.tune: auto (a run of %s, without waits for slow machines and links; not in "
                "the figures above)\n",
                agent_human_time(p->tuning.wall_s, time, sizeof time));
     for (int32_t i = 0; i < p->n; i++) // not in the figures: it changes what training computes
@@ -305,7 +305,7 @@ void plan_print_machines(const struct agent_job *job, const struct plan_machines
     struct agent_wan worst = agent_planner_worst(m->sites, n, &m->link);
     printf("link    %s, %s, %.3g %% loss%s\n", agent_human_rate(worst.bits_s, rate, sizeof rate),
            plan_ms(worst.rtt_s, rtt, sizeof rtt), 100 * worst.loss,
-           m->assumed    ? " (assumed: --wan or sync.link says what it is)"
+           m->assumed    ? " (assumed: set --wan or sync.link)"
            : m->measured ? " (measured by the agent)"
                          : "");
     for (int32_t i = 0; i < n; i++) {
@@ -316,8 +316,8 @@ void plan_print_machines(const struct agent_job *job, const struct plan_machines
                    plan_ms(own.rtt_s, rtt, sizeof rtt), 100 * own.loss);
     }
     if (m->vocab_assumed)
-        printf("text    a vocabulary of %d pieces (assumed, as no corpus of the job is on this "
-               "machine: model.vocab says what it is)\n",
+        printf("text    a vocabulary of %d pieces (assumed: no corpus of the job is on this "
+               "machine; set model.vocab)\n",
                m->vocab_assumed);
 }
 
@@ -329,7 +329,7 @@ void plan_print(const struct agent_job *job, const struct plan_machines *m,
     print_yaml(job, proposed);
 }
 
-// ---- JSON ----------------------------------------------------------------------------------------------------
+// ---- JSON ---------------------------------------------------------------------------------------
 
 void plan_cost_json(const struct intra_cost *c, json_t *o) {
     const struct {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `nebula plan` found of a job of mode rtd or distill, for people and as JSON.
+// The result of `nebula plan` for modes rtd and distill, as text and as JSON.
 #include "agent/cli/plan_print.h"
 #include "agent/job/json.h"
 #include "agent/show/progress.h"
@@ -55,10 +55,12 @@ static void print_bound(const struct agent_job *job, const struct agent_planner_
     const struct inter_stream_flow *f = &x->flow;
     const char *who = job->clusters[x->producer].name;
     switch (f->bound) {
-    case INTER_STREAM_BOUND_PRODUCER: printf("%s holds it up", who); break;
-    case INTER_STREAM_BOUND_CONSUMER: printf("who learns from %s holds it up", who); break;
-    case INTER_STREAM_BOUND_LINK: printf("THE LINK holds it up"); break;
-    case INTER_STREAM_BOUND_WINDOW: printf("THE WINDOW holds it up: too short a lead"); break;
+    case INTER_STREAM_BOUND_PRODUCER: printf("%s is the bottleneck", who); break;
+    case INTER_STREAM_BOUND_CONSUMER:
+        printf("a side that learns from %s is the bottleneck", who);
+        break;
+    case INTER_STREAM_BOUND_LINK: printf("THE LINK is the bottleneck"); break;
+    case INTER_STREAM_BOUND_WINDOW: printf("THE WINDOW is the bottleneck: it is too short"); break;
     }
 }
 
@@ -67,25 +69,24 @@ static void print_stream(const struct agent_job *job, const struct agent_planner
     bool rtd = job->mode == AGENT_MODE_RTD;
     char a[32], b[32], d[32];
     if (!x->travels) {
-        printf("  nothing travels\n");
+        printf("  no stream between clusters\n");
         return;
     }
-    printf(
-        "  stream: %s a batch (%.3g bytes a %s), %.3g batches/s; possible: %.3g made, %.3g taken, "
-        "%.3g on the link, %.3g in a window of %.0f: ",
-        agent_human_bytes(x->batch_bytes, a, sizeof a), x->batch_bytes / x->unit,
-        rtd ? "token" : "target token", f->rate, f->producer_rate, f->consumer_rate, f->link_rate,
-        f->window_rate, f->window);
+    printf("  stream: %s per batch (%.3g bytes per %s), %.3g batches/s; possible: %.3g made, %.3g "
+           "taken, %.3g on the link, %.3g in a window of %.0f: ",
+           agent_human_bytes(x->batch_bytes, a, sizeof a), x->batch_bytes / x->unit,
+           rtd ? "token" : "target token", f->rate, f->producer_rate, f->consumer_rate,
+           f->link_rate, f->window_rate, f->window);
     print_bound(job, x);
     printf("\n  WAN: %s, %.2g %% of the link, from %s",
            agent_human_rate(8 * f->sent_s, a, sizeof a), 100 * f->busy,
            job->clusters[x->producer].name);
     if (x->served > 1)
         printf(" to each of %d", x->served);
-    printf(", %s back; a batch travels %s\n", agent_human_rate(8 * f->back_s, b, sizeof b),
+    printf(", %s back; a batch is in flight for %s\n", agent_human_rate(8 * f->back_s, b, sizeof b),
            plan_ms(f->travel_s, d, sizeof d));
     if (job->rtd.share_embeddings && rtd)
-        printf("  embeddings: exchanged every %d events, %s waited for each time\n",
+        printf("  embeddings: exchanged every %d events, with a wait of %s each time\n",
                job->rtd.share_embeddings, plan_ms(x->exchange_wait_s, a, sizeof a));
 }
 
@@ -108,7 +109,7 @@ static void print_one(const char *title, const struct agent_job *job, const stru
 }
 
 static void print_yaml(const struct agent_job *was, const struct agent_job *job) {
-    printf("to take it over:\n");
+    printf("to use it:\n");
     for (int32_t i = 0; i < job->n_clusters; i++)
         printf("  %s: role: %s\n", job->clusters[i].name, agent_role_name(job->clusters[i].role));
     if (job->recompute != was->recompute)
@@ -124,17 +125,18 @@ static void print_yaml(const struct agent_job *was, const struct agent_job *job)
 void plan_streams_print(const struct plan_streams *p) {
     plan_print_machines(p->job, p->machines, p->written.n);
     if (!p->text.known)
-        printf("corpus  not on this machine: %s\n",
-               p->job->mode == AGENT_MODE_RTD ? "its vocabulary is taken from model.vocab"
-                                              : "half of every sequence is taken to be its target");
+        printf("corpus  not on this machine: %s\n", p->job->mode == AGENT_MODE_RTD
+                                                        ? "its vocabulary is taken from model.vocab"
+                                                        : "half of each sequence counts as target");
     if (p->job->distill.teacher[0] && !p->text.teacher.vocab)
-        printf("teacher its checkpoint is not on this machine: distill.teacher's shape is taken\n");
+        printf("teacher its checkpoint is not on this machine: the shape in distill.teacher is "
+               "used\n");
     print_one("as written", p->job, p->machines, &p->written);
     print_one("proposed", p->best, p->machines, &p->proposed);
     print_yaml(p->job, p->best);
 }
 
-// ---- JSON ----------------------------------------------------------------------------------------------------
+// ---- JSON ---------------------------------------------------------------------------------------
 
 static json_t *side_json(const struct agent_job *job, const struct agent_site *site,
                          const struct agent_planned_side *s, int32_t i) {

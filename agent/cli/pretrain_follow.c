@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Staying in touch with the agent that a job was submitted to, which may be started anew at any time (an upgrade, a reboot, a crash) and
-// then knows the job from its ledger, and its followers not at all.
+// Follows the agent to which a job was submitted. That agent may restart at any time (upgrade,
+// reboot, crash). It then knows the job from its ledger, but not its followers.
 //
 //     nothing heard of the job for 3 s ──► follow ──► follows, state
-//         running, ended       reports that are there come with it; a stop that was not heard is said again
-//         done, unknown        submit: it ends again from its last checkpoint, and reports
-//         stopped              no report will come: the command ends as after a stop
-//         failed, held         the command ends with an error
+//         running, ended   known reports come with it; an unheard stop is sent again
+//         done, unknown    submit: it ends again from its last checkpoint, and reports
+//         stopped          no report will come: the command ends as after a stop
+//         failed, held     the command ends with an error
 //
-// A cluster whose member was revoked meanwhile reports no more, and is not waited for. Where too few are left the agents end the job, and
-// the command with it.
+// A cluster whose member is revoked reports no more, and the command does not wait for it. If too
+// few members are left, the agents end the job, and the command ends with it.
 #include "agent/base/log.h"
 #include "agent/cli/pretrain_state.h"
 
@@ -20,7 +20,7 @@ static const neb_ns follow_after = 3 * NEB_S, follow_most = 64 * NEB_S, note_aft
 enum neb_status pretrain_say_submit(struct run *r) {
     return agent_ipc_send(r->ipc, NULL,
                           json_pack("{s:s,s:s,s:O}", "op", "submit", "id", r->id, "spec", r->spec),
-                          NULL, 0); // id "": it is the agent's to say
+                          NULL, 0); // id "": the agent chooses it
 }
 
 static enum neb_status on_follows(struct run *r, const char *state) {
@@ -32,14 +32,13 @@ static enum neb_status on_follows(struct run *r, const char *state) {
     if (done && !r->stop_sent)
         return pretrain_say_submit(r);
     if (done || !strcmp(state, "stopped")) {
-        agent_progress_note(r->progress,
-                            "the agent was started anew after the job had ended there");
+        agent_progress_note(r->progress, "the agent was restarted after the job had ended there");
         r->no_more = true;
         return NEB_OK;
     }
     return neb_fail(NEB_ERR_STATE,
-                    "the job is %s at the agent of %s, which was started anew meanwhile; its log "
-                    "says more, and --resume goes on with the job",
+                    "the job is %s at the agent of %s, which was restarted meanwhile (its log has "
+                    "more; --resume continues the job)",
                     state, r->socket);
 }
 
@@ -59,7 +58,7 @@ void pretrain_on_members(struct run *r, const json_t *event) {
             agent_progress_sample(r->progress, i)->out = true;
         if (!(r->gone & ~was & (1u << i)) || ends)
             continue;
-        snprintf(text, sizeof text, "%s is no member any more; its report is not waited for",
+        snprintf(text, sizeof text, "%s is no longer a member; its report is not expected",
                  r->job.clusters[i].name);
         agent_progress_note(r->progress, text);
     }
@@ -69,14 +68,14 @@ void pretrain_on_members(struct run *r, const json_t *event) {
     snprintf(text, sizeof text, "the agent ends the job after a checkpoint: %.400s", ends);
     agent_progress_note(r->progress, text);
     if (!r->stop_sent)
-        r->stop_sent = neb_now(); // each site's agent does it by itself
+        r->stop_sent = neb_now(); // the agent of each site does it by itself
 }
 
 enum neb_status pretrain_heard(struct run *r, const struct agent_ipc_msg *m) {
     const char *ev = agent_ipc_str(m, "ev", "");
     bool answer = !strcmp(ev, "answer"), ok = json_is_true(json_object_get(m->head, "ok"));
     if (!strcmp(ev, "status"))
-        return NEB_OK; // of the agent, not of the job
+        return NEB_OK; // about the agent, not about the job
     if (r->silent)
         agent_progress_note(r->progress, "the agent answers again");
     r->silent = false;
@@ -95,11 +94,12 @@ enum neb_status pretrain_stay_in_touch(struct run *r) {
     neb_ns now = neb_now();
     if (now - r->heard > note_after && !r->silent) {
         r->silent = true;
-        agent_progress_note(r->progress, "the agent does not answer; the job goes on when it does");
+        agent_progress_note(r->progress,
+                            "the agent does not answer; the job continues when it does");
     }
     if (now - r->heard < follow_after || now < r->next_follow)
         return NEB_OK;
-    // rarer and rarer: what was asked of an agent that is away reaches it when it is back
+    // Asks less and less often: a request to an agent that is away arrives when it returns.
     neb_ns wait = now - r->heard;
     r->next_follow = now + (wait < follow_most ? wait : follow_most);
     enum neb_status st =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run is begun with: the job as file, options and --set make it, and its folder.
+// The start of a run: the job from its file, options and --set, and the folder --out.
 #include "agent/base/bytes.h"
 #include "agent/base/log.h"
 #include "agent/cli/pretrain_state.h"
@@ -18,7 +18,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-// Trainers that attach may read what they like, and clusters have corpora of their own.
+// Attached trainers read their own data, and clusters may have their own corpora.
 static bool needs_corpus(const struct agent_job *job) {
     for (int i = 0; i < job->n_clusters; i++)
         if (!job->clusters[i].witness && job->clusters[i].launcher != AGENT_LAUNCHER_ATTACH &&
@@ -27,7 +27,7 @@ static bool needs_corpus(const struct agent_job *job) {
     return neb_fs_exists(job->corpus);
 }
 
-// What makes a corpus of this name: those that the jobs of configs/ are written for, or one of somebody's own.
+// Names what makes a missing corpus: the scripts for the jobs in configs/, or a spec of the user.
 static enum neb_status no_corpus(const char *corpus) {
     static const char *const known[][2] = {{"manpages-small", "configs/corpus-manpages --small"},
                                            {"manpages", "configs/corpus-manpages"},
@@ -46,7 +46,7 @@ static enum neb_status no_corpus(const char *corpus) {
                     corpus, corpus);
 }
 
-// The first corpus says which vocabulary is the job's: workers at other sites compare theirs with it.
+// The first corpus sets the job's vocabulary. Workers at other sites compare theirs with it.
 static enum neb_status take_vocabulary(struct agent_job *job, int cluster,
                                        const struct intra_corpus *c, bool anew) {
     uint8_t sha[INTRA_SHA_BYTES];
@@ -57,8 +57,8 @@ static enum neb_status take_vocabulary(struct agent_job *job, int cluster,
     return NEB_OK;
 }
 
-// Whole, or said before anything starts: the first cluster's, whose vocabulary is the job's, and in a local run all
-// clusters'. One that is not on this machine is another site's.
+// Checks corpora before anything starts: that of the first cluster, and in a local run those of all
+// clusters. A corpus that is not on this machine belongs to another site.
 static enum neb_status check_corpus(struct agent_job *job, int cluster, bool local, bool anew) {
     const struct agent_cluster *k = &job->clusters[cluster];
     const char *dir = agent_job_corpus(job, cluster);
@@ -75,7 +75,7 @@ static enum neb_status check_corpus(struct agent_job *job, int cluster, bool loc
                      : NEB_OK;
     NEB_TRY(intra_corpus_open(dir, false, &c));
     enum neb_status st = intra_corpus_check_tokenizer(c);
-    if (st == NEB_OK && local) // another site's may hold other sources
+    if (st == NEB_OK && local) // the corpus of another site may have other sources
         st = agent_job_corpus_fits(job, cluster, c);
     if (st == NEB_OK && job->mode == AGENT_MODE_REPLICAS && job->sync.scheme != AGENT_SCHEME_NONE)
         st = take_vocabulary(job, cluster, c, anew);
@@ -83,27 +83,27 @@ static enum neb_status check_corpus(struct agent_job *job, int cluster, bool loc
     return st;
 }
 
-// A whole path stays as it was written, links and all: at another site they may lead elsewhere.
+// An absolute path stays as written, with its links: at another site they may lead elsewhere.
 static enum neb_status whole_path(char *path, size_t cap, const char *what) {
     return path[0] == '/' && neb_fs_exists(path) ? NEB_OK : neb_path_absolute(path, cap, what);
 }
 
-// The agents that read the job work in other folders. init: also what it begins from.
+// Agents that read the job work in other folders. init: also resolve the checkpoint it starts from.
 static enum neb_status make_absolute(struct agent_job *j, bool init, bool local) {
     if (needs_corpus(j) && !neb_fs_exists(j->corpus))
         return no_corpus(j->corpus);
     if (needs_corpus(j))
         NEB_TRY(whole_path(j->corpus, sizeof j->corpus, "data.corpus"));
     for (int i = 0; i < j->n_clusters; i++)
-        if (j->clusters[i].corpus[0] && neb_fs_exists(j->clusters[i].corpus)) // else another site's
+        // else it is at another site
+        if (j->clusters[i].corpus[0] && neb_fs_exists(j->clusters[i].corpus))
             NEB_TRY(
                 whole_path(j->clusters[i].corpus, sizeof j->clusters[i].corpus, "clusters.corpus"));
     if (init)
         NEB_TRY(agent_job_init_from(j));
     if (j->mode != AGENT_MODE_DISTILL)
         return NEB_OK;
-    bool elsewhere =
-        !local && j->distill.teacher[0] == '/'; // the teacher's site says what is wrong with it
+    bool elsewhere = !local && j->distill.teacher[0] == '/'; // the teacher's site checks it
     if (j->distill.teacher[0] && !elsewhere)
         NEB_TRY(whole_path(j->distill.teacher, sizeof j->distill.teacher, "distill.teacher.init"));
     if (!j->distill.cache[0])
@@ -112,7 +112,8 @@ static enum neb_status make_absolute(struct agent_job *j, bool init, bool local)
     return whole_path(j->distill.cache, sizeof j->distill.cache, "distill.cache");
 }
 
-// What another job can begin with, of the run in --out: its model or its newest checkpoint, as far as it is here.
+// What another job can start from in the run in --out: its model or its newest checkpoint, if they
+// are here.
 static void checkpoint_of(const struct run *r, const char *id, char *out, size_t cap) {
     char home[NEB_PATH_MAX];
     snprintf(out, cap, "%s/checkpoint/model.ckpt", r->o.out);
@@ -126,7 +127,8 @@ static void checkpoint_of(const struct run *r, const char *id, char *out, size_t
     snprintf(out, cap, "%s/jobs/%s/checkpoint", home, id);
 }
 
-// With --resume the job as job.json in --out has it. *begun: there was such a run; where there is none, pretrain_open_out complains.
+// With --resume: the job in job.json of --out. *begun: there is such a run; if not,
+// pretrain_open_out gives the error.
 static enum neb_status load_begun(const struct run *r, struct agent_job *was, bool *begun) {
     char path[NEB_PATH_MAX], from[2 * NEB_PATH_MAX];
     *begun = false;
@@ -138,19 +140,19 @@ static enum neb_status load_begun(const struct run *r, struct agent_job *was, bo
     const char *id = json_string_value(json_object_get(root, "id"));
     if (st != NEB_OK && id) {
         checkpoint_of(r, id, from, sizeof from);
-        st = neb_fail(st,
-                      "%s is not as this build of nebula writes it (see above): end the run with "
-                      "the build that began it, or begin a new one in another --out with "
-                      "init_from: %s",
-                      path, from);
+        st = neb_fail(
+            st,
+            "%s was not written by this build of nebula (see above): finish the run with the build "
+            "that began it, or begin a new one in another --out with init_from: %s",
+            path, from);
     }
     *begun = spec && st == NEB_OK;
     json_decref(root);
     return st;
 }
 
-// What was chosen when the run began, and not anew: its nonce, of what says auto, and which
-// vocabulary it is, whatever corpora are on this machine now.
+// Takes what was chosen at the start of the run: nonce, vocabulary, first model, and values for
+// auto, whatever is on this machine now.
 static enum neb_status take_chosen(struct run *r, const struct agent_job *was) {
     memcpy(r->job.nonce, was->nonce, sizeof was->nonce);
     if (!r->job.tokenizer_sha256[0])
@@ -168,7 +170,7 @@ enum neb_status pretrain_load_job(struct run *r) {
     char assignment[128];
     bool begun, kept = false;
     enum neb_status st = agent_job_load(r->o.job, &r->job);
-    if (st != NEB_OK) // also where there is no such file: as nebula check
+    if (st != NEB_OK) // also for a missing file: as nebula check
         return st == NEB_ERR_NOMEM ? st : NEB_ERR_INVALID;
     for (int i = 0; i < r->o.n_sets; i++)
         NEB_TRY(agent_job_set(&r->job, r->o.sets[i]));
@@ -209,7 +211,7 @@ enum neb_status pretrain_load_job(struct run *r) {
     if (reference && r->o.local) // it has the machine to itself
         r->job.clusters[0].threads = kern_pool_share(1);
     NEB_TRY(agent_planner_resolve(&r->job, r->o.local, r->o.wan, r->o.home));
-    r->expected = 0; // reports: of the clusters that train, which come first
+    r->expected = 0; // clusters that train come first; each sends a report
     for (int i = 0; i < r->job.n_clusters; i++)
         r->expected += !r->job.clusters[i].witness;
     r->expected = reference ? 1 : r->expected;
@@ -223,16 +225,17 @@ static enum neb_status write_job(const struct run *r) {
     return pretrain_write_job(path, r->id, r->spec);
 }
 
-// The run in --out under its id: with the same job, or with one that differs in where and how its clusters train.
+// Continues the run in --out under its id. The job must be the same, except for where and how its
+// clusters train.
 static enum neb_status take_up(struct run *r, const char *path) {
     uint8_t id[AGENT_JOB_ID_BYTES];
     json_t *was = json_load_file(path, 0, NULL);
     const json_t *spec = json_object_get(was, "spec");
     const char *hex = json_string_value(json_object_get(was, "id")), *key;
     char from[2 * NEB_PATH_MAX];
-    bool rtd = r->job.mode == AGENT_MODE_RTD; // which begins with nothing
+    bool rtd = r->job.mode == AGENT_MODE_RTD; // rtd cannot start from a checkpoint
     enum neb_status st = NEB_OK;
-    // without one the run was begun, and no agent has taken it yet
+    // An empty id: the run was begun, but no agent has taken it yet.
     if (!hex || (*hex && !neb_unhex(hex, id, sizeof id)) || !json_is_object(spec)) {
         st = neb_fail(NEB_ERR_FORMAT,
                       "%s is damaged: restore it from a backup, or begin in another --out, with "
@@ -242,16 +245,16 @@ static enum neb_status take_up(struct run *r, const char *path) {
         checkpoint_of(r, hex, from, sizeof from);
         st = neb_fail(NEB_ERR_INVALID,
                       "%s was begun with another job: %s differs; resume with the same file and "
-                      "options (of clusters, mesh, launcher, threads, device, cuda_graphs, "
-                      "recompute%s may change). Another job takes another --out%s%s",
+                      "options (of clusters, only mesh, launcher, threads, device, cuda_graphs, "
+                      "recompute%s may change). For another job use another --out%s%s",
                       r->o.out, key,
                       r->job.sync.gate == AGENT_GATE_PRIVATE ? "" : ", precision and batch",
-                      rtd ? "" : ", and can begin with init_from: ", rtd ? "" : from);
+                      rtd ? "" : ", perhaps with init_from: ", rtd ? "" : from);
     } else {
         memcpy(r->id, hex, strlen(hex) + 1);
         if (!json_equal(r->spec, (json_t *)(uintptr_t)spec)) {
-            neb_info("going on with other meshes, launchers, threads, devices, precisions, graphs, "
-                     "batches or recomputation");
+            neb_info("continuing with other meshes, launchers, threads, devices, precisions, "
+                     "graphs, batches or recomputation");
             st = write_job(r);
         }
     }
@@ -278,12 +281,13 @@ enum neb_status pretrain_open_out(struct run *r) {
         if (!r->o.resume)
             return neb_fail(
                 NEB_ERR_EXISTS,
-                "%s holds a run already; --resume continues it, or choose another --out", r->o.out);
+                "%s has a run already: use --resume to continue it, or choose another --out",
+                r->o.out);
         return take_up(r, path);
     }
     if (r->o.resume)
         return neb_fail(NEB_ERR_NOT_FOUND,
-                        "--resume: %s holds no run (%s is missing): without --resume one begins",
+                        "--resume: %s has no run (%s is missing): begin one without --resume",
                         r->o.out, path);
     r->made_job = true;
     return write_job(r);
@@ -292,7 +296,7 @@ enum neb_status pretrain_open_out(struct run *r) {
 enum neb_status pretrain_took(struct run *r, const char *hex) {
     uint8_t id[AGENT_JOB_ID_BYTES];
     if (!neb_unhex(hex, id, sizeof id))
-        return neb_fail(NEB_ERR_FORMAT, "the agent at %s gives the job no id", r->socket);
+        return neb_fail(NEB_ERR_FORMAT, "the agent at %s gave the job no valid id", r->socket);
     bool told = !strcmp(r->id, hex);
     memcpy(r->id, hex, sizeof r->id);
     return told ? NEB_OK : write_job(r);
@@ -307,7 +311,7 @@ void pretrain_undo_out(struct run *r) {
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         if (neb_path(path, sizeof path, r->out, files[i]) == NEB_OK &&
             neb_fs_remove(path) != NEB_OK)
-            return; // it said so
+            return; // the reason is logged
     if (r->made_out)
-        rmdir(r->out); // unless agents have left logs there
+        rmdir(r->out); // fails if agents have left logs there
 }

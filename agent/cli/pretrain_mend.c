@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// job.json of a local run that is damaged or missing, written again from what a ledger of its
-// clusters has: id and specification.
+// Writes a damaged or missing job.json of a local run again, from a ledger of its clusters: id and
+// specification.
 #include "agent/base/log.h"
 #include "agent/cli/pretrain_state.h"
 #include "agent/daemon/jobs.h"
@@ -32,7 +32,7 @@ static void take(void *user, const uint8_t id[INTER_ID_BYTES], const char *spec,
         agent_job_record_read(id, spec, state, &x->job);
 }
 
-// The one job of a run.
+// Finds the one job of a run.
 static bool find_job(const char *home, struct agent_job_record *out) {
     struct inter_ledger *l = NULL;
     struct found x = {.n = 0};

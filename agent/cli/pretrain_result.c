@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run leaves behind: summary, plots and models, and whether it did what was asked.
+// The results of a run: summary, plots, models and exit status.
 #include "agent/base/log.h"
 #include "agent/cli/commands.h"
 #include "agent/cli/pretrain_state.h"
@@ -14,13 +14,14 @@
 #include <stdio.h>
 #include <string.h>
 
-// A count in another site's report: what is no number, or absurd, is 0. (A NaN cast to an integer is undefined.)
+// A count in the report of another site. What is no number, or too large, is 0: the cast would be
+// undefined.
 static uint64_t whole(const json_t *o, const char *key) {
     double x = agent_json_get(o, key);
     return x >= 0 && x < 0x1p62 ? (uint64_t)x : 0;
 }
 
-// What the sums that were read are worth: of the cluster that sent the most of them.
+// The privacy of the sums that were read, by the cluster with the most of them.
 static void make_privacy(const struct run *r, struct agent_summary *s) {
     if (!agent_private_noised(&r->job))
         return;
@@ -46,7 +47,7 @@ static void make_summary(const struct run *r, struct agent_summary *s) {
     for (int i = 0; i < (both ? 2 : r->expected); i++) {
         const json_t *p = both ? agent_rtd_report_of(&r->job, r->reports, r->job.clusters[i].role)
                                : r->reports[i];
-        if (!p && !both) // out of reach when the run was stopped, or no member any more
+        if (!p && !both) // out of reach at a stop, or no longer a member
             continue;
         struct agent_cluster_summary *c = &s->clusters[s->n_clusters++];
         const char *digest = json_string_value(json_object_get(p, "params_digest"));
@@ -84,10 +85,10 @@ static void make_summary(const struct run *r, struct agent_summary *s) {
     }
 }
 
-// The job's folders in the agents' homes, as far as they are here.
+// The job's folders in the agents' homes, if they are on this machine.
 static enum neb_status job_dirs(const struct run *r, char (*dirs)[NEB_PATH_MAX]) {
     char jobs[NEB_PATH_MAX];
-    if (!r->o.local && r->self >= 0) // of the agent that was asked
+    if (!r->o.local && r->self >= 0) // only that of the asked agent
         memcpy(dirs[r->self], r->model_dir, sizeof dirs[r->self]);
     for (int i = 0; r->o.local && i < r->expected; i++) {
         NEB_TRY(neb_path(jobs, sizeof jobs, r->local.homes[i], "jobs"));
@@ -102,7 +103,7 @@ static enum neb_status export_models(const struct run *r) {
     return agent_export_models(&r->job, r->id, dirs, r->out);
 }
 
-// Errors of what a cluster is configured to do name it themselves.
+// Errors about the settings of a cluster name it themselves.
 static void say_error(const char *cluster, const char *error) {
     char named[AGENT_NAME_MAX + 16];
     int n = snprintf(named, sizeof named, "cluster %s: ", cluster);
@@ -121,8 +122,8 @@ static int say_missing(const struct run *r) {
     for (int i = 0; i < r->expected; i++)
         if (r->missing >> i & 1)
             neb_warn("%s has not reported, and its agent could not be reached for %u s: the "
-                     "summary is of the others. It may still end: the same command with --resume "
-                     "--out %s follows the job again",
+                     "summary covers the others. It may still finish: the same command with "
+                     "--resume --out %s follows the job again",
                      r->job.clusters[i].name, r->o.report_within_s, r->o.out);
     return AGENT_EXIT_MISSING;
 }
@@ -163,18 +164,18 @@ int pretrain_finish(struct run *r) {
         r->job.mode == AGENT_MODE_RTD ? agent_rtd_print(s.quality, stdout)
                                       : agent_distill_print(s.quality, stdout);
     if (r->ends[0] && (stopped || missing || !left)) {
-        neb_log(NEB_LOG_ERROR,
-                "the agent ended the job after a checkpoint: %s; once the list has enough of them, "
-                "--resume --out %s goes on with it. The checkpoint is in %s/checkpoint, for "
-                "init_from of a new job",
-                r->ends, r->o.out, r->model_dir);
+        neb_log(
+            NEB_LOG_ERROR,
+            "the agent ended the job after a checkpoint: %s; when the list has enough members, "
+            "--resume --out %s continues it. A new job can start from %s/checkpoint (init_from)",
+            r->ends, r->o.out, r->model_dir);
         return AGENT_EXIT_FAILED;
     }
     if (stopped || (missing && !r->missing)) {
         if (!r->o.json) {
             printf("stopped after a checkpoint; continue with --resume --out %s\n", r->o.out);
             if (neb_path(dir, sizeof dir, r->model_dir, "checkpoint") == NEB_OK &&
-                neb_fs_exists(dir)) // not of a witness
+                neb_fs_exists(dir)) // a witness has none
                 printf("the checkpoint is in %s\n", dir);
         }
         return AGENT_EXIT_INTERRUPTED;
@@ -198,11 +199,11 @@ int pretrain_detached(const struct run *r) {
     const char *option = r->o.home ? " --home " : "", *home = r->o.home ? r->o.home : "";
     if (r->stop_sent)
         neb_info("detached while the job stops after a checkpoint; the same command with --resume "
-                 "--out %s goes on with it",
+                 "--out %s continues it",
                  r->o.out);
     else
-        neb_info("detached: the job goes on at its agents; the same command with --resume --out %s "
-                 "follows it again, nebula stop %s%s%s stops it",
+        neb_info("detached: the job continues at its agents; the same command with --resume --out "
+                 "%s follows it again, nebula stop %s%s%s stops it",
                  r->o.out, r->id, option, home);
     return AGENT_EXIT_INTERRUPTED;
 }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ending a run before its last step: Ctrl-C, with --local SIGTERM and SIGHUP too, or a cluster that failed and that the others would wait for.
+// Ends a run before its last step: Ctrl-C, with --local SIGTERM and SIGHUP too, or a failed cluster
+// for which the others would wait.
 //
-// Every cluster is told to stop after a checkpoint, and reports. One that is within reach gets a minute for it, and more as long as its agent
-// says that the checkpoint is being written (agent/daemon/stop.c); for one whose
-// link is down nobody waits longer than some seconds: its agent is told when it is back, or, with --local, goes down with us.
+// Every cluster is asked to stop after a checkpoint, and reports. One within reach gets a minute,
+// and more as long as its agent reports that the checkpoint is being written (agent/daemon/stop.c).
+// One whose link is down gets some seconds: its agent hears of the stop later, or ends with this
+// process (--local).
 #include "agent/base/log.h"
 #include "agent/cli/pretrain_state.h"
 
@@ -11,7 +13,8 @@
 
 static const neb_ns patience = 60 * NEB_S, patience_away = 5 * NEB_S, ask_every = NEB_S;
 
-// An error that the others cannot go on behind; one that was refused a join leaves them as they were.
+// True for an error that the others cannot survive. A cluster that was refused when it joined
+// leaves them as they were.
 bool pretrain_must_stop(const struct run *r) {
     for (int i = 0; i < r->expected; i++)
         if (json_is_string(json_object_get(r->reports[i], "error")) &&
@@ -36,8 +39,9 @@ enum neb_status pretrain_stop(struct run *r, const char *why) {
 void pretrain_all_end(struct run *r) {
     r->stop_sent = r->stop_sent ? r->stop_sent : neb_now();
     r->no_more = true;
-    agent_progress_note(r->progress, "the clusters' agents were asked to end as well, each after a "
-                                     "checkpoint; --resume continues");
+    agent_progress_note(
+        r->progress,
+        "the agents were asked to end too, each after a checkpoint; --resume continues");
 }
 
 void pretrain_on_status(struct run *r, const json_t *status) {
@@ -57,7 +61,7 @@ void pretrain_on_status(struct run *r, const json_t *status) {
     }
 }
 
-// Whether all that have not reported are out of reach.
+// True if all clusters without a report are out of reach.
 static bool only_away(const struct run *r) {
     for (int i = 0; i < r->expected; i++)
         if (!r->reports[i] && !((r->away | r->gone) >> i & 1))
@@ -72,8 +76,8 @@ static void say_missing(struct run *r) {
             continue;
         snprintf(text, sizeof text, "%s cannot be reached and has not reported; %s",
                  r->job.clusters[i].name,
-                 r->o.local ? "its agent is ended after a checkpoint"
-                            : "it trains on and stops when the link is back");
+                 r->o.local ? "its agent ends after a checkpoint"
+                            : "it continues, and stops when the link is back");
         agent_progress_note(r->progress, text);
     }
 }
@@ -84,10 +88,9 @@ enum neb_status pretrain_stop_step(struct run *r, bool *enough) {
     if (!r->stop_sent)
         return NEB_OK;
     if (now > (r->stop_heard > r->stop_sent ? r->stop_heard : r->stop_sent) + patience)
-        return neb_fail(
-            NEB_ERR_TIMEOUT,
-            "not all clusters reported within 60 s of the stop, or of what was heard of their "
-            "checkpoints last; their agents' logs say more");
+        return neb_fail(NEB_ERR_TIMEOUT,
+                        "not all clusters have reported 60 s after the stop, or after the last "
+                        "sign of their checkpoints (see the logs of their agents)");
     if (!only_away(r)) {
         r->away_since = now;
     } else if (now - r->away_since > patience_away) {

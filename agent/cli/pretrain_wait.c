@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reports that may never come: some clusters have ended, and the agent of another one is dead, or cut off for good.
+// Reports that may never come: some clusters have ended, and the agent of another is dead or cut
+// off for good.
 //
-//     a cluster ends ──► those without a report: is the agent that is asked linked to theirs? (asked every 5 s)
-//         one of them is, or was within --report-within    it may be slow: waited for
-//         none is, nor was                                 the command ends with the reports that it has, and says who is missing
+//     a cluster ends ──► is the asked agent linked to those without a report? (every 5 s)
+//         to one of them, or was within --report-within    that one may be slow: wait
+//         to none, and was not     end with the reports at hand, and name the missing clusters
 //
-// A line of a cluster, and a link to its agent, are signs that it is there. Of the asked agent's own cluster any word of that agent is.
+// A line of a cluster, or a link to its agent, is a sign of it. For the cluster of the asked agent,
+// any message of that agent is.
 #include "agent/cli/pretrain_state.h"
 #include "agent/show/progress.h"
 
@@ -29,8 +31,8 @@ static void tell(struct run *r, int i, neb_ns now) {
     agent_human_time(neb_seconds(ago), age, sizeof age);
     agent_human_time((double)r->o.report_within_s, most, sizeof most);
     snprintf(text, sizeof text,
-             "%s has not reported, and its agent has not been reached for %s; its report is waited "
-             "for until that is %s (--report-within)",
+             "%s has not reported, and its agent has not been reached for %s; the command waits "
+             "until that is %s (--report-within)",
              r->job.clusters[i].name, age, most);
     if (r->progress)
         agent_progress_note(r->progress, text);

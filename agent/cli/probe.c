@@ -17,9 +17,9 @@ void agent_probe_set_free(struct agent_probe_set *s) {
     *s = (struct agent_probe_set){0};
 }
 
-// ---- examples -------------------------------------------------------------------------------------------------
+// ---- examples -----------------------------------------------------------------------------------
 
-// "open.2.txt" gives name "open", section "2"; pages in sections such as 3pm count as 3.
+// "open.2.txt" gives name "open", section "2". Pages of a section such as 3pm count as 3.
 static bool parse_name(const char *file, char name[256], char section[AGENT_PROBE_LABEL_MAX]) {
     size_t n = strlen(file);
     const char *dot;
@@ -34,7 +34,8 @@ static bool parse_name(const char *file, char name[256], char section[AGENT_PROB
     return true;
 }
 
-static int half_of(const char *name) { // of all names: a hash, the same in all languages
+// half of all names, by a hash: the same half in all languages
+static int half_of(const char *name) {
     uint64_t h = 0xcbf29ce484222325ull;
     for (; *name; name++)
         h = (h ^ (uint8_t)*name) * 0x100000001b3ull;
@@ -126,7 +127,7 @@ enum neb_status agent_probe_read(struct agent_probe *p, const char *dir, int hal
     }
     if (st == NEB_OK && !out->n)
         st = neb_fail(NEB_ERR_NOT_FOUND,
-                      "%s holds no files NAME.SECTION.txt with paragraphs of %d tokens", dir,
+                      "%s has no files NAME.SECTION.txt with paragraphs of %d tokens", dir,
                       p->min_tokens);
 out:
     for (int i = 0; i < n; i++)
@@ -137,7 +138,7 @@ out:
     return st;
 }
 
-// ---- the layer ------------------------------------------------------------------------------------------------
+// ---- the layer ----------------------------------------------------------------------------------
 
 struct fit {
     int d, c;
@@ -146,7 +147,7 @@ struct fit {
     double *z;             // (c)
 };
 
-// Scores of one example in f->z.
+// Scores of one example, in f->z.
 static void scores(struct fit *f, const float *x) {
     for (int k = 0; k < f->c; k++) {
         const double *w = f->w + (size_t)k * (f->d + 1);

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# libnebula, the library that a foreign trainer loads: the exchange of a worker, and what it needs
-# of each layer, compiled position-independent. It exports nebula_* only. CUDA is reached through
-# the driver that the trainer has loaded.
-#
-# Files are compiled whole; the linker keeps only what the calls reach.
+# libnebula, the library for training loops of users: the exchange of a worker, and what it needs
+# of each layer, compiled position-independent. It exports only nebula_*. It reaches CUDA through
+# the driver that the loop has loaded. The linker keeps only code that the exported calls reach.
 file(GLOB libnebula_sources CONFIGURE_DEPENDS
   agent/base/*.c
   agent/job/config*.c
@@ -79,7 +77,7 @@ target_compile_options(libnebula PRIVATE -ffunction-sections -fdata-sections)
 target_link_options(libnebula PRIVATE -Wl,--gc-sections -Wl,--version-script=${libnebula_map})
 if(NOT NEBULA_SANITIZE AND NOT NEBULA_FUZZ)
   target_link_options(libnebula PRIVATE -Wl,--no-undefined)
-else() # an instrumented build keeps all sections, also those that call what is not linked
+else() # an instrumented build keeps all sections, also callers of functions that are not linked
   target_link_options(libnebula INTERFACE -Wl,--allow-shlib-undefined)
 endif()
 install(TARGETS libnebula LIBRARY DESTINATION lib PUBLIC_HEADER DESTINATION include/nebula)

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <pthread.h>
 
-enum { SLOTS = 7 }; // q k v o gate up down, in the order of the LoRA bits
+enum { SLOTS = 7 }; // q k v o gate up down, in the order of the LoRA target bits
 
 static void add(struct agent_plan *p, int64_t *small, int64_t n, int64_t times, bool trainable) {
     p->params += n * times;
@@ -28,8 +28,9 @@ static void add_vectors(struct agent_plan *p, int64_t *small, int64_t n, int64_t
         *small += n * times;
 }
 
-// Counted from the shape, as in intra/model/model.h's drawing; the test compares with models that were made. Making one only to
-// count would take the memory of the whole model. *small: trainable elements in tensors that top-k sends densely.
+// Counts from the shape (drawing: intra/model/model.h), because a model made only to be counted
+// takes its whole memory. A unit test compares with real models. *small: trainable elements of
+// tensors that top-k sends densely.
 static void count_params(const struct agent_job *job, int64_t vocab, struct agent_plan *p,
                          int64_t *small) {
     const struct intra_model_config *m = &job->model;
@@ -41,7 +42,7 @@ static void count_params(const struct agent_job *job, int64_t vocab, struct agen
             in[SLOTS] = {d, d, d, q, d, d, m->d_ff};
     bool full = t->mode == INTRA_TRAIN_FULL, last = t->mode == INTRA_TRAIN_LAST_LAYERS;
     bool bitfit = t->mode == INTRA_TRAIN_BITFIT;
-    int64_t learn = full ? layers : last ? t->last_layers : 0; // blocks whose matrices learn
+    int64_t learn = full ? layers : last ? t->last_layers : 0; // blocks whose matrices train
     for (int i = 0; i < SLOTS; i++) {
         add(p, small, out[i] * in[i], learn, true);
         add(p, small, out[i] * in[i], layers - learn, false);
@@ -50,7 +51,7 @@ static void count_params(const struct agent_job *job, int64_t vocab, struct agen
             add(p, small, in[i] * t->lora_rank, layers, true);
         }
     }
-    learn = bitfit ? layers : learn; // and those whose vectors do
+    learn = bitfit ? layers : learn; // blocks whose vectors train
     for (int part = 0; part < 2; part++) {
         int64_t n = part ? layers - learn : learn;
         add_vectors(p, small, d, 2 * n, !part);
@@ -62,8 +63,8 @@ static void count_params(const struct agent_job *job, int64_t vocab, struct agen
     add(p, small, vocab * d, m->tied ? 0 : 1, full || last);
 }
 
-// Updates are close to normal within a block: what the codec and its entropy stage make of such values. They are drawn once: a plan asks for
-// one codec after the other.
+// A sample for measuring codecs. Updates are close to normally distributed within a block. It is
+// drawn once, because a plan measures several codecs.
 enum { SAMPLE = 1 << 18 };
 static float sample[SAMPLE];
 static void draw(void) {
@@ -90,7 +91,7 @@ out:
     return st;
 }
 
-// What a parameter costs: top-k sends small tensors as int8.
+// Bits per parameter. Top-k sends small tensors as int8.
 static enum neb_status bits_of(const struct agent_job *job, const struct agent_plan *p,
                                int64_t small, double *bits) {
     struct cmp_codec codec;
@@ -105,7 +106,8 @@ static enum neb_status bits_of(const struct agent_job *job, const struct agent_p
     return NEB_OK;
 }
 
-// Mode rtd: a masked token costs about log2(vocabulary) bits and one more for its place among the masked, text what its ids do.
+// Mode rtd: a masked token costs about log2(vocabulary) bits, and one bit for its position. Text
+// costs what its ids do.
 static void plan_stream(const struct agent_job *job, int32_t vocab, struct agent_plan *p) {
     const struct agent_rtd_config *r = &job->rtd;
     int64_t cycle =
@@ -118,7 +120,8 @@ static void plan_stream(const struct agent_job *job, int32_t vocab, struct agent
     p->reduction = p->bytes > 0 ? 4 * (double)p->trainable * (double)p->exchanges / p->bytes : NAN;
 }
 
-// Rounds: of all clusters that train, or of students that are one model. An owner sends its update to each of the others.
+// The rounds of all clusters that train, or of federated students. A shard's owner sends its update
+// to each of the others.
 static enum neb_status plan_rounds(const struct agent_job *job, int64_t small,
                                    struct agent_plan *p) {
     const struct agent_sync *s = &job->sync;
@@ -129,14 +132,14 @@ static enum neb_status plan_rounds(const struct agent_job *job, int64_t small,
     int64_t early = job->steps < s->early_steps ? job->steps : s->early_steps;
     p->exchanges = (job->steps - early + s->interval - 1) / s->interval + // the last one drains
                    (early + s->early_interval - 1) / s->early_interval;
-    // A federated worker also has θ, momentum, residual and the update in flight.
+    // A federated worker also holds θ, momentum, residual and the update in flight.
     p->memory_bytes += 16 * p->trainable;
     p->bytes_per_exchange = p->bits_per_param / 8 * (double)p->trainable;
     p->bytes = p->bytes_per_exchange * (double)p->exchanges * p->others;
     return NEB_OK;
 }
 
-// How many target tokens a batch has only the text says.
+// Only the text knows how many target tokens a batch has, so this takes the largest possible batch.
 static enum neb_status plan_labels(const struct agent_job *job, int32_t vocab,
                                    struct agent_plan *p) {
     return agent_job_role(job, AGENT_ROLE_TEACHER) < 0

@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a job will do, from its file alone: sizes and bytes, without making the model.
+// Sizes and bytes of a job, from its file alone: no model is made.
 #ifndef AGENT_PLAN_H
 #define AGENT_PLAN_H
 #include "agent/job/config.h"
 
 struct agent_plan {
-    int64_t params, trainable;       // elements; with vocab 0: of the blocks and final norm only
-    int64_t tokens_per_step, tokens; // of one cluster: a step's, and of the whole run
-    // of the whole model, per cluster (a fragment's are as many); mode rtd: batches
+    int64_t params, trainable;       // elements; with vocab 0: without embeddings and output head
+    int64_t tokens_per_step, tokens; // one cluster's: of a step, of the whole run
+    // Exchanges of the whole model per cluster (each fragment has as many). Mode rtd: batches.
     int64_t exchanges;
     double bits_per_param;     // of the codec, measured on normally distributed values
-    int32_t others;            // that a cluster sends each update to; 0: no updates travel
-    double bytes_per_exchange; // encoded update of one cluster, without row counts and transport
-    double bytes;              // of all exchanges, per cluster: to all others
-    double label_bytes;        // mode distill, where labels travel: of a target token; else 0
-    double reduction;          // fp32 every step / bytes; NAN when nothing is sent
-    int64_t tensor,
-        fragment; // elements: of the largest tensor that is trained; of the largest fragment, no fewer
+    int32_t others;            // clusters that get a cluster's update; 0: no updates are sent
+    double bytes_per_exchange; // an encoded update of one cluster, without row counts and transport
+    double bytes;              // of all exchanges to all others, per cluster
+    double label_bytes;        // mode distill, if labels are sent: bytes per target token; else 0
+    double reduction;          // bytes of fp32 after every step / bytes; NAN if nothing is sent
+    // Elements of the largest trained tensor, and of the largest fragment (at least as many).
+    int64_t tensor, fragment;
     int64_t memory_bytes; // parameters, gradients, AdamW state and outer state of a worker
 };
 
-// vocab: of the corpus, used where the job leaves it to the corpus; 0: not known. Encodes a sample to learn what the
-// codec makes of it, nothing else. NEB_ERR_NOMEM; NEB_ERR_INVALID: more labels than pieces. The job must be valid.
+// vocab: that of the corpus (0: not known), used if the job does not set it. Encodes a sample to
+// learn the size that the codec gives. The job must be valid. NEB_ERR_NOMEM; NEB_ERR_INVALID: more
+// labels than pieces.
 NEB_MUST_CHECK enum neb_status agent_job_plan(const struct agent_job *job, int32_t vocab,
                                               struct agent_plan *out);
 

@@ -6,8 +6,8 @@
 #include <math.h>
 #include <string.h>
 
-// Of a machine's memory; the rest is the system's, the agent's and the page cache's. Of a device's: the driver's context, kernels,
-// NCCL's buffers.
+// Shares of a memory that a job may use. The rest of a machine's is for the system, the agent and
+// the page cache; the rest of a device's for the driver's context, kernels and NCCL buffers.
 static const double MEMORY_SHARE = 0.85, DEVICE_SHARE = 0.94;
 enum { RANKS_SEARCHED = 64 };
 
@@ -20,7 +20,7 @@ struct intra_model_config agent_planner_model(const struct agent_job *job, int32
     return m;
 }
 
-// ---- steps ---------------------------------------------------------------------------------------------------
+// ---- steps --------------------------------------------------------------------------------------
 
 struct search {
     const struct agent_job *job;
@@ -43,7 +43,7 @@ double agent_planner_device_memory(const struct agent_site *s) {
     return DEVICE_SHARE * device_share(s) * s->profile.rates.device.memory;
 }
 
-// Threads of a worker on one machine are a share of its processors; with several hosts each rank has a host's.
+// The share of a machine for one worker: the job may limit its threads, otherwise the site's share.
 double agent_planner_share(const struct agent_cluster *c, const struct agent_site *s) {
     double most = s->share, asked = (double)c->threads / s->profile.rates.processors;
     return c->threads && asked < most ? asked : most;
@@ -57,8 +57,9 @@ static bool better(const struct agent_planned *a, const struct agent_planned *b)
                            b->cost.host_bytes + b->cost.device_bytes;
 }
 
-// On devices, as worker_device_open and take_devices (intra/train/group.c) decide: with auto where every rank has one. What is known of
-// machines is that they have them, not that they are free. Ranks on several hosts fill them, a device each.
+// Follows worker_device_open and take_devices (intra/train/group.c): with `auto`, ranks use devices
+// if there is one for each. The profile says that devices exist, not that they are free. Ranks on
+// several hosts fill each host, one rank per device.
 void agent_planner_place(const struct agent_job *job, int32_t i, const struct agent_site *site,
                          int32_t ranks, struct agent_planned *x) {
     const struct agent_cluster *c = &job->clusters[i];
@@ -97,7 +98,8 @@ static struct agent_planned with_ranks(const struct search *s, int32_t i, int32_
     struct agent_planned x = {.job = s->base};
     x.job.mesh =
         (struct intra_mesh_config){of_axis(c->mesh.dp), of_axis(c->mesh.pp), of_axis(c->mesh.tp)};
-    // on several hosts' processors one each: how many their launcher puts on one is not known
+    // On processors, several hosts get one rank each: how many ranks the launcher puts on one host
+    // is not known.
     x.job.ranks_a_host = c->launcher == AGENT_LAUNCHER_LOCAL ? ranks : 1;
     x.job.share = agent_planner_share(c, site);
     agent_planner_place(s->job, i, site, ranks, &x);
@@ -109,7 +111,7 @@ static struct agent_planned with_ranks(const struct search *s, int32_t i, int32_
                                        .memory = agent_planner_memory(site),
                                        .device_memory = agent_planner_device_memory(site)};
     bool may_leave = x.job.outer_device && c->outer_state == AGENT_OUTER_AUTO;
-    if (may_leave) // as the workers' inter_outer_place
+    if (may_leave) // as inter_outer_place of the workers does
         choice.device_memory -= INTER_OUTER_SPARE_BYTES;
     x.fits = intra_cost_choose(&choice, &site->profile.rates, &x.job, &x.cost);
     if (!x.fits && may_leave) {
@@ -148,7 +150,7 @@ static struct agent_planned on_cluster(const struct search *s, int32_t i) {
     return best;
 }
 
-// Micro-batch and recomputation of cluster i, each with its best mesh.
+// The best micro-batch and recomputation of cluster i, each with its best mesh.
 static struct agent_planned best_of(struct search *s, int32_t i) {
     const struct agent_cluster *c = &s->job->clusters[i];
     struct agent_planned best = {0};
@@ -176,7 +178,8 @@ static struct agent_planned best_of(struct search *s, int32_t i) {
     return best;
 }
 
-// What an exchange asks of its owners is known of a trainer that attaches, as libnebula does it; nothing else.
+// Of an attached trainer, only the work of an exchange is known (libnebula does it), and not its
+// steps.
 static struct agent_planned attached(struct search *s, int32_t i) {
     s->base.batch = s->sequences;
     s->base.micros = 1;
@@ -196,7 +199,7 @@ static struct agent_planned attached(struct search *s, int32_t i) {
     return x;
 }
 
-// Where others' seconds a step are known, a trainer that attaches is taken to be as slow as the slowest of them.
+// Attached trainers of unknown speed count as slow as the slowest other cluster.
 static void guess_steps(struct agent_planner *p) {
     double slowest = 0;
     for (int32_t i = 0; i < p->n; i++)
@@ -215,11 +218,12 @@ enum neb_status agent_planner_run(const struct agent_job *job, int32_t vocab,
     struct search s = {.job = job, .sites = sites, .free = free};
     memset(out, 0, sizeof *out);
     if (!job->model.vocab && !vocab)
-        return neb_fail(NEB_ERR_INVALID,
-                        "plan: the size of the model is not known without its vocabulary; set "
-                        "model.vocab, or plan where the corpus is");
+        return neb_fail(
+            NEB_ERR_INVALID,
+            "plan: the size of the model depends on its vocabulary, which is not known: "
+            "set model.vocab, or plan on a machine that has the corpus");
     for (int32_t i = 0; i < job->n_clusters; i++)
-        out->n += !job->clusters[i].witness; // they come first
+        out->n += !job->clusters[i].witness; // training clusters come first
     out->link = agent_planner_worst(sites, out->n, link);
     s.sequences = job->batch * job->accumulate;
     bool federated = job->sync.scheme == AGENT_SCHEME_FEDERATED && out->n > 1;
@@ -237,7 +241,8 @@ enum neb_status agent_planner_run(const struct agent_job *job, int32_t vocab,
     guess_steps(out);
     if (federated)
         return agent_planner_exchanges(job, vocab, sites, free, out);
-    for (int32_t i = 0; i < out->n; i++) // alone, or one process with everybody's batches
+    // alone, or one process that does the batches of all clusters
+    for (int32_t i = 0; i < out->n; i++)
         out->wall_s =
             fmax(out->wall_s, (double)job->steps * out->clusters[i].cost.step_s *
                                   (job->sync.scheme == AGENT_SCHEME_SYNCHRONOUS ? out->n : 1));
@@ -251,7 +256,7 @@ const struct intra_cost_job *agent_planner_first(const struct agent_planner *p) 
     return &p->clusters[i < p->n ? i : 0].job;
 }
 
-// What the first cluster does is the job's; others say where they do otherwise.
+// The job gets the choice of the first cluster; a cluster that differs gets its own keys.
 static void apply_micro_batches(const struct agent_planner *p, uint32_t free,
                                 struct agent_job *job) {
     const struct intra_cost_job *first = agent_planner_first(p);
@@ -283,7 +288,7 @@ void agent_planner_apply(const struct agent_planner *p, uint32_t free, struct ag
         if (!p->clusters[i].attached && (free & AGENT_AUTO_MESH || job->clusters[i].mesh_auto)) {
             job->clusters[i].mesh = p->clusters[i].job.mesh;
             job->clusters[i].mesh_auto = false;
-            job->clusters[i].ranks = 0; // the mesh says it now
+            job->clusters[i].ranks = 0; // the mesh has the number of ranks now
         }
     if (p->wan.interval) {
         job->sync.interval = p->wan.interval;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys that say auto, in a job that is about to be handed to the agents; and what is known of machines and links.
+// Sets the keys that say auto before a job goes to the agents, and finds what is known of machines
+// and links.
 #include "agent/base/log.h"
 #include "agent/plan/planner_streams.h"
 #include "agent/proc/gpus.h"
@@ -43,14 +44,15 @@ static bool any_auto(const struct agent_job *job) {
 
 bool agent_planner_is_open(const struct agent_job *job) { return any_role(job) || any_auto(job); }
 
-// ---- devices of --local --------------------------------------------------------------------------------------
+// ---- devices of --local -------------------------------------------------------------------------
 
 static bool takes_device(const struct agent_cluster *c, const struct agent_site *s) {
     return !s->other && !c->witness && c->device != AGENT_DEVICE_CPU &&
            c->launcher != AGENT_LAUNCHER_ATTACH;
 }
 
-// Ranks that are not said yet: an equal part of what the others leave.
+// Ranks of each cluster. Clusters whose number is open get equal parts of the devices left, the
+// result.
 static int32_t ranks_of(const struct agent_job *job, uint32_t free, int32_t count,
                         const struct agent_site *sites, int32_t *ranks) {
     int32_t left = count, open = 0;
@@ -61,7 +63,8 @@ static int32_t ranks_of(const struct agent_job *job, uint32_t free, int32_t coun
                    : !choose                   ? agent_cluster_ranks(c)
                                                : sites[i].ranks;
         open += takes_device(c, &sites[i]) && choose && !sites[i].ranks;
-        left -= ranks[i] <= count ? ranks[i] : 0; // with more, auto takes processors
+        // with more ranks than devices, auto uses processors
+        left -= ranks[i] <= count ? ranks[i] : 0;
     }
     return open && left > open ? left / open : 1;
 }
@@ -84,7 +87,7 @@ void agent_planner_deal(const struct agent_job *job, uint32_t free, struct agent
             ranks[i] = sites[i].devices = part;
         if (agent_local_deals(c))
             taken[i] = agent_gpus_take(&gpus, ranks[i]);
-        bool first = !taken[i]; // nobody says which: it begins at the first
+        bool first = !taken[i]; // no devices are dealt out: ranks begin at the first one
         for (int32_t k = 0; k < AGENT_GPUS_MAX && ranks[i] <= count; k++) {
             taken[i] |= (uint64_t)(first && k < ranks[i]) << k;
             users[k] += (int32_t)(taken[i] >> k & 1);
@@ -98,7 +101,7 @@ void agent_planner_deal(const struct agent_job *job, uint32_t free, struct agent
     }
 }
 
-// ---- machines and links --------------------------------------------------------------------------------------
+// ---- machines and links -------------------------------------------------------------------------
 
 enum neb_status agent_planner_sites(const struct agent_job *job, int local, bool measure,
                                     struct agent_site *sites, bool *kept) {
@@ -106,7 +109,7 @@ enum neb_status agent_planner_sites(const struct agent_job *job, int local, bool
     bool have = false;
     *kept = false;
     for (int32_t i = 0; i < job->n_clusters; i++) {
-        if (sites[i].other) // an option named its file
+        if (sites[i].other) // an option names its file
             continue;
         sites[i].share = local ? 1.0 / local : 1;
         sites[i].assumed = !local && !job->clusters[i].profile[0];
@@ -121,7 +124,7 @@ enum neb_status agent_planner_sites(const struct agent_job *job, int local, bool
         have = true;
         sites[i].profile = here;
     }
-    if (local > 1) // one alone, or one process for all
+    if (local > 1) // 1: one cluster, or one process for all
         agent_planner_deal(job, job->autos, sites);
     return NEB_OK;
 }
@@ -175,22 +178,23 @@ static enum neb_status link_of(const struct agent_job *job, int local, const cha
     enum neb_status st = agent_planner_measured(home, job, out);
     if (st == NEB_ERR_NOT_FOUND)
         return neb_fail(NEB_ERR_INVALID,
-                        "sync: auto needs figures of the links between the clusters, and this "
-                        "site's agent has measured none yet: set sync.link, such as 100mbit:80ms");
+                        "sync: auto needs the rates of the links between the clusters, and this "
+                        "site's agent has not measured all of them yet: set sync.link (for example "
+                        "100mbit:80ms)");
     if (st == NEB_OK)
-        neb_info("plan: links as the agent has measured them: %.3g Mbit/s, %.3g ms",
-                 out->bits_s * 1e-6, out->rtt_s * 1e3);
+        neb_info("plan: the agent has measured the links: %.3g Mbit/s, %.3g ms", out->bits_s * 1e-6,
+                 out->rtt_s * 1e3);
     return st;
 }
 
-// What was chosen stands in no line of the file.
+// Chosen values have no line in the job file, so errors must not name one.
 static enum neb_status validate_chosen(struct agent_job *job, const char *where) {
     memset(job->lines, 0, sizeof job->lines);
     job->clusters_line = 0;
     return agent_job_validate(job, where);
 }
 
-// ---- roles ---------------------------------------------------------------------------------------------------
+// ---- roles --------------------------------------------------------------------------------------
 
 enum neb_status agent_planner_roles_resolve(struct agent_job *job, int local) {
     static struct agent_site sites[AGENT_CLUSTERS_MAX]; // large
@@ -203,9 +207,9 @@ enum neb_status agent_planner_roles_resolve(struct agent_job *job, int local) {
     for (int32_t i = 0; i < job->n_clusters; i++)
         if (!local && !job->clusters[i].profile[0])
             return neb_fail(NEB_ERR_INVALID,
-                            "clusters.role: auto cannot be decided, as nothing is known of cluster "
-                            "%s's machine: put what 'nebula plan --profile' prints there into a "
-                            "file and name it in clusters.profile, or say which role it has "
+                            "clusters.role: auto cannot be decided, because the machine of cluster "
+                            "%s is not known: run 'nebula plan --profile' there, put its output "
+                            "into a file and name the file in clusters.profile; or set the role "
                             "(nebula pretrain --local knows this machine)",
                             job->clusters[i].name);
     NEB_TRY(agent_planner_text(job, &text));
@@ -215,8 +219,8 @@ enum neb_status agent_planner_roles_resolve(struct agent_job *job, int local) {
         free[i] = job->clusters[i].role_auto;
     if (!agent_planner_cast(job, &text, sites, free, roles))
         return neb_fail(NEB_ERR_LIMIT,
-                        "clusters.role: auto: the models do not fit into the clusters' memory, "
-                        "whoever takes which role; nebula plan says what is needed");
+                        "clusters.role: auto: the models do not fit into the clusters' memory with "
+                        "any choice of roles (nebula plan shows what is needed)");
     for (int32_t i = 0; i < job->n_clusters; i++) {
         if (job->clusters[i].role_auto)
             neb_info("plan: cluster %s is the %s", job->clusters[i].name,
@@ -227,7 +231,7 @@ enum neb_status agent_planner_roles_resolve(struct agent_job *job, int local) {
     return validate_chosen(job, "role: auto");
 }
 
-// ---- keys ----------------------------------------------------------------------------------------------------
+// ---- keys ---------------------------------------------------------------------------------------
 
 static void tell(const struct agent_planner *p, const struct agent_site *sites,
                  const struct agent_job *job) {
@@ -243,9 +247,10 @@ static void tell(const struct agent_planner *p, const struct agent_site *sites,
                  p->clusters[i].job.recompute ? ", recomputing" : "", p->clusters[i].cost.step_s);
     }
     if (p->wan.interval)
-        neb_info("plan: interval %d, overlap %d, codec %s: %.3g s of %.3g an interval are waited",
-                 p->wan.interval, p->wan.overlap, job->sync.codec, p->wan.stall_s,
-                 p->wan.step_s * p->wan.interval);
+        neb_info(
+            "plan: interval %d, overlap %d, codec %s: workers wait %.3g s of %.3g s per interval",
+            p->wan.interval, p->wan.overlap, job->sync.codec, p->wan.stall_s,
+            p->wan.step_s * p->wan.interval);
 }
 
 enum neb_status agent_planner_resolve(struct agent_job *job, int local, const char *link_text,
@@ -269,7 +274,7 @@ enum neb_status agent_planner_resolve(struct agent_job *job, int local, const ch
     return validate_chosen(job, "auto");
 }
 
-// ---- a run that goes on --------------------------------------------------------------------------------------
+// ---- a run that continues -----------------------------------------------------------------------
 
 static void take_cluster(const struct agent_cluster *was, uint32_t autos, struct agent_cluster *c) {
     if (c->role_auto && was->role) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The planner's exchanges: what each codec takes every cluster's workers, where its state is, and which codec, interval and overlap follow.
+// The planner's exchanges: what each codec costs the workers of every cluster, and which codec,
+// interval and overlap follow.
 #include "agent/job/tune.h"
 #include "agent/job/update_size.h"
 #include "agent/plan/plan.h"
@@ -10,14 +11,14 @@
 
 enum {
     CONNECTIONS = 2,
-    ENCODE_WAITS = 2, // for a device, of a unit: the largest value, the codes
+    ENCODE_WAITS = 2, // waits for a device per unit: the largest value, the codes
     DECODE_WAITS = 1,
 };
-static const double COUNT_BYTES = 0.7; // of a row, packed (compress/update.h)
+static const double COUNT_BYTES = 0.7; // of a packed row count (compress/update.h)
 
-// ---- codecs --------------------------------------------------------------------------------------------------
+// ---- codecs -------------------------------------------------------------------------------------
 
-// Of those measured on devices the one most like it.
+// The device rates of the measured codec that is most like this one.
 static void rates_on_device(const struct agent_profile *p, struct inter_wan_codec *own) {
     double least = INFINITY;
     for (int32_t i = 0; i < AGENT_PROFILE_CODECS; i++) {
@@ -30,7 +31,8 @@ static void rates_on_device(const struct agent_profile *p, struct inter_wan_code
     }
 }
 
-// Those measured, with the bits that this model's tensors make of them, and the job's own if it is none of them.
+// The measured codecs, with their bits for this model's tensors, and the job's own codec if it is
+// another.
 static enum neb_status codecs_of(const struct agent_job *job, int32_t vocab,
                                  const struct agent_site *site, struct agent_planner *out,
                                  int32_t *own) {
@@ -72,16 +74,18 @@ struct inter_wan_codec agent_planner_codec(const struct agent_planner *p,
     return c;
 }
 
-// ---- what workers do -----------------------------------------------------------------------------------------
+// ---- what workers do ----------------------------------------------------------------------------
 
-// On processors each of a rank's threads takes a unit at a time; beside a device one of them has all.
+// Seconds of the busiest owner. On processors each thread of a rank takes a unit at a time; beside
+// a device one thread has all units.
 static double seconds(const struct agent_planned *x, const struct agent_site *s,
                       const struct agent_cluster *c, double rate, double waits) {
     const struct intra_rates *r = &s->profile.rates;
     if (x->job.device && x->job.outer_device)
         return x->cost.owner_params / (rate * x->job.share) +
                x->cost.owner_units * waits * r->device.wait_s;
-    // On one machine the ranks share what the cluster has; on several hosts each has as many threads as it is told, of what there are for it.
+    // Local ranks share the cluster's threads. Ranks on several hosts have the threads of the job,
+    // at most those of their share of a host.
     double given = r->processors * agent_planner_share(c, s), n = fmax(1, x->job.ranks_a_host),
            threads = c->launcher == AGENT_LAUNCHER_LOCAL
                          ? given / n
@@ -99,7 +103,7 @@ struct inter_wan_work agent_planner_work(const struct agent_planned *x, const st
         &codec->at[x->job.device && x->job.outer_device ? INTER_WAN_DEVICE : INTER_WAN_HOST];
     const struct intra_rates *m = &s->profile.rates;
     double ranks = (double)k->dp * k->pp * k->tp, link = m->link > 0 ? m->link : m->device.link;
-    // of an update, to or from the first rank
+    // An update's frames, to or from the first rank.
     double frames_s = ranks > 1 ? bytes * (ranks - 1) / ranks / link + (ranks - 1) * m->link_s : 0;
     return (struct inter_wan_work){
         .encode_s = x->cost.gather_s + seconds(x, s, c, r->encode, ENCODE_WAITS) + frames_s,
@@ -124,7 +128,7 @@ struct agent_wan agent_planner_worst(const struct agent_site *sites, int32_t n,
     return worst;
 }
 
-// ---- all of it -----------------------------------------------------------------------------------------------
+// ---- all of it ----------------------------------------------------------------------------------
 
 struct inter_wan_path agent_planner_path(const struct agent_wan *link,
                                          const struct agent_site *sites, int32_t members) {
@@ -138,7 +142,7 @@ struct inter_wan_path agent_planner_path(const struct agent_wan *link,
     return path;
 }
 
-// Of the slowest cluster.
+// The work of the slowest cluster, for each codec.
 static void work_of(const struct agent_job *job, const struct agent_site *sites,
                     const struct agent_planner *p, const struct inter_wan_load *load,
                     struct inter_wan_work *work) {
@@ -154,13 +158,13 @@ static void work_of(const struct agent_job *job, const struct agent_site *sites,
     }
 }
 
-// Of the run; the last one drains what is left.
+// Exchanges in the run. The last one drains what is left.
 static double exchanges(const struct agent_job *job, int32_t interval) {
     double early = fmin((double)job->steps, job->sync.early_steps);
     return ceil(((double)job->steps - early) / interval) + ceil(early / job->sync.early_interval);
 }
 
-// What is free, and within which bounds: agent_job_validate looks at the same again.
+// What is free, and the bounds: agent_job_validate checks the same ones.
 static struct inter_wan_choice choice_of(const struct agent_job *job, uint32_t free, int32_t own) {
     const struct agent_sync *s = &job->sync;
     bool tunes = s->tune.mode == AGENT_TUNE_AUTO;
@@ -179,7 +183,7 @@ static struct inter_wan_choice choice_of(const struct agent_job *job, uint32_t f
     return c;
 }
 
-// Of what is free, or else as it is written.
+// Chooses within `free`; if nothing is possible there, within the keys that say auto.
 static enum neb_status choose(const struct agent_job *job, const struct inter_wan_path *path,
                               const struct inter_wan_load *load, uint32_t free, int32_t own,
                               struct agent_planner *out) {
@@ -193,8 +197,8 @@ static enum neb_status choose(const struct agent_job *job, const struct inter_wa
                ? NEB_OK
                : neb_fail(NEB_ERR_LIMIT,
                           "sync: auto finds no codec and interval for %lld steps: dense updates "
-                          "are too large to be sent (more sync.fragments), sparse ones want more "
-                          "rounds, or sync.tune admits none; write sync.codec and sync.interval",
+                          "are too large to send (more sync.fragments help), sparse ones need more "
+                          "rounds, or sync.tune allows none; set sync.codec and sync.interval",
                           (long long)job->steps);
 }
 
@@ -216,7 +220,8 @@ enum neb_status agent_planner_exchanges(const struct agent_job *job, int32_t voc
     struct inter_wan_path path = agent_planner_path(&out->link, sites, out->n);
     for (int32_t i = 0; i < out->n; i++)
         load.step_s = fmax(load.step_s, out->clusters[i].cost.step_s);
-    // A cluster that cannot run the job leaves nothing to reckon with; nor trainers that attach, of which nobody has said how quick they are.
+    // Nothing to predict with: a cluster cannot run the job, or an attached trainer's speed is not
+    // known.
     if (!isfinite(load.step_s) || !(load.step_s > 0)) {
         out->sent_bytes = sizes.bytes;
         return NEB_OK;

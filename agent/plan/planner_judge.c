@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// May a job have what the planner chose? Not where the figures behind the choice are of another machine, or where there are none: a choice that
-// rests on nothing looks like any other one, and the run is slow or ends for want of memory where nobody looks for the reason.
+// Checks that a job may use what the planner chose. It may not if the choice rests on figures of
+// another machine or on none: the run would be slow or run out of memory, and nothing would point
+// to the reason.
 #include "agent/base/log.h"
 #include "agent/plan/planner.h"
 
 #include <math.h>
 
 #define TELL_MACHINE                                                                               \
-    "put what 'nebula plan --profile' prints there into a file and name it in clusters.profile"
+    "run 'nebula plan --profile' there, put its output into a file and name the file in "          \
+    "clusters.profile"
 
-// The key of cluster i that its machine decides; NULL: none.
+// The `auto` key of cluster i that its machine decides; NULL: none.
 static const char *decided_here(const struct agent_job *job, int32_t i) {
     const struct agent_cluster *c = &job->clusters[i];
-    if (c->launcher == AGENT_LAUNCHER_ATTACH) // its trainer cuts its steps as it likes
+    if (c->launcher == AGENT_LAUNCHER_ATTACH) // its trainer chooses its own micro-batches
         return NULL;
     return c->mesh_auto                                         ? "clusters.mesh"
            : job->autos & AGENT_AUTO_BATCH && !c->batch         ? "data.batch"
@@ -20,7 +22,7 @@ static const char *decided_here(const struct agent_job *job, int32_t i) {
                                                                 : NULL;
 }
 
-// The key that the slowest cluster's seconds a step decide, whichever it is.
+// The `auto` key that depends on the seconds per step of the slowest cluster; NULL: none.
 static const char *decided_by_all(const struct agent_job *job, const struct agent_planner *p) {
     if (job->sync.scheme != AGENT_SCHEME_FEDERATED || p->n < 2)
         return NULL;
@@ -34,11 +36,11 @@ bool agent_planner_wants_devices(const struct agent_planned *x, const struct age
     return x->job.device && x->job.ranks_a_host > s->profile.rates.device.count;
 }
 
-// For one of these no seconds of a step are reckoned.
+// Why the seconds per step of a cluster cannot be predicted: one of these reasons.
 static void why_unknown(const struct agent_planned *x, const struct agent_site *s, char *out,
                         size_t cap) {
     if (agent_planner_wants_devices(x, s))
-        snprintf(out, cap, "its %d ranks want a device each, and what is known of has %d",
+        snprintf(out, cap, "each of its %d ranks needs a device, and the known machine has %d",
                  x->job.ranks_a_host, s->profile.rates.device.count);
     else
         snprintf(out, cap, "the link between two %s has not been measured",
@@ -54,22 +56,22 @@ enum neb_status agent_planner_known(const struct agent_job *job, const struct ag
         const char *name = job->clusters[i].name, *own = decided_here(job, i);
         if (own && x->no_device)
             return neb_fail(NEB_ERR_LIMIT,
-                            "%s: auto cannot be decided, as nothing is known of cluster %s's "
-                            "devices: " TELL_MACHINE ", or write the key down",
+                            "%s: auto cannot be decided, because the devices of cluster %s are not "
+                            "known: " TELL_MACHINE "; or set the key",
                             own, name);
         if (!(own || all) || isfinite(x->cost.step_s))
             continue;
         if (x->attached)
             return neb_fail(NEB_ERR_LIMIT,
-                            "%s: auto cannot be decided, as a trainer attaches to cluster %s and "
-                            "nobody knows how long its steps take: write the key down (nebula plan "
-                            "--step %s=SECONDS says what would do)",
+                            "%s: auto cannot be decided, because a trainer attaches to cluster %s "
+                            "and the time of its steps is not known: set the key (nebula plan "
+                            "--step %s=SECONDS shows a good value)",
                             all, name, name);
         why_unknown(x, &sites[i], why, sizeof why);
         return neb_fail(NEB_ERR_LIMIT,
-                        "%s: auto cannot be decided, as nobody knows how long cluster %s's steps "
-                        "take: %s; " TELL_MACHINE " (nebula plan --measure measures this one "
-                        "anew), or write the key down",
+                        "%s: auto cannot be decided, because the time of cluster %s's steps is not "
+                        "known: %s; " TELL_MACHINE " (nebula plan --measure measures this machine "
+                        "again), or set the key",
                         own ? own : all, name, why);
     }
     return NEB_OK;
@@ -80,16 +82,16 @@ enum neb_status agent_planner_roles_known(const struct agent_job *job,
     for (int32_t i = 0; i < job->n_clusters; i++)
         if (job->clusters[i].device == AGENT_DEVICE_CUDA && !sites[i].profile.rates.device.count)
             return neb_fail(NEB_ERR_LIMIT,
-                            "clusters.role: auto cannot be decided, as nothing is known of cluster "
-                            "%s's devices: " TELL_MACHINE ", or say which role each has",
+                            "clusters.role: auto cannot be decided, because the devices of cluster "
+                            "%s are not known: " TELL_MACHINE "; or set the roles",
                             job->clusters[i].name);
     return NEB_OK;
 }
 
-// What is reckoned with is another machine's memory than the cluster's.
+// The memory in the plan is that of this machine, not of the cluster's.
 static void warn_of_memory(const struct agent_cluster *c) {
-    neb_warn("plan: cluster %s: this machine has not enough memory for its part, and nothing is "
-             "known of its own machine: " TELL_MACHINE,
+    neb_warn("plan: cluster %s: this machine has too little memory for its part, and the machine "
+             "of the cluster is not known: " TELL_MACHINE,
              c->name);
 }
 
@@ -98,11 +100,11 @@ static enum neb_status too_large(const struct agent_job *job, int32_t i) {
     bool all = c->mesh_auto && job->autos & AGENT_AUTO_BATCH && job->autos & AGENT_AUTO_RECOMPUTE &&
                !c->batch && !c->recompute;
     return neb_fail(NEB_ERR_LIMIT,
-                    "plan: cluster %s has not enough memory for this model%s; nebula plan says "
-                    "what is needed",
+                    "plan: cluster %s has too little memory for this model%s (nebula plan shows "
+                    "what is needed)",
                     c->name,
-                    all ? ", whatever is chosen"
-                        : " as the job is written (mesh, data.batch and recompute take auto too)");
+                    all ? " with any choice"
+                        : " with the job's settings (mesh, data.batch and recompute can be auto)");
 }
 
 enum neb_status agent_planner_judge(const struct agent_job *job, const struct agent_site *sites,
@@ -111,19 +113,20 @@ enum neb_status agent_planner_judge(const struct agent_job *job, const struct ag
         const struct agent_planned *x = &p->clusters[i];
         const struct agent_cluster *c = &job->clusters[i];
         if (x->guessed && decided_by_all(job, p))
-            neb_warn("plan: cluster %s: a trainer attaches, and its steps are taken to last as "
-                     "long as the slowest other cluster's, as nothing is known of them",
-                     c->name);
+            neb_warn(
+                "plan: cluster %s: a trainer attaches, and the time of its steps is not known: "
+                "the plan uses that of the slowest other cluster",
+                c->name);
         if (x->attached)
             continue;
         if (x->no_mesh)
             return neb_fail(NEB_ERR_INVALID,
                             "clusters.ranks: cluster %s: no mesh of %d ranks divides the model and "
-                            "the %d sequences of a step; say another number, or the mesh",
+                            "the %d sequences of a step: set another number, or the mesh",
                             c->name, x->no_mesh, job->batch * job->accumulate);
         if (x->no_device && decided_by_all(job, p))
-            neb_warn("plan: cluster %s: its steps are taken to last as long as on processors, as "
-                     "nothing is known of its devices: " TELL_MACHINE,
+            neb_warn("plan: cluster %s: its devices are not known, so the plan uses the time of "
+                     "steps on processors: " TELL_MACHINE,
                      c->name);
         if (x->fits || x->no_device)
             continue;

@@ -14,10 +14,10 @@
 #include <math.h>
 #include <string.h>
 
-// of a batch of replacements: its head, and what zstd puts before three planes
+// Of a batch of replacements: its header, and what zstd writes before each of three planes.
 enum { RTD_FRAME_BYTES = 48 };
 
-// ---- one cluster, in one part ----------------------------------------------------------------------------------
+// ---- one cluster, in one part -------------------------------------------------------------------
 
 struct planning {
     const struct agent_job *job;
@@ -62,7 +62,7 @@ static struct intra_cost_side work_of(const struct planning *p, enum agent_role 
     w.tokens = p->text->tokens;
     w.length = p->text->length;
     w.targets = p->text->targets;
-    w.soft_k = CMP_SOFT_K_MAX; // whatever distill.k says
+    w.soft_k = CMP_SOFT_K_MAX; // always, whatever distill.k is
     if (role == AGENT_ROLE_TEACHER) {
         w.learns = j->distill.learn;
         w.head = w.learns ? INTRA_COST_HEAD_LOSS : INTRA_COST_HEAD_NONE;
@@ -73,7 +73,8 @@ static struct intra_cost_side work_of(const struct planning *p, enum agent_role 
     return w;
 }
 
-// Of max(g, d) events in a row the generator trains in the first g and a batch is made in the first d (rtd.h).
+// In each run of max(g, d) events the generator trains in the first g and makes a batch in the
+// first d (agent/train/rtd.h).
 static double generator_batch_s(const struct agent_job *j, const struct intra_cost_job *job,
                                 struct intra_cost_side w, const struct intra_rates *r,
                                 double both_s) {
@@ -87,7 +88,7 @@ static double generator_batch_s(const struct agent_job *j, const struct intra_co
     return (both * both_s + (g > d ? g - d : d - g) * other.step_s) / d;
 }
 
-// Does it, with so much of a device's memory left to others?
+// True if a side fits while `spare` bytes of the device stay free.
 static bool fits(const struct agent_planned_side *x, const struct agent_site *site, double spare) {
     return x->cost.host_bytes <= agent_planner_memory(site) &&
            x->cost.device_bytes <= agent_planner_device_memory(site) - spare;
@@ -127,7 +128,7 @@ static struct agent_planned_side side_of(const struct planning *p, int32_t i,
     bool may_leave = x.job.outer_device && c->outer_state == AGENT_OUTER_AUTO;
     intra_cost_side_step(&x.job, &w, r, &x.cost);
     x.fits = fits(&x, site, may_leave ? INTER_OUTER_SPARE_BYTES : 0);
-    if (!x.fits && may_leave) { // as the workers do
+    if (!x.fits && may_leave) { // the workers do the same
         x.job.outer_device = false;
         intra_cost_side_step(&x.job, &w, r, &x.cost);
         x.fits = fits(&x, site, 0);
@@ -137,19 +138,19 @@ static struct agent_planned_side side_of(const struct planning *p, int32_t i,
     return x;
 }
 
-// ---- their stream ----------------------------------------------------------------------------------------------
+// ---- their stream -------------------------------------------------------------------------------
 
 static enum neb_status bytes_of(const struct planning *p, struct agent_planner_streams *out) {
     const struct agent_job *j = p->job;
     struct agent_plan sizes;
     if (j->mode == AGENT_MODE_RTD) {
-        struct agent_job masked = *j; // what the text takes is known better
+        struct agent_job masked = *j; // the bytes of text are known more exactly below
         masked.rtd.push_text = false;
         NEB_TRY(agent_job_plan(&masked, p->text->vocab, &sizes));
         out->unit = (double)sizes.tokens_per_step;
         out->batch_bytes = sizes.bytes_per_exchange + RTD_FRAME_BYTES +
                            (j->rtd.push_text ? out->unit * p->text->id_bytes : 0);
-        if (j->rtd.share_embeddings) { // rows of both, in int8, every so many events
+        if (j->rtd.share_embeddings) { // rows of both in int8, once per share_embeddings events
             double table = (double)(p->text->vocab + 1) * j->model.d_model,
                    frame = fmin(table, RTD_SHARE_BYTES), each = frame / j->rtd.share_embeddings;
             out->batch_bytes += each;
@@ -182,13 +183,15 @@ static struct inter_stream_load load_of(const struct agent_job *j,
         l.window_max = fmax(l.window, fmin(agent_rtd_ahead_max(j),
                                            WORKER_SIDE_WINDOW_BYTES / agent_rtd_batch_max(j)));
     }
-    // The first student passes the labels on: its uplink carries a stream for each of the others.
+    // With a relay, the first student forwards the labels: its uplink carries one stream per other
+    // student.
     if (j->distill.relay && agent_distill_students(j) > 2)
         l.streams = agent_distill_students(j) - 1;
     return l;
 }
 
-// Shared embeddings: what the discriminator answers has to be there an interval later; it is as far behind as the window allows.
+// Shared embeddings: the discriminator's answer must arrive one interval later, but the
+// discriminator may be as far behind as the window allows.
 static double exchange_wait_s(const struct agent_job *j, const struct agent_planner_streams *x,
                               const struct inter_wan_path *path) {
     double every = j->rtd.share_embeddings, rate = x->flow.rate,
@@ -199,7 +202,8 @@ static double exchange_wait_s(const struct agent_job *j, const struct agent_plan
                      : 0;
 }
 
-// Students that do not wait for each other have a rate each; a teacher that learns, a relay and rounds keep them in step.
+// Students that do not wait for each other have different rates. A teacher that learns, a relay and
+// rounds keep them in step.
 static void flow(const struct planning *p, const struct inter_wan_path *path,
                  struct agent_planner_streams *x) {
     const struct agent_job *j = p->job;
@@ -234,9 +238,9 @@ static void flow(const struct planning *p, const struct inter_wan_path *path,
     x->wall_s = (double)x->batches / rate;
 }
 
-// ---- the whole -------------------------------------------------------------------------------------------------
+// ---- the whole ----------------------------------------------------------------------------------
 
-// All in one process: each side's batches one after the other.
+// All sides in one process: their batches follow each other.
 static void alone(const struct agent_job *j, struct agent_planner_streams *x) {
     double slowest = 0, sum = 0;
     for (int32_t i = 0; i < x->n; i++) {
@@ -249,7 +253,8 @@ static void alone(const struct agent_job *j, struct agent_planner_streams *x) {
         x->sides[i].rate = 1 / (both ? sum : x->sides[i].batch_s);
 }
 
-// Students that are one model: rounds beside the stream, at its pace. They come before their teacher.
+// Federated students: rounds beside the stream, at its pace. The students come before their
+// teacher.
 static enum neb_status rounds(const struct planning *p, struct agent_planner_streams *x) {
     if (!agent_distill_federates(p->job))
         return NEB_OK;
@@ -329,7 +334,7 @@ enum neb_status agent_planner_streams_improve(const struct agent_planner_text *t
     for (int32_t i = 0; i < x.n; i++)
         job->recompute = job->recompute || (x.sides[i].learns && !x.sides[i].fits);
     if (!x.travels || job->mode != AGENT_MODE_DISTILL)
-        return NEB_OK; // rtd's window widens by itself
+        return NEB_OK; // the window of rtd grows by itself
     double wanted = fmin(x.flow.producer_rate, x.flow.consumer_rate);
     int32_t most = agent_distill_k_max(&job->distill), least = agent_distill_k_min(&job->distill);
     for (size_t i = 0; i < sizeof labels / sizeof *labels && x.flow.link_rate < wanted; i++) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What micro-batches of a stream's job are like, from its corpus and its teacher where they are on this machine.
+// What micro-batches of a stream's job are like: from its corpus and its teacher, if they are on
+// this machine.
 #include "agent/plan/planner_streams.h"
 #include "agent/train/distill.h"
 #include "compress/replaced.h"
@@ -10,9 +11,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { BATCHES = 64, TEXT_MAX = 1 << 16 }; // looked at: batches, tokens
+enum { BATCHES = 64, TEXT_MAX = 1 << 16 }; // limits of what is read: batches, tokens
 
-// What text takes on the wire (compress/replaced.h), encoded as it would travel.
+// Bytes of text on the wire (compress/replaced.h): encodes it as the stream does.
 static enum neb_status encode(const int32_t *ids, uint32_t n, int32_t vocab, double *bytes) {
     struct cmp_tokens *wire = NULL;
     struct neb_buf frame = {0};
@@ -34,7 +35,7 @@ static enum neb_status look_at_text(const struct intra_corpus *c, const struct a
     int32_t *ids = calloc((size_t)wanted * (size_t)T, sizeof *ids),
             *targets = calloc((size_t)T, sizeof *targets);
     if (!ids || !targets)
-        st = neb_fail(NEB_ERR_NOMEM, "out of memory looking at the corpus");
+        st = neb_fail(NEB_ERR_NOMEM, "out of memory reading the corpus");
     for (int32_t i = 0; st == NEB_OK && i < intra_corpus_sources(c); i++) {
         uint64_t have = intra_corpus_windows(c, i, INTRA_TRAIN, T);
         for (uint64_t k = 0; k < have && n < wanted; k++)
@@ -81,7 +82,7 @@ static enum neb_status corpus(const struct agent_job *job, struct agent_planner_
         char index[NEB_PATH_MAX];
         const char *dir = agent_job_corpus(job, i);
         if (job->distill.pushed && job->clusters[i].role == AGENT_ROLE_TEACHER)
-            continue; // students send the text
+            continue; // the students have the text
         NEB_TRY(neb_path(index, sizeof index, dir, "corpus.json"));
         if (!neb_fs_exists(index))
             continue;
@@ -95,7 +96,7 @@ static enum neb_status corpus(const struct agent_job *job, struct agent_planner_
     return NEB_OK;
 }
 
-// The shape that a teacher's checkpoint has, without its parameters.
+// The shape of the teacher's checkpoint, without its parameters.
 static enum neb_status teacher(const struct agent_job *job, struct agent_planner_text *out) {
     struct intra_ckpt *c = NULL;
     struct intra_model *m = NULL;
@@ -119,12 +120,12 @@ enum neb_status agent_planner_text(const struct agent_job *job, struct agent_pla
     *out = (struct agent_planner_text){.tokens = n, .length = job->seq_len, .targets = n / 2};
     NEB_TRY(corpus(job, out));
     NEB_TRY(teacher(job, out));
-    if (!out->vocab && job->model.vocab) // mode rtd: one more than the corpus's
+    if (!out->vocab && job->model.vocab) // mode rtd: the model has one more than the corpus
         out->vocab = job->model.vocab - (job->mode == AGENT_MODE_RTD);
     if (!out->vocab)
         return neb_fail(NEB_ERR_INVALID,
-                        "plan: the size of the models is not known without their vocabulary; set "
-                        "model.vocab, or plan where the corpus is");
+                        "plan: the size of the models depends on their vocabulary, which is not "
+                        "known: set model.vocab, or plan on a machine that has the corpus");
     if (!(out->id_bytes > 0))
         out->id_bytes = log2(out->vocab) / 8;
     return NEB_OK;

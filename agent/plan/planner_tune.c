@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What sync.tune: auto makes of a run: the tuners themselves (inter/record/tune.h), round by round, told what the model of exchanges
-// (inter/round/wan_cost.h) expects where a run would tell them what it measured.
+// Simulates a run with sync.tune: auto: the tuners themselves (inter/record/tune.h), round by
+// round. They get what the model of exchanges (inter/round/wan_cost.h) predicts in place of
+// measured values.
 //
-//     plans of round r ─► each cluster's interval: its steps, encode, wait until all updates are there, merge ─► figures
+//     plans of round r ─► each cluster's interval: its steps, encode, wait until all updates are
+//                         there, merge ─► figures
 //     figures          ─► tuners ─► plans of round r + 2
 #include "agent/base/log.h"
 #include "agent/job/tune.h"
@@ -12,8 +14,8 @@
 #include <string.h>
 
 enum {
-    AHEAD = 2, // rounds until a plan holds
-    // what comes after so many is as the last one was
+    AHEAD = 2, // rounds until a plan takes effect
+    // Later rounds count like the last simulated one.
     ROUNDS_MAX = 5000
 };
 
@@ -22,7 +24,7 @@ struct member {
     struct inter_wan_load load;
     struct inter_wan_work work[AGENT_PLANNER_CODECS];
     struct inter_wan_plan exchange; // of this round
-    double step_s;                  // as it comes, steps that are left out counted
+    double step_s;                  // seconds per step of the interval, skipped steps included
 };
 
 struct tuning {
@@ -61,7 +63,8 @@ static void members_of(const struct agent_job *job, const struct agent_site *sit
     }
 }
 
-// Seconds of a round; all merge once everybody's update is there, each so many steps after its own.
+// Returns the seconds of a round. All clusters merge when the last update is there, each so many
+// steps (its overlap) after its own send.
 static double play_round(struct tuning *t, struct agent_tuned *out) {
     uint32_t interval = 0;
     double arrives = 0, longest = 0, own[AGENT_CLUSTERS_MAX];
@@ -81,7 +84,7 @@ static double play_round(struct tuning *t, struct agent_tuned *out) {
         out[i].plan = t->plans[i][0];
         out[i].codec = m->exchange.codec;
         out[i].steps = interval * makes(&out[i].plan);
-        // at merges
+        // At merges.
         out[i].wait_s = m->load.fragments * fmax(0, arrives - out[i].plan.overlap * m->step_s);
         own[i] = interval * m->step_s + m->exchange.encode_s + m->exchange.merge_s + out[i].wait_s;
         longest = fmax(longest, own[i]);
@@ -158,7 +161,7 @@ void agent_planner_tune(const struct agent_job *job, const struct agent_site *si
     }
     for (int32_t i = 0; i < p->n; i++) {
         const struct inter_wan_plan *w = &t.m[i].exchange;
-        // the last one's tail
+        // The tail of the last exchange.
         p->tuning.wall_s += (w->travel_s + w->agree_s + w->merge_s + w->encode_s) / p->n;
     }
 }

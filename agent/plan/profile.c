@@ -11,7 +11,8 @@
 
 enum { VERSION = 6, FILE_MAX = 64 * 1024 };
 
-// One table for both directions: name, where, and whether 0 is possible (no second rank starts: no link).
+// One table for both directions: name, place, and whether 0 is allowed (a link of 0: no second rank
+// starts).
 struct field {
     const char *name;
     size_t at;
@@ -37,7 +38,7 @@ static const struct {
     const char *name;
     size_t at;
     int n;
-    bool zero; // where to_bf16 is 0
+    bool zero; // 0 is allowed if to_bf16 is 0
 } lists[] = {
     {"gemm", offsetof(struct agent_profile, rates.gemm), INTRA_COST_SIDES, false},
     {"gemm_bf16", offsetof(struct agent_profile, rates.gemm_bf16), INTRA_COST_SIDES, true},
@@ -48,7 +49,7 @@ static const struct {
 };
 enum { N_FIELDS = sizeof fields / sizeof *fields, N_LISTS = sizeof lists / sizeof *lists };
 
-// The same of a device, and of each of its types.
+// The same for a device, and for each of its types.
 #define DEVICE(x, zero)                                                                            \
     { #x, offsetof(struct agent_profile, rates.device.x), zero }
 static const struct field device_fields[] = {
@@ -83,7 +84,7 @@ static json_t *numbers(const double *x, int n) {
     return list;
 }
 
-// null where there is none.
+// null: no device.
 static json_t *device_json(struct agent_profile *p) {
     if (!p->rates.device.count)
         return json_null();
@@ -105,7 +106,7 @@ static json_t *device_json(struct agent_profile *p) {
     return o;
 }
 
-// By enum inter_wan_place: where a codec's rates are of.
+// By enum inter_wan_place: where the exchange's state is.
 static const char *const places[] = {"host", "device"};
 
 static json_t *rates_json(const struct inter_wan_rates *r) {
@@ -143,14 +144,14 @@ json_t *agent_profile_to_json(const struct agent_profile *p) {
     return o;
 }
 
-// Figures that no machine has would only give a plan that nobody can explain.
+// An impossible figure would give a plan that nobody can explain, so it is refused.
 static enum neb_status take_figure(const json_t *v, const char *name, bool zero, const char *where,
                                    double *out) {
     double x = json_number_value(v);
     if (!json_is_number(v) || !(zero ? x >= 0 : x >= 1e-15) || !(x <= 1e21))
         return neb_fail(NEB_ERR_FORMAT,
-                        "%s: %s is missing or no possible figure; make the file again with "
-                        "nebula plan --profile",
+                        "%s: %s is missing or impossible: make the file again with nebula plan "
+                        "--profile",
                         where, name);
     *out = x;
     return NEB_OK;
@@ -161,7 +162,7 @@ static enum neb_status take_text(const json_t *o, const char *name, const char *
     const char *s = json_string_value(json_object_get(o, name));
     if (!s || !*s || strlen(s) >= cap)
         return neb_fail(NEB_ERR_FORMAT, "%s: %s is missing or too long", where, name);
-    for (const char *c = s; *c; c++) // it is printed
+    for (const char *c = s; *c; c++) // the text is printed
         if ((unsigned char)*c < ' ' || *c == 127)
             return neb_fail(NEB_ERR_FORMAT, "%s: %s holds a control character", where, name);
     snprintf(out, cap, "%s", s);
@@ -177,7 +178,8 @@ static enum neb_status take_rates(const json_t *o, const char *where, struct int
 static enum neb_status take_codecs(const json_t *list, const char *where,
                                    struct agent_profile *out) {
     if (json_array_size(list) != AGENT_PROFILE_CODECS)
-        return neb_fail(NEB_ERR_FORMAT, "%s: codecs: %d are wanted", where, AGENT_PROFILE_CODECS);
+        return neb_fail(NEB_ERR_FORMAT, "%s: codecs: expected %d entries", where,
+                        AGENT_PROFILE_CODECS);
     for (size_t i = 0; i < AGENT_PROFILE_CODECS; i++) {
         const json_t *o = json_array_get(list, i);
         struct inter_wan_codec *c = &out->codecs[i];
@@ -206,7 +208,7 @@ static enum neb_status take_device(const json_t *o, const char *where, struct ag
     if (json_is_null(o))
         return NEB_OK;
     if (!json_is_object(o) || count < 1 || count > 1024)
-        return neb_fail(NEB_ERR_FORMAT, "%s: device is neither null nor has a count in 1..1024",
+        return neb_fail(NEB_ERR_FORMAT, "%s: device is neither null nor has a count from 1 to 1024",
                         where);
     out->rates.device.count = (int32_t)count;
     if (json_is_integer(visible) && json_integer_value(visible) >= 0 &&
@@ -241,10 +243,10 @@ static enum neb_status from_json(const json_t *o, const char *where, struct agen
     json_int_t processors = json_integer_value(json_object_get(o, "processors"));
     if (json_integer_value(json_object_get(o, "nebula_profile")) != VERSION)
         return neb_fail(NEB_ERR_FORMAT,
-                        "%s: not a profile of this version; make it with nebula plan --profile",
+                        "%s: not a profile of this version: make it with nebula plan --profile",
                         where);
     if (processors < 1 || processors > 65536)
-        return neb_fail(NEB_ERR_FORMAT, "%s: processors is not in 1..65536", where);
+        return neb_fail(NEB_ERR_FORMAT, "%s: processors is not from 1 to 65536", where);
     out->rates.processors = (int32_t)processors;
     NEB_TRY(take_text(o, "host", where, out->host, sizeof out->host));
     NEB_TRY(take_text(o, "isa", where, out->isa, sizeof out->isa));
@@ -280,8 +282,8 @@ enum neb_status agent_profile_load(const char *path, struct agent_profile *out) 
     return st;
 }
 
-// ~/.cache/nebula/plan-VERSION-HOST-ISA-LIBRARY-PROCESSORS.json: another machine, fewer processors in a job's cgroup, or another library for
-// products is measured anew.
+// ~/.cache/nebula/plan-VERSION-HOST-ISA-LIBRARY-PROCESSORS.json. Another machine, fewer processors
+// in a job's cgroup or another library for products is measured again.
 static enum neb_status kept_path(char *out, size_t cap) {
     const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     char host[64] = "", library[64], dir[NEB_PATH_MAX], name[224];
@@ -303,13 +305,13 @@ static enum neb_status kept_path(char *out, size_t cap) {
     return neb_path(out, cap, dir, name);
 }
 
-// What of a kept profile may be otherwise by now. *changed: something is.
+// Measures again what may have changed since the profile was kept. *changed: something has.
 static enum neb_status renew(struct agent_profile *p, bool *changed) {
     struct intra_rates *r = &p->rates;
     bool had = r->device.count > 0;
     *changed = false;
-    // There may be a device now: it was measured where its driver did not run, or a worker had it; or others, by CUDA_VISIBLE_DEVICES or
-    // in another allocation.
+    // A device may have appeared: its driver did not run, or a worker had the device. Other devices
+    // may be visible now (CUDA_VISIBLE_DEVICES, another allocation).
     if (!had || p->visible != agent_gpus_visible()) {
         NEB_TRY(agent_profile_find_device(p));
         *changed = had || r->device.count;
@@ -324,10 +326,10 @@ static enum neb_status renew(struct agent_profile *p, bool *changed) {
     return NEB_OK;
 }
 
-enum neb_status agent_profile_get(bool anew, struct agent_profile *out, bool *kept) {
+enum neb_status agent_profile_get(bool measure, struct agent_profile *out, bool *kept) {
     char path[NEB_PATH_MAX];
     bool place = kept_path(path, sizeof path) == NEB_OK;
-    *kept = place && !anew && neb_fs_exists(path) && agent_profile_load(path, out) == NEB_OK;
+    *kept = place && !measure && neb_fs_exists(path) && agent_profile_load(path, out) == NEB_OK;
     if (*kept) {
         bool changed;
         NEB_TRY(renew(out, &changed));
@@ -341,7 +343,7 @@ enum neb_status agent_profile_get(bool anew, struct agent_profile *out, bool *ke
     json_t *o = agent_profile_to_json(out);
     char *text = json_dumps(o, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
     if (!place || !text || neb_fs_write(path, text, strlen(text), 0644) != NEB_OK)
-        neb_warn("the measured rates cannot be kept; they are measured again next time");
+        neb_warn("the measured rates cannot be saved: they are measured again next time");
     free(text);
     json_decref(o);
     return NEB_OK;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a machine can do, measured in a few seconds and kept: the figures that nebula plan reckons with.
+// What a machine can do: the figures for `nebula plan`, measured in a few seconds and kept.
 //
-// Kept under ~/.cache/nebula (or $XDG_CACHE_HOME/nebula), one file a machine: home folders are shared on clusters. The same
-// JSON goes from site to site: `nebula plan --profile` prints it, `--site NAME=FILE` takes it.
+// The file is in ~/.cache/nebula (or $XDG_CACHE_HOME/nebula), one per machine, because clusters
+// share home folders. The same JSON goes between sites: `nebula plan --profile` prints it, `--site
+// NAME=FILE` reads it.
 #ifndef AGENT_PROFILE_H
 #define AGENT_PROFILE_H
 #include "agent/base/clock.h"
@@ -17,59 +18,67 @@ enum { AGENT_PROFILE_CODECS = 8 };
 struct agent_profile {
     char host[64], isa[16];
     char device[64]; // "": none
-    int32_t
-        visible; // GPUs that were to be seen (agent/proc/gpus.h) when it was measured; -1: not known
+    int32_t visible; // visible GPUs (agent/proc/gpus.h) at the measurement; -1: not known
     struct intra_rates rates;
-    double sync_s; // of an fsync where the agent's home is likely to be
-    // at: of the device where rates.device has one
-    // bf16, int8, int4, int3, int2, topk of 512, 256, 64
+    double sync_s; // seconds of an fsync in /var/tmp
+    // bf16, int8, int4, int3, int2, topk of 512, 256, 64. at[INTER_WAN_DEVICE] is set if
+    // rates.device has a device.
     struct inter_wan_codec codecs[AGENT_PROFILE_CODECS];
 };
 
-// Measures with all processors; about ten seconds. Logs what it measures when it takes long. A machine where ranks do not start has
-// link 0.
+// Measures with all processors; takes about ten seconds. On a machine where ranks do not start, the
+// link is 0.
 NEB_MUST_CHECK enum neb_status agent_profile_measure(struct agent_profile *out);
-// Those of logits: logits, soft, draws, labels. Part of agent_profile_measure.
+// The rates of work on logits: logits, soft, draws, labels. Part of agent_profile_measure.
 NEB_MUST_CHECK enum neb_status agent_profile_logits(struct kern *K, struct intra_rates *r);
-// The link between two ranks of this machine; 0 where none can be measured. Part of agent_profile_measure.
+// The link between two ranks of this machine; 0 if it cannot be measured. Part of
+// agent_profile_measure.
 void agent_profile_find_link(struct agent_profile *p);
-// The same between two of its devices. Part of agent_profile_find_device.
+// The same between two devices of this machine. Part of agent_profile_find_device.
 void agent_profile_find_device_link(struct agent_profile *p);
-// This machine's devices, if it has any: sets p->device and its rates. Part of agent_profile_measure. The device is opened by a child
-// (below), never in this process. One that cannot be measured is as none: that is said in the log.
+// The devices of this machine, if there are any: sets p->device and its rates. Part of
+// agent_profile_measure. A child opens the device (below), never this process. A device that cannot
+// be measured counts as none, with a warning.
 NEB_MUST_CHECK enum neb_status agent_profile_find_device(struct agent_profile *p);
-// Its part that starts `EXE plan --measure-device`, and kills it after `timeout`.
+// Starts `EXE plan --measure-device`, and kills it after `timeout`. Part of
+// agent_profile_find_device.
 void agent_profile_device_apart(const char *exe, neb_ns timeout, struct agent_profile *p);
-// `nebula plan --measure-device`: prints one line, agent_profile_device_to_json. Without a device its "device" is null.
+// `nebula plan --measure-device`: prints one line, agent_profile_device_to_json. Without a device
+// its "device" is null.
 NEB_MUST_CHECK enum neb_status agent_profile_device_child(void);
-// Of a device, in both types; some seconds. NEB_ERR_NOMEM, or what the device says.
+// Measures a device in both types; takes some seconds. NEB_ERR_NOMEM, or the error of the device.
 NEB_MUST_CHECK enum neb_status agent_profile_device(struct kern_device *D,
                                                     struct intra_device_rates *r);
-// What one codec makes of an update, and what an exchange by it takes on this machine's processors: for those that a job names
-// otherwise. pool: all of them; NULL: started for it.
+// Measures one codec: the size and error of an update, and its exchange on the processors of this
+// machine. For codecs of a job that are not in the profile. pool: all processors; NULL: a pool is
+// started.
 NEB_MUST_CHECK enum neb_status agent_profile_codec(const char *name, struct kern_pool *pool,
                                                    struct inter_wan_codec *out);
-// The same exchange with its state on a device: out->at[INTER_WAN_DEVICE].
+// The same exchange with its state on a device: sets out->at[INTER_WAN_DEVICE].
 NEB_MUST_CHECK enum neb_status agent_profile_codec_device(struct kern_device *D,
                                                           struct inter_wan_codec *out);
-// Those of all profiles: AGENT_PROFILE_CODECS names.
+// The codecs of every profile: AGENT_PROFILE_CODECS names.
 extern const char *const agent_profile_codecs[AGENT_PROFILE_CODECS];
-// The kept one, if it is of this machine and build; else measured and kept. *kept: which of the two. Of the kept one is measured anew what may
-// be otherwise by now: devices where there was none or other GPUs are visible, links that could not be measured.
-NEB_MUST_CHECK enum neb_status agent_profile_get(bool anew, struct agent_profile *out, bool *kept);
+// Gets the kept profile if it belongs to this machine and build, else measures and keeps one.
+// *kept: nothing was measured. In a kept profile, devices and links that may have changed are
+// measured again. measure: measure in any case.
+NEB_MUST_CHECK enum neb_status agent_profile_get(bool measure, struct agent_profile *out,
+                                                 bool *kept);
 
 json_t *agent_profile_to_json(const struct agent_profile *p); // new reference; NULL: out of memory
-// What is of the device in it: {"device": …, "codecs": [rates, …]}; and back, into a profile with its other figures.
+// The device's part: {"device": …, "codecs": [rates, …]}; and back, into a profile that has its
+// other figures.
 json_t *agent_profile_device_to_json(const struct agent_profile *p);
 NEB_MUST_CHECK enum neb_status agent_profile_device_parse(const json_t *o, const char *where,
                                                           struct agent_profile *p);
-// From another site: NEB_ERR_FORMAT unless every figure is there, finite and possible; `where` names the file.
+// Reads a profile of another site. NEB_ERR_FORMAT: a figure is missing, not finite or impossible.
+// `where` names the file.
 NEB_MUST_CHECK enum neb_status agent_profile_parse(const char *text, size_t len, const char *where,
                                                    struct agent_profile *out);
 NEB_MUST_CHECK enum neb_status agent_profile_load(const char *path, struct agent_profile *out);
 
-// `nebula plan --measure-link`, one of two ranks; the first prints {"link": bytes/s, "link_s": s}. `nebula plan
-// --measure-device-link`: the same between devices.
+// `nebula plan --measure-link`, as one of two ranks; the first prints {"link": bytes/s, "link_s":
+// s}. `nebula plan --measure-device-link` does the same between devices.
 NEB_MUST_CHECK enum neb_status agent_profile_link_rank(bool devices);
 
 #endif

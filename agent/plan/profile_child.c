@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is measured in processes of their own: the link between two ranks, which are two processes anyway, and devices. A CUDA context in a
-// process that goes on (nebula pretrain --local) would hold memory of the device beside the workers for as long as the job takes, and a driver
-// that hangs or crashes would take the command with it. So nothing here opens a device but in a child, which gets so long and no longer.
+// Measurements in child processes: the link between two ranks, and devices. A CUDA context would
+// hold device memory as long as its process lives (nebula pretrain --local lives as long as the
+// job), and a driver that hangs or crashes would stop the command. So only a child with a time
+// limit opens a device.
 #include "agent/base/log.h"
 #include "agent/job/json.h"
 #include "agent/plan/profile.h"
@@ -18,21 +19,22 @@
 
 enum {
     LINK_FLOATS = 1 << 20,
-    DEVICE_LINK_FLOATS =
-        16 << 20, // what a call costs is nothing beside it, also where the link is NVLink
+    // So many that the cost of a call does not count, even over NVLink.
+    DEVICE_LINK_FLOATS = 16 << 20,
     LINK_TIMEOUT_S = 30,
-    DEVICE_TIMEOUT_S = 120, // some seconds on a card, and what its driver takes to come up
+    DEVICE_TIMEOUT_S = 120, // some seconds on a card, and the start of its driver
     GRACE_S = 5,
 };
 
-// ---- the link between two ranks ------------------------------------------------------------------------------
+// ---- the link between two ranks -----------------------------------------------------------------
 
 static bool watch(void *ctx, bool first) {
     struct intra_comm *c = ctx;
     return c->ops->look(c, first) == NEB_OK;
 }
 
-// n sums of one number: in D's queue, each between two ops, as tensor-parallel ranks have them; or, D NULL, one call each.
+// n sums of one number. With D: in its queue, each between two ops, as in tensor parallelism.
+// Without: one call each.
 static enum neb_status small_sums(struct intra_comm *c, struct kern_device *D, float *x, int n) {
     for (int k = 0; k < n; k++) {
         if (!D) {
@@ -49,7 +51,7 @@ static enum neb_status small_sums(struct intra_comm *c, struct kern_device *D, f
     return c->ops->look(c, true);
 }
 
-// x (LINK_FLOATS, on devices DEVICE_LINK_FLOATS), in the memory that c reduces.
+// x (LINK_FLOATS; on devices DEVICE_LINK_FLOATS) is in the memory that c reduces.
 static enum neb_status time_link(struct intra_comm *c, struct kern_device *D, float *x) {
     double best = INFINITY, small = INFINITY;
     size_t n = D ? DEVICE_LINK_FLOATS : LINK_FLOATS;
@@ -62,7 +64,8 @@ static enum neb_status time_link(struct intra_comm *c, struct kern_device *D, fl
         NEB_TRY(small_sums(c, D, x, MANY));
         small = fmin(small, neb_seconds(neb_now() - from) / MANY);
     }
-    // Two ranks: each sends as many bytes as the array has. In two messages over TCP; on devices it is one call.
+    // Each of the two ranks sends the bytes of the array. A small sum is two messages over TCP, but
+    // one call on devices.
     if (c->rank == 0)
         printf("{\"link\": %.6g, \"link_s\": %.6g}\n", 4.0 * (double)n / best,
                D ? small : small / 2);
@@ -78,7 +81,7 @@ static enum neb_status host_link(struct intra_comm *world) {
     return st;
 }
 
-// Every rank on a device of its own, over NCCL, as intra/train/group.c joins them.
+// Each rank has its own device, joined by NCCL as in intra/train/group.c.
 static enum neb_status device_link(struct intra_comm *world) {
     struct kern_device *D = NULL;
     struct intra_comm *nccl = NULL;
@@ -115,7 +118,7 @@ enum neb_status agent_profile_link_rank(bool devices) {
     return st;
 }
 
-// Everything the child says until it ends; false after the timeout.
+// Reads all that the child prints until it ends. False: the timeout has passed.
 static bool read_all(int fd, char *out, size_t cap) {
     size_t n = 0;
     neb_ns end = neb_now() + LINK_TIMEOUT_S * NEB_S;
@@ -132,7 +135,7 @@ static bool read_all(int fd, char *out, size_t cap) {
     return n > 0 && neb_now() < end;
 }
 
-// What cannot be measured stays 0: then the planner proposes one rank.
+// A link that cannot be measured stays 0. Then the planner proposes one rank.
 static void measure_link(const char *option, double *link_out, double *link_s_out) {
     struct agent_launch launch;
     struct agent_child child = {0};
@@ -152,8 +155,8 @@ static void measure_link(const char *option, double *link_out, double *link_s_ou
         *link_out = link;
         *link_s_out = link_s;
     } else {
-        neb_warn("plan: the link between two ranks could not be measured; meshes of several ranks "
-                 "are not judged");
+        neb_warn("plan: the link between two ranks cannot be measured: meshes of several ranks are "
+                 "not compared");
     }
     json_decref(o);
     close(fd);
@@ -164,7 +167,7 @@ void agent_profile_find_link(struct agent_profile *p) {
     measure_link("--measure-link", &p->rates.link, &p->rates.link_s);
 }
 
-// ---- devices --------------------------------------------------------------------------------------------------
+// ---- devices ------------------------------------------------------------------------------------
 
 static void forget_device(struct agent_profile *p) {
     p->rates.device = (struct intra_device_rates){0};
@@ -198,20 +201,20 @@ enum neb_status agent_profile_device_child(void) {
     return NEB_OK;
 }
 
-// Why the child has said nothing that can be read: it has ended, or it was too slow.
+// Why the child printed nothing readable: it has ended, or it was too slow.
 static void tell_failure(struct agent_child *child, neb_ns timeout, neb_ns end) {
     char reason[96];
     int status = 0;
     bool ended = false;
-    for (neb_ns grace = neb_now() + NEB_S; // what closed its output ends soon
+    for (neb_ns grace = neb_now() + NEB_S; // a child that has closed its output ends soon
          neb_now() < end && neb_now() < grace && !(ended = agent_child_ended(child, &status));)
         neb_sleep(5 * NEB_MS);
     if (ended)
         agent_child_reason(status, reason, sizeof reason);
     else
         snprintf(reason, sizeof reason, "no answer in %.0f s", neb_seconds(timeout));
-    neb_warn("the device cannot be measured: %s; plans reckon with processors only. See whether "
-             "nvidia-smi answers, and who else uses the GPU",
+    neb_warn("the device cannot be measured: %s; plans use processors only (check that nvidia-smi "
+             "answers, and who else uses the GPU)",
              reason);
 }
 
@@ -228,7 +231,7 @@ void agent_profile_device_apart(const char *exe, neb_ns timeout, struct agent_pr
     if (st != NEB_OK)
         tell_failure(&child, timeout, end);
     else if (agent_profile_device_parse(o, "nebula plan --measure-device", p) != NEB_OK)
-        forget_device(p); // it said what is wrong
+        forget_device(p); // the parser has logged the reason
     json_decref(o);
     close(fd);
     agent_child_stop(&child, GRACE_S * NEB_S);

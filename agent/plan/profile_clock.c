@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-// share of the time passed, in which a thread waited for a processor
+// Share of the time in which threads wait for a processor. More of it counts as disturbed.
 static const double DISTURBED = 0.02;
 
 static double ran_s(void) {
@@ -19,7 +19,8 @@ static double ran_s(void) {
                : 0;
 }
 
-// /proc/self/task/N/schedstat: nanoseconds run, nanoseconds waited for a processor, how often.
+// /proc/self/task/N/schedstat has: nanoseconds run, nanoseconds waited for a processor, number of
+// times.
 static double waited_s(void) {
     double sum = 0;
     DIR *d = opendir("/proc/self/task");

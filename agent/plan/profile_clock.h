@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long something took, as it would on a machine of its own. Where other processes took processors away from this one's
-// threads meanwhile (the kernel counts it: schedstat), the time that the threads ran stands for the time that passed.
+// Measures how long something would take on an idle machine. If other processes took processors
+// from the threads of this one (the kernel counts that: schedstat), the time that the threads ran
+// is used.
 #ifndef AGENT_PROFILE_CLOCK_H
 #define AGENT_PROFILE_CLOCK_H
 #include "agent/base/clock.h"
 
 struct profile_clock {
     neb_ns from;
-    double cpu_s, delay_s; // of all threads: ran, and waited for a processor
+    double cpu_s, delay_s; // of all threads: time run, time waited for a processor
 };
 
 void profile_clock_start(struct profile_clock *c);
-// Seconds since. threads: that shared the work evenly. Disturbed, the longer of two lower bounds: what they ran divided by
-// threads, and what passed without what they waited. Undisturbed, or where the kernel counts nothing, what passed.
+// Seconds since the start. threads: number of threads that shared the work evenly. Undisturbed (or
+// if the kernel does not count): the time that passed. Disturbed: the longer of two lower bounds,
+// the time run per thread and the time passed without the waits.
 double profile_clock_stop(const struct profile_clock *c, int threads);
 
 #endif

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures an accelerator for agent/plan/profile.h through its table of operations (kernels/device.h), as intra/device/device.h calls them. Sizes rise
-// until one takes too long: then the larger ones have the rate of the last. So a card is measured where it is busy, and something a
-// thousand times slower (tests train on an emulated one) is still measured in some seconds.
+// Measures an accelerator for agent/plan/profile.h through its table of operations
+// (kernels/device.h), as intra/device/device.h calls them. Sizes rise until one takes too long;
+// larger ones then have the last rate. So a fast card is measured at sizes that keep it busy, and
+// an emulated one (in tests) in some seconds.
 //
-// The host's clock, from before a number of calls until the queue has run: what is seen is what training sees, launches included.
+// The host's clock runs from before several calls until the queue is empty, so launches are
+// included, as in training.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "agent/plan/profile.h"
@@ -15,16 +17,16 @@
 
 enum {
     CASE_MS = 15, // of one measurement
-    RUNS_MS = 1,  // at least, between two looks at the clock
+    RUNS_MS = 1,  // least time between two readings of the clock
     RUNS_MOST = 200,
     RUNS = 3,
     ARRAYS = 4,
-    WIDTH = 256, // of all heads
+    WIDTH = 256, // of all heads together
     SEQ_MOST = 1024,
     SMALL = 64, // elements of the smallest operation
     LOGITS_WIDTH = 64,
     COPY_BYTES = 16 << 20,
-    FILL = 1 << 20, // floats made on the host at once
+    FILL = 1 << 20, // floats that the host makes at once
 };
 static const double SKIP_S = 0.05; // what is expected to take longer is not measured
 
@@ -40,13 +42,13 @@ struct bench {
     struct kern_chunk *chunks;
     int32_t *first;
     double *sums;      // (2) device
-    float *grad_scale; // (1) device, behind them
+    float *grad_scale; // (1) device, behind sums
     int n, d, side, head_dim, V;
     enum neb_status st;
 };
 typedef void action(struct bench *b);
 
-// Small numbers, read as either type.
+// Small numbers, whichever type reads them.
 static void fill(struct bench *b) {
     for (int i = 0; i < ARRAYS && b->st == NEB_OK; i++)
         for (size_t at = 0; at < b->floats; at += FILL) {
@@ -55,7 +57,7 @@ static void fill(struct bench *b) {
         }
 }
 
-// Arrays of at least so many floats. false: the device has not that much.
+// Makes the arrays at least this large. False: the device has not enough memory.
 static bool allocate_arrays(struct bench *b, size_t floats) {
     if (b->st != NEB_OK || ARRAYS * floats * sizeof(float) > b->D->total_bytes / 2)
         return false;
@@ -82,7 +84,7 @@ static float *floats(const struct bench *b, int array, size_t elements) {
     return at(b, array, elements, KERN_F32);
 }
 
-// Seconds of so many runs.
+// Seconds of `times` runs.
 static double once(struct bench *b, action *run, int times) {
     struct profile_clock clock;
     profile_clock_start(&clock);
@@ -92,7 +94,8 @@ static double once(struct bench *b, action *run, int times) {
     return profile_clock_stop(&clock, 1);
 }
 
-// Seconds of a run, the best of several looks. In the first one plans are made and scratch is allocated.
+// Seconds of a run, the best of several measurements. The first run makes plans and allocates
+// scratch.
 static double time_of(struct bench *b, action *run) {
     double best = once(b, run, 1);
     int times = 1;
@@ -108,7 +111,7 @@ static double time_of(struct bench *b, action *run) {
     return best;
 }
 
-// work/s of run; the last rate where that would take too long.
+// The work/s of `run`, or `last` if it would take too long.
 static double rate_of(struct bench *b, action *run, double work, size_t floats, double last) {
     if (last > 0 && work / last > SKIP_S)
         return last;
@@ -118,9 +121,9 @@ static double rate_of(struct bench *b, action *run, double work, size_t floats, 
     return b->st == NEB_OK ? work / s : last;
 }
 
-// ---- products and attention -----------------------------------------------------------------------------------
+// ---- products and attention ---------------------------------------------------------------------
 
-// The three products of a layer that is twice as long as wide, as forward and backward have them.
+// The three products of a layer twice as long as wide, as in forward and backward.
 static void run_gemm(struct bench *b) {
     int n = b->n, in = b->side, out = 2 * b->side;
     const struct kern_device_ops *K = b->K;
@@ -141,7 +144,7 @@ static double attn_flops(const struct bench *b) {
     return intra_cost_attn_flops(b->n, s.T, s.n_heads, s.head_dim, s.mask);
 }
 
-// 0: q, k, v side by side; 1: their gradients; 2: out, then its gradient; 3: lse and delta.
+// Arrays: 0: q, k, v side by side; 1: their gradients; 2: out, then its gradient; 3: lse and delta.
 static void run_attn_fwd(struct bench *b) {
     struct kern_attn s = attn_of(b);
     int ld = 3 * WIDTH;
@@ -163,7 +166,7 @@ static void measure_products(struct bench *b, struct intra_type_rates *r) {
         for (int k = 0; k < INTRA_COST_SIDES; k++) {
             size_t n = (size_t)intra_cost_tokens[i], side = (size_t)intra_cost_sides[k],
                    most = 2 * side * (n + side);
-            // the same side at fewer tokens, or a thinner one: whichever is nearer
+            // The nearer of: the same side with fewer tokens, a smaller side.
             double last = i   ? r->gemm[i - 1][k]
                           : k ? r->gemm[i][k - 1]
                               : 0,
@@ -187,9 +190,10 @@ static void measure_attention(struct bench *b, struct intra_type_rates *r) {
         }
 }
 
-// ---- what is bound by memory ----------------------------------------------------------------------------------
+// ---- what is bound by memory --------------------------------------------------------------------
 
-// A block's row operations with f = 5/2 d, both ways: 40 d floats a token, as cost.c counts them. Backward's rope is attention's there.
+// A block's row operations with f = 5/2 d, forward and backward: 40 d floats per token, as in
+// intra/cost/cost.c. There, the backward rope belongs to attention.
 enum { ROW_FLOATS = 40 };
 static void run_rows(struct bench *b) {
     int n = b->n, d = b->d, f = d / 2 * 5, heads = d / 64;
@@ -290,7 +294,7 @@ static void measure_memory(struct bench *b, struct intra_type_rates *r) {
     }
 }
 
-// ---- the host's part ------------------------------------------------------------------------------------------
+// ---- the host's part ----------------------------------------------------------------------------
 
 static void run_small(struct bench *b) { b->K->add(b->D, floats(b, 0, 0), floats(b, 1, 0), SMALL); }
 static void run_wait(struct bench *b) { // as a step waits for its norms
@@ -310,7 +314,7 @@ static void measure_host(struct bench *b, struct intra_device_rates *r) {
     r->down = COPY_BYTES / time_of(b, run_down);
 }
 
-// ---- all of it ------------------------------------------------------------------------------------------------
+// ---- all of it ----------------------------------------------------------------------------------
 
 static enum neb_status create(struct bench *b) {
     struct neb_rng r = neb_rng_make(3, 3);
@@ -325,7 +329,7 @@ static enum neb_status create(struct bench *b) {
         st = neb_fail(NEB_ERR_NOMEM, "out of memory measuring %s", b->D->name);
         goto out;
     }
-    // As two bf16 each half is a small number too: the lower one repeats the upper.
+    // Both halves, read as bf16, must be small numbers too: the lower half repeats the upper.
     for (int i = 0; i < FILL; i++) {
         uint32_t u;
         float x = 0.05f + 0.1f * (float)neb_rng_unit(&r);

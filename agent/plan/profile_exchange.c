@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures an exchange for agent/plan/profile.h as a worker makes it (inter/outer/outer.h): an update is encoded, with its pseudo-gradient and error
-// feedback; commits of one and of three updates are merged, so that what each update takes and what a merge takes besides can be told apart.
+// Measures an exchange for agent/plan/profile.h as a worker makes it (inter/outer/outer.h). It
+// encodes an update with its pseudo-gradient and error feedback, and merges commits of one and of
+// three updates: the difference separates the time per update from the time per merge.
 #include "agent/base/rng.h"
 #include "agent/plan/profile.h"
 #include "agent/plan/profile_clock.h"
@@ -11,15 +12,15 @@
 #include <string.h>
 
 enum {
-    SAMPLE = 1 << 20, // of values whose error and size are measured
+    SAMPLE = 1 << 20, // values for measuring size and error
     COLS = 1024,
-    UNIT_ROWS = 128, // on processors: a unit each, and some more
+    UNIT_ROWS = 128, // on processors
     UNITS_LEAST = 8,
     UNITS_MOST = 64,
     RUNS = 3,
-    MANY = 3, // updates of a larger commit
+    MANY = 3, // updates of the larger commit
 };
-// of a merge, whatever the clock says: decoding, and the rest of it
+// Least share of a merge for decoding, and for the rest, whatever the clock shows.
 static const double LEAST = 0.05;
 static const double LONG_S = 0.05;
 
@@ -31,10 +32,10 @@ struct exchange {
     struct kern_device *D; // NULL: on processors
     struct inter_outer *outer;
     int32_t units;
-    size_t rows, n;        // of a unit; elements of all
-    float *zero, *learned; // (n) θ; what was learned, as θ_m is then
+    size_t rows, n;        // rows of a unit; elements of all units
+    float *zero, *learned; // (n) θ; the parameters after training, as θ_m
     float *theta_m;        // (n) host
-    void *there;           // (n) the device's
+    void *there;           // (n) device
     struct neb_buf blob;
 };
 
@@ -45,7 +46,7 @@ static void normal(float *x, size_t n) {
         x[i] *= 1e-3f;
 }
 
-// ---- an exchange's state --------------------------------------------------------------------------------------
+// ---- an exchange's state ------------------------------------------------------------------------
 
 static void exchange_free(struct exchange *x) {
     inter_outer_destroy(&x->outer);
@@ -84,7 +85,7 @@ static enum neb_status exchange_make(struct exchange *x) {
     return x->D ? place_exchange(x) : NEB_OK;
 }
 
-// θ is zero, nothing is left of earlier updates, and so much was learned.
+// Starts from θ = 0, without a residual of earlier updates, and with `learned` as the progress.
 static enum neb_status begin_exchange(struct exchange *x) {
     inter_outer_adopt(x->outer, 0, x->zero, x->zero, 0);
     if (!x->D) {
@@ -95,7 +96,7 @@ static enum neb_status begin_exchange(struct exchange *x) {
     return x->D->ops->finish(x->D);
 }
 
-// ---- seconds --------------------------------------------------------------------------------------------------
+// ---- seconds ------------------------------------------------------------------------------------
 
 static enum neb_status encode(struct exchange *x, const struct cmp_codec *codec, double *best) {
     struct profile_clock clock;
@@ -151,7 +152,7 @@ static enum neb_status on_processors(struct kern_pool *pool, const struct cmp_co
     return st;
 }
 
-// Units are encoded one after the other there. Their size rises until an exchange takes long.
+// A device encodes one unit after the other. The unit grows until an exchange takes long.
 enum neb_status agent_profile_codec_device(struct kern_device *D, struct inter_wan_codec *out) {
     static const size_t rows[] = {64, 1024, 4096};
     struct kern_pool *pool = NULL;
@@ -174,7 +175,7 @@ enum neb_status agent_profile_codec_device(struct kern_device *D, struct inter_w
     return st;
 }
 
-// ---- size and error -------------------------------------------------------------------------------------------
+// ---- size and error -----------------------------------------------------------------------------
 
 static enum neb_status try_sample(const struct cmp_codec *codec, struct inter_wan_codec *out) {
     struct cmp_work *work = NULL;

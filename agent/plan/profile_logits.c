@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rates of what is done with logits: losses, losses with a teacher's labels, labels themselves, draws. Through the functions that
-// workers call, on a model that is all vocabulary; its products are measured in turn with them and taken off.
+// Rates of work on logits: losses, losses with a teacher's labels, labels, draws. Calls the
+// functions that workers call, on a model that is almost only vocabulary. Its matrix products are
+// measured in turn and subtracted.
 #include "agent/base/rng.h"
 #include "agent/plan/profile.h"
 #include "agent/plan/profile_clock.h"
@@ -26,7 +27,7 @@ struct streams {
 static void run_labels(struct streams *s) {
     struct intra_runner r = {.K = s->K, .model = s->model, .acts = s->acts};
     NEB_ASSERT(intra_labels(s->labeller, &r, s->rows, ROWS, LABELS, 1, s->ids, s->logp, s->tail) ==
-               NEB_OK); // on processors
+               NEB_OK); // cannot fail on processors
 }
 static void run_draws(struct streams *s) {
     struct intra_runner r = {.K = s->K, .model = s->model, .acts = s->acts};
@@ -48,7 +49,7 @@ static void run_loss(struct streams *s) {
     struct kern_head h = head_of(s);
     (void)s->K->ops->head_loss(s->K, &h, &counted);
 }
-static void run_soft(struct streams *s) { // of the labels that were made last
+static void run_soft(struct streams *s) { // with the labels made last
     int64_t counted;
     struct kern_head h = head_of(s);
     struct kern_soft soft = {.k = LABELS,
@@ -60,7 +61,7 @@ static void run_soft(struct streams *s) { // of the labels that were made last
     (void)s->K->ops->distill(s->K, &h, &soft, &counted);
 }
 
-// The products behind them: logits, and with three also dx and dw.
+// The products alone: 1: logits; 3: also dx and dw.
 static void run_products(struct streams *s, int products) {
     struct kern *K = s->K;
     const float *x = intra_acts_hidden(s->acts), *w = intra_param(s->model, s->model->head);
@@ -75,7 +76,7 @@ static void run_products(struct streams *s, int products) {
     }
 }
 
-// Logits/s beside so many products of all of them.
+// Logits/s of `run` without the time of its products.
 static double rate_of(struct streams *s, int products, void (*run)(struct streams *s)) {
     double best = INFINITY, without = INFINITY, logits = (double)ROWS * VOCAB;
     int threads = kern_pool_threads(s->K->pool);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures for agent/plan/profile.h: every operation as training calls it, at sizes of a training step, the best of a few runs, by a
-// clock that leaves out what neighbours took (profile_clock.h): predictions are for a machine of one's own.
+// Measures processors for agent/plan/profile.h: each operation as training calls it, at sizes of a
+// training step. It takes the best of a few runs, with a clock that leaves out other processes
+// (profile_clock.h), because a plan assumes an idle machine.
 #include "agent/base/clock.h"
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
@@ -29,10 +30,10 @@ struct bench {
 
 typedef void action(struct bench *b);
 
-// At least RUNS, and for at least CASE_MS: a neighbour's burst should not be all that is seen. Short ones: some are left alone.
+// At least RUNS runs and CASE_MS, so that a short disturbance does not cover all of them.
 static double best_of(struct bench *b, action *run, int times) {
     double best = INFINITY;
-    run(b); // pages are touched, scratch is allocated
+    run(b); // touches pages and allocates scratch
     neb_ns start = neb_now();
     for (int i = 0; i < RUNS || neb_now() - start < CASE_MS * NEB_MS; i++) {
         struct profile_clock clock;
@@ -44,7 +45,7 @@ static double best_of(struct bench *b, action *run, int times) {
     return best;
 }
 
-// The three products of a layer whose smallest side is `side`, as forward and backward have them.
+// The three products of a layer whose smallest side is `side`, as in forward and backward.
 static void run_gemm(struct bench *b) {
     int n = TOKENS, in = b->side, out = 2 * b->side;
     struct kern *K = b->K;
@@ -53,14 +54,15 @@ static void run_gemm(struct bench *b) {
     K->ops->gemm(K, KERN_T, KERN_N, out, in, n, 1e-6f, b->c, out, b->a, in, 1, b->b, in);
 }
 
-// The same in bf16, as training has them: the parameters rest, dy is converted once.
+// The same in bf16, as in training: the parameters are converted before, dy once.
 static void run_linear(struct bench *b) {
     int n = TOKENS, in = b->side, out = 2 * b->side;
     struct kern *K = b->K;
     K->ops->gemm(K, KERN_N, KERN_T, n, out, in, 1, b->a, in, b->b, in, 0, b->c, out);
     K->ops->linear_bwd(K, b->d, b->d + FLOATS / 2, b->c, out, b->a, b->b, n, out, in);
 }
-// A parameter in the forms that the forward and the backward product read: their least product beside it.
+// Converts a parameter to the forms that forward and backward read, with the smallest product after
+// it.
 enum { WEIGHT_ROWS = FLOATS / WEIGHT_SIDE };
 static void run_weight(struct bench *b) {
     int n = KERN_BF16_LEAST, in = WEIGHT_SIDE, out = WEIGHT_ROWS;
@@ -90,7 +92,7 @@ static void run_attn_bwd(struct bench *b) {
     b->K->ops->attn_bwd(b->K, &s, b->b, b->b + w, b->b + 2 * w, b->d, b->c, w, b->c + FLOATS / 2,
                         b->a, ld, b->a + w, ld, b->a + 2 * w, ld, b->c + FLOATS * 3 / 4);
 }
-static void run_rows(struct bench *b) { // 3 f floats a token, f 1024
+static void run_rows(struct bench *b) { // 3 f floats per token, f = 1024
     b->K->ops->swiglu_fwd(b->K, b->c, b->a, TOKENS, 1024);
 }
 static void run_update(struct bench *b) {
@@ -127,7 +129,7 @@ static void measure_attention(struct bench *b, double *fwd, double *bwd) {
     }
 }
 
-// Stays 0 where these processors cannot.
+// The rates stay 0 if these processors have no bf16.
 static void measure_bf16(struct bench *b, struct intra_rates *r) {
     struct kern *fp32 = b->K, *K = NULL;
     if (kern_cpu_create(kern_pool_threads(fp32->pool), &K) == NEB_OK && kern_cpu_bf16_possible(K)) {
@@ -182,7 +184,7 @@ static enum neb_status measure_rates(struct intra_rates *r) {
         room = (*all[i] = aligned_alloc(64, FLOATS * sizeof(float))) && room;
     if (!room) {
         bench_free(&b);
-        return neb_fail(NEB_ERR_NOMEM, "out of memory measuring this machine (140 MB are needed)");
+        return neb_fail(NEB_ERR_NOMEM, "out of memory measuring this machine (it needs 140 MB)");
     }
     fill(&b);
     r->processors = kern_pool_threads(b.K->pool);

@@ -30,8 +30,9 @@ struct wan_ctl {
 static enum neb_status address(const char *path, struct sockaddr_un *out) {
     *out = (struct sockaddr_un){.sun_family = AF_UNIX};
     if (strlen(path) >= sizeof out->sun_path)
-        return neb_fail(NEB_ERR_LIMIT, "wanlink: control socket '%s': path longer than %zu bytes",
-                        path, sizeof out->sun_path - 1);
+        return neb_fail(NEB_ERR_LIMIT,
+                        "wanlink: control socket '%s': the path is longer than %zu bytes", path,
+                        sizeof out->sun_path - 1);
     snprintf(out->sun_path, sizeof out->sun_path, "%s", path);
     return NEB_OK;
 }
@@ -52,11 +53,12 @@ enum neb_status wan_ctl_create(const char *path, struct wan_mesh *mesh, int epol
         c->client[i].fd = -1;
     enum neb_status st = NEB_OK;
     c->listen_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    // A socket left by a killed emulator refuses connections: only such a one is replaced.
+    // A killed emulator leaves its socket behind, and connecting to it is refused. Only such a
+    // socket is replaced.
     if (c->listen_fd >= 0 && connect(c->listen_fd, (struct sockaddr *)&addr, sizeof addr) == 0) {
-        st = neb_fail(NEB_ERR_EXISTS, "wanlink: control socket '%s' is in use by another process",
-                      path);
-        c->path[0] = 0; // not ours to remove
+        st =
+            neb_fail(NEB_ERR_EXISTS, "wanlink: control socket '%s': another process uses it", path);
+        c->path[0] = 0; // the other process owns it: do not remove it
     } else if (c->listen_fd >= 0 && errno == ECONNREFUSED) {
         unlink(path);
     }
@@ -74,7 +76,7 @@ enum neb_status wan_ctl_create(const char *path, struct wan_mesh *mesh, int epol
 
 static void drop(struct client *k) {
     if (k->fd >= 0)
-        close(k->fd); // leaves the epoll set by itself
+        close(k->fd); // close also removes it from the epoll set
     k->fd = -1;
 }
 
@@ -103,8 +105,8 @@ static void accept_one(struct wan_ctl *c) {
             continue;
         if (epoll_ctl(c->epoll_fd, EPOLL_CTL_ADD, fd, &ev) != 0)
             break;
-        int room = 1 << 18; // an answer is written at once or the client is dropped: nobody may
-                            // stall the links
+        // An answer that does not fit at once drops the client: a client must not stall the links.
+        int room = 1 << 18;
         (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
         c->client[i] = (struct client){.fd = fd};
         return;
@@ -142,7 +144,7 @@ void wan_ctl_handle(struct wan_ctl *c, unsigned slot) {
         k->len -= (size_t)(end + 1 - k->line);
         memmove(k->line, end + 1, k->len);
     }
-    if (k->len == sizeof k->line - 1) // no command is that long
+    if (k->len == sizeof k->line - 1) // no command is so long
         keep = false;
     if (!keep)
         drop(k);
@@ -157,7 +159,7 @@ enum neb_status wan_ctl_client(const char *path, const char *command) {
     struct timeval patience = {.tv_sec = 5};
     if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) != 0 ||
         connect(fd, (struct sockaddr *)&addr, sizeof addr) != 0) {
-        st = neb_fail_errno("wanlink: control socket '%s' (is the emulator running?)", path);
+        st = neb_fail_errno("wanlink: control socket '%s' (does the emulator run?)", path);
         goto out;
     }
     wan_buf_printf(&text, "%s\n", command);

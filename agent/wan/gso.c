@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cutting TCP super-packets: see gso.h.
+// Cuts TCP super-packets into segments: see gso.h.
 #include "agent/wan/gso.h"
 
 #include <linux/virtio_net.h>
@@ -29,7 +29,7 @@ static void put16(uint8_t *p, unsigned v) { p[0] = (uint8_t)(v >> 8), p[1] = (ui
 static uint32_t get32(const uint8_t *p) { return (uint32_t)get16(p) << 16 | get16(p + 2); }
 static void put32(uint8_t *p, uint32_t v) { put16(p, v >> 16), put16(p + 2, v & 0xffff); }
 
-// Ones' complement sum of an even number of bytes (RFC 1071), folded, not inverted.
+// The ones' complement sum (RFC 1071) of an even number of bytes, folded but not inverted.
 static uint32_t sum16(const uint8_t *p, size_t n, uint32_t start) {
     uint32_t s = start;
     for (size_t i = 0; i + 1 < n; i += 2)
@@ -113,8 +113,7 @@ void wan_gso_run_write(const struct wan_gso *g, unsigned from, unsigned to, uint
     if (from > 0)
         tcp[TCP_FLAGS] &= (uint8_t)~TCP_CWR; // belongs to the first segment only
     if (to < g->segs)
-        tcp[TCP_FLAGS] &= (uint8_t) ~(TCP_FIN | TCP_PSH); // belong to the last
-    // The sum of the pseudo-header: whoever needs the full checksum completes it from here
-    // (NEEDS_CSUM).
+        tcp[TCP_FLAGS] &= (uint8_t) ~(TCP_FIN | TCP_PSH); // these belong to the last segment
+    // Only the sum of the pseudo-header: NEEDS_CSUM asks the receiver of the frame to add the rest.
     put16(tcp + TCP_SUM, sum16(ip + IP_SRC, 8, (uint32_t)(IPPROTO_TCP + g->hdr - g->ip_hdr + n)));
 }

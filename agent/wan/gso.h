@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// TCP super-packets of a TUN device (IFF_VNET_HDR with TSO): up to 64 KiB in one read, which the
-// kernel meant to be cut into segments by the network card. The emulator keeps them whole where it
-// can, because one read and one write then carry forty packets, and cuts them where the fate of the
-// segments differs.
+// TCP super-packets of a TUN device (IFF_VNET_HDR with TSO). The kernel hands over up to 64 KiB in
+// one read and expects the network card to cut them into segments. The emulator keeps a
+// super-packet in one piece where it can, because one read and one write then carry some forty
+// packets. It cuts a super-packet where its segments differ in fate.
 //
-// Shapes: a frame is `struct virtio_net_hdr` (10 bytes, host order) followed by an IPv4 packet.
+// Shape: a frame is a `struct virtio_net_hdr` (10 bytes, host order), then an IPv4 packet.
 #ifndef WANLINK_GSO_H
 #define WANLINK_GSO_H
 #include <stdbool.h>
@@ -21,18 +21,18 @@ struct wan_gso {
     size_t len;
     size_t ip_hdr, hdr; // bytes: IP header; IP and TCP header together
     size_t payload;     // bytes behind the headers
-    size_t seg_size;    // payload of a segment; == payload when there is only one
+    size_t seg_size;    // payload bytes of one segment; equals payload if there is only one
     unsigned segs;      // at least 1
     uint8_t dst[4];     // IPv4 destination
 };
 
-// Looks at a frame. False when it is not IPv4 or its headers lie (to be dropped).
+// Parses a frame. False if it is not IPv4 or its headers are inconsistent: the caller drops it.
 bool wan_gso_parse(const uint8_t *frame, size_t len, struct wan_gso *out);
-// Bytes of segment i on the line, IP header included.
+// Bytes of segment i on the line, headers included.
 size_t wan_gso_seg_bytes(const struct wan_gso *g, unsigned i);
-// Bytes of a frame that holds segments [from, to) only.
+// Bytes of a frame that holds only the segments [from, to).
 size_t wan_gso_run_bytes(const struct wan_gso *g, unsigned from, unsigned to);
-// Writes that frame: sequence number, IP id and lengths, flags and checksums are made right.
+// Writes that frame to `out`, with its own sequence number, IP id, lengths, flags and checksums.
 void wan_gso_run_write(const struct wan_gso *g, unsigned from, unsigned to, uint8_t *out);
 
 #endif

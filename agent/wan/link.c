@@ -8,7 +8,7 @@
 #include <string.h>
 
 enum {
-    WAN_QUEUE_MIN = 64 * 1024, // a queue given in BDP is never smaller
+    WAN_QUEUE_MIN = 64 * 1024, // a queue given in bdp has at least this many bytes
     WAN_BUFFER_SPARE = 2 << 20,
     WAN_FULL_PACKET = 1500,
 };
@@ -21,7 +21,7 @@ neb_ns wan_line_time(uint64_t rate_bps, uint64_t bytes) {
 
 uint64_t wan_link_queue_limit(const struct wan_params *p) {
     if (p->rate_bps == 0)
-        return UINT64_MAX; // nothing ever waits
+        return UINT64_MAX; // packets never wait
     if (!(p->queue_bdp > 0))
         return p->queue_bytes;
     double bytes = p->queue_bdp * (double)p->rate_bps / 8 * 2 * neb_seconds(p->delay);
@@ -56,7 +56,7 @@ void wan_link_set(struct wan_link *l, const struct wan_params *p, neb_ns now) {
         l->busy_until = now + wan_line_time(p->rate_bps, backlog);
 }
 
-// Uniform in [0, 1) from (seed, purpose, k).
+// A uniform value in [0, 1), a function of (seed, purpose, k).
 static double chance(uint64_t seed, uint64_t purpose, uint64_t k) {
     uint64_t x =
         neb_mix64(neb_mix64(seed ^ purpose * 0xd1342543de82ef95ull) + k * 0x9e3779b97f4a7c15ull);
@@ -118,7 +118,8 @@ struct wan_fifo {
 };
 
 enum { HEAD = sizeof(struct wan_record) };
-#define SKIP UINT32_MAX // as `len`: the rest of the ring is unused, go on at its start
+// value of `len`: the rest of the ring is unused, the next record is at its start
+#define SKIP UINT32_MAX
 
 enum neb_status wan_fifo_create(size_t cap_bytes, struct wan_fifo **out) {
     struct wan_fifo *f = calloc(1, sizeof *f);
@@ -140,8 +141,7 @@ void wan_fifo_destroy(struct wan_fifo **f) {
 
 static size_t record_bytes(size_t len) { return HEAD + ((len + 7) & ~(size_t)7); }
 
-// Free bytes run from tail to the end of the ring, and on from its start to head; or from tail to
-// head.
+// True if the free bytes are in two parts: from tail to the end, and from the start to head.
 static bool split(const struct wan_fifo *f) { return f->tail >= f->head && f->used < f->cap; }
 
 bool wan_fifo_fits(const struct wan_fifo *f, size_t len) {
@@ -156,9 +156,9 @@ uint8_t *wan_fifo_push(struct wan_fifo *f, struct wan_record r) {
     if (!wan_fifo_fits(f, r.len))
         return NULL;
     if (f->used == 0)
-        f->head = f->tail = 0; // an idle ring starts over: the pages that it touches stay few
+        f->head = f->tail = 0; // an empty ring starts over, so that it touches few pages
     size_t rest = f->cap - f->tail;
-    if (split(f) && need > rest) { // leave the rest unused and wrap
+    if (split(f) && need > rest) { // wrap: the rest stays unused
         if (rest >= HEAD) {
             struct wan_record skip = {.len = SKIP};
             memcpy(f->p + f->tail, &skip, HEAD);
@@ -176,7 +176,7 @@ uint8_t *wan_fifo_push(struct wan_fifo *f, struct wan_record r) {
     return data;
 }
 
-// Where the oldest record starts; skips the unused end of the ring.
+// Where the oldest record starts. Skips the unused end of the ring.
 static size_t first(const struct wan_fifo *f, struct wan_record *r) {
     size_t at = f->head;
     if (f->cap - at >= HEAD)

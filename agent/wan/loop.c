@@ -13,14 +13,14 @@
 #include <time.h>
 #include <unistd.h>
 
-// Deadlines nearer than this are joined: at most 6,700 wake-ups a second, at the price of as much
-// delay.
+// A nearer deadline waits until this much time has passed. It bounds the wake-ups per second and
+// costs as much delay.
 #define LEAST_SLEEP (150 * NEB_US)
 
 struct wan_loop {
     int epoll_fd, signal_fd, timer_fd;
     struct wan_ctl *ctl;
-    neb_ns armed; // what the timer is set to; 0 = off
+    neb_ns armed; // the time that the timer is set to; 0 = off
     pid_t child;  // 0 = none
     int child_code;
     unsigned stop_signals;
@@ -31,9 +31,10 @@ struct wan_loop {
 static enum neb_status watch(struct wan_loop *l, int fd, uint64_t tag) {
     struct epoll_event ev = {.events = EPOLLIN, .data.u64 = tag};
     if (fd < 0 || epoll_ctl(l->epoll_fd, EPOLL_CTL_ADD, fd, &ev) != 0)
-        return neb_fail_errno(tag == WAN_TAG_STDIN
-                                  ? "wanlink: --die-with-stdin: stdin is neither pipe nor terminal"
-                                  : "wanlink: cannot set up the event loop");
+        return neb_fail_errno(
+            tag == WAN_TAG_STDIN
+                ? "wanlink: --die-with-stdin: stdin is neither a pipe nor a terminal"
+                : "wanlink: cannot set up the event loop");
     return NEB_OK;
 }
 
@@ -50,7 +51,7 @@ enum neb_status wan_loop_create(const struct wan_loop_cfg *cfg, struct wan_mesh 
     sigaddset(&set, SIGHUP);
     sigaddset(&set, SIGCHLD);
     sigprocmask(SIG_BLOCK, &set, &l->before);
-    signal(SIGPIPE, SIG_IGN); // a reader of our stdout that is gone must not cost the clean-up
+    signal(SIGPIPE, SIG_IGN); // if the reader of stdout has gone, the clean-up must still run
     l->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     l->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     l->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
@@ -61,7 +62,7 @@ enum neb_status wan_loop_create(const struct wan_loop_cfg *cfg, struct wan_mesh 
     if (cfg->die_with_parent) {
         if (prctl(PR_SET_PDEATHSIG, SIGTERM) != 0)
             neb_fail_errno("wanlink: --die-with-parent");
-        if (getppid() == 1) // it died before the call
+        if (getppid() == 1) // the parent ended before the call
             l->stop = true;
     }
     NEB_TRY_GOTO(wan_ctl_create(cfg->ctl, mesh, l->epoll_fd, WAN_TAG_CTL, &l->ctl), out);

@@ -6,34 +6,35 @@
 //                   [COMMON…] [-- COMMAND…]
 //     wanlink exec NETNS -- COMMAND…   replaces this process by COMMAND in a site's namespace
 //     wanlink ctl PATH COMMAND         sends one command to an emulator and prints the answer
-//     wanlink probe    prints {"tun":true}, status 0, or {"tun":false,"reason":…}, status 3
+//     wanlink probe    prints {"tun":true,"reason":""}, status 0; or "tun":false, status 3
 //     wanlink gc       removes the namespaces of emulators that were killed
 //
-// LINK, the same for every pair of sites and for each direction:
-//     --rate 100mbit    line rate; counts IP packets, headers included
+// LINK, for all pairs of sites and both directions:
+//     --rate 100mbit    line rate; counts IP packets with their headers
 //     --delay 40ms      ONE WAY: a ping takes 2 × delay, serialisation, and under 1 ms more
 //     --wan R:D[:L]     short for --rate R --delay D/2 --loss L; D is the ROUND TRIP
 //     --jitter 2ms      the delay wanders by ± this, without reordering
-//     --loss 0.1%       of each direction
-//     --reorder 0.1%    packets that others may pass
+//     --loss 0.1%       in each direction
+//     --reorder 0.1%    share of packets that other packets may pass
 //     --queue 256KiB    drop-tail limit before the line; or 2bdp (default 1bdp, at least 64 KiB)
 //     --rate-back, --delay-back, --loss-back, --queue-back   from the higher to the lower site
 //     --pair 0-2:rate=10mbit,delay=5ms    other values for one pair; 0>2:… for one direction
-//     --seed N          which packets are lost depends on N and their order only
+//     --seed N          which packets are lost depends only on N and on their order
 // COMMON:
 //     --ctl PATH        control socket (commands: wanlink ctl PATH help)
 //     --stats PATH      file for the statistics, one JSON line, written at the end
 //     --die-with-parent    end when the thread that started wanlink ends
 //     --die-with-stdin     end when stdin closes
 //
-// Ready: without COMMAND, wanlink prints one line on stdout when all is up, and nothing after it:
+// Without COMMAND, wanlink prints one line on stdout when it is ready, and nothing after it:
 //     {"ready":true,"mode":"tun","pid":7,"sites":[{"netns":"nebw7a","addr":"10.77.0.1"},…],
 //      "ctl":"PATH"|null}
 //     {"ready":true,"mode":"proxy","pid":7,
 //      "pairs":[{"listen_port":7001,"connect":"127.0.0.1:7000"}…],"ctl":…}
-// COMMAND runs in the namespace of the caller with WANLINK_SITES, WANLINK_NS0…, WANLINK_ADDR0… and
-// WANLINK_CTL set, and its exit status is wanlink's. wanlink runs until SIGTERM, SIGINT, SIGHUP or
-// the end of parent, stdin or COMMAND, and then removes its namespaces.
+// COMMAND runs in the namespace of the caller. Its environment has WANLINK_SITES, WANLINK_NS0…,
+// WANLINK_ADDR0… and WANLINK_CTL (proxy: without NS and ADDR). wanlink exits with its exit status.
+// wanlink runs until SIGTERM, SIGINT, SIGHUP or the end of the parent, of stdin or of COMMAND, and
+// then removes its namespaces.
 //
 // Exit status: 0, 1 failed, 2 wrong usage, 3 not possible here (no root or no TUN: use proxy).
 #include "agent/wan/ns.h"
@@ -66,8 +67,7 @@ static const char usage[] =
     "       wanlink exec NETNS -- COMMAND…\n"
     "       wanlink ctl PATH COMMAND…\n"
     "       wanlink probe | gc | help\n"
-    "--delay is one way, --wan takes the round trip. Exit status 3: not possible on this "
-    "machine.\n";
+    "--delay is one way; --wan takes the round trip. Exit status 3: this machine cannot do it.\n";
 
 static int exit_of(enum neb_status st) {
     return st == NEB_OK ? 0 : st == NEB_ERR_INVALID ? EXIT_USAGE : EXIT_FAILED;
@@ -135,8 +135,8 @@ static enum neb_status start_command(struct wan_loop *loop, const struct wan_opt
     return wan_loop_spawn(loop, o->command);
 }
 
-// The emulator competes with what it carries: a late packet costs more than the little time it
-// needs.
+// The emulator competes for CPU with the programs that it connects. It needs little time itself,
+// but a late packet distorts the link.
 static void prefer_us(void) { (void)setpriority(PRIO_PROCESS, 0, -10); }
 
 static enum neb_status run_sites(const struct wan_opts *o, struct wan_mesh *mesh,
@@ -220,10 +220,10 @@ static int emulate(int argc, char **argv, bool proxy) {
     if (!proxy) {
         unsigned stale = wan_ns_collect();
         if (stale > 0)
-            neb_info("wanlink: removed %u namespaces of emulators that were killed", stale);
+            neb_info("wanlink: removed %u namespaces of killed emulators", stale);
         if (!wan_ns_probe(reason, sizeof reason)) {
-            neb_fail(NEB_ERR_UNSUPPORTED, "wanlink: run is not possible here, wanlink proxy is: %s",
-                     reason);
+            neb_fail(NEB_ERR_UNSUPPORTED,
+                     "wanlink: run is not possible here, but wanlink proxy is: %s", reason);
             code = EXIT_IMPOSSIBLE;
             goto out;
         }
@@ -259,7 +259,8 @@ static int send_command(int argc, char **argv) {
     for (int i = 2; i < argc; i++) {
         int k = snprintf(text + n, sizeof text - n, "%s%s", i > 2 ? " " : "", argv[i]);
         if (k < 0 || (size_t)k >= sizeof text - n)
-            return exit_of(neb_fail(NEB_ERR_INVALID, "wanlink: ctl: command longer than %zu bytes",
+            return exit_of(neb_fail(NEB_ERR_INVALID,
+                                    "wanlink: ctl: the command is longer than %zu bytes",
                                     sizeof text - 1));
         n += (size_t)k;
     }

@@ -31,7 +31,7 @@ static const struct unit size_units[] = {{"KiB", 1024}, {"MiB", 1048576}, {"kB",
                                          {"MB", 1e6},   {"B", 1},         {"", 1},     {0}};
 static const struct unit bdp_units[] = {{"bdp", 1}, {0}};
 
-// A number and one of the units, nothing else; finite, in [0, max].
+// A number, one of the units, and nothing else; the value is finite and in [0, max].
 static bool quantity(const char *text, const struct unit *units, double max, double *out) {
     double v;
     const char *end = neb_number_prefix(text, &v);
@@ -59,31 +59,32 @@ enum neb_status wan_param_set(struct wan_params *p, const char *name, const char
         if (quantity(value, rate_units, 100e9, &v) && (v == 0 || v >= 1000))
             p->rate_bps = (uint64_t)v;
         else
-            expect = "1kbit to 100gbit, such as 100mbit, or 0 for unlimited";
+            expect = "1kbit to 100gbit (for example 100mbit), or 0 for unlimited";
     } else if (strcmp(name, "delay") == 0) {
         if (quantity(value, time_units, 60e9, &v))
             p->delay = (neb_ns)v;
         else
-            expect = "0 to 60s with a unit, such as 40ms";
+            expect = "0 to 60s with a unit (for example 40ms)";
     } else if (strcmp(name, "jitter") == 0) {
         if (quantity(value, time_units, 10e9, &v))
             p->jitter = (neb_ns)v;
         else
-            expect = "0 to 10s with a unit, such as 2ms";
+            expect = "0 to 10s with a unit (for example 2ms)";
     } else if (strcmp(name, "loss") == 0 || strcmp(name, "reorder") == 0) {
         if (quantity(value, share_units, 1, &v))
             *(name[0] == 'l' ? &p->loss : &p->reorder) = v;
         else
-            expect = "0 to 100%, such as 0.1% (or 0.001)";
+            expect = "0 to 100% (for example 0.1%, or 0.001)";
     } else if (strcmp(name, "queue") == 0) {
         if (quantity(value, bdp_units, 1000, &v) && v > 0)
             p->queue_bdp = v;
         else if (quantity(value, size_units, 1e9, &v) && v >= 1500)
             p->queue_bytes = (uint64_t)v, p->queue_bdp = 0;
         else
-            expect = "1500 bytes to 1000 MB, such as 256KiB, or 2bdp";
+            expect = "1500 bytes to 1000 MB (for example 256KiB), or a multiple of bdp (2bdp)";
     } else {
-        snprintf(why, 160, "unknown parameter '%.40s': rate, delay, jitter, loss, reorder, queue",
+        snprintf(why, 160,
+                 "unknown parameter '%.40s' (known: rate, delay, jitter, loss, reorder, queue)",
                  name);
         return NEB_ERR_INVALID;
     }
@@ -97,7 +98,7 @@ enum neb_status wan_params_parse(struct wan_params *p, const char *list, char wh
     struct wan_params q = *p;
     char text[256], *save = NULL;
     if (strlen(list) >= sizeof text) {
-        snprintf(why, 160, "parameter list longer than %zu bytes", sizeof text - 1);
+        snprintf(why, 160, "the parameter list is longer than %zu bytes", sizeof text - 1);
         return NEB_ERR_INVALID;
     }
     snprintf(text, sizeof text, "%s", list);
@@ -159,8 +160,8 @@ static bool site_number(const char *text, unsigned sites, unsigned *out) {
 }
 
 static const char usage[] =
-    "stats | down|up [I J] | rate|delay|jitter|loss|reorder|queue VALUE [I J]; with -oneway (I J "
-    "needed) only from I to J";
+    "stats | down|up [I J] | rate|delay|jitter|loss|reorder|queue VALUE [I J]; add -oneway to a "
+    "command (with I J) to change only the direction from I to J";
 
 void wan_mesh_command(struct wan_mesh *m, const char *line, neb_ns now, struct neb_buf *answer) {
     char text[256], why[160], *word[6], *save = NULL;
@@ -191,7 +192,7 @@ void wan_mesh_command(struct wan_mesh *m, const char *line, neb_ns now, struct n
     }
     if (pair && (!site_number(word[args], m->sites, &from) ||
                  !site_number(word[args + 1], m->sites, &to) || from == to)) {
-        wan_buf_printf(answer, "error: '%.20s %.20s': two different sites of 0..%u expected\n",
+        wan_buf_printf(answer, "error: '%.20s %.20s': expected two different sites from 0 to %u\n",
                        word[args], word[args + 1], m->sites - 1);
         return;
     }

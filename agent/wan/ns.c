@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Namespaces and TUN devices: see ns.h.
+// Network namespaces and TUN devices: see ns.h.
 #include "agent/wan/ns.h"
 
 #include "agent/base/log.h"
@@ -30,12 +30,13 @@ void wan_ns_name(unsigned number, char out[WAN_NS_NAME]) {
 
 static enum neb_status ns_path(const char *name, char out[96]) {
     if (name[0] == 0 || name[0] == '.' || strchr(name, '/') != NULL || strlen(name) >= WAN_NS_NAME)
-        return neb_fail(NEB_ERR_INVALID, "wanlink: '%s' is no name for a network namespace", name);
+        return neb_fail(NEB_ERR_INVALID, "wanlink: '%s' is not a valid name of a network namespace",
+                        name);
     snprintf(out, 96, NETNS_DIR "/%s", name);
     return NEB_OK;
 }
 
-// As `ip netns` does it: a shared mount, so that the names are seen in every mount namespace.
+// As `ip netns` does: the mount is shared, so every mount namespace sees the names.
 static enum neb_status prepare_dir(void) {
     if (mkdir(NETNS_DIR, 0755) != 0 && errno != EEXIST)
         return neb_fail_errno("wanlink: cannot make " NETNS_DIR);
@@ -66,9 +67,9 @@ static bool interface_address(int sock, const char *name, unsigned long what, co
     return ioctl(sock, what, &r) == 0;
 }
 
-// Inside the new namespace: everything that belongs to it.
+// Runs inside the new namespace: makes its devices and addresses.
 static enum neb_status furnish(const struct wan_site_cfg *cfg, int *tun_fd) {
-    // No IPv6 on the device: neighbour and router discovery would be noise in the counters.
+    // No IPv6 on the device: neighbour and router discovery would disturb the counters.
     int v6 = open("/proc/sys/net/ipv6/conf/default/disable_ipv6", O_WRONLY | O_CLOEXEC);
     if (v6 >= 0) {
         if (write(v6, "1", 1) != 1)
@@ -87,7 +88,7 @@ static enum neb_status furnish(const struct wan_site_cfg *cfg, int *tun_fd) {
         close(tun);
         return st;
     }
-    // Without offload it works too, with a system call for every packet.
+    // The device also works without offload, with one system call per packet.
     if (ioctl(tun, TUNSETOFFLOAD, (unsigned long)(TUN_F_CSUM | TUN_F_TSO4)) != 0)
         neb_debug("wanlink: no segmentation offload");
     char address[24];
@@ -133,8 +134,8 @@ enum neb_status wan_ns_create(const struct wan_site_cfg *cfg, int *tun_fd) {
         if (st == NEB_OK)
             st = furnish(cfg, tun_fd);
         if (setns(home, CLONE_NEWNET) != 0) {
-            // Nothing good can follow in the wrong namespace.
-            neb_fail_errno("wanlink: cannot return to the namespace of the start");
+            // The process must not continue in the wrong namespace.
+            neb_fail_errno("wanlink: cannot return to the first network namespace");
             abort();
         }
     }
@@ -148,12 +149,12 @@ void wan_ns_remove(const char *name) {
     char path[96];
     if (ns_path(name, path) != NEB_OK)
         return;
-    (void)umount2(path, MNT_DETACH); // not mounted is fine: the file may be all that was made
+    (void)umount2(path, MNT_DETACH); // an error is fine: perhaps only the file exists yet
     if (unlink(path) != 0 && errno != ENOENT)
         neb_warn("wanlink: cannot remove %s: %s", path, strerror(errno));
 }
 
-// The pid in nebw<pid><letter>; 0 when the name is not of that form.
+// The pid in nebw<pid><letter>; 0 if the name has another form.
 static long owner_of(const char *name) {
     char *end;
     if (strncmp(name, "nebw", 4) != 0 || name[4] < '1' || name[4] > '9')
@@ -163,7 +164,7 @@ static long owner_of(const char *name) {
     return errno == 0 && *end >= 'a' && *end <= 'z' && end[1] == 0 ? pid : 0;
 }
 
-// A pid can be in use again by another program: the name must fit too.
+// Another program may have the pid by now, so the program's name must match too.
 static bool emulator_alive(long pid) {
     char path[64], comm[32] = "";
     snprintf(path, sizeof path, "/proc/%ld/comm", pid);
@@ -215,7 +216,8 @@ static void keep_first(void *user, enum neb_log_level level, const char *text) {
 }
 
 bool wan_ns_probe(char *reason, size_t cap) {
-    struct wan_site_cfg cfg = {.number = 25, .mtu = 1500}; // site 'z': no emulator has that many
+    // site 'z': no emulator has so many sites
+    struct wan_site_cfg cfg = {.number = 25, .mtu = 1500};
     struct capture c = {reason, cap};
     int tun = -1;
     wan_ns_name(cfg.number, cfg.name);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Network namespaces with one TUN device each, made with system calls (no ip tool needed) and kept
-// where `ip netns` looks for them: /run/netns/NAME. Needs CAP_SYS_ADMIN and CAP_NET_ADMIN (root).
+// Network namespaces with one TUN device each. They are made with system calls, so the `ip` program
+// is not needed, and they lie where `ip netns` looks for them: /run/netns/NAME. Needs CAP_SYS_ADMIN
+// and CAP_NET_ADMIN (root).
 //
-// Names made by the emulator are nebw<pid><letter>; the pid is that of the emulator, so whoever
-// starts next can tell which ones are left over from a killed one.
+// The default name is nebw<pid><letter> with the pid of the emulator. The next emulator finds by it
+// the namespaces that a killed emulator has left.
 #ifndef WANLINK_NS_H
 #define WANLINK_NS_H
 #include "agent/base/status.h"
@@ -21,19 +22,19 @@ struct wan_site_cfg {
 
 // The default name of site `number` of this process.
 void wan_ns_name(unsigned number, char out[WAN_NS_NAME]);
-// Makes the namespace: loopback up, TUN device `wan0` with IFF_VNET_HDR (TCP segmentation offload
-// where the kernel has it) up, *tun_fd non-blocking. On failure nothing is left behind. The calling
-// thread is back in its own namespace in any case.
+// Makes the namespace with loopback up and the TUN device `wan0` up. The device has IFF_VNET_HDR,
+// and TCP segmentation offload if the kernel has it; *tun_fd is non-blocking. A failure leaves
+// nothing behind. The calling thread always returns to its own namespace.
 NEB_MUST_CHECK enum neb_status wan_ns_create(const struct wan_site_cfg *cfg, int *tun_fd);
-// Unmounts and removes the name. Processes inside keep the namespace alive, cut off, until they
-// end.
+// Unmounts and removes the name. The namespace itself lives, without a link, until the last process
+// in it ends.
 void wan_ns_remove(const char *name);
-// Removes nebw* namespaces whose emulator is gone; returns how many.
+// Removes the nebw* namespaces of emulators that no longer run. Returns their number.
 unsigned wan_ns_collect(void);
-// Enters a namespace (network only; mounts stay as they are) and replaces this process by argv.
-// Returns only on failure.
+// Enters the network namespace (mounts stay the same) and replaces this process by argv. Returns
+// only on failure.
 NEB_MUST_CHECK enum neb_status wan_ns_exec(const char *name, char *const argv[]);
-// Can namespaces and TUN devices be made here? When not, `reason` says why.
+// True if this process can make namespaces and TUN devices. If not, `reason` says why.
 bool wan_ns_probe(char *reason, size_t cap);
 
 #endif

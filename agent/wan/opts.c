@@ -9,8 +9,8 @@
 #include <string.h>
 
 enum option_id {
-    OPT_PARAM = 256, // name is that of a parameter
-    OPT_BACK,        // … with -back
+    OPT_PARAM = 256, // the option has the name of a parameter
+    OPT_BACK,        // the same with -back
     OPT_WAN,
     OPT_SITES,
     OPT_PAIR,
@@ -61,7 +61,8 @@ static enum neb_status number(const char *name, const char *text, uint64_t low, 
     return NEB_OK;
 }
 
-// "0-1" (both directions) or "0>1" (one); what follows must be `end`. *rest: behind it.
+// Parses "0-1" (both directions) or "0>1" (one direction), which must end with `end`. *rest is the
+// text after `end`.
 static bool sites_pair(const char *text, char end, unsigned *from, unsigned *to, bool *oneway,
                        const char **rest) {
     char *at;
@@ -86,7 +87,7 @@ static enum neb_status set_param(struct wan_params *p, const char *option, const
     return st == NEB_OK ? st : neb_fail(st, "wanlink: --%s: %s", option, why);
 }
 
-// RATE:ROUND-TRIP[:LOSS], as `nebula --wan` has it: each direction gets half of the round trip.
+// RATE:ROUND-TRIP[:LOSS], as in `nebula --wan`: each direction has half of the round trip.
 static enum neb_status set_wan(struct wan_params *p, const char *text) {
     char copy[96], *save = NULL;
     snprintf(copy, sizeof copy, "%s", text);
@@ -95,7 +96,8 @@ static enum neb_status set_wan(struct wan_params *p, const char *text) {
     if (strlen(text) >= sizeof copy || rate == NULL || delay == NULL || strtok_r(NULL, ":", &save))
         return neb_fail(
             NEB_ERR_INVALID,
-            "wanlink: --wan '%.80s': expected RATE:ROUNDTRIP[:LOSS], such as 100mbit:80ms", text);
+            "wanlink: --wan '%.80s': expected RATE:ROUNDTRIP[:LOSS], for example 100mbit:80ms",
+            text);
     NEB_TRY(set_param(p, "wan", "rate", rate));
     NEB_TRY(set_param(p, "wan", "delay", delay));
     p->delay /= 2;
@@ -105,7 +107,8 @@ static enum neb_status set_wan(struct wan_params *p, const char *text) {
 static enum neb_status add_pair(struct wan_opts *o, const char *text) {
     struct wan_override *v = &o->override[o->n_override];
     if (o->n_override == WAN_OVERRIDES_MAX)
-        return neb_fail(NEB_ERR_LIMIT, "wanlink: more than %d --pair", WAN_OVERRIDES_MAX);
+        return neb_fail(NEB_ERR_LIMIT, "wanlink: --pair is given more than %d times",
+                        WAN_OVERRIDES_MAX);
     if (!sites_pair(text, ':', &v->from, &v->to, &v->oneway, &v->list))
         return neb_fail(NEB_ERR_INVALID,
                         "wanlink: --pair '%s': expected I-J:NAME=VALUE,… (I>J:… for one direction)",
@@ -128,14 +131,15 @@ static enum neb_status add_proxy(struct wan_opts *o, struct pending *at, int id,
                    : neb_fail(NEB_ERR_INVALID, "wanlink: --between '%s': expected I-J", text);
     if (id == OPT_LISTEN) {
         if (at->listen != NULL)
-            return neb_fail(NEB_ERR_INVALID, "wanlink: --listen %s without --connect", at->listen);
+            return neb_fail(NEB_ERR_INVALID, "wanlink: --listen %s has no --connect", at->listen);
         at->listen = text;
         return NEB_OK;
     }
     if (at->listen == NULL)
-        return neb_fail(NEB_ERR_INVALID, "wanlink: --connect %s without --listen before it", text);
+        return neb_fail(NEB_ERR_INVALID, "wanlink: --connect %s needs a --listen before it", text);
     if (o->n_pair == WAN_PROXY_PAIRS_MAX)
-        return neb_fail(NEB_ERR_LIMIT, "wanlink: more than %d --listen", WAN_PROXY_PAIRS_MAX);
+        return neb_fail(NEB_ERR_LIMIT, "wanlink: --listen is given more than %d times",
+                        WAN_PROXY_PAIRS_MAX);
     o->pair[o->n_pair++] = (struct wan_proxy_pair){at->listen, text, at->from, at->to};
     at->listen = NULL;
     return NEB_OK;
@@ -166,10 +170,12 @@ static enum neb_status take(struct wan_opts *o, int id, const char *name, const 
         return NEB_OK;
     case OPT_NS:
         if (o->n_ns == WAN_SITES_MAX)
-            return neb_fail(NEB_ERR_LIMIT, "wanlink: more than %d --ns", WAN_SITES_MAX);
+            return neb_fail(NEB_ERR_LIMIT, "wanlink: --ns is given more than %d times",
+                            WAN_SITES_MAX);
         o->ns[o->n_ns++] = value;
         return NEB_OK;
-    default: return neb_fail(NEB_ERR_INVALID, "wanlink: --%s does not belong here", name);
+    default:
+        return neb_fail(NEB_ERR_INVALID, "wanlink: --%s is not an option of this command", name);
     }
 }
 
@@ -186,13 +192,13 @@ enum neb_status wan_opts_parse(int argc, char **argv, bool proxy, struct wan_opt
     *o = (struct wan_opts){.sites = 2, .mtu = 1500, .seed = 1, .ahead = {.queue_bdp = 1}};
     optind = 1;
     for (int index = 0, id; (id = getopt_long(argc, argv, "+", options, &index)) != -1;) {
-        if (id == '?') // getopt has said what
-            return neb_fail(NEB_ERR_INVALID, "wanlink: see wanlink help");
+        if (id == '?') // getopt has printed the reason
+            return neb_fail(NEB_ERR_INVALID, "wanlink: wrong option (see wanlink help)");
         const char *name = options[index].name;
         if (proxy ? only_run(id) : only_proxy(id))
             return neb_fail(NEB_ERR_INVALID, "wanlink: --%s is an option of wanlink %s", name,
                             proxy ? "run" : "proxy");
-        if (id == OPT_BACK) { // applied last: the order on the command line must not matter
+        if (id == OPT_BACK) { // applied last, so that the order of options does not matter
             if (n_back == 16)
                 return neb_fail(NEB_ERR_LIMIT, "wanlink: too many -back options");
             back[n_back++] = (struct back_option){name, optarg};
@@ -203,7 +209,7 @@ enum neb_status wan_opts_parse(int argc, char **argv, bool proxy, struct wan_opt
         }
     }
     if (optind < argc && strcmp(argv[optind - 1], "--") != 0)
-        return neb_fail(NEB_ERR_INVALID, "wanlink: '%s': not an option (a command goes after --)",
+        return neb_fail(NEB_ERR_INVALID, "wanlink: '%s' is not an option (a command follows --)",
                         argv[optind]);
     if (optind < argc)
         o->command = argv + optind;
@@ -214,10 +220,11 @@ enum neb_status wan_opts_parse(int argc, char **argv, bool proxy, struct wan_opt
         NEB_TRY(set_param(&o->back, back[i].option, name, back[i].value));
     }
     if (o->n_ns != 0 && o->n_ns != o->sites)
-        return neb_fail(NEB_ERR_INVALID, "wanlink: %u --ns for %u sites", o->n_ns, o->sites);
+        return neb_fail(NEB_ERR_INVALID, "wanlink: --ns is given %u times for %u sites", o->n_ns,
+                        o->sites);
     if (proxy && (o->n_pair == 0 || at.listen != NULL))
         return neb_fail(NEB_ERR_INVALID,
-                        "wanlink: proxy: each --listen needs a --connect, one pair at least");
+                        "wanlink: proxy: needs at least one --listen, and a --connect after each");
     for (unsigned i = 0; i < o->n_pair; i++) {
         if (o->pair[i].from >= o->sites || o->pair[i].to >= o->sites)
             return neb_fail(NEB_ERR_INVALID, "wanlink: --between: there are only %u sites",

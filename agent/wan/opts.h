@@ -14,7 +14,8 @@ struct wan_override {
 
 struct wan_proxy_pair {
     const char *listen, *connect; // HOST:PORT
-    unsigned from, to; // sites: the side that connects to us, the side that we connect to
+    // sites: the side that connects to the relay, the side that the relay connects to
+    unsigned from, to;
 };
 
 struct wan_opts {
@@ -29,13 +30,13 @@ struct wan_opts {
     unsigned n_override;
     struct wan_proxy_pair pair[WAN_PROXY_PAIRS_MAX]; // proxy only
     unsigned n_pair;
-    char **command; // after "--"; NULL when there is none
+    char **command; // after "--"; NULL if there is none
 };
 
-// Logs what is wrong and where. `proxy` chooses which options are known.
+// Parses the options of `wanlink run` or, with `proxy`, of `wanlink proxy`. Logs what is wrong.
 NEB_MUST_CHECK enum neb_status wan_opts_parse(int argc, char **argv, bool proxy,
                                               struct wan_opts *out);
-// The mesh with all parameters in place. Logs a bad --pair.
+// Makes the mesh with the parameters of all links. Logs a bad --pair.
 NEB_MUST_CHECK enum neb_status wan_opts_mesh(const struct wan_opts *o, struct wan_mesh *out);
 
 #endif

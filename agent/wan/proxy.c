@@ -17,23 +17,24 @@
 
 enum {
     CONNS_MAX = 256,
-    PIECE = 16 * 1024,        // bytes read at a time: the grain in which connections share a line
-    SOCKET_BUFFER = 64 * 1024 // what the kernel may take off a sender's hands before we do
+    PIECE = 16 * 1024, // bytes of one read: connections take turns on a line in such pieces
+    // bytes that the kernel may take from a sender before the relay reads them
+    SOCKET_BUFFER = 64 * 1024
 };
-#define LINE_AHEAD (10 * NEB_MS) // no reading while the line has more than this to send
+#define LINE_AHEAD (10 * NEB_MS) // do not read while the line has more than this left to send
 
 // One direction of a connection: read from fd[side], written to fd[1 - side].
 struct half {
     struct wan_fifo *fifo;
-    size_t written;     // of the oldest record
-    bool eof, finished; // end read; end passed on
+    size_t written;     // bytes of the oldest record already sent
+    bool eof, finished; // the sender has closed; the close is passed on
     bool blocked;       // the receiver takes no more at present
 };
 
 struct conn {
     int fd[2]; // accepted, connected; -1 = slot free
     bool connecting;
-    uint32_t mask[2]; // epoll interest now set
+    uint32_t mask[2]; // epoll events that are set now
     const struct wan_proxy_pair *pair;
     struct half half[2];
 };
@@ -46,7 +47,7 @@ struct wan_proxy {
     int listen_fd[WAN_PROXY_PAIRS_MAX];
     struct addrinfo *target[WAN_PROXY_PAIRS_MAX]; // owned
     struct conn conn[CONNS_MAX];
-    unsigned last_read; // slot: whose turn it is on a busy line
+    unsigned last_read; // slot of the connection that read last
     uint8_t piece[PIECE];
 };
 
@@ -55,7 +56,7 @@ static struct wan_link *link_of(struct wan_proxy *p, const struct conn *c, unsig
     return &p->mesh->link[from][side == 0 ? c->pair->to : c->pair->from];
 }
 
-// A stream cannot lose or swap bytes, and its queue is the sender's: back pressure.
+// A stream cannot lose or reorder bytes. Back pressure makes the sender's buffer its queue.
 static void stream_params(struct wan_link *l) {
     l->p.loss = l->p.reorder = 0;
     l->p.queue_bdp = 0;
@@ -123,7 +124,7 @@ static enum neb_status listen_on(struct wan_proxy *p, unsigned i) {
     p->listen_fd[i] = fd;
     enum neb_status st = NEB_OK;
     if (fd >= 0)
-        tune(fd); // accepted sockets inherit it
+        tune(fd); // accepted sockets inherit the options
     if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0 ||
         bind(fd, a->ai_addr, a->ai_addrlen) != 0 || listen(fd, 64) != 0 ||
         epoll_ctl(p->epoll_fd, EPOLL_CTL_ADD, fd, &ev) != 0)
@@ -151,8 +152,8 @@ enum neb_status wan_proxy_create(struct wan_mesh *mesh, const struct wan_proxy_p
         for (unsigned j = 0; j < mesh->sites; j++) {
             if (mesh->link[i][j].p.loss > 0 || mesh->link[i][j].p.reorder > 0) {
                 st = neb_fail(NEB_ERR_INVALID,
-                              "wanlink: proxy: a TCP relay cannot lose or reorder packets: "
-                              "leave out --loss and --reorder, or use wanlink run");
+                              "wanlink: proxy: a TCP relay cannot lose or reorder packets "
+                              "(leave out --loss and --reorder, or use wanlink run)");
                 goto out;
             }
             stream_params(&mesh->link[i][j]);
@@ -214,7 +215,7 @@ static void accept_one(struct wan_proxy *p, unsigned i) {
     while (slot < CONNS_MAX && p->conn[slot].fd[0] >= 0)
         slot++;
     if (slot == CONNS_MAX) {
-        neb_warn("wanlink: proxy: more than %d connections, one refused", CONNS_MAX);
+        neb_warn("wanlink: proxy: more than %d connections: one is refused", CONNS_MAX);
         close(fd);
         return;
     }
@@ -238,14 +239,14 @@ static void accept_one(struct wan_proxy *p, unsigned i) {
     }
 }
 
-// May this side be read: the line is up and not far behind, and there is room for what comes.
+// True if this side may be read: the link is up, the line is not far behind, and a piece fits.
 static bool readable(struct wan_proxy *p, struct conn *c, unsigned s, neb_ns now) {
     const struct wan_link *l = link_of(p, c, s);
     return !c->half[s].eof && !l->p.down && l->busy_until <= now + LINE_AHEAD &&
            wan_fifo_fits(c->half[s].fifo, PIECE);
 }
 
-// False: the connection is broken.
+// Reads a piece. False: the connection is broken.
 static bool take_in(struct wan_proxy *p, struct conn *c, unsigned s, neb_ns now) {
     struct wan_link *l = link_of(p, c, s);
     if (!readable(p, c, s, now))
@@ -255,17 +256,17 @@ static bool take_in(struct wan_proxy *p, struct conn *c, unsigned s, neb_ns now)
         return errno == EAGAIN || errno == EINTR;
     neb_ns at = l->last_deliver > now + l->p.delay ? l->last_deliver : now + l->p.delay;
     if (n > 0 && wan_link_offer(l, now, (size_t)n, &at) != WAN_PASS)
-        return false; // not with stream_params
+        return false; // cannot happen with stream_params
     p->last_read = (unsigned)(c - p->conn);
-    c->half[s].eof = n == 0; // an empty record stands for the end
+    c->half[s].eof = n == 0; // an empty record marks the end
     uint8_t *data = wan_fifo_push(
         c->half[s].fifo, (struct wan_record){.deliver = at, .len = (uint32_t)n, .segs = 1});
-    NEB_ASSERT(data != NULL); // readable() saw to it
+    NEB_ASSERT(data != NULL); // readable() checked it
     memcpy(data, p->piece, (size_t)n);
     return true;
 }
 
-// Passes on what is due. False: the connection is broken. *next: when there is more to do.
+// Sends what is due. False: the connection is over or broken. *next: the time of the next record.
 static bool give_out(struct wan_proxy *p, struct conn *c, unsigned s, neb_ns now, neb_ns *next) {
     struct half *h = &c->half[s];
     struct wan_link *l = link_of(p, c, s);
@@ -306,12 +307,12 @@ static void on_event(void *ctx, uint64_t tag, uint32_t events) {
     unsigned s = (unsigned)tag & 1;
     struct conn *c = &p->conn[(tag - WAN_PROXY_PAIRS_MAX) / 2];
     if (c->fd[0] < 0)
-        return; // closed by an event before this one
+        return; // an earlier event closed it
     bool alive = (events & EPOLLERR) == 0;
     if (alive && s == 1 && c->connecting && (events & EPOLLOUT))
         c->connecting = false;
-    // EPOLLHUP alone: both directions are shut, or a reset came: nothing more can be delivered to
-    // it.
+    // EPOLLHUP without EPOLLIN: both directions are shut, or a reset came. This side takes no more
+    // data.
     if (alive && (events & EPOLLHUP) && !(events & EPOLLIN) && !c->connecting)
         alive = c->half[s].eof;
     if (alive && (events & EPOLLIN))
@@ -329,7 +330,7 @@ static void set_interest(struct wan_proxy *p, unsigned slot, unsigned s, neb_ns 
     neb_ns resume = l->busy_until - LINE_AHEAD;
     if (!c->half[s].eof && !l->p.down && resume > now && resume < *next)
         *next = resume;
-    // A side with both ends behind it would report EPOLLHUP for ever: out of the set with it.
+    // A side that has ended in both directions reports EPOLLHUP without end, so it leaves the set.
     bool over = c->half[s].eof && c->half[1 - s].finished;
     if (over)
         want = UINT32_MAX;
@@ -344,8 +345,8 @@ static void set_interest(struct wan_proxy *p, unsigned slot, unsigned s, neb_ns 
 static neb_ns advance(void *ctx, neb_ns now) {
     struct wan_proxy *p = ctx;
     neb_ns next = INT64_MAX;
-    // When the line has room again all are set to be read, and epoll reports them in that order:
-    // whoever read last comes last, else the first slot would have the line to itself.
+    // epoll reports connections in the order in which they are set here. The one that read last is
+    // set last: otherwise the first slot could use the whole line.
     for (unsigned k = 0; k < CONNS_MAX; k++) {
         unsigned i = (p->last_read + 1 + k) % CONNS_MAX;
         struct conn *c = &p->conn[i];

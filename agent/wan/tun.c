@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packets between TUN devices: see tun.h.
+// Moves packets between TUN devices: see tun.h.
 #include "agent/wan/tun.h"
 #include "agent/wan/gso.h"
 
@@ -11,11 +11,11 @@
 #include <unistd.h>
 
 enum {
-    READ_BATCH = 64,     // frames read from one device before others get their turn
-    LATE_BYTES = 1 << 19 // packets that are held back
+    READ_BATCH = 64,     // frames read from one device before the next has its turn
+    LATE_BYTES = 1 << 19 // ring for packets that are held back
 };
-#define RUN_TIME (500 * NEB_US) // segments delivered together span at most this much line time
-#define EARLY    (30 * NEB_US)  // what is due this soon goes now
+#define RUN_TIME (500 * NEB_US) // segments delivered as one frame span at most this line time
+#define EARLY    (30 * NEB_US)  // a frame that is due this soon goes now
 
 struct pipe {
     struct wan_fifo *order, *late; // NULL on the diagonal
@@ -26,7 +26,7 @@ struct wan_tun {
     struct wan_mesh *mesh;
     int fd[WAN_SITES_MAX];
     struct pipe pipe[WAN_SITES_MAX][WAN_SITES_MAX];
-    neb_ns due[WAN_SITES_MAX][WAN_SITES_MAX]; // of the first record; INT64_MAX when empty
+    neb_ns due[WAN_SITES_MAX][WAN_SITES_MAX]; // of the first record; INT64_MAX: empty
     uint8_t frame[WAN_FRAME_MAX];
 };
 
@@ -94,7 +94,7 @@ void wan_tun_destroy(struct wan_tun **pt) {
     *pt = NULL;
 }
 
-// Stores segments [from, to) of a frame until `deliver`.
+// Keeps segments [from, to) of a frame until `deliver`.
 static void store(struct wan_link *l, struct wan_fifo *f, const struct wan_gso *g, unsigned from,
                   unsigned to, neb_ns deliver) {
     struct wan_record r = {
@@ -106,12 +106,12 @@ static void store(struct wan_link *l, struct wan_fifo *f, const struct wan_gso *
         wan_gso_run_write(g, from, to, data);
         return;
     }
-    // the ring is sized for the link: only huge jumps get here
+    // The ring fits its link. It is full only after a very large change of parameters.
     l->stats.queue_dropped_packets += r.segs;
     l->stats.dropped_bytes += r.wire;
 }
 
-// Decides each segment by itself; neighbours with the same fate travel on as one frame.
+// Decides the fate of each segment. Neighbours with the same fate stay in one frame.
 static void forward(struct wan_tun *t, unsigned i, unsigned j, const struct wan_gso *g,
                     neb_ns now) {
     struct wan_link *l = &t->mesh->link[i][j];
@@ -136,7 +136,7 @@ static void forward(struct wan_tun *t, unsigned i, unsigned j, const struct wan_
     if (run < g->segs)
         store(l, p->order, g, run, g->segs, last);
     if (t->due[i][j] == INT64_MAX)
-        t->due[i][j] = 0; // looked at in the next advance
+        t->due[i][j] = 0; // the next advance looks at it
 }
 
 static void on_readable(void *ctx, uint64_t tag, uint32_t events) {
@@ -164,8 +164,8 @@ static neb_ns drain(struct wan_tun *t, struct wan_fifo *f, unsigned i, unsigned 
     while (wan_fifo_head(f, &r, &data)) {
         if (r.deliver > now + EARLY)
             return r.deliver;
-        // A cut line also loses what is under way on it. A device that does not take a frame has
-        // lost it.
+        // A link that is down also loses what is in flight. A device that refuses a frame has lost
+        // it.
         if (!l->p.down && write(t->fd[j], data, r.len) == (ssize_t)r.len) {
             l->stats.delivered_packets += r.segs;
             l->stats.delivered_bytes += r.wire;

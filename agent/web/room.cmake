@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The status page goes into the program as an array.
+# The program contains the status page as an array.
 add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/page.c
   COMMAND ${CMAKE_COMMAND}
           -DIN=${CMAKE_SOURCE_DIR}/agent/web/page/index.html

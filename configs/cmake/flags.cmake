@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-# Build types, warnings, sanitizers: nebula_flags has what every target is compiled with.
+# Build types, warnings, sanitizers: nebula_flags has the flags of all targets.
 
 set(CMAKE_C_STANDARD 11)
 set(CMAKE_C_STANDARD_REQUIRED ON)
 set(CMAKE_C_EXTENSIONS ON)
 set(CMAKE_CXX_STANDARD 17)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
-set(CMAKE_ENABLE_EXPORTS ON) # objects that a program loads call neb_base in it
+set(CMAKE_ENABLE_EXPORTS ON) # loaded objects call neb_base in the program
 
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
@@ -25,7 +25,7 @@ set(NEBULA_SANITIZE "" CACHE STRING "address,undefined or thread")
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 
-# -ffp-contract=off: all builds compute the same bits.
+# -ffp-contract=off: all builds must compute the same bits.
 add_library(nebula_flags INTERFACE)
 target_include_directories(nebula_flags INTERFACE ${CMAKE_SOURCE_DIR})
 target_compile_definitions(nebula_flags INTERFACE

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# What is installed and not built (rooms install what they build), the target `product`, packages.
+# Files that are installed but not built (rooms install what they build), the target `product`,
+# packages.
 
-# The unit starts the program where it is installed: in /usr/local here, in /usr of a package.
+# The unit must start the installed program: in /usr/local from here, in /usr from a package.
 install(CODE "
   file(READ \"${CMAKE_SOURCE_DIR}/configs/systemd/nebula-agent.service\" unit)
   string(REPLACE /usr/bin/nebula \"\${CMAKE_INSTALL_PREFIX}/bin/nebula\" unit \"\${unit}\")
@@ -12,17 +13,17 @@ install(FILES ${CMAKE_BINARY_DIR}/doc/nebula-agent.service DESTINATION lib/syste
 install(DIRECTORY configs/slurm configs/grafana configs/examples
   DESTINATION share/nebula PATTERN __pycache__ EXCLUDE)
 file(GLOB jobs CONFIGURE_DEPENDS configs/*.yaml)
-list(FILTER jobs EXCLUDE REGEX "/compare[^/]*$") # jobs of configs/compare, which needs the source
+list(FILTER jobs EXCLUDE REGEX "/compare[^/]*$") # configs/compare needs the source tree
 install(FILES ${jobs} DESTINATION share/nebula)
 install(PROGRAMS configs/corpus-manpages configs/corpus-parallel DESTINATION share/nebula)
 
-# README.md, and the documents that its links lead users to.
+# README.md, and the documents for users that it links to.
 install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 foreach(folder agent configs security)
   install(FILES ${folder}/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/${folder})
 endforeach()
 
-# Everything that is installed, and no test.
+# Builds everything that is installed, without tests.
 add_custom_target(product DEPENDS nebula nebula_doc libnebula wanlink)
 foreach(object nebula_mpi nebula_nccl nebula_cuda)
   if(TARGET ${object})

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# What a row of the top CMakeLists.txt does. CMake reads rows from top to bottom, and a row may only
-# name what stands above it. The file room.cmake of a folder, if there is one, has the rest: the
-# libraries of others that the folder needs, and programs and objects that are built from it.
+# The macros for the rows of the top CMakeLists.txt. A row may name only rows above it. If a folder
+# has a file room.cmake, that file adds the third-party libraries that the folder needs, and the
+# programs and objects that are built from it.
 
 include(GNUInstallDirs)
 
@@ -21,8 +21,8 @@ macro(nebula_layer folder)
   nebula_room(${folder})
 endmacro()
 
-# nebula_room(FOLDER [rooms of its layer that it uses]): its sources join the layer above it. Left
-# out are a program's main.c and the objects of intra/ranks/room.cmake.
+# nebula_room(FOLDER [rooms of its layer that it uses]): adds its sources to the layer above it,
+# except main.c of a program and the objects of intra/ranks/room.cmake.
 macro(nebula_room folder)
   file(GLOB nebula_sources CONFIGURE_DEPENDS ${folder}/*.c ${folder}/*.cc)
   list(FILTER nebula_sources EXCLUDE REGEX "/(main|comm_mpi|comm_nccl)\\.c$")
@@ -30,14 +30,15 @@ macro(nebula_room folder)
   include(${folder}/room.cmake OPTIONAL)
 endmacro()
 
-# nebula_object(TARGET): an object that the program loads at run time. Installed, it still finds
-# the libraries that it was linked with where ld.so does not look: CUDA, NCCL, an MPI of one's own.
+# nebula_object(TARGET): an object that the program loads at run time. When installed, it still
+# finds the libraries that it was linked with, also outside the paths of ld.so: CUDA, NCCL, MPI.
 function(nebula_object target)
   set_target_properties(${target} PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
   install(TARGETS ${target} LIBRARY DESTINATION lib/nebula)
 endfunction()
 
-# nebula_left_out(WHAT): what this machine cannot build. configs/quickstart and tests/run print it.
+# nebula_left_out(WHAT): reports what this machine cannot build. configs/quickstart and tests/run
+# print it.
 function(nebula_left_out what)
   message(STATUS "Left out: ${what}")
 endfunction()

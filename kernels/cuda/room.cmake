@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# nebula_cuda, an object that kernels/device.c loads: *.cu by nvcc, *.c by the C compiler. It holds
-# machine code for Ampere and Hopper, and PTX for later devices. cudart is linked statically;
-# cuBLASLt is found by rpath.
+# nebula_cuda, an object that kernels/device.c loads: nvcc compiles *.cu, the C compiler *.c. It
+# contains machine code for Ampere and Hopper, and PTX for later devices. cudart is linked
+# statically; an rpath finds cuBLASLt.
 if(EXISTS "$ENV{CUDA_HOME}/bin/nvcc" AND NOT DEFINED CUDAToolkit_ROOT
    AND NOT DEFINED ENV{CUDAToolkit_ROOT})
-  set(CUDAToolkit_ROOT "$ENV{CUDA_HOME}") # CMake itself reads CUDA_PATH only
+  set(CUDAToolkit_ROOT "$ENV{CUDA_HOME}") # CMake itself reads only CUDA_PATH
 endif()
 find_package(CUDAToolkit QUIET)
 find_program(NEBULA_NVCC nvcc HINTS ${CUDAToolkit_BIN_DIR} $ENV{CUDA_HOME}/bin)
@@ -25,7 +25,7 @@ if(NEBULA_NVCC AND CUDAToolkit_FOUND AND TARGET CUDA::cublasLt)
   foreach(source ${cuda_kernels})
     get_filename_component(name ${source} NAME_WE)
     set(exact)
-    if(name MATCHES "^exact") # the bits of the CPU
+    if(name MATCHES "^exact") # must give the bits of the CPU
       set(exact -fmad=false -ftz=false -prec-div=true -prec-sqrt=true)
     endif()
     set(machines ${cuda_machines})

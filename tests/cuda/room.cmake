@@ -20,7 +20,7 @@ foreach(target neb_nccl_emu nebula_nccl_emulated)
 endforeach()
 target_link_libraries(conform_nccl_faults PRIVATE neb_nccl_emu)
 
-# Compiles the emulation against NVIDIA's headers, to compare the argument lists.
+# The emulation also compiles against NVIDIA's headers, which checks its argument lists.
 if(NCCL_INCLUDE AND CUDAToolkit_FOUND)
   add_library(emu_headers OBJECT cuda/emu/nccl.c cuda/emu/nccl_runtime.c cuda/emu/cublaslt.c)
   target_include_directories(emu_headers SYSTEM PRIVATE
@@ -28,7 +28,7 @@ if(NCCL_INCLUDE AND CUDAToolkit_FOUND)
   target_link_libraries(emu_headers PRIVATE nebula_flags)
 endif()
 
-# The suite of conform/test_comm_nccl.sh on an emulated GPU.
+# The suite of conform/test_comm_nccl.sh again, on an emulated GPU.
 set(emulated_nccl EMULATED_NCCL=$<TARGET_FILE:nebula_nccl_emulated>)
 add_test(NAME conform_comm_nccl_emulated
   COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/conform/test_comm_nccl.sh)
@@ -94,15 +94,15 @@ if(NOT NEBULA_SANITIZE MATCHES "thread")
   endforeach()
   target_link_libraries(cuda_cost_device PRIVATE neb_agent) # the planner measures a device
 
-  # Some tests again: without Hopper's instructions, and with a queue that runs only when the host
-  # waits for it.
+  # Some tests again: without Hopper's own instructions, and with a queue that runs only when the
+  # host waits for it.
   nebula_program_test(cuda_emulated_ampere cuda cuda_emulated EMU_MAJOR=8)
   foreach(name device_train device_sides graph graph_train stage)
     nebula_program_test(cuda_${name}_late cuda cuda_${name} EMU_LATE=1)
   endforeach()
 endif()
 
-# The kernels on a real GPU: gpu/run, which exits with 77 where there is none.
+# The kernels on a real GPU: gpu/run, which exits with 77 if there is none.
 file(GLOB sources CONFIGURE_DEPENDS gpu/*.c)
 add_executable(gpu_check ${sources} ${device_matrix})
 target_link_libraries(gpu_check PRIVATE neb_intra)

@@ -31,7 +31,7 @@ near() { # NAME PREDICTED MEASURED LOW HIGH: measured / predicted within bounds
 # appear.
 nebula=$T/bare/nebula
 plan "$T/both.yaml" >"$T/none.txt"
-[[ $(grep -c 'device: cuda IS NOT RECKONED WITH' "$T/none.txt") == 2 ]] ||
+[[ $(grep -c 'device: cuda IS NOT IN THE FIGURES' "$T/none.txt") == 2 ]] ||
     fail "nothing is said of the device: $(cat "$T/none.txt")"
 cp -r "$T/cache" "$T/elsewhere" # of a machine without devices
 nebula=$T/bin/nebula
@@ -53,7 +53,7 @@ cp -r "$T/cache" "$T/cache.crash"
 jq '.device = null' "$T/here.json" >"$(echo "$T"/cache.crash/nebula/plan-*.json)"
 XDG_CACHE_HOME=$T/cache.crash plan "$T/both.yaml" >"$T/crash.txt"
 grep -q 'the device cannot be measured: killed by signal' "$T/plan.err" &&
-    [[ $(grep -c 'device: cuda IS NOT RECKONED WITH' "$T/crash.txt") == 2 ]] ||
+    [[ $(grep -c 'device: cuda IS NOT IN THE FIGURES' "$T/crash.txt") == 2 ]] ||
     fail "a driver that crashes: $(cat "$T/plan.err" "$T/crash.txt")"
 nebula=$T/bin/nebula
 
@@ -61,7 +61,7 @@ plan "$T/both.yaml" >"$T/both.txt"
 ! grep -q measuring "$T/plan.err" || fail "rates are measured twice"
 grep -q 'device 2 x emulated: products up to' "$T/both.txt" &&
     [[ $(grep -c '^  alpha on emulated in bf16: mesh' "$T/both.txt") == 2 ]] &&
-    ! grep -q 'NOT RECKONED' "$T/both.txt" || fail "the device is not named: $(cat "$T/both.txt")"
+    ! grep -q 'NOT IN THE FIGURES' "$T/both.txt" || fail "the device is not named: $(cat "$T/both.txt")"
 plan "$T/both.yaml" --json >"$T/both.json"
 jq -e '.written.clusters | (.[0] | .rates_of == "emulated" and .device_reckoned and .precision ==
     "bf16" and .device_bytes > 1e6 and .outer_bytes > 1e6 and .gather_s == 0)
@@ -140,7 +140,7 @@ for command in "plan" "pretrain --local 2 --out $T/none"; do
     timeout 200 "$nebula" "${words[0]}" "$T/open.yaml" "${words[@]:1}" >"$T/open.txt" 2>&1 ||
         refused=$?
     [[ $refused == 1 ]] &&
-        has "clusters.mesh: auto cannot be decided, as nothing is known of cluster alpha's devices" \
+        has "clusters.mesh: auto cannot be decided, because the devices of cluster alpha are not known" \
         <"$T/open.txt" || fail "$command: exit status $refused, $(cat "$T/open.txt")"
 done
 plan "$T/open.yaml" --site "alpha=$T/here.json" >"$T/open.txt"
@@ -155,7 +155,7 @@ refuse() { # TEXT arguments…
     [[ $rc == 1 ]] && has "$1" <"$T/refused.err" ||
         fail "${*:2}: exit status $rc, or no '$1': $(cat "$T/refused.err")"
 }
-refuse 'cluster alpha: 4 ranks want a device each: there are 2' plan "$T/both.yaml" --site \
+refuse 'cluster alpha: 4 ranks need a device each: there are 2' plan "$T/both.yaml" --site \
     "alpha=$T/here.json" --json
 mv "$T/refused.json" "$T/both-4.json"
 jq -e '(.written.clusters[0].step_s == null) and (.proposed.clusters[0] | .step_s > 0 and (.mesh |
@@ -164,7 +164,7 @@ jq -e '(.written.clusters[0].step_s == null) and (.proposed.clusters[0] | .step_
     "$T/both-4.json")"
 "$nebula" plan "$T/both.yaml" --site "alpha=$T/here.json" >"$T/many.txt" 2>/dev/null &&
     fail "four ranks on two devices fit"
-has '4 ranks want a device each: there are 2' <"$T/many.txt" ||
+has '4 ranks need a device each: there are 2' <"$T/many.txt" ||
     fail "nothing is said of four ranks: $(cat "$T/many.txt")"
 mesh auto 4
 jq -e '.written.clusters[0].rates_of == "processors"' "$T/auto-4.json" >/dev/null ||
@@ -253,10 +253,10 @@ plan "$T/cast.yaml" --site "alpha=$T/fast.json" --site "beta=$T/here.json" --jso
 jq -e '.written.clusters[0].role == "discriminator"' "$T/cast.json" >/dev/null ||
     fail "role: auto: $(jq .written "$T/cast.json")"
 jq '.device = null' "$T/here.json" >"$T/without.json"
-refuse "clusters.role: auto cannot be decided, as nothing is known of cluster alpha's devices" \
+refuse "clusters.role: auto cannot be decided, because the devices of cluster alpha are not known" \
     plan "$T/cast.yaml" --site "alpha=$T/without.json"
 plan "$T/rtd.yaml" --site "alpha=$T/without.json" >"$T/none.txt"
-[[ $(grep -c 'device: cuda IS NOT RECKONED WITH' "$T/none.txt") == 2 ]] ||
+[[ $(grep -c 'device: cuda IS NOT IN THE FIGURES' "$T/none.txt") == 2 ]] ||
     fail "nothing is said of a generator's device: $(cat "$T/none.txt")"
 # The reference of both modes, one process, uses processors.
 sed 's/device: cuda/device: auto/' "$T/rtd.yaml" >"$T/whole.yaml"

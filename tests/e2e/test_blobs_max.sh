@@ -131,7 +131,7 @@ absence capped --blobs-max 1M
 ((snapshots >= 1)) || fail "c came back without a snapshot"
 has 'updates of [0-9]* rounds (.*) were dropped because of --blobs-max 1.00 MB' "$run.a.log" ||
     fail "c returned without a snapshot"
-has 'updates kept: .* of at most 1.00 MB; [1-9][0-9]* rounds dropped' "$run.status" ||
+has 'updates kept: .* of at most 1.00 MB; [1-9][0-9]* rounds were dropped' "$run.status" ||
     fail "wrong status: $(cat "$run.status")"
 echo "back after 20 rounds: from updates ($free bytes)," \
     "with --blobs-max 1M ($kept bytes, $dropped rounds dropped) from $snapshots snapshot(s)"

@@ -23,9 +23,9 @@ sed 's/^mode: .*/mode: distill/; s/{name: alpha, .*/{name: alpha, role: student}
     s/{name: beta, .*/{name: beta, role: teacher}/; s|corpus: [^,]*,|corpus: /nowhere,|;
     s/model: {/&vocab: 512, /; $a\distill: {teacher: {learn: true}}' \
         "$T/job.yaml" >"$T/distill.yaml"
-expect 0 ' a cluster to each of 2 others (int4' "$T/three.yaml"
+expect 0 ' per cluster to each of 2 others (int4' "$T/three.yaml"
 expect 0 'exchange  none: there is one cluster' "$T/one.yaml"
-expect 0 'labels    of 60 batches for each student, about ' "$T/distill.yaml"
+expect 0 'labels    for 60 batches per student, about ' "$T/distill.yaml"
 [[ $("$nebula" check "$T/distill.yaml") != *exchange* ]] ||
     fail "check of mode distill shows an exchange: $("$nebula" check "$T/distill.yaml")"
 jq -n -e --argjson two "$("$nebula" check "$T/job.yaml" --json)" \
@@ -113,8 +113,8 @@ jq -e '(.warnings | length == 3 and any(test("cluster alpha: there is no corpus"
 "$nebula" check "$T/job.yaml" --json |
     jq -e '.warnings == [] and all(.clusters[]; .corpus_here)' >/dev/null ||
     fail "check --json warns although everything is here"
-# STATUS command…: the exit status of every command (agent/README.md). With --json the last line is
-# an object with the reason.
+# STATUS command…: the exit status of every command (nebula help files). With --json the last line
+# is an object with the reason.
 status_of() {
     local rc=0 want=$1
     shift
@@ -186,7 +186,8 @@ status_of 2 init --home "$T/hub/new" --name 'acme!' --listen 127.0.0.1:7443 --me
 [[ ! $(ls -A "$T/hub") ]] || fail "a failed init left: $(ls -A "$T/hub")"
 ! flock "$T/hub" "$nebula" init --home "$T/hub" --name acme --listen 127.0.0.1:7443 \
     --member two >/dev/null 2>"$T/err" || fail "two inits ran at once"
-grep -q 'another nebula init is at work' "$T/err" || fail "two inits ran at once: $(cat "$T/err")"
+grep -q 'another nebula init, id or join works' "$T/err" ||
+    fail "two inits ran at once: $(cat "$T/err")"
 [[ ! $(ls -A "$T/hub") ]] || fail "an init beside another one left: $(ls -A "$T/hub")"
 "$nebula" init --home "$T/hub" --name acme --listen 127.0.0.1:7443 --member two >/dev/null ||
     fail "init after a failed one failed"
@@ -226,7 +227,7 @@ diff -r "$T/corpus/gpl" "$T/damaged/gpl" &&
     fail "a damaged corpus was not rebuilt: $(cat "$T/damaged.log")"
 rc=0
 "$nebula" eval "$T/none" --corpus "$T/corpus" --beam 3 >"$T/beam.log" 2>&1 || rc=$?
-[[ $rc == 2 ]] && grep -q -- '--beam and --out are of --task translate' "$T/beam.log" ||
+[[ $rc == 2 ]] && grep -q -- '--beam and --out need --task translate' "$T/beam.log" ||
     fail "eval --beam without a task: $(cat "$T/beam.log")"
 expect 2 'unrecognized option' "$T/job.yaml" --frobnicate
 # If the printed text cannot be written, the command fails.
@@ -252,9 +253,9 @@ expect 0 'job example is fine' "$configs/example.yaml"
 expect 0 'stream    400 batches of about' "$configs/rtd-two-clusters.yaml"
 rm -r "$T/corpus" # a corpus of another site: no error, but no size
 expect 0 'not on this machine' "$T/job.yaml"
-expect 0 'size unknown' "$T/job.yaml"
-text="warn  cluster beta: there is no corpus in $T/corpus on this machine; "
-text+='it must be where the cluster trains'
+expect 0 'the size is not known' "$T/job.yaml"
+text="warn  cluster beta: there is no corpus in $T/corpus on this machine: "
+text+="it must be on the cluster's machine"
 expect 0 "$text" "$T/job.yaml"
 for want in 'help:usage: nebula COMMAND' \
     'help pretrain:Usage: nebula pretrain ' 'version:nebula 0.' \
@@ -301,7 +302,7 @@ expect 2 'cluster b: mode distill trains on pairs' "$T/pairs.yaml" --set distill
     sed '/^  - {name/d; /^clusters:/d' "$T/attach.yaml" &&
         echo 'clusters: [{name: a, launcher: attach}, {name: b, launcher: attach}]'
 } >"$T/both.yaml"
-expect 0 "memory is the attached trainers' own" "$T/both.yaml"
+expect 0 "the attached trainers decide their memory" "$T/both.yaml"
 expect 0 'cluster   a: a trainer attaches' "$T/both.yaml"
 
 # A mistyped word gets a suggestion, in a few lines.

@@ -28,7 +28,7 @@ for spec in "manpages-small:corpus-manpages --small" manpages:corpus-manpages \
     parallel-small:corpus-parallel parallel:corpus-parallel; do
     run data build "$configs/${spec%%:*}.yaml" --out "$T/none" &&
         fail "${spec%%:*} was built without its text"
-    has "its text comes by configs/${spec#*:}\$" "$T/run.log" ||
+    has "run configs/${spec#*:} to get its text\$" "$T/run.log" ||
         fail "${spec%%:*} without its text: $(cat "$T/run.log")"
 done
 run pretrain "$configs/quickstart.yaml" --local 2 --set data.corpus=elsewhere &&

@@ -98,7 +98,7 @@ summary_last "$T/data.jsonl"
 if timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/fed" >"$T/again.log" 2>&1; then
     fail "a finished run was overwritten"
 fi
-grep -q -- '--resume continues it' "$T/again.log" ||
+grep -q -- '--resume to continue it' "$T/again.log" ||
     fail "the hint is missing: $(cat "$T/again.log")"
 
 # Without --out a run writes to out/JOB, and does not overwrite a run there either.
@@ -109,7 +109,7 @@ in_default() {
 in_default || fail "the run without --out failed"
 digests_equal "$T/out/e2e"
 if in_default; then fail "the run in out/e2e was overwritten"; fi
-grep -q 'out/e2e holds a run already' "$T/default.log" ||
+grep -q 'out/e2e has a run already' "$T/default.log" ||
     fail "the hint is missing: $(cat "$T/default.log")"
 in_default --resume || fail "--resume without --out failed"
 

@@ -46,7 +46,7 @@ wait_rounds "$T/three" $((before + 10)) "$pid"
 wait "$pid" || fail "the run of three clusters with a killed leader failed"
 digests_equal "$T/three"
 round_digests_equal "$T/three"
-grep -q 'agent a was killed; started again' "$T/three.log" ||
+grep -q 'agent a was killed and is started again' "$T/three.log" ||
     fail "the log does not mention the killed agent: $(cat "$T/three.log")"
 ledgers_verify "$T/three" a b c
 echo "three clusters, leader killed: $(summary '.rounds' "$T/three") rounds, digests equal"

@@ -75,7 +75,7 @@ short() {
     local rc=0
     plan job "$@" || rc=$?
     [[ $rc == 1 ]] &&
-        has 'beta: the job does not fit as it is written; what is proposed does' <"$T/plan.err" ||
+        has 'beta: the job does not fit as written, but the proposal does' <"$T/plan.err" ||
         fail "plan $*: exit status $rc, $(cat "$T/plan.err")"
 }
 short --json >"$T/plan.json"

@@ -70,14 +70,14 @@ sed 's/threads: [0-9]*}/launcher: attach}/; s/^model: {/&vocab: 512, /' \
     "$T/job.yaml" >"$T/attach.yaml"
 plan "$T/attach.yaml" --wan $wan >"$T/attach.txt"
 ! grep -q 'activations\|tokens/s' "$T/attach.txt" &&
-    grep -q 'step not known (--step alpha=SECONDS' "$T/attach.txt" ||
+    grep -q 'step not known (give --step alpha=SECONDS' "$T/attach.txt" ||
     fail "wrong plan for an attached trainer: $(cat "$T/attach.txt")"
 plan "$T/attach.yaml" --wan $wan --step alpha=0.5 --json |
     jq -e '.written | .clusters[0].step_s == 0.5 and .clusters[1].step_guessed and
     .exchange.interval == 10 and .wall_s > 30' >/dev/null ||
         fail "wrong plan for an attached trainer with --step"
-refuses 2 'steps are reckoned' plan "$T/job.yaml" --step alpha=0.5
-grep -q 'measured before' "$T/plan.txt" && grep -q 'to take it over' "$T/plan.txt" ||
+refuses 2 'steps of this cluster are predicted' plan "$T/job.yaml" --step alpha=0.5
+grep -q 'measured before' "$T/plan.txt" && grep -q 'to use it' "$T/plan.txt" ||
     fail "the text of the plan is incomplete: $(cat "$T/plan.txt")"
 
 # The text form, for the job as written and as proposed: the memory of a rank, the time of a step,
@@ -92,12 +92,12 @@ said 2 "${line}[0-9]+ tokens/s \\(compute $time, update $time\\)\$"
 line="^    memory of a rank $size: parameters and gradients $size, moments $size, "
 line+="activations $size, exchange $size, its codec and frames $size, a checkpoint's copy $size"
 said 4 "$line\$"
-line='^  exchange every [0-9]+ steps by [^ ]+ \([0-9.]+ bits a parameter\), '
+line='^  exchange every [0-9]+ steps with [^ ]+ \([0-9.]+ bits per parameter\), '
 line+='merged [0-9]+ steps later: '
-line+="encode $time \\| travel $time \\| agree $time \\| merge $time; waits $time an interval"
+line+="encode $time \\| transfer $time \\| agree $time \\| merge $time; waits $time per interval"
 said 2 "$line\$"
-said 1 "^  exchange every 10 steps by int4 .*, merged 2 steps later: "
-said 2 "^    $size an interval and cluster, [0-9.]+ % of the link\$"
+said 1 "^  exchange every 10 steps with int4 .*, merged 2 steps later: "
+said 2 "^    $size per interval and cluster, [0-9.]+ % of the link\$"
 
 # Ranks of a mesh over TCP, and a line so slow that training waits for it: the waiting at an
 # exchange and the memory of a rank. An exchange takes seconds there, on any machine. A busy machine
@@ -295,8 +295,8 @@ jq -e '[.written, .proposed] |
     all(.[]; .rates_of == "processors"))' "$T/cuda.json" >/dev/null ||
     fail "the plan does not report that it ignores the device: $(cat "$T/cuda.json")"
 plan "$T/cuda.yaml" --wan $wan >"$T/cuda.txt"
-[[ $(grep -A 2 '^  beta: mesh' "$T/cuda.txt" | grep -c 'device: cuda IS NOT RECKONED WITH') == 2 &&
-    $(grep -c 'IS NOT RECKONED' "$T/cuda.txt") == 2 ]] ||
+[[ $(grep -A 2 '^  beta: mesh' "$T/cuda.txt" | grep -c 'device: cuda IS NOT IN THE FIGURES') == 2 &&
+    $(grep -c 'IS NOT IN THE FIGURES' "$T/cuda.txt") == 2 ]] ||
     fail "the text of the plan does not report that it ignores the device: $(cat "$T/cuda.txt")"
 refuse 1 'does not fit' plan "$T/job.yaml" --site "beta=$T/tiny.json"
 refuse 1 'beta: NO MESH OF 7 RANKS divides the model and the 8 sequences of a step' \
@@ -311,8 +311,8 @@ sed -e 's/interval: 10/interval: auto/' \
     >"$T/unknown.yaml"
 for command in "plan" "pretrain --local 2 --out $T/none"; do
     read -ra words <<<"$command"
-    text='sync.interval: auto cannot be decided, as nobody knows how long '
-    text+="cluster beta's steps take: the link between two ranks"
+    text='sync.interval: auto cannot be decided, because the time of '
+    text+="cluster beta's steps is not known: the link between two ranks"
     refuse 1 "$text" "${words[0]}" "$T/unknown.yaml" --wan $wan "${words[@]:1}"
 done
 plan "$T/unknown.yaml" --wan $wan --set sync.interval=10 >"$T/unknown.txt" # the job as written runs
@@ -322,10 +322,10 @@ mkdir -p "$T/small/nebula"
 cp "$T/tiny.json" "$T/small/nebula/${kept##*/}"
 sed 's/interval: 10/interval: auto/' "$T/job.yaml" >"$T/interval.yaml"
 XDG_CACHE_HOME=$T/small refuse 1 \
-    'cluster alpha has not enough memory for this model as the job is written' \
+    "cluster alpha has too little memory for this model with the job's settings" \
     pretrain "$T/interval.yaml" --local 2 --out "$T/none"
-text='cluster beta: this machine has not enough memory for its part, '
-text+='and nothing is known of its own machine'
+text='cluster beta: this machine has too little memory for its part, '
+text+='and the machine of the cluster is not known'
 XDG_CACHE_HOME=$T/small refuse 1 "$text" pretrain "$T/interval.yaml" --set sync.link=$wan \
     --home "$T/nobody" --out "$T/none"
 has 'no agent' <<<"$refused" || fail "the error is not about the missing agent: $refused"
@@ -361,7 +361,7 @@ grep -q 'beta: precision: bf16 (steps 1' "$T/twice-bf16.txt" &&
 grep -q 'SLOWER: set precision: fp32' "$T/half-bf16.txt" &&
     ! grep -q 'precision: bf16' "$T/half-job.txt" ||
     fail "wrong plan with bf16 half as fast: $(cat "$T/half-bf16.txt" "$T/half-job.txt")"
-[[ $(grep -c 'precision: bf16 IS NOT RECKONED WITH' "$T/never-bf16.txt") == 2 ]] &&
+[[ $(grep -c 'precision: bf16 IS NOT IN THE FIGURES' "$T/never-bf16.txt") == 2 ]] &&
     jq -e '.written.clusters[0] | .precision == "fp32" and (.precision_reckoned | not) and
     .bf16_gain == null' "$T/never-bf16.json" >/dev/null ||
     fail "wrong plan without bf16: $(cat "$T/never-bf16.txt")"

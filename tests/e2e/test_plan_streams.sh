@@ -185,8 +185,8 @@ refuse() { # STATUS TEXT arguments…
         fail "$*: exit status $rc (not $want), or no '$text' in: $out"
 }
 sed "s#, profile: $T/slow.json##" "$T/auto.yaml" >"$T/unknown.yaml"
-refuse 2 "nothing is known of cluster beta's machine" check "$T/unknown.yaml"
-refuse 2 "nothing is known of cluster beta's machine" pretrain "$T/unknown.yaml" --out "$T/none"
+refuse 2 "the machine of cluster beta is not known" check "$T/unknown.yaml"
+refuse 2 "the machine of cluster beta is not known" pretrain "$T/unknown.yaml" --out "$T/none"
 sed 's/role: auto, threads: 1,/role: auto, sources: {gpl: 1},/' "$T/auto.yaml" >"$T/sources.yaml"
 refuse 2 'with role: auto remove them' check "$T/sources.yaml"
 refuse 2 'which is one process; give its role' check "$T/auto.yaml" --set sync.scheme=synchronous
@@ -202,14 +202,14 @@ refuse 2 'only modes rtd and distill have roles' check "$T/replicas.yaml"
 # as written.
 jq --argjson m "$(of roles '[.written.clusters[].host_bytes] | add / 2 / 0.85')" '.memory = $m' \
     "$T/fast.json" >"$T/between.json"
-refuse 1 'the job does not fit as it is written; what is proposed does' \
+refuse 1 'the job does not fit as written, but the proposal does' \
     plan "$T/rtd.yaml" --site "alpha=$T/fast.json" --site "beta=$T/between.json"
 jq '.memory = 1e6' "$T/fast.json" >"$T/tiny.json"
 refuse 1 'does not fit' plan "$T/rtd.yaml" --site "alpha=$T/tiny.json" --site "beta=$T/tiny.json"
 sed -i "s#$T/fast.json#$T/tiny.json#; s#$T/slow.json#$T/tiny.json#" "$T/auto.yaml"
 "$nebula" plan "$T/auto.yaml" --json >"$T/cast.json" 2>/dev/null &&
     fail "plan assigns roles although none fits"
-jq -e '(.ok | not) and (.error | test("whoever takes which role"))' "$T/cast.json" >/dev/null ||
+jq -e '(.ok | not) and (.error | test("with any choice of roles"))' "$T/cast.json" >/dev/null ||
     fail "wrong JSON when no role fits: $(cat "$T/cast.json")"
 refuse 1 'do not fit' plan "$T/auto.yaml"
 echo "plan: streams and roles are as predicted"

@@ -52,12 +52,12 @@ jq -e '(.written.tuning.on | not) and .written.wall_s > 300 * 0.115' "$T/fixed.j
 jq -e '.written.tuning.on and .written.wall_s == .written.tuning.wall_s' \
     "$T/plan.json" >/dev/null ||
     fail "wrong tuning of the auto job: $(jq -c .written.tuning "$T/plan.json")"
-grep -q 'with sync.tune: auto, half-way of' "$T/fixed.txt" ||
+grep -q 'with sync.tune: auto, in the middle of a run of' "$T/fixed.txt" ||
     fail "the text of the plan does not show the effect: $(cat "$T/fixed.txt")"
 # plan also proposes sync.tune: auto, if the bound of the overlap allows any proposed interval.
 plan "$T/job.yaml" --wan $wan "${sites[@]}" --set sync.tune=fixed \
     --set sync.tune.overlap_max=0 >"$T/free.txt"
-grep -q 'sync.tune: auto (the run in' "$T/free.txt" ||
+grep -q 'sync.tune: auto (a run of' "$T/free.txt" ||
     fail "the plan does not propose sync.tune: auto: $(cat "$T/free.txt")"
 
 sed 's/threads: 1/threads: 1, launcher: attach/' "$T/job.yaml" >"$T/attach.yaml"

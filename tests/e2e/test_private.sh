@@ -116,7 +116,7 @@ kill -CONT "$held"
 wait "$pid" || fail "the run of four clusters failed"
 digests_equal "$T/four"
 round_digests_equal "$T/four"
-grep -q 'was killed; started again' "$T/four.log" ||
+grep -q 'was killed and is started again' "$T/four.log" ||
     fail "the log does not mention the killed agent"
 echo "four clusters, one killed, one away: $(rounds_of 3) merges of a sum of three"
 

@@ -87,7 +87,7 @@ if timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/cut" --resum
     --seed 9 >"$T/other.log" 2>&1; then
     fail "a resume with another seed succeeded"
 fi
-grep -q "seed differs.* can begin with init_from: $T/cut/checkpoint/model.ckpt" "$T/other.log" ||
+grep -q "seed differs.* perhaps with init_from: $T/cut/checkpoint/model.ckpt" "$T/other.log" ||
     fail "the reason is missing: $(cat "$T/other.log")"
 
 # kill -9 of each worker in turn: the agent restarts it from its checkpoint.

@@ -226,7 +226,7 @@ no_lm() { # CHECKPOINT WHAT COMMAND...
     local rc=0
     timeout 60 "$nebula" "${@:3}" >"$T/no_lm.log" 2>&1 || rc=$?
     [[ $rc != 0 ]] &&
-        grep -q "$1 is the $2 of mode rtd, .* nebula eval --task probe" "$T/no_lm.log" ||
+        grep -q "$1 is the $2 of mode rtd, .*nebula eval --task probe" "$T/no_lm.log" ||
         fail "${*:3} ended with status $rc"
 }
 generator=$T/two/checkpoint/generator.ckpt

@@ -93,7 +93,7 @@ ends() { # SIGNAL
     [[ $rc == 3 ]] || fail "the exit status after SIG$1 is $rc, not 3"
 }
 goes_on() { # LOG
-    has "detached: the job goes on .* --resume --out $T/run .* nebula stop $id --home $T/a " \
+    has "detached: the job continues .* --resume --out $T/run .* nebula stop $id --home $T/a " \
         "$T/$1.log" || fail "the log does not report the detach"
     for s in a b; do
         wait_for 30 "steps at $s after $1" beyond $s $(($(step $s) + 50))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # tests/fuzz/fuzz_NAME.c: with -DNEBULA_FUZZ=ON a libFuzzer target. Otherwise the test
-# fuzz_regress_NAME, which runs it over corpus/NAME and over seeded mutations. The number of
-# mutations is lower for targets with an expensive set-up:
+# fuzz_regress_NAME, which runs it over its corpus folder corpus/NAME and over seeded mutations of
+# the corpus. Fuzzers with an expensive set-up get fewer mutations:
 set(mutations_of_ledger 40)     # opens a database
 set(mutations_of_service 40)    # opens a database
 set(mutations_of_ipc 50)        # starts an agent

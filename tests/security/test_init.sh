@@ -50,7 +50,7 @@ fails_with 'does not open it' init --restore "$T/hub/ca-backup" --home "$T/new" 
     <<<'AAAA-AAAA-AAAA-AAAA-AAAA-AAAA-AAAA-AAAA'
 # An invitation is withdrawn by its name.
 "$nebula" revoke rome --home "$T/new" >"$T/out" || fail "an invitation cannot be withdrawn"
-grep -q 'rome is no member; the open invitations of that name have ended' "$T/out" ||
+grep -q 'rome is not a member; the open invitations of that name have ended' "$T/out" ||
     fail "nebula revoke does not say that invitations have ended: $(cat "$T/out")"
 fails_with "no member 'rome'" "$nebula" revoke rome --home "$T/new"
 # By mistake, in the home of another hub.

@@ -192,7 +192,7 @@ rc=0
 wait "$short" || rc=$?
 [[ $rc == 0 && -s $T/short/checkpoint/model.ckpt ]] ||
     fail "the second job ended with status $rc, expected 0 and a model: $(tail -n 5 "$T/short.log")"
-grep -q 'rome is no member any more; its report is not waited for' "$T/short.log" ||
+grep -q 'rome is no longer a member; its report is not expected' "$T/short.log" ||
     fail "the command does not say that it leaves rome out: $(cat "$T/short.log")"
 names_steps='[.clusters[] | "\(.name) \(.steps)"] | join(" ")'
 [[ $(summary "$names_steps" "$T/short") == "hub 300 paris 300" ]] ||

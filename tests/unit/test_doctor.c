@@ -77,7 +77,7 @@ static void test_judgements(void **state) {
     doctor_user(&d, false);
     expect("ok", "");
     doctor_user(&d, true);
-    expect("warn", "a user of its own");
+    expect("warn", "its own user");
     doctor_keys(&d, true, 8 << 20);
     expect("ok", "");
     doctor_keys(&d, false, 64 << 10);
@@ -110,7 +110,7 @@ static void test_peers(void **state) {
     peer(false, "paris.example:7443", 0);
     expect("fail", "paris.example:7443");
     peer(false, "", 0);
-    expect("fail", "it is to dial this side");
+    expect("fail", "it should dial this side");
     json_t *p = json_pack("{s:s,s:s,s:b,s:b,s:i,s:s,s:i,s:s}", "name", "paris", "endpoint", "",
                           "up", false, "protocol_differs", true, "protocol", 7, "build",
                           "9.1 (bee)", "own_protocol", 6, "own_build", "8.0 (aaa)");
