@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Cost of exchanges between clusters, before anything is started: how long an update is in flight,
-// how much of that inner steps hide, how many bytes are sent. Pure. It is one half of `nebula
-// plan`; intra/cost/cost.h is the other.
+// how much of that time is hidden by inner steps, how many bytes are sent. Pure. It is one half of
+// `nebula plan`; intra/cost/cost.h is the other.
 //
 //     step    … │ send ────────────── τ steps ──────────────► │ merge │ …
 //     worker    │encode│ trains on                    │ stall │apply  │
