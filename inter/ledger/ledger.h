@@ -199,8 +199,8 @@ bool inter_ledger_part_has(struct inter_ledger *l, const struct inter_key *key, 
 NEB_MUST_CHECK enum neb_status inter_ledger_part_read(struct inter_ledger *l,
                                                       const struct inter_key *key, uint32_t i,
                                                       uint8_t *out);
-// The caller has found the manifest's digest over the bytes, as they were written in this run or
-// read back. part_finish does not hash them again.
+// Notes that the caller has hashed the bytes, as they were written in this run or read back, and
+// found the manifest's digest. part_finish does not hash them again.
 void inter_ledger_part_hashed(struct inter_ledger *l, const struct inter_manifest *m);
 // Verifies SHA-256, syncs, renames. NEB_ERR_CORRUPT: not the manifest's blob; the part is emptied.
 // NEB_ERR_IO: the disk failed.
