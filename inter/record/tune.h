@@ -11,8 +11,9 @@
 //     T(codec) = 8·bytes(codec)/goodput + 4·RTT          manifest, state, last chunk, vote
 //     fits:      T ≤ τ·step   and   P·8·bytes/goodput ≤ H·step     both at goodput/margin
 //
-// A round commits when every member's update has arrived. So T is that of the slowest member, as
-// far as a larger τ helps. A member's codec gets coarser only because of its own link.
+// A round commits when every member's update has arrived. So τ must be long enough for the slowest
+// member's update too, up to the allowed τ. A member's codec gets coarser only because of its own
+// link.
 //
 // Choice. Among the allowed plans that fit, the controller takes the finest codec with the smallest
 // τ that it needs at the job's own H. If none fits it tries coarser codecs, then a larger H if the
