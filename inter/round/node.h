@@ -57,9 +57,9 @@
 // for a new record.
 //
 // Divergence. A heartbeat holds the hash of the record before the open round. Two members may hold
-// different records of one round, each with a majority's accepts. The next heartbeat shows
-// it. They fetch each other's records back to the first that differs, find there which members have
-// signed both, and commit nothing more (SPLIT).
+// different records of one round, each with a majority's accepts. The next heartbeat shows it. They
+// fetch each other's records back to the first that differs, find there which members have signed
+// both, and commit nothing more (SPLIT).
 //
 // Masked sums. Two records of one round would expose members. So the quorums of votes and promises
 // are so large that `colluders` Byzantine members together cannot get both accepted

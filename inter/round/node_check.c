@@ -104,9 +104,9 @@ static bool stands_by(const struct job *j, const struct slot *t) {
     return j->c.n_members > 2 && t->whole && !t->bad;
 }
 
-// A witness has no bytes. It rejects an update only after enough data members have refused it. With
-// only two data members, the refusal of the owner is enough. A member that reports falsely can hold
-// up rounds until it is revoked, but it rejects nothing.
+// A witness has no bytes. It rejects an update only after the update's owner or enough other data
+// members have refused it. A member that reports falsely can hold up rounds until it is revoked,
+// but it rejects nothing.
 static enum node_judgement of_witness(const struct job *j, const struct inter_record *r,
                                       const struct inter_entry *e, const struct slot *t) {
     static const struct slot nothing;

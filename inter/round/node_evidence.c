@@ -12,7 +12,7 @@
 uint8_t inter_job_quorum(const struct inter_job_config *c) {
     uint32_t voters = ((1u << c->n_members) - 1) & ~(uint32_t)c->removed;
     uint8_t n = (uint8_t)node_count(voters);
-    if (c->masked) // of all members ever: the same at nodes that know other removals
+    if (c->masked) // counts removed members: the same result at nodes that know other removals
         return inter_quorum(c->n_members, c->colluders);
     return inter_quorum(n, c->robust && n > 0 ? (uint8_t)((n - 1) / 4) : 0);
 }

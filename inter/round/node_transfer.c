@@ -411,7 +411,7 @@ static void nothing_here(struct slot *t) {
 }
 
 // The bytes are not those that their author signed. A single sender is to blame for them. With
-// several senders nobody knows which one is, so the next bytes come from one only: the owner, if
+// several senders nobody knows which one it is, so the next bytes come from one only: the owner, if
 // connected.
 static void start_over(struct step *s, struct job *j, struct slot *t) {
     bool one = node_count(t->senders) == 1;
