@@ -227,9 +227,9 @@ NEB_MUST_CHECK enum neb_status inter_service_prune(struct inter_service *s,
 // messages (agent/daemon/lines.h).
 enum inter_message_limit {
     INTER_MESSAGE_MAX = 60 << 10,
-    // Waiting reliable messages for one peer, and for all. Eight jobs make 200 messages of 9 MiB.
-    // While the link to a member is down, its jobs cannot be ended and replaced by others, so there
-    // are never more than eight. More messages are not stored.
+    // Waiting reliable messages for one peer, and for all. Eight jobs make 200 messages, 9 MiB in
+    // all. While the link to a member is down, its jobs cannot be ended and replaced by others, so
+    // there are never more than eight. More messages are not stored.
     INTER_OUTBOX_MESSAGES = 512,
     INTER_OUTBOX_BYTES = 16 << 20,
     INTER_OUTBOX_MESSAGES_ALL = 8 * INTER_OUTBOX_MESSAGES,
