@@ -29,9 +29,11 @@ struct agent_daemon_config {
     int renew_days; // renew the certificate if fewer days are left; 0: a third of its validity
     struct agent_web_config page; // listen NULL: no status page
     uint64_t
-        blobs_max; // limit of bytes of updates in HOME/blobs, if the ledger may drop any; 0: none
+        // limit of the bytes of updates in HOME/blobs, as far as the ledger may drop them; 0: none
+        blobs_max;
     unsigned ended_max; // ended jobs to keep of each other member; 0: DAEMON_ENDED_MAX
-    // A file; NULL: as HOME/seal.json or the systemd credential says (agent/proc/seal.h).
+    // File of the sealing key; NULL: as HOME/seal.json or the systemd credential says
+    // (agent/proc/seal.h).
     const char *seal_key;
     neb_ns stop_within; // how long an ending agent waits for checkpoints; 0: AGENT_STOP_WITHIN_S
     // May be NULL. Set to true if a signal ended the agent while a job ran; the job continues when

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What of a cluster's losses its site sends to another member, which submitted the job and receives
+// What a site sends of its cluster's losses to another member, which submitted the job and receives
 // its metrics and its report.
 //
 // An exact loss of every step reveals whether a known text was in the batch of that step: anyone
 // who has the parameters can compute what the loss would be. So the site sends the mean over a
 // stretch of steps, with three digits after the point (four in all); stretches do not overlap, and
 // lines in between have null. A held-out loss is rounded in the same way, is sent at most once per
-// stretch, and is null if fewer than AGENT_DISCLOSED_TOKENS tokens are behind it: the loss of a single
-// token identifies it. All other fractions in a line or report are rounded too, except times, rates
-// and lr.
+// stretch, and is null if fewer than AGENT_DISCLOSED_TOKENS tokens are behind it: the loss of a
+// single token identifies it. All other fractions in a line or report are rounded too, except
+// times, rates and lr.
 //
 //     lines of the worker ─┬─► watchers, page, files of this site: unchanged
 //                          └─► agent_disclosed_line ─► the member that submitted the job

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ended jobs of other members. Their folders, rounds and updates are kept for members that still
 // need them, but not without limit: each job that is submitted and stopped leaves data, and a
-// member could fill the disk. This site's own jobs stay until its operator has them forgotten.
+// member could fill the disk. This site's own jobs stay until its operator removes them (nebula
+// forget).
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/daemon/state.h"

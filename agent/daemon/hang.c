@@ -10,7 +10,8 @@
 #include <signal.h>
 
 static const neb_ns kill_after = 10 * NEB_S, // SIGKILL follows after this time
-    own_absence = 5 * NEB_S; // gap between two looks which shows that this agent was stopped itself
+    // a longer gap between two checks shows that this agent itself was stopped
+    own_absence = 5 * NEB_S;
 
 void daemon_worker_retry(struct daemon *d, struct agent_jobrun *j, const char *why) {
     daemon_report_fault(d, j, why);

@@ -266,8 +266,8 @@ static void set_home(const struct daemon *d, struct agent_jobrun *j, uint32_t ho
                                  : "");
 }
 
-// A job that was reopened for a member keeps its entry so long: otherwise jobs would displace each
-// other in turn.
+// A job that was reopened for a member keeps its entry for this time: otherwise jobs would displace
+// each other in turn.
 static const neb_ns reopened_for = 60 * NEB_S;
 
 // A free entry, or that of the job that ended first: members that were away may still ask for the

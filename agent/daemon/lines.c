@@ -79,8 +79,8 @@ void agent_lines_destroy(struct agent_lines **l) {
     *l = NULL;
 }
 
-// Drops every second waiting step, and from now on keeps half as many new ones; not if no step was
-// dropped.
+// Drops every second step. If that freed space while lines wait for the link, half as many new
+// steps are kept from now on.
 static void thin(struct agent_lines *l) {
     int kept = 0, next = l->next, was = l->count;
     bool odd = false;

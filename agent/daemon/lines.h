@@ -58,8 +58,8 @@ void agent_lines_back(struct agent_lines *l, int n);
 // A later message must not overtake the lines: all that are due may be sent now.
 void agent_lines_unlimit(struct agent_lines *l);
 // As agent_lines_next, without limits, for a caller that stores the lines. While the link is down:
-// those that wait, as for an agent that does not know what it has; they are then forgotten. While
-// it is up: those that it has not taken.
+// returns and forgets the lines that wait, as for an agent that does not know which lines it has.
+// While the link is up: returns those that it has not taken.
 json_t *agent_lines_take(struct agent_lines *l, neb_ns now, size_t max_bytes);
 
 #endif

@@ -89,13 +89,13 @@ static enum neb_status not_held(const struct agent_members *m, const struct sec_
     if (sec_former_holds(m->fed->dir, me->sign, &former) != NEB_OK)
         former = false; // it has logged why
     if (former)
-        why = other
-                  ? "the list has other keys of it: nebula rotate made new ones, here or in a copy "
-                    "of this home"
-                  : "it was taken off the list: ask the hub for an invitation, and join with "
-                    "--new-keys";
+        why = other ? "the list holds other keys for it: nebula rotate made new ones, here or in a "
+                      "copy "
+                      "of this home"
+                    : "it was taken off the list: ask the hub for an invitation, and join with "
+                      "--new-keys";
     else if (other)
-        why = "the list has other keys of it: this home is not the one that joined by this name";
+        why = "the list holds other keys for it: this home is not the one that joined by this name";
     return neb_fail(NEB_ERR_DENIED,
                     "member list version %llu of federation '%s' does not hold the keys of '%s': "
                     "%s",

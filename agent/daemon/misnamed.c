@@ -2,7 +2,7 @@
 // Submitters that give one id to two specifications. An id is the digest of its specification
 // (agent/job/id.h), so every site can see that one of them is false, and the signature proves the
 // equivocation. A site that got the false one starts no job. It passes the proof on, and the sites
-// that got the true one stop: they would sum other updates than they were told.
+// that got the true one stop: their updates would enter other sums than they expect.
 #include "agent/base/log.h"
 #include "agent/daemon/state.h"
 #include "agent/job/id.h"

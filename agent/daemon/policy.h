@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What this site's operator lets jobs of other members do here: HOME/policy.json. Without the file
-// every job of a member on the list is admitted, as is always every job submitted on this machine.
-// With the file only what it allows:
+// every job of a member on the list is admitted; with the file, only what it allows. Jobs submitted
+// on this machine are always admitted.
 //
 //     {"format": 1,
 //      "members": ["hub"],               who may submit; absent: every member
@@ -48,7 +48,8 @@
 //      "losses": "rounded",              what the submitter gets: exact, rounded
 //                                        (agent/daemon/disclose.h), never. Absent: rounded
 //      "loss_every": 100,                rounded: steps behind one loss. Absent:
-//                                        AGENT_DISCLOSED_STEPS, and as many as have AGENT_DISCLOSED_TOKENS
+//                                        AGENT_DISCLOSED_STEPS, and as many as have
+//                                        AGENT_DISCLOSED_TOKENS
 //      "attach": ["hub"]}                whose jobs with `launcher: attach` may take a training
 //                                        loop that waits here and has not named them
 //                                        (agent/daemon/attach.h). Absent: nobody's

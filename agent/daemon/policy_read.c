@@ -105,7 +105,7 @@ static bool hours(const json_t *v, double *out) {
     return !v || (json_is_number(v) && *out > 0 && *out < 1e9);
 }
 
-struct reader { // a key, what its value must be, and whether it is
+struct reader { // a key, what its value must be, and whether its value is good
     const char *key, *is;
     bool good;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A state that was taken from another cluster, until the others confirm it (snapshot_proof.h).
-// Meanwhile the worker continues with its present state and sends nothing that counts. A giver
-// whose state is not that of the others is named, and not asked again.
+// Meanwhile the worker continues with its present state and sends nothing that counts. If the
+// others have a different state, the giver is reported, and not asked again.
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "agent/daemon/attach.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula rejoin: a cluster gives up its own state of a job and continues with that of the others,
-// as after the loss of its disk. For diverged members (inter/record/evidence.h), once the
-// equivocator is revoked.
+// nebula rejoin: a cluster gives up its state of a job and continues with that of the others, as
+// after the loss of its disk. For diverged members (inter/record/evidence.h), once the equivocator
+// is revoked.
 #include "agent/base/log.h"
 #include "agent/daemon/state.h"
 #include "agent/daemon/status.h"

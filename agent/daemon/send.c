@@ -343,8 +343,8 @@ void daemon_send_link(struct daemon *d, struct agent_jobrun *j) {
                                   (json_int_t)resent, "stripes", (json_int_t)stripes));
 }
 
-// Clusters that are reachable and have owed an update for so long without a break. A cluster that
-// comes back starts from zero.
+// Clusters that are reachable and have owed an update for longer than least_s without a break. A
+// cluster that comes back starts from zero.
 static uint16_t owing_for(struct agent_jobrun *j, uint16_t owing, double least_s) {
     neb_ns now = neb_now();
     uint16_t late = 0;

@@ -27,8 +27,8 @@ bool agent_snapshot_search_is(const struct agent_snapshot_search *s,
 bool agent_snapshot_search_ended(const struct agent_snapshot_search *s);
 // Waits for the thread.
 void agent_snapshot_search_destroy(struct agent_snapshot_search **s);
-// Makes a source of the checkpoint that was found and the commit records of the ledger at its end.
-// Destroys the search. NEB_ERR_NOT_FOUND: nothing was found.
+// Makes a source of the checkpoint that was found, with the ledger's commit record at which each
+// fragment of it ends. Destroys the search. NEB_ERR_NOT_FOUND: nothing was found.
 NEB_MUST_CHECK enum neb_status agent_snapshot_open_take(struct agent_snapshot_search **s,
                                                         struct inter_ledger *l,
                                                         struct inter_snapshot_source *out);

@@ -78,9 +78,9 @@ static bool all_connected(const struct daemon *d, const struct agent_jobrun *j) 
     return true;
 }
 
-// Members diverged without a majority on either side, no member has an older checkpoint, and the
-// updates since the start are gone: waiting helps nobody. An error, after all members were asked
-// for a while.
+// Ends the job with an error if members diverged without a majority on either side, no member has
+// an older checkpoint, and the updates since the start are gone: waiting helps nobody. All members
+// must have been connected for a while. True: ended.
 static bool hopeless(struct daemon *d, struct agent_jobrun *j) {
     // a member that restarts from an older checkpoint reports it within this time
     const neb_ns patience = 15 * NEB_S;
@@ -110,8 +110,9 @@ static uint64_t ledger_rounds(const struct daemon *d, const struct agent_jobrun 
     return sum;
 }
 
-// The worker waits for updates that are gone; all members that train are connected, none has a
-// checkpoint to give, and no round ends, after which one of them could write one.
+// Ends the job with an error if the worker waits for updates that are gone, all members that train
+// are connected, none has a checkpoint to give, and no round ends (a member could write a
+// checkpoint after it). True: ended.
 static bool nowhere(struct daemon *d, struct agent_jobrun *j) {
     const neb_ns patience = 180 * NEB_S;
     uint64_t rounds = ledger_rounds(d, j);

@@ -6,12 +6,12 @@
 //     local.c            requests on agent.sock: nebula's commands and workers      ── in
 //     peers.c            messages of other agents, links that come and go           ── in
 //     rounds.c           commits, rounds of a job, diverged members                 ── in
-//     snapshot_flow.c  snapshots given and taken                                  ── in
-//     proof.c            whether a state that was taken is that of the others
+//     snapshot_flow.c    snapshots given and taken                                  ── in
+//     proof.c            whether a taken state is the state of the others
 //     streams.c          streams (with a narrow header of its own)                  ── in
-//     job_life.c      a job from start to end
+//     job_life.c         a job from start to end
 //     worker.c           its worker: start, end, restart
-//     rejoin.c           gives up the own state of a job for that of the others
+//     rejoin.c           gives up this cluster's state of a job for that of the others
 //     hang.c             workers that hang
 //     stop.c             how long an ending agent waits for checkpoints
 //     ended.c            ended jobs of others, and how many are kept
@@ -27,8 +27,9 @@
 // and daemon_rekey (up to 3 s), until ZeroMQ frees a port, and the end of the agent, up to 20 s for
 // each worker.
 //
-// Apart from the loop run: searches for checkpoints, in threads that share nothing until they end
-// (agent/daemon/snapshot.h), and the renewal of the certificate, in a process (renew.h).
+// Two kinds of work run outside of the loop: searches for checkpoints, in threads that share
+// nothing until they end (agent/daemon/snapshot.h), and the renewal of the certificate, in a
+// process (renew.h).
 #ifndef AGENT_DAEMON_STATE_H
 #define AGENT_DAEMON_STATE_H
 #include "agent/base/bucket.h"
@@ -170,7 +171,7 @@ int daemon_peers_left(const struct daemon *d, const struct agent_jobrun *j);
 bool daemon_catching_up(const struct daemon *d, const struct agent_jobrun *j);
 // First attempt number of the present ledger (inter_job_status); 0: the job has no rounds yet.
 uint32_t daemon_attempts(const struct daemon *d, const struct agent_jobrun *j);
-// Sends the worker who is reachable, if that has changed or was asked for.
+// Sends the worker which members are reachable, if that has changed or was asked for.
 void daemon_send_alive(struct daemon *d, struct agent_jobrun *j, bool asked);
 void daemon_send_link(struct daemon *d, struct agent_jobrun *j); // a line of metrics
 // the clusters that rounds wait for
@@ -308,8 +309,8 @@ NEB_MUST_CHECK enum neb_status daemon_proof_forget(const struct daemon *d,
                                                    const struct agent_jobrun *j);
 
 // rejoin.c
-// Gives up the own rounds and checkpoints of a job that does not run: when resumed, it starts with
-// the others' state. False: *why.
+// Gives up this cluster's rounds and checkpoints of a job that does not run: when resumed, the job
+// starts with the others' state. False: *why.
 NEB_MUST_CHECK bool daemon_job_renew(struct daemon *d, const struct agent_job_record *r, char *why,
                                      size_t cap);
 
@@ -353,7 +354,8 @@ bool daemon_id_fits(const struct daemon *d, const char *submitter, const char *h
 // no equivocator.
 bool daemon_spec_is_read(const json_t *spec);
 // `peer` proves that `by` has signed an id over a specification that does not belong to it: stores,
-// logs and passes on the proof, and ends the job if it is by's. why: for the answer to `peer`.
+// logs and passes on the proof, and ends the job if `by` submitted it. why: for the answer to
+// `peer`.
 void daemon_on_misnamed(struct daemon *d, uint32_t peer, const char *by, const char *hex,
                         const json_t *body, char *why, size_t cap);
 // True if there is such a proof about this job and its submitter: *why.

@@ -8,8 +8,8 @@
 //                                    (all within --stop-within)
 //
 // If hang_after_s is longer than a minute, it replaces the minute. A worker reports in its
-// heartbeats whether bytes move (worker_report_moves). The service manager is asked to wait too, so that
-// its own limit (TimeoutStopSec) counts only for an agent that moves nothing.
+// heartbeats whether bytes move (worker_report_moves). The service manager is asked to wait too, so
+// that its own limit (TimeoutStopSec) counts only for an agent that moves nothing.
 #include "agent/base/log.h"
 #include "agent/daemon/state.h"
 #include "agent/daemon/status.h"

@@ -11,7 +11,7 @@
 // Keys are made once per job, from this member's key and the present list, and kept in DIR/sum.keys
 // (0600), so that a key rotation does not change masks during a job. Collected seeds are kept in
 // DIR/sums/FRAGMENT.ROUND for a thousand rounds before the worker's oldest checkpoint, because a
-// member that was away asks for them. They open the sum, and no member's part of it.
+// member that was away asks for them. They reveal the sum, but no member's part of it.
 #ifndef AGENT_SUMS_H
 #define AGENT_SUMS_H
 #include "agent/daemon/jobs.h"

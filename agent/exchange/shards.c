@@ -238,8 +238,7 @@ static enum neb_status join(struct intra_group *group, const struct hello *h,
     o->extra = shards_extra;
     o->extra.user = o;
     o->train->extra = &o->extra;
-    neb_info("this rank this rank this rank owns %d of %d units of the exchange: %llu of %llu "
-             "parameters, %llu bytes",
+    neb_info("this rank owns %d of %d units of the exchange: %llu of %llu parameters, %llu bytes",
              o->mine, o->n, (unsigned long long)agent_shards_elements(o),
              (unsigned long long)o->elements, (unsigned long long)agent_shards_bytes(o));
     *out = o;

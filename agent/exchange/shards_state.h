@@ -72,7 +72,8 @@ static inline struct cmp_unit_shape shards_shape_of(const struct agent_shards *o
 // Rank 0: begins a call and broadcasts its arguments.
 NEB_MUST_CHECK enum neb_status shards_begin(struct agent_shards *o, enum shards_call call,
                                             void *args, size_t bytes);
-// Makes one status of all ranks'. On rank 0 the error names the rank that failed, and why.
+// Combines the statuses of all ranks into one. On rank 0 the error names the rank that failed, and
+// why.
 NEB_MUST_CHECK enum neb_status shards_agree(struct agent_shards *o, enum neb_status st);
 // Gather: the parameters of a fragment's units go to θ_m of their owners. Scatter: from there to
 // the ranks that train them.

@@ -17,8 +17,8 @@ void worker_plan_start(struct agent_worker *w) {
         w->kept[f].plans[0] = w->kept[f].plans[1] = inter_tune_first(&c);
 }
 
-// A site's policy accepts the job by the least work that its updates hold. So no leader may plan
-// less work than the job allows.
+// A site's policy has admitted the job for its smallest possible update (agent_schedule_least). So
+// no leader may plan less work than the job allows.
 static uint8_t left_out(const struct agent_worker *w, const struct inter_plan *p) {
     const struct agent_tune *t = &w->job.sync.tune;
     return t->mode == AGENT_TUNE_AUTO && t->balance ? p->left_out : 0;

@@ -2,7 +2,7 @@
 // A worker that continues from the state of other members.
 //
 //     behind, disk intact: fragments in which the snapshot is ahead come from the snapshot,
-//                          the others from the own checkpoint
+//                          the others from this worker's checkpoint
 //     disk lost:           starts from a snapshot or from the first commit; merges commits as they
 //                          come, without training, until the agent reports that it has caught up
 //

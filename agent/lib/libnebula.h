@@ -111,8 +111,8 @@ struct nebula_attach_options {
     int api;           // NEBULA_API
     const char *agent; // agent.sock or its home; NULL: $NEBULA_AGENT, $NEBULA_HOME, ~/.nebula
     // Name or id; NULL: $NEBULA_JOB, else the only job that waits for a trainer. A job that another
-    // member submitted is offered only if this has 16 digits of its id or more, if $NEBULA_JOB_FROM
-    // names the submitter, or if policy.json lists it.
+    // member submitted is offered only if `job` holds at least 16 digits of its id, if
+    // $NEBULA_JOB_FROM names the submitter, or if policy.json lists it.
     const char *job;
     double timeout_s; // how long to wait for the agent and the job; 0: 60
     int threads;      // for codec and merge; 0: as the job says, else all processors
@@ -202,7 +202,7 @@ struct nebula_step_stats {
             NEBULA_UNKNOWN                                                                         \
     }
 
-// nebula_step with more figures of the step. Fields after the caller's size are unknown.
+// nebula_step with more figures of the step. Fields after the caller's size count as unknown.
 // ERRORS  as nebula_step. NEBULA_ERR_INVALID: stats is NULL. NEBULA_ERR_VERSION: this library does
 //         not know a struct of this size.
 // EXAMPLE struct nebula_step_stats s = NEBULA_STEP_STATS_INIT;

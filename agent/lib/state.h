@@ -31,7 +31,7 @@ struct nebula {
     bool begun, failed, told_bf16;
     int state;      // enum nebula_state
     uint64_t reads; // how often parameters were read into the model
-    struct {        // cache of nebula_info's digests: each with the state that it is of
+    struct {        // cache of nebula_info's digests, each with the state for which it was computed
         struct kern_digest d;
         bool known, finished;
         uint32_t version, round;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blobs of a ledger: stored complete, removed when no member needs them. part.c has arriving ones.
+// Blobs of a ledger: stored complete, removed when no member needs them. part.c holds blobs that
+// are still arriving.
 //
-// The database decides what must be there (a manifest, and chain.kept); files follow. A removal
-// changes the database first. If it is interrupted it leaves an extra file, which the next opening
-// removes, and never a promise without its file.
+// The database decides which files must be there (by manifests and chain.kept); files follow. A
+// removal changes the database first. If it is interrupted, it can leave an extra file, which the
+// next opening removes, but never a promise without its file.
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
@@ -113,7 +114,7 @@ static enum neb_status sweep_one(struct inter_ledger *l, const char *name) {
     bool keep, blob;
     NEB_TRY(neb_path(path, sizeof path, l->blobs, name));
     if (!inter_blob_parse(name, &k, &suffix))
-        return NEB_OK; // not ours
+        return NEB_OK; // not the name of a blob file
     if (ends_with(suffix, ".tmp"))
         return inter_blob_remove(path);
     blob = !strcmp(suffix, ".blob");
@@ -191,7 +192,7 @@ enum neb_status inter_ledger_put_blob(struct inter_ledger *l, const struct inter
             NEB_ERR_NOSPC,
             "ledger %s: an update of %zu bytes would leave less than %d MiB free on its disk",
             l->dir, n, INTER_LEDGER_RESERVE_OWN >> 20);
-    NEB_TRY(inter_blob_discard(l, key)); // what other members had sent of it
+    NEB_TRY(inter_blob_discard(l, key)); // the chunks that other members had sent
     st = write_blob(l, key, path, p, n);
     l->used += inter_blob_bytes(path);
     return st;

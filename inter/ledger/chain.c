@@ -124,7 +124,7 @@ enum neb_status inter_ledger_begin_at(struct inter_ledger *l, const uint8_t job[
     NEB_TRY(inter_db_begin(l));
     enum neb_status st = inter_ledger_chain(l, job, fragment, &old);
     if (st == NEB_OK && old.first == round && !memcmp(old.base, previous, sizeof old.base))
-        return inter_db_end(l, st); // repeated
+        return inter_db_end(l, st); // an earlier call has done it
     if (st == NEB_OK &&
         (old.next > round || (old.next == round && memcmp(old.head, previous, sizeof old.head))))
         st = neb_fail(NEB_ERR_STATE,

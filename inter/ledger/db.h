@@ -11,7 +11,8 @@
 
 enum {
     INTER_LEDGER_VERSION = 5, // of the tables; PRAGMA user_version
-    // Blobs that arrive at the same time: one of each member and fragment, for all jobs of a node.
+    // Limit of blobs that arrive at the same time: one per member and fragment, over all jobs of a
+    // node.
     INTER_LEDGER_ARRIVING_MAX = 8 * INTER_FRAGMENTS_MAX * INTER_MEMBERS_MAX,
 };
 
@@ -45,8 +46,8 @@ struct inter_ledger {
 // Logs SQLite's message and maps its code: full disk NEB_ERR_NOSPC, damaged file NEB_ERR_CORRUPT,
 // otherwise NEB_ERR_IO.
 NEB_MUST_CHECK enum neb_status inter_db_fail(const struct inter_ledger *l, const char *what);
-// SQLite would create the file readable for all users. Its -wal and -shm take the mode over. Makes
-// all three private, existing ones too.
+// SQLite would create the file readable for all users, and its -wal and -shm files get the same
+// mode. Makes all three private, existing ones too.
 NEB_MUST_CHECK enum neb_status inter_db_private(const char *path);
 // types: one letter per argument, 'b' blob (const void *, size_t), 'i' integer (int64_t), 't' text.
 // Arguments are borrowed until the statement is finalised.
@@ -60,12 +61,13 @@ NEB_MUST_CHECK enum neb_status inter_db_run(struct inter_ledger *l, const char *
 NEB_MUST_CHECK enum neb_status inter_db_fetch(struct inter_ledger *l, struct neb_buf *out,
                                               const char *sql, const char *types, ...);
 NEB_MUST_CHECK enum neb_status inter_db_begin(struct inter_ledger *l);
-// Commits if st is NEB_OK, otherwise rolls back and returns st. What failed leaves nothing.
+// Commits if st is NEB_OK, otherwise rolls back and returns st. A failed transaction leaves
+// nothing.
 NEB_MUST_CHECK enum neb_status inter_db_end(struct inter_ledger *l, enum neb_status st);
 
 NEB_MUST_CHECK enum neb_status inter_chain_put(struct inter_ledger *l, const struct inter_chain *c);
-// False: no room for so many bytes besides `reserve` (INTER_LEDGER_RESERVE). True also if the disk
-// does not tell.
+// False: no room for so many bytes besides `reserve` (INTER_LEDGER_RESERVE). Also true if the free
+// space is not known.
 bool inter_blob_fits(const struct inter_ledger *l, uint64_t bytes, uint64_t reserve);
 // Deletes a fragment's manifests, votes and promises of rounds below `round`. Call it within a
 // transaction.
@@ -89,7 +91,7 @@ NEB_MUST_CHECK enum neb_status inter_blob_sweep(struct inter_ledger *l);
 // Drops the oldest committed rounds until `more` bytes fit under the cap, if it can.
 NEB_MUST_CHECK enum neb_status inter_blob_make_room(struct inter_ledger *l, uint64_t more);
 void inter_part_close(struct inter_part *p);
-// Gives up an arriving blob; its files stay. Does nothing without one.
+// Closes an arriving blob; its files stay. Does nothing if there is none.
 void inter_part_drop(struct inter_ledger *l, const struct inter_key *k);
 // Removes all files of an update, arriving or complete.
 NEB_MUST_CHECK enum neb_status inter_blob_discard(struct inter_ledger *l,

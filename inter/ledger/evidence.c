@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Evidence against members (inter/record/evidence.h): the first of each member and job is kept as
-// long as the ledger.
+// long as the ledger exists.
 #include "inter/record/evidence.h"
 #include "inter/ledger/db.h"
 

@@ -17,10 +17,10 @@
 
 static const neb_ns lock_wait = 2 * NEB_S;
 
-// record.seq: the order of commits over all fragments, by which blobs are dropped. promise: number
-// of manifests and hash of the vote of a round, so that inter_ledger_verify finds a lost row.
-// saved: the newest checkpoint holds the rounds before `round` of each fragment. dropped: ids of
-// removed jobs, oldest first.
+// record.seq: the order of commits over all fragments; blobs are dropped in this order. promise:
+// the number of manifests and the hash of the vote of a round, so that inter_ledger_verify finds a
+// lost row. saved: the newest checkpoint holds the rounds before `round` of each fragment. dropped:
+// ids of removed jobs, oldest first.
 static const char schema[] =
     "CREATE TABLE meta(key TEXT PRIMARY KEY, value) WITHOUT ROWID;"
     "CREATE TABLE job(id BLOB PRIMARY KEY, spec TEXT NOT NULL, state TEXT NOT NULL) "
@@ -175,14 +175,14 @@ fail:
     return st;
 }
 
-// Opens a database with an empty log, as an agent leaves it that ends in order. SQLite writes files
-// beside a database even to read it, unless it is told that no other process uses the database. The
-// URI needs other characters of the path in hexadecimal.
+// Opens a database whose log is empty, as an agent leaves it when it ends normally. Even a reader
+// makes SQLite write files beside a database, unless SQLite is told that no other process uses it.
+// The URI holds all other characters of the path in hexadecimal.
 static enum neb_status open_still(struct inter_ledger *l, const char *path) {
     static const char hex[] = "0123456789ABCDEF", option[] = "?immutable=1";
     char uri[3 * NEB_PATH_MAX + 32] = "file:";
     size_t n = strlen(uri);
-    while (path[0] == '/' && path[1] == '/') // it would name a host
+    while (path[0] == '/' && path[1] == '/') // two slashes would begin the name of a host
         path++;
     for (const unsigned char *p = (const unsigned char *)path; *p; p++)
         if (isalnum(*p) || strchr("/-._~", *p)) {

@@ -34,24 +34,24 @@ NEB_MUST_CHECK enum neb_status inter_ledger_open_readonly(const char *dir,
                                                           struct inter_ledger **out);
 void inter_ledger_close(struct inter_ledger **l);
 const char *inter_ledger_dir(const struct inter_ledger *l); // for messages
-// From now on blobs are sealed, each for its job. Those that are there in clear stay so and are
-// still read. key: borrowed until close; NULL: in clear. Records, manifests and votes are never
+// From now on blobs are sealed, each for its job. Existing blobs in clear stay in clear and can
+// still be read. key: borrowed until close; NULL: in clear. Records, manifests and votes are never
 // sealed: they are signed, and every member has the same ones.
 void inter_ledger_seal(struct inter_ledger *l, const struct sec_seal_key *key);
 
 // NEB_ERR_EXISTS: another digest under this update key.
 NEB_MUST_CHECK enum neb_status inter_ledger_put_manifest(struct inter_ledger *l,
                                                          const struct inter_manifest *m);
-// Like put_manifest, but a manifest with another digest under the key gives way, with what is here
-// of its blob; for a record that lists m. The replaced manifest stays in the ledger as evidence,
-// because its member has signed both.
+// Like put_manifest, for an update that a record lists: it replaces a manifest with another digest
+// under the same key, and removes what is here of that manifest's blob. The ledger keeps the
+// replaced manifest as evidence, because its member has signed both.
 NEB_MUST_CHECK enum neb_status inter_ledger_replace_manifest(struct inter_ledger *l,
                                                              const struct inter_manifest *m);
-// The manifest that gave way under this key. NEB_ERR_NOT_FOUND (not logged): none.
+// The replaced manifest of this key. NEB_ERR_NOT_FOUND (not logged): none.
 NEB_MUST_CHECK enum neb_status inter_ledger_replaced(struct inter_ledger *l,
                                                      const struct inter_key *key,
                                                      struct inter_manifest *out);
-// All manifests that gave way, of all jobs; fn must not write. NEB_ERR_CORRUPT: one does not parse.
+// All replaced manifests, of all jobs; fn must not write. NEB_ERR_CORRUPT: one does not parse.
 typedef void inter_ledger_each_second(void *user, const struct inter_manifest *former);
 NEB_MUST_CHECK enum neb_status inter_ledger_replaced_all(struct inter_ledger *l,
                                                          inter_ledger_each_second *fn, void *user);
@@ -81,7 +81,8 @@ typedef void inter_ledger_each_misnamed(void *user, const uint8_t job[INTER_ID_B
                                         const char *member, const char *text);
 NEB_MUST_CHECK enum neb_status
 inter_ledger_all_misnamed(struct inter_ledger *l, inter_ledger_each_misnamed *fn, void *user);
-// One vote per (job, round, fragment). NEB_ERR_EXISTS: there is another of this or a higher term.
+// One vote per (job, round, fragment). NEB_ERR_EXISTS: another vote of this or a higher term is
+// stored.
 NEB_MUST_CHECK enum neb_status inter_ledger_put_vote(struct inter_ledger *l,
                                                      const struct inter_record *r);
 // NEB_ERR_EXISTS: another record is committed for the round. NEB_ERR_STATE: not the next record of
@@ -100,13 +101,14 @@ NEB_MUST_CHECK enum neb_status inter_ledger_begin_at(struct inter_ledger *l,
                                                      const uint8_t job[INTER_ID_BYTES],
                                                      uint32_t fragment, uint32_t round,
                                                      const uint8_t previous[INTER_SHA_BYTES]);
-// Puts one job into the state of a lost disk: removes its records, manifests, votes and blobs, and
-// stores `st` as the node's promise; all or nothing. Evidence stays. The job must not be open.
+// Puts one job into the state that it has after the loss of the disk: removes its records,
+// manifests, votes and blobs, and stores `st` as the node's promise; all or nothing. Evidence
+// stays. The job must not be open.
 NEB_MUST_CHECK enum neb_status inter_ledger_reset_job(struct inter_ledger *l,
                                                       const struct inter_standing *st);
-// Removes a job that is not open: all of the above except evidence, its blobs, and its row
-// (inter_ledger_put_job). Its id stays known, because no other job may get it: for_ever, or while
-// it is among the newest INTER_DROPPED_MAX.
+// Removes a job that is not open, with its records, manifests, votes, blobs and row
+// (inter_ledger_put_job). Evidence stays. No other job may get its id, so the id stays known: for
+// ever if for_ever, else while it is among the newest INTER_DROPPED_MAX.
 enum { INTER_DROPPED_MAX = 1 << 17 };
 NEB_MUST_CHECK enum neb_status
 inter_ledger_drop_job(struct inter_ledger *l, const uint8_t job[INTER_ID_BYTES], bool for_ever);
@@ -172,18 +174,18 @@ NEB_MUST_CHECK enum neb_status inter_ledger_chains(struct inter_ledger *l,
 // Disk space that updates leave free. What the ledger writes to continue (votes, commits,
 // standings) is small, but a disk without space for it ends the agent. 16 MiB hold some ten
 // thousand such writes and twice SQLite's log of 4 MiB. A member's own update may use half of it:
-// the rest is enough to store that the job ended with an error. So may chunks of a blob that was
-// admitted while there was space.
+// the rest is enough to store that the job ended with an error. Chunks of a blob that was admitted
+// while there was space may use half of it too.
 enum { INTER_LEDGER_RESERVE = 16 << 20, INTER_LEDGER_RESERVE_OWN = 8 << 20 };
 // Stores a complete blob (this node's own update), before its manifest. NEB_ERR_EXISTS: other bytes
 // under this key. NEB_ERR_NOSPC.
 NEB_MUST_CHECK enum neb_status
 inter_ledger_put_blob(struct inter_ledger *l, const struct inter_key *key, const void *p, size_t n);
 // Opens a blob that arrives in chunks, after its manifest. got: gets the chunks that an earlier run
-// left on disk. Of each member and fragment, one blob arrives at a time in the open round and one
-// in committed rounds; another one that was arriving is removed, with its file. NEB_ERR_LIMIT: more
-// blobs than eight jobs of the largest size have. NEB_ERR_NOSPC (not logged if only the reserve is
-// left).
+// left on disk. A member has at most one arriving blob per fragment in the open round, and one in
+// committed rounds; this call removes an earlier one with its file. NEB_ERR_LIMIT: as many blobs
+// arrive as eight jobs of the largest size can have. NEB_ERR_NOSPC (not logged if only the reserve
+// is left).
 NEB_MUST_CHECK enum neb_status inter_ledger_part_open(struct inter_ledger *l,
                                                       const struct inter_manifest *m,
                                                       struct inter_bitmap *got);
@@ -191,14 +193,14 @@ NEB_MUST_CHECK enum neb_status inter_ledger_part_open(struct inter_ledger *l,
 NEB_MUST_CHECK enum neb_status inter_ledger_part_write(struct inter_ledger *l,
                                                        const struct inter_key *key, uint64_t offset,
                                                        const void *p, size_t n);
-// True if chunk i of an arriving blob is here. And reads it from the disk, inter_chunk_length
-// bytes. NEB_ERR_CORRUPT: they are not what was written.
+// part_has: true if chunk i of an arriving blob is here. part_read: reads that chunk from the disk,
+// inter_chunk_length bytes. NEB_ERR_CORRUPT: they are not what was written.
 bool inter_ledger_part_has(struct inter_ledger *l, const struct inter_key *key, uint32_t i);
 NEB_MUST_CHECK enum neb_status inter_ledger_part_read(struct inter_ledger *l,
                                                       const struct inter_key *key, uint32_t i,
                                                       uint8_t *out);
-// The caller has found the manifest's digest over the bytes, as they were written in this run or
-// read back. part_finish does not hash them again.
+// Notes that the caller has hashed the bytes, as they were written in this run or read back, and
+// found the manifest's digest. part_finish does not hash them again.
 void inter_ledger_part_hashed(struct inter_ledger *l, const struct inter_manifest *m);
 // Verifies SHA-256, syncs, renames. NEB_ERR_CORRUPT: not the manifest's blob; the part is emptied.
 // NEB_ERR_IO: the disk failed.
@@ -246,8 +248,8 @@ NEB_MUST_CHECK enum neb_status inter_ledger_set_cap(struct inter_ledger *l, uint
 NEB_MUST_CHECK enum neb_status inter_ledger_saved(struct inter_ledger *l,
                                                   const uint8_t job[INTER_ID_BYTES],
                                                   const uint32_t *rounds, uint32_t n);
-// Removed for the cap since the opening. Older checkpoints and members that are behind may have
-// needed them.
+// What was removed for the cap since the opening. Older checkpoints and members that are behind may
+// have needed it.
 struct inter_dropped {
     uint64_t rounds, bytes;
 };
@@ -295,8 +297,8 @@ NEB_MUST_CHECK enum neb_status inter_ledger_posted(struct inter_ledger *l, const
 // them all the same.
 NEB_MUST_CHECK enum neb_status inter_ledger_unpost(struct inter_ledger *l, const char *peer,
                                                    uint32_t kind, const void *p, size_t n);
-// Drops what waits for peers that are not listed: nobody will acknowledge it, and it is not for a
-// later member of the same name.
+// Drops messages that wait for peers that are not listed: nobody will acknowledge them, and they
+// are not for a later member of the same name.
 typedef bool inter_ledger_listed(void *user, const char *peer);
 NEB_MUST_CHECK enum neb_status inter_ledger_outbox_sweep(struct inter_ledger *l,
                                                          inter_ledger_listed *listed, void *user);

@@ -64,7 +64,7 @@ static enum neb_status write_at(const struct inter_ledger *l, const struct inter
     return NEB_OK;
 }
 
-// False: the file ends before that, or cannot be read.
+// False: the file ends before these bytes, or cannot be read.
 static bool read_at(const struct inter_part *p, void *data, size_t n, uint64_t offset) {
     for (size_t done = 0; done < n;) {
         ssize_t k = pread(p->fd, (uint8_t *)data + done, n - done, (off_t)(offset + done));
@@ -191,7 +191,7 @@ static struct inter_part *free_place(struct inter_ledger *l) {
     return p;
 }
 
-// Removes what else arrives of this member for the fragment: an attempt that this one replaces, or
+// Removes this member's other arriving blobs of the fragment: an attempt that this one replaces, or
 // an update that came too late for its round.
 static enum neb_status discard_former(struct inter_ledger *l, const struct inter_key *k,
                                       bool again) {
@@ -206,7 +206,7 @@ static enum neb_status discard_former(struct inter_ledger *l, const struct inter
     return NEB_OK;
 }
 
-// Finds whether an update's round is committed: then it was here before.
+// Finds whether an update's round is committed: then its blob was here before.
 static enum neb_status comes_again(struct inter_ledger *l, const struct inter_key *k, bool *out) {
     struct inter_chain c = {0};
     enum neb_status st = inter_ledger_chain(l, k->job, k->fragment, &c);
@@ -227,7 +227,8 @@ enum neb_status inter_ledger_part_open(struct inter_ledger *l, const struct inte
     }
     NEB_TRY(discard_former(l, &m->key, again));
     if (!(p = free_place(l)))
-        return neb_fail(NEB_ERR_LIMIT, "ledger %s: cannot take one more arriving blob besides %zu",
+        return neb_fail(NEB_ERR_LIMIT,
+                        "ledger %s: %zu blobs arrive already, and there is no room for another",
                         l->dir, l->n_parts);
     NEB_TRY(inter_blob_make_room(l, m->bytes));
     // a sealed blob is copied when all is here
@@ -385,7 +386,7 @@ enum neb_status inter_ledger_part_finish(struct inter_ledger *l, const struct in
     char path[NEB_PATH_MAX], part[NEB_PATH_MAX], map[NEB_PATH_MAX];
     struct inter_part *p = find_part(l, &m->key);
     bool good;
-    if (!p) // repeated after a failure behind the rename
+    if (!p) // the call is repeated after a failure that followed the rename
         return inter_ledger_has_blob(l, &m->key) ? neb_fs_sync_dir(l->blobs) : NEB_ERR_NOT_FOUND;
     NEB_TRY(use_file(l, p, NULL, 0));
     NEB_TRY(inter_blob_path(l, &m->key, ".blob", path, sizeof path));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// For which record of a round this member has revealed seeds of masked sums (inter/round/sums.h). A
-// row stays as long as the job's id is known: if the job's rounds restart, its masks do not.
+// The record of each round for which this member has revealed seeds of masked sums
+// (inter/round/sums.h). A row stays as long as the job's id is known: if the job's rounds restart,
+// its masks do not.
 #include "inter/ledger/db.h"
 
 #include <string.h>

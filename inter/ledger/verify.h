@@ -46,8 +46,9 @@ struct inter_ledger_check {
                               const uint8_t sig[INTER_SIG_BYTES]);
     void (*damage)(void *user, const struct inter_damage *d); // optional
     // Fills in what decides how many votes are enough (inter_job_quorum): `robust`, `masked`,
-    // `colluders`; and `removed`, the members whose vote a signed list took (of two, the lost one).
-    // If a remaining member led, a quorum of the rest is enough. NULL: none of that.
+    // `colluders`; and `removed`: the members that lost their vote by a signed list (of two
+    // members, the lost one). A record that a remaining member led needs only a quorum of the rest.
+    // NULL: none of that.
     void (*about)(void *user, const uint8_t job[INTER_ID_BYTES], struct inter_job_config *out);
 };
 

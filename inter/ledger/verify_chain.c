@@ -25,9 +25,9 @@ static uint8_t needed(const struct check *v, const struct inter_record *r) {
     return inter_job_quorum(&c);
 }
 
-// True if enough members have accepted: of all members, or of those that a signed list left when it
-// took a lost member's vote. The term tells the two apart: of two members, member 0 leads term 0,
-// and a survivor asks for a term of its own.
+// True if a quorum has accepted: of all members, or of those that are left after a signed list took
+// votes away. The second quorum is enough only in a term above 0 with a remaining leader: of two
+// members, member 0 leads term 0, and a survivor asks for a term of its own.
 static bool enough_votes(const struct check *v, const struct inter_record *r) {
     struct inter_job_config c = {.n_members = r->n_plans};
     uint32_t all = (1u << r->n_plans) - 1, votes = 0;

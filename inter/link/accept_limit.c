@@ -167,8 +167,8 @@ bool inter_accept_limit_accepted(struct inter_accept_limit *d, int fd, neb_ns no
     return false;
 }
 
-// The place of a new source: that of the owner's oldest if the owner has its full number, else a
-// free one, else that of the oldest of all.
+// The place of a new source. If the owner has its full number, it replaces the owner's oldest
+// source; else it takes a free place, or replaces the oldest source of all.
 static uint32_t known_place(struct inter_accept_limit *d, uint32_t owner) {
     uint32_t of_owner = 0, oldest = UINT32_MAX;
     for (uint32_t i = 0; i < d->n_known; i++)

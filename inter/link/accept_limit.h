@@ -30,7 +30,7 @@ struct inter_accept_limit {
     neb_ns all_gap, all_ahead, all_next; // GCRA, as in security/source_rate.h
     struct {
         uint64_t from;
-        neb_ns at; // when the owner last proved itself
+        neb_ns at; // when the owner last proved its identity
         uint32_t owner;
     } known[INTER_ACCEPT_LIMIT_KNOWN_MAX];
     struct {
@@ -48,7 +48,7 @@ struct inter_accept_limit {
 };
 
 struct inter_incoming { // one connection
-    uint64_t from;      // 0: this host itself, or gone
+    uint64_t from;      // 0: this host itself, or the connection is gone
     bool counted;       // charged to the common limit
 };
 
@@ -67,13 +67,14 @@ bool inter_accept_limit_take(struct inter_accept_limit *d, uint64_t from,
 // belong to another connection by now.
 bool inter_accept_limit_accepted(struct inter_accept_limit *d, int fd, neb_ns now,
                                  struct inter_incoming *out);
-// Makes a source known: the common limit does not count it. owner: proved to be there, or listed.
+// Makes a source known: the common limit does not count it. owner: the member that has proved
+// itself from this source, or that is listed with it.
 void inter_accept_limit_know(struct inter_accept_limit *d, uint64_t from, uint32_t owner,
                              neb_ns now);
 // Forgets all sources of an owner.
 void inter_accept_limit_forget(struct inter_accept_limit *d, uint32_t owner);
-// The connection has proved that it is this owner's. Returns its charge and makes its source known.
-// Call it once per connection.
+// The connection has proved that it belongs to this owner. Returns its charge and makes its source
+// known. Call it once per connection.
 void inter_accept_limit_welcome(struct inter_accept_limit *d, const struct inter_incoming *v,
                                 uint32_t owner, neb_ns now);
 // From time to time: ends blocks that have expired.

@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 static const neb_ns guard_every = 100 * NEB_MS;
-// At least what ZMTP and CURVE add to a message, and to a connection.
+// Lower bounds of what ZMTP and CURVE add to a message, and to a connection.
 enum { FRAMING = 128, FIRST = 4096 };
 
 // The peer's connection with this ZeroMQ descriptor; NULL: none.
@@ -58,8 +58,8 @@ static bool is_known(struct inter_link *l, uint32_t i) {
     return true;
 }
 
-// The oldest connection of the source with the most. A secret hash counts sources, so that one pass
-// is enough, and strangers cannot choose whose counter they share.
+// The oldest connection of the source with the most connections. Counters are found by a secret
+// hash of the source: one pass counts all, and strangers cannot choose whose counter they share.
 static uint32_t worst(const struct inter_link *l) {
     enum { BITS = 12 };
     uint16_t count[1 << BITS] = {0};
@@ -171,7 +171,7 @@ static uint64_t held(struct conn *c) {
     if (come <= c->read + FIRST) {
         c->read = come > FIRST && c->read > come
                       ? come
-                      : c->read; // FRAMING may be too much: no credit for that
+                      : c->read; // FRAMING may exceed the true overhead; that gives no credit
         return 0;
     }
     return come - c->read - FIRST;

@@ -30,9 +30,9 @@ static neb_ns silence(const struct peer *p) {
     return may < SILENCE ? SILENCE : may > SILENCE_MOST ? SILENCE_MOST : may;
 }
 
-// A lost control connection takes its set down. A lost bulk connection is dialled again alone. now:
-// when this pass began to read. The handler may have run for seconds since then, and what arrived
-// in that time is read only in the next pass.
+// If the control connection is lost, the whole set goes down. If a bulk connection is lost, only
+// that one is dialled again. now: when this pass began to read. The handler may have run for
+// seconds since then, and what arrived in that time is read only in the next pass.
 static void set_clean(struct inter_link *l, struct peer *p, int which, neb_ns now) {
     struct set *s = &p->s[which];
     if (!s->session)
@@ -177,7 +177,8 @@ static void peer_stripes(struct inter_link *l, struct peer *p, neb_ns now) {
     neb_ns rtt = p->rtt, least = 0;
     if (queued && p->stripes.first) {
         busy = peer_first_look(l, p, s, now);
-        // The first answers wait behind this link's own handshakes. Their round trip is too long.
+        // The first answers wait behind this link's own handshakes, so their round trip is too
+        // long.
         least = inter_tcp_least_rtt_of_queue(s->c[1].fd);
         rtt = least && least < rtt ? least : rtt;
     }

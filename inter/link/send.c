@@ -72,9 +72,9 @@ struct set *link_active(const struct inter_link *l, struct peer *p) {
     return NULL;
 }
 
-// Unacknowledged bytes, as the peer's link claims. If it claims too much, what its kernel has not
-// acknowledged counts. The kernel's figure may be ACK_BYTES behind: it is not read for every
-// message.
+// Unacknowledged bytes by the reports of the peer's link. If that link acknowledges more than it
+// has read, the bytes that its kernel has not acknowledged count instead. The kernel's figure may
+// be ACK_BYTES behind, because it is not read for every message.
 static uint64_t conn_queued(struct conn *c) {
     uint64_t claimed = c->sent - c->acked;
     if (c->fd < 0 || c->framed - c->taken <= claimed + ACK_BYTES)

@@ -35,7 +35,8 @@ const struct inter_socket_option inter_socket_profile[] = {
     ROW(ZMQ_TCP_KEEPALIVE_CNT, "", INTER_SOCKET_ALL, 3, ""),
     ROW(ZMQ_IPV6, "", INTER_SOCKET_ALL, 1, "both kinds of address"),
     ROW(ZMQ_BACKLOG, "connections", INTER_SOCKET_LISTEN, 1024,
-        "the kernel accepted them, we not yet; a flood fills the default of 100 at once"),
+        "accepted by the kernel, not yet by this process; a flood fills the default of 100 at "
+        "once"),
     ROW(ZMQ_ROUTER_MANDATORY, "", INTER_SOCKET_LISTEN, 1, "the default drops messages silently"),
     ROW(ZMQ_CURVE_SERVER, "", INTER_SOCKET_LISTEN, 1, "only keys on the member list connect (ZAP)"),
     ROW(ZMQ_HEARTBEAT_IVL, "ms", INTER_SOCKET_ALL, 0,

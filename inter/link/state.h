@@ -147,7 +147,9 @@ struct peer {
         uint32_t protocol;
         char build[NEB_BUILD_MAX]; // printable ASCII
         struct neb_throttle said;
-        int fd; // of its last connection, ours; it is cut at `at` (0: no such connection)
+        // this side's descriptor of its last connection, which is cut at `at` (0: no such
+        // connection)
+        int fd;
         neb_ns at;
     } speaks; // from its HELLO or WELCOME
     struct {

@@ -30,7 +30,7 @@ uint32_t inter_tcp_data_segs(int fd) { return info(fd).tcpi_data_segs_in; }
 
 neb_ns inter_tcp_least_rtt_of_queue(int fd) {
     const neb_ns clear =
-        50 * NEB_MS; // margin: one in eight samples that is late by a second does not exceed it
+        50 * NEB_MS; // margin for single late samples: the mean takes an eighth of each
     struct tcp_info ti = info(fd);
     neb_ns least = ti.tcpi_min_rtt == UINT32_MAX ? 0 : (neb_ns)ti.tcpi_min_rtt * 1000;
     return (neb_ns)ti.tcpi_rtt * 1000 > 2 * least + clear ? least : 0;
@@ -39,7 +39,7 @@ neb_ns inter_tcp_least_rtt_of_queue(int fd) {
 void inter_tcp_set_patience(int fd, neb_ns patience) {
     unsigned ms = (unsigned)(patience / NEB_MS);
     if (fd >= 0 && setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms) != 0)
-        neb_debug("a connection keeps the patience that it began with");
+        neb_debug("a connection keeps its previous TCP_USER_TIMEOUT");
 }
 
 bool inter_tcp_set_congestion(int fd, const char *name) {

@@ -30,9 +30,9 @@ uint64_t inter_tcp_acked(int fd); // bytes that the peer's kernel acknowledged; 
 // count. 0: not known.
 uint32_t inter_tcp_data_segs(int fd);
 
-// If data queues on the path: the least round trip that the kernel saw in the last minutes. A queue
-// shows as round trips much longer than that. A process that sends or reads slowly is no queue. 0:
-// no queue, or not known.
+// The least round trip that the kernel saw in the last minutes, if data queues on the path. Round
+// trips much longer than that show a queue. A process that sends or reads slowly is no queue. 0: no
+// queue, or not known.
 neb_ns inter_tcp_least_rtt_of_queue(int fd);
 
 // The connection ends when the peer's kernel does not acknowledge bytes for this long.

@@ -113,7 +113,7 @@ static const float *sum_strip(const struct outer_apply *j, struct outer_slot *s,
     return robust ? s->mean + at : s->acc;
 }
 
-// θ_m takes its share of the residual only if an update was in flight. Otherwise it holds that
+// θ_m takes its share of the residual only if an update was in flight. Otherwise θ_m has held that
 // share since an earlier merge.
 void outer_merge_strip(const struct inter_outer *o, const struct outer_fragment *g,
                        const struct outer_slot *s, size_t at, size_t n) {
@@ -202,8 +202,8 @@ enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f,
         total += weight_of(&r->parts[p]);
         job.mine |= r->parts[p].mine;
     }
-    // No update rests on tokens: all members have made their steps and send the rest of their
-    // residuals.
+    // All updates may have 0 tokens: then all members have made their steps and only send the rest
+    // of their residuals. The updates count alike.
     bool alike = total == 0;
     total = alike ? r->n : total;
     if (total > (1ull << 60))

@@ -6,9 +6,10 @@
 //     e_m = u_m − scale · q_m
 //
 // All members count alike. Tokens are public, but a member would have to multiply by its weight
-// before it knows the others' tokens. Values beyond the limit stay in the residual; with noise
-// (noise.c), so does the length beyond the bound. The integers of a sent update are not kept.
-// Instead the member takes its own masks off the committed bytes, which also works after a restart.
+// before it knows the others' tokens. Values beyond the limit stay in the residual. With noise
+// (noise.c), what exceeds the bound on the length stays there too. The integers of a sent update
+// are not kept. Instead the member takes its own masks off the committed bytes, which also works
+// after a restart.
 #include "inter/outer/state.h"
 
 #include <math.h>

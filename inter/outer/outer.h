@@ -14,13 +14,13 @@
 //
 //     θ_m = θ + α·(θ_m − θ)          blend (Streaming DiLoCo): used instead if α is not 0; ρ is 0
 //
-// With blend, the next update of the paper is all by which θ_m then differs from θ. Here an update
+// With blend, an update in the paper is the complete difference between θ_m and θ. Here an update
 // holds only what was learned since the last one, so that nothing is sent twice.
 //
 // e_m is what sparse codecs leave for later rounds. With ρ = 0 a cluster trains on the common
 // parameters, as if it had not learned the rest. With ρ = 1/M, its share of the sum of M members,
-// it trains where θ will be once its residual has been sent, except for the residuals of the
-// others. configs/COMPARE.md shows the effect.
+// it trains where θ will be once its own residual has been sent; the residuals of the others are
+// not known. configs/COMPARE.md shows the effect.
 //
 // Weights. An update counts by its tokens. Each row of an embedding or output matrix counts by the
 // tokens seen of that row: w_row = (n_m,row + κ·share_m) / Σ, in fp32, members in order. If a
@@ -90,9 +90,9 @@ NEB_MUST_CHECK enum neb_status inter_outer_create(const struct inter_outer_confi
                                                   struct kern_pool *pool, struct inter_outer **out);
 void inter_outer_destroy(struct inter_outer **o);
 
-// Moves the state to an accelerator, before the first encode: θ, v, u, θ_m at the send and all
-// arithmetic, that of the codecs too, are there from now on, with the same bits. theta_m: (units)
-// the worker's parameters on the device, which replace those of the units. In a round only encoded
+// Moves the state to an accelerator, before the first encode. From then on θ, v, u, θ_m at the send
+// and all arithmetic, also that of the codecs, are there, with the same bits. theta_m: (units) the
+// worker's parameters on the device, which replace those of the units. In a round only encoded
 // updates and a few numbers per row cross the bus. The entropy stage stays on the host.
 //
 // Device memory: five floats per parameter and one per element of the largest unit. Besides,
@@ -101,8 +101,9 @@ void inter_outer_destroy(struct inter_outer **o);
 struct kern_device;
 NEB_MUST_CHECK enum neb_status inter_outer_to_device(struct inter_outer *o, struct kern_device *D,
                                                      float *const *theta_m, size_t spare_bytes);
-// Device memory that training still needs after the exchange has its own: kernels and libraries
-// that are loaded at first use, partial sums, graphs. For a caller that can choose another place.
+// Device memory that training still needs once the exchange has taken its own: kernels and
+// libraries that are loaded at first use, partial sums, graphs. For a caller that can also leave
+// the exchange on the host.
 enum {
     INTER_OUTER_SPARE_BYTES = 512 << 20,
     // besides other ranks: communicators allocate buffers at their first collective
@@ -132,8 +133,8 @@ NEB_MUST_CHECK enum neb_status inter_outer_encode_masked(struct inter_outer *o, 
 // Relative error of the update in flight, for the controller: ‖u − D(c)‖ / ‖u‖ over one unit, the
 // smallest of 64k elements or more, otherwise the largest. 0: not measured.
 float inter_outer_error(struct inter_outer *o, int32_t f, const uint8_t *blob, size_t len);
-// Index of that unit among a fragment's units; -1: there is none. And the error of unit k of those
-// that o has of fragment f.
+// sample: the index of that unit among a fragment's units; -1: there is none. unit_error: the error
+// of the k-th of o's units of fragment f.
 int32_t inter_outer_sample(const struct cmp_unit_shape *shapes, int32_t n);
 float inter_outer_unit_error(struct inter_outer *o, int32_t f, int32_t k, const uint8_t *blob,
                              size_t len);
@@ -203,7 +204,7 @@ enum { INTER_OUTER_ARRAYS = 4 };
 void inter_outer_arrays(struct inter_outer *o, struct inter_outer_array out[INTER_OUTER_ARRAYS]);
 // Where the i-th unit begins in each of them.
 size_t inter_outer_unit_at(const struct inter_outer *o, int32_t i);
-// For each fragment, after the arrays were read back.
+// Sets what the arrays do not hold, for each fragment after they were read back.
 void inter_outer_set_fragment(struct inter_outer *o, int32_t f, uint32_t version, bool in_flight);
 
 #endif

@@ -109,7 +109,7 @@ double inter_reach(const float pace[INTER_PACE], uint64_t steps, uint64_t from, 
     return n * sum / PARTS;
 }
 
-// The largest norm that the earlier updates let expect.
+// The largest norm that is expected after the earlier updates.
 static double expected(const struct inter_past *p, double reach) {
     double most = 0;
     for (uint8_t i = 0; i < p->n; i++) {

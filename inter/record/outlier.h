@@ -10,7 +10,7 @@
 // own data. The cosines come from sketches (compress/sketch.h) and are approximate.
 //
 // Two members have no peers to compare with. There a member is compared with itself (struct
-// inter_past): its update stands out above four times what its last four updates let expect. AdamW
+// inter_past): its update stands out above four times the norm expected from its last four. AdamW
 // moves a parameter by about its learning rate in a step. If steps agree with each other, a norm
 // grows like their reach Σ lr; if not, like the square root of the reach. The larger of both is
 // allowed, for the longest of the four.

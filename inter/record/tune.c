@@ -91,7 +91,7 @@ static uint32_t overlap_most(const struct view *v, uint32_t interval) {
     return v->c->overlap_max < h - 1 ? v->c->overlap_max : h - 1;
 }
 
-// Steps that an overlap must have. Updates of others count as far as an overlap can be that long.
+// Least overlap in steps. The updates of others count only as far as an overlap can be that long.
 static double steps_needed(const struct view *v, int level, uint32_t interval, double goodput,
                            double margin) {
     double own = ceil(travel(v, level, goodput / margin) / v->step_s),
@@ -159,7 +159,7 @@ static bool best(const struct view *v, int keep, double goodput, double margin,
     }
 }
 
-// Below 0: a loads the link more.
+// Less than 0: a loads the link more than b.
 static int compare(const struct inter_plan *a, const struct inter_plan *b) {
     if (a->interval != b->interval)
         return a->interval < b->interval ? -1 : 1;

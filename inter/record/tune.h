@@ -11,8 +11,9 @@
 //     T(codec) = 8·bytes(codec)/goodput + 4·RTT          manifest, state, last chunk, vote
 //     fits:      T ≤ τ·step   and   P·8·bytes/goodput ≤ H·step     both at goodput/margin
 //
-// A round commits when every member's update has arrived. So T is that of the slowest member, as
-// far as a larger τ helps. A member's codec gets coarser only for what its own codec can change.
+// A round commits when every member's update has arrived. So τ must be long enough for the slowest
+// member's update too, up to the allowed τ. A member's codec gets coarser only because of its own
+// link.
 //
 // Choice. Among the allowed plans that fit, the controller takes the finest codec with the smallest
 // τ that it needs at the job's own H. If none fits it tries coarser codecs, then a larger H if the
@@ -27,15 +28,15 @@
 // eighth of them.
 //
 // Hysteresis. A plan that no longer fits is replaced at once, by one that fits with a margin of
-// 1.2. A dearer plan (finer codec, smaller τ, smaller H) must fit with a margin of 1.5, usually
+// 1.2. A costlier plan (finer codec, smaller τ, smaller H) must fit with a margin of 1.5, usually
 // twice in a row. Updates that are too small to fill the path show only a lower bound of the
 // goodput. Then a finer codec that fits at four times this goodput may be tried. After a failed
 // trial the wait for the next one doubles.
 //
 // Feedback. An estimate can be wrong for long, so the updates themselves decide. The time from an
-// update's manifest until all others have it shows the goodput that it met. No dearer plan is made
-// that would be late at this goodput. If two updates in a row are late under a plan, the plan is
-// replaced as if the goodput were theirs. One late update alone may have met an outage.
+// update's manifest until all others have it shows the goodput that it met. No costlier plan is
+// made that would be late at this goodput. If two updates in a row are late under a plan, the plan
+// is replaced as if the goodput were theirs. One late update alone may have met an outage.
 //
 // H is common to all members, because a member that sends earlier waits in every round for the
 // others. A record holds the H that each member needs. Every member uses the longest one
@@ -96,14 +97,14 @@ struct inter_tune_config {
 
 struct inter_tuner {              // of one member and fragment; all zero: nothing decided yet
     struct inter_plan plan;       // newest
-    uint8_t wishes;               // decisions in a row in which a dearer plan would fit
+    uint8_t wishes;               // decisions in a row in which a costlier plan would fit
     uint8_t trial;                // decisions since a trial began; 0: no trial
     uint8_t failures;             // failed trials in a row
     uint16_t wait;                // decisions until the next trial
-    struct inter_plan fell_from;  // plan before the link got slow; interval 0: none
+    struct inter_plan fell_from;  // plan before the link became slow; interval 0: none
     uint32_t fell_kbps;           // lowest goodput since then, of two updates in a row
     uint32_t last_kbps;           // goodput of the last update
-    uint8_t left_out;             // the next plan takes it over
+    uint8_t left_out;             // for the next plan
     uint8_t uneven;               // decisions in a row that would change left_out
     uint8_t belated;              // late updates in a row
     uint32_t bytes[INTER_LEVELS]; // of the newest update of each codec level; 0: none yet

@@ -15,9 +15,9 @@
 // mistake its own queue for distance and make the queue longer.
 //
 // A chunk sent while the path is not full shows only the load, so its sample can only raise the
-// estimate. But if two complete bursts in a row take half as long again as the estimate predicts,
+// estimate. But if two complete bursts in a row take 1.5 times as long as the estimate predicts,
 // the estimate is out of date and their rate replaces it. A burst still in flight replaces it at
-// once if it has taken twice the predicted time, its longest silence not counted: a lower rate
+// once if it has taken twice the predicted time. Its longest silence does not count: a lower rate
 // delays every chunk, an outage makes one silence.
 //
 // Source: windowed maximum as in BBR (Cardwell et al., "BBR: Congestion-Based Congestion Control",
@@ -63,7 +63,7 @@ struct inter_estimate { // all zero: nothing known yet
 
 struct inter_sent { // what is remembered of a chunk when it leaves
     neb_ns at;
-    neb_ns delivered_at, newest_sent; // the estimate's at that time
+    neb_ns delivered_at, newest_sent; // values of the estimate at that time
     uint64_t delivered;
     uint64_t way; // used by the sender: connection that carried the chunk; 0: unknown
 };
@@ -90,9 +90,9 @@ void inter_estimate_lost(struct inter_estimate *e);
 // 32 connections has a chunk in the window; but large enough for INTER_CHUNKS_MAX chunks.
 uint32_t inter_estimate_chunk(const struct inter_estimate *e, uint32_t blob_bytes);
 // Bytes that may be in flight, 64 KiB to 64 MiB: what the path carries in seven round trips
-// (without a chunk's transmission time) and 200 ms, and two chunks. On an unknown path 1 MiB; the
-// link then takes what it dares (inter/link/stripes.h). It is at most what the path carries in half
-// the time after which a chunk counts as lost.
+// (without a chunk's transmission time) plus 200 ms, plus two chunks. On an unknown path 1 MiB; the
+// link then takes less if it has to (inter/link/stripes.h). It is at most what the path carries in
+// half the time after which a chunk counts as lost.
 //
 // Why so much: chunks behind a lost segment count as in flight until it is repaired, which takes
 // three round trips or TCP's minimum time-out. Meanwhile all connections need something to send.

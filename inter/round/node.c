@@ -184,9 +184,9 @@ static void excuse(neb_ns *heard, uint8_t *times, neb_ns by) {
     shift(heard, by);
 }
 
-// Silence and patience count only time in which this node could hear. What the others sent
-// meanwhile is still to be read. So nobody is taken for dead, left out of a round or asked again
-// because of it.
+// Silence and patience count only the time in which this node could hear. Messages that arrived
+// meanwhile are still to be read. So no member is taken for dead, left out of a round or asked
+// again for that reason.
 static void was_away(struct job *j, neb_ns now, neb_ns by) {
     neb_ns *const all[] = {&j->asked_at, &j->unfollowed_at, &j->unled_at, &j->no_term_at};
     for (size_t k = 0; k < sizeof all / sizeof all[0]; k++)
@@ -247,7 +247,7 @@ enum neb_status inter_node_step(struct inter_node *n, neb_ns now, const struct i
     case INTER_EV_SEND_FAILED:
         node_on_send_failed(&s);
         if (!e->ok)
-            return s.st; // no pump: the queue is full
+            return s.st; // sends no chunks: the queue is full
         break;
     }
     if (s.st == NEB_OK)
@@ -522,7 +522,7 @@ bool inter_node_catching_up(const struct inter_node *n, const uint8_t job[INTER_
     return false;
 }
 
-// Members that rounds wait for: silent or idle, and no record can do without them.
+// The silent or idle members without which no record can be made, so that rounds wait for them.
 static uint16_t waits_for(const struct job *j, uint16_t live, uint16_t idle) {
     uint16_t data = (uint16_t)(node_data(j) & ~j->c.gone), here = (uint16_t)(data & live & ~idle);
     int least = j->c.commit_all ? node_count(data) : node_least(j);

@@ -57,15 +57,15 @@
 // for a new record.
 //
 // Divergence. A heartbeat holds the hash of the record before the open round. Two members may hold
-// different records of one round, each with a majority's accepts. They learn it with the next
-// heartbeat, fetch each other's records back to the first that differs, find there which members
-// have signed both, and commit nothing more (SPLIT).
+// different records of one round, each with a majority's accepts. The next heartbeat shows it. They
+// fetch each other's records back to the first that differs, find there which members have signed
+// both, and commit nothing more (SPLIT).
 //
 // Masked sums. Two records of one round would expose members. So the quorums of votes and promises
-// are so large that `colluders` Byzantine members together get no two through (inter_job_quorum). A
-// leader that learns of several values of one term proposes one of them only if no other can have
-// been committed. After a disk loss a member does not lead again in a term in which it may have
-// led, because two values of one term are equivocation.
+// are so large that `colluders` Byzantine members together cannot get both accepted
+// (inter_job_quorum). A leader that learns of several values of one term proposes one of them only
+// if no other can have been committed. After a disk loss a member does not lead again in a term in
+// which it may have led, because two values of one term are equivocation.
 //
 // Messages. Every second each member sends each other member a HEARTBEAT: its term, whether it
 // leads, its epoch, which members it reaches, against which it has evidence, and for every fragment
@@ -132,7 +132,7 @@ struct inter_job_config {
     uint8_t colluders;
     bool robust; // gate profile: norms are clipped to their median (inter/record/robust.h)
     // This data member's gate does not know yet what an update must hold. Before
-    // inter_node_job_judges the node takes no update as good or bad, and votes for nothing.
+    // inter_node_job_judges the node neither accepts nor refuses an update, and votes for nothing.
     bool awaits_shape;
 };
 
@@ -151,9 +151,9 @@ enum inter_event_kind {
     // earlier one of the round, unless that one is voted for or masked.
     INTER_EV_SUBMIT,
     INTER_EV_BLOB_DONE, // key, ok, refused, no_room: answer to INTER_ACT_BLOB_FINISH
-    // key, ok: whether there is room for the blob, after INTER_ACT_BLOB_OPEN. It is not ok either
-    // if a manifest or chunks could not be stored: then what had arrived is gone, and the blob is
-    // opened again later.
+    // key, ok: whether there is room for the blob, after INTER_ACT_BLOB_OPEN. ok is also false if a
+    // manifest or chunks could not be stored: then what had arrived is gone, and the blob is opened
+    // again later.
     INTER_EV_BLOB_ROOM,
     // peer, key, manifest (NULL: not here): answer to INTER_ACT_SERVE. key.member INTER_NO_MEMBER:
     // the record of INTER_ACT_SEND_COMMIT is not here.
@@ -166,7 +166,8 @@ enum inter_event_kind {
     // peer, key, chunk: not sent, because the link's queue is full; with ok: because of the job's
     // own rate limit.
     INTER_EV_SEND_FAILED,
-    INTER_EV_CONN_LOST, // peer, way: this connection to it broke (INTER_LINK_LOST); 0: any may have
+    // peer, way: this connection to it broke (INTER_LINK_LOST); 0: any may have broken
+    INTER_EV_CONN_LOST,
 };
 struct inter_event {
     enum inter_event_kind kind;
@@ -197,8 +198,8 @@ enum inter_action_kind {
     INTER_ACT_VERIFY,
     INTER_ACT_STORE_STANDING, // standing
     INTER_ACT_STORE_MANIFEST, // manifest
-    // manifest: a record lists it. A stored manifest with the same key and another digest gives
-    // way, with its blob.
+    // manifest: a record lists it. It replaces a stored manifest with the same key and another
+    // digest, together with that manifest's blob.
     INTER_ACT_REPLACE_MANIFEST,
     INTER_ACT_STORE_VOTE,   // record: proposed or accepted by this node
     INTER_ACT_STORE_COMMIT, // record
@@ -223,9 +224,9 @@ enum inter_action_kind {
     // again.
     INTER_ACT_FOUND,
 };
-// Updates, records and votes may arrive through other members than their author. To blame is:
-//     for bytes       the member that sent them here: nobody else's signature covers the error. For
-//                     a message in an envelope that is the origin, which signed the envelope; for a
+// Updates, records and votes may arrive through other members than their author. Who is to blame:
+//     for bytes       the member that sent them here, because no other signature covers them. For a
+//                     message in an envelope that is the origin, which signed the envelope; for a
 //                     replay it is the member that passed the message on.
 //     for content     the member that signed it: it also arrives through honest members
 //     nobody          INTER_PEER_NONE

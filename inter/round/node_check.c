@@ -98,15 +98,15 @@ static bool manifests_agree(const struct job *j, const struct fragment *g,
     return r->flags & INTER_MERGE ? asked || unknown : !asked;
 }
 
-// Of two members neither can do without the other, so the other's verdict on this node's update
-// counts.
+// In a job of two members neither can do without the other, so the other's verdict on this node's
+// update counts.
 static bool stands_by(const struct job *j, const struct slot *t) {
     return j->c.n_members > 2 && t->whole && !t->bad;
 }
 
-// A witness has no bytes. It rejects an update only after enough data members have refused it, or
-// its owner, because of two data members there is no other. A member that reports falsely can hold
-// up rounds until it is revoked, but it rejects nothing.
+// A witness has no bytes. It rejects an update only after the update's owner or enough other data
+// members have refused it. A member that reports falsely can hold up rounds until it is revoked,
+// but it rejects nothing.
 static enum node_judgement of_witness(const struct job *j, const struct inter_record *r,
                                       const struct inter_entry *e, const struct slot *t) {
     static const struct slot nothing;

@@ -106,7 +106,7 @@ static bool epoch_stands(struct step *s, struct job *j, uint8_t m, uint64_t epoc
     return true;
 }
 
-// After a disk loss nothing is there that the old disk held.
+// After a disk loss, nothing that the old disk held is here.
 static void forget_holdings(struct job *j, uint8_t m) {
     for (uint32_t f = 0; f < j->c.fragments; f++)
         for (uint8_t k = 0; k < j->c.n_members; k++) {
@@ -166,8 +166,9 @@ static bool heartbeat_get(struct neb_rd *r, struct heartbeat *b) {
            b->term <= INTER_TERM_MAX && neb_rd_left(r) == (4 + HEAD_BYTES) * (size_t)b->fragments;
 }
 
-// Nobody has signed a heartbeat. It changes no term here, and it makes no leader except the member
-// to which this node has promised the term. See replaced and known_term for what else it does.
+// A heartbeat is not signed. It changes no term here, and the only member that it can make the
+// leader is the one to which this node has promised the term. `replaced` and known_term show its
+// other effects.
 static void take_term(struct step *s, struct job *j, uint8_t m, const struct heartbeat *b) {
     uint32_t term = j->standing.term;
     bool lies = j->equivocators >> m & 1;
@@ -178,7 +179,7 @@ static void take_term(struct step *s, struct job *j, uint8_t m, const struct hea
         j->leader_heard = s->now;
         j->leader_excused = 0;
     }
-    // It was away when the others promised. Without a promise it neither follows nor votes.
+    // Member m was away when the others promised. Without a promise it neither follows nor votes.
     if (j->leads && b->term < term && b->flags & HEARTBEAT_JOINED &&
         !((j->equivocators | j->standing.renewed) >> m & 1))
         say_elect_to(s, j, PROMISE_TERM, m);
@@ -348,8 +349,8 @@ static void say_promises(struct step *s, struct job *j, enum promise_kind kind, 
     }
 }
 
-// True if this node may promise `term`, higher than any before, to its owner m. A term beyond the
-// last one is of a faster clock, and can be promised a moment later; or m is Byzantine.
+// True if this node may promise `term`, higher than any before, to its owner m. A term beyond
+// term_last comes from a faster clock, and can be promised a moment later; or m is Byzantine.
 static bool may_promise(const struct step *s, const struct job *j, uint8_t m, uint32_t term) {
     neb_ns before = j->members[m].promised;
     return !(hears_leader(s, j) && (j->leads || j->leader != m)) && term <= term_last(s, j) &&
@@ -555,9 +556,9 @@ static bool adopts(const struct job *j, const struct fragment *g) {
     return g->has_best && g->best.round == g->round && !of_this_incarnation(j, &g->best);
 }
 
-// That this value was accepted may be the claim of one Byzantine member. So it is not adopted while
-// it rejects an update that this node does not reject. A data member that cannot judge it adopts
-// it, because it may have sent other updates since.
+// One Byzantine member may have claimed that this value was accepted. So the value is in doubt
+// while it rejects an update that this node does not reject. A data member that cannot judge the
+// value adopts it, because that member may have sent other updates since.
 static bool adopts_in_doubt(const struct job *j, const struct fragment *g) {
     if (!adopts(j, g))
         return false;
@@ -670,9 +671,9 @@ static bool ask(struct step *s, struct job *j, uint32_t with) {
     return true;
 }
 
-// True if promises reported a round in which no member is any more: a member has lost its disk
-// since, was revoked, or lied. The round before may be open again, with its votes, so the leader
-// has to ask for promises again.
+// True if promises reported a round that no member has open any more: since then a member has lost
+// its disk or was revoked, or the report was false. The round before may be open again, with its
+// votes, so the leader has to ask for promises again.
 static bool misled(const struct job *j) {
     for (uint32_t f = 0; f < j->c.fragments; f++) {
         uint32_t top = j->fragments[f].round;
@@ -716,8 +717,9 @@ static bool replaced(const struct step *s, struct job *j) {
     return j->unfollowed_at && s->now - j->unfollowed_at >= unfollowed;
 }
 
-// Masked: several values of one term were reported and the leader cannot tell which it may propose.
-// A member that could tell is bound to a later term, so it promises nothing in this one.
+// Masked: several values of one term were reported, and the leader cannot tell which one it may
+// propose. A member whose promise could decide it is bound to a later term, so that member promises
+// nothing in this one.
 static bool untold(const struct step *s, const struct job *j, const struct fragment *g,
                    uint32_t bound) {
     return g->n_rivals && g->best.round == g->round && !g->decided &&

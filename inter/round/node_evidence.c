@@ -12,7 +12,7 @@
 uint8_t inter_job_quorum(const struct inter_job_config *c) {
     uint32_t voters = ((1u << c->n_members) - 1) & ~(uint32_t)c->removed;
     uint8_t n = (uint8_t)node_count(voters);
-    if (c->masked) // of all members ever: the same at nodes that know other removals
+    if (c->masked) // counts removed members: the same result at nodes that know other removals
         return inter_quorum(c->n_members, c->colluders);
     return inter_quorum(n, c->robust && n > 0 ? (uint8_t)((n - 1) / 4) : 0);
 }
@@ -119,8 +119,9 @@ static uint32_t tellers(const struct inter_promise *p, uint8_t k, uint32_t round
     return out;
 }
 
-// Members that must be Byzantine: those with evidence against them, and the leader of term `top` if
-// more members report different values of it than can be Byzantine (honest: one value per term).
+// Members that must be Byzantine: those with evidence against them; and the leader of term `top`,
+// if more members than can be Byzantine report another value than the most reported one. An honest
+// leader proposes one value per term.
 static uint32_t equivocators_by(const struct job *j, const struct inter_promise *p, uint8_t k,
                                 uint32_t round, uint32_t top) {
     uint32_t stay = ~(uint32_t)(j->c.removed | j->c.gone), all = tellers(p, k, round, top, NULL);
@@ -136,8 +137,9 @@ static uint32_t equivocators_by(const struct job *j, const struct inter_promise 
 }
 
 // Masked: true if, by the promises p (k) of the members `told`, a majority may have accepted
-// another value than `hash` at `top`. Its votes can be of all members outside `told`, of those that
-// report it, and of as many more as can be Byzantine besides the equivocators among these.
+// another value than `hash` at `top`. That value may have the votes of all members outside `told`,
+// of those that report it, and of as many more as can be Byzantine besides the known equivocators
+// among them.
 static bool rivalled(const struct job *j, const struct inter_promise *p, uint8_t k, uint32_t told,
                      uint32_t round, uint32_t top, const uint8_t hash[INTER_SHA_BYTES]) {
     uint32_t equivocators = equivocators_by(j, p, k, round, top), others = node_everyone(j) & ~told;
@@ -195,8 +197,8 @@ void node_forget_rivals(struct fragment *g) {
 }
 
 // Checks the promises of one term, from *at on: they must be a majority's and leave its leader free
-// to propose the value `hash` in `term`. *top: term of the vote for it that they report; 0: none,
-// or the first term, for which nobody asked.
+// to propose the value `hash` in `term`. *top: the highest term of a vote that they report; 0: they
+// report no vote, or one of term 0, which needs no promises.
 static bool free_in(struct inter_node *n, const struct job *j, const struct inter_record *r,
                     const uint8_t hash[INTER_SHA_BYTES], uint32_t term, uint8_t *at,
                     uint32_t *top) {
@@ -223,8 +225,8 @@ static bool free_in(struct inter_node *n, const struct job *j, const struct inte
              rivalled(j, first, (uint8_t)(&r->promises[*at] - first), votes, r->round, *top, hash));
 }
 
-// True if older promises had no room. With masked sums, only a node that has voted for this value
-// since knows that it was free then.
+// True if older promises are missing for lack of room. With masked sums that is not enough: this
+// node must have voted for the value since, so that it knows that the leader was free.
 static bool cut_fairly(const struct job *j, const struct inter_record *r,
                        const uint8_t hash[INTER_SHA_BYTES], uint32_t term) {
     const struct fragment *g = &j->fragments[r->fragment];
@@ -246,8 +248,8 @@ bool node_justified(struct inter_node *n, const struct job *j, const struct inte
     return at == r->n_promises;
 }
 
-// The value `hash` as voted for in this term: `best`, or this node's own vote if that is the vote
-// reported.
+// The record that was voted for as the value `hash` in this term: `best`, or this node's own vote
+// if the report is about that vote.
 static const struct inter_record *voted_in(const struct fragment *g, uint32_t term,
                                            const uint8_t hash[INTER_SHA_BYTES]) {
     if (g->voted && g->vote.term == term && !memcmp(g->vote_hash, hash, INTER_SHA_BYTES) &&

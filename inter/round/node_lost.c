@@ -4,8 +4,8 @@
 // as a member that is behind does (WANT, answered by MANIFEST and CHUNK, or GONE), although the
 // record is committed here.
 //
-//     open round        its slot becomes one that has not arrived; the worker submits an own update
-//                       again
+//     open round        its slot becomes one that has not arrived; the worker submits its own
+//                       update again
 //     earlier rounds    a slot of their own (job.missing) until the bytes are here: FOUND; or until
 //                       every member that can be reached has answered GONE: BEHIND
 #include "inter/round/node_state.h"

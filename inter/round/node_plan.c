@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans: what members do from the round after the next, from what each sent with its update. A
-// member without an update keeps its plan. Goodput is what a member has reported since, while that
-// update was in flight.
+// Plans: what members do from the round after the next, computed from what each one sent with its
+// update. A member without an update keeps its plan. A member's goodput is its newest report, made
+// while that update was in flight.
 #include "inter/round/node_state.h"
 
 static struct inter_tune_update update_of(const struct step *s, const struct job *j,

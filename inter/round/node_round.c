@@ -409,8 +409,9 @@ void node_on_accept(struct step *s, struct neb_rd *r) {
 
 // ---- proposing ----------------------------------------------------------------------------------
 
-// True if enough other members refuse an update; its owner and a witness know nothing else. Enough
-// is more than half of the other remaining data members, or both of two that have a witness.
+// True if enough other members refuse an update: more than half of the other remaining data
+// members. If that is only one and there is a witness, the owner counts too, and both must refuse
+// it. The owner and a witness have no other means to judge the update.
 static bool told_no_good(const struct job *j, const struct slot *t, uint8_t m) {
     uint16_t others = (uint16_t)(node_data(j) & ~(BIT(m) | j->c.gone));
     bool left = (j->c.gone | j->c.removed) >> m & 1;
@@ -580,7 +581,8 @@ static void fill_record(const struct step *s, struct inter_record *r, const stru
         // A restarted run may send at an earlier step than its previous incarnation did.
         if (t->m.step > r->cursors[m])
             r->cursors[m] = t->m.step;
-        // By its report or by the records: a member that caught up may have sent too late since.
+        // By its own report, or by the records: a member that caught up may have sent too late
+        // since.
         if (t->m.missed > j->c.merge_after || g->round - g->absences[m].base > j->c.merge_after)
             r->flags |= INTER_MERGE;
     }

@@ -2,7 +2,7 @@
 // State of a node, shared by the files of the pure core. Besides them only tests include it.
 //
 //     node.c             set-up, restore, events, dispatch of messages, status
-//     node_send.c         how messages are sent, and to whom
+//     node_send.c        how messages are sent, and to whom
 //     node_evidence.c    what signatures prove; equivocation, divergence, digests of parameters
 //     node_transfer.c    manifests, chunks that arrive, which member holds what
 //     node_lost.c        updates that were complete and are lost
@@ -140,8 +140,8 @@ struct fragment {
     uint8_t n_rivals;
     // since when this node has to propose `best` again but cannot judge it; 0: it can
     neb_ns doubted;
-    // Round after the newest record that is proven to be a majority's: other members are as far.
-    // Their own reports prove nothing.
+    // Round after the newest record that is proven to have a majority's accepts: other members have
+    // got that far. Their own reports prove nothing.
     uint32_t proven;
     uint16_t pulled;          // bit per member: asked for the open round's record
     uint16_t bare;            // and has answered that it has none
@@ -262,7 +262,7 @@ static inline uint16_t node_everyone(const struct job *j) {
 static inline uint16_t node_data(const struct job *j) {
     return (uint16_t)(node_everyone(j) & ~j->c.witnesses & ~j->c.removed);
 }
-// Meanwhile this node votes for nothing and commits nothing.
+// While this is true, this node votes for nothing and commits nothing.
 static inline bool node_diverged(const struct job *j) { return j->diverged & ~j->equivocators; }
 static inline bool node_is_witness(const struct job *j) { return j->c.witnesses >> j->c.self & 1; }
 // True for a quorum. Any two share an honest voter, with as many Byzantine members as the profile

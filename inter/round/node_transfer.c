@@ -41,9 +41,10 @@ static bool is_second(const struct fragment *g, const struct inter_manifest *m) 
     return false;
 }
 
-// True if m replaces the known manifest: a listed one replaces an unlisted one, a newer attempt an
-// older one (a new disk cannot serve what the old disk announced), and an older attempt one that
-// nobody holds any more (its owner may have voted for the older one again).
+// True if m replaces the known manifest: a listed one replaces an unlisted one; a newer attempt
+// replaces an older one, because a new disk cannot serve what the old disk announced; an older
+// attempt replaces one that nobody holds any more, because its owner may have voted for the older
+// one again.
 static bool replaces(const struct job *j, const struct fragment *g, const struct slot *t,
                      const struct inter_manifest *m) {
     const struct inter_record *r = node_sought(g);
@@ -410,7 +411,7 @@ static void nothing_here(struct slot *t) {
 }
 
 // The bytes are not those that their author signed. A single sender is to blame for them. With
-// several senders nobody knows which one is, so the next bytes come from one only: the owner, if
+// several senders nobody knows which one it is, so the next bytes come from one only: the owner, if
 // connected.
 static void start_over(struct step *s, struct job *j, struct slot *t) {
     bool one = node_count(t->senders) == 1;
@@ -533,7 +534,7 @@ void node_on_state(struct step *s, struct neb_rd *r) {
     struct fragment *g = node_find_fragment(j, k.fragment);
     int m = j ? node_member(j, s->from) : -1;
     if (!g || m < 0 || k.member >= j->c.n_members || epoch < j->members[m].epoch)
-        return; // the last condition: from a lost disk
+        return; // the last condition: sent before m lost its disk
     j->members[m].goodput_kbps = goodput_kbps;
     j->members[m].full = full;
     node_serve_on_state(s, j, &k, digest, (uint8_t)m, (enum inter_holding)h, bits, len);
@@ -552,7 +553,8 @@ void node_on_state(struct step *s, struct neb_rd *r) {
         return; // a member that has it can be asked for it
     }
     if (t->m.key.attempt != k.attempt || memcmp(t->m.sha256, digest, sizeof digest)) {
-        if (k.attempt < t->m.key.attempt) { // a proposal made it go back; it gets this one again
+        // a proposal made m go back to that attempt; m gets the newer one again
+        if (k.attempt < t->m.key.attempt) {
             t->holders &= (uint16_t)~BIT(m);
             t->refusers &= (uint16_t)~BIT(m);
         }
@@ -584,7 +586,7 @@ static void behind(struct step *s, struct job *j, const struct fragment *g) {
 }
 
 // Member m reports that it has no record of the open round. This node is behind if a later record
-// proves that there was one, and if every live member that is further reports the same, or gives no
+// proves that there was one, and if every live member that is ahead reports the same, or gives no
 // answer for some time.
 static void no_record(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
     if (g->decided || !(g->pulled >> m & 1))

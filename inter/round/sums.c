@@ -230,7 +230,7 @@ enum neb_status inter_sums_commit(struct inter_sums *s, neb_ns now, const struct
             "round %u: no seeds are revealed for a sum of %d of %u members: too few are "
             "in it, or too few of them have trained",
             r->round, __builtin_popcount(accepted(r)), s->c.n);
-    size_t oldest = 0; // complete one: its seeds can be asked for again
+    size_t oldest = 0; // the oldest complete sum: its seeds can be asked for again
     while (s->n == INTER_SUMS_OPEN_MAX && oldest < s->n && !s->list[oldest]->complete)
         oldest++;
     if (oldest == INTER_SUMS_OPEN_MAX)

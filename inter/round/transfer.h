@@ -57,7 +57,7 @@ void inter_sender_unsend(struct inter_sender *s, uint32_t chunk); // the link di
 static inline bool inter_sender_repeats(const struct inter_sender *s, uint32_t chunk) {
     return inter_bitmap_has(&s->again, chunk);
 }
-// False: not news. The estimate of the path learns from it.
+// False: it was acknowledged before. The estimate of the path learns from it.
 bool inter_sender_ack(struct inter_sender *s, uint32_t chunk, uint64_t flying_elsewhere,
                       struct inter_estimate *e, neb_ns now);
 // Replaces what was acknowledged by the receiver's own state. A receiver that restarted, or whose

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Cost of exchanges between clusters, before anything is started: how long an update is in flight,
-// how much of that inner steps hide, how many bytes are sent. Pure. It is one half of `nebula
-// plan`; intra/cost/cost.h is the other.
+// how much of that time is hidden by inner steps, how many bytes are sent. Pure. It is one half of
+// `nebula plan`; intra/cost/cost.h is the other.
 //
 //     step    … │ send ────────────── τ steps ──────────────► │ merge │ …
 //     worker    │encode│ trains on                    │ stall │apply  │
@@ -72,10 +72,10 @@ void inter_wan_exchange(const struct inter_wan_path *p, const struct inter_wan_l
                         const struct inter_wan_codec *codecs, int32_t codec, int32_t interval,
                         int32_t overlap, struct inter_wan_plan *out);
 
-// Chooses H, τ and codec: the shortest step. A step counts as longer the more its scheme is known
-// to cost in loss (long intervals, late merges, coarse codecs; the weights are in wan_cost.c). A
-// sparse codec is not chosen for a run in which its rounds touch every entry less than about four
-// times (rounds × density, as in inter/record/tune.h).
+// Chooses H, τ and codec: the shortest step. A step counts as longer if its scheme is known to cost
+// loss (long intervals, late merges, coarse codecs; the weights are in wan_cost.c). A sparse codec
+// is not chosen for a run in which its rounds touch every entry less than about four times (rounds
+// × density, as in inter/record/tune.h).
 struct inter_wan_choice {
     int32_t interval; // 0: choose
     int32_t overlap;  // -1: choose

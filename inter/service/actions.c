@@ -153,7 +153,7 @@ void service_report_room(struct inter_service *s, enum neb_status kept) {
     const neb_ns throttle = 60 * NEB_S; // the disk may fill and drain again and again
     neb_ns now = neb_now();
     bool room = kept == NEB_OK;
-    if (kept == NEB_ERR_NOSPC) // the newest reason: an older one may be over
+    if (kept == NEB_ERR_NOSPC) // replaces an older reason, which may be over
         snprintf(s->no_room_why, sizeof s->no_room_why,
                  "no room on the disk of %.300s: %d MiB must stay free",
                  inter_ledger_dir(s->ledger), INTER_LEDGER_RESERVE >> 20);

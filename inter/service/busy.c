@@ -2,10 +2,10 @@
 // Heartbeats during long work, while this side neither reads nor steps the node. Without them,
 // peers would take its links for dead, and their rounds would stop waiting for it.
 //
-//    service_run_in_thread:   a thread does the work; this one waits and sends heartbeats. For updates that
-//                     are written, completed, checked.
-//    on this thread:  code that moves many bytes reports them to agent/base/moved.h, whose listener
-//                     in the agent calls inter_service_heartbeat.
+//    service_run_in_thread:  a thread does the work (updates that are written, completed, checked);
+//                            this one waits and sends heartbeats.
+//    on this thread:         code that moves many bytes reports them to agent/base/moved.h, whose
+//                            listener in the agent calls inter_service_heartbeat.
 //
 // The node's last heartbeats are repeated unchanged. A heartbeat is only a member's report about
 // itself, and service_heartbeats_end withdraws those that later promises make untrue.

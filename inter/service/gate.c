@@ -36,7 +36,7 @@ void inter_service_bound(struct inter_service *s, const uint8_t job[INTER_ID_BYT
     }
     s->bounds[i].elements = elements;
     s->bounds[i].counts = counts;
-    // fp32, a byte per row, headers: no codec makes more of it.
+    // fp32, a byte per row, headers: no codec produces more bytes.
     inter_node_job_bound(s->node, job, 5 * elements + BLOB_SLACK);
 }
 

@@ -32,7 +32,7 @@ static enum neb_status weigh(struct inter_service *s, void *arg) {
 }
 
 // Discards a blob that changed on the disk. It comes again from others, or the worker computes it
-// again. A blob that only cannot be read now (no memory, no key) is an error and stays.
+// again. If a blob is only unreadable at the moment (no memory, no key), it stays, and this fails.
 static enum neb_status look_at_blob(struct inter_service *s, const struct inter_manifest *m,
                                     bool *whole) {
     struct neb_map map;
@@ -148,8 +148,8 @@ enum neb_status inter_service_job_open(struct inter_service *s,
     enum neb_status st = inter_ledger_get_standing(s->ledger, c.id, &standing);
     if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
         return st;
-    // A later ledger must have a greater epoch. Nanoseconds since 1970 are, if the clock is roughly
-    // right.
+    // A later ledger must have a greater epoch. Nanoseconds since 1970 grow from one ledger to the
+    // next if the clock is roughly right.
     c.epoch = st == NEB_OK ? standing.epoch : (uint64_t)neb_wall_now();
     c.day = (uint64_t)neb_wall_now();
     NEB_TRY(inter_node_job_open(s->node, &c));
@@ -161,7 +161,7 @@ enum neb_status inter_service_job_open(struct inter_service *s,
     if (rc == NEB_OK)
         rc = restore_evidence(s, &c);
     if (rc != NEB_OK) {
-        inter_service_job_close(s, c.id); // not a part of it
+        inter_service_job_close(s, c.id); // it was restored only in part
         return rc;
     }
     for (uint32_t i = 0; i < s->members.n; i++) // links that are up already

@@ -17,7 +17,7 @@ struct resend {
     struct inter_service *s;
     uint32_t peer;
     uint64_t previous; // the waiting message before this one
-    uint32_t n;        // of the window
+    uint32_t n;        // messages of the window so far
 };
 
 static bool resend_one(void *user, uint64_t seq, uint32_t kind, const uint8_t *p, size_t n) {

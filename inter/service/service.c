@@ -163,7 +163,7 @@ enum neb_status inter_service_rekey(struct inter_service *s, const struct sec_id
         const struct sec_public *f = inter_link_previous_keys(s->link, i, &until[i]);
         former[i] = f ? *f : (struct sec_public){.name = ""};
     }
-    for (uint32_t i = 0; i < s->members.n; i++) // to the node, all peers are gone for a moment
+    for (uint32_t i = 0; i < s->members.n; i++) // for the node, all peers are gone for a moment
         if (s->up[i]) {
             s->up[i] = false;
             service_step(s, &(struct inter_event){.kind = INTER_EV_PEER_DOWN, .peer = i});

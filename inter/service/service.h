@@ -16,8 +16,8 @@ enum inter_screen { INTER_SCREEN_USUAL, INTER_SCREEN_PASS, INTER_SCREEN_REFUSE }
 
 struct inter_service_callbacks {
     void *user;
-    // Judges a complete update before it may be committed. USUAL: the gate checks structure,
-    // finiteness and norm. May be NULL.
+    // Judges a complete update before it may be committed. INTER_SCREEN_USUAL: the gate decides, by
+    // structure, finiteness and norm. May be NULL.
     enum inter_screen (*screen)(void *user, const struct inter_manifest *m, const uint8_t *p,
                                 size_t n);
     // A commit that is durable here. blobs: one per entry of the record, valid during the call
@@ -138,8 +138,8 @@ enum inter_counts {
 };
 
 // Limits the elements that an update of the job may unpack to, because a few kilobytes can claim
-// billions, and the sum of its row counts. Valid until the job is closed. Before this call there
-// is no limit.
+// billions of them, and limits the sum of its row counts. Valid until the job is closed. Before
+// this call there is no limit.
 void inter_service_bound(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
                          uint64_t elements, enum inter_counts counts);
 // What every update of a fragment must hold: its elements, and the SHA-256 of its units' shapes
@@ -211,8 +211,8 @@ NEB_MUST_CHECK enum neb_status inter_service_snapshot_install(struct inter_servi
                                                               const struct inter_snapshot *snapshot,
                                                               uint64_t *taken);
 // What the job's members claim as the digest of (θ, v) of a fragment before a round, compared with
-// `digest`. From signed manifests and the record of an open round, or the record of a past round.
-// NEB_ERR_NOT_FOUND (not logged): the ledger has neither. Also the ledger's errors.
+// `digest`. The claims are in signed manifests and the record of an open round, or in the record of
+// a past round. NEB_ERR_NOT_FOUND (not logged): the ledger has neither. Also the ledger's errors.
 NEB_MUST_CHECK enum neb_status
 inter_service_digests(struct inter_service *s, const uint8_t job[INTER_ID_BYTES], uint32_t fragment,
                       uint32_t round, const uint64_t digest[2], struct inter_digests *out);
@@ -227,9 +227,9 @@ NEB_MUST_CHECK enum neb_status inter_service_prune(struct inter_service *s,
 // messages (agent/daemon/lines.h).
 enum inter_message_limit {
     INTER_MESSAGE_MAX = 60 << 10,
-    // Waiting reliable messages for one peer, and for all. Eight jobs make 200 messages of 9 MiB.
-    // While the link to a member is down, its jobs cannot be ended and replaced by others, so there
-    // are never more than eight. More messages are not stored.
+    // Waiting reliable messages for one peer, and for all. Eight jobs make 200 messages, 9 MiB in
+    // all. While the link to a member is down, its jobs cannot be ended and replaced by others, so
+    // there are never more than eight. More messages are not stored.
     INTER_OUTBOX_MESSAGES = 512,
     INTER_OUTBOX_BYTES = 16 << 20,
     INTER_OUTBOX_MESSAGES_ALL = 8 * INTER_OUTBOX_MESSAGES,
@@ -237,9 +237,9 @@ enum inter_message_limit {
     // Of those, in flight at once: at most 1.9 MiB. Acknowledgements make room for more. A peer
     // that acknowledges nothing gets the same again after 3 s, 6 s, … 48 s.
     INTER_RESEND_MESSAGES = 32,
-    // Reliable messages, and telemetry that can wait (inter_service_may_send_telemetry), are sent only while no
-    // more than this is in flight on control: 4 s at 64 kbit/s. Messages of rounds queue behind it.
-    // A peer's link acknowledges this much at a time.
+    // Reliable messages, and telemetry that can wait (inter_service_may_send_telemetry), are sent
+    // only while no more than this is in flight on control: 4 s at 64 kbit/s. Messages of rounds
+    // queue behind it. A peer's link acknowledges this much at a time.
     INTER_TELEMETRY_QUEUED = 32 << 10,
     // Reliable messages taken from one peer: at once, then per second. Each costs a synced write.
     // More are neither taken nor acknowledged, so they are sent again. The window above fits the

@@ -124,7 +124,7 @@ static void read_map(struct fetch *f) {
     neb_buf_free(&b);
 }
 
-// The snapshot of which a part is here; zeros: none.
+// The id of the snapshot that is here in part; zeros: none.
 static void begun_id(const struct fetch *f, uint8_t id[INTER_SHA_BYTES]) {
     struct neb_buf b = {0};
     if (neb_fs_exists(f->map) && neb_fs_exists(f->part) &&

@@ -25,8 +25,8 @@ struct inter_stream_load {
     double producer_s, consumer_s; // per batch; above 0
     double bytes, back_bytes;      // of a batch, and of its answer
     double window;                 // batches that the producer may be ahead
-    double window_max;             // limit to which it may grow; else as window
-    int32_t streams;               // streams that share the producer's uplink
+    double window_max; // limit to which it may grow; if smaller than window, it does not grow
+    int32_t streams;   // streams that share the producer's uplink
 };
 
 struct inter_stream_flow {

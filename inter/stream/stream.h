@@ -20,7 +20,7 @@
 // Exactly once. Each batch has a sequence number. The consumer's checkpoint holds its cursor (the
 // number of the next batch) in one file with what it has learned. After a crash it attaches with
 // that cursor and gets the same batches again. The producer's agent keeps every batch on disk until
-// no checkpoint of the consumer is older. A producer that restarts from a checkpoint puts the same
+// no checkpoint of the consumer needs it. A producer that restarts from a checkpoint puts the same
 // batches again, and the batch that the spool already holds is kept. So the cursor is the only
 // state that must not be lost, and no side goes back beyond its own checkpoint.
 //
@@ -31,8 +31,8 @@
 // Credit. The producer sends batch n if n < applied + window_batches and the bytes from `applied`
 // on fit window_bytes (one batch always fits). This bounds the consumer's memory and the producer's
 // lead. With window_start, the window begins there and doubles up to window_batches. It doubles
-// when a grant shows that the consumer had nothing left while the producer was not allowed more: a
-// round trip then takes longer than the window lasts. A full link looks the same, but there the
+// when a grant shows that the consumer had nothing left while the producer had no credit: a round
+// trip then takes longer than the window lasts. A full link looks the same, but there the
 // bytes stop the growth. The consumer grants window_batches, after every half of window_start. The
 // producer decides how much of it to use.
 //

@@ -388,9 +388,9 @@ bool inter_streams_stats(const struct inter_streams *s, const struct inter_strea
     return t != NULL;
 }
 
-// The producer asks for a consumer that is done and whose agent has restarted: nobody opens the
-// stream again. All that the producer may have in its spool counts as saved. It gets no HELLO, so
-// it asks again each second, with its base, and learns the same about what it has put meanwhile.
+// Answers a producer whose consumer was done here before this agent restarted: nobody here opens
+// the stream again. All that may be in the producer's spool is granted as saved. The producer gets
+// no HELLO, so it asks again each second, and its later batches are granted in the same way.
 static enum neb_status answer_over(struct inter_streams *s, uint32_t peer, const uint8_t *p,
                                    size_t n) {
     struct inter_stream_message m;

@@ -34,8 +34,8 @@ struct inter_streams_callbacks {
     // The stream cannot go on. text is the reason, with both digests or numbers.
     void (*refused)(void *user, const struct inter_stream_key *k, const char *text);
     void (*fault)(void *user, const struct inter_stream_key *k, enum inter_stream_fault f);
-    // For a stream that is not open here: true if its job has ended here for good, with all that it
-    // was to learn, and `peer` is a cluster of the job.
+    // For a stream that is not open here: true if its job is done here, so that the stream is never
+    // opened again, and `peer` is a cluster of the job.
     bool (*over)(void *user, const struct inter_stream_key *k, uint32_t peer);
     // The stream cannot go on: its consumer wants batch `seq`, but the oldest batch kept is
     // `oldest`. The consumer started from an older checkpoint than the oldest that it reported.
