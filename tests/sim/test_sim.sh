@@ -7,7 +7,7 @@
 set -euo pipefail
 sim=$BUILD/nebula-sim
 seed=${NEBULA_SIM_SEED:-1}
-many=${NEBULA_SIM_SEEDS:-2000} some=${NEBULA_SIM_BYZANTINE_SEEDS:-200}
+many=${NEBULA_SIM_SEEDS:-800} some=${NEBULA_SIM_BYZANTINE_SEEDS:-120}
 [[ ${NEBULA_TESTS:-} != fast ]] || many=200 some=20
 
 # Schedules that once found a bug. Their output is shown only if they fail again.
