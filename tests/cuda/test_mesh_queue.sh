@@ -80,7 +80,8 @@ for stay in 0 1; do
             { echo "$mesh: it took $((SECONDS - from)) s to notice that a rank stayed away"
             cat "$work/err"; exit 1; }
         operation='NCCL: (reduce-scatter|all-gather|all-reduce|reduce) on rank [0-9] of 2'
-        grep -qE "$operation has not ended after 3000 ms" "$work/err" || { cat "$work/err"; echo "$mesh: no reason"; exit 1; }
+        grep -qE "$operation has not ended after 3000 ms" "$work/err" ||
+            { cat "$work/err"; echo "$mesh: no reason"; exit 1; }
         (($(wc -l <"$work/out") == stay)) ||
             { cat "$work/out"; echo "$mesh: steps that others had no part in"; exit 1; }
     done

@@ -143,7 +143,8 @@ for command in "plan" "pretrain --local 2 --out $T/none"; do
         refused=$?
     why="because the devices of cluster alpha are not known"
     [[ $refused == 1 ]] &&
-        has "clusters.mesh: auto cannot be decided, $why" <"$T/open.txt" || fail "$command: exit status $refused, $(cat "$T/open.txt")"
+        has "clusters.mesh: auto cannot be decided, $why" <"$T/open.txt" ||
+        fail "$command: exit status $refused, $(cat "$T/open.txt")"
 done
 plan "$T/open.yaml" --site "alpha=$T/here.json" >"$T/open.txt"
 # One rank per device. With more ranks, auto uses processors and cuda fails; the proposal has as

@@ -481,7 +481,8 @@ EOS = 0  # of make_bpe_golden's vocabularies
 
 def random_text(g):
     (
-        "Characters of one range with some of ASCII, so that all splitting rules apply; of marks only old\n"
+        "Characters of one range with some of ASCII, so that all splitting rules apply; "
+        "of marks only old\n"
         "    ones (the reason is in intra/data/bpe.h)."
     )
     first = g.choice(
@@ -520,7 +521,8 @@ def random_text(g):
 
 def check_bpe(work):
     (
-        "An imported byte-level tokenizer.json: nebula data build makes the same documents as tokenizers,\n"
+        "An imported byte-level tokenizer.json: nebula data build makes the same documents "
+        "as tokenizers,\n"
         "    and transformers loads the export."
     )
     sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "golden"))

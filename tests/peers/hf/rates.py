@@ -50,7 +50,9 @@ with tempfile.TemporaryDirectory() as d:
     build("vocabulary: {size: 8192, train_lines: 20000}\n", "sp", work)
     print(
         f"{mb:.1f} MB, byte-level vocabulary of "
-        f"{len(json.loads((pathlib.Path(folder) / 'tokenizer.json').read_text())['model']['vocab'])}; "
+        f"""{len(
+            json.loads((pathlib.Path(folder) / 'tokenizer.json').read_text())['model']['vocab']
+        )}; """
         "MB/s (a second of processor time)"
     )
     for threads in (1, 2):

@@ -182,7 +182,8 @@ def ranks(work):
 
 def loss_of_ratio(fours, alone, federated):
     (
-        "The cost of federating in per cent: (first quartile, median, third quartile, standard error of\n"
+        "The cost of federating in per cent: (first quartile, median, third quartile, "
+        "standard error of\n"
         "    the median) over the groups of four segments."
     )
     lost = [100 * (1 - f[federated] / f[alone]) for f in fours]
