@@ -51,13 +51,13 @@ jq -e '.quality.clusters.beta.taught_share == 1 and .quality.clusters.beta.chrf 
     "$T/exact/summary.json" >/dev/null || fail "quality: $(jq -c .quality "$T/exact/summary.json")"
 
 # A teacher that learns while it teaches, and students that share one model.
-three="[{name: beta, role: student, $cuda}, {name: gamma, role: student, $cpu}, {name: alpha, role: teacher, $cuda}]"
+three="[{name: beta, role: student, $cuda}, {name: gamma, role: student, $cpu}"
+three+=", {name: alpha, role: teacher, $cuda}]"
 small learns "$three" "teacher: {learn: true, n_layers: 1}, federate: true"
 small learns_cpu "${three//$cuda/$cpu}" "teacher: {learn: true, n_layers: 1}, federate: true"
 for name in learns learns_cpu; do
-    echo \
-        "sync: {interval: 4, fragments: 2, overlap: 1, codec: int4, commit_all: true, outer: {lr: 0.9, momentum: 0.6}}" \
-        >>"$T/$name.yaml"
+    keys="interval: 4, fragments: 2, overlap: 1, codec: int4, commit_all: true"
+    echo "sync: {$keys, outer: {lr: 0.9, momentum: 0.6}}" >>"$T/$name.yaml"
     start "$name" 3
     round_digests_equal "$T/$name"
     [[ $(summary '[.clusters[] | select(.name != "alpha") | .params_digest] | unique | length' \

@@ -56,7 +56,9 @@ for path in [sys.argv[1]] + glob.glob(sys.argv[1] + ".*.part"):
         found[name] = data[at : at + 32].hex()
         at += 32
 for name in sorted(found):
-    if name.startswith(("outer.", "optim.")) or not name.startswith(("checkpoint.", "worker.", "job.")):
+    if name.startswith(("outer.", "optim.")) or not name.startswith(
+        ("checkpoint.", "worker.", "job.")
+    ):
         print(name, found[name])
 PY
 newest() { ls "$T/$1"/clusters/alpha/jobs/*/checkpoint/step-*.ckpt | tail -n 1; }

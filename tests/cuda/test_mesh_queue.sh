@@ -31,8 +31,8 @@ for options in "" "bias=1 recompute=1" trainable=lora; do
         # shellcheck disable=SC2086
         one=$(waits 1x1x1 steps=3 $options)
         ((few > 0 && many - few <= 2 * 10)) ||
-            { echo \
-            "two ranks, $options: $few waits with one step, $many with three: more than ten a step of eight micro-batches"
+            { echo "two ranks, $options: $few waits with one step, $many with three:" \
+                "more than ten a step of eight micro-batches"
             exit 1; }
         ((many <= one + 6)) ||
             { echo "two ranks, $options: $many waits, one rank has $one"; exit 1; }
@@ -58,9 +58,8 @@ echo "$n reductions began while backward ran"
 early() {
     EMU_LATE=1 EMU_COUNT=1 mesh 2x1x1 device=fp32 seq=8 graphs=off "$@" >/dev/null 2>"$work/err" ||
         { cat "$work/err" >&2; exit 1; }
-    sed -n \
-        's/.*emulated device of rank 0: the host has waited .* times, \([0-9]*\) with kernels behind.*/\1/p' \
-        "$work/err"
+    local waited='emulated device of rank 0: the host has waited .* times'
+    sed -n "s/.*$waited, \([0-9]*\) with kernels behind.*/\1/p" "$work/err"
 }
 few=$(early steps=1)
 many=$(early steps=3)
@@ -80,9 +79,9 @@ for stay in 0 1; do
         ((SECONDS - from < 60)) ||
             { echo "$mesh: it took $((SECONDS - from)) s to notice that a rank stayed away"
             cat "$work/err"; exit 1; }
-        grep -qE \
-            'NCCL: (reduce-scatter|all-gather|all-reduce|reduce) on rank [0-9] of 2 has not ended after 3000 ms' \
-            "$work/err" || { cat "$work/err"; echo "$mesh: no reason"; exit 1; }
+        operation='NCCL: (reduce-scatter|all-gather|all-reduce|reduce) on rank [0-9] of 2'
+        grep -qE "$operation has not ended after 3000 ms" "$work/err" ||
+            { cat "$work/err"; echo "$mesh: no reason"; exit 1; }
         (($(wc -l <"$work/out") == stay)) ||
             { cat "$work/out"; echo "$mesh: steps that others had no part in"; exit 1; }
     done

@@ -71,15 +71,14 @@ EMU_CARD=1:100000 run unequal --steps 3
     fail "unequal cards: $(place unequal)"
 mv "$T/even.yaml" "$T/job.yaml"
 EMU_WITHOUT=1 run lack
-[[ $(place \
-    lack) == "cpu "*"training on the CPU, because not every rank has a device: rank 1: no CUDA device"* ]] ||
+why="training on the CPU, because not every rank has a device: rank 1:"
+[[ $(place lack) == "cpu "*"$why no CUDA device"* ]] ||
     fail "auto, without a device: $(place lack)"
 [[ $(place lack | grep -c 'training on') == 1 ]] ||
     fail "more than one line says on what it trains: $(place lack)"
 place lack | has ' info .*training on the CPU' || fail "no device is worth a warning: $(place lack)"
 EMU_REFUSES=1 run refused --steps 3 # it is there
-[[ $(place \
-    refused) == "cpu "*" warn "*"training on the CPU, because not every rank has a device: rank 1: CUDA device 0: unknown error"* ]] ||
+[[ $(place refused) == "cpu "*" warn "*"$why CUDA device 0: unknown error"* ]] ||
     fail "auto, with a device that cannot be opened: $(place refused)"
 # After training on devices, a lost device is a crash: all ranks restart, and none continues on
 # processors.

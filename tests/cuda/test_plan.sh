@@ -61,7 +61,8 @@ plan "$T/both.yaml" >"$T/both.txt"
 ! grep -q measuring "$T/plan.err" || fail "rates are measured twice"
 grep -q 'device 2 x emulated: products up to' "$T/both.txt" &&
     [[ $(grep -c '^  alpha on emulated in bf16: mesh' "$T/both.txt") == 2 ]] &&
-    ! grep -q 'NOT IN THE FIGURES' "$T/both.txt" || fail "the device is not named: $(cat "$T/both.txt")"
+    ! grep -q 'NOT IN THE FIGURES' "$T/both.txt" ||
+    fail "the device is not named: $(cat "$T/both.txt")"
 plan "$T/both.yaml" --json >"$T/both.json"
 jq -e '.written.clusters | (.[0] | .rates_of == "emulated" and .device_reckoned and .precision ==
     "bf16" and .device_bytes > 1e6 and .outer_bytes > 1e6 and .gather_s == 0)
@@ -124,7 +125,8 @@ nebula=$T/bare/nebula
 export XDG_CACHE_HOME=$T/elsewhere
 plan "$T/both.yaml" --site "alpha=$T/here.json" --json >"$T/site.json"
 jq -e --slurpfile b "$T/both.json" \
-    '.written.clusters[0] | .rates_of == "emulated" and .step_s == $b[0].written.clusters[0].step_s' \
+    '.written.clusters[0] | .rates_of == "emulated" and
+    .step_s == $b[0].written.clusters[0].step_s' \
     "$T/site.json" >/dev/null ||
     fail "--site: $(jq .written.clusters[0] "$T/site.json")"
 sed "s|device: cuda,|device: auto, profile: $T/here.json,|" "$T/both.yaml" >"$T/auto.yaml"
@@ -139,9 +141,10 @@ for command in "plan" "pretrain --local 2 --out $T/none"; do
     refused=0
     timeout 200 "$nebula" "${words[0]}" "$T/open.yaml" "${words[@]:1}" >"$T/open.txt" 2>&1 ||
         refused=$?
+    why="because the devices of cluster alpha are not known"
     [[ $refused == 1 ]] &&
-        has "clusters.mesh: auto cannot be decided, because the devices of cluster alpha are not known" \
-        <"$T/open.txt" || fail "$command: exit status $refused, $(cat "$T/open.txt")"
+        has "clusters.mesh: auto cannot be decided, $why" <"$T/open.txt" ||
+        fail "$command: exit status $refused, $(cat "$T/open.txt")"
 done
 plan "$T/open.yaml" --site "alpha=$T/here.json" >"$T/open.txt"
 # One rank per device. With more ranks, auto uses processors and cuda fails; the proposal has as
@@ -215,9 +218,9 @@ jq -e '.written.clusters | (.[0] | .rates_of == "emulated" and .device_reckoned 
     .device_bytes == 0)' "$T/rtd.json" >/dev/null ||
     fail "rtd: $(jq .written.clusters "$T/rtd.json")"
 plan "$T/rtd.yaml" --site "alpha=$T/here.json" --site "beta=$T/here.json" >"$T/rtd.txt"
+parts='parameters (in both types) and gradients .*, activations and labels .*, workspace'
 [[ $(grep -c '^  alpha generates on emulated in bf16: step' "$T/rtd.txt") -ge 1 ]] &&
-    has 'device memory of a rank .*: parameters (in both types) and gradients .*, activations and labels .*, workspace' \
-    <"$T/rtd.txt" ||
+    has "device memory of a rank .*: $parts" <"$T/rtd.txt" ||
     fail "rtd: $(cat "$T/rtd.txt")"
 side distill # a teacher that looks on has no gradients and no moments, whichever is deeper
 jq -e '.written.clusters | (.[0] | .rates_of == "emulated" and .precision == "bf16" and (.learns |
@@ -228,7 +231,8 @@ jq -e '.written.clusters | (.[0] | .rates_of == "emulated" and .precision == "bf
 sed 's/init: [^,]*, n_layers: 8/learn: true, n_layers: 8/' "$T/distill.yaml" >"$T/learns.yaml"
 side learns
 jq -e --slurpfile looks "$T/distill.json" \
-    '.written.clusters[0] | .params_bytes > 1.5 * $looks[0].written.clusters[0].params_bytes and .acts_bytes > 2 * $looks[0].written.clusters[0].acts_bytes
+    '.written.clusters[0] | .params_bytes > 1.5 * $looks[0].written.clusters[0].params_bytes
+    and .acts_bytes > 2 * $looks[0].written.clusters[0].acts_bytes
     and .step_s > $looks[0].written.clusters[0].step_s' "$T/learns.json" >/dev/null ||
     fail "a teacher that learns: $(jq .written.clusters[0] "$T/learns.json" "$T/distill.json")"
 # A device of a size in between fits only one of them.

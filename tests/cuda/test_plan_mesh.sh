@@ -16,7 +16,8 @@ cp "$BUILD/nebula" "$T/bin/"
 cp "$EMULATED" "$T/bin/libnebula_device.so"
 cp "$EMULATED_NCCL" "$T/bin/libnebula_nccl.so"
 nebula=$T/bin/nebula
-# every process has one emulated device, of the same number; plans are told that there are as many as ranks
+# every process has one emulated device, of the same number; plans are told that there are as many
+# as ranks
 export EMU_NCCL_SHARED_DEVICE=1
 
 near() { # NAME PREDICTED MEASURED PERCENT

@@ -74,20 +74,23 @@ ratio rtd
 
 sized() { # NAME CLUSTERS [keys of the distill section]
     job "$T/$1.yaml" "$2" "${3:-}"
-    sed -i 's/seq_len: 96, batch: 6/seq_len: 64, batch: 4/; s/steps: 60/steps: 8/;
-        s/n_layers: 2, d_model: 48, n_heads: 4, d_ff: 96/n_layers: 3, d_model: 64, n_heads: 2, d_ff: 256/;
-        s/windows: 20/windows: 2/' "$T/$1.yaml"
+    local old="n_layers: 2, d_model: 48, n_heads: 4, d_ff: 96"
+    local new="n_layers: 3, d_model: 64, n_heads: 2, d_ff: 256"
+    sed -i "s/seq_len: 96, batch: 6/seq_len: 64, batch: 4/; s/steps: 60/steps: 8/;
+        s/$old/$new/;
+        s/windows: 20/windows: 2/" "$T/$1.yaml"
 }
 sized alone "[{name: beta, role: student, device: cuda, threads: 1}]"
 compare alone beta
-sized frozen \
-    "[{name: alpha, role: teacher, device: cuda, threads: 1}, {name: beta, role: student, device: cuda, precision: fp32, threads: 1}]" \
-    "teacher: {init: $T/alone/checkpoint/model.ckpt}"
+sides="[{name: alpha, role: teacher, device: cuda, threads: 1}"
+sides+=", {name: beta, role: student, device: cuda, precision: fp32, threads: 1}]"
+sized frozen "$sides" "teacher: {init: $T/alone/checkpoint/model.ckpt}"
 compare frozen alpha beta
 ratio frozen
-sized learns \
-    "[{name: beta, role: student, device: cuda, outer_state: device, threads: 1}, {name: gamma, role: student, device: cpu, threads: 1}, {name: alpha, role: teacher, device: cuda, threads: 1}]" \
-    "teacher: {learn: true}, federate: true"
+sides="[{name: beta, role: student, device: cuda, outer_state: device, threads: 1}"
+sides+=", {name: gamma, role: student, device: cpu, threads: 1}"
+sides+=", {name: alpha, role: teacher, device: cuda, threads: 1}]"
+sized learns "$sides" "teacher: {learn: true}, federate: true"
 echo "sync: {interval: 2, codec: int8, commit_all: true}" >>"$T/learns.yaml"
 plan learns
 jq -e '.written.clusters | (.[0] | .outer_bytes > 0 and .gather_s == 0) and (.[1].device_bytes == 0)

@@ -21,12 +21,60 @@ SHAPE = dict(V=29, d=16, L=2, H=4, D=6, f=20, theta=100.0, eps=1e-5)
 BETA1, BETA2, EPS, DECAY, LR = 0.9, 0.95, 1e-8, 0.1, 0.02
 
 CASES = [
-    dict(name="tied", G=2, tied=True, bias=False, causal=True, train="full", schedule="cosine", clip="global", micros=1, ignore=False),
-    dict(name="untied, bias, AdaGC", G=2, tied=False, bias=True, causal=True, train="full", schedule="wsd", clip="adagc", micros=2, ignore=True),
-    dict(name="LoRA", G=4, tied=True, bias=True, causal=True, train="lora", schedule="constant", clip="none", micros=1, ignore=False),
-    dict(name="bidirectional, bitfit", G=1, tied=False, bias=True, causal=False, train="bitfit", schedule="cosine", clip="global", micros=1, ignore=True),
+    dict(
+        name="tied",
+        G=2,
+        tied=True,
+        bias=False,
+        causal=True,
+        train="full",
+        schedule="cosine",
+        clip="global",
+        micros=1,
+        ignore=False,
+    ),
+    dict(
+        name="untied, bias, AdaGC",
+        G=2,
+        tied=False,
+        bias=True,
+        causal=True,
+        train="full",
+        schedule="wsd",
+        clip="adagc",
+        micros=2,
+        ignore=True,
+    ),
+    dict(
+        name="LoRA",
+        G=4,
+        tied=True,
+        bias=True,
+        causal=True,
+        train="lora",
+        schedule="constant",
+        clip="none",
+        micros=1,
+        ignore=False,
+    ),
+    dict(
+        name="bidirectional, bitfit",
+        G=1,
+        tied=False,
+        bias=True,
+        causal=False,
+        train="bitfit",
+        schedule="cosine",
+        clip="global",
+        micros=1,
+        ignore=True,
+    ),
 ]
-RANK, ALPHA, TARGETS = 3, 6.0, ("self_attn.q_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.down_proj")
+RANK, ALPHA, TARGETS = (
+    3,
+    6.0,
+    ("self_attn.q_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.down_proj"),
+)
 
 
 def mix64(z):
@@ -49,15 +97,23 @@ def unit(name, k):  # in [-1, 1), exact in float32
 def parameters(case):
     s, kv = SHAPE, case["G"] * SHAPE["D"]
     q = s["H"] * s["D"]
-    linears = [("self_attn.q_proj", q, s["d"]), ("self_attn.k_proj", kv, s["d"]), ("self_attn.v_proj", kv, s["d"]),
-               ("self_attn.o_proj", s["d"], q), ("mlp.gate_proj", s["f"], s["d"]), ("mlp.up_proj", s["f"], s["d"]),
-               ("mlp.down_proj", s["d"], s["f"])]
+    linears = [
+        ("self_attn.q_proj", q, s["d"]),
+        ("self_attn.k_proj", kv, s["d"]),
+        ("self_attn.v_proj", kv, s["d"]),
+        ("self_attn.o_proj", s["d"], q),
+        ("mlp.gate_proj", s["f"], s["d"]),
+        ("mlp.up_proj", s["f"], s["d"]),
+        ("mlp.down_proj", s["d"], s["f"]),
+    ]
     shapes = {"model.embed_tokens.weight": (s["V"], s["d"]), "model.norm.weight": (s["d"],)}
     if not case["tied"]:
         shapes["lm_head.weight"] = (s["V"], s["d"])
     for l in range(s["L"]):
         at = f"model.layers.{l}."
-        shapes[at + "input_layernorm.weight"] = shapes[at + "post_attention_layernorm.weight"] = (s["d"],)
+        shapes[at + "input_layernorm.weight"] = shapes[at + "post_attention_layernorm.weight"] = (
+            s["d"],
+        )
         for name, rows, cols in linears:
             shapes[f"{at}{name}.weight"] = (rows, cols)
             if case["bias"] and name[10:] in ("q_proj", "k_proj", "v_proj"):
@@ -68,7 +124,9 @@ def parameters(case):
     params = {}
     for name, shape in shapes.items():
         size = math.prod(shape)
-        flat = numpy.array([unit(name, k) for k in range(size)]) * 0.5 + (1 if name.endswith("norm.weight") else 0)
+        flat = numpy.array([unit(name, k) for k in range(size)]) * 0.5 + (
+            1 if name.endswith("norm.weight") else 0
+        )
         params[name] = flat.astype(numpy.float32).astype(numpy.float64).reshape(shape)
     return params
 
@@ -76,7 +134,11 @@ def parameters(case):
 def learns(case, name):
     if case["train"] == "full":
         return True
-    return ".lora_" in name if case["train"] == "lora" else name.endswith("norm.weight") or name.endswith(".bias")
+    return (
+        ".lora_" in name
+        if case["train"] == "lora"
+        else name.endswith("norm.weight") or name.endswith(".bias")
+    )
 
 
 def rmsnorm(x, gain):
@@ -94,7 +156,9 @@ def rotate(x):  # (B, T, heads, D): pairs (i, i + D/2)
 def linear(p, name, x):
     y = np.dot(x, p[name + ".weight"].T)
     if name + ".lora_A.weight" in p:
-        y = y + ALPHA / RANK * np.dot(np.dot(x, p[name + ".lora_A.weight"].T), p[name + ".lora_B.weight"].T)
+        y = y + ALPHA / RANK * np.dot(
+            np.dot(x, p[name + ".lora_A.weight"].T), p[name + ".lora_B.weight"].T
+        )
     return y + p[name + ".bias"] if name + ".bias" in p else y
 
 
@@ -102,7 +166,9 @@ def logits(p, case, tokens):
     s, G = SHAPE, case["G"]
     B, T = tokens.shape
     x = p["model.embed_tokens.weight"][tokens]
-    hidden = numpy.triu(numpy.full((T, T), -numpy.inf), 1) if case["causal"] else numpy.zeros((T, T))
+    hidden = (
+        numpy.triu(numpy.full((T, T), -numpy.inf), 1) if case["causal"] else numpy.zeros((T, T))
+    )
     for l in range(s["L"]):
         at = f"model.layers.{l}."
         y = rmsnorm(x, p[at + "input_layernorm.weight"])
@@ -121,15 +187,23 @@ def logits(p, case, tokens):
     return np.dot(x, p["model.embed_tokens.weight" if case["tied"] else "lm_head.weight"].T)
 
 
-def batch(index, case, step):  # all micro-batches of a step, one below the other; target -1: ignored
+def batch(
+    index, case, step
+):  # all micro-batches of a step, one below the other; target -1: ignored
     def draw(purpose, micro, i):
         return mix64((((index * 100 + step) * 10 + micro) * 10 + purpose) * 1000 + i + 1)
 
     n, V = BATCH * SEQ, SHAPE["V"]
     x = [draw(0, m, i) % V for m in range(case["micros"]) for i in range(n)]
-    y = [(3 * x[m * n + i] + draw(1, m, i) % 3) % V for m in range(case["micros"]) for i in range(n)]
+    y = [
+        (3 * x[m * n + i] + draw(1, m, i) % 3) % V for m in range(case["micros"]) for i in range(n)
+    ]
     if case["ignore"]:
-        y = [-1 if draw(2, m, i) % 5 == 0 else y[m * n + i] for m in range(case["micros"]) for i in range(n)]
+        y = [
+            -1 if draw(2, m, i) % 5 == 0 else y[m * n + i]
+            for m in range(case["micros"])
+            for i in range(n)
+        ]
     return numpy.array(x).reshape(-1, SEQ), numpy.array(y)
 
 
@@ -137,7 +211,9 @@ def learning_rate(kind, t, warmup=3, steps=STEPS, low=0.1, decay=0.4):
     if t < warmup:
         return LR * (t + 1) / warmup
     if kind == "cosine":
-        return LR * (low + (1 - low) * 0.5 * (1 + math.cos(math.pi * (t - warmup) / (steps - warmup))))
+        return LR * (
+            low + (1 - low) * 0.5 * (1 + math.cos(math.pi * (t - warmup) / (steps - warmup)))
+        )
     if kind == "wsd":
         return LR * min(1, low + (1 - low) * (steps - t) / (decay * steps))
     return LR
@@ -182,11 +258,18 @@ def run(index, case):
             decay = 0 if k.endswith("norm.weight") or k.endswith(".bias") else DECAY
             params[k] = params[k] - lr * (step + decay * params[k])
         lines.append((float(value), norm))
-    check = sum(float(w.ravel()[i]) * unit("check " + k, i) for k, w in sorted(params.items()) for i in range(w.size))
+    check = sum(
+        float(w.ravel()[i]) * unit("check " + k, i)
+        for k, w in sorted(params.items())
+        for i in range(w.size)
+    )
     return lines, check
 
 
-print("// Written by make_golden.py: loss (nats a token) and gradient norm of every step, then a checksum of the parameters.")
+print(
+    "// Written by make_golden.py: loss (nats a token) and gradient norm of every step, then a "
+    "checksum of the parameters."
+)
 for i, case in enumerate(CASES):
     lines, check = run(i, case)
     print(f"{{ // {case['name']}\n    {{")

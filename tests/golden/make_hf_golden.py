@@ -17,13 +17,30 @@ from transformers import LlamaConfig, Qwen2Config
 
 MASK64 = (1 << 64) - 1
 TOKENS = [3, 28, 7, 7, 0, 19, 11, 2, 25]
-SMALL = dict(vocab_size=29, hidden_size=16, intermediate_size=20, num_hidden_layers=2, num_attention_heads=4,
-             max_position_embeddings=16, num_key_value_heads=2)
+SMALL = dict(
+    vocab_size=29,
+    hidden_size=16,
+    intermediate_size=20,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    max_position_embeddings=16,
+    num_key_value_heads=2,
+)
 CASES = {
     "llama": LlamaConfig(**SMALL, head_dim=6, rope_theta=100.0, rms_norm_eps=1e-5),
-    "llama3": LlamaConfig(**SMALL | {"max_position_embeddings": 64}, head_dim=6, rms_norm_eps=1e-5, rope_parameters={
-        "rope_type": "llama3", "rope_theta": 100.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 32}),
+    "llama3": LlamaConfig(
+        **SMALL | {"max_position_embeddings": 64},
+        head_dim=6,
+        rms_norm_eps=1e-5,
+        rope_parameters={
+            "rope_type": "llama3",
+            "rope_theta": 100.0,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 32,
+        },
+    ),
     "qwen2": Qwen2Config(**SMALL, tie_word_embeddings=True, rope_theta=1000000.0),
 }
 
@@ -38,20 +55,29 @@ def unit(name, k):  # in [-1, 1), exact in float32
     return ((z ^ (z >> 31)) >> 40) * 2.0**-23 - 1
 
 
-print(f"// Written by make_hf_golden.py with transformers {transformers.__version__}, torch {torch.__version__.split('+')[0]}:")
+print(
+    f"// Written by make_hf_golden.py with transformers {transformers.__version__}, torch "
+    f"{torch.__version__.split('+')[0]}:"
+)
 print("// config.json, and logits (position, vocabulary).")
 for name, config in CASES.items():
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    model = transformers.AutoModelForCausalLM.from_config(
+        config, attn_implementation="eager"
+    ).eval()
     with torch.no_grad():
         for key, p in model.named_parameters():
             base = 1 if key.endswith("norm.weight") else 0
-            p.copy_(base + 0.5 * torch.tensor([unit(key, k) for k in range(p.numel())]).reshape(p.shape))
+            p.copy_(
+                base + 0.5 * torch.tensor([unit(key, k) for k in range(p.numel())]).reshape(p.shape)
+            )
         with tempfile.TemporaryDirectory() as d:
             model.save_pretrained(d)
             text = (pathlib.Path(d) / "config.json").read_text()
             # .double() would keep float32's rotary table: a model made in float64 has its own.
             torch.set_default_dtype(torch.float64)
-            model = transformers.AutoModelForCausalLM.from_pretrained(d, dtype=torch.float64, attn_implementation="eager")
+            model = transformers.AutoModelForCausalLM.from_pretrained(
+                d, dtype=torch.float64, attn_implementation="eager"
+            )
             torch.set_default_dtype(torch.float32)
         logits = model(torch.tensor([TOKENS])).logits[0].tolist()
     print(f"{{\n    \"{name}\",")

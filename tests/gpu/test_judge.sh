@@ -156,9 +156,9 @@ mv "$T/object" "$T/bundle/libnebula_cuda.so"
 # Without NCCL there are no meshes, which is no failure; a mesh that fails for another reason is
 # one.
 printf '#!/bin/sh\n' >"$T/bundle/mesh_train"
-printf \
-    '#!/bin/sh\necho "cannot load /x/libnebula_nccl.so: libnccl.so.2: cannot open shared object file" >&2\nexit 1\n' \
-    >"$T/bundle/nebula"
+printf '%s\n' '#!/bin/sh' \
+    'echo "cannot load /x/libnebula_nccl.so: libnccl.so.2: cannot open shared object file" >&2' \
+    'exit 1' >"$T/bundle/nebula"
 touch "$T/bundle/libnebula_nccl.so"
 chmod +x "$T/bundle/mesh_train" "$T/bundle/nebula"
 run 0 "$T/good" --part mesh --into "$T/mesh"
@@ -189,7 +189,8 @@ cat >"$T/bundle/nebula" <<'SH'
 grep -q 'name: alpha, device: cuda.*' "$2" && grep -q 'name: beta, device: cpu' "$2" || exit 1
 while [ "$1" != --out ]; do shift; done
 mkdir "$2"
-printf '{"clusters": [{"device": "%s",\n"params_digest": "ab12"}, {"device": "cpu (x)",\n"params_digest": "%s"}]}\n' "$DEVICE" "$DIGEST" >"$2/summary.json"
+printf '{"clusters": [{"device": "%s",\n"params_digest": "ab12"}, ' "$DEVICE" >"$2/summary.json"
+printf '{"device": "cpu (x)",\n"params_digest": "%s"}]}\n' "$DIGEST" >>"$2/summary.json"
 SH
 DEVICE="cuda (a card, bf16)" DIGEST=ab12 run 0 "$T/good" --part clusters --into "$T/clusters"
 says '^Two clusters, one on the device: ok'
@@ -200,12 +201,19 @@ says '^other devices'
 # Both sides of rtd and distill learn, and a plan is right within a factor of two.
 cat >"$T/bundle/nebula" <<'SH'
 #!/bin/sh
-say() { printf '{"clusters": [{"device": "%s",\n"steps": 40, "train_s": %s, "loss_first": 2.5, "loss_last": 2.25}, {"device": "cuda (y)", "loss_first": 2.5,\n"loss_last": %s}]}\n' "$DEVICE" "${TOOK:-1}" "$LAST"; }
+say() {
+    printf '{"clusters": [{"device": "%s",\n"steps": 40, "train_s": %s, ' "$DEVICE" "${TOOK:-1}"
+    printf '"loss_first": 2.5, "loss_last": 2.25}, '
+    printf '{"device": "cuda (y)", "loss_first": 2.5,\n"loss_last": %s}]}\n' "$LAST"
+}
 case $1 in
 plan) grep -q 'name: alpha, device: cuda' "$2" && [ "$(grep -c name: "$2")" = 1 ] || exit 1
     [ "$5" = --json ] || { echo "a step of 0.02 s"; exit; }
     printf '{"machines": [{"step": 7}], "written": {"clusters": [{"step_s": 0.02}]}}\n' ;;
-data) while [ "$1" != --out ]; do shift; done; mkdir "$2"; echo '{"sources": [{"test": ["x"]}]}' >"$2/corpus.json" ;;
+data)
+    while [ "$1" != --out ]; do shift; done
+    mkdir "$2"
+    echo '{"sources": [{"test": ["x"]}]}' >"$2/corpus.json" ;;
 pretrain | distill) while [ "$1" != --out ]; do shift; done; mkdir "$2"; say >"$2/summary.json" ;;
 esac
 SH

@@ -40,7 +40,11 @@ class Block(nn.Module):
 
     def forward(self, h, cos, sin):
         B, T, d = h.shape
-        q, k, v = self.qkv(self.norm1(h)).view(B, T, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
+        q, k, v = (
+            self.qkv(self.norm1(h))
+            .view(B, T, 3, self.heads, d // self.heads)
+            .permute(2, 0, 3, 1, 4)
+        )
         q, k = rotate(q, cos, sin).to(v.dtype), rotate(k, cos, sin).to(v.dtype)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         h = h + self.o(y.transpose(1, 2).reshape(B, T, d))
@@ -58,7 +62,9 @@ class Model(nn.Module):
             if p.dim() > 1:
                 nn.init.normal_(p, std=0.02)
         half = d // heads // 2
-        angle = torch.outer(torch.arange(SEQ).float(), 10000 ** (-torch.arange(half).float() / half))
+        angle = torch.outer(
+            torch.arange(SEQ).float(), 10000 ** (-torch.arange(half).float() / half)
+        )
         self.register_buffer("cos", angle.cos(), persistent=False)
         self.register_buffer("sin", angle.sin(), persistent=False)
 
@@ -81,8 +87,12 @@ def speed(name, layers, d, heads, ff, batch):
     step_model = torch.compile(model)
     decay = [p for p in model.parameters() if p.dim() > 1]
     rest = [p for p in model.parameters() if p.dim() <= 1]
-    optim = torch.optim.AdamW([{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0}],
-                              lr=1e-3, betas=(0.9, 0.95), fused=True)
+    optim = torch.optim.AdamW(
+        [{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0}],
+        lr=1e-3,
+        betas=(0.9, 0.95),
+        fused=True,
+    )
     times = []
     begun = time.perf_counter()
     for i in range(28):
@@ -97,13 +107,19 @@ def speed(name, layers, d, heads, ff, batch):
         optim.zero_grad(set_to_none=True)
         torch.cuda.synchronize()
         if i == 0:  # for a report of one that is cut off
-            print(f"{name}: compiled, and a first step made, in {time.perf_counter() - begun:.0f} s", flush=True)
+            print(
+                f"{name}: compiled, and a first step made, in {time.perf_counter() - begun:.0f} s",
+                flush=True,
+            )
         if i >= 8:
             times.append(time.perf_counter() - start)
     assert math.isfinite(loss.item())
     median = statistics.median(times)
-    print(f"| torch {torch.__version__} {name} | {batch} x {SEQ} | {batch * SEQ / median:.0f} | {median * 1e3:.1f} |",
-          flush=True)
+    print(
+        f"| torch {torch.__version__} {name} | {batch} x {SEQ} | {batch * SEQ / median:.0f} | "
+        f"{median * 1e3:.1f} |",
+        flush=True,
+    )
 
 
 def fastest_ms(run):
@@ -120,8 +136,12 @@ def fastest_ms(run):
 
 def attention(backend, batch, seq, head_dim):
     heads = 2048 // head_dim
-    q, k, v, g = (torch.randn((batch, seq, heads, head_dim), device="cuda", dtype=torch.bfloat16).transpose(1, 2)
-                  for _ in range(4))
+    q, k, v, g = (
+        torch.randn((batch, seq, heads, head_dim), device="cuda", dtype=torch.bfloat16).transpose(
+            1, 2
+        )
+        for _ in range(4)
+    )
     for x in (q, k, v):
         x.requires_grad_()
     name = backend.name.lower().removesuffix("_attention")
@@ -135,15 +155,21 @@ def attention(backend, batch, seq, head_dim):
         print(f"{what} | | | | {str(e).splitlines()[0][:80]} |", flush=True)
         return
     tflop = 2e-12 * batch * heads * head_dim * seq * seq
-    print(f"{what} {forward:.3f} | {tflop / forward * 1e3:.0f} | {backward:.3f} | {2.5 * tflop / backward * 1e3:.0f} | |",
-          flush=True)
+    print(
+        f"{what} {forward:.3f} | {tflop / forward * 1e3:.0f} | {backward:.3f} | "
+        f"{2.5 * tflop / backward * 1e3:.0f} | |",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["attn"]:
         for head_dim in map(int, sys.argv[2:] or ("128", "64")):
             for batch, seq in ((4, 4096), (32, 1024)):
-                for backend in (nn.attention.SDPBackend.CUDNN_ATTENTION, nn.attention.SDPBackend.FLASH_ATTENTION):
+                for backend in (
+                    nn.attention.SDPBackend.CUDNN_ATTENTION,
+                    nn.attention.SDPBackend.FLASH_ATTENTION,
+                ):
                     attention(backend, batch, seq, head_dim)
         sys.exit()
     torch.set_float32_matmul_precision("high")

@@ -4,11 +4,14 @@
 
     netprobe.py serve ADDR PORT            UDP echo/sink and TCP sink on one port, until killed
     netprobe.py rtt ADDR PORT N            median and largest round trip of N UDP echoes, ms
-    netprobe.py udp ADDR PORT MBIT S [SZ]  sends paced UDP, then asks the sink: sent got reordered seconds fates
+    netprobe.py udp ADDR PORT MBIT S [SZ]\
+  sends paced UDP, then asks the sink: sent got reordered seconds fates
     netprobe.py tcp ADDR PORT BYTES        sends BYTES, waits for the sink's count: seconds, Mbit/s
 
-UDP: first byte 'E' is echoed, 'S' is counted (bytes 1..8 a sequence number), 'Q' asks for the counts.
+UDP: first byte 'E' is echoed, 'S' is counted (bytes 1..8 a sequence number),\
+ 'Q' asks for the counts.
 """
+
 import hashlib
 import random
 import socket
@@ -118,7 +121,10 @@ def tcp(addr, port, nbytes):
     answer = s.recv(40, socket.MSG_WAITALL)
     took = time.monotonic() - start
     if answer != struct.pack("<Q", nbytes) + hashlib.sha256(data).digest():
-        sys.exit(f"netprobe: {nbytes} bytes sent, {answer[:8].hex()} (hex) arrived, or others than were sent")
+        sys.exit(
+            f"netprobe: {nbytes} bytes sent, {answer[:8].hex()} (hex) arrived, or others than were "
+            "sent"
+        )
     print(f"{took:.3f} {nbytes * 8 / took / 1e6:.2f}")
 
 

@@ -36,16 +36,41 @@ threading.Thread(target=serve, args=(listener,), daemon=True).start()
 target = f"127.0.0.1:{listener.getsockname()[1]}"
 ctl_path = folder + "/ctl"
 proxy = subprocess.Popen(
-    [wanlink, "proxy", "--rate", "40mbit", "--rate-back", "0", "--delay", "30ms", "--delay-back", "20ms",
-     "--ctl", ctl_path, "--die-with-stdin", "--listen", "127.0.0.1:0", "--connect", target,
-     "--listen", "127.0.0.1:0", "--connect", target],
-    stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    [
+        wanlink,
+        "proxy",
+        "--rate",
+        "40mbit",
+        "--rate-back",
+        "0",
+        "--delay",
+        "30ms",
+        "--delay-back",
+        "20ms",
+        "--ctl",
+        ctl_path,
+        "--die-with-stdin",
+        "--listen",
+        "127.0.0.1:0",
+        "--connect",
+        target,
+        "--listen",
+        "127.0.0.1:0",
+        "--connect",
+        target,
+    ],
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    text=True,
+)
 ready = json.loads(proxy.stdout.readline())
 ports = [p["listen_port"] for p in ready["pairs"]]
 
 
 def ctl(command):
-    return subprocess.run([wanlink, "ctl", ctl_path, command], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        [wanlink, "ctl", ctl_path, command], capture_output=True, text=True, check=True
+    ).stdout
 
 
 def connect(i):
@@ -114,10 +139,14 @@ check("least round trip after delay 100ms", min(round_trip(s) for _ in range(9))
 link = [l for l in json.loads(ctl("stats"))["links"] if l["from"] == 0][0]
 check("bytes counted", link["delivered_bytes"], 3 * size, 3 * size + 2000)
 check("bytes still under way", link["in_flight_bytes"], 0, 0)
-with socket.create_connection(("127.0.0.1", ports[1])) as reset:  # a rude end must not harm the others
+with socket.create_connection(
+    ("127.0.0.1", ports[1])
+) as reset:  # a rude end must not harm the others
     reset.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     reset.sendall(b"y" * 1000)
-check("round trip after another connection was reset", min(round_trip(s) for _ in range(9)), 200, 230)
+check(
+    "round trip after another connection was reset", min(round_trip(s) for _ in range(9)), 200, 230
+)
 proxy.stdin.close()
 check("exit status", proxy.wait(5), 0, 0)
 sys.exit(bad)

@@ -22,7 +22,8 @@ in0() { "$W" exec "$WANLINK_NS0" -- "$@"; }
 ctl() { "$W" ctl "$WANLINK_CTL" "$@"; }
 field() { # FROM TO NAME: one number of the statistics
     ctl stats | python3 -c "import json,sys
-print([l[sys.argv[3]] for l in json.load(sys.stdin)['links'] if [l['from'],l['to']]==[int(sys.argv[1]),int(sys.argv[2])]][0])" \
+print([l[sys.argv[3]] for l in json.load(sys.stdin)['links']
+    if [l['from'],l['to']]==[int(sys.argv[1]),int(sys.argv[2])]][0])" \
 "$@"
 }
 serve() { # SITE

@@ -59,7 +59,8 @@ NEBULA_FAULT=worker.end:+300000 timeout 60 "$nebula" pretrain "$T/job.yaml" \
     --out "$T/end" "${options[@]}" >"$T/end.log" 2>&1 ||
     fail "the run failed with a worker that does not end"
 for c in alpha beta; do
-    cat "$T/end/clusters/$c"/*.log | has 'the worker hangs: it has not exited [0-9]* s after its report' ||
+    cat "$T/end/clusters/$c"/*.log |
+        has 'the worker hangs: it has not exited [0-9]* s after its report' ||
         fail "the agent of $c does not report that its worker does not end"
 done
 none_left() { ! pgrep -f "nebula worker $T/" >/dev/null; }

@@ -62,11 +62,28 @@ def weights(n):
 
 def make(folder):
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": VOCAB, "hidden_size": WIDTH, "intermediate_size": FF,
-        "num_hidden_layers": args.layers, "num_attention_heads": HEADS, "num_key_value_heads": KV, "max_position_embeddings": 2048,
-        "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": False, "torch_dtype": "bfloat16",
-        "bos_token_id": 1, "eos_token_id": 2}))
+    (folder / "config.json").write_text(
+        json.dumps(
+            {
+                "architectures": ["LlamaForCausalLM"],
+                "model_type": "llama",
+                "vocab_size": VOCAB,
+                "hidden_size": WIDTH,
+                "intermediate_size": FF,
+                "num_hidden_layers": args.layers,
+                "num_attention_heads": HEADS,
+                "num_key_value_heads": KV,
+                "max_position_embeddings": 2048,
+                "rms_norm_eps": 1e-5,
+                "rope_theta": 10000.0,
+                "hidden_act": "silu",
+                "tie_word_embeddings": False,
+                "torch_dtype": "bfloat16",
+                "bos_token_id": 1,
+                "eos_token_id": 2,
+            }
+        )
+    )
     shards, fill = [[]], 0
     for name, shape in shapes():
         if fill and fill + size_of(shape) > SHARD:
@@ -78,7 +95,11 @@ def make(folder):
     for i, shard in enumerate(shards):
         header, at, file = {}, 0, f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors"
         for name, shape in shard:
-            header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + size_of(shape)]}
+            header[name] = {
+                "dtype": "BF16",
+                "shape": shape,
+                "data_offsets": [at, at + size_of(shape)],
+            }
             at += size_of(shape)
             where[name] = file
         text = json.dumps(header).encode()
@@ -89,7 +110,9 @@ def make(folder):
                 for block in weights(size_of(shape)):
                     f.write(block)
     total = sum(size_of(s) for _, s in shapes())
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": where}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {"total_size": total}, "weight_map": where})
+    )
 
 
 def tensors(folder):
@@ -118,10 +141,17 @@ def forget(path):  # its pages, so that it is read from the disk
 def run(*command):
     """(seconds, peak of resident bytes)"""
     start = time.monotonic()
-    pid = os.posix_spawnp(command[0], [str(c) for c in command], os.environ, file_actions=[(os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0)])
+    pid = os.posix_spawnp(
+        command[0],
+        [str(c) for c in command],
+        os.environ,
+        file_actions=[(os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0)],
+    )
     _, status, usage = os.wait4(pid, 0)
     if status:
-        sys.exit(f"FAILED: {' '.join(map(str, command))}: status {os.waitstatus_to_exitcode(status)}")
+        sys.exit(
+            f"FAILED: {' '.join(map(str, command))}: status {os.waitstatus_to_exitcode(status)}"
+        )
     return time.monotonic() - start, usage.ru_maxrss * 1024
 
 
@@ -145,23 +175,37 @@ with tempfile.TemporaryDirectory(prefix="nebula-big-") as folder:
     make(work / "in")
     shard = max(p.stat().st_size for p in (work / "in").glob("*.safetensors"))
     params = sum(size_of(s) for _, s in shapes()) // 2
-    print(f"{params / 1e6:.0f} M parameters, {bytes_of(work / 'in') / 1e9:.2f} GB in {len(list((work / 'in').glob('*.safetensors')))} shards, "
-          f"the largest {shard / 1e6:.0f} MB", flush=True)
+    print(
+        f"{params / 1e6:.0f} M parameters, {bytes_of(work / 'in') / 1e9:.2f} GB in "
+        f"{len(list((work / 'in').glob('*.safetensors')))} shards, "
+        f"the largest {shard / 1e6:.0f} MB",
+        flush=True,
+    )
     results = {"import": [], "export": []}
     for k in range(args.rounds):
         for name in results:
-            source, to = (work / "in", work / "ckpt") if name == "import" else (work / "ckpt", work / "out")
+            source, to = (
+                (work / "in", work / "ckpt") if name == "import" else (work / "ckpt", work / "out")
+            )
             shutil.rmtree(to, ignore_errors=True)
             forget(source)
-            options = ["--out", to] if name == "import" else [to, "--dtype", "bf16", "--shard-size", str(SHARD)]
+            options = (
+                ["--out", to]
+                if name == "import"
+                else [to, "--dtype", "bf16", "--shard-size", str(SHARD)]
+            )
             seconds, rss = run(args.nebula, name, source, *options)
             larger = work / "ckpt"
             forget(larger)
             cp = copy(larger, work / "copy")
             shutil.rmtree(work / "copy")
             results[name].append((seconds, cp, rss))
-            print(f"{name} {k + 1}: {seconds:6.2f} s, cp of {bytes_of(larger) / 1e9:.2f} GB {cp:6.2f} s: {seconds / cp:.2f} times; "
-                  f"memory {rss / 1e6:.0f} MB: {rss / shard:.2f} times the largest shard", flush=True)
+            print(
+                f"{name} {k + 1}: {seconds:6.2f} s, cp of {bytes_of(larger) / 1e9:.2f} GB "
+                f"{cp:6.2f} s: {seconds / cp:.2f} times; "
+                f"memory {rss / 1e6:.0f} MB: {rss / shard:.2f} times the largest shard",
+                flush=True,
+            )
     a, b = tensors(work / "in"), tensors(work / "out")
     differ = sum(a[n] != b.get(n) for n in a) + len(set(b) - set(a))
     bad = differ > 0
@@ -169,6 +213,9 @@ with tempfile.TemporaryDirectory(prefix="nebula-big-") as folder:
         ratio, memory = statistics.median(x / c for x, c, _ in r), max(m for *_, m in r) / shard
         good = ratio <= 2 and memory < 1.2
         bad |= not good
-        print(f"{name}: median {ratio:.2f} times cp (limit 2), memory {memory:.2f} times the largest shard (limit 1.2)  {'ok' if good else 'MISSED'}")
+        print(
+            f"{name}: median {ratio:.2f} times cp (limit 2), memory {memory:.2f} times the largest "
+            f"shard (limit 1.2)  {'ok' if good else 'MISSED'}"
+        )
     print(f"{differ} of {len(a)} tensors differ after the way there and back")
     sys.exit(bad)

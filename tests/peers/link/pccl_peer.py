@@ -26,8 +26,15 @@ class Params(c.Structure):
 
 
 class Reduce(c.Structure):
-    _fields_ = [("count", c.c_size_t), ("op", c.c_int), ("tag", c.c_uint64), ("type", c.c_int), ("hint", c.c_int),
-                ("quantized", c.c_int), ("algorithm", c.c_int)]
+    _fields_ = [
+        ("count", c.c_size_t),
+        ("op", c.c_int),
+        ("tag", c.c_uint64),
+        ("type", c.c_int),
+        ("hint", c.c_int),
+        ("quantized", c.c_int),
+        ("algorithm", c.c_int),
+    ]
 
 
 class Operation(c.Structure):
@@ -59,7 +66,10 @@ if role == "master":
 
 seconds, size, connections = float(sys.argv[4]), int(sys.argv[5]), int(sys.argv[6])
 comm = c.c_void_p()
-must(lib.pcclCreateCommunicator(c.byref(Params(where, 0, connections)), c.byref(comm)), "communicator")
+must(
+    lib.pcclCreateCommunicator(c.byref(Params(where, 0, connections)), c.byref(comm)),
+    "communicator",
+)
 patience = time.monotonic() + 20
 while lib.pcclConnect(comm):
     if time.monotonic() > patience:
@@ -81,14 +91,31 @@ while True:
 count = size // 4 // connections
 send = [(c.c_float * count)() for _ in range(connections)]
 recv = [(c.c_float * count)() for _ in range(connections)]
-turn = (Operation * connections)(*[
-    Operation(c.addressof(send[i]), c.addressof(recv[i]), Reduce(count, SUM, i + 1, FLOAT, 0, FLOAT, 0)) for i in range(connections)])
+turn = (Operation * connections)(
+    *[
+        Operation(
+            c.addressof(send[i]),
+            c.addressof(recv[i]),
+            Reduce(count, SUM, i + 1, FLOAT, 0, FLOAT, 0),
+        )
+        for i in range(connections)
+    ]
+)
 start, begin, taken, took = time.monotonic(), None, 0, 0.0
 while time.monotonic() - start < seconds + 5:
     at, info = time.monotonic(), Info()
-    if lib.pcclAllReduceMultipleWithRetry(turn, c.c_size_t(connections), comm, c.byref(info), connections) or info.world < 2:
+    if (
+        lib.pcclAllReduceMultipleWithRetry(
+            turn, c.c_size_t(connections), comm, c.byref(info), connections
+        )
+        or info.world < 2
+    ):
         break  # the other peer has stopped
-    print(f"turn of {time.monotonic() - at:.2f} s, {info.rx} bytes, {info.world} peers", file=sys.stderr, flush=True)
+    print(
+        f"turn of {time.monotonic() - at:.2f} s, {info.rx} bytes, {info.world} peers",
+        file=sys.stderr,
+        flush=True,
+    )
     if at - start >= 5 or time.monotonic() - start >= seconds + 5:
         begin = begin or at
         taken, took = taken + info.rx, time.monotonic() - begin

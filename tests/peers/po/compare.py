@@ -25,13 +25,34 @@ EOS, BOS = 256, 257
 def vocabulary(folder):
     """Tokens are bytes: a corpus can be read back as text."""
     keep = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    letters = {b: chr(b) for b in keep} | {b: chr(256 + i) for i, b in enumerate(b for b in range(256) if b not in keep)}
-    added = [{"id": i, "content": c, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-             for i, c in ((EOS, "<eos>"), (BOS, "<bos>"))]
+    letters = {b: chr(b) for b in keep} | {
+        b: chr(256 + i) for i, b in enumerate(b for b in range(256) if b not in keep)
+    }
+    added = [
+        {
+            "id": i,
+            "content": c,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": True,
+        }
+        for i, c in ((EOS, "<eos>"), (BOS, "<bos>"))
+    ]
     bytes_alone = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
-    json.dump({"added_tokens": added, "pre_tokenizer": bytes_alone, "decoder": {"type": "ByteLevel"},
-               "model": {"type": "BPE", "vocab": {c: b for b, c in letters.items()}, "merges": []}}, open(folder / "tokenizer.json", "w"))
-    json.dump({"eos_token": "<eos>", "bos_token": "<bos>"}, open(folder / "tokenizer_config.json", "w"))
+    json.dump(
+        {
+            "added_tokens": added,
+            "pre_tokenizer": bytes_alone,
+            "decoder": {"type": "ByteLevel"},
+            "model": {"type": "BPE", "vocab": {c: b for b, c in letters.items()}, "merges": []},
+        },
+        open(folder / "tokenizer.json", "w"),
+    )
+    json.dump(
+        {"eos_token": "<eos>", "bos_token": "<bos>"}, open(folder / "tokenizer_config.json", "w")
+    )
 
 
 def ours(path):
@@ -39,9 +60,17 @@ def ours(path):
     with tempfile.TemporaryDirectory() as t:
         t = pathlib.Path(t)
         vocabulary(t)
-        (t / "spec.yaml").write_text("name: x\nthreads: 1\ntokenizer: %s\nholdout: {per_mille: 0}\nsources: [{name: t, format: po, path: %s}]\n" % (
-            json.dumps(str(t / "tokenizer.json")), json.dumps(str(path))))
-        p = subprocess.run([NEBULA, "data", "build", t / "spec.yaml", "--out", t / "c"], capture_output=True, text=True, errors="replace")
+        (t / "spec.yaml").write_text(
+            "name: x\nthreads: 1\ntokenizer: %s\nholdout: {per_mille: 0}\nsources: [{name: t, "
+            "format: po, path: %s}]\n"
+            % (json.dumps(str(t / "tokenizer.json")), json.dumps(str(path)))
+        )
+        p = subprocess.run(
+            [NEBULA, "data", "build", t / "spec.yaml", "--out", t / "c"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+        )
         said = (p.stdout + p.stderr).strip().split("\n")[-1]
         if p.returncode:
             return ({}, None) if "holds no documents" in said else (None, said)
@@ -64,14 +93,28 @@ def clean(a, b):
     """The pair after the cleaning of intra/data/po.h; None: it is dropped."""
     a, b = (re.sub("[\x00-\x20\x7f]+", " ", x).strip(" ") for x in (a, b))
     na, nb = len(a.encode()), len(b.encode())
-    letters = lambda s: sum(c.isascii() and c.isalpha() for c in s) + sum(len(c.encode()) for c in s if not c.isascii()) >= 2
-    ok = na and nb and max(na, nb) <= 1000 and max(na, nb) <= 5 * min(na, nb) + 20 and a != b and letters(a) and letters(b)
+    letters = (
+        lambda s: sum(c.isascii() and c.isalpha() for c in s)
+        + sum(len(c.encode()) for c in s if not c.isascii())
+        >= 2
+    )
+    ok = (
+        na
+        and nb
+        and max(na, nb) <= 1000
+        and max(na, nb) <= 5 * min(na, nb) + 20
+        and a != b
+        and letters(a)
+        and letters(b)
+    )
     return (a, b) if ok else None
 
 
 def plural_rule(po):
     """The form for 1, and the other forms by how often the numbers from 2 to 100 use them."""
-    m = re.match(r"\s*nplurals\s*=\s*(\d+)\s*;\s*plural\s*=\s*([^;]+)", po.metadata.get("Plural-Forms", ""))
+    m = re.match(
+        r"\s*nplurals\s*=\s*(\d+)\s*;\s*plural\s*=\s*([^;]+)", po.metadata.get("Plural-Forms", "")
+    )
     try:
         f = gettext.c2py(m[2])
         counts = collections.Counter(f(n) for n in range(2, 101))
@@ -112,15 +155,29 @@ def compare(path):
     try:
         right, plurals = theirs(path)
     except Exception as e:  # polib raises what it likes
-        return path, None, "polib: %s" % str(e).replace("\n", " ")[:120], 0, 0, mine is not None, said
+        return (
+            path,
+            None,
+            "polib: %s" % str(e).replace("\n", " ")[:120],
+            0,
+            0,
+            mine is not None,
+            said,
+        )
     if mine is None:
         return path, [], said, len(right), len(plurals), False, said
-    wrong = [(a, mine.get(a), right.get(a)) for a in sorted(mine.keys() | right.keys()) if mine.get(a) != right.get(a)]
+    wrong = [
+        (a, mine.get(a), right.get(a))
+        for a in sorted(mine.keys() | right.keys())
+        if mine.get(a) != right.get(a)
+    ]
     return path, wrong, None, len(right), len(plurals), True, None
 
 
 def main():
-    files = sorted(p for d in sys.argv[2:] for p in pathlib.Path(d).resolve().rglob("*.po") if p.is_file())
+    files = sorted(
+        p for d in sys.argv[2:] for p in pathlib.Path(d).resolve().rglob("*.po") if p.is_file()
+    )
     totals = collections.Counter()
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         for path, wrong, said, n, plurals, read, ours_said in pool.map(compare, files):
@@ -134,8 +191,13 @@ def main():
             for a, b, c in wrong or []:
                 totals.update(wrong=1)
                 print("%s: %r: %r, polib %r" % (path, a, b, c))
-    print("%d files, %d pairs, %d of them of plural forms: %d differ, %d files refused; %d files that polib cannot read" % tuple(
-        totals[k] for k in ("files", "pairs", "plurals", "wrong", "refused", "polib_refuses")))
+    print(
+        "%d files, %d pairs, %d of them of plural forms: %d differ, %d files refused; %d files "
+        "that polib cannot read"
+        % tuple(
+            totals[k] for k in ("files", "pairs", "plurals", "wrong", "refused", "polib_refuses")
+        )
+    )
     sys.exit(bool(totals["wrong"] or totals["refused"] or not totals["files"]))
 
 

@@ -14,8 +14,20 @@ import numpy
 from dp_accounting import rdp
 
 ORDERS = list(1 + numpy.exp(numpy.linspace(-12, 14, 4000)))
-TABLE = [(0.5, 1, 1e-6), (1, 1, 1e-5), (1, 30, 1e-6), (1, 1000, 1e-6), (2, 20, 1e-6), (4, 20, 1e-6), (5, 100, 1e-5),
-         (10, 100, 1e-9), (10, 1, 1e-5), (30, 10000, 1e-6), (100, 10, 1e-5), (100, 1000, 1e-9)]
+TABLE = [
+    (0.5, 1, 1e-6),
+    (1, 1, 1e-5),
+    (1, 30, 1e-6),
+    (1, 1000, 1e-6),
+    (2, 20, 1e-6),
+    (4, 20, 1e-6),
+    (5, 100, 1e-5),
+    (10, 100, 1e-9),
+    (10, 1, 1e-5),
+    (30, 10000, 1e-6),
+    (100, 10, 1e-5),
+    (100, 1000, 1e-9),
+]
 JOB = """job: privacy
 steps: {steps}
 model: {{vocab: 96, n_layers: 4, d_model: 32, n_heads: 4, d_ff: 80}}
@@ -38,7 +50,9 @@ def ours(nebula, **job):
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as f:
         f.write(JOB.format(**job))
         f.flush()
-        out = subprocess.run([nebula, "check", f.name, "--json"], capture_output=True, text=True, check=True).stdout
+        out = subprocess.run(
+            [nebula, "check", f.name, "--json"], capture_output=True, text=True, check=True
+        ).stdout
     return json.loads(out)["privacy"]
 
 
@@ -47,12 +61,19 @@ for noise, releases, delta in TABLE:
 worst = 0
 for clusters, noise, steps, fragments, delta in itertools.product(
         (3, 5, 16), (0.1, 0.5, 1, 3, 10, 50), (10, 300, 20000), (1, 4), (1e-5, 1e-9)):
-    p = ours(sys.argv[1], clusters=clusters, noise=noise, steps=steps, fragments=fragments, delta=delta)
+    p = ours(
+        sys.argv[1], clusters=clusters, noise=noise, steps=steps, fragments=fragments, delta=delta
+    )
     # a fragment's sum has all of the noise, and its share of an update
     expected = reference(noise * fragments ** 0.5, p["releases"], delta)
     off = p["epsilon"] / expected - 1
     worst = max(worst, abs(off))
-    if not -0.03 < off < 1e-4:  # the variance is a whole number, and a little above what was asked for
-        sys.exit(f"{clusters} clusters, noise {noise}, {p['releases']} sums of {fragments} fragments, delta {delta}: "
-                 f"epsilon {p['epsilon']}, dp-accounting {expected}")
+    if (
+        not -0.03 < off < 1e-4
+    ):  # the variance is a whole number, and a little above what was asked for
+        sys.exit(
+            f"{clusters} clusters, noise {noise}, {p['releases']} sums of {fragments} fragments, "
+            f"delta {delta}: "
+            f"epsilon {p['epsilon']}, dp-accounting {expected}"
+        )
 print(f"216 jobs: epsilon differs by {100 * worst:.2f} % at most, and is never above")

@@ -15,7 +15,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.util import tensor_util
 
 out, reader = pathlib.Path(sys.argv[1]) / "tensorboard", sys.argv[2]
-text = subprocess.run([sys.executable, reader, out], check=True, capture_output=True, text=True).stdout
+text = subprocess.run(
+    [sys.executable, reader, out], check=True, capture_output=True, text=True
+).stdout
 ours, goes_on = {}, {}
 lines = [json.loads(line) for line in text.splitlines()]
 for e in lines:
@@ -35,16 +37,33 @@ for run in sorted(p.name for p in out.iterdir()):
     acc.Reload()
     theirs = {t: [(e.step, e.value) for e in acc.Scalars(t)] for t in acc.Tags()["scalars"]}
     for t in acc.Tags()["tensors"]:  # newer readers turn simple values into tensors
-        theirs[t] = [(e.step, float(tensor_util.make_ndarray(e.tensor_proto))) for e in acc.Tensors(t)]
+        theirs[t] = [
+            (e.step, float(tensor_util.make_ndarray(e.tensor_proto))) for e in acc.Tensors(t)
+        ]
     for tag in sorted({t for r, t in ours if r == run} | set(theirs)):
         want, got = sorted(ours.get((run, tag), [])), sorted(theirs.get(tag, []))
         n += len(got)
         same = want == got
         bad += not same
-        print(f"{run:8} {tag:26} {len(got):4} points  {'ok' if same else f'DIFFERS: {len(want)} of ours'}")
+        print(
+            f"{run:8} {tag:26} {len(got):4} points  "
+            f"{'ok' if same else f'DIFFERS: {len(want)} of ours'}"
+        )
 
 with tempfile.TemporaryFile() as log:
-    server = subprocess.Popen([sys.executable, "-m", "tensorboard.main", "--logdir", str(out), "--port", "0", "--load_fast=false"], stderr=log)
+    server = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "tensorboard.main",
+            "--logdir",
+            str(out),
+            "--port",
+            "0",
+            "--load_fast=false",
+        ],
+        stderr=log,
+    )
     address = runs = None
     for _ in range(600):
         log.seek(0)

@@ -38,13 +38,18 @@ class Job:
         if (work / "corpus").exists():
             text = text.replace("corpus: corpus", f"corpus: {work / 'corpus'}")
         for name, launcher in zip(("paris", "berlin"), launchers):
-            text = text.replace(f"name: {name}, launcher: attach", f"name: {name}, threads: 1, launcher: {launcher}")
+            text = text.replace(
+                f"name: {name}, launcher: attach", f"name: {name}, threads: 1, launcher: {launcher}"
+            )
         for k, v in sync.items():
             text = re.sub(rf"\b{k}: [^\s,}}]+", f"{k}: {v}", text)
         (work / "job.yaml").write_text(text)
         self.log = open(work / "pretrain.log", "w")
-        self.p = subprocess.Popen([nebula, "pretrain", str(work / "job.yaml"), "--local", "2", "--out", str(self.out)],
-                                  stdout=self.log, stderr=self.log)
+        self.p = subprocess.Popen(
+            [nebula, "pretrain", str(work / "job.yaml"), "--local", "2", "--out", str(self.out)],
+            stdout=self.log,
+            stderr=self.log,
+        )
         self.loops, self.work = [], work
 
     def loop(self, name, script="train_plain.py", ranks=1, **env):
@@ -52,9 +57,18 @@ class Job:
         command = [sys.executable, str(examples / script), "1" if name == "paris" else "2"]
         if ranks > 1:
             port = 29500 + os.getpid() % 400 + len(self.loops)
-            command[1:1] = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--master-port", str(port)]
+            command[1:1] = [
+                "-m",
+                "torch.distributed.run",
+                "--nproc-per-node",
+                str(ranks),
+                "--master-port",
+                str(port),
+            ]
         log = open(self.work / f"{name}-{len(self.loops)}.log", "w+")
-        p = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "NEBULA_AGENT": str(home), **env})
+        p = subprocess.Popen(
+            command, stdout=log, stderr=log, env={**os.environ, "NEBULA_AGENT": str(home), **env}
+        )
         p.log = log
         self.loops.append(p)
         return p
@@ -65,7 +79,10 @@ class Job:
         except OSError:
             return -1
         steps = [json.loads(x) for x in lines if '"step"' in x and x.endswith("}")]
-        return max([x["step"] for x in steps if x.get("kind") == "step" and x.get("cluster") == name], default=-1)
+        return max(
+            [x["step"] for x in steps if x.get("kind") == "step" and x.get("cluster") == name],
+            default=-1,
+        )
 
     def end(self, timeout=240):
         for p in self.loops:
@@ -79,9 +96,16 @@ class Job:
 
 def equal(case, s, text=""):
     digests = {c["params_digest"] for c in s["clusters"]}
-    losses = ", ".join(f"{c['name']} ({c['device'].split()[0]}) {c['loss_first']:.2f} to {c['loss_last']:.2f}" for c in s["clusters"])
+    losses = ", ".join(
+        f"{c['name']} ({c['device'].split()[0]}) {c['loss_first']:.2f} to {c['loss_last']:.2f}"
+        for c in s["clusters"]
+    )
     learned = all(c["loss_last"] < c["loss_first"] - 0.5 for c in s["clusters"])
-    report(case, len(digests) == 1 and learned, f"{s['rounds']} rounds, digest {sorted(digests)}, loss {losses} {text}")
+    report(
+        case,
+        len(digests) == 1 and learned,
+        f"{s['rounds']} rounds, digest {sorted(digests)}, loss {losses} {text}",
+    )
 
 
 def plain(work):
@@ -97,10 +121,15 @@ def corpus(work):
         if not p.is_symlink():
             for i, part in enumerate(p.read_text(errors="replace").split("\n\n")):
                 (text / f"{p.name}-{i:04d}.txt").write_text(part)
-    (work / "spec.yaml").write_text(f"name: licences\nvocabulary: {{size: 512, type: bpe, byte_fallback: true}}\nseed: 1\n"
-                                    f"holdout: {{per_mille: 60}}\nsources:\n  - {{name: all, format: text, path: {text}}}\n")
-    subprocess.run([nebula, "data", "build", str(work / "spec.yaml"), "--out", str(work / "corpus")], check=True,
-                   capture_output=True)
+    (work / "spec.yaml").write_text(
+        f"name: licences\nvocabulary: {{size: 512, type: bpe, byte_fallback: true}}\nseed: 1\n"
+        f"holdout: {{per_mille: 60}}\nsources:\n  - {{name: all, format: text, path: {text}}}\n"
+    )
+    subprocess.run(
+        [nebula, "data", "build", str(work / "spec.yaml"), "--out", str(work / "corpus")],
+        check=True,
+        capture_output=True,
+    )
 
 
 def mixed(work):
@@ -152,8 +181,11 @@ def ranks(work):
 
 
 def loss_of_ratio(fours, alone, federated):
-    """The cost of federating in per cent: (first quartile, median, third quartile, standard error of
-    the median) over the groups of four segments."""
+    (
+        "The cost of federating in per cent: (first quartile, median, third quartile, "
+        "standard error of\n"
+        "    the median) over the groups of four segments."
+    )
     lost = [100 * (1 - f[federated] / f[alone]) for f in fours]
     low, middle, high = statistics.quantiles(lost, n=4)
     return low, middle, high, 1.2533 * (high - low) / 1.349 / len(lost) ** 0.5
@@ -164,30 +196,56 @@ def cost(work):
     load; tokens/s of processor time may not contradict it by more than their noise. With
     COST_HOLD=clock, on an idle machine, the limit is for the clock."""
     interval = int(os.environ.get("COST_INTERVAL", 50))
-    job = Job(work, steps=int(os.environ.get("COST_STEPS", 16 * interval)), interval=interval, overlap=max(1, interval // 5), every_steps=0)
+    job = Job(
+        work,
+        steps=int(os.environ.get("COST_STEPS", 16 * interval)),
+        interval=interval,
+        overlap=max(1, interval // 5),
+        every_steps=0,
+    )
     for name in ("paris", "berlin"):
         home = job.out / "clusters" / name
         log = open(work / f"cost-{name}.log", "w+")
-        p = subprocess.Popen([sys.executable, str(here / "cost.py"), name], stdout=log, stderr=log,
-                             env={**os.environ, "NEBULA_AGENT": str(home), "PYTHONPATH": f"{examples}:{source / 'agent/lib/python'}",
-                                  "COST_INTERVAL": str(interval)})
+        p = subprocess.Popen(
+            [sys.executable, str(here / "cost.py"), name],
+            stdout=log,
+            stderr=log,
+            env={
+                **os.environ,
+                "NEBULA_AGENT": str(home),
+                "PYTHONPATH": f"{examples}:{source / 'agent/lib/python'}",
+                "COST_INTERVAL": str(interval),
+            },
+        )
         p.log = log
         job.loops.append(p)
     job.end(3000)
     job.loops[0].log.seek(0)
     lines = [x.split() for x in job.loops[0].log.read().splitlines()]
-    fours, spent = ([tuple(map(float, x[1:])) for x in lines if x[:1] == [k]][1:] for k in ("four", "spent"))  # the first warms up
+    fours, spent = (
+        [tuple(map(float, x[1:])) for x in lines if x[:1] == [k]][1:] for k in ("four", "spent")
+    )  # the first warms up
     share = 100 * sum(i + o for i, o, _ in spent) / sum(c for *_, c in spent)
     own = 100 * sum(o for _, o, _ in spent) / sum(c for *_, c in spent)
     clock, cpu = loss_of_ratio(fours, 0, 1), loss_of_ratio(fours, 2, 3)
     noise = statistics.quantiles([100 * (f[4] - 1) for f in fours], n=4)
     held = clock if os.environ.get("COST_HOLD") == "clock" else cpu
-    good = len(fours) >= 6 and share < 2 and (held[1] < 2 if held is clock else held[1] - 2 * held[3] < 2)
+    good = (
+        len(fours) >= 6
+        and share < 2
+        and (held[1] < 2 if held is clock else held[1] - 2 * held[3] < 2)
+    )
     say = "{1:.2f} % (quartiles {0:.2f} to {2:.2f}, standard error {3:.2f})".format
-    report("cost", good,
-           f"{len(fours)} times ABBA, H {interval}: fed.step loses of tokens/s by the clock {say(*clock)}, of processor time {say(*cpu)}; "
-           f"fed.step and the library's threads take {share:.2f} % of the processor time ({own:.2f} % in its threads); two segments alone "
-           f"differ by {noise[0]:.1f} to {noise[2]:.1f} % (quartiles); {statistics.median(f[0] for f in fours):.0f} tokens/s alone")
+    report(
+        "cost",
+        good,
+        f"{len(fours)} times ABBA, H {interval}: fed.step loses of tokens/s by the clock "
+        f"{say(*clock)}, of processor time {say(*cpu)}; "
+        f"fed.step and the library's threads take {share:.2f} % of the processor time ({own:.2f} % "
+        "in its threads); two segments alone "
+        f"differ by {noise[0]:.1f} to {noise[2]:.1f} % (quartiles); "
+        f"{statistics.median(f[0] for f in fours):.0f} tokens/s alone",
+    )
 
 
 cases = {f.__name__: f for f in (plain, mixed, kill, ddp, fsdp, ranks, cost)}

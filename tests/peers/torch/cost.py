@@ -26,7 +26,9 @@ model = make_model()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 data = batches(1)
 fed = nebula.attach(model.named_parameters(), threads=1)
-WINDOW = int(os.environ["COST_INTERVAL"])  # steps: sync.interval of the case, so that every federated segment holds one exchange
+WINDOW = int(
+    os.environ["COST_INTERVAL"]
+)  # steps: sync.interval of the case, so that every federated segment holds one exchange
 
 
 def other_threads():
@@ -42,7 +44,7 @@ def other_threads():
 
 
 def train(federated):
-    """Seconds of one segment: (the clock's, of processor time, inside fed.step, of other threads)"""
+    "Seconds of one segment: (the clock's, of processor time, inside fed.step, of other threads)"
     cpu, clock, others, inside = time.process_time(), time.monotonic(), other_threads(), 0.0
     for _ in range(WINDOW):
         x, y = next(data)

@@ -20,9 +20,17 @@ D, FF, KV, VOCAB = 64, 192, 32, 512  # of configs/examples/attach.yaml
 rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 if ranks > 1:
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=20))
-layer = {"self_attn.q_proj": (D, D), "self_attn.k_proj": (KV, D), "self_attn.v_proj": (KV, D), "self_attn.o_proj": (D, D),
-         "mlp.gate_proj": (FF, D), "mlp.up_proj": (FF, D), "mlp.down_proj": (D, FF), "input_layernorm": (D,),
-         "post_attention_layernorm": (D,)}
+layer = {
+    "self_attn.q_proj": (D, D),
+    "self_attn.k_proj": (KV, D),
+    "self_attn.v_proj": (KV, D),
+    "self_attn.o_proj": (D, D),
+    "mlp.gate_proj": (FF, D),
+    "mlp.up_proj": (FF, D),
+    "mlp.down_proj": (D, FF),
+    "input_layernorm": (D,),
+    "post_attention_layernorm": (D,),
+}
 shapes = {"model.embed_tokens": (VOCAB, D), "model.norm": (D,),
           **{f"model.layers.{i}.{name}": shape for i in range(2) for name, shape in layer.items()}}
 good = torch.arange(8)

@@ -45,7 +45,9 @@ class Model(nn.Module):
         self.embed = nn.Embedding(vocab, d)
         self.blocks = nn.ModuleList(Block(d, d // head_dim, d_ff) for _ in range(layers))
         self.norm = nn.RMSNorm(d, eps=1e-5)
-        angles = torch.outer(torch.arange(seq), 10000.0 ** (-torch.arange(0, head_dim, 2) / head_dim)).repeat(1, 2)
+        angles = torch.outer(
+            torch.arange(seq), 10000.0 ** (-torch.arange(0, head_dim, 2) / head_dim)
+        ).repeat(1, 2)
         self.register_buffer("cos", angles.cos())
         self.register_buffer("sin", angles.sin())
         nn.init.normal_(self.embed.weight, std=0.02)
@@ -63,13 +65,19 @@ def main():
     for name in ("layers", "width", "seq", "batch", "threads"):
         p.add_argument(f"--{name}", type=int, required=True)
     p.add_argument("--compile", action="store_true")
-    p.add_argument("--bf16", action="store_true", help="autocast: parameters, optimizer and norms stay in fp32, as in precision: bf16")
+    p.add_argument(
+        "--bf16",
+        action="store_true",
+        help="autocast: parameters, optimizer and norms stay in fp32, as in precision: bf16",
+    )
     a = p.parse_args()
     torch.set_num_threads(a.threads)
     torch.manual_seed(1)
     vocab = 4096
     model = Model(vocab, a.layers, a.width, a.seq)
-    optim = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    optim = torch.optim.AdamW(
+        model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True
+    )
     loss_of = torch.compile(model) if a.compile else model
 
     def step():
