@@ -66,8 +66,8 @@ compare rtd alpha beta
 ratio() { # NAME: seconds a step, of beta to alpha, whatever else the machine does
     awk -v p="$(jq '.written.clusters | .[1].step_s / .[0].step_s' "$T/$1.json")" -v \
         m="$(summary '[.clusters[] | .train_s / .steps] | .[1] / .[0]' "$T/$1")" 'BEGIN {
-        printf "'"$1"', seconds a step, beta to alpha: predicted %.3g, measured
-        %.3g\n", p, m; exit !(p > 0 && m / p > 0.4 && m / p < 2.5) }' ||
+        printf "'"$1"', seconds a step, beta to alpha: predicted %.3g, ", p
+        printf "measured %.3g\n", m; exit !(p > 0 && m / p > 0.4 && m / p < 2.5) }' ||
         fail "$1: seconds of the sides"
 }
 ratio rtd
