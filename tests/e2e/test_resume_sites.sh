@@ -155,7 +155,7 @@ is a running && is b running ||
 if "$nebula" forget "$id" --home "$T/a" 2>"$T/forget.log"; then
     fail "a running job was forgotten"
 fi
-has 'it is running: stop it first' "$T/forget.log" ||
+has 'the job is running: stop it first' "$T/forget.log" ||
     fail "the reason is missing: $(cat "$T/forget.log")"
 "$nebula" stop "$id" --home "$T/a" >/dev/null || fail "the last stop of all failed"
 wait_for 60 "the end at a" is a stopped
