@@ -32,9 +32,9 @@ sed 's/{name: alpha,/{name: alpha, batch: 2, recompute: true,/;
 run cut cut
 digests_equal "$T/cut"
 alike whole cut
-has '4 micro-batches of 2, recomputing' "$T"/cut/clusters/alpha/jobs/*/worker.log ||
+has '4 micro-batches of 2 sequences, recomputing' "$T"/cut/clusters/alpha/jobs/*/worker.log ||
     fail "alpha has other micro-batches: $(cat "$T"/cut/clusters/alpha/jobs/*/worker.log)"
-has '1 micro-batches of 8$' "$T"/cut/clusters/beta/jobs/*/rank-0.log ||
+has '1 micro-batches of 8 sequences$' "$T"/cut/clusters/beta/jobs/*/rank-0.log ||
     fail "beta has other micro-batches: $(cat "$T"/cut/clusters/beta/jobs/*/rank-0.log)"
 jq -e '[.clusters[].tokens] == [60 * 8 * 64, 60 * 8 * 64]' "$T/cut/summary.json" >/dev/null ||
     fail "wrong number of tokens: $(jq -c '[.clusters[].tokens]' "$T/cut/summary.json")"
