@@ -20,7 +20,7 @@ seen() { [[ $(sees "nebula worker $T/run/clusters/$1/") == "$2" ]]; }
 within 60 seen alpha 3,5 || fail "alpha's ranks see $(sees "nebula worker $T/run/clusters/alpha/")"
 within 60 seen beta GPU-7 || fail "beta's worker sees $(sees "nebula worker $T/run/clusters/beta/")"
 wait "$pid" || fail "the run failed"
-has 'its worker has CUDA_VISIBLE_DEVICES=3,5, of 2 GPUs' <"$T/run/clusters/alpha/agent.log" ||
+has 'its worker has GPUs CUDA_VISIBLE_DEVICES=3,5, of 2' <"$T/run/clusters/alpha/agent.log" ||
     fail "the log does not name the GPUs: $(cat "$T/run/clusters/alpha/agent.log")"
 digests_equal "$T/run"
 echo "each cluster has GPUs of its own"

@@ -86,7 +86,7 @@ sed -i 's/<|endoftext|>/<|im_start|>/' "$T/other/tokenizer_config.json"
 sed "s|^vocabulary:.*|tokenizer: $T/other|" "$T/spec.yaml" >"$T/other.yaml"
 build "$T/other.yaml" "$T/unlike" || fail "data build failed: $(cat "$T/data.log")"
 sed "s|{name: beta,|{name: beta, corpus: $T/unlike,|" "$T/lora.yaml" >"$T/unlike.yaml"
-refuses 2 "build them with the same tokenizer" check "$T/unlike.yaml" "${lora[@]}"
+refuses 2 "with the same tokenizer" check "$T/unlike.yaml" "${lora[@]}"
 "$nebula" check "$T/lora.yaml" "${lora[@]}" --set "data.corpus=$T/unlike" >"$T/check.log" 2>&1 ||
     fail "check failed: $(cat "$T/check.log")"
 grep -qF "build it with tokenizer: $T/ckpt/tokenizer.json" "$T/check.log" ||
