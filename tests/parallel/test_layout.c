@@ -127,7 +127,7 @@ static void test_refused(void **state) {
     assert_int_equal(intra_comm_self(&self), NEB_OK);
     assert_int_equal(intra_mesh_create(&(struct intra_mesh_config){2, 1, 1}, self, &mesh),
                      NEB_ERR_INVALID);
-    assert_non_null(strstr(message, "is not the 1 ranks that were started"));
+    assert_non_null(strstr(message, "is not the number of ranks that were started, 1"));
     assert_null(mesh);
     intra_comm_destroy(&self);
     neb_log_set_sink(NULL, NULL);
