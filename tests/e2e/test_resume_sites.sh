@@ -178,7 +178,7 @@ blobs() { find "$T/$1/blobs" -type f 2>/dev/null | wc -l; }
 # nothing returns at alpha.
 "$nebula" resume "$id" --home "$T/b" >/dev/null || fail "resume at beta alone failed"
 wait_for 60 "the reason at beta" has \
-    'alpha refuses it: a job of this id has ended at agent "alpha" and was removed' "$T/b.log"
+    'alpha refuses it: a job with this id has ended at agent "alpha" and was removed' "$T/b.log"
 wait_for 60 "beta stops" is b stopped
 [[ $("$nebula" jobs --home "$T/a" --json) == '[]' && ! -e $T/a/jobs/$id && -d $T/b/jobs/$id ]] ||
     fail "the job returned at alpha: $("$nebula" jobs --home "$T/a" --json)"
