@@ -401,8 +401,7 @@ bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_I
 // `private` needs as many updates as before.
 void inter_node_job_revoked(struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
                             struct member_set gone);
-// Digests of (θ, v) of a fragment before a round, as members report them, compared with another
-// one: bit per member.
+// Members whose digest of (θ, v) of a fragment before a round is the same as one, or another.
 struct inter_digests {
     struct member_set same, other;
 };
