@@ -317,7 +317,7 @@ void inter_standing_put(struct neb_buf *b, const struct inter_standing *s) {
     neb_buf_u32(b, s->term);
     neb_buf_u8(b, s->joined);
     neb_buf_u64(b, s->epoch);
-    neb_buf_u16(b, s->renewed);
+    mset_write(b, s->renewed);
     for (int i = 0; i < INTER_MEMBERS_MAX; i++)
         neb_buf_u64(b, s->epochs[i]);
 }
@@ -329,7 +329,7 @@ bool inter_standing_get(struct neb_rd *r, struct inter_standing *s) {
     s->term = neb_rd_u32(r);
     s->joined = neb_rd_u8(r) == 1;
     s->epoch = neb_rd_u64(r);
-    s->renewed = neb_rd_u16(r);
+    s->renewed = mset_read(r);
     for (int i = 0; i < INTER_MEMBERS_MAX; i++)
         s->epochs[i] = neb_rd_u64(r);
     return known && s->term <= INTER_TERM_MAX && neb_rd_done(r);

@@ -6,10 +6,10 @@
 // The get functions accept hostile bytes.
 #ifndef INTER_TYPES_H
 #define INTER_TYPES_H
-#include "agent/base/bytes.h"
+#include "agent/base/member_set.h"
 
 enum {
-    INTER_MEMBERS_MAX = 16,
+    INTER_MEMBERS_MAX = NEB_MEMBERS_MAX,
     INTER_FRAGMENTS_MAX = 64, // a set of fragments is 64 bits
     INTER_ID_BYTES = 32,      // of a job: a digest of its text and submitter (agent/job/id.h)
     INTER_SHA_BYTES = 32,
@@ -186,10 +186,10 @@ struct inter_record {
 // What a node must keep of a job across any crash, besides its votes.
 struct inter_standing {
     uint8_t job[INTER_ID_BYTES];
-    uint32_t term;    // highest promised: the node accepts nothing below it
-    bool joined;      // the node may vote: its disk holds all that it ever promised
-    uint64_t epoch;   // of its own ledger
-    uint16_t renewed; // bit per member: came back with an empty disk and does not vote yet
+    uint32_t term;             // highest promised: the node accepts nothing below it
+    bool joined;               // the node may vote: its disk holds all that it ever promised
+    uint64_t epoch;            // of its own ledger
+    struct member_set renewed; // came back with an empty disk and do not vote yet
     uint64_t epochs[INTER_MEMBERS_MAX]; // of the members' ledgers; 0: never heard
 };
 
