@@ -66,9 +66,9 @@ struct cmp_variant {
 enum { CMP_LEVEL_JOB = 0, CMP_LEVELS_MAX = 15, CMP_PLANNED_MAX = 16 };
 // The i-th variant with one of these uses, from 0, finest first. NULL: there are fewer.
 const struct cmp_variant *cmp_variant(int i, unsigned uses);
-// Codec levels count from 1, finest first; CMP_LEVEL_JOB stands for the job's own codec.
-// cmp_level_of returns it if no level has this text. cmp_level_number and cmp_level_numbered convert from and to the number in
-// records; the latter returns -1 if no level has it.
+// Codec levels count from 1, finest first. CMP_LEVEL_JOB stands for the job's own codec;
+// cmp_level_of returns it if no level has this text. Records and checkpoints hold the number of a
+// level: cmp_level_number gives it, and cmp_level_numbered the level (-1: there is none).
 const struct cmp_variant *cmp_level(int level); // NULL: no such level, or CMP_LEVEL_JOB
 bool cmp_level_valid(int level);                // a level, or CMP_LEVEL_JOB
 int cmp_level_of(const char *text);

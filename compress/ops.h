@@ -53,8 +53,9 @@ struct cmp_codec_ops {
     enum neb_status (*encode)(struct cmp_work *w, struct cmp_frame *h,
                               const struct cmp_source *from, size_t n);
 
-    // raw: the unpacked streams, with sizes as above; otherwise any bytes. After `verify` (optional)
-    // returned NEB_OK, `read` cannot fail. NEB_ERR_FORMAT: no encoder writes such bytes.
+    // raw: the unpacked streams. Their sizes are right, their bytes may be anything. `verify` is
+    // optional: NEB_ERR_FORMAT if no encoder writes such bytes. `read` is called after it, and
+    // cannot fail.
     enum neb_status (*verify)(const struct cmp_frame *h, const struct neb_buf *raw, size_t n);
     void (*read)(const struct cmp_frame *h, const struct neb_buf *raw, size_t at, float *out,
                  size_t n); // elements [at, at + n)
