@@ -234,10 +234,11 @@ static enum neb_status take(enum kind kind, struct listener *l, const uint8_t *p
     case LABELS:
         step = agent_distill_step_of(p, n);
         NEB_ASSERT(step >= 0 || n < 8 || p[7] & 0x80);
-        return agent_distill_state(l->distill)->step < STEPS ? agent_distill_learn(l->distill, p, n)
-                                                             : NEB_ERR_STATE;
+        return agent_distill_state(l->distill)->f.step < STEPS
+                   ? agent_distill_learn(l->distill, p, n)
+                   : NEB_ERR_STATE;
     case REQUESTS:
-        step = agent_distill_state(l->distill)->step;
+        step = agent_distill_state(l->distill)->f.step;
         return step < STEPS ? agent_distill_label(l->distill, 0, step, 4, p, n, &l->out)
                             : NEB_ERR_STATE;
     case ROWS: return take_rows(l, p, n);
