@@ -146,33 +146,14 @@ static enum neb_status read_labels(struct agent_distill_side *s, struct neb_rd *
     return NEB_OK;
 }
 
-// Reads all labels of a step before the first micro-batch counts, so that a step fails as a whole.
-static enum neb_status check_labels(struct agent_distill_side *s, const uint8_t *p, size_t n) {
-    struct neb_rd r = neb_rd_make(p, n);
-    uint64_t rows = s->s.label_rows, step = neb_rd_u64(&r);
-    enum neb_status st = NEB_OK;
-    int32_t k;
-    if (r.bad || step != (uint64_t)s->s.f.step)
-        return neb_fail(NEB_ERR_FORMAT,
-                        "labels of step %llu have come, but those of step %lld are due",
-                        (unsigned long long)step, (long long)s->s.f.step);
-    for (int32_t a = 0; a < s->job.accumulate && st == NEB_OK; a++) {
-        NEB_TRY(draw(s, s->student, s->s.f.step, a));
-        st = read_labels(s, &r, &k);
-    }
-    s->s.label_rows = rows;
-    NEB_TRY(st);
-    return neb_rd_done(&r) ? NEB_OK
-                           : neb_fail(NEB_ERR_FORMAT, "labels of step %llu have %zu bytes too many",
-                                      (unsigned long long)step, neb_rd_left(&r));
-}
-
 enum neb_status agent_distill_learn(struct agent_distill_side *s, const uint8_t *p, size_t n) {
     neb_ns start = neb_now();
     struct neb_rd r = neb_rd_make(p, n);
-    if (p)
-        NEB_TRY(check_labels(s, p, n));
-    (void)neb_rd_u64(&r);
+    uint64_t step = neb_rd_u64(&r);
+    if (p && (r.bad || step != (uint64_t)s->s.f.step))
+        return neb_fail(NEB_ERR_FORMAT,
+                        "labels of step %llu have come, but those of step %lld are due",
+                        (unsigned long long)step, (long long)s->s.f.step);
     for (int32_t a = 0; a < s->job.accumulate; a++) {
         int32_t k = 0;
         NEB_TRY(draw(s, s->student, s->s.f.step, a));
@@ -181,6 +162,9 @@ enum neb_status agent_distill_learn(struct agent_distill_side *s, const uint8_t 
         struct kern_soft soft = labels_of(s, k);
         pass(s, p ? &soft : NULL);
     }
+    if (p && !neb_rd_done(&r))
+        return neb_fail(NEB_ERR_FORMAT, "labels of step %llu have %zu bytes too many",
+                        (unsigned long long)step, neb_rd_left(&r));
     s->s.f.batch_bytes += n;
     NEB_TRY(side_update(s->group, &s->s.f, &s->stats));
     s->s.f.step++;

@@ -42,7 +42,6 @@ NEB_MUST_CHECK enum neb_status agent_distill_create(const struct agent_job *job,
                                                     const struct intra_place *at,
                                                     struct agent_distill_side **out);
 void agent_distill_destroy(struct agent_distill_side **s);
-const struct agent_distill_state *agent_distill_state(const struct agent_distill_side *s);
 
 // Teacher: makes the labels of step `step` of `student`, k a position, into out (cleared first).
 // With `learn` it also trains on these batches with the same forward pass, so steps must come in

@@ -9,9 +9,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-const struct agent_distill_state *agent_distill_state(const struct agent_distill_side *s) {
-    return &s->s;
-}
 struct intra_model *distill_model(const struct agent_distill_side *s) {
     return s->group ? intra_group_model(s->group) : s->frozen;
 }

@@ -216,8 +216,6 @@ int32_t rtd_mask(struct agent_rtd_side *s, const int32_t *tokens, int32_t n, int
 
 // ---- figures ------------------------------------------------------------------------------------
 
-const struct agent_rtd_state *agent_rtd_state(const struct agent_rtd_side *s) { return &s->s; }
-
 bool agent_rtd_trained(const struct agent_rtd_side *s) {
     // The discriminator has nothing to do in events without a batch, so these do not count.
     int64_t e = s->s.event;

@@ -63,7 +63,6 @@ struct agent_rtd_state { // the state of a side; plain data
     bool done;                 // training and evaluation are over; the results are below
     double eval_loss, eval_accuracy, eval_auc; // auc: discriminator only
 };
-const struct agent_rtd_state *agent_rtd_state(const struct agent_rtd_side *s);
 bool agent_rtd_trained(const struct agent_rtd_side *s); // all training events are over
 
 // The most bytes of a batch; the most batches that the generator's window may grow to.

@@ -269,7 +269,7 @@ static enum neb_status set_place(struct agent_side *x) {
     struct agent_worker *w = x->w;
     const struct agent_cluster *c = &w->job.clusters[w->cluster];
     NEB_TRY(intra_corpus_open(agent_job_corpus(&w->job, w->cluster), true, &w->corpus));
-    NEB_TRY(kern_cpu_create(c->threads, &w->K));
+    NEB_TRY(kern_cpu_create(w->world ? w->threads : c->threads, &w->K));
     if (agent_job_takes_devices(&w->job))
         NEB_TRY(worker_device_open(w));
     if (!w->device && c->precision == AGENT_PRECISION_BF16)
