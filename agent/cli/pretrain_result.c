@@ -8,8 +8,7 @@
 #include "agent/show/export.h"
 #include "agent/show/plots.h"
 #include "agent/show/report.h"
-#include "agent/train/distill_summary.h"
-#include "agent/train/rtd_summary.h"
+#include "agent/train/side_summary.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -45,8 +44,8 @@ static void make_summary(const struct run *r, struct agent_summary *s) {
     snprintf(s->mode, sizeof s->mode, rtd ? "rtd" : distill ? "distill" : "replicas");
     s->wall_s = neb_seconds(neb_now() - r->start);
     for (int i = 0; i < (both ? 2 : r->expected); i++) {
-        const json_t *p = both ? agent_rtd_report_of(&r->job, r->reports, r->job.clusters[i].role)
-                               : r->reports[i];
+        const json_t *p =
+            both ? agent_side_report(&r->job, r->reports, r->job.clusters[i].role) : r->reports[i];
         if (!p && !both) // out of reach at a stop, or no longer a member
             continue;
         struct agent_cluster_summary *c = &s->clusters[s->n_clusters++];
@@ -150,10 +149,8 @@ int pretrain_finish(struct run *r) {
     make_summary(r, &s);
     s.missing = r->missing_names = missing_names(r);
     make_privacy(r, &s);
-    if (r->job.mode == AGENT_MODE_RTD && left == r->expected)
-        s.quality = r->quality = agent_rtd_summary(&r->job, r->reports);
-    if (r->job.mode == AGENT_MODE_DISTILL && left == r->expected)
-        s.quality = r->quality = agent_distill_summary(&r->job, r->reports, r->expected);
+    if (left == r->expected)
+        s.quality = r->quality = agent_side_quality(&r->job, r->reports, r->expected);
     if (agent_summary_write(&s, r->out) != NEB_OK || agent_plots_make(r->out) != NEB_OK)
         return AGENT_EXIT_FAILED;
     if (!r->o.json && left)
@@ -161,8 +158,7 @@ int pretrain_finish(struct run *r) {
     else if (r->o.json && agent_summary_print_json(&s, stdout) != NEB_OK)
         return AGENT_EXIT_FAILED;
     if (!r->o.json && s.quality && !stopped)
-        r->job.mode == AGENT_MODE_RTD ? agent_rtd_print(s.quality, stdout)
-                                      : agent_distill_print(s.quality, stdout);
+        agent_side_print(s.quality, stdout);
     if (r->ends[0] && (stopped || missing || !left)) {
         neb_log(
             NEB_LOG_ERROR,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/plan/plan.h"
 #include "agent/base/rng.h"
-#include "agent/train/distill.h"
+#include "agent/job/sides.h"
 #include "agent/train/label_bytes.h"
 #include "compress/codec.h"
 
