@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/bench/socket.h"
+#include "agent/bench/bench.h"
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
 #include "agent/base/rng.h"

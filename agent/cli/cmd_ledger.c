@@ -4,7 +4,6 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/cli/cmd_options.h"
-#include "agent/cli/commands.h"
 #include "agent/proc/seal.h"
 #include "inter/ledger/verify.h"
 #include "inter/record/evidence.h"
@@ -13,19 +12,9 @@
 #include "security/members.h"
 #include "security/sign.h"
 
-#include <argp.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { KEY_SEAL = 1000 };
-
-struct options {
-    const char *args[2]; // action, folder
-    const char *seal_key;
-    unsigned n;
-    bool json;
-};
 
 struct look { // shared by the callbacks of one command
     const char *dir, *seal_key;
@@ -395,50 +384,31 @@ out:
 
 // ---- command ------------------------------------------------------------------------------------
 
-static error_t parse_option(int key, char *arg, struct argp_state *state) {
-    struct options *o = state->input;
-    switch (key) {
-    case 'j': o->json = true; return 0;
-    case KEY_SEAL: o->seal_key = arg; return 0;
-    case ARGP_KEY_ARG:
-        if (o->n == 2)
-            argp_usage(state);
-        if (!o->n && strcmp(arg, "verify") != 0 && strcmp(arg, "show") != 0)
-            agent_action_refuse(state, arg, (const char *[]){"verify", "show"}, 2);
-        o->args[o->n++] = arg;
-        return 0;
-    case ARGP_KEY_END:
-        if (o->n != 2 || (strcmp(o->args[0], "verify") && strcmp(o->args[0], "show")))
-            argp_usage(state);
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-}
-
-int cmd_ledger(int argc, char **argv) {
-    static const struct argp_option table[] = {
-        {"seal-key", KEY_SEAL, "FILE", 0, "key of sealed updates", 0},
-        {"json", 'j', NULL, 0, "one JSON object instead of text", 0},
-        {0}};
-    static const struct argp argp = {
-        .options = table,
-        .parser = parse_option,
-        .args_doc = "verify DIR\nshow DIR",
-        .doc =
-            "Shows or verifies the ledger of an agent. DIR is the agent's home (~/.nebula, or "
-            "OUT/clusters/NAME of a local run). It only reads, and works while the agent "
-            "runs.\vverify checks the chain of commits, all manifests, votes and signatures "
-            "(against the signed member list, or DIR/members.json), and the SHA-256 of all updates "
-            "that are kept. It names damage by job, fragment and round. Exit status 0: all is "
-            "well.\nshow prints what is kept of each job, and proofs of equivocation: two signed "
-            "statements that contradict each other, and second updates under one key."};
-    struct options o = {0};
-    if (agent_options_parse(&argp, argc, argv, &o) != 0)
-        return AGENT_EXIT_USAGE;
-    struct look k = {.dir = o.args[1], .seal_key = o.seal_key, .json = o.json};
+static int run(void *options) {
+    const struct agent_options *o = options;
+    struct look k = {.dir = o->args[1], .seal_key = o->seal_key, .json = o->json};
     enum neb_status st = sec_init();
     if (st == NEB_OK)
-        st = !strcmp(o.args[0], "verify") ? verify(&k) : show(&k);
+        st = !strcmp(o->args[0], "verify") ? verify(&k) : show(&k);
     look_close(&k);
     return agent_exit_of(st);
 }
+
+const struct agent_command cmd_ledger = {
+    .name = "ledger",
+    .summary = "show or verify the ledger of an agent",
+    .options = (const struct agent_option[]){OPT_SEAL_KEY("key of sealed updates"),
+                                             OPT_JSON("one JSON object instead of text"), OPT_END},
+    .arguments = "verify DIR\nshow DIR",
+    .doc =
+        "Shows or verifies the ledger of an agent. DIR is the agent's home (~/.nebula, or "
+        "OUT/clusters/NAME of a local run). It only reads, and works while the agent "
+        "runs.\vverify checks the chain of commits, all manifests, votes and signatures (against "
+        "the signed member list, or DIR/members.json), and the SHA-256 of all updates that are "
+        "kept. It names damage by job, fragment and round. Exit status 0: all is well.\nshow "
+        "prints what is kept of each job, and proofs of equivocation: two signed statements that "
+        "contradict each other, and second updates under one key.",
+    .least = 2,
+    .most = 2,
+    .actions = (const struct agent_action[]){{"verify", 2}, {"show", 2}, {0}},
+    .run = run};
