@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/bench/bench.h"
 #include "agent/base/clock.h"
+#include "agent/bench/bench.h"
 #include "intra/ckpt/checkpoint_async.h"
 
 #include <stdlib.h>

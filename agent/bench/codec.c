@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/bench/bench.h"
 #include "agent/base/fs.h"
 #include "agent/base/rng.h"
+#include "agent/bench/bench.h"
 #include "compress/reader.h"
 #include "compress/update.h"
 #include "kernels/exact.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/bench/bench.h"
 #include "agent/base/rng.h"
+#include "agent/bench/bench.h"
 #include "agent/bench/security.h"
 #include "compress/reader.h"
 #include "compress/update.h"

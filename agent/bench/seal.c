@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/bench/bench.h"
 #include "agent/base/clock.h"
 #include "agent/base/rng.h"
+#include "agent/bench/bench.h"
 #include "intra/ckpt/checkpoint.h"
 #include "security/seal_stream.h"
 #include "security/vault.h"

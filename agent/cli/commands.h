@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The subcommands of the program, and their command lines.
 //
-// A command is a struct agent_command: what it is called, its options and arguments, and a function.
-// One parser reads all command lines (cmd_options.c). --help, the manual page and shell completion
+// A command is a struct agent_command: its name, its options and arguments, and a function. One
+// parser reads all command lines (commands.c). --help, the manual page and shell completion
 // come from the same rows.
 #ifndef AGENT_COMMANDS_H
 #define AGENT_COMMANDS_H

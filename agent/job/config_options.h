@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of keys, for the files that read it. All other files use agent/job/config.h.
 //
-//     config_options.c   the table                config_yaml.c    job files     ─┐
+//     keys.h             the rows of a job
+//     config_options.c   the whole table          config_yaml.c    job files     ─┐
 //     config_keys.c      finding keys, --set      config_json.c    JSON          ─┼─► agent_job
 //     config_value.c     one value, from text     config_check.c   what must fit ◄┘
 //     config_reference.c the table as Markdown    config_shared.c  the part in a job's id
