@@ -84,7 +84,7 @@ enum { BENCH_ROUND_PARAMS = 16 << 20 };
 // line per stage with its processor time and the part that the round waits for; one for all
 // together ("added", beside "target"); and two by the clock: one way, each member on its own
 // processors, and both ways, two members sharing these. Here a round is compute, store and
-// transfer, without round trips and inner steps, which would make "added" smaller.
+// transfer. A round of a job also has round trips and inner steps, so "added" is smaller there.
 //
 // *digest: of the new parameters; depends only on params and codec, never on threads.
 NEB_MUST_CHECK enum neb_status bench_round(bool json, size_t params, int threads, const char *codec,

@@ -256,11 +256,7 @@ enum neb_status agent_recipe_load(const char *path, struct intra_build_spec *s) 
                                    .byte_fallback = true,
                                    .train_lines = 100000,
                                    .holdout_per_mille = 20};
-    const char *slash = strrchr(path, '/');
-    if (slash)
-        snprintf(r.base, sizeof r.base, "%.*s", (int)(slash - path), path);
-    else
-        snprintf(r.base, sizeof r.base, ".");
+    neb_path_folder(r.base, sizeof r.base, path);
     NEB_TRY(neb_fs_read(path, 1 << 20, &b));
     if (!yaml_parser_initialize(&parser)) {
         neb_buf_free(&b);

@@ -92,16 +92,10 @@ static enum neb_status import(const struct options *o) {
 
 // ---- export -------------------------------------------------------------------------------------
 
-static void folder_of(const char *checkpoint, char out[NEB_PATH_MAX]) {
-    const char *slash = strrchr(checkpoint, '/');
-    snprintf(out, NEB_PATH_MAX, "%.*s", slash ? (int)(slash - checkpoint) : 1,
-             slash ? checkpoint : ".");
-}
-
 // The folder that import has left beside the checkpoint file; NULL: there is none.
 static const char *like_beside(const char *checkpoint, char out[NEB_PATH_MAX]) {
     char dir[NEB_PATH_MAX], config[NEB_PATH_MAX];
-    folder_of(checkpoint, dir);
+    neb_path_folder(dir, sizeof dir, checkpoint);
     return neb_path(out, NEB_PATH_MAX, dir, "hf") == NEB_OK &&
                    neb_path(config, sizeof config, out, "config.json") == NEB_OK &&
                    neb_fs_exists(config)
@@ -113,7 +107,7 @@ static const char *like_beside(const char *checkpoint, char out[NEB_PATH_MAX]) {
 static enum neb_status vocabulary_of(const char *named, const char *checkpoint,
                                      char out[NEB_PATH_MAX], const char **found) {
     char dir[NEB_PATH_MAX];
-    folder_of(checkpoint, dir);
+    neb_path_folder(dir, sizeof dir, checkpoint);
     NEB_TRY(named ? intra_tokenizer_resolve(named, out, NEB_PATH_MAX)
                   : intra_tokenizer_in(dir, out, NEB_PATH_MAX));
     *found = named || neb_fs_exists(out) ? out : NULL;

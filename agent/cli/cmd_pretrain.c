@@ -50,8 +50,9 @@ static bool says_stopped(const json_t *report) {
     return json_is_true(json_object_get(report, "stopped"));
 }
 
-// One cluster has made all steps, and another one was stopped, but not by this command. That report
-// may be from an earlier run, and the new one in flight. Waits half a minute after the last line.
+// True while a newer report may come: one cluster has made all steps, and another one was stopped,
+// but not by this command. The report of the other may be from an earlier run, and its new report
+// may be in flight. Waits half a minute after the last line.
 static bool newer_may_come(struct run *r) {
     const neb_ns patience = 30 * NEB_S;
     bool stopped = false, done = false;

@@ -35,7 +35,7 @@ static enum neb_status forget_everything(struct intra_model **m, uint64_t seed) 
 
 static enum neb_status load(const struct options *o, struct intra_model **m,
                             struct intra_tokenizer **t) {
-    char file[NEB_PATH_MAX], tokenizer[NEB_PATH_MAX];
+    char file[NEB_PATH_MAX], folder[NEB_PATH_MAX], tokenizer[NEB_PATH_MAX];
     struct intra_ckpt *c = NULL;
     neb_log_set_level(NEB_LOG_ERROR);
     struct sec_vault *vault = NULL;
@@ -51,11 +51,9 @@ static enum neb_status load(const struct options *o, struct intra_model **m,
     NEB_TRY(st);
     if (o->random)
         NEB_TRY(forget_everything(m, o->seed));
-    char *slash = strrchr(file, '/');
-    if (slash)
-        *slash = 0;
-    const char *named = o->tokenizer ? o->tokenizer : slash ? file : ".";
-    NEB_TRY(intra_tokenizer_resolve(named, tokenizer, sizeof tokenizer));
+    neb_path_folder(folder, sizeof folder, file);
+    NEB_TRY(
+        intra_tokenizer_resolve(o->tokenizer ? o->tokenizer : folder, tokenizer, sizeof tokenizer));
     NEB_TRY(intra_tokenizer_open(tokenizer, t));
     if (intra_tokenizer_vocab(*t) > (*m)->c.vocab)
         return neb_fail(NEB_ERR_INVALID,

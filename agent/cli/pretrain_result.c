@@ -14,8 +14,8 @@
 #include <stdio.h>
 #include <string.h>
 
-// A count in the report of another site. What is no number, or too large, is 0: the cast would be
-// undefined.
+// A count in the report of another site. A value that is no number, or too large, counts as 0: the
+// cast would be undefined.
 static uint64_t whole(const json_t *o, const char *key) {
     double x = agent_json_get(o, key);
     return x >= 0 && x < 0x1p62 ? (uint64_t)x : 0;

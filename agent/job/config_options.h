@@ -48,15 +48,15 @@ enum {
 };
 extern const struct config_option config_options[];
 extern const int config_n_options;
-// Names of enums that more than the table needs, NULL-terminated.
+// Names of enums that other files need, too; NULL-terminated.
 extern const char *const config_target_names[];
 extern const char *const config_level_names[];
 extern const char *const config_role_names[];
 extern const char *const config_launcher_names[];
 
 // Which keys of a cluster are part of a job's id (id.h). All keys outside `clusters` are part of
-// it: they have one value for all clusters and never change. A place is a key that is not: it says
-// where and how fast a cluster trains, and may change when the job is resumed. With masked sums, no
+// it: they have one value for all clusters and never change. A key that is not part of the id is a
+// place: it says where and how fast a cluster trains, and may change when the job is resumed. With masked sums, no
 // key that scales, clips, counts, quantises or weights an update may be a place: if one site had
 // another value, the sum would reveal the update of another site.
 enum config_place {
