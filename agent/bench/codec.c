@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/bench/codec.h"
 #include "agent/base/fs.h"
 #include "agent/base/rng.h"
 #include "agent/bench/bench.h"
-#include "agent/bench/socket.h"
 #include "compress/reader.h"
 #include "compress/update.h"
 #include "kernels/exact.h"

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of keys, for the files that read it. All other files use agent/job/config.h.
 //
-//     config_options.c   the table                config_yaml.c    job files     ─┐
+//     keys.h             the rows of a job
+//     config_options.c   the whole table          config_yaml.c    job files     ─┐
 //     config_keys.c      finding keys, --set      config_json.c    JSON          ─┼─► agent_job
 //     config_value.c     one value, from text     config_check.c   what must fit ◄┘
 //     config_reference.c the table as Markdown    config_shared.c  the part in a job's id
@@ -49,14 +50,14 @@ enum {
 };
 extern const struct config_option config_options[];
 extern const int config_n_options;
-// Names of enums that more than the table needs, NULL-terminated.
+// Names of enums that other files need, too; NULL-terminated.
 extern const char *const config_target_names[];
 extern const char *const config_role_names[];
 extern const char *const config_launcher_names[];
 
 // Which keys of a cluster are part of a job's id (id.h). All keys outside `clusters` are part of
-// it: they have one value for all clusters and never change. A place is a key that is not: it says
-// where and how fast a cluster trains, and may change when the job is resumed. With masked sums, no
+// it: they have one value for all clusters and never change. A key that is not part of the id is a
+// place: it says where and how fast a cluster trains, and may change when the job is resumed. With masked sums, no
 // key that scales, clips, counts, quantises or weights an update may be a place: if one site had
 // another value, the sum would reveal the update of another site.
 enum config_place {

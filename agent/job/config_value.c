@@ -228,7 +228,7 @@ static enum neb_status set_role(struct agent_cluster *c, const struct config_opt
     int i = config_index_of(o->names, text);
     c->role_auto = !strcmp(text, "auto");
     config_join(allowed, sizeof allowed,
-                o->names + 1); // without none: such a cluster has no key role
+                o->names + 1); // not "none": a cluster without a role has no key role
     if (i < 0 && !c->role_auto)
         return COMPLAIN(where, o->path, "\"%s\" is not one of: %s, auto", text, allowed);
     c->role = i < 0 ? AGENT_ROLE_NONE : (enum agent_role)i;

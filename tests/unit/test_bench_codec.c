@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `nebula bench codec` on a small array: one line for every codec and direction, with limit, size
 // and error.
-#include "agent/bench/codec.h"
+#include "agent/bench/bench.h"
 #include "compress/ops.h"
 #include "tests/unit/bench_fixture.h"
 
