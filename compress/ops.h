@@ -37,12 +37,14 @@ struct cmp_codec_ops {
     bool may_be_infinite; // `read` can return a NaN or an infinity: callers check the elements
     bool codebook;        // 4-bit values have six more magnitudes behind the header
 
-    // Text. `parse` gets a codec with the defaults; false: the text is none of this codec's. The
-    // caller checks ranges. `print` writes a text that `parse` takes; cap >= 32.
+    // Optional: text. NULL: the name alone. `parse` gets a codec with the defaults; false: the text
+    // is none of this codec's. The caller checks ranges. `print` writes a text that `parse` takes;
+    // cap >= 32.
     bool (*parse)(const char *text, struct cmp_codec *c);
     void (*print)(const struct cmp_codec *c, char *out, size_t cap);
 
-    // The most bytes of all streams of n elements in `units` frames, without heads.
+    // Optional: the most bytes of all streams of n elements in `units` frames, without heads. NULL:
+    // the sizes of one frame of n elements, with at most 128 bytes more for each unit.
     uint64_t (*bound)(const struct cmp_codec *c, uint64_t n, uint64_t units);
     // Raw bytes of each stream of n elements; min[i] and max[i] are equal if only one size is
     // possible. Both are 0 before the call.

@@ -41,12 +41,12 @@ static enum neb_status open_sparse(struct cmp_reader *r, const struct neb_buf *r
 }
 
 static enum neb_status open_dense(struct cmp_reader *r, struct cmp_work *w, size_t n) {
-    const size_t cap = sizeof w->values / sizeof *w->values;
+    const size_t cap = sizeof w->strip / sizeof *w->strip;
     const struct cmp_codec_ops *ops = r->h.codec.ops;
     if (ops->verify)
         NEB_TRY(ops->verify(&r->h, r->stream, n));
     for (size_t at = 0; ops->may_be_infinite && at < n; at += cap)
-        NEB_TRY(cmp_frame_read(&r->h, r->stream, at, w->values, n - at < cap ? n - at : cap));
+        NEB_TRY(cmp_frame_read(&r->h, r->stream, at, w->strip, n - at < cap ? n - at : cap));
     return NEB_OK;
 }
 

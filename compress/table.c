@@ -37,7 +37,7 @@ enum neb_status cmp_codec_parse(const char *text, struct cmp_codec *out) {
     for (int i = 0; cmp_codecs[i]; i++) {
         struct cmp_codec c = {
             .ops = cmp_codecs[i], .block = 128, .chunk = 4096, .k = 64, .zstd_level = 1, .bits = 2};
-        if (!c.ops->parse(text, &c))
+        if (c.ops->parse ? !c.ops->parse(text, &c) : strcmp(text, c.ops->name) != 0)
             continue;
         if (c.block < 8 || c.block > 65535 || c.chunk < 64 || c.chunk > 65536 || c.k < 1 ||
             c.k > c.chunk)
@@ -51,7 +51,10 @@ enum neb_status cmp_codec_parse(const char *text, struct cmp_codec *out) {
 }
 
 void cmp_codec_name(const struct cmp_codec *c, char *out, size_t cap) {
-    c->ops->print(c, out, cap);
+    if (c->ops->print)
+        c->ops->print(c, out, cap);
+    else
+        snprintf(out, cap, "%s", c->ops->name);
 }
 
 // ---- properties ---------------------------------------------------------------------------------
@@ -79,11 +82,17 @@ bool cmp_codec_coarse(const struct cmp_codec *c) {
 }
 
 uint64_t cmp_codec_bytes_max(const struct cmp_codec *c, uint64_t n, uint64_t units) {
-    enum {
-        HEADS = 512
-    }; // bytes of a unit's heads: of the update, the frame, the streams; and the last block's scale
+    // Bytes of a unit's heads: of the update, the frame, the streams; and the last block's scale.
+    enum { HEADS = 512 };
     // n / 16: row counts, a byte for a row of at least 16 columns
-    return units * HEADS + n / 16 + c->ops->bound(c, n, units);
+    uint64_t most = units * HEADS + n / 16;
+    size_t min[CMP_STREAMS_MAX] = {0}, max[CMP_STREAMS_MAX] = {0};
+    if (c->ops->bound)
+        return most + c->ops->bound(c, n, units);
+    c->ops->sizes(c, n, min, max);
+    for (int i = 0; i < CMP_STREAMS_MAX; i++)
+        most += max[i];
+    return most;
 }
 
 // ---- variants and levels ------------------------------------------------------------------------
