@@ -21,7 +21,7 @@ enum {
 
 extern const struct cmp_codec_ops cmp_int8, cmp_int4;
 
-static bool is_four(const struct cmp_codec *c) { return c->ops == &cmp_int4; }
+static bool is_four(const struct cmp_codec *c) { return cmp_ops(c) == &cmp_int4; }
 
 // int4's step is a block's largest value / 5.5, not / 7: fewer bits but a larger error, which error
 // feedback sends later (README.md). Three levels need the block's typical value instead of its

@@ -85,10 +85,14 @@ struct cmp_codec_ops {
 };
 
 // table.c
-extern const struct cmp_codec_ops *const cmp_codecs[];          // finest first; NULL ends the table
-const struct cmp_codec_ops *cmp_codec_numbered(uint8_t number); // NULL: none
-
-static inline bool cmp_codec_sparse(const struct cmp_codec *c) { return c->ops->entries != NULL; }
+extern const struct cmp_codec_ops *const cmp_codecs[]; // finest first; NULL ends the table
+int cmp_format_numbered(uint8_t number);               // the row of a frame's number; -1: none
+static inline const struct cmp_codec_ops *cmp_ops(const struct cmp_codec *c) {
+    return cmp_codecs[c->format];
+}
+static inline bool cmp_codec_sparse(const struct cmp_codec *c) {
+    return cmp_ops(c)->entries != NULL;
+}
 
 // For device hooks. cmp_device_streams gives memory on the device for a and b bytes.
 // cmp_device_fetch appends bytes of the device to a buffer; they have arrived after kern_stage_end,
