@@ -58,12 +58,10 @@ bool distill_all_labelled(const struct distill_run *r);
 // In distill_student.c.
 NEB_MUST_CHECK enum neb_status distill_learn(struct distill_run *r);
 
-// In distill_federate.c: rounds among students, with distill.federate. The order: federate makes
-// the outer state, restore reads the checkpoint (without rounds the run reads it), the streams are
-// opened, begin starts the rounds.
+// In distill_federate.c: rounds among students, with distill.federate. It creates the exchange;
+// exchange_resume then reads the checkpoint, the streams are opened, and exchange_announce starts
+// the rounds. _trainer: the student's trainer alone.
 NEB_MUST_CHECK enum neb_status distill_federate(struct distill_run *r);
-NEB_MUST_CHECK enum neb_status distill_federate_restore(struct distill_run *r);
-NEB_MUST_CHECK enum neb_status distill_federate_begin(struct distill_run *r);
-void distill_federate_stepped(struct distill_run *r, double seconds);
+NEB_MUST_CHECK enum neb_status distill_federate_trainer(struct distill_run *r);
 
 #endif

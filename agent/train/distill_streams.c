@@ -11,7 +11,7 @@ enum { STREAM_ID = 16, REQUEST_ID = 32, FOLLOW_ID = 48 };
 // Opens a stream between this cluster and `peer`. c: key.id, type and role. most: bytes of a batch.
 static enum neb_status open_one(struct distill_run *r, struct inter_stream_config *c, int peer,
                                 double most, uint64_t next, struct agent_stream **out) {
-    const struct agent_distill_config *d = &r->w->job.distill;
+    const struct agent_distill_config *d = &r->w->x.job.distill;
     c->peer = (uint32_t)peer;
     c->window_batches = (uint32_t)d->ahead;
     return worker_side_stream(&r->x, c, most, !d->pushed, next, out);
@@ -20,9 +20,9 @@ static enum neb_status open_one(struct distill_run *r, struct inter_stream_confi
 // Opens a stream of labels from cluster `from` to the student's cluster `to`.
 static enum neb_status open_labels(struct distill_run *r, int id, int from, int to, uint64_t next,
                                    struct agent_stream **out) {
-    const struct agent_job *j = &r->w->job;
+    const struct agent_job *j = &r->w->x.job;
     int32_t k_max = agent_distill_k_max(&j->distill);
-    bool produce = r->w->cluster == from;
+    bool produce = r->w->x.cluster == from;
     struct inter_stream_config c = {.key = {.id = (uint16_t)(id + to)},
                                     .type = INTER_STREAM_SOFT_LABELS,
                                     .role = produce ? INTER_STREAM_PRODUCER : INTER_STREAM_CONSUMER,
@@ -35,7 +35,7 @@ static enum neb_status open_labels(struct distill_run *r, int id, int from, int 
 
 static enum neb_status open_requests(struct distill_run *r, int teacher, int student, uint64_t next,
                                      struct agent_stream **out) {
-    bool produce = r->w->cluster == student;
+    bool produce = r->w->x.cluster == student;
     struct inter_stream_config c = {.key = {.id = (uint16_t)(REQUEST_ID + student)},
                                     .type = INTER_STREAM_REQUESTS,
                                     .role =
@@ -47,7 +47,7 @@ static enum neb_status open_requests(struct distill_run *r, int teacher, int stu
 // Opens the labels of one student, from the teacher or the relay, and the student's requests.
 static enum neb_status open_student(struct distill_run *r, int teacher, int from, int student,
                                     const struct distill_cursors *at) {
-    const struct agent_job *j = &r->w->job;
+    const struct agent_job *j = &r->w->x.job;
     int32_t n = r->n_streams;
     NEB_TRY(open_labels(r, from == teacher ? STREAM_ID : FOLLOW_ID, from, student, at->labels[n],
                         &r->streams[n]));
@@ -61,9 +61,9 @@ static enum neb_status open_student(struct distill_run *r, int teacher, int from
 }
 
 enum neb_status distill_open_streams(struct distill_run *r) {
-    const struct agent_job *j = &r->w->job;
+    const struct agent_job *j = &r->w->x.job;
     const struct distill_cursors *at = &r->at;
-    int teacher = agent_job_role(j, AGENT_ROLE_TEACHER), self = r->w->cluster,
+    int teacher = agent_job_role(j, AGENT_ROLE_TEACHER), self = r->w->x.cluster,
         first = agent_job_role(j, AGENT_ROLE_STUDENT);
     if (teacher < 0 || r->teacher)
         return NEB_OK;
@@ -89,7 +89,7 @@ static uint64_t cursor(const struct agent_stream *s, uint64_t unopened) {
     return !s ? unopened : s->anywhere ? INTER_STREAM_ANYWHERE : s->next;
 }
 
-// A state that was taken over (worker_snapshot.c) can be checkpointed before the streams are open.
+// A state that was taken over (agent/exchange/snapshot.c) can be checkpointed before the streams are open.
 void distill_cursors(const struct distill_run *r, struct distill_cursors *out) {
     for (int32_t i = 0; i < AGENT_CLUSTERS_MAX; i++) {
         out->labels[i] = cursor(r->streams[i], r->at.labels[i]);

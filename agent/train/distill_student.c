@@ -11,15 +11,15 @@ static void say_waiting(struct distill_run *r, double waited) {
     char text[160];
     snprintf(text, sizeof text, "no labels for %.0f s at step %lld: %s", waited,
              (long long)agent_distill_state(r->side)->step,
-             r->w->job.distill.when_lost == AGENT_LOST_WAIT ? "waiting for the teacher"
-                                                            : "continuing with cross-entropy");
+             r->w->x.job.distill.when_lost == AGENT_LOST_WAIT ? "waiting for the teacher"
+                                                              : "continuing with cross-entropy");
     neb_warn("%s", text);
-    worker_metrics(r->w, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
+    exchange_metrics(&r->w->x, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
 }
 
 // The student waits for labels. Logs that once. True if it should continue without them.
 static bool patience_over(struct distill_run *r) {
-    const struct agent_distill_config *d = &r->w->job.distill;
+    const struct agent_distill_config *d = &r->w->x.job.distill;
     neb_ns now = neb_now();
     if (!r->waiting_since)
         r->waiting_since = now;
@@ -35,8 +35,8 @@ static bool patience_over(struct distill_run *r) {
 // Requests labels ahead, as long as the stream has room: at most distill.ahead of them in one call.
 static enum neb_status ask(struct distill_run *r) {
     struct agent_stream *t = r->requests[0];
-    uint64_t end = t ? t->next + (uint64_t)r->w->job.distill.ahead : 0;
-    end = end < (uint64_t)r->w->job.steps ? end : (uint64_t)r->w->job.steps;
+    uint64_t end = t ? t->next + (uint64_t)r->w->x.job.distill.ahead : 0;
+    end = end < (uint64_t)r->w->x.job.steps ? end : (uint64_t)r->w->x.job.steps;
     while (t && t->next < t->limit && t->next < end) {
         if (t->next < t->stored) { // put before a restart, and stored by the agent
             t->next++;
@@ -78,7 +78,7 @@ static bool labels_gone(struct distill_run *r, int64_t step) {
              (long long)step, (unsigned long long)s->next - 1);
     if (!r->said_gone) {
         neb_warn("%s", text);
-        worker_metrics(r->w, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
+        exchange_metrics(&r->w->x, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
     }
     r->said_gone = true;
     return true;
@@ -103,8 +103,8 @@ static bool waits_for_followers(const struct distill_run *r) {
 static enum neb_status take_labels(struct distill_run *r, const uint8_t *p, size_t n, bool *used) {
     int64_t step = agent_distill_step_of(p, n), now = agent_distill_state(r->side)->step;
     if (r->said_waiting)
-        worker_metrics(r->w,
-                       json_pack("{s:s,s:s}", "kind", "note", "text", "labels are coming again"));
+        exchange_metrics(&r->w->x,
+                         json_pack("{s:s,s:s}", "kind", "note", "text", "labels are coming again"));
     r->waiting_since = 0;
     r->said_waiting = false;
     *used = step < 0 || step >= now; // labels that do not fit are refused where they are read
@@ -149,29 +149,29 @@ static enum neb_status learn_once(struct distill_run *r) {
         return take_labels(r, p, n, &used);
     NEB_TRY(st == NEB_ERR_AGAIN ? NEB_OK : st);
     if (waits_for_followers(r) || !patience_over(r))
-        return worker_wait(r->w);
+        return exchange_wait(&r->w->x);
     return learn_alone(r);
 }
 
 // Exchanges rounds between steps. *ready: the next step may begin.
 static enum neb_status exchange(struct distill_run *r, bool *ready) {
     *ready = true;
-    if (!r->w->federated)
+    if (!r->w->x.federated)
         return NEB_OK;
-    NEB_TRY(worker_exchange(r->w, ready));
-    *ready = *ready && agent_distill_state(r->side)->step < r->w->job.steps;
+    NEB_TRY(exchange_step(&r->w->x, ready));
+    *ready = *ready && agent_distill_state(r->side)->step < r->w->x.job.steps;
     return NEB_OK;
 }
 
 static bool done(const struct distill_run *r) {
-    return r->w->federated ? worker_finished(r->w)
-                           : agent_distill_state(r->side)->step >= r->w->job.steps;
+    return r->w->x.federated ? exchange_finished(&r->w->x)
+                             : agent_distill_state(r->side)->step >= r->w->x.job.steps;
 }
 
 // The teacher is gone and may never come back. If it does, it learns that no more labels are wanted
 // (distill_teacher.c).
 static enum neb_status let_go(struct distill_run *r) {
-    uint64_t steps = (uint64_t)r->w->job.steps;
+    uint64_t steps = (uint64_t)r->w->x.job.steps;
     neb_warn("all steps are made and no labels come: this student ends without the last %llu",
              (unsigned long long)(steps - r->streams[0]->next));
     if (r->requests[0])
@@ -192,10 +192,10 @@ static enum neb_status drop_labels(struct distill_run *r, const uint8_t *p, size
 // Takes the remaining labels, so that the teacher can end.
 static enum neb_status late_labels(struct distill_run *r) {
     r->waiting_since = 0; // discards the wait during steps made alone
-    while (!r->w->stop && r->n_streams && r->streams[0]->next < (uint64_t)r->w->job.steps) {
+    while (!r->w->x.stop && r->n_streams && r->streams[0]->next < (uint64_t)r->w->x.job.steps) {
         const uint8_t *p;
         size_t n;
-        NEB_TRY(worker_drain(r->w));
+        NEB_TRY(exchange_drain(&r->w->x));
         enum neb_status st = next_labels(r, &p, &n);
         if (st == NEB_OK)
             NEB_TRY(drop_labels(r, p, n));
@@ -204,21 +204,21 @@ static enum neb_status late_labels(struct distill_run *r) {
         else if (!waits_for_followers(r) && patience_over(r))
             return let_go(r);
         else
-            NEB_TRY(worker_wait(r->w));
+            NEB_TRY(exchange_wait(&r->w->x));
     }
     return NEB_OK;
 }
 
 enum neb_status distill_learn(struct distill_run *r) {
     struct agent_distill_state *x = agent_distill_state(r->side);
-    while (!r->w->stop && !done(r)) {
+    while (!r->w->x.stop && !done(r)) {
         bool ready;
-        NEB_TRY(worker_drain(r->w));
+        NEB_TRY(exchange_drain(&r->w->x));
         NEB_TRY(exchange(r, &ready));
-        if (r->w->stop || done(r))
+        if (r->w->x.stop || done(r))
             break;
         if (!ready) {
-            NEB_TRY(worker_wait(r->w));
+            NEB_TRY(exchange_wait(&r->w->x));
             continue;
         }
         int64_t was = x->step;
@@ -226,8 +226,8 @@ enum neb_status distill_learn(struct distill_run *r) {
         NEB_TRY(learn_once(r));
         if (x->step == was)
             continue;
-        if (r->w->federated)
-            distill_federate_stepped(r, x->train_s - trained_s);
+        if (r->w->x.federated)
+            exchange_step_took(&r->w->x, x->train_s - trained_s);
         distill_say_step(r);
         NEB_TRY(distill_maybe_save(r));
     }

@@ -13,7 +13,7 @@ static bool ready(const struct distill_run *r, int32_t i) {
 // the order of batches is always the same. A frozen teacher serves the student with room that is
 // furthest behind.
 static int32_t next_student(const struct distill_run *r) {
-    const struct agent_job *j = &r->w->job;
+    const struct agent_job *j = &r->w->x.job;
     int32_t found = -1;
     for (int32_t i = 0; i < r->n_streams; i++) {
         bool room = ready(r, i);
@@ -26,7 +26,7 @@ static int32_t next_student(const struct distill_run *r) {
 
 bool distill_all_labelled(const struct distill_run *r) {
     for (int32_t i = 0; i < r->n_streams; i++)
-        if (r->labelled[i] < r->w->job.steps)
+        if (r->labelled[i] < r->w->x.job.steps)
             return false;
     return true;
 }
@@ -35,8 +35,8 @@ bool distill_all_labelled(const struct distill_run *r) {
 // no more, and requests nothing. A teacher that learns still trains on its text, as after a
 // restart. If the student sends the text, the teacher trains only as long as text comes.
 static bool wants_no_more(struct distill_run *r, int32_t i) {
-    const struct agent_distill_config *d = &r->w->job.distill;
-    if (r->labelled[i] >= r->w->job.steps || r->streams[i]->durable < (uint64_t)r->w->job.steps)
+    const struct agent_distill_config *d = &r->w->x.job.distill;
+    if (r->labelled[i] >= r->w->x.job.steps || r->streams[i]->durable < (uint64_t)r->w->x.job.steps)
         return false;
     if (!d->learn)
         return true;
@@ -49,14 +49,14 @@ static bool wants_no_more(struct distill_run *r, int32_t i) {
 }
 
 static enum neb_status leave_out(struct distill_run *r, int32_t i) {
-    int64_t left = r->w->job.steps - r->labelled[i];
+    int64_t left = r->w->x.job.steps - r->labelled[i];
     neb_info("%s needs no more labels: the last %lld are not made",
-             r->w->job.clusters[r->student_of[i]].name, (long long)left);
+             r->w->x.job.clusters[r->student_of[i]].name, (long long)left);
     agent_distill_state(r->side)->step += left;
-    r->labelled[i] = r->w->job.steps;
-    r->streams[i]->next = (uint64_t)r->w->job.steps;
+    r->labelled[i] = r->w->x.job.steps;
+    r->streams[i]->next = (uint64_t)r->w->x.job.steps;
     r->waiting_since = 0;
-    return r->requests[i] ? agent_stream_skip(r->requests[i], (uint64_t)r->w->job.steps) : NEB_OK;
+    return r->requests[i] ? agent_stream_skip(r->requests[i], (uint64_t)r->w->x.job.steps) : NEB_OK;
 }
 
 // Labels a position for the next batch of stream i, as its link allows.
@@ -66,11 +66,12 @@ static int32_t choose_k(struct distill_run *r, int32_t i) {
     char reason[200];
     struct agent_label_view view = {t->next, t->arrived, t->taken, t->path};
     if (agent_label_rate_next(rate, neb_now(), &view, reason, sizeof reason))
-        worker_metrics(r->w, json_pack("{s:s,s:I,s:s,s:i,s:f,s:f,s:s}", "kind", "labels", "step",
-                                       (json_int_t)r->labelled[i], "student",
-                                       r->w->job.clusters[r->student_of[i]].name, "k", rate->k,
-                                       "goodput_bps", t->path.goodput_bps, "waited_s",
-                                       neb_seconds(t->path.waited), "reason", reason));
+        exchange_metrics(&r->w->x,
+                         json_pack("{s:s,s:I,s:s,s:i,s:f,s:f,s:s}", "kind", "labels", "step",
+                                   (json_int_t)r->labelled[i], "student",
+                                   r->w->x.job.clusters[r->student_of[i]].name, "k", rate->k,
+                                   "goodput_bps", t->path.goodput_bps, "waited_s",
+                                   neb_seconds(t->path.waited), "reason", reason));
     return rate->k;
 }
 
@@ -85,7 +86,7 @@ static enum neb_status label_next(struct distill_run *r, int32_t i) {
     size_t n = 0;
     if (r->requests[i])
         NEB_TRY(agent_stream_next(r->requests[i], &asked, &n));
-    if (!stored || r->w->job.distill.learn)
+    if (!stored || r->w->x.job.distill.learn)
         NEB_TRY(
             agent_distill_label(r->side, i, r->labelled[i], choose_k(r, i), asked, n, &r->batch));
     else
@@ -105,27 +106,27 @@ static void say_full(struct distill_run *r) {
     char text[200];
     double waited = r->full_since ? neb_seconds(neb_now() - r->full_since) : 0;
     r->full_since = r->full_since ? r->full_since : neb_now();
-    if (waited < (double)r->w->job.distill.patience_s || r->said_waiting)
+    if (waited < (double)r->w->x.job.distill.patience_s || r->said_waiting)
         return;
     snprintf(text, sizeof text,
              "no student has had room for labels for %.0f s: if all students have ended (check "
              "with nebula jobs on their side), nebula stop ends this cluster's part",
              waited);
     neb_warn("%s", text);
-    worker_metrics(r->w, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
+    exchange_metrics(&r->w->x, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
     r->said_waiting = true;
 }
 
 enum neb_status distill_teach(struct distill_run *r) {
-    while (!r->w->stop && !distill_all_labelled(r)) {
-        NEB_TRY(worker_drain(r->w));
+    while (!r->w->x.stop && !distill_all_labelled(r)) {
+        NEB_TRY(exchange_drain(&r->w->x));
         for (int32_t k = 0; k < r->n_streams; k++)
             if (wants_no_more(r, k))
                 NEB_TRY(leave_out(r, k));
         int32_t i = next_student(r);
         if (i < 0) {
             say_full(r);
-            NEB_TRY(worker_wait(r->w));
+            NEB_TRY(exchange_wait(&r->w->x));
             continue;
         }
         r->full_since = 0;

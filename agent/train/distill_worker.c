@@ -9,17 +9,17 @@
 #include <stdlib.h>
 
 bool distill_teaches(const struct distill_run *r) {
-    return r->w->job.clusters[r->w->cluster].role == AGENT_ROLE_TEACHER && !r->teacher;
+    return r->w->x.job.clusters[r->w->x.cluster].role == AGENT_ROLE_TEACHER && !r->teacher;
 }
 
 static void show(struct distill_run *r) {
     const struct agent_distill_state *x = agent_distill_state(r->side);
     struct agent_worker *w = r->w;
-    w->step = x->step;
-    w->all_tokens = x->tokens;
-    w->loss_first = x->loss_first;
-    w->loss_last = x->loss_last;
-    w->train_s = x->train_s;
+    w->x.step = x->step;
+    w->x.all_tokens = x->tokens;
+    w->x.loss_first = x->loss_first;
+    w->x.loss_last = x->loss_last;
+    w->x.train_s = x->train_s;
     w->model = agent_distill_model(r->side);
 }
 
@@ -28,7 +28,7 @@ void distill_say_step(struct distill_run *r) {
     const struct intra_step_stats *s = agent_distill_stats(r->side);
     show(r);
     worker_check_step(r->w, s);
-    if (x->step == 1 || x->step % r->w->job.log_every == 0)
+    if (x->step == 1 || x->step % r->w->x.job.log_every == 0)
         worker_send_step(r->w, s, x->train_s > 0 ? (double)x->tokens / x->train_s : 0);
 }
 
@@ -62,8 +62,8 @@ static enum neb_status save(struct distill_run *r, bool final) {
 
 static enum neb_status restore(struct distill_run *r) {
     struct intra_ckpt *c = NULL;
-    if (r->w->federated)
-        return distill_federate_restore(r);
+    if (r->w->x.federated)
+        return exchange_resume(&r->w->x);
     enum neb_status st = worker_side_newest(&r->x, &c);
     if (st == NEB_ERR_NOT_FOUND)
         return NEB_OK;
@@ -83,70 +83,71 @@ enum neb_status distill_maybe_save(struct distill_run *r) {
 
 static enum neb_status open_cache(struct distill_run *r) {
     uint8_t digest[INTRA_SHA_BYTES];
-    const struct agent_job *j = &r->w->job;
+    const struct agent_job *j = &r->w->x.job;
     if (!j->distill.cache[0] || distill_teaches(r) || r->teacher)
         return NEB_OK;
-    NEB_TRY(neb_path(r->cache, sizeof r->cache, j->distill.cache, j->clusters[r->w->cluster].name));
+    NEB_TRY(
+        neb_path(r->cache, sizeof r->cache, j->distill.cache, j->clusters[r->w->x.cluster].name));
     intra_corpus_digest(r->w->corpus, digest);
-    return agent_distill_cache_open(r->cache, j, agent_distill_student(j, r->w->cluster), digest);
+    return agent_distill_cache_open(r->cache, j, agent_distill_student(j, r->w->x.cluster), digest);
 }
 
 static enum neb_status set_up(struct distill_run *r) {
     struct agent_worker *w = r->w;
-    const struct agent_cluster *c = &w->job.clusters[w->cluster];
-    bool both = w->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS &&
-                agent_job_role(&w->job, AGENT_ROLE_TEACHER) >= 0;
-    int32_t student = both ? 0 : agent_distill_student(&w->job, w->cluster);
+    const struct agent_cluster *c = &w->x.job.clusters[w->x.cluster];
+    bool both = w->x.job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS &&
+                agent_job_role(&w->x.job, AGENT_ROLE_TEACHER) >= 0;
+    int32_t student = both ? 0 : agent_distill_student(&w->x.job, w->x.cluster);
     NEB_TRY(worker_side_open(&r->x, w));
     NEB_TRY(worker_side_check_device(
-        &r->x, agent_distill_create(&w->job, both ? AGENT_ROLE_STUDENT : c->role, student,
+        &r->x, agent_distill_create(&w->x.job, both ? AGENT_ROLE_STUDENT : c->role, student,
                                     w->corpus, &r->x.at, &r->side)));
     if (both)
-        return agent_distill_create(&w->job, AGENT_ROLE_TEACHER, 0, w->corpus, &r->x.at,
+        return agent_distill_create(&w->x.job, AGENT_ROLE_TEACHER, 0, w->corpus, &r->x.at,
                                     &r->teacher);
     NEB_TRY(open_cache(r));
-    if (c->role == AGENT_ROLE_STUDENT && agent_distill_federates(&w->job))
+    if (c->role == AGENT_ROLE_STUDENT && agent_distill_federates(&w->x.job))
         NEB_TRY(distill_federate(r));
     NEB_TRY(restore(r));
     r->x.looked = agent_distill_state(r->side)->step;
     NEB_TRY(distill_open_streams(r));
     NEB_TRY(worker_side_start(&r->x, add_state, r));
-    return w->federated ? distill_federate_begin(r) : NEB_OK;
+    return exchange_announce(&w->x);
 }
 
 static enum neb_status report(struct distill_run *r, bool done) {
     const struct agent_distill_state *x = agent_distill_state(r->side);
     show(r);
-    r->w->payload_bytes = x->label_bytes; // label bytes; a student's updates are not part of it
-    r->w->payload_params = 0;
+    r->w->x.payload_bytes = x->label_bytes; // label bytes; a student's updates are not part of it
+    r->w->x.payload_params = 0;
     if (r->quality && !distill_teaches(r) && r->n_streams)
         json_object_set_new(r->quality, "stall", agent_stream_stall(r->streams[0]));
     json_t *results;
     char device[96];
     worker_device_name(r->w, device, sizeof device);
     NEB_TRY(worker_results(r->w, device, r->eval_loss, done, &results));
-    return worker_report(r->w, results,
-                         json_pack("{s:s,s:i,s:I,s:I,s:O?}", "role",
-                                   distill_teaches(r) ? "teacher" : "student", "vocab",
-                                   r->w->model->c.vocab, "steps_alone", (json_int_t)r->alone,
-                                   "label_rows", (json_int_t)x->label_rows, "quality", r->quality));
+    return exchange_report(
+        &r->w->x, results,
+        json_pack("{s:s,s:i,s:I,s:I,s:O?}", "role", distill_teaches(r) ? "teacher" : "student",
+                  "vocab", r->w->model->c.vocab, "steps_alone", (json_int_t)r->alone, "label_rows",
+                  (json_int_t)x->label_rows, "quality", r->quality));
 }
 
 static bool trained(const struct distill_run *r) {
-    return distill_teaches(r) ? distill_all_labelled(r)
-           : r->w->federated  ? worker_finished(r->w)
-                              : agent_distill_state(r->side)->step >= r->w->job.steps;
+    return distill_teaches(r)  ? distill_all_labelled(r)
+           : r->w->x.federated ? exchange_finished(&r->w->x)
+                               : agent_distill_state(r->side)->step >= r->w->x.job.steps;
 }
 
 static enum neb_status run(struct distill_run *r) {
     r->eval_loss = NAN;
     NEB_TRY(set_up(r));
     NEB_TRY(distill_teaches(r) ? distill_teach(r) : distill_learn(r));
-    bool done = trained(r) && !r->w->stop;
+    bool done = trained(r) && !r->w->x.stop;
     if (agent_distill_state(r->side)->step != r->x.saved || done)
         NEB_TRY(save(r, done));
     NEB_TRY(worker_side_wait_taken(&r->x));
-    done = done && !r->w->stop;
+    done = done && !r->w->x.stop;
     if (agent_distill_trainer(r->side)) // for the file, translations and digest
         NEB_TRY(intra_trainer_pull(agent_distill_trainer(r->side), NULL));
     if (!done)

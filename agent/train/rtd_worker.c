@@ -30,12 +30,12 @@ struct rtd_run {
 static void show(struct rtd_run *r, struct agent_rtd_side *side) {
     const struct agent_rtd_state *x = agent_rtd_state(side);
     struct agent_worker *w = r->w;
-    w->step = x->updates;
-    w->all_tokens = x->tokens;
-    w->loss_first = x->loss_first;
-    w->loss_last = x->loss_last;
-    w->train_s = x->train_s;
-    w->payload_bytes = x->batch_bytes;
+    w->x.step = x->updates;
+    w->x.all_tokens = x->tokens;
+    w->x.loss_first = x->loss_first;
+    w->x.loss_last = x->loss_last;
+    w->x.train_s = x->train_s;
+    w->x.payload_bytes = x->batch_bytes;
     w->model = agent_rtd_trainer(side)->model;
 }
 
@@ -46,7 +46,7 @@ static void say_step(struct rtd_run *r, struct agent_rtd_side *side) {
     show(r, side);
     if (fresh)
         worker_check_step(r->w, s);
-    if (fresh && (x->updates == 1 || x->updates % r->w->job.log_every == 0))
+    if (fresh && (x->updates == 1 || x->updates % r->w->x.job.log_every == 0))
         worker_send_step(r->w, s, x->train_s > 0 ? (double)x->tokens / x->train_s : 0);
 }
 
@@ -80,7 +80,7 @@ static enum neb_status restore(struct rtd_run *r) {
         st = worker_text_compare(r->w, c);
     if (st == NEB_OK)
         st = agent_rtd_restore(r->side, c);
-    if (st == NEB_OK && r->w->job.rtd.share_embeddings)
+    if (st == NEB_OK && r->w->x.job.rtd.share_embeddings)
         st = intra_ckpt_read(c, "rtd.back", INTRA_U64, 1, 1, &r->back_next);
     const struct intra_ckpt_section *held = st == NEB_OK ? intra_ckpt_find(c, "rtd.batch") : NULL;
     if (held) {
@@ -130,8 +130,8 @@ static enum neb_status put_reply(struct rtd_run *r, struct agent_rtd_side *side)
     // At most one reply is in flight, so the agent soon has room. The reply must not be lost if the
     // worker stops.
     while ((st = agent_stream_put(r->back, b->p, b->len)) == NEB_ERR_AGAIN) {
-        NEB_TRY(worker_drain(r->w));
-        NEB_TRY(worker_wait(r->w));
+        NEB_TRY(exchange_drain(&r->w->x));
+        NEB_TRY(exchange_wait(&r->w->x));
     }
     return st;
 }
@@ -140,7 +140,7 @@ static enum neb_status generate(struct rtd_run *r) {
     if (!r->holds && agent_rtd_awaits(r->side)) {
         enum neb_status st = take_answer(r);
         if (st == NEB_ERR_AGAIN)
-            return worker_wait(r->w);
+            return exchange_wait(&r->w->x);
         NEB_TRY(st);
     }
     if (!r->holds) {
@@ -157,7 +157,7 @@ static enum neb_status generate(struct rtd_run *r) {
     }
     enum neb_status st = r->holds ? agent_stream_put(r->stream, r->batch.p, r->batch.len) : NEB_OK;
     if (st == NEB_ERR_AGAIN)
-        return worker_wait(r->w);
+        return exchange_wait(&r->w->x);
     r->holds = false;
     return st;
 }
@@ -167,7 +167,7 @@ static enum neb_status discriminate(struct rtd_run *r) {
     size_t n;
     enum neb_status st = agent_stream_next(r->stream, &p, &n);
     if (st == NEB_ERR_AGAIN)
-        return worker_wait(r->w);
+        return exchange_wait(&r->w->x);
     NEB_TRY(st);
     NEB_TRY(agent_rtd_consume(r->side, p, n));
     say_step(r, r->side);
@@ -176,9 +176,9 @@ static enum neb_status discriminate(struct rtd_run *r) {
 }
 
 static enum neb_status train(struct rtd_run *r) {
-    bool generator = r->both || r->w->job.clusters[r->w->cluster].role == AGENT_ROLE_GENERATOR;
-    while (!r->w->stop && (!agent_rtd_state(r->side)->done || r->holds)) {
-        NEB_TRY(worker_drain(r->w));
+    bool generator = r->both || r->w->x.job.clusters[r->w->x.cluster].role == AGENT_ROLE_GENERATOR;
+    while (!r->w->x.stop && (!agent_rtd_state(r->side)->done || r->holds)) {
+        NEB_TRY(exchange_drain(&r->w->x));
         bool trained = agent_rtd_trained(r->side);
         NEB_TRY(generator ? generate(r) : discriminate(r));
         if (r->holds) // a checkpoint implies that the agent has all batches before it
@@ -193,8 +193,8 @@ static enum neb_status train(struct rtd_run *r) {
 // ---- start and end ------------------------------------------------------------------------------
 
 static enum neb_status open_streams(struct rtd_run *r) {
-    const struct agent_job *j = &r->w->job;
-    bool generator = j->clusters[r->w->cluster].role == AGENT_ROLE_GENERATOR;
+    const struct agent_job *j = &r->w->x.job;
+    bool generator = j->clusters[r->w->x.cluster].role == AGENT_ROLE_GENERATOR;
     struct inter_stream_config c = {
         .key = {.id = STREAM_ID},
         .type = INTER_STREAM_REPLACEMENTS,
@@ -216,14 +216,15 @@ static enum neb_status open_streams(struct rtd_run *r) {
 
 static enum neb_status set_up(struct rtd_run *r) {
     struct agent_worker *w = r->w;
-    const struct agent_cluster *c = &w->job.clusters[w->cluster];
-    r->both = w->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
+    const struct agent_cluster *c = &w->x.job.clusters[w->x.cluster];
+    r->both = w->x.job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
     NEB_TRY(worker_side_open(&r->x, w));
     NEB_TRY(worker_side_check_device(
-        &r->x, agent_rtd_create(&w->job, r->both ? AGENT_ROLE_GENERATOR : c->role, w->corpus,
+        &r->x, agent_rtd_create(&w->x.job, r->both ? AGENT_ROLE_GENERATOR : c->role, w->corpus,
                                 &r->x.at, &r->side)));
     if (r->both)
-        return agent_rtd_create(&w->job, AGENT_ROLE_DISCRIMINATOR, w->corpus, &r->x.at, &r->other);
+        return agent_rtd_create(&w->x.job, AGENT_ROLE_DISCRIMINATOR, w->corpus, &r->x.at,
+                                &r->other);
     NEB_TRY(restore(r));
     r->x.looked = agent_rtd_state(r->side)->event;
     NEB_TRY(open_streams(r));
@@ -232,7 +233,7 @@ static enum neb_status set_up(struct rtd_run *r) {
 
 static json_t *results(struct rtd_run *r, struct agent_rtd_side *side) {
     const struct agent_rtd_state *x = agent_rtd_state(side);
-    bool generator = r->w->job.clusters[r->w->cluster].role == AGENT_ROLE_GENERATOR;
+    bool generator = r->w->x.job.clusters[r->w->x.cluster].role == AGENT_ROLE_GENERATOR;
     json_t *quality = agent_rtd_quality(side);
     if (quality && r->stream && r->stream->c.role == INTER_STREAM_CONSUMER)
         json_object_set_new(quality, "stall", agent_stream_stall(r->stream));
@@ -252,8 +253,8 @@ static json_t *results(struct rtd_run *r, struct agent_rtd_side *side) {
 
 static enum neb_status report(struct rtd_run *r) {
     json_t *o = results(r, r->side);
-    return worker_report(
-        r->w, o, r->both ? json_pack("{s:o}", "discriminator", results(r, r->other)) : NULL);
+    return exchange_report(
+        &r->w->x, o, r->both ? json_pack("{s:o}", "discriminator", results(r, r->other)) : NULL);
 }
 
 static enum neb_status run(struct rtd_run *r) {

@@ -6,9 +6,8 @@
 enum { SPOOL_BATCHES = 4096, WINDOW_BYTES = WORKER_SIDE_WINDOW_BYTES };
 static const uint64_t spool_bytes = 256ull << 20;
 
-static enum neb_status on_event(struct agent_worker *w, const struct agent_ipc_msg *m,
-                                bool *taken) {
-    struct worker_side *x = w->side;
+static enum neb_status on_event(void *user, const struct agent_ipc_msg *m, bool *taken) {
+    struct worker_side *x = user;
     for (int32_t i = 0; i < x->n_streams && !*taken; i++) {
         *taken = agent_stream_event(x->streams[i], m);
         if (*taken && x->streams[i]->refused[0])
@@ -18,14 +17,15 @@ static enum neb_status on_event(struct agent_worker *w, const struct agent_ipc_m
 }
 
 enum neb_status worker_side_open(struct worker_side *x, struct agent_worker *w) {
-    const struct agent_cluster *c = &w->job.clusters[w->cluster];
+    const struct agent_cluster *c = &w->x.job.clusters[w->x.cluster];
     *x = (struct worker_side){.w = w, .saved = -1};
-    w->on_event = on_event;
-    w->side = x;
+    w->x.link.on_event = on_event;
+    w->x.link.on_event_user = x;
     // The digest is compared with the peer's, so the shards must match it.
-    NEB_TRY(intra_corpus_open(agent_job_corpus(&w->job, w->cluster), true, &w->corpus));
+    NEB_TRY(intra_corpus_open(agent_job_corpus(&w->x.job, w->x.cluster), true, &w->corpus));
     NEB_TRY(kern_cpu_create(c->threads, &w->K));
-    if (agent_job_takes_devices(&w->job))
+    w->x.trainer.pool = w->K->pool;
+    if (agent_job_takes_devices(&w->x.job))
         NEB_TRY(worker_device_open(w));
     if (!w->device && c->precision == AGENT_PRECISION_BF16)
         NEB_TRY(kern_cpu_bf16(w->K));
@@ -65,7 +65,7 @@ static enum neb_status set_terms(const struct intra_corpus *corpus, bool shards,
 enum neb_status worker_side_stream(struct worker_side *x, const struct inter_stream_config *given,
                                    double batch_bytes, bool shards, uint64_t next,
                                    struct agent_stream **out) {
-    const struct agent_job *j = &x->w->job;
+    const struct agent_job *j = &x->w->x.job;
     struct inter_stream_config c = *given;
     if (batch_bytes > INTER_STREAM_BATCH_MAX)
         return neb_fail(NEB_ERR_LIMIT,
@@ -85,19 +85,19 @@ enum neb_status worker_side_stream(struct worker_side *x, const struct inter_str
     c.spool_batches = SPOOL_BATCHES;
     c.spool_bytes = spool_bytes;
     NEB_TRY(set_terms(x->w->corpus, shards, &c));
-    NEB_TRY(agent_stream_open(x->w->ipc, &c, next, out));
+    NEB_TRY(agent_stream_open(x->w->x.link.ipc, &c, next, out));
     x->streams[x->n_streams++] = *out;
     return NEB_OK;
 }
 
 // Handles messages that have come, and waits a little for more.
 static enum neb_status wait_more(struct worker_side *x) {
-    NEB_TRY(worker_drain(x->w));
-    return worker_wait(x->w);
+    NEB_TRY(exchange_drain(&x->w->x));
+    return exchange_wait(&x->w->x);
 }
 
 bool worker_side_due(struct worker_side *x, int64_t at) {
-    int32_t every = x->w->job.checkpoint_every;
+    int32_t every = x->w->x.job.checkpoint_every;
     // events without a batch are skipped, and the event that is due may be one of them
     bool due = every && at / every != x->looked / every;
     x->looked = at;
@@ -109,29 +109,36 @@ bool worker_side_due(struct worker_side *x, int64_t at) {
 static bool produces(const struct agent_stream *s) { return s->c.role == INTER_STREAM_PRODUCER; }
 
 // The checkpoint is on disk, so the producers' agents may forget what only older generations need.
-static enum neb_status durable(struct agent_worker *w) {
-    struct worker_side *x = w->side;
+enum neb_status worker_side_durable(struct worker_side *x) {
     for (int32_t i = 0; i < x->n_streams; i++)
         if (!produces(x->streams[i]))
-            NEB_TRY(
-                agent_stream_saved(x->streams[i], x->cursors[i], w->job.checkpoint_keep, x->final));
+            NEB_TRY(agent_stream_saved(x->streams[i], x->cursors[i], x->w->x.job.checkpoint_keep,
+                                       x->final));
     return NEB_OK;
 }
 
-static enum neb_status write_state(struct agent_worker *w, struct intra_ckpt_writer *out) {
-    const struct worker_side *x = w->side;
+static enum neb_status durable(void *user) { return worker_side_durable(user); }
+
+static enum neb_status write_state(void *user, struct intra_ckpt_writer *out) {
+    const struct worker_side *x = user;
     return x->add(x->user, out);
 }
 
+// A side without rounds has no units: it only saves.
+static const struct agent_trainer_ops alone = {.save = write_state, .durable = durable};
+
 enum neb_status worker_side_start(struct worker_side *x, worker_side_add *add, void *user) {
+    struct agent_exchange *e = &x->w->x;
     x->add = add;
     x->user = user;
-    x->w->ops.durable = durable;
-    if (!x->w->federated)
-        x->w->ops.save = write_state;
+    if (!e->federated) {
+        e->trainer.ops = &alone;
+        e->trainer.user = x;
+        e->saves.trainer_only = true;
+    }
     for (int32_t i = 0; i < x->n_streams; i++) // batches that are held
-        x->w->save_reserve += x->streams[i]->c.batch_bytes;
-    return worker_save_start(x->w);
+        e->saves.reserve += x->streams[i]->c.batch_bytes;
+    return exchange_save_start(e);
 }
 
 enum neb_status worker_side_save(struct worker_side *x, int64_t at, uint64_t again, bool final) {
@@ -139,20 +146,18 @@ enum neb_status worker_side_save(struct worker_side *x, int64_t at, uint64_t aga
     for (int32_t i = 0; i < x->n_streams; i++)
         while (produces(x->streams[i]) && x->streams[i]->stored < x->streams[i]->next)
             NEB_TRY(wait_more(x));
-    NEB_TRY(worker_save_wait(x->w)); // the previous one, with its cursors
+    NEB_TRY(exchange_save_wait(&x->w->x)); // the previous one, with its cursors
     for (int32_t i = 0; i < x->n_streams; i++) {
         x->cursors[i] = x->streams[i]->next - (produces(x->streams[i]) ? 0 : again);
         x->streams[i]->want_checkpoint = false;
     }
     x->final = final;
     x->saved = at;
-    return x->w->federated ? worker_save(x->w) : worker_save_at(x->w, at);
+    return x->w->x.federated ? exchange_save(&x->w->x) : exchange_save_at(&x->w->x, at);
 }
 
 enum neb_status worker_side_newest(const struct worker_side *x, struct intra_ckpt **out) {
-    char dir[NEB_PATH_MAX];
-    NEB_TRY(neb_path(dir, sizeof dir, x->w->dir, "checkpoint"));
-    return worker_newest(x->w, dir, out);
+    return exchange_newest(&x->w->x, out);
 }
 
 static const neb_ns taken_patience = 60 * NEB_S;
@@ -163,16 +168,16 @@ static void say_untaken(struct worker_side *x, const struct agent_stream *s) {
              "%s has not confirmed the last %llu batches for a minute: it has not saved them yet, "
              "or it is away, or its part of the job was stopped. This cluster waits for it; nebula "
              "stop ends the wait",
-             x->w->job.clusters[s->c.peer].name, (unsigned long long)(s->next - s->durable));
+             x->w->x.job.clusters[s->c.peer].name, (unsigned long long)(s->next - s->durable));
     neb_warn("%s", text);
-    worker_metrics(x->w, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
+    exchange_metrics(&x->w->x, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
 }
 
 static enum neb_status wait_taken(struct worker_side *x, const struct agent_stream *s) {
     uint64_t sum = 0; // of the consumer's counters
     neb_ns moved = neb_now();
     bool said = false;
-    while (!x->w->stop && !s->let_go && s->durable < s->next) {
+    while (!x->w->x.stop && !s->let_go && s->durable < s->next) {
         NEB_TRY(wait_more(x));
         uint64_t now = s->durable + s->taken + s->arrived;
         moved = now == sum ? moved : neb_now();
@@ -186,7 +191,7 @@ static enum neb_status wait_taken(struct worker_side *x, const struct agent_stre
 }
 
 enum neb_status worker_side_wait_taken(struct worker_side *x) {
-    NEB_TRY(worker_save_wait(x->w));
+    NEB_TRY(exchange_save_wait(&x->w->x));
     for (int32_t i = 0; i < x->n_streams; i++)
         if (produces(x->streams[i]))
             NEB_TRY(wait_taken(x, x->streams[i]));

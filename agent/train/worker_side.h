@@ -5,10 +5,10 @@
 //
 //     rtd_worker.c      ─┐
 //     distill_worker.c  ─┴─► worker_side: streams, checkpoints
-//                              └─► exchange/worker_link.c: messages, metrics, report
+//                              └─► agent/exchange: messages, metrics, report
 #ifndef AGENT_WORKER_SIDE_H
 #define AGENT_WORKER_SIDE_H
-#include "agent/exchange/worker.h"
+#include "agent/train/worker.h"
 #include "agent/train/worker_stream.h"
 
 enum {
@@ -52,11 +52,12 @@ NEB_MUST_CHECK enum neb_status worker_side_stream(struct worker_side *x,
 // True if a checkpoint is due now, between two events: the job says so, or an agent asks for one.
 bool worker_side_due(struct worker_side *x, int64_t at);
 // Call it when all streams are open. add writes the side's state; it is not used if the side takes
-// part in rounds, whose ops do that.
+// part in rounds, whose trainer (agent/exchange/trainer.h) does that and calls _durable.
 NEB_MUST_CHECK enum neb_status worker_side_start(struct worker_side *x, worker_side_add *add,
                                                  void *user);
+NEB_MUST_CHECK enum neb_status worker_side_durable(struct worker_side *x);
 // Begins a checkpoint once the agent has stored all batches put so far. It is written while
-// training goes on (worker_save.c). Once it is on disk, the producers get credit. again: number of
+// training goes on (agent/exchange/save.c). Once it is on disk, the producers get credit. again: number of
 // the newest applied batches that a restart must take again. final: no side will restart from an
 // older checkpoint.
 NEB_MUST_CHECK enum neb_status worker_side_save(struct worker_side *x, int64_t at, uint64_t again,
