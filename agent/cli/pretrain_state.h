@@ -2,21 +2,20 @@
 // Shared by cmd_pretrain.c (options, submitting, following) and pretrain_*.c only.
 #ifndef AGENT_PRETRAIN_STATE_H
 #define AGENT_PRETRAIN_STATE_H
+#include "agent/cli/cmd_options.h"
 #include "agent/cli/local.h"
 #include "agent/job/config.h"
 #include "agent/proc/ipc.h"
 #include "agent/show/progress.h"
 #include "agent/show/tensorboard.h"
 
-enum { SETS_MAX = 64 };
-
-struct options { // strings belong to argv; out may be run.default_out
-    const char *job, *out, *wan, *home, *steps, *seed;
-    const char *sets[SETS_MAX];
-    int n_sets, local;        // local: number of clusters; 0: agents run elsewhere
-    unsigned report_within_s; // wait for the report of an unreachable cluster after others reported
-    const char *seal_key;
-    bool json, resume, tensorboard;
+struct options {                 // strings belong to argv; out may be run.default_out
+    struct agent_options common; // its argument: the job file
+    const char *out, *wan, *steps, *seed;
+    struct agent_list sets;
+    int local;           // number of clusters; 0: agents run elsewhere
+    int report_within_s; // wait for the report of an unreachable cluster after others reported
+    bool resume, tensorboard;
 };
 
 struct run {
@@ -51,13 +50,13 @@ struct run {
     uint64_t lines_lost; // of metrics.jsonl, which could not be written
     neb_ns reached[AGENT_CLUSTERS_MAX]; // last line of a cluster, or last time with its link up
     neb_ns waits_since;                 // some have reported and others have not; 0: no
-    uint16_t told_missing;              // bit per cluster: reported to the user as out of reach
-    uint16_t missing;                   // bit per cluster: no longer waited for
-    uint16_t away;             // bit per cluster: its link is down, by the agent's last status
+    struct member_set told_missing;     // clusters reported to the user as out of reach
+    struct member_set missing;          // clusters that are no longer waited for
+    struct member_set away;             // clusters whose link is down, by the agent's last status
     neb_ns heard, next_follow; // last message about the job; when to ask the agent for it again
     bool detached;             // this command ends and the job continues
     bool silent, no_more;      // the agent does not answer, and the user knows; no report will come
-    uint16_t gone;             // bit per cluster: no longer a member, so it sends no report
+    struct member_set gone;    // clusters that are no members any more, and send no report
     char ends[512];            // why the agent has ended the job; empty: it has not
     // OUT/.lock: one command per folder; the system releases it at the end of the process
     int lock_fd;

@@ -12,12 +12,13 @@
 
 enum { STATE_VERSION = 7 }; // of "worker.state"; others are refused
 
-struct state { // one of both: a state that is written, or read
+struct state { // a state that is written to `to`, or read from `from`
     struct neb_buf *to;
     struct neb_rd *from;
+    bool unknown; // a codec that was read is not one of this program
 };
 #define STATE_FIELD(NAME, TYPE)                                                                    \
-    static void NAME(const struct state *s, TYPE *x) {                                             \
+    static void NAME(struct state *s, TYPE *x) {                                                   \
         if (s->to)                                                                                 \
             neb_buf_##NAME(s->to, *x);                                                             \
         else                                                                                       \
@@ -30,13 +31,20 @@ STATE_FIELD(i64, int64_t)
 STATE_FIELD(f32, float)
 STATE_FIELD(f64, double)
 
-static void flag(const struct state *s, bool *x) {
+static void flag(struct state *s, bool *x) {
     uint8_t byte = *x;
     u8(s, &byte);
     *x = byte == 1;
 }
 
-static void pass_fragment(const struct state *s, struct agent_exchange *x, int32_t f) {
+static void level(struct state *s, uint8_t *x) {
+    if (s->to)
+        neb_buf_u8(s->to, cmp_level_number(*x));
+    else if (!inter_level_get(s->from, x))
+        s->unknown = true;
+}
+
+static void pass_fragment(struct state *s, struct agent_exchange *x, int32_t f) {
     struct agent_fragment *g = &x->frags[f];
     struct agent_flight *t = &x->flight[f];
     struct exchange_fragment *k = &x->kept[f];
@@ -58,13 +66,13 @@ static void pass_fragment(const struct state *s, struct agent_exchange *x, int32
     u64(s, &t->tokens_at_send);
     u32(s, &t->steps);
     u32(s, &t->missed);
-    u8(s, &t->codec);
+    level(s, &t->codec);
     f32(s, &t->error);
     for (int i = 0; i < 2; i++) {
         struct inter_plan *p = &k->plans[i];
         u32(s, &p->interval);
         u32(s, &p->overlap);
-        u8(s, &p->codec);
+        level(s, &p->codec);
         u8(s, &p->reason);
         u8(s, &p->left_out);
     }
@@ -75,7 +83,7 @@ static void pass_fragment(const struct state *s, struct agent_exchange *x, int32
     inter_outer_set_fragment(x->outer, f, version, g->in_flight);
 }
 
-static void pass_state(const struct state *s, struct agent_exchange *x) {
+static void pass_state(struct state *s, struct agent_exchange *x) {
     int32_t fragments = x->federated ? x->job.sync.fragments : 0;
     uint32_t interval = (uint32_t)x->schedule.interval;
     i64(s, &x->schedule.base);
@@ -111,8 +119,7 @@ static bool sound(const struct agent_exchange *x) {
     for (int32_t f = 0; x->federated && f < x->job.sync.fragments; f++) {
         for (int i = 0; i < 2; i++) {
             const struct inter_plan *p = &x->kept[f].plans[i];
-            if (p->codec >= INTER_LEVELS || p->reason >= INTER_REASONS ||
-                p->left_out > INTER_LEFT_OUT_MAX)
+            if (p->reason >= INTER_REASONS || p->left_out > INTER_LEFT_OUT_MAX)
                 return false;
         }
         if (x->flight[f].retries > INTER_RETRIES_MAX)
@@ -239,8 +246,9 @@ static enum neb_status restore_from(struct agent_exchange *x, const struct intra
     if (version != STATE_VERSION)
         return neb_fail(NEB_ERR_FORMAT, "%s has state version %u; this program reads version %d",
                         intra_ckpt_path(c), version, STATE_VERSION);
-    pass_state(&(struct state){.from = &r}, x);
-    if (!neb_rd_done(&r) || !sound(x))
+    struct state in = {.from = &r};
+    pass_state(&in, x);
+    if (!neb_rd_done(&r) || in.unknown || !sound(x))
         return neb_fail(NEB_ERR_FORMAT, "the state in %s does not fit this job",
                         intra_ckpt_path(c));
     build_note(note, sizeof note, x);

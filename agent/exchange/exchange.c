@@ -55,7 +55,7 @@ static enum neb_status choose_codecs(struct agent_exchange *x) {
     NEB_TRY(agent_update_fits(&x->job, elements[at], units[at], largest));
     NEB_TRY(cmp_codec_parse(x->job.sync.codec, &x->codec));
     x->merge_codec = x->codec;
-    if (x->codec.id != CMP_INT4 && x->codec.id != CMP_TOPK)
+    if (!cmp_codec_coarse(&x->codec))
         return NEB_OK;
     // a merge round carries much: it uses 8 bits if the message size allows it
     NEB_TRY(cmp_codec_parse("int8", &x->merge_codec));

@@ -149,7 +149,8 @@ static void take_plan(struct agent_flight *t, const json_t *plan) {
         if (!json_is_integer(x) || v[i] < 0 || v[i] > UINT32_MAX)
             return;
     }
-    if (v[0] < 1 || v[2] >= INTER_LEVELS || v[3] >= INTER_REASONS || v[4] > INTER_LEFT_OUT_MAX)
+    if (v[0] < 1 || v[2] > CMP_LEVELS_MAX || !cmp_level_valid((int)v[2]) || v[3] >= INTER_REASONS ||
+        v[4] > INTER_LEFT_OUT_MAX)
         return;
     t->plan = (struct inter_plan){.interval = (uint32_t)v[0],
                                   .overlap = (uint32_t)v[1],
@@ -288,13 +289,13 @@ static enum neb_status flip_for_test(const struct agent_exchange *x) {
 static void say_round(struct agent_exchange *x, int32_t f, neb_ns start) {
     const struct agent_fragment *g = &x->frags[f];
     const struct agent_flight *t = &x->flight[f];
-    const char *level = inter_codec_level_codec((enum inter_codec_level)t->codec);
+    const struct cmp_variant *level = cmp_level(t->codec);
     char hex[33], codec[32];
     exchange_digest_hex(&x->kept[f].last_digest, hex);
     cmp_codec_name(t->missed > (uint32_t)x->job.sync.merge_after ? &x->merge_codec : &x->codec,
                    codec, sizeof codec);
     if (level)
-        snprintf(codec, sizeof codec, "%s", level);
+        snprintf(codec, sizeof codec, "%s", level->name);
     if (x->sum)
         snprintf(codec, sizeof codec, "sum16");
     exchange_metrics(

@@ -4,8 +4,7 @@
 #include "agent/base/log.h"
 #include "agent/proc/harden.h"
 #include "agent/proc/launch.h"
-#include "agent/train/distill.h"
-#include "agent/train/rtd.h"
+#include "agent/train/side.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -117,10 +116,8 @@ static enum neb_status run(struct agent_worker *w, const char *socket_path, cons
     NEB_TRY(exchange_attach(&w->x, socket_path, job));
     exchange_report_moves(&w->x);
     neb_log_set_name(w->x.job.clusters[w->x.cluster].name);
-    if (w->x.job.mode == AGENT_MODE_RTD)
-        return agent_rtd_run(w);
-    if (w->x.job.mode == AGENT_MODE_DISTILL)
-        return agent_distill_run(w);
+    if (w->x.job.mode != AGENT_MODE_REPLICAS)
+        return agent_side_run(w);
     w->x.federated = w->x.job.sync.scheme == AGENT_SCHEME_FEDERATED && w->x.job.n_clusters > 1;
     NEB_TRY(worker_builtin_create(w));
     if (w->x.federated) {

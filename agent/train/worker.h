@@ -8,7 +8,7 @@
 //     worker_eval.c      held-out loss
 //     worker_text.c      checks that the corpus still holds the text that a checkpoint counts
 //     worker_device.c    whether it trains on a device or on processors
-//     worker_side.c      a side of modes rtd and distill: streams, checkpoints
+//     side.c             the loop of a side of modes rtd and distill
 //     worker_stream.c    its end of a stream
 //     follow.c           what the other ranks do when rank 0 calls
 #ifndef AGENT_WORKER_H

@@ -5,7 +5,8 @@
 #include "agent/base/file.h"
 #include "agent/exchange/shards.h"
 #include "agent/lib/state.h"
-#include "agent/train/distill_run.h"
+#include "agent/train/distill.h"
+#include "agent/train/side.h"
 #include "agent/train/worker.h"
 #include "intra/data/data.h"
 #include "tests/testing.h"
@@ -32,7 +33,7 @@ struct subject {
     void (*destroy)(struct subject *s);
     int64_t step;
     struct agent_worker *w;   // built-in, student
-    struct distill_run *run;  // student
+    struct agent_side side;   // student
     struct nebula *n;         // attached
     float **memory;           // attached: (tensors)
     float **arrays;           // arrays: (units)
@@ -103,32 +104,31 @@ static struct subject *make_builtin(void) {
 }
 
 static void train_student(struct subject *s) {
-    assert_int_equal(agent_distill_learn(s->run->side, NULL, 0), NEB_OK);
+    struct distill_run *r = s->side.own;
+    assert_int_equal(agent_distill_learn(r->side, NULL, 0), NEB_OK);
     s->step++;
 }
 
 static void destroy_student(struct subject *s) {
-    agent_distill_destroy(&s->run->side);
-    free(s->run);
+    side_student.destroy(&s->side);
     destroy_worker(s);
 }
 
 static struct subject *make_student(void) {
     struct subject *s = calloc(1, sizeof *s);
     assert_non_null(s);
-    s->w = make_worker("mode: distill\ndistill: {k: 2, federate: true, teacher: {learn: true, "
-                       "n_layers: 1, d_model: 8, n_heads: 2, d_ff: 16}}\nclusters:\n"
-                       "  - {name: a, role: student}\n  - {name: b, role: student}\n"
+    s->w = make_worker("mode: distill\n"
+                       "distill: {k: 2, federate: true, teacher: {learn: true, n_layers: 1, "
+                       "d_model: 8, n_heads: 2, d_ff: 16}}\n"
+                       "clusters:\n  - {name: a, role: student}\n  - {name: b, role: student}\n"
                        "  - {name: c, role: teacher}\n");
-    assert_non_null(s->run = calloc(1, sizeof *s->run));
-    s->run->w = s->w;
     assert_int_equal(kern_cpu_create(1, &s->w->K), NEB_OK);
     assert_int_equal(intra_corpus_open(corpus_dir, false, &s->w->corpus), NEB_OK);
-    const struct intra_place at = {.K = s->w->K};
-    assert_int_equal(
-        agent_distill_create(&s->w->x.job, AGENT_ROLE_STUDENT, 0, s->w->corpus, &at, &s->run->side),
-        NEB_OK);
-    assert_int_equal(distill_federate_trainer(s->run), NEB_OK);
+    s->side = (struct agent_side){.role = &side_student, .w = s->w};
+    s->side.at = (struct intra_place){.K = s->w->K, .mesh = s->w->x.job.clusters[0].mesh};
+    assert_int_equal(side_student.create(&s->side), NEB_OK);
+    s->w->model = s->side.model;
+    assert_int_equal(side_trainer(&s->side, true), NEB_OK);
     s->t = &s->w->x.trainer;
     s->train = train_student;
     s->seen = seen_by_worker;

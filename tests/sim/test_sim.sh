@@ -28,6 +28,7 @@ once --byzantine 888028913 888000186 18326717193559 555009279 888005756 88803681
 once --rot 123 729 1436 1824 5632
 once "--masked --byzantine --rounds 4" 114146 122540 201342
 
+"$(dirname "$0")/mutants" --match
 "$sim" --seed "$seed" --seeds "$many"
 "$sim" --byzantine --seed "$seed" --seeds "$some"
 "$sim" --idle --seed "$seed" --seeds "$some"
@@ -44,7 +45,3 @@ once "--masked --byzantine --rounds 4" 114146 122540 201342
 for members in 3 4; do # links and workers differ in speed
     "$sim" --pace --members "$members" --rounds 20 --fragments 1 --seeds 80
 done
-# Some of the planted bugs; tests/run --nightly tries all of them.
-masked='masked_majority|masked_not_noted|masked_two_updates'
-others='early_forgotten|one_copy|cursor_forgotten|incarnation_unknown'
-"$(dirname "$0")/mutants" "^($masked|$others)\$"
