@@ -8,9 +8,8 @@
 #include "agent/base/log.h"
 #include "agent/base/throttle.h"
 #include "security/enrol.h"
-#include "security/enrol_rate.h"
+#include "security/enrol_wire.h"
 #include "security/source.h"
-#include "security/tls_reason.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -4,17 +4,13 @@
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
+#include "security/files.h"
 #include "security/invite.h"
 #include "security/members.h"
-#include "security/rotated.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <jansson.h>
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 enum { SETTINGS_MAX = 4096 };
@@ -27,20 +23,14 @@ static enum neb_status settings_write(const char *dir, const struct sec_hub_sett
     char path[NEB_PATH_MAX];
     NEB_TRY(neb_path(path, sizeof path, dir, "hub.json"));
     json_t *root = json_pack("{s:s,s:s}", "listen", s->listen, "reach", s->reach);
-    char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    enum neb_status st = text ? neb_fs_write(path, text, strlen(text), 0600)
-                              : neb_fail(NEB_ERR_NOMEM, "out of memory: %s", path);
-    free(text);
-    json_decref(root);
-    return st;
+    return sec_json_save_take(path, root, 2);
 }
 
 static enum neb_status settings_read(const char *dir, struct sec_hub_settings *s) {
     char path[NEB_PATH_MAX];
-    struct neb_buf b = {0};
+    json_t *root;
     NEB_TRY(neb_path(path, sizeof path, dir, "hub.json"));
-    NEB_TRY(neb_fs_read(path, SETTINGS_MAX, &b));
-    json_t *root = json_loadb((const char *)b.p, b.len, JSON_REJECT_DUPLICATES, NULL);
+    NEB_TRY(sec_json_load(path, SETTINGS_MAX, &root));
     const char *listen = json_string_value(json_object_get(root, "listen"));
     const char *reach = json_string_value(json_object_get(root, "reach"));
     enum neb_status st = NEB_OK;
@@ -50,7 +40,6 @@ static enum neb_status settings_read(const char *dir, struct sec_hub_settings *s
         snprintf(s->listen, sizeof s->listen, "%s", listen),
             snprintf(s->reach, sizeof s->reach, "%s", reach);
     json_decref(root);
-    neb_buf_free(&b);
     return st;
 }
 
@@ -119,24 +108,12 @@ enum neb_status sec_hub_open(const char *home, struct sec_hub **out) {
 // ---- one change at a time ----------------------------------------------------------------------
 
 static enum neb_status lock(struct sec_hub *h, int *fd) {
-    char path[NEB_PATH_MAX];
-    NEB_TRY(neb_path(path, sizeof path, h->dir, "lock"));
-    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (*fd < 0)
-        return neb_fail_errno("%s", path);
-    while (flock(*fd, LOCK_EX) != 0)
-        if (errno != EINTR) {
-            enum neb_status st = neb_fail_errno("%s", path);
-            close(*fd);
-            return st;
-        }
+    NEB_TRY(sec_dir_lock(h->dir, fd));
     enum neb_status st = sec_federation_reload(h->fed, NULL); // another process may have changed it
     if (st != NEB_OK)
         close(*fd);
     return st;
 }
-
-static void unlock(int fd) { close(fd); }
 
 // Signs and applies l, a changed copy of the list in use.
 static enum neb_status publish(struct sec_hub *h, struct sec_list *l, enum sec_list_why why,
@@ -213,7 +190,7 @@ enum neb_status sec_hub_create(const char *home, const struct sec_hub_settings *
     } else if (link[0]) {
         st = move_self(h, self, link);
     }
-    unlock(fd);
+    close(fd);
     if (st == NEB_OK)
         st = sec_ca_finish(home);
 out:
@@ -270,7 +247,7 @@ enum neb_status sec_hub_invite(struct sec_hub *h, const char *name, enum sec_rol
     randombytes_buf(out->secret, sizeof out->secret);
     NEB_TRY(lock(h, &fd));
     enum neb_status st = invite_locked(h, out, role, ttl_s);
-    unlock(fd);
+    close(fd);
     return st;
 }
 
@@ -372,7 +349,8 @@ static enum neb_status admit_locked(struct sec_hub *h, const uint8_t id[SEC_INVI
     if (sec_members_find(&l.members, v.name) < 0) {
         NEB_TRY(sec_members_insert(&l.members, &add));
         NEB_TRY(publish(h, &l, SEC_LIST_JOIN, v.name));
-        neb_info("%s joined: member list version %llu", v.name, (unsigned long long)l.members.version);
+        neb_info("%s joined: member list version %llu", v.name,
+                 (unsigned long long)l.members.version);
     }
     v.listed = true;
     return sec_invite_store(h->dir, &v);
@@ -389,7 +367,7 @@ enum neb_status sec_hub_admit(struct sec_hub *h, const uint8_t id[SEC_INVITE_ID_
     struct sec_member e = entry(&p, SEC_ROLE_DATA, endpoint);
     NEB_TRY(lock(h, &fd));
     enum neb_status st = admit_locked(h, id, &e, digest, cert, why);
-    unlock(fd);
+    close(fd);
     return st;
 }
 
@@ -409,7 +387,8 @@ static enum neb_status rotate_locked(struct sec_hub *h, struct sec_list *l, uint
     sec_members_drop(&l->members, i);
     NEB_TRY(sec_members_insert(&l->members, &e));
     NEB_TRY(publish(h, l, SEC_LIST_ROTATE, p->name));
-    neb_info("%s has new keys: member list version %llu", p->name, (unsigned long long)l->members.version);
+    neb_info("%s has new keys: member list version %llu", p->name,
+             (unsigned long long)l->members.version);
     // Written after the list: a crash in between allows one more rotation, but never refuses a
     // member whose new keys are not listed.
     return sec_rotated_note(h->dir, p->name, now_s());
@@ -439,7 +418,7 @@ enum neb_status sec_hub_renew(struct sec_hub *h, const char *name, const uint8_t
     NEB_TRY(sec_csr_parse(csr, len, &p));
     NEB_TRY(lock(h, &fd));
     enum neb_status st = renew_locked(h, name, &p, cert, wait);
-    unlock(fd);
+    close(fd);
     return st;
 }
 
@@ -491,7 +470,7 @@ enum neb_status sec_hub_revoke(struct sec_hub *h, const char *name, bool *member
     int fd;
     NEB_TRY(lock(h, &fd));
     enum neb_status st = revoke_locked(h, name, member);
-    unlock(fd);
+    close(fd);
     return st;
 }
 
@@ -501,7 +480,7 @@ enum neb_status sec_hub_move(struct sec_hub *h, const char *name, const char *li
         return neb_fail(NEB_ERR_INVALID, "'%s': expected HOST:PORT", link);
     NEB_TRY(lock(h, &fd));
     enum neb_status st = move_locked(h, name, link);
-    unlock(fd);
+    close(fd);
     return st;
 }
 
@@ -535,6 +514,6 @@ enum neb_status sec_hub_promote(struct sec_hub *h, const char *lost) {
     int fd;
     NEB_TRY(lock(h, &fd));
     enum neb_status st = promote_locked(h, lost);
-    unlock(fd);
+    close(fd);
     return st;
 }

@@ -4,8 +4,8 @@
 #include "agent/base/bytes.h"
 #include "agent/base/fs.h"
 #include "agent/base/sha256.h"
+#include "security/files.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -323,10 +323,5 @@ enum neb_status sec_members_save(const char *path, const struct sec_members *m) 
     }
     json_t *root = json_pack("{s:i, s:s, s:I, s:o}", "format", 1, "federation", fed, "version",
                              (json_int_t)m->version, "members", list);
-    char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    st = text ? neb_fs_write(path, text, strlen(text), 0600)
-              : neb_fail(NEB_ERR_NOMEM, "out of memory: %s", path);
-    free(text);
-    json_decref(root);
-    return st;
+    return sec_json_save_take(path, root, 2);
 }

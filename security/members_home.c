@@ -6,12 +6,10 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "security/cert.h"
+#include "security/files.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 enum { SEEN_BYTES = 8 + 8 + NEB_SHA256_BYTES };
@@ -194,27 +192,12 @@ static enum neb_status take(struct sec_federation *f, const uint8_t *p, size_t l
     return l.members.version > f->list.members.version ? keep(f, p, len, &l, now.digest) : NEB_OK;
 }
 
-// The list and `seen` are two files, and each is written under a second name first. So processes of
-// one home (agent, command line) take turns.
-static enum neb_status lock(const struct sec_federation *f, int *fd) {
-    char path[NEB_PATH_MAX];
-    NEB_TRY(file(f, "lock", path));
-    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (*fd < 0)
-        return neb_fail_errno("%s", path);
-    while (flock(*fd, LOCK_EX) != 0)
-        if (errno != EINTR) {
-            enum neb_status st = neb_fail_errno("%s", path);
-            close(*fd);
-            return st;
-        }
-    return NEB_OK;
-}
-
+// The list and `seen` are two files, and each is written under a second name first. So processes
+// of one home (agent, command line) take turns.
 enum neb_status sec_federation_apply(struct sec_federation *f, const uint8_t *p, size_t len,
                                      bool *changed) {
     int fd;
-    NEB_TRY(lock(f, &fd));
+    NEB_TRY(sec_dir_lock(f->dir, &fd));
     enum neb_status st = take(f, p, len, true, changed);
     close(fd);
     return st;
@@ -253,7 +236,7 @@ enum neb_status sec_federation_reload(struct sec_federation *f, bool *changed) {
     int fd;
     if (changed)
         *changed = false;
-    NEB_TRY(lock(f, &fd));
+    NEB_TRY(sec_dir_lock(f->dir, &fd));
     enum neb_status st = reload_locked(f, changed);
     close(fd);
     return st;
@@ -362,7 +345,7 @@ enum neb_status sec_federation_set_cert(struct sec_federation *f, const uint8_t 
     int fd;
     NEB_TRY(sec_cert_verify(p, len, f->ca.p, f->ca.len, neb_wall_now() / NEB_S, &c));
     NEB_TRY(file(f, "member.pem", path));
-    NEB_TRY(lock(f, &fd));
+    NEB_TRY(sec_dir_lock(f->dir, &fd));
     enum neb_status st = sec_pem_write(path, p, len);
     close(fd);
     return st;
@@ -383,7 +366,7 @@ enum neb_status sec_federation_set_hub(struct sec_federation *f, const char *hub
     char path[NEB_PATH_MAX];
     int fd;
     NEB_TRY(file(f, "hub", path));
-    NEB_TRY(lock(f, &fd));
+    NEB_TRY(sec_dir_lock(f->dir, &fd));
     enum neb_status st = neb_fs_write(path, hub, strlen(hub), 0600);
     close(fd);
     return st;

@@ -3,8 +3,8 @@
 #include "security/members.h"
 
 #include "agent/base/fs.h"
+#include "security/files.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -120,6 +120,7 @@ static void add_key(struct sec_former *all, size_t *n, const struct sec_public *
 
 static enum neb_status write_all(const char *dir, const struct sec_former *all, size_t n) {
     char path[NEB_PATH_MAX], hex[2 * SEC_KEY_BYTES + 1];
+    NEB_TRY(neb_path(path, sizeof path, dir, "former.json"));
     json_t *list = json_array();
     for (size_t i = 0; i < n; i++) {
         neb_hex(all[i].sign, SEC_KEY_BYTES, hex);
@@ -130,15 +131,7 @@ static enum neb_status write_all(const char *dir, const struct sec_former *all, 
         json_array_append_new(list, o);
     }
     json_t *root = json_pack("{s:i,s:o}", "format", 1, "former", list);
-    char *text = root ? json_dumps(root, JSON_INDENT(1)) : NULL;
-    json_decref(root);
-    if (!text)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory writing the keys of removed members");
-    enum neb_status st = neb_path(path, sizeof path, dir, "former.json");
-    if (st == NEB_OK)
-        st = neb_fs_write(path, text, strlen(text), 0600);
-    free(text);
-    return st;
+    return sec_json_save_take(path, root, 1);
 }
 
 enum neb_status sec_former_keep(const char *dir, const struct sec_list *before,

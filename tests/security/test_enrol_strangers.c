@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Enrolment under attack: used tokens, keys of others, old protocols, floods. Covers the refusals
 // in the table of security/README.md.
-#include "security/enrol_rate.h"
 #include "security/source.h"
 #include "tests/security/enrol_fixture.h"
 

@@ -2,7 +2,7 @@
 // security/federation: which signed lists a member accepts, and which it recognises as a fork.
 // security/rotated: when a member may get new keys again.
 #include "agent/base/fault.h"
-#include "security/rotated.h"
+#include "security/invite.h"
 #include "tests/unit/federation_fixture.h"
 
 static void test_rules(void **state) {
