@@ -3,7 +3,7 @@
 // the environment variable NEBULA_FAULT is set:
 //     NEBULA_FAULT=fs.write:7        the 7th fs.write of this process fails
 //     NEBULA_FAULT=fs.write:7:kill   the process kills itself there (SIGKILL), as in a power cut
-//     NEBULA_FAULT=fs.*:3            the 3rd hit fails, of all points that start with "fs."
+//     NEBULA_FAULT=fs.*:3            the 3rd hit of any point that starts with "fs." fails
 //     NEBULA_FAULT=fs.write:*        every hit fails, as on a full disk
 //     NEBULA_FAULT=a:1,b:2:kill      both (at most 8)
 //     NEBULA_FAULT=fs.sync@b:2       only in processes whose log name is b (agent, worker)

@@ -22,6 +22,12 @@ enum neb_status neb_path(char *out, size_t cap, const char *dir, const char *nam
     return NEB_OK;
 }
 
+void neb_path_folder(char *out, size_t cap, const char *path) {
+    const char *slash = strrchr(path, '/');
+    int n = !slash || slash == path ? 1 : (int)(slash - path);
+    snprintf(out, cap, "%.*s", n, slash ? path : ".");
+}
+
 enum neb_status neb_path_home(char *out, size_t cap, const char *text, const char *what) {
     const char *home = getenv("HOME"), *cache = getenv("XDG_CACHE_HOME"), *in = NULL;
     const char *rest = text;
@@ -177,17 +183,6 @@ out:
     return st;
 }
 
-static void dir_of(const char *path, char *out, size_t cap) {
-    const char *slash = strrchr(path, '/');
-    size_t n = slash ? (size_t)(slash - path) : 0;
-    if (!slash)
-        snprintf(out, cap, ".");
-    else if (n == 0)
-        snprintf(out, cap, "/");
-    else
-        snprintf(out, cap, "%.*s", (int)n, path);
-}
-
 enum neb_status neb_fs_sync_dir(const char *dir) {
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
@@ -321,7 +316,7 @@ enum neb_status neb_fs_writer_commit(struct neb_fs_writer *w) {
         unlink(w->tmp);
         return st;
     }
-    dir_of(w->path, dir, sizeof dir);
+    neb_path_folder(dir, sizeof dir, w->path);
     return neb_fs_sync_dir(dir);
 }
 

@@ -16,6 +16,8 @@
 
 // Joins dir and name with '/'. NEB_ERR_LIMIT if the path does not fit.
 NEB_MUST_CHECK enum neb_status neb_path(char *out, size_t cap, const char *dir, const char *name);
+// The folder of a path: all before its last '/'; "." without one. Cut if it does not fit.
+void neb_path_folder(char *out, size_t cap, const char *path);
 // Expands a path that a person wrote: "~/.cache/…" goes to XDG_CACHE_HOME if that is set, other
 // "~/…" to HOME; any other path stays. Errors name `what`. NEB_ERR_NOT_FOUND: HOME is not set;
 // NEB_ERR_LIMIT: the path does not fit.
@@ -28,7 +30,8 @@ bool neb_path_within(const char *path, const char *folder);
 // False only if certainly nothing is there. True also without permission to look: opening the file
 // then gives the reason.
 bool neb_fs_exists(const char *path);
-// True if the disk of the existing `path` has this many bytes free for this user, or does not tell.
+// True if the disk of the existing `path` has this many bytes free for this user, or if the system
+// does not say how many.
 bool neb_fs_fits(const char *path, uint64_t bytes);
 // Call first in a program: opens closed descriptors 0, 1 and 2 as /dev/null. Otherwise the first
 // opened file would get such a number, and output would be printed into it. False: cannot open

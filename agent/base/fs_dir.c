@@ -30,17 +30,10 @@ static enum neb_status move(const char *from, const char *to) {
     return NEB_OK;
 }
 
-static const char *parent_of(const char *path, char out[NEB_PATH_MAX]) {
-    const char *slash = strrchr(path, '/');
-    if (!slash)
-        return ".";
-    snprintf(out, NEB_PATH_MAX, "%.*s", slash == path ? 1 : (int)(slash - path), path);
-    return out;
-}
-
 static enum neb_status sync_parent(const char *path) {
     char parent[NEB_PATH_MAX];
-    return neb_fs_sync_dir(parent_of(path, parent));
+    neb_path_folder(parent, sizeof parent, path);
+    return neb_fs_sync_dir(parent);
 }
 
 static enum neb_status old_name(const char *to, char *out, size_t cap) {
@@ -103,8 +96,9 @@ enum neb_status neb_fs_hold(const char *aside, int *fd) {
     struct stat held, named;
     *fd = -1;
     NEB_TRY(lock_name(aside, path));
-    NEB_TRY(neb_fs_mkdirs(parent_of(aside, parent), 0755));
-    if (access(parent_of(aside, parent), W_OK) != 0)
+    neb_path_folder(parent, sizeof parent, aside);
+    NEB_TRY(neb_fs_mkdirs(parent, 0755));
+    if (access(parent, W_OK) != 0)
         return NEB_OK; // the first write there reports the reason
     for (;;) {
         *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);

@@ -21,8 +21,8 @@ static const char *const status_names[] = {
 };
 static const char *const level_names[] = {"error", "warn ", "info ", "debug"};
 
-// The only process-wide mutable state of this kind: every layer logs, and none should carry a
-// handle for it.
+// Mutable state of the whole process, which is rare here: every layer logs, and no layer should
+// carry a handle for it.
 static struct {
     pthread_mutex_t lock;
     enum neb_log_level level;

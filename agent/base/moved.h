@@ -2,10 +2,10 @@
 // Counts the bytes that this process has read, hashed, copied, written or received. Code that waits
 // for slow work checks this count: work that makes progress must not fail by a timeout.
 //
-// The code that moves bytes lies below every layer; the code that waits for it lies above. So
-// each thread may set one listener, instead of an argument in every call between. A worker's thread
-// sends its agent a sign of progress this way, and a rank's thread the other ranks. Bytes of a
-// thread without a listener are only counted.
+// The code that moves bytes lies below every layer; the code that waits for it lies above. An
+// argument in every call between them would connect the two. Instead, each thread may set one
+// listener. The listener of a worker sends a sign of progress to the agent, and the listener of a
+// rank sends it to the other ranks. Bytes of a thread without a listener are only counted.
 #ifndef NEB_MOVED_H
 #define NEB_MOVED_H
 #include "agent/base/clock.h"

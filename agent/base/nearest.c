@@ -29,7 +29,8 @@ int neb_edits(const char *a, const char *b) {
     return rows[m % 3][n];
 }
 
-int neb_edits_near(const char *word) {
+// The most edits at which a word of this length counts as misspelt.
+static int edits_near(const char *word) {
     size_t n = strlen(word);
     return n <= 3 ? 1 : n <= 6 ? 2 : 3;
 }
@@ -43,7 +44,7 @@ static int is_part(const char *word, const char *of) {
 
 const char *neb_nearest(const char *word, const char *const *known, size_t n) {
     const char *best = NULL;
-    int least = neb_edits_near(word) + 1;
+    int least = edits_near(word) + 1;
     for (size_t i = 0; i < n; i++) {
         if (!known[i])
             continue;

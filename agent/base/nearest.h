@@ -9,8 +9,6 @@ enum { NEB_EDITS_MAX = 64 };
 // The edit distance of two short words (insert, delete, change, swap neighbours). NEB_EDITS_MAX if
 // one of them has that many bytes or more.
 int neb_edits(const char *a, const char *b);
-// The most edits at which a word of this length counts as misspelt.
-int neb_edits_near(const char *word);
 // The word of known[0..n-1] closest to `word`; NULL entries are skipped. NULL: none is close. A
 // word is also close to one that it begins or ends ("stat", "train").
 const char *neb_nearest(const char *word, const char *const *known, size_t n);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The processor quota of a container: the limit of its control groups (docker --cpus, Kubernetes),
-// which the affinity mask does not show. More threads than that wait for each other while the
-// kernel holds them back.
+// which the affinity mask does not show. If a process runs more threads than its quota, they wait
+// for each other while the kernel holds them back.
 #ifndef NEB_QUOTA_H
 #define NEB_QUOTA_H
 

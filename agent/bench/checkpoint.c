@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/bench/checkpoint.h"
 #include "agent/base/clock.h"
 #include "agent/bench/bench.h"
 #include "intra/ckpt/checkpoint_async.h"

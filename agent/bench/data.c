@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/bench/data.h"
+#include "intra/data/data.h"
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
 #include "agent/base/rng.h"
 #include "agent/bench/bench.h"
-#include "intra/data/data.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

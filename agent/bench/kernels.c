@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/bench/kernels.h"
+#include "agent/bench/bench.h"
 
 #include "agent/base/clock.h"
 #include "agent/base/rng.h"
-#include "agent/bench/bench.h"
 #include "kernels/kern.h"
 
 #include <stdio.h>

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/bench/link.h"
+#include "inter/link/link.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "agent/bench/bench.h"
 #include "agent/job/wan_spec.h"
 #include "agent/proc/child.h"
-#include "inter/link/link.h"
 #include "inter/round/transfer.h"
 #include "security/identity.h"
 

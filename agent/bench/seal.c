@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/bench/seal.h"
 #include "agent/base/clock.h"
 #include "agent/base/rng.h"
 #include "agent/bench/bench.h"

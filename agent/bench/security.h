@@ -9,9 +9,10 @@
 //     at the end:  record, votes
 //
 // Each stage is measured alone, in processor time of its thread, so that other programs do not
-// count. The pipeline (bench_pipeline) tells how much of it a round waits for: the link is the
-// slowest stage, so it is the first and the last chunk's part of the other stages. Then threads do
-// the same exchange for both members, over a socket as the link, timed by the clock.
+// count. The pipeline (bench_pipeline) computes the part that a round waits for. The link is the
+// slowest stage, so a round waits for the other stages only at the first and at the last chunk.
+// Then threads do the same exchange for both members, over a socket as the link, timed by the
+// clock.
 #ifndef AGENT_BENCH_SECURITY_H
 #define AGENT_BENCH_SECURITY_H
 #include "agent/base/bytes.h"

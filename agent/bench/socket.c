@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/bench/socket.h"
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
 #include "agent/base/rng.h"
+#include "agent/bench/bench.h"
 #include "inter/link/link.h"
 #include "security/identity.h"
 

@@ -17,172 +17,136 @@
 #include <string.h>
 
 struct options {
-    const char *home, *listen, *workers;
-    const char *congestion;
-    unsigned n_bulk;
-    unsigned recycle_s, overlap_s, renew_days, stop_s;
+    struct agent_options common;
+    const char *listen, *workers, *congestion;
+    int n_bulk, recycle_s, overlap_s, renew_days, stop_s;
     struct agent_web_config page;
     struct inter_rate_limit limit;
-    const char *seal_key;
     uint64_t blobs_max;
+    bool verbose;
 };
 
-enum {
-    KEY_RECYCLE = 1000,
-    KEY_OVERLAP,
-    KEY_RENEW,
-    OPT_TOKEN,
-    OPT_CERT,
-    OPT_KEY,
-    KEY_RATE_LIMIT,
-    KEY_CONGESTION,
-    KEY_SEAL,
-    KEY_WORKERS,
-    KEY_BLOBS,
-    KEY_STOP
-};
-
-static const uint64_t BLOBS_MIN = 1000000, BLOBS_MAX = UINT64_C(1) << 60;
 enum { WEEK_S = 7 * 86400, RENEW_DAYS_MAX = 3650, STRIPES_MAX = 32 };
 
-static unsigned number(const struct argp_state *state, int key, const char *arg, unsigned max) {
-    return (unsigned)agent_option_whole(state, key, arg, 1, max);
-}
-
 // True for HOST:PORT, and for "*:PORT" (all addresses, in the form of ZeroMQ).
-static bool listens(const char *where) {
+static bool is_listen(const char *where, void *options) {
     char text[SEC_ENDPOINT_MAX + 4]; // a text that is cut here is too long anyway
+    (void)options;
     snprintf(text, sizeof text, "%s%s", *where == '*' ? "all" : "", where + (*where == '*'));
     return sec_endpoint_valid(text);
 }
 
-static error_t parse_option(int key, char *arg, struct argp_state *state) {
-    struct options *o = state->input;
-    switch (key) {
-    case 'H': o->home = arg; return 0;
-    case 'l':
-        if (!listens(arg))
-            agent_option_refuse(state, key, arg, "HOST:PORT");
-        o->listen = arg;
-        return 0;
-    case 'b': o->n_bulk = number(state, key, arg, STRIPES_MAX); return 0;
-    case KEY_RECYCLE: o->recycle_s = number(state, key, arg, WEEK_S); return 0;
-    case KEY_OVERLAP: o->overlap_s = number(state, key, arg, WEEK_S); return 0;
-    case KEY_RENEW: o->renew_days = number(state, key, arg, RENEW_DAYS_MAX); return 0;
-    case KEY_STOP: o->stop_s = number(state, key, arg, WEEK_S); return 0;
-    case 'p':
-        if (!agent_web_address_valid(arg)) // the reason is logged
-            agent_option_refuse(state, key, arg, "[HOST:]PORT");
-        o->page.listen = arg;
-        return 0;
-    case OPT_TOKEN: o->page.token = arg; return 0;
-    case OPT_CERT: o->page.cert = arg; return 0;
-    case OPT_KEY: o->page.key = arg; return 0;
-    case KEY_RATE_LIMIT:
-        if (!*arg || inter_rate_limit_parse(arg, &o->limit) != NEB_OK) // the reason is logged
-            agent_option_refuse(state, key, arg,
-                                "a rate (for example 20mbit, or 100mbit 08:00-18:00=20mbit)");
-        return 0;
-    case KEY_CONGESTION:
-        if (!inter_tcp_may_use(arg))
-            argp_error(state,
-                       "--congestion %s: this system does not have it, or does not permit it "
-                       "(nebula doctor)",
-                       arg);
-        o->congestion = arg;
-        return 0;
-    case KEY_WORKERS:
-        if (!agent_ipc_remote_valid(arg))
-            agent_option_refuse(state, key, arg, "an ADDRESS[:PORT] or an interface of this host");
-        o->workers = arg;
-        return 0;
-    case KEY_SEAL: o->seal_key = arg; return 0;
-    case KEY_BLOBS:
-        o->blobs_max = agent_option_size(state, key, arg, BLOBS_MIN, BLOBS_MAX);
-        return 0;
-    case 'v': neb_log_set_level(NEB_LOG_DEBUG); return 0;
-    case ARGP_KEY_ARG: argp_usage(state); return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
+static bool is_page(const char *where, void *options) {
+    (void)options;
+    return agent_web_address_valid(where); // the reason is logged
 }
 
-int cmd_agent(int argc, char **argv) {
-    static const struct argp_option table[] = {
-        {"home", 'H', "DIR", 0, "folder with keys and members (default ~/.nebula)", 0},
-        {"listen", 'l', "HOST:PORT", 0, "accept links of other agents here (default: only dial)",
-         0},
-        {"workers", KEY_WORKERS, "ADDRESS[:PORT]", 0,
-         "address or interface of this host for ranks that mpirun or srun starts on other hosts of "
-         "the cluster; encrypted, with new keys for each worker",
-         0},
-        {"recycle", KEY_RECYCLE, "SECONDS", 0, "replace connections older than this (default 3600)",
-         0},
-        {"overlap", KEY_OVERLAP, "SECONDS", 0,
-         "how long the old keys of a member are valid after its rotation (default 600)", 0},
-        {"renew-before", KEY_RENEW, "DAYS", 0,
-         "renew the certificate when it has fewer days left (default 30)", 0},
-        {"page", 'p', "[HOST:]PORT", 0,
-         "serve the status page and /metrics here; an address beyond loopback (the default) uses "
-         "TLS and needs --page-token",
-         0},
-        {"page-token", OPT_TOKEN, "FILE", 0,
-         "file with the token that readers of the page must send", 0},
-        {"page-cert", OPT_CERT, "FILE", 0,
-         "certificate of the page, PEM (default: self-signed, its fingerprint in the log)", 0},
-        {"page-key", OPT_KEY, "FILE", 0, "private key of --page-cert, PEM", 0},
-        {"connections", 'b', "N", 0,
-         "bulk connections per peer (default: as many as fill the link, up to 32)", 0},
-        {"rate-limit", KEY_RATE_LIMIT, "RATE", 0,
-         "limit of what this site sends, also by local time: \"100mbit 08:00-18:00=20mbit\"", 0},
-        {"congestion", KEY_CONGESTION, "NAME", 0,
-         "TCP congestion control (default bbr, if permitted)", 0},
-        {"seal-key", KEY_SEAL, "FILE", 0, "seal files on disk with this key (nebula seal)", 0},
-        {"blobs-max", KEY_BLOBS, "SIZE", 0,
-         "largest size of the updates that are kept, for example 20G (default: all back to the "
-         "oldest checkpoint)",
-         0},
-        {"stop-within", KEY_STOP, "SECONDS", 0,
-         "at the end, wait so long for checkpoints that still grow (default 3600)", 0},
-        {"verbose", 'v', NULL, 0, "log more", 0},
-        {0}};
-    static const struct argp argp = {
-        .options = table,
-        .parser = parse_option,
-        .doc = "Runs the agent of this cluster until SIGTERM or Ctrl-C. Running jobs are then "
-               "suspended after a checkpoint (exit status 3), and continue when the agent starts "
-               "again. To make keys: nebula id. To add other agents: nebula peer add, or nebula "
-               "join."};
-    struct options o = {0};
+static bool is_workers(const char *where, void *options) {
+    (void)options;
+    return agent_ipc_remote_valid(where);
+}
+
+static bool is_congestion(const char *name, void *options) {
+    (void)options;
+    return inter_tcp_may_use(name);
+}
+
+static bool take_rate_limit(const char *text, void *options) {
+    struct options *o = options;
+    return *text && inter_rate_limit_parse(text, &o->limit) == NEB_OK; // the reason is logged
+}
+
+static const struct agent_option table[] = {
+    OPT_HOME("folder with keys and members"),
+    OPT_CHECKED("listen", 'l', "HOST:PORT",
+                "accept links of other agents here (default: only dial)", AT(listen), is_listen,
+                "HOST:PORT"),
+    OPT_CHECKED("workers", 0, "ADDRESS[:PORT]",
+                "address or interface of this host for ranks that mpirun or srun starts on other "
+                "hosts of the cluster; encrypted, with new keys for each worker",
+                AT(workers), is_workers, "an ADDRESS[:PORT] or an interface of this host"),
+    OPT_INT("recycle", 0, "SECONDS", "replace connections older than this (default 3600)",
+            AT(recycle_s), 1, WEEK_S),
+    OPT_INT("overlap", 0, "SECONDS",
+            "how long the old keys of a member are valid after its rotation (default 600)",
+            AT(overlap_s), 1, WEEK_S),
+    OPT_INT("renew-before", 0, "DAYS",
+            "renew the certificate when it has fewer days left (default 30)", AT(renew_days), 1,
+            RENEW_DAYS_MAX),
+    OPT_CHECKED("page", 'p', "[HOST:]PORT",
+                "serve the status page and /metrics here; an address beyond loopback (the default) "
+                "uses TLS and needs --page-token",
+                AT(page.listen), is_page, "[HOST:]PORT"),
+    OPT_TEXT("page-token", 0, "FILE", "file with the token that readers of the page must send",
+             AT(page.token)),
+    OPT_TEXT("page-cert", 0, "FILE",
+             "certificate of the page, PEM (default: self-signed, its fingerprint in the log)",
+             AT(page.cert)),
+    OPT_TEXT("page-key", 0, "FILE", "private key of --page-cert, PEM", AT(page.key)),
+    OPT_INT("connections", 'b', "N",
+            "bulk connections per peer (default: as many as fill the link, up to 32)", AT(n_bulk),
+            1, STRIPES_MAX),
+    OPT_TAKEN("rate-limit", 0, "RATE",
+              "limit of what this site sends, also by local time: \"100mbit 08:00-18:00=20mbit\"",
+              take_rate_limit, "a rate (for example 20mbit, or 100mbit 08:00-18:00=20mbit)"),
+    OPT_CHECKED("congestion", 0, "NAME", "TCP congestion control (default bbr, if permitted)",
+                AT(congestion), is_congestion,
+                "a congestion control that this system has and permits (nebula doctor)"),
+    OPT_SEAL_KEY("seal files on disk with this key (nebula seal)"),
+    OPT_SIZE("blobs-max", 0, "SIZE",
+             "largest size of the updates that are kept, for example 20G (default: all back to the "
+             "oldest checkpoint)",
+             AT(blobs_max), 1000000, UINT64_C(1) << 60),
+    OPT_INT("stop-within", 0, "SECONDS",
+            "at the end, wait so long for checkpoints that still grow (default 3600)", AT(stop_s),
+            1, WEEK_S),
+    OPT_FLAG("verbose", 'v', "log more", AT(verbose)),
+    OPT_END};
+
+static int run(void *options) {
+    struct options *o = options;
     char home[NEB_PATH_MAX];
     bool suspended = false;
-    if (agent_options_parse(&argp, argc, argv, &o) != 0)
+    if (o->verbose)
+        neb_log_set_level(NEB_LOG_DEBUG);
+    if (sec_home(o->common.home, home, sizeof home) != NEB_OK)
         return AGENT_EXIT_USAGE;
-    if (sec_home(o.home, home, sizeof home) != NEB_OK)
-        return AGENT_EXIT_USAGE;
-    o.page.home = home;
+    o->page.home = home;
     neb_log_throttle(true);
-    if (agent_web_check(&o.page) != NEB_OK)
+    if (agent_web_check(&o->page) != NEB_OK)
         return AGENT_EXIT_USAGE;
     struct agent_daemon_config c = {.home = home,
-                                    .listen = o.listen,
-                                    .workers = o.workers,
-                                    .n_bulk = o.n_bulk,
-                                    .congestion = o.congestion,
-                                    .limit = o.limit,
-                                    .seal_key = o.seal_key,
-                                    .blobs_max = o.blobs_max,
-                                    .recycle = (neb_ns)o.recycle_s * NEB_S,
-                                    .overlap = (neb_ns)o.overlap_s * NEB_S,
-                                    .renew_days = (int)o.renew_days,
-                                    .stop_within = (neb_ns)o.stop_s * NEB_S,
-                                    .page = o.page,
+                                    .listen = o->listen,
+                                    .workers = o->workers,
+                                    .n_bulk = (unsigned)o->n_bulk,
+                                    .congestion = o->congestion,
+                                    .limit = o->limit,
+                                    .seal_key = o->common.seal_key,
+                                    .blobs_max = o->blobs_max,
+                                    .recycle = (neb_ns)o->recycle_s * NEB_S,
+                                    .overlap = (neb_ns)o->overlap_s * NEB_S,
+                                    .renew_days = o->renew_days,
+                                    .stop_within = (neb_ns)o->stop_s * NEB_S,
+                                    .page = o->page,
                                     .suspended = &suspended};
     if (agent_daemon_run(&c) != NEB_OK)
         return AGENT_EXIT_FAILED;
     return suspended ? AGENT_EXIT_INTERRUPTED : AGENT_EXIT_OK;
 }
 
-int cmd_worker(int argc, char **argv) {
+const struct agent_command cmd_agent = {
+    .name = "agent",
+    .summary = "run the agent of this cluster",
+    .options = table,
+    .doc =
+        "Runs the agent of this cluster until SIGTERM or Ctrl-C. Running jobs are then suspended "
+        "after a checkpoint (exit status 3), and continue when the agent starts again. To make "
+        "keys: nebula id. To add other agents: nebula peer add, or nebula join.",
+    .size = sizeof(struct options),
+    .run = run,
+    .home = true};
+
+static int run_worker(int argc, char **argv) {
     uint64_t threads = 0;
     bool rank = (argc == 5 || argc == 6) && !strcmp(argv[3], "--rank") &&
                 neb_number_whole(argv[4], 0, UINT16_MAX, &threads);
@@ -196,3 +160,5 @@ int cmd_worker(int argc, char **argv) {
              : agent_worker_run(argv[1], argv[2], NULL, 0);
     return agent_exit_of(st);
 }
+
+const struct agent_command cmd_worker = {.name = "worker", .run_raw = run_worker, .home = true};

@@ -3,7 +3,6 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/cli/cmd_options.h"
-#include "agent/cli/commands.h"
 #include "agent/daemon/policy.h"
 #include "agent/exchange/schedule.h"
 #include "agent/job/json.h"
@@ -17,18 +16,17 @@
 #include "intra/data/data.h"
 #include "intra/data/pairs.h"
 
-#include <argp.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SETS_MAX = 64, KEY_REFERENCE = 256, KEY_POLICY, PAIRS_LOOKED_AT = 1000 };
+enum { PAIRS_LOOKED_AT = 1000 };
 
-struct arguments {
-    const char *file, *policy;
-    const char *sets[SETS_MAX];
-    int n_sets;
-    bool json, reference;
+struct options {
+    struct agent_options common; // its argument: a job file
+    const char *policy;
+    struct agent_list sets;
+    bool reference;
 };
 
 struct found {       // what this machine has of a corpus
@@ -314,14 +312,14 @@ static enum neb_status read_policy(const char *path, struct agent_policy *out) {
 // Whether sites let the job begin if another member submits it. With a policy given: NEB_ERR_DENIED
 // after a line for each cluster that it refuses. Without one: *why says what an almost empty
 // policy.json refuses, or is "" ("data" is left out, since only the site knows its folders).
-static enum neb_status ask_policy(const struct arguments *a, const struct agent_job *job, char *why,
+static enum neb_status ask_policy(const struct options *o, const struct agent_job *job, char *why,
                                   size_t cap) {
     static struct agent_policy p; // large
     static const struct agent_policy_load none;
     bool ok = true;
     why[0] = 0;
-    if (a->policy)
-        NEB_TRY(read_policy(a->policy, &p));
+    if (o->policy)
+        NEB_TRY(read_policy(o->policy, &p));
     else
         NEB_TRY(agent_policy_parse("{\"format\": 1}", 13, "a policy", &p));
     for (int i = 0; i < job->n_clusters && job->sync.scheme != AGENT_SCHEME_SYNCHRONOUS; i++) {
@@ -329,7 +327,7 @@ static enum neb_status ask_policy(const struct arguments *a, const struct agent_
         if (agent_policy_admits(&p, job, i, from, &none, why, cap))
             continue;
         ok = false;
-        if (!a->policy)
+        if (!o->policy)
             return NEB_OK; // most likely the same for the others
         neb_log(NEB_LOG_ERROR, "%s", why);
     }
@@ -345,18 +343,19 @@ static enum neb_status say_policy(const char *path) {
     return NEB_OK;
 }
 
-static enum neb_status check(const struct arguments *a, json_t *warnings) {
+static enum neb_status check(const struct options *o, json_t *warnings) {
     static struct agent_job job; // large
     struct found each[AGENT_CLUSTERS_MAX];
     struct agent_plan plan;
     char why[NEB_PATH_MAX + 256];
+    const char *file = o->common.args[0];
     int32_t vocab;
-    NEB_TRY(agent_job_load(a->file, &job));
-    for (int i = 0; i < a->n_sets; i++)
-        NEB_TRY(agent_job_set(&job, a->sets[i]));
-    NEB_TRY(agent_job_model_init(&job, a->file));
-    NEB_TRY(agent_job_validate(&job, a->file));
-    agent_job_warn_idle(&job, a->file);
+    NEB_TRY(agent_job_load(file, &job));
+    for (int i = 0; i < o->sets.n; i++)
+        NEB_TRY(agent_job_set(&job, o->sets.text[i]));
+    NEB_TRY(agent_job_model_init(&job, file));
+    NEB_TRY(agent_job_validate(&job, file));
+    agent_job_warn_idle(&job, file);
     NEB_TRY(look_at_corpora(&job, each, &vocab));
     NEB_TRY(agent_planner_roles_resolve(&job, 0));
     look_for_file(&job, "init_from", job.init_from,
@@ -368,73 +367,55 @@ static enum neb_status check(const struct arguments *a, json_t *warnings) {
     bool sized = job.model.vocab || vocab;
     if (plan.others)
         NEB_TRY(agent_update_fits(&job, (uint64_t)plan.fragment, 1, (uint64_t)plan.tensor));
-    NEB_TRY(ask_policy(a, &job, why, sizeof why));
-    if (a->json)
+    NEB_TRY(ask_policy(o, &job, why, sizeof why));
+    if (o->common.json)
         print_json(&job, each, &plan, sized, why, warnings);
     else
-        print_people(a->file, &job, each, &plan, sized, why);
+        print_people(file, &job, each, &plan, sized, why);
     return NEB_OK;
 }
 
-static error_t parse_option(int key, char *arg, struct argp_state *state) {
-    struct arguments *a = state->input;
-    switch (key) {
-    case 'j': a->json = true; return 0;
-    case KEY_POLICY: a->policy = arg; return 0;
-    case KEY_REFERENCE: a->reference = true; return 0;
-    case 's':
-        if (a->n_sets == SETS_MAX)
-            argp_error(state, "--set is given more than %d times", SETS_MAX);
-        else
-            a->sets[a->n_sets++] = arg;
-        return 0;
-    case ARGP_KEY_ARG:
-        if (state->arg_num > 0)
-            argp_usage(state);
-        a->file = arg;
-        return 0;
-    case ARGP_KEY_END:
-        if (!a->file && !a->reference && !a->policy)
-            argp_error(state, "give a job file, or --policy");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
+static const char *check_line(const void *options) {
+    const struct options *o = options;
+    return !o->common.n && !o->reference && !o->policy ? "give a job file, or --policy" : NULL;
 }
 
-int cmd_check(int argc, char **argv) {
-    static const struct argp_option options[] = {
-        {"set", 's', "PATH=VALUE", 0, "change a key, for example sync.interval=10", 0},
-        {"json", 'j', NULL, 0, "machine-readable output", 0},
-        {"policy", KEY_POLICY, "FILE", 0,
-         "check that a site with this policy.json lets the job begin; without a job: print what it "
-         "admits",
-         0},
-        {"reference", KEY_REFERENCE, NULL, 0, "print all keys as a table and exit", 0},
-        {0}};
-    static const struct argp argp = {
-        .options = options,
-        .parser = parse_option,
-        .args_doc = "JOB.yaml",
-        .doc = "Validates a job file and shows what the job will do.\vExit status 0: valid; 2: not "
-               "valid, with an error FILE:LINE: KEY: what is wrong."};
-    struct arguments a = {0};
-    if (agent_options_parse(&argp, argc, argv, &a) != 0)
-        return AGENT_EXIT_USAGE;
-    if (a.reference) {
+static int run(void *options) {
+    const struct options *o = options;
+    if (o->reference) {
         agent_job_reference(stdout);
         return AGENT_EXIT_OK;
     }
-    if (!a.file)
-        return say_policy(a.policy) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_USAGE;
+    if (!o->common.n)
+        return say_policy(o->policy) == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_USAGE;
     json_t *warnings = json_array();
-    if (a.json)
+    if (o->common.json)
         neb_log_set_sink(keep_warning, warnings);
-    enum neb_status st = check(&a, warnings);
+    enum neb_status st = check(o, warnings);
     neb_log_set_sink(NULL, NULL);
     json_decref(warnings);
-    if (st != NEB_OK && a.json)
-        agent_json_print_error();
-    return st == NEB_OK          ? AGENT_EXIT_OK
-           : st == NEB_ERR_NOMEM ? AGENT_EXIT_FAILED
-                                 : AGENT_EXIT_USAGE;
+    return agent_json_exit(o->common.json, st == NEB_OK          ? AGENT_EXIT_OK
+                                           : st == NEB_ERR_NOMEM ? AGENT_EXIT_FAILED
+                                                                 : AGENT_EXIT_USAGE);
 }
+
+static const struct agent_option table[] = {
+    OPT_SET("change a key, for example sync.interval=10", AT(sets)),
+    OPT_JSON("machine-readable output"),
+    OPT_TEXT("policy", 0, "FILE",
+             "check that a site with this policy.json lets the job begin; without a job: print "
+             "what it admits",
+             AT(policy)),
+    OPT_FLAG("reference", 0, "print all keys as a table and exit", AT(reference)), OPT_END};
+
+const struct agent_command cmd_check = {
+    .name = "check",
+    .summary = "validate a job file and show what it will do",
+    .options = table,
+    .arguments = "JOB.yaml",
+    .doc = "Validates a job file and shows what the job will do.\vExit status 0: valid; 2: not "
+           "valid, with an error FILE:LINE: KEY: what is wrong.",
+    .most = 1,
+    .check = check_line,
+    .size = sizeof(struct options),
+    .run = run};

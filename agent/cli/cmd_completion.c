@@ -1,72 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula completion: shell completion and the manual page, both made from the --help of all
+// nebula completion: shell completion and the manual page, both made from the tables of all
 // commands and the topics of `nebula help`. Packages run it at build time.
-#include "agent/base/fs.h"
 #include "agent/base/log.h"
-#include "agent/base/nearest.h"
-#include "agent/cli/commands.h"
+#include "agent/cli/cmd_options.h"
 #include "agent/cli/help.h"
-#include "agent/proc/child.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { HELP_MAX = 16 << 10 };
-
-// The output of `nebula COMMAND --help`. False: it cannot be run.
-static bool help_of(const char *exe, const char *command, char out[HELP_MAX]) {
-    char line[2 * NEB_PATH_MAX];
-    snprintf(line, sizeof line, "LC_ALL=C ARGP_HELP_FMT=rmargin=200 '%s' %s --help 2>/dev/null",
-             exe, command);
-    FILE *f = strchr(exe, '\'') ? NULL : popen(line, "r");
-    size_t n = f ? fread(out, 1, HELP_MAX - 1, f) : 0;
-    out[n] = 0;
-    return f && pclose(f) == 0 && n > 0;
+// Prints the names of all commands that `nebula help` lists.
+static void print_commands(void) {
+    for (const struct agent_command *const *c = agent_commands; *c; c++)
+        if ((*c)->summary)
+            printf("%s ", (*c)->name);
 }
 
-// Calls `each` for every long option in a help text, without its dashes.
-static void options_of(const char *help, void (*each)(const char *name, size_t n)) {
-    for (const char *p = help; (p = strstr(p, "--")); p += 2) {
-        size_t n = strspn(p + 2, "abcdefghijklmnopqrstuvwxyz-0123456789");
-        bool in_table = p > help && p[-1] == ' ';
-        const char *bol = p;
-        while (bol > help && bol[-1] != '\n')
-            bol--;
-        // An option stands at the beginning of its line, or after its letter. Aliases follow:
-        // "--home=DIR, --dir=DIR".
-        bool alias = p - bol >= 8 && p - bol < 29 && p[-2] == ',' && bol[strspn(bol, " ")] == '-';
-        if (n && in_table && (p - bol < 8 || alias))
-            each(p + 2, n);
-    }
-}
-
-static void say_word(const char *name, size_t n) { printf(" --%.*s", (int)n, name); }
-static void say_fish(const char *name, size_t n) { printf(" -l %.*s", (int)n, name); }
-
-// The words that `nebula help` accepts.
+// Prints the words that `nebula help` accepts.
 static void print_topics(void) {
     for (const struct agent_topic *t = agent_topics; t->name; t++)
         printf("%s ", t->name);
-    for (const struct agent_command *c = agent_commands; c->name; c++)
-        if (c->summary)
-            printf("%s ", c->name);
+    print_commands();
 }
 
-static void bash(const char *exe) {
-    static char help[HELP_MAX];
+// Prints each long option after `before`.
+static void print_options(const struct agent_command *c, const char *before) {
+    for (const struct agent_option *o = c->options; o->name; o++)
+        if (o->help || o->sets == AGENT_OTHER_NAME)
+            printf("%s%s", before, o->name);
+    printf("%shelp%susage", before, before);
+}
+
+static void bash(void) {
     puts("_nebula() {\n    local word=${COMP_WORDS[COMP_CWORD]} words\n    if ((COMP_CWORD == 1)); "
          "then\n        words=\"");
-    for (const struct agent_command *c = agent_commands; c->name; c++)
-        if (c->summary)
-            printf("%s ", c->name);
+    print_commands();
     printf("help version\"\n    elif [[ ${COMP_WORDS[1]} == help ]]; then\n        words=\"");
     print_topics();
     puts("\"\n    else\n        case ${COMP_WORDS[1]} in");
-    for (const struct agent_command *c = agent_commands; c->name; c++)
-        if (c->summary && help_of(exe, c->name, help)) {
-            printf("        %s) words=\"", c->name);
-            options_of(help, say_word);
+    for (const struct agent_command *const *c = agent_commands; *c; c++)
+        if ((*c)->summary) {
+            printf("        %s) words=\"", (*c)->name);
+            print_options(*c, " --");
             puts("\" ;;");
         }
     puts("        esac\n        [[ $word == -* ]] || words=\n    fi\n    COMPREPLY=($(compgen -W "
@@ -74,17 +48,14 @@ static void bash(const char *exe) {
          "complete -o default -F _nebula nebula");
 }
 
-static void fish(const char *exe) {
-    static char help[HELP_MAX];
-    for (const struct agent_command *c = agent_commands; c->name; c++) {
-        if (!c->summary)
+static void fish(void) {
+    for (const struct agent_command *const *c = agent_commands; *c; c++) {
+        if (!(*c)->summary)
             continue;
-        printf("complete -c nebula -n __fish_use_subcommand -f -a %s\n", c->name);
-        if (help_of(exe, c->name, help)) {
-            printf("complete -c nebula -n '__fish_seen_subcommand_from %s'", c->name);
-            options_of(help, say_fish);
-            putchar('\n');
-        }
+        printf("complete -c nebula -n __fish_use_subcommand -f -a %s\n", (*c)->name);
+        printf("complete -c nebula -n '__fish_seen_subcommand_from %s'", (*c)->name);
+        print_options(*c, " -l ");
+        putchar('\n');
     }
     fputs("complete -c nebula -n __fish_use_subcommand -f -a 'help version'\n"
           "complete -c nebula -n '__fish_seen_subcommand_from help' -f -a '",
@@ -110,25 +81,36 @@ static void troff(const char *s) {
     }
 }
 
-static int man(const char *exe) {
-    static char help[HELP_MAX];
+// The output of --help, in troff.
+static enum neb_status man_command(const struct agent_command *c) {
+    char *text = NULL;
+    size_t n = 0;
+    FILE *f = open_memstream(&text, &n);
+    if (!f)
+        return neb_fail_errno("the help of nebula %s", c->name);
+    agent_command_help(c, f);
+    bool good = fclose(f) == 0;
+    if (good)
+        troff(text);
+    free(text);
+    return good ? NEB_OK : neb_fail_errno("the help of nebula %s", c->name);
+}
+
+static enum neb_status man(void) {
+    NEB_ASSERT(setenv("ARGP_HELP_FMT", "rmargin=200", 1) == 0); // troff breaks the lines
     printf(
         ".TH NEBULA 1 \"\" \"nebula %s\" \"User Commands\"\n.SH NAME\nnebula \\- train one model "
         "on several clusters\n.SH SYNOPSIS\n.B nebula\n.I COMMAND\n[\\fIARGUMENTS\\fR]\n.SH EXIT "
         "STATUS\n0: done. 1: failed. 2: wrong command line or file. 3: stopped on request after a "
         "checkpoint. 4: done, but a report is missing (see nebula help files).\n.SH COMMANDS\n",
         NEBULA_VERSION);
-    for (const struct agent_command *c = agent_commands; c->name; c++) {
-        if (!c->summary)
+    for (const struct agent_command *const *c = agent_commands; *c; c++) {
+        if (!(*c)->summary)
             continue;
-        printf(".SS \"nebula %s\"\n", c->name);
-        troff(c->summary);
+        printf(".SS \"nebula %s\"\n", (*c)->name);
+        troff((*c)->summary);
         puts("\n.PP\n.nf");
-        if (!help_of(exe, c->name, help)) {
-            neb_log(NEB_LOG_ERROR, "nebula %s --help failed", c->name);
-            return AGENT_EXIT_FAILED;
-        }
-        troff(help);
+        NEB_TRY(man_command(*c));
         puts(".fi");
     }
     puts(".SH TOPICS");
@@ -137,33 +119,27 @@ static int man(const char *exe) {
         troff(t->text);
         puts(".fi");
     }
+    return NEB_OK;
+}
+
+static int run(void *options) {
+    const struct agent_options *o = options;
+    const char *what = o->args[0];
+    if (!strcmp(what, "man"))
+        return agent_exit_of(man());
+    if (!strcmp(what, "zsh"))
+        puts("#compdef nebula\nautoload -U +X bashcompinit && bashcompinit");
+    (strcmp(what, "fish") ? bash : fish)();
     return AGENT_EXIT_OK;
 }
 
-int cmd_completion(int argc, char **argv) {
-    char exe[NEB_PATH_MAX];
-    const char *what = argc == 2 ? argv[1] : "";
-    if (!strcmp(what, "--help")) {
-        puts("Usage: nebula completion bash|zsh|fish|man\n\n"
-             "Prints completion for a shell: source <(nebula completion bash). man: the manual "
-             "page.");
-        return AGENT_EXIT_OK;
-    }
-    if (agent_self_path(exe, sizeof exe) != NEB_OK)
-        return AGENT_EXIT_FAILED;
-    if (!strcmp(what, "zsh"))
-        puts("#compdef nebula\nautoload -U +X bashcompinit && bashcompinit");
-    if (!strcmp(what, "bash") || !strcmp(what, "zsh"))
-        bash(exe);
-    else if (!strcmp(what, "fish"))
-        fish(exe);
-    else if (!strcmp(what, "man"))
-        return man(exe);
-    else {
-        const char *meant = neb_nearest(what, (const char *[]){"bash", "zsh", "fish", "man"}, 4);
-        fprintf(stderr, "usage: nebula completion bash|zsh|fish|man%s%s%s\n",
-                meant ? "; did you mean '" : "", meant ? meant : "", meant ? "'?" : "");
-        return AGENT_EXIT_USAGE;
-    }
-    return AGENT_EXIT_OK;
-}
+const struct agent_command cmd_completion = {
+    .name = "completion",
+    .summary = "print shell completion or the manual page",
+    .options = (const struct agent_option[]){OPT_END},
+    .arguments = "bash|zsh|fish|man",
+    .doc = "Prints completion for a shell: source <(nebula completion bash). man: the manual page.",
+    .most = 1,
+    .least = 1,
+    .actions = (const struct agent_action[]){{"bash", 1}, {"zsh", 1}, {"fish", 1}, {"man", 1}, {0}},
+    .run = run};

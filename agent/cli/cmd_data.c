@@ -7,13 +7,11 @@
 #include "agent/base/number.h"
 #include "agent/base/plain.h"
 #include "agent/cli/cmd_options.h"
-#include "agent/cli/commands.h"
 #include "agent/job/json.h"
 #include "agent/show/progress.h"
 #include "intra/read/charset.h"
 #include "kernels/pool.h"
 
-#include <argp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -258,11 +256,7 @@ enum neb_status agent_recipe_load(const char *path, struct intra_build_spec *s) 
                                    .byte_fallback = true,
                                    .train_lines = 100000,
                                    .holdout_per_mille = 20};
-    const char *slash = strrchr(path, '/');
-    if (slash)
-        snprintf(r.base, sizeof r.base, "%.*s", (int)(slash - path), path);
-    else
-        snprintf(r.base, sizeof r.base, ".");
+    neb_path_folder(r.base, sizeof r.base, path);
     NEB_TRY(neb_fs_read(path, 1 << 20, &b));
     if (!yaml_parser_initialize(&parser)) {
         neb_buf_free(&b);
@@ -338,8 +332,7 @@ static void print_json(const struct intra_corpus *c, bool skipped, const char *d
     json_t *o = json_pack("{s:s, s:s, s:i, s:b, s:s, s:o}", "kind", "summary", "corpus", dir,
                           "vocab", intra_corpus_vocab(c), "unchanged", skipped, "digest", digest,
                           "sources", sources);
-    json_dumpf(o, stdout, JSON_COMPACT);
-    putchar('\n');
+    agent_json_print(o, JSON_COMPACT);
     json_decref(o);
 }
 
@@ -375,67 +368,56 @@ static void say_recipe(const struct intra_build_spec *s) {
             }
 }
 
-struct arguments {
-    const char *spec, *out;
-    bool json;
+struct options {
+    struct agent_options common; // its arguments: build, the recipe
+    const char *out;
 };
 
-static error_t parse_option(int key, char *arg, struct argp_state *state) {
-    struct arguments *a = state->input;
-    switch (key) {
-    case 'o': a->out = arg; return 0;
-    case 'j': a->json = true; return 0;
-    case ARGP_KEY_ARG:
-        if (state->arg_num == 0 && strcmp(arg, "build") != 0)
-            agent_action_refuse(state, arg, (const char *[]){"build"}, 1);
-        else if (state->arg_num == 1)
-            a->spec = arg;
-        else if (state->arg_num > 1)
-            argp_usage(state);
-        return 0;
-    case ARGP_KEY_END:
-        if (!a->spec || !a->out)
-            argp_error(state, "give a spec and --out DIR");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
+static const char *check(const void *options) {
+    const struct options *o = options;
+    return !o->out ? "give a spec and --out DIR" : NULL;
 }
 
-int cmd_data(int argc, char **argv) {
-    static const struct argp_option options[] = {
-        {"out", 'o', "DIR", 0, "folder of the corpus", 0},
-        {"json", 'j', NULL, 0, "machine-readable output", 0},
-        {0}};
-    static const struct argp argp = {
-        .options = options,
-        .parser = parse_option,
-        .args_doc = "build SPEC.yaml",
-        .doc = "Makes a corpus from text: trains a SentencePiece vocabulary, tokenizes, and holds "
-               "out documents for evaluation.\vAn unchanged corpus stays; a damaged one is made "
-               "again. For the keys of a spec: nebula help corpus."};
-    struct arguments a = {0};
+static int run(void *options) {
+    const struct options *o = options;
+    bool json = o->common.json;
     static struct intra_build_spec spec; // large
     struct intra_corpus *c = NULL;
     bool skipped = false;
-    if (agent_options_parse(&argp, argc, argv, &a) != 0)
-        return AGENT_EXIT_USAGE;
-    if (agent_recipe_load(a.spec, &spec) != NEB_OK) {
-        if (a.json)
-            agent_json_print_error();
-        return AGENT_EXIT_USAGE;
-    }
-    struct show show = {.json = a.json, .terminal = isatty(STDOUT_FILENO)};
-    if (intra_corpus_build(&spec, a.out, show_progress, &show, &skipped) != NEB_OK) {
-        if (a.json)
+    if (agent_recipe_load(o->common.args[1], &spec) != NEB_OK)
+        return agent_json_exit(json, AGENT_EXIT_USAGE);
+    struct show show = {.json = json, .terminal = isatty(STDOUT_FILENO)};
+    if (intra_corpus_build(&spec, o->out, show_progress, &show, &skipped) != NEB_OK) {
+        if (json)
             agent_json_print_error();
         say_recipe(&spec);
         return AGENT_EXIT_FAILED;
     }
-    if (intra_corpus_open(a.out, false, &c) != NEB_OK)
-        return agent_json_exit(a.json, AGENT_EXIT_FAILED);
-    if (show.terminal && !a.json)
+    if (intra_corpus_open(o->out, false, &c) != NEB_OK)
+        return agent_json_exit(json, AGENT_EXIT_FAILED);
+    if (show.terminal && !json)
         putchar('\n');
-    print_summary(c, a.json, skipped);
+    print_summary(c, json, skipped);
     intra_corpus_close(&c);
     return AGENT_EXIT_OK;
 }
+
+static const struct agent_option table[] = {
+    OPT_TEXT("out", 'o', "DIR", "folder of the corpus", AT(out)),
+    OPT_JSON("machine-readable output"), OPT_END};
+
+const struct agent_command cmd_data = {
+    .name = "data",
+    .summary = "make a corpus from text",
+    .options = table,
+    .arguments = "build SPEC.yaml",
+    .doc = "Makes a corpus from text: trains a SentencePiece vocabulary, tokenizes, and holds out "
+           "documents for evaluation.\vAn unchanged corpus stays; a damaged one is made again. For "
+           "the keys of a spec: nebula help corpus.",
+    .least = 2,
+    .most = 2,
+    .missing = "give a spec and --out DIR",
+    .actions = (const struct agent_action[]){{"build", 2}, {0}},
+    .check = check,
+    .size = sizeof(struct options),
+    .run = run};

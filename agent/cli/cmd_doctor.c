@@ -18,27 +18,10 @@
 #include <string.h>
 
 struct options {
-    struct agent_options common; // arg: a job file
+    struct agent_options common; // its argument: a job file
     const char *peer;
     bool sockets;
 };
-
-static error_t parse_option(int key, char *arg, struct argp_state *state) {
-    struct options *o = state->input;
-    if (key == 's')
-        return o->sockets = true, 0;
-    if (key != 'p')
-        return agent_parse_option(key, arg, state);
-    o->peer = arg;
-    return 0;
-}
-
-static const struct argp_option table[] = {
-    AGENT_OPTION_HOME("home of the agent"),
-    {"peer", 'p', "NAME", 0, "examine only this peer", 0},
-    AGENT_OPTION_JSON,
-    {"sockets", 's', NULL, 0, "print only the socket options of links, with their reasons", 0},
-    {0}};
 
 // Bytes of the checkpoints that a worker keeps, and of the one that it writes.
 static enum neb_status job_needs(const char *path, struct agent_job *job, int64_t *bytes) {
@@ -122,7 +105,7 @@ static enum neb_status examine(struct doctor *d, const struct options *o, const 
     if (!job)
         return neb_fail(NEB_ERR_NOMEM, "out of memory: doctor");
     bool good = true;
-    if (o->common.arg && job_needs(o->common.arg, job, &need) != NEB_OK) {
+    if (o->common.n && job_needs(o->common.args[0], job, &need) != NEB_OK) {
         char text[400];
         neb_last_error(text, sizeof text);
         doctor_add(d, "job", DOCTOR_FAIL, "nebula check shows more", "%s", text);
@@ -143,7 +126,7 @@ static enum neb_status examine(struct doctor *d, const struct options *o, const 
     if (running) {
         doctor_add(d, "agent", DOCTOR_OK, "", "%s answers",
                    json_string_value(json_object_get(m.head, "name")));
-        look_at_peers(d, m.head, o, o->common.arg && good ? job : NULL);
+        look_at_peers(d, m.head, o, o->common.n && good ? job : NULL);
         agent_ipc_msg_clear(&m);
     } else {
         doctor_add(d, "agent", DOCTOR_FAIL,
@@ -170,8 +153,7 @@ static void print_sockets(bool json) {
                    o->why);
     }
     if (json) {
-        json_dumpf(rows, stdout, JSON_INDENT(2));
-        putchar('\n');
+        agent_json_print(rows, JSON_INDENT(2));
     } else {
         printf("before HELLO             %8d  listen          bytes; after them, or after %d ms, "
                "or as the oldest of %d, a connection is closed\n",
@@ -189,28 +171,20 @@ static void print_sockets(bool json) {
     json_decref(rows);
 }
 
-int cmd_doctor(int argc, char **argv) {
-    static const struct argp argp = {
-        .options = table,
-        .parser = parse_option,
-        .args_doc = "[JOB.yaml]",
-        .doc = "Shows what would slow a job down or stop it, in this machine, its agent and its "
-               "links, and what to change. Exit status 1: something would stop it."};
-    struct options o = {.common.takes = AGENT_MAY_TAKE_ONE};
+static int run(void *options) {
+    const struct options *o = options;
     struct doctor d;
     char home[NEB_PATH_MAX];
-    if (agent_options_parse(&argp, argc, argv, &o) != 0)
-        return AGENT_EXIT_USAGE;
-    if (o.sockets) {
-        print_sockets(o.common.json);
+    if (o->sockets) {
+        print_sockets(o->common.json);
         return AGENT_EXIT_OK;
     }
-    if (sec_home(o.common.home, home, sizeof home) != NEB_OK)
+    if (sec_home(o->common.home, home, sizeof home) != NEB_OK)
         return AGENT_EXIT_USAGE;
     enum neb_status st = doctor_init(&d);
     if (st == NEB_OK)
-        st = examine(&d, &o, home);
-    if (st == NEB_OK && o.common.json) {
+        st = examine(&d, o, home);
+    if (st == NEB_OK && o->common.json) {
         json_t *root = json_pack("{s:b,s:O}", "ok", d.worst < DOCTOR_FAIL, "checks", d.checks);
         agent_json_print(root, JSON_INDENT(2));
         json_decref(root);
@@ -221,3 +195,22 @@ int cmd_doctor(int argc, char **argv) {
     doctor_free(&d);
     return st == NEB_OK && worst < DOCTOR_FAIL ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
 }
+
+static const struct agent_option table[] = {
+    OPT_HOME("home of the agent"),
+    OPT_TEXT("peer", 'p', "NAME", "examine only this peer", AT(peer)),
+    OPT_JSON("machine-readable output"),
+    OPT_FLAG("sockets", 's', "print only the socket options of links, with their reasons",
+             AT(sockets)),
+    OPT_END};
+
+const struct agent_command cmd_doctor = {
+    .name = "doctor",
+    .summary = "find what slows or stops a job on this machine",
+    .options = table,
+    .arguments = "[JOB.yaml]",
+    .doc = "Shows what would slow a job down or stop it, in this machine, its agent and its links, "
+           "and what to change. Exit status 1: something would stop it.",
+    .most = 1,
+    .size = sizeof(struct options),
+    .run = run};

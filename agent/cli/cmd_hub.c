@@ -20,10 +20,9 @@ struct options {
     int64_t ttl_s; // 0: not given
 };
 
-enum { KEY_REACH = 256, KEY_LINK, KEY_MEMBER, KEY_BACKUP, KEY_RESTORE };
-
 // "24h", "30m", "7d", "90s".
-static bool parse_ttl(const char *text, int64_t *out) {
+static bool take_ttl(const char *text, void *options) {
+    struct options *o = options;
     static const struct {
         char unit;
         int64_t seconds;
@@ -37,33 +36,13 @@ static bool parse_ttl(const char *text, int64_t *out) {
     digits[len - 1] = 0;
     for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
         if (text[len - 1] == units[i].unit && neb_number_whole(digits, 1, 999999, &n)) {
-            *out = (int64_t)n * units[i].seconds;
+            o->ttl_s = (int64_t)n * units[i].seconds;
             return true;
         }
     return false;
 }
 
-static error_t parse_option(int key, char *arg, struct argp_state *state) {
-    struct options *o = state->input;
-    switch (key) {
-    case 'n': o->name = arg; return 0;
-    case 'l': o->listen = arg; return 0;
-    case 'r': o->role = arg; return 0;
-    case 't':
-        if (!parse_ttl(arg, &o->ttl_s))
-            agent_option_refuse(state, key, arg,
-                                "a time from 1 to 999999 with s, m, h or d (for example 24h)");
-        return 0;
-    case KEY_REACH: o->reach = arg; return 0;
-    case KEY_LINK: o->link = arg; return 0;
-    case KEY_MEMBER: o->member = arg; return 0;
-    case KEY_BACKUP: o->backup = arg; return 0;
-    case KEY_RESTORE: o->restore = arg; return 0;
-    default: return agent_parse_option(key, arg, state);
-    }
-}
-
-#define HOME_OPTIONS AGENT_OPTION_HOME("folder of keys and federation"), AGENT_OPTION_DIR
+#define HOME_OPTIONS OPT_HOME("folder of keys and federation"), OPT_OTHER_NAME("dir")
 
 // ---- init ---------------------------------------------------------------------------------------
 
@@ -208,32 +187,33 @@ out:
     return st;
 }
 
-int cmd_init(int argc, char **argv) {
-    static const struct argp_option table[] = {
-        HOME_OPTIONS,
-        {"name", 'n', "NAME", 0, "name of the new federation", 0},
-        {"listen", 'l', "HOST:PORT", 0,
-         "where the agent takes enrolments, for example 0.0.0.0:7443", 0},
-        {"reach", KEY_REACH, "HOST:PORT", 0,
-         "the enrolment endpoint for other sites (default: this host)", 0},
-        {"link", KEY_LINK, "HOST:PORT", 0,
-         "where other agents reach this one (default: it only dials)", 0},
-        {"member", KEY_MEMBER, "NAME", 0, "name of this node (default: the host's)", 0},
-        {"backup", KEY_BACKUP, "FILE", 0, "where the CA's backup goes (default HOME/ca-backup)", 0},
-        {"restore", KEY_RESTORE, "FILE", 0, "take the CA from this backup; asks for its code", 0},
-        {0}};
-    static const struct argp argp = {
-        .options = table,
-        .parser = parse_option,
-        .args_doc = "--name NAME --listen HOST:PORT",
-        .doc =
-            "Makes a federation with this node as its hub: the CA's key, this node's keys, and a "
-            "member list of one."};
-    struct options o = {0};
-    if (agent_options_parse(&argp, argc, argv, &o) != 0)
-        return AGENT_EXIT_USAGE;
-    return agent_exit_of_input(init(&o));
-}
+static int run_init(void *options) { return agent_exit_of_input(init(options)); }
+
+static const struct agent_option init_table[] = {
+    HOME_OPTIONS,
+    OPT_TEXT("name", 'n', "NAME", "name of the new federation", AT(name)),
+    OPT_TEXT("listen", 'l', "HOST:PORT",
+             "where the agent takes enrolments, for example 0.0.0.0:7443", AT(listen)),
+    OPT_TEXT("reach", 0, "HOST:PORT", "the enrolment endpoint for other sites (default: this host)",
+             AT(reach)),
+    OPT_TEXT("link", 0, "HOST:PORT", "where other agents reach this one (default: it only dials)",
+             AT(link)),
+    OPT_TEXT("member", 0, "NAME", "name of this node (default: the host's)", AT(member)),
+    OPT_TEXT("backup", 0, "FILE", "where the CA's backup goes (default HOME/ca-backup)",
+             AT(backup)),
+    OPT_TEXT("restore", 0, "FILE", "take the CA from this backup; asks for its code", AT(restore)),
+    OPT_END};
+
+const struct agent_command cmd_init = {
+    .name = "init",
+    .summary = "make a federation with this node as its hub",
+    .options = init_table,
+    .arguments = "--name NAME --listen HOST:PORT",
+    .doc = "Makes a federation with this node as its hub: the CA's key, this node's keys, and a "
+           "member list of one.",
+    .size = sizeof(struct options),
+    .run = run_init,
+    .home = true};
 
 // ---- invite, revoke, move, promote --------------------------------------------------------------
 
@@ -258,7 +238,7 @@ static enum neb_status invite(const struct options *o) {
     if (o->role && !sec_role_parse(o->role, &role))
         return neb_fail(NEB_ERR_INVALID, "--role: expected data or witness");
     NEB_TRY(hub_open(o->common.home, &h));
-    enum neb_status st = sec_hub_invite(h, o->common.arg, role, ttl_s, &t);
+    enum neb_status st = sec_hub_invite(h, o->common.args[0], role, ttl_s, &t);
     if (st == NEB_OK)
         st = sec_token_format(&t, text);
     if (st == NEB_OK && (puts(text) < 0 || fflush(stdout) != 0))
@@ -269,28 +249,27 @@ static enum neb_status invite(const struct options *o) {
     return st;
 }
 
-static int run(int argc, char **argv, const struct argp *argp,
-               enum neb_status (*what)(const struct options *)) {
-    struct options o = {.common.takes = AGENT_TAKES_ONE};
-    if (agent_options_parse(argp, argc, argv, &o) != 0)
-        return AGENT_EXIT_USAGE;
-    return agent_exit_of_input(what(&o));
-}
+static int run_invite(void *options) { return agent_exit_of_input(invite(options)); }
 
-int cmd_invite(int argc, char **argv) {
-    static const struct argp_option table[] = {
-        HOME_OPTIONS,
-        {"ttl", 't', "TIME", 0,
-         "how long the token is valid, for example 30m or 7d (default 24h, at most 30d)", 0},
-        {"role", 'r', "ROLE", 0, "data (trains; the default) or witness (only votes)", 0},
-        {0}};
-    static const struct argp argp = {
-        .options = table,
-        .parser = parse_option,
-        .args_doc = "NAME",
-        .doc = "Prints a token with which one site can join once, under this name."};
-    return run(argc, argv, &argp, invite);
-}
+static const struct agent_option invite_table[] = {
+    HOME_OPTIONS,
+    OPT_TAKEN("ttl", 't', "TIME",
+              "how long the token is valid, for example 30m or 7d (default 24h, at most 30d)",
+              take_ttl, "a time from 1 to 999999 with s, m, h or d (for example 24h)"),
+    OPT_TEXT("role", 'r', "ROLE", "data (trains; the default) or witness (only votes)", AT(role)),
+    OPT_END};
+
+const struct agent_command cmd_invite = {
+    .name = "invite",
+    .summary = "print a token for a site that joins",
+    .options = invite_table,
+    .arguments = "NAME",
+    .doc = "Prints a token with which one site can join once, under this name.",
+    .least = 1,
+    .most = 1,
+    .size = sizeof(struct options),
+    .run = run_invite,
+    .home = true};
 
 static void say_version(const struct sec_hub *h, const char *name, const char *did) {
     printf("%s %s: member list version %llu\n", name, did,
@@ -301,13 +280,14 @@ static enum neb_status revoke_member(const struct options *o) {
     struct sec_hub *h = NULL;
     bool member;
     NEB_TRY(hub_open(o->common.home, &h));
-    enum neb_status st = sec_hub_revoke(h, o->common.arg, &member);
+    enum neb_status st = sec_hub_revoke(h, o->common.args[0], &member);
     if (st == NEB_OK && member) {
-        say_version(h, o->common.arg, "is revoked");
+        say_version(h, o->common.args[0], "is revoked");
         neb_info("a job continues if most of its voters are left; a job of two clusters ends after "
                  "a checkpoint (a new job can start from it: init_from: HOME/jobs/ID/checkpoint)");
     } else if (st == NEB_OK) {
-        printf("%s is not a member; the open invitations of that name have ended\n", o->common.arg);
+        printf("%s is not a member; the open invitations of that name have ended\n",
+               o->common.args[0]);
     }
     sec_hub_destroy(&h);
     return st;
@@ -319,9 +299,9 @@ static enum neb_status move(const struct options *o) {
         return neb_fail(NEB_ERR_INVALID, "move needs --link HOST:PORT, or --link - for a site that "
                                          "only dials");
     NEB_TRY(hub_open(o->common.home, &h));
-    enum neb_status st = sec_hub_move(h, o->common.arg, strcmp(o->link, "-") ? o->link : "");
+    enum neb_status st = sec_hub_move(h, o->common.args[0], strcmp(o->link, "-") ? o->link : "");
     if (st == NEB_OK)
-        printf("%s: %s: member list version %llu\n", o->common.arg,
+        printf("%s: %s: member list version %llu\n", o->common.args[0],
                strcmp(o->link, "-") ? o->link : "dials",
                (unsigned long long)h->fed->list.members.version);
     sec_hub_destroy(&h);
@@ -331,52 +311,66 @@ static enum neb_status move(const struct options *o) {
 static enum neb_status promote(const struct options *o) {
     struct sec_hub *h = NULL;
     NEB_TRY(hub_open(o->common.home, &h));
-    enum neb_status st = sec_hub_promote(h, o->common.arg);
+    enum neb_status st = sec_hub_promote(h, o->common.args[0]);
     if (st == NEB_OK)
-        say_version(h, o->common.arg, "no longer votes");
+        say_version(h, o->common.args[0], "no longer votes");
     sec_hub_destroy(&h);
     return st;
 }
 
-int cmd_revoke(int argc, char **argv) {
-    static const struct argp_option table[] = {HOME_OPTIONS, {0}};
-    static const struct argp argp = {
-        .options = table,
-        .parser = parse_option,
-        .args_doc = "NAME",
-        .doc = "Removes a member from the list, and ends open invitations with its name.\vA job "
-               "continues if most of its voters are left. A job of two clusters ends after a "
-               "checkpoint: start a new one with init_from: HOME/jobs/ID/checkpoint. If the "
-               "federation has only two voters, nebula promote LOST keeps the job running instead; "
-               "LOST stays on the list until the job is done."};
-    return run(argc, argv, &argp, revoke_member);
-}
+static int run_revoke(void *options) { return agent_exit_of_input(revoke_member(options)); }
+static int run_move(void *options) { return agent_exit_of_input(move(options)); }
+static int run_promote(void *options) { return agent_exit_of_input(promote(options)); }
 
-int cmd_move(int argc, char **argv) {
-    static const struct argp_option table[] = {
-        HOME_OPTIONS,
-        {"link", KEY_LINK, "HOST:PORT", 0, "where other agents reach it now; -: it only dials", 0},
-        {0}};
-    static const struct argp argp = {
-        .options = table,
-        .parser = parse_option,
-        .args_doc = "NAME",
-        .doc =
-            "Gives a member, or this hub, another address on the list. Keys, votes and jobs "
-            "stay.\vRunning agents use it when the present link breaks. Start the member's own "
-            "agent with a --listen that fits. A member whose only link was to a moved hub gets the "
-            "list with nebula members --fetch HOST:PORT (the hub's new enrolment endpoint)."};
-    return run(argc, argv, &argp, move);
-}
+static const struct agent_option home_table[] = {HOME_OPTIONS, OPT_END};
 
-int cmd_promote(int argc, char **argv) {
-    static const struct argp_option table[] = {HOME_OPTIONS, {0}};
-    static const struct argp argp = {
-        .options = table,
-        .parser = parse_option,
-        .args_doc = "LOST",
-        .doc = "With two voters: removes the vote of the lost one, so that the other commits "
-               "alone.\vWith more voters, revoke it instead (nebula revoke --help). Make sure that "
-               "it is lost: if both continue, their histories diverge."};
-    return run(argc, argv, &argp, promote);
-}
+const struct agent_command cmd_revoke = {
+    .name = "revoke",
+    .summary = "remove a member from the list",
+    .options = home_table,
+    .arguments = "NAME",
+    .doc = "Removes a member from the list, and ends open invitations with its name.\vA job "
+           "continues if most of its voters are left. A job of two clusters ends after a "
+           "checkpoint: start a new one with init_from: HOME/jobs/ID/checkpoint. If the federation "
+           "has only two voters, nebula promote LOST keeps the job running instead; LOST stays on "
+           "the list until the job is done.",
+    .least = 1,
+    .most = 1,
+    .size = sizeof(struct options),
+    .run = run_revoke,
+    .home = true};
+
+static const struct agent_option move_table[] = {
+    HOME_OPTIONS,
+    OPT_TEXT("link", 0, "HOST:PORT", "where other agents reach it now; -: it only dials", AT(link)),
+    OPT_END};
+
+const struct agent_command cmd_move = {
+    .name = "move",
+    .summary = "give a member another address",
+    .options = move_table,
+    .arguments = "NAME",
+    .doc =
+        "Gives a member, or this hub, another address on the list. Keys, votes and jobs "
+        "stay.\vRunning agents use it when the present link breaks. Start the member's own agent "
+        "with a --listen that fits. A member whose only link was to a moved hub gets the list "
+        "with nebula members --fetch HOST:PORT (the hub's new enrolment endpoint).",
+    .least = 1,
+    .most = 1,
+    .size = sizeof(struct options),
+    .run = run_move,
+    .home = true};
+
+const struct agent_command cmd_promote = {
+    .name = "promote",
+    .summary = "continue without the lost one of two voters",
+    .options = home_table,
+    .arguments = "LOST",
+    .doc = "With two voters: removes the vote of the lost one, so that the other commits "
+           "alone.\vWith more voters, revoke it instead (nebula revoke --help). Make sure that it "
+           "is lost: if both continue, their histories diverge.",
+    .least = 1,
+    .most = 1,
+    .size = sizeof(struct options),
+    .run = run_promote,
+    .home = true};

@@ -11,21 +11,6 @@ struct options {
     const char *name;
 };
 
-static error_t parse_option(int key, char *arg, struct argp_state *state) {
-    struct options *o = state->input;
-    switch (key) {
-    case 'n':
-        if (!sec_name_valid(arg))
-            argp_error(state,
-                       "name '%s': expected 1 to %d characters of a-z 0-9 _ . -, the first a "
-                       "letter or digit",
-                       arg, SEC_NAME_MAX - 1);
-        o->name = arg;
-        return 0;
-    default: return agent_parse_option(key, arg, state);
-    }
-}
-
 // Only the identity line goes to stdout, so that it can be piped.
 static enum neb_status show(const struct options *o) {
     char home[NEB_PATH_MAX], line[SEC_ID_TEXT];
@@ -55,17 +40,27 @@ out:
     return st;
 }
 
-int cmd_id(int argc, char **argv) {
-    static const struct argp_option table[] = {
-        AGENT_OPTION_HOME("folder of the keys"),
-        {"name", 'n', "NAME", 0, "name of a new identity (default: the host's name)", 0},
-        {0}};
-    static const struct argp argp = {.options = table,
-                                     .parser = parse_option,
-                                     .doc = "Prints the public identity of this node, one line for "
-                                            "the other sites. Makes its keys if there are none."};
-    struct options o = {0};
-    if (agent_options_parse(&argp, argc, argv, &o) != 0)
-        return AGENT_EXIT_USAGE;
-    return agent_exit_of_input(show(&o));
+static bool is_name(const char *name, void *options) {
+    (void)options;
+    return sec_name_valid(name);
 }
+
+static int run(void *options) { return agent_exit_of_input(show(options)); }
+
+_Static_assert(SEC_NAME_MAX == 33, "the error says 32");
+static const struct agent_option table[] = {
+    OPT_HOME("folder of the keys"),
+    OPT_CHECKED("name", 'n', "NAME", "name of a new identity (default: the host's name)", AT(name),
+                is_name,
+                "a name: 1 to 32 characters of a-z 0-9 _ . -, the first a letter or digit"),
+    OPT_END};
+
+const struct agent_command cmd_id = {
+    .name = "id",
+    .summary = "print this node's identity; make its keys",
+    .options = table,
+    .doc = "Prints the public identity of this node, one line for the other sites. Makes its keys "
+           "if there are none.",
+    .size = sizeof(struct options),
+    .run = run,
+    .home = true};

@@ -16,30 +16,21 @@
 #include <string.h>
 #include <sys/stat.h>
 
-int cmd_jobs(int argc, char **argv) {
-    static const struct argp_option table[] = {
-        AGENT_OPTION_HOME("home of the agent"), AGENT_OPTION_JSON, {0}};
-    static const struct argp argp = {
-        .options = table,
-        .parser = agent_parse_option,
-        .doc = "Lists the jobs in the ledger of this agent, ended ones too. For states, and what "
-               "is kept: nebula help operating."};
-    struct agent_options o = {0};
+static int list_jobs(void *options) {
+    const struct agent_options *o = options;
     struct agent_ipc_msg m = {0};
     json_t *j;
     size_t i;
-    if (agent_options_parse(&argp, argc, argv, &o) != 0)
-        return AGENT_EXIT_USAGE;
-    if (agent_ask(o.home, json_pack("{s:s}", "op", "jobs"), &m) != NEB_OK)
-        return agent_json_exit(o.json, AGENT_EXIT_FAILED);
+    if (agent_ask(o->home, json_pack("{s:s}", "op", "jobs"), &m) != NEB_OK)
+        return agent_json_exit(o->json, AGENT_EXIT_FAILED);
     if (!json_is_array(json_object_get(m.head, "jobs"))) {
         enum neb_status st =
             neb_fail(NEB_ERR_FORMAT, "%s",
                      agent_ipc_str(&m, "text", "the agent's answer is not a list of jobs"));
         agent_ipc_msg_clear(&m);
-        return agent_json_exit(o.json, agent_exit_of(st));
+        return agent_json_exit(o->json, agent_exit_of(st));
     }
-    if (o.json) {
+    if (o->json) {
         agent_json_print(json_object_get(m.head, "jobs"), JSON_COMPACT);
     } else {
         printf("%-17s %-20s %-9s %-12s %10s %10s\n", "ID", "JOB", "STATE", "SUBMITTED", "SENT",
@@ -65,14 +56,19 @@ int cmd_jobs(int argc, char **argv) {
     return AGENT_EXIT_OK;
 }
 
+const struct agent_command cmd_jobs = {
+    .name = "jobs",
+    .summary = "list the jobs that this agent knows",
+    .options = (const struct agent_option[]){OPT_HOME("home of the agent"),
+                                             OPT_JSON("machine-readable output"), OPT_END},
+    .doc = "Lists the jobs in the ledger of this agent, ended ones too. For states, and what is "
+           "kept: nebula help operating.",
+    .run = list_jobs};
+
 // Sends an order for a job to the agent, and prints the answer.
 static int order(const char *op, const struct agent_options *o) {
     struct agent_ipc_msg m = {0};
-    if (!o->arg) {
-        fprintf(stderr, "nebula %s: give the id that nebula jobs shows\n", op);
-        return AGENT_EXIT_USAGE;
-    }
-    if (agent_ask(o->home, json_pack("{s:s,s:s}", "op", op, "job", o->arg), &m) != NEB_OK)
+    if (agent_ask(o->home, json_pack("{s:s,s:s}", "op", op, "job", o->args[0]), &m) != NEB_OK)
         return AGENT_EXIT_FAILED;
     bool ok = json_is_true(json_object_get(m.head, "ok"));
     char text[1024];
@@ -86,72 +82,82 @@ static int order(const char *op, const struct agent_options *o) {
     return ok ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
 }
 
-static const struct argp_option home_only[] = {AGENT_OPTION_HOME("home of the agent"), {0}};
+static int stop(void *options) { return order("stop", options); }
+static int resume(void *options) { return order("resume", options); }
+static int rejoin(void *options) { return order("rejoin", options); }
+static int forget(void *options) { return order("forget", options); }
 
-int cmd_stop(int argc, char **argv) {
-    static const struct argp argp = {.options = home_only,
-                                     .parser = agent_parse_option,
-                                     .args_doc = "JOB-ID",
-                                     .doc = "Stops a job on all its clusters after a checkpoint. "
-                                            "The first characters of the id are enough."};
-    struct agent_options o = {.takes = AGENT_MAY_TAKE_ONE};
-    return agent_options_parse(&argp, argc, argv, &o) == 0 ? order("stop", &o) : AGENT_EXIT_USAGE;
-}
+static const struct agent_option home_only[] = {OPT_HOME("home of the agent"), OPT_END};
+static const char no_id[] = "give the id that nebula jobs shows";
 
-int cmd_resume(int argc, char **argv) {
-    static const struct argp argp = {
-        .options = home_only,
-        .parser = agent_parse_option,
-        .args_doc = "JOB-ID",
-        .doc = "Continues a stopped, failed or held job from its last checkpoint, on all its "
-               "clusters. A job whose submitter is no longer a member continues only at this site. "
-               "The first characters of the id are enough. To write the run's files too, use "
-               "nebula pretrain --resume."};
-    struct agent_options o = {.takes = AGENT_MAY_TAKE_ONE};
-    return agent_options_parse(&argp, argc, argv, &o) == 0 ? order("resume", &o) : AGENT_EXIT_USAGE;
-}
+const struct agent_command cmd_stop = {
+    .name = "stop",
+    .summary = "stop a job after a checkpoint",
+    .options = home_only,
+    .arguments = "JOB-ID",
+    .doc = "Stops a job on all its clusters after a checkpoint. The first characters of the id are "
+           "enough.",
+    .least = 1,
+    .most = 1,
+    .missing = no_id,
+    .run = stop};
 
-int cmd_rejoin(int argc, char **argv) {
-    static const struct argp argp = {
-        .options = home_only,
-        .parser = agent_parse_option,
-        .args_doc = "JOB-ID",
-        .doc = "Gives up what this cluster has of a job that does not run, and continues from the "
-               "state of the other clusters, as after the loss of a disk. Use it after members "
-               "have diverged, when the equivocator is revoked: all other clusters of the job must "
-               "have one history. They continue the job too. HOME/jobs/ID/former keeps the old "
-               "checkpoints."};
-    struct agent_options o = {.takes = AGENT_MAY_TAKE_ONE};
-    return agent_options_parse(&argp, argc, argv, &o) == 0 ? order("rejoin", &o) : AGENT_EXIT_USAGE;
-}
+const struct agent_command cmd_resume = {
+    .name = "resume",
+    .summary = "continue a stopped job",
+    .options = home_only,
+    .arguments = "JOB-ID",
+    .doc = "Continues a stopped, failed or held job from its last checkpoint, on all its clusters. "
+           "A job whose submitter is no longer a member continues only at this site. The first "
+           "characters of the id are enough. To write the run's files too, use nebula pretrain "
+           "--resume.",
+    .least = 1,
+    .most = 1,
+    .missing = no_id,
+    .run = resume};
 
-int cmd_forget(int argc, char **argv) {
-    static const struct argp argp = {
-        .options = home_only,
-        .parser = agent_parse_option,
-        .args_doc = "JOB-ID",
-        .doc = "Removes what this site has of an ended job: its folder in HOME/jobs with all "
-               "checkpoints, its updates, and its rounds in the ledger. The results of nebula "
-               "pretrain in --out stay, and so does what other sites have. The job cannot continue "
-               "here, and a cluster that was away gets nothing of it from this site."};
-    struct agent_options o = {.takes = AGENT_MAY_TAKE_ONE};
-    return agent_options_parse(&argp, argc, argv, &o) == 0 ? order("forget", &o) : AGENT_EXIT_USAGE;
-}
+const struct agent_command cmd_rejoin = {
+    .name = "rejoin",
+    .summary = "continue a job from the state of the other clusters",
+    .options = home_only,
+    .arguments = "JOB-ID",
+    .doc =
+        "Gives up what this cluster has of a job that does not run, and continues from the state "
+        "of the other clusters, as after the loss of a disk. Use it after members have diverged, "
+        "when the equivocator is revoked: all other clusters of the job must have one history. "
+        "They continue the job too. HOME/jobs/ID/former keeps the old checkpoints.",
+    .least = 1,
+    .most = 1,
+    .missing = no_id,
+    .run = rejoin};
 
-struct log_options {
+const struct agent_command cmd_forget = {
+    .name = "forget",
+    .summary = "remove what this site has of an ended job",
+    .options = home_only,
+    .arguments = "JOB-ID",
+    .doc = "Removes what this site has of an ended job: its folder in HOME/jobs with all "
+           "checkpoints, its updates, and its rounds in the ledger. The results of nebula pretrain "
+           "in --out stay, and so does what other sites have. The job cannot continue here, and a "
+           "cluster that was away gets nothing of it from this site.",
+    .least = 1,
+    .most = 1,
+    .missing = no_id,
+    .run = forget};
+
+struct options {
     struct agent_options common;
     bool follow;
-    long lines, rank; // rank -1: choose_log chooses
+    int lines, rank; // rank -1: choose_log chooses
 };
 
 // In a mesh, the agent talks to rank 0, so its log is shown. worker.log is shown if it is newer (a
 // launcher says there why ranks do not start), or if there is no other (a single rank).
-static enum neb_status choose_log(const struct log_options *o, const char *dir, char *out,
-                                  size_t cap) {
+static enum neb_status choose_log(const struct options *o, const char *dir, char *out, size_t cap) {
     char name[32], rank0[NEB_PATH_MAX];
     struct stat a, b;
     if (o->rank >= 0) {
-        snprintf(name, sizeof name, "rank-%ld.log", o->rank);
+        snprintf(name, sizeof name, "rank-%d.log", o->rank);
         return neb_path(out, cap, dir, name);
     }
     NEB_TRY(neb_path(rank0, sizeof rank0, dir, "rank-0.log"));
@@ -163,13 +169,14 @@ static enum neb_status choose_log(const struct log_options *o, const char *dir, 
 
 // Finds the folder under jobs/ whose name begins with the id. An id is hexadecimal, so it cannot
 // name another file.
-static enum neb_status find_log(const struct log_options *l, char *out, size_t cap) {
+static enum neb_status find_log(const struct options *l, char *out, size_t cap) {
     const struct agent_options *o = &l->common;
     char home[NEB_PATH_MAX], jobs[NEB_PATH_MAX], dir[NEB_PATH_MAX], names[400] = "";
     char name[NAME_MAX + 1] = "";
     int hits = 0;
-    if (!*o->arg || strspn(o->arg, "0123456789abcdef") != strlen(o->arg))
-        return neb_fail(NEB_ERR_INVALID, "\"%s\" is not a job id (nebula jobs lists them)", o->arg);
+    const char *id = o->args[0];
+    if (!*id || strspn(id, "0123456789abcdef") != strlen(id))
+        return neb_fail(NEB_ERR_INVALID, "\"%s\" is not a job id (nebula jobs lists them)", id);
     NEB_TRY(sec_home(o->home, home, sizeof home));
     NEB_TRY(neb_path(jobs, sizeof jobs, home, "jobs"));
     DIR *d = opendir(jobs);
@@ -179,7 +186,7 @@ static enum neb_status find_log(const struct log_options *l, char *out, size_t c
     if (!d)
         return neb_fail_errno("cannot read %s", jobs);
     for (struct dirent *e; (e = readdir(d));)
-        if (!strncmp(e->d_name, o->arg, strlen(o->arg))) {
+        if (!strncmp(e->d_name, id, strlen(id))) {
             size_t n = strlen(names);
             snprintf(name, sizeof name, "%s", e->d_name);
             snprintf(names + n, sizeof names - n, "%s%s", hits++ ? ", " : "", name);
@@ -187,7 +194,7 @@ static enum neb_status find_log(const struct log_options *l, char *out, size_t c
     closedir(d);
     if (hits != 1)
         return neb_fail(NEB_ERR_NOT_FOUND, "%s has %s job whose id begins with %s%s%s", jobs,
-                        hits ? "more than one" : "no", o->arg, hits ? ": " : "", names);
+                        hits ? "more than one" : "no", id, hits ? ": " : "", names);
     NEB_TRY(neb_path(dir, sizeof dir, jobs, name));
     return choose_log(l, dir, out, cap);
 }
@@ -202,16 +209,6 @@ static void seek_tail(FILE *f, long lines) {
             break;
     }
     fseek(f, at, SEEK_SET);
-}
-
-static error_t parse_log_option(int key, char *arg, struct argp_state *state) {
-    struct log_options *o = state->input;
-    switch (key) {
-    case 'f': o->follow = true; return 0;
-    case 'n': o->lines = (long)agent_option_whole(state, key, arg, 0, 1000000); return 0;
-    case 'r': o->rank = (long)agent_option_whole(state, key, arg, 0, 1023); return 0;
-    default: return agent_parse_option(key, arg, state);
-    }
 }
 
 // A worker, or a program that it loads, wrote these lines: their control characters must not reach
@@ -234,35 +231,39 @@ static void show_log(FILE *f, bool follow) {
     }
 }
 
-int cmd_logs(int argc, char **argv) {
-    static const struct argp_option table[] = {
-        AGENT_OPTION_HOME("home of the agent"),
-        {"follow", 'f', NULL, 0, "show new lines until interrupted", 0},
-        {"lines", 'n', "N", 0, "only the last N lines (default 50)", 0},
-        {"rank", 'r', "N", 0, "log of rank N of a mesh (default: rank 0, or the launcher)", 0},
-        {0}};
-    static const struct argp argp = {
-        .options = table,
-        .parser = parse_log_option,
-        .args_doc = "JOB-ID",
-        .doc = "Shows the log of a job's worker on this machine. The agent need not run. The first "
-               "characters of the id are enough."};
-    struct log_options o = {.common.takes = AGENT_MAY_TAKE_ONE, .lines = 50, .rank = -1};
+static int show_logs(void *options) {
+    const struct options *o = options;
     char path[NEB_PATH_MAX];
-    if (agent_options_parse(&argp, argc, argv, &o) != 0)
-        return AGENT_EXIT_USAGE;
-    if (!o.common.arg) {
-        fputs("nebula logs: give the id that nebula jobs shows\n", stderr);
-        return AGENT_EXIT_USAGE;
-    }
-    enum neb_status st = find_log(&o, path, sizeof path);
+    enum neb_status st = find_log(o, path, sizeof path);
     if (st != NEB_OK)
         return agent_exit_of_input(st);
     FILE *f = fopen(path, "r");
     if (!f)
         return agent_exit_of(neb_fail_errno("cannot open %s", path));
-    seek_tail(f, o.lines);
-    show_log(f, o.follow);
+    seek_tail(f, o->lines);
+    show_log(f, o->follow);
     fclose(f);
     return AGENT_EXIT_OK;
 }
+
+static const struct agent_option log_table[] = {
+    OPT_HOME("home of the agent"),
+    OPT_FLAG("follow", 'f', "show new lines until interrupted", AT(follow)),
+    OPT_INT("lines", 'n', "N", "only the last N lines (default 50)", AT(lines), 0, 1000000),
+    OPT_INT("rank", 'r', "N", "log of rank N of a mesh (default: rank 0, or the launcher)",
+            AT(rank), 0, 1023),
+    OPT_END};
+
+const struct agent_command cmd_logs = {
+    .name = "logs",
+    .summary = "show the log of a job's worker",
+    .options = log_table,
+    .arguments = "JOB-ID",
+    .doc = "Shows the log of a job's worker on this machine. The agent need not run. The first "
+           "characters of the id are enough.",
+    .least = 1,
+    .most = 1,
+    .missing = no_id,
+    .size = sizeof(struct options),
+    .preset = &(const struct options){.lines = 50, .rank = -1},
+    .run = show_logs};

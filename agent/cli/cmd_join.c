@@ -18,20 +18,7 @@ struct options {
     bool new_keys;
 };
 
-enum { KEY_FETCH = 256, KEY_NEW };
-
-static error_t parse_option(int key, char *arg, struct argp_state *state) {
-    struct options *o = state->input;
-    switch (key) {
-    case 'n': o->name = arg; return 0;
-    case 'e': o->endpoint = arg; return 0;
-    case KEY_FETCH: o->fetch = arg; return 0;
-    case KEY_NEW: o->new_keys = true; return 0;
-    default: return agent_parse_option(key, arg, state);
-    }
-}
-
-#define HOME_OPTIONS AGENT_OPTION_HOME("folder of keys and federation"), AGENT_OPTION_DIR
+#define HOME_OPTIONS OPT_HOME("folder of keys and federation"), OPT_OTHER_NAME("dir")
 
 static enum neb_status home_of(const struct options *o, char home[NEB_PATH_MAX]) {
     if (signal(SIGPIPE, SIG_IGN) == SIG_ERR)
@@ -120,7 +107,7 @@ static enum neb_status join(const struct options *o) {
     NEB_TRY(home_of(o, home));
     if (o->endpoint && !sec_endpoint_valid(o->endpoint))
         return neb_fail(NEB_ERR_INVALID, "--endpoint takes HOST:PORT");
-    enum neb_status st = sec_token_parse(o->common.arg, &t);
+    enum neb_status st = sec_token_parse(o->common.args[0], &t);
     if (st == NEB_ERR_FORMAT || st == NEB_ERR_CORRUPT)
         return NEB_ERR_INVALID; // the argument is not a token; the reason is logged
     NEB_TRY(st);
@@ -142,80 +129,90 @@ static enum neb_status rotate(const struct options *o) {
     char home[NEB_PATH_MAX];
     struct sec_federation *f = NULL;
     NEB_TRY(home_of(o, home));
-    if (!sec_endpoint_valid(o->common.arg))
+    if (!sec_endpoint_valid(o->common.args[0]))
         return neb_fail(NEB_ERR_INVALID, "rotate takes the hub's enrolment endpoint, HOST:PORT");
     NEB_TRY(open_federation(home, &f));
     sec_federation_destroy(&f);
-    NEB_TRY(sec_rotate(home, o->common.arg));
+    NEB_TRY(sec_rotate(home, o->common.args[0]));
     puts("new keys are made. A running agent uses them within seconds, and its jobs continue. The "
          "other members get the new list.");
     return NEB_OK;
 }
 
-static int run(int argc, char **argv, const struct argp *argp, enum agent_takes takes,
-               enum neb_status (*what)(const struct options *)) {
-    struct options o = {.common.takes = takes};
-    if (agent_options_parse(argp, argc, argv, &o) != 0)
-        return AGENT_EXIT_USAGE;
-    // A token must not stay where ps shows it.
-    bool piped = what == join && o.common.arg && !strcmp(o.common.arg, "-");
-    if (piped || (o.common.arg && !strncmp(o.common.arg, "neb1:", 5))) {
-        static char token[SEC_TOKEN_TEXT];
-        if (piped && !fgets(token, sizeof token, stdin))
+static int run_members(void *options) { return agent_exit_of_input(members(options)); }
+static int run_rotate(void *options) { return agent_exit_of_input(rotate(options)); }
+
+// A token must not stay where ps shows it.
+static int run_join(void *options) {
+    struct options *o = options;
+    char *given = (char *)(uintptr_t)o->common.args[0];
+    bool piped = !strcmp(given, "-");
+    char token[SEC_TOKEN_TEXT];
+    if (!piped && strncmp(given, "neb1:", 5) != 0)
+        return agent_exit_of_input(join(o));
+    if (piped) {
+        if (!fgets(token, sizeof token, stdin))
             token[0] = 0;
         token[strcspn(token, "\r\n")] = 0;
-        if (!piped)
-            snprintf(token, sizeof token, "%s", o.common.arg);
-        if (!piped)
-            sodium_memzero((char *)(uintptr_t)o.common.arg, strlen(o.common.arg));
-        o.common.arg = token;
-        enum neb_status st = what(&o);
-        sodium_memzero(token, sizeof token);
-        return agent_exit_of_input(st);
+    } else {
+        snprintf(token, sizeof token, "%s", given);
+        sodium_memzero(given, strlen(given));
     }
-    return agent_exit_of_input(what(&o));
+    o->common.args[0] = token;
+    enum neb_status st = join(o);
+    sodium_memzero(token, sizeof token);
+    return agent_exit_of_input(st);
 }
 
-int cmd_join(int argc, char **argv) {
-    static const struct argp_option table[] = {
-        HOME_OPTIONS,
-        {"name", 'n', "NAME", 0, "name of this site, as in the token", 0},
-        {"endpoint", 'e', "HOST:PORT", 0,
-         "where other agents reach this one (default: it only dials)", 0},
-        {"new-keys", KEY_NEW, NULL, 0,
-         "keep the old keys aside and make new ones (needed after a revocation)", 0},
-        {0}};
-    static const struct argp argp = {
-        .options = table,
-        .parser = parse_option,
-        .args_doc = "TOKEN|-",
-        .doc =
-            "Joins a federation with the token that nebula invite has printed on its hub. The keys "
-            "are made here and stay here. -: reads the token from standard input, so that no list "
-            "of processes shows it.\vAfter a failure, run it again with the same token."};
-    return run(argc, argv, &argp, AGENT_TAKES_ONE, join);
-}
+static const struct agent_option join_table[] = {
+    HOME_OPTIONS, OPT_TEXT("name", 'n', "NAME", "name of this site, as in the token", AT(name)),
+    OPT_TEXT("endpoint", 'e', "HOST:PORT",
+             "where other agents reach this one (default: it only dials)", AT(endpoint)),
+    OPT_FLAG("new-keys", 0, "keep the old keys aside and make new ones (needed after a revocation)",
+             AT(new_keys)),
+    OPT_END};
 
-int cmd_members(int argc, char **argv) {
-    static const struct argp_option table[] = {
-        HOME_OPTIONS,
-        {"fetch", KEY_FETCH, "HOST:PORT", 0,
-         "first get the newest list and a new certificate from the hub's enrolment endpoint", 0},
-        {0}};
-    static const struct argp argp = {
-        .options = table,
-        .parser = parse_option,
-        .doc = "Prints the signed member list of this node's federation."};
-    return run(argc, argv, &argp, AGENT_TAKES_NOTHING, members);
-}
+const struct agent_command cmd_join = {
+    .name = "join",
+    .summary = "join a federation with a token",
+    .options = join_table,
+    .arguments = "TOKEN|-",
+    .doc = "Joins a federation with the token that nebula invite has printed on its hub. The keys "
+           "are made here and stay here. -: reads the token from standard input, so that no list "
+           "of processes shows it.\vAfter a failure, run it again with the same token.",
+    .least = 1,
+    .most = 1,
+    .size = sizeof(struct options),
+    .run = run_join,
+    .home = true};
 
-int cmd_rotate(int argc, char **argv) {
-    static const struct argp_option table[] = {HOME_OPTIONS, {0}};
-    static const struct argp argp = {
-        .options = table,
-        .parser = parse_option,
-        .args_doc = "HOST:PORT",
-        .doc = "Makes new keys for this member. The hub (HOST:PORT is its enrolment endpoint) "
-               "lists them in place of the old ones."};
-    return run(argc, argv, &argp, AGENT_TAKES_ONE, rotate);
-}
+static const struct agent_option members_table[] = {
+    HOME_OPTIONS,
+    OPT_TEXT("fetch", 0, "HOST:PORT",
+             "first get the newest list and a new certificate from the hub's enrolment endpoint",
+             AT(fetch)),
+    OPT_END};
+
+const struct agent_command cmd_members = {
+    .name = "members",
+    .summary = "show the signed member list",
+    .options = members_table,
+    .doc = "Prints the signed member list of this node's federation.",
+    .size = sizeof(struct options),
+    .run = run_members,
+    .home = true};
+
+static const struct agent_option rotate_table[] = {HOME_OPTIONS, OPT_END};
+
+const struct agent_command cmd_rotate = {
+    .name = "rotate",
+    .summary = "give this member new keys",
+    .options = rotate_table,
+    .arguments = "HOST:PORT",
+    .doc = "Makes new keys for this member. The hub (HOST:PORT is its enrolment endpoint) lists "
+           "them in place of the old ones.",
+    .least = 1,
+    .most = 1,
+    .size = sizeof(struct options),
+    .run = run_rotate,
+    .home = true};

@@ -4,26 +4,16 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/cli/cmd_options.h"
-#include "agent/cli/commands.h"
+#include "agent/job/json.h"
 #include "agent/proc/seal.h"
 #include "inter/ledger/verify.h"
 #include "inter/record/evidence.h"
 #include "security/members.h"
 #include "security/sign.h"
 
-#include <argp.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { KEY_SEAL = 1000 };
-
-struct options {
-    const char *args[2]; // action, folder
-    const char *seal_key;
-    unsigned n;
-    bool json;
-};
 
 struct look { // shared by the callbacks of one command
     const char *dir, *seal_key;
@@ -74,11 +64,6 @@ static const json_t *job_part(const struct look *k, const uint8_t id[INTER_ID_BY
     return json_object_get(json_object_get(k->jobs, hex), part);
 }
 
-static const char *text_of(const json_t *o, const char *key, const char *otherwise) {
-    const char *s = json_string_value(json_object_get(o, key));
-    return s ? s : otherwise;
-}
-
 // A member is an index into the job's list of clusters. The member list has the key of a cluster's
 // agent.
 static enum neb_status verify_as(void *user, const uint8_t job[INTER_ID_BYTES], uint8_t member,
@@ -86,7 +71,7 @@ static enum neb_status verify_as(void *user, const uint8_t job[INTER_ID_BYTES], 
                                  const uint8_t sig[INTER_SIG_BYTES]) {
     const struct look *k = user;
     const json_t *clusters = json_object_get(job_part(k, job, "spec"), "clusters");
-    const char *name = text_of(json_array_get(clusters, member), "name", NULL);
+    const char *name = agent_json_text(json_array_get(clusters, member), "name", NULL);
     const struct sec_member *m = name ? sec_members_by_name(&k->members, name) : NULL;
     enum neb_status st = m ? sec_verify(m->pub.sign, context, msg, len, sig) : NEB_ERR_NOT_FOUND;
     for (size_t i = k->n_former;
@@ -102,7 +87,7 @@ static void about_job(void *user, const uint8_t job[INTER_ID_BYTES], struct inte
     const struct look *k = user;
     const json_t *spec = job_part(k, job, "spec"), *clusters = json_object_get(spec, "clusters"),
                  *c;
-    const char *gate = text_of(spec, "sync.gate", "");
+    const char *gate = agent_json_text(spec, "sync.gate", "");
     json_int_t f = json_integer_value(json_object_get(spec, "sync.private_colluders"));
     size_t i;
     out->removed = mset_none();
@@ -110,7 +95,7 @@ static void about_job(void *user, const uint8_t job[INTER_ID_BYTES], struct inte
     out->masked = !strcmp(gate, "private");
     out->colluders = (uint8_t)(f > 0 && f < INTER_MEMBERS_MAX ? f : 0);
     json_array_foreach(clusters, i, c) {
-        const char *name = text_of(c, "name", NULL);
+        const char *name = agent_json_text(c, "name", NULL);
         const struct sec_member *m =
             k->federation && name ? sec_members_by_name(&k->members, name) : NULL;
         if (i < INTER_MEMBERS_MAX && m && !(m->caps & SEC_CAP_VOTER))
@@ -254,7 +239,7 @@ static void on_chain(void *user, const struct inter_chain *c) {
 static const char *name_of(const struct look *k, const uint8_t job[INTER_ID_BYTES],
                            uint8_t member) {
     const json_t *clusters = json_object_get(job_part(k, job, "spec"), "clusters");
-    return text_of(json_array_get(clusters, member), "name", "?");
+    return agent_json_text(json_array_get(clusters, member), "name", "?");
 }
 
 // instead: the update that counts under that key; absent if its round is no longer kept.
@@ -311,9 +296,10 @@ static void on_misnamed(void *user, const uint8_t job[INTER_ID_BYTES], const cha
 static void print_misnamed(const struct look *k) {
     json_t *o;
     size_t i;
-    json_array_foreach(k->misnamed, i, o) printf("\nevidence against %s: it signed the job id %.8s "
-                                                 "for a specification with another digest\n",
-                                                 text_of(o, "name", "?"), text_of(o, "job", ""));
+    json_array_foreach(k->misnamed, i, o)
+        printf("\nevidence against %s: it signed the job id %.8s "
+               "for a specification with another digest\n",
+               agent_json_text(o, "name", "?"), agent_json_text(o, "job", ""));
 }
 
 static void on_peer(void *user, const char *peer, uint64_t messages, uint64_t bytes) {
@@ -329,26 +315,27 @@ static long long number(const json_t *o, const char *key) {
 static void print_chains(const struct look *k, const char *job) {
     json_t *c;
     size_t i;
-    json_array_foreach(k->chains, i, c) if (!strcmp(text_of(c, "job", ""), job)) {
+    json_array_foreach(k->chains, i, c) if (!strcmp(agent_json_text(c, "job", ""), job)) {
         long long first = number(c, "first"), next = number(c, "next"), kept = number(c, "kept");
         if (next == first)
             printf("  fragment %lld: no commit; round %lld is open\n", number(c, "fragment"), next);
         else
             printf("  fragment %lld: commits %lld to %lld, blobs from %lld on, newest %.16s\n",
-                   number(c, "fragment"), first, next - 1, kept, text_of(c, "head", ""));
+                   number(c, "fragment"), first, next - 1, kept, agent_json_text(c, "head", ""));
     }
 }
 
 static void print_lies(const struct look *k, const char *job) {
     json_t *o;
     size_t i;
-    json_array_foreach(k->evidence, i, o) if (!strcmp(text_of(o, "job", ""), job))
-        printf("  evidence against %s: %s\n", text_of(o, "name", "?"), text_of(o, "text", ""));
-    json_array_foreach(k->seconds, i, o) if (!strcmp(text_of(o, "job", ""), job)) {
-        const char *instead = text_of(o, "instead_sha256", NULL);
+    json_array_foreach(k->evidence, i, o) if (!strcmp(agent_json_text(o, "job", ""), job))
+        printf("  evidence against %s: %s\n", agent_json_text(o, "name", "?"),
+               agent_json_text(o, "text", ""));
+    json_array_foreach(k->seconds, i, o) if (!strcmp(agent_json_text(o, "job", ""), job)) {
+        const char *instead = agent_json_text(o, "instead_sha256", NULL);
         printf("  %s signed a second update for round %lld of fragment %lld: %.16s",
-               text_of(o, "name", "?"), number(o, "round"), number(o, "fragment"),
-               text_of(o, "sha256", ""));
+               agent_json_text(o, "name", "?"), number(o, "round"), number(o, "fragment"),
+               agent_json_text(o, "sha256", ""));
         if (instead)
             printf("; %.16s counts", instead);
         putchar('\n');
@@ -376,8 +363,9 @@ static enum neb_status show(struct look *k) {
     }
     printf("ledger: %s\n  epoch: %s\n", k->dir, epoch);
     json_object_foreach(k->jobs, key, job) {
-        printf("\njob: %s (%s)\n  state: %s\n", text_of(json_object_get(job, "spec"), "job", "?"),
-               key, text_of(json_object_get(job, "state"), "state", "?"));
+        printf("\njob: %s (%s)\n  state: %s\n",
+               agent_json_text(json_object_get(job, "spec"), "job", "?"), key,
+               agent_json_text(json_object_get(job, "state"), "state", "?"));
         print_chains(k, key);
         print_lies(k, key);
     }
@@ -393,50 +381,31 @@ out:
 
 // ---- command ------------------------------------------------------------------------------------
 
-static error_t parse_option(int key, char *arg, struct argp_state *state) {
-    struct options *o = state->input;
-    switch (key) {
-    case 'j': o->json = true; return 0;
-    case KEY_SEAL: o->seal_key = arg; return 0;
-    case ARGP_KEY_ARG:
-        if (o->n == 2)
-            argp_usage(state);
-        if (!o->n && strcmp(arg, "verify") != 0 && strcmp(arg, "show") != 0)
-            agent_action_refuse(state, arg, (const char *[]){"verify", "show"}, 2);
-        o->args[o->n++] = arg;
-        return 0;
-    case ARGP_KEY_END:
-        if (o->n != 2 || (strcmp(o->args[0], "verify") && strcmp(o->args[0], "show")))
-            argp_usage(state);
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-}
-
-int cmd_ledger(int argc, char **argv) {
-    static const struct argp_option table[] = {
-        {"seal-key", KEY_SEAL, "FILE", 0, "key of sealed updates", 0},
-        {"json", 'j', NULL, 0, "one JSON object instead of text", 0},
-        {0}};
-    static const struct argp argp = {
-        .options = table,
-        .parser = parse_option,
-        .args_doc = "verify DIR\nshow DIR",
-        .doc =
-            "Shows or verifies the ledger of an agent. DIR is the agent's home (~/.nebula, or "
-            "OUT/clusters/NAME of a local run). It only reads, and works while the agent "
-            "runs.\vverify checks the chain of commits, all manifests, votes and signatures "
-            "(against the signed member list, or DIR/members.json), and the SHA-256 of all updates "
-            "that are kept. It names damage by job, fragment and round. Exit status 0: all is "
-            "well.\nshow prints what is kept of each job, and proofs of equivocation: two signed "
-            "statements that contradict each other, and second updates under one key."};
-    struct options o = {0};
-    if (agent_options_parse(&argp, argc, argv, &o) != 0)
-        return AGENT_EXIT_USAGE;
-    struct look k = {.dir = o.args[1], .seal_key = o.seal_key, .json = o.json};
+static int run(void *options) {
+    const struct agent_options *o = options;
+    struct look k = {.dir = o->args[1], .seal_key = o->seal_key, .json = o->json};
     enum neb_status st = sec_init();
     if (st == NEB_OK)
-        st = !strcmp(o.args[0], "verify") ? verify(&k) : show(&k);
+        st = !strcmp(o->args[0], "verify") ? verify(&k) : show(&k);
     look_close(&k);
     return agent_exit_of(st);
 }
+
+const struct agent_command cmd_ledger = {
+    .name = "ledger",
+    .summary = "show or verify the ledger of an agent",
+    .options = (const struct agent_option[]){OPT_SEAL_KEY("key of sealed updates"),
+                                             OPT_JSON("one JSON object instead of text"), OPT_END},
+    .arguments = "verify DIR\nshow DIR",
+    .doc =
+        "Shows or verifies the ledger of an agent. DIR is the agent's home (~/.nebula, or "
+        "OUT/clusters/NAME of a local run). It only reads, and works while the agent "
+        "runs.\vverify checks the chain of commits, all manifests, votes and signatures (against "
+        "the signed member list, or DIR/members.json), and the SHA-256 of all updates that are "
+        "kept. It names damage by job, fragment and round. Exit status 0: all is well.\nshow "
+        "prints what is kept of each job, and proofs of equivocation: two signed statements that "
+        "contradict each other, and second updates under one key.",
+    .least = 2,
+    .most = 2,
+    .actions = (const struct agent_action[]){{"verify", 2}, {"show", 2}, {0}},
+    .run = run};

@@ -8,7 +8,7 @@
 #include "agent/job/model_init.h"
 #include "agent/proc/seal.h"
 #include "agent/show/corpus_note.h"
-#include "agent/train/eval_translate.h"
+#include "agent/train/translate.h"
 #include "intra/data/data.h"
 #include "intra/data/tokenizer.h"
 #include "intra/data/tokenizer_files.h"
@@ -20,21 +20,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { EVAL_SEQ_MAX = 4096, KEY_SEAL = 1000 };
+enum { EVAL_SEQ_MAX = 4096 };
 
 struct options {
-    const char *checkpoint, *corpus, *prompt, *tokenizer, *ids, *task, *out, *seal_key;
-    int beam, windows, tokens, top_k, threads, seq_len;
-    float temperature;
+    struct agent_options common; // its argument: the checkpoint
+    const char *corpus, *prompt, *tokenizer, *ids, *task, *out;
+    int beam, windows, tokens, top_k, seq_len;
+    double temperature;
     uint64_t seed;
-    bool json, merge, logits;
+    bool merge, logits;
 };
 
 static enum neb_status load_model(const struct options *o, const struct neb_vault *vault,
                                   struct intra_model **m) {
     char file[NEB_PATH_MAX];
     struct intra_ckpt *c = NULL;
-    NEB_TRY(agent_checkpoint_file(vault, o->checkpoint, file, sizeof file));
+    NEB_TRY(agent_checkpoint_file(vault, o->common.args[0], file, sizeof file));
     NEB_TRY(intra_ckpt_open_in(vault, file, true, &c));
     enum neb_status st = intra_model_load(c, m);
     intra_ckpt_close(&c);
@@ -48,18 +49,18 @@ static enum neb_status fits(const struct options *o, const struct intra_model *m
     return neb_fail(NEB_ERR_UNSUPPORTED,
                     "%s is the %s of mode rtd, which predicts no next token (nebula eval --task "
                     "probe measures its hidden states)",
-                    o->checkpoint, m->c.head == INTRA_HEAD_LM ? "generator" : "discriminator");
+                    o->common.args[0], m->c.head == INTRA_HEAD_LM ? "generator" : "discriminator");
 }
 
 static enum neb_status load(const struct options *o, struct kern **K, struct intra_model **m) {
     struct sec_vault *vault = NULL;
     neb_log_set_level(NEB_LOG_ERROR);
-    NEB_TRY(agent_seal_option(o->seal_key, &vault));
+    NEB_TRY(agent_seal_option(o->common.seal_key, &vault));
     enum neb_status st = load_model(o, sec_vault_of(vault), m);
     sec_vault_destroy(&vault);
     NEB_TRY(st);
     NEB_TRY(fits(o, *m));
-    NEB_TRY(kern_cpu_create(o->threads, K));
+    NEB_TRY(kern_cpu_create(0, K));
     if (o->merge)
         intra_lora_merge(*K, *m);
     return NEB_OK;
@@ -85,7 +86,7 @@ static enum neb_status eval_source(const struct options *o, struct kern *K, stru
                            : neb_fail(NEB_ERR_STATE,
                                       "%s: the loss on %s is not a finite number: the model has "
                                       "diverged; take an older checkpoint",
-                                      o->checkpoint, intra_corpus_source_name(c, source));
+                                      o->common.args[0], intra_corpus_source_name(c, source));
 }
 
 static void print_loss(bool json, const char *kind, const char *source, double loss) {
@@ -129,14 +130,14 @@ static enum neb_status eval(const struct options *o) {
         NEB_TRY_GOTO(eval_source(o, K, m, acts, c, T, i, &mean, &count), out);
         if (!count)
             continue;
-        print_loss(o->json, "source", intra_corpus_source_name(c, i), mean);
+        print_loss(o->common.json, "source", intra_corpus_source_name(c, i), mean);
         sum += mean;
         counted++;
     }
     if (!counted)
         st = neb_fail(NEB_ERR_INVALID, "%s has no held-out windows of %d tokens", o->corpus, T);
     else
-        print_loss(o->json, "summary", "mean", sum / counted);
+        print_loss(o->common.json, "summary", "mean", sum / counted);
 out:
     intra_acts_destroy(&acts);
     intra_corpus_close(&c);
@@ -232,7 +233,7 @@ static enum neb_status generate_ids(const struct options *o) {
     size_t n;
     int total = 0;
     struct intra_sampling s = {
-        .temperature = o->temperature, .top_k = o->top_k, .seed = o->seed, .eos = -1};
+        .temperature = (float)o->temperature, .top_k = o->top_k, .seed = o->seed, .eos = -1};
     enum neb_status st = NEB_OK;
     NEB_TRY_GOTO(load(o, &K, &m), out);
     NEB_TRY_GOTO(parse_ids(o->ids, m->c.vocab, (size_t)o->tokens, &ids, &n), out);
@@ -257,7 +258,7 @@ static enum neb_status generate(const struct options *o) {
     int total = 0;
     enum neb_status st = NEB_OK;
     NEB_TRY(o->tokenizer ? intra_tokenizer_resolve(o->tokenizer, tokenizer, sizeof tokenizer)
-                         : intra_tokenizer_in(o->checkpoint, tokenizer, sizeof tokenizer));
+                         : intra_tokenizer_in(o->common.args[0], tokenizer, sizeof tokenizer));
     // first: without a checkpoint, a missing tokenizer is no news
     NEB_TRY_GOTO(load(o, &K, &m), out);
     if (!o->tokenizer && !neb_fs_exists(tokenizer)) {
@@ -283,7 +284,7 @@ static enum neb_status generate(const struct options *o) {
             st = neb_fail(NEB_ERR_INVALID, "%s is not the vocabulary of this model", tokenizer);
             goto out;
         }
-    struct intra_sampling s = {.temperature = o->temperature,
+    struct intra_sampling s = {.temperature = (float)o->temperature,
                                .top_k = o->top_k,
                                .seed = o->seed,
                                .eos = intra_tokenizer_eos(t)};
@@ -305,9 +306,9 @@ static enum neb_status translate(const struct options *o) {
     char file[NEB_PATH_MAX];
     neb_log_set_level(NEB_LOG_ERROR);
     struct sec_vault *vault = NULL;
-    NEB_TRY(agent_seal_option(o->seal_key, &vault));
+    NEB_TRY(agent_seal_option(o->common.seal_key, &vault));
     enum neb_status st =
-        agent_checkpoint_file(sec_vault_of(vault), o->checkpoint, file, sizeof file);
+        agent_checkpoint_file(sec_vault_of(vault), o->common.args[0], file, sizeof file);
     struct agent_eval_translate t = {.checkpoint = file,
                                      .seq_len = o->seq_len,
                                      .vault = sec_vault_of(vault),
@@ -315,144 +316,126 @@ static enum neb_status translate(const struct options *o) {
                                      .out = o->out,
                                      .beam = o->beam,
                                      .windows = o->windows,
-                                     .threads = o->threads,
                                      .merge = o->merge,
-                                     .json = o->json};
+                                     .json = o->common.json};
     if (st == NEB_OK)
         st = agent_eval_translate(&t);
     sec_vault_destroy(&vault);
     return st;
 }
 
-static error_t parse_option(int key, char *arg, struct argp_state *state) {
-    struct options *o = state->input;
-    switch (key) {
-    case 'c': o->corpus = arg; return 0;
-    case 'p': o->prompt = arg; return 0;
-    case 'w': o->windows = (int)agent_option_whole(state, key, arg, 0, INT32_MAX); return 0;
-    case 'n': o->tokens = (int)agent_option_whole(state, key, arg, 0, 100000); return 0;
-    case 'k': o->top_k = (int)agent_option_whole(state, key, arg, 0, INT32_MAX); return 0;
-    case 't': o->temperature = (float)agent_option_real(state, key, arg, 0, 1000); return 0;
-    case 's': o->seed = agent_option_whole(state, key, arg, 0, UINT64_MAX); return 0;
-    case 'v': o->tokenizer = arg; return 0;
-    case 'i':
-        if (!are_ids(arg))
-            agent_option_refuse(state, key, arg, "a list of token ids with blanks between them");
-        o->ids = arg;
-        return 0;
-    case 'T': o->seq_len = (int)agent_option_whole(state, key, arg, 1, EVAL_SEQ_MAX); return 0;
-    case 'l': o->logits = true; return 0;
-    case 'a': o->task = arg; return 0;
-    case 'b': o->beam = (int)agent_option_whole(state, key, arg, 1, INTRA_BEAM_MAX); return 0;
-    case 'o': o->out = arg; return 0;
-    case 'j': o->json = true; return 0;
-    case 'm': o->merge = true; return 0;
-    case KEY_SEAL: o->seal_key = arg; return 0;
-    case ARGP_KEY_ARG:
-        if (state->arg_num)
-            argp_usage(state);
-        o->checkpoint = arg;
-        return 0;
-    case ARGP_KEY_END:
-        if (!o->checkpoint)
-            argp_error(state, "give a checkpoint");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
+static bool is_ids(const char *text, void *options) {
+    (void)options;
+    return are_ids(text);
 }
 
-// True if the task is probe, which has its own options.
-static bool is_probe(int argc, char **argv) {
-    for (int i = 1; i < argc; i++) {
-        bool apart = !strcmp(argv[i], "--task") || !strcmp(argv[i], "-a");
-        if (!strcmp(argv[i], "--task=probe") || !strcmp(argv[i], "-aprobe") ||
-            (apart && i + 1 < argc && !strcmp(argv[i + 1], "probe")))
-            return true;
-    }
-    return false;
+// ---- eval ---------------------------------------------------------------------------------------
+
+static const char *check_eval(const void *options) {
+    const struct options *o = options;
+    return o->logits && !o->ids ? "--logits needs --ids IDS"
+           : o->task && (strcmp(o->task, "translate") || o->logits)
+               ? "--task: expected translate or probe"
+           : !o->task && (o->beam != 1 || o->out) ? "--beam and --out need --task translate"
+                                                  : NULL;
 }
 
-int cmd_eval(int argc, char **argv) {
-    static const struct argp_option table[] = {
-        {"corpus", 'c', "DIR", 0,
-         "corpus whose held-out text is scored (default: that of the checkpoint's run)", 0},
-        {"windows", 'w', "N", 0, "windows per source (default: all)", 0},
-        {"seq-len", 'T', "N", 0,
-         "tokens per window (default: the model's longest, at most 4096); with --task translate: "
-         "of a source and its translation (default 1024)",
-         0},
-        {"task", 'a', "TASK", 0,
-         "a task instead of the loss. translate: translates the test pairs of the corpus and "
-         "prints chrF. probe: a linear probe on hidden states, with its own options (nebula eval "
-         "--task=probe --help)",
-         0},
-        {"beam", 'b', "N", 0, "translate: width of the beam (default 1: greedy)", 0},
-        {"out", 'o', "DIR", 0,
-         "translate: folder for hypotheses.txt, references.txt and sources.txt", 0},
-        {"logits", 'l', NULL, 0, "print only the logits of --ids, one line per position", 0},
-        {"ids", 'i', "IDS", 0, "token ids, for example \"1 2 3\"", 0},
-        {"merge-lora", 'm', NULL, 0, "merge adapters first", 0},
-        {"seal-key", KEY_SEAL, "FILE", 0, "key of a sealed checkpoint", 0},
-        {"json", 'j', NULL, 0, "one JSON object per line", 0},
-        {0}};
-    static const struct argp argp = {.options = table,
-                                     .parser = parse_option,
-                                     .args_doc = "CHECKPOINT",
-                                     .doc = "Prints the held-out loss of a checkpoint for each "
-                                            "source, or its result in a task (--task)."};
-    struct options o = {.beam = 1};
+static int run_eval(void *options) {
+    struct options *o = options;
+    const char *checkpoint = o->common.args[0];
     char corpus[NEB_PATH_MAX];
-    if (is_probe(argc, argv))
-        return cmd_eval_probe(argc, argv);
-    if (agent_options_parse(&argp, argc, argv, &o) != 0)
-        return AGENT_EXIT_USAGE;
-    if (o.logits && !o.ids) {
-        fputs("nebula eval: --logits needs --ids IDS\n", stderr);
-        return AGENT_EXIT_USAGE;
-    }
-    if (o.task && (strcmp(o.task, "translate") || o.logits)) {
-        fputs("nebula eval: --task: expected translate or probe\n", stderr);
-        return AGENT_EXIT_USAGE;
-    }
-    if (!o.task && (o.beam != 1 || o.out)) {
-        fputs("nebula eval: --beam and --out need --task translate\n", stderr);
-        return AGENT_EXIT_USAGE;
-    }
-    if (!o.logits && !o.corpus) {
-        if (!neb_fs_exists(o.checkpoint)) // not a wrong command line, as with --corpus
+    if (!o->logits && !o->corpus) {
+        if (!neb_fs_exists(checkpoint)) // not a wrong command line, as with --corpus
             return agent_json_exit(
-                o.json, agent_exit_of(neb_fail(NEB_ERR_NOT_FOUND, "there is no %s", o.checkpoint)));
-        if (agent_corpus_note_read(o.checkpoint, corpus, sizeof corpus) != NEB_OK)
-            return agent_json_exit(o.json, AGENT_EXIT_USAGE);
-        o.corpus = corpus;
+                o->common.json,
+                agent_exit_of(neb_fail(NEB_ERR_NOT_FOUND, "there is no %s", checkpoint)));
+        if (agent_corpus_note_read(checkpoint, corpus, sizeof corpus) != NEB_OK)
+            return agent_json_exit(o->common.json, AGENT_EXIT_USAGE);
+        o->corpus = corpus;
     }
-    if (o.task)
-        return agent_json_exit(o.json, agent_exit_of(translate(&o)));
-    return agent_json_exit(o.json, agent_exit_of(o.logits ? print_logits(&o) : eval(&o)));
+    enum neb_status st = o->task ? translate(o) : o->logits ? print_logits(o) : eval(o);
+    return agent_json_exit(o->common.json, agent_exit_of(st));
 }
 
-int cmd_generate(int argc, char **argv) {
-    static const struct argp_option table[] = {
-        {"prompt", 'p', "TEXT", 0, "text to continue", 0},
-        {"ids", 'i', "IDS", 0, "token ids to continue; prints ids and needs no tokenizer", 0},
-        {"tokens", 'n', "N", 0, "number of tokens to add (default 64)", 0},
-        {"temperature", 't', "T", 0, "0: always the most likely token (default 0.8)", 0},
-        {"top-k", 'k', "K", 0, "choose from the K most likely tokens (default 40)", 0},
-        {"seed", 's', "S", 0, "seed of the choice", 0},
-        {"tokenizer", 'v', "FILE", 0, "vocabulary, or a folder with one (default: CHECKPOINT)", 0},
-        {"merge-lora", 'm', NULL, 0, "merge adapters first", 0},
-        {"seal-key", KEY_SEAL, "FILE", 0, "key of a sealed checkpoint", 0},
-        {0}};
-    static const struct argp argp = {.options = table,
-                                     .parser = parse_option,
-                                     .args_doc = "CHECKPOINT",
-                                     .doc = "Continues a text."};
-    struct options o = {.tokens = 64, .temperature = 0.8f, .top_k = 40, .seed = 1};
-    if (agent_options_parse(&argp, argc, argv, &o) != 0)
-        return AGENT_EXIT_USAGE;
-    if (!o.prompt == !o.ids) {
-        fputs("nebula generate: give --prompt TEXT or --ids IDS\n", stderr);
-        return AGENT_EXIT_USAGE;
-    }
-    return agent_exit_of(o.ids ? generate_ids(&o) : generate(&o));
+static const struct agent_option eval_table[] = {
+    OPT_TEXT("corpus", 'c', "DIR",
+             "corpus whose held-out text is scored (default: that of the checkpoint's run)",
+             AT(corpus)),
+    OPT_INT("windows", 'w', "N", "windows per source (default: all)", AT(windows), 0, INT32_MAX),
+    OPT_INT("seq-len", 'T', "N",
+            "tokens per window (default: the model's longest, at most 4096); with --task "
+            "translate: of a source and its translation (default 1024)",
+            AT(seq_len), 1, EVAL_SEQ_MAX),
+    OPT_TEXT("task", 'a', "TASK",
+             "a task instead of the loss. translate: translates the test pairs of the corpus and "
+             "prints chrF. probe: a linear probe on hidden states, with its own options (nebula "
+             "eval --task=probe --help)",
+             AT(task)),
+    OPT_INT("beam", 'b', "N", "translate: width of the beam (default 1: greedy)", AT(beam), 1,
+            INTRA_BEAM_MAX),
+    OPT_TEXT("out", 'o', "DIR",
+             "translate: folder for hypotheses.txt, references.txt and sources.txt", AT(out)),
+    OPT_FLAG("logits", 'l', "print only the logits of --ids, one line per position", AT(logits)),
+    OPT_CHECKED("ids", 'i', "IDS", "token ids, for example \"1 2 3\"", AT(ids), is_ids,
+                "a list of token ids with blanks between them"),
+    OPT_FLAG("merge-lora", 'm', "merge adapters first", AT(merge)),
+    OPT_SEAL_KEY("key of a sealed checkpoint"),
+    OPT_JSON("one JSON object per line"),
+    OPT_END};
+
+const struct agent_command cmd_eval = {
+    .name = "eval",
+    .summary = "score a checkpoint: held-out loss, or a task",
+    .options = eval_table,
+    .arguments = "CHECKPOINT",
+    .doc = "Prints the held-out loss of a checkpoint for each source, or its result in a task "
+           "(--task).",
+    .least = 1,
+    .most = 1,
+    .missing = "give a checkpoint",
+    .check = check_eval,
+    .size = sizeof(struct options),
+    .preset = &(const struct options){.beam = 1},
+    .run = run_eval};
+
+// ---- generate -----------------------------------------------------------------------------------
+
+static const char *check_generate(const void *options) {
+    const struct options *o = options;
+    return !o->prompt == !o->ids ? "give --prompt TEXT or --ids IDS" : NULL;
 }
+
+static int run_generate(void *options) {
+    const struct options *o = options;
+    return agent_exit_of(o->ids ? generate_ids(o) : generate(o));
+}
+
+static const struct agent_option generate_table[] = {
+    OPT_TEXT("prompt", 'p', "TEXT", "text to continue", AT(prompt)),
+    OPT_CHECKED("ids", 'i', "IDS", "token ids to continue; prints ids and needs no tokenizer",
+                AT(ids), is_ids, "a list of token ids with blanks between them"),
+    OPT_INT("tokens", 'n', "N", "number of tokens to add (default 64)", AT(tokens), 0, 100000),
+    OPT_REAL("temperature", 't', "T", "0: always the most likely token (default 0.8)",
+             AT(temperature), 0, 1000),
+    OPT_INT("top-k", 'k', "K", "choose from the K most likely tokens (default 40)", AT(top_k), 0,
+            INT32_MAX),
+    OPT_WHOLE("seed", 's', "S", "seed of the choice", AT(seed), 0, UINT64_MAX),
+    OPT_TEXT("tokenizer", 'v', "FILE", "vocabulary, or a folder with one (default: CHECKPOINT)",
+             AT(tokenizer)),
+    OPT_FLAG("merge-lora", 'm', "merge adapters first", AT(merge)),
+    OPT_SEAL_KEY("key of a sealed checkpoint"),
+    OPT_END};
+
+const struct agent_command cmd_generate = {
+    .name = "generate",
+    .summary = "continue a text with a checkpoint",
+    .options = generate_table,
+    .arguments = "CHECKPOINT",
+    .doc = "Continues a text.",
+    .least = 1,
+    .most = 1,
+    .missing = "give a checkpoint",
+    .check = check_generate,
+    .size = sizeof(struct options),
+    .preset = &(const struct options){.tokens = 64, .temperature = 0.8, .top_k = 40, .seed = 1},
+    .run = run_generate};

@@ -1,53 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared by several commands: --home, --json, one argument; numbers.
+// Rows for the options of a command (commands.h). `field` is an offset: AT(name).
 #ifndef AGENT_CMD_OPTIONS_H
 #define AGENT_CMD_OPTIONS_H
 #include "agent/cli/commands.h"
 
-#include <argp.h>
-#include <stdbool.h>
-#include <stdint.h>
+// Offset of a field in the options of this file's command.
+#define AT(field) offsetof(struct options, field)
 
-enum agent_takes { AGENT_TAKES_NOTHING, AGENT_TAKES_ONE, AGENT_MAY_TAKE_ONE };
+// clang-format off
+#define OPT_FLAG(name, letter, help, field)                                                        \
+    {name, letter, NULL, help, AGENT_FLAG, field, 0, 0, NULL, NULL}
+#define OPT_TEXT(name, letter, arg, help, field)                                                   \
+    {name, letter, arg, help, AGENT_TEXT, field, 0, 0, NULL, NULL}
+// The function `take` checks the text: false: it is not `expected`.
+#define OPT_CHECKED(name, letter, arg, help, field, take, expected)                                \
+    {name, letter, arg, help, AGENT_TEXT, field, 0, 0, take, expected}
+// The function `take` also keeps the value.
+#define OPT_TAKEN(name, letter, arg, help, take, expected)                                         \
+    {name, letter, arg, help, AGENT_NOTHING, 0, 0, 0, take, expected}
+#define OPT_LIST(name, letter, arg, help, field, take, expected)                                   \
+    {name, letter, arg, help, AGENT_LIST, field, 0, 0, take, expected}
+#define OPT_INT(name, letter, arg, help, field, min, max)                                          \
+    {name, letter, arg, help, AGENT_INT, field, min, max, NULL, NULL}
+#define OPT_WHOLE(name, letter, arg, help, field, min, max)                                        \
+    {name, letter, arg, help, AGENT_WHOLE, field, min, max, NULL, NULL}
+#define OPT_REAL(name, letter, arg, help, field, min, max)                                         \
+    {name, letter, arg, help, AGENT_REAL, field, min, max, NULL, NULL}
+#define OPT_SIZE(name, letter, arg, help, field, min, max)                                         \
+    {name, letter, arg, help, AGENT_SIZE, field, min, max, NULL, NULL}
+#define OPT_OTHER_NAME(name) {name, 0, NULL, NULL, AGENT_OTHER_NAME, 0, 0, 0, NULL, NULL}
+#define OPT_END {0}
 
-struct agent_options {
-    enum agent_takes takes; // set before parsing; other arguments give the usage
-    const char *home;       // NULL: the default
-    const char *arg;        // NULL: none
-    bool json;
-};
+#define OPT_HOME(what)                                                                             \
+    OPT_TEXT("home", 'H', "DIR", what " (default ~/.nebula)", offsetof(struct agent_options, home))
+#define OPT_JSON(what) OPT_FLAG("json", 'j', what, offsetof(struct agent_options, json))
+#define OPT_SEAL_KEY(what)                                                                         \
+    OPT_TEXT("seal-key", 0, "FILE", what, offsetof(struct agent_options, seal_key))
+#define OPT_SET(what, field) OPT_LIST("set", 's', "PATH=VALUE", what, field, NULL, NULL)
+#define OPT_WAN(what, field)                                                                       \
+    OPT_CHECKED("wan", 0, "RATE:DELAY[:LOSS]", what, field, agent_option_is_wan,                   \
+                "RATE:DELAY[:LOSS]")
+// clang-format on
 
-// argp_parse, but an unknown option gets a suggestion. Not 0: the error is printed.
-NEB_MUST_CHECK error_t agent_options_parse(const struct argp *argp, int argc, char **argv,
-                                           void *input);
-// For a first argument that is not one of known[0..n-1]: argp_error, with the nearest one and the
-// whole list.
-void agent_action_refuse(const struct argp_state *state, const char *given,
-                         const char *const *known, size_t n);
-
-// An argp parser whose input is a struct agent_options, or a struct that begins with one. A
-// command's own parser calls it as its last case.
-error_t agent_parse_option(int key, char *arg, struct argp_state *state);
-
-// The number in `arg` (agent/base/number.h). If it is no number or not in [min, max], argp_error
-// names option, value and bounds and ends the program with AGENT_EXIT_USAGE. size: "4096", "200M",
-// "1.5GiB".
-uint64_t agent_option_whole(const struct argp_state *state, int key, const char *arg, uint64_t min,
-                            uint64_t max);
-double agent_option_real(const struct argp_state *state, int key, const char *arg, double min,
-                         double max);
-uint64_t agent_option_size(const struct argp_state *state, int key, const char *arg, uint64_t min,
-                           uint64_t max);
-// argp_error for a value that is not `expected`.
-void agent_option_refuse(const struct argp_state *state, int key, const char *arg,
-                         const char *expected);
-
-// Rows of an argp table.
-#define AGENT_OPTION_HOME(what)                                                                    \
-    { "home", 'H', "DIR", 0, what " (default ~/.nebula)", 0 }
-#define AGENT_OPTION_DIR                                                                           \
-    { "dir", 'H', NULL, OPTION_ALIAS, NULL, 0 } // the first name of --home
-#define AGENT_OPTION_JSON                                                                          \
-    { "json", 'j', NULL, 0, "machine-readable output", 0 }
+bool agent_option_is_wan(const char *value, void *options);  // the reason is logged
+bool agent_option_is_type(const char *value, void *options); // bf16 or fp32
 
 #endif

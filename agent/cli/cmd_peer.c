@@ -2,17 +2,9 @@
 // nebula peer: the sites that this node works with, in HOME/members.json.
 #include "agent/base/fs.h"
 #include "agent/cli/cmd_options.h"
-#include "agent/cli/commands.h"
 #include "security/members.h"
 
-#include <argp.h>
 #include <string.h>
-
-struct options {
-    const char *home;
-    const char *args[3]; // the action and its arguments
-    unsigned n;
-};
 
 struct peers {
     char path[NEB_PATH_MAX];
@@ -94,57 +86,32 @@ static enum neb_status peer_list(const struct peers *p) {
     return fflush(stdout) == 0 ? NEB_OK : neb_fail_errno("stdout");
 }
 
-static error_t parse_option(int key, char *arg, struct argp_state *state) {
-    struct options *o = state->input;
-    static const struct {
-        const char *action;
-        unsigned n;
-    } known[] = {{"add", 3}, {"list", 1}, {"remove", 2}};
-    switch (key) {
-    case 'H': o->home = arg; return 0;
-    case ARGP_KEY_ARG:
-        if (o->n == 3)
-            argp_usage(state);
-        if (!o->n && strcmp(arg, "add") != 0 && strcmp(arg, "list") != 0 &&
-            strcmp(arg, "remove") != 0)
-            agent_action_refuse(state, arg, (const char *[]){"add", "list", "remove"}, 3);
-        o->args[o->n++] = arg;
-        return 0;
-    case ARGP_KEY_END:
-        for (size_t i = 0; o->n && i < sizeof known / sizeof known[0]; i++)
-            if (!strcmp(o->args[0], known[i].action) && o->n == known[i].n)
-                return 0;
-        argp_usage(state);
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-}
-
-int cmd_peer(int argc, char **argv) {
-    static const struct argp_option table[] = {
-        {"home", 'H', "DIR", 0, "folder of the keys and the list (default ~/.nebula)", 0}, {0}};
-    static const struct argp argp = {
-        .options = table,
-        .parser = parse_option,
-        .args_doc = "add ID HOST:PORT\nadd ID -\nlist\nremove NAME",
-        .doc =
-            "Lists or changes the sites that this node works with, without a federation. ID is the "
-            "output of nebula id at the other site. - in place of an endpoint: the other site "
-            "dials. All sites must have the same members.\vA running agent uses a change at once."};
-    struct options o = {0};
+static int run(void *options) {
+    const struct agent_options *o = options;
+    const char *what = o->args[0];
     struct peers p;
     struct sec_member new = {.endpoint = ""};
-    if (agent_options_parse(&argp, argc, argv, &o) != 0)
-        return AGENT_EXIT_USAGE;
-    bool adds = !strcmp(o.args[0], "add");
-    enum neb_status st = adds ? peer_typed(o.args[1], o.args[2], &new) : NEB_OK;
+    bool adds = !strcmp(what, "add");
+    enum neb_status st = adds ? peer_typed(o->args[1], o->args[2], &new) : NEB_OK;
     if (st == NEB_OK)
-        st = peers_load(o.home, &p);
-    if (st == NEB_OK && adds)
-        st = peer_add(&p, new);
-    else if (st == NEB_OK && !strcmp(o.args[0], "remove"))
-        st = peer_remove(&p, o.args[1]);
-    else if (st == NEB_OK)
-        st = peer_list(&p);
+        st = peers_load(o->home, &p);
+    if (st == NEB_OK)
+        st = adds                      ? peer_add(&p, new)
+             : !strcmp(what, "remove") ? peer_remove(&p, o->args[1])
+                                       : peer_list(&p);
     return agent_exit_of_input(st);
 }
+
+const struct agent_command cmd_peer = {
+    .name = "peer",
+    .summary = "add, list or remove the sites this node works with",
+    .options = (const struct agent_option[]){OPT_HOME("folder of the keys and the list"), OPT_END},
+    .arguments = "add ID HOST:PORT\nadd ID -\nlist\nremove NAME",
+    .doc = "Lists or changes the sites that this node works with, without a federation. ID is the "
+           "output of nebula id at the other site. - in place of an endpoint: the other site "
+           "dials. All sites must have the same members.\vA running agent uses a change at once.",
+    .least = 1,
+    .most = 3,
+    .actions = (const struct agent_action[]){{"add", 3}, {"list", 1}, {"remove", 2}, {0}},
+    .run = run,
+    .home = true};

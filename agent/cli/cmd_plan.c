@@ -11,34 +11,17 @@
 #include <string.h>
 
 enum {
-    SETS_MAX = 64,
     RANKS_MAX = 1024, // limit of --ranks
-    VOCAB_ASSUMED = 32000,
-    KEY_WAN = 256,
-    KEY_HOME,
-    KEY_LOCAL,
-    KEY_SITE,
-    KEY_RANKS,
-    KEY_STEP,
-    KEY_PROFILE,
-    KEY_MEASURE,
-    KEY_LINK,
-    KEY_DEVICE,
-    KEY_DEVICE_LINK
+    VOCAB_ASSUMED = 32000
 };
 
 static const double STEP_S_MIN = 1e-6, STEP_S_MAX = 1e6;
 
-struct named { // values of an option NAME=VALUE
-    const char *sets[SETS_MAX];
-    int n;
-};
-
-struct arguments {
-    const char *file, *home;
-    struct named sets, sites, ranks, wans, steps;
+struct options {
+    struct agent_options common; // its argument: a job file
+    struct agent_list sets, sites, ranks, wans, steps;
     int local;
-    bool json, profile, measure, link, device, device_link;
+    bool profile, measure, link, device, device_link;
 };
 
 // Splits NAME=VALUE. *i: the cluster of this name.
@@ -62,67 +45,67 @@ static enum neb_status cluster_of(const struct agent_job *job, const char *optio
 }
 
 // Finds wrong options before anything is measured.
-static enum neb_status check_names(const struct arguments *a, const struct agent_job *job) {
+static enum neb_status check_names(const struct options *a, const struct agent_job *job) {
     const char *value;
     int32_t i;
     for (int k = 0; k < a->sites.n; k++)
-        NEB_TRY(cluster_of(job, "--site", a->sites.sets[k], &i, &value));
+        NEB_TRY(cluster_of(job, "--site", a->sites.text[k], &i, &value));
     for (int k = 0; k < a->ranks.n; k++)
-        NEB_TRY(cluster_of(job, "--ranks", a->ranks.sets[k], &i, &value));
+        NEB_TRY(cluster_of(job, "--ranks", a->ranks.text[k], &i, &value));
     for (int k = 0; k < a->steps.n; k++) {
-        NEB_TRY(cluster_of(job, "--step", a->steps.sets[k], &i, &value));
+        NEB_TRY(cluster_of(job, "--step", a->steps.text[k], &i, &value));
         if (job->clusters[i].launcher != AGENT_LAUNCHER_ATTACH)
             return neb_fail(NEB_ERR_INVALID,
                             "--step %s: the steps of this cluster are predicted; --step is only "
                             "for launcher attach",
-                            a->steps.sets[k]);
+                            a->steps.text[k]);
     }
     for (int k = 0; k < a->wans.n; k++)
-        if (strchr(a->wans.sets[k], '='))
-            NEB_TRY(cluster_of(job, "--wan", a->wans.sets[k], &i, &value));
+        if (strchr(a->wans.text[k], '='))
+            NEB_TRY(cluster_of(job, "--wan", a->wans.text[k], &i, &value));
     return NEB_OK;
 }
 
-static enum neb_status find_sites(const struct arguments *a, const struct agent_job *job,
+static enum neb_status find_sites(const struct options *a, const struct agent_job *job,
                                   struct plan_machines *m) {
     const char *value;
     int32_t i;
     for (int k = 0; k < a->sites.n; k++) {
-        NEB_TRY(cluster_of(job, "--site", a->sites.sets[k], &i, &value));
+        NEB_TRY(cluster_of(job, "--site", a->sites.text[k], &i, &value));
         NEB_TRY(agent_profile_load(value, &m->sites[i].profile));
         m->sites[i].other = true;
         m->sites[i].share = m->sites[i].device_share = 1;
     }
     for (int k = 0; k < a->ranks.n; k++) {
         uint64_t n = 0; // parse_option has checked it
-        NEB_TRY(cluster_of(job, "--ranks", a->ranks.sets[k], &i, &value));
+        NEB_TRY(cluster_of(job, "--ranks", a->ranks.text[k], &i, &value));
         if (neb_number_whole(value, 1, RANKS_MAX, &n))
             m->sites[i].ranks = (int32_t)n;
     }
     for (int k = 0; k < a->steps.n; k++) {
-        NEB_TRY(cluster_of(job, "--step", a->steps.sets[k], &i, &value));
+        NEB_TRY(cluster_of(job, "--step", a->steps.text[k], &i, &value));
         if (!neb_number_real(value, STEP_S_MIN, STEP_S_MAX, &m->sites[i].step_s))
-            return neb_fail(NEB_ERR_INVALID, "--step %s: expected seconds", a->steps.sets[k]);
+            return neb_fail(NEB_ERR_INVALID, "--step %s: expected seconds", a->steps.text[k]);
     }
     return agent_planner_sites(job, a->local, a->measure, m->sites, &m->kept);
 }
 
-static enum neb_status find_link(const struct arguments *a, const struct agent_job *job,
+static enum neb_status find_link(const struct options *a, const struct agent_job *job,
                                  struct plan_machines *m) {
     const char *all = job->sync.link[0] ? job->sync.link : NULL, *where = "sync.link", *value;
     int32_t i;
     for (int k = 0; k < a->wans.n; k++) {
-        if (!strchr(a->wans.sets[k], '=')) {
-            all = a->wans.sets[k], where = "--wan";
+        if (!strchr(a->wans.text[k], '=')) {
+            all = a->wans.text[k], where = "--wan";
             continue;
         }
-        NEB_TRY(cluster_of(job, "--wan", a->wans.sets[k], &i, &value));
+        NEB_TRY(cluster_of(job, "--wan", a->wans.text[k], &i, &value));
         NEB_TRY(agent_wan_parse(value, "--wan", &m->sites[i].link));
     }
     if (all)
         return agent_wan_parse(all, where, &m->link);
     enum neb_status st =
-        a->local ? NEB_ERR_NOT_FOUND : agent_planner_measured(a->home, job, &m->link);
+        a->local ? NEB_ERR_NOT_FOUND : agent_planner_measured(a->common.home, job, &m->link);
     m->measured = st == NEB_OK;
     if (st != NEB_ERR_NOT_FOUND)
         return st;
@@ -132,7 +115,7 @@ static enum neb_status find_link(const struct arguments *a, const struct agent_j
 }
 
 // Each cluster's own link, or the common one. If all have their own, nothing is assumed.
-static enum neb_status find_links(const struct arguments *a, const struct agent_job *job,
+static enum neb_status find_links(const struct options *a, const struct agent_job *job,
                                   struct plan_machines *m) {
     bool open = false;
     NEB_TRY(find_link(a, job, m));
@@ -147,12 +130,12 @@ static enum neb_status find_links(const struct arguments *a, const struct agent_
     return NEB_OK;
 }
 
-static enum neb_status load(struct arguments *a, const char *file, struct agent_job *job) {
+static enum neb_status load(struct options *a, const char *file, struct agent_job *job) {
     enum neb_status st = agent_job_load(file, job);
     if (st != NEB_OK) // also for a missing or huge file: as nebula check
         return st == NEB_ERR_NOMEM ? st : NEB_ERR_INVALID;
     for (int i = 0; i < a->sets.n; i++)
-        NEB_TRY(agent_job_set(job, a->sets.sets[i]));
+        NEB_TRY(agent_job_set(job, a->sets.text[i]));
     NEB_TRY(agent_job_model_init(job, file));
     NEB_TRY(agent_job_validate(job, file));
     if (a->local && a->local != job->n_clusters)
@@ -185,7 +168,7 @@ static enum neb_status verdict(const struct agent_job *job, const struct plan_ma
 }
 
 // *printed: the plan is printed, also if the job does not fit.
-static enum neb_status plan_replicas(const struct arguments *a, const struct agent_job *job,
+static enum neb_status plan_replicas(const struct options *a, const struct agent_job *job,
                                      const struct plan_machines *m, bool *printed) {
     static struct agent_job open; // large
     static struct agent_site sites[AGENT_CLUSTERS_MAX];
@@ -206,7 +189,7 @@ static enum neb_status plan_replicas(const struct arguments *a, const struct age
     if (a->local > 1)
         agent_planner_deal(&open, all, sites);
     NEB_TRY(agent_planner_run(&open, vocab, sites, &m->link, all, &proposed));
-    (a->json ? plan_print_json : plan_print)(job, m, &written, &proposed);
+    (a->common.json ? plan_print_json : plan_print)(job, m, &written, &proposed);
     *printed = true;
     return verdict(job, m, &written, &proposed);
 }
@@ -239,7 +222,7 @@ static bool all_fit(const struct agent_planner_streams *x) {
     return fit;
 }
 
-static enum neb_status plan_streams(const struct arguments *a, struct agent_job *job,
+static enum neb_status plan_streams(const struct options *a, struct agent_job *job,
                                     const struct plan_machines *m, bool *printed) {
     static struct agent_job best; // large
     static struct plan_streams p;
@@ -267,7 +250,7 @@ static enum neb_status plan_streams(const struct arguments *a, struct agent_job 
     p.job = job;
     p.best = &best;
     p.machines = m;
-    (a->json ? plan_streams_print_json : plan_streams_print)(&p);
+    (a->common.json ? plan_streams_print_json : plan_streams_print)(&p);
     *printed = true;
     if (all_fit(&p.written))
         return NEB_OK;
@@ -288,10 +271,10 @@ static enum neb_status find_vocab(struct agent_job *job, struct plan_machines *m
     return NEB_OK;
 }
 
-static enum neb_status plan(struct arguments *a, bool *printed) {
+static enum neb_status plan(struct options *a, bool *printed) {
     static struct agent_job job; // large
     static struct plan_machines m;
-    NEB_TRY(load(a, a->file, &job));
+    NEB_TRY(load(a, a->common.args[0], &job));
     NEB_TRY(check_names(a, &job));
     NEB_TRY(find_sites(a, &job, &m));
     NEB_TRY(find_links(a, &job, &m));
@@ -310,106 +293,88 @@ static enum neb_status print_profile(bool measure) {
     return NEB_OK;
 }
 
-static void add(struct named *list, const char *text, struct argp_state *state) {
-    if (list->n == SETS_MAX)
-        argp_error(state, "an option is given more than %d times", SETS_MAX);
-    else
-        list->sets[list->n++] = text;
+static const char *value_of(const char *text) {
+    const char *eq = strchr(text, '=');
+    return eq ? eq + 1 : text;
 }
 
-static error_t parse_option(int key, char *arg, struct argp_state *state) {
-    struct arguments *a = state->input;
-    const char *eq = arg ? strchr(arg, '=') : NULL, *value = eq ? eq + 1 : arg;
-    struct agent_wan wan;
+static bool is_ranks(const char *text, void *options) {
     uint64_t n;
-    double seconds;
-    switch (key) {
-    case 'j': a->json = true; return 0;
-    case 's': add(&a->sets, arg, state); return 0;
-    case KEY_WAN:
-        if (agent_wan_parse(value, "--wan", &wan) != NEB_OK) // the reason is logged
-            agent_option_refuse(state, key, arg, "[CLUSTER=]RATE:DELAY[:LOSS]");
-        add(&a->wans, arg, state);
-        return 0;
-    case KEY_HOME: a->home = arg; return 0;
-    case KEY_SITE: add(&a->sites, arg, state); return 0;
-    case KEY_RANKS:
-        if (!neb_number_whole(value, 1, RANKS_MAX, &n))
-            agent_option_refuse(state, key, arg, "CLUSTER=N with N from 1 to 1024");
-        add(&a->ranks, arg, state);
-        return 0;
-    case KEY_STEP:
-        if (!value || !neb_number_real(value, STEP_S_MIN, STEP_S_MAX, &seconds))
-            agent_option_refuse(state, key, arg, "CLUSTER=SECONDS with seconds from 1e-6 to 1e6");
-        add(&a->steps, arg, state);
-        return 0;
-    case KEY_PROFILE: a->profile = true; return 0;
-    case KEY_MEASURE: a->measure = true; return 0;
-    case KEY_LINK: a->link = true; return 0;
-    case KEY_DEVICE: a->device = true; return 0;
-    case KEY_DEVICE_LINK: a->link = a->device_link = true; return 0;
-    case KEY_LOCAL:
-        a->local = (int)agent_option_whole(state, key, arg, 1, AGENT_CLUSTERS_MAX);
-        return 0;
-    case ARGP_KEY_ARG:
-        if (state->arg_num)
-            argp_usage(state);
-        a->file = arg;
-        return 0;
-    case ARGP_KEY_END:
-        if (!a->file && !a->profile && !a->link && !a->device)
-            argp_error(state, "give a job file");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
+    (void)options;
+    return neb_number_whole(value_of(text), 1, RANKS_MAX, &n);
 }
 
-int cmd_plan(int argc, char **argv) {
-    static const struct argp_option options[] = {
-        {"wan", KEY_WAN, "RATE:DELAY[:LOSS]", 0,
-         "links between clusters, for example 100mbit:80ms:0.1% (default: sync.link, or what the "
-         "agent has measured); CLUSTER=RATE:DELAY: the link of one cluster",
-         0},
-        {"home", KEY_HOME, "DIR", 0,
-         "home of the agent that has measured the links (default ~/.nebula)", 0},
-        {"local", KEY_LOCAL, "N", 0,
-         "as nebula pretrain --local N: the clusters share this machine", 0},
-        {"site", KEY_SITE, "CLUSTER=FILE", 0,
-         "machine of a cluster: FILE is the output of plan --profile there (default: "
-         "clusters.profile, or this machine)",
-         0},
-        {"ranks", KEY_RANKS, "CLUSTER=N", 0,
-         "propose a mesh of N ranks (default: clusters.ranks, or the fastest)", 0},
-        {"step", KEY_STEP, "CLUSTER=SECONDS", 0,
-         "time of a step of an attached trainer (default: that of the slowest other cluster)", 0},
-        {"set", 's', "PATH=VALUE", 0, "change a key, for example sync.interval=10", 0},
-        {"measure", KEY_MEASURE, NULL, 0, "measure this machine again", 0},
-        {"profile", KEY_PROFILE, NULL, 0, "print this machine's rates as JSON, for --site", 0},
-        {"measure-link", KEY_LINK, NULL, OPTION_HIDDEN, NULL, 0},
-        {"measure-device", KEY_DEVICE, NULL, OPTION_HIDDEN, NULL, 0},
-        {"measure-device-link", KEY_DEVICE_LINK, NULL, OPTION_HIDDEN, NULL, 0},
-        {"json", 'j', NULL, 0, "machine-readable output", 0},
-        {0}};
-    static const struct argp argp = {
-        .options = options,
-        .parser = parse_option,
-        .args_doc = "JOB.yaml",
-        .doc = "Predicts memory, step time, WAN traffic and stall of a job. Proposes mesh, "
-               "micro-batch, recomputation, interval, overlap and codec; for modes rtd and distill "
-               "roles, window and labels.\vRates are measured once (about ten seconds) and kept. "
-               "Exit status 0: the job fits as written (auto has values); 1: it does not fit (even "
-               "if the proposal does), or this is not known; 2: it is not valid."};
-    struct arguments a = {0};
-    bool printed = false;
-    if (agent_options_parse(&argp, argc, argv, &a) != 0)
-        return AGENT_EXIT_USAGE;
-    enum neb_status st = a.link      ? agent_profile_link_rank(a.device_link)
-                         : a.device  ? agent_profile_device_child()
-                         : a.profile ? print_profile(a.measure)
-                                     : plan(&a, &printed);
-    if (st != NEB_OK && !printed && a.json)
-        agent_json_print_error();
-    bool failed = st == NEB_ERR_LIMIT || st == NEB_ERR_NOMEM || st == NEB_ERR_NOSPC ||
-                  st == NEB_ERR_IO || a.link || a.device;
-    return st == NEB_OK ? AGENT_EXIT_OK : failed ? AGENT_EXIT_FAILED : AGENT_EXIT_USAGE;
+static bool is_step(const char *text, void *options) {
+    double seconds;
+    (void)options;
+    return neb_number_real(value_of(text), STEP_S_MIN, STEP_S_MAX, &seconds);
 }
+
+static bool is_wan(const char *text, void *options) {
+    return agent_option_is_wan(value_of(text), options);
+}
+
+static const char *check(const void *options) {
+    const struct options *a = options;
+    return !a->common.n && !a->profile && !a->link && !a->device && !a->device_link
+               ? "give a job file"
+               : NULL;
+}
+
+static int run(void *options) {
+    struct options *a = options;
+    bool printed = false, link = a->link || a->device_link;
+    enum neb_status st = link         ? agent_profile_link_rank(a->device_link)
+                         : a->device  ? agent_profile_device_child()
+                         : a->profile ? print_profile(a->measure)
+                                      : plan(a, &printed);
+    bool failed = st == NEB_ERR_LIMIT || st == NEB_ERR_NOMEM || st == NEB_ERR_NOSPC ||
+                  st == NEB_ERR_IO || link || a->device;
+    return agent_json_exit(a->common.json && !printed, st == NEB_OK ? AGENT_EXIT_OK
+                                                       : failed     ? AGENT_EXIT_FAILED
+                                                                    : AGENT_EXIT_USAGE);
+}
+
+static const struct agent_option table[] = {
+    OPT_LIST("wan", 0, "RATE:DELAY[:LOSS]",
+             "links between clusters, for example 100mbit:80ms:0.1% (default: sync.link, or what "
+             "the agent has measured); CLUSTER=RATE:DELAY: the link of one cluster",
+             AT(wans), is_wan, "[CLUSTER=]RATE:DELAY[:LOSS]"),
+    OPT_TEXT("home", 0, "DIR", "home of the agent that has measured the links (default ~/.nebula)",
+             AT(common.home)),
+    OPT_INT("local", 0, "N", "as nebula pretrain --local N: the clusters share this machine",
+            AT(local), 1, AGENT_CLUSTERS_MAX),
+    OPT_LIST("site", 0, "CLUSTER=FILE",
+             "machine of a cluster: FILE is the output of plan --profile there (default: "
+             "clusters.profile, or this machine)",
+             AT(sites), NULL, NULL),
+    OPT_LIST("ranks", 0, "CLUSTER=N",
+             "propose a mesh of N ranks (default: clusters.ranks, or the fastest)", AT(ranks),
+             is_ranks, "CLUSTER=N with N from 1 to 1024"),
+    OPT_LIST("step", 0, "CLUSTER=SECONDS",
+             "time of a step of an attached trainer (default: that of the slowest other cluster)",
+             AT(steps), is_step, "CLUSTER=SECONDS with seconds from 1e-6 to 1e6"),
+    OPT_SET("change a key, for example sync.interval=10", AT(sets)),
+    OPT_FLAG("measure", 0, "measure this machine again", AT(measure)),
+    OPT_FLAG("profile", 0, "print this machine's rates as JSON, for --site", AT(profile)),
+    OPT_FLAG("measure-link", 0, NULL, AT(link)),
+    OPT_FLAG("measure-device", 0, NULL, AT(device)),
+    OPT_FLAG("measure-device-link", 0, NULL, AT(device_link)),
+    OPT_JSON("machine-readable output"),
+    OPT_END};
+
+const struct agent_command cmd_plan = {
+    .name = "plan",
+    .summary = "predict time and memory of a job, propose faster settings",
+    .options = table,
+    .arguments = "JOB.yaml",
+    .doc =
+        "Predicts memory, step time, WAN traffic and stall of a job. Proposes mesh, micro-batch, "
+        "recomputation, interval, overlap and codec; for modes rtd and distill roles, window and "
+        "labels.\vRates are measured once (about ten seconds) and kept. Exit status 0: the job "
+        "fits as written (auto has values); 1: it does not fit (even if the proposal does), or "
+        "this is not known; 2: it is not valid.",
+    .most = 1,
+    .check = check,
+    .size = sizeof(struct options),
+    .run = run};

@@ -5,6 +5,7 @@
 //           checkpoint/{model.ckpt, tokenizer.model, corpus.sha256}
 //           clusters/NAME/…   homes of the agents, with --local
 #include "agent/base/log.h"
+#include "agent/base/number.h"
 #include "agent/cli/cmd_options.h"
 #include "agent/cli/pretrain_state.h"
 #include "agent/job/json.h"
@@ -18,18 +19,6 @@
 #include <unistd.h>
 
 enum { REPORT_WITHIN = 600, REPORT_WITHIN_MAX = 30 * 86400 }; // seconds
-enum {
-    KEY_STEPS = 1000,
-    KEY_SEED,
-    KEY_LOCAL,
-    KEY_WAN,
-    KEY_RESUME,
-    KEY_HOME,
-    KEY_SEAL,
-    KEY_TENSORBOARD,
-    KEY_REPORT
-};
-
 static volatile sig_atomic_t interrupted;
 static void on_interrupt(int sig) { interrupted = sig; }
 
@@ -61,8 +50,9 @@ static bool says_stopped(const json_t *report) {
     return json_is_true(json_object_get(report, "stopped"));
 }
 
-// One cluster has made all steps, and another one was stopped, but not by this command. That report
-// may be from an earlier run, and the new one in flight. Waits half a minute after the last line.
+// True while a newer report may come: one cluster has made all steps, and another one was stopped,
+// but not by this command. The report of the other may be from an earlier run, and its new report
+// may be in flight. Waits half a minute after the last line.
 static bool newer_may_come(struct run *r) {
     const neb_ns patience = 30 * NEB_S;
     bool stopped = false, done = false;
@@ -124,7 +114,7 @@ static enum neb_status on_line(struct run *r, const json_t *event) {
     if (!strcmp(kind, "fault") || !strcmp(kind, "note")) {
         const char *what = json_string_value(json_object_get(line, "text"));
         snprintf(text, sizeof text, "%s: %s", r->job.clusters[i].name, what ? what : kind);
-        if (!r->o.json) // else it is printed already
+        if (!r->o.common.json) // else it is printed already
             agent_progress_note(r->progress, text);
         r->stop_heard = r->stop_sent ? neb_now() : 0;
     }
@@ -261,12 +251,12 @@ static enum neb_status set_up(struct run *r) {
     NEB_TRY(neb_path(path, sizeof path, r->out, "metrics.jsonl"));
     r->start = neb_now();
     NEB_TRY(agent_metrics_open(path, r->o.resume, r->start, &r->metrics));
-    if (r->o.json)
+    if (r->o.common.json)
         agent_metrics_show(r->metrics, stdout);
     if (r->o.tensorboard)
         NEB_TRY(
             agent_tensorboard_create(r->out, &r->job, r->expected, r->o.resume, &r->tensorboard));
-    enum agent_progress_kind kind = r->o.json               ? AGENT_PROGRESS_JSON
+    enum agent_progress_kind kind = r->o.common.json        ? AGENT_PROGRESS_JSON
                                     : isatty(STDOUT_FILENO) ? AGENT_PROGRESS_TERMINAL
                                                             : AGENT_PROGRESS_PLAIN;
     NEB_TRY(agent_progress_create(kind, stdout, r->expected, r->job.steps, r->start, &r->progress));
@@ -274,65 +264,16 @@ static enum neb_status set_up(struct run *r) {
         snprintf(agent_progress_sample(r->progress, i)->name,
                  sizeof agent_progress_sample(r->progress, i)->name, "%s", r->job.clusters[i].name);
     if (r->o.local) {
-        NEB_TRY(agent_local_start(&r->job, r->o.local, r->out, r->o.wan, r->o.seal_key, &r->local));
+        NEB_TRY(agent_local_start(&r->job, r->o.local, r->out, r->o.wan, r->o.common.seal_key,
+                                  &r->local));
         snprintf(home, sizeof home, "%s", r->local.homes[0]);
     } else {
-        NEB_TRY(sec_home(r->o.home, home, sizeof home));
+        NEB_TRY(sec_home(r->o.common.home, home, sizeof home));
     }
     NEB_TRY(neb_path(r->socket, sizeof r->socket, home, "agent.sock"));
     NEB_TRY(submit(r));
     NEB_TRY(neb_path(jobs, sizeof jobs, home, "jobs"));
     return neb_path(r->model_dir, sizeof r->model_dir, jobs, r->id);
-}
-
-static error_t parse_option(int key, char *arg, struct argp_state *state) {
-    struct options *o = state->input;
-    struct agent_wan wan;
-    switch (key) {
-    case 'o': o->out = arg; return 0;
-    case 'j': o->json = true; return 0;
-    case KEY_STEPS:
-        (void)agent_option_whole(state, key, arg, 1, AGENT_STEPS_MAX);
-        o->steps = arg;
-        return 0;
-    case KEY_SEED:
-        (void)agent_option_whole(state, key, arg, 0, AGENT_SEED_MAX);
-        o->seed = arg;
-        return 0;
-    case KEY_WAN:
-        if (agent_wan_parse(arg, "--wan", &wan) != NEB_OK) // the reason is logged
-            agent_option_refuse(state, key, arg, "RATE:DELAY[:LOSS]");
-        o->wan = arg;
-        return 0;
-    case KEY_HOME: o->home = arg; return 0;
-    case KEY_SEAL: o->seal_key = arg; return 0;
-    case KEY_RESUME: o->resume = true; return 0;
-    case KEY_TENSORBOARD: o->tensorboard = true; return 0;
-    case KEY_REPORT:
-        o->report_within_s = (unsigned)agent_option_whole(state, key, arg, 1, REPORT_WITHIN_MAX);
-        return 0;
-    case KEY_LOCAL:
-        o->local = (int)agent_option_whole(state, key, arg, 1, AGENT_CLUSTERS_MAX);
-        return 0;
-    case 's':
-        if (o->n_sets == SETS_MAX)
-            argp_error(state, "at most %d --set", SETS_MAX);
-        o->sets[o->n_sets++] = arg;
-        return 0;
-    case ARGP_KEY_ARG:
-        if (state->arg_num)
-            argp_usage(state);
-        o->job = arg;
-        return 0;
-    case ARGP_KEY_END:
-        if (!o->job)
-            argp_error(state, "give a job file");
-        if (o->wan && !o->local)
-            argp_error(state,
-                       "--wan needs --local: it emulates the network between local clusters");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
 }
 
 static void tear_down(struct run *r) {
@@ -358,61 +299,97 @@ static void tear_down(struct run *r) {
     "--local SIGTERM or SIGHUP), or detached from a job that continues at its agents (SIGTERM, "   \
     "SIGHUP), 4 done, but without the report of a cluster that could not be reached "              \
     "(--report-within). The same command with --resume continues the job, or follows it again."
-static const char
-    pretrain_doc[] = "Trains one model on the job's clusters." EXITS,
-    distill_doc[] =
-        "Trains students on their clusters with the labels of a teacher on another cluster: a job "
-        "of mode distill (configs/distill-translate.yaml). nebula pretrain takes the same jobs and "
-        "writes the same files to --out. checkpoint/model.ckpt is the student of the agent's "
-        "cluster; with --local, the first student. A teacher's site has none: a warning says where "
-        "the student is." EXITS;
+static bool is_steps(const char *text, void *options) {
+    uint64_t n;
+    (void)options;
+    return neb_number_whole(text, 1, AGENT_STEPS_MAX, &n);
+}
 
-int cmd_distill(int argc, char **argv) { return cmd_pretrain(argc, argv); }
+static bool is_seed(const char *text, void *options) {
+    uint64_t n;
+    (void)options;
+    return neb_number_whole(text, 0, AGENT_SEED_MAX, &n);
+}
 
-int cmd_pretrain(int argc, char **argv) {
-    static const struct argp_option table[] = {
-        {"out", 'o', "DIR", 0,
-         "folder for summary.json, metrics.jsonl, checkpoint/, plots/ (default: out/JOB)", 0},
-        {"local", KEY_LOCAL, "N", 0, "run the agents of all N clusters on this machine", 0},
-        {"wan", KEY_WAN, "RATE:DELAY[:LOSS]", 0,
-         "emulate a WAN between them: 100mbit:80ms:0.1% (DELAY is the round trip)", 0},
-        {"set", 's', "PATH=VALUE", 0, "override a key of the job file; may be repeated", 0},
-        {"steps", KEY_STEPS, "N", 0, "inner steps of every cluster", 0},
-        {"seed", KEY_SEED, "S", 0, "seed of initial parameters and data order", 0},
-        {"resume", KEY_RESUME, NULL, 0, "continue the run in --out", 0},
-        {"tensorboard", KEY_TENSORBOARD, NULL, 0,
-         "also write TensorBoard event files, in tensorboard/ of --out", 0},
-        {"home", KEY_HOME, "DIR", 0, "home of the agent that gets the job (default ~/.nebula)", 0},
-        {"seal-key", KEY_SEAL, "FILE", 0,
-         "with --local: key with which the agents seal files (nebula seal)", 0},
-        {"report-within", KEY_REPORT, "SECONDS", 0,
-         "after another cluster has ended, wait at most so long for the report of an unreachable "
-         "cluster (default 600; exit status 4)",
-         0},
-        {"json", 'j', NULL, 0, "one JSON object per line instead of the display", 0},
-        {0}};
-    bool distill = !strcmp(argv[0], "nebula distill");
-    const struct argp argp = {.options = table,
-                              .parser = parse_option,
-                              .args_doc = "JOB.yaml",
-                              .doc = distill ? distill_doc : pretrain_doc};
+static const char *check(const void *options) {
+    const struct options *o = options;
+    return o->wan && !o->local
+               ? "--wan needs --local: it emulates the network between local clusters"
+               : NULL;
+}
+
+static int run(void *options) {
     struct run *r = calloc(1, sizeof *r);
     if (!r)
         return AGENT_EXIT_FAILED;
-    r->o.report_within_s = REPORT_WITHIN;
-    if (agent_options_parse(&argp, argc, argv, &r->o) != 0) {
-        free(r);
-        return AGENT_EXIT_USAGE;
-    }
+    r->o = *(struct options *)options;
     take_signals();
     enum neb_status st = set_up(r);
     r->over = st != NEB_OK && !r->asked;
     int rc = st == NEB_ERR_INVALID || st == NEB_ERR_FORMAT ? AGENT_EXIT_USAGE : AGENT_EXIT_FAILED;
     if (st == NEB_OK && follow(r) == NEB_OK)
         rc = r->detached ? pretrain_detached(r) : pretrain_finish(r);
-    if (r->o.json && rc != AGENT_EXIT_OK && rc != AGENT_EXIT_INTERRUPTED &&
+    if (r->o.common.json && rc != AGENT_EXIT_OK && rc != AGENT_EXIT_INTERRUPTED &&
         rc != AGENT_EXIT_MISSING)
         agent_json_print_error();
     tear_down(r);
     return rc;
 }
+
+static const struct agent_option table[] = {
+    OPT_TEXT("out", 'o', "DIR",
+             "folder for summary.json, metrics.jsonl, checkpoint/, plots/ (default: out/JOB)",
+             AT(out)),
+    OPT_INT("local", 0, "N", "run the agents of all N clusters on this machine", AT(local), 1,
+            AGENT_CLUSTERS_MAX),
+    OPT_WAN("emulate a WAN between them: 100mbit:80ms:0.1% (DELAY is the round trip)", AT(wan)),
+    OPT_SET("override a key of the job file; may be repeated", AT(sets)),
+    OPT_CHECKED("steps", 0, "N", "inner steps of every cluster", AT(steps), is_steps,
+                "a whole number from 1 to 1000000000000"),
+    OPT_CHECKED("seed", 0, "S", "seed of initial parameters and data order", AT(seed), is_seed,
+                "a whole number from 0 to 9000000000000000"),
+    OPT_FLAG("resume", 0, "continue the run in --out", AT(resume)),
+    OPT_FLAG("tensorboard", 0, "also write TensorBoard event files, in tensorboard/ of --out",
+             AT(tensorboard)),
+    OPT_TEXT("home", 0, "DIR", "home of the agent that gets the job (default ~/.nebula)",
+             AT(common.home)),
+    OPT_SEAL_KEY("with --local: key with which the agents seal files (nebula seal)"),
+    OPT_INT("report-within", 0, "SECONDS",
+            "after another cluster has ended, wait at most so long for the report of an "
+            "unreachable cluster (default 600; exit status 4)",
+            AT(report_within_s), 1, REPORT_WITHIN_MAX),
+    OPT_JSON("one JSON object per line instead of the display"),
+    OPT_END};
+
+static const struct options preset = {.report_within_s = REPORT_WITHIN};
+
+const struct agent_command cmd_pretrain = {.name = "pretrain",
+                                           .summary = "train one model on several clusters",
+                                           .options = table,
+                                           .arguments = "JOB.yaml",
+                                           .doc = "Trains one model on the job's clusters." EXITS,
+                                           .least = 1,
+                                           .most = 1,
+                                           .missing = "give a job file",
+                                           .check = check,
+                                           .size = sizeof(struct options),
+                                           .preset = &preset,
+                                           .run = run};
+
+const struct agent_command cmd_distill = {
+    .name = "distill",
+    .summary = "train students with a teacher on another cluster",
+    .options = table,
+    .arguments = "JOB.yaml",
+    .doc = "Trains students on their clusters with the labels of a teacher on another cluster: a "
+           "job of mode distill (configs/distill-translate.yaml). nebula pretrain takes the same "
+           "jobs and writes the same files to --out. checkpoint/model.ckpt is the student of the "
+           "agent's cluster; with --local, the first student. A teacher's site has none: a warning "
+           "says where the student is." EXITS,
+    .least = 1,
+    .most = 1,
+    .missing = "give a job file",
+    .check = check,
+    .size = sizeof(struct options),
+    .preset = &preset,
+    .run = run};

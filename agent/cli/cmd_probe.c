@@ -15,13 +15,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TESTS_MAX = 8, KEY_SEAL = 1000 };
+enum { TESTS_MAX = 8 };
 
 struct options {
-    const char *checkpoint, *tokenizer, *text, *train, *tests[TESTS_MAX], *task, *seal_key;
-    int n_tests, threads;
+    struct agent_options common; // its argument: the checkpoint
+    const char *tokenizer, *text, *train, *task;
+    struct agent_list tests;
     uint64_t seed;
-    bool random, json;
+    bool random;
 };
 
 // Makes a model of the same shape with initial parameters.
@@ -34,13 +35,13 @@ static enum neb_status forget_everything(struct intra_model **m, uint64_t seed) 
 
 static enum neb_status load(const struct options *o, struct intra_model **m,
                             struct intra_tokenizer **t) {
-    char file[NEB_PATH_MAX], tokenizer[NEB_PATH_MAX];
+    char file[NEB_PATH_MAX], folder[NEB_PATH_MAX], tokenizer[NEB_PATH_MAX];
     struct intra_ckpt *c = NULL;
     neb_log_set_level(NEB_LOG_ERROR);
     struct sec_vault *vault = NULL;
-    NEB_TRY(agent_seal_option(o->seal_key, &vault));
+    NEB_TRY(agent_seal_option(o->common.seal_key, &vault));
     enum neb_status st =
-        agent_checkpoint_file(sec_vault_of(vault), o->checkpoint, file, sizeof file);
+        agent_checkpoint_file(sec_vault_of(vault), o->common.args[0], file, sizeof file);
     if (st == NEB_OK)
         st = intra_ckpt_open_in(sec_vault_of(vault), file, true, &c);
     if (st == NEB_OK)
@@ -50,11 +51,9 @@ static enum neb_status load(const struct options *o, struct intra_model **m,
     NEB_TRY(st);
     if (o->random)
         NEB_TRY(forget_everything(m, o->seed));
-    char *slash = strrchr(file, '/');
-    if (slash)
-        *slash = 0;
-    const char *named = o->tokenizer ? o->tokenizer : slash ? file : ".";
-    NEB_TRY(intra_tokenizer_resolve(named, tokenizer, sizeof tokenizer));
+    neb_path_folder(folder, sizeof folder, file);
+    NEB_TRY(
+        intra_tokenizer_resolve(o->tokenizer ? o->tokenizer : folder, tokenizer, sizeof tokenizer));
     NEB_TRY(intra_tokenizer_open(tokenizer, t));
     if (intra_tokenizer_vocab(*t) > (*m)->c.vocab)
         return neb_fail(NEB_ERR_INVALID,
@@ -66,7 +65,7 @@ static enum neb_status load(const struct options *o, struct intra_model **m,
 
 static void print(const struct options *o, const char *language, size_t n,
                   const struct agent_probe_result *r) {
-    if (o->json)
+    if (o->common.json)
         printf("{\"kind\": \"language\", \"trained_on\": \"%s\", \"tested_on\": \"%s\", "
                "\"examples\": %zu, \"accuracy\": "
                "%.4f, \"balanced_accuracy\": "
@@ -81,14 +80,14 @@ static void print(const struct options *o, const char *language, size_t n,
 // The last line, for programs: the mean over the languages.
 static void print_mean(const struct options *o, const struct agent_probe_result *r) {
     double accuracy = 0, balanced = 0;
-    for (int i = 0; i < o->n_tests; i++) {
-        accuracy += r[i].accuracy / o->n_tests;
-        balanced += r[i].balanced / o->n_tests;
+    for (int i = 0; i < o->tests.n; i++) {
+        accuracy += r[i].accuracy / o->tests.n;
+        balanced += r[i].balanced / o->tests.n;
     }
     printf(
         "{\"kind\": \"summary\", \"task\": \"probe\", \"trained_on\": \"%s\", \"languages\": %d, "
         "\"accuracy\": %.4f, \"balanced_accuracy\": %.4f}\n",
-        o->train, o->n_tests, accuracy, balanced);
+        o->train, o->tests.n, accuracy, balanced);
 }
 
 static enum neb_status probe(const struct options *o) {
@@ -99,20 +98,20 @@ static enum neb_status probe(const struct options *o) {
     char dir[NEB_PATH_MAX];
     enum neb_status st = NEB_OK;
     NEB_TRY_GOTO(load(o, &p.model, &t), out);
-    NEB_TRY_GOTO(kern_cpu_create(o->threads, &p.K), out);
+    NEB_TRY_GOTO(kern_cpu_create(0, &p.K), out);
     p.tokenizer = t;
     p.max_tokens = p.model->c.max_seq < 128 ? p.model->c.max_seq : 128;
     p.min_tokens = p.min_tokens < p.max_tokens ? p.min_tokens : p.max_tokens;
     NEB_TRY_GOTO(neb_path(dir, sizeof dir, o->text, o->train), out);
     NEB_TRY_GOTO(agent_probe_read(&p, dir, 0, false, &train), out);
-    for (int i = 0; i < o->n_tests; i++) {
-        NEB_TRY_GOTO(neb_path(dir, sizeof dir, o->text, o->tests[i]), out);
+    for (int i = 0; i < o->tests.n; i++) {
+        NEB_TRY_GOTO(neb_path(dir, sizeof dir, o->text, o->tests.text[i]), out);
         NEB_TRY_GOTO(agent_probe_read(&p, dir, 1, true, &tests[i]), out);
     }
-    NEB_TRY_GOTO(agent_probe_fit(&p, &train, tests, o->n_tests, 1e-3, results), out);
-    for (int i = 0; i < o->n_tests; i++)
-        print(o, o->tests[i], tests[i].n, &results[i]);
-    if (o->json)
+    NEB_TRY_GOTO(agent_probe_fit(&p, &train, tests, o->tests.n, 1e-3, results), out);
+    for (int i = 0; i < o->tests.n; i++)
+        print(o, o->tests.text[i], tests[i].n, &results[i]);
+    if (o->common.json)
         print_mean(o, results);
 out:
     for (int i = 0; i < TESTS_MAX; i++)
@@ -124,62 +123,57 @@ out:
     return st;
 }
 
-static error_t parse_option(int key, char *arg, struct argp_state *state) {
-    struct options *o = state->input;
-    switch (key) {
-    case 'a': o->task = arg; return 0;
-    case 'x': o->text = arg; return 0;
-    case 't': o->train = arg; return 0;
-    case 'b':
-        if (o->n_tests == TESTS_MAX)
-            argp_error(state, "at most %d --test", TESTS_MAX);
-        o->tests[o->n_tests++] = arg;
-        return 0;
-    case 'v': o->tokenizer = arg; return 0;
-    case 'r': o->random = true; return 0;
-    case 's': o->seed = agent_option_whole(state, key, arg, 0, UINT64_MAX); return 0;
-    case 'j': o->json = true; return 0;
-    case KEY_SEAL: o->seal_key = arg; return 0;
-    case ARGP_KEY_ARG:
-        if (state->arg_num)
-            argp_usage(state);
-        o->checkpoint = arg;
-        return 0;
-    case ARGP_KEY_END:
-        if (!o->checkpoint || !o->text || !o->train || !o->n_tests)
-            argp_error(
-                state,
-                "give a checkpoint, --text DIR, --train LANGUAGE and at least one --test LANGUAGE");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
+// nebula eval has other options for this task.
+static bool is_probe(int argc, char **argv) {
+    for (int i = 1; i < argc; i++) {
+        bool apart = !strcmp(argv[i], "--task") || !strcmp(argv[i], "-a");
+        if (!strcmp(argv[i], "--task=probe") || !strcmp(argv[i], "-aprobe") ||
+            (apart && i + 1 < argc && !strcmp(argv[i + 1], "probe")))
+            return true;
     }
+    return false;
 }
 
-int cmd_eval_probe(int argc, char **argv) {
-    static const struct argp_option table[] = {
-        {"task", 'a', "probe", 0, "this task", 0},
-        {"text", 'x', "DIR", 0,
-         "folder with a folder of pages NAME.SECTION.txt for each language "
-         "(configs/corpus-manpages makes it)",
-         0},
-        {"train", 't', "LANGUAGE", 0, "language to train on: one half of its pages", 0},
-        {"test", 'b', "LANGUAGE", 0,
-         "language to test on: the other half of its pages; may be repeated", 0},
-        {"tokenizer", 'v', "FILE", 0,
-         "vocabulary, or a folder with one (default: that of the checkpoint)", 0},
-        {"random", 'r', NULL, 0, "use the same model before training, for comparison", 0},
-        {"seed", 's', "S", 0, "seed of --random", 0},
-        {"seal-key", KEY_SEAL, "FILE", 0, "key of a sealed checkpoint", 0},
-        {"json", 'j', NULL, 0, "one JSON object per line", 0},
-        {0}};
-    static const struct argp argp = {
-        .options = table,
-        .parser = parse_option,
-        .args_doc = "CHECKPOINT",
-        .doc = "Finds the manual section of a paragraph with a linear layer on the mean of a "
-               "model's hidden states, trained on one language."};
-    struct options o = {.seed = 1};
-    if (agent_options_parse(&argp, argc, argv, &o) != 0)
-        return AGENT_EXIT_USAGE;
-    return agent_json_exit(o.json, agent_exit_of(probe(&o)));
+static const char *check(const void *options) {
+    const struct options *o = options;
+    return o->tests.n > TESTS_MAX ? "--test is given more than 8 times"
+           : !o->common.n || !o->text || !o->train || !o->tests.n
+               ? "give a checkpoint, --text DIR, --train LANGUAGE and at least one --test LANGUAGE"
+               : NULL;
 }
+
+static int run(void *options) {
+    const struct options *o = options;
+    return agent_json_exit(o->common.json, agent_exit_of(probe(o)));
+}
+
+static const struct agent_option table[] = {
+    OPT_TEXT("task", 'a', "probe", "this task", AT(task)),
+    OPT_TEXT("text", 'x', "DIR",
+             "folder with a folder of pages NAME.SECTION.txt for each language "
+             "(configs/corpus-manpages makes it)",
+             AT(text)),
+    OPT_TEXT("train", 't', "LANGUAGE", "language to train on: one half of its pages", AT(train)),
+    OPT_LIST("test", 'b', "LANGUAGE",
+             "language to test on: the other half of its pages; may be repeated", AT(tests), NULL,
+             NULL),
+    OPT_TEXT("tokenizer", 'v', "FILE",
+             "vocabulary, or a folder with one (default: that of the checkpoint)", AT(tokenizer)),
+    OPT_FLAG("random", 'r', "use the same model before training, for comparison", AT(random)),
+    OPT_WHOLE("seed", 's', "S", "seed of --random", AT(seed), 0, UINT64_MAX),
+    OPT_SEAL_KEY("key of a sealed checkpoint"),
+    OPT_JSON("one JSON object per line"),
+    OPT_END};
+
+const struct agent_command cmd_eval_probe = {
+    .name = "eval",
+    .options = table,
+    .arguments = "CHECKPOINT",
+    .doc = "Finds the manual section of a paragraph with a linear layer on the mean of a model's "
+           "hidden states, trained on one language.",
+    .most = 1,
+    .check = check,
+    .size = sizeof(struct options),
+    .preset = &(const struct options){.seed = 1},
+    .run = run,
+    .meant = is_probe};

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-int cmd_ranks(int argc, char **argv) {
+static int run(int argc, char **argv) {
     int status = 0;
     uint64_t n = 0;
     neb_log_set_name("ranks");
@@ -20,3 +20,5 @@ int cmd_ranks(int argc, char **argv) {
     enum neb_status st = agent_ranks_run((int)n, argv + 2, &status);
     return status ? status : agent_exit_of(st);
 }
+
+const struct agent_command cmd_ranks = {.name = "ranks", .run_raw = run, .home = true};

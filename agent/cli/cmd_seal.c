@@ -3,14 +3,12 @@
 #include "agent/base/file.h"
 #include "agent/base/log.h"
 #include "agent/cli/cmd_options.h"
-#include "agent/cli/commands.h"
 #include "agent/proc/seal.h"
 #include "intra/ckpt/checkpoint_parts.h"
 #include "security/identity.h"
 #include "security/locked.h"
 #include "security/seal_key.h"
 
-#include <argp.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,12 +17,11 @@
 #include <unistd.h>
 
 struct options {
-    const char *home, *key, *args[3];
-    int n;
+    struct agent_options common; // its arguments: the action and files
     bool passphrase;
 };
 
-enum { KEY_SEAL = 1000, PIECE = 1 << 20 };
+enum { PIECE = 1 << 20 };
 
 static void print_key(const char *path, const struct sec_seal_key *k) {
     char id[2 * SEC_SEAL_ID_BYTES + 1];
@@ -62,8 +59,8 @@ static enum neb_status read_passphrase(char *out, size_t cap) {
 
 static enum neb_status id(const struct options *o) {
     struct sec_vault *v = NULL;
-    NEB_TRY(agent_seal_option(o->args[1], &v));
-    print_key(o->args[1], sec_vault_key(v));
+    NEB_TRY(agent_seal_option(o->common.args[1], &v));
+    print_key(o->common.args[1], sec_vault_key(v));
     sec_vault_destroy(&v);
     return NEB_OK;
 }
@@ -75,23 +72,23 @@ static enum neb_status make_key(const struct options *o) {
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a passphrase");
     enum neb_status st = passphrase ? read_passphrase(passphrase, SEC_SEAL_PASSPHRASE_MAX) : NEB_OK;
     if (st == NEB_OK)
-        st = sec_seal_key_make(o->args[1], passphrase, &k);
+        st = sec_seal_key_make(o->common.args[1], passphrase, &k);
     sodium_free(passphrase);
     NEB_TRY(st);
-    print_key(o->args[1], k);
+    print_key(o->common.args[1], k);
     sec_seal_key_destroy(&k);
     return NEB_OK;
 }
 
 static enum neb_status init(const struct options *o) {
     char home[NEB_PATH_MAX];
-    NEB_TRY(sec_home(o->home, home, sizeof home));
+    NEB_TRY(sec_home(o->common.home, home, sizeof home));
     NEB_TRY(agent_seal_settings_none(home));
     NEB_TRY(neb_fs_mkdirs(home, 0700));
     // An existing key is from an interrupted init or from another home. It is used once it has been
     // read.
-    NEB_TRY(!o->passphrase && neb_fs_exists(o->args[1]) ? id(o) : make_key(o));
-    NEB_TRY(agent_seal_settings_write(home, o->args[1]));
+    NEB_TRY(!o->passphrase && neb_fs_exists(o->common.args[1]) ? id(o) : make_key(o));
+    NEB_TRY(agent_seal_settings_write(home, o->common.args[1]));
     printf("The agent of %s seals checkpoints and updates from its next start on. Keep a copy of "
            "the key in\nanother place: without it, sealed files are lost.\n",
            home);
@@ -177,69 +174,55 @@ static void forget(const char *to, const struct parts *made) {
 static enum neb_status open_file(const struct options *o) {
     struct sec_vault *v = NULL;
     struct parts made = {0};
-    if (neb_fs_exists(o->args[2]))
-        return neb_fail(NEB_ERR_EXISTS, "%s exists already: name a new file", o->args[2]);
-    NEB_TRY(agent_seal_option(o->key, &v));
-    enum neb_status st = open_parts(sec_vault_of(v), o->args[1], o->args[2], &made);
+    if (neb_fs_exists(o->common.args[2]))
+        return neb_fail(NEB_ERR_EXISTS, "%s exists already: name a new file", o->common.args[2]);
+    NEB_TRY(agent_seal_option(o->common.seal_key, &v));
+    enum neb_status st = open_parts(sec_vault_of(v), o->common.args[1], o->common.args[2], &made);
     if (st == NEB_OK)
-        st = open_one(sec_vault_of(v), o->args[1], o->args[2]);
+        st = open_one(sec_vault_of(v), o->common.args[1], o->common.args[2]);
     if (st != NEB_OK)
-        forget(o->args[2], &made);
+        forget(o->common.args[2], &made);
     sec_vault_destroy(&v);
     return st;
 }
 
-static error_t parse_option(int key, char *arg, struct argp_state *state) {
-    struct options *o = state->input;
-    switch (key) {
-    case 'H': o->home = arg; return 0;
-    case 'p': o->passphrase = true; return 0;
-    case KEY_SEAL: o->key = arg; return 0;
-    case ARGP_KEY_ARG:
-        if (o->n == 3)
-            argp_usage(state);
-        if (!o->n && strcmp(arg, "init") != 0 && strcmp(arg, "id") != 0 && strcmp(arg, "open") != 0)
-            agent_action_refuse(state, arg, (const char *[]){"init", "id", "open"}, 3);
-        o->args[o->n++] = arg;
-        return 0;
-    case ARGP_KEY_END: {
-        const char *what = o->n ? o->args[0] : "";
-        if (!(((!strcmp(what, "init") || !strcmp(what, "id")) && o->n == 2) ||
-              (!strcmp(what, "open") && o->n == 3)))
-            argp_usage(state);
-        if (!strcmp(what, "open") && !o->key)
-            argp_error(state, "open: give --seal-key FILE");
-        return 0;
-    }
-    default: return ARGP_ERR_UNKNOWN;
-    }
+static const char *check(const void *options) {
+    const struct options *o = options;
+    return !strcmp(o->common.args[0], "open") && !o->common.seal_key ? "open: give --seal-key FILE"
+                                                                     : NULL;
 }
 
-int cmd_seal(int argc, char **argv) {
-    static const struct argp_option table[] = {
-        {"home", 'H', "DIR", 0, "home of the agent that seals (default ~/.nebula)", 0},
-        {"passphrase", 'p', NULL, 0,
-         "init: protect the key with a passphrase, which the agent needs at each start", 0},
-        {"seal-key", KEY_SEAL, "FILE", 0, "open: the key", 0},
-        {0}};
-    static const struct argp argp = {
-        .options = table,
-        .parser = parse_option,
-        .args_doc = "init KEYFILE\nid KEYFILE\nopen SEALED CLEAR",
-        .doc = "Seals what the agent writes: checkpoints, models, snapshots and updates of its "
-               "ledger.\vinit makes a key, or uses an existing KEYFILE, and writes HOME/seal.json, "
-               "which names the key. The agent seals from its next start on. Keep the key file on "
-               "another disk than HOME, or pass it as systemd credential nebula-seal. id prints "
-               "the public id of a key, as in errors. open writes one sealed file in clear, and "
-               "the parts of a checkpoint beside it."};
-    struct options o = {0};
-    argp_err_exit_status = AGENT_EXIT_USAGE;
-    if (agent_options_parse(&argp, argc, argv, &o) != 0)
-        return AGENT_EXIT_USAGE;
+static int run(void *options) {
+    const struct options *o = options;
+    const char *what = o->common.args[0];
     enum neb_status st = sec_init();
     if (st == NEB_OK)
-        st = !strcmp(o.args[0], "init") ? init(&o)
-             : !strcmp(o.args[0], "id") ? id(&o)
-                                        : open_file(&o);
-    return st == NEB_OK ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
+        st = !strcmp(what, "init") ? init(o) : !strcmp(what, "id") ? id(o) : open_file(o);
+    return agent_exit_of(st);
 }
+
+static const struct agent_option table[] = {
+    OPT_HOME("home of the agent that seals"),
+    OPT_FLAG("passphrase", 'p',
+             "init: protect the key with a passphrase, which the agent needs at each start",
+             AT(passphrase)),
+    OPT_SEAL_KEY("open: the key"), OPT_END};
+
+const struct agent_command cmd_seal = {
+    .name = "seal",
+    .summary = "make a key that seals files on disk; open sealed files",
+    .options = table,
+    .arguments = "init KEYFILE\nid KEYFILE\nopen SEALED CLEAR",
+    .doc = "Seals what the agent writes: checkpoints, models, snapshots and updates of its "
+           "ledger.\vinit makes a key, or uses an existing KEYFILE, and writes HOME/seal.json, "
+           "which names the key. The agent seals from its next start on. Keep the key file on "
+           "another disk than HOME, or pass it as systemd credential nebula-seal. id prints the "
+           "public id of a key, as in errors. open writes one sealed file in clear, and the parts "
+           "of a checkpoint beside it.",
+    .least = 2,
+    .most = 3,
+    .actions = (const struct agent_action[]){{"init", 2}, {"id", 2}, {"open", 3}, {0}},
+    .check = check,
+    .size = sizeof(struct options),
+    .run = run,
+    .home = true};

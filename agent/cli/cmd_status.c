@@ -169,32 +169,14 @@ static void print_status(FILE *f, const json_t *s) {
     }
 }
 
-static error_t parse_option(int key, char *arg, struct argp_state *state) {
-    struct options *o = state->input;
-    if (key != 'w')
-        return agent_parse_option(key, arg, state);
-    o->watch = true;
-    return 0;
-}
-
-int cmd_status(int argc, char **argv) {
-    static const struct argp_option table[] = {
-        AGENT_OPTION_HOME("home of the agent"),
-        AGENT_OPTION_JSON,
-        {"watch", 'w', NULL, 0, "full screen, updated every second; q quits", 0},
-        {0}};
-    static const struct argp argp = {.options = table,
-                                     .parser = parse_option,
-                                     .doc = "Shows the agent of this machine: peers, links, jobs."};
-    struct options o = {0};
+static int run(void *options) {
+    const struct options *o = options;
     struct agent_ipc_msg m = {0};
-    if (agent_options_parse(&argp, argc, argv, &o) != 0)
-        return AGENT_EXIT_USAGE;
-    if (o.watch)
-        return agent_watch(o.common.home, print_status);
-    if (agent_ask(o.common.home, json_pack("{s:s}", "op", "status"), &m) != NEB_OK)
-        return agent_json_exit(o.common.json, AGENT_EXIT_FAILED);
-    if (o.common.json) {
+    if (o->watch)
+        return agent_watch(o->common.home, print_status);
+    if (agent_ask(o->common.home, json_pack("{s:s}", "op", "status"), &m) != NEB_OK)
+        return agent_json_exit(o->common.json, AGENT_EXIT_FAILED);
+    if (o->common.json) {
         agent_json_print(m.head, JSON_COMPACT);
     } else {
         char *text = agent_status_text(print_status, m.head);
@@ -204,3 +186,15 @@ int cmd_status(int argc, char **argv) {
     agent_ipc_msg_clear(&m);
     return AGENT_EXIT_OK;
 }
+
+static const struct agent_option table[] = {
+    OPT_HOME("home of the agent"), OPT_JSON("machine-readable output"),
+    OPT_FLAG("watch", 'w', "full screen, updated every second; q quits", AT(watch)), OPT_END};
+
+const struct agent_command cmd_status = {.name = "status",
+                                         .summary = "show peers, links and jobs of the agent",
+                                         .options = table,
+                                         .doc =
+                                             "Shows the agent of this machine: peers, links, jobs.",
+                                         .size = sizeof(struct options),
+                                         .run = run};

@@ -15,9 +15,9 @@ const struct agent_topic *agent_topic(const char *name) {
 
 void agent_help_list(FILE *f) {
     fputs("usage: nebula COMMAND [ARGUMENTS]\n\n", f);
-    for (const struct agent_command *c = agent_commands; c->name; c++)
-        if (c->summary)
-            fprintf(f, "  %-10s %s\n", c->name, c->summary);
+    for (const struct agent_command *const *c = agent_commands; *c; c++)
+        if ((*c)->summary)
+            fprintf(f, "  %-10s %s\n", (*c)->name, (*c)->summary);
     fputs("\n'nebula help COMMAND' or 'nebula COMMAND --help' explains a command, and\n"
           "'nebula help TOPIC' a topic:\n\n",
           f);
@@ -34,9 +34,9 @@ int agent_help_unknown(const char *word, bool topics) {
         fprintf(stderr, "nebula: '%s' is a topic, not a command: nebula help %s\n", word, word);
         return AGENT_EXIT_USAGE;
     }
-    for (const struct agent_command *c = agent_commands; c->name && n < MOST; c++)
-        if (c->summary)
-            known[n++] = c->name;
+    for (const struct agent_command *const *c = agent_commands; *c && n < MOST; c++)
+        if ((*c)->summary)
+            known[n++] = (*c)->name;
     for (const struct agent_topic *t = agent_topics; topics && t->name && n < MOST; t++)
         known[n++] = t->name;
     const char *meant = neb_nearest(word + strspn(word, "-"), known, n);

@@ -35,7 +35,7 @@ const struct agent_topic agent_topics[] = {
      "  NEBULA_JOB_FROM the member that submitted the job, if it was another member\n"
      "  NEBULA_LIBRARY  the file of libnebula\n"
      "\n"
-     "Footguns\n"
+     "Pitfalls\n"
      "  The job's parameters replace yours at attach. To start from your own, run\n"
      "  `nebula import DIR --out CKPT` and set `model: {init: CKPT}`.\n"
      "  Register fp32 master weights. A bfloat16 parameter rounds small changes\n"

@@ -76,17 +76,19 @@ int main(int argc, char **argv) {
         return version(json) ? AGENT_EXIT_OK : AGENT_EXIT_FAILED;
     }
     const char *which = argv[help ? 2 : 1];
-    for (const struct agent_command *c = agent_commands; c->name; c++)
-        if (!strcmp(which, c->name)) {
-            char name[32], option[] = "--help"; // name: how usage and errors begin
-            snprintf(name, sizeof name, "nebula %s", c->name);
-            if (help)
-                return c->run(2, (char *[]){name, option, NULL});
-            argv[1] = name;
-            if (c->home)
-                umask(077);
-            return c->run(argc - 1, argv + 1);
-        }
+    for (const struct agent_command *const *at = agent_commands; *at; at++) {
+        const struct agent_command *c = *at;
+        char name[32], option[] = "--help"; // name: how usage and errors begin
+        if (strcmp(which, c->name) != 0 || (c->meant && (help || !c->meant(argc, argv))))
+            continue;
+        snprintf(name, sizeof name, "nebula %s", c->name);
+        if (help)
+            return agent_command_run(c, 2, (char *[]){name, option, NULL});
+        argv[1] = name;
+        if (c->home)
+            umask(077);
+        return agent_command_run(c, argc - 1, argv + 1);
+    }
     const struct agent_topic *topic = help ? agent_topic(which) : NULL;
     if (!topic)
         return agent_help_unknown(which, help);

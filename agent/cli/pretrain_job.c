@@ -122,7 +122,7 @@ static void checkpoint_of(const struct run *r, const char *id, char *out, size_t
                  id);
     if (neb_fs_exists(out))
         return;
-    if (r->o.local || sec_home(r->o.home, home, sizeof home) != NEB_OK)
+    if (r->o.local || sec_home(r->o.common.home, home, sizeof home) != NEB_OK)
         snprintf(home, sizeof home, "HOME");
     snprintf(out, cap, "%s/jobs/%s/checkpoint", home, id);
 }
@@ -162,18 +162,18 @@ static enum neb_status take_chosen(struct run *r, const struct agent_job *was) {
     if (!agent_planner_is_open(&r->job))
         return NEB_OK;
     agent_planner_take(was, &r->job);
-    return agent_job_validate(&r->job, r->o.job);
+    return agent_job_validate(&r->job, r->o.common.args[0]);
 }
 
 enum neb_status pretrain_load_job(struct run *r) {
     static struct agent_job was; // large
     char assignment[128];
     bool begun, kept = false;
-    enum neb_status st = agent_job_load(r->o.job, &r->job);
+    enum neb_status st = agent_job_load(r->o.common.args[0], &r->job);
     if (st != NEB_OK) // also for a missing file: as nebula check
         return st == NEB_ERR_NOMEM ? st : NEB_ERR_INVALID;
-    for (int i = 0; i < r->o.n_sets; i++)
-        NEB_TRY(agent_job_set(&r->job, r->o.sets[i]));
+    for (int i = 0; i < r->o.sets.n; i++)
+        NEB_TRY(agent_job_set(&r->job, r->o.sets.text[i]));
     if (r->o.steps) {
         snprintf(assignment, sizeof assignment, "steps=%.100s", r->o.steps);
         NEB_TRY(agent_job_set(&r->job, assignment));
@@ -189,11 +189,11 @@ enum neb_status pretrain_load_job(struct run *r) {
     NEB_TRY(pretrain_mend_job(r));
     NEB_TRY(load_begun(r, &was, &begun));
     if (begun)
-        NEB_TRY(agent_job_model_kept(&r->job, &was, r->o.job, &kept));
+        NEB_TRY(agent_job_model_kept(&r->job, &was, r->o.common.args[0], &kept));
     if (!kept)
-        NEB_TRY(agent_job_model_init(&r->job, r->o.job));
-    NEB_TRY(agent_job_validate(&r->job, r->o.job));
-    agent_job_warn_idle(&r->job, r->o.job);
+        NEB_TRY(agent_job_model_init(&r->job, r->o.common.args[0]));
+    NEB_TRY(agent_job_validate(&r->job, r->o.common.args[0]));
+    agent_job_warn_idle(&r->job, r->o.common.args[0]);
     NEB_TRY(make_absolute(&r->job, !kept, r->o.local));
     bool reference = r->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
     if (r->o.local && r->o.local != r->job.n_clusters)
@@ -210,7 +210,7 @@ enum neb_status pretrain_load_job(struct run *r) {
             r->job.clusters[i].threads = kern_pool_share(r->o.local);
     if (reference && r->o.local) // it has the machine to itself
         r->job.clusters[0].threads = kern_pool_share(1);
-    NEB_TRY(agent_planner_resolve(&r->job, r->o.local, r->o.wan, r->o.home));
+    NEB_TRY(agent_planner_resolve(&r->job, r->o.local, r->o.wan, r->o.common.home));
     r->expected = 0; // clusters that train come first; each sends a report
     for (int i = 0; i < r->job.n_clusters; i++)
         r->expected += !r->job.clusters[i].witness;

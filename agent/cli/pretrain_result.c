@@ -8,14 +8,13 @@
 #include "agent/show/export.h"
 #include "agent/show/plots.h"
 #include "agent/show/report.h"
-#include "agent/train/distill_summary.h"
-#include "agent/train/rtd_summary.h"
+#include "agent/train/side_summary.h"
 
 #include <stdio.h>
 #include <string.h>
 
-// A count in the report of another site. What is no number, or too large, is 0: the cast would be
-// undefined.
+// A count in the report of another site. A value that is no number, or too large, counts as 0: the
+// cast would be undefined.
 static uint64_t whole(const json_t *o, const char *key) {
     double x = agent_json_get(o, key);
     return x >= 0 && x < 0x1p62 ? (uint64_t)x : 0;
@@ -45,8 +44,8 @@ static void make_summary(const struct run *r, struct agent_summary *s) {
     snprintf(s->mode, sizeof s->mode, rtd ? "rtd" : distill ? "distill" : "replicas");
     s->wall_s = neb_seconds(neb_now() - r->start);
     for (int i = 0; i < (both ? 2 : r->expected); i++) {
-        const json_t *p = both ? agent_rtd_report_of(&r->job, r->reports, r->job.clusters[i].role)
-                               : r->reports[i];
+        const json_t *p =
+            both ? agent_side_report(&r->job, r->reports, r->job.clusters[i].role) : r->reports[i];
         if (!p && !both) // out of reach at a stop, or no longer a member
             continue;
         struct agent_cluster_summary *c = &s->clusters[s->n_clusters++];
@@ -121,7 +120,7 @@ static json_t *missing_names(const struct run *r) {
 static int say_missing(const struct run *r) {
     for (int i = 0; i < r->expected; i++)
         if (mset_has(r->missing, i))
-            neb_warn("%s has not reported, and its agent could not be reached for %u s: the "
+            neb_warn("%s has not reported, and its agent could not be reached for %d s: the "
                      "summary covers the others. It may still finish: the same command with "
                      "--resume --out %s follows the job again",
                      r->job.clusters[i].name, r->o.report_within_s, r->o.out);
@@ -150,19 +149,16 @@ int pretrain_finish(struct run *r) {
     make_summary(r, &s);
     s.missing = r->missing_names = missing_names(r);
     make_privacy(r, &s);
-    if (r->job.mode == AGENT_MODE_RTD && left == r->expected)
-        s.quality = r->quality = agent_rtd_summary(&r->job, r->reports);
-    if (r->job.mode == AGENT_MODE_DISTILL && left == r->expected)
-        s.quality = r->quality = agent_distill_summary(&r->job, r->reports, r->expected);
+    if (left == r->expected)
+        s.quality = r->quality = agent_side_quality(&r->job, r->reports, r->expected);
     if (agent_summary_write(&s, r->out) != NEB_OK || agent_plots_make(r->out) != NEB_OK)
         return AGENT_EXIT_FAILED;
-    if (!r->o.json && left)
+    if (!r->o.common.json && left)
         agent_summary_print(&s, stdout);
-    else if (r->o.json && agent_summary_print_json(&s, stdout) != NEB_OK)
+    else if (r->o.common.json && agent_summary_print_json(&s, stdout) != NEB_OK)
         return AGENT_EXIT_FAILED;
-    if (!r->o.json && s.quality && !stopped)
-        r->job.mode == AGENT_MODE_RTD ? agent_rtd_print(s.quality, stdout)
-                                      : agent_distill_print(s.quality, stdout);
+    if (!r->o.common.json && s.quality && !stopped)
+        agent_side_print(s.quality, stdout);
     if (r->ends[0] && (stopped || missing || !left)) {
         neb_log(
             NEB_LOG_ERROR,
@@ -172,7 +168,7 @@ int pretrain_finish(struct run *r) {
         return AGENT_EXIT_FAILED;
     }
     if (stopped || (missing && mset_empty(r->missing))) {
-        if (!r->o.json) {
+        if (!r->o.common.json) {
             printf("stopped after a checkpoint; continue with --resume --out %s\n", r->o.out);
             if (neb_path(dir, sizeof dir, r->model_dir, "checkpoint") == NEB_OK &&
                 neb_fs_exists(dir)) // a witness has none
@@ -196,7 +192,8 @@ int pretrain_finish(struct run *r) {
 }
 
 int pretrain_detached(const struct run *r) {
-    const char *option = r->o.home ? " --home " : "", *home = r->o.home ? r->o.home : "";
+    const char *option = r->o.common.home ? " --home " : "",
+               *home = r->o.common.home ? r->o.common.home : "";
     if (r->stop_sent)
         neb_info("detached while the job stops after a checkpoint; the same command with --resume "
                  "--out %s continues it",

@@ -2,21 +2,20 @@
 // Shared by cmd_pretrain.c (options, submitting, following) and pretrain_*.c only.
 #ifndef AGENT_PRETRAIN_STATE_H
 #define AGENT_PRETRAIN_STATE_H
+#include "agent/cli/cmd_options.h"
 #include "agent/cli/local.h"
 #include "agent/job/config.h"
 #include "agent/proc/ipc.h"
 #include "agent/show/progress.h"
 #include "agent/show/tensorboard.h"
 
-enum { SETS_MAX = 64 };
-
-struct options { // strings belong to argv; out may be run.default_out
-    const char *job, *out, *wan, *home, *steps, *seed;
-    const char *sets[SETS_MAX];
-    int n_sets, local;        // local: number of clusters; 0: agents run elsewhere
-    unsigned report_within_s; // wait for the report of an unreachable cluster after others reported
-    const char *seal_key;
-    bool json, resume, tensorboard;
+struct options {                 // strings belong to argv; out may be run.default_out
+    struct agent_options common; // its argument: the job file
+    const char *out, *wan, *steps, *seed;
+    struct agent_list sets;
+    int local;           // number of clusters; 0: agents run elsewhere
+    int report_within_s; // wait for the report of an unreachable cluster after others reported
+    bool resume, tensorboard;
 };
 
 struct run {

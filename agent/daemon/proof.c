@@ -8,7 +8,7 @@
 #include "agent/daemon/snapshot.h"
 #include "agent/daemon/state.h"
 #include "agent/daemon/status.h"
-#include "agent/train/distill.h"
+#include "agent/job/sides.h"
 
 #include <stdio.h>
 #include <stdlib.h>

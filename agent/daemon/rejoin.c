@@ -5,7 +5,7 @@
 #include "agent/base/log.h"
 #include "agent/daemon/state.h"
 #include "agent/daemon/status.h"
-#include "agent/train/distill.h"
+#include "agent/job/sides.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,8 +8,8 @@
 #include "agent/daemon/snapshot.h"
 #include "agent/daemon/state.h"
 #include "agent/daemon/sums.h"
+#include "agent/job/sides.h"
 #include "agent/job/tune.h"
-#include "agent/train/distill.h"
 #include "inter/round/sums.h"
 
 #include <string.h>

@@ -7,9 +7,9 @@
 #include "agent/daemon/status.h"
 #include "agent/daemon/sums.h"
 #include "agent/job/private.h"
+#include "agent/job/sides.h"
 #include "agent/show/progress.h"
 #include "agent/show/report.h"
-#include "agent/train/distill.h"
 #include "security/locked.h"
 
 #include <stdlib.h>

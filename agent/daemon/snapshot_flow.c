@@ -5,7 +5,7 @@
 #include "agent/base/log.h"
 #include "agent/daemon/snapshot.h"
 #include "agent/daemon/state.h"
-#include "agent/train/distill.h"
+#include "agent/job/sides.h"
 
 // A giver keeps a source open for 3 s after somebody took an older state
 // (inter/service/snapshot_give.c). A request within that time would get the same old state again.

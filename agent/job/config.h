@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Job files: YAML, or canonical JSON between agents, into one plain struct.
 //
-// One table (config_options.c) holds a row for every key of a job and of a cluster: path, type,
-// bounds, default, help. YAML files, `--set path=value`, JSON and the reference in
+// One table holds a row for every key of a job (keys.h) and of a cluster (config_options.c): path,
+// type, bounds, default, help. YAML files, `--set path=value`, JSON and the reference in
 // configs/README.md all read this table, so all of them know the same keys. libyaml parses YAML.
 // Every complaint is one line: file:line: key: what is wrong and what is allowed.
 #ifndef AGENT_CONFIG_H
@@ -139,40 +139,29 @@ enum agent_tune_mode {
     AGENT_TUNE_AUTO,  // follows the link (agent/job/tune.h)
 };
 
+// keys.h has the fields of the next structs. KEY_FIELD(A, B, declaration) is the declaration if A and
+// B are the same word, else nothing.
+#define KEY_SECOND(a, b, ...)        b
+#define KEY_PICK(...)                KEY_SECOND(__VA_ARGS__)
+#define KEY_FIELD(a, b, declaration) KEY_PICK(KEY_SAME_##a##_##b declaration, , )
+#define KEY_SAME_JOB_JOB             ~,
+#define KEY_SAME_SYNC_SYNC           ~,
+#define KEY_SAME_SYNC_DP_SYNC_DP     ~,
+#define KEY_SAME_SYNC_TUNE_SYNC_TUNE ~,
+#define KEY_SAME_RTD_RTD             ~,
+#define KEY_SAME_DISTILL_DISTILL     ~,
+
 struct agent_sync {
-    enum agent_scheme scheme;
-    int32_t interval;                    // H inner steps
-    int32_t early_interval, early_steps; // H of the first early_steps steps
-    int32_t fragments;                   // P
-    int32_t overlap;                     // τ inner steps
-    char codec[32];
-    float error_feedback; // β
-    float anticipate;     // ρ is this divided by the clusters that exchange
-    float blend;          // α; 0: rebase
-    float eta, mu;        // outer learning rate and momentum
-    bool row_weights;
-    enum agent_row_counts row_counts; // coarse or exact
-    float kappa;
-    int32_t merge_after; // S: missed intervals before a merge round
-    bool commit_all;     // commit only with the update of every cluster
-    enum agent_gate gate;
-    float private_range;       // 0: agent_private_range
-    int32_t private_colluders; // f: members that may collude
+#define KEY(where, declaration, ...) KEY_FIELD(SYNC, where, declaration;)
+#include "agent/job/keys.h"
     struct {
-        float clip;  // largest L2 norm of an update; 0: no differential privacy
-        float noise; // standard deviation of the noise in a sum / clip
-        float delta;
+#define KEY(where, declaration, ...) KEY_FIELD(SYNC_DP, where, declaration;)
+#include "agent/job/keys.h"
     } dp;
-    char link[64]; // RATE:DELAY[:LOSS], for the planner; "": not given
     struct agent_tune {
-        int mode;                          // enum agent_tune_mode
-        bool codec, overlap, interval;     // what auto may change
-        bool balance;                      // auto: slow clusters make fewer steps
-        int finest, coarsest;              // codec levels (inter/record/tune.h) - 1
-        int32_t overlap_max, interval_max; // 0: half of H; twice H
-        float error_max;
+#define KEY(where, declaration, ...) KEY_FIELD(SYNC_TUNE, where, declaration;)
+#include "agent/job/keys.h"
     } tune;
-    float grace_s; // wait for a slow cluster after two updates are ready
 };
 
 struct agent_shape { // model of a generator or teacher; 0: as the job's model
@@ -180,29 +169,15 @@ struct agent_shape { // model of a generator or teacher; 0: as the job's model
 };
 
 struct agent_distill_config { // mode distill (distill.h)
-    float lambda, temperature;
-    int32_t k;                  // labels per position; 0: all logits, in one process only
-    int32_t k_min, k_max;       // bounds if k follows the link (label_rate.h); 0: k
-    int32_t ahead;              // steps that the teacher may be ahead
-    char teacher[NEB_PATH_MAX]; // its checkpoint; "": none, the teacher learns
-    bool learn;                 // the teacher trains on the batches that it labels
-    enum agent_lost when_lost;
-    bool pushed;              // students send their text; else all read the same shards
-    bool federate;            // the students are one model and exchange rounds (sync)
-    bool relay;               // the first student passes the labels on to the others
-    float patience_s;         // seconds without labels before when_lost applies
-    char cache[NEB_PATH_MAX]; // folder for received labels; "": none
-    int32_t beam;             // beam of the translations measured at the end
     struct agent_shape shape; // of a teacher without checkpoint
+#define KEY(where, declaration, ...) KEY_FIELD(DISTILL, where, declaration;)
+#include "agent/job/keys.h"
 };
 
-struct agent_rtd_config { // mode rtd (rtd.h)
-    float mask_rate, lambda;
-    bool push_text; // the generator sends the text; else both read the same shards
-    int32_t generator_steps, discriminator_steps; // ratio
-    int32_t ahead;                                // batches that the generator may be ahead
-    int32_t share_embeddings; // steps between two exchanges (rtd_share.h); 0: none
+struct agent_rtd_config {     // mode rtd (rtd.h)
     struct agent_shape shape; // of the generator
+#define KEY(where, declaration, ...) KEY_FIELD(RTD, where, declaration;)
+#include "agent/job/keys.h"
 };
 
 // Keys with the value `auto`. The planner (plan/planner.h) chooses their values before the job is
@@ -225,34 +200,16 @@ struct agent_job {
     uint16_t lines[AGENT_KEYS_MAX], clusters_line;
     uint16_t cluster_lines[AGENT_CLUSTERS_MAX][AGENT_CLUSTER_KEYS_MAX];
     bool given[AGENT_KEYS_MAX]; // by the file or --set; never sent
-    char name[AGENT_NAME_MAX + 1];
     // Random hexadecimal, drawn when a run begins: two runs of one file are two jobs. "": none yet
     char nonce[2 * AGENT_NONCE_BYTES + 1];
-    enum agent_mode mode;
-    int64_t seed;
-    int64_t steps;
-    struct intra_model_config model; // vocab 0: as in the corpus
-    char model_init[NEB_PATH_MAX];   // checkpoint that gives shape and parameters (model_init.h)
+    struct intra_model_config model;
     struct intra_trainable trainable;
     struct intra_optim_config optim;
-    char corpus[NEB_PATH_MAX];
-    char tokenizer_sha256[2 * NEB_SHA256_BYTES + 1]; // hexadecimal; "": not compared
-    int32_t seq_len, batch, accumulate;
-    bool recompute;
-    char init_from[NEB_PATH_MAX];
-    // Of the parameters in init_from, hexadecimal; "": not compared
-    char init_sha256[2 * NEB_SHA256_BYTES + 1];
     struct agent_sync sync;
     struct agent_rtd_config rtd;
     struct agent_distill_config distill;
-    char rate_limit[128];     // of each cluster (inter/link/rate_limit.h); "": none
-    int32_t eval_windows;     // per source; 0: the whole held-out split
-    int32_t eval_every;       // inner steps; 0: only at the end
-    int32_t checkpoint_every; // inner steps; 0: only when the job stops or ends
-    int32_t checkpoint_keep;
-    bool checkpoint_copy; // write while training continues (intra/ckpt/checkpoint_async.h)
-    int32_t log_every;    // inner steps per line of metrics
-    float hang_after_s;   // silence before a worker counts as hanging; 0: never
+#define KEY(where, declaration, ...) KEY_FIELD(JOB, where, declaration;)
+#include "agent/job/keys.h"
     int32_t n_clusters;
     struct agent_cluster clusters[AGENT_CLUSTERS_MAX];
 };

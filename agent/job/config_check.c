@@ -12,6 +12,10 @@
 
 #include <string.h>
 
+// Every check has these two names: the job j, and its `file` for the complaint.
+#define BAD(path, ...)            COMPLAIN_OF(j, file, path, __VA_ARGS__)
+#define BAD_CLUSTER(i, path, ...) COMPLAIN_OF_CLUSTER(j, i, file, path, __VA_ARGS__)
+
 const char *agent_role_name(enum agent_role role) { return config_role_names[role]; }
 
 const char *agent_job_corpus(const struct agent_job *j, int cluster) {
@@ -52,14 +56,13 @@ uint64_t agent_job_step_tokens(const struct agent_job *j) {
 // Sizes of a step. This runs first: later checks multiply these numbers.
 static enum neb_status validate_step(const struct agent_job *j, const char *file) {
     if ((int64_t)j->batch * j->seq_len > INTRA_MICRO_TOKENS_MAX)
-        return COMPLAIN_OF(j, file, "data.batch",
-                           "%d x data.seq_len %d is more than %d tokens in a micro-batch; lower "
-                           "one of them and raise data.accumulate",
-                           j->batch, j->seq_len, INTRA_MICRO_TOKENS_MAX);
+        return BAD("data.batch",
+                   "%d x data.seq_len %d is more than %d tokens in a micro-batch; lower one of "
+                   "them and raise data.accumulate",
+                   j->batch, j->seq_len, INTRA_MICRO_TOKENS_MAX);
     if ((int64_t)j->batch * j->accumulate > CONFIG_SEQUENCES_MAX)
-        return COMPLAIN_OF(j, file, "data.accumulate",
-                           "%d x data.batch %d is more than %d sequences in a step", j->accumulate,
-                           j->batch, CONFIG_SEQUENCES_MAX);
+        return BAD("data.accumulate", "%d x data.batch %d is more than %d sequences in a step",
+                   j->accumulate, j->batch, CONFIG_SEQUENCES_MAX);
     return NEB_OK;
 }
 
@@ -71,36 +74,33 @@ static enum neb_status validate_meshes(const struct agent_job *j, const char *fi
     for (int32_t i = 0; i < j->n_clusters; i++) {
         const struct agent_cluster *c = &j->clusters[i];
         if (c->device == AGENT_DEVICE_CPU && c->outer_state == AGENT_OUTER_DEVICE)
-            return COMPLAIN_OF_CLUSTER(
-                j, i, file, "clusters.outer_state",
+            return BAD_CLUSTER(
+                i, "clusters.outer_state",
                 "cluster %s: \"device\" needs device: cuda; remove this key, or set it to host",
                 c->name);
         if (c->device == AGENT_DEVICE_CPU && c->cuda_graphs == AGENT_GRAPHS_ON)
-            return COMPLAIN_OF_CLUSTER(
-                j, i, file, "clusters.cuda_graphs",
+            return BAD_CLUSTER(
+                i, "clusters.cuda_graphs",
                 "cluster %s: \"on\" needs device: cuda; remove this key, or set it to off",
                 c->name);
         if (agent_cluster_ranks(c) == 1)
             continue;
         if (c->mesh.tp > 1 && c->cuda_graphs == AGENT_GRAPHS_ON)
-            return COMPLAIN_OF_CLUSTER(
-                j, i, file, "clusters.cuda_graphs",
+            return BAD_CLUSTER(
+                i, "clusters.cuda_graphs",
                 "cluster %s: \"on\" needs tp 1: a communicator inside a CUDA graph cannot be "
                 "aborted while it hangs; remove this key, or set it to off",
                 c->name);
         if (agent_cluster_ranks(c) > MESH_RANKS_MAX)
-            return COMPLAIN_OF_CLUSTER(j, i, file, "clusters.mesh",
-                                       "cluster %s: %d ranks; the limit is %d", c->name,
-                                       agent_cluster_ranks(c), MESH_RANKS_MAX);
+            return BAD_CLUSTER(i, "clusters.mesh", "cluster %s: %d ranks; the limit is %d", c->name,
+                               agent_cluster_ranks(c), MESH_RANKS_MAX);
         if (intra_mesh_check(&c->mesh, &m) != NEB_OK)
-            return COMPLAIN_OF_CLUSTER(j, i, file, "clusters.mesh",
-                                       "cluster %s cannot run this model", c->name);
+            return BAD_CLUSTER(i, "clusters.mesh", "cluster %s cannot run this model", c->name);
         if ((int64_t)j->accumulate * j->batch % c->mesh.dp)
-            return COMPLAIN_OF_CLUSTER(
-                j, i, file, "clusters.mesh",
-                "cluster %s: dp %d does not divide the sequences of a step, data.batch "
-                "%d x data.accumulate %d; the replicas get equal shares",
-                c->name, c->mesh.dp, j->batch, j->accumulate);
+            return BAD_CLUSTER(i, "clusters.mesh",
+                               "cluster %s: dp %d does not divide the sequences of a step, "
+                               "data.batch %d x data.accumulate %d; the replicas get equal shares",
+                               c->name, c->mesh.dp, j->batch, j->accumulate);
     }
     return NEB_OK;
 }
@@ -114,31 +114,26 @@ static enum neb_status validate_micro_batches(const struct agent_job *j, const c
         if (!c->batch && !c->recompute)
             continue;
         if (j->mode != AGENT_MODE_REPLICAS || j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
-            return COMPLAIN_OF_CLUSTER(
-                j, i, file, key,
-                "cluster %s: all clusters have the job's micro-batches in modes rtd "
-                "and distill and with sync.scheme: synchronous; remove it",
-                c->name);
+            return BAD_CLUSTER(i, key,
+                               "cluster %s: all clusters have the job's micro-batches in modes rtd "
+                               "and distill and with sync.scheme: synchronous; remove it",
+                               c->name);
         if (c->launcher == AGENT_LAUNCHER_ATTACH || c->witness)
-            return COMPLAIN_OF_CLUSTER(j, i, file, key, "cluster %s: %s; remove it", c->name,
-                                       c->witness
-                                           ? "a witness trains nothing"
-                                           : "an attached trainer chooses its own micro-batches");
+            return BAD_CLUSTER(i, key, "cluster %s: %s; remove it", c->name,
+                               c->witness ? "a witness trains nothing"
+                                          : "an attached trainer chooses its own micro-batches");
         if ((int64_t)c->batch * j->seq_len > INTRA_MICRO_TOKENS_MAX)
-            return COMPLAIN_OF_CLUSTER(
-                j, i, file, key,
-                "cluster %s: %d x data.seq_len %d is more than %d tokens in a micro-batch", c->name,
-                c->batch, j->seq_len, INTRA_MICRO_TOKENS_MAX);
+            return BAD_CLUSTER(
+                i, key, "cluster %s: %d x data.seq_len %d is more than %d tokens in a micro-batch",
+                c->name, c->batch, j->seq_len, INTRA_MICRO_TOKENS_MAX);
         if (c->batch && sequences % c->batch)
-            return COMPLAIN_OF_CLUSTER(
-                j, i, file, key,
-                "cluster %s: %d does not divide the sequences of a step, data.batch %d "
-                "x data.accumulate %d",
-                c->name, c->batch, j->batch, j->accumulate);
+            return BAD_CLUSTER(i, key,
+                               "cluster %s: %d does not divide the sequences of a step, data.batch "
+                               "%d x data.accumulate %d",
+                               c->name, c->batch, j->batch, j->accumulate);
         if (c->batch && sequences / c->batch > CONFIG_BATCH_MAX)
-            return COMPLAIN_OF_CLUSTER(j, i, file, key,
-                                       "cluster %s: %d makes more than %d micro-batches in a step",
-                                       c->name, c->batch, CONFIG_BATCH_MAX);
+            return BAD_CLUSTER(i, key, "cluster %s: %d makes more than %d micro-batches in a step",
+                               c->name, c->batch, CONFIG_BATCH_MAX);
     }
     return NEB_OK;
 }
@@ -158,9 +153,9 @@ static enum neb_status validate_places(const struct agent_job *j, const char *fi
              federated = j->mode == AGENT_MODE_DISTILL && j->distill.federate &&
                          (c->role == AGENT_ROLE_STUDENT || c->role_auto);
         if (agent_cluster_ranks(c) > 1 || c->mesh_auto)
-            return COMPLAIN_OF_CLUSTER(
-                j, i, file, "clusters.mesh",
-                "cluster %s: mode %s trains on one rank in each cluster; remove it", c->name, mode);
+            return BAD_CLUSTER(i, "clusters.mesh",
+                               "cluster %s: mode %s trains on one rank in each cluster; remove it",
+                               c->name, mode);
         const struct {
             bool asked, ok; // ok: if the sides may train on devices
             const char *key, *value, *allowed, *why;
@@ -179,9 +174,8 @@ static enum neb_status validate_places(const struct agent_job *j, const char *fi
                 continue;
             snprintf(why, sizeof why, "mode %s with sync.scheme: synchronous trains on processors",
                      mode);
-            return COMPLAIN_OF_CLUSTER(
-                j, i, file, keys[k].key, "cluster %s: \"%s\", but %s; allowed: %s", c->name,
-                keys[k].value, anywhere ? keys[k].why : why, keys[k].allowed);
+            return BAD_CLUSTER(i, keys[k].key, "cluster %s: \"%s\", but %s; allowed: %s", c->name,
+                               keys[k].value, anywhere ? keys[k].why : why, keys[k].allowed);
         }
     }
     return NEB_OK;
@@ -192,8 +186,7 @@ static enum neb_status validate_heads(const struct agent_job *j, const struct ag
     int32_t width = x->d_model ? x->d_model : j->model.d_model,
             heads = x->n_heads ? x->n_heads : j->model.n_heads;
     if ((x->d_model || x->n_heads) && (width % heads || width / heads % 2 || width / heads > 256))
-        return COMPLAIN_OF(j, file, key, "%d / %d heads is not an even number in 2..256", width,
-                           heads);
+        return BAD(key, "%d / %d heads is not an even number in 2..256", width, heads);
     return NEB_OK;
 }
 
@@ -215,15 +208,15 @@ static enum neb_status validate_auto_roles(const struct agent_job *j, const char
     for (int i = 0; i < j->n_clusters; i++) {
         const struct agent_cluster *c = &j->clusters[i];
         if (c->role_auto && j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
-            return COMPLAIN_OF_CLUSTER(j, i, file, "clusters.role",
-                                       "cluster %s: auto does not work with sync.scheme: "
-                                       "synchronous, which is one process; give its role",
-                                       c->name);
+            return BAD_CLUSTER(i, "clusters.role",
+                               "cluster %s: auto does not work with sync.scheme: synchronous, "
+                               "which is one process; give its role",
+                               c->name);
         if (c->role_auto && c->n_sources)
-            return COMPLAIN_OF_CLUSTER(j, i, file, "clusters.sources",
-                                       "cluster %s: only the generator has sources; with role: "
-                                       "auto remove them, or give the role",
-                                       c->name);
+            return BAD_CLUSTER(i, "clusters.sources",
+                               "cluster %s: only the generator has sources; with role: auto remove "
+                               "them, or give the role",
+                               c->name);
     }
     return NEB_OK;
 }
@@ -233,8 +226,7 @@ static enum neb_status validate_rtd(const struct agent_job *j, const char *file)
     int d = agent_job_role(j, AGENT_ROLE_DISCRIMINATOR);
     for (int i = 0; j->mode != AGENT_MODE_RTD && i < j->n_clusters; i++)
         if ((j->clusters[i].role || j->clusters[i].role_auto) && j->mode != AGENT_MODE_DISTILL)
-            return COMPLAIN_OF_CLUSTER(j, i, file, "clusters.role",
-                                       "only modes rtd and distill have roles");
+            return BAD_CLUSTER(i, "clusters.role", "only modes rtd and distill have roles");
     if (j->mode != AGENT_MODE_RTD)
         return NEB_OK;
     // a cluster with role auto takes the role that is missing
@@ -243,34 +235,31 @@ static enum neb_status validate_rtd(const struct agent_job *j, const char *file)
         count_roles(j, AGENT_ROLE_GENERATOR) + count_roles(j, AGENT_ROLE_DISCRIMINATOR) +
                 count_auto(j) !=
             2)
-        return COMPLAIN_OF(j, file, "clusters",
-                           "mode rtd needs two: one with role generator and one with role "
-                           "discriminator; either role may be auto");
+        return BAD("clusters", "mode rtd needs two: one with role generator and one with role "
+                               "discriminator; either role may be auto");
     NEB_TRY(validate_auto_roles(j, file));
     if (d >= 0 && j->clusters[d].n_sources)
-        return COMPLAIN_OF_CLUSTER(
-            j, d, file, "clusters.sources",
-            "cluster %s: only the generator's sources are used; remove these", j->clusters[d].name);
+        return BAD_CLUSTER(d, "clusters.sources",
+                           "cluster %s: only the generator's sources are used; remove these",
+                           j->clusters[d].name);
     if (j->sync.scheme == AGENT_SCHEME_NONE)
-        return COMPLAIN_OF(j, file, "sync.scheme",
-                           "none: mode rtd needs federated, or synchronous for one process");
+        return BAD("sync.scheme", "none: mode rtd needs federated, or synchronous for one process");
     if (j->trainable.mode != INTRA_TRAIN_FULL || j->trainable.freeze_embeddings ||
         j->init_from[0] || j->model_init[0])
-        return COMPLAIN_OF(j, file,
-                           j->model_init[0]  ? "model.init"
-                           : j->init_from[0] ? "init_from"
-                                             : "trainable",
-                           "mode rtd trains all parameters from scratch; remove it");
+        return BAD(j->model_init[0]  ? "model.init"
+                   : j->init_from[0] ? "init_from"
+                                     : "trainable",
+                   "mode rtd trains all parameters from scratch; remove it");
     if (j->autos)
-        return COMPLAIN_OF(j, file, "mode", "mode rtd allows auto only for clusters.role");
+        return BAD("mode", "mode rtd allows auto only for clusters.role");
     int32_t cycle =
         r->generator_steps > r->discriminator_steps ? r->generator_steps : r->discriminator_steps;
     if (r->share_embeddings && ((r->shape.d_model && r->shape.d_model != j->model.d_model) ||
                                 r->share_embeddings % cycle || r->share_embeddings < r->ahead))
-        return COMPLAIN_OF(j, file, "rtd.share_embeddings",
-                           "needs one width for both models, and a multiple of the %d steps of the "
-                           "ratio that is at least rtd.ahead %d",
-                           cycle, r->ahead);
+        return BAD("rtd.share_embeddings",
+                   "needs one width for both models, and a multiple of the %d steps of the ratio "
+                   "that is at least rtd.ahead %d",
+                   cycle, r->ahead);
     return validate_heads(j, &r->shape, "rtd.generator.d_model", file);
 }
 
@@ -284,66 +273,60 @@ static enum neb_status validate_distill(const struct agent_job *j, const char *f
     students += teachers || !autos ? autos : autos - 1; // without a teacher one of them teaches
     teachers += !teachers && autos;
     if (j->autos)
-        return COMPLAIN_OF(j, file, "mode", "mode distill allows auto only for clusters.role");
+        return BAD("mode", "mode distill allows auto only for clusters.role");
     for (int i = 0; i < j->n_clusters; i++)
         if (j->clusters[i].n_sources)
-            return COMPLAIN_OF_CLUSTER(
-                j, i, file, "clusters.sources",
+            return BAD_CLUSTER(
+                i, "clusters.sources",
                 "cluster %s: mode distill uses all sources of the corpus; remove these",
                 j->clusters[i].name);
     if (teachers > 1 || students < 1 || teachers + students != j->n_clusters)
-        return COMPLAIN_OF(j, file, "clusters.role",
-                           "mode distill allows one teacher; all other clusters are students");
+        return BAD("clusters.role",
+                   "mode distill allows one teacher; all other clusters are students");
     if (j->clusters[0].role != AGENT_ROLE_STUDENT && j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
-        return COMPLAIN_OF(j, file, "clusters", "synchronous: list the student first");
+        return BAD("clusters", "synchronous: list the student first");
     if (teachers && j->sync.scheme == AGENT_SCHEME_NONE)
-        return COMPLAIN_OF(j, file, "sync.scheme", "none: the teacher could not send its labels");
+        return BAD("sync.scheme", "none: the teacher could not send its labels");
     if (teachers && students > 1 && j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
-        return COMPLAIN_OF(j, file, "sync.scheme", "synchronous: one process has only one student");
+        return BAD("sync.scheme", "synchronous: one process has only one student");
     if (teachers && !d->k && j->sync.scheme != AGENT_SCHEME_SYNCHRONOUS)
-        return COMPLAIN_OF(j, file, "distill.k",
-                           "0 (all logits) needs sync.scheme: synchronous; otherwise give 1..64");
+        return BAD("distill.k",
+                   "0 (all logits) needs sync.scheme: synchronous; otherwise give 1..64");
     if ((d->k_min && d->k_min > d->k) || (d->k_max && d->k_max < d->k) ||
         (!d->k && (d->k_min || d->k_max)))
-        return COMPLAIN_OF(j, file, "distill.k", "%d is not between k_min %d and k_max %d", d->k,
-                           d->k_min, d->k_max);
+        return BAD("distill.k", "%d is not between k_min %d and k_max %d", d->k, d->k_min,
+                   d->k_max);
     if (d->federate && (students < 2 || d->relay || j->sync.scheme != AGENT_SCHEME_FEDERATED ||
                         (teachers && j->clusters[j->n_clusters - 1].role != AGENT_ROLE_TEACHER &&
                          !j->clusters[j->n_clusters - 1].role_auto)))
-        return COMPLAIN_OF(j, file, "distill.federate",
-                           "needs two students or more, sync.scheme: federated, no relay, and the "
-                           "teacher as the last of the clusters");
+        return BAD("distill.federate", "needs two students or more, sync.scheme: federated, no "
+                                       "relay, and the teacher as the last of the clusters");
     if (d->relay && (!teachers || d->pushed || j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS))
-        return COMPLAIN_OF(j, file, "distill.relay",
-                           "needs a teacher, push_text: false, and several processes (no "
-                           "sync.scheme: synchronous)");
+        return BAD("distill.relay", "needs a teacher, push_text: false, and several processes (no "
+                                    "sync.scheme: synchronous)");
     if (d->pushed && j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
-        return COMPLAIN_OF(j, file, "distill.push_text",
-                           "synchronous: one process sends nothing; remove it");
+        return BAD("distill.push_text", "synchronous: one process sends nothing; remove it");
     if (teachers && !d->teacher[0] && !d->learn)
-        return COMPLAIN_OF(j, file, "distill.teacher.init",
-                           "a teacher that does not learn needs a checkpoint");
+        return BAD("distill.teacher.init", "a teacher that does not learn needs a checkpoint");
     return validate_heads(j, &d->shape, "distill.teacher.d_model", file);
 }
 
 static enum neb_status validate_shape(const struct agent_job *j, const char *file) {
     if (!j->model.head_dim && j->model.d_model % j->model.n_heads)
-        return COMPLAIN_OF(j, file, "model.d_model",
-                           "%d is not a multiple of n_heads %d; set head_dim", j->model.d_model,
-                           j->model.n_heads);
+        return BAD("model.d_model", "%d is not a multiple of n_heads %d; set head_dim",
+                   j->model.d_model, j->model.n_heads);
     int32_t kv = j->model.n_kv_heads ? j->model.n_kv_heads : j->model.n_heads;
     int32_t head_dim = j->model.head_dim ? j->model.head_dim : j->model.d_model / j->model.n_heads;
     if (j->model.n_heads % kv)
-        return COMPLAIN_OF(j, file, "model.n_kv_heads", "%d does not divide n_heads %d", kv,
-                           j->model.n_heads);
+        return BAD("model.n_kv_heads", "%d does not divide n_heads %d", kv, j->model.n_heads);
     if (head_dim % 2 || head_dim < 2 || head_dim > 256)
-        return COMPLAIN_OF(
-            j, file, "model.head_dim",
-            "%d is not an even number in 2..256; choose d_model, n_heads or head_dim", head_dim);
+        return BAD("model.head_dim",
+                   "%d is not an even number in 2..256; choose d_model, n_heads or head_dim",
+                   head_dim);
     char path[64], why[INTRA_ROPE_TEXT];
     const char *key = intra_rope_check(&j->model.rope_scaling, why);
     snprintf(path, sizeof path, "model.rope_scaling.%s", key ? key : "");
-    return key ? COMPLAIN_OF(j, file, path, "%s", why) : NEB_OK;
+    return key ? BAD(path, "%s", why) : NEB_OK;
 }
 
 // A key with auto holds a default that the planner replaces, so it conflicts with no other key.
@@ -355,70 +338,63 @@ static enum neb_status validate_tune(const struct agent_job *j, const char *file
     if (t->mode == AGENT_TUNE_FIXED)
         return NEB_OK;
     if (t->finest > t->coarsest)
-        return COMPLAIN_OF(j, file, "sync.tune.finest", "%s is coarser than sync.tune.coarsest %s",
-                           config_level_names[t->finest], config_level_names[t->coarsest]);
+        return BAD("sync.tune.finest", "%s is coarser than sync.tune.coarsest %s",
+                   cmp_level(t->finest)->name, cmp_level(t->coarsest)->name);
     if (!is_open(j, AGENT_AUTO_CODEC) && !agent_tune_admits(t, j->sync.codec))
-        return COMPLAIN_OF(j, file, "sync.tune",
-                           "auto starts from sync.codec, and %s is not between %s and %s "
-                           "(sync.tune.finest, coarsest)",
-                           j->sync.codec, config_level_names[t->finest],
-                           config_level_names[t->coarsest]);
+        return BAD("sync.tune",
+                   "auto starts from sync.codec, and %s is not between %s and %s "
+                   "(sync.tune.finest, coarsest)",
+                   j->sync.codec, cmp_level(t->finest)->name, cmp_level(t->coarsest)->name);
     if (t->overlap_max && ((!no_overlap && t->overlap_max < j->sync.overlap) ||
                            (!no_interval && t->overlap_max >= j->sync.interval)))
-        return COMPLAIN_OF(j, file, "sync.tune.overlap_max",
-                           "%d must be at least sync.overlap %d and below sync.interval %d",
-                           t->overlap_max, j->sync.overlap, j->sync.interval);
+        return BAD("sync.tune.overlap_max",
+                   "%d must be at least sync.overlap %d and below sync.interval %d", t->overlap_max,
+                   j->sync.overlap, j->sync.interval);
     if (t->interval_max && !no_interval && t->interval_max < j->sync.interval)
-        return COMPLAIN_OF(j, file, "sync.tune.interval_max",
-                           "%d must not be below sync.interval %d", t->interval_max,
-                           j->sync.interval);
+        return BAD("sync.tune.interval_max", "%d must not be below sync.interval %d",
+                   t->interval_max, j->sync.interval);
     if (t->interval_max && t->overlap_max >= t->interval_max)
-        return COMPLAIN_OF(j, file, "sync.tune.overlap_max",
-                           "%d must be below sync.tune.interval_max %d", t->overlap_max,
-                           t->interval_max);
+        return BAD("sync.tune.overlap_max", "%d must be below sync.tune.interval_max %d",
+                   t->overlap_max, t->interval_max);
     return NEB_OK;
 }
 
 // Names, witnesses, and enough clusters for the gate.
 static enum neb_status validate_clusters(const struct agent_job *j, const char *file) {
     if (j->n_clusters < 1)
-        return COMPLAIN_OF(j, file, "clusters", "is missing: list at least one, with a name");
+        return BAD("clusters", "is missing: list at least one, with a name");
     // A cluster has the name of its agent; the synchronous reference has only one agent.
     int32_t agents = j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS ? 1 : j->n_clusters;
     for (int32_t i = 0; i < agents; i++)
         if (!sec_name_valid(j->clusters[i].name))
-            return COMPLAIN_OF_CLUSTER(j, i, file, "clusters.name",
-                                       "\"%s\" is not the name of an agent: 1 to %d characters of "
-                                       "a-z 0-9 - _ ., the first one a letter or digit",
-                                       j->clusters[i].name, SEC_NAME_MAX - 1);
+            return BAD_CLUSTER(i, "clusters.name",
+                               "\"%s\" is not the name of an agent: 1 to %d characters of a-z 0-9 "
+                               "- _ ., the first one a letter or digit",
+                               j->clusters[i].name, SEC_NAME_MAX - 1);
     for (int32_t i = 0; i < j->n_clusters; i++)
         for (int32_t k = 0; k < i; k++)
             if (!strcmp(j->clusters[i].name, j->clusters[k].name))
-                return COMPLAIN_OF_CLUSTER(j, i, file, "clusters.name",
-                                           "two clusters have the name \"%s\"",
-                                           j->clusters[i].name);
+                return BAD_CLUSTER(i, "clusters.name", "two clusters have the name \"%s\"",
+                                   j->clusters[i].name);
     int32_t data = 0;
     for (int32_t i = 0; i < j->n_clusters; i++)
         data += !j->clusters[i].witness;
     for (int32_t i = 1; i < j->n_clusters; i++)
         if (j->clusters[i - 1].witness && !j->clusters[i].witness)
-            return COMPLAIN_OF_CLUSTER(j, i, file, "clusters.witness",
-                                       "\"%s\" trains: list it before the witnesses",
-                                       j->clusters[i].name);
+            return BAD_CLUSTER(i, "clusters.witness", "\"%s\" trains: list it before the witnesses",
+                               j->clusters[i].name);
     if (data < j->n_clusters && (data < 2 || j->n_clusters < 3))
-        return COMPLAIN_OF(j, file, "clusters.witness",
-                           "a witness needs two or more clusters that train; this job has %d",
-                           data);
+        return BAD("clusters.witness",
+                   "a witness needs two or more clusters that train; this job has %d", data);
     if (j->sync.gate == AGENT_GATE_ROBUST && (data < INTER_ROBUST_MEMBERS || data < j->n_clusters))
-        return COMPLAIN_OF(
-            j, file, "sync.gate",
-            "robust needs %d clusters that train, and no witness, to outvote one bad "
-            "cluster; here %d of %d clusters train: use trusted, or add clusters",
-            INTER_ROBUST_MEMBERS, data, j->n_clusters);
+        return BAD("sync.gate",
+                   "robust needs %d clusters that train, and no witness, to outvote one bad "
+                   "cluster; here %d of %d clusters train: use trusted, or add clusters",
+                   INTER_ROBUST_MEMBERS, data, j->n_clusters);
     const char *key;
     char text[512];
     if (!agent_private_allows(j, &key, text, sizeof text))
-        return COMPLAIN_OF(j, file, key, "%s", text);
+        return BAD(key, "%s", text);
     return NEB_OK;
 }
 
@@ -434,8 +410,8 @@ static enum neb_status validate_attached_place(const struct agent_job *j, int i,
                 {c->cuda_graphs != AGENT_GRAPHS_AUTO, "clusters.cuda_graphs"}};
     for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
         if (keys[k].asked)
-            return COMPLAIN_OF_CLUSTER(
-                j, i, file, keys[k].key,
+            return BAD_CLUSTER(
+                i, keys[k].key,
                 "cluster %s: an attached trainer chooses its own devices and types; remove it",
                 c->name);
     return NEB_OK;
@@ -446,22 +422,22 @@ static enum neb_status validate_attach(const struct agent_job *j, const char *fi
         if (j->clusters[i].launcher != AGENT_LAUNCHER_ATTACH)
             continue;
         if (j->mode != AGENT_MODE_REPLICAS)
-            return COMPLAIN_OF_CLUSTER(j, i, file, "clusters.launcher",
-                                       "\"%s\": attach needs mode: replicas", j->clusters[i].name);
+            return BAD_CLUSTER(i, "clusters.launcher", "\"%s\": attach needs mode: replicas",
+                               j->clusters[i].name);
         NEB_TRY(validate_attached_place(j, i, file));
         if (!j->model.vocab)
-            return COMPLAIN_OF(j, file, "model.vocab",
-                               "is missing: \"%s\" has launcher attach, and its trainer has no "
-                               "corpus that gives the size",
-                               j->clusters[i].name);
+            return BAD("model.vocab",
+                       "is missing: \"%s\" has launcher attach, and its trainer has no corpus that "
+                       "gives the size",
+                       j->clusters[i].name);
         if (agent_cluster_ranks(&j->clusters[i]) > 1)
-            return COMPLAIN_OF_CLUSTER(
-                j, i, file, "clusters.mesh",
+            return BAD_CLUSTER(
+                i, "clusters.mesh",
                 "\"%s\" has launcher attach: its trainer has its own ranks; remove it",
                 j->clusters[i].name);
         if (j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
-            return COMPLAIN_OF_CLUSTER(j, i, file, "clusters.launcher",
-                                       "attach does not work with sync.scheme: synchronous");
+            return BAD_CLUSTER(i, "clusters.launcher",
+                               "attach does not work with sync.scheme: synchronous");
     }
     return NEB_OK;
 }
@@ -473,9 +449,8 @@ static enum neb_status validate_digests(const struct agent_job *j, const char *f
     uint8_t sha[NEB_SHA256_BYTES];
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i].hex[0] && !neb_unhex(all[i].hex, sha, sizeof sha))
-            return COMPLAIN_OF(j, file, all[i].key,
-                               "\"%s\" is not a SHA-256 of 64 lower-case hexadecimal digits",
-                               all[i].hex);
+            return BAD(all[i].key, "\"%s\" is not a SHA-256 of 64 lower-case hexadecimal digits",
+                       all[i].hex);
     return NEB_OK;
 }
 
@@ -484,18 +459,17 @@ static enum neb_status validate_corpora(const struct agent_job *j, const char *f
                     i < j->n_clusters;
          i++)
         if (!j->clusters[i].witness && strcmp(agent_job_corpus(j, i), agent_job_corpus(j, 0)) != 0)
-            return COMPLAIN_OF_CLUSTER(j, i, file, "clusters.corpus",
-                                       "sync.scheme: synchronous is one process with one corpus, "
-                                       "but clusters %s and %s have different ones",
-                                       j->clusters[i].name, j->clusters[0].name);
+            return BAD_CLUSTER(i, "clusters.corpus",
+                               "sync.scheme: synchronous is one process with one corpus, but "
+                               "clusters %s and %s have different ones",
+                               j->clusters[i].name, j->clusters[0].name);
     return NEB_OK;
 }
 
 static enum neb_status validate_eval(const struct agent_job *j, const char *file) {
     if (j->eval_every && j->mode != AGENT_MODE_REPLICAS)
-        return COMPLAIN_OF(j, file, "eval.every_steps",
-                           "%d: modes rtd and distill evaluate only at the end; remove it",
-                           j->eval_every);
+        return BAD("eval.every_steps",
+                   "%d: modes rtd and distill evaluate only at the end; remove it", j->eval_every);
     return NEB_OK;
 }
 
@@ -515,50 +489,48 @@ static enum neb_status validate_fragments(const struct agent_job *j, const char 
     int32_t parts = count_parts(j);
     if (j->sync.scheme == AGENT_SCHEME_FEDERATED && j->mode != AGENT_MODE_RTD &&
         j->sync.fragments > parts)
-        return COMPLAIN_OF(j, file, "sync.fragments",
-                           "%d, but the trained parameters have only %d parts (layers, embedding, "
-                           "output): use %d or fewer",
-                           j->sync.fragments, parts, parts);
+        return BAD("sync.fragments",
+                   "%d, but the trained parameters have only %d parts (layers, embedding, output): "
+                   "use %d or fewer",
+                   j->sync.fragments, parts, parts);
     return NEB_OK;
 }
 
 static enum neb_status validate_sync(const struct agent_job *j, const char *file) {
     struct inter_rate_limit limit;
     if (inter_rate_limit_parse(j->rate_limit, &limit) != NEB_OK) // the parser has logged why
-        return COMPLAIN_OF(j, file, "wan.rate_limit",
-                           "\"%s\" is not a rate such as 20mbit, or 100mbit 08:00-18:00=20mbit",
-                           j->rate_limit);
+        return BAD("wan.rate_limit",
+                   "\"%s\" is not a rate such as 20mbit, or 100mbit 08:00-18:00=20mbit",
+                   j->rate_limit);
     if (j->sync.early_steps % j->sync.early_interval)
-        return COMPLAIN_OF(j, file, "sync.early_steps",
-                           "%d is not a multiple of sync.early_interval %d", j->sync.early_steps,
-                           j->sync.early_interval);
+        return BAD("sync.early_steps", "%d is not a multiple of sync.early_interval %d",
+                   j->sync.early_steps, j->sync.early_interval);
     if (j->sync.early_steps &&
         (j->sync.overlap >= j->sync.early_interval || j->sync.fragments > j->sync.early_interval))
-        return COMPLAIN_OF(j, file, "sync.early_interval",
-                           "%d must be above sync.overlap %d and at least sync.fragments %d",
-                           j->sync.early_interval, j->sync.overlap, j->sync.fragments);
+        return BAD("sync.early_interval",
+                   "%d must be above sync.overlap %d and at least sync.fragments %d",
+                   j->sync.early_interval, j->sync.overlap, j->sync.fragments);
     struct agent_wan link;
     if (j->sync.link[0] && agent_wan_parse(j->sync.link, "sync.link", &link) != NEB_OK)
-        return COMPLAIN_OF(j, file, "sync.link", "\"%s\" does not describe a link", j->sync.link);
+        return BAD("sync.link", "\"%s\" does not describe a link", j->sync.link);
     bool written = !is_open(j, AGENT_AUTO_INTERVAL);
     if (written && !is_open(j, AGENT_AUTO_OVERLAP) && j->sync.overlap >= j->sync.interval)
-        return COMPLAIN_OF(j, file, "sync.overlap", "%d must be below sync.interval %d",
-                           j->sync.overlap, j->sync.interval);
+        return BAD("sync.overlap", "%d must be below sync.interval %d", j->sync.overlap,
+                   j->sync.interval);
     if (written && j->sync.fragments > j->sync.interval)
-        return COMPLAIN_OF(j, file, "sync.fragments", "%d must not be above sync.interval %d",
-                           j->sync.fragments, j->sync.interval);
+        return BAD("sync.fragments", "%d must not be above sync.interval %d", j->sync.fragments,
+                   j->sync.interval);
     return NEB_OK;
 }
 
 static enum neb_status validate_trainable(const struct agent_job *j, const char *file) {
     if (j->trainable.mode == INTRA_TRAIN_LORA &&
         (j->trainable.lora_rank < 1 || !j->trainable.lora_targets))
-        return COMPLAIN_OF(j, file, "trainable.rank",
-                           "lora needs a rank of 1 or more and at least one target");
+        return BAD("trainable.rank", "lora needs a rank of 1 or more and at least one target");
     if (j->trainable.mode == INTRA_TRAIN_LAST_LAYERS &&
         (j->trainable.last_layers < 1 || j->trainable.last_layers > j->model.n_layers))
-        return COMPLAIN_OF(j, file, "trainable.n", "%d is not in 1..%d", j->trainable.last_layers,
-                           j->model.n_layers);
+        return BAD("trainable.n", "%d is not in 1..%d", j->trainable.last_layers,
+                   j->model.n_layers);
     return NEB_OK;
 }
 

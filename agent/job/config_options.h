@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of keys, for the files that read it. All other files use agent/job/config.h.
 //
-//     config_options.c   the table                config_yaml.c    job files     ─┐
+//     keys.h             the rows of a job
+//     config_options.c   the whole table          config_yaml.c    job files     ─┐
 //     config_keys.c      finding keys, --set      config_json.c    JSON          ─┼─► agent_job
 //     config_value.c     one value, from text     config_check.c   what must fit ◄┘
 //     config_reference.c the table as Markdown    config_shared.c  the part in a job's id
 #ifndef AGENT_CONFIG_OPTIONS_H
 #define AGENT_CONFIG_OPTIONS_H
 #include "agent/job/config.h"
+#include "compress/codec.h"
 
 enum option_type {
     T_INT32,
@@ -19,6 +21,7 @@ enum option_type {
     T_NAME,
     T_ENUM,
     T_CODEC,
+    T_LEVEL, // a codec level, as an int (compress/codec.h)
     T_TARGETS,
     T_FREEZE,
     // Types of a cluster's keys only.
@@ -47,15 +50,14 @@ enum {
 };
 extern const struct config_option config_options[];
 extern const int config_n_options;
-// Names of enums that more than the table needs, NULL-terminated.
+// Names of enums that other files need, too; NULL-terminated.
 extern const char *const config_target_names[];
-extern const char *const config_level_names[];
 extern const char *const config_role_names[];
 extern const char *const config_launcher_names[];
 
 // Which keys of a cluster are part of a job's id (id.h). All keys outside `clusters` are part of
-// it: they have one value for all clusters and never change. A place is a key that is not: it says
-// where and how fast a cluster trains, and may change when the job is resumed. With masked sums, no
+// it: they have one value for all clusters and never change. A key that is not part of the id is a
+// place: it says where and how fast a cluster trains, and may change when the job is resumed. With masked sums, no
 // key that scales, clips, counts, quantises or weights an update may be a place: if one site had
 // another value, the sum would reveal the update of another site.
 enum config_place {
@@ -147,6 +149,7 @@ NEB_MUST_CHECK enum neb_status config_set_path(char *p, size_t size, const char 
 // The bit of enum agent_auto; 0: the key does not take `auto`.
 uint32_t config_auto_bit(const struct config_option *o);
 void config_join(char *out, size_t cap, const char *const *names); // "a, b, c"
+void config_join_levels(char *out, size_t cap);                    // names of all codec levels
 int config_index_of(const char *const *names, const char *text);   // -1: none
 
 #endif

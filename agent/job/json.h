@@ -18,6 +18,12 @@ static inline double agent_json_get(const json_t *o, const char *key) {
     return json_is_number(v) ? json_number_value(v) : NAN;
 }
 
+// `otherwise` if the key is missing or its value is not a text.
+static inline const char *agent_json_text(const json_t *o, const char *key, const char *otherwise) {
+    const char *s = json_string_value(json_object_get(o, key));
+    return s ? s : otherwise;
+}
+
 // Makes JSON from elsewhere safe to print: neb_plain changes its strings, and a member with an
 // unsafe key is removed.
 void agent_json_plain(json_t *v);

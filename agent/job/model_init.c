@@ -112,8 +112,7 @@ static enum neb_status same_form(const struct agent_job *job, const struct intra
 static enum neb_status compare_vocabularies(const struct agent_job *job, const char *checkpoint) {
     char dir[NEB_PATH_MAX], beside[NEB_PATH_MAX], corpus[NEB_PATH_MAX];
     uint8_t model[NEB_SHA256_BYTES], text[NEB_SHA256_BYTES];
-    const char *slash = strrchr(checkpoint, '/');
-    snprintf(dir, sizeof dir, "%.*s", (int)(slash - checkpoint), checkpoint);
+    neb_path_folder(dir, sizeof dir, checkpoint);
     NEB_TRY(intra_tokenizer_in(dir, beside, sizeof beside));
     NEB_TRY(intra_tokenizer_in(job->corpus, corpus, sizeof corpus));
     if (!neb_fs_exists(corpus)) // the job may be meant for other sites

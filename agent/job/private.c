@@ -6,7 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
-float agent_private_range(const struct agent_job *j) {
+// The largest change of a parameter that an update can carry: sync.private_range, or lr x H, which
+// bounds how far Adam moves in an interval.
+static float range_of(const struct agent_job *j) {
     int32_t steps = j->sync.early_steps && j->sync.early_interval > j->sync.interval
                         ? j->sync.early_interval
                         : j->sync.interval;
@@ -43,16 +45,13 @@ uint8_t agent_private_colluders(const struct agent_job *j) {
     return (uint8_t)j->sync.private_colluders;
 }
 
-uint8_t agent_private_least(const struct agent_job *j) {
-    return inter_sums_least((uint8_t)j->n_clusters, agent_private_colluders(j));
-}
-
 bool agent_private_noise(const struct agent_job *j, struct sec_privacy *out) {
-    const struct sec_privacy_config c = {.members = (uint8_t)j->n_clusters,
-                                         .least = agent_private_least(j),
-                                         .colluders = agent_private_colluders(j),
-                                         .noise = (double)j->sync.dp.noise,
-                                         .fragments = j->sync.fragments};
+    const struct sec_privacy_config c = {
+        .members = (uint8_t)j->n_clusters,
+        .least = inter_sums_least((uint8_t)j->n_clusters, agent_private_colluders(j)),
+        .colluders = agent_private_colluders(j),
+        .noise = (double)j->sync.dp.noise,
+        .fragments = j->sync.fragments};
     return sec_privacy_plan(&c, out);
 }
 
@@ -60,7 +59,7 @@ float agent_private_scale(const struct agent_job *j) {
     struct sec_privacy p;
     if (agent_private_noised(j) && agent_private_noise(j, &p))
         return j->sync.dp.clip / (float)p.bound;
-    return agent_private_range(j) / (float)sec_sum_limit((uint8_t)j->n_clusters);
+    return range_of(j) / (float)sec_sum_limit((uint8_t)j->n_clusters);
 }
 
 double agent_private_epsilon(const struct agent_job *j, int64_t releases,

@@ -19,13 +19,8 @@ void agent_private_says(const struct agent_job *j, char *text, size_t cap);
 // True if enough clusters remain for a readable sum without those in `gone`.
 // Always true with another gate.
 bool agent_private_has_enough(const struct agent_job *j, struct member_set gone);
-// The largest change of a parameter that an update can carry: sync.private_range, or lr x H, which
-// bounds how far Adam moves in an interval.
-float agent_private_range(const struct agent_job *j);
-
-// The number of members that may collude, and the smallest number of updates in a sum.
+// The number of members that may collude.
 uint8_t agent_private_colluders(const struct agent_job *j);
-uint8_t agent_private_least(const struct agent_job *j);
 
 // Differential privacy (security/privacy.h), if the job asks for it.
 static inline bool agent_private_noised(const struct agent_job *j) { return j->sync.dp.clip > 0; }

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -234,4 +235,16 @@ enum neb_status agent_helper_path(const char *name, char *out, size_t cap) {
                     "%s is neither in %s nor in its ../libexec/nebula; build it (cmake --build "
                     "build) or reinstall the nebula package",
                     name, self);
+}
+
+bool agent_program_find(const char *name, char *out, size_t cap) {
+    const char *path = getenv("PATH");
+    for (const char *p = path ? path : "/usr/local/bin:/usr/bin:/bin"; *p;) {
+        size_t n = strcspn(p, ":");
+        if (n && snprintf(out, cap, "%.*s/%s", (int)n, p, name) < (int)cap &&
+            access(out, X_OK) == 0)
+            return true;
+        p += n + (p[n] == ':');
+    }
+    return false;
 }

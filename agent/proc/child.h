@@ -45,6 +45,8 @@ NEB_MUST_CHECK enum neb_status agent_child_read_json(int fd, neb_ns timeout, jso
 // The path of the nebula binary; if it was replaced at run time, the path of its replacement. If
 // the file is gone: "/proc/PID/exe", which works while this process lives.
 NEB_MUST_CHECK enum neb_status agent_self_path(char *out, size_t cap);
+// Finds a program in PATH. False: it is not there.
+bool agent_program_find(const char *name, char *out, size_t cap);
 // The path of a program that belongs to nebula (wanlink): beside the binary in a build folder, or
 // in ../libexec/nebula of an installation. NEB_ERR_NOT_FOUND: in neither.
 NEB_MUST_CHECK enum neb_status agent_helper_path(const char *name, char *out, size_t cap);

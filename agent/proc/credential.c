@@ -290,11 +290,10 @@ enum neb_status agent_credential_leave(struct agent_credential *c, const char *d
 
 enum neb_status agent_credential_folder(const char *socket_path, const char *job,
                                         char out[NEB_PATH_MAX]) {
-    const char *slash = strrchr(socket_path, '/');
-    int k = snprintf(out, NEB_PATH_MAX, "%.*s/jobs/%s", slash ? (int)(slash - socket_path) : 1,
-                     slash ? socket_path : ".", job);
-    return k >= 0 && k < NEB_PATH_MAX ? NEB_OK
-                                      : neb_fail(NEB_ERR_LIMIT, "path too long: %s", socket_path);
+    char home[NEB_PATH_MAX], jobs[NEB_PATH_MAX];
+    neb_path_folder(home, sizeof home, socket_path);
+    NEB_TRY(neb_path(jobs, sizeof jobs, home, "jobs"));
+    return neb_path(out, NEB_PATH_MAX, jobs, job);
 }
 
 enum neb_status agent_credential_find(const char *socket_path, const char *job,

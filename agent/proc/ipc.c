@@ -102,8 +102,7 @@ fail:
 static enum neb_status check_folder(const char *path) {
     char dir[NEB_PATH_MAX];
     struct stat info;
-    const char *slash = strrchr(path, '/');
-    snprintf(dir, sizeof dir, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
+    neb_path_folder(dir, sizeof dir, path);
     if (stat(dir, &info) != 0)
         return neb_fail_errno("cannot look at folder %s", dir);
     if (info.st_mode & 022)
@@ -263,7 +262,7 @@ bool ipc_more_frames(void *socket) {
     return more;
 }
 
-void ipc_drop_rest(void *socket) {
+static void drop_rest(void *socket) {
     while (ipc_more_frames(socket)) {
         zmq_msg_t f;
         zmq_msg_init(&f);
@@ -275,7 +274,7 @@ void ipc_drop_rest(void *socket) {
 }
 
 enum neb_status ipc_malformed(void *socket, struct agent_ipc_msg *m) {
-    ipc_drop_rest(socket);
+    drop_rest(socket);
     agent_ipc_msg_clear(m);
     return neb_fail(NEB_ERR_FORMAT, "local socket: malformed message dropped");
 }

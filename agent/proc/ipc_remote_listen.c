@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The agent's end of ipc_remote.c. It needs its own ZeroMQ context: a context has one authenticator
-// (RFC 27), and that of the links admits members. Socket profile and rate limiter are those of the
+// (RFC 27), and the authenticator of the links admits members, not workers. Socket profile and rate limiter are those of the
 // links, so strangers cannot cost more here than there.
 #include "agent/base/log.h"
 #include "agent/proc/ipc_state.h"

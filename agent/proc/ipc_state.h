@@ -35,8 +35,7 @@ bool ipc_more_frames(void *socket);
 // NEB_ERR_FORMAT: not a name that ZeroMQ makes.
 NEB_MUST_CHECK enum neb_status ipc_recv_name(void *socket, struct agent_ipc_client *from,
                                              zmq_msg_t *first);
-// Drops the remaining frames of a message.
-void ipc_drop_rest(void *socket);
+// Drops the remaining frames of a message, clears *m and logs an error. Returns NEB_ERR_FORMAT.
 NEB_MUST_CHECK enum neb_status ipc_malformed(void *socket, struct agent_ipc_msg *m);
 NEB_MUST_CHECK enum neb_status ipc_parse_head(const void *p, size_t n, struct agent_ipc_msg *m);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/proc/launch.h"
 #include "agent/base/log.h"
+#include "agent/proc/child.h"
 #include "agent/proc/ranks.h"
 #include "intra/ranks/rank_env.h"
 #include "kernels/pool.h"
@@ -12,16 +13,8 @@
 #include <unistd.h>
 
 static bool in_path(const char *program) {
-    const char *at = getenv("PATH");
     char file[NEB_PATH_MAX];
-    while (at && *at) {
-        int n = (int)strcspn(at, ":");
-        if (snprintf(file, sizeof file, "%.*s/%s", n, at, program) < (int)sizeof file &&
-            access(file, X_OK) == 0)
-            return true;
-        at += n + (at[n] == ':');
-    }
-    return false;
+    return agent_program_find(program, file, sizeof file);
 }
 
 // Appends "nebula ranks RANKS" after n arguments; returns the new number of arguments.

@@ -34,13 +34,14 @@ void agent_launch_pair(const char *exe, const char *command, const char *option,
                        struct agent_launch *out);
 
 // Sets CUDA_MODULE_LOADING=EAGER for a rank, unless the user has set it. Call before threads start.
-// Otherwise CUDA loads a kernel at its first launch and waits for the device; behind a collective
-// that waits for other ranks, which may wait for this one (CUDA's programming guide, Lazy Loading).
+// Otherwise CUDA loads a kernel at its first launch, and waits for the device to do so. If the
+// device is busy with a collective, it waits for other ranks, and they may wait for this rank
+// (CUDA's programming guide, Lazy Loading).
 void agent_launch_environment(void);
 // For a process that becomes a rank: it dies with its parent, and ignores Ctrl-C and the SIGTERM
 // that a scheduler or service manager sends to every process. The agent receives these too, and
-// asks for a checkpoint. launched: mpirun or srun started it, whose SIGTERM ends it (unless `nebula
-// ranks` did, ranks.h).
+// asks for a checkpoint. launched: mpirun or srun started the process, so its SIGTERM ends it, unless
+// `nebula ranks` (ranks.h) stands between.
 void agent_launch_signals(bool launched);
 // Writes where to look after a worker of `ranks` ranks has ended: its log, or the logs of its ranks
 // and launcher.

@@ -43,8 +43,9 @@ enum neb_status agent_seal_settings_parse(const char *text, size_t len, const ch
 enum neb_status agent_seal_settings_write(const char *home, const char *key_file) {
     char path[NEB_PATH_MAX], *full = realpath(key_file, NULL);
     if (!full)
-        return neb_fail_errno("%s: the seal key (nebula seal init makes the first one; one that "
-                              "has sealed comes from its backup)",
+        return neb_fail_errno("%s: the seal key (nebula seal init makes a first key; if files are "
+                              "sealed already, restore "
+                              "their key from its backup)",
                               key_file);
     json_t *o = json_pack("{s:i,s:s}", "format", 1, "key_file", full);
     char *text = o ? json_dumps(o, JSON_INDENT(2)) : NULL;
@@ -199,12 +200,12 @@ enum neb_status agent_seal_fits(const struct sec_vault *v, const char *home, con
     if (v && read_settings(home, pattern, sizeof pattern) == NEB_OK)
         return neb_fail(NEB_ERR_DENIED,
                         "the key in %s is not key %s, which sealed the job's files: bring that one "
-                        "back and start the agent again; sealed is, say, %s",
+                        "back and start the agent again; one of these files is %s",
                         pattern, text, other);
     return neb_fail(NEB_ERR_DENIED,
                     "%s/seal.json is gone, and the job's files are sealed with key %s: bring it "
                     "back (or nebula seal init KEYFILE --home %s) and start the agent again; "
-                    "sealed is, say, %s",
+                    "one of these files is %s",
                     home, text, home, other);
 }
 

@@ -15,8 +15,8 @@
 // home NULL: ignores settings. *out NULL: this site does not seal.
 NEB_MUST_CHECK enum neb_status agent_seal_open(const char *home, const char *key_file,
                                                struct sec_vault **out);
-// Checks that v (NULL: no key) opens what is sealed here of a job: its updates and checkpoints.
-// Without this check the job would take a file that it cannot open for a damaged one.
+// Checks that v (NULL: no key) opens the sealed files of a job at this site: updates and
+// checkpoints. Without this check, a file that the job cannot open would count as damaged.
 // NEB_ERR_DENIED: the message names the missing key.
 NEB_MUST_CHECK enum neb_status agent_seal_fits(const struct sec_vault *v, const char *home,
                                                const char *job_hex);

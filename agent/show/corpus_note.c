@@ -40,9 +40,7 @@ static enum neb_status note_path(const char *checkpoint, char *out, size_t cap) 
     NEB_TRY(neb_path(folder, sizeof folder, checkpoint, "."));
     if (neb_fs_exists(folder))
         return neb_path(out, cap, checkpoint, file_name);
-    const char *slash = strrchr(checkpoint, '/');
-    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - checkpoint) : 1,
-             slash ? checkpoint : ".");
+    neb_path_folder(folder, sizeof folder, checkpoint);
     return neb_path(out, cap, folder, file_name);
 }
 

@@ -199,18 +199,6 @@ static int script(FILE *g, const struct data *d) {
     return drawn;
 }
 
-// Finds gnuplot in PATH; NULL: not installed.
-static const char *find_gnuplot(char *out, size_t cap) {
-    const char *path = getenv("PATH");
-    for (const char *p = path ? path : "/usr/local/bin:/usr/bin:/bin"; *p;) {
-        size_t n = strcspn(p, ":");
-        if (n && snprintf(out, cap, "%.*s/gnuplot", (int)n, p) < (int)cap && access(out, X_OK) == 0)
-            return out;
-        p += n + (p[n] == ':');
-    }
-    return NULL;
-}
-
 static enum neb_status run_gnuplot(const char *program, const char *file, const char *log,
                                    const char *tmp, const char *out, const char *dir) {
     struct agent_child child;
@@ -237,7 +225,7 @@ enum neb_status agent_plots_make(const char *dir) {
     NEB_TRY(neb_path(metrics, sizeof metrics, dir, "metrics.jsonl"));
     NEB_TRY(neb_path(out, sizeof out, dir, "plots"));
     NEB_TRY(neb_path(tmp, sizeof tmp, out, ".work"));
-    if (!find_gnuplot(program, sizeof program)) {
+    if (!agent_program_find("gnuplot", program, sizeof program)) {
         neb_warn("no plots: gnuplot is not installed (Debian package gnuplot-nox)");
         return NEB_OK;
     }

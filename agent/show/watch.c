@@ -77,8 +77,8 @@ char *agent_status_text(agent_status_print *print, const json_t *status) {
 }
 
 // Prints at most `rows` lines of at most `cols` bytes. Only peer names are not ASCII, and their
-// characters have at least as many bytes as columns. Each line is cleared first: after its last
-// column the cursor would still be on it.
+// characters have at least as many bytes as columns. Clears each line before it writes the
+// text: after the last column, the cursor would still stand on this line.
 static void show(const char *text, int rows, int cols) {
     fputs("\033[H", stdout);
     for (int r = 0; r < rows; r++) {

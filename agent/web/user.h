@@ -11,9 +11,9 @@
 // True for a loopback address of IPv4 or IPv6, or IPv4 in IPv6.
 bool agent_web_user_local(const struct sockaddr *a);
 // True if this user or root holds the socket at `peer` that is connected with `own`. False if
-// nobody holds it: the kernel shows a socket that its process has closed as root's.
+// no process holds it any more; the kernel shows root as the owner of such a socket.
 bool agent_web_user_ours(const struct sockaddr *peer, const struct sockaddr *own);
-// The same in one of those tables; user: whose sockets count, beside root's.
+// The same from one of those tables. user: the user whose sockets count; root's count, too.
 bool agent_web_user_find(FILE *table, const struct sockaddr *peer, const struct sockaddr *own,
                          unsigned user);
 

@@ -236,7 +236,7 @@ void agent_view_line(struct agent_view *v, const char *job, int interval, const 
     count(line, "step", &c->last.step);
     count(line, "sent_bytes", &c->last.sent_bytes);
     count(line, "recv_bytes", &c->last.recv_bytes);
-    if (!strcmp(kind, "step")) { // sums; the stall_s of a round line is not
+    if (!strcmp(kind, "step")) { // these are sums; stall_s of a round line is not
         counted_line(line, "stall_s", &c->stall_s);
         counted_line(line, "train_s", &c->train_s);
     }

@@ -77,7 +77,7 @@ struct inter_measure {
     uint32_t goodput_kbps; // to the slowest member that takes its updates
     uint32_t rtt_us, step_us;
     float error;   // relative error of the update's codec
-    uint8_t codec; // of the update: enum inter_codec_level
+    uint8_t codec; // of the update: a codec level (compress/codec.h)
     bool full;     // the goodput is what the path can carry, not only what was sent
 };
 
@@ -122,7 +122,7 @@ enum { INTER_STEPS_CYCLE = 64, INTER_LEFT_OUT_MAX = 56 };
 
 struct inter_plan { // what a member does in round + 2
     uint32_t interval, overlap;
-    uint8_t codec, reason; // enum inter_codec_level, enum inter_reason
+    uint8_t codec, reason; // codec level, enum inter_reason
     // steps left out of every INTER_STEPS_CYCLE: a slow member makes fewer in the same interval
     uint8_t left_out;
 };
@@ -196,6 +196,8 @@ struct inter_standing {
 // put_body appends what is signed; put appends all of it, the signature too.
 void inter_manifest_put_body(struct neb_buf *out, const struct inter_manifest *m);
 void inter_manifest_put(struct neb_buf *out, const struct inter_manifest *m);
+// A codec level, whose number cmp_level_number puts. False: no level has it.
+bool inter_level_get(struct neb_rd *r, uint8_t *level);
 // False: malformed.
 NEB_MUST_CHECK bool inter_manifest_get(struct neb_rd *r, struct inter_manifest *m);
 // put_body appends what the leader signs; put appends all of it, with accepts and promises. get is

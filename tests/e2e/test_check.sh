@@ -248,7 +248,7 @@ configs=$(dirname "$0")/../../configs
 "$nebula" check --reference |
     cmp - <(sed '1,/^<!-- nebula check --reference -->$/d;
     /^<!-- end -->$/,$d' "$configs/README.md") ||
-    fail "configs/README.md is outdated: put in the output of nebula check --reference"
+    fail "configs/README.md is outdated: tests/write-reference puts the keys into it"
 expect 0 'job example is fine' "$configs/example.yaml"
 expect 0 'stream    400 batches of about' "$configs/rtd-two-clusters.yaml"
 rm -r "$T/corpus" # a corpus of another site: no error, but no size

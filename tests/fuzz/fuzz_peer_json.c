@@ -8,6 +8,21 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
+// Adds keys that came after a seed was written, so that a seed stays a job that agents accept.
+static void add_new_keys(json_t *json) {
+    static const char yaml[] =
+        "job: t\nsteps: 4\nmodel: {n_layers: 1, d_model: 8, n_heads: 2, d_ff: 16}\n"
+        "data: {corpus: c, seq_len: 8, batch: 1}\noptim: {lr: 1e-3}\nclusters: [{name: a}]\n";
+    static json_t *all; // every key, with a default
+    static struct agent_job job;
+    if (!all) {
+        NEB_ASSERT(agent_job_parse(yaml, sizeof yaml - 1, "t.yaml", &job) == NEB_OK);
+        NEB_ASSERT((all = agent_job_to_json(&job)) != NULL);
+    }
+    if (json_object_get(json, "clusters"))
+        json_object_update_missing(json, all);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     static struct agent_job job, back; // large
     struct agent_view *v = NULL;
@@ -15,6 +30,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
         n > 1 << 16 ? NULL : json_loadb((const char *)data, n, JSON_REJECT_DUPLICATES, NULL);
     if (!json)
         return 0;
+    if (agent_job_from_json(json, &job) != NEB_OK)
+        add_new_keys(json);
     if (agent_job_from_json(json, &job) == NEB_OK) {
         json_t *again = agent_job_to_json(&job);
         NEB_ASSERT(again && agent_job_from_json(again, &back) == NEB_OK);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `nebula bench round`: a line for each stage, shares that sum to one, and one digest for any
 // thread count.
-#include "agent/bench/round.h"
+#include "agent/bench/bench.h"
 #include "agent/bench/security.h"
 #include "tests/unit/bench_fixture.h"
 

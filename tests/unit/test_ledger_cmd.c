@@ -95,7 +95,7 @@ static int run(const char *action, bool json, struct neb_buf *out) {
     fflush(stdout);
     int was = dup(STDOUT_FILENO);
     assert_non_null(freopen(out_file, "w", stdout));
-    int rc = cmd_ledger(json ? 4 : 3, (char **)(uintptr_t)argv);
+    int rc = agent_command_run(&cmd_ledger, json ? 4 : 3, (char **)(uintptr_t)argv);
     fflush(stdout);
     assert_true(dup2(was, STDOUT_FILENO) >= 0);
     close(was);
