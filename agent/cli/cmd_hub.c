@@ -273,7 +273,7 @@ const struct agent_command cmd_invite = {
 
 static void say_version(const struct sec_hub *h, const char *name, const char *did) {
     printf("%s %s: member list version %llu\n", name, did,
-           (unsigned long long)h->fed->list.version);
+           (unsigned long long)h->fed->list.members.version);
 }
 
 static enum neb_status revoke_member(const struct options *o) {
@@ -302,7 +302,8 @@ static enum neb_status move(const struct options *o) {
     enum neb_status st = sec_hub_move(h, o->common.args[0], strcmp(o->link, "-") ? o->link : "");
     if (st == NEB_OK)
         printf("%s: %s: member list version %llu\n", o->common.args[0],
-               strcmp(o->link, "-") ? o->link : "dials", (unsigned long long)h->fed->list.version);
+               strcmp(o->link, "-") ? o->link : "dials",
+               (unsigned long long)h->fed->list.members.version);
     sec_hub_destroy(&h);
     return st;
 }

@@ -71,7 +71,7 @@
 #define AGENT_POLICY_H
 #include "agent/daemon/disclose.h"
 #include "agent/job/config.h"
-#include "security/federation.h"
+#include "security/members.h"
 #include "security/sign.h"
 
 enum {

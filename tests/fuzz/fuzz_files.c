@@ -4,8 +4,6 @@
 // its limits.
 #include "agent/daemon/jobs.h"
 #include "agent/daemon/shape.h"
-#include "security/forks.h"
-#include "security/former.h"
 #include "security/members.h"
 
 #include <stdlib.h>
