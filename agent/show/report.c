@@ -3,6 +3,7 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/job/config.h"
+#include "agent/job/json.h"
 #include "agent/show/progress.h"
 
 #include <errno.h>
@@ -220,25 +221,24 @@ double agent_summary_reduction(const struct agent_summary *s) {
     return sent > 0 ? steps * (double)s->trainable_params * 4 / sent : NAN;
 }
 
-static json_t *number(double v) { return isfinite(v) ? json_real(v) : json_null(); }
-
-json_t *agent_cluster_summary_to_json(const struct agent_cluster_summary *c) {
+static json_t *cluster_json(const struct agent_cluster_summary *c) {
     return json_pack(
         "{s:s, s:s, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:s}",
         "name", c->name, "device", c->device, "steps", (json_int_t)c->steps, "steps_left_out",
         (json_int_t)c->steps_left_out, "tokens", (json_int_t)c->tokens, "loss_first",
-        number(c->loss_first), "loss_last", number(c->loss_last), "eval_loss", number(c->eval_loss),
-        "stall_s", number(c->stall_s), "train_s", number(c->train_s), "lost_steps",
-        (json_int_t)c->lost_steps, "divergences", (json_int_t)c->divergences, "wan_sent_bytes",
-        (json_int_t)c->wan_sent_bytes, "wan_recv_bytes", (json_int_t)c->wan_recv_bytes,
-        "wan_payload_bytes", (json_int_t)c->wan_payload_bytes, "wan_protocol_bytes",
-        (json_int_t)c->wan_protocol_bytes, "params_digest", c->params_digest);
+        agent_json_number(c->loss_first), "loss_last", agent_json_number(c->loss_last), "eval_loss",
+        agent_json_number(c->eval_loss), "stall_s", agent_json_number(c->stall_s), "train_s",
+        agent_json_number(c->train_s), "lost_steps", (json_int_t)c->lost_steps, "divergences",
+        (json_int_t)c->divergences, "wan_sent_bytes", (json_int_t)c->wan_sent_bytes,
+        "wan_recv_bytes", (json_int_t)c->wan_recv_bytes, "wan_payload_bytes",
+        (json_int_t)c->wan_payload_bytes, "wan_protocol_bytes", (json_int_t)c->wan_protocol_bytes,
+        "params_digest", c->params_digest);
 }
 
-json_t *agent_summary_to_json(const struct agent_summary *s) {
+static json_t *summary_json(const struct agent_summary *s) {
     json_t *clusters = json_array();
     for (int32_t i = 0; clusters && i < s->n_clusters; i++)
-        if (json_array_append_new(clusters, agent_cluster_summary_to_json(&s->clusters[i])) != 0) {
+        if (json_array_append_new(clusters, cluster_json(&s->clusters[i])) != 0) {
             json_decref(clusters);
             clusters = NULL;
         }
@@ -247,15 +247,15 @@ json_t *agent_summary_to_json(const struct agent_summary *s) {
     json_t *o = json_pack("{s:s, s:s, s:I, s:I, s:I, s:o, s:o, s:o, s:o}", "job", s->job, "mode",
                           s->mode, "params", (json_int_t)s->params, "trainable_params",
                           (json_int_t)s->trainable_params, "rounds", (json_int_t)s->rounds,
-                          "wall_s", number(s->wall_s), "clusters", clusters, "wire_bits_per_param",
-                          number(agent_summary_bits_per_param(s)), "reduction_vs_sync_fp32",
-                          number(agent_summary_reduction(s)));
+                          "wall_s", agent_json_number(s->wall_s), "clusters", clusters,
+                          "wire_bits_per_param", agent_json_number(agent_summary_bits_per_param(s)),
+                          "reduction_vs_sync_fp32", agent_json_number(agent_summary_reduction(s)));
     json_t *privacy =
         s->privacy.text[0]
-            ? json_pack("{s:o, s:f, s:I, s:f, s:f, s:i}", "epsilon", number(s->privacy.epsilon),
-                        "delta", s->privacy.delta, "releases", (json_int_t)s->privacy.releases,
-                        "clip", s->privacy.clip, "noise", s->privacy.noise, "colluders",
-                        (int)s->privacy.colluders)
+            ? json_pack("{s:o, s:f, s:I, s:f, s:f, s:i}", "epsilon",
+                        agent_json_number(s->privacy.epsilon), "delta", s->privacy.delta,
+                        "releases", (json_int_t)s->privacy.releases, "clip", s->privacy.clip,
+                        "noise", s->privacy.noise, "colluders", (int)s->privacy.colluders)
             : NULL;
     bool whole = o && (!s->privacy.text[0] || json_object_set_new(o, "privacy", privacy) == 0) &&
                  (!s->quality || json_object_set(o, "quality", s->quality) == 0) &&
@@ -269,7 +269,7 @@ json_t *agent_summary_to_json(const struct agent_summary *s) {
 
 enum neb_status agent_summary_write(const struct agent_summary *s, const char *dir) {
     char path[NEB_PATH_MAX];
-    json_t *o = agent_summary_to_json(s);
+    json_t *o = summary_json(s);
     char *text = o ? json_dumps(o, JSON_INDENT(2) | JSON_REAL_PRECISION(12)) : NULL;
     enum neb_status st =
         text ? neb_path(path, sizeof path, dir, "summary.json")
@@ -285,7 +285,7 @@ enum neb_status agent_summary_write(const struct agent_summary *s, const char *d
 }
 
 enum neb_status agent_summary_print_json(const struct agent_summary *s, FILE *f) {
-    json_t *o = agent_summary_to_json(s), *line = json_pack("{s:s}", "kind", "summary");
+    json_t *o = summary_json(s), *line = json_pack("{s:s}", "kind", "summary");
     enum neb_status st = NEB_OK;
     if (!o || !line || json_object_update(line, o) != 0)
         st = neb_fail(NEB_ERR_NOMEM, "out of memory printing the summary");

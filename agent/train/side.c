@@ -211,7 +211,8 @@ static bool all_done(const struct agent_side *x) {
     return done(x) && (!x->second || done(x->second));
 }
 
-// Puts what was made, and waits for room. After a stop it waits only if what was made would be lost.
+// Puts what was made, and waits for room. After a stop it waits only if what was made would be
+// lost.
 static enum neb_status put_made(struct agent_side *x) {
     while (x->to && !(x->w->stop && x->role->holds)) {
         enum neb_status st = agent_stream_put(x->to, x->made.p, x->made.len);
