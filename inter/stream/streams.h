@@ -13,9 +13,9 @@ enum { INTER_STREAMS_MAX = 64 };
 // this header.
 struct inter_streams_callbacks {
     void *user;
-    // What concerns the worker: actions ROOM, BEGIN, DELIVER, CHECKPOINT, LOST and FAULT (stream.h).
-    // age: time since the put of a batch to deliver; -1: not known. All pointers are valid during
-    // the call.
+    // What concerns the worker: the actions ROOM, BEGIN, DELIVER, CHECKPOINT, LOST and FAULT
+    // (stream.h). age: time since the put of a batch to deliver; -1: not known. All pointers are
+    // valid during the call.
     void (*act)(void *user, const struct inter_stream_config *c,
                 const struct inter_stream_action *a, const struct inter_stream_stats *now,
                 neb_ns age);
