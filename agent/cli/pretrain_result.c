@@ -110,16 +110,16 @@ static void say_error(const char *cluster, const char *error) {
 }
 
 static json_t *missing_names(const struct run *r) {
-    json_t *names = r->missing ? json_array() : NULL;
+    json_t *names = mset_empty(r->missing) ? NULL : json_array();
     for (int i = 0; names && i < r->expected; i++)
-        if (r->missing >> i & 1)
+        if (mset_has(r->missing, i))
             json_array_append_new(names, json_string(r->job.clusters[i].name));
     return names;
 }
 
 static int say_missing(const struct run *r) {
     for (int i = 0; i < r->expected; i++)
-        if (r->missing >> i & 1)
+        if (mset_has(r->missing, i))
             neb_warn("%s has not reported, and its agent could not be reached for %u s: the "
                      "summary covers the others. It may still finish: the same command with "
                      "--resume --out %s follows the job again",
@@ -137,7 +137,7 @@ int pretrain_finish(struct run *r) {
             say_error(r->job.clusters[i].name, error);
         failed += error != NULL;
         stopped += json_is_true(json_object_get(r->reports[i], "stopped"));
-        missing += !r->reports[i] && !(r->gone >> i & 1);
+        missing += !r->reports[i] && !mset_has(r->gone, i);
         left += r->reports[i] != NULL;
     }
     r->over = failed && !missing;
@@ -167,7 +167,7 @@ int pretrain_finish(struct run *r) {
             r->ends, r->o.out, r->model_dir);
         return AGENT_EXIT_FAILED;
     }
-    if (stopped || (missing && !r->missing)) {
+    if (stopped || (missing && mset_empty(r->missing))) {
         if (!r->o.json) {
             printf("stopped after a checkpoint; continue with --resume --out %s\n", r->o.out);
             if (neb_path(dir, sizeof dir, r->model_dir, "checkpoint") == NEB_OK &&
@@ -188,7 +188,7 @@ int pretrain_finish(struct run *r) {
     }
     if (export_models(r) != NEB_OK)
         return AGENT_EXIT_FAILED;
-    return r->missing ? say_missing(r) : AGENT_EXIT_OK;
+    return mset_empty(r->missing) ? AGENT_EXIT_OK : say_missing(r);
 }
 
 int pretrain_detached(const struct run *r) {

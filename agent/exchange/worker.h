@@ -48,7 +48,7 @@ struct agent_flight {    // a fragment's update in flight, or its commit that wa
     uint64_t tokens;     // learned from since the last committed send
     uint64_t tokens_at_send; // all tokens at the send: the next base, once committed
     uint32_t steps, missed;
-    uint8_t codec;            // enum inter_codec_level
+    uint8_t codec;            // codec level (compress/codec.h)
     float error;              // measured error of the encoding; 0: not measured
     double encode_s, stall_s; // time to encode it; time spent waiting for its commit
     uint32_t retries;         // how often a newer update replaced this round's

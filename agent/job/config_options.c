@@ -21,8 +21,6 @@ static const char *const clip_names[] = {"none", "global_norm", "adagc", NULL};
 static const char *const trainable_names[] = {"full", "lora", "bitfit", "last_layers", NULL};
 static const char *const mask_names[] = {"causal", NULL};
 static const char *const tune_names[] = {"fixed", "auto", NULL};
-const char *const config_level_names[] = {"int8",          "int4",          "int3",         "int2",
-                                          "topk:512/4096", "topk:256/4096", "topk:64/4096", NULL};
 const char *const config_target_names[] = {"q", "k", "v", "o", "gate", "up", "down", NULL};
 
 const char *const config_launcher_names[] = {"local", "mpirun", "slurm", "attach", NULL};
@@ -142,8 +140,7 @@ const struct config_option config_options[] = {
     {"sync.overlap", T_INT32, AT(sync.overlap), 0, 1e9, "0", NULL,
      "τ: inner steps while an update is in flight; below the interval"},
     {"sync.codec", T_CODEC, AT(sync.codec), 0, 0, "int4", NULL,
-     "fp32, bf16, int8[:BLOCK], int4[:BLOCK], int3[:BLOCK], int2[:BLOCK], topk[:K/CHUNK[:2 or "
-     ":4]]"},
+     "the codecs"}, // the table of codecs has their texts
     {"sync.error_feedback", T_FLOAT, AT(sync.error_feedback), 0, 1, "1", NULL,
      "β: factor on the residual that goes into the next update"},
     {"sync.anticipate", T_FLOAT, AT(sync.anticipate), 0, 1, "1", NULL,
@@ -188,9 +185,8 @@ const struct config_option config_options[] = {
      "auto may raise H, for all clusters alike"},
     {"sync.tune.balance", T_BOOL, AT(sync.tune.balance), 0, 0, "true", NULL,
      "auto lets a cluster that is slower by 1/8 or more skip steps"},
-    {"sync.tune.finest", T_ENUM, AT(sync.tune.finest), 0, 0, "int4", config_level_names,
-     "finest codec level"},
-    {"sync.tune.coarsest", T_ENUM, AT(sync.tune.coarsest), 0, 0, "topk:64/4096", config_level_names,
+    {"sync.tune.finest", T_LEVEL, AT(sync.tune.finest), 0, 0, "int4", NULL, "finest codec level"},
+    {"sync.tune.coarsest", T_LEVEL, AT(sync.tune.coarsest), 0, 0, "topk:64/4096", NULL,
      "coarsest codec level"},
     {"sync.tune.overlap_max", T_INT32, AT(sync.tune.overlap_max), 0, 1e9, "0", NULL,
      "largest τ; 0: half of sync.interval"},
