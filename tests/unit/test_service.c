@@ -563,12 +563,15 @@ static bool is_over(void *user, const struct inter_stream_key *k, uint32_t peer)
     return x->yes;
 }
 
-static void on_stream_room(void *user, const struct inter_stream_key *k,
-                           const struct inter_stream_room *r) {
+static void on_stream_act(void *user, const struct inter_stream_config *c,
+                          const struct inter_stream_action *a, const struct inter_stream_stats *now,
+                          neb_ns age) {
     struct over *x = user;
-    (void)k;
-    x->durable = r->durable;
-    x->stored = r->stored;
+    (void)c, (void)now, (void)age;
+    if (a->kind != INTER_STREAM_ACT_ROOM)
+        return;
+    x->durable = a->durable;
+    x->stored = a->stored;
 }
 
 static void put_batches(const struct inter_stream_key *k, uint64_t from, uint64_t to) {
@@ -592,7 +595,7 @@ static void test_finished_consumer(void **state) {
     struct over there = {0}, here = {0};
     memcpy(c.key.job, job, sizeof job);
     inter_streams_listen(inter_service_streams(anna.s),
-                         &(struct inter_streams_callbacks){.user = &here, .room = on_stream_room});
+                         &(struct inter_streams_callbacks){.user = &here, .act = on_stream_act});
     inter_streams_listen(inter_service_streams(bert.s),
                          &(struct inter_streams_callbacks){.user = &there, .over = is_over});
     OK(inter_streams_open(inter_service_streams(anna.s), &c));
@@ -608,7 +611,7 @@ static void test_finished_consumer(void **state) {
     start(&anna);
     here = (struct over){0};
     inter_streams_listen(inter_service_streams(anna.s),
-                         &(struct inter_streams_callbacks){.user = &here, .room = on_stream_room});
+                         &(struct inter_streams_callbacks){.user = &here, .act = on_stream_act});
     OK(inter_streams_open(inter_service_streams(anna.s), &c));
     put_batches(&c.key, 7, 12);
     UNTIL(here.durable >= 12);
