@@ -5,24 +5,17 @@
 #define ZSTD_STATIC_LINKING_ONLY
 #include "compress/check.h"
 #include "agent/base/sha256.h"
-#include "compress/frame.h"
-#include "kernels/blocks.h"
+#include "compress/ops.h"
 #include "kernels/clones.h"
 #include "kernels/exact.h"
-#include "kernels/quant.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    FRAME_BYTES = 39,
-    CODEBOOK_BYTES = 24, // after a frame's head if topk has values of 4 bits
-    STREAM_BYTES = 9,
     ZSTD_MAGIC_BYTES = 4,
-    LANES = 8,
     PIECE = 1024, // floats at a time
-    BATCH = 64,   // blocks at a time
 };
 
 enum state { HEAD, UNIT, COUNTS, LENGTH, FRAME, CODEBOOK, STREAM, BODY, END };
@@ -34,24 +27,18 @@ struct cmp_check {
     struct neb_sha256 *sha; // of the shapes of units
     uint64_t elements_max;
     struct cmp_update_stats stats;
-    // sums of squares: of finished units and of this unit's codes; of this unit's floats
-    double sum, lane[LANES];
+    // sums of squares: t.sum of finished units and of this unit's codes, t.lane of its floats
+    struct cmp_tally t;
 
-    uint8_t small[FRAME_BYTES + CODEBOOK_BYTES]; // the header that is being gathered
+    uint8_t small[CMP_FRAME_BYTES + CMP_CODEBOOK_BYTES]; // the header that is being gathered
     size_t have, want;
 
     struct cmp_unit_shape shape; // the current unit
     uint32_t units_left, counts_len, frame_left;
-    struct cmp_frame h;
-    size_t n;
-    int stream;
 
-    struct neb_buf raw[CMP_STREAMS_MAX]; // unpacked streams, in full
     struct neb_buf counts;
-    struct neb_buf *into; // the stream or counts that are being filled
-    ZSTD_outBuffer out;
-    // packed bytes to come; elements or blocks that are counted
-    size_t left, done;
+    ZSTD_outBuffer out;         // the stream or counts that are being filled
+    size_t left;                // packed bytes to come
     bool packed, opened, ended; // it is zstd; its magic number has arrived; its end too
     bool sketching;
     bool nibbles;             // stage 2 (stage.c): the low nibbles come first,
@@ -88,7 +75,7 @@ void cmp_check_destroy(struct cmp_check **cp) {
     ZSTD_freeDCtx(c->dctx);
     neb_sha256_destroy(&c->sha);
     for (int i = 0; i < CMP_STREAMS_MAX; i++)
-        neb_buf_free(&c->raw[i]);
+        neb_buf_free(&c->t.raw[i]);
     neb_buf_free(&c->counts);
     neb_buf_free(&c->low);
     neb_buf_free(&c->high);
@@ -109,7 +96,7 @@ void cmp_check_begin(struct cmp_check *c, uint64_t elements_max) {
     c->stats = (struct cmp_update_stats){0};
     c->elements_max = elements_max;
     c->sketching = false;
-    c->sum = 0;
+    c->t.sum = 0;
     expect(c, HEAD, 8);
 }
 
@@ -127,131 +114,39 @@ static enum neb_status too_much(const struct cmp_check *c) {
 
 // Element i goes to lane i % 8. Lanes avoid one long chain of additions, and give the same order on
 // every processor.
-KERN_CLONES static void add_squares(double lane[LANES], const float *x, size_t n) {
+KERN_CLONES static void add_squares(double lane[CMP_LANES], const float *x, size_t n) {
     size_t k = 0;
-    for (; k + LANES <= n; k += LANES)
-        for (size_t j = 0; j < LANES; j++)
+    for (; k + CMP_LANES <= n; k += CMP_LANES)
+        for (size_t j = 0; j < CMP_LANES; j++)
             lane[j] += (double)x[k + j] * (double)x[k + j];
     for (size_t j = 0; k + j < n; j++)
         lane[j] += (double)x[k + j] * (double)x[k + j];
 }
 
-// A block's codes are integers: the sum of their squares is exact, and so is the square of the
-// scale.
-static void add_block(struct cmp_check *c, uint64_t squares, size_t block) {
-    double scale = (double)kern_scale_value(c->raw[0].p[block], c->h.top);
-    c->sum += (double)squares * (scale * scale);
-}
-
-static enum neb_status out_of_range(const struct cmp_check *c) {
-    return neb_fail(NEB_ERR_FORMAT, "codec frame: %s code out of range",
-                    c->h.codec.id == CMP_INT4 ? "a 4-bit" : "an 8-bit");
-}
-
-// Takes codes [at, at + n) one by one: in blocks that are not of 128, and in the last one.
-static bool squares_of(const struct cmp_check *c, size_t at, size_t n, uint64_t *sum) {
-    bool four = c->h.codec.id == CMP_INT4, good = true;
-    const uint8_t *p = c->raw[1].p;
-    *sum = 0;
-    for (size_t i = at; i < at + n; i++) {
-        int q = four ? (int)(p[i / 2] >> (i % 2 * 4) & 15) - 8 : (int8_t)p[i];
-        good = good && q != (four ? -8 : -128);
-        *sum += (uint64_t)(q * q);
-    }
-    return good;
-}
-
-// Counts all blocks whose codes have arrived.
-static enum neb_status take_codes(struct cmp_check *c, size_t bytes) {
-    bool four = c->h.codec.id == CMP_INT4, last = bytes == c->into->len, good = true;
-    size_t block = c->h.codec.block, codes = last ? c->n : four ? 2 * bytes : bytes;
-    while (good && block == KERN_DEFAULT_BLOCK && (c->done + 1) * block <= codes) {
-        uint32_t sums[BATCH];
-        size_t whole = codes / block - c->done, k = whole < BATCH ? whole : BATCH;
-        size_t at = c->done * block;
-        good = kern_blocks_squares(sums, c->raw[1].p + (four ? at / 2 : at), k, four);
-        for (size_t i = 0; i < k; i++)
-            add_block(c, sums[i], c->done++);
-    }
-    while (good && c->done * block < codes && (last || (c->done + 1) * block <= codes)) {
-        size_t at = c->done * block, len = codes - at < block ? codes - at : block;
-        uint64_t sum;
-        good = squares_of(c, at, len, &sum);
-        add_block(c, sum, c->done++);
-    }
-    if (last && four && c->n % 2) // code 0 fills up the last byte
-        good = good && c->raw[1].p[c->n / 2] >> 4 == 8;
-    return good ? NEB_OK : out_of_range(c);
-}
-
-// Counts all floats that have arrived, in pieces that begin with lane 0.
-static enum neb_status take_floats(struct cmp_check *c, size_t bytes) {
-    bool plain = c->h.codec.id == CMP_FP32, finite = true;
-    size_t here = plain ? bytes / 4 : bytes;
-    here = here == c->n ? here : here / LANES * LANES;
-    for (float x[PIECE]; c->done < here && finite;) {
-        size_t n = here - c->done < PIECE ? here - c->done : PIECE;
-        if (plain)
-            cmp_frame_floats(x, c->raw[0].p + 4 * c->done, n);
-        else
-            kern_bf16_join(x, c->raw[0].p + c->done, c->raw[1].p + c->done, n);
-        (void)kern_absmax(x, n, &finite);
-        add_squares(c->lane, x, n);
-        c->done += n;
-    }
-    return finite ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "codec frame: a value is NaN or infinite");
-}
-
-// Checks that every gap leads to an index in its chunk, and that all gaps are used.
-static enum neb_status take_gaps(const struct cmp_check *c) {
-    const uint8_t *gap = c->raw[1].p, *end = gap + c->raw[1].len;
-    for (size_t at = 0; at < c->n; at += c->h.codec.chunk) {
-        size_t len = c->n - at < c->h.codec.chunk ? c->n - at : c->h.codec.chunk, i = 0;
-        for (size_t k = cmp_frame_chunk_k(&c->h.codec, len); k > 0; k--, i++) {
-            for (; gap < end && *gap == CMP_GAP_ESCAPE; gap++)
-                i += CMP_GAP_ESCAPE;
-            if (gap == end || (i += *gap++) >= len)
-                return neb_fail(NEB_ERR_FORMAT, "codec frame: an index outside its chunk");
-        }
-    }
-    return gap == end ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "codec frame: more indices than entries");
-}
-
-// A chunk's norm needs only the number of entries of each magnitude.
-static enum neb_status take_values(struct cmp_check *c) {
-    unsigned bits = (unsigned)c->h.codec.bits, each = 8 / bits,
-             bins = (unsigned)cmp_frame_bins(c->h.codec.bits);
-    size_t e = 0;
-    for (size_t at = 0, chunk = 0; at < c->n; at += c->h.codec.chunk, chunk++) {
-        size_t len = c->n - at < c->h.codec.chunk ? c->n - at : c->h.codec.chunk;
-        float scale = kern_scale_value(c->raw[0].p[chunk], c->h.top);
-        uint32_t count[CMP_MAGS] = {0};
-        for (size_t k = cmp_frame_chunk_k(&c->h.codec, len); k > 0; k--, e++)
-            count[(c->raw[2].p[e / each] >> (e % each * bits) & ((1u << bits) - 1)) >> 1]++;
-        for (unsigned b = 0; b < bins; b++) {
-            float value = c->h.mags[b] * scale;
-            if (!isfinite(value))
-                return neb_fail(NEB_ERR_FORMAT, "codec frame: a chunk's values are not finite");
-            c->sum += (double)count[b] * ((double)value * (double)value);
-        }
+// Counts all elements that have arrived, in pieces that begin with lane 0. A codec that verifies
+// its streams waits for the last byte.
+static enum neb_status take_floats(struct cmp_tally *t, size_t bytes) {
+    const struct cmp_codec_ops *ops = t->h.codec.ops;
+    size_t len = t->raw[t->stream].len, here = bytes == len ? t->n : 0;
+    if (t->stream + 1 < cmp_frame_streams(&t->h.codec))
+        return NEB_OK;
+    if (ops->verify && here)
+        NEB_TRY(ops->verify(&t->h, t->raw, t->n));
+    if (!ops->verify && !here && len % t->n == 0)
+        here = bytes / (len / t->n) / CMP_LANES * CMP_LANES;
+    for (float x[PIECE]; t->done < here;) {
+        size_t n = here - t->done < PIECE ? here - t->done : PIECE;
+        NEB_TRY(cmp_frame_read(&t->h, t->raw, t->done, x, n));
+        add_squares(t->lane, x, n);
+        t->done += n;
     }
     return NEB_OK;
 }
 
 // Counts what the first `bytes` bytes of a stream add. The rest has not arrived yet.
 static enum neb_status take_stream(struct cmp_check *c, size_t bytes) {
-    bool whole = bytes == c->into->len;
-    switch (c->h.codec.id) {
-    case CMP_FP32: return take_floats(c, bytes);
-    case CMP_BF16: return c->stream == 1 ? take_floats(c, bytes) : NEB_OK;
-    case CMP_INT8:
-    case CMP_INT4: return c->stream == 1 ? take_codes(c, bytes) : NEB_OK;
-    case CMP_TOPK:
-        if (!whole || c->done++) // only once
-            return NEB_OK;
-        return c->stream == 1 ? take_gaps(c) : c->stream == 2 ? take_values(c) : NEB_OK;
-    }
-    return NEB_OK;
+    const struct cmp_codec_ops *ops = c->t.h.codec.ops;
+    return ops->count ? ops->count(&c->t, bytes) : take_floats(&c->t, bytes);
 }
 
 static void take_counts(struct cmp_check *c) {
@@ -271,12 +166,11 @@ static enum neb_status begin_body(struct cmp_check *c, enum state state, struct 
     NEB_TRY(neb_buf_reserve(into, raw + 1));
     into->len = raw;
     expect(c, state, ZSTD_MAGIC_BYTES);
-    c->into = into;
     c->out = (ZSTD_outBuffer){into->p, raw, 0};
     c->left = packed_len;
     c->packed = packed;
     c->opened = c->ended = c->nibbles = false;
-    c->done = 0;
+    c->t.done = 0;
     (void)ZSTD_DCtx_reset(c->dctx, ZSTD_reset_session_only); // never fails
     return NEB_OK;
 }
@@ -303,14 +197,14 @@ static enum neb_status on_unit(struct cmp_check *c) {
     if (!cmp_unit_possible(s->rows, s->cols))
         return neb_fail(NEB_ERR_FORMAT, "update: unit %u claims %u x %u elements", s->unit, s->rows,
                         s->cols);
-    c->n = (size_t)s->rows * s->cols;
-    c->stats.elements += c->n;
+    c->t.n = (size_t)s->rows * s->cols;
+    c->stats.elements += c->t.n;
     if (c->stats.elements > c->elements_max)
         return too_much(c);
     memcpy(shape, c->small, 12); // as cmp_shapes_hash lays it out
     shape[12] = s->counts;
     neb_sha256_add(c->sha, shape, sizeof shape);
-    memset(c->lane, 0, sizeof c->lane);
+    memset(c->t.lane, 0, sizeof c->t.lane);
     if (s->counts)
         return begin_body(c, COUNTS, &c->counts, s->rows, c->counts_len, true);
     expect(c, LENGTH, 4);
@@ -326,44 +220,29 @@ static enum neb_status spend(struct cmp_check *c, size_t bytes) {
 
 static enum neb_status on_frame(struct cmp_check *c) {
     size_t len = c->want;
-    if (c->state == FRAME && c->small[4] == CMP_TOPK && c->small[5] == 4) {
+    if (c->state == FRAME && cmp_frame_more(c->small)) {
         c->state = CODEBOOK; // the codebook follows the head that was gathered
-        c->want += CODEBOOK_BYTES;
-        return spend(c, CODEBOOK_BYTES);
+        c->want += CMP_CODEBOOK_BYTES;
+        return spend(c, CMP_CODEBOOK_BYTES);
     }
     struct neb_rd r = neb_rd_make(c->small, len);
-    NEB_TRY(cmp_frame_get(&r, &c->h));
-    if (c->h.n != c->n || !neb_rd_done(&r))
+    NEB_TRY(cmp_frame_get(&r, &c->t.h));
+    if (c->t.h.n != c->t.n || !neb_rd_done(&r))
         return neb_fail(NEB_ERR_FORMAT,
                         "update: unit %u is %u x %u, but its frame has %llu elements",
-                        c->shape.unit, c->shape.rows, c->shape.cols, (unsigned long long)c->h.n);
-    c->stream = 0;
-    expect(c, STREAM, STREAM_BYTES);
-    return spend(c, STREAM_BYTES);
+                        c->shape.unit, c->shape.rows, c->shape.cols, (unsigned long long)c->t.h.n);
+    c->t.stream = 0;
+    expect(c, STREAM, CMP_STREAM_BYTES);
+    return spend(c, CMP_STREAM_BYTES);
 }
 
-// Least and most raw bytes of the current stream.
-static void sizes_of(const struct cmp_check *c, size_t *min, size_t *max) {
-    const struct cmp_codec *k = &c->h.codec;
-    size_t n = c->n, entries = k->id == CMP_TOPK ? cmp_frame_entries(k, n) : 0,
-           each = 8 / (size_t)k->bits, chunks = (n + k->chunk - 1) / k->chunk;
-    const size_t exact[][CMP_STREAMS_MAX] = {
-        [CMP_FP32] = {n * 4},
-        [CMP_BF16] = {n, n},
-        [CMP_INT8] = {(n + k->block - 1) / k->block, n},
-        [CMP_INT4] = {(n + k->block - 1) / k->block, (n + 1) / 2},
-        [CMP_TOPK] = {chunks, entries, (entries + each - 1) / each},
-    };
-    *min = *max = exact[k->id][c->stream];
-    if (k->id == CMP_TOPK && c->stream == 1)
-        *max += n / CMP_GAP_ESCAPE + chunks;
-}
-
+// The stream gets its place at once, and its bytes when both planes are complete.
 static enum neb_status begin_nibbles(struct cmp_check *c, size_t raw, size_t len) {
+    struct neb_buf *to = &c->t.raw[c->t.stream];
     size_t half = (raw + 1) / 2;
-    if (raw == 0 || len < half)
-        return neb_fail(NEB_ERR_FORMAT, "codec frame: %zu bytes of nibbles, at least %zu expected",
-                        len, half);
+    neb_buf_clear(to);
+    NEB_TRY(neb_buf_reserve(to, raw + 1));
+    to->len = raw;
     neb_buf_clear(&c->low);
     NEB_TRY(neb_buf_reserve(&c->low, half));
     NEB_TRY(begin_body(c, BODY, &c->high, half, len, true));
@@ -371,40 +250,34 @@ static enum neb_status begin_nibbles(struct cmp_check *c, size_t raw, size_t len
     return NEB_OK;
 }
 
-// Both planes are complete: joins them to the stream.
 static enum neb_status end_nibbles(struct cmp_check *c) {
-    struct neb_buf *to = &c->raw[c->stream];
-    neb_buf_clear(to);
-    NEB_TRY(neb_buf_reserve(to, c->n + 1));
-    to->len = c->n;
-    c->into = to;
+    const struct neb_buf *to = &c->t.raw[c->t.stream];
     c->nibbles = false;
-    NEB_TRY(cmp_frame_join(to->p, c->low.p, c->high.p, c->n));
-    return take_stream(c, c->n);
+    NEB_TRY(cmp_frame_join(to->p, c->low.p, c->high.p, to->len));
+    return take_stream(c, to->len);
 }
 
 static enum neb_status on_stream(struct cmp_check *c) {
     struct neb_rd r = neb_rd_make(c->small, c->want);
-    uint8_t stage = neb_rd_u8(&r);
-    size_t raw = neb_rd_u32(&r), len = neb_rd_u32(&r), min, max;
-    sizes_of(c, &min, &max);
-    if (stage > (c->stream == 1 ? cmp_frame_last_stage(&c->h) : 1) || raw < min || raw > max ||
-        (stage == 0 && raw != len))
-        return neb_fail(NEB_ERR_FORMAT, "codec frame: a stream of %zu bytes, %zu to %zu expected",
-                        raw, min, max);
-    NEB_TRY(spend(c, len));
-    if (stage == 2)
-        return begin_nibbles(c, raw, len);
-    return begin_body(c, BODY, &c->raw[c->stream], raw, len, stage == 1);
+    const struct cmp_codec *k = &c->t.h.codec;
+    struct cmp_stage_head s;
+    size_t min[CMP_STREAMS_MAX] = {0}, max[CMP_STREAMS_MAX] = {0};
+    int i = c->t.stream;
+    k->ops->sizes(k, c->t.n, min, max);
+    NEB_TRY(cmp_stage_get(&r, k->ops->streams[i], min[i], max[i], &s));
+    NEB_TRY(spend(c, s.len));
+    return s.stage == CMP_NIBBLES
+               ? begin_nibbles(c, s.raw, s.len)
+               : begin_body(c, BODY, &c->t.raw[i], s.raw, s.len, s.stage == CMP_ZSTD);
 }
 
 static enum neb_status end_unit(struct cmp_check *c) {
     if (c->frame_left)
         return neb_fail(NEB_ERR_FORMAT, "codec frame: bytes after its end");
-    c->sum += ((c->lane[0] + c->lane[4]) + (c->lane[1] + c->lane[5])) +
-              ((c->lane[2] + c->lane[6]) + (c->lane[3] + c->lane[7]));
+    c->t.sum += ((c->t.lane[0] + c->t.lane[4]) + (c->t.lane[1] + c->t.lane[5])) +
+                ((c->t.lane[2] + c->t.lane[6]) + (c->t.lane[3] + c->t.lane[7]));
     if (c->sketching)
-        cmp_sketch_add(c->sketch, c->shape.unit, &c->h, c->raw, c->n);
+        cmp_sketch_add(c->sketch, c->shape.unit, &c->t.h, c->t.raw, c->t.n);
     expect(c, --c->units_left ? UNIT : END, 16);
     return NEB_OK;
 }
@@ -469,10 +342,10 @@ static enum neb_status end_body(struct cmp_check *c) {
         expect(c, LENGTH, 4);
         return NEB_OK;
     }
-    if (++c->stream == cmp_frame_streams(c->h.codec.id))
+    if (++c->t.stream == cmp_frame_streams(&c->t.h.codec))
         return end_unit(c);
-    expect(c, STREAM, STREAM_BYTES);
-    return spend(c, STREAM_BYTES);
+    expect(c, STREAM, CMP_STREAM_BYTES);
+    return spend(c, CMP_STREAM_BYTES);
 }
 
 static enum neb_status on_gathered(struct cmp_check *c) {
@@ -482,8 +355,8 @@ static enum neb_status on_gathered(struct cmp_check *c) {
     case LENGTH: {
         struct neb_rd r = neb_rd_make(c->small, 4);
         c->frame_left = neb_rd_u32(&r);
-        expect(c, FRAME, FRAME_BYTES);
-        return spend(c, FRAME_BYTES);
+        expect(c, FRAME, CMP_FRAME_BYTES);
+        return spend(c, CMP_FRAME_BYTES);
     }
     case FRAME:
     case CODEBOOK: return on_frame(c);
@@ -538,7 +411,7 @@ enum neb_status cmp_check_feed(struct cmp_check *c, const uint8_t *p, size_t n) 
 enum neb_status cmp_check_end(struct cmp_check *c, struct cmp_update_stats *out) {
     if (c->st == NEB_OK && c->state != END)
         c->st = neb_fail(NEB_ERR_FORMAT, "update: cut short");
-    c->stats.norm = sqrt(c->sum);
+    c->stats.norm = sqrt(c->t.sum);
     c->stats.sketch = c->sketching && c->st == NEB_OK ? c->sketch : NULL;
     neb_sha256_finish(c->sha, c->stats.shapes);
     *out = c->stats;

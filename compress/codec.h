@@ -1,63 +1,79 @@
 // SPDX-License-Identifier: Apache-2.0
-// Codecs: they turn an array of fp32 into a self-describing frame and back.
+// Codecs: they turn an array of fp32 into a self-describing frame and back. A codec is one file
+// that fills in a vtable (ops.h), and a row of the table (table.c).
 //
 //    frame = | "NBF2" | codec u8 | bits u8 | block u16 | chunk u32 | k u32 | top i16 |
 //            | mags 2 x f32 | n u64 | 0 u32 | streams u8 |
 //            | mags 6 x f32 (only topk of 4 bits) |
 //            | per stream: stage u8 (0 raw, 1 zstd, 2 nibbles) | raw u32 | encoded u32 | bytes |
 //
-//    fp32   stream 0: the floats
-//    bf16   0: high bytes   1: low bytes
-//    int8   0: a scale byte a block   1: codes
-//    int4   0: a scale byte a block   1: codes, two a byte
-//           int3 and int2 are int4 frames whose encoder uses 7 and 3 codes: zstd removes the rest
-//    topk   0: a scale byte a chunk   1: gaps between indices (bytes, 255 means "and 255 more")
-//           2: values: a sign and a bin of the codebook `mags`, in 2 bits (header: bits 0) or 4
-//
-// The last stage of a stream is zstd if that helps (stage.c). For 8-bit codes it may be stage 2:
-// the low nibbles as they are, then zstd of the high nibbles. A frame from elsewhere is hostile
-// until it is checked: sizes are derived from the header and compared before anything is allocated
-// or written.
-//
-// Sources: block quantisation as in QSGD and 8-bit optimisers; top-k by chunk with 2-bit values as
-// in SparseLoCo (arXiv 2508.15706), with gaps in place of 12-bit indices.
+// The file of a codec says what its streams hold. The last stage of a stream is zstd if that helps
+// (stage.c). A frame from elsewhere is hostile until it is checked: sizes are derived from the
+// header and compared before anything is allocated or written.
 #ifndef CMP_CODEC_H
 #define CMP_CODEC_H
 #include "agent/base/bytes.h"
 
-enum cmp_codec_id {
-    CMP_FP32 = 1,
-    CMP_BF16 = 2,
-    CMP_INT8 = 3,
-    CMP_INT4 = 4,
-    CMP_TOPK = 5,
-    CMP_ID_LAST = 5
-};
-
+struct cmp_codec_ops;
 struct cmp_codec {
-    enum cmp_codec_id id;
-    uint32_t block;    // int8, int4: elements that share a scale
-    uint32_t chunk, k; // topk: k of each `chunk` elements
+    const struct cmp_codec_ops *ops; // the format; two codecs have the same format if it is equal
+    uint32_t block;                  // int8, int4: elements that share a scale
+    uint32_t chunk, k;               // topk: k of each `chunk` elements
     int zstd_level;
     int bits; // topk: bits of a value, 2 or 4
-    // int8, int4: the encoder's codes lie in [-levels, levels] (int4 6, int3 3, int2 1); not in the
-    // frame
+    // int8, int4: the encoder's codes lie in [-levels, levels]; not in the frame. 0: all codes
     int levels;
 };
 enum {
     CMP_ELEMENTS_MAX = 1 << 28, // in one frame
-    CMP_DENSE_BELOW = 1024,     // topk sends smaller arrays as int8, and vectors too (update.h)
+    CMP_DENSE_BELOW = 1024,     // no codec makes smaller arrays sparse, nor vectors (update.h)
 };
 
-// Parses "fp32", "bf16", "int8", "int4", "int4:64" (block), "int3", "int2" (likewise), "topk",
-// "topk:64/4096" or "topk:64/4096:4". NEB_ERR_INVALID: the log lists what is allowed.
+// Parses a codec's text, such as "int4", "int4:64" or "topk:64/4096". NEB_ERR_INVALID: the log
+// lists what is allowed.
 NEB_MUST_CHECK enum neb_status cmp_codec_parse(const char *text, struct cmp_codec *out);
 // Writes the text form. cap >= 32.
 void cmp_codec_name(const struct cmp_codec *c, char *out, size_t cap);
+// Writes the text forms of all codecs: "fp32, bf16, int8[:BLOCK], ...".
+void cmp_codec_usage(char *out, size_t cap);
 
+// The share of elements that an update carries; 1: the codec is dense.
+double cmp_codec_density(const struct cmp_codec *c);
+// What a sparse codec uses instead for small arrays and vectors. A dense codec uses itself.
+struct cmp_codec cmp_codec_dense(const struct cmp_codec *c);
+// Bytes of an integer code before zstd; 0: the codec has no integer code for every element.
+double cmp_codec_code_bytes(const struct cmp_codec *c);
+// True if the codec is coarser than int8. A merge round carries much, and does not use it.
+bool cmp_codec_coarse(const struct cmp_codec *c);
 // Returns the most bytes that an update (update.h) of n elements in `units` units can take, for any
 // values.
 uint64_t cmp_codec_bytes_max(const struct cmp_codec *c, uint64_t n, uint64_t units);
+
+// A codec with the parameters that programs choose by themselves. Rows of the vtables.
+enum cmp_use {
+    CMP_BENCHED = 1, // `nebula bench codec` measures it
+    CMP_PLANNED = 2, // profiles measure it, and the planner may choose it
+    CMP_LEVEL = 4,   // a codec level: the controller may choose it (inter/record/tune.h)
+};
+struct cmp_variant {
+    const char *name, *alias; // texts for cmp_codec_parse; alias may be NULL
+    unsigned uses;
+    uint8_t level; // number of a codec level in records and checkpoints; it never changes
+    // Typical bits per parameter and relative error on pseudo-gradients, from `nebula bench codec`;
+    // density as above. The controller uses their ratios only.
+    double bits, error, density;
+};
+enum { CMP_LEVEL_JOB = 0, CMP_LEVELS_MAX = 15, CMP_PLANNED_MAX = 16 };
+// The i-th variant with one of these uses, from 0, finest first. NULL: there are fewer.
+const struct cmp_variant *cmp_variant(int i, unsigned uses);
+// Codec levels count from 1, finest first. CMP_LEVEL_JOB stands for the job's own codec;
+// cmp_level_of returns it if no level has this text. Records and checkpoints hold the number of a
+// level: cmp_level_number gives it, and cmp_level_numbered the level (-1: there is none).
+const struct cmp_variant *cmp_level(int level); // NULL: no such level, or CMP_LEVEL_JOB
+bool cmp_level_valid(int level);                // a level, or CMP_LEVEL_JOB
+int cmp_level_of(const char *text);
+uint8_t cmp_level_number(int level);
+int cmp_level_numbered(uint8_t number);
 
 // Scratch memory of an encoder or decoder. Each thread needs its own. It grows to the largest array
 // and stays.

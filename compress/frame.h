@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts of frames (codec.h) that the codecs of the processor and of a device share: header,
-// streams, top-k entries. For the files of this folder.
+// Parts of frames (codec.h) that all codecs share: header, streams, and what is encoded. For the
+// files of this folder.
 #ifndef CMP_FRAME_H
 #define CMP_FRAME_H
-#include "compress/work.h"
+#include "compress/codec.h"
 
-enum { CMP_GAP_ESCAPE = 255, CMP_MAGS = 8 };
+#include <zstd.h>
+
+enum { CMP_MAGS = 8, CMP_STREAMS_MAX = 3 };
+enum {
+    CMP_FRAME_BYTES = 39,    // of a header
+    CMP_CODEBOOK_BYTES = 24, // more, behind the header, if values have 4 bits
+    CMP_STREAM_BYTES = 9,    // of a stream's head
+};
 enum {                             // of updates (update.h)
     CMP_UPDATE_MAGIC = 0x3155424e, // "NBU1"
     CMP_UNITS_MAX = 1 << 20,
@@ -13,6 +20,28 @@ enum {                             // of updates (update.h)
     CMP_UNIT_ELEMENTS_MAX = 1 << 24, // limits what a hostile update can make us allocate: 64 MiB
 };
 #define CMP_MAG_MAX 1024.0f
+
+enum cmp_stream { // what a stream holds; it decides the last stage (stage.c)
+    CMP_NO_STREAM,
+    CMP_BYTES,  // raw or zstd
+    CMP_CODES4, // codes of few levels, two a byte: also Huffman codes without matches
+    CMP_CODES8, // 8-bit codes: also nibbles
+};
+
+// A codec's work space: zstd's contexts, and buffers that grow to the largest array and stay, so
+// that a round allocates nothing.
+struct cmp_work {
+    ZSTD_CCtx *cctx;
+    ZSTD_DCtx *dctx;
+    struct neb_buf stream[CMP_STREAMS_MAX];
+    struct neb_buf codes;        // scratch of an encoder
+    struct neb_buf counts;       // a byte for each row
+    struct neb_buf plane;        // high nibbles of 8-bit codes (stage.c)
+    struct cmp_check *check;     // for whole updates; made when the first one is checked
+    uint32_t scratch[2 * 65536]; // topk
+    uint16_t idx[65536];
+    float values[65536]; // entries of one chunk, or a strip of elements
+};
 
 // Checks a unit that arrives. Every row has an element. So a limit on elements also limits the row
 // counts, which are unpacked first.
@@ -27,31 +56,46 @@ struct cmp_frame { // the header
     float mags[CMP_MAGS];
     uint64_t n;
 };
-// cmp_frame_put appends a header; the caller appends the `streams` streams after it. cmp_frame_get
-// reads a header (NEB_ERR_FORMAT). cmp_frame_streams: how many streams a codec has.
-void cmp_frame_put(struct neb_buf *out, const struct cmp_frame *h, int streams);
+// codec.c. cmp_frame_put appends a header; the caller appends the streams after it. cmp_frame_get
+// reads a header (NEB_ERR_FORMAT). cmp_frame_more: bytes of the codebook that follow the
+// CMP_FRAME_BYTES at p.
+void cmp_frame_put(struct neb_buf *out, const struct cmp_frame *h);
 NEB_MUST_CHECK enum neb_status cmp_frame_get(struct neb_rd *r, struct cmp_frame *h);
-int cmp_frame_streams(enum cmp_codec_id id);
-int cmp_frame_bins(int bits); // magnitudes of a codebook
-// Sets the levels and bits of a codec that are not set, as after reading a frame's header.
-void cmp_codec_complete(struct cmp_codec *c);
-// Log what is wrong. They return NEB_ERR_INVALID and NEB_ERR_FORMAT.
+size_t cmp_frame_more(const uint8_t *p);
+int cmp_frame_streams(const struct cmp_codec *c); // of its format
+int cmp_frame_bins(int bits);                     // magnitudes of a codebook
+// Reads a header and all streams of a frame of exactly n elements, and requires its end.
+NEB_MUST_CHECK enum neb_status cmp_frame_open(struct cmp_work *w, const uint8_t *frame, size_t len,
+                                              size_t n, struct cmp_frame *h,
+                                              struct neb_buf raw[CMP_STREAMS_MAX]);
+// Reads elements [at, at + n) of streams that are open. NEB_ERR_FORMAT: one is not finite.
+NEB_MUST_CHECK enum neb_status cmp_frame_read(const struct cmp_frame *h, const struct neb_buf *raw,
+                                              size_t at, float *out, size_t n);
+// Logs what is wrong and returns NEB_ERR_INVALID.
 NEB_MUST_CHECK enum neb_status cmp_frame_not_finite(void);
-NEB_MUST_CHECK enum neb_status cmp_frame_wrong_size(const struct cmp_frame *h, size_t n);
-void cmp_frame_floats(float *out, const uint8_t *p, size_t n); // reads a stream of fp32
+
 // stage.c. cmp_frame_put_all appends the header and w's streams, each through the stage that suits
-// it (level 0: none). cmp_frame_get_stream reads a stream of min to max raw bytes; h is NULL unless
-// the stream holds a frame's codes.
+// it (level 0: none). cmp_stage_get checks the head of a stream of min to max raw bytes.
 NEB_MUST_CHECK enum neb_status cmp_frame_put_all(struct cmp_work *w, struct neb_buf *out,
                                                  const struct cmp_frame *h, int level);
+enum cmp_stage { CMP_RAW, CMP_ZSTD, CMP_NIBBLES };
+struct cmp_stage_head {
+    enum cmp_stage stage;
+    size_t raw, len;
+};
+NEB_MUST_CHECK enum neb_status cmp_stage_get(struct neb_rd *r, enum cmp_stream kind, size_t min,
+                                             size_t max, struct cmp_stage_head *out);
 NEB_MUST_CHECK enum neb_status cmp_frame_get_stream(struct cmp_work *w, struct neb_rd *r,
-                                                    const struct cmp_frame *h, size_t min,
-                                                    size_t max, struct neb_buf *into);
-// The highest stage that a frame's codes may have. All other streams may have stage 1 at most.
-uint8_t cmp_frame_last_stage(const struct cmp_frame *h);
+                                                    enum cmp_stream kind, size_t min, size_t max,
+                                                    struct neb_buf *into);
 // Joins both planes of nibbles to codes. Refuses a nibble other than 0 after an odd last code.
 NEB_MUST_CHECK enum neb_status cmp_frame_join(uint8_t *codes, const uint8_t *low,
                                               const uint8_t *high, size_t n);
+// Writes one zstd frame of raw to out (cap: at least ZSTD_compressBound of it). Returns its size,
+// or a zstd error code. Level CMP_HUFFMAN looks for no repeats.
+enum { CMP_HUFFMAN = -2000 };
+NEB_MUST_CHECK size_t cmp_work_pack(struct cmp_work *w, uint8_t *out, size_t cap,
+                                    const struct neb_buf *raw, int level);
 
 struct cmp_source { // what is encoded: x, or `learned`
     const float *x;
@@ -59,45 +103,8 @@ struct cmp_source { // what is encoded: x, or `learned`
 };
 // Returns elements [at, at + n). For `learned` this forms them, so ask only once for each.
 const float *cmp_source_at(const struct cmp_source *s, size_t at, size_t n);
-
-// The codecs on the processor. Encoders fill w's streams. Decoders read the streams of a frame
-// whose header was read.
-NEB_MUST_CHECK enum neb_status cmp_blocks_encode(struct cmp_work *w, struct cmp_frame *h,
-                                                 const struct cmp_source *from, size_t n);
-NEB_MUST_CHECK enum neb_status cmp_blocks_decode(struct cmp_work *w, struct neb_rd *r,
-                                                 const struct cmp_frame *h, float *out, size_t n);
-// cmp_blocks_open reads and checks the two streams. cmp_blocks_read decodes elements [at, at + n)
-// of them; its caller is in kern_exact_enter.
-NEB_MUST_CHECK enum neb_status cmp_blocks_open(struct cmp_work *w, struct neb_rd *r,
-                                               const struct cmp_frame *h, struct neb_buf stream[2],
-                                               size_t n);
-void cmp_blocks_read(const struct cmp_frame *h, const struct neb_buf stream[2], size_t at,
-                     float *out, size_t n);
-NEB_MUST_CHECK enum neb_status cmp_topk_encode(struct cmp_work *w, struct cmp_frame *h,
-                                               const struct cmp_source *from, size_t n);
-
-// entries of a chunk of len elements
-size_t cmp_frame_chunk_k(const struct cmp_codec *c, size_t len);
-size_t cmp_frame_entries(const struct cmp_codec *c, size_t n); // of all chunks
-struct cmp_topk { // state while a frame's chunks are put, one after the other
-    double sum[CMP_MAGS];
-    uint64_t count[CMP_MAGS], entries;
-    uint8_t bits;
-};
-// Appends a chunk to w's streams. idx: indices in the chunk, ascending.
-NEB_MUST_CHECK enum neb_status cmp_frame_put_chunk(struct cmp_work *w, const struct cmp_frame *h,
-                                                   struct cmp_topk *t, const uint16_t *idx,
-                                                   const float *values, size_t k, size_t len);
-// Call this after the last chunk. It sets h's codebook to the mean of each bin.
-void cmp_frame_end_topk(struct cmp_work *w, struct cmp_frame *h, struct cmp_topk *t);
-struct cmp_topk_sink {
-    float *out;   // (n); or NULL: at and values are set instead
-    uint32_t *at; // (cmp_frame_entries) distinct
-    float *values;
-};
-// Reads and checks all streams of a topk frame. n: elements of the frame. NEB_ERR_FORMAT.
-NEB_MUST_CHECK enum neb_status cmp_frame_get_topk(struct cmp_work *w, struct neb_rd *r,
-                                                  const struct cmp_frame *h, size_t n,
-                                                  const struct cmp_topk_sink *to);
+// All n elements. NEB_ERR_INVALID: one is not finite.
+NEB_MUST_CHECK enum neb_status cmp_source_all(const struct cmp_source *s, size_t n,
+                                              const float **x);
 
 #endif

@@ -17,6 +17,27 @@
 
 enum { CMP_SKETCH = 1024 };
 
+// Where the elements of a unit go, for the codecs (ops.h). A group has `length` elements.
+enum { CMP_GROUP_MAX = 64 };
+struct cmp_place {
+    float *sketch;
+    uint64_t salt; // of the unit
+    size_t length;
+    float sign[CMP_GROUP_MAX]; // for each place in a group
+};
+
+static inline uint64_t cmp_mix(uint64_t x) { // splitmix64, as in agent/base/rng.h
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+static inline void cmp_place_add(const struct cmp_place *p, size_t group, float sum) {
+    uint64_t h = cmp_mix(p->salt + group);
+    p->sketch[(p->salt + group) % CMP_SKETCH] += h & 1 ? sum : -sum;
+}
+
 struct cmp_frame;
 // Adds a unit of n elements whose frame was read and checked. raw: its unpacked streams. unit: its
 // number in the update.

@@ -10,15 +10,12 @@
 // nearly noise. Without it zstd has half the symbols, for few more bytes (README.md has the
 // figures).
 #define ZSTD_STATIC_LINKING_ONLY // for ZSTD_c_literalCompressionMode
-#include "compress/frame.h"
+#include "compress/ops.h"
 #include "kernels/blocks.h"
 
 #include <math.h>
 #include <string.h>
 #include <zstd.h>
-
-enum { STREAM_HEADER_BYTES = 9 };
-enum stage { RAW, ZSTD, NIBBLES };
 
 // Codes hold few repeats except runs. At level 1 a small table, used for long matches only, leaves
 // the work to the entropy coder (README.md has what else was tried). If the library does not know
@@ -59,7 +56,7 @@ static double entropy(const uint32_t *count, int n) { // bits a symbol
 
 // Decides by the entropy of a sixteenth of the codes. A gain below 3 % is not worth an entropy
 // decoder. If full rows are zero, the low nibbles are not noise, and zstd takes the codes unsplit.
-static enum stage stage8(const struct neb_buf *codes) {
+static enum cmp_stage stage8(const struct neb_buf *codes) {
     enum { RUN = 64, STEP = 16 * RUN };
     uint32_t whole[256] = {0}, high[16] = {0};
     for (size_t at = 0; at < codes->len; at += STEP)
@@ -69,8 +66,8 @@ static enum stage stage8(const struct neb_buf *codes) {
         }
     double all = entropy(whole, 256), split = 4 + entropy(high, 16);
     if (all > 8 * 0.97)
-        return RAW;
-    return split < 1.06 * all && split < 8 * 0.97 ? NIBBLES : ZSTD;
+        return CMP_RAW;
+    return split < 1.06 * all && split < 8 * 0.97 ? CMP_NIBBLES : CMP_ZSTD;
 }
 
 // Codes of few levels repeat often but briefly. Such matches cost more bits and time than Huffman
@@ -107,37 +104,36 @@ static size_t put_nibbles(struct cmp_work *w, uint8_t *out, size_t cap, const st
 }
 
 static enum neb_status put_stream(struct cmp_work *w, struct neb_buf *out,
-                                  const struct neb_buf *raw, int level, enum stage stage) {
+                                  const struct neb_buf *raw, int level, enum cmp_stage stage) {
     size_t bound = ZSTD_compressBound(raw->len) + raw->len;
-    NEB_TRY(neb_buf_reserve(out, STREAM_HEADER_BYTES + bound));
-    uint8_t *at = out->p + out->len, *body = at + STREAM_HEADER_BYTES;
+    NEB_TRY(neb_buf_reserve(out, CMP_STREAM_BYTES + bound));
+    uint8_t *at = out->p + out->len, *body = at + CMP_STREAM_BYTES;
     size_t n = 0;
-    if (raw->len && level && stage == NIBBLES)
+    if (raw->len && level && stage == CMP_NIBBLES)
         n = put_nibbles(w, body, bound, raw);
-    else if (raw->len && level && stage == ZSTD)
+    else if (raw->len && level && stage == CMP_ZSTD)
         n = cmp_work_pack(w, body, bound, raw, level);
     if (!n || ZSTD_isError(n) || n >= raw->len) {
-        stage = RAW;
+        stage = CMP_RAW;
         if ((n = raw->len))
             memcpy(body, raw->p, n);
     }
     at[0] = (uint8_t)stage;
     neb_put_u32(at + 1, (uint32_t)raw->len);
     neb_put_u32(at + 5, (uint32_t)n);
-    out->len += STREAM_HEADER_BYTES + n;
+    out->len += CMP_STREAM_BYTES + n;
     return NEB_OK;
 }
 
 enum neb_status cmp_frame_put_all(struct cmp_work *w, struct neb_buf *out,
                                   const struct cmp_frame *h, int level) {
-    int streams = cmp_frame_streams(h->codec.id);
-    cmp_frame_put(out, h, streams);
-    for (int i = 0; i < streams; i++) {
+    cmp_frame_put(out, h);
+    for (int i = 0; i < cmp_frame_streams(&h->codec); i++) {
         const struct neb_buf *raw = &w->stream[i];
-        bool eight = i == 1 && h->codec.id == CMP_INT8, four = i == 1 && h->codec.id == CMP_INT4;
+        enum cmp_stream kind = h->codec.ops->streams[i];
         NEB_TRY(neb_buf_check(raw));
-        NEB_TRY(put_stream(w, out, raw, four ? level_of_codes(w, raw, level) : level,
-                           eight && level ? stage8(raw) : ZSTD));
+        NEB_TRY(put_stream(w, out, raw, kind == CMP_CODES4 ? level_of_codes(w, raw, level) : level,
+                           kind == CMP_CODES8 && level ? stage8(raw) : CMP_ZSTD));
     }
     return neb_buf_check(out);
 }
@@ -153,10 +149,6 @@ static enum neb_status unpack(struct cmp_work *w, uint8_t *out, size_t raw, cons
     return NEB_OK;
 }
 
-uint8_t cmp_frame_last_stage(const struct cmp_frame *h) {
-    return h->codec.id == CMP_INT8 ? NIBBLES : ZSTD;
-}
-
 enum neb_status cmp_frame_join(uint8_t *codes, const uint8_t *low, const uint8_t *high, size_t n) {
     size_t half = (n + 1) / 2;
     if (n % 2 && (low[half - 1] >> 4 || high[half - 1] >> 4))
@@ -168,34 +160,42 @@ enum neb_status cmp_frame_join(uint8_t *codes, const uint8_t *low, const uint8_t
 static enum neb_status get_nibbles(struct cmp_work *w, uint8_t *out, size_t raw, const uint8_t *p,
                                    size_t len) {
     size_t half = (raw + 1) / 2;
-    if (raw == 0 || len < half)
-        return neb_fail(NEB_ERR_FORMAT, "codec frame: %zu bytes of nibbles, at least %zu expected",
-                        len, half);
     neb_buf_clear(&w->plane);
     NEB_TRY(neb_buf_reserve(&w->plane, half + 1));
     NEB_TRY(unpack(w, w->plane.p, half, p + half, len - half));
     return cmp_frame_join(out, p, w->plane.p, raw);
 }
 
-// Reads a stream into `into`. Its raw size must lie in [min, max].
-enum neb_status cmp_frame_get_stream(struct cmp_work *w, struct neb_rd *r,
-                                     const struct cmp_frame *h, size_t min, size_t max,
-                                     struct neb_buf *into) {
+enum neb_status cmp_stage_get(struct neb_rd *r, enum cmp_stream kind, size_t min, size_t max,
+                              struct cmp_stage_head *out) {
+    enum cmp_stage last = kind == CMP_CODES8 ? CMP_NIBBLES : CMP_ZSTD;
     uint8_t stage = neb_rd_u8(r);
     size_t raw = neb_rd_u32(r), len = neb_rd_u32(r);
-    const uint8_t *p = neb_rd_view(r, len);
-    if (r->bad || stage > (h ? cmp_frame_last_stage(h) : ZSTD) || raw < min || raw > max ||
-        (stage == RAW && raw != len))
+    *out = (struct cmp_stage_head){(enum cmp_stage)stage, raw, len};
+    if (r->bad || stage > last || raw < min || raw > max || (stage == CMP_RAW && raw != len))
         return neb_fail(NEB_ERR_FORMAT, "codec frame: a stream of %zu bytes, %zu to %zu expected",
                         raw, min, max);
+    if (stage == CMP_NIBBLES && (raw == 0 || len < (raw + 1) / 2))
+        return neb_fail(NEB_ERR_FORMAT, "codec frame: %zu bytes of nibbles, at least %zu expected",
+                        len, (raw + 1) / 2);
+    return NEB_OK;
+}
+
+enum neb_status cmp_frame_get_stream(struct cmp_work *w, struct neb_rd *r, enum cmp_stream kind,
+                                     size_t min, size_t max, struct neb_buf *into) {
+    struct cmp_stage_head s;
+    NEB_TRY(cmp_stage_get(r, kind, min, max, &s));
+    const uint8_t *p = neb_rd_view(r, s.len);
+    if (r->bad)
+        return neb_fail(NEB_ERR_FORMAT, "codec frame: cut short");
     neb_buf_clear(into);
-    NEB_TRY(neb_buf_reserve(into, raw + 1));
-    into->len = raw;
-    if (stage == NIBBLES)
-        return get_nibbles(w, into->p, raw, p, len);
-    if (stage == ZSTD)
-        return unpack(w, into->p, raw, p, len);
-    if (raw)
-        memcpy(into->p, p, raw);
+    NEB_TRY(neb_buf_reserve(into, s.raw + 1));
+    into->len = s.raw;
+    if (s.stage == CMP_NIBBLES)
+        return get_nibbles(w, into->p, s.raw, p, s.len);
+    if (s.stage == CMP_ZSTD)
+        return unpack(w, into->p, s.raw, p, s.len);
+    if (s.raw)
+        memcpy(into->p, p, s.raw);
     return NEB_OK;
 }

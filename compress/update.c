@@ -72,23 +72,14 @@ static enum neb_status put_counts(struct cmp_work *w, struct neb_buf *out, const
     return neb_buf_check(out);
 }
 
-// Vectors (norms, biases) are few and important: no codec makes them sparse.
-static struct cmp_codec codec_of(const struct cmp_unit_shape *s, const struct cmp_codec *codec) {
-    struct cmp_codec c = *codec;
-    if (c.id == CMP_TOPK && (s->rows == 1 || s->cols == 1)) {
-        c.id = CMP_INT8;
-        c.levels = 0; // all levels of int8
-    }
-    return c;
-}
-
 // Adds a unit: x, or what f describes. x is in the memory of `device` if one is given.
 static enum neb_status add_unit(struct cmp_device *device, struct cmp_work *w, struct neb_buf *out,
                                 const struct cmp_unit_shape *s, const struct cmp_codec *codec,
                                 const float *x, const struct cmp_feedback *f,
                                 const uint64_t *counts) {
     size_t n = (size_t)s->rows * s->cols;
-    struct cmp_codec c = codec_of(s, codec);
+    // Vectors (norms, biases) are few and important: no codec makes them sparse.
+    struct cmp_codec c = s->rows == 1 || s->cols == 1 ? cmp_codec_dense(codec) : *codec;
     neb_buf_u32(out, s->unit);
     neb_buf_u32(out, s->rows);
     neb_buf_u32(out, s->cols);

@@ -14,9 +14,10 @@
 // the same struct from a signed list, which has its own federation id.
 #ifndef SEC_MEMBERS_H
 #define SEC_MEMBERS_H
+#include "agent/base/member_set.h"
 #include "security/identity.h"
 
-enum { SEC_MEMBERS_MAX = 16, SEC_FEDERATION_BYTES = 16, SEC_ENDPOINT_MAX = 256 };
+enum { SEC_MEMBERS_MAX = NEB_MEMBERS_MAX, SEC_FEDERATION_BYTES = 16, SEC_ENDPOINT_MAX = 256 };
 
 enum sec_connect {
     SEC_CONNECT_AUTO, // dial if there is an endpoint, and accept

@@ -359,46 +359,41 @@ void sec_sum_take_off(const struct sec_sum *s, const struct sec_sum_head *h, con
 
 // *missing: the member of n that is not in the set. False: too many are missing, or the set has
 // bits beyond n.
-static bool missing_of(uint8_t n, uint16_t set, uint8_t *missing) {
-    int lost = 0;
-    *missing = SEC_SUM_NOBODY;
-    if (n < 3 || n > SEC_MEMBERS_MAX || (uint32_t)set >> n)
+static bool missing_of(uint8_t n, struct member_set set, uint8_t *missing) {
+    struct member_set lost = mset_minus(mset_first(n), set);
+    *missing = mset_empty(lost) ? SEC_SUM_NOBODY : mset_lowest(lost);
+    if (n < 3 || n > SEC_MEMBERS_MAX || !mset_within(set, mset_first(n)))
         return false;
-    for (uint8_t k = 0; k < n; k++)
-        if (!(set >> k & 1)) {
-            *missing = k;
-            lost++;
-        }
-    return n - lost >= sec_sum_least(n);
+    return n - mset_count(lost) >= sec_sum_least(n);
 }
 
-enum neb_status sec_sum_reveal(const struct sec_sum *s, uint16_t set,
+enum neb_status sec_sum_reveal(const struct sec_sum *s, struct member_set set,
                                const struct sec_sum_head *heads, struct sec_sum_reveal *out) {
     uint8_t missing;
     if (!missing_of(s->n, set, &missing))
         return neb_fail(NEB_ERR_DENIED,
-                        "secure sum: reveals nothing for the set %#x of %u members, which is too "
+                        "secure sum: reveals nothing for the set %#llx of %u members, which is too "
                         "small to hide one",
-                        set, s->n);
+                        (unsigned long long)mset_bits(set), s->n);
     *out = (struct sec_sum_reveal){.set = set, .member = s->self, .n = s->n};
-    bool in = set >> s->self & 1;
-    for (uint8_t k = 0; k < s->n; k++) // heads of this job's members only
-        if (set >> k & 1 && (heads[k].n != s->n || heads[k].member != k))
+    bool in = mset_has(set, s->self);
+    for (uint8_t k = 0; mset_next(set, &k); k++) // heads of this job's members only
+        if (heads[k].n != s->n || heads[k].member != k)
             return neb_fail(NEB_ERR_DENIED,
                             "secure sum: the update of member %u is from another member or job", k);
-    const struct sec_sum_head *any = &heads[__builtin_ctz(set)];
+    const struct sec_sum_head *any = &heads[mset_lowest(set)];
     if (in)
         own_seed(s, &heads[s->self], out->own);
     if (in && missing != SEC_SUM_NOBODY)
         pair_seed(s, missing, any->fragment, any->round, out->pair);
-    for (uint8_t k = 0; k < s->n; k++)
-        if (k != s->self && set >> k & 1)
+    for (uint8_t k = 0; mset_next(set, &k); k++)
+        if (k != s->self)
             share_of(s, k, k, &heads[k], out->shares[k]);
     return NEB_OK;
 }
 
 void sec_sum_reveal_put(struct neb_buf *out, const struct sec_sum_reveal *r) {
-    neb_buf_u16(out, r->set);
+    mset_write(out, r->set);
     neb_buf_u8(out, r->member);
     neb_buf_u8(out, r->n);
     neb_buf_add(out, r->own, sizeof r->own);
@@ -410,20 +405,20 @@ void sec_sum_reveal_put(struct neb_buf *out, const struct sec_sum_reveal *r) {
 bool sec_sum_reveal_get(struct neb_rd *in, struct sec_sum_reveal *r) {
     uint8_t missing;
     *r = (struct sec_sum_reveal){0};
-    r->set = neb_rd_u16(in);
+    r->set = mset_read(in);
     r->member = neb_rd_u8(in);
     r->n = neb_rd_u8(in);
     neb_rd_copy(in, r->own, sizeof r->own);
     neb_rd_copy(in, r->pair, sizeof r->pair);
     if (in->bad || !missing_of(r->n, r->set, &missing) || r->member >= r->n)
         return false;
-    bool member_of = r->set >> r->member & 1;
+    bool member_of = mset_has(r->set, r->member);
     bool good =
         (member_of || sodium_is_zero(r->own, sizeof r->own)) && // one encoding for one meaning
         ((member_of && missing != SEC_SUM_NOBODY) || sodium_is_zero(r->pair, sizeof r->pair));
     for (uint8_t k = 0; k < r->n; k++) {
         neb_rd_copy(in, r->shares[k], sizeof r->shares[k]);
-        good = good && ((k != r->member && r->set >> k & 1) ||
+        good = good && ((k != r->member && mset_has(r->set, k)) ||
                         sodium_is_zero(r->shares[k], sizeof r->shares[k]));
     }
     return good && !in->bad;
@@ -433,7 +428,7 @@ bool sec_sum_reveal_fits(const struct sec_sum_reveal *r, const struct sec_sum_he
     uint8_t missing;
     if (!missing_of(r->n, r->set, &missing))
         return false;
-    if (!(r->set >> r->member & 1))
+    if (!mset_has(r->set, r->member))
         return true; // only shares, which are checked when they are combined
     const struct sec_sum_head *h = &heads[r->member];
     return announced(r->own, h->own) &&
@@ -442,7 +437,7 @@ bool sec_sum_reveal_fits(const struct sec_sum_reveal *r, const struct sec_sum_he
 
 void sec_sum_seeds_put(struct neb_buf *out, const struct sec_sum_seeds *x) {
     neb_buf_u8(out, x->n);
-    neb_buf_u16(out, x->set);
+    mset_write(out, x->set);
     for (uint8_t k = 0; k < x->n; k++)
         neb_buf_add(out, x->own[k], SEC_SUM_SEED_BYTES);
     for (uint8_t k = 0; k < x->n; k++)
@@ -454,7 +449,7 @@ bool sec_sum_seeds_get(const uint8_t *p, size_t len, struct sec_sum_seeds *out) 
     uint8_t missing;
     *out = (struct sec_sum_seeds){0};
     out->n = neb_rd_u8(&r);
-    out->set = neb_rd_u16(&r);
+    out->set = mset_read(&r);
     if (r.bad || !missing_of(out->n, out->set, &missing))
         return false;
     for (uint8_t k = 0; k < out->n; k++)
@@ -464,22 +459,19 @@ bool sec_sum_seeds_get(const uint8_t *p, size_t len, struct sec_sum_seeds *out) 
     return neb_rd_done(&r);
 }
 
-enum neb_status sec_sum_gather(uint8_t n, uint16_t set, const struct sec_sum_head *heads,
-                               const struct sec_sum_reveal *reveals, uint16_t have,
+enum neb_status sec_sum_gather(uint8_t n, struct member_set set, const struct sec_sum_head *heads,
+                               const struct sec_sum_reveal *reveals, struct member_set have,
                                struct sec_sum_seeds *out) {
     uint8_t missing;
-    uint16_t all = (uint16_t)((1u << n) - 1);
     if (!missing_of(n, set, &missing))
-        return neb_fail(NEB_ERR_FORMAT, "secure sum: members %#x of %u", set, n);
+        return neb_fail(NEB_ERR_FORMAT, "secure sum: members %#llx of %u",
+                        (unsigned long long)mset_bits(set), n);
     *out = (struct sec_sum_seeds){.n = n, .set = set};
-    for (uint8_t k = 0; k < n; k++) {
-        if (!(set >> k & 1))
-            continue;
-        uint16_t others = (uint16_t)(all & ~(1u << k));
-        if (have >> k & 1) {
+    for (uint8_t k = 0; mset_next(set, &k); k++) {
+        if (mset_has(have, k)) {
             memcpy(out->own[k], reveals[k].own, SEC_SUM_SEED_BYTES);
             memcpy(out->pair[k], reveals[k].pair, SEC_SUM_SEED_BYTES);
-        } else if (missing == SEC_SUM_NOBODY && (have & others) == others) {
+        } else if (missing == SEC_SUM_NOBODY && mset_within(mset_without(mset_first(n), k), have)) {
             for (uint8_t j = 0; j < n; j++)
                 if (j != k)
                     add_seed(out->own[k], reveals[j].shares[k]);
@@ -500,14 +492,13 @@ enum neb_status sec_sum_unmask(const struct sec_sum_seeds *seeds, const uint8_t 
     uint8_t missing, n = seeds->n;
     bool possible = true;
     if (!missing_of(n, seeds->set, &missing))
-        return neb_fail(NEB_ERR_FORMAT, "secure sum: members %#x of %u", seeds->set, n);
-    int32_t most = sec_sum_limit(n) * __builtin_popcount(seeds->set);
+        return neb_fail(NEB_ERR_FORMAT, "secure sum: members %#llx of %u",
+                        (unsigned long long)mset_bits(seeds->set), n);
+    int32_t most = sec_sum_limit(n) * mset_count(seeds->set);
     for (size_t done = 0; done < count; done += BLOCK) {
         uint16_t acc[BLOCK] = {0};
         size_t m = count - done < BLOCK ? count - done : BLOCK;
-        for (uint8_t k = 0; k < n; k++) {
-            if (!(seeds->set >> k & 1))
-                continue;
+        for (uint8_t k = 0; mset_next(seeds->set, &k); k++) {
             const uint8_t *p = bodies[k] + 2 * (at + done);
             for (size_t i = 0; i < m; i++)
                 acc[i] = (uint16_t)(acc[i] + (p[2 * i] | p[2 * i + 1] << 8));
@@ -524,5 +515,5 @@ enum neb_status sec_sum_unmask(const struct sec_sum_seeds *seeds, const uint8_t 
                     : neb_fail(NEB_ERR_DENIED,
                                "secure sum: the result is beyond what %d members can add up to: "
                                "one of them masked or revealed something false",
-                               __builtin_popcount(seeds->set));
+                               mset_count(seeds->set));
 }

@@ -118,7 +118,7 @@ void sec_sum_take_off(const struct sec_sum *s, const struct sec_sum_head *h, con
 //     | its shares of the others' b, n x 32
 // Zeros where there is nothing to reveal. A member that is not in the set reveals neither b nor s.
 struct sec_sum_reveal {
-    uint16_t set;
+    struct member_set set;
     uint8_t member, n;
     uint8_t own[SEC_SUM_SEED_BYTES], pair[SEC_SUM_SEED_BYTES],
         shares[SEC_MEMBERS_MAX][SEC_SUM_SEED_BYTES];
@@ -126,7 +126,7 @@ struct sec_sum_reveal {
 // heads: by member, valid for those in the set. The caller ensures that no other set is ever given
 // for this fragment and round. NEB_ERR_DENIED: the set is too small for n, or a head is not its
 // member's.
-NEB_MUST_CHECK enum neb_status sec_sum_reveal(const struct sec_sum *s, uint16_t set,
+NEB_MUST_CHECK enum neb_status sec_sum_reveal(const struct sec_sum *s, struct member_set set,
                                               const struct sec_sum_head *heads,
                                               struct sec_sum_reveal *out);
 void sec_sum_reveal_put(struct neb_buf *out, const struct sec_sum_reveal *r);
@@ -136,20 +136,20 @@ bool sec_sum_reveal_fits(const struct sec_sum_reveal *r, const struct sec_sum_he
 
 struct sec_sum_seeds { // all that is needed to read a sum
     uint8_t n;
-    uint16_t set;
+    struct member_set set;
     uint8_t own[SEC_MEMBERS_MAX][SEC_SUM_SEED_BYTES], pair[SEC_MEMBERS_MAX][SEC_SUM_SEED_BYTES];
 };
 // n u8 | set u16 | b, n x 32 | s with the missing one, n x 32
-enum { SEC_SUM_SEEDS_MAX = 3 + 2 * SEC_MEMBERS_MAX * SEC_SUM_SEED_BYTES };
+enum { SEC_SUM_SEEDS_MAX = 1 + sizeof(neb_member_bits) + 2 * SEC_MEMBERS_MAX * SEC_SUM_SEED_BYTES };
 void sec_sum_seeds_put(struct neb_buf *out, const struct sec_sum_seeds *x);
 NEB_MUST_CHECK bool sec_sum_seeds_get(const uint8_t *p, size_t len, struct sec_sum_seeds *out);
-// reveals: by member, valid for those with a bit in `have`; they passed sec_sum_reveal_fits.
+// reveals: by member, valid for those in `have`; they passed sec_sum_reveal_fits.
 // NEB_ERR_AGAIN (not logged): more are needed. NEB_ERR_DENIED: shares do not make up an announced
 // seed. NEB_ERR_FORMAT: the set is too small.
-NEB_MUST_CHECK enum neb_status sec_sum_gather(uint8_t n, uint16_t set,
+NEB_MUST_CHECK enum neb_status sec_sum_gather(uint8_t n, struct member_set set,
                                               const struct sec_sum_head *heads,
-                                              const struct sec_sum_reveal *reveals, uint16_t have,
-                                              struct sec_sum_seeds *out);
+                                              const struct sec_sum_reveal *reveals,
+                                              struct member_set have, struct sec_sum_seeds *out);
 // Integers [at, at + count) of the sum. bodies: by member, read for members of the set.
 // NEB_ERR_DENIED: a sum that its members cannot give. NEB_ERR_FORMAT: the set is too small.
 NEB_MUST_CHECK enum neb_status sec_sum_unmask(const struct sec_sum_seeds *seeds,

@@ -205,20 +205,18 @@ static enum neb_status bench_stage(struct bench *b, bool json, const char *codec
 
 static enum neb_status bench_one(struct bench *b, bool json, const char *name) {
     NEB_TRY(cmp_codec_parse(name, &b->codec));
-    bool sparse = b->codec.id == CMP_TOPK,
-         whole = b->codec.id != CMP_FP32 && b->codec.id != CMP_BF16;
+    double bytes = 0, error = 0, norm = 0, code = cmp_codec_code_bytes(&b->codec);
+    bool sparse = cmp_codec_density(&b->codec) < 1, whole = sparse || code > 0;
     kern_pool_run(b->pool, b->n_units, encode_unit, b);
     NEB_TRY(units_status(b));
     kern_pool_run(b->pool, b->n_units, decode_unit, b);
     NEB_TRY(units_status(b));
     kern_pool_run(b->pool, b->n_units, compare_unit, b);
-    double bytes = 0, error = 0, norm = 0, code;
     for (size_t i = 0; i < b->n_units; i++) {
         bytes += (double)b->units[i].frame.len;
         error += b->units[i].error;
         norm += b->units[i].norm;
     }
-    code = b->codec.id == CMP_INT8 ? 1 : b->codec.id == CMP_INT4 ? 0.5 : 0; // bytes, before zstd
     struct bench_field more[] = {{"bits_per_param", 8 * bytes / (double)b->params},
                                  {"rel_error", norm > 0 ? sqrt(error / norm) : 0},
                                  {"socket_bits_per_param", 0}};
@@ -321,9 +319,6 @@ out:
 
 enum neb_status bench_codec(bool json, size_t params, int threads, const char *input,
                             const char *codec) {
-    static const char *const names[] = {"fp32",         "bf16",          "int8",
-                                        "int4",         "int3",          "int2",
-                                        "topk:64/4096", "topk:256/4096", "topk:64/4096:4"};
     enum neb_status st = NEB_OK;
     struct bench b = {0};
     struct kern_pool *one = NULL, *all = NULL;
@@ -336,8 +331,8 @@ enum neb_status bench_codec(bool json, size_t params, int threads, const char *i
     if (!input)
         kern_pool_run(all, b.n_units, fill_unit, &b);
     memset(b.y, 0, b.params * sizeof *b.y); // touches the pages before the first measurement
-    for (size_t i = 0; i < (codec ? 1 : sizeof names / sizeof names[0]); i++) {
-        const char *name = codec ? codec : names[i];
+    for (int i = 0; codec ? i < 1 : cmp_variant(i, CMP_BENCHED) != NULL; i++) {
+        const char *name = codec ? codec : cmp_variant(i, CMP_BENCHED)->name;
         b.pool = one;
         NEB_TRY_GOTO(bench_one(&b, json, name), out);
         if (kern_pool_threads(all) == 1)

@@ -91,8 +91,8 @@ static void about_job(void *user, const uint8_t job[INTER_ID_BYTES], struct inte
                  *c;
     const char *gate = agent_json_text(spec, "sync.gate", "");
     json_int_t f = json_integer_value(json_object_get(spec, "sync.private_colluders"));
-    uint16_t removed = 0;
     size_t i;
+    out->removed = mset_none();
     out->robust = !strcmp(gate, "robust");
     out->masked = !strcmp(gate, "private");
     out->colluders = (uint8_t)(f > 0 && f < INTER_MEMBERS_MAX ? f : 0);
@@ -100,9 +100,8 @@ static void about_job(void *user, const uint8_t job[INTER_ID_BYTES], struct inte
         const char *name = agent_json_text(c, "name", NULL);
         int at = k->federation && name ? sec_memberlist_find(&k->federation->list, name) : -1;
         if (i < INTER_MEMBERS_MAX && at >= 0 && !(k->federation->list.e[at].caps & SEC_CAP_VOTER))
-            removed |= (uint16_t)(1u << i);
+            mset_add(&out->removed, (int)i);
     }
-    out->removed = removed;
 }
 
 // The signed list of a federation, or else members.json.

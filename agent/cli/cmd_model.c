@@ -8,7 +8,7 @@
 #include "agent/job/model_init.h"
 #include "agent/proc/seal.h"
 #include "agent/show/corpus_note.h"
-#include "agent/train/eval_translate.h"
+#include "agent/train/translate.h"
 #include "intra/data/data.h"
 #include "intra/data/tokenizer.h"
 #include "intra/data/tokenizer_files.h"

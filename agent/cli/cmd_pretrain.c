@@ -150,7 +150,7 @@ static enum neb_status on_event(struct run *r, struct agent_ipc_msg *m) {
 
 static bool reports_are_in(const struct run *r) {
     for (int i = 0; i < r->expected; i++)
-        if (!r->reports[i] && !(r->gone >> i & 1))
+        if (!r->reports[i] && !mset_has(r->gone, i))
             return false;
     return true;
 }

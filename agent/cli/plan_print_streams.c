@@ -2,8 +2,8 @@
 // The result of `nebula plan` for modes rtd and distill, as text and as JSON.
 #include "agent/cli/plan_print.h"
 #include "agent/job/json.h"
+#include "agent/job/sides.h"
 #include "agent/show/progress.h"
-#include "agent/train/distill.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -45,18 +45,18 @@ static enum neb_status on_follows(struct run *r, const char *state) {
 void pretrain_on_members(struct run *r, const json_t *event) {
     const char *ends = json_string_value(json_object_get(event, "ends"));
     const json_t *list = json_object_get(event, "gone"), *name;
-    uint16_t was = r->gone;
+    struct member_set was = r->gone;
     char text[512];
     size_t k;
-    r->gone = 0;
+    r->gone = mset_none();
     for (int i = 0; i < r->expected; i++) {
         json_array_foreach(list, k,
                            name) if (json_is_string(name) &&
                                      !strcmp(json_string_value(name), r->job.clusters[i].name))
-            r->gone |= (uint16_t)(1u << i);
-        if (r->gone >> i & 1)
+            mset_add(&r->gone, i);
+        if (mset_has(r->gone, i))
             agent_progress_sample(r->progress, i)->out = true;
-        if (!(r->gone & ~was & (1u << i)) || ends)
+        if (!mset_has(r->gone, i) || mset_has(was, i) || ends)
             continue;
         snprintf(text, sizeof text, "%s is no longer a member; its report is not expected",
                  r->job.clusters[i].name);

@@ -8,8 +8,7 @@
 #include "agent/show/export.h"
 #include "agent/show/plots.h"
 #include "agent/show/report.h"
-#include "agent/train/distill_summary.h"
-#include "agent/train/rtd_summary.h"
+#include "agent/train/side_summary.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -45,8 +44,8 @@ static void make_summary(const struct run *r, struct agent_summary *s) {
     snprintf(s->mode, sizeof s->mode, rtd ? "rtd" : distill ? "distill" : "replicas");
     s->wall_s = neb_seconds(neb_now() - r->start);
     for (int i = 0; i < (both ? 2 : r->expected); i++) {
-        const json_t *p = both ? agent_rtd_report_of(&r->job, r->reports, r->job.clusters[i].role)
-                               : r->reports[i];
+        const json_t *p =
+            both ? agent_side_report(&r->job, r->reports, r->job.clusters[i].role) : r->reports[i];
         if (!p && !both) // out of reach at a stop, or no longer a member
             continue;
         struct agent_cluster_summary *c = &s->clusters[s->n_clusters++];
@@ -111,16 +110,16 @@ static void say_error(const char *cluster, const char *error) {
 }
 
 static json_t *missing_names(const struct run *r) {
-    json_t *names = r->missing ? json_array() : NULL;
+    json_t *names = mset_empty(r->missing) ? NULL : json_array();
     for (int i = 0; names && i < r->expected; i++)
-        if (r->missing >> i & 1)
+        if (mset_has(r->missing, i))
             json_array_append_new(names, json_string(r->job.clusters[i].name));
     return names;
 }
 
 static int say_missing(const struct run *r) {
     for (int i = 0; i < r->expected; i++)
-        if (r->missing >> i & 1)
+        if (mset_has(r->missing, i))
             neb_warn("%s has not reported, and its agent could not be reached for %d s: the "
                      "summary covers the others. It may still finish: the same command with "
                      "--resume --out %s follows the job again",
@@ -138,7 +137,7 @@ int pretrain_finish(struct run *r) {
             say_error(r->job.clusters[i].name, error);
         failed += error != NULL;
         stopped += json_is_true(json_object_get(r->reports[i], "stopped"));
-        missing += !r->reports[i] && !(r->gone >> i & 1);
+        missing += !r->reports[i] && !mset_has(r->gone, i);
         left += r->reports[i] != NULL;
     }
     r->over = failed && !missing;
@@ -150,10 +149,8 @@ int pretrain_finish(struct run *r) {
     make_summary(r, &s);
     s.missing = r->missing_names = missing_names(r);
     make_privacy(r, &s);
-    if (r->job.mode == AGENT_MODE_RTD && left == r->expected)
-        s.quality = r->quality = agent_rtd_summary(&r->job, r->reports);
-    if (r->job.mode == AGENT_MODE_DISTILL && left == r->expected)
-        s.quality = r->quality = agent_distill_summary(&r->job, r->reports, r->expected);
+    if (left == r->expected)
+        s.quality = r->quality = agent_side_quality(&r->job, r->reports, r->expected);
     if (agent_summary_write(&s, r->out) != NEB_OK || agent_plots_make(r->out) != NEB_OK)
         return AGENT_EXIT_FAILED;
     if (!r->o.common.json && left)
@@ -161,8 +158,7 @@ int pretrain_finish(struct run *r) {
     else if (r->o.common.json && agent_summary_print_json(&s, stdout) != NEB_OK)
         return AGENT_EXIT_FAILED;
     if (!r->o.common.json && s.quality && !stopped)
-        r->job.mode == AGENT_MODE_RTD ? agent_rtd_print(s.quality, stdout)
-                                      : agent_distill_print(s.quality, stdout);
+        agent_side_print(s.quality, stdout);
     if (r->ends[0] && (stopped || missing || !left)) {
         neb_log(
             NEB_LOG_ERROR,
@@ -171,7 +167,7 @@ int pretrain_finish(struct run *r) {
             r->ends, r->o.out, r->model_dir);
         return AGENT_EXIT_FAILED;
     }
-    if (stopped || (missing && !r->missing)) {
+    if (stopped || (missing && mset_empty(r->missing))) {
         if (!r->o.common.json) {
             printf("stopped after a checkpoint; continue with --resume --out %s\n", r->o.out);
             if (neb_path(dir, sizeof dir, r->model_dir, "checkpoint") == NEB_OK &&
@@ -192,7 +188,7 @@ int pretrain_finish(struct run *r) {
     }
     if (export_models(r) != NEB_OK)
         return AGENT_EXIT_FAILED;
-    return r->missing ? say_missing(r) : AGENT_EXIT_OK;
+    return mset_empty(r->missing) ? AGENT_EXIT_OK : say_missing(r);
 }
 
 int pretrain_detached(const struct run *r) {

@@ -50,13 +50,13 @@ struct run {
     uint64_t lines_lost; // of metrics.jsonl, which could not be written
     neb_ns reached[AGENT_CLUSTERS_MAX]; // last line of a cluster, or last time with its link up
     neb_ns waits_since;                 // some have reported and others have not; 0: no
-    uint16_t told_missing;              // bit per cluster: reported to the user as out of reach
-    uint16_t missing;                   // bit per cluster: no longer waited for
-    uint16_t away;             // bit per cluster: its link is down, by the agent's last status
+    struct member_set told_missing;     // clusters reported to the user as out of reach
+    struct member_set missing;          // clusters that are no longer waited for
+    struct member_set away;             // clusters whose link is down, by the agent's last status
     neb_ns heard, next_follow; // last message about the job; when to ask the agent for it again
     bool detached;             // this command ends and the job continues
     bool silent, no_more;      // the agent does not answer, and the user knows; no report will come
-    uint16_t gone;             // bit per cluster: no longer a member, so it sends no report
+    struct member_set gone;    // clusters that are no members any more, and send no report
     char ends[512];            // why the agent has ended the job; empty: it has not
     // OUT/.lock: one command per folder; the system releases it at the end of the process
     int lock_fd;

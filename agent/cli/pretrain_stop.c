@@ -47,14 +47,14 @@ void pretrain_all_end(struct run *r) {
 void pretrain_on_status(struct run *r, const json_t *status) {
     const json_t *peer;
     size_t k;
-    r->away = 0;
+    r->away = mset_none();
     json_array_foreach(json_object_get(status, "peers"), k, peer) {
         const char *name = json_string_value(json_object_get(peer, "name"));
         for (int i = 0; name && i < r->expected; i++) {
             if (strcmp(r->job.clusters[i].name, name) != 0)
                 continue;
             if (json_is_false(json_object_get(peer, "up")))
-                r->away |= (uint16_t)(1u << i);
+                mset_add(&r->away, i);
             else
                 pretrain_reached(r, i, neb_now());
         }
@@ -64,7 +64,7 @@ void pretrain_on_status(struct run *r, const json_t *status) {
 // True if all clusters without a report are out of reach.
 static bool only_away(const struct run *r) {
     for (int i = 0; i < r->expected; i++)
-        if (!r->reports[i] && !((r->away | r->gone) >> i & 1))
+        if (!r->reports[i] && !mset_has(mset_union(r->away, r->gone), i))
             return false;
     return true;
 }
@@ -72,7 +72,7 @@ static bool only_away(const struct run *r) {
 static void say_missing(struct run *r) {
     char text[256];
     for (int i = 0; i < r->expected; i++) {
-        if (r->reports[i] || r->gone >> i & 1)
+        if (r->reports[i] || mset_has(r->gone, i))
             continue;
         snprintf(text, sizeof text, "%s cannot be reached and has not reported; %s",
                  r->job.clusters[i].name,

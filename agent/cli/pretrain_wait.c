@@ -15,7 +15,9 @@
 
 static const neb_ns ask_every = 5 * NEB_S, tell_after = 15 * NEB_S;
 
-static bool is_missing(const struct run *r, int i) { return !r->reports[i] && !(r->gone >> i & 1); }
+static bool is_missing(const struct run *r, int i) {
+    return !r->reports[i] && !mset_has(r->gone, i);
+}
 
 static neb_ns last_sign(const struct run *r, int i) {
     neb_ns sign = i == r->self ? r->heard : r->reached[i];
@@ -25,9 +27,9 @@ static neb_ns last_sign(const struct run *r, int i) {
 static void tell(struct run *r, int i, neb_ns now) {
     char text[320], age[32], most[32];
     neb_ns ago = now - last_sign(r, i);
-    if (ago < tell_after || r->told_missing >> i & 1)
+    if (ago < tell_after || mset_has(r->told_missing, i))
         return;
-    r->told_missing |= (uint16_t)(1u << i);
+    mset_add(&r->told_missing, i);
     agent_human_time(neb_seconds(ago), age, sizeof age);
     agent_human_time((double)r->o.report_within_s, most, sizeof most);
     snprintf(text, sizeof text,
@@ -40,7 +42,7 @@ static void tell(struct run *r, int i, neb_ns now) {
 
 void pretrain_reached(struct run *r, int i, neb_ns now) {
     r->reached[i] = now;
-    r->told_missing &= (uint16_t) ~(1u << i);
+    mset_remove(&r->told_missing, i);
 }
 
 enum neb_status pretrain_wait_step(struct run *r, neb_ns now, bool *enough) {
@@ -60,7 +62,8 @@ enum neb_status pretrain_wait_step(struct run *r, neb_ns now, bool *enough) {
             tell(r, i, now);
         }
     for (int i = 0; !there && i < r->expected; i++)
-        r->missing |= (uint16_t)((unsigned)is_missing(r, i) << i);
+        if (is_missing(r, i))
+            mset_add(&r->missing, i);
     *enough = *enough || !there;
     if (!there || !r->ipc || now < r->next_ask)
         return NEB_OK;

@@ -9,9 +9,9 @@
 #include "agent/daemon/sums.h"
 #include "agent/exchange/worker.h"
 #include "agent/job/private.h"
+#include "agent/job/sides.h"
 #include "agent/proc/launch.h"
 #include "agent/proc/seal.h"
-#include "agent/train/distill.h"
 
 #include <signal.h>
 #include <stdlib.h>

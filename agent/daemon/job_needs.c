@@ -3,7 +3,7 @@
 
 #include "agent/exchange/schedule.h"
 #include "agent/job/model.h"
-#include "agent/train/distill.h"
+#include "agent/job/sides.h"
 #include "compress/softlabel.h"
 #include "inter/record/types.h"
 #include "intra/cost/cost.h"

@@ -97,19 +97,19 @@ struct agent_jobrun {
     // dies before its first checkpoint makes none.)
     int64_t last_step, farthest, saved_step;
     bool progress;
-    int told_alive, told_others; // last sent to the worker
-    neb_ns link_told;            // when the last line about the link was sent to another cluster,
-    uint64_t link_told_bytes;    // the bytes sent and received by then,
-    bool link_told_up;           // and whether all others were connected
-    uint16_t offers_due;         // clusters to which the job is still to be offered again
-    uint16_t removed;            // clusters that a membership version removed, a bit each
-    uint16_t gone;               // with `robust`: revoked clusters that the operator was told of
-    uint16_t owing_told;         // clusters reported because a round waited for their update
+    int told_alive, told_others;  // last sent to the worker
+    neb_ns link_told;             // when the last line about the link was sent to another cluster,
+    uint64_t link_told_bytes;     // the bytes sent and received by then,
+    bool link_told_up;            // and whether all others were connected
+    struct member_set offers_due; // clusters to which the job is still to be offered again
+    struct member_set removed;    // clusters that a membership version removed
+    struct member_set gone;       // with `robust`: revoked clusters that the operator was told of
+    struct member_set owing_told; // clusters reported because a round waited for their update
     // Since when a round waits for a cluster's update, without a break; 0: it does not.
     neb_ns owing_since[AGENT_CLUSTERS_MAX];
-    bool room_told;      // reported that this site cannot keep others' updates
-    neb_ns room_said;    // when that, or the opposite, was last reported
-    uint16_t waits_told; // clusters reported because rounds wait for them
+    bool room_told;               // reported that this site cannot keep others' updates
+    neb_ns room_said;             // when that, or the opposite, was last reported
+    struct member_set waits_told; // clusters reported because rounds wait for them
     // The submitter's signature of the job; "" if that is this member.
     char sig[2 * INTER_SIG_BYTES + 1];
     bool told_expected, told_lost;
@@ -123,14 +123,12 @@ struct agent_jobrun {
     bool all_doubt;         // no side had a majority in the last one: all members compute again
     neb_ns hopeless_since;  // since when no member has a state to return to; 0: not so
     struct agent_join join; // the snapshot that is being fetched
-    uint16_t told_differs;  // clusters whose agents speak another protocol
+    struct member_set told_differs;             // clusters whose agents speak another protocol
     struct neb_throttle fetching, fetch_failed; // throttles of the messages about it
-    // The proof of the last snapshot's state; clusters whose state was false, and which are not
-    // asked again, a bit each.
-    struct agent_proof proof;
-    uint16_t false_givers;
-    neb_ns ask_at; // no member is asked for a state before this time
-    int disputes;  // how often in a row no other cluster could be believed
+    struct agent_proof proof;                   // of the last snapshot's state
+    struct member_set false_givers; // clusters whose state was false: they are not asked again
+    neb_ns ask_at;                  // no member is asked for a state before this time
+    int disputes;                   // how often in a row no other cluster could be believed
     // Since when no member has a state to give, and the rounds in the ledger at that time.
     neb_ns nowhere_since;
     uint64_t nowhere_rounds;

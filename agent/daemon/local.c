@@ -177,7 +177,13 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
     if (m->n_parts != 1 || !agent_credential_is(j->credential, m->parts[0].p, m->parts[0].len)) {
         count_stranger(d, "a local process without the credentials of a job's worker tried to "
                           "attach as its worker");
-        daemon_answer(d, from, false, "not the credentials of this job's worker");
+        snprintf(why, sizeof why, "not the credentials of this job's worker");
+        if (agent_attach_waits(j) && agent_credential_folder(d->socket_path, j->hex, dir) == NEB_OK)
+            snprintf(why, sizeof why,
+                     "not the credentials of this job's trainer: %.400s/trainer.key was changed; "
+                     "start the agent again, which reads it",
+                     dir);
+        daemon_answer(d, from, false, why);
         return;
     }
     bool foreign = agent_attach_waits(j);

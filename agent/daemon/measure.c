@@ -12,7 +12,8 @@ void agent_measure(struct inter_service *s, const struct agent_jobrun *j, const 
     *out = (struct inter_measure){
         .step_us = clamp_u32((double)json_integer_value(json_object_get(worker, "step_us"))),
         .error = error >= 0 && error <= 1e6 ? (float)error : 0,
-        .codec = codec >= 0 && codec < INTER_LEVELS ? (uint8_t)codec : INTER_LEVEL_JOB};
+        .codec = codec > 0 && codec <= CMP_LEVELS_MAX && cmp_level((int)codec) ? (uint8_t)codec
+                                                                               : CMP_LEVEL_JOB};
     double slowest = 0;
     for (int k = 0; k < j->job.n_clusters; k++) {
         struct inter_peer_stats p;

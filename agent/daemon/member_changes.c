@@ -48,38 +48,38 @@ void daemon_warn_unlinked(const struct daemon *d) {
 static bool can_go_on(const struct daemon *d, const struct agent_jobrun *j) {
     const struct sec_members *l = agent_members_list(d->trust);
     int here = 0, voters = 0;
-    uint16_t gone = daemon_gone_clusters(d, j);
+    struct member_set gone = daemon_gone_clusters(d, j);
     if (!is_listed(d))
         return false;
     if (j->linked && !j->federated) {
         bool ends[2] = {false, false}; // producers of batches, and consumers
         for (int i = 0; i < j->job.n_clusters; i++) {
             enum agent_role r = j->job.clusters[i].role;
-            if (!(gone >> i & 1))
+            if (!mset_has(gone, i))
                 ends[r == AGENT_ROLE_DISCRIMINATOR || r == AGENT_ROLE_STUDENT] = true;
         }
         return ends[0] && ends[1];
     }
     for (int i = 0; i < j->job.n_clusters; i++) {
-        bool votes = !(j->removed >> i & 1);
+        bool votes = !mset_has(j->removed, i);
         voters += votes;
         here += votes && sec_members_by_name(l, j->job.clusters[i].name);
     }
     return !j->federated ||
-           (here > voters / 2 && agent_private_has_enough(&j->job, gone | j->removed));
+           (here > voters / 2 && agent_private_has_enough(&j->job, mset_union(gone, j->removed)));
 }
 
 void daemon_send_members(struct daemon *d, const struct agent_jobrun *j,
                          const struct agent_ipc_client *to) {
     bool listed = is_listed(d);
-    uint16_t gone = daemon_gone_clusters(d, j);
+    struct member_set gone = daemon_gone_clusters(d, j);
     char names[320] = "", why[480];
     if (!j->linked || !to->len)
         return;
     agent_status_names(&j->job, gone, names, sizeof names);
     json_t *list = json_array();
     for (int i = 0; i < j->job.n_clusters; i++)
-        if (listed ? gone >> i & 1
+        if (listed ? mset_has(gone, i)
                    : i != j->self) // a site off the list gets no reports of any other site
             json_array_append_new(list, json_string(j->job.clusters[i].name));
     json_t *event = json_pack("{s:s,s:s,s:o}", "ev", "members", "job", j->hex, "gone", list);
@@ -89,7 +89,7 @@ void daemon_send_members(struct daemon *d, const struct agent_jobrun *j,
     else
         snprintf(why, sizeof why, "too few of its members are left on the list, without %s%s",
                  names,
-                 agent_private_has_enough(&j->job, gone | j->removed)
+                 agent_private_has_enough(&j->job, mset_union(gone, j->removed))
                      ? ""
                      : ": with so few, sums of the gate \"private\" cannot be read");
     if (!can_go_on(d, j))
@@ -100,10 +100,11 @@ void daemon_send_members(struct daemon *d, const struct agent_jobrun *j,
 // Nobody waits for a revoked member. With the profile `robust`, too few members may be left to
 // leave out a bad update.
 static void update_gone(struct daemon *d, struct agent_jobrun *j) {
-    uint16_t gone = daemon_gone_clusters(d, j);
-    int left = j->job.n_clusters - __builtin_popcount(gone);
+    struct member_set gone = daemon_gone_clusters(d, j);
+    int left = j->job.n_clusters - mset_count(gone);
     inter_service_job_gone(d->service, j->id, gone);
-    if (j->job.sync.gate != AGENT_GATE_ROBUST || left >= INTER_ROBUST_MEMBERS || gone == j->gone)
+    if (j->job.sync.gate != AGENT_GATE_ROBUST || left >= INTER_ROBUST_MEMBERS ||
+        mset_equal(gone, j->gone))
         return;
     char text[200];
     snprintf(text, sizeof text,
@@ -116,10 +117,10 @@ static void update_gone(struct daemon *d, struct agent_jobrun *j) {
 
 // Applies a change of the list to one job.
 static void update_job(struct daemon *d, struct agent_jobrun *j) {
-    uint16_t removed = daemon_removed_clusters(d, j);
+    struct member_set removed = daemon_removed_clusters(d, j);
     if (j->federated)
         update_gone(d, j);
-    if (j->federated && removed != j->removed) {
+    if (j->federated && !mset_equal(removed, j->removed)) {
         j->removed = removed;
         inter_service_job_removed(d->service, j->id, removed);
         neb_warn("job %s continues without a member that was given up by nebula promote",

@@ -36,17 +36,16 @@ bool daemon_spec_is_read(const json_t *spec) {
 
 // Sends the statement once to every member in a list of clusters.
 static void pass_on(struct daemon *d, uint32_t from, const json_t *spec, const json_t *statement,
-                    uint64_t *told) {
+                    struct member_set *told) {
     const json_t *c;
     size_t i;
-    _Static_assert(SEC_MEMBERS_MAX <= 64, "a bit each");
     json_array_foreach(json_object_get(spec, "clusters"), i, c) {
         const char *name = json_string_value(json_object_get(c, "name"));
         const struct sec_member *m = name ? sec_members_by_name(&d->members, name) : NULL;
         uint32_t peer = m ? (uint32_t)(m - d->members.m) : from;
-        if (peer == from || !strcmp(name, daemon_name(d)) || *told >> peer & 1)
+        if (peer == from || !strcmp(name, daemon_name(d)) || mset_has(*told, (int)peer))
             continue;
-        *told |= UINT64_C(1) << peer;
+        mset_add(told, (int)peer);
         daemon_post(d, peer, AGENT_MSG_JOB, json_copy((json_t *)(uintptr_t)statement), true);
     }
 }
@@ -87,7 +86,7 @@ void daemon_on_misnamed(struct daemon *d, uint32_t peer, const char *by, const c
     if (!kept)
         neb_warn("job %.8s: the proof that %s has equivocated could not be stored", hex, by);
     if (fresh) {
-        uint64_t told = 0;
+        struct member_set told = mset_none();
         neb_log(NEB_LOG_ERROR, "%s: both are kept in the ledger as proof", why);
         pass_on(d, peer, r.spec, statement, &told);
         pass_on(d, peer, json_object_get(body, "spec"), statement, &told);

@@ -466,13 +466,13 @@ static void tend_lines(struct daemon *d, uint32_t peer, bool up) {
 // The peer may have lost its disk, or may not have had the job yet. Repeated until the link takes
 // the offer: after an outage its queue may be full.
 void daemon_offer_retry(struct daemon *d, struct agent_jobrun *j) {
-    for (int k = 0; j->offers_due && k < j->job.n_clusters; k++) {
-        if (!(j->offers_due >> k & 1))
+    for (int k = 0; !mset_empty(j->offers_due) && k < j->job.n_clusters; k++) {
+        if (!mset_has(j->offers_due, k))
             continue;
         json_t *again = d->up[j->peers[k]] ? daemon_signed_job(d, j) : NULL;
         json_object_set_new(again, "again", json_true());
         if (!again || daemon_post(d, j->peers[k], AGENT_MSG_JOB, again, false))
-            j->offers_due &= (uint16_t) ~(1u << k);
+            mset_remove(&j->offers_due, k);
     }
 }
 
@@ -494,7 +494,7 @@ void daemon_on_peer(void *user, uint32_t peer, bool up) {
         daemon_send_alive(d, j, false);
         for (int k = 0; up && k < j->job.n_clusters; k++)
             if (k != j->self && j->peers[k] == peer)
-                j->offers_due |= (uint16_t)(1u << k);
+                mset_add(&j->offers_due, k);
         daemon_offer_retry(d, j);
         char text[160];
         if (!say)

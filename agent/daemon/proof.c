@@ -8,7 +8,7 @@
 #include "agent/daemon/snapshot.h"
 #include "agent/daemon/state.h"
 #include "agent/daemon/status.h"
-#include "agent/train/distill.h"
+#include "agent/job/sides.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,21 +17,22 @@
 static const neb_ns ask_retry = 60 * NEB_S; // after no member could be believed
 
 // Other clusters that have parameters and are still members.
-static uint16_t others_of(const struct daemon *d, const struct agent_jobrun *j) {
-    uint16_t out = daemon_gone_clusters(d, j) | daemon_removed_clusters(d, j), others = 0;
+static struct member_set others_of(const struct daemon *d, const struct agent_jobrun *j) {
+    struct member_set others = mset_none();
     for (int i = 0; i < j->job.n_clusters; i++)
-        if (i != j->self && !agent_job_only_votes(&j->job, i) && !(out >> i & 1))
-            others |= (uint16_t)(1u << i);
-    return others;
+        if (i != j->self && !agent_job_only_votes(&j->job, i))
+            mset_add(&others, i);
+    return mset_minus(mset_minus(others, daemon_gone_clusters(d, j)),
+                      daemon_removed_clusters(d, j));
 }
 
-static uint16_t equivocators_of(const struct daemon *d, const struct agent_jobrun *j) {
+static struct member_set equivocators_of(const struct daemon *d, const struct agent_jobrun *j) {
     struct inter_job_status st;
-    return inter_service_job_status(d->service, j->id, &st) ? st.equivocators : 0;
+    return inter_service_job_status(d->service, j->id, &st) ? st.equivocators : mset_none();
 }
 
-static void name(const struct agent_jobrun *j, uint16_t who, char *out, size_t cap) {
-    if (who)
+static void name(const struct agent_jobrun *j, struct member_set who, char *out, size_t cap) {
+    if (!mset_empty(who))
         agent_status_names(&j->job, who, out, cap);
     else
         snprintf(out, cap, "several clusters");
@@ -43,13 +44,13 @@ static void say_false(struct daemon *d, struct agent_jobrun *j, const char *what
     name(j, j->proof.giver, giver, sizeof giver);
     snprintf(text, sizeof text, "ERROR: the state that %s gave %s: it is dropped", giver, what);
     size_t n = strlen(text);
-    if (proven && j->proof.giver)
+    if (proven && !mset_empty(j->proof.giver))
         snprintf(text + n, sizeof text - n, ", and %s is not asked again", giver);
     daemon_report_fault(d, j, text);
 }
 
-uint16_t daemon_false_givers(const struct daemon *d, const struct agent_jobrun *j) {
-    return others_of(d, j) & ~j->false_givers ? j->false_givers : 0;
+struct member_set daemon_false_givers(const struct daemon *d, const struct agent_jobrun *j) {
+    return mset_within(others_of(d, j), j->false_givers) ? mset_none() : j->false_givers;
 }
 
 // Excludes the giver from further requests, if there is another member to ask. False: no member can
@@ -57,16 +58,16 @@ uint16_t daemon_false_givers(const struct daemon *d, const struct agent_jobrun *
 static bool mark(struct daemon *d, struct agent_jobrun *j) {
     enum { DISPUTES_MAX = 3 };
     char text[640], names[320];
-    uint16_t all = others_of(d, j);
-    j->false_givers |= j->proof.giver;
-    if (!all || all & ~j->false_givers)
+    struct member_set all = others_of(d, j);
+    j->false_givers = mset_union(j->false_givers, j->proof.giver);
+    if (mset_empty(all) || !mset_within(all, j->false_givers))
         return true;
-    j->false_givers = 0;
+    j->false_givers = mset_none();
     j->ask_at = neb_now() + ask_retry;
     agent_status_names(&j->job, all, names, sizeof names);
     bool over = ++j->disputes >= DISPUTES_MAX;
     int n = snprintf(text, sizeof text,
-                     all & (all - 1)
+                     mset_count(all) > 1
                          ? "the states of %s differ, and nobody can tell which is right: nebula "
                            "rejoin at the wrong one, or nebula revoke, resolves this; "
                          : "the state of %s is false, and no other cluster can be asked; ",
@@ -93,13 +94,13 @@ static bool drop(struct daemon *d, struct agent_jobrun *j) {
 
 // Drops the state. The worker starts again without it, and asks for another one.
 static void refuse(struct daemon *d, struct agent_jobrun *j, enum agent_proof_verdict v,
-                   const struct inter_digests *said, uint16_t others) {
+                   const struct inter_digests *said, struct member_set others) {
     char text[480], against[320];
-    uint16_t who = 0;
+    struct member_set who = mset_none(), judges = mset_union(others, j->proof.giver);
     for (int f = 0; f < INTER_FRAGMENTS_MAX; f++) {
         if (!(j->proof.open >> f & 1))
             continue;
-        who |= said[f].other & (others | j->proof.giver);
+        who = mset_union(who, mset_common(said[f].other, judges));
         if (j->proof.begun) // later checkpoints contain it too
             j->suspect[f] = j->proof.parts[f].round;
     }
@@ -177,10 +178,11 @@ void daemon_proof_look(struct daemon *d, struct agent_jobrun *j) {
     struct agent_proof *p = &j->proof;
     if (!p->open || j->state != AGENT_JOB_RUNNING)
         return;
-    uint16_t others = others_of(d, j) & (uint16_t) ~(p->giver | equivocators_of(d, j));
+    struct member_set others =
+        mset_minus(mset_minus(others_of(d, j), p->giver), equivocators_of(d, j));
     collect(d, j, said);
     neb_ns now = neb_now() + (neb_fault("snapshot.late") ? 2 * agent_proof_patience : 0);
-    enum agent_proof_verdict v = agent_proof_look(p, said, others, (uint16_t)(1u << j->self), now);
+    enum agent_proof_verdict v = agent_proof_look(p, said, others, mset_of(j->self), now);
     if (v >= AGENT_PROOF_DISPUTED)
         refuse(d, j, v, said, others);
     else if (v == AGENT_PROOF_LATE)
@@ -202,7 +204,7 @@ void daemon_proof_look_at(struct daemon *d, struct agent_jobrun *j, const struct
 void daemon_proof_begin(struct daemon *d, struct agent_jobrun *j, uint32_t giver, bool asks) {
     char dir[NEB_PATH_MAX], text[384], names[160];
     struct inter_snapshot *s = NULL;
-    uint16_t who = 0;
+    struct member_set who = mset_none();
     daemon_job_dir(d, j, dir, sizeof dir);
     if (agent_snapshot_taken(sec_vault_of(d->vault), dir, &s) != NEB_OK) {
         daemon_report_fault(d, j, "a snapshot could not be read; another one is fetched");
@@ -210,7 +212,7 @@ void daemon_proof_begin(struct daemon *d, struct agent_jobrun *j, uint32_t giver
     }
     for (int i = 0; i < j->job.n_clusters; i++)
         if (agent_job_has_peer(j, i) && j->peers[i] == giver)
-            who |= (uint16_t)(1u << i);
+            mset_add(&who, i);
     agent_proof_begin(&j->proof, s, who, neb_now());
     free(s);
     if (!asks || !j->proof.open) {

@@ -5,7 +5,7 @@
 #include "agent/base/log.h"
 #include "agent/daemon/state.h"
 #include "agent/daemon/status.h"
-#include "agent/train/distill.h"
+#include "agent/job/sides.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +33,7 @@ static bool may(const struct daemon *d, const struct agent_job *job, char *why, 
 static bool needed(const struct daemon *d, const struct agent_jobrun *j, char *why, size_t cap) {
     struct inter_job_status st;
     char names[320];
-    if (!j || !inter_service_job_status(d->service, j->id, &st) || !st.renewed)
+    if (!j || !inter_service_job_status(d->service, j->id, &st) || mset_empty(st.renewed))
         return false;
     agent_status_names(&j->job, st.renewed, names, sizeof names);
     snprintf(why, cap,

@@ -8,26 +8,26 @@
 #include "agent/daemon/snapshot.h"
 #include "agent/daemon/state.h"
 #include "agent/daemon/sums.h"
+#include "agent/job/sides.h"
 #include "agent/job/tune.h"
-#include "agent/train/distill.h"
 #include "inter/round/sums.h"
 
 #include <string.h>
 
 // Clusters whose vote a signed membership version removed: of two, the one that was given up.
-uint16_t daemon_removed_clusters(const struct daemon *d, const struct agent_jobrun *j) {
-    uint16_t removed = 0;
+struct member_set daemon_removed_clusters(const struct daemon *d, const struct agent_jobrun *j) {
+    struct member_set removed = mset_none();
     for (int i = 0; i < j->job.n_clusters; i++)
         if (agent_members_without_vote(d->trust, j->job.clusters[i].name))
-            removed |= (uint16_t)(1u << i);
+            mset_add(&removed, i);
     return removed;
 }
 
-uint16_t daemon_gone_clusters(const struct daemon *d, const struct agent_jobrun *j) {
-    uint16_t gone = 0;
+struct member_set daemon_gone_clusters(const struct daemon *d, const struct agent_jobrun *j) {
+    struct member_set gone = mset_none();
     for (int i = 0; i < j->job.n_clusters; i++)
         if (!sec_members_by_name(agent_members_list(d->trust), j->job.clusters[i].name))
-            gone |= (uint16_t)(1u << i);
+            mset_add(&gone, i);
     return gone;
 }
 
@@ -74,7 +74,7 @@ enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
     memcpy(c.peers, j->peers, sizeof c.peers);
     for (int i = 0; i < j->job.n_clusters; i++)
         if (agent_job_only_votes(&j->job, i))
-            c.witnesses |= (uint16_t)(1u << i);
+            mset_add(&c.witnesses, i);
     c.removed = j->removed = daemon_removed_clusters(d, j);
     c.gone = daemon_gone_clusters(d, j);
     char dir[NEB_PATH_MAX];
@@ -110,10 +110,10 @@ void daemon_witness_ends(struct daemon *d, struct agent_jobrun *j) {
 
 // Number of clusters that send updates and are still members.
 static int contributors(const struct daemon *d, const struct agent_jobrun *j) {
-    uint16_t gone = daemon_gone_clusters(d, j) | daemon_removed_clusters(d, j);
+    struct member_set gone = mset_union(daemon_gone_clusters(d, j), daemon_removed_clusters(d, j));
     int n = 0;
     for (int i = 0; i < j->job.n_clusters; i++)
-        n += !agent_job_only_votes(&j->job, i) && !(gone >> i & 1);
+        n += !agent_job_only_votes(&j->job, i) && !mset_has(gone, i);
     return n;
 }
 

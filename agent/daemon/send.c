@@ -7,9 +7,9 @@
 #include "agent/daemon/status.h"
 #include "agent/daemon/sums.h"
 #include "agent/job/private.h"
+#include "agent/job/sides.h"
 #include "agent/show/progress.h"
 #include "agent/show/report.h"
-#include "agent/train/distill.h"
 #include "security/locked.h"
 
 #include <stdlib.h>
@@ -67,10 +67,9 @@ void daemon_send_protocols(struct daemon *d, struct agent_jobrun *j) {
         if (c == j->self || j->peers[c] >= d->members.n ||
             inter_service_stats(d->service, j->peers[c], &s) != NEB_OK)
             continue;
-        if (s.link.differs && !(j->told_differs >> c & 1))
+        if (s.link.differs && !mset_has(j->told_differs, c))
             tell_protocol(d, j, j->peers[c], &s.link);
-        j->told_differs =
-            (uint16_t)((j->told_differs & ~(1u << c)) | (unsigned)s.link.differs << c);
+        mset_assign(&j->told_differs, c, s.link.differs);
     }
 }
 
@@ -226,21 +225,21 @@ int daemon_peers_alive(const struct daemon *d, const struct agent_jobrun *j, boo
     if (!j->federated || !inter_service_job_status(d->service, j->id, &st))
         return 0;
     for (int i = 0; i < j->job.n_clusters; i++) {
-        live += st.live >> i & 1;
-        data += (st.live & ~st.idle) >> i & 1 && !agent_job_only_votes(&j->job, i);
-        voters += !(st.removed >> i & 1);
+        live += mset_has(st.live, i);
+        data += mset_has(st.live, i) && !mset_has(st.idle, i) && !agent_job_only_votes(&j->job, i);
+        voters += !mset_has(st.removed, i);
     }
     *expected = live > voters / 2 && data >= (voters < 2 ? 1 : 2);
     // If a round of `robust` or `private` waits for more members, each worker trains on. With
     // commit_all the wait must not depend on who is silent.
-    if (st.waits && !j->job.sync.commit_all)
+    if (!mset_empty(st.waits) && !j->job.sync.commit_all)
         *expected = false;
     return live - 1;
 }
 
 int daemon_peers_left(const struct daemon *d, const struct agent_jobrun *j) {
-    uint32_t gone = daemon_gone_clusters(d, j) | daemon_removed_clusters(d, j);
-    return j->job.n_clusters - 1 - __builtin_popcount(gone & ~(1u << (unsigned)j->self));
+    struct member_set gone = mset_union(daemon_gone_clusters(d, j), daemon_removed_clusters(d, j));
+    return j->job.n_clusters - 1 - mset_count(mset_without(gone, j->self));
 }
 
 bool daemon_catching_up(const struct daemon *d, const struct agent_jobrun *j) {
@@ -345,27 +344,28 @@ void daemon_send_link(struct daemon *d, struct agent_jobrun *j) {
 
 // Clusters that are reachable and have owed an update for longer than least_s without a break. A
 // cluster that comes back starts from zero.
-static uint16_t owing_for(struct agent_jobrun *j, uint16_t owing, double least_s) {
+static struct member_set owing_for(struct agent_jobrun *j, struct member_set owing,
+                                   double least_s) {
     neb_ns now = neb_now();
-    uint16_t late = 0;
+    struct member_set late = mset_none();
     for (int k = 0; k < j->job.n_clusters; k++) {
-        bool owes = owing >> k & 1;
+        bool owes = mset_has(owing, k);
         if (!owes || !j->owing_since[k])
             j->owing_since[k] = owes ? now : 0;
         else if (neb_seconds(now - j->owing_since[k]) > least_s)
-            late |= (uint16_t)(1u << k);
+            mset_add(&late, k);
     }
     return late;
 }
 
 // Reports clusters that are reachable but send nothing: once each, because rounds always wait for a
 // cluster that is only slow.
-static void tell_owing(struct daemon *d, struct agent_jobrun *j, uint16_t owing) {
+static void tell_owing(struct daemon *d, struct agent_jobrun *j, struct member_set owing) {
     char names[320] = "", text[480];
     owing = owing_for(j, owing, j->job.sync.grace_s);
-    if (!(owing & ~j->owing_told))
+    if (mset_within(owing, j->owing_told))
         return;
-    j->owing_told |= owing;
+    j->owing_told = mset_union(j->owing_told, owing);
     agent_status_names(&j->job, owing, names, sizeof names);
     snprintf(text, sizeof text,
              "a round waits for the update of %s, which is reachable but has sent none in "
@@ -415,14 +415,14 @@ void daemon_send_waits(struct daemon *d, struct agent_jobrun *j) {
         !j->last_step) // before its first step nobody has been reachable yet
         return;
     tell_owing(d, j, st.owing);
-    tell_room(d, j, st.no_room != 0);
-    if (st.waits == j->waits_told)
+    tell_room(d, j, !mset_empty(st.no_room));
+    if (mset_equal(st.waits, j->waits_told))
         return;
     j->waits_told = st.waits;
     agent_status_names(&j->job, st.waits, names, sizeof names);
     reason_to_wait(j, why, sizeof why);
-    bool silent = st.waits & ~st.live, ended = st.waits & st.live;
-    if (st.waits)
+    bool silent = !mset_within(st.waits, st.live), ended = mset_meets(st.waits, st.live);
+    if (!mset_empty(st.waits))
         snprintf(text, sizeof text, "rounds wait for %s, %s%s%s%s", names,
                  silent ? "not reachable" : "", silent && ended ? ", or " : "",
                  ended ? "whose worker has ended" : "", why);

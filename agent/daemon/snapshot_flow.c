@@ -5,7 +5,7 @@
 #include "agent/base/log.h"
 #include "agent/daemon/snapshot.h"
 #include "agent/daemon/state.h"
-#include "agent/train/distill.h"
+#include "agent/job/sides.h"
 
 // A giver keeps a source open for 3 s after somebody took an older state
 // (inter/service/snapshot_give.c). A request within that time would get the same old state again.
@@ -16,11 +16,11 @@ static uint32_t holders(const struct daemon *d, const struct agent_jobrun *j,
                         uint32_t out[AGENT_CLUSTERS_MAX]) {
     double rtts[AGENT_CLUSTERS_MAX];
     uint32_t n = 0;
-    uint16_t false_givers = daemon_false_givers(d, j);
+    struct member_set false_givers = daemon_false_givers(d, j);
     for (int i = 0; i < j->job.n_clusters; i++) {
         struct inter_peer_stats s;
         if (i == j->self || agent_job_only_votes(&j->job, i) || !d->up[j->peers[i]] ||
-            false_givers >> i & 1 || inter_service_stats(d->service, j->peers[i], &s) != NEB_OK)
+            mset_has(false_givers, i) || inter_service_stats(d->service, j->peers[i], &s) != NEB_OK)
             continue;
         double rtt = neb_seconds(s.link.rtt);
         uint32_t at = n++;
@@ -72,7 +72,7 @@ static bool stuck(const struct agent_jobrun *j) { return j->all_doubt && j->behi
 
 static bool all_connected(const struct daemon *d, const struct agent_jobrun *j) {
     for (int i = 0; i < j->job.n_clusters; i++)
-        if (i != j->self && !agent_job_only_votes(&j->job, i) && !(j->removed >> i & 1) &&
+        if (i != j->self && !agent_job_only_votes(&j->job, i) && !mset_has(j->removed, i) &&
             !d->up[j->peers[i]])
             return false;
     return true;

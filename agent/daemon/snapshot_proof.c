@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-static int count(uint16_t bits) { return __builtin_popcount(bits); }
-
 // True after the last round: no update, and so no digest, follows.
 static bool is_over(const struct inter_snapshot_part *p) {
     bool over = p->last.n > 0;
@@ -13,8 +11,8 @@ static bool is_over(const struct inter_snapshot_part *p) {
     return over;
 }
 
-void agent_proof_begin(struct agent_proof *p, const struct inter_snapshot *s, uint16_t giver,
-                       neb_ns now) {
+void agent_proof_begin(struct agent_proof *p, const struct inter_snapshot *s,
+                       struct member_set giver, neb_ns now) {
     *p = (struct agent_proof){.giver = giver, .since = now};
     for (uint32_t f = 0; f < s->fragments; f++) {
         p->parts[f].round = s->parts[f].round;
@@ -23,16 +21,18 @@ void agent_proof_begin(struct agent_proof *p, const struct inter_snapshot *s, ui
     }
 }
 
-enum agent_proof_verdict agent_proof_judge(const struct inter_digests *said, uint16_t others,
-                                           uint16_t giver) {
-    int unknown = !giver; // then the giver is one of `others`
-    bool all = !(others & ~(said->same | said->other));
-    int back = count(said->same & others) - unknown, against = count(said->other & others);
-    if (count(others) <= unknown)
+enum agent_proof_verdict agent_proof_judge(const struct inter_digests *said,
+                                           struct member_set others, struct member_set giver) {
+    int unknown = mset_empty(giver); // then the giver is one of `others`
+    bool all = mset_within(others, mset_union(said->same, said->other));
+    int back = mset_count(mset_common(said->same, others)) - unknown,
+        against = mset_count(mset_common(said->other, others));
+    if (mset_count(others) <= unknown)
         return AGENT_PROOF_CONFIRMED;
     back = back < 0 ? 0 : back;
-    bool itself = giver ? !(said->other & giver) : said->same & others || !all;
-    int same = back + itself, other = against + (said->other & giver ? 1 : 0);
+    bool denies = mset_meets(said->other, giver);
+    bool itself = unknown ? mset_meets(said->same, others) || !all : !denies;
+    int same = back + itself, other = against + denies;
     if (back > against || (back && same > other))
         return AGENT_PROOF_CONFIRMED;
     if (other > same)
@@ -41,16 +41,19 @@ enum agent_proof_verdict agent_proof_judge(const struct inter_digests *said, uin
 }
 
 enum agent_proof_verdict agent_proof_look(struct agent_proof *p, const struct inter_digests *said,
-                                          uint16_t others, uint16_t own, neb_ns now) {
+                                          struct member_set others, struct member_set own,
+                                          neb_ns now) {
     enum agent_proof_verdict worst = AGENT_PROOF_CONFIRMED;
     bool doubt = false;
     for (int f = 0; f < INTER_FRAGMENTS_MAX; f++) {
         if (!(p->open >> f & 1))
             continue;
-        uint16_t back = others ? said[f].same & own : 0;
-        enum agent_proof_verdict v = agent_proof_judge(&said[f], others | back, p->giver);
+        struct member_set with = others;
+        if (!mset_empty(others))
+            with = mset_union(others, mset_common(said[f].same, own));
+        enum agent_proof_verdict v = agent_proof_judge(&said[f], with, p->giver);
         worst = v > worst ? v : worst;
-        doubt |= (said[f].other & (others | p->giver)) != 0;
+        doubt |= mset_meets(said[f].other, mset_union(others, p->giver));
         if (v == AGENT_PROOF_CONFIRMED)
             p->open &= ~(1ull << f);
     }

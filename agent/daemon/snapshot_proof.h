@@ -29,10 +29,10 @@ enum agent_proof_verdict {
 // How long the worker waits for the others' digests.
 static const neb_ns agent_proof_patience = 120 * NEB_S;
 
-struct agent_proof { // of one job; all zero: no snapshot was taken, or nothing is in doubt
-    uint64_t open;   // fragments that are not confirmed yet, a bit each
-    uint16_t giver;  // bit of the cluster; 0: several gave parts, or unknown
-    bool begun;      // the worker has started with it nevertheless
+struct agent_proof {         // of one job; all zero: no snapshot was taken, or nothing is in doubt
+    uint64_t open;           // fragments that are not confirmed yet, a bit each
+    struct member_set giver; // one cluster; none: several gave parts, or unknown
+    bool begun;              // the worker has started with it nevertheless
     neb_ns since;
     struct agent_proof_part {
         uint32_t round; // first round after the snapshot
@@ -41,18 +41,19 @@ struct agent_proof { // of one job; all zero: no snapshot was taken, or nothing 
 };
 
 // Opens the fragments of s that contain a state and have further rounds.
-void agent_proof_begin(struct agent_proof *p, const struct inter_snapshot *s, uint16_t giver,
-                       neb_ns now);
-// Judges one fragment. others: clusters that could answer, without this one and the giver, a bit
-// each. The giver's own update counts like any other; until it has sent one, the snapshot counts as
+void agent_proof_begin(struct agent_proof *p, const struct inter_snapshot *s,
+                       struct member_set giver, neb_ns now);
+// Judges one fragment. others: clusters that could answer, without this one and the giver. The
+// giver's own update counts like any other; until it has sent one, the snapshot counts as
 // its answer.
-enum agent_proof_verdict agent_proof_judge(const struct inter_digests *said, uint16_t others,
-                                           uint16_t giver);
+enum agent_proof_verdict agent_proof_judge(const struct inter_digests *said,
+                                           struct member_set others, struct member_set giver);
 // Judges all open fragments: the worst verdict; confirmed fragments are closed. said:
-// (INTER_FRAGMENTS_MAX). own: bit of this cluster. If it took part in the round before it lost its
+// (INTER_FRAGMENTS_MAX). own: this cluster. If it took part in the round before it lost its
 // state, and had the same state, that counts. If it had another one, that may be why the snapshot
 // was needed.
 enum agent_proof_verdict agent_proof_look(struct agent_proof *p, const struct inter_digests *said,
-                                          uint16_t others, uint16_t own, neb_ns now);
+                                          struct member_set others, struct member_set own,
+                                          neb_ns now);
 
 #endif

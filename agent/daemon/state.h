@@ -263,8 +263,8 @@ void daemon_gpus_back(struct daemon *d, struct agent_jobrun *j); // its worker i
 
 // rounds.c
 // Clusters without a vote (nebula promote), and revoked ones, a bit each.
-uint16_t daemon_removed_clusters(const struct daemon *d, const struct agent_jobrun *j);
-uint16_t daemon_gone_clusters(const struct daemon *d, const struct agent_jobrun *j);
+struct member_set daemon_removed_clusters(const struct daemon *d, const struct agent_jobrun *j);
+struct member_set daemon_gone_clusters(const struct daemon *d, const struct agent_jobrun *j);
 NEB_MUST_CHECK enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j);
 // A witness trains nothing: its job is done when every fragment has had its last round.
 void daemon_witness_ends(struct daemon *d, struct agent_jobrun *j);
@@ -300,7 +300,7 @@ static inline bool daemon_proof_waits(const struct agent_jobrun *j) {
     return j->proof.open && !j->proof.begun;
 }
 // Clusters that are not asked for a state, a bit each: theirs was false, and there are others.
-uint16_t daemon_false_givers(const struct daemon *d, const struct agent_jobrun *j);
+struct member_set daemon_false_givers(const struct daemon *d, const struct agent_jobrun *j);
 // The worker found that the snapshot does not match its own digests: it ends, and starts without
 // it.
 void daemon_proof_bad(struct daemon *d, struct agent_jobrun *j, const char *what);

@@ -9,11 +9,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-void agent_status_names(const struct agent_job *job, uint16_t who, char *out, size_t cap) {
+void agent_status_names(const struct agent_job *job, struct member_set who, char *out, size_t cap) {
     size_t n = 0;
     out[0] = 0;
     for (int i = 0; i < job->n_clusters && n < cap; i++)
-        if (who >> i & 1)
+        if (mset_has(who, i))
             n += (size_t)snprintf(out + n, cap - n, "%s%s", n ? ", " : "", job->clusters[i].name);
 }
 
@@ -43,22 +43,21 @@ void agent_status_job(json_t *o, const struct agent_jobrun *j, const struct inte
         return;
     if (st.leader >= 0 && st.leader < j->job.n_clusters)
         json_object_set_new(o, "leader", json_string(j->job.clusters[st.leader].name));
-    json_object_set_new(o, "live", json_integer(__builtin_popcount(st.live)));
+    json_object_set_new(o, "live", json_integer(mset_count(st.live)));
     json_object_set_new(o, "members", json_integer(j->job.n_clusters));
     json_object_set_new(o, "lag", json_integer(st.lag));
     json_t *waits = json_array();
     for (int i = 0; i < j->job.n_clusters; i++)
-        if (j->state != AGENT_JOB_ENDED && (st.waits | st.owing) >> i & 1)
+        if (j->state != AGENT_JOB_ENDED && (mset_has(st.waits, i) || mset_has(st.owing, i)))
             json_array_append_new(waits, json_string(j->job.clusters[i].name));
     json_object_set_new(o, "waits_for", waits);
     json_t *equivocators = json_array();
     for (int i = 0; i < j->job.n_clusters; i++)
-        if (st.equivocators >> i & 1)
+        if (mset_has(st.equivocators, i))
             json_array_append_new(equivocators, json_string(j->job.clusters[i].name));
     json_object_set_new(o, "equivocators", equivocators);
     json_object_set_new(o, "diverged", json_boolean(st.split));
-    json_object_set_new(o, "equivocators_proven",
-                        json_integer(__builtin_popcount(st.equivocators)));
+    json_object_set_new(o, "equivocators_proven", json_integer(mset_count(st.equivocators)));
     json_object_set_new(o, "votes", json_boolean(st.votes));
     json_object_set_new(o, "disk_lost", json_boolean(st.lost));
 }

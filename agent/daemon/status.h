@@ -7,8 +7,8 @@
 #include "agent/web/view.h"
 #include "agent/web/web.h"
 
-// Names of the clusters in `who`, a bit each, separated by commas.
-void agent_status_names(const struct agent_job *job, uint16_t who, char *out, size_t cap);
+// Names of the clusters in `who`, separated by commas.
+void agent_status_names(const struct agent_job *job, struct member_set who, char *out, size_t cap);
 void agent_status_job(json_t *entry, const struct agent_jobrun *j, const struct inter_service *s,
                       const struct agent_view *v);
 // {kind: count} of all faults, including those that never happened.

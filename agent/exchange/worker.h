@@ -17,7 +17,7 @@
 //     worker.c           the loop of the built-in trainer: data, steps
 //     worker_eval.c      its held-out loss
 //     worker_device.c    whether it trains on a device or on processors
-//     worker_side.c      a side of modes rtd and distill: streams, checkpoints
+//     side.c             the loop of a side of modes rtd and distill
 //     worker_stream.c    its end of a stream
 //
 // libnebula (libnebula.h) contains the files of agent/exchange/ except worker_mesh.c and
@@ -48,7 +48,7 @@ struct agent_flight {    // a fragment's update in flight, or its commit that wa
     uint64_t tokens;     // learned from since the last committed send
     uint64_t tokens_at_send; // all tokens at the send: the next base, once committed
     uint32_t steps, missed;
-    uint8_t codec;            // enum inter_codec_level
+    uint8_t codec;            // codec level (compress/codec.h)
     float error;              // measured error of the encoding; 0: not measured
     double encode_s, stall_s; // time to encode it; time spent waiting for its commit
     uint32_t retries;         // how often a newer update replaced this round's
@@ -138,7 +138,7 @@ struct agent_shards;
 struct agent_worker {
     struct worker_ops ops;
     const struct worker_mesh_ops *mesh; // NULL: this process has all of the exchange
-    // Handles events of modes other than replicas (worker_side.c) before this code does. *taken:
+    // Handles events of modes other than replicas (side_streams.c) before this code does. *taken:
     // the event was one of them. NULL: there are none.
     enum neb_status (*on_event)(struct agent_worker *w, const struct agent_ipc_msg *m, bool *taken);
     void *side;                  // argument of on_event

@@ -55,12 +55,12 @@ static void put_state(struct neb_buf *b, const struct agent_worker *w) {
         neb_buf_u64(b, t->tokens_at_send);
         neb_buf_u32(b, t->steps);
         neb_buf_u32(b, t->missed);
-        neb_buf_u8(b, t->codec);
+        neb_buf_u8(b, cmp_level_number(t->codec));
         neb_buf_f32(b, t->error);
         for (int i = 0; i < 2; i++) {
             neb_buf_u32(b, k->plans[i].interval);
             neb_buf_u32(b, k->plans[i].overlap);
-            neb_buf_u8(b, k->plans[i].codec);
+            neb_buf_u8(b, cmp_level_number(k->plans[i].codec));
             neb_buf_u8(b, k->plans[i].reason);
             neb_buf_u8(b, k->plans[i].left_out);
         }
@@ -116,17 +116,16 @@ static bool get_state(struct neb_rd *r, struct agent_worker *w) {
         t->tokens_at_send = neb_rd_u64(r);
         t->steps = neb_rd_u32(r);
         t->missed = neb_rd_u32(r);
-        t->codec = neb_rd_u8(r);
+        bool known = inter_level_get(r, &t->codec);
         t->error = neb_rd_f32(r);
         for (int i = 0; i < 2; i++) {
             struct inter_plan *p = &k->plans[i];
             p->interval = neb_rd_u32(r);
             p->overlap = neb_rd_u32(r);
-            p->codec = neb_rd_u8(r);
+            known = inter_level_get(r, &p->codec) && known;
             p->reason = neb_rd_u8(r);
             p->left_out = neb_rd_u8(r);
-            if (p->codec >= INTER_LEVELS || p->reason >= INTER_REASONS ||
-                p->left_out > INTER_LEFT_OUT_MAX)
+            if (!known || p->reason >= INTER_REASONS || p->left_out > INTER_LEFT_OUT_MAX)
                 return false;
         }
         inter_outer_set_fragment(w->outer, f, neb_rd_u32(r), g->in_flight);

@@ -36,21 +36,21 @@ void worker_plan_taken(struct agent_worker *w, int32_t f, const struct inter_rec
 enum neb_status worker_plan_codec(struct agent_worker *w, int32_t f, bool merge,
                                   struct cmp_codec *out) {
     uint8_t level = w->kept[f].plans[0].codec;
-    const char *name = inter_codec_level_codec((enum inter_codec_level)level);
+    const struct cmp_variant *plan = cmp_level(level);
     struct agent_flight *t = &w->flight[f];
     *out = w->codec;
-    t->codec = (uint8_t)inter_codec_level_of(w->job.sync.codec);
+    t->codec = (uint8_t)cmp_level_of(w->job.sync.codec);
     struct cmp_codec planned;
-    if (name)
-        NEB_TRY(cmp_codec_parse(name, &planned));
-    if (name && agent_update_possible(&w->job, &planned, w->fragment_elements, w->fragment_units)) {
+    if (plan)
+        NEB_TRY(cmp_codec_parse(plan->name, &planned));
+    if (plan && agent_update_possible(&w->job, &planned, w->fragment_elements, w->fragment_units)) {
         *out = planned;
         t->codec = level;
     }
-    if (merge && (out->id == CMP_INT4 || out->id == CMP_TOPK)) {
+    if (merge && cmp_codec_coarse(out)) {
         *out = w->merge_codec;
         // another codec than planned: the controller learns nothing from it
-        t->codec = INTER_LEVEL_JOB;
+        t->codec = CMP_LEVEL_JOB;
     }
     return NEB_OK;
 }
@@ -83,11 +83,11 @@ void worker_plan_merged(struct agent_worker *w, int32_t f) {
     if (p[1].codec == last.codec && p[1].overlap == last.overlap &&
         p[1].interval == last.interval && p[1].left_out == last.left_out)
         return;
-    const char *codec = inter_codec_level_codec((enum inter_codec_level)p[1].codec);
+    const struct cmp_variant *codec = cmp_level(p[1].codec);
     worker_metrics(w, json_pack("{s:s,s:I,s:I,s:I,s:s,s:I,s:I,s:f,s:s,s:I}", "kind", "tune",
                                 "round", (json_int_t)w->frags[f].round, "from_round",
                                 (json_int_t)w->frags[f].round + 2, "fragment", (json_int_t)f,
-                                "plan_codec", codec ? codec : w->job.sync.codec, "overlap",
+                                "plan_codec", codec ? codec->name : w->job.sync.codec, "overlap",
                                 (json_int_t)p[1].overlap, "interval", (json_int_t)p[1].interval,
                                 "left_out", (double)p[1].left_out / INTER_STEPS_CYCLE, "reason",
                                 inter_reason_text((enum inter_reason)p[1].reason), "step",

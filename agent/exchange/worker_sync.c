@@ -58,7 +58,7 @@ static enum neb_status choose_codecs(struct agent_worker *w) {
     NEB_TRY(agent_update_fits(&w->job, elements[at], units[at], largest));
     NEB_TRY(cmp_codec_parse(w->job.sync.codec, &w->codec));
     w->merge_codec = w->codec;
-    if (w->codec.id != CMP_INT4 && w->codec.id != CMP_TOPK)
+    if (!cmp_codec_coarse(&w->codec))
         return NEB_OK;
     // a merge round carries much: it uses 8 bits if the message size allows it
     NEB_TRY(cmp_codec_parse("int8", &w->merge_codec));
@@ -291,7 +291,8 @@ static void take_plan(struct agent_flight *t, const json_t *plan) {
         if (!json_is_integer(x) || v[i] < 0 || v[i] > UINT32_MAX)
             return;
     }
-    if (v[0] < 1 || v[2] >= INTER_LEVELS || v[3] >= INTER_REASONS || v[4] > INTER_LEFT_OUT_MAX)
+    if (v[0] < 1 || v[2] > CMP_LEVELS_MAX || !cmp_level_valid((int)v[2]) || v[3] >= INTER_REASONS ||
+        v[4] > INTER_LEFT_OUT_MAX)
         return;
     t->plan = (struct inter_plan){.interval = (uint32_t)v[0],
                                   .overlap = (uint32_t)v[1],
@@ -431,13 +432,13 @@ static enum neb_status flip_for_test(const struct agent_worker *w) {
 static void say_round(struct agent_worker *w, int32_t f, neb_ns start) {
     const struct agent_fragment *g = &w->frags[f];
     const struct agent_flight *t = &w->flight[f];
-    const char *level = inter_codec_level_codec((enum inter_codec_level)t->codec);
+    const struct cmp_variant *level = cmp_level(t->codec);
     char hex[33], codec[32];
     digest_hex(&w->kept[f].last_digest, hex);
     cmp_codec_name(t->missed > (uint32_t)w->job.sync.merge_after ? &w->merge_codec : &w->codec,
                    codec, sizeof codec);
     if (level)
-        snprintf(codec, sizeof codec, "%s", level);
+        snprintf(codec, sizeof codec, "%s", level->name);
     if (w->sum)
         snprintf(codec, sizeof codec, "sum16");
     worker_metrics(

@@ -7,6 +7,7 @@
 // Every complaint is one line: file:line: key: what is wrong and what is allowed.
 #ifndef AGENT_CONFIG_H
 #define AGENT_CONFIG_H
+#include "agent/base/member_set.h"
 #include "agent/base/sha256.h"
 #include "intra/train/trainer.h"
 
@@ -15,7 +16,7 @@
 
 enum {
     AGENT_NAME_MAX = 63,
-    AGENT_CLUSTERS_MAX = 16,
+    AGENT_CLUSTERS_MAX = NEB_MEMBERS_MAX,
     AGENT_SOURCES_MAX = 16,
     AGENT_JOB_ID_BYTES = 32, // id.h
     AGENT_NONCE_BYTES = 16

@@ -339,12 +339,12 @@ static enum neb_status validate_tune(const struct agent_job *j, const char *file
         return NEB_OK;
     if (t->finest > t->coarsest)
         return BAD("sync.tune.finest", "%s is coarser than sync.tune.coarsest %s",
-                   config_level_names[t->finest], config_level_names[t->coarsest]);
+                   cmp_level(t->finest)->name, cmp_level(t->coarsest)->name);
     if (!is_open(j, AGENT_AUTO_CODEC) && !agent_tune_admits(t, j->sync.codec))
         return BAD("sync.tune",
                    "auto starts from sync.codec, and %s is not between %s and %s "
                    "(sync.tune.finest, coarsest)",
-                   j->sync.codec, config_level_names[t->finest], config_level_names[t->coarsest]);
+                   j->sync.codec, cmp_level(t->finest)->name, cmp_level(t->coarsest)->name);
     if (t->overlap_max && ((!no_overlap && t->overlap_max < j->sync.overlap) ||
                            (!no_interval && t->overlap_max >= j->sync.interval)))
         return BAD("sync.tune.overlap_max",

@@ -20,8 +20,6 @@ static const char *const clip_names[] = {"none", "global_norm", "adagc", NULL};
 static const char *const trainable_names[] = {"full", "lora", "bitfit", "last_layers", NULL};
 static const char *const mask_names[] = {"causal", NULL};
 static const char *const tune_names[] = {"fixed", "auto", NULL};
-const char *const config_level_names[] = {"int8",          "int4",          "int3",         "int2",
-                                          "topk:512/4096", "topk:256/4096", "topk:64/4096", NULL};
 const char *const config_target_names[] = {"q", "k", "v", "o", "gate", "up", "down", NULL};
 
 const char *const config_launcher_names[] = {"local", "mpirun", "slurm", "attach", NULL};

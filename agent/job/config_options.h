@@ -9,6 +9,7 @@
 #ifndef AGENT_CONFIG_OPTIONS_H
 #define AGENT_CONFIG_OPTIONS_H
 #include "agent/job/config.h"
+#include "compress/codec.h"
 
 enum option_type {
     T_INT32,
@@ -20,6 +21,7 @@ enum option_type {
     T_NAME,
     T_ENUM,
     T_CODEC,
+    T_LEVEL, // a codec level, as an int (compress/codec.h)
     T_TARGETS,
     T_FREEZE,
     // Types of a cluster's keys only.
@@ -50,7 +52,6 @@ extern const struct config_option config_options[];
 extern const int config_n_options;
 // Names of enums that other files need, too; NULL-terminated.
 extern const char *const config_target_names[];
-extern const char *const config_level_names[];
 extern const char *const config_role_names[];
 extern const char *const config_launcher_names[];
 
@@ -148,6 +149,7 @@ NEB_MUST_CHECK enum neb_status config_set_path(char *p, size_t size, const char 
 // The bit of enum agent_auto; 0: the key does not take `auto`.
 uint32_t config_auto_bit(const struct config_option *o);
 void config_join(char *out, size_t cap, const char *const *names); // "a, b, c"
+void config_join_levels(char *out, size_t cap);                    // names of all codec levels
 int config_index_of(const char *const *names, const char *text);   // -1: none
 
 #endif

@@ -58,6 +58,7 @@ static void print_allowed(char *out, size_t cap, const struct config_option *o) 
     out[0] = 0;
     switch (o->type) {
     case T_ENUM: config_join(out, cap, o->names); break;
+    case T_LEVEL: config_join_levels(out, cap); break;
     case T_ROLE: config_join(out, cap, o->names + 1); break; // none is not written
     case T_BOOL:
     case T_SWITCH: snprintf(out, cap, "true, false"); break;
@@ -78,10 +79,12 @@ static void print_allowed(char *out, size_t cap, const struct config_option *o) 
 }
 
 static void print_row(FILE *f, const struct config_option *o) {
-    char allowed[128];
+    char allowed[128], codecs[256];
     print_allowed(allowed, sizeof allowed, o);
+    cmp_codec_usage(codecs, sizeof codecs);
     fprintf(f, "| `%s` | %s | %s | %s |\n", o->path,
-            o->preset ? (*o->preset ? o->preset : "none") : "**required**", allowed, o->help);
+            o->preset ? (*o->preset ? o->preset : "none") : "**required**", allowed,
+            o->type == T_CODEC ? codecs : o->help);
 }
 
 void agent_job_reference(FILE *f) {

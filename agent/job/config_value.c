@@ -2,7 +2,6 @@
 // Sets a value of a job or cluster from text (YAML, --set, JSON), or logs what is wrong and where.
 #include "agent/base/number.h"
 #include "agent/job/config_options.h"
-#include "compress/codec.h"
 
 #include <float.h>
 #include <stdlib.h>
@@ -22,6 +21,13 @@ void config_join(char *out, size_t cap, const char *const *names) {
     out[0] = 0;
     for (; *names && n + 1 < cap; names++)
         n += (size_t)snprintf(out + n, cap - n, "%s%s", n ? ", " : "", *names);
+}
+
+void config_join_levels(char *out, size_t cap) {
+    const char *names[CMP_LEVELS_MAX + 1] = {NULL};
+    for (int i = 0; i < CMP_LEVELS_MAX && cmp_level(i + 1); i++)
+        names[i] = cmp_level(i + 1)->name;
+    config_join(out, cap, names);
 }
 
 int config_index_of(const char *const *names, const char *text) {
@@ -128,10 +134,16 @@ static enum neb_status set_plain(void *base, const struct config_option *o, cons
     case T_STRING: return config_set_text(p, o->size, o->path, text, where, false);
     case T_NAME: return config_set_text(p, o->size, o->path, text, where, true);
     case T_CODEC:
-        if (cmp_codec_parse(text, &codec) != NEB_OK)
-            return COMPLAIN(where, o->path, "\"%s\" is not one of: %s", text,
-                            o->help); // cmp_codec_parse() has logged why
+        cmp_codec_usage(allowed, sizeof allowed);
+        if (cmp_codec_parse(text, &codec) != NEB_OK) // it has logged why
+            return COMPLAIN(where, o->path, "\"%s\" is not one of: %s", text, allowed);
         return config_set_text(p, o->size, o->path, text, where, false);
+    case T_LEVEL:
+        config_join_levels(allowed, sizeof allowed);
+        if (!cmp_level_of(text))
+            return COMPLAIN(where, o->path, "\"%s\" is not one of: %s", text, allowed);
+        memcpy(p, &(int){cmp_level_of(text)}, sizeof(int));
+        return NEB_OK;
     case T_ENUM: {
         int i = config_index_of(o->names, text);
         config_join(allowed, sizeof allowed, o->names);

@@ -32,6 +32,8 @@
     KEY(where, char field[size], field, path, T_NAME, 0, 0, preset, NULL, help)
 #define KEY_CODEC(where, field, path, size, preset, help)                                          \
     KEY(where, char field[size], field, path, T_CODEC, 0, 0, preset, NULL, help)
+#define KEY_LEVEL(where, field, path, preset, help)                                                \
+    KEY(where, int field, field, path, T_LEVEL, 0, 0, preset, NULL, help)
 #define KEY_LIST(where, field, path, type, preset, help)                                           \
     KEY(where, uint32_t field, field, path, type, 0, 0, preset, NULL, help)
 
@@ -142,8 +144,7 @@ KEY_INT32(SYNC, fragments, "sync.fragments", 1, INTER_FRAGMENTS_MAX, "1",
     "P: parts of the model, exchanged in turn")
 KEY_INT32(SYNC, overlap, "sync.overlap", 0, 1e9, "0",
     "τ: inner steps while an update is in flight; below the interval")
-KEY_CODEC(SYNC, codec, "sync.codec", 32, "int4",
-    "fp32, bf16, int8[:BLOCK], int4[:BLOCK], int3[:BLOCK], int2[:BLOCK], topk[:K/CHUNK[:2 or :4]]")
+KEY_CODEC(SYNC, codec, "sync.codec", 32, "int4", "the codecs") // compress/table.c has their texts
 KEY_FLOAT(SYNC, error_feedback, "sync.error_feedback", 0, 1, "1",
     "β: factor on the residual that goes into the next update")
 KEY_FLOAT(SYNC, anticipate, "sync.anticipate", 0, 1, "1",
@@ -185,10 +186,8 @@ KEY_BOOL(SYNC_TUNE, interval, "sync.tune.interval", "false",
     "auto may raise H, for all clusters alike")
 KEY_BOOL(SYNC_TUNE, balance, "sync.tune.balance", "true",
     "auto lets a cluster that is slower by 1/8 or more skip steps")
-KEY_ENUM(SYNC_TUNE, finest, "sync.tune.finest", int, config_level_names, "int4",
-    "finest codec level")
-KEY_ENUM(SYNC_TUNE, coarsest, "sync.tune.coarsest", int, config_level_names, "topk:64/4096",
-    "coarsest codec level")
+KEY_LEVEL(SYNC_TUNE, finest, "sync.tune.finest", "int4", "finest codec level")
+KEY_LEVEL(SYNC_TUNE, coarsest, "sync.tune.coarsest", "topk:64/4096", "coarsest codec level")
 KEY_INT32(SYNC_TUNE, overlap_max, "sync.tune.overlap_max", 0, 1e9, "0",
     "largest τ; 0: half of sync.interval")
 KEY_INT32(SYNC_TUNE, interval_max, "sync.tune.interval_max", 0, 1e9, "0",

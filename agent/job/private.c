@@ -21,9 +21,9 @@ int agent_private_needs(const struct agent_job *j) {
     return votes > updates ? votes : updates;
 }
 
-bool agent_private_has_enough(const struct agent_job *j, uint16_t gone) {
+bool agent_private_has_enough(const struct agent_job *j, struct member_set gone) {
     return j->sync.gate != AGENT_GATE_PRIVATE ||
-           j->n_clusters - __builtin_popcount(gone) >= agent_private_needs(j);
+           j->n_clusters - mset_count(gone) >= agent_private_needs(j);
 }
 
 void agent_private_says(const struct agent_job *j, char *text, size_t cap) {

@@ -16,9 +16,9 @@ bool agent_private_allows(const struct agent_job *j, const char **key, char *tex
 int agent_private_needs(const struct agent_job *j);
 // Describes that in one sentence.
 void agent_private_says(const struct agent_job *j, char *text, size_t cap);
-// True if enough clusters remain for a readable sum without those in `gone` (a bit for each).
+// True if enough clusters remain for a readable sum without those in `gone`.
 // Always true with another gate.
-bool agent_private_has_enough(const struct agent_job *j, uint16_t gone);
+bool agent_private_has_enough(const struct agent_job *j, struct member_set gone);
 // The number of members that may collude.
 uint8_t agent_private_colluders(const struct agent_job *j);
 

@@ -4,8 +4,8 @@
 #include <string.h>
 
 bool agent_tune_admits(const struct agent_tune *t, const char *codec) {
-    int level = (int)inter_codec_level_of(codec) - 1;
-    return level >= 0 && level >= t->finest && level <= t->coarsest;
+    int level = cmp_level_of(codec);
+    return level && level >= t->finest && level <= t->coarsest;
 }
 
 struct inter_tune_config agent_tune_config(const struct agent_job *job) {
@@ -18,9 +18,9 @@ struct inter_tune_config agent_tune_config(const struct agent_job *job) {
         .overlap = t->overlap,
         .interval = t->interval,
         .balance = t->balance && job->mode == AGENT_MODE_REPLICAS,
-        .finest = (uint8_t)(t->finest + 1),
-        .coarsest = (uint8_t)(t->coarsest + 1),
-        .first = (uint8_t)inter_codec_level_of(s->codec),
+        .finest = (uint8_t)t->finest,
+        .coarsest = (uint8_t)t->coarsest,
+        .first = (uint8_t)cmp_level_of(s->codec),
         .start_interval = (uint32_t)s->interval,
         .start_overlap = (uint32_t)s->overlap,
         .overlap_max = (uint32_t)(overlap_max > s->overlap ? overlap_max : s->overlap),

@@ -5,7 +5,8 @@
 static uint64_t most_of(const struct agent_job *job, const struct cmp_codec *codec, uint64_t n,
                         uint64_t units) {
     if (job->sync.gate == AGENT_GATE_PRIVATE) { // masked 16-bit integers and their scales
-        struct cmp_codec sums = {.id = CMP_BF16, .chunk = codec->chunk, .block = codec->block};
+        struct cmp_codec sums;
+        NEB_ASSERT(cmp_codec_parse("bf16", &sums) == NEB_OK);
         return cmp_codec_bytes_max(&sums, n, units);
     }
     return cmp_codec_bytes_max(codec, n, units);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/plan/plan.h"
 #include "agent/base/rng.h"
-#include "agent/train/distill.h"
+#include "agent/job/sides.h"
 #include "agent/train/label_bytes.h"
 #include "compress/codec.h"
 
@@ -91,16 +91,19 @@ out:
     return st;
 }
 
-// Bits per parameter. Top-k sends small tensors as int8.
+// Bits per parameter. A sparse codec sends small tensors with a dense one.
 static enum neb_status bits_of(const struct agent_job *job, const struct agent_plan *p,
                                int64_t small, double *bits) {
     struct cmp_codec codec;
+    char name[32];
     double dense;
     NEB_TRY(cmp_codec_parse(job->sync.codec, &codec));
     NEB_TRY(measure_codec(job->sync.codec, bits));
-    if (codec.id != CMP_TOPK || !small)
+    if (cmp_codec_density(&codec) == 1 || !small)
         return NEB_OK;
-    NEB_TRY(measure_codec("int8", &dense));
+    codec = cmp_codec_dense(&codec);
+    cmp_codec_name(&codec, name, sizeof name);
+    NEB_TRY(measure_codec(name, &dense));
     double share = (double)small / (double)p->trainable;
     *bits = *bits * (1 - share) + dense * share;
     return NEB_OK;

@@ -13,7 +13,7 @@
 #include "agent/plan/profile.h"
 #include "inter/record/types.h"
 
-enum { AGENT_PLANNER_CODECS = AGENT_PROFILE_CODECS + 1 }; // and the job's own codec
+enum { AGENT_PLANNER_CODECS = CMP_PLANNED_MAX + 1 }; // and the job's own codec
 
 struct agent_site {        // what is known of a cluster's machines
     struct agent_wan link; // the link it sends through; bits_s 0: the one common to all

@@ -21,7 +21,7 @@ static const double COUNT_BYTES = 0.7; // of a packed row count (compress/update
 // The device rates of the measured codec that is most like this one.
 static void rates_on_device(const struct agent_profile *p, struct inter_wan_codec *own) {
     double least = INFINITY;
-    for (int32_t i = 0; i < AGENT_PROFILE_CODECS; i++) {
+    for (int32_t i = 0; cmp_variant(i, CMP_PLANNED); i++) {
         const struct inter_wan_codec *c = &p->codecs[i];
         double far = fabs(log(c->density / own->density)) + fabs(log(c->bits / own->bits)) / 100;
         if (far >= least)
@@ -40,12 +40,13 @@ static enum neb_status codecs_of(const struct agent_job *job, int32_t vocab,
     struct agent_plan plan;
     struct cmp_codec codec;
     *own = -1;
-    for (int32_t i = 0; i < AGENT_PROFILE_CODECS; i++) {
+    out->n_codecs = 0;
+    for (int32_t i = 0; cmp_variant(i, CMP_PLANNED); i++) {
+        out->n_codecs++;
         out->codecs[i] = site->profile.codecs[i];
         if (!strcmp(out->codecs[i].name, job->sync.codec))
             *own = i;
     }
-    out->n_codecs = AGENT_PROFILE_CODECS;
     if (*own < 0) {
         *own = out->n_codecs++;
         NEB_TRY(agent_profile_codec(job->sync.codec, NULL, &out->codecs[*own]));
@@ -67,7 +68,7 @@ static enum neb_status codecs_of(const struct agent_job *job, int32_t vocab,
 struct inter_wan_codec agent_planner_codec(const struct agent_planner *p,
                                            const struct agent_site *s, int32_t codec) {
     struct inter_wan_codec c = p->codecs[codec];
-    if (codec >= AGENT_PROFILE_CODECS)
+    if (!cmp_variant(codec, CMP_PLANNED)) // the job's own
         rates_on_device(&s->profile, &c);
     else
         memcpy(c.at, s->profile.codecs[codec].at, sizeof c.at);

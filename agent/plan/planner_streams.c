@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/plan/planner_streams.h"
 #include "agent/job/model.h"
+#include "agent/job/sides.h"
 #include "agent/plan/plan.h"
-#include "agent/train/distill.h"
 #include "agent/train/label_bytes.h"
 #include "agent/train/rtd.h"
 #include "agent/train/rtd_share.h"
-#include "agent/train/worker_side.h"
+#include "agent/train/side.h"
 #include "compress/softlabel.h"
 #include "inter/outer/outer.h"
 #include "inter/stream/stream.h"
@@ -180,8 +180,8 @@ static struct inter_stream_load load_of(const struct agent_job *j,
                                   .streams = x->served};
     if (j->mode == AGENT_MODE_RTD) {
         l.window = j->rtd.ahead;
-        l.window_max = fmax(l.window, fmin(agent_rtd_ahead_max(j),
-                                           WORKER_SIDE_WINDOW_BYTES / agent_rtd_batch_max(j)));
+        l.window_max = fmax(
+            l.window, fmin(agent_rtd_ahead_max(j), SIDE_WINDOW_BYTES / agent_rtd_batch_max(j)));
     }
     // With a relay, the first student forwards the labels: its uplink carries one stream per other
     // student.

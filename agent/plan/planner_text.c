@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What micro-batches of a stream's job are like: from its corpus and its teacher, if they are on
 // this machine.
+#include "agent/job/sides.h"
 #include "agent/plan/planner_streams.h"
-#include "agent/train/distill.h"
 #include "compress/replaced.h"
 #include "intra/ckpt/checkpoint.h"
 #include "intra/data/pairs.h"

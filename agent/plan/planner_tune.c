@@ -36,9 +36,9 @@ struct tuning {
 };
 
 static int32_t codec_of(const struct tuning *t, uint8_t level) {
-    const char *name = inter_codec_level_codec(level);
-    for (int32_t k = 0; name && k < t->p->n_codecs; k++)
-        if (!strcmp(t->p->codecs[k].name, name))
+    const struct cmp_variant *v = cmp_level(level);
+    for (int32_t k = 0; v && k < t->p->n_codecs; k++)
+        if (!strcmp(t->p->codecs[k].name, v->name))
             return k;
     return t->p->wan.codec;
 }

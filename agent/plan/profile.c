@@ -117,7 +117,7 @@ static json_t *rates_json(const struct inter_wan_rates *r) {
 json_t *agent_profile_device_to_json(const struct agent_profile *p) {
     struct agent_profile copy = *p;
     json_t *codecs = json_array();
-    for (int i = 0; i < AGENT_PROFILE_CODECS && p->rates.device.count; i++)
+    for (int i = 0; cmp_variant(i, CMP_PLANNED) && p->rates.device.count; i++)
         json_array_append_new(codecs, rates_json(&p->codecs[i].at[INTER_WAN_DEVICE]));
     return json_pack("{s:o,s:o}", "device", device_json(&copy), "codecs", codecs);
 }
@@ -132,7 +132,7 @@ json_t *agent_profile_to_json(const struct agent_profile *p) {
     for (int i = 0; i < N_LISTS; i++)
         json_object_set_new(o, lists[i].name, numbers(number_at(&copy, lists[i].at), lists[i].n));
     json_object_set_new(o, "device", device_json(&copy));
-    for (int i = 0; i < AGENT_PROFILE_CODECS; i++) {
+    for (int i = 0; cmp_variant(i, CMP_PLANNED); i++) {
         const struct inter_wan_codec *c = &p->codecs[i];
         json_t *x = json_pack("{s:s,s:f,s:f,s:f}", "name", c->name, "bits", c->bits, "rel_error",
                               c->rel_error, "density", c->density);
@@ -177,11 +177,13 @@ static enum neb_status take_rates(const json_t *o, const char *where, struct int
 
 static enum neb_status take_codecs(const json_t *list, const char *where,
                                    struct agent_profile *out) {
-    if (json_array_size(list) != AGENT_PROFILE_CODECS)
-        return neb_fail(NEB_ERR_FORMAT, "%s: codecs: expected %d entries", where,
-                        AGENT_PROFILE_CODECS);
-    for (size_t i = 0; i < AGENT_PROFILE_CODECS; i++) {
-        const json_t *o = json_array_get(list, i);
+    int n = 0;
+    while (cmp_variant(n, CMP_PLANNED))
+        n++;
+    if (json_array_size(list) != (size_t)n)
+        return neb_fail(NEB_ERR_FORMAT, "%s: codecs: expected %d entries", where, n);
+    for (int i = 0; i < n; i++) {
+        const json_t *o = json_array_get(list, (size_t)i);
         struct inter_wan_codec *c = &out->codecs[i];
         NEB_TRY(take_text(o, "name", where, c->name, sizeof c->name));
         NEB_TRY(take_figure(json_object_get(o, "bits"), "bits", false, where, &c->bits));
@@ -234,8 +236,9 @@ enum neb_status agent_profile_device_parse(const json_t *o, const char *where,
                                            struct agent_profile *p) {
     const json_t *codecs = json_object_get(o, "codecs");
     NEB_TRY(take_device(json_object_get(o, "device"), where, p));
-    for (size_t i = 0; i < AGENT_PROFILE_CODECS && p->rates.device.count; i++)
-        NEB_TRY(take_rates(json_array_get(codecs, i), where, &p->codecs[i].at[INTER_WAN_DEVICE]));
+    for (int i = 0; cmp_variant(i, CMP_PLANNED) && p->rates.device.count; i++)
+        NEB_TRY(take_rates(json_array_get(codecs, (size_t)i), where,
+                           &p->codecs[i].at[INTER_WAN_DEVICE]));
     return NEB_OK;
 }
 

@@ -8,12 +8,11 @@
 #define AGENT_PROFILE_H
 #include "agent/base/clock.h"
 #include "agent/base/status.h"
+#include "compress/codec.h"
 #include "inter/round/wan_cost.h"
 #include "intra/cost/cost.h"
 
 #include <jansson.h>
-
-enum { AGENT_PROFILE_CODECS = 8 };
 
 struct agent_profile {
     char host[64], isa[16];
@@ -21,9 +20,9 @@ struct agent_profile {
     int32_t visible; // visible GPUs (agent/proc/gpus.h) at the measurement; -1: not known
     struct intra_rates rates;
     double sync_s; // seconds of an fsync in /var/tmp
-    // bf16, int8, int4, int3, int2, topk of 512, 256, 64. at[INTER_WAN_DEVICE] is set if
-    // rates.device has a device.
-    struct inter_wan_codec codecs[AGENT_PROFILE_CODECS];
+    // Every cmp_variant(i, CMP_PLANNED), in this order. at[INTER_WAN_DEVICE] is set if rates.device
+    // has a device.
+    struct inter_wan_codec codecs[CMP_PLANNED_MAX];
 };
 
 // Measures with all processors; takes about ten seconds. On a machine where ranks do not start, the
@@ -57,8 +56,6 @@ NEB_MUST_CHECK enum neb_status agent_profile_codec(const char *name, struct kern
 // The same exchange with its state on a device: sets out->at[INTER_WAN_DEVICE].
 NEB_MUST_CHECK enum neb_status agent_profile_codec_device(struct kern_device *D,
                                                           struct inter_wan_codec *out);
-// The codecs of every profile: AGENT_PROFILE_CODECS names.
-extern const char *const agent_profile_codecs[AGENT_PROFILE_CODECS];
 // Gets the kept profile if it belongs to this machine and build, else measures and keeps one.
 // *kept: nothing was measured. In a kept profile, devices and links that may have changed are
 // measured again. measure: measure in any case.

@@ -171,7 +171,7 @@ void agent_profile_find_link(struct agent_profile *p) {
 
 static void forget_device(struct agent_profile *p) {
     p->rates.device = (struct intra_device_rates){0};
-    for (int i = 0; i < AGENT_PROFILE_CODECS; i++)
+    for (int i = 0; i < CMP_PLANNED_MAX; i++)
         p->codecs[i].at[INTER_WAN_DEVICE] = (struct inter_wan_rates){0};
     p->device[0] = 0;
     p->visible = -1;
@@ -184,8 +184,9 @@ enum neb_status agent_profile_device_child(void) {
     if (kern_device_open(0, why, &D) == NEB_OK) {
         neb_info("measuring %s (some seconds)", D->name);
         enum neb_status st = agent_profile_device(D, &p.rates.device);
-        for (int i = 0; i < AGENT_PROFILE_CODECS && st == NEB_OK; i++) {
-            snprintf(p.codecs[i].name, sizeof p.codecs[i].name, "%s", agent_profile_codecs[i]);
+        const struct cmp_variant *v;
+        for (int i = 0; (v = cmp_variant(i, CMP_PLANNED)) && st == NEB_OK; i++) {
+            snprintf(p.codecs[i].name, sizeof p.codecs[i].name, "%s", v->name);
             st = agent_profile_codec_device(D, &p.codecs[i]);
         }
         snprintf(p.device, sizeof p.device, "%s", D->name);

@@ -24,9 +24,6 @@ enum {
 static const double LEAST = 0.05;
 static const double LONG_S = 0.05;
 
-const char *const agent_profile_codecs[AGENT_PROFILE_CODECS] = {
-    "bf16", "int8", "int4", "int3", "int2", "topk:512/4096", "topk:256/4096", "topk:64/4096"};
-
 struct exchange {
     struct kern_pool *pool;
     struct kern_device *D; // NULL: on processors
@@ -212,7 +209,7 @@ enum neb_status agent_profile_codec(const char *name, struct kern_pool *pool,
     *out = (struct inter_wan_codec){0};
     snprintf(out->name, sizeof out->name, "%.31s", name);
     NEB_TRY(cmp_codec_parse(name, &codec));
-    out->density = codec.id == CMP_TOPK ? (double)codec.k / codec.chunk : 1;
+    out->density = cmp_codec_density(&codec);
     NEB_TRY(try_sample(&codec, out));
     if (!pool)
         NEB_TRY(kern_pool_create(0, &own));

@@ -225,8 +225,8 @@ enum neb_status agent_profile_measure(struct agent_profile *p) {
     snprintf(p->isa, sizeof p->isa, "%s", kern_cpu_isa());
     NEB_TRY(measure_rates(&p->rates));
     NEB_TRY(kern_pool_create(p->rates.processors, &pool));
-    for (int i = 0; i < AGENT_PROFILE_CODECS && st == NEB_OK; i++)
-        st = agent_profile_codec(agent_profile_codecs[i], pool, &p->codecs[i]);
+    for (int i = 0; cmp_variant(i, CMP_PLANNED) && st == NEB_OK; i++)
+        st = agent_profile_codec(cmp_variant(i, CMP_PLANNED)->name, pool, &p->codecs[i]);
     kern_pool_destroy(&pool);
     NEB_TRY(st);
     agent_profile_find_link(p);

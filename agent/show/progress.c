@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/show/progress.h"
+#include "agent/base/member_set.h"
 #include "agent/base/plain.h"
 
 #include <stdlib.h>
@@ -15,8 +16,8 @@ struct agent_progress {
     neb_ns start, last_draw;
     int drawn_lines;
     struct agent_sample *samples;
-    int64_t mark_step; // start of the current rate for the remaining time; -1: no step yet
-    uint32_t counted;  // the clusters that the rate counts, a bit each
+    int64_t mark_step;         // start of the current rate for the remaining time; -1: no step yet
+    struct member_set counted; // the clusters that the rate counts
     neb_ns mark_time;
     double steps_per_s;
 };
@@ -126,14 +127,14 @@ const char *agent_human_time(double s, char *buf, size_t cap) {
 
 static double eta(struct agent_progress *p, neb_ns now) {
     int64_t least = p->total_steps;
-    uint32_t counted = 0;
+    struct member_set counted = mset_none();
     for (int i = 0; i < p->n; i++) {
         if (p->samples[i].out)
             continue;
-        counted |= 1u << i;
+        mset_add(&counted, i);
         least = p->samples[i].step < least ? p->samples[i].step : least;
     }
-    if (counted != p->counted) // another cluster may be the slowest now
+    if (!mset_equal(counted, p->counted)) // another cluster may be the slowest now
         p->mark_step = -1;
     p->counted = counted;
     // Earlier steps do not show the current speed: the job may have been resumed.

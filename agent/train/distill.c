@@ -1,45 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The steps of both sides (draw, label, learn), and the clusters' parts in a job.
+// The steps of both sides: draw, label, learn.
+#include "agent/train/distill.h"
 #include "agent/base/clock.h"
-#include "agent/base/fault.h"
-#include "agent/train/distill_side.h"
 
 #include <string.h>
-
-int32_t agent_distill_students(const struct agent_job *j) {
-    int32_t n = 0;
-    for (int i = 0; i < j->n_clusters; i++)
-        n += j->clusters[i].role == AGENT_ROLE_STUDENT;
-    return n;
-}
-
-int32_t agent_distill_student(const struct agent_job *j, int cluster) {
-    int32_t n = 0;
-    for (int i = 0; i < cluster; i++)
-        n += j->clusters[i].role == AGENT_ROLE_STUDENT;
-    return j->clusters[cluster].role == AGENT_ROLE_STUDENT ? n : -1;
-}
-
-void agent_distill_batches_of(const struct agent_job *j, int32_t *student, int32_t *n) {
-    *student = j->distill.relay ? 0 : *student;
-    *n = j->distill.relay ? 1 : agent_distill_students(j);
-}
-
-int32_t agent_distill_k_min(const struct agent_distill_config *d) {
-    return d->k_min ? d->k_min : d->k;
-}
-int32_t agent_distill_k_max(const struct agent_distill_config *d) {
-    return d->k_max ? d->k_max : d->k;
-}
-
-bool agent_distill_federates(const struct agent_job *j) {
-    return j->mode == AGENT_MODE_DISTILL && j->distill.federate && agent_distill_students(j) > 1;
-}
-
-bool agent_job_only_votes(const struct agent_job *j, int cluster) {
-    const struct agent_cluster *c = &j->clusters[cluster];
-    return c->witness || (agent_distill_federates(j) && c->role == AGENT_ROLE_TEACHER);
-}
 
 static void find_rows(struct agent_distill_side *s) {
     for (int32_t i = 0, k = 0; i < s->batch.B * s->batch.T; i++)
@@ -84,33 +48,25 @@ static void count_tokens(struct intra_trainer *t, const struct intra_pair_batch 
         }
 }
 
-// Passes the batch through the trainer's model; gradients and sums go to intra_trainer_update.
+// Passes the batch through the model that learns; gradients and sums go to side_update.
 static void pass(struct agent_distill_side *s, const struct kern_soft *teacher) {
     struct intra_batch b = distill_batch(s, teacher);
-    int64_t count = intra_trainer_micro_batch(s->trainer, &b);
-    count_tokens(s->trainer, &s->batch);
-    s->s.tokens += (uint64_t)s->batch.B * (uint64_t)s->batch.T;
+    int64_t count = intra_group_micro_batch(s->group, &b);
+    count_tokens(intra_group_trainer(s->group), &s->batch);
+    s->s.f.tokens += (uint64_t)s->batch.B * (uint64_t)s->batch.T;
     s->s.targets += (uint64_t)count;
     s->s.taught += teacher ? (uint64_t)count : 0;
 }
 
-static enum neb_status took_step(struct agent_distill_side *s) {
-    intra_trainer_update(s->trainer, &s->stats);
-    NEB_TRY(s->stats.status);
-    (void)neb_fault("worker.step"); // a step that takes longer
-    intra_loss_add(&s->s.loss_first, &s->s.loss_last, s->stats.loss);
-    return NEB_OK;
-}
-
 // The teacher's pass over the batch that was drawn; makes labels by row.
 static enum neb_status teach(struct agent_distill_side *s, int32_t k) {
-    if (s->trainer) { // backward does not change the final hidden states
+    if (s->group) { // backward does not change the final hidden states
         pass(s, NULL);
     } else {
         struct intra_batch b = distill_batch(s, NULL);
         b.targets = NULL;
         NEB_TRY(intra_run(&s->passes, &b, NULL, NULL));
-        s->s.tokens += (uint64_t)s->batch.B * (uint64_t)s->batch.T;
+        s->s.f.tokens += (uint64_t)s->batch.B * (uint64_t)s->batch.T;
     }
     return intra_labels(s->labeller, &s->passes, s->rows, (int32_t)s->batch.n_targets, k,
                         s->job.distill.temperature, s->row_ids, s->row_logp, s->row_tail);
@@ -133,7 +89,7 @@ enum neb_status agent_distill_label(struct agent_distill_side *s, int32_t studen
             NEB_TRY(draw(s, student, step, a));
         }
         NEB_TRY(teach(s, k));
-        struct cmp_soft_head h = {(uint32_t)s->batch.n_targets, k, agent_distill_model(s)->c.vocab,
+        struct cmp_soft_head h = {(uint32_t)s->batch.n_targets, k, distill_model(s)->c.vocab,
                                   s->job.distill.temperature};
         NEB_TRY(cmp_soft_encode(s->wire, &h, s->row_ids, s->row_logp, s->row_tail, out));
         s->s.label_rows += (uint64_t)s->batch.n_targets;
@@ -141,17 +97,17 @@ enum neb_status agent_distill_label(struct agent_distill_side *s, int32_t studen
     if (request && !neb_rd_done(&asked))
         return neb_fail(NEB_ERR_FORMAT, "a student's request for step %lld has %zu bytes too many",
                         (long long)step, neb_rd_left(&asked));
-    if (s->trainer)
-        NEB_TRY(took_step(s));
-    s->s.label_bytes += out->len;
-    s->s.step++;
-    s->s.train_s += neb_seconds(neb_now() - start);
+    if (s->group)
+        NEB_TRY(side_update(s->group, &s->s.f, &s->stats));
+    s->s.f.batch_bytes += out->len;
+    s->s.f.step++;
+    s->s.f.train_s += neb_seconds(neb_now() - start);
     return NEB_OK;
 }
 
 // Moves labels by row to labels by position, as the loss needs them.
 static void spread(struct agent_distill_side *s, int32_t k, const struct agent_distill_side *from) {
-    size_t wide = (size_t)(k ? k : agent_distill_model(s)->c.vocab);
+    size_t wide = (size_t)(k ? k : distill_model(s)->c.vocab);
     for (size_t i = 0; i < (size_t)s->batch.n_targets; i++) {
         size_t at = (size_t)s->rows[i];
         memcpy(s->logp + at * wide, from->row_logp + i * wide, sizeof(float) * wide);
@@ -179,7 +135,7 @@ int64_t agent_distill_step_of(const uint8_t *p, size_t n) {
 // Reads the labels of one micro-batch.
 static enum neb_status read_labels(struct agent_distill_side *s, struct neb_rd *r, int32_t *k) {
     struct cmp_soft_head h = {.rows = (uint32_t)s->batch.n_targets,
-                              .vocab = s->trainer->model->c.vocab};
+                              .vocab = distill_model(s)->c.vocab};
     NEB_TRY(cmp_soft_decode(s->wire, r, &h, s->row_ids, s->row_logp, s->row_tail));
     if (h.temperature != s->job.distill.temperature)
         return neb_fail(NEB_ERR_FORMAT, "labels have temperature %g, but the job has %g",
@@ -190,45 +146,29 @@ static enum neb_status read_labels(struct agent_distill_side *s, struct neb_rd *
     return NEB_OK;
 }
 
-// Reads all labels of a step before the first micro-batch counts, so that a step fails as a whole.
-static enum neb_status check_labels(struct agent_distill_side *s, const uint8_t *p, size_t n) {
-    struct neb_rd r = neb_rd_make(p, n);
-    uint64_t rows = s->s.label_rows, step = neb_rd_u64(&r);
-    enum neb_status st = NEB_OK;
-    int32_t k;
-    if (r.bad || step != (uint64_t)s->s.step)
-        return neb_fail(NEB_ERR_FORMAT,
-                        "labels of step %llu have come, but those of step %lld are due",
-                        (unsigned long long)step, (long long)s->s.step);
-    for (int32_t a = 0; a < s->job.accumulate && st == NEB_OK; a++) {
-        NEB_TRY(draw(s, s->student, s->s.step, a));
-        st = read_labels(s, &r, &k);
-    }
-    s->s.label_rows = rows;
-    NEB_TRY(st);
-    return neb_rd_done(&r) ? NEB_OK
-                           : neb_fail(NEB_ERR_FORMAT, "labels of step %llu have %zu bytes too many",
-                                      (unsigned long long)step, neb_rd_left(&r));
-}
-
 enum neb_status agent_distill_learn(struct agent_distill_side *s, const uint8_t *p, size_t n) {
     neb_ns start = neb_now();
     struct neb_rd r = neb_rd_make(p, n);
-    if (p)
-        NEB_TRY(check_labels(s, p, n));
-    (void)neb_rd_u64(&r);
+    uint64_t step = neb_rd_u64(&r);
+    if (p && (r.bad || step != (uint64_t)s->s.f.step))
+        return neb_fail(NEB_ERR_FORMAT,
+                        "labels of step %llu have come, but those of step %lld are due",
+                        (unsigned long long)step, (long long)s->s.f.step);
     for (int32_t a = 0; a < s->job.accumulate; a++) {
         int32_t k = 0;
-        NEB_TRY(draw(s, s->student, s->s.step, a));
+        NEB_TRY(draw(s, s->student, s->s.f.step, a));
         if (p)
             NEB_TRY(read_labels(s, &r, &k));
         struct kern_soft soft = labels_of(s, k);
         pass(s, p ? &soft : NULL);
     }
-    s->s.label_bytes += n;
-    NEB_TRY(took_step(s));
-    s->s.step++;
-    s->s.train_s += neb_seconds(neb_now() - start);
+    if (p && !neb_rd_done(&r))
+        return neb_fail(NEB_ERR_FORMAT, "labels of step %llu have %zu bytes too many",
+                        (unsigned long long)step, neb_rd_left(&r));
+    s->s.f.batch_bytes += n;
+    NEB_TRY(side_update(s->group, &s->s.f, &s->stats));
+    s->s.f.step++;
+    s->s.f.train_s += neb_seconds(neb_now() - start);
     return NEB_OK;
 }
 
@@ -237,18 +177,18 @@ enum neb_status agent_distill_learn_from(struct agent_distill_side *s,
     neb_ns start = neb_now();
     int32_t k = s->job.distill.k;
     for (int32_t a = 0; a < s->job.accumulate; a++) {
-        NEB_TRY(draw(s, s->student, s->s.step, a));
-        NEB_TRY(draw(teacher, s->student, s->s.step, a));
+        NEB_TRY(draw(s, s->student, s->s.f.step, a));
+        NEB_TRY(draw(teacher, s->student, s->s.f.step, a));
         NEB_TRY(teach(teacher, k));
         spread(s, k, teacher);
         struct kern_soft soft = labels_of(s, k);
         pass(s, &soft);
     }
-    if (teacher->trainer)
-        NEB_TRY(took_step(teacher));
-    teacher->s.step++;
-    NEB_TRY(took_step(s));
-    s->s.step++;
-    s->s.train_s += neb_seconds(neb_now() - start);
+    if (teacher->group)
+        NEB_TRY(side_update(teacher->group, &teacher->s.f, &teacher->stats));
+    teacher->s.f.step++;
+    NEB_TRY(side_update(s->group, &s->s.f, &s->stats));
+    s->s.f.step++;
+    s->s.f.train_s += neb_seconds(neb_now() - start);
     return NEB_OK;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The two sides of mode `distill`, without a transport: a teacher labels batches of parallel text,
-// a student learns from text and labels. The worker (distill_worker.c) puts a stream between them,
-// or runs both in one process.
+// a student learns from text and labels. Their roles (side.h) put streams between them. In the
+// reference the student asks the teacher in its own process.
 //
 //     teacher, step s                                       student, step s
 //       draw batches of pairs                                 draw the same batches (same shards)
@@ -18,18 +18,18 @@
 // the teacher has forgotten.
 #ifndef AGENT_DISTILL_H
 #define AGENT_DISTILL_H
-#include "agent/job/config.h"
+#include "agent/job/sides.h"
+#include "agent/train/label_rate.h"
+#include "agent/train/label_request.h"
+#include "agent/train/side.h"
+#include "compress/softlabel.h"
 #include "intra/data/pairs.h"
-#include "intra/device/device.h"
+#include "intra/train/distill.h"
 
-struct agent_worker;
-
-struct agent_distill_state {          // part of a checkpoint
-    int64_t step;                     // the next step
-    uint64_t seq;                     // student: next batch of its stream; teacher: see the worker
-    uint64_t tokens, targets, taught; // trained on; target tokens; target tokens with labels
-    uint64_t label_bytes, label_rows;
-    double loss_first, loss_last, train_s;
+struct agent_distill_state {              // part of a checkpoint
+    struct side_figures f;                // step: the next one; batch_bytes: of labels
+    uint64_t seq;                         // next labels; in checkpoints also among the cursors
+    uint64_t targets, taught, label_rows; // target tokens; those with labels; rows of labels
 };
 
 struct agent_distill_side;
@@ -42,10 +42,6 @@ NEB_MUST_CHECK enum neb_status agent_distill_create(const struct agent_job *job,
                                                     const struct intra_place *at,
                                                     struct agent_distill_side **out);
 void agent_distill_destroy(struct agent_distill_side **s);
-struct agent_distill_state *agent_distill_state(struct agent_distill_side *s);
-struct intra_model *agent_distill_model(struct agent_distill_side *s);
-struct intra_trainer *agent_distill_trainer(struct agent_distill_side *s); // NULL: a frozen teacher
-const struct intra_step_stats *agent_distill_stats(const struct agent_distill_side *s);
 
 // Teacher: makes the labels of step `step` of `student`, k a position, into out (cleared first).
 // With `learn` it also trains on these batches with the same forward pass, so steps must come in
@@ -70,62 +66,98 @@ NEB_MUST_CHECK enum neb_status agent_distill_learn_from(struct agent_distill_sid
 // The step that labels are for; -1: not labels.
 int64_t agent_distill_step_of(const uint8_t *p, size_t n);
 
-// Held-out loss, and translations of up to eval.windows test pairs a source: {"eval_loss", "chrf",
-// "pairs", ...}. NAN and null if there are no pairs to measure.
-NEB_MUST_CHECK enum neb_status agent_distill_evaluate(struct agent_distill_side *s, double *loss,
-                                                      json_t **quality);
+// ---- between the files of the mode: distill.c (steps), distill_side.c (set-up), distill_role.c
+// (checkpoints, report), distill_streams.c, distill_teacher.c, distill_student.c ----
 
-struct intra_ckpt_writer;
-struct intra_ckpt;
-// Everything that the next step depends on. restore: NEB_ERR_FORMAT: a checkpoint of another mode
-// or job; then destroy the side.
-NEB_MUST_CHECK enum neb_status agent_distill_save(const struct agent_distill_side *s,
-                                                  struct intra_ckpt_writer *w);
-NEB_MUST_CHECK enum neb_status agent_distill_restore(struct agent_distill_side *s,
-                                                     const struct intra_ckpt *c);
-
-// The number of students in a job. _student: a cluster's index among them, in the order of the
-// clusters; -1: not a student.
-int32_t agent_distill_students(const struct agent_job *j);
-int32_t agent_distill_student(const struct agent_job *j, int cluster);
-// Which batches are a student's: number *student of every *n. With distill.relay all students have
-// the same.
-void agent_distill_batches_of(const struct agent_job *j, int32_t *student, int32_t *n);
-// federates: the students exchange rounds among themselves. only_votes: a cluster that only votes
-// in a job's rounds: a witness, or the teacher of such students.
-bool agent_distill_federates(const struct agent_job *j);
-bool agent_job_only_votes(const struct agent_job *j, int cluster);
-
-// Bounds of the number of labels a position; both are k if the job has no k_min and k_max.
-int32_t agent_distill_k_min(const struct agent_distill_config *d);
-int32_t agent_distill_k_max(const struct agent_distill_config *d);
-
-// In distill_worker.c: runs a worker of mode distill that has attached to its agent.
-NEB_MUST_CHECK enum neb_status agent_distill_run(struct agent_worker *w);
-
-// In distill_eval.c: translates pairs of a split and scores them. hypotheses, references, sources:
-// files to write, or NULL.
-struct agent_translate_options {
-    int32_t beam, max_pairs; // in each source; 0: all
-    int32_t longest;         // tokens of source and translation; longer pairs are left out
-    int32_t max_tokens;
-    float alpha;
-    FILE *hypotheses, *references, *sources;
+struct agent_distill_side {
+    struct agent_job job;
+    enum agent_role role;
+    int32_t student, n_students; // it draws batches as this student of so many
+    int32_t budget;              // tokens of a micro-batch
+    // added to the seed of its parameters: with distill.relay students differ only by it
+    uint64_t init;
+    const struct intra_corpus *corpus;
+    struct intra_place at;
+    struct intra_pairs *pairs;
+    struct intra_pair_batch batch;
+    struct intra_group *group;  // NULL: a frozen teacher
+    struct intra_model *frozen; // NULL: it learns
+    // over the group's model and activations, or over the frozen model and its own activations
+    struct intra_runner passes;
+    struct intra_labeller *labeller;
+    struct cmp_soft *wire;
+    struct cmp_tokens *text; // of requests
+    struct agent_request_limits limits;
+    int32_t *request_ids;
+    int32_t *rows; // (budget) positions with a target
+    // Labels by position, as the loss needs them, and by row, as they are sent. With k 0, k is the
+    // whole vocabulary.
+    int32_t *ids, *row_ids; // (budget, k)
+    float *logp, *row_logp; // (budget, k)
+    float *tail, *row_tail; // (budget)
+    struct agent_distill_state s;
+    struct intra_step_stats stats;
 };
-struct agent_translate_result {
-    double chrf;
-    int64_t pairs, tokens;
-    double seconds;
+
+// The drawn batch as input of a pass.
+static inline struct intra_batch distill_batch(const struct agent_distill_side *s,
+                                               const struct kern_soft *teacher) {
+    return (struct intra_batch){.tokens = s->batch.tokens,
+                                .targets = s->batch.targets,
+                                .B = s->batch.B,
+                                .T = s->batch.T,
+                                .prefix = s->batch.prefix,
+                                .teacher = teacher};
+}
+
+struct distill_cursors { // in a checkpoint: the next batch of each stream, or INTER_STREAM_ANYWHERE
+    uint64_t labels[AGENT_CLUSTERS_MAX], requests[AGENT_CLUSTERS_MAX],
+        followers[AGENT_CLUSTERS_MAX];
 };
-// chrf: 0 to 100 (intra/model/translate.h), NAN if no pair of the split is short enough. tokens: of
-// the hypotheses.
-NEB_MUST_CHECK enum neb_status agent_translate(const struct intra_corpus *corpus,
-                                               enum intra_split split, struct kern *K,
-                                               const struct intra_model *m,
-                                               const struct agent_translate_options *o,
-                                               struct agent_translate_result *out);
-// The split on which translations are measured: test, or the held-out one if the corpus has no test
-// split.
-enum intra_split agent_translate_split(const struct intra_corpus *corpus);
+
+struct distill_run { // a side with its streams
+    struct agent_distill_side *side;
+    int32_t n_streams;
+    // Labels. Teacher: one stream for each student. Student: the first.
+    struct agent_stream *streams[AGENT_CLUSTERS_MAX];
+    // With distill.push_text: the requests, one stream in the other direction for each of these.
+    struct agent_stream *requests[AGENT_CLUSTERS_MAX];
+    // With distill.relay, first student only: labels to the other students.
+    struct agent_stream *followers[AGENT_CLUSTERS_MAX];
+    int32_t n_followers;
+    int student_of[AGENT_CLUSTERS_MAX];               // teacher: cluster of each stream
+    int64_t labelled[AGENT_CLUSTERS_MAX];             // teacher: next step of each student
+    struct agent_label_rate rate[AGENT_CLUSTERS_MAX]; // teacher: labels a position for each student
+    int32_t serves;                                   // teacher: the stream of this turn
+    // Student: since when it waits for labels. Teacher: for text that may not come. 0: not waiting.
+    neb_ns waiting_since;
+    bool said_waiting, said_gone;
+    neb_ns full_since;        // teacher: since when no student has had room for labels
+    bool late;                // student: all steps are made, and the remaining labels are taken
+    uint64_t alone;           // steps without labels that should have had some
+    char cache[NEB_PATH_MAX]; // empty: none
+    // from the checkpoint: where the streams that are not open yet continue
+    struct distill_cursors at;
+};
+
+struct intra_model *distill_model(const struct agent_distill_side *s);
+
+// In distill_eval.c: held-out loss, and translations of up to eval.windows test pairs a source:
+// {"eval_loss", "chrf", "pairs", ...}. NAN and null if there are no pairs to measure.
+NEB_MUST_CHECK enum neb_status distill_evaluate(struct agent_distill_side *s, double *loss,
+                                                json_t **quality);
+
+// In distill_streams.c: opens the streams at run->at.
+NEB_MUST_CHECK enum neb_status distill_open_streams(struct agent_side *x);
+
+// In distill_role.c: slots of struct side_role that both roles share.
+NEB_MUST_CHECK enum neb_status distill_role_create(struct agent_side *x);
+void distill_role_destroy(struct agent_side *x);
+NEB_MUST_CHECK enum neb_status distill_role_save(const struct agent_side *x,
+                                                 struct intra_ckpt_writer *w);
+NEB_MUST_CHECK enum neb_status distill_role_restore(struct agent_side *x,
+                                                    const struct intra_ckpt *c);
+NEB_MUST_CHECK enum neb_status distill_role_report(struct agent_side *x, bool done, double *loss,
+                                                   json_t **more);
 
 #endif

@@ -3,7 +3,7 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
-#include "agent/train/distill.h"
+#include "agent/job/sides.h"
 #include "inter/stream/stream.h"
 
 #include <string.h>

@@ -1,26 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// A side of mode distill: set-up, evaluation on held-out text, checkpoints.
-#include "agent/train/distill_side.h"
+// A side of mode distill: its model, and the memory of its steps.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "agent/job/init_digest.h"
-#include "agent/job/json.h"
 #include "agent/job/model.h"
+#include "agent/train/distill.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-struct agent_distill_state *agent_distill_state(struct agent_distill_side *s) {
-    return &s->s;
-}
-const struct intra_step_stats *agent_distill_stats(const struct agent_distill_side *s) {
-    return &s->stats;
-}
-struct intra_model *agent_distill_model(struct agent_distill_side *s) {
-    return s->trainer ? s->trainer->model : s->frozen;
-}
-struct intra_trainer *agent_distill_trainer(struct agent_distill_side *s) {
-    return s->trainer;
+struct intra_model *distill_model(const struct agent_distill_side *s) {
+    return s->group ? intra_group_model(s->group) : s->frozen;
 }
 
 static struct intra_model_config shape(const struct agent_distill_side *s) {
@@ -53,8 +43,8 @@ static enum neb_status check_model(const struct agent_distill_side *s, const str
     return NEB_OK;
 }
 
-static enum neb_status make_trainer(struct agent_distill_side *s,
-                                    const struct intra_model_config *m) {
+static enum neb_status make_group(struct agent_distill_side *s,
+                                  const struct intra_model_config *m) {
     const struct agent_job *j = &s->job;
     bool teacher = s->role == AGENT_ROLE_TEACHER;
     struct intra_trainable full = {.mode = INTRA_TRAIN_FULL};
@@ -72,8 +62,8 @@ static enum neb_status make_trainer(struct agent_distill_side *s,
         .device_graphs = s->at.graphs,
         .soft_k = CMP_SOFT_K_MAX};
     t.optim.schedule.steps = j->steps * (teacher ? s->n_students : 1);
-    NEB_TRY(intra_trainer_create(&t, s->at.K, &s->trainer));
-    s->passes = intra_trainer_runner(s->trainer);
+    NEB_TRY(intra_group_create(&t, &s->at.mesh, s->at.world, s->at.K, &s->group));
+    s->passes = intra_trainer_runner(intra_group_trainer(s->group));
     return NEB_OK;
 }
 
@@ -100,9 +90,9 @@ static enum neb_status load_params(struct agent_distill_side *s, const char *pat
                              ? agent_job_init_same(&s->job, agent_job_role(&s->job, s->role), c)
                              : NEB_OK;
     if (st == NEB_OK)
-        st = intra_model_load_params(c, s->trainer->model);
+        st = intra_model_load_params(c, intra_group_model(s->group));
     if (st == NEB_OK)
-        st = intra_trainer_push(s->trainer, NULL);
+        st = intra_group_push(s->group, NULL);
     intra_ckpt_close(&c);
     return st;
 }
@@ -114,7 +104,7 @@ static enum neb_status make_teacher(struct agent_distill_side *s) {
     struct intra_ckpt *c = NULL;
     struct intra_model_config m = shape(s);
     if (!path[0])
-        return make_trainer(s, &m);
+        return make_group(s, &m);
     NEB_TRY(intra_ckpt_open(path, true, &c));
     enum neb_status st = intra_model_load(c, &s->frozen);
     intra_ckpt_close(&c);
@@ -127,7 +117,7 @@ static enum neb_status make_teacher(struct agent_distill_side *s) {
     m.max_seq = s->job.seq_len;
     m.mask = KERN_MASK_PREFIX;
     intra_model_destroy(&s->frozen);
-    NEB_TRY(make_trainer(s, &m));
+    NEB_TRY(make_group(s, &m));
     return load_params(s, path);
 }
 
@@ -137,12 +127,12 @@ static enum neb_status make_student(struct agent_distill_side *s) {
         return neb_fail(NEB_ERR_INVALID,
                         "model.vocab %d is smaller than the corpus's vocabulary of %d", m.vocab,
                         intra_corpus_vocab(s->corpus));
-    NEB_TRY(make_trainer(s, &m));
+    NEB_TRY(make_group(s, &m));
     return s->job.init_from[0] ? load_params(s, s->job.init_from) : NEB_OK;
 }
 
 static enum neb_status allocate(struct agent_distill_side *s) {
-    size_t n = (size_t)s->budget, V = (size_t)agent_distill_model(s)->c.vocab,
+    size_t n = (size_t)s->budget, V = (size_t)distill_model(s)->c.vocab,
            // k 0 (all logits) is never sent: it is for both sides in one process
         wide = s->job.distill.k ? CMP_SOFT_K_MAX : V;
     s->rows = calloc(n, sizeof *s->rows);
@@ -194,8 +184,8 @@ enum neb_status agent_distill_create(const struct agent_job *job, enum agent_rol
                                               .seq_len = job->seq_len,
                                               .tokens = s->budget};
     NEB_TRY_GOTO(role == AGENT_ROLE_TEACHER ? make_teacher(s) : make_student(s), fail);
-    if (s->trainer)
-        s->s.loss_first = s->s.loss_last = NAN; // no step yet
+    if (s->group)
+        s->s.f.loss_first = s->s.f.loss_last = NAN; // no step yet
     NEB_TRY_GOTO(allocate(s), fail);
     if (role == AGENT_ROLE_TEACHER)
         NEB_TRY_GOTO(intra_labeller_create(&s->passes, &s->labeller), fail);
@@ -216,7 +206,7 @@ void agent_distill_destroy(struct agent_distill_side **sp) {
         intra_device_destroy(&s->passes.device);
     }
     intra_model_destroy(&s->frozen);
-    intra_trainer_destroy(&s->trainer);
+    intra_group_destroy(&s->group);
     intra_pair_batch_free(&s->batch);
     intra_pairs_destroy(&s->pairs);
     cmp_soft_destroy(&s->wire);
@@ -231,99 +221,4 @@ void agent_distill_destroy(struct agent_distill_side **sp) {
     free(s->row_tail);
     free(s);
     *sp = NULL;
-}
-
-// ---- evaluation ---------------------------------------------------------------------------------
-
-// NAN if no pair of the held-out split is short enough.
-static enum neb_status held_out(struct agent_distill_side *s, double *loss) {
-    struct intra_pairs *pairs = NULL;
-    struct intra_pairs_config c = {
-        .seed = 1, .seq_len = s->job.seq_len, .tokens = s->budget, .may_be_empty = true};
-    double sum = 0;
-    int64_t count = 0;
-    NEB_TRY(intra_pairs_create(s->corpus, INTRA_VALID, &c, &pairs));
-    enum neb_status st = NEB_OK;
-    for (uint64_t k = 0; k < intra_pairs_batches(pairs) && st == NEB_OK; k++) {
-        double l = 0;
-        int64_t n = 0;
-        st = intra_pairs_draw(pairs, k, &s->batch);
-        if (st == NEB_OK) {
-            struct intra_batch b = distill_batch(s, NULL);
-            st = intra_run(&s->passes, &b, &l, &n);
-        }
-        sum += l;
-        count += n;
-    }
-    intra_pairs_destroy(&pairs);
-    *loss = count ? sum / (double)count : NAN;
-    return st;
-}
-
-enum neb_status agent_distill_evaluate(struct agent_distill_side *s, double *loss,
-                                       json_t **quality) {
-    struct agent_translate_options o = {.beam = s->job.distill.beam,
-                                        .max_pairs = s->job.eval_windows,
-                                        .longest = s->job.seq_len,
-                                        .max_tokens = s->job.seq_len,
-                                        .alpha = 1};
-    struct agent_translate_result r;
-    NEB_TRY(held_out(s, loss));
-    NEB_TRY(agent_translate(s->corpus, agent_translate_split(s->corpus), s->at.K,
-                            agent_distill_model(s), &o, &r));
-    double rows = (double)s->s.label_rows;
-    *quality =
-        json_pack("{s:o,s:o,s:I,s:i,s:f,s:o,s:f}", "chrf", agent_json_number(r.chrf), "eval_loss",
-                  agent_json_number(*loss), "pairs", (json_int_t)r.pairs, "beam", o.beam,
-                  "decode_s", r.seconds, "label_bytes_per_target_token",
-                  rows > 0 ? json_real((double)s->s.label_bytes / rows) : json_null(),
-                  "taught_share", s->s.targets ? (double)s->s.taught / (double)s->s.targets : 0.0);
-    return *quality ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory making a report");
-}
-
-// ---- checkpoints --------------------------------------------------------------------------------
-
-enum neb_status agent_distill_save(const struct agent_distill_side *s,
-                                   struct intra_ckpt_writer *w) {
-    struct neb_buf b = {0};
-    neb_buf_u8(&b, (uint8_t)s->role);
-    neb_buf_i64(&b, s->s.step);
-    const uint64_t whole[] = {s->s.seq,    s->s.tokens,      s->s.targets,
-                              s->s.taught, s->s.label_bytes, s->s.label_rows};
-    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
-        neb_buf_u64(&b, whole[i]);
-    neb_buf_f64(&b, s->s.loss_first);
-    neb_buf_f64(&b, s->s.loss_last);
-    neb_buf_f64(&b, s->s.train_s);
-    enum neb_status st = neb_buf_check(&b);
-    if (st == NEB_OK)
-        st = intra_ckpt_add(w, "distill.state", INTRA_BYTES, b.len, 1, b.p);
-    neb_buf_free(&b);
-    NEB_TRY(st);
-    return s->trainer ? intra_trainer_save(s->trainer, w) : NEB_OK;
-}
-
-enum neb_status agent_distill_restore(struct agent_distill_side *s, const struct intra_ckpt *c) {
-    const struct intra_ckpt_section *x = intra_ckpt_find(c, "distill.state");
-    if (!x)
-        return neb_fail(NEB_ERR_FORMAT, "%s is not a checkpoint of mode distill",
-                        intra_ckpt_path(c));
-    const void *state = intra_ckpt_data(c, x);
-    if (!state)
-        return NEB_ERR_IO;
-    struct neb_rd r = neb_rd_make(state, x->bytes);
-    struct agent_distill_state v = {0};
-    uint8_t role = neb_rd_u8(&r);
-    v.step = neb_rd_i64(&r);
-    uint64_t *const whole[] = {&v.seq,    &v.tokens,      &v.targets,
-                               &v.taught, &v.label_bytes, &v.label_rows};
-    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
-        *whole[i] = neb_rd_u64(&r);
-    v.loss_first = neb_rd_f64(&r);
-    v.loss_last = neb_rd_f64(&r);
-    v.train_s = neb_rd_f64(&r);
-    if (!neb_rd_done(&r) || role != s->role || v.step < 0)
-        return neb_fail(NEB_ERR_FORMAT, "%s does not fit this job", intra_ckpt_path(c));
-    s->s = v;
-    return s->trainer ? intra_trainer_restore(s->trainer, c) : NEB_OK;
 }

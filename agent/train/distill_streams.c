@@ -4,25 +4,25 @@
 //     labels      teacher ──► every student; with distill.relay to the first one only
 //     requests    every student ──► teacher, with distill.push_text
 //     followers   first student ──► the others, with distill.relay: the teacher's labels, unchanged
-#include "agent/train/distill_run.h"
+#include "agent/train/distill.h"
 
 enum { STREAM_ID = 16, REQUEST_ID = 32, FOLLOW_ID = 48 };
 
 // Opens a stream between this cluster and `peer`. c: key.id, type and role. most: bytes of a batch.
-static enum neb_status open_one(struct distill_run *r, struct inter_stream_config *c, int peer,
+static enum neb_status open_one(struct agent_side *x, struct inter_stream_config *c, int peer,
                                 double most, uint64_t next, struct agent_stream **out) {
-    const struct agent_distill_config *d = &r->w->job.distill;
+    const struct agent_distill_config *d = &x->w->job.distill;
     c->peer = (uint32_t)peer;
     c->window_batches = (uint32_t)d->ahead;
-    return worker_side_stream(&r->x, c, most, !d->pushed, next, out);
+    return side_stream(x, c, most, !d->pushed, next, out);
 }
 
 // Opens a stream of labels from cluster `from` to the student's cluster `to`.
-static enum neb_status open_labels(struct distill_run *r, int id, int from, int to, uint64_t next,
+static enum neb_status open_labels(struct agent_side *x, int id, int from, int to, uint64_t next,
                                    struct agent_stream **out) {
-    const struct agent_job *j = &r->w->job;
+    const struct agent_job *j = &x->w->job;
     int32_t k_max = agent_distill_k_max(&j->distill);
-    bool produce = r->w->cluster == from;
+    bool produce = x->w->cluster == from;
     struct inter_stream_config c = {.key = {.id = (uint16_t)(id + to)},
                                     .type = INTER_STREAM_SOFT_LABELS,
                                     .role = produce ? INTER_STREAM_PRODUCER : INTER_STREAM_CONSUMER,
@@ -30,70 +30,61 @@ static enum neb_status open_labels(struct distill_run *r, int id, int from, int 
                                                 agent_distill_k_min(&j->distill) < k_max};
     // The most: 24 bits an id, a byte a gap, a byte a tail. zstd never makes a part longer.
     double most = (double)j->batch * j->seq_len * j->accumulate * (4.0 * k_max + 1) + 4096;
-    return open_one(r, &c, produce ? to : from, most, next, out);
+    return open_one(x, &c, produce ? to : from, most, next, out);
 }
 
-static enum neb_status open_requests(struct distill_run *r, int teacher, int student, uint64_t next,
+static enum neb_status open_requests(struct agent_side *x, int teacher, int student, uint64_t next,
                                      struct agent_stream **out) {
-    bool produce = r->w->cluster == student;
+    const struct distill_run *r = x->own;
+    bool produce = x->w->cluster == student;
     struct inter_stream_config c = {.key = {.id = (uint16_t)(REQUEST_ID + student)},
                                     .type = INTER_STREAM_REQUESTS,
                                     .role =
                                         produce ? INTER_STREAM_PRODUCER : INTER_STREAM_CONSUMER};
-    return open_one(r, &c, produce ? teacher : student, (double)agent_distill_request_most(r->side),
+    return open_one(x, &c, produce ? teacher : student, (double)agent_distill_request_most(r->side),
                     next, out);
 }
 
 // Opens the labels of one student, from the teacher or the relay, and the student's requests.
-static enum neb_status open_student(struct distill_run *r, int teacher, int from, int student,
+static enum neb_status open_student(struct agent_side *x, int teacher, int from, int student,
                                     const struct distill_cursors *at) {
-    const struct agent_job *j = &r->w->job;
+    const struct agent_job *j = &x->w->job;
+    struct distill_run *r = x->own;
     int32_t n = r->n_streams;
-    NEB_TRY(open_labels(r, from == teacher ? STREAM_ID : FOLLOW_ID, from, student, at->labels[n],
+    NEB_TRY(open_labels(x, from == teacher ? STREAM_ID : FOLLOW_ID, from, student, at->labels[n],
                         &r->streams[n]));
     agent_label_rate_init(&r->rate[n], j->distill.k, agent_distill_k_min(&j->distill),
                           agent_distill_k_max(&j->distill), (uint32_t)j->distill.ahead);
     r->labelled[n] = (int64_t)at->labels[n];
     r->student_of[n] = student;
     r->n_streams++;
-    return j->distill.pushed ? open_requests(r, teacher, student, at->requests[n], &r->requests[n])
+    return j->distill.pushed ? open_requests(x, teacher, student, at->requests[n], &r->requests[n])
                              : NEB_OK;
 }
 
-enum neb_status distill_open_streams(struct distill_run *r) {
-    const struct agent_job *j = &r->w->job;
+enum neb_status distill_open_streams(struct agent_side *x) {
+    const struct agent_job *j = &x->w->job;
+    struct distill_run *r = x->own;
     const struct distill_cursors *at = &r->at;
-    int teacher = agent_job_role(j, AGENT_ROLE_TEACHER), self = r->w->cluster,
+    bool teaches = x->role->is == AGENT_ROLE_TEACHER;
+    int teacher = agent_job_role(j, AGENT_ROLE_TEACHER), self = x->w->cluster,
         first = agent_job_role(j, AGENT_ROLE_STUDENT);
-    if (teacher < 0 || r->teacher)
+    if (teacher < 0 || x->second)
         return NEB_OK;
-    if (!distill_teaches(r))
-        NEB_TRY(open_student(r, teacher, j->distill.relay && self != first ? first : teacher, self,
+    if (!teaches)
+        NEB_TRY(open_student(x, teacher, j->distill.relay && self != first ? first : teacher, self,
                              at));
     for (int i = 0; i < j->n_clusters; i++) {
         bool relayed = j->distill.relay && i != first;
         if (j->clusters[i].role != AGENT_ROLE_STUDENT)
             continue;
-        if (distill_teaches(r) && !relayed)
-            NEB_TRY(open_student(r, teacher, teacher, i, at));
+        if (teaches && !relayed)
+            NEB_TRY(open_student(x, teacher, teacher, i, at));
         if (relayed && self == first) {
-            NEB_TRY(open_labels(r, FOLLOW_ID, self, i, at->followers[r->n_followers],
+            NEB_TRY(open_labels(x, FOLLOW_ID, self, i, at->followers[r->n_followers],
                                 &r->followers[r->n_followers]));
             r->n_followers++;
         }
     }
     return NEB_OK;
-}
-
-static uint64_t cursor(const struct agent_stream *s, uint64_t unopened) {
-    return !s ? unopened : s->anywhere ? INTER_STREAM_ANYWHERE : s->next;
-}
-
-// A state that was taken over (worker_snapshot.c) can be checkpointed before the streams are open.
-void distill_cursors(const struct distill_run *r, struct distill_cursors *out) {
-    for (int32_t i = 0; i < AGENT_CLUSTERS_MAX; i++) {
-        out->labels[i] = cursor(r->streams[i], r->at.labels[i]);
-        out->requests[i] = cursor(r->requests[i], r->at.requests[i]);
-        out->followers[i] = cursor(r->followers[i], r->at.followers[i]);
-    }
 }

@@ -1,25 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// The student of mode distill: learns from text and labels, from the cache, or alone. With
+// The role of the student: it learns from text and labels, from the cache, or alone. With
 // distill.when_lost: alone it ends without the last labels if none come for patience_s. It then
 // reports that it needs no more (agent_stream_skip), so a teacher that comes back leaves them out.
 #include "agent/base/log.h"
+#include "agent/train/distill.h"
 #include "agent/train/distill_cache.h"
-#include "agent/train/distill_run.h"
 
-// Also in the log: metrics are lost if they go to the teacher's side.
-static void say_waiting(struct distill_run *r, double waited) {
+static void say_waiting(struct agent_side *x, double waited) {
     char text[160];
     snprintf(text, sizeof text, "no labels for %.0f s at step %lld: %s", waited,
-             (long long)agent_distill_state(r->side)->step,
-             r->w->job.distill.when_lost == AGENT_LOST_WAIT ? "waiting for the teacher"
+             (long long)x->figures->step,
+             x->w->job.distill.when_lost == AGENT_LOST_WAIT ? "waiting for the teacher"
                                                             : "continuing with cross-entropy");
-    neb_warn("%s", text);
-    worker_metrics(r->w, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
+    side_say_fault(x, text);
 }
 
 // The student waits for labels. Logs that once. True if it should continue without them.
-static bool patience_over(struct distill_run *r) {
-    const struct agent_distill_config *d = &r->w->job.distill;
+static bool patience_over(struct agent_side *x) {
+    const struct agent_distill_config *d = &x->w->job.distill;
+    struct distill_run *r = x->own;
     neb_ns now = neb_now();
     if (!r->waiting_since)
         r->waiting_since = now;
@@ -27,23 +26,27 @@ static bool patience_over(struct distill_run *r) {
     if (waited < (double)d->patience_s)
         return false;
     if (!r->said_waiting)
-        say_waiting(r, waited);
+        say_waiting(x, waited);
     r->said_waiting = true;
     return d->when_lost == AGENT_LOST_ALONE;
 }
 
 // Requests labels ahead, as long as the stream has room: at most distill.ahead of them in one call.
-static enum neb_status ask(struct distill_run *r) {
+static enum neb_status ask(struct agent_side *x) {
+    struct distill_run *r = x->own;
     struct agent_stream *t = r->requests[0];
-    uint64_t end = t ? t->next + (uint64_t)r->w->job.distill.ahead : 0;
-    end = end < (uint64_t)r->w->job.steps ? end : (uint64_t)r->w->job.steps;
+    uint64_t steps = (uint64_t)x->w->job.steps,
+             end = t ? t->next + (uint64_t)x->w->job.distill.ahead : 0;
+    end = end < steps ? end : steps;
     while (t && t->next < t->limit && t->next < end) {
         if (t->next < t->stored) { // put before a restart, and stored by the agent
             t->next++;
             continue;
         }
-        NEB_TRY(agent_distill_request(r->side, (int64_t)t->next, &r->batch));
-        NEB_TRY(agent_stream_put(t, r->batch.p, r->batch.len));
+        NEB_TRY(agent_distill_request(r->side, (int64_t)t->next, &x->made));
+        enum neb_status st = agent_stream_put(t, x->made.p, x->made.len);
+        if (st != NEB_OK)
+            return st == NEB_ERR_AGAIN ? NEB_OK : st; // the socket is full
     }
     return NEB_OK;
 }
@@ -57,7 +60,10 @@ static enum neb_status pass_on(struct distill_run *r, bool *all) {
         struct agent_stream *t = r->followers[i];
         while (t->next < t->limit && t->next < from->have && t->next >= from->next) {
             const struct neb_buf *b = &from->queue[t->next % from->c.window_batches];
-            NEB_TRY(agent_stream_put(t, b->p, b->len));
+            enum neb_status st = agent_stream_put(t, b->p, b->len);
+            if (st == NEB_ERR_AGAIN) // the socket is full
+                break;
+            NEB_TRY(st);
         }
         *all = *all && t->next > from->next;
     }
@@ -67,8 +73,10 @@ static enum neb_status pass_on(struct distill_run *r, bool *all) {
 // Labels of this step are forgotten: a previous incarnation of this student, whose disk was lost,
 // had learned from them. The student skips them if it continues after them; otherwise it learns
 // these steps again, from the text.
-static bool labels_gone(struct distill_run *r, int64_t step) {
+static bool labels_gone(struct agent_side *x) {
+    struct distill_run *r = x->own;
     const struct agent_stream *s = r->streams[0];
+    int64_t step = x->figures->step;
     char text[160];
     if (s->anywhere || (uint64_t)step >= s->next)
         return false;
@@ -76,102 +84,45 @@ static bool labels_gone(struct distill_run *r, int64_t step) {
              "labels of steps %lld to %llu are gone: a previous incarnation of this student took "
              "them. It learns these steps from the text alone",
              (long long)step, (unsigned long long)s->next - 1);
-    if (!r->said_gone) {
-        neb_warn("%s", text);
-        worker_metrics(r->w, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
-    }
+    if (!r->said_gone)
+        side_say_fault(x, text);
     r->said_gone = true;
     return true;
 }
 
-// The next labels that are here and that every follower has. NEB_ERR_AGAIN: none.
-static enum neb_status next_labels(struct distill_run *r, const uint8_t **p, size_t *n) {
+// Takes the next labels that are here and that every follower has.
+static enum neb_status next_labels(struct agent_side *x, struct side_turn *t) {
+    struct distill_run *r = x->own;
     bool all;
-    NEB_TRY(ask(r));
+    NEB_TRY(ask(x));
     NEB_TRY(pass_on(r, &all));
-    enum neb_status st = agent_stream_next(r->streams[0], p, n);
-    return st == NEB_OK && !all ? NEB_ERR_AGAIN : st;
-}
-
-// Labels are here, but followers have no room.
-static bool waits_for_followers(const struct distill_run *r) {
-    return r->streams[0]->next < r->streams[0]->have;
-}
-
-// Handles labels that are here: it learns from those of this step, and drops those of a step that
-// was made without them.
-static enum neb_status take_labels(struct distill_run *r, const uint8_t *p, size_t n, bool *used) {
-    int64_t step = agent_distill_step_of(p, n), now = agent_distill_state(r->side)->step;
-    if (r->said_waiting)
-        worker_metrics(r->w,
-                       json_pack("{s:s,s:s}", "kind", "note", "text", "labels are coming again"));
-    r->waiting_since = 0;
-    r->said_waiting = false;
-    *used = step < 0 || step >= now; // labels that do not fit are refused where they are read
-    if (*used)
-        NEB_TRY(agent_distill_learn(r->side, p, n));
-    if (r->cache[0] && step >= 0)
-        NEB_TRY(agent_distill_cache_write(r->cache, step, p, n));
-    return agent_stream_applied(r->streams[0]);
-}
-
-static enum neb_status learn_alone(struct distill_run *r) {
-    r->alone++;
-    r->streams[0]->waits = 0; // it is not waiting
-    NEB_TRY(ask(r));
-    return agent_distill_learn(r->side, NULL, 0);
-}
-
-static enum neb_status learn_once(struct distill_run *r) {
-    const uint8_t *p;
-    size_t n;
-    bool used = true;
-    int64_t step = agent_distill_state(r->side)->step;
-    enum neb_status st;
-    if (r->teacher)
-        return agent_distill_learn_from(r->side, r->teacher);
-    if (r->cache[0] && !r->n_streams) {
-        st = agent_distill_cache_read(r->cache, step, &r->batch);
-        if (st == NEB_ERR_NOT_FOUND)
-            return neb_fail(st,
-                            "distill.cache: there are no labels of step %lld in %s, and the job "
-                            "has no teacher: run the job with a teacher to fill the cache",
-                            (long long)step, r->cache);
-        NEB_TRY(st);
-        return agent_distill_learn(r->side, r->batch.p, r->batch.len);
-    }
-    if (!r->n_streams)
-        return agent_distill_learn(r->side, NULL, 0);
-    if (labels_gone(r, step))
-        return learn_alone(r);
-    st = next_labels(r, &p, &n);
-    if (st == NEB_OK)
-        return take_labels(r, p, n, &used);
-    NEB_TRY(st == NEB_ERR_AGAIN ? NEB_OK : st);
-    if (waits_for_followers(r) || !patience_over(r))
-        return worker_wait(r->w);
-    return learn_alone(r);
-}
-
-// Exchanges rounds between steps. *ready: the next step may begin.
-static enum neb_status exchange(struct distill_run *r, bool *ready) {
-    *ready = true;
-    if (!r->w->federated)
-        return NEB_OK;
-    NEB_TRY(worker_exchange(r->w, ready));
-    *ready = *ready && agent_distill_state(r->side)->step < r->w->job.steps;
+    if (side_take(r->streams[0], t) && !all)
+        t->next = SIDE_WAIT;
     return NEB_OK;
 }
 
-static bool done(const struct distill_run *r) {
-    return r->w->federated ? worker_finished(r->w)
-                           : agent_distill_state(r->side)->step >= r->w->job.steps;
+// No labels have come for so long that the student goes on without them. If labels are here, it
+// waits for followers to have room.
+static bool gives_up(struct agent_side *x) {
+    const struct agent_stream *s = ((struct distill_run *)x->own)->streams[0];
+    return s->next >= s->have && patience_over(x);
 }
+
+static bool finished(const struct agent_side *x) {
+    return x->w->federated ? worker_finished(x->w) : x->figures->step >= x->w->job.steps;
+}
+
+static bool done(const struct agent_side *x) {
+    const struct distill_run *r = x->own;
+    bool late = r->n_streams && r->streams[0]->next < (uint64_t)x->w->job.steps;
+    return finished(x) && !late && !x->w->stop;
+}
+
+// ---- take ---------------------------------------------------------------------------------------
 
 // The teacher is gone and may never come back. If it does, it learns that no more labels are wanted
 // (distill_teacher.c).
-static enum neb_status let_go(struct distill_run *r) {
-    uint64_t steps = (uint64_t)r->w->job.steps;
+static enum neb_status let_go(struct distill_run *r, uint64_t steps) {
     neb_warn("all steps are made and no labels come: this student ends without the last %llu",
              (unsigned long long)(steps - r->streams[0]->next));
     if (r->requests[0])
@@ -179,57 +130,125 @@ static enum neb_status let_go(struct distill_run *r) {
     return agent_stream_skip(r->streams[0], steps);
 }
 
-// Handles labels that come too late: of steps made alone, or of steps that the other students made
-// without this one. They are only kept in the cache.
-static enum neb_status drop_labels(struct distill_run *r, const uint8_t *p, size_t n) {
-    int64_t step = agent_distill_step_of(p, n);
+// All steps are made. Takes the remaining labels, so that the teacher can end: of steps made alone,
+// or of steps that the other students made without this one. They are only kept in the cache.
+static enum neb_status take_late(struct agent_side *x, struct side_turn *t) {
+    struct distill_run *r = x->own;
+    r->waiting_since = r->late ? r->waiting_since : 0; // discards the wait during steps made alone
+    r->late = true;
+    NEB_TRY(next_labels(x, t));
+    if (t->next == SIDE_WAIT)
+        return gives_up(x) ? let_go(r, (uint64_t)x->w->job.steps) : NEB_OK;
+    t->next = SIDE_OVER;
+    int64_t step = agent_distill_step_of(t->p, t->n);
     r->waiting_since = 0;
     if (r->cache[0] && step >= 0)
-        NEB_TRY(agent_distill_cache_write(r->cache, step, p, n));
+        NEB_TRY(agent_distill_cache_write(r->cache, step, t->p, t->n));
     return agent_stream_applied(r->streams[0]);
 }
 
-// Takes the remaining labels, so that the teacher can end.
-static enum neb_status late_labels(struct distill_run *r) {
-    r->waiting_since = 0; // discards the wait during steps made alone
-    while (!r->w->stop && r->n_streams && r->streams[0]->next < (uint64_t)r->w->job.steps) {
-        const uint8_t *p;
-        size_t n;
-        NEB_TRY(worker_drain(r->w));
-        enum neb_status st = next_labels(r, &p, &n);
-        if (st == NEB_OK)
-            NEB_TRY(drop_labels(r, p, n));
-        else if (st != NEB_ERR_AGAIN)
-            return st;
-        else if (!waits_for_followers(r) && patience_over(r))
-            return let_go(r);
-        else
-            NEB_TRY(worker_wait(r->w));
-    }
+static enum neb_status take_stored(struct agent_side *x, struct side_turn *t) {
+    const struct distill_run *r = x->own;
+    int64_t step = x->figures->step;
+    enum neb_status st = agent_distill_cache_read(r->cache, step, &x->made);
+    if (st == NEB_ERR_NOT_FOUND)
+        return neb_fail(st,
+                        "distill.cache: there are no labels of step %lld in %s, and the job has "
+                        "no teacher: run the job with a teacher to fill the cache",
+                        (long long)step, r->cache);
+    t->p = x->made.p;
+    t->n = x->made.len;
+    return st;
+}
+
+// Exchanges rounds between steps.
+static enum neb_status exchange(struct agent_side *x, struct side_turn *t) {
+    bool ready;
+    NEB_TRY(worker_exchange(x->w, &ready));
+    if (x->w->stop || finished(x))
+        t->next = SIDE_OVER;
+    else if (!ready || x->figures->step >= x->w->job.steps)
+        t->next = SIDE_WAIT;
     return NEB_OK;
 }
 
-enum neb_status distill_learn(struct distill_run *r) {
-    struct agent_distill_state *x = agent_distill_state(r->side);
-    while (!r->w->stop && !done(r)) {
-        bool ready;
-        NEB_TRY(worker_drain(r->w));
-        NEB_TRY(exchange(r, &ready));
-        if (r->w->stop || done(r))
-            break;
-        if (!ready) {
-            NEB_TRY(worker_wait(r->w));
-            continue;
-        }
-        int64_t was = x->step;
-        double trained_s = x->train_s;
-        NEB_TRY(learn_once(r));
-        if (x->step == was)
-            continue;
-        if (r->w->federated)
-            distill_federate_stepped(r, x->train_s - trained_s);
-        distill_say_step(r);
-        NEB_TRY(distill_maybe_save(r));
-    }
-    return late_labels(r);
+static enum neb_status take(struct agent_side *x, struct side_turn *t) {
+    struct distill_run *r = x->own;
+    if (finished(x))
+        return take_late(x, t);
+    if (x->w->federated)
+        NEB_TRY(exchange(x, t));
+    if (t->next != SIDE_LEARN || x->second)
+        return NEB_OK;
+    if (!r->n_streams)
+        return r->cache[0] ? take_stored(x, t) : NEB_OK;
+    if (labels_gone(x))
+        return NEB_OK;
+    NEB_TRY(next_labels(x, t));
+    if (t->next == SIDE_WAIT && gives_up(x))
+        t->next = SIDE_LEARN;
+    return NEB_OK;
 }
+
+// ---- learn --------------------------------------------------------------------------------------
+
+// Learns from the labels of this step. Those of a step that was made without them are dropped.
+static enum neb_status use_labels(struct agent_side *x, struct side_turn *t) {
+    struct distill_run *r = x->own;
+    int64_t step = agent_distill_step_of(t->p, t->n);
+    if (r->said_waiting)
+        worker_metrics(x->w,
+                       json_pack("{s:s,s:s}", "kind", "note", "text", "labels are coming again"));
+    r->waiting_since = 0;
+    r->said_waiting = false;
+    if (step < 0 ||
+        step >= x->figures->step) // labels that do not fit are refused where they are read
+        NEB_TRY(agent_distill_learn(r->side, t->p, t->n));
+    return r->cache[0] && step >= 0 ? agent_distill_cache_write(r->cache, step, t->p, t->n)
+                                    : NEB_OK;
+}
+
+static enum neb_status learn_alone(struct agent_side *x) {
+    struct distill_run *r = x->own;
+    r->alone++;
+    r->streams[0]->waits = 0; // it is not waiting
+    NEB_TRY(ask(x));
+    return agent_distill_learn(r->side, NULL, 0);
+}
+
+static enum neb_status learn_step(struct agent_side *x, struct side_turn *t) {
+    struct distill_run *r = x->own;
+    if (x->second)
+        return agent_distill_learn_from(r->side, ((struct distill_run *)x->second->own)->side);
+    if (t->from)
+        return use_labels(x, t);
+    return r->n_streams ? learn_alone(x) : agent_distill_learn(r->side, t->p, t->n);
+}
+
+static enum neb_status learn(struct agent_side *x, struct side_turn *t) {
+    struct side_figures was = *x->figures;
+    NEB_TRY(learn_step(x, t));
+    t->stepped = x->figures->step != was.step;
+    t->save = t->stepped ? SIDE_SAVE_DUE : SIDE_SAVE_NOT;
+    if (t->stepped && x->w->federated)
+        worker_step_took(x->w, x->figures->train_s - was.train_s);
+    return NEB_OK;
+}
+
+// Labels of skipped steps come late, and are dropped.
+static enum neb_status skip(struct agent_side *x, int64_t n) {
+    ((struct distill_run *)x->own)->side->s.f.step += n;
+    return NEB_OK;
+}
+
+const struct side_role side_student = {.is = AGENT_ROLE_STUDENT,
+                                       .create = distill_role_create,
+                                       .destroy = distill_role_destroy,
+                                       .open = distill_open_streams,
+                                       .done = done,
+                                       .take = take,
+                                       .learn = learn,
+                                       .save = distill_role_save,
+                                       .restore = distill_role_restore,
+                                       .skip = skip,
+                                       .report = distill_role_report};

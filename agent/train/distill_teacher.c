@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The teacher of mode distill: labels the batches of its students, as far as each has room.
+// The role of the teacher: it labels the batches of its students, as far as each has room.
 #include "agent/base/log.h"
-#include "agent/train/distill_run.h"
+#include "agent/train/distill.h"
 
 // True if stream i has room, and the text for its next batch is here.
 static bool ready(const struct distill_run *r, int32_t i) {
@@ -13,7 +13,7 @@ static bool ready(const struct distill_run *r, int32_t i) {
 // the order of batches is always the same. A frozen teacher serves the student with room that is
 // furthest behind.
 static int32_t next_student(const struct distill_run *r) {
-    const struct agent_job *j = &r->w->job;
+    const struct agent_job *j = &r->side->job;
     int32_t found = -1;
     for (int32_t i = 0; i < r->n_streams; i++) {
         bool room = ready(r, i);
@@ -24,19 +24,13 @@ static int32_t next_student(const struct distill_run *r) {
     return found >= 0 && ready(r, found) ? found : -1;
 }
 
-bool distill_all_labelled(const struct distill_run *r) {
-    for (int32_t i = 0; i < r->n_streams; i++)
-        if (r->labelled[i] < r->w->job.steps)
-            return false;
-    return true;
-}
-
 // True if student i has ended without its last labels (distill_student.c): it reports that it needs
 // no more, and requests nothing. A teacher that learns still trains on its text, as after a
 // restart. If the student sends the text, the teacher trains only as long as text comes.
 static bool wants_no_more(struct distill_run *r, int32_t i) {
-    const struct agent_distill_config *d = &r->w->job.distill;
-    if (r->labelled[i] >= r->w->job.steps || r->streams[i]->durable < (uint64_t)r->w->job.steps)
+    const struct agent_distill_config *d = &r->side->job.distill;
+    if (r->labelled[i] >= r->side->job.steps ||
+        r->streams[i]->durable < (uint64_t)r->side->job.steps)
         return false;
     if (!d->learn)
         return true;
@@ -49,90 +43,108 @@ static bool wants_no_more(struct distill_run *r, int32_t i) {
 }
 
 static enum neb_status leave_out(struct distill_run *r, int32_t i) {
-    int64_t left = r->w->job.steps - r->labelled[i];
+    int64_t left = r->side->job.steps - r->labelled[i];
     neb_info("%s needs no more labels: the last %lld are not made",
-             r->w->job.clusters[r->student_of[i]].name, (long long)left);
-    agent_distill_state(r->side)->step += left;
-    r->labelled[i] = r->w->job.steps;
-    r->streams[i]->next = (uint64_t)r->w->job.steps;
+             r->side->job.clusters[r->student_of[i]].name, (long long)left);
+    r->side->s.f.step += left;
+    r->labelled[i] = r->side->job.steps;
+    r->streams[i]->next = (uint64_t)r->side->job.steps;
     r->waiting_since = 0;
-    return r->requests[i] ? agent_stream_skip(r->requests[i], (uint64_t)r->w->job.steps) : NEB_OK;
+    return r->requests[i] ? agent_stream_skip(r->requests[i], (uint64_t)r->side->job.steps)
+                          : NEB_OK;
 }
 
 // Labels a position for the next batch of stream i, as its link allows.
-static int32_t choose_k(struct distill_run *r, int32_t i) {
+static int32_t choose_k(struct agent_side *x, int32_t i) {
+    struct distill_run *r = x->own;
     struct agent_label_rate *rate = &r->rate[i];
     const struct agent_stream *t = r->streams[i];
     char reason[200];
     struct agent_label_view view = {t->next, t->arrived, t->taken, t->path};
     if (agent_label_rate_next(rate, neb_now(), &view, reason, sizeof reason))
-        worker_metrics(r->w, json_pack("{s:s,s:I,s:s,s:i,s:f,s:f,s:s}", "kind", "labels", "step",
+        worker_metrics(x->w, json_pack("{s:s,s:I,s:s,s:i,s:f,s:f,s:s}", "kind", "labels", "step",
                                        (json_int_t)r->labelled[i], "student",
-                                       r->w->job.clusters[r->student_of[i]].name, "k", rate->k,
+                                       x->w->job.clusters[r->student_of[i]].name, "k", rate->k,
                                        "goodput_bps", t->path.goodput_bps, "waited_s",
                                        neb_seconds(t->path.waited), "reason", reason));
     return rate->k;
 }
 
-// Makes one batch for the student of stream i. A batch that the agent has on disk under this number
-// is not made again after a restart, but a teacher that learns trains on its text again.
-static enum neb_status label_next(struct distill_run *r, int32_t i) {
-    struct agent_stream *t = r->streams[i];
-    struct agent_distill_state *x = agent_distill_state(r->side);
-    bool stored = t->next < t->stored;
-    uint64_t rows = x->label_rows;
-    const uint8_t *asked = NULL;
-    size_t n = 0;
-    if (r->requests[i])
-        NEB_TRY(agent_stream_next(r->requests[i], &asked, &n));
-    if (!stored || r->w->job.distill.learn)
-        NEB_TRY(
-            agent_distill_label(r->side, i, r->labelled[i], choose_k(r, i), asked, n, &r->batch));
-    else
-        x->step++;
-    if (stored) {
-        t->next++;
-    } else {
-        agent_label_rate_made(&r->rate[i], x->label_rows - rows, r->batch.len);
-        NEB_TRY(agent_stream_put(t, r->batch.p, r->batch.len));
-    }
-    r->labelled[i]++;
-    return asked ? agent_stream_applied(r->requests[i]) : NEB_OK;
-}
-
 // An agent that restarts after its part has ended reports nothing about its streams.
-static void say_full(struct distill_run *r) {
+static void say_full(struct agent_side *x) {
+    struct distill_run *r = x->own;
     char text[200];
     double waited = r->full_since ? neb_seconds(neb_now() - r->full_since) : 0;
     r->full_since = r->full_since ? r->full_since : neb_now();
-    if (waited < (double)r->w->job.distill.patience_s || r->said_waiting)
+    if (waited < (double)x->w->job.distill.patience_s || r->said_waiting)
         return;
     snprintf(text, sizeof text,
              "no student has had room for labels for %.0f s: if all students have ended (check "
              "with nebula jobs on their side), nebula stop ends this cluster's part",
              waited);
-    neb_warn("%s", text);
-    worker_metrics(r->w, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
+    side_say_fault(x, text);
     r->said_waiting = true;
 }
 
-enum neb_status distill_teach(struct distill_run *r) {
-    while (!r->w->stop && !distill_all_labelled(r)) {
-        NEB_TRY(worker_drain(r->w));
-        for (int32_t k = 0; k < r->n_streams; k++)
-            if (wants_no_more(r, k))
-                NEB_TRY(leave_out(r, k));
-        int32_t i = next_student(r);
-        if (i < 0) {
-            say_full(r);
-            NEB_TRY(worker_wait(r->w));
-            continue;
-        }
-        r->full_since = 0;
-        r->said_waiting = false;
-        NEB_TRY(label_next(r, i));
-        distill_say_step(r);
-        NEB_TRY(distill_maybe_save(r));
+static bool done(const struct agent_side *x) {
+    const struct distill_run *r = x->own;
+    for (int32_t i = 0; i < r->n_streams; i++)
+        if (r->labelled[i] < x->w->job.steps)
+            return false;
+    return !x->w->stop;
+}
+
+static enum neb_status take(struct agent_side *x, struct side_turn *t) {
+    struct distill_run *r = x->own;
+    for (int32_t i = 0; i < r->n_streams; i++)
+        if (wants_no_more(r, i))
+            NEB_TRY(leave_out(r, i));
+    int32_t i = next_student(r);
+    if (i < 0) {
+        say_full(x);
+        t->next = SIDE_WAIT;
+        return NEB_OK;
     }
+    r->full_since = 0;
+    r->said_waiting = false;
+    r->serves = i;
+    if (r->requests[i])
+        side_take(r->requests[i], t);
     return NEB_OK;
 }
+
+// Makes one batch. A batch that the agent has on disk under this number is not made again after a
+// restart, but a teacher that learns trains on its text again.
+static enum neb_status learn(struct agent_side *x, struct side_turn *t) {
+    struct distill_run *r = x->own;
+    int32_t i = r->serves;
+    struct agent_stream *s = r->streams[i];
+    bool stored = s->next < s->stored;
+    uint64_t rows = r->side->s.label_rows;
+    if (!stored || x->w->job.distill.learn)
+        NEB_TRY(
+            agent_distill_label(r->side, i, r->labelled[i], choose_k(x, i), t->p, t->n, &x->made));
+    else
+        r->side->s.f.step++;
+    if (stored) {
+        s->next++;
+    } else {
+        agent_label_rate_made(&r->rate[i], r->side->s.label_rows - rows, x->made.len);
+        t->to = s;
+    }
+    r->labelled[i]++;
+    t->stepped = true;
+    return NEB_OK;
+}
+
+const struct side_role side_teacher = {.is = AGENT_ROLE_TEACHER,
+                                       .file = "teacher.ckpt",
+                                       .create = distill_role_create,
+                                       .destroy = distill_role_destroy,
+                                       .open = distill_open_streams,
+                                       .done = done,
+                                       .take = take,
+                                       .learn = learn,
+                                       .save = distill_role_save,
+                                       .restore = distill_role_restore,
+                                       .report = distill_role_report};

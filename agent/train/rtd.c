@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/base/fault.h"
+// Set-up of a side, and what both sides compute: text, masks, figures.
+#include "agent/train/rtd.h"
 #include "agent/base/rng.h"
-#include "agent/job/json.h"
 #include "agent/job/model.h"
-#include "agent/train/rtd_side.h"
 #include "inter/stream/stream.h"
-#include "kernels/exact.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -62,7 +60,7 @@ static struct intra_model_config shape(const struct agent_rtd_side *s) {
     return m;
 }
 
-static enum neb_status make_trainer(struct agent_rtd_side *s) {
+static enum neb_status make_group(struct agent_rtd_side *s) {
     const struct agent_job *j = &s->job;
     struct intra_trainer_config t = {
         .model = shape(s),
@@ -81,22 +79,22 @@ static enum neb_status make_trainer(struct agent_rtd_side *s) {
     for (int64_t e = 0; e < rtd_cycle(j); e++)
         updates += s->role == AGENT_ROLE_GENERATOR ? rtd_trains(s, e) : rtd_emits(s, e);
     t.optim.schedule.steps = (s->events * updates + rtd_cycle(j) - 1) / rtd_cycle(j);
-    NEB_TRY(intra_trainer_create(&t, s->at.K, &s->trainer));
+    NEB_TRY(intra_group_create(&t, &s->at.mesh, s->at.world, s->at.K, &s->group));
+    s->passes = intra_trainer_runner(intra_group_trainer(s->group));
     if (s->role == AGENT_ROLE_DISCRIMINATOR) {
-        s->trainer->weight = j->rtd.lambda;
+        intra_group_trainer(s->group)->weight = j->rtd.lambda;
         return NEB_OK;
     }
-    struct intra_runner r = intra_trainer_runner(s->trainer);
-    return intra_mask_sampler_create(&r, s->vocab, s->micro, &s->draws);
+    return intra_mask_sampler_create(&s->passes, s->vocab, s->micro, &s->draws);
 }
 
 static enum neb_status share_embeddings(struct agent_rtd_side *s) {
-    const struct intra_model *m = s->trainer->model;
+    struct intra_model *m = intra_group_model(s->group);
     s->embedding = calloc((size_t)m->n_all_tensors, sizeof *s->embedding);
     if (!s->embedding)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for shared embeddings");
     s->embedding[m->embed->index] = true;
-    return rtd_share_create(s->trainer->model, &s->share);
+    return rtd_share_create(m, &s->share);
 }
 
 // Held-out windows of each source, limited by the largest number of evaluation batches.
@@ -128,7 +126,7 @@ enum neb_status agent_rtd_create(const struct agent_job *job, enum agent_role ro
     s->micro = job->batch * job->seq_len;
     s->n = s->micro * job->accumulate;
     s->events = job->steps;
-    s->s.loss_first = s->s.loss_last = NAN; // no step yet
+    s->s.f.loss_first = s->s.f.loss_last = NAN; // no step yet
     plan_eval(s);
     int32_t **const arrays[] = {&s->tokens,    &s->inputs, &s->targets, &s->positions,
                                 &s->masked_at, &s->index,  &s->ids,     &s->window};
@@ -149,7 +147,7 @@ enum neb_status agent_rtd_create(const struct agent_job *job, enum agent_role ro
         NEB_TRY_GOTO(agent_job_sampler(&s->job, agent_job_role(&s->job, AGENT_ROLE_GENERATOR),
                                        s->corpus, &s->sampler),
                      fail);
-    NEB_TRY_GOTO(make_trainer(s), fail);
+    NEB_TRY_GOTO(make_group(s), fail);
     if (job->rtd.share_embeddings)
         NEB_TRY_GOTO(share_embeddings(s), fail);
     *out = s;
@@ -166,7 +164,7 @@ void agent_rtd_destroy(struct agent_rtd_side **sp) {
     intra_mask_sampler_destroy(&s->draws);
     rtd_share_destroy(&s->share);
     free(s->embedding);
-    intra_trainer_destroy(&s->trainer);
+    intra_group_destroy(&s->group);
     intra_sampler_destroy(&s->sampler);
     cmp_tokens_destroy(&s->wire);
     free(s->tokens);
@@ -216,20 +214,8 @@ int32_t rtd_mask(struct agent_rtd_side *s, const int32_t *tokens, int32_t n, int
                                 (double)s->job.rtd.mask_rate, N_SPECIAL, tokens, n, s->positions);
 }
 
-enum neb_status rtd_took_step(struct agent_rtd_side *s) {
-    intra_trainer_update(s->trainer, &s->stats);
-    NEB_TRY(s->stats.status);
-    (void)neb_fault("worker.step"); // a step that takes longer
-    s->fresh = true;
-    s->s.updates++;
-    s->s.tokens += (uint64_t)s->n;
-    intra_loss_add(&s->s.loss_first, &s->s.loss_last, s->stats.loss);
-    return NEB_OK;
-}
+// ---- figures ------------------------------------------------------------------------------------
 
-// ---- state --------------------------------------------------------------------------------------
-
-const struct agent_rtd_state *agent_rtd_state(const struct agent_rtd_side *s) { return &s->s; }
 bool agent_rtd_trained(const struct agent_rtd_side *s) {
     // The discriminator has nothing to do in events without a batch, so these do not count.
     int64_t e = s->s.event;
@@ -237,133 +223,38 @@ bool agent_rtd_trained(const struct agent_rtd_side *s) {
         e++;
     return e >= s->events;
 }
-int64_t agent_rtd_repeated(const struct agent_rtd_side *s) {
-    return s->s.event > s->events && !s->s.done ? s->s.event - s->events : 0;
-}
-struct intra_trainer *agent_rtd_trainer(struct agent_rtd_side *s) {
-    return s->trainer;
-}
 
-const struct intra_step_stats *agent_rtd_stats(struct agent_rtd_side *s, bool *fresh) {
-    *fresh = s->fresh;
-    s->fresh = false;
-    return &s->stats;
+enum neb_status rtd_took_step(struct agent_rtd_side *s) {
+    NEB_TRY(side_update(s->group, &s->s.f, &s->stats));
+    s->s.f.step++;
+    s->s.f.tokens += (uint64_t)s->n;
+    return NEB_OK;
 }
 
-json_t *agent_rtd_quality(const struct agent_rtd_side *s) {
-    double tokens = (double)s->s.batch_tokens;
-    json_t *q =
-        json_pack("{s:o,s:o,s:o,s:o,s:o}", "eval_loss",
-                  s->s.done ? agent_json_number(s->s.eval_loss) : json_null(), "eval_accuracy",
-                  s->s.done ? agent_json_number(s->s.eval_accuracy) : json_null(), "masked_share",
-                  agent_json_number((double)s->s.masked / tokens), "replaced_share",
-                  agent_json_number((double)s->s.replaced / tokens), "batch_bytes_per_token",
-                  agent_json_number((double)s->s.batch_bytes / tokens));
-    if (s->role == AGENT_ROLE_DISCRIMINATOR)
-        json_object_set_new(q, "eval_auc",
-                            s->s.done ? agent_json_number(s->s.eval_auc) : json_null());
-    return q;
+void rtd_count_batch(struct agent_rtd_side *s, size_t bytes, uint32_t masked, uint32_t replaced) {
+    s->s.f.batch_bytes += bytes;
+    s->s.batch_tokens += (uint64_t)s->n;
+    s->s.masked += masked;
+    s->s.replaced += replaced;
 }
 
-static void put_state(struct neb_buf *b, const struct agent_rtd_side *s) {
-    const struct agent_rtd_state *x = &s->s;
-    int64_t again = agent_rtd_repeated(s);
-    neb_buf_u32(b, 1); // version
-    neb_buf_u8(b, (uint8_t)s->role);
-    neb_buf_u8(b, x->done);
-    neb_buf_i64(b, x->event - again);
-    neb_buf_u64(b, x->seq - (uint64_t)again); // one batch for each event
-    neb_buf_i64(b, x->updates);
-    neb_buf_u64(b, x->tokens);
-    neb_buf_u64(b, x->batch_bytes);
-    neb_buf_u64(b, x->batch_tokens);
-    neb_buf_u64(b, x->masked);
-    neb_buf_u64(b, x->replaced);
-    const double f[] = {x->loss_first, x->loss_last,     x->train_s,
-                        x->eval_loss,  x->eval_accuracy, x->eval_auc};
-    for (size_t i = 0; i < sizeof f / sizeof f[0]; i++)
-        neb_buf_f64(b, f[i]);
+void rtd_eval_begin(struct agent_rtd_side *s) {
+    if (s->s.event > s->events)
+        return;
+    s->eval_sum = 0;
+    s->eval_count = s->eval_right = 0;
+    s->n_scores = 0;
 }
 
-static bool get_state(struct neb_rd *r, struct agent_rtd_side *s) {
-    struct agent_rtd_state *x = &s->s;
-    if (neb_rd_u32(r) != 1 || neb_rd_u8(r) != s->role)
-        return false;
-    x->done = neb_rd_u8(r) == 1;
-    x->event = neb_rd_i64(r);
-    x->seq = neb_rd_u64(r);
-    x->updates = neb_rd_i64(r);
-    x->tokens = neb_rd_u64(r);
-    x->batch_bytes = neb_rd_u64(r);
-    x->batch_tokens = neb_rd_u64(r);
-    x->masked = neb_rd_u64(r);
-    x->replaced = neb_rd_u64(r);
-    double *const f[] = {&x->loss_first, &x->loss_last,     &x->train_s,
-                         &x->eval_loss,  &x->eval_accuracy, &x->eval_auc};
-    for (size_t i = 0; i < sizeof f / sizeof f[0]; i++)
-        *f[i] = neb_rd_f64(r);
-    return neb_rd_done(r) && x->event >= 0 &&
-           x->event <= s->events + AGENT_RTD_EVAL_BATCHES_MAX + 1;
+void rtd_eval_end(struct agent_rtd_side *s, double auc) {
+    s->s.eval_loss = s->eval_count ? s->eval_sum / (double)s->eval_count : NAN;
+    s->s.eval_accuracy = s->eval_count ? (double)s->eval_right / (double)s->eval_count : NAN;
+    s->s.eval_auc = auc;
+    s->s.done = true;
 }
 
-enum neb_status agent_rtd_save(const struct agent_rtd_side *s, struct intra_ckpt_writer *w) {
-    struct neb_buf b = {0};
-    uint64_t cursor[INTRA_CURSOR_WORDS] = {0};
-    put_state(&b, s);
-    enum neb_status st = neb_buf_check(&b);
-    if (st == NEB_OK)
-        st = intra_ckpt_add(w, "rtd.state", INTRA_BYTES, b.len, 1, b.p);
-    neb_buf_free(&b);
-    NEB_TRY(st);
-    if (s->sampler)
-        intra_sampler_save(s->sampler, cursor);
-    NEB_TRY(intra_ckpt_add(w, "data.cursor.0", INTRA_U64, INTRA_CURSOR_WORDS, 1, cursor));
-    if (s->share)
-        NEB_TRY(rtd_share_save(s->share, w));
-    return intra_trainer_save(s->trainer, w);
-}
-
-enum neb_status agent_rtd_restore(struct agent_rtd_side *s, const struct intra_ckpt *c) {
-    uint64_t cursor[INTRA_CURSOR_WORDS];
-    const struct intra_ckpt_section *x = intra_ckpt_find(c, "rtd.state");
-    if (!x)
-        return neb_fail(NEB_ERR_FORMAT, "%s is not a checkpoint of mode rtd", intra_ckpt_path(c));
-    const void *state = intra_ckpt_data(c, x);
-    if (!state)
-        return NEB_ERR_IO;
-    struct neb_rd r = neb_rd_make(state, x->bytes);
-    if (!get_state(&r, s))
-        return neb_fail(NEB_ERR_FORMAT, "%s does not fit this job", intra_ckpt_path(c));
-    NEB_TRY(intra_ckpt_read(c, "data.cursor.0", INTRA_U64, INTRA_CURSOR_WORDS, 1, cursor));
-    if (s->sampler)
-        intra_sampler_restore(s->sampler, cursor);
-    if (s->share)
-        NEB_TRY(rtd_share_restore(s->share, c));
-    return intra_trainer_restore(s->trainer, c);
-}
-
-// ---- shared embeddings --------------------------------------------------------------------------
-
-bool agent_rtd_awaits(const struct agent_rtd_side *s) {
-    const struct rtd_share *x = s->share;
-    return x && x->pending >= 0 && !x->answered && s->s.event < s->events &&
-           s->s.event == (x->pending + 1) * s->job.rtd.share_embeddings;
-}
-
-static enum neb_status move_rows(struct agent_rtd_side *s, bool pull) {
-    return pull ? intra_trainer_pull(s->trainer, s->embedding)
-                : intra_trainer_push(s->trainer, s->embedding);
-}
-enum neb_status rtd_share_pull(struct agent_rtd_side *s) { return move_rows(s, true); }
-enum neb_status rtd_share_push(struct agent_rtd_side *s) { return move_rows(s, false); }
-
-enum neb_status agent_rtd_answer(struct agent_rtd_side *s, const uint8_t *p, size_t n) {
-    NEB_TRY(rtd_share_pull(s));
-    return rtd_share_take(s->share, s->share->pending, p, n);
-}
-
-const struct neb_buf *agent_rtd_reply(struct agent_rtd_side *s) {
-    bool reply = s->reply;
-    s->reply = false;
-    return reply ? &s->share->frame : NULL;
+void rtd_event_over(struct agent_rtd_side *s, bool batch, neb_ns start) {
+    s->s.event++;
+    s->s.seq += batch;
+    s->s.f.train_s += neb_seconds(neb_now() - start);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The two sides of mode `rtd`, without a transport: a generator turns text into batches, a
-// discriminator learns from them. The worker (rtd_worker.c) puts a stream between them, or runs
-// both in one process.
+// discriminator learns from them. Their roles (side.h) put a stream between them, or a queue if both
+// are in one process.
 //
 //     generator, event e                                   discriminator
 //       draw windows, mask, train on the masked tokens
@@ -20,12 +20,12 @@
 //     | frame of replacements | if pushed, text |
 #ifndef AGENT_RTD_H
 #define AGENT_RTD_H
-#include "agent/job/config.h"
-#include "intra/ckpt/checkpoint.h"
-#include "intra/data/data.h"
-#include "intra/device/device.h"
-
-#include <jansson.h>
+#include "agent/base/clock.h"
+#include "agent/train/rtd_share.h"
+#include "agent/train/side.h"
+#include "compress/replaced.h"
+#include "intra/train/rtd.h"
+#include "intra/train/runner.h"
 
 enum { AGENT_RTD_EVAL_BATCHES_MAX = 1024 };
 
@@ -57,38 +57,98 @@ const struct neb_buf *agent_rtd_reply(struct agent_rtd_side *s);
 struct agent_rtd_state { // the state of a side; plain data
     int64_t event;       // the next one: of training, then of evaluation
     uint64_t seq;        // next batch
-    int64_t updates;     // of the optimiser
-    uint64_t tokens;     // of text trained on
-    double loss_first, loss_last;
-    double train_s;                     // of computing
-    uint64_t batch_bytes, batch_tokens; // of batches that were trained on, and of their text
-    uint64_t masked, replaced;          // of these tokens
-    bool done;                          // training and evaluation are over; the results are below
+    struct side_figures f;
+    uint64_t batch_tokens;     // of the text of batches that were trained on
+    uint64_t masked, replaced; // of these tokens
+    bool done;                 // training and evaluation are over; the results are below
     double eval_loss, eval_accuracy, eval_auc; // auc: discriminator only
 };
-const struct agent_rtd_state *agent_rtd_state(const struct agent_rtd_side *s);
 bool agent_rtd_trained(const struct agent_rtd_side *s); // all training events are over
-// Events of an unfinished evaluation. A restart repeats them, because a checkpoint holds the state
-// before them.
-int64_t agent_rtd_repeated(const struct agent_rtd_side *s);
-struct intra_trainer *agent_rtd_trainer(struct agent_rtd_side *s);
-// Statistics of the last update. `fresh` is true once for each update.
-const struct intra_step_stats *agent_rtd_stats(struct agent_rtd_side *s, bool *fresh);
-// {"loss", "accuracy", …} of the held-out split, and figures of the batches.
-json_t *agent_rtd_quality(const struct agent_rtd_side *s);
-// Everything that the next event depends on. An unfinished evaluation is not saved; it is repeated.
-// restore: NEB_ERR_FORMAT: the checkpoint does not fit this job; then destroy the side.
-NEB_MUST_CHECK enum neb_status agent_rtd_save(const struct agent_rtd_side *s,
-                                              struct intra_ckpt_writer *w);
-NEB_MUST_CHECK enum neb_status agent_rtd_restore(struct agent_rtd_side *s,
-                                                 const struct intra_ckpt *c);
 
 // The most bytes of a batch; the most batches that the generator's window may grow to.
 double agent_rtd_batch_max(const struct agent_job *job);
 uint32_t agent_rtd_ahead_max(const struct agent_job *job);
 
-struct agent_worker;
-// In rtd_worker.c: runs a worker of mode rtd that has attached to its agent.
-NEB_MUST_CHECK enum neb_status agent_rtd_run(struct agent_worker *w);
+// ---- between the files of the mode: rtd.c (set-up, text, masks, figures), rtd_role.c (streams,
+// checkpoints, report), rtd_generator.c, rtd_discriminator.c ----
+
+enum { FLAG_EVAL = 1, FLAG_LAST = 2, FLAG_TEXT = 4, FLAG_SHARE = 8 }; // of a batch
+// Streams of random numbers, by purpose.
+enum { SEED_MASK = 1, SEED_SAMPLE, SEED_GENERATOR, SEED_DISCRIMINATOR };
+
+struct agent_rtd_side {
+    struct agent_job job;
+    enum agent_role role;
+    const struct intra_corpus *corpus;
+    struct intra_place at;
+    struct intra_sampler *sampler;
+    struct intra_group *group;
+    struct intra_runner passes;       // over the group's model
+    struct intra_mask_sampler *draws; // generator
+    struct cmp_tokens *wire;
+    struct rtd_share *share;   // NULL: embeddings are not shared
+    bool *embedding;           // with share, by tensor index: true for the shared embedding
+    bool reply;                // discriminator: its rows must be sent
+    int32_t vocab;             // of the corpus; the mask is the next id
+    int32_t micro, n;          // tokens of a micro-batch, of a step
+    int32_t *tokens;           // (n) text of the event
+    int32_t *inputs, *targets; // (micro) for the model
+    int32_t *positions;        // (micro) masked
+    int32_t *masked_at;        // (n) masked positions of the whole step
+    int32_t *index, *ids;      // (n) of replaced tokens: index among the masked ones, new id
+    int32_t *window;           // (seq_len) scratch
+    int64_t events, eval_batches;
+    int64_t eval_windows[INTRA_SOURCES_MAX];
+    struct agent_rtd_state s;
+    struct intra_step_stats stats;
+    // Streams; NULL without a transport, and `back` if embeddings are not shared.
+    struct agent_stream *batches, *back;
+    uint64_t back_next; // from the checkpoint
+    bool held;          // the checkpoint holds a batch that had no room
+    // Evaluation.
+    double eval_sum;
+    int64_t eval_count, eval_right;
+    float *scores; // discriminator: of all held-out positions
+    int32_t *labels;
+    size_t n_scores, cap_scores;
+};
+
+uint64_t rtd_seed(const struct agent_rtd_side *s, int purpose);
+// trains: the generator trains in event e. emits: it makes a batch in event e.
+bool rtd_trains(const struct agent_rtd_side *s, int64_t e);
+bool rtd_emits(const struct agent_rtd_side *s, int64_t e);
+// True if embeddings are exchanged in event e. *x: the number of the exchange. It is also set in an
+// event that only completes the previous exchange.
+bool rtd_shares(const struct agent_rtd_side *s, int64_t e, int64_t *x);
+// Draws the windows of the next event into s->tokens; returns their number.
+int32_t rtd_draw(struct agent_rtd_side *s);
+// The random stream of micro-batch a of the current event.
+uint64_t rtd_stream(const struct agent_rtd_side *s, int32_t a);
+// Chooses the masked positions of micro-batch a, in s->positions; returns their number.
+int32_t rtd_mask(struct agent_rtd_side *s, const int32_t *tokens, int32_t n, int32_t a);
+// Runs the optimiser's update and records its figures.
+NEB_MUST_CHECK enum neb_status rtd_took_step(struct agent_rtd_side *s);
+// Counts a batch that was trained on.
+void rtd_count_batch(struct agent_rtd_side *s, size_t bytes, uint32_t masked, uint32_t replaced);
+// An evaluation begins, if this is its first event; it ends.
+void rtd_eval_begin(struct agent_rtd_side *s);
+void rtd_eval_end(struct agent_rtd_side *s, double auc);
+// The event is over. batch: it had one. start: when it began.
+void rtd_event_over(struct agent_rtd_side *s, bool batch, neb_ns start);
+
+// In rtd_role.c: slots of struct side_role that both roles share.
+NEB_MUST_CHECK enum neb_status rtd_role_create(struct agent_side *x);
+void rtd_role_destroy(struct agent_side *x);
+NEB_MUST_CHECK enum neb_status rtd_role_open(struct agent_side *x);
+bool rtd_role_done(const struct agent_side *x);
+int64_t rtd_role_at(const struct agent_side *x);
+NEB_MUST_CHECK enum neb_status rtd_role_save(const struct agent_side *x,
+                                             struct intra_ckpt_writer *w);
+NEB_MUST_CHECK enum neb_status rtd_role_restore(struct agent_side *x, const struct intra_ckpt *c);
+NEB_MUST_CHECK enum neb_status rtd_role_report(struct agent_side *x, bool done, double *loss,
+                                               json_t **more);
+// When to save after a turn: at the end of training, and not in the evaluation, which a restart
+// repeats. trained: training was over before the turn.
+enum side_save rtd_when_to_save(struct agent_side *x, bool trained);
 
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The discriminator: decodes batches, and trains to detect replaced tokens.
 #include "agent/base/fault.h"
-#include "agent/train/rtd_side.h"
+#include "agent/train/rtd.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -48,7 +48,7 @@ static enum neb_status take_apart(struct agent_rtd_side *s, const uint8_t *p, si
         if (r.bad || !frame)
             return neb_fail(NEB_ERR_FORMAT, "batch %llu: rows of embeddings are cut short",
                             (unsigned long long)s->s.seq);
-        NEB_TRY(rtd_share_pull(s)); // for the rows that they are compared with
+        NEB_TRY(intra_group_pull(s->group, s->embedding)); // the rows that they are compared with
         NEB_TRY(rtd_share_take(s->share, b->exchange, frame, bytes));
     }
     if (!text) {
@@ -88,7 +88,6 @@ static void put_in(struct agent_rtd_side *s, struct received *b, int32_t from, i
 }
 
 static enum neb_status keep_scores(struct agent_rtd_side *s, int32_t n) {
-    struct intra_runner r = intra_trainer_runner(s->trainer);
     if (s->n_scores + (size_t)n > s->cap_scores) {
         size_t cap = 2 * s->cap_scores + (size_t)n;
         float *p = realloc(s->scores, cap * sizeof *p);
@@ -100,7 +99,7 @@ static enum neb_status keep_scores(struct agent_rtd_side *s, int32_t n) {
         s->cap_scores = cap;
     }
     float *z = s->scores + s->n_scores;
-    NEB_TRY(intra_run_scores(&r, n, z));
+    NEB_TRY(intra_run_scores(&s->passes, n, z));
     memcpy(s->labels + s->n_scores, s->targets, (size_t)n * sizeof *s->labels);
     for (int32_t i = 0; i < n; i++)
         s->eval_right += (z[i] > 0) == (s->targets[i] == 1);
@@ -112,28 +111,37 @@ static enum neb_status consume_eval(struct agent_rtd_side *s, struct received *b
     int32_t n = (int32_t)b->windows * s->job.seq_len;
     double loss = 0;
     int64_t count = 0;
-    if (s->s.event == s->events) {
-        s->eval_sum = 0;
-        s->eval_count = s->eval_right = 0;
-        s->n_scores = 0;
-    }
+    rtd_eval_begin(s);
     (void)neb_fault("worker.eval"); // a batch that takes longer
     if (n) {
-        struct intra_runner r = intra_trainer_runner(s->trainer);
         struct intra_batch batch = {
             .tokens = s->inputs, .targets = s->targets, .B = (int)b->windows, .T = s->job.seq_len};
         put_in(s, b, 0, n);
-        NEB_TRY(intra_run(&r, &batch, &loss, &count));
+        NEB_TRY(intra_run(&s->passes, &batch, &loss, &count));
         NEB_TRY(keep_scores(s, n));
     }
     s->eval_sum += loss;
     s->eval_count += count;
-    if (b->flags & FLAG_LAST) {
-        s->s.eval_loss = s->eval_count ? s->eval_sum / (double)s->eval_count : NAN;
-        s->s.eval_accuracy = s->eval_count ? (double)s->eval_right / (double)s->eval_count : NAN;
-        s->s.eval_auc = intra_rtd_auc(s->scores, s->labels, s->n_scores);
-        s->s.done = true;
+    if (b->flags & FLAG_LAST)
+        rtd_eval_end(s, intra_rtd_auc(s->scores, s->labels, s->n_scores));
+    return NEB_OK;
+}
+
+static enum neb_status consume_training(struct agent_rtd_side *s, struct received *b,
+                                        size_t bytes) {
+    for (int32_t a = 0; a < s->job.accumulate; a++) {
+        put_in(s, b, a * s->micro, s->micro);
+        intra_group_micro(s->group, s->inputs, s->targets);
     }
+    NEB_TRY(rtd_took_step(s));
+    if (b->shares) {
+        NEB_TRY(intra_group_pull(s->group, s->embedding));
+        NEB_TRY(rtd_share_send(s->share, b->exchange));
+        rtd_share_merge(s->share, b->exchange);
+        NEB_TRY(intra_group_push(s->group, s->embedding));
+        s->reply = true;
+    }
+    rtd_count_batch(s, bytes, b->masked, b->replaced);
     return NEB_OK;
 }
 
@@ -145,28 +153,51 @@ enum neb_status agent_rtd_consume(struct agent_rtd_side *s, const uint8_t *p, si
         if (!s->job.rtd.push_text)
             rtd_draw(s); // only the generator trained on these
     NEB_TRY(take_apart(s, p, n, &b));
-    if (s->s.event >= s->events) {
-        NEB_TRY(consume_eval(s, &b));
-    } else {
-        for (int32_t a = 0; a < s->job.accumulate; a++) {
-            put_in(s, &b, a * s->micro, s->micro);
-            intra_trainer_micro(s->trainer, s->inputs, s->targets);
-        }
-        NEB_TRY(rtd_took_step(s));
-        if (b.shares) {
-            NEB_TRY(rtd_share_pull(s));
-            NEB_TRY(rtd_share_send(s->share, b.exchange));
-            rtd_share_merge(s->share, b.exchange);
-            NEB_TRY(rtd_share_push(s));
-            s->reply = true;
-        }
-        s->s.batch_bytes += n;
-        s->s.batch_tokens += (uint64_t)s->n;
-        s->s.masked += b.masked;
-        s->s.replaced += b.replaced;
-    }
-    s->s.event++;
-    s->s.seq++;
-    s->s.train_s += neb_seconds(neb_now() - start);
+    NEB_TRY(s->s.event >= s->events ? consume_eval(s, &b) : consume_training(s, &b, n));
+    rtd_event_over(s, true, start);
     return NEB_OK;
 }
+
+const struct neb_buf *agent_rtd_reply(struct agent_rtd_side *s) {
+    bool reply = s->reply;
+    s->reply = false;
+    return reply ? &s->share->frame : NULL;
+}
+
+// ---- the role -----------------------------------------------------------------------------------
+
+static enum neb_status take(struct agent_side *x, struct side_turn *t) {
+    side_take(((struct agent_rtd_side *)x->own)->batches, t);
+    return NEB_OK;
+}
+
+static enum neb_status learn(struct agent_side *x, struct side_turn *t) {
+    struct agent_rtd_side *s = x->own;
+    bool trained = agent_rtd_trained(s);
+    int64_t steps = s->s.f.step;
+    NEB_TRY(agent_rtd_consume(s, t->p, t->n));
+    const struct neb_buf *reply = agent_rtd_reply(s);
+    if (reply) {
+        neb_buf_clear(&x->made);
+        neb_buf_add(&x->made, reply->p, reply->len);
+        NEB_TRY(neb_buf_check(&x->made));
+        t->to = s->back; // at most one reply is in flight, so there is soon room
+    }
+    t->stepped = s->s.f.step != steps;
+    t->save = rtd_when_to_save(x, trained);
+    return NEB_OK;
+}
+
+const struct side_role side_discriminator = {.is = AGENT_ROLE_DISCRIMINATOR,
+                                             .file = "discriminator.ckpt",
+                                             .reports_as = "discriminator",
+                                             .create = rtd_role_create,
+                                             .destroy = rtd_role_destroy,
+                                             .open = rtd_role_open,
+                                             .done = rtd_role_done,
+                                             .take = take,
+                                             .learn = learn,
+                                             .at = rtd_role_at,
+                                             .save = rtd_role_save,
+                                             .restore = rtd_role_restore,
+                                             .report = rtd_role_report};

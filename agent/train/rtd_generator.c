@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The generator: trains on masked text, and samples the tokens that replace the masks.
-#include "agent/train/rtd_side.h"
+#include "agent/train/rtd.h"
 
 #include <math.h>
 
@@ -12,23 +12,22 @@ struct made { // replacements of the event so far
 static enum neb_status generate(struct agent_rtd_side *s, const int32_t *tokens, int32_t windows,
                                 int32_t a, bool learn, bool wanted, struct made *m) {
     int32_t n = windows * s->job.seq_len, k = rtd_mask(s, tokens, n, a);
-    struct intra_runner r = intra_trainer_runner(s->trainer);
     intra_mask_apply(tokens, n, s->positions, k, s->vocab, s->inputs, s->targets);
     if (learn) {
-        intra_trainer_micro(s->trainer, s->inputs, s->targets);
+        intra_group_micro(s->group, s->inputs, s->targets);
     } else {
         double loss = 0;
         int64_t count = 0;
         struct intra_batch b = {
             .tokens = s->inputs, .targets = s->targets, .B = windows, .T = s->job.seq_len};
-        NEB_TRY(intra_run(&r, &b, &loss, &count));
+        NEB_TRY(intra_run(&s->passes, &b, &loss, &count));
         s->eval_sum += loss;
         s->eval_count += count;
     }
     if (!wanted)
         return NEB_OK;
     int32_t *ids = s->inputs; // no longer needed
-    NEB_TRY(intra_mask_sample(s->draws, &r, s->positions, k, rtd_seed(s, SEED_SAMPLE),
+    NEB_TRY(intra_mask_sample(s->draws, &s->passes, s->positions, k, rtd_seed(s, SEED_SAMPLE),
                               rtd_stream(s, a), ids));
     for (int32_t i = 0; i < k; i++)
         if (ids[i] != tokens[s->positions[i]]) {
@@ -58,65 +57,103 @@ static enum neb_status encode(struct agent_rtd_side *s, uint8_t flags, int32_t w
 static enum neb_status produce_eval(struct agent_rtd_side *s, struct neb_buf *batch) {
     struct made m = {0};
     bool last = s->s.event + 1 >= s->events + s->eval_batches;
-    if (s->s.event == s->events) {
-        s->eval_sum = 0;
-        s->eval_count = s->eval_right = 0;
-    }
+    rtd_eval_begin(s);
     int32_t windows = rtd_draw(s);
     if (windows)
         NEB_TRY(generate(s, s->tokens, windows, 0, false, true, &m));
     // a sampled token that equals the text counts as accurate
     s->eval_right += (int64_t)m.masked - (int64_t)m.replaced;
     NEB_TRY(encode(s, (uint8_t)(FLAG_EVAL | (last ? FLAG_LAST : 0)), windows, &m, batch));
-    if (last) {
-        s->s.eval_loss = s->eval_count ? s->eval_sum / (double)s->eval_count : NAN;
-        s->s.eval_accuracy = s->eval_count ? (double)s->eval_right / (double)s->eval_count : NAN;
-        s->s.eval_auc = NAN;
-        s->s.done = true;
+    if (last)
+        rtd_eval_end(s, NAN);
+    return NEB_OK;
+}
+
+bool agent_rtd_awaits(const struct agent_rtd_side *s) {
+    const struct rtd_share *x = s->share;
+    return x && x->pending >= 0 && !x->answered && s->s.event < s->events &&
+           s->s.event == (x->pending + 1) * s->job.rtd.share_embeddings;
+}
+
+enum neb_status agent_rtd_answer(struct agent_rtd_side *s, const uint8_t *p, size_t n) {
+    NEB_TRY(intra_group_pull(s->group, s->embedding)); // for the rows that they are compared with
+    return rtd_share_take(s->share, s->share->pending, p, n);
+}
+
+// Applies this side's half of the previous exchange.
+static enum neb_status merge_rows(struct agent_rtd_side *s) {
+    NEB_TRY(intra_group_pull(s->group, s->embedding));
+    rtd_share_merge(s->share, s->share->pending);
+    s->share->pending = -1;
+    return intra_group_push(s->group, s->embedding);
+}
+
+static enum neb_status produce_training(struct agent_rtd_side *s, struct neb_buf *batch,
+                                        bool emit) {
+    struct made m = {0};
+    bool learn = rtd_trains(s, s->s.event);
+    int64_t x;
+    bool shares = rtd_shares(s, s->s.event, &x);
+    if (s->share && s->share->answered)
+        NEB_TRY(merge_rows(s));
+    rtd_draw(s);
+    for (int32_t a = 0; a < s->job.accumulate; a++)
+        NEB_TRY(generate(s, s->tokens + (size_t)a * s->micro, s->job.batch, a, learn, emit, &m));
+    if (learn)
+        NEB_TRY(rtd_took_step(s));
+    if (shares) {
+        NEB_TRY(intra_group_pull(s->group, s->embedding));
+        NEB_TRY(rtd_share_send(s->share, x));
+        s->share->pending = x;
     }
+    if (!emit)
+        return NEB_OK;
+    NEB_TRY(encode(s, shares ? FLAG_SHARE : 0, s->job.batch * s->job.accumulate, &m, batch));
+    rtd_count_batch(s, batch->len, m.masked, m.replaced);
     return NEB_OK;
 }
 
 enum neb_status agent_rtd_produce(struct agent_rtd_side *s, struct neb_buf *batch, bool *made) {
     NEB_ASSERT(s->role == AGENT_ROLE_GENERATOR && !s->s.done);
     neb_ns start = neb_now();
-    *made = true;
-    if (s->s.event >= s->events) {
-        NEB_TRY(produce_eval(s, batch));
-    } else {
-        struct made m = {0};
-        bool learn = rtd_trains(s, s->s.event);
-        int64_t x;
-        bool shares = rtd_shares(s, s->s.event, &x);
-        if (s->share && s->share->answered) { // the previous exchange, due now
-            NEB_TRY(rtd_share_pull(s));
-            rtd_share_merge(s->share, s->share->pending);
-            NEB_TRY(rtd_share_push(s));
-            s->share->pending = -1;
-        }
-        *made = rtd_emits(s, s->s.event);
-        rtd_draw(s);
-        for (int32_t a = 0; a < s->job.accumulate; a++)
-            NEB_TRY(
-                generate(s, s->tokens + (size_t)a * s->micro, s->job.batch, a, learn, *made, &m));
-        if (learn)
-            NEB_TRY(rtd_took_step(s));
-        if (shares) {
-            NEB_TRY(rtd_share_pull(s));
-            NEB_TRY(rtd_share_send(s->share, x));
-            s->share->pending = x;
-        }
-        if (*made) {
-            NEB_TRY(
-                encode(s, shares ? FLAG_SHARE : 0, s->job.batch * s->job.accumulate, &m, batch));
-            s->s.batch_bytes += batch->len;
-            s->s.batch_tokens += (uint64_t)s->n;
-            s->s.masked += m.masked;
-            s->s.replaced += m.replaced;
-        }
-    }
-    s->s.event++;
-    s->s.seq += *made;
-    s->s.train_s += neb_seconds(neb_now() - start);
+    bool eval = s->s.event >= s->events;
+    *made = eval || rtd_emits(s, s->s.event);
+    NEB_TRY(eval ? produce_eval(s, batch) : produce_training(s, batch, *made));
+    rtd_event_over(s, *made, start);
     return NEB_OK;
 }
+
+// ---- the role -----------------------------------------------------------------------------------
+
+static enum neb_status take(struct agent_side *x, struct side_turn *t) {
+    struct agent_rtd_side *s = x->own;
+    if (agent_rtd_awaits(s))
+        side_take(s->back, t);
+    return NEB_OK;
+}
+
+static enum neb_status learn(struct agent_side *x, struct side_turn *t) {
+    struct agent_rtd_side *s = x->own;
+    bool made, trained = agent_rtd_trained(s);
+    int64_t steps = s->s.f.step;
+    if (t->from)
+        NEB_TRY(agent_rtd_answer(s, t->p, t->n));
+    NEB_TRY(agent_rtd_produce(s, &x->made, &made));
+    t->to = made ? s->batches : NULL;
+    t->stepped = s->s.f.step != steps;
+    t->save = rtd_when_to_save(x, trained);
+    return NEB_OK;
+}
+
+const struct side_role side_generator = {.is = AGENT_ROLE_GENERATOR,
+                                         .holds = true,
+                                         .create = rtd_role_create,
+                                         .destroy = rtd_role_destroy,
+                                         .open = rtd_role_open,
+                                         .done = rtd_role_done,
+                                         .take = take,
+                                         .learn = learn,
+                                         .at = rtd_role_at,
+                                         .save = rtd_role_save,
+                                         .restore = rtd_role_restore,
+                                         .report = rtd_role_report};

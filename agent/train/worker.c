@@ -7,8 +7,7 @@
 #include "agent/job/model.h"
 #include "agent/proc/harden.h"
 #include "agent/proc/launch.h"
-#include "agent/train/distill.h"
-#include "agent/train/rtd.h"
+#include "agent/train/side.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -256,10 +255,8 @@ static enum neb_status run(struct agent_worker *w, const char *socket_path, cons
     NEB_TRY(worker_attach(w, socket_path, job));
     worker_report_moves(w);
     neb_log_set_name(w->job.clusters[w->cluster].name);
-    if (w->job.mode == AGENT_MODE_RTD)
-        return agent_rtd_run(w);
-    if (w->job.mode == AGENT_MODE_DISTILL)
-        return agent_distill_run(w);
+    if (w->job.mode != AGENT_MODE_REPLICAS)
+        return agent_side_run(w);
     w->federated = w->job.sync.scheme == AGENT_SCHEME_FEDERATED && w->job.n_clusters > 1;
     NEB_TRY(set_up_data(w));
     NEB_TRY(set_up_trainer(w));

@@ -20,6 +20,8 @@ static json_t *terms_json(const struct inter_stream_config *c) {
 // was lost.
 static enum neb_status say_open(struct agent_stream *s) {
     const struct inter_stream_config *c = &s->c;
+    if (!s->ipc)
+        return NEB_OK;
     json_t *head = json_pack(
         "{s:s,s:i,s:i,s:i,s:i,s:I,s:i,s:i,s:I,s:I,s:I,s:b,s:I,s:b,s:o}", "op", "stream-open",
         "stream", c->key.id, "type", (int)c->type, "role", (int)c->role, "cluster", (int)c->peer,
@@ -94,16 +96,6 @@ json_t *agent_stream_stall(const struct agent_stream *s) {
                      "link_s", s->stall.link_s);
 }
 
-void agent_stall_print(const char *name, const json_t *stall, FILE *out) {
-    if (json_is_object(stall))
-        fprintf(out,
-                "%-12s waited %.2f s for its first batch, then %.2f s for the other side and %.2f "
-                "s for the link\n",
-                name, json_number_value(json_object_get(stall, "start_s")),
-                json_number_value(json_object_get(stall, "peer_s")),
-                json_number_value(json_object_get(stall, "link_s")));
-}
-
 static void take_batch(struct agent_stream *s, const struct agent_ipc_msg *m) {
     uint64_t seq = (uint64_t)agent_ipc_int(m, "seq", -1);
     if (s->c.role != INTER_STREAM_CONSUMER || m->n_parts != 1 || seq < s->have)
@@ -165,16 +157,33 @@ bool agent_stream_event(struct agent_stream *s, const struct agent_ipc_msg *m) {
     return true;
 }
 
+static enum neb_status taken(enum neb_status st) {
+    return st == NEB_ERR_AGAIN ? neb_fail(NEB_ERR_IO, "the agent does not accept messages") : st;
+}
+
 static enum neb_status say(struct agent_stream *s, const char *op, uint64_t next) {
-    enum neb_status st = agent_ipc_send(
+    if (!s->ipc)
+        return NEB_OK;
+    return taken(agent_ipc_send(
         s->ipc, NULL,
         json_pack("{s:s,s:i,s:I}", "op", op, "stream", s->c.key.id, "next", (json_int_t)next), NULL,
-        0);
-    return st == NEB_ERR_AGAIN ? neb_fail(NEB_ERR_IO, "the agent does not accept messages") : st;
+        0));
+}
+
+// Both ends are in this process: next is where the consumer is.
+static enum neb_status put_here(struct agent_stream *s, const void *p, size_t n) {
+    if (s->have - s->next >= s->c.window_batches)
+        return NEB_ERR_AGAIN;
+    struct neb_buf *b = &s->queue[s->have++ % s->c.window_batches];
+    neb_buf_clear(b);
+    neb_buf_add(b, p, n);
+    return neb_buf_check(b);
 }
 
 enum neb_status agent_stream_put(struct agent_stream *s, const void *p, size_t n) {
     struct agent_ipc_part part = {p, n};
+    if (!s->ipc)
+        return put_here(s, p, n);
     if (n < 1 || n > s->c.batch_bytes)
         return neb_fail(NEB_ERR_LIMIT,
                         "stream %u: a batch has %zu bytes, but the sides agreed on at most %u",
@@ -222,7 +231,7 @@ enum neb_status agent_stream_skip(struct agent_stream *s, uint64_t next) {
     s->anywhere = false;
     s->next = s->have = next;
     s->waits = 0;
-    return say_open(s);
+    return taken(say_open(s));
 }
 
 enum neb_status agent_stream_saved(struct agent_stream *s, uint64_t cursor, int keep, bool final) {

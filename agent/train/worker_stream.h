@@ -14,7 +14,8 @@
 //                              ◄─ stream-refused ────  it cannot go on, and why
 //
 // The consumer's checkpoint holds `next`, which agent_stream_open takes again. Memory: at most the
-// stream's window.
+// stream's window. Without an agent (ipc NULL) the stream is a queue between two sides in one
+// process.
 #ifndef AGENT_WORKER_STREAM_H
 #define AGENT_WORKER_STREAM_H
 #include "agent/proc/ipc.h"
@@ -30,7 +31,7 @@ struct agent_stall {
 
 struct agent_stream {
     struct inter_stream_config c;
-    struct agent_ipc *ipc; // borrowed
+    struct agent_ipc *ipc; // borrowed; NULL: both ends are here
     uint64_t next;         // producer: the next batch to put; consumer: the next one to apply
     // Producer: it may put batches below limit. Those below stored are on the agent's disk, which a
     // checkpoint waits for. The consumer has saved those below durable.
@@ -38,7 +39,7 @@ struct agent_stream {
     uint64_t taken, arrived; // producer: the consumer has applied, and received, the batches below
     struct inter_stream_measure path; // producer of a measured stream
     bool anywhere;        // consumer: it does not know yet where to begin, and next has no meaning
-    bool let_go;          // producer: worker_side_wait_taken need not wait for this consumer
+    bool let_go;          // producer: side_wait_taken need not wait for this consumer
     bool want_checkpoint; // consumer: save, then call agent_stream_saved
     char refused[1024];   // not empty: why the stream cannot go on
     uint64_t bytes, batches; // put or applied by this process
@@ -72,8 +73,6 @@ NEB_MUST_CHECK enum neb_status agent_stream_next(struct agent_stream *s, const u
                                                  size_t *n);
 // {"start_s", "peer_s", "link_s"}
 json_t *agent_stream_stall(const struct agent_stream *s);
-// Prints the same as text; nothing if `stall` is not an object.
-void agent_stall_print(const char *name, const json_t *stall, FILE *out);
 NEB_MUST_CHECK enum neb_status agent_stream_applied(struct agent_stream *s);
 // Consumer: continues at batch `next` and gives up the batches before it, even those that were not
 // put yet. The producer's worker skips them as it skips stored ones.

@@ -21,7 +21,7 @@ static uint8_t needed(const struct check *v, const struct inter_record *r) {
     struct inter_job_config c = {.n_members = r->n_plans};
     if (v->c->about)
         v->c->about(v->c->user, r->job, &c);
-    c.removed = 0;
+    c.removed = mset_none();
     return inter_job_quorum(&c);
 }
 
@@ -30,15 +30,15 @@ static uint8_t needed(const struct check *v, const struct inter_record *r) {
 // members, member 0 leads term 0, and a survivor asks for a term of its own.
 static bool enough_votes(const struct check *v, const struct inter_record *r) {
     struct inter_job_config c = {.n_members = r->n_plans};
-    uint32_t all = (1u << r->n_plans) - 1, votes = 0;
+    struct member_set all = mset_first(r->n_plans), votes = mset_none();
     if (v->c->about)
         v->c->about(v->c->user, r->job, &c);
-    uint32_t left = all & ~(uint32_t)c.removed;
+    struct member_set left = mset_minus(all, c.removed);
     for (uint8_t i = 0; i < r->n_accepts; i++)
-        votes |= 1u << r->accepts[i].member;
-    return __builtin_popcount(votes & all) >= needed(v, r) ||
-           (left != all && r->term && left >> r->leader & 1 &&
-            __builtin_popcount(votes & left) >= inter_job_quorum(&c));
+        mset_add(&votes, r->accepts[i].member);
+    return mset_count(mset_common(votes, all)) >= needed(v, r) ||
+           (!mset_equal(left, all) && r->term && mset_has(left, r->leader) &&
+            mset_count(mset_common(votes, left)) >= inter_job_quorum(&c));
 }
 
 // A commit holds the accepts of a majority of the job's members.

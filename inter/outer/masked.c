@@ -50,7 +50,7 @@ enum neb_status outer_mask(struct inter_outer *o, int32_t f, uint32_t round, str
 
 enum neb_status outer_masked_open(int32_t f, struct outer_apply *j) {
     const struct inter_outer_round *r = j->r;
-    uint16_t seen = 0;
+    struct member_set seen = mset_none();
     if (!r->seeds || r->seeds->n != j->o->c.sum_members)
         return neb_fail(NEB_ERR_FORMAT,
                         "commit: the seeds of the masked sum are missing or do not fit");
@@ -59,21 +59,22 @@ enum neb_status outer_masked_open(int32_t f, struct outer_apply *j) {
         const uint8_t *body;
         NEB_TRY(sec_sum_open(r->parts[p].blob, r->parts[p].len, h, &body));
         if (h->n != r->seeds->n || h->fragment != (uint32_t)f || h->count != j->g->elements ||
-            seen >> h->member & 1 || !(r->seeds->set >> h->member & 1) || r->parts[p].clip != 1 ||
-            (r->parts[p].mine && h->member != sec_sum_self(j->o->c.sum)))
+            mset_has(seen, h->member) || !mset_has(r->seeds->set, h->member) ||
+            r->parts[p].clip != 1 || (r->parts[p].mine && h->member != sec_sum_self(j->o->c.sum)))
             return neb_fail(
                 NEB_ERR_FORMAT,
                 "commit: a masked update (member %u of %u, fragment %u, %u integers) does not fit "
                 "fragment %d with %zu integers; do all members run the same job?",
                 h->member, h->n, h->fragment, h->count, f, j->g->elements);
         j->bodies[h->member] = body;
-        seen |= (uint16_t)(1u << h->member);
+        mset_add(&seen, h->member);
     }
-    return seen == r->seeds->set
+    return mset_equal(seen, r->seeds->set)
                ? NEB_OK
                : neb_fail(NEB_ERR_FORMAT,
-                          "commit: the seeds are of members %#x, the updates of members %#x",
-                          r->seeds->set, seen);
+                          "commit: the seeds are of members %#llx, the updates of members %#llx",
+                          (unsigned long long)mset_bits(r->seeds->set),
+                          (unsigned long long)mset_bits(seen));
 }
 
 void outer_masked_sum(struct outer_apply *j, struct outer_slot *s) {

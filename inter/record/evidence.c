@@ -116,13 +116,13 @@ size_t inter_evidence_find(const struct inter_record *x, const struct inter_reco
                            struct inter_evidence out[INTER_MEMBERS_MAX]) {
     struct inter_statement a[STATEMENTS_MAX], b[STATEMENTS_MAX];
     size_t n_a = statements(x, a), n_b = statements(y, b), found = 0;
-    uint32_t named = 0;
+    struct member_set named = mset_none();
     for (size_t i = 0; i < n_a; i++)
         for (size_t k = 0; k < n_b; k++) {
             uint8_t m = a[i].promise.member;
-            if (named >> m & 1 || !inter_statements_conflict(&a[i], &b[k]))
+            if (mset_has(named, m) || !inter_statements_conflict(&a[i], &b[k]))
                 continue;
-            named |= 1u << m;
+            mset_add(&named, m);
             out[found++] = (struct inter_evidence){a[i], b[k]};
         }
     return found;

@@ -10,12 +10,12 @@ enum { MEMBERS_LEAST = 3, FLAGS_MAX = 20 };
 static const float longer = 4;
 static const double against = -0.2, agree = 0.2;
 
-static uint16_t by_length(const struct inter_record *r, const float *norms) {
-    uint16_t out = 0;
+static struct member_set by_length(const struct inter_record *r, const float *norms) {
+    struct member_set out = mset_none();
     float limit = longer * inter_robust_median(r, norms);
     for (uint8_t i = 0; i < r->n; i++)
         if (r->entries[i].verdict == INTER_ACCEPTED && norms[r->entries[i].member] > limit)
-            out |= (uint16_t)(1u << r->entries[i].member);
+            mset_add(&out, r->entries[i].member);
     return out;
 }
 
@@ -28,46 +28,46 @@ static void add_as_long_as_any(float *sum, const float *sketch) {
         sum[i] += (float)((double)sketch[i] / length);
 }
 
-// Cosine between a member's update and the sum of the other updates in `set` (bit per member).
-static double cosine_in(uint16_t set, uint8_t who, const float *const sketches[INTER_MEMBERS_MAX]) {
+// Cosine between a member's update and the sum of the other updates in `set`.
+static double cosine_in(struct member_set set, uint8_t who,
+                        const float *const sketches[INTER_MEMBERS_MAX]) {
     float others[CMP_SKETCH] = {0};
-    for (uint8_t m = 0; m < INTER_MEMBERS_MAX; m++)
-        if (set >> m & 1 && m != who)
+    for (uint8_t m = 0; mset_next(set, &m); m++)
+        if (m != who)
             add_as_long_as_any(others, sketches[m]);
     return cmp_sketch_cosine(sketches[who], others);
 }
 
-static bool points_away(uint16_t accepted, uint8_t who,
+static bool points_away(struct member_set accepted, uint8_t who,
                         const float *const sketches[INTER_MEMBERS_MAX]) {
-    uint16_t rest = (uint16_t)(accepted & ~(1u << who));
+    struct member_set rest = mset_without(accepted, who);
     double sum = 0;
     if (cosine_in(accepted, who, sketches) >= against)
         return false;
-    for (uint8_t m = 0; m < INTER_MEMBERS_MAX; m++)
-        if (rest >> m & 1)
-            sum += cosine_in(rest, m, sketches);
-    return sum / __builtin_popcount(rest) > agree;
+    for (uint8_t m = 0; mset_next(rest, &m); m++)
+        sum += cosine_in(rest, m, sketches);
+    return sum / mset_count(rest) > agree;
 }
 
-uint16_t inter_outliers(const struct inter_record *r, const float norms[INTER_MEMBERS_MAX],
-                        const float *const sketches[INTER_MEMBERS_MAX]) {
+struct member_set inter_outliers(const struct inter_record *r, const float norms[INTER_MEMBERS_MAX],
+                                 const float *const sketches[INTER_MEMBERS_MAX]) {
     bool lengths = true, directions = true;
-    uint16_t accepted = 0, out = 0;
+    struct member_set accepted = mset_none(), out = mset_none();
     for (uint8_t i = 0; i < r->n; i++) {
         uint8_t m = r->entries[i].member;
         if (r->entries[i].verdict != INTER_ACCEPTED)
             continue;
-        accepted |= (uint16_t)(1u << m);
+        mset_add(&accepted, m);
         lengths = lengths && norms[m] > 0;
         directions = directions && sketches[m];
     }
-    if (__builtin_popcount(accepted) < MEMBERS_LEAST)
-        return 0;
+    if (mset_count(accepted) < MEMBERS_LEAST)
+        return out;
     if (lengths)
-        out |= by_length(r, norms);
-    for (uint8_t m = 0; directions && m < INTER_MEMBERS_MAX; m++)
-        if (accepted >> m & 1 && points_away(accepted, m, sketches))
-            out |= (uint16_t)(1u << m);
+        out = by_length(r, norms);
+    for (uint8_t m = 0; directions && mset_next(accepted, &m); m++)
+        if (points_away(accepted, m, sketches))
+            mset_add(&out, m);
     return out;
 }
 

@@ -5,22 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Typical bits per parameter and relative error on pseudo-gradients, from `nebula bench codec`.
-// Only their ratios matter, because both are measured for the codec in use. No level has sparse
-// 4-bit values: more entries of 2 bits come closer in the same bytes (compress/README.md).
-static const struct {
-    const char *codec;
-    double bits, error, density; // density 1: dense
-} levels[INTER_LEVELS] = {
-    [INTER_LEVEL_JOB] = {NULL, 32, 0, 1},
-    [INTER_LEVEL_INT8] = {"int8", 6.8, 0.011, 1},
-    [INTER_LEVEL_INT4] = {"int4", 2.9, 0.15, 1},
-    [INTER_LEVEL_INT3] = {"int3", 2.1, 0.28, 1},
-    [INTER_LEVEL_INT2] = {"int2", 1.5, 0.55, 1},
-    [INTER_LEVEL_TOPK512] = {"topk:512/4096", 0.76, 0.50, 512.0 / 4096},
-    [INTER_LEVEL_TOPK256] = {"topk:256/4096", 0.45, 0.63, 256.0 / 4096},
-    [INTER_LEVEL_TOPK64] = {"topk:64/4096", 0.145, 0.83, 64.0 / 4096},
-};
 static const double margin_change = 1.2, margin_dearer = 1.5, coverage_min = 4, optimism = 4,
                     round_trips = 4, recovery = 2;
 enum {
@@ -31,17 +15,6 @@ enum {
     TRIAL_WAIT = 4,
     FAILURES_MAX = 4
 };
-
-const char *inter_codec_level_codec(enum inter_codec_level r) {
-    return r < INTER_LEVELS ? levels[r].codec : NULL;
-}
-
-enum inter_codec_level inter_codec_level_of(const char *codec) {
-    for (int i = 1; i < INTER_LEVELS; i++)
-        if (!strcmp(codec, levels[i].codec) || (i == INTER_LEVEL_TOPK64 && !strcmp(codec, "topk")))
-            return (enum inter_codec_level)i;
-    return INTER_LEVEL_JOB;
-}
 
 const char *inter_reason_text(enum inter_reason r) {
     static const char *const text[INTER_REASONS] = {
@@ -68,11 +41,16 @@ struct view { // the facts of one decision
     double met;      // goodput that the update itself met; infinite: not known
 };
 
+static const struct cmp_variant *row(int level) {
+    static const struct cmp_variant job = {.bits = 32, .density = 1};
+    return level == CMP_LEVEL_JOB ? &job : cmp_level(level);
+}
+
 // The size that a codec gave this member's own updates is more accurate than the table.
 static double bytes_as(const struct view *v, int level) {
     if (v->t->bytes[level])
         return v->t->bytes[level];
-    return v->bytes * levels[level].bits / levels[v->m->codec].bits;
+    return v->bytes * row(level)->bits / row(v->m->codec)->bits;
 }
 
 // Seconds from the send until the commit arrives.
@@ -105,17 +83,16 @@ static bool arrives(const struct view *v, const struct inter_plan *p, double goo
 }
 
 static bool too_lossy(const struct view *v, int level) {
-    double now = levels[v->m->codec].error;
-    if (levels[level].density < 1 || !(v->m->error > 0) || now <= 0 ||
-        levels[v->m->codec].density < 1)
+    const struct cmp_variant *now = row(v->m->codec), *then = row(level);
+    if (then->density < 1 || !(v->m->error > 0) || now->error <= 0 || now->density < 1)
         return false;
-    return (double)v->m->error * levels[level].error / now > (double)v->c->error_max;
+    return (double)v->m->error * then->error / now->error > (double)v->c->error_max;
 }
 
 static bool allowed(const struct view *v, int level, uint32_t interval) {
-    double density = levels[level].density, rounds = v->steps_left / interval;
     if (level < v->c->finest || level > v->c->coarsest)
         return false;
+    double density = row(level)->density, rounds = v->steps_left / interval;
     if (density < 1 && rounds * density < coverage_min)
         return false;
     return !too_lossy(v, level);
@@ -247,8 +224,7 @@ static double goodput_met(const struct inter_tune_update *u) {
 }
 
 static bool says_nothing(const struct inter_measure *m) {
-    return m->codec == INTER_LEVEL_JOB || m->codec >= INTER_LEVELS || !m->goodput_kbps ||
-           !m->step_us;
+    return !cmp_level(m->codec) || !m->goodput_kbps || !m->step_us;
 }
 
 static struct view view_of(const struct inter_tuner *t, const struct inter_tune_config *c,
@@ -269,14 +245,14 @@ neb_ns inter_tune_flight(const struct inter_tuner *t, const struct inter_tune_up
     if (says_nothing(&u->measure) || !t->plan.interval)
         return 0;
     struct view v = view_of(t, NULL, u);
-    int level = t->plan.codec == INTER_LEVEL_JOB ? u->measure.codec : t->plan.codec;
+    int level = t->plan.codec == CMP_LEVEL_JOB ? u->measure.codec : t->plan.codec;
     return (neb_ns)(travel(&v, level, v.goodput) * 1e9);
 }
 
 struct inter_plan inter_tune_first(const struct inter_tune_config *c) {
     return (struct inter_plan){.interval = c->start_interval,
                                .overlap = c->start_overlap,
-                               .codec = c->on ? c->first : INTER_LEVEL_JOB};
+                               .codec = c->on ? c->first : CMP_LEVEL_JOB};
 }
 
 // True if the others wait for the member: its update is in this record or in one of the last two.

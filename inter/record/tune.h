@@ -48,23 +48,8 @@
 #ifndef INTER_TUNE_H
 #define INTER_TUNE_H
 #include "agent/base/clock.h"
+#include "compress/codec.h"
 #include "inter/record/types.h"
-
-enum inter_codec_level { // codecs, finest first; in plans and manifests
-    INTER_LEVEL_JOB,     // the job's own codec
-    INTER_LEVEL_INT8,
-    INTER_LEVEL_INT4,
-    INTER_LEVEL_INT3,
-    INTER_LEVEL_INT2,
-    INTER_LEVEL_TOPK512,
-    INTER_LEVEL_TOPK256,
-    INTER_LEVEL_TOPK64,
-    INTER_LEVELS
-};
-// Text for cmp_codec_parse; NULL for INTER_LEVEL_JOB.
-const char *inter_codec_level_codec(enum inter_codec_level r);
-// INTER_LEVEL_JOB: no level has this codec
-enum inter_codec_level inter_codec_level_of(const char *codec);
 
 enum inter_reason {
     INTER_REASON_JOB,      // the job's own values
@@ -86,7 +71,7 @@ struct inter_tune_config {
     bool on;                                // off: plans are the job's own values
     bool codec, overlap, interval;          // which of them may change
     bool balance;                           // slow members make fewer steps
-    uint8_t finest, coarsest;               // codec levels
+    uint8_t finest, coarsest;               // codec levels (compress/codec.h)
     uint8_t first;                          // level of the job's codec
     uint32_t start_interval, start_overlap; // the job's own
     uint32_t interval_max, overlap_max;
@@ -95,19 +80,20 @@ struct inter_tune_config {
     float error_max;
 };
 
-struct inter_tuner {              // of one member and fragment; all zero: nothing decided yet
-    struct inter_plan plan;       // newest
-    uint8_t wishes;               // decisions in a row in which a costlier plan would fit
-    uint8_t trial;                // decisions since a trial began; 0: no trial
-    uint8_t failures;             // failed trials in a row
-    uint16_t wait;                // decisions until the next trial
-    struct inter_plan fell_from;  // plan before the link became slow; interval 0: none
-    uint32_t fell_kbps;           // lowest goodput since then, of two updates in a row
-    uint32_t last_kbps;           // goodput of the last update
-    uint8_t left_out;             // for the next plan
-    uint8_t uneven;               // decisions in a row that would change left_out
-    uint8_t belated;              // late updates in a row
-    uint32_t bytes[INTER_LEVELS]; // of the newest update of each codec level; 0: none yet
+struct inter_tuner {             // of one member and fragment; all zero: nothing decided yet
+    struct inter_plan plan;      // newest
+    uint8_t wishes;              // decisions in a row in which a costlier plan would fit
+    uint8_t trial;               // decisions since a trial began; 0: no trial
+    uint8_t failures;            // failed trials in a row
+    uint16_t wait;               // decisions until the next trial
+    struct inter_plan fell_from; // plan before the link became slow; interval 0: none
+    uint32_t fell_kbps;          // lowest goodput since then, of two updates in a row
+    uint32_t last_kbps;          // goodput of the last update
+    uint8_t left_out;            // for the next plan
+    uint8_t uneven;              // decisions in a row that would change left_out
+    uint8_t belated;             // late updates in a row
+    // of the newest update of each codec level; 0: none yet
+    uint32_t bytes[CMP_LEVELS_MAX + 1];
 };
 
 struct inter_tune_update {

@@ -63,13 +63,19 @@ void inter_manifest_put_body(struct neb_buf *b, const struct inter_manifest *m) 
     neb_buf_u32(b, m->measure.rtt_us);
     neb_buf_u32(b, m->measure.step_us);
     neb_buf_f32(b, m->measure.error);
-    neb_buf_u8(b, m->measure.codec);
+    neb_buf_u8(b, cmp_level_number(m->measure.codec));
     neb_buf_u8(b, m->measure.full);
 }
 
 void inter_manifest_put(struct neb_buf *b, const struct inter_manifest *m) {
     inter_manifest_put_body(b, m);
     neb_buf_add(b, m->sig, sizeof m->sig);
+}
+
+bool inter_level_get(struct neb_rd *r, uint8_t *level) {
+    int known = cmp_level_numbered(neb_rd_u8(r));
+    *level = known > 0 ? (uint8_t)known : CMP_LEVEL_JOB;
+    return known >= 0;
 }
 
 bool inter_manifest_get(struct neb_rd *r, struct inter_manifest *m) {
@@ -89,14 +95,13 @@ bool inter_manifest_get(struct neb_rd *r, struct inter_manifest *m) {
     m->measure.rtt_us = neb_rd_u32(r);
     m->measure.step_us = neb_rd_u32(r);
     m->measure.error = neb_rd_f32(r);
-    m->measure.codec = neb_rd_u8(r);
+    bool known = inter_level_get(r, &m->measure.codec);
     uint8_t full = neb_rd_u8(r);
     m->measure.full = full == 1;
     neb_rd_copy(r, m->sig, sizeof m->sig);
-    return !r->bad && m->measure.codec < INTER_LEVELS && full <= 1 && m->measure.error >= 0 &&
-           m->measure.error <= 1e6f && key_valid(&m->key) && m->bytes > 0 &&
-           m->bytes <= INTER_BLOB_MAX && m->chunk_bytes >= INTER_CHUNK_MIN &&
-           m->chunk_bytes <= INTER_CHUNK_MAX &&
+    return !r->bad && known && full <= 1 && m->measure.error >= 0 && m->measure.error <= 1e6f &&
+           key_valid(&m->key) && m->bytes > 0 && m->bytes <= INTER_BLOB_MAX &&
+           m->chunk_bytes >= INTER_CHUNK_MIN && m->chunk_bytes <= INTER_CHUNK_MAX &&
            inter_chunks(m->bytes, m->chunk_bytes) <= INTER_CHUNKS_MAX &&
            m->tokens < INTER_TOKENS_MAX && m->flags <= INTER_FINAL;
 }
@@ -129,7 +134,7 @@ static void put_value(struct neb_buf *b, const struct inter_record *r) {
     for (uint8_t i = 0; i < r->n_plans; i++) {
         neb_buf_u32(b, r->plans[i].interval);
         neb_buf_u32(b, r->plans[i].overlap);
-        neb_buf_u8(b, r->plans[i].codec);
+        neb_buf_u8(b, cmp_level_number(r->plans[i].codec));
         neb_buf_u8(b, r->plans[i].reason);
         neb_buf_u8(b, r->plans[i].left_out);
         neb_buf_u64(b, r->cursors[i]);
@@ -266,10 +271,10 @@ bool inter_record_get(struct neb_rd *r, struct inter_record *c) {
     for (uint8_t i = 0; i < c->n_plans; i++) {
         c->plans[i].interval = neb_rd_u32(r);
         c->plans[i].overlap = neb_rd_u32(r);
-        c->plans[i].codec = neb_rd_u8(r);
+        bool known = inter_level_get(r, &c->plans[i].codec);
         c->plans[i].reason = neb_rd_u8(r);
         c->plans[i].left_out = neb_rd_u8(r);
-        if (c->plans[i].codec >= INTER_LEVELS || c->plans[i].reason >= INTER_REASONS ||
+        if (!known || c->plans[i].reason >= INTER_REASONS ||
             c->plans[i].left_out > INTER_LEFT_OUT_MAX)
             return false;
         c->cursors[i] = neb_rd_u64(r);
@@ -317,7 +322,7 @@ void inter_standing_put(struct neb_buf *b, const struct inter_standing *s) {
     neb_buf_u32(b, s->term);
     neb_buf_u8(b, s->joined);
     neb_buf_u64(b, s->epoch);
-    neb_buf_u16(b, s->renewed);
+    mset_write(b, s->renewed);
     for (int i = 0; i < INTER_MEMBERS_MAX; i++)
         neb_buf_u64(b, s->epochs[i]);
 }
@@ -329,7 +334,7 @@ bool inter_standing_get(struct neb_rd *r, struct inter_standing *s) {
     s->term = neb_rd_u32(r);
     s->joined = neb_rd_u8(r) == 1;
     s->epoch = neb_rd_u64(r);
-    s->renewed = neb_rd_u16(r);
+    s->renewed = mset_read(r);
     for (int i = 0; i < INTER_MEMBERS_MAX; i++)
         s->epochs[i] = neb_rd_u64(r);
     return known && s->term <= INTER_TERM_MAX && neb_rd_done(r);

@@ -6,10 +6,10 @@
 // The get functions accept hostile bytes.
 #ifndef INTER_TYPES_H
 #define INTER_TYPES_H
-#include "agent/base/bytes.h"
+#include "agent/base/member_set.h"
 
 enum {
-    INTER_MEMBERS_MAX = 16,
+    INTER_MEMBERS_MAX = NEB_MEMBERS_MAX,
     INTER_FRAGMENTS_MAX = 64, // a set of fragments is 64 bits
     INTER_ID_BYTES = 32,      // of a job: a digest of its text and submitter (agent/job/id.h)
     INTER_SHA_BYTES = 32,
@@ -77,7 +77,7 @@ struct inter_measure {
     uint32_t goodput_kbps; // to the slowest member that takes its updates
     uint32_t rtt_us, step_us;
     float error;   // relative error of the update's codec
-    uint8_t codec; // of the update: enum inter_codec_level
+    uint8_t codec; // of the update: a codec level (compress/codec.h)
     bool full;     // the goodput is what the path can carry, not only what was sent
 };
 
@@ -122,7 +122,7 @@ enum { INTER_STEPS_CYCLE = 64, INTER_LEFT_OUT_MAX = 56 };
 
 struct inter_plan { // what a member does in round + 2
     uint32_t interval, overlap;
-    uint8_t codec, reason; // enum inter_codec_level, enum inter_reason
+    uint8_t codec, reason; // codec level, enum inter_reason
     // steps left out of every INTER_STEPS_CYCLE: a slow member makes fewer in the same interval
     uint8_t left_out;
 };
@@ -186,16 +186,18 @@ struct inter_record {
 // What a node must keep of a job across any crash, besides its votes.
 struct inter_standing {
     uint8_t job[INTER_ID_BYTES];
-    uint32_t term;    // highest promised: the node accepts nothing below it
-    bool joined;      // the node may vote: its disk holds all that it ever promised
-    uint64_t epoch;   // of its own ledger
-    uint16_t renewed; // bit per member: came back with an empty disk and does not vote yet
+    uint32_t term;             // highest promised: the node accepts nothing below it
+    bool joined;               // the node may vote: its disk holds all that it ever promised
+    uint64_t epoch;            // of its own ledger
+    struct member_set renewed; // came back with an empty disk and do not vote yet
     uint64_t epochs[INTER_MEMBERS_MAX]; // of the members' ledgers; 0: never heard
 };
 
 // put_body appends what is signed; put appends all of it, the signature too.
 void inter_manifest_put_body(struct neb_buf *out, const struct inter_manifest *m);
 void inter_manifest_put(struct neb_buf *out, const struct inter_manifest *m);
+// A codec level, whose number cmp_level_number puts. False: no level has it.
+bool inter_level_get(struct neb_rd *r, uint8_t *level);
 // False: malformed.
 NEB_MUST_CHECK bool inter_manifest_get(struct neb_rd *r, struct inter_manifest *m);
 // put_body appends what the leader signs; put appends all of it, with accepts and promises. get is

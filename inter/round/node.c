@@ -120,14 +120,14 @@ static void on_peer(struct step *s, bool up) {
             continue;
         node_heartbeat(s, j, (uint8_t)m);
         for (uint8_t k = 0; k < j->c.n_members; k++)
-            if (j->equivocators >> k & 1)
+            if (mset_has(j->equivocators, k))
                 node_send_evidence(s, j, k, (uint8_t)m);
         const struct inter_manifest *own;
         for (uint32_t f = 0; f < j->c.fragments; f++) {
             struct fragment *g = &j->fragments[f];
             own = &g->slots[j->c.self].m;
-            if (g->slots[j->c.self].whole && node_data(j) >> m & 1 &&
-                !(g->slots[j->c.self].holders >> m & 1) &&
+            if (g->slots[j->c.self].whole && mset_has(node_data(j), m) &&
+                !mset_has(g->slots[j->c.self].holders, m) &&
                 (s->st = node_serve_add(s, j, (uint8_t)m, own)) != NEB_OK)
                 return;
             node_repeat(s, j, g, (uint8_t)m);
@@ -311,7 +311,7 @@ enum neb_status inter_node_job_open(struct inter_node *n, const struct inter_job
         if (j->open)
             continue;
         *j = (struct job){.open = true,
-                          .judges = !c->awaits_shape || c->witnesses >> c->self & 1,
+                          .judges = !c->awaits_shape || mset_has(c->witnesses, c->self),
                           .c = *c,
                           .leader = c->n_members < 3 ? 0 : -1};
         memcpy(j->standing.job, c->id, sizeof c->id);
@@ -333,7 +333,7 @@ void inter_node_job_bound(struct inter_node *n, const uint8_t job[INTER_ID_BYTES
 }
 
 void inter_node_job_revoked(struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
-                            uint16_t gone) {
+                            struct member_set gone) {
     struct job *j = node_find_job(n, job);
     if (j)
         j->c.gone = gone;
@@ -352,9 +352,9 @@ void inter_node_job_judges(struct inter_node *n, const uint8_t job[INTER_ID_BYTE
 }
 
 bool inter_node_job_removed(struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
-                            uint16_t removed) {
+                            struct member_set removed) {
     struct job *j = node_find_job(n, job);
-    if (j && removed != j->c.removed) {
+    if (j && !mset_equal(removed, j->c.removed)) {
         j->c.removed = removed;
         node_step_down(j); // the next tick asks for a term if it can
     }
@@ -373,7 +373,7 @@ void inter_node_restore_standing(struct inter_node *n, const struct inter_standi
         return;
     j->standing = *st;
     // A leader of a later term has forgotten what its promises reported: it asks for a term again.
-    j->leads = st->joined && st->term == 0 && j->c.self == 0 && !j->c.removed;
+    j->leads = st->joined && st->term == 0 && j->c.self == 0 && mset_empty(j->c.removed);
 }
 
 void inter_node_restore_commit(struct inter_node *n, const struct inter_record *last) {
@@ -401,9 +401,9 @@ enum neb_status inter_node_restore_manifest(struct inter_node *n, const struct i
     t->m = *m;
     t->whole = h == INTER_HOLD_COMPLETE;
     t->refused = h == INTER_HOLD_REFUSED;
-    t->holders = (uint16_t)((m->key.member == j->c.self ? 0 : BIT(m->key.member)) |
-                            (t->whole ? BIT(j->c.self) : 0u));
-    t->refusers = (uint16_t)(t->refused ? BIT(j->c.self) : 0);
+    t->holders = mset_of(m->key.member);
+    mset_assign(&t->holders, j->c.self, t->whole);
+    mset_assign(&t->refusers, j->c.self, t->refused);
     NEB_TRY(inter_bitmap_init(&t->got, inter_chunks(m->bytes, m->chunk_bytes)));
     if (got && inter_bitmap_merge(&t->got, got->bits, (got->n + 7) / 8) && t->got.set)
         t->senders = node_everyone(j);
@@ -439,7 +439,7 @@ void inter_node_own_bad(struct inter_node *n, const struct inter_key *k) {
     if (!g || k->member != j->c.self || !inter_key_equal(&g->slots[k->member].m.key, k))
         return;
     g->slots[k->member].bad = true;
-    g->slots[k->member].refusers |= (uint16_t)BIT(k->member);
+    mset_add(&g->slots[k->member].refusers, k->member);
     g->said = 0; // the next tick reports it
 }
 
@@ -458,7 +458,7 @@ void inter_node_restore_evidence(struct inter_node *n, const struct inter_eviden
     uint8_t m = inter_evidence_member(e);
     if (!j || m >= j->c.n_members)
         return;
-    j->equivocators |= (uint16_t)BIT(m);
+    mset_add(&j->equivocators, m);
     j->evidence[m] = *e;
 }
 
@@ -515,20 +515,22 @@ bool inter_node_catching_up(const struct inter_node *n, const uint8_t job[INTER_
                             neb_ns now) {
     const struct job *j = find_const(n, job);
     struct step s = looked_at(n, now);
-    uint16_t data = j ? (uint16_t)(node_data(j) & ~(j->c.gone | j->c.removed)) : 0;
-    for (uint8_t m = 0; j && m < j->c.n_members; m++)
-        if (data >> m & 1 && m != j->c.self && j->members[m].behind && node_live(&s, j, m))
+    struct member_set data = j ? node_data_left(j) : mset_none();
+    for (uint8_t m = 0; mset_next(data, &m); m++)
+        if (m != j->c.self && j->members[m].behind && node_live(&s, j, m))
             return true;
     return false;
 }
 
 // The silent or idle members without which no record can be made, so that rounds wait for them.
-static uint16_t waits_for(const struct job *j, uint16_t live, uint16_t idle) {
-    uint16_t data = (uint16_t)(node_data(j) & ~j->c.gone), here = (uint16_t)(data & live & ~idle);
-    int least = j->c.commit_all ? node_count(data) : node_least(j);
-    if (node_count(here) >= least && node_majority(j, live))
-        return 0;
-    return (uint16_t)(node_everyone(j) & (~live | (data & idle)) & ~j->c.gone & ~j->c.removed);
+static struct member_set waits_for(const struct job *j, struct member_set live,
+                                   struct member_set idle) {
+    struct member_set data = node_data_left(j), here = mset_minus(mset_common(data, live), idle);
+    int least = j->c.commit_all ? mset_count(data) : node_least(j);
+    if (mset_count(here) >= least && node_majority(j, live))
+        return mset_none();
+    struct member_set silent = mset_minus(mset_minus(node_voters(j), j->c.gone), live);
+    return mset_union(silent, mset_common(data, idle));
 }
 
 bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
@@ -543,17 +545,17 @@ bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_I
                                      .removed = j->c.removed,
                                      .lost = j->lost,
                                      .equivocators = j->equivocators,
-                                     .renewed = j->standing.renewed & ~j->c.gone,
+                                     .renewed = mset_minus(j->standing.renewed, j->c.gone),
                                      .split = node_diverged(j),
                                      .attempts = inter_node_attempt(n, job),
                                      .votes = j->standing.joined};
     for (uint8_t m = 0; m < j->c.n_members; m++) {
         if (node_live(&s, j, m))
-            out->live |= (uint16_t)BIT(m);
+            mset_add(&out->live, m);
         if (node_direct(&s, j, m))
-            out->direct |= (uint16_t)BIT(m);
+            mset_add(&out->direct, m);
         if (node_idle(j, m))
-            out->idle |= (uint16_t)BIT(m);
+            mset_add(&out->idle, m);
     }
     for (uint32_t f = 0; f < j->c.fragments; f++) {
         const struct fragment *g = &j->fragments[f];

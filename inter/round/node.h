@@ -103,14 +103,14 @@ struct inter_node_crypto { // pure functions: the same input gives the same answ
 
 struct inter_job_config {
     uint8_t id[INTER_ID_BYTES];
-    uint8_t n_members, self; // self: index of this node among the members
-    uint16_t witnesses;      // bit per member: votes, but has no worker and holds no updates
-    uint16_t removed;        // bit per member: no voter any more (inter_node_job_removed)
-    uint16_t gone;   // bit per member: revoked; no round waits for it (inter_node_job_revoked)
-    bool commit_all; // never commit without every data member
-    neb_ns grace;    // how long a slow member is waited for
-    uint64_t epoch;  // of this node's ledger, not 0; a later ledger has a greater one
-    uint64_t day;    // time of day when the job is opened, ns since 1970: limits terms
+    uint8_t n_members, self;     // self: index of this node among the members
+    struct member_set witnesses; // vote, but have no worker and hold no updates
+    struct member_set removed;   // no voters any more (inter_node_job_removed)
+    struct member_set gone;      // revoked; no round waits for them (inter_node_job_revoked)
+    bool commit_all;             // never commit without every data member
+    neb_ns grace;                // how long a slow member is waited for
+    uint64_t epoch;              // of this node's ledger, not 0; a later ledger has a greater one
+    uint64_t day;                // time of day when the job is opened, ns since 1970: limits terms
     uint32_t peers[INTER_MEMBERS_MAX]; // link peer of each member (of self: unused)
     uint32_t fragments;
     uint32_t merge_after; // S: a member that missed more intervals returns in a merge round
@@ -303,7 +303,7 @@ void inter_node_job_judges(struct inter_node *n, const uint8_t job[INTER_ID_BYTE
 // remaining members continue in a term of their own, after they have proposed again what they had
 // accepted. A single member commits alone. False: no such job.
 bool inter_node_job_removed(struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
-                            uint16_t removed);
+                            struct member_set removed);
 void inter_node_job_close(struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
 void inter_node_restore_standing(struct inter_node *n, const struct inter_standing *s);
 // last: newest committed record
@@ -379,17 +379,17 @@ struct inter_job_status {
     bool lost;         // its disk was lost: the others knew an older ledger
     // first attempt of this node's present ledger; smaller ones are of a lost disk
     uint32_t attempts;
-    uint16_t live, direct; // bit per member: heard lately; connected to this node
-    uint16_t idle;         // bit per member: reports that it sends no more updates
-    uint16_t removed;      // bit per member: by a signed membership version
-    uint16_t equivocators; // bit per member: there is evidence against it
-    uint16_t renewed;      // bit per member: came back with an empty ledger, has not caught up
-    bool split;            // INTER_ACT_SPLIT: the job's members have diverged
-    // bit per member: silent or idle, and no round can end without it; 0: rounds can end
-    uint16_t waits;
-    // Bit per member. no_room: its update is announced, but has no room here. owing: it is live,
-    // but a round has needed its update for longer than the grace.
-    uint16_t no_room, owing;
+    struct member_set live, direct; // heard lately; connected to this node
+    struct member_set idle;         // report that they send no more updates
+    struct member_set removed;      // by a signed membership version
+    struct member_set equivocators; // there is evidence against them
+    struct member_set renewed;      // came back with an empty ledger, have not caught up
+    bool split;                     // INTER_ACT_SPLIT: the job's members have diverged
+    // silent or idle, and no round can end without them; none: rounds can end
+    struct member_set waits;
+    // no_room: their update is announced, but has no room here. owing: they are live, but a round
+    // has needed their update for longer than the grace.
+    struct member_set no_room, owing;
     // Rounds that the fragment furthest behind has to catch up, proven by signed records.
     uint32_t lag;
 };
@@ -399,11 +399,11 @@ bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_I
 // Members that a newer list does not hold any more. Votes and quorums stay as they are, but no
 // round waits for an update of theirs: neither with commit_all, nor because `robust` needs five.
 // `private` needs as many updates as before.
-void inter_node_job_revoked(struct inter_node *n, const uint8_t job[INTER_ID_BYTES], uint16_t gone);
-// Digests of (θ, v) of a fragment before a round, as members report them, compared with another
-// one: bit per member.
+void inter_node_job_revoked(struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
+                            struct member_set gone);
+// Members whose digest of (θ, v) of a fragment before a round is the same as one, or another.
 struct inter_digests {
-    uint16_t same, other;
+    struct member_set same, other;
 };
 void inter_record_digests(const struct inter_record *r, const uint64_t digest[2],
                           struct inter_digests *out);

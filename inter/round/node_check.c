@@ -51,20 +51,21 @@ static bool absent(const struct job *j, const struct fragment *g, const struct i
 }
 
 bool node_follows(const struct job *j, const struct fragment *g, const struct inter_record *r) {
-    uint16_t listed = 0;
+    struct member_set listed = mset_none();
     bool fair =
         r->n_plans == j->c.n_members && !memcmp(r->previous, g->previous, sizeof r->previous) &&
         !memcmp(&r->eta, &j->c.eta, sizeof r->eta) && !memcmp(&r->mu, &j->c.mu, sizeof r->mu) &&
         inter_weights_agree(r, g->absences) && (r->flags & INTER_MERGE || !absent(j, g, r));
     for (uint8_t i = 0; i < r->n; i++) {
-        listed |= (uint16_t)BIT(r->entries[i].member);
+        mset_add(&listed, r->entries[i].member);
         fair = fair && (j->c.robust || r->entries[i].clip == 1);
     }
     for (uint8_t m = 0; m < j->c.n_members && fair; m++)
-        fair = listed >> m & 1 ? r->cursors[m] >= g->cursors[m] : r->cursors[m] == g->cursors[m];
+        fair =
+            mset_has(listed, m) ? r->cursors[m] >= g->cursors[m] : r->cursors[m] == g->cursors[m];
     if (j->c.masked && !inter_sums_allowed(r, j->c.n_members, j->c.colluders))
         return false; // even if it was reported as accepted, or is proven
-    return fair && !(listed & j->c.witnesses);
+    return fair && !mset_meets(listed, j->c.witnesses);
 }
 
 // Manifest of a listed update: from the proposal, or the one here. NULL: not known.
@@ -136,7 +137,7 @@ enum node_judgement node_rejudge(const struct job *j, const struct fragment *g,
     enum node_judgement all = NODE_FAIR;
     inter_record_hash(r, hash);
     bool accepted = g->voted && !memcmp(hash, g->vote_hash, sizeof hash);
-    if (accepted || j->c.gone >> first_leader & 1 || j->c.n_members < 3)
+    if (accepted || mset_has(j->c.gone, first_leader) || j->c.n_members < 3)
         return NODE_FAIR;
     for (uint8_t i = 0; i < r->n && all != NODE_UNFAIR; i++) {
         const struct inter_entry *e = &r->entries[i];

@@ -45,17 +45,17 @@ static bool hears_leader(const struct step *s, const struct job *j) {
 }
 
 bool node_vote_counts(const struct job *j, uint8_t m, uint64_t epoch) {
-    return epoch && j->standing.epochs[m] == epoch && !(j->standing.renewed >> m & 1);
+    return epoch && j->standing.epochs[m] == epoch && !mset_has(j->standing.renewed, m);
 }
 
 // ---- heartbeats ---------------------------------------------------------------------------------
 
 void node_heartbeat(struct step *s, struct job *j, uint8_t m) {
     struct neb_buf *b = node_begin(s, MSG_HEARTBEAT);
-    uint16_t reaches = 0;
+    struct member_set reaches = mset_none();
     for (uint8_t k = 0; k < j->c.n_members; k++)
         if (node_direct(s, j, k))
-            reaches |= (uint16_t)BIT(k);
+            mset_add(&reaches, k);
     neb_buf_add(b, j->c.id, sizeof j->c.id);
     neb_buf_u32(b, j->standing.term);
     neb_buf_u8(b, (uint8_t)((node_leads(j) ? HEARTBEAT_LEADS : 0) |
@@ -65,9 +65,9 @@ void node_heartbeat(struct step *s, struct job *j, uint8_t m) {
                             (j->idle ? HEARTBEAT_IDLE : 0)));
     neb_buf_u64(b, j->standing.epoch);
     neb_buf_u64(b, j->standing.epochs[m]); // the epoch that we know of it
-    neb_buf_u16(b, reaches);
+    mset_write(b, reaches);
     neb_buf_u32(b, j->c.fragments);
-    neb_buf_u16(b, j->equivocators);
+    mset_write(b, j->equivocators);
     for (uint32_t f = 0; f < j->c.fragments; f++) {
         neb_buf_u32(b, j->fragments[f].round);
         neb_buf_add(b, j->fragments[f].previous, HEAD_BYTES);
@@ -92,15 +92,15 @@ static bool epoch_stands(struct step *s, struct job *j, uint8_t m, uint64_t epoc
     if (epoch == st->epochs[m])
         return true;
     bool renewed = st->epochs[m] && !joined;
-    if (renewed && st->renewed >> m & 1)
+    if (renewed && mset_has(st->renewed, m))
         return true; // known already
     if (renewed) {
-        st->renewed |= (uint16_t)BIT(m);
-        j->diverged &= (uint16_t)~BIT(m); // its previous history is gone
+        mset_add(&st->renewed, m);
+        mset_remove(&j->diverged, m); // its previous history is gone
         node_fault(s, INTER_FAULT_RENEWED);
     } else {
         st->epochs[m] = epoch;
-        st->renewed &= (uint16_t)~BIT(m);
+        mset_remove(&st->renewed, m);
     }
     node_store_standing(s, j);
     return true;
@@ -111,9 +111,9 @@ static void forget_holdings(struct job *j, uint8_t m) {
     for (uint32_t f = 0; f < j->c.fragments; f++)
         for (uint8_t k = 0; k < j->c.n_members; k++) {
             struct slot *t = &j->fragments[f].slots[k];
-            t->holders &= (uint16_t)~BIT(m);
-            t->hints &= (uint16_t)~BIT(m);
-            t->refusers &= (uint16_t)~BIT(m);
+            mset_remove(&t->holders, m);
+            mset_remove(&t->hints, m);
+            mset_remove(&t->refusers, m);
         }
 }
 
@@ -133,7 +133,7 @@ static void take_later_epoch(struct step *s, struct job *j) {
     uint64_t latest = 0;
     for (uint8_t m = 0; m < j->c.n_members; m++) {
         uint64_t known = j->members[m].knows_me_by;
-        if (m == j->c.self || (j->c.removed | j->c.gone | j->equivocators) >> m & 1)
+        if (m == j->c.self || node_left(j, m) || mset_has(j->equivocators, m))
             continue;
         if (known <= j->standing.epoch || known > INTER_EPOCH_MAX - NEB_S)
             return;
@@ -150,7 +150,7 @@ struct heartbeat {
     uint32_t term, fragments;
     uint8_t flags;
     uint64_t epoch, known; // known: epoch of this node that the sender knows
-    uint16_t reaches, equivocators;
+    struct member_set reaches, equivocators;
 };
 
 static bool heartbeat_get(struct neb_rd *r, struct heartbeat *b) {
@@ -159,9 +159,9 @@ static bool heartbeat_get(struct neb_rd *r, struct heartbeat *b) {
     b->flags = neb_rd_u8(r);
     b->epoch = neb_rd_u64(r);
     b->known = neb_rd_u64(r);
-    b->reaches = neb_rd_u16(r);
+    b->reaches = mset_read(r);
     b->fragments = neb_rd_u32(r);
-    b->equivocators = neb_rd_u16(r);
+    b->equivocators = mset_read(r);
     return !r->bad && b->epoch && b->fragments <= INTER_FRAGMENTS_MAX &&
            b->term <= INTER_TERM_MAX && neb_rd_left(r) == (4 + HEAD_BYTES) * (size_t)b->fragments;
 }
@@ -171,7 +171,7 @@ static bool heartbeat_get(struct neb_rd *r, struct heartbeat *b) {
 // other effects.
 static void take_term(struct step *s, struct job *j, uint8_t m, const struct heartbeat *b) {
     uint32_t term = j->standing.term;
-    bool lies = j->equivocators >> m & 1;
+    bool lies = mset_has(j->equivocators, m);
     j->members[m].term = b->term;
     j->members[m].follows = b->flags & HEARTBEAT_FOLLOWS;
     if (b->flags & HEARTBEAT_LEADS && !lies && b->term == term && term % j->c.n_members == m) {
@@ -180,8 +180,8 @@ static void take_term(struct step *s, struct job *j, uint8_t m, const struct hea
         j->leader_excused = 0;
     }
     // Member m was away when the others promised. Without a promise it neither follows nor votes.
-    if (j->leads && b->term < term && b->flags & HEARTBEAT_JOINED &&
-        !((j->equivocators | j->standing.renewed) >> m & 1))
+    if (j->leads && b->term < term && b->flags & HEARTBEAT_JOINED && !lies &&
+        !mset_has(j->standing.renewed, m))
         say_elect_to(s, j, PROMISE_TERM, m);
 }
 
@@ -240,12 +240,12 @@ void node_on_heartbeat(struct step *s, struct neb_rd *r) {
     x->knows_me |= b.known == j->standing.epoch;
     if (b.known && b.known < j->standing.epoch && !j->standing.joined) {
         j->recovers = j->lost = true;
-        j->knew_older |= (uint16_t)BIT(m);
+        mset_add(&j->knew_older, m);
     }
     take_term(s, j, (uint8_t)m, &b);
-    for (uint8_t k = 0; k < j->c.n_members; k++)
-        if ((j->equivocators & ~b.equivocators) >> k & 1)
-            node_send_evidence(s, j, k, (uint8_t)m);
+    struct member_set untold = mset_minus(j->equivocators, b.equivocators);
+    for (uint8_t k = 0; mset_next(untold, &k); k++)
+        node_send_evidence(s, j, k, (uint8_t)m);
     take_rounds(s, j, (uint8_t)m, r);
 }
 
@@ -272,7 +272,7 @@ static void add_rival(struct step *s, struct job *j, struct fragment *g,
             return;
         node_compare(s, j, vote, &g->rivals[i]);
         for (uint8_t m = 0; m < j->c.n_members; m++)
-            told |= g->promised >> m & 1 && g->promises[m].voted &&
+            told |= mset_has(g->promised, m) && g->promises[m].voted &&
                     !memcmp(b, g->promises[m].vote_hash, sizeof b);
         at = told ? at : i;
     }
@@ -307,7 +307,7 @@ static void begin_collecting(struct job *j) {
         j->members[m].told = 0;
     for (uint32_t f = 0; f < j->c.fragments; f++) {
         struct fragment *g = &j->fragments[f];
-        g->promised = 0;
+        g->promised = mset_none();
         g->doubted = 0;
         g->floor = g->round;
         g->has_best = g->voted;
@@ -374,11 +374,11 @@ void node_on_elect(struct step *s, struct neb_rd *r) {
         return;
     if (kind == PROMISE_RECOVERY) {
         // From now on votes of its previous incarnation do not count, if this node knew of one.
-        if (j->standing.renewed >> m & 1 || j->standing.epochs[m] == epoch)
+        if (mset_has(j->standing.renewed, m) || j->standing.epochs[m] == epoch)
             say_promises(s, j, PROMISE_RECOVERY, (uint8_t)m);
         return;
     }
-    if (node_diverged(j) || j->equivocators >> m & 1)
+    if (node_diverged(j) || mset_has(j->equivocators, m))
         return;
     if (j->c.n_members < 3 || term % j->c.n_members != (uint32_t)m) {
         node_fault(s, INTER_FAULT_DENIED);
@@ -473,15 +473,15 @@ static void promise_count(struct step *s, struct job *j, struct fragment *g, uin
     const struct inter_promise *p = &x->p;
     j->members[m].told |= 1ull << x->f;
     g->promises[m] = *p;
-    g->promised |= (uint16_t)BIT(m);
+    mset_add(&g->promised, m);
     merge(s, j, g, p->round, p->voted ? &x->vote : NULL);
     if (x->kind == PROMISE_RECOVERY) {
         j->recovered_term = p->term > j->recovered_term ? p->term : j->recovered_term;
         return;
     }
-    uint32_t votes = 0;
+    struct member_set votes = mset_none();
     for (uint8_t k = 0; k < j->c.n_members; k++)
-        votes |= told_all(j, k) ? BIT(k) : 0;
+        mset_assign(&votes, k, told_all(j, k));
     if (j->asks && node_majority(j, votes))
         lead(s, j);
 }
@@ -496,7 +496,7 @@ void node_on_promise(struct step *s, struct neb_rd *r) {
     struct job *j = node_find_job(s->n, x.job);
     struct fragment *g = node_find_fragment(j, x.f);
     int m = j ? node_member(j, s->from) : -1;
-    if (!g || m < 0 || j->equivocators >> m & 1)
+    if (!g || m < 0 || mset_has(j->equivocators, m))
         return;
     if (term_absurd(s, j,
                     x.p.term)) { // for a recovery too, because this node would adopt it
@@ -510,11 +510,11 @@ void node_on_promise(struct step *s, struct neb_rd *r) {
     if (x.p.voted)
         node_compare_vote(s, j, g, &x.vote);
     node_compare_vote(s, j, g, &asked);
-    if (j->equivocators >> m & 1)
+    if (mset_has(j->equivocators, m))
         return;
     // Masked: the more members report, the more values can be ruled out. What they have accepted
     // from this leader since does not help.
-    bool more = j->leads && j->c.masked && !(g->promised >> m & 1) &&
+    bool more = j->leads && j->c.masked && !mset_has(g->promised, m) &&
                 !(x.p.voted && x.p.vote_term == x.p.term);
     bool wanted = x.kind == PROMISE_RECOVERY
                       ? j->recovers && !j->standing.joined && x.p.term <= term_last(s, j)
@@ -536,10 +536,10 @@ static void join(struct step *s, struct job *j) {
         j->standing.term = j->recovered_term;
     // Masked: with a new disk it does not lead again in term 0. So a member with two proposals in
     // one term is Byzantine (equivocators_by).
-    if (j->c.masked && j->knew_older && !j->c.self && !j->standing.term)
+    if (j->c.masked && !mset_empty(j->knew_older) && !j->c.self && !j->standing.term)
         j->standing.term = 1;
     node_store_standing(s, j);
-    j->leads = j->standing.term == 0 && j->c.self == 0 && !j->c.removed;
+    j->leads = j->standing.term == 0 && j->c.self == 0 && mset_empty(j->c.removed);
     j->asked_at = s->now;
 }
 
@@ -576,7 +576,7 @@ static bool torn(const struct job *j, struct fragment *g) {
 static void recover(struct step *s, struct job *j) {
     for (uint8_t m = 0; m < j->c.n_members; m++)
         // a revoked member is not heard
-        if (!told_all(j, m) && !((j->c.removed | j->c.gone) >> m & 1))
+        if (!told_all(j, m) && !node_left(j, m))
             return;
     for (uint32_t f = 0; f < j->c.fragments; f++)
         if (j->fragments[f].round < j->fragments[f].floor)
@@ -596,12 +596,12 @@ static void recover(struct step *s, struct job *j) {
 
 static void join_tick(struct step *s, struct job *j) {
     // only an equivocator claimed it
-    if (j->recovers && !(j->knew_older & ~(j->c.gone | j->equivocators)))
+    if (j->recovers && mset_within(j->knew_older, mset_union(j->c.gone, j->equivocators)))
         j->recovers = j->lost = false;
     if (j->recovers) {
-        uint16_t without = j->c.removed | j->c.gone;
+        struct member_set without = mset_union(j->c.removed, j->c.gone);
         // collect again after a removal: only the removed member may have reported something
-        bool restart = !j->asked_at || j->told_without != without;
+        bool restart = !j->asked_at || !mset_equal(j->told_without, without);
         if (restart || s->now - j->asked_at >= repeat_after) {
             if (restart)
                 begin_collecting(j);
@@ -613,19 +613,22 @@ static void join_tick(struct step *s, struct job *j) {
         return;
     }
     for (uint8_t m = 0; m < j->c.n_members; m++)
-        if (m != j->c.self && !j->members[m].knows_me && !((j->c.removed | j->c.gone) >> m & 1))
+        if (m != j->c.self && !j->members[m].knows_me && !node_left(j, m))
             return;
     join(s, j);
 }
 
 // The lowest term that a majority of `with`, this node included, has not passed. What the other
 // members report does not matter, and a member that reports a false term is as good as absent.
-static uint32_t known_term(const struct job *j, uint32_t with) {
+static uint32_t known_term(const struct job *j, struct member_set with) {
     uint32_t lowest = UINT32_MAX;
     for (uint8_t k = 0; k < j->c.n_members; k++) {
-        uint32_t term = j->members[k].term, votes = BIT(j->c.self);
-        for (uint8_t m = 0; m < j->c.n_members && with >> k & 1 && k != j->c.self; m++)
-            votes |= with >> m & 1 && j->members[m].term <= term ? BIT(m) : 0;
+        uint32_t term = j->members[k].term;
+        struct member_set votes = mset_of(j->c.self);
+        if (mset_has(with, k) && k != j->c.self)
+            for (uint8_t m = 0; mset_next(with, &m); m++)
+                if (j->members[m].term <= term)
+                    mset_add(&votes, m);
         if (node_majority(j, votes) && term < lowest)
             lowest = term;
     }
@@ -634,7 +637,7 @@ static uint32_t known_term(const struct job *j, uint32_t with) {
 
 // Finds the next own term. False: there is none at this time of day. If that lasts it is reported:
 // this clock is far behind the others', or the terms have run out.
-static bool next_term(struct step *s, struct job *j, uint32_t with, uint32_t *out) {
+static bool next_term(struct step *s, struct job *j, struct member_set with, uint32_t *out) {
     uint32_t n = j->c.n_members, above = known_term(j, with);
     *out = above + 1 + (j->c.self + n - (above + 1) % n) % n;
     if (*out <= term_last(s, j)) {
@@ -650,8 +653,8 @@ static bool next_term(struct step *s, struct job *j, uint32_t with, uint32_t *ou
     return false;
 }
 
-// with: bit per member whose promise it hopes for
-static bool ask(struct step *s, struct job *j, uint32_t with) {
+// with: the members whose promise it hopes for
+static bool ask(struct step *s, struct job *j, struct member_set with) {
     uint32_t term;
     if (!next_term(s, j, with, &term))
         return false;
@@ -664,7 +667,7 @@ static bool ask(struct step *s, struct job *j, uint32_t with) {
     for (uint32_t f = 0; f < j->c.fragments; f++) {
         struct fragment *g = &j->fragments[f];
         if (node_promise(s, j, g, &g->promises[j->c.self]))
-            g->promised |= (uint16_t)BIT(j->c.self);
+            mset_add(&g->promised, j->c.self);
     }
     node_store_standing(s, j);
     say_elect(s, j, PROMISE_TERM);
@@ -678,7 +681,7 @@ static bool misled(const struct job *j) {
     for (uint32_t f = 0; f < j->c.fragments; f++) {
         uint32_t top = j->fragments[f].round;
         for (uint8_t m = 0; m < j->c.n_members; m++)
-            if (m != j->c.self && !((j->c.gone | j->equivocators) >> m & 1) &&
+            if (m != j->c.self && !mset_has(j->c.gone, m) && !mset_has(j->equivocators, m) &&
                 j->members[m].rounds[f] > top)
                 top = j->members[m].rounds[f];
         if (top < j->fragments[f].floor)
@@ -688,27 +691,27 @@ static bool misled(const struct job *j) {
 }
 
 // Live members whose votes count.
-static uint32_t electors(const struct step *s, const struct job *j) {
-    uint32_t live = BIT(j->c.self);
+static struct member_set electors(const struct step *s, const struct job *j) {
+    struct member_set live = mset_none();
     for (uint8_t m = 0; m < j->c.n_members; m++)
-        live |=
-            node_live(s, j, m) && !((j->standing.renewed | j->equivocators) >> m & 1) ? BIT(m) : 0;
-    return live;
+        mset_assign(&live, m, node_live(s, j, m));
+    live = mset_minus(mset_minus(live, j->standing.renewed), j->equivocators);
+    return mset_with(live, j->c.self);
 }
 
 // True if a leader must step down: members with a later term leave too few votes for it, or for
 // some time too few follow it although enough are live. A single report must not stop any round. A
 // leader that proposes in vain asks for a new term instead (in_vain).
 static bool replaced(const struct step *s, struct job *j) {
-    uint32_t here = electors(s, j), beyond = 0, follow = BIT(j->c.self);
-    for (uint8_t m = 0; m < j->c.n_members; m++) {
+    struct member_set here = electors(s, j), beyond = mset_none(), follow = mset_of(j->c.self);
+    for (uint8_t m = 0; mset_next(here, &m); m++) {
         const struct member *x = &j->members[m];
-        if (m == j->c.self || !(here >> m & 1))
+        if (m == j->c.self)
             continue;
-        beyond |= x->term > j->standing.term ? BIT(m) : 0;
-        follow |= x->term == j->standing.term && x->follows ? BIT(m) : 0;
+        mset_assign(&beyond, m, x->term > j->standing.term);
+        mset_assign(&follow, m, x->term == j->standing.term && x->follows);
     }
-    if (!node_majority(j, node_everyone(j) & ~beyond))
+    if (!node_majority(j, mset_minus(node_everyone(j), beyond)))
         return true;
     if (node_majority(j, follow) || !node_majority(j, here))
         j->unfollowed_at = 0;
@@ -721,38 +724,40 @@ static bool replaced(const struct step *s, struct job *j) {
 // propose. A member whose promise could decide it is bound to a later term, so that member promises
 // nothing in this one.
 static bool untold(const struct step *s, const struct job *j, const struct fragment *g,
-                   uint32_t bound) {
+                   struct member_set bound) {
     return g->n_rivals && g->best.round == g->round && !g->decided &&
-           !(g->voted && g->vote.term == j->standing.term) && bound & ~(uint32_t)g->promised &&
+           !(g->voted && g->vote.term == j->standing.term) && !mset_within(bound, g->promised) &&
            s->now - j->asked_at >= unfollowed;
 }
 
-// Members to ask for promises if a leader proposes in vain; 0: it does not. In vain: for some time
+// Members to ask for promises if a leader proposes in vain; none: it does not. In vain: for some time
 // too few have accepted, but with those that are bound to a later term and hear no leader they
 // would be enough. Some member claims to follow and withholds its vote; nobody knows which one.
-static uint32_t in_vain(const struct step *s, const struct job *j) {
-    uint32_t here = electors(s, j), bound = 0;
-    for (uint8_t m = 0; m < j->c.n_members; m++)
-        if (here >> m & 1 && j->members[m].term > j->standing.term && !j->members[m].follows)
-            bound |= BIT(m);
-    for (uint32_t f = 0; f < j->c.fragments && bound; f++) {
+static struct member_set in_vain(const struct step *s, const struct job *j) {
+    struct member_set here = electors(s, j), bound = mset_none();
+    for (uint8_t m = 0; mset_next(here, &m); m++)
+        if (j->members[m].term > j->standing.term && !j->members[m].follows)
+            mset_add(&bound, m);
+    for (uint32_t f = 0; f < j->c.fragments && !mset_empty(bound); f++) {
         const struct fragment *g = &j->fragments[f];
         neb_ns since = g->proposed > j->born ? g->proposed : j->born;
+        struct member_set accept = mset_common(here, mset_union(g->accepted, bound)),
+                          promise = mset_common(here, mset_union(g->promised, bound));
         if (!g->decided && g->voted && g->vote.term == j->standing.term &&
-            s->now - since >= unfollowed && node_majority(j, here & (g->accepted | bound)))
-            return here & (g->accepted | bound);
-        if (untold(s, j, g, bound) && node_majority(j, here & (g->promised | bound)))
-            return here & (g->promised | bound);
+            s->now - since >= unfollowed && node_majority(j, accept))
+            return accept;
+        if (untold(s, j, g, bound) && node_majority(j, promise))
+            return promise;
     }
-    return 0;
+    return mset_none();
 }
 
 static void lead_tick(struct step *s, struct job *j) {
-    uint32_t with;
+    struct member_set with;
     if (replaced(s, j)) {
         j->unfollowed_at = 0;
         node_step_down(j);
-    } else if ((with = in_vain(s, j))) {
+    } else if (with = in_vain(s, j), !mset_empty(with)) {
         (void)ask(s, j, with);
     } else if (s->now - j->asked_at > leader_silent && misled(j)) {
         (void)ask(s, j, electors(s, j));
@@ -762,11 +767,11 @@ static void lead_tick(struct step *s, struct job *j) {
 // A node follows the member to which it has promised a term, but has only that member's claim that
 // the others promised too. The terms of the others show it.
 static void follow_tick(const struct step *s, struct job *j) {
-    uint32_t here = electors(s, j), elsewhere = 0;
-    for (uint8_t m = 0; m < j->c.n_members; m++)
-        if (m != j->c.self && here >> m & 1 && j->members[m].term != j->standing.term)
-            elsewhere |= BIT(m);
-    if (j->leader < 0 || node_majority(j, node_everyone(j) & ~elsewhere))
+    struct member_set here = electors(s, j), elsewhere = mset_none();
+    for (uint8_t m = 0; mset_next(here, &m); m++)
+        if (m != j->c.self && j->members[m].term != j->standing.term)
+            mset_add(&elsewhere, m);
+    if (j->leader < 0 || node_majority(j, mset_minus(node_everyone(j), elsewhere)))
         j->unled_at = 0;
     else if (!j->unled_at)
         j->unled_at = s->now;
@@ -778,7 +783,7 @@ static bool anything_open(const struct job *j) {
         const struct fragment *g = &j->fragments[f];
         bool open = g->voted || g->decided;
         for (uint8_t m = 0; m < j->c.n_members; m++)
-            open |= g->slots[m].known || g->slots[m].hints;
+            open |= g->slots[m].known || !mset_empty(g->slots[m].hints);
         if (open)
             return true;
     }
@@ -787,11 +792,11 @@ static bool anything_open(const struct job *j) {
 
 static void elect_tick(struct step *s, struct job *j) {
     uint32_t n = j->c.n_members, term = j->standing.term;
-    if ((j->c.removed | j->equivocators) >> j->c.self & 1 || node_diverged(j) ||
-        node_fixed_leader(j))
+    if (mset_has(j->c.removed, j->c.self) || mset_has(j->equivocators, j->c.self) ||
+        node_diverged(j) || node_fixed_leader(j))
         return;
     if (n < 3) { // the survivor of two: its own promise is the majority
-        if (!j->leads && ask(s, j, BIT(j->c.self)))
+        if (!j->leads && ask(s, j, mset_of(j->c.self)))
             lead(s, j);
         return;
     }
@@ -815,9 +820,10 @@ static void elect_tick(struct step *s, struct job *j) {
         return;
     // A voter that hears a leader promises nothing. Without enough others, this would use up a term
     // and bind this node to it for nothing.
-    uint32_t with = electors(s, j);
+    struct member_set with = electors(s, j);
     for (uint8_t m = 0; m < n; m++)
-        with &= m != j->c.self && j->members[m].follows ? ~BIT(m) : UINT32_MAX;
+        if (m != j->c.self && j->members[m].follows)
+            mset_remove(&with, m);
     if (node_majority(j, with))
         (void)ask(s, j, with);
 }
@@ -825,12 +831,12 @@ static void elect_tick(struct step *s, struct job *j) {
 // Masked: if several values of one term were reported, the members that have not promised are asked
 // again, because their promises may rule out all values but one.
 static void ask_the_rest(struct step *s, struct job *j) {
-    uint32_t rest = 0;
+    struct member_set rest = mset_none(), honest = mset_minus(node_everyone(j), j->equivocators);
     for (uint32_t f = 0; f < j->c.fragments; f++)
         if (j->fragments[f].n_rivals && j->fragments[f].best.round == j->fragments[f].round)
-            rest |= ~(uint32_t)j->fragments[f].promised;
-    for (uint8_t m = 0; m < j->c.n_members; m++)
-        if (rest >> m & 1 && m != j->c.self && !(j->equivocators >> m & 1))
+            rest = mset_union(rest, mset_minus(honest, j->fragments[f].promised));
+    for (uint8_t m = 0; mset_next(rest, &m); m++)
+        if (m != j->c.self)
             say_elect_to(s, j, PROMISE_TERM, m);
 }
 

@@ -10,8 +10,7 @@
 // ---- records ------------------------------------------------------------------------------------
 
 uint8_t inter_job_quorum(const struct inter_job_config *c) {
-    uint32_t voters = ((1u << c->n_members) - 1) & ~(uint32_t)c->removed;
-    uint8_t n = (uint8_t)node_count(voters);
+    uint8_t n = (uint8_t)mset_count(mset_minus(mset_first(c->n_members), c->removed));
     if (c->masked) // counts removed members: the same result at nodes that know other removals
         return inter_quorum(c->n_members, c->colluders);
     return inter_quorum(n, c->robust && n > 0 ? (uint8_t)((n - 1) / 4) : 0);
@@ -44,12 +43,12 @@ bool node_accept_fits(struct inter_node *n, const struct job *j, const struct in
 
 // An accept that does not fit may be of a key that this node, after an absence, has never heard of.
 bool node_proven(struct inter_node *n, const struct job *j, struct inter_record *r) {
-    uint32_t votes = 0;
+    struct member_set votes = mset_none();
     uint8_t kept = 0;
     for (uint8_t i = 0; i < r->n_accepts; i++) {
         if (!node_accept_fits(n, j, r, &r->accepts[i]))
             continue;
-        votes |= BIT(r->accepts[i].member);
+        mset_add(&votes, r->accepts[i].member);
         r->accepts[kept++] = r->accepts[i];
     }
     r->n_accepts = kept;
@@ -57,10 +56,10 @@ bool node_proven(struct inter_node *n, const struct job *j, struct inter_record 
 }
 
 bool node_proven_without_equivocators(const struct job *j, const struct inter_record *r) {
-    uint32_t votes = 0;
+    struct member_set votes = mset_none();
     for (uint8_t i = 0; i < r->n_accepts; i++)
-        votes |= BIT(r->accepts[i].member);
-    return node_majority(j, votes & ~(uint32_t)j->equivocators);
+        mset_add(&votes, r->accepts[i].member);
+    return node_majority(j, mset_minus(votes, j->equivocators));
 }
 
 bool inter_node_proves(struct inter_node *n, const struct inter_job_config *c,
@@ -108,67 +107,69 @@ static bool tells_of(const struct inter_promise *p, uint32_t round, uint32_t ter
     return p->voted && p->round == round && p->vote_term == term;
 }
 
-// Bit per member whose promise reports a vote at `top`: for `hash`, or, if NULL, for any value.
-static uint32_t tellers(const struct inter_promise *p, uint8_t k, uint32_t round, uint32_t top,
-                        const uint8_t *hash) {
-    uint32_t out = 0;
+// Members whose promise reports a vote at `top`: for `hash`, or, if NULL, for any value.
+static struct member_set tellers(const struct inter_promise *p, uint8_t k, uint32_t round,
+                                 uint32_t top, const uint8_t *hash) {
+    struct member_set out = mset_none();
     for (uint8_t i = 0; i < k; i++)
         if (tells_of(&p[i], round, top) &&
             (!hash || !memcmp(p[i].vote_hash, hash, INTER_SHA_BYTES)))
-            out |= BIT(p[i].member);
+            mset_add(&out, p[i].member);
     return out;
 }
 
 // Members that must be Byzantine: those with evidence against them; and the leader of term `top`,
 // if more members than can be Byzantine report another value than the most reported one. An honest
 // leader proposes one value per term.
-static uint32_t equivocators_by(const struct job *j, const struct inter_promise *p, uint8_t k,
-                                uint32_t round, uint32_t top) {
-    uint32_t stay = ~(uint32_t)(j->c.removed | j->c.gone), all = tellers(p, k, round, top, NULL);
+static struct member_set equivocators_by(const struct job *j, const struct inter_promise *p,
+                                         uint8_t k, uint32_t round, uint32_t top) {
+    struct member_set left = mset_union(j->c.removed, j->c.gone);
+    int all = mset_count(mset_minus(tellers(p, k, round, top, NULL), left));
     int most = 0;
     for (uint8_t a = 0; a < k; a++) {
         int same = tells_of(&p[a], round, top)
-                       ? node_count(tellers(p, k, round, top, p[a].vote_hash) & stay)
+                       ? mset_count(mset_minus(tellers(p, k, round, top, p[a].vote_hash), left))
                        : 0;
         most = same > most ? same : most;
     }
-    bool two = node_count(all & stay) - most > j->c.colluders;
-    return j->equivocators | (two ? BIT(top % j->c.n_members) : 0);
+    bool two = all - most > j->c.colluders;
+    return two ? mset_with(j->equivocators, (int)(top % j->c.n_members)) : j->equivocators;
 }
 
 // Masked: true if, by the promises p (k) of the members `told`, a majority may have accepted
 // another value than `hash` at `top`. That value may have the votes of all members outside `told`,
 // of those that report it, and of as many more as can be Byzantine besides the known equivocators
 // among them.
-static bool rivalled(const struct job *j, const struct inter_promise *p, uint8_t k, uint32_t told,
-                     uint32_t round, uint32_t top, const uint8_t hash[INTER_SHA_BYTES]) {
-    uint32_t equivocators = equivocators_by(j, p, k, round, top), others = node_everyone(j) & ~told;
+static bool rivalled(const struct job *j, const struct inter_promise *p, uint8_t k,
+                     struct member_set told, uint32_t round, uint32_t top,
+                     const uint8_t hash[INTER_SHA_BYTES]) {
+    struct member_set equivocators = equivocators_by(j, p, k, round, top),
+                      others = mset_minus(node_everyone(j), told);
     for (uint8_t a = 0; a < k; a++) {
         if (!tells_of(&p[a], round, top) || !memcmp(p[a].vote_hash, hash, INTER_SHA_BYTES))
             continue;
-        uint32_t votes = others | tellers(p, k, round, top, p[a].vote_hash);
-        int lying = j->c.colluders - node_count(equivocators & votes);
-        if (node_count(votes) + (lying > 0 ? lying : 0) >= inter_job_quorum(&j->c))
+        struct member_set votes = mset_union(others, tellers(p, k, round, top, p[a].vote_hash));
+        int lying = j->c.colluders - mset_count(mset_common(equivocators, votes));
+        if (mset_count(votes) + (lying > 0 ? lying : 0) >= inter_job_quorum(&j->c))
             return true;
     }
     return false;
 }
 
-static bool rivalled_by(const struct job *j, const struct fragment *g, uint32_t told,
+static bool rivalled_by(const struct job *j, const struct fragment *g, struct member_set told,
                         const struct inter_record *r) {
     struct inter_promise p[INTER_MEMBERS_MAX];
     uint8_t hash[INTER_SHA_BYTES], k = 0;
     inter_record_hash(r, hash);
-    for (uint8_t m = 0; m < j->c.n_members; m++)
-        if (told >> m & 1)
-            p[k++] = g->promises[m];
+    for (uint8_t m = 0; mset_next(told, &m); m++)
+        p[k++] = g->promises[m];
     return rivalled(j, p, k, told, r->round, r->term, hash);
 }
 
 // Members whose promises go with a proposal. If several values of one term were reported, known
 // equivocators are left out, provided that the rest is enough.
-static uint32_t told_by(const struct job *j, const struct fragment *g) {
-    uint32_t honest = g->promised & ~(uint32_t)j->equivocators;
+static struct member_set told_by(const struct job *j, const struct fragment *g) {
+    struct member_set honest = mset_minus(g->promised, j->equivocators);
     return g->n_rivals && node_majority(j, honest) ? honest : g->promised;
 }
 
@@ -203,7 +204,7 @@ static bool free_in(struct inter_node *n, const struct job *j, const struct inte
                     const uint8_t hash[INTER_SHA_BYTES], uint32_t term, uint8_t *at,
                     uint32_t *top) {
     const struct inter_promise *first = &r->promises[*at];
-    uint32_t votes = 0;
+    struct member_set votes = mset_none();
     bool bound = false, fits = false;
     *top = 0;
     for (; *at < r->n_promises && r->promises[*at].term == term; ++*at) {
@@ -211,7 +212,7 @@ static bool free_in(struct inter_node *n, const struct job *j, const struct inte
         if (p->round > r->round || (p->voted && p->vote_term >= term) ||
             !node_promise_fits(n, j, r, p))
             return false;
-        votes |= BIT(p->member);
+        mset_add(&votes, p->member);
         if (p->round < r->round || !p->voted)
             continue;
         bool higher = !bound || p->vote_term > *top,
@@ -232,8 +233,7 @@ static bool cut_fairly(const struct job *j, const struct inter_record *r,
     const struct fragment *g = &j->fragments[r->fragment];
     bool voted = g->voted && g->round == r->round && g->vote.term >= term &&
                  !memcmp(g->vote_hash, hash, INTER_SHA_BYTES);
-    return r->n_promises + node_count(node_everyone(j)) > INTER_PROMISES_MAX &&
-           (voted || !j->c.masked);
+    return r->n_promises + j->c.n_members > INTER_PROMISES_MAX && (voted || !j->c.masked);
 }
 
 bool node_justified(struct inter_node *n, const struct job *j, const struct inter_record *r) {
@@ -264,23 +264,23 @@ static const struct inter_record *voted_in(const struct fragment *g, uint32_t te
 void node_add_promises(const struct job *j, const struct fragment *g, struct inter_record *r) {
     const struct inter_promise *first = NULL;
     uint8_t hash[INTER_SHA_BYTES];
-    uint32_t chosen = 0, told = told_by(j, g);
+    struct member_set chosen = mset_none(), told = told_by(j, g);
     inter_record_hash(r, hash);
     r->n_promises = 0;
     if (!r->term)
         return;
-    for (uint8_t m = 0; m < j->c.n_members; m++) {
+    for (uint8_t m = 0; mset_next(told, &m); m++) {
         const struct inter_promise *p = &g->promises[m];
-        if (told >> m & 1 && p->voted && p->round == r->round &&
-            !memcmp(p->vote_hash, hash, sizeof hash) && (!first || p->vote_term > first->vote_term))
+        if (p->voted && p->round == r->round && !memcmp(p->vote_hash, hash, sizeof hash) &&
+            (!first || p->vote_term > first->vote_term))
             first = p;
     }
-    chosen |= first ? BIT(first->member) : 0;
-    for (uint8_t m = 0; m < j->c.n_members && (g->n_rivals || !node_majority(j, chosen)); m++)
-        chosen |= told >> m & 1 ? BIT(m) : 0;
-    for (uint8_t m = 0; m < j->c.n_members; m++)
-        if (chosen >> m & 1)
-            r->promises[r->n_promises++] = g->promises[m];
+    if (first)
+        mset_add(&chosen, first->member);
+    for (uint8_t m = 0; mset_next(told, &m) && (g->n_rivals || !node_majority(j, chosen)); m++)
+        mset_add(&chosen, m);
+    for (uint8_t m = 0; mset_next(chosen, &m); m++)
+        r->promises[r->n_promises++] = g->promises[m];
     const struct inter_record *behind = first ? voted_in(g, first->vote_term, hash) : NULL;
     for (uint8_t i = 0; behind && i < behind->n_promises; i++)
         if (r->n_promises < INTER_PROMISES_MAX)
@@ -311,13 +311,13 @@ static bool statement_fits(struct inter_node *n, const struct job *j,
 
 bool node_take_evidence(struct step *s, struct job *j, const struct inter_evidence *e) {
     uint8_t m = inter_evidence_member(e);
-    if (m < j->c.n_members && (m == j->c.self || j->equivocators >> m & 1))
+    if (m < j->c.n_members && (m == j->c.self || mset_has(j->equivocators, m)))
         return true; // nothing new
     if (m >= j->c.n_members || memcmp(e->a.job, j->c.id, sizeof j->c.id) ||
         !inter_statements_conflict(&e->a, &e->b) || !statement_fits(s->n, j, &e->a) ||
         !statement_fits(s->n, j, &e->b))
         return false;
-    j->equivocators |= (uint16_t)BIT(m);
+    mset_add(&j->equivocators, m);
     j->evidence[m] = *e;
     if (j->leader == m) { // another leader is elected
         j->leader = -1;
@@ -358,7 +358,7 @@ void node_compare_vote(struct step *s, struct job *j, const struct fragment *g,
         return;
     struct inter_record own = g->vote;
     for (uint8_t m = 0; m < j->c.n_members; m++)
-        if (g->accepted >> m & 1 && m != own.leader && own.n_accepts < INTER_MEMBERS_MAX)
+        if (mset_has(g->accepted, m) && m != own.leader && own.n_accepts < INTER_MEMBERS_MAX)
             own.accepts[own.n_accepts++] = g->accepts[m];
     node_compare(s, j, &own, c);
 }
@@ -404,17 +404,17 @@ static void compared(struct step *s, struct job *j, const struct fragment *g,
     node_compare(s, j, own, c);
     if (memcmp(own->previous, c->previous, sizeof own->previous))
         ask_before(s, j, g, c->round, peer);
-    else if (m >= 0 && !(j->equivocators >> m & 1))
+    else if (m >= 0 && !mset_has(j->equivocators, m))
         say_split(s, j, peer, c->fragment, c->round);
 }
 
 void node_diverge(struct step *s, struct job *j, struct fragment *g, const struct inter_record *c) {
     int m = node_member(j, s->from);
-    if (m < 0 || j->equivocators >> m & 1)
+    if (m < 0 || mset_has(j->equivocators, m))
         return;
     if (!node_diverged(j))
         j->diverged_at = s->now;
-    j->diverged |= (uint16_t)BIT(m);
+    mset_add(&j->diverged, m);
     j->other = *c;
     j->other_from = s->from;
     node_step_down(j);
@@ -448,9 +448,8 @@ void node_diverged_tick(struct step *s, struct job *j) {
 static void said(struct inter_digests *out, uint8_t m, const uint64_t x[2],
                  const uint64_t digest[2]) {
     bool same = x[0] == digest[0] && x[1] == digest[1];
-    uint16_t bit = (uint16_t)BIT(m);
-    out->same = (uint16_t)((out->same & ~bit) | (same ? bit : 0));
-    out->other = (uint16_t)((out->other & ~bit) | (same ? 0 : bit));
+    mset_assign(&out->same, m, same);
+    mset_assign(&out->other, m, !same);
 }
 
 static void said_in(struct inter_digests *out, const struct inter_record *r,

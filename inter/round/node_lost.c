@@ -43,8 +43,8 @@ static void of_open_round(struct step *s, struct job *j, struct fragment *g,
     if ((s->st = inter_bitmap_init(&t->got, inter_chunks(m->bytes, m->chunk_bytes))) != NEB_OK)
         return;
     t->whole = t->checking = false;
-    t->senders = 0;
-    t->holders &= (uint16_t)~BIT(j->c.self);
+    t->senders = mset_none();
+    mset_remove(&t->holders, j->c.self);
     t->moved = s->now - want_late; // asked for at once
     node_act(s, INTER_ACT_BLOB_OPEN)->manifest = t->m;
     node_send_state_all(s, j, t); // it no longer counts as a copy
@@ -101,7 +101,7 @@ void node_lost_on_gone(struct job *j, const struct inter_key *k, uint8_t from) {
     struct slot *t = node_lost_slot(j, k);
     if (!t)
         return;
-    t->gone |= (uint16_t)BIT(from);
+    mset_add(&t->gone, from);
     t->sought = false; // the next member is asked at once
 }
 
@@ -116,25 +116,25 @@ void node_lost_found(struct step *s, struct job *j, struct slot *t) {
 
 // A member that was asked and sends nothing may just be slow: another one is asked besides.
 static void ask(struct step *s, struct job *j, struct slot *t) {
-    uint16_t from = 0;
+    struct member_set from = mset_none();
     for (uint8_t m = 0; m < j->c.n_members; m++)
-        if (m != j->c.self && node_data(j) >> m & 1 && node_direct(s, j, m))
-            from |= (uint16_t)BIT(m);
-    uint16_t left = from & (uint16_t)~t->gone;
-    if (!left && from && s->now - t->moved > want_late) {
-        t->gone = 0;
+        if (m != j->c.self && mset_has(node_data(j), m) && node_direct(s, j, m))
+            mset_add(&from, m);
+    struct member_set left = mset_minus(from, t->gone);
+    if (mset_empty(left) && !mset_empty(from) && s->now - t->moved > want_late) {
+        t->gone = mset_none();
         t->sought = false;
         t->moved = s->now;
         node_behind(s, j, &t->m.key);
     }
-    if (!left || (t->sought && s->now - t->moved < repeat_after))
+    if (mset_empty(left) || (t->sought && s->now - t->moved < repeat_after))
         return;
     do
         t->asked = (uint8_t)((t->asked + 1) % j->c.n_members);
-    while (!(left >> t->asked & 1));
+    while (!mset_has(left, t->asked));
     t->moved = s->now;
     t->sought = true;
-    t->may_send |= (uint16_t)BIT(t->asked);
+    mset_add(&t->may_send, t->asked);
     node_send_key(s, j, MSG_WANT, &t->m.key, t->asked);
 }
 

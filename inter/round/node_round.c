@@ -15,13 +15,13 @@ void node_clear_round(struct job *j, struct fragment *g) {
     for (uint8_t m = 0; m < j->c.n_members; m++)
         node_clear_slot(&g->slots[m]);
     g->voted = g->decided = g->waits = g->has_own = false;
-    g->diverged = 0;
+    g->diverged = mset_none();
     // of a round that this node has yet to reach
     g->has_best = g->has_best && g->best.round > g->round;
     if (!g->has_best)
         node_forget_rivals(g);
-    g->accepted = 0;
-    g->pulled = g->bare = 0;
+    g->accepted = mset_none();
+    g->pulled = g->bare = mset_none();
     g->ready_since = g->bare_at = g->doubted = 0;
 }
 
@@ -48,9 +48,9 @@ bool node_weight_possible(const struct job *j, const struct fragment *g, uint8_t
 
 // Compares each member with its own earlier updates. The result counts only if there are too few
 // peers to compare with.
-static uint16_t flag_by_past(const struct job *j, struct fragment *g, const struct inter_record *r,
-                             const float *norms) {
-    uint16_t odd = 0;
+static struct member_set flag_by_past(const struct job *j, struct fragment *g,
+                                      const struct inter_record *r, const float *norms) {
+    struct member_set odd = mset_none();
     int accepted = 0;
     for (uint8_t i = 0; i < r->n; i++)
         accepted += r->entries[i].verdict == INTER_ACCEPTED;
@@ -63,21 +63,22 @@ static uint16_t flag_by_past(const struct job *j, struct fragment *g, const stru
         if (inter_past_stands_out(&g->past[m], norms[m],
                                   inter_reach(j->c.pace, j->c.steps, from, t->m.step),
                                   j->c.tune.on ? t->m.measure.codec : 0))
-            odd |= (uint16_t)BIT(m);
+            mset_add(&odd, m);
     }
-    return accepted < 3 && !j->c.robust ? odd : 0;
+    return accepted < 3 && !j->c.robust ? odd : mset_none();
 }
 
 // Flags both of two members if their updates point against each other for some rounds.
-static uint16_t flag_pair(const struct job *j, struct fragment *g, const struct inter_record *r,
-                          const float *const sketches[INTER_MEMBERS_MAX]) {
-    if (node_count(node_data(j)) != 2 || r->n != 2 || r->entries[0].verdict != INTER_ACCEPTED ||
+static struct member_set flag_pair(const struct job *j, struct fragment *g,
+                                   const struct inter_record *r,
+                                   const float *const sketches[INTER_MEMBERS_MAX]) {
+    if (mset_count(node_data(j)) != 2 || r->n != 2 || r->entries[0].verdict != INTER_ACCEPTED ||
         r->entries[1].verdict != INTER_ACCEPTED)
-        return 0;
+        return mset_none();
     uint8_t a = r->entries[0].member, b = r->entries[1].member;
     if (!inter_pair_apart(&g->pair, sketches[a], sketches[b]))
-        return 0;
-    return (uint16_t)(BIT(a) | BIT(b));
+        return mset_none();
+    return mset_with(mset_of(a), b);
 }
 
 // Reports outliers under every profile, so that a reader of the log knows where to look.
@@ -88,10 +89,11 @@ static void flag_outliers(struct step *s, const struct job *j, struct fragment *
     (void)node_norms_of(g, r, norms);
     for (uint8_t m = 0; m < INTER_MEMBERS_MAX; m++)
         sketches[m] = g->slots[m].sketch;
-    uint16_t odd = inter_outliers(r, norms, sketches) | flag_by_past(j, g, r, norms) |
-                   flag_pair(j, g, r, sketches);
-    for (uint8_t m = 0; m < j->c.n_members; m++)
-        if (odd >> m & 1 && m != j->c.self)
+    struct member_set odd = inter_outliers(r, norms, sketches);
+    odd = mset_union(odd, flag_by_past(j, g, r, norms));
+    odd = mset_union(odd, flag_pair(j, g, r, sketches));
+    for (uint8_t m = 0; mset_next(odd, &m); m++)
+        if (m != j->c.self)
             node_blame_author(s, j, m, INTER_FAULT_OUTLIER);
 }
 
@@ -114,7 +116,7 @@ static void decide(struct step *s, struct job *j, struct fragment *g,
     g->decision = *r;
     node_serves_decided(j, g);
     for (uint8_t m = 0; m < INTER_MEMBERS_MAX; m++) {
-        g->slots[m].gone = 0;
+        g->slots[m].gone = mset_none();
         if (!g->slots[m].known)
             g->slots[m].moved = 0;
     }
@@ -139,10 +141,10 @@ void node_try_commit(struct step *s, struct job *j, struct fragment *g) {
     g->said = s->now;
     // A faster member has already reported what it has of the new round. Unasked, it would repeat
     // this only after some seconds, and this node would be late again, round after round.
-    uint16_t early = g->early;
-    g->early = 0;
-    for (uint8_t m = 0; m < INTER_MEMBERS_MAX; m++)
-        if (early >> m & 1 && m != j->c.self)
+    struct member_set early = g->early;
+    g->early = mset_none();
+    for (uint8_t m = 0; mset_next(early, &m); m++)
+        if (m != j->c.self)
             node_send_pull(s, j, g, m);
 }
 
@@ -199,7 +201,7 @@ void node_on_commit(struct step *s, struct neb_rd *r) {
         return;
     }
     node_compare_vote(s, j, g, &c);
-    if (j->equivocators >> from & 1 && !node_proven_without_equivocators(j, &c))
+    if (mset_has(j->equivocators, from) && !node_proven_without_equivocators(j, &c))
         return; // others may have another record of this round: wait for an honest member's
     if (!node_follows(j, g, &c)) { // most voters have another job, or are Byzantine
         node_fault(s, INTER_FAULT_DENIED);
@@ -246,7 +248,7 @@ static bool sign_accept(struct step *s, const struct job *j, const struct inter_
 
 void node_send_accept(struct step *s, struct job *j, struct fragment *g) {
     struct inter_accept a;
-    if (!j->standing.joined || j->equivocators >> g->vote.leader & 1 ||
+    if (!j->standing.joined || mset_has(j->equivocators, g->vote.leader) ||
         !sign_accept(s, j, &g->vote, &a))
         return;
     struct neb_buf *b = node_begin(s, MSG_ACCEPT);
@@ -259,7 +261,7 @@ void node_vote(struct step *s, struct job *j, struct fragment *g, const struct i
     g->voted = true;
     g->waits = false;
     g->vote = *r;
-    g->accepted = 0;
+    g->accepted = mset_none();
     inter_record_hash(r, g->vote_hash);
     j->members[r->leader].promised = 0;
     if (r->term > j->standing.term) {
@@ -277,7 +279,7 @@ static void ask_for(struct fragment *g, const struct inter_record *c) {
     g->waits = true;
     g->pending = *c;
     for (uint8_t m = 0; m < INTER_MEMBERS_MAX; m++)
-        g->slots[m].gone = 0;
+        g->slots[m].gone = mset_none();
 }
 
 // True if this node votes for a proposal. If it cannot judge it yet, it asks for the listed
@@ -316,7 +318,7 @@ void node_on_propose(struct step *s, struct neb_rd *r) {
     // A proposal from a lost disk: since then the leader may have learned that this node had
     // accepted nothing.
     uint64_t newest = j->members[c.leader].epoch;
-    bool renewed = j->standing.renewed >> c.leader & 1;
+    bool renewed = mset_has(j->standing.renewed, c.leader);
     if (epoch < j->standing.epochs[c.leader] ||
         (renewed && (!newest || epoch < newest || epoch == j->standing.epochs[c.leader]))) {
         node_fault(s, INTER_FAULT_REPLAY);
@@ -339,7 +341,7 @@ void node_on_propose(struct step *s, struct neb_rd *r) {
     }
     node_compare_vote(s, j, g, &c);
     if (!j->standing.joined || c.term < j->standing.term || g->decided || node_diverged(j) ||
-        j->equivocators >> c.leader & 1)
+        mset_has(j->equivocators, c.leader))
         return; // our next heartbeat shows it the term, or evidence follows
     inter_record_hash(&c, hash);
     if (g->voted && g->vote.term == c.term && memcmp(hash, g->vote_hash, sizeof hash)) {
@@ -380,7 +382,7 @@ void node_on_accept(struct step *s, struct neb_rd *r) {
         node_answer_old(s, j, round, f);
         return;
     }
-    if (!j->leads || g->decided || node_diverged(j) || j->equivocators >> m & 1 ||
+    if (!j->leads || g->decided || node_diverged(j) || mset_has(j->equivocators, m) ||
         !node_vote_counts(j, (uint8_t)m, a.epoch))
         return;
     if (!g->voted || term != g->vote.term || term != j->standing.term ||
@@ -394,14 +396,13 @@ void node_on_accept(struct step *s, struct neb_rd *r) {
     }
     a.member = (uint8_t)m;
     g->accepts[m] = a;
-    g->accepted |= (uint16_t)BIT(m);
-    if (!node_majority(j, g->accepted & ~j->equivocators))
+    mset_add(&g->accepted, m);
+    if (!node_majority(j, mset_minus(g->accepted, j->equivocators)))
         return;
     struct inter_record done = g->vote;
     done.n_accepts = 0;
-    for (uint8_t k = 0; k < j->c.n_members; k++)
-        if (g->accepted >> k & 1)
-            done.accepts[done.n_accepts++] = g->accepts[k];
+    for (uint8_t k = 0; mset_next(g->accepted, &k); k++)
+        done.accepts[done.n_accepts++] = g->accepts[k];
     decide(s, j, g, &done);
     node_try_commit(s, j, g); // if possible, before others learn of it
     node_send_record_all(s, j, MSG_COMMIT, &done);
@@ -413,11 +414,10 @@ void node_on_accept(struct step *s, struct neb_rd *r) {
 // members. If that is only one and there is a witness, the owner counts too, and both must refuse
 // it. The owner and a witness have no other means to judge the update.
 static bool told_no_good(const struct job *j, const struct slot *t, uint8_t m) {
-    uint16_t others = (uint16_t)(node_data(j) & ~(BIT(m) | j->c.gone));
-    bool left = (j->c.gone | j->c.removed) >> m & 1;
-    if (node_count(others) < 2 && j->c.n_members > 2 && !left)
-        others |= (uint16_t)BIT(m);
-    return t->known && t->refusers && 2 * node_count(t->refusers & others) > node_count(others);
+    struct member_set others = mset_without(node_data_left(j), m);
+    if (mset_count(others) < 2 && j->c.n_members > 2 && !node_left(j, m))
+        mset_add(&others, m);
+    return t->known && mset_majority(t->refusers, others);
 }
 
 bool node_is_refused(const struct job *j, const struct slot *t, uint8_t m) {
@@ -428,46 +428,45 @@ bool node_is_refused(const struct job *j, const struct slot *t, uint8_t m) {
 
 bool node_witness_rejects(const struct job *j, const struct slot *t, uint8_t m) {
     // no member any more: its own report never comes
-    bool left = (j->c.gone | j->c.removed) >> m & 1;
-    return left || (t->known && t->refusers >> m & 1) || told_no_good(j, t, m);
+    return node_left(j, m) || (t->known && mset_has(t->refusers, m)) || told_no_good(j, t, m);
 }
 
 // True if an update may be part of a record: it survives the loss of one disk, or it is known to be
 // refused. Besides, enough voters must see it as this node does.
 static bool eligible(const struct job *j, const struct slot *t, uint8_t m) {
-    int copies = node_count(t->holders & node_data(j)), want = node_count(node_data(j));
+    int copies = mset_count(mset_common(t->holders, node_data(j))), want = mset_count(node_data(j));
     bool bad = node_is_refused(j, t, m);
-    uint16_t against = t->refusers;
+    struct member_set against = t->refusers;
     if (j->c.n_members == 2) // the owner's own report does not block: both are needed
-        against &= (uint16_t)~BIT(m);
+        mset_remove(&against, m);
     if (bad)
-        against = (uint16_t)(t->holders & node_data(j) & ~BIT(m));
-    if (!node_majority(j, (uint16_t)(node_everyone(j) & ~against)))
+        against = mset_without(mset_common(t->holders, node_data(j)), m);
+    if (!node_majority(j, mset_minus(node_everyone(j), against)))
         return false;
-    if (bad && j->c.witnesses && !node_witness_rejects(j, t, m))
+    if (bad && !mset_empty(j->c.witnesses) && !node_witness_rejects(j, t, m))
         return false; // the record would wait for reports that may never come
     if (j->c.robust && t->known && !bad && !(t->norm > 0))
         return false; // its norm is not known yet
     return t->known && (bad || copies >= (want < 2 ? want : 2));
 }
 
-static uint16_t live_data(const struct step *s, const struct job *j) {
-    uint16_t live = 0;
+static struct member_set live_data(const struct step *s, const struct job *j) {
+    struct member_set live = mset_none();
     for (uint8_t m = 0; m < j->c.n_members; m++)
         if (j->c.commit_all || (node_live(s, j, m) && !node_idle(j, m)))
-            live |= (uint16_t)BIT(m);
-    return live & node_data(j) & (uint16_t)~j->c.gone;
+            mset_add(&live, m);
+    return mset_common(live, node_data_left(j));
 }
 
 // After an outage both sides send again once they see each other. If the new update of one side met
 // the old update of the other, both would count in full, in two rounds, instead of being averaged.
 // So the leader waits for a few steps of the other side; in vain if that side was down.
 static bool returns_alone(const struct step *s, const struct job *j, const struct fragment *g,
-                          uint16_t ready) {
+                          struct member_set ready) {
     for (uint8_t a = 0; a < j->c.n_members; a++)
         for (uint8_t b = 0; b < j->c.n_members; b++) {
             const struct inter_manifest *x = &g->slots[a].m, *y = &g->slots[b].m;
-            if (!(ready >> a & 1) || !(ready >> b & 1) || x->missed <= j->c.merge_after ||
+            if (!mset_has(ready, a) || !mset_has(ready, b) || x->missed <= j->c.merge_after ||
                 y->missed > j->c.merge_after || g->absences[a].base != g->absences[b].base)
                 continue;
             neb_ns steps = 4 * (neb_ns)y->measure.step_us * NEB_US,
@@ -479,7 +478,7 @@ static bool returns_alone(const struct step *s, const struct job *j, const struc
 }
 
 int node_least(const struct job *j) {
-    int least = node_count(node_data(j)) < 2 ? 1 : 2;
+    int least = mset_count(node_data(j)) < 2 ? 1 : 2;
     if (j->c.robust && least < node_robust_least(j))
         least = node_robust_least(j);
     if (j->c.masked && least < inter_sums_least(j->c.n_members, j->c.colluders))
@@ -487,74 +486,76 @@ int node_least(const struct job *j) {
     return least;
 }
 
-uint16_t node_owing(const struct step *s, const struct job *j) {
-    uint16_t owing = 0;
+struct member_set node_owing(const struct step *s, const struct job *j) {
+    struct member_set owing = mset_none();
     for (uint32_t f = 0; f < j->c.fragments; f++) {
         const struct fragment *g = &j->fragments[f];
-        uint16_t ready = 0, absent = 0, idle = 0;
+        struct member_set ready = mset_none(), absent = mset_none(), idle = mset_none();
         bool last = true;
         neb_ns since = j->born;
         for (uint8_t m = 0; m < j->c.n_members && !g->decided; m++) {
             const struct slot *t = &g->slots[m];
             if (eligible(j, t, m)) {
-                ready |= (uint16_t)BIT(m);
+                mset_add(&ready, m);
                 last = last && t->m.flags & INTER_FINAL;
                 since = t->began > since ? t->began : since;
-            } else if (node_data(j) & ~j->c.gone & BIT(m) && m != j->c.self && node_live(s, j, m) &&
+            } else if (mset_has(node_data_left(j), m) && m != j->c.self && node_live(s, j, m) &&
                        !(t->known && t->no_room)) { // it has sent one, but this disk is full
-                absent |= (uint16_t)BIT(m);
-                idle |= (uint16_t)(node_idle(j, m) ? BIT(m) : 0);
+                mset_add(&absent, m);
+                mset_assign(&idle, m, node_idle(j, m));
             }
         }
-        bool needed = node_count(ready) < node_least(j) || j->c.commit_all;
-        absent &= (uint16_t) ~(needed ? 0 : idle);
-        if (ready && (needed || last) && s->now - since > j->c.grace)
-            owing |= absent;
+        bool needed = mset_count(ready) < node_least(j) || j->c.commit_all;
+        if (!needed)
+            absent = mset_minus(absent, idle);
+        if (!mset_empty(ready) && (needed || last) && s->now - since > j->c.grace)
+            owing = mset_union(owing, absent);
     }
     return owing;
 }
 
-uint16_t node_no_room(const struct job *j) {
-    uint16_t out = 0;
+struct member_set node_no_room(const struct job *j) {
+    struct member_set out = mset_none();
     for (uint32_t f = 0; f < j->c.fragments; f++)
         for (uint8_t m = 0; m < j->c.n_members; m++) {
             const struct slot *t = &j->fragments[f].slots[m];
-            out |= (uint16_t)(t->known && t->no_room && !t->whole ? BIT(m) : 0);
+            if (t->known && t->no_room && !t->whole)
+                mset_add(&out, m);
         }
     return out;
 }
 
-// Bit per member whose update the next record is to hold; 0: not yet.
-static uint16_t choose(struct step *s, const struct job *j, struct fragment *g) {
-    uint16_t ready = 0, live = live_data(s, j);
+// The members whose update the next record is to hold; none: not yet.
+static struct member_set choose(struct step *s, const struct job *j, struct fragment *g) {
+    struct member_set ready = mset_none(), live = live_data(s, j);
     bool complete = true;
     for (uint8_t m = 0; m < j->c.n_members; m++) {
         const struct slot *t = &g->slots[m];
         bool here = eligible(j, t, m);
         if (here)
-            ready |= (uint16_t)BIT(m);
-        if (live >> m & 1 && (!here || (live & ~(t->holders | t->refusers))))
+            mset_add(&ready, m);
+        if (mset_has(live, m) && (!here || !mset_within(live, mset_union(t->holders, t->refusers))))
             complete = false;
     }
     int least = node_least(j), good = 0;
-    for (uint8_t m = 0; m < j->c.n_members; m++)
-        good += ready >> m & 1 && !node_is_refused(j, &g->slots[m], m);
-    if (node_count(ready) < least || (j->c.masked && good < least)) {
+    for (uint8_t m = 0; mset_next(ready, &m); m++)
+        good += !node_is_refused(j, &g->slots[m], m);
+    if (mset_count(ready) < least || (j->c.masked && good < least)) {
         g->ready_since = 0;
-        return 0;
+        return mset_none();
     }
     if (!g->ready_since)
         g->ready_since = s->now;
     // If the others have nothing more to send, a slow member is waited for: its last steps count.
     bool last = true;
-    for (uint8_t m = 0; m < j->c.n_members; m++)
-        last = last && (!(ready >> m & 1) || g->slots[m].m.flags & INTER_FINAL);
+    for (uint8_t m = 0; mset_next(ready, &m); m++)
+        last = last && g->slots[m].m.flags & INTER_FINAL;
     bool late = !last && !j->c.commit_all && s->now - g->ready_since >= j->c.grace;
-    return (complete && !returns_alone(s, j, g, ready)) || late ? ready : 0;
+    return (complete && !returns_alone(s, j, g, ready)) || late ? ready : mset_none();
 }
 
 static void fill_record(const struct step *s, struct inter_record *r, const struct job *j,
-                        struct fragment *g, uint16_t chosen) {
+                        struct fragment *g, struct member_set chosen) {
     *r = (struct inter_record){.round = g->round,
                                .fragment = node_index(j, g),
                                .eta = j->c.eta,
@@ -564,7 +565,7 @@ static void fill_record(const struct step *s, struct inter_record *r, const stru
     memcpy(r->previous, g->previous, sizeof r->previous);
     for (uint8_t m = 0; m < j->c.n_members; m++) {
         r->cursors[m] = g->cursors[m];
-        if (!(chosen >> m & 1))
+        if (!mset_has(chosen, m))
             continue;
         const struct slot *t = &g->slots[m];
         struct inter_entry *e = &r->entries[r->n++];
@@ -617,9 +618,9 @@ void node_try_propose(struct step *s, struct job *j, struct fragment *g) {
     if (!j->leads || !j->standing.joined || g->decided || node_diverged(j) || g->round < g->floor)
         return;
     if (g->voted && g->vote.term == j->standing.term) { // it may come from before a restart
-        if (!(g->accepted >> j->c.self & 1) && sign_accept(s, j, &g->vote, &own)) {
+        if (!mset_has(g->accepted, j->c.self) && sign_accept(s, j, &g->vote, &own)) {
             g->accepts[j->c.self] = own;
-            g->accepted |= (uint16_t)BIT(j->c.self);
+            mset_add(&g->accepted, j->c.self);
             if (!g->vote.n_accepts) // stored by a build that kept it out of the proposal
                 g->vote.accepts[g->vote.n_accepts++] = own;
         }
@@ -640,8 +641,8 @@ void node_try_propose(struct step *s, struct job *j, struct fragment *g) {
         if (!may_propose_again(s, j, g, &r))
             return;
     } else {
-        uint16_t chosen = j->judges ? choose(s, j, g) : 0;
-        if (!chosen)
+        struct member_set chosen = j->judges ? choose(s, j, g) : mset_none();
+        if (mset_empty(chosen))
             return;
         fill_record(s, &r, j, g, chosen);
     }
@@ -661,7 +662,7 @@ void node_try_propose(struct step *s, struct job *j, struct fragment *g) {
     node_vote(s, j, g, &r);
     g->said = g->proposed = s->now;
     g->accepts[j->c.self] = own;
-    g->accepted = (uint16_t)BIT(j->c.self);
+    g->accepted = mset_of(j->c.self);
     if (node_majority(j, g->accepted)) { // a job of one voter
         decide(s, j, g, &r);
         node_try_commit(s, j, g);

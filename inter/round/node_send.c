@@ -14,7 +14,7 @@ bool node_direct(const struct step *s, const struct job *j, uint8_t m) {
 static int via(const struct step *s, const struct job *j, uint8_t m) {
     for (uint8_t k = 0; k < j->c.n_members; k++)
         if (k != m && node_direct(s, j, k) && j->members[k].heard &&
-            s->now - j->members[k].heard < fresh_for && j->members[k].reaches >> m & 1)
+            s->now - j->members[k].heard < fresh_for && mset_has(j->members[k].reaches, m))
             return k;
     return -1;
 }
@@ -140,7 +140,7 @@ uint32_t node_goodput(const struct step *s, const struct job *j, bool *full) {
     const struct inter_estimate *slowest = NULL;
     for (uint8_t m = 0; m < j->c.n_members; m++) {
         const struct inter_estimate *e = &s->n->paths[j->c.peers[m]].estimate;
-        if (node_data(j) >> m & 1 && node_direct(s, j, m) && e->goodput_bps > 0 &&
+        if (mset_has(node_data(j), m) && node_direct(s, j, m) && e->goodput_bps > 0 &&
             (!slowest || e->goodput_bps < slowest->goodput_bps))
             slowest = e;
     }
@@ -218,7 +218,7 @@ void node_send_pull_of(struct step *s, struct job *j, const struct fragment *g, 
 }
 
 void node_send_pull(struct step *s, struct job *j, struct fragment *g, uint8_t to) {
-    g->pulled |= (uint16_t)BIT(to);
+    mset_add(&g->pulled, to);
     node_send_pull_of(s, j, g, g->round, to);
 }
 
@@ -241,7 +241,7 @@ void inter_node_commit_message(struct neb_buf *out, const struct inter_record *r
 // Repeats what a member may have missed.
 void node_repeat(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
     const struct slot *own = &g->slots[j->c.self];
-    if ((own->whole || own->refused) && !((own->holders | own->refusers) >> m & 1))
+    if ((own->whole || own->refused) && !mset_has(own->holders, m) && !mset_has(own->refusers, m))
         node_send_manifest(s, j, &own->m, m);
     for (uint8_t k = 0; k < j->c.n_members; k++) {
         const struct slot *t = &g->slots[k];
@@ -250,7 +250,7 @@ void node_repeat(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
     }
     if (g->decided)
         say_record(s, j, MSG_COMMIT, &g->decision, m);
-    else if (g->voted && j->leads && g->vote.term == j->standing.term && !(g->accepted >> m & 1))
+    else if (g->voted && j->leads && g->vote.term == j->standing.term && !mset_has(g->accepted, m))
         say_record(s, j, MSG_PROPOSE, &g->vote, m);
     else if (g->voted && !j->leads && g->vote.leader == m)
         node_send_accept(s, j, g);

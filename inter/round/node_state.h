@@ -42,8 +42,6 @@ enum { STATE_DIGEST = 8 };
 // hashes that are remembered per fragment.
 enum { HEAD_BYTES = 16, HEADS = 16 };
 
-#define BIT(m) (1u << (m))
-
 static const neb_ns heartbeat_every = NEB_S;
 static const neb_ns fresh_for = 5 * NEB_S;    // a member heard within this time is live
 static const neb_ns repeat_after = 2 * NEB_S; // open messages are repeated
@@ -85,22 +83,22 @@ struct slot {      // one member's update in the open round
     bool no_room;
     neb_ns room_at, room_wait;
     struct inter_manifest m;
-    uint8_t attempts;           // taken in this round
-    bool bad;                   // this node's own update, which its gate would refuse
-    float norm;                 // of the decoded update; 0: not known
-    float *sketch;              // (CMP_SKETCH) owned; NULL: not known
-    uint16_t holders, refusers; // bit per member: blob durable there; refused there
-    uint16_t hints;             // bit per member: reports a blob whose manifest is not here
-    uint32_t hint_attempt;      // of this attempt, the newest reported
-    uint16_t gone;              // bit per member: was asked and does not have it
-    uint16_t other;             // and has another blob that the owner signed under this key
+    uint8_t attempts;                    // taken in this round
+    bool bad;                            // this node's own update, which its gate would refuse
+    float norm;                          // of the decoded update; 0: not known
+    float *sketch;                       // (CMP_SKETCH) owned; NULL: not known
+    struct member_set holders, refusers; // blob durable there; refused there
+    struct member_set hints;             // report a blob whose manifest is not here
+    uint32_t hint_attempt;               // of this attempt, the newest reported
+    struct member_set gone;              // were asked and do not have it
+    struct member_set other;    // and have another blob that the owner signed under this key
     bool anew;                  // all were asked once, and some had such a blob
     bool sought;                // some member was asked
     uint8_t asked;              // member asked last
-    uint16_t may_send;          // bit per member: was asked in this round; the owner needs none
+    struct member_set may_send; // were asked in this round; the owner need not be
     bool single;                // chunks of several members did not fit: only `asked` may send
     struct inter_bitmap got;    // chunks that have arrived
-    uint16_t senders;           // bit per member: sent some of them; after a restart: all
+    struct member_set senders;  // sent some of them; after a restart: all
     neb_ns moved;               // last progress, or last time a member was asked
     // began: when its manifest arrived, 0: before this start. spread: when all live data members
     // held it, 0: not yet.
@@ -119,9 +117,9 @@ struct fragment {
     bool voted;
     struct inter_record vote;
     uint8_t vote_hash[INTER_SHA_BYTES];
-    uint16_t accepted; // bit per member: has accepted `vote` (known to its leader)
+    struct member_set accepted; // have accepted `vote` (known to its leader)
     struct inter_accept accepts[INTER_MEMBERS_MAX];
-    uint16_t promised; // bit per member: for the term that this node asked for
+    struct member_set promised; // for the term that this node asked for
     struct inter_promise promises[INTER_MEMBERS_MAX];
     uint8_t heads[HEADS][HEAD_BYTES]; // by round % HEADS: hash of the record before it
     uint32_t n_heads;                 // known ones; the newest is that of the open round
@@ -143,13 +141,13 @@ struct fragment {
     // Round after the newest record that is proven to have a majority's accepts: other members have
     // got that far. Their own reports prove nothing.
     uint32_t proven;
-    uint16_t pulled;          // bit per member: asked for the open round's record
-    uint16_t bare;            // and has answered that it has none
-    neb_ns bare_at;           // when the first such answer came
-    uint16_t early;           // bit per member: sent an update of a later round already
-    neb_ns proposed;          // by this node, last; 0: never since the start
-    neb_ns said, ready_since; // last repetition; since when enough updates are durable
-    uint16_t diverged;        // bit per member: reported for this round
+    struct member_set pulled;   // asked for the open round's record
+    struct member_set bare;     // and have answered that they have none
+    neb_ns bare_at;             // when the first such answer came
+    struct member_set early;    // sent an update of a later round already
+    neb_ns proposed;            // by this node, last; 0: never since the start
+    neb_ns said, ready_since;   // last repetition; since when enough updates are durable
+    struct member_set diverged; // reported for this round
 };
 
 struct serve { // one blob that is sent to one member
@@ -160,9 +158,9 @@ struct serve { // one blob that is sent to one member
 };
 
 struct member {
-    neb_ns heard;     // last heartbeat; 0: none since the start
-    uint8_t excused;  // times that this node itself was away since then
-    uint16_t reaches; // bit per member, as it reports
+    neb_ns heard;              // last heartbeat; 0: none since the start
+    uint8_t excused;           // times that this node itself was away since then
+    struct member_set reaches; // as it reports
     // Of its ledger, by its newest heartbeat. What it held under an older epoch is gone.
     uint64_t epoch;
     // to the slowest member that it sends to, by its newest STATE; 0: unknown
@@ -194,20 +192,20 @@ struct job {
     size_t n_serves, cap_serves;
     struct slot *missing; // owned: updates of earlier rounds whose bytes are lost here
     size_t n_missing, cap_missing;
-    bool leads;            // at standing.term
-    bool asks;             // candidate for standing.term: promises are being collected
-    bool recovers;         // its disk was lost: it asks the others what they have accepted
-    uint16_t knew_older;   // bit per member: reports an older epoch of this node
-    uint32_t own_first;    // attempt of this node's first update since its start; 0: none
-    bool lost;             // its disk was lost before it opened the job
-    uint16_t told_without; // bit per member: removed or revoked when the recovery began
+    bool leads;                     // at standing.term
+    bool asks;                      // candidate for standing.term: promises are being collected
+    bool recovers;                  // its disk was lost: it asks the others what they have accepted
+    struct member_set knew_older;   // report an older epoch of this node
+    uint32_t own_first;             // attempt of this node's first update since its start; 0: none
+    bool lost;                      // its disk was lost before it opened the job
+    struct member_set told_without; // removed or revoked when the recovery began
     uint32_t recovered_term;
     bool leaving;
-    bool idle;             // this member has no worker any more (inter_node_job_idle)
-    bool held;             // by its own rate limit: no chunk leaves before the next tick
-    uint16_t equivocators; // bit per member: evidence is here
+    bool idle;                      // this member has no worker any more (inter_node_job_idle)
+    bool held;                      // by its own rate limit: no chunk leaves before the next tick
+    struct member_set equivocators; // evidence is here
     struct inter_evidence evidence[INTER_MEMBERS_MAX];
-    uint16_t diverged; // bit per member: has shown a record that is not in this node's history
+    struct member_set diverged; // have shown a record that is not in this node's history
     neb_ns diverged_at;
     bool split;                // INTER_ACT_SPLIT was issued
     struct inter_record other; // the record of another member, to be compared with this node's own
@@ -255,25 +253,39 @@ struct fragment *node_find_fragment(struct job *j, uint32_t f);
 int node_member(const struct job *j, uint32_t peer); // -1: not a member
 void node_message(struct step *s, const uint8_t *p, size_t len, bool bulk);
 
-static inline int node_count(uint32_t bits) { return __builtin_popcount(bits); }
-static inline uint16_t node_everyone(const struct job *j) {
-    return (uint16_t)(BIT(j->c.n_members) - 1);
+static inline struct member_set node_everyone(const struct job *j) {
+    return mset_first(j->c.n_members);
 }
-static inline uint16_t node_data(const struct job *j) {
-    return (uint16_t)(node_everyone(j) & ~j->c.witnesses & ~j->c.removed);
+// The members whose votes count.
+static inline struct member_set node_voters(const struct job *j) {
+    return mset_minus(node_everyone(j), j->c.removed);
+}
+static inline struct member_set node_data(const struct job *j) {
+    return mset_minus(node_voters(j), j->c.witnesses);
+}
+// The data members that are still in the member list.
+static inline struct member_set node_data_left(const struct job *j) {
+    return mset_minus(node_data(j), j->c.gone);
+}
+// True if a list removed or revoked this member.
+static inline bool node_left(const struct job *j, int m) {
+    return mset_has(j->c.removed, m) || mset_has(j->c.gone, m);
 }
 // While this is true, this node votes for nothing and commits nothing.
-static inline bool node_diverged(const struct job *j) { return j->diverged & ~j->equivocators; }
-static inline bool node_is_witness(const struct job *j) { return j->c.witnesses >> j->c.self & 1; }
+static inline bool node_diverged(const struct job *j) {
+    return !mset_within(j->diverged, j->equivocators);
+}
+static inline bool node_is_witness(const struct job *j) {
+    return mset_has(j->c.witnesses, j->c.self);
+}
 // True for a quorum. Any two share an honest voter, with as many Byzantine members as the profile
 // tolerates. So of two records that a leader signs in one term, at most one gets enough votes.
-static inline bool node_majority(const struct job *j, uint32_t votes) {
-    uint32_t voters = node_everyone(j) & ~(uint32_t)j->c.removed;
-    return node_count(votes & voters) >= inter_job_quorum(&j->c);
+static inline bool node_majority(const struct job *j, struct member_set votes) {
+    return mset_count(mset_common(votes, node_voters(j))) >= inter_job_quorum(&j->c);
 }
 // Two members hold no election: member 0 leads, unless a membership version removed one of them.
 static inline bool node_fixed_leader(const struct job *j) {
-    return j->c.n_members < 3 && !j->c.removed;
+    return j->c.n_members < 3 && mset_empty(j->c.removed);
 }
 // A data member whose worker has never attached has nothing of its own to propose. It leads only if
 // no other member can.
@@ -427,8 +439,8 @@ void node_vote(struct step *s, struct job *j, struct fragment *g, const struct i
 int node_least(const struct job *j);
 // Bit per live data member: no record can do without its update, which has been missing for longer
 // than the grace.
-uint16_t node_owing(const struct step *s, const struct job *j);
-uint16_t node_no_room(const struct job *j);
+struct member_set node_owing(const struct step *s, const struct job *j);
+struct member_set node_no_room(const struct job *j);
 bool node_verify_record(struct inter_node *n, const struct job *j, const struct inter_record *r);
 // node_check.c
 // UNKNOWN: not before the bytes are here.
@@ -456,7 +468,7 @@ bool node_manifests_fit(struct inter_node *x, const struct job *j, const struct 
 // Least number of updates in a record of the profile `robust`: fewer members cannot outvote a bad
 // one. A signed list that removed members lowers it.
 static inline int node_robust_least(const struct job *j) {
-    int left = node_count(node_data(j) & ~j->c.gone);
+    int left = mset_count(node_data_left(j));
     return left < INTER_ROBUST_MEMBERS ? left : INTER_ROBUST_MEMBERS;
 }
 

@@ -16,7 +16,7 @@ void node_clear_slot(struct slot *t) {
     *t = (struct slot){0};
 }
 
-static bool is_data(const struct job *j, uint8_t m) { return node_data(j) >> m & 1; }
+static bool is_data(const struct job *j, uint8_t m) { return mset_has(node_data(j), m); }
 
 static bool has_entry(const struct inter_record *r, uint8_t m) {
     for (uint8_t i = 0; i < r->n; i++)
@@ -50,7 +50,7 @@ static bool replaces(const struct job *j, const struct fragment *g, const struct
     const struct inter_record *r = node_sought(g);
     if (g->decided || (r && has_entry(r, m->key.member)))
         return node_lists(r, m) && !node_lists(r, &t->m);
-    bool lost = !(t->holders & node_data(j)) && !t->checking && !t->refused;
+    bool lost = !mset_meets(t->holders, node_data(j)) && !t->checking && !t->refused;
     return m->key.attempt > t->m.key.attempt || (lost && m->key.attempt < t->m.key.attempt);
 }
 
@@ -81,9 +81,10 @@ static bool compared_with(const struct job *j, const struct fragment *g, const s
     if (own->known || !node_is_witness(j))
         return own->known;
     *out = NULL;
-    uint16_t missing = node_data(j) & (uint16_t)~j->c.gone;
+    struct member_set missing = node_data_left(j);
     for (uint8_t m = 0; m < j->c.n_members; m++) {
-        missing &= (uint16_t) ~(g->slots[m].known ? BIT(m) : 0);
+        if (g->slots[m].known)
+            mset_remove(&missing, m);
         int known = 0, same = 0;
         for (uint8_t k = 0; k < j->c.n_members; k++) {
             known += g->slots[k].known;
@@ -92,7 +93,7 @@ static bool compared_with(const struct job *j, const struct fragment *g, const s
         if (g->slots[m].known && 2 * same > known)
             *out = &g->slots[m];
     }
-    return *out || !missing;
+    return *out || mset_empty(missing);
 }
 
 // Reports members that computed other parameters from the same commits. A member that only passed a
@@ -103,10 +104,10 @@ static void check_digests(struct step *s, const struct job *j, struct fragment *
         return;
     for (uint8_t m = 0; m < j->c.n_members; m++) {
         const struct slot *t = &g->slots[m];
-        if (!t->known || m == j->c.self || g->diverged >> m & 1 ||
+        if (!t->known || m == j->c.self || mset_has(g->diverged, m) ||
             (right && same_parameters(right, t)))
             continue;
-        g->diverged |= (uint16_t)BIT(m);
+        mset_add(&g->diverged, m);
         node_blame_author(s, j, m, INTER_FAULT_DIVERGED);
     }
 }
@@ -136,7 +137,7 @@ void node_on_submit(struct step *s) {
     t->known = t->whole = true;
     t->m = *m;
     t->norm = s->e->norm;
-    t->holders = (uint16_t)BIT(j->c.self);
+    t->holders = mset_of(j->c.self);
     t->began = g->said = s->now;
     node_act(s, INTER_ACT_STORE_MANIFEST)->manifest = *m;
     for (uint8_t k = 0; k < j->c.n_members; k++)
@@ -170,8 +171,8 @@ static void open_blob(struct step *s, const struct fragment *g, const struct int
 static enum neb_status take_manifest(struct step *s, struct job *j, struct fragment *g,
                                      const struct inter_manifest *m) {
     struct slot *t = &g->slots[m->key.member];
-    uint16_t hints = t->hint_attempt == m->key.attempt ? t->hints : 0;
-    uint16_t may_send = t->may_send;
+    struct member_set hints = t->hint_attempt == m->key.attempt ? t->hints : mset_none();
+    struct member_set may_send = t->may_send;
     uint8_t attempts = t->attempts;
     for (size_t i = j->n_serves; i-- > 0;) // of another digest under this key
         if (inter_key_equal(&j->serves[i].m.key, &m->key) && !same_digest(&j->serves[i].m, m))
@@ -188,7 +189,7 @@ static enum neb_status take_manifest(struct step *s, struct job *j, struct fragm
     t->holders = hints;
     t->may_send = may_send;
     if (m->key.member != j->c.self)
-        t->holders |= (uint16_t)BIT(m->key.member);
+        mset_add(&t->holders, m->key.member);
     t->began = t->moved = g->said = s->now;
     if (!node_is_witness(j)) // a witness stores no updates
         open_blob(s, g, m);
@@ -196,7 +197,7 @@ static enum neb_status take_manifest(struct step *s, struct job *j, struct fragm
 }
 
 void node_drop_pending(struct step *s, struct job *j, struct fragment *g) {
-    bool stale = g->pending.term < j->standing.term || j->equivocators >> g->pending.leader & 1;
+    bool stale = g->pending.term < j->standing.term || mset_has(j->equivocators, g->pending.leader);
     bool bound =
         g->voted && g->vote.term == j->standing.term; // to the older update, which its vote lists
     if (g->decided || (g->waits && !stale) || (!g->waits && (!g->has_own || bound || !g->voted)))
@@ -244,7 +245,7 @@ void node_on_manifest(struct step *s, struct neb_rd *r) {
     }
     if (m.key.round != g->round) {
         if (m.key.round > g->round) {
-            g->early |= (uint16_t)BIT(from);
+            mset_add(&g->early, from);
             node_send_pull(s, j, g, (uint8_t)from);
         } else if (!node_lost_on_manifest(s, j, &m, (uint8_t)from)) {
             node_answer_old(s, j, m.key.round, m.key.fragment);
@@ -265,8 +266,8 @@ void node_on_manifest(struct step *s, struct neb_rd *r) {
     if (known && !same)
         node_second_update(s, j, &t->m, &m);
     if (is_second(g, &m)) { // the sender has no other blob
-        t->gone |= (uint16_t)BIT(from);
-        t->other |= (uint16_t)BIT(from);
+        mset_add(&t->gone, from);
+        mset_add(&t->other, from);
     }
     if (t->known && !same && !replaces(j, g, t, &m))
         return;
@@ -319,7 +320,7 @@ static bool may_judge(const struct job *j, const struct fragment *g, const struc
 
 // A member that was not asked could mix its own bytes with those of others and spoil the blob.
 static bool may_send(const struct slot *t, uint8_t from) {
-    bool ever = from == t->m.key.member || t->may_send >> from & 1;
+    bool ever = from == t->m.key.member || mset_has(t->may_send, from);
     return ever && (!t->single || from == t->asked);
 }
 
@@ -377,7 +378,7 @@ void node_on_chunk(struct step *s, struct neb_rd *r) {
         a->offset = (uint64_t)chunk * t->m.chunk_bytes;
         a->view = data;
         a->len = len;
-        t->senders |= (uint16_t)BIT(from);
+        mset_add(&t->senders, from);
         s->n->paths[s->from].stats.payload_received += len;
         t->moved = s->now;
     } else {
@@ -394,9 +395,9 @@ void node_on_chunk(struct step *s, struct neb_rd *r) {
 
 // One more member has the update.
 static void held_by(const struct step *s, const struct job *j, struct slot *t, uint8_t m) {
-    t->holders |= (uint16_t)BIT(m);
+    mset_add(&t->holders, m);
     for (uint8_t k = 0; k < j->c.n_members; k++)
-        if (!(t->holders >> k & 1) && node_live(s, j, k) && is_data(j, k))
+        if (!mset_has(t->holders, k) && node_live(s, j, k) && is_data(j, k))
             return;
     if (!t->spread)
         t->spread = s->now;
@@ -406,7 +407,7 @@ static void nothing_here(struct slot *t) {
     if (t->got.bits)
         memset(t->got.bits, 0, (t->got.n + 7) / 8);
     t->got.set = 0;
-    t->senders = 0;
+    t->senders = mset_none();
     t->checking = false;
 }
 
@@ -414,10 +415,9 @@ static void nothing_here(struct slot *t) {
 // several senders nobody knows which one it is, so the next bytes come from one only: the owner, if
 // connected.
 static void start_over(struct step *s, struct job *j, struct slot *t) {
-    bool one = node_count(t->senders) == 1;
+    bool one = mset_count(t->senders) == 1;
     uint8_t owner = t->m.key.member;
-    node_blame(s, one ? j->c.peers[__builtin_ctz(t->senders)] : INTER_PEER_NONE,
-               INTER_FAULT_CORRUPT);
+    node_blame(s, one ? j->c.peers[mset_lowest(t->senders)] : INTER_PEER_NONE, INTER_FAULT_CORRUPT);
     nothing_here(t);
     if (one && !t->single) {
         node_send_state_all(s, j, t);
@@ -495,7 +495,7 @@ void node_on_blob_done(struct step *s) {
     if (t->whole)
         held_by(s, j, t, j->c.self);
     else
-        t->refusers |= (uint16_t)BIT(j->c.self);
+        mset_add(&t->refusers, j->c.self);
     node_send_state_all(s, j, t);
     node_try_propose(s, j, g);
     node_try_commit(s, j, g);
@@ -546,17 +546,17 @@ void node_on_state(struct step *s, struct neb_rd *r) {
     struct slot *t = &g->slots[k.member];
     if (!t->known) {
         if (k.attempt > t->hint_attempt)
-            t->hints = 0;
+            t->hints = mset_none();
         t->hint_attempt = k.attempt > t->hint_attempt ? k.attempt : t->hint_attempt;
         if (h == INTER_HOLD_COMPLETE && k.attempt == t->hint_attempt)
-            t->hints |= (uint16_t)BIT(m);
+            mset_add(&t->hints, m);
         return; // a member that has it can be asked for it
     }
     if (t->m.key.attempt != k.attempt || memcmp(t->m.sha256, digest, sizeof digest)) {
         // a proposal made m go back to that attempt; m gets the newer one again
         if (k.attempt < t->m.key.attempt) {
-            t->holders &= (uint16_t)~BIT(m);
-            t->refusers &= (uint16_t)~BIT(m);
+            mset_remove(&t->holders, m);
+            mset_remove(&t->refusers, m);
         }
         return;
     }
@@ -565,11 +565,11 @@ void node_on_state(struct step *s, struct neb_rd *r) {
         held_by(s, j, t, (uint8_t)m);
         // A holder of another attempt than the sought one does not help.
         if (!listed(g, k.member, &wanted) || is_sought(g, &t->m))
-            t->gone &= (uint16_t)~BIT(m);
+            mset_remove(&t->gone, m);
     } else if (h == INTER_HOLD_REFUSED) {
-        t->refusers |= (uint16_t)BIT(m);
+        mset_add(&t->refusers, m);
     } else { // a disk can be lost
-        t->holders &= (uint16_t)~BIT(m);
+        mset_remove(&t->holders, m);
     }
     node_try_propose(s, j, g);
 }
@@ -589,17 +589,17 @@ static void behind(struct step *s, struct job *j, const struct fragment *g) {
 // proves that there was one, and if every live member that is ahead reports the same, or gives no
 // answer for some time.
 static void no_record(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
-    if (g->decided || !(g->pulled >> m & 1))
+    if (g->decided || !mset_has(g->pulled, m))
         return;
-    g->bare |= (uint16_t)BIT(m);
+    mset_add(&g->bare, m);
     g->bare_at = g->bare_at ? g->bare_at : s->now;
-    uint16_t others = 0;
+    struct member_set others = mset_none();
     for (uint8_t k = 0; k < j->c.n_members; k++)
         if (node_direct(s, j, k) && node_live(s, j, k) &&
             j->members[k].rounds[node_index(j, g)] > g->round)
-            others |= (uint16_t)BIT(k);
-    others &= (uint16_t) ~(g->bare | j->c.gone | j->equivocators);
-    if (g->proven > g->round && (!others || s->now - g->bare_at >= want_late))
+            mset_add(&others, k);
+    others = mset_minus(mset_minus(mset_minus(others, g->bare), j->c.gone), j->equivocators);
+    if (g->proven > g->round && (mset_empty(others) || s->now - g->bare_at >= want_late))
         behind(s, j, g);
 }
 
@@ -625,11 +625,11 @@ void node_on_gone(struct step *s, struct neb_rd *r) {
     if (listed(g, k.member, &wanted) && wanted.attempt != k.attempt)
         return; // asked for before the sought attempt was known
     struct slot *t = &g->slots[k.member];
-    uint16_t others = (uint16_t)(node_data(j) & ~BIT(j->c.self));
-    t->hints &= (uint16_t)~BIT(m);
-    t->holders &= (uint16_t)~BIT(m);
-    t->gone |= (uint16_t)BIT(m);
-    if ((t->gone & others) != others)
+    struct member_set others = mset_without(node_data(j), j->c.self);
+    mset_remove(&t->hints, m);
+    mset_remove(&t->holders, m);
+    mset_add(&t->gone, m);
+    if (!mset_within(others, t->gone))
         t->moved = 0; // ask the next one at once
 }
 
@@ -646,7 +646,7 @@ void node_own_kept(struct step *s, struct job *j, const struct inter_key *k,
             s->st = take_manifest(s, j, g, m);
         return;
     }
-    t->gone |= (uint16_t)BIT(j->c.self);
+    mset_add(&t->gone, j->c.self);
     t->moved = 0; // the others are asked at once
 }
 
@@ -657,17 +657,17 @@ static void want(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
     struct slot *t = &g->slots[m];
     struct inter_key k = t->m.key;
     bool sought = listed(g, m, &k), fits = !sought || (t->known && is_sought(g, &t->m));
-    uint16_t from = sought ? node_data(j) : (uint16_t)(t->holders | t->hints);
+    struct member_set from = sought ? node_data(j) : mset_union(t->holders, t->hints);
     bool complete = t->known && t->got.bits && t->got.set == t->got.n;
     if (t->checking || (fits && (t->no_room || t->whole || t->refused || complete)) ||
         (g->decided && !sought))
         return;
     // This disk may hold an earlier attempt under its own key, which the others may have lost.
     bool own = sought && (m == j->c.self || (t->known && t->m.key.attempt != k.attempt));
-    from &= (uint16_t) ~(t->gone | (own ? 0 : BIT(j->c.self)));
+    from = mset_minus(own ? from : mset_without(from, j->c.self), t->gone);
     for (uint8_t x = 0; x < j->c.n_members; x++)
         if (x != j->c.self && !node_direct(s, j, x))
-            from &= (uint16_t)~BIT(x);
+            mset_remove(&from, x);
     bool reached = m != j->c.self && node_direct(s, j, m), pushed = t->known && reached && !sought;
     // If the owner is out of reach, another member is asked soon, the next one if that is in vain.
     neb_ns patience = want_soon;
@@ -675,12 +675,12 @@ static void want(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
         patience = want_late;
     else if (t->known && (reached || t->sought))
         patience = repeat_after;
-    if (!from || s->now - t->moved < patience) {
-        if (!from && sought && t->gone && s->now - t->moved > want_late) {
+    if (mset_empty(from) || s->now - t->moved < patience) {
+        if (mset_empty(from) && sought && !mset_empty(t->gone) && s->now - t->moved > want_late) {
             // All were asked: begin again. A member with another update under the key may have got
             // the right one since, so all are asked once more before this node is behind.
-            bool anew = t->other && !t->anew;
-            t->gone = t->other = 0;
+            bool anew = !mset_empty(t->other) && !t->anew;
+            t->gone = t->other = mset_none();
             t->anew = anew;
             t->moved = s->now;
             if (g->decided && !anew)
@@ -690,7 +690,7 @@ static void want(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
     }
     do
         t->asked = (uint8_t)((t->asked + 1) % j->c.n_members);
-    while (!(from >> t->asked & 1));
+    while (!mset_has(from, t->asked));
     t->moved = s->now;
     t->sought = true;
     if (t->asked == j->c.self) {
@@ -699,7 +699,7 @@ static void want(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
         a->key = k;
         return;
     }
-    t->may_send |= (uint16_t)BIT(t->asked);
+    mset_add(&t->may_send, t->asked);
     if (!sought) {
         k = (struct inter_key){.round = g->round, .fragment = node_index(j, g), .member = m};
         memcpy(k.job, j->c.id, sizeof k.job);

@@ -10,7 +10,7 @@ static const char reveal_context[] = "nebula reveal v1";
 
 struct sum {
     uint32_t fragment, round;
-    uint16_t set, have; // members in the sum; members whose reveal is here
+    struct member_set set, have; // members in the sum; members whose reveal is here
     bool complete;
     uint8_t hash[INTER_SHA_BYTES]; // of the record
     struct sec_sum_head heads[INTER_MEMBERS_MAX];
@@ -77,14 +77,13 @@ static void begin_message(struct inter_sums *s, enum message type, uint32_t frag
     neb_buf_u32(&s->out, round);
 }
 
-static void put_seeds(struct inter_sums *s, const struct sum *x, uint16_t who) {
+static void put_seeds(struct inter_sums *s, const struct sum *x, struct member_set who) {
     begin_message(s, SUMS_SEEDS, x->fragment, x->round);
-    neb_buf_u8(&s->out, (uint8_t)__builtin_popcount(who));
-    for (uint8_t k = 0; k < s->c.n; k++)
-        if (who >> k & 1) {
-            sec_sum_reveal_put(&s->out, &x->reveals[k]);
-            neb_buf_add(&s->out, x->sigs[k], INTER_SIG_BYTES);
-        }
+    neb_buf_u8(&s->out, (uint8_t)mset_count(who));
+    for (uint8_t k = 0; mset_next(who, &k); k++) {
+        sec_sum_reveal_put(&s->out, &x->reveals[k]);
+        neb_buf_add(&s->out, x->sigs[k], INTER_SIG_BYTES);
+    }
 }
 
 static void send_to(struct inter_sums *s, uint8_t member) {
@@ -109,16 +108,16 @@ static void signed_body(struct inter_sums *s, const struct sum *x, const struct 
 
 // ---- sums ---------------------------------------------------------------------------------------
 
-static uint16_t accepted(const struct inter_record *r) {
-    uint16_t set = 0;
+static struct member_set accepted(const struct inter_record *r) {
+    struct member_set set = mset_none();
     for (uint8_t i = 0; i < r->n; i++)
         if (r->entries[i].verdict == INTER_ACCEPTED)
-            set |= (uint16_t)(1u << r->entries[i].member);
+            mset_add(&set, r->entries[i].member);
     return set;
 }
 
 bool inter_sums_allowed(const struct inter_record *r, uint8_t n, uint8_t colluders) {
-    return __builtin_popcount(accepted(r)) >= inter_sums_least(n, colluders);
+    return mset_count(accepted(r)) >= inter_sums_least(n, colluders);
 }
 
 bool inter_sums_readable(const struct inter_record *r, uint8_t n, uint8_t colluders) {
@@ -148,10 +147,10 @@ static bool take_reveal(struct inter_sums *s, struct sum *x, struct neb_rd *in) 
         in->bad = true;
         return false;
     }
-    if (x->have >> r.member & 1)
+    if (mset_has(x->have, r.member))
         return true;
     signed_body(s, x, &r);
-    if (r.set != x->set || !sec_sum_reveal_fits(&r, x->heads) ||
+    if (!mset_equal(r.set, x->set) || !sec_sum_reveal_fits(&r, x->heads) ||
         (r.member != s->c.self &&
          !s->c.crypto->verify(s->c.crypto->user, s->c.peers[r.member], reveal_context, s->body.p,
                               s->body.len, sig))) {
@@ -160,7 +159,7 @@ static bool take_reveal(struct inter_sums *s, struct sum *x, struct neb_rd *in) 
     }
     x->reveals[r.member] = r;
     memcpy(x->sigs[r.member], sig, sizeof sig);
-    x->have |= (uint16_t)(1u << r.member);
+    mset_add(&x->have, r.member);
     return true;
 }
 
@@ -183,7 +182,7 @@ static enum neb_status read_heads(const struct inter_sums *s, const struct inter
         struct sec_sum_head *h = &x->heads[m];
         NEB_TRY(sec_sum_open(blobs[i].p, blobs[i].len, h, &body));
         if (h->n != s->c.n || h->member != m || h->fragment != r->fragment ||
-            h->round != r->round || h->count != x->heads[__builtin_ctz(x->set)].count)
+            h->round != r->round || h->count != x->heads[mset_lowest(x->set)].count)
             return neb_fail(
                 NEB_ERR_FORMAT,
                 "round %u: the masked update of member %u does not fit those of the others",
@@ -214,7 +213,7 @@ static enum neb_status reveal_own(struct inter_sums *s, struct sum *x) {
     if (!s->c.crypto->sign(s->c.crypto->user, reveal_context, s->body.p, s->body.len,
                            x->sigs[s->c.self]))
         return neb_fail(NEB_ERR_DENIED, "cannot sign the seeds of a masked sum");
-    x->have = (uint16_t)(1u << s->c.self);
+    x->have = mset_of(s->c.self);
     return NEB_OK;
 }
 
@@ -229,7 +228,7 @@ enum neb_status inter_sums_commit(struct inter_sums *s, neb_ns now, const struct
             NEB_ERR_DENIED,
             "round %u: no seeds are revealed for a sum of %d of %u members: too few are "
             "in it, or too few of them have trained",
-            r->round, __builtin_popcount(accepted(r)), s->c.n);
+            r->round, mset_count(accepted(r)), s->c.n);
     size_t oldest = 0; // the oldest complete sum: its seeds can be asked for again
     while (s->n == INTER_SUMS_OPEN_MAX && oldest < s->n && !s->list[oldest]->complete)
         oldest++;
@@ -305,7 +304,7 @@ void inter_sums_tick(struct inter_sums *s, neb_ns now) {
         x->asked = (uint8_t)((x->asked + 1) % s->c.n);
         // members whose seeds are missing, and one that may hold them
         for (uint8_t k = 0; k < s->c.n; k++)
-            if (k != s->c.self && (!(x->have >> k & 1) || k == x->asked))
+            if (k != s->c.self && (!mset_has(x->have, k) || k == x->asked))
                 send_to(s, k);
     }
 }

@@ -12,12 +12,12 @@
 #include <time.h>
 
 void inter_service_job_removed(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
-                               uint16_t removed) {
+                               struct member_set removed) {
     (void)inter_node_job_removed(s->node, job, removed);
 }
 
 void inter_service_job_gone(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
-                            uint16_t gone) {
+                            struct member_set gone) {
     inter_node_job_revoked(s->node, job, gone);
 }
 

@@ -119,13 +119,13 @@ NEB_MUST_CHECK enum neb_status inter_service_rekey(struct inter_service *s,
                                                    const struct sec_identity *id);
 // See inter_node_job_revoked.
 void inter_service_job_gone(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
-                            uint16_t gone);
+                            struct member_set gone);
 // The shapes of all fragments (inter_service_shape) are known, or never will be: see
 // inter_node_job_judges.
 void inter_service_job_judges(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]);
 // Members of a job that a signed version removed: see inter_node_job_removed.
 void inter_service_job_removed(struct inter_service *s, const uint8_t job[INTER_ID_BYTES],
-                               uint16_t removed);
+                               struct member_set removed);
 
 // Opens a job and restores it from the ledger. Errors: as inter_node_job_open, and the ledger's.
 NEB_MUST_CHECK enum neb_status inter_service_job_open(struct inter_service *s,

@@ -82,8 +82,8 @@ void snapshot_fetch_finish(struct inter_snapshots *s, struct fetch *f, enum neb_
     uint8_t job[INTER_ID_BYTES];
     char part[NEB_PATH_MAX];
     uint64_t header = f->header;
-    bool one = !f->found && __builtin_popcount(f->gave) == 1;
-    uint32_t giver = one ? f->peers[__builtin_ctz(f->gave)] : UINT32_MAX;
+    bool one = !f->found && mset_count(f->gave) == 1;
+    uint32_t giver = one ? f->peers[mset_lowest(f->gave)] : UINT32_MAX;
     memcpy(job, f->job, sizeof job);
     memcpy(part, f->part, sizeof part);
     snapshot_fetch_end(f);
@@ -248,10 +248,10 @@ enum neb_status snapshot_on_offer(struct inter_snapshots *s, neb_ns now, uint32_
     // A late answer is accepted too, but one per peer. Otherwise one member could keep away the
     // others'.
     bool late = place != f->at;
-    if (f->offered || (late && f->answered >> place & 1) || header < 32 ||
+    if (f->offered || (late && mset_has(f->answered, (int)place)) || header < 32 ||
         header > INTER_SNAPSHOT_HEADER_MAX || total < header || total > TOTAL_MAX)
         return NEB_OK;
-    f->answered |= 1u << place;
+    mset_add(&f->answered, (int)place);
     f->total = f->header_only ? header : total;
     f->header = header;
     if (!f->header_only && known(s, f) && total > limit_of(s, f)) {
@@ -272,8 +272,9 @@ enum neb_status snapshot_on_offer(struct inter_snapshots *s, neb_ns now, uint32_
         return give_up(s, f, st);
     NEB_TRY(st);
     NEB_TRY(write_map(s, f));
-    f->found = f->got.set && (f->found || !f->gave);
-    f->gave = f->got.set ? f->gave : 0;
+    f->found = f->got.set && (f->found || mset_empty(f->gave));
+    if (!f->got.set)
+        f->gave = mset_none();
     f->offered = true;
     f->window = 1;
     f->patience = chunk_first;
@@ -345,7 +346,7 @@ enum neb_status snapshot_on_data(struct inter_snapshots *s, neb_ns now, uint32_t
     f->moved = now;
     if (!inter_bitmap_set(&f->got, i))
         return NEB_OK;
-    f->gave |= 1u << f->at;
+    mset_add(&f->gave, (int)f->at);
     // No space was reserved for this snapshot.
     if (f->total > limit_of(s, f) && !leaves_room(f, n))
         return give_up(s, f,

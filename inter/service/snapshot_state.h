@@ -8,7 +8,7 @@
 #include "inter/service/snapshot.h"
 
 enum {
-    PEERS = 16,
+    PEERS = INTER_MEMBERS_MAX,
     WINDOW_MAX = 64,            // chunks requested at once: 16 MiB
     SHARE_MAX = 2 * WINDOW_MAX, // chunks that one peer may wait for: of two jobs
     QUEUE_MAX = PEERS * SHARE_MAX,
@@ -23,9 +23,9 @@ struct fetch { // the snapshot of one job that this member fetches
     uint8_t job[INTER_ID_BYTES], id[INTER_SHA_BYTES];
     char part[NEB_PATH_MAX], map[NEB_PATH_MAX];
     uint32_t peers[PEERS], n_peers;
-    uint32_t at, asked;     // index in peers: fetched from; asked last, UINT32_MAX: none
-    uint32_t answered;      // bit per peer: its offer was accepted once
-    uint32_t gave;          // bit per peer: chunks of this snapshot came from it
+    uint32_t at, asked; // index in peers: fetched from; asked last, UINT32_MAX: none
+    // Sets of indices in peers: whose offer was accepted once; from which chunks of it came.
+    struct member_set answered, gave;
     bool found;             // some chunks were here before this fetch
     uint64_t total, header; // bytes
     struct inter_bitmap got;

@@ -32,14 +32,6 @@ enum intra_graphs {
     INTRA_GRAPHS_OFF,
 };
 
-// Where a model runs: on processors, or on a device. All borrowed.
-struct intra_place {
-    struct kern *K;
-    struct kern_device *device; // NULL: on processors
-    enum kern_type type;        // T, with a device
-    enum intra_graphs graphs;   // with a device
-};
-
 struct intra_device_config {
     struct kern_device *D; // borrowed
     enum intra_graphs graphs;

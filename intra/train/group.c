@@ -458,6 +458,11 @@ void intra_group_micro(struct intra_group *m, const int32_t *tokens, const int32
     memcpy(m->targets + at, targets, n * sizeof *targets);
 }
 
+int64_t intra_group_micro_batch(struct intra_group *m, const struct intra_batch *b) {
+    NEB_ASSERT(!m->world);
+    return intra_trainer_micro_batch(m->trainer, b);
+}
+
 enum neb_status intra_group_update(struct intra_group *m, struct intra_step_stats *out) {
     if (!m->world) {
         intra_trainer_update(m->trainer, out);

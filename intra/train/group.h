@@ -27,6 +27,17 @@
 
 struct intra_group;
 
+// Where a side of modes rtd and distill makes its model, whose configuration it knows itself. All
+// borrowed.
+struct intra_place {
+    struct kern *K;
+    struct kern_device *device;    // NULL: on processors
+    enum kern_type type;           // T, with a device
+    enum intra_graphs graphs;      // with a device
+    struct intra_mesh_config mesh; // with world
+    struct intra_comm *world;      // NULL: one rank
+};
+
 // c->accumulate counts the micro-batches of one step of the whole cluster. NEB_ERR_INVALID:
 // mesh->dp does not divide the sequences of a step (batch x accumulate). c->mesh and c->device_mesh
 // are ignored. K, world and c->device are borrowed. Every other rank of world is in
@@ -70,6 +81,8 @@ struct intra_comm *intra_group_world(struct intra_group *group);
 
 // One step: c->accumulate calls of micro, then one call of update (trainer.h).
 void intra_group_micro(struct intra_group *group, const int32_t *tokens, const int32_t *targets);
+// As intra_trainer_micro_batch, instead of micro. One rank only.
+int64_t intra_group_micro_batch(struct intra_group *group, const struct intra_batch *b);
 NEB_MUST_CHECK enum neb_status intra_group_update(struct intra_group *group,
                                                   struct intra_step_stats *out);
 // Skips n steps that this cluster does not train: schedules advance by n. The caller moves the data

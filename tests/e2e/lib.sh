@@ -33,12 +33,22 @@ fail() {
 # Like grep -q, but reads all of its input. `writer | grep -q x` fails under pipefail, because grep
 # -q stops at the first match and the writer gets SIGPIPE.
 has() { [[ $(grep -c "$@") != 0 ]]; }
-# Kills the given processes and their children: `timeout` alone would leave its child running.
+# Kills the given processes and all that they started, parents first, and waits until none is left:
+# agents and workers would otherwise write into a folder that is being removed.
 end_now() {
-    for p in "$@"; do
-        pkill -KILL -P "$p" || true
-        kill -KILL "$p" || true
-    done 2>/dev/null
+    local p all i
+    mapfile -t all < <(for p in "$@"; do family "$p"; done)
+    ((${#all[@]})) || return 0
+    kill -KILL "${all[@]}" 2>/dev/null || true
+    for ((i = 0; i < 100; i++)); do # Z: dead, and nobody has waited for it yet
+        ps -o stat= -p "${all[*]}" | grep -qv '^Z' || break
+        sleep 0.05
+    done
+}
+family() { # PID: it and its descendants
+    local c
+    echo "$1"
+    for c in $(pgrep -P "$1"); do family "$c"; done
 }
 # From here on, every step of the built-in trainer sleeps so long. A run lasts longer without
 # computing more.

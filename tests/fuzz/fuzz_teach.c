@@ -113,7 +113,7 @@ static void talk_rtd(struct talk *t, const char *options, struct talk *rows) {
     make_job(&t->job, text);
     struct agent_rtd_side *g = rtd_side(t, AGENT_ROLE_GENERATOR),
                           *d = rtd_side(t, AGENT_ROLE_DISCRIMINATOR);
-    while (!agent_rtd_state(d)->done) {
+    while (!d->s.done) {
         bool made;
         NEB_ASSERT(agent_rtd_produce(g, &batch, &made) == NEB_OK && made);
         keep(t, &batch);
@@ -234,14 +234,13 @@ static enum neb_status take(enum kind kind, struct listener *l, const uint8_t *p
     case LABELS:
         step = agent_distill_step_of(p, n);
         NEB_ASSERT(step >= 0 || n < 8 || p[7] & 0x80);
-        return agent_distill_state(l->distill)->step < STEPS ? agent_distill_learn(l->distill, p, n)
-                                                             : NEB_ERR_STATE;
+        return l->distill->s.f.step < STEPS ? agent_distill_learn(l->distill, p, n) : NEB_ERR_STATE;
     case REQUESTS:
-        step = agent_distill_state(l->distill)->step;
+        step = l->distill->s.f.step;
         return step < STEPS ? agent_distill_label(l->distill, 0, step, 4, p, n, &l->out)
                             : NEB_ERR_STATE;
     case ROWS: return take_rows(l, p, n);
-    default: return agent_rtd_state(l->rtd)->done ? NEB_ERR_STATE : agent_rtd_consume(l->rtd, p, n);
+    default: return l->rtd->s.done ? NEB_ERR_STATE : agent_rtd_consume(l->rtd, p, n);
     }
 }
 

@@ -117,9 +117,9 @@ static void one_round(const float *theta, enum attack how, bool robust) {
         by_member[i] = sketches[i];
         r.entries[i] = (struct inter_entry){.member = (uint8_t)i, .clip = 1};
     }
-    uint16_t odd = inter_outliers(&r, norms, by_member);
-    flagged += odd >> BAD & 1;
-    flagged_wrongly += (odd & ~(1u << BAD)) != 0;
+    struct member_set odd = inter_outliers(&r, norms, by_member);
+    flagged += mset_has(odd, BAD);
+    flagged_wrongly += !mset_within(odd, mset_of(BAD));
     if (robust)
         inter_robust_clip(&r, norms);
     assert_true(!robust || inter_robust_agrees(&r, norms));

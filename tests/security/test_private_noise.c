@@ -190,8 +190,11 @@ static void seeds_of(uint16_t set, struct sec_sum_seeds *seeds, const uint8_t **
         assert_int_equal(
             sec_sum_open(members[k].blob.p, members[k].blob.len, &heads[k], &bodies[k]), NEB_OK);
     for (int k = 0; k < n_members; k++)
-        assert_int_equal(sec_sum_reveal(members[k].sum, set, heads, &reveals[k]), NEB_OK);
-    assert_int_equal(sec_sum_gather(n_members, set, heads, reveals, set, seeds), NEB_OK);
+        assert_int_equal(sec_sum_reveal(members[k].sum, mset_from_bits(set), heads, &reveals[k]),
+                         NEB_OK);
+    assert_int_equal(
+        sec_sum_gather(n_members, mset_from_bits(set), heads, reveals, mset_from_bits(set), seeds),
+        NEB_OK);
 }
 
 // The sum of the smallest set, without the noise of its colluders, varies by no less than the job

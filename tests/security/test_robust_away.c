@@ -14,10 +14,10 @@ static int open_all(void **state) {
     return open_sites(state);
 }
 
-static uint16_t waits(int who) {
+static uint64_t waits(int who) {
     struct inter_job_status st;
     assert_true(inter_service_job_status(sites[who].s, job, &st));
-    return st.waits;
+    return mset_bits(st.waits);
 }
 
 static void away(void) {
@@ -48,11 +48,11 @@ static void test_revoked(void **state) {
     away();
     // The leader gets the list first. The other member still waits for three, and does not vote for
     // two.
-    inter_service_job_gone(sites[ANNA].s, job, 1u << MALLORY);
+    inter_service_job_gone(sites[ANNA].s, job, mset_of(MALLORY));
     assert_int_equal(waits(ANNA), 0);
     go_for(3 * NEB_S);
     assert_int_equal(sites[ANNA].commits, robust ? 1 : 2);
-    inter_service_job_gone(sites[BERT].s, job, 1u << MALLORY);
+    inter_service_job_gone(sites[BERT].s, job, mset_of(MALLORY));
     UNTIL(sites[ANNA].commits == 2 && sites[BERT].commits == 2);
     assert_int_equal(sites[ANNA].last.n, 2);
     honest_round();

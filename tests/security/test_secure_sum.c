@@ -76,7 +76,7 @@ static enum neb_status gather(uint8_t n, uint16_t set, uint16_t say, struct sec_
         struct sec_sum_reveal r;
         if (!(say >> k & 1))
             continue;
-        assert_int_equal(sec_sum_reveal(members[k], set, heads, &r), NEB_OK);
+        assert_int_equal(sec_sum_reveal(members[k], mset_from_bits(set), heads, &r), NEB_OK);
         sec_sum_reveal_put(&b, &r);
         struct neb_rd in = neb_rd_make(b.p, b.len), cut = neb_rd_make(b.p, b.len - 1);
         assert_true(sec_sum_reveal_get(&in, &reveals[k]) && neb_rd_done(&in));
@@ -84,7 +84,7 @@ static enum neb_status gather(uint8_t n, uint16_t set, uint16_t say, struct sec_
         assert_true(sec_sum_reveal_fits(&reveals[k], heads));
         neb_buf_free(&b);
     }
-    return sec_sum_gather(n, set, heads, reveals, say, seeds);
+    return sec_sum_gather(n, mset_from_bits(set), heads, reveals, mset_from_bits(say), seeds);
 }
 
 static void check_sum(uint8_t n, uint16_t set, const struct sec_sum_seeds *seeds) {
@@ -220,18 +220,20 @@ static void test_refusals(void **state) {
     start(4);
     const uint16_t too_few[] = {0x0, 0x1, 0x3, 0x5, 0x9, 0x1f, 0x800f};
     for (size_t i = 0; i < sizeof too_few / sizeof too_few[0]; i++) {
-        assert_int_equal(sec_sum_reveal(members[0], too_few[i], heads, &r), NEB_ERR_DENIED);
-        assert_int_equal(sec_sum_gather(4, too_few[i], heads, reveals, 0xf, &seeds),
+        assert_int_equal(sec_sum_reveal(members[0], mset_from_bits(too_few[i]), heads, &r),
+                         NEB_ERR_DENIED);
+        assert_int_equal(sec_sum_gather(4, mset_from_bits(too_few[i]), heads, reveals,
+                                        mset_from_bits(0xf), &seeds),
                          NEB_ERR_FORMAT);
     }
     // A member that is not in the set reveals neither its own seed nor a pair's. Both would open
     // its update.
-    assert_int_equal(sec_sum_reveal(members[3], 0x7, heads, &r), NEB_OK);
+    assert_int_equal(sec_sum_reveal(members[3], mset_from_bits(0x7), heads, &r), NEB_OK);
     assert_true(sodium_is_zero(r.own, sizeof r.own) && sodium_is_zero(r.pair, sizeof r.pair));
-    assert_int_equal(sec_sum_reveal(members[0], 0x7, heads, &r), NEB_OK);
+    assert_int_equal(sec_sum_reveal(members[0], mset_from_bits(0x7), heads, &r), NEB_OK);
     assert_true(sodium_is_zero(r.shares[3], sizeof r.shares[3]));
     assert_false(sodium_is_zero(r.pair, sizeof r.pair));
-    assert_int_equal(sec_sum_reveal(members[0], 0xf, heads, &r), NEB_OK);
+    assert_int_equal(sec_sum_reveal(members[0], mset_from_bits(0xf), heads, &r), NEB_OK);
     assert_true(sodium_is_zero(r.pair, sizeof r.pair));
     // One member is not in the set and another is silent: the rest is not enough.
     assert_int_equal(gather(4, 0x7, 0x3, &seeds), NEB_ERR_AGAIN);
@@ -255,7 +257,7 @@ static void test_refusals(void **state) {
     neb_buf_free(&b);
     stop(4);
     start(3); // three members may lose none
-    assert_int_equal(sec_sum_reveal(members[0], 0x3, heads, &r), NEB_ERR_DENIED);
+    assert_int_equal(sec_sum_reveal(members[0], mset_from_bits(0x3), heads, &r), NEB_ERR_DENIED);
     stop(3);
 }
 
@@ -267,10 +269,14 @@ static void test_false_reveals(void **state) {
     reveals[2].own[5] ^= 1;
     assert_false(sec_sum_reveal_fits(&reveals[2], heads));
     // The others' shares replace it.
-    assert_int_equal(sec_sum_gather(5, 0x1f, heads, reveals, 0x1b, &seeds), NEB_OK);
+    assert_int_equal(
+        sec_sum_gather(5, mset_from_bits(0x1f), heads, reveals, mset_from_bits(0x1b), &seeds),
+        NEB_OK);
     check_sum(5, 0x1f, &seeds);
     reveals[0].shares[2][1] ^= 1;
-    assert_int_equal(sec_sum_gather(5, 0x1f, heads, reveals, 0x1b, &seeds), NEB_ERR_DENIED);
+    assert_int_equal(
+        sec_sum_gather(5, mset_from_bits(0x1f), heads, reveals, mset_from_bits(0x1b), &seeds),
+        NEB_ERR_DENIED);
     assert_int_equal(gather(5, 0xf, 0xf, &seeds), NEB_OK);
     reveals[1].pair[0] ^= 1;
     assert_false(sec_sum_reveal_fits(&reveals[1], heads));

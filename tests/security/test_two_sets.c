@@ -62,7 +62,7 @@ static void begin_masked_of(uint8_t n, uint8_t self, uint8_t colluders) {
         struct slot *t = &j->fragments[0].slots[m];
         t->known = t->whole = true;
         t->m = manifests[m];
-        t->holders = (uint16_t)((1 << n) - 1);
+        t->holders = mset_first(n);
     }
 }
 static void begin_masked(uint8_t self, uint8_t colluders) {
@@ -142,7 +142,7 @@ static int read_victim(const uint16_t sets[2], const uint16_t revealed[2]) {
             bool hers = m == 0 && !(sets[s] >> VICTIM & 1);
             if (!hers && !(revealed[s] >> m & 1))
                 continue;
-            OK(sec_sum_reveal(keys[m], sets[s], heads, &r));
+            OK(sec_sum_reveal(keys[m], mset_from_bits(sets[s]), heads, &r));
             if (m == VICTIM)
                 take_off(q, r.own, true);
             for (uint8_t k = 0; k < MEMBERS; k++)
@@ -256,9 +256,10 @@ static void test_the_other_value_again(void **state) {
     assert_true(node_justified(node, j, &r)); // y has at most three
     j->c.colluders = 2;
     assert_false(node_justified(node, j, &r)); // or four, if 0 and 4 report falsely
-    j->equivocators = 1 << 1; // evidence: 1 is one of the two that may report falsely
+    j->equivocators =
+        mset_from_bits(1 << 1); // evidence: 1 is one of the two that may report falsely
     assert_true(node_justified(node, j, &r));
-    j->equivocators = 0;
+    j->equivocators = mset_from_bits(0);
     j->c.masked = false;
     assert_true(node_justified(node, j, &r));
     // A value that nobody reports leaves the choice free. A single report binds.
@@ -286,9 +287,9 @@ static void test_who_must_be_lying(void **state) {
     for (uint8_t m = 1; m < MEMBERS; m++)
         r.promises[m - 1] = told(m, 0, m < 3 ? &x : &y);
     assert_true(node_justified(node, j, &r)); // y has at most three
-    j->c.gone = 1 << 4;                       // 4 does not count: then 3 may be the false one
+    j->c.gone = mset_from_bits(1 << 4);       // 4 does not count: then 3 may be the false one
     assert_false(node_justified(node, j, &r));
-    j->c.gone = 0;
+    j->c.gone = mset_from_bits(0);
     j->c.colluders = 2; // both that report y may report falsely
     assert_false(node_justified(node, j, &r));
     forget_all();
@@ -358,7 +359,8 @@ static void test_three_values(void **state) {
     struct inter_record three[] = {record_of(0x0f), record_of(0x17), record_of(0x1e)};
     for (int k = 0; k < 3; k++) {
         begin_masked(2, 2);
-        node->jobs[0].equivocators = 1; // by evidence; another member may report falsely
+        node->jobs[0].equivocators =
+            mset_from_bits(1); // by evidence; another member may report falsely
         has_voted(&three[0]);
         pass(9, (const uint32_t[MEMBERS]){0}, alone);
         assert_true(asked && status().term == 2);

@@ -36,7 +36,7 @@ static double degree(struct sim *s, double most) {
 
 bool sim_byzantine_divides(const struct sim *s, uint8_t i, uint8_t j) {
     return s->byzantine && s->now < s->byzantine->divided && !sim_lies(s, i) && !sim_lies(s, j) &&
-           (s->byzantine->side >> i & 1) != (s->byzantine->side >> j & 1);
+           mset_has(s->byzantine->side, i) != mset_has(s->byzantine->side, j);
 }
 
 static void cut_sides(struct sim *s) {
@@ -84,14 +84,14 @@ void sim_byzantine_shuffle(struct sim *s) {
     if (s->now < s->byzantine->divided)
         return;
     neb_ns siege = s->byzantine->siege && s->now >= s->byzantine->siege ? 20 * NEB_S : 0;
-    s->byzantine->side = (uint16_t)neb_rng_below(&s->rng, 1u << s->o.members);
+    s->byzantine->side = mset_from_bits(neb_rng_below(&s->rng, 1u << s->o.members));
     s->byzantine->siege = siege ? 0 : s->byzantine->siege;
     if (siege || neb_rng_below(&s->rng, 2)) { // cut the two sides from each other for a while
         s->byzantine->divided = s->now + (neb_ns)(2 + neb_rng_below(&s->rng, 20)) * NEB_S + siege;
         cut_sides(s);
     }
-    sim_note(s, "byzantine", s->byzantine->who, s->byzantine->side, s->byzantine->divided / NEB_S,
-             0, 0);
+    sim_note(s, "byzantine", s->byzantine->who, (int64_t)mset_bits(s->byzantine->side),
+             s->byzantine->divided / NEB_S, 0, 0);
 }
 
 // Sends a well-formed but wrong last chunk of another member's update before the owner sends its
@@ -112,7 +112,8 @@ static void push_false(struct sim *s, const struct sim_message *m) {
     neb_buf_add(&b, sha, 8);
     for (uint8_t to = 0; to < s->o.members; to++)
         if (!sim_lies(s, to) && to != x.key.member)
-            sim_transmit(s, s->byzantine->side >> to & 1 ? s->byzantine->twin : s->byzantine->who,
+            sim_transmit(s,
+                         mset_has(s->byzantine->side, to) ? s->byzantine->twin : s->byzantine->who,
                          to, true, b.p, b.len, chunk, n);
     neb_buf_free(&b);
 }
@@ -124,7 +125,7 @@ void sim_byzantine_hears(struct sim *s, const struct sim_message *m) {
                             .bulk = m->bulk,
                             .data = m->bytes,
                             .len = m->len};
-    bool twin = (s->byzantine->side >> m->from & 1) != happens(s, s->byzantine->leak);
+    bool twin = mset_has(s->byzantine->side, m->from) != happens(s, s->byzantine->leak);
     bool both = m->bytes[0] == MSG_HEARTBEAT || s->byzantine->told;
     if (m->bytes[0] == SIM_SUMS) {
         sim_masks_message(s, s->byzantine->who, m->from, m->bytes + 1, m->len - 1);
@@ -176,7 +177,7 @@ static void part_sides(struct sim *s) {
         return;
     s->byzantine->divided = s->now + (neb_ns)(1 + neb_rng_below(&s->rng, 5)) * NEB_S;
     cut_sides(s);
-    sim_note(s, "byzantine parts", s->byzantine->who, s->byzantine->side,
+    sim_note(s, "byzantine parts", s->byzantine->who, (int64_t)mset_bits(s->byzantine->side),
              s->byzantine->divided / NEB_S, 0, 0);
 }
 
@@ -189,7 +190,7 @@ static void remember(struct sim_byzantine *l, const uint8_t *p, size_t len) {
 bool sim_byzantine_says(struct sim *s, uint8_t from, uint8_t to, uint8_t *p, size_t *len) {
     struct sim_byzantine *l = s->byzantine;
     uint8_t type = p[0];
-    if ((from == l->twin) != (l->side >> to & 1) && !happens(s, l->leak))
+    if ((from == l->twin) != mset_has(l->side, to) && !happens(s, l->leak))
         return false;
     if (type == MSG_CHUNK || type == SIM_SUMS)
         return true;
@@ -242,7 +243,7 @@ void sim_byzantine_leaves_out(struct sim *s, uint8_t i) {
         uint8_t who =
             (uint8_t)(neb_mix64(s->o.seed ^ (uint64_t)i << 32 ^ g->round << 8 ^ f) % s->o.members);
         if (who != s->byzantine->who && s->o.members > 3)
-            g->slots[who].holders = 0;
+            g->slots[who].holders = mset_none();
     }
 }
 
@@ -279,7 +280,7 @@ void sim_byzantine_revoked(struct sim *s) {
     sim_crash(s, s->byzantine->who, 0);
     for (uint8_t i = 0; i < s->o.members; i++)
         if (s->h[i].alive && !sim_lies(s, i))
-            inter_node_job_revoked(s->h[i].node, job_id, (uint16_t)(1u << s->byzantine->who));
+            inter_node_job_revoked(s->h[i].node, job_id, mset_of(s->byzantine->who));
 }
 
 bool sim_byzantine_rejects(const struct sim *s, uint8_t i, uint8_t owner) {
@@ -291,7 +292,7 @@ void sim_byzantine_pretends(struct sim *s, uint8_t i, const struct inter_manifes
     struct slot *t = &g->slots[m->key.member];
     if (sim_byzantine_rejects(s, i, m->key.member) && t->known && t->refused &&
         inter_key_equal(&t->m.key, &m->key))
-        t->refusers |= (uint16_t)(1u << m->key.member);
+        mset_add(&t->refusers, m->key.member);
 }
 
 bool sim_byzantine_needed(const struct sim *s) {
@@ -326,7 +327,7 @@ static bool provable(const struct sim *s, uint32_t f, const struct fragment *top
     bool one = true, named = false;
     for (uint8_t i = 0; i < s->o.members; i++) {
         const struct fragment *g = voted(s, i, f);
-        named |= !sim_lies(s, i) && s->h[i].disk.equivocators >> s->byzantine->who & 1;
+        named |= !sim_lies(s, i) && mset_has(s->h[i].disk.equivocators, s->byzantine->who);
         if (!g || g->round != top->round || g->vote.term != top->vote.term)
             continue;
         for (uint8_t k = 0; k < g->vote.n_accepts; k++)

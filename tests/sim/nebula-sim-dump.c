@@ -15,24 +15,27 @@ static void dump_record(const char *what, const struct inter_record *r) {
     fprintf(stderr, "\n");
 }
 
+static unsigned long long hex(struct member_set s) { return mset_bits(s); }
+
 static void dump_fragment(const struct sim *s, const struct job *j, uint32_t f) {
     const struct fragment *g = &j->fragments[f];
     fprintf(stderr,
-            "   fragment %u: round %u floor %u voted %d (term %u) accepted %x decided %d best %d "
+            "   fragment %u: round %u floor %u voted %d (term %u) accepted %llx decided %d best %d "
             "(round %u)\n",
-            f, g->round, g->floor, g->voted, g->vote.term, g->accepted, g->decided, g->has_best,
-            g->best.round);
+            f, g->round, g->floor, g->voted, g->vote.term, hex(g->accepted), g->decided,
+            g->has_best, g->best.round);
     dump_record("decided", g->decided ? &g->decision : NULL);
     dump_record("voted for", g->voted ? &g->vote : NULL);
     dump_record("to be proposed again", g->has_best ? &g->best : NULL);
     dump_record("waits to be judged", g->waits ? &g->pending : NULL);
     for (uint32_t m = 0; m < s->o.members; m++) {
         const struct slot *t = &g->slots[m];
-        if (t->known || t->hints)
-            fprintf(stderr,
-                    "      update of %u: attempt %u %s%sheld by %x, refused by %x, hints %x\n", m,
-                    t->m.key.attempt, t->whole ? "whole, " : "", t->known ? "" : "unknown, ",
-                    t->holders, t->refusers, t->hints);
+        if (t->known || !mset_empty(t->hints))
+            fprintf(
+                stderr,
+                "      update of %u: attempt %u %s%sheld by %llx, refused by %llx, hints %llx\n", m,
+                t->m.key.attempt, t->whole ? "whole, " : "", t->known ? "" : "unknown, ",
+                hex(t->holders), hex(t->refusers), hex(t->hints));
     }
 }
 

@@ -539,8 +539,8 @@ enum neb_status sim_host_keeps(struct sim *s, uint8_t i, const struct inter_reco
     struct sim_reveal *kept = &s->h[i].disk.reveals[r->fragment][r->round], now = {.known = true};
     inter_record_hash(r, now.hash);
     for (uint8_t k = 0; k < r->n; k++)
-        now.set |=
-            (uint16_t)(r->entries[k].verdict == INTER_ACCEPTED ? 1u << r->entries[k].member : 0);
+        if (r->entries[k].verdict == INTER_ACCEPTED)
+            mset_add(&now.set, r->entries[k].member);
     if (kept->known)
         return memcmp(kept->hash, now.hash, sizeof now.hash) != 0 ? NEB_ERR_EXISTS : NEB_OK;
     if (!before_store(s, i))
@@ -617,7 +617,7 @@ static void carry_out(struct sim *s, uint8_t i, const struct inter_actions *a,
     case INTER_ACT_STORE_EVIDENCE:
         if (!before_store(s, i))
             break;
-        h->disk.equivocators |= (uint16_t)(1u << x->peer);
+        mset_add(&h->disk.equivocators, (int)x->peer);
         h->disk.evidence[x->peer] = x->evidence;
         after_store(s, i, true);
         break;
@@ -720,7 +720,7 @@ void sim_host_boot(struct sim *s, uint8_t i) {
     for (uint8_t m = 0; m < s->o.members; m++) {
         c.peers[m] = m;
         if (s->h[m].witness)
-            c.witnesses |= (uint16_t)(1u << m);
+            mset_add(&c.witnesses, m);
     }
     h->alive = true;
     h->leaving = h->fetching = false;
@@ -735,10 +735,10 @@ void sim_host_boot(struct sim *s, uint8_t i) {
     for (uint32_t f = 0; f < s->o.fragments; f++)
         restore_fragment(s, h, f);
     for (uint8_t m = 0; m < s->o.members; m++)
-        if (h->disk.equivocators >> m & 1)
+        if (mset_has(h->disk.equivocators, m))
             inter_node_restore_evidence(h->node, &h->disk.evidence[m]);
     if (s->byzantine && s->byzantine->gone)
-        inter_node_job_revoked(h->node, c.id, (uint16_t)(1u << s->byzantine->who));
+        inter_node_job_revoked(h->node, c.id, mset_of(s->byzantine->who));
     h->split_now = false;
     sim_note(s, "boot", i, inter_node_round(h->node, c.id, 0), 0, 0, 0);
     sim_post(s, 0, SIM_TICK, i, 0, h->boot);

@@ -28,15 +28,15 @@ static const uint8_t job_id[INTER_ID_BYTES] = {1};
 struct update {           // handed out by its member
     bool here, own_known; // own_known: its member revealed b
     bool drained;         // no training behind it: the integers are zeros, which everybody knows
-    uint16_t shares;      // bit per member: it revealed its share of b
+    struct member_set shares; // they revealed their shares of b
     uint8_t sha[INTER_SHA_BYTES];
     struct sec_sum_head head;
     struct neb_buf bytes;
 };
 struct round { // of one fragment
     struct update updates[INTER_MEMBERS_MAX][SIM_ATTEMPTS];
-    uint16_t pairs[INTER_MEMBERS_MAX]; // revealed seeds, bit per other member
-    uint16_t sets[INTER_MEMBERS_MAX];  // set of members for which a member revealed; 0: none
+    struct member_set pairs[INTER_MEMBERS_MAX]; // revealed seeds, by other member
+    struct member_set sets[INTER_MEMBERS_MAX];  // for which a member revealed; none: not yet
 };
 struct view { // of one host
     struct sim *s;
@@ -45,7 +45,7 @@ struct view { // of one host
     struct inter_sums *sums;
 };
 struct sim_masks {
-    uint16_t colluders; // bit per member, includes the Byzantine one
+    struct member_set colluders; // the Byzantine member among them
     struct sec_sum *keys[INTER_MEMBERS_MAX];
     struct view views[INTER_MEMBERS_MAX + 1];
     struct round *rounds[SIM_FRAGMENTS][SIM_ROUNDS];
@@ -109,7 +109,7 @@ static void note_share(struct sim *s, struct round *r, const struct sec_sum_reve
         heads[k] = u->head;
         if (sec_sum_reveal(s->masks->keys[x->member], x->set, heads, &is) == NEB_OK &&
             !memcmp(is.shares[k], x->shares[k], sizeof is.shares[k]))
-            u->shares |= (uint16_t)(1u << x->member);
+            mset_add(&u->shares, x->member);
     }
 }
 
@@ -117,18 +117,18 @@ static void note_reveal(struct sim *s, uint32_t f, uint32_t n, const struct sec_
     struct round *r = round_of(s, f, n);
     struct sec_sum_head heads[INTER_MEMBERS_MAX] = {{0}};
     for (uint8_t k = 0; k < s->o.members; k++)
-        for (int a = 0; a < SIM_ATTEMPTS && x->set >> k & 1; a++)
+        for (int a = 0; a < SIM_ATTEMPTS && mset_has(x->set, k); a++)
             if (r->updates[k][a].here)
                 heads[k] = r->updates[k][a].head;
     for (uint8_t k = 0; k < s->o.members; k++) {
-        if (x->set >> k & 1 && k != x->member)
+        if (mset_has(x->set, k) && k != x->member)
             note_share(s, r, x, k, heads);
-        if (!(x->set >> k & 1) && x->set >> x->member & 1) {
-            r->pairs[k] |= (uint16_t)(1u << x->member);
-            r->pairs[x->member] |= (uint16_t)(1u << k);
+        if (!mset_has(x->set, k) && mset_has(x->set, x->member)) {
+            mset_add(&r->pairs[k], x->member);
+            mset_add(&r->pairs[x->member], k);
         }
     }
-    for (int a = 0; a < SIM_ATTEMPTS && x->set >> x->member & 1; a++) {
+    for (int a = 0; a < SIM_ATTEMPTS && mset_has(x->set, x->member); a++) {
         struct update *u = &r->updates[x->member][a];
         heads[x->member] = u->head;
         u->own_known = u->own_known || (u->here && sec_sum_reveal_fits(x, heads));
@@ -149,19 +149,19 @@ static int column(uint8_t a, uint8_t b) {
 }
 
 static size_t rows_of(const struct sim *s, const struct round *r, struct row rows[ROWS_MAX]) {
-    uint16_t all = (uint16_t)((1u << s->o.members) - 1), they = s->masks->colluders;
+    struct member_set all = mset_first((int)s->o.members), they = s->masks->colluders;
     size_t n = 0;
     for (uint8_t m = 0; m < s->o.members; m++)
-        for (int a = 0; a < SIM_ATTEMPTS && !(they >> m & 1); a++) {
+        for (int a = 0; a < SIM_ATTEMPTS && !mset_has(they, m); a++) {
             const struct update *u = &r->updates[m][a];
-            uint16_t shares = (uint16_t)(u->shares | they | 1u << m);
-            if (!u->here || !(u->own_known || shares == all))
+            struct member_set shares = mset_with(mset_union(u->shares, they), m);
+            if (!u->here || !(u->own_known || mset_equal(shares, all)))
                 continue;
             if (n == ROWS_MAX)
                 abort();
             rows[n] = (struct row){.of = 1ull << n, .member = m, .drained = u->drained};
             for (uint8_t k = 0; k < s->o.members; k++)
-                if (k != m && !((they | r->pairs[m]) >> k & 1))
+                if (k != m && !mset_has(mset_union(they, r->pairs[m]), k))
                     rows[n].masks[column(m, k) / 64] |= 1ull << column(m, k) % 64;
             n++;
         }
@@ -197,7 +197,7 @@ static void check(struct sim *s, uint32_t f, uint32_t n) {
     struct row rows[ROWS_MAX] = {{.member = 0}}, some[ROWS_MAX];
     uint64_t of[ROWS_MAX];
     size_t all = rows_of(s, round_of(s, f, n), rows), k = 0;
-    uint16_t in = 0;
+    struct member_set in = mset_none();
     for (uint8_t m = 0; m < s->o.members; m++, k = 0) {
         for (size_t i = 0; i < all; i++)
             if (rows[i].member == m)
@@ -205,17 +205,19 @@ static void check(struct sim *s, uint32_t f, uint32_t n) {
         if (k && readable(some, k, of))
             sim_fail(
                 s,
-                "colluders %#x can read the update of member %u alone in round %u of fragment %u",
-                s->masks->colluders, m, n, f);
+                "colluders %#llx can read the update of member %u alone in round %u of fragment %u",
+                (unsigned long long)mset_bits(s->masks->colluders), m, n, f);
     }
     memcpy(some, rows, sizeof some);
     size_t found = readable(some, all, of);
     for (size_t i = 0; found && i < all; i++)
-        in |= of[0] >> i & 1 && !rows[i].drained ? (uint16_t)(1u << rows[i].member) : 0;
-    if (found > 1 || (found && __builtin_popcount(in) < 2))
-        sim_fail(s,
-                 "colluders %#x can read %zu sums of round %u of fragment %u, one of members %#x",
-                 s->masks->colluders, found, n, f, in);
+        if (of[0] >> i & 1 && !rows[i].drained)
+            mset_add(&in, rows[i].member);
+    if (found > 1 || (found && mset_count(in) < 2))
+        sim_fail(
+            s, "colluders %#llx can read %zu sums of round %u of fragment %u, one of members %#llx",
+            (unsigned long long)mset_bits(s->masks->colluders), found, n, f,
+            (unsigned long long)mset_bits(in));
 }
 
 // Reads every message that a host sends to anybody.
@@ -226,7 +228,7 @@ static void overhear(struct sim *s, uint8_t i, const uint8_t *p, size_t len) {
     uint8_t id[INTER_ID_BYTES], type = neb_rd_u8(&r), me = s->h[i].id;
     neb_rd_copy(&r, id, sizeof id);
     uint32_t f = neb_rd_u32(&r), n = neb_rd_u32(&r);
-    if (type != SEEDS || sim_lies(s, i) || s->masks->colluders >> me & 1)
+    if (type != SEEDS || sim_lies(s, i) || mset_has(s->masks->colluders, me))
         return;
     for (uint8_t k = neb_rd_u8(&r); k > 0; k--) {
         if (!sec_sum_reveal_get(&r, &x) || !neb_rd_view(&r, INTER_SIG_BYTES))
@@ -235,12 +237,14 @@ static void overhear(struct sim *s, uint8_t i, const uint8_t *p, size_t len) {
             continue; // already seen when its owner sent them
         const struct sim_reveal *kept = &s->h[i].disk.reveals[f][n];
         struct round *round = round_of(s, f, n);
-        if (!kept->known || kept->set != x.set)
-            sim_fail(s, "host %u reveals for members %#x before the note of it is on its disk", i,
-                     x.set);
-        if (round->sets[me] && round->sets[me] != x.set && !s->h[i].previous_incarnation)
-            sim_fail(s, "host %u reveals for members %#x, and revealed for %#x before", i, x.set,
-                     round->sets[me]);
+        if (!kept->known || !mset_equal(kept->set, x.set))
+            sim_fail(s, "host %u reveals for members %#llx before the note of it is on its disk", i,
+                     (unsigned long long)mset_bits(x.set));
+        if (!mset_empty(round->sets[me]) && !mset_equal(round->sets[me], x.set) &&
+            !s->h[i].previous_incarnation)
+            sim_fail(s, "host %u reveals for members %#llx, and revealed for %#llx before", i,
+                     (unsigned long long)mset_bits(x.set),
+                     (unsigned long long)mset_bits(round->sets[me]));
         round->sets[me] = x.set;
         note_reveal(s, f, n, &x);
         check(s, f, n);
@@ -364,9 +368,9 @@ void sim_masks_set_up(struct sim *s) {
                            &k->keys[m]) != NEB_OK)
             abort();
     }
-    k->colluders = (uint16_t)(s->byzantine ? 1u << s->byzantine->who : 0);
-    while (s->byzantine && __builtin_popcount(k->colluders) < (int)s->o.colluders)
-        k->colluders |= (uint16_t)(1u << neb_rng_below(&s->rng, s->o.members));
+    k->colluders = s->byzantine ? mset_of(s->byzantine->who) : mset_none();
+    while (s->byzantine && mset_count(k->colluders) < (int)s->o.colluders)
+        mset_add(&k->colluders, (int)neb_rng_below(&s->rng, s->o.members));
 }
 
 void sim_masks_free(struct sim *s) {

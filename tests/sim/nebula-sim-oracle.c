@@ -37,12 +37,12 @@ void sim_check_vote(struct sim *s, uint8_t i, const struct inter_record *r) {
     inter_record_hash(r, hash);
     use(s, r->round);
     for (int k = 0; k < 8; k++) {
-        uint16_t *voters = &s->oracle->votes[r->fragment][r->round][k].voters;
+        struct member_set *voters = &s->oracle->votes[r->fragment][r->round][k].voters;
         uint8_t *known = s->oracle->votes[r->fragment][r->round][k].hash;
-        if (*voters && memcmp(known, hash, sizeof hash))
+        if (!mset_empty(*voters) && memcmp(known, hash, sizeof hash))
             continue;
         memcpy(known, hash, sizeof hash);
-        *voters |= (uint16_t)(1u << i);
+        mset_add(voters, i);
         return;
     }
     sim_fail(s, "more than 8 different proposals for round %u", r->round);
@@ -65,11 +65,11 @@ void sim_check_blob(struct sim *s, uint8_t i, const struct inter_manifest *m) {
     uint32_t *attempts = s->oracle->attempts[k->fragment][k->round][k->member];
     use(s, k->round);
     for (int x = 0; x < SIM_ATTEMPTS; x++) {
-        uint16_t *copies = &s->oracle->copies[k->fragment][k->round][k->member][x];
-        if (*copies && attempts[x] != k->attempt)
+        struct member_set *copies = &s->oracle->copies[k->fragment][k->round][k->member][x];
+        if (!mset_empty(*copies) && attempts[x] != k->attempt)
             continue;
         attempts[x] = k->attempt;
-        *copies |= (uint16_t)(1u << i);
+        mset_add(copies, i);
         return;
     }
     sim_fail(s, "more than %d attempts of one update", SIM_ATTEMPTS);
@@ -81,7 +81,7 @@ static void check_copies(struct sim *s, const struct inter_record *r, const stru
         data += !s->h[m].witness;
     for (int x = 0; x < SIM_ATTEMPTS; x++)
         if (s->oracle->attempts[r->fragment][r->round][e->member][x] == e->attempt)
-            copies = __builtin_popcount(s->oracle->copies[r->fragment][r->round][e->member][x]);
+            copies = mset_count(s->oracle->copies[r->fragment][r->round][e->member][x]);
     int lies = s->byzantine != NULL; // it may claim an update that it does not have
     if (copies + lies + (lies && sim_lies(s, e->member)) < (data < 2 ? data : 2))
         sim_fail(s, "round %u lists an update of %u that only %d disks hold", r->round, e->member,
@@ -134,8 +134,9 @@ static void first_commit(struct sim *s, uint8_t i, const struct inter_record *r,
     uint32_t f = r->fragment, n = r->round;
     int votes = 0, contributors = 0;
     for (int k = 0; k < 8; k++)
-        if (o->votes[f][n][k].voters && !memcmp(o->votes[f][n][k].hash, hash, INTER_SHA_BYTES))
-            votes = __builtin_popcount(o->votes[f][n][k].voters);
+        if (!mset_empty(o->votes[f][n][k].voters) &&
+            !memcmp(o->votes[f][n][k].hash, hash, INTER_SHA_BYTES))
+            votes = mset_count(o->votes[f][n][k].voters);
     if (votes + (s->byzantine != NULL) <= (int)s->o.members / 2)
         sim_fail(s, "round %u of fragment %u committed by %u with %d votes on disk", n, f, i,
                  votes);
@@ -294,7 +295,7 @@ bool sim_check_divergence(struct sim *s) {
 // other side's state.
 static bool knows(const struct sim *s, uint8_t i) {
     const struct inter_record *own;
-    return s->h[i].alive && s->h[i].disk.equivocators == 1u << s->byzantine->who &&
+    return s->h[i].alive && mset_equal(s->h[i].disk.equivocators, mset_of(s->byzantine->who)) &&
            (s->h[i].split || !conflict(s, i, &own));
 }
 
@@ -324,9 +325,10 @@ bool sim_check_split(struct sim *s) {
             if (!sim_lies(s, i) && !knows(s, i))
                 sim_fail(s,
                          "members have diverged in round %u of fragment %u; host %u %s, and has "
-                         "evidence against %x",
+                         "evidence against %llx",
                          s->split.round, s->split.fragment, i,
-                         s->h[i].split ? "knows" : "trains on", s->h[i].disk.equivocators);
+                         s->h[i].split ? "knows" : "trains on",
+                         (unsigned long long)mset_bits(s->h[i].disk.equivocators));
     return false;
 }
 
@@ -361,7 +363,7 @@ void sim_check_end(struct sim *s) {
         const struct sim_host *h = &s->h[i];
         if (sim_lies(s, i) || h->idle)
             continue;
-        s->r.caught |= h->disk.equivocators != 0;
+        s->r.caught |= !mset_empty(h->disk.equivocators);
         if (s->byzantine && !h->finished && sim_byzantine_stuck(s)) {
             s->r.stuck[sim_byzantine_stuck(s)] = 1;
             return;

@@ -156,9 +156,9 @@ static void choose_captives(struct sim *s) {
     uint8_t n = (uint8_t)s->o.members, most = n / 2;
     l->poses = below(l, 2);
     most = (uint8_t)(most - l->poses);
-    for (uint8_t i = 1; i < n && node_count(l->captives) < most; i++)
+    for (uint8_t i = 1; i < n && mset_count(l->captives) < most; i++)
         if (i != l->who)
-            l->captives |= (uint16_t)BIT(i);
+            mset_add(&l->captives, i);
     l->silence = 3 * NEB_S + (neb_ns)below(l, 4000) * NEB_MS;
     l->silence_end = l->silence + 5 * NEB_S;
 }
@@ -166,14 +166,14 @@ static void choose_captives(struct sim *s) {
 bool sim_byzantine_silences(const struct sim *s, uint8_t from, uint8_t to) {
     const struct sim_byzantine *l = s->byzantine;
     return l && s->now >= l->silence && s->now < l->silence_end && from != l->who && to != l->who &&
-           (l->captives >> from & 1) != (l->captives >> to & 1);
+           mset_has(l->captives, from) != mset_has(l->captives, to);
 }
 
 // Returns false if the message is not sent.
 static bool take_votes(struct sim *s, uint8_t from, uint8_t to, uint8_t *p, size_t *len) {
     struct sim_byzantine *l = s->byzantine;
     uint32_t n = s->o.members, above = honest_term(s) + 1;
-    bool captive = l->captives >> to & 1;
+    bool captive = mset_has(l->captives, to);
     if (!l->term)
         l->term = above + (l->who + n - above % n) % n;
     if (p[0] == MSG_HEARTBEAT && captive && s->now < l->silence_end) {
@@ -205,7 +205,7 @@ void sim_byzantine_terms_set_up(struct sim *s) {
 bool sim_byzantine_on_terms(struct sim *s, uint8_t from, uint8_t to, uint8_t *p, size_t *len) {
     struct sim_byzantine *l = s->byzantine;
     struct neb_buf b = {0};
-    if (l->captives && s->now >= l->silence)
+    if (!mset_empty(l->captives) && s->now >= l->silence)
         return take_votes(s, from, to, p, len);
     if (s->now < lies_from || l->terms <= 0 || neb_rng_unit(&l->on_terms) >= l->terms)
         return true;

@@ -256,13 +256,13 @@ static void take_over(struct sim *s, uint8_t i, uint32_t f) {
 static bool expected(struct sim *s, const struct sim_host *h) {
     struct inter_job_status st;
     uint8_t id[INTER_ID_BYTES] = {1};
-    uint32_t data = 0;
+    struct member_set data = mset_none(), all = mset_first((int)s->o.members);
     if (!inter_node_job_status(h->node, id, sim_clock(s, h), &st))
         return false;
     for (uint8_t m = 0; m < s->o.members; m++)
-        data |= s->h[m].witness ? 0u : 1u << m;
-    return __builtin_popcount(st.live) > (int)s->o.members / 2 &&
-           __builtin_popcount(st.live & data & ~st.idle) >= 2 && !st.waits;
+        mset_assign(&data, m, !s->h[m].witness);
+    return mset_majority(st.live, all) &&
+           mset_count(mset_common(mset_minus(st.live, st.idle), data)) >= 2 && mset_empty(st.waits);
 }
 
 static bool holds(const struct inter_record *r, uint8_t member) {

@@ -334,12 +334,12 @@ static void boot(struct sim *s, uint8_t i) {
 
 // Cuts a random part of the hosts from the rest, sometimes in one direction only.
 static void partition(struct sim *s) {
-    uint32_t side = (uint32_t)neb_rng_below(&s->rng, 1u << s->o.members);
+    struct member_set side = mset_from_bits(neb_rng_below(&s->rng, 1u << s->o.members));
     uint64_t way = neb_rng_below(&s->rng, 3);
-    sim_note(s, "partition", side, (int64_t)way, 0, 0, 0);
+    sim_note(s, "partition", (int64_t)mset_bits(side), (int64_t)way, 0, 0, 0);
     for (uint8_t i = 0; i < s->o.members; i++)
         for (uint8_t j = 0; j < s->o.members; j++)
-            if (i != j && side >> i & 1 && !(side >> j & 1))
+            if (i != j && mset_has(side, i) && !mset_has(side, j))
                 sim_cut(s, i, j, way == 1, way == 2);
 }
 
@@ -396,7 +396,7 @@ static bool may_lose_disk(const struct sim *s, uint8_t i) {
             }
     for (uint8_t j = 0; j < s->o.members; j++)
         if (!s->h[j].disk.has_standing || !s->h[j].disk.standing.joined ||
-            s->h[j].disk.standing.renewed || s->h[j].needs_state)
+            !mset_empty(s->h[j].disk.standing.renewed) || s->h[j].needs_state)
             return false;
     return !s->h[i].needs_state;
 }

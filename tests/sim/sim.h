@@ -157,7 +157,7 @@ struct sim_worker_state {
 };
 struct sim_reveal { // set for which a member revealed
     bool known;
-    uint16_t set;
+    struct member_set set;
     uint8_t hash[INTER_SHA_BYTES];
 };
 struct sim_log {
@@ -168,7 +168,7 @@ struct sim_log {
 struct sim_disk {
     bool has_standing;
     struct inter_standing standing;
-    uint16_t equivocators; // bit per member
+    struct member_set equivocators;
     struct inter_evidence evidence[INTER_MEMBERS_MAX];
     uint64_t epoch;
     struct sim_round *rounds[SIM_FRAGMENTS][SIM_ROUNDS]; // allocated at the first write
@@ -231,7 +231,7 @@ struct sim_byzantine {
     uint8_t who, twin;
     bool one_update;                          // both brains send the same update
     bool told;                                // both brains hear all messages
-    uint16_t side;                            // bit per honest member: it talks to the twin
+    struct member_set side;                   // honest members that talk to the twin
     neb_ns siege;                             // start of a long division; 0: none is planned
     neb_ns divided;                           // until then the two sides do not hear each other
     bool gone;                                // revoked: faults are over
@@ -242,9 +242,9 @@ struct sim_byzantine {
     double far; // probability of a claim to be rounds ahead, or that records are gone
     struct neb_rng on_terms;
     uint64_t one_kind; // 1 + the only kind of false term that it uses; 0: all kinds
-    // captives: bit per member that hears nobody else from `silence` to `silence_end`, and promises
+    // captives: members that hear nobody else from `silence` to `silence_end`, and promises
     // `term` (0: none yet) to it
-    uint16_t captives;
+    struct member_set captives;
     bool poses; // afterwards it claims to lead them
     neb_ns silence, silence_end;
     uint32_t term;
@@ -266,10 +266,10 @@ struct sim_oracle {
     int64_t theta[SIM_FRAGMENTS][SIM_ROUNDS + 1][SIM_WORDS];
     struct {
         uint8_t hash[INTER_SHA_BYTES];
-        uint16_t voters; // every member that ever had the vote on disk
+        struct member_set voters; // every member that ever had the vote on disk
     } votes[SIM_FRAGMENTS][SIM_ROUNDS][8];
     // disks that ever held a blob
-    uint16_t copies[SIM_FRAGMENTS][SIM_ROUNDS][INTER_MEMBERS_MAX][SIM_ATTEMPTS];
+    struct member_set copies[SIM_FRAGMENTS][SIM_ROUNDS][INTER_MEMBERS_MAX][SIM_ATTEMPTS];
     uint32_t attempts[SIM_FRAGMENTS][SIM_ROUNDS][INTER_MEMBERS_MAX][SIM_ATTEMPTS];
     uint32_t top[SIM_FRAGMENTS]; // rounds committed anywhere
     uint32_t used;               // later rounds are all zeros (of theta: those after it)

@@ -44,7 +44,3 @@ once "--masked --byzantine --rounds 4" 114146 122540 201342
 for members in 3 4; do # links and workers differ in speed
     "$sim" --pace --members "$members" --rounds 20 --fragments 1 --seeds 80
 done
-# Some of the planted bugs; tests/run --nightly tries all of them.
-masked='masked_majority|masked_not_noted|masked_two_updates'
-others='early_forgotten|one_copy|cursor_forgotten|incarnation_unknown'
-"$(dirname "$0")/mutants" "^($masked|$others)\$"

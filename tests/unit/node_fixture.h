@@ -54,7 +54,7 @@ static inline void begin_of(uint8_t n, uint16_t witnesses, uint8_t self, uint32_
                             bool joined) {
     const struct inter_node_crypto crypto = {NULL, sign, verify};
     struct inter_job_config c = {.n_members = n,
-                                 .witnesses = witnesses,
+                                 .witnesses = mset_from_bits(witnesses),
                                  .self = self,
                                  .fragments = 1,
                                  .epoch = EPOCH,

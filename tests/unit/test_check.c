@@ -4,7 +4,7 @@
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "compress/check.h"
-#include "compress/frame.h"
+#include "compress/ops.h"
 #include "kernels/exact.h"
 #include "kernels/quant.h"
 #include "tests/testing.h"
@@ -116,14 +116,14 @@ static void test_random_pieces(void **state) {
 
 // The definition: for each block (sum of q^2) * scale^2, summed in order of the blocks.
 static double blocks_norm2(const uint8_t *frame, size_t len) {
-    struct neb_rd r = neb_rd_make(frame, len);
+    struct cmp_frame_info info;
     struct cmp_frame h;
-    struct neb_buf s[2] = {{0}, {0}};
+    struct neb_buf s[CMP_STREAMS_MAX] = {{0}};
     double sum = 0;
-    OK(cmp_frame_get(&r, &h));
-    OK(cmp_blocks_open(W, &r, &h, s, h.n));
+    OK(cmp_frame_peek(frame, len, &info));
+    OK(cmp_frame_open(W, frame, len, info.n, &h, s));
     int8_t *q = malloc(h.n + 1);
-    if (h.codec.id == CMP_INT4)
+    if (cmp_codec_code_bytes(&h.codec) < 1)
         assert_true(kern_unpack4(q, s[1].p, h.n));
     else
         memcpy(q, s[1].p, h.n);
@@ -285,12 +285,13 @@ static void test_one_zstd_frame(void **state) {
     uint8_t packed[2][ZSTD_COMPRESSBOUND(N)];
     size_t half = ZSTD_compress(packed[0], sizeof packed[0], high, N / 2, 1),
            full = ZSTD_compress(packed[1], sizeof packed[1], high, N, 1);
-    struct cmp_frame h = {.codec = {.id = CMP_INT8, .block = 128, .chunk = 4096, .k = 64}, .n = N};
+    struct cmp_frame h = {.n = N};
+    OK(cmp_codec_parse("int8", &h.codec));
     neb_log_set_sink(testing_drop, NULL);
     for (int frames = 1; frames <= 2; frames++) {
         neb_buf_clear(&b);
         neb_buf_clear(&two);
-        cmp_frame_put(&two, &h, 2);
+        cmp_frame_put(&two, &h);
         neb_buf_u8(&two, 0); // scales, not compressed
         neb_buf_u32(&two, N / 128);
         neb_buf_u32(&two, N / 128);
@@ -334,12 +335,12 @@ static void test_vectors_stay_dense(void **state) {
     enum { N = 8192 };
     static const struct {
         struct cmp_unit_shape shape;
-        enum cmp_codec_id id;
-    } cases[] = {{{0, N, 1, false}, CMP_INT8},
-                 {{0, 1, N, false}, CMP_INT8},
-                 {{0, 2, N / 2, false}, CMP_TOPK},
-                 {{0, 64, 16, false}, CMP_TOPK},
-                 {{0, 63, 16, false}, CMP_INT8}};
+        bool sparse;
+    } cases[] = {{{0, N, 1, false}, false},
+                 {{0, 1, N, false}, false},
+                 {{0, 2, N / 2, false}, true},
+                 {{0, 64, 16, false}, true},
+                 {{0, 63, 16, false}, false}};
     static float x[N];
     struct cmp_codec c;
     OK(cmp_codec_parse("topk:64/4096", &c));
@@ -353,7 +354,7 @@ static void test_vectors_stay_dense(void **state) {
         OK(cmp_update_add(W, &b, &cases[i].shape, &c, x, NULL));
         OK(cmp_update_open(b.p, b.len, &cases[i].shape, 1, &u));
         OK(cmp_frame_peek(u.frame, u.frame_len, &info));
-        assert_int_equal(info.codec.id, cases[i].id);
+        assert_int_equal(cmp_codec_sparse(&info.codec), cases[i].sparse);
         neb_buf_free(&b);
     }
 }

@@ -598,14 +598,14 @@ static void test_bounds_survive_json(void **state) {
 static void test_private_has_enough(void **state) {
     (void)state;
     struct agent_job j = {.n_clusters = 3};
-    assert_true(agent_private_has_enough(&j, 1));
+    assert_true(agent_private_has_enough(&j, mset_from_bits(1)));
     j.sync.gate = AGENT_GATE_PRIVATE;
-    assert_true(agent_private_has_enough(&j, 0));
-    assert_false(agent_private_has_enough(&j, 1));
+    assert_true(agent_private_has_enough(&j, mset_from_bits(0)));
+    assert_false(agent_private_has_enough(&j, mset_from_bits(1)));
     j.n_clusters = 5;
     j.sync.private_colluders = 1;
-    assert_true(agent_private_has_enough(&j, 1 << 4));
-    assert_false(agent_private_has_enough(&j, 1 << 4 | 1));
+    assert_true(agent_private_has_enough(&j, mset_from_bits(1 << 4)));
+    assert_false(agent_private_has_enough(&j, mset_from_bits(1 << 4 | 1)));
 }
 
 // Keys of differential privacy need each other and masked sums.

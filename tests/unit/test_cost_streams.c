@@ -263,7 +263,7 @@ static void test_devices(void **state) {
     struct agent_planner_streams x;
     for (int i = 0; i < 3; i++) {
         sites[i] = (struct agent_site){.profile = {.rates = even_rates(1)}, .share = 1};
-        for (int k = 0; k < AGENT_PROFILE_CODECS; k++)
+        for (int k = 0; cmp_variant(k, CMP_PLANNED); k++)
             sites[i].profile.codecs[k] = (struct inter_wan_codec){
                 "int4", 4, 0.1, 1, false, {{1e9, 1e9, 1e9}, {2e9, 2e9, 2e9}}};
     }

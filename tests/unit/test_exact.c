@@ -336,7 +336,7 @@ static void test_rounding_state_of_the_caller(void **state) {
                 _mm_setcsr(UP_FLUSH);
             enum neb_status st = cmp_encode(w, &codec, x, M, &frame[flush]);
             // a denormal codebook is legal and must decode to the same values everywhere
-            if (flush && codec.id == CMP_TOPK)
+            if (flush && cmp_codec_density(&codec) < 1)
                 for (int i = 0; i < 2; i++)
                     neb_put_u32(frame[flush].p + MAGS_AT + 4 * i, 1234567u + (uint32_t)i);
             if (st == NEB_OK)
@@ -347,7 +347,7 @@ static void test_rounding_state_of_the_caller(void **state) {
             // except sticky exception flags
             assert_int_equal(after & ~0x3fu, flush ? UP_FLUSH : was & ~0x3fu);
         }
-        if (codec.id == CMP_TOPK) {
+        if (cmp_codec_density(&codec) < 1) {
             for (int i = 0; i < 2; i++)
                 neb_put_u32(frame[0].p + MAGS_AT + 4 * i, 1234567u + (uint32_t)i);
             assert_int_equal(cmp_decode(w, frame[0].p, frame[0].len, y[0], M), NEB_OK);

@@ -158,12 +158,12 @@ static void test_altered_record(void **state) {
 static void first_taken(void *user, const uint8_t id[INTER_ID_BYTES],
                         struct inter_job_config *out) {
     (void)user, (void)id;
-    out->removed = 1;
+    out->removed = mset_from_bits(1);
 }
 static void second_taken(void *user, const uint8_t id[INTER_ID_BYTES],
                          struct inter_job_config *out) {
     (void)user, (void)id;
-    out->removed = 2;
+    out->removed = mset_from_bits(2);
 }
 static void masked_with_two(void *user, const uint8_t id[INTER_ID_BYTES],
                             struct inter_job_config *out) {

@@ -14,19 +14,19 @@ static void test_waits_private(void **state) {
     pass(3, (const uint32_t[MEMBERS]){0}, all_follow);
     pass(6, (const uint32_t[MEMBERS]){0},
          (const uint8_t[]){0, JOINED | FOLLOWS, JOINED | FOLLOWS, JOINED | FOLLOWS, 0});
-    assert_int_equal(status().waits, 0);
+    assert_int_equal(mset_bits(status().waits), 0);
     pass(6, (const uint32_t[MEMBERS]){0},
          (const uint8_t[]){0, JOINED | FOLLOWS, JOINED | FOLLOWS, 0, 0});
-    assert_int_equal(status().waits, 1 << 3 | 1 << 4);
-    inter_node_job_revoked(node, job_id, 1 << 4);
-    assert_int_equal(status().waits, 1 << 3);
+    assert_int_equal(mset_bits(status().waits), 1 << 3 | 1 << 4);
+    inter_node_job_revoked(node, job_id, mset_from_bits(1 << 4));
+    assert_int_equal(mset_bits(status().waits), 1 << 3);
 }
 
 static void has_update(uint8_t m, uint8_t flags) {
     struct slot *t = &node->jobs[0].fragments[0].slots[m];
     t->known = true;
     t->m.flags = flags;
-    t->holders = 3;
+    t->holders = mset_from_bits(3);
     t->began = now;
 }
 
@@ -42,17 +42,17 @@ static void test_owing(void **state) {
         j->c.commit_all = kind == ALL;
         j->c.masked = kind == PRIVATE;
         pass(9, (const uint32_t[MEMBERS]){0}, all_follow);
-        assert_int_equal(status().owing, 0); // nobody has sent anything
+        assert_int_equal(mset_bits(status().owing), 0); // nobody has sent anything
         for (uint8_t m = 0; m < 3; m++)
             has_update(m, kind == LAST ? INTER_FINAL : 0);
         pass(4, (const uint32_t[MEMBERS]){0}, all_follow);
-        assert_int_equal(status().owing, 0);
+        assert_int_equal(mset_bits(status().owing), 0);
         pass(2, (const uint32_t[MEMBERS]){0}, all_follow);
-        assert_int_equal(status().owing, kind == TRUSTED ? 0 : 1 << 3 | 1 << 4);
-        inter_node_job_revoked(node, job_id, 1 << 3);
-        assert_int_equal(status().owing, kind == TRUSTED ? 0 : 1 << 4);
+        assert_int_equal(mset_bits(status().owing), kind == TRUSTED ? 0 : 1 << 3 | 1 << 4);
+        inter_node_job_revoked(node, job_id, mset_from_bits(1 << 3));
+        assert_int_equal(mset_bits(status().owing), kind == TRUSTED ? 0 : 1 << 4);
         has_update(4, 0);
-        assert_int_equal(status().owing, 0);
+        assert_int_equal(mset_bits(status().owing), 0);
     }
 }
 
@@ -76,7 +76,7 @@ static void test_idle(void **state) {
             for (uint8_t m = 0; m < 4; m++) {
                 struct slot *t = &j->fragments[0].slots[m];
                 has_update(m, INTER_FINAL);
-                t->holders = gone ? 15 : 31;
+                t->holders = mset_from_bits(gone ? 15 : 31);
                 t->m.key = (struct inter_key){.member = m};
                 memcpy(t->m.key.job, job_id, sizeof job_id);
             }
@@ -84,9 +84,9 @@ static void test_idle(void **state) {
             bool proposes = gone && kind != ALL;
             assert_int_equal(j->fragments[0].voted, proposes);
             if (!proposes)
-                assert_int_equal(status().owing, 1 << 4);
-            assert_int_equal(status().idle, gone ? 1 << 4 : 0);
-            assert_int_equal(status().waits, gone && kind == ALL ? 1 << 4 : 0);
+                assert_int_equal(mset_bits(status().owing), 1 << 4);
+            assert_int_equal(mset_bits(status().idle), gone ? 1 << 4 : 0);
+            assert_int_equal(mset_bits(status().waits), gone && kind == ALL ? 1 << 4 : 0);
         }
 }
 
@@ -474,7 +474,7 @@ static void test_witness(void **state) {
         tells(1);
         holds(0, 1, INTER_HOLD_REFUSED);
         if (gone)
-            inter_node_job_revoked(node, job_id, 1 << 1);
+            inter_node_job_revoked(node, job_id, mset_from_bits(1 << 1));
         assert_int_equal(votes_for(3, INTER_REJECTED), gone);
     }
 }
@@ -522,11 +522,11 @@ static void test_leaves_out_unrejectable(void **state) {
         assert_false(g->voted);
         g->slots[1].refused = true;
         g->slots[1].refusers =
-            (uint16_t)(1 | (kind == OWNER_TOO ? 1 << 1 : 0) | (kind == BOTH ? 1 << 2 : 0));
+            mset_from_bits(1 | (kind == OWNER_TOO ? 1 << 1 : 0) | (kind == BOTH ? 1 << 2 : 0));
         g->slots[2].whole = true;
-        g->slots[2].holders = 1 << 0;
+        g->slots[2].holders = mset_from_bits(1 << 0);
         if (kind == LEFT)
-            inter_node_job_revoked(node, job_id, 1 << 1);
+            inter_node_job_revoked(node, job_id, mset_from_bits(1 << 1));
         holds(2, 2, INTER_HOLD_COMPLETE);
         assert_true(g->voted); // for its own proposal
         assert_int_equal(g->vote.n, kind == ALONE ? 2 : 3);
@@ -544,7 +544,7 @@ static void test_two_members_own_refused(void **state) {
     struct inter_manifest own = update(0, 1, 0);
     tells(1);
     g->slots[1].whole = true;
-    g->slots[1].holders = 3;
+    g->slots[1].holders = mset_from_bits(3);
     holds(1, 1, INTER_HOLD_REFUSED);
     step(&(struct inter_event){.kind = INTER_EV_SUBMIT, .manifest = &own, .norm = 1});
     holds(1, 0, INTER_HOLD_COMPLETE);

@@ -275,7 +275,7 @@ static void test_repeats_with_promises(void **state) {
         g->vote.n_promises = g->best.n_promises = 1;
         g->vote.promises[0] = (struct inter_promise){.member = 1, .term = 2};
         g->best.promises[0] = (struct inter_promise){.member = 1, .term = 3};
-        g->promised = 7;
+        g->promised = mset_from_bits(7);
         for (uint8_t m = 0; m < 3; m++)
             g->promises[m] = (struct inter_promise){.member = m, .term = 5};
         g->promises[2].voted = true;
@@ -454,7 +454,7 @@ static void test_recovery_despite_claims(void **state) {
                 promise(m, RECOVERY_PROMISE, 3);
         pass(4, none, flags);
         assert_false(status().votes);
-        inter_node_job_revoked(node, job_id, 1 << 2);
+        inter_node_job_revoked(node, job_id, mset_from_bits(1 << 2));
         pass(1, none, flags);
         for (uint8_t m = 0; m < MEMBERS; m++)
             if (m != 1 && m != 2)

@@ -76,8 +76,11 @@ static void seeds_of(uint16_t set, struct sec_sum_seeds *seeds) {
         assert_int_equal(sec_sum_open(members[k].blob.p, members[k].blob.len, &heads[k], &body),
                          NEB_OK);
     for (int k = 0; k < MEMBERS; k++)
-        assert_int_equal(sec_sum_reveal(members[k].sum, set, heads, &reveals[k]), NEB_OK);
-    assert_int_equal(sec_sum_gather(MEMBERS, set, heads, reveals, set, seeds), NEB_OK);
+        assert_int_equal(sec_sum_reveal(members[k].sum, mset_from_bits(set), heads, &reveals[k]),
+                         NEB_OK);
+    assert_int_equal(
+        sec_sum_gather(MEMBERS, mset_from_bits(set), heads, reveals, mset_from_bits(set), seeds),
+        NEB_OK);
 }
 
 static enum neb_status apply(struct member *m, uint16_t set, const struct sec_sum_seeds *seeds,

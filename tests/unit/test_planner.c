@@ -178,7 +178,7 @@ static void test_within_limits_of_job(void **state) {
     for (int i = 0; i < 2; i++) {
         sites[i] = (struct agent_site){.share = 1};
         sites[i].profile.rates = even_host(4e9);
-        for (int k = 0; k < AGENT_PROFILE_CODECS; k++) {
+        for (int k = 0; cmp_variant(k, CMP_PLANNED); k++) {
             struct inter_wan_codec *c = &sites[i].profile.codecs[k];
             snprintf(c->name, sizeof c->name, "%s", names[k]);
             c->density = k < 5 ? 1 : 1.0 / 64;
@@ -255,7 +255,7 @@ static enum neb_status judge(const char *batch, const char *sync, const char *pa
         struct agent_site *s = &judged_sites[i];
         *s = (struct agent_site){.share = 1};
         s->profile.rates = even_host(1e12);
-        for (int k = 0; k < AGENT_PROFILE_CODECS; k++) {
+        for (int k = 0; cmp_variant(k, CMP_PLANNED); k++) {
             snprintf(s->profile.codecs[k].name, sizeof s->profile.codecs[k].name, "int%d",
                      k % 2 ? 8 : 4);
             s->profile.codecs[k].density = 1;

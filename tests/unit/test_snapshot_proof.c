@@ -14,8 +14,13 @@ enum { A = 1, B = 2, C = 4, D = 8, E = 16 }; // clusters; B is this one
 
 static enum agent_proof_verdict judge(uint16_t same, uint16_t other, uint16_t others,
                                       uint16_t giver) {
-    struct inter_digests said = {same, other};
-    return agent_proof_judge(&said, others, giver);
+    struct inter_digests said = {mset_from_bits(same), mset_from_bits(other)};
+    return agent_proof_judge(&said, mset_from_bits(others), mset_from_bits(giver));
+}
+
+static enum agent_proof_verdict look(struct agent_proof *p, const struct inter_digests *said,
+                                     uint16_t others, neb_ns now) {
+    return agent_proof_look(p, said, mset_from_bits(others), mset_from_bits(B), now);
 }
 
 static void test_two_clusters(void **state) {
@@ -68,7 +73,7 @@ static void test_giver_not_known(void **state) {
 static void test_fragments(void **state) {
     (void)state;
     struct inter_snapshot *s = calloc(1, sizeof *s);
-    struct inter_digests said[INTER_FRAGMENTS_MAX] = {{0}};
+    struct inter_digests said[INTER_FRAGMENTS_MAX] = {{{0}, {0}}};
     struct agent_proof p;
     assert_non_null(s);
     s->fragments = 4;
@@ -77,17 +82,17 @@ static void test_fragments(void **state) {
     s->parts[3].last.entries[0].flags = s->parts[3].last.entries[1].flags = INTER_FINAL;
     s->parts[0].round = 4;
     s->parts[2] = (struct inter_snapshot_part){.round = 5, .digest = {6, 7}};
-    agent_proof_begin(&p, s, A, NEB_S);
+    agent_proof_begin(&p, s, mset_from_bits(A), NEB_S);
     assert_int_equal(p.open, 5); // the second fragment is empty, and the fourth is finished
     assert_int_equal(p.parts[2].round, 5);
     assert_int_equal(p.parts[2].digest[1], 7);
-    said[0].same = C;
-    assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_WAITS);
+    said[0].same = mset_from_bits(C);
+    assert_int_equal(look(&p, said, C, NEB_S), AGENT_PROOF_WAITS);
     assert_int_equal(p.open, 4);
-    said[2].other = A | C;
-    assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_REFUTED);
-    said[2] = (struct inter_digests){.same = C};
-    assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_CONFIRMED);
+    said[2].other = mset_from_bits(A | C);
+    assert_int_equal(look(&p, said, C, NEB_S), AGENT_PROOF_REFUTED);
+    said[2] = (struct inter_digests){.same = mset_from_bits(C)};
+    assert_int_equal(look(&p, said, C, NEB_S), AGENT_PROOF_CONFIRMED);
     assert_int_equal(p.open, 0);
     free(s);
 }
@@ -96,30 +101,30 @@ static void test_fragments(void **state) {
 // lost.
 static void test_own_digest(void **state) {
     (void)state;
-    struct inter_digests said[INTER_FRAGMENTS_MAX] = {{.same = A | B}};
-    struct agent_proof p = {.open = 1, .giver = A, .since = NEB_S};
-    assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_CONFIRMED);
+    struct inter_digests said[INTER_FRAGMENTS_MAX] = {{.same = mset_from_bits(A | B)}};
+    struct agent_proof p = {.open = 1, .giver = mset_from_bits(A), .since = NEB_S};
+    assert_int_equal(look(&p, said, C, NEB_S), AGENT_PROOF_CONFIRMED);
     p.open = 1;
-    said[0] = (struct inter_digests){.same = A, .other = B}; // its own memory may have failed
-    assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_WAITS);
-    assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S + 2 * agent_proof_patience),
-                     AGENT_PROOF_LATE);
-    said[0] = (struct inter_digests){.same = B, .other = C};
-    assert_int_equal(agent_proof_look(&p, said, C, B, NEB_S), AGENT_PROOF_CONFIRMED);
+    said[0] = (struct inter_digests){.same = mset_from_bits(A),
+                                     .other = mset_from_bits(B)}; // its own memory may have failed
+    assert_int_equal(look(&p, said, C, NEB_S), AGENT_PROOF_WAITS);
+    assert_int_equal(look(&p, said, C, NEB_S + 2 * agent_proof_patience), AGENT_PROOF_LATE);
+    said[0] = (struct inter_digests){.same = mset_from_bits(B), .other = mset_from_bits(C)};
+    assert_int_equal(look(&p, said, C, NEB_S), AGENT_PROOF_CONFIRMED);
 }
 
 static void test_timeout(void **state) {
     (void)state;
-    struct inter_digests said[INTER_FRAGMENTS_MAX] = {{0}};
-    struct agent_proof p = {.open = 1, .giver = A, .since = NEB_S};
+    struct inter_digests said[INTER_FRAGMENTS_MAX] = {{{0}, {0}}};
+    struct agent_proof p = {.open = 1, .giver = mset_from_bits(A), .since = NEB_S};
     const neb_ns late = 2 * NEB_S + agent_proof_patience;
-    assert_int_equal(agent_proof_look(&p, said, C | D, B, late - 2 * NEB_S), AGENT_PROOF_WAITS);
-    assert_int_equal(agent_proof_look(&p, said, C | D, B, late), AGENT_PROOF_LATE);
-    said[0].other = C; // D is silent, and C disagrees: the state is not used
-    assert_int_equal(agent_proof_look(&p, said, C | D, B, late), AGENT_PROOF_DISPUTED);
+    assert_int_equal(look(&p, said, C | D, late - 2 * NEB_S), AGENT_PROOF_WAITS);
+    assert_int_equal(look(&p, said, C | D, late), AGENT_PROOF_LATE);
+    said[0].other = mset_from_bits(C); // D is silent, and C disagrees: the state is not used
+    assert_int_equal(look(&p, said, C | D, late), AGENT_PROOF_DISPUTED);
     p.begun = true; // late is reported once only
-    said[0].other = 0;
-    assert_int_equal(agent_proof_look(&p, said, C | D, B, 2 * late), AGENT_PROOF_WAITS);
+    said[0].other = mset_from_bits(0);
+    assert_int_equal(look(&p, said, C | D, 2 * late), AGENT_PROOF_WAITS);
 }
 
 static void test_records(void **state) {
@@ -130,8 +135,8 @@ static void test_records(void **state) {
     r.entries[1] = (struct inter_entry){.member = 2, .digest = {7, 9}};
     r.entries[2] = (struct inter_entry){.member = 3, .digest = {7, 8}};
     inter_record_digests(&r, (const uint64_t[]){7, 8}, &said);
-    assert_int_equal(said.same, A | D);
-    assert_int_equal(said.other, C);
+    assert_int_equal(mset_bits(said.same), A | D);
+    assert_int_equal(mset_bits(said.other), C);
 }
 
 int main(void) {

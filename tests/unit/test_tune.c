@@ -10,13 +10,15 @@
 
 #include <cmocka.h>
 
+#define LEVEL(name) ((uint8_t)cmp_level_of(name))
+
 static struct inter_tune_config config(void) {
     return (struct inter_tune_config){.on = true,
                                       .codec = true,
                                       .overlap = true,
-                                      .finest = INTER_LEVEL_INT4,
-                                      .coarsest = INTER_LEVEL_TOPK64,
-                                      .first = INTER_LEVEL_INT4,
+                                      .finest = LEVEL("int4"),
+                                      .coarsest = LEVEL("topk:64/4096"),
+                                      .first = LEVEL("int4"),
                                       .start_interval = 30,
                                       .start_overlap = 5,
                                       .interval_max = 60,
@@ -32,7 +34,7 @@ static struct inter_measure measure(double mbit, double rtt_ms, double step_s) {
                                   .rtt_us = (uint32_t)(rtt_ms * 1e3),
                                   .step_us = (uint32_t)(step_s * 1e6),
                                   .error = 0.15f,
-                                  .codec = INTER_LEVEL_INT4,
+                                  .codec = LEVEL("int4"),
                                   .full = true};
 }
 enum { BYTES = 4000000 };
@@ -51,37 +53,34 @@ struct row {
 
 static void test_table(void **state) {
     (void)state;
-    static const struct row rows[] = {
-        {"fits", 100, 20, 0.2, 0, 0, 0, 0, 0, 0, INTER_LEVEL_INT4, 5, 30, INTER_REASON_KEPT},
+    const struct row rows[] = {
+        {"fits", 100, 20, 0.2, 0, 0, 0, 0, 0, 0, LEVEL("int4"), 5, 30, INTER_REASON_KEPT},
         // 32 Mbit at 20: 1.6 s and a little; with 1.2: 1.97 s, 10 steps
-        {"longer overlap", 20, 10, 0.2, 0, 0, 0, 0, 0, 0, INTER_LEVEL_INT4, 10, 30,
-         INTER_REASON_LATE},
-        {"a long way counts", 100, 500, 0.2, 0, 0, 0, 0, 0, 0, INTER_LEVEL_INT4, 12, 30,
+        {"longer overlap", 20, 10, 0.2, 0, 0, 0, 0, 0, 0, LEVEL("int4"), 10, 30, INTER_REASON_LATE},
+        {"a long way counts", 100, 500, 0.2, 0, 0, 0, 0, 0, 0, LEVEL("int4"), 12, 30,
          INTER_REASON_LATE},
         // 3.2 s is above 15 steps with the margin; int3 takes 2.3 s
-        {"coarser codec", 10, 10, 0.2, 0, 0, 0, 0, 0, 0, INTER_LEVEL_INT3, 15, 30,
-         INTER_REASON_LATE},
-        {"tenfold slower", 2.2, 10, 0.2, 0, 0, 0, 0, 0, 0, INTER_LEVEL_TOPK256, 14, 30,
+        {"coarser codec", 10, 10, 0.2, 0, 0, 0, 0, 0, 0, LEVEL("int3"), 15, 30, INTER_REASON_LATE},
+        {"tenfold slower", 2.2, 10, 0.2, 0, 0, 0, 0, 0, 0, LEVEL("topk:256/4096"), 14, 30,
          INTER_REASON_CAPACITY},
-        {"a quarter of the rate", 3.6, 10, 0.2, 0, 0, 0, 0, 0, 0, INTER_LEVEL_TOPK512, 15, 30,
+        {"a quarter of the rate", 3.6, 10, 0.2, 0, 0, 0, 0, 0, 0, LEVEL("topk:512/4096"), 15, 30,
          INTER_REASON_CAPACITY},
-        {"codec loses too much", 7, 10, 0.2, 0.30f, 0, 0, 0, 0, INTER_LEVEL_INT2, INTER_LEVEL_INT3,
-         15, 30, INTER_REASON_LIMIT},
-        {"a short run never goes sparse", 2, 10, 0.2, 0, 299500, 0, 0, 0, 0, INTER_LEVEL_INT2, 15,
+        {"codec loses too much", 7, 10, 0.2, 0.30f, 0, 0, 0, 0, LEVEL("int2"), LEVEL("int3"), 15,
          30, INTER_REASON_LIMIT},
-        {"the user says no sparse", 2, 10, 0.2, 0, 0, 0, 0, 0, INTER_LEVEL_INT2, INTER_LEVEL_INT2,
-         15, 30, INTER_REASON_LIMIT},
-        {"codec pinned", 10, 10, 0.2, 0, 0, true, 0, 0, 0, INTER_LEVEL_INT4, 15, 30,
+        {"a short run never goes sparse", 2, 10, 0.2, 0, 299500, 0, 0, 0, 0, LEVEL("int2"), 15, 30,
          INTER_REASON_LIMIT},
-        {"overlap pinned", 20, 10, 0.2, 0, 0, 0, true, 0, 0, INTER_LEVEL_TOPK512, 5, 30,
+        {"the user says no sparse", 2, 10, 0.2, 0, 0, 0, 0, 0, LEVEL("int2"), LEVEL("int2"), 15, 30,
+         INTER_REASON_LIMIT},
+        {"codec pinned", 10, 10, 0.2, 0, 0, true, 0, 0, 0, LEVEL("int4"), 15, 30,
+         INTER_REASON_LIMIT},
+        {"overlap pinned", 20, 10, 0.2, 0, 0, 0, true, 0, 0, LEVEL("topk:512/4096"), 5, 30,
          INTER_REASON_LATE},
-        {"both pinned", 20, 10, 0.2, 0, 0, true, true, 0, 0, INTER_LEVEL_INT4, 5, 30,
+        {"both pinned", 20, 10, 0.2, 0, 0, true, true, 0, 0, LEVEL("int4"), 5, 30,
          INTER_REASON_KEPT},
         // Both fixed, H free: it helps capacity, not lateness; 32 Mbit need 8 s at 4 Mbit/s, 30
         // steps take 6.
-        {"interval", 4, 10, 0.2, 0, 0, true, 0, true, 0, INTER_LEVEL_INT4, 15, 60,
-         INTER_REASON_LIMIT},
-        {"error of a codec in use", 100, 10, 0.2, 0.7f, 0, 0, 0, 0, 0, INTER_LEVEL_INT4, 5, 30,
+        {"interval", 4, 10, 0.2, 0, 0, true, 0, true, 0, LEVEL("int4"), 15, 60, INTER_REASON_LIMIT},
+        {"error of a codec in use", 100, 10, 0.2, 0.7f, 0, 0, 0, 0, 0, LEVEL("int4"), 5, 30,
          INTER_REASON_KEPT},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -114,12 +113,12 @@ static void test_off_and_unknown(void **state) {
                              slow = {.measure = measure(0.1, 10, 0.2), .bytes = BYTES};
     struct inter_tuner t = {0};
     assert_false(inter_tune(&t, &c, &none));
-    assert_int_equal(t.plan.codec, INTER_LEVEL_INT4);
+    assert_int_equal(t.plan.codec, LEVEL("int4"));
     assert_int_equal(t.plan.overlap, 5);
     c.on = false;
     for (int i = 0; i < 10; i++) {
         assert_false(inter_tune(&t, &c, &slow));
-        assert_int_equal(t.plan.codec, INTER_LEVEL_JOB);
+        assert_int_equal(t.plan.codec, CMP_LEVEL_JOB);
         assert_int_equal(t.plan.overlap, 5);
         assert_int_equal(t.plan.interval, 30);
         assert_int_equal(t.plan.reason, INTER_REASON_JOB);
@@ -134,8 +133,8 @@ static void test_no_flapping(void **state) {
     int changes = 0;
     for (int i = 0; i < 200; i++) {
         struct inter_measure m = measure(i % 2 ? 20 : 16, 50, 0.2);
-        m.codec = t.plan.interval ? t.plan.codec : INTER_LEVEL_INT4;
-        uint32_t bytes = m.codec == INTER_LEVEL_INT4 ? BYTES : BYTES * 7 / 10;
+        m.codec = t.plan.interval ? t.plan.codec : LEVEL("int4");
+        uint32_t bytes = m.codec == LEVEL("int4") ? BYTES : BYTES * 7 / 10;
         changes += inter_tune(&t, &c, &(struct inter_tune_update){.measure = m, .bytes = bytes});
     }
     assert_in_range(changes, 1, 2);
@@ -143,7 +142,7 @@ static void test_no_flapping(void **state) {
 
 // ---- in a closed loop ----
 
-static const double bits[INTER_LEVELS] = {0, 6.8, 2.9, 2.1, 1.5, 0.76, 0.45, 0.145};
+static double bits(int level) { return cmp_level(level)->bits; }
 
 struct loop {
     struct inter_tune_config c;
@@ -161,7 +160,7 @@ struct loop {
 static void play(struct loop *l, double mbit, uint64_t done) {
     const double step_s = 0.2;
     struct inter_plan p = l->next[0];
-    uint32_t bytes = (uint32_t)(BYTES * bits[p.codec] / bits[INTER_LEVEL_INT4]);
+    uint32_t bytes = (uint32_t)(BYTES * bits(p.codec) / bits(LEVEL("int4")));
     double took = 8.0 * bytes / (mbit * 1e6) + l->rtt_s + l->outage_s;
     double flight = took + 3 * l->rtt_s, overlap = p.overlap * step_s;
     l->outage_s = 0;
@@ -202,7 +201,7 @@ static void test_drop_and_recovery(void **state) {
             assert_true(r < 3 || l.stall_share <= 0.01);
         }
         int codec = l.next[0].codec;
-        assert_int_equal(codec, INTER_LEVEL_INT4);
+        assert_int_equal(codec, LEVEL("int4"));
         for (int r = 0; r < 20; r++, done += 30) {
             play(&l, rates[i] / 10, done);
             if (r >= 3 && l.stall_share > 0.02)
@@ -267,8 +266,8 @@ static void test_unlike_links(void **state) {
         struct inter_tune_update u[2];
         double slowest = 0;
         for (int m = 0; m < 2; m++) {
-            int codec = t[m].plan.interval ? t[m].plan.codec : INTER_LEVEL_INT4;
-            double bytes = BYTES * bits[codec] / bits[INTER_LEVEL_INT4];
+            int codec = t[m].plan.interval ? t[m].plan.codec : LEVEL("int4");
+            double bytes = BYTES * bits(codec) / bits(LEVEL("int4"));
             u[m] = (struct inter_tune_update){.measure = measure(mbit[m], rtt_s * 1e3, step_s[m]),
                                               .bytes = (uint32_t)bytes};
             u[m].measure.codec = (uint8_t)codec;
@@ -282,14 +281,14 @@ static void test_unlike_links(void **state) {
         for (int m = 0; m < 2; m++)
             (void)inter_tune(&t[m], &c, &u[m]);
     }
-    assert_int_equal(t[0].plan.codec, INTER_LEVEL_INT4);
-    assert_true(t[1].plan.codec > INTER_LEVEL_INT4);
+    assert_int_equal(t[0].plan.codec, LEVEL("int4"));
+    assert_true(t[1].plan.codec > LEVEL("int4"));
     c.overlap_max = 5; // the faster one cannot help: it does not go coarser in vain
     struct inter_tuner fast = {.plan = {0}};
     struct inter_tune_update u = {
         .measure = measure(100, 10, 0.2), .bytes = BYTES, .others = 10 * NEB_S};
     (void)inter_tune(&fast, &c, &u);
-    assert_int_equal(fast.plan.codec, INTER_LEVEL_INT4);
+    assert_int_equal(fast.plan.codec, LEVEL("int4"));
     assert_int_equal(fast.plan.overlap, 5);
 }
 
@@ -355,8 +354,8 @@ static void test_sizes_unlike_the_table(void **state) {
         int changes = 0;
         for (int r = 0; r < 60; r++) {
             struct inter_plan p = next[0];
-            double bytes = BYTES * bits[p.codec] / bits[INTER_LEVEL_INT4];
-            bytes *= p.codec >= INTER_LEVEL_TOPK512 ? 5 : 1;
+            double bytes = BYTES * bits(p.codec) / bits(LEVEL("int4"));
+            bytes *= p.codec >= LEVEL("topk:512/4096") ? 5 : 1;
             struct inter_tune_update u = {.measure = measure(r == 4 ? mbit / 8 : mbit, 40, 0.2),
                                           .bytes = (uint32_t)bytes};
             u.measure.codec = p.codec;
@@ -419,11 +418,11 @@ static void test_trials(void **state) {
     int others = 0;
     for (int r = 0; r < 400; r++, done += 30) {
         play(&l, 11, done);
-        others += l.next[0].codec != INTER_LEVEL_TOPK64;
+        others += l.next[0].codec != LEVEL("topk:64/4096");
     }
     assert_in_range(others, 1, 40);
     int rounds = 0;
-    for (; rounds < 600 && l.next[0].codec != INTER_LEVEL_INT4; rounds++, done += 30)
+    for (; rounds < 600 && l.next[0].codec != LEVEL("int4"); rounds++, done += 30)
         play(&l, 200, done);
     if (rounds >= 150)
         fail_msg("still codec %d at %g Mbit/s seen", l.next[0].codec, l.goodput_seen);
@@ -439,31 +438,42 @@ static void test_one_low_reading(void **state) {
     const double mbit[] = {100, 100, 20, 10, 20};
     for (size_t i = 0; i < sizeof mbit / sizeof mbit[0]; i++) {
         struct inter_measure m = measure(mbit[i], 80, 0.2);
-        m.codec = t.plan.interval ? t.plan.codec : INTER_LEVEL_INT4;
-        m.full = m.codec == INTER_LEVEL_INT4; // updates of other codecs are too small
-        struct inter_tune_update u = {
-            .measure = m,
-            .bytes = (uint32_t)(BYTES * bits[m.codec] / bits[INTER_LEVEL_INT4]),
-            .steps_done = 30 * i};
+        m.codec = t.plan.interval ? t.plan.codec : LEVEL("int4");
+        m.full = m.codec == LEVEL("int4"); // updates of other codecs are too small
+        struct inter_tune_update u = {.measure = m,
+                                      .bytes =
+                                          (uint32_t)(BYTES * bits(m.codec) / bits(LEVEL("int4"))),
+                                      .steps_done = 30 * i};
         (void)inter_tune(&t, &c, &u);
-        assert_true(i < 2 || t.plan.codec > INTER_LEVEL_INT4);
+        assert_true(i < 2 || t.plan.codec > LEVEL("int4"));
     }
     struct inter_measure m = measure(45, 80, 0.2);
     m.codec = t.plan.codec;
     m.full = false;
     (void)inter_tune(&t, &c, &(struct inter_tune_update){.measure = m, .bytes = BYTES / 6});
-    assert_int_equal(t.plan.codec, INTER_LEVEL_INT4);
+    assert_int_equal(t.plan.codec, LEVEL("int4"));
     assert_int_equal(t.plan.reason, INTER_REASON_TRIAL);
 }
 
 static void test_names(void **state) {
     (void)state;
-    for (int r = 1; r < INTER_LEVELS; r++)
-        assert_int_equal(inter_codec_level_of(inter_codec_level_codec((enum inter_codec_level)r)),
-                         r);
-    assert_int_equal(inter_codec_level_of("topk"), INTER_LEVEL_TOPK64);
-    assert_int_equal(inter_codec_level_of("fp32"), INTER_LEVEL_JOB);
-    assert_null(inter_codec_level_codec(INTER_LEVEL_JOB));
+    // The numbers in records and checkpoints.
+    static const char *const numbers[] = {NULL,   "int8",          "int4",          "int3",
+                                          "int2", "topk:512/4096", "topk:256/4096", "topk:64/4096"};
+    for (uint8_t i = 1; i < sizeof numbers / sizeof *numbers; i++)
+        assert_string_equal(cmp_level(cmp_level_numbered(i))->name, numbers[i]);
+    for (int level = 1; cmp_level(level); level++) {
+        const struct cmp_variant *v = cmp_level(level), *next = cmp_level(level + 1);
+        assert_int_equal(cmp_level_of(v->name), level);
+        assert_int_equal(cmp_level_numbered(cmp_level_number(level)), level);
+        assert_true(!next || next->bits < v->bits); // finest first
+        assert_true(level <= CMP_LEVELS_MAX);
+    }
+    assert_int_equal(cmp_level_of("topk"), LEVEL("topk:64/4096"));
+    assert_int_equal(cmp_level_of("fp32"), CMP_LEVEL_JOB);
+    assert_int_equal(cmp_level_number(CMP_LEVEL_JOB), 0);
+    assert_int_equal(cmp_level_numbered(255), -1);
+    assert_null(cmp_level(CMP_LEVEL_JOB));
 }
 
 int main(void) {

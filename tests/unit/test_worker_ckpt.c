@@ -338,8 +338,11 @@ static void write_snapshot(struct agent_worker *w) {
             .entries = {{.clip = 1}, {.member = 1, .clip = 1}},
             .n_plans = 2,
             .cursors = {30, 30},
-            .plans = {{.interval = 20, .overlap = 4, .codec = INTER_LEVEL_TOPK64, .left_out = 8},
-                      {.interval = 40, .overlap = 7, .codec = INTER_LEVEL_INT8}}}};
+            .plans = {{.interval = 20,
+                       .overlap = 4,
+                       .codec = (uint8_t)cmp_level_of("topk:64/4096"),
+                       .left_out = 8},
+                      {.interval = 40, .overlap = 7, .codec = (uint8_t)cmp_level_of("int8")}}}};
     inter_snapshot_put(&b, s);
     inter_outer_arrays(w->outer, arrays);
     for (int i = 0; i < 2; i++) // θ, v
@@ -365,9 +368,9 @@ static void test_plans_of_snapshot(void **state) {
     assert_int_equal(lost->left_out, 8);
     for (int i = 0; i < 2; i++) {
         const struct inter_plan *p = &lost->kept[0].plans[i], *first = &lost->kept[1].plans[i];
-        assert_true(p->codec == INTER_LEVEL_TOPK64 && p->overlap == 4);
+        assert_true(p->codec == (uint8_t)cmp_level_of("topk:64/4096") && p->overlap == 4);
         assert_int_equal(p->interval, 40); // the common interval of both clusters
-        assert_true(first->codec == INTER_LEVEL_JOB && first->interval == 10);
+        assert_true(first->codec == CMP_LEVEL_JOB && first->interval == 10);
     }
     destroy(&w);
     destroy(&lost);
