@@ -204,7 +204,8 @@ void exchange_init(struct agent_exchange *x);
 // Creates the state of the exchange over the units of x->trainer. NEB_ERR_NOMEM; NEB_ERR_INVALID:
 // the job does not fit the units (logged).
 NEB_MUST_CHECK enum neb_status exchange_create(struct agent_exchange *x);
-// Completes a checkpoint in progress and frees the state of the exchange, which may use the trainer.
+// Completes a checkpoint in progress and frees the state of the exchange, which may use the
+// trainer.
 void exchange_destroy(struct agent_exchange *x);
 // At the very end: waits until the last message has left, and frees the rest.
 void exchange_leave(struct agent_exchange *x);
