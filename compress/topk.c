@@ -94,9 +94,12 @@ struct put { // state while a frame's chunks are put, one after the other
     uint8_t bits;
 };
 
-// Appends a chunk to w's streams. idx: indices in the chunk, ascending.
-static enum neb_status put_chunk(struct cmp_work *w, const struct cmp_frame *h, struct put *t,
-                                 const uint16_t *idx, const float *values, size_t k, size_t len) {
+// Appends a chunk to w's streams. idx: indices in the chunk, ascending. Not inlined, because the
+// loop of the caller then keeps too little in registers.
+__attribute__((noinline)) static enum neb_status put_chunk(struct cmp_work *w,
+                                                           const struct cmp_frame *h, struct put *t,
+                                                           const uint16_t *idx, const float *values,
+                                                           size_t k, size_t len) {
     int bits = h->codec.bits;
     unsigned each = 8 / (unsigned)bits; // values a byte
     double mean = 0;
