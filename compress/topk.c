@@ -169,17 +169,11 @@ static enum neb_status choose(struct cmp_work *w, const struct cmp_codec *c,
     return NEB_OK;
 }
 
-static enum neb_status encode(struct cmp_work *w, struct cmp_frame *h,
-                              const struct cmp_source *from, size_t n) {
+// Puts all chunks. values and idx: the entries of one chunk after those of the other.
+static enum neb_status put_chunks(struct cmp_work *w, struct cmp_frame *h, const float *values,
+                                  const uint16_t *idx, size_t n) {
     const struct cmp_codec *c = &h->codec;
     struct put t = {{0}, {0}, 0, 0};
-    uint32_t largest = 0;
-    NEB_TRY(choose(w, c, from, n, &largest));
-    if (largest >= 0x7f800000u)
-        return cmp_frame_not_finite();
-    h->top = largest ? kern_scale_top(kern_float_of(largest), 1) : 0;
-    const float *values = (const float *)(const void *)w->codes.p;
-    const uint16_t *idx = (const uint16_t *)(const void *)(values + entries_of(c, n));
     for (size_t at = 0; at < n; at += c->chunk) {
         size_t len = n - at < c->chunk ? n - at : c->chunk, k = chunk_k(c, len);
         NEB_TRY(put_chunk(w, h, &t, idx, values, k, len));
@@ -189,7 +183,26 @@ static enum neb_status encode(struct cmp_work *w, struct cmp_frame *h,
     return NEB_OK;
 }
 
+static enum neb_status encode(struct cmp_work *w, struct cmp_frame *h,
+                              const struct cmp_source *from, size_t n) {
+    const struct cmp_codec *c = &h->codec;
+    uint32_t largest = 0;
+    NEB_TRY(choose(w, c, from, n, &largest));
+    if (largest >= 0x7f800000u)
+        return cmp_frame_not_finite();
+    h->top = largest ? kern_scale_top(kern_float_of(largest), 1) : 0;
+    const float *values = (const float *)(const void *)w->codes.p;
+    return put_chunks(w, h, values, (const uint16_t *)(const void *)(values + entries_of(c, n)), n);
+}
+
 // ---- decoding -----------------------------------------------------------------------------------
+
+// Moves *i to the next index. False: it leaves its chunk of len elements, or no gap is left.
+static inline bool next_index(const uint8_t **gap, const uint8_t *end, size_t *i, size_t len) {
+    for (; *gap < end && **gap == GAP_ESCAPE; (*gap)++)
+        *i += GAP_ESCAPE;
+    return *gap < end && (*i += *(*gap)++) < len;
+}
 
 static enum neb_status outside_chunk(void) {
     return neb_fail(NEB_ERR_FORMAT, "codec frame: an index outside its chunk");
@@ -221,9 +234,7 @@ static enum neb_status unpack(const struct cmp_frame *h, const struct neb_buf *r
         if (!isfinite(value[2 * bins - 2])) // the largest
             return not_finite();
         for (size_t t = 0; t < k; t++, e++, i++) {
-            while (gap < end && *gap == GAP_ESCAPE)
-                i += GAP_ESCAPE, gap++;
-            if (gap == end || (i += *gap++) >= len)
+            if (!next_index(&gap, end, &i, len))
                 return outside_chunk();
             float v = value[raw[2].p[e / each] >> (e % each * bits) & ((1u << bits) - 1)];
             if (to->out) {
@@ -241,15 +252,13 @@ static enum neb_status unpack(const struct cmp_frame *h, const struct neb_buf *r
 static void sketch(const struct cmp_place *p, const struct cmp_frame *h, const struct neb_buf *raw,
                    size_t n) {
     unsigned bits = (unsigned)h->codec.bits, each = 8 / bits;
-    const uint8_t *gap = raw[1].p;
+    const uint8_t *gap = raw[1].p, *end = gap + raw[1].len;
     size_t e = 0;
     for (size_t at = 0, chunk = 0; at < n; at += h->codec.chunk, chunk++) {
         size_t len = n - at < h->codec.chunk ? n - at : h->codec.chunk, i = at;
         float scale = kern_scale_value(raw[0].p[chunk], h->top);
         for (size_t k = chunk_k(&h->codec, len); k > 0; k--, e++, i++) {
-            for (; *gap == GAP_ESCAPE; gap++)
-                i += GAP_ESCAPE;
-            i += *gap++;
+            (void)next_index(&gap, end, &i, n);
             unsigned code = raw[2].p[e / each] >> (e % each * bits) & ((1u << bits) - 1);
             float v = h->mags[code >> 1] * scale;
             cmp_place_add(p, i / p->length, p->sign[i % p->length] * (code & 1 ? -v : v));
@@ -265,12 +274,9 @@ static enum neb_status count_gaps(const struct cmp_tally *t) {
     const uint8_t *gap = t->raw[1].p, *end = gap + t->raw[1].len;
     for (size_t at = 0; at < t->n; at += c->chunk) {
         size_t len = t->n - at < c->chunk ? t->n - at : c->chunk, i = 0;
-        for (size_t k = chunk_k(c, len); k > 0; k--, i++) {
-            for (; gap < end && *gap == GAP_ESCAPE; gap++)
-                i += GAP_ESCAPE;
-            if (gap == end || (i += *gap++) >= len)
+        for (size_t k = chunk_k(c, len); k > 0; k--, i++)
+            if (!next_index(&gap, end, &i, len))
                 return outside_chunk();
-        }
     }
     return all_gaps(gap == end);
 }
@@ -309,7 +315,6 @@ static enum neb_status device_encode(struct cmp_device *d, struct cmp_work *w, s
                                      const float *x, size_t n, float max) {
     const struct cmp_codec *c = &h->codec;
     size_t chunks = chunks_of(c, n), last = n - (chunks - 1) * c->chunk, all = chunks * c->k;
-    struct put t = {{0}, {0}, 0, 0};
     uint8_t *idx, *values;
     h->top = max > 0 ? kern_scale_top(max, 1) : 0;
     NEB_TRY(cmp_device_streams(d, all * sizeof(uint16_t), all * sizeof(float), &idx, &values));
@@ -321,15 +326,8 @@ static enum neb_status device_encode(struct cmp_device *d, struct cmp_work *w, s
     NEB_TRY(cmp_device_fetch(d, &d->list, values, all * sizeof(float)));
     NEB_TRY(cmp_device_fetch(d, &d->list, idx, all * sizeof(uint16_t)));
     NEB_TRY(kern_stage_end(d->D));
-    for (size_t i = 0; i < chunks; i++) {
-        size_t len = i + 1 == chunks ? last : c->chunk, entries = chunk_k(c, len);
-        memcpy(w->values, d->list.p + i * c->k * sizeof(float), entries * sizeof(float));
-        memcpy(w->idx, d->list.p + all * sizeof(float) + i * c->k * sizeof(uint16_t),
-               entries * sizeof(uint16_t));
-        NEB_TRY(put_chunk(w, h, &t, w->idx, w->values, entries, len));
-    }
-    put_codebook(w, h, &t);
-    return NEB_OK;
+    const float *chosen = (const float *)(const void *)d->list.p;
+    return put_chunks(w, h, chosen, (const uint16_t *)(const void *)(chosen + all), n);
 }
 
 // ---- the vtable ---------------------------------------------------------------------------------

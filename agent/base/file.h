@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A whole file opened for reading, in clear or sealed (vault.h). The caller reads byte ranges and
-// need not know which of the two it is. A clear file is mapped. At most one chunk of a sealed file is held in clear.
+// need not know which of the two it is. A clear file is mapped. At most one chunk of a sealed file
+// is held in clear.
 #ifndef NEB_FILE_H
 #define NEB_FILE_H
 #include "agent/base/fs.h"

@@ -266,7 +266,6 @@ const struct agent_command cmd_invite = {
     .arguments = "NAME",
     .doc = "Prints a token with which one site can join once, under this name.",
     .least = 1,
-    .most = 1,
     .size = sizeof(struct options),
     .run = run_invite,
     .home = true};
@@ -335,7 +334,6 @@ const struct agent_command cmd_revoke = {
            "has only two voters, nebula promote LOST keeps the job running instead; LOST stays on "
            "the list until the job is done.",
     .least = 1,
-    .most = 1,
     .size = sizeof(struct options),
     .run = run_revoke,
     .home = true};
@@ -356,7 +354,6 @@ const struct agent_command cmd_move = {
         "with a --listen that fits. A member whose only link was to a moved hub gets the list "
         "with nebula members --fetch HOST:PORT (the hub's new enrolment endpoint).",
     .least = 1,
-    .most = 1,
     .size = sizeof(struct options),
     .run = run_move,
     .home = true};
@@ -370,7 +367,6 @@ const struct agent_command cmd_promote = {
            "alone.\vWith more voters, revoke it instead (nebula revoke --help). Make sure that it "
            "is lost: if both continue, their histories diverge.",
     .least = 1,
-    .most = 1,
     .size = sizeof(struct options),
     .run = run_promote,
     .home = true};

@@ -181,7 +181,6 @@ const struct agent_command cmd_join = {
            "are made here and stay here. -: reads the token from standard input, so that no list "
            "of processes shows it.\vAfter a failure, run it again with the same token.",
     .least = 1,
-    .most = 1,
     .size = sizeof(struct options),
     .run = run_join,
     .home = true};
@@ -212,7 +211,6 @@ const struct agent_command cmd_rotate = {
     .doc = "Makes new keys for this member. The hub (HOST:PORT is its enrolment endpoint) lists "
            "them in place of the old ones.",
     .least = 1,
-    .most = 1,
     .size = sizeof(struct options),
     .run = run_rotate,
     .home = true};

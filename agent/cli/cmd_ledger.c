@@ -406,6 +406,5 @@ const struct agent_command cmd_ledger = {
         "prints what is kept of each job, and proofs of equivocation: two signed statements that "
         "contradict each other, and second updates under one key.",
     .least = 2,
-    .most = 2,
     .actions = (const struct agent_action[]){{"verify", 2}, {"show", 2}, {0}},
     .run = run};

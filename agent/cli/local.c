@@ -286,8 +286,8 @@ static enum neb_status start_agent(struct agent_local *l, int i) {
     return agent_child_start(&l->agents[i], name, argv, log, NULL);
 }
 
-// True if a child ended because it was asked to, and this process is asked to end too, now or within
-// a second.
+// True if a child ended because it was asked to, and this process is asked to end too, now or
+// within a second.
 static bool with_us(int status, const volatile sig_atomic_t *asked) {
     if (WIFEXITED(status)
             ? WEXITSTATUS(status) != AGENT_EXIT_OK && WEXITSTATUS(status) != AGENT_EXIT_INTERRUPTED

@@ -7,7 +7,7 @@
 #include "agent/daemon/policy.h"
 #include "agent/daemon/state.h"
 #include "agent/daemon/sums.h"
-#include "agent/exchange/worker.h"
+#include "agent/exchange/exchange.h"
 #include "agent/job/private.h"
 #include "agent/job/sides.h"
 #include "agent/proc/launch.h"

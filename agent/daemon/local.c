@@ -8,7 +8,7 @@
 #include "agent/daemon/snapshot.h"
 #include "agent/daemon/state.h"
 #include "agent/daemon/sums.h"
-#include "agent/exchange/worker.h"
+#include "agent/exchange/exchange.h"
 #include "agent/job/id.h"
 #include "agent/job/json.h"
 #include "agent/proc/credential.h"
@@ -371,7 +371,7 @@ static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
     // checkpoint.
     j->heartbeat_at = neb_now();
     j->allow_s =
-        (double)j->job.hang_after_s * (json_object_get(report, "error") ? WORKER_HANG_OTHER : 2);
+        (double)j->job.hang_after_s * (json_object_get(report, "error") ? EXCHANGE_HANG_OTHER : 2);
     // a suspended job continues: this report is not its last
     if (!j->suspended || !json_is_true(json_object_get(report, "stopped")))
         daemon_publish_report(d, j, json_incref(report));

@@ -2,7 +2,7 @@
 #include "agent/daemon/snapshot.h"
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
-#include "agent/exchange/worker.h"
+#include "agent/exchange/exchange.h"
 #include "intra/ckpt/checkpoint_array.h"
 #include "kernels/exact.h"
 
@@ -49,7 +49,7 @@ static enum neb_status fill_snapshot(struct inter_ledger *l, struct pin *p,
                                      struct inter_snapshot *s, struct inter_snapshot_source *out) {
     const struct intra_ckpt *c = p->ckpt;
     const struct intra_ckpt_section *rounds = intra_ckpt_find(c, "sync.rounds");
-    if (!rounds || rounds->dtype != INTRA_U64 || rounds->cols != WORKER_ROUND_WORDS ||
+    if (!rounds || rounds->dtype != INTRA_U64 || rounds->cols != EXCHANGE_ROUND_WORDS ||
         rounds->rows < 1 || rounds->rows > INTER_FRAGMENTS_MAX)
         return neb_fail(NEB_ERR_FORMAT, "%s does not contain the state of a federated job",
                         intra_ckpt_path(c));
@@ -58,7 +58,7 @@ static enum neb_status fill_snapshot(struct inter_ledger *l, struct pin *p,
     NEB_TRY(intra_ckpt_array_open(c, "outer.v", s->elements, &p->body[1]));
     s->fragments = (uint32_t)rounds->rows;
     for (uint32_t f = 0; f < s->fragments; f++) {
-        uint64_t w[WORKER_ROUND_WORDS];
+        uint64_t w[EXCHANGE_ROUND_WORDS];
         NEB_TRY(intra_ckpt_range(c, rounds, f * sizeof w, w, sizeof w));
         s->parts[f].round = (uint32_t)w[0];
         s->parts[f].version = (uint32_t)w[1];

@@ -6,7 +6,7 @@
 //                   (three times without progress)
 //     not started   for lack of memory, processes, descriptors or space: tried again after
 //                   1, 2, 4, ... 60 s (START_TRIES times)
-#include "agent/exchange/worker.h"
+#include "agent/exchange/exchange.h"
 #include "agent/base/log.h"
 #include "agent/daemon/attach.h"
 #include "agent/daemon/state.h"
@@ -77,7 +77,7 @@ enum neb_status daemon_worker_start(struct daemon *d, struct agent_jobrun *j) {
     j->killed_at = 0;
     j->kill_signal = launch.kill;
     j->queues = launch.queues;
-    j->allow_s = WORKER_HANG_OTHER * (double)j->job.hang_after_s;
+    j->allow_s = EXCHANGE_HANG_OTHER * (double)j->job.hang_after_s;
     int fd = -1;
     if (j->job.clusters[j->self].launcher == AGENT_LAUNCHER_LOCAL)
         NEB_TRY(agent_credential_pipe(j->credential, &fd));

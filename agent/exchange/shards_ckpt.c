@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sends the arrays of all units to the ranks that write them into a checkpoint, and back to their
-// owners.
+// The arrays of all units, to a checkpoint and back: with several ranks they travel to the ranks
+// that write them, and from rank 0 back to their owners.
 #include "agent/exchange/shards_state.h"
+#include "intra/ckpt/checkpoint_array.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@ static float *own(const struct agent_shards *o, const struct inter_outer_array *
     return array->p + inter_outer_unit_at(o->outer, o->local[i]);
 }
 
-static uint64_t bytes_of(void *user, int rank) {
+uint64_t agent_shards_part_bytes(void *user, int rank) {
     const struct agent_shards *o = user;
     uint64_t units = 0;
     for (int32_t i = 0; i < o->n; i++)
@@ -27,8 +28,8 @@ static enum neb_status add(struct intra_ckpt_writer *w, const struct inter_outer
 }
 
 // Unit by unit, sends each array to the rank that writes it: most often its owner.
-static enum neb_status put(void *user, const int32_t *writer, struct intra_ckpt_writer *w,
-                           enum neb_status *written) {
+enum neb_status agent_shards_part_put(void *user, const int32_t *writer,
+                                      struct intra_ckpt_writer *w, enum neb_status *written) {
     struct agent_shards *o = user;
     struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
     enum neb_status st = NEB_OK;
@@ -61,15 +62,24 @@ out:
     return st;
 }
 
-const struct intra_trainer_extra shards_extra = {.bytes = bytes_of, .put = put};
+enum neb_status agent_shards_save(struct agent_shards *o, struct intra_ckpt_writer *out) {
+    struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
+    if (o->t.world)
+        return NEB_OK;
+    inter_outer_arrays(o->outer, arrays);
+    NEB_TRY(inter_outer_pull(o->outer));
+    for (int i = 0; i < INTER_OUTER_ARRAYS; i++)
+        NEB_TRY(intra_ckpt_add(out, arrays[i].name, INTRA_F32, arrays[i].n, 1, arrays[i].p));
+    return NEB_OK;
+}
 
-// ---- from a checkpoint ----
+// ---- back from a checkpoint or a snapshot ----
 
 // Sends arrays 0 .. n_arrays - 1 of the units of fragment f (-1: all) from rank 0, which reads
 // them, to their owners. After a read error rank 0 still sends, so that no rank waits; the error is
 // shared at the end.
 static enum neb_status spread(struct agent_shards *o, int32_t f, int n_arrays,
-                              agent_shards_read *read, void *user) {
+                              const struct shards_source *from) {
     struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
     enum neb_status st = NEB_OK, files = NEB_OK;
     float *room = NULL;
@@ -88,7 +98,7 @@ static enum neb_status spread(struct agent_shards *o, int32_t f, int n_arrays,
         for (int a = 0; a < n_arrays && (f < 0 || o->fragment[i] == f); a++) {
             float *x = o->local[i] < 0 ? room : own(o, &arrays[a], i);
             if (o->rank == 0 && files == NEB_OK)
-                files = read(user, a, o->place[i], x, n);
+                files = from->read(from, a, o->place[i], x, n);
             if (o->rank == 0 && o->local[i] < 0)
                 NEB_TRY_GOTO(shards_post(o, x, n * sizeof *x, o->owner[i], SHARDS_TAG_ARRAYS), out);
             if (o->rank != 0 && o->local[i] >= 0)
@@ -102,35 +112,59 @@ out:
 }
 
 enum neb_status shards_do_restore(struct agent_shards *o, const struct shards_restore *a,
-                                  agent_shards_read *read, void *user) {
+                                  const struct shards_source *from) {
     for (int32_t f = 0; f < o->c.fragments; f++)
         inter_outer_set_fragment(o->outer, f, a->version[f], a->in_flight[f]);
-    NEB_TRY(spread(o, -1, INTER_OUTER_ARRAYS, read, user));
+    NEB_TRY(spread(o, -1, INTER_OUTER_ARRAYS, from));
     return shards_agree(o, inter_outer_push(o->outer));
 }
 
-enum neb_status agent_shards_restore(struct agent_shards *o, agent_shards_read *read, void *user) {
+static enum neb_status read_array(const struct shards_source *from, int array, uint64_t at,
+                                  float *dst, size_t n) {
+    return intra_ckpt_array_read(from->arrays[array], at, dst, n);
+}
+
+enum neb_status agent_shards_restore(struct agent_shards *o, const struct intra_ckpt *c) {
+    struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
+    struct shards_source from = {.read = read_array};
     struct shards_restore a = {0};
+    enum neb_status st = NEB_OK;
+    inter_outer_arrays(o->outer, arrays);
+    for (int i = 0; i < INTER_OUTER_ARRAYS && st == NEB_OK; i++)
+        st = intra_ckpt_array_open(c, arrays[i].name, o->elements, &from.arrays[i]);
     for (int32_t f = 0; f < o->c.fragments; f++) {
         a.version[f] = inter_outer_version(o->outer, f);
         a.in_flight[f] = inter_outer_in_flight(o->outer, f);
     }
-    NEB_TRY(shards_begin(o, SHARDS_RESTORE, &a, sizeof a));
-    return shards_do_restore(o, &a, read, user);
+    if (st == NEB_OK)
+        st = shards_begin(o, SHARDS_RESTORE, &a, sizeof a);
+    if (st == NEB_OK)
+        st = shards_do_restore(o, &a, &from);
+    for (int i = 0; i < INTER_OUTER_ARRAYS; i++)
+        intra_ckpt_array_close(&from.arrays[i]);
+    return st;
 }
 
 enum neb_status shards_do_adopt(struct agent_shards *o, const struct shards_adopt *a,
-                                agent_shards_read *read, void *user) {
+                                const struct shards_source *from) {
     struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
-    NEB_TRY(spread(o, a->f, 2, read, user)); // θ and v
+    NEB_TRY(spread(o, a->f, 2, from)); // θ and v
     inter_outer_arrays(o->outer, arrays);
     inter_outer_adopt(o->outer, a->f, arrays[0].p, arrays[1].p, a->version);
-    return shards_scatter(o, a->f);
+    return shards_write(o, a->f);
+}
+
+static enum neb_status read_snapshot(const struct shards_source *from, int array, uint64_t at,
+                                     float *dst, size_t n) {
+    uint64_t first = (uint64_t)array * from->elements + at; // θ is first, v follows
+    return neb_file_read(from->file, from->at + first * sizeof *dst, dst, n * sizeof *dst);
 }
 
 enum neb_status agent_shards_adopt(struct agent_shards *o, int32_t f, uint32_t version,
-                                   agent_shards_read *read, void *user) {
+                                   const struct neb_file *file, uint64_t at) {
+    const struct shards_source from = {
+        .read = read_snapshot, .file = file, .at = at, .elements = o->elements};
     struct shards_adopt a = {f, version};
     NEB_TRY(shards_begin(o, SHARDS_ADOPT, &a, sizeof a));
-    return shards_do_adopt(o, &a, read, user);
+    return shards_do_adopt(o, &a, &from);
 }

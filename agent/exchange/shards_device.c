@@ -3,38 +3,31 @@
 // next to what it trains there.
 //
 //     replicas       θ_m of a unit is where its owner trains it: only frames cross the bus
-//     cut tensors    gathered on the host (shards.c), uploaded into a buffer of the device,
-//                    and fetched from there after a merge
+//     cut tensors    read on the host (shards.c), uploaded into a buffer of the device, and
+//                    fetched from there after a merge
 #include "agent/base/log.h"
 #include "agent/exchange/shards_state.h"
 #include "kernels/device_stage.h"
 
 #include <stdlib.h>
 
-static bool of_fragment(const struct agent_shards *o, int32_t i, int32_t f) {
-    return o->local[i] >= 0 && o->fragment[i] == f;
-}
-
 enum neb_status shards_upload(struct agent_shards *o, int32_t f) {
-    for (int32_t i = 0; o->device && i < o->n; i++)
-        if (of_fragment(o, i, f) && !shards_in_place(o, i)) {
-            int32_t k = o->local[i];
+    for (int32_t k = 0; o->device && k < o->mine; k++)
+        if (o->fragment[o->own[k]] == f && !o->in_place[k])
             kern_stage_upload(o->device, o->there[k], o->theta_m[k],
-                              shards_unit_size(o, i) * sizeof(float));
-        }
+                              shards_unit_size(o, o->own[k]) * sizeof(float));
     return NEB_OK;
 }
 
 enum neb_status shards_download(struct agent_shards *o, int32_t f) {
-    if (!o->device)
-        return NEB_OK;
-    for (int32_t i = 0; i < o->n; i++)
-        if (of_fragment(o, i, f)) {
-            int32_t k = o->local[i];
+    bool any = false;
+    for (int32_t k = 0; o->device && k < o->mine; k++)
+        if (o->fragment[o->own[k]] == f && (o->ranks > 1 || !o->in_place[k])) {
             kern_stage_download(o->device, o->theta_m[k], o->there[k],
-                                shards_unit_size(o, i) * sizeof(float));
+                                shards_unit_size(o, o->own[k]) * sizeof(float));
+            any = true;
         }
-    return kern_stage_end(o->device);
+    return any ? kern_stage_end(o->device) : NEB_OK;
 }
 
 // ---- to the device and back to the host ----
@@ -58,18 +51,13 @@ static enum neb_status find_places(struct agent_shards *o) {
     o->in_place = calloc((size_t)o->mine + 1, sizeof *o->in_place);
     if (!o->there || !o->in_place)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for %d units", o->mine);
-    for (int32_t i = 0; i < o->n; i++) {
-        const struct intra_unit *u = &o->units[i];
-        const struct intra_tensor *held = intra_full_held(o->train->model, u->tensor);
-        int32_t k = o->local[i];
-        if (k < 0)
+    for (int32_t k = 0; k < o->mine; k++) {
+        o->there[k] = o->t.ops->there(o->t.user, o->own[k]);
+        o->in_place[k] = o->there[k] != NULL;
+        if (o->in_place[k])
             continue;
-        if (held)
-            o->there[k] =
-                intra_trainer_on_device(o->train, held) + (size_t)u->row0 * (size_t)u->cols;
-        o->in_place[k] = held != NULL;
-        size_t end = (size_t)(o->theta_m[k] - o->room) + shards_unit_size(o, i);
-        room = !held && end > room ? end : room;
+        size_t end = (size_t)(o->theta_m[k] - o->room) + shards_unit_size(o, o->own[k]);
+        room = end > room ? end : room;
     }
     if (room)
         NEB_TRY(o->device->ops->alloc(o->device, room * sizeof(float), &p));
@@ -81,14 +69,14 @@ static enum neb_status find_places(struct agent_shards *o) {
 }
 
 static enum neb_status place(struct agent_shards *o, bool must) {
-    o->device = o->train->c.device;
+    size_t spare = o->ranks > 1 ? INTER_OUTER_SPARE_RANKS_BYTES : INTER_OUTER_SPARE_BYTES;
+    o->device = o->t.device;
     NEB_TRY(find_places(o));
-    return inter_outer_to_device(o->outer, o->device, o->there,
-                                 must ? 0 : INTER_OUTER_SPARE_RANKS_BYTES);
+    return inter_outer_to_device(o->outer, o->device, o->there, must ? 0 : spare);
 }
 
 enum neb_status shards_do_place(struct agent_shards *o, bool must) {
-    if (!o->train->c.device) // either all ranks have a device or none has
+    if (!o->t.device) // either all ranks have a device or none has
         return NEB_OK;
     enum neb_status st = shards_agree(o, place(o, must));
     if (st == NEB_OK) {
@@ -98,8 +86,8 @@ enum neb_status shards_do_place(struct agent_shards *o, bool must) {
     if (must || st != NEB_ERR_NOMEM)
         return st;
     if (o->rank == 0)
-        neb_warn("the exchange's state does not fit on the device of every rank; it stays on the "
-                 "host");
+        neb_warn("the exchange's state does not fit on the device%s stays on the host",
+                 o->ranks > 1 ? " of every rank; it" : " and");
     st = inter_outer_to_host(o->outer);
     shards_leave_device(o);
     return shards_agree(o, st);

@@ -10,29 +10,26 @@
 // ---- encode ----
 
 // Rank 0 counts the tokens of each row and sends the counts to the owners of the units.
-static enum neb_status pass_counts(struct agent_shards *o, int32_t f, inter_outer_counts *counts,
+static enum neb_status pass_counts(struct agent_shards *o, int32_t f, agent_shards_counts *counts,
                                    void *user) {
     for (int32_t i = 0; i < o->n; i++) {
-        bool rows = o->c.row_weights && o->units[i].tensor->row_kind != INTRA_ROWS_NONE;
-        size_t bytes = (size_t)o->units[i].rows * sizeof **o->counts;
-        if (o->fragment[i] != f || !rows)
+        size_t bytes = o->t.units[i].rows * sizeof **o->counts;
+        if (o->fragment[i] != f || !shards_weighs_rows(o, i))
             continue;
-        if (o->rank == 0 && o->local[i] >= 0)
-            memcpy(o->counts[i], counts(user, i), bytes);
-        else if (o->rank == 0)
-            NEB_TRY(shards_post(o, counts(user, i), bytes, o->owner[i], SHARDS_TAG_COUNTS));
-        else if (o->local[i] >= 0)
-            NEB_TRY(shards_take(o, o->counts[i], bytes, 0, SHARDS_TAG_COUNTS));
+        uint64_t *here = o->local[i] < 0 ? o->others_counts : o->counts[o->local[i]];
+        if (o->rank == 0)
+            counts(user, i, here);
+        if (o->rank == 0 && o->local[i] < 0)
+            NEB_TRY(shards_post(o, here, bytes, o->owner[i], SHARDS_TAG_COUNTS));
+        else if (o->rank != 0 && o->local[i] >= 0)
+            NEB_TRY(shards_take(o, here, bytes, 0, SHARDS_TAG_COUNTS));
     }
     return NEB_OK;
 }
 
 static const uint64_t *own_counts(void *user, int32_t unit) {
-    struct agent_shards *o = user;
-    for (int32_t i = 0; i < o->n; i++)
-        if (o->local[i] == unit)
-            return o->counts[i];
-    return NULL;
+    const struct agent_shards *o = user;
+    return o->counts[unit];
 }
 
 struct encoded { // what an owner reports about its part
@@ -96,10 +93,10 @@ static enum neb_status join(struct agent_shards *o, struct neb_buf *out) {
 }
 
 enum neb_status shards_do_encode(struct agent_shards *o, const struct shards_encode *a,
-                                 inter_outer_counts *counts, void *user, float *error,
+                                 agent_shards_counts *counts, void *user, float *error,
                                  struct neb_buf *blob) {
-    struct neb_buf *own = &o->pieces[0];
-    NEB_TRY(shards_gather(o, a->f));
+    struct neb_buf *own = o->ranks == 1 ? blob : &o->pieces[0];
+    NEB_TRY(shards_read(o, a->f));
     if (o->masked)
         return shards_agree(
             o, o->rank == 0 ? inter_outer_encode_masked(o->outer, a->f, a->round, blob) : NEB_OK);
@@ -109,40 +106,28 @@ enum neb_status shards_do_encode(struct agent_shards *o, const struct shards_enc
     int32_t k = among_own(o, a->f, a->sample);
     float mine = k < 0 ? 0 : inter_outer_unit_error(o->outer, a->f, k, own->p, own->len);
     NEB_TRY(collect(o, mine, error));
-    return o->rank == 0 ? join(o, blob) : NEB_OK;
+    return o->rank == 0 && o->ranks > 1 ? join(o, blob) : NEB_OK;
 }
 
 // The unit whose error stands for that of the update, as on one rank.
 static enum neb_status sample(const struct agent_shards *o, int32_t f, int32_t *out) {
-    struct cmp_unit_shape *shapes = calloc((size_t)o->n + 1, sizeof *shapes);
-    int32_t n = 0;
-    if (!shapes)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory for %d units", o->n);
-    for (int32_t i = 0; i < o->n; i++)
-        if (o->fragment[i] == f)
-            shapes[n++] = shards_shape_of(o, i);
+    struct cmp_unit_shape *shapes;
+    int32_t n;
+    NEB_TRY(shards_shapes(o, f, &shapes, &n));
     int32_t pick = inter_outer_sample(shapes, n);
     *out = pick < 0 ? -1 : (int32_t)shapes[pick].unit;
     free(shapes);
     return NEB_OK;
 }
 
-enum neb_status agent_shards_encode(struct agent_shards *o, int32_t f,
-                                    const struct cmp_codec *codec, inter_outer_counts *counts,
+enum neb_status agent_shards_encode(struct agent_shards *o, int32_t f, uint32_t round,
+                                    const struct cmp_codec *codec, agent_shards_counts *counts,
                                     void *user, float *error, struct neb_buf *out) {
-    struct shards_encode a = {.f = f, .sample = -1, .codec = *codec};
-    if (error)
+    struct shards_encode a = {.f = f, .sample = -1, .round = round, .codec = *codec};
+    if (error && !o->masked)
         NEB_TRY(sample(o, f, &a.sample));
     NEB_TRY(shards_begin(o, SHARDS_ENCODE, &a, sizeof a));
     return shards_do_encode(o, &a, counts, user, error, out);
-}
-
-enum neb_status agent_shards_encode_masked(struct agent_shards *o, int32_t f, uint32_t round,
-                                           struct neb_buf *out) {
-    struct shards_encode a = {.f = f, .sample = -1, .round = round};
-    NEB_ASSERT(o->masked);
-    NEB_TRY(shards_begin(o, SHARDS_ENCODE, &a, sizeof a));
-    return shards_do_encode(o, &a, NULL, NULL, NULL, out);
 }
 
 // ---- merge ----
@@ -203,11 +188,14 @@ static enum neb_status apply(struct agent_shards *o, const struct shards_merge *
     return inter_outer_apply(o->outer, a->f, &r, d);
 }
 
+// True if rank 0 needs the updates as they came: it owns all units.
+static bool undivided(const struct agent_shards *o) { return o->masked || o->ranks == 1; }
+
 static enum neb_status settle_merge(struct agent_shards *o, const struct shards_merge *a,
                                     const struct inter_outer_round *r, struct kern_digest *d) {
     if (a->reject)
         inter_outer_reject(o->outer, a->f);
-    if (a->n && !o->masked)
+    if (a->n && !undivided(o))
         return apply(o, a, d);
     if (a->n && o->rank == 0)
         return inter_outer_apply(o->outer, a->f, r, d);
@@ -217,8 +205,8 @@ static enum neb_status settle_merge(struct agent_shards *o, const struct shards_
 
 enum neb_status shards_do_merge(struct agent_shards *o, const struct shards_merge *a,
                                 const struct inter_outer_round *r, struct kern_digest *d) {
-    NEB_TRY(shards_gather(o, a->f)); // keeps what was learned since the send
-    if (a->n && !o->masked) {
+    NEB_TRY(shards_read(o, a->f)); // keeps what was learned since the send
+    if (a->n && !undivided(o)) {
         NEB_TRY(shards_agree(o, o->rank == 0 ? cut(o, r) : NEB_OK));
         NEB_TRY(pass_parts(o, a->n));
     }
@@ -226,7 +214,7 @@ enum neb_status shards_do_merge(struct agent_shards *o, const struct shards_merg
     NEB_TRY(shards_agree(o, st));
     if (a->last)
         inter_outer_finish(o->outer, a->f);
-    NEB_TRY(shards_scatter(o, a->f));
+    NEB_TRY(shards_write(o, a->f));
     return shards_sum_digest(o, a->f, d);
 }
 

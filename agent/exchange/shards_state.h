@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inside of agent/exchange/shards.h. shards.c: creation, gather and scatter, the followers.
+// The inside of agent/exchange/shards.h. shards.c: creation, reads and writes, the followers.
 // shards_device.c: the state on the devices. shards_round.c: a round. shards_ckpt.c: checkpoints.
 #ifndef AGENT_SHARDS_STATE_H
 #define AGENT_SHARDS_STATE_H
 #include "agent/exchange/shards.h"
 #include "inter/record/types.h"
-#include "intra/train/full.h"
 
 enum shards_call {
     SHARDS_CREATE,
@@ -25,48 +24,49 @@ enum { // after the tags of full.c and group.c, and within the range of every MP
 };
 
 struct agent_shards {
-    struct intra_group *group;   // borrowed
-    struct intra_trainer *train; // the group's
-    struct intra_comm *world;    // the group's
+    struct agent_trainer t;
     struct inter_outer_config c;
     bool single; // rank 0 owns all units
     bool masked; // c.sum is set on rank 0
     int rank, ranks;
-    int32_t n, mine;          // number of units: of all ranks, of this rank
-    struct intra_unit *units; // (n) without data
-    int32_t *fragment;        // (n) fragment of each unit
-    int32_t *owner;           // (n) rank of each unit
-    int32_t *local;           // (n) index among this rank's units; -1: another rank's
-    uint64_t *place;          // (n) number of elements before the unit
-    uint64_t *load;           // (ranks) number of elements that each owns
-    uint64_t elements;        // of all units
-    float *room;              // θ_m of this rank's units, one fragment at a time
+    int32_t n, mine;   // number of units: of all ranks, of this rank
+    int32_t *fragment; // (n) fragment of each unit
+    int32_t *owner;    // (n) rank of each unit
+    int32_t *local;    // (n) index among this rank's units; -1: another rank's
+    int32_t *own;      // (mine) the inverse of local
+    uint64_t *place;   // (n) number of elements before the unit
+    uint64_t *load;    // (ranks) number of elements that each owns
+    uint64_t elements; // of all units
+    float *room;       // θ_m of the units that have no data of the trainer, a fragment at a time
     size_t room_floats;
-    float **theta_m; // (mine) pointers into room
-    // With the state on the device: θ_m of each unit there. If this rank trains all of the tensor,
-    // it is the trainer's own memory, else a part of there_room. All NULL: the state is on the
-    // host.
+    float **theta_m; // (mine) the trainer's data, or pointers into room
+    // With the state on the device: θ_m of each unit there. If this rank trains all of the unit, it
+    // is the trainer's own memory, else a part of there_room. All NULL: the state is on the host.
     struct kern_device *device; // the trainer's
     float *there_room;
-    float **there;     // (mine)
-    bool *in_place;    // (mine) true: the trainer's own memory
-    uint64_t **counts; // (n)(rows) for this rank's units with row weights, else NULL
-    bool *wanted;      // (tensors) scratch
+    float **there;            // (mine)
+    bool *in_place;           // (mine) true: the trainer's own memory
+    uint64_t **counts;        // (mine)(rows) for units with row weights, else NULL
+    uint64_t *others_counts;  // rank 0: counts on their way to another owner
+    struct agent_move *moves; // (n) scratch
     struct inter_outer *outer;
     struct neb_buf *pieces; // (ranks) on rank 0; other ranks use the first only
     uint64_t *sizes;        // (ranks, INTER_PARTS_MAX) bytes of each piece
-    struct intra_trainer_extra extra;
 };
 
 static inline size_t shards_unit_size(const struct agent_shards *o, int32_t i) {
-    return (size_t)o->units[i].rows * (size_t)o->units[i].cols;
+    return agent_unit_size(&o->t.units[i]);
 }
-
-static inline struct cmp_unit_shape shards_shape_of(const struct agent_shards *o, int32_t i) {
-    bool rows = o->c.row_weights && o->units[i].tensor->row_kind != INTRA_ROWS_NONE;
-    return (struct cmp_unit_shape){(uint32_t)i, (uint32_t)o->units[i].rows,
-                                   (uint32_t)o->units[i].cols, rows};
+static inline bool shards_weighs_rows(const struct agent_shards *o, int32_t i) {
+    return o->c.row_weights && agent_unit_counts_rows(&o->t.units[i]);
 }
+// True if this rank trains unit i in the device memory that the exchange uses as θ_m.
+static inline bool shards_in_place(const struct agent_shards *o, int32_t i) {
+    return o->device && o->local[i] >= 0 && o->in_place[o->local[i]];
+}
+// The shapes of the units of fragment f. The caller frees *out.
+NEB_MUST_CHECK enum neb_status shards_shapes(const struct agent_shards *o, int32_t f,
+                                             struct cmp_unit_shape **out, int32_t *n);
 
 // shards.c
 // Rank 0: begins a call and broadcasts its arguments.
@@ -75,30 +75,25 @@ NEB_MUST_CHECK enum neb_status shards_begin(struct agent_shards *o, enum shards_
 // Combines the statuses of all ranks into one. On rank 0 the error names the rank that failed, and
 // why.
 NEB_MUST_CHECK enum neb_status shards_agree(struct agent_shards *o, enum neb_status st);
-// Gather: the parameters of a fragment's units go to θ_m of their owners. Scatter: from there to
-// the ranks that train them.
-NEB_MUST_CHECK enum neb_status shards_gather(struct agent_shards *o, int32_t f);
-NEB_MUST_CHECK enum neb_status shards_scatter(struct agent_shards *o, int32_t f);
-// shards_device.c
-// True if this rank trains unit i in the memory that the exchange uses as θ_m: no gather is needed.
-static inline bool shards_in_place(const struct agent_shards *o, int32_t i) {
-    return o->device && o->local[i] >= 0 && o->in_place[o->local[i]];
-}
-// Upload enqueues the gathered θ_m to the device, download fetches the merged θ_m. Both do nothing
-// if the state is on the host.
-NEB_MUST_CHECK enum neb_status shards_upload(struct agent_shards *o, int32_t f);
-NEB_MUST_CHECK enum neb_status shards_download(struct agent_shards *o, int32_t f);
-NEB_MUST_CHECK enum neb_status shards_do_place(struct agent_shards *o, bool must);
-void shards_leave_device(struct agent_shards *o); // frees its device memory
-
-// shards.c
 NEB_MUST_CHECK enum neb_status shards_post(struct agent_shards *o, const void *x, size_t bytes,
                                            int to, int tag);
 NEB_MUST_CHECK enum neb_status shards_take(struct agent_shards *o, void *x, size_t bytes, int from,
                                            int tag);
+// Read: the parameters of a fragment's units go to θ_m of their owners. Write: from there to the
+// ranks that train them.
+NEB_MUST_CHECK enum neb_status shards_read(struct agent_shards *o, int32_t f);
+NEB_MUST_CHECK enum neb_status shards_write(struct agent_shards *o, int32_t f);
 // Sums *d over all ranks and adds the digest of the versions. f -1: all fragments.
 NEB_MUST_CHECK enum neb_status shards_sum_digest(struct agent_shards *o, int32_t f,
                                                  struct kern_digest *d);
+
+// shards_device.c
+// Upload enqueues the θ_m that was read to the device, download fetches the merged θ_m. Both do
+// nothing if the state is on the host.
+NEB_MUST_CHECK enum neb_status shards_upload(struct agent_shards *o, int32_t f);
+NEB_MUST_CHECK enum neb_status shards_download(struct agent_shards *o, int32_t f);
+NEB_MUST_CHECK enum neb_status shards_do_place(struct agent_shards *o, bool must);
+void shards_leave_device(struct agent_shards *o); // frees its device memory
 
 // The arguments of calls, which rank 0 broadcasts, and what all ranks then do.
 struct shards_encode {
@@ -129,19 +124,26 @@ struct shards_restore {
 // shards_round.c. counts, user, error, blob and r are used on rank 0 only.
 NEB_MUST_CHECK enum neb_status shards_do_encode(struct agent_shards *o,
                                                 const struct shards_encode *a,
-                                                inter_outer_counts *counts, void *user,
+                                                agent_shards_counts *counts, void *user,
                                                 float *error, struct neb_buf *blob);
 NEB_MUST_CHECK enum neb_status shards_do_merge(struct agent_shards *o, const struct shards_merge *a,
                                                const struct inter_outer_round *r,
                                                struct kern_digest *d);
 NEB_MUST_CHECK enum neb_status shards_do_digest(struct agent_shards *o, int32_t f,
                                                 struct kern_digest *d);
-// shards_ckpt.c. read is used on rank 0 only.
+// shards_ckpt.c. from is used on rank 0 only: it reads elements [at, at + n) of an array
+// (inter_outer_arrays), over all units in order.
+struct shards_source {
+    enum neb_status (*read)(const struct shards_source *from, int array, uint64_t at, float *dst,
+                            size_t n);
+    struct intra_ckpt_array *arrays[INTER_OUTER_ARRAYS];
+    const struct neb_file *file; // of a snapshot
+    uint64_t at, elements;
+};
 NEB_MUST_CHECK enum neb_status shards_do_restore(struct agent_shards *o,
                                                  const struct shards_restore *a,
-                                                 agent_shards_read *read, void *user);
+                                                 const struct shards_source *from);
 NEB_MUST_CHECK enum neb_status shards_do_adopt(struct agent_shards *o, const struct shards_adopt *a,
-                                               agent_shards_read *read, void *user);
-extern const struct intra_trainer_extra shards_extra; // its user is a struct agent_shards
+                                               const struct shards_source *from);
 
 #endif

@@ -139,8 +139,8 @@ enum agent_tune_mode {
     AGENT_TUNE_AUTO,  // follows the link (agent/job/tune.h)
 };
 
-// keys.h has the fields of the next structs. KEY_FIELD(A, B, declaration) is the declaration if A and
-// B are the same word, else nothing.
+// keys.h has the fields of the next structs. KEY_FIELD(A, B, declaration) is the declaration if A
+// and B are the same word, else nothing.
 #define KEY_SECOND(a, b, ...)        b
 #define KEY_PICK(...)                KEY_SECOND(__VA_ARGS__)
 #define KEY_FIELD(a, b, declaration) KEY_PICK(KEY_SAME_##a##_##b declaration, , )

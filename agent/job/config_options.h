@@ -57,9 +57,9 @@ extern const char *const config_launcher_names[];
 
 // Which keys of a cluster are part of a job's id (id.h). All keys outside `clusters` are part of
 // it: they have one value for all clusters and never change. A key that is not part of the id is a
-// place: it says where and how fast a cluster trains, and may change when the job is resumed. With masked sums, no
-// key that scales, clips, counts, quantises or weights an update may be a place: if one site had
-// another value, the sum would reveal the update of another site.
+// place: it says where and how fast a cluster trains, and may change when the job is resumed. With
+// masked sums, no key that scales, clips, counts, quantises or weights an update may be a place: if
+// one site had another value, the sum would reveal the update of another site.
 enum config_place {
     CONFIG_SHARED,     // part of the id
     CONFIG_PLACE,      // not part of the id

@@ -7,8 +7,8 @@
 //               |     |      |             +- smallest and largest value
 //               |     |      +- the key in job files, in JSON and for --set
 //               |     +- the field that holds the value
-//               +- its struct: JOB, SYNC, SYNC_DP, SYNC_TUNE, RTD or DISTILL, which get their fields
-//                  from these rows; OTHER: the field is in a struct that is written elsewhere
+//               +- its struct: JOB, SYNC, SYNC_DP, SYNC_TUNE, RTD or DISTILL get their fields from
+//                  these rows; OTHER: the field is in a struct that is written elsewhere
 //
 // This file has no include guard. config.h includes it once for each struct, and config_options.c
 // for the table that YAML, --set, JSON and `nebula check --reference` read. The includer defines
@@ -182,7 +182,8 @@ KEY_ENUM(SYNC_TUNE, mode, "sync.tune.mode", int, tune_names, "fixed",
     "auto: codec, overlap and interval follow the link; short: `sync.tune: auto`")
 KEY_BOOL(SYNC_TUNE, codec, "sync.tune.codec", "true", "auto may change the codec")
 KEY_BOOL(SYNC_TUNE, overlap, "sync.tune.overlap", "true", "auto may raise τ")
-KEY_BOOL(SYNC_TUNE, interval, "sync.tune.interval", "false", "auto may raise H, for all clusters alike")
+KEY_BOOL(SYNC_TUNE, interval, "sync.tune.interval", "false",
+    "auto may raise H, for all clusters alike")
 KEY_BOOL(SYNC_TUNE, balance, "sync.tune.balance", "true",
     "auto lets a cluster that is slower by 1/8 or more skip steps")
 KEY_LEVEL(SYNC_TUNE, finest, "sync.tune.finest", "int4", "finest codec level")

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attaching: finds the agent, waits for a job that needs a trainer, and creates what the worker's
-// exchange needs.
+// Attaching: finds the agent, waits for a job that needs a trainer, and creates the exchange.
 #include "agent/base/log.h"
 #include "agent/job/init_digest.h"
 #include "agent/lib/state.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -69,7 +67,7 @@ static enum neb_status wait_for_job(struct nebula *n, const char *job, double ti
                      : neb_fail(NEB_ERR_NOT_FOUND,
                                 "no agent answers at %s; start it, or set NEBULA_AGENT to its home",
                                 n->socket);
-        if (st == NEB_OK && !found && (st = lib_idle(&n->w)) == NEB_OK)
+        if (st == NEB_OK && !found && (st = lib_idle(n)) == NEB_OK)
             neb_sleep(200 * NEB_MS);
     }
     agent_ipc_destroy(&ipc);
@@ -78,82 +76,50 @@ static enum neb_status wait_for_job(struct nebula *n, const char *job, double ti
     return st;
 }
 
-static enum neb_status list_tensors(struct nebula *n) {
-    struct intra_model *m = n->w.model;
-    if (!(n->tensors = calloc((size_t)m->n_tensors, sizeof *n->tensors)))
-        return neb_fail(NEB_ERR_NOMEM, "out of memory for the list of tensors");
-    for (int32_t i = 0; i < m->n_tensors; i++)
-        if (m->tensors[i].trainable)
-            n->tensors[n->n_tensors++] = &m->tensors[i];
-    return NEB_OK;
-}
-
+// The model holds the tensors between the trainer's memory and the exchange. It has no gradients:
+// the trainer has its own.
 static enum neb_status make_model(struct nebula *n) {
-    struct agent_job *j = &n->w.job;
-    struct intra_model *m;
+    struct agent_job *j = &n->x.job;
+    struct intra_ckpt *init = NULL;
     j->model.n_kv_heads = j->model.n_kv_heads ? j->model.n_kv_heads : j->model.n_heads;
     j->model.head_dim = j->model.head_dim ? j->model.head_dim : j->model.d_model / j->model.n_heads;
     j->model.max_seq = j->seq_len;
-    NEB_TRY(intra_model_create(&j->model, &j->trainable, (uint64_t)j->seed, &n->w.model));
-    m = n->w.model;
-    free(m->grads); // the trainer has its own gradients
-    m->grads = NULL;
-    if (j->init_from[0]) {
-        struct intra_ckpt *init = NULL;
-        NEB_TRY(intra_ckpt_open_in(worker_vault(&n->w), j->init_from, true, &init));
-        enum neb_status st = agent_job_init_same(j, n->w.cluster, init);
-        if (st == NEB_OK)
-            st = intra_model_load_params(init, m);
-        intra_ckpt_close(&init);
-        NEB_TRY(st);
-    }
-    size_t V = (size_t)j->model.vocab;
-    n->counts.c.model = j->model;
-    n->counts.input_counts = calloc(V, sizeof(uint64_t));
-    n->counts.target_counts = calloc(V, sizeof(uint64_t));
-    if (!n->counts.input_counts || !n->counts.target_counts)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory for token counts");
-    return list_tensors(n);
+    NEB_TRY(intra_model_create(&j->model, &j->trainable, (uint64_t)j->seed, &n->model));
+    free(n->model->grads);
+    n->model->grads = NULL;
+    if (!j->init_from[0])
+        return NEB_OK;
+    NEB_TRY(intra_ckpt_open_in(exchange_vault(&n->x), j->init_from, true, &init));
+    enum neb_status st = agent_job_init_same(j, n->x.cluster, init);
+    if (st == NEB_OK)
+        st = intra_model_load_params(init, n->model);
+    intra_ckpt_close(&init);
+    return st;
 }
 
 static enum neb_status attach(struct nebula *n, const struct nebula_attach_options *o) {
     const char *job = o->job ? o->job : getenv("NEBULA_JOB");
-    struct agent_worker *w = &n->w;
+    struct agent_exchange *x = &n->x;
     NEB_TRY(find_agent(o->agent, n->socket, sizeof n->socket));
     NEB_TRY(wait_for_job(n, job ? job : "", o->timeout_s > 0 ? o->timeout_s : 60));
-    NEB_TRY(agent_credential_find(n->socket, n->job, &w->credential));
-    NEB_TRY(worker_attach(w, n->socket, n->job));
-    w->federated = w->job.sync.scheme == AGENT_SCHEME_FEDERATED && w->job.n_clusters > 1;
-    int threads = o->threads ? o->threads : w->job.clusters[w->cluster].threads;
-    NEB_TRY(kern_pool_create(threads, &n->kern.pool));
-    w->K = &n->kern;
-    w->trainer = &n->counts;
+    NEB_TRY(agent_credential_find(n->socket, n->job, &x->link.credential));
+    NEB_TRY(exchange_attach(x, n->socket, n->job));
+    x->federated = x->job.sync.scheme == AGENT_SCHEME_FEDERATED && x->job.n_clusters > 1;
+    int threads = o->threads ? o->threads : x->job.clusters[x->cluster].threads;
+    NEB_TRY(kern_pool_create(threads, &n->pool));
     NEB_TRY(lib_copy_create(&n->copy));
     NEB_TRY(make_model(n));
-    if (!w->federated)
-        return NEB_OK;
-    NEB_TRY(worker_sync_create(w));
-    return worker_send_shape(w);
+    NEB_TRY(lib_trainer_create(n));
+    return x->federated ? exchange_join(x) : NEB_OK;
 }
 
 void lib_destroy(struct nebula *n) {
-    intra_ckpt_async_destroy(&n->w.saver); // completes a checkpoint that is being written
-    worker_sync_destroy(&n->w);
-    agent_ipc_destroy(&n->w.ipc);
-    if (n->w.zctx)
-        zmq_ctx_term(n->w.zctx);
-    if (n->w.log_file)
-        fclose(n->w.log_file);
-    free(n->w.log);
-    sec_vault_destroy(&n->w.vault);
-    agent_credential_destroy(&n->w.credential);
-    intra_model_destroy(&n->w.model);
-    free(n->counts.input_counts);
-    free(n->counts.target_counts);
-    kern_pool_destroy(&n->kern.pool);
+    exchange_destroy(&n->x);
+    exchange_leave(&n->x);
+    lib_trainer_destroy(n);
+    intra_model_destroy(&n->model);
+    kern_pool_destroy(&n->pool);
     lib_copy_destroy(&n->copy);
-    free(n->tensors);
-    free(n->shards);
     free(n);
 }
 
@@ -179,11 +145,9 @@ int nebula_attach(const struct nebula_attach_options *o, struct nebula **out) {
     n->hooks = known.hooks;
     n->ask_after = 2 * NEB_S;
     n->silent_after = 10 * NEB_S;
-    n->w.saved_step = -1;
-    n->w.loss_first = n->w.loss_last = NAN; // no step yet
-    n->w.foreign = n;
-    n->w.isa = "attached trainer";
-    n->w.ops = lib_worker_ops;
+    exchange_init(&n->x);
+    n->x.link.foreign = true;
+    n->x.isa = "attached trainer";
     enum neb_status st = attach(n, &known);
     if (st != NEB_OK) {
         int s = st == NEB_ERR_UNSUPPORTED ? (int)NEBULA_ERR_VERSION : 0;

@@ -74,9 +74,9 @@ int nebula_tensor_at(struct nebula *n, int32_t i, struct nebula_tensor *out) {
     const struct intra_tensor *t = n->tensors[i];
     *out = (struct nebula_tensor){.size = sizeof *out, .rows = t->rows, .cols = t->cols};
     memcpy(out->name, t->name, sizeof out->name);
-    for (int32_t u = 0; n->w.federated && u < n->w.n_units; u++)
-        if (n->w.units[u].tensor == t)
-            out->fragment = n->w.fragment[u];
+    for (int32_t u = 0; n->x.federated && u < n->x.trainer.n_units; u++)
+        if (n->rows[u].tensor == t)
+            out->fragment = n->x.fragment[u];
     return NEBULA_OK;
 }
 
@@ -151,7 +151,7 @@ static int end_call(struct nebula *n, enum neb_status st) {
     n->step_end = neb_now();
     n->failed = st != NEB_OK;
     int s = lib_pass(st);
-    return s && n->w.reattach ? (int)NEBULA_ERR_AGAIN : s;
+    return s && n->x.reattach ? (int)NEBULA_ERR_AGAIN : s;
 }
 
 int nebula_begin(struct nebula *n) {
@@ -173,58 +173,57 @@ int nebula_count(struct nebula *n, const int32_t *inputs, const int32_t *targets
         return s;
     if (!inputs || !targets)
         return lib_fail(NEBULA_ERR_INVALID, "nebula_count: inputs or targets is NULL");
-    int32_t V = n->counts.c.model.vocab;
+    int32_t V = n->model->c.vocab;
     for (size_t i = 0; i < count; i++)
         if (inputs[i] < 0 || inputs[i] >= V || targets[i] >= V)
             return lib_fail(NEBULA_ERR_INVALID,
                             "nebula_count: token %d at %zu is outside the vocabulary of %d",
                             targets[i] >= V ? targets[i] : inputs[i], i, V);
     for (size_t i = 0; i < count; i++) {
-        n->counts.input_counts[inputs[i]]++;
+        n->counters[inputs[i]]++;
         if (targets[i] >= 0)
-            n->counts.target_counts[targets[i]]++;
+            n->counters[V + targets[i]]++;
     }
     return NEBULA_OK;
 }
 
 static void say_step(struct nebula *n, const struct nebula_step_stats *s, double seconds) {
-    struct agent_worker *w = &n->w;
-    const struct intra_step_stats line = {
-        .loss = s->loss, .update = {.lr = (float)s->lr, .grad_norm = s->grad_norm}};
-    if (w->step / w->job.log_every != w->said_step / w->job.log_every || w->step == w->job.steps ||
-        w->step == 1) {
-        worker_send_step(w, &line, seconds > 0 ? (double)s->tokens / seconds : 0.0);
-        w->said_step = w->step;
+    struct agent_exchange *x = &n->x;
+    const struct exchange_figures line = {s->loss, (double)(float)s->lr, s->grad_norm};
+    if (x->step / x->job.log_every != x->said_step / x->job.log_every || x->step == x->job.steps ||
+        x->step == 1) {
+        exchange_send_step(x, &line, seconds > 0 ? (double)s->tokens / seconds : 0.0);
+        x->said_step = x->step;
     }
     if (!isfinite(s->eval_loss))
         return;
     json_t *sources = json_object();
-    worker_send_eval(w, s->eval_loss, sources);
+    exchange_send_eval(x, s->eval_loss, sources);
     json_decref(sources);
 }
 
 static enum neb_status step(struct nebula *n, const struct nebula_step_stats *s) {
-    struct agent_worker *w = &n->w;
+    struct agent_exchange *x = &n->x;
     double seconds = neb_seconds(neb_now() - n->step_end);
-    w->train_s += seconds;
-    worker_step_took(w, seconds);
-    w->all_tokens += s->tokens;
-    w->step++;
-    intra_loss_add(&w->loss_first, &w->loss_last, s->loss);
-    worker_add_sums(w, s->loss, s->grad_norm);
+    x->train_s += seconds;
+    exchange_step_took(x, seconds);
+    x->all_tokens += s->tokens;
+    x->step++;
+    intra_loss_add(&x->loss_first, &x->loss_last, s->loss);
+    exchange_add_sums(x, s->loss, s->grad_norm);
     say_step(n, s, seconds);
     for (;;) {
-        if (w->job.checkpoint_every && w->step % w->job.checkpoint_every == 0)
+        if (x->job.checkpoint_every && x->step % x->job.checkpoint_every == 0)
             NEB_TRY(lib_save_now(n));
         NEB_TRY(lib_settle(n));
-        if (n->state != NEBULA_TRAIN || w->step >= w->job.steps || !worker_leaves_out(w))
+        if (n->state != NEBULA_TRAIN || x->step >= x->job.steps || !exchange_leaves_out(x))
             return NEB_OK;
-        w->step++; // this cluster is slow and leaves out the step
-        w->steps_left_out++;
+        x->step++; // this cluster is slow and leaves out the step
+        x->steps_left_out++;
     }
 }
 
-int64_t nebula_step_count(const struct nebula *n) { return n ? n->w.step : 0; }
+int64_t nebula_step_count(const struct nebula *n) { return n ? n->x.step : 0; }
 
 int nebula_step_with(struct nebula *n, const struct nebula_step_stats *stats, int *state) {
     LIB_POINT;
@@ -245,12 +244,12 @@ int nebula_step_with(struct nebula *n, const struct nebula_step_stats *stats, in
         return lib_fail(NEBULA_ERR_STATE, "nebula_step: the job is %s; close the handle",
                         n->state == NEBULA_DONE ? "done" : "stopped");
     memcpy(&known, stats, stats->size);
-    if (known.tokens > agent_job_step_tokens(&n->w.job))
+    if (known.tokens > agent_job_step_tokens(&n->x.job))
         return lib_fail(NEBULA_ERR_INVALID,
                         "nebula_step: %llu tokens in one step, but the job's data.batch x "
                         "data.accumulate x data.seq_len allow at most %llu: raise one of them",
                         (unsigned long long)known.tokens,
-                        (unsigned long long)agent_job_step_tokens(&n->w.job));
+                        (unsigned long long)agent_job_step_tokens(&n->x.job));
     s = end_call(n, step(n, &known));
     *state = n->state;
     return s;
@@ -271,38 +270,39 @@ int nebula_checkpoint(struct nebula *n) {
     if (!n->begun)
         return lib_fail(NEBULA_ERR_STATE, "nebula_checkpoint: call nebula_begin first");
     enum neb_status st = lib_save_now(n);
-    return end_call(n, st == NEB_OK ? worker_save_wait(&n->w) : st);
+    return end_call(n, st == NEB_OK ? exchange_save_wait(&n->x) : st);
 }
 
-// As worker_params_digest, but computes only what has changed since the last call: trainers ask at
-// each step, and the digest of a large model takes seconds.
+static struct kern_digest own_digest(const struct nebula *n) {
+    const struct intra_model *m = n->model;
+    return kern_digest_part(m->params, m->params, 0, m->n_params);
+}
+
+// The params_digest of a report, but it computes only what has changed since the last call: trainers
+// ask at each step, and the digest of a large model takes seconds.
 static enum neb_status params_digest(struct nebula *n, char hex[33]) {
-    struct agent_worker *w = &n->w;
+    struct agent_exchange *x = &n->x;
     struct kern_digest sum = {0, 0};
-    uint8_t b[16];
-    for (int32_t f = 0; f < (w->federated ? w->job.sync.fragments : 1); f++) {
-        const struct agent_fragment *g = &w->frags[f];
-        uint32_t version = w->federated ? inter_outer_version(w->outer, f) : 0;
+    for (int32_t f = 0; f < (x->federated ? x->job.sync.fragments : 1); f++) {
+        const struct agent_fragment *g = &x->frags[f];
+        uint32_t version = x->federated ? inter_outer_version(x->outer, f) : 0;
         bool same = n->digests[f].known && n->digests[f].version == version &&
                     n->digests[f].round == g->round && n->digests[f].finished == g->finished &&
-                    (w->federated || n->digests[f].reads == n->reads);
+                    (x->federated || n->digests[f].reads == n->reads);
         if (!same) {
             n->digests[f].version = version;
             n->digests[f].round = g->round;
             n->digests[f].finished = g->finished;
             n->digests[f].reads = n->reads;
-            if (w->federated)
-                NEB_TRY(worker_outer_digest(w, f, &n->digests[f].d));
+            if (x->federated)
+                NEB_TRY(agent_shards_digest(x->shards, f, &n->digests[f].d));
             else
-                n->digests[f].d =
-                    kern_digest_part(w->model->params, w->model->params, 0, w->model->n_params);
+                n->digests[f].d = own_digest(n);
             n->digests[f].known = true;
         }
         sum = kern_digest_add(sum, n->digests[f].d);
     }
-    neb_put_u64(b, sum.lo);
-    neb_put_u64(b + 8, sum.hi);
-    neb_hex(b, sizeof b, hex);
+    exchange_digest_hex(&sum, hex);
     return NEB_OK;
 }
 
@@ -312,26 +312,26 @@ int nebula_info_get(struct nebula *n, struct nebula_info *out) {
         return s;
     if (!out || out->size != sizeof *out)
         return lib_fail(NEBULA_ERR_INVALID, "nebula_info_get: out is NULL or its size is not set");
-    const struct agent_worker *w = &n->w;
-    const struct agent_job *j = &w->job;
+    const struct agent_exchange *x = &n->x;
+    const struct agent_job *j = &x->job;
     *out = (struct nebula_info){.size = sizeof *out,
                                 .tensors = n->n_tensors,
                                 .fragments = j->sync.fragments,
-                                .cluster = w->cluster,
+                                .cluster = x->cluster,
                                 .clusters = j->n_clusters,
                                 .vocab = j->model.vocab,
                                 .seq_len = j->seq_len,
                                 .batch = j->batch,
                                 .accumulate = j->accumulate,
-                                .step = w->step,
+                                .step = x->step,
                                 .steps = j->steps,
-                                .rounds = w->rounds,
-                                .payload_bytes = w->payload_bytes,
-                                .stall_s = w->stall_s,
-                                .sync_s = w->sync_s,
-                                .others = w->alive};
-    snprintf(out->dir, sizeof out->dir, "%.1023s", w->dir);
-    snprintf(out->corpus, sizeof out->corpus, "%.1023s", agent_job_corpus(j, w->cluster));
+                                .rounds = x->rounds,
+                                .payload_bytes = x->payload_bytes,
+                                .stall_s = x->stall_s,
+                                .sync_s = x->sync_s,
+                                .others = x->link.alive};
+    snprintf(out->dir, sizeof out->dir, "%.1023s", x->dir);
+    snprintf(out->corpus, sizeof out->corpus, "%.1023s", agent_job_corpus(j, x->cluster));
     if (params_digest(n, out->digest) != NEB_OK)
         return NEBULA_ERR_IO;
     return NEBULA_OK;
@@ -340,20 +340,27 @@ int nebula_info_get(struct nebula *n, struct nebula_info *out) {
 // ---- close ----
 
 static enum neb_status report(struct nebula *n, double eval_loss) {
-    struct agent_worker *w = &n->w;
+    struct agent_exchange *x = &n->x;
     bool done = n->state == NEBULA_DONE;
     NEB_TRY(lib_save_now(n));
-    NEB_TRY(worker_save_wait(w));
+    NEB_TRY(exchange_save_wait(x));
     if (done)
-        NEB_TRY(worker_save_model(w));
+        NEB_TRY(lib_trainer_write_model(n));
     if (done && isfinite(eval_loss)) {
         json_t *sources = json_object();
-        worker_send_eval(w, eval_loss, sources);
+        exchange_send_eval(x, eval_loss, sources);
         json_decref(sources);
     }
     json_t *results;
-    NEB_TRY(worker_results(w, "attached", done ? eval_loss : NAN, done, &results));
-    return worker_report(w, results, json_pack("{s:{}}", "eval_by_source"));
+    struct exchange_results r = {.device = "attached",
+                                 .eval_loss = done ? eval_loss : NAN,
+                                 .done = done,
+                                 .params = n->model->n_params,
+                                 .trainable = n->model->n_trainable};
+    if (!x->federated)
+        r.digest = own_digest(n);
+    NEB_TRY(exchange_results(x, &r, &results));
+    return exchange_report(x, results, json_pack("{s:{}}", "eval_by_source"));
 }
 
 int nebula_close(struct nebula **np, double eval_loss) {
@@ -366,10 +373,11 @@ int nebula_close(struct nebula **np, double eval_loss) {
         return lib_fail(NEBULA_ERR_STATE, "nebula_close: process %ld attached, not %ld",
                         (long)n->owner, (long)getpid());
     // the next trainer continues from this checkpoint
-    enum neb_status st = n->failed ? NEB_OK : worker_save_wait(&n->w);
+    enum neb_status st = n->failed ? NEB_OK : exchange_save_wait(&n->x);
     if (st == NEB_OK && !n->failed && n->state != NEBULA_TRAIN)
         st = report(n, eval_loss);
-    else if (agent_ipc_send(n->w.ipc, NULL, json_pack("{s:s}", "op", "detach"), NULL, 0) != NEB_OK)
+    else if (agent_ipc_send(n->x.link.ipc, NULL, json_pack("{s:s}", "op", "detach"), NULL, 0) !=
+             NEB_OK)
         neb_debug("the agent is gone");
     int s = lib_pass(st);
     lib_destroy(n);

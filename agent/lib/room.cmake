@@ -4,6 +4,7 @@
 # the driver that the loop has loaded. The linker keeps only code that the exported calls reach.
 file(GLOB libnebula_sources CONFIGURE_DEPENDS
   agent/base/*.c
+  agent/exchange/*.c
   agent/job/config*.c
   agent/lib/*.c
   compress/*.c
@@ -11,16 +12,6 @@ file(GLOB libnebula_sources CONFIGURE_DEPENDS
   intra/ckpt/checkpoint*.c
   security/seal*.c)
 list(APPEND libnebula_sources
-  agent/exchange/schedule.c
-  agent/exchange/snapshot_file.c
-  agent/exchange/worker_ckpt.c
-  agent/exchange/worker_link.c
-  agent/exchange/worker_masked.c
-  agent/exchange/worker_outer.c
-  agent/exchange/worker_plan.c
-  agent/exchange/worker_save.c
-  agent/exchange/worker_snapshot.c
-  agent/exchange/worker_sync.c
   agent/job/init_digest.c
   agent/job/private.c
   agent/job/tune.c
@@ -38,6 +29,7 @@ list(APPEND libnebula_sources
   intra/model/mesh.c
   intra/model/model.c
   intra/model/rope.c
+  intra/ranks/comm_agree.c
   intra/train/shards.c
   intra/train/trainer.c
   intra/train/trainer_ckpt.c

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What libnebula.c (the calls), attach.c and exchange.c of this room share. No other file includes
-// this.
+// What libnebula.c (the calls), attach.c, exchange.c and trainer.c of this room share. No other file
+// includes this.
 #ifndef AGENT_LIB_STATE_H
 #define AGENT_LIB_STATE_H
-#include "agent/exchange/worker.h"
+#include "agent/exchange/exchange.h"
 #include "agent/lib/copy.h"
 #include "agent/lib/libnebula.h"
+#include "intra/train/trainer.h"
 
 #include <locale.h>
 
@@ -16,11 +17,14 @@ struct shard { // a registered range of rows
 };
 
 struct nebula {
-    struct agent_worker w;
-    // Holds only what worker_sync.c reads of a trainer: vocabulary and token counts.
-    struct intra_trainer counts;
-    struct kern kern; // only its pool is set
+    struct agent_exchange x;
+    struct kern_pool *pool;
     struct nebula_hooks hooks;
+    struct intra_model *model; // the tensors between the trainer's memory and the exchange
+    uint64_t *counters;        // (2, V) inputs and targets that nebula_count has seen
+    struct intra_unit *rows;   // (x.trainer.n_units)
+    struct agent_unit *units;  // the same, for the exchange
+    bool *wanted;              // (tensors of the model) scratch
     struct lib_copy *copy;
     struct shard *shards; // (n_shards)
     size_t n_shards;
@@ -58,14 +62,21 @@ void lib_locale_back(const locale_t *was);
 // attach.c
 void lib_destroy(struct nebula *n);
 
+// trainer.c
+// Creates what n->x.trainer needs, over n->model and n->pool.
+NEB_MUST_CHECK enum neb_status lib_trainer_create(struct nebula *n);
+void lib_trainer_destroy(struct nebula *n);
+// Writes all tensors to the trainer; writes the final model.
+NEB_MUST_CHECK enum neb_status lib_trainer_write_all(struct nebula *n);
+NEB_MUST_CHECK enum neb_status lib_trainer_write_model(struct nebula *n);
+// Calls the trainer's wait hook.
+NEB_MUST_CHECK enum neb_status lib_idle(const struct nebula *n);
+
 // exchange.c
-extern const struct worker_ops lib_worker_ops;
 // Restores, writes the parameters to the trainer, settles.
 NEB_MUST_CHECK enum neb_status lib_begin(struct nebula *n);
 // Does all that is due before the next step; sets n->state.
 NEB_MUST_CHECK enum neb_status lib_settle(struct nebula *n);
-// Calls the trainer's wait hook.
-NEB_MUST_CHECK enum neb_status lib_idle(struct agent_worker *w);
 // Writes a checkpoint and calls the trainer's checkpoint hook.
 NEB_MUST_CHECK enum neb_status lib_save_now(struct nebula *n);
 

@@ -84,8 +84,9 @@ NEB_MUST_CHECK enum neb_status agent_credential_vault(const struct agent_credent
 // key stays, so that a trainer can outlive its agent. NEB_ERR_DENIED: the file is a link, belongs
 // to another user, or is open to others.
 NEB_MUST_CHECK enum neb_status agent_credential_leave(struct agent_credential *c, const char *dir);
-// Finds a trainer's credentials by the path of the agent's socket and the job's id. NEB_ERR_NOT_FOUND (logged): no
-// such job waits for a trainer. NEB_ERR_FORMAT: the file is not a trainer's key.
+// Finds a trainer's credentials by the path of the agent's socket and the job's id.
+// NEB_ERR_NOT_FOUND (logged): no such job waits for a trainer. NEB_ERR_FORMAT: the file is not a
+// trainer's key.
 NEB_MUST_CHECK enum neb_status agent_credential_find(const char *socket_path, const char *job,
                                                      struct agent_credential **out);
 // The seal key for an attached trainer, which the agent sends over its socket. *len: 0 or

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The agent's end of ipc_remote.c. It needs its own ZeroMQ context: a context has one authenticator
-// (RFC 27), and the authenticator of the links admits members, not workers. Socket profile and rate limiter are those of the
-// links, so strangers cannot cost more here than there.
+// (RFC 27), and the authenticator of the links admits members, not workers. Socket profile and rate
+// limiter are those of the links, so strangers cannot cost more here than there.
 #include "agent/base/log.h"
 #include "agent/proc/ipc_state.h"
 #include "inter/link/accept_limit.h"

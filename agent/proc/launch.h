@@ -40,8 +40,8 @@ void agent_launch_pair(const char *exe, const char *command, const char *option,
 void agent_launch_environment(void);
 // For a process that becomes a rank: it dies with its parent, and ignores Ctrl-C and the SIGTERM
 // that a scheduler or service manager sends to every process. The agent receives these too, and
-// asks for a checkpoint. launched: mpirun or srun started the process, so its SIGTERM ends it, unless
-// `nebula ranks` (ranks.h) stands between.
+// asks for a checkpoint. launched: mpirun or srun started the process, so its SIGTERM ends it,
+// unless `nebula ranks` (ranks.h) stands between.
 void agent_launch_signals(bool launched);
 // Writes where to look after a worker of `ranks` ranks has ended: its log, or the logs of its ranks
 // and launcher.

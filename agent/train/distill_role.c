@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the roles of teacher and student share: set-up, checkpoints, report.
 #include "agent/train/distill.h"
-#include "agent/train/distill_cache.h"
 
 #include <stddef.h>
 #include <stdlib.h>
 
 static enum neb_status open_cache(struct agent_side *x, struct distill_run *r, int32_t student) {
     uint8_t digest[INTRA_SHA_BYTES];
-    const struct agent_job *j = &x->w->job;
+    const struct agent_job *j = &x->w->x.job;
     if (!j->distill.cache[0] || x->role->is == AGENT_ROLE_TEACHER || x->second)
         return NEB_OK;
-    NEB_TRY(neb_path(r->cache, sizeof r->cache, j->distill.cache, j->clusters[x->w->cluster].name));
+    NEB_TRY(
+        neb_path(r->cache, sizeof r->cache, j->distill.cache, j->clusters[x->w->x.cluster].name));
     intra_corpus_digest(x->w->corpus, digest);
     return agent_distill_cache_open(r->cache, j, student, digest);
 }
@@ -23,15 +23,15 @@ enum neb_status distill_role_create(struct agent_side *x) {
         return neb_fail(NEB_ERR_NOMEM, "out of memory starting a worker");
     x->own = r;
     // the reference has one student
-    int32_t student = x->second ? 0 : agent_distill_student(&w->job, w->cluster);
-    NEB_TRY(agent_distill_create(&w->job, x->role->is, student, w->corpus, &x->at, &r->side));
+    int32_t student = x->second ? 0 : agent_distill_student(&w->x.job, w->x.cluster);
+    NEB_TRY(agent_distill_create(&w->x.job, x->role->is, student, w->corpus, &x->at, &r->side));
     x->group = r->side->group;
     x->model = distill_model(r->side);
     x->figures = &r->side->s.f;
     x->stats = &r->side->stats;
     // Without a checkpoint a student of rounds may have learned before its disk was lost, and the
     // teacher may have forgotten those labels since.
-    if (x->role->is == AGENT_ROLE_STUDENT && agent_distill_federates(&w->job))
+    if (x->role->is == AGENT_ROLE_STUDENT && agent_distill_federates(&w->x.job))
         r->at.labels[0] = INTER_STREAM_ANYWHERE;
     return open_cache(x, r, student);
 }
@@ -50,7 +50,7 @@ static uint64_t cursor(const struct agent_stream *s, uint64_t unopened) {
     return !s ? unopened : s->anywhere ? INTER_STREAM_ANYWHERE : s->next;
 }
 
-// A state that was taken over (worker_snapshot.c) can be saved before the streams are open.
+// A state that was taken over (agent/exchange/snapshot.c) can be saved before the streams are open.
 static struct distill_cursors cursors(const struct distill_run *r) {
     struct distill_cursors c;
     for (int32_t i = 0; i < AGENT_CLUSTERS_MAX; i++) {

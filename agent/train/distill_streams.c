@@ -11,7 +11,7 @@ enum { STREAM_ID = 16, REQUEST_ID = 32, FOLLOW_ID = 48 };
 // Opens a stream between this cluster and `peer`. c: key.id, type and role. most: bytes of a batch.
 static enum neb_status open_one(struct agent_side *x, struct inter_stream_config *c, int peer,
                                 double most, uint64_t next, struct agent_stream **out) {
-    const struct agent_distill_config *d = &x->w->job.distill;
+    const struct agent_distill_config *d = &x->w->x.job.distill;
     c->peer = (uint32_t)peer;
     c->window_batches = (uint32_t)d->ahead;
     return side_stream(x, c, most, !d->pushed, next, out);
@@ -20,9 +20,9 @@ static enum neb_status open_one(struct agent_side *x, struct inter_stream_config
 // Opens a stream of labels from cluster `from` to the student's cluster `to`.
 static enum neb_status open_labels(struct agent_side *x, int id, int from, int to, uint64_t next,
                                    struct agent_stream **out) {
-    const struct agent_job *j = &x->w->job;
+    const struct agent_job *j = &x->w->x.job;
     int32_t k_max = agent_distill_k_max(&j->distill);
-    bool produce = x->w->cluster == from;
+    bool produce = x->w->x.cluster == from;
     struct inter_stream_config c = {.key = {.id = (uint16_t)(id + to)},
                                     .type = INTER_STREAM_SOFT_LABELS,
                                     .role = produce ? INTER_STREAM_PRODUCER : INTER_STREAM_CONSUMER,
@@ -36,7 +36,7 @@ static enum neb_status open_labels(struct agent_side *x, int id, int from, int t
 static enum neb_status open_requests(struct agent_side *x, int teacher, int student, uint64_t next,
                                      struct agent_stream **out) {
     const struct distill_run *r = x->own;
-    bool produce = x->w->cluster == student;
+    bool produce = x->w->x.cluster == student;
     struct inter_stream_config c = {.key = {.id = (uint16_t)(REQUEST_ID + student)},
                                     .type = INTER_STREAM_REQUESTS,
                                     .role =
@@ -48,7 +48,7 @@ static enum neb_status open_requests(struct agent_side *x, int teacher, int stud
 // Opens the labels of one student, from the teacher or the relay, and the student's requests.
 static enum neb_status open_student(struct agent_side *x, int teacher, int from, int student,
                                     const struct distill_cursors *at) {
-    const struct agent_job *j = &x->w->job;
+    const struct agent_job *j = &x->w->x.job;
     struct distill_run *r = x->own;
     int32_t n = r->n_streams;
     NEB_TRY(open_labels(x, from == teacher ? STREAM_ID : FOLLOW_ID, from, student, at->labels[n],
@@ -63,11 +63,11 @@ static enum neb_status open_student(struct agent_side *x, int teacher, int from,
 }
 
 enum neb_status distill_open_streams(struct agent_side *x) {
-    const struct agent_job *j = &x->w->job;
+    const struct agent_job *j = &x->w->x.job;
     struct distill_run *r = x->own;
     const struct distill_cursors *at = &r->at;
     bool teaches = x->role->is == AGENT_ROLE_TEACHER;
-    int teacher = agent_job_role(j, AGENT_ROLE_TEACHER), self = x->w->cluster,
+    int teacher = agent_job_role(j, AGENT_ROLE_TEACHER), self = x->w->x.cluster,
         first = agent_job_role(j, AGENT_ROLE_STUDENT);
     if (teacher < 0 || x->second)
         return NEB_OK;

@@ -4,20 +4,19 @@
 // reports that it needs no more (agent_stream_skip), so a teacher that comes back leaves them out.
 #include "agent/base/log.h"
 #include "agent/train/distill.h"
-#include "agent/train/distill_cache.h"
 
 static void say_waiting(struct agent_side *x, double waited) {
     char text[160];
     snprintf(text, sizeof text, "no labels for %.0f s at step %lld: %s", waited,
              (long long)x->figures->step,
-             x->w->job.distill.when_lost == AGENT_LOST_WAIT ? "waiting for the teacher"
-                                                            : "continuing with cross-entropy");
-    side_say_fault(x, text);
+             x->w->x.job.distill.when_lost == AGENT_LOST_WAIT ? "waiting for the teacher"
+                                                              : "continuing with cross-entropy");
+    exchange_fault(&x->w->x, text);
 }
 
 // The student waits for labels. Logs that once. True if it should continue without them.
 static bool patience_over(struct agent_side *x) {
-    const struct agent_distill_config *d = &x->w->job.distill;
+    const struct agent_distill_config *d = &x->w->x.job.distill;
     struct distill_run *r = x->own;
     neb_ns now = neb_now();
     if (!r->waiting_since)
@@ -35,8 +34,8 @@ static bool patience_over(struct agent_side *x) {
 static enum neb_status ask(struct agent_side *x) {
     struct distill_run *r = x->own;
     struct agent_stream *t = r->requests[0];
-    uint64_t steps = (uint64_t)x->w->job.steps,
-             end = t ? t->next + (uint64_t)x->w->job.distill.ahead : 0;
+    uint64_t steps = (uint64_t)x->w->x.job.steps,
+             end = t ? t->next + (uint64_t)x->w->x.job.distill.ahead : 0;
     end = end < steps ? end : steps;
     while (t && t->next < t->limit && t->next < end) {
         if (t->next < t->stored) { // put before a restart, and stored by the agent
@@ -85,7 +84,7 @@ static bool labels_gone(struct agent_side *x) {
              "them. It learns these steps from the text alone",
              (long long)step, (unsigned long long)s->next - 1);
     if (!r->said_gone)
-        side_say_fault(x, text);
+        exchange_fault(&x->w->x, text);
     r->said_gone = true;
     return true;
 }
@@ -109,13 +108,13 @@ static bool gives_up(struct agent_side *x) {
 }
 
 static bool finished(const struct agent_side *x) {
-    return x->w->federated ? worker_finished(x->w) : x->figures->step >= x->w->job.steps;
+    return x->w->x.federated ? exchange_finished(&x->w->x) : x->figures->step >= x->w->x.job.steps;
 }
 
 static bool done(const struct agent_side *x) {
     const struct distill_run *r = x->own;
-    bool late = r->n_streams && r->streams[0]->next < (uint64_t)x->w->job.steps;
-    return finished(x) && !late && !x->w->stop;
+    bool late = r->n_streams && r->streams[0]->next < (uint64_t)x->w->x.job.steps;
+    return finished(x) && !late && !x->w->x.stop;
 }
 
 // ---- take ---------------------------------------------------------------------------------------
@@ -138,7 +137,7 @@ static enum neb_status take_late(struct agent_side *x, struct side_turn *t) {
     r->late = true;
     NEB_TRY(next_labels(x, t));
     if (t->next == SIDE_WAIT)
-        return gives_up(x) ? let_go(r, (uint64_t)x->w->job.steps) : NEB_OK;
+        return gives_up(x) ? let_go(r, (uint64_t)x->w->x.job.steps) : NEB_OK;
     t->next = SIDE_OVER;
     int64_t step = agent_distill_step_of(t->p, t->n);
     r->waiting_since = 0;
@@ -164,10 +163,10 @@ static enum neb_status take_stored(struct agent_side *x, struct side_turn *t) {
 // Exchanges rounds between steps.
 static enum neb_status exchange(struct agent_side *x, struct side_turn *t) {
     bool ready;
-    NEB_TRY(worker_exchange(x->w, &ready));
-    if (x->w->stop || finished(x))
+    NEB_TRY(exchange_step(&x->w->x, &ready));
+    if (x->w->x.stop || finished(x))
         t->next = SIDE_OVER;
-    else if (!ready || x->figures->step >= x->w->job.steps)
+    else if (!ready || x->figures->step >= x->w->x.job.steps)
         t->next = SIDE_WAIT;
     return NEB_OK;
 }
@@ -176,7 +175,7 @@ static enum neb_status take(struct agent_side *x, struct side_turn *t) {
     struct distill_run *r = x->own;
     if (finished(x))
         return take_late(x, t);
-    if (x->w->federated)
+    if (x->w->x.federated)
         NEB_TRY(exchange(x, t));
     if (t->next != SIDE_LEARN || x->second)
         return NEB_OK;
@@ -197,8 +196,8 @@ static enum neb_status use_labels(struct agent_side *x, struct side_turn *t) {
     struct distill_run *r = x->own;
     int64_t step = agent_distill_step_of(t->p, t->n);
     if (r->said_waiting)
-        worker_metrics(x->w,
-                       json_pack("{s:s,s:s}", "kind", "note", "text", "labels are coming again"));
+        exchange_metrics(&x->w->x,
+                         json_pack("{s:s,s:s}", "kind", "note", "text", "labels are coming again"));
     r->waiting_since = 0;
     r->said_waiting = false;
     if (step < 0 ||
@@ -230,8 +229,8 @@ static enum neb_status learn(struct agent_side *x, struct side_turn *t) {
     NEB_TRY(learn_step(x, t));
     t->stepped = x->figures->step != was.step;
     t->save = t->stepped ? SIDE_SAVE_DUE : SIDE_SAVE_NOT;
-    if (t->stepped && x->w->federated)
-        worker_step_took(x->w, x->figures->train_s - was.train_s);
+    if (t->stepped && x->w->x.federated)
+        exchange_step_took(&x->w->x, x->figures->train_s - was.train_s);
     return NEB_OK;
 }
 

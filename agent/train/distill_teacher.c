@@ -62,11 +62,12 @@ static int32_t choose_k(struct agent_side *x, int32_t i) {
     char reason[200];
     struct agent_label_view view = {t->next, t->arrived, t->taken, t->path};
     if (agent_label_rate_next(rate, neb_now(), &view, reason, sizeof reason))
-        worker_metrics(x->w, json_pack("{s:s,s:I,s:s,s:i,s:f,s:f,s:s}", "kind", "labels", "step",
-                                       (json_int_t)r->labelled[i], "student",
-                                       x->w->job.clusters[r->student_of[i]].name, "k", rate->k,
-                                       "goodput_bps", t->path.goodput_bps, "waited_s",
-                                       neb_seconds(t->path.waited), "reason", reason));
+        exchange_metrics(&x->w->x,
+                         json_pack("{s:s,s:I,s:s,s:i,s:f,s:f,s:s}", "kind", "labels", "step",
+                                   (json_int_t)r->labelled[i], "student",
+                                   x->w->x.job.clusters[r->student_of[i]].name, "k", rate->k,
+                                   "goodput_bps", t->path.goodput_bps, "waited_s",
+                                   neb_seconds(t->path.waited), "reason", reason));
     return rate->k;
 }
 
@@ -76,22 +77,22 @@ static void say_full(struct agent_side *x) {
     char text[200];
     double waited = r->full_since ? neb_seconds(neb_now() - r->full_since) : 0;
     r->full_since = r->full_since ? r->full_since : neb_now();
-    if (waited < (double)x->w->job.distill.patience_s || r->said_waiting)
+    if (waited < (double)x->w->x.job.distill.patience_s || r->said_waiting)
         return;
     snprintf(text, sizeof text,
              "no student has had room for labels for %.0f s: if all students have ended (check "
              "with nebula jobs on their side), nebula stop ends this cluster's part",
              waited);
-    side_say_fault(x, text);
+    exchange_fault(&x->w->x, text);
     r->said_waiting = true;
 }
 
 static bool done(const struct agent_side *x) {
     const struct distill_run *r = x->own;
     for (int32_t i = 0; i < r->n_streams; i++)
-        if (r->labelled[i] < x->w->job.steps)
+        if (r->labelled[i] < x->w->x.job.steps)
             return false;
-    return !x->w->stop;
+    return !x->w->x.stop;
 }
 
 static enum neb_status take(struct agent_side *x, struct side_turn *t) {
@@ -121,7 +122,7 @@ static enum neb_status learn(struct agent_side *x, struct side_turn *t) {
     struct agent_stream *s = r->streams[i];
     bool stored = s->next < s->stored;
     uint64_t rows = r->side->s.label_rows;
-    if (!stored || x->w->job.distill.learn)
+    if (!stored || x->w->x.job.distill.learn)
         NEB_TRY(
             agent_distill_label(r->side, i, r->labelled[i], choose_k(x, i), t->p, t->n, &x->made));
     else

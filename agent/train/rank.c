@@ -2,10 +2,10 @@
 #include "agent/train/rank.h"
 #include "agent/base/log.h"
 #include "agent/base/moved.h"
-#include "agent/exchange/follow.h"
-#include "agent/exchange/worker.h"
 #include "agent/proc/harden.h"
 #include "agent/proc/launch.h"
+#include "agent/train/follow.h"
+#include "agent/train/worker.h"
 #include "intra/ranks/rank_env.h"
 #include "kernels/pool.h"
 
@@ -26,7 +26,7 @@ static enum neb_status follow(struct intra_comm *world, int threads) {
     neb_log_set_name(name);
     NEB_TRY(kern_cpu_create(threads, &K));
     neb_info("pid %d follows rank 0 with %d threads", (int)getpid(), kern_pool_threads(K->pool));
-    struct agent_follower own = {.exchange.pool = K->pool};
+    struct agent_follower own = {0};
     struct intra_group_follower f = {agent_follow, agent_follow_end, &own};
     neb_moved_listen(at_work, world);
     enum neb_status st = intra_group_serve(world, K, &f);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The two sides of mode `rtd`, without a transport: a generator turns text into batches, a
-// discriminator learns from them. Their roles (side.h) put a stream between them, or a queue if both
-// are in one process.
+// discriminator learns from them. Their roles (side.h) put a stream between them, or a queue if
+// both are in one process.
 //
 //     generator, event e                                   discriminator
 //       draw windows, mask, train on the masked tokens

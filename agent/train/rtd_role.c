@@ -13,7 +13,7 @@ enum {
 enum neb_status rtd_role_create(struct agent_side *x) {
     struct agent_worker *w = x->w;
     struct agent_rtd_side *s = NULL;
-    NEB_TRY(agent_rtd_create(&w->job, x->role->is, w->corpus, &x->at, &s));
+    NEB_TRY(agent_rtd_create(&w->x.job, x->role->is, w->corpus, &x->at, &s));
     x->own = s;
     x->group = s->group;
     x->model = intra_group_model(s->group);

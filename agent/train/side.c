@@ -9,11 +9,6 @@
 static const struct side_role *const roles[] = {&side_generator, &side_discriminator, &side_teacher,
                                                 &side_student};
 
-void side_say_fault(struct agent_side *x, const char *text) {
-    neb_warn("%s", text);
-    worker_metrics(x->w, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
-}
-
 enum neb_status side_update(struct intra_group *group, struct side_figures *f,
                             struct intra_step_stats *stats) {
     NEB_TRY(intra_group_update(group, stats));
@@ -29,11 +24,11 @@ static int64_t at(const struct agent_side *x) {
 // Sets the worker's figures to those of this side.
 static void show(struct agent_side *x) {
     struct agent_worker *w = x->w;
-    w->step = x->figures->step;
-    w->all_tokens = x->figures->tokens;
-    w->loss_first = x->figures->loss_first;
-    w->loss_last = x->figures->loss_last;
-    w->train_s = x->figures->train_s;
+    w->x.step = x->figures->step;
+    w->x.all_tokens = x->figures->tokens;
+    w->x.loss_first = x->figures->loss_first;
+    w->x.loss_last = x->figures->loss_last;
+    w->x.train_s = x->figures->train_s;
     w->model = x->model;
 }
 
@@ -41,7 +36,7 @@ static void say_step(struct agent_side *x) {
     const struct side_figures *f = x->figures;
     show(x);
     worker_check_step(x->w, x->stats);
-    if (f->step == 1 || f->step % x->w->job.log_every == 0)
+    if (f->step == 1 || f->step % x->w->x.job.log_every == 0)
         worker_send_step(x->w, x->stats, f->train_s > 0 ? (double)f->tokens / f->train_s : 0);
 }
 
@@ -95,30 +90,32 @@ enum neb_status side_get_state(const struct intra_ckpt *c, const struct side_lay
     return neb_rd_done(&r) ? NEB_OK : side_misfit(c);
 }
 
-static enum neb_status write_state(struct agent_worker *w, struct intra_ckpt_writer *out) {
-    const struct agent_side *x = w->side;
-    NEB_TRY(worker_text_save(w, out));
+static struct agent_side *owner(void *user) { return ((struct worker_tensors *)user)->owner; }
+
+static enum neb_status write_state(void *user, struct intra_ckpt_writer *out) {
+    const struct agent_side *x = owner(user);
+    NEB_TRY(worker_text_save(x->w, out));
     return x->role->save(x, out);
 }
 
-static enum neb_status read_state(struct agent_worker *w, const struct intra_ckpt *c) {
-    struct agent_side *x = w->side;
-    NEB_TRY(worker_text_compare(w, c));
+static enum neb_status read_state(void *user, const struct intra_ckpt *c) {
+    struct agent_side *x = owner(user);
+    NEB_TRY(worker_text_compare(x->w, c));
     return x->role->restore(x, c);
 }
 
 // The checkpoint is on disk, so the producers' agents may forget what only older generations need.
-static enum neb_status durable(struct agent_worker *w) {
-    struct agent_side *x = w->side;
+static enum neb_status durable(void *user) {
+    struct agent_side *x = owner(user);
     for (int32_t i = 0; i < x->n_streams; i++)
         if (!side_produces(x->streams[i]))
-            NEB_TRY(
-                agent_stream_saved(x->streams[i], x->cursors[i], w->job.checkpoint_keep, x->final));
+            NEB_TRY(agent_stream_saved(x->streams[i], x->cursors[i], x->w->x.job.checkpoint_keep,
+                                       x->final));
     return NEB_OK;
 }
 
 static bool due(struct agent_side *x) {
-    int32_t every = x->w->job.checkpoint_every;
+    int32_t every = x->w->x.job.checkpoint_every;
     int64_t now = at(x);
     // events without a batch are skipped, and the event that is due may be one of them
     bool yes = every && now / every != x->looked / every;
@@ -128,80 +125,68 @@ static bool due(struct agent_side *x) {
     return yes && now != x->saved;
 }
 
-// Begins a checkpoint, which is written while training goes on (worker_save.c). Once it is on disk,
+// Begins a checkpoint, which is written while training goes on (agent/exchange/save.c). Once it is on disk,
 // the producers get credit. The reference has none: it starts over after a failure.
 static enum neb_status save(struct agent_side *x, bool final) {
     if (x->second)
         return NEB_OK;
     NEB_TRY(side_wait_stored(x));
-    NEB_TRY(worker_save_wait(x->w)); // the previous one, with its cursors
+    NEB_TRY(exchange_save_wait(&x->w->x)); // the previous one, with its cursors
     for (int32_t i = 0; i < x->n_streams; i++) {
         x->cursors[i] = x->streams[i]->next - (side_produces(x->streams[i]) ? 0 : x->again);
         x->streams[i]->want_checkpoint = false;
     }
     x->final = final;
     x->saved = at(x);
-    return x->w->federated ? worker_save(x->w) : worker_save_at(x->w, x->saved);
+    return x->w->x.federated ? exchange_save(&x->w->x) : exchange_save_at(&x->w->x, x->saved);
 }
 
 static enum neb_status restore(struct agent_side *x) {
-    struct agent_worker *w = x->w;
+    struct agent_exchange *e = &x->w->x;
     struct intra_ckpt *c = NULL;
-    char dir[NEB_PATH_MAX];
-    enum neb_status st;
-    if (w->federated) {
-        st = worker_restore(w);
-        w->restored = st == NEB_OK;
-        worker_set_lost(w, w->lost && !w->restored);
-    } else {
-        NEB_TRY(neb_path(dir, sizeof dir, w->dir, "checkpoint"));
-        st = worker_newest(w, dir, &c);
-        if (st == NEB_OK)
-            st = read_state(w, c);
-        intra_ckpt_close(&c);
-    }
+    if (e->federated)
+        return exchange_resume(e);
+    enum neb_status st = exchange_newest(e, &c);
+    if (st == NEB_OK)
+        st = read_state(&x->w->tensors, c);
+    intra_ckpt_close(&c);
     if (st == NEB_OK)
         neb_info("going on from step %lld", (long long)at(x));
     return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
 }
 
-// ---- rounds, in which sides of one role train one model -----------------------------------------
+// ---- as the exchange calls it -------------------------------------------------------------------
 
-static enum neb_status pull(struct agent_worker *w, const bool *wanted) {
-    return intra_group_pull(w->group, wanted);
-}
-static enum neb_status push(struct agent_worker *w, const bool *wanted) {
-    return intra_group_push(w->group, wanted);
-}
-static enum neb_status skip(struct agent_worker *w, int64_t n) {
-    struct agent_side *x = w->side;
+static enum neb_status skip(void *user, int64_t n) {
+    struct agent_side *x = owner(user);
     NEB_TRY(x->role->skip(x, n));
-    return intra_group_skip(w->group, n);
+    return intra_group_skip(x->group, n);
 }
 
-// Rounds go on between the side's steps, as those of replicas (worker_link.c and what it calls). A
-// cluster of another role votes in them like a witness; it holds no updates.
+static const struct agent_trainer_ops ops = {WORKER_TENSORS_OPS, .save = write_state,
+                                             .restore = read_state, .skip = skip,
+                                             .durable = durable};
+
+enum neb_status side_trainer(struct agent_side *x, bool rounds) {
+    struct agent_worker *w = x->w;
+    if (rounds)
+        NEB_TRY(worker_tensors_create(x->group, intra_group_trainer(x->group), &w->tensors));
+    w->tensors.owner = x;
+    w->x.trainer =
+        rounds ? worker_tensors_trainer(&w->tensors, &ops)
+               : (struct agent_trainer){.ops = &ops, .user = &w->tensors, .pool = w->K->pool};
+    w->x.saves.trainer_only = !rounds;
+    return NEB_OK;
+}
+
+// Rounds go on between the side's steps, as those of replicas (agent/exchange). A cluster of another
+// role votes in them like a witness; it holds no updates.
 static enum neb_status join_rounds(struct agent_side *x) {
     struct agent_worker *w = x->w;
-    w->federated = true;
-    w->group = x->group;
-    w->trainer = intra_group_trainer(x->group);
-    w->model = x->model;
-    w->job.model = w->model->c;
-    bool elsewhere = w->device || w->world; // the parameters that are trained
-    w->ops.pull = elsewhere ? pull : NULL;
-    w->ops.push = elsewhere ? push : NULL;
-    w->ops.restore = read_state;
-    w->ops.skip = skip;
-    NEB_TRY(worker_sync_create(w));
-    NEB_TRY(worker_device_place(w));
-    return worker_send_shape(w);
-}
-
-static enum neb_status begin_rounds(struct agent_worker *w) {
-    for (int32_t f = 0; f < w->job.sync.fragments; f++)
-        NEB_TRY(w->frags[f].in_flight ? worker_resubmit(w, f) : worker_request_commit(w, f));
-    return worker_wait_for_peers(w);
+    w->x.job.model = x->model->c;
+    NEB_TRY(exchange_join(&w->x));
+    worker_tensors_add_shards(&w->tensors, w->x.shards);
+    return NEB_OK;
 }
 
 // ---- the loop -----------------------------------------------------------------------------------
@@ -211,9 +196,10 @@ static bool all_done(const struct agent_side *x) {
     return done(x) && (!x->second || done(x->second));
 }
 
-// Puts what was made, and waits for room. After a stop it waits only if what was made would be lost.
+// Puts what was made, and waits for room. After a stop it waits only if what was made would be
+// lost.
 static enum neb_status put_made(struct agent_side *x) {
-    while (x->to && !(x->w->stop && x->role->holds)) {
+    while (x->to && !(x->w->x.stop && x->role->holds)) {
         enum neb_status st = agent_stream_put(x->to, x->made.p, x->made.len);
         if (st == NEB_OK)
             x->to = NULL;
@@ -249,14 +235,14 @@ static enum neb_status turn(struct agent_side *x, bool *moved) {
 }
 
 static enum neb_status run_turns(struct agent_side *x) {
-    while (!x->w->stop && !all_done(x)) {
+    while (!x->w->x.stop && !all_done(x)) {
         bool moved = false;
-        NEB_TRY(worker_drain(x->w));
+        NEB_TRY(exchange_drain(&x->w->x));
         NEB_TRY(turn(x, &moved));
         if (x->second)
             NEB_TRY(turn(x->second, &moved));
-        if (!moved && !x->w->stop && !all_done(x))
-            NEB_TRY(worker_wait(x->w));
+        if (!moved && !x->w->x.stop && !all_done(x))
+            NEB_TRY(exchange_wait(&x->w->x));
     }
     return NEB_OK;
 }
@@ -267,10 +253,10 @@ static enum neb_status run_turns(struct agent_side *x) {
 // Opens the CPU, and the device if the cluster has one and the job uses it.
 static enum neb_status set_place(struct agent_side *x) {
     struct agent_worker *w = x->w;
-    const struct agent_cluster *c = &w->job.clusters[w->cluster];
-    NEB_TRY(intra_corpus_open(agent_job_corpus(&w->job, w->cluster), true, &w->corpus));
+    const struct agent_cluster *c = &w->x.job.clusters[w->x.cluster];
+    NEB_TRY(intra_corpus_open(agent_job_corpus(&w->x.job, w->x.cluster), true, &w->corpus));
     NEB_TRY(kern_cpu_create(w->world ? w->threads : c->threads, &w->K));
-    if (agent_job_takes_devices(&w->job))
+    if (agent_job_takes_devices(&w->x.job))
         NEB_TRY(worker_device_open(w));
     if (!w->device && c->precision == AGENT_PRECISION_BF16)
         NEB_TRY(kern_cpu_bf16(w->K));
@@ -300,13 +286,13 @@ static enum neb_status create(struct agent_side *x) {
 
 static enum neb_status set_up(struct agent_side *x) {
     struct agent_worker *w = x->w;
-    w->on_event = side_event;
-    w->side = x;
+    w->x.link.on_event = side_event;
+    w->x.link.on_event_user = x;
     NEB_TRY(set_place(x));
     NEB_TRY(create(x));
-    w->ops.save = write_state;
-    w->ops.durable = durable;
-    if (x->role->skip && agent_distill_federates(&w->job))
+    w->x.federated = x->role->skip && agent_distill_federates(&w->x.job);
+    NEB_TRY(side_trainer(x, w->x.federated));
+    if (w->x.federated)
         NEB_TRY(join_rounds(x));
     if (!x->second)
         NEB_TRY(restore(x));
@@ -315,9 +301,9 @@ static enum neb_status set_up(struct agent_side *x) {
     if (x->second)
         return NEB_OK;
     for (int32_t i = 0; i < x->n_streams; i++) // batches that are held
-        w->save_reserve += x->streams[i]->c.batch_bytes;
-    NEB_TRY(worker_save_start(w));
-    return w->federated ? begin_rounds(w) : NEB_OK;
+        w->x.saves.reserve += x->streams[i]->c.batch_bytes;
+    NEB_TRY(exchange_save_start(&w->x));
+    return exchange_announce(&w->x);
 }
 
 static enum neb_status results(struct agent_side *x, json_t **out) {
@@ -327,8 +313,8 @@ static enum neb_status results(struct agent_side *x, json_t **out) {
     bool finished = x->role->done(x);
     NEB_TRY(x->role->report(x, finished, &loss, &more));
     show(x);
-    x->w->payload_bytes = x->figures->batch_bytes; // updates of rounds are not part of it
-    x->w->payload_params = 0;
+    x->w->x.payload_bytes = x->figures->batch_bytes; // updates of rounds are not part of it
+    x->w->x.payload_params = 0;
     worker_device_name(x->w, device, sizeof device);
     enum neb_status st = worker_results(x->w, device, loss, finished, out);
     if (st == NEB_OK && json_object_update(*out, more) != 0) {
@@ -351,7 +337,7 @@ static enum neb_status report(struct agent_side *x) {
         }
         more = json_pack("{s:o}", second->role->reports_as, other);
     }
-    return worker_report(x->w, first, more);
+    return exchange_report(&x->w->x, first, more);
 }
 
 static enum neb_status write_model(struct agent_side *x, const char *file) {
@@ -365,7 +351,7 @@ static enum neb_status run(struct agent_side *x) {
     NEB_TRY(run_turns(x));
     if (at(x) != x->saved || x->role->done(x))
         NEB_TRY(save(x, x->role->done(x)));
-    NEB_TRY(worker_save_wait(x->w));
+    NEB_TRY(exchange_save_wait(&x->w->x));
     if (!x->second)
         NEB_TRY(side_wait_taken(x));
     NEB_TRY(write_model(x, "model.ckpt"));
@@ -376,12 +362,12 @@ static enum neb_status run(struct agent_side *x) {
 
 enum neb_status agent_side_run(struct agent_worker *w) {
     struct agent_side x = {.w = w, .saved = -1}, second = {.w = w, .saved = -1};
-    enum agent_role is = w->job.clusters[w->cluster].role, other = AGENT_ROLE_DISCRIMINATOR;
-    if (w->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS) {
-        bool rtd = w->job.mode == AGENT_MODE_RTD;
+    enum agent_role is = w->x.job.clusters[w->x.cluster].role, other = AGENT_ROLE_DISCRIMINATOR;
+    if (w->x.job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS) {
+        bool rtd = w->x.job.mode == AGENT_MODE_RTD;
         is = rtd ? AGENT_ROLE_GENERATOR : AGENT_ROLE_STUDENT;
         other = rtd ? AGENT_ROLE_DISCRIMINATOR : AGENT_ROLE_TEACHER;
-        x.second = agent_job_role(&w->job, other) >= 0 ? &second : NULL;
+        x.second = agent_job_role(&w->x.job, other) >= 0 ? &second : NULL;
     }
     for (size_t i = 0; i < sizeof roles / sizeof *roles; i++) {
         x.role = roles[i]->is == is ? roles[i] : x.role;
@@ -392,7 +378,6 @@ enum neb_status agent_side_run(struct agent_worker *w) {
     second.role->destroy(&second);
     if (x.role)
         x.role->destroy(&x);
-    w->group = NULL; // it was the role's
     neb_buf_free(&second.made);
     neb_buf_free(&x.made);
     return st;

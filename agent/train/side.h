@@ -14,7 +14,7 @@
 // The reference (sync.scheme: synchronous) has both sides in this process, and queues between them.
 #ifndef AGENT_SIDE_H
 #define AGENT_SIDE_H
-#include "agent/exchange/worker.h"
+#include "agent/train/worker.h"
 #include "agent/train/worker_stream.h"
 
 enum {
@@ -111,6 +111,9 @@ struct agent_side {
 
 // Runs a worker of mode rtd or distill that has attached to its agent.
 NEB_MUST_CHECK enum neb_status agent_side_run(struct agent_worker *w);
+// Makes the side the trainer of w->x, once its role is created. rounds: its group takes part in
+// rounds; else it only saves.
+NEB_MUST_CHECK enum neb_status side_trainer(struct agent_side *x, bool rounds);
 
 // In side_streams.c.
 // Adds a stream. The caller sets c: key.id, type, role, peer, window_batches, window_start and
@@ -120,9 +123,8 @@ NEB_MUST_CHECK enum neb_status agent_side_run(struct agent_worker *w);
 NEB_MUST_CHECK enum neb_status side_stream(struct agent_side *x,
                                            const struct inter_stream_config *c, double batch_bytes,
                                            bool shards, uint64_t next, struct agent_stream **out);
-// Handles an event of a stream (agent_worker.on_event).
-NEB_MUST_CHECK enum neb_status side_event(struct agent_worker *w, const struct agent_ipc_msg *m,
-                                          bool *taken);
+// Handles an event of a stream (exchange_link.on_event); user is a struct agent_side.
+NEB_MUST_CHECK enum neb_status side_event(void *user, const struct agent_ipc_msg *m, bool *taken);
 void side_close(struct agent_side *x);
 // Takes the next batch of a stream. False: it has not come, so the turn waits.
 bool side_take(struct agent_stream *s, struct side_turn *t);
@@ -148,7 +150,5 @@ NEB_MUST_CHECK enum neb_status side_misfit(const struct intra_ckpt *c); // logs 
 // Runs the optimiser's update of a step, and counts its loss. The caller counts the step.
 NEB_MUST_CHECK enum neb_status side_update(struct intra_group *group, struct side_figures *f,
                                            struct intra_step_stats *stats);
-// Logs a fault and sends it to the watching command.
-void side_say_fault(struct agent_side *x, const char *text);
 
 #endif

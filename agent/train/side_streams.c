@@ -6,8 +6,8 @@ enum { SPOOL_BATCHES = 4096 };
 static const uint64_t spool_bytes = 256ull << 20;
 static const neb_ns taken_patience = 60 * NEB_S;
 
-enum neb_status side_event(struct agent_worker *w, const struct agent_ipc_msg *m, bool *taken) {
-    struct agent_side *x = w->side;
+enum neb_status side_event(void *user, const struct agent_ipc_msg *m, bool *taken) {
+    struct agent_side *x = user;
     for (int32_t i = 0; i < x->n_streams && !*taken; i++) {
         *taken = agent_stream_event(x->streams[i], m);
         if (*taken && x->streams[i]->refused[0])
@@ -35,7 +35,7 @@ static enum neb_status set_terms(const struct intra_corpus *corpus, bool shards,
 enum neb_status side_stream(struct agent_side *x, const struct inter_stream_config *given,
                             double batch_bytes, bool shards, uint64_t next,
                             struct agent_stream **out) {
-    const struct agent_job *j = &x->w->job;
+    const struct agent_job *j = &x->w->x.job;
     struct inter_stream_config c = *given;
     if (batch_bytes > INTER_STREAM_BATCH_MAX)
         return neb_fail(NEB_ERR_LIMIT,
@@ -55,7 +55,7 @@ enum neb_status side_stream(struct agent_side *x, const struct inter_stream_conf
     c.spool_batches = SPOOL_BATCHES;
     c.spool_bytes = spool_bytes;
     NEB_TRY(set_terms(x->w->corpus, shards, &c));
-    NEB_TRY(agent_stream_open(x->second ? NULL : x->w->ipc, &c, next, out));
+    NEB_TRY(agent_stream_open(x->second ? NULL : x->w->x.link.ipc, &c, next, out));
     x->streams[x->n_streams++] = *out;
     return NEB_OK;
 }
@@ -70,8 +70,8 @@ bool side_take(struct agent_stream *s, struct side_turn *t) {
 bool side_produces(const struct agent_stream *s) { return s->c.role == INTER_STREAM_PRODUCER; }
 
 enum neb_status side_wait(struct agent_side *x) {
-    NEB_TRY(worker_drain(x->w));
-    return worker_wait(x->w);
+    NEB_TRY(exchange_drain(&x->w->x));
+    return exchange_wait(&x->w->x);
 }
 
 enum neb_status side_wait_stored(struct agent_side *x) {
@@ -87,15 +87,15 @@ static void say_untaken(struct agent_side *x, const struct agent_stream *s) {
              "%s has not confirmed the last %llu batches for a minute: it has not saved them yet, "
              "or it is away, or its part of the job was stopped. This cluster waits for it; nebula "
              "stop ends the wait",
-             x->w->job.clusters[s->c.peer].name, (unsigned long long)(s->next - s->durable));
-    side_say_fault(x, text);
+             x->w->x.job.clusters[s->c.peer].name, (unsigned long long)(s->next - s->durable));
+    exchange_fault(&x->w->x, text);
 }
 
 static enum neb_status wait_taken(struct agent_side *x, const struct agent_stream *s) {
     uint64_t sum = 0; // of the consumer's counters
     neb_ns moved = neb_now();
     bool said = false;
-    while (!x->w->stop && !s->let_go && s->durable < s->next) {
+    while (!x->w->x.stop && !s->let_go && s->durable < s->next) {
         NEB_TRY(side_wait(x));
         uint64_t now = s->durable + s->taken + s->arrived;
         moved = now == sum ? moved : neb_now();

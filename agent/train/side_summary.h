@@ -10,7 +10,8 @@
 // 0's report holds both sides.
 const json_t *agent_side_report(const struct agent_job *job, json_t *const *reports,
                                 enum agent_role role);
-// From n reports, those of all clusters or the one of the reference. Returns a new reference; NULL: mode replicas, or out of memory.
+// From n reports, those of all clusters or the one of the reference. Returns a new reference; NULL:
+// mode replicas, or out of memory.
 //     rtd      "generator", "discriminator": what each measured
 //     distill  "clusters": {name: what it measured}
 //     both     bytes on the sockets for each token of the text, and what exchanging gradients or

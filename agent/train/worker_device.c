@@ -2,7 +2,7 @@
 // Where a worker trains: the cluster's `device` and `precision`.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
-#include "agent/exchange/worker.h"
+#include "agent/train/worker.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,12 +14,12 @@ static const char TRAINED_ON[] = "device";
 
 bool worker_device_had(const struct agent_worker *w) {
     char path[NEB_PATH_MAX];
-    return neb_path(path, sizeof path, w->dir, TRAINED_ON) == NEB_OK && neb_fs_exists(path);
+    return neb_path(path, sizeof path, w->x.dir, TRAINED_ON) == NEB_OK && neb_fs_exists(path);
 }
 
 static void keep_name(const struct agent_worker *w) {
     char path[NEB_PATH_MAX], text[1024];
-    enum neb_status st = neb_path(path, sizeof path, w->dir, TRAINED_ON);
+    enum neb_status st = neb_path(path, sizeof path, w->x.dir, TRAINED_ON);
     if (st == NEB_OK && !w->device)
         st = neb_fs_remove(path);
     else if (st == NEB_OK && !neb_fs_exists(path))
@@ -41,7 +41,7 @@ static enum neb_status gone(struct agent_worker *w, const char *why) {
 }
 
 enum neb_status worker_device_open(struct agent_worker *w) {
-    const struct agent_cluster *c = &w->job.clusters[w->cluster];
+    const struct agent_cluster *c = &w->x.job.clusters[w->x.cluster];
     bool must = c->device == AGENT_DEVICE_CUDA, had = worker_device_had(w);
     char why[KERN_WHY_MAX];
     int index;
@@ -73,7 +73,7 @@ enum neb_status worker_device_open(struct agent_worker *w) {
 }
 
 bool worker_device_optional(const struct agent_worker *w) {
-    const struct agent_cluster *c = &w->job.clusters[w->cluster];
+    const struct agent_cluster *c = &w->x.job.clusters[w->x.cluster];
     return c->device == AGENT_DEVICE_AUTO && c->precision != AGENT_PRECISION_BF16 &&
            !worker_device_had(w);
 }
@@ -86,13 +86,38 @@ enum neb_status worker_device_joined(struct agent_worker *w, enum neb_status st)
     return gone(w, why);
 }
 
-void worker_device_settle(struct agent_worker *w) {
-    if (w->device && !intra_group_device(w->group)) { // the group has logged why
-        kern_device_close(&w->device);
-        snprintf(w->no_device, sizeof w->no_device,
-                 "not all ranks can use a device (see the worker's log)");
+static bool in_bf16(const struct agent_worker *w) {
+    return strcmp(kern_cpu_products(w->K), "fp32") != 0;
+}
+
+void worker_device_name(const struct agent_worker *w, char *out, size_t cap) {
+    if (w->device)
+        snprintf(out, cap, "cuda (%s, %s)", w->device->name,
+                 w->device_type == KERN_BF16 ? "bf16" : "fp32");
+    else
+        snprintf(out, cap, "%s", in_bf16(w) ? "cpu, bf16" : "cpu");
+}
+
+static void say_products(struct agent_worker *w) {
+    if (!in_bf16(w)) {
+        neb_info("matrix products by %s", kern_cpu_library());
+        return;
     }
-    worker_device_report(w);
+    w->x.products = kern_cpu_products(w->K);
+    double gain = kern_cpu_bf16_gain(w->K);
+    neb_info("training on the CPU, with matrix products in %s, %.1f times as fast as in fp32",
+             w->x.products, gain);
+    if (gain < 1)
+        neb_warn("this CPU is faster without `precision: bf16`");
+}
+
+static void say_device(struct agent_worker *w) {
+    char device[96], text[sizeof device + sizeof w->no_device + 32];
+    worker_device_name(w, device, sizeof device);
+    snprintf(text, sizeof text, w->no_device[0] ? "trains on %s, because %s" : "trains on %s",
+             device, w->no_device);
+    exchange_metrics(&w->x,
+                     json_pack("{s:s,s:s,s:s}", "kind", "note", "device", device, "text", text));
 }
 
 void worker_device_report(struct agent_worker *w) {
@@ -101,80 +126,15 @@ void worker_device_report(struct agent_worker *w) {
         neb_info("training on %s in %s", w->device->name,
                  w->device_type == KERN_BF16 ? "bf16" : "fp32");
     else
-        worker_device_products(w);
-    worker_send_device(w);
+        say_products(w);
+    say_device(w);
 }
 
-void worker_send_device(struct agent_worker *w) {
-    char device[96], text[sizeof device + sizeof w->no_device + 32];
-    worker_device_name(w, device, sizeof device);
-    snprintf(text, sizeof text, w->no_device[0] ? "trains on %s, because %s" : "trains on %s",
-             device, w->no_device);
-    worker_metrics(w, json_pack("{s:s,s:s,s:s}", "kind", "note", "device", device, "text", text));
-}
-
-void worker_device_products(struct agent_worker *w) {
-    if (!worker_in_bf16(w)) {
-        neb_info("matrix products by %s", kern_cpu_library());
-        return;
+void worker_device_settle(struct agent_worker *w) {
+    if (w->device && !intra_group_device(w->group)) { // the group has logged why
+        kern_device_close(&w->device);
+        snprintf(w->no_device, sizeof w->no_device,
+                 "not all ranks can use a device (see the worker's log)");
     }
-    w->products = kern_cpu_products(w->K);
-    double gain = kern_cpu_bf16_gain(w->K);
-    neb_info("training on the CPU, with matrix products in %s, %.1f times as fast as in fp32",
-             w->products, gain);
-    if (gain < 1)
-        neb_warn("this CPU is faster without `precision: bf16`");
-}
-
-bool worker_in_bf16(const struct agent_worker *w) {
-    return strcmp(kern_cpu_products(w->K), "fp32") != 0;
-}
-
-static enum neb_status changed(struct agent_worker *w, const bool *wanted) {
-    return intra_trainer_changed(w->trainer, wanted);
-}
-
-enum neb_status worker_device_place(struct agent_worker *w) {
-    const struct agent_cluster *c = &w->job.clusters[w->cluster];
-    if (c->outer_state == AGENT_OUTER_DEVICE && !w->device)
-        return neb_fail(NEB_ERR_UNSUPPORTED,
-                        "cluster %s: outer_state is device, but the cluster trains on the CPU. "
-                        "Remove outer_state, or set `device: cuda` to see what is missing",
-                        c->name);
-    if (!w->device || c->outer_state == AGENT_OUTER_HOST || w->sum) // masked sums are on the host
-        return NEB_OK;
-    if (w->mesh)
-        return w->mesh->place(w, c->outer_state == AGENT_OUTER_DEVICE);
-    float **there = calloc((size_t)w->n_units, sizeof *there);
-    if (!there)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory for %d units", w->n_units);
-    for (int32_t i = 0; i < w->n_units; i++) {
-        const struct intra_unit *u = &w->units[i];
-        there[i] =
-            intra_trainer_on_device(w->trainer, u->tensor) + (size_t)u->row0 * (size_t)u->cols;
-    }
-    enum neb_status st =
-        inter_outer_to_device(w->outer, w->device, there,
-                              c->outer_state == AGENT_OUTER_DEVICE ? 0 : INTER_OUTER_SPARE_BYTES);
-    free(there);
-    if (st == NEB_OK) {
-        w->ops.changed = changed;
-        neb_info("the exchange's state is on %s", w->device->name);
-    } else if (c->outer_state == AGENT_OUTER_AUTO && st == NEB_ERR_NOMEM) {
-        neb_warn("the exchange's state does not fit on the device and stays on the host");
-        return NEB_OK;
-    }
-    return st;
-}
-
-const char *worker_processors(const struct agent_worker *w) {
-    return worker_in_bf16(w) ? "cpu, bf16" : "cpu";
-}
-
-void worker_device_name(const struct agent_worker *w, char *out, size_t cap) {
-    if (w->device)
-        snprintf(out, cap, "cuda (%s, %s)", w->device->name,
-                 w->device_type == KERN_BF16 ? "bf16" : "fp32");
-    else
-        snprintf(out, cap, "%s", worker_processors(w));
+    worker_device_report(w);
 }

@@ -2,8 +2,8 @@
 // Held-out loss of the built-in trainer. At the end it is the loss of the parameters that all
 // clusters share; with eval.every_steps it is also measured in between, for this cluster's own
 // parameters. It does not change the training state, and its time is not part of train_s.
-#include "agent/exchange/worker.h"
 #include "agent/job/json.h"
+#include "agent/train/worker.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 // entry.
 static enum neb_status evaluate_source(struct agent_worker *w, int32_t i, uint64_t n,
                                        double *loss) {
-    int32_t T = w->job.seq_len;
+    int32_t T = w->x.job.seq_len;
     uint64_t have = intra_corpus_windows(w->corpus, i, INTRA_VALID, T);
     size_t tokens = n * (size_t)T;
     int32_t *x = calloc(2 * tokens, sizeof *x);
@@ -31,13 +31,13 @@ enum neb_status worker_evaluate(struct agent_worker *w, double *loss, json_t *by
     double sum = 0;
     int32_t counted = 0;
     for (int32_t i = 0; i < intra_corpus_sources(w->corpus); i++) {
-        uint64_t n = intra_corpus_windows(w->corpus, i, INTRA_VALID, w->job.seq_len),
-                 most = (uint64_t)w->job.eval_windows;
+        uint64_t n = intra_corpus_windows(w->corpus, i, INTRA_VALID, w->x.job.seq_len),
+                 most = (uint64_t)w->x.job.eval_windows;
         double l = 0;
         n = most && most < n ? most : n;
         if (!n)
             continue;
-        worker_heartbeat(w, false, (double)n / w->job.batch / w->job.accumulate);
+        exchange_heartbeat(&w->x, false, (double)n / w->x.job.batch / w->x.job.accumulate);
         NEB_TRY(evaluate_source(w, i, n, &l));
         if (json_object_set_new(by_source, intra_corpus_source_name(w->corpus, i),
                                 agent_json_number(l)) != 0)
@@ -51,12 +51,12 @@ enum neb_status worker_evaluate(struct agent_worker *w, double *loss, json_t *by
 
 enum neb_status worker_eval_when_due(struct agent_worker *w) {
     double loss;
-    if (!w->job.eval_every || w->step % w->job.eval_every || w->step >= w->job.steps)
+    if (!w->x.job.eval_every || w->x.step % w->x.job.eval_every || w->x.step >= w->x.job.steps)
         return NEB_OK; // the loss of the last step is taken after the last exchange is merged
     json_t *by_source = json_object();
     enum neb_status st = worker_evaluate(w, &loss, by_source);
     if (st == NEB_OK)
-        worker_send_eval(w, loss, by_source);
+        exchange_send_eval(&w->x, loss, by_source);
     json_decref(by_source);
     return st;
 }

@@ -730,8 +730,8 @@ static bool untold(const struct step *s, const struct job *j, const struct fragm
            s->now - j->asked_at >= unfollowed;
 }
 
-// Members to ask for promises if a leader proposes in vain; none: it does not. In vain: for some time
-// too few have accepted, but with those that are bound to a later term and hear no leader they
+// Members to ask for promises if a leader proposes in vain; none: it does not. In vain: for some
+// time too few have accepted, but with those that are bound to a later term and hear no leader they
 // would be enough. Some member claims to follow and withholds its vote; nobody knows which one.
 static struct member_set in_vain(const struct step *s, const struct job *j) {
     struct member_set here = electors(s, j), bound = mset_none();

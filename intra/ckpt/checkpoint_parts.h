@@ -11,7 +11,7 @@
 // generation that is written a second time does not overwrite the parts of the first time. The next
 // intra_ckpt_prune removes parts that no file names.
 //
-// In a sealed checkpoint each rank seals its own part with the job's key (agent/exchange/follow.h).
+// In a sealed checkpoint each rank seals its own part with the job's key (agent/train/follow.h).
 // The token, the part's number and the number of parts are in sealed bytes of the file and of the
 // part. So a part of another generation, rank or job, or a part in clear, is refused.
 //

@@ -163,6 +163,10 @@ NEB_MUST_CHECK enum neb_status intra_comm_launched(struct intra_comm **out);
 NEB_MUST_CHECK enum neb_status intra_comm_nccl(struct intra_comm *boot, int device,
                                                int64_t timeout_ms, struct intra_comm **out);
 void intra_comm_destroy(struct intra_comm **c); // NULL-safe
+// One status for all ranks: NEB_OK if all of them pass it, else that of the first rank that fails.
+// A failure that one rank finds alone (a missing file) must not leave the others waiting for it.
+// Rank 0 logs which rank failed and its last error. NULL: returns st.
+NEB_MUST_CHECK enum neb_status intra_comm_agree(struct intra_comm *c, enum neb_status st);
 
 static inline size_t intra_comm_type_bytes(enum intra_comm_type t) {
     return t == INTRA_COMM_F32 ? 4 : 8;

@@ -49,9 +49,7 @@ NEB_MUST_CHECK enum neb_status intra_full_scatter(const struct intra_model *m,
 // Gathers all parameters. whole: the whole model's layout, with its parameters on rank 0.
 NEB_MUST_CHECK enum neb_status intra_full_params(const struct intra_model *m,
                                                  struct intra_model *whole);
-// One status for all ranks: NEB_OK if all ranks have it, else that of the first rank that fails. A
-// failure that one rank finds alone (a missing file) must not leave the others waiting for it. Rank
-// 0 logs which rank failed and its last error.
+// intra_comm_agree over the world of a mesh.
 NEB_MUST_CHECK enum neb_status intra_full_agree(const struct intra_mesh *mesh, enum neb_status st);
 
 #endif

@@ -5,7 +5,7 @@
 // ledger is sound, and its status is JSON. Input: lines. First byte: the sender (T: has the
 // trainer's secret; C: a command; W: the agent, to a worker). Second byte: attachments (k: the
 // secret, u: an update, 0 to 9: number of parts). Rest: the head. A lone T attaches.
-#include "agent/exchange/worker.h"
+#include "agent/exchange/exchange.h"
 #include "agent/job/id.h"
 #include "compress/update.h"
 #include "tests/fuzz/agent.h"
@@ -119,24 +119,24 @@ static void attach(struct daemon *d) {
     agent_ipc_msg_clear(&m);
 }
 
-static struct agent_worker *a_worker(void) {
-    struct agent_worker *w = calloc(1, sizeof *w);
-    NEB_ASSERT(w);
-    w->job = parsed;
-    return w;
+static struct agent_exchange *a_worker(void) {
+    struct agent_exchange *x = calloc(1, sizeof *x);
+    NEB_ASSERT(x);
+    x->job = parsed;
+    return x;
 }
 
-static void free_worker(struct agent_worker *w) {
+static void free_worker(struct agent_exchange *x) {
     for (int f = 0; f < 64; f++)
-        neb_buf_free(&w->flight[f].bytes);
-    free(w);
+        neb_buf_free(&x->flight[f].bytes);
+    free(x);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (!agent_zctx)
         set_up();
     struct daemon *d = begin();
-    struct agent_worker *w = a_worker();
+    struct agent_exchange *x = a_worker();
     for (int k = 0; k < LINES_MAX && size; k++) {
         const uint8_t *end_of = memchr(data, '\n', size);
         size_t n = end_of ? (size_t)(end_of - data) : size;
@@ -146,7 +146,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         else if (n > 2 && n < LINE_MAX_BYTES &&
                  read_line(data + 1, n - 1, d->jobs[0].credential, &m)) {
             if (data[0] == 'W')
-                (void)!worker_take_commit(w, &m);
+                (void)!exchange_take_commit(x, &m);
             else
                 say_to_agent(d, data[0] == 'T', &m);
             agent_ipc_msg_clear(&m);
@@ -155,7 +155,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         size -= n + (end_of != NULL);
     }
     agent_expect_sound(d);
-    free_worker(w);
+    free_worker(x);
     agent_end(d);
     return 0;
 }

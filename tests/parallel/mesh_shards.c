@@ -26,11 +26,12 @@
 // at the end, the digest of all parameters. Every rank prints to stderr: its number, its parameters
 // and bytes of the exchange, the bytes by the allocator, and the processor time in calls of the
 // exchange.
+#include "agent/base/file.h"
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
-#include "agent/exchange/follow.h"
-#include "agent/exchange/worker.h"
+#include "agent/train/follow.h"
+#include "inter/record/types.h"
 #include "tests/parallel/mesh_program.h"
 
 #include <malloc.h>
@@ -122,7 +123,7 @@ struct followed {
 
 static enum neb_status follow(void *user, struct intra_group *group, int32_t n) {
     struct followed *x = user;
-    struct agent_shards_follower *f = &x->own.exchange;
+    struct agent_follower *f = &x->own;
     bool had = f->shards != NULL;
     size_t before = allocated();
     double start = processor_s();
@@ -141,24 +142,30 @@ static void follow_end(void *user) {
 
 // ---- rank 0 ----------------------------------------------------------------------------------
 
-static enum neb_status pull(struct agent_worker *w, const bool *wanted) {
-    return intra_group_pull(w->group, wanted);
-}
-static enum neb_status push(struct agent_worker *w, const bool *wanted) {
-    return intra_group_push(w->group, wanted);
-}
+struct leader {
+    struct kern *K;
+    struct intra_comm *world; // NULL: one rank
+    struct kern_device *device;
+    struct intra_group *group;
+    struct intra_model *model;
+    struct worker_tensors tensors;
+    struct agent_shards *shards;
+    struct inter_outer *outer;
+    struct sec_vault *vault;
+    int64_t step;
+    double busy_s; // in calls
+    struct neb_buf blob[INTER_FRAGMENTS_MAX];
+};
 
-static const uint64_t *counts_of(void *user, int32_t unit) {
-    struct agent_worker *w = user;
-    for (int32_t r = 0; r < w->units[unit].rows; r++)
-        w->unit_counts[unit][r] =
-            (uint64_t)((w->units[unit].row0 + r) * 7 % 23) + (uint64_t)w->step;
-    return w->unit_counts[unit];
+static void counts_of(void *user, int32_t unit, uint64_t *out) {
+    const struct leader *w = user;
+    for (int32_t r = 0; r < w->tensors.rows[unit].rows; r++)
+        out[r] = (uint64_t)((w->tensors.rows[unit].row0 + r) * 7 % 23) + (uint64_t)w->step;
 }
 
 // Stands for training: every trainable parameter changes by its place in its tensor and by the
 // time.
-static enum neb_status move(struct agent_worker *w, int64_t time, float size) {
+static enum neb_status move(struct leader *w, int64_t time, float size) {
     NEB_TRY(intra_group_pull(w->group, NULL));
     for (int32_t i = 0; i < w->model->n_tensors; i++) {
         const struct intra_tensor *t = &w->model->tensors[i];
@@ -174,25 +181,16 @@ static enum neb_status move(struct agent_worker *w, int64_t time, float size) {
     return NEB_OK;
 }
 
-static enum neb_status set_up(struct agent_worker *w, const struct options *o) {
+static enum neb_status set_up(struct leader *w, const struct options *o) {
+    static const struct agent_trainer_ops ops = {WORKER_TENSORS_OPS};
     w->model = intra_group_model(w->group);
-    w->trainer = intra_group_trainer(w->group);
-    w->job.sync.tune.mode = AGENT_TUNE_AUTO; // errors are measured
-    NEB_TRY(intra_units(w->model, &w->units, &w->n_units));
-    w->fragment = calloc((size_t)w->n_units, sizeof *w->fragment);
-    w->unit_counts = calloc((size_t)w->n_units, sizeof *w->unit_counts);
-    w->wanted = calloc((size_t)w->model->n_all_tensors, sizeof *w->wanted);
-    struct inter_outer_unit *units = calloc((size_t)w->n_units, sizeof *units);
-    if (!w->fragment || !w->unit_counts || !w->wanted || !units)
+    NEB_TRY(worker_tensors_create(w->group, intra_group_trainer(w->group), &w->tensors));
+    const struct agent_trainer t = worker_tensors_trainer(&w->tensors, &ops);
+    int32_t *fragment = calloc((size_t)t.n_units, sizeof *fragment);
+    if (!fragment)
         return NEB_ERR_NOMEM;
-    for (int32_t i = 0; i < w->n_units; i++) {
-        const struct intra_unit *u = &w->units[i];
-        w->fragment[i] = i * o->fragments / w->n_units;
-        w->unit_counts[i] = calloc((size_t)u->rows, sizeof **w->unit_counts);
-        units[i] = (struct inter_outer_unit){(uint32_t)u->rows, (uint32_t)u->cols,
-                                             u->tensor->row_kind != INTRA_ROWS_NONE, w->fragment[i],
-                                             u->data};
-    }
+    for (int32_t i = 0; i < t.n_units; i++)
+        fragment[i] = i * o->fragments / t.n_units;
     struct inter_outer_config c = {.beta = 0.9f,
                                    .keep = 0.4f,
                                    .kappa = 0.1f,
@@ -200,34 +198,33 @@ static enum neb_status set_up(struct agent_worker *w, const struct options *o) {
                                    .fragments = o->fragments,
                                    .robust = o->robust};
     size_t before = allocated();
-    enum neb_status st =
-        w->world ? agent_shards_create(w->group, &c, w->fragment, o->single, w->K->pool, &w->shards)
-                 : worker_outer_create(w, &c, units);
-    if (st == NEB_OK && w->world)
-        w->outer = agent_shards_outer(w->shards);
-    if (st == NEB_OK)
-        say_memory(0, w->shards ? agent_shards_elements(w->shards) : w->model->n_all_trainable,
-                   w->shards ? agent_shards_bytes(w->shards) : inter_outer_bytes(w->outer), before);
-    free(units);
-    return st;
+    enum neb_status st = agent_shards_create(&t, &c, fragment, o->single, &w->shards);
+    free(fragment);
+    NEB_TRY(st);
+    say_memory(0, agent_shards_elements(w->shards), agent_shards_bytes(w->shards), before);
+    w->outer = agent_shards_outer(w->shards);
+    worker_tensors_add_shards(&w->tensors, w->shards);
+    return NEB_OK;
 }
 
-static enum neb_status encode(struct agent_worker *w, int32_t f, const struct cmp_codec *codec) {
+static enum neb_status encode(struct leader *w, int32_t f, const struct cmp_codec *codec) {
     uint8_t sha[NEB_SHA256_BYTES];
     char hex[2 * NEB_SHA256_BYTES + 1];
-    struct agent_flight *t = &w->flight[f];
+    struct neb_buf *b = &w->blob[f];
+    float error = 0;
     double start = processor_s();
-    NEB_TRY(worker_outer_encode(w, f, codec, counts_of, w));
-    w->sync_s += processor_s() - start;
-    neb_sha256(t->blob.p, t->blob.len, sha);
+    NEB_TRY(agent_shards_encode(w->shards, f, 0, codec, counts_of, w, &error, b));
+    w->busy_s += processor_s() - start;
+    neb_sha256(b->p, b->len, sha);
     neb_hex(sha, sizeof sha, hex);
-    printf("%d %s %zu %.7g\n", f, hex, t->blob.len, (double)t->error);
+    printf("%d %s %zu %.7g\n", f, hex, b->len, (double)error);
     return NEB_OK;
 }
 
 // Rounds repeat by 7: one has no update, one lacks ours, one is refused, one is a merge round.
-static enum neb_status merge(struct agent_worker *w, int32_t f, int round) {
-    const struct neb_buf *b = &w->flight[f].blob;
+static enum neb_status merge(struct leader *w, int32_t f, int round) {
+    const struct neb_buf *b = &w->blob[f];
+    struct kern_digest d;
     const struct inter_outer_part parts[3] = {
         {b->p, b->len, 3000, 0.75f, true, 0},
         {b->p, b->len, 1000, 1, false, 500},
@@ -238,15 +235,14 @@ static enum neb_status merge(struct agent_worker *w, int32_t f, int round) {
         parts + late, round % 7 == 3 ? 0 : 3u - late, 0.8f, 0.6f, round % 7 == 6, round % 7 == 2,
         NULL};
     double start = processor_s();
-    NEB_TRY(worker_outer_merge(w, f, round % 7 == 5, &r));
-    w->sync_s += processor_s() - start;
-    printf("%d %d: %016llx%016llx version %u\n", round, f,
-           (unsigned long long)w->kept[f].last_digest.lo,
-           (unsigned long long)w->kept[f].last_digest.hi, inter_outer_version(w->outer, f));
+    NEB_TRY(agent_shards_merge(w->shards, f, round % 7 == 5, &r, &d));
+    w->busy_s += processor_s() - start;
+    printf("%d %d: %016llx%016llx version %u\n", round, f, (unsigned long long)d.lo,
+           (unsigned long long)d.hi, inter_outer_version(w->outer, f));
     return NEB_OK;
 }
 
-static enum neb_status rounds(struct agent_worker *w, const struct options *o) {
+static enum neb_status rounds(struct leader *w, const struct options *o) {
     struct cmp_codec codec;
     NEB_TRY(cmp_codec_parse(o->codec, &codec));
     for (int i = o->first; i < o->first + o->rounds; i++) {
@@ -264,13 +260,13 @@ static enum neb_status rounds(struct agent_worker *w, const struct options *o) {
     return NEB_OK;
 }
 
-static enum neb_status save(struct agent_worker *w, const struct options *o) {
+static enum neb_status save(struct leader *w, const struct options *o) {
     struct intra_ckpt_writer *out = NULL;
     uint64_t state[4];
     for (int32_t f = 0; f < o->fragments; f++)
         state[f] = inter_outer_version(w->outer, f);
     size_t before = allocated();
-    NEB_TRY(intra_ckpt_create_in(worker_vault(w), o->save, &out));
+    NEB_TRY(intra_ckpt_create_in(sec_vault_of(w->vault), o->save, &out));
     if (!o->one)
         intra_ckpt_split(out, o->save);
     enum neb_status st =
@@ -278,7 +274,7 @@ static enum neb_status save(struct agent_worker *w, const struct options *o) {
     if (st == NEB_OK)
         st = intra_group_save(w->group, out);
     if (st == NEB_OK)
-        st = worker_outer_save(w, out);
+        st = agent_shards_save(w->shards, out);
     if (st == NEB_OK)
         st = intra_ckpt_commit(out);
     intra_ckpt_writer_destroy(&out);
@@ -287,10 +283,10 @@ static enum neb_status save(struct agent_worker *w, const struct options *o) {
     return st;
 }
 
-static enum neb_status load(struct agent_worker *w, const struct options *o) {
+static enum neb_status load(struct leader *w, const struct options *o) {
     struct intra_ckpt *c = NULL;
     uint64_t state[4];
-    NEB_TRY(intra_ckpt_open_in(worker_vault(w), o->load, true, &c));
+    NEB_TRY(intra_ckpt_open_in(sec_vault_of(w->vault), o->load, true, &c));
     enum neb_status st =
         intra_ckpt_read(c, "versions", INTRA_U64, (uint64_t)o->fragments, 1, state);
     for (int32_t f = 0; f < o->fragments && st == NEB_OK; f++)
@@ -298,12 +294,12 @@ static enum neb_status load(struct agent_worker *w, const struct options *o) {
     if (st == NEB_OK)
         st = intra_group_restore(w->group, c);
     if (st == NEB_OK)
-        st = worker_outer_restore(w, c);
+        st = agent_shards_restore(w->shards, c);
     intra_ckpt_close(&c);
     return st;
 }
 
-static enum neb_status dump(const struct agent_worker *w, const char *path) {
+static enum neb_status dump(const struct leader *w, const char *path) {
     struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
     struct neb_buf b = {0};
     inter_outer_arrays(w->outer, arrays);
@@ -316,28 +312,28 @@ static enum neb_status dump(const struct agent_worker *w, const char *path) {
     return st;
 }
 
-static enum neb_status adopt(struct agent_worker *w, const struct options *o) {
+static enum neb_status adopt(struct leader *w, const struct options *o) {
     struct neb_file *file = NULL;
     NEB_TRY(neb_file_open(o->adopt, NULL, &file));
     enum neb_status st = NEB_OK;
     for (int32_t f = 0; f < o->fragments && st == NEB_OK; f++) {
         struct kern_digest d;
-        st = worker_outer_adopt(w, f, 40, file, 0, w->model->n_all_trainable);
+        st = agent_shards_adopt(w->shards, f, 40, file, 0);
         if (st == NEB_OK)
-            st = worker_outer_digest(w, f, &d);
+            st = agent_shards_digest(w->shards, f, &d);
         if (st == NEB_OK)
             printf("adopted %016llx%016llx\n", (unsigned long long)d.lo, (unsigned long long)d.hi);
     }
     neb_file_close(&file);
-    return st == NEB_OK ? worker_outer_adopted(w) : st;
+    return st;
 }
 
-static enum neb_status finish(struct agent_worker *w, const struct options *o) {
+static enum neb_status finish(struct leader *w, const struct options *o) {
     struct kern_digest d;
     struct cmp_codec codec;
     NEB_TRY(cmp_codec_parse(o->codec, &codec));
-    NEB_TRY(worker_outer_digest(w, -1, &d));
-    say_time(0, w->sync_s);
+    NEB_TRY(agent_shards_digest(w->shards, -1, &d));
+    say_time(0, w->busy_s);
     printf("exchange %016llx%016llx\n", (unsigned long long)d.lo, (unsigned long long)d.hi);
     if (o->dump)
         NEB_TRY(dump(w, o->dump));
@@ -353,7 +349,7 @@ static enum neb_status finish(struct agent_worker *w, const struct options *o) {
 }
 
 // The key of one job at one site; every rank gets it.
-static enum neb_status seal(struct agent_worker *w, const struct options *o) {
+static enum neb_status seal(struct leader *w, const struct options *o) {
     const uint8_t job[SEC_SEAL_CONTEXT_BYTES] = {7};
     struct sec_seal_key *site = NULL, *k = NULL;
     NEB_TRY(sec_seal_key_load(o->seal, NULL, NULL, &site));
@@ -364,12 +360,9 @@ static enum neb_status seal(struct agent_worker *w, const struct options *o) {
     return w->world ? agent_follow_seal(w->group, w->vault) : NEB_OK;
 }
 
-static enum neb_status place(struct agent_worker *w, const struct options *o) {
-    struct agent_cluster *c = &w->job.clusters[w->cluster];
-    c->outer_state = !strcmp(o->outer, "device") ? AGENT_OUTER_DEVICE
-                     : !strcmp(o->outer, "auto") ? AGENT_OUTER_AUTO
-                                                 : AGENT_OUTER_HOST;
-    NEB_TRY(worker_device_place(w));
+static enum neb_status place(struct leader *w, const struct options *o) {
+    if (w->device && strcmp(o->outer, "host"))
+        NEB_TRY(agent_shards_place(w->shards, !strcmp(o->outer, "device")));
     if (w->device)
         fprintf(stderr, "the exchange is on the %s\n",
                 inter_outer_on_device(w->outer) ? "device" : "host");
@@ -380,15 +373,13 @@ static enum neb_status lead(const struct options *o, struct intra_comm *world, s
                             struct kern_device *D) {
     enum neb_status st = NEB_OK;
     struct intra_trainer_config c = config(o);
-    struct agent_worker *w = calloc(1, sizeof *w);
+    struct leader *w = calloc(1, sizeof *w);
     if (!w)
         return NEB_ERR_NOMEM;
     w->K = K;
     w->world = world;
     w->device = c.device = D;
     c.device_type = mesh_type(o->device);
-    w->mesh = world ? &worker_mesh : NULL;
-    w->ops = (struct worker_ops){.pull = pull, .push = push};
     NEB_TRY_GOTO(intra_group_create(&c, &o->mesh, world, K, &w->group), out);
     if (o->seal)
         NEB_TRY_GOTO(seal(w, o), out);
@@ -401,7 +392,10 @@ static enum neb_status lead(const struct options *o, struct intra_comm *world, s
     NEB_TRY_GOTO(rounds(w, o), out);
     NEB_TRY_GOTO(finish(w, o), out);
 out:
-    worker_sync_destroy(w);
+    agent_shards_destroy(&w->shards);
+    worker_tensors_destroy(&w->tensors);
+    for (int32_t f = 0; f < o->fragments; f++)
+        neb_buf_free(&w->blob[f]);
     intra_group_destroy(&w->group);
     sec_vault_destroy(&w->vault);
     free(w);
@@ -409,7 +403,7 @@ out:
 }
 
 static enum neb_status serve(struct intra_comm *world, struct kern *K) {
-    struct followed x = {.own.exchange.pool = K->pool};
+    struct followed x = {0};
     struct intra_group_follower f = {follow, follow_end, &x};
     enum neb_status st = intra_group_serve(world, K, &f);
     say_time(world->rank, x.busy_s);

@@ -4,7 +4,7 @@
 // counts name no rare token.
 #include "agent/base/rng.h"
 #include "agent/daemon/policy.h"
-#include "agent/exchange/worker.h"
+#include "agent/exchange/exchange.h"
 #include "compress/codec.h"
 #include "compress/update.h"
 #include "intra/train/trainer.h"
@@ -274,18 +274,18 @@ static void test_no_plan_shortens_an_update(void **state) {
                  {AGENT_TUNE_AUTO, true, 1, 10, 56},  {AGENT_TUNE_AUTO, false, 9, 10, 0},
                  {AGENT_TUNE_AUTO, true, 10, 10, 56}, {AGENT_TUNE_AUTO, false, 40, 40, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct agent_worker *w = calloc(1, sizeof *w);
-        w->job.sync.interval = 10;
-        w->job.sync.fragments = 1;
-        w->job.sync.tune.mode = cases[i].mode;
-        w->job.sync.tune.balance = cases[i].balance;
-        w->schedule = (struct agent_schedule){.steps = 100, .interval = 10, .fragments = 1};
-        w->step = 10;
-        w->kept[0].plans[0] = (struct inter_plan){.interval = cases[i].planned, .left_out = 56};
-        worker_plan_sent(w, 0);
-        assert_int_equal(w->schedule.interval, cases[i].becomes);
-        assert_int_equal(w->left_out, cases[i].left_out);
-        free(w);
+        struct agent_exchange *x = calloc(1, sizeof *x);
+        x->job.sync.interval = 10;
+        x->job.sync.fragments = 1;
+        x->job.sync.tune.mode = cases[i].mode;
+        x->job.sync.tune.balance = cases[i].balance;
+        x->schedule = (struct agent_schedule){.steps = 100, .interval = 10, .fragments = 1};
+        x->step = 10;
+        x->kept[0].plans[0] = (struct inter_plan){.interval = cases[i].planned, .left_out = 56};
+        exchange_plan_sent(x, 0);
+        assert_int_equal(x->schedule.interval, cases[i].becomes);
+        assert_int_equal(x->left_out, cases[i].left_out);
+        free(x);
     }
 }
 

@@ -28,6 +28,7 @@ once --byzantine 888028913 888000186 18326717193559 555009279 888005756 88803681
 once --rot 123 729 1436 1824 5632
 once "--masked --byzantine --rounds 4" 114146 122540 201342
 
+"$(dirname "$0")/mutants" --match
 "$sim" --seed "$seed" --seeds "$many"
 "$sim" --byzantine --seed "$seed" --seeds "$some"
 "$sim" --idle --seed "$seed" --seeds "$some"

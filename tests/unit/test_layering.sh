@@ -79,6 +79,11 @@ check_includes() { # ROOT
         --include='*.c' --include='*.h' --include='*.cc' --include='*.cu' --include='*.cuh' \
         agent kernels compress security intra inter tests 2>/dev/null |
         sed -E 's/^([^:]+):([0-9]+):.*"([^"]+)"$/\1:\2 \1 \3 \3/' | one_each)
+    local where
+    while IFS= read -r where; do # any model can be exchanged
+        complain "$where: agent/exchange knows tensors, not models"
+    done < <(cd "$1" && grep -rnE '#[[:space:]]*include "intra/' agent/exchange 2>/dev/null |
+        grep -vE '"intra/(ckpt/[a-z_]+|ranks/comm|train/shards)\.h"')
 }
 
 # Compares the room that uses a symbol with the one that defines it, wherever it is declared.
@@ -120,7 +125,8 @@ sees() { # FILE HEADER: whether the check complains when FILE includes HEADER
 }
 for bad in 'intra/model/x.c inter/record/types.h' 'inter/record/x.c inter/service/service.h' \
     'agent/job/x.c agent/cli/commands.h' 'agent/wan/x.c agent/job/config.h' \
-    'inter/record/x.c kernels/kern.h' 'kernels/x.c compress/codec.h'; do
+    'inter/record/x.c kernels/kern.h' 'kernels/x.c compress/codec.h' \
+    'agent/exchange/x.c intra/model/model.h'; do
     # shellcheck disable=SC2086
     sees $bad || complain "the check missed a forbidden include: $bad"
 done

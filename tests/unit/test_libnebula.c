@@ -417,11 +417,11 @@ static void test_digest_is_cached(void **state) {
 }
 
 static bool hears(struct nebula *n, int others) {
-    for (int i = 0; i < 500 && n->w.alive != others; i++) {
+    for (int i = 0; i < 500 && n->x.link.alive != others; i++) {
         neb_sleep(10 * NEB_MS);
         assert_int_equal(lib_settle(n), NEB_OK);
     }
-    return n->w.alive == others && n->w.expected == (others > 0);
+    return n->x.link.alive == others && n->x.link.expected == (others > 0);
 }
 
 // After a long step a trainer still expects the agent's exchanges. It stops waiting for an agent
@@ -438,8 +438,8 @@ static void test_long_step(void **state) {
     n->silent_after = 300 * NEB_MS;
     neb_sleep(2 * n->silent_after);
     assert_int_equal(nebula_step(n, 8, 1, &s), NEBULA_OK);
-    assert_int_equal(n->w.alive, 1);
-    assert_true(n->w.expected);
+    assert_int_equal(n->x.link.alive, 1);
+    assert_true(n->x.link.expected);
     a->mute = true;
     assert_true(hears(n, 0));
     a->mute = false;
@@ -447,28 +447,28 @@ static void test_long_step(void **state) {
     assert_int_equal(nebula_close(&n, (double)NAN), NEBULA_OK);
 }
 
-static enum neb_status attach_worker(const struct agent *a, struct agent_worker *w) {
+static enum neb_status attach_worker(const struct agent *a, struct agent_exchange *x) {
     for (int i = 0; i < 5000 && !agent_ipc_is_here(a->path); i++)
         neb_sleep(NEB_MS);
-    assert_int_equal(agent_credential_find(a->path, a->jobs[0].hex, &w->credential), NEB_OK);
-    enum neb_status st = worker_attach(w, a->path, a->jobs[0].hex);
-    agent_ipc_destroy(&w->ipc);
-    zmq_ctx_term(w->zctx);
-    sec_vault_destroy(&w->vault);
-    agent_credential_destroy(&w->credential);
+    assert_int_equal(agent_credential_find(a->path, a->jobs[0].hex, &x->link.credential), NEB_OK);
+    enum neb_status st = exchange_attach(x, a->path, a->jobs[0].hex);
+    agent_ipc_destroy(&x->link.ipc);
+    zmq_ctx_term(x->link.zctx);
+    sec_vault_destroy(&x->vault);
+    agent_credential_destroy(&x->link.credential);
     return st;
 }
 
 // A built-in worker waits for a busy agent as long as the agent exists.
 static void test_worker_and_busy_agent(void **state) {
     struct agent *a = *state;
-    struct agent_worker w = {0};
+    struct agent_exchange x = {0};
     a->busy_ms = 11000;
-    assert_int_equal(attach_worker(a, &w), NEB_OK);
-    assert_string_equal(w.job.name, "t");
+    assert_int_equal(attach_worker(a, &x), NEB_OK);
+    assert_string_equal(x.job.name, "t");
     a->gone = true;
-    w = (struct agent_worker){0};
-    assert_int_equal(attach_worker(a, &w), NEB_ERR_AGAIN);
+    x = (struct agent_exchange){0};
+    assert_int_equal(attach_worker(a, &x), NEB_ERR_AGAIN);
 }
 
 // Everything works in a program whose locale has a decimal comma.

@@ -2,14 +2,14 @@
 // Compares the text that a checkpoint's cursors count with the corpus. Not in libnebula: an
 // attached trainer chooses its own data.
 #include "agent/base/log.h"
-#include "agent/exchange/worker.h"
 #include "agent/job/model.h"
+#include "agent/train/worker.h"
 
 #include <string.h>
 
 enum neb_status worker_text_save(const struct agent_worker *w, struct intra_ckpt_writer *out) {
     uint8_t sha[INTRA_SHA_BYTES];
-    NEB_TRY(agent_job_text_digest(&w->job, w->cluster, w->corpus, sha));
+    NEB_TRY(agent_job_text_digest(&w->x.job, w->x.cluster, w->corpus, sha));
     return intra_ckpt_add(out, "data.text", INTRA_BYTES, sizeof sha, 1, sha);
 }
 
@@ -17,7 +17,7 @@ enum neb_status worker_text_compare(struct agent_worker *w, const struct intra_c
     uint8_t was[INTRA_SHA_BYTES], is[INTRA_SHA_BYTES];
     char text[NEB_PATH_MAX + 320];
     NEB_TRY(intra_ckpt_read(c, "data.text", INTRA_BYTES, sizeof was, 1, was));
-    NEB_TRY(agent_job_text_digest(&w->job, w->cluster, w->corpus, is));
+    NEB_TRY(agent_job_text_digest(&w->x.job, w->x.cluster, w->corpus, is));
     if (!memcmp(was, is, sizeof is))
         return NEB_OK;
     snprintf(text, sizeof text,
@@ -26,6 +26,6 @@ enum neb_status worker_text_compare(struct agent_worker *w, const struct intra_c
              "the job now, restore the previous corpus, and resume",
              intra_corpus_dir(w->corpus));
     neb_warn("%s", text);
-    worker_metrics(w, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
+    exchange_metrics(&w->x, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
     return NEB_OK;
 }

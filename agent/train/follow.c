@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/exchange/follow.h"
+#include "agent/train/follow.h"
 #include "agent/base/log.h"
 #include "agent/proc/harden.h"
 #include "security/seal_key.h"
@@ -52,12 +52,25 @@ static enum neb_status follow_seal(struct agent_follower *f, struct intra_group 
     return st;
 }
 
+static enum neb_status follow_exchange(struct agent_follower *f, struct intra_group *group,
+                                       int32_t n) {
+    static const struct agent_trainer_ops ops = {WORKER_TENSORS_OPS};
+    bool created = f->shards != NULL;
+    if (!f->tensors.units)
+        NEB_TRY(worker_tensors_create(group, intra_group_trainer(group), &f->tensors));
+    const struct agent_trainer trainer = worker_tensors_trainer(&f->tensors, &ops);
+    NEB_TRY(agent_shards_follow(&trainer, n, &f->shards));
+    if (!created)
+        worker_tensors_add_shards(&f->tensors, f->shards);
+    return NEB_OK;
+}
+
 enum neb_status agent_follow(void *user, struct intra_group *group, int32_t n) {
-    struct agent_follower *f = user;
-    return n == CALL_SEAL ? follow_seal(f, group) : agent_shards_follow(&f->exchange, group, n);
+    return n == CALL_SEAL ? follow_seal(user, group) : follow_exchange(user, group, n);
 }
 
 void agent_follow_end(void *user) {
     struct agent_follower *f = user;
-    agent_shards_follow_end(&f->exchange);
+    agent_shards_destroy(&f->shards);
+    worker_tensors_destroy(&f->tensors);
 }

@@ -12,8 +12,8 @@
 // In both cases the data continues after this cluster's last committed step, so that nothing is
 // learned twice. What was learned later and sent to nobody is lost: it counts in lost_steps.
 #include "agent/base/log.h"
+#include "agent/exchange/exchange.h"
 #include "agent/exchange/snapshot_file.h"
-#include "agent/exchange/worker.h"
 #include "kernels/quant.h"
 
 #include <stdlib.h>
@@ -37,16 +37,16 @@ static enum neb_status check_finite(const struct neb_file *file, uint64_t at, ui
 }
 
 // The file has n values of θ after the header, then n of v. *bad: the digest does not match.
-static enum neb_status take_fragments(struct agent_worker *w, const struct inter_snapshot *s,
-                                      const struct neb_file *file, uint64_t header, uint64_t n,
+static enum neb_status take_fragments(struct agent_exchange *x, const struct inter_snapshot *s,
+                                      const struct neb_file *file, uint64_t header,
                                       bool has_checkpoint, int64_t *cursor, bool *bad) {
-    for (int32_t f = 0; f < w->job.sync.fragments; f++) {
+    for (int32_t f = 0; f < x->job.sync.fragments; f++) {
         const struct inter_snapshot_part *p = &s->parts[f];
-        if (!(w->taken >> f & 1) && (has_checkpoint || !p->round))
+        if (!(x->taken >> f & 1) && (has_checkpoint || !p->round))
             continue;
         struct kern_digest d;
-        NEB_TRY(worker_outer_adopt(w, f, p->version, file, header, n));
-        NEB_TRY(worker_outer_digest(w, f, &d));
+        NEB_TRY(agent_shards_adopt(x->shards, f, p->version, file, header));
+        NEB_TRY(agent_shards_digest(x->shards, f, &d));
         *bad = p->round && (d.lo != p->digest[0] || d.hi != p->digest[1]);
         if (*bad)
             return neb_fail(NEB_ERR_CORRUPT,
@@ -54,31 +54,25 @@ static enum neb_status take_fragments(struct agent_worker *w, const struct inter
         bool final = p->round > 0;
         for (uint8_t i = 0; p->round && i < p->last.n; i++)
             final = final && p->last.entries[i].flags & INTER_FINAL;
-        w->frags[f] =
+        x->frags[f] =
             (struct agent_fragment){.round = p->round, .send_step = -1, .finished = final};
-        w->kept[f].counted_miss = -1;
-        w->kept[f].last_digest = d;
+        x->kept[f].counted_miss = -1;
+        x->kept[f].last_digest = d;
         if (p->round)
-            worker_plan_taken(w, f, &p->last);
-        if (p->round && (int64_t)p->last.cursors[w->cluster] > *cursor)
-            *cursor = (int64_t)p->last.cursors[w->cluster];
+            exchange_plan_taken(x, f, &p->last);
+        if (p->round && (int64_t)p->last.cursors[x->cluster] > *cursor)
+            *cursor = (int64_t)p->last.cursors[x->cluster];
         neb_info("fragment %d taken over from a snapshot, at round %u", f, p->round);
     }
     return NEB_OK;
 }
 
-void worker_begin_counts(struct agent_worker *w, int32_t f) {
-    w->frags[f].merged_step = w->frags[f].committed_step = w->step;
-    w->kept[f].steps_base = w->step;
-    worker_count_from_here(w, f);
-}
-
 // The agent has checked that the header fits the file. *bad: it is not a state of this job.
-static enum neb_status check(const struct agent_worker *w, const struct inter_snapshot *s,
+static enum neb_status check(const struct agent_exchange *x, const struct inter_snapshot *s,
                              const struct neb_file *file, uint64_t header, bool *bad) {
-    uint64_t n = w->model->n_all_trainable;
+    uint64_t n = x->elements;
     bool finite = true;
-    *bad = s->fragments != (uint32_t)w->job.sync.fragments || s->elements != n ||
+    *bad = s->fragments != (uint32_t)x->job.sync.fragments || s->elements != n ||
            neb_file_len(file) - header != 2 * n * sizeof(float);
     if (*bad)
         return neb_fail(NEB_ERR_FORMAT, "the snapshot does not fit this job");
@@ -88,49 +82,49 @@ static enum neb_status check(const struct agent_worker *w, const struct inter_sn
                   : neb_fail(NEB_ERR_CORRUPT, "the snapshot holds values that are not finite");
 }
 
-static enum neb_status refuse(struct agent_worker *w, const char *path) {
+static enum neb_status refuse(struct agent_exchange *x, const char *path) {
     char text[512];
     neb_last_error(text, sizeof text);
     NEB_TRY(neb_fs_remove(path));
-    if (w->ipc)
-        NEB_TRY(agent_ipc_send(
-            w->ipc, NULL, json_pack("{s:s,s:s}", "op", "snapshot-bad", "text", text), NULL, 0));
+    if (x->link.ipc)
+        NEB_TRY(agent_ipc_send(x->link.ipc, NULL,
+                               json_pack("{s:s,s:s}", "op", "snapshot-bad", "text", text), NULL,
+                               0));
     return NEB_ERR_AGAIN;
 }
 
-enum neb_status worker_adopt_snapshot(struct agent_worker *w, bool has_checkpoint) {
+enum neb_status exchange_adopt_snapshot(struct agent_exchange *x, bool has_checkpoint) {
     struct neb_file *file = NULL;
     char path[NEB_PATH_MAX];
-    int64_t cursor = w->step;
-    NEB_TRY(neb_path(path, sizeof path, w->dir, "snapshot.bin"));
+    int64_t cursor = x->step;
+    NEB_TRY(neb_path(path, sizeof path, x->dir, "snapshot.bin"));
     if (!neb_fs_exists(path))
         return NEB_OK;
-    uint64_t n = w->model->n_all_trainable, header = 0;
+    uint64_t header = 0;
     struct inter_snapshot *s = NULL;
     bool bad = false;
-    NEB_TRY(neb_file_open(path, worker_vault(w), &file));
+    NEB_TRY(neb_file_open(path, exchange_vault(x), &file));
     enum neb_status st = agent_snapshot_header(file, path, &header, &s);
     if (st != NEB_OK)
         goto out;
-    st = check(w, s, file, header, &bad);
+    st = check(x, s, file, header, &bad);
     if (st == NEB_OK)
-        st = take_fragments(w, s, file, header, n, has_checkpoint, &cursor, &bad);
+        st = take_fragments(x, s, file, header, has_checkpoint, &cursor, &bad);
 out:
     free(s);
     neb_file_close(&file);
     if (bad)
-        return refuse(w, path);
+        return refuse(x, path);
     NEB_TRY(st);
-    if (cursor > w->step)
-        NEB_TRY(worker_skip_steps(w, cursor - w->step));
-    for (int32_t f = 0; f < w->job.sync.fragments; f++)
-        if (w->frags[f].send_step == -1)
-            worker_begin_counts(w, f);
+    if (cursor > x->step)
+        NEB_TRY(exchange_skip_steps(x, cursor - x->step));
+    for (int32_t f = 0; f < x->job.sync.fragments; f++)
+        if (x->frags[f].send_step == -1)
+            NEB_TRY(exchange_begin_counts(x, f));
     if (!has_checkpoint)
-        w->incarnation = w->attempts;
-    NEB_TRY(worker_outer_adopted(w));
-    NEB_TRY(worker_save(w));
-    NEB_TRY(worker_save_wait(w));
+        x->incarnation = x->attempts;
+    NEB_TRY(exchange_save(x));
+    NEB_TRY(exchange_save_wait(x));
     // not earlier: after a crash before the checkpoint is on disk, the snapshot is adopted again
     return neb_fs_remove(path);
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A fragment of a snapshot is read to where the exchange has it: the others stay, and no extra
 // memory is used.
-#include "agent/exchange/worker.h"
+#include "agent/base/fs.h"
+#include "agent/exchange/shards.h"
 #include "tests/testing.h"
 
 #include <setjmp.h>
@@ -38,13 +39,23 @@ static uint64_t address_space(void) {
     return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
+static enum neb_status move_nothing(void *user, const struct agent_move *moves, int32_t n) {
+    (void)user, (void)moves, (void)n; // the units are in the memory of the trainer
+    return NEB_OK;
+}
+static enum neb_status write_nothing(void *user, const struct agent_move *moves, int32_t n,
+                                     bool there) {
+    assert_false(there);
+    return move_nothing(user, moves, n);
+}
+
 static void test_adopt(void **state) {
     (void)state;
     char dir[] = "/tmp/nebula-outer-XXXXXX", path[64];
-    struct agent_worker *w = calloc(1, sizeof *w);
+    static const struct agent_trainer_ops ops = {.read = move_nothing, .write = write_nothing};
     struct kern_pool *pool = NULL;
-    struct inter_outer_unit units[UNITS];
-    struct intra_unit own[UNITS];
+    struct agent_unit own[UNITS];
+    struct agent_shards *shards = NULL;
     int32_t fragment[UNITS] = {0, 1, 0};
     struct inter_outer_config c = {.beta = 1, .fragments = 2};
     struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
@@ -55,16 +66,17 @@ static void test_adopt(void **state) {
     write_snapshot(path);
     assert_int_equal(kern_pool_create(1, &pool), NEB_OK);
     for (int i = 0; i < UNITS; i++) {
-        own[i] = (struct intra_unit){
-            .rows = ROWS, .cols = COLS, .data = calloc(ELEMENTS, sizeof(float))};
+        own[i] = (struct agent_unit){.tensor = "t",
+                                     .rows = ROWS,
+                                     .cols = COLS,
+                                     .counter = {-1, -1},
+                                     .data = calloc(ELEMENTS, sizeof(float))};
         assert_non_null(own[i].data);
-        units[i] = (struct inter_outer_unit){ROWS, COLS, false, fragment[i], own[i].data};
     }
-    assert_int_equal(inter_outer_create(&c, units, UNITS, pool, &w->outer), NEB_OK);
-    w->units = own;
-    w->n_units = UNITS;
-    w->fragment = fragment;
-    inter_outer_arrays(w->outer, arrays);
+    const struct agent_trainer trainer = {
+        .ops = &ops, .units = own, .n_units = UNITS, .pool = pool};
+    assert_int_equal(agent_shards_create(&trainer, &c, fragment, false, &shards), NEB_OK);
+    inter_outer_arrays(agent_shards_outer(shards), arrays);
     assert_int_equal(neb_file_open(path, NULL, &file), NEB_OK);
     // Half of the snapshot; a large model leaves less.
     assert_int_equal(getrlimit(RLIMIT_AS, &before), 0);
@@ -75,10 +87,9 @@ static void test_adopt(void **state) {
     limit = before;
 #endif
     assert_int_equal(setrlimit(RLIMIT_AS, &limit), 0);
-    assert_int_equal(worker_outer_adopt(w, 1, 40, file, HEADER, (uint64_t)UNITS * ELEMENTS),
-                     NEB_OK);
+    assert_int_equal(agent_shards_adopt(shards, 1, 40, file, HEADER), NEB_OK);
     assert_int_equal(setrlimit(RLIMIT_AS, &before), 0);
-    assert_int_equal(inter_outer_version(w->outer, 1), 40);
+    assert_int_equal(inter_outer_version(agent_shards_outer(shards), 1), 40);
     for (size_t i = 0; i < (size_t)UNITS * ELEMENTS; i++) {
         bool taken = i / ELEMENTS == 1;
         assert_true(arrays[0].p[i] == (taken ? theta_at(i) : 0));
@@ -86,11 +97,10 @@ static void test_adopt(void **state) {
         assert_true(own[i / ELEMENTS].data[i % ELEMENTS] == (taken ? theta_at(i) : 0));
     }
     neb_file_close(&file);
-    inter_outer_destroy(&w->outer);
+    agent_shards_destroy(&shards);
     kern_pool_destroy(&pool);
     for (int i = 0; i < UNITS; i++)
         free(own[i].data);
-    free(w);
     assert_int_equal(neb_fs_remove_tree(dir), NEB_OK);
 }
 

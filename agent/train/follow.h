@@ -4,13 +4,14 @@
 // with which they seal their parts of its checkpoints.
 #ifndef AGENT_FOLLOW_H
 #define AGENT_FOLLOW_H
-#include "agent/exchange/shards.h"
+#include "agent/train/tensors.h"
 #include "security/vault.h"
 
-// Zeroed at first, except exchange.pool. The caller destroys the vault after the group: until the
-// group ends, a part of a checkpoint may still be written.
+// Zeroed at first. The caller destroys the vault after the group: until the group ends, a part of a
+// checkpoint may still be written.
 struct agent_follower {
-    struct agent_shards_follower exchange;
+    struct worker_tensors tensors;
+    struct agent_shards *shards;
     struct sec_vault *vault; // NULL: checkpoints are not sealed
 };
 // The called and end callbacks of intra_group_follower; user is a struct agent_follower.

@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0
+// The fragments of a worker: what is sent, what comes back, and the merge.
+#include "agent/base/fault.h"
+#include "agent/base/log.h"
+#include "agent/exchange/exchange.h"
+#include "agent/job/update_size.h"
+#include "intra/train/shards.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// Notes the trainer's counters as they are now.
+static enum neb_status count(struct agent_exchange *x, uint64_t *out) {
+    return x->trainer.n_counters ? x->trainer.ops->counts(x->trainer.user, out) : NEB_OK;
+}
+
+enum neb_status exchange_count_from_here(struct agent_exchange *x, int32_t f) {
+    x->kept[f].tokens_base = x->all_tokens;
+    return count(x, x->kept[f].counts_base);
+}
+
+enum neb_status exchange_begin_counts(struct agent_exchange *x, int32_t f) {
+    x->frags[f].merged_step = x->frags[f].committed_step = x->step;
+    x->kept[f].steps_base = x->step;
+    return exchange_count_from_here(x, f);
+}
+
+// A repeated run may have committed a later send than this run has made so far. At the step of that
+// send this notes tokens and rows as they were then.
+enum neb_status exchange_at_cursor(struct agent_exchange *x, int32_t f) {
+    const struct agent_fragment *g = &x->frags[f];
+    struct agent_flight *t = &x->flight[f];
+    if (g->in_flight && t->here && (t->mine || t->rejected) && t->cursor > g->send_step &&
+        t->cursor == x->step) {
+        t->tokens_at_send = x->all_tokens;
+        t->at_cursor = true;
+        return count(x, x->kept[f].counts_sent);
+    }
+    if (!g->in_flight && g->committed_step > g->send_step && g->committed_step == x->step)
+        return exchange_count_from_here(x, f); // the merge came before this step
+    return NEB_OK;
+}
+
+struct count_source {
+    const struct agent_exchange *x;
+    int32_t f;
+};
+
+// Tokens seen of each row of a unit since the fragment's last committed send.
+static void unit_counts(void *user, int32_t unit, uint64_t *out) {
+    const struct count_source *c = user;
+    const struct agent_exchange *x = c->x;
+    const struct agent_unit *u = &x->trainer.units[unit];
+    const uint64_t *base = x->kept[c->f].counts_base;
+    bool coarse = x->job.sync.row_counts == AGENT_ROWS_COARSE;
+    uint64_t tokens = x->kept[c->f].tokens_base;
+    double share =
+        x->all_tokens > tokens ? (double)(x->all_tokens - tokens) / (double)x->all_tokens : 0;
+    for (uint32_t r = 0; r < u->rows; r++) {
+        uint64_t all = 0, before = 0;
+        for (int k = 0; k < 2; k++)
+            if (u->counter[k] >= 0) {
+                all += x->counters[u->counter[k] + r];
+                before += base[u->counter[k] + r];
+            }
+        out[r] = coarse ? cmp_count_coarse(all - before, all, share) : all - before;
+    }
+}
+
+enum neb_status exchange_resubmit(struct agent_exchange *x, int32_t f) {
+    const struct agent_flight *t = &x->flight[f];
+    struct agent_ipc_part part = {t->blob.p, t->blob.len};
+    char hex[33];
+    exchange_digest_hex(&x->kept[f].last_digest, hex);
+    json_t *head = json_pack(
+        "{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:s,s:o}", "op", "update", "again",
+        (json_int_t)t->retries, "round", (json_int_t)x->frags[f].round, "fragment", (json_int_t)f,
+        "tokens", (json_int_t)t->tokens, "step", (json_int_t)x->frags[f].send_step, "steps",
+        (json_int_t)t->steps, "missed", (json_int_t)t->missed, "final", x->frags[f].sent_final,
+        "digest", hex, "measure", exchange_plan_measure(x, f));
+    return agent_ipc_send(x->link.ipc, NULL, head, &part, 1);
+}
+
+// Limits the missed intervals to what the steps can hold. An absence over several attempts, or a
+// last update that is late repeatedly, counts some of them twice, and the other members would
+// refuse it.
+static uint32_t missed_by(const struct agent_exchange *x, uint32_t counted, uint32_t steps) {
+    const struct agent_sync *s = &x->job.sync;
+    int64_t from = x->step - steps, early = from < s->early_steps ? s->early_steps - from : 0;
+    early = early < steps ? early : steps;
+    int64_t most = (steps - early) / s->interval + (early ? early / s->early_interval : 0) + 1;
+    return counted < most ? counted : (uint32_t)most;
+}
+
+enum neb_status exchange_encode(struct agent_exchange *x, int32_t f,
+                                const struct cmp_codec *codec) {
+    struct agent_flight *t = &x->flight[f];
+    struct count_source counts = {x, f};
+    bool measured = x->job.sync.tune.mode == AGENT_TUNE_AUTO;
+    NEB_TRY(count(x, x->counters));
+    return agent_shards_encode(x->shards, f, x->frags[f].round, codec, unit_counts, &counts,
+                               measured ? &t->error : NULL, &t->blob);
+}
+
+enum neb_status exchange_send(struct agent_exchange *x, int32_t f) {
+    struct agent_fragment *g = &x->frags[f];
+    struct agent_flight *t = &x->flight[f];
+    struct exchange_fragment *k = &x->kept[f];
+    neb_ns start = neb_now();
+    exchange_heartbeat(x, false, 0);
+    t->retries = g->in_flight ? t->retries + 1 : 0;
+    t->steps = x->step > k->steps_base ? (uint32_t)(x->step - k->steps_base) : 0;
+    g->missed = missed_by(x, g->missed + (g->in_flight ? t->missed : 0), t->steps);
+    bool merge = g->missed > (uint32_t)x->job.sync.merge_after;
+    struct cmp_codec codec;
+    NEB_TRY(exchange_plan_codec(x, f, merge, &codec));
+    NEB_TRY(exchange_encode(x, f, &codec));
+    t->sent_at = neb_now();
+    t->encode_s = neb_seconds(t->sent_at - start);
+    t->stall_s = 0;
+    memcpy(k->counts_sent, x->counters, x->trainer.n_counters * sizeof *x->counters);
+    t->tokens = x->all_tokens > k->tokens_base ? x->all_tokens - k->tokens_base : 0;
+    t->tokens_at_send = x->all_tokens;
+    t->missed = g->missed; // they count for the update that carries their steps
+    g->missed = 0;
+    g->in_flight = true;
+    g->arrived = t->here; // true in a repeated run
+    g->sent_final = x->step >= x->schedule.steps;
+    g->send_step = x->step;
+    exchange_plan_sent(x, f);
+    for (size_t i = 0; i < x->merges.n; i++) // a repeated run merges where it did before
+        if (x->merges.log[i].fragment == (uint32_t)f && x->merges.log[i].round == g->round)
+            g->merge_step = x->merges.log[i].step;
+    x->payload_bytes += t->blob.len;
+    x->masked_sent += x->sum != NULL;
+    x->payload_params += x->elements / (uint64_t)x->job.sync.fragments;
+    NEB_TRY(exchange_resubmit(x, f));
+    x->sync_s += neb_seconds(neb_now() - start);
+    return NEB_OK;
+}
+
+static void take_plan(struct agent_flight *t, const json_t *plan) {
+    const char *const keys[] = {"interval", "overlap", "codec", "reason", "left_out"};
+    json_int_t v[5];
+    t->planned = false;
+    for (int i = 0; i < 5; i++) {
+        const json_t *x = json_object_get(plan, keys[i]);
+        v[i] = json_integer_value(x);
+        if (!json_is_integer(x) || v[i] < 0 || v[i] > UINT32_MAX)
+            return;
+    }
+    if (v[0] < 1 || v[2] > CMP_LEVELS_MAX || !cmp_level_valid((int)v[2]) || v[3] >= INTER_REASONS ||
+        v[4] > INTER_LEFT_OUT_MAX)
+        return;
+    t->plan = (struct inter_plan){.interval = (uint32_t)v[0],
+                                  .overlap = (uint32_t)v[1],
+                                  .codec = (uint8_t)v[2],
+                                  .reason = (uint8_t)v[3],
+                                  .left_out = (uint8_t)v[4]};
+    t->planned = true;
+}
+
+enum neb_status exchange_take_commit(struct agent_exchange *x, const struct agent_ipc_msg *m) {
+    int64_t f = agent_ipc_int(m, "fragment", -1), round = agent_ipc_int(m, "round", -1);
+    json_t *entries = json_object_get(m->head, "entries"), *e;
+    size_t i, at = 0;
+    if (f < 0 || f >= x->job.sync.fragments || json_array_size(entries) != m->n_parts)
+        return neb_fail(NEB_ERR_FORMAT, "the agent sent a malformed commit");
+    struct agent_fragment *g = &x->frags[f];
+    struct agent_flight *t = &x->flight[f];
+    if (t->here || round != (int64_t)g->round)
+        return NEB_OK; // a duplicate, or a later round: exchange_merge asks for it in time
+    neb_buf_clear(&t->bytes);
+    for (i = 0; i < m->n_parts; i++)
+        neb_buf_add(&t->bytes, m->parts[i].p, m->parts[i].len);
+    NEB_TRY(neb_buf_check(&t->bytes));
+    t->n = (uint32_t)m->n_parts;
+    t->mine = t->at_cursor = false;
+    t->cursor = (int64_t)json_integer_value(json_object_get(m->head, "cursor"));
+    t->former = false;
+    json_array_foreach(entries, i, e) {
+        bool own = json_integer_value(json_object_get(e, "member")) == x->cluster;
+        // this process does not have what was sent before the disk was lost
+        bool mine = own && !x->lost;
+        t->former |= own && json_integer_value(json_object_get(e, "attempt")) < x->incarnation;
+        t->parts[i] = (struct inter_outer_part){
+            .blob = t->bytes.p + at,
+            .len = m->parts[i].len,
+            .mine = mine,
+            .tokens = (uint64_t)json_integer_value(json_object_get(e, "tokens")),
+            .weight = (uint64_t)json_integer_value(json_object_get(e, "weight")),
+            .clip = (float)json_number_value(json_object_get(e, "clip"))};
+        at += m->parts[i].len;
+        t->mine |= mine;
+    }
+    NEB_TRY(exchange_masked_seeds(x, t, json_object_get(m->head, "seeds")));
+    t->eta = (float)json_number_value(json_object_get(m->head, "eta"));
+    t->mu = (float)json_number_value(json_object_get(m->head, "mu"));
+    t->merge = json_is_true(json_object_get(m->head, "merge"));
+    t->all_final = json_is_true(json_object_get(m->head, "final"));
+    take_plan(t, json_object_get(m->head, "plan"));
+    t->rejected = json_is_true(json_object_get(m->head, "rejected"));
+    t->unread = json_is_true(json_object_get(m->head, "unread"));
+    t->arrived_at = neb_now();
+    t->here = true;
+    g->arrived = g->in_flight;
+    return NEB_OK;
+}
+
+enum neb_status exchange_request_commit(struct agent_exchange *x, int32_t f) {
+    return agent_ipc_send(x->link.ipc, NULL,
+                          json_pack("{s:s,s:I,s:I}", "op", "ready", "fragment", (json_int_t)f,
+                                    "round", (json_int_t)x->frags[f].round),
+                          NULL, 0);
+}
+
+// Drops our update, as all members do; the tokens behind it are lost too.
+static bool drop_rejected(struct agent_exchange *x, int32_t f) {
+    struct agent_flight *t = &x->flight[f];
+    if (!t->rejected || !x->frags[f].in_flight)
+        return false;
+    if (t->unread && t->tokens)
+        neb_warn("round %u: too few other clusters have trained since the last one, so the sum "
+                 "would reveal this cluster's update. The sum is not read, and %u steps of "
+                 "learning in fragment %d are dropped",
+                 x->frags[f].round, t->steps, f);
+    else if (!t->unread)
+        neb_log(NEB_LOG_ERROR,
+                "round %u: the gate refused the update of this cluster; %u steps of learning in "
+                "fragment %d are dropped",
+                x->frags[f].round, t->steps, f);
+    t->mine = true; // its steps are settled
+    return true;
+}
+
+// Sets the counters by the record. An update that was replaced by a newer one may have been
+// committed nevertheless: what the newer one added still counts. An update of a previous
+// incarnation may contain more than this process has seen.
+static enum neb_status settle_counts(struct agent_exchange *x, int32_t f) {
+    const struct agent_flight *t = &x->flight[f];
+    struct agent_fragment *g = &x->frags[f];
+    struct exchange_fragment *k = &x->kept[f];
+    bool listed = false;
+    for (uint32_t i = 0; i < t->n; i++) {
+        k->tokens_base += t->parts[i].mine ? t->parts[i].tokens : 0;
+        listed |= t->parts[i].mine;
+    }
+    // A repeated run may have sent more than this one, and it may have been refused: this run makes
+    // those steps again, but they are committed. Until they are made, exchange_at_cursor counts from
+    // their end.
+    bool beyond = t->cursor > g->send_step;
+    k->steps_base = g->committed_step = listed || beyond ? t->cursor : g->send_step;
+    if (beyond && !t->at_cursor) {
+        uint64_t base = k->tokens_base;
+        NEB_TRY(exchange_count_from_here(x, f));
+        k->tokens_base = listed && base < k->tokens_base ? base : k->tokens_base;
+        return NEB_OK;
+    }
+    if (!listed || beyond || k->tokens_base > t->tokens_at_send)
+        k->tokens_base = t->tokens_at_send;
+    memcpy(k->counts_base, k->counts_sent, x->trainer.n_counters * sizeof *k->counts_base);
+    return NEB_OK;
+}
+
+// The weight of this cluster's update in a round, 0 to 1.
+static double own_share(const struct agent_flight *t) {
+    double own = 0, all = 0;
+    for (uint32_t i = 0; i < t->n; i++) {
+        double x = (double)(t->parts[i].weight ? t->parts[i].weight : t->parts[i].tokens);
+        all += x;
+        own += t->parts[i].mine ? x : 0;
+    }
+    return all > 0 ? own / all : 0;
+}
+
+// For tests: one value in memory changes.
+static enum neb_status flip_for_test(const struct agent_exchange *x) {
+    char point[sizeof "worker.flip." + AGENT_NAME_MAX];
+    struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
+    snprintf(point, sizeof point, "worker.flip.%s", x->job.clusters[x->cluster].name);
+    if (!neb_fault(point))
+        return NEB_OK;
+    inter_outer_arrays(x->outer, arrays);
+    NEB_TRY(inter_outer_pull(x->outer));
+    arrays[0].p[0] += 0.001f;
+    return inter_outer_push(x->outer);
+}
+
+static void say_round(struct agent_exchange *x, int32_t f, neb_ns start) {
+    const struct agent_fragment *g = &x->frags[f];
+    const struct agent_flight *t = &x->flight[f];
+    const struct cmp_variant *level = cmp_level(t->codec);
+    char hex[33], codec[32];
+    exchange_digest_hex(&x->kept[f].last_digest, hex);
+    cmp_codec_name(t->missed > (uint32_t)x->job.sync.merge_after ? &x->merge_codec : &x->codec,
+                   codec, sizeof codec);
+    if (level)
+        snprintf(codec, sizeof codec, "%s", level->name);
+    if (x->sum)
+        snprintf(codec, sizeof codec, "sum16");
+    exchange_metrics(
+        x, json_pack(
+               "{s:s,s:I,s:I,s:I,s:I,s:s,s:I,s:s,s:f,s:f,s:f,s:b,s:I,s:I,s:f,s:f,s:f,s:I,s:i}",
+               "kind", "round", "updates", (json_int_t)t->n, "round", (json_int_t)g->round,
+               "fragment", (json_int_t)f, "step", (json_int_t)x->step, "digest", hex,
+               "payload_bytes", (json_int_t)t->blob.len, "codec", codec, "encode_s", t->encode_s,
+               "travel_s", neb_seconds(t->arrived_at - t->sent_at), "apply_s",
+               neb_seconds(neb_now() - start), "merge", t->merge, "missed", (json_int_t)t->missed,
+               "overlap", (json_int_t)(g->merge_step - g->send_step), "stall_s", t->stall_s,
+               "error", (double)t->error, "share", own_share(t), "tokens", (json_int_t)t->tokens,
+               "interval", agent_schedule_interval(&x->schedule, x->step)));
+}
+
+// Warns when this cluster is left out repeatedly although all links are up: its updates take longer
+// than the others wait. Reported after 4 rounds, 8, 16, …
+static void say_left_out(struct agent_exchange *x, int32_t f) {
+    enum { FIRST = 4 };
+    const struct agent_flight *t = &x->flight[f];
+    char text[256];
+    double took = neb_seconds(t->arrived_at - t->sent_at);
+    // not so if a link is down, or while it catches up with an old round
+    if (x->link.alive < x->link.others || took < (double)x->job.sync.grace_s)
+        return;
+    x->left_out_rounds++;
+    if (x->left_out_rounds < FIRST || x->left_out_rounds & (x->left_out_rounds - 1))
+        return;
+    snprintf(text, sizeof text,
+             "left out of %u rounds in a row although all links are up: the others had not "
+             "received all of its %.3g MB after %.3g s, and they wait sync.grace_s, %g s. Raise "
+             "sync.grace_s, or send less (sync.interval, codec, fragments)",
+             x->left_out_rounds, (double)t->blob.len / 1e6, took, (double)x->job.sync.grace_s);
+    exchange_fault(x, text);
+}
+
+enum neb_status exchange_merge(struct agent_exchange *x, int32_t f) {
+    struct agent_fragment *g = &x->frags[f];
+    struct agent_flight *t = &x->flight[f];
+    struct exchange_fragment *k = &x->kept[f];
+    struct inter_outer_round r = {t->parts, t->n, t->eta, t->mu, t->merge, t->all_final, &t->seeds};
+    neb_ns start = neb_now();
+    bool foreign = !g->in_flight; // others continued without us
+    exchange_heartbeat(x, false, 0);
+    NEB_TRY(exchange_log_merge(x, f));
+    // with an update that is taken over, this incarnation's work repeats the same steps
+    bool reject = drop_rejected(x, f) || t->taken_over;
+    NEB_TRY(agent_shards_merge(x->shards, f, reject, &r, &k->last_digest));
+    if (foreign)
+        t->mine = false; // it is from a previous incarnation of this cluster
+    x->left_out_rounds = t->mine ? 0 : x->left_out_rounds;
+    if (t->mine) // otherwise tokens and row counts carry over, like the residual
+        NEB_TRY(settle_counts(x, f));
+    NEB_TRY(flip_for_test(x));
+    say_round(x, f, start);
+    exchange_plan_merged(x, f);
+    if (t->taken_over || (t->mine && t->cursor > g->send_step)) // the commits contain them
+        g->missed = 0;
+    else if (g->in_flight &&
+             !t->mine) { // late: the next update carries all of it, including what was missed
+        g->missed += t->missed + 1;
+        say_left_out(x, f);
+    }
+    // the vote took the update from before the outage: the next one carries the missed intervals
+    else if (g->in_flight && t->retries && k->tokens_base < t->tokens_at_send)
+        g->missed += t->missed;
+    g->in_flight = g->arrived = t->here = t->rejected = t->taken_over = false;
+    g->round++;
+    g->merged_step = x->step;
+    g->finished = t->all_final;
+    x->rounds++;
+    x->sync_s += neb_seconds(neb_now() - start);
+    return g->finished ? NEB_OK : exchange_request_commit(x, f);
+}
+
+enum neb_status exchange_take_over(struct agent_exchange *x, int32_t f) {
+    struct agent_flight *t = &x->flight[f];
+    int64_t cursor = t->cursor;
+    for (uint32_t i = 0; i < t->n; i++) // this process does not have what was sent then
+        t->parts[i].mine = false;
+    t->mine = false;
+    t->taken_over = true;
+    neb_log(NEB_LOG_WARN,
+            "round %u: an update that this cluster sent before it lost its disk is committed: "
+            "fragment %d and the data continue from step %lld, not %lld",
+            x->frags[f].round, f, (long long)cursor, (long long)x->step);
+    // logged at the step at which a repeated run takes it over too
+    enum neb_status st = exchange_merge(x, f);
+    if (st == NEB_OK && cursor > x->step)
+        st = exchange_skip_steps(x, cursor - x->step);
+    return st == NEB_OK ? exchange_begin_counts(x, f) : st;
+}

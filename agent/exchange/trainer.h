@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the exchange knows of a trainer: its tensors as units, and a few calls. A trainer is the
+// built-in one, an attached loop (agent/lib), or a student that takes part in rounds. All of them
+// pass tests/conform/test_trainer.c.
+//
+//     trainer     units    read · write    counts    save · restore · skip · idle
+//                   │          │             │              │
+//     exchange    owners     θ_m of a       weights       a checkpoint,
+//                            fragment       of rows       or a wait
+//
+// A tensor of shape (d0, d1, …) is seen as d0 rows of d1·d2·… columns; a scalar or a vector is one
+// row. A unit is a range of its rows. The list of units depends on the names and shapes of the
+// tensors alone, so every cluster has the same list, whatever mesh it has.
+//
+// With several ranks each rank has a trainer with the same units. No rank needs to hold a whole
+// tensor: read collects the rows of a unit on the rank that owns the unit, write distributes them.
+#ifndef AGENT_TRAINER_H
+#define AGENT_TRAINER_H
+#include "intra/ckpt/checkpoint.h"
+#include "intra/ranks/comm.h"
+#include "kernels/pool.h"
+
+struct kern_device;
+
+struct agent_unit {
+    const char *tensor; // its name, borrowed
+    int64_t row0;       // the first row; units of one tensor follow each other, the first with 0
+    uint32_t rows, cols;
+    // Units of one group share a fragment, and fragments take whole groups in ascending order. All
+    // units of a tensor have the same group. From 0.
+    int32_t group;
+    // Counters of its row 0; those of the next rows follow. A row counts the sum of both. -1: none.
+    // Both -1: the unit counts by the tokens of the update.
+    int64_t counter[2];
+    // (rows, cols) fp32 on the host, where the trainer of the only rank has the unit between a read
+    // and the next step. NULL: the exchange names the memory in each read and write.
+    float *data;
+};
+
+static inline size_t agent_unit_size(const struct agent_unit *u) {
+    return (size_t)u->rows * (size_t)u->cols;
+}
+static inline bool agent_unit_counts_rows(const struct agent_unit *u) {
+    return u->counter[0] >= 0 || u->counter[1] >= 0;
+}
+
+struct agent_move { // a unit and where the exchange has it
+    int32_t unit;
+    int rank;  // the owner; 0 with one rank
+    float *at; // (rows, cols) on the owner: the unit's data if it is not NULL; else NULL
+};
+
+struct agent_trainer;
+// Every call may fail with NEB_ERR_NOMEM or NEB_ERR_IO; then the trainer's state is undefined, and
+// the job continues from a checkpoint. No call keeps a pointer that it gets.
+struct agent_trainer_ops {
+    // Copies the present parameters of n units to their owners. Collective over the ranks: all of
+    // them pass the same units and owners in the same order. A unit that an owner trains in the
+    // memory that it also uses for the exchange may be missing from its own list.
+    enum neb_status (*read)(void *user, const struct agent_move *moves, int32_t n);
+    // The inverse: every rank that holds a part of the units continues from the owners' values.
+    // there: the values are already in the memory that `there` named, and the moves have none.
+    enum neb_status (*write)(void *user, const struct agent_move *moves, int32_t n, bool there);
+    // Tokens of the whole cluster since the job began: (n_counters). Rank 0 only.
+    enum neb_status (*counts)(void *user, uint64_t *out);
+    // The trainer's part of a checkpoint: parameters, counters, optimiser, data cursors. Rank 0
+    // only. After restore the next step continues from it. NEB_ERR_NOT_FOUND: a section is missing.
+    enum neb_status (*save)(void *user, struct intra_ckpt_writer *out);
+    enum neb_status (*restore)(void *user, const struct intra_ckpt *c);
+    // Moves data and schedules past n steps that are committed but not made by this process. Rank 0
+    // only.
+    enum neb_status (*skip)(void *user, int64_t n);
+    // The rest is optional.
+    // Called when the last checkpoint is on disk.
+    enum neb_status (*durable)(void *user);
+    // Called before each wait (up to 200 ms) for the agent or for other clusters. Its failure ends
+    // the wait with this status.
+    enum neb_status (*idle)(void *user);
+    // Several ranks, rank 0: the other ranks call agent_shards_follow with n.
+    enum neb_status (*call)(void *user, int32_t n);
+    // With a device: where this rank trains all rows of the unit there; NULL: it does not.
+    float *(*there)(void *user, int32_t unit);
+};
+
+struct agent_trainer {
+    const struct agent_trainer_ops *ops;
+    void *user;
+    const struct agent_unit *units; // (n_units) borrowed
+    int32_t n_units;
+    size_t n_counters;
+    struct kern_pool *pool;     // borrowed; for encode and merge
+    struct kern_device *device; // borrowed; NULL: it trains on processors
+    struct intra_comm *world;   // borrowed; NULL: one rank
+};
+
+#endif
