@@ -155,10 +155,7 @@ static enum neb_status move_locked(struct sec_hub *h, const char *name, const ch
 // A hub whose keys are not on the list is no member, and cannot add itself.
 static enum neb_status move_self(struct sec_hub *h, const struct sec_public *self,
                                  const char *link) {
-    int i = sec_members_find(&h->fed->list.members, self->name);
-    const struct sec_public *p = i < 0 ? NULL : &h->fed->list.members.m[i].pub;
-    if (p && !memcmp(p->sign, self->sign, SEC_KEY_BYTES) &&
-        !memcmp(p->curve, self->curve, SEC_KEY_BYTES))
+    if (sec_members_hold(&h->fed->list.members, self))
         return move_locked(h, self->name, link);
     neb_warn("the keys of '%s' in %s are not on the member list, so no other site lets this one "
              "in: copy keys/ and identity of the previous hub, and run this again",
@@ -403,9 +400,7 @@ static enum neb_status renew_locked(struct sec_hub *h, const char *name, const s
             NEB_ERR_DENIED,
             "renewal: '%s' asks for a certificate of '%s', or is not on the list: refused", name,
             p->name);
-    const struct sec_public *now = &l.members.m[i].pub;
-    if (memcmp(now->curve, p->curve, SEC_KEY_BYTES) != 0 ||
-        memcmp(now->sign, p->sign, SEC_KEY_BYTES) != 0)
+    if (!sec_members_hold(&l.members, p)) // other keys
         NEB_TRY(rotate_locked(h, &l, (uint32_t)i, p, wait));
     return sec_ca_issue(h->ca, p, cert);
 }
