@@ -72,7 +72,7 @@ json_t *agent_attach_find(const struct agent_jobrun jobs[AGENT_JOBS_MAX],
     }
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         const struct agent_jobrun *j = &jobs[i];
-        if (!agent_attach_waits(j) || j->state == AGENT_JOB_ENDED || !is_meant(j, &w))
+        if (!agent_attach_waits(j) || agent_job_ended(j->state) || !is_meant(j, &w))
             continue;
         if (!is_given(j, &w)) {
             passed = j;

@@ -79,13 +79,6 @@ enum neb_status agent_jobs_attention(struct inter_ledger *l, json_t **out) {
     return st;
 }
 
-const char *agent_job_state_name(const struct agent_jobrun *j) {
-    return j->state == AGENT_JOB_RUNNING    ? "running"
-           : j->state == AGENT_JOB_STOPPING ? "stopping"
-           : j->suspended                   ? "suspended"
-                                            : j->stored;
-}
-
 struct search {
     const char *prefix;
     int hits;

@@ -5,6 +5,7 @@
 #include "agent/base/bucket.h"
 #include "agent/base/throttle.h"
 #include "agent/daemon/join_rate.h"
+#include "agent/daemon/life.h"
 #include "agent/daemon/policy.h"
 #include "agent/daemon/snapshot_proof.h"
 #include "agent/job/config.h"
@@ -21,8 +22,6 @@ enum { AGENT_JOBS_MAX = 8, AGENT_WATCHERS_MAX = 8, AGENT_RESTARTS_MAX = 3 };
 // verified (inter_service_removed_member).
 enum { AGENT_PEER_NONE = INTER_PEER_NONE };
 
-enum agent_job_state { AGENT_JOB_RUNNING, AGENT_JOB_STOPPING, AGENT_JOB_ENDED };
-
 struct agent_wan_bytes {
     uint64_t sent, recv; // on the sockets
     // Part of `sent` that was given to the links; the rest is encryption, framing and keep-alives.
@@ -34,7 +33,8 @@ struct agent_wan_bytes {
 struct agent_lines;
 struct agent_sums;
 struct agent_jobrun {
-    bool used;
+    enum agent_job_state state; // AGENT_JOB_NONE: the entry is free, and all else is 0
+    struct agent_timers timers;
     uint8_t id[AGENT_JOB_ID_BYTES];
     char hex[2 * AGENT_JOB_ID_BYTES + 1];
     struct agent_job job;
@@ -55,17 +55,11 @@ struct agent_jobrun {
     bool adopted; // the owner is not a member any more, and this site's operator resumed the job
     struct agent_terms terms;    // for another member's job: terms of the policy that admitted it
     struct agent_disclosed told; // what was sent of its losses to that member
-    neb_ns progress_at;          // when its worker last reached a new highest step,
-    int64_t progress_step;       // and that step
+    int64_t progress_step;       // highest step of its worker
     bool attach_listed;          // the policy lets that member's jobs take waiting trainers
     bool attach_told; // the operator was told that a waiting trainer was not given to this job
     bool orphaned;    // the operator was told that the owner is not a member any more
-    enum agent_job_state state;
-    bool reopened;   // ended before this agent started: only its rounds are open, without a report
-    bool unable;     // it ends because it cannot continue, not because somebody stopped it
-    bool suspended;  // stopped because the agent ends: continues with the agent
-    char stored[12]; // its state in the ledger, as in agent_job_record
-    neb_ns over_at;  // when it ended
+    neb_ns over_at;   // when it ended
     // The run: when the job was last submitted or resumed, at any site, in ms since 1970, each
     // later than the previous; 0: unknown. Stops and resumes of earlier runs may arrive late and
     // are ignored.
@@ -74,21 +68,16 @@ struct agent_jobrun {
     // owned: of the present worker, or of the next trainer that attaches
     struct agent_credential *credential;
     int end_status;                 // exit status of a worker that has ended
-    neb_ns ended_at;                // when it ended; 0: it runs, or its end was handled
     struct agent_ipc_client client; // the worker, once attached
     pid_t trainer;                  // with launcher attach: the trainer's process; 0: none
     int restarts, failed_starts;    // failed_starts: failed attempts to start a worker, in a row
-    neb_ns retry_at;                // when the next worker is started; 0: none is due
     char unstarted[400];            // why none could be started, until the next attempt
-    // When the worker last sent something, for how long it may then be silent (allow_s), and when
-    // it was killed (0: it was not).
-    neb_ns heartbeat_at, killed_at;
-    int kill_signal; // agent_launch.kill
-    uint64_t gpus;   // given to the worker, a bit per GPU
-    double allow_s;
-    // When the worker last reported that bytes of a file move; the bytes left of its checkpoint (0:
-    // unknown), and when the agent last reported them.
-    neb_ns moved_at, left_said;
+    int kill_signal;                // agent_launch.kill
+    uint64_t gpus;                  // given to the worker, a bit per GPU
+    double allow_s;                 // how long it may be silent (AGENT_TIMER_SILENT)
+    // When the worker last reported that bytes of a file move, and the bytes left of its checkpoint
+    // (0: unknown).
+    neb_ns moved_at;
     uint64_t left;
     bool given_up; // its checkpoint is not waited for any more
     bool queues;   // the worker's launcher may still wait for hosts
@@ -135,8 +124,7 @@ struct agent_jobrun {
     neb_ns nowhere_since;
     uint64_t nowhere_rounds;
     bool short_ledger; // the ledger lost commits that the worker has merged (agent/daemon/rejoin.c)
-    neb_ns behind_until; // when to ask again for a snapshot that the worker needs; 0: it needs none
-    // The commits that the worker asked for and that are gone.
+    // The commits that the worker asked for and that are gone (AGENT_TIMER_BEHIND).
     uint64_t behind; // their fragments, a bit each
     bool behind_any; // with `private`: any later commit helps
     uint32_t behind_rounds[INTER_FRAGMENTS_MAX];
@@ -146,17 +134,13 @@ struct agent_jobrun {
     uint64_t undelivered;
     bool replaced;   // the worker was killed to start with another state: not a crash
     uint64_t finals; // of a witness: a bit per fragment whose last round it has seen
-    bool resume_due; // resume requested while it still stopped: do so once it has ended
-    bool reported;
-    // Owned; kept for watchers that come late: of this cluster, and of the others (n_clusters).
+    // Owned; kept for watchers that come late. report: the last of this cluster's worker, or the
+    // failure that the agent reported for it; NULL: none yet. others: (n_clusters).
     json_t *report, *others[AGENT_CLUSTERS_MAX];
     struct agent_ipc_client watchers[AGENT_WATCHERS_MAX];
     // Bytes of earlier runs of the job; totals of its links when this run began.
     struct agent_wan_bytes wan_before, wan_base;
 };
-
-// "running" or "stopping"; once it has ended here "done", "stopped", "failed" or "suspended".
-const char *agent_job_state_name(const struct agent_jobrun *j);
 
 // True if `cluster` is another cluster whose member is on the list.
 static inline bool agent_job_has_peer(const struct agent_jobrun *j, int cluster) {

@@ -8,7 +8,7 @@ struct cell {
 };
 
 #define ON(event, next, ...) [AGENT_EV_##event] = {true, {AGENT_JOB_##next, {__VA_ARGS__}, false}}
-#define NEVER(event, state)  [AGENT_EV_##event] = {true, {AGENT_JOB_##state, {AGENT_ACT_NONE}, true}}
+#define NEVER(event, state)  [AGENT_EV_##event] = {true, {AGENT_JOB_##state, {0}, true}}
 
 #define NOTHING   AGENT_ACT_NONE
 #define SAVE      AGENT_ACT_SAVE

@@ -49,11 +49,9 @@ static void on_follow(struct daemon *d, const struct agent_ipc_client *from,
     const char *hex = agent_ipc_str(m, "job", ""), *state = "unknown";
     struct agent_jobrun *j = daemon_job(d, hex);
     struct agent_job_record r = {.spec = NULL};
-    if (j && !j->reopened) {
+    if (j && j->state != AGENT_JOB_REOPENED) {
         add_watcher(d, j, from);
-        state = j->state == AGENT_JOB_ENDED      ? "ended"
-                : j->state == AGENT_JOB_STOPPING ? "stopping"
-                                                 : "running";
+        state = agent_job_phase(j->state);
     } else if (daemon_job_recall(d, hex, &r) == NEB_OK)
         state = r.state;
     daemon_send(d, from, json_pack("{s:s,s:s,s:s}", "ev", "follows", "job", hex, "state", state));
@@ -101,7 +99,7 @@ static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from,
         daemon_answer(d, from, false, "the agent is ending: submit the job when it is back");
         return;
     }
-    if (runs && runs->state == AGENT_JOB_STOPPING) {
+    if (runs && agent_job_stops(runs->state)) {
         daemon_answer(d, from, false,
                       "the job is still stopping: its checkpoint is being written (nebula status); "
                       "submit it again once it has stopped");
@@ -152,8 +150,8 @@ static void on_attachable(struct daemon *d, const struct agent_ipc_client *from,
         if (agent_policy_load(d->c->home, &d->policy.is) != NEB_OK)
             d->policy.is = agent_policy_none();
     }
-    for (int i = 0; i < AGENT_JOBS_MAX; i++)
-        d->jobs[i].attach_listed = agent_policy_attaches(&d->policy.is, d->jobs[i].owner);
+    EACH_JOB (d, run)
+        run->attach_listed = agent_policy_attaches(&d->policy.is, run->owner);
     json_t *answer = agent_attach_find(d->jobs, m);
     struct agent_jobrun *j =
         daemon_job(d, json_string_value(json_object_get(answer, "passed_over")));
@@ -168,7 +166,7 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
                       struct agent_ipc_msg *m) {
     char dir[NEB_PATH_MAX];
     struct agent_jobrun *j = daemon_job(d, agent_ipc_str(m, "job", NULL));
-    if (!j || j->state == AGENT_JOB_ENDED) {
+    if (!j || agent_job_ended(j->state)) {
         daemon_answer(d, from, false, "no such job");
         return;
     }
@@ -196,6 +194,7 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
     }
     j->client = *from;
     j->queues = false;
+    daemon_worker_heard(j);
     memset(j->wants, 0, sizeof j->wants); // the worker will send what it waits for
     j->undelivered = 0;
     if (agent_attach_waits(j)) // it starts with the present state
@@ -217,8 +216,8 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
     json_t *head = json_pack(
         "{s:s,s:O,s:i,s:s,s:i,s:i,s:b,s:b,s:b,s:I,s:o,s:o,s:b}", "ev", "job", "spec", j->spec,
         "cluster", j->self, "dir", dir, "alive", j->told_alive, "others", j->told_others,
-        "expected", expected, "stop", j->state == AGENT_JOB_STOPPING, "lost", j->told_lost,
-        "attempts", (json_int_t)daemon_attempts(d, j), "suspect", suspects(j), "taken",
+        "expected", expected, "stop", agent_job_stops(j->state), "lost", j->told_lost, "attempts",
+        (json_int_t)daemon_attempts(d, j), "suspect", suspects(j), "taken",
         agent_snapshot_mask(j->taken, j->job.sync.fragments), "sums", sums->len != 0);
     size_t n_parts = (size_t)(sums - parts) + (sums->len != 0);
     if (agent_ipc_send(d->ipc, from, head, parts, n_parts) != NEB_OK)
@@ -281,7 +280,6 @@ static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
         snprintf(text, sizeof text, "update of round %u could not be stored in %.400s: %s",
                  mf.key.round, d->c->home, why);
         daemon_job_fail(d, j, text);
-        daemon_job_stop(d, j);
     }
 }
 
@@ -310,7 +308,7 @@ void daemon_note_step(struct agent_jobrun *j, int64_t step) {
     if (step <= j->progress_step)
         return;
     j->progress_step = step;
-    j->progress_at = neb_now();
+    daemon_job_moved(j);
 }
 
 static void on_metrics(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
@@ -335,7 +333,7 @@ static void on_metrics(struct daemon *d, struct agent_jobrun *j, struct agent_ip
 
 static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
     json_t *report = json_object_get(m->head, "report");
-    if (!json_is_object(report))
+    if (!json_is_object(report) || agent_job_ended(j->state))
         return;
     j->link_told = 0;
     daemon_send_link(d, j); // the last counters belong in the run's files
@@ -356,31 +354,32 @@ static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
         json_object_set_new(report, "streams", agent_streams_report(&d->streams, j));
     json_object_set_new(report, "divergences", json_integer(j->divergences));
     // why the agent had it stop
-    if (j->unable && !j->suspended && !json_object_get(report, "error"))
+    if (j->state != AGENT_JOB_SUSPENDING && json_object_get(j->report, "error") &&
+        !json_object_get(report, "error"))
         json_object_update_missing(report, j->report);
     json_decref(j->report);
     j->report = json_incref(report);
-    j->reported = true;
-    // The worker has only to exit (agent/daemon/hang.c), or, after an error, to finish a
-    // checkpoint.
-    j->heartbeat_at = neb_now();
+    // the worker has only to exit, or, after an error, to finish a checkpoint
     j->allow_s =
         (double)j->job.hang_after_s * (json_object_get(report, "error") ? WORKER_HANG_OTHER : 2);
+    daemon_worker_heard(j);
+    if (agent_timer_at(&j->timers, AGENT_TIMER_EXIT)) // it waited for this report
+        agent_timer_set(&j->timers, AGENT_TIMER_EXIT, neb_now());
     // a suspended job continues: this report is not its last
-    if (!j->suspended || !json_is_true(json_object_get(report, "stopped")))
+    if (j->state != AGENT_JOB_SUSPENDING || !json_is_true(json_object_get(report, "stopped")))
         daemon_publish_report(d, j, json_incref(report));
     else
         daemon_store_lines(d, j);
     if (agent_attach_waits(j)) // there is no process whose exit would end it
-        daemon_worker_ended(d, j, 0);
+        daemon_worker_ended(d, j);
 }
 
 void daemon_trainer_left(struct daemon *d, struct agent_jobrun *j, bool said_so) {
-    if (j->state == AGENT_JOB_ENDED || !agent_attach_left(j, said_so))
+    if (agent_job_ended(j->state) || !agent_attach_left(j, said_so))
         return;
     daemon_note_fault(d, j, "the attached trainer is gone");
-    if (j->state == AGENT_JOB_STOPPING)
-        daemon_job_end_untrained(d, j, "stopped while no trainer was attached");
+    if (agent_job_stops(j->state))
+        daemon_job_alone(d, j, "stopped while no trainer was attached");
 }
 
 // Notes what the worker's newest checkpoint holds, for --blobs-max. While a snapshot is given, its
@@ -403,8 +402,7 @@ static void on_checkpoint(struct daemon *d, struct agent_jobrun *j, struct agent
     json_t *rounds = json_object_get(m->head, "rounds"), *r;
     size_t f;
     if (j->linked && j->state == AGENT_JOB_RUNNING)
-        daemon_job_save(d, j,
-                        "running"); // stores the byte counts, in case the agent is killed
+        daemon_job_save(d, j); // stores the byte counts, in case the agent is killed
     on_saved(d, j, json_object_get(m->head, "saved"));
     json_array_foreach(rounds, f, r) {
         if (!j->updates_stay && j->federated && json_is_integer(r) &&
@@ -448,13 +446,13 @@ static void on_stop_request(struct daemon *d, const struct agent_ipc_client *fro
     agent_job_record_clear(&r);
     if (!j)
         return;
-    bool over = j->state == AGENT_JOB_ENDED && !j->suspended,
+    bool over = agent_job_ended(j->state) && j->state != AGENT_JOB_SUSPENDED,
          others = j->job.n_clusters > 1 && j->job.sync.scheme != AGENT_SCHEME_SYNCHRONOUS;
     daemon_job_stop_asked(d, j);
     for (int i = 0; others && i < j->job.n_clusters; i++)
         if (i != j->self)
             daemon_post(d, j->peers[i], AGENT_MSG_STOP, daemon_stop_message(j), true);
-    snprintf(why, sizeof why, "it has ended here (%s)%s", agent_job_state_name(j),
+    snprintf(why, sizeof why, "it has ended here (%s)%s", agent_job_shown(j->state),
              others ? "; clusters where it still runs are asked to stop" : "");
     if (!over && j->job.clusters[j->self].witness)
         snprintf(why, sizeof why, "stopping after a checkpoint");
@@ -500,7 +498,7 @@ static void on_resume_request(struct daemon *d, const struct agent_ipc_client *f
         return;
     }
     struct agent_jobrun *j = daemon_job(d, r.hex);
-    bool runs = j && j->state != AGENT_JOB_ENDED;
+    bool runs = j && agent_job_active(j->state);
     if (runs || (rejoin && !daemon_job_renew(d, &r, why, sizeof why)) ||
         !daemon_job_resume(d, &r, true, why, sizeof why)) {
         daemon_answer(d, from, false, runs ? "the job is running, or still stopping" : why);
@@ -534,7 +532,7 @@ static void on_list_request(struct daemon *d, const struct agent_ipc_client *fro
     bool read = agent_jobs_list(inter_service_ledger(d->service), &jobs) == NEB_OK;
     json_array_foreach(jobs, i, o) {
         const struct agent_jobrun *j = daemon_job(d, json_string_value(json_object_get(o, "id")));
-        if (!j || j->state == AGENT_JOB_ENDED)
+        if (!j || agent_job_ended(j->state))
             continue; // the ledger has the final counts
         struct agent_wan_bytes wan = daemon_wan_bytes(d, j);
         json_object_set_new(o, "sent_bytes", json_integer((json_int_t)wan.sent));
@@ -551,15 +549,16 @@ static void on_heartbeat(struct agent_jobrun *j, const struct agent_ipc_msg *m) 
     json_int_t left = json_integer_value(json_object_get(m->head, "left"));
     j->allow_s = json_number_value(json_object_get(m->head, "allow_s"));
     j->left = left > 0 ? (uint64_t)left : 0;
+    daemon_worker_heard(j);
     daemon_note_step(j, agent_ipc_int(m, "step", 0));
     if (json_is_true(json_object_get(m->head, "moves")))
-        j->moved_at = j->heartbeat_at;
+        j->moved_at = neb_now();
 }
 
 // Requests of a job's worker; false: it is none of them.
 static bool on_worker(struct daemon *d, struct agent_jobrun *j, const char *op,
                       struct agent_ipc_msg *m) {
-    j->heartbeat_at = neb_now();
+    daemon_worker_heard(j);
     if (!strcmp(op, "hello"))
         daemon_send_alive(d, j, true);
     else if (!strcmp(op, "heartbeat"))
@@ -617,16 +616,16 @@ static bool remote_may(struct daemon *d, const struct agent_ipc_client *from,
                        const struct agent_jobrun *attached, bool attach,
                        const struct agent_ipc_msg *m) {
     struct agent_jobrun *own = NULL;
-    for (int i = 0; i < AGENT_JOBS_MAX; i++)
-        if (d->jobs[i].used && d->jobs[i].credential &&
-            !memcmp(agent_credential_remote(d->jobs[i].credential)->public, from->key,
-                    sizeof from->key))
-            own = &d->jobs[i];
+    EACH_JOB (d, j)
+        if (j->credential &&
+            !memcmp(agent_credential_remote(j->credential)->public, from->key, sizeof from->key))
+            own = j;
     if (own && !attach && own == attached)
         return true;
     if (own && attach && !own->client.len && !strcmp(agent_ipc_str(m, "job", ""), own->hex))
         return true;
-    if (own && own->client.remote && own->worker.pid && !own->killed_at)
+    if (own && own->client.remote && own->worker.pid &&
+        !agent_timer_at(&own->timers, AGENT_TIMER_KILL))
         daemon_worker_retry(
             d, own,
             "the connection with the worker on another host broke and was made again: messages may "
@@ -640,9 +639,9 @@ void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,
                      struct agent_ipc_msg *m) {
     const char *op = agent_ipc_str(m, "op", "");
     struct agent_jobrun *j = NULL;
-    for (int i = 0; i < AGENT_JOBS_MAX; i++)
-        if (d->jobs[i].used && agent_ipc_same(&d->jobs[i].client, from))
-            j = &d->jobs[i];
+    EACH_JOB (d, run)
+        if (agent_ipc_same(&run->client, from))
+            j = run;
     bool attach = !strcmp(op, "attach"); // allowed again, after a restart of this agent
     if (from->remote && !remote_may(d, from, j, attach, m)) {
         count_stranger(d, "a worker on another host made a request that is not of its job");

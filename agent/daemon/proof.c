@@ -125,7 +125,8 @@ static void begin_worker(struct daemon *d, struct agent_jobrun *j) {
         j->proof.open = 0;
         return;
     }
-    j->behind_until = j->hopeless_since = 0;
+    agent_timer_clear(&j->timers, AGENT_TIMER_BEHIND);
+    j->hopeless_since = 0;
     j->behind = 0;
     j->behind_any = false;
     neb_info("job %s: a snapshot is here; the worker restarts with it", j->job.name);

@@ -134,7 +134,6 @@ bool daemon_ledger_behind(struct daemon *d, struct agent_jobrun *j, uint32_t fra
         can ? "" : why);
     if (!can) {
         daemon_job_fail(d, j, text);
-        daemon_job_stop(d, j);
         return true;
     }
     j->short_ledger = true;
@@ -154,9 +153,8 @@ bool daemon_ledger_behind_done(struct daemon *d, struct agent_jobrun *j) {
     if (clear_dir(dir, &any) == NEB_OK && inter_service_job_renew(d->service, j->id) == NEB_OK &&
         daemon_open_rounds(d, j) == NEB_OK)
         return true;
-    daemon_job_fail(d, j,
+    daemon_job_worn(d, j,
                     "the job's data at this site could not be given up after its ledger had lost "
                     "commits; the agent's log says why");
-    daemon_job_end(d, j, "failed");
     return false;
 }

@@ -90,22 +90,11 @@ enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
     return j->job.clusters[j->self].witness ? recall_finals(d, j) : NEB_OK;
 }
 
-void daemon_witness_report(struct daemon *d, struct agent_jobrun *j, bool stopped) {
-    j->reported = true;
-    json_decref(j->report);
-    j->report =
-        json_pack("{s:s,s:b,s:b}", "name", daemon_name(d), "witness", true, "stopped", stopped);
-    if (!j->suspended)
-        daemon_publish_report(d, j, json_incref(j->report));
-}
-
 void daemon_witness_ends(struct daemon *d, struct agent_jobrun *j) {
     uint64_t all = j->job.sync.fragments == 64 ? UINT64_MAX : (1ull << j->job.sync.fragments) - 1;
-    if (!j->federated || !j->job.clusters[j->self].witness || j->finals != all ||
-        j->state == AGENT_JOB_ENDED)
-        return;
-    daemon_witness_report(d, j, false);
-    daemon_job_end(d, j, "done");
+    if (j->federated && j->job.clusters[j->self].witness && j->finals == all &&
+        agent_job_active(j->state))
+        daemon_witness_report(d, j, false);
 }
 
 // Number of clusters that send updates and are still members.
@@ -146,7 +135,6 @@ static void check_divergence(struct daemon *d, struct agent_jobrun *j,
         daemon_job_fail(d, j,
                         "its parameters differed from the others' four times: check this machine's "
                         "memory and processors");
-        daemon_job_stop(d, j);
         return;
     }
     daemon_worker_replace(d, j);
@@ -197,10 +185,9 @@ static void delivery_unread(struct delivery *x, const struct agent_jobrun *j,
 
 void daemon_commit_gone(struct daemon *d, struct agent_jobrun *j, uint32_t fragment,
                         uint32_t round) {
-    j->behind_until = neb_now() + 5 * NEB_S;
     j->behind |= 1ull << fragment;
     j->behind_rounds[fragment] = round;
-    daemon_on_behind(d, j->id);
+    daemon_ask_snapshot(d, j);
 }
 
 static void deliver(struct daemon *d, struct agent_jobrun *j, const struct inter_record *r,
@@ -230,7 +217,7 @@ static void deliver(struct daemon *d, struct agent_jobrun *j, const struct inter
     if (j->behind >> r->fragment & 1 && j->behind_rounds[r->fragment] == r->round)
         j->behind &= ~(1ull << r->fragment);
     if (j->behind_any || !j->behind) {
-        j->behind_until = 0;
+        agent_timer_clear(&j->timers, AGENT_TIMER_BEHIND);
         j->behind = 0;
         j->behind_any = false;
     }
@@ -273,7 +260,7 @@ void daemon_on_commit(void *user, const struct inter_record *r, const struct neb
         x.whole = false; // delivered again when the sum can be read
     // only what the worker asked for: a restarted worker asks again, and each merge asks for the
     // next
-    if (j->client.len && x.whole && !j->reported && j->state != AGENT_JOB_ENDED && wanted)
+    if (j->client.len && x.whole && !j->report && agent_job_active(j->state) && wanted)
         deliver(d, j, r, &x, seeds);
 out:
     json_decref(x.entries);
@@ -294,10 +281,8 @@ void daemon_on_lost(void *user, const struct inter_key *key) {
 void daemon_on_gone(void *user, const struct inter_key *key, const char *text) {
     struct daemon *d = user;
     struct agent_jobrun *j = daemon_job_by_id(d, key->job);
-    if (!j || j->state == AGENT_JOB_ENDED)
-        return;
-    daemon_job_fail(d, j, text);
-    daemon_job_stop(d, j);
+    if (j && agent_job_active(j->state))
+        daemon_job_fail(d, j, text);
 }
 
 // The check of an update that depends on the job's profile: masked updates are checked here only.

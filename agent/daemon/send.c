@@ -477,8 +477,8 @@ static json_t *updates(const struct daemon *d) {
 // Counts of what was refused before it became a message of a member.
 static json_t *refused(const struct daemon *d) {
     uint64_t sums = d->sums_refused;
-    for (int i = 0; i < AGENT_JOBS_MAX; i++)
-        sums += d->jobs[i].used ? agent_sums_refused(d->jobs[i].sums) : 0;
+    EACH_JOB (d, j)
+        sums += agent_sums_refused(j->sums);
     return json_pack("{s:I,s:I,s:I,s:I,s:I}", "handshakes",
                      (json_int_t)inter_service_refused(d->service), "enrolments",
                      (json_int_t)agent_members_refused(d->trust), "local", (json_int_t)d->strangers,
@@ -536,16 +536,12 @@ json_t *daemon_status(struct daemon *d) {
         }
         json_array_append_new(peers, o);
     }
-    for (int i = 0; i < AGENT_JOBS_MAX; i++) {
-        static const char *const names[] = {"running", "stopping", "ended"};
-        const struct agent_jobrun *j = &d->jobs[i];
-        if (!j->used)
-            continue;
+    EACH_JOB (d, j) {
         json_t *o = json_pack("{s:s,s:s,s:s,s:I,s:I}", "id", j->hex, "job", j->job.name, "state",
-                              names[j->state], "step", (json_int_t)j->last_step, "steps",
+                              agent_job_phase(j->state), "step", (json_int_t)j->last_step, "steps",
                               (json_int_t)j->job.steps);
-        if (j->state == AGENT_JOB_ENDED)
-            json_object_set_new(o, "outcome", json_string(agent_job_state_name(j)));
+        if (agent_job_ended(j->state))
+            json_object_set_new(o, "outcome", json_string(agent_job_shown(j->state)));
         agent_status_job(o, j, d->service, d->view);
         json_array_append_new(jobs, o);
     }

@@ -67,8 +67,12 @@ static bool refused(struct daemon *d, struct agent_jobrun *j, const char *dir) {
     return true;
 }
 
+static bool waits_for_state(const struct agent_jobrun *j) {
+    return agent_timer_at(&j->timers, AGENT_TIMER_BEHIND) != 0;
+}
+
 // True if this cluster has nothing to give: it had to start again, and waits for a state itself.
-static bool stuck(const struct agent_jobrun *j) { return j->all_doubt && j->behind_until; }
+static bool stuck(const struct agent_jobrun *j) { return j->all_doubt && waits_for_state(j); }
 
 static bool all_connected(const struct daemon *d, const struct agent_jobrun *j) {
     for (int i = 0; i < j->job.n_clusters; i++)
@@ -97,7 +101,6 @@ static bool hopeless(struct daemon *d, struct agent_jobrun *j) {
                     "has an earlier state to return to: all checkpoints are later, and older "
                     "updates are gone; start a new job from an exported model, with "
                     "checkpoint.keep 3 or more, and check the machines' memory");
-    daemon_job_stop(d, j);
     return true;
 }
 
@@ -116,7 +119,7 @@ static uint64_t ledger_rounds(const struct daemon *d, const struct agent_jobrun 
 static bool nowhere(struct daemon *d, struct agent_jobrun *j) {
     const neb_ns patience = 180 * NEB_S;
     uint64_t rounds = ledger_rounds(d, j);
-    if (!j->behind_until || !all_connected(d, j) || rounds != j->nowhere_rounds) {
+    if (!waits_for_state(j) || !all_connected(d, j) || rounds != j->nowhere_rounds) {
         j->nowhere_since = 0;
         j->nowhere_rounds = rounds;
         return false;
@@ -130,7 +133,6 @@ static bool nowhere(struct daemon *d, struct agent_jobrun *j) {
         "no member has a state of this job to continue from: their checkpoints are lost or "
         "damaged, and the updates since the start are gone; restore a checkpoint of one of them "
         "from a backup, or start a new job, with init_from if there is an exported model");
-    daemon_job_stop(d, j);
     return true;
 }
 
@@ -153,6 +155,11 @@ void daemon_on_behind(void *user, const uint8_t job[INTER_ID_BYTES]) {
     if (inter_service_snapshot_fetch(d->service, job, path, peers, n,
                                      agent_job_only_votes(&j->job, j->self)) != NEB_OK)
         neb_warn("job %s: no snapshot can be fetched now", j->job.name);
+}
+
+void daemon_ask_snapshot(struct daemon *d, struct agent_jobrun *j) {
+    agent_timer_set(&j->timers, AGENT_TIMER_BEHIND, neb_now() + 5 * NEB_S);
+    daemon_on_behind(d, j->id);
 }
 
 // The job's search, or a free place for one; NULL: searches of other jobs, not yet ended, take all
@@ -207,7 +214,7 @@ void daemon_on_snapshot_close(void *user, struct inter_snapshot_source *s) {
 // folder was lost started again, and waits for a round whose updates are gone.
 static bool helps_worker(struct daemon *d, struct agent_jobrun *j, const char *dir) {
     bool helps = false;
-    for (uint32_t f = 0; j->behind_until && !j->behind_any && f < INTER_FRAGMENTS_MAX; f++)
+    for (uint32_t f = 0; waits_for_state(j) && !j->behind_any && f < INTER_FRAGMENTS_MAX; f++)
         if (j->behind >> f & 1 &&
             agent_snapshot_passes(sec_vault_of(d->vault), inter_service_ledger(d->service), dir, f,
                                   j->behind_rounds[f])) {
@@ -234,7 +241,7 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
     if (st == NEB_OK && refused(d, j, dir))
         return;
     if (st == NEB_OK) {
-        daemon_job_save(d, j, "running"); // with the bytes sent and received so far
+        daemon_job_save(d, j); // with the bytes sent and received so far
         inter_service_job_close(d->service, j->id);
         st = daemon_open_rounds(d, j);
         if (st != NEB_OK) { // use the ledger without the snapshot
@@ -243,7 +250,6 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
                 daemon_job_fail(
                     d, j,
                     "its rounds cannot be reopened after a snapshot; the agent's log says why");
-                daemon_job_stop(d, j);
                 return;
             }
         } else if (!j->taken && !helps_worker(d, j, dir) && agent_snapshot_useless(dir))

@@ -48,7 +48,7 @@ void agent_status_job(json_t *o, const struct agent_jobrun *j, const struct inte
     json_object_set_new(o, "lag", json_integer(st.lag));
     json_t *waits = json_array();
     for (int i = 0; i < j->job.n_clusters; i++)
-        if (j->state != AGENT_JOB_ENDED && (st.waits | st.owing) >> i & 1)
+        if (agent_job_active(j->state) && (st.waits | st.owing) >> i & 1)
             json_array_append_new(waits, json_string(j->job.clusters[i].name));
     json_object_set_new(o, "waits_for", waits);
     json_t *equivocators = json_array();

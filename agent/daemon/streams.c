@@ -6,7 +6,7 @@
 
 static struct agent_jobrun *job_of(struct agent_streams *s, const struct inter_stream_key *k) {
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
-        if (s->jobs[i].used && !memcmp(s->jobs[i].id, k->job, sizeof k->job))
+        if (s->jobs[i].state && !memcmp(s->jobs[i].id, k->job, sizeof k->job))
             return &s->jobs[i];
     return NULL;
 }
@@ -90,7 +90,7 @@ static void on_fault(void *user, const struct inter_stream_key *k, enum inter_st
 static bool on_over(void *user, const struct inter_stream_key *k, uint32_t peer) {
     struct agent_streams *s = user;
     const struct agent_jobrun *j = job_of(s, k);
-    return (!j || j->state == AGENT_JOB_ENDED) && s->over(s->user, k->job, peer);
+    return (!j || agent_job_ended(j->state)) && s->over(s->user, k->job, peer);
 }
 
 void agent_streams_listen(struct agent_streams *s) {

@@ -113,7 +113,7 @@ static int start_with(void **state, const char *text) {
     struct agent_jobrun *j = &a->jobs[0];
     assert_int_equal(agent_job_parse(text, strlen(text), "t.yaml", &j->job), NEB_OK);
     j->spec = agent_job_to_json(&j->job);
-    j->used = true;
+    j->state = AGENT_JOB_RUNNING;
     memset(j->hex, 'a', 32);
     char dir[NEB_PATH_MAX]; // as an agent leaves it for trainers
     snprintf(dir, sizeof dir, "%s/jobs/%s", a->dir, j->hex);
