@@ -33,12 +33,12 @@ static void telemetry(struct daemon *d) {
         daemon_send_link(d, j);
         daemon_send_waits(d, j);
         daemon_send_protocols(d, j);
-        j->updates_stay = j->federated && inter_service_updates_stay(d->service, j->id);
+        j->rounds.updates_stay = j->federated && inter_service_updates_stay(d->service, j->id);
         daemon_trainer_left(d, j, false);
         daemon_proof_look(d, j);
         daemon_deliver_retry(d, j);
         if (agent_job_stops(j->state)) // repeated until it ends
-            daemon_send(d, &j->client, json_pack("{s:s}", "ev", "stop"));
+            daemon_send(d, &j->worker.client, json_pack("{s:s}", "ev", "stop"));
     }
     daemon_send_blobs(d);
     daemon_log_suppressed(d);
@@ -178,9 +178,9 @@ static void excuse_absence(struct daemon *d) {
 static void look_at_jobs(struct daemon *d) {
     excuse_absence(d);
     EACH_JOB (d, j) {
-        if (j->sums && agent_sums_tick(j->sums) && j->client.len &&
+        if (j->sums && agent_sums_tick(j->sums) && j->worker.client.len &&
             neb_now() > agent_timer_at(&j->timers, AGENT_TIMER_BEHIND)) {
-            j->behind_any = true;
+            j->fetch.any = true;
             daemon_ask_snapshot(d, j);
         }
         daemon_worker_look(d, j);
@@ -300,9 +300,9 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
     EACH_JOB (d, j) {
         if (c->suspended && (j->state == AGENT_JOB_SUSPENDING || j->state == AGENT_JOB_SUSPENDED))
             *c->suspended = true;
-        if (j->kill_signal != SIGTERM) // a worker that gets SIGTERM handles it itself
+        if (j->worker.kill_signal != SIGTERM) // a worker that gets SIGTERM handles it itself
             daemon_worker_kill(j);
-        agent_child_stop(&j->worker, 10 * NEB_S);
+        agent_child_stop(&j->worker.child, 10 * NEB_S);
         daemon_job_forget(d, j);
     }
     agent_child_stop(&d->renew.child, NEB_S);

@@ -165,7 +165,7 @@ static struct agent_jobrun *place_restart(struct daemon *d, struct agent_jobrun 
     json_decref(j->spec);
     j->spec = json_incref(spec);
     daemon_job_save(d, j);
-    if (moved && j->worker.pid) {
+    if (moved && j->worker.child.pid) {
         neb_info("job %s: its worker restarts with another mesh, launcher or device", j->job.name);
         daemon_worker_replace(d, j);
     }

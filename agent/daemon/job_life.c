@@ -70,7 +70,7 @@ void daemon_job_forget(struct daemon *d, struct agent_jobrun *j) {
     json_decref(j->report);
     for (int i = 0; i < j->job.n_clusters; i++)
         json_decref(j->others[i]);
-    agent_credential_destroy(&j->credential);
+    agent_credential_destroy(&j->worker.credential);
     *j = (struct agent_jobrun){0};
     if (d->ipc)
         daemon_workers_admit(d);
@@ -103,12 +103,13 @@ void daemon_witness_report(struct daemon *d, struct agent_jobrun *j, bool stoppe
 // once so that it writes a checkpoint and reports.
 static void tell_stop(struct daemon *d, struct agent_jobrun *j) {
     agent_timer_set(&j->timers, AGENT_TIMER_LEFT, neb_now() + daemon_left_every);
-    if (j->client.len)
-        daemon_send(d, &j->client, json_pack("{s:s}", "ev", "stop"));
+    if (j->worker.client.len)
+        daemon_send(d, &j->worker.client, json_pack("{s:s}", "ev", "stop"));
     else if (agent_attach_waits(j))
         daemon_job_alone(d, j, "stopped while no trainer was attached");
-    else if (j->queues && j->worker.pid) // it cannot get messages yet: it ends with its launcher
-        agent_child_signal(&j->worker, SIGTERM);
+    else if (j->worker.queues &&
+             j->worker.child.pid) // it cannot get messages yet: it ends with its launcher
+        agent_child_signal(&j->worker.child, SIGTERM);
     else if (agent_timer_at(&j->timers, AGENT_TIMER_START) && (d->stopping || j->report))
         daemon_job_alone(d, j, "stopped while its worker waited for a restart");
     else if (agent_timer_at(&j->timers, AGENT_TIMER_START))
@@ -124,7 +125,7 @@ static void end(struct daemon *d, struct agent_jobrun *j) {
     const char *error = json_string_value(json_object_get(j->report, "error"));
     daemon_gpus_back(d, j);
     j->timers = (struct agent_timers){0};
-    j->unstarted[0] = 0;
+    j->worker.unstarted[0] = 0;
     daemon_job_save(d, j);
     if (j->federated && j->state == AGENT_JOB_SUSPENDED)
         inter_service_job_leave(d->service, j->id); // the others need not wait

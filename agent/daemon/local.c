@@ -26,10 +26,11 @@ static bool watches(const struct agent_jobrun *j, const struct agent_ipc_client 
 // before it watched.
 static void add_watcher(struct daemon *d, struct agent_jobrun *j,
                         const struct agent_ipc_client *from) {
-    if (j->unstarted[0] && !watches(j, from))
+    if (j->worker.unstarted[0] && !watches(j, from))
         daemon_send(d, from,
                     json_pack("{s:s,s:s,s:{s:s,s:s,s:s}}", "ev", "line", "job", j->hex, "line",
-                              "kind", "fault", "cluster", daemon_name(d), "text", j->unstarted));
+                              "kind", "fault", "cluster", daemon_name(d), "text",
+                              j->worker.unstarted));
     for (int i = 0; i < AGENT_WATCHERS_MAX && !watches(j, from); i++)
         if (!j->watchers[i].len)
             j->watchers[i] = *from;
@@ -130,7 +131,7 @@ static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from,
 static json_t *suspects(const struct agent_jobrun *j) {
     json_t *a = json_array();
     for (int f = 0; f < j->job.sync.fragments; f++)
-        json_array_append_new(a, json_integer((json_int_t)j->suspect[f]));
+        json_array_append_new(a, json_integer((json_int_t)j->doubt.suspect[f]));
     return a;
 }
 
@@ -151,14 +152,14 @@ static void on_attachable(struct daemon *d, const struct agent_ipc_client *from,
             d->policy.is = agent_policy_none();
     }
     EACH_JOB (d, run)
-        run->attach_listed = agent_policy_attaches(&d->policy.is, run->owner);
+        run->attach.listed = agent_policy_attaches(&d->policy.is, run->owner);
     json_t *answer = agent_attach_find(d->jobs, m);
     struct agent_jobrun *j =
         daemon_job(d, json_string_value(json_object_get(answer, "passed_over")));
-    if (j && !j->attach_told)
+    if (j && !j->attach.told)
         neb_warn("%s", json_string_value(json_object_get(answer, "text")));
     if (j)
-        j->attach_told = true;
+        j->attach.told = true;
     daemon_send(d, from, answer);
 }
 
@@ -172,7 +173,8 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
     }
     bool expected;
     char why[512];
-    if (m->n_parts != 1 || !agent_credential_is(j->credential, m->parts[0].p, m->parts[0].len)) {
+    if (m->n_parts != 1 ||
+        !agent_credential_is(j->worker.credential, m->parts[0].p, m->parts[0].len)) {
         count_stranger(d, "a local process without the credentials of a job's worker tried to "
                           "attach as its worker");
         daemon_answer(d, from, false, "not the credentials of this job's worker");
@@ -192,33 +194,33 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
         daemon_answer(d, from, false, "the job has failed");
         return;
     }
-    j->client = *from;
-    j->queues = false;
+    j->worker.client = *from;
+    j->worker.queues = false;
     daemon_worker_heard(j);
-    memset(j->wants, 0, sizeof j->wants); // the worker will send what it waits for
-    j->undelivered = 0;
+    memset(j->rounds.wants, 0, sizeof j->rounds.wants); // the worker will send what it waits for
+    j->rounds.undelivered = 0;
     if (agent_attach_waits(j)) // it starts with the present state
-        j->replaced = false;
+        j->worker.replaced = false;
     if (from->remote) {
         agent_ipc_remote_welcome(d->ipc, from);
         neb_info("job %s: rank 0 runs on another host, %s", j->job.name, from->address);
     }
     daemon_job_dir(d, j, dir, sizeof dir);
-    j->told_alive = daemon_peers_alive(d, j, &expected);
-    j->told_others = daemon_peers_left(d, j);
-    j->told_expected = expected;
-    j->told_lost = daemon_catching_up(d, j);
+    j->said.alive = daemon_peers_alive(d, j, &expected);
+    j->said.others = daemon_peers_left(d, j);
+    j->said.expected = expected;
+    j->said.lost = daemon_catching_up(d, j);
     struct agent_ipc_part parts[2] = {0}, *seal = &parts[0], *sums;
-    seal->p = agent_credential_seal(j->credential, &seal->len);
+    seal->p = agent_credential_seal(j->worker.credential, &seal->len);
     // built-in workers get the seal key through their pipe
     sums = &parts[seal->len && agent_attach_waits(j)];
     sums->p = agent_sums_keys(j->sums, &sums->len);
     json_t *head = json_pack(
         "{s:s,s:O,s:i,s:s,s:i,s:i,s:b,s:b,s:b,s:I,s:o,s:o,s:b}", "ev", "job", "spec", j->spec,
-        "cluster", j->self, "dir", dir, "alive", j->told_alive, "others", j->told_others,
-        "expected", expected, "stop", agent_job_stops(j->state), "lost", j->told_lost, "attempts",
+        "cluster", j->self, "dir", dir, "alive", j->said.alive, "others", j->said.others,
+        "expected", expected, "stop", agent_job_stops(j->state), "lost", j->said.lost, "attempts",
         (json_int_t)daemon_attempts(d, j), "suspect", suspects(j), "taken",
-        agent_snapshot_mask(j->taken, j->job.sync.fragments), "sums", sums->len != 0);
+        agent_snapshot_mask(j->doubt.taken, j->job.sync.fragments), "sums", sums->len != 0);
     size_t n_parts = (size_t)(sums - parts) + (sums->len != 0);
     if (agent_ipc_send(d->ipc, from, head, parts, n_parts) != NEB_OK)
         neb_debug("a worker is gone");
@@ -270,7 +272,7 @@ static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
         daemon_ledger_behind(d, j, mf.key.fragment, mf.key.round))
         return;
     daemon_note_step(j, (int64_t)mf.step);
-    j->wants[mf.key.fragment] = mf.key.round + 1;
+    j->rounds.wants[mf.key.fragment] = mf.key.round + 1;
     enum neb_status st = inter_service_submit(d->service, &mf, m->parts[0].p, m->parts[0].len);
     if (st == NEB_ERR_NOT_FOUND) {
         daemon_commit_gone(d, j, mf.key.fragment, mf.key.round);
@@ -296,7 +298,7 @@ static void on_ready(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_
         return;
     if (daemon_ledger_behind(d, j, (uint32_t)f, (uint32_t)round))
         return;
-    j->wants[f] = (uint32_t)round + 1;
+    j->rounds.wants[f] = (uint32_t)round + 1;
     enum neb_status st = inter_service_deliver(d->service, j->id, (uint32_t)f, (uint32_t)round);
     if (st == NEB_ERR_NOT_FOUND)
         daemon_commit_gone(d, j, (uint32_t)f, (uint32_t)round);
@@ -305,9 +307,9 @@ static void on_ready(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_
 }
 
 void daemon_note_step(struct agent_jobrun *j, int64_t step) {
-    if (step <= j->progress_step)
+    if (step <= j->worker.newest_step)
         return;
-    j->progress_step = step;
+    j->worker.newest_step = step;
     daemon_job_moved(j);
 }
 
@@ -318,14 +320,15 @@ static void on_metrics(struct daemon *d, struct agent_jobrun *j, struct agent_ip
         return;
     }
     json_object_set_new(line, "cluster", json_string(daemon_name(d)));
-    agent_disclosed_take(&j->told, line);
+    agent_disclosed_take(&j->disclosed, line);
     const char *kind = json_string_value(json_object_get(line, "kind"));
     const json_t *step = json_object_get(line, "step");
     bool saved = kind && !strcmp(kind, "checkpoint"); // its step is an earlier one
-    int64_t *far = saved ? &j->saved_step : &j->farthest, at = json_integer_value(step);
+    int64_t *far = saved ? &j->worker.saved_step : &j->worker.farthest,
+            at = json_integer_value(step);
     if (json_is_integer(step) && !saved)
-        j->last_step = at;
-    j->progress |= at > *far;
+        j->worker.last_step = at;
+    j->worker.progress |= at > *far;
     *far = at > *far ? at : *far;
     daemon_note_step(j, saved ? 0 : at);
     daemon_publish_line(d, j, line);
@@ -335,7 +338,7 @@ static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
     json_t *report = json_object_get(m->head, "report");
     if (!json_is_object(report) || agent_job_ended(j->state))
         return;
-    j->link_told = 0;
+    j->said.link_at = 0;
     daemon_send_link(d, j); // the last counters belong in the run's files
     struct agent_wan_bytes wan = daemon_wan_bytes(d, j);
     json_object_set_new(report, "name", json_string(daemon_name(d)));
@@ -352,7 +355,7 @@ static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
     json_object_set_new(report, "faults", faults);
     if (j->linked && j->job.mode != AGENT_MODE_REPLICAS)
         json_object_set_new(report, "streams", agent_streams_report(&d->streams, j));
-    json_object_set_new(report, "divergences", json_integer(j->divergences));
+    json_object_set_new(report, "divergences", json_integer(j->doubt.divergences));
     // why the agent had it stop
     if (j->state != AGENT_JOB_SUSPENDING && json_object_get(j->report, "error") &&
         !json_object_get(report, "error"))
@@ -360,7 +363,7 @@ static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
     json_decref(j->report);
     j->report = json_incref(report);
     // the worker has only to exit, or, after an error, to finish a checkpoint
-    j->allow_s =
+    j->worker.allow_s =
         (double)j->job.hang_after_s * (json_object_get(report, "error") ? WORKER_HANG_OTHER : 2);
     daemon_worker_heard(j);
     if (agent_timer_at(&j->timers, AGENT_TIMER_EXIT)) // it waited for this report
@@ -405,7 +408,7 @@ static void on_checkpoint(struct daemon *d, struct agent_jobrun *j, struct agent
         daemon_job_save(d, j); // stores the byte counts, in case the agent is killed
     on_saved(d, j, json_object_get(m->head, "saved"));
     json_array_foreach(rounds, f, r) {
-        if (!j->updates_stay && j->federated && json_is_integer(r) &&
+        if (!j->rounds.updates_stay && j->federated && json_is_integer(r) &&
             f < (size_t)j->job.sync.fragments &&
             inter_service_prune(d->service, j->id, (uint32_t)f, (uint32_t)json_integer_value(r)) !=
                 NEB_OK)
@@ -547,12 +550,12 @@ static void on_list_request(struct daemon *d, const struct agent_ipc_client *fro
 
 static void on_heartbeat(struct agent_jobrun *j, const struct agent_ipc_msg *m) {
     json_int_t left = json_integer_value(json_object_get(m->head, "left"));
-    j->allow_s = json_number_value(json_object_get(m->head, "allow_s"));
-    j->left = left > 0 ? (uint64_t)left : 0;
+    j->worker.allow_s = json_number_value(json_object_get(m->head, "allow_s"));
+    j->worker.left = left > 0 ? (uint64_t)left : 0;
     daemon_worker_heard(j);
     daemon_note_step(j, agent_ipc_int(m, "step", 0));
     if (json_is_true(json_object_get(m->head, "moves")))
-        j->moved_at = neb_now();
+        j->worker.moved_at = neb_now();
 }
 
 // Requests of a job's worker; false: it is none of them.
@@ -617,14 +620,14 @@ static bool remote_may(struct daemon *d, const struct agent_ipc_client *from,
                        const struct agent_ipc_msg *m) {
     struct agent_jobrun *own = NULL;
     EACH_JOB (d, j)
-        if (j->credential &&
-            !memcmp(agent_credential_remote(j->credential)->public, from->key, sizeof from->key))
+        if (j->worker.credential && !memcmp(agent_credential_remote(j->worker.credential)->public,
+                                            from->key, sizeof from->key))
             own = j;
     if (own && !attach && own == attached)
         return true;
-    if (own && attach && !own->client.len && !strcmp(agent_ipc_str(m, "job", ""), own->hex))
+    if (own && attach && !own->worker.client.len && !strcmp(agent_ipc_str(m, "job", ""), own->hex))
         return true;
-    if (own && own->client.remote && own->worker.pid &&
+    if (own && own->worker.client.remote && own->worker.child.pid &&
         !agent_timer_at(&own->timers, AGENT_TIMER_KILL))
         daemon_worker_retry(
             d, own,
@@ -640,7 +643,7 @@ void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,
     const char *op = agent_ipc_str(m, "op", "");
     struct agent_jobrun *j = NULL;
     EACH_JOB (d, run)
-        if (agent_ipc_same(&run->client, from))
+        if (agent_ipc_same(&run->worker.client, from))
             j = run;
     bool attach = !strcmp(op, "attach"); // allowed again, after a restart of this agent
     if (from->remote && !remote_may(d, from, j, attach, m)) {

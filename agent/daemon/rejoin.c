@@ -121,7 +121,7 @@ bool daemon_ledger_behind(struct daemon *d, struct agent_jobrun *j, uint32_t fra
     enum neb_status st = inter_ledger_chain(inter_service_ledger(d->service), j->id, fragment, &c);
     if ((st != NEB_OK && st != NEB_ERR_NOT_FOUND) || round <= c.next)
         return false;
-    if (j->short_ledger || j->state != AGENT_JOB_RUNNING)
+    if (j->doubt.short_ledger || j->state != AGENT_JOB_RUNNING)
         return true;
     bool can = may(d, &j->job, why, sizeof why) && !needed(d, j, why, sizeof why);
     snprintf(
@@ -136,7 +136,7 @@ bool daemon_ledger_behind(struct daemon *d, struct agent_jobrun *j, uint32_t fra
         daemon_job_fail(d, j, text);
         return true;
     }
-    j->short_ledger = true;
+    j->doubt.short_ledger = true;
     daemon_report_fault(d, j, text);
     daemon_worker_replace(d, j);
     return true;
@@ -145,9 +145,9 @@ bool daemon_ledger_behind(struct daemon *d, struct agent_jobrun *j, uint32_t fra
 bool daemon_ledger_behind_done(struct daemon *d, struct agent_jobrun *j) {
     char dir[NEB_PATH_MAX];
     bool any;
-    if (!j->short_ledger)
+    if (!j->doubt.short_ledger)
         return true;
-    j->short_ledger = false;
+    j->doubt.short_ledger = false;
     daemon_job_dir(d, j, dir, sizeof dir);
     inter_service_job_close(d->service, j->id);
     if (clear_dir(dir, &any) == NEB_OK && inter_service_job_renew(d->service, j->id) == NEB_OK &&

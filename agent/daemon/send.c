@@ -67,10 +67,10 @@ void daemon_send_protocols(struct daemon *d, struct agent_jobrun *j) {
         if (c == j->self || j->peers[c] >= d->members.n ||
             inter_service_stats(d->service, j->peers[c], &s) != NEB_OK)
             continue;
-        if (s.link.differs && !(j->told_differs >> c & 1))
+        if (s.link.differs && !(j->said.differs >> c & 1))
             tell_protocol(d, j, j->peers[c], &s.link);
-        j->told_differs =
-            (uint16_t)((j->told_differs & ~(1u << c)) | (unsigned)s.link.differs << c);
+        j->said.differs =
+            (uint16_t)((j->said.differs & ~(1u << c)) | (unsigned)s.link.differs << c);
     }
 }
 
@@ -166,7 +166,7 @@ void daemon_publish_line(struct daemon *d, struct agent_jobrun *j, json_t *line)
     if (!j->local && !j->lines &&
         agent_lines_create(d->up[j->home], neb_now(), &j->lines) != NEB_OK)
         neb_warn("job %s: a line of metrics is lost", j->job.name);
-    json_t *told = j->local ? NULL : agent_disclosed_line(&j->told, &j->terms.told, line);
+    json_t *told = j->local ? NULL : agent_disclosed_line(&j->disclosed, &j->terms.told, line);
     if (told && j->lines) {
         agent_lines_add(j->lines, told, neb_now(), neb_wall_now() / NEB_MS);
         daemon_lines_due(d, j);
@@ -209,7 +209,7 @@ void daemon_publish_report(struct daemon *d, struct agent_jobrun *j, json_t *rep
         daemon_store_lines(d, j);
         daemon_post(d, j->home, AGENT_MSG_REPORT,
                     json_pack("{s:s,s:o}", "id", j->hex, "report",
-                              agent_disclosed_report(&j->told, &j->terms.told, report)),
+                              agent_disclosed_report(&j->disclosed, &j->terms.told, report)),
                     true);
     }
     json_decref(report);
@@ -259,15 +259,15 @@ void daemon_send_alive(struct daemon *d, struct agent_jobrun *j, bool asked) {
     int alive = daemon_peers_alive(d, j, &expected);
     int others = daemon_peers_left(d, j);
     bool lost = daemon_catching_up(d, j);
-    bool changed = alive != j->told_alive || others != j->told_others ||
-                   expected != j->told_expected || lost != j->told_lost;
-    if (!j->client.len || !(asked || (j->linked && changed)))
+    bool changed = alive != j->said.alive || others != j->said.others ||
+                   expected != j->said.expected || lost != j->said.lost;
+    if (!j->worker.client.len || !(asked || (j->linked && changed)))
         return;
-    j->told_alive = alive;
-    j->told_others = others;
-    j->told_expected = expected;
-    j->told_lost = lost;
-    daemon_send(d, &j->client,
+    j->said.alive = alive;
+    j->said.others = others;
+    j->said.expected = expected;
+    j->said.lost = lost;
+    daemon_send(d, &j->worker.client,
                 json_pack("{s:s,s:i,s:i,s:b,s:b,s:I}", "ev", "peers", "alive", alive, "others",
                           others, "expected", expected, "lost", lost, "attempts",
                           (json_int_t)daemon_attempts(d, j)));
@@ -305,9 +305,9 @@ static const neb_ns link_line_every = 5 * NEB_S, link_line_rare = 30 * NEB_S;
 enum { LINK_LINE_TRAFFIC = 32 << 10 };
 
 static bool line_due(const struct agent_jobrun *j, const struct agent_wan_bytes *now, bool up) {
-    neb_ns since = neb_now() - j->link_told;
-    uint64_t traffic = now->sent + now->recv - j->link_told_bytes;
-    return j->local || (up && !j->link_told_up) || since >= link_line_rare ||
+    neb_ns since = neb_now() - j->said.link_at;
+    uint64_t traffic = now->sent + now->recv - j->said.link_bytes;
+    return j->local || (up && !j->said.link_up) || since >= link_line_rare ||
            (since >= link_line_every && traffic >= LINK_LINE_TRAFFIC);
 }
 
@@ -323,9 +323,9 @@ void daemon_send_link(struct daemon *d, struct agent_jobrun *j) {
     bool up = daemon_peers_alive(d, j, &expected) == j->job.n_clusters - 1;
     if (!line_due(j, &now, up))
         return;
-    j->link_told = neb_now();
-    j->link_told_up = up;
-    j->link_told_bytes = now.sent + now.recv;
+    j->said.link_at = neb_now();
+    j->said.link_up = up;
+    j->said.link_bytes = now.sent + now.recv;
     for (int k = 0; k < j->job.n_clusters; k++) {
         struct inter_peer_stats s;
         if (!agent_job_has_peer(j, k) || inter_service_stats(d->service, j->peers[k], &s) != NEB_OK)
@@ -350,9 +350,9 @@ static uint16_t owing_for(struct agent_jobrun *j, uint16_t owing, double least_s
     uint16_t late = 0;
     for (int k = 0; k < j->job.n_clusters; k++) {
         bool owes = owing >> k & 1;
-        if (!owes || !j->owing_since[k])
-            j->owing_since[k] = owes ? now : 0;
-        else if (neb_seconds(now - j->owing_since[k]) > least_s)
+        if (!owes || !j->said.owing_since[k])
+            j->said.owing_since[k] = owes ? now : 0;
+        else if (neb_seconds(now - j->said.owing_since[k]) > least_s)
             late |= (uint16_t)(1u << k);
     }
     return late;
@@ -363,9 +363,9 @@ static uint16_t owing_for(struct agent_jobrun *j, uint16_t owing, double least_s
 static void tell_owing(struct daemon *d, struct agent_jobrun *j, uint16_t owing) {
     char names[320] = "", text[480];
     owing = owing_for(j, owing, j->job.sync.grace_s);
-    if (!(owing & ~j->owing_told))
+    if (!(owing & ~j->said.owing))
         return;
-    j->owing_told |= owing;
+    j->said.owing |= owing;
     agent_status_names(&j->job, owing, names, sizeof names);
     snprintf(text, sizeof text,
              "a round waits for the update of %s, which is reachable but has sent none in "
@@ -380,17 +380,18 @@ static void tell_room(struct daemon *d, struct agent_jobrun *j, bool no_room) {
     const neb_ns quiet = 60 * NEB_S;
     const char *why = inter_service_no_room(d->service);
     char text[480];
-    if (j->room_told && !why)
+    if (j->said.room && !why)
         snprintf(text, sizeof text, "%s can store the others' updates again", daemon_name(d));
-    else if (!j->room_told && why && no_room && (!j->room_said || neb_now() - j->room_said > quiet))
+    else if (!j->said.room && why && no_room &&
+             (!j->said.room_at || neb_now() - j->said.room_at > quiet))
         snprintf(text, sizeof text,
                  "%s cannot store the others' updates (%s): its rounds wait, and those of others "
                  "that need its updates",
                  daemon_name(d), why);
     else
         return;
-    j->room_told = why != NULL;
-    j->room_said = neb_now();
+    j->said.room = why != NULL;
+    j->said.room_at = neb_now();
     daemon_report_fault(d, j, text);
 }
 
@@ -412,13 +413,13 @@ void daemon_send_waits(struct daemon *d, struct agent_jobrun *j) {
     char names[320] = "", why[96], text[480];
     if (!j->federated || j->state != AGENT_JOB_RUNNING ||
         !inter_service_job_status(d->service, j->id, &st) ||
-        !j->last_step) // before its first step nobody has been reachable yet
+        !j->worker.last_step) // before its first step nobody has been reachable yet
         return;
     tell_owing(d, j, st.owing);
     tell_room(d, j, st.no_room != 0);
-    if (st.waits == j->waits_told)
+    if (st.waits == j->said.waits)
         return;
-    j->waits_told = st.waits;
+    j->said.waits = st.waits;
     agent_status_names(&j->job, st.waits, names, sizeof names);
     reason_to_wait(j, why, sizeof why);
     bool silent = st.waits & ~st.live, ended = st.waits & st.live;
@@ -538,8 +539,8 @@ json_t *daemon_status(struct daemon *d) {
     }
     EACH_JOB (d, j) {
         json_t *o = json_pack("{s:s,s:s,s:s,s:I,s:I}", "id", j->hex, "job", j->job.name, "state",
-                              agent_job_phase(j->state), "step", (json_int_t)j->last_step, "steps",
-                              (json_int_t)j->job.steps);
+                              agent_job_phase(j->state), "step", (json_int_t)j->worker.last_step,
+                              "steps", (json_int_t)j->job.steps);
         if (agent_job_ended(j->state))
             json_object_set_new(o, "outcome", json_string(agent_job_shown(j->state)));
         agent_status_job(o, j, d->service, d->view);

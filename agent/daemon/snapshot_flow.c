@@ -47,8 +47,8 @@ static bool says(struct neb_throttle *q) {
 }
 
 static void begin_join(struct daemon *d, struct agent_jobrun *j) {
-    j->join = (struct agent_join){.since = neb_now(), .lag = lag_of(d, j)};
-    j->join.recv_bytes = daemon_link_totals(d, j).recv;
+    j->fetch.join = (struct agent_join){.since = neb_now(), .lag = lag_of(d, j)};
+    j->fetch.join.recv_bytes = daemon_link_totals(d, j).recv;
 }
 
 // Ends this cluster's part of the job, with both figures, if its link cannot keep up with the
@@ -58,8 +58,8 @@ static bool refused(struct daemon *d, struct agent_jobrun *j, const char *dir) {
              round_bytes = agent_snapshot_round_bytes(sec_vault_of(d->vault), dir, j->self);
     char text[512];
     struct agent_join_verdict v =
-        agent_join_judge(&j->join, neb_now(), recv, lag_of(d, j), round_bytes);
-    j->join.since = 0;
+        agent_join_judge(&j->fetch.join, neb_now(), recv, lag_of(d, j), round_bytes);
+    j->fetch.join.since = 0;
     if (!v.too_slow)
         return false;
     agent_join_explain(&v, round_bytes, text, sizeof text);
@@ -72,7 +72,7 @@ static bool waits_for_state(const struct agent_jobrun *j) {
 }
 
 // True if this cluster has nothing to give: it had to start again, and waits for a state itself.
-static bool stuck(const struct agent_jobrun *j) { return j->all_doubt && waits_for_state(j); }
+static bool stuck(const struct agent_jobrun *j) { return j->doubt.all && waits_for_state(j); }
 
 static bool all_connected(const struct daemon *d, const struct agent_jobrun *j) {
     for (int i = 0; i < j->job.n_clusters; i++)
@@ -89,12 +89,12 @@ static bool hopeless(struct daemon *d, struct agent_jobrun *j) {
     // a member that restarts from an older checkpoint reports it within this time
     const neb_ns patience = 15 * NEB_S;
     if (!stuck(j) || !all_connected(d, j)) {
-        j->hopeless_since = 0;
+        j->fetch.hopeless_since = 0;
         return false;
     }
-    if (!j->hopeless_since)
-        j->hopeless_since = neb_now();
-    if (neb_now() - j->hopeless_since < patience)
+    if (!j->fetch.hopeless_since)
+        j->fetch.hopeless_since = neb_now();
+    if (neb_now() - j->fetch.hopeless_since < patience)
         return false;
     daemon_job_fail(d, j,
                     "after members computed different parameters from the same commits, no member "
@@ -119,14 +119,14 @@ static uint64_t ledger_rounds(const struct daemon *d, const struct agent_jobrun 
 static bool nowhere(struct daemon *d, struct agent_jobrun *j) {
     const neb_ns patience = 180 * NEB_S;
     uint64_t rounds = ledger_rounds(d, j);
-    if (!waits_for_state(j) || !all_connected(d, j) || rounds != j->nowhere_rounds) {
-        j->nowhere_since = 0;
-        j->nowhere_rounds = rounds;
+    if (!waits_for_state(j) || !all_connected(d, j) || rounds != j->fetch.nowhere_rounds) {
+        j->fetch.nowhere_since = 0;
+        j->fetch.nowhere_rounds = rounds;
         return false;
     }
-    if (!j->nowhere_since)
-        j->nowhere_since = neb_now();
-    if (neb_now() - j->nowhere_since < patience)
+    if (!j->fetch.nowhere_since)
+        j->fetch.nowhere_since = neb_now();
+    if (neb_now() - j->fetch.nowhere_since < patience)
         return false;
     daemon_job_fail(
         d, j,
@@ -142,14 +142,14 @@ void daemon_on_behind(void *user, const uint8_t job[INTER_ID_BYTES]) {
     struct inter_snapshot_progress p;
     uint32_t peers[AGENT_CLUSTERS_MAX], n = j ? holders(d, j, peers) : 0;
     char dir[NEB_PATH_MAX], path[NEB_PATH_MAX];
-    if (!n || j->state != AGENT_JOB_RUNNING || j->replaced || daemon_proof_waits(j) ||
-        neb_now() < j->ask_at || inter_service_snapshot_progress(d->service, job, &p))
+    if (!n || j->state != AGENT_JOB_RUNNING || j->worker.replaced || daemon_proof_waits(j) ||
+        neb_now() < j->fetch.ask_at || inter_service_snapshot_progress(d->service, job, &p))
         return;
     daemon_job_dir(d, j, dir, sizeof dir);
     if (neb_fs_mkdirs(dir, 0700) != NEB_OK ||
         neb_path(path, sizeof path, dir, "snapshot") != NEB_OK)
         return;
-    if (says(&j->fetching))
+    if (says(&j->fetch.log))
         daemon_report_fault(d, j, "too far behind for the others' ledgers; fetching a snapshot");
     begin_join(d, j);
     if (inter_service_snapshot_fetch(d->service, job, path, peers, n,
@@ -183,7 +183,7 @@ enum neb_status daemon_on_snapshot_open(void *user, const uint8_t job[INTER_ID_B
     struct daemon *d = user;
     struct agent_jobrun *j = daemon_job_by_id(d, job);
     char dir[NEB_PATH_MAX];
-    if (!j || agent_job_only_votes(&j->job, j->self) || j->replaced || stuck(j) ||
+    if (!j || agent_job_only_votes(&j->job, j->self) || j->worker.replaced || stuck(j) ||
         neb_fault("snapshot.open"))
         return NEB_ERR_NOT_FOUND; // also if its own state is in doubt
     struct agent_snapshot_search **s = search_of(d, job);
@@ -214,11 +214,11 @@ void daemon_on_snapshot_close(void *user, struct inter_snapshot_source *s) {
 // folder was lost started again, and waits for a round whose updates are gone.
 static bool helps_worker(struct daemon *d, struct agent_jobrun *j, const char *dir) {
     bool helps = false;
-    for (uint32_t f = 0; waits_for_state(j) && !j->behind_any && f < INTER_FRAGMENTS_MAX; f++)
-        if (j->behind >> f & 1 &&
+    for (uint32_t f = 0; waits_for_state(j) && !j->fetch.any && f < INTER_FRAGMENTS_MAX; f++)
+        if (j->fetch.gone >> f & 1 &&
             agent_snapshot_passes(sec_vault_of(d->vault), inter_service_ledger(d->service), dir, f,
-                                  j->behind_rounds[f])) {
-            j->taken |= 1ull << f;
+                                  j->fetch.gone_rounds[f])) {
+            j->doubt.taken |= 1ull << f;
             helps = true;
         }
     return helps;
@@ -252,19 +252,19 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
                     "its rounds cannot be reopened after a snapshot; the agent's log says why");
                 return;
             }
-        } else if (!j->taken && !helps_worker(d, j, dir) && agent_snapshot_useless(dir))
+        } else if (!j->doubt.taken && !helps_worker(d, j, dir) && agent_snapshot_useless(dir))
             st = NEB_ERR_AGAIN; // it is not ahead: ask for a newer one later
     }
     if (st == NEB_ERR_NOT_FOUND && (hopeless(d, j) || nowhere(d, j)))
         return;
     if (st != NEB_ERR_NOT_FOUND)
-        j->nowhere_since = 0;
+        j->fetch.nowhere_since = 0;
     if (st != NEB_OK) {
         neb_ns next = neb_now() + newer_after;
-        j->ask_at = came && j->ask_at < next ? next : j->ask_at;
+        j->fetch.ask_at = came && j->fetch.ask_at < next ? next : j->fetch.ask_at;
         snprintf(text, sizeof text, "no snapshot could be taken over in %.300s (%s); trying again",
                  dir, neb_status_name(st));
-        if (says(&j->fetch_failed))
+        if (says(&j->fetch.failed_log))
             daemon_report_fault(d, j, text);
         return;
     }

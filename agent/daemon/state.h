@@ -331,7 +331,7 @@ void daemon_proof_begin(struct daemon *d, struct agent_jobrun *j, uint32_t giver
 void daemon_proof_look(struct daemon *d, struct agent_jobrun *j);
 void daemon_proof_look_at(struct daemon *d, struct agent_jobrun *j, const struct inter_record *r);
 static inline bool daemon_proof_waits(const struct agent_jobrun *j) {
-    return j->proof.open && !j->proof.begun;
+    return j->doubt.proof.open && !j->doubt.proof.begun;
 }
 // Clusters that are not asked for a state, a bit each: theirs was false, and there are others.
 uint16_t daemon_false_givers(const struct daemon *d, const struct agent_jobrun *j);

@@ -35,7 +35,7 @@ void agent_status_job(json_t *o, const struct agent_jobrun *j, const struct inte
     json_t *clusters = agent_view_clusters(v, j->hex, neb_seconds(neb_now()));
     forget_age_of_witnesses(&j->job, clusters);
     json_object_set_new(o, "clusters", clusters);
-    json_object_set_new(o, "restarts", json_integer(j->restarts));
+    json_object_set_new(o, "restarts", json_integer(j->worker.restarts));
     json_object_set_new(o, "witness", json_boolean(j->job.clusters[j->self].witness));
     if (error)
         json_object_set_new(o, "error", json_string(error));

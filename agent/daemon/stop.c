@@ -52,7 +52,7 @@ void daemon_stop(struct daemon *d, bool from_parent) {
 
 // The time from which on nothing has moved, counted from the request to end.
 static neb_ns last_sign(const struct daemon *d, const struct agent_jobrun *j) {
-    return j->moved_at > d->stop_at ? j->moved_at : d->stop_at;
+    return j->worker.moved_at > d->stop_at ? j->worker.moved_at : d->stop_at;
 }
 
 bool daemon_stop_waits(struct daemon *d) {
@@ -66,13 +66,13 @@ bool daemon_stop_waits(struct daemon *d) {
             waits = true;
             continue;
         }
-        if (!j->given_up)
+        if (!j->worker.given_up)
             neb_warn(late ? "job %s: its checkpoint was not complete %.0f s after the agent was "
                             "asked to end (--stop-within); it continues from the previous one"
                           : "job %s: no byte of its checkpoint has moved for %.0f s; it continues "
                             "from the previous one",
                      j->job.name, neb_seconds(late ? within(d) : idle_of(j)));
-        j->given_up = true;
+        j->worker.given_up = true;
     }
     return waits;
 }
@@ -80,13 +80,13 @@ bool daemon_stop_waits(struct daemon *d) {
 void daemon_say_left(struct daemon *d, struct agent_jobrun *j) {
     char text[160], left[32];
     neb_ns now = neb_now();
-    bool moves = now - j->moved_at < daemon_left_every;
+    bool moves = now - j->worker.moved_at < daemon_left_every;
     agent_timer_set(&j->timers, AGENT_TIMER_LEFT, now + (moves ? daemon_left_every : NEB_S));
     if (!moves)
         return;
-    if (j->left)
+    if (j->worker.left)
         snprintf(text, sizeof text, "stops: %s of its checkpoint are still to be written",
-                 agent_human_bytes((double)j->left, left, sizeof left));
+                 agent_human_bytes((double)j->worker.left, left, sizeof left));
     else
         snprintf(text, sizeof text, "stops: its checkpoint is being written");
     neb_info("job %s %s", j->job.name, text);

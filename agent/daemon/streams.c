@@ -14,9 +14,9 @@ static struct agent_jobrun *job_of(struct agent_streams *s, const struct inter_s
 static void tell(struct agent_streams *s, const struct inter_stream_key *k, json_t *head,
                  const struct agent_ipc_part *part) {
     struct agent_jobrun *j = job_of(s, k);
-    if (!j || !j->client.len)
+    if (!j || !j->worker.client.len)
         json_decref(head); // the worker asks again when it attaches
-    else if (agent_ipc_send(s->ipc, &j->client, head, part, part ? 1 : 0) != NEB_OK)
+    else if (agent_ipc_send(s->ipc, &j->worker.client, head, part, part ? 1 : 0) != NEB_OK)
         neb_debug("a worker does not take a stream's message; it asks again");
 }
 

@@ -31,8 +31,8 @@ void daemon_workers_admit(struct daemon *d) {
     uint8_t keys[AGENT_JOBS_MAX][AGENT_IPC_KEY];
     size_t n = 0;
     EACH_JOB (d, j)
-        if (j->credential)
-            memcpy(keys[n++], agent_credential_remote(j->credential)->public, AGENT_IPC_KEY);
+        if (j->worker.credential)
+            memcpy(keys[n++], agent_credential_remote(j->worker.credential)->public, AGENT_IPC_KEY);
     agent_ipc_remote_admit(d->ipc, (const uint8_t(*)[AGENT_IPC_KEY])keys, n);
 }
 
@@ -42,31 +42,31 @@ static void choose_gpus(struct daemon *d, struct agent_jobrun *j, char text[AGEN
     daemon_gpus_back(d, j);
     if (c->launcher == AGENT_LAUNCHER_LOCAL && c->device != AGENT_DEVICE_CPU &&
         agent_job_takes_devices(&j->job))
-        j->gpus = agent_gpus_take(&d->gpus, agent_cluster_ranks(c));
-    agent_gpus_text(&d->gpus, j->gpus, text);
-    if (j->gpus)
+        j->worker.gpus = agent_gpus_take(&d->gpus, agent_cluster_ranks(c));
+    agent_gpus_text(&d->gpus, j->worker.gpus, text);
+    if (j->worker.gpus)
         neb_info("job %s: its worker has GPUs %s, of %d", j->job.name, text, d->gpus.n);
 }
 
 void daemon_gpus_back(struct daemon *d, struct agent_jobrun *j) {
-    agent_gpus_give_back(&d->gpus, j->gpus);
-    j->gpus = 0;
+    agent_gpus_give_back(&d->gpus, j->worker.gpus);
+    j->worker.gpus = 0;
 }
 
 static enum neb_status start_worker(struct daemon *d, struct agent_jobrun *j) {
     char dir[NEB_PATH_MAX], log[NEB_PATH_MAX];
     daemon_job_dir(d, j, dir, sizeof dir);
-    memset(j->wants, 0, sizeof j->wants);
-    j->undelivered = 0;
+    memset(j->rounds.wants, 0, sizeof j->rounds.wants);
+    j->rounds.undelivered = 0;
     NEB_TRY(agent_self_path(d->exe, sizeof d->exe)); // it may have been replaced or removed
     NEB_TRY(neb_fs_mkdirs(dir, 0700));
     NEB_TRY(neb_path(log, sizeof log, dir, "worker.log"));
-    agent_credential_destroy(&j->credential);
-    NEB_TRY(agent_credential_create(sec_vault_key(d->vault), j->id, &j->credential));
-    agent_credential_reach(j->credential, d->ipc);
+    agent_credential_destroy(&j->worker.credential);
+    NEB_TRY(agent_credential_create(sec_vault_key(d->vault), j->id, &j->worker.credential));
+    agent_credential_reach(j->worker.credential, d->ipc);
     daemon_workers_admit(d);
     if (agent_attach_waits(j)) {
-        NEB_TRY(agent_credential_leave(j->credential, dir));
+        NEB_TRY(agent_credential_leave(j->worker.credential, dir));
         neb_info("job %s waits for a trainer: NEBULA_AGENT=%s NEBULA_JOB=%s", j->job.name,
                  d->socket_path, j->hex);
         return NEB_OK;
@@ -76,29 +76,29 @@ static enum neb_status start_worker(struct daemon *d, struct agent_jobrun *j) {
     choose_gpus(d, j, gpus);
     NEB_TRY(agent_launch_worker(&j->job.clusters[j->self], d->c->workers != NULL, d->exe,
                                 d->socket_path, j->hex, dir, gpus, &launch));
-    j->client = (struct agent_ipc_client){0};
-    j->progress = false;
-    j->kill_signal = launch.kill;
-    j->queues = launch.queues;
-    j->allow_s = WORKER_HANG_OTHER * (double)j->job.hang_after_s;
+    j->worker.client = (struct agent_ipc_client){0};
+    j->worker.progress = false;
+    j->worker.kill_signal = launch.kill;
+    j->worker.queues = launch.queues;
+    j->worker.allow_s = WORKER_HANG_OTHER * (double)j->job.hang_after_s;
     int fd = -1;
     if (j->job.clusters[j->self].launcher == AGENT_LAUNCHER_LOCAL)
-        NEB_TRY(agent_credential_pipe(j->credential, &fd));
+        NEB_TRY(agent_credential_pipe(j->worker.credential, &fd));
     else // a launcher with its own network
-        NEB_TRY(agent_credential_offer(j->credential, dir, &fd));
-    enum neb_status st = agent_child_start_fed(&j->worker, "worker", launch.argv, log, fd);
+        NEB_TRY(agent_credential_offer(j->worker.credential, dir, &fd));
+    enum neb_status st = agent_child_start_fed(&j->worker.child, "worker", launch.argv, log, fd);
     close(fd);
     daemon_worker_heard(j);
     return st;
 }
 
 void daemon_worker_replace(struct daemon *d, struct agent_jobrun *j) {
-    if (j->worker.pid) {
-        j->replaced = true;
+    if (j->worker.child.pid) {
+        j->worker.replaced = true;
         daemon_worker_kill(j);
-    } else if (j->client.len && agent_attach_waits(j)) {
-        j->replaced = true;
-        daemon_send(d, &j->client, json_pack("{s:s}", "ev", "again"));
+    } else if (j->worker.client.len && agent_attach_waits(j)) {
+        j->worker.replaced = true;
+        daemon_send(d, &j->worker.client, json_pack("{s:s}", "ev", "again"));
         daemon_report_fault(
             d, j,
             "the attached trainer is asked to attach again, with another state of its "
@@ -110,9 +110,9 @@ void daemon_worker_replace(struct daemon *d, struct agent_jobrun *j) {
 // will be none.
 static bool start_or_wait(struct daemon *d, struct agent_jobrun *j, char *cause, size_t cap) {
     enum neb_status st = start_worker(d, j);
-    j->unstarted[0] = 0;
+    j->worker.unstarted[0] = 0;
     if (st == NEB_OK) {
-        j->failed_starts = 0;
+        j->worker.failed_starts = 0;
         return true;
     }
     daemon_gpus_back(d, j);
@@ -124,15 +124,15 @@ static bool start_or_wait(struct daemon *d, struct agent_jobrun *j, char *cause,
         return true;
     }
     bool passes = st == NEB_ERR_IO || st == NEB_ERR_NOMEM || st == NEB_ERR_NOSPC;
-    if (!passes || j->failed_starts >= START_TRIES)
+    if (!passes || j->worker.failed_starts >= START_TRIES)
         return false;
-    neb_ns wait = NEB_S << j->failed_starts++;
+    neb_ns wait = NEB_S << j->worker.failed_starts++;
     wait = wait < start_longest ? wait : start_longest;
     agent_timer_set(&j->timers, AGENT_TIMER_START, neb_now() + wait);
-    snprintf(j->unstarted, sizeof j->unstarted,
+    snprintf(j->worker.unstarted, sizeof j->worker.unstarted,
              "its worker cannot be started now (%s): trying again in %.0f s", cause,
              neb_seconds(wait));
-    daemon_report_fault(d, j, j->unstarted);
+    daemon_report_fault(d, j, j->worker.unstarted);
     return true;
 }
 
@@ -145,7 +145,7 @@ static void give_up(struct daemon *d, struct agent_jobrun *j, const char *cause)
         daemon_job_dir(d, j, dir, sizeof dir);
         agent_launch_logs(agent_cluster_ranks(&j->job.clusters[j->self]), dir, logs, sizeof logs);
         snprintf(text, sizeof text, "worker ended (%s); see %s",
-                 agent_child_reason(j->end_status, reason, sizeof reason), logs);
+                 agent_child_reason(j->worker.end_status, reason, sizeof reason), logs);
     }
     daemon_job_worn(d, j, text);
 }
@@ -166,12 +166,12 @@ void daemon_worker_due(struct daemon *d, struct agent_jobrun *j) {
 void daemon_worker_look(struct daemon *d, struct agent_jobrun *j) {
     char dir[NEB_PATH_MAX];
     daemon_job_dir(d, j, dir, sizeof dir);
-    if (j->worker.pid && agent_credential_answer(j->credential, dir) != NEB_OK)
+    if (j->worker.child.pid && agent_credential_answer(j->worker.credential, dir) != NEB_OK)
         daemon_worker_kill(j); // another one is then started
-    if (!agent_child_ended(&j->worker, &j->end_status))
+    if (!agent_child_ended(&j->worker.child, &j->worker.end_status))
         return;
     // A worker that exited has sent its report, even after an error; it may still be in flight.
-    bool waits = WIFEXITED(j->end_status) && !j->report;
+    bool waits = WIFEXITED(j->worker.end_status) && !j->report;
     agent_timer_clear(&j->timers, AGENT_TIMER_SILENT);
     agent_timer_clear(&j->timers, AGENT_TIMER_KILL);
     agent_timer_set(&j->timers, AGENT_TIMER_EXIT, neb_now() + (waits ? report_within : 0));
@@ -188,15 +188,16 @@ static neb_ns restart_wait(const struct agent_jobrun *j, int restart) {
 // What follows for the job when its worker has ended without a report.
 static void crashed(struct daemon *d, struct agent_jobrun *j) {
     char reason[96];
-    agent_child_reason(j->end_status, reason, sizeof reason);
-    if (j->progress)
-        j->restarts = 0;
-    if (j->queues && agent_job_stops(j->state))
+    agent_child_reason(j->worker.end_status, reason, sizeof reason);
+    if (j->worker.progress)
+        j->worker.restarts = 0;
+    if (j->worker.queues && agent_job_stops(j->state))
         daemon_job_alone(d, j, "stopped while its launcher waited for hosts");
     else if (d->stopping && j->state == AGENT_JOB_STOPPING) // a user had stopped it before
         daemon_job_alone(
             d, j, "stopped before its checkpoint was complete: it continues from the previous one");
-    else if (j->state != AGENT_JOB_SUSPENDING && !j->replaced && j->restarts >= AGENT_RESTARTS_MAX)
+    else if (j->state != AGENT_JOB_SUSPENDING && !j->worker.replaced &&
+             j->worker.restarts >= AGENT_RESTARTS_MAX)
         give_up(d, j, "");
     else {
         // At the end of an allocation all processes get the signal at once, and a launcher may end
@@ -215,8 +216,8 @@ void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j) {
         neb_warn("the streams of job %s could not be told that the worker is gone", j->job.name);
     if (!agent_attach_waits(j)) {
         // the client is gone, and its keys must open nothing any more
-        j->client = (struct agent_ipc_client){0};
-        agent_credential_destroy(&j->credential);
+        j->worker.client = (struct agent_ipc_client){0};
+        agent_credential_destroy(&j->worker.credential);
         daemon_workers_admit(d);
     }
     if (!daemon_job_said(d, j))
@@ -227,26 +228,26 @@ void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j) {
 void daemon_worker_restart(struct daemon *d, struct agent_jobrun *j) {
     char reason[96], when[32] = "", text[192];
     neb_ns wait = 0;
-    if (!j->replaced) {
-        wait = restart_wait(j, ++j->restarts);
+    if (!j->worker.replaced) {
+        wait = restart_wait(j, ++j->worker.restarts);
         if (wait)
             snprintf(when, sizeof when, " in %.0f s", neb_seconds(wait));
-        agent_child_reason(j->end_status, reason, sizeof reason);
+        agent_child_reason(j->worker.end_status, reason, sizeof reason);
         neb_warn("worker of job %s ended (%s); restart %d of %d from its last checkpoint%s",
-                 j->job.name, reason, j->restarts, AGENT_RESTARTS_MAX, when);
+                 j->job.name, reason, j->worker.restarts, AGENT_RESTARTS_MAX, when);
         snprintf(text, sizeof text, "worker ended (%s); it is started again%s", reason, when);
         daemon_note_fault(d, j, text);
     }
     if (!daemon_ledger_behind_done(d, j))
         return;
-    j->replaced = false;
+    j->worker.replaced = false;
     agent_timer_set(&j->timers, AGENT_TIMER_START, neb_now() + wait);
 }
 
 void daemon_worker_heard(struct agent_jobrun *j) {
-    double most = 1e9, allow_s = j->allow_s < most ? j->allow_s : most;
-    bool watched = j->worker.pid && !agent_timer_at(&j->timers, AGENT_TIMER_KILL) &&
-                   !agent_timer_at(&j->timers, AGENT_TIMER_EXIT) && !j->queues &&
+    double most = 1e9, allow_s = j->worker.allow_s < most ? j->worker.allow_s : most;
+    bool watched = j->worker.child.pid && !agent_timer_at(&j->timers, AGENT_TIMER_KILL) &&
+                   !agent_timer_at(&j->timers, AGENT_TIMER_EXIT) && !j->worker.queues &&
                    j->job.mode == AGENT_MODE_REPLICAS && j->job.hang_after_s > 0;
     if (watched)
         agent_timer_set(&j->timers, AGENT_TIMER_SILENT,
@@ -260,7 +261,7 @@ void daemon_worker_silent(struct daemon *d, struct agent_jobrun *j) {
                          "limit is %.0f s; it is killed"
                        : "the worker hangs: it has been silent for %.0f s, and the limit is %.0f "
                          "s; it is killed",
-             j->allow_s, j->allow_s);
+             j->worker.allow_s, j->worker.allow_s);
     daemon_worker_retry(d, j, text);
 }
 
@@ -272,13 +273,13 @@ void daemon_worker_retry(struct daemon *d, struct agent_jobrun *j, const char *w
 void daemon_worker_kill(struct agent_jobrun *j) {
     agent_timer_clear(&j->timers, AGENT_TIMER_SILENT);
     agent_timer_set(&j->timers, AGENT_TIMER_KILL, neb_now() + kill_after);
-    agent_child_signal(&j->worker, j->kill_signal);
+    agent_child_signal(&j->worker.child, j->worker.kill_signal);
     // a stopped launcher takes no other signal until it continues
-    agent_child_signal(&j->worker, SIGCONT);
+    agent_child_signal(&j->worker.child, SIGCONT);
 }
 
 void daemon_worker_survives(struct daemon *d, struct agent_jobrun *j) {
     (void)d;
-    agent_child_signal(&j->worker, SIGKILL);
+    agent_child_signal(&j->worker.child, SIGKILL);
     agent_timer_set(&j->timers, AGENT_TIMER_KILL, neb_now() + NEB_S);
 }

@@ -37,7 +37,7 @@ static void offer(int i, const char *hex, const char *name, const char *owner) {
 static const char *given(const char *job, const char *from, const char *list) {
     static char text[512];
     for (int i = 0; i < AGENT_JOBS_MAX; i++) // as the agent does from its policy
-        jobs[i].attach_listed = list && !strcmp(jobs[i].owner, list);
+        jobs[i].attach.listed = list && !strcmp(jobs[i].owner, list);
     struct agent_ipc_msg m = {.head = json_pack("{s:s,s:i,s:i}", "op", "attachable", "api",
                                                 NEBULA_API, "protocol", agent_ipc_protocol())};
     if (job)
