@@ -183,7 +183,7 @@ static void look_at_jobs(struct daemon *d) {
             j->fetch.any = true;
             daemon_ask_snapshot(d, j);
         }
-        daemon_worker_look(d, j);
+        daemon_worker_look(j);
         daemon_job_timers(d, j);
         daemon_witness_ends(d, j);
         daemon_lines_due(d, j);

@@ -4,6 +4,7 @@
 #include "agent/daemon/attach.h"
 #include "agent/daemon/lines.h"
 #include "agent/daemon/policy.h"
+#include "agent/daemon/snapshot.h"
 #include "agent/daemon/state.h"
 #include "agent/exchange/worker.h"
 #include "agent/job/private.h"
@@ -122,11 +123,10 @@ static enum neb_status recall_runs(struct daemon *d, struct agent_jobrun *j) {
 // ended for a change.
 static bool can_launch(struct daemon *d, struct agent_jobrun *j, char *why, size_t cap) {
     struct agent_launch launch;
-    char dir[NEB_PATH_MAX], text[400];
+    char text[400];
     const struct agent_cluster *c = &j->job.clusters[j->self];
-    daemon_job_dir(d, j, dir, sizeof dir);
     if (c->witness || agent_attach_waits(j) ||
-        agent_launch_worker(c, d->c->workers != NULL, d->exe, d->socket_path, j->hex, dir, "",
+        agent_launch_worker(c, d->c->workers != NULL, d->exe, d->socket_path, j->hex, j->dir, "",
                             &launch) == NEB_OK)
         return true;
     neb_last_error(text, sizeof text);
@@ -258,6 +258,8 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
         return NULL;
     memcpy(j->id, id, sizeof id);
     memcpy(j->hex, hex, sizeof j->hex);
+    if (snprintf(j->dir, sizeof j->dir, "%s/jobs/%s", d->c->home, hex) >= (int)sizeof j->dir)
+        return NULL;
     set_home(d, j, home, name);
     const char *by = j->owner[0] ? j->owner : daemon_name(d);
     if (!daemon_id_fits(d, by, hex, spec)) {
@@ -281,8 +283,9 @@ static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t
     bool witness = j->job.clusters[j->self].witness;
     if (agent_seal_fits(d->vault, d->c->home, j->hex) != NEB_OK ||
         (j->linked && recall_runs(d, j) != NEB_OK) ||
-        (j->federated && !known && daemon_job_without_ledger(d, j) != NEB_OK) ||
-        (j->federated && daemon_proof_forget(d, j) != NEB_OK) ||
+        (j->federated && !known && daemon_job_without_ledger(j) != NEB_OK) ||
+        // if it was not confirmed: its giver is unknown now
+        (j->federated && agent_snapshot_drop(j->dir, false) != NEB_OK) ||
         (j->federated && daemon_open_rounds(d, j) != NEB_OK) ||
         (!witness && !over && daemon_worker_begin(d, j, known || home != UINT32_MAX) != NEB_OK)) {
         char text[1024];

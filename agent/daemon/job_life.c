@@ -30,11 +30,6 @@ struct agent_jobrun *daemon_job_by_id(struct daemon *d, const uint8_t id[AGENT_J
     return daemon_job(d, hex);
 }
 
-void daemon_job_dir(const struct daemon *d, const struct agent_jobrun *j, char *out, size_t cap) {
-    if (snprintf(out, cap, "%s/jobs/%s", d->c->home, j->hex) >= (int)cap)
-        out[0] = 0;
-}
-
 bool daemon_busy(const struct daemon *d) {
     EACH_JOB (d, j)
         if (agent_job_active(j->state))

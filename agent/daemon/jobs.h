@@ -4,10 +4,9 @@
 #define AGENT_JOBS_H
 #include "agent/base/bucket.h"
 #include "agent/base/throttle.h"
-#include "agent/daemon/join_rate.h"
+#include "agent/daemon/judge.h"
 #include "agent/daemon/life.h"
 #include "agent/daemon/policy.h"
-#include "agent/daemon/snapshot_proof.h"
 #include "agent/job/config.h"
 #include "agent/proc/child.h"
 #include "agent/proc/credential.h"
@@ -125,6 +124,7 @@ struct agent_jobrun {
 
     uint8_t id[AGENT_JOB_ID_BYTES];
     char hex[2 * AGENT_JOB_ID_BYTES + 1];
+    char dir[NEB_PATH_MAX]; // HOME/jobs/ID
     struct agent_job job;
     json_t *spec;                       // owned
     int self;                           // cluster index of this agent

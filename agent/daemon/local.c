@@ -3,8 +3,6 @@
 // dispatches them.
 #include "agent/base/log.h"
 #include "agent/daemon/attach.h"
-#include "agent/daemon/measure.h"
-#include "agent/daemon/shape.h"
 #include "agent/daemon/snapshot.h"
 #include "agent/daemon/state.h"
 #include "agent/daemon/sums.h"
@@ -165,7 +163,6 @@ static void on_attachable(struct daemon *d, const struct agent_ipc_client *from,
 
 static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
                       struct agent_ipc_msg *m) {
-    char dir[NEB_PATH_MAX];
     struct agent_jobrun *j = daemon_job(d, agent_ipc_str(m, "job", NULL));
     if (!j || agent_job_ended(j->state)) {
         daemon_answer(d, from, false, "no such job");
@@ -205,7 +202,6 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
         agent_ipc_remote_welcome(d->ipc, from);
         neb_info("job %s: rank 0 runs on another host, %s", j->job.name, from->address);
     }
-    daemon_job_dir(d, j, dir, sizeof dir);
     j->said.alive = daemon_peers_alive(d, j, &expected);
     j->said.others = daemon_peers_left(d, j);
     j->said.expected = expected;
@@ -217,93 +213,13 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
     sums->p = agent_sums_keys(j->sums, &sums->len);
     json_t *head = json_pack(
         "{s:s,s:O,s:i,s:s,s:i,s:i,s:b,s:b,s:b,s:I,s:o,s:o,s:b}", "ev", "job", "spec", j->spec,
-        "cluster", j->self, "dir", dir, "alive", j->said.alive, "others", j->said.others,
+        "cluster", j->self, "dir", j->dir, "alive", j->said.alive, "others", j->said.others,
         "expected", expected, "stop", agent_job_stops(j->state), "lost", j->said.lost, "attempts",
         (json_int_t)daemon_attempts(d, j), "suspect", suspects(j), "taken",
         agent_snapshot_mask(j->doubt.taken, j->job.sync.fragments), "sums", sums->len != 0);
     size_t n_parts = (size_t)(sums - parts) + (sums->len != 0);
     if (agent_ipc_send(d->ipc, from, head, parts, n_parts) != NEB_OK)
         neb_debug("a worker is gone");
-}
-
-// The policy admitted the job for larger updates. A cluster that continues from a snapshot, or
-// leaves out steps, may have fewer tokens. An update without tokens is allowed: it contains only
-// what others had before.
-static bool too_few_tokens(struct daemon *d, struct agent_jobrun *j, uint64_t tokens) {
-    char text[256];
-    if (!tokens || (double)tokens >= j->terms.update_tokens)
-        return false;
-    snprintf(
-        text, sizeof text,
-        "an update would rest on %llu tokens, but the policy of this site requires %.0f: it is not "
-        "sent, and the job stops. nebula resume continues the job, including what the update holds",
-        (unsigned long long)tokens, j->terms.update_tokens);
-    if (j->state == AGENT_JOB_RUNNING)
-        daemon_job_give_up(d, j, text);
-    return true;
-}
-
-static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
-    struct inter_manifest mf = {
-        .tokens = (uint64_t)agent_ipc_int(m, "tokens", 0),
-        .step = (uint64_t)agent_ipc_int(m, "step", 0),
-        .steps = (uint32_t)agent_ipc_int(m, "steps", 0),
-        .missed = (uint32_t)agent_ipc_int(m, "missed", 0),
-        .flags = json_is_true(json_object_get(m->head, "final")) ? INTER_FINAL : 0};
-    uint8_t digest[16];
-    agent_measure(d->service, j, json_object_get(m->head, "measure"), &mf.measure);
-    if (m->n_parts != 1 || !neb_unhex(agent_ipc_str(m, "digest", ""), digest, sizeof digest)) {
-        neb_warn("a malformed update from a worker was dropped");
-        return;
-    }
-    struct neb_rd r = neb_rd_make(digest, sizeof digest);
-    mf.digest[0] = neb_rd_u64(&r);
-    mf.digest[1] = neb_rd_u64(&r);
-    memcpy(mf.key.job, j->id, sizeof mf.key.job);
-    mf.key.round = (uint32_t)agent_ipc_int(m, "round", 0);
-    mf.key.fragment = (uint32_t)agent_ipc_int(m, "fragment", 0);
-    mf.key.member = (uint8_t)j->self;
-    mf.key.attempt = (uint32_t)agent_ipc_int(m, "again", 0);
-    if (mf.key.fragment >= (uint32_t)j->job.sync.fragments || !j->federated) {
-        neb_warn("an update for fragment %u of job %s was dropped", mf.key.fragment, j->job.name);
-        return;
-    }
-    if (too_few_tokens(d, j, mf.tokens) ||
-        daemon_ledger_behind(d, j, mf.key.fragment, mf.key.round))
-        return;
-    daemon_note_step(j, (int64_t)mf.step);
-    j->rounds.wants[mf.key.fragment] = mf.key.round + 1;
-    enum neb_status st = inter_service_submit(d->service, &mf, m->parts[0].p, m->parts[0].len);
-    if (st == NEB_ERR_NOT_FOUND) {
-        daemon_commit_gone(d, j, mf.key.fragment, mf.key.round);
-    } else if (st != NEB_OK) {
-        char text[NEB_PATH_MAX + 1024], why[1024];
-        neb_last_error(why, sizeof why);
-        snprintf(text, sizeof text, "update of round %u could not be stored in %.400s: %s",
-                 mf.key.round, d->c->home, why);
-        daemon_job_fail(d, j, text);
-    }
-}
-
-static void on_shape(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
-    char dir[NEB_PATH_MAX];
-    daemon_job_dir(d, j, dir, sizeof dir);
-    agent_shape_take(d->service, j, dir, m->head);
-}
-
-// The worker has merged a round. Is the next one committed already?
-static void on_ready(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
-    int64_t f = agent_ipc_int(m, "fragment", -1), round = agent_ipc_int(m, "round", -1);
-    if (!j->federated || f < 0 || f >= j->job.sync.fragments || round < 0)
-        return;
-    if (daemon_ledger_behind(d, j, (uint32_t)f, (uint32_t)round))
-        return;
-    j->rounds.wants[f] = (uint32_t)round + 1;
-    enum neb_status st = inter_service_deliver(d->service, j->id, (uint32_t)f, (uint32_t)round);
-    if (st == NEB_ERR_NOT_FOUND)
-        daemon_commit_gone(d, j, (uint32_t)f, (uint32_t)round);
-    else if (st != NEB_OK)
-        neb_warn("the commit of round %lld could not be read", (long long)round);
 }
 
 void daemon_note_step(struct agent_jobrun *j, int64_t step) {
@@ -385,37 +301,15 @@ void daemon_trainer_left(struct daemon *d, struct agent_jobrun *j, bool said_so)
         daemon_job_alone(d, j, "stopped while no trainer was attached");
 }
 
-// Notes what the worker's newest checkpoint holds, for --blobs-max. While a snapshot is given, its
-// checkpoint counts instead: the member that takes it needs the updates since then.
-static void on_saved(struct daemon *d, struct agent_jobrun *j, const json_t *saved) {
-    uint32_t rounds[INTER_FRAGMENTS_MAX], n = (uint32_t)j->job.sync.fragments;
-    if (!j->federated || json_array_size(saved) != n || d->snapshots_given)
-        return;
-    for (uint32_t f = 0; f < n; f++) {
-        const json_t *r = json_array_get(saved, f);
-        if (!json_is_integer(r) || json_integer_value(r) < 0)
-            return;
-        rounds[f] = (uint32_t)json_integer_value(r);
-    }
-    if (inter_ledger_saved(inter_service_ledger(d->service), j->id, rounds, n) != NEB_OK)
-        neb_warn("job %s: the ledger cannot store what its checkpoint holds", j->job.name);
-}
-
-static void on_checkpoint(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
-    json_t *rounds = json_object_get(m->head, "rounds"), *r;
-    size_t f;
-    if (j->linked && j->state == AGENT_JOB_RUNNING)
-        daemon_job_save(d, j); // stores the byte counts, in case the agent is killed
-    on_saved(d, j, json_object_get(m->head, "saved"));
-    json_array_foreach(rounds, f, r) {
-        if (!j->rounds.updates_stay && j->federated && json_is_integer(r) &&
-            f < (size_t)j->job.sync.fragments &&
-            inter_service_prune(d->service, j->id, (uint32_t)f, (uint32_t)json_integer_value(r)) !=
-                NEB_OK)
-            neb_warn("old updates of job %s could not be removed", j->job.name);
-        if (j->sums && json_is_integer(r))
-            agent_sums_prune(j->sums, (uint32_t)f, (uint32_t)json_integer_value(r));
-    }
+// The job that a command names; the caller clears *out. False: the command has an answer.
+static bool choose(struct daemon *d, const struct agent_ipc_client *from,
+                   const struct agent_ipc_msg *m, struct agent_job_record *out) {
+    char why[512];
+    bool found = agent_jobs_choose(inter_service_ledger(d->service), agent_ipc_str(m, "job", ""),
+                                   out, why, sizeof why) == NEB_OK;
+    if (!found)
+        daemon_answer(d, from, false, why);
+    return found;
 }
 
 // A job that is held, or had failed before this agent started, is in the ledger only. It is stopped
@@ -436,13 +330,10 @@ static void give_up(struct daemon *d, const struct agent_ipc_client *from,
 
 static void on_stop_request(struct daemon *d, const struct agent_ipc_client *from,
                             struct agent_ipc_msg *m) {
-    char why[512], dir[NEB_PATH_MAX];
+    char why[512];
     struct agent_job_record r;
-    if (agent_jobs_choose(inter_service_ledger(d->service), agent_ipc_str(m, "job", ""), &r, why,
-                          sizeof why) != NEB_OK) {
-        daemon_answer(d, from, false, why);
+    if (!choose(d, from, m, &r))
         return;
-    }
     struct agent_jobrun *j = daemon_job(d, r.hex);
     if (!j)
         give_up(d, from, &r);
@@ -460,8 +351,7 @@ static void on_stop_request(struct daemon *d, const struct agent_ipc_client *fro
     if (!over && j->job.clusters[j->self].witness)
         snprintf(why, sizeof why, "stopping after a checkpoint");
     else if (!over) {
-        daemon_job_dir(d, j, dir, sizeof dir);
-        snprintf(why, sizeof why, "stopping after a checkpoint, here in %.400s/checkpoint", dir);
+        snprintf(why, sizeof why, "stopping after a checkpoint, here in %.400s/checkpoint", j->dir);
     }
     daemon_answer(d, from, !over || others, why);
 }
@@ -470,11 +360,8 @@ static void on_forget_request(struct daemon *d, const struct agent_ipc_client *f
                               struct agent_ipc_msg *m) {
     char why[512];
     struct agent_job_record r;
-    if (agent_jobs_choose(inter_service_ledger(d->service), agent_ipc_str(m, "job", ""), &r, why,
-                          sizeof why) != NEB_OK) {
-        daemon_answer(d, from, false, why);
+    if (!choose(d, from, m, &r))
         return;
-    }
     bool gone = daemon_job_forgotten(d, &r, why, sizeof why);
     if (gone) {
         neb_info("job %.8s is forgotten", r.hex);
@@ -495,11 +382,8 @@ static void on_resume_request(struct daemon *d, const struct agent_ipc_client *f
         daemon_answer(d, from, false, "the agent is ending: try again when it is back");
         return;
     }
-    if (agent_jobs_choose(inter_service_ledger(d->service), agent_ipc_str(m, "job", ""), &r, why,
-                          sizeof why) != NEB_OK) {
-        daemon_answer(d, from, false, why);
+    if (!choose(d, from, m, &r))
         return;
-    }
     struct agent_jobrun *j = daemon_job(d, r.hex);
     bool runs = j && agent_job_active(j->state);
     if (runs || (rejoin && !daemon_job_renew(d, &r, why, sizeof why)) ||
@@ -569,17 +453,17 @@ static bool on_worker(struct daemon *d, struct agent_jobrun *j, const char *op,
     else if (!strcmp(op, "detach"))
         daemon_trainer_left(d, j, true);
     else if (!strcmp(op, "update"))
-        on_update(d, j, m);
+        daemon_on_update(d, j, m);
     else if (!strcmp(op, "shape"))
-        on_shape(d, j, m);
+        daemon_on_shape(d, j, m);
     else if (!strcmp(op, "ready"))
-        on_ready(d, j, m);
+        daemon_on_ready(d, j, m);
     else if (!strcmp(op, "metrics"))
         on_metrics(d, j, m);
     else if (!strcmp(op, "report"))
         on_report(d, j, m);
     else if (!strcmp(op, "checkpoint"))
-        on_checkpoint(d, j, m);
+        daemon_on_checkpoint(d, j, m);
     else if (!strcmp(op, "snapshot-bad"))
         daemon_proof_bad(d, j, agent_ipc_str(m, "text", ""));
     else

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A state that was taken from another cluster, until the others confirm it (snapshot_proof.h).
+// A state that was taken from another cluster, until the others confirm it (judge.h).
 // Meanwhile the worker continues with its present state and sends nothing that counts. If the
 // others have a different state, the giver is reported, and not asked again.
 #include "agent/base/fault.h"
@@ -82,9 +82,7 @@ static bool mark(struct daemon *d, struct agent_jobrun *j) {
 }
 
 static bool drop(struct daemon *d, struct agent_jobrun *j) {
-    char dir[NEB_PATH_MAX];
-    daemon_job_dir(d, j, dir, sizeof dir);
-    if (agent_snapshot_drop(dir, true) != NEB_OK)
+    if (agent_snapshot_drop(j->dir, true) != NEB_OK)
         neb_warn("job %s: a false state could not be removed", j->job.name);
     j->doubt.proof.open = 0;
     j->doubt.taken = 0;
@@ -118,9 +116,7 @@ static void refuse(struct daemon *d, struct agent_jobrun *j, enum agent_proof_ve
 }
 
 static void begin_worker(struct daemon *d, struct agent_jobrun *j) {
-    char dir[NEB_PATH_MAX];
-    daemon_job_dir(d, j, dir, sizeof dir);
-    if (agent_snapshot_confirm(dir) != NEB_OK) {
+    if (agent_snapshot_confirm(j->dir) != NEB_OK) {
         daemon_report_fault(d, j, "a snapshot could not be taken over; trying again");
         j->doubt.proof.open = 0;
         return;
@@ -201,11 +197,10 @@ void daemon_proof_look_at(struct daemon *d, struct agent_jobrun *j, const struct
 }
 
 void daemon_proof_begin(struct daemon *d, struct agent_jobrun *j, uint32_t giver, bool asks) {
-    char dir[NEB_PATH_MAX], text[384], names[160];
+    char text[384], names[160];
     struct inter_snapshot *s = NULL;
     uint16_t who = 0;
-    daemon_job_dir(d, j, dir, sizeof dir);
-    if (agent_snapshot_taken(sec_vault_of(d->vault), dir, &s) != NEB_OK) {
+    if (agent_snapshot_taken(sec_vault_of(d->vault), j->dir, &s) != NEB_OK) {
         daemon_report_fault(d, j, "a snapshot could not be read; another one is fetched");
         return;
     }
@@ -237,10 +232,4 @@ void daemon_proof_bad(struct daemon *d, struct agent_jobrun *j, const char *what
     say_false(d, j, text, true);
     if (drop(d, j) && !agent_attach_waits(j)) // its exit is then not a crash
         j->worker.replaced = true;
-}
-
-enum neb_status daemon_proof_forget(const struct daemon *d, const struct agent_jobrun *j) {
-    char dir[NEB_PATH_MAX];
-    daemon_job_dir(d, j, dir, sizeof dir);
-    return agent_snapshot_drop(dir, false);
 }

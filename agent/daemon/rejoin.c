@@ -74,11 +74,9 @@ static enum neb_status clear_dir(const char *dir, bool *any) {
     return neb_fs_exists(dir) ? neb_fs_sync_dir(dir) : NEB_OK;
 }
 
-enum neb_status daemon_job_without_ledger(struct daemon *d, const struct agent_jobrun *j) {
-    char dir[NEB_PATH_MAX];
+enum neb_status daemon_job_without_ledger(const struct agent_jobrun *j) {
     bool any;
-    daemon_job_dir(d, j, dir, sizeof dir);
-    NEB_TRY(clear_dir(dir, &any));
+    NEB_TRY(clear_dir(j->dir, &any));
     if (any)
         neb_warn("job %s: this site has checkpoints of it, but its ledger does not know it, so "
                  "they prove nothing: it continues with the state of the others, as after the loss "
@@ -143,14 +141,12 @@ bool daemon_ledger_behind(struct daemon *d, struct agent_jobrun *j, uint32_t fra
 }
 
 bool daemon_ledger_behind_done(struct daemon *d, struct agent_jobrun *j) {
-    char dir[NEB_PATH_MAX];
     bool any;
     if (!j->doubt.short_ledger)
         return true;
     j->doubt.short_ledger = false;
-    daemon_job_dir(d, j, dir, sizeof dir);
     inter_service_job_close(d->service, j->id);
-    if (clear_dir(dir, &any) == NEB_OK && inter_service_job_renew(d->service, j->id) == NEB_OK &&
+    if (clear_dir(j->dir, &any) == NEB_OK && inter_service_job_renew(d->service, j->id) == NEB_OK &&
         daemon_open_rounds(d, j) == NEB_OK)
         return true;
     daemon_job_worn(d, j,

@@ -2,9 +2,6 @@
 // Rounds of a job: opens them as the operator configured, sends their commits to the worker,
 // notices members that diverged.
 #include "agent/base/log.h"
-#include "agent/daemon/divergence.h"
-#include "agent/daemon/measure.h"
-#include "agent/daemon/shape.h"
 #include "agent/daemon/snapshot.h"
 #include "agent/daemon/state.h"
 #include "agent/daemon/sums.h"
@@ -77,16 +74,15 @@ enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
             c.witnesses |= (uint16_t)(1u << i);
     c.removed = j->removed = daemon_removed_clusters(d, j);
     c.gone = daemon_gone_clusters(d, j);
-    char dir[NEB_PATH_MAX];
-    daemon_job_dir(d, j, dir, sizeof dir);
     if (c.masked && !j->sums)
         NEB_TRY(agent_sums_open(
-            &(struct agent_sums_config){&d->service, d->identity, &d->members, j, dir}, &j->sums));
-    NEB_TRY(agent_snapshot_install(sec_vault_of(d->vault), d->service, &c, dir,
+            &(struct agent_sums_config){&d->service, d->identity, &d->members, j, j->dir},
+            &j->sums));
+    NEB_TRY(agent_snapshot_install(sec_vault_of(d->vault), d->service, &c, j->dir,
                                    agent_job_only_votes(&j->job, j->self), &j->doubt.taken));
-    agent_shape_recall(d->service, j, dir); // before updates on disk pass the gate again
+    daemon_recall_shape(d, j); // before updates on disk pass the gate again
     NEB_TRY(inter_service_job_open(d->service, &c));
-    agent_shape_recall(d->service, j, dir); // again: only an open job has bounds of sizes
+    daemon_recall_shape(d, j); // again: only an open job has bounds of sizes
     return j->job.clusters[j->self].witness ? recall_finals(d, j) : NEB_OK;
 }
 
@@ -191,6 +187,16 @@ void daemon_commit_gone(struct daemon *d, struct agent_jobrun *j, uint32_t fragm
     daemon_ask_snapshot(d, j);
 }
 
+// Empty: no plan for this member.
+static json_t *plan_of(const struct inter_record *r, int member) {
+    if (member < 0 || member >= r->n_plans)
+        return json_object();
+    const struct inter_plan plan = inter_tune_planned(r, (uint8_t)member), *p = &plan;
+    return json_pack("{s:I,s:I,s:i,s:i,s:i}", "interval", (json_int_t)p->interval, "overlap",
+                     (json_int_t)p->overlap, "codec", p->codec, "reason", p->reason, "left_out",
+                     p->left_out);
+}
+
 static void deliver(struct daemon *d, struct agent_jobrun *j, const struct inter_record *r,
                     const struct delivery *x, json_t *seeds) {
     json_t *head =
@@ -198,7 +204,7 @@ static void deliver(struct daemon *d, struct agent_jobrun *j, const struct inter
                   (json_int_t)r->cursors[j->self], "round", (json_int_t)r->round, "fragment",
                   (json_int_t)r->fragment, "eta", (double)r->eta, "mu", (double)r->mu, "merge",
                   !!(r->flags & INTER_MERGE), "final", x->final, "rejected", x->rejected, "unread",
-                  x->unread, "entries", x->entries, "plan", agent_plan_json(r, j->self));
+                  x->unread, "entries", x->entries, "plan", plan_of(r, j->self));
     if (seeds)
         json_object_set(head, "seeds", seeds);
     // A commit that the worker cannot take stays in the ledger: nothing piles up in memory.

@@ -53,9 +53,9 @@ static void begin_join(struct daemon *d, struct agent_jobrun *j) {
 
 // Ends this cluster's part of the job, with both figures, if its link cannot keep up with the
 // commits of the others.
-static bool refused(struct daemon *d, struct agent_jobrun *j, const char *dir) {
+static bool refused(struct daemon *d, struct agent_jobrun *j) {
     uint64_t recv = daemon_link_totals(d, j).recv,
-             round_bytes = agent_snapshot_round_bytes(sec_vault_of(d->vault), dir, j->self);
+             round_bytes = agent_snapshot_round_bytes(sec_vault_of(d->vault), j->dir, j->self);
     char text[512];
     struct agent_join_verdict v =
         agent_join_judge(&j->fetch.join, neb_now(), recv, lag_of(d, j), round_bytes);
@@ -141,13 +141,12 @@ void daemon_on_behind(void *user, const uint8_t job[INTER_ID_BYTES]) {
     struct agent_jobrun *j = daemon_job_by_id(d, job);
     struct inter_snapshot_progress p;
     uint32_t peers[AGENT_CLUSTERS_MAX], n = j ? holders(d, j, peers) : 0;
-    char dir[NEB_PATH_MAX], path[NEB_PATH_MAX];
+    char path[NEB_PATH_MAX];
     if (!n || j->state != AGENT_JOB_RUNNING || j->worker.replaced || daemon_proof_waits(j) ||
         neb_now() < j->fetch.ask_at || inter_service_snapshot_progress(d->service, job, &p))
         return;
-    daemon_job_dir(d, j, dir, sizeof dir);
-    if (neb_fs_mkdirs(dir, 0700) != NEB_OK ||
-        neb_path(path, sizeof path, dir, "snapshot") != NEB_OK)
+    if (neb_fs_mkdirs(j->dir, 0700) != NEB_OK ||
+        neb_path(path, sizeof path, j->dir, "snapshot") != NEB_OK)
         return;
     if (says(&j->fetch.log))
         daemon_report_fault(d, j, "too far behind for the others' ledgers; fetching a snapshot");
@@ -182,7 +181,6 @@ enum neb_status daemon_on_snapshot_open(void *user, const uint8_t job[INTER_ID_B
                                         struct inter_snapshot_source *out) {
     struct daemon *d = user;
     struct agent_jobrun *j = daemon_job_by_id(d, job);
-    char dir[NEB_PATH_MAX];
     if (!j || agent_job_only_votes(&j->job, j->self) || j->worker.replaced || stuck(j) ||
         neb_fault("snapshot.open"))
         return NEB_ERR_NOT_FOUND; // also if its own state is in doubt
@@ -193,8 +191,7 @@ enum neb_status daemon_on_snapshot_open(void *user, const uint8_t job[INTER_ID_B
         return NEB_OK;
     }
     if (s && !*s) {
-        daemon_job_dir(d, j, dir, sizeof dir);
-        NEB_TRY(agent_snapshot_search(sec_vault_of(d->vault), job, dir, s));
+        NEB_TRY(agent_snapshot_search(sec_vault_of(d->vault), job, j->dir, s));
     }
     return NEB_ERR_AGAIN;
 }
@@ -212,12 +209,12 @@ void daemon_on_snapshot_close(void *user, struct inter_snapshot_source *s) {
 
 // A snapshot that is not ahead of the ledger may still be ahead of the worker: a worker whose job
 // folder was lost started again, and waits for a round whose updates are gone.
-static bool helps_worker(struct daemon *d, struct agent_jobrun *j, const char *dir) {
+static bool helps_worker(struct daemon *d, struct agent_jobrun *j) {
     bool helps = false;
     for (uint32_t f = 0; waits_for_state(j) && !j->fetch.any && f < INTER_FRAGMENTS_MAX; f++)
         if (j->fetch.gone >> f & 1 &&
-            agent_snapshot_passes(sec_vault_of(d->vault), inter_service_ledger(d->service), dir, f,
-                                  j->fetch.gone_rounds[f])) {
+            agent_snapshot_passes(sec_vault_of(d->vault), inter_service_ledger(d->service), j->dir,
+                                  f, j->fetch.gone_rounds[f])) {
             j->doubt.taken |= 1ull << f;
             helps = true;
         }
@@ -230,15 +227,14 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
                              const char *part, uint64_t header_bytes, uint32_t giver) {
     struct daemon *d = user;
     struct agent_jobrun *j = daemon_job_by_id(d, job);
-    char dir[NEB_PATH_MAX], text[512];
+    char text[512];
     bool came = st == NEB_OK;
     (void)part;
     if (!j || j->state != AGENT_JOB_RUNNING)
         return;
-    daemon_job_dir(d, j, dir, sizeof dir);
     if (st == NEB_OK)
-        st = agent_snapshot_accept(sec_vault_of(d->vault), dir, header_bytes);
-    if (st == NEB_OK && refused(d, j, dir))
+        st = agent_snapshot_accept(sec_vault_of(d->vault), j->dir, header_bytes);
+    if (st == NEB_OK && refused(d, j))
         return;
     if (st == NEB_OK) {
         daemon_job_save(d, j); // with the bytes sent and received so far
@@ -252,7 +248,7 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
                     "its rounds cannot be reopened after a snapshot; the agent's log says why");
                 return;
             }
-        } else if (!j->doubt.taken && !helps_worker(d, j, dir) && agent_snapshot_useless(dir))
+        } else if (!j->doubt.taken && !helps_worker(d, j) && agent_snapshot_useless(j->dir))
             st = NEB_ERR_AGAIN; // it is not ahead: ask for a newer one later
     }
     if (st == NEB_ERR_NOT_FOUND && (hopeless(d, j) || nowhere(d, j)))
@@ -263,7 +259,7 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
         neb_ns next = neb_now() + newer_after;
         j->fetch.ask_at = came && j->fetch.ask_at < next ? next : j->fetch.ask_at;
         snprintf(text, sizeof text, "no snapshot could be taken over in %.300s (%s); trying again",
-                 dir, neb_status_name(st));
+                 j->dir, neb_status_name(st));
         if (says(&j->fetch.failed_log))
             daemon_report_fault(d, j, text);
         return;

@@ -5,6 +5,7 @@
 //     daemon.c           set-up, the loop, signals, what happens every second
 //     local.c            requests on agent.sock: nebula's commands and workers      ── in
 //     peers.c            messages of other agents, links that come and go           ── in
+//     updates.c          what a worker sends about rounds                           ── in
 //     rounds.c           commits, rounds of a job, diverged members                 ── in
 //     snapshot_flow.c    snapshots given and taken                                  ── in
 //     proof.c            whether a taken state is the state of the others
@@ -189,8 +190,7 @@ struct agent_jobrun *daemon_next_job(const struct daemon *d, const struct agent_
 #define EACH_JOB(d, j) for (struct agent_jobrun *j = NULL; (j = daemon_next_job(d, j)) != NULL;)
 struct agent_jobrun *daemon_job(struct daemon *d, const char *hex); // NULL: none; hex may be NULL
 struct agent_jobrun *daemon_job_by_id(struct daemon *d, const uint8_t id[AGENT_JOB_ID_BYTES]);
-bool daemon_busy(const struct daemon *d); // some job has not ended
-void daemon_job_dir(const struct daemon *d, const struct agent_jobrun *j, char *out, size_t cap);
+bool daemon_busy(const struct daemon *d);                       // some job has not ended
 void daemon_job_save(struct daemon *d, struct agent_jobrun *j); // its state, to the ledger
 // Changes the state of the job and carries out the actions (life.h). Owns report, which is kept and
 // published if the table says so; NULL for events without one.
@@ -275,8 +275,8 @@ bool daemon_job_forgotten(struct daemon *d, const struct agent_job_record *r, ch
 // as after a crash.
 NEB_MUST_CHECK enum neb_status daemon_worker_begin(struct daemon *d, struct agent_jobrun *j,
                                                    bool waits);
-void daemon_workers_admit(struct daemon *d); // lets the workers' keys open this agent's socket
-void daemon_worker_look(struct daemon *d, struct agent_jobrun *j); // at each turn of the loop
+void daemon_workers_admit(struct daemon *d);      // lets the workers' keys open this agent's socket
+void daemon_worker_look(struct agent_jobrun *j);  // at each turn of the loop
 void daemon_worker_heard(struct agent_jobrun *j); // it sent something: it may be silent again
 void daemon_worker_restart(struct daemon *d, struct agent_jobrun *j); // sets its timer
 // Timers: it has ended; another one is started; it is silent; it survives being killed.
@@ -338,9 +338,6 @@ uint16_t daemon_false_givers(const struct daemon *d, const struct agent_jobrun *
 // The worker found that the snapshot does not match its own digests: it ends, and starts without
 // it.
 void daemon_proof_bad(struct daemon *d, struct agent_jobrun *j, const char *what);
-// At the start of a job: drops a snapshot that was not confirmed, since its giver is unknown now.
-NEB_MUST_CHECK enum neb_status daemon_proof_forget(const struct daemon *d,
-                                                   const struct agent_jobrun *j);
 
 // rejoin.c
 // Gives up this cluster's rounds and checkpoints of a job that does not run: when resumed, the job
@@ -358,8 +355,7 @@ bool daemon_ledger_behind_done(struct daemon *d, struct agent_jobrun *j);
 
 // For a job with rounds that the ledger does not know: moves its old checkpoints away, because the
 // ledger may have been lost, and then they prove nothing.
-NEB_MUST_CHECK enum neb_status daemon_job_without_ledger(struct daemon *d,
-                                                         const struct agent_jobrun *j);
+NEB_MUST_CHECK enum neb_status daemon_job_without_ledger(const struct agent_jobrun *j);
 
 // peers.c
 // Offers the job again to clusters whose links came up, until they take it.
@@ -402,6 +398,14 @@ bool daemon_stop_waits(struct daemon *d);             // for a job that can stil
 void daemon_extend_stop(struct daemon *d);            // once a second
 static const neb_ns daemon_left_every = 10 * NEB_S;   // a shorter stop is not reported
 void daemon_say_left(struct daemon *d, struct agent_jobrun *j); // a timer
+
+// updates.c: messages of the worker
+void daemon_on_shape(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m);
+void daemon_on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m);
+void daemon_on_ready(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m);
+void daemon_on_checkpoint(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m);
+// Takes the shape in DIR/shape.json, if there is one.
+void daemon_recall_shape(struct daemon *d, const struct agent_jobrun *j);
 
 // local.c
 void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,

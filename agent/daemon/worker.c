@@ -54,19 +54,18 @@ void daemon_gpus_back(struct daemon *d, struct agent_jobrun *j) {
 }
 
 static enum neb_status start_worker(struct daemon *d, struct agent_jobrun *j) {
-    char dir[NEB_PATH_MAX], log[NEB_PATH_MAX];
-    daemon_job_dir(d, j, dir, sizeof dir);
+    char log[NEB_PATH_MAX];
     memset(j->rounds.wants, 0, sizeof j->rounds.wants);
     j->rounds.undelivered = 0;
     NEB_TRY(agent_self_path(d->exe, sizeof d->exe)); // it may have been replaced or removed
-    NEB_TRY(neb_fs_mkdirs(dir, 0700));
-    NEB_TRY(neb_path(log, sizeof log, dir, "worker.log"));
+    NEB_TRY(neb_fs_mkdirs(j->dir, 0700));
+    NEB_TRY(neb_path(log, sizeof log, j->dir, "worker.log"));
     agent_credential_destroy(&j->worker.credential);
     NEB_TRY(agent_credential_create(sec_vault_key(d->vault), j->id, &j->worker.credential));
     agent_credential_reach(j->worker.credential, d->ipc);
     daemon_workers_admit(d);
     if (agent_attach_waits(j)) {
-        NEB_TRY(agent_credential_leave(j->worker.credential, dir));
+        NEB_TRY(agent_credential_leave(j->worker.credential, j->dir));
         neb_info("job %s waits for a trainer: NEBULA_AGENT=%s NEBULA_JOB=%s", j->job.name,
                  d->socket_path, j->hex);
         return NEB_OK;
@@ -75,7 +74,7 @@ static enum neb_status start_worker(struct daemon *d, struct agent_jobrun *j) {
     char gpus[AGENT_GPUS_TEXT];
     choose_gpus(d, j, gpus);
     NEB_TRY(agent_launch_worker(&j->job.clusters[j->self], d->c->workers != NULL, d->exe,
-                                d->socket_path, j->hex, dir, gpus, &launch));
+                                d->socket_path, j->hex, j->dir, gpus, &launch));
     j->worker.client = (struct agent_ipc_client){0};
     j->worker.progress = false;
     j->worker.kill_signal = launch.kill;
@@ -85,7 +84,7 @@ static enum neb_status start_worker(struct daemon *d, struct agent_jobrun *j) {
     if (j->job.clusters[j->self].launcher == AGENT_LAUNCHER_LOCAL)
         NEB_TRY(agent_credential_pipe(j->worker.credential, &fd));
     else // a launcher with its own network
-        NEB_TRY(agent_credential_offer(j->worker.credential, dir, &fd));
+        NEB_TRY(agent_credential_offer(j->worker.credential, j->dir, &fd));
     enum neb_status st = agent_child_start_fed(&j->worker.child, "worker", launch.argv, log, fd);
     close(fd);
     daemon_worker_heard(j);
@@ -138,12 +137,12 @@ static bool start_or_wait(struct daemon *d, struct agent_jobrun *j, char *cause,
 
 // cause: why none can be started; "": a worker has ended and is not restarted.
 static void give_up(struct daemon *d, struct agent_jobrun *j, const char *cause) {
-    char reason[96], text[NEB_PATH_MAX + 512], dir[NEB_PATH_MAX], logs[NEB_PATH_MAX + 64];
+    char reason[96], text[NEB_PATH_MAX + 512], logs[NEB_PATH_MAX + 64];
     if (cause[0]) {
         snprintf(text, sizeof text, "its worker cannot be started: %s", cause);
     } else {
-        daemon_job_dir(d, j, dir, sizeof dir);
-        agent_launch_logs(agent_cluster_ranks(&j->job.clusters[j->self]), dir, logs, sizeof logs);
+        agent_launch_logs(agent_cluster_ranks(&j->job.clusters[j->self]), j->dir, logs,
+                          sizeof logs);
         snprintf(text, sizeof text, "worker ended (%s); see %s",
                  agent_child_reason(j->worker.end_status, reason, sizeof reason), logs);
     }
@@ -163,10 +162,8 @@ void daemon_worker_due(struct daemon *d, struct agent_jobrun *j) {
         give_up(d, j, cause);
 }
 
-void daemon_worker_look(struct daemon *d, struct agent_jobrun *j) {
-    char dir[NEB_PATH_MAX];
-    daemon_job_dir(d, j, dir, sizeof dir);
-    if (j->worker.child.pid && agent_credential_answer(j->worker.credential, dir) != NEB_OK)
+void daemon_worker_look(struct agent_jobrun *j) {
+    if (j->worker.child.pid && agent_credential_answer(j->worker.credential, j->dir) != NEB_OK)
         daemon_worker_kill(j); // another one is then started
     if (!agent_child_ended(&j->worker.child, &j->worker.end_status))
         return;
