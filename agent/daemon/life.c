@@ -20,6 +20,8 @@ struct cell {
 #define NOT_AGAIN AGENT_ACT_NOT_AGAIN
 #define RESUME    AGENT_ACT_RESUME
 
+#define ACTIVE(state) NEVER(START, state), NEVER(REOPEN, state), NEVER(AGAIN, state)
+
 // An ended job starts anew through NONE: its entry is cleared first. An attached trainer may report
 // again after the end; that changes nothing.
 #define ENDED(state)                                                                               \
@@ -28,43 +30,39 @@ struct cell {
 
 static const struct cell table[AGENT_JOB_STATES][AGENT_EV_N] = {
     [AGENT_JOB_NONE] = {ON(START, RUNNING, NOTHING), ON(REOPEN, REOPENED, NOTHING)},
-    [AGENT_JOB_RUNNING] = {NEVER(START, RUNNING), NEVER(REOPEN, RUNNING),
-                           ON(STOP, STOPPING, SAVE, TELL), ON(ASKED, STOPPING, SAVE, TELL),
+    [AGENT_JOB_RUNNING] = {ACTIVE(RUNNING), ON(STOP, STOPPING, SAVE, TELL),
+                           ON(ASKED, STOPPING, SAVE, TELL),
                            // the ledger still says "running": also if the agent dies meanwhile
                            ON(AGENT_ENDS, SUSPENDING, TELL), NEVER(LATER, RUNNING),
                            ON(FAIL, FAILING, REPORT, SAVE, TELL), NEVER(ALONE, RUNNING),
                            ON(CRASHED, RUNNING, RESTART), ON(WORN, FAILED, REPORT, END),
                            ON(SAID_DONE, DONE, END), ON(SAID_STOPPED, STOPPED, END),
-                           ON(SAID_ERROR, FAILED, END), NEVER(AGAIN, RUNNING)},
-    [AGENT_JOB_STOPPING] = {NEVER(START, STOPPING), NEVER(REOPEN, STOPPING),
-                            ON(RESUME, RESUMING, SAVE), ON(LATER, SUSPENDING, SAVE),
-                            ON(FAIL, FAILING, REPORT), ON(ALONE, STOPPED, REPORT, END),
-                            ON(CRASHED, STOPPING, RESTART), ON(WORN, FAILED, REPORT, END),
-                            ON(SAID_DONE, DONE, END), ON(SAID_STOPPED, STOPPED, END),
-                            ON(SAID_ERROR, FAILED, END), NEVER(AGAIN, STOPPING)},
+                           ON(SAID_ERROR, FAILED, END)},
+    [AGENT_JOB_STOPPING] = {ACTIVE(STOPPING), ON(RESUME, RESUMING, SAVE),
+                            ON(LATER, SUSPENDING, SAVE), ON(FAIL, FAILING, REPORT),
+                            ON(ALONE, STOPPED, REPORT, END), ON(CRASHED, STOPPING, RESTART),
+                            ON(WORN, FAILED, REPORT, END), ON(SAID_DONE, DONE, END),
+                            ON(SAID_STOPPED, STOPPED, END), ON(SAID_ERROR, FAILED, END)},
     // A failure is published. Whether the job is failed is decided at its end: the worker may still
     // report that it stopped after a checkpoint, and the next start then tries again.
-    [AGENT_JOB_SUSPENDING] = {NEVER(START, SUSPENDING), NEVER(REOPEN, SUSPENDING),
-                              ON(ASKED, STOPPING, SAVE), NEVER(RESUME, SUSPENDING),
-                              ON(LATER, SUSPENDING, SAVE), ON(FAIL, SUSPENDING, REPORT),
-                              ON(ALONE, SUSPENDED, END), ON(CRASHED, SUSPENDED, END),
-                              ON(WORN, FAILED, REPORT, END), ON(SAID_DONE, DONE, END),
-                              ON(SAID_STOPPED, SUSPENDED, END), ON(SAID_ERROR, FAILED, END),
-                              NEVER(AGAIN, SUSPENDING)},
-    [AGENT_JOB_RESUMING] = {NEVER(START, RESUMING), NEVER(REOPEN, RESUMING),
-                            ON(STOP, STOPPING, SAVE), ON(ASKED, STOPPING, SAVE),
+    [AGENT_JOB_SUSPENDING] = {ACTIVE(SUSPENDING), ON(ASKED, STOPPING, SAVE),
+                              NEVER(RESUME, SUSPENDING), ON(LATER, SUSPENDING, SAVE),
+                              ON(FAIL, SUSPENDING, REPORT), ON(ALONE, SUSPENDED, END),
+                              ON(CRASHED, SUSPENDED, END), ON(WORN, FAILED, REPORT, END),
+                              ON(SAID_DONE, DONE, END), ON(SAID_STOPPED, SUSPENDED, END),
+                              ON(SAID_ERROR, FAILED, END)},
+    [AGENT_JOB_RESUMING] = {ACTIVE(RESUMING), ON(STOP, STOPPING, SAVE), ON(ASKED, STOPPING, SAVE),
                             ON(AGENT_ENDS, SUSPENDING, NOTHING), NEVER(LATER, RESUMING),
                             ON(FAIL, FAILING, REPORT, SAVE), ON(ALONE, STOPPED, REPORT, END, AGAIN),
                             ON(CRASHED, RESUMING, RESTART), ON(WORN, FAILED, REPORT, END, AGAIN),
                             ON(SAID_DONE, DONE, END, AGAIN), ON(SAID_STOPPED, STOPPED, END, AGAIN),
-                            ON(SAID_ERROR, FAILED, END, AGAIN), NEVER(AGAIN, RESUMING)},
+                            ON(SAID_ERROR, FAILED, END, AGAIN)},
     // its report is there, so that a worker that ends says something
-    [AGENT_JOB_FAILING] = {NEVER(START, FAILING), NEVER(REOPEN, FAILING),
-                           ON(RESUME, RESUMING, SAVE), ON(LATER, SUSPENDING, SAVE),
+    [AGENT_JOB_FAILING] = {ACTIVE(FAILING), ON(RESUME, RESUMING, SAVE), ON(LATER, SUSPENDING, SAVE),
                            ON(FAIL, FAILING, REPORT), NEVER(ALONE, FAILING),
                            NEVER(CRASHED, FAILING), ON(WORN, FAILED, REPORT, END),
                            ON(SAID_DONE, FAILED, END), ON(SAID_STOPPED, FAILED, END),
-                           ON(SAID_ERROR, FAILED, END), NEVER(AGAIN, FAILING)},
+                           ON(SAID_ERROR, FAILED, END)},
     [AGENT_JOB_DONE] = {ENDED(DONE), ON(ASKED, DONE, NOT_AGAIN), ON(AGAIN, DONE, RESUME)},
     [AGENT_JOB_STOPPED] = {ENDED(STOPPED), ON(ASKED, STOPPED, NOT_AGAIN),
                            ON(AGAIN, STOPPED, RESUME)},

@@ -168,7 +168,7 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
         daemon_answer(d, from, false, "no such job");
         return;
     }
-    bool expected;
+    bool changed;
     char why[512];
     if (m->n_parts != 1 ||
         !agent_credential_is(j->worker.credential, m->parts[0].p, m->parts[0].len)) {
@@ -202,21 +202,18 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
         agent_ipc_remote_welcome(d->ipc, from);
         neb_info("job %s: rank 0 runs on another host, %s", j->job.name, from->address);
     }
-    j->said.alive = daemon_peers_alive(d, j, &expected);
-    j->said.others = daemon_peers_left(d, j);
-    j->said.expected = expected;
-    j->said.lost = daemon_catching_up(d, j);
     struct agent_ipc_part parts[2] = {0}, *seal = &parts[0], *sums;
     seal->p = agent_credential_seal(j->worker.credential, &seal->len);
     // built-in workers get the seal key through their pipe
     sums = &parts[seal->len && agent_attach_waits(j)];
     sums->p = agent_sums_keys(j->sums, &sums->len);
     json_t *head = json_pack(
-        "{s:s,s:O,s:i,s:s,s:i,s:i,s:b,s:b,s:b,s:I,s:o,s:o,s:b}", "ev", "job", "spec", j->spec,
-        "cluster", j->self, "dir", j->dir, "alive", j->said.alive, "others", j->said.others,
-        "expected", expected, "stop", agent_job_stops(j->state), "lost", j->said.lost, "attempts",
-        (json_int_t)daemon_attempts(d, j), "suspect", suspects(j), "taken",
+        "{s:s,s:O,s:i,s:s,s:b,s:o,s:o,s:b}", "ev", "job", "spec", j->spec, "cluster", j->self,
+        "dir", j->dir, "stop", agent_job_stops(j->state), "suspect", suspects(j), "taken",
         agent_snapshot_mask(j->doubt.taken, j->job.sync.fragments), "sums", sums->len != 0);
+    json_t *alive = daemon_take_alive(d, j, &changed);
+    json_object_update(head, alive);
+    json_decref(alive);
     size_t n_parts = (size_t)(sums - parts) + (sums->len != 0);
     if (agent_ipc_send(d->ipc, from, head, parts, n_parts) != NEB_OK)
         neb_debug("a worker is gone");

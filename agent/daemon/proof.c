@@ -25,11 +25,6 @@ static uint16_t others_of(const struct daemon *d, const struct agent_jobrun *j) 
     return others;
 }
 
-static uint16_t equivocators_of(const struct daemon *d, const struct agent_jobrun *j) {
-    struct inter_job_status st;
-    return inter_service_job_status(d->service, j->id, &st) ? st.equivocators : 0;
-}
-
 static void name(const struct agent_jobrun *j, uint16_t who, char *out, size_t cap) {
     if (who)
         agent_status_names(&j->job, who, out, cap);
@@ -174,7 +169,7 @@ void daemon_proof_look(struct daemon *d, struct agent_jobrun *j) {
     struct agent_proof *p = &j->doubt.proof;
     if (!p->open || j->state != AGENT_JOB_RUNNING)
         return;
-    uint16_t others = others_of(d, j) & (uint16_t) ~(p->giver | equivocators_of(d, j));
+    uint16_t others = others_of(d, j) & (uint16_t) ~(p->giver | daemon_rounds(d, j).equivocators);
     collect(d, j, said);
     neb_ns now = neb_now() + (neb_fault("snapshot.late") ? 2 * agent_proof_patience : 0);
     enum agent_proof_verdict v = agent_proof_look(p, said, others, (uint16_t)(1u << j->self), now);

@@ -243,34 +243,36 @@ int daemon_peers_left(const struct daemon *d, const struct agent_jobrun *j) {
     return j->job.n_clusters - 1 - __builtin_popcount(gone & ~(1u << (unsigned)j->self));
 }
 
-bool daemon_catching_up(const struct daemon *d, const struct agent_jobrun *j) {
+struct inter_job_status daemon_rounds(const struct daemon *d, const struct agent_jobrun *j) {
     struct inter_job_status st;
-    return j->federated && inter_service_job_status(d->service, j->id, &st) && st.lost &&
-           (!st.votes || st.lag);
+    return j->federated && inter_service_job_status(d->service, j->id, &st)
+               ? st
+               : (struct inter_job_status){.leader = -1};
 }
 
-uint32_t daemon_attempts(const struct daemon *d, const struct agent_jobrun *j) {
-    struct inter_job_status st;
-    return j->federated && inter_service_job_status(d->service, j->id, &st) ? st.attempts : 0;
-}
-
-void daemon_send_alive(struct daemon *d, struct agent_jobrun *j, bool asked) {
-    bool expected;
-    int alive = daemon_peers_alive(d, j, &expected);
-    int others = daemon_peers_left(d, j);
-    bool lost = daemon_catching_up(d, j);
-    bool changed = alive != j->said.alive || others != j->said.others ||
-                   expected != j->said.expected || lost != j->said.lost;
-    if (!j->worker.client.len || !(asked || (j->linked && changed)))
-        return;
+json_t *daemon_take_alive(struct daemon *d, struct agent_jobrun *j, bool *changed) {
+    struct inter_job_status st = daemon_rounds(d, j);
+    bool expected,
+        lost = st.lost && (!st.votes || st.lag); // not all commits of the others are here
+    int alive = daemon_peers_alive(d, j, &expected), others = daemon_peers_left(d, j);
+    *changed = alive != j->said.alive || others != j->said.others || expected != j->said.expected ||
+               lost != j->said.lost;
     j->said.alive = alive;
     j->said.others = others;
     j->said.expected = expected;
     j->said.lost = lost;
-    daemon_send(d, &j->worker.client,
-                json_pack("{s:s,s:i,s:i,s:b,s:b,s:I}", "ev", "peers", "alive", alive, "others",
-                          others, "expected", expected, "lost", lost, "attempts",
-                          (json_int_t)daemon_attempts(d, j)));
+    // attempts: the first attempt number of the present ledger; 0: the job has no rounds yet
+    return json_pack("{s:i,s:i,s:b,s:b,s:I}", "alive", alive, "others", others, "expected",
+                     expected, "lost", lost, "attempts", (json_int_t)st.attempts);
+}
+
+void daemon_send_alive(struct daemon *d, struct agent_jobrun *j, bool asked) {
+    bool changed;
+    json_t *event = daemon_take_alive(d, j, &changed);
+    json_object_set_new(event, "ev", json_string("peers"));
+    if (asked || (j->linked && changed))
+        daemon_send(d, &j->worker.client, json_incref(event));
+    json_decref(event);
 }
 
 struct agent_wan_bytes daemon_link_totals(struct daemon *d, const struct agent_jobrun *j) {

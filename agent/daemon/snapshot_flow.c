@@ -34,11 +34,6 @@ static uint32_t holders(const struct daemon *d, const struct agent_jobrun *j,
     return n;
 }
 
-static uint32_t lag_of(const struct daemon *d, const struct agent_jobrun *j) {
-    struct inter_job_status st;
-    return inter_service_job_status(d->service, j->id, &st) ? st.lag : 0;
-}
-
 // Some events repeat every few seconds while no member has a state to give: the first ones are
 // logged, then one per minute.
 static bool says(struct neb_throttle *q) {
@@ -47,7 +42,7 @@ static bool says(struct neb_throttle *q) {
 }
 
 static void begin_join(struct daemon *d, struct agent_jobrun *j) {
-    j->fetch.join = (struct agent_join){.since = neb_now(), .lag = lag_of(d, j)};
+    j->fetch.join = (struct agent_join){.since = neb_now(), .lag = daemon_rounds(d, j).lag};
     j->fetch.join.recv_bytes = daemon_link_totals(d, j).recv;
 }
 
@@ -58,7 +53,7 @@ static bool refused(struct daemon *d, struct agent_jobrun *j) {
              round_bytes = agent_snapshot_round_bytes(sec_vault_of(d->vault), j->dir, j->self);
     char text[512];
     struct agent_join_verdict v =
-        agent_join_judge(&j->fetch.join, neb_now(), recv, lag_of(d, j), round_bytes);
+        agent_join_judge(&j->fetch.join, neb_now(), recv, daemon_rounds(d, j).lag, round_bytes);
     j->fetch.join.since = 0;
     if (!v.too_slow)
         return false;
@@ -82,6 +77,12 @@ static bool all_connected(const struct daemon *d, const struct agent_jobrun *j) 
     return true;
 }
 
+// True if this is called without a reset of *since for that long.
+static bool lasts(neb_ns *since, neb_ns patience) {
+    *since = *since ? *since : neb_now();
+    return neb_now() - *since >= patience;
+}
+
 // Ends the job with an error if members diverged without a majority on either side, no member has
 // an older checkpoint, and the updates since the start are gone: waiting helps nobody. All members
 // must have been connected for a while. True: ended.
@@ -92,9 +93,7 @@ static bool hopeless(struct daemon *d, struct agent_jobrun *j) {
         j->fetch.hopeless_since = 0;
         return false;
     }
-    if (!j->fetch.hopeless_since)
-        j->fetch.hopeless_since = neb_now();
-    if (neb_now() - j->fetch.hopeless_since < patience)
+    if (!lasts(&j->fetch.hopeless_since, patience))
         return false;
     daemon_job_fail(d, j,
                     "after members computed different parameters from the same commits, no member "
@@ -124,9 +123,7 @@ static bool nowhere(struct daemon *d, struct agent_jobrun *j) {
         j->fetch.nowhere_rounds = rounds;
         return false;
     }
-    if (!j->fetch.nowhere_since)
-        j->fetch.nowhere_since = neb_now();
-    if (neb_now() - j->fetch.nowhere_since < patience)
+    if (!lasts(&j->fetch.nowhere_since, patience))
         return false;
     daemon_job_fail(
         d, j,

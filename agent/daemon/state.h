@@ -1,25 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The agent as a whole (struct daemon), shared by the files of this room and used by no others
-// except tests:
-//
-//     daemon.c           set-up, the loop, signals, what happens every second
-//     local.c            requests on agent.sock: nebula's commands and workers      ── in
-//     peers.c            messages of other agents, links that come and go           ── in
-//     updates.c          what a worker sends about rounds                           ── in
-//     rounds.c           commits, rounds of a job, diverged members                 ── in
-//     snapshot_flow.c    snapshots given and taken                                  ── in
-//     proof.c            whether a taken state is the state of the others
-//     streams.c          streams (with a narrow header of its own)                  ── in
-//     life.c             the life of a job as a table (pure), and its timers
-//     job_life.c         carries out what the table says
-//     job_accept.c       takes a job on
-//     job_known.c        jobs that are in the ledger: resumed, held, removed
-//     worker.c           its worker: start, end, restart; workers that hang
-//     rejoin.c           gives up this cluster's state of a job for that of the others
-//     stop.c             how long an ending agent waits for checkpoints
-//     misnamed.c         submitters that give one id to two specifications
-//     member_changes.c   member lists and keys that change
-//     send.c             messages to clients, workers, other agents, the page       ── out
+// The agent as a whole (struct daemon), shared by the files of this room (README.md lists them) and
+// used by no others except tests.
 //
 // One thread, one loop: nothing here is locked. The loop waits for events only in daemon.c, and no
 // handler waits for another agent, a worker or a user. Handlers do block: on the disk (the ledger
@@ -168,10 +149,10 @@ void daemon_log_suppressed(struct daemon *d); // once a second: logs the counts 
 int daemon_peers_alive(const struct daemon *d, const struct agent_jobrun *j, bool *expected);
 // Number of other clusters that are still members.
 int daemon_peers_left(const struct daemon *d, const struct agent_jobrun *j);
-// True if the disk was lost and not all commits of the others are here yet.
-bool daemon_catching_up(const struct daemon *d, const struct agent_jobrun *j);
-// First attempt number of the present ledger (inter_job_status); 0: the job has no rounds yet.
-uint32_t daemon_attempts(const struct daemon *d, const struct agent_jobrun *j);
+// All 0 (leader -1) without rounds.
+struct inter_job_status daemon_rounds(const struct daemon *d, const struct agent_jobrun *j);
+// What the worker is told about the other members; kept as said. changed: since the last call.
+json_t *daemon_take_alive(struct daemon *d, struct agent_jobrun *j, bool *changed);
 // Sends the worker which members are reachable, if that has changed or was asked for.
 void daemon_send_alive(struct daemon *d, struct agent_jobrun *j, bool asked);
 void daemon_send_link(struct daemon *d, struct agent_jobrun *j); // a line of metrics
