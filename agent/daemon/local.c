@@ -77,6 +77,18 @@ static void refuse_id(struct daemon *d, const struct agent_ipc_client *from, con
     daemon_answer(d, from, false, why);
 }
 
+// Sends a message to the other clusters of the job, and owns it. False: there are none, because one
+// process does everything.
+static bool post_others(struct daemon *d, const struct agent_jobrun *j, enum agent_message kind,
+                        json_t *body) {
+    bool others = j->job.n_clusters > 1 && j->job.sync.scheme != AGENT_SCHEME_SYNCHRONOUS;
+    for (int i = 0; others && i < j->job.n_clusters; i++)
+        if (i != j->self)
+            daemon_post(d, j->peers[i], kind, json_incref(body), true);
+    json_decref(body);
+    return others;
+}
+
 static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from,
                           struct agent_ipc_msg *m) {
     char why[512], hex[2 * AGENT_JOB_ID_BYTES + 1];
@@ -119,11 +131,7 @@ static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from,
                 json_pack("{s:s,s:b,s:s,s:s}", "ev", "answer", "ok", 1, "text", j->hex, "name",
                           daemon_name(d))); // the cluster whose models are here
     add_watcher(d, j, from);
-    if (j->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
-        return; // one process does everything
-    for (int i = 0; i < j->job.n_clusters; i++)
-        if (i != j->self)
-            daemon_post(d, j->peers[i], AGENT_MSG_JOB, daemon_signed_job(d, j), true);
+    post_others(d, j, AGENT_MSG_JOB, daemon_signed_job(d, j));
 }
 
 static json_t *suspects(const struct agent_jobrun *j) {
@@ -337,12 +345,9 @@ static void on_stop_request(struct daemon *d, const struct agent_ipc_client *fro
     agent_job_record_clear(&r);
     if (!j)
         return;
-    bool over = agent_job_ended(j->state) && j->state != AGENT_JOB_SUSPENDED,
-         others = j->job.n_clusters > 1 && j->job.sync.scheme != AGENT_SCHEME_SYNCHRONOUS;
+    bool over = agent_job_ended(j->state) && j->state != AGENT_JOB_SUSPENDED;
     daemon_job_stop_asked(d, j);
-    for (int i = 0; others && i < j->job.n_clusters; i++)
-        if (i != j->self)
-            daemon_post(d, j->peers[i], AGENT_MSG_STOP, daemon_stop_message(j), true);
+    bool others = post_others(d, j, AGENT_MSG_STOP, daemon_stop_message(j));
     snprintf(why, sizeof why, "it has ended here (%s)%s", agent_job_shown(j->state),
              others ? "; clusters where it still runs are asked to stop" : "");
     if (!over && j->job.clusters[j->self].witness)
@@ -396,13 +401,9 @@ static void on_resume_request(struct daemon *d, const struct agent_ipc_client *f
         daemon_answer(d, from, true, why);
     } else {
         daemon_job_resumed(d, j, next_run(j));
-        for (int i = 0; i < j->job.n_clusters && j->job.sync.scheme != AGENT_SCHEME_SYNCHRONOUS;
-             i++)
-            if (i != j->self) {
-                json_t *body = daemon_signed_job(d, j);
-                json_object_set_new(body, "resume", json_true());
-                daemon_post(d, j->peers[i], AGENT_MSG_JOB, body, true);
-            }
+        json_t *body = daemon_signed_job(d, j);
+        json_object_set_new(body, "resume", json_true());
+        post_others(d, j, AGENT_MSG_JOB, body);
         daemon_answer(d, from, true,
                       rejoin ? "resumed with the other clusters' state, which is fetched"
                              : "resumed from its last checkpoint");
