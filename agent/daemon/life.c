@@ -77,22 +77,24 @@ struct agent_life_step agent_life(enum agent_job_state s, enum agent_job_event e
     return c->listed ? c->step : (struct agent_life_step){.next = s, .never = s == AGENT_JOB_NONE};
 }
 
-const char *agent_job_stored(enum agent_job_state s) {
-    static const char *const names[AGENT_JOB_STATES] = {
-        "",     "running", "stopping", "running", "running", "stopping",
-        "done", "stopped", "failed",   "running", "done"};
-    return names[s];
-}
-
-const char *agent_job_shown(enum agent_job_state s) {
-    return agent_job_stops(s)         ? "stopping"
-           : s == AGENT_JOB_SUSPENDED ? "suspended"
-                                      : agent_job_stored(s);
-}
-
-const char *agent_job_phase(enum agent_job_state s) {
-    return agent_job_ended(s) ? "ended" : agent_job_shown(s);
-}
+static const struct {
+    const char *stored, *shown, *phase;
+} names[AGENT_JOB_STATES] = {
+    [AGENT_JOB_NONE] = {"", "", ""},
+    [AGENT_JOB_RUNNING] = {"running", "running", "running"},
+    [AGENT_JOB_STOPPING] = {"stopping", "stopping", "stopping"},
+    [AGENT_JOB_SUSPENDING] = {"running", "stopping", "stopping"},
+    [AGENT_JOB_RESUMING] = {"running", "stopping", "stopping"},
+    [AGENT_JOB_FAILING] = {"stopping", "stopping", "stopping"},
+    [AGENT_JOB_DONE] = {"done", "done", "ended"},
+    [AGENT_JOB_STOPPED] = {"stopped", "stopped", "ended"},
+    [AGENT_JOB_FAILED] = {"failed", "failed", "ended"},
+    [AGENT_JOB_SUSPENDED] = {"running", "suspended", "ended"},
+    [AGENT_JOB_REOPENED] = {"done", "done", "ended"},
+};
+const char *agent_job_stored(enum agent_job_state s) { return names[s].stored; }
+const char *agent_job_shown(enum agent_job_state s) { return names[s].shown; }
+const char *agent_job_phase(enum agent_job_state s) { return names[s].phase; }
 
 static int find(const struct agent_timers *t, enum agent_timer what) {
     int i = 0;

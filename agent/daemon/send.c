@@ -215,7 +215,8 @@ void daemon_publish_report(struct daemon *d, struct agent_jobrun *j, json_t *rep
     json_decref(report);
 }
 
-int daemon_peers_alive(const struct daemon *d, const struct agent_jobrun *j, bool *expected) {
+// Number of other clusters that are reachable; *expected: enough of them for a commit.
+static int peers_alive(const struct daemon *d, const struct agent_jobrun *j, bool *expected) {
     struct inter_job_status st;
     int live = 0, data = 0, voters = 0;
     *expected = false;
@@ -238,7 +239,8 @@ int daemon_peers_alive(const struct daemon *d, const struct agent_jobrun *j, boo
     return live - 1;
 }
 
-int daemon_peers_left(const struct daemon *d, const struct agent_jobrun *j) {
+// Number of other clusters that are still members.
+static int peers_left(const struct daemon *d, const struct agent_jobrun *j) {
     uint32_t gone = daemon_gone_clusters(d, j) | daemon_removed_clusters(d, j);
     return j->job.n_clusters - 1 - __builtin_popcount(gone & ~(1u << (unsigned)j->self));
 }
@@ -254,7 +256,7 @@ json_t *daemon_take_alive(struct daemon *d, struct agent_jobrun *j, bool *change
     struct inter_job_status st = daemon_rounds(d, j);
     bool expected,
         lost = st.lost && (!st.votes || st.lag); // not all commits of the others are here
-    int alive = daemon_peers_alive(d, j, &expected), others = daemon_peers_left(d, j);
+    int alive = peers_alive(d, j, &expected), others = peers_left(d, j);
     *changed = alive != j->said.alive || others != j->said.others || expected != j->said.expected ||
                lost != j->said.lost;
     j->said.alive = alive;
@@ -322,7 +324,7 @@ void daemon_send_link(struct daemon *d, struct agent_jobrun *j) {
     if (!j->linked)
         return;
     struct agent_wan_bytes now = daemon_wan_bytes(d, j);
-    bool up = daemon_peers_alive(d, j, &expected) == j->job.n_clusters - 1;
+    bool up = peers_alive(d, j, &expected) == j->job.n_clusters - 1;
     if (!line_due(j, &now, up))
         return;
     j->said.link_at = neb_now();

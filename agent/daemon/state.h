@@ -145,10 +145,6 @@ void daemon_report_fault(struct daemon *d, struct agent_jobrun *j, const char *t
 bool daemon_throttle_allows(struct daemon *d, enum daemon_throttle what);
 void daemon_send_protocols(struct daemon *d, struct agent_jobrun *j);
 void daemon_log_suppressed(struct daemon *d); // once a second: logs the counts that are due
-// Number of other clusters that are reachable; *expected: enough of them for a commit.
-int daemon_peers_alive(const struct daemon *d, const struct agent_jobrun *j, bool *expected);
-// Number of other clusters that are still members.
-int daemon_peers_left(const struct daemon *d, const struct agent_jobrun *j);
 // All 0 (leader -1) without rounds.
 struct inter_job_status daemon_rounds(const struct daemon *d, const struct agent_jobrun *j);
 // What the worker is told about the other members; kept as said. changed: since the last call.
