@@ -180,7 +180,7 @@ static bool is_known(struct daemon *d, const char *hex) {
     return known;
 }
 
-// True if a job with this id has ended here and was removed (ended.c).
+// True if a job with this id has ended here and was removed (job_known.c).
 static bool was_removed(struct daemon *d, const uint8_t id[AGENT_JOB_ID_BYTES], const char *hex,
                         char *why, size_t cap) {
     bool dropped = true;
