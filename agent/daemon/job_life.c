@@ -236,10 +236,8 @@ void daemon_job_timers(struct daemon *d, struct agent_jobrun *j) {
 }
 
 void daemon_job_moved(struct agent_jobrun *j) {
-    const double most = 1e9;
-    double idle_s = j->terms.idle_s < most ? j->terms.idle_s : most;
-    if (idle_s > 0)
-        agent_timer_set(&j->timers, AGENT_TIMER_IDLE, neb_now() + (neb_ns)(idle_s * (double)NEB_S));
+    if (j->terms.idle_s > 0)
+        agent_timer_set(&j->timers, AGENT_TIMER_IDLE, neb_now() + daemon_span(j->terms.idle_s));
     else
         agent_timer_clear(&j->timers, AGENT_TIMER_IDLE);
 }

@@ -114,6 +114,12 @@ static inline const char *daemon_name(const struct daemon *d) {
     return sec_identity_public(d->identity)->name;
 }
 
+// A time that a worker or the policy names, within 0 and thirty years.
+static inline neb_ns daemon_span(double s) {
+    const double most = 1e9;
+    return s > 0 ? (neb_ns)((s < most ? s : most) * (double)NEB_S) : 0;
+}
+
 // daemon.c
 NEB_MUST_CHECK enum neb_status daemon_start_service(struct daemon *d);
 

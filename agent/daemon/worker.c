@@ -242,13 +242,11 @@ void daemon_worker_restart(struct daemon *d, struct agent_jobrun *j) {
 }
 
 void daemon_worker_heard(struct agent_jobrun *j) {
-    double most = 1e9, allow_s = j->worker.allow_s < most ? j->worker.allow_s : most;
     bool watched = j->worker.child.pid && !agent_timer_at(&j->timers, AGENT_TIMER_KILL) &&
                    !agent_timer_at(&j->timers, AGENT_TIMER_EXIT) && !j->worker.queues &&
                    j->job.mode == AGENT_MODE_REPLICAS && j->job.hang_after_s > 0;
     if (watched)
-        agent_timer_set(&j->timers, AGENT_TIMER_SILENT,
-                        neb_now() + (neb_ns)((allow_s > 0 ? allow_s : 0) * (double)NEB_S));
+        agent_timer_set(&j->timers, AGENT_TIMER_SILENT, neb_now() + daemon_span(j->worker.allow_s));
 }
 
 void daemon_worker_silent(struct daemon *d, struct agent_jobrun *j) {
@@ -269,7 +267,8 @@ void daemon_worker_retry(struct daemon *d, struct agent_jobrun *j, const char *w
 
 void daemon_worker_kill(struct agent_jobrun *j) {
     agent_timer_clear(&j->timers, AGENT_TIMER_SILENT);
-    agent_timer_set(&j->timers, AGENT_TIMER_KILL, neb_now() + kill_after);
+    if (!agent_timer_at(&j->timers, AGENT_TIMER_KILL)) // a second call is no reprieve
+        agent_timer_set(&j->timers, AGENT_TIMER_KILL, neb_now() + kill_after);
     agent_child_signal(&j->worker.child, j->worker.kill_signal);
     // a stopped launcher takes no other signal until it continues
     agent_child_signal(&j->worker.child, SIGCONT);
