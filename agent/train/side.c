@@ -34,10 +34,11 @@ static void show(struct agent_side *x) {
 
 static void say_step(struct agent_side *x) {
     const struct side_figures *f = x->figures;
+    const struct exchange_figures shown = worker_figures(x->stats);
     show(x);
-    worker_check_step(x->w, x->stats);
+    exchange_check_step(&x->w->x, &shown);
     if (f->step == 1 || f->step % x->w->x.job.log_every == 0)
-        worker_send_step(x->w, x->stats, f->train_s > 0 ? (double)f->tokens / f->train_s : 0);
+        exchange_send_step(&x->w->x, &shown, f->train_s > 0 ? (double)f->tokens / f->train_s : 0);
 }
 
 // ---- checkpoints --------------------------------------------------------------------------------

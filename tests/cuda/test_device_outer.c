@@ -227,8 +227,8 @@ static void run(const char *name, bool robust, float blend) {
             assert_int_equal(host.blob[f].len, on.blob[f].len);
             assert_memory_equal(host.blob[f].p, on.blob[f].p, host.blob[f].len);
         }
-        float a = inter_outer_error(host.o, f, host.blob[f].p, host.blob[f].len),
-              b = inter_outer_error(on.o, f, on.blob[f].p, on.blob[f].len);
+        float a = inter_outer_unit_error(host.o, f, 0, host.blob[f].p, host.blob[f].len),
+              b = inter_outer_unit_error(on.o, f, 0, on.blob[f].p, on.blob[f].len);
         assert_true(a == b);
         refuses(&on, &peer, f);
         outcome(both, &peer, f, round);
