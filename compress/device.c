@@ -11,7 +11,7 @@
 enum { ALIGN = 256, FLAG_BYTES = 256 };
 
 struct cmp_device {
-    struct kern_device *D;
+    struct kern *D;
     uint8_t *room; // on the device: flags, then the streams of a call
     size_t bytes;
     struct neb_buf list; // topk: indices and values on the host
@@ -19,7 +19,7 @@ struct cmp_device {
 
 static size_t up(size_t n) { return (n + ALIGN - 1) / ALIGN * ALIGN; }
 
-enum neb_status cmp_device_create(struct kern_device *D, struct cmp_device **out) {
+enum neb_status cmp_device_create(struct kern *D, struct cmp_device **out) {
     struct cmp_device *c = calloc(1, sizeof *c);
     if (!c)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a codec on %s", D->name);

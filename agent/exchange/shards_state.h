@@ -46,7 +46,7 @@ struct agent_shards {
     // With the state on the device: θ_m of each unit there. If this rank trains all of the tensor,
     // it is the trainer's own memory, else a part of there_room. All NULL: the state is on the
     // host.
-    struct kern_device *device; // the trainer's
+    struct kern *device; // the trainer's
     float *there_room;
     float **there;     // (mine)
     bool *in_place;    // (mine) true: the trainer's own memory

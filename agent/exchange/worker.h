@@ -149,7 +149,7 @@ struct agent_worker {
     bool federated;
     char dir[NEB_PATH_MAX]; // folder of the job: checkpoints, merge log, final model
     struct kern *K;
-    struct kern_device *device; // NULL: it trains on processors
+    struct kern *device; // NULL: it trains on processors
     enum kern_type device_type;
     char no_device[KERN_WHY_MAX + 64]; // with device: auto, why there is no device
     bool device_gone;                  // the job trained on a device before, which is missing now

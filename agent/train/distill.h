@@ -20,7 +20,7 @@
 #define AGENT_DISTILL_H
 #include "agent/job/config.h"
 #include "intra/data/pairs.h"
-#include "intra/device/device.h"
+#include "intra/model/device.h"
 
 struct agent_worker;
 

@@ -73,24 +73,19 @@ static enum neb_status make_trainer(struct agent_distill_side *s,
         .soft_k = CMP_SOFT_K_MAX};
     t.optim.schedule.steps = j->steps * (teacher ? s->n_students : 1);
     NEB_TRY(intra_trainer_create(&t, s->at.K, &s->trainer));
-    s->passes = intra_trainer_runner(s->trainer);
+    s->passes = s->trainer->device;
     return NEB_OK;
 }
 
 // A teacher that does not learn: its passes need little memory.
 static enum neb_status freeze(struct agent_distill_side *s) {
-    struct intra_device_config c = {.D = s->at.device,
-                                    .type = s->at.type,
+    struct intra_device_config c = {.D = s->at.device ? s->at.device : s->at.K,
+                                    .type = s->at.device ? s->at.type : KERN_F32,
                                     .graphs = s->at.graphs,
                                     .batch = s->job.batch,
                                     .seq_len = s->job.seq_len,
-                                    .micros = 1,
-                                    .recompute = true,
                                     .soft_k = CMP_SOFT_K_MAX};
-    s->passes = (struct intra_runner){.K = s->at.K, .model = s->frozen};
-    return s->at.device ? intra_device_create(&c, s->frozen, NULL, &s->passes.device)
-                        : intra_acts_create(s->frozen, s->job.batch, s->job.seq_len, false, false,
-                                            &s->passes.acts);
+    return intra_device_create(&c, s->frozen, NULL, &s->passes);
 }
 
 static enum neb_status load_params(struct agent_distill_side *s, const char *path) {
@@ -197,8 +192,6 @@ enum neb_status agent_distill_create(const struct agent_job *job, enum agent_rol
     if (s->trainer)
         s->s.loss_first = s->s.loss_last = NAN; // no step yet
     NEB_TRY_GOTO(allocate(s), fail);
-    if (role == AGENT_ROLE_TEACHER)
-        NEB_TRY_GOTO(intra_labeller_create(&s->passes, &s->labeller), fail);
     *out = s;
     return NEB_OK;
 fail:
@@ -210,11 +203,8 @@ void agent_distill_destroy(struct agent_distill_side **sp) {
     struct agent_distill_side *s = *sp;
     if (!s)
         return;
-    intra_labeller_destroy(&s->labeller);
-    if (s->frozen) {
-        intra_acts_destroy(&s->passes.acts);
-        intra_device_destroy(&s->passes.device);
-    }
+    if (s->frozen)
+        intra_device_destroy(&s->passes);
     intra_model_destroy(&s->frozen);
     intra_trainer_destroy(&s->trainer);
     intra_pair_batch_free(&s->batch);
@@ -250,7 +240,7 @@ static enum neb_status held_out(struct agent_distill_side *s, double *loss) {
         st = intra_pairs_draw(pairs, k, &s->batch);
         if (st == NEB_OK) {
             struct intra_batch b = distill_batch(s, NULL);
-            st = intra_run(&s->passes, &b, &l, &n);
+            st = intra_device_pass(s->passes, &b, 0, &l, &n);
         }
         sum += l;
         count += n;

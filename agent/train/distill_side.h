@@ -6,7 +6,6 @@
 #include "agent/train/distill.h"
 #include "agent/train/label_request.h"
 #include "compress/softlabel.h"
-#include "intra/train/distill.h"
 
 struct agent_distill_side {
     struct agent_job job;
@@ -22,8 +21,7 @@ struct agent_distill_side {
     struct intra_trainer *trainer; // NULL: a frozen teacher
     struct intra_model *frozen;    // NULL: it learns
     // over the trainer's model and activations, or over the frozen model and its own activations
-    struct intra_runner passes;
-    struct intra_labeller *labeller;
+    struct intra_device *passes; // of the trainer or of the frozen teacher
     struct cmp_soft *wire;
     struct cmp_tokens *text; // of requests
     struct agent_request_limits limits;

@@ -82,12 +82,9 @@ static enum neb_status make_trainer(struct agent_rtd_side *s) {
         updates += s->role == AGENT_ROLE_GENERATOR ? rtd_trains(s, e) : rtd_emits(s, e);
     t.optim.schedule.steps = (s->events * updates + rtd_cycle(j) - 1) / rtd_cycle(j);
     NEB_TRY(intra_trainer_create(&t, s->at.K, &s->trainer));
-    if (s->role == AGENT_ROLE_DISCRIMINATOR) {
+    if (s->role == AGENT_ROLE_DISCRIMINATOR)
         s->trainer->weight = j->rtd.lambda;
-        return NEB_OK;
-    }
-    struct intra_runner r = intra_trainer_runner(s->trainer);
-    return intra_mask_sampler_create(&r, s->vocab, s->micro, &s->draws);
+    return NEB_OK;
 }
 
 static enum neb_status share_embeddings(struct agent_rtd_side *s) {
@@ -163,7 +160,6 @@ void agent_rtd_destroy(struct agent_rtd_side **sp) {
     struct agent_rtd_side *s = *sp;
     if (!s)
         return;
-    intra_mask_sampler_destroy(&s->draws);
     rtd_share_destroy(&s->share);
     free(s->embedding);
     intra_trainer_destroy(&s->trainer);

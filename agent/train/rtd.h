@@ -23,7 +23,7 @@
 #include "agent/job/config.h"
 #include "intra/ckpt/checkpoint.h"
 #include "intra/data/data.h"
-#include "intra/device/device.h"
+#include "intra/model/device.h"
 
 #include <jansson.h>
 

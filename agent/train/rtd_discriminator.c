@@ -88,7 +88,7 @@ static void put_in(struct agent_rtd_side *s, struct received *b, int32_t from, i
 }
 
 static enum neb_status keep_scores(struct agent_rtd_side *s, int32_t n) {
-    struct intra_runner r = intra_trainer_runner(s->trainer);
+    struct intra_device *d = s->trainer->device;
     if (s->n_scores + (size_t)n > s->cap_scores) {
         size_t cap = 2 * s->cap_scores + (size_t)n;
         float *p = realloc(s->scores, cap * sizeof *p);
@@ -100,7 +100,7 @@ static enum neb_status keep_scores(struct agent_rtd_side *s, int32_t n) {
         s->cap_scores = cap;
     }
     float *z = s->scores + s->n_scores;
-    NEB_TRY(intra_run_scores(&r, n, z));
+    NEB_TRY(intra_device_scores(d, n, z));
     memcpy(s->labels + s->n_scores, s->targets, (size_t)n * sizeof *s->labels);
     for (int32_t i = 0; i < n; i++)
         s->eval_right += (z[i] > 0) == (s->targets[i] == 1);
@@ -119,11 +119,10 @@ static enum neb_status consume_eval(struct agent_rtd_side *s, struct received *b
     }
     (void)neb_fault("worker.eval"); // a batch that takes longer
     if (n) {
-        struct intra_runner r = intra_trainer_runner(s->trainer);
         struct intra_batch batch = {
             .tokens = s->inputs, .targets = s->targets, .B = (int)b->windows, .T = s->job.seq_len};
         put_in(s, b, 0, n);
-        NEB_TRY(intra_run(&r, &batch, &loss, &count));
+        NEB_TRY(intra_device_pass(s->trainer->device, &batch, 0, &loss, &count));
         NEB_TRY(keep_scores(s, n));
     }
     s->eval_sum += loss;

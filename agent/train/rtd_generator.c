@@ -12,7 +12,7 @@ struct made { // replacements of the event so far
 static enum neb_status generate(struct agent_rtd_side *s, const int32_t *tokens, int32_t windows,
                                 int32_t a, bool learn, bool wanted, struct made *m) {
     int32_t n = windows * s->job.seq_len, k = rtd_mask(s, tokens, n, a);
-    struct intra_runner r = intra_trainer_runner(s->trainer);
+    struct intra_device *d = s->trainer->device;
     intra_mask_apply(tokens, n, s->positions, k, s->vocab, s->inputs, s->targets);
     if (learn) {
         intra_trainer_micro(s->trainer, s->inputs, s->targets);
@@ -21,14 +21,14 @@ static enum neb_status generate(struct agent_rtd_side *s, const int32_t *tokens,
         int64_t count = 0;
         struct intra_batch b = {
             .tokens = s->inputs, .targets = s->targets, .B = windows, .T = s->job.seq_len};
-        NEB_TRY(intra_run(&r, &b, &loss, &count));
+        NEB_TRY(intra_device_pass(d, &b, 0, &loss, &count));
         s->eval_sum += loss;
         s->eval_count += count;
     }
     if (!wanted)
         return NEB_OK;
     int32_t *ids = s->inputs; // no longer needed
-    NEB_TRY(intra_mask_sample(s->draws, &r, s->positions, k, rtd_seed(s, SEED_SAMPLE),
+    NEB_TRY(intra_mask_sample(d, s->vocab, s->positions, k, rtd_seed(s, SEED_SAMPLE),
                               rtd_stream(s, a), ids));
     for (int32_t i = 0; i < k; i++)
         if (ids[i] != tokens[s->positions[i]]) {

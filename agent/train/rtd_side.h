@@ -8,7 +8,7 @@
 #include "agent/train/rtd_share.h"
 #include "compress/replaced.h"
 #include "intra/train/rtd.h"
-#include "intra/train/runner.h"
+#include "intra/train/trainer.h"
 
 enum { FLAG_EVAL = 1, FLAG_LAST = 2, FLAG_TEXT = 4, FLAG_SHARE = 8 }; // of a batch
 // Streams of random numbers, by purpose.
@@ -21,7 +21,6 @@ struct agent_rtd_side {
     struct intra_place at;
     struct intra_sampler *sampler;
     struct intra_trainer *trainer;
-    struct intra_mask_sampler *draws; // generator
     struct cmp_tokens *wire;
     struct rtd_share *share;   // NULL: embeddings are not shared
     bool *embedding;           // with share, by tensor index: true for the shared embedding

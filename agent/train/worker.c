@@ -349,7 +349,7 @@ enum neb_status agent_worker_run(const char *socket_path, const char *job, struc
     intra_ckpt_async_destroy(&w->saver);
     worker_sync_destroy(w);
     intra_group_destroy(&w->group);
-    kern_device_close(&w->device);
+    kern_destroy(&w->device);
     for (int i = 0; i < w->n_samplers; i++)
         intra_sampler_destroy(&w->samplers[i]);
     intra_corpus_close(&w->corpus);

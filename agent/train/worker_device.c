@@ -88,7 +88,7 @@ enum neb_status worker_device_joined(struct agent_worker *w, enum neb_status st)
 
 void worker_device_settle(struct agent_worker *w) {
     if (w->device && !intra_group_device(w->group)) { // the group has logged why
-        kern_device_close(&w->device);
+        kern_destroy(&w->device);
         snprintf(w->no_device, sizeof w->no_device,
                  "not all ranks can use a device (see the worker's log)");
     }

@@ -37,7 +37,7 @@ enum neb_status worker_side_open(struct worker_side *x, struct agent_worker *w) 
 }
 
 enum neb_status worker_side_check_device(struct worker_side *x, enum neb_status st) {
-    const struct kern_device *D = x->w->device;
+    const struct kern *D = x->w->device;
     // the device itself failed, not a file or a setting
     if (st != NEB_OK && D && D->ops->finish(x->w->device) != NEB_OK)
         st = worker_device_joined(x->w, st);

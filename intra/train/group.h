@@ -55,7 +55,7 @@ NEB_MUST_CHECK enum neb_status intra_group_serve(struct intra_comm *world, struc
                                                  const struct intra_group_follower *follower);
 
 // The device that the group trains on: c->device, or NULL if it was optional and not available.
-struct kern_device *intra_group_device(const struct intra_group *group);
+struct kern *intra_group_device(const struct intra_group *group);
 // Rank 0's trainer. Its counts are those of the whole cluster.
 struct intra_trainer *intra_group_trainer(struct intra_group *group);
 // All parameters in canonical layout. With one rank this is the trainer's own model. With several

@@ -377,7 +377,7 @@ static enum neb_status place(struct agent_worker *w, const struct options *o) {
 }
 
 static enum neb_status lead(const struct options *o, struct intra_comm *world, struct kern *K,
-                            struct kern_device *D) {
+                            struct kern *D) {
     enum neb_status st = NEB_OK;
     struct intra_trainer_config c = config(o);
     struct agent_worker *w = calloc(1, sizeof *w);
@@ -418,7 +418,7 @@ static enum neb_status serve(struct intra_comm *world, struct kern *K) {
 }
 
 static enum neb_status run(const void *options, struct intra_comm *world, struct kern *K,
-                           struct kern_device *D) {
+                           struct kern *D) {
     return !world || world->rank == 0 ? lead(options, world, K, D) : serve(world, K);
 }
 
