@@ -20,7 +20,7 @@
 #include "intra/ranks/comm.h"
 #include "kernels/pool.h"
 
-struct kern_device;
+struct kern;
 
 struct agent_unit {
     const char *tensor; // its name, borrowed
@@ -89,7 +89,7 @@ struct agent_trainer {
     int32_t n_units;
     size_t n_counters;
     struct kern_pool *pool;     // borrowed; for encode and merge
-    struct kern_device *device; // borrowed; NULL: it trains on processors
+    struct kern *device; // borrowed; NULL: it trains on processors
     struct intra_comm *world;   // borrowed; NULL: one rank
 };
 

@@ -271,7 +271,7 @@ static enum neb_status set_place(struct agent_side *x) {
 }
 
 static enum neb_status create(struct agent_side *x) {
-    struct kern_device *D = x->w->device;
+    struct kern *D = x->w->device;
     enum neb_status st = x->role->create(x);
     // the device itself failed, not a file or a setting
     if (st != NEB_OK && D && D->ops->finish(D) != NEB_OK)

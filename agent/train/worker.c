@@ -178,7 +178,7 @@ enum neb_status agent_worker_run(const char *socket_path, const char *job, struc
     exchange_report_moves(NULL);
     exchange_destroy(&w->x);
     worker_builtin_destroy(w);
-    kern_device_close(&w->device);
+    kern_destroy(&w->device);
     intra_corpus_close(&w->corpus);
     kern_destroy(&w->K);
     exchange_leave(&w->x);

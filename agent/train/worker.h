@@ -24,7 +24,7 @@ struct agent_worker {
     int threads;              // per rank
     // where it trains
     struct kern *K;
-    struct kern_device *device; // NULL: it trains on processors
+    struct kern *device; // NULL: it trains on processors
     enum kern_type device_type;
     char no_device[KERN_WHY_MAX + 64]; // with device: auto, why there is no device
     bool device_gone;                  // the job trained on a device before, which is missing now

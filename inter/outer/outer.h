@@ -98,8 +98,8 @@ void inter_outer_destroy(struct inter_outer **o);
 // Device memory: five floats per parameter and one per element of the largest unit. Besides,
 // spare_bytes and the memory of the codecs must be free; 0: no check. NEB_ERR_NOMEM: nothing has
 // changed. D is borrowed.
-struct kern_device;
-NEB_MUST_CHECK enum neb_status inter_outer_to_device(struct inter_outer *o, struct kern_device *D,
+struct kern;
+NEB_MUST_CHECK enum neb_status inter_outer_to_device(struct inter_outer *o, struct kern *D,
                                                      float *const *theta_m, size_t spare_bytes);
 // Device memory that training still needs once the exchange has taken its own: kernels and
 // libraries that are loaded at first use, partial sums, graphs. For a caller that can also leave

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records parts of a step as graphs (kern_device_ops.record). A pass over a micro-batch is some
+// Records parts of a step as graphs (kern_ops.record). A pass over a micro-batch is some
 // hundred ops in a fixed order. If they are short, the device waits for the host to enqueue them.
 // So a part is recorded once and then replayed:
 //
@@ -13,7 +13,7 @@
 // With `auto` the choice is measured: some passes of each kind are timed at the start of training.
 // Both kinds compute the same bits.
 #include "agent/base/log.h"
-#include "intra/device/state.h"
+#include "intra/model/state.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -51,7 +51,7 @@ enum neb_status device_graphs_create(struct intra_device *d) {
     }
     if (!g || !g->all)
         return neb_fail(NEB_ERR_NOMEM, "out of memory listing graphs");
-    if (d->c.graphs == INTRA_GRAPHS_OFF)
+    if (d->c.graphs == INTRA_GRAPHS_OFF || device_host(d))
         return NEB_OK;
     if (device_cut(d)) {
         // ncclCommAbort waits until no graph holds the communicator's operations. While a rank
@@ -117,7 +117,7 @@ static void give_up(struct intra_device *d, const char *why) {
 }
 
 static bool recorded(struct intra_device *d, struct device_graph *g, struct device_acts *a, int B) {
-    const struct kern_device_ops *K = device_ops(d);
+    const struct kern_ops *K = device_ops(d);
     char why[KERN_WHY_MAX];
     if (g->graph)
         return true;
@@ -168,7 +168,7 @@ static void decide(struct intra_device *d, const struct device_graph *g) {
 
 // Times RUNS passes of each kind and waits for each; the fastest counts.
 static void measure(struct intra_device *d, struct device_graph *g, struct device_acts *a, int B) {
-    const struct kern_device_ops *K = device_ops(d);
+    const struct kern_ops *K = device_ops(d);
     struct device_graphs *all = d->graphs;
     bool plain = all->runs < RUNS;
     if (!plain && !recorded(d, g, a, B)) {

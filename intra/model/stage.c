@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pipeline stage on an accelerator. Data from and to the neighbours has its own buffers, so that
+// A pipeline stage on a device. Data from and to the neighbours has its own buffers, so that
 // a message can be in flight while the queue computes:
 //
 //     recv ──► came ──copy──► hf (stream), dh (gradient) ── half pass
@@ -7,8 +7,8 @@
 //                                                            ▼
 //     send ◄── leaving ◄──────────copy────────────── wide (stream), dh (gradient)
 //                      ▲mark: leaving may be sent
-#include "intra/device/state.h"
 #include "intra/model/pipe_schedule.h"
+#include "intra/model/state.h"
 
 static void forward(void *ctx, int slot, const int32_t *tokens, const int32_t *targets, int b,
                     float grad_scale, double *loss, int64_t *count) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The update of a model on an accelerator, as optim.c makes it on the CPU: norms, clipping, AdamW.
-// With replicas each rank owns an equal shard of the gradients (ZeRO-1). Gradients are reduced in
-// pieces: as soon as backward has completed a piece, it is reduced to the owner of its shard.
+// The update of a model: norms, clipping, AdamW. With replicas each rank owns an equal shard of the
+// gradients (ZeRO-1). On processors one call reduces and scatters them. On accelerators gradients
+// are reduced in pieces: as soon as backward has completed a piece, it is reduced to the owner of
+// its shard.
 //
 //     arena        embedding | block 0 | block 1 | … | output        pieces, in arena order
 //     backward     ◄─────────────────────────────────────────        completes it from the end
@@ -12,7 +13,7 @@
 // (norms and adapters with tensor parallelism, which are small) are in a separate array. It is
 // summed over tp first, and over dp after the pieces. A tied embedding is first summed over the
 // ends of the pipeline, so its pieces come last.
-#include "intra/device/state.h"
+#include "intra/model/state.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -69,30 +70,28 @@ enum neb_status device_update_create(struct intra_device *d) {
     int dp = intra_mesh_dp(d->c.mesh);
     int32_t layers = m->local.n_layers;
     d->n_pieces = dp * ((DEVICE_PIECES + dp - 1) / dp);
-    d->all = calloc((size_t)m->n_all_tensors + 2, sizeof *d->all);
     d->pending = calloc((size_t)layers + 2, sizeof *d->pending);
     d->partial_at = calloc((size_t)m->n_tensors + 1, sizeof *d->partial_at);
-    if (!d->all || !d->pending || !d->partial_at)
+    if (!d->pending || !d->partial_at)
         return neb_fail(NEB_ERR_NOMEM, "out of memory listing tensors");
     lay_out_partial(d);
     for (int32_t i = 1; i < layers + 2; i++)
         d->pending[i] = pending(m, m->layer0 - 1 + i);
-    for (int32_t i = 0; device_learns(d) && i < m->n_tensors; i++)
+    for (int32_t i = 0; d->o && i < m->n_tensors; i++)
         d->n_chunks += chunks_of(d, &m->tensors[i], NULL);
     return NEB_OK;
 }
 
 void device_update_destroy(struct intra_device *d) {
-    free(d->all);
     free(d->pending);
     free(d->partial_at);
 }
 
 enum neb_status device_update_send(struct intra_device *d) {
-    const struct kern_device_ops *K = device_ops(d);
+    const struct kern_ops *K = device_ops(d);
     const struct intra_model *m = d->m;
     size_t tensors = (size_t)m->n_all_tensors;
-    if (!device_learns(d))
+    if (!d->o)
         return NEB_OK;
     struct kern_chunk *all = calloc((size_t)d->n_chunks + 1, sizeof *all);
     int32_t *first = calloc(tensors + 1, sizeof *first), n = 0, at = 0;
@@ -136,7 +135,7 @@ static int piece_mark(const struct intra_device *d, int i) { // several pieces m
 void device_update_passed(struct intra_device *d, int32_t l) {
     const struct intra_model *m = d->m;
     size_t left = d->pending[l - (m->layer0 - 1)];
-    if (!device_dp(d))
+    if (!device_dp(d) || device_host(d))
         return;
     if (l == m->layer0 + m->local.n_layers)
         d->pieces_left = d->n_pieces;
@@ -177,9 +176,9 @@ static void add_ends(struct intra_device *d, struct intra_comm *ends) {
                                                              INTRA_COMM_SUM));
 }
 
-// Sums partial gradients over dp and copies them into the arena.
+// Sums partial gradients over dp, unless it is NULL, and copies them into the arena.
 static void place_partial(struct intra_device *d, struct intra_comm *dp) {
-    const struct kern_device_ops *K = device_ops(d);
+    const struct kern_ops *K = device_ops(d);
     const struct intra_model *m = d->m;
     if (dp && device_finish_ok(d))
         intra_model_keep_failure(d->m, dp->ops->all_reduce(dp, d->partial, d->n_partial,
@@ -198,6 +197,7 @@ static void reduce_grads(struct intra_device *d) {
     const struct intra_model *m = d->m;
     if (!mesh)
         return;
+    struct intra_comm *pieces = device_host(d) ? NULL : mesh->dp;
     bool tied = mesh->ends && m->c.tied && m->embed->trainable;
     size_t all = m->n_grads, from = all, to = all; // [from, to): the pieces of a tied embedding
     if (tied) {
@@ -205,72 +205,88 @@ static void reduce_grads(struct intra_device *d) {
         to = m->embed->grad_at + intra_tensor_size(m->embed);
     }
     if (d->n_partial)
-        device_tp_reduce(d, d->partial, d->n_partial, INTRA_COMM_SUM);
-    if (mesh->dp) {
-        reduce_pieces(d, mesh->dp, to, all);
-        reduce_pieces(d, mesh->dp, 0, from);
+        device_tp_sum(d, d->partial, d->n_partial);
+    if (pieces) {
+        reduce_pieces(d, pieces, to, all);
+        reduce_pieces(d, pieces, 0, from);
     }
     if (tied)
         add_ends(d, mesh->ends);
-    if (mesh->dp)
-        reduce_pieces(d, mesh->dp, from, to);
+    if (pieces)
+        reduce_pieces(d, pieces, from, to);
     if (d->n_partial)
-        place_partial(d, mesh->dp);
+        place_partial(d, pieces);
+    if (mesh->dp && !pieces && m->failed == NEB_OK)
+        intra_model_keep_failure(d->m, mesh->dp->ops->reduce_scatter(mesh->dp, d->grads, d->o->n));
 }
 
 // ---- the update ---------------------------------------------------------------------------------
 
-// Sums over all ranks: squares of every tensor, each element once, the losses and the counted
-// targets.
-static enum neb_status sum_up(struct intra_device *d, double *loss, int64_t *count) {
-    const struct kern_device_ops *K = device_ops(d);
+// Sums x (n) of the world over host memory: m->mesh, not the device's mesh.
+static void sum_world(struct intra_model *m, double *x, size_t n) {
+    if (m->mesh && m->failed == NEB_OK)
+        intra_model_keep_failure(m, m->mesh->world->ops->all_reduce(
+                                        m->mesh->world, x, n, INTRA_COMM_F64, INTRA_COMM_SUM));
+}
+
+// One rank of each replica contributes its loss and its targets.
+static bool contributes(const struct intra_device *d) {
+    return intra_model_last(d->m) && intra_mesh_tp_rank(d->c.mesh) == 0;
+}
+
+// Gradients were scaled for full micro-batches. If targets were ignored, the mean must be taken over
+// the counted ones. *count becomes that of all ranks.
+static float rescale(struct intra_device *d, double full, int64_t *count) {
+    double counted = contributes(d) ? (double)*count : 0;
+    sum_world(d->m, &counted, 1);
+    *count = (int64_t)counted;
+    return counted > 0 ? (float)(full / counted) : 1;
+}
+
+// Sums over all ranks: squares of every tensor, each element once, and the losses.
+static enum neb_status sum_up(struct intra_device *d, double *loss) {
+    const struct kern_ops *K = device_ops(d);
     struct intra_model *m = d->m;
+    double *sums = d->o->sums;
     size_t tensors = (size_t)m->n_all_tensors;
-    bool mine = intra_model_last(m) && intra_mesh_tp_rank(d->c.mesh) == 0;
     K->sumsq(d->c.D, d->chunks, d->n_chunks, d->first, (int)tensors, d->grads, d->sums);
     K->download(d->c.D, d->sums_pinned, d->sums, (tensors + 1) * sizeof(double));
     K->zero(d->c.D, d->total, sizeof *d->total);
     NEB_TRY(device_finish(d));
-    memcpy(d->all, d->sums_pinned, tensors * sizeof *d->all);
+    memcpy(sums, d->sums_pinned, (tensors + 1) * sizeof *sums);
     for (int32_t i = 0; i < m->n_tensors; i++) {
         const struct intra_tensor *t = &m->tensors[i];
         if (t->copy || (t->cut == INTRA_CUT_NONE && intra_mesh_tp_rank(d->c.mesh) > 0))
-            d->all[t->index] = 0;
+            sums[t->index] = 0;
     }
-    d->all[tensors] = mine ? d->sums_pinned[tensors] : 0;
-    d->all[tensors + 1] = mine ? (double)*count : 0;
-    if (d->c.mesh && m->failed == NEB_OK) // host memory: m->mesh, not the device's mesh
-        intra_model_keep_failure(m, m->mesh->world->ops->all_reduce(m->mesh->world, d->all,
-                                                                    tensors + 2, INTRA_COMM_F64,
-                                                                    INTRA_COMM_SUM));
-    *loss = d->all[tensors];
-    *count = (int64_t)d->all[tensors + 1];
+    sums[tensors] = contributes(d) ? sums[tensors] : 0;
+    sum_world(m, sums, tensors + 1);
+    *loss = sums[tensors];
     return m->failed;
 }
 
-static void step(struct intra_device *d, float lr, float scale) {
-    const struct kern_device_ops *K = device_ops(d);
+static void step(struct intra_device *d, float lr) {
+    const struct kern_ops *K = device_ops(d);
     struct intra_optim *o = d->o;
     int32_t tensors = d->m->n_all_tensors;
-    for (int32_t i = 0; i < tensors; i++)
-        d->factors_pinned[i] = o->factors[i] * scale;
+    memcpy(d->factors_pinned, o->factors, (size_t)tensors * sizeof(float));
     K->upload(d->c.D, d->factors, d->factors_pinned, (size_t)tensors * sizeof(float));
-    struct kern_device_adamw a = {.c = intra_optim_adamw(o, lr),
-                                  .chunks = d->chunks,
-                                  .n_chunks = d->n_chunks,
-                                  .factors = d->factors,
-                                  .params = d->params,
-                                  .grads = d->grads,
-                                  .m = d->moment1,
-                                  .v = d->moment2,
-                                  .moments_at = o->at,
-                                  .working = d->c.type == KERN_F32 ? NULL : d->working};
+    struct kern_update a = {.c = intra_optim_adamw(o, lr),
+                            .chunks = d->chunks,
+                            .n_chunks = d->n_chunks,
+                            .factors = d->factors,
+                            .params = d->params,
+                            .grads = d->grads,
+                            .m = d->moment1,
+                            .v = d->moment2,
+                            .moments_at = o->at,
+                            .working = d->c.type == KERN_F32 ? NULL : d->working};
     a.c.weight_decay = o->c.weight_decay; // applied per chunk
     K->adamw(d->c.D, d->c.type, &a);
 }
 
 void device_params_pack(struct intra_device *d) {
-    const struct kern_device_ops *K = device_ops(d);
+    const struct kern_ops *K = device_ops(d);
     const struct intra_model *m = d->m;
     for (int32_t i = 0; i < m->n_tensors; i++) {
         const struct intra_tensor *t = &m->tensors[i];
@@ -280,7 +296,7 @@ void device_params_pack(struct intra_device *d) {
 }
 
 void device_params_unpack(struct intra_device *d) {
-    const struct kern_device_ops *K = device_ops(d);
+    const struct kern_ops *K = device_ops(d);
     const struct intra_model *m = d->m;
     for (int32_t i = 0; i < m->n_tensors; i++) {
         const struct intra_tensor *t = &m->tensors[i];
@@ -304,19 +320,17 @@ static void gather_params(struct intra_device *d, struct intra_comm *dp) {
 
 enum neb_status intra_device_update(struct intra_device *d, double full, double *loss,
                                     int64_t *count, struct intra_update *out) {
-    const struct kern_device_ops *K = device_ops(d);
+    const struct kern_ops *K = device_ops(d);
     struct intra_optim *o = d->o;
     struct intra_comm *dp = device_dp(d);
+    float scale = rescale(d, full, count); // the queue still runs backward
     reduce_grads(d);
-    NEB_TRY(sum_up(d, loss, count));
-    // Gradients were scaled for full micro-batches. If targets were ignored, the mean must be taken
-    // over the counted ones.
-    float scale = *count ? (float)(full / (double)*count) : 1;
-    for (int32_t i = 0; i < o->n_tensors; i++)
-        o->sums[i] = d->all[i] * (double)scale * (double)scale;
+    if (scale != 1)
+        K->scale(d->c.D, d->grads + o->at, scale, o->n);
+    NEB_TRY(sum_up(d, loss));
     bool finite = intra_optim_decide(o, d->m, out);
     if (finite)
-        step(d, out->lr, scale);
+        step(d, out->lr);
     if (finite && dp)
         gather_params(d, dp);
     if (!finite || dp) // otherwise AdamW has zeroed the gradients that it read

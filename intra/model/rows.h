@@ -16,8 +16,8 @@
 // gathered again, which saves the memory.
 //
 // Full buffers have tp * each rows. Rows from n on are scratch of the collectives.
-#ifndef INTRA_SEQPAR_H
-#define INTRA_SEQPAR_H
+#ifndef INTRA_ROWS_H
+#define INTRA_ROWS_H
 #include "intra/model/model.h"
 
 struct intra_rows {
@@ -37,19 +37,5 @@ static inline size_t intra_rows_room(const struct intra_model *m, size_t n) {
     size_t tp = (size_t)intra_mesh_tp(m->mesh);
     return (n + tp - 1) / tp * tp;
 }
-// This rank's rows in a full buffer x (tp * each, d).
-static inline float *intra_rows_own(const struct intra_model *m, const struct intra_rows *r,
-                                    float *x) {
-    return x + (size_t)r->from * (size_t)m->c.d_model;
-}
-// All-gathers x (tp * each, d), in which each rank has filled its own rows. Does nothing with one
-// rank. A failure is kept in m->failed.
-void intra_rows_gather(struct intra_model *m, const struct intra_rows *r, float *x);
-// The same for rows in another buffer: copies `own` (own, d) into x first.
-void intra_rows_gather_from(struct kern *K, struct intra_model *m, const struct intra_rows *r,
-                            const float *own, float *x);
-// This rank's rows of x (tp * each, d) become their sum over ranks. With several ranks the other
-// rows are undefined afterwards.
-void intra_rows_reduce_scatter(struct intra_model *m, const struct intra_rows *r, float *x);
 
 #endif

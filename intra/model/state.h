@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared by the files of intra/device: the state of a model on a device, and what each file offers
-// to the others. T is the type of activations, bf16 or fp32.
-#ifndef INTRA_DEVICE_STATE_H
-#define INTRA_DEVICE_STATE_H
-#include "intra/device/device.h"
-#include "intra/model/seqpar.h"
+// The state of a model on a device, and what the files that compute with it offer to each other. T
+// is the type of activations, bf16 or fp32.
+#ifndef INTRA_STATE_H
+#define INTRA_STATE_H
+#include "intra/model/block.h"
+#include "intra/model/device.h"
+#include "intra/model/rows.h"
 
 enum {
     DEVICE_SLOTS = 2,  // pinned buffers used in turn
     DEVICE_PIECES = 8, // marks in backward, after which gradients may be reduced
-    // marks in the queue (kern_device_ops.mark); "and the next": the number after it is a second
+    // marks in the queue (kern_ops.mark); "and the next": the number after it is a second
     // mark of this kind
     MARK_BATCH = 0,   // and the next: a batch's buffer was read
     MARK_CAME = 4,    // and the next: data from a neighbour was read
@@ -18,11 +19,25 @@ enum {
     MARK_TIME = 16,   // and the next: before and after a timed pass
 };
 
-// Activations of a block. Rows of the stream: all n of a pass, or with tensor parallelism this
-// rank's own (seqpar.h).
-struct device_block {                     // see struct block_acts in forward.c
-    float *h1, *rstd1, *lse, *h2, *rstd2; // fp32
-    void *y1, *qkv, *att, *y2, *gu, *act; // T
+// A block in a micro-batch.
+struct device_block {
+    float *h1;  // (own, d) fp32: the block's input
+    void *acts; // host: the kind's struct of its activations
+};
+
+// Keys and values of the positions so far, for one token at a time (decode.c): on processors only.
+struct device_cache {
+    float **k, **v;      // (n_layers) of (sequences, longest, G*D), keys after rotary
+    float *scores;       // (sequences, n_heads, longest) scratch
+    int32_t longest, at; // at: the position of the next pass's first token
+};
+
+// Sizes of one pass.
+struct pass_shape {
+    int B, T, n, d; // n: all rows
+    enum kern_type t;
+    struct intra_rows rows; // of the stream
+    bool cut;               // there are several tensor-parallel ranks
 };
 
 // All that differs between micro-batches, on the host or the device. A recorded pass reads it at
@@ -37,16 +52,18 @@ struct device_batch {
 struct device_acts {             // activations of one micro-batch in flight
     struct device_block *blocks; // (local.n_layers)
     struct device_batch batch;
-    int T;                        // tokens per sequence
-    bool prefixed, targets;       // has prefixes; has a loss
-    int n_rows;                   // rows gathered for the output layer; 0: it takes all
-    struct kern_device_soft soft; // a teacher's labels; k 0: none
+    int T;                  // tokens per sequence
+    bool prefixed, targets; // has prefixes; has a loss
+    int n_rows;             // rows gathered for the output layer; 0: it takes all
+    bool taught;            // there are a teacher's labels
+    struct kern_soft soft;  // these
 };
 
 struct intra_device {
     struct intra_device_config c;
     struct intra_model *m;
-    struct intra_optim *o;
+    struct intra_optim *o;            // NULL: no updates
+    const struct device_cache *cache; // NULL: none
     void *arena; // device memory; unless marked host or pinned, pointers point into it
     size_t bytes;
     // parameters, gradients and moments; offsets as in the model's arenas
@@ -54,13 +71,16 @@ struct intra_device {
     void *working; // params in T; params itself if T is fp32
     // activations
     int n_acts;
-    struct device_acts *acts;        // (n_acts) host
-    const struct device_acts *holds; // with recompute: whose last block is in the shared memory
-    void *r, *y, *yf, *lora, *dlora, *logits, *dy, *dqkv, *datt, *dact, *dht;
-    float *hf, *rstdf, *dh, *delta, *losses;
-    float *scores;    // (n) of a discriminator
-    int32_t *picked;  // (n) rows of a pass for draws or labels
-    int32_t *pick_id; // (n, soft_k) ids of draws, of new labels or of a teacher's
+    struct device_acts *acts;         // (n_acts) host
+    const struct device_acts *holds;  // with recompute: whose last block is in the shared memory
+    void *scratch[INTRA_BLOCK_KINDS]; // host: the kinds' structs of scratch
+    void *r, *y, *yf, *lora, *dlora, *logits, *dy, *dht;
+    float *hf, *rstdf, *dh, *losses;
+    float *scores;      // (n) of a discriminator
+    int32_t *picked;    // (n) rows of a pass for draws or labels
+    double *draws;      // (n) numbers in [0, 1) that draws use
+    double *draws_host; // host: the same
+    int32_t *pick_id;   // (n, soft_k) ids of draws, of new labels or of a teacher's
     float *pick_logp, *pick_tail;
     // for gathered rows: (n) row of the pass, (n) its target; (n) for each position its row, or -1
     int32_t *row_at, *row_target, *row_of;
@@ -72,7 +92,8 @@ struct intra_device {
     } soft_rows;
     // (n, d) fp32: sums over ranks, and a stage's output; empty with one rank and one stage
     float *wide;
-    float *vocab_max, *vocab_sums; // (logit_rows) (2, logit_rows) with a cut vocabulary
+    float *vocab_max;   // (logit_rows) with a cut vocabulary
+    double *vocab_sums; // (2, logit_rows) with a cut vocabulary
     int logit_rows;
     float *came[2], *leaving[2]; // by enum intra_pipe_way: this rank's rows
     bool came_used[2];
@@ -89,7 +110,6 @@ struct intra_device {
     size_t n_partial;   // with gaps, so that each tensor is aligned
     double *sums;       // (n_all_tensors), then the losses of the step and of an evaluation
     double *total, *eval_total;
-    double *all; // (n_all_tensors + 2) host: summed over the world
     // (local.n_layers + 2) host, from layer0 - 1: the gradients below this offset are not complete
     // when backward has come below the layer
     size_t *pending;
@@ -106,7 +126,7 @@ struct intra_device {
     bool tp_aborted; // the tp communicator was aborted: none of its operations is in the queue
 };
 
-static inline const struct kern_device_ops *device_ops(const struct intra_device *d) {
+static inline const struct kern_ops *device_ops(const struct intra_device *d) {
     return d->c.D->ops;
 }
 static inline void *device_weight(const struct intra_device *d, const struct intra_tensor *t) { // T
@@ -122,22 +142,43 @@ static inline float *device_grad(const struct intra_device *d, const struct intr
 }
 // p advanced by elements of T.
 static inline void *device_at(const struct intra_device *d, void *p, size_t elements) {
-    return (char *)p + elements * kern_type_bytes(d->c.type);
+    return kern_at(d->c.type, p, elements);
 }
 // True with several tensor-parallel ranks.
 static inline bool device_cut(const struct intra_device *d) { return intra_mesh_tp(d->c.mesh) > 1; }
 // True for the shape that a trainer's micro-batches have, with tokens and targets only. Only this
 // shape is recorded.
 static inline bool device_plain(const struct intra_device *d, const struct device_acts *a, int B) {
-    return B == d->c.batch && a->T == d->c.seq_len && a->targets && !a->prefixed && !a->soft.k &&
+    return B == d->c.batch && a->T == d->c.seq_len && a->targets && !a->prefixed && !a->taught &&
            !a->n_rows;
 }
-static inline bool device_learns(const struct intra_device *d) { return d->o; }
+static inline bool device_learns(const struct intra_device *d) { return d->c.learn; }
+static inline bool device_host(const struct intra_device *d) { return kern_on_host(d->c.D); }
 static inline size_t device_tokens(const struct intra_device *d) {
     return (size_t)d->c.batch * (size_t)d->c.seq_len;
 }
 static inline struct intra_comm *device_dp(const struct intra_device *d) {
     return d->c.mesh ? d->c.mesh->dp : NULL;
+}
+static inline struct pass_shape device_shape(const struct intra_device *d, int B, int T) {
+    return (struct pass_shape){.B = B,
+                               .T = T,
+                               .n = B * T,
+                               .d = d->m->c.d_model,
+                               .t = d->c.type,
+                               .rows = intra_rows_of(d->m, B * T),
+                               .cut = device_cut(d)};
+}
+// This rank's rows of a buffer of all rows: fp32 in d->wide, or T.
+static inline size_t pass_own_floats(const struct pass_shape *s) {
+    return (size_t)s->rows.own * (size_t)s->d;
+}
+static inline float *pass_own_wide(const struct intra_device *d, const struct pass_shape *s) {
+    return d->wide + (size_t)s->rows.from * (size_t)s->d;
+}
+static inline void *pass_own_rows(const struct intra_device *d, const struct pass_shape *s,
+                                  void *x) {
+    return device_at(d, x, (size_t)s->rows.from * (size_t)s->d);
 }
 // Waits until the queue and its collectives have run. Returns m->failed, the first failure so far.
 NEB_MUST_CHECK enum neb_status device_finish(struct intra_device *d);
@@ -159,6 +200,13 @@ NEB_MUST_CHECK enum neb_status device_picks_create(struct intra_device *d);
 void device_picks_destroy(struct intra_device *d);
 
 // ---- memory.c
+// A layout of device memory, which is made twice: first it adds up sizes, then it sets pointers.
+struct device_carve {
+    char *base; // NULL: only sizes
+    size_t used;
+};
+// Sets the pointer at pointer_at to the next `bytes`.
+void device_take(struct device_carve *c, void *pointer_at, size_t bytes);
 NEB_MUST_CHECK enum neb_status device_allocate(struct intra_device *d);
 void device_release(struct intra_device *d);
 size_t device_logits_bytes(const struct intra_device *d);
@@ -180,6 +228,41 @@ void device_params_unpack(struct intra_device *d);
 // done with the output only. One below the first block: backward is done with all.
 void device_update_passed(struct intra_device *d, int32_t l);
 
+// ---- linear.c: what blocks are made of.
+// y (n, out), of type ty, = x (n, in) W^T + bias, plus the adapters of W's parts. With a bias, ty
+// is T.
+void pass_linear(struct intra_device *d, enum kern_type ty, void *y, const void *x, int n, int out,
+                 int in, const struct intra_tensor *w, const struct intra_tensor *bias,
+                 const struct intra_lora_pair *lora, int parts);
+// dx (n, in), of type tx, = dy W, unless dx is NULL. dW += dy^T x, and the bias += sums of dy, if
+// they learn. The same for adapters.
+void pass_linear_bwd(struct intra_device *d, enum kern_type tx, void *dx, void *dy, const void *x,
+                     int n, int out, int in, const struct intra_tensor *w,
+                     const struct intra_tensor *bias, const struct intra_lora_pair *lora,
+                     int parts);
+// y (n, d) = norm of the stream, which goes to `sum`. The stream is h, plus the last
+// pass_linear_added if `added`.
+void pass_norm(struct intra_device *d, void *y, float *rstd, float *sum, const float *h, bool added,
+               const struct intra_tensor *gain, const struct pass_shape *s);
+// Computes y again if it was not kept and the backward of a product reads it.
+void pass_norm_again(struct intra_device *d, void *y, float *rstd, float *h,
+                     const struct intra_tensor *gain, const struct pass_shape *s,
+                     const struct intra_tensor *w, const struct intra_lora_pair *lora, int parts);
+// d->dh, and d->dht in T: += gradient of a norm's input. d->dy: gradient of its output.
+void pass_norm_bwd(struct intra_device *d, const float *h, const float *rstd,
+                   const struct intra_tensor *gain, const struct pass_shape *s);
+// Computes what a product adds to the stream: rows of T in d->r, or their sum over ranks, fp32 in
+// d->wide.
+void pass_linear_added(struct intra_device *d, const void *x, int in, const struct intra_tensor *w,
+                       const struct intra_lora_pair *lora, bool wide, const struct pass_shape *s);
+// Backward of a product that reads a norm's output. d->dy: gradient of that output, rows of T.
+void pass_linear_bwd_in(struct intra_device *d, void *dy, const void *x, int out,
+                        const struct intra_tensor *w, const struct intra_tensor *bias,
+                        const struct intra_lora_pair *lora, int parts, bool through,
+                        const struct pass_shape *s);
+// All rows of the stream's gradient, in T.
+void *pass_stream_grad(struct intra_device *d, const struct pass_shape *s);
+
 // ---- pass.c: forward and backward of B sequences in a->batch. Losses are added to *total. With
 // several stages the first begins with tokens, others with d->hf; the output is device_out and
 // d->dh.
@@ -187,6 +270,13 @@ void device_forward(struct intra_device *d, struct device_acts *a, int B, bool l
                     double *total);
 void device_backward(struct intra_device *d, struct device_acts *a, int B);
 float *device_out(const struct intra_device *d, const struct device_acts *a, int B);
+
+// ---- decode.c: copies k and v (B, T rows; row stride ld) of block l into the cache.
+void device_cache_keep(const struct device_cache *c, int32_t l, int B, int T, const float *k,
+                       const float *v, int ld, int width);
+// Attention of one query per sequence over the cache and itself.
+void device_cache_attend(struct intra_device *d, int32_t l, const struct kern_attn *s, float *out,
+                         const float *q, int ldq);
 
 // ---- graph.c: runs a part of a step, op by op or as a graph.
 enum device_part {
@@ -202,16 +292,16 @@ NEB_MUST_CHECK enum neb_status device_graphs_create(struct intra_device *d);
 void device_graphs_destroy(struct intra_device *d); // before device_release
 void device_run(struct intra_device *d, enum device_part part, struct device_acts *a, int B);
 
-// ---- rows.c: like seqpar.h and vocab.h; with one rank it does nothing. Between device_tp_create
+// ---- rows.c: collectives; with one rank they do nothing. Between device_tp_create
 // and device_tp_destroy, collectives may be in the queue, and the host's waits for it are watched,
 // so they end even if a rank hangs.
 void device_tp_create(struct intra_device *d);
 void device_tp_destroy(struct intra_device *d);
-void device_tp_reduce(struct intra_device *d, float *x, size_t n, enum intra_comm_op op);
+void device_tp_sum(struct intra_device *d, float *x, size_t n);
 void device_rows_gather(struct intra_device *d, const struct intra_rows *r, void *x, size_t bytes);
 void device_rows_sum(struct intra_device *d, const struct intra_rows *r, float *x);
-// h as for kern_device_ops.head_loss, with this rank's rows of the output weight. dx goes into
+// h as for kern_ops.head_loss, with this rank's rows of the output weight. dx goes into
 // d->wide, as fp32: a part of a sum over ranks.
-void device_vocab_head(struct intra_device *d, const struct kern_device_head *h);
+void device_vocab_head(struct intra_device *d, const struct kern_head *h);
 
 #endif
