@@ -6,10 +6,10 @@
 //                   (three times without progress)
 //     not started   for lack of memory, processes, descriptors or space: tried again after
 //                   1, 2, 4, ... 60 s (START_TRIES times)
-#include "agent/exchange/exchange.h"
 #include "agent/base/log.h"
 #include "agent/daemon/attach.h"
 #include "agent/daemon/state.h"
+#include "agent/exchange/exchange.h"
 #include "agent/proc/launch.h"
 
 #include <signal.h>

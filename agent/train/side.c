@@ -126,8 +126,8 @@ static bool due(struct agent_side *x) {
     return yes && now != x->saved;
 }
 
-// Begins a checkpoint, which is written while training goes on (agent/exchange/save.c). Once it is on disk,
-// the producers get credit. The reference has none: it starts over after a failure.
+// Begins a checkpoint, which is written while training goes on (agent/exchange/save.c). Once it is
+// on disk, the producers get credit. The reference has none: it starts over after a failure.
 static enum neb_status save(struct agent_side *x, bool final) {
     if (x->second)
         return NEB_OK;
@@ -180,8 +180,8 @@ enum neb_status side_trainer(struct agent_side *x, bool rounds) {
     return NEB_OK;
 }
 
-// Rounds go on between the side's steps, as those of replicas (agent/exchange). A cluster of another
-// role votes in them like a witness; it holds no updates.
+// Rounds go on between the side's steps, as those of replicas (agent/exchange). A cluster of
+// another role votes in them like a witness; it holds no updates.
 static enum neb_status join_rounds(struct agent_side *x) {
     struct agent_worker *w = x->w;
     w->x.job.model = x->model->c;
