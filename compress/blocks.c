@@ -21,7 +21,7 @@ enum {
 
 extern const struct cmp_codec_ops cmp_int8, cmp_int4;
 
-static bool is_four(const struct cmp_codec *c) { return c->ops == &cmp_int4; }
+static bool is_four(const struct cmp_codec *c) { return cmp_ops(c) == &cmp_int4; }
 
 // int4's step is a block's largest value / 5.5, not / 7: fewer bits but a larger error, which error
 // feedback sends later (README.md). Three levels need the block's typical value instead of its
@@ -67,11 +67,6 @@ static void print(const struct cmp_codec *c, char *out, size_t cap) {
         if (kinds[i].levels == c->levels)
             bits = kinds[i].bits;
     snprintf(out, cap, c->block == KERN_DEFAULT_BLOCK ? "int%u" : "int%u:%u", bits, c->block);
-}
-
-static uint64_t bound(const struct cmp_codec *c, uint64_t n, uint64_t units) {
-    (void)units;
-    return (is_four(c) ? n / 2 : n) + n / c->block;
 }
 
 static void sizes(const struct cmp_codec *c, size_t n, size_t min[], size_t max[]) {
@@ -242,9 +237,9 @@ static const struct cmp_variant variants4[] = {{"int4", NULL, USES, 2, 2.9, 0.15
                                                {0}};
 
 #define BLOCKS                                                                                     \
-    .parse = parse, .print = print, .bound = bound, .sizes = sizes, .encode = encode,              \
-    .verify = verify, .read = read, .count = count, .device_takes = device_takes,                  \
-    .device_encode = device_encode, .device_decode = device_decode
+    .parse = parse, .print = print, .sizes = sizes, .encode = encode, .verify = verify,            \
+    .read = read, .count = count, .device_takes = device_takes, .device_encode = device_encode,    \
+    .device_decode = device_decode
 
 const struct cmp_codec_ops cmp_int8 = {.name = "int8",
                                        .usage = "int8[:BLOCK]",

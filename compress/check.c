@@ -126,7 +126,7 @@ KERN_CLONES static void add_squares(double lane[CMP_LANES], const float *x, size
 // Counts all elements that have arrived, in pieces that begin with lane 0. A codec that verifies
 // its streams waits for the last byte.
 static enum neb_status take_floats(struct cmp_tally *t, size_t bytes) {
-    const struct cmp_codec_ops *ops = t->h.codec.ops;
+    const struct cmp_codec_ops *ops = cmp_ops(&t->h.codec);
     size_t len = t->raw[t->stream].len, here = bytes == len ? t->n : 0;
     if (t->stream + 1 < cmp_frame_streams(&t->h.codec))
         return NEB_OK;
@@ -145,7 +145,7 @@ static enum neb_status take_floats(struct cmp_tally *t, size_t bytes) {
 
 // Counts what the first `bytes` bytes of a stream add. The rest has not arrived yet.
 static enum neb_status take_stream(struct cmp_check *c, size_t bytes) {
-    const struct cmp_codec_ops *ops = c->t.h.codec.ops;
+    const struct cmp_codec_ops *ops = cmp_ops(&c->t.h.codec);
     return ops->count ? ops->count(&c->t, bytes) : take_floats(&c->t, bytes);
 }
 
@@ -263,8 +263,8 @@ static enum neb_status on_stream(struct cmp_check *c) {
     struct cmp_stage_head s;
     size_t min[CMP_STREAMS_MAX] = {0}, max[CMP_STREAMS_MAX] = {0};
     int i = c->t.stream;
-    k->ops->sizes(k, c->t.n, min, max);
-    NEB_TRY(cmp_stage_get(&r, k->ops->streams[i], min[i], max[i], &s));
+    cmp_ops(k)->sizes(k, c->t.n, min, max);
+    NEB_TRY(cmp_stage_get(&r, cmp_ops(k)->streams[i], min[i], max[i], &s));
     NEB_TRY(spend(c, s.len));
     return s.stage == CMP_NIBBLES
                ? begin_nibbles(c, s.raw, s.len)

@@ -53,8 +53,8 @@ static bool wide(const struct cmp_codec_ops *ops, int bits) { return ops->codebo
 void cmp_frame_put(struct neb_buf *out, const struct cmp_frame *h) {
     const struct cmp_codec *c = &h->codec;
     neb_buf_u32(out, MAGIC);
-    neb_buf_u8(out, c->ops->number);
-    neb_buf_u8(out, wide(c->ops, c->bits) ? 4 : 0);
+    neb_buf_u8(out, cmp_ops(c)->number);
+    neb_buf_u8(out, wide(cmp_ops(c), c->bits) ? 4 : 0);
     neb_buf_u16(out, (uint16_t)c->block);
     neb_buf_u32(out, c->chunk);
     neb_buf_u32(out, c->k);
@@ -64,20 +64,20 @@ void cmp_frame_put(struct neb_buf *out, const struct cmp_frame *h) {
     neb_buf_u64(out, h->n);
     neb_buf_u32(out, 0);
     neb_buf_u8(out, (uint8_t)cmp_frame_streams(c));
-    for (int i = 2; wide(c->ops, c->bits) && i < CMP_MAGS; i++)
+    for (int i = 2; wide(cmp_ops(c), c->bits) && i < CMP_MAGS; i++)
         neb_buf_f32(out, h->mags[i]);
 }
 
 size_t cmp_frame_more(const uint8_t *p) {
-    const struct cmp_codec_ops *ops = cmp_codec_numbered(p[NUMBER_AT]);
-    return ops && wide(ops, p[BITS_AT]) ? CMP_CODEBOOK_BYTES : 0;
+    int format = cmp_format_numbered(p[NUMBER_AT]);
+    return format >= 0 && wide(cmp_codecs[format], p[BITS_AT]) ? CMP_CODEBOOK_BYTES : 0;
 }
 
 int cmp_frame_bins(int bits) { return bits == 4 ? CMP_MAGS : 2; }
 
 int cmp_frame_streams(const struct cmp_codec *c) {
     int n = 0;
-    while (n < CMP_STREAMS_MAX && c->ops->streams[n] != CMP_NO_STREAM)
+    while (n < CMP_STREAMS_MAX && cmp_ops(c)->streams[n] != CMP_NO_STREAM)
         n++;
     return n;
 }
@@ -92,9 +92,11 @@ static bool usable_mags(const float *m, int n) { // finite, ascending, not too l
 enum neb_status cmp_frame_get(struct neb_rd *r, struct cmp_frame *h) {
     uint32_t magic = neb_rd_u32(r);
     struct cmp_codec *c = &h->codec;
-    const struct cmp_codec_ops *ops = cmp_codec_numbered(neb_rd_u8(r));
+    int format = cmp_format_numbered(neb_rd_u8(r));
     uint8_t bits = neb_rd_u8(r);
-    *c = (struct cmp_codec){.ops = ops, .block = neb_rd_u16(r), .bits = bits ? bits : 2};
+    *c = (struct cmp_codec){.format = (uint8_t)(format < 0 ? 0 : format),
+                            .block = neb_rd_u16(r),
+                            .bits = bits ? bits : 2};
     c->chunk = neb_rd_u32(r);
     c->k = neb_rd_u32(r);
     h->top = (int16_t)neb_rd_u16(r);
@@ -103,7 +105,7 @@ enum neb_status cmp_frame_get(struct neb_rd *r, struct cmp_frame *h) {
     h->n = neb_rd_u64(r);
     uint32_t zero = neb_rd_u32(r);
     uint8_t streams = neb_rd_u8(r);
-    bool fine = ops && wide(ops, bits); // the rest of the codebook follows
+    bool fine = format >= 0 && wide(cmp_ops(c), bits); // the rest of the codebook follows
     for (int i = 2; fine && i < CMP_MAGS; i++)
         h->mags[i] = neb_rd_f32(r);
     if (!r->bad && magic != MAGIC && (magic & 0xffffff) == (MAGIC & 0xffffff))
@@ -112,7 +114,7 @@ enum neb_status cmp_frame_get(struct neb_rd *r, struct cmp_frame *h) {
             "codec frame: version '%c', this program reads '2'; run the same release on all "
             "members",
             isprint((int)(magic >> 24)) ? (int)(magic >> 24) : '?');
-    if (r->bad || magic != MAGIC || !ops || (bits && !fine) || zero)
+    if (r->bad || magic != MAGIC || format < 0 || (bits && !fine) || zero)
         return neb_fail(NEB_ERR_FORMAT, "codec frame: no valid header");
     if (streams != cmp_frame_streams(c) || h->n > CMP_ELEMENTS_MAX)
         return neb_fail(NEB_ERR_FORMAT, "codec frame: %u streams, %llu elements", streams,
@@ -139,7 +141,7 @@ enum neb_status cmp_frame_open(struct cmp_work *w, const uint8_t *frame, size_t 
     if (h->n != n)
         return neb_fail(NEB_ERR_FORMAT, "codec frame: %llu elements, %zu expected",
                         (unsigned long long)h->n, n);
-    const struct cmp_codec_ops *ops = h->codec.ops;
+    const struct cmp_codec_ops *ops = cmp_ops(&h->codec);
     ops->sizes(&h->codec, n, min, max);
     for (int i = 0; i < cmp_frame_streams(&h->codec); i++)
         NEB_TRY(cmp_frame_get_stream(w, &r, ops->streams[i], min[i], max[i], &raw[i]));
@@ -149,8 +151,8 @@ enum neb_status cmp_frame_open(struct cmp_work *w, const uint8_t *frame, size_t 
 enum neb_status cmp_frame_read(const struct cmp_frame *h, const struct neb_buf *raw, size_t at,
                                float *out, size_t n) {
     bool finite = true;
-    h->codec.ops->read(h, raw, at, out, n);
-    if (h->codec.ops->may_be_infinite)
+    cmp_ops(&h->codec)->read(h, raw, at, out, n);
+    if (cmp_ops(&h->codec)->may_be_infinite)
         (void)kern_absmax(out, n, &finite);
     return finite ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "codec frame: a value is NaN or infinite");
 }
@@ -186,7 +188,7 @@ static enum neb_status encode(struct cmp_work *w, const struct cmp_codec *c,
     for (int i = 0; i < CMP_STREAMS_MAX; i++)
         neb_buf_clear(&w->stream[i]);
     unsigned was = kern_exact_enter();
-    enum neb_status st = h.codec.ops->encode(w, &h, from, n);
+    enum neb_status st = cmp_ops(&h.codec)->encode(w, &h, from, n);
     if (st == NEB_OK)
         st = cmp_frame_put_all(w, out, &h, c->zstd_level);
     kern_exact_leave(was);
@@ -209,7 +211,7 @@ static enum neb_status decode(struct cmp_work *w, const uint8_t *frame, size_t l
                               size_t n) {
     struct cmp_frame h;
     NEB_TRY(cmp_frame_open(w, frame, len, n, &h, w->stream));
-    const struct cmp_codec_ops *ops = h.codec.ops;
+    const struct cmp_codec_ops *ops = cmp_ops(&h.codec);
     if (ops->unpack)
         return ops->unpack(&h, w->stream, n, &(struct cmp_sink){.out = out});
     if (ops->verify)

@@ -16,9 +16,10 @@
 
 struct cmp_codec_ops;
 struct cmp_codec {
-    const struct cmp_codec_ops *ops; // the format; two codecs have the same format if it is equal
-    uint32_t block;                  // int8, int4: elements that share a scale
-    uint32_t chunk, k;               // topk: k of each `chunk` elements
+    // The row in cmp_codecs, so that a codec has no pointer: ranks of a mesh send it to each other.
+    uint8_t format;
+    uint32_t block;    // int8, int4: elements that share a scale
+    uint32_t chunk, k; // topk: k of each `chunk` elements
     int zstd_level;
     int bits; // topk: bits of a value, 2 or 4
     // int8, int4: the encoder's codes lie in [-levels, levels]; not in the frame. 0: all codes

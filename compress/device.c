@@ -90,7 +90,7 @@ static enum neb_status encode_on_host(struct cmp_device *c, struct cmp_work *w,
 enum neb_status cmp_device_encode(struct cmp_device *c, struct cmp_work *w,
                                   const struct cmp_codec *codec, const float *x, size_t n,
                                   struct neb_buf *out) {
-    const struct cmp_codec_ops *ops = codec->ops;
+    const struct cmp_codec_ops *ops = cmp_ops(codec);
     struct cmp_frame h = {.codec = *codec, .n = n};
     bool finite;
     float max;
@@ -116,14 +116,14 @@ enum neb_status cmp_device_encode(struct cmp_device *c, struct cmp_work *w,
 
 static enum neb_status decode_sparse(struct cmp_device *c, const struct cmp_frame *h,
                                      const struct neb_buf *raw, float *out, size_t n) {
-    size_t m = h->codec.ops->entries(&h->codec, n);
+    size_t m = cmp_ops(&h->codec)->entries(&h->codec, n);
     uint8_t *at, *values;
     neb_buf_clear(&c->list);
     if (!neb_buf_grow(&c->list, m * (sizeof(uint32_t) + sizeof(float)) + 1))
         return neb_buf_check(&c->list);
     struct cmp_sink to = {.at = (uint32_t *)(void *)c->list.p,
                           .values = (float *)(void *)(c->list.p + m * sizeof(uint32_t))};
-    NEB_TRY(h->codec.ops->unpack(h, raw, n, &to));
+    NEB_TRY(cmp_ops(&h->codec)->unpack(h, raw, n, &to));
     NEB_TRY(cmp_device_streams(c, m * sizeof *to.at, m * sizeof *to.values, &at, &values));
     kern_stage_upload(c->D, at, to.at, m * sizeof *to.at);
     kern_stage_upload(c->D, values, to.values, m * sizeof *to.values);
@@ -137,8 +137,8 @@ static enum neb_status decode_on_host(struct cmp_device *c, const struct cmp_fra
     float *x = (float *)(void *)neb_buf_grow(&c->list, n * sizeof *x + 1);
     if (!x)
         return neb_buf_check(&c->list);
-    if (h->codec.ops->verify)
-        NEB_TRY(h->codec.ops->verify(h, raw, n));
+    if (cmp_ops(&h->codec)->verify)
+        NEB_TRY(cmp_ops(&h->codec)->verify(h, raw, n));
     NEB_TRY(cmp_frame_read(h, raw, 0, x, n));
     kern_stage_upload(c->D, out, x, n * sizeof *x);
     return c->D->ops->finish(c->D);
@@ -150,7 +150,7 @@ static enum neb_status decode(struct cmp_device *c, struct cmp_work *w, const ui
     bool finite = true;
     float max;
     NEB_TRY(cmp_frame_open(w, frame, len, n, &h, w->stream));
-    const struct cmp_codec_ops *ops = h.codec.ops;
+    const struct cmp_codec_ops *ops = cmp_ops(&h.codec);
     if (cmp_codec_sparse(&h.codec))
         return decode_sparse(c, &h, w->stream, out, n);
     if (!ops->device_decode)

@@ -4,26 +4,10 @@
 //     stream 0   the floats, little-endian
 #include "compress/ops.h"
 
-#include <stdio.h>
 #include <string.h>
 
 static const struct cmp_variant variants[] = {
     {.name = "fp32", .uses = CMP_BENCHED, .bits = 32, .density = 1}, {0}};
-
-static bool parse(const char *text, struct cmp_codec *c) {
-    (void)c;
-    return !strcmp(text, "fp32");
-}
-
-static void print(const struct cmp_codec *c, char *out, size_t cap) {
-    (void)c;
-    snprintf(out, cap, "fp32");
-}
-
-static uint64_t bound(const struct cmp_codec *c, uint64_t n, uint64_t units) {
-    (void)c, (void)units;
-    return 4 * n;
-}
 
 static void sizes(const struct cmp_codec *c, size_t n, size_t min[], size_t max[]) {
     (void)c;
@@ -84,9 +68,6 @@ const struct cmp_codec_ops cmp_fp32 = {.name = "fp32",
                                        .number = 1,
                                        .streams = {CMP_BYTES},
                                        .may_be_infinite = true,
-                                       .parse = parse,
-                                       .print = print,
-                                       .bound = bound,
                                        .sizes = sizes,
                                        .encode = encode,
                                        .read = read,

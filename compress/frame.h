@@ -39,8 +39,7 @@ struct cmp_work {
     struct neb_buf plane;        // high nibbles of 8-bit codes (stage.c)
     struct cmp_check *check;     // for whole updates; made when the first one is checked
     uint32_t scratch[2 * 65536]; // topk
-    uint16_t idx[65536];
-    float values[65536]; // entries of one chunk, or a strip of elements
+    float strip[16384];          // elements
 };
 
 // Checks a unit that arrives. Every row has an element. So a limit on elements also limits the row

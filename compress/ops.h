@@ -37,12 +37,14 @@ struct cmp_codec_ops {
     bool may_be_infinite; // `read` can return a NaN or an infinity: callers check the elements
     bool codebook;        // 4-bit values have six more magnitudes behind the header
 
-    // Text. `parse` gets a codec with the defaults; false: the text is none of this codec's. The
-    // caller checks ranges. `print` writes a text that `parse` takes; cap >= 32.
+    // Optional: text. NULL: the name alone. `parse` gets a codec with the defaults; false: the text
+    // is none of this codec's. The caller checks ranges. `print` writes a text that `parse` takes;
+    // cap >= 32.
     bool (*parse)(const char *text, struct cmp_codec *c);
     void (*print)(const struct cmp_codec *c, char *out, size_t cap);
 
-    // The most bytes of all streams of n elements in `units` frames, without heads.
+    // Optional: the most bytes of all streams of n elements in `units` frames, without heads. NULL:
+    // the sizes of one frame of n elements, with at most 128 bytes more for each unit.
     uint64_t (*bound)(const struct cmp_codec *c, uint64_t n, uint64_t units);
     // Raw bytes of each stream of n elements; min[i] and max[i] are equal if only one size is
     // possible. Both are 0 before the call.
@@ -83,10 +85,14 @@ struct cmp_codec_ops {
 };
 
 // table.c
-extern const struct cmp_codec_ops *const cmp_codecs[];          // finest first; NULL ends the table
-const struct cmp_codec_ops *cmp_codec_numbered(uint8_t number); // NULL: none
-
-static inline bool cmp_codec_sparse(const struct cmp_codec *c) { return c->ops->entries != NULL; }
+extern const struct cmp_codec_ops *const cmp_codecs[]; // finest first; NULL ends the table
+int cmp_format_numbered(uint8_t number);               // the row of a frame's number; -1: none
+static inline const struct cmp_codec_ops *cmp_ops(const struct cmp_codec *c) {
+    return cmp_codecs[c->format];
+}
+static inline bool cmp_codec_sparse(const struct cmp_codec *c) {
+    return cmp_ops(c)->entries != NULL;
+}
 
 // For device hooks. cmp_device_streams gives memory on the device for a and b bytes.
 // cmp_device_fetch appends bytes of the device to a buffer; they have arrived after kern_stage_end,

@@ -29,7 +29,7 @@ void cmp_reader_destroy(struct cmp_reader **rp) {
 }
 
 static enum neb_status open_sparse(struct cmp_reader *r, const struct neb_buf *raw, size_t n) {
-    r->entries = r->h.codec.ops->entries(&r->h.codec, n);
+    r->entries = cmp_ops(&r->h.codec)->entries(&r->h.codec, n);
     neb_buf_clear(&r->stream[0]);
     neb_buf_clear(&r->stream[1]);
     uint8_t *at = neb_buf_grow(&r->stream[0], r->entries * sizeof(uint32_t) + 1),
@@ -37,16 +37,16 @@ static enum neb_status open_sparse(struct cmp_reader *r, const struct neb_buf *r
     if (!at || !values)
         return neb_buf_check(!at ? &r->stream[0] : &r->stream[1]);
     const struct cmp_sink to = {.at = (uint32_t *)(void *)at, .values = (float *)(void *)values};
-    return r->h.codec.ops->unpack(&r->h, raw, n, &to);
+    return cmp_ops(&r->h.codec)->unpack(&r->h, raw, n, &to);
 }
 
 static enum neb_status open_dense(struct cmp_reader *r, struct cmp_work *w, size_t n) {
-    const size_t cap = sizeof w->values / sizeof *w->values;
-    const struct cmp_codec_ops *ops = r->h.codec.ops;
+    const size_t cap = sizeof w->strip / sizeof *w->strip;
+    const struct cmp_codec_ops *ops = cmp_ops(&r->h.codec);
     if (ops->verify)
         NEB_TRY(ops->verify(&r->h, r->stream, n));
     for (size_t at = 0; ops->may_be_infinite && at < n; at += cap)
-        NEB_TRY(cmp_frame_read(&r->h, r->stream, at, w->values, n - at < cap ? n - at : cap));
+        NEB_TRY(cmp_frame_read(&r->h, r->stream, at, w->strip, n - at < cap ? n - at : cap));
     return NEB_OK;
 }
 
@@ -91,6 +91,6 @@ void cmp_reader_read(const struct cmp_reader *r, size_t at, float *out, size_t n
     if (cmp_codec_sparse(&r->h.codec))
         read_sparse(r, at, out, n);
     else
-        r->h.codec.ops->read(&r->h, r->stream, at, out, n);
+        cmp_ops(&r->h.codec)->read(&r->h, r->stream, at, out, n);
     kern_exact_leave(was);
 }

@@ -1,95 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
 // Frames of tokens (replaced.h).
 #include "compress/replaced.h"
+#include "compress/part.h"
 
 #include <stdlib.h>
-#include <string.h>
-#include <zstd.h>
 
-enum { VERSION = 1, LEVEL = 3, RAW = 0, ZSTD = 1, ESCAPE = 255 };
+enum { VERSION = 1, ESCAPE = 255 };
 
 struct cmp_tokens {
-    ZSTD_CCtx *c;
-    ZSTD_DCtx *d;
-    struct neb_buf plane, packed;
+    struct cmp_parts parts;
 };
 
 enum neb_status cmp_tokens_create(struct cmp_tokens **out) {
-    struct cmp_tokens *t = calloc(1, sizeof *t);
-    if (!t || !(t->c = ZSTD_createCCtx()) || !(t->d = ZSTD_createDCtx()) ||
-        ZSTD_isError(ZSTD_CCtx_setParameter(t->c, ZSTD_c_compressionLevel, LEVEL)) ||
-        ZSTD_isError(ZSTD_CCtx_setParameter(t->c, ZSTD_c_contentSizeFlag, 0))) {
-        cmp_tokens_destroy(&t);
-        return neb_fail(NEB_ERR_NOMEM, "out of memory for token frames");
-    }
-    *out = t;
-    return NEB_OK;
+    *out = calloc(1, sizeof **out);
+    if (*out && cmp_parts_open(&(*out)->parts))
+        return NEB_OK;
+    cmp_tokens_destroy(out);
+    return neb_fail(NEB_ERR_NOMEM, "out of memory for token frames");
 }
 
 void cmp_tokens_destroy(struct cmp_tokens **tp) {
-    struct cmp_tokens *t = *tp;
-    if (!t)
+    if (!*tp)
         return;
-    ZSTD_freeCCtx(t->c);
-    ZSTD_freeDCtx(t->d);
-    neb_buf_free(&t->plane);
-    neb_buf_free(&t->packed);
-    free(t);
+    cmp_parts_close(&(*tp)->parts);
+    free(*tp);
     *tp = NULL;
 }
 
 static int planes_of(int32_t vocab) { return vocab <= 1 << 8 ? 1 : vocab <= 1 << 16 ? 2 : 3; }
 
-// Appends the plane in t->plane, raw or compressed, whichever is smaller.
-static enum neb_status put_plane(struct cmp_tokens *t, struct neb_buf *out) {
-    size_t most = ZSTD_compressBound(t->plane.len);
-    neb_buf_clear(&t->packed);
-    NEB_TRY(neb_buf_check(&t->plane));
-    NEB_TRY(neb_buf_reserve(&t->packed, most));
-    size_t n = ZSTD_compress2(t->c, t->packed.p, most, t->plane.p, t->plane.len);
-    bool raw = ZSTD_isError(n) || n >= t->plane.len;
-    neb_buf_u8(out, raw ? RAW : ZSTD);
-    neb_buf_varint(out, raw ? t->plane.len : n);
-    neb_buf_add(out, raw ? t->plane.p : t->packed.p, raw ? t->plane.len : n);
-    return neb_buf_check(out);
-}
-
-// Reads the next plane into t->plane. It must have min to max bytes.
+// Reads the next plane. It must have min to max bytes.
 static enum neb_status get_plane(struct cmp_tokens *t, struct neb_rd *r, size_t min, size_t max) {
-    uint8_t how = neb_rd_u8(r);
-    uint64_t n = neb_rd_varint(r);
-    if (r->bad || how > ZSTD || n > neb_rd_left(r))
-        return neb_fail(NEB_ERR_FORMAT,
-                        "token frame: a plane of %llu bytes is cut short or of unknown kind",
-                        (unsigned long long)n);
-    const uint8_t *p = neb_rd_view(r, (size_t)n);
-    neb_buf_clear(&t->plane);
-    NEB_TRY(neb_buf_reserve(&t->plane, max + 1));
-    if (how == RAW && n <= max) {
-        neb_buf_add(&t->plane, p, (size_t)n);
-    } else if (how == ZSTD) {
-        size_t got = ZSTD_decompressDCtx(t->d, t->plane.p, max, p, (size_t)n);
-        t->plane.len = ZSTD_isError(got) ? SIZE_MAX : got;
-    } else {
-        t->plane.len = SIZE_MAX;
-    }
-    if (t->plane.len == SIZE_MAX || t->plane.len < min) {
-        t->plane.len = 0;
-        return neb_fail(NEB_ERR_FORMAT, "token frame: a plane does not unpack to %zu..%zu bytes",
-                        min, max);
-    }
-    return NEB_OK;
+    const struct cmp_part_sizes sizes = {min, max};
+    bool zstd;
+    return cmp_part_get(&t->parts, r, "token frame: a plane", sizes, sizes, &zstd);
 }
 
 static enum neb_status put_ids(struct cmp_tokens *t, const int32_t *ids, uint32_t n, int32_t vocab,
                                struct neb_buf *out) {
     for (int plane = 0; plane < planes_of(vocab); plane++) {
-        neb_buf_clear(&t->plane);
+        neb_buf_clear(&t->parts.plane);
         for (uint32_t i = 0; i < n; i++) {
             NEB_ASSERT(ids[i] >= 0 && ids[i] < vocab);
-            neb_buf_u8(&t->plane, (uint8_t)(ids[i] >> (8 * plane)));
+            neb_buf_u8(&t->parts.plane, (uint8_t)(ids[i] >> (8 * plane)));
         }
-        NEB_TRY(put_plane(t, out));
+        NEB_TRY(cmp_part_put(&t->parts, &t->parts.plane, out));
     }
     return NEB_OK;
 }
@@ -101,7 +56,7 @@ static enum neb_status get_ids(struct cmp_tokens *t, struct neb_rd *r, int32_t v
     for (int plane = 0; plane < planes_of(vocab); plane++) {
         NEB_TRY(get_plane(t, r, n, n));
         for (uint32_t i = 0; i < n; i++)
-            ids[i] |= (int32_t)t->plane.p[i] << (8 * plane);
+            ids[i] |= (int32_t)t->parts.plane.p[i] << (8 * plane);
     }
     for (uint32_t i = 0; i < n; i++)
         if (ids[i] >= vocab)
@@ -117,15 +72,15 @@ enum neb_status cmp_replaced_encode(struct cmp_tokens *t, uint32_t n_masked, con
     neb_buf_u8(out, VERSION);
     neb_buf_varint(out, n_masked);
     neb_buf_varint(out, n);
-    neb_buf_clear(&t->plane);
+    neb_buf_clear(&t->parts.plane);
     for (uint32_t i = 0; i < n; i++) {
         int32_t gap = i ? index[i] - index[i - 1] - 1 : index[0];
         NEB_ASSERT(gap >= 0 && (uint32_t)index[i] < n_masked);
         for (; gap >= ESCAPE; gap -= ESCAPE)
-            neb_buf_u8(&t->plane, ESCAPE);
-        neb_buf_u8(&t->plane, (uint8_t)gap);
+            neb_buf_u8(&t->parts.plane, ESCAPE);
+        neb_buf_u8(&t->parts.plane, (uint8_t)gap);
     }
-    NEB_TRY(put_plane(t, out));
+    NEB_TRY(cmp_part_put(&t->parts, &t->parts.plane, out));
     return put_ids(t, ids, n, vocab, out);
 }
 
@@ -144,9 +99,9 @@ enum neb_status cmp_replaced_decode(struct cmp_tokens *t, struct neb_rd *r, uint
     NEB_TRY(get_plane(t, r, (size_t)replaced, (size_t)replaced + n_masked / ESCAPE));
     uint64_t at = 0;
     uint32_t k = 0;
-    for (size_t i = 0; i < t->plane.len; i++) {
-        at += t->plane.p[i];
-        if (t->plane.p[i] == ESCAPE)
+    for (size_t i = 0; i < t->parts.plane.len; i++) {
+        at += t->parts.plane.p[i];
+        if (t->parts.plane.p[i] == ESCAPE)
             continue;
         if (k == replaced || at >= n_masked)
             return neb_fail(NEB_ERR_FORMAT,

@@ -37,7 +37,7 @@ static void add_floats(const struct cmp_place *p, const float *x, size_t at, siz
 void cmp_sketch_add(float sketch[CMP_SKETCH], uint32_t unit, const struct cmp_frame *h,
                     const struct neb_buf *raw, size_t n) {
     struct cmp_place p = {.sketch = sketch, .salt = cmp_mix(unit) >> 32, .length = group_length(n)};
-    const struct cmp_codec_ops *ops = h->codec.ops;
+    const struct cmp_codec_ops *ops = cmp_ops(&h->codec);
     float x[PIECE];
     uint64_t signs = cmp_mix(0);
     for (int i = 0; i < CMP_GROUP_MAX; i++)

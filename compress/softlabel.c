@@ -4,33 +4,23 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <zstd.h>
 
-enum { VERSION = 1, LEVEL = 3, PACKED = 0, ZSTD = 1, GAP_MAX = 255, GAPS_A_NAT = 16 };
+enum { VERSION = 1, GAP_MAX = 255, GAPS_A_NAT = 16 };
 enum { TAIL_STEPS = 8, TAIL_ZERO = 128 };
 
 enum neb_status cmp_soft_create(struct cmp_soft **out) {
-    struct cmp_soft *s = calloc(1, sizeof *s);
-    if (!s || !(s->c = ZSTD_createCCtx()) || !(s->d = ZSTD_createDCtx()) ||
-        ZSTD_isError(ZSTD_CCtx_setParameter(s->c, ZSTD_c_compressionLevel, LEVEL)) ||
-        ZSTD_isError(ZSTD_CCtx_setParameter(s->c, ZSTD_c_contentSizeFlag, 0))) {
-        cmp_soft_destroy(&s);
-        return neb_fail(NEB_ERR_NOMEM, "out of memory for soft labels");
-    }
-    *out = s;
-    return NEB_OK;
+    *out = calloc(1, sizeof **out);
+    if (*out && cmp_parts_open(&(*out)->parts))
+        return NEB_OK;
+    cmp_soft_destroy(out);
+    return neb_fail(NEB_ERR_NOMEM, "out of memory for soft labels");
 }
 
 void cmp_soft_destroy(struct cmp_soft **sp) {
-    struct cmp_soft *s = *sp;
-    if (!s)
+    if (!*sp)
         return;
-    ZSTD_freeCCtx(s->c);
-    ZSTD_freeDCtx(s->d);
-    neb_buf_free(&s->plane);
-    neb_buf_free(&s->packed);
-    neb_buf_free(&s->scratch);
-    free(s);
+    cmp_parts_close(&(*sp)->parts);
+    free(*sp);
     *sp = NULL;
 }
 
@@ -47,21 +37,6 @@ static size_t packed_ids(uint64_t n, int32_t vocab) {
 
 // ---- encoding
 
-// Appends s->packed as it is, or s->plane through zstd, whichever is smaller.
-static enum neb_status put_part(struct cmp_soft *s, struct neb_buf *out) {
-    NEB_TRY(neb_buf_check(&s->plane));
-    NEB_TRY(neb_buf_check(&s->packed));
-    size_t most = ZSTD_compressBound(s->plane.len);
-    neb_buf_clear(&s->scratch);
-    NEB_TRY(neb_buf_reserve(&s->scratch, most));
-    size_t n = ZSTD_compress2(s->c, s->scratch.p, most, s->plane.p, s->plane.len);
-    bool packed = ZSTD_isError(n) || n >= s->packed.len;
-    neb_buf_u8(out, packed ? PACKED : ZSTD);
-    neb_buf_varint(out, packed ? s->packed.len : n);
-    neb_buf_add(out, packed ? s->packed.p : s->scratch.p, packed ? s->packed.len : n);
-    return neb_buf_check(out);
-}
-
 static void pack_ids(struct neb_buf *out, const int32_t *ids, size_t n, int bits) {
     uint64_t word = 0;
     int have = 0;
@@ -77,14 +52,14 @@ static void pack_ids(struct neb_buf *out, const int32_t *ids, size_t n, int bits
 static enum neb_status put_ids(struct cmp_soft *s, const struct cmp_soft_head *h,
                                const int32_t *ids, struct neb_buf *out) {
     size_t k = (size_t)h->k;
-    neb_buf_clear(&s->plane);
-    neb_buf_clear(&s->packed);
-    pack_ids(&s->packed, ids, h->rows * k, bits_of(h->vocab));
+    neb_buf_clear(&s->parts.plane);
+    neb_buf_clear(&s->parts.packed);
+    pack_ids(&s->parts.packed, ids, h->rows * k, bits_of(h->vocab));
     for (size_t rank = 0; rank < k; rank++)
         for (int plane = 0; plane < planes_of(h->vocab); plane++)
             for (size_t i = 0; i < h->rows; i++)
-                neb_buf_u8(&s->plane, (uint8_t)(ids[i * k + rank] >> (8 * plane)));
-    return put_part(s, out);
+                neb_buf_u8(&s->parts.plane, (uint8_t)(ids[i * k + rank] >> (8 * plane)));
+    return cmp_part_put(&s->parts, &s->parts.packed, out);
 }
 
 static int gap_steps(float first, float logp) {
@@ -97,8 +72,8 @@ static int gap_steps(float first, float logp) {
 static enum neb_status put_gaps(struct cmp_soft *s, const struct cmp_soft_head *h,
                                 const float *logp, struct neb_buf *out) {
     size_t k = (size_t)h->k;
-    neb_buf_clear(&s->plane);
-    uint8_t *p = neb_buf_grow(&s->plane, h->rows * (k - 1));
+    neb_buf_clear(&s->parts.plane);
+    uint8_t *p = neb_buf_grow(&s->parts.plane, h->rows * (k - 1));
     for (size_t i = 0; p && i < h->rows; i++)
         for (size_t rank = 1, at = 0; rank < k; rank++) {
             int want = gap_steps(logp[i * k], logp[i * k + rank]) - (int)at;
@@ -106,24 +81,20 @@ static enum neb_status put_gaps(struct cmp_soft *s, const struct cmp_soft_head *
             p[(rank - 1) * h->rows + i] = (uint8_t)gap;
             at += (size_t)gap;
         }
-    neb_buf_clear(&s->packed);
-    neb_buf_add(&s->packed, s->plane.p, s->plane.len);
-    return put_part(s, out);
+    return cmp_part_put(&s->parts, &s->parts.plane, out);
 }
 
 static enum neb_status put_tails(struct cmp_soft *s, const struct cmp_soft_head *h,
                                  const float *tail, struct neb_buf *out) {
-    neb_buf_clear(&s->plane);
+    neb_buf_clear(&s->parts.plane);
     for (uint32_t i = 0; i < h->rows; i++) {
         double t = (double)tail[i], odds = log(t / (1 - t)) * TAIL_STEPS; // infinite at 0 and 1
         double code = odds < -TAIL_ZERO       ? 0
                       : odds >= TAIL_ZERO - 1 ? 2 * TAIL_ZERO - 1
                                               : nearbyint(odds) + TAIL_ZERO;
-        neb_buf_u8(&s->plane, (uint8_t)code);
+        neb_buf_u8(&s->parts.plane, (uint8_t)code);
     }
-    neb_buf_clear(&s->packed);
-    neb_buf_add(&s->packed, s->plane.p, s->plane.len);
-    return put_part(s, out);
+    return cmp_part_put(&s->parts, &s->parts.plane, out);
 }
 
 static bool head_good(const struct cmp_soft_head *h) {
@@ -194,31 +165,10 @@ static enum neb_status get_head(struct neb_rd *r, struct cmp_soft_head *h) {
     return NEB_OK;
 }
 
-// Reads the next part into s->plane: `packed` bytes as they are, or zstd of `plane` bytes. *how:
-// which of the two.
-static enum neb_status get_part(struct cmp_soft *s, struct neb_rd *r, size_t packed, size_t plane,
-                                uint8_t *how) {
-    *how = neb_rd_u8(r);
-    uint64_t n = neb_rd_varint(r);
-    if (r->bad || *how > ZSTD || n > neb_rd_left(r))
-        return neb_fail(NEB_ERR_FORMAT,
-                        "soft labels: a part of %llu bytes is cut short or of unknown kind",
-                        (unsigned long long)n);
-    const uint8_t *p = neb_rd_view(r, (size_t)n);
-    size_t want = *how == PACKED ? packed : plane, got = (size_t)n;
-    neb_buf_clear(&s->plane);
-    NEB_TRY(neb_buf_reserve(&s->plane, want + 1));
-    if (*how == PACKED && n == want) {
-        neb_buf_add(&s->plane, p, want);
-    } else if (*how == ZSTD) {
-        got = ZSTD_decompressDCtx(s->d, s->plane.p, want, p, (size_t)n);
-        s->plane.len = want;
-    }
-    if (got != want) {
-        neb_buf_clear(&s->plane);
-        return neb_fail(NEB_ERR_FORMAT, "soft labels: a part does not unpack to %zu bytes", want);
-    }
-    return NEB_OK;
+static enum neb_status get_part(struct cmp_soft *s, struct neb_rd *r, size_t raw, size_t packed,
+                                bool *zstd) {
+    return cmp_part_get(&s->parts, r, "soft labels: a part", (struct cmp_part_sizes){raw, raw},
+                        (struct cmp_part_sizes){packed, packed}, zstd);
 }
 
 static void unpack_ids(const uint8_t *p, int32_t *ids, size_t n, int bits) {
@@ -237,12 +187,12 @@ static enum neb_status get_ids(struct cmp_soft *s, struct neb_rd *r, const struc
                                int32_t *ids) {
     size_t k = (size_t)h->k, n = h->rows * k;
     int planes = planes_of(h->vocab);
-    uint8_t how;
-    NEB_TRY(get_part(s, r, packed_ids(n, h->vocab), n * (size_t)planes, &how));
-    if (how == PACKED)
-        unpack_ids(s->plane.p, ids, n, bits_of(h->vocab));
-    const uint8_t *p = s->plane.p;
-    for (size_t rank = 0; how == ZSTD && rank < k; rank++)
+    bool zstd;
+    NEB_TRY(get_part(s, r, packed_ids(n, h->vocab), n * (size_t)planes, &zstd));
+    if (!zstd)
+        unpack_ids(s->parts.plane.p, ids, n, bits_of(h->vocab));
+    const uint8_t *p = s->parts.plane.p;
+    for (size_t rank = 0; zstd && rank < k; rank++)
         for (int plane = 0; plane < planes; plane++)
             for (size_t i = 0; i < h->rows; i++)
                 ids[i * k + rank] = (plane ? ids[i * k + rank] : 0) | (int32_t)*p++ << (8 * plane);
@@ -259,19 +209,19 @@ static enum neb_status get_ids(struct cmp_soft *s, struct neb_rd *r, const struc
 static enum neb_status get_probabilities(struct cmp_soft *s, struct neb_rd *r,
                                          const struct cmp_soft_head *h, float *logp, float *tail) {
     size_t k = (size_t)h->k, n = h->rows;
-    uint8_t how;
-    NEB_TRY(get_part(s, r, n * (k - 1), n * (k - 1), &how));
+    bool zstd;
+    NEB_TRY(get_part(s, r, n * (k - 1), n * (k - 1), &zstd));
     for (size_t i = 0; i < n; i++) {
         double at = 0;
         logp[i * k] = 0;
         for (size_t rank = 1; rank < k; rank++) {
-            at -= (double)s->plane.p[(rank - 1) * n + i] / GAPS_A_NAT;
+            at -= (double)s->parts.plane.p[(rank - 1) * n + i] / GAPS_A_NAT;
             logp[i * k + rank] = (float)at;
         }
     }
-    NEB_TRY(get_part(s, r, n, n, &how));
+    NEB_TRY(get_part(s, r, n, n, &zstd));
     for (size_t i = 0; i < n; i++) {
-        double odds = ((double)s->plane.p[i] - TAIL_ZERO) / TAIL_STEPS, sum = 0;
+        double odds = ((double)s->parts.plane.p[i] - TAIL_ZERO) / TAIL_STEPS, sum = 0;
         for (size_t rank = 0; rank < k; rank++)
             sum += exp((double)logp[i * k + rank]);
         double rest = -log1p(exp(odds)) - log(sum); // log((1 - tail) / sum)

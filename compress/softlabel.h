@@ -18,13 +18,12 @@
 // if tokens repeat.
 #ifndef CMP_SOFTLABEL_H
 #define CMP_SOFTLABEL_H
-#include "agent/base/bytes.h"
+#include "compress/part.h"
 
 enum { CMP_SOFT_K_MIN = 1, CMP_SOFT_K_MAX = 64, CMP_SOFT_ROWS_MAX = 1 << 22 };
 
-struct cmp_soft { // scratch and zstd contexts for one thread
-    struct neb_buf plane, packed, scratch;
-    void *c, *d;
+struct cmp_soft { // for one thread
+    struct cmp_parts parts;
 };
 NEB_MUST_CHECK enum neb_status cmp_soft_create(struct cmp_soft **out);
 void cmp_soft_destroy(struct cmp_soft **s);

@@ -130,7 +130,7 @@ enum neb_status cmp_frame_put_all(struct cmp_work *w, struct neb_buf *out,
     cmp_frame_put(out, h);
     for (int i = 0; i < cmp_frame_streams(&h->codec); i++) {
         const struct neb_buf *raw = &w->stream[i];
-        enum cmp_stream kind = h->codec.ops->streams[i];
+        enum cmp_stream kind = cmp_ops(&h->codec)->streams[i];
         NEB_TRY(neb_buf_check(raw));
         NEB_TRY(put_stream(w, out, raw, kind == CMP_CODES4 ? level_of_codes(w, raw, level) : level,
                            kind == CMP_CODES8 && level ? stage8(raw) : CMP_ZSTD));

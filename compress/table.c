@@ -17,11 +17,11 @@ const struct cmp_codec_ops *const cmp_codecs[] = {&cmp_fp32,       &cmp_bf16,
 #endif
                                                   &cmp_int8,       &cmp_int4, &cmp_topk, NULL};
 
-const struct cmp_codec_ops *cmp_codec_numbered(uint8_t number) {
+int cmp_format_numbered(uint8_t number) {
     for (int i = 0; cmp_codecs[i]; i++)
         if (cmp_codecs[i]->number == number)
-            return cmp_codecs[i];
-    return NULL;
+            return i;
+    return -1;
 }
 
 // ---- text ---------------------------------------------------------------------------------------
@@ -36,8 +36,9 @@ enum neb_status cmp_codec_parse(const char *text, struct cmp_codec *out) {
     char usage[256];
     for (int i = 0; cmp_codecs[i]; i++) {
         struct cmp_codec c = {
-            .ops = cmp_codecs[i], .block = 128, .chunk = 4096, .k = 64, .zstd_level = 1, .bits = 2};
-        if (!c.ops->parse(text, &c))
+            .format = (uint8_t)i, .block = 128, .chunk = 4096, .k = 64, .zstd_level = 1, .bits = 2};
+        if (cmp_ops(&c)->parse ? !cmp_ops(&c)->parse(text, &c)
+                               : strcmp(text, cmp_ops(&c)->name) != 0)
             continue;
         if (c.block < 8 || c.block > 65535 || c.chunk < 64 || c.chunk > 65536 || c.k < 1 ||
             c.k > c.chunk)
@@ -51,39 +52,51 @@ enum neb_status cmp_codec_parse(const char *text, struct cmp_codec *out) {
 }
 
 void cmp_codec_name(const struct cmp_codec *c, char *out, size_t cap) {
-    c->ops->print(c, out, cap);
+    if (cmp_ops(c)->print)
+        cmp_ops(c)->print(c, out, cap);
+    else
+        snprintf(out, cap, "%s", cmp_ops(c)->name);
 }
 
 // ---- properties ---------------------------------------------------------------------------------
 
 double cmp_codec_density(const struct cmp_codec *c) {
-    return cmp_codec_sparse(c) ? (double)c->ops->entries(c, c->chunk) / c->chunk : 1;
+    return cmp_codec_sparse(c) ? (double)cmp_ops(c)->entries(c, c->chunk) / c->chunk : 1;
 }
 
 struct cmp_codec cmp_codec_dense(const struct cmp_codec *c) {
     struct cmp_codec dense = *c;
     if (cmp_codec_sparse(c))
-        dense.ops = &cmp_int8, dense.levels = 0, dense.bits = 2;
+        dense.format = (uint8_t)cmp_format_numbered(cmp_int8.number), dense.levels = 0,
+        dense.bits = 2;
     return dense;
 }
 
 double cmp_codec_code_bytes(const struct cmp_codec *c) {
     double bytes = 0;
     for (int i = 0; i < CMP_STREAMS_MAX; i++)
-        bytes += c->ops->streams[i] == CMP_CODES8 ? 1 : c->ops->streams[i] == CMP_CODES4 ? 0.5 : 0;
+        bytes += cmp_ops(c)->streams[i] == CMP_CODES8   ? 1
+                 : cmp_ops(c)->streams[i] == CMP_CODES4 ? 0.5
+                                                        : 0;
     return bytes;
 }
 
 bool cmp_codec_coarse(const struct cmp_codec *c) {
-    return c->ops->variants[0].bits < cmp_int8.variants[0].bits;
+    return cmp_ops(c)->variants[0].bits < cmp_int8.variants[0].bits;
 }
 
 uint64_t cmp_codec_bytes_max(const struct cmp_codec *c, uint64_t n, uint64_t units) {
-    enum {
-        HEADS = 512
-    }; // bytes of a unit's heads: of the update, the frame, the streams; and the last block's scale
+    // Bytes of a unit's heads: of the update, the frame, the streams; and the last block's scale.
+    enum { HEADS = 512 };
     // n / 16: row counts, a byte for a row of at least 16 columns
-    return units * HEADS + n / 16 + c->ops->bound(c, n, units);
+    uint64_t most = units * HEADS + n / 16;
+    size_t min[CMP_STREAMS_MAX] = {0}, max[CMP_STREAMS_MAX] = {0};
+    if (cmp_ops(c)->bound)
+        return most + cmp_ops(c)->bound(c, n, units);
+    cmp_ops(c)->sizes(c, n, min, max);
+    for (int i = 0; i < CMP_STREAMS_MAX; i++)
+        most += max[i];
+    return most;
 }
 
 // ---- variants and levels ------------------------------------------------------------------------

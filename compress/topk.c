@@ -94,9 +94,12 @@ struct put { // state while a frame's chunks are put, one after the other
     uint8_t bits;
 };
 
-// Appends a chunk to w's streams. idx: indices in the chunk, ascending.
-static enum neb_status put_chunk(struct cmp_work *w, const struct cmp_frame *h, struct put *t,
-                                 const uint16_t *idx, const float *values, size_t k, size_t len) {
+// Appends a chunk to w's streams. idx: indices in the chunk, ascending. Not inlined, because the
+// loop of the caller then keeps too little in registers.
+__attribute__((noinline)) static enum neb_status put_chunk(struct cmp_work *w,
+                                                           const struct cmp_frame *h, struct put *t,
+                                                           const uint16_t *idx, const float *values,
+                                                           size_t k, size_t len) {
     int bits = h->codec.bits;
     unsigned each = 8 / (unsigned)bits; // values a byte
     double mean = 0;
@@ -169,17 +172,11 @@ static enum neb_status choose(struct cmp_work *w, const struct cmp_codec *c,
     return NEB_OK;
 }
 
-static enum neb_status encode(struct cmp_work *w, struct cmp_frame *h,
-                              const struct cmp_source *from, size_t n) {
+// Puts all chunks. values and idx: the entries of one chunk after those of the other.
+static enum neb_status put_chunks(struct cmp_work *w, struct cmp_frame *h, const float *values,
+                                  const uint16_t *idx, size_t n) {
     const struct cmp_codec *c = &h->codec;
     struct put t = {{0}, {0}, 0, 0};
-    uint32_t largest = 0;
-    NEB_TRY(choose(w, c, from, n, &largest));
-    if (largest >= 0x7f800000u)
-        return cmp_frame_not_finite();
-    h->top = largest ? kern_scale_top(kern_float_of(largest), 1) : 0;
-    const float *values = (const float *)(const void *)w->codes.p;
-    const uint16_t *idx = (const uint16_t *)(const void *)(values + entries_of(c, n));
     for (size_t at = 0; at < n; at += c->chunk) {
         size_t len = n - at < c->chunk ? n - at : c->chunk, k = chunk_k(c, len);
         NEB_TRY(put_chunk(w, h, &t, idx, values, k, len));
@@ -187,6 +184,18 @@ static enum neb_status encode(struct cmp_work *w, struct cmp_frame *h,
     }
     put_codebook(w, h, &t);
     return NEB_OK;
+}
+
+static enum neb_status encode(struct cmp_work *w, struct cmp_frame *h,
+                              const struct cmp_source *from, size_t n) {
+    const struct cmp_codec *c = &h->codec;
+    uint32_t largest = 0;
+    NEB_TRY(choose(w, c, from, n, &largest));
+    if (largest >= 0x7f800000u)
+        return cmp_frame_not_finite();
+    h->top = largest ? kern_scale_top(kern_float_of(largest), 1) : 0;
+    const float *values = (const float *)(const void *)w->codes.p;
+    return put_chunks(w, h, values, (const uint16_t *)(const void *)(values + entries_of(c, n)), n);
 }
 
 // ---- decoding -----------------------------------------------------------------------------------
@@ -309,7 +318,6 @@ static enum neb_status device_encode(struct cmp_device *d, struct cmp_work *w, s
                                      const float *x, size_t n, float max) {
     const struct cmp_codec *c = &h->codec;
     size_t chunks = chunks_of(c, n), last = n - (chunks - 1) * c->chunk, all = chunks * c->k;
-    struct put t = {{0}, {0}, 0, 0};
     uint8_t *idx, *values;
     h->top = max > 0 ? kern_scale_top(max, 1) : 0;
     NEB_TRY(cmp_device_streams(d, all * sizeof(uint16_t), all * sizeof(float), &idx, &values));
@@ -321,15 +329,8 @@ static enum neb_status device_encode(struct cmp_device *d, struct cmp_work *w, s
     NEB_TRY(cmp_device_fetch(d, &d->list, values, all * sizeof(float)));
     NEB_TRY(cmp_device_fetch(d, &d->list, idx, all * sizeof(uint16_t)));
     NEB_TRY(kern_stage_end(d->D));
-    for (size_t i = 0; i < chunks; i++) {
-        size_t len = i + 1 == chunks ? last : c->chunk, entries = chunk_k(c, len);
-        memcpy(w->values, d->list.p + i * c->k * sizeof(float), entries * sizeof(float));
-        memcpy(w->idx, d->list.p + all * sizeof(float) + i * c->k * sizeof(uint16_t),
-               entries * sizeof(uint16_t));
-        NEB_TRY(put_chunk(w, h, &t, w->idx, w->values, entries, len));
-    }
-    put_codebook(w, h, &t);
-    return NEB_OK;
+    const float *chosen = (const float *)(const void *)d->list.p;
+    return put_chunks(w, h, chosen, (const uint16_t *)(const void *)(chosen + all), n);
 }
 
 // ---- the vtable ---------------------------------------------------------------------------------

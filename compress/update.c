@@ -254,12 +254,12 @@ enum neb_status cmp_update_counts(struct cmp_work *w, const struct cmp_update_un
     return NEB_OK;
 }
 
-// Reads headers only: checks what an update claims to hold, before any of it is unpacked.
-static enum neb_status check_claims(const uint8_t *p, size_t len) {
+// Reads headers only, before any unit is unpacked.
+enum neb_status cmp_update_shapes(const uint8_t *p, size_t len, struct cmp_unit_shape *shapes,
+                                  uint32_t cap, uint32_t *n) {
     struct neb_rd r = neb_rd_make(p, len);
-    uint32_t units;
-    NEB_TRY(open_header(&r, &units));
-    for (uint32_t i = 0; i < units; i++) {
+    NEB_TRY(open_header(&r, n));
+    for (uint32_t i = 0; i < *n; i++) {
         struct cmp_unit_shape s;
         struct cmp_update_unit u;
         struct cmp_frame_info info;
@@ -268,20 +268,10 @@ static enum neb_status check_claims(const uint8_t *p, size_t len) {
         if (info.n != (uint64_t)s.rows * s.cols)
             return neb_fail(NEB_ERR_FORMAT, "update: unit %u claims %u x %u elements in %zu bytes",
                             s.unit, s.rows, s.cols, u.frame_len);
+        if (i < cap)
+            shapes[i] = s;
     }
     return neb_rd_done(&r) ? NEB_OK : neb_fail(NEB_ERR_FORMAT, "update: bytes after its end");
-}
-
-enum neb_status cmp_update_shapes(const uint8_t *p, size_t len, struct cmp_unit_shape *shapes,
-                                  uint32_t cap, uint32_t *n) {
-    struct neb_rd r = neb_rd_make(p, len);
-    NEB_TRY(check_claims(p, len));
-    NEB_TRY(open_header(&r, n));
-    for (uint32_t i = 0; i < *n && i < cap; i++) {
-        struct cmp_update_unit u;
-        NEB_TRY(next_unit(&r, &shapes[i], &u));
-    }
-    return NEB_OK;
 }
 
 void cmp_shapes_hash(const struct cmp_unit_shape *shapes, uint32_t n,

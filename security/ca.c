@@ -4,8 +4,8 @@
 #include "agent/base/fault.h"
 #include "agent/base/fs.h"
 #include "agent/base/sha256.h"
-#include "security/federation.h"
 #include "security/locked.h"
+#include "security/members.h"
 
 #include <openssl/x509v3.h>
 #include <sodium.h>
@@ -414,15 +414,15 @@ out:
 static enum neb_status list_is_of(const char *home, const uint8_t key[SEC_KEY_BYTES]) {
     char path[NEB_PATH_MAX];
     struct neb_buf list = {0};
-    struct sec_memberlist *l = NULL;
+    struct sec_list *l = NULL;
     NEB_TRY(neb_path(path, sizeof path, home, "federation/members.neb"));
     if (!neb_fs_exists(path))
         return NEB_OK; // only `seen` exists
-    enum neb_status st = neb_fs_read(path, SEC_MEMBERLIST_MAX, &list);
+    enum neb_status st = neb_fs_read(path, SEC_LIST_MAX, &list);
     if (st == NEB_OK && !(l = malloc(sizeof *l)))
         st = neb_fail(NEB_ERR_NOMEM, "out of memory for a member list");
     if (st == NEB_OK)
-        st = sec_memberlist_verify(list.p, list.len, key, l);
+        st = sec_list_verify(list.p, list.len, key, l);
     if (st == NEB_ERR_DENIED)
         st = neb_fail(NEB_ERR_EXISTS,
                       "%s belongs to another federation than the backup: use another folder "

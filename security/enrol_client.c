@@ -5,7 +5,7 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "security/enrol.h"
-#include "security/tls_reason.h"
+#include "security/enrol_wire.h"
 
 #include <errno.h>
 #include <netdb.h>

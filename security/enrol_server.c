@@ -8,9 +8,8 @@
 #include "agent/base/log.h"
 #include "agent/base/throttle.h"
 #include "security/enrol.h"
-#include "security/enrol_rate.h"
+#include "security/enrol_wire.h"
 #include "security/source.h"
-#include "security/tls_reason.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -251,12 +250,6 @@ static void accept_all(struct sec_enrol_server *s) {
 
 // ---- one request -------------------------------------------------------------------------------
 
-static const struct sec_listed *member(const struct sec_enrol_server *s, const char *name) {
-    const struct sec_memberlist *l = &s->hub->fed->list;
-    int i = sec_memberlist_find(l, name);
-    return i >= 0 ? &l->e[i] : NULL;
-}
-
 // Checks the proof before anything else in the request is trusted. NULL: it is correct.
 static const char *check_proof(struct sec_enrol_server *s, const struct sec_enrol_request *q,
                                const uint8_t *exporter, enum refusal *what) {
@@ -275,9 +268,9 @@ static const char *check_proof(struct sec_enrol_server *s, const struct sec_enro
             why = "there is no such invitation";
         }
     } else {
-        const struct sec_listed *m = member(s, q->name);
+        const struct sec_member *m = sec_members_by_name(&s->hub->fed->list.members, q->name);
         if (!m ||
-            sec_verify(m->m.pub.sign, SEC_CONTEXT_ENROL, proven.p, proven.len, q->proof) != NEB_OK)
+            sec_verify(m->pub.sign, SEC_CONTEXT_ENROL, proven.p, proven.len, q->proof) != NEB_OK)
             why = "not signed by a member with that name";
     }
     sodium_memzero(verifier, sizeof verifier);

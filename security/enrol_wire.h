@@ -25,6 +25,8 @@
 #include "security/sign.h"
 #include "security/token.h"
 
+#include <openssl/ssl.h>
+
 #define SEC_CONTEXT_ENROL "nebula enrolment v1"
 
 enum {
@@ -101,5 +103,17 @@ NEB_MUST_CHECK enum neb_status sec_enrol_answer_make(const struct sec_enrol_answ
                                                      struct neb_buf *out);
 NEB_MUST_CHECK enum neb_status sec_enrol_answer_parse(const uint8_t *p, size_t len,
                                                       struct sec_enrol_answer *out);
+
+// ---- why a TLS call failed ----------------------------------------------------------------------
+//
+// The text says only what OpenSSL and the system know.
+
+enum { SEC_TLS_REASON = 160 };
+
+// For a call that returned r. Call it before any other call that sets errno. Keeps OpenSSL's error
+// queue as it is.
+void sec_tls_reason(const SSL *ssl, int r, char out[SEC_TLS_REASON]);
+// True if the other end closed the connection in the middle, without an alert. Same conditions.
+bool sec_tls_closed(const SSL *ssl, int r);
 
 #endif

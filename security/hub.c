@@ -4,17 +4,13 @@
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
-#include "security/former.h"
+#include "security/files.h"
 #include "security/invite.h"
-#include "security/rotated.h"
+#include "security/members.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <jansson.h>
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 enum { SETTINGS_MAX = 4096 };
@@ -27,20 +23,14 @@ static enum neb_status settings_write(const char *dir, const struct sec_hub_sett
     char path[NEB_PATH_MAX];
     NEB_TRY(neb_path(path, sizeof path, dir, "hub.json"));
     json_t *root = json_pack("{s:s,s:s}", "listen", s->listen, "reach", s->reach);
-    char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    enum neb_status st = text ? neb_fs_write(path, text, strlen(text), 0600)
-                              : neb_fail(NEB_ERR_NOMEM, "out of memory: %s", path);
-    free(text);
-    json_decref(root);
-    return st;
+    return sec_json_save_take(path, root, 2);
 }
 
 static enum neb_status settings_read(const char *dir, struct sec_hub_settings *s) {
     char path[NEB_PATH_MAX];
-    struct neb_buf b = {0};
+    json_t *root;
     NEB_TRY(neb_path(path, sizeof path, dir, "hub.json"));
-    NEB_TRY(neb_fs_read(path, SETTINGS_MAX, &b));
-    json_t *root = json_loadb((const char *)b.p, b.len, JSON_REJECT_DUPLICATES, NULL);
+    NEB_TRY(sec_json_load(path, SETTINGS_MAX, &root));
     const char *listen = json_string_value(json_object_get(root, "listen"));
     const char *reach = json_string_value(json_object_get(root, "reach"));
     enum neb_status st = NEB_OK;
@@ -50,7 +40,6 @@ static enum neb_status settings_read(const char *dir, struct sec_hub_settings *s
         snprintf(s->listen, sizeof s->listen, "%s", listen),
             snprintf(s->reach, sizeof s->reach, "%s", reach);
     json_decref(root);
-    neb_buf_free(&b);
     return st;
 }
 
@@ -108,7 +97,8 @@ enum neb_status sec_hub_open(const char *home, struct sec_hub **out) {
         st = lost_file(home, "hub.json", "ca.key",
                        "restore it from a backup, or write it: {\"listen\": \"HOST:PORT\", "
                        "\"reach\": \"HOST:PORT\"}, with the addresses given to nebula init");
-    if (st == NEB_OK && (*out)->fed->list.version) // an init may have stopped just before this
+    if (st == NEB_OK &&
+        (*out)->fed->list.members.version) // an init may have stopped just before this
         st = sec_ca_finish(home);
     if (st != NEB_OK)
         sec_hub_destroy(out);
@@ -118,37 +108,25 @@ enum neb_status sec_hub_open(const char *home, struct sec_hub **out) {
 // ---- one change at a time ----------------------------------------------------------------------
 
 static enum neb_status lock(struct sec_hub *h, int *fd) {
-    char path[NEB_PATH_MAX];
-    NEB_TRY(neb_path(path, sizeof path, h->dir, "lock"));
-    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (*fd < 0)
-        return neb_fail_errno("%s", path);
-    while (flock(*fd, LOCK_EX) != 0)
-        if (errno != EINTR) {
-            enum neb_status st = neb_fail_errno("%s", path);
-            close(*fd);
-            return st;
-        }
+    NEB_TRY(sec_dir_lock(h->dir, fd));
     enum neb_status st = sec_federation_reload(h->fed, NULL); // another process may have changed it
     if (st != NEB_OK)
         close(*fd);
     return st;
 }
 
-static void unlock(int fd) { close(fd); }
-
 // Signs and applies l, a changed copy of the list in use.
-static enum neb_status publish(struct sec_hub *h, struct sec_memberlist *l, enum sec_list_why why,
+static enum neb_status publish(struct sec_hub *h, struct sec_list *l, enum sec_list_why why,
                                const char *subject) {
     struct neb_buf b = {0};
-    sec_memberlist_succeed(l, h->fed->digest);
+    sec_list_succeed(l, h->fed->digest);
     l->issued = now_s();
     l->why = why;
     snprintf(l->subject, sizeof l->subject, "%s", subject);
-    sec_federation_of_ca(h->fed->ca_key, l->federation);
-    enum neb_status st = sec_memberlist_format(l, &b);
+    sec_federation_of_ca(h->fed->ca_key, l->members.federation);
+    enum neb_status st = sec_list_format(l, &b);
     if (st == NEB_OK)
-        st = sec_ca_sign(h->ca, SEC_CONTEXT_MEMBERLIST, b.p, b.len - SEC_SIGN_BYTES,
+        st = sec_ca_sign(h->ca, SEC_CONTEXT_LIST, b.p, b.len - SEC_SIGN_BYTES,
                          b.p + b.len - SEC_SIGN_BYTES);
     if (st == NEB_OK)
         st = sec_federation_apply(h->fed, b.p, b.len, NULL);
@@ -156,31 +134,28 @@ static enum neb_status publish(struct sec_hub *h, struct sec_memberlist *l, enum
     return st;
 }
 
-static struct sec_listed entry(const struct sec_public *p, enum sec_role role,
+static struct sec_member entry(const struct sec_public *p, enum sec_role role,
                                const char *endpoint) {
-    struct sec_listed e = {.m = {.pub = *p}, .role = role, .caps = SEC_CAP_VOTER};
-    snprintf(e.m.endpoint, sizeof e.m.endpoint, "%s", endpoint);
+    struct sec_member e = {.pub = *p, .role = role, .caps = SEC_CAP_VOTER};
+    snprintf(e.endpoint, sizeof e.endpoint, "%s", endpoint);
     return e;
 }
 
 static enum neb_status move_locked(struct sec_hub *h, const char *name, const char *link) {
-    struct sec_memberlist l = h->fed->list;
-    int i = sec_memberlist_find(&l, name);
+    struct sec_list l = h->fed->list;
+    int i = sec_members_find(&l.members, name);
     if (i < 0)
         return neb_fail(NEB_ERR_NOT_FOUND, "no member '%s': see nebula members", name);
-    if (!strcmp(l.e[i].m.endpoint, link))
+    if (!strcmp(l.members.m[i].endpoint, link))
         return NEB_OK;
-    snprintf(l.e[i].m.endpoint, sizeof l.e[i].m.endpoint, "%s", link);
+    snprintf(l.members.m[i].endpoint, sizeof l.members.m[i].endpoint, "%s", link);
     return publish(h, &l, SEC_LIST_MOVE, name);
 }
 
 // A hub whose keys are not on the list is no member, and cannot add itself.
 static enum neb_status move_self(struct sec_hub *h, const struct sec_public *self,
                                  const char *link) {
-    int i = sec_memberlist_find(&h->fed->list, self->name);
-    const struct sec_public *p = i < 0 ? NULL : &h->fed->list.e[i].m.pub;
-    if (p && !memcmp(p->sign, self->sign, SEC_KEY_BYTES) &&
-        !memcmp(p->curve, self->curve, SEC_KEY_BYTES))
+    if (sec_members_hold(&h->fed->list.members, self))
         return move_locked(h, self->name, link);
     neb_warn("the keys of '%s' in %s are not on the member list, so no other site lets this one "
              "in: copy keys/ and identity of the previous hub, and run this again",
@@ -202,16 +177,17 @@ enum neb_status sec_hub_create(const char *home, const struct sec_hub_settings *
     NEB_TRY_GOTO(sec_ca_issue(h->ca, self, &cert), out);
     NEB_TRY_GOTO(sec_federation_set_cert(h->fed, cert.p, cert.len), out);
     NEB_TRY_GOTO(lock(h, &fd), out);
-    if (!h->fed->list.version) { // last: from now on this is a federation, and no init replaces it
-        struct sec_memberlist l = {.version = 0};
-        struct sec_listed e = entry(self, SEC_ROLE_DATA, link);
-        st = sec_memberlist_insert(&l, &e);
+    // last: from now on this is a federation, and no init replaces it
+    if (!h->fed->list.members.version) {
+        struct sec_list l = {.issued = 0};
+        struct sec_member e = entry(self, SEC_ROLE_DATA, link);
+        st = sec_members_insert(&l.members, &e);
         if (st == NEB_OK)
             st = publish(h, &l, SEC_LIST_INIT, self->name);
     } else if (link[0]) {
         st = move_self(h, self, link);
     }
-    unlock(fd);
+    close(fd);
     if (st == NEB_OK)
         st = sec_ca_finish(home);
 out:
@@ -237,7 +213,7 @@ static enum neb_status invite_locked(struct sec_hub *h, const struct sec_token *
     struct sec_invite v = {.role = role, .expires = now_s() + ttl_s};
     uint8_t verifier[SEC_VERIFIER_BYTES];
     struct sec_invites_swept swept;
-    if (sec_memberlist_find(&h->fed->list, t->name) >= 0)
+    if (sec_members_find(&h->fed->list.members, t->name) >= 0)
         return neb_fail(NEB_ERR_EXISTS, "'%s' is already a member", t->name);
     NEB_TRY(sec_invites_sweep(h->dir, now_s(), NULL, &swept));
     if (swept.left >= SEC_INVITES_MAX)
@@ -268,7 +244,7 @@ enum neb_status sec_hub_invite(struct sec_hub *h, const char *name, enum sec_rol
     randombytes_buf(out->secret, sizeof out->secret);
     NEB_TRY(lock(h, &fd));
     enum neb_status st = invite_locked(h, out, role, ttl_s);
-    unlock(fd);
+    close(fd);
     return st;
 }
 
@@ -293,21 +269,21 @@ static enum neb_status fresh_keys(const struct sec_hub *h, const struct sec_publ
 
 // First use: issues the certificate and marks the invitation as used. This write makes it
 // single-use.
-static enum neb_status consume(struct sec_hub *h, struct sec_invite *v, const struct sec_listed *e,
+static enum neb_status consume(struct sec_hub *h, struct sec_invite *v, const struct sec_member *e,
                                const uint8_t digest[NEB_SHA256_BYTES], struct neb_buf *cert,
                                struct sec_enrol_answer *why) {
-    struct sec_memberlist trial = h->fed->list;
-    enum neb_status st = fresh_keys(h, &e->m.pub);
+    struct sec_list trial = h->fed->list;
+    enum neb_status st = fresh_keys(h, &e->pub);
     if (st == NEB_ERR_DENIED)
         why->code = SEC_ENROL_FORMER;
     NEB_TRY(st);
-    st = sec_memberlist_insert(&trial, e); // fails before the invitation is used up
+    st = sec_members_insert(&trial.members, e); // fails before the invitation is used up
     if (st == NEB_ERR_EXISTS)
         why->code = SEC_ENROL_TAKEN;
     NEB_TRY(st);
-    NEB_TRY(sec_ca_issue(h->ca, &e->m.pub, cert));
+    NEB_TRY(sec_ca_issue(h->ca, &e->pub, cert));
     if (cert->len > sizeof v->cert)
-        return neb_fail(NEB_ERR_LIMIT, "certificate of '%s' is too large", e->m.pub.name);
+        return neb_fail(NEB_ERR_LIMIT, "certificate of '%s' is too large", e->pub.name);
     v->used = true;
     memcpy(v->csr, digest, sizeof v->csr);
     memcpy(v->cert, cert->p, cert->len);
@@ -316,13 +292,13 @@ static enum neb_status consume(struct sec_hub *h, struct sec_invite *v, const st
 }
 
 // Checks that the invitation is still open for this request. If not, why says the reason.
-static enum neb_status check_open(const struct sec_invite *v, const struct sec_listed *e,
+static enum neb_status check_open(const struct sec_invite *v, const struct sec_member *e,
                                   const uint8_t *digest, struct sec_enrol_answer *why) {
     int64_t ago = now_s() - v->expires;
-    if (strcmp(v->name, e->m.pub.name) != 0)
+    if (strcmp(v->name, e->pub.name) != 0)
         return neb_fail(NEB_ERR_DENIED,
                         "enrolment: the invitation for '%s' was used for '%s': refused", v->name,
-                        e->m.pub.name);
+                        e->pub.name);
     if (v->withdrawn) {
         why->code = SEC_ENROL_WITHDRAWN;
         return neb_fail(NEB_ERR_DENIED,
@@ -349,7 +325,7 @@ static enum neb_status check_open(const struct sec_invite *v, const struct sec_l
 }
 
 static enum neb_status admit_locked(struct sec_hub *h, const uint8_t id[SEC_INVITE_ID_BYTES],
-                                    const struct sec_listed *e, const uint8_t *digest,
+                                    const struct sec_member *e, const uint8_t *digest,
                                     struct neb_buf *cert, struct sec_enrol_answer *why) {
     struct sec_invite v;
     enum neb_status st = sec_invite_load(h->dir, id, &v);
@@ -357,7 +333,7 @@ static enum neb_status admit_locked(struct sec_hub *h, const uint8_t id[SEC_INVI
         return neb_fail(NEB_ERR_DENIED, "enrolment: there is no such invitation");
     NEB_TRY(st);
     NEB_TRY(check_open(&v, e, digest, why));
-    struct sec_listed add = *e;
+    struct sec_member add = *e;
     add.role = v.role;
     if (!v.used)
         NEB_TRY(consume(h, &v, &add, digest, cert, why));
@@ -366,11 +342,12 @@ static enum neb_status admit_locked(struct sec_hub *h, const uint8_t id[SEC_INVI
     NEB_TRY(neb_buf_check(cert));
     if (v.listed)
         return NEB_OK;
-    struct sec_memberlist l = h->fed->list;
-    if (sec_memberlist_find(&l, v.name) < 0) {
-        NEB_TRY(sec_memberlist_insert(&l, &add));
+    struct sec_list l = h->fed->list;
+    if (sec_members_find(&l.members, v.name) < 0) {
+        NEB_TRY(sec_members_insert(&l.members, &add));
         NEB_TRY(publish(h, &l, SEC_LIST_JOIN, v.name));
-        neb_info("%s joined: member list version %llu", v.name, (unsigned long long)l.version);
+        neb_info("%s joined: member list version %llu", v.name,
+                 (unsigned long long)l.members.version);
     }
     v.listed = true;
     return sec_invite_store(h->dir, &v);
@@ -384,18 +361,18 @@ enum neb_status sec_hub_admit(struct sec_hub *h, const uint8_t id[SEC_INVITE_ID_
     int fd;
     NEB_TRY(sec_csr_parse(csr, len, &p));
     neb_sha256(csr, len, digest);
-    struct sec_listed e = entry(&p, SEC_ROLE_DATA, endpoint);
+    struct sec_member e = entry(&p, SEC_ROLE_DATA, endpoint);
     NEB_TRY(lock(h, &fd));
     enum neb_status st = admit_locked(h, id, &e, digest, cert, why);
-    unlock(fd);
+    close(fd);
     return st;
 }
 
 // ---- members -----------------------------------------------------------------------------------
 
-static enum neb_status rotate_locked(struct sec_hub *h, struct sec_memberlist *l, uint32_t i,
+static enum neb_status rotate_locked(struct sec_hub *h, struct sec_list *l, uint32_t i,
                                      const struct sec_public *p, uint32_t *wait) {
-    struct sec_listed e = l->e[i];
+    struct sec_member e = l->members.m[i];
     NEB_TRY(sec_rotated_wait(h->dir, p->name, now_s(), wait));
     if (*wait)
         return neb_fail(
@@ -403,11 +380,12 @@ static enum neb_status rotate_locked(struct sec_hub *h, struct sec_memberlist *l
             "rotation: '%s' had new keys within the last hour: refused for another %u s", p->name,
             *wait);
     NEB_TRY(fresh_keys(h, p));
-    e.m.pub = *p;
-    sec_memberlist_drop(l, i);
-    NEB_TRY(sec_memberlist_insert(l, &e));
+    e.pub = *p;
+    sec_members_drop(&l->members, i);
+    NEB_TRY(sec_members_insert(&l->members, &e));
     NEB_TRY(publish(h, l, SEC_LIST_ROTATE, p->name));
-    neb_info("%s has new keys: member list version %llu", p->name, (unsigned long long)l->version);
+    neb_info("%s has new keys: member list version %llu", p->name,
+             (unsigned long long)l->members.version);
     // Written after the list: a crash in between allows one more rotation, but never refuses a
     // member whose new keys are not listed.
     return sec_rotated_note(h->dir, p->name, now_s());
@@ -415,16 +393,14 @@ static enum neb_status rotate_locked(struct sec_hub *h, struct sec_memberlist *l
 
 static enum neb_status renew_locked(struct sec_hub *h, const char *name, const struct sec_public *p,
                                     struct neb_buf *cert, uint32_t *wait) {
-    struct sec_memberlist l = h->fed->list;
-    int i = sec_memberlist_find(&l, name);
+    struct sec_list l = h->fed->list;
+    int i = sec_members_find(&l.members, name);
     if (i < 0 || strcmp(p->name, name) != 0)
         return neb_fail(
             NEB_ERR_DENIED,
             "renewal: '%s' asks for a certificate of '%s', or is not on the list: refused", name,
             p->name);
-    const struct sec_public *now = &l.e[i].m.pub;
-    if (memcmp(now->curve, p->curve, SEC_KEY_BYTES) != 0 ||
-        memcmp(now->sign, p->sign, SEC_KEY_BYTES) != 0)
+    if (!sec_members_hold(&l.members, p)) // other keys
         NEB_TRY(rotate_locked(h, &l, (uint32_t)i, p, wait));
     return sec_ca_issue(h->ca, p, cert);
 }
@@ -437,22 +413,22 @@ enum neb_status sec_hub_renew(struct sec_hub *h, const char *name, const uint8_t
     NEB_TRY(sec_csr_parse(csr, len, &p));
     NEB_TRY(lock(h, &fd));
     enum neb_status st = renew_locked(h, name, &p, cert, wait);
-    unlock(fd);
+    close(fd);
     return st;
 }
 
 // *out: true if this home has keys, and they are the entry's.
-static enum neb_status holds(const char *home, const struct sec_listed *e, bool *out) {
+static enum neb_status holds(const char *home, const struct sec_member *e, bool *out) {
     struct sec_identity *id = NULL;
     enum neb_status st = sec_identity_load(home, &id);
-    *out = st == NEB_OK && !memcmp(sec_identity_public(id)->sign, e->m.pub.sign, SEC_KEY_BYTES);
+    *out = st == NEB_OK && !memcmp(sec_identity_public(id)->sign, e->pub.sign, SEC_KEY_BYTES);
     sec_identity_destroy(&id);
     return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
 }
 
 // *out: true if the entry is the hub itself, by its keys, or by those of a nebula rotate that
 // stopped after the hub's answer. The name does not tell: a restored CA may meet its old name.
-static enum neb_status is_self(const struct sec_hub *h, const struct sec_listed *e, bool *out) {
+static enum neb_status is_self(const struct sec_hub *h, const struct sec_member *e, bool *out) {
     char rotate[NEB_PATH_MAX];
     NEB_TRY(neb_path(rotate, sizeof rotate, h->home, "rotate"));
     NEB_TRY(holds(h->home, e, out));
@@ -465,10 +441,10 @@ static enum neb_status is_self(const struct sec_hub *h, const struct sec_listed 
 static enum neb_status revoke_locked(struct sec_hub *h, const char *name, bool *member) {
     struct sec_invites_swept swept;
     bool self = false;
-    struct sec_memberlist l = h->fed->list;
-    int i = sec_memberlist_find(&l, name);
+    struct sec_list l = h->fed->list;
+    int i = sec_members_find(&l.members, name);
     if (i >= 0)
-        NEB_TRY(is_self(h, &l.e[i], &self));
+        NEB_TRY(is_self(h, &l.members.m[i], &self));
     if (self)
         return neb_fail(NEB_ERR_STATE,
                         "'%s' is this hub, which signs the list and stays on it. To move the hub, "
@@ -481,7 +457,7 @@ static enum neb_status revoke_locked(struct sec_hub *h, const char *name, bool *
         return swept.ended
                    ? NEB_OK
                    : neb_fail(NEB_ERR_NOT_FOUND, "no member '%s': see nebula members", name);
-    sec_memberlist_drop(&l, (uint32_t)i);
+    sec_members_drop(&l.members, (uint32_t)i);
     return publish(h, &l, SEC_LIST_REVOKE, name);
 }
 
@@ -489,7 +465,7 @@ enum neb_status sec_hub_revoke(struct sec_hub *h, const char *name, bool *member
     int fd;
     NEB_TRY(lock(h, &fd));
     enum neb_status st = revoke_locked(h, name, member);
-    unlock(fd);
+    close(fd);
     return st;
 }
 
@@ -499,21 +475,21 @@ enum neb_status sec_hub_move(struct sec_hub *h, const char *name, const char *li
         return neb_fail(NEB_ERR_INVALID, "'%s': expected HOST:PORT", link);
     NEB_TRY(lock(h, &fd));
     enum neb_status st = move_locked(h, name, link);
-    unlock(fd);
+    close(fd);
     return st;
 }
 
 static enum neb_status promote_locked(struct sec_hub *h, const char *lost) {
     bool self;
-    struct sec_memberlist l = h->fed->list;
-    int i = sec_memberlist_find(&l, lost);
+    struct sec_list l = h->fed->list;
+    int i = sec_members_find(&l.members, lost);
     if (i < 0)
         return neb_fail(NEB_ERR_NOT_FOUND, "no member '%s': see nebula members", lost);
-    NEB_TRY(is_self(h, &l.e[i], &self));
+    NEB_TRY(is_self(h, &l.members.m[i], &self));
     if (self)
         return neb_fail(NEB_ERR_STATE, "'%s' is this hub, which is not lost: name the other member",
                         lost);
-    uint32_t voters = sec_memberlist_voters(&l);
+    uint32_t voters = sec_members_voters(&l.members);
     if (voters != 2)
         return neb_fail(NEB_ERR_STATE,
                         "promote is for a federation of two voters that lost '%s', but here %s: %s",
@@ -523,9 +499,9 @@ static enum neb_status promote_locked(struct sec_hub *h, const char *lost) {
                             : "revoke the lost member. Jobs of three clusters or more continue. A "
                               "job of two ends after a checkpoint, and a new job continues from it "
                               "with init_from: HOME/jobs/ID/checkpoint");
-    if (!(l.e[i].caps & SEC_CAP_VOTER))
+    if (!(l.members.m[i].caps & SEC_CAP_VOTER))
         return neb_fail(NEB_ERR_STATE, "'%s' has no vote to take: see nebula members", lost);
-    l.e[i].caps &= ~(uint32_t)SEC_CAP_VOTER;
+    l.members.m[i].caps &= ~(uint32_t)SEC_CAP_VOTER;
     return publish(h, &l, SEC_LIST_PROMOTE, lost);
 }
 
@@ -533,6 +509,6 @@ enum neb_status sec_hub_promote(struct sec_hub *h, const char *lost) {
     int fd;
     NEB_TRY(lock(h, &fd));
     enum neb_status st = promote_locked(h, lost);
-    unlock(fd);
+    close(fd);
     return st;
 }

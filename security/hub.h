@@ -16,7 +16,7 @@
 #define SEC_HUB_H
 #include "security/ca.h"
 #include "security/enrol_wire.h"
-#include "security/federation.h"
+#include "security/members.h"
 #include "security/token.h"
 
 enum {

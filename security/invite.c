@@ -2,9 +2,9 @@
 #include "security/invite.h"
 
 #include "agent/base/fs.h"
+#include "security/files.h"
 
 #include <dirent.h>
-#include <jansson.h>
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,17 +48,15 @@ static bool read_json(json_t *root, struct sec_invite *v) {
 }
 
 static enum neb_status load_path(const char *path, struct sec_invite *out) {
-    struct neb_buf b = {0};
+    json_t *root;
     if (!neb_fs_exists(path))
         return NEB_ERR_NOT_FOUND;
-    NEB_TRY(neb_fs_read(path, FILE_MAX, &b));
-    json_t *root = json_loadb((const char *)b.p, b.len, JSON_REJECT_DUPLICATES, NULL);
+    NEB_TRY(sec_json_load(path, FILE_MAX, &root));
     enum neb_status st =
         root && read_json(root, out)
             ? NEB_OK
             : neb_fail(NEB_ERR_FORMAT, "%s is damaged: remove it, and invite again", path);
     json_decref(root);
-    neb_buf_free(&b);
     return st;
 }
 
@@ -87,12 +85,7 @@ enum neb_status sec_invite_store(const char *dir, const struct sec_invite *v) {
         json_object_set_new(root, "certificate", json_string(cert));
         json_object_set_new(root, "listed", json_boolean(v->listed));
     }
-    char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    enum neb_status st = text ? neb_fs_write(path, text, strlen(text), 0600)
-                              : neb_fail(NEB_ERR_NOMEM, "out of memory: %s", path);
-    free(text);
-    json_decref(root);
-    return st;
+    return sec_json_save_take(path, root, 2);
 }
 
 // The id, from the name of the file.
@@ -148,4 +141,60 @@ enum neb_status sec_invites_sweep(const char *dir, int64_t now, const char *name
     }
     closedir(d);
     return st;
+}
+
+// ---- when members last had new keys -------------------------------------------------------------
+
+static bool recent(const json_t *at, int64_t now) {
+    int64_t t = json_integer_value(at);
+    return t <= now && now - t < SEC_ROTATE_EVERY; // else long ago, or of a wrong clock
+}
+
+// *out: the object "rotated"; the caller owns it.
+static enum neb_status load_rotated(const char *path, json_t **out) {
+    json_t *root;
+    *out = NULL;
+    if (neb_fs_exists(path)) {
+        NEB_TRY(sec_json_load(path, 64 << 10, &root));
+        *out = json_incref(json_object_get(root, "rotated"));
+        json_decref(root);
+        if (!json_is_object(*out)) {
+            json_decref(*out);
+            return neb_fail(NEB_ERR_FORMAT, "%s is damaged: remove it", path);
+        }
+    } else {
+        *out = json_object();
+    }
+    return *out ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory reading %s", path);
+}
+
+enum neb_status sec_rotated_wait(const char *dir, const char *name, int64_t now, uint32_t *wait) {
+    char path[NEB_PATH_MAX];
+    json_t *all;
+    *wait = 0;
+    NEB_TRY(neb_path(path, sizeof path, dir, "rotated.json"));
+    NEB_TRY(load_rotated(path, &all));
+    const json_t *at = json_object_get(all, name);
+    if (at && recent(at, now))
+        *wait = (uint32_t)(json_integer_value(at) + SEC_ROTATE_EVERY - now);
+    json_decref(all);
+    return NEB_OK;
+}
+
+enum neb_status sec_rotated_note(const char *dir, const char *name, int64_t now) {
+    char path[NEB_PATH_MAX];
+    const char *key;
+    json_t *all, *at, *kept = json_object();
+    enum neb_status st = neb_path(path, sizeof path, dir, "rotated.json");
+    if (st == NEB_OK)
+        st = load_rotated(path, &all);
+    if (st != NEB_OK) {
+        json_decref(kept);
+        return st;
+    }
+    json_object_foreach(all, key, at) if (recent(at, now)) json_object_set(kept, key, at);
+    json_object_set_new(kept, name, json_integer(now));
+    json_decref(all);
+    json_t *root = json_pack("{s:i,s:o}", "format", 1, "rotated", kept);
+    return sec_json_save_take(path, root, 1);
 }

@@ -4,8 +4,8 @@
 #include "agent/base/bytes.h"
 #include "agent/base/fs.h"
 #include "agent/base/sha256.h"
+#include "security/files.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -13,6 +13,20 @@
 
 enum { FILE_MAX = 64 * 1024 };
 static const char *const connect_names[] = {"auto", "out", "in"};
+static const char *const role_names[] = {"data", "witness"};
+
+const char *sec_role_name(enum sec_role r) { return role_names[r]; }
+
+bool sec_role_parse(const char *text, enum sec_role *out) {
+    for (int i = 0; i < 2; i++)
+        if (!strcmp(text, role_names[i])) {
+            *out = (enum sec_role)i;
+            return true;
+        }
+    return false;
+}
+
+// ---- lists --------------------------------------------------------------------------------------
 
 bool sec_endpoint_valid(const char *e) {
     const char *colon = strrchr(e, ':');
@@ -32,11 +46,16 @@ bool sec_endpoint_valid(const char *e) {
     return strspn(e, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_") == host;
 }
 
-const struct sec_member *sec_members_by_name(const struct sec_members *m, const char *name) {
+int sec_members_find(const struct sec_members *m, const char *name) {
     for (uint32_t i = 0; i < m->n; i++)
         if (!strcmp(m->m[i].pub.name, name))
-            return &m->m[i];
-    return NULL;
+            return (int)i;
+    return -1;
+}
+
+const struct sec_member *sec_members_by_name(const struct sec_members *m, const char *name) {
+    int i = sec_members_find(m, name);
+    return i < 0 ? NULL : &m->m[i];
 }
 
 const struct sec_member *sec_members_by_curve(const struct sec_members *m,
@@ -47,12 +66,90 @@ const struct sec_member *sec_members_by_curve(const struct sec_members *m,
     return NULL;
 }
 
-static const struct sec_member *by_sign(const struct sec_members *m, const uint8_t *sign) {
-    for (uint32_t i = 0; i < m->n; i++)
-        if (!memcmp(m->m[i].pub.sign, sign, SEC_KEY_BYTES))
-            return &m->m[i];
-    return NULL;
+// The member with this name and exactly these keys; NULL: none.
+static const struct sec_member *same(const struct sec_members *m, const struct sec_public *p) {
+    const struct sec_member *x = sec_members_by_curve(m, p->curve);
+    return x && !strcmp(x->pub.name, p->name) && !memcmp(x->pub.sign, p->sign, SEC_KEY_BYTES)
+               ? x
+               : NULL;
 }
+
+bool sec_members_hold(const struct sec_members *m, const struct sec_public *p) {
+    return same(m, p) != NULL;
+}
+
+uint32_t sec_members_voters(const struct sec_members *m) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < m->n; i++)
+        n += !!(m->m[i].caps & SEC_CAP_VOTER);
+    return n;
+}
+
+static bool clash(const struct sec_public *a, const struct sec_public *b) {
+    return !strcmp(a->name, b->name) || !memcmp(a->curve, b->curve, SEC_KEY_BYTES) ||
+           !memcmp(a->sign, b->sign, SEC_KEY_BYTES);
+}
+
+static bool member_valid(const struct sec_member *m) {
+    return sec_name_valid(m->pub.name) && (!m->endpoint[0] || sec_endpoint_valid(m->endpoint)) &&
+           (unsigned)m->connect <= SEC_CONNECT_IN && (unsigned)m->role <= SEC_ROLE_WITNESS &&
+           !(m->caps & ~(uint32_t)SEC_CAP_ALL);
+}
+
+bool sec_members_valid(const struct sec_members *m) {
+    if (!m->version || m->n > SEC_MEMBERS_MAX)
+        return false;
+    for (uint32_t i = 0; i < m->n; i++) {
+        if (!member_valid(&m->m[i]) ||
+            (i && memcmp(m->m[i - 1].pub.sign, m->m[i].pub.sign, SEC_KEY_BYTES) >= 0))
+            return false;
+        for (uint32_t k = 0; k < i; k++)
+            if (clash(&m->m[k].pub, &m->m[i].pub))
+                return false;
+    }
+    return true;
+}
+
+enum neb_status sec_members_insert(struct sec_members *m, const struct sec_member *add) {
+    if (!member_valid(add))
+        return neb_fail(NEB_ERR_INVALID,
+                        "member '%s': the name is not valid, or its endpoint '%s' is not HOST:PORT",
+                        add->pub.name, add->endpoint);
+    for (uint32_t i = 0; i < m->n; i++)
+        if (clash(&m->m[i].pub, &add->pub))
+            return neb_fail(NEB_ERR_EXISTS,
+                            "member '%s': its name or one of its keys belongs to '%s'",
+                            add->pub.name, m->m[i].pub.name);
+    if (m->n == SEC_MEMBERS_MAX)
+        return neb_fail(NEB_ERR_LIMIT, "member list: it cannot have more than %d members",
+                        SEC_MEMBERS_MAX);
+    uint32_t i = m->n++;
+    for (; i > 0 && memcmp(m->m[i - 1].pub.sign, add->pub.sign, SEC_KEY_BYTES) > 0; i--)
+        m->m[i] = m->m[i - 1];
+    m->m[i] = *add;
+    return NEB_OK;
+}
+
+void sec_members_drop(struct sec_members *m, uint32_t i) {
+    NEB_ASSERT(i < m->n);
+    memmove(&m->m[i], &m->m[i + 1], (m->n - i - 1) * sizeof m->m[0]);
+    memset(&m->m[--m->n], 0, sizeof m->m[0]);
+}
+
+void sec_members_diff(const struct sec_members *a, const struct sec_members *b,
+                      struct sec_members_change *out) {
+    *out = (struct sec_members_change){0};
+    for (uint32_t i = 0; i < a->n; i++) {
+        const struct sec_member *x = &a->m[i], *y = same(b, &x->pub);
+        out->removed += !y;
+        out->renewed += y && (strcmp(x->endpoint, y->endpoint) != 0 || x->connect != y->connect ||
+                              x->role != y->role || x->caps != y->caps);
+    }
+    for (uint32_t i = 0; i < b->n; i++)
+        out->added += !same(a, &b->m[i].pub);
+}
+
+// ---- members.json -------------------------------------------------------------------------------
 
 static void federation_id(const struct sec_members *m, uint8_t out[SEC_FEDERATION_BYTES]) {
     static const char tag[] = "nebula federation v1";
@@ -68,51 +165,22 @@ static void federation_id(const struct sec_members *m, uint8_t out[SEC_FEDERATIO
     memcpy(out, h, SEC_FEDERATION_BYTES);
 }
 
-// Puts a member in its place. Leaves version and federation as they are.
-static enum neb_status insert(struct sec_members *m, const struct sec_member *add) {
-    const struct sec_member *n = sec_members_by_name(m, add->pub.name),
-                            *c = sec_members_by_curve(m, add->pub.curve);
-    const struct sec_member *s = by_sign(m, add->pub.sign);
-    if (n || c || s) {
-        return neb_fail(NEB_ERR_EXISTS, "member '%s': its name or one of its keys belongs to '%s'",
-                        add->pub.name,
-                        (n   ? n
-                         : c ? c
-                             : s)
-                            ->pub.name);
-    }
-    if (m->n == SEC_MEMBERS_MAX)
-        return neb_fail(NEB_ERR_LIMIT, "member list: it cannot have more than %d members",
-                        SEC_MEMBERS_MAX);
-    uint32_t i = m->n++;
-    for (; i > 0 && memcmp(m->m[i - 1].pub.sign, add->pub.sign, SEC_KEY_BYTES) > 0; i--)
-        m->m[i] = m->m[i - 1];
-    m->m[i] = *add;
-    return NEB_OK;
-}
-
 enum neb_status sec_members_add(struct sec_members *m, const struct sec_member *add) {
-    if (!sec_name_valid(add->pub.name) || (add->endpoint[0] && !sec_endpoint_valid(add->endpoint)))
-        return neb_fail(NEB_ERR_INVALID,
-                        "member '%s': the name is not valid, or its endpoint '%s' is not HOST:PORT",
-                        add->pub.name, add->endpoint);
-    struct sec_member *old = (struct sec_member *)(uintptr_t)by_sign(m, add->pub.sign);
-    if (old && !memcmp(&old->pub, &add->pub, sizeof old->pub))
-        *old = *add;
-    else
-        NEB_TRY(insert(m, add));
-    m->version++;
-    federation_id(m, m->federation);
+    struct sec_members next = *m;
+    if (sec_members_hold(m, &add->pub)) // its entry is replaced
+        sec_members_drop(&next, (uint32_t)sec_members_find(m, add->pub.name));
+    NEB_TRY(sec_members_insert(&next, add));
+    next.version++;
+    federation_id(&next, next.federation);
+    *m = next;
     return NEB_OK;
 }
 
 enum neb_status sec_members_remove(struct sec_members *m, const char *name) {
-    const struct sec_member *x = sec_members_by_name(m, name);
-    if (!x)
+    int i = sec_members_find(m, name);
+    if (i < 0)
         return neb_fail(NEB_ERR_NOT_FOUND, "member list: no member '%s'", name);
-    size_t i = (size_t)(x - m->m);
-    memmove(&m->m[i], &m->m[i + 1], (m->n - i - 1) * sizeof m->m[0]);
-    memset(&m->m[--m->n], 0, sizeof m->m[0]);
+    sec_members_drop(m, (uint32_t)i);
     m->version++;
     federation_id(m, m->federation);
     return NEB_OK;
@@ -160,7 +228,7 @@ static enum neb_status parse_member(json_t *o, const char *what, size_t i,
                             what, m.pub.name);
         m.connect = (enum sec_connect)k;
     }
-    return insert(out, &m);
+    return sec_members_insert(out, &m);
 }
 
 enum neb_status sec_members_parse(const char *text, size_t len, const char *what,
@@ -255,10 +323,5 @@ enum neb_status sec_members_save(const char *path, const struct sec_members *m) 
     }
     json_t *root = json_pack("{s:i, s:s, s:I, s:o}", "format", 1, "federation", fed, "version",
                              (json_int_t)m->version, "members", list);
-    char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    st = text ? neb_fs_write(path, text, strlen(text), 0600)
-              : neb_fail(NEB_ERR_NOMEM, "out of memory: %s", path);
-    free(text);
-    json_decref(root);
-    return st;
+    return sec_json_save_take(path, root, 2);
 }

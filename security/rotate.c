@@ -43,11 +43,8 @@ static enum neb_status swap(const char *home, const struct places *p) {
 
 static enum neb_status is_listed(const char *home, const struct sec_public *p, bool *out) {
     struct sec_federation *f = NULL;
-    struct sec_members l;
     NEB_TRY(sec_federation_open(home, &f));
-    sec_memberlist_members(&f->list, &l);
-    const struct sec_member *m = sec_members_by_curve(&l, p->curve);
-    *out = m && !memcmp(m->pub.sign, p->sign, SEC_KEY_BYTES);
+    *out = sec_members_hold(&f->list.members, p);
     sec_federation_destroy(&f);
     return NEB_OK;
 }

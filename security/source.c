@@ -2,6 +2,7 @@
 #include "security/source.h"
 
 #include <arpa/inet.h>
+#include <sodium.h>
 #include <string.h>
 
 static uint64_t of_ipv4(const uint8_t a[4]) {
@@ -64,4 +65,55 @@ bool sec_address_of_peer(int fd, struct sockaddr_storage *out) {
 uint64_t sec_source_of_peer(int fd) {
     struct sockaddr_storage a;
     return sec_address_of_peer(fd, &a) ? sec_source_of(&a) : 0;
+}
+
+// ---- how often a source may come ----------------------------------------------------------------
+
+void sec_source_rate_init(struct sec_source_rate *r, uint32_t per_second, uint32_t burst) {
+    memset(r, 0, sizeof *r);
+    randombytes_buf(r->key, sizeof r->key);
+    r->gap = NEB_S / per_second;
+    r->ahead = (burst - 1) * r->gap;
+}
+
+static neb_ns *bucket(struct sec_source_rate *r, uint64_t source) {
+    uint64_t h;
+    uint8_t out[crypto_shorthash_BYTES];
+    _Static_assert(crypto_shorthash_KEYBYTES == SEC_SOURCE_KEY_BYTES, "key");
+    _Static_assert(sizeof h == sizeof out, "hash");
+    crypto_shorthash(out, (const uint8_t *)&source, sizeof source, r->key);
+    memcpy(&h, out, sizeof h);
+    return &r->next[h % SEC_SOURCE_BUCKETS];
+}
+
+bool sec_source_rate_take(struct sec_source_rate *r, uint64_t source, neb_ns now) {
+    neb_ns *next = bucket(r, source);
+    neb_ns at = *next > now ? *next : now;
+    if (at - now > r->ahead)
+        return false;
+    *next = at + r->gap;
+    return true;
+}
+
+void sec_source_rate_give_back(struct sec_source_rate *r, uint64_t source) {
+    *bucket(r, source) -= r->gap;
+}
+
+// ---- handshakes of strangers --------------------------------------------------------------------
+
+// The limit for all sources is a virtual clock too. What was spent moves it forward.
+static const neb_ns saved = SEC_RATE_SAVED_MS * NEB_MS;
+
+void sec_enrol_rate_init(struct sec_enrol_rate *r) {
+    sec_source_rate_init(&r->sources, SEC_RATE_SECOND, SEC_RATE_BURST);
+    r->paid = 0;
+}
+
+bool sec_enrol_rate_take(struct sec_enrol_rate *r, uint64_t source, neb_ns now) {
+    return r->paid - now <= saved * 100 / SEC_RATE_PERCENT &&
+           sec_source_rate_take(&r->sources, source, now);
+}
+
+void sec_enrol_rate_spent(struct sec_enrol_rate *r, neb_ns cost, neb_ns now) {
+    r->paid = (r->paid > now ? r->paid : now) + cost * 100 / SEC_RATE_PERCENT;
 }

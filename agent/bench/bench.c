@@ -6,11 +6,14 @@
 #include <stdlib.h>
 #include <time.h>
 
-double bench_cpu_seconds(void) {
+static double seconds_of(clockid_t id) {
     struct timespec t;
-    NEB_ASSERT(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t) == 0);
+    NEB_ASSERT(clock_gettime(id, &t) == 0);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
+
+double bench_cpu_seconds(void) { return seconds_of(CLOCK_PROCESS_CPUTIME_ID); }
+double bench_thread_seconds(void) { return seconds_of(CLOCK_THREAD_CPUTIME_ID); }
 
 enum neb_status bench_folder(const char *dir, char out[NEB_PATH_MAX]) {
     const char *tmp = getenv("TMPDIR");

@@ -24,6 +24,7 @@ struct bench_field { // a further number in a line
 };
 // Processor time of all threads of this process: it leaves out what other programs use.
 double bench_cpu_seconds(void);
+double bench_thread_seconds(void);        // the same of the calling thread
 void bench_sort(double *v, size_t n);     // ascending, in place
 double bench_median(double *v, size_t n); // sorts v; n is at least 1
 // Makes a new folder for files: in dir, which is made if needed, or (dir NULL) in $TMPDIR or /tmp.

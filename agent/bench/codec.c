@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { UNIT = 1 << 21, REPEATS = 3, SAMPLES_MAX = 4096, STRIP = 4096, SOCKET_CHUNK = 256 << 10 };
 static const size_t input_max = (size_t)4 << 30;
@@ -133,19 +132,12 @@ struct slice { // units timed together, one per thread
     void (*task)(void *arg, size_t i);
 };
 
-// Processor time of this thread: it leaves out what other programs use.
-static double cpu_seconds(void) {
-    struct timespec t;
-    NEB_ASSERT(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t) == 0);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void slice_unit(void *arg, size_t i) {
     const struct slice *s = arg;
     size_t k = (s->first + i) % s->b->n_units;
-    double start = cpu_seconds();
+    double start = bench_thread_seconds();
     s->task(s->b, k);
-    s->b->units[k].took = cpu_seconds() - start;
+    s->b->units[k].took = bench_thread_seconds() - start;
 }
 
 // The mean over the threads.

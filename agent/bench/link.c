@@ -318,14 +318,12 @@ static enum neb_status run_both(const struct bench_link_options *o, const char *
 
 enum neb_status bench_link(const struct bench_link_options *given) {
     struct bench_link_options o = *given;
-    char dir[] = "/tmp/nebula-bench-link-XXXXXX";
+    char dir[NEB_PATH_MAX];
     o.seconds = o.seconds > 0 ? o.seconds : 30;
     if (o.end >= 0)
         return run_end(&o);
-    if (!mkdtemp(dir))
-        return neb_fail_errno("cannot make a folder under /tmp");
+    NEB_TRY(bench_folder(NULL, dir));
     enum neb_status st = run_both(&o, dir);
-    if (neb_fs_remove_tree(dir) != NEB_OK && st == NEB_OK)
-        st = NEB_ERR_IO;
+    bench_folder_remove(dir);
     return st;
 }

@@ -108,7 +108,6 @@ static enum neb_status files(const struct bench *b, const struct neb_vault *v) {
 }
 
 static enum neb_status measure(struct bench *b) {
-    const char *tmp = getenv("TMPDIR");
     struct sec_seal_key *k = NULL;
     struct sec_vault *v = NULL;
     enum neb_status st = NEB_OK;
@@ -117,11 +116,8 @@ static enum neb_status measure(struct bench *b) {
         float x = neb_rng_normal(&rng);
         memcpy(b->data + i, &x, sizeof x);
     }
-    if (snprintf(b->dir, sizeof b->dir, "%s/nebula-bench-XXXXXX", tmp ? tmp : "/tmp") >=
-            (int)sizeof b->dir ||
-        !mkdtemp(b->dir))
-        return neb_fail_errno("cannot make a folder for temporary files: %s", b->dir);
     char key[NEB_PATH_MAX];
+    NEB_TRY(bench_folder(NULL, b->dir));
     NEB_TRY_GOTO(neb_path(b->file, sizeof b->file, b->dir, "bench.ckpt"), out);
     NEB_TRY_GOTO(neb_path(key, sizeof key, b->dir, "seal.key"), out);
     NEB_TRY_GOTO(sec_seal_key_make(key, NULL, &k), out);
@@ -131,8 +127,7 @@ static enum neb_status measure(struct bench *b) {
 out:
     sec_vault_destroy(&v);
     sec_seal_key_destroy(&k);
-    if (neb_fs_remove_tree(b->dir) != NEB_OK && st == NEB_OK)
-        st = NEB_ERR_IO;
+    bench_folder_remove(b->dir);
     return st;
 }
 

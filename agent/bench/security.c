@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/bench/security.h"
 #include "agent/base/sha256.h"
+#include "agent/bench/bench.h"
 #include "compress/check.h"
 #include "security/sign.h"
 
@@ -8,19 +9,12 @@
 #include <math.h>
 #include <sodium.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { REPEATS = 5, SIGNATURES = 4 };
 
 const char *const bench_stage_names[BENCH_STAGES] = {
     "own digest", "chunk digest", "box", "unbox", "running digest", "gate", "sketch", "signatures"};
-
-static double now_s(clockid_t clock) {
-    struct timespec t;
-    NEB_ASSERT(clock_gettime(clock, &t) == 0);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 // ---- stages -------------------------------------------------------------------------------------
 
@@ -94,7 +88,7 @@ static enum neb_status store(const struct neb_buf *u, double *seconds) {
     if (fd < 0)
         return neb_fail_errno("cannot create %s", path);
     unlink(path);
-    double start = now_s(CLOCK_MONOTONIC);
+    neb_ns start = neb_now();
     bool good = true;
     for (size_t at = 0; at < u->len && good;) {
         ssize_t n = write(fd, u->p + at, u->len - at);
@@ -102,7 +96,7 @@ static enum neb_status store(const struct neb_buf *u, double *seconds) {
         at += good ? (size_t)n : 0;
     }
     good = good && fsync(fd) == 0;
-    *seconds = now_s(CLOCK_MONOTONIC) - start;
+    *seconds = neb_seconds(neb_now() - start);
     close(fd);
     return good ? NEB_OK : neb_fail_errno("cannot write %s", path);
 }
@@ -125,13 +119,13 @@ enum neb_status bench_security_measure(const struct bench_security *b, struct be
     NEB_TRY_GOTO(cmp_check_create(&l.check), out);
     for (int repeat = 0; repeat <= REPEATS; repeat++) { // the first one warms buffers and caches
         for (int stage = 0; stage < BENCH_STAGES; stage++) {
-            double start = now_s(CLOCK_THREAD_CPUTIME_ID);
+            double start = bench_thread_seconds();
             if (!do_stage(&l, (enum bench_stage)stage)) {
                 st = neb_fail(NEB_ERR_FORMAT, "bench round: stage %s failed",
                               bench_stage_names[stage]);
                 goto out;
             }
-            double s = now_s(CLOCK_THREAD_CPUTIME_ID) - start;
+            double s = bench_thread_seconds() - start;
             out->s[stage] = repeat <= 1 || s < out->s[stage] ? s : out->s[stage];
         }
         double s = 0;

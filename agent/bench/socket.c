@@ -112,7 +112,7 @@ static enum neb_status send_all(struct end ends[ENDS], size_t payload, uint32_t 
 }
 
 enum neb_status bench_socket_bytes(size_t payload, uint32_t chunk_bytes, uint64_t *sent) {
-    char dir[] = "/tmp/nebula-bench-socket-XXXXXX";
+    char dir[NEB_PATH_MAX] = "";
     struct end ends[ENDS] = {{0}};
     enum neb_status st;
     uint8_t *noise = malloc(chunk_bytes + HEADER);
@@ -121,10 +121,7 @@ enum neb_status bench_socket_bytes(size_t payload, uint32_t chunk_bytes, uint64_
     struct neb_rng r = neb_rng_make(1, 2);
     for (size_t i = 0; i < chunk_bytes + HEADER; i++)
         noise[i] = (uint8_t)neb_rng_u64(&r);
-    if (!mkdtemp(dir)) {
-        free(noise);
-        return neb_fail_errno("cannot make a folder under /tmp");
-    }
+    NEB_TRY_GOTO(bench_folder(NULL, dir), out);
     NEB_TRY_GOTO(open_ends(dir, ends), out);
     NEB_TRY_GOTO(send_all(ends, payload, chunk_bytes, noise, sent), out);
 out:
@@ -133,7 +130,6 @@ out:
         sec_identity_destroy(&ends[i].id);
     }
     free(noise);
-    if (neb_fs_remove_tree(dir) != NEB_OK && st == NEB_OK)
-        st = NEB_ERR_IO;
+    bench_folder_remove(dir);
     return st;
 }

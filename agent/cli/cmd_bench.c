@@ -109,7 +109,6 @@ const struct agent_command cmd_bench = {
         "Measures this machine. A line has its limit (memcpy, sgemm) from the same call, and the "
         "ratio to that limit.",
     .least = 1,
-    .most = 1,
     .missing = "name a benchmark: checkpoint, codec, data, kernels, link, round, seal or train",
     .actions = (const struct agent_action[]){{"checkpoint", 1},
                                              {"codec", 1},

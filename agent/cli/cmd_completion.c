@@ -139,7 +139,6 @@ const struct agent_command cmd_completion = {
     .options = (const struct agent_option[]){OPT_END},
     .arguments = "bash|zsh|fish|man",
     .doc = "Prints completion for a shell: source <(nebula completion bash). man: the manual page.",
-    .most = 1,
     .least = 1,
     .actions = (const struct agent_action[]){{"bash", 1}, {"zsh", 1}, {"fish", 1}, {"man", 1}, {0}},
     .run = run};

@@ -199,8 +199,9 @@ static enum neb_status source_pair(struct reader *r, const char *key, yaml_node_
             }
         return bad(r, v, key, "must be text, jsonl, tsv or po");
     }
-    return unknown(r, k, key, " of a source",
-                   "name, format, path, field, column, target_column, reverse, tag");
+    return unknown(
+        r, k, key, " of a source",
+        "name, format, path, field, column, target_column, reverse, tag, encoding, max_bad_share");
 }
 
 static enum neb_status top_pair(struct reader *r, const char *key, yaml_node_t *k, yaml_node_t *v,
@@ -415,7 +416,6 @@ const struct agent_command cmd_data = {
            "documents for evaluation.\vAn unchanged corpus stays; a damaged one is made again. For "
            "the keys of a spec: nebula help corpus.",
     .least = 2,
-    .most = 2,
     .missing = "give a spec and --out DIR",
     .actions = (const struct agent_action[]){{"build", 2}, {0}},
     .check = check,

@@ -175,7 +175,6 @@ const struct agent_command cmd_import = {
     .doc = "Makes a checkpoint from a Hugging Face folder: Llama, Mistral, Qwen2, SmolLM in "
            "safetensors.\vStart a job from it with `model: {init: CKPT}`.",
     .least = 1,
-    .most = 1,
     .check = check_import,
     .size = sizeof(struct options),
     .run = run_import};
@@ -207,7 +206,6 @@ const struct agent_command cmd_export = {.name = "export",
                                          .arguments = "CKPT DIR",
                                          .doc = "Makes a Hugging Face folder from a checkpoint.",
                                          .least = 2,
-                                         .most = 2,
                                          .size = sizeof(struct options),
                                          .preset =
                                              &(const struct options){.shard_bytes = 5000000000u},

@@ -266,14 +266,13 @@ const struct agent_command cmd_invite = {
     .arguments = "NAME",
     .doc = "Prints a token with which one site can join once, under this name.",
     .least = 1,
-    .most = 1,
     .size = sizeof(struct options),
     .run = run_invite,
     .home = true};
 
 static void say_version(const struct sec_hub *h, const char *name, const char *did) {
     printf("%s %s: member list version %llu\n", name, did,
-           (unsigned long long)h->fed->list.version);
+           (unsigned long long)h->fed->list.members.version);
 }
 
 static enum neb_status revoke_member(const struct options *o) {
@@ -302,7 +301,8 @@ static enum neb_status move(const struct options *o) {
     enum neb_status st = sec_hub_move(h, o->common.args[0], strcmp(o->link, "-") ? o->link : "");
     if (st == NEB_OK)
         printf("%s: %s: member list version %llu\n", o->common.args[0],
-               strcmp(o->link, "-") ? o->link : "dials", (unsigned long long)h->fed->list.version);
+               strcmp(o->link, "-") ? o->link : "dials",
+               (unsigned long long)h->fed->list.members.version);
     sec_hub_destroy(&h);
     return st;
 }
@@ -334,7 +334,6 @@ const struct agent_command cmd_revoke = {
            "has only two voters, nebula promote LOST keeps the job running instead; LOST stays on "
            "the list until the job is done.",
     .least = 1,
-    .most = 1,
     .size = sizeof(struct options),
     .run = run_revoke,
     .home = true};
@@ -355,7 +354,6 @@ const struct agent_command cmd_move = {
         "with a --listen that fits. A member whose only link was to a moved hub gets the list "
         "with nebula members --fetch HOST:PORT (the hub's new enrolment endpoint).",
     .least = 1,
-    .most = 1,
     .size = sizeof(struct options),
     .run = run_move,
     .home = true};
@@ -369,7 +367,6 @@ const struct agent_command cmd_promote = {
            "alone.\vWith more voters, revoke it instead (nebula revoke --help). Make sure that it "
            "is lost: if both continue, their histories diverge.",
     .least = 1,
-    .most = 1,
     .size = sizeof(struct options),
     .run = run_promote,
     .home = true};

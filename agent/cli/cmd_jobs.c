@@ -98,7 +98,6 @@ const struct agent_command cmd_stop = {
     .doc = "Stops a job on all its clusters after a checkpoint. The first characters of the id are "
            "enough.",
     .least = 1,
-    .most = 1,
     .missing = no_id,
     .run = stop};
 
@@ -112,7 +111,6 @@ const struct agent_command cmd_resume = {
            "characters of the id are enough. To write the run's files too, use nebula pretrain "
            "--resume.",
     .least = 1,
-    .most = 1,
     .missing = no_id,
     .run = resume};
 
@@ -127,7 +125,6 @@ const struct agent_command cmd_rejoin = {
         "when the equivocator is revoked: all other clusters of the job must have one history. "
         "They continue the job too. HOME/jobs/ID/former keeps the old checkpoints.",
     .least = 1,
-    .most = 1,
     .missing = no_id,
     .run = rejoin};
 
@@ -141,7 +138,6 @@ const struct agent_command cmd_forget = {
            "in --out stay, and so does what other sites have. The job cannot continue here, and a "
            "cluster that was away gets nothing of it from this site.",
     .least = 1,
-    .most = 1,
     .missing = no_id,
     .run = forget};
 
@@ -262,7 +258,6 @@ const struct agent_command cmd_logs = {
     .doc = "Shows the log of a job's worker on this machine. The agent need not run. The first "
            "characters of the id are enough.",
     .least = 1,
-    .most = 1,
     .missing = no_id,
     .size = sizeof(struct options),
     .preset = &(const struct options){.lines = 50, .rank = -1},

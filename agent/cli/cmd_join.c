@@ -39,19 +39,20 @@ static const char *date(int64_t seconds, char out[32]) {
 
 static enum neb_status print_list(const struct sec_federation *f) {
     char hex[2 * NEB_SHA256_BYTES + 1], when[32], id[SEC_ID_TEXT];
-    const struct sec_memberlist *l = &f->list;
+    const struct sec_list *l = &f->list;
     neb_hex(f->digest, sizeof f->digest, hex);
     printf("federation: %s\nversion: %llu (%s %s, %s)\ndigest: %s\n", f->name,
-           (unsigned long long)l->version, sec_list_why_name(l->why), l->subject,
+           (unsigned long long)l->members.version, sec_list_why_name(l->why), l->subject,
            date(l->issued, when), hex);
     if (l->n_history)
-        printf("history: back to version %llu\n", (unsigned long long)(l->version - l->n_history));
-    for (uint32_t i = 0; i < l->n; i++) {
-        const struct sec_listed *e = &l->e[i];
-        NEB_TRY(sec_public_format(&e->m.pub, id, sizeof id));
-        printf("\nmember: %s\n  role: %s%s\n  endpoint: %s\n  id: %s\n", e->m.pub.name,
+        printf("history: back to version %llu\n",
+               (unsigned long long)(l->members.version - l->n_history));
+    for (uint32_t i = 0; i < l->members.n; i++) {
+        const struct sec_member *e = &l->members.m[i];
+        NEB_TRY(sec_public_format(&e->pub, id, sizeof id));
+        printf("\nmember: %s\n  role: %s%s\n  endpoint: %s\n  id: %s\n", e->pub.name,
                sec_role_name(e->role), e->caps & SEC_CAP_VOTER ? ", votes" : "",
-               e->m.endpoint[0] ? e->m.endpoint : "- (dials)", id);
+               e->endpoint[0] ? e->endpoint : "- (dials)", id);
     }
     return fflush(stdout) == 0 ? NEB_OK : neb_fail_errno("stdout");
 }
@@ -90,8 +91,8 @@ static void warn_unlinked(const char *home, const char *self) {
     bool reachable = false;
     if (sec_federation_open(home, &f) != NEB_OK)
         return; // the reason is logged, and the join itself is done
-    for (uint32_t i = 0; i < f->list.n; i++)
-        reachable = reachable || f->list.e[i].m.endpoint[0];
+    for (uint32_t i = 0; i < f->list.members.n; i++)
+        reachable = reachable || f->list.members.m[i].endpoint[0];
     if (!reachable)
         neb_warn("no member of the federation has an address, so no link is possible yet: the hub "
                  "sets its own with nebula init --link, a member with nebula join --endpoint (to "
@@ -180,7 +181,6 @@ const struct agent_command cmd_join = {
            "are made here and stay here. -: reads the token from standard input, so that no list "
            "of processes shows it.\vAfter a failure, run it again with the same token.",
     .least = 1,
-    .most = 1,
     .size = sizeof(struct options),
     .run = run_join,
     .home = true};
@@ -211,7 +211,6 @@ const struct agent_command cmd_rotate = {
     .doc = "Makes new keys for this member. The hub (HOST:PORT is its enrolment endpoint) lists "
            "them in place of the old ones.",
     .least = 1,
-    .most = 1,
     .size = sizeof(struct options),
     .run = run_rotate,
     .home = true};

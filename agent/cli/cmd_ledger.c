@@ -8,8 +8,6 @@
 #include "agent/proc/seal.h"
 #include "inter/ledger/verify.h"
 #include "inter/record/evidence.h"
-#include "security/federation.h"
-#include "security/former.h"
 #include "security/members.h"
 #include "security/sign.h"
 
@@ -98,8 +96,9 @@ static void about_job(void *user, const uint8_t job[INTER_ID_BYTES], struct inte
     out->colluders = (uint8_t)(f > 0 && f < INTER_MEMBERS_MAX ? f : 0);
     json_array_foreach(clusters, i, c) {
         const char *name = agent_json_text(c, "name", NULL);
-        int at = k->federation && name ? sec_memberlist_find(&k->federation->list, name) : -1;
-        if (i < INTER_MEMBERS_MAX && at >= 0 && !(k->federation->list.e[at].caps & SEC_CAP_VOTER))
+        const struct sec_member *m =
+            k->federation && name ? sec_members_by_name(&k->members, name) : NULL;
+        if (i < INTER_MEMBERS_MAX && m && !(m->caps & SEC_CAP_VOTER))
             mset_add(&out->removed, (int)i);
     }
 }
@@ -108,8 +107,8 @@ static void about_job(void *user, const uint8_t job[INTER_ID_BYTES], struct inte
 static enum neb_status load_members(struct look *k) {
     char path[NEB_PATH_MAX];
     enum neb_status st = sec_federation_open(k->dir, &k->federation);
-    if (st == NEB_OK && k->federation->list.version) {
-        sec_memberlist_members(&k->federation->list, &k->members);
+    if (st == NEB_OK && k->federation->list.members.version) {
+        k->members = k->federation->list.members;
         return sec_former_load(k->federation->dir, k->former, &k->n_former);
     }
     if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
@@ -407,6 +406,5 @@ const struct agent_command cmd_ledger = {
         "prints what is kept of each job, and proofs of equivocation: two signed statements that "
         "contradict each other, and second updates under one key.",
     .least = 2,
-    .most = 2,
     .actions = (const struct agent_action[]){{"verify", 2}, {"show", 2}, {0}},
     .run = run};

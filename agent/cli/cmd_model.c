@@ -391,7 +391,6 @@ const struct agent_command cmd_eval = {
     .doc = "Prints the held-out loss of a checkpoint for each source, or its result in a task "
            "(--task).",
     .least = 1,
-    .most = 1,
     .missing = "give a checkpoint",
     .check = check_eval,
     .size = sizeof(struct options),
@@ -433,7 +432,6 @@ const struct agent_command cmd_generate = {
     .arguments = "CHECKPOINT",
     .doc = "Continues a text.",
     .least = 1,
-    .most = 1,
     .missing = "give a checkpoint",
     .check = check_generate,
     .size = sizeof(struct options),

@@ -186,7 +186,7 @@ static void refuse_action(const struct argp_state *state, const struct agent_com
 }
 
 static void take_argument(const struct argp_state *state, const struct line *l, const char *word) {
-    if (l->common->n == l->c->most)
+    if (l->common->n == (l->c->most ? l->c->most : l->c->least))
         argp_usage(state);
     if (l->c->actions && !l->common->n && !action_of(l->c, word))
         refuse_action(state, l->c, word);

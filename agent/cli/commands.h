@@ -65,7 +65,7 @@ struct agent_command {
     const struct agent_option *options; // the last one has no name
     const char *arguments;              // for the usage; NULL: none
     const char *doc;                    // "\v" divides what stands before and after the options
-    int least, most;                    // number of arguments
+    int least, most;                    // number of arguments; most 0: as least
     const char *missing;                // the error if there are fewer; NULL: the usage
     const struct agent_action *actions; // the last one has no word; NULL: none
     // Called when all options are read. Returns what is wrong with them; NULL: nothing.

@@ -7,7 +7,7 @@
 #include "agent/base/nearest.h"
 #include "agent/base/throttle.h"
 #include "security/enrol.h"
-#include "security/former.h"
+#include "security/members.h"
 #include "security/sign.h"
 
 #include <errno.h>
@@ -23,7 +23,7 @@ struct agent_members {
     struct sec_federation *fed; // NULL: a pair without a CA
     struct sec_hub *hub;        // NULL: not the hub
     struct sec_enrol_server *server;
-    struct sec_members list;
+    struct sec_members pair_list;             // of a pair
     struct sec_former former[SEC_FORMER_MAX]; // previous keys of fed's members
     size_t n_former;
     neb_ns retry_at; // a hub without a server: when to listen again
@@ -35,15 +35,14 @@ struct agent_members {
 // So many of each are logged in a row: the first one of a fork has all the details.
 static const unsigned few_refused = 4;
 
-static bool holds(const struct sec_members *l, const struct sec_public *p) {
-    const struct sec_member *m = sec_members_by_curve(l, p->curve);
-    return m && !memcmp(m->pub.sign, p->sign, SEC_KEY_BYTES) && !strcmp(m->pub.name, p->name);
+const struct sec_members *agent_members_list(const struct agent_members *m) {
+    return m->fed ? &m->fed->list.members : &m->pair_list;
 }
 
 static enum neb_status load_pair(struct agent_members *m, const char *home) {
     char *path = m->pair;
     NEB_TRY(neb_path(path, sizeof m->pair, home, "members.json"));
-    enum neb_status st = sec_members_load(path, 0, &m->list);
+    enum neb_status st = sec_members_load(path, 0, &m->pair_list);
     if (st == NEB_ERR_NOT_FOUND)
         return neb_fail(st,
                         "no members are known in %s: add the other agents with nebula peer add, or "
@@ -59,18 +58,18 @@ static enum neb_status load_pair(struct agent_members *m, const char *home) {
 
 // Without the previous keys, what they signed is not accepted, which is logged. Nothing else needs
 // them.
-static void take_list(struct agent_members *m) {
-    sec_memberlist_members(&m->fed->list, &m->list);
+static void load_former(struct agent_members *m) {
     if (sec_former_load(m->fed->dir, m->former, &m->n_former) != NEB_OK)
         m->n_former = 0;
 }
 
 const char *agent_members_advice(const struct agent_members *m, const char *name, char *out,
                                  size_t cap) {
+    const struct sec_members *l = agent_members_list(m);
     const char *names[SEC_MEMBERS_MAX];
-    for (uint32_t i = 0; i < m->list.n; i++)
-        names[i] = m->list.m[i].pub.name;
-    const char *meant = neb_nearest(name, names, m->list.n);
+    for (uint32_t i = 0; i < l->n; i++)
+        names[i] = l->m[i].pub.name;
+    const char *meant = neb_nearest(name, names, l->n);
     int n = snprintf(out, cap,
                      m->hub   ? "nebula invite %s, here, makes a token for it"
                      : m->fed ? "nebula invite %s, on the hub, makes a token for it"
@@ -83,7 +82,7 @@ const char *agent_members_advice(const struct agent_members *m, const char *name
 
 // Explains why this member's keys are not on the list.
 static enum neb_status not_held(const struct agent_members *m, const struct sec_public *me) {
-    const struct sec_member *other = sec_members_by_name(&m->list, me->name);
+    const struct sec_member *other = sec_members_by_name(agent_members_list(m), me->name);
     bool former = false;
     const char *why = "it is not on the list: it has not joined, or the list here is an old one";
     if (sec_former_holds(m->fed->dir, me->sign, &former) != NEB_OK)
@@ -99,14 +98,14 @@ static enum neb_status not_held(const struct agent_members *m, const struct sec_
     return neb_fail(NEB_ERR_DENIED,
                     "member list version %llu of federation '%s' does not hold the keys of '%s': "
                     "%s",
-                    (unsigned long long)m->list.version, m->fed->name, me->name, why);
+                    (unsigned long long)m->fed->list.members.version, m->fed->name, me->name, why);
 }
 
 static enum neb_status load_signed(struct agent_members *m) {
     const struct sec_public *me = sec_identity_public(m->identity);
     struct sec_cert cert;
-    take_list(m);
-    if (!holds(&m->list, me))
+    load_former(m);
+    if (!agent_members_holds(m, me))
         return not_held(m, me);
     int64_t now = neb_wall_now() / NEB_S;
     if (sec_federation_cert(m->fed, &cert) == NEB_OK &&
@@ -188,29 +187,29 @@ void agent_members_destroy(struct agent_members **m) {
     *m = NULL;
 }
 
-const struct sec_members *agent_members_list(const struct agent_members *m) { return &m->list; }
 int agent_members_fd(const struct agent_members *m) { return m->epoll_fd; }
 
 // Reports the result of reading a list, compared with the previous one.
-static void compare(struct agent_members *m, const struct sec_memberlist *before,
-                    enum neb_status st, bool say, struct agent_members_change *out) {
-    struct sec_memberlist_change diff;
-    const struct sec_memberlist *l = &m->fed->list;
+static void compare(struct agent_members *m, const struct sec_members *before, enum neb_status st,
+                    bool say, struct agent_members_change *out) {
+    struct sec_members_change diff;
+    const struct sec_list *l = &m->fed->list;
+    uint64_t version = l->members.version;
     *out = (struct agent_members_change){.forked = st == NEB_ERR_CORRUPT,
                                          .refused = st != NEB_OK,
                                          .settled = st != NEB_OK && m->fed->settled};
     if (st != NEB_OK && say && !out->settled)
         neb_warn("member list version %llu stays in use", (unsigned long long)before->version);
-    if (l->version == before->version)
+    if (version == before->version)
         return;
-    sec_memberlist_diff(before, l, &diff);
-    take_list(m);
+    sec_members_diff(before, &l->members, &diff);
+    load_former(m);
     out->changed = true;
     out->revoked = diff.removed > 0;
-    if (l->why == SEC_LIST_ROTATE && l->version == before->version + 1)
+    if (l->why == SEC_LIST_ROTATE && version == before->version + 1)
         memcpy(out->rotated, l->subject, sizeof out->rotated);
     neb_info("member list version %llu (%s %s): %u added, %u removed, %u renewed",
-             (unsigned long long)m->list.version, sec_list_why_name(l->why), l->subject, diff.added,
+             (unsigned long long)version, sec_list_why_name(l->why), l->subject, diff.added,
              diff.removed, diff.renewed);
 }
 
@@ -218,28 +217,23 @@ static void compare(struct agent_members *m, const struct sec_memberlist *before
 // nothing.
 static void reload_pair(struct agent_members *m, struct agent_members_change *out) {
     struct sec_members l;
-    int added = 0, removed = 0, moved = 0;
-    enum neb_status st = sec_members_load(m->pair, m->list.version, &l);
-    if (st != NEB_OK || !holds(&l, sec_identity_public(m->identity))) {
-        neb_warn("%s: version %llu stays in use%s", m->pair, (unsigned long long)m->list.version,
+    struct sec_members_change diff;
+    enum neb_status st = sec_members_load(m->pair, m->pair_list.version, &l);
+    if (st != NEB_OK || !sec_members_hold(&l, sec_identity_public(m->identity))) {
+        neb_warn("%s: version %llu stays in use%s", m->pair,
+                 (unsigned long long)m->pair_list.version,
                  st == NEB_OK ? ": the new one does not contain this node" : "");
         out->refused = true;
         return;
     }
-    if (l.version == m->list.version)
+    if (l.version == m->pair_list.version)
         return;
-    for (uint32_t i = 0; i < l.n; i++) {
-        const struct sec_member *was = sec_members_by_curve(&m->list, l.m[i].pub.curve);
-        added += !holds(&m->list, &l.m[i].pub);
-        moved += was && strcmp(was->endpoint, l.m[i].endpoint) != 0;
-    }
-    for (uint32_t i = 0; i < m->list.n; i++)
-        removed += !holds(&l, &m->list.m[i].pub);
-    m->list = l;
+    sec_members_diff(&m->pair_list, &l, &diff);
+    m->pair_list = l;
     out->changed = true;
-    out->revoked = removed > 0;
-    neb_info("members.json, version %llu: %d added, %d removed, %d with another address",
-             (unsigned long long)l.version, added, removed, moved);
+    out->revoked = diff.removed > 0;
+    neb_info("members.json, version %llu: %u added, %u removed, %u renewed",
+             (unsigned long long)l.version, diff.added, diff.removed, diff.renewed);
 }
 
 void agent_members_reload(struct agent_members *m, struct agent_members_change *out) {
@@ -248,7 +242,7 @@ void agent_members_reload(struct agent_members *m, struct agent_members_change *
         reload_pair(m, out);
         return;
     }
-    struct sec_memberlist before = m->fed->list;
+    struct sec_members before = m->fed->list.members;
     compare(m, &before, sec_federation_reload(m->fed, NULL), true, out);
 }
 
@@ -257,7 +251,7 @@ void agent_members_apply(struct agent_members *m, const uint8_t *p, size_t len,
     *out = (struct agent_members_change){.changed = false};
     if (!m->fed)
         return;
-    struct sec_memberlist before = m->fed->list;
+    struct sec_members before = m->fed->list.members;
     neb_ns now = neb_now();
     m->fed->hush = !neb_throttle_would_allow(&m->refused, now, few_refused);
     m->fed->hush_forks = !neb_throttle_would_allow(&m->forked, now, few_refused);
@@ -272,8 +266,8 @@ void agent_members_apply(struct agent_members *m, const uint8_t *p, size_t len,
 }
 
 bool agent_members_only_votes(const struct agent_members *m, const char *name) {
-    int i = m->fed ? sec_memberlist_find(&m->fed->list, name) : -1;
-    return i >= 0 && m->fed->list.e[i].role == SEC_ROLE_WITNESS;
+    const struct sec_member *x = sec_members_by_name(agent_members_list(m), name);
+    return x && x->role == SEC_ROLE_WITNESS;
 }
 
 const struct sec_federation *agent_members_federation(const struct agent_members *m) {
@@ -305,7 +299,7 @@ bool agent_members_signed_before(const struct agent_members *m, const char *name
 bool agent_members_signed_as_now(const struct agent_members *m, const char *name,
                                  const char *context, const void *msg, size_t len,
                                  const uint8_t sig[SEC_SIGN_BYTES]) {
-    const struct sec_member *now = sec_members_by_name(&m->list, name);
+    const struct sec_member *now = sec_members_by_name(agent_members_list(m), name);
     if (!now)
         return false;
     if (sec_verify(now->pub.sign, context, msg, len, sig) == NEB_OK)
@@ -323,8 +317,8 @@ bool agent_members_signed_as_now(const struct agent_members *m, const char *name
 }
 
 bool agent_members_without_vote(const struct agent_members *m, const char *name) {
-    int i = m->fed ? sec_memberlist_find(&m->fed->list, name) : -1;
-    return i >= 0 && !(m->fed->list.e[i].caps & SEC_CAP_VOTER);
+    const struct sec_member *x = sec_members_by_name(agent_members_list(m), name);
+    return m->fed && x && !(x->caps & SEC_CAP_VOTER);
 }
 
 bool agent_members_hub(const struct agent_members *m, char out[SEC_ENDPOINT_MAX]) {
@@ -334,7 +328,7 @@ bool agent_members_hub(const struct agent_members *m, char out[SEC_ENDPOINT_MAX]
 }
 
 bool agent_members_holds(const struct agent_members *m, const struct sec_public *p) {
-    return holds(&m->list, p);
+    return sec_members_hold(agent_members_list(m), p);
 }
 
 void agent_members_rekey(struct agent_members *m, const struct sec_identity *identity) {

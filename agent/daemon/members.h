@@ -6,7 +6,6 @@
 // changed list file (written by the endpoint, nebula revoke, nebula peer, or a copy of a new list).
 #ifndef AGENT_MEMBERS_H
 #define AGENT_MEMBERS_H
-#include "security/federation.h"
 #include "security/identity.h"
 #include "security/members.h"
 #include "security/sign.h"

@@ -24,7 +24,7 @@ void agent_spread_stand(struct agent_spread *s, const bool *up) {
                  (unsigned long long)unsaid);
     if (!f)
         return;
-    neb_put_u64(b, f->list.version);
+    neb_put_u64(b, f->list.members.version);
     memcpy(b + 8, f->digest, sizeof f->digest);
     for (uint32_t i = 0; i < SEC_MEMBERS_MAX; i++)
         if (up[i])
@@ -58,8 +58,9 @@ static void on_stand(struct agent_spread *s, uint32_t peer, struct neb_rd *r) {
                      "counted",
                      inter_service_members(s->service)->m[peer].pub.name);
     } else if (neb_now() >= s->sends[peer] &&
-               (version < f->list.version || s->forked[peer] ||
-                (version == f->list.version && memcmp(digest, f->digest, sizeof digest) != 0)))
+               (version < f->list.members.version || s->forked[peer] ||
+                (version == f->list.members.version &&
+                 memcmp(digest, f->digest, sizeof digest) != 0)))
         send_list(s, peer);
 }
 

@@ -6,7 +6,7 @@
 
 static struct agent_jobrun *job_of(struct agent_streams *s, const struct inter_stream_key *k) {
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
-        if (s->jobs[i].used && !memcmp(s->jobs[i].id, k->job, sizeof k->job))
+        if (s->jobs[i].state && !memcmp(s->jobs[i].id, k->job, sizeof k->job))
             return &s->jobs[i];
     return NULL;
 }
@@ -14,40 +14,10 @@ static struct agent_jobrun *job_of(struct agent_streams *s, const struct inter_s
 static void tell(struct agent_streams *s, const struct inter_stream_key *k, json_t *head,
                  const struct agent_ipc_part *part) {
     struct agent_jobrun *j = job_of(s, k);
-    if (!j || !j->client.len)
+    if (!j || !j->worker.client.len)
         json_decref(head); // the worker asks again when it attaches
-    else if (agent_ipc_send(s->ipc, &j->client, head, part, part ? 1 : 0) != NEB_OK)
+    else if (agent_ipc_send(s->ipc, &j->worker.client, head, part, part ? 1 : 0) != NEB_OK)
         neb_debug("a worker does not take a stream's message; it asks again");
-}
-
-static void on_room(void *user, const struct inter_stream_key *k,
-                    const struct inter_stream_room *r) {
-    tell(user, k,
-         json_pack("{s:s,s:i,s:I,s:I,s:I,s:I,s:I,s:f,s:b,s:f,s:f}", "ev", "stream-room", "stream",
-                   k->id, "limit", (json_int_t)r->limit, "stored", (json_int_t)r->stored, "durable",
-                   (json_int_t)r->durable, "applied", (json_int_t)r->applied, "have",
-                   (json_int_t)r->have, "goodput_bps", r->path.goodput_bps, "full", r->path.full,
-                   "rtt_s", neb_seconds(r->path.rtt), "waited_s", neb_seconds(r->path.waited)),
-         NULL);
-}
-
-static void on_begin(void *user, const struct inter_stream_key *k, uint64_t seq) {
-    tell(user, k,
-         json_pack("{s:s,s:i,s:I}", "ev", "stream-begin", "stream", k->id, "next", (json_int_t)seq),
-         NULL);
-}
-
-static void on_deliver(void *user, const struct inter_stream_key *k, uint64_t seq, const void *p,
-                       size_t n, neb_ns age) {
-    struct agent_ipc_part part = {p, n};
-    tell(user, k,
-         json_pack("{s:s,s:i,s:I,s:f}", "ev", "stream-batch", "stream", k->id, "seq",
-                   (json_int_t)seq, "age_s", age < 0 ? -1 : neb_seconds(age)),
-         &part);
-}
-
-static void on_checkpoint(void *user, const struct inter_stream_key *k) {
-    tell(user, k, json_pack("{s:s,s:i}", "ev", "stream-checkpoint", "stream", k->id), NULL);
 }
 
 static void on_refused(void *user, const struct inter_stream_key *k, const char *text) {
@@ -55,9 +25,9 @@ static void on_refused(void *user, const struct inter_stream_key *k, const char 
          NULL);
 }
 
-static void on_lost(void *user, const struct inter_stream_key *k, bool consumer, uint64_t seq,
-                    uint64_t oldest) {
-    struct agent_streams *s = user;
+// The consumer started from an older checkpoint than the oldest that it reported.
+static void on_lost(struct agent_streams *s, const struct inter_stream_key *k, bool consumer,
+                    uint64_t seq, uint64_t oldest) {
     const struct agent_jobrun *j = job_of(s, k);
     char text[NEB_PATH_MAX + 512], where[NEB_PATH_MAX + 32];
     if (!j)
@@ -76,8 +46,7 @@ static void on_lost(void *user, const struct inter_stream_key *k, bool consumer,
     on_refused(s, k, text);
 }
 
-static void on_fault(void *user, const struct inter_stream_key *k, enum inter_stream_fault f) {
-    (void)user;
+static void on_fault(const struct inter_stream_key *k, enum inter_stream_fault f) {
     // others are counted in the stream's statistics
     if (f == INTER_STREAM_FAULT_VERSION)
         neb_warn("stream %u: the other cluster's agent speaks another version of streams: run the "
@@ -87,16 +56,53 @@ static void on_fault(void *user, const struct inter_stream_key *k, enum inter_st
         neb_debug("stream %u: %s", k->id, inter_stream_fault_name(f));
 }
 
+static void on_act(void *user, const struct inter_stream_config *c,
+                   const struct inter_stream_action *a, const struct inter_stream_stats *now,
+                   neb_ns age) {
+    const struct inter_stream_key *k = &c->key;
+    const struct agent_ipc_part part = {a->view, a->len};
+    switch (a->kind) {
+    case INTER_STREAM_ACT_ROOM:
+        tell(user, k,
+             json_pack("{s:s,s:i,s:I,s:I,s:I,s:I,s:I,s:f,s:b,s:f,s:f}", "ev", "stream-room",
+                       "stream", k->id, "limit", (json_int_t)a->seq, "stored",
+                       (json_int_t)a->stored, "durable", (json_int_t)a->durable, "applied",
+                       (json_int_t)now->applied, "have", (json_int_t)now->have, "goodput_bps",
+                       now->path.goodput_bps, "full", now->path.full, "rtt_s",
+                       neb_seconds(now->path.rtt), "waited_s", neb_seconds(now->path.waited)),
+             NULL);
+        break;
+    case INTER_STREAM_ACT_BEGIN:
+        tell(user, k,
+             json_pack("{s:s,s:i,s:I}", "ev", "stream-begin", "stream", k->id, "next",
+                       (json_int_t)a->seq),
+             NULL);
+        break;
+    case INTER_STREAM_ACT_DELIVER:
+        tell(user, k,
+             json_pack("{s:s,s:i,s:I,s:f}", "ev", "stream-batch", "stream", k->id, "seq",
+                       (json_int_t)a->seq, "age_s", age < 0 ? -1 : neb_seconds(age)),
+             &part);
+        break;
+    case INTER_STREAM_ACT_CHECKPOINT:
+        tell(user, k, json_pack("{s:s,s:i}", "ev", "stream-checkpoint", "stream", k->id), NULL);
+        break;
+    case INTER_STREAM_ACT_LOST:
+        on_lost(user, k, c->role == INTER_STREAM_CONSUMER, a->seq, a->durable);
+        break;
+    default: on_fault(k, a->fault); break;
+    }
+}
+
 static bool on_over(void *user, const struct inter_stream_key *k, uint32_t peer) {
     struct agent_streams *s = user;
     const struct agent_jobrun *j = job_of(s, k);
-    return (!j || j->state == AGENT_JOB_ENDED) && s->over(s->user, k->job, peer);
+    return (!j || agent_job_ended(j->state)) && s->over(s->user, k->job, peer);
 }
 
 void agent_streams_listen(struct agent_streams *s) {
-    inter_streams_listen(s->streams, &(struct inter_streams_callbacks){
-                                         s, on_room, on_begin, on_deliver, on_checkpoint,
-                                         on_refused, on_fault, on_over, on_lost});
+    inter_streams_listen(s->streams,
+                         &(struct inter_streams_callbacks){s, on_act, on_refused, on_over});
 }
 
 static bool parse_terms(const json_t *list, struct inter_stream_config *c) {
@@ -158,8 +164,8 @@ static enum neb_status on_open(struct agent_streams *s, struct agent_jobrun *j,
                              : neb_fail(NEB_ERR_FORMAT, "malformed request for a stream");
     bool anywhere = json_is_true(json_object_get(m->head, "anywhere"));
     if (st == NEB_OK)
-        return inter_streams_attach(s->streams, k,
-                                    anywhere ? INTER_STREAM_ANYWHERE : (uint64_t)next);
+        return inter_streams_tell(s->streams, k, INTER_STREAM_EV_ATTACH,
+                                  anywhere ? INTER_STREAM_ANYWHERE : (uint64_t)next);
     return st;
 }
 
@@ -180,9 +186,9 @@ bool agent_streams_request(struct agent_streams *s, struct agent_jobrun *j,
     else if (!strcmp(op, "stream-put") && seq >= 0 && m->n_parts == 1)
         st = inter_streams_put(s->streams, &k, (uint64_t)seq, m->parts[0].p, m->parts[0].len);
     else if (!strcmp(op, "stream-applied") && next >= 0)
-        st = inter_streams_applied(s->streams, &k, (uint64_t)next);
+        st = inter_streams_tell(s->streams, &k, INTER_STREAM_EV_APPLIED, (uint64_t)next);
     else if (!strcmp(op, "stream-durable") && next >= 0)
-        st = inter_streams_durable(s->streams, &k, (uint64_t)next);
+        st = inter_streams_tell(s->streams, &k, INTER_STREAM_EV_DURABLE, (uint64_t)next);
     if (st != NEB_OK) { // a full disk or an error of the worker ends the job, not the agent
         char text[1024];
         neb_last_error(text, sizeof text);

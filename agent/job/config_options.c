@@ -53,83 +53,52 @@ _Static_assert(sizeof config_options / sizeof config_options[0] <= CONFIG_OPTION
 
 // In the order in which a cluster's JSON has them. The name comes first: complaints about a cluster
 // as a whole use its line.
+#define KEY(path, type, field, min, max, preset, names, place, in_json, help)                      \
+    {{"clusters." path, type, AT(field), min, max, preset, names, help},                           \
+     CONFIG_##place,                                                                               \
+     CONFIG_##in_json},
 const struct config_cluster_option config_cluster_options[] = {
-    {{"clusters.name", T_NAME, AT(name), 0, 0, NULL, NULL, "name of the cluster's agent"},
-     CONFIG_SHARED,
-     CONFIG_ALWAYS},
-    {{"clusters.witness", T_BOOL, AT(witness), 0, 0, "false", NULL,
-      "the cluster only votes; it does not train"},
-     CONFIG_SHARED,
-     CONFIG_ALWAYS},
-    {{"clusters.threads", T_INT32, AT(threads), 0, KERN_POOL_THREADS_MAX, "0", NULL,
-      "threads of the worker (mpirun, slurm: of each rank); 0: all processors"},
-     CONFIG_PLACE,
-     CONFIG_ALWAYS},
-    {{"clusters.corpus", T_PATH, AT(corpus), 0, 0, "", NULL,
-      "corpus of this cluster, instead of data.corpus"},
-     CONFIG_SHARED,
-     CONFIG_ALWAYS},
-    {{"clusters.sources", T_SOURCES, AT(sources), 0, 0, "", NULL,
-      "weights of corpus sources, at most 16; none: all sources, by size"},
-     CONFIG_SHARED,
-     CONFIG_ALWAYS},
-    {{"clusters.role", T_ROLE, AT(role), 0, 0, "", config_role_names,
-      "role in modes rtd and distill; auto: the planner chooses"},
-     CONFIG_SHARED,
-     CONFIG_IF_SET},
-    {{"clusters.mesh", T_MESH, AT(mesh), 0, 0, "", NULL,
-      "ranks of the worker; auto: the planner chooses; mode replicas"},
-     CONFIG_PLACE,
-     CONFIG_IF_MESH},
-    {{"clusters.mesh.dp", T_INT32, AT(mesh.dp), 1, MESH_AXIS_MAX, "1", NULL,
-      "data parallel; divides batch x accumulate"},
-     CONFIG_PLACE,
-     CONFIG_NEVER},
-    {{"clusters.mesh.pp", T_INT32, AT(mesh.pp), 1, MESH_AXIS_MAX, "1", NULL,
-      "pipeline parallel; divides model.n_layers"},
-     CONFIG_PLACE,
-     CONFIG_NEVER},
-    {{"clusters.mesh.tp", T_INT32, AT(mesh.tp), 1, MESH_AXIS_MAX, "1", NULL,
-      "tensor parallel; divides heads and d_ff"},
-     CONFIG_PLACE,
-     CONFIG_NEVER},
-    {{"clusters.ranks", T_INT32, AT(ranks), 1, MESH_RANKS_MAX, "", NULL,
-      "number of ranks for `mesh: auto` with mpirun or slurm"},
-     CONFIG_PLACE,
-     CONFIG_NEVER},
+    // clang-format off
+    KEY("name", T_NAME, name, 0, 0, NULL, NULL, SHARED, ALWAYS,
+        "name of the cluster's agent")
+    KEY("witness", T_BOOL, witness, 0, 0, "false", NULL, SHARED, ALWAYS,
+        "the cluster only votes; it does not train")
+    KEY("threads", T_INT32, threads, 0, KERN_POOL_THREADS_MAX, "0", NULL, PLACE, ALWAYS,
+        "threads of the worker (mpirun, slurm: of each rank); 0: all processors")
+    KEY("corpus", T_PATH, corpus, 0, 0, "", NULL, SHARED, ALWAYS,
+        "corpus of this cluster, instead of data.corpus")
+    KEY("sources", T_SOURCES, sources, 0, 0, "", NULL, SHARED, ALWAYS,
+        "weights of corpus sources, at most 16; none: all sources, by size")
+    KEY("role", T_ROLE, role, 0, 0, "", config_role_names, SHARED, IF_SET,
+        "role in modes rtd and distill; auto: the planner chooses")
+    KEY("mesh", T_MESH, mesh, 0, 0, "", NULL, PLACE, IF_MESH,
+        "ranks of the worker; auto: the planner chooses; mode replicas")
+    KEY("mesh.dp", T_INT32, mesh.dp, 1, MESH_AXIS_MAX, "1", NULL, PLACE, NEVER,
+        "data parallel; divides batch x accumulate")
+    KEY("mesh.pp", T_INT32, mesh.pp, 1, MESH_AXIS_MAX, "1", NULL, PLACE, NEVER,
+        "pipeline parallel; divides model.n_layers")
+    KEY("mesh.tp", T_INT32, mesh.tp, 1, MESH_AXIS_MAX, "1", NULL, PLACE, NEVER,
+        "tensor parallel; divides heads and d_ff")
+    KEY("ranks", T_INT32, ranks, 1, MESH_RANKS_MAX, "", NULL, PLACE, NEVER,
+        "number of ranks for `mesh: auto` with mpirun or slurm")
     // attach is another trainer, so it is shared (config_shared.c)
-    {{"clusters.launcher", T_ENUM, AT(launcher), 0, 0, "local", config_launcher_names,
-      "what starts the ranks; attach: your own training loop (`nebula help attach`)"},
-     CONFIG_PLACE,
-     CONFIG_IF_MESH},
-    {{"clusters.device", T_ENUM, AT(device), 0, 0, "auto", device_names,
-      "auto: CUDA if every rank has a device"},
-     CONFIG_PLACE,
-     CONFIG_IF_SET},
-    {{"clusters.precision", T_ENUM, AT(precision), 0, 0, "auto", precision_names,
-      "type of activations and products; auto: bf16 on CUDA, else fp32"},
-     CONFIG_PLACE_OPEN,
-     CONFIG_IF_SET},
-    {{"clusters.outer_state", T_ENUM, AT(outer_state), 0, 0, "auto", outer_state_names,
-      "memory of the exchange's state; auto: the device if it fits there"},
-     CONFIG_SHARED,
-     CONFIG_IF_SET},
-    {{"clusters.cuda_graphs", T_ENUM, AT(cuda_graphs), 0, 0, "auto", graphs_names,
-      "record and replay passes; auto: if it is faster; same bits"},
-     CONFIG_PLACE,
-     CONFIG_IF_SET},
-    {{"clusters.batch", T_INT32, AT(batch), 1, CONFIG_BATCH_MAX, "", NULL,
-      "micro-batch of this cluster, instead of data.batch"},
-     CONFIG_PLACE_OPEN,
-     CONFIG_IF_SET},
-    {{"clusters.recompute", T_SWITCH, AT(recompute), 0, 0, "", NULL,
-      "recompute of this cluster, instead of the job's"},
-     CONFIG_PLACE,
-     CONFIG_IF_SET},
-    {{"clusters.profile", T_PATH, AT(profile), 0, 0, "", NULL,
-      "for the planner: output of `nebula plan --profile` on that cluster"},
-     CONFIG_SHARED,
-     CONFIG_NEVER},
+    KEY("launcher", T_ENUM, launcher, 0, 0, "local", config_launcher_names, PLACE, IF_MESH,
+        "what starts the ranks; attach: your own training loop (`nebula help attach`)")
+    KEY("device", T_ENUM, device, 0, 0, "auto", device_names, PLACE, IF_SET,
+        "auto: CUDA if every rank has a device")
+    KEY("precision", T_ENUM, precision, 0, 0, "auto", precision_names, PLACE_OPEN, IF_SET,
+        "type of activations and products; auto: bf16 on CUDA, else fp32")
+    KEY("outer_state", T_ENUM, outer_state, 0, 0, "auto", outer_state_names, SHARED, IF_SET,
+        "memory of the exchange's state; auto: the device if it fits there")
+    KEY("cuda_graphs", T_ENUM, cuda_graphs, 0, 0, "auto", graphs_names, PLACE, IF_SET,
+        "record and replay passes; auto: if it is faster; same bits")
+    KEY("batch", T_INT32, batch, 1, CONFIG_BATCH_MAX, "", NULL, PLACE_OPEN, IF_SET,
+        "micro-batch of this cluster, instead of data.batch")
+    KEY("recompute", T_SWITCH, recompute, 0, 0, "", NULL, PLACE, IF_SET,
+        "recompute of this cluster, instead of the job's")
+    KEY("profile", T_PATH, profile, 0, 0, "", NULL, SHARED, NEVER,
+        "for the planner: output of `nebula plan --profile` on that cluster")
+    // clang-format on
 };
 const int config_n_cluster_options =
     sizeof config_cluster_options / sizeof config_cluster_options[0];

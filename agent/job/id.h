@@ -14,7 +14,7 @@
 #ifndef AGENT_JOB_ID_H
 #define AGENT_JOB_ID_H
 #include "agent/job/config.h"
-#include "security/federation.h"
+#include "security/members.h"
 
 NEB_MUST_CHECK enum neb_status agent_job_id(const uint8_t federation[SEC_FEDERATION_BYTES],
                                             const char *submitter, const json_t *spec,

@@ -7,8 +7,8 @@
 //               |     |      |             +- smallest and largest value
 //               |     |      +- the key in job files, in JSON and for --set
 //               |     +- the field that holds the value
-//               +- its struct: JOB, SYNC, SYNC_DP, SYNC_TUNE, RTD or DISTILL, which get their
-//                  fields from these rows; OTHER: the field is in a struct written elsewhere
+//               +- its struct: JOB, SYNC, SYNC_DP, SYNC_TUNE, RTD or DISTILL get their fields from
+//                  these rows; OTHER: the field is in a struct that is written elsewhere
 //
 // This file has no include guard. config.h includes it once for each struct, and config_options.c
 // for the table that YAML, --set, JSON and `nebula check --reference` read. The includer defines

@@ -221,7 +221,7 @@ double agent_summary_reduction(const struct agent_summary *s) {
     return sent > 0 ? steps * (double)s->trainable_params * 4 / sent : NAN;
 }
 
-static json_t *cluster_to_json(const struct agent_cluster_summary *c) {
+static json_t *cluster_json(const struct agent_cluster_summary *c) {
     return json_pack(
         "{s:s, s:s, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:s}",
         "name", c->name, "device", c->device, "steps", (json_int_t)c->steps, "steps_left_out",
@@ -235,10 +235,10 @@ static json_t *cluster_to_json(const struct agent_cluster_summary *c) {
         "params_digest", c->params_digest);
 }
 
-json_t *agent_summary_to_json(const struct agent_summary *s) {
+static json_t *summary_json(const struct agent_summary *s) {
     json_t *clusters = json_array();
     for (int32_t i = 0; clusters && i < s->n_clusters; i++)
-        if (json_array_append_new(clusters, cluster_to_json(&s->clusters[i])) != 0) {
+        if (json_array_append_new(clusters, cluster_json(&s->clusters[i])) != 0) {
             json_decref(clusters);
             clusters = NULL;
         }
@@ -269,7 +269,7 @@ json_t *agent_summary_to_json(const struct agent_summary *s) {
 
 enum neb_status agent_summary_write(const struct agent_summary *s, const char *dir) {
     char path[NEB_PATH_MAX];
-    json_t *o = agent_summary_to_json(s);
+    json_t *o = summary_json(s);
     char *text = o ? json_dumps(o, JSON_INDENT(2) | JSON_REAL_PRECISION(12)) : NULL;
     enum neb_status st =
         text ? neb_path(path, sizeof path, dir, "summary.json")
@@ -285,7 +285,7 @@ enum neb_status agent_summary_write(const struct agent_summary *s, const char *d
 }
 
 enum neb_status agent_summary_print_json(const struct agent_summary *s, FILE *f) {
-    json_t *o = agent_summary_to_json(s), *line = json_pack("{s:s}", "kind", "summary");
+    json_t *o = summary_json(s), *line = json_pack("{s:s}", "kind", "summary");
     enum neb_status st = NEB_OK;
     if (!o || !line || json_object_update(line, o) != 0)
         st = neb_fail(NEB_ERR_NOMEM, "out of memory printing the summary");

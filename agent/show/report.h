@@ -129,8 +129,6 @@ double agent_summary_bits_per_param(const struct agent_summary *s);
 // clusters sent on average. NAN if nothing was sent.
 double agent_summary_reduction(const struct agent_summary *s);
 
-// A new reference; NULL if out of memory.
-json_t *agent_summary_to_json(const struct agent_summary *s);
 // Writes DIR/summary.json, atomically and durably.
 NEB_MUST_CHECK enum neb_status agent_summary_write(const struct agent_summary *s, const char *dir);
 // Prints it on one line for programs: {"kind": "summary", ...}. NEB_ERR_NOMEM, NEB_ERR_IO.

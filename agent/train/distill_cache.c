@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/train/distill_cache.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
-#include "agent/job/sides.h"
+#include "agent/train/distill.h"
 #include "inter/stream/stream.h"
 
 #include <string.h>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the roles of teacher and student share: set-up, checkpoints, report.
 #include "agent/train/distill.h"
-#include "agent/train/distill_cache.h"
 
 #include <stddef.h>
 #include <stdlib.h>

@@ -4,7 +4,6 @@
 // reports that it needs no more (agent_stream_skip), so a teacher that comes back leaves them out.
 #include "agent/base/log.h"
 #include "agent/train/distill.h"
-#include "agent/train/distill_cache.h"
 
 static void say_waiting(struct agent_side *x, double waited) {
     char text[160];

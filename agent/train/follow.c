@@ -2,7 +2,7 @@
 #include "agent/train/follow.h"
 #include "agent/base/log.h"
 #include "agent/proc/harden.h"
-#include "security/hand.h"
+#include "security/seal_key.h"
 
 enum {
     CALL_SEAL = 1000, // must not collide with the calls of the exchange

@@ -92,7 +92,7 @@ enum neb_status rtd_share_take(struct rtd_share *s, int64_t x, const uint8_t *p,
     struct cmp_frame_info info;
     const float *rows = rows_of(s, x, &elements);
     NEB_TRY(cmp_frame_peek(p, n, &info));
-    if (info.n != elements || info.codec.ops != s->codec.ops)
+    if (info.n != elements || info.codec.format != s->codec.format)
         return neb_fail(NEB_ERR_FORMAT,
                         "shared embeddings: a frame has %llu elements, but %zu in int8 are due",
                         (unsigned long long)info.n, elements);

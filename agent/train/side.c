@@ -129,7 +129,7 @@ static bool due(struct agent_side *x) {
 // Begins a checkpoint, which is written while training goes on (agent/exchange/save.c). Once it is
 // on disk, the producers get credit. The reference has none: it starts over after a failure.
 static enum neb_status save(struct agent_side *x, bool final) {
-    if (x->second)
+    if (x->reference)
         return NEB_OK;
     NEB_TRY(side_wait_stored(x));
     NEB_TRY(exchange_save_wait(&x->w->x)); // the previous one, with its cursors
@@ -368,7 +368,8 @@ enum neb_status agent_side_run(struct agent_worker *w) {
         bool rtd = w->x.job.mode == AGENT_MODE_RTD;
         is = rtd ? AGENT_ROLE_GENERATOR : AGENT_ROLE_STUDENT;
         other = rtd ? AGENT_ROLE_DISCRIMINATOR : AGENT_ROLE_TEACHER;
-        x.second = agent_job_role(&w->x.job, other) >= 0 ? &second : NULL;
+        x.reference = second.reference = agent_job_role(&w->x.job, other) >= 0;
+        x.second = x.reference ? &second : NULL;
     }
     for (size_t i = 0; i < sizeof roles / sizeof *roles; i++) {
         x.role = roles[i]->is == is ? roles[i] : x.role;

@@ -94,15 +94,6 @@ static enum neb_status put_line(struct neb_buf *b) {
     return NEB_OK;
 }
 
-static void put_ctl(struct neb_buf *b, const char *ctl) {
-    wan_buf_printf(b, ",\"ctl\":");
-    if (ctl)
-        put_string(b, ctl);
-    else
-        wan_buf_printf(b, "null");
-    wan_buf_printf(b, "}");
-}
-
 static enum neb_status write_stats(const char *path, const struct wan_mesh *m) {
     if (path == NULL)
         return NEB_OK;
@@ -139,6 +130,23 @@ static enum neb_status start_command(struct wan_loop *loop, const struct wan_opt
 // but a late packet distorts the link.
 static void prefer_us(void) { (void)setpriority(PRIO_PROCESS, 0, -10); }
 
+// Prints the line, or starts the command, then emulates until the end. Finishes `line`.
+static enum neb_status serve(const struct wan_opts *o, const struct wan_mesh *mesh,
+                             struct wan_loop *loop, const struct wan_engine_ops *ops,
+                             struct neb_buf *line, int *code) {
+    wan_buf_printf(line, "],\"ctl\":");
+    if (o->ctl)
+        put_string(line, o->ctl);
+    else
+        wan_buf_printf(line, "null");
+    wan_buf_printf(line, "}");
+    NEB_TRY(o->command ? start_command(loop, o) : put_line(line));
+    if (!o->n_pair) // a proxy forwards streams, which a late packet does not distort
+        prefer_us();
+    NEB_TRY(wan_loop_run(loop, ops, code));
+    return write_stats(o->stats, mesh);
+}
+
 static enum neb_status run_sites(const struct wan_opts *o, struct wan_mesh *mesh,
                                  struct wan_loop *loop, struct wan_site_cfg *site, unsigned *made,
                                  int *code) {
@@ -160,16 +168,8 @@ static enum neb_status run_sites(const struct wan_opts *o, struct wan_mesh *mesh
                        site[i].name, i + 1);
     }
     NEB_TRY_GOTO(wan_tun_create(mesh, fd, wan_loop_epoll(loop), &tun), out);
-    wan_buf_printf(&line, "]");
-    put_ctl(&line, o->ctl);
-    if (o->command)
-        NEB_TRY_GOTO(start_command(loop, o), out);
-    else
-        NEB_TRY_GOTO(put_line(&line), out);
-    prefer_us();
     struct wan_engine_ops ops = wan_tun_ops(tun);
-    NEB_TRY_GOTO(wan_loop_run(loop, &ops, code), out);
-    st = write_stats(o->stats, mesh);
+    st = serve(o, mesh, loop, &ops, &line, code);
 out:
     wan_tun_destroy(&tun);
     neb_buf_free(&line);
@@ -190,15 +190,8 @@ static enum neb_status run_proxy(const struct wan_opts *o, struct wan_mesh *mesh
         put_string(&line, o->pair[i].connect);
         wan_buf_printf(&line, "}");
     }
-    wan_buf_printf(&line, "]");
-    put_ctl(&line, o->ctl);
-    if (o->command)
-        NEB_TRY_GOTO(start_command(loop, o), out);
-    else
-        NEB_TRY_GOTO(put_line(&line), out);
     struct wan_engine_ops ops = wan_proxy_ops(proxy);
-    NEB_TRY_GOTO(wan_loop_run(loop, &ops, code), out);
-    st = write_stats(o->stats, mesh);
+    st = serve(o, mesh, loop, &ops, &line, code);
 out:
     wan_proxy_destroy(&proxy);
     neb_buf_free(&line);

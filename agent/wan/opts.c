@@ -8,56 +8,63 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum option_id {
-    OPT_PARAM = 256, // the option has the name of a parameter
-    OPT_BACK,        // the same with -back
-    OPT_WAN,
-    OPT_SITES,
-    OPT_PAIR,
-    OPT_SEED,
-    OPT_CTL,
-    OPT_STATS,
-    OPT_NS,
-    OPT_MTU,
-    OPT_PARENT,
-    OPT_STDIN,
-    OPT_LISTEN,
-    OPT_CONNECT,
-    OPT_BETWEEN,
+enum kind {
+    PARAM, // the option has the name of a parameter
+    BACK,  // the same with -back
+    WAN,
+    PAIR,
+    NS,
+    TEXT,   // const char *
+    FLAG,   // bool; the option has no argument
+    NUMBER, // uint64_t
+    SMALL,  // unsigned
+    LISTEN,
+    CONNECT,
+    BETWEEN,
 };
 
-static const struct option options[] = {
-    {"rate", required_argument, NULL, OPT_PARAM},
-    {"delay", required_argument, NULL, OPT_PARAM},
-    {"jitter", required_argument, NULL, OPT_PARAM},
-    {"loss", required_argument, NULL, OPT_PARAM},
-    {"reorder", required_argument, NULL, OPT_PARAM},
-    {"queue", required_argument, NULL, OPT_PARAM},
-    {"rate-back", required_argument, NULL, OPT_BACK},
-    {"delay-back", required_argument, NULL, OPT_BACK},
-    {"loss-back", required_argument, NULL, OPT_BACK},
-    {"queue-back", required_argument, NULL, OPT_BACK},
-    {"wan", required_argument, NULL, OPT_WAN},
-    {"sites", required_argument, NULL, OPT_SITES},
-    {"pair", required_argument, NULL, OPT_PAIR},
-    {"seed", required_argument, NULL, OPT_SEED},
-    {"ctl", required_argument, NULL, OPT_CTL},
-    {"stats", required_argument, NULL, OPT_STATS},
-    {"ns", required_argument, NULL, OPT_NS},
-    {"mtu", required_argument, NULL, OPT_MTU},
-    {"die-with-parent", no_argument, NULL, OPT_PARENT},
-    {"die-with-stdin", no_argument, NULL, OPT_STDIN},
-    {"listen", required_argument, NULL, OPT_LISTEN},
-    {"connect", required_argument, NULL, OPT_CONNECT},
-    {"between", required_argument, NULL, OPT_BETWEEN},
-    {NULL, 0, NULL, 0},
+static const struct row {
+    const char *name;
+    enum kind kind;
+    const char *only; // the one command that has the option; NULL: both
+    size_t at;        // in struct wan_opts
+    uint64_t least, most;
+} rows[] = {
+    {"rate", PARAM, NULL, 0, 0, 0},
+    {"delay", PARAM, NULL, 0, 0, 0},
+    {"jitter", PARAM, NULL, 0, 0, 0},
+    {"loss", PARAM, NULL, 0, 0, 0},
+    {"reorder", PARAM, NULL, 0, 0, 0},
+    {"queue", PARAM, NULL, 0, 0, 0},
+    {"rate-back", BACK, NULL, 0, 0, 0},
+    {"delay-back", BACK, NULL, 0, 0, 0},
+    {"loss-back", BACK, NULL, 0, 0, 0},
+    {"queue-back", BACK, NULL, 0, 0, 0},
+    {"wan", WAN, NULL, 0, 0, 0},
+    {"pair", PAIR, NULL, 0, 0, 0},
+    {"sites", SMALL, NULL, offsetof(struct wan_opts, sites), 2, WAN_SITES_MAX},
+    {"seed", NUMBER, NULL, offsetof(struct wan_opts, seed), 0, UINT64_MAX},
+    {"ctl", TEXT, NULL, offsetof(struct wan_opts, ctl), 0, 0},
+    {"stats", TEXT, NULL, offsetof(struct wan_opts, stats), 0, 0},
+    {"die-with-parent", FLAG, NULL, offsetof(struct wan_opts, die_with_parent), 0, 0},
+    {"die-with-stdin", FLAG, NULL, offsetof(struct wan_opts, die_with_stdin), 0, 0},
+    {"ns", NS, "run", 0, 0, 0},
+    {"mtu", SMALL, "run", offsetof(struct wan_opts, mtu), 576, 1500},
+    {"listen", LISTEN, "proxy", 0, 0, 0},
+    {"connect", CONNECT, "proxy", 0, 0, 0},
+    {"between", BETWEEN, "proxy", 0, 0, 0},
 };
+enum { ROWS = sizeof rows / sizeof *rows };
 
-static enum neb_status number(const char *name, const char *text, uint64_t low, uint64_t high,
-                              uint64_t *out) {
-    if (!neb_number_whole(text, low, high, out))
-        return neb_fail(NEB_ERR_INVALID, "wanlink: --%s '%s': expected %llu to %llu", name, text,
-                        (unsigned long long)low, (unsigned long long)high);
+static enum neb_status set_number(const struct row *r, const char *text, void *at) {
+    uint64_t v = 0;
+    if (!neb_number_whole(text, r->least, r->most, &v))
+        return neb_fail(NEB_ERR_INVALID, "wanlink: --%s '%s': expected %llu to %llu", r->name, text,
+                        (unsigned long long)r->least, (unsigned long long)r->most);
+    if (r->kind == NUMBER)
+        *(uint64_t *)at = v;
+    else
+        *(unsigned *)at = (unsigned)v;
     return NEB_OK;
 }
 
@@ -122,14 +129,15 @@ struct pending {
     unsigned from, to;
 };
 
-static enum neb_status add_proxy(struct wan_opts *o, struct pending *at, int id, const char *text) {
+static enum neb_status add_proxy(struct wan_opts *o, struct pending *at, enum kind kind,
+                                 const char *text) {
     bool oneway;
     const char *rest;
-    if (id == OPT_BETWEEN)
+    if (kind == BETWEEN)
         return sites_pair(text, 0, &at->from, &at->to, &oneway, &rest)
                    ? NEB_OK
                    : neb_fail(NEB_ERR_INVALID, "wanlink: --between '%s': expected I-J", text);
-    if (id == OPT_LISTEN) {
+    if (kind == LISTEN) {
         if (at->listen != NULL)
             return neb_fail(NEB_ERR_INVALID, "wanlink: --listen %s has no --connect", at->listen);
         at->listen = text;
@@ -149,40 +157,29 @@ struct back_option {
     const char *option, *value;
 };
 
-static enum neb_status take(struct wan_opts *o, int id, const char *name, const char *value) {
-    uint64_t v = 0;
-    switch (id) {
-    case OPT_PARAM: return set_param(&o->ahead, name, name, value);
-    case OPT_WAN: return set_wan(&o->ahead, value);
-    case OPT_PAIR: return add_pair(o, value);
-    case OPT_SEED: return number(name, value, 0, UINT64_MAX, &o->seed);
-    case OPT_CTL: o->ctl = value; return NEB_OK;
-    case OPT_STATS: o->stats = value; return NEB_OK;
-    case OPT_PARENT: o->die_with_parent = true; return NEB_OK;
-    case OPT_STDIN: o->die_with_stdin = true; return NEB_OK;
-    case OPT_SITES:
-        NEB_TRY(number(name, value, 2, WAN_SITES_MAX, &v));
-        o->sites = (unsigned)v;
-        return NEB_OK;
-    case OPT_MTU:
-        NEB_TRY(number(name, value, 576, 1500, &v));
-        o->mtu = (unsigned)v;
-        return NEB_OK;
-    case OPT_NS:
+static enum neb_status take(struct wan_opts *o, const struct row *r, struct pending *proxy,
+                            const char *value) {
+    void *at = (char *)o + r->at;
+    switch (r->kind) {
+    case BACK: return NEB_OK; // the caller keeps it
+    case PARAM: return set_param(&o->ahead, r->name, r->name, value);
+    case WAN: return set_wan(&o->ahead, value);
+    case PAIR: return add_pair(o, value);
+    case NUMBER:
+    case SMALL: return set_number(r, value, at);
+    case TEXT: *(const char **)at = value; return NEB_OK;
+    case FLAG: *(bool *)at = true; return NEB_OK;
+    case LISTEN:
+    case CONNECT:
+    case BETWEEN: return add_proxy(o, proxy, r->kind, value);
+    case NS:
         if (o->n_ns == WAN_SITES_MAX)
             return neb_fail(NEB_ERR_LIMIT, "wanlink: --ns is given more than %d times",
                             WAN_SITES_MAX);
         o->ns[o->n_ns++] = value;
-        return NEB_OK;
-    default:
-        return neb_fail(NEB_ERR_INVALID, "wanlink: --%s is not an option of this command", name);
     }
+    return NEB_OK;
 }
-
-static bool only_proxy(int id) {
-    return id == OPT_LISTEN || id == OPT_CONNECT || id == OPT_BETWEEN;
-}
-static bool only_run(int id) { return id == OPT_NS || id == OPT_MTU; }
 
 enum neb_status wan_opts_parse(int argc, char **argv, bool proxy, struct wan_opts *out) {
     struct wan_opts *o = out;
@@ -190,23 +187,24 @@ enum neb_status wan_opts_parse(int argc, char **argv, bool proxy, struct wan_opt
     struct pending at = {.to = 1};
     unsigned n_back = 0;
     *o = (struct wan_opts){.sites = 2, .mtu = 1500, .seed = 1, .ahead = {.queue_bdp = 1}};
+    struct option options[ROWS + 1] = {{0}};
+    for (int i = 0; i < ROWS; i++)
+        options[i] = (struct option){
+            rows[i].name, rows[i].kind == FLAG ? no_argument : required_argument, NULL, 0};
     optind = 1;
     for (int index = 0, id; (id = getopt_long(argc, argv, "+", options, &index)) != -1;) {
+        const struct row *r = &rows[index];
         if (id == '?') // getopt has printed the reason
             return neb_fail(NEB_ERR_INVALID, "wanlink: wrong option (see wanlink help)");
-        const char *name = options[index].name;
-        if (proxy ? only_run(id) : only_proxy(id))
-            return neb_fail(NEB_ERR_INVALID, "wanlink: --%s is an option of wanlink %s", name,
-                            proxy ? "run" : "proxy");
-        if (id == OPT_BACK) { // applied last, so that the order of options does not matter
-            if (n_back == 16)
-                return neb_fail(NEB_ERR_LIMIT, "wanlink: too many -back options");
-            back[n_back++] = (struct back_option){name, optarg};
-        } else if (only_proxy(id)) {
-            NEB_TRY(add_proxy(o, &at, id, optarg));
-        } else {
-            NEB_TRY(take(o, id, name, optarg));
-        }
+        if (r->only && strcmp(r->only, proxy ? "proxy" : "run") != 0)
+            return neb_fail(NEB_ERR_INVALID, "wanlink: --%s is an option of wanlink %s", r->name,
+                            r->only);
+        NEB_TRY(take(o, r, &at, optarg));
+        if (r->kind != BACK)
+            continue;
+        if (n_back == 16) // applied last, so that the order of options does not matter
+            return neb_fail(NEB_ERR_LIMIT, "wanlink: too many -back options");
+        back[n_back++] = (struct back_option){r->name, optarg};
     }
     if (optind < argc && strcmp(argv[optind - 1], "--") != 0)
         return neb_fail(NEB_ERR_INVALID, "wanlink: '%s' is not an option (a command follows --)",

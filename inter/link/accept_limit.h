@@ -14,7 +14,7 @@
 #ifndef INTER_ACCEPT_LIMIT_H
 #define INTER_ACCEPT_LIMIT_H
 #include "inter/link/syn_filter.h"
-#include "security/source_rate.h"
+#include "security/source.h"
 
 struct sockaddr_storage;
 

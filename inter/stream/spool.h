@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batches that a producer's agent keeps until their consumer has saved them: the SQLite file
-// DIR/streams.db. If the site seals, batches are sealed (seal.h); their numbers and sizes are in
+// DIR/streams.db. If the site seals, batches are sealed; their numbers and sizes are in
 // clear.
 //
 // A put is on disk when it returns. The space of dropped batches is used again, so the file grows
@@ -35,5 +35,22 @@ NEB_MUST_CHECK enum neb_status inter_spool_restore(struct inter_spool *s,
 // Removes all streams of a job.
 NEB_MUST_CHECK enum neb_status inter_spool_forget(struct inter_spool *s,
                                                   const uint8_t job[INTER_ID_BYTES]);
+
+// A sealed batch is a sealed stream (security/seal_stream.h) of its job, bound to its place:
+//
+//     sealed by the job's key: | stream u64 | seq u64 | the batch |
+//
+// A batch in another batch's or job's place is refused like a changed one.
+
+// Replaces out. NEB_ERR_NOMEM.
+NEB_MUST_CHECK enum neb_status inter_stream_seal(const struct sec_seal_key *key,
+                                                 const struct inter_stream_key *k, uint64_t seq,
+                                                 const void *p, size_t n, struct neb_buf *out);
+// Replaces out by the clear bytes of p, which comes from the file `name`. Bytes that are not sealed
+// are copied. NEB_ERR_DENIED: key is NULL or another key. NEB_ERR_CORRUPT: changed, cut, or from
+// another place.
+NEB_MUST_CHECK enum neb_status inter_stream_unseal(const struct sec_seal_key *key, const char *name,
+                                                   const struct inter_stream_key *k, uint64_t seq,
+                                                   const void *p, size_t n, struct neb_buf *out);
 
 #endif

@@ -106,19 +106,6 @@ static neb_ns age_of(const struct inter_streams *s, uint32_t peer,
     return age < 0 ? 0 : age > 3600 * NEB_S ? -1 : age;
 }
 
-static void tell_room(struct inter_streams *s, const struct inter_stream *t,
-                      const struct inter_stream_action *a) {
-    struct inter_stream_stats now;
-    inter_stream_stats(t, &now);
-    s->cb.room(s->cb.user, &inter_stream_config_of(t)->key,
-               &(struct inter_stream_room){.limit = a->seq,
-                                           .stored = a->stored,
-                                           .durable = a->durable,
-                                           .applied = now.applied,
-                                           .have = now.have,
-                                           .path = now.path});
-}
-
 static void tell_terms(struct inter_streams *s, const struct inter_stream_key *k,
                        const struct inter_stream_action *a) {
     static const uint8_t none[INTER_SHA_BYTES];
@@ -132,6 +119,15 @@ static void tell_terms(struct inter_streams *s, const struct inter_stream_key *k
     neb_log(NEB_LOG_ERROR, "stream %u: %s", k->id, text);
     if (s->cb.refused)
         s->cb.refused(s->cb.user, k, text);
+}
+
+static void tell_worker(struct inter_streams *s, const struct inter_stream *t,
+                        const struct inter_stream_action *a) {
+    const struct inter_stream_config *c = inter_stream_config_of(t);
+    struct inter_stream_stats now;
+    inter_stream_stats(t, &now);
+    if (s->cb.act)
+        s->cb.act(s->cb.user, c, a, &now, age_of(s, c->peer, a));
 }
 
 static enum neb_status carry_out(struct inter_streams *s, struct inter_stream *t,
@@ -152,33 +148,9 @@ static enum neb_status carry_out(struct inter_streams *s, struct inter_stream *t
                      "the next drop",
                      c->key.id);
         return NEB_OK;
-    case INTER_STREAM_ACT_ROOM:
-        if (s->cb.room)
-            tell_room(s, t, a);
-        return NEB_OK;
-    case INTER_STREAM_ACT_BEGIN:
-        if (s->cb.begin)
-            s->cb.begin(s->cb.user, &c->key, a->seq);
-        return NEB_OK;
-    case INTER_STREAM_ACT_DELIVER:
-        if (s->cb.deliver)
-            s->cb.deliver(s->cb.user, &c->key, a->seq, a->view, a->len, age_of(s, c->peer, a));
-        return NEB_OK;
-    case INTER_STREAM_ACT_CHECKPOINT:
-        if (s->cb.checkpoint)
-            s->cb.checkpoint(s->cb.user, &c->key);
-        return NEB_OK;
     case INTER_STREAM_ACT_TERMS: tell_terms(s, &c->key, a); return NEB_OK;
-    case INTER_STREAM_ACT_LOST:
-        if (s->cb.lost)
-            s->cb.lost(s->cb.user, &c->key, c->role == INTER_STREAM_CONSUMER, a->seq, a->durable);
-        return NEB_OK;
-    case INTER_STREAM_ACT_FAULT:
-        if (s->cb.fault)
-            s->cb.fault(s->cb.user, &c->key, a->fault);
-        return NEB_OK;
+    default: tell_worker(s, t, a); return NEB_OK;
     }
-    return NEB_OK;
 }
 
 static enum neb_status step(struct inter_streams *s, struct inter_stream *t,
@@ -261,14 +233,6 @@ enum neb_status inter_streams_open(struct inter_streams *s, const struct inter_s
     return st;
 }
 
-static enum neb_status tell(struct inter_streams *s, const struct inter_stream_key *k,
-                            const struct inter_stream_event *e) {
-    struct inter_stream *t = find_stream(s, k);
-    if (!t)
-        return neb_fail(NEB_ERR_NOT_FOUND, "stream %u is not open", k->id);
-    return step(s, t, e);
-}
-
 enum neb_status inter_streams_put(struct inter_streams *s, const struct inter_stream_key *k,
                                   uint64_t seq, const void *p, size_t n) {
     struct inter_stream *t = find_stream(s, k);
@@ -315,21 +279,15 @@ static uint64_t next_session(struct inter_streams *s) {
     return s->session = now > s->session ? now : s->session + 1;
 }
 
-enum neb_status inter_streams_attach(struct inter_streams *s, const struct inter_stream_key *k,
-                                     uint64_t cursor) {
-    return tell(s, k,
-                &(struct inter_stream_event){
-                    .kind = INTER_STREAM_EV_ATTACH, .seq = cursor, .session = next_session(s)});
-}
-
-enum neb_status inter_streams_applied(struct inter_streams *s, const struct inter_stream_key *k,
-                                      uint64_t next) {
-    return tell(s, k, &(struct inter_stream_event){.kind = INTER_STREAM_EV_APPLIED, .seq = next});
-}
-
-enum neb_status inter_streams_durable(struct inter_streams *s, const struct inter_stream_key *k,
-                                      uint64_t next) {
-    return tell(s, k, &(struct inter_stream_event){.kind = INTER_STREAM_EV_DURABLE, .seq = next});
+enum neb_status inter_streams_tell(struct inter_streams *s, const struct inter_stream_key *k,
+                                   enum inter_stream_event_kind what, uint64_t seq) {
+    struct inter_stream *t = find_stream(s, k);
+    struct inter_stream_event e = {.kind = what, .seq = seq};
+    if (!t)
+        return neb_fail(NEB_ERR_NOT_FOUND, "stream %u is not open", k->id);
+    if (what == INTER_STREAM_EV_ATTACH)
+        e.session = next_session(s);
+    return step(s, t, &e);
 }
 
 static bool of_job(const struct inter_stream *t, const uint8_t job[INTER_ID_BYTES]) {

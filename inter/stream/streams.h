@@ -9,38 +9,21 @@
 
 enum { INTER_STREAMS_MAX = 64 };
 
-// What the producer's worker gets after every put and when the consumer's state changes.
-struct inter_stream_room {
-    uint64_t limit;  // it may put batches below this
-    uint64_t stored; // all below are on disk
-    // The consumer has saved all below, has applied all below, has received all below.
-    uint64_t durable, applied, have;
-    struct inter_stream_measure path;
-};
-
 // From the daemon, for events of workers. Each may be NULL. A callback may not call a function of
 // this header.
 struct inter_streams_callbacks {
     void *user;
-    void (*room)(void *user, const struct inter_stream_key *k, const struct inter_stream_room *r);
-    // A consumer that attached ANYWHERE begins with batch seq.
-    void (*begin)(void *user, const struct inter_stream_key *k, uint64_t seq);
-    // The consumer's next batch, in order. age: time since its put (-1: not known). p is valid
-    // during the call.
-    void (*deliver)(void *user, const struct inter_stream_key *k, uint64_t seq, const void *p,
-                    size_t n, neb_ns age);
-    // The consumer must save a checkpoint soon.
-    void (*checkpoint)(void *user, const struct inter_stream_key *k);
+    // What concerns the worker: the actions ROOM, BEGIN, DELIVER, CHECKPOINT, LOST and FAULT
+    // (stream.h). age: time since the put of a batch to deliver; -1: not known. All pointers are
+    // valid during the call.
+    void (*act)(void *user, const struct inter_stream_config *c,
+                const struct inter_stream_action *a, const struct inter_stream_stats *now,
+                neb_ns age);
     // The stream cannot go on. text is the reason, with both digests or numbers.
     void (*refused)(void *user, const struct inter_stream_key *k, const char *text);
-    void (*fault)(void *user, const struct inter_stream_key *k, enum inter_stream_fault f);
     // For a stream that is not open here: true if its job is done here, so that the stream is never
     // opened again, and `peer` is a cluster of the job.
     bool (*over)(void *user, const struct inter_stream_key *k, uint32_t peer);
-    // The stream cannot go on: its consumer wants batch `seq`, but the oldest batch kept is
-    // `oldest`. The consumer started from an older checkpoint than the oldest that it reported.
-    void (*lost)(void *user, const struct inter_stream_key *k, bool consumer, uint64_t seq,
-                 uint64_t oldest);
 };
 
 struct inter_streams;
@@ -70,14 +53,11 @@ NEB_MUST_CHECK enum neb_status inter_streams_open(struct inter_streams *s,
 NEB_MUST_CHECK enum neb_status inter_streams_put(struct inter_streams *s,
                                                  const struct inter_stream_key *k, uint64_t seq,
                                                  const void *p, size_t n);
-// From the consumer's worker: its cursor (or INTER_STREAM_ANYWHERE); all batches below `next` are
-// applied; no checkpoint has a cursor below `next` (inter/stream/stream.h).
-NEB_MUST_CHECK enum neb_status
-inter_streams_attach(struct inter_streams *s, const struct inter_stream_key *k, uint64_t cursor);
-NEB_MUST_CHECK enum neb_status
-inter_streams_applied(struct inter_streams *s, const struct inter_stream_key *k, uint64_t next);
-NEB_MUST_CHECK enum neb_status
-inter_streams_durable(struct inter_streams *s, const struct inter_stream_key *k, uint64_t next);
+// From the worker: ATTACH at its cursor (or INTER_STREAM_ANYWHERE), APPLIED or DURABLE (stream.h).
+// NEB_ERR_NOT_FOUND (logged): no such stream is open.
+NEB_MUST_CHECK enum neb_status inter_streams_tell(struct inter_streams *s,
+                                                  const struct inter_stream_key *k,
+                                                  enum inter_stream_event_kind what, uint64_t seq);
 // The job's worker is gone. Its consumers wait for the next attach.
 NEB_MUST_CHECK enum neb_status inter_streams_detach(struct inter_streams *s,
                                                     const uint8_t job[INTER_ID_BYTES]);

@@ -174,7 +174,7 @@ jq '.rope_scaling.rope_type = "yarn"' "$T/long/config.json" >"$T/yarn.json" &&
 refuses 1 "must have rope_type default, linear or llama3" import "$T/long" \
     --out "$T/no"
 
-refuses 2 "Usage" import "$T/hf"
+refuses 2 "give --out CKPT" import "$T/hf"
 refuses 2 "--dtype" export "$T/back" "$T/no" --dtype fp8
 refuses 1 "exists already" import "$T/hf" --out "$T/back"
 refuses 1 "exists already" export "$T/back" "$T/hf"

@@ -64,31 +64,31 @@ static void make_specs(void) {
     }
 }
 
-static void sign_list(const struct sec_memberlist *l, struct neb_buf *out) {
-    NEB_ASSERT(sec_memberlist_format(l, out) == NEB_OK);
+static void sign_list(const struct sec_list *l, struct neb_buf *out) {
+    NEB_ASSERT(sec_list_format(l, out) == NEB_OK);
     size_t n = out->len - SEC_SIGN_BYTES;
-    NEB_ASSERT(sec_ca_sign(hub->ca, SEC_CONTEXT_MEMBERLIST, out->p, n, out->p + n) == NEB_OK);
+    NEB_ASSERT(sec_ca_sign(hub->ca, SEC_CONTEXT_LIST, out->p, n, out->p + n) == NEB_OK);
 }
 
-static void next_version(struct sec_memberlist *l, const struct neb_buf *of) {
+static void next_version(struct sec_list *l, const struct neb_buf *of) {
     uint8_t digest[NEB_SHA256_BYTES];
-    sec_memberlist_digest(of->p, of->len, digest);
-    sec_memberlist_succeed(l, digest);
+    neb_sha256(of->p, of->len, digest);
+    sec_list_succeed(l, digest);
 }
 
-static void drop(struct sec_memberlist *l, const char *name) {
-    sec_memberlist_drop(l, (uint32_t)sec_memberlist_find(l, name));
+static void drop(struct sec_list *l, const char *name) {
+    sec_members_drop(&l->members, (uint32_t)sec_members_find(&l->members, name));
 }
 
 // 0: the current list. Second version: 1: an hour later, 2: without bert, 3: without anna, 4: bert
 // is lost. 5: another one instead of 0; 6: after 5. 7: the third version, after 1, without carol.
 static void make_lists(void) {
-    struct sec_memberlist first = {.version = 1, .issued = 1000, .subject = "anna"}, l;
-    memcpy(first.federation, hub->fed->list.federation, sizeof first.federation);
+    struct sec_list first = {.members.version = 1, .issued = 1000, .subject = "anna"}, l;
+    memcpy(first.members.federation, hub->fed->list.members.federation,
+           sizeof first.members.federation);
     for (int k = 0; k < AGENT_MEMBERS; k++) {
-        struct sec_listed e = {.m = {.pub = *sec_identity_public(agent_ids[k])},
-                               .caps = SEC_CAP_VOTER};
-        NEB_ASSERT(sec_memberlist_insert(&first, &e) == NEB_OK);
+        struct sec_member e = {.pub = *sec_identity_public(agent_ids[k]), .caps = SEC_CAP_VOTER};
+        NEB_ASSERT(sec_members_insert(&first.members, &e) == NEB_OK);
     }
     sign_list(&first, &lists[0]);
     for (int k = 1; k <= 4; k++) {
@@ -98,7 +98,7 @@ static void make_lists(void) {
         if (k == 2 || k == 3)
             drop(&l, agent_names[k == 2]);
         if (k == 4)
-            l.e[sec_memberlist_find(&l, "bert")].caps = 0;
+            l.members.m[sec_members_find(&l.members, "bert")].caps = 0;
         sign_list(&l, &lists[k]);
     }
     l = first;
@@ -106,7 +106,7 @@ static void make_lists(void) {
     sign_list(&l, &lists[5]);
     next_version(&l, &lists[5]);
     sign_list(&l, &lists[6]);
-    NEB_ASSERT(sec_memberlist_parse(lists[1].p, lists[1].len, &l) == NEB_OK);
+    NEB_ASSERT(sec_list_parse(lists[1].p, lists[1].len, &l) == NEB_OK);
     next_version(&l, &lists[1]);
     drop(&l, "carol");
     sign_list(&l, &lists[7]);
@@ -153,7 +153,7 @@ static struct daemon *begin(void) {
 
 static void end(struct daemon *d) {
     const struct sec_federation *f = agent_members_federation(d->trust);
-    bool other = f->list.version > 1, former;
+    bool other = f->list.members.version > 1, former;
     char path[NEB_PATH_MAX];
     NEB_ASSERT(neb_path(path, sizeof path, f->dir, "former.json") == NEB_OK);
     former = neb_fs_exists(path);
@@ -169,7 +169,7 @@ static void end(struct daemon *d) {
 
 static void each_job(struct daemon *d, void each(struct daemon *d, struct agent_jobrun *j)) {
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
-        if (d->jobs[i].used)
+        if (d->jobs[i].state)
             each(d, &d->jobs[i]);
 }
 
@@ -179,7 +179,10 @@ static void look_at(struct daemon *d, struct agent_jobrun *j) {
     if (j->sums)
         agent_sums_tick(j->sums);
     daemon_lines_due(d, j);
-    daemon_job_resume_due(d, j);
+    if (!agent_timer_at(&j->timers, AGENT_TIMER_AGAIN)) // other timers start workers
+        return;
+    agent_timer_clear(&j->timers, AGENT_TIMER_AGAIN);
+    daemon_job_event(d, j, AGENT_EV_AGAIN, NULL);
 }
 
 // False: the list no longer has this agent, and it ends.
@@ -289,13 +292,14 @@ static void say_json(struct daemon *d, int of, char what, const char *text, size
 
 // The CA signs every valid list, unless it has an address that this agent would dial.
 static void say_list(struct daemon *d, int of, struct neb_buf *b) {
-    struct sec_memberlist l;
+    struct sec_list l;
     for (int i = 0; i < SEC_SIGN_BYTES; i++)
         neb_buf_u8(b, 0);
-    if (sec_memberlist_parse(b->p, b->len, &l) == NEB_OK) {
-        for (uint32_t i = 0; i < l.n; i++)
-            l.e[i].m.endpoint[0] = 0;
-        memcpy(l.federation, hub->fed->list.federation, sizeof l.federation);
+    if (sec_list_parse(b->p, b->len, &l) == NEB_OK) {
+        for (uint32_t i = 0; i < l.members.n; i++)
+            l.members.m[i].endpoint[0] = 0;
+        memcpy(l.members.federation, hub->fed->list.members.federation,
+               sizeof l.members.federation);
         sign_list(&l, b);
     }
     say(d, of, AGENT_MSG_LIST, b->p, b->len);

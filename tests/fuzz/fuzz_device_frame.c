@@ -100,7 +100,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     NEB_ASSERT(x && y && cmp_device_create(&D, &c) == NEB_OK);
     enum neb_status here = cmp_decode(w, data, size, x, n),
                     there = cmp_device_decode(c, w, data, size, y, n);
-    bool blocks = info.codec.ops->verify && info.codec.ops->device_decode;
+    bool blocks = cmp_ops(&info.codec)->verify && cmp_ops(&info.codec)->device_decode;
     NEB_ASSERT(there == NEB_OK || there == NEB_ERR_FORMAT);
     NEB_ASSERT(there == here || (blocks && here != NEB_OK));
     NEB_ASSERT(there != NEB_OK || blocks || !n || !memcmp(x, y, n * sizeof *x));

@@ -182,7 +182,7 @@ static void seen_file(const uint8_t *p, size_t n) {
     struct sec_federation *f = NULL;
     put(home, "federation/seen", p, n);
     if (sec_federation_open(home, &f) == NEB_OK)
-        NEB_ASSERT(f->list.version == 1 && f->list.n == 1);
+        NEB_ASSERT(f->list.members.version == 1 && f->list.members.n == 1);
     sec_federation_destroy(&f);
     put(home, "federation/seen", seen.p, seen.len);
     char path[NEB_PATH_MAX];

@@ -74,7 +74,7 @@ static inline struct sec_token invite(const char *name, int64_t ttl_s) {
 
 static inline bool is_member(const char *name) {
     assert_int_equal(sec_federation_reload(hub->fed, NULL), NEB_OK);
-    return sec_memberlist_find(&hub->fed->list, name) >= 0;
+    return sec_members_find(&hub->fed->list.members, name) >= 0;
 }
 
 // ---- a client that can forge requests -----------------------------------------------------------

@@ -53,17 +53,17 @@ static void test_join(void **state) {
     assert_int_equal(sec_federation_open(home("paris"), &f), NEB_OK);
     assert_int_equal(sec_federation_cert(f, &cert), NEB_OK);
     assert_string_equal(cert.pub.name, "paris");
-    int i = sec_memberlist_find(&f->list, "paris");
+    int i = sec_members_find(&f->list.members, "paris");
     assert_true(i >= 0);
-    assert_string_equal(f->list.e[i].m.endpoint, "paris.example:7400");
-    assert_memory_equal(f->list.e[i].m.pub.curve, cert.pub.curve, SEC_KEY_BYTES);
+    assert_string_equal(f->list.members.m[i].endpoint, "paris.example:7400");
+    assert_memory_equal(f->list.members.m[i].pub.curve, cert.pub.curve, SEC_KEY_BYTES);
     assert_memory_equal(f->pin, t.pin, sizeof t.pin);
-    uint64_t version = f->list.version;
+    uint64_t version = f->list.members.version;
     sec_federation_destroy(&f);
     // The same request again gets the same answer, and changes nothing.
     assert_int_equal(sec_enrol_join(home("paris"), &back, "paris.example:7400"), NEB_OK);
     assert_true(is_member("paris"));
-    assert_int_equal(hub->fed->list.version, version);
+    assert_int_equal(hub->fed->list.members.version, version);
     // The hub and the logs hold nothing of the secret.
     char secret[65], sealed[NEB_PATH_MAX];
     neb_hex(t.secret, sizeof t.secret, secret);
@@ -81,23 +81,23 @@ static void test_renew_and_rotate(void **state) {
     assert_int_equal(sec_enrol_join(home("rome"), &t, ""), NEB_OK);
     assert_int_equal(sec_identity_load(home("rome"), &before), NEB_OK);
     assert_true(is_member("rome"));
-    uint64_t version = hub->fed->list.version;
+    uint64_t version = hub->fed->list.members.version;
     assert_int_equal(sec_enrol_renew(home("rome"), endpoint, NULL), NEB_OK);
     assert_true(is_member("rome"));
-    assert_int_equal(hub->fed->list.version, version); // only a certificate
+    assert_int_equal(hub->fed->list.members.version, version); // only a certificate
     assert_int_equal(sec_rotate(home("rome"), endpoint), NEB_OK);
     assert_int_equal(sec_identity_load(home("rome"), &after), NEB_OK);
     assert_memory_not_equal(sec_identity_public(before)->curve, sec_identity_public(after)->curve,
                             SEC_KEY_BYTES);
     assert_true(is_member("rome"));
-    int i = sec_memberlist_find(&hub->fed->list, "rome");
-    assert_memory_equal(hub->fed->list.e[i].m.pub.sign, sec_identity_public(after)->sign,
+    int i = sec_members_find(&hub->fed->list.members, "rome");
+    assert_memory_equal(hub->fed->list.members.m[i].pub.sign, sec_identity_public(after)->sign,
                         SEC_KEY_BYTES);
     // Other keys are possible only an hour later, because each rotation makes a version of the
     // list.
-    version = hub->fed->list.version;
+    version = hub->fed->list.members.version;
     assert_int_equal(sec_rotate(home("rome"), endpoint), NEB_ERR_AGAIN);
-    assert_int_equal(hub->fed->list.version, version);
+    assert_int_equal(hub->fed->list.members.version, version);
     assert_true(is_member("rome"));
     // The new keys may renew, the old ones may not.
     assert_int_equal(sec_enrol_renew(home("rome"), endpoint, NULL), NEB_OK);
@@ -117,8 +117,8 @@ static void rotated_to(const char *name, const struct sec_identity *next) {
     assert_memory_equal(sec_identity_public(now), sec_identity_public(next),
                         sizeof(struct sec_public));
     assert_true(is_member(name));
-    int i = sec_memberlist_find(&hub->fed->list, name);
-    assert_memory_equal(hub->fed->list.e[i].m.pub.sign, sec_identity_public(next)->sign,
+    int i = sec_members_find(&hub->fed->list.members, name);
+    assert_memory_equal(hub->fed->list.members.m[i].pub.sign, sec_identity_public(next)->sign,
                         SEC_KEY_BYTES);
     sec_identity_destroy(&now);
 }
@@ -136,10 +136,10 @@ static void test_rotation_answer_lost(void **state) {
     assert_int_equal(sec_csr_make(next, NULL, &csr), NEB_OK);
     assert_int_equal(sec_hub_renew(hub, "lima", csr.p, csr.len, &cert, &wait), NEB_OK);
     assert_true(is_member("lima"));
-    uint64_t version = hub->fed->list.version;
+    uint64_t version = hub->fed->list.members.version;
     assert_int_equal(sec_rotate(home("lima"), endpoint), NEB_OK);
     rotated_to("lima", next);
-    assert_int_equal(hub->fed->list.version, version); // a renewal
+    assert_int_equal(hub->fed->list.members.version, version); // a renewal
     assert_false(neb_fs_exists(home("lima/rotate")));
     // Keys that are not listed get nothing this way: a revoked member stays revoked.
     sec_identity_destroy(&next);
@@ -233,7 +233,7 @@ static void test_revoke_and_promote(void **state) {
     assert_int_equal(try_join(&used, id, &(struct lie){0}), NEB_ERR_DENIED);
     assert_false(is_member("gone"));
     assert_int_equal(revoke_now("gone"), NEB_ERR_NOT_FOUND);
-    uint64_t version = hub->fed->list.version;
+    uint64_t version = hub->fed->list.members.version;
     assert_int_equal(revoke_now("hub"), NEB_ERR_STATE); // the hub itself
     char own[NEB_PATH_MAX];
     assert_int_equal(neb_path(own, sizeof own, hub_home, "federation/member.pem"), NEB_OK);
@@ -242,33 +242,33 @@ static void test_revoke_and_promote(void **state) {
         assert_int_equal(damaged ? neb_fs_write(own, "x", 1, 0600) : neb_fs_remove(own), NEB_OK);
         assert_int_equal(revoke_now("hub"), NEB_ERR_STATE);
     }
-    assert_true(sec_memberlist_voters(&hub->fed->list) > 2);
+    assert_true(sec_members_voters(&hub->fed->list.members) > 2);
     assert_int_equal(sec_hub_promote(hub, "paris"), NEB_ERR_STATE);
-    assert_true(is_member("hub") && hub->fed->list.version == version);
-    for (uint32_t i = 0; i < hub->fed->list.n;) {
+    assert_true(is_member("hub") && hub->fed->list.members.version == version);
+    for (uint32_t i = 0; i < hub->fed->list.members.n;) {
         char name[SEC_NAME_MAX];
-        memcpy(name, hub->fed->list.e[i].m.pub.name, sizeof name);
+        memcpy(name, hub->fed->list.members.m[i].pub.name, sizeof name);
         if (!strcmp(name, "hub") || !strcmp(name, "paris"))
             i++;
         else
             assert_int_equal(revoke_now(name), NEB_OK);
     }
     assert_int_equal(sec_hub_promote(hub, "nobody"), NEB_ERR_NOT_FOUND);
-    version = hub->fed->list.version;
+    version = hub->fed->list.members.version;
     assert_int_equal(sec_hub_promote(hub, "hub"), NEB_ERR_STATE); // the hub itself is not lost
-    assert_int_equal(hub->fed->list.version, version);
+    assert_int_equal(hub->fed->list.members.version, version);
     assert_int_equal(sec_hub_promote(hub, "paris"), NEB_OK);
-    assert_true(is_member("paris") && sec_memberlist_voters(&hub->fed->list) == 1);
+    assert_true(is_member("paris") && sec_members_voters(&hub->fed->list.members) == 1);
     assert_int_equal(hub->fed->list.why, SEC_LIST_PROMOTE);
     assert_int_equal(sec_hub_promote(hub, "hub"), NEB_ERR_STATE); // the last vote stays
     assert_int_equal(sec_hub_promote(hub, "paris"), NEB_ERR_STATE);
     // Joins, rotations, revocations, promotion: each version's history has all earlier versions, so
     // also the one that this member holds.
     struct sec_federation *f = NULL;
-    assert_int_equal(hub->fed->list.n_history, hub->fed->list.version - 1);
+    assert_int_equal(hub->fed->list.n_history, hub->fed->list.members.version - 1);
     assert_int_equal(sec_federation_open(home("paris"), &f), NEB_OK);
-    assert_true(f->list.version + 1 < hub->fed->list.version);
-    assert_memory_equal(sec_memberlist_former(&hub->fed->list, f->list.version), f->digest,
+    assert_true(f->list.members.version + 1 < hub->fed->list.members.version);
+    assert_memory_equal(sec_list_before(&hub->fed->list, f->list.members.version), f->digest,
                         sizeof f->digest);
     assert_int_equal(
         sec_federation_apply(f, hub->fed->signed_list.p, hub->fed->signed_list.len, NULL), NEB_OK);
@@ -282,10 +282,10 @@ static void test_withdrawn(void **state) {
     struct sec_token t = invite("never", 3600);
     struct sec_identity *id = new_identity("never");
     bool member = true;
-    uint64_t version = (is_member("never"), hub->fed->list.version);
+    uint64_t version = (is_member("never"), hub->fed->list.members.version);
     assert_int_equal(sec_hub_revoke(hub, "never", &member), NEB_OK);
     assert_false(member);
-    assert_int_equal(hub->fed->list.version, version);
+    assert_int_equal(hub->fed->list.members.version, version);
     assert_int_equal(try_join(&t, id, &(struct lie){0}), NEB_ERR_DENIED);
     assert_int_equal(revoke_now("never"), NEB_ERR_NOT_FOUND); // nothing of it is left
     sec_identity_destroy(&id);
@@ -561,7 +561,7 @@ static void test_init_cut_short(void **state) {
         assert_true(again == NEB_OK || again == NEB_ERR_EXISTS); // EXISTS: there was a list
         remade += again == NEB_OK;
         assert_int_equal(sec_hub_open(cut, &h), NEB_OK);
-        assert_int_equal(h->fed->list.version, 1);
+        assert_int_equal(h->fed->list.members.version, 1);
         sec_hub_destroy(&h);
         assert_int_equal(sec_ca_restore(cut, back, again == NEB_OK ? second : first), NEB_OK);
         assert_int_equal(init_hub(cut, back, sec_identity_public(hub_id), second), NEB_ERR_EXISTS);

@@ -8,7 +8,7 @@
 #include "agent/daemon/sums.h"
 #include "inter/round/sums.h"
 #include "inter/service/state.h"
-#include "security/former.h"
+#include "security/members.h"
 #include "security/secure_sum.h"
 
 static uint32_t waiting; // set by a reload
@@ -254,12 +254,13 @@ static void test_file(void **state) {
     static struct sec_former all[SEC_FORMER_MAX];
     char dir[128], path[160];
     size_t n;
-    struct sec_memberlist a = {.version = 1, .n = 3}, b = {.version = 2, .n = 2};
+    struct sec_list a = {.members = {.version = 1, .n = 3}},
+                    b = {.members = {.version = 2, .n = 2}};
     for (int i = 0; i < 3; i++)
-        a.e[i].m.pub = *sec_identity_public(ids[i]);
-    b.e[0] = a.e[0];
-    b.e[1] = a.e[1];
-    b.e[1].m.pub.sign[0] ^= 1; // rotated
+        a.members.m[i].pub = *sec_identity_public(ids[i]);
+    b.members.m[0] = a.members.m[0];
+    b.members.m[1] = a.members.m[1];
+    b.members.m[1].pub.sign[0] ^= 1; // rotated
     snprintf(dir, sizeof dir, "%s/former", root);
     snprintf(path, sizeof path, "%s/former.json", dir);
     OK(neb_fs_mkdirs(dir, 0700));
@@ -270,15 +271,15 @@ static void test_file(void **state) {
     OK(sec_former_keep(dir, &a, &b));
     OK(sec_former_load(dir, all, &n));
     assert_int_equal(n, 2);
-    assert_null(sec_former_find(all, n, a.e[0].m.pub.name));
+    assert_null(sec_former_find(all, n, a.members.m[0].pub.name));
     for (int i = 1; i < 3; i++) {
-        const struct sec_former *f = sec_former_find(all, n, a.e[i].m.pub.name);
+        const struct sec_former *f = sec_former_find(all, n, a.members.m[i].pub.name);
         assert_non_null(f);
-        assert_memory_equal(f->sign, a.e[i].m.pub.sign, SEC_KEY_BYTES);
+        assert_memory_equal(f->sign, a.members.m[i].pub.sign, SEC_KEY_BYTES);
         assert_int_equal(f->until, 2);
     }
-    a.version = 3; // the member is back, and leaves again
-    b.version = 4;
+    a.members.version = 3; // the member is back, and leaves again
+    b.members.version = 4;
     OK(sec_former_keep(dir, &a, &b));
     OK(sec_former_load(dir, all, &n));
     assert_int_equal(n, 2);
@@ -294,30 +295,31 @@ static void test_many_keys(void **state) {
     static struct sec_former all[SEC_FORMER_MAX];
     char dir[128];
     size_t n;
-    struct sec_memberlist before = {.n = 1}, after = {.n = 0};
-    struct sec_public *p = &before.e[0].m.pub;
+    struct sec_list before = {.members = {.n = 1}}, after = {.issued = 0};
+    struct sec_public *p = &before.members.m[0].pub;
     *p = *sec_identity_public(ids[0]);
     snprintf(dir, sizeof dir, "%s/many", root);
     OK(neb_fs_mkdirs(dir, 0700));
-    after.version = 1;
+    after.members.version = 1;
     OK(sec_former_keep(dir, &before, &after));
     *p = *sec_identity_public(ids[1]);
-    for (after.version = 2; after.version < 2 + SEC_FORMER_MAX; after.version++) {
-        p->sign[1] = (uint8_t)after.version;
-        p->sign[2] = (uint8_t)(after.version >> 8);
+    for (after.members.version = 2; after.members.version < 2 + SEC_FORMER_MAX;
+         after.members.version++) {
+        p->sign[1] = (uint8_t)after.members.version;
+        p->sign[2] = (uint8_t)(after.members.version >> 8);
         OK(sec_former_keep(dir, &before, &after));
     }
     OK(sec_former_load(dir, all, &n));
     assert_int_equal(n, 1 + SEC_FORMER_OF_ONE);
     assert_non_null(sec_former_find(all, n, sec_identity_public(ids[0])->name));
     assert_memory_equal(sec_former_find(all, n, p->name)->sign, p->sign, SEC_KEY_BYTES);
-    for (unsigned i = 0; i < SEC_FORMER_MAX; i++, after.version++) {
+    for (unsigned i = 0; i < SEC_FORMER_MAX; i++, after.members.version++) {
         snprintf(p->name, sizeof p->name, "m%u", i);
         OK(sec_former_keep(dir, &before, &after));
     }
     OK(sec_former_load(dir, all, &n));
     assert_int_equal(n, SEC_FORMER_MAX);
-    assert_int_equal(all[n - 1].until, after.version - 1);
+    assert_int_equal(all[n - 1].until, after.members.version - 1);
 }
 
 int main(void) {

@@ -11,7 +11,6 @@
 #include "compress/ops.h"
 #include "kernels/quant.h"
 
-#include <stdio.h>
 #include <string.h>
 
 static const struct cmp_variant variants[] = {{.name = "bf16s",
@@ -21,21 +20,6 @@ static const struct cmp_variant variants[] = {{.name = "bf16s",
                                                .error = 0.0033,
                                                .density = 1},
                                               {0}};
-
-static bool parse(const char *text, struct cmp_codec *c) {
-    (void)c;
-    return !strcmp(text, "bf16s");
-}
-
-static void print(const struct cmp_codec *c, char *out, size_t cap) {
-    (void)c;
-    snprintf(out, cap, "bf16s");
-}
-
-static uint64_t bound(const struct cmp_codec *c, uint64_t n, uint64_t units) {
-    (void)c, (void)units;
-    return 2 * n;
-}
 
 static void sizes(const struct cmp_codec *c, size_t n, size_t min[], size_t max[]) {
     (void)c;
@@ -75,9 +59,6 @@ const struct cmp_codec_ops codec_added = {.name = "bf16s",
                                           .number = 200,
                                           .streams = {CMP_BYTES, CMP_BYTES},
                                           .may_be_infinite = true,
-                                          .parse = parse,
-                                          .print = print,
-                                          .bound = bound,
                                           .sizes = sizes,
                                           .encode = encode,
                                           .read = read};

@@ -26,28 +26,28 @@ static inline const char *home(const char *name) {
     return path;
 }
 
-static inline void sign_list(const struct sec_memberlist *l, struct neb_buf *b) {
-    assert_int_equal(sec_memberlist_format(l, b), NEB_OK);
+static inline void sign_list(const struct sec_list *l, struct neb_buf *b) {
+    assert_int_equal(sec_list_format(l, b), NEB_OK);
     size_t n = b->len - SEC_SIGN_BYTES;
-    assert_int_equal(sec_ca_sign(hub->ca, SEC_CONTEXT_MEMBERLIST, b->p, n, b->p + n), NEB_OK);
+    assert_int_equal(sec_ca_sign(hub->ca, SEC_CONTEXT_LIST, b->p, n, b->p + n), NEB_OK);
 }
 
 // A member list with its bytes and digest. go_on appends versions; two calls from one version make
 // a fork.
 struct version {
-    struct sec_memberlist l;
+    struct sec_list l;
     struct neb_buf b;
     uint8_t digest[NEB_SHA256_BYTES];
 };
 
 static inline void sign_version(struct version *v) {
     sign_list(&v->l, &v->b);
-    sec_memberlist_digest(v->b.p, v->b.len, v->digest);
+    neb_sha256(v->b.p, v->b.len, v->digest);
 }
 
 static inline void go_on(struct version *v, unsigned versions, int64_t later) {
     for (unsigned i = 0; i < versions; i++) {
-        sec_memberlist_succeed(&v->l, v->digest);
+        sec_list_succeed(&v->l, v->digest);
         v->l.issued += later;
         sign_version(v);
     }
@@ -68,7 +68,7 @@ static inline struct sec_federation *home_with(const char *name, const struct ve
 
 static inline struct version first_version(void) {
     struct version v = {.l = hub->fed->list};
-    v.l.version = 1;
+    v.l.members.version = 1;
     v.l.n_history = 0;
     sign_version(&v);
     return v;

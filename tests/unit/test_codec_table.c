@@ -49,8 +49,8 @@ static void test_rows(void **state) {
         const struct cmp_codec_ops *o = cmp_codecs[i];
         for (int k = 0; k < i; k++)
             assert_true(cmp_codecs[k]->number != o->number && strcmp(cmp_codecs[k]->name, o->name));
-        assert_ptr_equal(cmp_codec_numbered(o->number), o);
-        assert_true(o->number && o->usage && o->parse && o->print && o->bound && o->sizes);
+        assert_ptr_equal(cmp_codecs[cmp_format_numbered(o->number)], o);
+        assert_true(o->number && o->usage && o->sizes && !o->parse == !o->print);
         assert_true(o->encode && o->variants[0].name && o->streams[0] != CMP_NO_STREAM);
         assert_true(o->entries ? o->unpack && o->sketch && o->count && !o->read && !o->verify
                                : o->read && !o->unpack && !o->sketch);

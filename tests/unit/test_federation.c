@@ -2,7 +2,7 @@
 // security/federation: which signed lists a member accepts, and which it recognises as a fork.
 // security/rotated: when a member may get new keys again.
 #include "agent/base/fault.h"
-#include "security/rotated.h"
+#include "security/invite.h"
 #include "tests/unit/federation_fixture.h"
 
 static void test_rules(void **state) {
@@ -15,18 +15,18 @@ static void test_rules(void **state) {
     struct version first = first_version();
     f = home_with("list", &first);
     neb_buf_add(&old, f->signed_list.p, f->signed_list.len);
-    struct sec_memberlist l = f->list;
+    struct sec_list l = f->list;
 
     // a fork of this version: both digests are named
     l.issued++;
     sign_list(&l, &b);
-    sec_memberlist_digest(b.p, b.len, digest);
+    neb_sha256(b.p, b.len, digest);
     neb_hex(digest, sizeof digest, a);
     neb_hex(f->digest, sizeof f->digest, z);
     assert_int_equal(sec_federation_apply(f, b.p, b.len, &changed), NEB_ERR_CORRUPT);
     assert_true(was_logged(a) && was_logged(z));
     // a successor of another predecessor
-    sec_memberlist_succeed(&l, digest);
+    sec_list_succeed(&l, digest);
     sign_list(&l, &b);
     assert_int_equal(sec_federation_apply(f, b.p, b.len, &changed), NEB_ERR_CORRUPT);
     // the right successor: altered, then unchanged
@@ -53,14 +53,14 @@ static void test_rules(void **state) {
     assert_int_equal(neb_fs_write(path, b.p, b.len, 0600), NEB_OK);
     assert_int_equal(sec_federation_open(home("list"), &f), NEB_OK);
     l = f->list;
-    sec_memberlist_succeed(&l, f->digest);
+    sec_list_succeed(&l, f->digest);
     sign_list(&l, &b);
     neb_fault_arm("fs.write:2");
     assert_int_not_equal(sec_federation_apply(f, b.p, b.len, &changed), NEB_OK);
     neb_fault_arm(NULL);
     sec_federation_destroy(&f);
     assert_int_equal(sec_federation_open(home("list"), &f), NEB_OK);
-    assert_int_equal(f->list.version, l.version);
+    assert_int_equal(f->list.members.version, l.members.version);
     sec_federation_destroy(&f);
     neb_buf_free(&old);
     neb_buf_free(&b);
@@ -77,10 +77,10 @@ static void test_history(void **state) {
     go_on(&b, 1, 2);
     go_on(&b, 2, 1); // version 7, on another version 5
     struct sec_federation *g = home_with("history-b", &b);
-    assert_int_equal(f->list.version, 5);
+    assert_int_equal(f->list.members.version, 5);
     assert_int_equal(offer(f, &b), NEB_ERR_CORRUPT);
     assert_true(was_logged("two lists of version 5"));
-    assert_int_equal(f->list.version, 5);
+    assert_int_equal(f->list.members.version, 5);
     assert_int_equal(offer(g, &a), NEB_ERR_CORRUPT); // and the other way round, by the older list
     sec_federation_destroy(&g);
     struct version old = a;
@@ -96,10 +96,10 @@ static void test_history(void **state) {
     assert_int_equal(offer(f, &old), NEB_ERR_DENIED);
     sec_federation_destroy(&f);
     assert_int_equal(sec_federation_open(home("history-a"), &f), NEB_OK);
-    go_on(&a, SEC_MEMBERLIST_HISTORY, 1);
+    go_on(&a, SEC_LIST_HISTORY, 1);
     assert_int_equal(offer(f, &a), NEB_OK); // as far back as a history reaches
-    assert_int_equal(f->list.n_history, SEC_MEMBERLIST_HISTORY);
-    go_on(&a, SEC_MEMBERLIST_HISTORY + 1, 1);
+    assert_int_equal(f->list.n_history, SEC_LIST_HISTORY);
+    go_on(&a, SEC_LIST_HISTORY + 1, 1);
     assert_int_equal(offer(f, &a), NEB_ERR_CORRUPT);
     assert_true(was_logged("so far ahead of version 262"));
     sec_federation_destroy(&f);
@@ -186,7 +186,7 @@ static void test_settled_fork(void **state) {
     assert_int_equal(offer(f, &v), NEB_ERR_DENIED);
     // a list that hides its history is known by itself, and by what claims to follow it
     struct version cut = {.l = v.l};
-    cut.l.version = 20;
+    cut.l.members.version = 20;
     cut.l.n_history = 1;
     memset(cut.l.history[0], 7, sizeof cut.l.history[0]);
     sign_version(&cut);

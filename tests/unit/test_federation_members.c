@@ -59,7 +59,7 @@ static struct agent_members_change hear_list(struct agent_spread *s, uint32_t pe
 static void hear_stand(struct agent_spread *s, uint32_t peer, const struct version *v, size_t cut) {
     struct agent_members_change c;
     uint8_t b[8 + NEB_SHA256_BYTES];
-    neb_put_u64(b, v->l.version);
+    neb_put_u64(b, v->l.members.version);
     memcpy(b + 8, v->digest, sizeof v->digest);
     assert_true(agent_spread_message(s, peer, AGENT_MSG_LIST_STAND, b, sizeof b - cut, &c));
     assert_false(c.changed || c.refused);
@@ -270,7 +270,7 @@ static const char some_context[] = "nebula test";
 
 static void take(struct agent_members *m, struct version *v, enum sec_list_why why) {
     struct agent_members_change c;
-    sec_memberlist_succeed(&v->l, v->digest);
+    sec_list_succeed(&v->l, v->digest);
     v->l.why = why;
     snprintf(v->l.subject, sizeof v->l.subject, "rome");
     sign_version(v);
@@ -281,14 +281,14 @@ static void take(struct agent_members *m, struct version *v, enum sec_list_why w
 }
 
 static void list_rome(struct version *v, const struct sec_identity *id) {
-    int i = sec_memberlist_find(&v->l, "rome");
-    struct sec_listed e = {.caps = SEC_CAP_ALL};
+    int i = sec_members_find(&v->l.members, "rome");
+    struct sec_member e = {.caps = SEC_CAP_ALL};
     if (i >= 0)
-        sec_memberlist_drop(&v->l, (uint32_t)i);
+        sec_members_drop(&v->l.members, (uint32_t)i);
     if (!id)
         return;
-    e.m.pub = *sec_identity_public(id);
-    assert_int_equal(sec_memberlist_insert(&v->l, &e), NEB_OK);
+    e.pub = *sec_identity_public(id);
+    assert_int_equal(sec_members_insert(&v->l.members, &e), NEB_OK);
 }
 
 // A member's signatures stay its own through the rotations that this node saw, but do not pass to a

@@ -7,7 +7,6 @@
 #include "inter/link/socket_profile.h"
 #include "security/identity.h"
 #include "security/source.h"
-#include "security/source_rate.h"
 #include "tests/testing.h"
 
 #include <arpa/inet.h>

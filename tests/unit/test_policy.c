@@ -5,7 +5,7 @@
 #include "agent/daemon/job_needs.h"
 #include "agent/daemon/policy.h"
 #include "agent/plan/planner.h"
-#include "agent/train/distill_cache.h"
+#include "agent/train/distill.h"
 #include "intra/ckpt/checkpoint.h"
 #include "intra/train/trainer.h"
 #include "tests/testing.h"

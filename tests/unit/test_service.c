@@ -181,7 +181,7 @@ static void test_connection_lost(void **state) {
     expect_sound(&bert, 1);
 }
 
-static void send(struct site *x, uint32_t kind, const char *text) {
+static void send_text(struct site *x, uint32_t kind, const char *text) {
     OK(inter_service_send(x->s, index_of[!x->who], kind, text, strlen(text)));
 }
 
@@ -203,19 +203,19 @@ static void test_cut_blob(void **state) {
     open_job(&bert);
     UNTIL(anna.up && bert.up);
     go_for(2 * NEB_S);
-    send(&anna, 1, "alive");
+    send_text(&anna, 1, "alive");
     UNTIL(!strcmp(bert.text, "1:alive "));
 }
 
 static void test_messages(void **state) {
     (void)state;
     stop(&bert);
-    send(&anna, 1, "one"); // bert is away
-    send(&anna, 2, "two");
+    send_text(&anna, 1, "one"); // bert is away
+    send_text(&anna, 2, "two");
     start(&bert);
     UNTIL(anna.up && bert.up);
-    send(&anna, 3, "three");
-    send(&bert, 9, "back");
+    send_text(&anna, 3, "three");
+    send_text(&bert, 9, "back");
     UNTIL(!strcmp(bert.text, "1:one 2:two 3:three ") && !strcmp(anna.text, "9:back "));
     go_for(4 * NEB_S); // a message without acknowledgement would be resent
     assert_string_equal(bert.text, "1:one 2:two 3:three ");
@@ -228,17 +228,17 @@ static void test_messages(void **state) {
     OK(neb_fs_remove_tree(anna.dir));
     start(&anna);
     assert_true(inter_ledger_epoch(inter_service_ledger(anna.s)) != epoch);
-    send(&anna, 4, "four");
+    send_text(&anna, 4, "four");
     UNTIL(!strcmp(bert.text, "1:one 2:two 3:three 4:four "));
     // Bert's disk is lost: he takes the waiting messages, though he has none of those before them.
-    send(&anna, 5, "five");
+    send_text(&anna, 5, "five");
     UNTIL(strstr(bert.text, "5:five"));
     stop(&bert);
     OK(neb_fs_remove_tree(bert.dir));
     bert.text[0] = 0;
     start(&bert);
-    send(&anna, 6, "six");
-    send(&anna, 7, "seven");
+    send_text(&anna, 6, "six");
+    send_text(&anna, 7, "seven");
     UNTIL(strstr(bert.text, "7:seven"));
     assert_non_null(strstr(bert.text, "6:six 7:seven ")); // five too, if its receipt is lost
 }
@@ -298,7 +298,7 @@ static void rogue_sends(struct rogue *r, uint64_t epoch, uint64_t seq, uint64_t 
 static void test_wrong_messages(void **state) {
     (void)state;
     struct rogue r = rogue();
-    send(&bert, 1, "waits");
+    send_text(&bert, 1, "waits");
     for (size_t cut = 2; cut < 30; cut++)
         rogue_sends(&r, 1, 1, 0, cut);
     rogue_sends(&r, 1, 0, 0, 0);
@@ -446,7 +446,7 @@ static void test_window(void **state) {
     struct rogue r;
     stop(&anna);
     for (int i = 0; i < MANY; i++)
-        send(&bert, 1, "x");
+        send_text(&bert, 1, "x");
     r = rogue();
     rogue_go(&r, 4 * NEB_S);
     assert_in_range(r.heard, INTER_RESEND_MESSAGES, 2 * INTER_RESEND_MESSAGES);
@@ -563,12 +563,15 @@ static bool is_over(void *user, const struct inter_stream_key *k, uint32_t peer)
     return x->yes;
 }
 
-static void on_stream_room(void *user, const struct inter_stream_key *k,
-                           const struct inter_stream_room *r) {
+static void on_stream_act(void *user, const struct inter_stream_config *c,
+                          const struct inter_stream_action *a, const struct inter_stream_stats *now,
+                          neb_ns age) {
     struct over *x = user;
-    (void)k;
-    x->durable = r->durable;
-    x->stored = r->stored;
+    (void)c, (void)now, (void)age;
+    if (a->kind != INTER_STREAM_ACT_ROOM)
+        return;
+    x->durable = a->durable;
+    x->stored = a->stored;
 }
 
 static void put_batches(const struct inter_stream_key *k, uint64_t from, uint64_t to) {
@@ -592,7 +595,7 @@ static void test_finished_consumer(void **state) {
     struct over there = {0}, here = {0};
     memcpy(c.key.job, job, sizeof job);
     inter_streams_listen(inter_service_streams(anna.s),
-                         &(struct inter_streams_callbacks){.user = &here, .room = on_stream_room});
+                         &(struct inter_streams_callbacks){.user = &here, .act = on_stream_act});
     inter_streams_listen(inter_service_streams(bert.s),
                          &(struct inter_streams_callbacks){.user = &there, .over = is_over});
     OK(inter_streams_open(inter_service_streams(anna.s), &c));
@@ -608,7 +611,7 @@ static void test_finished_consumer(void **state) {
     start(&anna);
     here = (struct over){0};
     inter_streams_listen(inter_service_streams(anna.s),
-                         &(struct inter_streams_callbacks){.user = &here, .room = on_stream_room});
+                         &(struct inter_streams_callbacks){.user = &here, .act = on_stream_act});
     OK(inter_streams_open(inter_service_streams(anna.s), &c));
     put_batches(&c.key, 7, 12);
     UNTIL(here.durable >= 12);

@@ -6,7 +6,6 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/vault.h"
-#include "inter/stream/seal.h"
 #include "inter/stream/spool.h"
 #include "inter/stream/wire.h"
 #include "tests/unit/stream_fixture.h"

@@ -1,7 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "agent/daemon/snapshot_proof.h"
+#include "agent/daemon/judge.h"
 
+#include <stdio.h>
 #include <string.h>
+
+struct agent_divergence agent_divergence_of(const struct inter_record *r, int self,
+                                            int contributors) {
+    struct agent_divergence d = {0};
+    int agree = r->n, most = 0; // a record without this member proves nothing about it
+    for (uint8_t i = 0; i < r->n; i++) {
+        int same = 0;
+        for (uint8_t k = 0; k < r->n; k++)
+            same +=
+                !memcmp(r->entries[i].digest, r->entries[k].digest, sizeof r->entries[i].digest);
+        d.others = d.others || 2 * same < r->n;
+        agree = r->entries[i].member == self ? same : agree;
+        most = same > most ? same : most;
+    }
+    d.own = 2 * agree < r->n || (2 * agree == r->n && r->n >= contributors);
+    d.all = 2 * most <= r->n;
+    return d;
+}
+
+struct agent_join_verdict agent_join_judge(const struct agent_join *begun, neb_ns now,
+                                           uint64_t recv_bytes, uint32_t lag,
+                                           uint64_t round_bytes) {
+    enum { ROUNDS_MIN = 3 };
+    const neb_ns shortest = 5 * NEB_S;
+    struct agent_join_verdict v = {0};
+    double seconds = neb_seconds(now - begun->since);
+    if (!begun->since || now - begun->since < shortest || recv_bytes < begun->recv_bytes)
+        return v; // a counter that fell: the links were replaced
+    v.rounds = lag > begun->lag ? lag - begun->lag : 0;
+    v.brings_bps = 8 * (double)(recv_bytes - begun->recv_bytes) / seconds;
+    v.needs_bps = 8 * (double)v.rounds * (double)round_bytes / seconds;
+    v.too_slow = begun->lag && v.rounds >= ROUNDS_MIN && v.brings_bps < v.needs_bps;
+    return v;
+}
+
+void agent_join_explain(const struct agent_join_verdict *v, uint64_t round_bytes, char *out,
+                        size_t cap) {
+    snprintf(out, cap,
+             "the link of this cluster is slower than the others commit: it carries %.3f Mbit/s, "
+             "but their rounds need %.3f Mbit/s (%u rounds of %.3f MB while a snapshot was "
+             "fetched), so it would never catch up; join over a faster link, or with a coarser "
+             "sync.codec or a longer sync.interval",
+             v->brings_bps * 1e-6, v->needs_bps * 1e-6, v->rounds, (double)round_bytes * 1e-6);
+}
 
 // True after the last round: no update, and so no digest, follows.
 static bool is_over(const struct inter_snapshot_part *p) {

@@ -3,10 +3,12 @@
 // compares the updates of others with it, and judges none without it (struct inter_job_config:
 // awaits_shape). It is kept in DIR/shape.json, so that a restarted agent knows it before its worker
 // is back.
-#ifndef AGENT_SHAPE_H
-#define AGENT_SHAPE_H
-#include "agent/daemon/jobs.h"
-#include "inter/service/service.h"
+#ifndef AGENT_UPDATES_H
+#define AGENT_UPDATES_H
+#include "inter/round/node.h"
+
+#include <jansson.h>
+#include <stdbool.h>
 
 struct agent_update_shape {
     uint64_t elements; // all parameters that are exchanged
@@ -21,10 +23,5 @@ struct agent_update_shape {
 // elements do not exceed `all`. False: it is something else.
 NEB_MUST_CHECK bool agent_shape_read(const json_t *said, uint32_t n,
                                      struct agent_update_shape *out);
-// Takes the shape that the worker sent. One that cannot be read is logged and changes nothing.
-void agent_shape_take(struct inter_service *s, const struct agent_jobrun *j, const char *dir,
-                      const json_t *said);
-// Takes the shape in DIR/shape.json, if there is one.
-void agent_shape_recall(struct inter_service *s, const struct agent_jobrun *j, const char *dir);
 
 #endif

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "security/federation.h"
+// HOME/federation: the CA, the newest signed list, and the rules for a newer one.
+#include "security/members.h"
 
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
-#include "security/former.h"
+#include "security/cert.h"
+#include "security/files.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 enum { SEEN_BYTES = 8 + 8 + NEB_SHA256_BYTES };
@@ -75,45 +74,45 @@ static enum neb_status forked(uint64_t version, const uint8_t *ours, const uint8
 }
 
 // Checks that a newer list follows from the one in `seen`.
-static enum neb_status follows(const struct seen *s, const struct sec_memberlist *l) {
-    const uint8_t *was = sec_memberlist_former(l, s->version);
+static enum neb_status follows(const struct seen *s, const struct sec_list *l) {
+    const uint8_t *was = sec_list_before(l, s->version);
     if (was && memcmp(was, s->digest, sizeof s->digest) != 0)
         return forked(s->version, s->digest, was);
     // A hub's history grows with each version.
-    if (!was && l->version - s->version <= SEC_MEMBERLIST_HISTORY)
+    if (!was && l->members.version - s->version <= SEC_LIST_HISTORY)
         return forked(s->version, s->digest, NULL);
     if (!was)
         return neb_fail(NEB_ERR_CORRUPT,
                         "member list: version %llu is so far ahead of version %llu, which was in "
                         "use here, that its history (%d versions) does not show whether it follows "
                         "from it: refused. If the new list is right: " REPAIR,
-                        (unsigned long long)l->version, (unsigned long long)s->version,
-                        SEC_MEMBERLIST_HISTORY);
+                        (unsigned long long)l->members.version, (unsigned long long)s->version,
+                        SEC_LIST_HISTORY);
     return NEB_OK;
 }
 
 // The rules of the header. *fresh: the list is newer than `seen`.
 static enum neb_status judge(const struct sec_federation *f, const struct seen *s,
-                             const struct sec_memberlist *l, const uint8_t digest[NEB_SHA256_BYTES],
+                             const struct sec_list *l, const uint8_t digest[NEB_SHA256_BYTES],
                              bool *fresh) {
-    const uint8_t *ours = l->version == s->version ? s->digest : NULL;
-    if (!ours && f->list.version == s->version)
-        ours = sec_memberlist_former(&f->list, l->version);
-    *fresh = l->version > s->version;
+    const uint8_t *ours = l->members.version == s->version ? s->digest : NULL;
+    if (!ours && f->list.members.version == s->version)
+        ours = sec_list_before(&f->list, l->members.version);
+    *fresh = l->members.version > s->version;
     if (ours && memcmp(digest, ours, NEB_SHA256_BYTES) != 0)
-        return forked(l->version, ours, digest);
-    if (l->version < s->version && f->hush)
+        return forked(l->members.version, ours, digest);
+    if (l->members.version < s->version && f->hush)
         return NEB_ERR_DENIED;
-    if (l->version < s->version)
+    if (l->members.version < s->version)
         return neb_fail(
             NEB_ERR_DENIED,
             "member list: version %llu is older than version %llu, which was in use: refused",
-            (unsigned long long)l->version, (unsigned long long)s->version);
+            (unsigned long long)l->members.version, (unsigned long long)s->version);
     return *fresh && s->version ? follows(s, l) : NEB_OK;
 }
 
 static enum neb_status keep(struct sec_federation *f, const uint8_t *p, size_t len,
-                            const struct sec_memberlist *l, const uint8_t *digest) {
+                            const struct sec_list *l, const uint8_t *digest) {
     neb_buf_clear(&f->signed_list);
     neb_buf_add(&f->signed_list, p, len);
     NEB_TRY(neb_buf_check(&f->signed_list));
@@ -124,7 +123,7 @@ static enum neb_status keep(struct sec_federation *f, const uint8_t *p, size_t l
 
 // The branch to compare with. It has the list in use, if that is the newest that was in use.
 static struct sec_branch ours(const struct sec_federation *f, const struct seen *s) {
-    return (struct sec_branch){.list = f->list.version == s->version ? &f->list : NULL,
+    return (struct sec_branch){.list = f->list.members.version == s->version ? &f->list : NULL,
                                .version = s->version,
                                .digest = s->digest};
 }
@@ -158,19 +157,20 @@ static void keep_fork(const struct sec_federation *f, const struct seen *s,
 // store: the bytes are not in the file yet.
 static enum neb_status take(struct sec_federation *f, const uint8_t *p, size_t len, bool store,
                             bool *changed) {
-    struct sec_memberlist l;
+    struct sec_list l;
     struct seen seen, now;
     char path[NEB_PATH_MAX];
     bool fresh;
     f->settled = false;
     neb_log_hush(f->hush);
-    enum neb_status st = sec_memberlist_verify(p, len, f->ca_key, &l);
+    enum neb_status st = sec_list_verify(p, len, f->ca_key, &l);
     neb_log_hush(false);
     NEB_TRY(st);
     NEB_TRY(seen_read(f, &seen));
-    now = (struct seen){.version = l.version};
-    sec_memberlist_digest(p, len, now.digest);
-    const struct sec_branch theirs = {.list = &l, .version = l.version, .digest = now.digest};
+    now = (struct seen){.version = l.members.version};
+    neb_sha256(p, len, now.digest);
+    const struct sec_branch theirs = {
+        .list = &l, .version = l.members.version, .digest = now.digest};
     if (store && is_settled(f, &seen, &theirs)) // a list in the file may be an operator's choice
         return NEB_ERR_DENIED;
     neb_log_hush(f->hush_forks);
@@ -188,31 +188,16 @@ static enum neb_status take(struct sec_federation *f, const uint8_t *p, size_t l
     if (fresh)
         NEB_TRY(seen_write(f, &now));
     if (changed)
-        *changed = l.version > f->list.version;
-    return l.version > f->list.version ? keep(f, p, len, &l, now.digest) : NEB_OK;
+        *changed = l.members.version > f->list.members.version;
+    return l.members.version > f->list.members.version ? keep(f, p, len, &l, now.digest) : NEB_OK;
 }
 
-// The list and `seen` are two files, and each is written under a second name first. So processes of
-// one home (agent, command line) take turns.
-static enum neb_status lock(const struct sec_federation *f, int *fd) {
-    char path[NEB_PATH_MAX];
-    NEB_TRY(file(f, "lock", path));
-    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (*fd < 0)
-        return neb_fail_errno("%s", path);
-    while (flock(*fd, LOCK_EX) != 0)
-        if (errno != EINTR) {
-            enum neb_status st = neb_fail_errno("%s", path);
-            close(*fd);
-            return st;
-        }
-    return NEB_OK;
-}
-
+// The list and `seen` are two files, and each is written under a second name first. So processes
+// of one home (agent, command line) take turns.
 enum neb_status sec_federation_apply(struct sec_federation *f, const uint8_t *p, size_t len,
                                      bool *changed) {
     int fd;
-    NEB_TRY(lock(f, &fd));
+    NEB_TRY(sec_dir_lock(f->dir, &fd));
     enum neb_status st = take(f, p, len, true, changed);
     close(fd);
     return st;
@@ -233,7 +218,7 @@ static enum neb_status reload_locked(struct sec_federation *f, bool *changed) {
                         path, (unsigned long long)seen.version);
     }
     bool unmarked = !neb_fs_exists(mark);
-    enum neb_status st = neb_fs_read(path, SEC_MEMBERLIST_MAX, &b);
+    enum neb_status st = neb_fs_read(path, SEC_LIST_MAX, &b);
     if (st == NEB_OK)
         st = take(f, b.p, b.len, false, changed);
     if (st == NEB_ERR_FORMAT || st == NEB_ERR_LIMIT)
@@ -242,7 +227,7 @@ static enum neb_status reload_locked(struct sec_federation *f, bool *changed) {
     if (st == NEB_OK && unmarked)
         neb_warn("%s was missing and is written again for version %llu of the member list. Without "
                  "it, a list older than the one in use here would not have been noticed",
-                 mark, (unsigned long long)f->list.version);
+                 mark, (unsigned long long)f->list.members.version);
     neb_buf_free(&b);
     return st;
 }
@@ -251,7 +236,7 @@ enum neb_status sec_federation_reload(struct sec_federation *f, bool *changed) {
     int fd;
     if (changed)
         *changed = false;
-    NEB_TRY(lock(f, &fd));
+    NEB_TRY(sec_dir_lock(f->dir, &fd));
     enum neb_status st = reload_locked(f, changed);
     close(fd);
     return st;
@@ -360,7 +345,7 @@ enum neb_status sec_federation_set_cert(struct sec_federation *f, const uint8_t 
     int fd;
     NEB_TRY(sec_cert_verify(p, len, f->ca.p, f->ca.len, neb_wall_now() / NEB_S, &c));
     NEB_TRY(file(f, "member.pem", path));
-    NEB_TRY(lock(f, &fd));
+    NEB_TRY(sec_dir_lock(f->dir, &fd));
     enum neb_status st = sec_pem_write(path, p, len);
     close(fd);
     return st;
@@ -381,7 +366,7 @@ enum neb_status sec_federation_set_hub(struct sec_federation *f, const char *hub
     char path[NEB_PATH_MAX];
     int fd;
     NEB_TRY(file(f, "hub", path));
-    NEB_TRY(lock(f, &fd));
+    NEB_TRY(sec_dir_lock(f->dir, &fd));
     enum neb_status st = neb_fs_write(path, hub, strlen(hub), 0600);
     close(fd);
     return st;

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parts of the frames of soft labels and of tokens: bytes as they are or through zstd, whichever is
+// smaller.
+//
+//     | how u8: 0 raw, 1 zstd | bytes varint | … |
+#ifndef CMP_PART_H
+#define CMP_PART_H
+#include "agent/base/bytes.h"
+
+struct cmp_parts { // for one thread
+    void *c, *d;   // zstd's contexts
+    struct neb_buf plane, packed, scratch;
+};
+// False: out of memory. Close it in any case.
+bool cmp_parts_open(struct cmp_parts *s);
+void cmp_parts_close(struct cmp_parts *s);
+
+// Appends `raw` as it is, or s->plane through zstd. raw may be &s->plane.
+NEB_MUST_CHECK enum neb_status cmp_part_put(struct cmp_parts *s, const struct neb_buf *raw,
+                                            struct neb_buf *out);
+// Reads the next part into s->plane. *zstd: which of the two it is. NEB_ERR_FORMAT: cut short, or
+// not as many bytes as the caller expects of either; `what` names the part.
+struct cmp_part_sizes {
+    size_t min, max;
+};
+NEB_MUST_CHECK enum neb_status cmp_part_get(struct cmp_parts *s, struct neb_rd *r, const char *what,
+                                            struct cmp_part_sizes raw, struct cmp_part_sizes packed,
+                                            bool *zstd);
+
+#endif
