@@ -204,8 +204,8 @@ void exchange_init(struct agent_exchange *x);
 // Creates the state of the exchange over the units of x->trainer. NEB_ERR_NOMEM; NEB_ERR_INVALID:
 // the job does not fit the units (logged).
 NEB_MUST_CHECK enum neb_status exchange_create(struct agent_exchange *x);
-// Completes a checkpoint in progress and frees the state of the exchange, which may use the
-// trainer.
+// Completes a checkpoint in progress and frees the state of the exchange. The trainer must still be
+// there.
 void exchange_destroy(struct agent_exchange *x);
 // At the very end: waits until the last message has left, and frees the rest.
 void exchange_leave(struct agent_exchange *x);
@@ -262,8 +262,8 @@ void exchange_fault(struct agent_exchange *x, const char *text);
 struct exchange_figures {
     double loss, lr, grad_norm;
 };
-// Counts a step (but not in loss_first and loss_last), checks it, and sends a metrics line if one is
-// due.
+// Counts a step (but not in loss_first and loss_last), checks it, and sends a metrics line if one
+// is due.
 void exchange_made_step(struct agent_exchange *x, const struct exchange_figures *s, uint64_t tokens,
                         double seconds);
 // Call it after each step that exchange_made_step does not count. Of a trainer of this program it

@@ -266,8 +266,8 @@ static struct kern_digest own_digest(const struct nebula *n) {
     return kern_digest_part(m->params, m->params, 0, m->n_params);
 }
 
-// The params_digest of a report, but it computes only what has changed since the last call:
-// trainers ask at each step, and the digest of a large model takes seconds.
+// The params_digest of a report. It computes only what has changed since the last call: trainers
+// ask at each step, and the digest of a large model takes seconds.
 static enum neb_status params_digest(struct nebula *n, char hex[33]) {
     struct agent_exchange *x = &n->x;
     struct kern_digest sum = {0, 0};
