@@ -229,8 +229,8 @@ struct kern_ops {
     const char *name;
     void (*destroy)(struct kern *K);
 
-    // ---- memory. The host must not dereference pointers of an accelerator. Processors copy at once,
-    // and do nothing in mark, wait and finish.
+    // ---- memory. The host must not dereference pointers of an accelerator. Processors copy at
+    // once, and do nothing in mark, wait and finish.
     // aligned to 256 bytes; on processors to 64
     enum neb_status (*alloc)(struct kern *K, size_t bytes, void **out);
     void (*release)(struct kern *K, void *p);                                  // accepts NULL
@@ -258,8 +258,9 @@ struct kern_ops {
     // (kern.watch).
     void *(*queue)(struct kern *K);
 
-    // ---- graphs, of accelerators only. Some ops run faster than the host can enqueue them. So a part of the queue that
-    // repeats is recorded once, and replayed with as many calls as it has parts.
+    // ---- graphs, of accelerators only. Some ops run faster than the host can enqueue them. So a
+    // part of the queue that repeats is recorded once, and replayed with as many calls as it has
+    // parts.
     //
     // record: from here to record_end nothing runs, and calls are recorded with their operands,
     // numbers included. A replay reads and writes the same addresses. So whatever changes must lie
@@ -316,8 +317,8 @@ struct kern_ops {
     void (*attn_fwd)(struct kern *K, enum kern_type t, const struct kern_attn *s, void *out,
                      int ldo, float *lse, const void *q, int ldq, const void *k, int ldk,
                      const void *v, int ldv);
-    // Overwrites dq, dk, dv, which have the strides of q, k, v. delta (B, n_heads, T): scratch. With
-    // cos_sin the gradients of q and k are those before their rope; without (NULL), after it.
+    // Overwrites dq, dk, dv, which have the strides of q, k, v. delta (B, n_heads, T): scratch.
+    // With cos_sin the gradients of q and k are those before their rope; without (NULL), after it.
     void (*attn_bwd)(struct kern *K, enum kern_type t, const struct kern_attn *s, void *dq,
                      void *dk, void *dv, const void *dout, const void *out, int ldo,
                      const float *lse, const void *q, int ldq, const void *k, int ldk,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A kind of block: what stands between the embedding and the final norm. Every block reads the
-// residual stream and adds to it. A model is a list of blocks, each of some kind (intra_layer.kind).
+// residual stream and adds to it. A model is a list of blocks, each of some kind
+// (intra_layer.kind).
 //
 // A new kind is: its file with the functions below, its number and its rows in the two tables, its
 // tensors' names in the import and export map (intra/hf), and cases in tests/ops for ops that it
@@ -17,8 +18,8 @@ struct pass_shape;
 enum { INTRA_BLOCK_ATTN_MLP, INTRA_BLOCK_KINDS }; // intra_layer.kind
 
 struct intra_block_params {
-    // Adds the tensors of block l to the full model (intra_model_add), in canonical order. adapters:
-    // those of LoRA, which come after the tensors of all blocks.
+    // Adds the tensors of block l to the full model (intra_model_add), in canonical order.
+    // adapters: those of LoRA, which come after the tensors of all blocks.
     void (*parameters)(struct intra_model *m, int32_t l);
     void (*adapters)(struct intra_model *m, int32_t l);
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies parameters and moments between an accelerator's memory and the host's (kernels/device_stage.h).
+// Copies parameters and moments between an accelerator's memory and the host's
+// (kernels/device_stage.h).
 #include "intra/model/state.h"
 #include "kernels/device_stage.h"
 

@@ -42,7 +42,8 @@ struct intra_batch {
     // 0; KERN_IGNORE where there is none. targets NULL: no loss, only hidden states
     const int32_t *tokens, *targets;
     int B, T;
-    // (B) tokens of each sequence that all its positions see (mask prefix); NULL: the mask is causal
+    // (B) tokens of each sequence that all its positions see (mask prefix). NULL: the mask is
+    // causal
     const int32_t *prefix;
     const struct kern_soft *teacher; // NULL: cross-entropy alone. Without tensor parallelism only
 };
@@ -100,8 +101,8 @@ int64_t intra_device_micro(struct intra_device *d, const struct intra_batch *b, 
 struct intra_pipe_engine intra_device_pipe(struct intra_device *d); // d outlives it
 // Ends a step: clips, updates the parameters and zeroes the gradients; collective over the mesh. A
 // gradient norm that is not finite (out->grad_norm) skips the update but counts the step, so that
-// the schedules of all clusters stay equal. Gradients are scaled by full / *count first. *loss: sum of
-// the losses of all ranks. *count: on entry the targets of this rank's micro-batches, on return
+// the schedules of all clusters stay equal. Gradients are scaled by full / *count first. *loss: sum
+// of the losses of all ranks. *count: on entry the targets of this rank's micro-batches, on return
 // those of all ranks.
 NEB_MUST_CHECK enum neb_status intra_device_update(struct intra_device *d, double full,
                                                    double *loss, int64_t *count,

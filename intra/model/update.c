@@ -234,8 +234,8 @@ static bool contributes(const struct intra_device *d) {
     return intra_model_last(d->m) && intra_mesh_tp_rank(d->c.mesh) == 0;
 }
 
-// Gradients were scaled for full micro-batches. If targets were ignored, the mean must be taken over
-// the counted ones. *count becomes that of all ranks.
+// Gradients were scaled for full micro-batches. If targets were ignored, the mean must be taken
+// over the counted ones. Returns the factor. *count becomes that of all ranks.
 static float rescale(struct intra_device *d, double full, int64_t *count) {
     double counted = contributes(d) ? (double)*count : 0;
     sum_world(d->m, &counted, 1);

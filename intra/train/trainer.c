@@ -153,9 +153,17 @@ static void sum_loss(struct intra_trainer *t, double *loss, int64_t *count) {
     *count = (int64_t)x[1];
 }
 
+void intra_loss_add(double *first, double *last, double loss) {
+    if (!isfinite(loss))
+        return;
+    *first = isfinite(*first) ? *first : loss;
+    *last = isfinite(*last) ? 0.9 * *last + 0.1 * loss : loss;
+}
+
 // The device returns the step's loss together with the norms.
-static void update(struct intra_trainer *t, struct intra_step_stats *out) {
+void intra_trainer_update(struct intra_trainer *t, struct intra_step_stats *out) {
     double full = full_step(t), loss = 0;
+    *out = (struct intra_step_stats){0};
     if (t->pipe) {
         intra_trainer_freeze_params(t);
         intra_pipe_run(t->pipe, (float)(1 / full), &loss, &t->loss_count);
@@ -166,18 +174,6 @@ static void update(struct intra_trainer *t, struct intra_step_stats *out) {
     out->status = t->model->failed;
     out->loss = t->loss_count ? loss / (double)t->loss_count : 0;
     out->tokens = t->loss_count;
-}
-
-void intra_loss_add(double *first, double *last, double loss) {
-    if (!isfinite(loss))
-        return;
-    *first = isfinite(*first) ? *first : loss;
-    *last = isfinite(*last) ? 0.9 * *last + 0.1 * loss : loss;
-}
-
-void intra_trainer_update(struct intra_trainer *t, struct intra_step_stats *out) {
-    *out = (struct intra_step_stats){0};
-    update(t, out);
     if (!isfinite(out->update.grad_norm))
         neb_warn("step %lld: gradient norm is not finite; the update was skipped. Lower optim.lr "
                  "or turn clipping on",

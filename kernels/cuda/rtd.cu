@@ -49,8 +49,7 @@ template <class T, int V> __global__ void rtd_rows(struct kern_rtd h, float *fac
     }
 }
 
-template <class T>
-static void rtd_rows_t(const struct kern_rtd *h, float *factor, cudaStream_t s) {
+template <class T> static void rtd_rows_t(const struct kern_rtd *h, float *factor, cudaStream_t s) {
     unsigned grid = blocks_for((size_t)h->n, WARPS, GRID_MOST);
     if (h->d % 4 == 0 && aligned_to((const T *)h->x, 4 * sizeof(T)) && aligned_to(h->w, 16) &&
         (!h->dx || aligned_to((T *)h->dx, 4 * sizeof(T))))
