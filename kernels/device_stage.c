@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Transfers through two pinned buffers (device_stage.h).
 #include "kernels/device_stage.h"
+#include "agent/base/count.h"
 #include "agent/base/log.h"
 
 #include <stdlib.h>
@@ -84,7 +85,7 @@ static size_t piece(size_t left) { return left < KERN_STAGE_BYTES ? left : KERN_
 
 void kern_stage_upload(struct kern_device *D, void *device, const void *host, size_t bytes) {
     NEB_ASSERT(D->stage);
-    for (size_t at = 0, n; at < bytes; at += n) {
+    for (size_t at = 0, n; at < bytes && !neb_counting(); at += n) {
         int i = next(D);
         n = piece(bytes - at);
         memcpy(D->stage->buffer[i].pinned, (const char *)host + at, n);
@@ -95,7 +96,7 @@ void kern_stage_upload(struct kern_device *D, void *device, const void *host, si
 
 void kern_stage_download(struct kern_device *D, void *host, const void *device, size_t bytes) {
     NEB_ASSERT(D->stage);
-    for (size_t at = 0, n; at < bytes; at += n) {
+    for (size_t at = 0, n; at < bytes && !neb_counting(); at += n) {
         int i = next(D);
         n = piece(bytes - at);
         D->ops->download(D, D->stage->buffer[i].pinned, (const char *)device + at, n);
