@@ -153,8 +153,7 @@ jq -e --argjson two "$(of two '.written.stream.rate')" \
 
 # Roles: plan puts the larger model on the faster machine. `role: auto` in a job does the same.
 "$nebula" plan --profile >"$T/fast.json"
-jq '(.gemm, .attn_fwd, .attn_bwd) |= map(. / 8) | .rows /= 8 | .logits /= 8 | .soft /= 8 |
-    .draws /= 8 | .labels /= 8' "$T/fast.json" >"$T/slow.json"
+jq '.fp32 |= map_values(map(. / 8))' "$T/fast.json" >"$T/slow.json"
 plan "$T/rtd.yaml" --wan 50mbit:20ms --site "alpha=$T/fast.json" --site "beta=$T/slow.json" \
     --json >"$T/roles.json"
 jq -e '.proposed.roles == {alpha: "discriminator", beta: "generator"} and
