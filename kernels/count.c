@@ -17,7 +17,9 @@ struct piece { // what stands for a piece of device memory
     char unused[ALIGN - sizeof(size_t)];
 };
 
-struct kern_counts *kern_counts(const struct kern *K) { return &((struct counting *)K->ctx)->n; }
+struct kern_counts *kern_counts(const struct kern *K) {
+    return &((struct counting *)K->ctx)->n;
+}
 
 // ---- memory -------------------------------------------------------------------------------------
 

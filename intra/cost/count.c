@@ -282,9 +282,9 @@ static enum neb_status once_more(struct rank *x, const struct intra_cost_side *s
     int32_t *at = calloc((size_t)n + 1, sizeof *at);
     if (!at)
         return neb_fail(NEB_ERR_NOMEM, "out of memory counting");
-    enum neb_status st =
-        side->soft_k > 1 ? intra_device_labels(x->device, at, n, 1, 1, ids, numbers, numbers)
-                         : intra_device_sample(x->device, x->model->c.vocab, at, n, &rng, ids);
+    enum neb_status st = side->soft_k > 1
+                             ? intra_device_labels(x->device, at, n, 1, 1, ids, numbers, numbers)
+                             : intra_device_sample(x->device, x->model->c.vocab, at, n, &rng, ids);
     free(at);
     return st;
 }

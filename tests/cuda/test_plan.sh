@@ -99,7 +99,8 @@ jq -e '.written.clusters[0] | .outer_bytes == 0 and .gather_s > 0 and .scatter_s
     "$T/host.json" >/dev/null || fail "outer_state: host: $(jq .written.clusters[0] "$T/host.json")"
 
 # Seconds a step on the emulated device, of a large model relative to a small one, in runs at the
-# same time, since the machine's load varies (test_cost_device.c compares absolute times).
+# same time, since the machine's load varies (test_cost_device.c compares absolute times). They are
+# compared only at night.
 sed "/name: beta/d" "$T/both.yaml" >"$T/small.yaml"
 sed 's/n_layers: 2/n_layers: 3/; s/d_ff: 128/d_ff: 512/; s/batch: 2/batch: 4/' "$T/small.yaml" \
     >"$T/large.yaml"
@@ -111,7 +112,7 @@ for f in small large; do plan "$T/$f.yaml" --local 1 --json >"$T/$f.json"; done
 train small 24 &
 train large 4
 wait $! || fail "the small model"
-near 'seconds a step, of a large model to a small one' \
+[[ ${NEBULA_TESTS:-} != nightly ]] || near 'seconds a step, of a large model to a small one' \
     "$(jq -n --slurpfile a "$T/large.json" --slurpfile b "$T/small.json" \
     '$a[0].written.clusters[0].step_s / $b[0].written.clusters[0].step_s')" \
     "$(jq -n --slurpfile a "$T/large/summary.json" --slurpfile b "$T/small/summary.json" \

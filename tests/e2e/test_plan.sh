@@ -27,29 +27,31 @@ train() {
 }
 plan "$T/job.yaml" --local 2 --wan $wan --set steps=20 --json >"$T/plan.json"
 train job 2 $wan out --steps 20
-# A busy machine can take ten times as long. So the steps of two models are compared, in runs at the
-# same time.
-make_job "$T/small.yaml"
-for f in small job; do sed '/name: beta/d' "$T/$f.yaml" >"$T/$f-one.yaml"; done
-# lasts about as long as the other run
-train small-one 1 $wan small --steps 500 --set sync.scheme=none &
-train job-one 1 $wan large --steps 40 --set sync.scheme=none
-wait $! || fail "the run of the small model failed"
-for f in small job; do plan "$T/$f-one.yaml" --local 1 --json >"$T/$f-plan.json"; done
-measured() { summary '.clusters[0] | .train_s / .steps' "$T/$1"; }
-near 'seconds a step, of a large model to a small one' \
-    "$(jq -n --slurpfile a "$T/job-plan.json" \
-        --slurpfile b "$T/small-plan.json" \
-        '($a[0].written.clusters[0].step_s) / ($b[0].written.clusters[0].step_s)')" \
-    "$(awk -v a="$(measured large)" -v b="$(measured small)" 'BEGIN { print a / b }')" 0.25 4
-# The step time itself is compared with the fastest step: load makes steps slower, never faster.
-for x in 'small small' 'job large'; do
-    read -r name dir <<<"$x"
-    near "seconds of the fastest step, $dir model" \
-        "$(jq .written.clusters[0].step_s "$T/$name-plan.json")" \
-        "$(jq -s '([.[] | select(.kind == "step") | .tokens_per_s] | max) as $best |
-        ([.[] | select(.kind == "step")][0].tokens) / $best' "$T/$dir/metrics.jsonl")" 0.33 3
-done
+# A busy machine can take ten times as long for a step. So seconds are compared only at night, and
+# those of two models, in runs at the same time.
+if [[ ${NEBULA_TESTS:-} == nightly ]]; then
+    make_job "$T/small.yaml"
+    for f in small job; do sed '/name: beta/d' "$T/$f.yaml" >"$T/$f-one.yaml"; done
+    # lasts about as long as the other run
+    train small-one 1 $wan small --steps 500 --set sync.scheme=none &
+    train job-one 1 $wan large --steps 40 --set sync.scheme=none
+    wait $! || fail "the run of the small model failed"
+    for f in small job; do plan "$T/$f-one.yaml" --local 1 --json >"$T/$f-plan.json"; done
+    measured() { summary '.clusters[0] | .train_s / .steps' "$T/$1"; }
+    near 'seconds a step, of a large model to a small one' \
+        "$(jq -n --slurpfile a "$T/job-plan.json" \
+            --slurpfile b "$T/small-plan.json" \
+            '($a[0].written.clusters[0].step_s) / ($b[0].written.clusters[0].step_s)')" \
+        "$(awk -v a="$(measured large)" -v b="$(measured small)" 'BEGIN { print a / b }')" 0.25 4
+    # The step time itself is compared with the fastest step: load makes steps slower, never faster.
+    for x in 'small small' 'job large'; do
+        read -r name dir <<<"$x"
+        near "seconds of the fastest step, $dir model" \
+            "$(jq .written.clusters[0].step_s "$T/$name-plan.json")" \
+            "$(jq -s '([.[] | select(.kind == "step") | .tokens_per_s] | max) as $best |
+            ([.[] | select(.kind == "step")][0].tokens) / $best' "$T/$dir/metrics.jsonl")" 0.33 3
+    done
+fi
 # Received bytes: on a busy machine TCP sends some bytes twice.
 near 'bytes sent' "$(jq .written.sent_bytes "$T/plan.json")" \
     "$(summary '.clusters[1].wan_recv_bytes' "$T/out")" 0.8 1.25

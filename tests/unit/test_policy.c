@@ -399,6 +399,7 @@ static void test_teacher_shape(void **state) {
     assert_int_equal(intra_ckpt_commit(w), NEB_OK);
     intra_ckpt_writer_destroy(&w);
     intra_model_destroy(&m);
+    wide.mask = KERN_MASK_PREFIX; // of every teacher
     struct agent_found found = {.teacher = wide};
     double large = agent_job_parameters(&j, 0, &found);
     assert_true(large > 4 * small);
