@@ -27,7 +27,9 @@ enum {
     HEAD = 64,
     COPY_BYTES = 16 << 20,
 };
-static const double SKIP_S = 0.4; // what is expected to take longer is not timed
+// What is expected to take longer is not timed. A device's next size is expected at the rate of a
+// smaller one, which is lower.
+static const double SKIP_S = 0.4, DEVICE_SKIP_S = 0.8;
 
 struct place { // where a model trains
     struct kern *K;
@@ -165,7 +167,7 @@ static enum neb_status on_device(struct place *at, struct intra_device_rates *r)
         // The nearer of: the same width with fewer tokens, a smaller width.
         if (i)
             *step = step[i < INTRA_COST_WIDTHS ? -1 : -INTRA_COST_WIDTHS];
-        if (!i || flops_of(width, tokens) / *step <= SKIP_S)
+        if (!i || flops_of(width, tokens) / *step <= DEVICE_SKIP_S)
             NEB_TRY(time_step(at, width, tokens, step, &r->update[at->type]));
     }
     return NEB_OK;
