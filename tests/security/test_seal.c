@@ -4,8 +4,8 @@
 // another site or job. Key files that are links or open to others are refused.
 #include "agent/base/file.h"
 #include "agent/base/rng.h"
-#include "security/seal_key.h"
 #include "security/seal_chunks.h"
+#include "security/seal_key.h"
 #include "security/seal_stream.h"
 #include "security/vault.h"
 
