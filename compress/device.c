@@ -11,7 +11,7 @@ enum { ALIGN = 256, FLAG_BYTES = 256 };
 
 static size_t up(size_t n) { return (n + ALIGN - 1) / ALIGN * ALIGN; }
 
-enum neb_status cmp_device_create(struct kern_device *D, struct cmp_device **out) {
+enum neb_status cmp_device_create(struct kern *D, struct cmp_device **out) {
     struct cmp_device *c = calloc(1, sizeof *c);
     if (!c)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a codec on %s", D->name);

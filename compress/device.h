@@ -9,7 +9,7 @@
 
 struct cmp_device;
 // Memory on the device grows to the largest array and stays. D is borrowed. NEB_ERR_NOMEM.
-NEB_MUST_CHECK enum neb_status cmp_device_create(struct kern_device *D, struct cmp_device **out);
+NEB_MUST_CHECK enum neb_status cmp_device_create(struct kern *D, struct cmp_device **out);
 void cmp_device_destroy(struct cmp_device **c); // *c may be NULL
 
 // As cmp_encode and cmp_decode, with x and out (n) on the device. After a failure of decode, out is

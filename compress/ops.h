@@ -98,7 +98,7 @@ static inline bool cmp_codec_sparse(const struct cmp_codec *c) {
 // cmp_device_fetch appends bytes of the device to a buffer; they have arrived after kern_stage_end,
 // and the buffer may not move before.
 struct cmp_device {
-    struct kern_device *D;
+    struct kern *D;
     uint8_t *room; // on the device: flags, then the streams of a call
     size_t bytes;
     struct neb_buf list; // on the host: elements, or indices and values

@@ -94,9 +94,12 @@ struct put { // state while a frame's chunks are put, one after the other
     uint8_t bits;
 };
 
-// Appends a chunk to w's streams. idx: indices in the chunk, ascending.
-static enum neb_status put_chunk(struct cmp_work *w, const struct cmp_frame *h, struct put *t,
-                                 const uint16_t *idx, const float *values, size_t k, size_t len) {
+// Appends a chunk to w's streams. idx: indices in the chunk, ascending. Not inlined, because the
+// loop of the caller then keeps too little in registers.
+__attribute__((noinline)) static enum neb_status put_chunk(struct cmp_work *w,
+                                                           const struct cmp_frame *h, struct put *t,
+                                                           const uint16_t *idx, const float *values,
+                                                           size_t k, size_t len) {
     int bits = h->codec.bits;
     unsigned each = 8 / (unsigned)bits; // values a byte
     double mean = 0;
@@ -197,13 +200,6 @@ static enum neb_status encode(struct cmp_work *w, struct cmp_frame *h,
 
 // ---- decoding -----------------------------------------------------------------------------------
 
-// Moves *i to the next index. False: it leaves its chunk of len elements, or no gap is left.
-static inline bool next_index(const uint8_t **gap, const uint8_t *end, size_t *i, size_t len) {
-    for (; *gap < end && **gap == GAP_ESCAPE; (*gap)++)
-        *i += GAP_ESCAPE;
-    return *gap < end && (*i += *(*gap)++) < len;
-}
-
 static enum neb_status outside_chunk(void) {
     return neb_fail(NEB_ERR_FORMAT, "codec frame: an index outside its chunk");
 }
@@ -234,7 +230,9 @@ static enum neb_status unpack(const struct cmp_frame *h, const struct neb_buf *r
         if (!isfinite(value[2 * bins - 2])) // the largest
             return not_finite();
         for (size_t t = 0; t < k; t++, e++, i++) {
-            if (!next_index(&gap, end, &i, len))
+            while (gap < end && *gap == GAP_ESCAPE)
+                i += GAP_ESCAPE, gap++;
+            if (gap == end || (i += *gap++) >= len)
                 return outside_chunk();
             float v = value[raw[2].p[e / each] >> (e % each * bits) & ((1u << bits) - 1)];
             if (to->out) {
@@ -252,13 +250,15 @@ static enum neb_status unpack(const struct cmp_frame *h, const struct neb_buf *r
 static void sketch(const struct cmp_place *p, const struct cmp_frame *h, const struct neb_buf *raw,
                    size_t n) {
     unsigned bits = (unsigned)h->codec.bits, each = 8 / bits;
-    const uint8_t *gap = raw[1].p, *end = gap + raw[1].len;
+    const uint8_t *gap = raw[1].p;
     size_t e = 0;
     for (size_t at = 0, chunk = 0; at < n; at += h->codec.chunk, chunk++) {
         size_t len = n - at < h->codec.chunk ? n - at : h->codec.chunk, i = at;
         float scale = kern_scale_value(raw[0].p[chunk], h->top);
         for (size_t k = chunk_k(&h->codec, len); k > 0; k--, e++, i++) {
-            (void)next_index(&gap, end, &i, n);
+            for (; *gap == GAP_ESCAPE; gap++)
+                i += GAP_ESCAPE;
+            i += *gap++;
             unsigned code = raw[2].p[e / each] >> (e % each * bits) & ((1u << bits) - 1);
             float v = h->mags[code >> 1] * scale;
             cmp_place_add(p, i / p->length, p->sign[i % p->length] * (code & 1 ? -v : v));
@@ -274,9 +274,12 @@ static enum neb_status count_gaps(const struct cmp_tally *t) {
     const uint8_t *gap = t->raw[1].p, *end = gap + t->raw[1].len;
     for (size_t at = 0; at < t->n; at += c->chunk) {
         size_t len = t->n - at < c->chunk ? t->n - at : c->chunk, i = 0;
-        for (size_t k = chunk_k(c, len); k > 0; k--, i++)
-            if (!next_index(&gap, end, &i, len))
+        for (size_t k = chunk_k(c, len); k > 0; k--, i++) {
+            for (; gap < end && *gap == GAP_ESCAPE; gap++)
+                i += GAP_ESCAPE;
+            if (gap == end || (i += *gap++) >= len)
                 return outside_chunk();
+        }
     }
     return all_gaps(gap == end);
 }

@@ -32,16 +32,16 @@ static struct {
     char name[64];
 } the;
 
-void cpu_sgemm(enum kern_trans ta, enum kern_trans tb, int m, int n, int k, float alpha,
-               const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc) {
-    if (!the.dnn || !k) { // oneDNN rejects k = 0
-        cblas_sgemm(CblasRowMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans,
-                    m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+void cpu_sgemm(const struct kern_gemm *g) {
+    if (!the.dnn || !g->k) { // oneDNN rejects k = 0
+        cblas_sgemm(CblasRowMajor, g->ta ? CblasTrans : CblasNoTrans,
+                    g->tb ? CblasTrans : CblasNoTrans, g->m, g->n, g->k, g->alpha, g->a, g->lda,
+                    g->b, g->ldb, g->beta, g->c, g->ldc);
         return;
     }
     onednn_alone(the.dnn);
-    int bad = the.dnn->sgemm(ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, k, alpha, a, lda, b, ldb, beta,
-                             c, ldc);
+    int bad = the.dnn->sgemm(g->ta ? 'T' : 'N', g->tb ? 'T' : 'N', g->m, g->n, g->k, g->alpha, g->a,
+                             g->lda, g->b, g->ldb, g->beta, g->c, g->ldc);
     NEB_ASSERT(!bad); // shapes are valid here; only memory can run out, and no op can report that
 }
 
@@ -161,5 +161,6 @@ const char *kern_cpu_library(void) {
 }
 
 void kern_cpu_product(int n, const float *a, const float *b, float *c) {
-    cpu_sgemm(KERN_N, KERN_N, n, n, n, 1, a, n, b, n, 0, c, n);
+    cpu_sgemm(&(struct kern_gemm){
+        .m = n, .n = n, .k = n, .alpha = 1, .a = a, .lda = n, .b = b, .ldb = n, .c = c, .ldc = n});
 }

@@ -4,6 +4,7 @@
 // the blocks.
 #include "kernels/cpu.h"
 #include "agent/base/memory.h"
+#include "kernels/host.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -43,6 +44,7 @@ struct rows {
     float *y, *h, *rstd, *sums;
     const float *x, *r, *w, *rs;
     const int32_t *ids;
+    const struct kern_buckets *buckets;
     size_t n, per;
     int d, ld, T, heads;
     float eps;
@@ -66,10 +68,14 @@ static void embed_fwd_task(void *arg, size_t t) {
     const struct rows *a = arg;
     size_t d = (size_t)a->d;
     for (size_t i = t * a->per; i < row_end(a, t); i++)
-        memcpy(a->y + i * d, a->x + (size_t)a->ids[i] * d, sizeof(float) * d);
+        if (a->ids[i] < 0)
+            memset(a->y + i * d, 0, sizeof(float) * d);
+        else
+            memcpy(a->y + i * d, a->x + (size_t)a->ids[i] * d, sizeof(float) * d);
 }
-static void embed_fwd(struct kern *K, float *out, const float *table, const int32_t *ids, int n,
-                      int d) {
+static void embed_fwd(struct kern *K, enum kern_type t, void *out, const void *table,
+                      const int32_t *ids, int n, int d) {
+    NEB_ASSERT(t == KERN_F32);
     rows_run(&(struct rows){.K = K,
                             .y = out,
                             .x = table,
@@ -80,26 +86,23 @@ static void embed_fwd(struct kern *K, float *out, const float *table, const int3
              embed_fwd_task);
 }
 
-// A task owns columns, so that it adds rows in the order of the ids.
+// A task owns columns, so that it adds rows in the order of the batch.
 static void embed_bwd_task(void *arg, size_t t) {
     const struct rows *a = arg;
+    const struct kern_buckets *b = a->buckets;
     size_t d = (size_t)a->d, from = t * a->per, len = row_end(a, t) - from;
-    for (int i = 0; i < a->T; i++)
-        a->v->add(a->y + (size_t)a->ids[i] * d + from, a->x + (size_t)i * d + from, len);
+    for (int32_t k = 0; k < *b->used; k++)
+        for (int32_t i = b->start[k]; i < b->start[k + 1]; i++)
+            a->v->add(a->y + (size_t)b->ids[k] * d + from, a->x + (size_t)b->rows[i] * d + from,
+                      len);
 }
-static void embed_bwd(struct kern *K, float *dtable, const float *dout, const int32_t *ids, int n,
-                      int d, int V) {
-    for (int i = 0; i < n; i++)
-        NEB_ASSERT(ids[i] >= 0 && ids[i] < V);
-    rows_run(&(struct rows){.K = K,
-                            .y = dtable,
-                            .x = dout,
-                            .ids = ids,
-                            .n = (size_t)d,
-                            .per = COLUMNS,
-                            .d = d,
-                            .T = n},
-             embed_bwd_task);
+static void embed_bwd(struct kern *K, float *dtable, const float *dout,
+                      const struct kern_buckets *b, int n, int d) {
+    NEB_ASSERT(*b->used <= n);
+    rows_run(
+        &(struct rows){
+            .K = K, .y = dtable, .x = dout, .buckets = b, .n = (size_t)d, .per = COLUMNS, .d = d},
+        embed_bwd_task);
 }
 
 static void rms_fwd_task(void *arg, size_t t) {
@@ -110,8 +113,10 @@ static void rms_fwd_task(void *arg, size_t t) {
                                    a->d, a->eps);
     }
 }
-static void rmsnorm_fwd(struct kern *K, float *y, float *rstd, float *h, const float *x,
-                        const float *r, const float *w, int n, int d, float eps) {
+static void rmsnorm_fwd(struct kern *K, enum kern_type t, enum kern_type tr, void *y, float *rstd,
+                        float *h, const float *x, const void *r, const float *w, int n, int d,
+                        float eps) {
+    NEB_ASSERT(t == KERN_F32 && tr == KERN_F32);
     rows_run(&(struct rows){.K = K,
                             .y = y,
                             .rstd = rstd,
@@ -136,8 +141,10 @@ static void rms_bwd_task(void *arg, size_t t) {
         a->v->rms_bwd(a->y + at, dw, a->x + at, a->r + at, a->w, a->rs[i], a->d);
     }
 }
-static void rmsnorm_bwd(struct kern *K, float *dh, float *dw, const float *dy, const float *h,
-                        const float *w, const float *rstd, int n, int d) {
+static void rmsnorm_bwd(struct kern *K, enum kern_type t, float *dh, void *dh_t, float *dw,
+                        const void *dy, const float *h, const float *w, const float *rstd, int n,
+                        int d) {
+    NEB_ASSERT(t == KERN_F32);
     struct rows a = {.K = K, .y = dh, .x = dy, .r = h, .w = w, .rs = rstd, .n = (size_t)n, .d = d};
     a.per = rows_per_sum(a.n, d);
     if (dw)
@@ -145,6 +152,8 @@ static void rmsnorm_bwd(struct kern *K, float *dh, float *dw, const float *dy, c
     rows_run(&a, rms_bwd_task);
     if (dw)
         sums_add(&a, dw);
+    if (dh_t)
+        kern_host_copy(K, dh_t, dh, (size_t)n * (size_t)d * sizeof(float));
 }
 
 static void rope_task(void *arg, size_t t) {
@@ -153,9 +162,9 @@ static void rope_task(void *arg, size_t t) {
         a->v->rope(a->y + i * (size_t)a->ld, a->x + i % (size_t)a->T * (size_t)a->d, a->heads, a->d,
                    a->inverse);
 }
-static void rope(struct kern *K, float *x, int ld, const float *cos_sin, int n, int T, int heads,
-                 int head_dim, bool inverse) {
-    NEB_ASSERT(head_dim % 2 == 0 && head_dim <= CPU_HEAD_DIM_MAX);
+void cpu_rope(struct kern *K, enum kern_type t, void *x, int ld, const float *cos_sin, int n, int T,
+              int heads, int head_dim, bool inverse) {
+    NEB_ASSERT(t == KERN_F32 && head_dim % 2 == 0 && head_dim <= CPU_HEAD_DIM_MAX);
     rows_run(&(struct rows){.K = K,
                             .y = x,
                             .ld = ld,
@@ -175,7 +184,8 @@ static void swiglu_fwd_task(void *arg, size_t t) {
     for (size_t i = t * a->per; i < row_end(a, t); i++)
         a->v->swiglu_fwd(a->y + i * f, a->x + i * 2 * f, a->x + i * 2 * f + f, f);
 }
-static void swiglu_fwd(struct kern *K, float *y, const float *gu, int n, int f) {
+static void swiglu_fwd(struct kern *K, enum kern_type t, void *y, const void *gu, int n, int f) {
+    NEB_ASSERT(t == KERN_F32);
     rows_run(
         &(struct rows){.K = K, .y = y, .x = gu, .n = (size_t)n, .per = rows_per_task(f), .d = f},
         swiglu_fwd_task);
@@ -188,7 +198,9 @@ static void swiglu_bwd_task(void *arg, size_t t) {
         a->v->swiglu_bwd(a->y + at, a->y + at + f, a->x + i * f, a->r + at, a->r + at + f, f);
     }
 }
-static void swiglu_bwd(struct kern *K, float *dgu, const float *dy, const float *gu, int n, int f) {
+static void swiglu_bwd(struct kern *K, enum kern_type t, void *dgu, const void *dy, const void *gu,
+                       int n, int f) {
+    NEB_ASSERT(t == KERN_F32);
     rows_run(
         &(struct rows){
             .K = K, .y = dgu, .x = dy, .r = gu, .n = (size_t)n, .per = rows_per_task(f), .d = f},
@@ -198,12 +210,17 @@ static void swiglu_bwd(struct kern *K, float *dgu, const float *dy, const float 
 static void bias_fwd_task(void *arg, size_t t) {
     const struct rows *a = arg;
     for (size_t i = t * a->per; i < row_end(a, t); i++)
-        a->v->add(a->y + i * (size_t)a->d, a->x, (size_t)a->d);
+        a->v->add(a->y + i * (size_t)a->ld, a->x, (size_t)a->d);
 }
-static void bias_fwd(struct kern *K, float *x, const float *b, int n, int d) {
+void cpu_bias_fwd(struct kern *K, float *x, int ld, const float *b, int n, int d) {
     rows_run(
-        &(struct rows){.K = K, .y = x, .x = b, .n = (size_t)n, .per = rows_per_task(d), .d = d},
+        &(struct rows){
+            .K = K, .y = x, .ld = ld, .x = b, .n = (size_t)n, .per = rows_per_task(d), .d = d},
         bias_fwd_task);
+}
+static void bias_fwd(struct kern *K, enum kern_type t, void *x, const float *b, int n, int d) {
+    NEB_ASSERT(t == KERN_F32);
+    cpu_bias_fwd(K, x, d, b, n, d);
 }
 static void bias_bwd_task(void *arg, size_t t) {
     const struct rows *a = arg;
@@ -212,7 +229,8 @@ static void bias_bwd_task(void *arg, size_t t) {
     for (size_t i = t * a->per; i < row_end(a, t); i++)
         a->v->add(sum, a->x + i * (size_t)a->d, (size_t)a->d);
 }
-static void bias_bwd(struct kern *K, float *db, const float *dy, int n, int d) {
+void cpu_bias_bwd(struct kern *K, enum kern_type t, float *db, const void *dy, int n, int d) {
+    NEB_ASSERT(t == KERN_F32);
     struct rows a = {.K = K, .x = dy, .n = (size_t)n, .d = d};
     a.per = rows_per_sum(a.n, d);
     a.sums = cpu_buf_need(&cpu_of(K)->partial, blocks(a.n, a.per) * (size_t)d);
@@ -220,13 +238,58 @@ static void bias_bwd(struct kern *K, float *db, const float *dy, int n, int d) {
     sums_add(&a, db);
 }
 
+// Casting to fp32, the only type here.
+static void cast(struct kern *K, enum kern_type t, void *out, const float *x, size_t n) {
+    NEB_ASSERT(t == KERN_F32);
+    kern_host_copy(K, out, x, n * sizeof *x);
+}
+
+struct update { // arguments of the tasks on chunks
+    const struct cpu_isa *v;
+    const struct kern_update *u;
+    const struct kern_chunk *chunks;
+    const float *grads;
+    double *sums; // (chunks)
+};
+
+static void adamw_task(void *arg, size_t i) {
+    const struct update *j = arg;
+    const struct kern_update *u = j->u;
+    const struct kern_chunk *k = &u->chunks[i];
+    size_t at = k->grad_at - u->moments_at;
+    struct kern_adamw c = u->c;
+    c.weight_decay = k->decay ? c.weight_decay : 0;
+    j->v->adamw(&c, u->factors[k->tensor], u->params + k->param_at, u->grads + k->grad_at,
+                u->m + at, u->v + at, k->n);
+    memset(u->grads + k->grad_at, 0, k->n * sizeof *u->grads);
+}
+static void adamw(struct kern *K, enum kern_type t, const struct kern_update *u) {
+    NEB_ASSERT(t == KERN_F32 && !u->working);
+    kern_pool_run(K->pool, (size_t)u->n_chunks, adamw_task,
+                  &(struct update){.v = cpu_of(K)->isa, .u = u});
+}
+
+static void sumsq_task(void *arg, size_t i) {
+    const struct update *j = arg;
+    j->sums[i] = j->v->sumsq(j->grads + j->chunks[i].grad_at, j->chunks[i].n);
+}
+static void sumsq(struct kern *K, const struct kern_chunk *chunks, int n_chunks,
+                  const int32_t *first, int tensors, const float *grads, double *sums) {
+    struct update j = {.v = cpu_of(K)->isa, .chunks = chunks, .grads = grads};
+    j.sums = (double *)cpu_buf_need(&cpu_of(K)->partial, 2 * (size_t)n_chunks);
+    kern_pool_run(K->pool, (size_t)n_chunks, sumsq_task, &j);
+    for (int i = 0; i < tensors; i++) {
+        double sum = 0;
+        for (int32_t k = first[i]; k < first[i + 1]; k++)
+            sum += j.sums[k];
+        sums[i] = sum;
+    }
+}
+
 struct flat { // arguments of ops on flat arrays
     const struct cpu_isa *v;
-    float *y, *m, *s;
+    float *y, a;
     const float *x;
-    const struct kern_adamw *c;
-    double *sums;
-    float a;
     size_t n;
 };
 static size_t flat_len(const struct flat *f, size_t i) {
@@ -236,29 +299,6 @@ static size_t flat_len(const struct flat *f, size_t i) {
 static void flat_run(struct kern *K, struct flat *f, void (*task)(void *arg, size_t i)) {
     f->v = cpu_of(K)->isa;
     kern_pool_run(K->pool, blocks(f->n, FLAT_BLOCK), task, f);
-}
-
-static void adamw_task(void *arg, size_t i) {
-    const struct flat *f = arg;
-    size_t at = i * FLAT_BLOCK;
-    f->v->adamw(f->c, f->y + at, f->x + at, f->m + at, f->s + at, flat_len(f, i));
-}
-static void adamw(struct kern *K, const struct kern_adamw *c, float *p, const float *g, float *m,
-                  float *v, size_t n) {
-    flat_run(K, &(struct flat){.c = c, .y = p, .x = g, .m = m, .s = v, .n = n}, adamw_task);
-}
-static void sumsq_task(void *arg, size_t i) {
-    const struct flat *f = arg;
-    f->sums[i] = f->v->sumsq(f->x + i * FLAT_BLOCK, flat_len(f, i));
-}
-static double sumsq(struct kern *K, const float *x, size_t n) {
-    size_t nb = blocks(n, FLAT_BLOCK);
-    struct flat f = {.x = x, .n = n, .sums = (double *)cpu_buf_need(&cpu_of(K)->partial, 2 * nb)};
-    double sum = 0;
-    flat_run(K, &f, sumsq_task);
-    for (size_t i = 0; i < nb; i++)
-        sum += f.sums[i];
-    return sum;
 }
 static void add_task(void *arg, size_t i) {
     const struct flat *f = arg;
@@ -274,37 +314,39 @@ static void scale_task(void *arg, size_t i) {
 static void scale(struct kern *K, float *y, float a, size_t n) {
     flat_run(K, &(struct flat){.y = y, .a = a, .n = n}, scale_task);
 }
-static void zero_task(void *arg, size_t i) {
-    const struct flat *f = arg;
-    memset(f->y + i * FLAT_BLOCK, 0, sizeof(float) * flat_len(f, i));
-}
-static void zero(struct kern *K, float *y, size_t n) {
-    flat_run(K, &(struct flat){.y = y, .n = n}, zero_task);
-}
+
+static void cpu_destroy(struct kern *K);
 
 const struct kern_ops cpu_ops = {
     .name = "cpu",
+    .destroy = cpu_destroy,
+    KERN_HOST_MEMORY,
     .gemm = cpu_gemm,
     .linear_bwd = cpu_linear_bwd,
     .weights = cpu_weights,
+    .cast = cast,
     .embed_fwd = embed_fwd,
     .embed_bwd = embed_bwd,
     .rmsnorm_fwd = rmsnorm_fwd,
     .rmsnorm_bwd = rmsnorm_bwd,
-    .rope = rope,
+    .rope = cpu_rope,
     .attn_fwd = cpu_attn_fwd,
     .attn_bwd = cpu_attn_bwd,
     .swiglu_fwd = swiglu_fwd,
     .swiglu_bwd = swiglu_bwd,
     .bias_fwd = bias_fwd,
-    .bias_bwd = bias_bwd,
+    .bias_bwd = cpu_bias_bwd,
     .head_loss = cpu_head_loss,
-    .distill = cpu_distill,
-    .adamw = adamw,
+    .vocab_max = cpu_vocab_max,
+    .vocab_sum = cpu_vocab_sum,
+    .vocab_loss = cpu_vocab_loss,
+    .rtd_loss = cpu_rtd_loss,
+    .sample_rows = cpu_sample_rows,
+    .label_rows = cpu_label_rows,
     .sumsq = sumsq,
-    .add = add,
+    .adamw = adamw,
     .scale = scale,
-    .zero = zero,
+    .add = add,
 };
 
 const struct cpu_isa *cpu_isa_find(const char *name) {
@@ -363,9 +405,8 @@ enum neb_status cpu_create_isa(const char *isa, int n_threads, struct kern **out
         free(x);
         return neb_fail(NEB_ERR_NOMEM, "out of memory creating the CPU backend");
     }
-    K->ops = &cpu_ops;
+    kern_host_init(K, &cpu_ops);
     K->ctx = x;
-    K->destroy = cpu_destroy;
     x->isa = v;
     cpu_blas_choose();
     NEB_TRY_GOTO(kern_pool_create(n_threads, &K->pool), out);

@@ -4,7 +4,9 @@
 //
 // Drivers divide an op by its shape alone, so that its bits do not depend on the number of threads:
 //   - cpu.c: creation, instruction set, element and row ops
-//   - cpu_gemm.c: tiles of products, output layer with cross-entropy
+//   - cpu_gemm.c: tiles of products
+//   - cpu_heads.c: losses, draws and labels on logits
+//   - host.c: the memory of processors
 //   - cpu_bf16.c, cpu_panel*.c: products and attention in bf16
 //   - blas.c: the library for fp32 products
 //   - cpu_attn.c: attention
@@ -58,8 +60,9 @@ struct cpu_isa {
                        const float *up, size_t n);
     // z = exp(z - max z). Returns the sum of z.
     double (*exp_row)(float *z, size_t n, float *max);
-    void (*adamw)(const struct kern_adamw *c, float *p, const float *g, float *m, float *v,
-                  size_t n);
+    // by: g is multiplied by this first
+    void (*adamw)(const struct kern_adamw *c, float by, float *p, const float *g, float *m,
+                  float *v, size_t n);
     double (*sumsq)(const float *x, size_t n);
     void (*add)(float *y, const float *x, size_t n);
     void (*scale)(float *y, float a, size_t n);
@@ -142,36 +145,42 @@ struct cpu_tile cpu_tile(const struct cpu_tiles *t, size_t i);
 
 // Chooses the fp32 library (blas.c). The first call in a process does the work.
 void cpu_blas_choose(void);
-// Computes c (m, n) = alpha * op(a) op(b) + beta * c in fp32 on the calling thread. Row-major as in
-// kern_ops.gemm.
-void cpu_sgemm(enum kern_trans ta, enum kern_trans tb, int m, int n, int k, float alpha,
-               const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc);
+// Computes a product in fp32 on the calling thread, without its bias.
+void cpu_sgemm(const struct kern_gemm *g);
 
-void cpu_gemm(struct kern *K, enum kern_trans ta, enum kern_trans tb, int m, int n, int k,
-              float alpha, const float *a, int lda, const float *b, int ldb, float beta, float *c,
-              int ldc);
-void cpu_linear_bwd(struct kern *K, float *dx, float *dw, const float *dy, int ld, const float *x,
-                    const float *w, int n, int out, int in);
+void cpu_gemm(struct kern *K, const struct kern_gemm *g);
+void cpu_linear_bwd(struct kern *K, const struct kern_linear_bwd *l);
 void cpu_weights(struct kern *K, const float *params, size_t n);
 // cpu_bf16.c: cpu_gemm and cpu_linear_bwd call these if cpu_bf16_takes the shape.
 bool cpu_bf16_takes(const struct kern *K, int m, int n, int k);
-void cpu_bf16_gemm(struct kern *K, enum kern_trans ta, enum kern_trans tb, int m, int n, int k,
-                   float alpha, const float *a, int lda, const float *b, int ldb, float beta,
-                   float *c, int ldc);
-void cpu_bf16_linear_bwd(struct kern *K, float *dx, float *dw, const float *dy, int ld,
-                         const float *x, const float *w, int n, int out, int in);
+void cpu_bf16_gemm(struct kern *K, const struct kern_gemm *g);
+void cpu_bf16_linear_bwd(struct kern *K, const struct kern_linear_bwd *l);
 // Return false and do nothing if this call stays in fp32.
 bool cpu_bf16_attn_fwd(struct kern *K, const struct cpu_attn *a);
 bool cpu_bf16_attn_bwd(struct kern *K, const struct cpu_attn *a);
 void cpu_bf16_destroy(struct cpu_bf16 *h); // accepts NULL
 
-double cpu_head_loss(struct kern *K, const struct kern_head *h, int64_t *n_counted);
-double cpu_distill(struct kern *K, const struct kern_head *h, const struct kern_soft *s,
-                   int64_t *n_counted);
-void cpu_attn_fwd(struct kern *K, const struct kern_attn *s, float *out, int ldo, float *lse,
-                  const float *q, int ldq, const float *k, int ldk, const float *v, int ldv);
-void cpu_attn_bwd(struct kern *K, const struct kern_attn *s, float *dq, float *dk, float *dv,
-                  const float *dout, const float *out, int ldo, const float *lse, const float *q,
-                  int ldq, const float *k, int ldk, const float *v, int ldv, float *delta);
+void cpu_bias_fwd(struct kern *K, float *x, int ld, const float *b, int n, int d);
+void cpu_bias_bwd(struct kern *K, enum kern_type t, float *db, const void *dy, int n, int d);
+void cpu_rope(struct kern *K, enum kern_type t, void *x, int ld, const float *cos_sin, int n, int T,
+              int heads, int head_dim, bool inverse);
+void cpu_attn_fwd(struct kern *K, enum kern_type t, const struct kern_attn *s, void *out, int ldo,
+                  float *lse, const void *q, int ldq, const void *k, int ldk, const void *v,
+                  int ldv);
+void cpu_attn_bwd(struct kern *K, enum kern_type t, const struct kern_attn *s, void *dq, void *dk,
+                  void *dv, const void *dout, const void *out, int ldo, const float *lse,
+                  const void *q, int ldq, const void *k, int ldk, const void *v, int ldv,
+                  float *delta, const float *cos_sin);
+// cpu_heads.c
+void cpu_head_loss(struct kern *K, enum kern_type t, const struct kern_head *h,
+                   const struct kern_soft *soft);
+void cpu_vocab_max(struct kern *K, enum kern_type t, const struct kern_vocab *v);
+void cpu_vocab_sum(struct kern *K, enum kern_type t, const struct kern_vocab *v);
+void cpu_vocab_loss(struct kern *K, enum kern_type t, const struct kern_vocab *v);
+void cpu_rtd_loss(struct kern *K, enum kern_type t, const struct kern_rtd *h);
+void cpu_sample_rows(struct kern *K, enum kern_type t, const struct kern_rows *r, const double *u,
+                     int32_t *ids);
+void cpu_label_rows(struct kern *K, enum kern_type t, const struct kern_rows *r, int k,
+                    float temperature, int32_t *ids, float *logp, float *tail);
 
 #endif

@@ -66,8 +66,10 @@ static void check_shape(const struct kern_attn *s) {
     NEB_ASSERT(s->mask != KERN_MASK_PREFIX || s->prefix_len);
 }
 
-void cpu_attn_fwd(struct kern *K, const struct kern_attn *s, float *out, int ldo, float *lse,
-                  const float *q, int ldq, const float *k, int ldk, const float *v, int ldv) {
+void cpu_attn_fwd(struct kern *K, enum kern_type t, const struct kern_attn *s, void *out, int ldo,
+                  float *lse, const void *q, int ldq, const void *k, int ldk, const void *v,
+                  int ldv) {
+    NEB_ASSERT(t == KERN_F32);
     check_shape(s);
     struct attn_job j = {.a = {.s = *s,
                                .q = q,
@@ -227,9 +229,22 @@ static void bwd_block(const void *arg, int b, int h, int block, const struct cpu
     j->v->attn_bwd(&j->a, b, h, block, sums, scratch);
 }
 
-void cpu_attn_bwd(struct kern *K, const struct kern_attn *s, float *dq, float *dk, float *dv,
-                  const float *dout, const float *out, int ldo, const float *lse, const float *q,
-                  int ldq, const float *k, int ldk, const float *v, int ldv, float *delta) {
+// The gradients of q and k before their rope.
+static void rope_back(struct kern *K, const struct kern_attn *s, float *dq, int ldq, float *dk,
+                      int ldk, const float *cos_sin) {
+    int n = s->B * s->T, q = s->n_heads * s->head_dim;
+    bool together = dk == dq + q && ldk == ldq; // neighbours in one row
+    cpu_rope(K, KERN_F32, dq, ldq, cos_sin, n, s->T, s->n_heads + (together ? s->n_kv_heads : 0),
+             s->head_dim, true);
+    if (!together)
+        cpu_rope(K, KERN_F32, dk, ldk, cos_sin, n, s->T, s->n_kv_heads, s->head_dim, true);
+}
+
+void cpu_attn_bwd(struct kern *K, enum kern_type t, const struct kern_attn *s, void *dq, void *dk,
+                  void *dv, const void *dout, const void *out, int ldo, const float *lse,
+                  const void *q, int ldq, const void *k, int ldk, const void *v, int ldv,
+                  float *delta, const float *cos_sin) {
+    NEB_ASSERT(t == KERN_F32);
     check_shape(s);
     struct attn_job j = {.a = {.s = *s,
                                .q = q,
@@ -247,8 +262,10 @@ void cpu_attn_bwd(struct kern *K, const struct kern_attn *s, float *dq, float *d
                                .dv = dv,
                                .delta = delta},
                          .v = cpu_of(K)->isa};
-    if (cpu_bf16_attn_bwd(K, &j.a))
-        return;
-    float *room = cpu_buf_need(&cpu_of(K)->attn, cpu_attn_bwd_room(K, s, bwd_scratch(s)));
-    cpu_attn_bwd_run(K, s, bwd_scratch(s), room, bwd_block, &j);
+    if (!cpu_bf16_attn_bwd(K, &j.a)) {
+        float *room = cpu_buf_need(&cpu_of(K)->attn, cpu_attn_bwd_room(K, s, bwd_scratch(s)));
+        cpu_attn_bwd_run(K, s, bwd_scratch(s), room, bwd_block, &j);
+    }
+    if (cos_sin)
+        rope_back(K, s, dq, ldq, dk, ldk, cos_sin);
 }

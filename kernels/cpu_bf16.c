@@ -27,16 +27,12 @@ void cpu_weights(struct kern *K, const float *params, size_t n) {
         cpu_panels_weights(cpu_of(K)->bf16->panels, params, n);
 }
 
-void cpu_bf16_gemm(struct kern *K, enum kern_trans ta, enum kern_trans tb, int m, int n, int k,
-                   float alpha, const float *a, int lda, const float *b, int ldb, float beta,
-                   float *c, int ldc) {
-    cpu_panels_gemm(K, cpu_of(K)->bf16->panels, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c,
-                    ldc);
+void cpu_bf16_gemm(struct kern *K, const struct kern_gemm *g) {
+    cpu_panels_gemm(K, cpu_of(K)->bf16->panels, g);
 }
 
-void cpu_bf16_linear_bwd(struct kern *K, float *dx, float *dw, const float *dy, int ld,
-                         const float *x, const float *w, int n, int out, int in) {
-    cpu_panels_linear_bwd(K, cpu_of(K)->bf16->panels, dx, dw, dy, ld, x, w, n, out, in);
+void cpu_bf16_linear_bwd(struct kern *K, const struct kern_linear_bwd *l) {
+    cpu_panels_linear_bwd(K, cpu_of(K)->bf16->panels, l);
 }
 
 static bool takes_attention(struct kern *K, const struct cpu_attn *a) {
@@ -175,13 +171,24 @@ double kern_cpu_bf16_gain(struct kern *K) {
         x[i] = (float)(i % 17) - 8;
     float *a = x + S * S, *w = a + S * S, *y = w + S * S;
     uint16_t *ap = (uint16_t *)(void *)a, *wp = (uint16_t *)(void *)w;
+    const struct kern_gemm product = {.tb = KERN_T,
+                                      .m = S,
+                                      .n = S,
+                                      .k = S,
+                                      .alpha = 1,
+                                      .a = x,
+                                      .lda = S,
+                                      .b = x,
+                                      .ldb = S,
+                                      .c = y,
+                                      .ldc = S};
     struct panel_mul m = {ap, wp, PANEL_SIDE * S, PANEL_SIDE * S, S / PANEL_DEPTH, S, S, 1,
                           y,  S,  PANEL_STORE};
     double best[2] = {INFINITY, INFINITY};
     trial_pack(h->v, wp, PANEL_B, x);  // not timed: a parameter is packed once a step
     for (int i = 0; i < ROUNDS; i++) { // the first round warms up
         double from = thread_seconds();
-        cpu_sgemm(KERN_N, KERN_T, S, S, S, 1, x, S, x, S, 0, y, S);
+        cpu_sgemm(&product);
         double middle = thread_seconds();
         trial_pack(h->v, ap, PANEL_A, x);
         h->v->mul(&m);

@@ -243,19 +243,19 @@ static void multiply(struct kern *K, const struct cpu_panels *p, int m, int n, f
     kern_pool_run(K->pool, cpu_tiles_count(&job.cut), product_task, &job);
 }
 
-void cpu_panels_gemm(struct kern *K, struct cpu_panels *p, enum kern_trans ta, enum kern_trans tb,
-                     int m, int n, int k, float alpha, const float *a, int lda, const float *b,
-                     int ldb, float beta, float *c, int ldc) {
-    struct cpu_matrix x = {a, ta ? k : m, ta ? m : k, lda}, y = {b, tb ? n : k, tb ? k : n, ldb};
-    struct packed l = operand(K, p, &p->a, &x, ta ? ACROSS : ALONG, PANEL_A),
-                  r = operand(K, p, &p->b, &y, tb ? ALONG : ACROSS, PANEL_B);
-    multiply(K, p, m, n, alpha, l, r, beta, c, ldc);
+void cpu_panels_gemm(struct kern *K, struct cpu_panels *p, const struct kern_gemm *g) {
+    struct cpu_matrix x = {g->a, g->ta ? g->k : g->m, g->ta ? g->m : g->k, g->lda},
+                      y = {g->b, g->tb ? g->n : g->k, g->tb ? g->k : g->n, g->ldb};
+    struct packed l = operand(K, p, &p->a, &x, g->ta ? ACROSS : ALONG, PANEL_A),
+                  r = operand(K, p, &p->b, &y, g->tb ? ALONG : ACROSS, PANEL_B);
+    multiply(K, p, g->m, g->n, g->alpha, l, r, g->beta, g->c, g->ldc);
 }
 
-void cpu_panels_linear_bwd(struct kern *K, struct cpu_panels *p, float *dx, float *dw,
-                           const float *dy, int ld, const float *x, const float *w, int n, int out,
-                           int in) {
-    struct cpu_matrix g = {dy, n, out, ld}, acts = {x, n, in, in}, weight = {w, out, in, in};
+void cpu_panels_linear_bwd(struct kern *K, struct cpu_panels *p, const struct kern_linear_bwd *l) {
+    int n = l->n, out = l->out, in = l->in;
+    float *dx = l->dx, *dw = l->dw;
+    struct cpu_matrix g = {l->dy, n, out, l->ld}, acts = {l->x, n, in, in},
+                      weight = {l->w, out, in, in};
     struct pack both = {.v = p->v, .x = g, .form = {PANEL_A, PANEL_A}};
     struct packed packed_dy[2] = {shape_of(&g, ALONG), shape_of(&g, ACROSS)};
     if (dx)

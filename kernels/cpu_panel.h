@@ -21,12 +21,8 @@ void cpu_panels_destroy(struct cpu_panels *p);
 void cpu_panels_weights(struct cpu_panels *p, const float *params, size_t n);
 
 // As kern_ops.gemm and kern_ops.linear_bwd.
-void cpu_panels_gemm(struct kern *K, struct cpu_panels *p, enum kern_trans ta, enum kern_trans tb,
-                     int m, int n, int k, float alpha, const float *a, int lda, const float *b,
-                     int ldb, float beta, float *c, int ldc);
-void cpu_panels_linear_bwd(struct kern *K, struct cpu_panels *p, float *dx, float *dw,
-                           const float *dy, int ld, const float *x, const float *w, int n, int out,
-                           int in);
+void cpu_panels_gemm(struct kern *K, struct cpu_panels *p, const struct kern_gemm *g);
+void cpu_panels_linear_bwd(struct kern *K, struct cpu_panels *p, const struct kern_linear_bwd *l);
 
 // Compute the attention call a with products in bf16 (cpu_panel_attn.c).
 void cpu_panels_attn_fwd(struct kern *K, const struct panel_isa *v, const struct cpu_attn *a);

@@ -164,9 +164,9 @@ V_INLINE void adamw_step(const struct adamw_consts *k, vf *p, vf g, vf *m, vf *v
     *p = v_fma(v_set(-k->lr), update, *p * k->keep);
 }
 
-static void adamw(const struct kern_adamw *c, float *p, const float *g, float *m, float *v,
-                  size_t n) {
-    const struct adamw_consts k = {.g = c->grad_scale,
+static void adamw(const struct kern_adamw *c, float by, float *p, const float *g, float *m,
+                  float *v, size_t n) {
+    const struct adamw_consts k = {.g = by,
                                    .b1 = c->beta1,
                                    .b2 = c->beta2,
                                    .a1 = (float)(1 - (double)c->beta1),

@@ -119,7 +119,7 @@ static bool listed(void) {
 }
 
 // The object stays loaded: the driver has threads that cannot be unloaded.
-static enum neb_status open_object(int index, struct kern_device **out, char *text, size_t cap) {
+static enum neb_status open_object(int index, struct kern **out, char *text, size_t cap) {
     char path[NEB_PATH_MAX];
     union {
         void *p;
@@ -159,7 +159,7 @@ enum neb_status kern_device_index(bool of_several, int *out) {
     return NEB_OK;
 }
 
-enum neb_status kern_device_open(int index, char why[KERN_WHY_MAX], struct kern_device **out) {
+enum neb_status kern_device_open(int index, char why[KERN_WHY_MAX], struct kern **out) {
     char text[NEB_PATH_MAX + 512] = "";
     *out = NULL;
     enum neb_status st = open_object(index, out, text, sizeof text);
@@ -170,10 +170,4 @@ enum neb_status kern_device_open(int index, char why[KERN_WHY_MAX], struct kern_
         return st;
     }
     return neb_fail(st, "%s. `device: cpu` trains without a GPU", text);
-}
-
-void kern_device_close(struct kern_device **D) {
-    if (*D)
-        (*D)->ops->destroy(*D);
-    *D = NULL;
 }

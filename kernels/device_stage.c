@@ -19,14 +19,16 @@ struct kern_stage {
     } buffer[KERN_STAGE_BUFFERS];
 };
 
-static void release(struct kern_device *D) {
+static void release(struct kern *D) {
     for (int i = 0; i < KERN_STAGE_BUFFERS; i++)
         D->ops->release_pinned(D, D->stage->buffer[i].pinned);
     free(D->stage);
     D->stage = NULL;
 }
 
-enum neb_status kern_stage_acquire(struct kern_device *D) {
+enum neb_status kern_stage_acquire(struct kern *D) {
+    if (kern_on_host(D))
+        return NEB_OK;
     if (D->stage) {
         D->stage->users++;
         return NEB_OK;
@@ -47,7 +49,9 @@ enum neb_status kern_stage_acquire(struct kern_device *D) {
     return NEB_OK;
 }
 
-void kern_stage_release(struct kern_device *D) {
+void kern_stage_release(struct kern *D) {
+    if (kern_on_host(D))
+        return;
     NEB_ASSERT(D->stage && D->stage->users > 0);
     if (--D->stage->users)
         return;
@@ -55,7 +59,7 @@ void kern_stage_release(struct kern_device *D) {
     release(D);
 }
 
-static void settle(struct kern_device *D, int i) {
+static void settle(struct kern *D, int i) {
     struct kern_stage *s = D->stage;
     if (!s->buffer[i].busy)
         return;
@@ -66,14 +70,14 @@ static void settle(struct kern_device *D, int i) {
 }
 
 // Returns the buffer whose turn it is, after it has become free.
-static int next(struct kern_device *D) {
+static int next(struct kern *D) {
     int i = D->stage->turn;
     D->stage->turn = (i + 1) % KERN_STAGE_BUFFERS;
     settle(D, i);
     return i;
 }
 
-static void mark_busy(struct kern_device *D, int i, void *host, size_t bytes) {
+static void mark_busy(struct kern *D, int i, void *host, size_t bytes) {
     D->ops->mark(D, MARK + i);
     D->stage->buffer[i].host = host;
     D->stage->buffer[i].bytes = bytes;
@@ -82,7 +86,11 @@ static void mark_busy(struct kern_device *D, int i, void *host, size_t bytes) {
 
 static size_t piece(size_t left) { return left < KERN_STAGE_BYTES ? left : KERN_STAGE_BYTES; }
 
-void kern_stage_upload(struct kern_device *D, void *device, const void *host, size_t bytes) {
+void kern_stage_upload(struct kern *D, void *device, const void *host, size_t bytes) {
+    if (kern_on_host(D)) {
+        D->ops->upload(D, device, host, bytes);
+        return;
+    }
     NEB_ASSERT(D->stage);
     for (size_t at = 0, n; at < bytes; at += n) {
         int i = next(D);
@@ -93,7 +101,11 @@ void kern_stage_upload(struct kern_device *D, void *device, const void *host, si
     }
 }
 
-void kern_stage_download(struct kern_device *D, void *host, const void *device, size_t bytes) {
+void kern_stage_download(struct kern *D, void *host, const void *device, size_t bytes) {
+    if (kern_on_host(D)) {
+        D->ops->download(D, host, device, bytes);
+        return;
+    }
     NEB_ASSERT(D->stage);
     for (size_t at = 0, n; at < bytes; at += n) {
         int i = next(D);
@@ -103,7 +115,9 @@ void kern_stage_download(struct kern_device *D, void *host, const void *device, 
     }
 }
 
-enum neb_status kern_stage_end(struct kern_device *D) {
+enum neb_status kern_stage_end(struct kern *D) {
+    if (kern_on_host(D))
+        return D->ops->finish(D);
     NEB_ASSERT(D->stage);
     for (int i = 0; i < KERN_STAGE_BUFFERS; i++)
         settle(D, (D->stage->turn + i) % KERN_STAGE_BUFFERS);

@@ -18,17 +18,17 @@
 enum { KERN_STAGE_BUFFERS = 2, KERN_STAGE_BYTES = 16 << 20 };
 
 // The first user allocates. NEB_ERR_NOMEM: no pinned memory; the stage is not taken.
-NEB_MUST_CHECK enum neb_status kern_stage_acquire(struct kern_device *D);
+NEB_MUST_CHECK enum neb_status kern_stage_acquire(struct kern *D);
 // The last user waits for the queue and frees.
-void kern_stage_release(struct kern_device *D);
+void kern_stage_release(struct kern *D);
 
 // Enqueues a copy to the device. The caller may change or free host when this returns.
-void kern_stage_upload(struct kern_device *D, void *device, const void *host, size_t bytes);
+void kern_stage_upload(struct kern *D, void *device, const void *host, size_t bytes);
 // Enqueues a copy to the host. host is written at any time until kern_stage_end returns. The caller
 // must not free it before that, even after a failure.
-void kern_stage_download(struct kern_device *D, void *host, const void *device, size_t bytes);
+void kern_stage_download(struct kern *D, void *host, const void *device, size_t bytes);
 // Waits until the queue has run and all copies to the host are complete. Returns the device's first
 // failure; after a failure the copies are undefined.
-NEB_MUST_CHECK enum neb_status kern_stage_end(struct kern_device *D);
+NEB_MUST_CHECK enum neb_status kern_stage_end(struct kern *D);
 
 #endif

@@ -53,7 +53,8 @@ struct kern_digest {
 struct kern_digest kern_digest_part(const float *theta, const float *v, uint64_t first_index,
                                     size_t n);
 static inline struct kern_digest kern_digest_add(struct kern_digest a, struct kern_digest b) {
-    return (struct kern_digest){a.lo + b.lo, a.hi + b.hi};
+    struct kern_digest sum = {a.lo + b.lo, a.hi + b.hi}; // C++ includes this file too
+    return sum;
 }
 
 #endif

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The reference backend: the definition of every op, as plain loops with sums in double. It is slow
 // and readable. All other backends are tested against it, and it against finite differences.
-#include "kernels/bf16.h"
-#include "kernels/kern.h"
+#include "kernels/ref.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -33,58 +32,91 @@ void kern_rope_table(float *cos_sin, int T, int head_dim, double theta,
     }
 }
 
-// An operand of a product. ctx is set if products are in bf16.
-static double operand(const struct kern *K, float x) {
-    return (double)(K->ctx ? kern_bf16_round(x) : x);
-}
 void kern_ref_bf16(struct kern *K) { K->ctx = K; }
 
-static void gemm(struct kern *K, enum kern_trans ta, enum kern_trans tb, int m, int n, int k,
-                 float alpha, const float *a, int lda, const float *b, int ldb, float beta,
-                 float *c, int ldc) {
-    for (int i = 0; i < m; i++)
-        for (int j = 0; j < n; j++) {
-            double s = 0;
-            for (int l = 0; l < k; l++)
-                s += operand(K, ta ? a[(size_t)l * lda + i] : a[(size_t)i * lda + l]) *
-                     operand(K, tb ? b[(size_t)j * ldb + l] : b[(size_t)l * ldb + j]);
-            float *out = &c[(size_t)i * ldc + j];
-            *out = (float)((double)alpha * s + (beta != 0 ? (double)beta * (double)*out : 0.0));
+static void bias_bwd(struct kern *K, enum kern_type t, float *db, const void *dy, int n, int d);
+
+static void gemm(struct kern *K, const struct kern_gemm *g) {
+    const float *a = g->a, *b = g->b;
+    for (int i = 0; i < g->m; i++)
+        for (int j = 0; j < g->n; j++) {
+            double s = 0, beta = (double)g->beta;
+            for (int l = 0; l < g->k; l++)
+                s += ref_operand(K, g->ta ? a[(size_t)l * g->lda + i] : a[(size_t)i * g->lda + l]) *
+                     ref_operand(K, g->tb ? b[(size_t)j * g->ldb + l] : b[(size_t)l * g->ldb + j]);
+            float *out = (float *)g->c + (size_t)i * g->ldc + j;
+            *out = (float)((double)g->alpha * s + (beta != 0 ? beta * (double)*out : 0.0));
+            if (g->bias)
+                *out += ((const float *)g->bias)[j];
         }
 }
 
-static void linear_bwd(struct kern *K, float *dx, float *dw, const float *dy, int ld,
-                       const float *x, const float *w, int n, int out, int in) {
-    if (dw)
-        gemm(K, KERN_T, KERN_N, out, in, n, 1, dy, ld, x, in, 1, dw, in);
-    if (dx)
-        gemm(K, KERN_N, KERN_N, n, in, out, 1, dy, ld, w, in, 0, dx, in);
+static void linear_bwd(struct kern *K, const struct kern_linear_bwd *l) {
+    const struct kern_gemm dw = {.ta = KERN_T,
+                                 .m = l->out,
+                                 .n = l->in,
+                                 .k = l->n,
+                                 .alpha = 1,
+                                 .a = l->dy,
+                                 .lda = l->ld,
+                                 .b = l->x,
+                                 .ldb = l->in,
+                                 .beta = 1,
+                                 .c = l->dw,
+                                 .ldc = l->in},
+                           dx = {.m = l->n,
+                                 .n = l->in,
+                                 .k = l->out,
+                                 .alpha = 1,
+                                 .a = l->dy,
+                                 .lda = l->ld,
+                                 .b = l->w,
+                                 .ldb = l->in,
+                                 .c = l->dx,
+                                 .ldc = l->in};
+    if (l->dw)
+        gemm(K, &dw);
+    if (l->dx)
+        gemm(K, &dx);
+    if (l->db)
+        bias_bwd(K, l->t, l->db, l->dy, l->n, l->out);
 }
 
 static void weights(struct kern *K, const float *params, size_t n) {
     (void)K, (void)params, (void)n;
 }
 
-static void embed_fwd(struct kern *K, float *out, const float *table, const int32_t *ids, int n,
-                      int d) {
-    (void)K;
+static void cast(struct kern *K, enum kern_type t, void *out, const float *x, size_t n) {
+    (void)K, (void)t;
+    memcpy(out, x, n * sizeof *x);
+}
+
+static void embed_fwd(struct kern *K, enum kern_type t, void *out, const void *table,
+                      const int32_t *ids, int n, int d) {
+    (void)K, (void)t;
+    size_t row = sizeof(float) * (size_t)d;
     for (int i = 0; i < n; i++)
-        memcpy(out + (size_t)i * d, table + (size_t)ids[i] * d, sizeof(float) * d);
+        if (ids[i] < 0)
+            memset((char *)out + (size_t)i * row, 0, row);
+        else
+            memcpy((char *)out + (size_t)i * row, (const char *)table + (size_t)ids[i] * row, row);
 }
 
-static void embed_bwd(struct kern *K, float *dtable, const float *dout, const int32_t *ids, int n,
-                      int d, int V) {
-    (void)K;
-    for (int i = 0; i < n; i++) {
-        NEB_ASSERT(ids[i] >= 0 && ids[i] < V);
-        for (int j = 0; j < d; j++)
-            dtable[(size_t)ids[i] * d + j] += dout[(size_t)i * d + j];
-    }
+static void embed_bwd(struct kern *K, float *dtable, const float *dout,
+                      const struct kern_buckets *b, int n, int d) {
+    (void)K, (void)n;
+    for (int32_t k = 0; k < *b->used; k++)
+        for (int32_t i = b->start[k]; i < b->start[k + 1]; i++)
+            for (int j = 0; j < d; j++)
+                dtable[(size_t)b->ids[k] * d + j] += dout[(size_t)b->rows[i] * d + j];
 }
 
-static void rmsnorm_fwd(struct kern *K, float *y, float *rstd, float *h, const float *x,
-                        const float *r, const float *w, int n, int d, float eps) {
-    (void)K;
+static void rmsnorm_fwd(struct kern *K, enum kern_type t, enum kern_type tr, void *y_out,
+                        float *rstd, float *h, const float *x, const void *r_in, const float *w,
+                        int n, int d, float eps) {
+    float *y = y_out;
+    const float *r = r_in;
+    (void)K, (void)t, (void)tr;
     for (int i = 0; i < n; i++) {
         size_t at = (size_t)i * d;
         double ss = 0;
@@ -99,9 +131,11 @@ static void rmsnorm_fwd(struct kern *K, float *y, float *rstd, float *h, const f
 }
 
 // With n = h * rstd: dh = rstd * (w dy - n * mean(w dy n)).
-static void rmsnorm_bwd(struct kern *K, float *dh, float *dw, const float *dy, const float *h,
-                        const float *w, const float *rstd, int n, int d) {
-    (void)K;
+static void rmsnorm_bwd(struct kern *K, enum kern_type t, float *dh, void *dh_t, float *dw,
+                        const void *dy_in, const float *h, const float *w, const float *rstd, int n,
+                        int d) {
+    const float *dy = dy_in;
+    (void)K, (void)t;
     for (int i = 0; i < n; i++) {
         size_t at = (size_t)i * d;
         double mean = 0, s = (double)rstd[i];
@@ -112,6 +146,8 @@ static void rmsnorm_bwd(struct kern *K, float *dh, float *dw, const float *dy, c
             dh[at + j] +=
                 (float)(s * ((double)dy[at + j] * (double)w[j] - (double)h[at + j] * s * mean));
     }
+    if (dh_t)
+        memcpy(dh_t, dh, sizeof(float) * (size_t)n * (size_t)d);
     for (int j = 0; dw && j < d; j++) {
         double s = 0;
         for (int i = 0; i < n; i++)
@@ -120,13 +156,13 @@ static void rmsnorm_bwd(struct kern *K, float *dh, float *dw, const float *dy, c
     }
 }
 
-static void rope(struct kern *K, float *x, int ld, const float *cos_sin, int n, int T, int heads,
-                 int head_dim, bool inverse) {
-    (void)K;
+static void rope(struct kern *K, enum kern_type t, void *x, int ld, const float *cos_sin, int n,
+                 int T, int heads, int head_dim, bool inverse) {
+    (void)K, (void)t;
     int half = head_dim / 2;
     for (int r = 0; r < n; r++)
         for (int h = 0; h < heads; h++) {
-            float *p = x + (size_t)r * ld + (size_t)h * head_dim;
+            float *p = (float *)x + (size_t)r * ld + (size_t)h * head_dim;
             for (int i = 0; i < half; i++) {
                 float c = cos_sin[((r % T) * half + i) * 2],
                       s = cos_sin[((r % T) * half + i) * 2 + 1];
@@ -155,9 +191,12 @@ static double score(const struct kern_attn *s, const float *q, const float *k) {
     return dot / sqrt((double)s->head_dim);
 }
 
-static void attn_fwd(struct kern *K, const struct kern_attn *s, float *out, int ldo, float *lse,
-                     const float *q, int ldq, const float *k, int ldk, const float *v, int ldv) {
-    (void)K;
+static void attn_fwd(struct kern *K, enum kern_type t, const struct kern_attn *s, void *out_at,
+                     int ldo, float *lse, const void *q_at, int ldq, const void *k_at, int ldk,
+                     const void *v_at, int ldv) {
+    const float *q = q_at, *k = k_at, *v = v_at;
+    float *out = out_at;
+    (void)K, (void)t;
     int D = s->head_dim, group = s->n_heads / s->n_kv_heads;
     for (int b = 0; b < s->B; b++)
         for (int h = 0; h < s->n_heads; h++)
@@ -187,10 +226,12 @@ static void attn_fwd(struct kern *K, const struct kern_attn *s, float *out, int 
 
 // P = exp(S - lse); dV = P^T dO; dP = dO V^T;
 // dS = P (dP - delta) / sqrt(D) with delta = rowsum(dO * O).
-static void attn_bwd(struct kern *K, const struct kern_attn *s, float *dq, float *dk, float *dv,
-                     const float *dout, const float *out, int ldo, const float *lse, const float *q,
-                     int ldq, const float *k, int ldk, const float *v, int ldv, float *delta) {
-    (void)K;
+static void attn_bwd(struct kern *K, enum kern_type t, const struct kern_attn *s, void *dq_at,
+                     void *dk_at, void *dv_at, const void *dout_at, const void *out_at, int ldo,
+                     const float *lse, const void *q_at, int ldq, const void *k_at, int ldk,
+                     const void *v_at, int ldv, float *delta, const float *cos_sin) {
+    const float *q = q_at, *k = k_at, *v = v_at, *dout = dout_at, *out = out_at;
+    float *dq = dq_at, *dk = dk_at, *dv = dv_at;
     int D = s->head_dim, group = s->n_heads / s->n_kv_heads;
     double scale = 1 / sqrt((double)D);
     for (int r = 0; r < s->B * s->T; r++) {
@@ -225,10 +266,17 @@ static void attn_bwd(struct kern *K, const struct kern_attn *s, float *dq, float
                     }
                 }
             }
+    if (cos_sin) {
+        rope(K, t, dq, ldq, cos_sin, s->B * s->T, s->T, s->n_heads, D, true);
+        rope(K, t, dk, ldk, cos_sin, s->B * s->T, s->T, s->n_kv_heads, D, true);
+    }
 }
 
-static void swiglu_fwd(struct kern *K, float *y, const float *gu, int n, int f) {
-    (void)K;
+static void swiglu_fwd(struct kern *K, enum kern_type t, void *y_out, const void *gu_in, int n,
+                       int f) {
+    const float *gu = gu_in;
+    float *y = y_out;
+    (void)K, (void)t;
     for (int i = 0; i < n; i++)
         for (int j = 0; j < f; j++) {
             double g = (double)gu[(size_t)i * 2 * f + j];
@@ -237,8 +285,11 @@ static void swiglu_fwd(struct kern *K, float *y, const float *gu, int n, int f) 
         }
 }
 
-static void swiglu_bwd(struct kern *K, float *dgu, const float *dy, const float *gu, int n, int f) {
-    (void)K;
+static void swiglu_bwd(struct kern *K, enum kern_type t, void *dgu_out, const void *dy_in,
+                       const void *gu_in, int n, int f) {
+    const float *gu = gu_in, *dy = dy_in;
+    float *dgu = dgu_out;
+    (void)K, (void)t;
     for (int i = 0; i < n; i++)
         for (int j = 0; j < f; j++) {
             size_t at = (size_t)i * 2 * f + j;
@@ -249,15 +300,16 @@ static void swiglu_bwd(struct kern *K, float *dgu, const float *dy, const float 
         }
 }
 
-static void bias_fwd(struct kern *K, float *x, const float *b, int n, int d) {
-    (void)K;
+static void bias_fwd(struct kern *K, enum kern_type t, void *x, const float *b, int n, int d) {
+    (void)K, (void)t;
     for (int i = 0; i < n; i++)
         for (int j = 0; j < d; j++)
-            x[(size_t)i * d + j] += b[j];
+            ((float *)x)[(size_t)i * d + j] += b[j];
 }
 
-static void bias_bwd(struct kern *K, float *db, const float *dy, int n, int d) {
-    (void)K;
+static void bias_bwd(struct kern *K, enum kern_type t, float *db, const void *dy_in, int n, int d) {
+    const float *dy = dy_in;
+    (void)K, (void)t;
     for (int j = 0; j < d; j++) {
         double s = 0;
         for (int i = 0; i < n; i++)
@@ -266,161 +318,39 @@ static void bias_bwd(struct kern *K, float *db, const float *dy, int n, int d) {
     }
 }
 
-static double head_loss(struct kern *K, const struct kern_head *h, int64_t *n_counted) {
-    double total = 0, *z = malloc(sizeof *z * h->V); // the reference may allocate
-    NEB_ASSERT(z);
-    *n_counted = 0;
-    for (int i = 0; i < h->n; i++) {
-        const float *x = h->x + (size_t)i * h->d;
-        double max = -INFINITY, sum = 0;
-        if (h->losses)
-            h->losses[i] = 0;
-        if (h->dx)
-            memset(h->dx + (size_t)i * h->d, 0, sizeof(float) * h->d);
-        if (h->targets[i] == KERN_IGNORE)
-            continue;
-        NEB_ASSERT(h->targets[i] >= 0 && h->targets[i] < h->V);
-        for (int c = 0; c < h->V; c++) {
-            z[c] = 0;
-            for (int j = 0; j < h->d; j++)
-                z[c] += operand(K, x[j]) * operand(K, h->w[(size_t)c * h->d + j]);
-            max = fmax(max, z[c]);
+static void adamw(struct kern *K, enum kern_type t, const struct kern_update *u) {
+    const struct kern_adamw *c = &u->c;
+    (void)K, (void)t;
+    for (int k = 0; k < u->n_chunks; k++) {
+        const struct kern_chunk *of = &u->chunks[k];
+        double decay = of->decay ? (double)c->weight_decay : 0;
+        for (size_t i = 0; i < of->n; i++) {
+            float *p = u->params + of->param_at + i, *g = u->grads + of->grad_at + i,
+                  *m = u->m + of->grad_at - u->moments_at + i,
+                  *v = u->v + of->grad_at - u->moments_at + i;
+            double gi = (double)*g * (double)u->factors[of->tensor];
+            double mi = (double)c->beta1 * (double)*m + (1 - (double)c->beta1) * gi;
+            double vi = (double)c->beta2 * (double)*v + (1 - (double)c->beta2) * gi * gi;
+            double update = mi / (double)c->bias1 / (sqrt(vi / (double)c->bias2) + (double)c->eps);
+            *m = (float)mi;
+            *v = (float)vi;
+            *p = (float)((double)*p - (double)c->lr * (update + decay * (double)*p));
+            *g = 0;
         }
-        for (int c = 0; c < h->V; c++)
-            sum += exp(z[c] - max);
-        double loss = max + log(sum) - z[h->targets[i]];
-        total += loss;
-        ++*n_counted;
-        if (h->losses)
-            h->losses[i] = (float)loss;
-        for (int c = 0; c < h->V && (h->dx || h->dw); c++) {
-            double dz = (exp(z[c] - max) / sum - (c == h->targets[i])) * (double)h->grad_scale;
-            dz = K->ctx ? operand(K, (float)dz) : dz;
-            for (int j = 0; j < h->d; j++) {
-                if (h->dx)
-                    h->dx[(size_t)i * h->d + j] +=
-                        (float)(dz * operand(K, h->w[(size_t)c * h->d + j]));
-                if (h->dw)
-                    h->dw[(size_t)c * h->d + j] += (float)(dz * operand(K, x[j]));
+    }
+}
+
+static void sumsq(struct kern *K, const struct kern_chunk *chunks, int n_chunks,
+                  const int32_t *first, int tensors, const float *grads, double *sums) {
+    (void)K, (void)n_chunks;
+    for (int i = 0; i < tensors; i++) {
+        sums[i] = 0;
+        for (int32_t k = first[i]; k < first[i + 1]; k++)
+            for (size_t j = 0; j < chunks[k].n; j++) {
+                double x = (double)grads[chunks[k].grad_at + j];
+                sums[i] += x * x;
             }
-        }
     }
-    free(z);
-    return total;
-}
-
-static double log_softmax(const double *z, int V, double T, double *logq) {
-    double max = -INFINITY, sum = 0;
-    for (int c = 0; c < V; c++)
-        max = fmax(max, z[c] / T);
-    for (int c = 0; c < V; c++)
-        sum += exp(z[c] / T - max);
-    for (int c = 0; c < V; c++)
-        logq[c] = z[c] / T - max - log(sum);
-    return max + log(sum);
-}
-
-// Returns KL of one row, and its gradient in dz (V). p: the teacher's probabilities, q: the
-// student's, t: the tail. dKL/dz_c is (q_c - p_c) / T for a named class c, and
-// (q_c - p_t q_c / q_t) / T for a class of the tail.
-static double kl_row(const struct kern_soft *s, int row, int V, const double *logq, double *dz) {
-    double kl = 0, T = (double)s->temperature, named = 0, p_tail = s->k ? (double)s->tail[row] : 0;
-    for (int c = 0; c < V; c++)
-        dz[c] = exp(logq[c]) / T;
-    for (int j = 0; j < (s->k ? s->k : V); j++) {
-        size_t at = (size_t)row * (size_t)(s->k ? s->k : V) + (size_t)j;
-        int c = s->k ? s->ids[at] : j;
-        double p = exp((double)s->logp[at]);
-        kl += p > 0 ? p * ((double)s->logp[at] - logq[c]) : 0;
-        dz[c] -= p / T;
-        named += exp(logq[c]);
-    }
-    if (!s->k)
-        return kl;
-    double q_tail = fmax(1 - named, 1e-12);
-    kl += p_tail > 0 ? p_tail * (log(p_tail) - log(q_tail)) : 0;
-    for (int c = 0; c < V; c++) {
-        bool is_named = false;
-        for (int j = 0; j < s->k; j++)
-            is_named = is_named || s->ids[(size_t)row * (size_t)s->k + (size_t)j] == c;
-        if (!is_named)
-            dz[c] -= p_tail * exp(logq[c]) / q_tail / T;
-    }
-    return kl;
-}
-
-static double distill(struct kern *K, const struct kern_head *h, const struct kern_soft *s,
-                      int64_t *n_counted) {
-    double total = 0, ce_sum = 0, kl_sum = 0, *z = malloc(sizeof *z * 4 * (size_t)h->V);
-    double *logq = z + h->V, *logqT = logq + h->V, *dkl = logqT + h->V;
-    double T = (double)s->temperature, lambda = (double)s->lambda;
-    NEB_ASSERT(z);
-    *n_counted = 0;
-    for (int i = 0; i < h->n; i++) {
-        const float *x = h->x + (size_t)i * h->d;
-        if (h->losses)
-            h->losses[i] = 0;
-        if (h->dx)
-            memset(h->dx + (size_t)i * h->d, 0, sizeof(float) * h->d);
-        if (h->targets[i] == KERN_IGNORE)
-            continue;
-        for (int c = 0; c < h->V; c++) {
-            z[c] = 0;
-            for (int j = 0; j < h->d; j++)
-                z[c] += operand(K, x[j]) * operand(K, h->w[(size_t)c * h->d + j]);
-        }
-        log_softmax(z, h->V, 1, logq);
-        log_softmax(z, h->V, T, logqT);
-        double ce = -logq[h->targets[i]], kl = kl_row(s, i, h->V, logqT, dkl);
-        double loss = (1 - lambda) * ce + lambda * T * T * kl;
-        total += loss;
-        ce_sum += ce;
-        kl_sum += kl;
-        ++*n_counted;
-        if (h->losses)
-            h->losses[i] = (float)loss;
-        for (int c = 0; c < h->V && (h->dx || h->dw); c++) {
-            double dce = exp(logq[c]) - (c == h->targets[i]);
-            double dz = ((1 - lambda) * dce + lambda * T * T * dkl[c]) * (double)h->grad_scale;
-            dz = K->ctx ? operand(K, (float)dz) : dz;
-            for (int j = 0; j < h->d; j++) {
-                if (h->dx)
-                    h->dx[(size_t)i * h->d + j] +=
-                        (float)(dz * operand(K, h->w[(size_t)c * h->d + j]));
-                if (h->dw)
-                    h->dw[(size_t)c * h->d + j] += (float)(dz * operand(K, x[j]));
-            }
-        }
-    }
-    free(z);
-    if (s->ce_sum)
-        *s->ce_sum = ce_sum;
-    if (s->kl_sum)
-        *s->kl_sum = kl_sum;
-    return total;
-}
-
-static void adamw(struct kern *K, const struct kern_adamw *c, float *p, const float *g, float *m,
-                  float *v, size_t n) {
-    (void)K;
-    for (size_t i = 0; i < n; i++) {
-        double gi = (double)g[i] * (double)c->grad_scale;
-        double mi = (double)c->beta1 * (double)m[i] + (1 - (double)c->beta1) * gi;
-        double vi = (double)c->beta2 * (double)v[i] + (1 - (double)c->beta2) * gi * gi;
-        m[i] = (float)mi;
-        v[i] = (float)vi;
-        double update = mi / (double)c->bias1 / (sqrt(vi / (double)c->bias2) + (double)c->eps);
-        p[i] = (float)((double)p[i] -
-                       (double)c->lr * (update + (double)c->weight_decay * (double)p[i]));
-    }
-}
-
-static double sumsq(struct kern *K, const float *x, size_t n) {
-    double s = 0;
-    (void)K;
-    for (size_t i = 0; i < n; i++)
-        s += (double)x[i] * (double)x[i];
-    return s;
 }
 
 static void add(struct kern *K, float *y, const float *x, size_t n) {
@@ -435,16 +365,19 @@ static void scale(struct kern *K, float *y, float a, size_t n) {
         y[i] *= a;
 }
 
-static void zero(struct kern *K, float *y, size_t n) {
-    (void)K;
-    memset(y, 0, sizeof *y * n);
+static void ref_destroy(struct kern *K) {
+    kern_pool_destroy(&K->pool);
+    free(K);
 }
 
 static const struct kern_ops ref_ops = {
     .name = "reference",
+    .destroy = ref_destroy,
+    KERN_HOST_MEMORY,
     .gemm = gemm,
     .linear_bwd = linear_bwd,
     .weights = weights,
+    .cast = cast,
     .embed_fwd = embed_fwd,
     .embed_bwd = embed_bwd,
     .rmsnorm_fwd = rmsnorm_fwd,
@@ -456,19 +389,18 @@ static const struct kern_ops ref_ops = {
     .swiglu_bwd = swiglu_bwd,
     .bias_fwd = bias_fwd,
     .bias_bwd = bias_bwd,
-    .head_loss = head_loss,
-    .distill = distill,
-    .adamw = adamw,
+    .head_loss = ref_head_loss,
+    .vocab_max = ref_vocab_max,
+    .vocab_sum = ref_vocab_sum,
+    .vocab_loss = ref_vocab_loss,
+    .rtd_loss = ref_rtd_loss,
+    .sample_rows = ref_sample_rows,
+    .label_rows = ref_label_rows,
     .sumsq = sumsq,
-    .add = add,
+    .adamw = adamw,
     .scale = scale,
-    .zero = zero,
+    .add = add,
 };
-
-static void ref_destroy(struct kern *K) {
-    kern_pool_destroy(&K->pool);
-    free(K);
-}
 
 enum neb_status kern_ref_create(struct kern **out) {
     struct kern *K = calloc(1, sizeof *K);
@@ -479,14 +411,7 @@ enum neb_status kern_ref_create(struct kern **out) {
         free(K);
         return st;
     }
-    K->ops = &ref_ops;
-    K->destroy = ref_destroy;
+    kern_host_init(K, &ref_ops);
     *out = K;
     return NEB_OK;
-}
-
-void kern_destroy(struct kern **K) {
-    if (*K)
-        (*K)->destroy(*K);
-    *K = NULL;
 }

@@ -20,7 +20,8 @@ enum {
     PEAK = 768, // side of the product for the ceiling
     PEAK_FLOATS = PEAK * PEAK,
     FLAT = 8 << 20, // floats of flat ops: larger than the caches
-    PARTS = 64,     // of the memcpy
+    CHUNKS = FLAT / KERN_CHUNK,
+    PARTS = 64, // of the memcpy
 };
 static const double SECONDS_EACH = 0.1;
 
@@ -29,7 +30,9 @@ struct bench {
     bool json;
     float *x, *y, *z, *w; // (FLAT) each
     float *rstd, *lse, *delta, *rope;
-    int32_t *ids;
+    int32_t *ids, *next;
+    struct kern_buckets buckets;
+    struct kern_chunk *chunks;
     int m, n, k; // of the product being measured
     enum kern_trans ta, tb;
     size_t copy;  // floats of the memcpy being measured
@@ -73,8 +76,18 @@ static double fastest(struct bench *b, void (*f)(void *arg)) {
 
 static void gemm(void *arg) {
     struct bench *b = arg;
-    b->K->ops->gemm(b->K, b->ta, b->tb, b->m, b->n, b->k, 1, b->x, b->ta ? b->m : b->k, b->w,
-                    b->tb ? b->k : b->n, 0, b->y, b->n);
+    b->K->ops->gemm(b->K, &(struct kern_gemm){.ta = b->ta,
+                                              .tb = b->tb,
+                                              .m = b->m,
+                                              .n = b->n,
+                                              .k = b->k,
+                                              .alpha = 1,
+                                              .a = b->x,
+                                              .lda = b->ta ? b->m : b->k,
+                                              .b = b->w,
+                                              .ldb = b->tb ? b->k : b->n,
+                                              .c = b->y,
+                                              .ldc = b->n});
 }
 static struct kern_attn attn_shape(void) {
     return (struct kern_attn){.B = N / T,
@@ -87,64 +100,68 @@ static struct kern_attn attn_shape(void) {
 static void attn_fwd(void *arg) {
     struct bench *b = arg;
     struct kern_attn s = attn_shape();
-    b->K->ops->attn_fwd(b->K, &s, b->y, D, b->lse, b->x, 3 * D, b->x + D, 3 * D, b->x + 2 * D,
-                        3 * D);
+    b->K->ops->attn_fwd(b->K, KERN_F32, &s, b->y, D, b->lse, b->x, 3 * D, b->x + D, 3 * D,
+                        b->x + 2 * D, 3 * D);
 }
 static void attn_bwd(void *arg) { // after attn_fwd: y is its output
     struct bench *b = arg;
     struct kern_attn s = attn_shape();
-    b->K->ops->attn_bwd(b->K, &s, b->z, b->z + D, b->z + 2 * D, b->w, b->y, D, b->lse, b->x, 3 * D,
-                        b->x + D, 3 * D, b->x + 2 * D, 3 * D, b->delta);
+    b->K->ops->attn_bwd(b->K, KERN_F32, &s, b->z, b->z + D, b->z + 2 * D, b->w, b->y, D, b->lse,
+                        b->x, 3 * D, b->x + D, 3 * D, b->x + 2 * D, 3 * D, b->delta, NULL);
 }
 static void head(void *arg) {
     struct bench *b = arg;
-    int64_t counted;
+    const float by = 1.0f / N;
+    double total = 0;
     struct kern_head h = {.n = N,
                           .d = D,
                           .V = V,
                           .x = b->x,
                           .w = b->w,
                           .targets = b->ids,
-                          .grad_scale = 1.0f / N,
+                          .grad_scale = &by,
                           .dx = b->y,
-                          .dw = b->z};
-    (void)b->K->ops->head_loss(b->K, &h, &counted);
+                          .dw = b->z,
+                          .total = &total};
+    b->K->ops->head_loss(b->K, KERN_F32, &h, NULL);
 }
 static void rms_fwd(void *arg) {
     struct bench *b = arg;
-    b->K->ops->rmsnorm_fwd(b->K, b->y, b->rstd, b->z, b->x, b->x + N * D, b->w, N, D, 1e-5f);
+    b->K->ops->rmsnorm_fwd(b->K, KERN_F32, KERN_F32, b->y, b->rstd, b->z, b->x, b->x + N * D, b->w,
+                           N, D, 1e-5f);
 }
 static void rms_bwd(void *arg) {
     struct bench *b = arg;
-    b->K->ops->rmsnorm_bwd(b->K, b->y, b->z, b->x, b->x + N * D, b->w, b->rstd, N, D);
+    b->K->ops->rmsnorm_bwd(b->K, KERN_F32, b->y, NULL, b->z, b->x, b->x + N * D, b->w, b->rstd, N,
+                           D);
 }
 static void rope(void *arg) {
     struct bench *b = arg;
-    b->K->ops->rope(b->K, b->y, 3 * D, b->rope, N, T, 2 * HEADS, HEAD_DIM, false);
+    b->K->ops->rope(b->K, KERN_F32, b->y, 3 * D, b->rope, N, T, 2 * HEADS, HEAD_DIM, false);
 }
 static void swiglu_fwd(void *arg) {
     struct bench *b = arg;
-    b->K->ops->swiglu_fwd(b->K, b->y, b->x, N, F);
+    b->K->ops->swiglu_fwd(b->K, KERN_F32, b->y, b->x, N, F);
 }
 static void swiglu_bwd(void *arg) {
     struct bench *b = arg;
-    b->K->ops->swiglu_bwd(b->K, b->y, b->w, b->x, N, F);
+    b->K->ops->swiglu_bwd(b->K, KERN_F32, b->y, b->w, b->x, N, F);
 }
 static void embed_fwd(void *arg) {
     struct bench *b = arg;
-    b->K->ops->embed_fwd(b->K, b->y, b->w, b->ids, N, D);
+    b->K->ops->embed_fwd(b->K, KERN_F32, b->y, b->w, b->ids, N, D);
 }
 static void embed_bwd(void *arg) {
     struct bench *b = arg;
-    b->K->ops->embed_bwd(b->K, b->y, b->x, b->ids, N, D, V);
+    b->K->ops->embed_bwd(b->K, b->y, b->x, &b->buckets, N, D);
 }
 static void bias_fwd(void *arg) {
     struct bench *b = arg;
-    b->K->ops->bias_fwd(b->K, b->y, b->w, N, 3 * D);
+    b->K->ops->bias_fwd(b->K, KERN_F32, b->y, b->w, N, 3 * D);
 }
 static void bias_bwd(void *arg) {
     struct bench *b = arg;
-    b->K->ops->bias_bwd(b->K, b->y, b->x, N, 3 * D);
+    b->K->ops->bias_bwd(b->K, KERN_F32, b->y, b->x, N, 3 * D);
 }
 static void adamw(void *arg) {
     struct bench *b = arg;
@@ -154,13 +171,23 @@ static void adamw(void *arg) {
                            .eps = 1e-8f,
                            .bias1 = 0.1f,
                            .bias2 = 0.05f,
-                           .weight_decay = 0.1f,
-                           .grad_scale = 1};
-    b->K->ops->adamw(b->K, &c, b->w, b->x, b->y, b->z, FLAT);
+                           .weight_decay = 0.1f};
+    const float factor = 1;
+    b->K->ops->adamw(b->K, KERN_F32,
+                     &(struct kern_update){.c = c,
+                                           .chunks = b->chunks,
+                                           .n_chunks = CHUNKS,
+                                           .factors = &factor,
+                                           .params = b->w,
+                                           .grads = b->x,
+                                           .m = b->y,
+                                           .v = b->z});
 }
 static void sumsq(void *arg) {
     struct bench *b = arg;
-    (void)b->K->ops->sumsq(b->K, b->x, FLAT);
+    const int32_t first[] = {0, CHUNKS};
+    double sum;
+    b->K->ops->sumsq(b->K, b->chunks, CHUNKS, first, 1, b->x, &sum);
 }
 static void add(void *arg) {
     struct bench *b = arg;
@@ -220,7 +247,7 @@ static void memory_bound(struct bench *b) {
     measure_bytes(b, "add", 3 * flat, add);
     memset(b->y, 0, sizeof(float) * FLAT);
     memset(b->z, 0, sizeof(float) * FLAT);
-    measure_bytes(b, "adamw", 7 * flat, adamw);
+    measure_bytes(b, "adamw", 8 * flat, adamw);
 }
 
 static bool arrays_create(struct bench *b) {
@@ -237,12 +264,22 @@ static bool arrays_create(struct bench *b) {
     b->lse = calloc((size_t)N * HEADS, sizeof(float));
     b->delta = calloc((size_t)N * HEADS, sizeof(float));
     b->rope = calloc((size_t)T * HEAD_DIM, sizeof(float));
-    b->ids = calloc(N, sizeof *b->ids);
-    if (!ok || !b->rstd || !b->lse || !b->delta || !b->rope || !b->ids)
+    b->ids = calloc(5 * N + 2, sizeof *b->ids); // with the arrays of the buckets
+    b->next = calloc(V, sizeof *b->next);
+    b->chunks = calloc(CHUNKS, sizeof *b->chunks);
+    if (!ok || !b->next || !b->chunks || !b->rstd || !b->lse || !b->delta || !b->rope || !b->ids)
         return false;
     kern_rope_table(b->rope, T, HEAD_DIM, 10000, NULL);
     for (int i = 0; i < N; i++)
         b->ids[i] = (int32_t)neb_rng_below(&r, V);
+    b->buckets = (struct kern_buckets){.ids = b->ids + N,
+                                       .rows = b->ids + 2 * N,
+                                       .start = b->ids + 3 * N,
+                                       .used = b->ids + 4 * N + 1};
+    kern_buckets_fill(&b->buckets, b->ids, N, b->next);
+    for (size_t i = 0; i < CHUNKS; i++)
+        b->chunks[i] = (struct kern_chunk){
+            .param_at = i * KERN_CHUNK, .grad_at = i * KERN_CHUNK, .n = KERN_CHUNK, .decay = 1};
     return true;
 }
 
@@ -267,6 +304,8 @@ out:
     free(b.delta);
     free(b.rope);
     free(b.ids);
+    free(b.next);
+    free(b.chunks);
     kern_destroy(&b.K);
     return st;
 }

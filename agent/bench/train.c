@@ -92,8 +92,16 @@ static void measure_peak(struct bench *b, struct side *s) {
         if (!s->bf16)
             kern_pool_run(s->K->pool, (size_t)threads, peak_part, b);
         for (size_t at = 0; s->bf16 && at < all; at += PEAK_FLOATS)
-            s->K->ops->gemm(s->K, KERN_N, KERN_N, PEAK, PEAK, PEAK, 1, b->ab + at, PEAK,
-                            b->ab + all + at, PEAK, 0, b->c + at, PEAK);
+            s->K->ops->gemm(s->K, &(struct kern_gemm){.m = PEAK,
+                                                      .n = PEAK,
+                                                      .k = PEAK,
+                                                      .alpha = 1,
+                                                      .a = b->ab + at,
+                                                      .lda = PEAK,
+                                                      .b = b->ab + all + at,
+                                                      .ldb = PEAK,
+                                                      .c = b->c + at,
+                                                      .ldc = PEAK});
         s->peak = fmax(s->peak, flops / neb_seconds(neb_now() - from));
         s->peak_cpu = fmax(s->peak_cpu, flops / fmax(bench_cpu_seconds() - cpu, 1e-9));
     }

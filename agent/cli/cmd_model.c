@@ -66,9 +66,9 @@ static enum neb_status load(const struct options *o, struct kern **K, struct int
     return NEB_OK;
 }
 
-static enum neb_status eval_source(const struct options *o, struct kern *K, struct intra_model *m,
-                                   struct intra_acts *acts, const struct intra_corpus *c, int32_t T,
-                                   int32_t source, double *mean, int64_t *count) {
+static enum neb_status eval_source(const struct options *o, struct intra_device *passes,
+                                   const struct intra_corpus *c, int32_t T, int32_t source,
+                                   double *mean, int64_t *count) {
     int32_t x[EVAL_SEQ_MAX], y[EVAL_SEQ_MAX];
     uint64_t have = intra_corpus_windows(c, source, INTRA_VALID, T);
     uint64_t n = o->windows && (uint64_t)o->windows < have ? (uint64_t)o->windows : have;
@@ -77,7 +77,9 @@ static enum neb_status eval_source(const struct options *o, struct kern *K, stru
     *count = 0;
     for (uint64_t i = 0; i < n; i++) {
         intra_corpus_window(c, source, INTRA_VALID, T, i * have / n, x, y);
-        intra_model_pass(K, m, acts, x, y, 1, T, 0, &loss, &k);
+        NEB_TRY(intra_device_pass(passes,
+                                  &(struct intra_batch){.tokens = x, .targets = y, .B = 1, .T = T},
+                                  0, &loss, &k));
         sum += loss;
         *count += k;
     }
@@ -104,7 +106,7 @@ static void print_loss(bool json, const char *kind, const char *source, double l
 static enum neb_status eval(const struct options *o) {
     struct kern *K = NULL;
     struct intra_model *m = NULL;
-    struct intra_acts *acts = NULL;
+    struct intra_device *passes = NULL;
     struct intra_corpus *c = NULL;
     enum neb_status st = NEB_OK;
     double sum = 0;
@@ -123,11 +125,11 @@ static enum neb_status eval(const struct options *o) {
         goto out;
     }
     int32_t T = o->seq_len ? o->seq_len : m->c.max_seq < EVAL_SEQ_MAX ? m->c.max_seq : EVAL_SEQ_MAX;
-    NEB_TRY_GOTO(intra_acts_create(m, 1, T, false, false, &acts), out);
+    NEB_TRY_GOTO(intra_device_on_host(K, m, 1, T, false, false, &passes), out);
     for (int32_t i = 0; i < intra_corpus_sources(c); i++) {
         double mean;
         int64_t count;
-        NEB_TRY_GOTO(eval_source(o, K, m, acts, c, T, i, &mean, &count), out);
+        NEB_TRY_GOTO(eval_source(o, passes, c, T, i, &mean, &count), out);
         if (!count)
             continue;
         print_loss(o->common.json, "source", intra_corpus_source_name(c, i), mean);
@@ -139,7 +141,7 @@ static enum neb_status eval(const struct options *o) {
     else
         print_loss(o->common.json, "summary", "mean", sum / counted);
 out:
-    intra_acts_destroy(&acts);
+    intra_device_destroy(&passes);
     intra_corpus_close(&c);
     intra_model_destroy(&m);
     kern_destroy(&K);
@@ -192,7 +194,7 @@ static enum neb_status parse_ids(const char *text, int32_t vocab, size_t more, i
 static enum neb_status print_logits(const struct options *o) {
     struct kern *K = NULL;
     struct intra_model *m = NULL;
-    struct intra_acts *acts = NULL;
+    struct intra_device *passes = NULL;
     int32_t *ids = NULL;
     float *logits = NULL;
     size_t n;
@@ -204,14 +206,17 @@ static enum neb_status print_logits(const struct options *o) {
                       m->c.max_seq);
         goto out;
     }
-    NEB_TRY_GOTO(intra_acts_create(m, 1, (int)n, false, false, &acts), out);
+    NEB_TRY_GOTO(intra_device_on_host(K, m, 1, (int)n, false, false, &passes), out);
     if (!(logits = malloc(sizeof *logits * (size_t)m->c.vocab))) {
         st = neb_fail(NEB_ERR_NOMEM, "out of memory for %d logits", m->c.vocab);
         goto out;
     }
-    intra_model_pass(K, m, acts, ids, NULL, 1, (int)n, 0, NULL, NULL);
+    NEB_TRY_GOTO(intra_device_pass(passes,
+                                   &(struct intra_batch){.tokens = ids, .B = 1, .T = (int)n}, 0,
+                                   NULL, NULL),
+                 out);
     for (size_t t = 0; t < n; t++) {
-        intra_model_logits(K, m, acts, (int)t, logits);
+        intra_device_logits(passes, (int)t, 1, logits);
         for (int32_t v = 0; v < m->c.vocab; v++)
             printf("%s%.9g", v ? " " : "", (double)logits[v]);
         putchar('\n');
@@ -219,7 +224,7 @@ static enum neb_status print_logits(const struct options *o) {
 out:
     free(logits);
     free(ids);
-    intra_acts_destroy(&acts);
+    intra_device_destroy(&passes);
     intra_model_destroy(&m);
     kern_destroy(&K);
     return st;

@@ -52,7 +52,7 @@ static int class_of(struct agent_probe *p, const char *section, bool fixed) {
     return p->n_classes++;
 }
 
-static enum neb_status add_example(struct agent_probe *p, struct intra_acts *acts,
+static enum neb_status add_example(struct agent_probe *p, struct intra_device *passes,
                                    const int32_t *ids, int32_t n, int32_t label,
                                    struct agent_probe_set *s) {
     size_t d = (size_t)p->model->c.d_model;
@@ -66,8 +66,9 @@ static enum neb_status add_example(struct agent_probe *p, struct intra_acts *act
             return neb_fail(NEB_ERR_NOMEM, "out of memory for %zu examples", cap);
         s->cap = cap;
     }
-    intra_model_pass(p->K, p->model, acts, ids, NULL, 1, n, 0, NULL, NULL);
-    const float *h = intra_acts_hidden(acts);
+    NEB_TRY(intra_device_pass(passes, &(struct intra_batch){.tokens = ids, .B = 1, .T = n}, 0, NULL,
+                              NULL));
+    const float *h = intra_device_hidden(passes);
     float *x = s->x + s->n * d;
     for (size_t k = 0; k < d; k++) {
         double sum = 0;
@@ -80,8 +81,9 @@ static enum neb_status add_example(struct agent_probe *p, struct intra_acts *act
 }
 
 // Paragraphs are separated by blank lines.
-static enum neb_status add_page(struct agent_probe *p, struct intra_acts *acts, const char *text,
-                                size_t len, int32_t label, struct agent_probe_set *s) {
+static enum neb_status add_page(struct agent_probe *p, struct intra_device *passes,
+                                const char *text, size_t len, int32_t label,
+                                struct agent_probe_set *s) {
     int32_t taken = 0;
     for (size_t at = 0; at < len && taken < p->most_a_page;) {
         const char *gap = memmem(text + at, len - at, "\n\n", 2);
@@ -91,7 +93,7 @@ static enum neb_status add_page(struct agent_probe *p, struct intra_acts *acts, 
         enum neb_status st = NEB_OK;
         if (n_ids >= (size_t)p->min_tokens) {
             int32_t n = n_ids < (size_t)p->max_tokens ? (int32_t)n_ids : p->max_tokens;
-            st = add_example(p, acts, ids, n, label, s);
+            st = add_example(p, passes, ids, n, label, s);
             taken++;
         }
         free(ids);
@@ -108,13 +110,14 @@ static int by_name(const struct dirent **a, const struct dirent **b) {
 enum neb_status agent_probe_read(struct agent_probe *p, const char *dir, int half, bool fixed,
                                  struct agent_probe_set *out) {
     struct dirent **list = NULL;
-    struct intra_acts *acts = NULL;
+    struct intra_device *passes = NULL;
     struct neb_buf page = {0};
     enum neb_status st = NEB_OK;
     int n = scandir(dir, &list, NULL, by_name); // the same order on every machine
     if (n < 0)
         return neb_fail_errno("cannot read the folder %s", dir);
-    NEB_TRY_GOTO(intra_acts_create(p->model, 1, p->max_tokens, false, false, &acts), out);
+    NEB_TRY_GOTO(intra_device_on_host(p->K, p->model, 1, p->max_tokens, false, false, &passes),
+                 out);
     for (int i = 0; i < n && st == NEB_OK; i++) {
         char name[256], section[AGENT_PROBE_LABEL_MAX], path[NEB_PATH_MAX];
         int label;
@@ -123,7 +126,7 @@ enum neb_status agent_probe_read(struct agent_probe *p, const char *dir, int hal
             continue;
         NEB_TRY_GOTO(neb_path(path, sizeof path, dir, list[i]->d_name), out);
         NEB_TRY_GOTO(neb_fs_read(path, PAGE_BYTES_MAX, &page), out);
-        st = add_page(p, acts, (const char *)page.p, page.len, label, out);
+        st = add_page(p, passes, (const char *)page.p, page.len, label, out);
     }
     if (st == NEB_OK && !out->n)
         st = neb_fail(NEB_ERR_NOT_FOUND,
@@ -134,7 +137,7 @@ out:
         free(list[i]);
     free(list);
     neb_buf_free(&page);
-    intra_acts_destroy(&acts);
+    intra_device_destroy(&passes);
     return st;
 }
 

@@ -10,7 +10,7 @@
 #ifndef AGENT_PROBE_H
 #define AGENT_PROBE_H
 #include "intra/data/tokenizer.h"
-#include "intra/model/model.h"
+#include "intra/model/device.h"
 
 enum { AGENT_PROBE_CLASSES_MAX = 16, AGENT_PROBE_LABEL_MAX = 8 };
 

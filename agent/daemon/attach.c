@@ -28,7 +28,7 @@ static bool is_meant(const struct agent_jobrun *j, const struct wish *w) {
 }
 
 static bool is_given(const struct agent_jobrun *j, const struct wish *w) {
-    return !j->owner[0] || j->attach_listed || *w->from || is_id(j, w->job, AGENT_ATTACH_DIGITS);
+    return !j->owner[0] || j->attach.listed || *w->from || is_id(j, w->job, AGENT_ATTACH_DIGITS);
 }
 
 static json_t *say_passed_over(const struct agent_jobrun *j) {
@@ -72,7 +72,7 @@ json_t *agent_attach_find(const struct agent_jobrun jobs[AGENT_JOBS_MAX],
     }
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         const struct agent_jobrun *j = &jobs[i];
-        if (!agent_attach_waits(j) || j->state == AGENT_JOB_ENDED || !is_meant(j, &w))
+        if (!agent_attach_waits(j) || agent_job_ended(j->state) || !is_meant(j, &w))
             continue;
         if (!is_given(j, &w)) {
             passed = j;
@@ -85,9 +85,9 @@ json_t *agent_attach_find(const struct agent_jobrun jobs[AGENT_JOBS_MAX],
     }
     if (!found)
         return passed ? say_passed_over(passed) : say_none(&w);
-    if (found->client.len && alive(found->trainer)) {
+    if (found->worker.client.len && alive(found->worker.trainer)) {
         snprintf(text, sizeof text, "job %s already has a trainer, process %ld: end it first",
-                 found->job.name, (long)found->trainer);
+                 found->job.name, (long)found->worker.trainer);
         return say(false, "taken", text);
     }
     return say(true, "", found->hex);
@@ -106,22 +106,22 @@ bool agent_attach_admit(struct agent_jobrun *j, const struct agent_ipc_client *f
     }
     if (!foreign)
         return true;
-    if (j->client.len && !agent_ipc_same(&j->client, from) && pid != j->trainer &&
-        alive(j->trainer)) {
-        snprintf(why, cap, "process %ld is attached already", (long)j->trainer);
+    if (j->worker.client.len && !agent_ipc_same(&j->worker.client, from) &&
+        pid != j->worker.trainer && alive(j->worker.trainer)) {
+        snprintf(why, cap, "process %ld is attached already", (long)j->worker.trainer);
         return false;
     }
-    j->trainer = pid;
+    j->worker.trainer = pid;
     neb_info("job %s: process %ld is its trainer", j->job.name, (long)pid);
     return true;
 }
 
 bool agent_attach_left(struct agent_jobrun *j, bool said_so) {
-    if (!agent_attach_waits(j) || !j->client.len || (!said_so && alive(j->trainer)))
+    if (!agent_attach_waits(j) || !j->worker.client.len || (!said_so && alive(j->worker.trainer)))
         return false;
     neb_warn("job %s: its trainer, process %ld, %s; the job waits for the next one", j->job.name,
-             (long)j->trainer, said_so ? "has detached" : "is gone");
-    j->client = (struct agent_ipc_client){0};
-    j->trainer = 0;
+             (long)j->worker.trainer, said_so ? "has detached" : "is gone");
+    j->worker.client = (struct agent_ipc_client){0};
+    j->worker.trainer = 0;
     return true;
 }

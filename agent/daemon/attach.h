@@ -12,7 +12,7 @@
 #include "agent/daemon/jobs.h"
 
 static inline bool agent_attach_waits(const struct agent_jobrun *j) {
-    return j->used && !j->job.clusters[j->self].witness &&
+    return j->state != AGENT_JOB_NONE && !j->job.clusters[j->self].witness &&
            j->job.clusters[j->self].launcher == AGENT_LAUNCHER_ATTACH;
 }
 // The answer to "attachable": the job that this trainer may attach to, or the reason why there is

@@ -23,28 +23,23 @@ enum { POLL_MAX = 1100 }; // 66 per peer with all bulk connections open
 static const neb_ns telemetry_interval = NEB_S, heartbeat_every = 500 * NEB_MS;
 
 static void telemetry(struct daemon *d) {
-    daemon_look_for_hangs(d);
-    daemon_send_stop(d);
+    daemon_extend_stop(d);
     agent_spread_stand(&d->spread, d->up);
-    for (int i = 0; i < AGENT_JOBS_MAX; i++)
-        if (d->jobs[i].used && d->jobs[i].state != AGENT_JOB_ENDED) {
-            struct agent_jobrun *j = &d->jobs[i];
-            daemon_send_alive(d, j, false);
-            daemon_offer_retry(d, j);
-            daemon_send_link(d, j);
-            daemon_send_waits(d, j);
-            daemon_send_protocols(d, j);
-            j->updates_stay = j->federated && inter_service_updates_stay(d->service, j->id);
-            daemon_trainer_left(d, j, false);
-            daemon_proof_look(d, j);
-            daemon_deliver_retry(d, j);
-            if (j->behind_until && neb_now() >= j->behind_until) {
-                j->behind_until = neb_now() + 5 * NEB_S;
-                daemon_on_behind(d, j->id);
-            }
-            if (j->state == AGENT_JOB_STOPPING && j->client.len) // repeated until it ends
-                daemon_send(d, &j->client, json_pack("{s:s}", "ev", "stop"));
-        }
+    EACH_JOB (d, j) {
+        if (!agent_job_active(j->state))
+            continue;
+        daemon_send_alive(d, j, false);
+        daemon_offer_retry(d, j);
+        daemon_send_link(d, j);
+        daemon_send_waits(d, j);
+        daemon_send_protocols(d, j);
+        j->rounds.updates_stay = j->federated && inter_service_updates_stay(d->service, j->id);
+        daemon_trainer_left(d, j, false);
+        daemon_proof_look(d, j);
+        daemon_deliver_retry(d, j);
+        if (agent_job_stops(j->state)) // repeated until it ends
+            daemon_send(d, &j->worker.client, json_pack("{s:s}", "ev", "stop"));
+    }
     daemon_send_blobs(d);
     daemon_log_suppressed(d);
     daemon_drop_ended(d);
@@ -163,29 +158,35 @@ static void take_local(struct daemon *d) {
     }
 }
 
-static void look_at_workers(struct daemon *d) {
-    for (int i = 0; i < AGENT_JOBS_MAX; i++) {
-        struct agent_jobrun *j = &d->jobs[i];
-        if (j->sums && agent_sums_tick(j->sums) && j->client.len && neb_now() > j->behind_until) {
-            j->behind_until = neb_now() + 5 * NEB_S;
-            j->behind_any = true;
-            daemon_on_behind(d, j->id);
+// A longer gap between two looks shows that this agent itself was stopped. Then nobody was silent
+// or idle meanwhile.
+static void excuse_absence(struct daemon *d) {
+    static const neb_ns longest = 5 * NEB_S;
+    neb_ns now = neb_now(), absent = now - d->looked_at;
+    bool blind = d->looked_at && absent > longest;
+    d->looked_at = now;
+    if (!blind)
+        return;
+    EACH_JOB (d, j) {
+        neb_ns idle_at = agent_timer_at(&j->timers, AGENT_TIMER_IDLE);
+        if (idle_at)
+            agent_timer_set(&j->timers, AGENT_TIMER_IDLE, idle_at + absent);
+        daemon_worker_heard(j);
+    }
+}
+
+static void look_at_jobs(struct daemon *d) {
+    excuse_absence(d);
+    EACH_JOB (d, j) {
+        if (j->sums && agent_sums_tick(j->sums) && j->worker.client.len &&
+            neb_now() > agent_timer_at(&j->timers, AGENT_TIMER_BEHIND)) {
+            j->fetch.any = true;
+            daemon_ask_snapshot(d, j);
         }
-        if (j->used && !j->ended_at && agent_child_ended(&j->worker, &j->end_status))
-            j->ended_at = neb_now();
-        // A worker that exited has sent its report, even after an error; the report may still be in
-        // flight.
-        bool killed = j->ended_at && !WIFEXITED(j->end_status);
-        if (j->ended_at && (killed || j->reported || neb_now() - j->ended_at > 2 * NEB_S)) {
-            j->ended_at = 0;
-            daemon_worker_ended(d, j, j->end_status);
-        }
-        if (j->used) {
-            daemon_worker_due(d, j);
-            daemon_witness_ends(d, j);
-            daemon_lines_due(d, j);
-        }
-        daemon_job_resume_due(d, j);
+        daemon_worker_look(j);
+        daemon_job_timers(d, j);
+        daemon_witness_ends(d, j);
+        daemon_lines_due(d, j);
     }
 }
 
@@ -196,7 +197,7 @@ static enum neb_status loop(struct daemon *d) {
         NEB_TRY(look_at_members(d));
         take_local(d);
         NEB_TRY(inter_service_process(d->service));
-        look_at_workers(d);
+        look_at_jobs(d);
         if (neb_now() >= d->next_telemetry) {
             d->next_telemetry = neb_now() + telemetry_interval;
             telemetry(d);
@@ -296,15 +297,14 @@ enum neb_status agent_daemon_run(const struct agent_daemon_config *c) {
         st = loop(d);
     }
     neb_moved_listen(NULL, NULL);
-    for (int i = 0; i < AGENT_JOBS_MAX; i++)
-        if (d->jobs[i].used) {
-            if (d->jobs[i].suspended && c->suspended)
-                *c->suspended = true;
-            if (d->jobs[i].kill_signal != SIGTERM) // a worker that gets SIGTERM handles it itself
-                daemon_worker_kill(&d->jobs[i]);
-            agent_child_stop(&d->jobs[i].worker, 10 * NEB_S);
-            daemon_job_forget(d, &d->jobs[i]);
-        }
+    EACH_JOB (d, j) {
+        if (c->suspended && (j->state == AGENT_JOB_SUSPENDING || j->state == AGENT_JOB_SUSPENDED))
+            *c->suspended = true;
+        if (j->worker.kill_signal != SIGTERM) // a worker that gets SIGTERM handles it itself
+            daemon_worker_kill(j);
+        agent_child_stop(&j->worker.child, 10 * NEB_S);
+        daemon_job_forget(d, j);
+    }
     agent_child_stop(&d->renew.child, NEB_S);
     agent_web_stop(&d->web);
     agent_view_destroy(&d->view);

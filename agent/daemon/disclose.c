@@ -37,31 +37,27 @@ static bool is_free(const char *key) {
     return ends(key, "_s") || ends(key, "_ms") || ends(key, "_bps") || !strcmp(key, "lr");
 }
 
+static json_t *coarse(const json_t *real, bool hide) {
+    return hide ? json_null() : agent_json_number(agent_disclosed_round(json_real_value(real)));
+}
+
 // Rounds all fractions at any depth. hide: replaces them by null.
 static void make_coarse(json_t *v, bool hide) {
     const char *key;
     json_t *x;
     size_t i;
     void *next;
-    if (json_is_array(v)) {
-        json_array_foreach(v, i, x) {
-            if (json_is_real(x))
-                json_array_set_new(
-                    v, i,
-                    hide ? json_null()
-                         : agent_json_number(agent_disclosed_round(json_real_value(x))));
-            else
-                make_coarse(x, hide);
-        }
-        return;
+    json_array_foreach(v, i, x) {
+        if (json_is_real(x))
+            json_array_set_new(v, i, coarse(x, hide));
+        else
+            make_coarse(x, hide);
     }
     json_object_foreach_safe(v, next, key, x) {
         if (!json_is_real(x))
             make_coarse(x, hide);
         else if (!is_free(key))
-            json_object_set_new(
-                v, key,
-                hide ? json_null() : agent_json_number(agent_disclosed_round(json_real_value(x))));
+            json_object_set_new(v, key, coarse(x, hide));
     }
 }
 

@@ -1,27 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// A job at this agent from start to end: accepted, stopped, ended, and resumed when the agent comes
-// back.
+// Carries out what the table of a job's life (life.h) says.
 #include "agent/base/log.h"
 #include "agent/daemon/attach.h"
 #include "agent/daemon/lines.h"
-#include "agent/daemon/policy.h"
 #include "agent/daemon/state.h"
 #include "agent/daemon/sums.h"
 #include "agent/exchange/exchange.h"
-#include "agent/job/private.h"
-#include "agent/job/sides.h"
-#include "agent/proc/launch.h"
-#include "agent/proc/seal.h"
 
 #include <signal.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+
+struct agent_jobrun *daemon_next_job(const struct daemon *d, const struct agent_jobrun *j) {
+    const struct agent_jobrun *end = d->jobs + AGENT_JOBS_MAX;
+    for (j = j ? j + 1 : d->jobs; j < end && j->state == AGENT_JOB_NONE;)
+        j++;
+    return j < end ? (struct agent_jobrun *)(uintptr_t)j : NULL;
+}
 
 struct agent_jobrun *daemon_job(struct daemon *d, const char *hex) {
-    for (int i = 0; hex && i < AGENT_JOBS_MAX; i++)
-        if (d->jobs[i].used && !strcmp(d->jobs[i].hex, hex))
-            return &d->jobs[i];
+    EACH_JOB (d, j)
+        if (hex && !strcmp(j->hex, hex))
+            return j;
     return NULL;
 }
 
@@ -31,19 +30,20 @@ struct agent_jobrun *daemon_job_by_id(struct daemon *d, const uint8_t id[AGENT_J
     return daemon_job(d, hex);
 }
 
-void daemon_job_dir(const struct daemon *d, const struct agent_jobrun *j, char *out, size_t cap) {
-    if (snprintf(out, cap, "%s/jobs/%s", d->c->home, j->hex) >= (int)cap)
-        out[0] = 0;
+bool daemon_busy(const struct daemon *d) {
+    EACH_JOB (d, j)
+        if (agent_job_active(j->state))
+            return true;
+    return false;
 }
 
-void daemon_job_save(struct daemon *d, struct agent_jobrun *j, const char *state) {
+void daemon_job_save(struct daemon *d, struct agent_jobrun *j) {
     struct agent_job_record r = {
         .spec = j->spec, .adopted = j->adopted, .wan = daemon_wan_bytes(d, j), .run = j->run};
     memcpy(r.hex, j->hex, sizeof r.hex);
     snprintf(r.home, sizeof r.home, "%s", j->local ? "" : j->owner);
     snprintf(r.sig, sizeof r.sig, "%s", j->sig);
-    snprintf(r.state, sizeof r.state, "%s", state);
-    memcpy(j->stored, r.state, sizeof j->stored);
+    snprintf(r.state, sizeof r.state, "%s", agent_job_stored(j->state));
     d->aside_due = true;
     if (agent_jobs_put(inter_service_ledger(d->service), &r, NULL) != NEB_OK)
         neb_warn("the state of job %s could not be stored", j->job.name);
@@ -65,616 +65,179 @@ void daemon_job_forget(struct daemon *d, struct agent_jobrun *j) {
     json_decref(j->report);
     for (int i = 0; i < j->job.n_clusters; i++)
         json_decref(j->others[i]);
-    agent_credential_destroy(&j->credential);
+    agent_credential_destroy(&j->worker.credential);
     *j = (struct agent_jobrun){0};
     if (d->ipc)
-        daemon_workers_admit(d, NULL);
+        daemon_workers_admit(d);
 }
 
-// The peer of a revoked member: what it signed before is still verified.
-static enum neb_status former_peer(const struct daemon *d, const char *name, uint32_t *peer) {
-    uint8_t sign[SEC_KEY_BYTES];
-    *peer = AGENT_PEER_NONE;
-    return agent_members_previous_key(d->trust, name, sign)
-               ? inter_service_removed_member(d->service, name, sign, peer)
-               : NEB_OK;
+static enum agent_job_event said(const struct agent_jobrun *j) {
+    return json_string_value(json_object_get(j->report, "error")) ? AGENT_EV_SAID_ERROR
+           : json_is_true(json_object_get(j->report, "stopped"))  ? AGENT_EV_SAID_STOPPED
+                                                                  : AGENT_EV_SAID_DONE;
 }
 
-// Finds the member of each cluster. An unknown name is refused, unless the job is known: then its
-// members were on the list when it began.
-enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun *j, bool known,
-                                    char *why, size_t cap) {
-    int gone = 0, voters = 0;
-    j->self = -1;
-    for (int i = 0; i < j->job.n_clusters; i++) {
-        const char *name = j->job.clusters[i].name;
-        if (!strcmp(name, daemon_name(d)))
-            j->self = i;
-        uint32_t peer = UINT32_MAX;
-        for (uint32_t k = 0; k < d->members.n; k++)
-            if (!strcmp(d->members.m[k].pub.name, name))
-                peer = k;
-        if (peer == UINT32_MAX && j->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
-            continue; // the reference is one process; other clusters are only its data
-        voters += !agent_members_without_vote(d->trust, name);
-        if (peer == UINT32_MAX && known) {
-            gone++;
-            NEB_TRY(former_peer(d, name, &peer));
-        }
-        if (peer == UINT32_MAX) {
-            char advice[256];
-            snprintf(why, cap, "cluster \"%s\" is not a member known to agent \"%s\": %s", name,
-                     daemon_name(d), agent_members_advice(d->trust, name, advice, sizeof advice));
-            return NEB_ERR_NOT_FOUND;
-        }
-        if (!known && !agent_job_only_votes(&j->job, i) &&
-            agent_members_only_votes(d->trust, name)) {
-            snprintf(why, cap,
-                     "cluster \"%s\" was invited as a witness, which trains nothing: give it "
-                     "{witness: true} in the job, or invite it again as data",
-                     name);
-            return NEB_ERR_DENIED;
-        }
-        j->peers[i] = peer;
-    }
-    if (j->self < 0) {
-        snprintf(why, cap, "agent \"%s\" is not one of the job's clusters", daemon_name(d));
-        return NEB_ERR_INVALID;
-    }
-    bool enough = agent_private_has_enough(&j->job, daemon_gone_clusters(d, j));
-    if (gone &&
-        (2 * (voters - gone) <= voters || !enough)) { // as for a running job: member_changes.c
-        snprintf(why, cap, "too few of the job's members are left on the list: %d of %d%s",
-                 voters - gone, voters,
-                 enough ? "" : "; with so few, sums of the gate \"private\" cannot be read");
-        return NEB_ERR_DENIED;
-    }
-    return NEB_OK;
+static void keep_report(struct daemon *d, struct agent_jobrun *j, json_t *report) {
+    json_decref(j->report);
+    j->report = json_incref(report);
+    daemon_publish_report(d, j, json_incref(report));
 }
 
-// Asks the site's policy about a job of another member. It is read again each time, so that a
-// change needs no restart.
-static bool policy_admits(struct daemon *d, struct agent_jobrun *j, char *why, size_t cap) {
-    struct agent_policy p;
-    if (!j->owner[0]) {
-        j->terms = (struct agent_terms){.told = {.losses = AGENT_LOSSES_EXACT}};
-        return true;
-    }
-    if (agent_policy_load(d->c->home, &p) != NEB_OK) {
-        snprintf(why, cap, "the policy of site \"%s\" cannot be read; its agent's log says why",
-                 daemon_name(d));
-        return false;
-    }
-    struct agent_policy_load running = {0};
-    for (int i = 0; i < AGENT_JOBS_MAX; i++) {
-        const struct agent_jobrun *other = &d->jobs[i];
-        bool counts = other->used && other != j && !other->local && other->state != AGENT_JOB_ENDED;
-        running.jobs += counts;
-        running.of_member += counts && !strcmp(other->owner, j->owner);
-    }
-    if (!agent_policy_admits(&p, &j->job, j->self, j->owner, &running, why, cap))
-        return false;
-    agent_policy_terms(&p, &j->job, j->self, &j->terms); // a refused change leaves the old terms
-    j->progress_at = neb_now();
-    return true;
+void daemon_witness_report(struct daemon *d, struct agent_jobrun *j, bool stopped) {
+    json_t *report =
+        json_pack("{s:s,s:b,s:b}", "name", daemon_name(d), "witness", true, "stopped", stopped);
+    if (j->state == AGENT_JOB_SUSPENDING) // it continues: this report is not its last
+        j->report = json_incref(report);
+    else
+        keep_report(d, j, report);
+    json_decref(report);
+    daemon_job_event(d, j, said(j), NULL);
 }
 
-// Sets the job's rate limit, the bytes of its earlier runs, and the time of the last run.
-static enum neb_status recall_runs(struct daemon *d, struct agent_jobrun *j) {
-    struct agent_job_record r;
-    struct inter_rate_limit limit;
-    NEB_TRY(inter_rate_limit_parse(j->job.rate_limit, &limit));
-    // another member's limit must not slow down this site's own jobs
-    inter_service_limit(d->service, j->id, &limit, !j->owner[0]);
-    enum neb_status st = agent_jobs_find(inter_service_ledger(d->service), j->hex, &r);
-    if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
-        return st;
-    j->wan_before = r.wan;
-    j->run = r.run;
-    agent_job_record_clear(&r);
-    j->wan_base = daemon_link_totals(d, j);
-    return NEB_OK;
+// Tells the worker to stop. If there is none, the job ends here, or the next worker is started at
+// once so that it writes a checkpoint and reports.
+static void tell_stop(struct daemon *d, struct agent_jobrun *j) {
+    agent_timer_set(&j->timers, AGENT_TIMER_LEFT, neb_now() + daemon_left_every);
+    if (j->worker.client.len)
+        daemon_send(d, &j->worker.client, json_pack("{s:s}", "ev", "stop"));
+    else if (agent_attach_waits(j))
+        daemon_job_alone(d, j, "stopped while no trainer was attached");
+    else if (j->worker.queues &&
+             j->worker.child.pid) // it cannot get messages yet: it ends with its launcher
+        agent_child_signal(&j->worker.child, SIGTERM);
+    else if (agent_timer_at(&j->timers, AGENT_TIMER_START) && (d->stopping || j->report))
+        daemon_job_alone(d, j, "stopped while its worker waited for a restart");
+    else if (agent_timer_at(&j->timers, AGENT_TIMER_START))
+        agent_timer_set(&j->timers, AGENT_TIMER_START, neb_now());
+    else if (j->job.clusters[j->self].witness && j->report) // its failure
+        daemon_job_event(d, j, said(j), NULL);
+    else if (j->job.clusters[j->self].witness) // it has nothing to save
+        daemon_witness_report(d, j, true);
 }
 
-// True if this machine has what the cluster's launcher needs. Checked before a running worker is
-// ended for a change.
-static bool can_launch(struct daemon *d, struct agent_jobrun *j, char *why, size_t cap) {
-    struct agent_launch launch;
-    char dir[NEB_PATH_MAX], text[400];
-    const struct agent_cluster *c = &j->job.clusters[j->self];
-    daemon_job_dir(d, j, dir, sizeof dir);
-    if (c->witness || agent_attach_waits(j) ||
-        agent_launch_worker(c, d->c->workers != NULL, d->exe, d->socket_path, j->hex, dir, "",
-                            &launch) == NEB_OK)
-        return true;
-    neb_last_error(text, sizeof text);
-    snprintf(why, cap, "agent \"%s\" keeps the present placement of its worker: %s", daemon_name(d),
-             text);
-    return false;
-}
-
-// A running job that is submitted again may place its clusters differently (agent_job_differs). If
-// that changes this cluster, its worker is replaced and continues from its checkpoint. Nothing else
-// of a job may change. NULL: *why.
-static struct agent_jobrun *place_restart(struct daemon *d, struct agent_jobrun *j, json_t *spec,
-                                          char *why, size_t cap) {
-    size_t self = (size_t)j->self;
-    if (json_equal(j->spec, spec) || agent_job_differs(j->spec, spec))
-        return j;
-    bool moved = !json_equal(json_array_get(json_object_get(j->spec, "clusters"), self),
-                             json_array_get(json_object_get(spec, "clusters"), self));
-    struct agent_job *was = malloc(sizeof *was);
-    snprintf(why, cap, "agent \"%s\" cannot use the job's new meshes; its log says why",
-             daemon_name(d));
-    if (!was)
-        return NULL;
-    *was = j->job;
-    bool fits = agent_job_from_json(spec, &j->job) == NEB_OK && policy_admits(d, j, why, cap),
-         cannot = fits && moved && !can_launch(d, j, why, cap);
-    if (!fits || cannot) {
-        j->job = *was;
-        free(was);
-        if (!cannot || j->local)
-            return NULL;
-        daemon_note_fault(d, j, why); // the other clusters need not stop for this
-        return j;
-    }
-    free(was);
-    json_decref(j->spec);
-    j->spec = json_incref(spec);
-    daemon_job_save(d, j, "running");
-    if (moved && j->worker.pid) {
-        neb_info("job %s: its worker restarts with another mesh, launcher or device", j->job.name);
-        daemon_worker_replace(d, j);
-    }
-    return j;
-}
-
-static bool is_known(struct daemon *d, const char *hex) {
-    struct agent_job_record r;
-    bool known = hex && daemon_job_recall(d, hex, &r) == NEB_OK;
-    if (known)
-        agent_job_record_clear(&r);
-    return known;
-}
-
-// True if a job with this id has ended here and was removed (ended.c).
-static bool was_removed(struct daemon *d, const uint8_t id[AGENT_JOB_ID_BYTES], const char *hex,
-                        char *why, size_t cap) {
-    bool dropped = true;
-    if (is_known(d, hex) ||
-        (inter_ledger_was_dropped(inter_service_ledger(d->service), id, &dropped) == NEB_OK &&
-         !dropped))
-        return false;
-    snprintf(why, cap,
-             "a job with this id has ended at agent \"%s\" and was removed, and an id is never "
-             "used twice: submit it as a new job, with another --out",
-             daemon_name(d));
-    return true;
-}
-
-static void set_home(const struct daemon *d, struct agent_jobrun *j, uint32_t home,
-                     const char *owner) {
-    if (home != j->home)
-        agent_lines_destroy(&j->lines); // they were for another member
-    j->local = home == UINT32_MAX;
-    j->home = home;
-    j->adopted = home == AGENT_PEER_NONE;
-    snprintf(j->owner, sizeof j->owner, "%s",
-             home < d->members.n ? d->members.m[home].pub.name
-             : j->adopted        ? owner
-                                 : "");
-}
-
-// A job that was reopened for a member keeps its entry for this time: otherwise jobs would displace
-// each other in turn.
-static const neb_ns reopened_for = 60 * NEB_S;
-
-// A free entry, or that of the job that ended first: members that were away may still ask for the
-// rounds of a recent job. NULL: all entries run.
-static struct agent_jobrun *place_of(struct daemon *d) {
-    struct agent_jobrun *best = NULL;
-    for (int i = 0; i < AGENT_JOBS_MAX; i++) {
-        struct agent_jobrun *j = &d->jobs[i];
-        if (!j->used)
-            return j;
-        if (j->state == AGENT_JOB_ENDED && (!best || j->over_at < best->over_at))
-            best = j;
-    }
-    return best;
-}
-
-// home AGENT_PEER_NONE: the submitter is `owner`, which is not a member any more. over: the job has
-// ended here and is not started: only its rounds are opened.
-static struct agent_jobrun *accept_job(struct daemon *d, const char *hex, json_t *spec,
-                                       uint32_t home, const char *owner, bool over, char *why,
-                                       size_t cap) {
-    char name[SEC_NAME_MAX];
-    uint8_t id[AGENT_JOB_ID_BYTES];
-    snprintf(name, sizeof name, "%s", owner); // owner may point into an entry that is cleared below
-    if (!hex || !neb_unhex(hex, id, sizeof id)) {
-        snprintf(why, cap, "a job id has %d hexadecimal digits, in lower case",
-                 2 * AGENT_JOB_ID_BYTES);
-        return NULL;
-    }
-    struct agent_jobrun *j = daemon_job(d, hex);
-    if (!j && was_removed(d, id, hex, why, cap))
-        return NULL;
-    if (j && j->state != AGENT_JOB_ENDED)
-        return place_restart(d, j, spec, why, cap); // submitted twice
-    if (j)
-        daemon_job_forget(d, j);
-    if (!j && !(j = place_of(d))) {
-        snprintf(why, cap, "agent \"%s\" already runs %d jobs", daemon_name(d), AGENT_JOBS_MAX);
-        return NULL;
-    }
-    if (j->used)
-        daemon_job_forget(d, j);
-    snprintf(why, cap, "agent \"%s\" cannot run the job; its log says why", daemon_name(d));
-    if (agent_job_from_json(spec, &j->job) != NEB_OK)
-        return NULL;
-    memcpy(j->id, id, sizeof id);
-    memcpy(j->hex, hex, sizeof j->hex);
-    set_home(d, j, home, name);
-    const char *by = j->owner[0] ? j->owner : daemon_name(d);
-    if (!daemon_id_fits(d, by, hex, spec)) {
-        snprintf(why, cap,
-                 "the id %.8s does not belong to this specification, submitted by \"%s\" in the "
-                 "federation of agent \"%s\": submit it as a new job, with another --out",
-                 hex, by, daemon_name(d));
-        return NULL;
-    }
-    if (!over && daemon_was_misnamed(d, id, by, why, cap))
-        return NULL;
-    bool known = is_known(d, hex);
-    if (daemon_map_clusters(d, j, known, why, cap) != NEB_OK ||
-        (!over && !policy_admits(d, j, why, cap)))
-        return NULL;
-    j->used = true;
-    j->spec = json_incref(spec);
-    j->linked = j->job.sync.scheme == AGENT_SCHEME_FEDERATED && j->job.n_clusters > 1;
-    j->federated =
-        j->linked && (j->job.mode == AGENT_MODE_REPLICAS || agent_distill_federates(&j->job));
-    bool witness = j->job.clusters[j->self].witness;
-    if (agent_seal_fits(d->vault, d->c->home, j->hex) != NEB_OK ||
-        (j->linked && recall_runs(d, j) != NEB_OK) ||
-        (j->federated && !known && daemon_job_without_ledger(d, j) != NEB_OK) ||
-        (j->federated && daemon_proof_forget(d, j) != NEB_OK) ||
-        (j->federated && daemon_open_rounds(d, j) != NEB_OK) ||
-        (!witness && !over && daemon_worker_begin(d, j, known || home != UINT32_MAX) != NEB_OK)) {
-        char text[1024];
-        neb_last_error(text, sizeof text);
-        snprintf(why, cap, "agent \"%s\" cannot run the job: %s", daemon_name(d), text);
-        daemon_job_forget(d, j);
-        return NULL;
-    }
-    if (over)
-        return j;
-    daemon_job_save(d, j, "running");
-    neb_info("job %s (%.8s) starts", j->job.name, j->hex);
-    return j;
-}
-
-struct agent_jobrun *daemon_job_accept(struct daemon *d, const char *hex, json_t *spec,
-                                       uint32_t home, char *why, size_t cap) {
-    return accept_job(d, hex, spec, home, "", false, why, cap);
-}
-
-// The submitter gets the job's reports, even if another member offered the job first. Its signature
-// is passed on with the job.
-void daemon_job_set_home(struct daemon *d, struct agent_jobrun *j, uint32_t home, const char *sig) {
-    char owner[SEC_NAME_MAX];
-    memcpy(owner, j->owner, sizeof owner);
-    set_home(d, j, home, owner);
-    snprintf(j->sig, sizeof j->sig, "%s", sig ? sig : "");
-    daemon_job_save(d, j, "running");
-}
-
-void daemon_job_resumed(struct daemon *d, struct agent_jobrun *j, int64_t run) {
-    if (j->linked)
-        daemon_withdraw_stop(d, j);
-    j->run = run > j->run ? run : j->run;
-    daemon_job_save(d, j, "running");
-}
-
-void daemon_job_later(struct daemon *d, const struct agent_job_record *known, json_t *spec,
-                      const char *sig, int64_t run) {
-    struct agent_jobrun *j = daemon_job(d, known->hex);
-    struct agent_job_record r = *known;
-    char kept[sizeof r.sig];
-    snprintf(kept, sizeof kept, "%s", sig ? sig : "");
-    r.spec = spec;
-    r.run = run > r.run ? run : r.run;
-    r.adopted = false;
-    snprintf(r.state, sizeof r.state, "running");
-    memcpy(r.sig, kept, sizeof r.sig);
-    if (!j) {
-        if (agent_jobs_put(inter_service_ledger(d->service), &r, NULL) != NEB_OK)
-            neb_warn("the resume of job %.8s could not be stored", r.hex);
-    } else {
-        if (j->linked)
-            daemon_withdraw_stop(d, j);
-        j->suspended = true; // for whatever reason it was stopped
-        j->run = r.run;
-        j->adopted = false;
-        memcpy(j->sig, r.sig, sizeof j->sig);
-        json_decref(j->spec);
-        j->spec = json_incref(spec); // it keeps the configuration with which it runs
-        daemon_job_save(d, j, "running");
-    }
-    neb_info("job %.8s is resumed, but this agent is ending: it continues when the agent is back",
-             r.hex);
-}
-
-void daemon_job_end(struct daemon *d, struct agent_jobrun *j, const char *state) {
+// Its rounds stay open: a member that was away may ask for the last ones.
+static void end(struct daemon *d, struct agent_jobrun *j) {
+    const char *error = json_string_value(json_object_get(j->report, "error"));
     daemon_gpus_back(d, j);
-    j->retry_at = 0;
-    j->unstarted[0] = 0;
-    if (j->suspended && !strcmp(state, "stopped")) {
-        // the agent ends: the others need not wait, and the job continues with the next start
-        daemon_job_save(d, j, "running");
-        if (j->federated)
-            inter_service_job_leave(d->service, j->id);
-        state = j->reported
-                    ? "suspended after a checkpoint; continues when the agent is back"
-                    : "suspended; continues from its last checkpoint when the agent is back";
-    } else {
-        j->suspended = false; // it ended by itself before the agent's end
-        daemon_job_save(d, j, state);
-        if (j->federated && (j->unable || !strcmp(state, "failed")))
-            inter_service_job_idle(d->service, j->id);
-    }
+    j->timers = (struct agent_timers){0};
+    j->worker.unstarted[0] = 0;
+    daemon_job_save(d, j);
+    if (j->federated && j->state == AGENT_JOB_SUSPENDED)
+        inter_service_job_leave(d->service, j->id); // the others need not wait
+    else if (j->federated && j->state == AGENT_JOB_FAILED)
+        inter_service_job_idle(d->service, j->id);
     inter_service_limit(d->service, j->id, NULL, false);
-    // its rounds stay open: a member that was away may ask for the last one
-    j->state = AGENT_JOB_ENDED;
     j->over_at = neb_now();
     d->ended_due = true;
-    const char *error = json_string_value(json_object_get(j->report, "error"));
-    if (error && !strcmp(state, "failed"))
+    if (error && j->state == AGENT_JOB_FAILED)
         neb_warn("job %s: failed: %s", j->job.name, error);
     else
-        neb_info("job %s: %s", j->job.name, state);
+        neb_info("job %s: %s", j->job.name,
+                 j->state != AGENT_JOB_SUSPENDED ? agent_job_shown(j->state)
+                 : j->report
+                     ? "suspended after a checkpoint; continues when the agent is back"
+                     : "suspended; continues from its last checkpoint when the agent is back");
+}
+
+static void act(struct daemon *d, struct agent_jobrun *j, enum agent_job_action a, json_t *report) {
+    switch (a) {
+    case AGENT_ACT_SAVE: daemon_job_save(d, j); break;
+    case AGENT_ACT_REPORT: keep_report(d, j, report); break;
+    case AGENT_ACT_TELL: tell_stop(d, j); break;
+    case AGENT_ACT_RESTART: daemon_worker_restart(d, j); break;
+    case AGENT_ACT_END: end(d, j); break;
+    case AGENT_ACT_AGAIN: agent_timer_set(&j->timers, AGENT_TIMER_AGAIN, neb_now()); break;
+    case AGENT_ACT_NOT_AGAIN: agent_timer_clear(&j->timers, AGENT_TIMER_AGAIN); break;
+    case AGENT_ACT_RESUME: daemon_job_resume_again(d, j); break;
+    case AGENT_ACT_NONE: break;
+    }
+}
+
+void daemon_job_event(struct daemon *d, struct agent_jobrun *j, enum agent_job_event e,
+                      json_t *report) {
+    struct agent_life_step step = agent_life(j->state, e);
+    if (step.never)
+        neb_warn("job %s: event %d in state %d is ignored", j->job.name, (int)e, (int)j->state);
+    j->state = step.next;
+    for (int i = 0; step.actions[i] != AGENT_ACT_NONE; i++)
+        act(d, j, step.actions[i], report);
+    json_decref(report);
+}
+
+static json_t *failure(const struct daemon *d, const char *text) {
+    return json_pack("{s:s,s:s}", "name", daemon_name(d), "error", text);
 }
 
 void daemon_job_fail(struct daemon *d, struct agent_jobrun *j, const char *text) {
-    j->reported = j->unable = true;
-    json_decref(j->report);
-    j->report = json_pack("{s:s,s:s}", "name", daemon_name(d), "error", text);
-    daemon_publish_report(d, j, json_incref(j->report));
+    daemon_job_event(d, j, AGENT_EV_FAIL, failure(d, text));
 }
 
 void daemon_job_leave(struct daemon *d, struct agent_jobrun *j, const char *text) {
+    json_t *report = failure(d, text);
+    json_object_set_new(report, "refused", json_true());
     daemon_report_fault(d, j, text);
-    j->reported = j->unable = true;
-    json_decref(j->report);
-    j->report = json_pack("{s:s,s:s,s:b}", "name", daemon_name(d), "error", text, "refused", true);
-    daemon_publish_report(d, j, json_incref(j->report));
-    daemon_job_stop(d, j);
+    daemon_job_event(d, j, AGENT_EV_FAIL, report);
 }
 
 void daemon_job_give_up(struct daemon *d, struct agent_jobrun *j, const char *text) {
     daemon_report_fault(d, j, text);
     daemon_job_fail(d, j, text);
-    daemon_job_stop(d, j);
 }
 
-void daemon_job_end_untrained(struct daemon *d, struct agent_jobrun *j, const char *why) {
-    bool told = j->reported; // its failure
-    if (!j->suspended && !told)
-        daemon_job_fail(d, j, why);
-    j->unable = told;
-    daemon_job_end(d, j, told ? "failed" : "stopped");
+void daemon_job_worn(struct daemon *d, struct agent_jobrun *j, const char *text) {
+    daemon_job_event(d, j, AGENT_EV_WORN, failure(d, text));
 }
 
-void daemon_job_stop(struct daemon *d, struct agent_jobrun *j) {
-    j->resume_due = false;
-    if (j->state != AGENT_JOB_RUNNING)
-        return;
-    j->state = AGENT_JOB_STOPPING;
-    if (!j->suspended) // in case this agent dies before the checkpoint is complete
-        daemon_job_save(d, j, "stopping");
-    if (j->client.len)
-        daemon_send(d, &j->client, json_pack("{s:s}", "ev", "stop"));
-    else if (agent_attach_waits(j))
-        daemon_job_end_untrained(d, j, "stopped while no trainer was attached");
-    else if (j->queues && j->worker.pid) { // it cannot get messages yet: it ends with its launcher
-        agent_child_signal(&j->worker, SIGTERM);
-    } else if (j->retry_at) { // there is no worker
-        if (d->stopping || j->reported)
-            daemon_job_end_untrained(d, j, "stopped while its worker waited for a restart");
-        else
-            j->retry_at = neb_now();               // it writes a checkpoint and reports
-    } else if (j->job.clusters[j->self].witness) { // a witness has nothing to save
-        daemon_witness_report(d, j, true);
-        daemon_job_end(d, j, "stopped");
-    }
-}
-
-void daemon_job_stop_asked(struct daemon *d, struct agent_jobrun *j) {
-    bool over = j->state == AGENT_JOB_ENDED;
-    if (over ? !j->suspended : j->state != AGENT_JOB_STOPPING) {
-        daemon_job_stop(d, j);
-        return;
-    }
-    // The agent ends, and the job would have continued with its next start.
-    j->suspended = j->resume_due = false;
-    daemon_job_save(d, j, over ? "stopped" : "stopping");
-}
-
-enum neb_status daemon_job_recall(struct daemon *d, const char *hex, struct agent_job_record *out) {
-    uint8_t id[AGENT_JOB_ID_BYTES];
-    *out = (struct agent_job_record){.spec = NULL};
-    return neb_unhex(hex, id, sizeof id)
-               ? agent_jobs_find(inter_service_ledger(d->service), hex, out)
-               : NEB_ERR_INVALID;
-}
-
-static const char *member_name(const struct daemon *d, uint32_t home) {
-    return home == UINT32_MAX ? daemon_name(d) : d->members.m[home].pub.name;
-}
-
-bool daemon_job_is_same(const struct daemon *d, const struct agent_job_record *r,
-                        const json_t *spec, uint32_t home, char *why, size_t cap) {
-    const char *owner = r->home[0] ? r->home : daemon_name(d);
-    bool same = !strcmp(owner, member_name(d, home)) && !agent_job_differs(r->spec, spec);
-    if (!same)
-        snprintf(why, cap,
-                 "agent \"%s\" knows another job with the id %.8s, which \"%s\" submitted; nebula "
-                 "resume continues that one",
-                 daemon_name(d), r->hex, owner);
-    return same;
-}
-
-// AGENT_PEER_NONE: the submitter is not a member any more, even if another member has its name.
-static uint32_t home_of(const struct daemon *d, const struct agent_job_record *r) {
-    const struct sec_member *m = r->home[0] ? sec_members_by_name(&d->members, r->home) : NULL;
-    if (!r->home[0])
-        return UINT32_MAX;
-    return m && daemon_job_is_of_owner(d, r) ? (uint32_t)(m - d->members.m) : AGENT_PEER_NONE;
-}
-
-void daemon_job_reopen(struct daemon *d, const struct agent_job_record *r) {
-    char why[512];
-    const struct agent_jobrun *place = place_of(d);
-    if (!place || (place->used && neb_now() - place->over_at < reopened_for))
-        return;
-    struct agent_jobrun *j =
-        accept_job(d, r->hex, r->spec, home_of(d, r), r->home, true, why, sizeof why);
-    if (!j) {
-        neb_warn("job %.8s has ended here, and its rounds cannot be reopened: %s", r->hex, why);
-        return;
-    }
-    inter_service_limit(d->service, j->id, NULL, false);
-    memcpy(j->sig, r->sig, sizeof j->sig);
-    memcpy(j->stored, r->state, sizeof j->stored);
-    j->adopted |= r->adopted;
-    j->state = AGENT_JOB_ENDED;
-    j->over_at = neb_now();
-    j->reopened = true;
-    neb_info("job %s (%.8s) has ended here; its rounds are reopened for a cluster that was away",
-             j->job.name, j->hex);
-}
-
-bool daemon_job_resume(struct daemon *d, const struct agent_job_record *r, bool asked, char *why,
-                       size_t cap) {
-    uint32_t home = home_of(d, r);
-    if (home == AGENT_PEER_NONE && !asked && !r->adopted) {
-        snprintf(
-            why, cap,
-            sec_members_by_name(&d->members, r->home)
-                ? "it is not signed with the keys of \"%s\", which submitted it: that name was "
-                  "given to another member since, or its keys were changed while this agent "
-                  "was away"
-                : "\"%s\", which submitted it, is no longer a member",
-            r->home);
-        return false;
-    }
-    struct agent_jobrun *j = accept_job(d, r->hex, r->spec, home, r->home, false, why, cap);
-    if (j && !j->local)
-        daemon_job_set_home(d, j, home, r->sig);
-    return j != NULL;
-}
-
-void daemon_job_resume_due(struct daemon *d, struct agent_jobrun *j) {
-    struct agent_job_record r;
-    char hex[sizeof r.hex], why[512];
-    if (!j->used || j->state != AGENT_JOB_ENDED || !j->resume_due)
-        return;
-    j->resume_due = false;
-    memcpy(hex, j->hex, sizeof hex);
-    if (d->stopping || daemon_job_recall(d, hex, &r) != NEB_OK)
-        return;
-    if (!daemon_job_resume(d, &r, false, why, sizeof why))
-        neb_log(NEB_LOG_ERROR, "job %.8s cannot continue: %s", hex, why);
-    agent_job_record_clear(&r);
-}
-
-bool daemon_busy(const struct daemon *d) {
-    for (int i = 0; i < AGENT_JOBS_MAX; i++)
-        if (d->jobs[i].used && d->jobs[i].state != AGENT_JOB_ENDED)
-            return true;
-    return false;
-}
-
-// Jobs in one state when this agent last ended (running: also by a crash or a reboot).
-struct to_resume {
-    const char *state; // the state of the jobs to collect
-    int n, more;       // more: jobs for which there is no entry
-    struct agent_job_record jobs[AGENT_JOBS_MAX];
-};
-
-static void collect_running(void *user, const uint8_t id[INTER_ID_BYTES], const char *spec,
-                            const char *state) {
-    struct to_resume *t = user;
-    struct agent_job_record r;
-    agent_job_record_read(id, spec, state, &r);
-    bool runs = !strcmp(r.state, t->state) && r.spec;
-    t->more += runs && t->n == AGENT_JOBS_MAX;
-    if (runs && t->n < AGENT_JOBS_MAX)
-        t->jobs[t->n++] = r;
+void daemon_job_alone(struct daemon *d, struct agent_jobrun *j, const char *why) {
+    if (j->report) // its failure
+        daemon_job_event(d, j, said(j), NULL);
     else
-        agent_job_record_clear(&r);
+        daemon_job_event(d, j, AGENT_EV_ALONE, failure(d, why));
 }
 
-// Holds a job that ran and must not start again: its files stay, and each start of the agent, or a
-// resume by the operator, checks it again.
-static void hold(struct daemon *d, struct agent_job_record *r, const char *why) {
-    char text[1024];
-    const char *name = json_string_value(json_object_get(r->spec, "job"));
+bool daemon_job_said(struct daemon *d, struct agent_jobrun *j) {
+    if (j->report)
+        daemon_job_event(d, j, said(j), NULL);
+    return j->report;
+}
+
+static void on_again(struct daemon *d, struct agent_jobrun *j) {
+    daemon_job_event(d, j, AGENT_EV_AGAIN, NULL);
+}
+
+// A job of another member that waits for ever (for absent clusters, a trainer, or hosts) would hold
+// its resources here for ever.
+static void on_idle(struct daemon *d, struct agent_jobrun *j) {
+    char text[256];
+    if (j->state != AGENT_JOB_RUNNING || j->job.clusters[j->self].witness || j->report)
+        return;
     snprintf(text, sizeof text,
-             "job %s (%.8s) ran before and is held: %s. Its data is kept; nebula resume %.8s "
-             "continues it, nebula stop %.8s gives it up",
-             name ? name : "?", r->hex, why, r->hex, r->hex);
-    neb_log(NEB_LOG_ERROR, "%s", text);
-    agent_view_event(d->view, NULL, daemon_name(d), text, neb_seconds(neb_wall_now()));
-    snprintf(r->state, sizeof r->state, "held");
-    d->aside_due = true;
-    if (agent_jobs_put(inter_service_ledger(d->service), r, why) != NEB_OK)
-        neb_warn("the state \"held\" of job %.8s could not be stored", r->hex);
+             "no step was made here for %.4g hours, and the policy of this site allows %.4g "
+             "(hours_without_progress): the job stops here, with its checkpoint; nebula resume "
+             "continues it",
+             j->terms.idle_s / 3600, j->terms.idle_s / 3600);
+    daemon_job_give_up(d, j, text);
 }
 
-enum neb_status daemon_job_end_known(struct daemon *d, struct agent_job_record *r,
-                                     const char *why) {
-    snprintf(r->state, sizeof r->state, "stopped");
-    NEB_TRY(agent_jobs_put(inter_service_ledger(d->service), r, NULL));
-    const struct sec_member *home = r->home[0] ? sec_members_by_name(&d->members, r->home) : NULL;
-    if (home) // watchers of the job there wait for this
-        daemon_post(d, (uint32_t)(home - d->members.m), AGENT_MSG_REPORT,
-                    json_pack("{s:s,s:{s:s,s:b}}", "id", r->hex, "report", "name", daemon_name(d),
-                              "stopped", 1),
-                    true);
-    neb_info("job %.8s %s: it is stopped here, with its last checkpoint", r->hex, why);
-    return NEB_OK;
+void daemon_job_timers(struct daemon *d, struct agent_jobrun *j) {
+    static void (*const due[AGENT_TIMERS])(struct daemon *, struct agent_jobrun *) = {
+        [AGENT_TIMER_AGAIN] = on_again,
+        [AGENT_TIMER_START] = daemon_worker_due,
+        [AGENT_TIMER_EXIT] = daemon_worker_ended,
+        [AGENT_TIMER_SILENT] = daemon_worker_silent,
+        [AGENT_TIMER_KILL] = daemon_worker_survives,
+        [AGENT_TIMER_IDLE] = on_idle,
+        [AGENT_TIMER_LEFT] = daemon_say_left,
+        [AGENT_TIMER_BEHIND] = daemon_ask_snapshot,
+    };
+    enum agent_timer what;
+    while (agent_timer_take(&j->timers, neb_now(), &what))
+        due[what](d, j);
 }
 
-// Ends jobs that were stopping when this agent ended: they keep the checkpoint that they have.
-static enum neb_status end_stopping(struct daemon *d) {
-    struct to_resume t = {.state = "stopping"};
-    enum neb_status st = inter_ledger_jobs(inter_service_ledger(d->service), collect_running, &t);
-    for (int i = 0; i < t.n; i++) {
-        if (st == NEB_OK)
-            st = daemon_job_end_known(d, &t.jobs[i], "was stopping when this agent ended");
-        agent_job_record_clear(&t.jobs[i]);
-    }
-    return st;
-}
-
-enum neb_status daemon_resume_jobs(struct daemon *d) {
-    struct to_resume t = {.state = "running"};
-    char why[512];
-    NEB_TRY(end_stopping(d));
-    enum neb_status st = inter_ledger_jobs(inter_service_ledger(d->service), collect_running, &t);
-    t.state = "held"; // they get the entries that are left
-    if (st == NEB_OK)
-        st = inter_ledger_jobs(inter_service_ledger(d->service), collect_running, &t);
-    if (t.more)
-        neb_warn("%d more jobs ran before or are held, but an agent runs at most %d at a time: "
-                 "nebula jobs lists them, nebula resume JOB-ID continues one",
-                 t.more, AGENT_JOBS_MAX);
-    for (int i = 0; i < t.n; i++) {
-        if (st == NEB_OK && !daemon_job_resume(d, &t.jobs[i], false, why, sizeof why))
-            hold(d, &t.jobs[i], why);
-        agent_job_record_clear(&t.jobs[i]);
-    }
-    return st;
+void daemon_job_moved(struct agent_jobrun *j) {
+    if (j->terms.idle_s > 0)
+        agent_timer_set(&j->timers, AGENT_TIMER_IDLE, neb_now() + daemon_span(j->terms.idle_s));
+    else
+        agent_timer_clear(&j->timers, AGENT_TIMER_IDLE);
 }

@@ -12,7 +12,7 @@
 
 // As intra/cost/exchange.c, which has the exact layout: θ, v, u and θ_m at the send; what encoding
 // needs per element and per unit.
-static const double EXCHANGE_BYTES = 4 * 4, FRAME_BYTES = 2, UNIT_BYTES = 1.1e6;
+static const double EXCHANGE_BYTES = 4 * 4, FRAME_BYTES = 2, UNIT_BYTES = 0.78e6;
 static const double LABEL_BYTES = 4; // per entry of a teacher's stored labels
 // per block at most; of the rest of the model
 enum { UNITS = 9, UNITS_LORA = 14, UNITS_BESIDE = 3 };

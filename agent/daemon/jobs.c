@@ -6,22 +6,46 @@
 #include <stdlib.h>
 #include <string.h>
 
+// A row of the ledger.
+struct row {
+    json_t *spec, *st; // owned; NULL: damaged
+    char hex[2 * INTER_ID_BYTES + 1];
+    const char *name, *state, *home, *why; // borrowed; NULL: it is not there
+};
+
+static struct row row_open(const uint8_t id[INTER_ID_BYTES], const char *spec, const char *state) {
+    struct row r = {.spec = json_loads(spec, 0, NULL), .st = json_loads(state, 0, NULL)};
+    neb_hex(id, INTER_ID_BYTES, r.hex);
+    r.name = json_string_value(json_object_get(r.spec, "job"));
+    r.state = json_string_value(json_object_get(r.st, "state"));
+    r.home = json_string_value(json_object_get(r.st, "home"));
+    r.why = json_string_value(json_object_get(r.st, "why"));
+    return r;
+}
+
+static bool row_is(const struct row *r, const char *state) {
+    return r->state && !strcmp(r->state, state);
+}
+
+static json_int_t row_int(const struct row *r, const char *key) {
+    return json_integer_value(json_object_get(r->st, key));
+}
+
+static void row_close(struct row *r) {
+    json_decref(r->spec);
+    json_decref(r->st);
+}
+
+static const char * or (const char *text, const char *other) { return text ? text : other; }
+
 static void list_one(void *user, const uint8_t id[INTER_ID_BYTES], const char *spec,
                      const char *state) {
-    char hex[2 * INTER_ID_BYTES + 1];
-    json_t *sp = json_loads(spec, 0, NULL), *st = json_loads(state, 0, NULL);
-    const char *name = json_string_value(json_object_get(sp, "job")),
-               *what = json_string_value(json_object_get(st, "state")),
-               *home = json_string_value(json_object_get(st, "home")),
-               *why = json_string_value(json_object_get(st, "why"));
-    neb_hex(id, INTER_ID_BYTES, hex);
-    json_array_append_new(
-        user, json_pack("{s:s,s:s,s:s,s:s,s:s,s:I,s:I}", "id", hex, "job", name ? name : "?",
-                        "state", what ? what : "?", "home", home ? home : "", "why", why ? why : "",
-                        "sent_bytes", (json_int_t)json_integer_value(json_object_get(st, "sent")),
-                        "recv_bytes", (json_int_t)json_integer_value(json_object_get(st, "recv"))));
-    json_decref(sp);
-    json_decref(st);
+    struct row r = row_open(id, spec, state);
+    json_array_append_new(user, json_pack("{s:s,s:s,s:s,s:s,s:s,s:I,s:I}", "id", r.hex, "job",
+                                          or (r.name, "?"), "state", or (r.state, "?"), "home",
+                                          or (r.home, ""), "why", or (r.why, ""), "sent_bytes",
+                                          row_int(&r, "sent"), "recv_bytes", row_int(&r, "recv")));
+    row_close(&r);
 }
 
 enum neb_status agent_jobs_list(struct inter_ledger *l, json_t **out) {
@@ -34,42 +58,38 @@ struct aside {
     int64_t at[AGENT_ASIDE_MAX]; // when each was written
 };
 
-// If the list is full, replaces the entry that was written first.
+// The place of a job that was written at this time; if the list is full, that of the entry that was
+// written first. AGENT_ASIDE_MAX: all others are newer.
+static size_t aside_place(const struct aside *a, int64_t at) {
+    size_t n = json_array_size(a->list), k = 0;
+    if (n < AGENT_ASIDE_MAX)
+        return n;
+    for (size_t i = 1; i < n; i++)
+        k = a->at[i] < a->at[k] ? i : k;
+    return a->at[k] < at ? k : (size_t)AGENT_ASIDE_MAX;
+}
+
 static void add_aside(void *user, const uint8_t id[INTER_ID_BYTES], const char *spec,
                       const char *state) {
     struct aside *a = user;
-    json_t *st = json_loads(state, 0, NULL), *sp = NULL;
-    const char *what = json_string_value(json_object_get(st, "state")),
-               *why = json_string_value(json_object_get(st, "why"));
-    int64_t at = json_integer_value(json_object_get(st, "at"));
-    bool held = what && !strcmp(what, "held");
-    size_t n = json_array_size(a->list), k = n;
-    if (!held && (!what || strcmp(what, "failed")))
-        goto out;
-    if (n == AGENT_ASIDE_MAX) {
-        k = 0;
-        for (size_t i = 1; i < n; i++)
-            k = a->at[i] < a->at[k] ? i : k;
-        if (a->at[k] >= at)
-            goto out;
+    struct row r = row_open(id, spec, state);
+    bool held = row_is(&r, "held");
+    size_t k =
+        held || row_is(&r, "failed") ? aside_place(a, row_int(&r, "at")) : (size_t)AGENT_ASIDE_MAX;
+    if (k < AGENT_ASIDE_MAX) {
+        json_t *o =
+            json_pack("{s:s,s:s,s:s,s:s,s:n,s:I,s:[]}", "id", r.hex, "job", or (r.name, "?"),
+                      "state", held ? "held" : "ended", "why", or (r.why, ""), "step", "steps",
+                      json_integer_value(json_object_get(r.spec, "steps")), "clusters");
+        if (!held)
+            json_object_set_new(o, "outcome", json_string("failed"));
+        a->at[k] = row_int(&r, "at");
+        if (k == json_array_size(a->list))
+            json_array_append_new(a->list, o);
+        else
+            json_array_set_new(a->list, k, o);
     }
-    char hex[2 * INTER_ID_BYTES + 1];
-    neb_hex(id, INTER_ID_BYTES, hex);
-    sp = json_loads(spec, 0, NULL);
-    const char *name = json_string_value(json_object_get(sp, "job"));
-    json_t *o = json_pack("{s:s,s:s,s:s,s:s,s:n,s:I,s:[]}", "id", hex, "job", name ? name : "?",
-                          "state", held ? "held" : "ended", "why", why ? why : "", "step", "steps",
-                          (json_int_t)json_integer_value(json_object_get(sp, "steps")), "clusters");
-    if (!held)
-        json_object_set_new(o, "outcome", json_string("failed"));
-    a->at[k] = at;
-    if (k == n)
-        json_array_append_new(a->list, o);
-    else
-        json_array_set_new(a->list, k, o);
-out:
-    json_decref(sp);
-    json_decref(st);
+    row_close(&r);
 }
 
 enum neb_status agent_jobs_attention(struct inter_ledger *l, json_t **out) {
@@ -79,42 +99,29 @@ enum neb_status agent_jobs_attention(struct inter_ledger *l, json_t **out) {
     return st;
 }
 
-const char *agent_job_state_name(const struct agent_jobrun *j) {
-    return j->state == AGENT_JOB_RUNNING    ? "running"
-           : j->state == AGENT_JOB_STOPPING ? "stopping"
-           : j->suspended                   ? "suspended"
-                                            : j->stored;
-}
-
 struct search {
     const char *prefix;
     int hits;
     struct agent_job_record *found;
 };
 
-static uint64_t count(const json_t *o, const char *key) {
-    return (uint64_t)json_integer_value(json_object_get(o, key));
-}
-
 void agent_job_record_read(const uint8_t id[INTER_ID_BYTES], const char *spec, const char *state,
                            struct agent_job_record *r) {
-    json_t *st = json_loads(state, 0, NULL);
-    const char *home = json_string_value(json_object_get(st, "home")),
-               *sig = json_string_value(json_object_get(st, "sig")),
-               *what = json_string_value(json_object_get(st, "state"));
-    *r = (struct agent_job_record){.spec = json_loads(spec, 0, NULL)};
-    neb_hex(id, INTER_ID_BYTES, r->hex);
-    snprintf(r->home, sizeof r->home, "%s", home ? home : "");
-    snprintf(r->sig, sizeof r->sig, "%s", sig ? sig : "");
+    struct row x = row_open(id, spec, state);
+    const char *sig = json_string_value(json_object_get(x.st, "sig"));
+    *r = (struct agent_job_record){.spec = json_incref(x.spec)};
+    memcpy(r->hex, x.hex, sizeof r->hex);
+    snprintf(r->home, sizeof r->home, "%s", or (x.home, ""));
+    snprintf(r->sig, sizeof r->sig, "%s", or (sig, ""));
     // without its submitter a job does not run
-    snprintf(r->state, sizeof r->state, "%s", what && home ? what : "");
-    r->adopted = json_is_true(json_object_get(st, "adopted"));
-    r->run = json_integer_value(json_object_get(st, "run"));
-    r->wan = (struct agent_wan_bytes){.sent = count(st, "sent"),
-                                      .recv = count(st, "recv"),
-                                      .messages = count(st, "messages"),
-                                      .payload = count(st, "payload")};
-    json_decref(st);
+    snprintf(r->state, sizeof r->state, "%s", x.state && x.home ? x.state : "");
+    r->adopted = json_is_true(json_object_get(x.st, "adopted"));
+    r->run = row_int(&x, "run");
+    r->wan = (struct agent_wan_bytes){.sent = (uint64_t)row_int(&x, "sent"),
+                                      .recv = (uint64_t)row_int(&x, "recv"),
+                                      .messages = (uint64_t)row_int(&x, "messages"),
+                                      .payload = (uint64_t)row_int(&x, "payload")};
+    row_close(&x);
 }
 
 static void match_one(void *user, const uint8_t id[INTER_ID_BYTES], const char *spec,
@@ -122,7 +129,7 @@ static void match_one(void *user, const uint8_t id[INTER_ID_BYTES], const char *
     struct search *s = user;
     char hex[2 * INTER_ID_BYTES + 1];
     neb_hex(id, INTER_ID_BYTES, hex);
-    if (strncmp(hex, s->prefix, strlen(s->prefix)))
+    if (strncmp(hex, s->prefix, strlen(s->prefix)) != 0)
         return;
     s->hits++;
     agent_job_record_clear(s->found);
@@ -201,13 +208,10 @@ struct ended {
 static void note_ended(void *user, const uint8_t id[INTER_ID_BYTES], const char *spec,
                        const char *state) {
     struct ended *e = user;
-    json_t *st = json_loads(state, 0, NULL);
-    const char *what = json_string_value(json_object_get(st, "state")),
-               *home = json_string_value(json_object_get(st, "home"));
+    struct row r = row_open(id, "", state);
     (void)spec;
-    bool over =
-        what && (!strcmp(what, "done") || !strcmp(what, "stopped") || !strcmp(what, "failed"));
-    if (over && home && *home && !json_is_true(json_object_get(st, "adopted"))) {
+    bool over = row_is(&r, "done") || row_is(&r, "stopped") || row_is(&r, "failed");
+    if (over && r.home && *r.home && !json_is_true(json_object_get(r.st, "adopted"))) {
         if (e->n == e->cap) {
             size_t cap = e->cap ? 2 * e->cap : 64;
             struct agent_ended_job *all = realloc(e->list, cap * sizeof *all);
@@ -217,12 +221,12 @@ static void note_ended(void *user, const uint8_t id[INTER_ID_BYTES], const char 
         }
         if (e->n < e->cap) {
             struct agent_ended_job *x = &e->list[e->n++];
-            *x = (struct agent_ended_job){.at = json_integer_value(json_object_get(st, "at"))};
+            *x = (struct agent_ended_job){.at = row_int(&r, "at")};
             memcpy(x->id, id, sizeof x->id);
-            snprintf(x->home, sizeof x->home, "%s", home);
+            snprintf(x->home, sizeof x->home, "%s", r.home);
         }
     }
-    json_decref(st);
+    row_close(&r);
 }
 
 // Sorts by member, then the newest first.

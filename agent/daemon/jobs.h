@@ -4,9 +4,9 @@
 #define AGENT_JOBS_H
 #include "agent/base/bucket.h"
 #include "agent/base/throttle.h"
-#include "agent/daemon/join_rate.h"
+#include "agent/daemon/judge.h"
+#include "agent/daemon/life.h"
 #include "agent/daemon/policy.h"
-#include "agent/daemon/snapshot_proof.h"
 #include "agent/job/config.h"
 #include "agent/proc/child.h"
 #include "agent/proc/credential.h"
@@ -21,8 +21,6 @@ enum { AGENT_JOBS_MAX = 8, AGENT_WATCHERS_MAX = 8, AGENT_RESTARTS_MAX = 3 };
 // verified (inter_service_removed_member).
 enum { AGENT_PEER_NONE = INTER_PEER_NONE };
 
-enum agent_job_state { AGENT_JOB_RUNNING, AGENT_JOB_STOPPING, AGENT_JOB_ENDED };
-
 struct agent_wan_bytes {
     uint64_t sent, recv; // on the sockets
     // Part of `sent` that was given to the links; the rest is encryption, framing and keep-alives.
@@ -31,130 +29,146 @@ struct agent_wan_bytes {
     uint64_t payload;
 };
 
+// ---- parts of a job at this agent; each belongs to the file that it names ----
+
+struct agent_jobworker { // worker.c; while nothing runs, that of the last worker
+    struct agent_child child;
+    // owned: of the present worker, or of the next trainer that attaches
+    struct agent_credential *credential;
+    struct agent_ipc_client client; // once it is attached
+    pid_t trainer;                  // with launcher attach: the trainer's process; 0: none
+    int end_status;                 // exit status, once it has ended
+    int kill_signal;                // agent_launch.kill
+    uint64_t gpus;                  // that it has, a bit per GPU
+    bool queues;                    // its launcher may still wait for hosts
+    bool replaced;                  // killed to start with another state: that is not a crash
+    int restarts, failed_starts;    // failed_starts: failed attempts to start one, in a row
+    char unstarted[400];            // why none could be started, until the next attempt
+    double allow_s;                 // how long it may be silent (AGENT_TIMER_SILENT)
+    // When it last reported that bytes of a file move, and the bytes left of its checkpoint (0:
+    // unknown). given_up: the checkpoint is not waited for any more. (stop.c)
+    neb_ns moved_at;
+    uint64_t left;
+    bool given_up;
+    // Its step, the highest step that any incarnation of it reported, and the highest that one
+    // saved. A new highest is progress, and resets the count of restarts. (A worker that always
+    // dies before its first checkpoint makes none.)
+    int64_t last_step, farthest, saved_step;
+    bool progress;
+    int64_t newest_step; // highest in any message: for AGENT_TIMER_IDLE
+};
+
+struct agent_jobrounds { // rounds.c
+    // Per fragment: the open round of the worker plus one (0: unknown, or it has the commit).
+    // undelivered: a bit per commit that could not be sent to it.
+    uint32_t wants[INTER_FRAGMENTS_MAX];
+    uint64_t undelivered;
+    uint64_t finals;   // of a witness: a bit per fragment whose last round it has seen
+    bool updates_stay; // a member catches up: updates that a checkpoint replaces stay for it
+};
+
+struct agent_jobfetch { // snapshot_flow.c; AGENT_TIMER_BEHIND is set while the worker waits
+    // The commits that the worker asked for and whose updates are gone: their fragments, a bit
+    // each. any: with `private`, any later commit helps.
+    uint64_t gone;
+    uint32_t gone_rounds[INTER_FRAGMENTS_MAX];
+    bool any;
+    struct agent_join join;              // the snapshot that is being fetched
+    neb_ns ask_at;                       // no member is asked for a state before this time
+    struct neb_throttle log, failed_log; // of the messages about it
+    neb_ns hopeless_since;               // no member has a state to return to; 0: not so
+    // Since when no member has a state to give, and the rounds in the ledger at that time.
+    neb_ns nowhere_since;
+    uint64_t nowhere_rounds;
+};
+
+struct agent_jobdoubt { // proof.c: which states of the parameters can be trusted
+    // Checkpoints of a fragment at this round and later are not trusted; 0: all are.
+    uint32_t suspect[INTER_FRAGMENTS_MAX];
+    int divergences; // of this cluster (rounds.c)
+    bool all;        // no side had a majority in the last one: all members compute again
+    uint64_t taken;  // fragments in which the job's snapshot.bin is ahead, a bit each
+    // The proof of the last snapshot's state; clusters whose state was false, and which are not
+    // asked again.
+    struct agent_proof proof;
+    struct member_set false_givers;
+    int disputes;      // how often in a row no other cluster could be believed
+    bool short_ledger; // the ledger lost commits that the worker has merged (rejoin.c)
+};
+
+struct agent_jobsaid {         // send.c: what was said last
+    int alive, others;         // to the worker (daemon_send_alive)
+    bool expected, lost;       // the same
+    neb_ns link_at;            // when the last line about the link was sent to another cluster,
+    uint64_t link_bytes;       // the bytes sent and received by then,
+    bool link_up;              // and whether all others were connected
+    struct member_set owing;   // clusters reported because a round waited for their update
+    struct member_set waits;   // clusters reported because rounds wait for them
+    struct member_set differs; // clusters whose agents speak another protocol
+    bool room;                 // that this site cannot keep others' updates
+    neb_ns room_at;            // when that, or the opposite, was last reported
+    // Since when a round waits for a cluster's update, without a break; 0: it does not.
+    neb_ns owing_since[AGENT_CLUSTERS_MAX];
+};
+
 struct agent_lines;
 struct agent_sums;
 struct agent_jobrun {
-    bool used;
+    enum agent_job_state state; // AGENT_JOB_NONE: the entry is free, and all else is 0
+    struct agent_timers timers;
+    neb_ns over_at; // when it ended
+    // The run: when the job was last submitted or resumed, at any site, in ms since 1970, each
+    // later than the previous; 0: unknown. Stops and resumes of earlier runs may arrive late and
+    // are ignored.
+    int64_t run;
+
     uint8_t id[AGENT_JOB_ID_BYTES];
     char hex[2 * AGENT_JOB_ID_BYTES + 1];
+    char dir[NEB_PATH_MAX]; // HOME/jobs/ID
     struct agent_job job;
     json_t *spec;                       // owned
     int self;                           // cluster index of this agent
     uint32_t peers[AGENT_CLUSTERS_MAX]; // link peer of each cluster (unused for self)
     bool federated;                     // it exchanges rounds
-    struct agent_sums *sums;            // profile `private` (agent/daemon/sums.h); else NULL
     bool linked;                        // it exchanges with other clusters, by rounds or by streams
-    bool local;                         // submitted here: reports of all clusters come here
-    uint32_t home;                      // peer that submitted it, unless local
-    struct agent_lines *lines; // owned: lines of metrics for home; NULL: local, or none yet
-    // If local: limits of the lines and reports of each cluster (AGENT_LINES_TAKEN), in number and
-    // bytes.
-    struct neb_bucket told_lines[AGENT_CLUSTERS_MAX], told_bytes[AGENT_CLUSTERS_MAX];
-    int64_t had[AGENT_CLUSTERS_MAX]; // if local: number of the last line of each cluster; 0: none
-    char owner[SEC_NAME_MAX];        // name of the submitter, kept if it is revoked; "": local
-    bool adopted; // the owner is not a member any more, and this site's operator resumed the job
-    struct agent_terms terms;    // for another member's job: terms of the policy that admitted it
-    struct agent_disclosed told; // what was sent of its losses to that member
-    neb_ns progress_at;          // when its worker last reached a new highest step,
-    int64_t progress_step;       // and that step
-    bool attach_listed;          // the policy lets that member's jobs take waiting trainers
-    bool attach_told; // the operator was told that a waiting trainer was not given to this job
-    bool orphaned;    // the operator was told that the owner is not a member any more
-    enum agent_job_state state;
-    bool reopened;   // ended before this agent started: only its rounds are open, without a report
-    bool unable;     // it ends because it cannot continue, not because somebody stopped it
-    bool suspended;  // stopped because the agent ends: continues with the agent
-    char stored[12]; // its state in the ledger, as in agent_job_record
-    neb_ns over_at;  // when it ended
-    // The run: when the job was last submitted or resumed, at any site, in ms since 1970, each
-    // later than the previous; 0: unknown. Stops and resumes of earlier runs may arrive late and
-    // are ignored.
-    int64_t run;
-    struct agent_child worker;
-    // owned: of the present worker, or of the next trainer that attaches
-    struct agent_credential *credential;
-    int end_status;                 // exit status of a worker that has ended
-    neb_ns ended_at;                // when it ended; 0: it runs, or its end was handled
-    struct agent_ipc_client client; // the worker, once attached
-    pid_t trainer;                  // with launcher attach: the trainer's process; 0: none
-    int restarts, failed_starts;    // failed_starts: failed attempts to start a worker, in a row
-    neb_ns retry_at;                // when the next worker is started; 0: none is due
-    char unstarted[400];            // why none could be started, until the next attempt
-    // When the worker last sent something, for how long it may then be silent (allow_s), and when
-    // it was killed (0: it was not).
-    neb_ns heartbeat_at, killed_at;
-    int kill_signal; // agent_launch.kill
-    uint64_t gpus;   // given to the worker, a bit per GPU
-    double allow_s;
-    // When the worker last reported that bytes of a file move; the bytes left of its checkpoint (0:
-    // unknown), and when the agent last reported them.
-    neb_ns moved_at, left_said;
-    uint64_t left;
-    bool given_up; // its checkpoint is not waited for any more
-    bool queues;   // the worker's launcher may still wait for hosts
-    // The worker's step, the highest step that any incarnation of it reached, and the highest that
-    // one saved. A new highest is progress, and resets the count of restarts. (A worker that always
-    // dies before its first checkpoint makes none.)
-    int64_t last_step, farthest, saved_step;
-    bool progress;
-    int told_alive, told_others;  // last sent to the worker
-    neb_ns link_told;             // when the last line about the link was sent to another cluster,
-    uint64_t link_told_bytes;     // the bytes sent and received by then,
-    bool link_told_up;            // and whether all others were connected
+
+    // Its submitter.
+    bool local;                        // submitted here: reports of all clusters come here
+    uint32_t home;                     // peer that submitted it, unless local
+    char owner[SEC_NAME_MAX];          // name of the submitter, kept if it is revoked; "": local
+    char sig[2 * INTER_SIG_BYTES + 1]; // the submitter's signature of the job; "" if local
+    bool adopted;  // the owner is not a member any more, and this site's operator resumed the job
+    bool orphaned; // the operator was told that the owner is not a member any more
+    struct agent_terms terms;         // if not local: terms of the policy that admitted it
+    struct agent_disclosed disclosed; // what was sent of its losses to the submitter
+    struct agent_lines *lines;        // owned: lines of metrics for home; NULL: local, or none yet
+    struct {
+        bool listed; // the policy lets the submitter's jobs take waiting trainers
+        bool told;   // the operator was told that a waiting trainer was not given to this job
+    } attach;
+
+    // Its other clusters.
     struct member_set offers_due; // clusters to which the job is still to be offered again
-    struct member_set removed;    // clusters that a membership version removed
+    struct member_set removed;    // clusters that a membership version removed, a bit each
     struct member_set gone;       // with `robust`: revoked clusters that the operator was told of
-    struct member_set owing_told; // clusters reported because a round waited for their update
-    // Since when a round waits for a cluster's update, without a break; 0: it does not.
-    neb_ns owing_since[AGENT_CLUSTERS_MAX];
-    bool room_told;               // reported that this site cannot keep others' updates
-    neb_ns room_said;             // when that, or the opposite, was last reported
-    struct member_set waits_told; // clusters reported because rounds wait for them
-    // The submitter's signature of the job; "" if that is this member.
-    char sig[2 * INTER_SIG_BYTES + 1];
-    bool told_expected, told_lost;
-    bool
-        // a member catches up: updates that a checkpoint makes superfluous are removed later
-        updates_stay;
-    uint64_t taken; // fragments in which the job's snapshot.bin is ahead, a bit each
-    // Checkpoints of a fragment at this round and later are not trusted; 0: all are.
-    uint32_t suspect[INTER_FRAGMENTS_MAX];
-    int divergences;        // of this cluster
-    bool all_doubt;         // no side had a majority in the last one: all members compute again
-    neb_ns hopeless_since;  // since when no member has a state to return to; 0: not so
-    struct agent_join join; // the snapshot that is being fetched
-    struct member_set told_differs;             // clusters whose agents speak another protocol
-    struct neb_throttle fetching, fetch_failed; // throttles of the messages about it
-    struct agent_proof proof;                   // of the last snapshot's state
-    struct member_set false_givers; // clusters whose state was false: they are not asked again
-    neb_ns ask_at;                  // no member is asked for a state before this time
-    int disputes;                   // how often in a row no other cluster could be believed
-    // Since when no member has a state to give, and the rounds in the ledger at that time.
-    neb_ns nowhere_since;
-    uint64_t nowhere_rounds;
-    bool short_ledger; // the ledger lost commits that the worker has merged (agent/daemon/rejoin.c)
-    neb_ns behind_until; // when to ask again for a snapshot that the worker needs; 0: it needs none
-    // The commits that the worker asked for and that are gone.
-    uint64_t behind; // their fragments, a bit each
-    bool behind_any; // with `private`: any later commit helps
-    uint32_t behind_rounds[INTER_FRAGMENTS_MAX];
-    // Per fragment: the open round of the worker plus one (0: unknown, or it has the commit).
-    // undelivered: a bit per commit that could not be sent to it.
-    uint32_t wants[INTER_FRAGMENTS_MAX];
-    uint64_t undelivered;
-    bool replaced;   // the worker was killed to start with another state: not a crash
-    uint64_t finals; // of a witness: a bit per fragment whose last round it has seen
-    bool resume_due; // resume requested while it still stopped: do so once it has ended
-    bool reported;
-    // Owned; kept for watchers that come late: of this cluster, and of the others (n_clusters).
-    json_t *report, *others[AGENT_CLUSTERS_MAX];
-    struct agent_ipc_client watchers[AGENT_WATCHERS_MAX];
+    // If local: limits of the lines and reports of each cluster (AGENT_LINES_TAKEN), in number and
+    // bytes, and the number of its last line (0: none).
+    struct neb_bucket told_lines[AGENT_CLUSTERS_MAX], told_bytes[AGENT_CLUSTERS_MAX];
+    int64_t had[AGENT_CLUSTERS_MAX];
     // Bytes of earlier runs of the job; totals of its links when this run began.
     struct agent_wan_bytes wan_before, wan_base;
-};
 
-// "running" or "stopping"; once it has ended here "done", "stopped", "failed" or "suspended".
-const char *agent_job_state_name(const struct agent_jobrun *j);
+    struct agent_jobworker worker;
+    struct agent_jobrounds rounds;
+    struct agent_sums *sums; // profile `private` (agent/daemon/sums.h); else NULL
+    struct agent_jobfetch fetch;
+    struct agent_jobdoubt doubt;
+    struct agent_jobsaid said;
+    // Owned; kept for watchers that come late. report: the last of this cluster's worker, or the
+    // failure that the agent reported for it; NULL: none yet. others: (n_clusters).
+    json_t *report, *others[AGENT_CLUSTERS_MAX];
+    struct agent_ipc_client watchers[AGENT_WATCHERS_MAX];
+};
 
 // True if `cluster` is another cluster whose member is on the list.
 static inline bool agent_job_has_peer(const struct agent_jobrun *j, int cluster) {

@@ -3,8 +3,6 @@
 // dispatches them.
 #include "agent/base/log.h"
 #include "agent/daemon/attach.h"
-#include "agent/daemon/measure.h"
-#include "agent/daemon/shape.h"
 #include "agent/daemon/snapshot.h"
 #include "agent/daemon/state.h"
 #include "agent/daemon/sums.h"
@@ -26,10 +24,11 @@ static bool watches(const struct agent_jobrun *j, const struct agent_ipc_client 
 // before it watched.
 static void add_watcher(struct daemon *d, struct agent_jobrun *j,
                         const struct agent_ipc_client *from) {
-    if (j->unstarted[0] && !watches(j, from))
+    if (j->worker.unstarted[0] && !watches(j, from))
         daemon_send(d, from,
                     json_pack("{s:s,s:s,s:{s:s,s:s,s:s}}", "ev", "line", "job", j->hex, "line",
-                              "kind", "fault", "cluster", daemon_name(d), "text", j->unstarted));
+                              "kind", "fault", "cluster", daemon_name(d), "text",
+                              j->worker.unstarted));
     for (int i = 0; i < AGENT_WATCHERS_MAX && !watches(j, from); i++)
         if (!j->watchers[i].len)
             j->watchers[i] = *from;
@@ -49,11 +48,9 @@ static void on_follow(struct daemon *d, const struct agent_ipc_client *from,
     const char *hex = agent_ipc_str(m, "job", ""), *state = "unknown";
     struct agent_jobrun *j = daemon_job(d, hex);
     struct agent_job_record r = {.spec = NULL};
-    if (j && !j->reopened) {
+    if (j && j->state != AGENT_JOB_REOPENED) {
         add_watcher(d, j, from);
-        state = j->state == AGENT_JOB_ENDED      ? "ended"
-                : j->state == AGENT_JOB_STOPPING ? "stopping"
-                                                 : "running";
+        state = agent_job_phase(j->state);
     } else if (daemon_job_recall(d, hex, &r) == NEB_OK)
         state = r.state;
     daemon_send(d, from, json_pack("{s:s,s:s,s:s}", "ev", "follows", "job", hex, "state", state));
@@ -80,6 +77,18 @@ static void refuse_id(struct daemon *d, const struct agent_ipc_client *from, con
     daemon_answer(d, from, false, why);
 }
 
+// Sends a message to the other clusters of the job, and owns it. False: there are none, because one
+// process does everything.
+static bool post_others(struct daemon *d, const struct agent_jobrun *j, enum agent_message kind,
+                        json_t *body) {
+    bool others = j->job.n_clusters > 1 && j->job.sync.scheme != AGENT_SCHEME_SYNCHRONOUS;
+    for (int i = 0; others && i < j->job.n_clusters; i++)
+        if (i != j->self)
+            daemon_post(d, j->peers[i], kind, json_incref(body), true);
+    json_decref(body);
+    return others;
+}
+
 static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from,
                           struct agent_ipc_msg *m) {
     char why[512], hex[2 * AGENT_JOB_ID_BYTES + 1];
@@ -101,7 +110,7 @@ static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from,
         daemon_answer(d, from, false, "the agent is ending: submit the job when it is back");
         return;
     }
-    if (runs && runs->state == AGENT_JOB_STOPPING) {
+    if (runs && agent_job_stops(runs->state)) {
         daemon_answer(d, from, false,
                       "the job is still stopping: its checkpoint is being written (nebula status); "
                       "submit it again once it has stopped");
@@ -122,17 +131,13 @@ static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from,
                 json_pack("{s:s,s:b,s:s,s:s}", "ev", "answer", "ok", 1, "text", j->hex, "name",
                           daemon_name(d))); // the cluster whose models are here
     add_watcher(d, j, from);
-    if (j->job.sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
-        return; // one process does everything
-    for (int i = 0; i < j->job.n_clusters; i++)
-        if (i != j->self)
-            daemon_post(d, j->peers[i], AGENT_MSG_JOB, daemon_signed_job(d, j), true);
+    post_others(d, j, AGENT_MSG_JOB, daemon_signed_job(d, j));
 }
 
 static json_t *suspects(const struct agent_jobrun *j) {
     json_t *a = json_array();
     for (int f = 0; f < j->job.sync.fragments; f++)
-        json_array_append_new(a, json_integer((json_int_t)j->suspect[f]));
+        json_array_append_new(a, json_integer((json_int_t)j->doubt.suspect[f]));
     return a;
 }
 
@@ -152,37 +157,37 @@ static void on_attachable(struct daemon *d, const struct agent_ipc_client *from,
         if (agent_policy_load(d->c->home, &d->policy.is) != NEB_OK)
             d->policy.is = agent_policy_none();
     }
-    for (int i = 0; i < AGENT_JOBS_MAX; i++)
-        d->jobs[i].attach_listed = agent_policy_attaches(&d->policy.is, d->jobs[i].owner);
+    EACH_JOB (d, run)
+        run->attach.listed = agent_policy_attaches(&d->policy.is, run->owner);
     json_t *answer = agent_attach_find(d->jobs, m);
     struct agent_jobrun *j =
         daemon_job(d, json_string_value(json_object_get(answer, "passed_over")));
-    if (j && !j->attach_told)
+    if (j && !j->attach.told)
         neb_warn("%s", json_string_value(json_object_get(answer, "text")));
     if (j)
-        j->attach_told = true;
+        j->attach.told = true;
     daemon_send(d, from, answer);
 }
 
 static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
                       struct agent_ipc_msg *m) {
-    char dir[NEB_PATH_MAX];
     struct agent_jobrun *j = daemon_job(d, agent_ipc_str(m, "job", NULL));
-    if (!j || j->state == AGENT_JOB_ENDED) {
+    if (!j || agent_job_ended(j->state)) {
         daemon_answer(d, from, false, "no such job");
         return;
     }
-    bool expected;
+    bool changed;
     char why[512];
-    if (m->n_parts != 1 || !agent_credential_is(j->credential, m->parts[0].p, m->parts[0].len)) {
+    if (m->n_parts != 1 ||
+        !agent_credential_is(j->worker.credential, m->parts[0].p, m->parts[0].len)) {
         count_stranger(d, "a local process without the credentials of a job's worker tried to "
                           "attach as its worker");
         snprintf(why, sizeof why, "not the credentials of this job's worker");
-        if (agent_attach_waits(j) && agent_credential_folder(d->socket_path, j->hex, dir) == NEB_OK)
+        if (agent_attach_waits(j))
             snprintf(why, sizeof why,
                      "not the credentials of this job's trainer: %.400s/trainer.key was changed; "
                      "start the agent again, which reads it",
-                     dir);
+                     j->dir);
         daemon_answer(d, from, false, why);
         return;
     }
@@ -200,123 +205,39 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
         daemon_answer(d, from, false, "the job has failed");
         return;
     }
-    j->client = *from;
-    j->queues = false;
-    memset(j->wants, 0, sizeof j->wants); // the worker will send what it waits for
-    j->undelivered = 0;
+    j->worker.client = *from;
+    j->worker.queues = false;
+    daemon_worker_heard(j);
+    memset(j->rounds.wants, 0, sizeof j->rounds.wants); // the worker will send what it waits for
+    j->rounds.undelivered = 0;
     if (agent_attach_waits(j)) // it starts with the present state
-        j->replaced = false;
+        j->worker.replaced = false;
     if (from->remote) {
         agent_ipc_remote_welcome(d->ipc, from);
         neb_info("job %s: rank 0 runs on another host, %s", j->job.name, from->address);
     }
-    daemon_job_dir(d, j, dir, sizeof dir);
-    j->told_alive = daemon_peers_alive(d, j, &expected);
-    j->told_others = daemon_peers_left(d, j);
-    j->told_expected = expected;
-    j->told_lost = daemon_catching_up(d, j);
     struct agent_ipc_part parts[2] = {0}, *seal = &parts[0], *sums;
-    seal->p = agent_credential_seal(j->credential, &seal->len);
+    seal->p = agent_credential_seal(j->worker.credential, &seal->len);
     // built-in workers get the seal key through their pipe
     sums = &parts[seal->len && agent_attach_waits(j)];
     sums->p = agent_sums_keys(j->sums, &sums->len);
     json_t *head = json_pack(
-        "{s:s,s:O,s:i,s:s,s:i,s:i,s:b,s:b,s:b,s:I,s:o,s:o,s:b}", "ev", "job", "spec", j->spec,
-        "cluster", j->self, "dir", dir, "alive", j->told_alive, "others", j->told_others,
-        "expected", expected, "stop", j->state == AGENT_JOB_STOPPING, "lost", j->told_lost,
-        "attempts", (json_int_t)daemon_attempts(d, j), "suspect", suspects(j), "taken",
-        agent_snapshot_mask(j->taken, j->job.sync.fragments), "sums", sums->len != 0);
+        "{s:s,s:O,s:i,s:s,s:b,s:o,s:o,s:b}", "ev", "job", "spec", j->spec, "cluster", j->self,
+        "dir", j->dir, "stop", agent_job_stops(j->state), "suspect", suspects(j), "taken",
+        agent_snapshot_mask(j->doubt.taken, j->job.sync.fragments), "sums", sums->len != 0);
+    json_t *alive = daemon_take_alive(d, j, &changed);
+    json_object_update(head, alive);
+    json_decref(alive);
     size_t n_parts = (size_t)(sums - parts) + (sums->len != 0);
     if (agent_ipc_send(d->ipc, from, head, parts, n_parts) != NEB_OK)
         neb_debug("a worker is gone");
 }
 
-// The policy admitted the job for larger updates. A cluster that continues from a snapshot, or
-// leaves out steps, may have fewer tokens. An update without tokens is allowed: it contains only
-// what others had before.
-static bool too_few_tokens(struct daemon *d, struct agent_jobrun *j, uint64_t tokens) {
-    char text[256];
-    if (!tokens || (double)tokens >= j->terms.update_tokens)
-        return false;
-    snprintf(
-        text, sizeof text,
-        "an update would rest on %llu tokens, but the policy of this site requires %.0f: it is not "
-        "sent, and the job stops. nebula resume continues the job, including what the update holds",
-        (unsigned long long)tokens, j->terms.update_tokens);
-    if (j->state == AGENT_JOB_RUNNING)
-        daemon_job_give_up(d, j, text);
-    return true;
-}
-
-static void on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
-    struct inter_manifest mf = {
-        .tokens = (uint64_t)agent_ipc_int(m, "tokens", 0),
-        .step = (uint64_t)agent_ipc_int(m, "step", 0),
-        .steps = (uint32_t)agent_ipc_int(m, "steps", 0),
-        .missed = (uint32_t)agent_ipc_int(m, "missed", 0),
-        .flags = json_is_true(json_object_get(m->head, "final")) ? INTER_FINAL : 0};
-    uint8_t digest[16];
-    agent_measure(d->service, j, json_object_get(m->head, "measure"), &mf.measure);
-    if (m->n_parts != 1 || !neb_unhex(agent_ipc_str(m, "digest", ""), digest, sizeof digest)) {
-        neb_warn("a malformed update from a worker was dropped");
-        return;
-    }
-    struct neb_rd r = neb_rd_make(digest, sizeof digest);
-    mf.digest[0] = neb_rd_u64(&r);
-    mf.digest[1] = neb_rd_u64(&r);
-    memcpy(mf.key.job, j->id, sizeof mf.key.job);
-    mf.key.round = (uint32_t)agent_ipc_int(m, "round", 0);
-    mf.key.fragment = (uint32_t)agent_ipc_int(m, "fragment", 0);
-    mf.key.member = (uint8_t)j->self;
-    mf.key.attempt = (uint32_t)agent_ipc_int(m, "again", 0);
-    if (mf.key.fragment >= (uint32_t)j->job.sync.fragments || !j->federated) {
-        neb_warn("an update for fragment %u of job %s was dropped", mf.key.fragment, j->job.name);
-        return;
-    }
-    if (too_few_tokens(d, j, mf.tokens) ||
-        daemon_ledger_behind(d, j, mf.key.fragment, mf.key.round))
-        return;
-    daemon_note_step(j, (int64_t)mf.step);
-    j->wants[mf.key.fragment] = mf.key.round + 1;
-    enum neb_status st = inter_service_submit(d->service, &mf, m->parts[0].p, m->parts[0].len);
-    if (st == NEB_ERR_NOT_FOUND) {
-        daemon_commit_gone(d, j, mf.key.fragment, mf.key.round);
-    } else if (st != NEB_OK) {
-        char text[NEB_PATH_MAX + 1024], why[1024];
-        neb_last_error(why, sizeof why);
-        snprintf(text, sizeof text, "update of round %u could not be stored in %.400s: %s",
-                 mf.key.round, d->c->home, why);
-        daemon_job_fail(d, j, text);
-        daemon_job_stop(d, j);
-    }
-}
-
-static void on_shape(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
-    char dir[NEB_PATH_MAX];
-    daemon_job_dir(d, j, dir, sizeof dir);
-    agent_shape_take(d->service, j, dir, m->head);
-}
-
-// The worker has merged a round. Is the next one committed already?
-static void on_ready(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
-    int64_t f = agent_ipc_int(m, "fragment", -1), round = agent_ipc_int(m, "round", -1);
-    if (!j->federated || f < 0 || f >= j->job.sync.fragments || round < 0)
-        return;
-    if (daemon_ledger_behind(d, j, (uint32_t)f, (uint32_t)round))
-        return;
-    j->wants[f] = (uint32_t)round + 1;
-    enum neb_status st = inter_service_deliver(d->service, j->id, (uint32_t)f, (uint32_t)round);
-    if (st == NEB_ERR_NOT_FOUND)
-        daemon_commit_gone(d, j, (uint32_t)f, (uint32_t)round);
-    else if (st != NEB_OK)
-        neb_warn("the commit of round %lld could not be read", (long long)round);
-}
-
 void daemon_note_step(struct agent_jobrun *j, int64_t step) {
-    if (step <= j->progress_step)
+    if (step <= j->worker.newest_step)
         return;
-    j->progress_step = step;
-    j->progress_at = neb_now();
+    j->worker.newest_step = step;
+    daemon_job_moved(j);
 }
 
 static void on_metrics(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
@@ -326,14 +247,15 @@ static void on_metrics(struct daemon *d, struct agent_jobrun *j, struct agent_ip
         return;
     }
     json_object_set_new(line, "cluster", json_string(daemon_name(d)));
-    agent_disclosed_take(&j->told, line);
+    agent_disclosed_take(&j->disclosed, line);
     const char *kind = json_string_value(json_object_get(line, "kind"));
     const json_t *step = json_object_get(line, "step");
     bool saved = kind && !strcmp(kind, "checkpoint"); // its step is an earlier one
-    int64_t *far = saved ? &j->saved_step : &j->farthest, at = json_integer_value(step);
+    int64_t *far = saved ? &j->worker.saved_step : &j->worker.farthest,
+            at = json_integer_value(step);
     if (json_is_integer(step) && !saved)
-        j->last_step = at;
-    j->progress |= at > *far;
+        j->worker.last_step = at;
+    j->worker.progress |= at > *far;
     *far = at > *far ? at : *far;
     daemon_note_step(j, saved ? 0 : at);
     daemon_publish_line(d, j, line);
@@ -341,9 +263,9 @@ static void on_metrics(struct daemon *d, struct agent_jobrun *j, struct agent_ip
 
 static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
     json_t *report = json_object_get(m->head, "report");
-    if (!json_is_object(report))
+    if (!json_is_object(report) || agent_job_ended(j->state))
         return;
-    j->link_told = 0;
+    j->said.link_at = 0;
     daemon_send_link(d, j); // the last counters belong in the run's files
     struct agent_wan_bytes wan = daemon_wan_bytes(d, j);
     json_object_set_new(report, "name", json_string(daemon_name(d)));
@@ -360,67 +282,45 @@ static void on_report(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
     json_object_set_new(report, "faults", faults);
     if (j->linked && j->job.mode != AGENT_MODE_REPLICAS)
         json_object_set_new(report, "streams", agent_streams_report(&d->streams, j));
-    json_object_set_new(report, "divergences", json_integer(j->divergences));
+    json_object_set_new(report, "divergences", json_integer(j->doubt.divergences));
     // why the agent had it stop
-    if (j->unable && !j->suspended && !json_object_get(report, "error"))
+    if (j->state != AGENT_JOB_SUSPENDING && json_object_get(j->report, "error") &&
+        !json_object_get(report, "error"))
         json_object_update_missing(report, j->report);
     json_decref(j->report);
     j->report = json_incref(report);
-    j->reported = true;
-    // The worker has only to exit (agent/daemon/hang.c), or, after an error, to finish a
-    // checkpoint.
-    j->heartbeat_at = neb_now();
-    j->allow_s =
+    // the worker has only to exit, or, after an error, to finish a checkpoint
+    j->worker.allow_s =
         (double)j->job.hang_after_s * (json_object_get(report, "error") ? EXCHANGE_HANG_OTHER : 2);
+    daemon_worker_heard(j);
+    if (agent_timer_at(&j->timers, AGENT_TIMER_EXIT)) // it waited for this report
+        agent_timer_set(&j->timers, AGENT_TIMER_EXIT, neb_now());
     // a suspended job continues: this report is not its last
-    if (!j->suspended || !json_is_true(json_object_get(report, "stopped")))
+    if (j->state != AGENT_JOB_SUSPENDING || !json_is_true(json_object_get(report, "stopped")))
         daemon_publish_report(d, j, json_incref(report));
     else
         daemon_store_lines(d, j);
     if (agent_attach_waits(j)) // there is no process whose exit would end it
-        daemon_worker_ended(d, j, 0);
+        daemon_worker_ended(d, j);
 }
 
 void daemon_trainer_left(struct daemon *d, struct agent_jobrun *j, bool said_so) {
-    if (j->state == AGENT_JOB_ENDED || !agent_attach_left(j, said_so))
+    if (agent_job_ended(j->state) || !agent_attach_left(j, said_so))
         return;
     daemon_note_fault(d, j, "the attached trainer is gone");
-    if (j->state == AGENT_JOB_STOPPING)
-        daemon_job_end_untrained(d, j, "stopped while no trainer was attached");
+    if (agent_job_stops(j->state))
+        daemon_job_alone(d, j, "stopped while no trainer was attached");
 }
 
-// Notes what the worker's newest checkpoint holds, for --blobs-max. While a snapshot is given, its
-// checkpoint counts instead: the member that takes it needs the updates since then.
-static void on_saved(struct daemon *d, struct agent_jobrun *j, const json_t *saved) {
-    uint32_t rounds[INTER_FRAGMENTS_MAX], n = (uint32_t)j->job.sync.fragments;
-    if (!j->federated || json_array_size(saved) != n || d->snapshots_given)
-        return;
-    for (uint32_t f = 0; f < n; f++) {
-        const json_t *r = json_array_get(saved, f);
-        if (!json_is_integer(r) || json_integer_value(r) < 0)
-            return;
-        rounds[f] = (uint32_t)json_integer_value(r);
-    }
-    if (inter_ledger_saved(inter_service_ledger(d->service), j->id, rounds, n) != NEB_OK)
-        neb_warn("job %s: the ledger cannot store what its checkpoint holds", j->job.name);
-}
-
-static void on_checkpoint(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
-    json_t *rounds = json_object_get(m->head, "rounds"), *r;
-    size_t f;
-    if (j->linked && j->state == AGENT_JOB_RUNNING)
-        daemon_job_save(d, j,
-                        "running"); // stores the byte counts, in case the agent is killed
-    on_saved(d, j, json_object_get(m->head, "saved"));
-    json_array_foreach(rounds, f, r) {
-        if (!j->updates_stay && j->federated && json_is_integer(r) &&
-            f < (size_t)j->job.sync.fragments &&
-            inter_service_prune(d->service, j->id, (uint32_t)f, (uint32_t)json_integer_value(r)) !=
-                NEB_OK)
-            neb_warn("old updates of job %s could not be removed", j->job.name);
-        if (j->sums && json_is_integer(r))
-            agent_sums_prune(j->sums, (uint32_t)f, (uint32_t)json_integer_value(r));
-    }
+// The job that a command names; the caller clears *out. False: the command has an answer.
+static bool choose(struct daemon *d, const struct agent_ipc_client *from,
+                   const struct agent_ipc_msg *m, struct agent_job_record *out) {
+    char why[512];
+    bool found = agent_jobs_choose(inter_service_ledger(d->service), agent_ipc_str(m, "job", ""),
+                                   out, why, sizeof why) == NEB_OK;
+    if (!found)
+        daemon_answer(d, from, false, why);
+    return found;
 }
 
 // A job that is held, or had failed before this agent started, is in the ledger only. It is stopped
@@ -441,32 +341,25 @@ static void give_up(struct daemon *d, const struct agent_ipc_client *from,
 
 static void on_stop_request(struct daemon *d, const struct agent_ipc_client *from,
                             struct agent_ipc_msg *m) {
-    char why[512], dir[NEB_PATH_MAX];
+    char why[512];
     struct agent_job_record r;
-    if (agent_jobs_choose(inter_service_ledger(d->service), agent_ipc_str(m, "job", ""), &r, why,
-                          sizeof why) != NEB_OK) {
-        daemon_answer(d, from, false, why);
+    if (!choose(d, from, m, &r))
         return;
-    }
     struct agent_jobrun *j = daemon_job(d, r.hex);
     if (!j)
         give_up(d, from, &r);
     agent_job_record_clear(&r);
     if (!j)
         return;
-    bool over = j->state == AGENT_JOB_ENDED && !j->suspended,
-         others = j->job.n_clusters > 1 && j->job.sync.scheme != AGENT_SCHEME_SYNCHRONOUS;
+    bool over = agent_job_ended(j->state) && j->state != AGENT_JOB_SUSPENDED;
     daemon_job_stop_asked(d, j);
-    for (int i = 0; others && i < j->job.n_clusters; i++)
-        if (i != j->self)
-            daemon_post(d, j->peers[i], AGENT_MSG_STOP, daemon_stop_message(j), true);
-    snprintf(why, sizeof why, "it has ended here (%s)%s", agent_job_state_name(j),
+    bool others = post_others(d, j, AGENT_MSG_STOP, daemon_stop_message(j));
+    snprintf(why, sizeof why, "it has ended here (%s)%s", agent_job_shown(j->state),
              others ? "; clusters where it still runs are asked to stop" : "");
     if (!over && j->job.clusters[j->self].witness)
         snprintf(why, sizeof why, "stopping after a checkpoint");
     else if (!over) {
-        daemon_job_dir(d, j, dir, sizeof dir);
-        snprintf(why, sizeof why, "stopping after a checkpoint, here in %.400s/checkpoint", dir);
+        snprintf(why, sizeof why, "stopping after a checkpoint, here in %.400s/checkpoint", j->dir);
     }
     daemon_answer(d, from, !over || others, why);
 }
@@ -475,11 +368,8 @@ static void on_forget_request(struct daemon *d, const struct agent_ipc_client *f
                               struct agent_ipc_msg *m) {
     char why[512];
     struct agent_job_record r;
-    if (agent_jobs_choose(inter_service_ledger(d->service), agent_ipc_str(m, "job", ""), &r, why,
-                          sizeof why) != NEB_OK) {
-        daemon_answer(d, from, false, why);
+    if (!choose(d, from, m, &r))
         return;
-    }
     bool gone = daemon_job_forgotten(d, &r, why, sizeof why);
     if (gone) {
         neb_info("job %.8s is forgotten", r.hex);
@@ -500,13 +390,10 @@ static void on_resume_request(struct daemon *d, const struct agent_ipc_client *f
         daemon_answer(d, from, false, "the agent is ending: try again when it is back");
         return;
     }
-    if (agent_jobs_choose(inter_service_ledger(d->service), agent_ipc_str(m, "job", ""), &r, why,
-                          sizeof why) != NEB_OK) {
-        daemon_answer(d, from, false, why);
+    if (!choose(d, from, m, &r))
         return;
-    }
     struct agent_jobrun *j = daemon_job(d, r.hex);
-    bool runs = j && j->state != AGENT_JOB_ENDED;
+    bool runs = j && agent_job_active(j->state);
     if (runs || (rejoin && !daemon_job_renew(d, &r, why, sizeof why)) ||
         !daemon_job_resume(d, &r, true, why, sizeof why)) {
         daemon_answer(d, from, false, runs ? "the job is running, or still stopping" : why);
@@ -520,13 +407,9 @@ static void on_resume_request(struct daemon *d, const struct agent_ipc_client *f
         daemon_answer(d, from, true, why);
     } else {
         daemon_job_resumed(d, j, next_run(j));
-        for (int i = 0; i < j->job.n_clusters && j->job.sync.scheme != AGENT_SCHEME_SYNCHRONOUS;
-             i++)
-            if (i != j->self) {
-                json_t *body = daemon_signed_job(d, j);
-                json_object_set_new(body, "resume", json_true());
-                daemon_post(d, j->peers[i], AGENT_MSG_JOB, body, true);
-            }
+        json_t *body = daemon_signed_job(d, j);
+        json_object_set_new(body, "resume", json_true());
+        post_others(d, j, AGENT_MSG_JOB, body);
         daemon_answer(d, from, true,
                       rejoin ? "resumed with the other clusters' state, which is fetched"
                              : "resumed from its last checkpoint");
@@ -540,7 +423,7 @@ static void on_list_request(struct daemon *d, const struct agent_ipc_client *fro
     bool read = agent_jobs_list(inter_service_ledger(d->service), &jobs) == NEB_OK;
     json_array_foreach(jobs, i, o) {
         const struct agent_jobrun *j = daemon_job(d, json_string_value(json_object_get(o, "id")));
-        if (!j || j->state == AGENT_JOB_ENDED)
+        if (!j || agent_job_ended(j->state))
             continue; // the ledger has the final counts
         struct agent_wan_bytes wan = daemon_wan_bytes(d, j);
         json_object_set_new(o, "sent_bytes", json_integer((json_int_t)wan.sent));
@@ -555,17 +438,18 @@ static void on_list_request(struct daemon *d, const struct agent_ipc_client *fro
 
 static void on_heartbeat(struct agent_jobrun *j, const struct agent_ipc_msg *m) {
     json_int_t left = json_integer_value(json_object_get(m->head, "left"));
-    j->allow_s = json_number_value(json_object_get(m->head, "allow_s"));
-    j->left = left > 0 ? (uint64_t)left : 0;
+    j->worker.allow_s = json_number_value(json_object_get(m->head, "allow_s"));
+    j->worker.left = left > 0 ? (uint64_t)left : 0;
+    daemon_worker_heard(j);
     daemon_note_step(j, agent_ipc_int(m, "step", 0));
     if (json_is_true(json_object_get(m->head, "moves")))
-        j->moved_at = j->heartbeat_at;
+        j->worker.moved_at = neb_now();
 }
 
 // Requests of a job's worker; false: it is none of them.
 static bool on_worker(struct daemon *d, struct agent_jobrun *j, const char *op,
                       struct agent_ipc_msg *m) {
-    j->heartbeat_at = neb_now();
+    daemon_worker_heard(j);
     if (!strcmp(op, "hello"))
         daemon_send_alive(d, j, true);
     else if (!strcmp(op, "heartbeat"))
@@ -573,17 +457,17 @@ static bool on_worker(struct daemon *d, struct agent_jobrun *j, const char *op,
     else if (!strcmp(op, "detach"))
         daemon_trainer_left(d, j, true);
     else if (!strcmp(op, "update"))
-        on_update(d, j, m);
+        daemon_on_update(d, j, m);
     else if (!strcmp(op, "shape"))
-        on_shape(d, j, m);
+        daemon_on_shape(d, j, m);
     else if (!strcmp(op, "ready"))
-        on_ready(d, j, m);
+        daemon_on_ready(d, j, m);
     else if (!strcmp(op, "metrics"))
         on_metrics(d, j, m);
     else if (!strcmp(op, "report"))
         on_report(d, j, m);
     else if (!strcmp(op, "checkpoint"))
-        on_checkpoint(d, j, m);
+        daemon_on_checkpoint(d, j, m);
     else if (!strcmp(op, "snapshot-bad"))
         daemon_proof_bad(d, j, agent_ipc_str(m, "text", ""));
     else
@@ -623,16 +507,16 @@ static bool remote_may(struct daemon *d, const struct agent_ipc_client *from,
                        const struct agent_jobrun *attached, bool attach,
                        const struct agent_ipc_msg *m) {
     struct agent_jobrun *own = NULL;
-    for (int i = 0; i < AGENT_JOBS_MAX; i++)
-        if (d->jobs[i].used && d->jobs[i].credential &&
-            !memcmp(agent_credential_remote(d->jobs[i].credential)->public, from->key,
-                    sizeof from->key))
-            own = &d->jobs[i];
+    EACH_JOB (d, j)
+        if (j->worker.credential && !memcmp(agent_credential_remote(j->worker.credential)->public,
+                                            from->key, sizeof from->key))
+            own = j;
     if (own && !attach && own == attached)
         return true;
-    if (own && attach && !own->client.len && !strcmp(agent_ipc_str(m, "job", ""), own->hex))
+    if (own && attach && !own->worker.client.len && !strcmp(agent_ipc_str(m, "job", ""), own->hex))
         return true;
-    if (own && own->client.remote && own->worker.pid && !own->killed_at)
+    if (own && own->worker.client.remote && own->worker.child.pid &&
+        !agent_timer_at(&own->timers, AGENT_TIMER_KILL))
         daemon_worker_retry(
             d, own,
             "the connection with the worker on another host broke and was made again: messages may "
@@ -646,9 +530,9 @@ void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,
                      struct agent_ipc_msg *m) {
     const char *op = agent_ipc_str(m, "op", "");
     struct agent_jobrun *j = NULL;
-    for (int i = 0; i < AGENT_JOBS_MAX; i++)
-        if (d->jobs[i].used && agent_ipc_same(&d->jobs[i].client, from))
-            j = &d->jobs[i];
+    EACH_JOB (d, run)
+        if (agent_ipc_same(&run->worker.client, from))
+            j = run;
     bool attach = !strcmp(op, "attach"); // allowed again, after a restart of this agent
     if (from->remote && !remote_may(d, from, j, attach, m)) {
         count_stranger(d, "a worker on another host made a request that is not of its job");

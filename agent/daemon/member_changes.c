@@ -160,7 +160,7 @@ enum neb_status daemon_take_members(struct daemon *d) {
             neb_log(NEB_LOG_ERROR,
                     "jobs stop: the CA has signed member lists that do not follow from each other");
         for (int i = 0; i < AGENT_JOBS_MAX; i++)
-            if (d->jobs[i].used)
+            if (d->jobs[i].state)
                 daemon_job_stop(d, &d->jobs[i]);
     }
     if (!c.changed)
@@ -179,9 +179,9 @@ enum neb_status daemon_take_members(struct daemon *d) {
                  (unsigned long long)d->members.version, waiting, SEC_MEMBERS_MAX);
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         struct agent_jobrun *j = &d->jobs[i];
-        for (int w = 0; j->used && w < AGENT_WATCHERS_MAX; w++)
+        for (int w = 0; j->state && w < AGENT_WATCHERS_MAX; w++)
             daemon_send_members(d, j, &j->watchers[w]);
-        if (j->used && j->state != AGENT_JOB_ENDED)
+        if (agent_job_active(j->state))
             update_job(d, j);
     }
     if (!agent_members_holds(d->trust, sec_identity_public(d->identity)))
@@ -205,14 +205,14 @@ enum neb_status daemon_rekey(struct daemon *d) {
     d->identity = next;
     // new links count from zero
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
-        if (d->jobs[i].used)
+        if (d->jobs[i].state)
             d->jobs[i].wan_before = daemon_wan_bytes(d, &d->jobs[i]);
     enum neb_status st = inter_service_rekey(d->service, next);
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         struct agent_jobrun *j = &d->jobs[i];
-        if (j->used && j->linked)
+        if (j->state && j->linked)
             j->wan_base = daemon_link_totals(d, j);
-        if (j->used && j->sums)
+        if (j->state && j->sums)
             agent_sums_rekey(j->sums, next);
     }
     agent_members_rekey(d->trust, next);
@@ -240,7 +240,7 @@ static bool open_again(struct daemon *d, struct agent_jobrun *j) {
         neb_warn("the rounds of job %s, which has ended here, cannot be reopened", j->job.name);
         return false;
     }
-    if (j->unable || !strcmp(j->stored, "failed"))
+    if (j->state == AGENT_JOB_FAILED)
         inter_service_job_idle(d->service, j->id);
     return true;
 }
@@ -261,7 +261,7 @@ enum neb_status daemon_renew_service(struct daemon *d) {
     }
     NEB_TRY(st);
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
-        if (d->jobs[i].used && !open_again(d, &d->jobs[i]))
+        if (d->jobs[i].state && !open_again(d, &d->jobs[i]))
             daemon_job_forget(d, &d->jobs[i]); // a member that was away asks for it by its id
     neb_info("links use member list version %llu", (unsigned long long)d->members.version);
     return NEB_OK;

@@ -61,9 +61,7 @@ static void end_job(struct daemon *d, const char *hex, const char *by, const cha
     neb_log(NEB_LOG_ERROR, "job %.8s: %s", hex, text);
     if (!j || j->state != AGENT_JOB_RUNNING)
         return;
-    j->suspended = false;
     daemon_job_fail(d, j, text);
-    daemon_job_stop(d, j);
 }
 
 void daemon_on_misnamed(struct daemon *d, uint32_t peer, const char *by, const char *hex,

@@ -174,14 +174,12 @@ static void on_known_job(struct daemon *d, uint32_t peer, uint32_t home, const j
         daemon_job_later(d, known, spec, sig, run);
         return;
     }
-    struct agent_jobrun *j = daemon_job(d, known->hex);
-    bool stopping = j && j->state == AGENT_JOB_STOPPING;
-    j = daemon_job_accept(d, known->hex, spec, home, why, sizeof why);
+    struct agent_jobrun *j = daemon_job_accept(d, known->hex, spec, home, why, sizeof why);
     if (!j) {
         refuse_known(d, peer, known->hex, why);
         return;
     }
-    j->resume_due |= stopping;
+    daemon_job_event(d, j, AGENT_EV_RESUME, NULL);
     if (!j->local)
         daemon_job_set_home(d, j, home, sig);
     daemon_job_resumed(d, j, run);
@@ -453,9 +451,9 @@ void daemon_on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *
 static void tend_lines(struct daemon *d, uint32_t peer, bool up) {
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         struct agent_jobrun *j = &d->jobs[i];
-        if (j->used && j->lines && j->home == peer)
+        if (j->state && j->lines && j->home == peer)
             agent_lines_link(j->lines, up, neb_now());
-        for (int k = 0; up && j->used && j->local && j->linked && k < j->job.n_clusters; k++)
+        for (int k = 0; up && j->state && j->local && j->linked && k < j->job.n_clusters; k++)
             if (k != j->self && j->peers[k] == peer)
                 daemon_post(d, peer, AGENT_MSG_HAD,
                             json_pack("{s:s,s:I}", "id", j->hex, "had", (json_int_t)j->had[k]),
@@ -489,7 +487,7 @@ void daemon_on_peer(void *user, uint32_t peer, bool up) {
     tend_lines(d, peer, up);
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         struct agent_jobrun *j = &d->jobs[i];
-        if (!j->used || j->state == AGENT_JOB_ENDED || !j->linked)
+        if (!agent_job_active(j->state) || !j->linked)
             continue;
         daemon_send_alive(d, j, false);
         for (int k = 0; up && k < j->job.n_clusters; k++)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A state that was taken from another cluster, until the others confirm it (snapshot_proof.h).
+// A state that was taken from another cluster, until the others confirm it (judge.h).
 // Meanwhile the worker continues with its present state and sends nothing that counts. If the
 // others have a different state, the giver is reported, and not asked again.
 #include "agent/base/fault.h"
@@ -26,11 +26,6 @@ static struct member_set others_of(const struct daemon *d, const struct agent_jo
                       daemon_removed_clusters(d, j));
 }
 
-static struct member_set equivocators_of(const struct daemon *d, const struct agent_jobrun *j) {
-    struct inter_job_status st;
-    return inter_service_job_status(d->service, j->id, &st) ? st.equivocators : mset_none();
-}
-
 static void name(const struct agent_jobrun *j, struct member_set who, char *out, size_t cap) {
     if (!mset_empty(who))
         agent_status_names(&j->job, who, out, cap);
@@ -41,16 +36,17 @@ static void name(const struct agent_jobrun *j, struct member_set who, char *out,
 // Reports a false state: what is wrong, who gave it, and what follows.
 static void say_false(struct daemon *d, struct agent_jobrun *j, const char *what, bool proven) {
     char text[768], giver[160];
-    name(j, j->proof.giver, giver, sizeof giver);
+    name(j, j->doubt.proof.giver, giver, sizeof giver);
     snprintf(text, sizeof text, "ERROR: the state that %s gave %s: it is dropped", giver, what);
     size_t n = strlen(text);
-    if (proven && !mset_empty(j->proof.giver))
+    if (proven && !mset_empty(j->doubt.proof.giver))
         snprintf(text + n, sizeof text - n, ", and %s is not asked again", giver);
     daemon_report_fault(d, j, text);
 }
 
 struct member_set daemon_false_givers(const struct daemon *d, const struct agent_jobrun *j) {
-    return mset_within(others_of(d, j), j->false_givers) ? mset_none() : j->false_givers;
+    return mset_within(others_of(d, j), j->doubt.false_givers) ? mset_none()
+                                                               : j->doubt.false_givers;
 }
 
 // Excludes the giver from further requests, if there is another member to ask. False: no member can
@@ -59,13 +55,13 @@ static bool mark(struct daemon *d, struct agent_jobrun *j) {
     enum { DISPUTES_MAX = 3 };
     char text[640], names[320];
     struct member_set all = others_of(d, j);
-    j->false_givers = mset_union(j->false_givers, j->proof.giver);
-    if (mset_empty(all) || !mset_within(all, j->false_givers))
+    j->doubt.false_givers = mset_union(j->doubt.false_givers, j->doubt.proof.giver);
+    if (mset_empty(all) || !mset_within(all, j->doubt.false_givers))
         return true;
-    j->false_givers = mset_none();
-    j->ask_at = neb_now() + ask_retry;
+    j->doubt.false_givers = mset_none();
+    j->fetch.ask_at = neb_now() + ask_retry;
     agent_status_names(&j->job, all, names, sizeof names);
-    bool over = ++j->disputes >= DISPUTES_MAX;
+    bool over = ++j->doubt.disputes >= DISPUTES_MAX;
     int n = snprintf(text, sizeof text,
                      mset_count(all) > 1
                          ? "the states of %s differ, and nobody can tell which is right: nebula "
@@ -83,12 +79,10 @@ static bool mark(struct daemon *d, struct agent_jobrun *j) {
 }
 
 static bool drop(struct daemon *d, struct agent_jobrun *j) {
-    char dir[NEB_PATH_MAX];
-    daemon_job_dir(d, j, dir, sizeof dir);
-    if (agent_snapshot_drop(dir, true) != NEB_OK)
+    if (agent_snapshot_drop(j->dir, true) != NEB_OK)
         neb_warn("job %s: a false state could not be removed", j->job.name);
-    j->proof.open = 0;
-    j->taken = 0;
+    j->doubt.proof.open = 0;
+    j->doubt.taken = 0;
     return mark(d, j);
 }
 
@@ -96,13 +90,13 @@ static bool drop(struct daemon *d, struct agent_jobrun *j) {
 static void refuse(struct daemon *d, struct agent_jobrun *j, enum agent_proof_verdict v,
                    const struct inter_digests *said, struct member_set others) {
     char text[480], against[320];
-    struct member_set who = mset_none(), judges = mset_union(others, j->proof.giver);
+    struct member_set who = mset_none(), judges = mset_union(others, j->doubt.proof.giver);
     for (int f = 0; f < INTER_FRAGMENTS_MAX; f++) {
-        if (!(j->proof.open >> f & 1))
+        if (!(j->doubt.proof.open >> f & 1))
             continue;
         who = mset_union(who, mset_common(said[f].other, judges));
-        if (j->proof.begun) // later checkpoints contain it too
-            j->suspect[f] = j->proof.parts[f].round;
+        if (j->doubt.proof.begun) // later checkpoints contain it too
+            j->doubt.suspect[f] = j->doubt.proof.parts[f].round;
     }
     name(j, who, against, sizeof against);
     if (v == AGENT_PROOF_REFUTED)
@@ -114,37 +108,36 @@ static void refuse(struct daemon *d, struct agent_jobrun *j, enum agent_proof_ve
     if (drop(d, j))
         daemon_worker_replace(d, j);
     // otherwise its next checkpoint would contain that state
-    else if (j->proof.begun && j->worker.pid)
+    else if (j->doubt.proof.begun && j->worker.child.pid)
         daemon_worker_kill(j);
 }
 
 static void begin_worker(struct daemon *d, struct agent_jobrun *j) {
-    char dir[NEB_PATH_MAX];
-    daemon_job_dir(d, j, dir, sizeof dir);
-    if (agent_snapshot_confirm(dir) != NEB_OK) {
+    if (agent_snapshot_confirm(j->dir) != NEB_OK) {
         daemon_report_fault(d, j, "a snapshot could not be taken over; trying again");
-        j->proof.open = 0;
+        j->doubt.proof.open = 0;
         return;
     }
-    j->behind_until = j->hopeless_since = 0;
-    j->behind = 0;
-    j->behind_any = false;
+    agent_timer_clear(&j->timers, AGENT_TIMER_BEHIND);
+    j->fetch.hopeless_since = 0;
+    j->fetch.gone = 0;
+    j->fetch.any = false;
     neb_info("job %s: a snapshot is here; the worker restarts with it", j->job.name);
     daemon_note(d, j, "a snapshot is here; the worker restarts with it");
     daemon_worker_replace(d, j);
 }
 
 static void borne_out(struct daemon *d, struct agent_jobrun *j) {
-    j->disputes = 0;
-    if (!j->proof.begun)
+    j->doubt.disputes = 0;
+    if (!j->doubt.proof.begun)
         begin_worker(d, j);
 }
 
 static void begin_late(struct daemon *d, struct agent_jobrun *j) {
-    struct agent_proof *p = &j->proof;
+    struct agent_proof *p = &j->doubt.proof;
     struct inter_record r;
     char text[448], giver[160];
-    name(j, j->proof.giver, giver, sizeof giver);
+    name(j, j->doubt.proof.giver, giver, sizeof giver);
     snprintf(
         text, sizeof text,
         "for two minutes nobody but %s could be asked whether the state that it gave is that of "
@@ -163,7 +156,7 @@ static void begin_late(struct daemon *d, struct agent_jobrun *j) {
 // it can come, and no worker starts from it.
 static void collect(struct daemon *d, struct agent_jobrun *j,
                     struct inter_digests said[INTER_FRAGMENTS_MAX]) {
-    struct agent_proof *p = &j->proof;
+    struct agent_proof *p = &j->doubt.proof;
     for (uint32_t f = 0; f < INTER_FRAGMENTS_MAX; f++) {
         said[f] = (struct inter_digests){0};
         if (p->open >> f & 1 &&
@@ -175,11 +168,11 @@ static void collect(struct daemon *d, struct agent_jobrun *j,
 
 void daemon_proof_look(struct daemon *d, struct agent_jobrun *j) {
     struct inter_digests said[INTER_FRAGMENTS_MAX];
-    struct agent_proof *p = &j->proof;
+    struct agent_proof *p = &j->doubt.proof;
     if (!p->open || j->state != AGENT_JOB_RUNNING)
         return;
     struct member_set others =
-        mset_minus(mset_minus(others_of(d, j), p->giver), equivocators_of(d, j));
+        mset_minus(mset_minus(others_of(d, j), p->giver), daemon_rounds(d, j).equivocators);
     collect(d, j, said);
     neb_ns now = neb_now() + (neb_fault("snapshot.late") ? 2 * agent_proof_patience : 0);
     enum agent_proof_verdict v = agent_proof_look(p, said, others, mset_of(j->self), now);
@@ -193,7 +186,7 @@ void daemon_proof_look(struct daemon *d, struct agent_jobrun *j) {
 
 // After the record of its round no further digests come.
 void daemon_proof_look_at(struct daemon *d, struct agent_jobrun *j, const struct inter_record *r) {
-    struct agent_proof *p = &j->proof;
+    struct agent_proof *p = &j->doubt.proof;
     if (!(p->open >> r->fragment & 1) || p->parts[r->fragment].round != r->round)
         return;
     daemon_proof_look(d, j);
@@ -202,21 +195,20 @@ void daemon_proof_look_at(struct daemon *d, struct agent_jobrun *j, const struct
 }
 
 void daemon_proof_begin(struct daemon *d, struct agent_jobrun *j, uint32_t giver, bool asks) {
-    char dir[NEB_PATH_MAX], text[384], names[160];
+    char text[384], names[160];
     struct inter_snapshot *s = NULL;
     struct member_set who = mset_none();
-    daemon_job_dir(d, j, dir, sizeof dir);
-    if (agent_snapshot_taken(sec_vault_of(d->vault), dir, &s) != NEB_OK) {
+    if (agent_snapshot_taken(sec_vault_of(d->vault), j->dir, &s) != NEB_OK) {
         daemon_report_fault(d, j, "a snapshot could not be read; another one is fetched");
         return;
     }
     for (int i = 0; i < j->job.n_clusters; i++)
         if (agent_job_has_peer(j, i) && j->peers[i] == giver)
             mset_add(&who, i);
-    agent_proof_begin(&j->proof, s, who, neb_now());
+    agent_proof_begin(&j->doubt.proof, s, who, neb_now());
     free(s);
-    if (!asks || !j->proof.open) {
-        j->proof.open = 0;
+    if (!asks || !j->doubt.proof.open) {
+        j->doubt.proof.open = 0;
         begin_worker(d, j);
         return;
     }
@@ -237,11 +229,5 @@ void daemon_proof_bad(struct daemon *d, struct agent_jobrun *j, const char *what
     snprintf(text, sizeof text, "is not usable (%.300s)", what);
     say_false(d, j, text, true);
     if (drop(d, j) && !agent_attach_waits(j)) // its exit is then not a crash
-        j->replaced = true;
-}
-
-enum neb_status daemon_proof_forget(const struct daemon *d, const struct agent_jobrun *j) {
-    char dir[NEB_PATH_MAX];
-    daemon_job_dir(d, j, dir, sizeof dir);
-    return agent_snapshot_drop(dir, false);
+        j->worker.replaced = true;
 }

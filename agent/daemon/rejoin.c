@@ -74,11 +74,9 @@ static enum neb_status clear_dir(const char *dir, bool *any) {
     return neb_fs_exists(dir) ? neb_fs_sync_dir(dir) : NEB_OK;
 }
 
-enum neb_status daemon_job_without_ledger(struct daemon *d, const struct agent_jobrun *j) {
-    char dir[NEB_PATH_MAX];
+enum neb_status daemon_job_without_ledger(const struct agent_jobrun *j) {
     bool any;
-    daemon_job_dir(d, j, dir, sizeof dir);
-    NEB_TRY(clear_dir(dir, &any));
+    NEB_TRY(clear_dir(j->dir, &any));
     if (any)
         neb_warn("job %s: this site has checkpoints of it, but its ledger does not know it, so "
                  "they prove nothing: it continues with the state of the others, as after the loss "
@@ -121,7 +119,7 @@ bool daemon_ledger_behind(struct daemon *d, struct agent_jobrun *j, uint32_t fra
     enum neb_status st = inter_ledger_chain(inter_service_ledger(d->service), j->id, fragment, &c);
     if ((st != NEB_OK && st != NEB_ERR_NOT_FOUND) || round <= c.next)
         return false;
-    if (j->short_ledger || j->state != AGENT_JOB_RUNNING)
+    if (j->doubt.short_ledger || j->state != AGENT_JOB_RUNNING)
         return true;
     bool can = may(d, &j->job, why, sizeof why) && !needed(d, j, why, sizeof why);
     snprintf(
@@ -134,29 +132,25 @@ bool daemon_ledger_behind(struct daemon *d, struct agent_jobrun *j, uint32_t fra
         can ? "" : why);
     if (!can) {
         daemon_job_fail(d, j, text);
-        daemon_job_stop(d, j);
         return true;
     }
-    j->short_ledger = true;
+    j->doubt.short_ledger = true;
     daemon_report_fault(d, j, text);
     daemon_worker_replace(d, j);
     return true;
 }
 
 bool daemon_ledger_behind_done(struct daemon *d, struct agent_jobrun *j) {
-    char dir[NEB_PATH_MAX];
     bool any;
-    if (!j->short_ledger)
+    if (!j->doubt.short_ledger)
         return true;
-    j->short_ledger = false;
-    daemon_job_dir(d, j, dir, sizeof dir);
+    j->doubt.short_ledger = false;
     inter_service_job_close(d->service, j->id);
-    if (clear_dir(dir, &any) == NEB_OK && inter_service_job_renew(d->service, j->id) == NEB_OK &&
+    if (clear_dir(j->dir, &any) == NEB_OK && inter_service_job_renew(d->service, j->id) == NEB_OK &&
         daemon_open_rounds(d, j) == NEB_OK)
         return true;
-    daemon_job_fail(d, j,
+    daemon_job_worn(d, j,
                     "the job's data at this site could not be given up after its ledger had lost "
                     "commits; the agent's log says why");
-    daemon_job_end(d, j, "failed");
     return false;
 }

@@ -2,9 +2,6 @@
 // Rounds of a job: opens them as the operator configured, sends their commits to the worker,
 // notices members that diverged.
 #include "agent/base/log.h"
-#include "agent/daemon/divergence.h"
-#include "agent/daemon/measure.h"
-#include "agent/daemon/shape.h"
 #include "agent/daemon/snapshot.h"
 #include "agent/daemon/state.h"
 #include "agent/daemon/sums.h"
@@ -46,7 +43,7 @@ static enum neb_status recall_finals(struct daemon *d, struct agent_jobrun *j) {
             inter_ledger_last_commit(inter_service_ledger(d->service), j->id, f, &r);
         if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
             return st;
-        j->finals |= st == NEB_OK && is_final(&r) ? 1ull << f : 0;
+        j->rounds.finals |= st == NEB_OK && is_final(&r) ? 1ull << f : 0;
     }
     return NEB_OK;
 }
@@ -77,35 +74,23 @@ enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
             mset_add(&c.witnesses, i);
     c.removed = j->removed = daemon_removed_clusters(d, j);
     c.gone = daemon_gone_clusters(d, j);
-    char dir[NEB_PATH_MAX];
-    daemon_job_dir(d, j, dir, sizeof dir);
     if (c.masked && !j->sums)
         NEB_TRY(agent_sums_open(
-            &(struct agent_sums_config){&d->service, d->identity, &d->members, j, dir}, &j->sums));
-    NEB_TRY(agent_snapshot_install(sec_vault_of(d->vault), d->service, &c, dir,
-                                   agent_job_only_votes(&j->job, j->self), &j->taken));
-    agent_shape_recall(d->service, j, dir); // before updates on disk pass the gate again
+            &(struct agent_sums_config){&d->service, d->identity, &d->members, j, j->dir},
+            &j->sums));
+    NEB_TRY(agent_snapshot_install(sec_vault_of(d->vault), d->service, &c, j->dir,
+                                   agent_job_only_votes(&j->job, j->self), &j->doubt.taken));
+    daemon_recall_shape(d, j); // before updates on disk pass the gate again
     NEB_TRY(inter_service_job_open(d->service, &c));
-    agent_shape_recall(d->service, j, dir); // again: only an open job has bounds of sizes
+    daemon_recall_shape(d, j); // again: only an open job has bounds of sizes
     return j->job.clusters[j->self].witness ? recall_finals(d, j) : NEB_OK;
-}
-
-void daemon_witness_report(struct daemon *d, struct agent_jobrun *j, bool stopped) {
-    j->reported = true;
-    json_decref(j->report);
-    j->report =
-        json_pack("{s:s,s:b,s:b}", "name", daemon_name(d), "witness", true, "stopped", stopped);
-    if (!j->suspended)
-        daemon_publish_report(d, j, json_incref(j->report));
 }
 
 void daemon_witness_ends(struct daemon *d, struct agent_jobrun *j) {
     uint64_t all = j->job.sync.fragments == 64 ? UINT64_MAX : (1ull << j->job.sync.fragments) - 1;
-    if (!j->federated || !j->job.clusters[j->self].witness || j->finals != all ||
-        j->state == AGENT_JOB_ENDED)
-        return;
-    daemon_witness_report(d, j, false);
-    daemon_job_end(d, j, "done");
+    if (j->federated && j->job.clusters[j->self].witness && j->rounds.finals == all &&
+        agent_job_active(j->state))
+        daemon_witness_report(d, j, false);
 }
 
 // Number of clusters that send updates and are still members.
@@ -131,22 +116,22 @@ static void check_divergence(struct daemon *d, struct agent_jobrun *j,
         daemon_report_fault(d, j,
                             "another member's parameters differ from ours and most others'; it "
                             "computes them again");
-    if (!x.own || j->replaced || (j->suspect[r->fragment] && r->round <= j->suspect[r->fragment]))
+    if (!x.own || j->worker.replaced ||
+        (j->doubt.suspect[r->fragment] && r->round <= j->doubt.suspect[r->fragment]))
         return;
     d->faults[INTER_FAULT_DIVERGED]++;
-    j->suspect[r->fragment] = r->round;
-    j->all_doubt = x.all;
+    j->doubt.suspect[r->fragment] = r->round;
+    j->doubt.all = x.all;
     snprintf(text, sizeof text,
              "ERROR: after round %u of fragment %u the parameters of this cluster differ from the "
              "others' though all applied "
              "the same commits; computing them again",
              r->round - 1, r->fragment);
     daemon_report_fault(d, j, text);
-    if (++j->divergences > DIVERGENCES_MAX) {
+    if (++j->doubt.divergences > DIVERGENCES_MAX) {
         daemon_job_fail(d, j,
                         "its parameters differed from the others' four times: check this machine's "
                         "memory and processors");
-        daemon_job_stop(d, j);
         return;
     }
     daemon_worker_replace(d, j);
@@ -197,10 +182,19 @@ static void delivery_unread(struct delivery *x, const struct agent_jobrun *j,
 
 void daemon_commit_gone(struct daemon *d, struct agent_jobrun *j, uint32_t fragment,
                         uint32_t round) {
-    j->behind_until = neb_now() + 5 * NEB_S;
-    j->behind |= 1ull << fragment;
-    j->behind_rounds[fragment] = round;
-    daemon_on_behind(d, j->id);
+    j->fetch.gone |= 1ull << fragment;
+    j->fetch.gone_rounds[fragment] = round;
+    daemon_ask_snapshot(d, j);
+}
+
+// Empty: no plan for this member.
+static json_t *plan_of(const struct inter_record *r, int member) {
+    if (member < 0 || member >= r->n_plans)
+        return json_object();
+    const struct inter_plan plan = inter_tune_planned(r, (uint8_t)member), *p = &plan;
+    return json_pack("{s:I,s:I,s:i,s:i,s:i}", "interval", (json_int_t)p->interval, "overlap",
+                     (json_int_t)p->overlap, "codec", p->codec, "reason", p->reason, "left_out",
+                     p->left_out);
 }
 
 static void deliver(struct daemon *d, struct agent_jobrun *j, const struct inter_record *r,
@@ -210,38 +204,38 @@ static void deliver(struct daemon *d, struct agent_jobrun *j, const struct inter
                   (json_int_t)r->cursors[j->self], "round", (json_int_t)r->round, "fragment",
                   (json_int_t)r->fragment, "eta", (double)r->eta, "mu", (double)r->mu, "merge",
                   !!(r->flags & INTER_MERGE), "final", x->final, "rejected", x->rejected, "unread",
-                  x->unread, "entries", x->entries, "plan", agent_plan_json(r, j->self));
+                  x->unread, "entries", x->entries, "plan", plan_of(r, j->self));
     if (seeds)
         json_object_set(head, "seeds", seeds);
     // A commit that the worker cannot take stays in the ledger: nothing piles up in memory.
-    enum neb_status st = agent_ipc_send(d->ipc, &j->client, head, x->parts, x->n);
+    enum neb_status st = agent_ipc_send(d->ipc, &j->worker.client, head, x->parts, x->n);
     uint64_t bit = 1ull << r->fragment;
-    j->undelivered &= ~bit;
+    j->rounds.undelivered &= ~bit;
     if (st != NEB_OK) {
-        j->undelivered |= bit;
+        j->rounds.undelivered |= bit;
         // AGAIN: its queue is full, or it has ended and its successor asks for the round
         if (st != NEB_ERR_AGAIN)
             neb_warn("the commit of round %u could not be sent to the worker: trying again",
                      r->round);
         return;
     }
-    j->wants[r->fragment] = 0;
+    j->rounds.wants[r->fragment] = 0;
     // with this commit it no longer needs a snapshot for the fragment
-    if (j->behind >> r->fragment & 1 && j->behind_rounds[r->fragment] == r->round)
-        j->behind &= ~(1ull << r->fragment);
-    if (j->behind_any || !j->behind) {
-        j->behind_until = 0;
-        j->behind = 0;
-        j->behind_any = false;
+    if (j->fetch.gone >> r->fragment & 1 && j->fetch.gone_rounds[r->fragment] == r->round)
+        j->fetch.gone &= ~(1ull << r->fragment);
+    if (j->fetch.any || !j->fetch.gone) {
+        agent_timer_clear(&j->timers, AGENT_TIMER_BEHIND);
+        j->fetch.gone = 0;
+        j->fetch.any = false;
     }
 }
 
 void daemon_deliver_retry(struct daemon *d, struct agent_jobrun *j) {
-    for (uint32_t f = 0; f < INTER_FRAGMENTS_MAX && j->undelivered; f++) {
-        bool due = j->undelivered >> f & 1 && j->wants[f];
-        j->undelivered &= ~(1ull << f);
-        if (due && inter_service_deliver(d->service, j->id, f, j->wants[f] - 1) != NEB_OK)
-            j->undelivered |= 1ull << f;
+    for (uint32_t f = 0; f < INTER_FRAGMENTS_MAX && j->rounds.undelivered; f++) {
+        bool due = j->rounds.undelivered >> f & 1 && j->rounds.wants[f];
+        j->rounds.undelivered &= ~(1ull << f);
+        if (due && inter_service_deliver(d->service, j->id, f, j->rounds.wants[f] - 1) != NEB_OK)
+            j->rounds.undelivered |= 1ull << f;
     }
 }
 
@@ -261,19 +255,19 @@ void daemon_on_commit(void *user, const struct inter_record *r, const struct neb
         goto out;
     }
     if (j->job.clusters[j->self].witness)
-        j->finals |= x.final ? 1ull << r->fragment : 0;
+        j->rounds.finals |= x.final ? 1ull << r->fragment : 0;
     else
         check_divergence(d, j, r);
     if (j->job.clusters[j->self].role == AGENT_ROLE_TEACHER) // a teacher votes, and merges nothing
         goto out;
-    bool wanted = j->wants[r->fragment] == r->round + 1;
-    if (j->client.len && wanted && !x.whole)
+    bool wanted = j->rounds.wants[r->fragment] == r->round + 1;
+    if (j->worker.client.len && wanted && !x.whole)
         daemon_commit_gone(d, j, r->fragment, r->round);
     if (j->sums && x.n && !agent_sums_commit(j->sums, r, blobs, &seeds))
         x.whole = false; // delivered again when the sum can be read
     // only what the worker asked for: a restarted worker asks again, and each merge asks for the
     // next
-    if (j->client.len && x.whole && !j->reported && j->state != AGENT_JOB_ENDED && wanted)
+    if (j->worker.client.len && x.whole && !j->report && agent_job_active(j->state) && wanted)
         deliver(d, j, r, &x, seeds);
 out:
     json_decref(x.entries);
@@ -285,8 +279,8 @@ out:
 void daemon_on_lost(void *user, const struct inter_key *key) {
     struct daemon *d = user;
     struct agent_jobrun *j = daemon_job_by_id(d, key->job);
-    if (j && j->client.len)
-        daemon_send(d, &j->client,
+    if (j && j->worker.client.len)
+        daemon_send(d, &j->worker.client,
                     json_pack("{s:s,s:I,s:I}", "ev", "resubmit", "fragment",
                               (json_int_t)key->fragment, "round", (json_int_t)key->round));
 }
@@ -294,10 +288,8 @@ void daemon_on_lost(void *user, const struct inter_key *key) {
 void daemon_on_gone(void *user, const struct inter_key *key, const char *text) {
     struct daemon *d = user;
     struct agent_jobrun *j = daemon_job_by_id(d, key->job);
-    if (!j || j->state == AGENT_JOB_ENDED)
-        return;
-    daemon_job_fail(d, j, text);
-    daemon_job_stop(d, j);
+    if (j && agent_job_active(j->state))
+        daemon_job_fail(d, j, text);
 }
 
 // The check of an update that depends on the job's profile: masked updates are checked here only.

@@ -67,9 +67,9 @@ void daemon_send_protocols(struct daemon *d, struct agent_jobrun *j) {
         if (c == j->self || j->peers[c] >= d->members.n ||
             inter_service_stats(d->service, j->peers[c], &s) != NEB_OK)
             continue;
-        if (s.link.differs && !mset_has(j->told_differs, c))
+        if (s.link.differs && !mset_has(j->said.differs, c))
             tell_protocol(d, j, j->peers[c], &s.link);
-        mset_assign(&j->told_differs, c, s.link.differs);
+        mset_assign(&j->said.differs, c, s.link.differs);
     }
 }
 
@@ -165,7 +165,7 @@ void daemon_publish_line(struct daemon *d, struct agent_jobrun *j, json_t *line)
     if (!j->local && !j->lines &&
         agent_lines_create(d->up[j->home], neb_now(), &j->lines) != NEB_OK)
         neb_warn("job %s: a line of metrics is lost", j->job.name);
-    json_t *told = j->local ? NULL : agent_disclosed_line(&j->told, &j->terms.told, line);
+    json_t *told = j->local ? NULL : agent_disclosed_line(&j->disclosed, &j->terms.told, line);
     if (told && j->lines) {
         agent_lines_add(j->lines, told, neb_now(), neb_wall_now() / NEB_MS);
         daemon_lines_due(d, j);
@@ -208,13 +208,14 @@ void daemon_publish_report(struct daemon *d, struct agent_jobrun *j, json_t *rep
         daemon_store_lines(d, j);
         daemon_post(d, j->home, AGENT_MSG_REPORT,
                     json_pack("{s:s,s:o}", "id", j->hex, "report",
-                              agent_disclosed_report(&j->told, &j->terms.told, report)),
+                              agent_disclosed_report(&j->disclosed, &j->terms.told, report)),
                     true);
     }
     json_decref(report);
 }
 
-int daemon_peers_alive(const struct daemon *d, const struct agent_jobrun *j, bool *expected) {
+// Number of other clusters that are reachable; *expected: enough of them for a commit.
+static int peers_alive(const struct daemon *d, const struct agent_jobrun *j, bool *expected) {
     struct inter_job_status st;
     int live = 0, data = 0, voters = 0;
     *expected = false;
@@ -237,39 +238,42 @@ int daemon_peers_alive(const struct daemon *d, const struct agent_jobrun *j, boo
     return live - 1;
 }
 
-int daemon_peers_left(const struct daemon *d, const struct agent_jobrun *j) {
+// Number of other clusters that are still members.
+static int peers_left(const struct daemon *d, const struct agent_jobrun *j) {
     struct member_set gone = mset_union(daemon_gone_clusters(d, j), daemon_removed_clusters(d, j));
     return j->job.n_clusters - 1 - mset_count(mset_without(gone, j->self));
 }
 
-bool daemon_catching_up(const struct daemon *d, const struct agent_jobrun *j) {
+struct inter_job_status daemon_rounds(const struct daemon *d, const struct agent_jobrun *j) {
     struct inter_job_status st;
-    return j->federated && inter_service_job_status(d->service, j->id, &st) && st.lost &&
-           (!st.votes || st.lag);
+    return j->federated && inter_service_job_status(d->service, j->id, &st)
+               ? st
+               : (struct inter_job_status){.leader = -1};
 }
 
-uint32_t daemon_attempts(const struct daemon *d, const struct agent_jobrun *j) {
-    struct inter_job_status st;
-    return j->federated && inter_service_job_status(d->service, j->id, &st) ? st.attempts : 0;
+json_t *daemon_take_alive(struct daemon *d, struct agent_jobrun *j, bool *changed) {
+    struct inter_job_status st = daemon_rounds(d, j);
+    bool expected,
+        lost = st.lost && (!st.votes || st.lag); // not all commits of the others are here
+    int alive = peers_alive(d, j, &expected), others = peers_left(d, j);
+    *changed = alive != j->said.alive || others != j->said.others || expected != j->said.expected ||
+               lost != j->said.lost;
+    j->said.alive = alive;
+    j->said.others = others;
+    j->said.expected = expected;
+    j->said.lost = lost;
+    // attempts: the first attempt number of the present ledger; 0: the job has no rounds yet
+    return json_pack("{s:i,s:i,s:b,s:b,s:I}", "alive", alive, "others", others, "expected",
+                     expected, "lost", lost, "attempts", (json_int_t)st.attempts);
 }
 
 void daemon_send_alive(struct daemon *d, struct agent_jobrun *j, bool asked) {
-    bool expected;
-    int alive = daemon_peers_alive(d, j, &expected);
-    int others = daemon_peers_left(d, j);
-    bool lost = daemon_catching_up(d, j);
-    bool changed = alive != j->told_alive || others != j->told_others ||
-                   expected != j->told_expected || lost != j->told_lost;
-    if (!j->client.len || !(asked || (j->linked && changed)))
-        return;
-    j->told_alive = alive;
-    j->told_others = others;
-    j->told_expected = expected;
-    j->told_lost = lost;
-    daemon_send(d, &j->client,
-                json_pack("{s:s,s:i,s:i,s:b,s:b,s:I}", "ev", "peers", "alive", alive, "others",
-                          others, "expected", expected, "lost", lost, "attempts",
-                          (json_int_t)daemon_attempts(d, j)));
+    bool changed;
+    json_t *event = daemon_take_alive(d, j, &changed);
+    json_object_set_new(event, "ev", json_string("peers"));
+    if (asked || (j->linked && changed))
+        daemon_send(d, &j->worker.client, json_incref(event));
+    json_decref(event);
 }
 
 struct agent_wan_bytes daemon_link_totals(struct daemon *d, const struct agent_jobrun *j) {
@@ -304,9 +308,9 @@ static const neb_ns link_line_every = 5 * NEB_S, link_line_rare = 30 * NEB_S;
 enum { LINK_LINE_TRAFFIC = 32 << 10 };
 
 static bool line_due(const struct agent_jobrun *j, const struct agent_wan_bytes *now, bool up) {
-    neb_ns since = neb_now() - j->link_told;
-    uint64_t traffic = now->sent + now->recv - j->link_told_bytes;
-    return j->local || (up && !j->link_told_up) || since >= link_line_rare ||
+    neb_ns since = neb_now() - j->said.link_at;
+    uint64_t traffic = now->sent + now->recv - j->said.link_bytes;
+    return j->local || (up && !j->said.link_up) || since >= link_line_rare ||
            (since >= link_line_every && traffic >= LINK_LINE_TRAFFIC);
 }
 
@@ -319,12 +323,12 @@ void daemon_send_link(struct daemon *d, struct agent_jobrun *j) {
     if (!j->linked)
         return;
     struct agent_wan_bytes now = daemon_wan_bytes(d, j);
-    bool up = daemon_peers_alive(d, j, &expected) == j->job.n_clusters - 1;
+    bool up = peers_alive(d, j, &expected) == j->job.n_clusters - 1;
     if (!line_due(j, &now, up))
         return;
-    j->link_told = neb_now();
-    j->link_told_up = up;
-    j->link_told_bytes = now.sent + now.recv;
+    j->said.link_at = neb_now();
+    j->said.link_up = up;
+    j->said.link_bytes = now.sent + now.recv;
     for (int k = 0; k < j->job.n_clusters; k++) {
         struct inter_peer_stats s;
         if (!agent_job_has_peer(j, k) || inter_service_stats(d->service, j->peers[k], &s) != NEB_OK)
@@ -350,9 +354,9 @@ static struct member_set owing_for(struct agent_jobrun *j, struct member_set owi
     struct member_set late = mset_none();
     for (int k = 0; k < j->job.n_clusters; k++) {
         bool owes = mset_has(owing, k);
-        if (!owes || !j->owing_since[k])
-            j->owing_since[k] = owes ? now : 0;
-        else if (neb_seconds(now - j->owing_since[k]) > least_s)
+        if (!owes || !j->said.owing_since[k])
+            j->said.owing_since[k] = owes ? now : 0;
+        else if (neb_seconds(now - j->said.owing_since[k]) > least_s)
             mset_add(&late, k);
     }
     return late;
@@ -363,9 +367,9 @@ static struct member_set owing_for(struct agent_jobrun *j, struct member_set owi
 static void tell_owing(struct daemon *d, struct agent_jobrun *j, struct member_set owing) {
     char names[320] = "", text[480];
     owing = owing_for(j, owing, j->job.sync.grace_s);
-    if (mset_within(owing, j->owing_told))
+    if (mset_within(owing, j->said.owing))
         return;
-    j->owing_told = mset_union(j->owing_told, owing);
+    j->said.owing = mset_union(j->said.owing, owing);
     agent_status_names(&j->job, owing, names, sizeof names);
     snprintf(text, sizeof text,
              "a round waits for the update of %s, which is reachable but has sent none in "
@@ -380,17 +384,18 @@ static void tell_room(struct daemon *d, struct agent_jobrun *j, bool no_room) {
     const neb_ns quiet = 60 * NEB_S;
     const char *why = inter_service_no_room(d->service);
     char text[480];
-    if (j->room_told && !why)
+    if (j->said.room && !why)
         snprintf(text, sizeof text, "%s can store the others' updates again", daemon_name(d));
-    else if (!j->room_told && why && no_room && (!j->room_said || neb_now() - j->room_said > quiet))
+    else if (!j->said.room && why && no_room &&
+             (!j->said.room_at || neb_now() - j->said.room_at > quiet))
         snprintf(text, sizeof text,
                  "%s cannot store the others' updates (%s): its rounds wait, and those of others "
                  "that need its updates",
                  daemon_name(d), why);
     else
         return;
-    j->room_told = why != NULL;
-    j->room_said = neb_now();
+    j->said.room = why != NULL;
+    j->said.room_at = neb_now();
     daemon_report_fault(d, j, text);
 }
 
@@ -412,13 +417,13 @@ void daemon_send_waits(struct daemon *d, struct agent_jobrun *j) {
     char names[320] = "", why[96], text[480];
     if (!j->federated || j->state != AGENT_JOB_RUNNING ||
         !inter_service_job_status(d->service, j->id, &st) ||
-        !j->last_step) // before its first step nobody has been reachable yet
+        !j->worker.last_step) // before its first step nobody has been reachable yet
         return;
     tell_owing(d, j, st.owing);
     tell_room(d, j, !mset_empty(st.no_room));
-    if (mset_equal(st.waits, j->waits_told))
+    if (mset_equal(st.waits, j->said.waits))
         return;
-    j->waits_told = st.waits;
+    j->said.waits = st.waits;
     agent_status_names(&j->job, st.waits, names, sizeof names);
     reason_to_wait(j, why, sizeof why);
     bool silent = !mset_within(st.waits, st.live), ended = mset_meets(st.waits, st.live);
@@ -462,107 +467,6 @@ void daemon_send_blobs(struct daemon *d) {
                  agent_human_bytes((double)d->c->blobs_max, b, sizeof b));
         d->blobs_over_at = now;
     }
-}
-
-static json_t *updates(const struct daemon *d) {
-    const struct inter_ledger *l = inter_service_ledger(d->service);
-    struct inter_dropped n;
-    inter_ledger_dropped(l, &n);
-    return json_pack("{s:I,s:o,s:I,s:I}", "used_bytes", (json_int_t)inter_ledger_used(l),
-                     "cap_bytes",
-                     d->c->blobs_max ? json_integer((json_int_t)d->c->blobs_max) : json_null(),
-                     "dropped_rounds", (json_int_t)n.rounds, "dropped_bytes", (json_int_t)n.bytes);
-}
-
-// Counts of what was refused before it became a message of a member.
-static json_t *refused(const struct daemon *d) {
-    uint64_t sums = d->sums_refused;
-    for (int i = 0; i < AGENT_JOBS_MAX; i++)
-        sums += d->jobs[i].used ? agent_sums_refused(d->jobs[i].sums) : 0;
-    return json_pack("{s:I,s:I,s:I,s:I,s:I}", "handshakes",
-                     (json_int_t)inter_service_refused(d->service), "enrolments",
-                     (json_int_t)agent_members_refused(d->trust), "local", (json_int_t)d->strangers,
-                     "workers", (json_int_t)agent_ipc_remote_refused(d->ipc), "sums",
-                     (json_int_t)sums);
-}
-
-// Adds the jobs that are only in the ledger and need attention: held, or failed before this start.
-static void add_aside(struct daemon *d, json_t *jobs) {
-    json_t *list = NULL, *o;
-    size_t i;
-    if (d->aside_due && agent_jobs_attention(inter_service_ledger(d->service), &list) == NEB_OK) {
-        json_decref(d->aside);
-        d->aside = json_incref(list);
-    }
-    json_decref(list);
-    d->aside_due = false; // an unreadable ledger must not be read, and logged, every second
-    json_array_foreach(d->aside, i,
-                       o) if (!daemon_job(d, json_string_value(json_object_get(o, "id"))))
-        json_array_append(jobs, o);
-}
-
-json_t *daemon_status(struct daemon *d) {
-    json_t *root = json_pack("{s:s,s:s}", "ev", "status", "name", daemon_name(d)),
-           *peers = json_array(), *jobs = json_array();
-    for (uint32_t i = 0; i < d->members.n; i++) {
-        struct inter_peer_stats s;
-        if (!strcmp(d->members.m[i].pub.name, daemon_name(d)) || !d->members.m[i].pub.name[0] ||
-            inter_service_stats(d->service, i, &s) != NEB_OK)
-            continue;
-        struct agent_view_rate rate =
-            agent_view_rate(d->view, i, s.link.sent_bytes, s.link.recv_bytes, neb_now());
-        json_t *o = json_pack(
-            "{s:f,s:f,s:I,s:I,s:I,s:s,s:s,s:b,s:o,s:f,s:f,s:I,s:I,s:I,s:I,s:s,s:f,s:I,s:I,s:I}",
-            "tx_bps", rate.tx_bps, "rx_bps", rate.rx_bps, "refused", (json_int_t)s.link.refused,
-            "connects", (json_int_t)s.link.connects, "twins", (json_int_t)s.link.twins, "name",
-            d->members.m[i].pub.name, "endpoint", d->members.m[i].endpoint, "up", d->up[i],
-            "since_s",
-            s.link.since ? json_real(neb_seconds(neb_now() - s.link.since)) : json_null(), "rtt_ms",
-            neb_seconds(s.link.rtt) * 1e3, "goodput_bps", s.path.goodput_bps, "sent_bytes",
-            (json_int_t)s.link.sent_bytes, "recv_bytes", (json_int_t)s.link.recv_bytes,
-            "resent_bytes", (json_int_t)s.path.payload_resent, "recycled",
-            (json_int_t)s.link.recycled, "congestion", s.link.congestion, "clock_offset_s",
-            neb_seconds(s.link.clock_offset), "bulk_used", (json_int_t)s.link.bulk_used,
-            "bulk_open", (json_int_t)s.link.bulk_open, "window_bytes", (json_int_t)s.path.window);
-        if (s.link.protocol) { // a message of it has arrived
-            json_object_set_new(o, "protocol", json_integer(s.link.protocol));
-            json_object_set_new(o, "build", json_string(s.link.build));
-            json_object_set_new(o, "protocol_differs", json_boolean(s.link.differs));
-        }
-        if (s.link.differs) {
-            json_object_set_new(o, "own_protocol",
-                                json_integer(inter_service_protocol(d->service)));
-            json_object_set_new(o, "own_build", json_string(neb_build()));
-        }
-        json_array_append_new(peers, o);
-    }
-    for (int i = 0; i < AGENT_JOBS_MAX; i++) {
-        static const char *const names[] = {"running", "stopping", "ended"};
-        const struct agent_jobrun *j = &d->jobs[i];
-        if (!j->used)
-            continue;
-        json_t *o = json_pack("{s:s,s:s,s:s,s:I,s:I}", "id", j->hex, "job", j->job.name, "state",
-                              names[j->state], "step", (json_int_t)j->last_step, "steps",
-                              (json_int_t)j->job.steps);
-        if (j->state == AGENT_JOB_ENDED)
-            json_object_set_new(o, "outcome", json_string(agent_job_state_name(j)));
-        agent_status_job(o, j, d->service, d->view);
-        json_array_append_new(jobs, o);
-    }
-    add_aside(d, jobs);
-    json_object_set_new(root, "version", json_integer(1));
-    json_object_set_new(root, "build", json_string(neb_build()));
-    json_object_set_new(root, "protocol", json_integer(inter_service_protocol(d->service)));
-    json_object_set_new(root, "refused", refused(d));
-    json_object_set_new(root, "keys_locked", json_boolean(sec_locked_all()));
-    json_object_set_new(root, "lockable_bytes", json_integer(sec_locked_limit()));
-    json_object_set_new(root, "updates", updates(d));
-    json_object_set_new(root, "faults", agent_status_faults(d->faults));
-    json_object_set_new(root, "events", agent_view_events(d->view));
-    json_object_set_new(root, "port", json_integer(inter_service_port(d->service)));
-    json_object_set_new(root, "peers", peers);
-    json_object_set_new(root, "jobs", jobs);
-    return root;
 }
 
 static void publish_text(struct daemon *d, struct agent_jobrun *j, const char *kind,

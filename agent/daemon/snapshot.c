@@ -188,18 +188,18 @@ static enum neb_status find_file(const char *dir, char path[NEB_PATH_MAX]) {
 }
 
 static enum neb_status rename_in(const char *dir, const char *from, const char *to) {
-    if (rename(from, to) != 0)
-        return neb_fail_errno("cannot rename %s", from);
-    return neb_fs_sync_dir(dir);
+    char was[NEB_PATH_MAX], is[NEB_PATH_MAX];
+    NEB_TRY(neb_path(was, sizeof was, dir, from));
+    NEB_TRY(neb_path(is, sizeof is, dir, to));
+    return rename(was, is) == 0 ? neb_fs_sync_dir(dir) : neb_fail_errno("cannot rename %s", was);
 }
 
 enum neb_status agent_snapshot_accept(const struct neb_vault *vault, const char *dir,
                                       uint64_t header_bytes) {
-    char part[NEB_PATH_MAX], fresh[NEB_PATH_MAX];
+    char part[NEB_PATH_MAX];
     struct inter_snapshot *s = NULL;
     uint64_t header = 0;
     NEB_TRY(neb_path(part, sizeof part, dir, "snapshot.part"));
-    NEB_TRY(neb_path(fresh, sizeof fresh, dir, "snapshot.new"));
     enum neb_status st = read_header(vault, part, &header, &s);
     if (st == NEB_OK && header != header_bytes)
         st = neb_fail(NEB_ERR_FORMAT, "%s has a header of %llu bytes, but %llu were announced",
@@ -210,14 +210,11 @@ enum neb_status agent_snapshot_accept(const struct neb_vault *vault, const char 
         return st;
     }
     NEB_TRY(agent_snapshot_drop(dir, true));
-    return rename_in(dir, part, fresh);
+    return rename_in(dir, "snapshot.part", "snapshot.new");
 }
 
 enum neb_status agent_snapshot_confirm(const char *dir) {
-    char fresh[NEB_PATH_MAX], bin[NEB_PATH_MAX];
-    NEB_TRY(neb_path(fresh, sizeof fresh, dir, "snapshot.new"));
-    NEB_TRY(neb_path(bin, sizeof bin, dir, "snapshot.bin"));
-    return rename_in(dir, fresh, bin);
+    return rename_in(dir, "snapshot.new", "snapshot.bin");
 }
 
 enum neb_status agent_snapshot_drop(const char *dir, bool all) {

@@ -4,7 +4,7 @@
 // given:  the newest checkpoint of the worker, kept open: it stays readable after its removal
 // taken:  DIR/snapshot.part  arrives; complete: ──► DIR/snapshot.new, and the ledger's chains
 //                                                    begin at its records
-//         DIR/snapshot.new   the others confirm it ──► DIR/snapshot.bin (snapshot_proof.h)
+//         DIR/snapshot.new   the others confirm it ──► DIR/snapshot.bin (judge.h)
 //         DIR/snapshot.bin   the worker adopts the fragments in which it is ahead, writes a
 //                            checkpoint, and removes it
 #ifndef AGENT_SNAPSHOT_H

@@ -34,11 +34,6 @@ static uint32_t holders(const struct daemon *d, const struct agent_jobrun *j,
     return n;
 }
 
-static uint32_t lag_of(const struct daemon *d, const struct agent_jobrun *j) {
-    struct inter_job_status st;
-    return inter_service_job_status(d->service, j->id, &st) ? st.lag : 0;
-}
-
 // Some events repeat every few seconds while no member has a state to give: the first ones are
 // logged, then one per minute.
 static bool says(struct neb_throttle *q) {
@@ -47,19 +42,19 @@ static bool says(struct neb_throttle *q) {
 }
 
 static void begin_join(struct daemon *d, struct agent_jobrun *j) {
-    j->join = (struct agent_join){.since = neb_now(), .lag = lag_of(d, j)};
-    j->join.recv_bytes = daemon_link_totals(d, j).recv;
+    j->fetch.join = (struct agent_join){.since = neb_now(), .lag = daemon_rounds(d, j).lag};
+    j->fetch.join.recv_bytes = daemon_link_totals(d, j).recv;
 }
 
 // Ends this cluster's part of the job, with both figures, if its link cannot keep up with the
 // commits of the others.
-static bool refused(struct daemon *d, struct agent_jobrun *j, const char *dir) {
+static bool refused(struct daemon *d, struct agent_jobrun *j) {
     uint64_t recv = daemon_link_totals(d, j).recv,
-             round_bytes = agent_snapshot_round_bytes(sec_vault_of(d->vault), dir, j->self);
+             round_bytes = agent_snapshot_round_bytes(sec_vault_of(d->vault), j->dir, j->self);
     char text[512];
     struct agent_join_verdict v =
-        agent_join_judge(&j->join, neb_now(), recv, lag_of(d, j), round_bytes);
-    j->join.since = 0;
+        agent_join_judge(&j->fetch.join, neb_now(), recv, daemon_rounds(d, j).lag, round_bytes);
+    j->fetch.join.since = 0;
     if (!v.too_slow)
         return false;
     agent_join_explain(&v, round_bytes, text, sizeof text);
@@ -67,8 +62,12 @@ static bool refused(struct daemon *d, struct agent_jobrun *j, const char *dir) {
     return true;
 }
 
+static bool waits_for_state(const struct agent_jobrun *j) {
+    return agent_timer_at(&j->timers, AGENT_TIMER_BEHIND) != 0;
+}
+
 // True if this cluster has nothing to give: it had to start again, and waits for a state itself.
-static bool stuck(const struct agent_jobrun *j) { return j->all_doubt && j->behind_until; }
+static bool stuck(const struct agent_jobrun *j) { return j->doubt.all && waits_for_state(j); }
 
 static bool all_connected(const struct daemon *d, const struct agent_jobrun *j) {
     for (int i = 0; i < j->job.n_clusters; i++)
@@ -78,6 +77,12 @@ static bool all_connected(const struct daemon *d, const struct agent_jobrun *j) 
     return true;
 }
 
+// True if this is called without a reset of *since for that long.
+static bool lasts(neb_ns *since, neb_ns patience) {
+    *since = *since ? *since : neb_now();
+    return neb_now() - *since >= patience;
+}
+
 // Ends the job with an error if members diverged without a majority on either side, no member has
 // an older checkpoint, and the updates since the start are gone: waiting helps nobody. All members
 // must have been connected for a while. True: ended.
@@ -85,19 +90,16 @@ static bool hopeless(struct daemon *d, struct agent_jobrun *j) {
     // a member that restarts from an older checkpoint reports it within this time
     const neb_ns patience = 15 * NEB_S;
     if (!stuck(j) || !all_connected(d, j)) {
-        j->hopeless_since = 0;
+        j->fetch.hopeless_since = 0;
         return false;
     }
-    if (!j->hopeless_since)
-        j->hopeless_since = neb_now();
-    if (neb_now() - j->hopeless_since < patience)
+    if (!lasts(&j->fetch.hopeless_since, patience))
         return false;
     daemon_job_fail(d, j,
                     "after members computed different parameters from the same commits, no member "
                     "has an earlier state to return to: all checkpoints are later, and older "
                     "updates are gone; start a new job from an exported model, with "
                     "checkpoint.keep 3 or more, and check the machines' memory");
-    daemon_job_stop(d, j);
     return true;
 }
 
@@ -116,21 +118,18 @@ static uint64_t ledger_rounds(const struct daemon *d, const struct agent_jobrun 
 static bool nowhere(struct daemon *d, struct agent_jobrun *j) {
     const neb_ns patience = 180 * NEB_S;
     uint64_t rounds = ledger_rounds(d, j);
-    if (!j->behind_until || !all_connected(d, j) || rounds != j->nowhere_rounds) {
-        j->nowhere_since = 0;
-        j->nowhere_rounds = rounds;
+    if (!waits_for_state(j) || !all_connected(d, j) || rounds != j->fetch.nowhere_rounds) {
+        j->fetch.nowhere_since = 0;
+        j->fetch.nowhere_rounds = rounds;
         return false;
     }
-    if (!j->nowhere_since)
-        j->nowhere_since = neb_now();
-    if (neb_now() - j->nowhere_since < patience)
+    if (!lasts(&j->fetch.nowhere_since, patience))
         return false;
     daemon_job_fail(
         d, j,
         "no member has a state of this job to continue from: their checkpoints are lost or "
         "damaged, and the updates since the start are gone; restore a checkpoint of one of them "
         "from a backup, or start a new job, with init_from if there is an exported model");
-    daemon_job_stop(d, j);
     return true;
 }
 
@@ -139,20 +138,24 @@ void daemon_on_behind(void *user, const uint8_t job[INTER_ID_BYTES]) {
     struct agent_jobrun *j = daemon_job_by_id(d, job);
     struct inter_snapshot_progress p;
     uint32_t peers[AGENT_CLUSTERS_MAX], n = j ? holders(d, j, peers) : 0;
-    char dir[NEB_PATH_MAX], path[NEB_PATH_MAX];
-    if (!n || j->state != AGENT_JOB_RUNNING || j->replaced || daemon_proof_waits(j) ||
-        neb_now() < j->ask_at || inter_service_snapshot_progress(d->service, job, &p))
+    char path[NEB_PATH_MAX];
+    if (!n || j->state != AGENT_JOB_RUNNING || j->worker.replaced || daemon_proof_waits(j) ||
+        neb_now() < j->fetch.ask_at || inter_service_snapshot_progress(d->service, job, &p))
         return;
-    daemon_job_dir(d, j, dir, sizeof dir);
-    if (neb_fs_mkdirs(dir, 0700) != NEB_OK ||
-        neb_path(path, sizeof path, dir, "snapshot") != NEB_OK)
+    if (neb_fs_mkdirs(j->dir, 0700) != NEB_OK ||
+        neb_path(path, sizeof path, j->dir, "snapshot") != NEB_OK)
         return;
-    if (says(&j->fetching))
+    if (says(&j->fetch.log))
         daemon_report_fault(d, j, "too far behind for the others' ledgers; fetching a snapshot");
     begin_join(d, j);
     if (inter_service_snapshot_fetch(d->service, job, path, peers, n,
                                      agent_job_only_votes(&j->job, j->self)) != NEB_OK)
         neb_warn("job %s: no snapshot can be fetched now", j->job.name);
+}
+
+void daemon_ask_snapshot(struct daemon *d, struct agent_jobrun *j) {
+    agent_timer_set(&j->timers, AGENT_TIMER_BEHIND, neb_now() + 5 * NEB_S);
+    daemon_on_behind(d, j->id);
 }
 
 // The job's search, or a free place for one; NULL: searches of other jobs, not yet ended, take all
@@ -175,8 +178,7 @@ enum neb_status daemon_on_snapshot_open(void *user, const uint8_t job[INTER_ID_B
                                         struct inter_snapshot_source *out) {
     struct daemon *d = user;
     struct agent_jobrun *j = daemon_job_by_id(d, job);
-    char dir[NEB_PATH_MAX];
-    if (!j || agent_job_only_votes(&j->job, j->self) || j->replaced || stuck(j) ||
+    if (!j || agent_job_only_votes(&j->job, j->self) || j->worker.replaced || stuck(j) ||
         neb_fault("snapshot.open"))
         return NEB_ERR_NOT_FOUND; // also if its own state is in doubt
     struct agent_snapshot_search **s = search_of(d, job);
@@ -186,8 +188,7 @@ enum neb_status daemon_on_snapshot_open(void *user, const uint8_t job[INTER_ID_B
         return NEB_OK;
     }
     if (s && !*s) {
-        daemon_job_dir(d, j, dir, sizeof dir);
-        NEB_TRY(agent_snapshot_search(sec_vault_of(d->vault), job, dir, s));
+        NEB_TRY(agent_snapshot_search(sec_vault_of(d->vault), job, j->dir, s));
     }
     return NEB_ERR_AGAIN;
 }
@@ -205,13 +206,13 @@ void daemon_on_snapshot_close(void *user, struct inter_snapshot_source *s) {
 
 // A snapshot that is not ahead of the ledger may still be ahead of the worker: a worker whose job
 // folder was lost started again, and waits for a round whose updates are gone.
-static bool helps_worker(struct daemon *d, struct agent_jobrun *j, const char *dir) {
+static bool helps_worker(struct daemon *d, struct agent_jobrun *j) {
     bool helps = false;
-    for (uint32_t f = 0; j->behind_until && !j->behind_any && f < INTER_FRAGMENTS_MAX; f++)
-        if (j->behind >> f & 1 &&
-            agent_snapshot_passes(sec_vault_of(d->vault), inter_service_ledger(d->service), dir, f,
-                                  j->behind_rounds[f])) {
-            j->taken |= 1ull << f;
+    for (uint32_t f = 0; waits_for_state(j) && !j->fetch.any && f < INTER_FRAGMENTS_MAX; f++)
+        if (j->fetch.gone >> f & 1 &&
+            agent_snapshot_passes(sec_vault_of(d->vault), inter_service_ledger(d->service), j->dir,
+                                  f, j->fetch.gone_rounds[f])) {
+            j->doubt.taken |= 1ull << f;
             helps = true;
         }
     return helps;
@@ -223,18 +224,17 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
                              const char *part, uint64_t header_bytes, uint32_t giver) {
     struct daemon *d = user;
     struct agent_jobrun *j = daemon_job_by_id(d, job);
-    char dir[NEB_PATH_MAX], text[512];
+    char text[512];
     bool came = st == NEB_OK;
     (void)part;
     if (!j || j->state != AGENT_JOB_RUNNING)
         return;
-    daemon_job_dir(d, j, dir, sizeof dir);
     if (st == NEB_OK)
-        st = agent_snapshot_accept(sec_vault_of(d->vault), dir, header_bytes);
-    if (st == NEB_OK && refused(d, j, dir))
+        st = agent_snapshot_accept(sec_vault_of(d->vault), j->dir, header_bytes);
+    if (st == NEB_OK && refused(d, j))
         return;
     if (st == NEB_OK) {
-        daemon_job_save(d, j, "running"); // with the bytes sent and received so far
+        daemon_job_save(d, j); // with the bytes sent and received so far
         inter_service_job_close(d->service, j->id);
         st = daemon_open_rounds(d, j);
         if (st != NEB_OK) { // use the ledger without the snapshot
@@ -243,22 +243,21 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
                 daemon_job_fail(
                     d, j,
                     "its rounds cannot be reopened after a snapshot; the agent's log says why");
-                daemon_job_stop(d, j);
                 return;
             }
-        } else if (!j->taken && !helps_worker(d, j, dir) && agent_snapshot_useless(dir))
+        } else if (!j->doubt.taken && !helps_worker(d, j) && agent_snapshot_useless(j->dir))
             st = NEB_ERR_AGAIN; // it is not ahead: ask for a newer one later
     }
     if (st == NEB_ERR_NOT_FOUND && (hopeless(d, j) || nowhere(d, j)))
         return;
     if (st != NEB_ERR_NOT_FOUND)
-        j->nowhere_since = 0;
+        j->fetch.nowhere_since = 0;
     if (st != NEB_OK) {
         neb_ns next = neb_now() + newer_after;
-        j->ask_at = came && j->ask_at < next ? next : j->ask_at;
+        j->fetch.ask_at = came && j->fetch.ask_at < next ? next : j->fetch.ask_at;
         snprintf(text, sizeof text, "no snapshot could be taken over in %.300s (%s); trying again",
-                 dir, neb_status_name(st));
-        if (says(&j->fetch_failed))
+                 j->dir, neb_status_name(st));
+        if (says(&j->fetch.failed_log))
             daemon_report_fault(d, j, text);
         return;
     }

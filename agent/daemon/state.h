@@ -1,23 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The agent as a whole (struct daemon), shared by the files of this room and used by no others
-// except tests:
-//
-//     daemon.c           set-up, the loop, signals, what happens every second
-//     local.c            requests on agent.sock: nebula's commands and workers      ── in
-//     peers.c            messages of other agents, links that come and go           ── in
-//     rounds.c           commits, rounds of a job, diverged members                 ── in
-//     snapshot_flow.c    snapshots given and taken                                  ── in
-//     proof.c            whether a taken state is the state of the others
-//     streams.c          streams (with a narrow header of its own)                  ── in
-//     job_life.c         a job from start to end
-//     worker.c           its worker: start, end, restart
-//     rejoin.c           gives up this cluster's state of a job for that of the others
-//     hang.c             workers that hang
-//     stop.c             how long an ending agent waits for checkpoints
-//     ended.c            ended jobs of others, and how many are kept
-//     misnamed.c         submitters that give one id to two specifications
-//     member_changes.c   member lists and keys that change
-//     send.c             messages to clients, workers, other agents, the page       ── out
+// The agent as a whole (struct daemon), shared by the files of this room (README.md lists them) and
+// used by no others except tests.
 //
 // One thread, one loop: nothing here is locked. The loop waits for events only in daemon.c, and no
 // handler waits for another agent, a worker or a user. Handlers do block: on the disk (the ledger
@@ -109,7 +92,7 @@ struct daemon {
         int64_t run;
     } early_stops[SEC_MEMBERS_MAX][AGENT_JOBS_MAX];
     unsigned n_early_stops[SEC_MEMBERS_MAX];
-    neb_ns next_telemetry, looked_at; // looked_at: last look for hanging workers
+    neb_ns next_telemetry, looked_at; // looked_at: last look at the jobs
     neb_ns heartbeat_at;              // last heartbeat sent during long work
     struct agent_view *view;          // data of status, page and metrics
     struct agent_web *web;            // NULL: no page
@@ -131,6 +114,12 @@ static inline const char *daemon_name(const struct daemon *d) {
     return sec_identity_public(d->identity)->name;
 }
 
+// A time that a worker or the policy names, within 0 and thirty years.
+static inline neb_ns daemon_span(double s) {
+    const double most = 1e9;
+    return s > 0 ? (neb_ns)((s < most ? s : most) * (double)NEB_S) : 0;
+}
+
 // daemon.c
 NEB_MUST_CHECK enum neb_status daemon_start_service(struct daemon *d);
 
@@ -149,7 +138,6 @@ void daemon_publish_line(struct daemon *d, struct agent_jobrun *j, json_t *line)
 // The same for a line of another cluster, to local watchers: n is its number there, late_s its age.
 void daemon_pass_line(struct daemon *d, struct agent_jobrun *j, json_t *line, int64_t n,
                       double late_s);
-void daemon_witness_report(struct daemon *d, struct agent_jobrun *j, bool stopped);
 void daemon_publish_report(struct daemon *d, struct agent_jobrun *j, json_t *report);
 void daemon_lines_due(struct daemon *d, struct agent_jobrun *j); // sends those that are due
 // Stores the lines that wait for a link in the ledger: the agent or the job ends.
@@ -163,14 +151,10 @@ void daemon_report_fault(struct daemon *d, struct agent_jobrun *j, const char *t
 bool daemon_throttle_allows(struct daemon *d, enum daemon_throttle what);
 void daemon_send_protocols(struct daemon *d, struct agent_jobrun *j);
 void daemon_log_suppressed(struct daemon *d); // once a second: logs the counts that are due
-// Number of other clusters that are reachable; *expected: enough of them for a commit.
-int daemon_peers_alive(const struct daemon *d, const struct agent_jobrun *j, bool *expected);
-// Number of other clusters that are still members.
-int daemon_peers_left(const struct daemon *d, const struct agent_jobrun *j);
-// True if the disk was lost and not all commits of the others are here yet.
-bool daemon_catching_up(const struct daemon *d, const struct agent_jobrun *j);
-// First attempt number of the present ledger (inter_job_status); 0: the job has no rounds yet.
-uint32_t daemon_attempts(const struct daemon *d, const struct agent_jobrun *j);
+// All 0 (leader -1) without rounds.
+struct inter_job_status daemon_rounds(const struct daemon *d, const struct agent_jobrun *j);
+// What the worker is told about the other members; kept as said. changed: since the last call.
+json_t *daemon_take_alive(struct daemon *d, struct agent_jobrun *j, bool *changed);
 // Sends the worker which members are reachable, if that has changed or was asked for.
 void daemon_send_alive(struct daemon *d, struct agent_jobrun *j, bool asked);
 void daemon_send_link(struct daemon *d, struct agent_jobrun *j); // a line of metrics
@@ -184,17 +168,50 @@ struct agent_wan_bytes daemon_wan_bytes(struct daemon *d, const struct agent_job
 json_t *daemon_status(struct daemon *d); // for nebula status and the page
 
 // job_life.c
+// The next entry in use; after NULL the first. NULL: there is none.
+struct agent_jobrun *daemon_next_job(const struct daemon *d, const struct agent_jobrun *after);
+#define EACH_JOB(d, j) for (struct agent_jobrun *j = NULL; (j = daemon_next_job(d, j)) != NULL;)
 struct agent_jobrun *daemon_job(struct daemon *d, const char *hex); // NULL: none; hex may be NULL
 struct agent_jobrun *daemon_job_by_id(struct daemon *d, const uint8_t id[AGENT_JOB_ID_BYTES]);
-// The job with this id that runs here or has ended here; the caller clears *out. NEB_ERR_NOT_FOUND;
-// NEB_ERR_INVALID: not an id.
-NEB_MUST_CHECK enum neb_status daemon_job_recall(struct daemon *d, const char *hex,
-                                                 struct agent_job_record *out);
-// True if `home` (UINT32_MAX: this member) may use this id for this specification: an id belongs to
-// the member that used it first and to its specification, except for changes that agent_job_differs
-// allows. False: *why.
-NEB_MUST_CHECK bool daemon_job_is_same(const struct daemon *d, const struct agent_job_record *r,
-                                       const json_t *spec, uint32_t home, char *why, size_t cap);
+bool daemon_busy(const struct daemon *d);                       // some job has not ended
+void daemon_job_save(struct daemon *d, struct agent_jobrun *j); // its state, to the ledger
+// Changes the state of the job and carries out the actions (life.h). Owns report, which is kept and
+// published if the table says so; NULL for events without one.
+void daemon_job_event(struct daemon *d, struct agent_jobrun *j, enum agent_job_event e,
+                      json_t *report);
+void daemon_job_timers(struct daemon *d, struct agent_jobrun *j); // handles those that are due
+void daemon_job_moved(struct agent_jobrun *j);                    // it made a step, or starts
+// Stops it after a checkpoint. asked: by a user; then it stays stopped, even if it is stopping
+// already because the agent ends.
+static inline void daemon_job_stop(struct daemon *d, struct agent_jobrun *j) {
+    daemon_job_event(d, j, AGENT_EV_STOP, NULL);
+}
+static inline void daemon_job_stop_asked(struct daemon *d, struct agent_jobrun *j) {
+    daemon_job_event(d, j, AGENT_EV_ASKED, NULL);
+}
+// Ends a stopping job that has no worker to report. If it is suspended, nothing is reported.
+void daemon_job_alone(struct daemon *d, struct agent_jobrun *j, const char *why);
+// If there is a report: ends the job as it says. False: there is none.
+bool daemon_job_said(struct daemon *d, struct agent_jobrun *j);
+// The job fails here, with a checkpoint if there is a worker; the submitter stops the other
+// clusters. give_up also notes and logs the text.
+void daemon_job_fail(struct daemon *d, struct agent_jobrun *j, const char *text);
+void daemon_job_give_up(struct daemon *d, struct agent_jobrun *j, const char *text);
+// The same without a checkpoint, because no worker can be started any more.
+void daemon_job_worn(struct daemon *d, struct agent_jobrun *j, const char *text);
+// A witness trains nothing: it reports and ends here. stopped: before the last round.
+void daemon_witness_report(struct daemon *d, struct agent_jobrun *j, bool stopped);
+// This cluster's part ends with an error, and the other clusters continue.
+void daemon_job_leave(struct daemon *d, struct agent_jobrun *j, const char *text);
+void daemon_job_forget(struct daemon *d, struct agent_jobrun *j); // frees its entry
+
+// job_accept.c
+// Takes a job from the command line (home UINT32_MAX) or from another agent. NULL: *why.
+struct agent_jobrun *daemon_job_accept(struct daemon *d, const char *hex, json_t *spec,
+                                       uint32_t home, char *why, size_t cap);
+void daemon_job_set_home(struct daemon *d, struct agent_jobrun *j, uint32_t home, const char *sig);
+// The job was submitted again or resumed, as run `run`: withdraws a stop that waits for a link.
+void daemon_job_resumed(struct daemon *d, struct agent_jobrun *j, int64_t run);
 // Resumes a job that ran or has ended, for the member that submitted it, if list and policy admit
 // it now. asked: this site's operator asked for it, which suffices if that member is no longer on
 // the list. False: *why.
@@ -204,59 +221,57 @@ NEB_MUST_CHECK bool daemon_job_resume(struct daemon *d, const struct agent_job_r
 // member that was away and asks for the last ones. Starts nothing, and does not displace a job that
 // ended just now.
 void daemon_job_reopen(struct daemon *d, const struct agent_job_record *r);
-// if a resume is due and it has ended
-void daemon_job_resume_due(struct daemon *d, struct agent_jobrun *j);
-bool daemon_busy(const struct daemon *d); // some job has not ended
-void daemon_job_dir(const struct daemon *d, const struct agent_jobrun *j, char *out, size_t cap);
-void daemon_job_save(struct daemon *d, struct agent_jobrun *j, const char *state); // to the ledger
-// Takes a job from the command line (home UINT32_MAX) or from another agent. NULL: *why.
-struct agent_jobrun *daemon_job_accept(struct daemon *d, const char *hex, json_t *spec,
-                                       uint32_t home, char *why, size_t cap);
-void daemon_job_set_home(struct daemon *d, struct agent_jobrun *j, uint32_t home, const char *sig);
-void daemon_job_stop(struct daemon *d, struct agent_jobrun *j); // after a checkpoint
-// A user asked for the stop: the job stays stopped, even if it is stopping already to continue
-// later (because the agent ends).
-void daemon_job_stop_asked(struct daemon *d, struct agent_jobrun *j);
-// The job was submitted again or resumed, as run `run`: withdraws a stop that waits for a link.
-void daemon_job_resumed(struct daemon *d, struct agent_jobrun *j, int64_t run);
-// The same for a known job while this agent ends: it continues with the next start. spec, sig: as
-// received now.
-void daemon_job_later(struct daemon *d, const struct agent_job_record *known, json_t *spec,
-                      const char *sig, int64_t run);
-void daemon_job_end(struct daemon *d, struct agent_jobrun *j, const char *state);
-// Stops a job that is in the ledger only, and reports that to its submitter.
-NEB_MUST_CHECK enum neb_status daemon_job_end_known(struct daemon *d, struct agent_job_record *r,
-                                                    const char *why);
-// Ends a job that has no worker to report. If it is suspended, nothing is reported.
-void daemon_job_end_untrained(struct daemon *d, struct agent_jobrun *j, const char *why);
-// Reports a failure; does not end the job.
-void daemon_job_fail(struct daemon *d, struct agent_jobrun *j, const char *text);
-// The job fails here, with a checkpoint if there is a worker; the submitter stops the other
-// clusters.
-void daemon_job_give_up(struct daemon *d, struct agent_jobrun *j, const char *text);
-// This cluster's part ends with an error, and the other clusters continue.
-void daemon_job_leave(struct daemon *d, struct agent_jobrun *j, const char *text);
-void daemon_job_forget(struct daemon *d, struct agent_jobrun *j); // frees its entry
+// Resumes a job that has ended, because that was requested while it still stopped.
+void daemon_job_resume_again(struct daemon *d, struct agent_jobrun *j);
 // Finds the member of each of the job's clusters. known: this agent has run the job before; then a
 // member that is no longer on the list becomes AGENT_PEER_NONE. NEB_ERR_NOT_FOUND, NEB_ERR_INVALID,
 // NEB_ERR_DENIED (too few are left): *why.
 NEB_MUST_CHECK enum neb_status daemon_map_clusters(const struct daemon *d, struct agent_jobrun *j,
                                                    bool known, char *why, size_t cap);
+
+// job_known.c
+// The job with this id that runs here or has ended here; the caller clears *out. NEB_ERR_NOT_FOUND;
+// NEB_ERR_INVALID: not an id.
+NEB_MUST_CHECK enum neb_status daemon_job_recall(struct daemon *d, const char *hex,
+                                                 struct agent_job_record *out);
+// True if `home` (UINT32_MAX: this member) may use this id for this specification: an id belongs to
+// the member that used it first and to its specification, except for changes that agent_job_differs
+// allows. False: *why.
+NEB_MUST_CHECK bool daemon_job_is_same(const struct daemon *d, const struct agent_job_record *r,
+                                       const json_t *spec, uint32_t home, char *why, size_t cap);
+// A known job was resumed while this agent ends: it continues with the next start. spec, sig: as
+// received now.
+void daemon_job_later(struct daemon *d, const struct agent_job_record *known, json_t *spec,
+                      const char *sig, int64_t run);
+// Stops a job that is in the ledger only, and reports that to its submitter.
+NEB_MUST_CHECK enum neb_status daemon_job_end_known(struct daemon *d, struct agent_job_record *r,
+                                                    const char *why);
 // Resumes the jobs that ran when the agent last ended.
 NEB_MUST_CHECK enum neb_status daemon_resume_jobs(struct daemon *d);
+void daemon_drop_ended(struct daemon *d); // once a second
+// Removes all data of an ended job, at its operator's request. False: *why.
+bool daemon_job_forgotten(struct daemon *d, const struct agent_job_record *r, char *why,
+                          size_t cap);
 
 // worker.c
-NEB_MUST_CHECK enum neb_status daemon_worker_start(struct daemon *d, struct agent_jobrun *j);
 // Starts the first worker of a job here. waits: if it cannot be started now, it is started later,
 // as after a crash.
 NEB_MUST_CHECK enum neb_status daemon_worker_begin(struct daemon *d, struct agent_jobrun *j,
                                                    bool waits);
-// Lets the running workers' keys open this agent's socket, and those of `starting` (NULL: none),
-// which is not in `jobs` yet.
-void daemon_workers_admit(struct daemon *d, const struct agent_jobrun *starting);
-// Starts another worker, now or later (daemon_worker_due), or ends the job.
-void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j, int status);
-void daemon_worker_due(struct daemon *d, struct agent_jobrun *j); // at each turn of the loop
+void daemon_workers_admit(struct daemon *d);      // lets the workers' keys open this agent's socket
+void daemon_worker_look(struct agent_jobrun *j);  // at each turn of the loop
+void daemon_worker_heard(struct agent_jobrun *j); // it sent something: it may be silent again
+void daemon_worker_restart(struct daemon *d, struct agent_jobrun *j); // sets its timer
+// Timers: it has ended; another one is started; it is silent; it survives being killed.
+void daemon_worker_ended(struct daemon *d, struct agent_jobrun *j);
+void daemon_worker_due(struct daemon *d, struct agent_jobrun *j);
+void daemon_worker_silent(struct daemon *d, struct agent_jobrun *j);
+void daemon_worker_survives(struct daemon *d, struct agent_jobrun *j);
+// Kills the worker with all its ranks; it restarts from its checkpoint.
+void daemon_worker_retry(struct daemon *d, struct agent_jobrun *j, const char *why);
+// Kills all ranks and reaps the worker only when they are gone, so that the next ones find memory
+// and devices free.
+void daemon_worker_kill(struct agent_jobrun *j);
 // Restarts the worker with another state; an attached trainer is asked to attach again.
 void daemon_worker_replace(struct daemon *d, struct agent_jobrun *j);
 void daemon_gpus_back(struct daemon *d, struct agent_jobrun *j); // its worker is gone
@@ -282,6 +297,8 @@ void daemon_commit_gone(struct daemon *d, struct agent_jobrun *j, uint32_t fragm
 void daemon_on_lost(void *user, const struct inter_key *key);
 void daemon_on_gone(void *user, const struct inter_key *key, const char *text);
 void daemon_on_behind(void *user, const uint8_t job[INTER_ID_BYTES]);
+// The worker needs a snapshot: asks for one, now and every five seconds.
+void daemon_ask_snapshot(struct daemon *d, struct agent_jobrun *j);
 enum neb_status daemon_on_snapshot_open(void *user, const uint8_t job[INTER_ID_BYTES],
                                         struct inter_snapshot_source *out);
 void daemon_on_snapshot_close(void *user, struct inter_snapshot_source *s);
@@ -297,16 +314,13 @@ void daemon_proof_begin(struct daemon *d, struct agent_jobrun *j, uint32_t giver
 void daemon_proof_look(struct daemon *d, struct agent_jobrun *j);
 void daemon_proof_look_at(struct daemon *d, struct agent_jobrun *j, const struct inter_record *r);
 static inline bool daemon_proof_waits(const struct agent_jobrun *j) {
-    return j->proof.open && !j->proof.begun;
+    return j->doubt.proof.open && !j->doubt.proof.begun;
 }
 // Clusters that are not asked for a state, a bit each: theirs was false, and there are others.
 struct member_set daemon_false_givers(const struct daemon *d, const struct agent_jobrun *j);
 // The worker found that the snapshot does not match its own digests: it ends, and starts without
 // it.
 void daemon_proof_bad(struct daemon *d, struct agent_jobrun *j, const char *what);
-// At the start of a job: drops a snapshot that was not confirmed, since its giver is unknown now.
-NEB_MUST_CHECK enum neb_status daemon_proof_forget(const struct daemon *d,
-                                                   const struct agent_jobrun *j);
 
 // rejoin.c
 // Gives up this cluster's rounds and checkpoints of a job that does not run: when resumed, the job
@@ -324,8 +338,7 @@ bool daemon_ledger_behind_done(struct daemon *d, struct agent_jobrun *j);
 
 // For a job with rounds that the ledger does not know: moves its old checkpoints away, because the
 // ledger may have been lost, and then they prove nothing.
-NEB_MUST_CHECK enum neb_status daemon_job_without_ledger(struct daemon *d,
-                                                         const struct agent_jobrun *j);
+NEB_MUST_CHECK enum neb_status daemon_job_without_ledger(const struct agent_jobrun *j);
 
 // peers.c
 // Offers the job again to clusters whose links came up, until they take it.
@@ -362,24 +375,20 @@ void daemon_on_misnamed(struct daemon *d, uint32_t peer, const char *by, const c
 bool daemon_was_misnamed(const struct daemon *d, const uint8_t id[AGENT_JOB_ID_BYTES],
                          const char *submitter, char *why, size_t cap);
 
-// ended.c
-void daemon_drop_ended(struct daemon *d); // once a second
-// Removes all data of an ended job, at its operator's request. False: *why.
-bool daemon_job_forgotten(struct daemon *d, const struct agent_job_record *r, char *why,
-                          size_t cap);
-
-// hang.c
-void daemon_look_for_hangs(struct daemon *d); // once a second
-// Kills the worker with all its ranks; it restarts from its checkpoint.
-void daemon_worker_retry(struct daemon *d, struct agent_jobrun *j, const char *why);
-// Kills all ranks and reaps the worker only when they are gone, so that the next ones find memory
-// and devices free.
-void daemon_worker_kill(struct agent_jobrun *j);
-
 // stop.c
 void daemon_stop(struct daemon *d, bool from_parent); // a signal asks the agent to end
 bool daemon_stop_waits(struct daemon *d);             // for a job that can still end in time
-void daemon_send_stop(struct daemon *d);              // once a second
+void daemon_extend_stop(struct daemon *d);            // once a second
+static const neb_ns daemon_left_every = 10 * NEB_S;   // a shorter stop is not reported
+void daemon_say_left(struct daemon *d, struct agent_jobrun *j); // a timer
+
+// updates.c: messages of the worker
+void daemon_on_shape(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m);
+void daemon_on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m);
+void daemon_on_ready(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m);
+void daemon_on_checkpoint(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m);
+// Takes the shape in DIR/shape.json, if there is one.
+void daemon_recall_shape(struct daemon *d, const struct agent_jobrun *j);
 
 // local.c
 void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,

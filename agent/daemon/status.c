@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/daemon/status.h"
 #include "agent/base/log.h"
+#include "agent/daemon/state.h"
+#include "agent/daemon/sums.h"
 #include "agent/web/metrics.h"
+#include "security/locked.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -28,14 +31,14 @@ static void forget_age_of_witnesses(const struct agent_job *job, json_t *cluster
     }
 }
 
-void agent_status_job(json_t *o, const struct agent_jobrun *j, const struct inter_service *s,
-                      const struct agent_view *v) {
+static void add_job(json_t *o, const struct agent_jobrun *j, const struct inter_service *s,
+                    const struct agent_view *v) {
     struct inter_job_status st;
     const char *error = json_string_value(json_object_get(j->report, "error"));
     json_t *clusters = agent_view_clusters(v, j->hex, neb_seconds(neb_now()));
     forget_age_of_witnesses(&j->job, clusters);
     json_object_set_new(o, "clusters", clusters);
-    json_object_set_new(o, "restarts", json_integer(j->restarts));
+    json_object_set_new(o, "restarts", json_integer(j->worker.restarts));
     json_object_set_new(o, "witness", json_boolean(j->job.clusters[j->self].witness));
     if (error)
         json_object_set_new(o, "error", json_string(error));
@@ -48,7 +51,7 @@ void agent_status_job(json_t *o, const struct agent_jobrun *j, const struct inte
     json_object_set_new(o, "lag", json_integer(st.lag));
     json_t *waits = json_array();
     for (int i = 0; i < j->job.n_clusters; i++)
-        if (j->state != AGENT_JOB_ENDED && (mset_has(st.waits, i) || mset_has(st.owing, i)))
+        if (agent_job_active(j->state) && (mset_has(st.waits, i) || mset_has(st.owing, i)))
             json_array_append_new(waits, json_string(j->job.clusters[i].name));
     json_object_set_new(o, "waits_for", waits);
     json_t *equivocators = json_array();
@@ -62,12 +65,109 @@ void agent_status_job(json_t *o, const struct agent_jobrun *j, const struct inte
     json_object_set_new(o, "disk_lost", json_boolean(st.lost));
 }
 
-json_t *agent_status_faults(const uint64_t counts[INTER_FAULTS]) {
+static json_t *faults(const uint64_t counts[INTER_FAULTS]) {
     json_t *o = json_object();
     for (int f = 0; f < INTER_FAULTS; f++)
         json_object_set_new(o, inter_fault_name((enum inter_fault)f),
                             json_integer((json_int_t)counts[f]));
     return o;
+}
+
+static json_t *updates(const struct daemon *d) {
+    const struct inter_ledger *l = inter_service_ledger(d->service);
+    struct inter_dropped n;
+    inter_ledger_dropped(l, &n);
+    return json_pack("{s:I,s:o,s:I,s:I}", "used_bytes", (json_int_t)inter_ledger_used(l),
+                     "cap_bytes",
+                     d->c->blobs_max ? json_integer((json_int_t)d->c->blobs_max) : json_null(),
+                     "dropped_rounds", (json_int_t)n.rounds, "dropped_bytes", (json_int_t)n.bytes);
+}
+
+// Counts of what was refused before it became a message of a member.
+static json_t *refused(const struct daemon *d) {
+    uint64_t sums = d->sums_refused;
+    EACH_JOB (d, j)
+        sums += agent_sums_refused(j->sums);
+    return json_pack("{s:I,s:I,s:I,s:I,s:I}", "handshakes",
+                     (json_int_t)inter_service_refused(d->service), "enrolments",
+                     (json_int_t)agent_members_refused(d->trust), "local", (json_int_t)d->strangers,
+                     "workers", (json_int_t)agent_ipc_remote_refused(d->ipc), "sums",
+                     (json_int_t)sums);
+}
+
+// Adds the jobs that are only in the ledger and need attention: held, or failed before this start.
+static void add_aside(struct daemon *d, json_t *jobs) {
+    json_t *list = NULL, *o;
+    size_t i;
+    if (d->aside_due && agent_jobs_attention(inter_service_ledger(d->service), &list) == NEB_OK) {
+        json_decref(d->aside);
+        d->aside = json_incref(list);
+    }
+    json_decref(list);
+    d->aside_due = false; // an unreadable ledger must not be read, and logged, every second
+    json_array_foreach(d->aside, i,
+                       o) if (!daemon_job(d, json_string_value(json_object_get(o, "id"))))
+        json_array_append(jobs, o);
+}
+
+json_t *daemon_status(struct daemon *d) {
+    json_t *root = json_pack("{s:s,s:s}", "ev", "status", "name", daemon_name(d)),
+           *peers = json_array(), *jobs = json_array();
+    for (uint32_t i = 0; i < d->members.n; i++) {
+        struct inter_peer_stats s;
+        if (!strcmp(d->members.m[i].pub.name, daemon_name(d)) || !d->members.m[i].pub.name[0] ||
+            inter_service_stats(d->service, i, &s) != NEB_OK)
+            continue;
+        struct agent_view_rate rate =
+            agent_view_rate(d->view, i, s.link.sent_bytes, s.link.recv_bytes, neb_now());
+        json_t *o = json_pack(
+            "{s:f,s:f,s:I,s:I,s:I,s:s,s:s,s:b,s:o,s:f,s:f,s:I,s:I,s:I,s:I,s:s,s:f,s:I,s:I,s:I}",
+            "tx_bps", rate.tx_bps, "rx_bps", rate.rx_bps, "refused", (json_int_t)s.link.refused,
+            "connects", (json_int_t)s.link.connects, "twins", (json_int_t)s.link.twins, "name",
+            d->members.m[i].pub.name, "endpoint", d->members.m[i].endpoint, "up", d->up[i],
+            "since_s",
+            s.link.since ? json_real(neb_seconds(neb_now() - s.link.since)) : json_null(), "rtt_ms",
+            neb_seconds(s.link.rtt) * 1e3, "goodput_bps", s.path.goodput_bps, "sent_bytes",
+            (json_int_t)s.link.sent_bytes, "recv_bytes", (json_int_t)s.link.recv_bytes,
+            "resent_bytes", (json_int_t)s.path.payload_resent, "recycled",
+            (json_int_t)s.link.recycled, "congestion", s.link.congestion, "clock_offset_s",
+            neb_seconds(s.link.clock_offset), "bulk_used", (json_int_t)s.link.bulk_used,
+            "bulk_open", (json_int_t)s.link.bulk_open, "window_bytes", (json_int_t)s.path.window);
+        if (s.link.protocol) { // a message of it has arrived
+            json_object_set_new(o, "protocol", json_integer(s.link.protocol));
+            json_object_set_new(o, "build", json_string(s.link.build));
+            json_object_set_new(o, "protocol_differs", json_boolean(s.link.differs));
+        }
+        if (s.link.differs) {
+            json_object_set_new(o, "own_protocol",
+                                json_integer(inter_service_protocol(d->service)));
+            json_object_set_new(o, "own_build", json_string(neb_build()));
+        }
+        json_array_append_new(peers, o);
+    }
+    EACH_JOB (d, j) {
+        json_t *o = json_pack("{s:s,s:s,s:s,s:I,s:I}", "id", j->hex, "job", j->job.name, "state",
+                              agent_job_phase(j->state), "step", (json_int_t)j->worker.last_step,
+                              "steps", (json_int_t)j->job.steps);
+        if (agent_job_ended(j->state))
+            json_object_set_new(o, "outcome", json_string(agent_job_shown(j->state)));
+        add_job(o, j, d->service, d->view);
+        json_array_append_new(jobs, o);
+    }
+    add_aside(d, jobs);
+    json_object_set_new(root, "version", json_integer(1));
+    json_object_set_new(root, "build", json_string(neb_build()));
+    json_object_set_new(root, "protocol", json_integer(inter_service_protocol(d->service)));
+    json_object_set_new(root, "refused", refused(d));
+    json_object_set_new(root, "keys_locked", json_boolean(sec_locked_all()));
+    json_object_set_new(root, "lockable_bytes", json_integer(sec_locked_limit()));
+    json_object_set_new(root, "updates", updates(d));
+    json_object_set_new(root, "faults", faults(d->faults));
+    json_object_set_new(root, "events", agent_view_events(d->view));
+    json_object_set_new(root, "port", json_integer(inter_service_port(d->service)));
+    json_object_set_new(root, "peers", peers);
+    json_object_set_new(root, "jobs", jobs);
+    return root;
 }
 
 void agent_status_publish(struct agent_web *w, struct agent_view *v, json_t *status) {

@@ -9,10 +9,6 @@
 
 // Names of the clusters in `who`, separated by commas.
 void agent_status_names(const struct agent_job *job, struct member_set who, char *out, size_t cap);
-void agent_status_job(json_t *entry, const struct agent_jobrun *j, const struct inter_service *s,
-                      const struct agent_view *v);
-// {kind: count} of all faults, including those that never happened.
-json_t *agent_status_faults(const uint64_t counts[INTER_FAULTS]);
 // Gives status, history (if somebody watches) and metrics to the page; takes ownership of status.
 void agent_status_publish(struct agent_web *w, struct agent_view *v, json_t *status);
 

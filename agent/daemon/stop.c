@@ -17,7 +17,7 @@
 
 #include <signal.h>
 
-static const neb_ns patience = 60 * NEB_S, say_every = 10 * NEB_S,
+static const neb_ns patience = 60 * NEB_S,
                     again = 5 * NEB_S; // one signal to a process group may arrive twice
 
 static neb_ns idle_of(const struct agent_jobrun *j) {
@@ -44,71 +44,61 @@ void daemon_stop(struct daemon *d, bool from_parent) {
     d->stop_at = d->stopping ? d->stop_at : now;
     d->stopping = true;
     agent_notify("STOPPING=1");
-    for (int i = 0; i < AGENT_JOBS_MAX; i++)
-        if (d->jobs[i].used) {
-            struct agent_jobrun *j = &d->jobs[i];
-            // A reboot, the end of an allocation or Ctrl-C ends the agent, not the job: nebula stop
-            // stops jobs.
-            if (j->state == AGENT_JOB_RUNNING || (j->state == AGENT_JOB_STOPPING && j->resume_due))
-                j->suspended = true;
-            daemon_job_stop(d, j);
-        }
+    // A reboot, the end of an allocation or Ctrl-C ends the agent, not its jobs: nebula stop stops
+    // jobs.
+    EACH_JOB (d, j)
+        daemon_job_event(d, j, AGENT_EV_AGENT_ENDS, NULL);
 }
 
 // The time from which on nothing has moved, counted from the request to end.
 static neb_ns last_sign(const struct daemon *d, const struct agent_jobrun *j) {
-    return j->moved_at > d->stop_at ? j->moved_at : d->stop_at;
+    return j->worker.moved_at > d->stop_at ? j->worker.moved_at : d->stop_at;
 }
-
-static bool is_busy(const struct agent_jobrun *j) { return j->used && j->state != AGENT_JOB_ENDED; }
 
 bool daemon_stop_waits(struct daemon *d) {
     neb_ns now = neb_now();
     bool late = now - d->stop_at > within(d), waits = false;
-    for (int i = 0; i < AGENT_JOBS_MAX && !d->stop_now; i++) {
-        struct agent_jobrun *j = &d->jobs[i];
-        if (!is_busy(j))
+    EACH_JOB (d, j) {
+        if (d->stop_now || !agent_job_active(j->state))
             continue;
         bool idle = now - last_sign(d, j) > idle_of(j);
         if (!late && !idle) {
             waits = true;
             continue;
         }
-        if (!j->given_up)
+        if (!j->worker.given_up)
             neb_warn(late ? "job %s: its checkpoint was not complete %.0f s after the agent was "
                             "asked to end (--stop-within); it continues from the previous one"
                           : "job %s: no byte of its checkpoint has moved for %.0f s; it continues "
                             "from the previous one",
                      j->job.name, neb_seconds(late ? within(d) : idle_of(j)));
-        j->given_up = true;
+        j->worker.given_up = true;
     }
     return waits;
 }
 
-static void say_left(struct daemon *d, struct agent_jobrun *j, neb_ns now) {
+void daemon_say_left(struct daemon *d, struct agent_jobrun *j) {
     char text[160], left[32];
-    if (j->left)
+    neb_ns now = neb_now();
+    bool moves = now - j->worker.moved_at < daemon_left_every;
+    agent_timer_set(&j->timers, AGENT_TIMER_LEFT, now + (moves ? daemon_left_every : NEB_S));
+    if (!moves)
+        return;
+    if (j->worker.left)
         snprintf(text, sizeof text, "stops: %s of its checkpoint are still to be written",
-                 agent_human_bytes((double)j->left, left, sizeof left));
+                 agent_human_bytes((double)j->worker.left, left, sizeof left));
     else
         snprintf(text, sizeof text, "stops: its checkpoint is being written");
     neb_info("job %s %s", j->job.name, text);
     daemon_note(d, j, text);
-    j->left_said = now;
 }
 
-void daemon_send_stop(struct daemon *d) {
+void daemon_extend_stop(struct daemon *d) {
     neb_ns now = neb_now(), longest = 0;
     char text[64];
-    for (int i = 0; i < AGENT_JOBS_MAX; i++) {
-        struct agent_jobrun *j = &d->jobs[i];
-        if (!j->used || j->state != AGENT_JOB_STOPPING)
-            continue;
-        j->left_said = j->left_said ? j->left_said : now; // a short stop is not reported
-        if (now - j->moved_at < say_every && now - j->left_said > say_every)
-            say_left(d, j, now);
+    EACH_JOB (d, j) {
         neb_ns until = last_sign(d, j) + idle_of(j);
-        longest = until > longest ? until : longest;
+        longest = agent_job_stops(j->state) && until > longest ? until : longest;
     }
     if (!d->stopping || longest <= now)
         return;

@@ -6,7 +6,7 @@
 
 static struct agent_jobrun *job_of(struct agent_streams *s, const struct inter_stream_key *k) {
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
-        if (s->jobs[i].used && !memcmp(s->jobs[i].id, k->job, sizeof k->job))
+        if (s->jobs[i].state && !memcmp(s->jobs[i].id, k->job, sizeof k->job))
             return &s->jobs[i];
     return NULL;
 }
@@ -14,9 +14,9 @@ static struct agent_jobrun *job_of(struct agent_streams *s, const struct inter_s
 static void tell(struct agent_streams *s, const struct inter_stream_key *k, json_t *head,
                  const struct agent_ipc_part *part) {
     struct agent_jobrun *j = job_of(s, k);
-    if (!j || !j->client.len)
+    if (!j || !j->worker.client.len)
         json_decref(head); // the worker asks again when it attaches
-    else if (agent_ipc_send(s->ipc, &j->client, head, part, part ? 1 : 0) != NEB_OK)
+    else if (agent_ipc_send(s->ipc, &j->worker.client, head, part, part ? 1 : 0) != NEB_OK)
         neb_debug("a worker does not take a stream's message; it asks again");
 }
 
@@ -97,7 +97,7 @@ static void on_act(void *user, const struct inter_stream_config *c,
 static bool on_over(void *user, const struct inter_stream_key *k, uint32_t peer) {
     struct agent_streams *s = user;
     const struct agent_jobrun *j = job_of(s, k);
-    return (!j || j->state == AGENT_JOB_ENDED) && s->over(s->user, k->job, peer);
+    return (!j || agent_job_ended(j->state)) && s->over(s->user, k->job, peer);
 }
 
 void agent_streams_listen(struct agent_streams *s) {

@@ -204,7 +204,8 @@ void exchange_init(struct agent_exchange *x);
 // Creates the state of the exchange over the units of x->trainer. NEB_ERR_NOMEM; NEB_ERR_INVALID:
 // the job does not fit the units (logged).
 NEB_MUST_CHECK enum neb_status exchange_create(struct agent_exchange *x);
-// Completes a checkpoint in progress and frees the state of the exchange, which may use the trainer.
+// Completes a checkpoint in progress and frees the state of the exchange. The trainer must still be
+// there.
 void exchange_destroy(struct agent_exchange *x);
 // At the very end: waits until the last message has left, and frees the rest.
 void exchange_leave(struct agent_exchange *x);
@@ -261,11 +262,14 @@ void exchange_fault(struct agent_exchange *x, const char *text);
 struct exchange_figures {
     double loss, lr, grad_norm;
 };
-// Call it after each step of the built-in trainer. Reports a fault when many steps in a row had
-// gradients that are not finite, and so changed nothing: the loss alone does not show this.
+// Counts a step (but not in loss_first and loss_last), checks it, and sends a metrics line if one
+// is due.
+void exchange_made_step(struct agent_exchange *x, const struct exchange_figures *s, uint64_t tokens,
+                        double seconds);
+// Call it after each step that exchange_made_step does not count. Of a trainer of this program it
+// reports a fault when many steps in a row had gradients that are not finite, and so changed
+// nothing: the loss alone does not show this.
 void exchange_check_step(struct agent_exchange *x, const struct exchange_figures *s);
-// Call it after each step of an attached trainer; exchange_check_step does it for the others.
-void exchange_add_sums(struct agent_exchange *x, double loss, double grad_norm);
 void exchange_send_step(struct agent_exchange *x, const struct exchange_figures *s,
                         double tokens_per_s);
 // Sends a metrics line; by_source is borrowed.

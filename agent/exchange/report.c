@@ -32,7 +32,7 @@ void exchange_send_step(struct agent_exchange *x, const struct exchange_figures 
     x->stall_told = x->stall_s;
 }
 
-void exchange_add_sums(struct agent_exchange *x, double loss, double grad_norm) {
+static void add_sums(struct agent_exchange *x, double loss, double grad_norm) {
     bool is_loss = isfinite(loss), is_norm = isfinite(grad_norm);
     x->sums.loss += is_loss ? loss : 0;
     x->sums.losses += is_loss;
@@ -45,8 +45,8 @@ void exchange_check_step(struct agent_exchange *x, const struct exchange_figures
     enum { FIRST = 8 }; // then at each doubling; a single one may be an overflow in bf16
     char text[256];
     x->stepped = true;
-    exchange_add_sums(x, s->loss, s->grad_norm);
-    x->idle_steps = isfinite(s->grad_norm) ? 0 : x->idle_steps + 1;
+    add_sums(x, s->loss, s->grad_norm);
+    x->idle_steps = isfinite(s->grad_norm) || x->link.foreign ? 0 : x->idle_steps + 1;
     if (x->idle_steps < FIRST || x->idle_steps & (x->idle_steps - 1))
         return;
     snprintf(text, sizeof text,
@@ -54,6 +54,21 @@ void exchange_check_step(struct agent_exchange *x, const struct exchange_figures
              "diverged: restart it with a lower optim.lr or weight_decay, or with optim.clip",
              x->idle_steps);
     exchange_fault(x, text);
+}
+
+void exchange_made_step(struct agent_exchange *x, const struct exchange_figures *s, uint64_t tokens,
+                        double seconds) {
+    int32_t every = x->job.log_every;
+    x->train_s += seconds;
+    exchange_step_took(x, seconds);
+    x->all_tokens += tokens;
+    x->step++;
+    exchange_check_step(x, s);
+    bool passed = x->step / every != x->said_step / every; // skipped steps may lie between
+    if (!passed && x->step != x->job.steps && x->step != 1)
+        return;
+    exchange_send_step(x, s, seconds > 0 ? (double)tokens / seconds : 0);
+    x->said_step = x->step;
 }
 
 void exchange_send_eval(struct agent_exchange *x, double loss, json_t *by_source) {

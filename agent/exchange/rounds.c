@@ -246,8 +246,8 @@ static enum neb_status settle_counts(struct agent_exchange *x, int32_t f) {
         listed |= t->parts[i].mine;
     }
     // A repeated run may have sent more than this one, and it may have been refused: this run makes
-    // those steps again, but they are committed. Until they are made, exchange_at_cursor counts from
-    // their end.
+    // those steps again, but they are committed. Until it has made them, exchange_at_cursor counts
+    // from their end.
     bool beyond = t->cursor > g->send_step;
     k->steps_base = g->committed_step = listed || beyond ? t->cursor : g->send_step;
     if (beyond && !t->at_cursor) {

@@ -79,7 +79,7 @@ NEB_MUST_CHECK enum neb_status agent_shards_merge(struct agent_shards *o, int32_
 // As inter_outer_fragment_digest; f -1: over all fragments.
 NEB_MUST_CHECK enum neb_status agent_shards_digest(struct agent_shards *o, int32_t f,
                                                    struct kern_digest *digest);
-// The contents of an update of fragment f, as inter_outer_shape.
+// Number of elements in an update of fragment f, and the digest of its units' shapes.
 uint64_t agent_shards_shape(const struct agent_shards *o, int32_t f, uint8_t sha256[32]);
 
 // Rank 0, without a world: writes the arrays of inter_outer_arrays to a checkpoint. With a world it

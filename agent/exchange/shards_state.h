@@ -42,7 +42,7 @@ struct agent_shards {
     float **theta_m; // (mine) the trainer's data, or pointers into room
     // With the state on the device: θ_m of each unit there. If this rank trains all of the unit, it
     // is the trainer's own memory, else a part of there_room. All NULL: the state is on the host.
-    struct kern_device *device; // the trainer's
+    struct kern *device; // the trainer's
     float *there_room;
     float **there;            // (mine)
     bool *in_place;           // (mine) true: the trainer's own memory

@@ -84,7 +84,7 @@ enum agent_outer_state { // memory of θ, v, the residual, and of the exchange's
     AGENT_OUTER_HOST,
 };
 
-enum agent_graphs {    // CUDA graphs (intra/device/device.h); results have the same bits
+enum agent_graphs {    // CUDA graphs (intra/model/device.h); results have the same bits
     AGENT_GRAPHS_AUTO, // if they are faster
     AGENT_GRAPHS_ON,
     AGENT_GRAPHS_OFF,

@@ -187,31 +187,19 @@ int nebula_count(struct nebula *n, const int32_t *inputs, const int32_t *targets
     return NEBULA_OK;
 }
 
-static void say_step(struct nebula *n, const struct nebula_step_stats *s, double seconds) {
-    struct agent_exchange *x = &n->x;
-    const struct exchange_figures line = {s->loss, (double)(float)s->lr, s->grad_norm};
-    if (x->step / x->job.log_every != x->said_step / x->job.log_every || x->step == x->job.steps ||
-        x->step == 1) {
-        exchange_send_step(x, &line, seconds > 0 ? (double)s->tokens / seconds : 0.0);
-        x->said_step = x->step;
-    }
-    if (!isfinite(s->eval_loss))
-        return;
+static void send_eval(struct agent_exchange *x, double loss) {
     json_t *sources = json_object();
-    exchange_send_eval(x, s->eval_loss, sources);
+    exchange_send_eval(x, loss, sources);
     json_decref(sources);
 }
 
 static enum neb_status step(struct nebula *n, const struct nebula_step_stats *s) {
     struct agent_exchange *x = &n->x;
-    double seconds = neb_seconds(neb_now() - n->step_end);
-    x->train_s += seconds;
-    exchange_step_took(x, seconds);
-    x->all_tokens += s->tokens;
-    x->step++;
+    const struct exchange_figures f = {s->loss, (double)(float)s->lr, s->grad_norm};
     intra_loss_add(&x->loss_first, &x->loss_last, s->loss);
-    exchange_add_sums(x, s->loss, s->grad_norm);
-    say_step(n, s, seconds);
+    exchange_made_step(x, &f, s->tokens, neb_seconds(neb_now() - n->step_end));
+    if (isfinite(s->eval_loss))
+        send_eval(x, s->eval_loss);
     for (;;) {
         if (x->job.checkpoint_every && x->step % x->job.checkpoint_every == 0)
             NEB_TRY(lib_save_now(n));
@@ -278,7 +266,7 @@ static struct kern_digest own_digest(const struct nebula *n) {
     return kern_digest_part(m->params, m->params, 0, m->n_params);
 }
 
-// The params_digest of a report, but it computes only what has changed since the last call: trainers
+// The params_digest of a report. It computes only what has changed since the last call: trainers
 // ask at each step, and the digest of a large model takes seconds.
 static enum neb_status params_digest(struct nebula *n, char hex[33]) {
     struct agent_exchange *x = &n->x;
@@ -346,11 +334,8 @@ static enum neb_status report(struct nebula *n, double eval_loss) {
     NEB_TRY(exchange_save_wait(x));
     if (done)
         NEB_TRY(lib_trainer_write_model(n));
-    if (done && isfinite(eval_loss)) {
-        json_t *sources = json_object();
-        exchange_send_eval(x, eval_loss, sources);
-        json_decref(sources);
-    }
+    if (done && isfinite(eval_loss))
+        send_eval(x, eval_loss);
     json_t *results;
     struct exchange_results r = {.device = "attached",
                                  .eval_loss = done ? eval_loss : NAN,

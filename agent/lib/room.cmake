@@ -26,6 +26,7 @@ list(APPEND libnebula_sources
   inter/record/tune.c
   inter/record/types.c
   inter/service/snapshot_wire.c
+  intra/model/attn_mlp.c
   intra/model/mesh.c
   intra/model/model.c
   intra/model/rope.c

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What libnebula.c (the calls), attach.c, exchange.c and trainer.c of this room share. No other file
-// includes this.
+// What libnebula.c (the calls), attach.c, exchange.c and trainer.c of this room share. No other
+// file of the product includes this.
 #ifndef AGENT_LIB_STATE_H
 #define AGENT_LIB_STATE_H
 #include "agent/exchange/exchange.h"

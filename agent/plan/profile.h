@@ -46,15 +46,14 @@ void agent_profile_device_apart(const char *exe, neb_ns timeout, struct agent_pr
 // its "device" is null.
 NEB_MUST_CHECK enum neb_status agent_profile_device_child(void);
 // Measures a device in both types; takes some seconds. NEB_ERR_NOMEM, or the error of the device.
-NEB_MUST_CHECK enum neb_status agent_profile_device(struct kern_device *D,
-                                                    struct intra_device_rates *r);
+NEB_MUST_CHECK enum neb_status agent_profile_device(struct kern *D, struct intra_device_rates *r);
 // Measures one codec: the size and error of an update, and its exchange on the processors of this
 // machine. For codecs of a job that are not in the profile. pool: all processors; NULL: a pool is
 // started.
 NEB_MUST_CHECK enum neb_status agent_profile_codec(const char *name, struct kern_pool *pool,
                                                    struct inter_wan_codec *out);
 // The same exchange with its state on a device: sets out->at[INTER_WAN_DEVICE].
-NEB_MUST_CHECK enum neb_status agent_profile_codec_device(struct kern_device *D,
+NEB_MUST_CHECK enum neb_status agent_profile_codec_device(struct kern *D,
                                                           struct inter_wan_codec *out);
 // Gets the kept profile if it belongs to this machine and build, else measures and keeps one.
 // *kept: nothing was measured. In a kept profile, devices and links that may have changed are

@@ -35,7 +35,7 @@ static bool watch(void *ctx, bool first) {
 
 // n sums of one number. With D: in its queue, each between two ops, as in tensor parallelism.
 // Without: one call each.
-static enum neb_status small_sums(struct intra_comm *c, struct kern_device *D, float *x, int n) {
+static enum neb_status small_sums(struct intra_comm *c, struct kern *D, float *x, int n) {
     for (int k = 0; k < n; k++) {
         if (!D) {
             NEB_TRY(c->ops->all_reduce(c, x, 1, INTRA_COMM_F32, INTRA_COMM_SUM));
@@ -52,7 +52,7 @@ static enum neb_status small_sums(struct intra_comm *c, struct kern_device *D, f
 }
 
 // x (LINK_FLOATS; on devices DEVICE_LINK_FLOATS) is in the memory that c reduces.
-static enum neb_status time_link(struct intra_comm *c, struct kern_device *D, float *x) {
+static enum neb_status time_link(struct intra_comm *c, struct kern *D, float *x) {
     double best = INFINITY, small = INFINITY;
     size_t n = D ? DEVICE_LINK_FLOATS : LINK_FLOATS;
     for (int i = 0; i < 8; i++) {
@@ -83,7 +83,7 @@ static enum neb_status host_link(struct intra_comm *world) {
 
 // Each rank has its own device, joined by NCCL as in intra/train/group.c.
 static enum neb_status device_link(struct intra_comm *world) {
-    struct kern_device *D = NULL;
+    struct kern *D = NULL;
     struct intra_comm *nccl = NULL;
     void *x = NULL;
     int index;
@@ -103,7 +103,7 @@ out:
     D->watch = NULL;
     intra_comm_destroy(&nccl);
     D->ops->release(D, x);
-    kern_device_close(&D);
+    kern_destroy(&D);
     return st;
 }
 
@@ -179,7 +179,7 @@ static void forget_device(struct agent_profile *p) {
 
 enum neb_status agent_profile_device_child(void) {
     static struct agent_profile p; // large
-    struct kern_device *D = NULL;
+    struct kern *D = NULL;
     char why[KERN_WHY_MAX];
     if (kern_device_open(0, why, &D) == NEB_OK) {
         neb_info("measuring %s (some seconds)", D->name);
@@ -191,7 +191,7 @@ enum neb_status agent_profile_device_child(void) {
         }
         snprintf(p.device, sizeof p.device, "%s", D->name);
         p.visible = agent_gpus_visible();
-        kern_device_close(&D);
+        kern_destroy(&D);
         NEB_TRY(st);
     }
     json_t *o = agent_profile_device_to_json(&p);

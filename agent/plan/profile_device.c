@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures an accelerator for agent/plan/profile.h through its table of operations
-// (kernels/device.h), as intra/device/device.h calls them. Sizes rise until one takes too long;
+// (kernels/device.h), as intra/model/device.h calls them. Sizes rise until one takes too long;
 // larger ones then have the last rate. So a fast card is measured at sizes that keep it busy, and
 // an emulated one (in tests) in some seconds.
 //
@@ -31,8 +31,8 @@ enum {
 static const double SKIP_S = 0.05; // what is expected to take longer is not measured
 
 struct bench {
-    struct kern_device *D;
-    const struct kern_device_ops *K;
+    struct kern *D;
+    const struct kern_ops *K;
     enum kern_type t;
     size_t floats;   // of each array
     char *x[ARRAYS]; // device memory
@@ -126,13 +126,45 @@ static double rate_of(struct bench *b, action *run, double work, size_t floats, 
 // The three products of a layer twice as long as wide, as in forward and backward.
 static void run_gemm(struct bench *b) {
     int n = b->n, in = b->side, out = 2 * b->side;
-    const struct kern_device_ops *K = b->K;
-    K->gemm(b->D, b->t, b->t, KERN_N, KERN_T, n, out, in, 1, typed(b, 0, 0), in, typed(b, 1, 0), in,
-            0, typed(b, 2, 0), out, NULL);
-    K->gemm(b->D, b->t, b->t, KERN_N, KERN_N, n, in, out, 1, typed(b, 2, 0), out, typed(b, 1, 0),
-            in, 0, typed(b, 3, 0), in, NULL);
-    K->gemm(b->D, b->t, KERN_F32, KERN_T, KERN_N, out, in, n, 1e-6f, typed(b, 2, 0), out,
-            typed(b, 0, 0), in, 1, floats(b, 3, (size_t)n * (size_t)in), in, NULL);
+    const struct kern_ops *K = b->K;
+    K->gemm(b->D, &(struct kern_gemm){.t = b->t,
+                                      .tc = b->t,
+                                      .tb = KERN_T,
+                                      .m = n,
+                                      .n = out,
+                                      .k = in,
+                                      .alpha = 1,
+                                      .a = typed(b, 0, 0),
+                                      .lda = in,
+                                      .b = typed(b, 1, 0),
+                                      .ldb = in,
+                                      .c = typed(b, 2, 0),
+                                      .ldc = out});
+    K->gemm(b->D, &(struct kern_gemm){.t = b->t,
+                                      .tc = b->t,
+                                      .m = n,
+                                      .n = in,
+                                      .k = out,
+                                      .alpha = 1,
+                                      .a = typed(b, 2, 0),
+                                      .lda = out,
+                                      .b = typed(b, 1, 0),
+                                      .ldb = in,
+                                      .c = typed(b, 3, 0),
+                                      .ldc = in});
+    K->gemm(b->D, &(struct kern_gemm){.t = b->t,
+                                      .ta = KERN_T,
+                                      .m = out,
+                                      .n = in,
+                                      .k = n,
+                                      .alpha = 1e-6f,
+                                      .a = typed(b, 2, 0),
+                                      .lda = out,
+                                      .b = typed(b, 0, 0),
+                                      .ldb = in,
+                                      .beta = 1,
+                                      .c = floats(b, 3, (size_t)n * (size_t)in),
+                                      .ldc = in});
 }
 
 static struct kern_attn attn_of(const struct bench *b) {
@@ -198,7 +230,7 @@ enum { ROW_FLOATS = 40 };
 static void run_rows(struct bench *b) {
     int n = b->n, d = b->d, f = d / 2 * 5, heads = d / 64;
     size_t nd = (size_t)n * (size_t)d;
-    const struct kern_device_ops *K = b->K;
+    const struct kern_ops *K = b->K;
     float *x = floats(b, 0, 0), *h = floats(b, 0, nd), *dh = floats(b, 0, 2 * nd),
           *gain = floats(b, 0, 3 * nd), *rstd = floats(b, 0, 3 * nd + 2 * (size_t)d);
     void *y = typed(b, 1, 0), *dy = typed(b, 1, nd), *r = typed(b, 1, 2 * nd),
@@ -215,35 +247,66 @@ static void run_rows(struct bench *b) {
 
 static void run_products_of_loss(struct bench *b) {
     int ld = kern_logits_ld(b->V), n = b->n, d = LOGITS_WIDTH;
-    const struct kern_device_ops *K = b->K;
-    K->gemm(b->D, b->t, b->t, KERN_N, KERN_T, n, b->V, d, 1, b->x[0], d, b->x[1], d, 0, b->x[2], ld,
-            NULL);
-    K->gemm(b->D, b->t, b->t, KERN_N, KERN_N, n, d, b->V, 1, b->x[2], ld, b->x[1], d, 0,
-            typed(b, 0, (size_t)n * LOGITS_WIDTH), d, NULL);
-    K->gemm(b->D, b->t, KERN_F32, KERN_T, KERN_N, b->V, d, n, 1, b->x[2], ld, b->x[0], d, 1,
-            b->x[3], d, NULL);
+    const struct kern_ops *K = b->K;
+    K->gemm(b->D, &(struct kern_gemm){.t = b->t,
+                                      .tc = b->t,
+                                      .tb = KERN_T,
+                                      .m = n,
+                                      .n = b->V,
+                                      .k = d,
+                                      .alpha = 1,
+                                      .a = b->x[0],
+                                      .lda = d,
+                                      .b = b->x[1],
+                                      .ldb = d,
+                                      .c = b->x[2],
+                                      .ldc = ld});
+    K->gemm(b->D, &(struct kern_gemm){.t = b->t,
+                                      .tc = b->t,
+                                      .m = n,
+                                      .n = d,
+                                      .k = b->V,
+                                      .alpha = 1,
+                                      .a = b->x[2],
+                                      .lda = ld,
+                                      .b = b->x[1],
+                                      .ldb = d,
+                                      .c = typed(b, 0, (size_t)n * LOGITS_WIDTH),
+                                      .ldc = d});
+    K->gemm(b->D, &(struct kern_gemm){.t = b->t,
+                                      .ta = KERN_T,
+                                      .m = b->V,
+                                      .n = d,
+                                      .k = n,
+                                      .alpha = 1,
+                                      .a = b->x[2],
+                                      .lda = ld,
+                                      .b = b->x[0],
+                                      .ldb = d,
+                                      .beta = 1,
+                                      .c = b->x[3],
+                                      .ldc = d});
 }
 static void run_loss(struct bench *b) {
-    struct kern_device_head h = {.n = b->n,
-                                 .d = LOGITS_WIDTH,
-                                 .V = b->V,
-                                 .x = b->x[0],
-                                 .w = b->x[1],
-                                 .targets = b->ids,
-                                 .grad_scale = b->grad_scale,
-                                 .learn = true,
-                                 .dx = typed(b, 0, (size_t)b->n * LOGITS_WIDTH),
-                                 .dw = floats(b, 3, 0),
-                                 .logits = b->x[2],
-                                 .rows = b->n,
-                                 .losses = floats(b, 3, (size_t)b->V * LOGITS_WIDTH),
-                                 .total = b->sums};
-    b->K->head_loss(b->D, b->t, &h);
+    struct kern_head h = {.n = b->n,
+                          .d = LOGITS_WIDTH,
+                          .V = b->V,
+                          .x = b->x[0],
+                          .w = b->x[1],
+                          .targets = b->ids,
+                          .grad_scale = b->grad_scale,
+                          .dx = typed(b, 0, (size_t)b->n * LOGITS_WIDTH),
+                          .dw = floats(b, 3, 0),
+                          .logits = b->x[2],
+                          .rows = b->n,
+                          .losses = floats(b, 3, (size_t)b->V * LOGITS_WIDTH),
+                          .total = b->sums};
+    b->K->head_loss(b->D, b->t, &h, NULL);
 }
 
 static void run_update(struct bench *b) { // n chunks
-    const struct kern_device_adamw a = {
-        .c = {1e-6f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.1f, 0.05f, 1},
+    const struct kern_update a = {
+        .c = {1e-6f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.1f, 0.05f},
         .chunks = b->chunks,
         .n_chunks = b->n,
         .factors = floats(b, 0, 0),
@@ -372,7 +435,7 @@ static void destroy(struct bench *b) {
     free(b->fill);
 }
 
-enum neb_status agent_profile_device(struct kern_device *D, struct intra_device_rates *r) {
+enum neb_status agent_profile_device(struct kern *D, struct intra_device_rates *r) {
     struct bench b = {.D = D, .K = D->ops};
     *r = (struct intra_device_rates){.count = D->count, .memory = (double)D->total_bytes};
     enum neb_status st = create(&b);

@@ -26,7 +26,7 @@ static const double LONG_S = 0.05;
 
 struct exchange {
     struct kern_pool *pool;
-    struct kern_device *D; // NULL: on processors
+    struct kern *D; // NULL: on processors
     struct inter_outer *outer;
     int32_t units;
     size_t rows, n;        // rows of a unit; elements of all units
@@ -150,7 +150,7 @@ static enum neb_status on_processors(struct kern_pool *pool, const struct cmp_co
 }
 
 // A device encodes one unit after the other. The unit grows until an exchange takes long.
-enum neb_status agent_profile_codec_device(struct kern_device *D, struct inter_wan_codec *out) {
+enum neb_status agent_profile_codec_device(struct kern *D, struct inter_wan_codec *out) {
     static const size_t rows[] = {64, 1024, 4096};
     struct kern_pool *pool = NULL;
     struct cmp_codec codec;

@@ -5,7 +5,6 @@
 #include "agent/base/rng.h"
 #include "agent/plan/profile.h"
 #include "agent/plan/profile_clock.h"
-#include "intra/train/distill.h"
 #include "intra/train/rtd.h"
 
 #include <math.h>
@@ -16,63 +15,71 @@ enum { ROWS = 512, BLOCK = 64, WIDTH = 32, VOCAB = 4096, LABELS = 8, RUNS = 3, C
 struct streams {
     struct kern *K;
     struct intra_model *model;
-    struct intra_acts *acts;
-    struct intra_labeller *labeller;
-    struct intra_mask_sampler *draws;
+    struct intra_device *passes;
     int32_t *tokens, *rows, *ids; // (ROWS), (ROWS), (ROWS, LABELS)
     float *logp, *tail;           // (ROWS, LABELS), (ROWS)
     float *z, *dx, *dw;           // (BLOCK, VOCAB), (ROWS, WIDTH), (VOCAB, WIDTH)
 };
 
 static void run_labels(struct streams *s) {
-    struct intra_runner r = {.K = s->K, .model = s->model, .acts = s->acts};
-    NEB_ASSERT(intra_labels(s->labeller, &r, s->rows, ROWS, LABELS, 1, s->ids, s->logp, s->tail) ==
+    NEB_ASSERT(intra_device_labels(s->passes, s->rows, ROWS, LABELS, 1, s->ids, s->logp, s->tail) ==
                NEB_OK); // cannot fail on processors
 }
 static void run_draws(struct streams *s) {
-    struct intra_runner r = {.K = s->K, .model = s->model, .acts = s->acts};
-    NEB_ASSERT(intra_mask_sample(s->draws, &r, s->rows, ROWS, 1, 1, s->ids) == NEB_OK);
+    NEB_ASSERT(intra_mask_sample(s->passes, VOCAB, s->rows, ROWS, 1, 1, s->ids) == NEB_OK);
 }
-static struct kern_head head_of(const struct streams *s) {
-    return (struct kern_head){.n = ROWS,
-                              .d = WIDTH,
-                              .V = VOCAB,
-                              .x = intra_acts_hidden(s->acts),
-                              .w = intra_param(s->model, s->model->head),
-                              .targets = s->tokens,
-                              .grad_scale = 1e-6f,
-                              .dx = s->dx,
-                              .dw = s->dw};
+static void run_head(struct streams *s, const struct kern_soft *soft) {
+    const float by = 1e-6f;
+    double total = 0;
+    struct kern_head h = {.n = ROWS,
+                          .d = WIDTH,
+                          .V = VOCAB,
+                          .x = intra_device_hidden(s->passes),
+                          .w = intra_param(s->model, s->model->head),
+                          .targets = s->tokens,
+                          .grad_scale = &by,
+                          .dx = s->dx,
+                          .dw = s->dw,
+                          .total = &total};
+    s->K->ops->head_loss(s->K, KERN_F32, &h, soft);
 }
-static void run_loss(struct streams *s) {
-    int64_t counted;
-    struct kern_head h = head_of(s);
-    (void)s->K->ops->head_loss(s->K, &h, &counted);
-}
+static void run_loss(struct streams *s) { run_head(s, NULL); }
 static void run_soft(struct streams *s) { // with the labels made last
-    int64_t counted;
-    struct kern_head h = head_of(s);
-    struct kern_soft soft = {.k = LABELS,
-                             .lambda = 0.5f,
-                             .temperature = 1,
-                             .ids = s->ids,
-                             .logp = s->logp,
-                             .tail = s->tail};
-    (void)s->K->ops->distill(s->K, &h, &soft, &counted);
+    run_head(s, &(struct kern_soft){.k = LABELS,
+                                    .lambda = 0.5f,
+                                    .temperature = 1,
+                                    .ids = s->ids,
+                                    .logp = s->logp,
+                                    .tail = s->tail});
 }
 
 // The products alone: 1: logits; 3: also dx and dw.
 static void run_products(struct streams *s, int products) {
     struct kern *K = s->K;
-    const float *x = intra_acts_hidden(s->acts), *w = intra_param(s->model, s->model->head);
+    const struct kern_gemm logits = {.tb = KERN_T,
+                                     .m = BLOCK,
+                                     .n = VOCAB,
+                                     .k = WIDTH,
+                                     .alpha = 1,
+                                     .a = intra_device_hidden(s->passes),
+                                     .lda = WIDTH,
+                                     .b = intra_param(s->model, s->model->head),
+                                     .ldb = WIDTH,
+                                     .c = s->z,
+                                     .ldc = VOCAB};
+    const struct kern_linear_bwd back = {.n = BLOCK,
+                                         .out = VOCAB,
+                                         .in = WIDTH,
+                                         .dy = s->z,
+                                         .ld = VOCAB,
+                                         .x = logits.a,
+                                         .w = logits.b,
+                                         .dx = s->dx,
+                                         .dw = s->dw};
     for (int32_t from = 0; from < ROWS; from += BLOCK) {
-        K->ops->gemm(K, KERN_N, KERN_T, BLOCK, VOCAB, WIDTH, 1, x, WIDTH, w, WIDTH, 0, s->z, VOCAB);
-        if (products < 3)
-            continue;
-        K->ops->gemm(K, KERN_N, KERN_N, BLOCK, WIDTH, VOCAB, 1, s->z, VOCAB, w, WIDTH, 0, s->dx,
-                     WIDTH);
-        K->ops->gemm(K, KERN_T, KERN_N, VOCAB, WIDTH, BLOCK, 1, s->z, VOCAB, x, WIDTH, 1, s->dw,
-                     WIDTH);
+        K->ops->gemm(K, &logits);
+        if (products == 3)
+            K->ops->linear_bwd(K, &back);
     }
 }
 
@@ -119,16 +126,15 @@ static enum neb_status create(struct streams *s) {
     if (!s->tokens || !s->rows || !s->ids || !s->logp || !s->tail || !s->z || !s->dx || !s->dw)
         return neb_fail(NEB_ERR_NOMEM, "out of memory measuring labels and draws");
     NEB_TRY(intra_model_create(&c, &full, 1, &s->model));
-    NEB_TRY(intra_acts_create(s->model, 1, ROWS, false, false, &s->acts));
-    struct intra_runner r = {.K = s->K, .model = s->model, .acts = s->acts};
-    NEB_TRY(intra_labeller_create(&r, &s->labeller));
-    NEB_TRY(intra_mask_sampler_create(&r, VOCAB, ROWS, &s->draws));
+    NEB_TRY(intra_device_create(
+        &(struct intra_device_config){.D = s->K, .batch = 1, .seq_len = ROWS, .soft_k = LABELS},
+        s->model, NULL, &s->passes));
     for (int32_t i = 0; i < ROWS; i++) {
         s->tokens[i] = (int32_t)neb_rng_below(&rng, VOCAB);
         s->rows[i] = i;
     }
-    intra_model_pass(s->K, s->model, s->acts, s->tokens, NULL, 1, ROWS, 0, NULL, NULL);
-    return NEB_OK;
+    return intra_device_pass(
+        s->passes, &(struct intra_batch){.tokens = s->tokens, .B = 1, .T = ROWS}, 0, NULL, NULL);
 }
 
 enum neb_status agent_profile_logits(struct kern *K, struct intra_rates *r) {
@@ -140,9 +146,7 @@ enum neb_status agent_profile_logits(struct kern *K, struct intra_rates *r) {
         r->soft = rate_of(&s, 3, run_soft);
         r->logits = rate_of(&s, 3, run_loss);
     }
-    intra_mask_sampler_destroy(&s.draws);
-    intra_labeller_destroy(&s.labeller);
-    intra_acts_destroy(&s.acts);
+    intra_device_destroy(&s.passes);
     intra_model_destroy(&s.model);
     free(s.tokens);
     free(s.rows);

@@ -49,25 +49,86 @@ static double best_of(struct bench *b, action *run, int times) {
 static void run_gemm(struct bench *b) {
     int n = TOKENS, in = b->side, out = 2 * b->side;
     struct kern *K = b->K;
-    K->ops->gemm(K, KERN_N, KERN_T, n, out, in, 1, b->a, in, b->b, in, 0, b->c, out);
-    K->ops->gemm(K, KERN_N, KERN_N, n, in, out, 1, b->c, out, b->b, in, 0, b->d, in);
-    K->ops->gemm(K, KERN_T, KERN_N, out, in, n, 1e-6f, b->c, out, b->a, in, 1, b->b, in);
+    K->ops->gemm(K, &(struct kern_gemm){.tb = KERN_T,
+                                        .m = n,
+                                        .n = out,
+                                        .k = in,
+                                        .alpha = 1,
+                                        .a = b->a,
+                                        .lda = in,
+                                        .b = b->b,
+                                        .ldb = in,
+                                        .c = b->c,
+                                        .ldc = out});
+    K->ops->gemm(K, &(struct kern_gemm){.m = n,
+                                        .n = in,
+                                        .k = out,
+                                        .alpha = 1,
+                                        .a = b->c,
+                                        .lda = out,
+                                        .b = b->b,
+                                        .ldb = in,
+                                        .c = b->d,
+                                        .ldc = in});
+    K->ops->gemm(K, &(struct kern_gemm){.ta = KERN_T,
+                                        .m = out,
+                                        .n = in,
+                                        .k = n,
+                                        .alpha = 1e-6f,
+                                        .a = b->c,
+                                        .lda = out,
+                                        .b = b->a,
+                                        .ldb = in,
+                                        .beta = 1,
+                                        .c = b->b,
+                                        .ldc = in});
 }
 
 // The same in bf16, as in training: the parameters are converted before, dy once.
 static void run_linear(struct bench *b) {
     int n = TOKENS, in = b->side, out = 2 * b->side;
     struct kern *K = b->K;
-    K->ops->gemm(K, KERN_N, KERN_T, n, out, in, 1, b->a, in, b->b, in, 0, b->c, out);
-    K->ops->linear_bwd(K, b->d, b->d + FLOATS / 2, b->c, out, b->a, b->b, n, out, in);
+    K->ops->gemm(K, &(struct kern_gemm){.tb = KERN_T,
+                                        .m = n,
+                                        .n = out,
+                                        .k = in,
+                                        .alpha = 1,
+                                        .a = b->a,
+                                        .lda = in,
+                                        .b = b->b,
+                                        .ldb = in,
+                                        .c = b->c,
+                                        .ldc = out});
+    K->ops->linear_bwd(K, &(struct kern_linear_bwd){.n = n,
+                                                    .out = out,
+                                                    .in = in,
+                                                    .dy = b->c,
+                                                    .ld = out,
+                                                    .x = b->a,
+                                                    .w = b->b,
+                                                    .dx = b->d,
+                                                    .dw = b->d + FLOATS / 2});
 }
 // Converts a parameter to the forms that forward and backward read, with the smallest product after
 // it.
 enum { WEIGHT_ROWS = FLOATS / WEIGHT_SIDE };
 static void run_weight(struct bench *b) {
     int n = KERN_BF16_LEAST, in = WEIGHT_SIDE, out = WEIGHT_ROWS;
-    b->K->ops->gemm(b->K, KERN_N, KERN_T, n, out, in, 1, b->a, in, b->b, in, 0, b->c, out);
-    b->K->ops->linear_bwd(b->K, b->d, NULL, b->c, out, b->a, b->b, n, out, in);
+    b->K->ops->gemm(b->K, &(struct kern_gemm){.tb = KERN_T,
+                                              .m = n,
+                                              .n = out,
+                                              .k = in,
+                                              .alpha = 1,
+                                              .a = b->a,
+                                              .lda = in,
+                                              .b = b->b,
+                                              .ldb = in,
+                                              .c = b->c,
+                                              .ldc = out});
+    b->K->ops->linear_bwd(
+        b->K,
+        &(struct kern_linear_bwd){
+            .n = n, .out = out, .in = in, .dy = b->c, .ld = out, .x = b->a, .w = b->b, .dx = b->d});
 }
 static void run_convert(struct bench *b) {
     b->K->ops->weights(b->K, b->b, FLOATS);
@@ -83,23 +144,38 @@ static struct kern_attn attn_of(const struct bench *b) {
 static void run_attn_fwd(struct bench *b) {
     struct kern_attn s = attn_of(b);
     int w = s.n_heads * s.head_dim, ld = 3 * w;
-    b->K->ops->attn_fwd(b->K, &s, b->c, w, b->c + FLOATS / 2, b->a, ld, b->a + w, ld, b->a + 2 * w,
-                        ld);
+    b->K->ops->attn_fwd(b->K, KERN_F32, &s, b->c, w, b->c + FLOATS / 2, b->a, ld, b->a + w, ld,
+                        b->a + 2 * w, ld);
 }
 static void run_attn_bwd(struct bench *b) {
     struct kern_attn s = attn_of(b);
     int w = s.n_heads * s.head_dim, ld = 3 * w;
-    b->K->ops->attn_bwd(b->K, &s, b->b, b->b + w, b->b + 2 * w, b->d, b->c, w, b->c + FLOATS / 2,
-                        b->a, ld, b->a + w, ld, b->a + 2 * w, ld, b->c + FLOATS * 3 / 4);
+    b->K->ops->attn_bwd(b->K, KERN_F32, &s, b->b, b->b + w, b->b + 2 * w, b->d, b->c, w,
+                        b->c + FLOATS / 2, b->a, ld, b->a + w, ld, b->a + 2 * w, ld,
+                        b->c + FLOATS * 3 / 4, NULL);
 }
 static void run_rows(struct bench *b) { // 3 f floats per token, f = 1024
-    b->K->ops->swiglu_fwd(b->K, b->c, b->a, TOKENS, 1024);
+    b->K->ops->swiglu_fwd(b->K, KERN_F32, b->c, b->a, TOKENS, 1024);
 }
 static void run_update(struct bench *b) {
-    const struct kern_adamw w = {1e-6f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.1f, 0.05f, 1};
-    (void)b->K->ops->sumsq(b->K, b->b, FLOATS);
-    b->K->ops->adamw(b->K, &w, b->a, b->b, b->c, b->d, FLOATS);
-    b->K->ops->zero(b->K, b->b, FLOATS);
+    enum { CHUNKS = FLOATS / KERN_CHUNK };
+    struct kern_chunk chunks[CHUNKS];
+    const int32_t first[] = {0, CHUNKS};
+    const float factor = 1;
+    double sum;
+    for (size_t i = 0; i < CHUNKS; i++)
+        chunks[i] = (struct kern_chunk){
+            .param_at = i * KERN_CHUNK, .grad_at = i * KERN_CHUNK, .n = KERN_CHUNK, .decay = 1};
+    b->K->ops->sumsq(b->K, chunks, CHUNKS, first, 1, b->b, &sum);
+    b->K->ops->adamw(b->K, KERN_F32,
+                     &(struct kern_update){.c = {1e-6f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.1f, 0.05f},
+                                           .chunks = chunks,
+                                           .n_chunks = CHUNKS,
+                                           .factors = &factor,
+                                           .params = b->a,
+                                           .grads = b->b,
+                                           .m = b->c,
+                                           .v = b->d});
 }
 static void nothing(void *arg, size_t i) {
     (void)arg;

@@ -189,17 +189,8 @@ enum neb_status worker_builtin_step(struct agent_worker *w) {
         }
     NEB_TRY(intra_group_update(w->group, &s));
     (void)neb_fault("worker.step"); // a step that takes longer
-    double seconds = neb_seconds(neb_now() - start);
-    w->x.train_s += seconds;
-    exchange_step_took(&w->x, seconds);
-    w->x.all_tokens += (uint64_t)s.tokens;
-    w->x.step++;
     intra_loss_add(&w->x.loss_first, &w->x.loss_last, s.loss);
-    worker_check_step(w, &s);
-    if (w->x.step / w->x.job.log_every != w->x.said_step / w->x.job.log_every ||
-        w->x.step == w->x.job.steps || w->x.step == 1) { // skipped steps may lie between
-        worker_send_step(w, &s, (double)s.tokens / seconds);
-        w->x.said_step = w->x.step;
-    }
+    const struct exchange_figures f = worker_figures(&s);
+    exchange_made_step(&w->x, &f, (uint64_t)s.tokens, neb_seconds(neb_now() - start));
     return NEB_OK;
 }

@@ -65,11 +65,11 @@ static enum neb_status teach(struct agent_distill_side *s, int32_t k) {
     } else {
         struct intra_batch b = distill_batch(s, NULL);
         b.targets = NULL;
-        NEB_TRY(intra_run(&s->passes, &b, NULL, NULL));
+        NEB_TRY(intra_device_pass(s->passes, &b, 0, NULL, NULL));
         s->s.f.tokens += (uint64_t)s->batch.B * (uint64_t)s->batch.T;
     }
-    return intra_labels(s->labeller, &s->passes, s->rows, (int32_t)s->batch.n_targets, k,
-                        s->job.distill.temperature, s->row_ids, s->row_logp, s->row_tail);
+    return intra_device_labels(s->passes, s->rows, (int32_t)s->batch.n_targets, k,
+                               s->job.distill.temperature, s->row_ids, s->row_logp, s->row_tail);
 }
 
 enum neb_status agent_distill_label(struct agent_distill_side *s, int32_t student, int64_t step,

@@ -24,7 +24,7 @@
 #include "agent/train/side.h"
 #include "compress/softlabel.h"
 #include "intra/data/pairs.h"
-#include "intra/train/distill.h"
+#include "intra/model/device.h"
 
 struct agent_distill_state {              // part of a checkpoint
     struct side_figures f;                // step: the next one; batch_bytes: of labels
@@ -83,8 +83,7 @@ struct agent_distill_side {
     struct intra_group *group;  // NULL: a frozen teacher
     struct intra_model *frozen; // NULL: it learns
     // over the group's model and activations, or over the frozen model and its own activations
-    struct intra_runner passes;
-    struct intra_labeller *labeller;
+    struct intra_device *passes; // of the group or of the frozen teacher
     struct cmp_soft *wire;
     struct cmp_tokens *text; // of requests
     struct agent_request_limits limits;

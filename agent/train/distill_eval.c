@@ -20,7 +20,7 @@ static enum neb_status held_out(struct agent_distill_side *s, double *loss) {
         st = intra_pairs_draw(pairs, k, &s->batch);
         if (st == NEB_OK) {
             struct intra_batch b = distill_batch(s, NULL);
-            st = intra_run(&s->passes, &b, &l, &n);
+            st = intra_device_pass(s->passes, &b, 0, &l, &n);
         }
         sum += l;
         count += n;

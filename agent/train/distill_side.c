@@ -63,24 +63,19 @@ static enum neb_status make_group(struct agent_distill_side *s,
         .soft_k = CMP_SOFT_K_MAX};
     t.optim.schedule.steps = j->steps * (teacher ? s->n_students : 1);
     NEB_TRY(intra_group_create(&t, &s->at.mesh, s->at.world, s->at.K, &s->group));
-    s->passes = intra_trainer_runner(intra_group_trainer(s->group));
+    s->passes = intra_group_trainer(s->group)->device;
     return NEB_OK;
 }
 
 // A teacher that does not learn: its passes need little memory.
 static enum neb_status freeze(struct agent_distill_side *s) {
-    struct intra_device_config c = {.D = s->at.device,
-                                    .type = s->at.type,
+    struct intra_device_config c = {.D = s->at.device ? s->at.device : s->at.K,
+                                    .type = s->at.device ? s->at.type : KERN_F32,
                                     .graphs = s->at.graphs,
                                     .batch = s->job.batch,
                                     .seq_len = s->job.seq_len,
-                                    .micros = 1,
-                                    .recompute = true,
                                     .soft_k = CMP_SOFT_K_MAX};
-    s->passes = (struct intra_runner){.K = s->at.K, .model = s->frozen};
-    return s->at.device ? intra_device_create(&c, s->frozen, NULL, &s->passes.device)
-                        : intra_acts_create(s->frozen, s->job.batch, s->job.seq_len, false, false,
-                                            &s->passes.acts);
+    return intra_device_create(&c, s->frozen, NULL, &s->passes);
 }
 
 static enum neb_status load_params(struct agent_distill_side *s, const char *path) {
@@ -187,8 +182,6 @@ enum neb_status agent_distill_create(const struct agent_job *job, enum agent_rol
     if (s->group)
         s->s.f.loss_first = s->s.f.loss_last = NAN; // no step yet
     NEB_TRY_GOTO(allocate(s), fail);
-    if (role == AGENT_ROLE_TEACHER)
-        NEB_TRY_GOTO(intra_labeller_create(&s->passes, &s->labeller), fail);
     *out = s;
     return NEB_OK;
 fail:
@@ -200,11 +193,8 @@ void agent_distill_destroy(struct agent_distill_side **sp) {
     struct agent_distill_side *s = *sp;
     if (!s)
         return;
-    intra_labeller_destroy(&s->labeller);
-    if (s->frozen) {
-        intra_acts_destroy(&s->passes.acts);
-        intra_device_destroy(&s->passes.device);
-    }
+    if (s->frozen)
+        intra_device_destroy(&s->passes);
     intra_model_destroy(&s->frozen);
     intra_group_destroy(&s->group);
     intra_pair_batch_free(&s->batch);

@@ -80,12 +80,10 @@ static enum neb_status make_group(struct agent_rtd_side *s) {
         updates += s->role == AGENT_ROLE_GENERATOR ? rtd_trains(s, e) : rtd_emits(s, e);
     t.optim.schedule.steps = (s->events * updates + rtd_cycle(j) - 1) / rtd_cycle(j);
     NEB_TRY(intra_group_create(&t, &s->at.mesh, s->at.world, s->at.K, &s->group));
-    s->passes = intra_trainer_runner(intra_group_trainer(s->group));
-    if (s->role == AGENT_ROLE_DISCRIMINATOR) {
+    s->passes = intra_group_trainer(s->group)->device;
+    if (s->role == AGENT_ROLE_DISCRIMINATOR)
         intra_group_trainer(s->group)->weight = j->rtd.lambda;
-        return NEB_OK;
-    }
-    return intra_mask_sampler_create(&s->passes, s->vocab, s->micro, &s->draws);
+    return NEB_OK;
 }
 
 static enum neb_status share_embeddings(struct agent_rtd_side *s) {
@@ -161,7 +159,6 @@ void agent_rtd_destroy(struct agent_rtd_side **sp) {
     struct agent_rtd_side *s = *sp;
     if (!s)
         return;
-    intra_mask_sampler_destroy(&s->draws);
     rtd_share_destroy(&s->share);
     free(s->embedding);
     intra_group_destroy(&s->group);

@@ -25,7 +25,6 @@
 #include "agent/train/side.h"
 #include "compress/replaced.h"
 #include "intra/train/rtd.h"
-#include "intra/train/runner.h"
 
 enum { AGENT_RTD_EVAL_BATCHES_MAX = 1024 };
 
@@ -83,8 +82,7 @@ struct agent_rtd_side {
     struct intra_place at;
     struct intra_sampler *sampler;
     struct intra_group *group;
-    struct intra_runner passes;       // over the group's model
-    struct intra_mask_sampler *draws; // generator
+    struct intra_device *passes; // of the group's model
     struct cmp_tokens *wire;
     struct rtd_share *share;   // NULL: embeddings are not shared
     bool *embedding;           // with share, by tensor index: true for the shared embedding

@@ -99,7 +99,7 @@ static enum neb_status keep_scores(struct agent_rtd_side *s, int32_t n) {
         s->cap_scores = cap;
     }
     float *z = s->scores + s->n_scores;
-    NEB_TRY(intra_run_scores(&s->passes, n, z));
+    NEB_TRY(intra_device_scores(s->passes, n, z));
     memcpy(s->labels + s->n_scores, s->targets, (size_t)n * sizeof *s->labels);
     for (int32_t i = 0; i < n; i++)
         s->eval_right += (z[i] > 0) == (s->targets[i] == 1);
@@ -117,7 +117,7 @@ static enum neb_status consume_eval(struct agent_rtd_side *s, struct received *b
         struct intra_batch batch = {
             .tokens = s->inputs, .targets = s->targets, .B = (int)b->windows, .T = s->job.seq_len};
         put_in(s, b, 0, n);
-        NEB_TRY(intra_run(&s->passes, &batch, &loss, &count));
+        NEB_TRY(intra_device_pass(s->passes, &batch, 0, &loss, &count));
         NEB_TRY(keep_scores(s, n));
     }
     s->eval_sum += loss;

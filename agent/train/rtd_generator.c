@@ -20,14 +20,14 @@ static enum neb_status generate(struct agent_rtd_side *s, const int32_t *tokens,
         int64_t count = 0;
         struct intra_batch b = {
             .tokens = s->inputs, .targets = s->targets, .B = windows, .T = s->job.seq_len};
-        NEB_TRY(intra_run(&s->passes, &b, &loss, &count));
+        NEB_TRY(intra_device_pass(s->passes, &b, 0, &loss, &count));
         s->eval_sum += loss;
         s->eval_count += count;
     }
     if (!wanted)
         return NEB_OK;
     int32_t *ids = s->inputs; // no longer needed
-    NEB_TRY(intra_mask_sample(s->draws, &s->passes, s->positions, k, rtd_seed(s, SEED_SAMPLE),
+    NEB_TRY(intra_mask_sample(s->passes, s->vocab, s->positions, k, rtd_seed(s, SEED_SAMPLE),
                               rtd_stream(s, a), ids));
     for (int32_t i = 0; i < k; i++)
         if (ids[i] != tokens[s->positions[i]]) {

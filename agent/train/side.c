@@ -34,10 +34,11 @@ static void show(struct agent_side *x) {
 
 static void say_step(struct agent_side *x) {
     const struct side_figures *f = x->figures;
+    const struct exchange_figures shown = worker_figures(x->stats);
     show(x);
-    worker_check_step(x->w, x->stats);
+    exchange_check_step(&x->w->x, &shown);
     if (f->step == 1 || f->step % x->w->x.job.log_every == 0)
-        worker_send_step(x->w, x->stats, f->train_s > 0 ? (double)f->tokens / f->train_s : 0);
+        exchange_send_step(&x->w->x, &shown, f->train_s > 0 ? (double)f->tokens / f->train_s : 0);
 }
 
 // ---- checkpoints --------------------------------------------------------------------------------
@@ -125,10 +126,10 @@ static bool due(struct agent_side *x) {
     return yes && now != x->saved;
 }
 
-// Begins a checkpoint, which is written while training goes on (agent/exchange/save.c). Once it is on disk,
-// the producers get credit. The reference has none: it starts over after a failure.
+// Begins a checkpoint, which is written while training goes on (agent/exchange/save.c). Once it is
+// on disk, the producers get credit. The reference has none: it starts over after a failure.
 static enum neb_status save(struct agent_side *x, bool final) {
-    if (x->second)
+    if (x->reference)
         return NEB_OK;
     NEB_TRY(side_wait_stored(x));
     NEB_TRY(exchange_save_wait(&x->w->x)); // the previous one, with its cursors
@@ -179,8 +180,8 @@ enum neb_status side_trainer(struct agent_side *x, bool rounds) {
     return NEB_OK;
 }
 
-// Rounds go on between the side's steps, as those of replicas (agent/exchange). A cluster of another
-// role votes in them like a witness; it holds no updates.
+// Rounds go on between the side's steps, as those of replicas (agent/exchange). A cluster of
+// another role votes in them like a witness; it holds no updates.
 static enum neb_status join_rounds(struct agent_side *x) {
     struct agent_worker *w = x->w;
     w->x.job.model = x->model->c;
@@ -270,7 +271,7 @@ static enum neb_status set_place(struct agent_side *x) {
 }
 
 static enum neb_status create(struct agent_side *x) {
-    struct kern_device *D = x->w->device;
+    struct kern *D = x->w->device;
     enum neb_status st = x->role->create(x);
     // the device itself failed, not a file or a setting
     if (st != NEB_OK && D && D->ops->finish(D) != NEB_OK)
@@ -367,7 +368,8 @@ enum neb_status agent_side_run(struct agent_worker *w) {
         bool rtd = w->x.job.mode == AGENT_MODE_RTD;
         is = rtd ? AGENT_ROLE_GENERATOR : AGENT_ROLE_STUDENT;
         other = rtd ? AGENT_ROLE_DISCRIMINATOR : AGENT_ROLE_TEACHER;
-        x.second = agent_job_role(&w->x.job, other) >= 0 ? &second : NULL;
+        x.reference = second.reference = agent_job_role(&w->x.job, other) >= 0;
+        x.second = x.reference ? &second : NULL;
     }
     for (size_t i = 0; i < sizeof roles / sizeof *roles; i++) {
         x.role = roles[i]->is == is ? roles[i] : x.role;

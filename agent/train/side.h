@@ -95,7 +95,8 @@ struct agent_side {
     struct intra_model *model;
     const struct side_figures *figures;
     const struct intra_step_stats *stats;
-    struct agent_side *second; // the other side, if it is in this process
+    bool reference;            // both sides are in this process
+    struct agent_side *second; // the other one, from the first
     // What was made, and the stream that it waits for; NULL: it has left.
     struct neb_buf made;
     struct agent_stream *to;

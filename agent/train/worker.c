@@ -12,19 +12,8 @@
 
 // ---- what trainers of this program tell ---------------------------------------------------------
 
-static struct exchange_figures figures(const struct intra_step_stats *s) {
+struct exchange_figures worker_figures(const struct intra_step_stats *s) {
     return (struct exchange_figures){s->loss, (double)s->update.lr, s->update.grad_norm};
-}
-
-void worker_check_step(struct agent_worker *w, const struct intra_step_stats *s) {
-    const struct exchange_figures f = figures(s);
-    exchange_check_step(&w->x, &f);
-}
-
-void worker_send_step(struct agent_worker *w, const struct intra_step_stats *s,
-                      double tokens_per_s) {
-    const struct exchange_figures f = figures(s);
-    exchange_send_step(&w->x, &f, tokens_per_s);
 }
 
 enum neb_status worker_results(const struct agent_worker *w, const char *device, double eval_loss,
@@ -189,7 +178,7 @@ enum neb_status agent_worker_run(const char *socket_path, const char *job, struc
     exchange_report_moves(NULL);
     exchange_destroy(&w->x);
     worker_builtin_destroy(w);
-    kern_device_close(&w->device);
+    kern_destroy(&w->device);
     intra_corpus_close(&w->corpus);
     kern_destroy(&w->K);
     exchange_leave(&w->x);

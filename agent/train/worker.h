@@ -24,7 +24,7 @@ struct agent_worker {
     int threads;              // per rank
     // where it trains
     struct kern *K;
-    struct kern_device *device; // NULL: it trains on processors
+    struct kern *device; // NULL: it trains on processors
     enum kern_type device_type;
     char no_device[KERN_WHY_MAX + 64]; // with device: auto, why there is no device
     bool device_gone;                  // the job trained on a device before, which is missing now
@@ -43,11 +43,7 @@ struct agent_worker {
 // with the threads that the job sets. threads: of each rank (0: all processors).
 NEB_MUST_CHECK enum neb_status agent_worker_run(const char *socket_path, const char *job,
                                                 struct intra_comm *world, int threads);
-// Call it after each step of a trainer of this program: exchange_check_step.
-void worker_check_step(struct agent_worker *w, const struct intra_step_stats *s);
-// Sends a metrics line. loss, lr and grad_norm are null in it if they are NAN.
-void worker_send_step(struct agent_worker *w, const struct intra_step_stats *s,
-                      double tokens_per_s);
+struct exchange_figures worker_figures(const struct intra_step_stats *s);
 // exchange_results with w->model. eval_loss NAN: not measured.
 NEB_MUST_CHECK enum neb_status worker_results(const struct agent_worker *w, const char *device,
                                               double eval_loss, bool done, json_t **out);

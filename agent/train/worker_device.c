@@ -132,7 +132,7 @@ void worker_device_report(struct agent_worker *w) {
 
 void worker_device_settle(struct agent_worker *w) {
     if (w->device && !intra_group_device(w->group)) { // the group has logged why
-        kern_device_close(&w->device);
+        kern_destroy(&w->device);
         snprintf(w->no_device, sizeof w->no_device,
                  "not all ranks can use a device (see the worker's log)");
     }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compares the text that a checkpoint's cursors count with the corpus. Not in libnebula: an
 // attached trainer chooses its own data.
-#include "agent/base/log.h"
 #include "agent/job/model.h"
 #include "agent/train/worker.h"
 
@@ -25,7 +24,6 @@ enum neb_status worker_text_compare(struct agent_worker *w, const struct intra_c
              "but in this epoch it repeats some text and skips some. If this is not intended, stop "
              "the job now, restore the previous corpus, and resume",
              intra_corpus_dir(w->corpus));
-    neb_warn("%s", text);
-    exchange_metrics(&w->x, json_pack("{s:s,s:s}", "kind", "fault", "text", text));
+    exchange_fault(&w->x, text);
     return NEB_OK;
 }

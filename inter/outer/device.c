@@ -7,7 +7,7 @@
 #include <string.h>
 
 struct outer_device {
-    struct kern_device *D; // borrowed
+    struct kern *D; // borrowed
     struct cmp_device *codec;
     float **theta_m;                   // (n_units) the worker's parameters, borrowed
     float *theta, *v, *u, *sent, *acc; // (n)
@@ -17,7 +17,7 @@ struct outer_device {
     struct kern_digest *fetched;       // (n_units) on the host
 };
 
-static const struct kern_device_ops *ops(const struct outer_device *d) { return d->D->ops; }
+static const struct kern_ops *ops(const struct outer_device *d) { return d->D->ops; }
 
 // ---- memory -------------------------------------------------------------------------------------
 
@@ -43,7 +43,7 @@ static enum neb_status allocate_floats(struct outer_device *d, size_t n, float *
     return NEB_OK;
 }
 
-static enum neb_status leave_free(struct kern_device *D, size_t bytes) {
+static enum neb_status leave_free(struct kern *D, size_t bytes) {
     size_t left = D->ops->free_bytes(D);
     return left >= bytes
                ? NEB_OK
@@ -75,8 +75,8 @@ static enum neb_status allocate(struct inter_outer *o, struct outer_device *d, s
     return cmp_device_create(d->D, &d->codec);
 }
 
-enum neb_status inter_outer_to_device(struct inter_outer *o, struct kern_device *D,
-                                      float *const *theta_m, size_t spare_bytes) {
+enum neb_status inter_outer_to_device(struct inter_outer *o, struct kern *D, float *const *theta_m,
+                                      size_t spare_bytes) {
     NEB_ASSERT(!o->device);
     size_t units = (size_t)o->n_units; // may be 0 on a rank of a mesh
     struct outer_device *d = calloc(1, sizeof *d);

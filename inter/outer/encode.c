@@ -98,11 +98,6 @@ int32_t inter_outer_sample(const struct cmp_unit_shape *shapes, int32_t n) {
     return pick;
 }
 
-float inter_outer_error(struct inter_outer *o, int32_t f, const uint8_t *blob, size_t len) {
-    const struct outer_fragment *g = &o->fragments[f];
-    return inter_outer_unit_error(o, f, inter_outer_sample(g->shapes, g->n), blob, len);
-}
-
 float inter_outer_unit_error(struct inter_outer *o, int32_t f, int32_t pick, const uint8_t *blob,
                              size_t len) {
     const struct outer_fragment *g = &o->fragments[f];

@@ -201,11 +201,6 @@ void inter_outer_reject(struct inter_outer *o, int32_t f) {
     g->in_flight = false;
 }
 
-uint64_t inter_outer_shape(const struct inter_outer *o, int32_t f, uint8_t sha256[32]) {
-    cmp_shapes_hash(o->fragments[f].shapes, (uint32_t)o->fragments[f].n, sha256);
-    return o->fragments[f].elements;
-}
-
 bool inter_outer_in_flight(const struct inter_outer *o, int32_t f) {
     return o->fragments[f].in_flight;
 }

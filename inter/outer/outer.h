@@ -98,8 +98,8 @@ void inter_outer_destroy(struct inter_outer **o);
 // Device memory: five floats per parameter and one per element of the largest unit. Besides,
 // spare_bytes and the memory of the codecs must be free; 0: no check. NEB_ERR_NOMEM: nothing has
 // changed. D is borrowed.
-struct kern_device;
-NEB_MUST_CHECK enum neb_status inter_outer_to_device(struct inter_outer *o, struct kern_device *D,
+struct kern;
+NEB_MUST_CHECK enum neb_status inter_outer_to_device(struct inter_outer *o, struct kern *D,
                                                      float *const *theta_m, size_t spare_bytes);
 // Device memory that training still needs once the exchange has taken its own: kernels and
 // libraries that are loaded at first use, partial sums, graphs. For a caller that can also leave
@@ -131,10 +131,9 @@ NEB_MUST_CHECK enum neb_status inter_outer_encode_masked(struct inter_outer *o, 
                                                          uint32_t round, struct neb_buf *out);
 
 // Relative error of the update in flight, for the controller: ‖u − D(c)‖ / ‖u‖ over one unit, the
-// smallest of 64k elements or more, otherwise the largest. 0: not measured.
-float inter_outer_error(struct inter_outer *o, int32_t f, const uint8_t *blob, size_t len);
-// sample: the index of that unit among a fragment's units; -1: there is none. unit_error: the error
-// of the k-th of o's units of fragment f.
+// smallest of 64k elements or more, otherwise the largest. 0: not measured. sample: the index of
+// that unit among a fragment's units; -1: there is none. unit_error: the error of the k-th of o's
+// units of fragment f.
 int32_t inter_outer_sample(const struct cmp_unit_shape *shapes, int32_t n);
 float inter_outer_unit_error(struct inter_outer *o, int32_t f, int32_t k, const uint8_t *blob,
                              size_t len);
@@ -183,8 +182,6 @@ struct kern_digest inter_outer_version_digest(uint32_t version);
 // Digest of (version, θ, v) as they are in memory now.
 struct kern_digest inter_outer_fragment_digest(const struct inter_outer *o, int32_t f);
 
-// Number of elements in an update of fragment f, and the digest of its units' shapes.
-uint64_t inter_outer_shape(const struct inter_outer *o, int32_t f, uint8_t sha256[32]);
 bool inter_outer_in_flight(const struct inter_outer *o, int32_t f);
 uint32_t inter_outer_version(const struct inter_outer *o, int32_t f);
 // Digest over all fragments: params_digest of a report.

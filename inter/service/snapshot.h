@@ -18,7 +18,7 @@
 // its own offers are ignored. The holder is not trusted. The records prove themselves. The digest
 // of (θ, v) is only the holder's claim, so the joiner compares it with the other members' signed
 // manifests and records of the round, and drops the state if they differ
-// (agent/daemon/snapshot_proof.h).
+// (agent/daemon/judge.h).
 //
 // Threads: one. Memory: the header, one bit per chunk, one chunk.
 #ifndef INTER_SNAPSHOT_H

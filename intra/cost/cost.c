@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "intra/cost/parts.h"
+#include "intra/model/device.h"
 #include "intra/model/pipe_schedule.h"
-#include "intra/model/vocab.h"
 #include "intra/train/trainer.h"
 
 #include <math.h>
@@ -256,7 +256,7 @@ double cost_to_bf16(const struct intra_cost_job *j, const struct intra_rates *r,
     return j->type == KERN_BF16 ? of / (j->share * r->to_bf16) : 0;
 }
 
-// As intra/model/forward.c allocates them.
+// As intra/model/memory.c allocates them.
 static double acts_bytes(const struct intra_cost_job *j, int32_t stage) {
     struct widths w = widths_of(&j->model);
     double n = (double)j->batch * j->seq_len, tp = j->mesh.tp, d = (double)w.d,
@@ -274,6 +274,8 @@ static double acts_bytes(const struct intra_cost_job *j, int32_t stage) {
         room * d * (tp > 1 ? 4 : 3) + own * (2 * d + 1) +
         n * (2 * q + 2 * kv + j->model.n_heads / tp + f +
              2.0 * (j->trainable.mode == INTRA_TRAIN_LORA ? j->trainable.lora_rank : 0));
+    if (j->mesh.pp > 1) // messages of both ways, in and out
+        scratch += 4 * own * d;
     if (j->mesh.tp > 1 && stage == j->mesh.pp - 1) // a block of logits
         scratch += INTRA_VOCAB_ROWS * j->model.vocab / tp;
     return 4 * (blocks + scratch);

@@ -7,7 +7,7 @@
 // block:
 //
 //     forward   4 products a block (qkv, o, gate-up, down) + attention + row operations (norms,
-//               rotary, SwiGLU) + 2 gathers and 2 sums of rows of (n, d) (seqpar.h)
+//               rotary, SwiGLU) + 2 gathers and 2 sums of rows of (n, d) (rows.h)
 //     backward  dW and dx of each product, attention at 2.5 times its forward, row operations,
 //               4 gathers and 2 sums; with recompute also the forward
 //     stage     (micros + pp - 1) times the slowest stage's forward and backward, and the
@@ -20,7 +20,7 @@
 // On accelerators, one for each rank (device.c), rates are those of the job's type and also depend
 // on the number of tokens. An operation takes at least its launch time, and the reduction of
 // gradients over replicas overlaps with backward. Memory is counted as
-// intra/device allocates it.
+// intra/model allocates it.
 //
 // exchange.c has the exchanges between clusters: the work of the busiest owner of shards, and the
 // memory that their state takes.

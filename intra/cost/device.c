@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step costs on accelerators (intra/device/device.h): seconds, by rates that depend on the
-// work of an operation, and memory, as intra/device allocates it.
+// What a step costs on accelerators (intra/model/device.h): seconds, by rates that depend on the
+// work of an operation, and memory, as intra/model allocates it.
 #include "intra/cost/parts.h"
 #include "intra/model/pipe_schedule.h"
 #include "kernels/device_stage.h"
@@ -142,7 +142,7 @@ static double up(double bytes) { // rounded up as it is allocated
     return ALIGN * ceil(bytes / ALIGN);
 }
 
-struct sizes { // as in intra/device; t: bytes of the storage type
+struct sizes { // as in intra/model/memory.c; t: bytes of the storage type
     double n, own, room, t, d, q, qkv, heads, f, vocab;
     bool cut, staged;
 };

@@ -8,7 +8,7 @@
 // position
 enum { LABEL_FLOATS = 64 * 4 };
 
-// Rows with a target are gathered; on a device only where that pays (intra/device).
+// Rows with a target are gathered; on a device only where that pays (intra/model/picks.c).
 static void head(struct cost_sum *s, const struct intra_cost_job *j,
                  const struct intra_cost_side *side) {
     const struct intra_model_config *m = &j->model;

@@ -137,8 +137,17 @@ static void merge_rows(const struct exporting *x, const struct intra_tensor *t, 
                        const float *b, int32_t row, int32_t rows, float *buf) {
     struct kern *K = x->e->K;
     int rank = x->m->trainable.lora_rank;
-    K->ops->gemm(K, KERN_N, KERN_N, rows, t->cols, rank, x->m->trainable.lora_alpha / (float)rank,
-                 b + (size_t)row * (size_t)rank, rank, a, t->cols, 1, buf, t->cols);
+    K->ops->gemm(K, &(struct kern_gemm){.m = rows,
+                                        .n = t->cols,
+                                        .k = rank,
+                                        .alpha = x->m->trainable.lora_alpha / (float)rank,
+                                        .a = b + (size_t)row * (size_t)rank,
+                                        .lda = rank,
+                                        .b = a,
+                                        .ldb = t->cols,
+                                        .beta = 1,
+                                        .c = buf,
+                                        .ldc = t->cols});
 }
 
 static enum neb_status copy_tensor(struct exporting *x, const struct intra_tensor *t) {

@@ -3,11 +3,12 @@
 //
 //     cache of layer l    k, v  (beam, longest, G*D)   keys after rotary, as they enter attention
 //
-// The prefix runs through the ordinary forward pass, whose q, k, v of every layer are copied into
-// the cache. Each step then runs one new token per beam, with attention over the cache. When the
-// beams change, their caches are copied; for the length of a translation that is cheaper than a
-// tree.
+// The prefix runs through the ordinary forward pass, which copies the k and v of every layer into
+// the cache. Each step then runs the same pass over one new token per beam, with attention over the
+// cache. When the beams change, their caches are copied; for the length of a translation that is
+// cheaper than a tree.
 #include "agent/base/memory.h"
+#include "intra/model/state.h"
 #include "intra/model/translate.h"
 
 #include <math.h>
@@ -15,12 +16,11 @@
 #include <string.h>
 
 struct intra_decoder {
-    struct kern *K;              // borrowed
-    const struct intra_model *m; // borrowed
-    int32_t beam_max, longest;   // longest: tokens of prefix and translation
-    struct intra_acts *acts;     // for the prefix
-    float **cache[2];            // keys, values: (n_layers) of (beam, longest, kv)
-    float *h, *r, *y, *rstd, *qkv, *att, *lora, *gu, *act, *logits, *scores; // one row per beam
+    struct intra_model *m;     // borrowed
+    int32_t beam_max, longest; // longest: tokens of prefix and translation
+    struct intra_device *passes;
+    struct device_cache cache;
+    float *logits; // (beam, V)
     float *arena;
 };
 
@@ -28,39 +28,28 @@ static size_t kv_width(const struct intra_model *m) {
     return (size_t)m->c.n_kv_heads * (size_t)m->c.head_dim;
 }
 
-static enum neb_status allocate(struct intra_decoder *d) {
+static enum neb_status allocate(struct intra_decoder *d, struct kern *K) {
     const struct intra_model_config *c = &d->m->c;
-    size_t B = (size_t)d->beam_max, L = (size_t)c->n_layers, q = (size_t)c->n_heads * c->head_dim,
-           kv = kv_width(d->m), per = B * (size_t)d->longest * kv;
-    size_t sizes[] = {B * c->d_model,
-                      B * c->d_model,
-                      B * c->d_model,
-                      B,
-                      B * (q + 2 * kv),
-                      B * q,
-                      B * (size_t)(d->m->trainable.lora_rank + 1),
-                      B * 2 * (size_t)c->d_ff,
-                      B * (size_t)c->d_ff,
-                      B * (size_t)c->vocab,
-                      (size_t)d->longest};
-    float **parts[] = {&d->h,    &d->r,  &d->y,   &d->rstd,   &d->qkv,   &d->att,
-                       &d->lora, &d->gu, &d->act, &d->logits, &d->scores};
-    size_t total = 2 * L * per, at = 0;
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        total += (sizes[i] + 15) / 16 * 16;
-    d->arena = neb_large_alloc(total * sizeof *d->arena);
-    for (int k = 0; k < 2; k++)
-        d->cache[k] = calloc(L, sizeof *d->cache[k]);
-    if (!d->arena || !d->cache[0] || !d->cache[1])
+    size_t L = (size_t)c->n_layers, per = (size_t)d->beam_max * (size_t)d->longest * kv_width(d->m),
+           all = 2 * L * per;
+    d->arena = neb_large_alloc(all * sizeof *d->arena);
+    d->logits = neb_large_alloc((size_t)d->beam_max * (size_t)c->vocab * sizeof *d->logits);
+    d->cache.k = calloc(L, sizeof *d->cache.k);
+    d->cache.v = calloc(L, sizeof *d->cache.v);
+    d->cache.scores = neb_large_alloc((size_t)d->beam_max * (size_t)c->n_heads *
+                                      (size_t)d->longest * sizeof *d->cache.scores);
+    d->cache.longest = d->longest;
+    if (!d->arena || !d->cache.scores || !d->logits || !d->cache.k || !d->cache.v)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a decoder of %d beams", d->beam_max);
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        *parts[i] = d->arena + at;
-        at += (sizes[i] + 15) / 16 * 16;
+    for (size_t l = 0; l < L; l++) {
+        d->cache.k[l] = d->arena + 2 * l * per;
+        d->cache.v[l] = d->cache.k[l] + per;
     }
-    for (size_t l = 0; l < L; l++)
-        for (int k = 0; k < 2; k++, at += per)
-            d->cache[k][l] = d->arena + at;
-    return intra_acts_create_kept(d->m, 1, d->longest, &d->acts);
+    // a pass has the prefix, or one token of each beam
+    int32_t batch = (d->beam_max + d->longest - 1) / d->longest;
+    NEB_TRY(intra_device_on_host(K, d->m, batch, d->longest, false, false, &d->passes));
+    d->passes->cache = &d->cache;
+    return NEB_OK;
 }
 
 enum neb_status intra_decoder_create(struct kern *K, const struct intra_model *m, int32_t beam_max,
@@ -73,11 +62,10 @@ enum neb_status intra_decoder_create(struct kern *K, const struct intra_model *m
     struct intra_decoder *d = calloc(1, sizeof *d);
     if (!d)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a decoder");
-    d->K = K;
-    d->m = m;
+    d->m = (struct intra_model *)(uintptr_t)m; // passes without gradients change nothing
     d->beam_max = beam_max;
     d->longest = longest < m->c.max_seq ? longest : m->c.max_seq;
-    enum neb_status st = allocate(d);
+    enum neb_status st = allocate(d, K);
     if (st != NEB_OK)
         intra_decoder_destroy(&d);
     *out = d;
@@ -88,104 +76,86 @@ void intra_decoder_destroy(struct intra_decoder **dp) {
     struct intra_decoder *d = *dp;
     if (!d)
         return;
-    intra_acts_destroy(&d->acts);
-    free(d->cache[0]);
-    free(d->cache[1]);
+    intra_device_destroy(&d->passes);
+    free(d->cache.k);
+    free(d->cache.v);
+    free(d->cache.scores);
+    free(d->logits);
     free(d->arena);
     free(d);
     *dp = NULL;
 }
 
-// ---- one token per beam -------------------------------------------------------------------------
+// ---- the cache ----------------------------------------------------------------------------------
 
-// y (n, out; row stride ld) = x W^T, with the adapters of its parts.
-static void linear(struct intra_decoder *d, float *y, int ld, const float *x, int n, int out,
-                   int in, const struct intra_tensor *w, const struct intra_lora_pair *lora,
-                   int parts) {
-    const struct intra_model *m = d->m;
-    struct kern *K = d->K;
-    K->ops->gemm(K, KERN_N, KERN_T, n, out, in, 1, x, in, intra_param(m, w), in, 0, y, ld);
-    for (int i = 0, col = 0; i < parts; col += w[i].rows, i++) {
-        int rank = m->trainable.lora_rank;
-        if (!lora[i].a)
-            continue;
-        K->ops->gemm(K, KERN_N, KERN_T, n, rank, in, 1, x, in, intra_param(m, lora[i].a), in, 0,
-                     d->lora, rank);
-        K->ops->gemm(K, KERN_N, KERN_T, n, w[i].rows, rank, m->trainable.lora_alpha / (float)rank,
-                     d->lora, rank, intra_param(m, lora[i].b), rank, 1, y + col, ld);
-    }
+void device_cache_keep(const struct device_cache *c, int32_t l, int B, int T, const float *k,
+                       const float *v, int ld, int width) {
+    size_t bytes = (size_t)width * sizeof *k;
+    for (int b = 0; b < B; b++)
+        for (int t = 0; t < T; t++) {
+            size_t to = ((size_t)b * (size_t)c->longest + (size_t)(c->at + t)) * (size_t)width,
+                   from = ((size_t)b * (size_t)T + (size_t)t) * (size_t)ld;
+            memcpy(c->k[l] + to, k + from, bytes);
+            memcpy(c->v[l] + to, v + from, bytes);
+        }
 }
 
-// Attention of one beam's query heads over the first n positions of its cache.
-static void attend(struct intra_decoder *d, int32_t l, int32_t b, int32_t n) {
-    const struct intra_model_config *c = &d->m->c;
-    size_t D = (size_t)c->head_dim, q = (size_t)c->n_heads * D, kv = kv_width(d->m);
-    const float *row = d->qkv + (size_t)b * (q + 2 * kv);
-    size_t from = (size_t)b * (size_t)d->longest * kv;
-    for (int32_t h = 0; h < c->n_heads; h++) {
-        size_t group = (size_t)(h / (c->n_heads / c->n_kv_heads)) * D;
-        const float *k = d->cache[0][l] + from + group, *v = d->cache[1][l] + from + group;
-        const float *query = row + (size_t)h * D;
-        float *out = d->att + (size_t)b * q + (size_t)h * D, max = -INFINITY, sum = 0;
-        for (int32_t t = 0; t < n; t++) {
-            float s = 0;
-            for (size_t e = 0; e < D; e++)
-                s += query[e] * k[(size_t)t * kv + e];
-            d->scores[t] = s / sqrtf((float)D);
-            max = fmaxf(max, d->scores[t]);
-        }
-        memset(out, 0, D * sizeof *out);
-        for (int32_t t = 0; t < n; t++) {
-            float p = expf(d->scores[t] - max);
-            sum += p;
-            for (size_t e = 0; e < D; e++)
-                out[e] += p * v[(size_t)t * kv + e];
-        }
+struct attend {
+    const struct device_cache *c;
+    const struct kern_attn *s;
+    int32_t l;
+    float *out;
+    const float *q;
+    int ldq;
+    float *scores; // (B, n_heads, longest)
+};
+
+// One query head of one sequence.
+static void attend_head(void *arg, size_t i) {
+    const struct attend *j = arg;
+    const struct kern_attn *s = j->s;
+    size_t D = (size_t)s->head_dim, heads = (size_t)s->n_heads, h = i % heads, b = i / heads,
+           kv = (size_t)s->n_kv_heads * D, n = (size_t)j->c->at + 1,
+           from = b * (size_t)j->c->longest * kv + h / (heads / (size_t)s->n_kv_heads) * D;
+    const float *k = j->c->k[j->l] + from, *v = j->c->v[j->l] + from,
+                *query = j->q + b * (size_t)j->ldq + h * D;
+    float *out = j->out + i * D, *scores = j->scores + i * (size_t)j->c->longest, max = -INFINITY,
+          sum = 0;
+    for (size_t t = 0; t < n; t++) {
+        float dot = 0;
         for (size_t e = 0; e < D; e++)
-            out[e] /= sum;
+            dot += query[e] * k[t * kv + e];
+        scores[t] = dot / sqrtf((float)D);
+        max = fmaxf(max, scores[t]);
     }
+    memset(out, 0, D * sizeof *out);
+    for (size_t t = 0; t < n; t++) {
+        float p = expf(scores[t] - max);
+        sum += p;
+        for (size_t e = 0; e < D; e++)
+            out[e] += p * v[t * kv + e];
+    }
+    for (size_t e = 0; e < D; e++)
+        out[e] /= sum;
 }
 
-static void block(struct intra_decoder *d, int32_t l, int32_t B, int32_t at) {
-    const struct intra_model *m = d->m;
-    const struct intra_model_config *c = &m->c;
-    const struct intra_layer *y = &m->layers[l];
-    struct kern *K = d->K;
-    int dm = c->d_model, q = c->n_heads * c->head_dim, kv = (int)kv_width(m), qkv = q + 2 * kv;
-    K->ops->rmsnorm_fwd(K, d->y, d->rstd, d->h, d->h, l ? d->r : NULL, intra_param(m, y->norm1), B,
-                        dm, c->norm_eps);
-    linear(d, d->qkv, qkv, d->y, B, qkv, dm, y->q, &y->lora[0], 3);
-    if (y->q_bias)
-        K->ops->bias_fwd(K, d->qkv, intra_param(m, y->q_bias), B, qkv);
-    // all rows are at position `at`
-    K->ops->rope(K, d->qkv, qkv, m->rope + (size_t)at * c->head_dim, B, 1,
-                 c->n_heads + c->n_kv_heads, c->head_dim, false);
-    for (int32_t b = 0; b < B; b++) {
-        size_t to = ((size_t)b * (size_t)d->longest + (size_t)at) * (size_t)kv;
-        for (int k = 0; k < 2; k++)
-            memcpy(d->cache[k][l] + to, d->qkv + (size_t)b * (size_t)qkv + q + k * kv,
-                   sizeof(float) * (size_t)kv);
-        attend(d, l, b, at + 1);
-    }
-    linear(d, d->r, dm, d->att, B, dm, q, y->o, &y->lora[3], 1);
-    K->ops->rmsnorm_fwd(K, d->y, d->rstd, d->h, d->h, d->r, intra_param(m, y->norm2), B, dm,
-                        c->norm_eps);
-    linear(d, d->gu, 2 * c->d_ff, d->y, B, 2 * c->d_ff, dm, y->gate, &y->lora[4], 2);
-    K->ops->swiglu_fwd(K, d->act, d->gu, B, c->d_ff);
-    linear(d, d->r, dm, d->act, B, dm, c->d_ff, y->down, &y->lora[6], 1);
+void device_cache_attend(struct intra_device *d, int32_t l, const struct kern_attn *s, float *out,
+                         const float *q, int ldq) {
+    struct attend j = {
+        .c = d->cache, .s = s, .l = l, .out = out, .q = q, .ldq = ldq, .scores = d->cache->scores};
+    kern_pool_run(d->c.D->pool, (size_t)s->B * (size_t)s->n_heads, attend_head, &j);
 }
 
-// Runs `tokens` (B) at position `at`. d->logits (B, V): logits of the next token.
-static void step(struct intra_decoder *d, const int32_t *tokens, int32_t B, int32_t at) {
-    const struct intra_model *m = d->m;
-    struct kern *K = d->K;
-    K->ops->embed_fwd(K, d->h, intra_param(m, m->embed), tokens, B, m->c.d_model);
-    for (int32_t l = 0; l < m->c.n_layers; l++)
-        block(d, l, B, at);
-    K->ops->rmsnorm_fwd(K, d->y, d->rstd, d->h, d->h, d->r, intra_param(m, m->norm), B,
-                        m->c.d_model, m->c.norm_eps);
-    K->ops->gemm(K, KERN_N, KERN_T, B, m->c.vocab, m->c.d_model, 1, d->y, m->c.d_model,
-                 intra_param(m, m->head), m->c.d_model, 0, d->logits, m->c.vocab);
+// Runs the next T tokens of B sequences at position `at`. d->logits (B, V): logits of the token
+// after the last one.
+static void run(struct intra_decoder *d, const int32_t *tokens, int32_t B, int32_t T, int32_t at) {
+    d->cache.at = at;
+    enum neb_status st = intra_device_pass(
+        d->passes,
+        &(struct intra_batch){.tokens = tokens, .B = B, .T = T, .prefix = at ? NULL : &T}, 0, NULL,
+        NULL);
+    NEB_ASSERT(st == NEB_OK); // processors cannot fail
+    intra_device_logits(d->passes, B * T - B, B, d->logits);
 }
 
 static void log_softmax(float *z, int32_t V) {
@@ -198,22 +168,6 @@ static void log_softmax(float *z, int32_t V) {
     float less = max + (float)log(sum);
     for (int32_t i = 0; i < V; i++)
         z[i] -= less;
-}
-
-static void run_prefix(struct intra_decoder *d, const int32_t *prefix, int32_t n) {
-    size_t kv = kv_width(d->m), row = (size_t)d->m->c.n_heads * d->m->c.head_dim + 2 * kv;
-    intra_acts_prefix(d->acts, &n);
-    intra_model_pass(d->K, (struct intra_model *)(uintptr_t)d->m, d->acts, prefix, NULL, 1, n, 0,
-                     NULL, NULL);
-    intra_acts_prefix(d->acts, NULL);
-    for (int32_t l = 0; l < d->m->c.n_layers; l++) {
-        const float *qkv = intra_acts_qkv(d->acts, l);
-        for (int32_t t = 0; t < n; t++)
-            for (size_t k = 0; k < 2; k++)
-                memcpy(d->cache[k][l] + (size_t)t * kv,
-                       qkv + (size_t)t * row + (row - 2 * kv) + k * kv, sizeof(float) * kv);
-    }
-    intra_model_logits(d->K, d->m, d->acts, n - 1, d->logits);
 }
 
 // ---- the search ---------------------------------------------------------------------------------
@@ -248,11 +202,12 @@ static int32_t best(const struct intra_decoder *d, const struct hypothesis *beam
 }
 
 static void copy_cache(struct intra_decoder *d, int32_t to, int32_t from, int32_t n) {
-    size_t kv = kv_width(d->m), per = (size_t)d->longest * kv;
-    for (int32_t l = 0; l < d->m->c.n_layers; l++)
-        for (int k = 0; k < 2; k++)
-            memcpy(d->cache[k][l] + (size_t)to * per, d->cache[k][l] + (size_t)from * per,
-                   sizeof(float) * kv * (size_t)n);
+    size_t kv = kv_width(d->m), per = (size_t)d->longest * kv,
+           bytes = sizeof(float) * kv * (size_t)n;
+    for (int32_t l = 0; l < d->m->c.n_layers; l++) {
+        memcpy(d->cache.k[l] + (size_t)to * per, d->cache.k[l] + (size_t)from * per, bytes);
+        memcpy(d->cache.v[l] + (size_t)to * per, d->cache.v[l] + (size_t)from * per, bytes);
+    }
 }
 
 // Replaces the beams by the n chosen ones. A cache that a chosen beam still needs keeps its slot;
@@ -338,7 +293,7 @@ static void search(struct intra_decoder *d, struct search *s, int32_t n,
         int32_t last[INTRA_BEAM_MAX];
         for (int32_t b = 0; b < B; b++)
             last[b] = s->beams[b].tokens[len];
-        step(d, last, B, n + len);
+        run(d, last, B, 1, n + len);
         for (int32_t b = 0; b < B; b++)
             log_softmax(d->logits + (size_t)b * (size_t)d->m->c.vocab, d->m->c.vocab);
     }
@@ -372,7 +327,7 @@ enum neb_status intra_decode(struct intra_decoder *d, const int32_t *prefix, int
         s.spare[b].tokens = tokens + (2 * b + 1) * cap;
     }
     s.done.tokens = tokens + 2 * INTRA_BEAM_MAX * cap;
-    run_prefix(d, prefix, n);
+    run(d, prefix, 1, n, 0);
     search(d, &s, n, c);
     memcpy(out, s.done.tokens, sizeof *out * (size_t)s.done.n);
     *out_n = s.done.n;

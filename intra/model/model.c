@@ -3,6 +3,7 @@
 #include "intra/model/model.h"
 #include "agent/base/memory.h"
 #include "agent/base/rng.h"
+#include "intra/model/block.h"
 #include "intra/model/rope.h"
 
 #include <math.h>
@@ -151,11 +152,9 @@ static bool is_here(const struct intra_model *m, int32_t layer) {
     return layer >= m->layer0 && layer < m->layer0 + m->local.n_layers;
 }
 
-// Adds the next tensor of the full model. Returns it, or NULL if it belongs to another stage.
-// packed: directly after the previous one, without a gap.
-__attribute__((format(printf, 7, 8))) static struct intra_tensor *
-add_tensor(struct intra_model *m, int32_t layer, int32_t rows, int32_t cols, enum intra_cut cut,
-           bool packed, const char *fmt, ...) {
+struct intra_tensor *intra_model_add(struct intra_model *m, int32_t layer, int32_t rows,
+                                     int32_t cols, enum intra_cut cut, bool packed, const char *fmt,
+                                     ...) {
     struct intra_tensor t = {.layer = layer,
                              .all_rows = rows,
                              .all_cols = cols,
@@ -176,79 +175,9 @@ add_tensor(struct intra_model *m, int32_t layer, int32_t rows, int32_t cols, enu
     return is_here(m, layer) ? place_tensor(m, &t, packed) : NULL;
 }
 
-static const char *const linear_names[INTRA_LORA_SLOTS] = {
-    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
-    "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj",
+static const struct intra_block_params *const kinds[INTRA_BLOCK_KINDS] = {
+    [INTRA_BLOCK_ATTN_MLP] = &intra_block_attn_mlp_params,
 };
-
-// Shape (out, in) of linear layer i.
-static void linear_shape(const struct intra_model_config *c, int i, int32_t *out, int32_t *in) {
-    int32_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
-    const int32_t outs[] = {q, kv, kv, c->d_model, c->d_ff, c->d_ff, c->d_model};
-    const int32_t ins[] = {c->d_model, c->d_model, c->d_model, q, c->d_model, c->d_model, c->d_ff};
-    *out = outs[i];
-    *in = ins[i];
-}
-
-static enum intra_cut linear_cut(int i) { // o and down by columns, the others by rows
-    return i == 3 || i == 6 ? INTRA_CUT_COLS : INTRA_CUT_ROWS;
-}
-
-static void add_block(struct intra_model *m, int32_t l) {
-    const struct intra_model_config *c = &m->c;
-    struct intra_layer *y = &m->layers[l];
-    struct intra_tensor *w[INTRA_LORA_SLOTS];
-    int32_t out, in;
-    y->norm1 = add_tensor(m, l, 1, c->d_model, INTRA_CUT_NONE, false,
-                          "model.layers.%d.input_layernorm.weight", l);
-    for (int i = 0; i < INTRA_LORA_SLOTS; i++) {
-        linear_shape(c, i, &out, &in);
-        if (i == 4)
-            y->norm2 = add_tensor(m, l, 1, c->d_model, INTRA_CUT_NONE, false,
-                                  "model.layers.%d.post_attention_layernorm.weight", l);
-        w[i] = add_tensor(m, l, out, in, linear_cut(i), i == 1 || i == 2 || i == 5,
-                          "model.layers.%d.%s.weight", l, linear_names[i]);
-        for (int b = 0; i == 2 && c->qkv_bias && b < 3; b++) {
-            linear_shape(c, b, &out, &in);
-            struct intra_tensor *t = add_tensor(m, l, 1, out, INTRA_CUT_COLS, b > 0,
-                                                "model.layers.%d.%s.bias", l, linear_names[b]);
-            if (b == 0)
-                y->q_bias = t;
-        }
-    }
-    y->q = w[0];
-    y->o = w[3];
-    y->gate = w[4];
-    y->down = w[6];
-}
-
-// With tensor parallelism one half of an adapter is cut like its base weight. The other half is
-// replicated, and each rank computes a part of its gradient.
-static void add_adapters(struct intra_model *m, int32_t l) {
-    for (int i = 0; i < INTRA_LORA_SLOTS; i++) {
-        int32_t out, in, r = m->trainable.lora_rank;
-        bool by_rows = linear_cut(i) == INTRA_CUT_ROWS;
-        if (!(m->trainable.lora_targets & 1u << i))
-            continue;
-        linear_shape(&m->c, i, &out, &in);
-        struct intra_lora_pair *p = &m->layers[l].lora[i];
-        p->a = add_tensor(m, l, r, in, by_rows ? INTRA_CUT_NONE : INTRA_CUT_COLS, false,
-                          "model.layers.%d.%s.lora_A.weight", l, linear_names[i]);
-        p->b = add_tensor(m, l, out, r, by_rows ? INTRA_CUT_ROWS : INTRA_CUT_NONE, false,
-                          "model.layers.%d.%s.lora_B.weight", l, linear_names[i]);
-        if (p->a && intra_mesh_tp(m->mesh) > 1)
-            (by_rows ? p->a : p->b)->partial = true;
-    }
-}
-
-// With tensor parallelism each rank computes the norms' gradients of its own rows only (seqpar.h).
-static void mark_norms(struct intra_model *m) {
-    bool cut = intra_mesh_tp(m->mesh) > 1;
-    for (int32_t l = m->layer0; l < m->layer0 + m->local.n_layers; l++)
-        m->layers[l].norm1->partial = m->layers[l].norm2->partial = cut;
-    if (m->norm)
-        m->norm->partial = cut;
-}
 
 static uint64_t name_hash(const char *s) { // FNV-1a; selects the random stream of a tensor
     uint64_t h = 0xcbf29ce484222325ull;
@@ -314,24 +243,28 @@ static void set_part(struct intra_model *m) {
 static void add_all(struct intra_model *m) {
     const struct intra_model_config *c = &m->c;
     m->low = c->n_layers;
-    m->embed =
-        add_tensor(m, -1, c->vocab, c->d_model, INTRA_CUT_ROWS, false, "model.embed_tokens.weight");
-    for (int32_t l = 0; l < c->n_layers; l++)
-        add_block(m, l);
-    m->norm = add_tensor(m, c->n_layers, 1, c->d_model, INTRA_CUT_NONE, false, "model.norm.weight");
+    m->embed = intra_model_add(m, -1, c->vocab, c->d_model, INTRA_CUT_ROWS, false,
+                               "model.embed_tokens.weight");
+    for (int32_t l = 0; l < c->n_layers; l++) {
+        m->layers[l].kind = INTRA_BLOCK_ATTN_MLP;
+        kinds[m->layers[l].kind]->parameters(m, l);
+    }
+    m->norm =
+        intra_model_add(m, c->n_layers, 1, c->d_model, INTRA_CUT_NONE, false, "model.norm.weight");
     if (!c->tied)
-        m->head = add_tensor(m, c->n_layers, c->vocab, c->d_model, INTRA_CUT_ROWS, false,
-                             "lm_head.weight");
+        m->head = intra_model_add(m, c->n_layers, c->vocab, c->d_model, INTRA_CUT_ROWS, false,
+                                  "lm_head.weight");
     else if (intra_model_last(m))
         m->head = m->embed;
     if (c->head == INTRA_HEAD_RTD) {
-        m->rtd_weight =
-            add_tensor(m, c->n_layers, 1, c->d_model, INTRA_CUT_NONE, false, "rtd_head.weight");
-        m->rtd_bias = add_tensor(m, c->n_layers, 1, 1, INTRA_CUT_NONE, false, "rtd_head.bias");
+        m->rtd_weight = intra_model_add(m, c->n_layers, 1, c->d_model, INTRA_CUT_NONE, false,
+                                        "rtd_head.weight");
+        m->rtd_bias = intra_model_add(m, c->n_layers, 1, 1, INTRA_CUT_NONE, false, "rtd_head.bias");
     }
     for (int32_t l = 0; m->trainable.mode == INTRA_TRAIN_LORA && l < c->n_layers; l++)
-        add_adapters(m, l);
-    mark_norms(m);
+        kinds[m->layers[l].kind]->adapters(m, l);
+    if (m->norm)
+        m->norm->partial = intra_mesh_tp(m->mesh) > 1;
     if (m->embed) {
         m->embed->row_kind = c->tied ? INTRA_ROWS_BOTH : INTRA_ROWS_INPUT;
         m->embed->copy = !intra_model_first(m);
@@ -450,16 +383,22 @@ void intra_lora_merge(struct kern *K, struct intra_model *m) {
     float scale = m->trainable.lora_alpha / (float)m->trainable.lora_rank;
     for (int32_t l = 0; l < m->c.n_layers; l++)
         for (int i = 0; i < INTRA_LORA_SLOTS; i++) {
-            char name[96];
             const struct intra_lora_pair *p = &m->layers[l].lora[i];
+            const struct intra_tensor *w = m->layers[l].linear[i];
             if (!p->a)
                 continue;
-            snprintf(name, sizeof name, "model.layers.%d.%s.weight", l, linear_names[i]);
-            const struct intra_tensor *w = intra_model_find(m, name);
-            K->ops->gemm(K, KERN_N, KERN_N, w->rows, w->cols, p->a->rows, scale,
-                         intra_param(m, p->b), p->a->rows, intra_param(m, p->a), w->cols, 1,
-                         intra_param(m, w), w->cols);
-            K->ops->zero(K, intra_param(m, p->b), intra_tensor_size(p->b));
+            K->ops->gemm(K, &(struct kern_gemm){.m = w->rows,
+                                                .n = w->cols,
+                                                .k = p->a->rows,
+                                                .alpha = scale,
+                                                .a = intra_param(m, p->b),
+                                                .lda = p->a->rows,
+                                                .b = intra_param(m, p->a),
+                                                .ldb = w->cols,
+                                                .beta = 1,
+                                                .c = intra_param(m, w),
+                                                .ldc = w->cols});
+            K->ops->zero(K, intra_param(m, p->b), intra_tensor_size(p->b) * sizeof(float));
         }
 }
 

@@ -37,7 +37,7 @@
 
 enum intra_head {
     INTRA_HEAD_LM,  // logits over the vocabulary
-    INTRA_HEAD_RTD, // one logit per position: was its token replaced? (rtd_head.h)
+    INTRA_HEAD_RTD, // one logit per position: was its token replaced? (kern_rtd)
 };
 
 struct intra_model_config {
@@ -53,7 +53,7 @@ struct intra_model_config {
     struct kern_rope_scaling rope_scaling; // all zero: positions are not scaled (rope.h)
     bool tied;                             // the output weight is the embedding
     bool qkv_bias;
-    enum kern_mask mask;  // prefix: causal, but all positions see the prefix (intra_acts_prefix)
+    enum kern_mask mask;  // prefix: causal, but all positions see the prefix (intra_batch)
     enum intra_head head; // RTD: must be tied, because there is no vocabulary output
 };
 NEB_MUST_CHECK enum neb_status intra_model_config_check(const struct intra_model_config *c);
@@ -120,11 +120,14 @@ struct intra_tensor intra_tensor_part(const struct intra_tensor *t, int32_t ways
 struct intra_lora_pair { // adapter of one linear layer; NULL tensors: none
     struct intra_tensor *a, *b;
 };
-enum { INTRA_LORA_SLOTS = 7 }; // q k v o gate up down, in the order of the bits
+// The linear layers of a block, in the order of the bits. Q begins the fused qkv, GATE the fused
+// gate-up: their parts follow each other in intra_model.tensors.
+enum { INTRA_Q, INTRA_K, INTRA_V, INTRA_O, INTRA_GATE, INTRA_UP, INTRA_DOWN, INTRA_LORA_SLOTS };
 
-struct intra_layer { // the tensors of one block
-    // q is the start of the fused qkv, gate of the fused gate-up
-    struct intra_tensor *norm1, *q, *q_bias, *o, *norm2, *gate, *down;
+struct intra_layer { // a block and its tensors
+    int kind;        // its kind (block.h)
+    struct intra_tensor *norm1, *q_bias, *norm2;
+    struct intra_tensor *linear[INTRA_LORA_SLOTS];
     struct intra_lora_pair lora[INTRA_LORA_SLOTS];
 };
 
@@ -213,73 +216,5 @@ void intra_lora_merge(struct kern *K, struct intra_model *m);
 // Parameters in matrix products: the output layer counts, the embedding look-up does not. This is
 // the N of 6*N FLOP per token.
 size_t intra_model_matmul_params(const struct intra_model *m);
-
-// A micro-batch: B sequences of T tokens, borrowed.
-struct intra_batch {
-    const int32_t *tokens, *targets; // (B, T); targets as in intra_model_pass
-    int B, T;
-    const int32_t *prefix;           // as in intra_acts_prefix
-    const struct kern_soft *teacher; // as in intra_acts_teacher
-};
-
-// Activations for up to B sequences of T tokens, made once and reused by every call.
-struct intra_acts;
-// backward: gradients can be computed. recompute: backward computes each block again from its
-// input, which saves most of the memory. NEB_ERR_INVALID: T is above max_seq; NEB_ERR_NOMEM, here
-// and below.
-NEB_MUST_CHECK enum neb_status intra_acts_create(const struct intra_model *m, int B, int T,
-                                                 bool backward, bool recompute,
-                                                 struct intra_acts **out);
-// Activations of the same kind for one more micro-batch in flight. They share the scratch of
-// `first`, which must outlive them.
-NEB_MUST_CHECK enum neb_status intra_acts_create_shared(const struct intra_model *m,
-                                                        struct intra_acts *first,
-                                                        struct intra_acts **out);
-// For forward passes only, but every block's activations are kept. intra_acts_qkv gives q, k and v
-// of block l after rotary: (B * T, (H + 2G) * D).
-NEB_MUST_CHECK enum neb_status intra_acts_create_kept(const struct intra_model *m, int B, int T,
-                                                      struct intra_acts **out);
-const float *intra_acts_qkv(const struct intra_acts *a, int32_t l);
-void intra_acts_destroy(struct intra_acts **a);
-// Size of its own arena without shared scratch. Tests compare it with the prediction of intra/cost.
-size_t intra_acts_bytes(const struct intra_acts *a);
-
-// A pass over tokens (B, T): forward, and the loss in nats (*loss: the sum, *count: counted
-// targets). With grad_scale > 0 also backward: gradients of (sum of losses * grad_scale) are added
-// to grads. targets: (B, T), KERN_IGNORE where there is none; for a discriminator 1 if the token
-// was replaced, else 0. targets NULL: no loss, only hidden states. Only for a model of one stage.
-// Tensor-parallel ranks call it together with the same tokens, and get the same loss. Failures of
-// collectives are kept in m->failed.
-void intra_model_pass(struct kern *K, struct intra_model *m, struct intra_acts *a,
-                      const int32_t *tokens, const int32_t *targets, int B, int T, float grad_scale,
-                      double *loss, int64_t *count);
-// The two halves of a pass, for one stage. Forward: the first stage begins with tokens, others with
-// the stream in intra_acts_in(a). The last stage sets loss and count; others set both to 0 and
-// leave the stream in intra_acts_out(a). Backward, after a forward with grad_scale > 0: the last
-// stage begins with its loss, others with the gradient of their output in intra_acts_grad(a). Each
-// leaves the gradient of its input there. All three buffers are this rank's rows of (B * T, d)
-// (intra_rows_of), in scratch that the next forward or backward of any activations of this stage
-// overwrites.
-void intra_model_forward(struct kern *K, struct intra_model *m, struct intra_acts *a,
-                         const int32_t *tokens, const int32_t *targets, int B, int T,
-                         float grad_scale, double *loss, int64_t *count);
-void intra_model_backward(struct kern *K, struct intra_model *m, struct intra_acts *a,
-                          const int32_t *tokens, int B, int T);
-float *intra_acts_in(struct intra_acts *a);
-float *intra_acts_out(struct intra_acts *a);
-float *intra_acts_grad(struct intra_acts *a);
-// From the last pass: hidden states after the final norm, (B * T, d); a discriminator's logits,
-// (B * T).
-const float *intra_acts_hidden(const struct intra_acts *a);
-const float *intra_acts_scores(const struct intra_acts *a);
-// Sets, for all later passes, the prefix of each sequence: its first lengths[b] tokens (mask
-// prefix; borrowed, (B)). NULL, the initial value: no prefix, the mask is causal.
-void intra_acts_prefix(struct intra_acts *a, const int32_t *lengths);
-// Sets, for all later passes, a teacher for the loss (borrowed; NULL: cross-entropy alone). Only
-// without tensor parallelism.
-void intra_acts_teacher(struct intra_acts *a, const struct kern_soft *teacher);
-// out (V): logits of one position, a row of the last pass. One rank only.
-void intra_model_logits(struct kern *K, const struct intra_model *m, const struct intra_acts *a,
-                        int row, float *out);
 
 #endif

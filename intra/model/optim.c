@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The optimiser on processors; the schedules and the clipping decision also serve devices.
+// Schedules, moments, and the decision on clipping. update.c walks over the parameters.
 #include "intra/model/optim.h"
 #include "agent/base/memory.h"
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 float intra_schedule_lr(const struct intra_schedule *s, int64_t t) {
     if (t < s->warmup)
@@ -34,14 +33,10 @@ enum neb_status intra_optim_create(const struct intra_optim_config *c, const str
         o->m = neb_large_zeroed(o->n * sizeof *o->m); // a stage may have nothing to learn
         o->v = neb_large_zeroed(o->n * sizeof *o->v);
         o->gamma = calloc(tensors, sizeof *o->gamma);
-        o->sums = calloc(tensors, sizeof *o->sums);
+        o->sums = calloc(tensors + 2, sizeof *o->sums);
         o->factors = calloc(tensors, sizeof *o->factors);
-        for (int32_t i = 0; i < m->n_tensors; i++)
-            if (m->tensors[i].trainable && m->tensors[i].partial)
-                o->n_partial += intra_tensor_size(&m->tensors[i]);
-        o->partial = calloc(o->n_partial + 1, sizeof *o->partial);
     }
-    if (!o || !o->m || !o->v || !o->gamma || !o->sums || !o->factors || !o->partial) {
+    if (!o || !o->m || !o->v || !o->gamma || !o->sums || !o->factors) {
         intra_optim_destroy(&o);
         return neb_fail(NEB_ERR_NOMEM, "out of memory for the optimiser state of %zu parameters",
                         m->n_trainable);
@@ -57,7 +52,6 @@ void intra_optim_destroy(struct intra_optim **op) {
         free((*op)->gamma);
         free((*op)->sums);
         free((*op)->factors);
-        free((*op)->partial);
     }
     free(*op);
     *op = NULL;
@@ -91,64 +85,6 @@ size_t intra_optim_part(const struct intra_optim *o, const struct intra_tensor *
     return t->trainable && lo < hi ? hi - lo : 0;
 }
 
-static size_t copy_partial(const struct intra_optim *o, const struct intra_model *m, bool back) {
-    size_t at = 0;
-    for (int32_t i = 0; i < m->n_tensors; i++) {
-        const struct intra_tensor *t = &m->tensors[i];
-        size_t n = intra_tensor_size(t);
-        if (!t->trainable || !t->partial)
-            continue;
-        if (back)
-            memcpy(intra_grad(m, t), o->partial + at, n * sizeof *o->partial);
-        else
-            memcpy(o->partial + at, intra_grad(m, t), n * sizeof *o->partial);
-        at += n;
-    }
-    return at;
-}
-
-// Sums the gradients of partial tensors (see intra_tensor) over tensor-parallel ranks. They are
-// many and small, so they are packed into one all-reduce.
-static void sum_partial(const struct intra_optim *o, struct intra_model *m) {
-    struct intra_comm *tp = m->mesh->tp;
-    if (!tp || !o->n_partial || m->failed != NEB_OK)
-        return;
-    size_t n = copy_partial(o, m, false);
-    intra_model_keep_failure(
-        m, tp->ops->all_reduce(tp, o->partial, n, INTRA_COMM_F32, INTRA_COMM_SUM));
-    copy_partial(o, m, true);
-}
-
-// Completes the gradients: partial tensors over tp, a tied embedding over its use as input and
-// output, then all over dp, where each rank keeps its own shard.
-static void reduce_grads(const struct intra_optim *o, struct intra_model *m) {
-    const struct intra_mesh *mesh = m->mesh;
-    sum_partial(o, m);
-    if (mesh->ends && m->c.tied && m->embed->trainable && m->failed == NEB_OK)
-        intra_model_keep_failure(m, mesh->ends->ops->all_reduce(mesh->ends, intra_grad(m, m->embed),
-                                                                intra_tensor_size(m->embed),
-                                                                INTRA_COMM_F32, INTRA_COMM_SUM));
-    if (mesh->dp && m->failed == NEB_OK)
-        intra_model_keep_failure(m, mesh->dp->ops->reduce_scatter(mesh->dp, m->grads, o->n));
-}
-
-// Sums of squares of every tensor of the full model; each element counts once.
-static void sum_squares(struct intra_optim *o, struct kern *K, struct intra_model *m) {
-    const struct intra_mesh *mesh = m->mesh;
-    memset(o->sums, 0, (size_t)o->n_tensors * sizeof *o->sums);
-    for (int32_t i = 0; i < m->n_tensors; i++) {
-        const struct intra_tensor *t = &m->tensors[i];
-        bool again = t->copy || (t->cut == INTRA_CUT_NONE && intra_mesh_tp_rank(mesh) > 0);
-        size_t from, n = intra_optim_part(o, t, &from);
-        if (n && !again)
-            o->sums[t->index] = K->ops->sumsq(K, intra_grad(m, t) + from, n);
-    }
-    if (mesh && m->failed == NEB_OK)
-        intra_model_keep_failure(m, mesh->world->ops->all_reduce(mesh->world, o->sums,
-                                                                 (size_t)o->n_tensors,
-                                                                 INTRA_COMM_F64, INTRA_COMM_SUM));
-}
-
 // Every rank has the same sums, so all get the same factors.
 static void clip(struct intra_optim *o, const struct intra_model *m, struct intra_update *out) {
     float max_norm = o->c.clip.max_norm, global = 1;
@@ -177,41 +113,6 @@ struct kern_adamw intra_optim_adamw(const struct intra_optim *o, float lr) {
         .bias2 = (float)(1 - pow((double)o->c.beta2, (double)(o->t - o->born + 1)))};
 }
 
-static void step(struct intra_optim *o, struct kern *K, struct intra_model *m, float lr) {
-    struct kern_adamw c = intra_optim_adamw(o, lr);
-    for (int32_t i = 0; i < m->n_tensors; i++) {
-        const struct intra_tensor *t = &m->tensors[i];
-        size_t from, n = intra_optim_part(o, t, &from), at = t->grad_at + from - o->at;
-        if (!n)
-            continue;
-        c.grad_scale = o->factors[t->index];
-        c.weight_decay = t->decay ? o->c.weight_decay : 0;
-        K->ops->adamw(K, &c, intra_param(m, t) + from, intra_grad(m, t) + from, o->m + at,
-                      o->v + at, n);
-    }
-}
-
-// All-gathers the updated parameters. The gradient arena is free by now and serves as the buffer.
-static void gather_params(const struct intra_optim *o, struct kern *K, struct intra_model *m) {
-    struct intra_comm *dp = m->mesh->dp;
-    for (int32_t i = 0; i < m->n_tensors; i++) {
-        const struct intra_tensor *t = &m->tensors[i];
-        size_t from, n = intra_optim_part(o, t, &from);
-        if (n) {
-            K->ops->zero(K, intra_grad(m, t) + from, n);
-            K->ops->add(K, intra_grad(m, t) + from, intra_param(m, t) + from, n);
-        }
-    }
-    intra_model_keep_failure(m, dp->ops->all_gather(dp, m->grads, o->n));
-    for (int32_t i = 0; i < m->n_tensors && m->failed == NEB_OK; i++) {
-        const struct intra_tensor *t = &m->tensors[i];
-        if (t->trainable) {
-            K->ops->zero(K, intra_param(m, t), intra_tensor_size(t));
-            K->ops->add(K, intra_param(m, t), intra_grad(m, t), intra_tensor_size(t));
-        }
-    }
-}
-
 bool intra_optim_decide(struct intra_optim *o, const struct intra_model *m,
                         struct intra_update *out) {
     double total = 0;
@@ -223,18 +124,4 @@ bool intra_optim_decide(struct intra_optim *o, const struct intra_model *m,
         return false;
     clip(o, m, out);
     return true;
-}
-
-void intra_optim_update(struct intra_optim *o, struct kern *K, struct intra_model *m,
-                        struct intra_update *out) {
-    if (m->mesh)
-        reduce_grads(o, m);
-    sum_squares(o, K, m);
-    if (intra_optim_decide(o, m, out)) {
-        step(o, K, m, out->lr);
-        if (m->mesh && m->mesh->dp)
-            gather_params(o, K, m);
-    }
-    K->ops->zero(K, m->grads, m->n_grads);
-    o->t++;
 }

@@ -41,13 +41,10 @@ struct intra_optim {
     int64_t t; // updates made; the position in the schedules
     // value of t at which the moments start; above 0 if steps were skipped before the first update
     int64_t born;
-    float *m, *v;   // (n) first and second moments of gradients at..at+n
-    float *gamma;   // (n_tensors) AdaGC's norm; 0: no gradient so far, clipped globally
-    double *sums;   // (n_tensors) of squared gradients, during an update
-    float *factors; // (n_tensors) of clipping, during an update
-    // (n_partial) gradients of partial tensors (see intra_tensor), during an update
-    float *partial;
-    size_t n_partial;
+    float *m, *v;      // (n) first and second moments of gradients at..at+n
+    float *gamma;      // (n_tensors) AdaGC's norm; 0: no gradient so far, clipped globally
+    double *sums;      // (n_tensors + 2) of squared gradients, loss, targets, during an update
+    float *factors;    // (n_tensors) of clipping, during an update
     size_t at, n;      // n_trainable on one rank; else n_grads / dp
     int32_t n_tensors; // of the full model, by index
 };
@@ -65,13 +62,7 @@ struct intra_update { // what one update did
     double grad_norm; // global, before clipping
     int32_t clipped;  // tensors scaled down
 };
-// Clips, updates the parameters from m->grads, and zeroes the gradients. A gradient norm that is
-// not finite (see grad_norm) skips the update but counts the step, so that the schedules of all
-// clusters stay equal. On a mesh it is collective over the world and first sums the gradients over
-// dp; a failure is kept in m->failed, and nothing is updated.
-void intra_optim_update(struct intra_optim *o, struct kern *K, struct intra_model *m,
-                        struct intra_update *out);
-// Parts of an update, for a device (intra/device). part: this rank updates the elements *from ...
+// Parts of an update (intra_device_update). part: this rank updates the elements *from ...
 // *from + n of tensor t; returns n. decide: computes the norm and o->factors from o->sums; false:
 // the norm is not finite, or a collective failed. adamw: the constants of step o->t, without
 // clipping and decay.

@@ -2,7 +2,7 @@
 // Runs the schedule of a pipeline stage and sends data to its neighbours.
 #include "intra/model/pipe.h"
 #include "intra/model/pipe_schedule.h"
-#include "intra/model/seqpar.h"
+#include "intra/model/rows.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -8,13 +8,15 @@
 
 enum intra_pipe_way { INTRA_PIPE_DOWN, INTRA_PIPE_UP }; // the stream; its gradient
 
-// Computes a stage: on the CPU (intra_pipe_cpu_create) or on a device (intra/device). A slot is a
-// micro-batch in flight, below intra_pipe_in_flight. Buffers are in the memory that the pipe's
+// Computes a stage (intra_device_pipe). A slot is a micro-batch in flight, below
+// intra_pipe_in_flight. Buffers are in the memory that the pipe's
 // communicators take.
 struct intra_pipe_engine {
     void *ctx; // of the implementation
-    // Half a pass, as intra_model_forward and intra_model_backward, on what was received. On a
-    // device both may run on after they return, and the loss may stay there.
+    // Half a pass on what was received: forward, or after it backward. Forward of the first stage
+    // begins with tokens, of the others with the stream; backward of the last stage begins with its
+    // loss, of the others with the gradient of their output. Both may run on after they return. The
+    // loss stays on the device.
     void (*forward)(void *ctx, int slot, const int32_t *tokens, const int32_t *targets, int b,
                     float grad_scale, double *loss, int64_t *count);
     void (*backward)(void *ctx, int slot, const int32_t *tokens);
@@ -26,11 +28,6 @@ struct intra_pipe_engine {
     const void *(*leaving)(void *ctx, int slot, enum intra_pipe_way way, size_t floats);
     void (*destroy)(void *ctx);
 };
-// Computes with forward.c. m and first are borrowed. first: activations for one micro-batch in
-// flight, with the same B and T.
-NEB_MUST_CHECK enum neb_status intra_pipe_cpu_create(struct kern *K, struct intra_model *m,
-                                                     struct intra_acts *first, int B, int T,
-                                                     int32_t micros, struct intra_pipe_engine *out);
 // Floats that cross a stage boundary for b sequences: each tensor-parallel rank sends its own rows
 // to its counterpart.
 size_t intra_pipe_floats(const struct intra_model *m, int b, int T);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "intra/ranks/comm.h"
 #include "agent/base/log.h"
+#include "intra/ranks/comm.h"
 
 struct failure { // of the first rank that fails
     int32_t status;
@@ -23,4 +23,3 @@ enum neb_status intra_comm_agree(struct intra_comm *world, enum neb_status st) {
                         x.why[0] ? x.why : neb_status_name((enum neb_status)x.status));
     return (enum neb_status)x.status;
 }
-

@@ -42,7 +42,7 @@ enum neb_status intra_generate(struct kern *K, struct intra_model *m,
                                const struct intra_sampling *s, int32_t *tokens, int n, int cap,
                                int *out_n) {
     enum neb_status st = NEB_OK;
-    struct intra_acts *acts = NULL;
+    struct intra_device *passes = NULL;
     int32_t V = m->c.vocab, window = cap < m->c.max_seq ? cap : m->c.max_seq;
     float *logits = malloc(sizeof *logits * (size_t)V);
     struct choice *choices = malloc(sizeof *choices * (size_t)V);
@@ -63,11 +63,12 @@ enum neb_status intra_generate(struct kern *K, struct intra_model *m,
         st = neb_fail(NEB_ERR_NOMEM, "out of memory generating text");
         goto out;
     }
-    NEB_TRY_GOTO(intra_acts_create(m, 1, window, false, false, &acts), out);
+    NEB_TRY_GOTO(intra_device_on_host(K, m, 1, window, false, false, &passes), out);
     while (n < cap) {
         int T = n < window ? n : window;
-        intra_model_pass(K, m, acts, tokens + n - T, NULL, 1, T, 0, NULL, NULL);
-        intra_model_logits(K, m, acts, T - 1, logits);
+        struct intra_batch b = {.tokens = tokens + n - T, .B = 1, .T = T};
+        NEB_TRY_GOTO(intra_device_pass(passes, &b, 0, NULL, NULL), out);
+        intra_device_logits(passes, T - 1, 1, logits);
         for (int32_t i = 0; i < V; i++)
             choices[i] = (struct choice){logits[i], i};
         int32_t id = pick(s, &rng, choices, V);
@@ -77,7 +78,7 @@ enum neb_status intra_generate(struct kern *K, struct intra_model *m,
     }
     *out_n = n;
 out:
-    intra_acts_destroy(&acts);
+    intra_device_destroy(&passes);
     free(choices);
     free(logits);
     return st;

@@ -47,7 +47,7 @@ struct intra_group {
     struct intra_mesh *mesh;
     // With devices: this rank's device (NULL if the caller owns it), the communicator of all ranks
     // over NCCL, and the mesh over NCCL.
-    struct kern_device *device;
+    struct kern *device;
     struct intra_comm *nccl;
     struct intra_mesh *device_mesh;
     bool gives_up; // some rank will not complete the device collectives in flight
@@ -250,7 +250,7 @@ static enum neb_status take_devices(struct intra_group *m, const struct hello *h
     if (m->nccl && m->nccl->ops->abort)
         m->nccl->ops->abort(m->nccl);
     intra_comm_destroy(&m->nccl);
-    kern_device_close(&m->device);
+    kern_destroy(&m->device);
     c->device = NULL;
     c->device_type = KERN_F32;
     return NEB_OK;
@@ -305,7 +305,7 @@ static void free_group(struct intra_group **mp) {
     intra_trainer_destroy(&m->trainer);
     intra_mesh_destroy(&m->device_mesh);
     intra_comm_destroy(&m->nccl);
-    kern_device_close(&m->device);
+    kern_destroy(&m->device);
     intra_mesh_destroy(&m->mesh);
     free(m);
     *mp = NULL;
@@ -443,7 +443,7 @@ struct intra_comm *intra_group_world(struct intra_group *m) {
 enum neb_status intra_group_call(struct intra_group *m, int32_t n) {
     return m->world ? give(m, ORDER_CALL, n) : NEB_OK;
 }
-struct kern_device *intra_group_device(const struct intra_group *m) {
+struct kern *intra_group_device(const struct intra_group *m) {
     return m->trainer->c.device;
 }
 

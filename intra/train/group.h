@@ -31,7 +31,7 @@ struct intra_group;
 // borrowed.
 struct intra_place {
     struct kern *K;
-    struct kern_device *device;    // NULL: on processors
+    struct kern *device;           // NULL: on processors
     enum kern_type type;           // T, with a device
     enum intra_graphs graphs;      // with a device
     struct intra_mesh_config mesh; // with world
@@ -66,7 +66,7 @@ NEB_MUST_CHECK enum neb_status intra_group_serve(struct intra_comm *world, struc
                                                  const struct intra_group_follower *follower);
 
 // The device that the group trains on: c->device, or NULL if it was optional and not available.
-struct kern_device *intra_group_device(const struct intra_group *group);
+struct kern *intra_group_device(const struct intra_group *group);
 // Rank 0's trainer. Its counts are those of the whole cluster.
 struct intra_trainer *intra_group_trainer(struct intra_group *group);
 // All parameters in canonical layout. With one rank this is the trainer's own model. With several

@@ -7,16 +7,32 @@
 #include <stdlib.h>
 #include <string.h>
 
+// The mesh of the device: on processors the one that the model has.
+static const struct intra_mesh *mesh_of(const struct intra_trainer_config *c) {
+    return c->device ? c->device_mesh : c->mesh;
+}
+
+static enum neb_status create_device(struct intra_trainer *t) {
+    const struct intra_trainer_config *c = &t->c;
+    return intra_device_create(
+        &(struct intra_device_config){.D = c->device ? c->device : t->K,
+                                      .type = c->device ? c->device_type : KERN_F32,
+                                      .batch = c->batch,
+                                      .seq_len = c->seq_len,
+                                      .micros = c->accumulate,
+                                      .recompute = c->recompute,
+                                      .soft_k = c->soft_k,
+                                      .graphs = c->device_graphs,
+                                      .mesh = mesh_of(c),
+                                      .least_bytes = c->device_least},
+        t->model, t->optim, &t->device);
+}
+
 static enum neb_status create_pipe(struct intra_trainer *t) {
     const struct intra_trainer_config *c = &t->c;
-    struct intra_pipe_engine e;
-    if (t->device)
-        e = intra_device_pipe(t->device);
-    else
-        NEB_TRY(intra_pipe_cpu_create(t->K, t->model, t->acts, c->batch, c->seq_len, c->accumulate,
-                                      &e));
-    return intra_pipe_create(t->model, t->device ? c->device_mesh : c->mesh, &e, c->batch,
-                             c->seq_len, c->accumulate, &t->pipe);
+    struct intra_pipe_engine e = intra_device_pipe(t->device);
+    return intra_pipe_create(t->model, mesh_of(c), &e, c->batch, c->seq_len, c->accumulate,
+                             &t->pipe);
 }
 
 enum neb_status intra_trainer_create(const struct intra_trainer_config *c, struct kern *K,
@@ -40,23 +56,7 @@ enum neb_status intra_trainer_create(const struct intra_trainer_config *c, struc
     NEB_TRY_GOTO(intra_model_create_on(&c->model, &c->trainable, c->seed, c->mesh, &t->model),
                  fail);
     NEB_TRY_GOTO(intra_optim_create(&c->optim, t->model, &t->optim), fail);
-    if (c->device)
-        NEB_TRY_GOTO(
-            intra_device_create(&(struct intra_device_config){.D = c->device,
-                                                              .type = c->device_type,
-                                                              .batch = c->batch,
-                                                              .seq_len = c->seq_len,
-                                                              .micros = c->accumulate,
-                                                              .recompute = c->recompute,
-                                                              .soft_k = c->soft_k,
-                                                              .graphs = c->device_graphs,
-                                                              .mesh = c->device_mesh,
-                                                              .least_bytes = c->device_least},
-                                t->model, t->optim, &t->device),
-            fail);
-    else
-        NEB_TRY_GOTO(
-            intra_acts_create(t->model, c->batch, c->seq_len, true, c->recompute, &t->acts), fail);
+    NEB_TRY_GOTO(create_device(t), fail);
     if (intra_mesh_pp(c->mesh) > 1)
         NEB_TRY_GOTO(create_pipe(t), fail);
     if (c->mesh) {
@@ -85,7 +85,6 @@ void intra_trainer_destroy(struct intra_trainer **tp) {
     intra_part_saver_destroy(&t->part_saver);
     intra_pipe_destroy(&t->pipe);
     intra_device_destroy(&t->device);
-    intra_acts_destroy(&t->acts);
     intra_optim_destroy(&t->optim);
     intra_model_destroy(&t->whole);
     intra_model_destroy(&t->model);
@@ -107,7 +106,7 @@ void intra_trainer_count(struct intra_trainer *t, const int32_t *tokens, const i
 }
 
 void intra_trainer_freeze_params(struct intra_trainer *t) {
-    if (t->device || t->resting)
+    if (t->c.device || t->resting)
         return;
     t->K->ops->weights(t->K, t->model->params, t->model->n_params);
     t->resting = true;
@@ -121,22 +120,11 @@ static void wake(struct intra_trainer *t) {
 }
 
 int64_t intra_trainer_micro_batch(struct intra_trainer *t, const struct intra_batch *b) {
-    double loss = 0;
-    int64_t count = 0;
     int32_t n = t->c.batch * t->c.seq_len;
     float scale = t->weight / ((float)n * (float)t->c.accumulate * (float)intra_mesh_dp(t->c.mesh));
     NEB_ASSERT(!t->pipe);
     intra_trainer_freeze_params(t);
-    if (t->device) {
-        count = intra_device_micro(t->device, b, scale);
-    } else {
-        intra_acts_prefix(t->acts, b->prefix);
-        intra_acts_teacher(t->acts, b->teacher);
-        intra_model_pass(t->K, t->model, t->acts, b->tokens, b->targets, b->B, b->T, scale, &loss,
-                         &count);
-        intra_acts_teacher(t->acts, NULL);
-    }
-    t->loss_sum += loss;
+    int64_t count = intra_device_micro(t->device, b, scale);
     t->loss_count += count;
     return count;
 }
@@ -165,37 +153,6 @@ static void sum_loss(struct intra_trainer *t, double *loss, int64_t *count) {
     *count = (int64_t)x[1];
 }
 
-// The device returns the step's loss together with the norms.
-static void update_on_device(struct intra_trainer *t, struct intra_step_stats *out) {
-    double full = full_step(t);
-    if (t->pipe)
-        intra_pipe_run(t->pipe, (float)(1 / full), &t->loss_sum, &t->loss_count);
-    intra_model_keep_failure(
-        t->model, intra_device_update(t->device, full, &t->loss_sum, &t->loss_count, &out->update));
-    out->status = t->model->failed;
-    out->loss = t->loss_count ? t->loss_sum / (double)t->loss_count : 0;
-    out->tokens = t->loss_count;
-}
-
-static void update(struct intra_trainer *t, struct intra_step_stats *out) {
-    double full = full_step(t);
-    if (t->pipe) {
-        intra_trainer_freeze_params(t);
-        intra_pipe_run(t->pipe, (float)(1 / full), &t->loss_sum, &t->loss_count);
-    }
-    wake(t);
-    sum_loss(t, &t->loss_sum, &t->loss_count);
-    // Gradients were scaled for full micro-batches. If targets were ignored, the mean must be taken
-    // over the counted ones.
-    if (t->loss_count && (double)t->loss_count != full)
-        t->K->ops->scale(t->K, t->model->grads, (float)(full / (double)t->loss_count),
-                         t->model->n_trainable);
-    out->loss = t->loss_count ? t->loss_sum / (double)t->loss_count : 0;
-    out->tokens = t->loss_count;
-    intra_optim_update(t->optim, t->K, t->model, &out->update);
-    out->status = t->model->failed;
-}
-
 void intra_loss_add(double *first, double *last, double loss) {
     if (!isfinite(loss))
         return;
@@ -203,17 +160,24 @@ void intra_loss_add(double *first, double *last, double loss) {
     *last = isfinite(*last) ? 0.9 * *last + 0.1 * loss : loss;
 }
 
+// The device returns the step's loss together with the norms.
 void intra_trainer_update(struct intra_trainer *t, struct intra_step_stats *out) {
+    double full = full_step(t), loss = 0;
     *out = (struct intra_step_stats){0};
-    if (t->device)
-        update_on_device(t, out);
-    else
-        update(t, out);
+    if (t->pipe) {
+        intra_trainer_freeze_params(t);
+        intra_pipe_run(t->pipe, (float)(1 / full), &loss, &t->loss_count);
+    }
+    wake(t);
+    intra_model_keep_failure(
+        t->model, intra_device_update(t->device, full, &loss, &t->loss_count, &out->update));
+    out->status = t->model->failed;
+    out->loss = t->loss_count ? loss / (double)t->loss_count : 0;
+    out->tokens = t->loss_count;
     if (!isfinite(out->update.grad_norm))
         neb_warn("step %lld: gradient norm is not finite; the update was skipped. Lower optim.lr "
                  "or turn clipping on",
                  (long long)t->optim->t);
-    t->loss_sum = 0;
     t->loss_count = 0;
 }
 
@@ -222,12 +186,11 @@ double intra_trainer_eval(struct intra_trainer *t, const int32_t *tokens, const 
     double sum = 0;
     int64_t count = 0;
     int replica = 0; // which replica's turn it is
-    if (t->device)
-        intra_device_eval_begin(t->device);
+    intra_device_eval_begin(t->device);
     wake(t);
     intra_trainer_freeze_params(t);
     for (int at = 0; at < n; at += t->c.batch, replica = (replica + 1) % intra_mesh_dp(t->c.mesh)) {
-        double loss = 0;
+        double loss = 0; // stays on the device
         int64_t k = 0;
         int b = n - at < t->c.batch ? n - at : t->c.batch;
         size_t off = (size_t)at * t->c.seq_len;
@@ -235,36 +198,31 @@ double intra_trainer_eval(struct intra_trainer *t, const int32_t *tokens, const 
             continue;
         if (t->pipe)
             intra_pipe_eval(t->pipe, tokens + off, targets + off, b, &loss, &k);
-        else if (t->device)
+        else
             k = intra_device_eval_micro(t->device, &(struct intra_batch){.tokens = tokens + off,
                                                                          .targets = targets + off,
                                                                          .B = b,
                                                                          .T = t->c.seq_len});
-        else
-            intra_model_pass(t->K, t->model, t->acts, tokens + off, targets + off, b, t->c.seq_len,
-                             0, &loss, &k);
-        sum += loss;
         count += k;
     }
     wake(t);
-    if (t->device)
-        intra_model_keep_failure(t->model, intra_device_eval_end(t->device, &sum));
+    intra_model_keep_failure(t->model, intra_device_eval_end(t->device, &sum));
     sum_loss(t, &sum, &count);
     return count ? sum / (double)count : 0;
 }
 
 enum neb_status intra_trainer_pull(struct intra_trainer *t, const bool *wanted) {
-    return t->device ? intra_device_pull(t->device, wanted) : NEB_OK;
+    return intra_device_pull(t->device, wanted);
 }
 enum neb_status intra_trainer_push(struct intra_trainer *t, const bool *wanted) {
-    return t->device ? intra_device_push(t->device, wanted) : NEB_OK;
+    return intra_device_push(t->device, wanted);
 }
 
 float *intra_trainer_on_device(const struct intra_trainer *t, const struct intra_tensor *x) {
-    return t->device ? intra_device_param(t->device, x) : NULL;
+    return t->c.device ? intra_device_param(t->device, x) : NULL;
 }
 enum neb_status intra_trainer_changed(struct intra_trainer *t, const bool *wanted) {
-    return t->device ? intra_device_changed(t->device, wanted) : NEB_OK;
+    return intra_device_changed(t->device, wanted);
 }
 
 enum neb_status intra_units(const struct intra_model *m, struct intra_unit **out, int32_t *n) {

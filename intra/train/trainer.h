@@ -16,7 +16,7 @@
 #define INTRA_TRAINER_H
 #include "agent/base/sha256.h"
 #include "intra/ckpt/checkpoint.h"
-#include "intra/device/device.h"
+#include "intra/model/device.h"
 #include "intra/model/optim.h"
 #include "intra/model/pipe.h"
 
@@ -33,7 +33,7 @@ struct intra_trainer_config {
     bool recompute;
     uint64_t seed;                 // of the initial parameters: the same on all clusters
     const struct intra_mesh *mesh; // borrowed; NULL: one rank
-    struct kern_device *device;    // borrowed; NULL: the CPU
+    struct kern *device;           // borrowed; NULL: the CPU
     bool device_optional; // for a group: train on the CPU if not all of its ranks have a device
     enum intra_graphs device_graphs;
     // on a device: the storage type; on the CPU: the type of products (kern_cpu_bf16)
@@ -68,9 +68,8 @@ struct intra_trainer {
     struct kern *K; // borrowed
     struct intra_model *model;
     struct intra_optim *optim;
-    struct intra_acts *acts;
     struct intra_pipe *pipe;     // NULL with one stage
-    struct intra_device *device; // NULL on the CPU; with a device there are no acts
+    struct intra_device *device; // c.device, or the processors
     // On a mesh: layout of the whole model; on rank 0, while needed, also its parameters.
     struct intra_model *whole;
     struct intra_part_saver *part_saver;     // on a rank of a mesh (trainer_parts.h)
@@ -80,8 +79,7 @@ struct intra_trainer {
     const struct neb_vault *vault;
     float weight; // of the next micro-batches' gradients, 1 at first; ignored with several stages
     bool resting; // parameters do not change now, and the backend knows it
-    double loss_sum; // of the step in progress
-    int64_t loss_count;
+    int64_t loss_count; // targets of the step in progress
     // (V) Tokens that this replica has seen as input and as target since the job began.
     uint64_t *input_counts, *target_counts;
 };

@@ -346,16 +346,12 @@ out:
 }
 
 static enum neb_status pull_all(const struct intra_trainer *t) {
-    if (!t->device)
-        return NEB_OK;
     if (intra_mesh_dp_rank(t->c.mesh) == 0) // only replica 0's parameters are saved
         NEB_TRY(intra_device_pull(t->device, NULL));
     return intra_device_pull_moments(t->device);
 }
 
 enum neb_status trainer_push_all(struct intra_trainer *t) {
-    if (!t->device)
-        return NEB_OK;
     NEB_TRY(intra_device_push(t->device, NULL));
     return intra_device_push_moments(t->device);
 }

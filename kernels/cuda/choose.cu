@@ -67,7 +67,7 @@ template <int V> __device__ static int walk(const float *z, const struct part &p
 
 template <int V>
 __global__ void __launch_bounds__(THREADS)
-    sample_rows(const float *logits, int n_vocab, int ld, const float *u, int32_t *ids) {
+    sample_rows(const float *logits, int n_vocab, int ld, const double *u, int32_t *ids) {
     __shared__ struct peak<false> room[WARPS];
     const float *z = logits + (size_t)blockIdx.x * ld;
     int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP, step = WARP * V,
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(THREADS)
         sums[w] = room[w].sum[0] * Powers<float>::power(room[w].max, base);
         total += (double)sums[w];
     }
-    double goal = (double)u[blockIdx.x] * total;
+    double goal = u[blockIdx.x] * total;
     bool passed = false;
     for (int w = 0; w < WARPS; w++) { // up to there, the last part that has any probability
         if (!passed && sums[w] > 0) {
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(THREADS)
         ids[blockIdx.x] = id < 0 ? n_vocab - 1 : id;
 }
 
-cudaError_t kern_cu_sample_rows(const float *z, int n, int V, int ld, const float *u, int32_t *ids,
+cudaError_t kern_cu_sample_rows(const float *z, int n, int V, int ld, const double *u, int32_t *ids,
                                 cudaStream_t s) {
     if (n == 0)
         return cudaSuccess;

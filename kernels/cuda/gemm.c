@@ -90,22 +90,22 @@ static int32_t alignment_of(const void *p) {
 }
 
 static struct key key_of(const struct kern_cu_product *p) {
-    return (struct key){.t = (int32_t)p->t,
-                        .tc = (int32_t)p->tc,
-                        .ta = (int32_t)p->ta,
-                        .tb = (int32_t)p->tb,
-                        .m = p->m,
-                        .n = p->n,
-                        .k = p->k,
-                        .lda = p->lda,
-                        .ldb = p->ldb,
-                        .ldc = p->ldc,
-                        .beta = p->beta != 0,
-                        .bias = p->bias ? alignment_of(p->bias) : 0,
+    return (struct key){.t = (int32_t)p->g.t,
+                        .tc = (int32_t)p->g.tc,
+                        .ta = (int32_t)p->g.ta,
+                        .tb = (int32_t)p->g.tb,
+                        .m = p->g.m,
+                        .n = p->g.n,
+                        .k = p->g.k,
+                        .lda = p->g.lda,
+                        .ldb = p->g.ldb,
+                        .ldc = p->g.ldc,
+                        .beta = p->g.beta != 0,
+                        .bias = p->g.bias ? alignment_of(p->g.bias) : 0,
                         .sums = p->sums ? alignment_of(p->sums) : 0,
-                        .align_a = alignment_of(p->a),
-                        .align_b = alignment_of(p->b),
-                        .align_c = alignment_of(p->c)};
+                        .align_a = alignment_of(p->g.a),
+                        .align_b = alignment_of(p->g.b),
+                        .align_c = alignment_of(p->g.c)};
 }
 
 static cudaDataType_t type_of(enum kern_type t) {
@@ -115,8 +115,8 @@ static cudaDataType_t type_of(enum kern_type t) {
 // Sets the epilogue and its pointer. The library looks at the pointer's alignment when it chooses a
 // kernel.
 static bool epilogue(cublasLtMatmulDesc_t op, const struct kern_cu_product *p) {
-    cublasLtEpilogue_t what = p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_BGRADB;
-    const void *at = p->bias ? p->bias : p->sums;
+    cublasLtEpilogue_t what = p->g.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_BGRADB;
+    const void *at = p->g.bias ? p->g.bias : p->sums;
     return !at || (cublasLtMatmulDescSetAttribute(op, CUBLASLT_MATMUL_DESC_EPILOGUE, &what,
                                                   sizeof what) == CUBLAS_STATUS_SUCCESS &&
                    cublasLtMatmulDescSetAttribute(op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &at,
@@ -124,9 +124,9 @@ static bool epilogue(cublasLtMatmulDesc_t op, const struct kern_cu_product *p) {
 }
 
 static bool describe(struct plan *out, const struct kern_cu_product *p) {
-    cublasOperation_t first = p->tb == KERN_T ? CUBLAS_OP_T : CUBLAS_OP_N,
-                      second = p->ta == KERN_T ? CUBLAS_OP_T : CUBLAS_OP_N;
-    uint64_t k = (uint64_t)p->k, m = (uint64_t)p->m, n = (uint64_t)p->n;
+    cublasOperation_t first = p->g.tb == KERN_T ? CUBLAS_OP_T : CUBLAS_OP_N,
+                      second = p->g.ta == KERN_T ? CUBLAS_OP_T : CUBLAS_OP_N;
+    uint64_t k = (uint64_t)p->g.k, m = (uint64_t)p->g.m, n = (uint64_t)p->g.n;
     // A row-major (rows, cols) is a column-major (cols, rows).
     return cublasLtMatmulDescCreate(&out->op, CUBLAS_COMPUTE_32F, CUDA_R_32F) ==
                CUBLAS_STATUS_SUCCESS &&
@@ -135,15 +135,17 @@ static bool describe(struct plan *out, const struct kern_cu_product *p) {
            cublasLtMatmulDescSetAttribute(out->op, CUBLASLT_MATMUL_DESC_TRANSB, &second,
                                           sizeof second) == CUBLAS_STATUS_SUCCESS &&
            epilogue(out->op, p) &&
-           cublasLtMatrixLayoutCreate(&out->a, type_of(p->t), p->tb == KERN_T ? k : n,
-                                      p->tb == KERN_T ? n : k, p->ldb) == CUBLAS_STATUS_SUCCESS &&
-           cublasLtMatrixLayoutCreate(&out->b, type_of(p->t), p->ta == KERN_T ? m : k,
-                                      p->ta == KERN_T ? k : m, p->lda) == CUBLAS_STATUS_SUCCESS &&
-           cublasLtMatrixLayoutCreate(&out->c, type_of(p->tc), n, m, p->ldc) ==
+           cublasLtMatrixLayoutCreate(&out->a, type_of(p->g.t), p->g.tb == KERN_T ? k : n,
+                                      p->g.tb == KERN_T ? n : k,
+                                      p->g.ldb) == CUBLAS_STATUS_SUCCESS &&
+           cublasLtMatrixLayoutCreate(&out->b, type_of(p->g.t), p->g.ta == KERN_T ? m : k,
+                                      p->g.ta == KERN_T ? k : m,
+                                      p->g.lda) == CUBLAS_STATUS_SUCCESS &&
+           cublasLtMatrixLayoutCreate(&out->c, type_of(p->g.tc), n, m, p->g.ldc) ==
                CUBLAS_STATUS_SUCCESS;
 }
 
-// If the library splits a sum over k, its parts must be added in fp32 (device.h). For an output in
+// If the library splits a sum over k, its parts must be added in fp32 (kern.h). For an output in
 // bf16 this forbids adding them in the output or in its type. For fp32 every way is good.
 static bool sums_in_fp32(cublasLtMatmulPreference_t want, const struct key *key) {
     uint32_t ways = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
@@ -232,18 +234,18 @@ static const char *run_any(struct kern_cu_gemm *g, const struct kern_cu_product 
 
 const char *kern_cu_gemm_run(struct kern_cu_gemm *g, const struct kern_cu_product *p,
                              cudaStream_t s, bool capturing) {
-    if (p->m == 0 || p->n == 0) // nothing to do, except for sums
+    if (p->g.m == 0 || p->g.n == 0) // nothing to do, except for sums
         return p->sums ? kern_cu_gemm_no_sums : NULL;
-    if (p->k == 0)
+    if (p->g.k == 0)
         return "a product over an empty dimension (k is 0)";
     struct plan *plan = plan_for(g, p);
     if (plan->none)
         return run_any(g, p, s);
     if (!epilogue(plan->op, p))
         return "cuBLASLt rejects a bias or sums";
-    cublasStatus_t got =
-        cublasLtMatmul(g->lt, plan->op, &p->alpha, p->b, plan->a, p->a, plan->b, &p->beta, p->c,
-                       plan->c, p->c, plan->c, &plan->algo, g->workspace, WORKSPACE_BYTES, s);
+    cublasStatus_t got = cublasLtMatmul(g->lt, plan->op, &p->g.alpha, p->g.b, plan->a, p->g.a,
+                                        plan->b, &p->g.beta, p->g.c, plan->c, p->g.c, plan->c,
+                                        &plan->algo, g->workspace, WORKSPACE_BYTES, s);
     if (got == CUBLAS_STATUS_SUCCESS)
         return NULL;
     // These two come from a check of the arguments: nothing was enqueued.
@@ -253,8 +255,8 @@ const char *kern_cu_gemm_run(struct kern_cu_gemm *g, const struct kern_cu_produc
     plan->none = true;
     neb_warn("cuBLASLt chose a kernel for a product of %d x %d x %d (%s to %s%s) but refuses to "
              "launch it (status %d): from now on %s",
-             p->m, p->n, p->k, p->t == KERN_BF16 ? "bf16" : "fp32",
-             p->tc == KERN_BF16 ? "bf16" : "fp32", p->sums ? ", with sums" : "", (int)got,
+             p->g.m, p->g.n, p->g.k, p->g.t == KERN_BF16 ? "bf16" : "fp32",
+             p->g.tc == KERN_BF16 ? "bf16" : "fp32", p->sums ? ", with sums" : "", (int)got,
              p->sums ? "a separate kernel computes the sums" : "a slower kernel computes it");
     return run_any(g, p, s);
 }

@@ -12,15 +12,9 @@ extern "C" {
 
 struct kern_cu_gemm; // handle, workspace, plans
 
-// A product as in kern_device_ops.gemm. bias and sums have type tc, as cuBLASLt requires. At most
-// one of the two is set.
+// bias and sums have type tc, as cuBLASLt requires. At most one of the two is set.
 struct kern_cu_product {
-    enum kern_type t, tc;
-    enum kern_trans ta, tb;
-    int m, n, k, lda, ldb, ldc;
-    float alpha, beta;
-    const void *a, *b, *bias;
-    void *c;
+    struct kern_gemm g;
     void *sums; // (m) written: sums of op(A)'s rows; alpha is 1
 };
 

@@ -54,16 +54,16 @@ template <class T, class TC> __global__ void product(struct operands o) {
 }
 
 cudaError_t kern_cu_gemm_any(const struct kern_cu_product *p, cudaStream_t s) {
-    bool ta = p->ta == KERN_T, tb = p->tb == KERN_T;
-    if (p->sums || p->lda < (ta ? p->m : p->k) || p->ldb < (tb ? p->k : p->n) || p->ldc < p->n ||
-        (p->t == KERN_F32 && p->tc != KERN_F32))
+    bool ta = p->g.ta == KERN_T, tb = p->g.tb == KERN_T;
+    if (p->sums || p->g.lda < (ta ? p->g.m : p->g.k) || p->g.ldb < (tb ? p->g.k : p->g.n) ||
+        p->g.ldc < p->g.n || (p->g.t == KERN_F32 && p->g.tc != KERN_F32))
         return cudaErrorInvalidValue;
-    struct operands o = {p->a,   p->b,   p->bias, p->c, p->m, p->n,     p->k,
-                         p->lda, p->ldb, p->ldc,  ta,   tb,   p->alpha, p->beta};
-    dim3 grid((unsigned)((p->n + SIDE - 1) / SIDE), blocks_for((size_t)p->m, SIDE, GRID_MOST));
-    if (p->t == KERN_F32)
+    struct operands o = {p->g.a,   p->g.b,   p->g.bias, p->g.c, p->g.m, p->g.n,     p->g.k,
+                         p->g.lda, p->g.ldb, p->g.ldc,  ta,     tb,     p->g.alpha, p->g.beta};
+    dim3 grid((unsigned)((p->g.n + SIDE - 1) / SIDE), blocks_for((size_t)p->g.m, SIDE, GRID_MOST));
+    if (p->g.t == KERN_F32)
         KERN_LAUNCH((product<float, float>), grid, SIDE * SIDE, 0, s, o);
-    else if (p->tc == KERN_F32)
+    else if (p->g.tc == KERN_F32)
         KERN_LAUNCH((product<bf16, float>), grid, SIDE * SIDE, 0, s, o);
     else
         KERN_LAUNCH((product<bf16, bf16>), grid, SIDE * SIDE, 0, s, o);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The launchers of kernels: plain C functions with an explicit stream. Operands are as in
-// kernels/device.h. Each returns the launch's error (cudaErrorInvalidValue: it does not take the
+// kernels/kern.h. Each returns the launch's error (cudaErrorInvalidValue: it does not take the
 // shape). None waits or allocates: the caller provides scratch, whose size another function here
 // returns.
 #ifndef KERN_CUDA_LAUNCH_H
@@ -41,7 +41,7 @@ cudaError_t kern_cu_bias_bwd(enum kern_type t, float *db, const void *dy, const 
                              int d, float *scratch, cudaStream_t s);
 
 // ---- attn_simple.cu: every head_dim, both types; attn_mma.cu: bf16 on tensor cores.
-// cos_sin is as in kern_device_ops.attn_bwd.
+// cos_sin is as in kern_ops.attn_bwd.
 bool kern_cu_attn_mma_takes(const struct kern_attn *a, const void *const p[], int n_p,
                             const int ld[], int n_ld); // bf16 operands
 cudaError_t kern_cu_attn_fwd_mma(const struct kern_attn *a, void *out, int ldo, float *lse,
@@ -75,20 +75,19 @@ cudaError_t kern_cu_attn_bwd_simple(enum kern_type t, const struct kern_attn *a,
 // call their gradient if learn. soft: labels of these rows; NULL: no teacher.
 cudaError_t kern_cu_loss_rows(enum kern_type t, void *z, int n, int V, int ld,
                               const int32_t *targets, const float *grad_scale, bool learn,
-                              float *losses, const struct kern_device_soft *soft, cudaStream_t s);
-// The three steps of kern_device_vocab.
-cudaError_t kern_cu_vocab_max(enum kern_type t, const struct kern_device_vocab *v, cudaStream_t s);
-cudaError_t kern_cu_vocab_sum(enum kern_type t, const struct kern_device_vocab *v, cudaStream_t s);
-cudaError_t kern_cu_vocab_loss(enum kern_type t, const struct kern_device_vocab *v, cudaStream_t s);
+                              float *losses, const struct kern_soft *soft, cudaStream_t s);
+// The three steps of kern_vocab.
+cudaError_t kern_cu_vocab_max(enum kern_type t, const struct kern_vocab *v, cudaStream_t s);
+cudaError_t kern_cu_vocab_sum(enum kern_type t, const struct kern_vocab *v, cudaStream_t s);
+cudaError_t kern_cu_vocab_loss(enum kern_type t, const struct kern_vocab *v, cudaStream_t s);
 cudaError_t kern_cu_loss_total(double *total, const float *losses, int n, cudaStream_t s);
 cudaError_t kern_cu_add_sum(float *to, const float *x, int n, cudaStream_t s); // *to += sum of x
 // ---- rtd.cu
 size_t kern_cu_rtd_scratch(int n, int d); // floats; used if learn
-cudaError_t kern_cu_rtd(enum kern_type t, const struct kern_device_rtd *h, float *scratch,
-                        cudaStream_t s);
+cudaError_t kern_cu_rtd(enum kern_type t, const struct kern_rtd *h, float *scratch, cudaStream_t s);
 
-// ---- choose.cu. z (n, V) fp32 with row stride ld; see kern_device_ops.sample_rows and label_rows
-cudaError_t kern_cu_sample_rows(const float *z, int n, int V, int ld, const float *u, int32_t *ids,
+// ---- choose.cu. z (n, V) fp32 with row stride ld; see kern_ops.sample_rows and label_rows
+cudaError_t kern_cu_sample_rows(const float *z, int n, int V, int ld, const double *u, int32_t *ids,
                                 cudaStream_t s);
 cudaError_t kern_cu_label_rows(const float *z, int n, int V, int ld, int k, float temperature,
                                int32_t *ids, float *logp, float *tail, cudaStream_t s);
@@ -97,7 +96,7 @@ cudaError_t kern_cu_label_rows(const float *z, int n, int V, int ld, int k, floa
 cudaError_t kern_cu_sumsq(const struct kern_chunk *chunks, int n_chunks, const int32_t *first,
                           int tensors, const float *grads, double *sums, double *partial,
                           cudaStream_t s); // partial (n_chunks): scratch
-cudaError_t kern_cu_adamw(enum kern_type t, const struct kern_device_adamw *a, cudaStream_t s);
+cudaError_t kern_cu_adamw(enum kern_type t, const struct kern_update *a, cudaStream_t s);
 cudaError_t kern_cu_scale(float *y, float a, size_t n, cudaStream_t s);
 cudaError_t kern_cu_add(float *y, const float *x, size_t n, cudaStream_t s);
 

@@ -70,7 +70,7 @@ template <int V> __device__ static inline bool is_own(int32_t id) {
     return id / V % THREADS == (int)threadIdx.x;
 }
 template <int V>
-__device__ static inline struct named named_of(const struct kern_device_soft &soft, size_t row,
+__device__ static inline struct named named_of(const struct kern_soft &soft, size_t row,
                                                float *logits) {
     struct named n = {0, soft.ids + row * soft.k, logits};
     for (int j = 0; j < soft.k; j++)
@@ -110,7 +110,7 @@ struct soft_row {
     float q_tail, p_tail; // of the student, of the teacher
 };
 template <class T>
-__device__ static struct soft_row join_named(struct peak<true> &p, const struct kern_device_soft &s,
+__device__ static struct soft_row join_named(struct peak<true> &p, const struct kern_soft &s,
                                              size_t row, const float *logits, float rate) {
     int lane = (int)threadIdx.x % WARP; // each warp does this by itself, two tokens a lane
     struct peak<true> all = {
@@ -144,7 +144,7 @@ __device__ static struct soft_row join_named(struct peak<true> &p, const struct 
 template <class T, int V, bool SOFT>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     loss_rows(T *logits, int n_vocab, int ld, int turns, const int32_t *targets,
-              const float *grad_scale, bool learn, float *losses, struct kern_device_soft soft) {
+              const float *grad_scale, bool learn, float *losses, struct kern_soft soft) {
     KERN_DYNAMIC_SHARED(bytes);
     __shared__ struct peak<SOFT> room[WARPS];
     __shared__ float of_target, of_named[SOFT ? KERN_SOFT_K_MAX : 1];
@@ -269,13 +269,13 @@ struct rows_args { // arguments of a launch
     const float *grad_scale;
     bool learn;
     float *losses;
-    const struct kern_device_soft *soft; // NULL: no teacher
+    const struct kern_soft *soft; // NULL: no teacher
 };
 
 template <class T, int V, bool SOFT>
 static cudaError_t loss_rows_v(T *z, const struct rows_args *a, int turns, cudaStream_t s) {
     size_t shared = (size_t)turns * THREADS * V * sizeof(T);
-    struct kern_device_soft soft = {};
+    struct kern_soft soft = {};
     if (SOFT)
         soft = *a->soft;
     KERN_LAUNCH((loss_rows<T, V, SOFT>), (unsigned)a->n, THREADS, shared, s, z, a->n_vocab, a->ld,
@@ -302,7 +302,7 @@ static cudaError_t loss_rows_t(T *z, const struct rows_args *a, cudaStream_t s) 
 
 cudaError_t kern_cu_loss_rows(enum kern_type t, void *z, int n, int V, int ld,
                               const int32_t *targets, const float *grad_scale, bool learn,
-                              float *losses, const struct kern_device_soft *soft, cudaStream_t s) {
+                              float *losses, const struct kern_soft *soft, cudaStream_t s) {
     struct rows_args a = {n, V, ld, targets, grad_scale, learn, losses, soft};
     if (n == 0)
         return cudaSuccess;

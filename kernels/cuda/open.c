@@ -51,7 +51,7 @@ static enum neb_status look_at(int index, int *device, int *count, struct cudaDe
 }
 
 kern_device_opener kern_cuda_open;
-enum neb_status kern_cuda_open(int version, int index, struct kern_device **out, char *text,
+enum neb_status kern_cuda_open(int version, int index, struct kern **out, char *text,
                                size_t text_cap) {
     struct cudaDeviceProp p;
     const char *wrong = NULL;
@@ -61,7 +61,7 @@ enum neb_status kern_cuda_open(int version, int index, struct kern_device **out,
         return NEB_ERR_UNSUPPORTED;
     }
     NEB_TRY(look_at(index, &index, &count, &p, text, text_cap));
-    struct kern_device *D = calloc(1, sizeof *D);
+    struct kern *D = calloc(1, sizeof *D);
     struct cuda *c = calloc(1, sizeof *c);
     if (!D || !c) {
         free(D);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradient norms and AdamW over all tensors, in one launch each: a block takes one chunk (device.h)
+// Gradient norms and AdamW over all tensors, in one launch each: a block takes one chunk (kern.h)
 // of one tensor. AdamW also looks up the tensor's clipping factor, zeroes the gradients and
 // rewrites the working copy. So it reads and writes everything once: 4 floats in,
 // 4 floats (and 2 bytes) out for each parameter.
@@ -97,7 +97,7 @@ template <class T> __global__ void adamw(struct adamw_args a, T *working) {
         adamw_part<T, 1>(a, working, k);
 }
 
-cudaError_t kern_cu_adamw(enum kern_type t, const struct kern_device_adamw *a, cudaStream_t s) {
+cudaError_t kern_cu_adamw(enum kern_type t, const struct kern_update *a, cudaStream_t s) {
     struct adamw_args args = {a->c,     a->chunks, a->factors, a->params,
                               a->grads, a->m,      a->v,       a->moments_at};
     if (a->n_chunks == 0)

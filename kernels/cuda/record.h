@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A part of a stream as CUDA graphs, so that one call enqueues what took hundreds
-// (kern_device_ops.record).
+// (kern_ops.record).
 #ifndef KERN_CUDA_RECORD_H
 #define KERN_CUDA_RECORD_H
 #include "kernels/device.h"

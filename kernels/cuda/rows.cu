@@ -212,7 +212,7 @@ cudaError_t kern_cu_rmsnorm_fwd(enum kern_type t, enum kern_type tr, void *y, fl
 // Backward: with g = w dy, dh += rstd (g - h rstd mean(g h rstd)). Warp w takes rows w, w + warps,
 // … A lane keeps to its columns, so the gain's gradient gathers in the warp's own row of shared
 // memory without a barrier. At the end the block adds its warps' rows, in order, to one row of
-// scratch. A row must fit (kern_device.norm_most).
+// scratch. A row must fit (kern.norm_most).
 enum { NORM_BLOCKS = 1024, NORM_SHARED_PLAIN = 48 << 10 };
 
 static int norm_warps(int d) { // warps of a block, so that a row for each fits

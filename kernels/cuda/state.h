@@ -17,8 +17,8 @@ struct cuda {
     struct kern_cu_recorder recorder;
     enum neb_status failed;
 };
-static inline struct cuda *of(struct kern_device *D) { return D->ctx; }
+static inline struct cuda *of(struct kern *D) { return D->ctx; }
 
-extern const struct kern_device_ops kern_cu_ops;
+extern const struct kern_ops kern_cu_ops;
 
 #endif

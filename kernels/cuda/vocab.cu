@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cross-entropy if the logits' columns are divided over ranks (kern_device_vocab). As in loss.cu a
+// Cross-entropy if the logits' columns are divided over ranks (kern_vocab). As in loss.cu a
 // block owns a row. Between the steps the ranks reduce: first the largest logit, then the sum of
 // exponentials and the target's logit. Columns from V up to the row stride are read and masked; if
 // learn, they become 0.
@@ -12,7 +12,8 @@ struct vocab_args {
     int n_vocab, ld, n;
     const int32_t *targets;
     int32_t row0;
-    float *max, *sums;
+    float *max;
+    double *sums;
     const float *grad_scale;
     bool learn;
     float *losses;
@@ -65,18 +66,18 @@ template <class T, int V> __global__ void vocab_sum(const T *logits, struct voca
     for (int i = 1; i < WARPS; i++)
         sum += room[i];
     int at = column(a, a.targets[blockIdx.x]);
-    a.sums[blockIdx.x] = sum;
-    a.sums[a.n + blockIdx.x] = at < 0 ? 0.0f : wide(z[at]);
+    a.sums[blockIdx.x] = (double)sum;
+    a.sums[a.n + blockIdx.x] = at < 0 ? 0.0 : (double)wide(z[at]);
 }
 
 template <class T, int V> __global__ void vocab_loss(T *logits, struct vocab_args a) {
     T *z = logits + (size_t)blockIdx.x * a.ld;
     int32_t target = a.targets[blockIdx.x];
     int at = column(a, target);
-    float max = a.max[blockIdx.x], sum = a.sums[blockIdx.x];
+    float max = a.max[blockIdx.x], sum = (float)a.sums[blockIdx.x];
     bool counts = target >= 0;
     if (threadIdx.x == 0)
-        a.losses[blockIdx.x] = counts ? max + logf(sum) - a.sums[a.n + blockIdx.x] : 0.0f;
+        a.losses[blockIdx.x] = counts ? max + logf(sum) - (float)a.sums[a.n + blockIdx.x] : 0.0f;
     if (!a.learn)
         return;
     float by = *a.grad_scale, factor = counts ? by / sum : 0.0f;
@@ -92,7 +93,7 @@ template <class T, int V> __global__ void vocab_loss(T *logits, struct vocab_arg
     }
 }
 
-static struct vocab_args args_of(const struct kern_device_vocab *v) {
+static struct vocab_args args_of(const struct kern_vocab *v) {
     struct vocab_args a = {v->V,    kern_logits_ld(v->V), v->n,     v->targets, v->row0, v->max,
                            v->sums, v->grad_scale,        v->learn, v->losses};
     return a;
@@ -100,8 +101,7 @@ static struct vocab_args args_of(const struct kern_device_vocab *v) {
 
 // All rows are aligned if the first one is.
 #define VOCAB_STEP(step)                                                                           \
-    template <class T>                                                                             \
-    static void step##_t(T *z, const struct kern_device_vocab *v, cudaStream_t s) {                \
+    template <class T> static void step##_t(T *z, const struct kern_vocab *v, cudaStream_t s) {    \
         const int V = 16 / (int)sizeof(T);                                                         \
         struct vocab_args a = args_of(v);                                                          \
         if (aligned_to(z, 16))                                                                     \
@@ -109,8 +109,7 @@ static struct vocab_args args_of(const struct kern_device_vocab *v) {
         else                                                                                       \
             KERN_LAUNCH((step<T, 1>), (unsigned)v->n, THREADS, 0, s, z, a);                        \
     }                                                                                              \
-    cudaError_t kern_cu_##step(enum kern_type t, const struct kern_device_vocab *v,                \
-                               cudaStream_t s) {                                                   \
+    cudaError_t kern_cu_##step(enum kern_type t, const struct kern_vocab *v, cudaStream_t s) {     \
         if (v->n == 0)                                                                             \
             return cudaSuccess;                                                                    \
         if (t == KERN_BF16)                                                                        \

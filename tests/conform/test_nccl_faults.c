@@ -98,7 +98,7 @@ static bool queue_is_empty(const struct rank *r) {
     assert_true(e == cudaSuccess || e == cudaErrorNotReady);
     return e == cudaSuccess;
 }
-// As the host waits for a device (kern_device.watch).
+// As the host waits for a device (kern.watch).
 static enum neb_status wait_for_queue(struct rank *r) {
     for (bool first = true; !queue_is_empty(r); first = false)
         NEB_TRY(r->c->ops->look(r->c, first));

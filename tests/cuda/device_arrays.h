@@ -22,7 +22,7 @@ struct op_case;
 struct run {
     struct device_case k;
     const struct op_case *op;
-    struct kern_device *D;
+    struct kern *D;
     struct kern *ref;
     struct neb_rng rng;
     enum kern_type t;

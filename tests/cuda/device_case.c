@@ -25,7 +25,7 @@ void device_case_end(struct device_case *k, bool well) {
     k->n_host = k->n_room = 0;
     if (well)
         return;
-    kern_device_close(&all->D);
+    kern_destroy(&all->D);
     all->gone = all->reopen(&all->D) != NEB_OK;
 }
 

@@ -12,7 +12,7 @@
 enum { CASE_HELD = 512 };
 struct device_case {
     struct device_checks *all;
-    struct kern_device *D;
+    struct kern *D;
     jmp_buf out;
     void *host[CASE_HELD], *room[CASE_HELD];
     int n_host, n_room;

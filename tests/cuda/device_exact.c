@@ -13,7 +13,7 @@
 
 struct bits {
     struct device_case k;
-    struct kern_device *D;
+    struct kern *D;
     FILE *report;
     struct neb_rng rng;
     const struct exact_case *c;
@@ -91,7 +91,7 @@ static float *values(struct bits *b, size_t n, bool hard) {
 }
 
 static void exact_ops(struct bits *b, size_t n, bool hard) {
-    const struct kern_device_ops *K = b->D->ops;
+    const struct kern_ops *K = b->D->ops;
     float *theta = values(b, n, hard), *v = values(b, n, hard), *delta = values(b, n, hard),
           *u = values(b, n, hard), *w = values(b, n, false);
     size_t bytes = n * sizeof(float);
@@ -136,7 +136,7 @@ static void exact_ops(struct bits *b, size_t n, bool hard) {
 // A part of larger arrays at any offset (apart: one array at another offset). The bytes around it
 // must not change.
 static void exact_part(struct bits *b, size_t n, size_t at, size_t apart) {
-    const struct kern_device_ops *K = b->D->ops;
+    const struct kern_ops *K = b->D->ops;
     size_t all = n + 16, bytes = all * sizeof(float);
     float *theta = values(b, all, true), *v = values(b, all, true), *delta = values(b, all, true);
     float *dt = device(b, theta, bytes), *dv = device(b, v, bytes), *dd = device(b, delta, bytes);
@@ -158,7 +158,7 @@ static float step_of(const float *x, size_t n, int levels) { // as in compress/
 }
 
 static void blocks(struct bits *b, size_t n, uint32_t block, int levels, bool hard) {
-    const struct kern_device_ops *K = b->D->ops;
+    const struct kern_ops *K = b->D->ops;
     bool four = levels < 8, finite;
     size_t n_blocks = (n + block - 1) / block, code_bytes = four ? (n + 1) / 2 : n;
     float *x = values(b, n, hard), *back = host(b, n * sizeof *back);

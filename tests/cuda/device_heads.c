@@ -79,45 +79,40 @@ void op_distill(struct run *r) { // n d V ignored(%) frozen rows learn k
         logits->host[i] = NAN;
     to_device(r, logits);
     float temperature = k % 2 ? 2.5f : 1;
+    const float host_by = 0.7f;
+    double want = 3;
     struct kern_head h = {.n = d[0],
                           .d = d[1],
                           .V = d[2],
                           .x = x->host,
                           .w = w->host,
                           .targets = t,
-                          .grad_scale = 0.7f,
+                          .grad_scale = &host_by,
                           .dx = dx ? dx->host : NULL,
                           .dw = dw ? dw->host : NULL,
-                          .losses = losses->host};
-    struct kern_soft s = {.k = (int)k,
-                          .lambda = 0.6f,
-                          .temperature = temperature,
-                          .ids = named,
-                          .logp = logp->host,
-                          .tail = tail->host};
-    int64_t counted;
-    double want = 3 + r->ref->ops->distill(r->ref, &h, &s, &counted);
-    r->D->ops->distill_loss(r->D, r->t,
-                            &(struct kern_device_head){.n = d[0],
-                                                       .d = d[1],
-                                                       .V = d[2],
-                                                       .x = dev(x),
-                                                       .w = dev(w),
-                                                       .targets = dev(targets),
-                                                       .grad_scale = dev(by),
-                                                       .learn = learn,
-                                                       .dx = dev(dx),
-                                                       .dw = dev(dw),
-                                                       .logits = dev(logits),
-                                                       .rows = d[5],
-                                                       .losses = dev(losses),
-                                                       .total = dev(total)},
-                            &(struct kern_device_soft){.k = (int)k,
-                                                       .lambda = 0.6f,
-                                                       .temperature = temperature,
-                                                       .ids = dev(on),
-                                                       .logp = dev(logp),
-                                                       .tail = dev(tail)});
+                          .losses = losses->host,
+                          .total = &want};
+    struct kern_soft soft = {.k = (int)k,
+                             .lambda = 0.6f,
+                             .temperature = temperature,
+                             .ids = named,
+                             .logp = logp->host,
+                             .tail = tail->host};
+    r->ref->ops->head_loss(r->ref, KERN_F32, &h, &soft);
+    h.x = dev(x);
+    h.w = dev(w);
+    h.targets = dev(targets);
+    h.grad_scale = dev(by);
+    h.dx = dev(dx);
+    h.dw = dev(dw);
+    h.logits = dev(logits);
+    h.rows = d[5];
+    h.losses = dev(losses);
+    h.total = dev(total);
+    soft.ids = dev(on);
+    soft.logp = dev(logp);
+    soft.tail = dev(tail);
+    r->D->ops->head_loss(r->D, r->t, &h, &soft);
     verdict(r, (float)sum_of(r, total), (float)want);
 }
 
@@ -160,20 +155,19 @@ void op_rtd(struct run *r) { // n d ignored(%) frozen learn size
     if (sums)
         db->host[0] += (float)sum_db;
     r->D->ops->rtd_loss(r->D, r->t,
-                        &(struct kern_device_rtd){.n = d[0],
-                                                  .d = d[1],
-                                                  .x = dev(x),
-                                                  .w = dev(w),
-                                                  .b = dev(b),
-                                                  .labels = dev(on),
-                                                  .grad_scale = dev(scale),
-                                                  .learn = learn,
-                                                  .dx = dev(dx),
-                                                  .dw = dev(dw),
-                                                  .db = dev(db),
-                                                  .scores = dev(scores),
-                                                  .losses = dev(losses),
-                                                  .total = dev(total)});
+                        &(struct kern_rtd){.n = d[0],
+                                           .d = d[1],
+                                           .x = dev(x),
+                                           .w = dev(w),
+                                           .b = dev(b),
+                                           .labels = dev(on),
+                                           .grad_scale = dev(scale),
+                                           .dx = dev(dx),
+                                           .dw = dev(dw),
+                                           .db = dev(db),
+                                           .scores = dev(scores),
+                                           .losses = dev(losses),
+                                           .total = dev(total)});
     verdict(r, (float)sum_of(r, total), (float)want);
 }
 
@@ -182,7 +176,7 @@ void op_rtd(struct run *r) { // n d ignored(%) frozen learn size
 struct asked {
     struct array *x, *w, *at, *gathered, *logits;
     double *z; // (n, V)
-    struct kern_device_rows on;
+    struct kern_rows on;
 };
 // Picks n rows of a pass of n + 3, some of them twice. size 0: the logits are small integers, exact
 // on both sides, with many ties. nan: then every `nan`-th token is NaN.
@@ -207,15 +201,15 @@ static struct asked ask(struct run *r, int n, int d, int V, int block, int size,
     q.gathered = written(r, r->t, (size_t)block * width);
     q.logits = written(r, KERN_F32, (size_t)block * (size_t)kern_logits_ld(V));
     q.gathered->out = q.logits->out = false; // work space
-    q.on = (struct kern_device_rows){.n = n,
-                                     .d = d,
-                                     .V = V,
-                                     .x = dev(q.x),
-                                     .at = dev(q.at),
-                                     .w = dev(q.w),
-                                     .gathered = dev(q.gathered),
-                                     .logits = dev(q.logits),
-                                     .block = block};
+    q.on = (struct kern_rows){.n = n,
+                              .d = d,
+                              .V = V,
+                              .x = dev(q.x),
+                              .at = dev(q.at),
+                              .w = dev(q.w),
+                              .gathered = dev(q.gathered),
+                              .logits = dev(q.logits),
+                              .block = block};
     return q;
 }
 static int32_t *read_ids(struct run *r, const struct array *a) {
@@ -237,17 +231,21 @@ void op_sample(struct run *r) { // n d V block size
     const int *d = r->d;
     size_t n = (size_t)d[0], V = (size_t)d[2];
     struct asked q = ask(r, d[0], d[1], d[2], d[3], d[4], 0);
-    struct array *u = array(r, KERN_F32, n, false), *out = written(r, KERN_F32, n);
+    double *u_host = device_case_host(&r->k, n * sizeof *u_host);
+    struct array *out = written(r, KERN_F32, n);
     out->out = false; // ids
     for (size_t i = 0; i < n; i++)
-        u->host[i] = i % 5 == 1 ? 0 : i % 5 == 3 ? 1 : (float)neb_rng_unit(&r->rng);
+        u_host[i] = i % 5 == 1 ? 0 : i % 5 == 3 ? 1 : neb_rng_unit(&r->rng);
+    r->shift = 0;
+    struct array *u = array(r, KERN_F32, 2 * n, false); // doubles
+    memcpy(u->host, u_host, n * sizeof *u_host);
     to_device(r, u);
     r->D->ops->sample_rows(r->D, r->t, &q.on, dev(u), dev(out));
     int32_t *got = read_ids(r, out);
     double far = 0;
     for (size_t i = 0; i < n; i++) {
         const double *z = q.z + i * V;
-        double max = largest(z, V), sum = 0, before = 0, here = 0, goal = (double)u->host[i];
+        double max = largest(z, V), sum = 0, before = 0, here = 0, goal = u_host[i];
         for (size_t c = 0; c < V; c++)
             sum += exp(z[c] - max);
         bool valid = got[i] >= 0 && (size_t)got[i] < V;

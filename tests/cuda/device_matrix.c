@@ -18,10 +18,34 @@ static void op_gemm(struct run *r) { // m n k ta tb beta/8 pad out_fp32
     struct array *a = input(r, r->t, (size_t)(ta ? d[2] : d[0]) * lda, 1),
                  *b = input(r, r->t, (size_t)(tb ? d[1] : d[2]) * ldb, 1),
                  *c = added(r, tc, (size_t)d[0] * ldc);
-    r->ref->ops->gemm(r->ref, ta, tb, d[0], d[1], d[2], 0.5f, a->host, lda, b->host, ldb,
-                      (float)d[5] / 8, c->host, ldc);
-    r->D->ops->gemm(r->D, r->t, tc, ta, tb, d[0], d[1], d[2], 0.5f, dev(a), lda, dev(b), ldb,
-                    (float)d[5] / 8, dev(c), ldc, NULL);
+    r->ref->ops->gemm(r->ref, &(struct kern_gemm){.ta = ta,
+                                                  .tb = tb,
+                                                  .m = d[0],
+                                                  .n = d[1],
+                                                  .k = d[2],
+                                                  .alpha = 0.5f,
+                                                  .a = a->host,
+                                                  .lda = lda,
+                                                  .b = b->host,
+                                                  .ldb = ldb,
+                                                  .beta = (float)d[5] / 8,
+                                                  .c = c->host,
+                                                  .ldc = ldc});
+    r->D->ops->gemm(r->D, &(struct kern_gemm){.t = r->t,
+                                              .tc = tc,
+                                              .ta = ta,
+                                              .tb = tb,
+                                              .m = d[0],
+                                              .n = d[1],
+                                              .k = d[2],
+                                              .alpha = 0.5f,
+                                              .a = dev(a),
+                                              .lda = lda,
+                                              .b = dev(b),
+                                              .ldb = ldb,
+                                              .beta = (float)d[5] / 8,
+                                              .c = dev(c),
+                                              .ldc = ldc});
 }
 static void op_gemm_bias(struct run *r) { // m n k
     const int *d = r->d;
@@ -29,24 +53,65 @@ static void op_gemm_bias(struct run *r) { // m n k
                  *b = input(r, r->t, (size_t)d[1] * d[2], 1),
                  *bias = input(r, r->t, (size_t)d[1], 3),
                  *c = written(r, r->t, (size_t)d[0] * d[1]);
-    r->ref->ops->gemm(r->ref, KERN_N, KERN_T, d[0], d[1], d[2], 1, a->host, d[2], b->host, d[2], 0,
-                      c->host, d[1]);
-    r->ref->ops->bias_fwd(r->ref, c->host, bias->host, d[0], d[1]);
-    r->D->ops->gemm(r->D, r->t, r->t, KERN_N, KERN_T, d[0], d[1], d[2], 1, dev(a), d[2], dev(b),
-                    d[2], 0, dev(c), d[1], dev(bias));
+    r->ref->ops->gemm(r->ref, &(struct kern_gemm){.tb = KERN_T,
+                                                  .m = d[0],
+                                                  .n = d[1],
+                                                  .k = d[2],
+                                                  .alpha = 1,
+                                                  .a = a->host,
+                                                  .lda = d[2],
+                                                  .b = b->host,
+                                                  .ldb = d[2],
+                                                  .c = c->host,
+                                                  .ldc = d[1]});
+    r->ref->ops->bias_fwd(r->ref, KERN_F32, c->host, bias->host, d[0], d[1]);
+    r->D->ops->gemm(r->D, &(struct kern_gemm){.t = r->t,
+                                              .tc = r->t,
+                                              .tb = KERN_T,
+                                              .m = d[0],
+                                              .n = d[1],
+                                              .k = d[2],
+                                              .alpha = 1,
+                                              .a = dev(a),
+                                              .lda = d[2],
+                                              .b = dev(b),
+                                              .ldb = d[2],
+                                              .c = dev(c),
+                                              .ldc = d[1],
+                                              .bias = dev(bias)});
 }
-// dW and the gradient of the bias in one call.
-static void op_gemm_grads(struct run *r) { // m n k pad
+// Gradients of a linear layer; without dw also the bias alone.
+static void op_linear_bwd(struct run *r) { // out in n frozen also_dx fp32_dx
     const int *d = r->d;
-    int ldx = d[1] + d[3];
-    struct array *dy = input(r, r->t, (size_t)d[2] * d[0], 1),
-                 *x = input(r, r->t, (size_t)d[2] * ldx, 1),
-                 *dw = added(r, KERN_F32, (size_t)d[0] * d[1]),
-                 *db = added(r, KERN_F32, (size_t)d[0]);
-    r->ref->ops->gemm(r->ref, KERN_T, KERN_N, d[0], d[1], d[2], 1, dy->host, d[0], x->host, ldx, 1,
-                      dw->host, d[1]);
-    r->ref->ops->bias_bwd(r->ref, db->host, dy->host, d[2], d[0]);
-    r->D->ops->gemm_grads(r->D, r->t, d[0], d[1], d[2], dev(dy), dev(x), ldx, dev(dw), dev(db));
+    size_t out = (size_t)d[0], in = (size_t)d[1], n = (size_t)d[2];
+    enum kern_type tx = d[5] ? KERN_F32 : r->t;
+    struct array *dy = input(r, r->t, n * out, 1), *x = input(r, r->t, n * in, 1),
+                 *w = input(r, r->t, out * in, 1), *dw = d[3] ? NULL : added(r, KERN_F32, out * in),
+                 *db = added(r, KERN_F32, out), *dx = d[4] ? written(r, tx, n * in) : NULL;
+    struct kern_linear_bwd host = {.n = d[2],
+                                   .out = d[0],
+                                   .in = d[1],
+                                   .dy = dy->host,
+                                   .ld = d[0],
+                                   .x = x->host,
+                                   .w = w->host,
+                                   .dx = dx ? dx->host : NULL,
+                                   .dw = dw ? dw->host : NULL,
+                                   .db = db->host},
+                           on = {.t = r->t,
+                                 .tx = tx,
+                                 .n = d[2],
+                                 .out = d[0],
+                                 .in = d[1],
+                                 .dy = dev(dy),
+                                 .ld = d[0],
+                                 .x = dev(x),
+                                 .w = dev(w),
+                                 .dx = dev(dx),
+                                 .dw = dev(dw),
+                                 .db = dev(db)};
+    r->ref->ops->linear_bwd(r->ref, &host);
+    r->D->ops->linear_bwd(r->D, &on);
 }
 static void op_cast(struct run *r) {
     size_t n = (size_t)r->d[0];
@@ -63,12 +128,7 @@ static void op_embed_fwd(struct run *r) { // n d V elsewhere
         at[i] = -1;
     struct array *table = input(r, r->t, (size_t)d[2] * width, 1),
                  *y = written(r, r->t, (size_t)d[0] * width), *i = ints(r, at, (size_t)d[0]);
-    for (int k = 0; k < d[0]; k++)
-        if (at[k] < 0)
-            memset(y->host + (size_t)k * width, 0, width * sizeof(float));
-        else
-            r->ref->ops->embed_fwd(r->ref, y->host + (size_t)k * width, table->host, at + k, 1,
-                                   d[1]);
+    r->ref->ops->embed_fwd(r->ref, KERN_F32, y->host, table->host, at, d[0], d[1]);
     r->D->ops->embed_fwd(r->D, r->t, dev(y), dev(table), dev(i), d[0], d[1]);
 }
 static void op_embed_bwd(struct run *r) { // n d V elsewhere
@@ -83,10 +143,7 @@ static void op_embed_bwd(struct run *r) { // n d V elsewhere
     kern_buckets_fill(&b, at, d[0], next);
     struct array *dout = input(r, KERN_F32, n * d[1], 1),
                  *table = added(r, KERN_F32, (size_t)d[2] * d[1]), *i = ints(r, room, 3 * n + 2);
-    for (size_t k = 0; k < n; k++)
-        if (at[k] >= 0)
-            r->ref->ops->embed_bwd(r->ref, table->host, dout->host + k * (size_t)d[1], at + k, 1,
-                                   d[1], d[2]);
+    r->ref->ops->embed_bwd(r->ref, table->host, dout->host, &b, d[0], d[1]);
     int32_t *on = dev(i);
     r->D->ops->embed_bwd(
         r->D, dev(table), dev(dout),
@@ -105,8 +162,8 @@ static void op_rms_fwd(struct run *r) { // n d residual (2: fp32) in-place
     x = d[3] ? h : x;
     r->D->ops->rmsnorm_fwd(r->D, r->t, tr, dev(y), dev(rstd), dev(h), dev(x), dev(res), dev(w),
                            d[0], d[1], 1e-5f);
-    r->ref->ops->rmsnorm_fwd(r->ref, y->host, rstd->host, h->host, x->host, res ? res->host : NULL,
-                             w->host, d[0], d[1], 1e-5f);
+    r->ref->ops->rmsnorm_fwd(r->ref, KERN_F32, KERN_F32, y->host, rstd->host, h->host, x->host,
+                             res ? res->host : NULL, w->host, d[0], d[1], 1e-5f);
 }
 static void op_rms_bwd(struct run *r) { // n d frozen also_t
     const int *d = r->d;
@@ -119,8 +176,8 @@ static void op_rms_bwd(struct run *r) { // n d frozen also_t
     for (int i = 0; i < d[0]; i++)
         rstd->host[i] = 0.5f + fabsf(neb_rng_normal(&r->rng));
     to_device(r, rstd);
-    r->ref->ops->rmsnorm_bwd(r->ref, dh->host, dw ? dw->host : NULL, dy->host, h->host, w->host,
-                             rstd->host, d[0], d[1]);
+    r->ref->ops->rmsnorm_bwd(r->ref, KERN_F32, dh->host, NULL, dw ? dw->host : NULL, dy->host,
+                             h->host, w->host, rstd->host, d[0], d[1]);
     for (size_t i = 0; dt && i < n; i++)
         dt->host[i] = dh->host[i];
     r->D->ops->rmsnorm_bwd(r->D, r->t, dev(dh), dev(dt), dev(dw), dev(dy), dev(h), dev(w),
@@ -133,14 +190,14 @@ static void op_rope(struct run *r) { // n T heads head_dim inverse pad
                  *x = added(r, r->t, (size_t)d[0] * ld);
     kern_rope_table(cs->host, d[1], d[3], 10000, NULL);
     to_device(r, cs);
-    r->ref->ops->rope(r->ref, x->host, ld, cs->host, d[0], d[1], d[2], d[3], d[4] != 0);
+    r->ref->ops->rope(r->ref, KERN_F32, x->host, ld, cs->host, d[0], d[1], d[2], d[3], d[4] != 0);
     r->D->ops->rope(r->D, r->t, dev(x), ld, dev(cs), d[0], d[1], d[2], d[3], d[4] != 0);
 }
 static void op_swiglu_fwd(struct run *r) { // n f
     const int *d = r->d;
     struct array *gu = input(r, r->t, 2 * (size_t)d[0] * d[1], 4),
                  *y = written(r, r->t, (size_t)d[0] * d[1]);
-    r->ref->ops->swiglu_fwd(r->ref, y->host, gu->host, d[0], d[1]);
+    r->ref->ops->swiglu_fwd(r->ref, KERN_F32, y->host, gu->host, d[0], d[1]);
     r->D->ops->swiglu_fwd(r->D, r->t, dev(y), dev(gu), d[0], d[1]);
 }
 static void op_swiglu_bwd(struct run *r) { // n f in-place
@@ -149,20 +206,20 @@ static void op_swiglu_bwd(struct run *r) { // n f in-place
     struct array *dy = input(r, r->t, n / 2, 1),
                  *gu = d[2] ? added(r, r->t, n) : input(r, r->t, n, 4),
                  *out = d[2] ? gu : written(r, r->t, n);
-    r->ref->ops->swiglu_bwd(r->ref, out->host, dy->host, gu->host, d[0], d[1]);
+    r->ref->ops->swiglu_bwd(r->ref, KERN_F32, out->host, dy->host, gu->host, d[0], d[1]);
     r->D->ops->swiglu_bwd(r->D, r->t, dev(out), dev(dy), dev(gu), d[0], d[1]);
 }
 static void op_bias(struct run *r) { // n d
     const int *d = r->d;
     struct array *b = input(r, KERN_F32, (size_t)d[1], 1), *x = added(r, r->t, (size_t)d[0] * d[1]);
-    r->ref->ops->bias_fwd(r->ref, x->host, b->host, d[0], d[1]);
+    r->ref->ops->bias_fwd(r->ref, KERN_F32, x->host, b->host, d[0], d[1]);
     r->D->ops->bias_fwd(r->D, r->t, dev(x), dev(b), d[0], d[1]);
 }
 static void op_bias_bwd(struct run *r) {
     const int *d = r->d;
     struct array *dy = input(r, r->t, (size_t)d[0] * d[1], 1),
                  *db = added(r, KERN_F32, (size_t)d[1]);
-    r->ref->ops->bias_bwd(r->ref, db->host, dy->host, d[0], d[1]);
+    r->ref->ops->bias_bwd(r->ref, KERN_F32, db->host, dy->host, d[0], d[1]);
     r->D->ops->bias_bwd(r->D, r->t, dev(db), dev(dy), d[0], d[1]);
 }
 
@@ -202,8 +259,8 @@ static void op_attn_fwd(struct run *r) {
     struct array *out = written(r, r->t, c.rows * c.ldo),
                  *lse = written(r, KERN_F32, c.rows * c.s.n_heads);
     float *h = c.qkv->host;
-    r->ref->ops->attn_fwd(r->ref, &c.s, out->host, c.ldo, lse->host, h, c.ld, h + c.q, c.ld,
-                          h + c.k, c.ld);
+    r->ref->ops->attn_fwd(r->ref, KERN_F32, &c.s, out->host, c.ldo, lse->host, h, c.ld, h + c.q,
+                          c.ld, h + c.k, c.ld);
     r->D->ops->attn_fwd(r->D, r->t, &c.on, dev(out), c.ldo, dev(lse), dev(c.qkv), c.ld,
                         part(c.qkv, c.q), c.ld, part(c.qkv, c.k), c.ld);
 }
@@ -215,22 +272,22 @@ static void op_attn_bwd(struct run *r) {
                  *delta = written(r, KERN_F32, c.rows * c.s.n_heads),
                  *g = added(r, r->t, c.rows * c.ld);
     float *h = c.qkv->host;
-    r->ref->ops->attn_fwd(r->ref, &c.s, out->host, c.ldo, lse->host, h, c.ld, h + c.q, c.ld,
-                          h + c.k, c.ld);
+    r->ref->ops->attn_fwd(r->ref, KERN_F32, &c.s, out->host, c.ldo, lse->host, h, c.ld, h + c.q,
+                          c.ld, h + c.k, c.ld);
     for (size_t i = 0; i < out->n; i++)
         out->host[i] = round_to(r->t, out->host[i]);
     to_device(r, out);
     to_device(r, lse);
-    r->ref->ops->attn_bwd(r->ref, &c.s, g->host, g->host + c.q, g->host + c.k, dout->host,
+    r->ref->ops->attn_bwd(r->ref, KERN_F32, &c.s, g->host, g->host + c.q, g->host + c.k, dout->host,
                           out->host, c.ldo, lse->host, h, c.ld, h + c.q, c.ld, h + c.k, c.ld,
-                          delta->host);
+                          delta->host, NULL);
     struct array *cs = NULL;
     if (r->d[8]) {
         r->shift = 0;
         cs = array(r, KERN_F32, (size_t)c.s.T * c.s.head_dim, false);
         kern_rope_table(cs->host, c.s.T, c.s.head_dim, 10000, NULL);
         to_device(r, cs);
-        r->ref->ops->rope(r->ref, g->host, c.ld, cs->host, (int)c.rows, c.s.T,
+        r->ref->ops->rope(r->ref, KERN_F32, g->host, c.ld, cs->host, (int)c.rows, c.s.T,
                           c.s.n_heads + c.s.n_kv_heads, c.s.head_dim, true);
     }
     r->D->ops->attn_bwd(r->D, r->t, &c.on, dev(g), part(g, c.q), part(g, c.k), dev(dout), dev(out),
@@ -269,38 +326,36 @@ static void op_head(struct run *r) { // n d V ignored(%) frozen rows learn
     struct array *total = array(r, KERN_F32, 2, false), // a double
         *logits = array(r, r->t, (size_t)d[5] * (size_t)kern_logits_ld(d[2]), false);
     double begin = 3, sum;
-    int64_t counted = -1;
     memcpy(total->host, &begin, 8);
     to_device(r, total);
     for (size_t i = 0; i < logits->n; i++)
         logits->host[i] = NAN; // gaps between rows must not matter
     to_device(r, logits);
+    const float host_by = 0.7f;
+    double want = begin;
     struct kern_head h = {.n = d[0],
                           .d = d[1],
                           .V = d[2],
                           .x = x->host,
                           .w = w->host,
                           .targets = t,
-                          .grad_scale = 0.7f,
+                          .grad_scale = &host_by,
                           .dx = dx ? dx->host : NULL,
                           .dw = dw ? dw->host : NULL,
-                          .losses = losses->host};
-    double want = begin + r->ref->ops->head_loss(r->ref, &h, &counted);
-    r->D->ops->head_loss(r->D, r->t,
-                         &(struct kern_device_head){.n = d[0],
-                                                    .d = d[1],
-                                                    .V = d[2],
-                                                    .x = dev(x),
-                                                    .w = dev(w),
-                                                    .targets = dev(targets),
-                                                    .grad_scale = dev(by),
-                                                    .learn = d[6] != 0,
-                                                    .dx = dev(dx),
-                                                    .dw = dev(dw),
-                                                    .logits = dev(logits),
-                                                    .rows = d[5],
-                                                    .losses = dev(losses),
-                                                    .total = dev(total)});
+                          .losses = losses->host,
+                          .total = &want};
+    r->ref->ops->head_loss(r->ref, KERN_F32, &h, NULL);
+    h.x = dev(x);
+    h.w = dev(w);
+    h.targets = dev(targets);
+    h.grad_scale = dev(by);
+    h.dx = dev(dx);
+    h.dw = dev(dw);
+    h.logits = dev(logits);
+    h.rows = d[5];
+    h.losses = dev(losses);
+    h.total = dev(total);
+    r->D->ops->head_loss(r->D, r->t, &h, NULL);
     r->D->ops->download(r->D, &sum, dev(total), sizeof sum);
     device_case_wait(&r->k);
     verdict(r, (float)sum, (float)want); // the sum of the losses
@@ -322,9 +377,12 @@ static void op_vocab(struct run *r) { // n columns V row0 learn
         t[i] = i % 8 ? KERN_IGNORE : (int32_t)(row0 + i % cols);
     r->shift = 0;
     struct array *z = added(r, r->t, n * ld), *max = written(r, KERN_F32, n),
-                 *sums = written(r, KERN_F32, 2 * n), *losses = written(r, KERN_F32, n),
-                 *top = input(r, KERN_F32, n, 1), *all = input(r, KERN_F32, 2 * n, 1),
+                 *sums = array(r, KERN_F32, 4 * n, false), *losses = written(r, KERN_F32, n),
+                 *top = input(r, KERN_F32, n, 1), *all = array(r, KERN_F32, 4 * n, false),
+                 *seen = written(r, KERN_F32, 2 * n), *total = array(r, KERN_F32, 2, false),
                  *targets = ints(r, t, n), *by = number(r, 0.7f);
+    double *whole_sums = device_case_host(&r->k, 2 * n * sizeof *whole_sums);
+    to_device(r, sums);
     for (size_t i = 0; i < n; i++) { // values beyond the columns must not matter
         for (size_t k = 0; k < ld; k++)
             z->host[i * ld + k] = k < cols ? whole[i * V + row0 + k] : 1024;
@@ -346,13 +404,12 @@ static void op_vocab(struct run *r) { // n columns V row0 learn
             max->host[i] = mine ? fmaxf(max->host[i], row[k]) : max->host[i];
         }
         size_t at = counts ? (size_t)t[i] : V;
-        sums->host[i] = (float)here;
-        sums->host[n + i] = at >= row0 && at < row0 + cols ? row[at] : 0;
+        seen->host[i] = (float)here;
+        seen->host[n + i] = at >= row0 && at < row0 + cols ? row[at] : 0;
         top->host[i] = largest;
-        all->host[i] = (float)sum;
-        all->host[n + i] = counts ? row[at] : 0;
-        losses->host[i] =
-            counts ? (float)((double)largest + log(sum) - (double)all->host[n + i]) : 0;
+        whole_sums[i] = sum;
+        whole_sums[n + i] = counts ? (double)row[at] : 0;
+        losses->host[i] = counts ? (float)((double)largest + log(sum) - whole_sums[n + i]) : 0;
         for (size_t k = 0; d[4] && k < ld; k++) {
             double e = exp((double)row[row0 + (k < cols ? k : 0)] - (double)largest) / sum;
             z->host[i * ld + k] =
@@ -360,20 +417,31 @@ static void op_vocab(struct run *r) { // n columns V row0 learn
         }
     }
     to_device(r, top);
+    memcpy(all->host, whole_sums, 2 * n * sizeof *whole_sums);
     to_device(r, all);
-    struct kern_device_vocab v = {.logits = dev(z),
-                                  .n = d[0],
-                                  .V = d[1],
-                                  .targets = dev(targets),
-                                  .row0 = d[3],
-                                  .max = dev(max),
-                                  .grad_scale = dev(by),
-                                  .learn = d[4] != 0,
-                                  .losses = dev(losses)};
+    to_device(r, total);
+    struct kern_vocab v = {.logits = dev(z),
+                           .n = d[0],
+                           .V = d[1],
+                           .targets = dev(targets),
+                           .row0 = d[3],
+                           .max = dev(max),
+                           .grad_scale = dev(by),
+                           .learn = d[4] != 0,
+                           .losses = dev(losses),
+                           .total = dev(total)};
     r->D->ops->vocab_max(r->D, r->t, &v);
     v.max = dev(top);
     v.sums = dev(sums);
     r->D->ops->vocab_sum(r->D, r->t, &v);
+    double *got = device_case_host(&r->k, 2 * n * sizeof *got);
+    r->D->ops->download(r->D, got, dev(sums), 2 * n * sizeof *got);
+    device_case_wait(&r->k);
+    struct array *sums_host = array(r, KERN_F32, 2 * n, false);
+    for (size_t i = 0; i < 2 * n; i++)
+        sums_host->host[i] = (float)got[i];
+    to_device(r, sums_host);
+    r->D->ops->copy(r->D, dev(seen), dev(sums_host), 2 * n * sizeof(float));
     v.sums = dev(all);
     r->D->ops->vocab_loss(r->D, r->t, &v);
 }
@@ -428,33 +496,33 @@ static void op_update(struct run *r) { // tensors size unaligned part
     for (int i = 0; i < d[0]; i++)
         norms->host[i] = (float)got[i];
     to_device(r, norms);
-    size_t at = 0;
-    for (int i = 0; i < d[0]; i++) {
-        size_t pa = at + (d[2] ? 1 : 0);
-        norms->host[i] = (float)r->ref->ops->sumsq(r->ref, g->host + at, sizes[i]);
-        c.grad_scale = factors->host[i];
-        c.weight_decay = i % 2 == 0 ? 0.1f : 0;
-        if (at >= from) {
-            r->ref->ops->adamw(r->ref, &c, p->host + pa, g->host + at, m->host + at - from,
-                               v->host + at - from, sizes[i]);
-            memcpy(work->host + pa, p->host + pa, sizes[i] * 4);
-        }
-        at += sizes[i];
-    }
-    memset(g->host + from, 0, (n - from) * 4);
+    double want[T_MAX] = {0};
+    r->ref->ops->sumsq(r->ref, chunks, n_chunks, first, d[0], g->host, want);
+    for (int i = 0; i < d[0]; i++)
+        norms->host[i] = (float)want[i];
     int skipped = d[3] ? first[1] : 0;
-    c.weight_decay = 0.1f;
-    r->D->ops->adamw(r->D, r->t,
-                     &(struct kern_device_adamw){.c = c,
-                                                 .chunks = (struct kern_chunk *)dev(on) + skipped,
-                                                 .n_chunks = n_chunks - skipped,
-                                                 .moments_at = from,
-                                                 .factors = dev(factors),
-                                                 .params = dev(p),
-                                                 .grads = dev(g),
-                                                 .m = dev(m),
-                                                 .v = dev(v),
-                                                 .working = dev(work)});
+    struct kern_update host = {.c = c,
+                               .chunks = chunks + skipped,
+                               .n_chunks = n_chunks - skipped,
+                               .moments_at = from,
+                               .factors = factors->host,
+                               .params = p->host,
+                               .grads = g->host,
+                               .m = m->host,
+                               .v = v->host},
+                       on_device = host;
+    on_device.chunks = (struct kern_chunk *)dev(on) + skipped;
+    on_device.factors = dev(factors);
+    on_device.params = dev(p);
+    on_device.grads = dev(g);
+    on_device.m = dev(m);
+    on_device.v = dev(v);
+    on_device.working = kern_on_host(r->D) ? NULL : dev(work);
+    work->out = on_device.working;
+    r->ref->ops->adamw(r->ref, KERN_F32, &host);
+    for (int i = skipped; i < n_chunks; i++)
+        memcpy(work->host + chunks[i].param_at, p->host + chunks[i].param_at, chunks[i].n * 4);
+    r->D->ops->adamw(r->D, r->t, &on_device);
 }
 static void op_flat(struct run *r) {
     size_t n = (size_t)r->d[0];
@@ -494,10 +562,12 @@ static const struct op_case {
     GEMM(true, 300, 1000, 1001, 0, 0, 0, 8),
     {"gemm + bias", op_gemm_bias, {1e-5, 6e-3}, false, {9, 24, 16}},
     {"gemm + bias", op_gemm_bias, {1e-5, 6e-3}, true, {129, 2304, 768}},
-    {"gemm_grads", op_gemm_grads, {1e-5, 1e-5}, false, {24, 9, 16}},
-    {"gemm_grads", op_gemm_grads, {1e-5, 1e-5}, false, {7, 33, 65, 3}},
-    {"gemm_grads", op_gemm_grads, {1e-5, 1e-5}, false, {96, 64, 129}},
-    {"gemm_grads", op_gemm_grads, {2e-5, 2e-5}, true, {1152, 896, 2048}},
+    {"linear_bwd", op_linear_bwd, {1e-5, 1e-5}, false, {24, 9, 16}},
+    {"linear_bwd", op_linear_bwd, {1e-5, 6e-3}, false, {7, 33, 65, 0, 1}},
+    {"linear_bwd", op_linear_bwd, {1e-5, 1e-5}, false, {40, 24, 65, 0, 1, 1}},
+    {"linear_bwd frozen", op_linear_bwd, {1e-5, 6e-3}, false, {40, 24, 65, 1, 1}},
+    {"linear_bwd", op_linear_bwd, {1e-5, 1e-5}, false, {96, 64, 129}},
+    {"linear_bwd", op_linear_bwd, {2e-5, 2e-5}, true, {1152, 896, 2048}},
     {"cast", op_cast, {0, 0}, false, {1003}},
     {"cast", op_cast, {0, 0}, false, {4096}},
     {"embed_fwd", op_embed_fwd, {0, 0}, false, {37, 67, 11}},
@@ -730,7 +800,8 @@ int device_matrix_run(struct device_checks *c, int *n) {
         return 1;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int t = 0; t < 2; t++) {
-            if ((cases[i].large && !c->large) || cases[i].bound[t] < 0 || !device_case_due(c))
+            if ((cases[i].large && !c->large) || cases[i].bound[t] < 0 ||
+                (t && c->D && kern_on_host(c->D)) || !device_case_due(c))
                 continue;
             failed += !run_case(c, ref, &cases[i], (enum kern_type)t);
             ++*n;

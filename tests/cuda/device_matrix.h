@@ -11,9 +11,9 @@
 #include <stdio.h>
 
 struct device_checks {
-    struct kern_device *D; // not NULL at the start; reopened after a failure, NULL when that fails
+    struct kern *D; // not NULL at the start; reopened after a failure, NULL when that fails
     // Opens a device again after a failure closed it; NULL result: the run ends.
-    enum neb_status (*reopen)(struct kern_device **D);
+    enum neb_status (*reopen)(struct kern **D);
     bool large;   // with the sizes for a real device
     FILE *report; // one line of Markdown per case, or NULL
     // Cases are numbered through both functions below.

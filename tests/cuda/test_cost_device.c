@@ -7,7 +7,6 @@
 #include "agent/plan/planner.h"
 #include "agent/plan/profile_clock.h"
 #include "inter/outer/outer.h"
-#include "intra/train/distill.h"
 #include "intra/train/shards.h"
 #include "intra/train/trainer.h"
 
@@ -22,7 +21,7 @@
 
 kern_device_opener kern_cuda_open;
 
-static struct kern_device *D;
+static struct kern *D;
 static struct intra_rates rates;
 
 static int open_device(void **state) {
@@ -35,7 +34,7 @@ static void forget(void);
 static int close_device(void **state) {
     (void)state;
     forget();
-    kern_device_close(&D);
+    kern_destroy(&D);
     return 0;
 }
 
@@ -224,15 +223,15 @@ static const struct side_case {
      KERN_MASK_BIDIRECTIONAL,
      true},
     {"a teacher that looks on",
-     {.head = INTRA_COST_HEAD_NONE, .labelled = 20, .soft_k = INTRA_SOFT_K_MAX},
+     {.head = INTRA_COST_HEAD_NONE, .labelled = 20, .soft_k = KERN_SOFT_K_MAX},
      KERN_MASK_PREFIX,
      false},
     {"a teacher that learns",
-     {.head = INTRA_COST_HEAD_LOSS, .learns = true, .labelled = 20, .soft_k = INTRA_SOFT_K_MAX},
+     {.head = INTRA_COST_HEAD_LOSS, .learns = true, .labelled = 20, .soft_k = KERN_SOFT_K_MAX},
      KERN_MASK_PREFIX,
      false},
     {"a student",
-     {.head = INTRA_COST_HEAD_SOFT, .learns = true, .soft_k = INTRA_SOFT_K_MAX},
+     {.head = INTRA_COST_HEAD_SOFT, .learns = true, .soft_k = KERN_SOFT_K_MAX},
      KERN_MASK_PREFIX,
      false},
 };
@@ -300,9 +299,9 @@ static void test_memory_of_sides(void **state) {
 
 // ---- memory of an exchange ----
 
-static enum neb_status (*alloc)(struct kern_device *, size_t, void **);
+static enum neb_status (*alloc)(struct kern *, size_t, void **);
 static double counted;
-static enum neb_status count_alloc(struct kern_device *x, size_t bytes, void **out) {
+static enum neb_status count_alloc(struct kern *x, size_t bytes, void **out) {
     counted += (double)bytes;
     return alloc(x, bytes, out);
 }
@@ -341,8 +340,8 @@ static enum neb_status exchange(struct inter_outer *o, const char *name, int32_t
 static struct owner own_part(const struct intra_cost_job *j, int rank, const char *codec,
                              int32_t members) {
     enum { UNITS = 64 };
-    struct kern_device_ops counting = *D->ops;
-    const struct kern_device_ops *was = D->ops;
+    struct kern_ops counting = *D->ops;
+    const struct kern_ops *was = D->ops;
     struct inter_outer_config c = {.beta = 0.9f, .keep = 0.5f, .kappa = 0.1f, .fragments = 1};
     struct inter_outer_position places[UNITS];
     struct inter_outer_unit u[UNITS];

@@ -16,7 +16,7 @@
 kern_device_opener kern_cuda_open;
 
 struct both {
-    struct kern_device *D;
+    struct kern *D;
     struct cmp_device *c;
     struct cmp_work *w;
     float *x, *out; // on the device
@@ -40,7 +40,7 @@ static void close_both(struct both *b) {
     cmp_work_destroy(&b->w);
     cmp_device_destroy(&b->c);
     assert_null(b->c);
-    kern_device_close(&b->D);
+    kern_destroy(&b->D);
 }
 
 // Every codec of the table, then odd blocks and chunks. NULL ends them.

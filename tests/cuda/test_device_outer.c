@@ -27,7 +27,7 @@ static const struct { // odd sizes; the first has weighted rows
 struct member {
     struct inter_outer *o;
     struct kern_pool *pool;
-    struct kern_device *D; // NULL: on the host
+    struct kern *D;        // NULL: on the host
     float *theta_m[UNITS]; // host memory
     float *there[UNITS];   // device memory
     uint64_t counts[37];
@@ -36,8 +36,7 @@ struct member {
 
 static size_t elements(int i) { return (size_t)shapes[i].rows * shapes[i].cols; }
 
-static void create(struct member *m, bool robust, float blend, bool on_device,
-                   struct kern_device *D) {
+static void create(struct member *m, bool robust, float blend, bool on_device, struct kern *D) {
     struct inter_outer_unit units[UNITS];
     struct inter_outer_config c = {.beta = 0.9f,
                                    .keep = blend > 0 ? 0 : 0.4f,
@@ -186,7 +185,7 @@ static void refuses(struct member *m, const struct member *peer, int f) {
 }
 
 // The host sends an update, and the device takes the state over while it is in flight.
-static void leave_and_return(struct member *host, struct member *on, struct kern_device *D, int f,
+static void leave_and_return(struct member *host, struct member *on, struct kern *D, int f,
                              const struct cmp_codec *codec) {
     see(on);
     assert_int_equal(inter_outer_to_host(on->o), NEB_OK);
@@ -203,7 +202,7 @@ static void leave_and_return(struct member *host, struct member *on, struct kern
 static void run(const char *name, bool robust, float blend) {
     struct member host = {0}, on = {0}, peer = {0};
     struct member *both[2] = {&host, &on};
-    struct kern_device *D = NULL;
+    struct kern *D = NULL;
     struct cmp_codec codec;
     char text[256];
     assert_int_equal(kern_cuda_open(KERN_DEVICE_VERSION, 0, &D, text, sizeof text), NEB_OK);
@@ -227,8 +226,8 @@ static void run(const char *name, bool robust, float blend) {
             assert_int_equal(host.blob[f].len, on.blob[f].len);
             assert_memory_equal(host.blob[f].p, on.blob[f].p, host.blob[f].len);
         }
-        float a = inter_outer_error(host.o, f, host.blob[f].p, host.blob[f].len),
-              b = inter_outer_error(on.o, f, on.blob[f].p, on.blob[f].len);
+        float a = inter_outer_unit_error(host.o, f, 0, host.blob[f].p, host.blob[f].len),
+              b = inter_outer_unit_error(on.o, f, 0, on.blob[f].p, on.blob[f].len);
         assert_true(a == b);
         refuses(&on, &peer, f);
         outcome(both, &peer, f, round);
@@ -251,7 +250,7 @@ static void run(const char *name, bool robust, float blend) {
     destroy(&host);
     destroy(&on);
     destroy(&peer);
-    kern_device_close(&D);
+    kern_destroy(&D);
 }
 
 static void test_every_codec(void **state) {

@@ -3,9 +3,7 @@
 // discriminator's head, batches of any shape with prefixes, soft labels of a teacher (learned from
 // and made), samples, and a model that does not learn.
 #include "agent/base/rng.h"
-#include "intra/train/distill.h"
 #include "intra/train/rtd.h"
-#include "intra/train/runner.h"
 #include "tests/cuda/train_fixture.h"
 
 #include <math.h>
@@ -21,7 +19,7 @@ static struct intra_trainer_config config(enum kern_mask mask) {
     return c;
 }
 
-static struct intra_trainer *made(struct intra_trainer_config c, struct kern_device *device,
+static struct intra_trainer *made(struct intra_trainer_config c, struct kern *device,
                                   enum kern_type type) {
     struct intra_trainer *t = NULL;
     c.device = device;
@@ -119,13 +117,12 @@ static void test_discriminator(void **state) {
         }
         same_params(cpu, dev);
         x.b.B = B - 1;
-        struct intra_runner ra = intra_trainer_runner(cpu), rb = intra_trainer_runner(dev);
-        assert_int_equal(intra_run(&ra, &x.b, &a, &na), NEB_OK);
-        assert_int_equal(intra_run(&rb, &x.b, &b, &nb), NEB_OK);
+        assert_int_equal(intra_device_pass(cpu->device, &x.b, 0, &a, &na), NEB_OK);
+        assert_int_equal(intra_device_pass(dev->device, &x.b, 0, &b, &nb), NEB_OK);
         near(a, b, 1e-3);
         assert_int_equal(na, nb);
-        assert_int_equal(intra_run_scores(&ra, N - T, za), NEB_OK);
-        assert_int_equal(intra_run_scores(&rb, N - T, zb), NEB_OK);
+        assert_int_equal(intra_device_scores(cpu->device, N - T, za), NEB_OK);
+        assert_int_equal(intra_device_scores(dev->device, N - T, zb), NEB_OK);
         for (int i = 0; i < N - T; i++)
             assert_true(fabsf(za[i] - zb[i]) < 2e-3f);
         intra_trainer_destroy(&cpu);
@@ -181,63 +178,53 @@ static void test_shapes(void **state) {
 }
 
 // Compares what is taken from one pass. n positions, some of them repeated.
-static void same_picks(const struct intra_runner *a, const struct intra_runner *b,
+static void same_picks(struct intra_device *a, struct intra_device *b,
                        const struct intra_batch *x) {
     enum { PICKS = 40 };
     int32_t at[PICKS], ia[PICKS * TOP], ib[PICKS * TOP], equal = 0;
     float la[PICKS * TOP], lb[PICKS * TOP], ta[PICKS], tb[PICKS];
-    struct intra_labeller *of_a = NULL, *of_b = NULL;
-    struct intra_mask_sampler *draws_a = NULL, *draws_b = NULL;
     struct intra_batch hidden = *x;
     hidden.targets = NULL;
     for (int i = 0; i < PICKS; i++)
         at[i] = i * 3 / 2 % (x->B * x->T);
-    assert_int_equal(intra_run(a, &hidden, NULL, NULL), NEB_OK);
-    assert_int_equal(intra_run(b, &hidden, NULL, NULL), NEB_OK);
-    assert_int_equal(intra_labeller_create(a, &of_a), NEB_OK);
-    assert_int_equal(intra_labeller_create(b, &of_b), NEB_OK);
-    assert_int_equal(intra_labels(of_a, a, at, PICKS, TOP, 2, ia, la, ta), NEB_OK);
-    assert_int_equal(intra_labels(of_b, b, at, PICKS, TOP, 2, ib, lb, tb), NEB_OK);
+    assert_int_equal(intra_device_pass(a, &hidden, 0, NULL, NULL), NEB_OK);
+    assert_int_equal(intra_device_pass(b, &hidden, 0, NULL, NULL), NEB_OK);
+    assert_int_equal(intra_device_labels(a, at, PICKS, TOP, 2, ia, la, ta), NEB_OK);
+    assert_int_equal(intra_device_labels(b, at, PICKS, TOP, 2, ib, lb, tb), NEB_OK);
     for (int i = 0; i < PICKS * TOP; i++) {
         equal += ia[i] == ib[i];
         assert_true(fabsf(la[i] - lb[i]) < 1e-4f);
         assert_true(fabsf(ta[i / TOP] - tb[i / TOP]) < 1e-4f);
     }
     assert_true(equal >= PICKS * TOP - 2); // two equal ones may change places
-    assert_int_equal(intra_mask_sampler_create(a, V - 1, PICKS, &draws_a), NEB_OK);
-    assert_int_equal(intra_mask_sampler_create(b, V - 1, PICKS, &draws_b), NEB_OK);
-    assert_int_equal(intra_mask_sample(draws_a, a, at, PICKS, 8, 9, ia), NEB_OK);
-    assert_int_equal(intra_mask_sample(draws_b, b, at, PICKS, 8, 9, ib), NEB_OK);
+    assert_int_equal(intra_mask_sample(a, V - 1, at, PICKS, 8, 9, ia), NEB_OK);
+    assert_int_equal(intra_mask_sample(b, V - 1, at, PICKS, 8, 9, ib), NEB_OK);
     equal = 0;
     for (int i = 0; i < PICKS; i++) {
         assert_in_range(ib[i], 0, V - 2);
         equal += ia[i] == ib[i];
     }
     assert_true(equal >= PICKS - 1); // on the border between two
-    assert_int_equal(intra_mask_sample(draws_b, b, at, 0, 8, 9, ib), NEB_OK);
-    intra_mask_sampler_destroy(&draws_a);
-    intra_mask_sampler_destroy(&draws_b);
-    intra_labeller_destroy(&of_a);
-    intra_labeller_destroy(&of_b);
+    assert_int_equal(intra_mask_sample(b, V - 1, at, 0, 8, 9, ib), NEB_OK);
 }
 
 static void test_picks(void **state) {
     (void)state;
     struct intra_trainer_config c = config(KERN_MASK_PREFIX);
     struct intra_trainer *cpu = made(c, NULL, KERN_F32), *dev = made(c, D, KERN_F32);
-    struct intra_runner a = intra_trainer_runner(cpu), b = intra_trainer_runner(dev);
+    struct intra_device *a = cpu->device, *b = dev->device;
     struct neb_rng r = neb_rng_make(3, 3);
     struct drawn x;
     learn_shapes(cpu, dev, 3e-5);
     assert_int_equal(intra_trainer_pull(dev, NULL), NEB_OK);
     memcpy(cpu->model->params, dev->model->params, cpu->model->n_params * sizeof(float));
     draw(&r, &x, 7, 6, true, false);
-    same_picks(&a, &b, &x.b);
+    same_picks(a, b, &x.b);
     // After a pass that also learned, before the update.
     draw(&r, &x, B, T, true, false);
     (void)intra_trainer_micro_batch(cpu, &x.b);
     (void)intra_trainer_micro_batch(dev, &x.b);
-    same_picks(&a, &b, &x.b);
+    same_picks(a, b, &x.b);
     intra_trainer_destroy(&cpu);
     intra_trainer_destroy(&dev);
 }
@@ -248,8 +235,7 @@ static void test_frozen(void **state) {
     struct intra_trainer_config c = config(KERN_MASK_PREFIX);
     c.model.n_layers = 5;
     struct intra_trainer *cpu = made(c, NULL, KERN_F32), *dev = made(c, D, KERN_F32);
-    struct intra_runner a = intra_trainer_runner(cpu),
-                        b = {.K = K, .model = cpu->model, .acts = NULL};
+    struct intra_device *a = cpu->device, *b = NULL;
     struct intra_device_config dc = {.D = D,
                                      .type = KERN_F32,
                                      .batch = B,
@@ -258,20 +244,20 @@ static void test_frozen(void **state) {
                                      .recompute = true,
                                      .soft_k = TOP};
     struct neb_rng r = neb_rng_make(4, 4);
-    assert_int_equal(intra_device_create(&dc, cpu->model, NULL, &b.device), NEB_OK);
-    assert_true(3 * intra_device_bytes(b.device) < intra_device_bytes(dev->device));
+    assert_int_equal(intra_device_create(&dc, cpu->model, NULL, &b), NEB_OK);
+    assert_true(3 * intra_device_bytes(b) < intra_device_bytes(dev->device));
     for (int s = 0; s < SHAPES; s++) {
         struct drawn x;
         double la, lb;
         int64_t na, nb;
         draw_of(&r, &x, shapes[s].b, shapes[s].t, shapes[s].prefix, false, shapes[s].targets);
-        assert_int_equal(intra_run(&a, &x.b, &la, &na), NEB_OK);
-        assert_int_equal(intra_run(&b, &x.b, &lb, &nb), NEB_OK);
+        assert_int_equal(intra_device_pass(a, &x.b, 0, &la, &na), NEB_OK);
+        assert_int_equal(intra_device_pass(b, &x.b, 0, &lb, &nb), NEB_OK);
         near(la, lb, 2e-5);
         assert_int_equal(na, nb);
-        same_picks(&a, &b, &x.b);
+        same_picks(a, b, &x.b);
     }
-    intra_device_destroy(&b.device);
+    intra_device_destroy(&b);
     intra_trainer_destroy(&cpu);
     intra_trainer_destroy(&dev);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training through intra/device/device.h on the emulated device against the CPU: losses, norms and
+// Training through intra/model/device.h on the emulated device against the CPU: losses, norms and
 // parameters, for every trainable set, with and without recomputation; checkpoints move between
 // both; bf16 learns.
 #include "agent/base/log.h"

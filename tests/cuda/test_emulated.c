@@ -19,12 +19,12 @@ extern unsigned long long emu_seed;
 extern long emu_launch_fails;
 extern int emu_launch_loses, emu_lost;
 
-static enum neb_status again(struct kern_device **D) {
+static enum neb_status again(struct kern **D) {
     char text[256] = "";
     return kern_cuda_open(KERN_DEVICE_VERSION, 0, D, text, sizeof text);
 }
-static struct kern_device *open_emulated(void) {
-    struct kern_device *D = NULL;
+static struct kern *open_emulated(void) {
+    struct kern *D = NULL;
     assert_int_equal(again(&D), NEB_OK);
     return D;
 }
@@ -43,7 +43,7 @@ static void test_matrix(void **state) {
         assert_int_equal(device_matrix_run(&c, &n), 0);
         assert_true(n > 100);
     }
-    kern_device_close(&c.D);
+    kern_destroy(&c.D);
     assert_null(c.D);
 }
 
@@ -62,43 +62,43 @@ static void test_exact(void **state) {
         assert_true(n > 500);
     }
     emu_seed = 1;
-    kern_device_close(&c.D);
+    kern_destroy(&c.D);
 }
 
 // CUDA has one NaN, 0x7fffffff; this processor has others. Repeats the exact path with CUDA's.
-static const struct kern_device_ops *plain;
-static void as_cuda(struct kern_device *D, float *x, size_t n) {
+static const struct kern_ops *plain;
+static void as_cuda(struct kern *D, float *x, size_t n) {
     const uint32_t nan = 0x7fffffff;
     assert_int_equal(plain->finish(D), NEB_OK);
     for (size_t i = 0; i < n; i++)
         if (x[i] != x[i])
             memcpy(&x[i], &nan, sizeof nan); // device memory of the emulator is host memory
 }
-static void add_rows(struct kern_device *D, float *acc, const float *x, const float *w, size_t rows,
+static void add_rows(struct kern *D, float *acc, const float *x, const float *w, size_t rows,
                      size_t cols) {
     plain->exact_add_rows(D, acc, x, w, rows, cols);
     as_cuda(D, acc, rows * cols);
 }
-static void add_scaled(struct kern_device *D, float *acc, const float *x, float w, size_t n) {
+static void add_scaled(struct kern *D, float *acc, const float *x, float w, size_t n) {
     plain->exact_add_scaled(D, acc, x, w, n);
     as_cuda(D, acc, n);
 }
-static void outer_step(struct kern_device *D, float *theta, float *v, const float *delta, float eta,
+static void outer_step(struct kern *D, float *theta, float *v, const float *delta, float eta,
                        float mu, size_t n) {
     plain->exact_outer_step(D, theta, v, delta, eta, mu, n);
     as_cuda(D, theta, n);
     as_cuda(D, v, n);
 }
-static void pseudo_gradient(struct kern_device *D, float *u, const float *theta,
-                            const float *theta_m, float beta, size_t n) {
+static void pseudo_gradient(struct kern *D, float *u, const float *theta, const float *theta_m,
+                            float beta, size_t n) {
     plain->exact_pseudo_gradient(D, u, theta, theta_m, beta, n);
     as_cuda(D, u, n);
 }
-static void residual(struct kern_device *D, float *u, const float *d, size_t n) {
+static void residual(struct kern *D, float *u, const float *d, size_t n) {
     plain->exact_residual(D, u, d, n);
     as_cuda(D, u, n);
 }
-static void rebase(struct kern_device *D, float *theta_m, const float *theta, const float *sent,
+static void rebase(struct kern *D, float *theta_m, const float *theta, const float *sent,
                    size_t n) {
     plain->exact_rebase(D, theta_m, theta, sent, n);
     as_cuda(D, theta_m, n);
@@ -107,7 +107,7 @@ static void test_nans(void **state) {
     (void)state;
     struct device_checks c = {.D = open_emulated(), .reopen = again};
     plain = c.D->ops;
-    struct kern_device_ops other = *plain;
+    struct kern_ops other = *plain;
     other.exact_add_rows = add_rows;
     other.exact_add_scaled = add_scaled;
     other.exact_outer_step = outer_step;
@@ -118,7 +118,7 @@ static void test_nans(void **state) {
     int n = 0;
     assert_int_equal(device_exact_run(&c, &n), 0);
     c.D->ops = plain;
-    kern_device_close(&c.D);
+    kern_destroy(&c.D);
 }
 
 // Every product runs in our own kernel after the library refused it, also those with sums.
@@ -129,7 +129,7 @@ static void test_not_launched(void **state) {
     setenv("EMU_LAUNCH", "15", 1);
     assert_int_equal(device_matrix_run(&c, &n), 0);
     unsetenv("EMU_LAUNCH");
-    kern_device_close(&c.D);
+    kern_destroy(&c.D);
 }
 
 // Runs both parts. Returns how many lines of the report have `mark`.
@@ -179,13 +179,13 @@ static void test_goes_on(void **state) {
         assert_false(c.gone);
         assert_int_equal(c.D->ops->finish(c.D), NEB_OK);
     }
-    kern_device_close(&c.D);
+    kern_destroy(&c.D);
     emu_seed = 1;
 }
 
 static void test_open(void **state) {
     (void)state;
-    struct kern_device *D = NULL;
+    struct kern *D = NULL;
     char text[256] = "";
     assert_int_equal(kern_cuda_open(KERN_DEVICE_VERSION + 1, 0, &D, text, sizeof text),
                      NEB_ERR_UNSUPPORTED);
@@ -195,12 +195,12 @@ static void test_open(void **state) {
     assert_int_equal(kern_cuda_open(KERN_DEVICE_VERSION, 5, &D, text, sizeof text), NEB_OK);
     assert_int_equal(D->index, 0);
     assert_int_equal(D->count, 1);
-    kern_device_close(&D);
+    kern_destroy(&D);
 }
 
 // A shape without a kernel, or a mask without lengths, is a permanent error.
 static void sticky(enum kern_type t, struct kern_attn s) {
-    struct kern_device *D = open_emulated();
+    struct kern *D = open_emulated();
     void *p;
     assert_int_equal(D->ops->alloc(D, 1 << 16, &p), NEB_OK);
     int ld = s.head_dim;
@@ -209,7 +209,7 @@ static void sticky(enum kern_type t, struct kern_attn s) {
     D->ops->zero(D, p, 16);
     assert_int_equal(D->ops->finish(D), NEB_ERR_IO);
     D->ops->release(D, p);
-    kern_device_close(&D);
+    kern_destroy(&D);
 }
 static void test_sticky_errors(void **state) {
     (void)state;

@@ -52,33 +52,35 @@ static const char *wrong; // text of kern_cu_gemm_create
 // p without its pointers; extra: the outputs besides the product.
 static void check(struct kern_cu_gemm *g, struct kern_cu_product p, bool has_bias,
                   struct shifts s) {
-    size_t item = kern_type_bytes(p.t);
+    size_t item = kern_type_bytes(p.g.t);
     char *a = room + (size_t)s.a * item, *b = room + ROOM + (size_t)s.b * item,
-         *c = room + 2 * ROOM + (size_t)s.c * kern_type_bytes(p.tc),
+         *c = room + 2 * ROOM + (size_t)s.c * kern_type_bytes(p.g.tc),
          *bias = room + 3 * ROOM + (size_t)s.bias * item;
     for (size_t k = 0; k < 500; k++) {
-        put(p.t, a, k, number(k, 0));
-        put(p.t, b, k, number(k, 1));
-        put(p.t, bias, k, number(k, 2 + s.bias));
-        put(p.tc, c, k, p.beta != 0 ? number(k, 3) : NAN);
+        put(p.g.t, a, k, number(k, 0));
+        put(p.g.t, b, k, number(k, 1));
+        put(p.g.t, bias, k, number(k, 2 + s.bias));
+        put(p.g.tc, c, k, p.g.beta != 0 ? number(k, 3) : NAN);
     }
-    p.a = a;
-    p.b = b;
-    p.c = c;
-    p.bias = has_bias ? bias : NULL;
+    p.g.a = a;
+    p.g.b = b;
+    p.g.c = c;
+    p.g.bias = has_bias ? bias : NULL;
     assert_null(kern_cu_gemm_run(g, &p, NULL, false));
     assert_int_equal(cudaStreamSynchronize(NULL), cudaSuccess);
-    for (int row = 0; row < p.m; row++)
-        for (int col = 0; col < p.ldc; col++) {
-            size_t at = (size_t)row * p.ldc + col;
-            float was = p.beta != 0 ? number(at, 3) : 0, sum = p.beta * was, got = get(p.tc, c, at);
-            if (col >= p.n) { // a gap must not change
-                assert_true(p.beta != 0 ? got == was : isnan(got));
+    for (int row = 0; row < p.g.m; row++)
+        for (int col = 0; col < p.g.ldc; col++) {
+            size_t at = (size_t)row * p.g.ldc + col;
+            float was = p.g.beta != 0 ? number(at, 3) : 0, sum = p.g.beta * was,
+                  got = get(p.g.tc, c, at);
+            if (col >= p.g.n) { // a gap must not change
+                assert_true(p.g.beta != 0 ? got == was : isnan(got));
                 continue;
             }
-            for (int k = 0; k < p.k; k++)
-                sum += get(p.t, a, p.ta ? (size_t)k * p.lda + row : (size_t)row * p.lda + k) *
-                       get(p.t, b, p.tb ? (size_t)col * p.ldb + k : (size_t)k * p.ldb + col);
+            for (int k = 0; k < p.g.k; k++)
+                sum +=
+                    get(p.g.t, a, p.g.ta ? (size_t)k * p.g.lda + row : (size_t)row * p.g.lda + k) *
+                    get(p.g.t, b, p.g.tb ? (size_t)col * p.g.ldb + k : (size_t)k * p.g.ldb + col);
             assert_true(got == sum + (has_bias ? number((size_t)col, 2 + s.bias) : 0));
         }
 }
@@ -86,18 +88,18 @@ static void check(struct kern_cu_gemm *g, struct kern_cu_product p, bool has_bia
 static void one(struct kern_cu_gemm *g, int i) {
     enum kern_type t = i % 2 ? KERN_BF16 : KERN_F32, tc = i % 4 == 1 ? KERN_F32 : t;
     bool has_bias = i % 3 == 0 && tc == t;
-    struct kern_cu_product p = {.t = t,
-                                .tc = tc,
-                                .ta = i / 4 % 2 ? KERN_T : KERN_N,
-                                .tb = i / 8 % 2 ? KERN_T : KERN_N,
-                                .m = 1 + i % 7,
-                                .n = 1 + i % 11,
-                                .k = 1 + i % 13,
-                                .alpha = 1,
-                                .beta = has_bias ? 0 : (float)(i % 3)};
-    p.lda = (p.ta ? p.m : p.k) + i % 5;
-    p.ldb = (p.tb ? p.k : p.n) + i / 16 % 5;
-    p.ldc = p.n + i / 32 % 5;
+    struct kern_cu_product p = {.g.t = t,
+                                .g.tc = tc,
+                                .g.ta = i / 4 % 2 ? KERN_T : KERN_N,
+                                .g.tb = i / 8 % 2 ? KERN_T : KERN_N,
+                                .g.m = 1 + i % 7,
+                                .g.n = 1 + i % 11,
+                                .g.k = 1 + i % 13,
+                                .g.alpha = 1,
+                                .g.beta = has_bias ? 0 : (float)(i % 3)};
+    p.g.lda = (p.g.ta ? p.g.m : p.g.k) + i % 5;
+    p.g.ldb = (p.g.tb ? p.g.k : p.g.n) + i / 16 % 5;
+    p.g.ldc = p.g.n + i / 32 % 5;
     check(g, p, has_bias, (struct shifts){i % 3, i % 4, i % 5, i % 6});
 }
 
@@ -106,15 +108,15 @@ static void one(struct kern_cu_gemm *g, int i) {
 static void test_plans(void **state) {
     (void)state;
     struct kern_cu_gemm *g = NULL;
-    const struct kern_cu_product p = {.t = KERN_BF16,
-                                      .tc = KERN_BF16,
-                                      .m = 4,
-                                      .n = 4,
-                                      .k = 4,
-                                      .lda = 4,
-                                      .ldb = 4,
-                                      .ldc = 4,
-                                      .alpha = 1};
+    const struct kern_cu_product p = {.g.t = KERN_BF16,
+                                      .g.tc = KERN_BF16,
+                                      .g.m = 4,
+                                      .g.n = 4,
+                                      .g.k = 4,
+                                      .g.lda = 4,
+                                      .g.ldb = 4,
+                                      .g.ldc = 4,
+                                      .g.alpha = 1};
     struct kern_cu_product q;
     void *at;
     assert_int_equal(kern_cu_gemm_create(&g, &wrong), NEB_OK);
@@ -122,21 +124,21 @@ static void test_plans(void **state) {
     room = at;
     for (int pass = 0; pass < 2; pass++) {
         check(g, p, false, (struct shifts){0});
-        q = p, q.tc = KERN_F32;
+        q = p, q.g.tc = KERN_F32;
         check(g, q, false, (struct shifts){0});
-        q = p, q.t = q.tc = KERN_F32;
+        q = p, q.g.t = q.g.tc = KERN_F32;
         check(g, q, false, (struct shifts){0});
-        q = p, q.ta = KERN_T;
+        q = p, q.g.ta = KERN_T;
         check(g, q, false, (struct shifts){0});
-        q = p, q.tb = KERN_T;
+        q = p, q.g.tb = KERN_T;
         check(g, q, false, (struct shifts){0});
-        q = p, q.beta = 1;
+        q = p, q.g.beta = 1;
         check(g, q, false, (struct shifts){0});
-        q = p, q.lda = 5;
+        q = p, q.g.lda = 5;
         check(g, q, false, (struct shifts){0});
-        q = p, q.ldb = 5;
+        q = p, q.g.ldb = 5;
         check(g, q, false, (struct shifts){0});
-        q = p, q.ldc = 5;
+        q = p, q.g.ldc = 5;
         check(g, q, false, (struct shifts){0});
         for (int shift = 0; shift < 3; shift++) {
             check(g, p, true, (struct shifts){.bias = shift});
@@ -172,17 +174,17 @@ static void test_products(void **state) {
 static void sums(struct kern_cu_gemm *g, enum kern_type t, enum kern_type tc, int beta, int ta,
                  struct shifts s) {
     enum { M = 5, N = 6, N_K = 9 };
-    struct kern_cu_product p = {.t = t,
-                                .tc = tc,
-                                .ta = ta ? KERN_T : KERN_N,
-                                .m = M,
-                                .n = N,
-                                .k = N_K,
-                                .lda = ta ? M + 1 : N_K + 1,
-                                .ldb = N,
-                                .ldc = N,
-                                .alpha = 1,
-                                .beta = (float)beta};
+    struct kern_cu_product p = {.g.t = t,
+                                .g.tc = tc,
+                                .g.ta = ta ? KERN_T : KERN_N,
+                                .g.m = M,
+                                .g.n = N,
+                                .g.k = N_K,
+                                .g.lda = ta ? M + 1 : N_K + 1,
+                                .g.ldb = N,
+                                .g.ldc = N,
+                                .g.alpha = 1,
+                                .g.beta = (float)beta};
     size_t item = kern_type_bytes(t), out = kern_type_bytes(tc);
     char *a = room + (size_t)s.a * item, *b = room + ROOM + (size_t)s.b * item,
          *c = room + 2 * ROOM + (size_t)s.c * out, *at = room + 3 * ROOM + (size_t)s.bias * out;
@@ -192,9 +194,9 @@ static void sums(struct kern_cu_gemm *g, enum kern_type t, enum kern_type tc, in
         put(tc, c, k, beta ? number(k, 3) : NAN);
         put(tc, at, k, NAN);
     }
-    p.a = a;
-    p.b = b;
-    p.c = c;
+    p.g.a = a;
+    p.g.b = b;
+    p.g.c = c;
     p.sums = at;
     assert_true(kern_cu_gemm_takes(g, &p));
     assert_true(kern_cu_gemm_knows(g, &p));
@@ -203,12 +205,12 @@ static void sums(struct kern_cu_gemm *g, enum kern_type t, enum kern_type tc, in
     for (int row = 0; row < M; row++) {
         float all = 0;
         for (int k = 0; k < N_K; k++)
-            all += get(t, a, ta ? (size_t)(k * p.lda + row) : (size_t)(row * p.lda + k));
+            all += get(t, a, ta ? (size_t)(k * p.g.lda + row) : (size_t)(row * p.g.lda + k));
         assert_true(get(tc, at, (size_t)row) == all);
         for (int col = 0; col < N; col++) {
             float sum = beta ? number((size_t)(row * N + col), 3) : 0;
             for (int k = 0; k < N_K; k++)
-                sum += get(t, a, ta ? (size_t)(k * p.lda + row) : (size_t)(row * p.lda + k)) *
+                sum += get(t, a, ta ? (size_t)(k * p.g.lda + row) : (size_t)(row * p.g.lda + k)) *
                        get(t, b, (size_t)(k * N + col));
             assert_true(get(tc, c, (size_t)(row * N + col)) == sum);
         }
@@ -239,18 +241,18 @@ static void test_no_sums(void **state) {
     (void)state;
     struct kern_cu_gemm *g = NULL;
     float x[64] = {0}, s[4];
-    struct kern_cu_product p = {.ta = KERN_T,
-                                .m = 4,
-                                .n = 4,
-                                .k = 4,
-                                .lda = 4,
-                                .ldb = 4,
-                                .ldc = 4,
-                                .alpha = 1,
-                                .beta = 1,
-                                .a = x,
-                                .b = x + 16,
-                                .c = x + 32,
+    struct kern_cu_product p = {.g.ta = KERN_T,
+                                .g.m = 4,
+                                .g.n = 4,
+                                .g.k = 4,
+                                .g.lda = 4,
+                                .g.ldb = 4,
+                                .g.ldc = 4,
+                                .g.alpha = 1,
+                                .g.beta = 1,
+                                .g.a = x,
+                                .g.b = x + 16,
+                                .g.c = x + 32,
                                 .sums = s};
     assert_int_equal(kern_cu_gemm_create(&g, &wrong), NEB_OK);
     assert_false(kern_cu_gemm_knows(g, &p));
@@ -279,16 +281,16 @@ static void test_no_products(void **state) {
     setenv("EMU_NO_PRODUCTS", "1", 1);
     for (int i = 0; i < PRODUCTS; i++)
         one(g, i);
-    struct kern_cu_product large = {.t = KERN_BF16,
-                                    .tc = KERN_F32,
-                                    .m = 19,
-                                    .n = 21,
-                                    .k = 23,
-                                    .lda = 23,
-                                    .ldb = 21,
-                                    .ldc = 21,
-                                    .alpha = 1,
-                                    .beta = 1};
+    struct kern_cu_product large = {.g.t = KERN_BF16,
+                                    .g.tc = KERN_F32,
+                                    .g.m = 19,
+                                    .g.n = 21,
+                                    .g.k = 23,
+                                    .g.lda = 23,
+                                    .g.ldb = 21,
+                                    .g.ldc = 21,
+                                    .g.alpha = 1,
+                                    .g.beta = 1};
     check(g, large, false, (struct shifts){1, 1, 1, 0});
     assert_false(kern_cu_gemm_takes(g, &large)); // the pointers are 0
     unsetenv("EMU_NO_PRODUCTS");
@@ -302,18 +304,18 @@ static void test_not_launched(void **state) {
     struct kern_cu_gemm *g = NULL;
     void *at;
     float x[64] = {0}, s[4];
-    const struct kern_cu_product q = {.ta = KERN_T,
-                                      .m = 4,
-                                      .n = 4,
-                                      .k = 4,
-                                      .lda = 4,
-                                      .ldb = 4,
-                                      .ldc = 4,
-                                      .alpha = 1,
-                                      .beta = 1,
-                                      .a = x,
-                                      .b = x + 16,
-                                      .c = x + 32};
+    const struct kern_cu_product q = {.g.ta = KERN_T,
+                                      .g.m = 4,
+                                      .g.n = 4,
+                                      .g.k = 4,
+                                      .g.lda = 4,
+                                      .g.ldb = 4,
+                                      .g.ldc = 4,
+                                      .g.alpha = 1,
+                                      .g.beta = 1,
+                                      .g.a = x,
+                                      .g.b = x + 16,
+                                      .g.c = x + 32};
     struct kern_cu_product p = q;
     (void)state;
     for (int status = 7; status <= 15; status += 8) {
@@ -360,22 +362,22 @@ static void test_sums_in_fp32(void **state) {
     }
     assert_int_equal(kern_cu_gemm_create(&g, &wrong), NEB_OK);
     for (int tc = 0; tc < 2; tc++) {
-        struct kern_cu_product p = {.t = KERN_BF16,
-                                    .tc = tc ? KERN_BF16 : KERN_F32,
-                                    .m = 1,
-                                    .n = 1,
-                                    .k = 4,
-                                    .lda = 4,
-                                    .ldb = 1,
-                                    .ldc = 1,
-                                    .alpha = 1,
-                                    .a = a,
-                                    .b = b,
-                                    .c = c};
+        struct kern_cu_product p = {.g.t = KERN_BF16,
+                                    .g.tc = tc ? KERN_BF16 : KERN_F32,
+                                    .g.m = 1,
+                                    .g.n = 1,
+                                    .g.k = 4,
+                                    .g.lda = 4,
+                                    .g.ldb = 1,
+                                    .g.ldc = 1,
+                                    .g.alpha = 1,
+                                    .g.a = a,
+                                    .g.b = b,
+                                    .g.c = c};
         assert_true(kern_cu_gemm_takes(g, &p));
         assert_null(kern_cu_gemm_run(g, &p, NULL, false));
         assert_int_equal(cudaStreamSynchronize(NULL), cudaSuccess);
-        assert_true(get(p.tc, c, 0) == 1);
+        assert_true(get(p.g.tc, c, 0) == 1);
     }
     kern_cu_gemm_destroy(&g);
 }
@@ -386,19 +388,19 @@ static void test_refusals(void **state) {
     float x[64] = {0};
     assert_int_equal(kern_cu_gemm_create(&g, &wrong), NEB_OK);
     struct kern_cu_product p = {
-        .m = 4, .n = 4, .lda = 4, .ldb = 4, .ldc = 4, .a = x, .b = x, .c = x};
+        .g.m = 4, .g.n = 4, .g.lda = 4, .g.ldb = 4, .g.ldc = 4, .g.a = x, .g.b = x, .g.c = x};
     assert_non_null(kern_cu_gemm_run(g, &p, NULL, false)); // k is 0
-    p.n = 0;
+    p.g.n = 0;
     assert_null(kern_cu_gemm_run(g, &p, NULL, false)); // an empty product
-    p.n = p.k = 4;
-    p.tc = KERN_BF16; // no such product from fp32
+    p.g.n = p.g.k = 4;
+    p.g.tc = KERN_BF16; // no such product from fp32
     for (int i = 0; i < 2; i++)
         assert_string_equal(kern_cu_gemm_run(g, &p, NULL, false),
                             "no kernel takes this product (status 1)");
-    p.tc = KERN_F32;
-    p.ldc = 3; // columns that overlap
+    p.g.tc = KERN_F32;
+    p.g.ldc = 3; // columns that overlap
     assert_non_null(kern_cu_gemm_run(g, &p, NULL, false));
-    p.ldc = 4;
+    p.g.ldc = 4;
     assert_null(kern_cu_gemm_run(g, &p, NULL, false));
     assert_int_equal(cudaStreamSynchronize(NULL), cudaSuccess);
     kern_cu_gemm_destroy(&g);

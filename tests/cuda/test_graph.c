@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graphs (kern_device_ops.record) on the emulated device, whose captures are as strict as CUDA's
+// Graphs (kern_ops.record) on the emulated device, whose captures are as strict as CUDA's
 // manual: a recorded op does not run; a replay reads memory as it is then and scalars as they were.
 // An op that must not be recorded spoils the graph and nothing else. EMU_LATE=1: the same with a
 // queue that runs late.
@@ -18,8 +18,8 @@ extern int emu_graph_fails, emu_graph_launches;
 
 enum { N = 96 };
 
-static struct kern_device *D;
-static const struct kern_device_ops *K;
+static struct kern *D;
+static const struct kern_ops *K;
 static float *x, *y, *pinned; // (N) device, device, host
 
 static int open_all(void **state) {
@@ -42,7 +42,7 @@ static int close_all(void **state) {
     K->release_pinned(D, pinned);
     K->release(D, y);
     K->release(D, x);
-    kern_device_close(&D);
+    kern_destroy(&D);
     return 0;
 }
 
@@ -163,11 +163,21 @@ static void test_marks(void **state) {
 }
 
 static void nothing(void) { // y += 0, by a product
-    K->gemm(D, KERN_F32, KERN_F32, KERN_N, KERN_N, 1, 1, 1, 0, x, 1, x, 1, 1, y, 1, NULL);
+    K->gemm(D, &(struct kern_gemm){.m = 1,
+                                   .n = 1,
+                                   .k = 1,
+                                   .alpha = 0,
+                                   .a = x,
+                                   .lda = 1,
+                                   .b = x,
+                                   .ldb = 1,
+                                   .beta = 1,
+                                   .c = y,
+                                   .ldc = 1});
 }
 static void spoilt(int how) {
     float host[N];
-    struct kern_device_adamw none = {.moments_at = 1, .n_chunks = 1}; // no kernel takes it
+    struct kern_update none = {.moments_at = 1, .n_chunks = 1}; // no kernel takes it
     K->record(D);
     K->add(D, y, x, N);
     switch (how) {
@@ -178,7 +188,16 @@ static void spoilt(int how) {
     case 4: K->upload(D, x, memset(host, 0, sizeof host), sizeof host); break;
     case 5: K->adamw(D, KERN_F32, &none); break;
     case 6:
-        K->gemm(D, KERN_F32, KERN_F32, KERN_N, KERN_N, 3, 5, 7, 1, x, 7, x, 5, 0, y, 5, NULL);
+        K->gemm(D, &(struct kern_gemm){.m = 3,
+                                       .n = 5,
+                                       .k = 7,
+                                       .alpha = 1,
+                                       .a = x,
+                                       .lda = 7,
+                                       .b = x,
+                                       .ldb = 5,
+                                       .c = y,
+                                       .ldc = 5});
         break;
     case 7:
         K->bias_bwd(D, KERN_F32, y, x, 1, 32 * N); // more scratch than before
@@ -284,55 +303,53 @@ static void test_scratch(void **state) {
 enum { ROWS = 5, WIDTH = 8, WORDS = 40, NAMED = 3, GIVEN = 512, MADE = 768, ROOM = GIVEN + MADE };
 static void enqueue_heads(float *room) {
     int32_t *labels = (int32_t *)(void *)room, *at = labels + 8, *names = at + 8;
-    float *u = room + 40, *one = u + 8, *table = one + 8, *given = table + WORDS * WIDTH,
-          *made = room + GIVEN;
+    double *u = (double *)(void *)(room + 40); // (ROWS)
+    float *one = room + 52, *table = one + 8, *given = table + WORDS * WIDTH, *made = room + GIVEN;
     double *totals = (double *)(void *)made; // (2)
-    struct kern_device_rtd rtd = {.n = ROWS,
-                                  .d = WIDTH,
-                                  .x = given,
-                                  .w = table,
-                                  .b = one,
-                                  .labels = labels,
-                                  .grad_scale = one,
-                                  .learn = true,
-                                  .dx = made + 8,
-                                  .dw = made + 48,
-                                  .db = made + 56,
-                                  .scores = made + 64,
-                                  .losses = made + 72,
-                                  .total = totals};
-    struct kern_device_head head = {.n = ROWS,
-                                    .d = WIDTH,
-                                    .V = WORDS,
-                                    .x = given,
-                                    .w = table,
-                                    .targets = labels,
-                                    .grad_scale = one,
-                                    .learn = true,
-                                    .dx = made + 80,
-                                    .dw = made + 128,
-                                    .logits = made + 512,
-                                    .rows = 2,
-                                    .losses = made + 120,
-                                    .total = totals + 1};
-    struct kern_device_soft soft = {.k = NAMED,
-                                    .lambda = 0.5f,
-                                    .temperature = 2,
-                                    .ids = names,
-                                    .logp = made + 720,
-                                    .tail = made + 744};
-    struct kern_device_rows rows = {.n = ROWS,
-                                    .d = WIDTH,
-                                    .V = WORDS,
-                                    .x = given,
-                                    .at = at,
-                                    .w = table,
-                                    .gathered = made + 600,
-                                    .logits = made + 624,
-                                    .block = 2};
+    struct kern_rtd rtd = {.n = ROWS,
+                           .d = WIDTH,
+                           .x = given,
+                           .w = table,
+                           .b = one,
+                           .labels = labels,
+                           .grad_scale = one,
+                           .dx = made + 8,
+                           .dw = made + 48,
+                           .db = made + 56,
+                           .scores = made + 64,
+                           .losses = made + 72,
+                           .total = totals};
+    struct kern_head head = {.n = ROWS,
+                             .d = WIDTH,
+                             .V = WORDS,
+                             .x = given,
+                             .w = table,
+                             .targets = labels,
+                             .grad_scale = one,
+                             .dx = made + 80,
+                             .dw = made + 128,
+                             .logits = made + 512,
+                             .rows = 2,
+                             .losses = made + 120,
+                             .total = totals + 1};
+    struct kern_soft soft = {.k = NAMED,
+                             .lambda = 0.5f,
+                             .temperature = 2,
+                             .ids = names,
+                             .logp = made + 720,
+                             .tail = made + 744};
+    struct kern_rows rows = {.n = ROWS,
+                             .d = WIDTH,
+                             .V = WORDS,
+                             .x = given,
+                             .at = at,
+                             .w = table,
+                             .gathered = made + 600,
+                             .logits = made + 624,
+                             .block = 2};
     K->label_rows(D, KERN_F32, &rows, NAMED, 2, names, made + 720, made + 744);
     K->sample_rows(D, KERN_F32, &rows, u, (int32_t *)(void *)(made + 752));
-    K->distill_loss(D, KERN_F32, &head, &soft);
+    K->head_loss(D, KERN_F32, &head, &soft);
     K->rtd_loss(D, KERN_F32, &rtd);
 }
 static void test_heads(void **state) {
@@ -342,6 +359,8 @@ static void test_heads(void **state) {
     assert_int_equal(K->alloc(D, sizeof begin, &p), NEB_OK);
     for (int i = 0; i < GIVEN; i++)
         begin[i] = (float)(i * 37 % 101) / 101;
+    for (int i = 0; i < ROWS; i++)
+        memcpy(begin + 40 + 2 * i, &(double){(2 * i + 1) / 11.0}, sizeof(double));
     for (int i = 0; i < ROWS; i++) {
         const int32_t label = i % 2, at = ROWS - 1 - i;
         memcpy(&begin[i], &label, sizeof label);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Meshes of ranks on emulated devices with parts of a step as graphs (intra/device/graph.c): the
+# Meshes of ranks on emulated devices with parts of a step as graphs (intra/model/graph.c): the
 # same digests as without graphs, for replicas, which reduce gradients between the graphs of a pass,
 # and for pipeline stages. Tensor-parallel ranks report that they use none.
 set -euo pipefail
@@ -8,7 +8,6 @@ source "$(dirname "$0")/../parallel/lib.sh"
 
 emulated
 start=$SECONDS
-limit=200 # a busy machine: ranks wait for their turn on a processor
 launcher=socket # starts sooner, and its ranks sleep where those of MPI poll; test_mesh.sh has both
 
 # with MESH OPTIONS: also prints what rank 0 logs of its graphs

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training with parts of a step as graphs (intra/device/graph.c) on the emulated device: the same
+// Training with parts of a step as graphs (intra/model/graph.c) on the emulated device: the same
 // bits as without graphs, for every trainable set, fp32 and bf16, recomputation, several
 // micro-batches, ignored targets, and evaluations in between. A scalar that a graph keeps from an
 // old batch is detected. What cannot be recorded runs plainly, with one log line. EMU_LATE=1: the
@@ -204,17 +204,16 @@ static void test_falls_back(void **state) {
 
 // ---- a faulty device ----
 
-static const struct kern_device_ops *real;
+static const struct kern_ops *real;
 
 // A planted bug: the number of touched embedding rows is passed by value, which a graph would keep.
-static void embed_bwd_by_value(struct kern_device *d, float *dtable, const float *dout,
+static void embed_bwd_by_value(struct kern *d, float *dtable, const float *dout,
                                const struct kern_buckets *b, int n, int width) {
     (void)n;
     real->embed_bwd(d, dtable, dout, b, kinds_now, width);
 }
-static void rope_that_waits(struct kern_device *d, enum kern_type t, void *x, int ld,
-                            const float *cos_sin, int n, int seq, int heads, int head_dim,
-                            bool inverse) {
+static void rope_that_waits(struct kern *d, enum kern_type t, void *x, int ld, const float *cos_sin,
+                            int n, int seq, int heads, int head_dim, bool inverse) {
     real->rope(d, t, x, ld, cos_sin, n, seq, heads, head_dim, inverse);
     real->mark(d, 15);
     real->wait(d, 15);
@@ -223,7 +222,7 @@ static void rope_that_waits(struct kern_device *d, enum kern_type t, void *x, in
 static void test_stale_is_noticed(void **state) {
     (void)state;
     struct intra_trainer_config c = config();
-    struct kern_device_ops ops = *D->ops;
+    struct kern_ops ops = *D->ops;
     real = D->ops;
     ops.embed_bwd = embed_bwd_by_value;
     struct outcome plain = train(c, INTRA_GRAPHS_OFF);
@@ -240,7 +239,7 @@ static void test_stale_is_noticed(void **state) {
 static void test_waiting_op(void **state) {
     (void)state;
     struct intra_trainer_config c = config();
-    struct kern_device_ops ops = *D->ops;
+    struct kern_ops ops = *D->ops;
     struct lines l;
     real = D->ops;
     ops.rope = rope_that_waits;

@@ -16,9 +16,9 @@
 kern_device_opener kern_cuda_open;
 
 enum { PIECE = KERN_STAGE_BYTES, MOST = 3 * PIECE + 12345 };
-static struct kern_device *D;
-static struct kern_device_ops counted; // the device's, with counted calls
-static const struct kern_device_ops *real;
+static struct kern *D;
+static struct kern_ops counted; // the device's, with counted calls
+static const struct kern_ops *real;
 static int calls, fail_at; // 0: none
 static char *from, *back;  // (MOST) host
 static void *device;       // (MOST)
@@ -36,23 +36,23 @@ static bool fails(void) {
     real->attn_fwd(D, KERN_F32, &s, device, 300, device, device, 300, device, 300, device, 300);
     return true;
 }
-static void upload(struct kern_device *d, void *dst, const void *src, size_t bytes) {
+static void upload(struct kern *d, void *dst, const void *src, size_t bytes) {
     if (!fails())
         real->upload(d, dst, src, bytes);
 }
-static void download(struct kern_device *d, void *dst, const void *src, size_t bytes) {
+static void download(struct kern *d, void *dst, const void *src, size_t bytes) {
     if (!fails())
         real->download(d, dst, src, bytes);
 }
-static void mark(struct kern_device *d, int slot) {
+static void mark(struct kern *d, int slot) {
     if (!fails())
         real->mark(d, slot);
 }
-static void wait_for(struct kern_device *d, int slot) {
+static void wait_for(struct kern *d, int slot) {
     if (!fails())
         real->wait(d, slot);
 }
-static enum neb_status alloc_pinned(struct kern_device *d, size_t bytes, void **out) {
+static enum neb_status alloc_pinned(struct kern *d, size_t bytes, void **out) {
     *out = NULL;
     return ++calls == fail_at ? NEB_ERR_NOMEM : real->alloc_pinned(d, bytes, out);
 }
@@ -75,7 +75,7 @@ static void close_device(void) {
     assert_null(D->stage);
     real->release(D, device);
     D->ops = real;
-    kern_device_close(&D);
+    kern_destroy(&D);
 }
 
 static void fill(unsigned seed) {

@@ -13,7 +13,7 @@
 
 kern_device_opener kern_cuda_open;
 
-static struct kern_device *D;
+static struct kern *D;
 static struct kern *K;
 
 static inline int open_all(void **state) {
@@ -25,7 +25,7 @@ static inline int open_all(void **state) {
 }
 static inline int close_all(void **state) {
     (void)state;
-    kern_device_close(&D);
+    kern_destroy(&D);
     kern_destroy(&K);
     return 0;
 }

@@ -63,7 +63,7 @@ static inline struct daemon *agent_begin(void) {
 
 static inline void agent_end(struct daemon *d) {
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
-        if (d->jobs[i].used)
+        if (d->jobs[i].state)
             daemon_job_forget(d, &d->jobs[i]);
     agent_view_destroy(&d->view);
     json_decref(d->aside);

@@ -169,7 +169,7 @@ static void end(struct daemon *d) {
 
 static void each_job(struct daemon *d, void each(struct daemon *d, struct agent_jobrun *j)) {
     for (int i = 0; i < AGENT_JOBS_MAX; i++)
-        if (d->jobs[i].used)
+        if (d->jobs[i].state)
             each(d, &d->jobs[i]);
 }
 
@@ -179,7 +179,10 @@ static void look_at(struct daemon *d, struct agent_jobrun *j) {
     if (j->sums)
         agent_sums_tick(j->sums);
     daemon_lines_due(d, j);
-    daemon_job_resume_due(d, j);
+    if (!agent_timer_at(&j->timers, AGENT_TIMER_AGAIN)) // other timers start workers
+        return;
+    agent_timer_clear(&j->timers, AGENT_TIMER_AGAIN);
+    daemon_job_event(d, j, AGENT_EV_AGAIN, NULL);
 }
 
 // False: the list no longer has this agent, and it ends.

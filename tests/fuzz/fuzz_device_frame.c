@@ -13,25 +13,25 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { N_MAX = 1 << 16 };
 
-static enum neb_status alloc(struct kern_device *D, size_t bytes, void **out) {
+static enum neb_status alloc(struct kern *D, size_t bytes, void **out) {
     (void)D;
     return (*out = malloc(bytes)) ? NEB_OK : NEB_ERR_NOMEM;
 }
-static void release(struct kern_device *D, void *p) {
+static void release(struct kern *D, void *p) {
     (void)D;
     free(p);
 }
-static void copy(struct kern_device *D, void *dst, const void *src, size_t bytes) {
+static void copy(struct kern *D, void *dst, const void *src, size_t bytes) {
     (void)D;
     memcpy(dst, src, bytes);
 }
-static void mark(struct kern_device *D, int slot) { (void)D, (void)slot; }
-static enum neb_status finish(struct kern_device *D) {
+static void mark(struct kern *D, int slot) { (void)D, (void)slot; }
+static enum neb_status finish(struct kern *D) {
     (void)D;
     return NEB_OK;
 }
 
-static void absmax(struct kern_device *D, uint32_t *out, const float *x, size_t n) {
+static void absmax(struct kern *D, uint32_t *out, const float *x, size_t n) {
     (void)D;
     *out = 0;
     for (size_t i = 0; i < n; i++) {
@@ -42,16 +42,15 @@ static void absmax(struct kern_device *D, uint32_t *out, const float *x, size_t 
     }
 }
 
-static void decode_blocks(struct kern_device *D, float *out, const uint8_t *scales,
-                          const uint8_t *codes, size_t n, uint32_t block, bool four_bits, int top,
-                          uint32_t *bad) {
+static void decode_blocks(struct kern *D, float *out, const uint8_t *scales, const uint8_t *codes,
+                          size_t n, uint32_t block, bool four_bits, int top, uint32_t *bad) {
     (void)D, (void)top;
     *bad = 0;
     for (size_t i = 0; i < n; i++)
         out[i] = (float)(scales[i / block] + codes[four_bits ? i / 2 : i]);
 }
 
-static void bf16_join(struct kern_device *D, float *out, const uint8_t *high, const uint8_t *low,
+static void bf16_join(struct kern *D, float *out, const uint8_t *high, const uint8_t *low,
                       size_t n) {
     (void)D;
     for (size_t i = 0; i < n; i++) {
@@ -60,7 +59,7 @@ static void bf16_join(struct kern_device *D, float *out, const uint8_t *high, co
     }
 }
 
-static void scatter(struct kern_device *D, float *out, size_t n, const uint32_t *at, const float *x,
+static void scatter(struct kern *D, float *out, size_t n, const uint32_t *at, const float *x,
                     size_t m) {
     (void)D;
     memset(out, 0, n * sizeof *out);
@@ -70,23 +69,23 @@ static void scatter(struct kern_device *D, float *out, size_t n, const uint32_t 
     }
 }
 
-static const struct kern_device_ops ops = {.name = "none",
-                                           .alloc = alloc,
-                                           .release = release,
-                                           .alloc_pinned = alloc,
-                                           .release_pinned = release,
-                                           .upload = copy,
-                                           .download = copy,
-                                           .mark = mark,
-                                           .wait = mark,
-                                           .finish = finish,
-                                           .absmax = absmax,
-                                           .decode_blocks = decode_blocks,
-                                           .bf16_join = bf16_join,
-                                           .scatter = scatter};
+static const struct kern_ops ops = {.name = "none",
+                                    .alloc = alloc,
+                                    .release = release,
+                                    .alloc_pinned = alloc,
+                                    .release_pinned = release,
+                                    .upload = copy,
+                                    .download = copy,
+                                    .mark = mark,
+                                    .wait = mark,
+                                    .finish = finish,
+                                    .absmax = absmax,
+                                    .decode_blocks = decode_blocks,
+                                    .bf16_join = bf16_join,
+                                    .scatter = scatter};
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static struct kern_device D = {.ops = &ops, .name = "none"};
+    static struct kern D = {.ops = &ops, .name = "none"};
     static struct cmp_work *w;
     static struct cmp_device *kept; // holds the stage; its buffers are reused on purpose
     struct cmp_device *c = NULL;

@@ -3,7 +3,7 @@
 // federation/forked, jobs/ID/shape.json, and job states in the ledger. Accepted content is within
 // its limits.
 #include "agent/daemon/jobs.h"
-#include "agent/daemon/shape.h"
+#include "agent/daemon/updates.h"
 #include "security/members.h"
 
 #include <stdlib.h>

@@ -113,8 +113,8 @@ static void attach(struct daemon *d) {
     struct agent_ipc_msg m = {.head = json_pack("{s:s,s:s,s:b,s:I,s:i}", "op", "attach", "job", hex,
                                                 "foreign", 1, "pid", (json_int_t)getpid(),
                                                 "protocol", NEB_PROTOCOL)};
-    if (d->jobs[0].credential)
-        add_part(&m, agent_credential_secret(d->jobs[0].credential), AGENT_SECRET_BYTES);
+    if (d->jobs[0].worker.credential)
+        add_part(&m, agent_credential_secret(d->jobs[0].worker.credential), AGENT_SECRET_BYTES);
     say_to_agent(d, true, &m);
     agent_ipc_msg_clear(&m);
 }
@@ -144,7 +144,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         if (n == 1 && data[0] == 'T')
             attach(d);
         else if (n > 2 && n < LINE_MAX_BYTES &&
-                 read_line(data + 1, n - 1, d->jobs[0].credential, &m)) {
+                 read_line(data + 1, n - 1, d->jobs[0].worker.credential, &m)) {
             if (data[0] == 'W')
                 (void)!exchange_take_commit(x, &m);
             else

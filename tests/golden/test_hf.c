@@ -103,15 +103,18 @@ static struct intra_model *load(const char *file) {
 
 static void compute(struct kern *K, struct intra_model *m, double out[T][V]) {
     float row[V];
-    struct intra_acts *acts = NULL;
-    assert_int_equal(intra_acts_create(m, 1, T, false, false, &acts), NEB_OK);
-    intra_model_pass(K, m, acts, tokens, NULL, 1, T, 0, NULL, NULL);
+    struct intra_device *acts = NULL;
+    assert_int_equal(intra_device_on_host(K, m, 1, T, false, false, &acts), NEB_OK);
+    assert_int_equal(intra_device_pass(acts,
+                                       &(struct intra_batch){.tokens = tokens, .B = 1, .T = T}, 0,
+                                       NULL, NULL),
+                     NEB_OK);
     for (int t = 0; t < T; t++) {
-        intra_model_logits(K, m, acts, t, row);
+        intra_device_logits(acts, t, 1, row);
         for (int v = 0; v < V; v++)
             out[t][v] = (double)row[v];
     }
-    intra_acts_destroy(&acts);
+    intra_device_destroy(&acts);
 }
 
 static double worst(const double *a, const double *b) {

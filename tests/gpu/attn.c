@@ -26,23 +26,23 @@ struct results {
     double forward_ms, backward_ms;
 };
 
-static bool alloc(struct kern_device *D, const struct shape *s, struct buffers *b) {
-    const struct kern_device_ops *K = D->ops;
+static bool alloc(struct kern *D, const struct shape *s, struct buffers *b) {
+    const struct kern_ops *K = D->ops;
     size_t in = s->rows * (size_t)s->ld * 2, out = s->rows * (size_t)s->ldo * 2,
            stats = s->rows * (size_t)s->a.n_heads * sizeof(float);
     return K->alloc(D, in, &b->qkv) == NEB_OK && K->alloc(D, in, &b->dqkv) == NEB_OK &&
            K->alloc(D, out, &b->out) == NEB_OK && K->alloc(D, out, &b->dout) == NEB_OK &&
            K->alloc(D, stats, &b->lse) == NEB_OK && K->alloc(D, stats, &b->delta) == NEB_OK;
 }
-static void release(struct kern_device *D, struct buffers *b) {
+static void release(struct kern *D, struct buffers *b) {
     void *all[] = {b->qkv, b->dqkv, b->out, b->dout, b->lse, b->delta};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         D->ops->release(D, all[i]);
 }
 
 // Normal numbers that repeat every million elements.
-static bool fill(struct kern_device *D, void *x, size_t n) {
-    const struct kern_device_ops *K = D->ops;
+static bool fill(struct kern *D, void *x, size_t n) {
+    const struct kern_ops *K = D->ops;
     size_t part = n < 1 << 20 ? n : 1 << 20;
     float *host = malloc(part * sizeof *host);
     void *from = NULL;
@@ -62,21 +62,20 @@ static bool fill(struct kern_device *D, void *x, size_t n) {
 
 static void *at(void *x, int elements) { return (char *)x + 2 * (size_t)elements; }
 
-static void forward(struct kern_device *D, const struct shape *s, const struct buffers *b) {
+static void forward(struct kern *D, const struct shape *s, const struct buffers *b) {
     D->ops->attn_fwd(D, KERN_BF16, &s->a, b->out, s->ldo, b->lse, b->qkv, s->ld, at(b->qkv, WIDTH),
                      s->ld, at(b->qkv, 2 * WIDTH), s->ld);
 }
-static void backward(struct kern_device *D, const struct shape *s, const struct buffers *b) {
+static void backward(struct kern *D, const struct shape *s, const struct buffers *b) {
     D->ops->attn_bwd(D, KERN_BF16, &s->a, b->dqkv, at(b->dqkv, WIDTH), at(b->dqkv, 2 * WIDTH),
                      b->dout, b->out, s->ldo, b->lse, b->qkv, s->ld, at(b->qkv, WIDTH), s->ld,
                      at(b->qkv, 2 * WIDTH), s->ld, b->delta, NULL);
 }
 
 // The fastest round.
-static double time_ms(struct kern_device *D, const struct shape *s, const struct buffers *b,
-                      void (*run)(struct kern_device *, const struct shape *,
-                                  const struct buffers *)) {
-    const struct kern_device_ops *K = D->ops;
+static double time_ms(struct kern *D, const struct shape *s, const struct buffers *b,
+                      void (*run)(struct kern *, const struct shape *, const struct buffers *)) {
+    const struct kern_ops *K = D->ops;
     double best = INFINITY, all = 0;
     for (int i = 0; i < WARM + ROUNDS && all < ROUNDS_MS; i++) {
         K->mark(D, GPU_FROM);
@@ -90,7 +89,7 @@ static double time_ms(struct kern_device *D, const struct shape *s, const struct
     return best;
 }
 
-static bool fetch(struct kern_device *D, const struct shape *s, const struct buffers *b,
+static bool fetch(struct kern *D, const struct shape *s, const struct buffers *b,
                   struct results *r) {
     size_t out = (size_t)s->a.T * (size_t)s->ldo * 2, in = (size_t)s->a.T * (size_t)s->ld * 2;
     r->out = malloc(out);
@@ -127,8 +126,7 @@ static double distance(const uint16_t *x, const uint16_t *y, size_t n) {
 }
 
 // Runs one device: its results before and after all rounds (they must be equal), and its times.
-static bool measure(struct kern_device *D, const struct shape *s, struct results *out,
-                    bool *repeats) {
+static bool measure(struct kern *D, const struct shape *s, struct results *out, bool *repeats) {
     struct buffers b = {0};
     struct results before = {0};
     bool well = alloc(D, s, &b) && fill(D, b.qkv, s->rows * (size_t)s->ld) &&
@@ -159,7 +157,7 @@ static void row(const struct shape *s, const char *who, const struct results *r,
            r->backward_ms, 2.5 * flop / r->backward_ms * 1e-9, verdict);
 }
 
-static int compare(struct kern_device *D, struct kern_device *other, int B, int T, int head_dim) {
+static int compare(struct kern *D, struct kern *other, int B, int T, int head_dim) {
     int heads = WIDTH / head_dim;
     struct shape s = {.a = {.B = B,
                             .T = T,
@@ -187,8 +185,8 @@ static int compare(struct kern_device *D, struct kern_device *other, int B, int 
     return wrong;
 }
 
-int gpu_attn(struct kern_device *D, int head_dim, int B, int T) {
-    struct kern_device *other = NULL;
+int gpu_attn(struct kern *D, int head_dim, int B, int T) {
+    struct kern *other = NULL;
     int wrong = 0;
     setenv("NEBULA_ATTN", "mma", 1);
     enum neb_status st = kern_device_open(0, NULL, &other);
@@ -203,6 +201,6 @@ int gpu_attn(struct kern_device *D, int head_dim, int B, int T) {
         else if (!head_dim || hd == head_dim)
             wrong += compare(D, other, 4, 4096, hd) + compare(D, other, 32, 1024, hd);
     printf("\n");
-    kern_device_close(&other);
+    kern_destroy(&other);
     return wrong;
 }

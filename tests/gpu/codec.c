@@ -18,7 +18,7 @@
 enum { ROUNDS = 15, CHUNK = 4096, TOP = 64, DENSE = 512, BLOCK = 128 };
 
 struct bench {
-    struct kern_device *D;
+    struct kern *D;
     size_t n, entries; // of the array; entries that top-k sends
     float *x, *out;
     uint8_t *scales, *codes; // codes: two bytes an element
@@ -101,7 +101,7 @@ static void measure_encode(struct bench *b, const char *what, void (*op)(struct 
 }
 
 static bool upload(struct bench *b) {
-    const struct kern_device_ops *K = b->D->ops;
+    const struct kern_ops *K = b->D->ops;
     struct neb_rng r = neb_rng_make(5, 5);
     size_t part = b->n < 1 << 22 ? b->n : 1 << 22, row = 768;
     float *host = malloc(part * sizeof *host), size = 0.01f;
@@ -147,9 +147,9 @@ static void measure_all(struct bench *b) {
     printf("\n");
 }
 
-int gpu_codec(struct kern_device *D, size_t n) {
+int gpu_codec(struct kern *D, size_t n) {
     struct bench b = {.D = D, .n = n, .entries = n / CHUNK * TOP};
-    const struct kern_device_ops *K = D->ops;
+    const struct kern_ops *K = D->ops;
     void *x = NULL, *out = NULL, *scales = NULL, *codes = NULL, *bad = NULL, *at = NULL;
     bool made = K->alloc(D, n * 4, &x) == NEB_OK && K->alloc(D, n * 4, &out) == NEB_OK &&
                 K->alloc(D, n / BLOCK + 64, &scales) == NEB_OK &&

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Time of the bias's gradient as an epilogue of dW (kern_device_ops.gemm_grads), and as separate
+// Time of the bias's gradient as an epilogue of dW (kern_ops.linear_bwd), and as separate
 // kernels.
 #include "tests/gpu/gpu.h"
 
@@ -15,18 +15,23 @@ struct grads {
     float *dw, *db;
 };
 
-static double time_ms(struct kern_device *D, const struct grads *g, bool fused) {
-    const struct kern_device_ops *K = D->ops;
+static double time_ms(struct kern *D, const struct grads *g, bool fused) {
+    const struct kern_ops *K = D->ops;
     double best = INFINITY;
     for (int i = -WARM; i < ROUNDS; i++) {
         K->mark(D, GPU_FROM);
-        if (fused) {
-            K->gemm_grads(D, KERN_BF16, g->m, g->n, g->k, g->dy, g->x, g->n, g->dw, g->db);
-        } else {
+        struct kern_linear_bwd both = {.t = KERN_BF16,
+                                       .n = g->k,
+                                       .out = g->m,
+                                       .in = g->n,
+                                       .dy = g->dy,
+                                       .ld = g->m,
+                                       .x = g->x,
+                                       .dw = g->dw,
+                                       .db = fused ? g->db : NULL};
+        if (!fused)
             K->bias_bwd(D, KERN_BF16, g->db, g->dy, g->k, g->m);
-            K->gemm(D, KERN_BF16, KERN_F32, KERN_T, KERN_N, g->m, g->n, g->k, 1, g->dy, g->m, g->x,
-                    g->n, 1, g->dw, g->n, NULL);
-        }
+        K->linear_bwd(D, &both);
         K->mark(D, GPU_TO);
         K->wait(D, GPU_TO);
         double ms = K->elapsed_ms(D, GPU_FROM, GPU_TO);
@@ -36,7 +41,7 @@ static double time_ms(struct kern_device *D, const struct grads *g, bool fused) 
 }
 
 // The sums of dy's first column, both ways.
-static double sum_of(struct kern_device *D, const struct grads *g, bool fused) {
+static double sum_of(struct kern *D, const struct grads *g, bool fused) {
     float first = 0;
     D->ops->zero(D, g->db, (size_t)g->m * sizeof(float));
     (void)time_ms(D, g, fused);
@@ -44,8 +49,8 @@ static double sum_of(struct kern_device *D, const struct grads *g, bool fused) {
     return D->ops->finish(D) == NEB_OK ? (double)first : NAN;
 }
 
-static bool make(struct kern_device *D, struct grads *g) {
-    const struct kern_device_ops *K = D->ops;
+static bool make(struct kern *D, struct grads *g) {
+    const struct kern_ops *K = D->ops;
     size_t dy = (size_t)g->k * (size_t)g->m, x = (size_t)g->k * (size_t)g->n,
            dw = (size_t)g->m * (size_t)g->n, most = dy > x ? dy : x;
     float *host = malloc(most * sizeof *host);
@@ -71,7 +76,7 @@ static bool make(struct kern_device *D, struct grads *g) {
     return made;
 }
 
-int gpu_epilogues(struct kern_device *D) {
+int gpu_epilogues(struct kern *D) {
     static const int shapes[][3] = {{1152, 896, 8192}, {3072, 2048, 8192}, {6144, 4096, 8192}};
     int wrong = 0;
     printf("| dW (out, in), tokens | with the bias's gradient, ms | two kernels, ms | sums agree "

@@ -6,21 +6,21 @@
 #include "agent/base/rng.h"
 #include "intra/train/trainer.h"
 
-// Marks of the queue that neither the trainer (intra/device/state.h) nor device_stage.c uses.
+// Marks of the queue that neither the trainer (intra/model/state.h) nor device_stage.c uses.
 enum { GPU_FROM = 2, GPU_TO = 3 };
 
-int gpu_train(struct kern_device *D);
-int gpu_graphs(struct kern_device *D);
-int gpu_epilogues(struct kern_device *D);
-int gpu_heads(struct kern_device *D, int n, int V, int d); // rows, vocabulary, width
+int gpu_train(struct kern *D);
+int gpu_graphs(struct kern *D);
+int gpu_epilogues(struct kern *D);
+int gpu_heads(struct kern *D, int n, int V, int d); // rows, vocabulary, width
 // head_dim 0: 128 and 64; B 0: 4 x 4,096 and 32 x 1,024. Opens its own device beside D.
-int gpu_attn(struct kern_device *D, int head_dim, int B, int T);
-int gpu_codec(struct kern_device *D, size_t n); // elements, a power of two, at least 4,096
+int gpu_attn(struct kern *D, int head_dim, int B, int T);
+int gpu_codec(struct kern *D, size_t n); // elements, a power of two, at least 4,096
 // shape: "124m" or "350m"; batch 0: the shape's own. peak: FLOP/s of a large bf16 product, measured
 // here.
-int gpu_speed(struct kern_device *D, const char *shape, int batch, int steps);
-int gpu_modes(struct kern_device *D, bool small);
-double gpu_peak(struct kern_device *D);
+int gpu_speed(struct kern *D, const char *shape, int batch, int steps);
+int gpu_modes(struct kern *D, bool small);
+double gpu_peak(struct kern *D);
 // A model and learnable batches for it.
 struct intra_trainer_config gpu_config(int layers, int width, int heads, int ff, int vocab, int seq,
                                        int batch);

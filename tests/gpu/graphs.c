@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recorded passes (intra/device/graph.c) against single launches, with the same training: equal
+// Recorded passes (intra/model/graph.c) against single launches, with the same training: equal
 // bits, time of the device, and time of the host per pass.
 #include "agent/base/clock.h"
 #include "agent/base/rng.h"
@@ -25,9 +25,9 @@ static double median(double *x) {
     return x[PASSES / 2];
 }
 
-static bool train(struct kern_device *D, struct intra_trainer_config c, struct kern *K,
+static bool train(struct kern *D, struct intra_trainer_config c, struct kern *K,
                   enum intra_graphs graphs, struct side *out) {
-    const struct kern_device_ops *ops = D->ops;
+    const struct kern_ops *ops = D->ops;
     struct intra_trainer *t = NULL;
     struct neb_rng r = neb_rng_make(4, 4);
     size_t n = (size_t)c.batch * (size_t)c.seq_len;
@@ -61,7 +61,7 @@ static bool train(struct kern_device *D, struct intra_trainer_config c, struct k
     return well;
 }
 
-int gpu_graphs(struct kern_device *D) {
+int gpu_graphs(struct kern *D) {
     static const struct {
         const char *name;
         int layers, width, heads, ff, vocab, seq, batch;

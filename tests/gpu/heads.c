@@ -9,15 +9,15 @@
 enum { ROUNDS = 10, WARM = 3, K = 16, BLOCK = 1024, HEAD_ROWS = 4096, OPERANDS = 24 };
 
 struct heads {
-    struct kern_device *D;
+    struct kern *D;
     int n, V, d;
     void *room[OPERANDS];
     int n_room;
     bool failed;
-    struct kern_device_rows rows;
-    struct kern_device_head head;
-    struct kern_device_soft soft;
-    struct kern_device_rtd rtd;
+    struct kern_rows rows;
+    struct kern_head head;
+    struct kern_soft soft;
+    struct kern_rtd rtd;
     void *u, *drawn, *names, *logp, *tail;
 };
 
@@ -71,61 +71,68 @@ static void make(struct heads *h) {
          *dx = room(h, n * d * 2), *dw = room(h, V * d * sizeof(float)),
          *losses = room(h, n * sizeof(float)), *total = room(h, sizeof(double)),
          *one = numbers(h, 1, 0);
-    h->u = numbers(h, h->n, 0);
+    h->u = numbers(h, 2 * h->n, 0); // two floats of 1/2 are a double in [0, 1)
     h->drawn = room(h, n * sizeof(int32_t));
     h->names = room(h, n * K * sizeof(int32_t));
     h->logp = room(h, n * K * sizeof(float));
     h->tail = room(h, n * sizeof(float));
-    h->rows = (struct kern_device_rows){.n = h->n,
-                                        .d = h->d,
-                                        .V = h->V,
-                                        .x = x,
-                                        .at = numbers(h, h->n, h->n),
-                                        .w = w,
-                                        .gathered = room(h, BLOCK * d * 2),
-                                        .logits = room(h, BLOCK * ld * sizeof(float)),
-                                        .block = BLOCK};
-    h->head = (struct kern_device_head){.n = h->n,
-                                        .d = h->d,
-                                        .V = h->V,
-                                        .x = x,
-                                        .w = w,
-                                        .targets = numbers(h, h->n, h->V),
-                                        .grad_scale = one,
-                                        .learn = true,
-                                        .dx = dx,
-                                        .dw = dw,
-                                        .logits = room(h, HEAD_ROWS * ld * 2),
-                                        .rows = HEAD_ROWS,
-                                        .losses = losses,
-                                        .total = total};
-    h->soft = (struct kern_device_soft){.k = K,
-                                        .lambda = 0.5f,
-                                        .temperature = 2,
-                                        .ids = h->names,
-                                        .logp = h->logp,
-                                        .tail = h->tail};
-    h->rtd = (struct kern_device_rtd){.n = h->n,
-                                      .d = h->d,
-                                      .x = x,
-                                      .w = dw, // any numbers
-                                      .b = one,
-                                      .labels = numbers(h, h->n, 2),
-                                      .grad_scale = one,
-                                      .learn = true,
-                                      .dx = dx,
-                                      .dw = room(h, d * sizeof(float)),
-                                      .db = room(h, sizeof(float)),
-                                      .scores = room(h, n * sizeof(float)),
-                                      .losses = losses,
-                                      .total = total};
+    h->rows = (struct kern_rows){.n = h->n,
+                                 .d = h->d,
+                                 .V = h->V,
+                                 .x = x,
+                                 .at = numbers(h, h->n, h->n),
+                                 .w = w,
+                                 .gathered = room(h, BLOCK * d * 2),
+                                 .logits = room(h, BLOCK * ld * sizeof(float)),
+                                 .block = BLOCK};
+    h->head = (struct kern_head){.n = h->n,
+                                 .d = h->d,
+                                 .V = h->V,
+                                 .x = x,
+                                 .w = w,
+                                 .targets = numbers(h, h->n, h->V),
+                                 .grad_scale = one,
+                                 .dx = dx,
+                                 .dw = dw,
+                                 .logits = room(h, HEAD_ROWS * ld * 2),
+                                 .rows = HEAD_ROWS,
+                                 .losses = losses,
+                                 .total = total};
+    h->soft = (struct kern_soft){.k = K,
+                                 .lambda = 0.5f,
+                                 .temperature = 2,
+                                 .ids = h->names,
+                                 .logp = h->logp,
+                                 .tail = h->tail};
+    h->rtd = (struct kern_rtd){.n = h->n,
+                               .d = h->d,
+                               .x = x,
+                               .w = dw, // any numbers
+                               .b = one,
+                               .labels = numbers(h, h->n, 2),
+                               .grad_scale = one,
+                               .dx = dx,
+                               .dw = room(h, d * sizeof(float)),
+                               .db = room(h, sizeof(float)),
+                               .scores = room(h, n * sizeof(float)),
+                               .losses = losses,
+                               .total = total};
 }
 
 static void product(struct heads *h) {
     for (int from = 0; from < h->n; from += BLOCK)
-        h->D->ops->gemm(h->D, KERN_BF16, KERN_F32, KERN_N, KERN_T,
-                        h->n - from < BLOCK ? h->n - from : BLOCK, h->V, h->d, 1, h->rows.x, h->d,
-                        h->rows.w, h->d, 0, h->rows.logits, kern_logits_ld(h->V), NULL);
+        h->D->ops->gemm(h->D, &(struct kern_gemm){.t = KERN_BF16,
+                                                  .tb = KERN_T,
+                                                  .m = h->n - from < BLOCK ? h->n - from : BLOCK,
+                                                  .n = h->V,
+                                                  .k = h->d,
+                                                  .alpha = 1,
+                                                  .a = h->rows.x,
+                                                  .lda = h->d,
+                                                  .b = h->rows.w,
+                                                  .ldb = h->d,
+                                                  .c = h->rows.logits,
+                                                  .ldc = kern_logits_ld(h->V)});
 }
 static void labels(struct heads *h) {
     h->D->ops->label_rows(h->D, KERN_BF16, &h->rows, K, 2, h->names, h->logp, h->tail);
@@ -133,10 +140,8 @@ static void labels(struct heads *h) {
 static void draws(struct heads *h) {
     h->D->ops->sample_rows(h->D, KERN_BF16, &h->rows, h->u, h->drawn);
 }
-static void plain(struct heads *h) { h->D->ops->head_loss(h->D, KERN_BF16, &h->head); }
-static void taught(struct heads *h) {
-    h->D->ops->distill_loss(h->D, KERN_BF16, &h->head, &h->soft);
-}
+static void plain(struct heads *h) { h->D->ops->head_loss(h->D, KERN_BF16, &h->head, NULL); }
+static void taught(struct heads *h) { h->D->ops->head_loss(h->D, KERN_BF16, &h->head, &h->soft); }
 static void detection(struct heads *h) { h->D->ops->rtd_loss(h->D, KERN_BF16, &h->rtd); }
 
 static double time_ms(struct heads *h, void (*op)(struct heads *h)) {
@@ -152,16 +157,16 @@ static double time_ms(struct heads *h, void (*op)(struct heads *h)) {
     return best;
 }
 
-int gpu_heads(struct kern_device *D, int n, int V, int d) {
+int gpu_heads(struct kern *D, int n, int V, int d) {
     static const struct {
         const char *name;
         void (*run)(struct heads *h);
     } ops[] = {{"the product to fp32 logits alone", product},
-               // distill_loss below reads its result
+               // head_loss below reads its result
                {"label_rows, k 16 (with the product)", labels},
                {"sample_rows (with the product)", draws},
                {"head_loss", plain},
-               {"distill_loss, k 16", taught},
+               {"head_loss with a teacher, k 16", taught},
                {"rtd_loss", detection}};
     struct heads h = {.D = D, .n = n, .V = V, .d = d};
     make(&h);

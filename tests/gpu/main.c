@@ -13,10 +13,10 @@
 
 enum { LOST = 3 };
 
-static enum neb_status reopen(struct kern_device **D) { return kern_device_open(0, NULL, D); }
+static enum neb_status reopen(struct kern **D) { return kern_device_open(0, NULL, D); }
 
 // Sets an exit status. D: reopened after a failure, or NULL.
-static int ops(struct kern_device **D, bool large, int from) {
+static int ops(struct kern **D, bool large, int from) {
     struct device_checks c = {
         .D = *D, .reopen = reopen, .large = large, .report = stdout, .from = from};
     int n = 0, m = 0;
@@ -34,7 +34,7 @@ static int ops(struct kern_device **D, bool large, int from) {
     return c.gone ? LOST : failed + other != 0;
 }
 
-static int run(struct kern_device *D, int argc, char **argv) {
+static int run(struct kern *D, int argc, char **argv) {
     const char *what = argv[1];
     int number = argc > 3 ? atoi(argv[3]) : 0, steps = argc > 4 ? atoi(argv[4]) : 0;
     if (!strcmp(what, "device")) {
@@ -66,7 +66,7 @@ static int run(struct kern_device *D, int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
-    struct kern_device *D = NULL;
+    struct kern *D = NULL;
     setvbuf(stdout, NULL, _IOLBF, 0); // keeps the lines if the device ends the process
     if (argc < 2) {
         fprintf(stderr, "gpu_check: what to check?\n");
@@ -81,6 +81,6 @@ int main(int argc, char **argv) {
                      : run(D, argc, argv) != 0;
     if (D && D->ops->finish(D) != NEB_OK && !status)
         status = 1;
-    kern_device_close(&D);
+    kern_destroy(&D);
     return status;
 }

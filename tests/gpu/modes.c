@@ -2,7 +2,6 @@
 // A step of each side of modes rtd and distill, and its time relative to a step of replicas: the
 // 124M model, batches of its size, medians.
 #include "agent/base/clock.h"
-#include "intra/train/distill.h"
 #include "intra/train/rtd.h"
 #include "tests/gpu/gpu.h"
 
@@ -14,7 +13,7 @@
 enum { WARM = 3, STEPS = 11, TOP = 16, MASKED = 7, SMALL_VOCAB = 97 }; // one in MASKED
 
 struct modes {
-    struct kern_device *D;
+    struct kern *D;
     struct kern *K;
     struct intra_trainer_config c;
     struct neb_rng r;
@@ -27,9 +26,8 @@ struct modes {
 
 struct side { // of one model
     struct intra_trainer *t;
-    struct intra_runner runner;
-    struct intra_mask_sampler *draws;
-    struct intra_labeller *labeller;
+    struct intra_model *frozen;
+    struct intra_device *passes;
 };
 
 static int by_value(const void *a, const void *b) {
@@ -56,7 +54,7 @@ static bool generator(struct modes *m, struct side *s) {
     for (size_t i = 0; i < m->n; i++)
         m->y[i] = i % MASKED ? KERN_IGNORE : m->y[i];
     intra_trainer_micro(s->t, m->x, m->y);
-    return intra_mask_sample(s->draws, &s->runner, m->at, (int32_t)(m->n / MASKED), 1, 1,
+    return intra_mask_sample(s->passes, m->c.model.vocab - 1, m->at, (int32_t)(m->n / MASKED), 1, 1,
                              m->drawn) == NEB_OK;
 }
 static bool student(struct modes *m, struct side *s) {
@@ -73,9 +71,9 @@ static bool student(struct modes *m, struct side *s) {
 static bool teacher(struct modes *m, struct side *s) {
     struct intra_batch b = batch_of(m, NULL);
     b.targets = NULL;
-    return intra_run(&s->runner, &b, NULL, NULL) == NEB_OK &&
-           intra_labels(s->labeller, &s->runner, m->at, (int32_t)m->n, TOP, 2, m->ids, m->logp,
-                        m->tail) == NEB_OK;
+    return intra_device_pass(s->passes, &b, 0, NULL, NULL) == NEB_OK &&
+           intra_device_labels(s->passes, m->at, (int32_t)m->n, TOP, 2, m->ids, m->logp, m->tail) ==
+               NEB_OK;
 }
 
 static bool open_side(struct modes *m, struct side *s, const struct intra_trainer_config *c,
@@ -87,31 +85,20 @@ static bool open_side(struct modes *m, struct side *s, const struct intra_traine
                                     .micros = 1,
                                     .recompute = true,
                                     .soft_k = TOP};
-    struct intra_model *model = NULL;
-    if (!frozen && intra_trainer_create(c, m->K, &s->t) != NEB_OK)
-        return false;
-    if (!frozen)
-        s->runner = intra_trainer_runner(s->t);
-    else if (intra_model_create(&c->model, &c->trainable, 1, &model) != NEB_OK)
-        return false;
-    if (frozen) {
-        s->runner = (struct intra_runner){.K = m->K, .model = model};
-        if (intra_device_create(&d, model, NULL, &s->runner.device) != NEB_OK)
+    if (!frozen) {
+        if (intra_trainer_create(c, m->K, &s->t) != NEB_OK)
             return false;
+        s->passes = s->t->device;
+        return true;
     }
-    return c->model.head == INTRA_HEAD_RTD ||
-           (intra_labeller_create(&s->runner, &s->labeller) == NEB_OK &&
-            intra_mask_sampler_create(&s->runner, c->model.vocab - 1, (int32_t)m->n, &s->draws) ==
-                NEB_OK);
+    return intra_model_create(&c->model, &c->trainable, 1, &s->frozen) == NEB_OK &&
+           intra_device_create(&d, s->frozen, NULL, &s->passes) == NEB_OK;
 }
 
 static void close_side(struct side *s) {
-    intra_labeller_destroy(&s->labeller);
-    intra_mask_sampler_destroy(&s->draws);
-    if (!s->t) {
-        intra_device_destroy(&s->runner.device);
-        intra_model_destroy(&s->runner.model);
-    }
+    if (!s->t)
+        intra_device_destroy(&s->passes);
+    intra_model_destroy(&s->frozen);
     intra_trainer_destroy(&s->t);
 }
 
@@ -141,7 +128,7 @@ static void measure(struct modes *m, const char *name, enum intra_head head, enu
         double median = ms[STEPS / 2];
         m->plain_ms = m->plain_ms > 0 ? m->plain_ms : median;
         printf("| %s | %.0f | %.1f | %.2f | %.1f |\n", name, (double)m->n / median * 1e3, median,
-               median / m->plain_ms, (double)intra_device_bytes(s.runner.device) * 1e-9);
+               median / m->plain_ms, (double)intra_device_bytes(s.passes) * 1e-9);
     } else {
         printf("| %s | **failed** | | | |\n", name);
     }
@@ -149,7 +136,7 @@ static void measure(struct modes *m, const char *name, enum intra_head head, enu
     close_side(&s);
 }
 
-int gpu_modes(struct kern_device *D, bool small) {
+int gpu_modes(struct kern *D, bool small) {
     struct modes m = {.D = D, .r = neb_rng_make(4, 4), .wrong = 1};
     m.c = small ? gpu_config(2, 64, 2, 96, SMALL_VOCAB, 16, 2)
                 : gpu_config(12, 768, 12, 2048, 50304, 1024, 32);

@@ -51,7 +51,7 @@ static enum neb_status boot_all_reduce(struct intra_comm *c, void *x, size_t n,
 
 // The sum over ranks of x[i] = rank + i % 7, on the device.
 static enum neb_status sum_over_ranks(struct intra_comm *c) {
-    struct kern_device *D = NULL;
+    struct kern *D = NULL;
     float *x = malloc(N * sizeof *x);
     void *on = NULL;
     enum neb_status st = x ? kern_device_open(0, NULL, &D) : NEB_ERR_NOMEM;
@@ -73,7 +73,7 @@ static enum neb_status sum_over_ranks(struct intra_comm *c) {
         }
     D->ops->release(D, on);
 out:
-    kern_device_close(&D);
+    kern_destroy(&D);
     free(x);
     return st;
 }

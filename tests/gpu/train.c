@@ -71,7 +71,7 @@ void gpu_zipf(struct neb_rng *r, const struct intra_trainer_config *c, int32_t *
 
 enum { STEPS = 60, TRAINERS = 3 };
 
-int gpu_train(struct kern_device *D) {
+int gpu_train(struct kern *D) {
     struct kern *K = NULL;
     struct intra_trainer_config c = gpu_config(4, 256, 4, 688, 1024, 128, 8);
     struct intra_trainer *t[TRAINERS] = {NULL}; // CPU, fp32, bf16
@@ -123,9 +123,9 @@ int gpu_train(struct kern_device *D) {
     return wrong;
 }
 
-double gpu_peak(struct kern_device *D) {
+double gpu_peak(struct kern *D) {
     enum { SIDE = 8192, ROUNDS = 12 };
-    const struct kern_device_ops *K = D->ops;
+    const struct kern_ops *K = D->ops;
     size_t n = (size_t)SIDE * SIDE, part = 1 << 20;
     void *a, *b, *c, *from;
     float *host = malloc(part * sizeof *host);
@@ -143,8 +143,19 @@ double gpu_peak(struct kern_device *D) {
     }
     for (int i = 0; i < ROUNDS; i++) {
         K->mark(D, 4);
-        K->gemm(D, KERN_BF16, KERN_BF16, KERN_N, KERN_T, SIDE, SIDE, SIDE, 1, a, SIDE, b, SIDE, 0,
-                c, SIDE, NULL);
+        K->gemm(D, &(struct kern_gemm){.t = KERN_BF16,
+                                       .tc = KERN_BF16,
+                                       .tb = KERN_T,
+                                       .m = SIDE,
+                                       .n = SIDE,
+                                       .k = SIDE,
+                                       .alpha = 1,
+                                       .a = a,
+                                       .lda = SIDE,
+                                       .b = b,
+                                       .ldb = SIDE,
+                                       .c = c,
+                                       .ldc = SIDE});
         K->mark(D, 5);
         K->wait(D, 5);
         double rate = 2.0 * SIDE * SIDE * SIDE / (K->elapsed_ms(D, 4, 5) * 1e-3);
@@ -163,7 +174,7 @@ static int by_value(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-int gpu_speed(struct kern_device *D, const char *shape, int batch, int steps) {
+int gpu_speed(struct kern *D, const char *shape, int batch, int steps) {
     bool large = !strcmp(shape, "350m");
     enum { SEQ = 1024, VOCAB = 50304, MOST = 200, WARM = 3 };
     struct kern *K = NULL;

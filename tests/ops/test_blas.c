@@ -36,7 +36,17 @@ static int product_is_right(struct kern *K) {
         a[i] = (float)(i % 7) - 3;
     for (int i = 0; i < N * D; i++)
         b[i] = (float)(i % 5) - 2;
-    K->ops->gemm(K, KERN_N, KERN_T, M, N, D, 1, a, D, b, D, 0, c, N);
+    K->ops->gemm(K, &(struct kern_gemm){.tb = KERN_T,
+                                        .m = M,
+                                        .n = N,
+                                        .k = D,
+                                        .alpha = 1,
+                                        .a = a,
+                                        .lda = D,
+                                        .b = b,
+                                        .ldb = D,
+                                        .c = c,
+                                        .ldc = N});
     for (int i = 0; i < M; i++)
         for (int j = 0; j < N; j++) {
             float sum = 0; // of small integers: exact in any order

@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-enum { GUARD = 24, BUFS_MAX = 16, DIMS = 8 };
+enum { GUARD = 24, BUFS_MAX = 16, DIMS = 9 };
 static const uint32_t GUARD_BITS = 0x7fc0beef; // a NaN: reading it shows in the result
 
 // The arrays of one run. Inputs and outputs lie between guards; outputs are compared.
@@ -62,7 +62,7 @@ static int32_t *ids(struct run *r, int n, int V) {
     return p;
 }
 
-static void op_gemm(struct run *r) { // m n k ta tb beta/8 pad
+static void op_gemm(struct run *r) { // m n k ta tb beta/8 pad bias
     const int *d = r->d;
     enum kern_trans ta = d[3] ? KERN_T : KERN_N, tb = d[4] ? KERN_T : KERN_N;
     int lda = (ta ? d[0] : d[2]) + d[6], ldb = (tb ? d[2] : d[1]) + d[6], ldc = d[1] + d[6];
@@ -72,19 +72,40 @@ static void op_gemm(struct run *r) { // m n k ta tb beta/8 pad
     for (int i = 0; d[6] && i < d[0]; i++) // the gap between rows must not change
         for (int j = d[1]; j < ldc; j++)
             c[i * ldc + j] = 5;
-    r->K->ops->gemm(r->K, ta, tb, d[0], d[1], d[2], 0.5f, a, lda, b, ldb, (float)d[5] / 8, c, ldc);
+    r->K->ops->gemm(r->K, &(struct kern_gemm){.ta = ta,
+                                              .tb = tb,
+                                              .m = d[0],
+                                              .n = d[1],
+                                              .k = d[2],
+                                              .alpha = 0.5f,
+                                              .a = a,
+                                              .lda = lda,
+                                              .b = b,
+                                              .ldb = ldb,
+                                              .beta = (float)d[5] / 8,
+                                              .c = c,
+                                              .ldc = ldc,
+                                              .bias = d[7] ? input(r, (size_t)d[1], 3) : NULL});
 }
-static void op_embed_fwd(struct run *r) {
+static void op_embed_fwd(struct run *r) { // n d V elsewhere
     const int *d = r->d;
     float *table = input(r, (size_t)d[2] * d[1], 1);
-    r->K->ops->embed_fwd(r->K, written(r, (size_t)d[0] * d[1]), table, ids(r, d[0], d[2]), d[0],
-                         d[1]);
+    int32_t *at = ids(r, d[0], d[2]);
+    for (int i = 0; d[3] && i < d[0]; i += d[3])
+        at[i] = -1;
+    r->K->ops->embed_fwd(r->K, KERN_F32, written(r, (size_t)d[0] * d[1]), table, at, d[0], d[1]);
 }
-static void op_embed_bwd(struct run *r) {
+static void op_embed_bwd(struct run *r) { // n d V elsewhere
     const int *d = r->d;
-    float *dout = input(r, (size_t)d[0] * d[1], 1);
-    r->K->ops->embed_bwd(r->K, added(r, (size_t)d[2] * d[1]), dout, ids(r, d[0], d[2]), d[0], d[1],
-                         d[2]);
+    size_t n = (size_t)d[0];
+    float *dout = input(r, n * d[1], 1);
+    int32_t *at = ids(r, d[0], d[2]), *room = ids(r, 3 * d[0] + 2, 1), *next = ids(r, d[2], 1);
+    struct kern_buckets b = {
+        .ids = room, .start = room + n, .rows = room + 2 * n + 1, .used = room + 3 * n + 1};
+    for (size_t i = 0; d[3] && i < n; i += (size_t)d[3])
+        at[i] = -1;
+    kern_buckets_fill(&b, at, d[0], next);
+    r->K->ops->embed_bwd(r->K, added(r, (size_t)d[2] * d[1]), dout, &b, d[0], d[1]);
 }
 static void op_rms_fwd(struct run *r) { // n d residual in-place
     const int *d = r->d;
@@ -93,10 +114,10 @@ static void op_rms_fwd(struct run *r) { // n d residual in-place
           *h = written(r, n);
     if (d[3])
         memcpy(h, x, n * sizeof *x);
-    r->K->ops->rmsnorm_fwd(r->K, written(r, n), written(r, (size_t)d[0]), h, d[3] ? h : x, res, w,
-                           d[0], d[1], 1e-5f);
+    r->K->ops->rmsnorm_fwd(r->K, KERN_F32, KERN_F32, written(r, n), written(r, (size_t)d[0]), h,
+                           d[3] ? h : x, res, w, d[0], d[1], 1e-5f);
 }
-static void op_rms_bwd(struct run *r) { // n d frozen
+static void op_rms_bwd(struct run *r) { // n d frozen also_t
     const int *d = r->d;
     size_t n = (size_t)d[0] * d[1];
     float *dy = input(r, n, 1), *h = input(r, n, 1), *w = input(r, (size_t)d[1], 1),
@@ -104,20 +125,20 @@ static void op_rms_bwd(struct run *r) { // n d frozen
     float *dh = added(r, n);
     for (int i = 0; i < d[0]; i++)
         rstd[i] = 0.5f + fabsf(rstd[i]);
-    r->K->ops->rmsnorm_bwd(r->K, dh, d[2] ? NULL : added(r, (size_t)d[1]), dy, h, w, rstd, d[0],
-                           d[1]);
+    r->K->ops->rmsnorm_bwd(r->K, KERN_F32, dh, d[3] ? written(r, n) : NULL,
+                           d[2] ? NULL : added(r, (size_t)d[1]), dy, h, w, rstd, d[0], d[1]);
 }
 static void op_rope(struct run *r) { // n T heads head_dim inverse pad
     const int *d = r->d;
     int ld = d[2] * d[3] + d[5];
     float *cs = input(r, (size_t)d[1] * d[3], 1), *x = added(r, (size_t)d[0] * ld);
     kern_rope_table(cs, d[1], d[3], 10000, NULL);
-    r->K->ops->rope(r->K, x, ld, cs, d[0], d[1], d[2], d[3], d[4] != 0);
+    r->K->ops->rope(r->K, KERN_F32, x, ld, cs, d[0], d[1], d[2], d[3], d[4] != 0);
 }
 static void op_swiglu_fwd(struct run *r) {
     const int *d = r->d;
     float *gu = input(r, 2 * (size_t)d[0] * d[1], 8);
-    r->K->ops->swiglu_fwd(r->K, written(r, (size_t)d[0] * d[1]), gu, d[0], d[1]);
+    r->K->ops->swiglu_fwd(r->K, KERN_F32, written(r, (size_t)d[0] * d[1]), gu, d[0], d[1]);
 }
 static void op_swiglu_bwd(struct run *r) { // n f in-place
     const int *d = r->d;
@@ -125,18 +146,18 @@ static void op_swiglu_bwd(struct run *r) { // n f in-place
     float *out = written(r, 2 * (size_t)d[0] * d[1]);
     if (d[2])
         memcpy(out, gu, 2 * (size_t)d[0] * d[1] * sizeof *gu);
-    r->K->ops->swiglu_bwd(r->K, out, dy, d[2] ? out : gu, d[0], d[1]);
+    r->K->ops->swiglu_bwd(r->K, KERN_F32, out, dy, d[2] ? out : gu, d[0], d[1]);
 }
 static void op_bias_fwd(struct run *r) {
     float *b = input(r, (size_t)r->d[1], 1);
-    r->K->ops->bias_fwd(r->K, added(r, (size_t)r->d[0] * r->d[1]), b, r->d[0], r->d[1]);
+    r->K->ops->bias_fwd(r->K, KERN_F32, added(r, (size_t)r->d[0] * r->d[1]), b, r->d[0], r->d[1]);
 }
 static void op_bias_bwd(struct run *r) {
     float *dy = input(r, (size_t)r->d[0] * r->d[1], 1);
-    r->K->ops->bias_bwd(r->K, added(r, (size_t)r->d[1]), dy, r->d[0], r->d[1]);
+    r->K->ops->bias_bwd(r->K, KERN_F32, added(r, (size_t)r->d[1]), dy, r->d[0], r->d[1]);
 }
 
-// B T heads kv_heads head_dim mask size pad: q, k and v are slices of one row as in the model
+// B T heads kv_heads head_dim mask size pad rope: q, k and v are slices of one row as in the model
 static struct kern_attn attn_shape(struct run *r) {
     const int *d = r->d;
     int32_t *prefix = ids(r, d[0], d[1] + 1);
@@ -155,7 +176,7 @@ static void op_attn_fwd(struct run *r) {
     size_t rows = (size_t)d[0] * d[1];
     float *qkv = input(r, rows * ld, (float)d[6]), *k = qkv + d[2] * d[4], *v = k + d[3] * d[4];
     float *out = written(r, rows * ldo), *lse = written(r, rows * d[2]);
-    r->K->ops->attn_fwd(r->K, &s, out, ldo, lse, qkv, ld, k, ld, v, ld);
+    r->K->ops->attn_fwd(r->K, KERN_F32, &s, out, ldo, lse, qkv, ld, k, ld, v, ld);
 }
 static void op_attn_bwd(struct run *r) {
     const int *d = r->d;
@@ -168,86 +189,204 @@ static void op_attn_bwd(struct run *r) {
     float *delta = written(r, rows * d[2]), *g = added(r, rows * ld);
     struct kern *ref = NULL; // all use these forward results, so that only backward is compared
     assert_int_equal(kern_ref_create(&ref), NEB_OK);
-    ref->ops->attn_fwd(ref, &s, out, ldo, lse, qkv, ld, k, ld, v, ld);
+    ref->ops->attn_fwd(ref, KERN_F32, &s, out, ldo, lse, qkv, ld, k, ld, v, ld);
     kern_destroy(&ref);
-    r->K->ops->attn_bwd(r->K, &s, g, g + d[2] * d[4], g + (d[2] + d[3]) * d[4], dout, out, ldo, lse,
-                        qkv, ld, k, ld, v, ld, delta);
+    float *cs = d[8] ? input(r, (size_t)d[1] * d[4], 1) : NULL;
+    if (cs)
+        kern_rope_table(cs, d[1], d[4], 10000, NULL);
+    r->K->ops->attn_bwd(r->K, KERN_F32, &s, g, g + d[2] * d[4], g + (d[2] + d[3]) * d[4], dout, out,
+                        ldo, lse, qkv, ld, k, ld, v, ld, delta, cs);
 }
 
-static void op_head(struct run *r) { // n d V ignored(%) grads(bits: 1 dx, 2 dw, 4 losses)
+// n d V ignored(%) grads(bits: 1 dx, 2 dw, 4 losses); with a teacher k(0: all) temperature(%)
+// lambda(%)
+static void head(struct run *r, bool taught) {
     const int *d = r->d;
-    struct kern_head h = {.n = d[0], .d = d[1], .V = d[2], .grad_scale = 0.7f};
-    h.x = input(r, (size_t)d[0] * d[1], 1);
-    h.w = input(r, (size_t)d[2] * d[1], 1);
-    int32_t *t = ids(r, d[0], d[2]);
-    for (int i = 0; i < d[0]; i++)
+    size_t n = (size_t)d[0], V = (size_t)d[2], k = (size_t)d[5], wide = k ? k : V;
+    const float by = 0.7f;
+    double total = 3;
+    struct kern_head h = {.n = d[0], .d = d[1], .V = d[2], .grad_scale = &by, .total = &total};
+    int32_t *t = ids(r, d[0], d[2]), *named = taught && k ? ids(r, (int)(n * k), d[2]) : NULL;
+    float *logp = taught ? input(r, n * wide, 2) : NULL, *tail = taught ? input(r, n, 0) : NULL,
+          *sum = written(r, 1);
+    for (size_t i = 0; taught && i < n; i++) {
+        double all = 0, rest = k ? neb_rng_unit(&r->rng) : 0;
+        for (size_t j = 0; k && j < k; j++) // distinct
+            named[i * k + j] = (int32_t)(((size_t)t[i] + j * (V / k)) % V);
+        for (size_t j = 0; j < wide; j++)
+            all += exp((double)logp[i * wide + j]);
+        for (size_t j = 0; j < wide; j++)
+            logp[i * wide + j] = (float)((double)logp[i * wide + j] + log((1 - rest) / all));
+        tail[i] = (float)rest;
+    }
+    for (size_t i = 0; i < n; i++)
         if ((int)neb_rng_below(&r->rng, 100) < d[3])
             t[i] = KERN_IGNORE;
     h.targets = t;
-    h.dx = d[4] & 1 ? written(r, (size_t)d[0] * d[1]) : NULL;
-    h.dw = d[4] & 2 ? added(r, (size_t)d[2] * d[1]) : NULL;
-    h.losses = d[4] & 4 ? written(r, (size_t)d[0]) : NULL;
-    float *total = written(r, 2);
-    int64_t counted = -1;
-    total[0] = (float)r->K->ops->head_loss(r->K, &h, &counted);
-    total[1] = (float)counted;
+    h.x = input(r, n * (size_t)d[1], 1);
+    h.w = input(r, V * (size_t)d[1], taught ? 0.5f : 1);
+    h.dx = d[4] & 1 ? written(r, n * (size_t)d[1]) : NULL;
+    h.dw = d[4] & 2 ? added(r, V * (size_t)d[1]) : NULL;
+    h.losses = d[4] & 4 ? written(r, n) : NULL;
+    const struct kern_soft soft = {d[5], (float)d[7] / 100, (float)d[6] / 100, named, logp, tail};
+    r->K->ops->head_loss(r->K, KERN_F32, &h, taught ? &soft : NULL);
+    sum[0] = (float)total;
 }
-static void op_adamw(struct run *r) {
-    size_t n = (size_t)r->d[0];
-    struct kern_adamw c = {.lr = 1e-2f,
-                           .beta1 = 0.9f,
-                           .beta2 = 0.95f,
-                           .eps = 1e-8f,
-                           .weight_decay = 0.1f,
-                           .bias1 = 1 - 0.9f * 0.9f,
-                           .bias2 = 1 - 0.95f * 0.95f,
-                           .grad_scale = 0.25f};
-    float *g = input(r, n, 1), *p = added(r, n), *m = added(r, n), *v = added(r, n);
+static void op_head(struct run *r) { head(r, false); }
+static void op_distill(struct run *r) { head(r, true); }
+
+// The three steps of one rank, with the results of its own columns.
+static void op_vocab(struct run *r) { // n columns V row0 learn
+    const int *d = r->d;
+    size_t n = (size_t)d[0];
+    const float by = 0.7f;
+    double total = 3, *sums = calloc(2 * n, sizeof *sums);
+    assert_non_null(sums);
+    struct kern_vocab v = {.n = d[0],
+                           .V = d[1],
+                           .targets = ids(r, d[0], d[2]),
+                           .row0 = d[3],
+                           .max = written(r, n),
+                           .sums = sums,
+                           .grad_scale = &by,
+                           .learn = d[4] != 0,
+                           .losses = written(r, n),
+                           .total = &total};
+    int32_t *t = (int32_t *)(uintptr_t)v.targets;
+    for (size_t i = 0; i < n; i += 3)
+        t[i] = KERN_IGNORE;
+    float *z = added(r, n * (size_t)kern_logits_ld(d[1])), *sum = written(r, 1 + 2 * n);
+    v.logits = z;
+    for (size_t i = 0; i < n; i++) // the gap after a row is scratch
+        for (int k = d[1]; k < kern_logits_ld(d[1]); k++)
+            z[i * (size_t)kern_logits_ld(d[1]) + (size_t)k] = 0;
+    r->K->ops->vocab_max(r->K, KERN_F32, &v);
+    r->K->ops->vocab_sum(r->K, KERN_F32, &v);
+    for (size_t i = 0; i < 2 * n; i++)
+        sum[1 + i] = (float)sums[i];
+    r->K->ops->vocab_loss(r->K, KERN_F32, &v);
+    sum[0] = (float)total;
+    if (!v.learn) // undefined
+        memset(z, 0, n * (size_t)kern_logits_ld(d[1]) * sizeof *z);
+    free(sums);
+}
+
+static void op_rtd(struct run *r) { // n d ignored(%) learn
+    const int *d = r->d;
+    size_t n = (size_t)d[0], width = (size_t)d[1];
+    const float by = 0.7f;
+    double total = 3;
+    int32_t *labels = ids(r, d[0], 2);
+    for (size_t i = 0; i < n; i++)
+        if ((int)neb_rng_below(&r->rng, 100) < d[2])
+            labels[i] = KERN_IGNORE;
+    struct kern_rtd h = {.n = d[0],
+                         .d = d[1],
+                         .x = input(r, n * width, 1),
+                         .w = input(r, width, 0.3f),
+                         .b = input(r, 1, 1),
+                         .labels = labels,
+                         .grad_scale = &by,
+                         .dx = d[3] ? written(r, n * width) : NULL,
+                         .dw = d[3] ? added(r, width) : NULL,
+                         .db = d[3] ? added(r, 1) : NULL,
+                         .scores = written(r, n),
+                         .losses = written(r, n),
+                         .total = &total};
+    float *sum = written(r, 1);
+    r->K->ops->rtd_loss(r->K, KERN_F32, &h);
+    sum[0] = (float)total;
+}
+
+// Draws and labels at some rows, some of them twice.
+static void op_picks(struct run *r) { // n d V k(0: all)
+    const int *d = r->d;
+    size_t n = (size_t)d[0], V = (size_t)d[2], k = (size_t)d[3];
+    struct kern_rows q = {.n = d[0],
+                          .d = d[1],
+                          .V = d[2],
+                          .x = input(r, (n + 3) * (size_t)d[1], 1),
+                          .at = ids(r, d[0], d[0] + 3),
+                          .w = input(r, V * (size_t)d[1], 0.5f)};
+    double *u = calloc(n, sizeof *u);
+    int32_t *id = calloc(n * (k + 1), sizeof *id);
+    assert_true(u && id);
+    for (size_t i = 0; i < n; i++)
+        u[i] = i % 5 == 1 ? 0 : neb_rng_unit(&r->rng);
+    float *drawn = written(r, n), *logp = written(r, n * (k ? k : V)),
+          *tail = k ? written(r, n) : NULL, *named = written(r, n * k);
+    r->K->ops->sample_rows(r->K, KERN_F32, &q, u, id);
+    for (size_t i = 0; i < n; i++)
+        drawn[i] = (float)id[i];
+    r->K->ops->label_rows(r->K, KERN_F32, &q, d[3], 2, id, logp, tail);
+    for (size_t i = 0; i < n * k; i++)
+        named[i] = (float)id[i];
+    free(u);
+    free(id);
+}
+
+static void op_linear_bwd(struct run *r) { // n out in grads(bits: 1 dx, 2 dw, 4 db)
+    const int *d = r->d;
+    size_t n = (size_t)d[0], out = (size_t)d[1], in = (size_t)d[2];
+    struct kern_linear_bwd l = {.n = d[0], .out = d[1], .in = d[2], .ld = d[1]};
+    l.dy = input(r, n * out, 1);
+    l.x = input(r, n * in, 1);
+    l.w = input(r, out * in, 1);
+    l.dx = d[3] & 1 ? written(r, n * in) : NULL;
+    l.dw = d[3] & 2 ? added(r, out * in) : NULL;
+    l.db = d[3] & 4 ? added(r, out) : NULL;
+    r->K->ops->linear_bwd(r->K, &l);
+}
+
+// Several tensors as chunks.
+static void op_update(struct run *r) { // tensors size
+    enum { TENSORS = 4, CHUNKS = 16 };
+    struct kern_chunk chunks[CHUNKS];
+    int32_t first[TENSORS + 1] = {0}, k = 0;
+    size_t size = (size_t)r->d[1], n = size * (size_t)r->d[0];
+    float *g = added(r, n), *p = added(r, n), *m = added(r, n), *v = added(r, n),
+          *factors = input(r, TENSORS, 1), *norms = written(r, TENSORS);
+    double sums[TENSORS] = {0};
+    for (int i = 0; i < r->d[0]; i++) {
+        for (size_t at = 0; at < size; at += KERN_CHUNK, k++)
+            chunks[k] = (struct kern_chunk){
+                .param_at = (size_t)i * size + at,
+                .grad_at = (size_t)i * size + at,
+                .n = (uint32_t)(size - at < KERN_CHUNK ? size - at : KERN_CHUNK),
+                .tensor = i,
+                .decay = i % 2 == 0};
+        first[i + 1] = k;
+    }
     for (size_t i = 0; i < n; i++)
         v[i] *= v[i];
-    r->K->ops->adamw(r->K, &c, p, g, m, v, n);
+    r->K->ops->sumsq(r->K, chunks, k, first, r->d[0], g, sums);
+    for (int i = 0; i < TENSORS; i++)
+        norms[i] = (float)sums[i];
+    r->K->ops->adamw(r->K, KERN_F32,
+                     &(struct kern_update){.c = {.lr = 1e-2f,
+                                                 .beta1 = 0.9f,
+                                                 .beta2 = 0.95f,
+                                                 .eps = 1e-8f,
+                                                 .weight_decay = 0.1f,
+                                                 .bias1 = 1 - 0.9f * 0.9f,
+                                                 .bias2 = 1 - 0.95f * 0.95f},
+                                           .chunks = chunks,
+                                           .n_chunks = k,
+                                           .factors = factors,
+                                           .params = p,
+                                           .grads = g,
+                                           .m = m,
+                                           .v = v});
 }
 static void op_flat(struct run *r) {
     size_t n = (size_t)r->d[0];
-    float *x = input(r, n, 1), *sum = written(r, 1), *a = added(r, n), *s = added(r, n),
-          *z = added(r, n);
-    sum[0] = (float)r->K->ops->sumsq(r->K, x, n);
+    float *x = input(r, n, 1), *a = added(r, n), *s = added(r, n), *z = added(r, n),
+          *c = written(r, n), *t = written(r, n);
     r->K->ops->add(r->K, a, x, n);
     r->K->ops->scale(r->K, s, -1.5f, n);
-    r->K->ops->zero(r->K, z, n);
-}
-
-// n d V k(0: all) temperature(%) lambda(%) grads(bits as in op_head) ignored(%)
-static void op_distill(struct run *r) {
-    const int *d = r->d;
-    size_t n = (size_t)d[0], V = (size_t)d[2], k = (size_t)d[3], wide = k ? k : V;
-    struct kern_head h = {.n = d[0], .d = d[1], .V = d[2], .grad_scale = 0.7f};
-    double ce = 0, kl = 0;
-    int64_t counted;
-    int32_t *targets = ids(r, d[0], d[2]), *named = k ? ids(r, (int)(n * k), d[2]) : NULL;
-    float *logp = input(r, n * wide, 2), *tail = input(r, n, 0), *total = written(r, 3);
-    h.x = input(r, n * (size_t)d[1], 1);
-    h.w = input(r, V * (size_t)d[1], 0.5f);
-    for (size_t i = 0; i < n; i++) {
-        double sum = 0, rest = k ? neb_rng_unit(&r->rng) : 0;
-        for (size_t j = 0; k && j < k; j++) // distinct
-            named[i * k + j] = (int32_t)(((size_t)targets[i] + j * (V / k)) % V);
-        for (size_t j = 0; j < wide; j++)
-            sum += exp((double)logp[i * wide + j]);
-        for (size_t j = 0; j < wide; j++)
-            logp[i * wide + j] = (float)((double)logp[i * wide + j] + log((1 - rest) / sum));
-        tail[i] = (float)rest;
-        if ((int)neb_rng_below(&r->rng, 100) < d[7])
-            targets[i] = KERN_IGNORE;
-    }
-    h.targets = targets;
-    h.dx = d[6] & 1 ? written(r, n * (size_t)d[1]) : NULL;
-    h.dw = d[6] & 2 ? added(r, V * (size_t)d[1]) : NULL;
-    h.losses = d[6] & 4 ? written(r, n) : NULL;
-    struct kern_soft s = {d[3], (float)d[5] / 100, (float)d[4] / 100, named, logp, tail, &ce, &kl};
-    total[0] = (float)r->K->ops->distill(r->K, &h, &s, &counted);
-    total[1] = (float)ce;
-    total[2] = (float)kl;
+    r->K->ops->zero(r->K, z, n * sizeof *z);
+    r->K->ops->copy(r->K, c, x, n * sizeof *c);
+    r->K->ops->cast(r->K, KERN_F32, t, x, n);
 }
 
 static const struct op_case {
@@ -263,10 +402,13 @@ static const struct op_case {
     {"gemm", op_gemm, 4e-6, {33, 17, 65, 1, 1, 4, 1}},
     {"gemm several tiles", op_gemm, 4e-6, {401, 389, 223, 0, 1, 0, 5}},
     {"gemm several tiles", op_gemm, 4e-6, {390, 260, 401, 1, 0, 8, 0}},
+    {"gemm with a bias", op_gemm, 4e-6, {65, 129, 33, 0, 1, 0, 2, 1}},
     {"gemm k=0", op_gemm, 1e-7, {5, 6, 0, 0, 0, 4, 0}},
     {"gemm one row", op_gemm, 4e-6, {1, 1000, 64, 0, 1, 0, 0}},
     {"embed_fwd", op_embed_fwd, 0, {37, 67, 11}},
+    {"embed_fwd", op_embed_fwd, 0, {37, 67, 11, 3}},
     {"embed_bwd", op_embed_bwd, 0, {300, 150, 7}},
+    {"embed_bwd", op_embed_bwd, 0, {300, 150, 7, 4}},
     {"embed_bwd", op_embed_bwd, 0, {1, 1, 1}},
     {"rmsnorm_fwd", op_rms_fwd, 2e-6, {1, 1, 0, 0}},
     {"rmsnorm_fwd", op_rms_fwd, 2e-6, {9, 63, 1, 0}},
@@ -275,6 +417,7 @@ static const struct op_case {
     {"rmsnorm_bwd", op_rms_bwd, 5e-6, {1, 3, 0}},
     {"rmsnorm_bwd", op_rms_bwd, 5e-6, {700, 129, 0}},
     {"rmsnorm_bwd", op_rms_bwd, 5e-6, {65, 256, 1}},
+    {"rmsnorm_bwd", op_rms_bwd, 5e-6, {65, 256, 0, 1}},
     {"rope", op_rope, 1e-6, {6, 3, 1, 2, 0, 1}},
     {"rope", op_rope, 1e-6, {40, 13, 3, 34, 0, 7}},
     {"rope inverse", op_rope, 1e-6, {130, 65, 4, 64, 1, 0}},
@@ -299,6 +442,7 @@ static const struct op_case {
     ATTN(3, 140, 2, 2, 16, KERN_MASK_PREFIX, 2, 0),
     ATTN(5, 33, 3, 3, 10, KERN_MASK_PREFIX, 1, 0),
     ATTN(1, 70, 1, 1, 256, KERN_MASK_CAUSAL, 1, 0),
+    {"attn_bwd before rope", op_attn_bwd, 2e-5, {2, 65, 4, 2, 18, KERN_MASK_CAUSAL, 2, 3, 1}},
     {"attn_fwd, large scores", op_attn_fwd, 1e-4, {1, 129, 2, 1, 16, KERN_MASK_CAUSAL, 30, 0}},
     {"head_loss", op_head, 1e-5, {1, 3, 2, 0, 7}},
     {"head_loss", op_head, 1e-5, {77, 33, 501, 0, 7}},
@@ -306,19 +450,32 @@ static const struct op_case {
     {"head_loss some ignored", op_head, 1e-5, {333, 24, 4099, 40, 7}},
     {"head_loss all ignored", op_head, 0, {20, 8, 50, 100, 7}},
     {"head_loss frozen weight", op_head, 1e-5, {50, 31, 100, 15, 5}},
-    {"distill", op_distill, 2e-5, {1, 3, 8, 4, 100, 50, 7, 0}},
-    {"distill", op_distill, 2e-5, {77, 33, 501, 8, 200, 70, 7, 20}},
-    {"distill k 64", op_distill, 2e-5, {301, 16, 5003, 64, 100, 100, 7, 0}},
-    {"distill lambda 0", op_distill, 2e-5, {40, 16, 203, 8, 300, 0, 7, 10}},
-    {"distill all logits", op_distill, 2e-5, {77, 33, 501, 0, 200, 70, 7, 20}},
-    {"distill all logits", op_distill, 2e-5, {33, 24, 4099, 0, 100, 100, 5, 0}},
-    {"distill only loss", op_distill, 2e-5, {50, 31, 2100, 16, 150, 30, 0, 0}},
-    {"distill all ignored", op_distill, 0, {20, 8, 50, 4, 100, 50, 7, 101}},
+    {"distill", op_distill, 2e-5, {1, 3, 8, 0, 7, 4, 100, 50}},
+    {"distill", op_distill, 2e-5, {77, 33, 501, 20, 7, 8, 200, 70}},
+    {"distill k 64", op_distill, 2e-5, {301, 16, 5003, 0, 7, 64, 100, 100}},
+    {"distill lambda 0", op_distill, 2e-5, {40, 16, 203, 10, 7, 8, 300, 0}},
+    {"distill all logits", op_distill, 2e-5, {77, 33, 501, 20, 7, 0, 200, 70}},
+    {"distill all logits", op_distill, 2e-5, {33, 24, 4099, 0, 5, 0, 100, 100}},
+    {"distill only loss", op_distill, 2e-5, {50, 31, 2100, 0, 0, 16, 150, 30}},
+    {"distill all ignored", op_distill, 0, {20, 8, 50, 101, 7, 4, 100, 50}},
     {"head_loss only loss", op_head, 1e-5, {50, 31, 2100, 15, 0}},
-    {"adamw", op_adamw, 2e-6, {1}},
-    {"adamw", op_adamw, 2e-6, {40009}},
-    {"sumsq, add, scale, zero", op_flat, 1e-6, {3}},
-    {"sumsq, add, scale, zero", op_flat, 1e-6, {70001}},
+    {"vocab", op_vocab, 1e-5, {5, 1, 3, 1, 1}},
+    {"vocab", op_vocab, 1e-5, {37, 501, 1100, 400, 1}},
+    {"vocab only loss", op_vocab, 1e-5, {20, 77, 100, 23, 0}},
+    {"rtd", op_rtd, 1e-5, {1, 3, 0, 1}},
+    {"rtd", op_rtd, 1e-5, {333, 37, 20, 1}},
+    {"rtd only loss", op_rtd, 1e-5, {130, 24, 0, 0}},
+    {"draws, labels", op_picks, 1e-5, {1, 3, 5, 1}},
+    {"draws, labels", op_picks, 1e-5, {300, 16, 201, 7}},
+    {"draws, all labels", op_picks, 1e-5, {40, 9, 67, 0}},
+    {"linear_bwd", op_linear_bwd, 4e-6, {65, 33, 129, 7}},
+    {"linear_bwd", op_linear_bwd, 4e-6, {130, 48, 31, 5}},
+    {"linear_bwd", op_linear_bwd, 4e-6, {7, 5, 3, 2}},
+    {"sumsq, adamw", op_update, 4e-6, {1, 1}},
+    {"sumsq, adamw", op_update, 4e-6, {4, 9001}},
+    {"sumsq, adamw", op_update, 4e-6, {2, 40009}},
+    {"add, scale, zero, copy, cast", op_flat, 1e-6, {3}},
+    {"add, scale, zero, copy, cast", op_flat, 1e-6, {70001}},
 };
 
 static void run_case(struct run *r, const struct op_case *c, struct kern *K) {

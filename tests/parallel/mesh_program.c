@@ -73,7 +73,7 @@ int mesh_main(const struct intra_mesh_config *mesh, const char *device, bool alo
               const void *options) {
     struct intra_comm *world = NULL;
     struct kern *K = NULL;
-    struct kern_device *D = NULL;
+    struct kern *D = NULL;
     enum neb_status st = NEB_OK;
     int ranks = mesh->dp * mesh->pp * mesh->tp, index = 0;
     NEB_TRY_GOTO(kern_cpu_create(1, &K), out);
@@ -87,7 +87,7 @@ int mesh_main(const struct intra_mesh_config *mesh, const char *device, bool alo
 out:
     if (st != NEB_OK && world && world->size > 1 && world->ops->abort)
         world->ops->abort(world); // the others may wait for this rank
-    kern_device_close(&D);
+    kern_destroy(&D);
     intra_comm_destroy(&world);
     kern_destroy(&K);
     return st == NEB_OK ? 0 : 1;

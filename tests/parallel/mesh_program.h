@@ -28,7 +28,7 @@ struct intra_trainable mesh_trainable(const char *name);
 
 // The work of one rank. `world` is NULL without a mesh.
 typedef enum neb_status mesh_run(const void *options, struct intra_comm *world, struct kern *K,
-                                 struct kern_device *D);
+                                 struct kern *D);
 // Runs `run` on every rank and returns the exit status. `device`: NULL for processors, else fp32 or
 // bf16. `alone`: only rank 0 opens its device here; the others follow in a group, which opens
 // theirs.

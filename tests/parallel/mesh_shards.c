@@ -145,7 +145,7 @@ static void follow_end(void *user) {
 struct leader {
     struct kern *K;
     struct intra_comm *world; // NULL: one rank
-    struct kern_device *device;
+    struct kern *device;
     struct intra_group *group;
     struct intra_model *model;
     struct worker_tensors tensors;
@@ -370,7 +370,7 @@ static enum neb_status place(struct leader *w, const struct options *o) {
 }
 
 static enum neb_status lead(const struct options *o, struct intra_comm *world, struct kern *K,
-                            struct kern_device *D) {
+                            struct kern *D) {
     enum neb_status st = NEB_OK;
     struct intra_trainer_config c = config(o);
     struct leader *w = calloc(1, sizeof *w);
@@ -412,7 +412,7 @@ static enum neb_status serve(struct intra_comm *world, struct kern *K) {
 }
 
 static enum neb_status run(const void *options, struct intra_comm *world, struct kern *K,
-                           struct kern_device *D) {
+                           struct kern *D) {
     return !world || world->rank == 0 ? lead(options, world, K, D) : serve(world, K);
 }
 

@@ -21,7 +21,7 @@
 //     stay=N             the last rank stops at step N, before its micro-batches
 //     patience=MS        60000: time limit of NCCL's collectives
 //     group=0|1          rank 0 drives the others (group.h); otherwise all ranks run this program
-//     graphs=auto|on|off parts of a step on devices are recorded (intra/device/device.h)
+//     graphs=auto|on|off parts of a step on devices are recorded (intra/model/device.h)
 //     device=fp32|bf16   each rank uses its CUDA device, with collectives over NCCL
 //     products=fp32|bf16 the precision without a device
 //
@@ -111,8 +111,7 @@ static struct intra_trainer_config config(const struct options *o, const struct 
             .weight_decay = 0.1f}};
 }
 
-static void set_device(struct intra_trainer_config *c, const struct options *o,
-                       struct kern_device *D) {
+static void set_device(struct intra_trainer_config *c, const struct options *o, struct kern *D) {
     c->device = D;
     c->device_graphs = !strcmp(o->graphs, "on")    ? INTRA_GRAPHS_ON
                        : !strcmp(o->graphs, "off") ? INTRA_GRAPHS_OFF
@@ -269,7 +268,7 @@ static enum neb_status load(struct intra_trainer *t, const char *path) {
 }
 
 static enum neb_status side_by_side(const struct options *o, struct intra_comm *world,
-                                    struct kern *K, struct kern_device *D) {
+                                    struct kern *K, struct kern *D) {
     enum neb_status st = NEB_OK;
     struct intra_trainer *t = NULL;
     struct intra_comm *nccl = NULL;
@@ -328,7 +327,7 @@ static enum neb_status train_group(const struct options *o, struct intra_group *
 }
 
 static enum neb_status lead(const struct options *o, struct intra_comm *world, struct kern *K,
-                            struct kern_device *D) {
+                            struct kern *D) {
     enum neb_status st = NEB_OK;
     struct intra_group *group = NULL;
     struct intra_ckpt *c = NULL;
@@ -356,7 +355,7 @@ out:
 }
 
 static enum neb_status run(const void *options, struct intra_comm *world, struct kern *K,
-                           struct kern_device *D) {
+                           struct kern *D) {
     const struct options *o = options;
     if (!o->group)
         return side_by_side(o, world, K, D);

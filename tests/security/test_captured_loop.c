@@ -24,7 +24,7 @@ static const char own[] = "11111111111111111111111111111111"
 
 static void offer(int i, const char *hex, const char *name, const char *owner) {
     struct agent_jobrun *j = &jobs[i];
-    *j = (struct agent_jobrun){.used = true, .job = {.n_clusters = 1}};
+    *j = (struct agent_jobrun){.state = AGENT_JOB_RUNNING, .job = {.n_clusters = 1}};
     memcpy(j->hex, hex, sizeof j->hex);
     snprintf(j->job.clusters[0].name, sizeof j->job.clusters[0].name, "paris");
     j->job.clusters[0].launcher = AGENT_LAUNCHER_ATTACH;
@@ -37,7 +37,7 @@ static void offer(int i, const char *hex, const char *name, const char *owner) {
 static const char *given(const char *job, const char *from, const char *list) {
     static char text[512];
     for (int i = 0; i < AGENT_JOBS_MAX; i++) // as the agent does from its policy
-        jobs[i].attach_listed = list && !strcmp(jobs[i].owner, list);
+        jobs[i].attach.listed = list && !strcmp(jobs[i].owner, list);
     struct agent_ipc_msg m = {.head = json_pack("{s:s,s:i,s:i}", "op", "attachable", "api",
                                                 NEBULA_API, "protocol", agent_ipc_protocol())};
     if (job)
@@ -95,7 +95,7 @@ static void test_the_right_one_is_found_beside_it(void **state) {
     assert_string_equal(given(NULL, "hub", NULL), hubs);
     assert_string_equal(given(NULL, NULL, "hub"), "many"); // two jobs fit
     assert_string_equal(given("train", "hub", "mallory"), hubs);
-    jobs[1].state = AGENT_JOB_ENDED;
+    jobs[1].state = AGENT_JOB_DONE;
     assert_string_equal(given("train", NULL, NULL), "-");
 }
 

@@ -46,13 +46,15 @@ static void test_sizes_equal_models(void **state) {
 // The memory of the fullest stage equals that of real arenas, for all meshes of up to 16 ranks.
 static void test_memory_equals_arenas(void **state) {
     (void)state;
+    struct kern *K = NULL;
+    assert_int_equal(kern_cpu_create(1, &K), NEB_OK);
     for (int pp = 1; pp <= 4; pp *= 2)
         for (int tp = 1; tp <= 4; tp *= 2)
             for (int again = 0; again < 2; again++) {
                 struct intra_cost_job j = mesh_job(1, pp, tp, 4, 8);
                 struct intra_mesh mesh = {.c = j.mesh};
                 struct intra_model *m;
-                struct intra_acts *first, *more;
+                struct intra_device *d;
                 struct intra_cost cost;
                 struct intra_rates r = even_host(1e9);
                 j.recompute = again;
@@ -60,20 +62,28 @@ static void test_memory_equals_arenas(void **state) {
                 assert_int_equal(
                     intra_model_create_on(&model, &j.trainable, 1, pp * tp > 1 ? &mesh : NULL, &m),
                     NEB_OK);
-                assert_int_equal(intra_acts_create(m, 4, 32, true, again, &first), NEB_OK);
-                assert_int_equal(intra_acts_create_shared(m, first, &more), NEB_OK);
-                int flight = intra_pipe_in_flight(0, pp, 8);
-                double acts =
-                    (double)intra_acts_bytes(first) + (flight - 1) * (double)intra_acts_bytes(more);
+                assert_int_equal(
+                    intra_device_create(&(struct intra_device_config){.D = K,
+                                                                      .batch = 4,
+                                                                      .seq_len = 32,
+                                                                      .micros = 8,
+                                                                      .learn = true,
+                                                                      .recompute = again,
+                                                                      .mesh = m->mesh},
+                                        m, NULL, &d),
+                    NEB_OK);
+                double acts = (double)intra_device_bytes(d);
                 if (pp == 1 || tp == 1) // otherwise the last stage, with its logits, may have most
                     near(cost.acts_bytes, acts, 0.05, "activations");
-                assert_true(cost.acts_bytes >= 0.99 * acts);
+                if (cost.acts_bytes < 0.97 * acts) // tables of the update show in a small model
+                    fail_msg("pp %d, tp %d%s: %g bytes of activations, predicted %g", pp, tp,
+                             again ? ", recompute" : "", acts, cost.acts_bytes);
                 near(cost.params_bytes, 4.0 * (double)(m->n_params + m->n_grads), 0.05,
                      "parameters and gradients");
-                intra_acts_destroy(&more);
-                intra_acts_destroy(&first);
+                intra_device_destroy(&d);
                 intra_model_destroy(&m);
             }
+    kern_destroy(&K);
 }
 
 // Elements of the exchange that the fullest rank owns.

@@ -42,13 +42,16 @@ static void test_sides(void **state) {
     intra_cost_side_step(&j, &looks, &r, &side);
     assert_true(side.update_s == 0 && side.optim_bytes == 0 && side.flops < 0.4 * whole.flops);
     struct intra_model *m;
-    struct intra_acts *a;
+    struct intra_device *a;
+    struct kern *K = NULL;
+    assert_int_equal(kern_cpu_create(1, &K), NEB_OK);
     assert_int_equal(intra_model_create(&model, &j.trainable, 1, &m), NEB_OK);
-    assert_int_equal(intra_acts_create(m, 4, 32, false, false, &a), NEB_OK);
-    near(side.acts_bytes - 4.0 * 128 * 256, (double)intra_acts_bytes(a), 0.05, "activations");
+    assert_int_equal(intra_device_on_host(K, m, 4, 32, false, false, &a), NEB_OK);
+    near(side.acts_bytes - 4.0 * 128 * 256, (double)intra_device_bytes(a), 0.05, "activations");
     near(side.params_bytes, 4.0 * (double)m->n_params, 0.05, "parameters");
-    intra_acts_destroy(&a);
+    intra_device_destroy(&a);
     intra_model_destroy(&m);
+    kern_destroy(&K);
 }
 
 // On a device: its rates and memory; the loss covers only positions with a target if they are few.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which member computes its parameters again (agent/daemon/divergence.h).
-#include "agent/daemon/divergence.h"
+// Which member computes its parameters again (agent/daemon/judge.h).
+#include "agent/daemon/judge.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// When a link is too slow for a member that catches up (agent/daemon/join_rate.h).
-#include "agent/daemon/join_rate.h"
+// When a link is too slow for a member that catches up (agent/daemon/judge.h).
+#include "agent/daemon/judge.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -125,7 +125,7 @@ sees() { # FILE HEADER: whether the check complains when FILE includes HEADER
 }
 for bad in 'intra/model/x.c inter/record/types.h' 'inter/record/x.c inter/service/service.h' \
     'agent/job/x.c agent/cli/commands.h' 'agent/wan/x.c agent/job/config.h' \
-    'inter/record/x.c kernels/kern.h' 'kernels/x.c compress/codec.h' \
+    'inter/record/x.c kernels/cpu.h' 'kernels/x.c compress/codec.h' \
     'agent/exchange/x.c intra/model/model.h'; do
     # shellcheck disable=SC2086
     sees $bad || complain "the check missed a forbidden include: $bad"

@@ -77,7 +77,7 @@ static void *serve(void *arg) {
             a->end = true;
         else if (!strcmp(op, "attach") && (!json_is_true(json_object_get(m.head, "foreign")) ||
                                            agent_attach_admit(j, &from, &m, why, sizeof why))) {
-            j->client = from;
+            j->worker.client = from;
             neb_sleep(a->busy_ms * NEB_MS);
             answer = json_pack("{s:s,s:O,s:i,s:s,s:i,s:b,s:b}", "ev", "job", "spec", j->spec,
                                "cluster", 0, "dir", a->dir, "alive", (int)a->others, "expected",
@@ -93,10 +93,10 @@ static void *serve(void *arg) {
                                a->others > 0);
         if (answer)
             assert_int_equal(agent_ipc_send(ipc, &from, answer, NULL, 0), NEB_OK);
-        if (a->other_state && j->client.len && !strcmp(op, "metrics")) {
+        if (a->other_state && j->worker.client.len && !strcmp(op, "metrics")) {
             a->other_state = false;
             answer = json_pack("{s:s}", "ev", "again");
-            assert_int_equal(agent_ipc_send(ipc, &j->client, answer, NULL, 0), NEB_OK);
+            assert_int_equal(agent_ipc_send(ipc, &j->worker.client, answer, NULL, 0), NEB_OK);
         }
         agent_ipc_msg_clear(&m);
     }
@@ -113,13 +113,13 @@ static int start_with(void **state, const char *text) {
     struct agent_jobrun *j = &a->jobs[0];
     assert_int_equal(agent_job_parse(text, strlen(text), "t.yaml", &j->job), NEB_OK);
     j->spec = agent_job_to_json(&j->job);
-    j->used = true;
+    j->state = AGENT_JOB_RUNNING;
     memset(j->hex, 'a', 32);
     char dir[NEB_PATH_MAX]; // as an agent leaves it for trainers
     snprintf(dir, sizeof dir, "%s/jobs/%s", a->dir, j->hex);
     assert_int_equal(neb_fs_mkdirs(dir, 0700), NEB_OK);
-    assert_int_equal(agent_credential_create(NULL, j->id, &j->credential), NEB_OK);
-    assert_int_equal(agent_credential_leave(j->credential, dir), NEB_OK);
+    assert_int_equal(agent_credential_create(NULL, j->id, &j->worker.credential), NEB_OK);
+    assert_int_equal(agent_credential_leave(j->worker.credential, dir), NEB_OK);
     assert_int_equal(pthread_create(&a->thread, NULL, serve, a), 0);
     *state = a;
     return 0;
@@ -139,7 +139,7 @@ static int stop(void **state) {
     a->end = true;
     pthread_join(a->thread, NULL);
     json_decref(a->jobs[0].spec);
-    agent_credential_destroy(&a->jobs[0].credential);
+    agent_credential_destroy(&a->jobs[0].worker.credential);
     assert_int_equal(neb_fs_remove_tree(a->dir), NEB_OK);
     free(a);
     return 0;

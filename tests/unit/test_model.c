@@ -57,17 +57,20 @@ static void check_gradients(const struct intra_model_config *c, const struct int
                             bool recompute) {
     enum { B = 2, T = 7 };
     struct intra_model *m = NULL;
-    struct intra_acts *a = NULL;
+    struct intra_device *a = NULL;
     int32_t x[B * T], y[B * T];
     double loss, up, down;
     int64_t n;
     assert_int_equal(intra_model_create(c, t, 1, &m), NEB_OK);
-    assert_int_equal(intra_acts_create(m, B, T, true, recompute, &a), NEB_OK);
+    assert_int_equal(intra_device_on_host(K, m, B, T, true, recompute, &a), NEB_OK);
     randomise(m);
     fill(x, B * T, c->vocab, 1);
     fill(y, B * T, c->vocab, 2);
     y[3] = KERN_IGNORE;
-    intra_model_pass(K, m, a, x, y, B, T, 1, &loss, &n);
+    assert_int_equal(
+        intra_device_pass(a, &(struct intra_batch){.tokens = x, .targets = y, .B = B, .T = T}, 1,
+                          &loss, &n),
+        NEB_OK);
     assert_int_equal(n, B * T - 1);
     for (int32_t i = 0; i < m->n_tensors; i++) {
         const struct intra_tensor *w = &m->tensors[i];
@@ -85,17 +88,23 @@ static void check_gradients(const struct intra_model_config *c, const struct int
         const double h = 2e-3;
         for (size_t k = 0; k < size; k++)
             p[k] = (float)((double)keep[k] + h * (double)g[k] / norm);
-        intra_model_pass(K, m, a, x, y, B, T, 0, &up, &n);
+        assert_int_equal(
+            intra_device_pass(a, &(struct intra_batch){.tokens = x, .targets = y, .B = B, .T = T},
+                              0, &up, &n),
+            NEB_OK);
         for (size_t k = 0; k < size; k++)
             p[k] = (float)((double)keep[k] - h * (double)g[k] / norm);
-        intra_model_pass(K, m, a, x, y, B, T, 0, &down, &n);
+        assert_int_equal(
+            intra_device_pass(a, &(struct intra_batch){.tokens = x, .targets = y, .B = B, .T = T},
+                              0, &down, &n),
+            NEB_OK);
         memcpy(p, keep, size * sizeof *keep);
         free(keep);
         double measured = (up - down) / (2 * h);
         if (fabs(measured - norm) > 5e-3 * norm + 1e-3)
             fail_msg("%s: gradient norm %g, measured slope %g", w->name, norm, measured);
     }
-    intra_acts_destroy(&a);
+    intra_device_destroy(&a);
     intra_model_destroy(&m);
 }
 

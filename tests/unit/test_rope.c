@@ -275,15 +275,18 @@ static void test_scaling_changes_logits(void **state) {
     assert_int_equal(kern_ref_create(&K), NEB_OK);
     for (int i = 0; i < 3; i++) {
         struct intra_model *m = model(all[i], INTRA_HEAD_LM);
-        struct intra_acts *a = NULL;
+        struct intra_device *a = NULL;
         assert_true(m->c.vocab <= VOCAB_MAX && m->c.max_seq >= LENGTH);
-        assert_int_equal(intra_acts_create(m, 1, LENGTH, false, false, &a), NEB_OK);
-        intra_model_pass(K, m, a, tokens, NULL, 1, LENGTH, 0, NULL, NULL);
+        assert_int_equal(intra_device_on_host(K, m, 1, LENGTH, false, false, &a), NEB_OK);
+        assert_int_equal(
+            intra_device_pass(a, &(struct intra_batch){.tokens = tokens, .B = 1, .T = LENGTH}, 0,
+                              NULL, NULL),
+            NEB_OK);
         memset(logits[i], 0, sizeof logits[i]);
-        intra_model_logits(K, m, a, LENGTH - 1, logits[i]);
+        intra_device_logits(a, LENGTH - 1, 1, logits[i]);
         for (int j = 0; j < i; j++)
             assert_memory_not_equal(logits[i], logits[j], sizeof logits[i]);
-        intra_acts_destroy(&a);
+        intra_device_destroy(&a);
         intra_model_destroy(&m);
     }
     kern_destroy(&K);

@@ -3,7 +3,6 @@
 // right, and the gradients of both losses through a bidirectional model match finite differences.
 #include "agent/base/rng.h"
 #include "intra/train/rtd.h"
-#include "intra/train/runner.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -44,22 +43,25 @@ static void text(int32_t *tokens, int32_t n) {
         tokens[i] = 3 + (int32_t)neb_rng_below(&r, V - 4);
 }
 
-static double loss_of(struct kern *K, struct intra_model *m, struct intra_acts *a,
-                      const int32_t *in, const int32_t *targets, float scale) {
+static double loss_of(struct intra_device *a, const int32_t *in, const int32_t *targets,
+                      float scale) {
     double loss = 0;
     int64_t count = 0;
-    intra_model_pass(K, m, a, in, targets, B, T, scale, &loss, &count);
+    assert_int_equal(intra_device_pass(
+                         a, &(struct intra_batch){.tokens = in, .targets = targets, .B = B, .T = T},
+                         scale, &loss, &count),
+                     NEB_OK);
     return loss;
 }
 
 static void check_gradients(enum intra_head head, const int32_t *in, const int32_t *targets) {
     struct kern *K = NULL;
     struct intra_model *m = make(head);
-    struct intra_acts *a = NULL;
+    struct intra_device *a = NULL;
     assert_int_equal(kern_ref_create(&K), NEB_OK);
-    assert_int_equal(intra_acts_create(m, B, T, true, false, &a), NEB_OK);
+    assert_int_equal(intra_device_on_host(K, m, B, T, true, false, &a), NEB_OK);
     const float scale = 0.25f;
-    (void)loss_of(K, m, a, in, targets, scale);
+    (void)loss_of(a, in, targets, scale);
     bool saw_head = false;
     for (int32_t i = 0; i < m->n_tensors; i++) {
         const struct intra_tensor *t = &m->tensors[i];
@@ -78,10 +80,10 @@ static void check_gradients(enum intra_head head, const int32_t *in, const int32
         memcpy(keep, p, n * sizeof *keep);
         for (size_t k = 0; k < n; k++)
             p[k] = keep[k] + eps * dir[k];
-        want = loss_of(K, m, a, in, targets, 0);
+        want = loss_of(a, in, targets, 0);
         for (size_t k = 0; k < n; k++)
             p[k] = keep[k] - eps * dir[k];
-        want = (want - loss_of(K, m, a, in, targets, 0)) / (2 * (double)eps) * (double)scale;
+        want = (want - loss_of(a, in, targets, 0)) / (2 * (double)eps) * (double)scale;
         memcpy(p, keep, n * sizeof *keep);
         if (fabs(got - want) > 0.02 * (sqrt(norm) + 1e-3) + 2e-4)
             fail_msg("%s: gradient along a direction %.6g, finite differences %.6g (norm %.3g)",
@@ -90,7 +92,7 @@ static void check_gradients(enum intra_head head, const int32_t *in, const int32
         free(keep);
     }
     assert_int_equal(saw_head, head == INTRA_HEAD_RTD);
-    intra_acts_destroy(&a);
+    intra_device_destroy(&a);
     intra_model_destroy(&m);
     kern_destroy(&K);
 }
@@ -121,20 +123,20 @@ static void test_bidirectional(void **state) {
     (void)state;
     struct kern *K = NULL;
     struct intra_model *m = make(INTRA_HEAD_LM);
-    struct intra_acts *a = NULL;
+    struct intra_device *a = NULL;
     int32_t tokens[N], targets[N];
     text(tokens, N);
     for (int i = 0; i < N; i++)
         targets[i] = i ? KERN_IGNORE : 7;
     assert_int_equal(kern_cpu_create(1, &K), NEB_OK);
-    assert_int_equal(intra_acts_create(m, B, T, true, false, &a), NEB_OK);
-    double before = loss_of(K, m, a, tokens, targets, 0);
+    assert_int_equal(intra_device_on_host(K, m, B, T, true, false, &a), NEB_OK);
+    double before = loss_of(a, tokens, targets, 0);
     tokens[T - 1] = tokens[T - 1] == 9 ? 10 : 9;
-    assert_true(fabs(loss_of(K, m, a, tokens, targets, 0) - before) > 1e-6);
-    double same = loss_of(K, m, a, tokens, targets, 0);
+    assert_true(fabs(loss_of(a, tokens, targets, 0) - before) > 1e-6);
+    double same = loss_of(a, tokens, targets, 0);
     tokens[T] = tokens[T] == 9 ? 10 : 9; // in the next sequence
-    assert_true(loss_of(K, m, a, tokens, targets, 0) == same);
-    intra_acts_destroy(&a);
+    assert_true(loss_of(a, tokens, targets, 0) == same);
+    intra_device_destroy(&a);
     intra_model_destroy(&m);
     kern_destroy(&K);
 }
@@ -183,18 +185,15 @@ static void test_draws(void **state) {
         at[i] = 3; // the same position each time
     for (int threads = 1; threads <= 3; threads += 2) {
         struct kern *K = NULL;
-        struct intra_acts *a = NULL;
-        struct intra_mask_sampler *s = NULL;
+        struct intra_device *a = NULL;
         assert_int_equal(kern_cpu_create(threads, &K), NEB_OK);
-        assert_int_equal(intra_acts_create(m, B, T, true, false, &a), NEB_OK);
-        struct intra_runner r = {.K = K, .model = m, .acts = a};
-        assert_int_equal(intra_mask_sampler_create(&r, IDS, DRAWS, &s), NEB_OK);
-        (void)loss_of(K, m, a, tokens, targets, 0);
-        assert_int_equal(intra_mask_sample(s, &r, at, DRAWS, 4, 4, threads == 1 ? first : ids),
+        struct intra_device_config c = {.D = K, .batch = DRAWS / T + 1, .seq_len = T, .soft_k = 1};
+        assert_int_equal(intra_device_create(&c, m, NULL, &a), NEB_OK);
+        (void)loss_of(a, tokens, targets, 0);
+        assert_int_equal(intra_mask_sample(a, IDS, at, DRAWS, 4, 4, threads == 1 ? first : ids),
                          NEB_OK);
-        intra_model_logits(K, m, a, 3, logits);
-        intra_mask_sampler_destroy(&s);
-        intra_acts_destroy(&a);
+        intra_device_logits(a, 3, 1, logits);
+        intra_device_destroy(&a);
         kern_destroy(&K);
     }
     assert_memory_equal(first, ids, sizeof ids);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a fetched state is the one that the others have (agent/daemon/snapshot_proof.h), by the
+// Whether a fetched state is the one that the others have (agent/daemon/judge.h), by the
 // digests that members report (inter/round/node.h).
-#include "agent/daemon/snapshot_proof.h"
+#include "agent/daemon/judge.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -371,7 +371,7 @@ static void test_loaded_model_is_for_use(void **state) {
     struct intra_trainer *t = make(&c);
     struct intra_ckpt *k = NULL;
     struct intra_model *m = NULL;
-    struct intra_acts *a = NULL;
+    struct intra_device *a = NULL;
     int32_t x[N], y[N], wrong[4] = {1, V}, n = 0;
     double loss;
     int64_t count;
@@ -384,8 +384,11 @@ static void test_loaded_model_is_for_use(void **state) {
     assert_null(m->grads);
     assert_memory_equal(m->params, t->model->params, m->n_params * sizeof(float));
     draw(x, y, 3);
-    assert_int_equal(intra_acts_create(m, B, T, false, false, &a), NEB_OK);
-    intra_model_pass(K, m, a, x, y, B, T, 0, &loss, &count);
+    assert_int_equal(intra_device_on_host(K, m, B, T, false, false, &a), NEB_OK);
+    assert_int_equal(
+        intra_device_pass(a, &(struct intra_batch){.tokens = x, .targets = y, .B = B, .T = T}, 0,
+                          &loss, &count),
+        NEB_OK);
     assert_true(loss / (double)count == intra_trainer_eval(t, x, y, B));
     struct intra_sampling s = {.eos = -1};
     // A token beyond the vocabulary.
@@ -396,7 +399,7 @@ static void test_loaded_model_is_for_use(void **state) {
     assert_int_equal(intra_generate(K, m, &s, wrong, 0, 4, &n), NEB_ERR_INVALID);
     assert_int_equal(intra_generate(K, m, &s, wrong, 2, 4, &n), NEB_OK);
     assert_int_equal(n, 4);
-    intra_acts_destroy(&a);
+    intra_device_destroy(&a);
     intra_model_destroy(&m);
     intra_trainer_destroy(&t);
 }

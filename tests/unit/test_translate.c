@@ -2,8 +2,8 @@
 // Decoding against the plain forward pass, chrF against values computed by sacrebleu 2.4, and
 // labels against their logits.
 #include "agent/base/rng.h"
+#include "intra/model/device.h"
 #include "intra/model/translate.h"
-#include "intra/train/distill.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -43,14 +43,16 @@ static struct intra_model *make(struct kern *K, bool lora, enum kern_mask mask) 
     return m;
 }
 
-static double log_prob(struct kern *K, struct intra_model *m, struct intra_acts *a,
-                       const int32_t *tokens, int32_t n, int32_t prefix, int32_t next,
-                       int32_t *best) {
+static double log_prob(struct intra_device *a, const int32_t *tokens, int32_t n, int32_t prefix,
+                       int32_t next, int32_t *best) {
     float z[V];
     double sum = 0;
-    intra_acts_prefix(a, &prefix);
-    intra_model_pass(K, m, a, tokens, NULL, 1, n, 0, NULL, NULL);
-    intra_model_logits(K, m, a, n - 1, z);
+    assert_int_equal(intra_device_pass(
+                         a,
+                         &(struct intra_batch){.tokens = tokens, .B = 1, .T = n, .prefix = &prefix},
+                         0, NULL, NULL),
+                     NEB_OK);
+    intra_device_logits(a, n - 1, 1, z);
     *best = 0;
     for (int32_t i = 0; i < V; i++) {
         sum += exp((double)z[i]);
@@ -67,9 +69,9 @@ static void greedy_is_the_forward_pass(void **state) {
     for (int kind = 0; kind < 4; kind++) {
         struct intra_model *m = make(K, kind & 1, kind & 2 ? KERN_MASK_CAUSAL : KERN_MASK_PREFIX);
         struct intra_decoder *d = NULL;
-        struct intra_acts *a = NULL;
+        struct intra_device *a = NULL;
         assert_int_equal(intra_decoder_create(K, m, 1, m->c.max_seq, &d), NEB_OK);
-        assert_int_equal(intra_acts_create(m, 1, SEQ, false, false, &a), NEB_OK);
+        assert_int_equal(intra_device_on_host(K, m, 1, SEQ, false, false, &a), NEB_OK);
         for (int32_t n = 1; n < SEQ; n += 5) {
             int32_t tokens[SEQ + 1], out[SEQ], got, best, len = n;
             for (int32_t i = 0; i < n; i++)
@@ -77,7 +79,7 @@ static void greedy_is_the_forward_pass(void **state) {
             struct intra_beam_config c = {1, SEQ, 1, EOS};
             assert_int_equal(intra_decode(d, tokens, n, &c, out, &got), NEB_OK);
             for (int32_t i = 0; len < SEQ; i++, len++) {
-                log_prob(K, m, a, tokens, len, n, -1, &best);
+                log_prob(a, tokens, len, n, -1, &best);
                 if (best == EOS) {
                     assert_int_equal(i, got);
                     break;
@@ -88,25 +90,24 @@ static void greedy_is_the_forward_pass(void **state) {
             }
             assert_true(got == len - n);
         }
-        intra_acts_destroy(&a);
+        intra_device_destroy(&a);
         intra_decoder_destroy(&d);
         intra_model_destroy(&m);
     }
     kern_destroy(&K);
 }
 
-static double score_of(struct kern *K, struct intra_model *m, struct intra_acts *a,
-                       const int32_t *prefix, int32_t n, const int32_t *out, int32_t got,
-                       int32_t limit) {
+static double score_of(struct intra_device *a, const int32_t *prefix, int32_t n, const int32_t *out,
+                       int32_t got, int32_t limit) {
     int32_t tokens[SEQ + 1], best;
     double sum = 0;
     memcpy(tokens, prefix, sizeof(int32_t) * (size_t)n);
     for (int32_t i = 0; i < got; i++) {
-        sum += log_prob(K, m, a, tokens, n + i, n, out[i], &best);
+        sum += log_prob(a, tokens, n + i, n, out[i], &best);
         tokens[n + i] = out[i];
     }
     if (got < limit)
-        sum += log_prob(K, m, a, tokens, n + got, n, EOS, &best);
+        sum += log_prob(a, tokens, n + got, n, EOS, &best);
     return sum;
 }
 
@@ -117,9 +118,9 @@ static void wide_beam_is_exhaustive(void **state) {
     assert_int_equal(kern_cpu_create(1, &K), NEB_OK);
     struct intra_model *m = make(K, false, KERN_MASK_PREFIX);
     struct intra_decoder *d = NULL;
-    struct intra_acts *a = NULL;
+    struct intra_device *a = NULL;
     assert_int_equal(intra_decoder_create(K, m, INTRA_BEAM_MAX, m->c.max_seq, &d), NEB_OK);
-    assert_int_equal(intra_acts_create(m, 1, SEQ, false, false, &a), NEB_OK);
+    assert_int_equal(intra_device_on_host(K, m, 1, SEQ, false, false, &a), NEB_OK);
     int better = 0;
     for (int32_t seed = 0; seed < 12; seed++) {
         int32_t prefix[4] = {seed, 3 * seed % V, 7, 1}, one[6], wide[6], n1, n2;
@@ -127,8 +128,7 @@ static void wide_beam_is_exhaustive(void **state) {
         assert_int_equal(intra_decode(d, prefix, 4, &c, one, &n1), NEB_OK);
         c.beam = INTRA_BEAM_MAX;
         assert_int_equal(intra_decode(d, prefix, 4, &c, wide, &n2), NEB_OK);
-        double g = score_of(K, m, a, prefix, 4, one, n1, 6),
-               w = score_of(K, m, a, prefix, 4, wide, n2, 6);
+        double g = score_of(a, prefix, 4, one, n1, 6), w = score_of(a, prefix, 4, wide, n2, 6);
         if (n2 < 6 || n1 == 6) // both ended or neither: sums can be compared
             assert_true(w >= g - 1e-3 || n1 < 6);
         better += w > g + 1e-3;
@@ -153,7 +153,7 @@ static void wide_beam_is_exhaustive(void **state) {
     assert_int_equal(intra_decode(d, p, SEQ, &bad, out, &n), NEB_ERR_INVALID);
     p[0] = V;
     assert_int_equal(intra_decode(d, p, 2, &bad, out, &n), NEB_ERR_INVALID);
-    intra_acts_destroy(&a);
+    intra_device_destroy(&a);
     intra_decoder_destroy(&d);
     intra_model_destroy(&m);
     kern_destroy(&K);
@@ -165,11 +165,11 @@ static void padding_is_not_seen(void **state) {
     struct kern *K = NULL;
     assert_int_equal(kern_cpu_create(1, &K), NEB_OK);
     struct intra_model *m = make(K, false, KERN_MASK_PREFIX);
-    struct intra_acts *a = NULL;
+    struct intra_device *a = NULL;
     int32_t tokens[2 * 10] = {5, 6, 1, 9, 8}, targets[2 * 10], prefix[2] = {3, 4};
     double losses[3];
     int64_t count;
-    assert_int_equal(intra_acts_create(m, 2, 10, true, false, &a), NEB_OK);
+    assert_int_equal(intra_device_on_host(K, m, 2, 10, true, false, &a), NEB_OK);
     for (int pass = 0; pass < 3; pass++) {
         for (int i = 0; i < 20; i++) {
             targets[i] = i >= 2 && i < 5 ? 11 : KERN_IGNORE;
@@ -177,13 +177,18 @@ static void padding_is_not_seen(void **state) {
         }
         tokens[0] = pass == 2 ? 4 : 5; // the prefix does change it
         targets[3] = targets[4] = KERN_IGNORE;
-        intra_acts_prefix(a, prefix);
-        intra_model_pass(K, m, a, tokens, targets, 2, 10, 0, &losses[pass], &count);
+        assert_int_equal(
+            intra_device_pass(
+                a,
+                &(struct intra_batch){
+                    .tokens = tokens, .targets = targets, .B = 2, .T = 10, .prefix = prefix},
+                0, &losses[pass], &count),
+            NEB_OK);
         assert_int_equal(count, 1);
     }
     assert_true(fabs(losses[0] - losses[1]) < 1e-6);
     assert_true(fabs(losses[0] - losses[2]) > 1e-4);
-    intra_acts_destroy(&a);
+    intra_device_destroy(&a);
     intra_model_destroy(&m);
     kern_destroy(&K);
 }
@@ -193,23 +198,22 @@ static void labels_are_the_largest(void **state) {
     struct kern *K = NULL;
     assert_int_equal(kern_cpu_create(1, &K), NEB_OK);
     struct intra_model *m = make(K, false, KERN_MASK_PREFIX);
-    struct intra_acts *a = NULL;
-    struct intra_labeller *l = NULL;
+    struct intra_device *a = NULL;
     enum { N = 3, TOP = 5 };
     int32_t tokens[SEQ], rows[N] = {2, 9, 20}, ids[N * TOP];
     float logp[N * TOP], tail[N], z[V];
     static float all[N * V];
     for (int32_t i = 0; i < SEQ; i++)
         tokens[i] = i * 5 % V;
-    assert_int_equal(intra_acts_create(m, 1, SEQ, false, false, &a), NEB_OK);
-    struct intra_runner r = {.K = K, .model = m, .acts = a};
-    assert_int_equal(intra_labeller_create(&r, &l), NEB_OK);
-    intra_model_pass(K, m, a, tokens, NULL, 1, SEQ, 0, NULL, NULL);
-    assert_int_equal(intra_labels(l, &r, rows, N, TOP, 2, ids, logp, tail), NEB_OK);
-    assert_int_equal(intra_labels(l, &r, rows, N, 0, 2, NULL, all, NULL), NEB_OK);
+    assert_int_equal(intra_device_on_host(K, m, 1, SEQ, false, false, &a), NEB_OK);
+    assert_int_equal(intra_device_pass(a, &(struct intra_batch){.tokens = tokens, .B = 1, .T = SEQ},
+                                       0, NULL, NULL),
+                     NEB_OK);
+    assert_int_equal(intra_device_labels(a, rows, N, TOP, 2, ids, logp, tail), NEB_OK);
+    assert_int_equal(intra_device_labels(a, rows, N, 0, 2, NULL, all, NULL), NEB_OK);
     for (int32_t i = 0; i < N; i++) {
         double sum = 0, rest = 1;
-        intra_model_logits(K, m, a, rows[i], z);
+        intra_device_logits(a, rows[i], 1, z);
         for (int32_t c = 0; c < V; c++)
             sum += exp((double)z[c] / 2);
         for (int32_t c = 0; c < V; c++)
@@ -224,8 +228,7 @@ static void labels_are_the_largest(void **state) {
         }
         assert_true(fabs(rest - (double)tail[i]) < 1e-5);
     }
-    intra_labeller_destroy(&l);
-    intra_acts_destroy(&a);
+    intra_device_destroy(&a);
     intra_model_destroy(&m);
     kern_destroy(&K);
 }
