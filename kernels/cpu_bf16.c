@@ -3,6 +3,7 @@
 // results in fp32 (cpu_panel.h). All else is fp32, so parameters, activations and gradients keep
 // their types. This file chooses how this processor multiplies panels, and measures what bf16
 // gains.
+#include "agent/base/count.h"
 #include "kernels/cpu_panel.h"
 
 #include <math.h>
@@ -95,7 +96,7 @@ static bool proves_itself(const struct panel_isa *v) {
 // Returns NULL, or why bf16 is not possible. NEBULA_BF16=plain chooses plain C, the definition.
 static const char *choose_panels(struct cpu_bf16 *h, const struct cpu_isa *isa) {
     const char *asked = getenv("NEBULA_BF16");
-    if (asked && !strcmp(asked, "plain"))
+    if (neb_counting() || (asked && !strcmp(asked, "plain"))) // nothing is computed then
         h->v = &panel_plain;
 #if defined(__x86_64__)
     else if (!strcmp(isa->name, "avx512") && __builtin_cpu_supports("avx512bf16"))

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Transfers through two pinned buffers (device_stage.h).
 #include "kernels/device_stage.h"
+#include "agent/base/count.h"
 #include "agent/base/log.h"
 
 #include <stdlib.h>
@@ -92,7 +93,7 @@ void kern_stage_upload(struct kern *D, void *device, const void *host, size_t by
         return;
     }
     NEB_ASSERT(D->stage);
-    for (size_t at = 0, n; at < bytes; at += n) {
+    for (size_t at = 0, n; at < bytes && !neb_counting(); at += n) {
         int i = next(D);
         n = piece(bytes - at);
         memcpy(D->stage->buffer[i].pinned, (const char *)host + at, n);
@@ -107,7 +108,7 @@ void kern_stage_download(struct kern *D, void *host, const void *device, size_t 
         return;
     }
     NEB_ASSERT(D->stage);
-    for (size_t at = 0, n; at < bytes; at += n) {
+    for (size_t at = 0, n; at < bytes && !neb_counting(); at += n) {
         int i = next(D);
         n = piece(bytes - at);
         D->ops->download(D, D->stage->buffer[i].pinned, (const char *)device + at, n);

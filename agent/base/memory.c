@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/base/memory.h"
+#include "agent/base/count.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -18,12 +19,12 @@ void *neb_large_alloc(size_t bytes) {
         return NULL;
     size_t room = (bytes / align + (bytes % align || !bytes)) * align;
     void *p = aligned_alloc(align, room);
-    if (p && align == HUGE_PAGE)
+    if (p && align == HUGE_PAGE && !neb_counting())
         madvise(p, room, MADV_HUGEPAGE); // only a hint; failure is harmless
     return p;
 }
 
 void *neb_large_zeroed(size_t bytes) {
     void *p = neb_large_alloc(bytes);
-    return p ? memset(p, 0, bytes) : NULL;
+    return p && !neb_counting() ? memset(p, 0, bytes) : p;
 }

@@ -28,3 +28,7 @@ if(NEBULA_GIT)
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${nebula_head}")
   endif()
 endif()
+
+# count.c counts the allocations of every program.
+target_link_options(neb_base INTERFACE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
+  -Wl,--wrap=aligned_alloc,--wrap=free)

@@ -3,6 +3,7 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/cli/cmd_options.h"
+#include "agent/daemon/job_needs.h"
 #include "agent/daemon/policy.h"
 #include "agent/exchange/schedule.h"
 #include "agent/job/json.h"
@@ -204,18 +205,42 @@ static int64_t releases_of(const struct agent_job *job) {
     return agent_schedule_sends(&s);
 }
 
+// Of the cluster that needs most, as far as the job says where it trains.
+static struct agent_needs most_needed(const struct agent_job *job, int32_t vocab) {
+    const struct agent_found found = {.vocab = vocab};
+    struct agent_needs most = {0}, n;
+    for (int32_t i = 0; i < job->n_clusters; i++) {
+        agent_job_needs(job, i, &found, &n);
+        most.memory = fmax(most.memory, n.memory);
+        most.device_memory = fmax(most.device_memory, n.device_memory);
+    }
+    return most;
+}
+
+static void print_model(const struct agent_job *job, const struct agent_plan *p,
+                        const struct agent_needs *n) {
+    char a[32], b[32];
+    printf("  model     %lld parameters, %lld trained; ", (long long)p->params,
+           (long long)p->trainable);
+    if (all_attach(job)) {
+        printf("the attached trainers decide their memory");
+        if (p->attached_bytes > 0)
+            printf(", libnebula takes %s in each",
+                   agent_human_bytes(p->attached_bytes, a, sizeof a));
+    } else {
+        printf("up to %s of memory for a worker", agent_human_bytes(n->memory, a, sizeof a));
+        if (n->device_memory > 0)
+            printf(", %s on each device", agent_human_bytes(n->device_memory, b, sizeof b));
+    }
+    printf("\n");
+}
+
 static void print_people(const char *file, const struct agent_job *job, const struct found *each,
-                         const struct agent_plan *p, bool sized, const char *refused) {
-    char a[32];
+                         const struct agent_plan *p, const struct agent_needs *n, bool sized,
+                         const char *refused) {
     printf("%s: job %s is fine\n", file, job->name);
-    if (sized && all_attach(job))
-        printf("  model     %lld parameters, %lld trained; the attached trainers decide their "
-               "memory\n",
-               (long long)p->params, (long long)p->trainable);
-    else if (sized)
-        printf("  model     %lld parameters, %lld trained; %s per worker without activations\n",
-               (long long)p->params, (long long)p->trainable,
-               agent_human_bytes((double)p->memory_bytes, a, sizeof a));
+    if (sized)
+        print_model(job, p, n);
     else
         printf("  model     the size is not known: it needs the vocabulary of the corpus\n");
     printf("  training  %lld steps of %lld tokens: %lld tokens per cluster\n",
@@ -259,8 +284,8 @@ static json_t *clusters_json(const struct agent_job *job, const struct found *ea
 }
 
 static void print_json(const struct agent_job *job, const struct found *each,
-                       const struct agent_plan *p, bool sized, const char *refused,
-                       json_t *warnings) {
+                       const struct agent_plan *p, const struct agent_needs *n, bool sized,
+                       const char *refused, json_t *warnings) {
     json_t *o =
         json_pack("{s:b, s:s, s:I, s:I, s:I, s:f}", "ok", 1, "job", job->name, "tokens_per_step",
                   (json_int_t)p->tokens_per_step, "tokens", (json_int_t)p->tokens, "exchanges",
@@ -273,7 +298,9 @@ static void print_json(const struct agent_job *job, const struct found *each,
         json_object_set_new(o, "params", json_integer(p->params));
         json_object_set_new(o, "trainable_params", json_integer(p->trainable));
         json_object_set_new(o, "memory_bytes",
-                            all_attach(job) ? json_null() : json_integer(p->memory_bytes));
+                            all_attach(job) ? json_null() : agent_json_number(n->memory));
+        json_object_set_new(o, "device_memory_bytes", agent_json_number(n->device_memory));
+        json_object_set_new(o, "attached_bytes", agent_json_number(p->attached_bytes));
         json_object_set_new(o, "exchange_bytes", json_integer((json_int_t)p->bytes_per_exchange));
     }
     if (sized && !(p->label_bytes > 0)) { // with labels, the number of bytes depends on the text
@@ -368,10 +395,13 @@ static enum neb_status check(const struct options *o, json_t *warnings) {
     if (plan.others)
         NEB_TRY(agent_update_fits(&job, (uint64_t)plan.fragment, 1, (uint64_t)plan.tensor));
     NEB_TRY(ask_policy(o, &job, why, sizeof why));
+    struct agent_needs n = {0};
+    if (sized)
+        n = most_needed(&job, vocab);
     if (o->common.json)
-        print_json(&job, each, &plan, sized, why, warnings);
+        print_json(&job, each, &plan, &n, sized, why, warnings);
     else
-        print_people(file, &job, each, &plan, sized, why);
+        print_people(file, &job, each, &plan, &n, sized, why);
     return NEB_OK;
 }
 

@@ -5,15 +5,16 @@
 #include "agent/base/log.h"
 #include "agent/cli/cmd_options.h"
 #include "agent/cli/doctor.h"
+#include "agent/daemon/job_needs.h"
 #include "agent/job/json.h"
 #include "agent/job/model_init.h"
-#include "agent/plan/plan.h"
 #include "agent/show/watch.h"
 #include "inter/link/socket_profile.h"
 #include "inter/round/transfer.h"
 #include "security/identity.h"
 #include "security/locked.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,13 +24,16 @@ struct options {
     bool sockets;
 };
 
-// Bytes of the checkpoints that a worker keeps, and of the one that it writes.
+// Bytes of disk that a worker of the job needs.
 static enum neb_status job_needs(const char *path, struct agent_job *job, int64_t *bytes) {
-    struct agent_plan plan;
+    struct agent_needs n;
     NEB_TRY(agent_job_load(path, job));
     NEB_TRY(agent_job_model_init(job, path));
-    NEB_TRY(agent_job_plan(job, job->model.vocab ? job->model.vocab : 32768, &plan));
-    *bytes = plan.memory_bytes * (job->checkpoint_keep + 1);
+    const struct agent_found found = {.vocab = 32768};
+    for (int32_t i = 0; i < job->n_clusters; i++) {
+        agent_job_needs(job, i, &found, &n);
+        *bytes = (int64_t)fmax((double)*bytes, n.disk);
+    }
     return NEB_OK;
 }
 

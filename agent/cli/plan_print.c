@@ -22,19 +22,19 @@ static double tokens_of(const struct intra_cost_job *j) {
 static void print_machine(const char *name, const struct agent_site *s, bool kept) {
     const struct intra_rates *r = &s->profile.rates;
     char memory[32], link[48] = "no second rank starts: one rank", a[32], bf16[64] = "";
-    if (r->to_bf16 > 0)
-        snprintf(bf16, sizeof bf16, ", in bf16 %.3g to %.3g", r->gemm_bf16[0] * 1e-9,
-                 r->gemm_bf16[INTRA_COST_SIDES - 1] * 1e-9);
+    if (r->step[KERN_BF16][0] > 0)
+        snprintf(bf16, sizeof bf16, ", in bf16 %.3g to %.3g", r->step[KERN_BF16][0] * 1e-9,
+                 r->step[KERN_BF16][INTRA_COST_WIDTHS - 1] * 1e-9);
     if (r->link > 0)
         snprintf(link, sizeof link, "%.2g GB/s between ranks", r->link * 1e-9);
-    printf("machine %s (%s%s): %d x %s, products %.3g to %.3g GFLOP/s (width 32 to 1024)%s, "
-           "attention %.3g, rows %.3g GB/s, %s, fsync %s, %s%s\n",
+    printf("machine %s (%s%s): %d x %s, steps at %.3g to %.3g GFLOP/s (width 64 to 1024)%s, %s, "
+           "fsync %s, %s%s\n",
            name, s->profile.host,
            s->other ? ", from its file"
            : kept   ? ", measured before"
                     : "",
-           r->processors, s->profile.isa, r->gemm[0] * 1e-9, r->gemm[INTRA_COST_SIDES - 1] * 1e-9,
-           bf16, r->attn_fwd[2] * 1e-9, r->rows * 1e-9, link,
+           r->processors, s->profile.isa, r->step[KERN_F32][0] * 1e-9,
+           r->step[KERN_F32][INTRA_COST_WIDTHS - 1] * 1e-9, bf16, link,
            plan_ms(s->profile.sync_s, a, sizeof a),
            agent_human_bytes(r->memory, memory, sizeof memory), s->share < 1 ? ", shared" : "");
 }
@@ -42,18 +42,17 @@ static void print_machine(const char *name, const struct agent_site *s, bool kep
 // Prints the rates at the largest size, where a device is busiest.
 static void print_device(const struct agent_site *s) {
     const struct intra_device_rates *r = &s->profile.rates.device;
-    const struct intra_type_rates *h = &r->of[KERN_BF16], *f = &r->of[KERN_F32];
-    char memory[32], link[48] = "one rank", a[32];
-    enum { LAST = INTRA_COST_TOKENS - 1, WIDE = INTRA_COST_SIDES - 1 };
+    char memory[32], link[48] = "one rank";
+    enum { LAST = INTRA_COST_STEPS - 1 };
     if (!r->count)
         return;
     if (r->link > 0)
         snprintf(link, sizeof link, "%.3g GB/s between two", r->link * 1e-9);
-    printf("        device %d x %s: products up to %.3g TFLOP/s in bf16, %.3g in fp32, attention "
-           "%.3g, rows %.3g GB/s, an operation %s, copies %.3g GB/s up, %.3g down, %s, %s each%s\n",
-           r->count, s->profile.device, h->gemm[LAST][WIDE] * 1e-12, f->gemm[LAST][WIDE] * 1e-12,
-           h->attn_fwd[LAST][2] * 1e-12, h->rows * 1e-9, plan_ms(r->op_s, a, sizeof a),
-           r->up * 1e-9, r->down * 1e-9, link, agent_human_bytes(r->memory, memory, sizeof memory),
+    printf("        device %d x %s: steps at up to %.3g TFLOP/s in bf16, %.3g in fp32, copies %.3g "
+           "GB/s up, %.3g down, %s, %s each%s\n",
+           r->count, s->profile.device, r->step[KERN_BF16][LAST] * 1e-12,
+           r->step[KERN_F32][LAST] * 1e-12, r->up * 1e-9, r->down * 1e-9, link,
+           agent_human_bytes(r->memory, memory, sizeof memory),
            s->device_share > 0 && s->device_share < 1 ? ", shared" : "");
 }
 
@@ -141,7 +140,8 @@ static void print_volumes(const struct agent_planned *x) {
 
 // The trainer is another program, so its memory and mesh are not predicted.
 static void print_attached(const char *name, const struct agent_planned *x) {
-    char step[32];
+    const struct intra_cost *c = &x->cost;
+    char step[32], a[32], b[32], d[32], e[32];
     printf("  %s: a trainer attaches: its memory, mesh and micro-batches are its own; step ", name);
     if (isnan(x->cost.step_s))
         printf("not known (give --step %s=SECONDS)\n", name);
@@ -150,6 +150,15 @@ static void print_attached(const char *name, const struct agent_planned *x) {
                x->guessed
                    ? ", that of the slowest other cluster, because its own is not known (--step)"
                    : ", from --step");
+    if (c->rank_bytes > 0)
+        printf(
+            "    planned is the exchange alone: libnebula takes %s in the trainer: parameters %s, "
+            "exchange %s, its codec and frames %s, a checkpoint's copy %s\n",
+            agent_human_bytes(c->rank_bytes, step, sizeof step),
+            agent_human_bytes(c->params_bytes, a, sizeof a),
+            agent_human_bytes(c->exchange_bytes, b, sizeof b),
+            agent_human_bytes(c->frames_bytes, d, sizeof d),
+            agent_human_bytes(c->copy_bytes, e, sizeof e));
 }
 
 static void print_step(const char *name, const struct agent_site *site,
@@ -374,9 +383,11 @@ void plan_where_json(const struct intra_cost_job *j, const struct agent_site *s,
 
 static json_t *step_json(const char *name, const struct agent_planned *x) {
     if (x->attached)
-        return json_pack("{s:s,s:b,s:b,s:o,s:b,s:o}", "name", name, "attached", 1, "fits", 1,
-                         "step_s", agent_json_number(x->cost.step_s), "step_guessed", x->guessed,
-                         "wait_s", agent_json_number(x->wait_s));
+        return json_pack("{s:s,s:b,s:b,s:o,s:b,s:o,s:f,s:f,s:f}", "name", name, "attached", 1,
+                         "fits", 1, "step_s", agent_json_number(x->cost.step_s), "step_guessed",
+                         x->guessed, "wait_s", agent_json_number(x->wait_s), "rank_bytes",
+                         x->cost.rank_bytes, "exchange_bytes", x->cost.exchange_bytes,
+                         "frames_bytes", x->cost.frames_bytes);
     json_t *o = json_pack("{s:s,s:[i,i,i],s:i,s:i,s:b,s:b}", "name", name, "mesh", x->job.mesh.dp,
                           x->job.mesh.pp, x->job.mesh.tp, "batch", x->job.batch, "accumulate",
                           x->job.micros, "recompute", x->job.recompute, "fits", x->fits);

@@ -162,19 +162,14 @@ static struct intra_cost_job cost_job(const struct agent_job *j, int self, enum 
 // Memory of a trainer, or of a side of rtd or distill, as nebula plan estimates it.
 static void memory_of(const struct agent_job *j, enum agent_role role,
                       const struct intra_cost_job *x, struct intra_cost *out) {
-    bool teacher = role == AGENT_ROLE_TEACHER;
     struct intra_cost_side side = {.learns = !x->frozen};
     if (j->mode == AGENT_MODE_REPLICAS) {
-        intra_cost_memory(x, out);
+        intra_cost_memory(x, NULL, out);
         return;
     }
-    side.head = role == AGENT_ROLE_DISCRIMINATOR            ? INTRA_COST_HEAD_SCORE
-                : j->mode == AGENT_MODE_DISTILL && !teacher ? INTRA_COST_HEAD_SOFT
-                : x->frozen                                 ? INTRA_COST_HEAD_NONE
-                                                            : INTRA_COST_HEAD_LOSS;
-    side.labelled = teacher;
+    side.labels = j->mode == AGENT_MODE_DISTILL;
     side.soft_k = j->mode == AGENT_MODE_DISTILL ? CMP_SOFT_K_MAX : role == AGENT_ROLE_GENERATOR;
-    intra_cost_side_memory(x, &side, out);
+    intra_cost_memory(x, &side, out);
 }
 
 // Adds the memory of one part: on processors, on devices, or the maximum of both if that is open.

@@ -2,7 +2,7 @@
 // What a job needs from the site that runs one of its clusters, computed from its specification,
 // for the site's policy (policy.h). The figures are estimates, as those of `nebula plan`
 // (intra/cost/cost.h); if the job leaves something open, they are the maximum. A teacher that
-// starts from a checkpoint has the shape of that checkpoint. Allocates nothing.
+// starts from a checkpoint has the shape of that checkpoint. Memory is counted, not used.
 #ifndef AGENT_JOB_NEEDS_H
 #define AGENT_JOB_NEEDS_H
 #include "agent/job/config.h"

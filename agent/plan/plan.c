@@ -4,63 +4,31 @@
 #include "agent/job/sides.h"
 #include "agent/train/label_bytes.h"
 #include "compress/codec.h"
+#include "intra/cost/cost.h"
 
 #include <math.h>
 #include <pthread.h>
 
-enum { SLOTS = 7 }; // q k v o gate up down, in the order of the LoRA target bits
-
-static void add(struct agent_plan *p, int64_t *small, int64_t n, int64_t times, bool trainable) {
-    p->params += n * times;
-    if (!trainable)
-        return;
-    p->trainable += n * times;
-    if (times && n > p->tensor)
-        p->tensor = n;
-    if (n < CMP_DENSE_BELOW)
-        *small += n * times;
-}
-
-static void add_vectors(struct agent_plan *p, int64_t *small, int64_t n, int64_t times,
-                        bool trainable) {
-    add(p, small, n, times, trainable);
-    if (trainable && n >= CMP_DENSE_BELOW)
-        *small += n * times;
-}
-
-// Counts from the shape (drawing: intra/model/model.h), because a model made only to be counted
-// takes its whole memory. A unit test compares with real models. *small: trainable elements of
-// tensors that top-k sends densely.
-static void count_params(const struct agent_job *job, int64_t vocab, struct agent_plan *p,
+// *small: trainable elements of tensors that top-k sends densely. With vocab 0 the tensors that
+// depend on it do not count.
+static void count_params(const struct agent_job *job, int32_t vocab, struct agent_plan *p,
                          int64_t *small) {
-    const struct intra_model_config *m = &job->model;
-    const struct intra_trainable *t = &job->trainable;
-    int64_t d = m->d_model, layers = m->n_layers,
-            head_dim = m->head_dim ? m->head_dim : m->d_model / m->n_heads;
-    int64_t q = m->n_heads * head_dim, kv = (m->n_kv_heads ? m->n_kv_heads : m->n_heads) * head_dim;
-    int64_t out[SLOTS] = {q, kv, kv, d, m->d_ff, m->d_ff, d},
-            in[SLOTS] = {d, d, d, q, d, d, m->d_ff};
-    bool full = t->mode == INTRA_TRAIN_FULL, last = t->mode == INTRA_TRAIN_LAST_LAYERS;
-    bool bitfit = t->mode == INTRA_TRAIN_BITFIT;
-    int64_t learn = full ? layers : last ? t->last_layers : 0; // blocks whose matrices train
-    for (int i = 0; i < SLOTS; i++) {
-        add(p, small, out[i] * in[i], learn, true);
-        add(p, small, out[i] * in[i], layers - learn, false);
-        if (t->mode == INTRA_TRAIN_LORA && t->lora_targets & 1u << i) {
-            add(p, small, out[i] * t->lora_rank, layers, true);
-            add(p, small, in[i] * t->lora_rank, layers, true);
-        }
+    struct intra_model_config c = job->model;
+    c.vocab = vocab;
+    struct intra_model *m = intra_cost_layout(&c, &job->trainable);
+    for (int32_t i = 0; i < m->n_tensors; i++) {
+        const struct intra_tensor *t = &m->tensors[i];
+        int64_t n = (int64_t)intra_tensor_size(t);
+        if (!vocab && t->row_kind != INTRA_ROWS_NONE)
+            continue;
+        p->params += n;
+        if (!t->trainable)
+            continue;
+        p->trainable += n;
+        p->tensor = n > p->tensor ? n : p->tensor;
+        *small += n < CMP_DENSE_BELOW || t->rows == 1 ? n : 0;
     }
-    learn = bitfit ? layers : learn; // blocks whose vectors train
-    for (int part = 0; part < 2; part++) {
-        int64_t n = part ? layers - learn : learn;
-        add_vectors(p, small, d, 2 * n, !part);
-        add_vectors(p, small, q, m->qkv_bias ? n : 0, !part);
-        add_vectors(p, small, kv, m->qkv_bias ? 2 * n : 0, !part);
-    }
-    add_vectors(p, small, d, 1, full || last || bitfit);
-    add(p, small, vocab * d, 1, full && !t->freeze_embeddings);
-    add(p, small, vocab * d, m->tied ? 0 : 1, full || last);
+    intra_model_destroy(&m);
 }
 
 // A sample for measuring codecs. Updates are close to normally distributed within a block. It is
@@ -125,18 +93,28 @@ static void plan_stream(const struct agent_job *job, int32_t vocab, struct agent
 
 // The rounds of all clusters that train, or of federated students. A shard's owner sends its update
 // to each of the others.
-static enum neb_status plan_rounds(const struct agent_job *job, int64_t small,
+static enum neb_status plan_rounds(const struct agent_job *job, int32_t vocab, int64_t small,
                                    struct agent_plan *p) {
     const struct agent_sync *s = &job->sync;
     p->others = agent_job_exchanging(job) - 1;
     if (!p->others)
         return NEB_OK;
     NEB_TRY(bits_of(job, p, small, &p->bits_per_param));
+    struct intra_cost_job attached = {.model = job->model,
+                                      .trainable = job->trainable,
+                                      .mesh = {1, 1, 1},
+                                      .outer = true,
+                                      .fragments = s->fragments,
+                                      .members = p->others + 1,
+                                      .copy = job->checkpoint_every && job->checkpoint_copy};
+    const struct intra_rates none = {0};
+    struct intra_cost cost;
+    attached.model.vocab = vocab;
+    intra_cost_exchange(&attached, &none, &cost);
+    p->attached_bytes = cost.rank_bytes;
     int64_t early = job->steps < s->early_steps ? job->steps : s->early_steps;
     p->exchanges = (job->steps - early + s->interval - 1) / s->interval + // the last one drains
                    (early + s->early_interval - 1) / s->early_interval;
-    // A federated worker also holds θ, momentum, residual and the update in flight.
-    p->memory_bytes += 16 * p->trainable;
     p->bytes_per_exchange = p->bits_per_param / 8 * (double)p->trainable;
     p->bytes = p->bytes_per_exchange * (double)p->exchanges * p->others;
     return NEB_OK;
@@ -160,7 +138,6 @@ enum neb_status agent_job_plan(const struct agent_job *job, int32_t vocab, struc
     p->fragment = share > p->tensor ? share : p->tensor;
     p->tokens_per_step = (int64_t)job->batch * job->accumulate * job->seq_len;
     p->tokens = job->steps * p->tokens_per_step;
-    p->memory_bytes = 4 * (p->params + 3 * p->trainable); // parameters, gradients, two moments
     p->reduction = NAN;
     if (job->sync.scheme == AGENT_SCHEME_NONE)
         return NEB_OK;
@@ -177,7 +154,7 @@ enum neb_status agent_job_plan(const struct agent_job *job, int32_t vocab, struc
         if (job->mode == AGENT_MODE_DISTILL)
             NEB_TRY(plan_labels(job, vocab, p));
         if (job->mode == AGENT_MODE_REPLICAS || agent_distill_federates(job))
-            NEB_TRY(plan_rounds(job, small, p));
+            NEB_TRY(plan_rounds(job, vocab, small, p));
     }
     if (p->bytes > 0)
         p->reduction = 4 * (double)p->trainable * (double)job->steps / p->bytes;

@@ -17,7 +17,7 @@ struct agent_plan {
     double reduction;          // bytes of fp32 after every step / bytes; NAN if nothing is sent
     // Elements of the largest trained tensor, and of the largest fragment (at least as many).
     int64_t tensor, fragment;
-    int64_t memory_bytes; // parameters, gradients, AdamW state and outer state of a worker
+    double attached_bytes; // that libnebula takes in an attached trainer
 };
 
 // vocab: that of the corpus (0: not known), used if the job does not set it. Encodes a sample to

@@ -69,7 +69,7 @@ void agent_planner_place(const struct agent_job *job, int32_t i, const struct ag
     x->no_device = must && !count;
     if (!may || !count || (!must && x->job.ranks_a_host > count)) {
         bool bf16 = c->precision == AGENT_PRECISION_BF16;
-        x->no_bf16 = bf16 && !(site->profile.rates.to_bf16 > 0);
+        x->no_bf16 = bf16 && !(site->profile.rates.step[KERN_BF16][0] > 0);
         x->job.type = bf16 && !x->no_bf16 ? KERN_BF16 : KERN_F32;
         return;
     }
@@ -85,14 +85,16 @@ void agent_planner_place(const struct agent_job *job, int32_t i, const struct ag
 static double bf16_gain(const struct agent_planned *x, const struct intra_rates *r) {
     struct intra_cost_job other = x->job;
     struct intra_cost cost;
-    if (x->job.device || !(r->to_bf16 > 0) || !isfinite(x->cost.step_s))
+    if (x->job.device || !(r->step[KERN_BF16][0] > 0) || !isfinite(x->cost.step_s))
         return 0;
     other.type = x->job.type == KERN_BF16 ? KERN_F32 : KERN_BF16;
-    intra_cost_step(&other, r, &cost);
+    intra_cost_time(&other, NULL, r, &cost);
     return x->job.type == KERN_BF16 ? cost.step_s / x->cost.step_s : x->cost.step_s / cost.step_s;
 }
 
-static struct agent_planned with_ranks(const struct search *s, int32_t i, int32_t ranks, bool fix) {
+// beat: a choice that must be beaten; NULL: none.
+static struct agent_planned with_ranks(const struct search *s, int32_t i, int32_t ranks, bool fix,
+                                       const struct agent_planned *beat) {
     const struct agent_cluster *c = &s->job->clusters[i];
     const struct agent_site *site = &s->sites[i];
     struct agent_planned x = {.job = s->base};
@@ -104,10 +106,8 @@ static struct agent_planned with_ranks(const struct search *s, int32_t i, int32_
     x.job.share = agent_planner_share(c, site);
     agent_planner_place(s->job, i, site, ranks, &x);
     struct intra_cost_choice choice = {.ranks = ranks,
-                                       .sequences = s->sequences,
                                        .fix_mesh = fix,
-                                       .fix_batch = true,
-                                       .fix_recompute = true,
+                                       .beat_s = beat && beat->fits ? beat->cost.step_s : 0,
                                        .memory = agent_planner_memory(site),
                                        .device_memory = agent_planner_device_memory(site)};
     bool may_leave = x.job.outer_device && c->outer_state == AGENT_OUTER_AUTO;
@@ -125,10 +125,11 @@ static struct agent_planned with_ranks(const struct search *s, int32_t i, int32_
 }
 
 // The best mesh of cluster i for this micro-batch.
-static struct agent_planned on_cluster(const struct search *s, int32_t i) {
+static struct agent_planned on_cluster(const struct search *s, int32_t i,
+                                       const struct agent_planned *beat) {
     const struct agent_cluster *c = &s->job->clusters[i];
     if (!(s->free & AGENT_AUTO_MESH) && !c->mesh_auto)
-        return with_ranks(s, i, agent_cluster_ranks(c), true);
+        return with_ranks(s, i, agent_cluster_ranks(c), true, beat);
     bool local = c->launcher == AGENT_LAUNCHER_LOCAL;
     int32_t given = s->sites[i].ranks ? s->sites[i].ranks : c->ranks,
             count = s->sites[i].profile.rates.device.count, part = s->sites[i].devices,
@@ -141,9 +142,9 @@ static struct agent_planned on_cluster(const struct search *s, int32_t i) {
                    : local ? here
                            : agent_cluster_ranks(c);
     most = most < RANKS_SEARCHED || given ? most : RANKS_SEARCHED;
-    struct agent_planned best = with_ranks(s, i, most, false);
+    struct agent_planned best = with_ranks(s, i, most, false, beat);
     for (int32_t ranks = 1; !given && local && ranks < most; ranks++) {
-        struct agent_planned x = with_ranks(s, i, ranks, false);
+        struct agent_planned x = with_ranks(s, i, ranks, false, best.fits ? &best : beat);
         if (better(&x, &best) || (!better(&best, &x) && ranks < most / 2))
             best = x;
     }
@@ -168,7 +169,7 @@ static struct agent_planned best_of(struct search *s, int32_t i) {
             s->base.batch = batch;
             s->base.micros = s->sequences / batch;
             s->base.recompute = again == 1;
-            struct agent_planned x = on_cluster(s, i);
+            struct agent_planned x = on_cluster(s, i, any ? &best : NULL);
             if (any && !better(&x, &best))
                 continue;
             any = true;
@@ -178,25 +179,38 @@ static struct agent_planned best_of(struct search *s, int32_t i) {
     return best;
 }
 
-// Of an attached trainer, only the work of an exchange is known (libnebula does it), and not its
-// steps.
+// Of an attached trainer, only the exchange is known (libnebula does it), and not its steps.
 static struct agent_planned attached(struct search *s, int32_t i) {
     s->base.batch = s->sequences;
     s->base.micros = 1;
     s->base.recompute = false;
-    struct agent_planned x = with_ranks(s, i, 1, true);
+    struct agent_planned x = {.job = s->base, .attached = true, .fits = true};
     double step_s = s->sites[i].step_s;
-    x.cost = (struct intra_cost){.step_s = step_s > 0 ? step_s : NAN,
-                                 .gather_s = x.cost.gather_s,
-                                 .scatter_s = x.cost.scatter_s,
-                                 .owner_params = x.cost.owner_params,
-                                 .owner_units = x.cost.owner_units,
-                                 .owner_largest = x.cost.owner_largest};
-    x.attached = x.fits = true;
-    x.no_device = x.no_bf16 = false;
-    x.no_mesh = 0;
-    x.bf16_gain = 0;
+    x.job.mesh = (struct intra_mesh_config){1, 1, 1};
+    x.job.ranks_a_host = 1;
+    x.job.share = agent_planner_share(&s->job->clusters[i], &s->sites[i]);
+    intra_cost_exchange(&x.job, &s->sites[i].profile.rates, &x.cost);
+    x.cost.step_s = step_s > 0 ? step_s : NAN;
     return x;
+}
+
+// The first cluster with the same settings and machine: its choice is that of cluster i, too.
+static int32_t like_earlier(const struct search *s, int32_t i) {
+    const struct agent_cluster *b = &s->job->clusters[i];
+    const struct agent_site *y = &s->sites[i];
+    for (int32_t k = 0; k < i; k++) {
+        const struct agent_cluster *a = &s->job->clusters[k];
+        const struct agent_site *x = &s->sites[k];
+        if (a->launcher == b->launcher && a->device == b->device && a->precision == b->precision &&
+            a->outer_state == b->outer_state && a->threads == b->threads && a->ranks == b->ranks &&
+            a->batch == b->batch && a->recompute == b->recompute && a->mesh_auto == b->mesh_auto &&
+            !memcmp(&a->mesh, &b->mesh, sizeof a->mesh) &&
+            !memcmp(&x->profile.rates, &y->profile.rates, sizeof x->profile.rates) &&
+            x->share == y->share && x->device_share == y->device_share &&
+            x->devices == y->devices && x->ranks == y->ranks && x->step_s == y->step_s)
+            return k;
+    }
+    return i;
 }
 
 // Attached trainers of unknown speed count as slow as the slowest other cluster.
@@ -235,9 +249,12 @@ enum neb_status agent_planner_run(const struct agent_job *job, int32_t vocab,
                                      .outer_single = job->sync.gate == AGENT_GATE_PRIVATE,
                                      .fragments = job->sync.fragments,
                                      .members = agent_job_exchanging(job)};
-    for (int32_t i = 0; i < out->n; i++)
-        out->clusters[i] =
-            job->clusters[i].launcher == AGENT_LAUNCHER_ATTACH ? attached(&s, i) : best_of(&s, i);
+    for (int32_t i = 0; i < out->n; i++) {
+        int32_t same = like_earlier(&s, i);
+        out->clusters[i] = same < i ? out->clusters[same]
+                           : job->clusters[i].launcher == AGENT_LAUNCHER_ATTACH ? attached(&s, i)
+                                                                                : best_of(&s, i);
+    }
     guess_steps(out);
     if (federated)
         return agent_planner_exchanges(job, vocab, sites, free, out);

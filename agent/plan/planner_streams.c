@@ -47,28 +47,23 @@ static struct intra_model_config model_of(const struct planning *p, enum agent_r
 
 static struct intra_cost_side work_of(const struct planning *p, enum agent_role role) {
     const struct agent_job *j = p->job;
-    double n = (double)j->batch * j->seq_len, masked = n * (double)j->rtd.mask_rate;
-    bool taught = agent_job_role(j, AGENT_ROLE_TEACHER) >= 0 || j->distill.cache[0];
+    double n = (double)j->batch * j->seq_len;
     struct intra_cost_side w = {.tokens = n, .length = j->seq_len, .targets = n, .learns = true};
-    switch (role) {
-    case AGENT_ROLE_GENERATOR:
-        w.head = INTRA_COST_HEAD_LOSS;
-        w.targets = w.drawn = masked;
+    if (role == AGENT_ROLE_GENERATOR) {
+        w.targets = w.again = n * (double)j->rtd.mask_rate;
         w.soft_k = 1;
-        return w;
-    case AGENT_ROLE_DISCRIMINATOR: w.head = INTRA_COST_HEAD_SCORE; return w;
-    default: break;
     }
+    if (role == AGENT_ROLE_GENERATOR || role == AGENT_ROLE_DISCRIMINATOR)
+        return w;
     w.tokens = p->text->tokens;
     w.length = p->text->length;
     w.targets = p->text->targets;
     w.soft_k = CMP_SOFT_K_MAX; // always, whatever distill.k is
+    w.labels = agent_job_role(j, AGENT_ROLE_TEACHER) >= 0 || j->distill.cache[0];
     if (role == AGENT_ROLE_TEACHER) {
         w.learns = j->distill.learn;
-        w.head = w.learns ? INTRA_COST_HEAD_LOSS : INTRA_COST_HEAD_NONE;
-        w.labelled = w.targets;
-    } else {
-        w.head = taught ? INTRA_COST_HEAD_SOFT : INTRA_COST_HEAD_LOSS;
+        w.again = w.targets;
+        w.targets = w.learns ? w.targets : 0;
     }
     return w;
 }
@@ -81,10 +76,10 @@ static double generator_batch_s(const struct agent_job *j, const struct intra_co
     int32_t g = j->rtd.generator_steps, d = j->rtd.discriminator_steps, both = g < d ? g : d;
     struct intra_cost other;
     if (g > d)
-        w.drawn = 0;
+        w.again = 0;
     else
         w.learns = false;
-    intra_cost_side_step(job, &w, r, &other);
+    intra_cost_time(job, &w, r, &other);
     return (both * both_s + (g > d ? g - d : d - g) * other.step_s) / d;
 }
 
@@ -126,11 +121,11 @@ static struct agent_planned_side side_of(const struct planning *p, int32_t i,
                                    .no_device = at.no_device,
                                    .no_bf16 = at.no_bf16};
     bool may_leave = x.job.outer_device && c->outer_state == AGENT_OUTER_AUTO;
-    intra_cost_side_step(&x.job, &w, r, &x.cost);
+    intra_cost_step(&x.job, &w, r, &x.cost);
     x.fits = fits(&x, site, may_leave ? INTER_OUTER_SPARE_BYTES : 0);
     if (!x.fits && may_leave) { // the workers do the same
         x.job.outer_device = false;
-        intra_cost_side_step(&x.job, &w, r, &x.cost);
+        intra_cost_step(&x.job, &w, r, &x.cost);
         x.fits = fits(&x, site, 0);
     }
     x.batch_s = role == AGENT_ROLE_GENERATOR ? generator_batch_s(j, &x.job, w, r, x.cost.step_s)

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { VERSION = 6, FILE_MAX = 64 * 1024 };
+enum { VERSION = 7, FILE_MAX = 64 * 1024 };
 
 // One table for both directions: name, place, and whether 0 is allowed (a link of 0: no second rank
 // starts).
@@ -21,57 +21,22 @@ struct field {
 #define RATE(x)                                                                                    \
     { #x, offsetof(struct agent_profile, rates.x), false }
 static const struct field fields[] = {
-    RATE(rows),
-    RATE(logits),
-    RATE(soft),
-    RATE(draws),
-    RATE(labels),
     RATE(update),
-    RATE(op_s),
     {"link", offsetof(struct agent_profile, rates.link), true},
     {"link_s", offsetof(struct agent_profile, rates.link_s), true},
-    {"to_bf16", offsetof(struct agent_profile, rates.to_bf16), true},
     RATE(memory),
     {"sync_s", offsetof(struct agent_profile, sync_s), false},
 };
-static const struct {
-    const char *name;
-    size_t at;
-    int n;
-    bool zero; // 0 is allowed if to_bf16 is 0
-} lists[] = {
-    {"gemm", offsetof(struct agent_profile, rates.gemm), INTRA_COST_SIDES, false},
-    {"gemm_bf16", offsetof(struct agent_profile, rates.gemm_bf16), INTRA_COST_SIDES, true},
-    {"attn_fwd", offsetof(struct agent_profile, rates.attn_fwd), INTRA_COST_HEADS, false},
-    {"attn_bwd", offsetof(struct agent_profile, rates.attn_bwd), INTRA_COST_HEADS, false},
-    {"attn_fwd_bf16", offsetof(struct agent_profile, rates.attn_fwd_bf16), INTRA_COST_HEADS, true},
-    {"attn_bwd_bf16", offsetof(struct agent_profile, rates.attn_bwd_bf16), INTRA_COST_HEADS, true},
-};
-enum { N_FIELDS = sizeof fields / sizeof *fields, N_LISTS = sizeof lists / sizeof *lists };
+enum { N_FIELDS = sizeof fields / sizeof *fields };
 
-// The same for a device, and for each of its types.
+// The same for a device.
 #define DEVICE(x, zero)                                                                            \
     { #x, offsetof(struct agent_profile, rates.device.x), zero }
-static const struct field device_fields[] = {
-    DEVICE(memory, false), DEVICE(op_s, false), DEVICE(wait_s, false), DEVICE(up, false),
-    DEVICE(down, false),   DEVICE(link, true),  DEVICE(link_s, true)};
+static const struct field device_fields[] = {DEVICE(memory, false), DEVICE(wait_s, false),
+                                             DEVICE(up, false),     DEVICE(down, false),
+                                             DEVICE(link, true),    DEVICE(link_s, true)};
+enum { N_DEVICE_FIELDS = sizeof device_fields / sizeof *device_fields };
 static const char *const types[] = {"fp32", "bf16"}; // by enum kern_type
-static const struct {
-    const char *name;
-    size_t at; // in a struct intra_type_rates
-    int n;
-} type_lists[] = {
-    {"gemm", offsetof(struct intra_type_rates, gemm), INTRA_COST_TOKENS *INTRA_COST_SIDES},
-    {"attn_fwd", offsetof(struct intra_type_rates, attn_fwd), INTRA_COST_TOKENS *INTRA_COST_HEADS},
-    {"attn_bwd", offsetof(struct intra_type_rates, attn_bwd), INTRA_COST_TOKENS *INTRA_COST_HEADS},
-    {"rows", offsetof(struct intra_type_rates, rows), 1},
-    {"logits", offsetof(struct intra_type_rates, logits), 1},
-    {"update", offsetof(struct intra_type_rates, update), 1},
-};
-enum {
-    N_DEVICE_FIELDS = sizeof device_fields / sizeof *device_fields,
-    N_TYPE_LISTS = sizeof type_lists / sizeof *type_lists,
-};
 
 static double *number_at(struct agent_profile *p, size_t at) {
     return (double *)(void *)((char *)p + at);
@@ -94,15 +59,11 @@ static json_t *device_json(struct agent_profile *p) {
     for (int i = 0; i < N_DEVICE_FIELDS; i++)
         json_object_set_new(o, device_fields[i].name,
                             json_real(*number_at(p, device_fields[i].at)));
-    for (int t = 0; t < 2; t++) {
-        json_t *of = json_object();
-        size_t at = offsetof(struct agent_profile, rates.device.of) +
-                    (size_t)t * sizeof(struct intra_type_rates);
-        for (int i = 0; i < N_TYPE_LISTS; i++)
-            json_object_set_new(of, type_lists[i].name,
-                                numbers(number_at(p, at + type_lists[i].at), type_lists[i].n));
-        json_object_set_new(o, types[t], of);
-    }
+    for (int t = 0; t < 2; t++)
+        json_object_set_new(o, types[t],
+                            json_pack("{s:o,s:f}", "step",
+                                      numbers(p->rates.device.step[t], INTRA_COST_STEPS), "update",
+                                      p->rates.device.update[t]));
     return o;
 }
 
@@ -129,8 +90,11 @@ json_t *agent_profile_to_json(const struct agent_profile *p) {
                           p->isa, "processors", p->rates.processors);
     for (int i = 0; i < N_FIELDS; i++)
         json_object_set_new(o, fields[i].name, json_real(*number_at(&copy, fields[i].at)));
-    for (int i = 0; i < N_LISTS; i++)
-        json_object_set_new(o, lists[i].name, numbers(number_at(&copy, lists[i].at), lists[i].n));
+    for (int t = 0; t < 2; t++)
+        json_object_set_new(o, types[t],
+                            json_pack("{s:o,s:o}", "step",
+                                      numbers(p->rates.step[t], INTRA_COST_WIDTHS), "one",
+                                      numbers(p->rates.one[t], INTRA_COST_WIDTHS)));
     json_object_set_new(o, "device", device_json(&copy));
     for (int i = 0; cmp_variant(i, CMP_PLANNED); i++) {
         const struct inter_wan_codec *c = &p->codecs[i];
@@ -222,12 +186,10 @@ static enum neb_status take_device(const json_t *o, const char *where, struct ag
                             device_fields[i].zero, where, number_at(out, device_fields[i].at)));
     for (int t = 0; t < 2; t++) {
         const json_t *of = json_object_get(o, types[t]);
-        size_t at = offsetof(struct agent_profile, rates.device.of) +
-                    (size_t)t * sizeof(struct intra_type_rates);
-        for (int i = 0; i < N_TYPE_LISTS; i++)
-            NEB_TRY(take_list(json_object_get(of, type_lists[i].name), type_lists[i].name,
-                              type_lists[i].n, false, where,
-                              number_at(out, at + type_lists[i].at)));
+        NEB_TRY(take_list(json_object_get(of, "step"), "step", INTRA_COST_STEPS, false, where,
+                          out->rates.device.step[t]));
+        NEB_TRY(take_figure(json_object_get(of, "update"), "update", false, where,
+                            &out->rates.device.update[t]));
     }
     return NEB_OK;
 }
@@ -256,10 +218,15 @@ static enum neb_status from_json(const json_t *o, const char *where, struct agen
     for (int i = 0; i < N_FIELDS; i++)
         NEB_TRY(take_figure(json_object_get(o, fields[i].name), fields[i].name, fields[i].zero,
                             where, number_at(out, fields[i].at)));
-    for (int i = 0; i < N_LISTS; i++)
-        NEB_TRY(take_list(json_object_get(o, lists[i].name), lists[i].name, lists[i].n,
-                          lists[i].zero && !(out->rates.to_bf16 > 0), where,
-                          number_at(out, lists[i].at)));
+    for (int t = 0; t < 2; t++) {
+        const json_t *of = json_object_get(o, types[t]), *step = json_object_get(of, "step");
+        bool none = t == KERN_BF16 && json_number_value(json_array_get(step, 0)) == 0;
+        NEB_TRY(take_list(step, "step", INTRA_COST_WIDTHS, none, where, out->rates.step[t]));
+        NEB_TRY(take_list(json_object_get(of, "one"), "one", INTRA_COST_WIDTHS, none, where,
+                          out->rates.one[t]));
+        for (int i = 0; none && i < INTRA_COST_WIDTHS; i++)
+            out->rates.step[t][i] = out->rates.one[t][i] = 0;
+    }
     NEB_TRY(take_device(json_object_get(o, "device"), where, out));
     return take_codecs(json_object_get(o, "codecs"), where, out);
 }

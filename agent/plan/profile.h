@@ -28,8 +28,6 @@ struct agent_profile {
 // Measures with all processors; takes about ten seconds. On a machine where ranks do not start, the
 // link is 0.
 NEB_MUST_CHECK enum neb_status agent_profile_measure(struct agent_profile *out);
-// The rates of work on logits: logits, soft, draws, labels. Part of agent_profile_measure.
-NEB_MUST_CHECK enum neb_status agent_profile_logits(struct kern *K, struct intra_rates *r);
 // The link between two ranks of this machine; 0 if it cannot be measured. Part of
 // agent_profile_measure.
 void agent_profile_find_link(struct agent_profile *p);

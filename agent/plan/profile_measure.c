@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures processors for agent/plan/profile.h: each operation as training calls it, at sizes of a
-// training step. It takes the best of a few runs, with a clock that leaves out other processes
-// (profile_clock.h), because a plan assumes an idle machine.
-#include "agent/base/clock.h"
+// Measures a machine for agent/plan/profile.h: times micro-steps of small models, on processors and
+// on a device, as training runs them. It takes the best of a few runs, with a clock that leaves out
+// other processes (profile_clock.h), because a plan assumes an idle machine.
+//
+// Sizes rise until one takes too long; larger ones then have the last rate. So a fast card is
+// measured at sizes that keep it busy, and an emulated one (in tests) in some seconds.
 #include "agent/base/log.h"
-#include "agent/base/rng.h"
 #include "agent/plan/profile.h"
 #include "agent/plan/profile_clock.h"
+#include "intra/train/trainer.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -14,262 +16,209 @@
 #include <unistd.h>
 
 enum {
-    RUNS = 5,
-    CASE_MS = 250, // of one measurement
-    TOKENS = 1024,
-    FLOATS = 1 << 23, // of each array
+    RUNS = 3,
+    CASE_MS = 100, // of one measurement on processors
+    DEVICE_CASE_MS = 15,
+    // No further run after one that took this long.
+    RUN_MS_MOST = 1000,
+    DEVICE_RUN_MS_MOST = 100,
+    TOKENS = 1024, // of a micro-batch on processors; of the widest model a quarter
     SEQ = 256,
-    WEIGHT_SIDE = 512,
+    HEAD = 64,
+    COPY_BYTES = 16 << 20,
 };
+static const double SKIP_S = 0.4; // what is expected to take longer is not timed
 
-struct bench {
+struct place { // where a model trains
     struct kern *K;
-    float *a, *b, *c, *d; // (FLOATS)
-    int32_t side, head_dim;
+    enum kern_type type;
 };
 
-typedef void action(struct bench *b);
+// ---- micro-steps --------------------------------------------------------------------------------
 
-// At least RUNS runs and CASE_MS, so that a short disturbance does not cover all of them.
-static double best_of(struct bench *b, action *run, int times) {
-    double best = INFINITY;
-    run(b); // touches pages and allocates scratch
+// One block with the proportions of common models. Its vocabulary has the part in the FLOPs that
+// vocabularies have in small models.
+static struct intra_model_config model_of(int32_t width) {
+    int32_t head = width / 2 < HEAD ? width / 2 : HEAD;
+    return (struct intra_model_config){.vocab = 4 * width,
+                                       .d_model = width,
+                                       .n_layers = 1,
+                                       .n_heads = width / head,
+                                       .n_kv_heads = width / head,
+                                       .head_dim = head,
+                                       .d_ff = width / 2 * 5,
+                                       .max_seq = SEQ,
+                                       .rope_theta = 1e4f,
+                                       .norm_eps = 1e-5f,
+                                       .tied = true};
+}
+
+static const struct intra_trainable all = {.mode = INTRA_TRAIN_FULL};
+
+static double flops_of(int32_t width, int32_t tokens) {
+    int32_t T = tokens < SEQ ? tokens : SEQ;
+    const struct intra_cost_job j = {.model = model_of(width),
+                                     .trainable = all,
+                                     .mesh = {1, 1, 1},
+                                     .batch = tokens / T,
+                                     .seq_len = T,
+                                     .micros = 1,
+                                     .ranks_a_host = 1,
+                                     .share = 1};
+    return intra_cost_flops(&j, NULL);
+}
+
+// The shortest micro-batch and the shortest update.
+static enum neb_status run_steps(const struct place *at, struct intra_trainer *t,
+                                 const struct intra_batch *b, double *micro_s, double *update_s) {
+    struct profile_clock clock;
+    struct intra_step_stats stats;
+    bool host = kern_on_host(at->K);
+    int threads = host ? kern_pool_threads(at->K->pool) : 1,
+        case_ms = host ? CASE_MS : DEVICE_CASE_MS;
     neb_ns start = neb_now();
-    for (int i = 0; i < RUNS || neb_now() - start < CASE_MS * NEB_MS; i++) {
+    *micro_s = *update_s = INFINITY;
+    for (int i = 0; i <= RUNS || neb_now() - start < case_ms * NEB_MS; i++) {
+        profile_clock_start(&clock);
+        (void)intra_trainer_micro_batch(t, b);
+        NEB_TRY(at->K->ops->finish(at->K));
+        double s = profile_clock_stop(&clock, threads);
+        profile_clock_start(&clock);
+        intra_trainer_update(t, &stats);
+        NEB_TRY(stats.status);
+        if (!i)
+            continue; // the first run touches pages, and libraries choose kernels
+        *micro_s = fmin(*micro_s, s);
+        *update_s = fmin(*update_s, profile_clock_stop(&clock, threads));
+        if (s * 1000 > (host ? RUN_MS_MOST : DEVICE_RUN_MS_MOST))
+            break;
+    }
+    return NEB_OK;
+}
+
+// The FLOP/s of a micro-step, and the parameters/s of its update.
+static enum neb_status time_step(const struct place *at, int32_t width, int32_t tokens,
+                                 double *rate, double *update) {
+    int32_t T = tokens < SEQ ? tokens : SEQ, *ids = calloc((size_t)tokens, sizeof *ids);
+    const struct intra_trainer_config c = {
+        .model = model_of(width),
+        .trainable = all,
+        .optim = {.schedule = {.lr = 1e-6f}, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f},
+        .batch = tokens / T,
+        .seq_len = T,
+        .accumulate = 1,
+        .device = kern_on_host(at->K) ? NULL : at->K,
+        .device_type = at->type};
+    struct intra_trainer *t = NULL;
+    double micro_s, update_s;
+    enum neb_status st = ids ? intra_trainer_create(&c, at->K, &t)
+                             : neb_fail(NEB_ERR_NOMEM, "out of memory measuring this machine");
+    for (int32_t i = 0; st == NEB_OK && i < tokens; i++)
+        ids[i] = (int32_t)((uint32_t)i * 2654435761u % (uint32_t)c.model.vocab);
+    if (st == NEB_OK)
+        st = run_steps(at, t,
+                       &(struct intra_batch){.tokens = ids, .targets = ids, .B = c.batch, .T = T},
+                       &micro_s, &update_s);
+    if (st == NEB_OK) {
+        *rate = flops_of(width, tokens) / micro_s;
+        *update = (double)t->model->n_params / update_s;
+    }
+    intra_trainer_destroy(&t);
+    free(ids);
+    return st;
+}
+
+// ---- processors ---------------------------------------------------------------------------------
+
+static enum neb_status on_processors(const struct place *at, double *step, double *update) {
+    for (int i = 0; i < INTRA_COST_WIDTHS; i++) {
+        int32_t width = intra_cost_widths[i],
+                tokens = i == INTRA_COST_WIDTHS - 1 ? TOKENS / 4 : TOKENS;
+        step[i] = i ? step[i - 1] : 0;
+        if (!i || flops_of(width, tokens) / step[i] <= SKIP_S)
+            NEB_TRY(time_step(at, width, tokens, &step[i], update));
+    }
+    return NEB_OK;
+}
+
+// threads 0: one for each processor. In bf16 the rates stay 0 if these processors have none.
+static enum neb_status measure_rates(int threads, double (*step)[INTRA_COST_WIDTHS],
+                                     int32_t *processors, double *update) {
+    struct kern *K = NULL;
+    double unused;
+    NEB_TRY(kern_cpu_create(threads, &K));
+    *processors = kern_pool_threads(K->pool);
+    enum neb_status st = on_processors(&(struct place){.K = K}, step[KERN_F32], update);
+    if (st == NEB_OK && kern_cpu_bf16_possible(K))
+        st = on_processors(&(struct place){.K = K, .type = KERN_BF16}, step[KERN_BF16], &unused);
+    kern_destroy(&K);
+    return st;
+}
+
+// ---- devices ------------------------------------------------------------------------------------
+
+static enum neb_status on_device(struct place *at, struct intra_device_rates *r) {
+    for (int i = 0; i < INTRA_COST_STEPS; i++) {
+        int32_t width = intra_cost_widths[i % INTRA_COST_WIDTHS],
+                tokens = intra_cost_tokens[i / INTRA_COST_WIDTHS];
+        double *step = &r->step[at->type][i];
+        // The nearer of: the same width with fewer tokens, a smaller width.
+        if (i)
+            *step = step[i < INTRA_COST_WIDTHS ? -1 : -INTRA_COST_WIDTHS];
+        if (!i || flops_of(width, tokens) / *step <= SKIP_S)
+            NEB_TRY(time_step(at, width, tokens, step, &r->update[at->type]));
+    }
+    return NEB_OK;
+}
+
+enum copy { COPY_UP, COPY_DOWN, COPY_WAIT };
+static double time_copy(struct kern *D, enum copy what, void *there, void *pinned) {
+    double best = INFINITY;
+    for (int i = 0; i < 2 * RUNS; i++) {
         struct profile_clock clock;
         profile_clock_start(&clock);
-        for (int k = 0; k < times; k++)
-            run(b);
-        best = fmin(best, profile_clock_stop(&clock, kern_pool_threads(b->K->pool)) / times);
+        if (what == COPY_UP)
+            D->ops->upload(D, there, pinned, COPY_BYTES);
+        else
+            D->ops->download(D, pinned, there, what == COPY_DOWN ? COPY_BYTES : sizeof(double));
+        (void)D->ops->finish(D);
+        best = fmin(best, profile_clock_stop(&clock, 1));
     }
     return best;
 }
 
-// The three products of a layer whose smallest side is `side`, as in forward and backward.
-static void run_gemm(struct bench *b) {
-    int n = TOKENS, in = b->side, out = 2 * b->side;
-    struct kern *K = b->K;
-    K->ops->gemm(K, &(struct kern_gemm){.tb = KERN_T,
-                                        .m = n,
-                                        .n = out,
-                                        .k = in,
-                                        .alpha = 1,
-                                        .a = b->a,
-                                        .lda = in,
-                                        .b = b->b,
-                                        .ldb = in,
-                                        .c = b->c,
-                                        .ldc = out});
-    K->ops->gemm(K, &(struct kern_gemm){.m = n,
-                                        .n = in,
-                                        .k = out,
-                                        .alpha = 1,
-                                        .a = b->c,
-                                        .lda = out,
-                                        .b = b->b,
-                                        .ldb = in,
-                                        .c = b->d,
-                                        .ldc = in});
-    K->ops->gemm(K, &(struct kern_gemm){.ta = KERN_T,
-                                        .m = out,
-                                        .n = in,
-                                        .k = n,
-                                        .alpha = 1e-6f,
-                                        .a = b->c,
-                                        .lda = out,
-                                        .b = b->a,
-                                        .ldb = in,
-                                        .beta = 1,
-                                        .c = b->b,
-                                        .ldc = in});
-}
-
-// The same in bf16, as in training: the parameters are converted before, dy once.
-static void run_linear(struct bench *b) {
-    int n = TOKENS, in = b->side, out = 2 * b->side;
-    struct kern *K = b->K;
-    K->ops->gemm(K, &(struct kern_gemm){.tb = KERN_T,
-                                        .m = n,
-                                        .n = out,
-                                        .k = in,
-                                        .alpha = 1,
-                                        .a = b->a,
-                                        .lda = in,
-                                        .b = b->b,
-                                        .ldb = in,
-                                        .c = b->c,
-                                        .ldc = out});
-    K->ops->linear_bwd(K, &(struct kern_linear_bwd){.n = n,
-                                                    .out = out,
-                                                    .in = in,
-                                                    .dy = b->c,
-                                                    .ld = out,
-                                                    .x = b->a,
-                                                    .w = b->b,
-                                                    .dx = b->d,
-                                                    .dw = b->d + FLOATS / 2});
-}
-// Converts a parameter to the forms that forward and backward read, with the smallest product after
-// it.
-enum { WEIGHT_ROWS = FLOATS / WEIGHT_SIDE };
-static void run_weight(struct bench *b) {
-    int n = KERN_BF16_LEAST, in = WEIGHT_SIDE, out = WEIGHT_ROWS;
-    b->K->ops->gemm(b->K, &(struct kern_gemm){.tb = KERN_T,
-                                              .m = n,
-                                              .n = out,
-                                              .k = in,
-                                              .alpha = 1,
-                                              .a = b->a,
-                                              .lda = in,
-                                              .b = b->b,
-                                              .ldb = in,
-                                              .c = b->c,
-                                              .ldc = out});
-    b->K->ops->linear_bwd(
-        b->K,
-        &(struct kern_linear_bwd){
-            .n = n, .out = out, .in = in, .dy = b->c, .ld = out, .x = b->a, .w = b->b, .dx = b->d});
-}
-static void run_convert(struct bench *b) {
-    b->K->ops->weights(b->K, b->b, FLOATS);
-    run_weight(b);
-}
-
-static struct kern_attn attn_of(const struct bench *b) {
-    int heads = 256 / b->head_dim;
-    return (struct kern_attn){TOKENS / SEQ, SEQ, heads, heads, b->head_dim, KERN_MASK_CAUSAL, NULL};
-}
-
-// a: q, k, v side by side; c: out, then lse and delta; b: gradients.
-static void run_attn_fwd(struct bench *b) {
-    struct kern_attn s = attn_of(b);
-    int w = s.n_heads * s.head_dim, ld = 3 * w;
-    b->K->ops->attn_fwd(b->K, KERN_F32, &s, b->c, w, b->c + FLOATS / 2, b->a, ld, b->a + w, ld,
-                        b->a + 2 * w, ld);
-}
-static void run_attn_bwd(struct bench *b) {
-    struct kern_attn s = attn_of(b);
-    int w = s.n_heads * s.head_dim, ld = 3 * w;
-    b->K->ops->attn_bwd(b->K, KERN_F32, &s, b->b, b->b + w, b->b + 2 * w, b->d, b->c, w,
-                        b->c + FLOATS / 2, b->a, ld, b->a + w, ld, b->a + 2 * w, ld,
-                        b->c + FLOATS * 3 / 4, NULL);
-}
-static void run_rows(struct bench *b) { // 3 f floats per token, f = 1024
-    b->K->ops->swiglu_fwd(b->K, KERN_F32, b->c, b->a, TOKENS, 1024);
-}
-static void run_update(struct bench *b) {
-    enum { CHUNKS = FLOATS / KERN_CHUNK };
-    struct kern_chunk chunks[CHUNKS];
-    const int32_t first[] = {0, CHUNKS};
-    const float factor = 1;
-    double sum;
-    for (size_t i = 0; i < CHUNKS; i++)
-        chunks[i] = (struct kern_chunk){
-            .param_at = i * KERN_CHUNK, .grad_at = i * KERN_CHUNK, .n = KERN_CHUNK, .decay = 1};
-    b->K->ops->sumsq(b->K, chunks, CHUNKS, first, 1, b->b, &sum);
-    b->K->ops->adamw(b->K, KERN_F32,
-                     &(struct kern_update){.c = {1e-6f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.1f, 0.05f},
-                                           .chunks = chunks,
-                                           .n_chunks = CHUNKS,
-                                           .factors = &factor,
-                                           .params = b->a,
-                                           .grads = b->b,
-                                           .m = b->c,
-                                           .v = b->d});
-}
-static void nothing(void *arg, size_t i) {
-    (void)arg;
-    (void)i;
-}
-static void run_op(struct bench *b) {
-    kern_pool_run(b->K->pool, (size_t)kern_pool_threads(b->K->pool), nothing, b);
-}
-
-static void fill(struct bench *b) {
-    struct neb_rng r = neb_rng_make(3, 3);
-    float *const all[] = {b->a, b->b, b->c, b->d};
-    for (size_t k = 0; k < 4; k++)
-        for (int i = 0; i < FLOATS; i++)
-            all[k][i] = 0.1f * ((float)neb_rng_unit(&r) - 0.5f);
-    for (int i = 0; i < FLOATS / 4; i++) // second moments are not negative
-        b->d[i] = fabsf(b->d[i]);
-}
-
-static void measure_attention(struct bench *b, double *fwd, double *bwd) {
-    for (int i = 0; i < INTRA_COST_HEADS; i++) {
-        b->head_dim = intra_cost_heads[i];
-        double flops =
-            intra_cost_attn_flops(TOKENS, SEQ, 256 / b->head_dim, b->head_dim, KERN_MASK_CAUSAL);
-        fwd[i] = flops / best_of(b, run_attn_fwd, 1);
-        bwd[i] = 2.5 * flops / best_of(b, run_attn_bwd, 1);
+static enum neb_status measure_copies(struct kern *D, struct intra_device_rates *r) {
+    void *there = NULL, *pinned = NULL;
+    enum neb_status st = D->ops->alloc(D, COPY_BYTES, &there);
+    if (st == NEB_OK)
+        st = D->ops->alloc_pinned(D, COPY_BYTES, &pinned);
+    if (st == NEB_OK) {
+        memset(pinned, 0, COPY_BYTES);
+        r->up = COPY_BYTES / time_copy(D, COPY_UP, there, pinned);
+        r->down = COPY_BYTES / time_copy(D, COPY_DOWN, there, pinned);
+        r->wait_s = time_copy(D, COPY_WAIT, there, pinned); // as a step waits for its norms
+        st = D->ops->finish(D);
     }
-}
-
-// The rates stay 0 if these processors have no bf16.
-static void measure_bf16(struct bench *b, struct intra_rates *r) {
-    struct kern *fp32 = b->K, *K = NULL;
-    if (kern_cpu_create(kern_pool_threads(fp32->pool), &K) == NEB_OK && kern_cpu_bf16_possible(K)) {
-        b->K = K;
-        for (int i = 0; i < INTRA_COST_SIDES; i++) {
-            size_t side = (size_t)(b->side = intra_cost_sides[i]);
-            K->ops->weights(K, b->b, 2 * side * side);
-            r->gemm_bf16[i] =
-                3 * 2.0 * TOKENS * 2 * (double)(side * side) / best_of(b, run_linear, 1);
-        }
-        double all = best_of(b, run_convert, 1), product = best_of(b, run_weight, 1);
-        r->to_bf16 = FLOATS / fmax(all - product, all / 10);
-        measure_attention(b, r->attn_fwd_bf16, r->attn_bwd_bf16);
-        K->ops->weights(K, NULL, 0);
-        b->K = fp32;
-    }
-    kern_destroy(&K);
-}
-
-static void measure_kernels(struct bench *b, struct intra_rates *r) {
-    for (int i = 0; i < INTRA_COST_SIDES; i++) {
-        b->side = intra_cost_sides[i];
-        double flops = 3 * 2.0 * TOKENS * 2 * b->side * b->side;
-        r->gemm[i] = flops / best_of(b, run_gemm, 1);
-    }
-    fill(b);
-    measure_bf16(b, r);
-    fill(b);
-    measure_attention(b, r->attn_fwd, r->attn_bwd);
-    r->rows = 3.0 * 1024 * TOKENS * 4 / best_of(b, run_rows, 1);
-    fill(b);
-    for (int i = 0; i < FLOATS; i++)
-        b->d[i] = fabsf(b->d[i]);
-    r->update = FLOATS / best_of(b, run_update, 1);
-    r->op_s = best_of(b, run_op, 100);
-}
-
-static void bench_free(struct bench *b) {
-    free(b->a);
-    free(b->b);
-    free(b->c);
-    free(b->d);
-    kern_destroy(&b->K);
-}
-
-static enum neb_status measure_rates(struct intra_rates *r) {
-    struct bench b = {0};
-    float **const all[] = {&b.a, &b.b, &b.c, &b.d};
-    bool room = true;
-    NEB_TRY(kern_cpu_create(0, &b.K));
-    for (size_t i = 0; i < 4; i++)
-        room = (*all[i] = aligned_alloc(64, FLOATS * sizeof(float))) && room;
-    if (!room) {
-        bench_free(&b);
-        return neb_fail(NEB_ERR_NOMEM, "out of memory measuring this machine (it needs 140 MB)");
-    }
-    fill(&b);
-    r->processors = kern_pool_threads(b.K->pool);
-    r->memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    measure_kernels(&b, r);
-    enum neb_status st = agent_profile_logits(b.K, r);
-    bench_free(&b);
+    D->ops->release_pinned(D, pinned);
+    D->ops->release(D, there);
     return st;
 }
+
+enum neb_status agent_profile_device(struct kern *D, struct intra_device_rates *r) {
+    *r = (struct intra_device_rates){.count = D->count, .memory = (double)D->total_bytes};
+    NEB_TRY(measure_copies(D, r));
+    for (int t = 0; t < 2; t++) {
+        struct place at = {.K = D, .type = t && !D->tensor_cores_bf16 ? KERN_F32 : t};
+        NEB_TRY(on_device(&at, r));
+        if (at.type != (enum kern_type)t) { // a card without bf16: jobs in bf16 are refused there
+            memcpy(r->step[t], r->step[at.type], sizeof r->step[t]);
+            r->update[t] = r->update[at.type];
+        }
+    }
+    return NEB_OK;
+}
+
+// ---- the machine --------------------------------------------------------------------------------
 
 static enum neb_status measure_sync(double *out) {
     char path[] = "/var/tmp/nebula-plan-XXXXXX";
@@ -295,11 +244,15 @@ static enum neb_status measure_sync(double *out) {
 enum neb_status agent_profile_measure(struct agent_profile *p) {
     struct kern_pool *pool = NULL;
     enum neb_status st = NEB_OK;
+    double update;
+    int32_t one;
     *p = (struct agent_profile){0};
     if (gethostname(p->host, sizeof p->host - 1) != 0 || !p->host[0])
         snprintf(p->host, sizeof p->host, "unnamed");
     snprintf(p->isa, sizeof p->isa, "%s", kern_cpu_isa());
-    NEB_TRY(measure_rates(&p->rates));
+    p->rates.memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    NEB_TRY(measure_rates(1, p->rates.one, &one, &update));
+    NEB_TRY(measure_rates(0, p->rates.step, &p->rates.processors, &p->rates.update));
     NEB_TRY(kern_pool_create(p->rates.processors, &pool));
     for (int i = 0; cmp_variant(i, CMP_PLANNED) && st == NEB_OK; i++)
         st = agent_profile_codec(cmp_variant(i, CMP_PLANNED)->name, pool, &p->codecs[i]);

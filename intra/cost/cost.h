@@ -1,87 +1,59 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a training step costs on a mesh, before anything starts: FLOPs, seconds, bytes between
-// ranks, memory. Pure: it computes figures from sizes and measured rates. `nebula plan` uses it
-// (agent/cli/cmd_plan.c). inter/round/wan_cost.h has the costs between clusters.
+// ranks, memory. `nebula plan` uses it (agent/cli/cmd_plan.c). inter/round/wan_cost.h has the costs
+// between clusters.
 //
-// One rank's micro-batch of n = batch x seq_len tokens, a stage of L/pp blocks, tp ranks in a
-// block:
+// Memory and FLOPs are not computed from the shape of a model. count.c makes the rank's trainer and
+// runs a micro-batch of it under an allocator and on a device that only count. So whatever a
+// trainer allocates is in the figures. Seconds follow from FLOPs and from the rates of micro-steps
+// that were timed on the machine (agent/plan/profile.h):
 //
-//     forward   4 products a block (qkv, o, gate-up, down) + attention + row operations (norms,
-//               rotary, SwiGLU) + 2 gathers and 2 sums of rows of (n, d) (rows.h)
-//     backward  dW and dx of each product, attention at 2.5 times its forward, row operations,
-//               4 gathers and 2 sums; with recompute also the forward
-//     stage     (micros + pp - 1) times the slowest stage's forward and backward, and the
-//               messages between stages
+//     stage     (micros + pp - 1) times the time of the fullest stage's forward and backward, and
+//               the messages between stages
+//     tensors   gathers and sums of rows of (n, d) in a block (rows.h)
 //     update    reduce-scatter and all-gather over dp, AdamW on 1/dp of the stage's parameters
 //
-// A product runs at the rate measured for its smallest side. Thin products are slow, which is why
-// tensor parallelism does not pay for a small model. On the CPU nothing overlaps.
-//
-// On accelerators, one for each rank (device.c), rates are those of the job's type and also depend
-// on the number of tokens. An operation takes at least its launch time, and the reduction of
-// gradients over replicas overlaps with backward. Memory is counted as
-// intra/model allocates it.
+// On the CPU nothing overlaps. On accelerators, one for each rank, the reduction of gradients over
+// replicas overlaps with backward.
 //
 // exchange.c has the exchanges between clusters: the work of the busiest owner of shards, and the
 // memory that their state takes.
 //
-// Sources: Narayanan et al. (SC 2021) for the pipeline's bubble, Korthikanti et al. (2022) for
-// activations.
+// Sources: Narayanan et al. (SC 2021) for the pipeline's bubble.
 #ifndef INTRA_COST_H
 #define INTRA_COST_H
 #include "intra/model/model.h"
-#include "kernels/device.h"
+#include "kernels/kern.h"
 
-enum { INTRA_COST_SIDES = 6, INTRA_COST_HEADS = 4, INTRA_COST_TOKENS = 5 };
-// 32 … 1024: smallest side of a measured product.
-extern const int32_t intra_cost_sides[INTRA_COST_SIDES];
-extern const int32_t intra_cost_heads[INTRA_COST_HEADS]; // 16 … 128: head_dim of measured attention
-// 64 … 16384: tokens at once, on devices.
-extern const int32_t intra_cost_tokens[INTRA_COST_TOKENS];
-
-// Rates of a device with operands of one type. A size that takes too long to measure gets the rate
-// of the largest size that was measured.
-struct intra_type_rates {
-    // FLOP/s of products (tokens, side) x (side, 2 side).
-    double gemm[INTRA_COST_TOKENS][INTRA_COST_SIDES];
-    // FLOP/s with heads that are 256 wide together.
-    double attn_fwd[INTRA_COST_TOKENS][INTRA_COST_HEADS],
-        attn_bwd[INTRA_COST_TOKENS][INTRA_COST_HEADS];
-    double rows;   // bytes/s of row operations, counted as if all values were floats
-    double logits; // logits/s of the loss and its gradient, without their products
-    double update; // parameters/s of norms and AdamW
+enum {
+    INTRA_COST_WIDTHS = 3,
+    INTRA_COST_TOKENS = 3,
+    INTRA_COST_STEPS = INTRA_COST_TOKENS * INTRA_COST_WIDTHS
 };
+extern const int32_t intra_cost_widths[INTRA_COST_WIDTHS]; // d_model of the timed models
+extern const int32_t intra_cost_tokens[INTRA_COST_TOKENS]; // of their micro-batches, on devices
 
 // One of a machine's accelerators. count 0: none, or nothing is known about them; the rest is then
-// unset.
+// unset. Rates of steps are FLOP/s of a micro-batch, forward and backward; a size that takes too
+// long to time has the rate of the largest that was timed.
 struct intra_device_rates {
-    int32_t count;                 // in the machine
-    double memory;                 // bytes of one
-    struct intra_type_rates of[2]; // by enum kern_type
-    double op_s;                   // seconds of the smallest operation in a queue
-    double wait_s;                 // seconds until the host reads a number that the device computed
-    double up, down;               // bytes/s from and to pinned host memory
-    double link;                   // bytes/s between two of them; 0: unknown
-    double link_s; // seconds of the smallest collective, with the wait for the queue
+    int32_t count;                    // in the machine
+    double memory;                    // bytes of one
+    double step[2][INTRA_COST_STEPS]; // by enum kern_type; (tokens, widths)
+    double update[2];                 // parameters/s of norms and AdamW
+    double wait_s;   // seconds until the host reads a number that the device computed
+    double up, down; // bytes/s from and to pinned host memory
+    double link;     // bytes/s between two of them; 0: unknown
+    double link_s;   // seconds of the smallest collective, with the wait for the queue
 };
 
 // Rates of one machine with all its processors, as `nebula plan` measures them. All are above 0
 // unless a comment says otherwise.
 struct intra_rates {
     int32_t processors;
-    double gemm[INTRA_COST_SIDES]; // FLOP/s
-    // FLOP/s with bf16 operands, including their conversion; 0: these processors have no bf16.
-    double gemm_bf16[INTRA_COST_SIDES];
-    double to_bf16; // parameters/s converted, once a step; 0 likewise
-    // FLOP/s, see intra_cost_attn_flops.
-    double attn_fwd[INTRA_COST_HEADS], attn_bwd[INTRA_COST_HEADS];
-    double attn_fwd_bf16[INTRA_COST_HEADS], attn_bwd_bf16[INTRA_COST_HEADS]; // 0 likewise
-    double rows; // bytes/s that row operations read and write
-    // logits/s without their products: softmax and its gradient; the same with soft labels;
-    // sampling a token; making labels.
-    double logits, soft, draws, labels;
+    // FLOP/s of a micro-batch with all processors, and with one; 0 with bf16: there is none
+    double step[2][INTRA_COST_WIDTHS], one[2][INTRA_COST_WIDTHS];
     double update; // parameters/s of norm, AdamW and zeroing
-    double op_s;   // seconds to hand one operation to the threads
     double link;   // bytes/s between two ranks; 0: unknown, so several ranks cannot be judged
     double link_s; // seconds of the smallest collective
     double memory; // bytes of the machine
@@ -140,67 +112,61 @@ struct intra_cost {
     double gather_s, scatter_s;
 };
 
-// Elements of the whole model; of those that are trainable; of one block, all and trainable; of the
-// embedding.
+// The layout of a job's full model without parameters; the caller destroys it. Values that no size
+// depends on are replaced, so that a bad one does not fail here: other code refuses the job.
+struct intra_model *intra_cost_layout(const struct intra_model_config *m,
+                                      const struct intra_trainable *t);
+// Elements of the whole model, and of those that are trainable.
 struct intra_cost_params {
-    int64_t all, trainable, block, block_trainable, embedding;
+    int64_t all, trainable;
 };
+// The shape is that of a valid job. With vocab 0: without embeddings and output head.
 struct intra_cost_params intra_cost_count(const struct intra_model_config *m,
                                           const struct intra_trainable *t);
 
-// FLOPs of attention over n tokens in sequences of T, forward; backward takes 2.5 times that. A
-// block of 64 keys that the causal mask cuts counts in full, because it is computed in full.
-double intra_cost_attn_flops(double n, int32_t T, int32_t heads, int32_t head_dim,
-                             enum kern_mask mask);
-// FLOP/s of a product with this smallest side, interpolated between measured sides.
-double intra_cost_gemm_rate(const struct intra_rates *r, enum kern_type t, double side);
-
-// True if the mesh divides the model. Like intra_mesh_check, but without a log, for searches.
-bool intra_cost_mesh_fits(const struct intra_mesh_config *mesh, const struct intra_model_config *m);
-// All times are INFINITY if there are several ranks and the link's rate is 0 (rates->link, or that
-// of the devices), or if a host has more ranks than devices.
-void intra_cost_step(const struct intra_cost_job *j, const struct intra_rates *r,
-                     struct intra_cost *out);
-// Only the memory, which needs no rates. The exchange's state is left out: j->outer is ignored.
-void intra_cost_memory(const struct intra_cost_job *j, struct intra_cost *out);
-
 // A side of a stream (modes rtd and distill), which is one rank. Some positions reach the output
-// layer. Some have their logits computed once more, to sample tokens or to make labels; a device
-// does that in fp32, at the rate of the loss in fp32.
-enum intra_cost_head {
-    INTRA_COST_HEAD_NONE,  // a frozen teacher: only hidden states
-    INTRA_COST_HEAD_LOSS,  // cross-entropy
-    INTRA_COST_HEAD_SOFT,  // with soft labels of a teacher
-    INTRA_COST_HEAD_SCORE, // one number a position: a discriminator
-};
+// layer. Some have their logits computed once more, to sample tokens or to make labels.
 struct intra_cost_side {
     double tokens;  // in a micro-batch, with padding
     double length;  // mean length of its sequences
-    double targets; // tokens with a loss
-    enum intra_cost_head head;
-    bool learns;            // backward and an update follow
-    double drawn, labelled; // positions where tokens are sampled; positions where labels are made
-    int32_t soft_k; // room on a device for each position: 1 for a draw, k for labels; 0: none
+    double targets; // tokens with a loss; 0: only hidden states (a frozen teacher)
+    bool learns;    // backward and an update follow
+    bool labels;    // it makes or reads labels
+    double again;   // positions whose logits are computed once more
+    int32_t soft_k; // room for each position: 1 for a draw, k for labels; 0: none
 };
-// Costs of a step of j->micros such micro-batches. In *j: a mesh of one rank; batch x seq_len is
-// the size that memory is allocated for; frozen is ignored, since side->learns replaces it.
-void intra_cost_side_step(const struct intra_cost_job *j, const struct intra_cost_side *side,
-                          const struct intra_rates *r, struct intra_cost *out);
 
-// Only the memory, as intra_cost_memory. Of *side it reads head, learns, soft_k and whether
-// labelled is above 0.
-void intra_cost_side_memory(const struct intra_cost_job *j, const struct intra_cost_side *side,
-                            struct intra_cost *out);
+// True if the mesh divides the model. Like intra_mesh_check, but without a log, for searches.
+bool intra_cost_mesh_fits(const struct intra_mesh_config *mesh, const struct intra_model_config *m);
+// FLOPs of a micro-batch on a rank of the last stage, counted. INFINITY: it cannot be made.
+double intra_cost_flops(const struct intra_cost_job *j, const struct intra_cost_side *side);
+// FLOP/s of a micro-batch of n tokens, for one of the job's ranks.
+double intra_cost_rate(const struct intra_cost_job *j, const struct intra_rates *r, double n);
+// Costs of a step. side NULL: of a trainer. All times are INFINITY if there are several ranks and
+// the link's rate is 0 (rates->link, or that of the devices), or if a host has more ranks than
+// devices. With a side *j has a mesh of one rank, batch x seq_len is the size that memory is
+// allocated for, and side->learns replaces frozen.
+void intra_cost_step(const struct intra_cost_job *j, const struct intra_cost_side *side,
+                     const struct intra_rates *r, struct intra_cost *out);
+// The first half of it: FLOPs and times.
+void intra_cost_time(const struct intra_cost_job *j, const struct intra_cost_side *side,
+                     const struct intra_rates *r, struct intra_cost *out);
+// Only the memory, which needs no rates. The exchange's state is left out: j->outer is ignored.
+void intra_cost_memory(const struct intra_cost_job *j, const struct intra_cost_side *side,
+                       struct intra_cost *out);
 
-// Finds the fastest mesh, micro-batch and recomputation for `ranks` ranks that fit into memory.
-// sequences: of a step (batch x accumulate); it does not change. In *j: everything but mesh, batch,
-// micros and recompute. fix_*: keeps the value in *j.
+// Of a trainer that is another program: what libnebula does and holds in it for an exchange. The
+// other figures stay 0.
+void intra_cost_exchange(const struct intra_cost_job *j, const struct intra_rates *r,
+                         struct intra_cost *out);
+
+// Finds the fastest mesh of `ranks` ranks that fits into memory. In *j: everything but the mesh.
 struct intra_cost_choice {
     int32_t ranks;
-    int32_t sequences;
-    bool fix_mesh, fix_batch, fix_recompute;
+    bool fix_mesh;        // keeps the mesh in *j
     double memory;        // bytes of the machine that may be used
     double device_memory; // of one device, if j->device
+    double beat_s;        // seconds of a step: slower choices are left out; 0: none
 };
 // false: nothing fits; *j and *out are then the nearest choice.
 bool intra_cost_choose(const struct intra_cost_choice *c, const struct intra_rates *r,

@@ -84,19 +84,9 @@ static void shares_make(const struct intra_cost_job *j, struct shares *s) {
     const struct intra_mesh_config *k = &j->mesh;
     size_t cells = (size_t)k->pp * (size_t)k->tp;
     *s = (struct shares){.j = j, .ranks = k->dp * k->pp * k->tp};
-    struct intra_model_config c = j->model;
-    struct intra_trainable t = j->trainable;
-    // sizes do not depend on these values, so a bad one must not fail here; other code refuses the
-    // job
-    c.max_seq = 1;
-    c.rope_theta = 1e4f;
-    c.norm_eps = 1e-5f;
-    c.vocab = c.vocab > 1 ? c.vocab : 2;
-    t.lora_alpha = 1;
-    enum neb_status st = intra_model_layout(&c, &t, &s->layout);
-    if (st == NEB_OK)
-        st = intra_units(s->layout, &s->units, &s->n);
-    NEB_ASSERT(st == NEB_OK); // the job's shape was checked before
+    s->layout = intra_cost_layout(&j->model, &j->trainable);
+    enum neb_status st = intra_units(s->layout, &s->units, &s->n);
+    NEB_ASSERT(st == NEB_OK); // a few bytes a unit
     s->fragment = calloc((size_t)s->n + 1, sizeof *s->fragment);
     s->owner = calloc((size_t)s->n + 1, sizeof *s->owner);
     s->of = calloc((size_t)s->ranks, sizeof *s->of);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parameters: layout, names, trainable sets, initial values.
 #include "intra/model/model.h"
+#include "agent/base/count.h"
 #include "agent/base/memory.h"
 #include "agent/base/rng.h"
 #include "intra/model/block.h"
@@ -326,8 +327,9 @@ enum neb_status intra_model_allocate(struct intra_model *m, bool learn) {
         return neb_fail(NEB_ERR_NOMEM,
                         "out of memory creating a model of %d layers, width %d (%zu parameters)",
                         m->c.n_layers, m->c.d_model, m->n_params);
-    kern_rope_table(m->rope, m->c.max_seq, m->c.head_dim, (double)m->c.rope_theta,
-                    &m->c.rope_scaling);
+    if (!neb_counting())
+        kern_rope_table(m->rope, m->c.max_seq, m->c.head_dim, (double)m->c.rope_theta,
+                        &m->c.rope_scaling);
     return NEB_OK;
 }
 
@@ -337,7 +339,7 @@ enum neb_status intra_model_create_on(const struct intra_model_config *c,
     struct intra_model *m = NULL;
     NEB_TRY(layout_on(c, t, mesh, &m));
     enum neb_status st = intra_model_allocate(m, true);
-    if (st == NEB_OK)
+    if (st == NEB_OK && !neb_counting())
         st = init_params(m, seed);
     if (st != NEB_OK)
         intra_model_destroy(&m);

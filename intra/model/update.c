@@ -13,6 +13,7 @@
 // (norms and adapters with tensor parallelism, which are small) are in a separate array. It is
 // summed over tp first, and over dp after the pieces. A tied embedding is first summed over the
 // ends of the pipeline, so its pieces come last.
+#include "agent/base/count.h"
 #include "intra/model/state.h"
 
 #include <stdlib.h>
@@ -26,16 +27,16 @@ static int chunks_of(const struct intra_device *d, const struct intra_tensor *t,
                      struct kern_chunk *out) {
     size_t from, n = intra_optim_part(d->o, t, &from), end = from + n;
     int count = 0;
+    if (!out)
+        return n ? (int)((end - 1) / KERN_CHUNK - from / KERN_CHUNK + 1) : 0;
     while (from < end) {
         size_t to = (from / KERN_CHUNK + 1) * KERN_CHUNK;
         to = to < end ? to : end;
-        if (out)
-            out[count] = (struct kern_chunk){.param_at = t->at + from,
-                                             .grad_at = t->grad_at + from,
-                                             .n = (uint32_t)(to - from),
-                                             .tensor = t->index,
-                                             .decay = t->decay};
-        count++;
+        out[count++] = (struct kern_chunk){.param_at = t->at + from,
+                                           .grad_at = t->grad_at + from,
+                                           .n = (uint32_t)(to - from),
+                                           .tensor = t->index,
+                                           .decay = t->decay};
         from = to;
     }
     return count;
@@ -91,7 +92,7 @@ enum neb_status device_update_send(struct intra_device *d) {
     const struct kern_ops *K = device_ops(d);
     const struct intra_model *m = d->m;
     size_t tensors = (size_t)m->n_all_tensors;
-    if (!d->o)
+    if (!d->o || neb_counting())
         return NEB_OK;
     struct kern_chunk *all = calloc((size_t)d->n_chunks + 1, sizeof *all);
     int32_t *first = calloc(tensors + 1, sizeof *first), n = 0, at = 0;

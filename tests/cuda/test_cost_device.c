@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The device estimates of nebula plan (intra/cost/device.c, agent/plan/profile_device.c) against
-// the emulated device. Memory: against what is allocated, on every mesh of up to 8 ranks, for sides
+// The device estimates of nebula plan (intra/cost, agent/plan/profile_measure.c) against the
+// emulated device. Memory: against what is allocated, on every mesh of up to 8 ranks, for sides
 // of rtd and distill, and for exchanges of up to 4 owners. Time: from rates measured here, against
 // real steps and exchanges.
 #include "agent/base/rng.h"
@@ -137,11 +137,11 @@ static double allocated(const struct intra_cost_job *j, int stage) {
 static void check_predicted(const struct intra_cost_job *j, double bytes) {
     struct intra_cost cost;
     char what[96];
-    intra_cost_step(j, &rates, &cost);
+    intra_cost_step(j, NULL, &rates, &cost);
     snprintf(what, sizeof what, "memory, dp %d, pp %d, tp %d, %d x %d, %s%s", j->mesh.dp,
              j->mesh.pp, j->mesh.tp, j->micros, j->batch, j->type == KERN_BF16 ? "bf16" : "fp32",
              j->recompute ? ", recomputing" : "");
-    near(cost.device_bytes - cost.workspace_bytes, bytes, 0.03, what);
+    near(cost.device_bytes - cost.workspace_bytes, bytes, 1e-3, what);
 }
 static void check_memory(const struct intra_cost_job *j) { check_predicted(j, allocated(j, 0)); }
 static void check_mesh(const struct intra_model_config *m, int dp, int pp, int tp) {
@@ -214,24 +214,18 @@ static const struct side_case {
     enum kern_mask mask;
     bool scores; // a discriminator
 } sides[] = {
-    {"a generator",
-     {.head = INTRA_COST_HEAD_LOSS, .learns = true, .drawn = 20, .soft_k = 1},
-     KERN_MASK_BIDIRECTIONAL,
-     false},
-    {"a discriminator",
-     {.head = INTRA_COST_HEAD_SCORE, .learns = true},
-     KERN_MASK_BIDIRECTIONAL,
-     true},
+    {"a generator", {.learns = true, .again = 20, .soft_k = 1}, KERN_MASK_BIDIRECTIONAL, false},
+    {"a discriminator", {.learns = true}, KERN_MASK_BIDIRECTIONAL, true},
     {"a teacher that looks on",
-     {.head = INTRA_COST_HEAD_NONE, .labelled = 20, .soft_k = KERN_SOFT_K_MAX},
+     {.again = 20, .labels = true, .soft_k = KERN_SOFT_K_MAX},
      KERN_MASK_PREFIX,
      false},
     {"a teacher that learns",
-     {.head = INTRA_COST_HEAD_LOSS, .learns = true, .labelled = 20, .soft_k = KERN_SOFT_K_MAX},
+     {.learns = true, .again = 20, .labels = true, .soft_k = KERN_SOFT_K_MAX},
      KERN_MASK_PREFIX,
      false},
     {"a student",
-     {.head = INTRA_COST_HEAD_SOFT, .learns = true, .soft_k = KERN_SOFT_K_MAX},
+     {.learns = true, .labels = true, .soft_k = KERN_SOFT_K_MAX},
      KERN_MASK_PREFIX,
      false},
 };
@@ -271,10 +265,10 @@ static void check_side(const struct intra_cost_job *given, const struct side_cas
     j.model.head = x->scores ? INTRA_HEAD_RTD : INTRA_HEAD_LM;
     side.tokens = side.targets = (double)j.batch * j.seq_len;
     side.length = j.seq_len;
-    intra_cost_side_step(&j, &side, &rates, &cost);
+    intra_cost_step(&j, &side, &rates, &cost);
     snprintf(what, sizeof what, "memory of %s in %s%s", x->what,
              j.type == KERN_BF16 ? "bf16" : "fp32", j.recompute ? ", recomputing" : "");
-    near(cost.device_bytes - cost.workspace_bytes, side_allocated(&j, &side), 0.01, what);
+    near(cost.device_bytes - cost.workspace_bytes, side_allocated(&j, &side), 1e-3, what);
 }
 
 static void test_memory_of_sides(void **state) {
@@ -403,7 +397,7 @@ static void test_outer_memory(void **state) {
         struct intra_cost cost;
         double most = 0;
         j.outer = j.outer_device = true;
-        intra_cost_step(&j, &rates, &cost);
+        intra_cost_step(&j, NULL, &rates, &cost);
         for (int rank = 0; rank < ranks; rank++)
             most = fmax(most, own_part(&j, rank, "int8", 1).bytes);
         printf(
@@ -458,9 +452,9 @@ static double step_s(const struct intra_cost_job *j) {
 }
 
 static void check_seconds(const struct intra_cost_job *j, const char *what) {
-    enum { OFF = 2 }; // allowed factor, up or down
+    enum { OFF = 3 }; // allowed factor, up or down: an emulator has no kernels that suit a size
     struct intra_cost cost;
-    intra_cost_step(j, &rates, &cost);
+    intra_cost_step(j, NULL, &rates, &cost);
     double made = step_s(j);
     printf("%s: predicted %.3g s, made in %.3g s (%.2f of it)\n", what, cost.step_s, made,
            made / cost.step_s);
@@ -507,7 +501,7 @@ static void test_exchange_seconds(void **state) {
             struct agent_planned x = {.job = job_of(&m, ranks, 1, 1, 4, ranks, KERN_F32)};
             struct owner most = {0};
             x.job.outer = x.job.outer_device = true;
-            intra_cost_step(&x.job, &site.profile.rates, &x.cost);
+            intra_cost_step(&x.job, NULL, &site.profile.rates, &x.cost);
             x.cost.scatter_s = 0; // there are no other ranks here
             struct inter_wan_work w = agent_planner_work(&x, &site, &cluster, &codec, 0, MEMBERS);
             for (int rank = 0; rank < ranks; rank++) {

@@ -36,8 +36,8 @@ plan "$T/both.yaml" >"$T/none.txt"
 cp -r "$T/cache" "$T/elsewhere" # of a machine without devices
 nebula=$T/bin/nebula
 plan --profile >"$T/here.json"
-jq -e '.device | .name == "emulated" and .count == 2 and .link > 0 and .memory > 1e9 and (.bf16.gemm
-    | length == 30 and all(. > 0))' "$T/here.json" >/dev/null ||
+jq -e '.device | .name == "emulated" and .count == 2 and .link > 0 and .memory > 1e9 and (.bf16.step
+    | length == 9 and all(. > 0))' "$T/here.json" >/dev/null ||
     fail "the profile's device: $(jq .device "$T/here.json")"
 grep -q 'measuring emulated' "$T/plan.err" && ! grep -q 'measuring this machine' "$T/plan.err" ||
     fail "what is measured: $(cat "$T/plan.err")"
@@ -59,7 +59,7 @@ nebula=$T/bin/nebula
 
 plan "$T/both.yaml" >"$T/both.txt"
 ! grep -q measuring "$T/plan.err" || fail "rates are measured twice"
-grep -q 'device 2 x emulated: products up to' "$T/both.txt" &&
+grep -q 'device 2 x emulated: steps at up to' "$T/both.txt" &&
     [[ $(grep -c '^  alpha on emulated in bf16: mesh' "$T/both.txt") == 2 ]] &&
     ! grep -q 'NOT IN THE FIGURES' "$T/both.txt" ||
     fail "the device is not named: $(cat "$T/both.txt")"
@@ -99,7 +99,8 @@ jq -e '.written.clusters[0] | .outer_bytes == 0 and .gather_s > 0 and .scatter_s
     "$T/host.json" >/dev/null || fail "outer_state: host: $(jq .written.clusters[0] "$T/host.json")"
 
 # Seconds a step on the emulated device, of a large model relative to a small one, in runs at the
-# same time, since the machine's load varies (test_cost_device.c compares absolute times).
+# same time, since the machine's load varies (test_cost_device.c compares absolute times). They are
+# compared only at night.
 sed "/name: beta/d" "$T/both.yaml" >"$T/small.yaml"
 sed 's/n_layers: 2/n_layers: 3/; s/d_ff: 128/d_ff: 512/; s/batch: 2/batch: 4/' "$T/small.yaml" \
     >"$T/large.yaml"
@@ -111,7 +112,7 @@ for f in small large; do plan "$T/$f.yaml" --local 1 --json >"$T/$f.json"; done
 train small 24 &
 train large 4
 wait $! || fail "the small model"
-near 'seconds a step, of a large model to a small one' \
+[[ ${NEBULA_TESTS:-} != nightly ]] || near 'seconds a step, of a large model to a small one' \
     "$(jq -n --slurpfile a "$T/large.json" --slurpfile b "$T/small.json" \
     '$a[0].written.clusters[0].step_s / $b[0].written.clusters[0].step_s')" \
     "$(jq -n --slurpfile a "$T/large/summary.json" --slurpfile b "$T/small/summary.json" \
@@ -183,10 +184,10 @@ rc=0
 timeout 600 "$nebula" plan "$T/both.yaml" --site "alpha=$T/tiny.json" >"$T/tiny.txt" 2>&1 || rc=$?
 [[ $rc == 1 ]] && has 'DOES NOT FIT' <"$T/tiny.txt" ||
     fail "a tiny device: exit status $rc, $(cat "$T/tiny.txt")"
-jq 'del(.device.bf16.rows)' "$T/here.json" >"$T/bad.json"
+jq 'del(.device.bf16.update)' "$T/here.json" >"$T/bad.json"
 rc=0
 timeout 600 "$nebula" plan "$T/both.yaml" --site "alpha=$T/bad.json" >"$T/bad.txt" 2>&1 || rc=$?
-[[ $rc == 2 ]] && has 'rows is missing' <"$T/bad.txt" ||
+[[ $rc == 2 ]] && has 'update is missing' <"$T/bad.txt" ||
     fail "a profile without a rate: exit status $rc, $(cat "$T/bad.txt")"
 
 # Modes rtd and distill: each side on the devices of its cluster.
@@ -246,7 +247,7 @@ has 'DOES NOT FIT' <"$T/refused.json" ||
     fail "who does not fit is not named: $(cat "$T/refused.json")"
 # Roles follow the devices: the larger model gets the faster one. With unknown devices no role is
 # assigned.
-jq '.device |= (.op_s /= 1000 | (.bf16, .fp32) |= walk(if type == "number" then . * 1000 else .
+jq '.device |= ((.bf16, .fp32) |= walk(if type == "number" then . * 1000 else .
     end))' "$T/here.json" >"$T/fast.json"
 plan "$T/rtd.yaml" --site "alpha=$T/fast.json" --site "beta=$T/here.json" --json >"$T/roles.json"
 jq -e '.proposed.roles == {alpha: "discriminator", beta: "generator"} and

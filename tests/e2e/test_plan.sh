@@ -27,29 +27,31 @@ train() {
 }
 plan "$T/job.yaml" --local 2 --wan $wan --set steps=20 --json >"$T/plan.json"
 train job 2 $wan out --steps 20
-# A busy machine can take ten times as long. So the steps of two models are compared, in runs at the
-# same time.
-make_job "$T/small.yaml"
-for f in small job; do sed '/name: beta/d' "$T/$f.yaml" >"$T/$f-one.yaml"; done
-# lasts about as long as the other run
-train small-one 1 $wan small --steps 500 --set sync.scheme=none &
-train job-one 1 $wan large --steps 40 --set sync.scheme=none
-wait $! || fail "the run of the small model failed"
-for f in small job; do plan "$T/$f-one.yaml" --local 1 --json >"$T/$f-plan.json"; done
-measured() { summary '.clusters[0] | .train_s / .steps' "$T/$1"; }
-near 'seconds a step, of a large model to a small one' \
-    "$(jq -n --slurpfile a "$T/job-plan.json" \
-        --slurpfile b "$T/small-plan.json" \
-        '($a[0].written.clusters[0].step_s) / ($b[0].written.clusters[0].step_s)')" \
-    "$(awk -v a="$(measured large)" -v b="$(measured small)" 'BEGIN { print a / b }')" 0.25 4
-# The step time itself is compared with the fastest step: load makes steps slower, never faster.
-for x in 'small small' 'job large'; do
-    read -r name dir <<<"$x"
-    near "seconds of the fastest step, $dir model" \
-        "$(jq .written.clusters[0].step_s "$T/$name-plan.json")" \
-        "$(jq -s '([.[] | select(.kind == "step") | .tokens_per_s] | max) as $best |
-        ([.[] | select(.kind == "step")][0].tokens) / $best' "$T/$dir/metrics.jsonl")" 0.33 3
-done
+# A busy machine can take ten times as long for a step. So seconds are compared only at night, and
+# those of two models, in runs at the same time.
+if [[ ${NEBULA_TESTS:-} == nightly ]]; then
+    make_job "$T/small.yaml"
+    for f in small job; do sed '/name: beta/d' "$T/$f.yaml" >"$T/$f-one.yaml"; done
+    # lasts about as long as the other run
+    train small-one 1 $wan small --steps 500 --set sync.scheme=none &
+    train job-one 1 $wan large --steps 40 --set sync.scheme=none
+    wait $! || fail "the run of the small model failed"
+    for f in small job; do plan "$T/$f-one.yaml" --local 1 --json >"$T/$f-plan.json"; done
+    measured() { summary '.clusters[0] | .train_s / .steps' "$T/$1"; }
+    near 'seconds a step, of a large model to a small one' \
+        "$(jq -n --slurpfile a "$T/job-plan.json" \
+            --slurpfile b "$T/small-plan.json" \
+            '($a[0].written.clusters[0].step_s) / ($b[0].written.clusters[0].step_s)')" \
+        "$(awk -v a="$(measured large)" -v b="$(measured small)" 'BEGIN { print a / b }')" 0.25 4
+    # The step time itself is compared with the fastest step: load makes steps slower, never faster.
+    for x in 'small small' 'job large'; do
+        read -r name dir <<<"$x"
+        near "seconds of the fastest step, $dir model" \
+            "$(jq .written.clusters[0].step_s "$T/$name-plan.json")" \
+            "$(jq -s '([.[] | select(.kind == "step") | .tokens_per_s] | max) as $best |
+            ([.[] | select(.kind == "step")][0].tokens) / $best' "$T/$dir/metrics.jsonl")" 0.33 3
+    done
+fi
 # Received bytes: on a busy machine TCP sends some bytes twice.
 near 'bytes sent' "$(jq .written.sent_bytes "$T/plan.json")" \
     "$(summary '.clusters[1].wan_recv_bytes' "$T/out")" 0.8 1.25
@@ -151,8 +153,7 @@ jq -e '.written.exchange.carried == false and .written.exchange.busy > 0.9' \
 # Another site is ten times slower: the plan must see the slower side there, and the other cluster
 # waits.
 "$nebula" plan --profile >"$T/here.json"
-jq '.gemm |= map(. / 10) | .attn_fwd |= map(. / 10) | .attn_bwd |= map(. / 10) | .rows /= 10 |
-    .logits /= 10' "$T/here.json" >"$T/slow-site.json"
+jq '(.fp32, .bf16) |= map_values(map(. / 10))' "$T/here.json" >"$T/slow-site.json"
 plan "$T/job.yaml" --wan $wan --site "beta=$T/slow-site.json" --json >"$T/site.json"
 jq -e '.written.clusters | .[1].step_s > 5 * .[0].step_s and .[0].wait_s > .[1].wait_s' \
     "$T/site.json" >/dev/null || fail "wrong plan for a slow site: $(jq .written "$T/site.json")"
@@ -204,7 +205,8 @@ done
 # mesh: auto uses several ranks where that is faster, as here, where every operation takes the same
 # time. With hosts of its own it uses the job's number of ranks, or none if that number divides
 # nothing.
-jq '.processors = 4 | .op_s = 0.01 | .link = 1e12 | .link_s = 1e-9' "$T/here.json" >"$T/four.json"
+jq '.processors = 4 | .fp32.one = .fp32.step | .link = 1e12 | .link_s = 1e-9' "$T/here.json" \
+    >"$T/four.json"
 sed -e 's/batch: 8, accumulate: 1/batch: 1, accumulate: 8/; s/threads: 1/threads: 4/' \
     -e "s#{name: \(alpha\|beta\),#{name: \1, mesh: auto, profile: $T/four.json,#" \
     -e 's|{name: beta,|{name: beta, launcher: mpirun, ranks: RANKS,|' "$T/job.yaml" >"$T/ranks.yaml"
@@ -331,12 +333,10 @@ XDG_CACHE_HOME=$T/small refuse 1 "$text" pretrain "$T/interval.yaml" --set sync.
 has 'no agent' <<<"$refused" || fail "the error is not about the missing agent: $refused"
 # bf16 is proposed where it pays, priced where the job sets it, and reported where processors lack
 # it.
-jq '.gemm_bf16 = (.gemm | map(. * 2)) | .attn_fwd_bf16 = (.attn_fwd | map(. * 2)) |
-    .attn_bwd_bf16 = (.attn_bwd | map(. * 2)) | .to_bf16 = 1e9' "$T/here.json" >"$T/twice.json"
-jq '.gemm_bf16 = (.gemm | map(. / 2)) | .attn_fwd_bf16 = (.attn_fwd | map(. / 2)) |
-    .attn_bwd_bf16 = (.attn_bwd | map(. / 2)) | .to_bf16 = 1e9' "$T/here.json" >"$T/half.json"
-jq '.gemm_bf16 = (.gemm | map(0)) | .attn_fwd_bf16 = (.attn_fwd | map(0)) |
-    .attn_bwd_bf16 = (.attn_bwd | map(0)) | .to_bf16 = 0' "$T/here.json" >"$T/never.json"
+for how in twice:2 half:0.5 never:0; do
+    jq --argjson f "${how#*:}" '.bf16 = (.fp32 | map_values(map(. * $f)))' "$T/here.json" \
+        >"$T/${how%:*}.json"
+done
 sed 's/{name: alpha,/{name: alpha, device: cpu, precision: bf16,/' "$T/job.yaml" >"$T/bf16.yaml"
 bf16() { # PROFILE JOB txt|json
     plan "$T/$2.yaml" --wan $wan --site "alpha=$T/$1.json" \
@@ -352,7 +352,7 @@ bf16 half job txt
 jq -e --slurpfile b "$T/twice-job.json" '($b[0].written.clusters[0]) as $f | .written.clusters |
     (.[0].precision == "bf16") and (.[1].precision == "fp32")
     and .[0].step_s < 0.9 * $f.step_s and (.[0].bf16_gain - $f.bf16_gain | fabs < 1e-6) and
-    $f.bf16_gain > 1.1 and $f.bf16_gain < 2 and .[0].params_bytes > $f.params_bytes' \
+    $f.bf16_gain > 1.1 and $f.bf16_gain < 2 and .[0].rank_bytes > $f.rank_bytes' \
         "$T/twice-bf16.json" >/dev/null ||
     fail "wrong plan with bf16 twice as fast: $(jq .written.clusters "$T/twice-bf16.json")"
 grep -q 'beta: precision: bf16 (steps 1' "$T/twice-bf16.txt" &&
@@ -366,8 +366,7 @@ grep -q 'SLOWER: set precision: fp32' "$T/half-bf16.txt" &&
     .bf16_gain == null' "$T/never-bf16.json" >/dev/null ||
     fail "wrong plan without bf16: $(cat "$T/never-bf16.txt")"
 # The rates measured here are those of plain C, which is slower in bf16.
-jq -e '.to_bf16 > 0 and ([.gemm_bf16, .attn_fwd_bf16, .attn_bwd_bf16] | flatten | all(. > 0)) and
-    .gemm_bf16[0] < .gemm[0]' "$T/here.json" >/dev/null ||
-        fail "wrong bf16 rates in the profile: $(jq -c '[.to_bf16, .gemm_bf16, .gemm]' \
-            "$T/here.json")"
+jq -e '(.bf16 | .step + .one | all(. > 0)) and .bf16.step[0] < .fp32.step[0]' \
+    "$T/here.json" >/dev/null ||
+    fail "wrong bf16 rates in the profile: $(jq -c '[.bf16, .fp32]' "$T/here.json")"
 echo "plan: predictions hold"

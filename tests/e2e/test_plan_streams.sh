@@ -38,6 +38,9 @@ near() { # NAME PREDICTED MEASURED LOW HIGH: bounds of measured / predicted
         fail "$1: predicted $2, measured $3, not within $4 to $5 times"
     echo "$1: predicted $2, measured $3"
 }
+near_alone() { # the same for seconds that depend on the load of the machine: only at night
+    [[ ${NEBULA_TESTS:-} != nightly ]] || near "$@"
+}
 close() { # NAME PREDICTED MEASURED: shares of time
     awk -v p="$2" -v m="$3" 'BEGIN { d = p - m; exit !(d < 0.3 && d > -0.3) }' ||
         fail "$1: predicted $2, measured $3"
@@ -66,7 +69,7 @@ plan "$T/rtd.yaml" --local 2 --wan 50mbit:20ms --json >"$T/plan.json"
 train rtd rtd --wan 50mbit:20ms
 [[ $(of plan '.written.stream.bound') == consumer ]] ||
     fail "wrong bound of the stream: $(of plan .written.stream)"
-near 'discriminator to generator, seconds a step' \
+near_alone 'discriminator to generator, seconds a step' \
     "$(of plan '.written.clusters | .[1].step_s / .[0].step_s')" \
     "$(ratio "$(step_s rtd beta)" "$(step_s rtd alpha)")" 0.4 2.5
 close 'the generator waits' \
@@ -105,7 +108,7 @@ plan "$T/distill.yaml" --local 2 --wan 50mbit:20ms --json >"$T/taught.json"
 train taught distill --wan 50mbit:20ms --steps 30
 [[ $(of taught '.written.stream.bound') == producer ]] ||
     fail "wrong bound of the stream: $(of taught .written.stream)"
-near 'teacher to student, seconds a step' \
+near_alone 'teacher to student, seconds a step' \
     "$(of taught '.written.clusters | .[0].step_s / .[1].step_s')" \
     "$(ratio "$(step_s taught alpha)" "$(step_s taught beta)")" 0.3 2.5
 close 'the student waits' \
@@ -153,8 +156,7 @@ jq -e --argjson two "$(of two '.written.stream.rate')" \
 
 # Roles: plan puts the larger model on the faster machine. `role: auto` in a job does the same.
 "$nebula" plan --profile >"$T/fast.json"
-jq '(.gemm, .attn_fwd, .attn_bwd) |= map(. / 8) | .rows /= 8 | .logits /= 8 | .soft /= 8 |
-    .draws /= 8 | .labels /= 8' "$T/fast.json" >"$T/slow.json"
+jq '.fp32 |= map_values(map(. / 8))' "$T/fast.json" >"$T/slow.json"
 plan "$T/rtd.yaml" --wan 50mbit:20ms --site "alpha=$T/fast.json" --site "beta=$T/slow.json" \
     --json >"$T/roles.json"
 jq -e '.proposed.roles == {alpha: "discriminator", beta: "generator"} and

@@ -35,8 +35,8 @@ site() { # NAME MS
         ms=$(jq '.written.clusters[0].step_s * 1000' "$T/one.json")
         jq -ne "$ms / $2 | . > 0.99 and . < 1.01" >/dev/null && return
         factor=$(jq -n "$factor * $ms / $2")
-        jq --argjson f "$factor" '(.gemm, .attn_fwd, .attn_bwd) |= map(. * $f) | .rows *= $f |
-            .logits *= $f | .soft *= $f | .update *= $f | .op_s /= $f' "$T/here.json" >"$T/$1.json"
+        jq --argjson f "$factor" '(.fp32, .bf16) |= map_values(map(. * $f)) | .update *= $f' \
+            "$T/here.json" >"$T/$1.json"
     done
     fail "no profile gives a step of $2 ms: plan predicts $ms"
 }

@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     json_t *o = agent_profile_to_json(&p);
     char *text = json_dumps(o, JSON_REAL_PRECISION(17));
     NEB_ASSERT(text && agent_profile_parse(text, strlen(text), "back", &back) == NEB_OK);
-    NEB_ASSERT(back.sync_s == p.sync_s && back.rates.gemm[0] == p.rates.gemm[0] &&
+    NEB_ASSERT(back.sync_s == p.sync_s && back.rates.step[0][0] == p.rates.step[0][0] &&
                back.rates.processors == p.rates.processors && !strcmp(back.host, p.host));
     struct intra_cost_job j = {.model = {.vocab = 64,
                                          .d_model = 16,
@@ -29,7 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                .batch = 1,
                                .micros = 4,
                                .mesh = {1, 1, 1}};
-    struct intra_cost_choice c = {.ranks = 4, .sequences = 4, .memory = p.rates.memory};
+    struct intra_cost_choice c = {.ranks = 4, .memory = p.rates.memory};
     struct intra_cost cost;
     (void)intra_cost_choose(&c, &p.rates, &j, &cost);
     NEB_ASSERT(cost.step_s >= 0 && cost.host_bytes > 0);
@@ -38,8 +38,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         j.type = KERN_BF16;
         c.device_memory = p.rates.device.memory;
         (void)intra_cost_choose(&c, &p.rates, &j, &cost);
-        NEB_ASSERT(back.rates.device.of[1].update == p.rates.device.of[1].update &&
-                   cost.step_s >= 0 && cost.device_bytes > 0);
+        NEB_ASSERT(back.rates.device.update[1] == p.rates.device.update[1] && cost.step_s >= 0 &&
+                   cost.device_bytes > 0);
     }
     free(text);
     json_decref(o);

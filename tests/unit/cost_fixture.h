@@ -24,24 +24,14 @@ static const struct intra_model_config model = {.vocab = 512,
                                                 .norm_eps = 1e-5f,
                                                 .tied = true};
 
-// Matrix products and attention run at one rate, whatever their size. Everything else is almost
-// free.
+// Steps run at one rate, whatever their size, and threads do not wait. Updates are almost free.
 static inline struct intra_rates even_host(double products) {
-    struct intra_rates r = {.processors = 8,
-                            .rows = 1e12,
-                            .logits = 1e12,
-                            .soft = 1e12,
-                            .draws = 1e12,
-                            .labels = 1e12,
-                            .update = 1e12,
-                            .op_s = 1e-12,
-                            .link = 1e9,
-                            .link_s = 1e-6,
-                            .memory = 1e9};
-    for (int i = 0; i < INTRA_COST_SIDES; i++)
-        r.gemm[i] = products;
-    for (int i = 0; i < INTRA_COST_HEADS; i++)
-        r.attn_fwd[i] = r.attn_bwd[i] = products;
+    struct intra_rates r = {
+        .processors = 8, .update = 1e12, .link = 1e9, .link_s = 1e-6, .memory = 1e9};
+    for (int i = 0; i < INTRA_COST_WIDTHS; i++) {
+        r.step[KERN_F32][i] = products;
+        r.one[KERN_F32][i] = products / r.processors;
+    }
     return r;
 }
 
@@ -49,21 +39,15 @@ static inline struct intra_rates even_host(double products) {
 static inline struct intra_device_rates even_device(double products) {
     struct intra_device_rates r = {.count = 8,
                                    .memory = 1e9,
-                                   .op_s = 1e-15,
                                    .wait_s = 1e-15,
                                    .up = 1e12,
                                    .down = 1e12,
                                    .link = 1e9,
                                    .link_s = 1e-9};
     for (int t = 0; t < 2; t++) {
-        struct intra_type_rates *of = &r.of[t];
-        of->rows = of->logits = of->update = 1e15;
-        for (int i = 0; i < INTRA_COST_TOKENS; i++) {
-            for (int k = 0; k < INTRA_COST_SIDES; k++)
-                of->gemm[i][k] = t ? 4 * products : products;
-            for (int k = 0; k < INTRA_COST_HEADS; k++)
-                of->attn_fwd[i][k] = of->attn_bwd[i][k] = t ? 4 * products : products;
-        }
+        r.update[t] = 1e15;
+        for (int i = 0; i < INTRA_COST_STEPS; i++)
+            r.step[t][i] = t ? 4 * products : products;
     }
     return r;
 }

@@ -6,8 +6,9 @@
 #include "agent/base/rng.h"
 #include "agent/plan/planner.h"
 #include "inter/outer/outer.h"
-#include "intra/model/pipe_schedule.h"
 #include "intra/train/shards.h"
+#include "intra/train/trainer.h"
+#include "kernels/count.h"
 #include "tests/unit/cost_fixture.h"
 
 #include <malloc.h>
@@ -43,47 +44,104 @@ static void test_sizes_equal_models(void **state) {
     }
 }
 
-// The memory of the fullest stage equals that of real arenas, for all meshes of up to 16 ranks.
-static void test_memory_equals_arenas(void **state) {
-    (void)state;
+static size_t allocated(void) {
+    struct mallinfo2 m = mallinfo2();
+    return m.uordblks + m.hblkhd;
+}
+
+// Bytes of the process's memory in use: all that it has touched, however it got it.
+static double resident(void) {
+    unsigned long long all = 0, used = 0;
+    malloc_trim(0);
+    FILE *f = fopen("/proc/self/statm", "r");
+    assert_true(f && fscanf(f, "%llu %llu", &all, &used) == 2);
+    fclose(f);
+    return (double)used * (double)sysconf(_SC_PAGESIZE);
+}
+
+// Large enough that the buffers of the CPU's products are small beside it.
+static struct intra_model_config wide(void) {
+    struct intra_model_config c = model;
+    c.vocab = 4096;
+    c.d_model = 256;
+    c.d_ff = 768;
+    c.head_dim = 32;
+    return c;
+}
+
+// What a real rank allocates until it has made a step. The other ranks of its mesh are missing, so
+// the step's numbers are wrong.
+static double allocated_by(const struct intra_cost_job *j, int32_t stage) {
+    bool ranks = j->mesh.dp * j->mesh.pp * j->mesh.tp > 1;
+    static struct intra_comm_ops ops;
+    kern_count_nothing(&ops, sizeof ops);
+    struct intra_comm world = {.ops = &ops, .size = j->mesh.dp * j->mesh.pp * j->mesh.tp},
+                      dp = {.ops = &ops, .size = j->mesh.dp},
+                      tp = {.ops = &ops, .size = j->mesh.tp},
+                      pp = {.ops = &ops, .size = j->mesh.pp, .rank = stage};
+    const struct intra_mesh mesh = {.c = j->mesh,
+                                    .pp_rank = stage,
+                                    .world = &world,
+                                    .dp = j->mesh.dp > 1 ? &dp : NULL,
+                                    .tp = j->mesh.tp > 1 ? &tp : NULL,
+                                    .down = &pp,
+                                    .up = &pp};
+    struct intra_trainer_config c = {.model = j->model,
+                                     .trainable = j->trainable,
+                                     .batch = j->batch,
+                                     .seq_len = j->seq_len,
+                                     .accumulate = j->micros / j->mesh.dp,
+                                     .recompute = j->recompute,
+                                     .mesh = ranks ? &mesh : NULL};
+    static int32_t ids[1 << 16];
+    struct intra_trainer *t = NULL;
+    struct intra_step_stats stats;
     struct kern *K = NULL;
+    double before = resident();
     assert_int_equal(kern_cpu_create(1, &K), NEB_OK);
-    for (int pp = 1; pp <= 4; pp *= 2)
-        for (int tp = 1; tp <= 4; tp *= 2)
-            for (int again = 0; again < 2; again++) {
-                struct intra_cost_job j = mesh_job(1, pp, tp, 4, 8);
-                struct intra_mesh mesh = {.c = j.mesh};
-                struct intra_model *m;
-                struct intra_device *d;
-                struct intra_cost cost;
-                struct intra_rates r = even_host(1e9);
-                j.recompute = again;
-                intra_cost_step(&j, &r, &cost);
-                assert_int_equal(
-                    intra_model_create_on(&model, &j.trainable, 1, pp * tp > 1 ? &mesh : NULL, &m),
-                    NEB_OK);
-                assert_int_equal(
-                    intra_device_create(&(struct intra_device_config){.D = K,
-                                                                      .batch = 4,
-                                                                      .seq_len = 32,
-                                                                      .micros = 8,
-                                                                      .learn = true,
-                                                                      .recompute = again,
-                                                                      .mesh = m->mesh},
-                                        m, NULL, &d),
-                    NEB_OK);
-                double acts = (double)intra_device_bytes(d);
-                if (pp == 1 || tp == 1) // otherwise the last stage, with its logits, may have most
-                    near(cost.acts_bytes, acts, 0.05, "activations");
-                if (cost.acts_bytes < 0.97 * acts) // tables of the update show in a small model
-                    fail_msg("pp %d, tp %d%s: %g bytes of activations, predicted %g", pp, tp,
-                             again ? ", recompute" : "", acts, cost.acts_bytes);
-                near(cost.params_bytes, 4.0 * (double)(m->n_params + m->n_grads), 0.05,
-                     "parameters and gradients");
-                intra_device_destroy(&d);
-                intra_model_destroy(&m);
-            }
+    assert_int_equal(intra_trainer_create(&c, K, &t), NEB_OK);
+    for (int32_t k = 0; k < c.accumulate; k++)
+        intra_trainer_micro(t, ids, ids);
+    intra_trainer_update(t, &stats);
+    double held = resident() - before;
+    intra_trainer_destroy(&t);
     kern_destroy(&K);
+    return held;
+}
+
+// The counted memory is what real trainers use: a constructor that gets memory in a way that is not
+// counted fails here.
+static void test_memory_is_what_is_allocated(void **state) {
+    (void)state;
+    static const struct intra_trainable sets[] = {
+        {.mode = INTRA_TRAIN_FULL},
+        {.mode = INTRA_TRAIN_BITFIT},
+        {.mode = INTRA_TRAIN_LORA, .lora_rank = 4, .lora_alpha = 8, .lora_targets = 127},
+    };
+    static const struct intra_mesh_config meshes[] = {{1, 1, 1}, {2, 1, 1}, {1, 2, 1}, {1, 1, 2},
+                                                      {1, 1, 4}, {2, 2, 2}, {1, 4, 1}};
+    if (!allocated())
+        skip(); // sanitizers have their own allocator
+    for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++)
+        for (size_t k = 0; k < sizeof sets / sizeof *sets; k++)
+            for (int again = 0; again < (k ? 1 : 2); again++) {
+                struct intra_cost_job j = mesh_job(1, 1, 1, 4, 4);
+                struct intra_cost cost;
+                j.mesh = meshes[i];
+                j.model = wide();
+                j.model.tied = !(i % 2);
+                j.model.max_seq = j.seq_len = 128;
+                j.trainable = sets[k];
+                j.recompute = again;
+                intra_cost_memory(&j, NULL, &cost);
+                if (!i && !k && !again)
+                    (void)allocated_by(&j, 0); // libraries keep memory for products
+                double first = allocated_by(&j, 0),
+                       held = j.mesh.pp == 1 ? first : fmax(first, allocated_by(&j, j.mesh.pp - 1));
+                near(cost.rank_bytes, held, 0.01, "a trainer's memory");
+                near(cost.params_bytes + cost.optim_bytes + cost.acts_bytes, cost.rank_bytes, 1e-9,
+                     "the sum of its parts");
+            }
 }
 
 // Elements of the exchange that the fullest rank owns.
@@ -110,28 +168,28 @@ static void test_memory_of_the_exchange(void **state) {
     struct intra_rates r = even_host(1e9);
     struct intra_cost alone, cost;
     struct intra_cost_job j = mesh_job(1, 1, 1, 4, 8);
-    intra_cost_step(&j, &r, &cost);
+    intra_cost_step(&j, NULL, &r, &cost);
     assert_true(cost.exchange_bytes == 0 && cost.owner_bytes == 0); // takes part in no exchange
     j.outer = true;
-    intra_cost_step(&j, &r, &alone);
+    intra_cost_step(&j, NULL, &r, &alone);
     struct intra_cost_params p = intra_cost_count(&j.model, &j.trainable);
     near(alone.exchange_bytes, 16.0 * (double)p.trainable, 1e-9, "one rank");
-    near(alone.rank_bytes, cost.rank_bytes + alone.exchange_bytes + alone.frames_bytes, 1e-9,
+    near(alone.rank_bytes, cost.rank_bytes + alone.exchange_bytes + alone.frames_bytes, 1e-3,
          "the rank's memory");
     j.copy = true; // of a checkpoint: parameters, moments and the exchange's state
-    intra_cost_step(&j, &r, &cost);
+    intra_cost_step(&j, NULL, &r, &cost);
     near(cost.copy_bytes, 4.0 * (double)p.all + 24.0 * (double)p.trainable, 1e-9, "a copy");
-    near(cost.rank_bytes, alone.rank_bytes + cost.copy_bytes, 1e-9, "the rank with the copy");
+    near(cost.rank_bytes, alone.rank_bytes + cost.copy_bytes, 1e-3, "the rank with the copy");
     near(cost.host_bytes, cost.rank_bytes, 1e-9, "the host");
     j = mesh_job(4, 1, 1, 1, 32);
     j.outer = j.outer_single = true;
-    intra_cost_step(&j, &r, &alone);
+    intra_cost_step(&j, NULL, &r, &alone);
     j.copy = true;
-    intra_cost_step(&j, &r, &cost);
+    intra_cost_step(&j, NULL, &r, &cost);
     near(cost.copy_bytes, (double)p.all + 2.0 * (double)p.trainable, 1e-9, "a quarter of it");
-    near(cost.owner_bytes, alone.owner_bytes + 16.0 * (double)p.trainable, 1e-9,
+    near(cost.owner_bytes, alone.owner_bytes + 16.0 * (double)p.trainable, 1e-3,
          "the owner's memory");
-    near(cost.host_bytes, alone.host_bytes + 4 * cost.copy_bytes + 16.0 * (double)p.trainable, 1e-9,
+    near(cost.host_bytes, alone.host_bytes + 4 * cost.copy_bytes + 16.0 * (double)p.trainable, 1e-3,
          "the host of four");
     for (int lora = 0; lora < 2; lora++)
         for (int ranks = 2; ranks <= 16; ranks *= 2) {
@@ -140,24 +198,19 @@ static void test_memory_of_the_exchange(void **state) {
                 j.trainable = (struct intra_trainable){
                     .mode = INTRA_TRAIN_LORA, .lora_rank = 4, .lora_alpha = 8, .lora_targets = 127};
             j.outer = true;
-            intra_cost_step(&j, &r, &cost);
+            intra_cost_step(&j, NULL, &r, &cost);
             // θ, v, u, θ_m at the send, and θ_m during encode or merge
             near(cost.exchange_bytes, 20 * fullest_owner(&j, ranks), 0.25, "the fullest rank");
             assert_true(cost.owner_bytes == 0);
             near(cost.host_bytes, cost.rank_bytes * ranks, 1e-9, "all ranks of a host");
             j.outer_single = true; // masked sums: rank 0 has all
-            intra_cost_step(&j, &r, &cost);
+            intra_cost_step(&j, NULL, &r, &cost);
             near(cost.owner_bytes - cost.frames_bytes, 20 * fullest_owner(&j, 1), 0.01,
                  "a single owner");
             assert_true(cost.exchange_bytes == 0);
             near(cost.host_bytes, cost.rank_bytes * ranks + cost.owner_bytes, 1e-9,
                  "the owner's host");
         }
-}
-
-static size_t allocated(void) {
-    struct mallinfo2 m = mallinfo2();
-    return m.uordblks + m.hblkhd;
 }
 
 // The predicted memory of a rank's exchange equals what the allocator gave out for encoding an
@@ -185,7 +238,7 @@ static void frames_of(int32_t members) {
     j.model = c;
     j.outer = true;
     j.members = members;
-    intra_cost_step(&j, &r, &cost);
+    intra_cost_step(&j, NULL, &r, &cost);
     assert_int_equal(kern_pool_create(1, &pool), NEB_OK);
     assert_int_equal(intra_model_create(&c, &t, 1, &m), NEB_OK);
     assert_int_equal(intra_units(m, &units, &n), NEB_OK);
@@ -208,7 +261,7 @@ static void frames_of(int32_t members) {
     const struct inter_outer_round round = {.parts = parts, .n = (size_t)members, .eta = 1};
     assert_int_equal(inter_outer_apply(o, 0, &round, &digest), NEB_OK);
     double held = (double)allocated() - (double)before;
-    if (held > 0) // sanitizers have their own allocator
+    if (before > 0) // sanitizers have their own allocator
         near(cost.exchange_bytes + cost.frames_bytes, held, 0.15, "the exchange's memory");
     for (int32_t i = 0; i < members; i++)
         free((void *)(uintptr_t)parts[i].blob);
@@ -230,12 +283,12 @@ static void test_flops_and_bytes(void **state) {
     struct intra_rates r = even_host(1e9);
     struct intra_cost one, cost;
     struct intra_cost_job j = mesh_job(1, 1, 1, 4, 8);
-    intra_cost_step(&j, &r, &one);
+    intra_cost_step(&j, NULL, &r, &one);
     // 6 N per token, and attention: forward once, backward two and a half times
     double n = 8 * 4 * 32, matrices = 4 * (64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 160) + 512 * 64,
-           attention = 3.5 * 4 * intra_cost_attn_flops(n, 32, 8, 8, KERN_MASK_CAUSAL);
-    // a product of one token's width is slower than the rate of its side, so only FLOPs are
-    // compared
+           attention =
+               3.5 * 4 *
+               kern_attn_flops(&(struct kern_attn){8 * 4, 32, 8, 4, 8, KERN_MASK_CAUSAL, NULL});
     near(one.flops, 6 * n * matrices + attention, 1e-9, "flops");
     assert_true(one.tp_s == 0 && one.pp_s == 0 && one.dp_s == 0);
     near(one.step_s, one.compute_s + one.update_s, 1e-12, "step");
@@ -243,71 +296,80 @@ static void test_flops_and_bytes(void **state) {
     // 1) / k
     j = mesh_job(2, 1, 1, 4, 8);
     j.ranks_a_host = 1;
-    intra_cost_step(&j, &r, &cost);
+    intra_cost_step(&j, NULL, &r, &cost);
     near(cost.compute_s, one.compute_s / 2, 1e-9, "dp 2");
     near(cost.dp_bytes, 4.0 * (double)intra_cost_count(&model, &j.trainable).trainable, 1e-9,
          "dp bytes");
-    near(cost.optim_bytes, one.optim_bytes / 2, 1e-9, "ZeRO");
+    near(cost.optim_bytes, one.optim_bytes / 2, 1e-3, "ZeRO");
     // both ranks on one machine: no faster
     j.ranks_a_host = 2;
-    intra_cost_step(&j, &r, &cost);
+    intra_cost_step(&j, NULL, &r, &cost);
     near(cost.compute_s, one.compute_s, 1e-9, "dp 2 on one machine");
     j = mesh_job(1, 1, 2, 4, 8);
-    intra_cost_step(&j, &r, &cost);
+    intra_cost_step(&j, NULL, &r, &cost);
     // gather + sum: one all-reduce
     near(cost.tp_bytes, 8 * (4 * 5 + 2) * 4.0 * 4 * 32 * 64, 1e-9, "tp bytes");
     j = mesh_job(1, 2, 1, 4, 8);
     j.ranks_a_host = 1;
-    intra_cost_step(&j, &r, &cost);
+    intra_cost_step(&j, NULL, &r, &cost);
     assert_true(cost.pp_s > cost.compute_s / 8 && cost.pp_s < cost.compute_s / 4); // one bubble
     near(cost.pp_bytes, 2 * 8 * 4.0 * 4 * 32 * 64, 1e-9, "pp bytes");
     // recomputation: at most a third more products, and less memory
     j = mesh_job(1, 1, 1, 4, 8);
     j.recompute = true;
-    intra_cost_step(&j, &r, &cost);
-    assert_true(cost.flops > 1.2 * one.flops && cost.flops < 1.34 * one.flops);
-    assert_true(cost.acts_bytes < 0.6 * one.acts_bytes);
+    intra_cost_step(&j, NULL, &r, &cost);
+    assert_true(cost.flops > 1.1 * one.flops && cost.flops < 1.34 * one.flops);
+    assert_true(cost.acts_bytes < 0.7 * one.acts_bytes);
     r.link = 0; // the link's rate is unknown
     j = mesh_job(1, 1, 2, 4, 8);
-    intra_cost_step(&j, &r, &cost);
+    intra_cost_step(&j, NULL, &r, &cost);
     assert_true(isinf(cost.step_s));
 }
 
-// bf16 on processors changes the time of products, and adds one conversion of the parameters per
-// step.
+// bf16 on processors changes the time of steps, and adds two copies of the parameters.
 static void test_bf16(void **state) {
     (void)state;
     struct intra_rates r = even_host(1e9);
     struct intra_cost_job j = mesh_job(1, 1, 1, 4, 8);
     struct intra_cost one, cost;
-    for (int i = 0; i < INTRA_COST_SIDES; i++)
-        r.gemm_bf16[i] = 2e9;
-    for (int i = 0; i < INTRA_COST_HEADS; i++)
-        r.attn_fwd_bf16[i] = r.attn_bwd_bf16[i] = 2e9;
-    r.to_bf16 = 1e6;
-    j.model.n_heads = 4; // same width, with heads wide enough for bf16
-    j.model.n_kv_heads = 2;
-    j.model.head_dim = 16;
-    intra_cost_step(&j, &r, &one);
+    j.model = wide();
+    for (int i = 0; i < INTRA_COST_WIDTHS; i++)
+        r.step[KERN_BF16][i] = 8 * (r.one[KERN_BF16][i] = 2e9 / 8);
+    intra_cost_step(&j, NULL, &r, &one);
     j.type = KERN_BF16;
-    intra_cost_step(&j, &r, &cost);
-    double params = (double)intra_cost_count(&model, &j.trainable).all;
-    near(cost.compute_s, one.compute_s / 2, 0.01, "products in bf16");
-    near(cost.update_s, one.update_s + params / 1e6, 1e-6, "conversion to bf16");
+    intra_cost_step(&j, NULL, &r, &cost);
+    double params = (double)intra_cost_count(&j.model, &j.trainable).all;
+    near(cost.compute_s, one.compute_s / 2, 1e-9, "steps in bf16");
     near(cost.flops, one.flops, 1e-12, "flops");
-    near(cost.params_bytes, one.params_bytes + 4 * params, 1e-3, "parameters in two types");
-    assert_true(cost.acts_bytes > one.acts_bytes && cost.acts_bytes < 1.2 * one.acts_bytes);
-    j = mesh_job(1, 1, 1, 4, 8); // heads of 8: attention stays in fp32
-    intra_cost_step(&j, &r, &cost);
-    j.type = KERN_BF16;
-    double fp32 = cost.compute_s;
-    intra_cost_step(&j, &r, &cost);
-    assert_true(cost.compute_s > 1.01 * fp32 / 2 && cost.compute_s < 0.6 * fp32);
-    j = mesh_job(2, 1, 1, 4, 8); // two ranks on one machine convert twice as many
-    intra_cost_step(&j, &r, &one);
-    j.type = KERN_BF16;
-    intra_cost_step(&j, &r, &cost);
-    near(cost.update_s, one.update_s + 2 * params / 1e6, 1e-6, "on two ranks");
+    assert_true(cost.rank_bytes > one.rank_bytes + 4 * params); // and operands
+    assert_true(cost.rank_bytes < one.rank_bytes + 5 * params);
+}
+
+// Rates between measured widths, and below the least one: a rank's part of a block is thinner with
+// more tensor-parallel ranks.
+static void test_rates(void **state) {
+    (void)state;
+    struct intra_rates r = even_host(1e9);
+    struct intra_cost_job j = mesh_job(1, 1, 1, 4, 8);
+    r.step[KERN_F32][1] = 4e9;
+    r.one[KERN_F32][1] = 4e9 / 8;
+    near(intra_cost_rate(&j, &r, 128), 1e9, 1e-9, "at a measured width");
+    j.mesh.tp = 2;
+    near(intra_cost_rate(&j, &r, 128), 0.5e9, 1e-9, "half as wide");
+    j.mesh.tp = 1;
+    j.model.d_model = j.model.d_ff = 128;
+    j.model.head_dim = 16;
+    near(intra_cost_rate(&j, &r, 128), 2e9, 1e-9, "between two");
+    j.model.d_model = j.model.d_ff = 8192;
+    j.model.head_dim = 1024;
+    near(intra_cost_rate(&j, &r, 128), 1e9, 1e-9, "above the last");
+    // eight threads are twice as fast as one, so two are 2^(1/3) times as fast
+    r.one[KERN_F32][2] = 0.5e9;
+    j.ranks_a_host = 4;
+    near(intra_cost_rate(&j, &r, 128), 0.5e9 * cbrt(2), 1e-9, "two threads of eight");
+    j.ranks_a_host = 1;
+    j.share = 1.0 / 16;
+    near(intra_cost_rate(&j, &r, 128), 0.25e9, 1e-9, "half of a processor");
 }
 
 static void test_choice(void **state) {
@@ -315,34 +377,32 @@ static void test_choice(void **state) {
     struct intra_rates r = even_host(1e9);
     struct intra_cost cost, at;
     for (int ranks = 1; ranks <= 8; ranks++) {
-        struct intra_cost_job best = mesh_job(1, 1, 1, 1, 16), j;
-        struct intra_cost_choice c = {.ranks = ranks, .sequences = 16, .memory = 1e9};
+        struct intra_cost_job best = mesh_job(1, 1, 1, 2, 8), j;
+        struct intra_cost_choice c = {.ranks = ranks, .memory = 1e9};
         best.ranks_a_host = 1;
         bool fits = intra_cost_choose(&c, &r, &best, &cost);
         assert_int_equal(fits, isfinite(cost.step_s));
         for (int tp = 1; tp <= ranks; tp++)
-            for (int pp = 1; pp * tp <= ranks; pp++)
-                for (int batch = 1; batch <= 16; batch *= 2) {
-                    j = mesh_job(ranks / (tp * pp), pp, tp, batch, 16 / batch);
-                    j.ranks_a_host = 1;
-                    if (ranks % (tp * pp) || !intra_cost_mesh_fits(&j.mesh, &model) ||
-                        16 % j.mesh.dp)
-                        continue;
-                    intra_cost_step(&j, &r, &at);
-                    assert_true(cost.step_s <= at.step_s * 1.01);
-                }
-        assert_true(!fits || (best.batch * best.micros == 16 && 16 % best.mesh.dp == 0));
+            for (int pp = 1; pp * tp <= ranks; pp++) {
+                j = mesh_job(ranks / (tp * pp), pp, tp, 2, 8);
+                j.ranks_a_host = 1;
+                if (ranks % (tp * pp) || !intra_cost_mesh_fits(&j.mesh, &model) || 16 % j.mesh.dp)
+                    continue;
+                intra_cost_step(&j, NULL, &r, &at);
+                assert_true(cost.step_s <= at.step_s * 1.01);
+            }
+        assert_true(!fits || 16 % best.mesh.dp == 0);
+        c.beat_s = 0.99 * cost.step_s; // nothing is so fast
+        assert_false(intra_cost_choose(&c, &r, &best, &cost));
     }
-    // with less memory: smaller micro-batches or recomputation, then nothing fits
+    // with less memory nothing fits, and the nearest choice is told
     struct intra_cost_job j = mesh_job(1, 1, 1, 1, 16);
-    struct intra_cost_choice c = {.ranks = 1, .sequences = 16, .memory = 1e9};
+    struct intra_cost_choice c = {.ranks = 1, .memory = 1e9};
     assert_true(intra_cost_choose(&c, &r, &j, &cost));
     double most = cost.host_bytes;
-    c.memory = most * 0.7;
-    assert_true(intra_cost_choose(&c, &r, &j, &cost) && cost.host_bytes <= c.memory);
     c.memory = 1e5;
     assert_false(intra_cost_choose(&c, &r, &j, &cost));
-    assert_true(cost.host_bytes > c.memory && cost.host_bytes < most);
+    near(cost.host_bytes, most, 1e-9, "what it needs");
 }
 
 static void test_roles(void **state) {
@@ -404,15 +464,16 @@ static void test_profile(void **state) {
     json_t *o = agent_profile_to_json(&p);
     char *text = json_dumps(o, 0);
     assert_int_equal(agent_profile_parse(text, strlen(text), "t", &back), NEB_OK);
-    assert_true(back.rates.gemm[3] == 1e9 && back.sync_s == 1e-3 && back.rates.processors == 8);
+    assert_true(back.rates.step[KERN_F32][2] == 1e9 && back.sync_s == 1e-3 &&
+                back.rates.processors == 8);
     assert_string_equal(back.codecs[5].name, "int4");
-    p.rates.to_bf16 = 1; // then products need bf16 rates too
+    p.rates.step[KERN_BF16][0] = 1; // then the other widths need bf16 rates too
     free(text);
     json_decref(o);
     o = agent_profile_to_json(&p);
     text = json_dumps(o, 0);
     assert_int_equal(agent_profile_parse(text, strlen(text), "t", &back), NEB_ERR_FORMAT);
-    p.rates.to_bf16 = 0;
+    p.rates.step[KERN_BF16][0] = 0;
     json_decref(o);
     o = agent_profile_to_json(&p);
     free(text);
@@ -449,17 +510,12 @@ static struct agent_profile with_device(void) {
     struct agent_profile p = {.device = "a card"};
     struct intra_device_rates *d = &p.rates.device;
     *d = (struct intra_device_rates){.count = 2, .memory = 8e10};
-    d->op_s = d->wait_s = 1e-6;
+    d->wait_s = 1e-6;
     d->up = d->down = 2e10;
     for (int t = 0; t < 2; t++) {
-        struct intra_type_rates *of = &d->of[t];
-        double *at[] = {of->gemm[0], of->attn_fwd[0], of->attn_bwd[0]};
-        const int n[] = {INTRA_COST_TOKENS * INTRA_COST_SIDES, INTRA_COST_TOKENS * INTRA_COST_HEADS,
-                         INTRA_COST_TOKENS * INTRA_COST_HEADS};
-        for (int i = 0; i < 3; i++)
-            for (int k = 0; k < n[i]; k++)
-                at[i][k] = 1e14 / 3 + k;
-        of->rows = of->logits = of->update = 1e12 / 3;
+        for (int k = 0; k < INTRA_COST_STEPS; k++)
+            d->step[t][k] = 1e14 / 3 + k;
+        d->update[t] = 1e12 / 3;
     }
     for (int i = 0; cmp_variant(i, CMP_PLANNED); i++)
         p.codecs[i].at[INTER_WAN_DEVICE] = (struct inter_wan_rates){1e11 / 3 + i, 2e11, 3e11};
@@ -522,11 +578,12 @@ static void test_device_by_a_child(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sizes_equal_models),
-        cmocka_unit_test(test_memory_equals_arenas),
+        cmocka_unit_test(test_memory_is_what_is_allocated),
         cmocka_unit_test(test_memory_of_the_exchange),
         cmocka_unit_test(test_memory_of_frames),
         cmocka_unit_test(test_flops_and_bytes),
         cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_rates),
         cmocka_unit_test(test_choice),
         cmocka_unit_test(test_roles),
         cmocka_unit_test(test_links),

@@ -7,140 +7,85 @@
 #include "inter/outer/outer.h"
 #include "tests/unit/cost_fixture.h"
 
+#include <malloc.h>
 #include <string.h>
 
-static struct intra_rates even_rates(double speed) {
-    struct intra_rates r = even_host(1e9 * speed);
-    r.logits = r.soft = r.draws = r.labels = 1e9 * speed;
-    return r;
+static struct intra_rates even_rates(double speed) { return even_host(1e9 * speed); }
+
+// FLOPs and memory of sides, on processors or on a device.
+static void sides(bool device) {
+    struct intra_rates r = even_rates(1);
+    struct intra_cost_job j = mesh_job(1, 1, 1, 4, 3);
+    struct intra_cost_side all = {.tokens = 128, .length = 32, .targets = 128, .learns = true};
+    struct intra_cost whole, side, less;
+    double logits = 512 * 64; // of one position
+    r.device = even_device(2e9);
+    j.device = device;
+    intra_cost_step(&j, NULL, &r, &whole);
+    intra_cost_step(&j, &all, &r, &side);
+    near(side.flops, whole.flops, 1e-9, "all positions count: an ordinary step");
+    near(side.step_s, whole.step_s, 1e-6, "as long as an ordinary step");
+    near(side.host_bytes, whole.host_bytes, 1e-3, "memory of an ordinary step");
+    assert_true(side.device_bytes == whole.device_bytes);
+    // few positions meet the output layer: each of the others saves 6 V d
+    struct intra_cost_side few = all;
+    few.soft_k = 1;
+    few.targets = 100; // gathering so many does not pay
+    intra_cost_step(&j, &few, &r, &less);
+    near(less.flops, side.flops, 1e-9, "all positions, without a gather");
+    few.targets = 20;
+    intra_cost_step(&j, &few, &r, &less);
+    near(side.flops - less.flops, 3 * 101 * 6.0 * logits, 0.1, "positions without a target");
+    // and one product more for positions whose tokens are drawn
+    few.again = 20;
+    intra_cost_step(&j, &few, &r, &side);
+    near(side.flops - less.flops, 3 * 20 * 2.0 * logits, 1e-9, "draws");
+    // a discriminator has one score per position, and no product with the vocabulary
+    struct intra_cost_job scores = j;
+    scores.model.head = INTRA_HEAD_RTD;
+    intra_cost_step(&scores, &all, &r, &side);
+    near(whole.flops - side.flops, 3 * 128 * 6.0 * logits, 1e-9, "no logits");
+    // a frozen teacher: a third of the products; no gradients, no moments, and one block's memory
+    struct intra_cost_side looks = {
+        .tokens = 128, .length = 32, .again = 60, .labels = true, .soft_k = 64};
+    intra_cost_step(&j, &looks, &r, &side);
+    assert_true(side.update_s == 0 && side.optim_bytes == 0 && side.copy_bytes == 0);
+    near(side.flops, whole.flops / 3 - 3 * (128 - 60) * 2.0 * logits, 0.03, "forward, and labels");
+    near(side.params_bytes, 4.0 * (double)intra_cost_count(&model, &j.trainable).all, 0.05,
+         "parameters");
+    j.model.n_layers *= 2; // a forward pass keeps no block
+    intra_cost_step(&j, &looks, &r, &less);
+    near(less.acts_bytes, side.acts_bytes, 0.1, "twice as deep");
 }
 
 static void test_sides(void **state) {
     (void)state;
-    struct intra_rates r = even_rates(1);
-    struct intra_cost_job j = mesh_job(1, 1, 1, 4, 3);
-    struct intra_cost_side all = {
-        .tokens = 128, .length = 32, .targets = 128, .head = INTRA_COST_HEAD_LOSS, .learns = true};
-    struct intra_cost whole, side, less;
-    intra_cost_step(&j, &r, &whole);
-    intra_cost_side_step(&j, &all, &r, &side);
-    near(side.flops, whole.flops, 1e-9, "all positions count: an ordinary step");
-    near(side.rank_bytes, whole.rank_bytes, 1e-9, "memory of an ordinary step");
-    // few positions meet the output layer: each of the others saves 6 V d
-    struct intra_cost_side few = all;
-    few.targets = 20;
-    intra_cost_side_step(&j, &few, &r, &less);
-    near(side.flops - less.flops, 3 * 108 * 6.0 * 512 * 64, 1e-9, "positions without a target");
-    // and one product more for positions whose tokens are drawn
-    few.drawn = 20;
-    intra_cost_side_step(&j, &few, &r, &side);
-    near(side.flops - less.flops, 3 * 20 * 2.0 * 512 * 64, 1e-9, "draws");
-    assert_true(side.step_s > less.step_s + 3 * 20 * 512 / r.draws);
-    // a frozen teacher: a third of the products, its real arenas, labels only for the targets
-    struct intra_cost_side looks = {
-        .tokens = 128, .length = 32, .targets = 60, .head = INTRA_COST_HEAD_NONE, .labelled = 60};
-    intra_cost_side_step(&j, &looks, &r, &side);
-    assert_true(side.update_s == 0 && side.optim_bytes == 0 && side.flops < 0.4 * whole.flops);
-    struct intra_model *m;
-    struct intra_device *a;
-    struct kern *K = NULL;
-    assert_int_equal(kern_cpu_create(1, &K), NEB_OK);
-    assert_int_equal(intra_model_create(&model, &j.trainable, 1, &m), NEB_OK);
-    assert_int_equal(intra_device_on_host(K, m, 4, 32, false, false, &a), NEB_OK);
-    near(side.acts_bytes - 4.0 * 128 * 256, (double)intra_device_bytes(a), 0.05, "activations");
-    near(side.params_bytes, 4.0 * (double)m->n_params, 0.05, "parameters");
-    intra_device_destroy(&a);
-    intra_model_destroy(&m);
-    kern_destroy(&K);
+    sides(false);
+    sides(true);
 }
 
-// On a device: its rates and memory; the loss covers only positions with a target if they are few.
-static void test_sides_on_device(void **state) {
+// The memory of a frozen teacher is what a real one allocates.
+static void test_frozen_memory(void **state) {
     (void)state;
-    struct intra_rates r = even_rates(1);
-    r.device = even_device(2e9);
-    struct intra_cost_job j = mesh_job(1, 1, 1, 4, 3);
-    struct intra_cost_side all = {
-        .tokens = 128, .length = 32, .targets = 128, .head = INTRA_COST_HEAD_LOSS, .learns = true};
-    struct intra_cost whole, side, less, host;
-    j.device = true;
-    intra_cost_step(&j, &r, &whole);
-    intra_cost_side_step(&j, &all, &r, &side);
-    near(side.flops, whole.flops, 1e-9, "all positions count: an ordinary step");
-    near(side.step_s, whole.step_s, 1e-6, "as long as an ordinary step");
-    near(side.device_bytes, whole.device_bytes, 1e-9, "device memory of an ordinary step");
-    near(side.host_bytes, whole.host_bytes, 1e-9, "host memory of an ordinary step");
-    struct intra_cost_side few = all;
-    few.targets = 100; // gathering so many does not pay
-    intra_cost_side_step(&j, &few, &r, &less);
-    near(less.flops, side.flops, 1e-9, "all positions, without a gather");
-    few.targets = 20;
-    intra_cost_side_step(&j, &few, &r, &less);
-    near(side.flops - less.flops, 3 * 108 * 6.0 * 512 * 64, 1e-9, "positions without a target");
-    // draws: a product, the loss at the fp32 rate, and a wait of the host
-    few.drawn = 20;
-    few.soft_k = 1;
-    r.device.of[KERN_F32].logits = 1e6; // also counts in bf16
-    r.device.wait_s = 0.25;
-    j.type = KERN_BF16;
-    intra_cost_side_step(&j, &few, &r, &side);
-    near(side.flops - less.flops, 3 * 20 * 2.0 * 512 * 64, 1e-9, "draws");
-    few.drawn = few.soft_k = 0;
-    intra_cost_side_step(&j, &few, &r, &less);
-    near(side.step_s - less.step_s, 3 * (20 * (512 / 1e6 + 2.0 * 512 * 64 / 8e9) + 0.25), 1e-6,
-         "time of the draws");
-    near(side.device_bytes - less.device_bytes, 5 * 512 + 2 * 512 + 16384, 1e-9, "room for draws");
-    r.device = even_device(2e9);
-    // bf16 is four times as fast on the device, which holds the parameters in both types
-    j.type = KERN_BF16;
-    intra_cost_side_step(&j, &all, &r, &less);
-    near(less.compute_s, whole.compute_s / 4, 1e-3, "in bf16");
-    assert_true(less.params_bytes > 1.2 * whole.params_bytes);
-    near(less.host_bytes, whole.host_bytes, 1e-9, "the host has no bf16");
-    j.share = 0.5;
-    intra_cost_side_step(&j, &all, &r, &side);
-    near(side.compute_s, 2 * less.compute_s, 1e-3, "half of a device");
-    j.share = 1;
-    // a discriminator has one score per position, and no product with the vocabulary
-    struct intra_cost_side scores = all;
-    scores.head = INTRA_COST_HEAD_SCORE;
-    intra_cost_side_step(&j, &scores, &r, &side);
-    near(less.flops - side.flops, 3 * 128 * 6.0 * 512 * 64, 1e-9, "no logits");
-    near(side.device_bytes - less.device_bytes, 512 - 131072.0, 1e-9, "scores, and no logits");
-    // a frozen teacher has no gradients or moments and the memory of one block, with or without
-    // recompute; its labels are on the device and on the host
-    struct intra_cost_side looks = {.tokens = 128,
-                                    .length = 32,
-                                    .targets = 60,
-                                    .head = INTRA_COST_HEAD_NONE,
-                                    .labelled = 60,
-                                    .soft_k = 64};
-    intra_cost_side_step(&j, &looks, &r, &side);
-    double params = (double)intra_cost_count(&model, &j.trainable).all;
-    assert_true(side.update_s == 0 && side.optim_bytes == 0 && side.copy_bytes == 0);
-    near(side.params_bytes, 6 * params, 0.02, "parameters in both types");
-    near(side.flops, 3 * (less.flops / 9 + 60 * 2.0 * 512 * 64 - 128 * 2.0 * 512 * 64), 0.1,
-         "forward, and labels' products");
-    j.recompute = true;
-    intra_cost_side_step(&j, &looks, &r, &host);
-    assert_true(host.step_s == side.step_s && host.device_bytes == side.device_bytes);
-    j.recompute = false;
-    double labels = 128 * (64 * 8 + 5 * 4);
-    struct intra_cost_side blind = looks;
-    blind.labelled = blind.soft_k = 0;
-    intra_cost_side_step(&j, &blind, &r, &host);
-    near(side.acts_bytes - host.acts_bytes, labels, 1e-9, "labels");
-    near(side.host_bytes - host.host_bytes, 128 * (1024 + 4 * (4 + 128.0)), 1e-9,
-         "labels on the host and in flight");
-    near(host.acts_bytes,
-         16384 + 512 + 32768 + 16384 + 4096 + 32768 + 16384 + 512 + 81920 + 40960 // a block
-             + 32768 + 2816                                // its input; the batch
-             + 16384 + 32768 + 16384 + 512 + 512 + 131072, // ends and logits
-         1e-9, "passes");
-    struct intra_cost_job deep = j; // the memory of a forward pass does not depend on depth
-    deep.model.n_layers *= 2;
-    intra_cost_side_step(&deep, &blind, &r, &whole);
-    near(whole.acts_bytes, host.acts_bytes, 1e-9, "twice as deep");
+    struct intra_cost_job j = mesh_job(1, 1, 1, 16, 1);
+    struct intra_cost_side looks = {.tokens = 512, .length = 32};
+    struct intra_cost cost;
+    struct intra_model *m = NULL;
+    struct intra_device *d = NULL;
+    struct kern *K = NULL;
+    intra_cost_memory(&j, &looks, &cost);
+    struct mallinfo2 x = mallinfo2();
+    double before = (double)x.uordblks + (double)x.hblkhd;
+    assert_int_equal(kern_cpu_create(1, &K), NEB_OK);
+    assert_int_equal(intra_model_layout(&model, &j.trainable, &m), NEB_OK);
+    assert_int_equal(intra_model_allocate(m, false), NEB_OK);
+    assert_int_equal(intra_device_on_host(K, m, 16, 32, false, false, &d), NEB_OK);
+    x = mallinfo2();
+    if (before > 0) // sanitizers have their own allocator
+        near(cost.rank_bytes, (double)x.uordblks + (double)x.hblkhd - before, 0.03, "a teacher");
+    intra_device_destroy(&d);
+    intra_model_destroy(&m);
+    kern_destroy(&K);
 }
 
 static void test_flow(void **state) {
@@ -390,7 +335,7 @@ static void test_students(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sides),       cmocka_unit_test(test_flow),
-        cmocka_unit_test(test_label_bytes), cmocka_unit_test(test_sides_on_device),
+        cmocka_unit_test(test_label_bytes), cmocka_unit_test(test_frozen_memory),
         cmocka_unit_test(test_devices),     cmocka_unit_test(test_role_assignment),
         cmocka_unit_test(test_students)};
     return cmocka_run_group_tests(tests, NULL, NULL);
