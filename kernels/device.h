@@ -4,6 +4,7 @@
 // so that one build serves machines with and without a GPU.
 #ifndef KERN_DEVICE_H
 #define KERN_DEVICE_H
+#include "kernels/exact.h"
 #include "kernels/kern.h"
 
 // Gives the number of this process among those of its job on this machine: LOCAL_RANK, else the

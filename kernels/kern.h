@@ -29,7 +29,6 @@
 #ifndef KERN_KERN_H
 #define KERN_KERN_H
 #include "agent/base/status.h"
-#include "kernels/exact.h"
 #include "kernels/pool.h"
 
 #include <stdbool.h>
@@ -223,7 +222,8 @@ struct kern_graph {
 };
 enum { KERN_WHY_MAX = 512 };
 
-struct kern; // a device
+struct kern;        // a device
+struct kern_digest; // exact.h
 
 struct kern_ops {
     const char *name;

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # How ctest runs tests in parallel, and which tests give way to others.
 #
-# tests/run has fourteen places for two cores. A test takes one place for each sixth of a core that
+# tests/run has eighteen places for two cores. A test takes one place for each sixth of a core that
 # it was measured to use:
 #
 #    1  it only computes, at a lower priority than all others; or it mostly waits
 #    2  it waits for much of its time
 #    3  most tests
 #    4  it computes for most of its time
-#    5  it measures, or counts seconds: one more such test may run beside it, and some that wait
+#    6  it measures, or counts seconds: two more such tests may run beside it
 #    8  several threads
-#   12  it measures rates, which any other load would change
+#   16  it measures rates, which any other load would change
 #
 # A test with a COST starts early, while other tests wait.
 
@@ -101,7 +101,7 @@ function(nebula_schedule)
     net_limit security_flood security_handshake security_hostile_member e2e_blackhole e2e_doubt
     e2e_label_rate e2e_slow_join e2e_teacher_gone e2e_tune e2e_watch e2e_churn e2e_page_cost
     e2e_plan_streams parallel_slurm parallel_slurm_ranks parallel_worker_hang)
-  nebula_tests(PROCESSORS 5 ${measure})
+  nebula_tests(PROCESSORS 6 ${measure})
   nebula_tests(COST 100 ${measure})
 
   nebula_tests(COST 60
@@ -118,9 +118,9 @@ function(nebula_schedule)
   nebula_tests(COST 200 e2e_churn)
 
   # Tests that measure rates run first. Otherwise e2e_rates would, since other tests wait for it,
-  # and twelve places would not become free again.
+  # and sixteen places would not become free again.
   set(rates unit_link_traffic net_wanlink net_wanlink_proxy)
-  nebula_tests(PROCESSORS 12 ${rates})
+  nebula_tests(PROCESSORS 16 ${rates})
   nebula_tests(COST 300 ${rates})
   nebula_tests(DEPENDS "${rates}" e2e_rates)
   nebula_tests(FIXTURES_REQUIRED rates

@@ -88,9 +88,9 @@ struct agent_trainer {
     const struct agent_unit *units; // (n_units) borrowed
     int32_t n_units;
     size_t n_counters;
-    struct kern_pool *pool;     // borrowed; for encode and merge
-    struct kern *device; // borrowed; NULL: it trains on processors
-    struct intra_comm *world;   // borrowed; NULL: one rank
+    struct kern_pool *pool;   // borrowed; for encode and merge
+    struct kern *device;      // borrowed; NULL: it trains on processors
+    struct intra_comm *world; // borrowed; NULL: one rank
 };
 
 #endif

@@ -18,8 +18,8 @@ struct agent_follower {
 enum neb_status agent_follow(void *user, struct intra_group *group, int32_t n);
 void agent_follow_end(void *user);
 
-// Rank 0: gives the key of its vault to all ranks (security/hand.h). From then on they seal their
-// parts of checkpoints. vault is borrowed and must outlive the group. NEB_ERR_DENIED, and the
+// Rank 0: gives the key of its vault to all ranks (security/seal_key.h). From then on they seal
+// their parts of checkpoints. vault is borrowed and must outlive the group. NEB_ERR_DENIED, and the
 // errors of the communicator.
 NEB_MUST_CHECK enum neb_status agent_follow_seal(struct intra_group *group,
                                                  const struct sec_vault *vault);

@@ -33,7 +33,7 @@ enum neb_status intra_optim_create(const struct intra_optim_config *c, const str
         o->m = neb_large_zeroed(o->n * sizeof *o->m); // a stage may have nothing to learn
         o->v = neb_large_zeroed(o->n * sizeof *o->v);
         o->gamma = calloc(tensors, sizeof *o->gamma);
-        o->sums = calloc(tensors + 1, sizeof *o->sums);
+        o->sums = calloc(tensors + 2, sizeof *o->sums);
         o->factors = calloc(tensors, sizeof *o->factors);
     }
     if (!o || !o->m || !o->v || !o->gamma || !o->sums || !o->factors) {

@@ -43,7 +43,7 @@ struct intra_optim {
     int64_t born;
     float *m, *v;      // (n) first and second moments of gradients at..at+n
     float *gamma;      // (n_tensors) AdaGC's norm; 0: no gradient so far, clipped globally
-    double *sums;      // (n_tensors + 1) of squared gradients, and the loss, during an update
+    double *sums;      // (n_tensors + 2) of squared gradients, loss, targets, during an update
     float *factors;    // (n_tensors) of clipping, during an update
     size_t at, n;      // n_trainable on one rank; else n_grads / dp
     int32_t n_tensors; // of the full model, by index

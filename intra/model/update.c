@@ -236,16 +236,26 @@ static bool contributes(const struct intra_device *d) {
 }
 
 // Gradients were scaled for full micro-batches. If targets were ignored, the mean must be taken
-// over the counted ones. Returns the factor. *count becomes that of all ranks.
-static float rescale(struct intra_device *d, double full, int64_t *count) {
+// over the counted ones.
+static float rescaling(double full, int64_t count) {
+    return count > 0 ? (float)(full / (double)count) : 1;
+}
+
+// On processors the gradients are rescaled before their norms are taken. On accelerators the factor
+// becomes a part of the clipping factors: no call on the host may wait for other ranks before the
+// queue has run, which detects a rank that hangs.
+static void rescale_on_host(struct intra_device *d, double full, int64_t *count) {
     double counted = contributes(d) ? (double)*count : 0;
     sum_world(d->m, &counted, 1);
     *count = (int64_t)counted;
-    return counted > 0 ? (float)(full / counted) : 1;
+    float by = rescaling(full, *count);
+    if (by != 1)
+        device_ops(d)->scale(d->c.D, d->grads + d->o->at, by, d->o->n);
 }
 
-// Sums over all ranks: squares of every tensor, each element once, and the losses.
-static enum neb_status sum_up(struct intra_device *d, double *loss) {
+// Sums over all ranks: squares of every tensor, each element once, the losses, and the counted
+// targets, which processors have summed before.
+static enum neb_status sum_up(struct intra_device *d, double *loss, int64_t *count) {
     const struct kern_ops *K = device_ops(d);
     struct intra_model *m = d->m;
     double *sums = d->o->sums;
@@ -261,16 +271,20 @@ static enum neb_status sum_up(struct intra_device *d, double *loss) {
             sums[t->index] = 0;
     }
     sums[tensors] = contributes(d) ? sums[tensors] : 0;
-    sum_world(m, sums, tensors + 1);
+    sums[tensors + 1] = contributes(d) ? (double)*count : 0;
+    sum_world(m, sums, tensors + 2);
     *loss = sums[tensors];
+    if (!device_host(d))
+        *count = (int64_t)sums[tensors + 1];
     return m->failed;
 }
 
-static void step(struct intra_device *d, float lr) {
+static void step(struct intra_device *d, float lr, float by) {
     const struct kern_ops *K = device_ops(d);
     struct intra_optim *o = d->o;
     int32_t tensors = d->m->n_all_tensors;
-    memcpy(d->factors_pinned, o->factors, (size_t)tensors * sizeof(float));
+    for (int32_t i = 0; i < tensors; i++)
+        d->factors_pinned[i] = o->factors[i] * by;
     K->upload(d->c.D, d->factors, d->factors_pinned, (size_t)tensors * sizeof(float));
     struct kern_update a = {.c = intra_optim_adamw(o, lr),
                             .chunks = d->chunks,
@@ -324,14 +338,16 @@ enum neb_status intra_device_update(struct intra_device *d, double full, double 
     const struct kern_ops *K = device_ops(d);
     struct intra_optim *o = d->o;
     struct intra_comm *dp = device_dp(d);
-    float scale = rescale(d, full, count); // the queue still runs backward
     reduce_grads(d);
-    if (scale != 1)
-        K->scale(d->c.D, d->grads + o->at, scale, o->n);
-    NEB_TRY(sum_up(d, loss));
+    if (device_host(d))
+        rescale_on_host(d, full, count);
+    NEB_TRY(sum_up(d, loss, count));
+    float by = device_host(d) ? 1 : rescaling(full, *count);
+    for (int32_t i = 0; i < o->n_tensors; i++)
+        o->sums[i] *= (double)by * (double)by;
     bool finite = intra_optim_decide(o, d->m, out);
     if (finite)
-        step(d, out->lr);
+        step(d, out->lr, by);
     if (finite && dp)
         gather_params(d, dp);
     if (!finite || dp) // otherwise AdamW has zeroed the gradients that it read

@@ -6,9 +6,6 @@ set -euo pipefail
 source "$(dirname "$0")/../parallel/lib.sh"
 
 need_mpi
-# of a hang, not of a suite: ranks that wait for each other in a GiB share the processors with other
-# tests
-export limit=200
 suite() { # RANKS PROGRAM ARGS...
     local n=$1 r
     ranks "$@" >"$work/out" 2>&1 || {

@@ -76,7 +76,7 @@ cat "$T"/lost/clusters/*/agent.log | has 'worker of job distill ended .*restart'
 cp "$T/alone/checkpoint/model.ckpt" "$T/teacher.ckpt"
 small spoilt "[{name: alpha, role: teacher, $cuda}, {name: beta, role: student, $cpu}]" \
     "teacher: {init: $T/teacher.ckpt}"
-NEBULA_FAULT=worker.step:+300 timeout 100 "$nebula" distill "$T/spoilt.yaml" --local 2 --out \
+NEBULA_FAULT=worker.step:+300 timeout 600 "$nebula" distill "$T/spoilt.yaml" --local 2 --out \
     "$T/spoilt" >"$T/spoilt.log" 2>&1 & pid=$!
 within 60 compgen -G "$T/spoilt/clusters/alpha/jobs/*/device" >/dev/null ||
     fail "no device: $(cat "$T/spoilt.log")"
@@ -85,7 +85,7 @@ wait "$pid" && fail "not stopped: $(tail -n 3 "$T/spoilt.log")"
 printf 'not what it was.' |
     dd of="$T/teacher.ckpt" bs=1 seek=$(($(stat -c %s "$T/teacher.ckpt") / 2)) conv=notrunc \
     status=none
-if timeout 100 "$nebula" distill "$T/spoilt.yaml" --local 2 --out "$T/spoilt" --resume \
+if timeout 600 "$nebula" distill "$T/spoilt.yaml" --local 2 --out "$T/spoilt" --resume \
     >"$T/spoilt2.log" 2>&1; then
     fail "a spoilt teacher taught"
 fi

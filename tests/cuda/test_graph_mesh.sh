@@ -8,7 +8,6 @@ source "$(dirname "$0")/../parallel/lib.sh"
 
 emulated
 start=$SECONDS
-limit=200 # a busy machine: ranks wait for their turn on a processor
 launcher=socket # starts sooner, and its ranks sleep where those of MPI poll; test_mesh.sh has both
 
 # with MESH OPTIONS: also prints what rank 0 logs of its graphs

@@ -8,7 +8,6 @@ source "$(dirname "$0")/../parallel/lib.sh"
 
 emulated
 start=$SECONDS
-limit=200 # a busy machine: ranks wait for their turn on a processor
 
 meshes "device=fp32 steps=3 seq=8" 1x1x1 2x1x1 1x1x2 1x2x1
 # Also over TCP, where waiting ranks sleep instead of polling: starting the devices' communicator

@@ -9,7 +9,6 @@ source "$(dirname "$0")/../parallel/lib.sh"
 
 emulated
 start=$SECONDS
-limit=200 # a busy machine: ranks wait for their turn on a processor
 launcher=socket # starts sooner, and its ranks sleep where those of MPI poll; test_mesh.sh has both
 
 meshes "device=fp32 steps=2 seq=7 bias=1 recompute=1" 1x1x4 1x2x2

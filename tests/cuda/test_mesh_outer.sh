@@ -24,7 +24,7 @@ job() { # NAME MESH OUTER
 start() {
     local name=$1
     shift
-    timeout 250 "$nebula" pretrain "$T/$name.yaml" --local 2 --out "$T/$name" --set \
+    timeout 600 "$nebula" pretrain "$T/$name.yaml" --local 2 --out "$T/$name" --set \
         checkpoint.every_steps=5 "$@" >"$T/$name.log" 2>&1
 }
 run() {

@@ -9,7 +9,6 @@ set -euo pipefail
 source "$(dirname "$0")/../parallel/lib.sh"
 
 emulated
-limit=200 # a busy machine: ranks wait for their turn on a processor
 launcher=socket # starts sooner, and its ranks sleep where those of MPI poll; test_mesh.sh has both
 
 # waits MESH OPTIONS...: waits of rank 0's host

@@ -10,10 +10,9 @@ source "$(dirname "$0")/../parallel/lib.sh"
 emulated
 rm "$work/bin/libnebula_mpi.so"
 launcher=socket
-limit=200
 program=$work/bin/mesh_shards
 
-one() { timeout 60 "$BUILD/mesh_shards" 0 0 0 "$@"; }
+one() { timeout 600 "$BUILD/mesh_shards" 0 0 0 "$@"; }
 on() { # WHERE DPxPPxTP ARGS...: where the exchange is
     local where=$1 dp pp tp
     IFS=x read -r dp pp tp <<<"$2"

@@ -22,7 +22,7 @@ export EMU_LATE=1 EMU_NCCL_SHARED_DEVICE=1
 run() { # NAME options…
     local name=$1
     shift
-    timeout 200 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 6 --set sync.interval=3 --out \
+    timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 6 --set sync.interval=3 --out \
         "$T/$name" "$@" >"$T/$name.log" 2>&1 ||
         fail "$name: $(tail -n 5 "$T/$name.log"; cat \
         "$T/$name"/clusters/*/jobs/*/{worker,rank-*}.log)"
@@ -83,7 +83,7 @@ EMU_REFUSES=1 run refused --steps 3 # it is there
 # After training on devices, a lost device is a crash: all ranks restart, and none continues on
 # processors.
 begun() {
-    NEBULA_FAULT=worker.step:+300 timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --steps \
+    NEBULA_FAULT=worker.step:+300 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --steps \
         40 --set sync.interval=3 --out "$T/gone" "$@" >"$T/gone.log" 2>&1 & pid=$!
 }
 until_seen() {
@@ -100,7 +100,7 @@ has 'alpha: this job has trained on a GPU before, and now: rank 1: CUDA device 0
 kill -INT "$pid"; wait "$pid" || true
 sed -i 's/device: auto, precision: fp32,/device: cuda,/' "$T/job.yaml"
 fails() { # NAME REASON: the run's error, not only a rank's log
-    if timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 6 --out "$T/$1" >"$T/$1.log" \
+    if timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 6 --out "$T/$1" >"$T/$1.log" \
         2>&1; then
         fail "$1: trained"
     fi

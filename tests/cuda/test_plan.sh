@@ -19,7 +19,7 @@ cp "$EMULATED_NCCL" "$T/bin/libnebula_nccl.so"
 nebula=$T/bin/nebula
 export EMU_DEVICES=2 EMU_NCCL_SHARED_DEVICE=1 # the emulated NCCL knows of one device only
 
-plan() { timeout 200 "$nebula" plan "$@" 2>"$T/plan.err" || fail "plan $*: $(cat "$T/plan.err")"; }
+plan() { timeout 600 "$nebula" plan "$@" 2>"$T/plan.err" || fail "plan $*: $(cat "$T/plan.err")"; }
 near() { # NAME PREDICTED MEASURED LOW HIGH: measured / predicted within bounds
     awk -v p="$2" -v m="$3" -v lo="$4" -v hi="$5" 'BEGIN { exit !(p > 0 && m / p >= lo &&
         m / p <= hi) }' ||
@@ -105,7 +105,7 @@ sed "/name: beta/d" "$T/both.yaml" >"$T/small.yaml"
 sed 's/n_layers: 2/n_layers: 3/; s/d_ff: 128/d_ff: 512/; s/batch: 2/batch: 4/' "$T/small.yaml" \
     >"$T/large.yaml"
 train() {
-    timeout 200 "$nebula" pretrain "$T/$1.yaml" --local 1 --steps "$2" --set sync.scheme=none \
+    timeout 600 "$nebula" pretrain "$T/$1.yaml" --local 1 --steps "$2" --set sync.scheme=none \
         --out "$T/$1" >"$T/$1.log" 2>&1 || fail "$1: $(tail -n 5 "$T/$1.log")"
 }
 for f in small large; do plan "$T/$f.yaml" --local 1 --json >"$T/$f.json"; done
@@ -140,7 +140,7 @@ for command in "plan" "pretrain --local 2 --out $T/none"; do
     read -ra words <<<"$command"
     nebula=$T/bare/nebula
     refused=0
-    timeout 200 "$nebula" "${words[0]}" "$T/open.yaml" "${words[@]:1}" >"$T/open.txt" 2>&1 ||
+    timeout 600 "$nebula" "${words[0]}" "$T/open.yaml" "${words[@]:1}" >"$T/open.txt" 2>&1 ||
         refused=$?
     why="because the devices of cluster alpha are not known"
     [[ $refused == 1 ]] &&
@@ -155,7 +155,7 @@ mesh() { plan "$T/$1.yaml" --site "alpha=$T/here.json" --json "${@:3}" >"$T/$1-$
 sed -i 's/name: alpha,/name: alpha, mesh: {dp: 4, tp: 1},/' "$T/both.yaml" "$T/auto.yaml"
 refuse() { # TEXT arguments…
     local rc=0
-    timeout 200 "$nebula" "${@:2}" >"$T/refused.json" 2>"$T/refused.err" || rc=$?
+    timeout 600 "$nebula" "${@:2}" >"$T/refused.json" 2>"$T/refused.err" || rc=$?
     [[ $rc == 1 ]] && has "$1" <"$T/refused.err" ||
         fail "${*:2}: exit status $rc, or no '$1': $(cat "$T/refused.err")"
 }
@@ -181,12 +181,12 @@ jq -e '.written.clusters[0] | .rates_of == "emulated" and .step_s > 0 and .dp_by
 # The device has less memory than the job needs with any mesh.
 jq '.device.memory = 3e7' "$T/here.json" >"$T/tiny.json"
 rc=0
-timeout 100 "$nebula" plan "$T/both.yaml" --site "alpha=$T/tiny.json" >"$T/tiny.txt" 2>&1 || rc=$?
+timeout 600 "$nebula" plan "$T/both.yaml" --site "alpha=$T/tiny.json" >"$T/tiny.txt" 2>&1 || rc=$?
 [[ $rc == 1 ]] && has 'DOES NOT FIT' <"$T/tiny.txt" ||
     fail "a tiny device: exit status $rc, $(cat "$T/tiny.txt")"
 jq 'del(.device.bf16.update)' "$T/here.json" >"$T/bad.json"
 rc=0
-timeout 100 "$nebula" plan "$T/both.yaml" --site "alpha=$T/bad.json" >"$T/bad.txt" 2>&1 || rc=$?
+timeout 600 "$nebula" plan "$T/both.yaml" --site "alpha=$T/bad.json" >"$T/bad.txt" 2>&1 || rc=$?
 [[ $rc == 2 ]] && has 'update is missing' <"$T/bad.txt" ||
     fail "a profile without a rate: exit status $rc, $(cat "$T/bad.txt")"
 

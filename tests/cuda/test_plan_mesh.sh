@@ -30,13 +30,13 @@ job() { # NAME MESH OUTER
     sed "s/MESH/mesh: {$2}/; s/OUTER/outer_state: $3,/" "$T/job.yaml" >"$T/$1.yaml"
 }
 plan() {
-    EMU_DEVICES=2 timeout 200 "$nebula" plan "$T/$1.yaml" --json "${@:2}" >"$T/$1.json" \
+    EMU_DEVICES=2 timeout 600 "$nebula" plan "$T/$1.yaml" --json "${@:2}" >"$T/$1.json" \
         2>"$T/plan.err" || fail "plan $1: $(cat "$T/plan.err")"
 }
 planned() { jq ".written.clusters[0].$2" "$T/$1.json"; }
 # Prints the largest memory in use of any rank's device.
 run() {
-    EMU_COUNT=1 timeout 200 "$nebula" pretrain "$T/$1.yaml" --local 2 --steps 2 --set \
+    EMU_COUNT=1 timeout 600 "$nebula" pretrain "$T/$1.yaml" --local 2 --steps 2 --set \
         sync.interval=2 --set sync.codec=int8 --out "$T/$1" >"$T/$1.log" 2>&1 ||
         fail "$1: $(tail -n 5 "$T/$1.log"; cat "$T/$1"/clusters/*/jobs/*/{worker,rank-*}.log)"
     cat "$T/$1".log "$T/$1"/clusters/alpha/jobs/*/*.log |

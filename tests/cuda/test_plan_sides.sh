@@ -22,11 +22,11 @@ near() { # NAME PREDICTED MEASURED PERCENT
     echo "$1: predicted $2, measured $3"
 }
 plan() {
-    timeout 200 "$nebula" plan "$T/$1.yaml" --json >"$T/$1.json" 2>"$T/plan.err" ||
+    timeout 600 "$nebula" plan "$T/$1.yaml" --json >"$T/$1.json" 2>"$T/plan.err" ||
         fail "plan $1: $(cat "$T/plan.err")"
 }
 train() { # NAME CLUSTERS
-    EMU_COUNT=1 timeout 200 "$nebula" pretrain "$T/$1.yaml" --local "$2" --steps 8 --out "$T/$1" \
+    EMU_COUNT=1 timeout 600 "$nebula" pretrain "$T/$1.yaml" --local "$2" --steps 8 --out "$T/$1" \
         >"$T/$1.log" 2>&1 || fail "$1: $(tail -n 5 "$T/$1.log")"
 }
 # NAME CLUSTERS…: of each, what its device gave out, but for the workspace, which is most of it here

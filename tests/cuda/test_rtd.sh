@@ -43,7 +43,7 @@ YAML
 run() { # NAME [options]: of $T/NAME.yaml
     local name=$1
     shift
-    timeout 200 "$nebula" pretrain "$T/$name.yaml" --local 2 --out "$T/$name" "$@" >"$T/$name.log" \
+    timeout 600 "$nebula" pretrain "$T/$name.yaml" --local 2 --out "$T/$name" "$@" >"$T/$name.log" \
         2>&1 || fail "$name: $(tail -n 5 "$T/$name.log")"
 }
 job "$T/plain.yaml" "device: cpu" "device: cpu"

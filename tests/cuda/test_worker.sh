@@ -19,7 +19,7 @@ nebula=$T/bin/nebula
 
 run() { # NAME options…
     local name=$1; shift
-    timeout 200 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 10 --set sync.interval=5 --out \
+    timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 10 --set sync.interval=5 --out \
         "$T/$name" "$@" >"$T/$name.log" 2>&1 ||
         fail "$name: $(tail -n 5 "$T/$name.log")"
     digests_equal "$T/$name"
@@ -49,7 +49,7 @@ cat "$T"/lost/clusters/alpha/agent.log | has 'worker of job e2e ended .*restart 
     fail "no device was lost: $(cat "$T"/lost/clusters/alpha/jobs/*/worker.log)"
 has 'alpha: .*an illegal memory access' <"$T/lost.log" ||
     fail "the run does not say what failed: $(cat "$T/lost.log")"
-if EMU_LOSES=30 timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 5 --out "$T/never" \
+if EMU_LOSES=30 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 5 --out "$T/never" \
     >"$T/never.log" 2>&1; then
     fail "trained on a device that is lost at once"
 fi
@@ -64,14 +64,14 @@ cat "$T"/refused/clusters/alpha/jobs/*/worker.log |
     fail "no warning: $(cat "$T"/refused/clusters/alpha/jobs/*/worker.log)"
 # After training on a device, a worker does not continue slowly without it: it restarts, and the job
 # fails with the reason.
-NEBULA_FAULT=worker.step:+300 timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 24 \
+NEBULA_FAULT=worker.step:+300 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 24 \
     --set sync.interval=5 --out "$T/gone" >"$T/gone.log" 2>&1 & pid=$!
 for _ in $(seq 600); do
     compgen -G "$T/gone/clusters/alpha/jobs/*/device" >/dev/null && break; sleep 0.1
 done
 kill -INT "$pid"
 wait "$pid" && fail "not stopped: $(tail -n 3 "$T/gone.log")"
-if EMU_REFUSES=0 timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 24 --set \
+if EMU_REFUSES=0 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 24 --set \
     sync.interval=5 --out "$T/gone" --resume >"$T/gone2.log" 2>&1; then
     fail "went on on processors"
 fi
@@ -81,7 +81,7 @@ has 'alpha: .*started again in 3 s' <"$T/gone2.log" || fail "not tried again: $(
 run gone --steps 24 --resume
 [[ $(summary '.clusters[0].device' "$T/gone") == cuda* ]] ||
     fail "device: $(summary '.clusters[0].device' "$T/gone")"
-if EMU_MEMORY=0:1000000 timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 5 --out \
+if EMU_MEMORY=0:1000000 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 5 --out \
     "$T/full" >"$T/full.log" 2>&1; then
     fail "trained beside a full device"
 fi
@@ -104,7 +104,7 @@ on=$(summary '[.clusters[].params_digest] | @tsv' "$T/again") \
 [[ -n $on && $on == "$off" ]] || fail "on the device $on, on the host $off"
 sed -i 's/outer_state: host,/outer_state: device,/' "$T/job.yaml"
 # A killed worker continues from its checkpoint, with the state of the device.
-timeout 200 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 40 --set sync.interval=5 --set \
+timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 40 --set sync.interval=5 --set \
     sync.overlap=2 --set checkpoint.every_steps=4 \
     --out "$T/killed" >"$T/killed.log" 2>&1 &
 pid=$!
@@ -125,7 +125,7 @@ sed -i 's/ outer_state: device,//' "$T/job.yaml"
     fail "device: $(summary '.clusters[0].device' "$T/again")"
 
 sed -i 's/device: auto, precision: fp32,/device: cuda,/' "$T/job.yaml"
-if timeout 100 "$T/bare/nebula" pretrain "$T/job.yaml" --local 2 --steps 10 --out "$T/none" \
+if timeout 600 "$T/bare/nebula" pretrain "$T/job.yaml" --local 2 --steps 10 --out "$T/none" \
     >"$T/none.log" 2>&1; then
     fail "trained without kernels"
 fi
@@ -134,7 +134,7 @@ cat "$T/none.log" "$T"/none/clusters/*/jobs/*/worker.log 2>/dev/null |
 # With kernels but no driver, the program reports this without loading the kernels' libraries.
 if [[ -e $BUILD/libnebula_cuda.so ]] && ! ldconfig -p | has 'libcuda\.so\.1'; then
     cp "$BUILD/libnebula_cuda.so" "$T/bare/"
-    if LD_DEBUG=files LD_DEBUG_OUTPUT="$T/loaded" timeout 100 "$T/bare/nebula" pretrain \
+    if LD_DEBUG=files LD_DEBUG_OUTPUT="$T/loaded" timeout 600 "$T/bare/nebula" pretrain \
         "$T/job.yaml" --local 2 --steps 10 --out "$T/driverless" >"$T/driverless.log" 2>&1; then
         fail "trained without a driver"
     fi

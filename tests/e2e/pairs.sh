@@ -59,7 +59,7 @@ one=$(cluster_list beta student)
 run() { # JOB LOCAL OUT [options]
     local file=$1 n=$2 out=$3
     shift 3
-    timeout 120 "$nebula" distill "$file" --local "$n" --out "$out" "$@" >"$out.log" 2>&1 ||
+    timeout 600 "$nebula" distill "$file" --local "$n" --out "$out" "$@" >"$out.log" 2>&1 ||
         fail "the run $out failed"
 }
 digest() { summary '.clusters[] | select(.name == "beta") | .params_digest' "$1"; }

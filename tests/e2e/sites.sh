@@ -25,7 +25,7 @@ pair() {
 }
 # wait_for SECONDS WHAT COMMAND…: until the command succeeds.
 wait_for() {
-    local end=$((SECONDS + $1 + 1)) what=$2
+    local end=$((SECONDS + 4 * $1)) what=$2 # see within
     shift 2
     until "$@" >/dev/null 2>&1; do
         ((SECONDS < end)) || fail "no success in time: $what"

@@ -12,7 +12,7 @@ sed -i 's/steps: 60/steps: 800/; s/interval: 10/interval: 10/; s/overlap: 0/over
 pace 5 # otherwise the run ends before the link returns
 
 run() {
-    timeout 250 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 50mbit:10ms \
+    timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 50mbit:10ms \
         --out "$1" >"$1.log" 2>&1
 }
 last_step() { steps_done "$1" ''; }

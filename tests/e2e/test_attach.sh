@@ -14,24 +14,24 @@ job() { # FILE, then launchers of alpha and beta
         s/\(name: alpha.*\)threads: 1/\1threads: 1, launcher: $2/;
         s/\(name: beta.*\)threads: 1/\1threads: 1, launcher: $3/" "$1"
 }
-run() { timeout 150 "$nebula" pretrain "$T/$1.yaml" --local 2 --out "$T/$1" >"$T/$1.log" 2>&1; }
+run() { timeout 600 "$nebula" pretrain "$T/$1.yaml" --local 2 --out "$T/$1" >"$T/$1.log" 2>&1; }
 home() { echo "$T/$1/clusters/$2"; }
 
 # Two attached trainers pull to +1 and -1. One is killed, the other detaches in mid-run. Both are
 # restarted.
 job "$T/two.yaml" attach attach
 run two & pid=$!
-rc=0; timeout 100 "$client" "$(home two alpha)" "" 1 --die-at 33 >"$T/a.log" 2>&1 & a=$!
-timeout 100 "$client" "$(home two beta)" e2e -1 --detach-at 50 >"$T/b.log" 2>&1 & b=$!
+rc=0; timeout 600 "$client" "$(home two alpha)" "" 1 --die-at 33 >"$T/a.log" 2>&1 & a=$!
+timeout 600 "$client" "$(home two beta)" e2e -1 --detach-at 50 >"$T/b.log" 2>&1 & b=$!
 wait $a || rc=$?
 [[ $rc == 137 ]] || fail "alpha should be killed, but ended with status $rc: $(cat "$T/a.log")"
-timeout 100 "$client" "$(home two alpha)" e2e 1 >"$T/a2.log" 2>&1 & a=$!
+timeout 600 "$client" "$(home two alpha)" e2e 1 >"$T/a2.log" 2>&1 & a=$!
 wait $b || fail "beta did not detach: $(cat "$T/b.log")"
 # While a trainer is attached, a second one is refused; the error names the pid of the first.
-rc=0; timeout 60 "$client" "$(home two alpha)" e2e 1 >"$T/second.log" 2>&1 || rc=$?
+rc=0; timeout 600 "$client" "$(home two alpha)" e2e 1 >"$T/second.log" 2>&1 || rc=$?
 [[ $rc == 12 ]] && grep -q 'already has a trainer, process' "$T/second.log" ||
     fail "a second trainer ended with status $rc: $(cat "$T/second.log")"
-timeout 100 "$client" "$(home two beta)" e2e -1 >"$T/b2.log" 2>&1 & b=$!
+timeout 600 "$client" "$(home two beta)" e2e -1 >"$T/b2.log" 2>&1 & b=$!
 wait $a || fail "the trainer of alpha failed: $(cat "$T/a2.log")"
 wait $b || fail "the trainer of beta failed: $(cat "$T/b2.log")"
 wait $pid || fail "the job of two attached trainers failed"
@@ -68,7 +68,7 @@ lines() {
 job "$T/mixed.yaml" attach local
 sed -i 's/codec: int4/codec: int4, tune: {mode: auto, finest: int8}/' "$T/mixed.yaml"
 run mixed & pid=$!
-timeout 100 "$client" "$(home mixed alpha)" "" 0 --boast-at 30 >"$T/m.log" 2>&1 ||
+timeout 600 "$client" "$(home mixed alpha)" "" 0 --boast-at 30 >"$T/m.log" 2>&1 ||
     fail "the attached trainer of the mixed job failed: $(cat "$T/m.log")"
 grep -q '1099511627776 tokens in one step.*allow at most 2048' "$T/m.log" ||
     fail "2^40 tokens of one step were not refused: $(cat "$T/m.log")"
@@ -94,9 +94,9 @@ done
 job "$T/stop.yaml" attach attach
 sed -i 's/steps: 80/steps: 100000/' "$T/stop.yaml"
 run stop & pid=$!
-timeout 100 "$client" "$(home stop alpha)" "" 1 >"$T/s1.log" 2>&1 & a=$!
-timeout 100 "$client" "$(home stop beta)" "" 1 >"$T/s2.log" 2>&1 & b=$!
-for ((i = 0; i < 400; i++)); do
+timeout 600 "$client" "$(home stop alpha)" "" 1 >"$T/s1.log" 2>&1 & a=$!
+timeout 600 "$client" "$(home stop beta)" "" 1 >"$T/s2.log" 2>&1 & b=$!
+for ((i = 0; i < 1600; i++)); do
     grep -q '"round"' "$T/stop/metrics.jsonl" 2>/dev/null && break
     sleep 0.1
 done
@@ -114,7 +114,7 @@ job "$T/python.yaml" attach attach
 sed -i 's/overlap: 2/overlap: 0/; s/every_steps: 20/every_steps: 5/' "$T/python.yaml"
 loop() {
     NEBULA_AGENT=$(home python alpha) NEBULA_LIBRARY=$BUILD/libnebula.so.1 \
-        PYTHONPATH=$SOURCE/agent/lib/python exec timeout 100 python3 \
+        PYTHONPATH=$SOURCE/agent/lib/python exec timeout 600 python3 \
         "$SOURCE/tests/e2e/attach_client.py" "${@:2}" >"$T/$1.log" 2>&1
 }
 ended() { ! kill -0 "$1" 2>/dev/null; }
@@ -134,7 +134,7 @@ within 20 ended $a || fail "Ctrl-C in fed.step had no effect"
 ! wait $a || fail "Ctrl-C in fed.step did not end the loop with an error: $(cat "$T/p1.log")"
 grep -q '^KeyboardInterrupt' "$T/p1.log" && ! grep -q 'made 80\|ignored' "$T/p1.log" ||
     fail "Ctrl-C in fed.step ended the loop in a wrong way: $(cat "$T/p1.log")"
-timeout 100 "$client" "$(home python beta)" "" 1 >"$T/p4.log" 2>&1 & b=$!
+timeout 600 "$client" "$(home python beta)" "" 1 >"$T/p4.log" 2>&1 & b=$!
 loop p2 20 & a=$!
 ! wait $a || fail "Ctrl-C in a hook did not end the loop with an error: $(cat "$T/p2.log")"
 grep -q 'begins at [1-9]' "$T/p2.log" ||
@@ -159,9 +159,9 @@ sed -i 's/steps: 80/steps: 100000/; s/every_steps: [0-9]*/every_steps: 10/;
 echo '  - {name: gamma, sources: [{name: gpl, weight: 1}], threads: 1, launcher: attach}' \
     >>"$T/away.yaml"
 pace 20
-timeout 150 "$nebula" pretrain "$T/away.yaml" --local 3 --out "$T/away" >"$T/away.log" 2>&1 & pid=$!
+timeout 600 "$nebula" pretrain "$T/away.yaml" --local 3 --out "$T/away" >"$T/away.log" 2>&1 & pid=$!
 clean_up() { kill -CONT ${stopped[@]:-} 2>/dev/null || true; end_now "$pid" ${a:+"$a"}; }
-timeout 120 "$client" "$(home away gamma)" "" 0 >"$T/g.log" 2>&1 & a=$!
+timeout 600 "$client" "$(home away gamma)" "" 0 >"$T/g.log" 2>&1 & a=$!
 rounds() { largest "$T/away" round round "$1" 0; }
 reaches() { (($(rounds "$1") >= $2)); }
 within 60 reaches gamma 4 || fail "an attached trainer made no rounds"
@@ -174,6 +174,6 @@ rc=0; wait $a || rc=$?
 [[ $rc == 18 ]] && grep -q 'close the handle, attach again' "$T/g.log" ||
     fail "the trainer that was away ended with status $rc: $(cat "$T/g.log")"
 round=$(rounds alpha)
-timeout 120 "$client" "$(home away gamma)" "" 0 >"$T/g2.log" 2>&1 & a=$!
+timeout 600 "$client" "$(home away gamma)" "" 0 >"$T/g2.log" 2>&1 & a=$!
 within 60 reaches gamma "$round" || fail "gamma does not catch up"
 echo "attached trainers, killed, detached, stopped and away, end with equal digests"

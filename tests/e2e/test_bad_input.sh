@@ -8,7 +8,7 @@ make_job "$T/job.yaml"
 expect() { # NAME STATUS PATTERN options…: the run ends with this status and logs this
     local name=$1 status=$2 pattern=$3 rc=0
     shift 3
-    timeout 90 "$nebula" pretrain "$T/job.yaml" --local 2 \
+    timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 \
         --out "$T/$name" "$@" >"$T/$name.log" 2>&1 || rc=$?
     [[ $rc == "$status" ]] || fail "$name: exit status $rc, not $status"
     grep -qE "$pattern" "$T/$name.log" || fail "$name: no line like '$pattern'"
@@ -109,20 +109,20 @@ expect bad-init 1 'garbage.ckpt: it has no checkpoint header' --set init_from="$
 # continue once there is room.
 NEBULA_FAULT=fs.write:20 expect full 1 'No space left on device|disk full' \
     --set checkpoint.every_steps=5
-timeout 90 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/full" \
+timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/full" \
     --set checkpoint.every_steps=5 --resume >"$T/full2.log" 2>&1 ||
     fail "the run did not continue after the disk had room again"
 digests_equal "$T/full"
 
 # The newest checkpoint is damaged: the worker reports it and uses the one before.
-timeout 90 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/rot" \
+timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/rot" \
     --set checkpoint.every_steps=10 >"$T/rot.log" 2>&1 || fail "the run to be damaged failed"
 for ck in "$T"/rot/clusters/*/jobs/*/checkpoint; do
     newest=$(ls "$ck" | tail -n 1)
     printf '\xff' | dd of="$ck/$newest" bs=1 seek=5000 conv=notrunc status=none
 done
 want=$(summary '.clusters[0].params_digest' "$T/rot")
-timeout 90 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/rot" \
+timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/rot" \
     --set checkpoint.every_steps=10 --resume >"$T/rot2.log" 2>&1 ||
     fail "the run did not continue from the older checkpoint"
 grep -q 'digest does not match; use an older checkpoint' "$T"/rot/clusters/*/jobs/*/worker.log ||
@@ -134,7 +134,7 @@ grep -q 'digest does not match; use an older checkpoint' "$T"/rot/clusters/*/job
 grep -q 'no checkpoint header' "$T/eval.log" || fail "eval: $(cat "$T/eval.log")"
 # The vocabulary disappears while the job runs: that costs a warning, not the model.
 cp -r "$T/corpus" "$T/losing"
-(pace 100 && exec timeout 90 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/lost" \
+(pace 100 && exec timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/lost" \
     --set data.corpus="$T/losing") >"$T/lost.log" 2>&1 &
 pid=$!
 wait_step "$T/lost" 3 "$pid" || fail "the run made no steps"
@@ -173,7 +173,7 @@ no_pipe generate "$T/lost/checkpoint" --tokenizer "$T/piped/tokenizer.model" --p
 # still found.
 mkdir "$T/bin" && cp "$nebula" "$T/bin/nebula"
 ln -s "$BUILD"/*.so "$T/bin/" 2>/dev/null || true
-(pace 30 && exec timeout 90 "$T/bin/nebula" pretrain "$T/job.yaml" --local 2 --out "$T/gone" \
+(pace 30 && exec timeout 600 "$T/bin/nebula" pretrain "$T/job.yaml" --local 2 --out "$T/gone" \
     --steps 200) >"$T/gone.log" 2>&1 &
 pid=$!
 wait_step "$T/gone" 3 "$pid" || fail "the run made no steps"
@@ -184,7 +184,7 @@ wait "$pid" || fail "a run whose program file was removed failed"
 digests_equal "$T/gone"
 
 # Without standard streams, no file of the run becomes standard output or error.
-timeout 90 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 5 --out "$T/closed" <&- >&- 2>&- ||
+timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 5 --out "$T/closed" <&- >&- 2>&- ||
     fail "a run without standard streams failed"
 jq -e . "$T/closed/metrics.jsonl" >"$T/closed.json" ||
     fail "printed text went into metrics.jsonl: $(head -n 2 "$T/closed/metrics.jsonl")"

@@ -12,7 +12,7 @@ sed 's/{name: alpha,/{name: alpha, device: cpu, precision: bf16,/' "$T/fp32.yaml
 run() { # NAME JOB options…
     local name=$1 job=$2
     shift 2
-    timeout 120 "$nebula" pretrain "$T/$job.yaml" --local 2 \
+    timeout 600 "$nebula" pretrain "$T/$job.yaml" --local 2 \
         --out "$T/$name" "$@" >"$T/$name.log" 2>&1 || fail "the run $name failed"
 }
 near() { # NAME NAME: losses of both runs
@@ -42,7 +42,7 @@ near bf16 fp32
 # The worker reports its precision.
 for order in "fp32 bf16" "bf16 fp32"; do
     read -r from to <<<"$order"
-    NEBULA_FAULT=worker.step:+50 timeout 120 "$nebula" pretrain "$T/$from.yaml" --local 2 \
+    NEBULA_FAULT=worker.step:+50 timeout 600 "$nebula" pretrain "$T/$from.yaml" --local 2 \
         --out "$T/from-$from" >"$T/from-$from.log" 2>&1 &
     pid=$!
     wait_step "$T/from-$from" 25 "$pid" || fail "the run ended before step 25"
@@ -62,7 +62,7 @@ run lora bf16 --steps 20 --set trainable=lora --set trainable.rank=4 \
 digests_equal "$T/lora"
 
 # Without bf16 support: one sentence with the remedy, and no fallback.
-if NEBULA_BF16='' NEBULA_ISA=sse2 timeout 60 "$nebula" pretrain "$T/bf16.yaml" --local 2 \
+if NEBULA_BF16='' NEBULA_ISA=sse2 timeout 600 "$nebula" pretrain "$T/bf16.yaml" --local 2 \
     --out "$T/none" >"$T/none.log" 2>&1; then
     fail "bf16 was accepted on a processor without it"
 fi

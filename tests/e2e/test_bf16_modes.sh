@@ -41,7 +41,7 @@ YAML
 rtd() { # OUT [options]
     local out=$1
     shift
-    timeout 100 "$nebula" pretrain "$T/rtd.yaml" --local 2 --out "$out" "$@" >"$out.log" 2>&1 ||
+    timeout 600 "$nebula" pretrain "$T/rtd.yaml" --local 2 --out "$out" "$@" >"$out.log" 2>&1 ||
         fail "the run $out failed"
 }
 rtd "$T/one" --set sync.scheme=synchronous

@@ -24,7 +24,7 @@ look() {
     [[ $now =~ ^[0-9]+$ ]] && ((now > window)) && window=$now
     return 0
 }
-for ((i = 0; i < 300; i++)); do # until a transfer is in progress
+for ((i = 0; i < 1200; i++)); do # until a transfer is in progress
     look
     sent=$(peer sent_bytes || true)
     [[ $sent =~ ^[0-9]+$ ]] && ((sent > 150000)) && break

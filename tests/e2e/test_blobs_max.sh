@@ -72,13 +72,13 @@ absence() { # NAME options of the agents…: c is away for 20 rounds
     agent[b]=$!
     "$nebula" agent --home "$run.c" "$@" >"$run.c.log" 2>&1 & agent[c]=$!
     for x in a b c; do
-        for ((i = 0; i < 100; i++)); do
+        for ((i = 0; i < 400; i++)); do
             [[ $("$nebula" status --home "$run.$x" --json 2>/dev/null |
                 jq '[.peers[] | select(.up)] | length' || true) == 2 ]] && break
             sleep 0.1
         done
     done
-    timeout 200 "$nebula" pretrain "$T/job.yaml" --home "$run.a" --out "$run" >"$run.log" 2>&1 &
+    timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$run.a" --out "$run" >"$run.log" 2>&1 &
     job=$!
     wait_rounds c 12
     stopped=("${agent[c]}" "$(pgrep -f "nebula worker .*$run.c/" | head -n 1)")

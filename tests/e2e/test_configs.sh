@@ -9,7 +9,7 @@ export HOME=$T/home
 unset XDG_CACHE_HOME
 mkdir -p "$HOME" "$T/work"
 cd "$T/work"
-run() { timeout 120 "$nebula" "$@" >"$T/run.log" 2>&1; } # its exit status
+run() { timeout 600 "$nebula" "$@" >"$T/run.log" 2>&1; } # its exit status
 
 for job in quickstart rtd-two-clusters; do
     run pretrain "$configs/$job.yaml" --local 2 && fail "$job ran without its corpus"
@@ -58,7 +58,7 @@ for tool in quickstart compare codec-compare stall-compare absence-compare disti
         fail "$tool --out: $rc, $(cat "$T/run.log")"
     # This folder looks like a run: quickstart must see it before it builds anything.
     [[ $tool != quickstart ]] || mkdir -p "$T/stands/of-$tool/alone"
-    (cd "$T/stands" && env -u HOME timeout 60 "$T/repo/configs/$tool" --out "of-$tool") \
+    (cd "$T/stands" && env -u HOME timeout 600 "$T/repo/configs/$tool" --out "of-$tool") \
         >"$T/run.log" 2>&1 && fail "$tool succeeded without a program"
     [[ $tool != quickstart ]] || has "of-$tool holds a run already" "$T/run.log" ||
         fail "$tool does not look in the current folder: $(cat "$T/run.log")"

@@ -16,7 +16,7 @@ slow_beta() {
 start_alpha
 slow_beta # writing its last checkpoint takes seconds
 within 20 link_up a beta || fail "alpha has no link to beta"
-timeout 120 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" \
+timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" \
     --set checkpoint.every_steps=1000 --steps 20 --report-within 4 >"$T/run.log" 2>&1 &
 run=$!
 ended() { [[ $("$nebula" jobs --home "$T/a" --json 2>/dev/null | jq -r '.[0].state') == 'done' ]]; }
@@ -36,7 +36,7 @@ jq -e '.missing == ["beta"] and (.clusters | length) == 1 and .clusters[0].steps
 start_beta
 within 20 link_up a beta || fail "alpha has no link to beta"
 rc=0
-timeout 100 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" \
+timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" \
     --set checkpoint.every_steps=1000 --steps 20 --resume >"$T/again.log" 2>&1 || rc=$?
 [[ $rc == 0 ]] || fail "the second command ended with status $rc"
 jq -e '(has("missing") | not) and (.clusters | length) == 2' "$T/run/summary.json" >/dev/null ||

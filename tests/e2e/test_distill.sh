@@ -35,7 +35,7 @@ job "$T/replay.yaml" "$one" "cache: $T/cache"
 run "$T/replay.yaml" 1 "$T/replay"
 [[ $(digest "$T/replay") == "$want" ]] ||
     fail "digest after a replay from the cache: $(digest "$T/replay"), with a teacher: $want"
-if timeout 60 "$nebula" distill "$T/replay.yaml" --local 1 --out "$T/other" \
+if timeout 600 "$nebula" distill "$T/replay.yaml" --local 1 --out "$T/other" \
     --seed 6 >"$T/other.log" 2>&1; then
     fail "a cache of another seed was used"
 fi
@@ -49,14 +49,14 @@ run "$T/replay.yaml" 1 "$T/again" --steps 20
 [[ $(digest "$T/again") == "$(digest "$T/second")" ]] ||
     fail "replayed from the cache: $(digest "$T/again"), with the second teacher: $(digest \
         "$T/second")"
-if timeout 60 "$nebula" distill "$T/replay.yaml" --local 1 \
+if timeout 600 "$nebula" distill "$T/replay.yaml" --local 1 \
     --out "$T/mixed" >"$T/mixed.log" 2>&1; then
     fail "labels of two teachers were used"
 fi
 grep -q "no labels of step 20 " "$T/mixed.log" || fail "the error does not name the missing labels"
 
 # kill -9 of each worker in turn.
-NEBULA_FAULT=worker.step:+50 timeout 120 "$nebula" distill "$T/job.yaml" --local 2 --out "$T/kill" \
+NEBULA_FAULT=worker.step:+50 timeout 600 "$nebula" distill "$T/job.yaml" --local 2 --out "$T/kill" \
     --set distill.cache= >"$T/kill.log" 2>&1 &
 pid=$!
 for at in "13 alpha" "27 beta"; do
@@ -72,7 +72,7 @@ wait "$pid" || fail "the run with killed workers failed"
 
 # The teacher's agent is stopped: the student continues with cross-entropy, and uses labels again
 # when the agent is back.
-timeout 120 "$nebula" distill "$T/job.yaml" --local 2 --out "$T/lost" --steps 200 \
+timeout 600 "$nebula" distill "$T/job.yaml" --local 2 --out "$T/lost" --steps 200 \
     --set distill.cache= --set distill.ahead=2 \
     --set distill.when_lost=alone --set distill.patience_s=1 >"$T/lost.log" 2>&1 &
 pid=$!
@@ -138,7 +138,7 @@ echo "tokenizer: $T/corpus/tokenizer.model" >>"$T/spec2.yaml"
 "$nebula" data build "$T/spec2.yaml" --out "$T/shards" >"$T/data2.log" 2>&1 ||
     fail "data build failed"
 sed "s#role: student,#role: student, corpus: $T/shards,#" "$T/job.yaml" >"$T/bad.yaml"
-if timeout 100 "$nebula" distill "$T/bad.yaml" --local 2 --out "$T/bad" \
+if timeout 600 "$nebula" distill "$T/bad.yaml" --local 2 --out "$T/bad" \
     --set distill.cache= >"$T/bad.log" 2>&1; then
     fail "a run with different shards succeeded"
 fi
@@ -149,7 +149,7 @@ refused() { # MESSAGE OPTIONS...
     local text=$1
     shift
     rm -rf "$T/no"
-    if timeout 60 "$nebula" distill "$T/job.yaml" --local 2 \
+    if timeout 600 "$nebula" distill "$T/job.yaml" --local 2 \
         --out "$T/no" "$@" >"$T/no.log" 2>&1; then
         fail "accepted: $*"
     fi

@@ -40,7 +40,7 @@ run "$T/apart.yaml" 3 "$T/apart"
 both_loss=$(summary .quality.clusters.beta.eval_loss "$T/calm") \
     alone_loss=$(summary .quality.clusters.beta.eval_loss "$T/apart")
 
-NEBULA_FAULT=worker.step:+50 timeout 150 "$nebula" distill "$T/job.yaml" --local 3 \
+NEBULA_FAULT=worker.step:+50 timeout 600 "$nebula" distill "$T/job.yaml" --local 3 \
     --out "$T/kill" >"$T/kill.log" 2>&1 &
 pid=$!
 for at in "13 beta" "27 alpha" "38 gamma"; do
@@ -59,7 +59,7 @@ refused() { # MESSAGE OPTIONS...
     local text=$1
     shift
     rm -rf "$T/no"
-    if timeout 60 "$nebula" distill "$T/job.yaml" --local 3 \
+    if timeout 600 "$nebula" distill "$T/job.yaml" --local 3 \
         --out "$T/no" "$@" >"$T/no.log" 2>&1; then
         fail "accepted: $*"
     fi

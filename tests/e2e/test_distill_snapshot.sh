@@ -34,9 +34,9 @@ gone() { # ROUND: beta and gamma no longer keep its updates
     [[ $(find "$run"/clusters/{beta,gamma}/blobs -name "*-r$(printf %08d "$1")-*.blob") == '' ]]
 }
 
-timeout 200 "$nebula" distill "$T/job.yaml" --local 4 --steps 100000 --out "$run" >"$run.log" 2>&1 &
+timeout 600 "$nebula" distill "$T/job.yaml" --local 4 --steps 100000 --out "$run" >"$run.log" 2>&1 &
 pid=$!
-for ((i = 0; i < 100; i++)); do
+for ((i = 0; i < 400; i++)); do
     nebula_pid=$(pgrep -P "$pid" -f 'nebula distill') && break
     sleep 0.1
 done

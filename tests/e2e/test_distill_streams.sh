@@ -16,7 +16,7 @@ killed() { # JOB LOCAL OUT "STEP NAME"... : a run with killed workers
     local file=$1 n=$2 out=$3 pid at step name victim
     shift 3
     # Slow steps: the run must still be in progress when this script looks.
-    NEBULA_FAULT=worker.step:+50 timeout 120 "$nebula" distill "$file" --local "$n" \
+    NEBULA_FAULT=worker.step:+50 timeout 600 "$nebula" distill "$file" --local "$n" \
         --out "$out" >"$out.log" 2>&1 &
     pid=$!
     for at in "$@"; do
@@ -59,7 +59,7 @@ run "$T/mono.yaml" 2 "$T/pushmono"
         "$T/pushmono"), read by both: $want"
 # Without push_text such a teacher is refused. Another vocabulary is always refused.
 sed 's/, push_text: true//' "$T/push.yaml" >"$T/bad.yaml"
-if timeout 60 "$nebula" distill "$T/bad.yaml" --local 2 --out "$T/bad" >"$T/bad.log" 2>&1; then
+if timeout 600 "$nebula" distill "$T/bad.yaml" --local 2 --out "$T/bad" >"$T/bad.log" 2>&1; then
     fail "a run with different shards succeeded"
 fi
 grep -q "shards differs between the clusters" "$T/bad.log" ||
@@ -69,7 +69,7 @@ grep '^vocabulary:' "$T/spec.yaml" | sed 's/size: 400/size: 390/' >>"$T/spec2.ya
 "$nebula" data build "$T/spec2.yaml" --out "$T/words" >"$T/data3.log" 2>&1 ||
     fail "data build failed"
 sed "s#$T/other#$T/words#" "$T/push.yaml" >"$T/bad.yaml"
-if timeout 60 "$nebula" distill "$T/bad.yaml" --local 2 --out "$T/bad2" >"$T/bad2.log" 2>&1; then
+if timeout 600 "$nebula" distill "$T/bad.yaml" --local 2 --out "$T/bad2" >"$T/bad2.log" 2>&1; then
     fail "a run with different vocabularies succeeded"
 fi
 grep -Eq "vocabulary differs between the clusters: here [0-9a-f]{64}, there [0-9a-f]{64}" \
@@ -81,7 +81,7 @@ run "$T/teacher.yaml" 1 "$T/wide" --steps 20 --set model.vocab=416
 job "$T/wide.yaml" "$(cluster_list beta student alpha teacher)" \
     "teacher: {init: $T/wide/checkpoint/model.ckpt}"
 for scheme in federated synchronous; do
-    if timeout 60 "$nebula" distill "$T/wide.yaml" --local 2 --out "$T/wide-$scheme" \
+    if timeout 600 "$nebula" distill "$T/wide.yaml" --local 2 --out "$T/wide-$scheme" \
         --set sync.scheme=$scheme >"$T/wide.log" 2>&1; then
         fail "$scheme: a student learned from a teacher with another vocabulary"
     fi

@@ -14,7 +14,7 @@ for members in 3 2; do
     names=(a b c)
     clusters "$T/job.yaml" "${names[@]:0:members}"
     run=$T/run$members
-    NEBULA_FAULT=worker.flip.b:20 timeout 120 "$nebula" pretrain "$T/job.yaml" --local $members \
+    NEBULA_FAULT=worker.flip.b:20 timeout 600 "$nebula" pretrain "$T/job.yaml" --local $members \
         --out "$run" >"$run.log" 2>&1 ||
         fail "the run with $members members failed"
     digests_equal "$run"

@@ -34,7 +34,7 @@ dead() { ! pgrep -f "nebula worker .*$T/a/" >/dev/null; }
 start_alpha
 slow_beta
 within 20 link_up a beta || fail "alpha has no link to beta"
-timeout 200 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" >"$T/run.log" 2>&1 &
+timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" >"$T/run.log" 2>&1 &
 pid[run]=$!
 within 90 says b '.jobs[0].step == 40' || fail "the discriminator does not get all batches"
 kill -KILL "${pid[a]}"

@@ -12,7 +12,9 @@ pair
 start_alpha
 start_beta
 wait_for 20 "the link" link_up b alpha
-run() { timeout 60 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/$1" >"$T/$1.log" 2>&1; }
+run() {
+    timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/$1" >"$T/$1.log" 2>&1
+}
 run one || fail "the first run failed"
 
 # ---- ended

@@ -8,7 +8,7 @@ here=$(dirname "$0")
 make_corpus
 make_job "$T/job.yaml"
 run() {
-    timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/$1" "${@:2}" >"$T/$1.log" 2>&1
+    timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/$1" "${@:2}" >"$T/$1.log" 2>&1
 }
 run plain || fail "the plain run failed"
 run every --set eval.every_steps=25 --tensorboard || fail "the run with eval.every_steps failed"

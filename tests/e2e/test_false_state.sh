@@ -29,7 +29,7 @@ merged() { (($(cat "$run"/clusters/a/jobs/*/merges.log | wc -l) >= $1)); }
 begin() { # FAULTS ROUNDS: starts a run; b loses its disk and is away until a has merged ROUNDS
     # c has no snapshot when it is first asked, so a is asked first, whichever cluster is nearer.
     export NEBULA_FAULT=worker.step:+8,snapshot.open@c:1,$1
-    timeout 140 "$nebula" pretrain "$T/job.yaml" --local 3 --out "$run" >"$run.log" 2>&1 &
+    timeout 600 "$nebula" pretrain "$T/job.yaml" --local 3 --out "$run" >"$run.log" 2>&1 &
     pid=$!
     nebula_pid=$(started_by "$pid")
     wait_rounds b 12

@@ -17,7 +17,7 @@ start_alpha
 start_beta
 wait_for 20 "the link" says a '.peers[0].up'
 
-timeout 150 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" >"$T/run.log" 2>&1 &
+timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" >"$T/run.log" 2>&1 &
 command=$!
 wait_step "$T/run" 60 "$command" alpha || fail "alpha did not reach step 60"
 kill -KILL "${pid[a]}" && wait "${pid[a]}" 2>/dev/null || true
@@ -60,7 +60,7 @@ digests_equal "$T/run"
 round_digests_equal "$T/run"
 
 sed 's/steps: 400/steps: 100/; s/momentum: 0.6}/&, grace_s: 2/' "$T/job.yaml" >"$T/back.yaml"
-timeout 150 "$nebula" pretrain "$T/back.yaml" --home "$T/a" --out "$T/back" >"$T/back.log" 2>&1 &
+timeout 600 "$nebula" pretrain "$T/back.yaml" --home "$T/a" --out "$T/back" >"$T/back.log" 2>&1 &
 command=$!
 wait_step "$T/back" 20 "$command" alpha || fail "alpha did not reach step 20"
 kill -TERM "${pid[a]}" && wait "${pid[a]}" 2>/dev/null || true

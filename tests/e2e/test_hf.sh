@@ -15,7 +15,7 @@ near() {
         fail "$4: $1 against $2"
 }
 run() { # NAME options…
-    timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 20 \
+    timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 20 \
         --out "$T/$1" "${@:2}" >"$T/$1.log" 2>&1 || fail "the run $1 failed"
 }
 
@@ -39,18 +39,18 @@ near "$(score "$T/first/checkpoint")" "$(score "$T/back")" 1e-9 "loss after the 
 # A job starts from the folder and need not repeat its shape. It starts at the loss where the first
 # run ended.
 sed "s|^model: .*|model: {init: $T/back}|" "$T/job.yaml" >"$T/next.yaml"
-timeout 60 "$nebula" check "$T/next.yaml" >"$T/check.log" 2>&1 ||
+timeout 600 "$nebula" check "$T/next.yaml" >"$T/check.log" 2>&1 ||
     fail "check failed: $(cat "$T/check.log")"
 ! grep 'vocabulary' "$T/check.log" ||
     fail "check warns of a vocabulary that is beside the model and in the corpus"
 cp -r "$T/back" "$T/bare" && rm "$T/bare/tokenizer.model"
-timeout 60 "$nebula" check "$T/next.yaml" --set "model.init=$T/bare" >"$T/bare.log" 2>&1 ||
+timeout 600 "$nebula" check "$T/next.yaml" --set "model.init=$T/bare" >"$T/bare.log" 2>&1 ||
     fail "check failed: $(cat "$T/bare.log")"
 (($(grep -c \
     "vocabulary of $T/bare/model.ckpt is unknown, since there is no $T/bare/tokenizer.model" \
     "$T/bare.log") == 1)) ||
     fail "no warning about a model of an unknown vocabulary: $(cat "$T/bare.log")"
-timeout 120 "$nebula" pretrain "$T/next.yaml" --local 2 --steps 20 --set optim.warmup=20 \
+timeout 600 "$nebula" pretrain "$T/next.yaml" --local 2 --steps 20 --set optim.warmup=20 \
     --out "$T/next" >"$T/next.log" 2>&1 || fail "the run from the imported model failed"
 digests_equal "$T/next"
 [[ $(summary '.clusters[0].loss_first < 5.5' "$T/next") == true &&
@@ -61,7 +61,7 @@ digests_equal "$T/next"
 # Only the first start needs model.init. A killed worker and a resumed run continue from their
 # checkpoints, even if it is gone.
 next() {
-    timeout 120 "$nebula" pretrain "$T/next.yaml" --local 2 --steps 20 --set optim.warmup=20 \
+    timeout 600 "$nebula" pretrain "$T/next.yaml" --local 2 --steps 20 --set optim.warmup=20 \
         --set checkpoint.every_steps=4 "$@"
 }
 run=$T/gone
@@ -116,7 +116,7 @@ base=$(jq -r .spec.init_sha256 "$T/lora/job.json")
     fail "the job does not contain the digest of its start model: $base"
 mkdir "$T/moved" && cp "$T/first/checkpoint/model.ckpt" "$T/moved/model.ckpt"
 adapters() {
-    timeout 60 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 10 --set trainable=lora \
+    timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 10 --set trainable=lora \
         --set trainable.rank=4 --set "init_from=$1" --set "init_sha256=$base" \
         --out "$2" >"$2.log" 2>&1
 }
@@ -130,7 +130,7 @@ grep -q "$text" "$T/unlike-run.log" || fail "the reason is missing"
 
 # Parameters trained with other positions are another model, unless the job sets the positions
 # itself.
-timeout 60 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 4 --set optim.warmup=4 \
+timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 4 --set optim.warmup=4 \
     --set model.rope_theta=5000 --out "$T/turned" >"$T/turned.log" 2>&1 ||
     fail "the run with another rope_theta failed"
 rc=0
@@ -152,7 +152,7 @@ jq --argjson s "$scaling" '.rope_scaling = $s' "$T/hf/config.json" >"$T/long/con
     fail "import of scaled positions failed: $(cat "$T/import.log")"
 [[ $(score "$T/long-back") != "$(score "$T/back")" ]] || fail "scaled positions change nothing"
 sed "s|^model: .*|model: {init: $T/long-back}|" "$T/job.yaml" >"$T/long.yaml"
-timeout 60 "$nebula" pretrain "$T/long.yaml" --local 2 --steps 4 --set optim.warmup=4 \
+timeout 600 "$nebula" pretrain "$T/long.yaml" --local 2 --steps 4 --set optim.warmup=4 \
     --out "$T/scaled" >"$T/scaled.log" 2>&1 || fail "a job of scaled positions failed"
 digests_equal "$T/scaled"
 "$nebula" export "$T/scaled/checkpoint" "$T/scaled-hf" >"$T/export.log" 2>&1 ||
@@ -192,7 +192,7 @@ sed "s|^model: .*|model: {init: $T/back, tied: false}|" "$T/job.yaml" >"$T/untie
 refuses 2 "model.tied is 0, but model.init ($T/back) has 1" check "$T/untied.yaml"
 refuses 2 "model.rope_theta is 500000, but model.init" check "$T/next.yaml" \
     --set model.rope_theta=5e5
-timeout 60 "$nebula" check "$T/next.yaml" --set model.rope_theta=10000 \
+timeout 600 "$nebula" check "$T/next.yaml" --set model.rope_theta=10000 \
     --set model.tied=true >"$T/check.log" 2>&1 ||
     fail "a job that repeats the shape was refused: $(cat "$T/check.log")"
 cp -r "$T/hf" "$T/chat"
@@ -280,7 +280,7 @@ refuses 1 "the loss on gpl is not a finite number: the model has diverged" eval 
 refuses 1 '"ok":false' eval "$T/lost-back" --corpus "$T/corpus" --windows 2 --json
 
 # An import that is killed leaves nothing under its output name and does not block the next one.
-if (NEBULA_FAULT=fs.write:5:kill timeout 60 "$nebula" import "$T/next-hf" --out "$T/killed") \
+if (NEBULA_FAULT=fs.write:5:kill timeout 600 "$nebula" import "$T/next-hf" --out "$T/killed") \
     >/dev/null 2>&1; then
     fail "the import was not killed"
 fi
@@ -302,7 +302,7 @@ diff -r "$T/next-hf" "$T/base.partial" >&2 || fail "an import changed its source
 cp -r "$T/next-hf" "$T/no.nebula-building"
 while read -ra command; do
     rc=0
-    timeout 60 "$nebula" "${command[@]}" >"$T/within.log" 2>&1 || rc=$?
+    timeout 600 "$nebula" "${command[@]}" >"$T/within.log" 2>&1 || rc=$?
     [[ $rc == 1 && $(<"$T/within.log") == *"lies in it"* ]] ||
         fail "${command[*]}: status $rc: $(<"$T/within.log")"
 done <<END
@@ -318,7 +318,7 @@ rm -r "$T/no.nebula-building"
 exec 8>"$T/no.nebula-building.lock"
 flock 8
 rc=0
-timeout 60 "$nebula" import "$T/next-hf" --out "$T/no" >"$T/twice.log" 2>&1 || rc=$?
+timeout 600 "$nebula" import "$T/next-hf" --out "$T/no" >"$T/twice.log" 2>&1 || rc=$?
 [[ $rc == 1 && ! -e $T/no && $(<"$T/twice.log") == *"another nebula process is building"* ]] ||
     fail "the second import ended with status $rc: $(<"$T/twice.log")"
 exec 8>&-

@@ -14,7 +14,7 @@ vocabulary() {
 }
 
 # A model of that kind: the shape and weights of a run, with the vocabulary of another model.
-timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 10 \
+timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 10 \
     --out "$T/first" >"$T/first.log" 2>&1 || fail "the run that makes a model failed"
 "$nebula" export "$T/first/checkpoint" "$T/bpe" >"$T/export.log" 2>&1 ||
     fail "export failed: $(cat "$T/export.log")"
@@ -60,11 +60,11 @@ vocabulary "$T/text8"
 sed -e "s|^model: .*|model: {init: $T/ckpt}|" \
     -e "s|$T/corpus|$T/text8|" "$T/job.yaml" >"$T/lora.yaml"
 lora=(--set trainable=lora --set trainable.rank=4 --set optim.lr=0.03)
-timeout 60 "$nebula" check "$T/lora.yaml" "${lora[@]}" >"$T/check.log" 2>&1 ||
+timeout 600 "$nebula" check "$T/lora.yaml" "${lora[@]}" >"$T/check.log" 2>&1 ||
     fail "check failed: $(cat "$T/check.log")"
 ! grep vocabulary "$T/check.log" ||
     fail "check warns of a vocabulary that is beside the model and in the corpus"
-timeout 120 "$nebula" pretrain "$T/lora.yaml" --local 2 --steps 20 "${lora[@]}" \
+timeout 600 "$nebula" pretrain "$T/lora.yaml" --local 2 --steps 20 "${lora[@]}" \
     --out "$T/run" >"$T/run.log" 2>&1 || fail "the run of adapters failed"
 digests_equal "$T/run"
 vocabulary "$T/run/checkpoint"

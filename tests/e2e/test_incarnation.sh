@@ -38,7 +38,7 @@ saved_both() {
 }
 new_worker() { [[ $(worker_of b) ]] && logged "b: fragment 0 taken over from a snapshot"; }
 
-timeout 200 "$nebula" pretrain "$T/job.yaml" --local 3 --out "$run" >"$run.log" 2>&1 &
+timeout 600 "$nebula" pretrain "$T/job.yaml" --local 3 --out "$run" >"$run.log" 2>&1 &
 pid=$!
 nebula_pid=$(started_by "$pid")
 

@@ -13,7 +13,7 @@ job "$T/job.yaml" "$both" \
     "teacher: {init: $T/teacher/checkpoint/model.ckpt}, k_min: 4, k_max: 32, ahead: 8"
 
 out=$T/run
-timeout 150 "$nebula" distill "$T/job.yaml" --local 2 --wan 50mbit:20ms --steps 100000 \
+timeout 600 "$nebula" distill "$T/job.yaml" --local 2 --wan 50mbit:20ms --steps 100000 \
     --set distill.k=32 --out "$out" >"$out.log" 2>&1 &
 pid=$!
 labels() { { grep -s '"kind":"labels".*}$' "$out/metrics.jsonl" || true; } | jq -s "[.[] | $1]"; }
@@ -54,7 +54,7 @@ jq -s -e '[.[] | select(.kind == "labels")] |
 # Both workers are killed while k follows the link. The student has learned from what its cache
 # holds, for any k: a replay without a teacher gives the same bits.
 out=$T/kill
-timeout 150 "$nebula" distill "$T/job.yaml" --local 2 --wan 2mbit:20ms --steps 80 \
+timeout 600 "$nebula" distill "$T/job.yaml" --local 2 --wan 2mbit:20ms --steps 80 \
     --set distill.cache="$T/cache" --out "$out" >"$out.log" 2>&1 &
 pid=$!
 for at in "13 alpha" "37 beta" "55 alpha"; do
@@ -75,7 +75,7 @@ refused() { # MESSAGE OPTIONS...
     local text=$1
     shift
     rm -rf "$T/no"
-    if timeout 60 "$nebula" distill "$T/job.yaml" --local 2 \
+    if timeout 600 "$nebula" distill "$T/job.yaml" --local 2 \
         --out "$T/no" "$@" >"$T/no.log" 2>&1; then
         fail "accepted: $*"
     fi

@@ -76,7 +76,7 @@ other_is() {
     [[ $("$nebula" jobs --home "$T/b" --json |
         jq -r ".[] | select(.id == \"$other\").state") == "$1" ]]
 }
-again() { timeout 60 "$nebula" pretrain "$T/other.yaml" --home "$T/b" --out "$T/other" --resume; }
+again() { timeout 600 "$nebula" pretrain "$T/other.yaml" --home "$T/b" --out "$T/other" --resume; }
 "$nebula" stop "$other" --home "$T/b" >/dev/null || fail "nebula stop of the other job failed"
 end_now "${pid[other]}" # the command that follows it
 rc=0

@@ -15,7 +15,7 @@ summary_last() {
 }
 
 umask 022 # the usual value; an agent's files must still be private to its user
-timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/fed" \
+timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/fed" \
     --json >"$T/fed.jsonl" 2>"$T/fed.log" || fail "the federated run failed"
 summary_last "$T/fed.jsonl"
 head -n -1 "$T/fed.jsonl" | cmp - "$T/fed/metrics.jsonl" ||
@@ -95,7 +95,7 @@ summary_last "$T/data.jsonl"
     fail "wrong summary of data build: $(tail -n 1 "$T/data.jsonl")"
 
 # A folder --out that contains a run is not overwritten.
-if timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/fed" >"$T/again.log" 2>&1; then
+if timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/fed" >"$T/again.log" 2>&1; then
     fail "a finished run was overwritten"
 fi
 grep -q -- '--resume to continue it' "$T/again.log" ||
@@ -103,7 +103,7 @@ grep -q -- '--resume to continue it' "$T/again.log" ||
 
 # Without --out a run writes to out/JOB, and does not overwrite a run there either.
 in_default() {
-    (cd "$T" && timeout 120 "$nebula" pretrain job.yaml --local 2 \
+    (cd "$T" && timeout 600 "$nebula" pretrain job.yaml --local 2 \
         --steps 10 "$@" >"$T/default.log" 2>&1)
 }
 in_default || fail "the run without --out failed"
@@ -115,7 +115,7 @@ in_default --resume || fail "--resume without --out failed"
 
 run() { # NAME options…: a shorter run with other settings
     local name=$1; shift
-    timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 20 --set sync.interval=5 \
+    timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 20 --set sync.interval=5 \
         --out "$T/$name" "$@" >"$T/$name.log" 2>&1 ||
         fail "the run $name failed"
     digests_equal "$T/$name"
@@ -143,11 +143,11 @@ for name in lora bitfit last frozen; do # only trainable parameters are exchange
 done
 "$nebula" eval "$T/lora/checkpoint" --corpus "$T/corpus" --windows 4 --merge-lora >/dev/null ||
     fail "eval of the merged LoRA model failed"
-timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 10 --set sync.scheme=none \
+timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 10 --set sync.scheme=none \
     --out "$T/none" >"$T/none.log" 2>&1 || fail "the run with scheme none failed"
 # A run of scheme synchronous uses all processors that its process may use.
 first=$(taskset -cp $$ | sed 's/.*: //; s/[-,].*//')
-timeout 120 taskset -c "$first" "$nebula" pretrain "$T/job.yaml" --local 2 --steps 10 \
+timeout 600 taskset -c "$first" "$nebula" pretrain "$T/job.yaml" --local 2 --steps 10 \
     --set sync.scheme=synchronous --out "$T/sync" >"$T/sync.log" 2>&1 ||
     fail "the run with scheme synchronous failed"
 [[ $(jq '.spec.clusters[0].threads' "$T/sync/job.json") == 1 ]] ||

@@ -37,7 +37,7 @@ kill_agent() { # DIR NAME
 }
 
 job "$T/three.yaml" 3 700
-timeout 130 "$nebula" pretrain "$T/three.yaml" --local 3 --out "$T/three" >"$T/three.log" 2>&1 &
+timeout 600 "$nebula" pretrain "$T/three.yaml" --local 3 --out "$T/three" >"$T/three.log" 2>&1 &
 pid=$!
 wait_rounds "$T/three" 5 "$pid"
 kill_agent "$T/three" a # member 0 is the first leader
@@ -53,7 +53,7 @@ echo "three clusters, leader killed: $(summary '.rounds' "$T/three") rounds, dig
 
 job "$T/five.yaml" 4 500
 echo "  - {name: w, witness: true}" >>"$T/five.yaml"
-timeout 150 "$nebula" pretrain "$T/five.yaml" --local 5 --out "$T/five" >"$T/five.log" 2>&1 &
+timeout 600 "$nebula" pretrain "$T/five.yaml" --local 5 --out "$T/five" >"$T/five.log" 2>&1 &
 pid=$!
 wait_rounds "$T/five" 4 "$pid"
 kill_agent "$T/five" a
@@ -83,7 +83,7 @@ wait "$witness" || true
 # A stopped job ends at its witness too, which has nothing to save.
 job "$T/stopped.yaml" 2 100000
 echo "  - {name: w, witness: true}" >>"$T/stopped.yaml"
-timeout 100 "$nebula" pretrain "$T/stopped.yaml" --local 3 \
+timeout 600 "$nebula" pretrain "$T/stopped.yaml" --local 3 \
     --out "$T/stopped" >"$T/stopped.log" 2>&1 &
 pid=$!
 wait_rounds "$T/stopped" 2 "$pid"
@@ -99,7 +99,7 @@ echo "a job with a witness stopped: it ended there, too"
 job "$T/sync.yaml" 2 20
 for n in 2 3; do
     ((n == 2)) || echo "  - {name: w, witness: true}" >>"$T/sync.yaml"
-    timeout 60 "$nebula" pretrain "$T/sync.yaml" --local $n --set sync.scheme=synchronous \
+    timeout 600 "$nebula" pretrain "$T/sync.yaml" --local $n --set sync.scheme=synchronous \
         --out "$T/sync$n" >"$T/sync$n.log" 2>&1 ||
         fail "the run of $n clusters in one process failed"
 done

@@ -11,7 +11,7 @@ make_job "$T/job.yaml"
 sed -i 's/codec: int4/codec: fp32/; s/batch: 4, accumulate: 1/batch: 4, accumulate: 2/;
     s/windows: 16/windows: 8/' "$T/job.yaml"
 run() {
-    timeout 120 "$nebula" pretrain "$T/$1.yaml" --local 2 \
+    timeout 600 "$nebula" pretrain "$T/$1.yaml" --local 2 \
         --out "$T/$2" "${@:3}" >"$T/$2.log" 2>&1 || fail "the run $2 failed"
 }
 losses() {
@@ -41,7 +41,7 @@ jq -e '[.clusters[].tokens] == [60 * 8 * 64, 60 * 8 * 64]' "$T/cut/summary.json"
 
 # A stopped run is resumed with other micro-batches.
 pace 100
-timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/again" >"$T/again.log" 2>&1 &
+timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/again" >"$T/again.log" 2>&1 &
 pid=$!
 for ((i = 0; i < 600; i++)); do
     (($(steps_done "$T/again" alpha) >= 20)) && break
@@ -63,7 +63,7 @@ shape "$T/job.yaml" 'n_layers: 4, d_model: 128, n_heads: 4, n_kv_heads: 2, d_ff:
 sed -i 's/seq_len: 64, batch: 4, accumulate: 2/seq_len: 512, batch: 16, accumulate: 1/' \
     "$T/job.yaml"
 plan() {
-    timeout 100 "$nebula" plan "$T/$1.yaml" --wan 1gbit:1ms --site "alpha=$T/here.json" \
+    timeout 600 "$nebula" plan "$T/$1.yaml" --wan 1gbit:1ms --site "alpha=$T/here.json" \
         --site "beta=$T/tight.json" "${@:2}" 2>"$T/plan.err"
 }
 cp "$T/here.json" "$T/tight.json"
@@ -110,7 +110,7 @@ digests_equal "$T/auto"
 refuse() { # TEXT KEYS-OF-ALPHA options…
     local rc=0 out text=$1
     sed "s/{name: alpha,/{name: alpha, $2,/" "$T/job.yaml" >"$T/bad.yaml"
-    out=$(timeout 60 "$nebula" check "$T/bad.yaml" "${@:3}" 2>&1) || rc=$?
+    out=$(timeout 600 "$nebula" check "$T/bad.yaml" "${@:3}" 2>&1) || rc=$?
     [[ $rc == 2 && $out == *"$text"* ]] || fail "$2: exit status $rc, or no '$text' in: $out"
 }
 refuse 'does not divide the sequences of a step' 'batch: 3'

@@ -11,7 +11,7 @@ pair
 start_alpha
 NEBULA_FAULT=ledger.open:* start_beta # arriving updates have no file
 wait_for 20 "the link" link_up b alpha
-timeout 120 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" \
+timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" \
     --set sync.grace_s=1 >"$T/run.log" 2>&1 &
 run=$!
 wait_for 60 "the report of beta" has 'beta: beta cannot store the others.*no room on the disk' \

@@ -13,7 +13,7 @@ pace 8
 pair
 start_alpha; start_beta
 wait_for 30 "the link" says a '.peers[0].up'
-timeout 200 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" --set steps=1500 \
+timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" --set steps=1500 \
     --set data.corpus="$T/corpus" >"$T/run.log" 2>&1 &
 pid[run]=$!
 wait_for 60 "the first rounds" says a '.jobs[0].clusters | length == 2 and all(.round > 2)'

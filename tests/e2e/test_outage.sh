@@ -12,10 +12,10 @@ sed -i 's/steps: 60/steps: 2400/; s/interval: 10/interval: 100/; s/every_steps: 
 light "$T/job.yaml"
 pace 12
 
-timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 50mbit:40ms \
+timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 50mbit:40ms \
     --out "$T/run" >"$T/run.log" 2>&1 &
 pid=$!
-for ((i = 0; i < 300; i++)); do
+for ((i = 0; i < 1200; i++)); do
     [[ $(grep -c '"kind":"round"' "$T/run/metrics.jsonl" 2>/dev/null) -ge 4 ]] && break
     sleep 0.1
 done

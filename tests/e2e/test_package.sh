@@ -95,7 +95,7 @@ cc -Wall -Werror -I"$T/clean/usr/include" "$T/use.c" -o "$T/use" -L"$T/clean/usr
 # A job of two clusters over an emulated link, with only the contents of the package.
 make_corpus
 make_job "$T/job.yaml"
-(cd / && timeout 120 "$T/clean/usr/bin/nebula" pretrain "$T/job.yaml" --local 2 --wan 50mbit:20ms \
+(cd / && timeout 600 "$T/clean/usr/bin/nebula" pretrain "$T/job.yaml" --local 2 --wan 50mbit:20ms \
     --steps 20 --out "$T/wan" >"$T/wan.log" 2>&1) || fail "--wan with the installed program failed"
 [[ -f $T/wan/wanlink.log ]] || fail "no link was emulated"
 digests_equal "$T/wan"

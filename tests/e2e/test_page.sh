@@ -22,7 +22,7 @@ wait_for 60 "the first rounds" says a '.jobs[0].clusters | length == 2 and all(.
 url=http://127.0.0.1:$page/
 curl -sf "${url}api/v1/history" >/dev/null # starts the publication of the curves
 open_page() {
-    timeout 90 "$browser" --headless --no-sandbox --disable-gpu --disable-dev-shm-usage \
+    timeout 600 "$browser" --headless --no-sandbox --disable-gpu --disable-dev-shm-usage \
         --user-data-dir="$T/browser" --window-size="$1" \
         --virtual-time-budget=8000 "${@:2}" "$url" 2>>"$T/browser.log"
 }

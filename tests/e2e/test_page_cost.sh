@@ -19,7 +19,7 @@ pair
 pid[a]=$!
 "$nebula" agent --home "$T/b" --page $((page + 1)) >>"$T/b.log" 2>&1 & pid[b]=$!
 wait_for 30 "the link" says a '.peers[0].up'
-timeout 120 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" \
+timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" \
     --set data.corpus="$T/corpus" >"$T/run.log" 2>&1 || fail "the run failed"
 view() {
     curl -sf -m 20 -k -H "Authorization: Bearer $(cat "$T/token")" \
@@ -60,7 +60,7 @@ print(f"{1e3 * statistics.median(times):.3f}")
 PY
 before=$(cpu_ns b) begin=$(date +%s%N)
 for look in 1 2 3; do
-    timeout 60 python3 "$T/scrape.py" $((page + 1)) >"$T/median.$look" || fail "the scrapes failed"
+    timeout 600 python3 "$T/scrape.py" $((page + 1)) >"$T/median.$look" || fail "the scrapes failed"
 done
 median=$(sort -g "$T"/median.* | sed -n 1p)
 span=$(($(date +%s%N) - begin))

@@ -142,7 +142,7 @@ took = time.time() - begin
 print(f"{len(open_)} idle connections and {int(trickles)} slow one left after {took:.0f} s")
 sys.exit(bool(open_) or trickles)
 PY
-timeout 70 python3 "$T/hold.py" "$page" 50 >"$T/hold" 2>&1 & pid[hold]=$!
+timeout 600 python3 "$T/hold.py" "$page" 50 >"$T/hold" 2>&1 & pid[hold]=$!
 wait_for 20 "50 connections" grep -q held "$T/hold"
 [[ $(code --interface 127.0.0.2 "${bearer[@]}" "$https/metrics") == 200 ]] ||
     fail "another address is not served during 50 idle connections"

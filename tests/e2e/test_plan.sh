@@ -13,7 +13,7 @@ shape "$T/job.yaml" 'n_layers: 4, d_model: 128, n_heads: 4, n_kv_heads: 2, d_ff:
 sed -i 's/seq_len: 64, batch: 4/seq_len: 64, batch: 8/; s/overlap: 0/overlap: 2/' "$T/job.yaml"
 wan=50mbit:20ms
 
-plan() { timeout 100 "$nebula" plan "$@" 2>"$T/plan.err" || fail "plan $*: $(cat "$T/plan.err")"; }
+plan() { timeout 600 "$nebula" plan "$@" 2>"$T/plan.err" || fail "plan $*: $(cat "$T/plan.err")"; }
 near() { # NAME PREDICTED MEASURED LOW HIGH: bounds of measured / predicted
     awk -v p="$2" -v m="$3" -v lo="$4" -v hi="$5" 'BEGIN {
         exit !(p > 0 && m / p >= lo && m / p <= hi) }' ||
@@ -22,7 +22,7 @@ near() { # NAME PREDICTED MEASURED LOW HIGH: bounds of measured / predicted
 }
 
 train() {
-    timeout 200 "$nebula" pretrain "$T/$1.yaml" --local "$2" --wan "$3" \
+    timeout 600 "$nebula" pretrain "$T/$1.yaml" --local "$2" --wan "$3" \
         --out "$T/$4" "${@:5}" >"$T/$4.log" 2>&1 || fail "the run $4 failed"
 }
 plan "$T/job.yaml" --local 2 --wan $wan --set steps=20 --json >"$T/plan.json"
@@ -174,7 +174,7 @@ jq -e '.link.clusters[0].bits_per_s == 500e6 and .link.clusters[1].bits_per_s ==
 sed -e 's/interval: 10/interval: auto/' -e 's/overlap: 2/overlap: auto/' \
     -e 's/codec: int4/codec: auto/' -e 's/batch: 8, accumulate: 1/batch: auto, accumulate: 8/' \
     -e 's/name: alpha,/name: alpha, mesh: auto,/' "$T/job.yaml" >"$T/auto.yaml"
-timeout 200 "$nebula" pretrain "$T/auto.yaml" --local 2 --wan $wan --steps 20 --set recompute=auto \
+timeout 600 "$nebula" pretrain "$T/auto.yaml" --local 2 --wan $wan --steps 20 --set recompute=auto \
     --out "$T/auto" >"$T/auto.log" 2>&1 || fail "the run with auto keys failed"
 digests_equal "$T/auto"
 jq -e 'all(.clusters[]; .steps == 20 and .tokens == 20 * 8 * 64)' \
@@ -195,7 +195,7 @@ jq -e --slurpfile run "$T/auto/job.json" '$run[0].spec as $j | .written as $p |
 cp "$T/auto/job.json" "$T/auto.was"
 for now in "--wan 1mbit:300ms" ""; do
     read -ra words <<<"$now"
-    XDG_CACHE_HOME=$T/cache2 timeout 200 "$nebula" pretrain "$T/auto.yaml" --local 2 "${words[@]}" \
+    XDG_CACHE_HOME=$T/cache2 timeout 600 "$nebula" pretrain "$T/auto.yaml" --local 2 "${words[@]}" \
         --steps 20 --set recompute=auto --out "$T/auto" --resume >"$T/auto2.log" 2>&1 ||
         fail "the run with auto keys, resumed with '$now', failed"
     cmp "$T/auto.was" "$T/auto/job.json" ||
@@ -259,7 +259,7 @@ done
 plan "$T/private.yaml" >"$T/taken.txt"
 ! grep -q sync.tune "$T/taken.txt" ||
     fail "plan proposes sync.tune: auto with private sums: $(cat "$T/taken.txt")"
-timeout 200 "$nebula" pretrain "$T/auto.yaml" --local 2 --steps 40 --set sync.tune=auto \
+timeout 600 "$nebula" pretrain "$T/auto.yaml" --local 2 --steps 40 --set sync.tune=auto \
     --out "$T/tuned" >"$T/tuned.log" 2>&1 || fail "the run with auto keys and sync.tune failed"
 # One process has the whole machine, with and without --local.
 sed 's/, threads: 1}/}/' "$T/job.yaml" >"$T/threads.yaml"
@@ -274,7 +274,7 @@ cmp "$T/alone" "$T/alone-local" ||
 refuse() { # STATUS TEXT arguments…
     local want=$1 text=$2 rc=0 out
     shift 2
-    out=$(timeout 100 "$nebula" "$@" 2>&1) || rc=$?
+    out=$(timeout 600 "$nebula" "$@" 2>&1) || rc=$?
     refused=$out
     [[ $rc == "$want" && $out == *"$text"* ]] ||
         fail "$*: exit status $rc (not $want), or no '$text' in: $out"

@@ -22,7 +22,7 @@ peak_of() { # NAME: the peak memory of a rank of alpha, kB
     echo "$top"
 }
 plan() {
-    timeout 100 "$nebula" plan "$T/$1.yaml" --local 2 --wan 1gbit:1ms \
+    timeout 600 "$nebula" plan "$T/$1.yaml" --local 2 --wan 1gbit:1ms \
         --json "${@:2}" >"$T/$1.json" 2>"$T/$1.err" || fail "plan failed: $(cat "$T/$1.err")"
 }
 field() { jq ".written.clusters[0].$1 / 1024" "$T/$2.json"; }
@@ -30,7 +30,7 @@ try() { # NAME MESH
     local peak
     sed "s/{name: alpha,/{name: alpha, mesh: $2,/" "$T/job.yaml" >"$T/$1.yaml"
     plan "$1"
-    timeout 200 "$nebula" pretrain "$T/$1.yaml" --local 2 --out "$T/$1" \
+    timeout 600 "$nebula" pretrain "$T/$1.yaml" --local 2 --out "$T/$1" \
         --steps 3 >"$T/$1.log" 2>&1 &
     run=$!
     peak=$(peak_of "$1")

@@ -30,7 +30,7 @@ job "$T/distill.yaml" "$both" \
     "teacher: {learn: true, n_layers: 8, d_model: 96, n_heads: 4, d_ff: 192}"
 sed -i -e 's/windows: 20/windows: 2/' -e 's/every_steps: 10/every_steps: 100/' "$T/distill.yaml"
 
-plan() { timeout 100 "$nebula" plan "$@" 2>"$T/plan.err" || fail "plan $*: $(cat "$T/plan.err")"; }
+plan() { timeout 600 "$nebula" plan "$@" 2>"$T/plan.err" || fail "plan $*: $(cat "$T/plan.err")"; }
 of() { jq -r "$2" "$T/$1.json"; }
 near() { # NAME PREDICTED MEASURED LOW HIGH: bounds of measured / predicted
     awk -v p="$2" -v m="$3" -v lo="$4" -v hi="$5" 'BEGIN {
@@ -49,7 +49,7 @@ close() { # NAME PREDICTED MEASURED: shares of time
 train() { # NAME JOB options
     local name=$1 file=$2
     shift 2
-    timeout 200 "$nebula" pretrain "$T/$file.yaml" --local 2 \
+    timeout 600 "$nebula" pretrain "$T/$file.yaml" --local 2 \
         --out "$T/$name" "$@" >"$T/$name.log" 2>&1 || fail "the run $name failed"
 }
 step_s() { summary ".clusters[] | select(.name == \"$2\") | .train_s / .steps" "$T/$1"; }
@@ -119,7 +119,7 @@ jq -e '.corpus_known' "$T/taught.json" >/dev/null || fail "the plan does not loo
 # A window of one batch over a long path, with a fast teacher: a frozen one, trained briefly.
 job "$T/teacher.yaml" "$one"
 train_teacher() {
-    timeout 100 "$nebula" distill "$T/teacher.yaml" --local 1 --steps 40 --set eval.windows=2 \
+    timeout 600 "$nebula" distill "$T/teacher.yaml" --local 1 --steps 40 --set eval.windows=2 \
         --out "$T/teacher" >"$T/teacher.log" 2>&1 || fail "the run of the teacher failed"
 }
 train_teacher
@@ -182,7 +182,7 @@ jq -e '[.spec.clusters[].role] == ["discriminator", "generator"]' "$T/auto/job.j
 refuse() { # STATUS TEXT arguments…
     local want=$1 text=$2 rc=0 out
     shift 2
-    out=$(timeout 100 "$nebula" "$@" 2>&1) || rc=$?
+    out=$(timeout 600 "$nebula" "$@" 2>&1) || rc=$?
     [[ $rc == "$want" && $out == *"$text"* ]] ||
         fail "$*: exit status $rc (not $want), or no '$text' in: $out"
 }

@@ -16,7 +16,7 @@ sed -i -e 's/model: {/model: {vocab: 512, /; s/steps: 60/steps: 300/' \
     -e 's/overlap: 0/overlap: 2/; s/every_steps: 20/every_steps: 0/' "$T/job.yaml"
 wan=30mbit:40ms fast=40 slow=120 # ms a step
 
-plan() { timeout 100 "$nebula" plan "$@" 2>"$T/plan.err" || fail "plan $*: $(cat "$T/plan.err")"; }
+plan() { timeout 600 "$nebula" plan "$@" 2>"$T/plan.err" || fail "plan $*: $(cat "$T/plan.err")"; }
 near() { # NAME PREDICTED MEASURED LOW HIGH: bounds of measured / predicted
     awk -v p="$2" -v m="$3" -v lo="$4" -v hi="$5" 'BEGIN {
         exit !(p > 0 && m / p >= lo && m / p <= hi) }' ||
@@ -61,11 +61,11 @@ grep -q 'sync.tune: auto (a run of' "$T/free.txt" ||
     fail "the plan does not propose sync.tune: auto: $(cat "$T/free.txt")"
 
 sed 's/threads: 1/threads: 1, launcher: attach/' "$T/job.yaml" >"$T/attach.yaml"
-timeout 100 "$nebula" pretrain "$T/attach.yaml" --local 2 --wan $wan \
+timeout 600 "$nebula" pretrain "$T/attach.yaml" --local 2 --wan $wan \
     --out "$T/run" >"$T/run.log" 2>&1 &
 run=$!
-timeout 100 "$client" "$T/run/clusters/alpha" "" 1 --pace $fast >"$T/alpha.log" 2>&1 & a=$!
-timeout 100 "$client" "$T/run/clusters/beta" "" 2 --pace $slow >"$T/beta.log" 2>&1 & b=$!
+timeout 600 "$client" "$T/run/clusters/alpha" "" 1 --pace $fast >"$T/alpha.log" 2>&1 & a=$!
+timeout 600 "$client" "$T/run/clusters/beta" "" 2 --pace $slow >"$T/beta.log" 2>&1 & b=$!
 wait $run || fail "the first run failed"
 wait $a || fail "the trainer of alpha failed: $(cat "$T/alpha.log")"
 wait $b || fail "the trainer of beta failed: $(cat "$T/beta.log")"
@@ -99,7 +99,7 @@ site both 45 # of which it sleeps 40
 plan "$T/job.yaml" --wan $wan --site "alpha=$T/both.json" --site "beta=$T/both.json" \
     --json >"$T/plan.json"
 pace 40
-timeout 150 "$nebula" pretrain "$T/job.yaml" --local 2 --wan $wan \
+timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --wan $wan \
     --out "$T/real" >"$T/real.log" 2>&1 || fail "the second run failed"
 digests_equal "$T/real"
 levels='["int8", "int4", "int3", "int2"]'

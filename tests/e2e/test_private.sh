@@ -19,7 +19,7 @@ job() { # FILE CLUSTERS GATE
 job "$T/three.yaml" 3 private
 # Rank 0 of the mesh masks, so it holds the whole exchange.
 sed -i 's/{name: c1,/{name: c1, mesh: {dp: 2}, launcher: local,/' "$T/three.yaml"
-timeout 140 "$nebula" pretrain "$T/three.yaml" --local 3 --out "$T/three" >"$T/three.log" 2>&1 ||
+timeout 600 "$nebula" pretrain "$T/three.yaml" --local 3 --out "$T/three" >"$T/three.log" 2>&1 ||
     fail "the run of three clusters failed"
 digests_equal "$T/three"
 cat "$T"/three/clusters/c1/jobs/*/rank-1.log | has 'owns 0 of [0-9]* units of the exchange' ||
@@ -29,7 +29,7 @@ round_digests_equal "$T/three"
 [[ $(jq -s '[.[] | select(.kind == "round") | .codec] | unique | .[0]' \
     "$T/three/metrics.jsonl") == '"sum16"' ]] || fail "the codec is not sum16"
 job "$T/open.yaml" 3 trusted
-timeout 140 "$nebula" pretrain "$T/open.yaml" --local 3 --out "$T/open" >"$T/open.log" 2>&1 ||
+timeout 600 "$nebula" pretrain "$T/open.yaml" --local 3 --out "$T/open" >"$T/open.log" 2>&1 ||
     fail "the open run failed"
 loss() { summary '[.clusters[].eval_loss] | add / length' "$1"; }
 a=$(loss "$T/three") b=$(loss "$T/open")
@@ -88,7 +88,7 @@ sed -i 's/steps: 40/steps: 800/' "$T/four.yaml"
 light "$T/four.yaml"
 pace 8
 clean_up() { end_now ${pid:+"$pid"}; kill -CONT ${held:-} 2>/dev/null || true; }
-timeout 200 "$nebula" pretrain "$T/four.yaml" --local 4 --out "$T/four" >"$T/four.log" 2>&1 &
+timeout 600 "$nebula" pretrain "$T/four.yaml" --local 4 --out "$T/four" >"$T/four.log" 2>&1 &
 pid=$!
 rounds_of() { # UPDATES: the number of merges of that many updates in the metrics
     {

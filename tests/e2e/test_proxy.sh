@@ -13,7 +13,7 @@ bare=()
     fail "wanlink probe finds TUN devices without the capability"
 
 run=$T/run
-timeout 120 "${bare[@]}" "$nebula" pretrain "$T/job.yaml" --local 2 --wan 2mbit:60ms:1% \
+timeout 600 "${bare[@]}" "$nebula" pretrain "$T/job.yaml" --local 2 --wan 2mbit:60ms:1% \
     --set sync.codec=fp32 --out "$run" >"$T/run.log" 2>&1 ||
     fail "the run over the proxy failed"
 grep -q 'without root the WAN emulator is a proxy: the loss of 2mbit:60ms:1% is not emulated' \

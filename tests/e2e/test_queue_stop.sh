@@ -23,19 +23,19 @@ clean_up() {
 make_corpus
 pair
 start_alpha() {
-    PATH=$T/path:$PATH timeout 100 "$nebula" agent --home "$T/a" --listen "127.0.0.1:$port" \
+    PATH=$T/path:$PATH timeout 600 "$nebula" agent --home "$T/a" --listen "127.0.0.1:$port" \
         --workers 127.0.0.1 2>>"$T/a.log" &
     alpha=$!
     pids+=("$alpha")
 }
 start_alpha
-timeout 100 "$nebula" agent --home "$T/b" 2>>"$T/b.log" &
+timeout 600 "$nebula" agent --home "$T/b" 2>>"$T/b.log" &
 pids+=($!)
 wait_for 20 "the agents" link_up a beta
 make_job "$T/job.yaml"
 sed -i -e 's/batch: 4, accumulate: 1/batch: 1, accumulate: 4/' \
     -e 's/{name: alpha,/{name: alpha, mesh: {dp: 2}, launcher: slurm,/' "$T/job.yaml"
-timeout 80 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" >"$T/run.log" 2>&1 &
+timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" >"$T/run.log" 2>&1 &
 submitted=$!
 pids+=("$submitted")
 wait_for 20 "srun" test -s "$T/queued"
@@ -61,7 +61,7 @@ reboot() { # COMMAND…: must succeed after the reboot
     kill -0 "$submitted" 2>/dev/null || fail "the job ended with its agent"
 }
 submit() {
-    timeout 80 "$nebula" pretrain "$T/job.yaml" --home "$T/b" \
+    timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/b" \
         --out "$T/again" >"$T/again.log" 2>&1 &
     submitted=$!
     pids+=("$submitted")

@@ -28,14 +28,14 @@ wait_rounds() { # CLUSTER ROUNDS
 snapshots() { grep -c "a snapshot is here" "$run/clusters/$1/agent.log" || true; }
 wait_snapshot() { # CLUSTER BEFORE WHAT
     local i
-    for ((i = 0; i < 100; i++)); do
+    for ((i = 0; i < 400; i++)); do
         (($(snapshots "$1") > $2)) && return 0
         sleep 0.1
     done
     fail "there is no snapshot after $3"
 }
 
-timeout 200 "$nebula" pretrain "$T/job.yaml" --local 3 --out "$run" >"$run.log" 2>&1 &
+timeout 600 "$nebula" pretrain "$T/job.yaml" --local 3 --out "$run" >"$run.log" 2>&1 &
 pid=$!
 nebula_pid=$(started_by "$pid")
 

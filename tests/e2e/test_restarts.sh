@@ -21,7 +21,7 @@ killed= # the worker that was last killed
 kill_at() { # STEP of this worker: a restarted worker counts again
     local seen i
     seen=$(lines step | wc -l)
-    for ((i = 0; i < 400; i++)); do
+    for ((i = 0; i < 1600; i++)); do
         [[ $(lines step | tail -n +$((seen + 1)) | sort -n | tail -n 1) -ge $1 ]] && break
         kill -0 "$pid" 2>/dev/null || fail "the run ended"
         sleep 0.05

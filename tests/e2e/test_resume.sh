@@ -14,7 +14,7 @@ sed -i 's/steps: 60/steps: 400/; s/every_steps: 20/every_steps: 30/; s/interval:
     s/overlap: 0/overlap: 3/; s/fragments: 1/fragments: 2/; s,codec: int4,codec: topk:512/4096,' \
         "$T/job.yaml"
 
-timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/whole" >"$T/whole.log" 2>&1 ||
+timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/whole" >"$T/whole.log" 2>&1 ||
     fail "the uninterrupted run failed"
 want=$(summary '.clusters[0].params_digest' "$T/whole")
 
@@ -22,7 +22,7 @@ want=$(summary '.clusters[0].params_digest' "$T/whole")
 # Ctrl-C twice, each time with a resume.
 resume=()
 for at in 60 220; do
-    NEBULA_FAULT=worker.step:+25 timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 \
+    NEBULA_FAULT=worker.step:+25 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 \
         --out "$T/cut" "${resume[@]}" >>"$T/cut.log" 2>&1 &
     pid=$!
     wait_step "$T/cut" "$at" "$pid" || fail "the run ended before step $at"
@@ -37,7 +37,7 @@ for at in 60 220; do
     [[ $rc == 3 ]] || fail "the exit status after an interrupt is $rc, not 3"
     resume=(--resume)
 done
-timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/cut" \
+timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/cut" \
     --resume >>"$T/cut.log" 2>&1 || fail "the resumed run failed"
 digests_equal "$T/cut"
 [[ $(summary '.clusters[0].params_digest' "$T/cut") == "$want" ]] ||
@@ -51,7 +51,7 @@ build() {
 other_text='no longer holds the text of the newest checkpoint'
 cp -r "$T/corpus" "$T/corpus.was" && cp -r "$T/text" "$T/text.was"
 for what in same other; do
-    NEBULA_FAULT=worker.step:+25 timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 \
+    NEBULA_FAULT=worker.step:+25 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 \
         --out "$T/$what" >"$T/$what.log" 2>&1 &
     pid=$!
     wait_step "$T/$what" 60 "$pid" || fail "the run ended before step 60"
@@ -67,7 +67,7 @@ for what in same other; do
         done
         build "$T/spec2.yaml"
     fi
-    timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/$what" \
+    timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/$what" \
         --resume >>"$T/$what.log" 2>&1 || fail "the run '$what' could not be resumed"
     digests_equal "$T/$what"
 done
@@ -83,7 +83,7 @@ fi
 rm -rf "$T/corpus" "$T/text" && mv "$T/corpus.was" "$T/corpus" && mv "$T/text.was" "$T/text"
 
 # A different job is not resumed in this folder.
-if timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/cut" --resume \
+if timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/cut" --resume \
     --seed 9 >"$T/other.log" 2>&1; then
     fail "a resume with another seed succeeded"
 fi
@@ -91,7 +91,7 @@ grep -q "seed differs.* perhaps with init_from: $T/cut/checkpoint/model.ckpt" "$
     fail "the reason is missing: $(cat "$T/other.log")"
 
 # kill -9 of each worker in turn: the agent restarts it from its checkpoint.
-NEBULA_FAULT=worker.step:+15 timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 \
+NEBULA_FAULT=worker.step:+15 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 \
     --out "$T/kill" >"$T/kill.log" 2>&1 &
 pid=$!
 for at in 80 200; do

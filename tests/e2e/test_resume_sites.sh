@@ -81,7 +81,7 @@ start_beta
 wait_for 20 "beta's agent" says b '.version == 1'
 is b stopped || fail "beta's agent lost the stop: $(state b)"
 wait_for 60 "the stop at a" is a stopped
-for ((i = 0; i < 300; i++)); do
+for ((i = 0; i < 1200; i++)); do
     kill -0 "$run" 2>/dev/null || break
     sleep 0.1
 done

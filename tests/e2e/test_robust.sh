@@ -10,14 +10,14 @@ sed -i '/name: alpha/d; /name: beta/d; s/steps: 60/steps: 40/; s/threads: 1/thre
 for name in a b c d e; do
     echo "  - {name: $name, sources: [{name: gpl, weight: 1}], threads: 1}" >>"$T/job.yaml"
 done
-timeout 140 "$nebula" pretrain "$T/job.yaml" --local 5 --out "$T/run" >"$T/run.log" 2>&1 ||
+timeout 600 "$nebula" pretrain "$T/job.yaml" --local 5 --out "$T/run" >"$T/run.log" 2>&1 ||
     fail "the run failed"
 digests_equal "$T/run"
 
 # One of five does not answer. Rounds wait, and every member reports for which cluster, until it is
 # back.
 run=$T/away
-timeout 200 "$nebula" pretrain "$T/job.yaml" --local 5 --out "$run" --steps 100000 \
+timeout 600 "$nebula" pretrain "$T/job.yaml" --local 5 --out "$run" --steps 100000 \
     --set sync.grace_s=2 >"$T/away.log" 2>&1 &
 main=$!
 clean_up() {

@@ -28,7 +28,7 @@ digests() { summary '[.clusters[].params_digest] | join(" ")' "$1"; }
 run() { # JOB OUT [options]
     local file=$1 out=$2
     shift 2
-    timeout 100 "$nebula" pretrain "$file" --local 2 --out "$out" "$@" >"$out.log" 2>&1 ||
+    timeout 600 "$nebula" pretrain "$file" --local 2 --out "$out" "$@" >"$out.log" 2>&1 ||
         fail "the run $out failed"
 }
 
@@ -67,7 +67,7 @@ cmp -s "$T/two/checkpoint/model.ckpt" "$T/one/checkpoint/model.ckpt" ||
     fail "the discriminators differ"
 
 # kill -9 of each worker in turn in mid-run; then of each agent.
-NEBULA_FAULT=worker.step:+50 timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 \
+NEBULA_FAULT=worker.step:+50 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 \
     --out "$T/kill" >"$T/kill.log" 2>&1 &
 pid=$!
 for at in "20 worker alpha" "45 worker beta" "70 agent alpha" "90 agent beta"; do
@@ -82,7 +82,7 @@ wait "$pid" || fail "the run with killed workers and agents failed"
     fail "digests after kill -9: $(digests "$T/kill"), undisturbed: $want"
 
 # Ctrl-C, then a resume.
-NEBULA_FAULT=worker.step:+50 timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 \
+NEBULA_FAULT=worker.step:+50 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 \
     --out "$T/cut" >"$T/cut.log" 2>&1 &
 pid=$!
 wait_step "$T/cut" 33 "$pid" || fail "the run ended before step 33"
@@ -95,7 +95,7 @@ run "$T/job.yaml" "$T/cut" --resume
 
 # The same during the final evaluation, with a single checkpoint: its batches can still be read
 # again.
-NEBULA_FAULT=worker.eval@beta:+1500 timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 \
+NEBULA_FAULT=worker.eval@beta:+1500 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 \
     --out "$T/last" --set checkpoint.keep=1 >"$T/last.log" 2>&1 &
 pid=$!
 wait_step "$T/last" 120 "$pid" || fail "the run ended before step 120"
@@ -109,7 +109,7 @@ run "$T/job.yaml" "$T/last" --set checkpoint.keep=1 --resume
 
 # A full disk on the generator's side ends the job with the reason. Once there is room, it
 # continues.
-if NEBULA_FAULT=spool.write:40 timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 \
+if NEBULA_FAULT=spool.write:40 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 \
     --out "$T/full" >"$T/full.log" 2>&1; then
     fail "the run succeeded with a full disk"
 fi
@@ -122,7 +122,7 @@ run "$T/job.yaml" "$T/full" --resume
 # read may happen in a put of the worker, for a message of the other side, or in a tick.
 for nth in 3 5 8 11; do
     rm -rf "$T/unread"
-    if NEBULA_FAULT=spool.read:$nth timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 \
+    if NEBULA_FAULT=spool.read:$nth timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 \
         --out "$T/unread" >"$T/unread.log" 2>&1; then
         fail "the run succeeded without a batch"
     fi
@@ -166,7 +166,7 @@ saves() {
 refused() { # CORPUS TERM
     sed "s#role: discriminator,#role: discriminator, corpus: $1,#" "$T/job.yaml" >"$T/bad.yaml"
     rm -rf "$T/bad"
-    if timeout 100 "$nebula" pretrain "$T/bad.yaml" --local 2 \
+    if timeout 600 "$nebula" pretrain "$T/bad.yaml" --local 2 \
         --out "$T/bad" >"$T/bad.log" 2>&1; then
         fail "$2: a run of different clusters succeeded"
     fi
@@ -207,7 +207,7 @@ for kind in gpl other; do
     done
 done
 probe() {
-    timeout 60 "$nebula" eval --task probe "$T/two/checkpoint" --text "$T/probe" --train en \
+    timeout 600 "$nebula" eval --task probe "$T/two/checkpoint" --text "$T/probe" --train en \
         --test en --json "$@"
 }
 probe >"$T/probe.json" || fail "the probe failed: $(cat "$T/probe.json")"
@@ -224,7 +224,7 @@ grep -q 'cannot read the folder' "$T/none.log" || fail "the reason is missing: $
 # Neither model has a loss of the next token or can continue text.
 no_lm() { # CHECKPOINT WHAT COMMAND...
     local rc=0
-    timeout 60 "$nebula" "${@:3}" >"$T/no_lm.log" 2>&1 || rc=$?
+    timeout 600 "$nebula" "${@:3}" >"$T/no_lm.log" 2>&1 || rc=$?
     [[ $rc != 0 ]] &&
         grep -q "$1 is the $2 of mode rtd, .*nebula eval --task probe" "$T/no_lm.log" ||
         fail "${*:3} ended with status $rc"

@@ -24,7 +24,7 @@ digests() { summary '[.clusters[].params_digest] | join(" ")' "$1"; }
 run() { # OUT [options]
     local out=$1
     shift
-    timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$out" "$@" >"$out.log" 2>&1 ||
+    timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$out" "$@" >"$out.log" 2>&1 ||
         fail "the run $out failed"
 }
 run "$T/one" --set sync.scheme=synchronous
@@ -38,7 +38,7 @@ run "$T/push" --set rtd.push_text=true
 [[ $(digests "$T/push") == "$want" ]] ||
     fail "digests with pushed text: $(digests "$T/push"), without: $want"
 
-NEBULA_FAULT=worker.step:+50 timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 \
+NEBULA_FAULT=worker.step:+50 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 \
     --out "$T/kill" >"$T/kill.log" 2>&1 &
 pid=$!
 for at in "12 worker beta" "33 worker alpha" "52 agent beta" "71 agent alpha"; do
@@ -54,7 +54,7 @@ wait "$pid" || fail "the run with killed workers and agents failed"
 
 refused() { # OPTIONS...
     rm -rf "$T/no"
-    if timeout 60 "$nebula" pretrain "$T/job.yaml" --local 2 \
+    if timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 \
         --out "$T/no" "$@" >"$T/no.log" 2>&1; then
         fail "accepted: $*"
     fi

@@ -35,7 +35,7 @@ PY
 sealed_run() { # COMMAND JOB OUT: kills workers, then alpha's agent, whose spool is checked
     local command=$1 file=$2 out=$3 pid at step what name victim
     # Slow steps: on a busy machine too, the run is still in progress at each kill.
-    NEBULA_FAULT=worker.step:+100 timeout 150 "$nebula" "$command" "$file" --local 2 --out "$out" \
+    NEBULA_FAULT=worker.step:+100 timeout 600 "$nebula" "$command" "$file" --local 2 --out "$out" \
         --seal-key "$T/seal.key" >"$out.log" 2>&1 &
     pid=$!
     for at in "9 worker beta" "14 worker alpha" "20 agent alpha"; do
@@ -67,7 +67,7 @@ sealed_run() { # COMMAND JOB OUT: kills workers, then alpha's agent, whose spool
     has 'is sealed with key' "$out.other" || fail "the reason is missing: $(cat "$out.other")"
 }
 
-timeout 100 "$nebula" pretrain "$T/rtd.yaml" --local 2 --out "$T/rtd" >"$T/rtd.log" 2>&1 ||
+timeout 600 "$nebula" pretrain "$T/rtd.yaml" --local 2 --out "$T/rtd" >"$T/rtd.log" 2>&1 ||
     fail "the run rtd failed"
 sealed_run pretrain "$T/rtd.yaml" "$T/rtds"
 [[ $(digests "$T/rtds") == "$(digests "$T/rtd")" ]] ||

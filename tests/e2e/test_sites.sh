@@ -32,7 +32,7 @@ b=$("$nebula" id --home "$T/b" --name beta) || fail "nebula id failed"
 "$nebula" agent --home "$T/a" --listen "127.0.0.1:$port" >"$T/a.log" 2>&1 & pids+=($!)
 "$nebula" agent --home "$T/b" >"$T/b.log" 2>&1 & pids+=($!)
 "$nebula" agent --home "$T/x" >"$T/x.log" 2>&1 & pids+=($!)
-for ((i = 0; i < 100; i++)); do
+for ((i = 0; i < 400; i++)); do
     "$nebula" status --home "$T/a" --json 2>/dev/null |
         jq -e '.peers[0].up' >/dev/null 2>&1 && break
     sleep 0.1
@@ -41,13 +41,13 @@ done
 "$nebula" status --home "$T/a" | has 'link: up' ||
     fail "wrong status: $("$nebula" status --home "$T/a")"
 
-timeout 120 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" \
+timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/run" \
     --set data.corpus="$T/corpus" >"$T/run.log" 2>&1 || fail "the run failed"
 digests_equal "$T/run"
 round_digests_equal "$T/run"
 # After a worker's report its process may take a moment to end. Only then has the job ended.
 b_job() { "$nebula" status --home "$T/b" --json | jq -r '.jobs[0] | "\(.state) at \(.step)"'; }
-for ((i = 0; i < 300; i++)); do [[ $(b_job) == "ended at 60" ]] && break; sleep 0.1; done
+for ((i = 0; i < 1200; i++)); do [[ $(b_job) == "ended at 60" ]] && break; sleep 0.1; done
 ((i < 300)) || fail "beta's job is $(b_job), not ended at 60"
 
 # The measured rate and round trip of the link, for a plan and for `auto` keys, without sync.link.
@@ -67,7 +67,7 @@ same_link || same_link || same_link ||
     jq -e '.link | .assumed and (.measured | not)' >/dev/null ||
     fail "plan uses measured links for mallory: $(cat "$T/plan.log")"
 sed 's/interval: 10/interval: auto/' "$T/job.yaml" >"$T/auto.yaml"
-timeout 120 "$nebula" pretrain "$T/auto.yaml" --home "$T/a" --out "$T/auto" \
+timeout 600 "$nebula" pretrain "$T/auto.yaml" --home "$T/a" --out "$T/auto" \
     --set data.corpus="$T/corpus" >"$T/auto.log" 2>&1 || fail "the run with an auto key failed"
 grep -q 'the agent has measured the links' "$T/auto.log" ||
     fail "the log does not mention the measured links: $(cat "$T/auto.log")"
@@ -94,7 +94,7 @@ grep -q "$text" "$T/x.log" ||
 # A job that names an unknown cluster is refused with a reason.
 sed 's/name: beta/name: gamma/' "$T/job.yaml" >"$T/other.yaml"
 rc=0
-timeout 60 "$nebula" pretrain "$T/other.yaml" --home "$T/a" \
+timeout 600 "$nebula" pretrain "$T/other.yaml" --home "$T/a" \
     --out "$T/other" >"$T/other.log" 2>&1 || rc=$?
 [[ $rc == 1 ]] || fail "the exit status for a job with an unknown cluster is $rc, not 1"
 grep -q 'cluster "gamma" is not a member' "$T/other.log" ||

@@ -13,7 +13,7 @@ light "$T/job.yaml"
 clusters "$T/job.yaml" a b c
 # The steps last long enough for all agents to be linked before the first update.
 NEBULA_FAULT=worker.step:+300,service.submit@a:+5500,service.finish@a:+5500,ipc.copy@a:+900 \
-    timeout 170 "$nebula" pretrain "$T/job.yaml" --local 3 --out "$T/run" >"$T/run.log" 2>&1 ||
+    timeout 600 "$nebula" pretrain "$T/job.yaml" --local 3 --out "$T/run" >"$T/run.log" 2>&1 ||
     fail "the run failed"
 digests_equal "$T/run"
 round_digests_equal "$T/run"

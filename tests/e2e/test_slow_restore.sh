@@ -11,14 +11,14 @@ sed -i -e 's/seq_len: 64, batch: 4/seq_len: 64, batch: 8/' \
     -e 's/{name: alpha,/{name: alpha, mesh: {tp: 2},/' "$T/job.yaml"
 options=(--local 2 --set hang_after_s=0.2 --set checkpoint.every_steps=20 --set log_every=1)
 pace 200 # twenty steps take more than four seconds
-timeout 100 "$nebula" pretrain "$T/job.yaml" --out "$T/run" "${options[@]}" >"$T/run.log" 2>&1 &
+timeout 600 "$nebula" pretrain "$T/job.yaml" --out "$T/run" "${options[@]}" >"$T/run.log" 2>&1 &
 pid=$!
 wait_step "$T/run" 30 "$pid" || fail "the run did not reach step 30"
 kill -INT "$pid"
 rc=0; wait "$pid" || rc=$?
 [[ $rc == 3 ]] || fail "the exit status of the first run is $rc, not 3"
 start=$SECONDS
-NEBULA_FAULT=worker.step:+200,file.read:+150 timeout 200 "$nebula" pretrain "$T/job.yaml" \
+NEBULA_FAULT=worker.step:+200,file.read:+150 timeout 600 "$nebula" pretrain "$T/job.yaml" \
     --out "$T/run" "${options[@]}" --resume >"$T/slow.log" 2>&1 ||
     fail "the run with a slow disk failed"
 ((SECONDS - start > 14)) || fail "the disk was not slow: $((SECONDS - start)) s"

@@ -24,7 +24,7 @@ ended() { # STATE WANTED_STATUS WANTED_SCONTROL: sends SIGTERM to the script onc
     : >"$T/scontrol"
     printf '%s' "$1" >"$T/state"
     PATH=$T/bin:$PATH SLURM_JOB_ID=7 bash "${SOURCE:?}/configs/slurm/agent.sbatch" & pid=$!
-    for ((i = 0; i < 100; i++)); do
+    for ((i = 0; i < 400; i++)); do
         [[ -e $T/up || -e $T/fails ]] && break
         sleep 0.1
     done

@@ -15,13 +15,13 @@ pace 5
 out=$T/run
 state() { "$nebula" status --home "$out/clusters/alpha" --json 2>/dev/null | jq ".peers[0].up"; }
 
-timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 50mbit:40ms \
+timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 50mbit:40ms \
     --out "$out" >"$T/cut.log" 2>&1 &
 pid=$!
 clean_up() { end_now $pid; }
 wait_step "$out" 60 "$pid" || fail "the run did not reach step 60"
 "$BUILD/wanlink" ctl "$out/wan.ctl" down >/dev/null || fail "cannot cut the link"
-for ((i = 0; i < 200; i++)); do [[ $(state) == false ]] && break; sleep 0.1; done
+for ((i = 0; i < 800; i++)); do [[ $(state) == false ]] && break; sleep 0.1; done
 ((i < 200)) || fail "the outage was not noticed"
 start=$SECONDS
 kill -TERM "$pid"
@@ -33,7 +33,7 @@ grep -q 'beta cannot be reached' "$T/cut.log" || fail "the unreachable cluster i
 [[ $(summary '.clusters | length' "$out") == 1 ]] ||
     fail "the summary contains clusters that have not reported"
 
-timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$out" \
+timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$out" \
     --resume >"$T/resumed.log" 2>&1 || fail "the resumed run failed"
 digests_equal "$out"
 [[ $(summary '[.clusters[].steps] == [2000, 2000]' "$out") == true ]] ||
@@ -49,7 +49,7 @@ jq -s -e '
 # children may be gone before it looks.
 sed 's/accumulate: 1/accumulate: 2/; s/{name: alpha,/{name: alpha, mesh: {dp: 2},/' \
     "$T/job.yaml" >"$T/all.yaml"
-NEBULA_FAULT=worker.step:+25 timeout 100 "$nebula" pretrain "$T/all.yaml" --local 2 \
+NEBULA_FAULT=worker.step:+25 timeout 600 "$nebula" pretrain "$T/all.yaml" --local 2 \
     --wan 50mbit:40ms --out "$T/all" --steps 300 >"$T/all.log" 2>&1 &
 pid=$!
 wait_step "$T/all" 60 "$pid" || fail "the run did not reach step 60"
@@ -64,7 +64,7 @@ for c in alpha beta; do
     # every_steps is 0, so this is the only checkpoint.
     ((10#${newest//[!0-9]/} > 10)) || fail "the last checkpoint of $c is $newest"
 done
-timeout 100 "$nebula" pretrain "$T/all.yaml" --local 2 --out "$T/all" --steps 300 \
+timeout 600 "$nebula" pretrain "$T/all.yaml" --local 2 --out "$T/all" --steps 300 \
     --resume >"$T/all2.log" 2>&1 || fail "the resumed run failed"
 digests_equal "$T/all"
 [[ $(summary '[.clusters[].steps] == [300, 300]' "$T/all") == true ]] ||

@@ -43,7 +43,7 @@ step() { "$nebula" status --home "$T/a" --json | jq '.jobs[0].step'; }
 ready() { says a '.jobs[0].step >= 5'; }
 
 run 7000
-timeout 300 "$nebula" pretrain "$T/job.yaml" "${job[@]}" --out "$T/run" >"$T/run.log" 2>&1 &
+timeout 600 "$nebula" pretrain "$T/job.yaml" "${job[@]}" --out "$T/run" >"$T/run.log" 2>&1 &
 pid[run]=$!
 wait_for 60 "steps" ready
 stop true

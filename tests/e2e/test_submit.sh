@@ -17,7 +17,7 @@ start_beta
 wait_for 20 "the link" says a '.peers[0].up'
 
 site() { # COMMAND SITE OUT
-    timeout 100 "$nebula" "$1" "$T/job.yaml" --home "$T/$2" --out "$T/$3" >"$T/$3.log" 2>&1 ||
+    timeout 600 "$nebula" "$1" "$T/job.yaml" --home "$T/$2" --out "$T/$3" >"$T/$3.log" 2>&1 ||
         fail "the run $3 failed"
     at=$T/$2/jobs/$(jq -r .id "$T/$3/job.json") ckpt=$T/$3/checkpoint
 }

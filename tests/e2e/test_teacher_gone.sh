@@ -64,7 +64,7 @@ gone_for_good() { # NAME [more keys of the distill section [more keys of the tea
     out=$T/$1
     job "$T/$1.yaml" "$here" \
         "teacher: {init: $T/teacher/checkpoint/model.ckpt${3:+, $3}}, ahead: 4, $alone${2:+, $2}"
-    NEBULA_FAULT=worker.step:+40 timeout 120 "$nebula" distill "$T/$1.yaml" --local 2 --steps 80 \
+    NEBULA_FAULT=worker.step:+40 timeout 600 "$nebula" distill "$T/$1.yaml" --local 2 --steps 80 \
         --out "$out" >"$out.log" 2>&1 &
     pid=$!
     wait_step "$out" 20 "$pid" || fail "$1: the run ended before step 20"

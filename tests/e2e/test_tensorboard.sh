@@ -13,7 +13,7 @@ read_all() {
         fail "the event files cannot be read: $(cat "$T/read")"
 }
 
-NEBULA_FAULT=worker.step:+15 timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/run" \
+NEBULA_FAULT=worker.step:+15 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/run" \
     --tensorboard >"$T/run.log" 2>&1 &
 pid=$!
 for ((i = 0; i < 1200; i++)); do
@@ -29,8 +29,8 @@ read_all "$T/run" # all written records are intact
 first=$(ls "$T/run/tensorboard/alpha")
 # As if the crash had come in the middle of a record.
 truncate -s -7 "$T/run/tensorboard/alpha/$first"
-for ((i = 0; i < 300; i++)); do # until the agents of the killed command have ended
-    timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/run" --resume \
+for ((i = 0; i < 1200; i++)); do # until the agents of the killed command have ended
+    timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/run" --resume \
         --tensorboard >"$T/resumed.log" 2>&1 && break
     grep -q 'another nebula works in' "$T/resumed.log" || fail "the run could not be resumed"
     sleep 0.1
@@ -69,11 +69,11 @@ says "[.[] | select(.tag == \"loss/held_out\" and .run == \"alpha\") | .value - 
 
 # Without the option there are no event files. A folder that cannot be made is reported before the
 # run starts.
-timeout 60 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 20 --set optim.warmup=5 \
+timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 20 --set optim.warmup=5 \
     --out "$T/plain" >"$T/plain.log" 2>&1 || fail "the run without event files failed"
 [[ ! -e $T/plain/tensorboard ]] || fail "there are event files without the option"
 mkdir -p "$T/no" && : >"$T/no/tensorboard"
-if timeout 60 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/no" \
+if timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/no" \
     --tensorboard >"$T/no.log" 2>&1; then
     fail "a run without its folder succeeded"
 fi

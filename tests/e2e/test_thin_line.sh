@@ -9,13 +9,13 @@ make_corpus
 make_job "$T/job.yaml"
 
 far=$T/far
-timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 4mbit:1400ms --steps 10 \
+timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 4mbit:1400ms --steps 10 \
     --out "$far" >"$T/far.log" 2>&1 || fail "the run over a long line failed"
 digests_equal "$far"
 [[ $(summary .rounds "$far") == 1 ]] || fail "there was no round over a long line"
 
 slow=$T/slow
-timeout 170 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 64kbit:100ms --steps 10 \
+timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 64kbit:100ms --steps 10 \
     --set sync.codec=bf16 --out "$slow" >"$T/slow.log" 2>&1 ||
     fail "the run over a slow line failed: $(tail -n 3 "$T/slow.log") $(grep -h 'link to' \
         "$slow"/clusters/*/agent.log | tail -n 4)"

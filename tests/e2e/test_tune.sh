@@ -11,14 +11,14 @@ light "$T/job.yaml"
 pace 80
 out=$T/run
 
-timeout 110 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 200mbit:2ms --steps 100000 \
+timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 200mbit:2ms --steps 100000 \
     --set model.d_model=128 --set model.d_ff=512 \
     --set sync.overlap=3 --set sync.tune.overlap_max=6 --set checkpoint.every_steps=0 \
     --set sync.tune.coarsest=int2 --out "$out" >"$T/run.log" 2>&1 &
 run=$!
 rounds() { largest "$out" round round alpha 0; }
 until_round() { # N: waits until round N is merged
-    for ((i = 0; i < 400; i++)); do
+    for ((i = 0; i < 1600; i++)); do
         (($(rounds) >= $1)) && return
         kill -0 $run 2>/dev/null || fail "the run ended early"
         sleep 0.1
@@ -50,7 +50,7 @@ round_digests_equal "$out"
 
 # With sync.tune: fixed nothing is planned, whatever the link does.
 unset NEBULA_FAULT
-timeout 60 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 1mbit:20ms --steps 30 \
+timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --wan 1mbit:20ms --steps 30 \
     --set sync.tune=fixed --out "$T/fixed" >"$T/fixed.log" 2>&1 ||
     fail "the run with sync.tune: fixed failed"
 jq -s -e '[.[] | select(.kind == "tune")] | length == 0' "$T/fixed/metrics.jsonl" >/dev/null ||

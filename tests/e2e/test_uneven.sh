@@ -14,7 +14,7 @@ job() { # FILE STEPS LAUNCHER-OF-BETA
         s/\(name: alpha.*\)threads: 1/\1threads: 1, launcher: attach/;
         s/\(name: beta.*\)threads: 1/\1threads: 1, launcher: $3/" "$1"
 }
-run() { timeout 150 "$nebula" pretrain "$T/$1.yaml" --local 2 --out "$T/$1" >"$T/$1.log" 2>&1; }
+run() { timeout 600 "$nebula" pretrain "$T/$1.yaml" --local 2 --out "$T/$1" >"$T/$1.log" 2>&1; }
 # After a run: alpha made all its steps, and beta at most PERCENT of them, as planned.
 uneven() { # RUN PERCENT
     digests_equal "$T/$1"
@@ -34,8 +34,8 @@ uneven() { # RUN PERCENT
 job "$T/paced.yaml" 600 attach
 sed -i 's/interval: 10/interval: 40/; s/overlap: 2/overlap: 15/' "$T/paced.yaml"
 run paced & pid=$!
-timeout 100 "$client" "$T/paced/clusters/alpha" "" 1 --pace 25 >"$T/a.log" 2>&1 & a=$!
-timeout 100 "$client" "$T/paced/clusters/beta" "" 2 --pace 50 >"$T/b.log" 2>&1 ||
+timeout 600 "$client" "$T/paced/clusters/alpha" "" 1 --pace 25 >"$T/a.log" 2>&1 & a=$!
+timeout 600 "$client" "$T/paced/clusters/beta" "" 2 --pace 50 >"$T/b.log" 2>&1 ||
     fail "the trainer of beta failed: $(cat "$T/b.log")"
 wait $a || fail "the trainer of alpha failed: $(cat "$T/a.log")"
 wait $pid || fail "the job with two paces failed"
@@ -52,7 +52,7 @@ uneven paced 75
 job "$T/large.yaml" 200 local
 sed -i 's/seq_len: 64, batch: 4/seq_len: 128, batch: 16/' "$T/large.yaml"
 run large & pid=$!
-timeout 100 "$client" "$T/large/clusters/alpha" "" 1 --pace 4 >"$T/c.log" 2>&1 & a=$!
+timeout 600 "$client" "$T/large/clusters/alpha" "" 1 --pace 4 >"$T/c.log" 2>&1 & a=$!
 wait_step "$T/large" 90 "$pid" || fail "the run did not reach step 90"
 run=$T/large
 kill -KILL "$(worker_of beta)"

@@ -26,7 +26,7 @@ for s in a b; do
     has "FAIL.*the link is cut: it speaks protocol $there (.*the agent here protocol $here" \
         <"$T/doctor" || fail "wrong output of doctor for $s: $(cat "$T/doctor")"
 done
-timeout 60 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/out" >"$T/run.log" 2>&1 &
+timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/out" >"$T/run.log" 2>&1 &
 run=$!
 told() { has "it speaks protocol $ours" "$T/run.log"; }
 within 30 told || fail "the job waits without a message: $(cat "$T/run.log")"
@@ -39,7 +39,7 @@ done
 stop_agents
 
 # A worker of another build than its agent.
-NEBULA_FAULT=ipc.protocol@beta:* timeout 60 "$nebula" pretrain "$T/job.yaml" --local 2 \
+NEBULA_FAULT=ipc.protocol@beta:* timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 \
     --out "$T/local" >"$T/local.log" 2>&1 &
 run=$!
 refused() {

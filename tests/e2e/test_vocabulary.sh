@@ -19,7 +19,7 @@ job() { # FILE CORPUS of beta
 refused() { # WHAT LOG COMMAND…
     local what=$1 log=$2 rc=0
     shift 2
-    timeout 100 "$@" >"$log" 2>&1 || rc=$?
+    timeout 600 "$@" >"$log" 2>&1 || rc=$?
     [[ $rc != 0 ]] && grep -q 'build.* with \(the same\|one\) tokenizer' "$log" ||
         fail "$what: exit status $rc"
 }
@@ -31,7 +31,7 @@ refused local "$T/local.log" "$nebula" pretrain "$T/unlike.yaml" --local 2 --out
 [[ ! -e $T/local ]] || fail "a refused run left $T/local"
 "$nebula" check "$T/like.yaml" >"$T/check.log" 2>&1 ||
     fail "check refuses two texts with one tokenizer: $(cat "$T/check.log")"
-timeout 100 "$nebula" pretrain "$T/like.yaml" --local 2 --out "$T/run" \
+timeout 600 "$nebula" pretrain "$T/like.yaml" --local 2 --out "$T/run" \
     --steps 10 >"$T/run.log" 2>&1 || fail "the run of two texts with one tokenizer failed"
 # One process uses one corpus. Another corpus must not be ignored silently.
 rc=0

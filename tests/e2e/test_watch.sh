@@ -13,7 +13,7 @@ wait_for 30 "the link" says a '.peers[0].up'
 rc=0; "$nebula" status --watch --home "$T/a" </dev/null >"$T/out" 2>"$T/err" || rc=$?
 [[ $rc == 2 && ! -s $T/out ]] && grep -q 'needs a terminal' "$T/err" ||
     fail "without a terminal status --watch ended with status $rc: $(cat "$T/err")"
-timeout 120 python3 "$here/watch.py" "$nebula" "$T/a" "${pid[a]}" 2>"$T/watch.log" || {
+timeout 600 python3 "$here/watch.py" "$nebula" "$T/a" "${pid[a]}" 2>"$T/watch.log" || {
     kill -CONT "${pid[a]}"
     fail "$(tail -n 5 "$T/watch.log")"
 }

@@ -20,14 +20,14 @@ need_mpi() {
 }
 
 # ranks N PROGRAM ARGS...: runs N ranks on this machine, with one thread each, for at most $limit
-# seconds (60). mpirun starts them; with launcher=socket, nebula does, over TCP.
+# seconds (600). mpirun starts them; with launcher=socket, nebula does, over TCP.
 launcher=mpi
 ranks() {
     local n=$1
     shift
     if [[ $launcher == socket ]]; then
         OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
-            timeout -k 5 "${limit:-60}" "$BUILD/nebula" ranks "$n" "$@" </dev/null
+            timeout -k 5 "${limit:-600}" "$BUILD/nebula" ranks "$n" "$@" </dev/null
         return
     fi
     # Leaks inside MPI are not ours. Single-copy transfers need rights that containers lack.
@@ -35,7 +35,7 @@ ranks() {
     OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_mpi_yield_when_idle=1 \
     OMPI_MCA_btl=self,vader \
     OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
-        timeout -k 5 "${limit:-60}" mpirun --oversubscribe -n "$n" "$@" </dev/null
+        timeout -k 5 "${limit:-600}" mpirun --oversubscribe -n "$n" "$@" </dev/null
 }
 
 # emulated: from here on, meshes have ranks on emulated devices (tests/cuda). The program looks for
@@ -133,7 +133,7 @@ meshes() {
     local options=$1 dp pp tp
     shift
     # shellcheck disable=SC2086
-    timeout "${limit:-60}" "$mesh_train" 0 0 0 eval=1 $options >"$work/one" || {
+    timeout "${limit:-600}" "$mesh_train" 0 0 0 eval=1 $options >"$work/one" || {
         echo "one rank ($options): failed"
         exit 1
     }

@@ -8,7 +8,7 @@ source "$(dirname "$0")/lib.sh"
 launcher=socket
 program=$BUILD/mesh_shards
 
-one() { timeout 60 "$program" 0 0 0 "$@"; }
+one() { timeout 600 "$program" 0 0 0 "$@"; }
 on() { # DPxPPxTP ARGS...
     local dp pp tp
     IFS=x read -r dp pp tp <<<"$1"

@@ -21,7 +21,7 @@ gone() { # WHEN: all of them end within 15 s
 # The variables of another launcher must not reach the ranks.
 export SLURM_LOCALID=5 SLURM_PROCID=5 OMPI_COMM_WORLD_LOCAL_RANK=6 MASTER_ADDR=192.0.2.1 RANK=9
 # shellcheck disable=SC2016
-timeout 60 "$nebula" ranks 3 sh -c 'x=; read -r x
+timeout 600 "$nebula" ranks 3 sh -c 'x=; read -r x
     other="${SLURM_LOCALID-no} ${SLURM_PROCID-no} ${OMPI_COMM_WORLD_LOCAL_RANK-no}"
     own="$RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE at $MASTER_ADDR"
     listens=${NEBULA_RANKS_LISTENER:+listens,}
@@ -36,14 +36,14 @@ WANT
     echo "the ranks have different tokens or ports: $(cat "$work/meet")"
     exit 1
 }
-timeout 60 "$nebula" ranks 1 sh -c 'echo $NEBULA_RANKS_TOKEN' >"$work/other"
+timeout 600 "$nebula" ranks 1 sh -c 'echo $NEBULA_RANKS_TOKEN' >"$work/other"
 ! grep -q "$(cat "$work/other")" "$work/meet" || { echo "a second run has the same token"; exit 1; }
 
 # As torchrun starts ranks, with its variables. Without a token, the error names what is missing.
 rank() { # RANK [VARIABLE=VALUE]
     env -u SLURM_LOCALID -u SLURM_PROCID -u OMPI_COMM_WORLD_LOCAL_RANK \
         RANK="$1" LOCAL_RANK="$1" WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 \
-        MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" "${@:2}" timeout 60 "$mesh_train" 2 1 1 steps=2
+        MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" "${@:2}" timeout 600 "$mesh_train" 2 1 1 steps=2
 }
 port=$(. "$(dirname "$0")/../e2e/lib.sh" && ten_ports)
 rc=0
@@ -64,7 +64,7 @@ wait $! || { echo "rank 1 with a token: $(cat "$work/one")"; exit 1; }
 
 rc=0
 # shellcheck disable=SC2016
-timeout 60 "$nebula" ranks 3 sh \
+timeout 600 "$nebula" ranks 3 sh \
     -c "[ \$RANK != 1 ] || exit 7; exec sleep $mark" 2>"$work/err" || rc=$?
 [[ $rc == 7 ]] || { echo "exit status $rc, a rank had 7"; exit 1; }
 grep -q 'rank 1 of 3 ended (exit status 7)' "$work/err" || {
@@ -73,7 +73,7 @@ grep -q 'rank 1 of 3 ended (exit status 7)' "$work/err" || {
 }
 gone "after a failed rank"
 rc=0
-timeout 60 "$nebula" ranks 2 "$work/no-such-program" 2>/dev/null || rc=$?
+timeout 600 "$nebula" ranks 2 "$work/no-such-program" 2>/dev/null || rc=$?
 [[ $rc == 127 ]] || { echo "exit status $rc without a program"; exit 1; }
 
 two() { # PROGRAM of the ranks, which end as a sleep; sets $pid, the launcher

@@ -15,7 +15,7 @@ job() { # FILE LAUNCHER
         -e "s/{name: alpha,/{name: alpha, mesh: {dp: 1, tp: 2}, launcher: $2,/" "$1"
 }
 job "$T/slurm.yaml" slurm
-if env -u SLURM_JOB_ID timeout 60 "$nebula" pretrain "$T/slurm.yaml" --local 2 \
+if env -u SLURM_JOB_ID timeout 600 "$nebula" pretrain "$T/slurm.yaml" --local 2 \
     --out "$T/none" >"$T/none.log" 2>&1; then
     fail "launcher: slurm was accepted without an allocation"
 fi
@@ -84,7 +84,7 @@ timeout 20 salloc -Q -n 2 srun --mpi=none true ||
     skip "this Slurm does not start steps: $(tail -n 3 "$T/slurm/slurmd.log")"
 
 run() { # NAME FILE
-    timeout 150 salloc -Q -n 2 "$nebula" pretrain "$T/$2.yaml" --local 2 --out "$T/$1" --steps 120 \
+    timeout 600 salloc -Q -n 2 "$nebula" pretrain "$T/$2.yaml" --local 2 --out "$T/$1" --steps 120 \
         --set sync.interval=20 \
         --set log_every=5 >"$T/$1.log" 2>&1
 }
@@ -128,15 +128,15 @@ a=$("$nebula" id --home "$T/a" --name alpha 2>/dev/null) &&
 "$nebula" peer add "$b" - --home "$T/a" >/dev/null &&
     "$nebula" peer add "$a" "127.0.0.1:$((port + 2))" --home "$T/b" >/dev/null ||
     fail "peer add failed"
-env -u SLURM_JOB_ID timeout 150 "$nebula" agent --home "$T/a" --listen "127.0.0.1:$((port + 2))" \
+env -u SLURM_JOB_ID timeout 600 "$nebula" agent --home "$T/a" --listen "127.0.0.1:$((port + 2))" \
     --workers lo 2>>"$T/a.log" &
 agents=$!
-timeout 150 "$nebula" agent --home "$T/b" 2>>"$T/b.log" & agents+=" $!"
+timeout 600 "$nebula" agent --home "$T/b" 2>>"$T/b.log" & agents+=" $!"
 for ((i = 0; i < 100; i++)); do
     "$nebula" status --home "$T/a" >/dev/null 2>&1 && break
     sleep 0.1
 done
-timeout 120 "$nebula" pretrain "$T/slurm.yaml" --home "$T/a" --out "$T/head" --steps 120 \
+timeout 600 "$nebula" pretrain "$T/slurm.yaml" --home "$T/a" --out "$T/head" --steps 120 \
     --set sync.interval=20 --set log_every=5 >"$T/head.log" 2>&1 &
 pid=$!
 wait "$pid" ||
@@ -147,7 +147,7 @@ digests_equal "$T/head"
     "$T/head") == "$(summary '.clusters[0].params_digest' "$T/whole")" ]] ||
     fail "the parameters differ in an allocation of its own"
 sed 's/tp: 2/tp: 1/' "$T/slurm.yaml" >"$T/single.yaml" # a single rank runs in an allocation too
-timeout 120 "$nebula" pretrain "$T/single.yaml" --home "$T/a" --out "$T/single" \
+timeout 600 "$nebula" pretrain "$T/single.yaml" --home "$T/a" --out "$T/single" \
     --steps 40 >"$T/single.log" 2>&1 || fail "the run of one rank failed"
 digests_equal "$T/single"
 (($(ls "$T"/a/jobs/*/rank-0.log | wc -l) == 2)) ||

@@ -47,7 +47,7 @@ job() { # FILE LAUNCHER
 job "$T/slurm.yaml" slurm
 job "$T/local.yaml" local
 run() { # NAME FILE
-    timeout 200 "$nebula" pretrain "$T/$2.yaml" --local 2 --out "$T/$1" --steps 120 \
+    timeout 600 "$nebula" pretrain "$T/$2.yaml" --local 2 --out "$T/$1" --steps 120 \
         --set sync.interval=20 --set log_every=5 \
         >"$T/$1.log" 2>&1
 }

@@ -18,7 +18,7 @@ rank() { # RANK NAMESPACE
     # shellcheck disable=SC2016
     RANK=$1 LOCAL_RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=1 MASTER_ADDR=node-0 MASTER_PORT=29517 \
         NEBULA_RANKS_TOKEN=$(printf '7%.0s' {1..64}) \
-        timeout 60 "$BUILD/wanlink" exec "$2" -- unshare --mount sh \
+        timeout 600 "$BUILD/wanlink" exec "$2" -- unshare --mount sh \
         -c 'mount --bind "$0" /etc/hosts && shift && exec "$@"' "$work/hosts$1" - \
         "$mesh_train" 2 1 1 steps=2
 }

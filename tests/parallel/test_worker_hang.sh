@@ -18,13 +18,13 @@ hangs() {
         (.text | test(\"^the worker hangs\")))] | length" "$T/$1/metrics.jsonl"
 }
 
-timeout 200 "$nebula" pretrain "$T/job.yaml" \
+timeout 600 "$nebula" pretrain "$T/job.yaml" \
     --out "$T/whole" "${options[@]}" >"$T/whole.log" 2>&1 ||
     fail "the undisturbed run failed"
 [[ $(hangs whole alpha) == 0 && $(hangs whole beta) == 0 ]] ||
     fail "a run that trains, exchanges and evaluates counts as hanging"
 
-NEBULA_FAULT=worker.step:+20 timeout 250 "$nebula" pretrain "$T/job.yaml" \
+NEBULA_FAULT=worker.step:+20 timeout 600 "$nebula" pretrain "$T/job.yaml" \
     --out "$T/stop" "${options[@]}" >"$T/stop.log" 2>&1 &
 pid=$!
 stopped() { # CLUSTER STEP PATTERN: stops the newest matching process at this step
@@ -55,7 +55,7 @@ text='alpha: the worker hangs: it has been silent for [0-9]* s, '
 text+='and the limit is [0-9]* s'
 grep -q "$text" "$T/stop.log" || fail "the hang is not reported: $(cat "$T/stop.log")"
 # A worker that hangs after its final report loses nothing, and its job ends.
-NEBULA_FAULT=worker.end:+300000 timeout 60 "$nebula" pretrain "$T/job.yaml" \
+NEBULA_FAULT=worker.end:+300000 timeout 600 "$nebula" pretrain "$T/job.yaml" \
     --out "$T/end" "${options[@]}" >"$T/end.log" 2>&1 ||
     fail "the run failed with a worker that does not end"
 for c in alpha beta; do

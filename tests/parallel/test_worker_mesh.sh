@@ -31,7 +31,7 @@ job() {
 run() { # NAME options…
     local name=$1
     shift
-    timeout 120 "$nebula" pretrain "$T/$name.yaml" --local 2 --steps 20 --set sync.interval=5 \
+    timeout 600 "$nebula" pretrain "$T/$name.yaml" --local 2 --steps 20 --set sync.interval=5 \
         --out "$T/$name" "$@" >"$T/$name.log" 2>&1 ||
         fail "the run $name failed: $(tail -n 5 "$T/$name.log"; cat \
             "$T/$name"/clusters/*/jobs/*/{worker,rank-*}.log)"
@@ -142,7 +142,7 @@ started() { # NAME STEP: waits until the run of $pid reaches this step
     done
     fail "the run $1 does not reach step $2"
 }
-timeout 120 "$nebula" pretrain "$T/cut.yaml" --local 2 \
+timeout 600 "$nebula" pretrain "$T/cut.yaml" --local 2 \
     --out "$T/cut" "${long[@]}" >"$T/cut.log" 2>&1 &
 pid=$!
 started cut 50
@@ -154,7 +154,7 @@ run cut --resume "${long[@]}"
     fail "the parameters differ after a resume"
 for name in alpha beta; do went_on "$T/cut" $name rank-0.log; done
 
-timeout 120 "$nebula" pretrain "$T/kill.yaml" --local 2 \
+timeout 600 "$nebula" pretrain "$T/kill.yaml" --local 2 \
     --out "$T/kill" "${long[@]}" >"$T/kill.log" 2>&1 &
 pid=$!
 started kill 50
@@ -197,7 +197,7 @@ if [[ -e $BUILD/libnebula_mpi.so ]]; then
     cp "$BUILD/libnebula_mpi.so" "$T/bin/"
     printf '#!/bin/sh\necho "no host answers"\nexit 7\n' >"$T/empty/mpirun"
     chmod +x "$T/empty/mpirun"
-    if PATH=$T/empty:$PATH timeout 60 "$nebula" pretrain "$T/mpirun.yaml" --local 2 \
+    if PATH=$T/empty:$PATH timeout 600 "$nebula" pretrain "$T/mpirun.yaml" --local 2 \
         --out "$T/fails" >"$T/fails.log" 2>&1; then
         fail "a run with a failing launcher succeeded"
     fi

@@ -24,11 +24,11 @@ job "$T/then.yaml" "mesh: {pp: 2}, launcher: mpirun, device: cpu," ""
 sed -i '/alpha/s/threads: 1/threads: 2/' "$T/then.yaml"
 options=(--local 2 --steps 60 --set sync.interval=15 --set log_every=1 \
     --set checkpoint.every_steps=1000)
-timeout 200 "$nebula" pretrain "$T/first.yaml" \
+timeout 600 "$nebula" pretrain "$T/first.yaml" \
     --out "$T/whole" "${options[@]}" >"$T/whole.log" 2>&1 ||
     fail "the uninterrupted run failed"
 
-NEBULA_FAULT=worker.step:+60 timeout 200 "$nebula" pretrain "$T/first.yaml" \
+NEBULA_FAULT=worker.step:+60 timeout 600 "$nebula" pretrain "$T/first.yaml" \
     --out "$T/cut" "${options[@]}" >"$T/cut.log" 2>&1 &
 pid=$!
 wait_step "$T/cut" 20 "$pid" alpha ||
@@ -52,7 +52,7 @@ refused optim.lr "then" --set optim.lr=0.002
 sed 's/name: gpl, weight: 1/name: gpl, weight: 2/' "$T/then.yaml" >"$T/sources.yaml"
 refused clusters.sources sources
 
-timeout 200 "$nebula" pretrain "$T/then.yaml" --out "$T/cut" \
+timeout 600 "$nebula" pretrain "$T/then.yaml" --out "$T/cut" \
     --resume "${options[@]}" >"$T/cut.log" 2>&1 || fail "the run could not be resumed as pp 2"
 digests_equal "$T/cut"
 round_digests_equal "$T/cut"
@@ -80,7 +80,7 @@ jq -e '.spec.clusters[0].mesh == [1, 2, 1]' "$T/cut/job.json" >/dev/null ||
 
 # After a crash of the command, the agents continue with the mesh that they know as soon as they are
 # back. When they get another mesh, they restart their worker with it.
-NEBULA_FAULT=worker.step:+60 timeout 200 "$nebula" pretrain "$T/first.yaml" \
+NEBULA_FAULT=worker.step:+60 timeout 600 "$nebula" pretrain "$T/first.yaml" \
     --out "$T/crash" "${options[@]}" >"$T/crash.log" 2>&1 &
 pid=$!
 wait_step "$T/crash" 20 "$pid" alpha ||
@@ -91,7 +91,7 @@ for ((i = 0; i < 600; i++)); do
     pgrep -f "nebula (agent|worker) .*$T/crash/" >/dev/null || break
     sleep 0.1
 done
-timeout 200 "$nebula" pretrain "$T/then.yaml" --out "$T/crash" \
+timeout 600 "$nebula" pretrain "$T/then.yaml" --out "$T/crash" \
     --resume "${options[@]}" >"$T/crash.log" 2>&1 ||
     fail "the run could not be resumed after a crash"
 digests_equal "$T/crash"

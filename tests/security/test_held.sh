@@ -57,7 +57,7 @@ for pair in "hub paris" "hub rome" "paris rome"; do
 done
 make_job "$T/job.yaml"
 clusters "$T/job.yaml" hub paris rome
-timeout 240 "$nebula" pretrain "$T/job.yaml" --home "$T/paris" --out "$T/run" --steps 1000000 \
+timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/paris" --out "$T/run" --steps 1000000 \
     --set sync.commit_all=false --set sync.grace_s=2 >"$T/run.log" 2>&1 &
 run=$!
 within 60 beyond rome 10 && within 60 beyond hub 10 ||

@@ -4,7 +4,7 @@
 # CA restored from its backup, also by mistake on another hub; a withdrawn invitation; a hub and a
 # site that move to another address. Also `nebula seal init`, which never replaces a key by itself.
 source "$SOURCE/tests/e2e/lib.sh"
-init() { timeout 60 "$nebula" init --listen 127.0.0.1:7443 "$@"; } # ARGUMENTS...
+init() { timeout 600 "$nebula" init --listen 127.0.0.1:7443 "$@"; } # ARGUMENTS...
 code_in() { grep -E '^ *([A-Z2-7]{4}-){7}[A-Z2-7]{4}$' "$1"; } # FILE: the line with its indent
 fails_with() { # TEXT COMMAND...
     local text=$1
@@ -67,7 +67,7 @@ clean_up() {
     wait
 }
 agent() { # HOME PORT
-    timeout 120 "$nebula" agent --home "$T/$1" --listen "127.0.0.1:$2" 2>>"$T/$1.log" &
+    timeout 600 "$nebula" agent --home "$T/$1" --listen "127.0.0.1:$2" 2>>"$T/$1.log" &
     pids+=($!)
 }
 version() { "$nebula" members --home "$T/$1" | sed -n 's/^version: \([0-9]*\).*/\1/p'; }
@@ -79,7 +79,7 @@ first=${pids[-1]}
 within 20 "$nebula" join "$("$nebula" invite paris --home "$T/first-host")" --home "$T/paris" \
     >/dev/null ||
     fail "paris cannot join"
-timeout 120 "$nebula" agent --home "$T/paris" 2>>"$T/paris.log" &
+timeout 600 "$nebula" agent --home "$T/paris" 2>>"$T/paris.log" &
 pids+=($!)
 paris=$!
 within 20 link_up paris hub || fail "no link to the first host"

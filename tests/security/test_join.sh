@@ -16,7 +16,7 @@ enrol=127.0.0.1:$port link=127.0.0.1:$((port + 1))
 agent() { # NAME ARGUMENTS...
     local name=$1
     shift
-    timeout 120 "$nebula" agent --home "$T/$name" "$@" 2>>"$T/$name.log" &
+    timeout 600 "$nebula" agent --home "$T/$name" "$@" 2>>"$T/$name.log" &
     pids+=($!)
 }
 # Root's processes ignore the limit unless they drop a capability.
@@ -80,7 +80,7 @@ open=$(find "$T/hub" "$T/paris" "$T/lone" -perm /077)
 # If no member has an address, joining says so.
 "$nebula" init --name quiet --listen "127.0.0.1:$((port + 3))" --member alone --dir "$T/alone" \
     >/dev/null
-"${few_locks[@]}" timeout 60 "$nebula" agent --home "$T/alone" 2>>"$T/alone.log" &
+"${few_locks[@]}" timeout 600 "$nebula" agent --home "$T/alone" 2>>"$T/alone.log" &
 pids+=($!)
 within 30 answers alone || fail "the second hub's agent does not start"
 # An agent that may lock little memory for its keys says so at its start, in its status, and in the
@@ -143,7 +143,7 @@ if "$nebula" join "${token%?????}" --dir "$T/rome" 2>/dev/null; then fail "a cut
 
 # While join waits for a hub that does not answer, its command line shows no token.
 kill -STOP "${pids[0]}" && agent_pid=$(pgrep -P "${pids[0]}") && kill -STOP "$agent_pid"
-timeout 60 "$nebula" join "$token" --dir "$T/rome" >/dev/null 2>&1 &
+timeout 600 "$nebula" join "$token" --dir "$T/rome" >/dev/null 2>&1 &
 joiner=$! seen=
 hides_it() {
     seen=$(tr '\0' ' ' <"/proc/$(pgrep -P "$joiner")/cmdline") &&

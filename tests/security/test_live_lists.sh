@@ -12,7 +12,7 @@ clean_up() {
 port=$(ten_ports)
 enrol=127.0.0.1:$port
 agent() { # NAME PORT
-    timeout 280 "$nebula" agent --home "$T/$1" --listen "127.0.0.1:$2" --recycle 4 --overlap 5 \
+    timeout 600 "$nebula" agent --home "$T/$1" --listen "127.0.0.1:$2" --recycle 4 --overlap 5 \
         --renew-before 365 2>>"$T/$1.log" &
     pids+=($!)
 }
@@ -57,7 +57,7 @@ cat >>"$T/job.yaml" <<YAML
   - {name: paris, sources: [{name: other, weight: 1}], threads: 1}
   - {name: rome, sources: [{name: gpl, weight: 1}], threads: 1}
 YAML
-timeout 260 "$nebula" pretrain "$T/job.yaml" --home "$T/hub" --out "$T/run" --steps 100000 \
+timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/hub" --out "$T/run" --steps 100000 \
     --set sync.commit_all=false --set sync.grace_s=2 >"$T/run.log" 2>&1 &
 run=$!
 pids+=("$run")
@@ -166,7 +166,7 @@ joins n17
 in_logs 'except for 1 new members, which are let in once no job runs here'
 
 # A second job, which ends without a member that is revoked meanwhile.
-timeout 90 "$nebula" pretrain "$T/job.yaml" --home "$T/hub" --out "$T/short" --steps 300 \
+timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/hub" --out "$T/short" --steps 300 \
     --set sync.commit_all=false --set sync.grace_s=2 >"$T/short.log" 2>&1 &
 short=$!
 pids+=("$short")

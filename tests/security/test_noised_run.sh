@@ -19,7 +19,7 @@ sed -i 's/{name: c1,/{name: c1, mesh: {dp: 2}, launcher: local,/' "$T/job.yaml"
 run() { # OUT SET...
     local out=$1
     shift
-    timeout 100 "$nebula" pretrain "$T/job.yaml" --local 3 --out "$out" "$@" >"$out.log" 2>&1 ||
+    timeout 600 "$nebula" pretrain "$T/job.yaml" --local 3 --out "$out" "$@" >"$out.log" 2>&1 ||
         fail "$out: $(tail -n 4 "$out.log")"
 }
 run "$T/noised"
@@ -29,7 +29,7 @@ round_digests_equal "$T/noised"
 # again is what it had sent.
 run=$T/again
 pace 50
-timeout 100 "$nebula" pretrain "$T/job.yaml" --local 3 --out "$run" >"$run.log" 2>&1 &
+timeout 600 "$nebula" pretrain "$T/job.yaml" --local 3 --out "$run" >"$run.log" 2>&1 &
 pid=$!
 clean_up() { end_now "$pid"; }
 merged() { (($(largest "$run" round round c0 -1) >= 1)); }

@@ -41,13 +41,13 @@ chmod +x "$T/launch/mpirun"
 make_corpus
 pair
 start_a() { # OPTIONS...
-    PATH=$T/launch:$PATH beside timeout 280 "$nebula" agent --home "$T/a" --listen \
+    PATH=$T/launch:$PATH beside timeout 600 "$nebula" agent --home "$T/a" --listen \
         "127.0.0.1:$port" "$@" 2>>"$T/a.log" &
     agent=$!
     pids+=("$agent")
     wait_for 20 "the agent" "$nebula" status --home "$T/a"
 }
-beside timeout 280 "$nebula" agent --home "$T/b" 2>>"$T/b.log" &
+beside timeout 600 "$nebula" agent --home "$T/b" 2>>"$T/b.log" &
 pids+=($!)
 make_job "$T/job.yaml"
 sed -i -e 's/batch: 4, accumulate: 1/batch: 1, accumulate: 4/' -e \
@@ -55,7 +55,7 @@ sed -i -e 's/batch: 4, accumulate: 1/batch: 1, accumulate: 4/' -e \
 run() { # NAME OPTIONS...
     local name=$1
     shift
-    timeout 120 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/$name" "$@" \
+    timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/$name" "$@" \
         >"$T/$name.log" 2>&1
 }
 

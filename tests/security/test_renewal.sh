@@ -12,7 +12,7 @@ clean_up() {
 port=$(ten_ports)
 enrol=127.0.0.1:$port
 agent() { # NAME PORT
-    timeout 200 "$nebula" agent --home "$T/$1" --listen "127.0.0.1:$2" 2>>"$T/$1.log" &
+    timeout 600 "$nebula" agent --home "$T/$1" --listen "127.0.0.1:$2" 2>>"$T/$1.log" &
     pids+=($!)
 }
 not_after() { date -d "$(openssl x509 -in "$1" -noout -enddate | cut -d = -f 2)" +%s; }
@@ -49,7 +49,7 @@ within 20 link_up paris hub || fail "no link"
 make_job "$T/job.yaml"
 light "$T/job.yaml"
 clusters "$T/job.yaml" hub paris
-timeout 190 "$nebula" pretrain "$T/job.yaml" --home "$T/hub" --out "$T/run" --steps 100000 \
+timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/hub" --out "$T/run" --steps 100000 \
     >"$T/run.log" 2>&1 &
 run=$!
 within 30 beyond paris 20 || fail "the job does not run: $(tail -n 3 "$T/run.log")"

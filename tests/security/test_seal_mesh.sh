@@ -11,10 +11,10 @@ sed -i -e 's/steps: 60/steps: 120/; s/every_steps: 20/every_steps: 20, keep: 3/'
     -e 's/{name: alpha,/{name: alpha, mesh: {dp: 2},/' "$T/job.yaml"
 cd "$T"
 "$nebula" seal init "$T/seal.key" --home "$T/home" >/dev/null || fail "seal init"
-timeout 150 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/clear" >"$T/clear.log" 2>&1 ||
+timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/clear" >"$T/clear.log" 2>&1 ||
     fail "run in clear: $(tail -n 3 "$T/clear.log")"
 
-NEBULA_FAULT=worker.step:+60 timeout 200 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/run" \
+NEBULA_FAULT=worker.step:+60 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/run" \
     --seal-key "$T/seal.key" >"$T/run.log" 2>&1 &
 pid=$!
 wait_step "$T/run" 45 "$pid" alpha || fail "the run ended before step 45: $(tail -n 3 "$T/run.log")"
@@ -89,7 +89,7 @@ fi
 # A resumed run uses the generation before, here with stages in place of replicas.
 sed 's/mesh: {dp: 2}/mesh: {pp: 2}/' "$T/job.yaml" >"$T/then.yaml"
 rm "$T/run/summary.json"
-timeout 150 "$nebula" pretrain "$T/then.yaml" --local 2 --out "$T/run" --resume \
+timeout 600 "$nebula" pretrain "$T/then.yaml" --local 2 --out "$T/run" --resume \
     --seal-key "$T/seal.key" >"$T/then.log" 2>&1 ||
     fail "the resumed run failed: $(tail -n 5 "$T/then.log")"
 digests_equal "$T/run"

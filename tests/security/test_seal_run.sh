@@ -18,7 +18,7 @@ has "$T/seal.key" "$T/home/seal.json" || fail "seal.json does not name the key"
 "$nebula" seal init "$T/other.key" --home "$T/home2" >/dev/null
 id=$("$nebula" seal id "$T/seal.key" | awk '{print $2}')
 
-timeout 100 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/clear" >"$T/clear.log" 2>&1 ||
+timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/clear" >"$T/clear.log" 2>&1 ||
     fail "run in clear: $(tail -n 3 "$T/clear.log")"
 
 # ---- any worker, also of an agent that does not seal: exec made it dumpable, until it reads its
@@ -49,7 +49,7 @@ else
 fi
 
 # ---- sealed, with a worker that is searched and killed -------------------------------------------
-NEBULA_FAULT=worker.step:+30 timeout 150 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/run" \
+NEBULA_FAULT=worker.step:+30 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/run" \
     --seal-key "$T/seal.key" >"$T/run.log" 2>&1 &
 pid=$!
 for ((i = 0; i < 900; i++)); do

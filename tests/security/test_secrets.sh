@@ -27,7 +27,7 @@ pid[paris]=$!
 within 20 link_up hub paris || fail "no link"
 make_job "$T/job.yaml"
 clusters "$T/job.yaml" hub paris
-timeout 120 "$nebula" pretrain "$T/job.yaml" --home "$T/hub" --out "$T/run" --steps 300 \
+timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/hub" --out "$T/run" --steps 300 \
     >"$T/run.log" 2>&1 &
 run=$!
 wait_step "$T/run" 40 "$run" paris || fail "the job does not run: $(tail -n 3 "$T/run.log")"

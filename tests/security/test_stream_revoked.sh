@@ -15,11 +15,11 @@ clean_up() {
 }
 port=$(ten_ports)
 agent() { # NAME PORT
-    timeout 200 "$nebula" agent --home "$T/$1" --listen "127.0.0.1:$2" 2>>"$T/$1.log" &
+    timeout 600 "$nebula" agent --home "$T/$1" --listen "127.0.0.1:$2" 2>>"$T/$1.log" &
     pids+=($!)
 }
 follow() { # OUT JOB
-    timeout 180 "$nebula" pretrain "$2" --home "$T/hub" --out "$T/$1" --steps 1000000 --set \
+    timeout 600 "$nebula" pretrain "$2" --home "$T/hub" --out "$T/$1" --steps 1000000 --set \
         checkpoint.every_steps=100000 >"$T/$1.log" 2>&1 &
     follows[$1]=$!
 }

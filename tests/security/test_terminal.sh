@@ -22,7 +22,7 @@ clean "$T/logs.txt" logs
 # generate: the prompt comes back through the vocabulary.
 make_corpus
 make_job "$T/job.yaml"
-timeout 120 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 4 --out "$T/run" >"$T/run.log" \
+timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 4 --out "$T/run" >"$T/run.log" \
     2>&1 ||
     fail "training a model failed: $(tail -n 3 "$T/run.log")"
 "$nebula" export "$T/run/checkpoint" "$T/bpe" >"$T/export.log" 2>&1 ||

@@ -60,11 +60,11 @@ start_alpha
 start_beta
 wait_for 20 "the link" link_up b alpha
 train() {
-    timeout 60 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/$1" >"$T/$1.log" 2>&1 ||
+    timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/$1" >"$T/$1.log" 2>&1 ||
         fail "$1: $(tail -n 3 "$T/$1.log")"
 }
 train peace
-timeout 100 python3 "$T/strangers.py" "$port" "$page" "$T/enough" >"$T/made" 2>"$T/strangers.log" &
+timeout 600 python3 "$T/strangers.py" "$port" "$page" "$T/enough" >"$T/made" 2>"$T/strangers.log" &
 strangers=$!
 train siege
 touch "$T/enough"
