@@ -254,7 +254,7 @@ static enum neb_status gather_moments(const struct intra_trainer *t, const float
             st = intra_full_gather(m, x, INTRA_ARENA_GRADS, m->grads,
                                    whole ? whole + x->grad_at : NULL);
     }
-    t->K->ops->zero(t->K, m->grads, m->n_grads);
+    t->K->ops->zero(t->K, m->grads, m->n_grads * sizeof *m->grads);
     return st;
 }
 

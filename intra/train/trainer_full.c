@@ -83,7 +83,7 @@ static enum neb_status spread_moments(struct passing *p, const char *which, floa
         NEB_TRY(intra_full_scatter(m, x, INTRA_ARENA_GRADS, p->room, m->grads));
     }
     memcpy(slice, m->grads + t->optim->at, t->optim->n * sizeof *slice);
-    t->K->ops->zero(t->K, m->grads, m->n_grads);
+    t->K->ops->zero(t->K, m->grads, m->n_grads * sizeof *m->grads);
     return NEB_OK;
 }
 

@@ -234,7 +234,7 @@ static enum neb_status put_moments(struct parts *p, const float *slice, const ch
     enum neb_status st = dp ? dp->ops->all_gather(dp, m->grads, o->n) : NEB_OK;
     if (st == NEB_OK)
         st = put_all(p, INTRA_ARENA_GRADS, m->grads, prefix, written);
-    t->K->ops->zero(t->K, m->grads, m->n_grads);
+    t->K->ops->zero(t->K, m->grads, m->n_grads * sizeof *m->grads);
     return st;
 }
 
