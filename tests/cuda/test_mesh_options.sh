@@ -21,7 +21,7 @@ for options in "" "trainable=lora"; do
     # shellcheck disable=SC2206
     o=(device=fp32 seq=8 $options)
     ranks 2 "$mesh_train" 2 1 1 steps=2 save="$work/mesh.ckpt" shards=1 "${o[@]}" >/dev/null
-    timeout "${limit:-60}" "$mesh_train" 0 0 0 steps=2 load="$work/mesh.ckpt" "${o[@]}" >"$work/one"
+    timeout 600 "$mesh_train" 0 0 0 steps=2 load="$work/mesh.ckpt" "${o[@]}" >"$work/one"
     ranks 4 "$mesh_train" 1 2 2 steps=0 load="$work/mesh.ckpt" save="$work/again.ckpt" "${o[@]}" \
         >/dev/null
     ranks 2 "$mesh_train" 2 1 1 steps=2 load="$work/again.ckpt" "${o[@]}" >"$work/out"
