@@ -39,7 +39,7 @@ for options in "" "bias=1 recompute=1" trainable=lora; do
     echo "$options: $many waits, one rank $one"
 done
 
-# Replicas of tensor-parallel ranks reduce most of a step's eight pieces of the gradients while
+# Replicas of tensor-parallel ranks reduce some of a step's eight pieces of the gradients while
 # backward still runs.
 beside() {
     EMU_LATE=1 EMU_COUNT=1 mesh "$@" >/dev/null 2>"$work/err" || { cat "$work/err" >&2; exit 1; }
@@ -47,7 +47,7 @@ beside() {
         "$work/err"
 }
 n=$(beside 2x1x2 device=fp32 seq=8 graphs=off steps=3)
-((n >= 3 * 3)) ||
+((n >= 3)) || # none, if they began after backward; how many depends on the processors
     { echo "two replicas of two ranks: in three steps $n reductions began while backward ran"
     exit 1; }
 echo "$n reductions began while backward ran"
