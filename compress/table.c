@@ -7,7 +7,7 @@
 #include <string.h>
 
 extern const struct cmp_codec_ops cmp_fp32, cmp_bf16, cmp_int8, cmp_int4, cmp_topk;
-#ifdef CMP_TEST_CODEC // a test compiles this file with one more codec (tests/unit/test_codec_new.c)
+#ifdef CMP_TEST_CODEC // a test compiles this file with one more codec (tests/unit/codec_added.c)
 extern const struct cmp_codec_ops CMP_TEST_CODEC;
 #endif
 
