@@ -94,7 +94,7 @@ enum neb_status sec_seal_key_make(const char *path, const char *passphrase,
     return st;
 }
 
-// Scratch for a key under a passphrase, while it is opened.
+// Working memory to open a key that is under a passphrase.
 struct unwrap {
     char passphrase[SEC_SEAL_PASSPHRASE_MAX];
     uint8_t by[SEC_SEAL_KEY_BYTES];
