@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # A cluster of several ranks on emulated devices and one on processors train one model: equal
 # parameters after every round and at the end, and evaluations that agree. With `auto` the mesh uses
-# devices if every rank has one; else processors, and rank 0 logs why. With `cuda` it then fails for
-# the same reason.
+# devices if every rank has one. Otherwise it uses processors, and rank 0 logs why. With `cuda` it
+# then fails for the same reason.
 . "$(dirname "$0")/../e2e/lib.sh"
 export CUDA_VISIBLE_DEVICES= # a GPU that this machine has is not the emulator's
 make_corpus
@@ -61,8 +61,8 @@ CUDA_MODULE_LOADING=LAZY run auto # the user's word counts
     fail "auto, with a device a rank: $(place auto)"
 [[ $(summary '.clusters[0].params_digest' "$T/auto") == "$(summary '.clusters[0].params_digest' \
     "$T/mesh")" ]] || fail "auto and cuda have other parameters"
-# One of two tensor-parallel ranks has a card so small that its logits need two blocks, the other's
-# need one; both reduce between blocks.
+# One of two tensor-parallel ranks has a small card, so its logits need two blocks. The other's
+# logits need one. Both ranks reduce between blocks.
 cp "$T/job.yaml" "$T/even.yaml"
 sed -i 's/seq_len: 32, batch: 2/seq_len: 64, batch: 2/;
     s/mesh: {dp: 2, tp: 1}/mesh: {dp: 1, tp: 2}/' "$T/job.yaml"
@@ -80,8 +80,8 @@ place lack | has ' info .*training on the CPU' || fail "no device is worth a war
 EMU_REFUSES=1 run refused --steps 3 # it is there
 [[ $(place refused) == "cpu "*" warn "*"$why CUDA device 0: unknown error"* ]] ||
     fail "auto, with a device that cannot be opened: $(place refused)"
-# After training on devices, a lost device is a crash: all ranks restart, and none continues on
-# processors.
+# After training on devices, the loss of a device counts as a crash: all ranks restart, and none
+# continues on processors.
 begun() {
     NEBULA_FAULT=worker.step:+300 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --steps \
         40 --set sync.interval=3 --out "$T/gone" "$@" >"$T/gone.log" 2>&1 & pid=$!
@@ -108,6 +108,6 @@ fails() { # NAME REASON: the run's error, not only a rank's log
 }
 EMU_WITHOUT=1 fails must 'rank 1: no CUDA device.*device: cpu'
 EMU_REFUSES=1 fails unopened 'rank 1: CUDA device 0: unknown error.*device: cpu'
-# products have their room
+# the products have their scratch
 EMU_MEMORY=1:34000000 fails small 'rank 1: .*of device memory: .*lower data.batch'
 echo "a mesh on devices and a cluster on processors train one model"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Generator and discriminator on emulated devices: training equals that on processors up to
-# rounding, also beside one on processors, and with shared embeddings. A lost device costs a restart
-# and no bit.
+# Generator and discriminator on emulated devices. Training equals training on processors up to
+# rounding. So does a pair with one side on processors, and a pair with shared embeddings. A lost
+# device costs a restart and no bit.
 . "$(dirname "$0")/../e2e/lib.sh"
 export CUDA_VISIBLE_DEVICES= # a GPU that this machine has is not the emulator's
 mkdir "$T/bin" # the program looks for the kernels beside itself

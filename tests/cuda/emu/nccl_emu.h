@@ -36,10 +36,10 @@ static inline void emu_leave_at_end(const char *alone) {
 // True if this call must fail. Every fallible function of either library begins with this or the
 // next one.
 bool emu_fails(const char *call);
-// The same for a polling function. Its number of calls depends on the machine, so only the first of
-// each kind (its own bit) since the last other call counts.
+// The same for a polling function. The number of its calls depends on the machine. So it counts
+// only once between two other calls; each kind has its own bit.
 bool emu_poll_fails(const char *call, unsigned kind);
-// True if this look at a state must return an error. The first two looks since the last other call
+// True if this look at a state must return an error. Only the first two looks after another call
 // count.
 bool emu_look_fails(void);
 
