@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A member is revoked, or gets new keys, during a round. One of the others has its update and vote
-// already, the other does not. That one must still be able to check them, or the round would never
-// end. What the old key signs after that reaches nobody. Also: the file that keeps such keys.
+// A member is revoked, or gets new keys, during a round. One of the others already has its update
+// and vote, the other does not. The second one must still be able to check them, or the round would
+// never end. No member accepts what the old key signs after that. The file that keeps such keys is
+// tested too.
 #define HOSTILE_ORDER ANNA, BERT, MALLORY // mallory is honest here, and is revoked
 #include "tests/security/hostile_fixture.h"
 
