@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Safetensors files: written files are read back bit for bit, in one file and in shards; bad ones
+// Safetensors files. Written files are read back bit for bit, as one file and as shards. Bad files
 // are refused with file, tensor and remedy.
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
@@ -171,7 +171,7 @@ static const struct hostile_index {
      "tensor 'a' is in"},
     {"{\"weight_map\":{\"b\":\"three.safetensors\",\"a\":\"two.safetensors\",\"c\":\"three."
      "safetensors\"}}",
-     NEB_ERR_FORMAT, "'c' is not in"}, // it is in the other one
+     NEB_ERR_FORMAT, "'c' is not in"}, // the tensor is in the other shard
 };
 
 static void test_hostile_index(void **state) {
@@ -334,7 +334,8 @@ static void test_types(void **state) {
     intra_st_close(&s);
 }
 
-// Every write, fsync and rename may fail: an error, and only complete files under their names.
+// Every write, fsync and rename may fail. The result is an error, and only complete files have
+// their names.
 static void test_faults(void **state) {
     (void)state;
     static const char *const points[] = {"fs.write", "fs.fsync", "fs.rename"};
