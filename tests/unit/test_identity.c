@@ -297,7 +297,7 @@ static void test_handler_ends_at_once(void **state) {
         soon += neb_now() - begin < 50 * NEB_MS;
         assert_null(z);
     }
-    // a handler that polls every 100 ms would hardly ever end so soon; a busy machine may delay some
+    // a handler that polls every 100 ms would hardly ever end so soon; a busy machine delays some
     assert_true(soon >= 10);
     assert_int_equal(sec_zap_create(context, "test", &z), NEB_OK);
     // one handler per context
