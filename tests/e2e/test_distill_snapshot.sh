@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Students that form one model take a snapshot. One was away for longer than updates are kept, and
-# its worker is killed before its next checkpoint. One lost its job folder, and then its disk. Their
-# labels continue from where the teacher still has them, and no student diverges.
+# Students that form one model take a snapshot. One student was away for longer than updates are
+# kept, and its worker is killed before its next checkpoint. Another student lost its job folder,
+# and then its disk. Their labels continue from the oldest that the teacher still has, and no
+# student diverges.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/pairs.sh"
 make_pairs

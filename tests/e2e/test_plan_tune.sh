@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # nebula plan of a job with sync.tune: auto: the predicted H, τ and codec of each cluster, against a
-# run. Steps have a fixed duration, so the load of the machine does not matter. Two runs: trainers
-# of different speed (attach_client --pace), and the built-in trainer, whose updates have a
-# realistic size.
+# run. Steps have a fixed duration, so the load of the machine does not matter. The test has two
+# runs: one of trainers of different speed (attach_client --pace), and one of the built-in trainer,
+# whose updates have a realistic size.
 . "$(dirname "$0")/lib.sh"
 client=$BUILD/attach_client
 [[ -x $client ]] || skip "attach_client is not built"
