@@ -27,7 +27,7 @@ enum agent_lines_limit {
     AGENT_LINES_A_SECOND = 1000,
     AGENT_LINES_BYTES_BURST = 2 * AGENT_LINES_BYTES_MAX,
     AGENT_LINES_BYTES_A_SECOND = 256 << 10,
-    AGENT_LINES_MESSAGES_BURST = 80, // of 48 KiB each: twice what an outage keeps
+    AGENT_LINES_MESSAGES_BURST = 80, // of 48 KiB each: twice the lines that are kept in an outage
     AGENT_LINES_MESSAGES_A_SECOND = 20,
     // Factor: a receiver accepts so many times these limits per job and member, and drops the rest.
     // The clocks may differ, and lines of two seconds may arrive in one.
