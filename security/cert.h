@@ -6,7 +6,7 @@
 //     public key         the member's Ed25519 signing key
 //     SEC_OID_CURVE      OCTET STRING, 32 bytes: the member's CURVE25519 key for links
 //     SEC_OID_SIGN       OCTET STRING, 32 bytes: the signing key again. So both keys that members
-//                        use are side by side, and a certificate for TLS only has neither
+//                        use are side by side. A certificate that is only for TLS has neither
 //     basicConstraints CA:FALSE (critical), keyUsage digitalSignature (critical)
 // A request (PKCS #10) carries subject, key and both extensions, and nothing else.
 //

@@ -427,8 +427,8 @@ static enum neb_status holds(const char *home, const struct sec_member *e, bool 
 }
 
 // *out: true if the entry is the hub itself. It compares the hub's keys, and those of a nebula
-// rotate that stopped after the hub's answer. It does not compare names: after a restore, the CA
-// may meet its old name.
+// rotate that stopped after the hub's answer. It does not compare names: after a restore, the list
+// may still have the hub's old name.
 static enum neb_status is_self(const struct sec_hub *h, const struct sec_member *e, bool *out) {
     char rotate[NEB_PATH_MAX];
     NEB_TRY(neb_path(rotate, sizeof rotate, h->home, "rotate"));

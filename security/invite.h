@@ -41,7 +41,7 @@ NEB_MUST_CHECK enum neb_status sec_invites_sweep(const char *dir, int64_t now, c
 //
 //     {"format": 1, "rotated": {"rome": 1764144000}}      seconds since 1970; of the last hour
 //
-// Threads: one user at a time, who holds the hub's lock.
+// Threads: one user at a time, which holds the hub's lock.
 
 enum { SEC_ROTATE_EVERY = 3600 }; // seconds
 

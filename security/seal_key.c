@@ -237,8 +237,8 @@ _Static_assert(SEC_SEAL_HANDED_BYTES + crypto_box_SEALBYTES == SEC_HAND_BOX_BYTE
 
 static enum neb_status room(struct sec_hand **out) {
     NEB_TRY(sec_seal_init());
-    // sec_locked_alloc puts the end of the block at the end of a page: the rounded size keeps it
-    // aligned.
+    // sec_locked_alloc puts the end of the block at the end of a page. The rounded size keeps the
+    // start aligned.
     struct sec_hand *h = *out = sec_locked_alloc((sizeof *h + 15) & ~(size_t)15);
     if (!h)
         return neb_fail(NEB_ERR_NOMEM, "out of memory handing the job's key to another rank");

@@ -31,7 +31,7 @@ uint64_t sec_source_of_peer(int fd);
 
 // ---- how often a source may come ----------------------------------------------------------------
 //
-// Limits how often each source may come: a burst at once, then so many per second. A
+// Limits how often each source may come: a burst at once, then a fixed number per second. A
 // flood takes no share of other sources. Pure.
 //
 // Each source has a virtual clock (GCRA, ITU-T I.371). Each visit moves it on by a gap, and it may

@@ -323,7 +323,7 @@ static void test_gibibyte(void **state) {
     (void)state;
     const size_t bytes = ((size_t)1 << 30) + 3 * (size_t)WINDOW + 12345;
     if (C->size != 2 || nccl() || pieces)
-        skip(); // once is enough; too many pieces
+        skip(); // one communicator is enough, and small pieces would be too many
     struct intra_comm_send s[2] = {{0}};
     unsigned char *p = mirrors(bytes), last = 5;
     double sum = 1;

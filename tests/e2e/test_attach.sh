@@ -49,9 +49,9 @@ done
     $(summary '.clusters[0].eval_loss' "$T/two") == 1.5 ]] ||
     fail "the summary is wrong: $(jq -c ".clusters[0]" "$T/two/summary.json")"
 
-# What a trainer reports of a step is in metrics.jsonl; what it does not report is null there. Steps
-# 1, 10, 20 … are written. The trainer reports lr at even steps. It also reports held-out losses,
-# the last one at its end.
+# metrics.jsonl has the figures of a step that a trainer reports, and null for the others. Steps 1,
+# 10, 20 … are written. The trainer reports lr at even steps. It also reports held-out losses, the
+# last one at its end.
 lines() {
     jq -s "[.[] | select(.cluster == \"alpha\" and .kind == \"$1\")] | $2" "$T/two/metrics.jsonl"
 }

@@ -107,7 +107,7 @@ def udp(addr, port, mbit, seconds, size=1472):
             pass
     else:
         sys.exit("netprobe: no answer from the sink")
-    # A rate of n packets: n - 1 of them, over the time between the first and the last one.
+    # The time from the first packet to the last one covers one packet fewer than arrived.
     rate = (int(nbytes) - size - 28) * 8 / float(span) / 1e6 if float(span) > 0 else 0
     print(f"{total} {got} {late} {rate:.3f} {fates}")
 

@@ -362,7 +362,7 @@ static void test_handshakes(void **state) {
     exchange();
 }
 
-// The same from thousands of addresses, each of which comes rarely. All together stay within the
+// The same from thousands of addresses. Each address comes rarely. All together stay within the
 // common limit, and a member that was here before reconnects during the flood.
 static void test_many_addresses(void **state) {
     (void)state;

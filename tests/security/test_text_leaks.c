@@ -204,8 +204,8 @@ static struct intra_trainer *make(struct kern *K, enum intra_trainable_mode mode
     return t;
 }
 
-// The row that changed unlike all others. Inputs: the only one that changed. Outputs (turned): the
-// only one that moved in the other direction.
+// Finds the row that differs from all others. Inputs: the only row that changed. Outputs (turned):
+// the only row that moved in the other direction.
 static int odd_row(const struct intra_model *m, const struct intra_tensor *w, const float *before,
                    bool turned) {
     const float *now = m->params + w->at;

@@ -5,9 +5,9 @@
 // has heard no leader for a while is asked at once to promise a term, which the Byzantine member
 // then does not use.
 //
-// Or it takes votes (captives): some members hear only the Byzantine member for some seconds, and
-// promise it a term. From then on it tells the leader that it follows, and tells the captives that
-// it leads, or that it follows too. It sends no votes and no promises any more.
+// Or it captures votes: some members (captives) hear only the Byzantine member for some seconds,
+// and promise it a term. From then on it tells the leader that it follows, and tells the captives
+// that it leads, or that it follows too. It sends no votes and no promises any more.
 #include "inter/round/node_state.h"
 #include "security/sign.h"
 #include "tests/sim/sim.h"

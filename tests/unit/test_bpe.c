@@ -309,7 +309,7 @@ static void test_regexes(void **state) {
     }
 }
 
-// A match that would backtrack for almost ever ends with an error.
+// A match that would backtrack almost for ever ends with an error.
 static void test_hostile_regex(void **state) {
     const char text[] = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
     struct intra_tokenizer *t = NULL;

@@ -397,7 +397,7 @@ static void test_text_is_not_held_in_memory(void **state) {
 
 struct change {
     const char *file;
-    int64_t at;       // the byte that changes; < 0: the file is cut by so many bytes
+    int64_t at;       // the byte that changes; < 0: the file loses this many bytes at its end
     const char *more; // appended to the file
     bool gone, done;
 };

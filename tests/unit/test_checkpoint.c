@@ -256,7 +256,7 @@ static bool there(const char *name) {
     return neb_path(p, sizeof p, dir, name) == NEB_OK && neb_fs_exists(p);
 }
 
-// A checkpoint of two files, one of which is missing.
+// A checkpoint of two files. One of the files is missing.
 static void put_without_part(const char *name) {
     const struct intra_part part = {.token = 7, .number = 1, .n = 1};
     const uint64_t parts[2] = {part.token, part.n};

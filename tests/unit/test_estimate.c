@@ -18,7 +18,8 @@ struct path {
     double bps;
     neb_ns rtt;
     int burst;
-    int lost_every; // every so many chunks one is lost, and later ones wait for its repair; 0: none
+    // one of this many chunks is lost, and later chunks wait for its repair; 0: none is lost
+    int lost_every;
     int sent;
     neb_ns held;
     neb_ns dead_for; // once, after the fourth chunk

@@ -189,8 +189,9 @@ static void test_error_feedback_loses_nothing(void **state) {
     stop(1);
 }
 
-// Any share of the residual is kept in θ_m, and updates may meet any fate. θ plus the residual
-// (with blend: θ_m plus the residual) is still the result of an exact codec. At the end θ_m is θ.
+// Any share of the residual is kept in θ_m, and updates are committed, late or refused. θ plus the
+// residual (with blend: θ_m plus the residual) is still the result of an exact codec. At the end
+// θ_m is θ.
 static void kept(float share, float alpha) {
     struct cmp_codec codec;
     struct kern_digest d[MEMBERS];

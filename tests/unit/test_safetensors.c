@@ -31,7 +31,7 @@ static void write_file(const char *name, const void *p, size_t n) {
     assert_int_equal(fclose(f), 0);
 }
 
-// Writes a file with this header, its length before it, and so many bytes of data.
+// Writes a file with this header, its length before it, and this many bytes of data.
 static void write_st(const char *name, const char *header, size_t data_bytes) {
     struct neb_buf b = {0};
     neb_buf_u64(&b, strlen(header));

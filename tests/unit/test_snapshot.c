@@ -46,7 +46,7 @@ static struct {
     uint32_t round; // round of the holder's state
     int opened, closed;
     int opens_after;    // this many times open reports that the state is not there yet
-    bool silent;        // side 2 reports that for ever
+    bool silent;        // side 2 reports for ever that it is not there
     bool takes_nothing; // the link of side 2 is full
     uint32_t strangers; // a bit for each peer that is not a cluster of the job
     int refused;        // messages of strangers

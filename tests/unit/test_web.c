@@ -477,7 +477,7 @@ static void test_accept_limit(void **state) {
 
 // ---- other users of this host ----
 
-// The HTTP status that another user gets. With `holds`: opens so many silent connections as that
+// The HTTP status that another user gets. With `holds`: opens this many silent connections as that
 // user and returns the pid of the process that keeps them.
 static int answered_as(unsigned uid, uint16_t port, const char *path, int holds) {
     int ends[2], status = 0, code = 0;

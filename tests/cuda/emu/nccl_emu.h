@@ -11,7 +11,7 @@
 #include <stdbool.h>
 
 struct emu_nccl {
-    int in_progress;  // every call stays in progress for so many looks at the state
+    int in_progress;  // every call stays in progress for this many looks at the state
     long fail_at;     // the call of either library that fails, from 1; 0: none
     long error_at;    // the look at a state that returns an asynchronous error, from 1; 0: none
     const char *hang; // name of the NCCL call whose work never ends, or NULL
