@@ -41,7 +41,7 @@ enum neb_status sec_former_parse(const char *text, size_t len, const char *what,
         return NEB_OK;
     *n = 0;
     return neb_fail(NEB_ERR_FORMAT,
-                    "%s is damaged: remove it. What members signed that were removed since then "
+                    "%s is damaged: remove it. Signatures of members that were removed since then "
                     "can no longer be checked here",
                     what);
 }

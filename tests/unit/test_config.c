@@ -704,7 +704,7 @@ static void test_auto(void **state) {
     json_object_set_new(o, "sync.codec", json_string("auto"));
     assert_int_equal(agent_job_from_json(o, &back), NEB_ERR_FORMAT);
     json_decref(o);
-    // a value that the planner will choose is not compared with others yet, but a written value is
+    // a value that the planner will choose is not compared with other values yet; a written one is
     static const struct {
         const char *sync, *expect; // NULL: accepted
     } with_tune[] = {

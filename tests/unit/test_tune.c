@@ -170,8 +170,8 @@ static void play(struct loop *l, double mbit, uint64_t done) {
     double sample = fills ? mbit : 8.0 * bytes / l->rtt_s / 1e6;
     if (fills || sample > l->goodput_seen)
         l->goodput_seen = sample;
-    // The decision uses this round's transfer. full: whether the update fills the path; smaller
-    // updates are sent before they do.
+    // The decision uses this round's transfer. full: the update fills the path; a smaller one has
+    // left before.
     struct inter_measure m = measure(l->goodput_seen * (l->overestimate > 0 ? l->overestimate : 1),
                                      l->rtt_s * 1e3, step_s);
     m.codec = p.codec;
