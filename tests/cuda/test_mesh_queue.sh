@@ -21,7 +21,7 @@ waits() {
 }
 for options in "" "bias=1 recompute=1" trainable=lora; do
     for late in 0 1; do
-        [[ $late == 1 || ! $options ]] || continue # the count is the same: once is enough
+        [[ $late == 1 || ! $options ]] || continue # the count is the same, so one test is enough
         export EMU_LATE=$late
         # shellcheck disable=SC2086
         few=$(waits 1x1x2 steps=1 $options)
@@ -47,7 +47,7 @@ beside() {
         "$work/err"
 }
 n=$(beside 2x1x2 device=fp32 seq=8 graphs=off steps=3)
-((n >= 3)) || # none, if they began after backward; how many depends on the processors
+((n >= 3)) || # none if they began after backward; the number depends on the processors
     { echo "two replicas of two ranks: in three steps $n reductions began while backward ran"
     exit 1; }
 echo "$n reductions began while backward ran"

@@ -5,7 +5,7 @@
 # devices if every rank has one. Otherwise it uses processors, and rank 0 logs why. With `cuda` it
 # then fails for the same reason.
 . "$(dirname "$0")/../e2e/lib.sh"
-export CUDA_VISIBLE_DEVICES= # a GPU that this machine has is not the emulator's
+export CUDA_VISIBLE_DEVICES= # the emulator must not see a GPU of this machine
 make_corpus
 make_job "$T/job.yaml"
 sed -i 's/seq_len: 64, batch: 4/seq_len: 32, batch: 2/;
@@ -53,7 +53,7 @@ place() {
     echo "$(summary '.clusters[0].device' "$T/$1") $(cat "$T/$1"/clusters/alpha/jobs/*/rank-0.log)"
 }
 sed -i 's/device: cuda, precision: fp32,/device: auto, precision: fp32,/' "$T/job.yaml"
-CUDA_MODULE_LOADING=LAZY run auto # the user's word counts
+CUDA_MODULE_LOADING=LAZY run auto # the user's choice counts
 [[ $(loading auto LAZY) == 2 ]] ||
     fail "CUDA_MODULE_LOADING of the user is not kept: $(cat \
     "$T"/auto/clusters/alpha/jobs/*/rank-*.log)"
@@ -77,7 +77,7 @@ why="training on the CPU, because not every rank has a device: rank 1:"
 [[ $(place lack | grep -c 'training on') == 1 ]] ||
     fail "more than one line says on what it trains: $(place lack)"
 place lack | has ' info .*training on the CPU' || fail "no device is worth a warning: $(place lack)"
-EMU_REFUSES=1 run refused --steps 3 # it is there
+EMU_REFUSES=1 run refused --steps 3 # the device is there
 [[ $(place refused) == "cpu "*" warn "*"$why CUDA device 0: unknown error"* ]] ||
     fail "auto, with a device that cannot be opened: $(place refused)"
 # After training on devices, the loss of a device counts as a crash: all ranks restart, and none

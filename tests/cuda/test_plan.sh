@@ -5,7 +5,7 @@
 # Memory, ranks and links of devices count, also for the sides of rtd and distill.
 . "$(dirname "$0")/../e2e/lib.sh"
 export XDG_CACHE_HOME=$T/cache
-cp -r "$BUILD/rates" "$T/cache" # of its processors, measured once, by the test e2e_rates
+cp -r "$BUILD/rates" "$T/cache" # rates of these processors, which e2e_rates measured once
 make_corpus
 make_job "$T/both.yaml"
 sed -i 's/seq_len: 64, batch: 4/seq_len: 64, batch: 2/;
@@ -17,7 +17,7 @@ cp "$BUILD/nebula" "$T/bare/"
 cp "$EMULATED" "$T/bin/libnebula_device.so"
 cp "$EMULATED_NCCL" "$T/bin/libnebula_nccl.so"
 nebula=$T/bin/nebula
-export EMU_DEVICES=2 EMU_NCCL_SHARED_DEVICE=1 # the emulated NCCL knows of one device only
+export EMU_DEVICES=2 EMU_NCCL_SHARED_DEVICE=1 # the emulated NCCL has only one device
 
 plan() { timeout 600 "$nebula" plan "$@" 2>"$T/plan.err" || fail "plan $*: $(cat "$T/plan.err")"; }
 near() { # NAME PREDICTED MEASURED LOW HIGH: measured / predicted within bounds
@@ -223,7 +223,7 @@ parts='parameters (in both types) and gradients .*, activations and labels .*, w
 [[ $(grep -c '^  alpha generates on emulated in bf16: step' "$T/rtd.txt") -ge 1 ]] &&
     has "device memory of a rank .*: $parts" <"$T/rtd.txt" ||
     fail "rtd: $(cat "$T/rtd.txt")"
-side distill # a teacher that looks on has no gradients and no moments, whichever is deeper
+side distill # a frozen teacher has no gradients and no moments, however deep it is
 jq -e '.written.clusters | (.[0] | .rates_of == "emulated" and .precision == "bf16" and (.learns |
     not) and .optim_bytes == 0 and .update_s == 0 and .device_bytes > 1e6)
     and (.[1] | .rates_of == "emulated" and .precision == "fp32" and .optim_bytes > 0 and

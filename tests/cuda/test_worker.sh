@@ -4,7 +4,7 @@
 # exchange, end with equal parameters, and evaluate. Without a device, `device: cuda` gives the
 # reason.
 . "$(dirname "$0")/../e2e/lib.sh"
-export CUDA_VISIBLE_DEVICES= # a GPU that this machine has is not the emulator's
+export CUDA_VISIBLE_DEVICES= # the emulator must not see a GPU of this machine
 make_corpus
 make_job "$T/job.yaml"
 sed -i 's/seq_len: 64, batch: 4/seq_len: 32, batch: 2/;

@@ -43,7 +43,7 @@ end_now() {
     mapfile -t all < <(for p in "$@"; do family "$p"; done)
     ((${#all[@]})) || return 0
     kill -KILL "${all[@]}" 2>/dev/null || true
-    for ((i = 0; i < 100; i++)); do # Z: dead, and nobody has waited for it yet
+    for ((i = 0; i < 100; i++)); do # Z: dead, and its parent has not waited for it yet
         ps -o stat= -p "${all[*]}" | grep -qv '^Z' || break
         sleep 0.05
     done

@@ -79,7 +79,7 @@ pid=$!
 wait_step "$T/lost" 5 "$pid" || fail "the run ended before step 5"
 agent=$(pgrep -f "nebula agent .*$T/lost/clusters/alpha" | head -n 1)
 kill -STOP "$agent"
-for ((end = SECONDS + 30; SECONDS < end;)); do # of the clock: a busy machine greps slowly
+for ((end = SECONDS + 30; SECONDS < end;)); do # in seconds: grep is slow on a busy machine
     grep -q "continuing with cross-entropy" "$T/lost/metrics.jsonl" && break
     sleep 0.05
 done

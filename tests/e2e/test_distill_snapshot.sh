@@ -49,7 +49,7 @@ stopped=("$(agent_of delta)" "$(worker_of delta)")
 kill -STOP "${stopped[@]}"
 within 30 is_away run/clusters/beta delta && within 30 is_away run/clusters/gamma delta ||
     fail "delta is stopped, but its links are up"
-missed=$(($(rounds delta) + 3)) # delta still gets what is in its queues
+missed=$(($(rounds delta) + 3)) # delta still gets the messages in its queues
 wait_rounds beta $((missed + 20))
 within 60 gone "$missed" || fail "the updates of round $missed are still kept for delta"
 kill -CONT "${stopped[@]}"

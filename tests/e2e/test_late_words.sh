@@ -30,7 +30,7 @@ slow_beta() {
 }
 gone() { ! kill -0 "${pid[$1]}" 2>/dev/null; }
 said() { has "$1" "$T/b.log"; }
-down() { # beta, which first writes the checkpoint of the other job
+down() { # ends beta, which first writes the checkpoint of the other job
     : >"$T/b.log"
     kill -TERM "${pid[b]}"
 }

@@ -95,7 +95,7 @@ near 'seconds of the run' \
 # A link that cannot carry int4 at this pace, and carries int2 easily.
 sed -i 's/, codec: false//' "$T/job.yaml"
 wan=1800kbit:20ms
-site both 45 # of which it sleeps 40
+site both 45 # the step sleeps for 40 of these ms
 plan "$T/job.yaml" --wan $wan --site "alpha=$T/both.json" --site "beta=$T/both.json" \
     --json >"$T/plan.json"
 pace 40

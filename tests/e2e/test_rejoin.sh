@@ -91,7 +91,7 @@ kill -STOP "${stopped[@]}"
 within 30 is_away run/clusters/a b && within 30 is_away run/clusters/c b ||
     fail "b is stopped, but its links are up"
 round=$(rounds a)
-wait_rounds a $((round + 40)) # updates are kept for b for two more seconds
+wait_rounds a $((round + 40)) # the others keep updates for b for two more seconds
 kill -CONT "${stopped[@]}"
 stopped=()
 round=$(rounds a)

@@ -48,7 +48,7 @@ def serve(addr, port):
     udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
     udp.bind((addr, port))
     got, late, last, first_at, last_at, size, seen = 0, 0, -1, 0.0, 0.0, 0, bytearray()
-    fresh = True  # counts stay after a question: its answer can be lost
+    fresh = True  # a question does not reset the counts, because its answer may be lost
     print("serving", flush=True)
     while True:
         data, peer = udp.recvfrom(65536)

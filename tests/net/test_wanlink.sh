@@ -30,7 +30,7 @@ serve() { # SITE
     local ns=WANLINK_NS$1
     exec {log}< <(exec "$W" exec "${!ns}" -- "${P[@]}" serve 0.0.0.0 9000)
     # shellcheck disable=SC2064 # this server
-    trap "kill $!" EXIT # else it would outlive the test and hold its output open
+    trap "kill $!" EXIT # otherwise it would outlive the test and hold its output open
     read -r -t 5 <&"$log" || { echo "FAIL  no server"; exit 1; }
 }
 

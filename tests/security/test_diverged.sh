@@ -4,7 +4,7 @@
 # leader, and end the job. The leader is revoked on the hub. One command at one of the two others
 # brings it back to the state of the third. Both train to the end with one model.
 source "$SOURCE/tests/e2e/lib.sh"
-digests_may_differ=1 # until the two sides meet again
+digests_may_differ=1 # until the two sides are linked again
 pids=()
 clean_up() {
     kill "${pids[@]}" ${run:+"$run"} 2>/dev/null || true

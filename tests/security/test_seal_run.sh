@@ -33,7 +33,7 @@ elif "${as_user[@]}" "$nebula" --version >/dev/null 2>&1; then
     plain=$!
     exec 8>"$T/nothing"
     uid() { awk '/^Uid:/ {print $2}' "/proc/$plain/status"; }
-    is_user() { [[ $(uid) != 0 && $(<"/proc/$plain/comm") == nebula ]]; } # setpriv is done
+    is_user() { [[ $(uid) != 0 && $(<"/proc/$plain/comm") == nebula ]]; } # setpriv has ended
     hidden() { # its files in /proc belong to root, not to its user
         [[ $(stat -c %u "/proc/$plain/mem") == 0 && $(stat -c %u "/proc/$plain/cmdline") == 0 ]]
     }

@@ -320,7 +320,7 @@ static void test_fewest_steps_of_an_update(void **state) {
                     r.s.early_steps = e * 3;
                     int64_t expected = agent_schedule_least(&r.s), is = least_of(&r);
                     if (expected != is)
-                        fail_msg("H %d, P %d, %lld steps, early %d: %lld, and it is %lld", interval,
+                        fail_msg("H %d, P %d, %lld steps, early %d: %lld, expected %lld", interval,
                                  fragments, (long long)steps, e, (long long)expected,
                                  (long long)is);
                 }

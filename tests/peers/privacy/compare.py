@@ -70,7 +70,7 @@ for clusters, noise, steps, fragments, delta in itertools.product(
     worst = max(worst, abs(off))
     if (
         not -0.03 < off < 1e-4
-    ):  # the variance is a whole number, and a little above what was asked for
+    ):  # the variance is a whole number, a little above the requested one
         sys.exit(
             f"{clusters} clusters, noise {noise}, {p['releases']} sums of {fragments} fragments, "
             f"delta {delta}: "
