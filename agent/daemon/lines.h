@@ -20,9 +20,9 @@
 enum agent_lines_limit {
     AGENT_LINES_MAX = 1024, // lines kept
     AGENT_LINES_BYTES_MAX = 1 << 20,
-    // Limits of what is sent per job: at once twice what an outage keeps, then so much per second.
-    // With log_every 1 a job has a line of 200 to 300 bytes per step, so steps of a millisecond
-    // fit. Faster lines are thinned as in an outage.
+    // Limits of what is sent per job: at once twice the lines that are kept in an outage, then a
+    // fixed number per second. With log_every 1 a job has a line of 200 to 300 bytes per step, so
+    // steps of a millisecond fit. Faster lines are thinned as in an outage.
     AGENT_LINES_BURST = 2 * AGENT_LINES_MAX,
     AGENT_LINES_A_SECOND = 1000,
     AGENT_LINES_BYTES_BURST = 2 * AGENT_LINES_BYTES_MAX,

@@ -446,7 +446,7 @@ static void on_heartbeat(struct agent_jobrun *j, const struct agent_ipc_msg *m) 
         j->worker.moved_at = neb_now();
 }
 
-// Requests of a job's worker; false: it is none of them.
+// Requests of a job's worker. False: it is another request.
 static bool on_worker(struct daemon *d, struct agent_jobrun *j, const char *op,
                       struct agent_ipc_msg *m) {
     daemon_worker_heard(j);

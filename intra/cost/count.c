@@ -343,7 +343,7 @@ static double count_once(const struct intra_cost_job *j) {
 double intra_cost_flops(const struct intra_cost_job *given, const struct intra_cost_side *side) {
     struct intra_cost_job j;
     part_of(given, &j);
-    if (!side) { // every sequence takes as many
+    if (!side) { // every sequence takes the same amount
         j.batch = 1;
         return given->batch * count_once(&j);
     }
