@@ -34,6 +34,7 @@ done
 # While one rank is busy elsewhere, the others sleep: in 3 s they use less than a third of one
 # processor.
 TIMEFORMAT='%U %S'
+polls=1 # whether the ranks themselves sleep
 cpu_s() { # PAUSE_MS
     {
         time ranks 2 "$BUILD/mesh_train" 2 1 1 group=1 steps=2 pause="$1" >"$work/out" 2>"$work/err"
