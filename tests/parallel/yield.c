@@ -4,4 +4,4 @@
 #include <sched.h>
 #include <time.h>
 
-int sched_yield(void) { return nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL); }
+int sched_yield(void) { return nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL); }
