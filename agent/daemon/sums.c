@@ -131,7 +131,7 @@ static void on_look_up(void *user, uint8_t member, uint32_t fragment, uint32_t r
     struct neb_buf kept = {0};
     seeds_path(s, fragment, round, path, sizeof path);
     s->looks_up = true;
-    if (fragment >= (uint32_t)s->c.job->job.sync.fragments)
+    if (fragment >= (uint32_t)agent_job_fragments(&s->c.job->job))
         neb_debug("a fragment that another member asks for is not of this job");
     else if (neb_fs_exists(path) && neb_fs_read(path, INTER_SUMS_MESSAGE_MAX, &kept) == NEB_OK)
         on_send(s, member, kept.p, kept.len);

@@ -73,8 +73,8 @@ static void deal(struct shares *s) {
     }
     intra_shards_fragments(elements, layer, s->n, s->j->model.n_layers,
                            s->j->fragments > 1 ? s->j->fragments : 1, s->fragment);
-    intra_shards_assign(elements, s->fragment, s->n, s->j->outer_single ? 1 : s->ranks, load,
-                        s->owner);
+    intra_shards_assign(elements, s->fragment, s->n, s->j->outer_single ? 1 : s->ranks, NULL, NULL,
+                        load, s->owner);
     free(elements);
     free(load);
     free(layer);
