@@ -96,10 +96,6 @@ enum { CMP_HUFFMAN = -2000 };
 NEB_MUST_CHECK size_t cmp_work_pack(struct cmp_work *w, uint8_t *out, size_t cap,
                                     const struct neb_buf *raw, int level);
 
-struct cmp_source { // what is encoded: x, or `learned`
-    const float *x;
-    const struct cmp_feedback *learned;
-};
 // Returns elements [at, at + n). For `learned` this forms them, so ask only once for each.
 const float *cmp_source_at(const struct cmp_source *s, size_t at, size_t n);
 // All n elements. NEB_ERR_INVALID: one is not finite.

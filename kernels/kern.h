@@ -361,7 +361,8 @@ struct kern_ops {
     void (*add)(struct kern *K, float *y, const float *x, size_t n); // y += x
 
     // ---- the exact path and codecs (exact.h, quant.h): the CPU's bits. Only the bits of a NaN may
-    // differ; it appears at the same elements. NULL on processors, which call those files.
+    // differ; it appears at the same elements. NULL on processors, which call those files, but
+    // kern_exact_create has the slots exact_*.
     void (*exact_add_rows)(struct kern *K, float *acc, const float *x, const float *w, size_t rows,
                            size_t cols);
     void (*exact_add_scaled)(struct kern *K, float *acc, const float *x, float w, size_t n);
@@ -425,6 +426,9 @@ static inline bool kern_on_host(const struct kern *K) { return K->pool != NULL; 
 NEB_MUST_CHECK enum neb_status kern_ref_create(struct kern **out);
 NEB_MUST_CHECK enum neb_status kern_cpu_create(int n_threads, struct kern **out);
 void kern_destroy(struct kern **K); // of any backend; *K may be NULL
+// Processors for the exact path alone: memory, copies and exact_*; the other ops are NULL. Each op
+// runs in the calling thread, so threads may share the device. NEB_ERR_NOMEM.
+NEB_MUST_CHECK enum neb_status kern_exact_create(struct kern **out);
 
 // bf16: products round their operands to nearest even and sum in fp32. All else stays as it is. A
 // product with a side below KERN_BF16_LEAST stays in fp32, since bf16 gains nothing there.

@@ -36,7 +36,9 @@ static void sketch_of(const float *x, const char *codec, float *out) {
     assert_int_equal(cmp_codec_parse(codec, &c), NEB_OK);
     cmp_update_begin(&b, UNITS);
     for (int u = 0; u < UNITS; u++) {
-        assert_int_equal(cmp_update_add(work, &b, &shapes[u], &c, x + at, NULL), NEB_OK);
+        assert_int_equal(
+            cmp_update_add(work, &b, &shapes[u], &c, &(struct cmp_source){.x = x + at}, NULL),
+            NEB_OK);
         at += (size_t)shapes[u].rows * shapes[u].cols;
     }
     cmp_check_begin(check, elements());
