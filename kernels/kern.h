@@ -75,6 +75,23 @@ struct kern_linear_bwd {
     float *db; // (out) += column sums of dy; NULL: frozen
 };
 
+// The products of a linear layer: y = x w^T of type ty, and its gradients dw and dx.
+static inline struct kern_gemm kern_linear(enum kern_type t, enum kern_type ty, int n, int out,
+                                           int in, const void *x, const void *w, void *y) {
+    struct kern_gemm g = {t, ty, KERN_N, KERN_T, n, out, in, 1, 0, x, w, in, in, out, y, NULL};
+    return g;
+}
+static inline struct kern_gemm kern_linear_dw(const struct kern_linear_bwd *l) {
+    struct kern_gemm g = {l->t, KERN_F32, KERN_T, KERN_N, l->out, l->in, l->n,  1,
+                          1,    l->dy,    l->x,   l->ld,  l->in,  l->in, l->dw, NULL};
+    return g;
+}
+static inline struct kern_gemm kern_linear_dx(const struct kern_linear_bwd *l) {
+    struct kern_gemm g = {l->t, l->tx, KERN_N, KERN_N, l->n,  l->in, l->out, 1,
+                          0,    l->dy, l->w,   l->ld,  l->in, l->in, l->dx,  NULL};
+    return g;
+}
+
 // An attention call. q and out: (B, T, n_heads, head_dim). k and v: (B, T, n_kv_heads, head_dim).
 // Query head h reads key-value head h / (n_heads / n_kv_heads). Scores are scaled by
 // 1/sqrt(head_dim).

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The state of the outer optimiser: creation, digests, rounds without an update, checkpoints.
 // encode.c and apply.c hold the steps of a round.
+#include "agent/base/memory.h"
 #include "agent/base/rng.h"
 #include "inter/outer/state.h"
 
@@ -29,8 +30,8 @@ static enum neb_status make_slot(struct inter_outer *o, struct outer_slot *s,
                : !s->u.row_weights ? STRIP
                : u->cols >= STRIP  ? u->cols
                                    : STRIP / u->cols * u->cols;
-    s->acc = floats(s->strip);
-    s->part = floats(s->strip);
+    s->acc = neb_large_alloc(s->strip * sizeof(float)); // aligned: each strip passes through them
+    s->part = neb_large_alloc(s->strip * sizeof(float));
     s->mean = o->c.robust ? floats(s->n) : NULL;
     s->weights = s->u.row_weights ? floats((size_t)u->rows * INTER_PARTS_MAX) : NULL;
     s->row_counts =
