@@ -77,7 +77,7 @@ struct outer_apply { // a commit that is being applied
     float share[INTER_PARTS_MAX];               // weight of a part / all weights
     float scale[INTER_PARTS_MAX];               // factor of a part's row counts: weight / tokens
     struct sec_sum_head heads[INTER_PARTS_MAX]; // masked parts: by part
-    const uint8_t *bodies[SEC_MEMBERS_MAX];     // by member
+    const uint8_t *bodies[NEB_MEMBERS_MAX];     // by member
 };
 
 // Share of the residual that θ_m holds. The next Δ brings it, so u must not add it again.

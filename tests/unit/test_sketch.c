@@ -127,8 +127,8 @@ static void test_outliers(void **state) {
     static const uint8_t who[] = {0, 2, 3, 5};
     struct inter_record r = {.n = 4};
     float sketches[4][CMP_SKETCH],
-        norms[INTER_MEMBERS_MAX] = {[0] = 1, [2] = 1.2f, [3] = 0.9f, [5] = 1};
-    const float *by_member[INTER_MEMBERS_MAX] = {0};
+        norms[NEB_MEMBERS_MAX] = {[0] = 1, [2] = 1.2f, [3] = 0.9f, [5] = 1};
+    const float *by_member[NEB_MEMBERS_MAX] = {0};
     float *common = noise(10);
     for (int i = 0; i < 4; i++) {
         float *own = noise(20 + (uint64_t)i), *x = blend(common, own, 0.6f, 1);
