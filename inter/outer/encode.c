@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes an update from what a cluster has learned. A unit (a range of rows) is one task. On the host
-// an encoder forms the pseudo-gradient and the residual in its one pass over memory.
+// Makes an update from what a cluster has learned. A unit (a range of rows) is one task. On the
+// host an encoder forms the pseudo-gradient and the residual in its one pass over memory.
 #include "inter/outer/state.h"
 
 #include <math.h>
