@@ -19,8 +19,8 @@ struct cmp_unit_shape { // what the receiver expects of a unit
 // Appends the head. Then the caller adds exactly n_units units, in the order that receivers expect.
 void cmp_update_begin(struct neb_buf *out, uint32_t n_units);
 // Adds a unit of (rows, cols) elements. topk sends a vector (one row or one column) as int8. counts
-// (rows): tokens seen of each row; NULL: rows are not weighted. NEB_ERR_INVALID: an element is a NaN
-// or an infinity.
+// (rows): tokens seen of each row; NULL: rows are not weighted. NEB_ERR_INVALID: an element is a
+// NaN or an infinity.
 NEB_MUST_CHECK enum neb_status cmp_update_add(struct cmp_work *w, struct neb_buf *out,
                                               const struct cmp_unit_shape *shape,
                                               const struct cmp_codec *codec,
