@@ -17,6 +17,21 @@ enum {
 };
 static const size_t ENOUGH = (size_t)1 << 50; // memory of a device that is not known
 
+void *cost_memo(struct cost_memo *m, const struct intra_cost_job *key, bool *known) {
+    const unsigned char *p = (const unsigned char *)key;
+    uint32_t hash = 2166136261u; // FNV-1a
+    for (size_t i = 0; i < sizeof *key; i++)
+        hash = (hash ^ p[i]) * 16777619u;
+    enum { KEPT = sizeof m->at / sizeof *m->at, NEAR = 16 };
+    size_t at = hash % KEPT;
+    for (size_t i = 1;
+         i <= NEAR && m->at[at].key.share > 0 && memcmp(&m->at[at].key, key, sizeof *key) != 0; i++)
+        at = (hash + i) % KEPT;
+    *known = !memcmp(&m->at[at].key, key, sizeof *key);
+    memcpy(&m->at[at].key, key, sizeof *key); // with the bytes between the fields
+    return m->at[at].value;
+}
+
 static struct intra_model_config valid(const struct intra_model_config *m) {
     struct intra_model_config c = *m;
     c.n_kv_heads = c.n_kv_heads ? c.n_kv_heads : c.n_heads;
@@ -60,11 +75,10 @@ struct intra_cost_params intra_cost_count(const struct intra_model_config *m,
     return p;
 }
 
-// ---- one rank -----------------------------------------------------------------------------------
-
 struct rank {                  // a trainer, or of a frozen model the model and what runs its passes
     struct intra_comm_ops ops; // of all groups: other ranks are not needed to count
     struct intra_comm world, dp, tp, pp, ends;
+    struct cost_traffic all, data, tensors, stages, tied; // of these groups, in this order
     struct intra_mesh mesh;
     struct kern *K; // processors, or a counting device
     struct intra_trainer *trainer;
@@ -73,15 +87,63 @@ struct rank {                  // a trainer, or of a frozen model the model and 
     double host, moments; // bytes: the most on the host; of the optimiser
 };
 
+// ---- messages -----------------------------------------------------------------------------------
+
+// In a ring a rank sends all parts of an array but one, and in an all-reduce twice.
+static enum neb_status sends(struct intra_comm *c, double bytes) {
+    struct cost_traffic *t = c->ctx;
+    t->bytes += bytes;
+    t->calls++;
+    return NEB_OK;
+}
+
+static enum neb_status sends_parts(struct intra_comm *c, double bytes) {
+    return sends(c, bytes * (c->size - 1) / c->size);
+}
+
+static enum neb_status all_reduce(struct intra_comm *c, void *x, size_t n, enum intra_comm_type t,
+                                  enum intra_comm_op op) {
+    (void)x, (void)op;
+    return sends_parts(c, 2.0 * (double)n * (double)intra_comm_type_bytes(t));
+}
+
+static enum neb_status reduce(struct intra_comm *c, float *x, size_t n, int root) {
+    (void)x, (void)root;
+    return sends_parts(c, 4.0 * (double)n);
+}
+
+static enum neb_status rows(struct intra_comm *c, float *x, size_t n) { // (size, n)
+    (void)x;
+    return sends_parts(c, 4.0 * (double)n * c->size);
+}
+
+static enum neb_status enqueue(struct intra_comm *c, enum intra_comm_kind kind, void *x, size_t n,
+                               enum intra_comm_type t, enum intra_comm_op op, void *queue) {
+    (void)queue;
+    return kind == INTRA_COMM_ALL_REDUCE ? all_reduce(c, x, n, t, op) : rows(c, x, n);
+}
+
+static enum neb_status send(struct intra_comm *c, const void *x, size_t bytes, int to, int tag,
+                            struct intra_comm_send *s) {
+    (void)x, (void)to, (void)tag, (void)s;
+    return sends(c, (double)bytes);
+}
+
 // Rank 0 of each tensor-parallel group and replica, in one stage.
 static void make_mesh(const struct intra_mesh_config *c, int32_t stage, struct rank *x) {
-    kern_count_nothing(&x->ops, sizeof x->ops);
-    x->ops.name = "counting";
-    x->world = (struct intra_comm){.ops = &x->ops, .size = c->dp * c->pp * c->tp};
-    x->dp = (struct intra_comm){.ops = &x->ops, .size = c->dp};
-    x->tp = (struct intra_comm){.ops = &x->ops, .size = c->tp};
-    x->pp = (struct intra_comm){.ops = &x->ops, .rank = stage, .size = c->pp};
-    x->ends = (struct intra_comm){.ops = &x->ops, .rank = stage > 0, .size = 2};
+    struct intra_comm_ops *ops = &x->ops;
+    kern_count_nothing(ops, sizeof *ops);
+    ops->name = "counting";
+    ops->all_reduce = all_reduce;
+    ops->reduce = reduce;
+    ops->reduce_scatter = ops->all_gather = rows;
+    ops->enqueue = enqueue;
+    ops->send = send;
+    x->world = (struct intra_comm){ops, &x->all, 0, c->dp * c->pp * c->tp};
+    x->dp = (struct intra_comm){ops, &x->data, 0, c->dp};
+    x->tp = (struct intra_comm){ops, &x->tensors, 0, c->tp};
+    x->pp = (struct intra_comm){ops, &x->stages, stage, c->pp};
+    x->ends = (struct intra_comm){ops, &x->tied, stage > 0, 2};
     x->mesh =
         (struct intra_mesh){.c = *c,
                             .pp_rank = stage,
@@ -92,6 +154,8 @@ static void make_mesh(const struct intra_mesh_config *c, int32_t stage, struct r
                             .up = c->pp > 1 ? &x->pp : NULL,
                             .ends = c->pp > 1 && (!stage || stage == c->pp - 1) ? &x->ends : NULL};
 }
+
+// ---- one rank -----------------------------------------------------------------------------------
 
 static enum neb_status make_frozen(const struct intra_cost_job *j, int32_t soft_k, struct rank *x) {
     struct intra_trainable t = {.mode = INTRA_TRAIN_BITFIT};
@@ -195,28 +259,46 @@ static enum neb_status run_step(const struct intra_cost_job *j, struct rank *x) 
     return st;
 }
 
+struct bytes { // of the rank with the most memory in use
+    double params, moments, host, device;
+};
+
 static void add_stage(const struct intra_cost_job *j, const struct intra_cost_side *side,
-                      int32_t stage, double device_bytes, struct intra_cost *c) {
+                      int32_t stage, double device_bytes, struct bytes *most) {
     struct rank x;
-    double params = 0, learn = 0, there = 0;
+    struct bytes b = {0};
     bool made = begin(j, side, stage, device_bytes, &x) == NEB_OK && run_step(j, &x) == NEB_OK;
     if (made) {
-        params = (double)x.model->n_params;
-        learn = x.model->grads ? (double)x.model->n_grads : 0;
-        there = j->device ? (double)kern_counts(x.K)->peak : 0;
+        double params = (double)x.model->n_params;
+        b.params = 4 * (params + (x.model->grads ? (double)x.model->n_grads : 0)) +
+                   (j->device && j->type == KERN_BF16 ? 2 * params : 0);
+        b.moments = x.moments;
+        b.device = j->device ? (double)kern_counts(x.K)->peak : 0;
     }
     end(&x);
-    if (!made) { // the run refuses it, too
-        c->rank_bytes = c->acts_bytes = INFINITY;
-        return;
-    }
-    if (there + x.host <= c->device_bytes + c->rank_bytes)
-        return; // another stage has more
-    c->params_bytes = 4 * (params + learn) + (j->device && j->type == KERN_BF16 ? 2 * params : 0);
-    c->optim_bytes = x.moments;
-    c->acts_bytes = (j->device ? there : x.host) - c->params_bytes - c->optim_bytes;
-    c->rank_bytes = x.host;
-    c->device_bytes = there;
+    b.host = made ? x.host : INFINITY; // the run refuses it, too
+    if (b.device + b.host > most->device + most->host)
+        *most = b;
+}
+
+static struct bytes count_bytes(const struct intra_cost_job *given,
+                                const struct intra_cost_side *side, double device_bytes) {
+    static _Thread_local struct cost_memo memo;
+    struct intra_cost_job j;
+    struct bytes b = {0}, *kept = &b;
+    bool known = false;
+    memcpy(&j, given, sizeof j);
+    j.outer = j.outer_device = false; // the exchange is not counted here
+    if (!side)
+        kept = cost_memo(&memo, &j, &known);
+    if (known)
+        return *kept;
+    // The first stage has most micro-batches in flight, the last one the logits.
+    *kept = (struct bytes){0};
+    add_stage(&j, side, 0, device_bytes, kept);
+    if (j.mesh.pp > 1)
+        add_stage(&j, side, j.mesh.pp - 1, device_bytes, kept);
+    return *kept;
 }
 
 static void add_copy(const struct intra_cost_job *j, struct intra_cost *c) {
@@ -233,11 +315,12 @@ static void add_copy(const struct intra_cost_job *j, struct intra_cost *c) {
 
 void cost_memory(const struct intra_cost_job *j, const struct intra_cost_side *side,
                  double device_bytes, struct intra_cost *c) {
-    c->rank_bytes = c->device_bytes = 0;
-    // The first stage has most micro-batches in flight, the last one the logits.
-    add_stage(j, side, 0, device_bytes, c);
-    if (j->mesh.pp > 1)
-        add_stage(j, side, j->mesh.pp - 1, device_bytes, c);
+    struct bytes b = count_bytes(j, side, device_bytes);
+    c->params_bytes = b.params;
+    c->optim_bytes = b.moments;
+    c->acts_bytes = (j->device ? b.device : b.host) - b.params - b.moments;
+    c->rank_bytes = b.host;
+    c->device_bytes = b.device;
     if (side && side->labels) {
         double labels = 4.0 * LABEL_FLOATS * j->batch * j->seq_len;
         c->rank_bytes += labels;
@@ -250,30 +333,7 @@ void cost_memory(const struct intra_cost_job *j, const struct intra_cost_side *s
     c->host_bytes = c->rank_bytes * j->ranks_a_host + c->owner_bytes;
 }
 
-// ---- FLOPs --------------------------------------------------------------------------------------
-
-// What a rank of the last stage computes, as a model of one rank.
-static void part_of(const struct intra_cost_job *j, struct intra_cost_job *p) {
-    int32_t tp = j->mesh.tp, layers = j->model.n_layers / j->mesh.pp;
-    memset(p, 0, sizeof *p);
-    p->model = valid(&j->model);
-    p->model.n_layers = layers > 0 ? layers : 1;
-    p->model.n_heads /= tp;
-    p->model.n_kv_heads /= tp;
-    p->model.d_ff /= tp;
-    p->model.vocab = (p->model.vocab + tp - 1) / tp;
-    p->trainable = j->trainable;
-    if (p->trainable.mode == INTRA_TRAIN_LAST_LAYERS &&
-        p->trainable.last_layers > p->model.n_layers)
-        p->trainable.last_layers = p->model.n_layers;
-    p->mesh = (struct intra_mesh_config){1, 1, 1};
-    p->seq_len = j->seq_len;
-    p->micros = p->ranks_a_host = 1;
-    p->recompute = j->recompute;
-    p->frozen = j->frozen;
-    p->share = 1;
-    p->device = true;
-}
+// ---- work ---------------------------------------------------------------------------------------
 
 // Draws tokens, or makes labels, at the first n positions of the pass.
 static enum neb_status once_more(struct rank *x, const struct intra_cost_side *side, int32_t n,
@@ -294,61 +354,78 @@ static enum neb_status pass(struct rank *x, const struct intra_cost_job *j,
                             float *numbers) {
     int32_t n = j->batch * j->seq_len, counted = side ? (int32_t)(side->targets + 0.5) : n;
     struct intra_batch b = {.tokens = tokens, .targets = targets, .B = j->batch, .T = j->seq_len};
+    struct intra_step_stats stats;
     for (int32_t i = 0; i < n; i++)
         targets[i] = i < counted ? 0 : KERN_IGNORE;
     b.targets = counted ? targets : NULL;
-    if (x->trainer)
-        (void)intra_trainer_micro_batch(x->trainer, &b);
-    else
+    if (!x->trainer)
         (void)intra_device_eval_micro(x->device, &b);
+    else if (j->mesh.pp > 1)
+        intra_trainer_micro(x->trainer, tokens, targets);
+    else
+        (void)intra_trainer_micro_batch(x->trainer, &b);
+    if (x->trainer) // a pipeline runs here
+        intra_trainer_update(x->trainer, &stats);
     if (!side || side->again < 1)
         return NEB_OK;
     return once_more(x, side, (int32_t)fmin(n, side->again), tokens, numbers);
 }
 
-static double count_pass(const struct intra_cost_job *j, const struct intra_cost_side *side) {
+static void add_pass(const struct intra_cost_job *j, const struct intra_cost_side *side,
+                     int32_t stage, struct cost_work *w) {
     struct rank x = {0};
-    double flops = INFINITY;
     size_t n = (size_t)j->batch * (size_t)j->seq_len;
     int32_t *tokens = calloc(n, sizeof *tokens), *targets = calloc(n, sizeof *targets);
     float *numbers = calloc(n, sizeof *numbers);
-    if (tokens && targets && numbers) {
-        if (begin(j, side, 0, INFINITY, &x) == NEB_OK &&
-            pass(&x, j, side, tokens, targets, numbers) == NEB_OK)
-            flops = kern_counts(x.K)->flops;
-        end(&x);
-    }
+    bool made = tokens && targets && numbers && begin(j, side, stage, INFINITY, &x) == NEB_OK &&
+                pass(&x, j, side, tokens, targets, numbers) == NEB_OK;
+    w->flops = made ? fmax(w->flops, kern_counts(x.K)->flops) : INFINITY;
+    w->updated = fmax(w->updated, x.moments / 8);
+    w->tp.bytes = fmax(w->tp.bytes, x.tensors.bytes);
+    w->tp.calls = fmax(w->tp.calls, x.tensors.calls);
+    w->dp_bytes = fmax(w->dp_bytes, x.data.bytes);
+    w->pp_bytes = fmax(w->pp_bytes, x.stages.bytes);
+    end(&x);
     free(tokens);
     free(targets);
     free(numbers);
-    return flops;
 }
 
-// A search asks for the same part of a model again and again.
-static double count_once(const struct intra_cost_job *j) {
-    enum { KEPT = 32 };
-    static _Thread_local struct {
-        struct intra_cost_job j;
-        double flops;
-    } kept[KEPT];
-    static _Thread_local int turn;
-    for (int i = 0; i < KEPT; i++)
-        if (!memcmp(&kept[i].j, j, sizeof *j))
-            return kept[i].flops;
-    turn = (turn + 1) % KEPT;
-    memcpy(&kept[turn].j, j, sizeof *j); // with the bytes between the fields
-    return kept[turn].flops = count_pass(j, NULL);
+static struct cost_work count_work(const struct intra_cost_job *j,
+                                   const struct intra_cost_side *side) {
+    struct cost_work w = {0};
+    add_pass(j, side, j->mesh.pp - 1, &w);
+    if (j->mesh.pp > 1)
+        add_pass(j, side, 0, &w);
+    return w;
 }
 
-double intra_cost_flops(const struct intra_cost_job *given, const struct intra_cost_side *side) {
+struct cost_work cost_work(const struct intra_cost_job *given, const struct intra_cost_side *side) {
     struct intra_cost_job j;
-    part_of(given, &j);
-    if (!side) { // every sequence takes as many
-        j.batch = 1;
-        return given->batch * count_once(&j);
+    memset(&j, 0, sizeof j);
+    j.model = valid(&given->model);
+    j.trainable = given->trainable;
+    j.mesh = given->mesh;
+    j.seq_len = given->seq_len;
+    j.batch = j.ranks_a_host = 1;
+    j.micros = j.mesh.dp;
+    j.recompute = given->recompute;
+    j.frozen = given->frozen;
+    j.share = 1;
+    j.device = true;
+    j.type = given->device ? given->type : KERN_F32; // processors exchange fp32
+    if (!side) {
+        static _Thread_local struct cost_memo memo;
+        bool known;
+        struct cost_work *w = cost_memo(&memo, &j, &known);
+        return known ? *w : (*w = count_work(&j, NULL));
     }
     // with padding, in sequences of the mean length
     j.seq_len = (int32_t)fmax(1, fmin(side->length + 0.5, given->seq_len));
     j.batch = (int32_t)fmax(1, fmin(LIMIT, side->tokens / j.seq_len + 0.5));
-    return count_pass(&j, side);
+    return count_work(&j, side);
+}
+
+double intra_cost_flops(const struct intra_cost_job *j, const struct intra_cost_side *side) {
+    return (side ? 1 : j->batch) * cost_work(j, side).flops; // every sequence takes as many
 }
