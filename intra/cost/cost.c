@@ -103,23 +103,16 @@ static double update_s(const struct intra_cost_job *j, const struct intra_rates 
 }
 
 // The job as the replicas run it (group.c): micro-batches are cut smaller where dp does not divide
-// them. 0: they cannot be cut.
-static int32_t as_replicas_run(const struct intra_cost_job *j, struct intra_cost_job *out) {
-    NEB_ASSERT(j->ranks_a_host >= 1 && j->batch >= 1 && j->micros >= 1);
-    int32_t sequences = j->batch * j->micros,
-            batch = intra_mesh_batch(sequences, j->batch, j->mesh.dp);
-    *out = *j;
-    if (batch) {
-        out->batch = batch;
-        out->micros = sequences / batch;
-    }
-    return batch;
-}
-
+// them, if they can be cut.
 static struct intra_cost_job as_run(const struct intra_cost_job *given,
                                     const struct intra_cost_side *side) {
-    struct intra_cost_job j;
-    (void)as_replicas_run(given, &j);
+    NEB_ASSERT(given->ranks_a_host >= 1 && given->batch >= 1 && given->micros >= 1);
+    struct intra_cost_job j = *given;
+    int32_t sequences = j.batch * j.micros, batch = intra_mesh_batch(sequences, j.batch, j.mesh.dp);
+    if (batch) {
+        j.batch = batch;
+        j.micros = sequences / batch;
+    }
     j.frozen = side ? !side->learns : j.frozen;
     return j;
 }
@@ -131,8 +124,7 @@ void intra_cost_time(const struct intra_cost_job *given, const struct intra_cost
     const struct intra_mesh_config *k = &j->mesh;
     struct links l = {j->device ? r->device.link : r->link,
                       j->device ? r->device.link_s : r->link_s};
-    int32_t ranks = k->dp * k->pp * k->tp, micros = (j->micros + k->dp - 1) / k->dp,
-            batch = intra_mesh_batch(given->batch * given->micros, given->batch, k->dp);
+    int32_t ranks = k->dp * k->pp * k->tp, micros = (j->micros + k->dp - 1) / k->dp;
     double n = side ? side->tokens : (double)j->batch * j->seq_len,
            times = micros * (double)(side ? 1 : j->batch); // the counted micro-batch
     struct cost_work w = cost_work(j, side);
@@ -148,7 +140,8 @@ void intra_cost_time(const struct intra_cost_job *given, const struct intra_cost
     c->dp_s = data_parallel_s(j, &l, c->dp_bytes, c->compute_s / micros);
     c->update_s = j->frozen ? 0 : update_s(j, r, w.updated, ranks);
     c->step_s = c->compute_s + c->tp_s + c->pp_s + c->dp_s + c->update_s;
-    if (!batch || (ranks > 1 && !(l.rate > 0)) || (j->device && j->ranks_a_host > r->device.count))
+    if (j->batch * j->micros % k->dp || (ranks > 1 && !(l.rate > 0)) ||
+        (j->device && j->ranks_a_host > r->device.count))
         c->step_s = INFINITY;
 }
 

@@ -283,12 +283,13 @@ static void add_stage(const struct intra_cost_job *j, const struct intra_cost_si
 
 static struct bytes count_bytes(const struct intra_cost_job *given,
                                 const struct intra_cost_side *side, double device_bytes) {
-    static _Thread_local struct cost_memo memo;
+    static struct cost_memo memo;
     struct intra_cost_job j;
     struct bytes b = {0}, *kept = &b;
     bool known = false;
     memcpy(&j, given, sizeof j);
     j.outer = j.outer_device = false; // the exchange is not counted here
+    j.share = 1 + device_bytes;       // what the count depends on besides
     if (!side)
         kept = cost_memo(&memo, &j, &known);
     if (known)
@@ -415,7 +416,7 @@ struct cost_work cost_work(const struct intra_cost_job *given, const struct intr
     j.device = true;
     j.type = given->device ? given->type : KERN_F32; // processors exchange fp32
     if (!side) {
-        static _Thread_local struct cost_memo memo;
+        static struct cost_memo memo;
         bool known;
         struct cost_work *w = cost_memo(&memo, &j, &known);
         return known ? *w : (*w = count_work(&j, NULL));

@@ -231,7 +231,7 @@ static void times(const struct intra_cost_job *j, const struct busiest *b,
 }
 
 static struct busiest find_busiest(const struct intra_cost_job *j) {
-    static _Thread_local struct cost_memo memo;
+    static struct cost_memo memo;
     struct intra_cost_job key;
     struct shares s;
     bool known;

@@ -7,12 +7,13 @@
 // State of the exchange for each element: θ, v, u and θ_m at the send.
 enum { COST_EXCHANGE_FLOATS = 4, COST_EXCHANGE_BYTES = 4 * COST_EXCHANGE_FLOATS };
 
-// What was found for earlier jobs, because a search asks for the same again and again.
+// What was found for earlier jobs, because a search asks for the same again and again. One thread of
+// a process counts at a time (agent/base/count.h), so one memo of a kind is enough.
 struct cost_memo {
     struct {
         struct intra_cost_job key; // zeroed, also between the fields, then set; share is above 0
         double value[12];
-    } at[128];
+    } at[1024];
 };
 // The place of the value for this key; *known: it is there, else the caller writes it.
 void *cost_memo(struct cost_memo *m, const struct intra_cost_job *key, bool *known);
