@@ -231,33 +231,54 @@ static void end(struct rank *x) {
         x->host = (double)neb_count_end();
 }
 
-// ---- memory -------------------------------------------------------------------------------------
+// ---- a step -------------------------------------------------------------------------------------
 
-// On processors buffers of operations grow in the first step; a device has all from the start.
-static enum neb_status run_step(const struct intra_cost_job *j, struct rank *x) {
-    struct intra_step_stats stats;
-    int32_t *zeros = NULL;
-    struct intra_batch b = {.B = j->batch, .T = j->seq_len};
-    double loss;
-    int64_t count;
-    enum neb_status st = NEB_OK;
-    if (j->device)
-        return NEB_OK;
-    b.tokens = zeros = calloc((size_t)j->batch * (size_t)j->seq_len, sizeof *zeros);
-    if (!zeros)
+// Draws tokens, or makes labels, at the first n positions of the pass.
+static enum neb_status once_more(struct rank *x, const struct intra_cost_side *side, int32_t n,
+                                 int32_t *ids) {
+    struct neb_rng rng = {0};
+    int32_t *at = calloc((size_t)n + 1, sizeof *at);
+    float *numbers = calloc((size_t)n + 1, sizeof *numbers);
+    enum neb_status st = !at || !numbers ? neb_fail(NEB_ERR_NOMEM, "out of memory counting")
+                         : side->soft_k > 1
+                             ? intra_device_labels(x->device, at, n, 1, 1, ids, numbers, numbers)
+                             : intra_device_sample(x->device, x->model->c.vocab, at, n, &rng, ids);
+    free(at);
+    free(numbers);
+    return st;
+}
+
+static enum neb_status run_step(const struct intra_cost_job *j, const struct intra_cost_side *side,
+                                struct rank *x) {
+    struct intra_step_stats stats = {0};
+    int32_t n = j->batch * j->seq_len, counted = side        ? (int32_t)(side->targets + 0.5)
+                                                 : j->frozen ? 0
+                                                             : n;
+    int32_t *tokens = calloc(2 * (size_t)n, sizeof *tokens), *targets = tokens + n;
+    if (!tokens)
         return neb_fail(NEB_ERR_NOMEM, "out of memory counting");
+    for (int32_t i = counted; i < n; i++)
+        targets[i] = KERN_IGNORE;
     if (x->trainer) {
         // a pipeline takes all micro-batches, another trainer the same memory for each
         for (int32_t k = 0; k < (j->mesh.pp > 1 ? x->trainer->c.accumulate : 1); k++)
-            intra_trainer_micro(x->trainer, zeros, zeros);
+            intra_trainer_micro(x->trainer, tokens, targets);
         intra_trainer_update(x->trainer, &stats);
-        st = stats.status;
     } else {
-        st = intra_device_pass(x->device, &b, 0, &loss, &count);
+        (void)intra_device_eval_micro(x->device,
+                                      &(struct intra_batch){.tokens = tokens,
+                                                            .targets = counted ? targets : NULL,
+                                                            .B = j->batch,
+                                                            .T = j->seq_len});
     }
-    free(zeros);
+    enum neb_status st = stats.status;
+    if (st == NEB_OK && side && side->again >= 1)
+        st = once_more(x, side, (int32_t)fmin(n, side->again), tokens);
+    free(tokens);
     return st;
 }
+
+// ---- memory -------------------------------------------------------------------------------------
 
 struct bytes { // of the rank with the most memory in use
     double params, moments, host, device;
@@ -267,7 +288,9 @@ static void add_stage(const struct intra_cost_job *j, const struct intra_cost_si
                       int32_t stage, double device_bytes, struct bytes *most) {
     struct rank x;
     struct bytes b = {0};
-    bool made = begin(j, side, stage, device_bytes, &x) == NEB_OK && run_step(j, &x) == NEB_OK;
+    // On processors buffers of operations grow in the first step; a device has all from the start.
+    bool made = begin(j, side, stage, device_bytes, &x) == NEB_OK &&
+                (j->device || run_step(j, NULL, &x) == NEB_OK);
     if (made) {
         double params = (double)x.model->n_params;
         b.params = 4 * (params + (x.model->grads ? (double)x.model->n_grads : 0)) +
@@ -336,50 +359,10 @@ void cost_memory(const struct intra_cost_job *j, const struct intra_cost_side *s
 
 // ---- work ---------------------------------------------------------------------------------------
 
-// Draws tokens, or makes labels, at the first n positions of the pass.
-static enum neb_status once_more(struct rank *x, const struct intra_cost_side *side, int32_t n,
-                                 int32_t *ids, float *numbers) {
-    struct neb_rng rng = {0};
-    int32_t *at = calloc((size_t)n + 1, sizeof *at);
-    if (!at)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory counting");
-    enum neb_status st = side->soft_k > 1
-                             ? intra_device_labels(x->device, at, n, 1, 1, ids, numbers, numbers)
-                             : intra_device_sample(x->device, x->model->c.vocab, at, n, &rng, ids);
-    free(at);
-    return st;
-}
-
-static enum neb_status pass(struct rank *x, const struct intra_cost_job *j,
-                            const struct intra_cost_side *side, int32_t *tokens, int32_t *targets,
-                            float *numbers) {
-    int32_t n = j->batch * j->seq_len, counted = side ? (int32_t)(side->targets + 0.5) : n;
-    struct intra_batch b = {.tokens = tokens, .targets = targets, .B = j->batch, .T = j->seq_len};
-    struct intra_step_stats stats;
-    for (int32_t i = 0; i < n; i++)
-        targets[i] = i < counted ? 0 : KERN_IGNORE;
-    b.targets = counted ? targets : NULL;
-    if (!x->trainer)
-        (void)intra_device_eval_micro(x->device, &b);
-    else if (j->mesh.pp > 1)
-        intra_trainer_micro(x->trainer, tokens, targets);
-    else
-        (void)intra_trainer_micro_batch(x->trainer, &b);
-    if (x->trainer) // a pipeline runs here
-        intra_trainer_update(x->trainer, &stats);
-    if (!side || side->again < 1)
-        return NEB_OK;
-    return once_more(x, side, (int32_t)fmin(n, side->again), tokens, numbers);
-}
-
 static void add_pass(const struct intra_cost_job *j, const struct intra_cost_side *side,
                      int32_t stage, struct cost_work *w) {
-    struct rank x = {0};
-    size_t n = (size_t)j->batch * (size_t)j->seq_len;
-    int32_t *tokens = calloc(n, sizeof *tokens), *targets = calloc(n, sizeof *targets);
-    float *numbers = calloc(n, sizeof *numbers);
-    bool made = tokens && targets && numbers && begin(j, side, stage, INFINITY, &x) == NEB_OK &&
-                pass(&x, j, side, tokens, targets, numbers) == NEB_OK;
+    struct rank x;
+    bool made = begin(j, side, stage, INFINITY, &x) == NEB_OK && run_step(j, side, &x) == NEB_OK;
     w->flops = made ? fmax(w->flops, kern_counts(x.K)->flops) : INFINITY;
     w->updated = fmax(w->updated, x.moments / 8);
     w->tp.bytes = fmax(w->tp.bytes, x.tensors.bytes);
@@ -387,9 +370,6 @@ static void add_pass(const struct intra_cost_job *j, const struct intra_cost_sid
     w->dp_bytes = fmax(w->dp_bytes, x.data.bytes);
     w->pp_bytes = fmax(w->pp_bytes, x.stages.bytes);
     end(&x);
-    free(tokens);
-    free(targets);
-    free(numbers);
 }
 
 static struct cost_work count_work(const struct intra_cost_job *j,

@@ -4,8 +4,6 @@
 // memory with a device.
 #include "agent/plan/planner.h"
 #include "inter/outer/outer.h"
-#include "intra/train/shards.h"
-#include "intra/train/trainer.h"
 #include "tests/unit/cost_fixture.h"
 
 #include <stdlib.h>
@@ -109,30 +107,6 @@ static void test_meshes(void **state) {
     assert_true(isfinite(cost_of(&j, &r).step_s));
     r.device.link = 0;
     assert_true(isinf(cost_of(&j, &r).step_s));
-}
-
-// Elements that the fullest rank owns; *largest: of its largest unit.
-static double fullest_owner(const struct intra_cost_job *j, int ranks, double *largest) {
-    enum { UNITS = 64, RANKS = 16 };
-    struct intra_model *m = NULL;
-    struct intra_unit *units = NULL;
-    int32_t n, fragment[UNITS] = {0}, owner[UNITS];
-    uint64_t elements[UNITS], load[RANKS];
-    int most = 0;
-    assert_int_equal(intra_model_layout(&j->model, &j->trainable, &m), NEB_OK);
-    assert_int_equal(intra_units(m, &units, &n), NEB_OK);
-    assert_in_range(n, 1, UNITS);
-    for (int32_t i = 0; i < n; i++)
-        elements[i] = (uint64_t)units[i].rows * (uint64_t)units[i].cols;
-    intra_shards_assign(elements, fragment, n, ranks, load, owner);
-    for (int r = 0; r < ranks; r++)
-        most = load[r] > load[most] ? r : most;
-    *largest = 0;
-    for (int32_t i = 0; i < n; i++)
-        *largest = fmax(*largest, owner[i] == most ? (double)elements[i] : 0);
-    free(units);
-    intra_model_destroy(&m);
-    return (double)load[most];
 }
 
 static void test_exchange(void **state) {
