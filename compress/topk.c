@@ -58,8 +58,8 @@ static size_t entries_of(const struct cmp_codec *c, size_t n) {
     return whole * chunk_k(c, c->chunk) + (last ? chunk_k(c, last) : 0);
 }
 
-// Scales, gaps and values of chunks, and small arrays as int8. The caller's n / 16 for row counts
-// has room for vectors.
+// The bytes of scales, gaps and values of chunks, and of small arrays as int8. The caller adds n /
+// 16 for row counts, and vectors fit into that.
 static uint64_t bound(const struct cmp_codec *c, uint64_t n, uint64_t units) {
     uint64_t chunks = n / c->chunk + units, dense = units * CMP_DENSE_BELOW;
     return (n < dense ? n : dense) + chunks * (2 + c->chunk / GAP_ESCAPE + c->k) +

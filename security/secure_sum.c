@@ -195,7 +195,7 @@ static void add_mask(uint16_t *acc, size_t at, size_t count, const uint8_t seed[
     sodium_memzero(stream, sizeof stream);
 }
 
-// Adds all masks of this member's own, or takes them off.
+// Adds all masks of this member, or removes them.
 static void own_masks(const struct sec_sum *s, const struct sec_sum_head *h, uint16_t *acc,
                       size_t at, size_t count, bool off) {
     uint8_t seed[SEC_SUM_SEED_BYTES];
@@ -313,7 +313,7 @@ enum neb_status sec_sum_mask(const struct sec_sum *s, uint32_t fragment, uint32_
     return sec_sum_finish(s, &h, q, out);
 }
 
-// The seed does not use the pairs' keys, because all others together know those.
+// The seed does not use the keys of the pairs, because all other members together know those.
 void sec_sum_noise(const struct sec_sum *s, const struct sec_sum_head *h, uint32_t variance,
                    size_t at, size_t count, bool minus, int16_t *q) {
     uint8_t seed[SEC_SUM_SEED_BYTES];
@@ -414,7 +414,8 @@ bool sec_sum_reveal_get(struct neb_rd *in, struct sec_sum_reveal *r) {
         return false;
     bool member_of = mset_has(r->set, r->member);
     bool good =
-        (member_of || sodium_is_zero(r->own, sizeof r->own)) && // one encoding for one meaning
+        // zeros: each meaning has one encoding
+        (member_of || sodium_is_zero(r->own, sizeof r->own)) &&
         ((member_of && missing != SEC_SUM_NOBODY) || sodium_is_zero(r->pair, sizeof r->pair));
     for (uint8_t k = 0; k < r->n; k++) {
         neb_rd_copy(in, r->shares[k], sizeof r->shares[k]);
@@ -429,7 +430,7 @@ bool sec_sum_reveal_fits(const struct sec_sum_reveal *r, const struct sec_sum_he
     if (!missing_of(r->n, r->set, &missing))
         return false;
     if (!mset_has(r->set, r->member))
-        return true; // only shares, which are checked when they are combined
+        return true; // the rest is shares, which are checked when they are combined
     const struct sec_sum_head *h = &heads[r->member];
     return announced(r->own, h->own) &&
            (missing == SEC_SUM_NOBODY || announced(r->pair, h->pair[missing]));

@@ -446,7 +446,7 @@ static void on_heartbeat(struct agent_jobrun *j, const struct agent_ipc_msg *m) 
         j->worker.moved_at = neb_now();
 }
 
-// Requests of a job's worker; false: it is none of them.
+// Requests of a job's worker. False: it is another request.
 static bool on_worker(struct daemon *d, struct agent_jobrun *j, const char *op,
                       struct agent_ipc_msg *m) {
     daemon_worker_heard(j);
@@ -539,7 +539,8 @@ void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,
         daemon_answer(d, from, false, "not allowed on this connection");
         return;
     }
-    if (j && !attach) // a worker's text reaches terminals, pages and files, as a peer's does
+    // a worker's text reaches terminals, pages and files, as the text of a peer does
+    if (j && !attach)
         agent_json_plain(m->head);
     if (j && !attach ? on_worker(d, j, op, m) : on_command(d, from, op, m))
         return;

@@ -11,7 +11,8 @@
 
 #include <string.h>
 
-// Clusters whose vote a signed membership version removed: of two, the one that was given up.
+// Clusters whose vote a signed membership version removed. If there were two voters, this is the
+// lost one.
 struct member_set daemon_removed_clusters(const struct daemon *d, const struct agent_jobrun *j) {
     struct member_set removed = mset_none();
     for (int i = 0; i < j->job.n_clusters; i++)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Snapshots in both directions: given to members that are too far behind, and fetched and adopted
-// when this one is.
+// Snapshots in both directions. Members that are too far behind get one. If this member is too far
+// behind, it fetches and adopts one.
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "agent/daemon/snapshot.h"
@@ -77,7 +77,7 @@ static bool all_connected(const struct daemon *d, const struct agent_jobrun *j) 
     return true;
 }
 
-// True if this is called without a reset of *since for that long.
+// True if *since was set that long ago and has not been reset.
 static bool lasts(neb_ns *since, neb_ns patience) {
     *since = *since ? *since : neb_now();
     return neb_now() - *since >= patience;

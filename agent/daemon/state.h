@@ -44,7 +44,7 @@ enum daemon_limit {
     // new link. Further offers are refused, or ignored if nobody asked for an answer.
     DAEMON_OFFERS_BURST = 64,
     DAEMON_OFFERS_A_SECOND = 4,
-    // Refusals that are logged one by one: what an operator tries in a minute.
+    // Refusals that are logged one by one: as many as an operator causes in a minute.
     DAEMON_OFFERS_LOGGED = 16,
     DAEMON_LINKS_LOGGED = 16, // changes of a link that are logged one by one
     // Ended jobs that are kept of each other member, with their folders: one per working day for a

@@ -76,11 +76,12 @@ bool agent_rtd_awaits(const struct agent_rtd_side *s) {
 }
 
 enum neb_status agent_rtd_answer(struct agent_rtd_side *s, const uint8_t *p, size_t n) {
-    NEB_TRY(intra_group_pull(s->group, s->embedding)); // for the rows that they are compared with
+    // our rows, with which they are compared
+    NEB_TRY(intra_group_pull(s->group, s->embedding));
     return rtd_share_take(s->share, s->share->pending, p, n);
 }
 
-// Applies this side's half of the previous exchange.
+// Applies the previous exchange to this side's rows.
 static enum neb_status merge_rows(struct agent_rtd_side *s) {
     NEB_TRY(intra_group_pull(s->group, s->embedding));
     rtd_share_merge(s->share, s->share->pending);

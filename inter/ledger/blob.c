@@ -409,8 +409,8 @@ enum neb_status inter_ledger_saved(struct inter_ledger *l, const uint8_t job[INT
     return inter_db_end(l, st);
 }
 
-// Finds the round that was committed longest ago and still has its blobs, unless it is the newest
-// of its fragment or a worker that restarts needs it.
+// Finds the round that was committed longest ago and still has its blobs. It skips the newest round
+// of a fragment, and rounds that a worker needs after a restart.
 static enum neb_status oldest(struct inter_ledger *l, struct inter_key *out) {
     sqlite3_stmt *s = NULL;
     bool row = false;

@@ -16,7 +16,7 @@ static enum neb_status sign_of_record(struct check *v, const char *what,
     return NEB_OK;
 }
 
-// Votes needed of all members, removed ones too.
+// The number of votes that a quorum of all members needs. Removed members count too.
 static uint8_t needed(const struct check *v, const struct inter_record *r) {
     struct inter_job_config c = {.n_members = r->n_plans};
     if (v->c->about)

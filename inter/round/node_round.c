@@ -209,7 +209,8 @@ void node_on_commit(struct step *s, struct neb_rd *r) {
     }
     decide(s, j, g, &c);
     node_try_commit(s, j, g);
-    if (!g->decided && j->members[from].rounds[c.fragment] > g->round) // one record after the other
+    // asks for one record after the other
+    if (!g->decided && j->members[from].rounds[c.fragment] > g->round)
         node_send_pull(s, j, g, (uint8_t)from);
 }
 

@@ -142,7 +142,7 @@ struct fragment {
     // got that far. Their own reports prove nothing.
     uint32_t proven;
     struct member_set pulled;   // asked for the open round's record
-    struct member_set bare;     // and have answered that they have none
+    struct member_set bare;     // those of them that answered that they have none
     neb_ns bare_at;             // when the first such answer came
     struct member_set early;    // sent an update of a later round already
     neb_ns proposed;            // by this node, last; 0: never since the start

@@ -174,7 +174,7 @@ static enum neb_status take_manifest(struct step *s, struct job *j, struct fragm
     struct member_set hints = t->hint_attempt == m->key.attempt ? t->hints : mset_none();
     struct member_set may_send = t->may_send;
     uint8_t attempts = t->attempts;
-    for (size_t i = j->n_serves; i-- > 0;) // of another digest under this key
+    for (size_t i = j->n_serves; i-- > 0;) // ends transfers of another digest under this key
         if (inter_key_equal(&j->serves[i].m.key, &m->key) && !same_digest(&j->serves[i].m, m))
             node_serve_remove(j, i);
     if (m->key.member == j->c.self && t->known && t->m.key.attempt > m->key.attempt) {

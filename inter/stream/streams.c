@@ -322,9 +322,9 @@ enum neb_status inter_streams_close(struct inter_streams *s, const uint8_t job[I
     return inter_spool_forget(s->spool, job);
 }
 
-// A step that no worker asked for, so no worker gets its error. If a batch cannot be read, the
-// stream ends, and with it the job; the worker gets the error. A worker that opens the stream again
-// reads that batch again. Any other error is for the agent.
+// A step that no worker asked for, so no request can return its error. If a batch cannot be read,
+// the stream and the job end, and the worker gets the error as a message. A worker that opens the
+// stream again reads that batch again. Any other error is for the agent.
 static enum neb_status step_alone(struct inter_streams *s, struct inter_stream *t,
                                   const struct inter_stream_event *e) {
     char text[1024];

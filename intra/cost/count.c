@@ -84,7 +84,7 @@ struct rank {                  // a trainer, or of a frozen model the model and 
     struct intra_trainer *trainer;
     struct intra_model *model;
     struct intra_device *device;
-    double host, moments; // bytes: the most on the host; of the optimiser
+    double host, moments; // bytes: the most that was in use on the host; the optimiser's moments
 };
 
 // ---- messages -----------------------------------------------------------------------------------

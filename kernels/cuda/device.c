@@ -235,7 +235,7 @@ static bool product(struct kern *D, const struct kern_cu_product *p) {
 }
 static void gemm(struct kern *D, const struct kern_gemm *g) {
     struct kern_cu_product p = {.g = *g};
-    (void)product(D, &p); // never false without sums
+    (void)product(D, &p); // returns false only if the product has sums
 }
 
 static void cast(struct kern *D, enum kern_type t, void *out, const float *x, size_t n) {

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# tests/gpu/run on the emulated device, with the real programs in small: the codecs' timing runs
-# every kernel that it lists, attention runs both paths of head_dim 128, meshes train without MPI,
-# NCCL's ranks pass the suite and notice an absent rank, and a cluster on the device trains with one
-# on processors.
+# tests/gpu/run on the emulated device, with the real programs but small sizes. The codecs' timing
+# runs every kernel that it lists. Attention runs both paths of head_dim 128. Meshes train without
+# MPI. NCCL's ranks pass the suite and notice an absent rank. A cluster on the device trains with
+# one on processors.
 set -euo pipefail
 EMULATED=${EMULATED:?} EMULATED_NCCL=${EMULATED_NCCL:?}
 T=$(mktemp -d)
@@ -21,7 +21,7 @@ cat >"$T/bundle/gpu_check" <<'SH'
 [ "$1" != attn ] || { [ "$2" = 128 ] || exit 0; set -- attn 128 1 130; }
 [ "$1" != ops ] || set -- ops small "$2"
 [ "$1" != modes ] || set -- modes small
-[ "$1" != epilogues ] || exit 0 # hours here
+[ "$1" != epilogues ] || exit 0 # this takes hours here
 [ "$1" != heads ] || set -- heads 40 3000 32
 exec "$(dirname "$0")/gpu_check.real" "$@"
 SH

@@ -26,7 +26,8 @@ at_end() {
 }
 trap at_end EXIT
 
-# Prints the reason and the end of every log in $T; a reason need not repeat a log's last lines.
+# Prints the reason and the end of every log in $T; so a reason need not repeat the last lines of a
+# log.
 fail() {
     echo "FAILED: $*" >&2
     find "$T" -name '*.log' -exec sh -c 'echo "--- $1"; tail -n 15 "$1"' _ {} \; >&2
@@ -35,14 +36,14 @@ fail() {
 # Like grep -q, but reads all of its input. `writer | grep -q x` fails under pipefail, because grep
 # -q stops at the first match and the writer gets SIGPIPE.
 has() { [[ $(grep -c "$@") != 0 ]]; }
-# Kills the given processes and all that they started, parents first, and waits until none is left:
-# agents and workers would otherwise write into a folder that is being removed.
+# Kills the given processes and all that they started, parents first, and waits until none is left.
+# Otherwise agents and workers would write into a folder that is being removed.
 end_now() {
     local p all i
     mapfile -t all < <(for p in "$@"; do family "$p"; done)
     ((${#all[@]})) || return 0
     kill -KILL "${all[@]}" 2>/dev/null || true
-    for ((i = 0; i < 100; i++)); do # Z: dead, and nobody has waited for it yet
+    for ((i = 0; i < 100; i++)); do # Z: dead, and its parent has not waited for it yet
         ps -o stat= -p "${all[*]}" | grep -qv '^Z' || break
         sleep 0.05
     done
@@ -52,7 +53,7 @@ family() { # PID: it and its descendants
     echo "$1"
     for c in $(pgrep -P "$1"); do family "$c"; done
 }
-# From here on, every step of the built-in trainer sleeps so long. A run lasts longer without
+# From here on, every step of the built-in trainer sleeps for this time. A run lasts longer without
 # computing more.
 pace() { export NEBULA_FAULT=worker.step:+$1; } # MS
 # Makes the steps of a job cheap, for tests that need many steps and not what the job learns.
@@ -68,8 +69,8 @@ refuses() { # STATUS TEXT command…
         fail "$*: left something behind"
 }
 skip() { echo "cannot run here: $*"; exit 77; }
-# within SECONDS COMMAND...: it must succeed within four times SECONDS, which is what an idle
-# machine needs at most. The bound only ends a test that hangs.
+# within SECONDS COMMAND...: COMMAND must succeed within four times SECONDS. An idle machine needs
+# at most SECONDS. The bound only ends a test that hangs.
 within() {
     local end=$((SECONDS + 4 * $1))
     shift

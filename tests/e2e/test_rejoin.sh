@@ -24,7 +24,7 @@ wait_rounds() { # CLUSTER ROUNDS
     done
     fail "$1 did not reach round $2 within a minute"
 }
-# Reads the agent's own log, because console messages cross a link that is only just up again.
+# Reads the agent's own log, because console messages cross a link that has just come up.
 snapshots() { grep -c "a snapshot is here" "$run/clusters/$1/agent.log" || true; }
 wait_snapshot() { # CLUSTER BEFORE WHAT
     local i
@@ -91,7 +91,7 @@ kill -STOP "${stopped[@]}"
 within 30 is_away run/clusters/a b && within 30 is_away run/clusters/c b ||
     fail "b is stopped, but its links are up"
 round=$(rounds a)
-wait_rounds a $((round + 40)) # updates are kept for b for two more seconds
+wait_rounds a $((round + 40)) # the others keep updates for b for two more seconds
 kill -CONT "${stopped[@]}"
 stopped=()
 round=$(rounds a)
@@ -103,7 +103,7 @@ wait "$pid" || fail "the run failed"
 digests_equal "$run"
 round_digests_equal "$run"
 ledgers_verify "$run" a b c
-# All three contribute again and none stays late: a round takes less than grace_s.
+# All three contribute again, and none stays late: a round takes less than grace_s.
 travel=$(jq -R -s '[split("\n")[] | fromjson? | select(.kind == "round" and .updates == 3) |
     .travel_s][-150:] | sort | .[length / 2 | floor] // 0' \
     "$run/metrics.jsonl")

@@ -102,7 +102,7 @@ static void close_side(struct side *s) {
     intra_trainer_destroy(&s->t);
 }
 
-// Times a step of `work` by the host's clock, to the end of the queue.
+// Times a step of `work` by the host's clock, until the queue is empty.
 static void measure(struct modes *m, const char *name, enum intra_head head, enum kern_mask mask,
                     bool frozen, bool (*work)(struct modes *, struct side *)) {
     struct side s = {0};
@@ -163,7 +163,7 @@ int gpu_modes(struct kern *D, bool small) {
         measure(&m, "generator, draws at one position in 7", INTRA_HEAD_LM, KERN_MASK_BIDIRECTIONAL,
                 false, generator);
         measure(&m, "teacher that is frozen, 16 labels at every position", INTRA_HEAD_LM,
-                // before the student, which learns from its labels
+                // the teacher's step comes first: the student learns from its labels
                 KERN_MASK_CAUSAL, true, teacher);
         measure(&m, "student, 16 labels at every position", INTRA_HEAD_LM, KERN_MASK_CAUSAL, false,
                 student);

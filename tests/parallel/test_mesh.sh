@@ -17,8 +17,8 @@ awk 'NR == 1 { first = $2 } END { if ($2 > 0.6 * first) {
 # A mesh of one rank equals one rank, bit for bit.
 timeout 600 "$BUILD/mesh_train" 1 1 1 | cmp - "$work/one"
 
-# Over TCP, where waiting ranks sleep; and over MPI, where they poll, only the first 15 steps: with
-# several ranks on a processor, a step takes three times as long. With two ranks, sums have only one
+# Over TCP, where waiting ranks sleep. Over MPI they poll, and a step takes three times as long with
+# several ranks on a processor, so only the first 15 steps run. With two ranks, sums have only one
 # order, so the bits are equal.
 all=(1x1x1 2x1x1 4x1x1 1x1x2 1x1x4 1x2x1 1x4x1 2x1x2 2x2x1 1x2x2 2x2x2)
 launcher=socket meshes "" "${all[@]}"

@@ -113,7 +113,7 @@ for m in 2x1x1 2x1x2; do
         exit 1
     }
     goes_on "$work/parts/$m.ckpt" "saved by $m"
-    # All ranks write about equally much.
+    # All ranks write about the same amount.
     for f in "$work/parts/$m.ckpt"*; do
         (($(size "$f") * ${m:0:1} * ${m:4:1} < $(size "$work/one.ckpt") * 3 / 2)) ||
             { ls -l "$work/parts"; echo "$m: $f is larger than a share"; exit 1; }
@@ -203,7 +203,7 @@ for m in 2x1x1 1x2x2; do
     }
     same "$work/adopted" "$work/got" "$m continues with something else after adoption"
 done
-# Ranks that do not see the folder: ranks that see it write their shards.
+# Some ranks do not see the folder. The ranks that see it write their shards.
 mkdir "$work/seen" "$work/elsewhere"
 cd "$work/seen"
 # shellcheck disable=SC2016

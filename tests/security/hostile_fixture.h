@@ -77,7 +77,7 @@ static uint32_t index_of[SITES];
 static uint8_t job[INTER_ID_BYTES] = {9, 9};
 static struct site sites[SITES];
 static struct inter_link *bare;        // mallory without a service
-static struct inter_standing standing; // of mallory's ledger when she became bare
+static struct inter_standing standing; // the state of mallory's ledger when she gave up her service
 static void (*each_pass)(void);        // what mallory does in each pass
 static void (*on_blobs)(struct site *x, const struct inter_record *r, const struct neb_map *blobs);
 static bool robust;    // the job's profile
@@ -135,7 +135,7 @@ static inline void start(struct site *x) {
     }
 }
 
-// As an agent does when its own worker has attached.
+// Tells the gate the shape of updates, as an agent does when its worker has attached.
 static inline void tell_shape(struct site *x) {
     const struct cmp_unit_shape shape = {.unit = 0, .rows = ROWS, .cols = COLS, .counts = true};
     uint8_t sha[INTER_SHA_BYTES];

@@ -174,7 +174,8 @@ static void test_byzantine(void **state) {
             printf("%s: robust %.4f trusted %.4f, flagged in %d of %d rounds\n", names[how], robust,
                    trusted, flagged, ROUNDS);
             assert_true(fabs(robust - honest) < 0.05);
-            if (how != HONEST && how != TURNED) // turned costs steps, but not the model
+            // the turned updates cost steps, but the model still learns
+            if (how != HONEST && how != TURNED)
                 assert_true(trusted > honest + 0.05);
             assert_true(how == HONEST ? flagged == 0 : flagged >= ROUNDS / 2);
             assert_int_equal(flagged_wrongly, 0);
@@ -189,7 +190,8 @@ struct script {
     const char *name;
     enum attack how; // by member 1, from round FROM on
     bool warm_up;    // the learning rate rises over 10 rounds and falls to a tenth
-    // Member 1 is away in some rounds. Its next update has all that it trained since its last one.
+    // Member 1 is away in some rounds. Its next update holds all that it has trained since its last
+    // one.
     bool late;
     bool codecs; // the codec changes: int8, then one in sixteen, then int4
 };
@@ -215,7 +217,8 @@ static float norm_of(const struct member *m, float sketch[CMP_SKETCH]) {
     return (float)stats.norm;
 }
 
-// Runs a script. flags: rounds in which each member was flagged; first: the first of them.
+// Runs a script. flags: the number of rounds in which each member was flagged. first: the first
+// such round.
 static void run_pair(const struct script *x, int flags[PAIR], int first[PAIR], int *apart) {
     static const char *const codecs[] = {"int8", "topk:256/4096", "int4"};
     struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
@@ -303,14 +306,15 @@ static void test_pair(void **state) {
         printf(
             "pair, %s: flagged %d and %d of %d rounds, first in %d; against each other from %d\n",
             x->name, flags[0], flags[1], PAIR_ROUNDS, first[1], apart);
-        // A turned update shows only as a difference between the two, and only after some rounds.
+        // A turned update shows only as a difference between the two members, and only after some
+        // rounds.
         bool turned = x->how == FLIPPED || x->how == TURNED;
         // TURNED (times -1) shows later, when little is left to learn.
         int latest = x->how == TURNED ? FROM + 20 : FROM + 6;
         assert_true(turned ? apart >= FROM + 3 && apart <= latest : apart < 0);
-        if (x->how == HONEST || turned) { // nobody can tell which of the two errs
+        if (x->how == HONEST || turned) { // nobody can tell which of the two is wrong
             assert_int_equal(flags[0] + flags[1], 0);
-        } else { // at its first bad update; it may be away before
+        } else { // flagged at its first bad update; it may be away before that
             assert_true(first[1] >= FROM && first[1] <= FROM + 7);
             // The honest member may stand out later, while it learns again what the attack
             // destroyed.

@@ -115,7 +115,7 @@ static double variance_of(const int16_t *x) {
 static float value_of(int kind, int i, struct neb_rng *rng) {
     float s = scale_of();
     switch (kind) {
-    case 0: return neb_rng_normal(rng);  // much too long, similar everywhere
+    case 0: return neb_rng_normal(rng);  // much too long, of similar size everywhere
     case 1: return i == 77 ? -1e30f : 0; // one element
     case 2: return 0.5f * s;             // rounding lengthens this most
     case 3: return (i % 2 ? 0.499f : -0.501f) * s;
@@ -257,7 +257,7 @@ static void test_repeated(void **state) {
         open_outer(m);
         memcpy(m->theta_m, theta_m, sizeof theta_m);
         if (turn == 3) {
-            m->theta_m[5] -= 1; // it has learned more since
+            m->theta_m[5] -= 1; // the member has learned more since
             memcpy(m->theta_m + N, m->theta_m, N * sizeof(float));
         }
         encode(m, turn == 2, turn == 1 ? 5 : 4);
@@ -318,9 +318,9 @@ static void test_residual(void **state) {
     stop();
 }
 
-// An observer knows what an update would be, and colludes with one of three members. It projects
-// the sum on that update. With and without the update the result differs by 1 / z deviations, which
-// is what ε allows.
+// An observer knows a member's update, and colludes with one of three members. It projects the sum
+// on that update. The result with the update and the result without it differ by 1 / z deviations.
+// ε allows this.
 static double seen_along(uint32_t round, bool present) {
     static int16_t sum[N];
     struct sec_sum_seeds seeds;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// security/secure_sum.h: equal to plain integer sums for 3 to 16 members, from four on also without
-// one, and with one that falls silent afterwards. What must stay hidden stays hidden, and false
-// reveals are found.
+// Masked sums (security/secure_sum.h) equal plain integer sums, for 3 to 16 members. From four
+// members on, one may be missing, and one may fall silent afterwards. Secrets stay hidden, and
+// false reveals are found.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "security/secure_sum.h"
@@ -172,7 +172,7 @@ static void test_masks_hide(void **state) {
     memcpy(lone.own[2], seeds.own[2], sizeof lone.own[2]);
     static const uint8_t nothing[2 * COUNT];
     const uint8_t *only[SEC_MEMBERS_MAX] = {nothing, nothing, bodies[2], nothing, nothing};
-    // The result is beyond what five members can give.
+    // The result is larger than five members can give.
     assert_int_equal(sec_sum_unmask(&lone, only, 0, COUNT, sum), NEB_ERR_DENIED);
     for (int i = 0; i < COUNT; i++) {
         rest[2 * i] = (uint8_t)((uint16_t)sum[i] & 255);
@@ -268,7 +268,7 @@ static void test_false_reveals(void **state) {
     assert_int_equal(gather(5, 0x1f, 0x1f, &seeds), NEB_OK);
     reveals[2].own[5] ^= 1;
     assert_false(sec_sum_reveal_fits(&reveals[2], heads));
-    // The others' shares replace it.
+    // The shares of the others replace it.
     assert_int_equal(
         sec_sum_gather(5, mset_from_bits(0x1f), heads, reveals, mset_from_bits(0x1b), &seeds),
         NEB_OK);

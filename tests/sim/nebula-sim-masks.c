@@ -27,8 +27,8 @@ static const uint8_t job_id[INTER_ID_BYTES] = {1};
 
 struct update {           // handed out by its member
     bool here, own_known; // own_known: its member revealed b
-    bool drained;         // no training behind it: the integers are zeros, which everybody knows
-    struct member_set shares; // they revealed their shares of b
+    bool drained; // no training stands behind it: the integers are zeros, and everybody knows them
+    struct member_set shares; // members that revealed their shares of b
     uint8_t sha[INTER_SHA_BYTES];
     struct sec_sum_head head;
     struct neb_buf bytes;
@@ -36,7 +36,8 @@ struct update {           // handed out by its member
 struct round { // of one fragment
     struct update updates[INTER_MEMBERS_MAX][SIM_ATTEMPTS];
     struct member_set pairs[INTER_MEMBERS_MAX]; // revealed seeds, by other member
-    struct member_set sets[INTER_MEMBERS_MAX];  // for which a member revealed; none: not yet
+    // sets for which a member revealed; none: it has not revealed yet
+    struct member_set sets[INTER_MEMBERS_MAX];
 };
 struct view { // of one host
     struct sim *s;
@@ -96,7 +97,7 @@ void sim_masks_handed_out(struct sim *s, const struct inter_manifest *m, const i
         abort();
 }
 
-// The update of its owner to which a share belongs.
+// The update to which this share of its owner belongs.
 static void note_share(struct sim *s, struct round *r, const struct sec_sum_reveal *x, uint8_t k,
                        const struct sec_sum_head *given) {
     struct sec_sum_head heads[INTER_MEMBERS_MAX];

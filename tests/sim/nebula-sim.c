@@ -68,7 +68,7 @@ static struct sim_options by_seed(const struct sim_options *given, uint64_t seed
     o.seed = seed;
     if (o.masked) {
         static const uint8_t sizes[] = {3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 5, 6, 6, 7};
-        // at least 9: there must be as many messages as pairs
+        // at least 9: there must be at least as many messages as pairs
         uint32_t more = 8 + (uint32_t)(z >> 40) % 9;
         o.members = o.members ? o.members : z >> 32 & 63 ? sizes[z % 15] : more;
         o.witnesses = 0;

@@ -36,11 +36,11 @@ enum {
     SIM_SUMS = 127, // first byte of a message of inter/sums
 };
 
-enum sim_fault_kind { // at one exact place, for exhaustive runs
+enum sim_fault_kind { // a fault at one exact place, for exhaustive runs
     SIM_NO_FAULT,
     SIM_DROP_MESSAGE,
     SIM_DOUBLE_MESSAGE,
-    SIM_DELAY_MESSAGE, // by 7 s
+    SIM_DELAY_MESSAGE, // delays it by 7 s
     SIM_CUT_AT_MESSAGE,
     SIM_CRASH_AT_MESSAGE, // the receiver, before the message arrives
     SIM_CRASH_BEFORE_STORE,
@@ -111,7 +111,7 @@ struct sim_message {
     bool bulk;
     uint32_t session;
     uint32_t boot; // the receiver's boot number at sending
-    bool stale;    // its session is over; it waited in the receiver's queue
+    bool stale;    // its session is over: the message waited in the receiver's queue
     size_t len;
     uint8_t bytes[]; // owned by the event
 };
@@ -131,7 +131,7 @@ struct sim_blob {
     bool here;
     struct inter_manifest m;
     bool whole, rotten;           // rotten: was complete
-    int64_t words[SIM_WORDS + 1]; // the last is 1 if the gate refuses the update
+    int64_t words[SIM_WORDS + 1]; // the last word is 1 if the gate refuses the update
 };
 struct sim_round { // of one fragment
     struct sim_blob blobs[INTER_MEMBERS_MAX][SIM_ATTEMPTS];
@@ -145,7 +145,7 @@ struct sim_worker_state {
     uint32_t again[SIM_FRAGMENTS]; // how often a newer update replaced the one in flight
     uint64_t incarnation; // updates of earlier epochs are from an incarnation whose disk is lost
     int64_t theta[SIM_FRAGMENTS][SIM_WORDS]; // global value
-    // the residual; while an update is in flight: u
+    // the residual; u, while an update is in flight
     int64_t e[SIM_FRAGMENTS][SIM_WORDS];
     int64_t p[SIM_FRAGMENTS][SIM_WORDS]; // learned since the last send
     int64_t dropped[SIM_FRAGMENTS][SIM_WORDS];
@@ -178,7 +178,7 @@ struct sim_disk {
     uint32_t n_log[SIM_FRAGMENTS];
     struct sim_reveal reveals[SIM_FRAGMENTS][SIM_ROUNDS];
     bool knows_shape; // its worker has run
-    bool jumped;      // its worker took over a state: a repeated run differs from there on
+    bool jumped;      // its worker took over a state, so a repeated run differs from there on
     uint32_t base[SIM_FRAGMENTS]; // first record of the chain: the last one of a snapshot
 };
 
@@ -204,8 +204,8 @@ struct sim_host {
     struct sim_worker_state w;
     neb_ns step_time;
     bool idle;                         // its worker has ended for good; survives a restart
-    bool split;                        // it knows that members have diverged: its job has ended
-    bool split_now;                    // likewise, since its last start
+    bool split;                        // it knows that members have diverged, so its job has ended
+    bool split_now;                    // the same, but since its last start
     uint32_t submitted[SIM_FRAGMENTS]; // Byzantine: the next round to submit
     uint64_t crash_in;                 // stores until a crash; 0: none
     neb_ns busy_until;                 // it handles no event before this time
@@ -242,8 +242,8 @@ struct sim_byzantine {
     double far; // probability of a claim to be rounds ahead, or that records are gone
     struct neb_rng on_terms;
     uint64_t one_kind; // 1 + the only kind of false term that it uses; 0: all kinds
-    // captives: members that hear nobody else from `silence` to `silence_end`, and promises
-    // `term` (0: none yet) to it
+    // captives: members that hear only this member from `silence` to `silence_end`. They promise it
+    // `term` (0: none yet)
     struct member_set captives;
     bool poses; // afterwards it claims to lead them
     neb_ns silence, silence_end;
@@ -272,7 +272,7 @@ struct sim_oracle {
     struct member_set copies[SIM_FRAGMENTS][SIM_ROUNDS][INTER_MEMBERS_MAX][SIM_ATTEMPTS];
     uint32_t attempts[SIM_FRAGMENTS][SIM_ROUNDS][INTER_MEMBERS_MAX][SIM_ATTEMPTS];
     uint32_t top[SIM_FRAGMENTS]; // rounds committed anywhere
-    uint32_t used;               // later rounds are all zeros (of theta: those after it)
+    uint32_t used;               // from this round on all entries are zero (of theta: after it)
 };
 
 struct sim {
@@ -385,8 +385,8 @@ void sim_byzantine_revoked(struct sim *s);
 bool sim_byzantine_needed(const struct sim *s); // it is revoked, and rounds need all members
 enum sim_stuck sim_byzantine_stuck(const struct sim *s);
 bool sim_byzantine_rejects(const struct sim *s, uint8_t i, uint8_t owner);
-// Host i has just refused this update: its node also counts the owner as refusing, and so proposes
-// a rejection.
+// Host i has just refused this update. Its node also counts the owner as refusing, and so it
+// proposes a rejection.
 void sim_byzantine_pretends(struct sim *s, uint8_t i, const struct inter_manifest *m);
 
 // nebula-sim-terms.c
@@ -416,8 +416,8 @@ void sim_check_commit(struct sim *s, uint8_t i, const struct inter_record *r);
 void sim_check_worker(struct sim *s, uint8_t i, uint32_t f);
 void sim_check_bounds(struct sim *s, uint8_t i, const struct inter_actions *a);
 void sim_check_end(struct sim *s);
-// True if honest members hold different records of one round, committed, or proven with an update
-// still missing.
+// True if honest members hold different records of one round. The records are committed, or they
+// are proven and an update is still missing.
 bool sim_check_divergence(struct sim *s);
 // True if all honest members that are up know of the divergence and of the equivocator; fails when
 // that takes too long.

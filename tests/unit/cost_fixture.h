@@ -27,7 +27,7 @@ static const struct intra_model_config model = {.vocab = 512,
                                                 .norm_eps = 1e-5f,
                                                 .tied = true};
 
-// Steps run at one rate, whatever their size, and threads do not wait. Updates are almost free.
+// The step rate is the same for every size, and threads do not wait. Updates are almost free.
 static inline struct intra_rates even_host(double products) {
     struct intra_rates r = {
         .processors = 8, .update = 1e12, .link = 1e9, .link_s = 1e-6, .memory = 1e9};
@@ -66,7 +66,8 @@ static inline struct intra_cost_job mesh_job(int dp, int pp, int tp, int batch, 
                                    .share = 1};
 }
 
-// Elements that the fullest of `ranks` owners of units has; *largest: of its largest unit, or NULL.
+// The elements that the fullest of `ranks` ranks owns. *largest: the elements of its largest unit;
+// may be NULL.
 static inline double fullest_owner(const struct intra_cost_job *j, int ranks, double *largest) {
     enum { UNITS = 256, RANKS = 16 };
     struct intra_model *m = NULL;

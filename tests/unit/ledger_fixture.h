@@ -134,7 +134,7 @@ static inline struct inter_record fx_chain(uint32_t fragment, uint32_t round) {
     return r;
 }
 
-// ---- the steps of a round in an agent's order; each returns the first failure
+// ---- the steps of a round in the order of an agent; each returns the first failure
 
 static inline enum neb_status fx_put_own(struct inter_ledger *l, uint32_t fragment,
                                          uint32_t round) {

@@ -110,7 +110,7 @@ static void in_any_order(bool sealed, bool restart) {
         shuffle(order, n, &r);
         for (uint32_t i = 0; i < n; i++) {
             chunk(s, &m, order[repeat ? i : n - 1 - i]);
-            if (restart && i == n / 2) { // chunks that were not yet recorded arrive again
+            if (restart && i == n / 2) { // chunks arrive again that were not yet recorded
                 close_service(s);
                 s = open_service(sealed);
                 begin(s, &m);
@@ -169,7 +169,7 @@ static void test_signed_but_invalid(void **state) {
     enum neb_status st;
     OK(cmp_work_create(&s->gate));
     neb_log_set_sink(testing_drop, NULL);
-    blob.p[16] ^= 1; // its columns
+    blob.p[16] ^= 1; // the number of its columns
     neb_sha256(blob.p, blob.len, m.sha256);
     begin(s, &m);
     for (uint32_t i = inter_chunks(m.bytes, CHUNK); i-- > 0;)
@@ -185,8 +185,8 @@ static void test_signed_but_invalid(void **state) {
     close_service(s);
 }
 
-// With more arrivals than the limit, the oldest are dropped and get no verdict here; the others get
-// theirs.
+// With more arrivals than the limit, the oldest are dropped and get no verdict here. The others get
+// a verdict.
 static void test_too_many_arrivals(void **state) {
     (void)state;
     struct inter_service *s = open_service(false);

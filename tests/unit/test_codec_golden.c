@@ -37,7 +37,7 @@ static void corpus_path(const char *name, char *out) {
     testing_source(file, out);
 }
 
-// exact arithmetic only, so that the input is the same on every machine
+// only exact arithmetic, so that the input is the same on every machine
 static void fill(float *x, size_t n, uint64_t seed) {
     struct neb_rng r = neb_rng_make(seed, 5);
     for (size_t i = 0; i < n; i++) {

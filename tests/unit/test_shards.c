@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shards of an exchange's state (inter/outer/outer.h, compress/update.h): dealt evenly to their
-// owners, with the same bytes, digests and parameters as on a single rank.
+// Shards of an exchange's state (inter/outer/outer.h, compress/update.h): they are spread evenly
+// over their owners, and give the same bytes, digests and parameters as a single rank.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "inter/outer/outer.h"
@@ -47,7 +47,7 @@ static void check_bounds(const uint64_t *elements, const int32_t *fragment, int3
 
 static void test_units_are_dealt_by_size(void **state) {
     (void)state;
-    // The drawing in shards.h.
+    // The example that shards.h draws.
     const uint64_t drawn[] = {6, 6, 2, 2, 2, 4, 2};
     const int32_t one[7] = {0};
     uint64_t load[RANKS];
@@ -80,7 +80,7 @@ static void test_parts_of_a_checkpoint_are_dealt_by_load(void **state) {
     (void)state;
     const uint64_t bytes[] = {100, 40, 30, 30, 10};
     int32_t out[5];
-    // Rank 0 writes its own file, and nothing else unless it is alone.
+    // Rank 0 writes its own file. It writes parts only if it is alone.
     uint64_t able[3] = {1, 1, 1}, load[3] = {INTRA_PARTS_NOTHING, 0, 0};
     intra_parts_assign(bytes, 5, able, 3, load, out);
     assert_true(out[0] == 1 && out[1] == 2 && out[2] == 2 && out[3] == 2 && out[4] == 1);
@@ -89,7 +89,7 @@ static void test_parts_of_a_checkpoint_are_dealt_by_load(void **state) {
     intra_parts_assign(bytes, 5, alone, 3, none, out);
     for (int i = 0; i < 5; i++)
         assert_int_equal(out[i], 0);
-    // With the load that each rank has anyway, all come to about the same.
+    // With the load that each rank has anyway, all ranks have about the same total.
     uint64_t has[3] = {60, 50, 100};
     intra_parts_assign(bytes, 5, able, 3, has, out);
     assert_int_equal(out[0], 1);
@@ -236,7 +236,7 @@ static void test_owners_are_as_one(void **state) {
         struct neb_buf joined = {0};
         assert_int_equal(cmp_codec_parse(names[c], &codec), NEB_OK);
         make_member(one, 7);
-        make_member(twin, 7); // its own state is not used: its owners hold it
+        make_member(twin, 7); // its own state is not used, because its owners hold it
         make_member(peer, 8);
         make_owners(owners, owner, twin);
         for (int round = 0; round < ROUNDS; round++) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// inter/types: manifests and records as bytes: round trips, truncation, and values beyond every
-// limit.
+// inter/types: the bytes of manifests and records. The cases: round trips, truncation, and values
+// beyond every limit.
 #include "agent/base/sha256.h"
 #include "inter/record/tune.h"
 
@@ -292,8 +292,8 @@ static void test_record_limits(void **state) {
     neb_buf_free(&b);
 }
 
-// The hash covers the value: not term and leader in front, nor signature and votes at the end. The
-// signed bytes include term and leader.
+// The hash covers the value. It does not cover term and leader in front, or signature and votes at
+// the end. The signed bytes include term and leader.
 static void test_hash_and_body(void **state) {
     (void)state;
     const size_t front = 4 + 1;
@@ -379,8 +379,8 @@ static void test_terms(void **state) {
     }
     neb_buf_free(&b);
     assert_true(INTER_TERM_MAX <= UINT32_MAX - 2 * INTER_MEMBERS_MAX);
-    // A clock before 2025 counts as the first second; later seconds allow four terms each, up to
-    // the last term.
+    // A clock before 2025 counts as the first second; each later second allows four more terms, up
+    // to the last term.
     assert_int_equal(inter_term_last(0), INTER_TERMS_AHEAD + 4);
     assert_int_equal(inter_term_last(since * second), INTER_TERMS_AHEAD + 4);
     assert_int_equal(inter_term_last((since + 86400) * second), INTER_TERMS_AHEAD + 4 * 86400);
@@ -412,8 +412,8 @@ static void test_key(void **state) {
     assert_int_equal(inter_chunks(INTER_BLOB_MAX, INTER_CHUNK_MAX), 4095);
 }
 
-// Attempts of ledgers begun in different seconds never coincide, and those of the later ledger are
-// greater.
+// Ledgers that begin in different seconds never have the same attempt numbers. Those of the later
+// ledger are greater.
 static void test_attempts(void **state) {
     (void)state;
     const uint64_t second = 1000000000u;

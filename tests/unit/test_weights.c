@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The weight of each update (inter/record/weights.h): a lone returner counts by tokens since the
-// common base, all others by their tokens, also at the ends of the number range. A voter notices
-// any other weights.
+// The weight of each update (inter/record/weights.h). A member that returns alone counts by its
+// tokens since the common base. All other members count by their tokens. This holds at the ends of
+// the number range too. A voter notices any other weights.
 #include "inter/record/weights.h"
 
 #include <setjmp.h>
@@ -29,7 +29,8 @@ static void test_ordinary_rounds_count_tokens(void **state) {
     assert_true(r.entries[0].weight == 100 && r.entries[1].weight == 400);
     assert_true(r.absences[0].base == 5 && r.absences[0].others == 0);
     assert_true(r.absences[1].base == 5 && r.absences[1].others == 0);
-    assert_true(r.absences[2].base == 4 && r.absences[2].others == 500); // missed this one
+    // the member missed this round
+    assert_true(r.absences[2].base == 4 && r.absences[2].others == 500);
 }
 
 // Three equal members, one of them away for K rounds: its share is a third for any K.
@@ -64,7 +65,8 @@ static void test_all_away_alike(void **state) {
     add(&r, 0, 7000, INTER_ACCEPTED);
     add(&r, 1, 5000, INTER_ACCEPTED);
     inter_weights_fill(&r, before);
-    assert_true(r.entries[0].weight == 7000 && r.entries[1].weight == 5000); // one base: by tokens
+    // there is one base, so the weights are the tokens
+    assert_true(r.entries[0].weight == 7000 && r.entries[1].weight == 5000);
 }
 
 static void test_rejected_and_empty(void **state) {
@@ -76,8 +78,9 @@ static void test_rejected_and_empty(void **state) {
     add(&r, 2, 100, INTER_REJECTED);
     inter_weights_fill(&r, before);
     assert_true(r.entries[0].weight == 0 && r.entries[1].weight == 600);
-    assert_true(r.absences[2].base == 10 && r.absences[2].others == 0); // starts again from here
-    // A rejected update is nobody's progress.
+    // its absence starts again from here
+    assert_true(r.absences[2].base == 10 && r.absences[2].others == 0);
+    // A rejected update does not count as progress of any member.
     assert_true(r.absences[3].base == 1 && r.absences[3].others == 8600);
 }
 
