@@ -232,6 +232,7 @@ static void times(const struct intra_cost_job *j, const struct busiest *b,
 
 static struct busiest find_busiest(const struct intra_cost_job *j) {
     static struct cost_memo memo;
+    _Static_assert(sizeof(struct busiest) <= sizeof memo.at->value, "a memo has room for it");
     struct intra_cost_job key;
     struct shares s;
     bool known;

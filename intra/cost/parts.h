@@ -7,8 +7,8 @@
 // State of the exchange for each element: θ, v, u and θ_m at the send.
 enum { COST_EXCHANGE_FLOATS = 4, COST_EXCHANGE_BYTES = 4 * COST_EXCHANGE_FLOATS };
 
-// What was found for earlier jobs, because a search asks for the same again and again. One thread of
-// a process counts at a time (agent/base/count.h), so one memo of a kind is enough.
+// What was found for earlier jobs, because a search asks for the same again and again. A process
+// counts in one thread at a time (agent/base/count.h), so a memo is static and has no lock.
 struct cost_memo {
     struct {
         struct intra_cost_job key; // zeroed, also between the fields, then set; share is above 0
