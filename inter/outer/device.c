@@ -70,7 +70,7 @@ static enum neb_status allocate(struct inter_outer *o, struct outer_device *d, s
     NEB_TRY(allocate_floats(d, rows, &d->weights));
     NEB_TRY(ops(d)->alloc(d->D, ((size_t)o->n_units + 1) * sizeof *d->digests, &p));
     d->digests = p;
-    if (spare_bytes) // codecs take two bytes per element besides (compress/device.c)
+    if (spare_bytes) // codecs need two more bytes per element (compress/device.c)
         NEB_TRY(leave_free(d->D, spare_bytes + 2 * most));
     return cmp_device_create(d->D, &d->codec);
 }
