@@ -159,7 +159,7 @@ void inter_link_restart(struct inter_link *l, uint32_t peer);
 
 uint32_t inter_link_protocol(const struct inter_link *l); // the protocol that this side speaks
 
-// Of one peer, over all its connections since create. NEB_ERR_INVALID: no such peer.
+// The statistics of one peer: all its connections since create. NEB_ERR_INVALID: no such peer.
 NEB_MUST_CHECK enum neb_status inter_link_stats(struct inter_link *l, uint32_t peer,
                                                 struct inter_link_stats *out);
 // Control bytes that the peer's link has not acknowledged; 0: the peer is down or does not exist.
@@ -187,7 +187,7 @@ const struct sec_members *inter_link_members(const struct inter_link *l);
 // (may be NULL): when they expire, monotonic time.
 const struct sec_public *inter_link_previous_keys(const struct inter_link *l, uint32_t peer,
                                                   neb_ns *until);
-// Gives such keys to a new link.
+// Gives a new link the keys that a peer had before a rotation.
 void inter_link_keep_previous_keys(struct inter_link *l, uint32_t peer,
                                    const struct sec_public *former, neb_ns until);
 
