@@ -361,7 +361,8 @@ struct kern_ops {
     void (*add)(struct kern *K, float *y, const float *x, size_t n); // y += x
 
     // ---- the exact path and codecs (exact.h, quant.h): the CPU's bits. Only the bits of a NaN may
-    // differ; it appears at the same elements. NULL on processors, which call those files.
+    // differ; it appears at the same elements. NULL on processors, where callers use the functions
+    // of those files.
     void (*exact_add_rows)(struct kern *K, float *acc, const float *x, const float *w, size_t rows,
                            size_t cols);
     void (*exact_add_scaled)(struct kern *K, float *acc, const float *x, float w, size_t n);

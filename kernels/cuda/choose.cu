@@ -94,7 +94,9 @@ __global__ void __launch_bounds__(THREADS)
     }
     double goal = u[blockIdx.x] * total;
     bool passed = false;
-    for (int w = 0; w < WARPS; w++) { // up to there, the last part that has any probability
+    // chosen: the part in which the sum passes the goal; if rounding leaves none, the last part
+    // that has any probability
+    for (int w = 0; w < WARPS; w++) {
         if (!passed && sums[w] > 0) {
             chosen = w;
             before = run;

@@ -45,7 +45,7 @@ __device__ static inline uint32_t scale_code(float want, int top) {
     if (slot < 0)
         return 0;
     float mantissa = __uint_as_float((bits & 0x7fffffu) | 127u << 23);
-    int j = 0; // number of steps below the mantissa: they ascend
+    int j = 0; // how many steps lie below the mantissa; the steps ascend
 #pragma unroll
     for (int i = 0; i < 8; i++)
         j += grid_steps[i] < mantissa;
@@ -135,8 +135,8 @@ __device__ static inline uint32_t lanes_max(uint32_t x) {
 }
 
 // kern_rms of a fast block: the same sixteen sums in the same order. In turn t, lane l has elements
-// 32 t + 4 l + i. They belong to sum 4 (l % 4) + i, after the element of lane l - 4, or before that
-// of lane l + 4.
+// 32 t + 4 l + i. Each belongs to sum 4 (l % 4) + i. That sum adds it after the element of lane
+// l - 4, or before the element of lane l + 4.
 __device__ static inline float lanes_rms(const float (&v)[TURNS][4]) {
     bool second = threadIdx.x & 4;
     float sum[4] = {0, 0, 0, 0};

@@ -350,7 +350,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS - 1)
         signs = __funnelshift_l(u[e / 4].x[e % 4], signs, 1);
         u[e / 4].x[e % 4] = top - magnitude(u[e / 4].x[e % 4]);
     }
-    struct cut c = {0, k}; // for zeros only, which would all meet in one bin
+    struct cut c = {0, k}; // for a chunk of zeros, which would all be in one bin
     if (top > 0) {
 #pragma unroll
         for (int e = 0; e < TURNS * 4; e++) {
@@ -382,7 +382,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS - 1)
 #pragma unroll
         for (int e = 0; e < TURNS * 4; e++)
             same |= (u[e / 4].x[e % 4] == c.limit ? 1u : 0u) << e;
-        (void)rank_set(to, same, r.sums[1]); // for zeros only, sums[0] may still be read
+        (void)rank_set(to, same, r.sums[1]); // in a chunk of zeros, sums[0] may still be read
 #pragma unroll
         for (int e = 0; e < TURNS * 4; e++)
             if (same >> e & 1 && to[e / 4]++ < c.ties)
