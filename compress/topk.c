@@ -94,8 +94,8 @@ struct put { // state while a frame's chunks are put, one after the other
     uint8_t bits;
 };
 
-// Appends a chunk to w's streams. idx: indices in the chunk, ascending. Not inlined, because the
-// loop of the caller then keeps too little in registers.
+// Appends a chunk to w's streams. idx: indices in the chunk, ascending. Not inlined, because
+// inlining would leave the caller's loop too few registers.
 __attribute__((noinline)) static enum neb_status put_chunk(struct cmp_work *w,
                                                            const struct cmp_frame *h, struct put *t,
                                                            const uint16_t *idx, const float *values,
@@ -172,7 +172,7 @@ static enum neb_status choose(struct cmp_work *w, const struct cmp_codec *c,
     return NEB_OK;
 }
 
-// Puts all chunks. values and idx: the entries of one chunk after those of the other.
+// Puts all chunks. values and idx: the entries of all chunks, one chunk after the other.
 static enum neb_status put_chunks(struct cmp_work *w, struct cmp_frame *h, const float *values,
                                   const uint16_t *idx, size_t n) {
     const struct cmp_codec *c = &h->codec;
@@ -246,7 +246,7 @@ static enum neb_status unpack(const struct cmp_frame *h, const struct neb_buf *r
     return all_gaps(gap == end);
 }
 
-// For the gate, the streams are checked: no index leaves its chunk.
+// The gate has checked the streams, so no index leaves its chunk.
 static void sketch(const struct cmp_place *p, const struct cmp_frame *h, const struct neb_buf *raw,
                    size_t n) {
     unsigned bits = (unsigned)h->codec.bits, each = 8 / bits;
