@@ -43,10 +43,10 @@ NEB_MUST_CHECK enum neb_status agent_distill_create(const struct agent_job *job,
                                                     struct agent_distill_side **out);
 void agent_distill_destroy(struct agent_distill_side **s);
 
-// Teacher: makes the labels of step `step` of `student`, k a position, into out (cleared first).
-// With `learn` it also trains on these batches with the same forward pass, so steps must come in
-// order. request (n bytes): the student's text (label_request.h), or NULL if both sides read the
-// same shards. NEB_ERR_FORMAT: the request does not fit the job.
+// Teacher: makes the labels of step `step` of `student`, k for each position, into out (cleared
+// first). With `learn` it also trains on these batches with the same forward pass, so steps must
+// come in order. request (n bytes): the student's text (label_request.h), or NULL if both sides
+// read the same shards. NEB_ERR_FORMAT: the request does not fit the job.
 NEB_MUST_CHECK enum neb_status agent_distill_label(struct agent_distill_side *s, int32_t student,
                                                    int64_t step, int32_t k, const uint8_t *request,
                                                    size_t n, struct neb_buf *out);
@@ -126,7 +126,8 @@ struct distill_run { // a side with its streams
     int32_t n_followers;
     int student_of[AGENT_CLUSTERS_MAX];               // teacher: cluster of each stream
     int64_t labelled[AGENT_CLUSTERS_MAX];             // teacher: next step of each student
-    struct agent_label_rate rate[AGENT_CLUSTERS_MAX]; // teacher: labels a position for each student
+    // teacher: labels per position, for each student
+    struct agent_label_rate rate[AGENT_CLUSTERS_MAX];
     int32_t serves;                                   // teacher: the stream of this turn
     // Student: since when it waits for labels. Teacher: for text that may not come. 0: not waiting.
     neb_ns waiting_since;
