@@ -91,7 +91,7 @@ struct inter_link_stats {
     // Sent by the caller, headers included. The link itself sent the rest of sent_bytes.
     uint64_t message_bytes;
     uint64_t payload_bytes; // of message_bytes: second parts (inter_link_send2) on bulk connections
-    // TCP segments. IP bytes are TCP bytes plus 40 (IPv4) plus 12 (timestamps) bytes a segment.
+    // TCP segments. IP bytes are TCP bytes plus 40 (IPv4) plus 12 (timestamps) bytes per segment.
     uint64_t sent_segs, recv_segs;
     uint32_t bulk_open, bulk_used;       // open connections; those that this side sends on
     char congestion[INTER_TCP_NAME_MAX]; // of the control connection; "": none

@@ -107,7 +107,8 @@ enum neb_status inter_outer_to_device(struct inter_outer *o, struct kern *D, flo
 enum neb_status inter_outer_to_host(struct inter_outer *o) {
     NEB_TRY(inter_outer_pull(o));
     outer_device_destroy(&o->device);
-    for (int32_t i = 0; i < o->n_units && !o->c.robust; i++) { // it was scratch
+    // on the device, mean was only scratch
+    for (int32_t i = 0; i < o->n_units && !o->c.robust; i++) {
         free(o->slots[i].mean);
         o->slots[i].mean = NULL;
     }

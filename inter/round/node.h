@@ -123,7 +123,7 @@ struct inter_job_config {
     float eta, mu;
     // learning rate over the job's steps (inter_reach); all zero: not known
     float pace[INTER_PACE];
-    // of every member; if it is off, its start values are all plans
+    // the controller for every member; if it is off, every plan has its start values
     struct inter_tune_config tune;
     // Gate profile `private`: only sums of enough members may be read (inter_sums_least), and of
     // one record per round even if `colluders` members collude. A newer attempt never replaces a
