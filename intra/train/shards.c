@@ -24,7 +24,7 @@ static int by_turn(const void *x, const void *y) {
 void intra_shards_assign(const uint64_t *elements, const int32_t *fragment, int32_t n, int ranks,
                          uint64_t *load, int32_t *owner) {
     struct turn *turns = calloc((size_t)n + 1, sizeof *turns);
-    NEB_ASSERT(turns); // a few bytes a unit
+    NEB_ASSERT(turns); // a few bytes per unit
     memset(load, 0, (size_t)ranks * sizeof *load);
     for (int32_t i = 0; i < n; i++)
         turns[i] = (struct turn){elements[i], fragment[i], i};
