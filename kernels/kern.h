@@ -378,9 +378,9 @@ struct kern_ops {
                          const float *v, uint64_t first_index, size_t n);
     // *bits (device) = the bits of the largest |x|; 0x7f800000 or more: not finite
     void (*absmax)(struct kern *K, uint32_t *bits, const float *x, size_t n);
-    // Encodes blocks of `block` elements: one scale byte a block, and codes of int8, or two codes a
-    // byte if four_bits (block even, or only one block). levels: codes lie in [-levels, levels],
-    // see compress/codec.h. top: kern_scale_top of all blocks together.
+    // Encodes blocks of `block` elements: one scale byte per block, and codes of int8, or two codes
+    // per byte if four_bits (block even, or only one block). levels: codes lie in [-levels,
+    // levels], see compress/codec.h. top: kern_scale_top of all blocks together.
     void (*encode_blocks)(struct kern *K, uint8_t *scales, uint8_t *codes, const float *x, size_t n,
                           uint32_t block, int levels, bool four_bits, int top);
     // *bad (device) = nonzero if a code is out of range (out is undefined then), otherwise 0.

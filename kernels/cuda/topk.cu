@@ -13,7 +13,7 @@
 //   3  Set a bit for each element at or above the floor (64 of 4,096 normal values: some 100 bits).
 //      These elements go to a list, in order. For that the threads' counts, four in a word, are
 //      summed over the warp and then over the block.
-//   4  Find the k-th smallest distance in the list, eight bits a turn, from the highest bit that
+//   4  Find the k-th smallest distance in the list, eight bits per turn, from the highest bit that
 //      any distance has: one turn or two, mostly.
 //   5  Write the chosen elements of the list to their places, in order.
 //
@@ -40,7 +40,7 @@ enum {
     THREADS = 256,
     WARPS = THREADS / WARP, // a thread owns a bin: THREADS == RADIX
     CHUNK = 4096,
-    TURNS = CHUNK / THREADS / 4, // a thread takes four elements a turn
+    TURNS = CHUNK / THREADS / 4, // a thread takes four elements per turn
     FLOOR_SHIFT = 23 - 4,        // bins of a sixteenth of an octave
     COARSE = 23 - 5,             // bins of a 32nd of an octave
     SHORT = 512,                 // longest list for one warp
@@ -188,8 +188,8 @@ __device__ static uint32_t floor_of(uint32_t most, uint32_t top, uint32_t k, str
     return r->bin == RADIX - 1 || beyond > top ? 0 : top - beyond + 1;
 }
 
-// Which elements a thread has: a warp takes 128 neighbours a turn, a lane four of them. Bit 4 j + i
-// of a set is element own + 128 j + i.
+// Which elements a thread has: a warp takes 128 neighbours per turn, a lane four of them. Bit
+// 4 j + i of a set is element own + 128 j + i.
 __device__ static inline uint32_t own_first() {
     return threadIdx.x / WARP * (CHUNK / WARPS) + threadIdx.x % WARP * 4;
 }
