@@ -2,7 +2,7 @@
 // Top-k by chunk: a scale byte for each chunk, gaps between the indices of the chosen elements, and
 // for each of these a sign and a bin of magnitude.
 //
-//     stream 0   a scale byte a chunk
+//     stream 0   one scale byte per chunk
 //     stream 1   gaps between indices: bytes, 255 means "and 255 more"
 //     stream 2   values: a sign and a bin of the codebook `mags`, in 2 bits (header: bits 0) or 4
 //
@@ -101,7 +101,7 @@ __attribute__((noinline)) static enum neb_status put_chunk(struct cmp_work *w,
                                                            const uint16_t *idx, const float *values,
                                                            size_t k, size_t len) {
     int bits = h->codec.bits;
-    unsigned each = 8 / (unsigned)bits; // values a byte
+    unsigned each = 8 / (unsigned)bits; // values per byte
     double mean = 0;
     size_t next = 0;
     for (size_t i = 0; i < k; i++)
@@ -335,8 +335,8 @@ static enum neb_status device_encode(struct cmp_device *d, struct cmp_work *w, s
 
 // ---- the vtable ---------------------------------------------------------------------------------
 
-// The controller has no level with values of 4 bits: more entries of 2 bits come closer in the same
-// bytes (README.md).
+// The controller has no level with values of 4 bits: in the same bytes, more entries of 2 bits come
+// closer (README.md).
 enum { USES = CMP_PLANNED | CMP_LEVEL };
 static const struct cmp_variant variants[] = {
     {"topk:512/4096", NULL, USES, 5, 0.76, 0.50, 512.0 / 4096},
