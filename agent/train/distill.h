@@ -11,7 +11,7 @@
 //
 // Student i of n takes the batches i, i + n, i + 2n … of the corpus. A step's labels:
 //
-//     | step u64 | frames of soft labels (compress/softlabel.h), one a micro-batch |
+//     | step u64 | frames of soft labels (compress/softlabel.h), one per micro-batch |
 //
 // A student without a teacher, or one that has lost its teacher, trains on cross-entropy alone. So
 // does a student of a federation (distill.federate) that has lost its disk, for steps whose labels
@@ -72,8 +72,9 @@ int64_t agent_distill_step_of(const uint8_t *p, size_t n);
 struct agent_distill_side {
     struct agent_job job;
     enum agent_role role;
-    int32_t student, n_students; // it draws batches as this student of so many
-    int32_t budget;              // tokens of a micro-batch
+    // this student and their number: they decide which batches it draws
+    int32_t student, n_students;
+    int32_t budget; // tokens of a micro-batch
     // added to the seed of its parameters: with distill.relay students differ only by it
     uint64_t init;
     const struct intra_corpus *corpus;
@@ -124,11 +125,11 @@ struct distill_run { // a side with its streams
     // With distill.relay, first student only: labels to the other students.
     struct agent_stream *followers[AGENT_CLUSTERS_MAX];
     int32_t n_followers;
-    int student_of[AGENT_CLUSTERS_MAX];               // teacher: cluster of each stream
-    int64_t labelled[AGENT_CLUSTERS_MAX];             // teacher: next step of each student
+    int student_of[AGENT_CLUSTERS_MAX];   // teacher: cluster of each stream
+    int64_t labelled[AGENT_CLUSTERS_MAX]; // teacher: next step of each student
     // teacher: labels per position, for each student
     struct agent_label_rate rate[AGENT_CLUSTERS_MAX];
-    int32_t serves;                                   // teacher: the stream of this turn
+    int32_t serves; // teacher: the stream of this turn
     // Student: since when it waits for labels. Teacher: for text that may not come. 0: not waiting.
     neb_ns waiting_since;
     bool said_waiting, said_gone;
@@ -140,8 +141,8 @@ struct distill_run { // a side with its streams
     struct distill_cursors at;
 };
 
-// In distill_cache.c: keeps soft labels on disk, one file a step, so that a student can replay them
-// without the teacher.
+// In distill_cache.c: keeps soft labels on disk, one file per step, so that a student can replay
+// them without the teacher.
 //
 //     DIR/key            digest of what labels depend on: shards, seed, batch, temperature, and
 //                        the student's share of the batches
