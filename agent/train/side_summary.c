@@ -58,7 +58,8 @@ static void print_rtd(const json_t *q, FILE *out) {
     print_stall("discriminator", json_object_get(d, "stall"), out);
     fprintf(out,
             "bytes per trained token: %.3f in batches; %.3f sent for batches (with held-out ones), "
-            "%.3f for the protocol, %.3f in all on the sockets; gradients in fp16 would take %.1f\n",
+            "%.3f for the protocol, %.3f in all on the sockets; "
+            "gradients in fp16 would take %.1f\n",
             agent_json_get(q, "stream_bytes_per_token"),
             agent_json_get(q, "wan_payload_bytes_per_token"),
             agent_json_get(q, "wan_protocol_bytes_per_token"),
