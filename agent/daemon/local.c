@@ -136,7 +136,7 @@ static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from,
 
 static json_t *suspects(const struct agent_jobrun *j) {
     json_t *a = json_array();
-    for (int f = 0; f < j->job.sync.fragments; f++)
+    for (int f = 0; f < agent_job_fragments(&j->job); f++)
         json_array_append_new(a, json_integer((json_int_t)j->doubt.suspect[f]));
     return a;
 }
@@ -224,7 +224,7 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
     json_t *head = json_pack(
         "{s:s,s:O,s:i,s:s,s:b,s:o,s:o,s:b}", "ev", "job", "spec", j->spec, "cluster", j->self,
         "dir", j->dir, "stop", agent_job_stops(j->state), "suspect", suspects(j), "taken",
-        agent_snapshot_mask(j->doubt.taken, j->job.sync.fragments), "sums", sums->len != 0);
+        agent_snapshot_mask(j->doubt.taken, agent_job_fragments(&j->job)), "sums", sums->len != 0);
     json_t *alive = daemon_take_alive(d, j, &changed);
     json_object_update(head, alive);
     json_decref(alive);

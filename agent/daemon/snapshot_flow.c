@@ -106,7 +106,7 @@ static bool hopeless(struct daemon *d, struct agent_jobrun *j) {
 static uint64_t ledger_rounds(const struct daemon *d, const struct agent_jobrun *j) {
     struct inter_chain c;
     uint64_t sum = 0;
-    for (uint32_t f = 0; f < (uint32_t)j->job.sync.fragments; f++)
+    for (uint32_t f = 0; f < (uint32_t)agent_job_fragments(&j->job); f++)
         if (inter_ledger_chain(inter_service_ledger(d->service), j->id, f, &c) == NEB_OK)
             sum += c.next;
     return sum;

@@ -12,6 +12,7 @@ file(GLOB libnebula_sources CONFIGURE_DEPENDS
   intra/ckpt/checkpoint*.c
   security/seal*.c)
 list(APPEND libnebula_sources
+  agent/job/groups.c
   agent/job/init_digest.c
   agent/job/private.c
   agent/job/tune.c
@@ -37,6 +38,7 @@ list(APPEND libnebula_sources
   kernels/blocks.c
   kernels/device_stage.c
   kernels/exact.c
+  kernels/host.c
   kernels/pool.c
   kernels/quant.c
   kernels/ref.c

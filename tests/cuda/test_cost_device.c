@@ -356,7 +356,7 @@ static struct owner own_part(const struct intra_cost_job *j, int rank, const cha
     assert_in_range(n, 1, UNITS);
     for (int32_t i = 0; i < n; i++)
         elements[i] = (uint64_t)units[i].rows * (uint64_t)units[i].cols;
-    intra_shards_assign(elements, fragment, n, j->mesh.dp, load, owner);
+    intra_shards_assign(elements, fragment, n, j->mesh.dp, NULL, NULL, load, owner);
     for (int32_t i = 0; i < n; at += elements[i], i++) {
         void *p;
         if (owner[i] != rank)

@@ -217,7 +217,7 @@ static void test_error_messages(void **state) {
         {"steps: 300\n", "steps: 300\nrecompute: yes\n",
          "dir/job.yaml:3: recompute: \"yes\" is neither true nor false"},
         {"steps: 300\n", "steps: 300\nmodel: 3\n",
-         "dir/job.yaml:3: model: must be a mapping of keys to values"},
+         "dir/job.yaml:3: model.mode: \"3\" is not one of: built-in, attached"},
         {"job: first-light", "job: ../evil",
          "dir/job.yaml:1: job: \"../evil\" is not a name (letters, digits, '-', '_', '.')"},
     };
@@ -757,6 +757,8 @@ static void test_reference(void **state) {
         assert_in_range(strlen(o->help), 3, 100);
         assert_null(strpbrk(o->help, "|\n"));
     }
+    for (int i = 0; i < config_n_group_options; i++)
+        assert_int_equal(count_rows(text, config_group_options[i].path), 1);
     assert_non_null(strstr(text, "| `clusters.threads` | 0 | 0 to 1024 | threads"));
     assert_non_null(strstr(text, "| `clusters.mesh` | none | {dp, pp, tp}, auto | ranks"));
     assert_non_null(strstr(text, "| `sync.interval` | 30 | 1 to 1e9, auto | H: "));

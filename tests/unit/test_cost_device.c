@@ -124,7 +124,7 @@ static double fullest_owner(const struct intra_cost_job *j, int ranks, double *l
     assert_in_range(n, 1, UNITS);
     for (int32_t i = 0; i < n; i++)
         elements[i] = (uint64_t)units[i].rows * (uint64_t)units[i].cols;
-    intra_shards_assign(elements, fragment, n, ranks, load, owner);
+    intra_shards_assign(elements, fragment, n, ranks, NULL, NULL, load, owner);
     for (int r = 0; r < ranks; r++)
         most = load[r] > load[most] ? r : most;
     *largest = 0;
