@@ -14,7 +14,7 @@
 // needs per element and per unit.
 static const double EXCHANGE_BYTES = 4 * 4, FRAME_BYTES = 2, UNIT_BYTES = 0.78e6;
 static const double LABEL_BYTES = 4; // per entry of a teacher's stored labels
-// per block at most; of the rest of the model
+// units per block, at most; units of the rest of the model
 enum { UNITS = 9, UNITS_LORA = 14, UNITS_BESIDE = 3 };
 enum { SNAPSHOTS = 2 }; // one that arrives, one that others fetch
 
@@ -32,8 +32,8 @@ static bool exchanges(const struct agent_job *j, int self) {
             (agent_distill_federates(j) && !agent_job_only_votes(j, self)));
 }
 
-// How exactly counts of rows are sent: only if embedding and output are trained, or the output
-// alone.
+// How exactly row counts are sent. They are sent only if embedding and output are trained, or the
+// output alone.
 static enum agent_row_counts rows_told(const struct agent_job *j, int self) {
     const struct intra_trainable *t = &j->trainable;
     bool output = !j->model.tied, full = t->mode == INTRA_TRAIN_FULL && !t->freeze_embeddings;
