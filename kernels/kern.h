@@ -378,8 +378,8 @@ struct kern_ops {
     void (*add)(struct kern *K, float *y, const float *x, size_t n); // y += x
 
     // ---- the exact path and codecs (exact.h, quant.h): the CPU's bits. Only the bits of a NaN may
-    // differ; it appears at the same elements. Processors have only the slots exact_*
-    // (kern_exact_create), else NULL: callers use the functions of those files.
+    // differ; it appears at the same elements. Processors have NULL here, so callers use the
+    // functions of those files; but the processors of kern_exact_create have the slots exact_*.
     void (*exact_add_rows)(struct kern *K, float *acc, const float *x, const float *w, size_t rows,
                            size_t cols);
     void (*exact_add_scaled)(struct kern *K, float *acc, const float *x, float w, size_t n);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state of the outer optimiser on an accelerator: its memory, and the way there and back.
+// The state of the outer optimiser on an accelerator: its memory, and the copies there and back.
 #include "inter/outer/state.h"
 
 #include <stdlib.h>
