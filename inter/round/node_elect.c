@@ -731,9 +731,8 @@ static bool untold(const struct step *s, const struct job *j, const struct fragm
 }
 
 // Members to ask for promises if a leader proposes in vain; none: it does not. In vain: for some
-// time too few members have accepted. They would be enough together with the members that are bound
-// to a later term and hear no leader. Some member claims to follow and withholds its vote; nobody
-// knows which one.
+// time too few members have accepted. They would be enough with the members that are bound to a
+// later term and hear no leader. Some unknown member claims to follow but withholds its vote.
 static struct member_set in_vain(const struct step *s, const struct job *j) {
     struct member_set here = electors(s, j), bound = mset_none();
     for (uint8_t m = 0; mset_next(here, &m); m++)
