@@ -29,8 +29,8 @@ static bool exchanges(const struct agent_job *j, int self) {
             (agent_distill_federates(j) && !agent_job_only_votes(j, self)));
 }
 
-// How exactly counts of rows are sent: only if embedding and output are trained, or the output
-// alone.
+// How exactly row counts are sent. They are sent only if embedding and output are trained, or the
+// output alone.
 static enum agent_row_counts rows_told(const struct agent_job *j, int self) {
     const struct intra_trainable *t = &j->trainable;
     bool output = !j->model.tied, full = t->mode == INTRA_TRAIN_FULL && !t->freeze_embeddings;
