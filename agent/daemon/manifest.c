@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tensors of a job with `model: attached`. Its trainer sends their list before the first step.
-// The agent keeps the list, and compares it with the list of the first data cluster (tensor_list.h). No
-// trainer begins before its list is known to be that of the others.
+// The agent keeps the list, and compares it with the list of the first data cluster
+// (tensor_list.h). No trainer begins before its list is known to be that of the others.
 //
 //     trainer          agent here            agent of the first data cluster
 //        │ manifest        │ questions              │
@@ -9,7 +9,8 @@
 //        │ ok, or the      │ ◄───────────────────── │ begins when all have
 //        │ difference      │ answers                │ the same list
 //
-// Files: jobs/ID/tensors.json is the list; tensors.agreed names the clusters that have the same one.
+// Files: jobs/ID/tensors.json is the list; tensors.agreed names the clusters that have the same
+// one.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/daemon/state.h"
@@ -103,7 +104,8 @@ void daemon_recall_tensors(struct agent_jobrun *j) {
     neb_buf_free(&text);
 }
 
-// ---- other clusters ------------------------------------------------------------------------------
+// ---- other clusters
+// ------------------------------------------------------------------------------
 
 static void begin(struct daemon *d, struct agent_jobrun *j) {
     if (j->tensors.told || !is_settled(d, j))
@@ -137,7 +139,7 @@ static void differ(struct daemon *d, struct agent_jobrun *j, const char *what) {
 static void ask(struct daemon *d, struct agent_jobrun *j) {
     json_t *q = j->self ? agent_tensors_question(&j->tensors.list) : NULL;
     j->tensors.asked_at = neb_now();
-    if (!q || j->peers[0] >= SEC_MEMBERS_MAX || !d->up[j->peers[0]]) {
+    if (!q || j->peers[0] >= NEB_MEMBERS_MAX || !d->up[j->peers[0]]) {
         json_decref(q);
         return;
     }
@@ -187,7 +189,8 @@ void daemon_on_tensors(struct daemon *d, struct agent_jobrun *j, int k, const js
         differ(d, j, text);
 }
 
-// ---- the trainer ----------------------------------------------------------------------------------
+// ---- the trainer
+// ----------------------------------------------------------------------------------
 
 // The trainer may have another version of the job's groups only by a fault of its own.
 static bool groups_fit(const struct agent_jobrun *j, const struct exchange_manifest *m, char *why,
