@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Federates a Python training loop through the Nebula agent of its cluster.
 
-One file, no build step.
+No build step, no packages.
 
     import nebula
     fed = nebula.attach(model.named_parameters())   # loads the federation's parameters
@@ -83,7 +83,7 @@ class _Info(ctypes.Structure):
 
 
 def _load():
-    here = pathlib.Path(__file__).resolve().parent
+    here = pathlib.Path(__file__).resolve().parents[1]
     folders = (here, here.parents[2] / "build", here.parents[1])
     places = [os.environ.get("NEBULA_LIBRARY")] if os.environ.get("NEBULA_LIBRARY") else [
         *(str(p / "libnebula.so.1") for p in folders), "libnebula.so.1"]
