@@ -252,9 +252,10 @@ class Federation:
         a, b = _ids(inputs), _ids(targets)
         check(lib.nebula_count(self._handle, a.tobytes(), b.tobytes(), len(a)))
 
-    def step(self, tokens: int | None = None, loss: float = math.nan, lr: float = math.nan,
-             grad_norm: float = math.nan, eval_loss: float = math.nan) -> None:
-        """Reports one optimiser step. Parameters may have changed when it returns.
+    def step(self, tokens: int | None = None, loss: Any = math.nan, lr: Any = math.nan,
+             grad_norm: Any = math.nan, eval_loss: Any = math.nan) -> None:
+        """Reports one optimiser step. Parameters may have changed when it returns. Figures may be
+        numbers or tensors of one element.
 
         tokens: of all ranks; the weight of this cluster. Default: the argument of attach(), else
         data.batch x data.seq_len x data.accumulate of the job. loss: nats per token. lr, grad_norm
@@ -271,8 +272,8 @@ class Federation:
                                  "or to attach()")
         self._check_memory()
         state = ctypes.c_int()
-        stats = _lib.StepStats(tokens=int(tokens), loss=float(loss), lr=float(lr),
-                               grad_norm=float(grad_norm), eval_loss=float(eval_loss))
+        figures = {"loss": loss, "lr": lr, "grad_norm": grad_norm, "eval_loss": eval_loss}
+        stats = _lib.StepStats(tokens=int(tokens), **{k: _number(v) for k, v in figures.items()})
         self._call(lib.nebula_step_with, self._handle, ctypes.byref(stats), ctypes.byref(state))
         self._state = state.value
         # With sync.tune: auto a slow cluster leaves out steps.
@@ -338,6 +339,10 @@ class Federation:
 def _abandon(handle: ctypes.c_void_p, pid: int) -> None:
     if handle and pid == os.getpid():
         lib.nebula_close(ctypes.byref(handle), math.nan)
+
+
+def _number(x: Any) -> float:
+    return float(x.detach() if hasattr(x, "detach") else x)
 
 
 def _ids(x: Any) -> Any:
