@@ -17,7 +17,7 @@ DIMS_MAX = 8
 F32, BF16, F16 = 0, 1, 2
 HOST, CUDA = 0, 1
 TRAIN, DONE, STOP = 0, 1, 2
-INVALID, IO, AGAIN = 1, 7, 8
+INVALID, STATE, IO, AGAIN = 1, 2, 7, 8
 STATE_F32, STATE_BYTES = 0, 1
 
 SEND = RECV = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_uint64, c_int)

@@ -193,6 +193,8 @@ class Federation:
         self._error = self._cause = None
         with self._interrupts:
             status = function(*args)
+        if status not in (0, INVALID):
+            self._ranks.close()  # ranks that still wait for this one hear of it
         if self._error is not None:
             raise self._error
         try:
