@@ -87,6 +87,19 @@ enum nebula_state {
 
 struct nebula; // a handle
 
+// The ranks of the loop, over a process group of its own. The hooks are called inside collective
+// calls of the library, on the calling thread, with host memory. Messages between two ranks keep
+// their order. send may wait until the receiver calls recv. 0: done; other values end the call on
+// this rank with NEBULA_ERR_IO, and the handle can only be closed. A hook must fail within seconds
+// when the other rank has ended, and must not fail because that rank is busy for minutes.
+struct nebula_ranks {
+    size_t size; // sizeof(struct nebula_ranks)
+    int rank, ranks;
+    void *user;
+    int (*send)(void *user, const void *data, uint64_t bytes, int to);
+    int (*recv)(void *user, void *data, uint64_t bytes, int from);
+};
+
 // Called on the calling thread inside nebula_attach (wait only), nebula_begin, nebula_step,
 // nebula_checkpoint and nebula_close. NULL: not needed. A hook must not call the library. A result
 // other than 0 ends the call with NEBULA_ERR_IO.
