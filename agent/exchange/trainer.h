@@ -25,7 +25,11 @@ struct kern;
 struct agent_unit {
     const char *tensor; // its name, borrowed
     int64_t row0;       // the first row; units of one tensor follow each other, the first with 0
+    // 0, but for a row that is longer than a unit may be: then `rows` is 1, and the unit has `cols`
+    // columns of it from this one on. The units of a row follow each other.
+    int64_t col0;
     uint32_t rows, cols;
+    int32_t class; // group of the job (agent/job): fragments never mix two of them
     // Units of one group share a fragment, and fragments take whole groups in ascending order. All
     // units of a tensor have the same group. From 0.
     int32_t group;
