@@ -199,7 +199,7 @@ static int64_t releases_of(const struct agent_job *job) {
     const struct agent_schedule s = {.steps = job->steps,
                                      .interval = job->sync.interval,
                                      .overlap = job->sync.overlap,
-                                     .fragments = job->sync.fragments,
+                                     .fragments = agent_job_fragments(job),
                                      .early_interval = job->sync.early_interval,
                                      .early_steps = job->sync.early_steps};
     return agent_schedule_sends(&s);

@@ -50,7 +50,7 @@ static double update_steps(const struct agent_job *j, int self) {
     enum agent_role role = j->clusters[self].role;
     struct agent_schedule schedule = {.steps = j->steps,
                                       .interval = s->interval,
-                                      .fragments = s->fragments,
+                                      .fragments = agent_job_fragments(j),
                                       .early_interval = s->early_interval,
                                       .early_steps = s->early_steps};
     if (one_process(j))

@@ -11,7 +11,8 @@
 
 #include <string.h>
 
-// Clusters whose vote a signed membership version removed: of two, the one that was given up.
+// Clusters whose vote a signed membership version removed. If there were two voters, this is the
+// lost one.
 struct member_set daemon_removed_clusters(const struct daemon *d, const struct agent_jobrun *j) {
     struct member_set removed = mset_none();
     for (int i = 0; i < j->job.n_clusters; i++)
@@ -38,7 +39,7 @@ static bool is_final(const struct inter_record *r) {
 // Recalls which final rounds a witness saw before a restart: they are not sent again.
 static enum neb_status recall_finals(struct daemon *d, struct agent_jobrun *j) {
     struct inter_record r;
-    for (uint32_t f = 0; f < (uint32_t)j->job.sync.fragments; f++) {
+    for (uint32_t f = 0; f < (uint32_t)agent_job_fragments(&j->job); f++) {
         enum neb_status st =
             inter_ledger_last_commit(inter_service_ledger(d->service), j->id, f, &r);
         if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
@@ -51,7 +52,7 @@ static enum neb_status recall_finals(struct daemon *d, struct agent_jobrun *j) {
 enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
     struct inter_job_config c = {.n_members = (uint8_t)j->job.n_clusters,
                                  .self = (uint8_t)j->self,
-                                 .fragments = (uint32_t)j->job.sync.fragments,
+                                 .fragments = (uint32_t)agent_job_fragments(&j->job),
                                  .merge_after = (uint32_t)j->job.sync.merge_after,
                                  .commit_all = j->job.sync.commit_all,
                                  .grace = (neb_ns)((double)j->job.sync.grace_s * 1e9),
@@ -87,7 +88,8 @@ enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
 }
 
 void daemon_witness_ends(struct daemon *d, struct agent_jobrun *j) {
-    uint64_t all = j->job.sync.fragments == 64 ? UINT64_MAX : (1ull << j->job.sync.fragments) - 1;
+    int32_t n = agent_job_fragments(&j->job);
+    uint64_t all = n == 64 ? UINT64_MAX : (1ull << n) - 1;
     if (j->federated && j->job.clusters[j->self].witness && j->rounds.finals == all &&
         agent_job_active(j->state))
         daemon_witness_report(d, j, false);
@@ -140,7 +142,7 @@ static void check_divergence(struct daemon *d, struct agent_jobrun *j,
 // What a record contains for this site's worker.
 struct delivery {
     json_t *entries; // of the updates to merge
-    struct agent_ipc_part parts[INTER_MEMBERS_MAX];
+    struct agent_ipc_part parts[NEB_MEMBERS_MAX];
     size_t n;      // number of parts
     bool final;    // every update is its member's last
     bool whole;    // the bytes of all updates are here

@@ -42,7 +42,7 @@ static enum neb_status choose_codecs(struct agent_exchange *x) {
     for (int32_t i = 0; i < x->trainer.n_units; i++) {
         const struct agent_unit *u = &x->trainer.units[i];
         uint64_t n = agent_unit_size(u);
-        tensor = (u->row0 ? tensor : 0) + n;
+        tensor = (agent_unit_first(u) ? 0 : tensor) + n;
         largest = tensor > largest ? tensor : largest;
         elements[x->fragment[i]] += n;
         units[x->fragment[i]]++;

@@ -88,7 +88,8 @@ static enum neb_status deal(struct agent_shards *o) {
         o->place[i] = o->elements;
         o->elements += elements[i];
     }
-    intra_shards_assign(elements, o->fragment, o->n, o->single ? 1 : o->ranks, o->load, o->owner);
+    intra_shards_assign(elements, o->fragment, o->n, o->single ? 1 : o->ranks, o->t.held, o->t.user,
+                        o->load, o->owner);
     free(elements);
     for (int32_t i = 0; i < o->n; i++) {
         o->local[i] = o->owner[i] == o->rank ? o->mine : -1;
@@ -148,7 +149,7 @@ static enum neb_status make_outer(struct agent_shards *o) {
 static enum neb_status check_fragments(const struct agent_shards *o) {
     bool any[INTER_FRAGMENTS_MAX] = {0};
     for (int32_t i = 0; i < o->n; i++) {
-        NEB_ASSERT(!o->t.units[i].row0 || o->fragment[i] == o->fragment[i - 1]);
+        NEB_ASSERT(agent_unit_first(&o->t.units[i]) || o->fragment[i] == o->fragment[i - 1]);
         any[o->fragment[i]] = true;
     }
     for (int32_t f = 0; f < o->c.fragments; f++)

@@ -44,6 +44,10 @@ struct agent_unit {
 static inline size_t agent_unit_size(const struct agent_unit *u) {
     return (size_t)u->rows * (size_t)u->cols;
 }
+// True for the first unit of a tensor.
+static inline bool agent_unit_first(const struct agent_unit *u) {
+    return u->row0 == 0 && u->col0 == 0;
+}
 static inline bool agent_unit_counts_rows(const struct agent_unit *u) {
     return u->counter[0] >= 0 || u->counter[1] >= 0;
 }
@@ -92,6 +96,9 @@ struct agent_trainer {
     const struct agent_unit *units; // (n_units) borrowed
     int32_t n_units;
     size_t n_counters;
+    // Elements of a unit that a rank holds, so that units are owned where they are. All ranks give
+    // the same answers for all ranks. NULL: the owner of a unit may be any rank.
+    uint64_t (*held)(void *user, int32_t unit, int rank);
     struct kern_pool *pool;   // borrowed; for encode and merge
     struct kern *device;      // borrowed; NULL: it trains on processors
     struct intra_comm *world; // borrowed; NULL: one rank

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Between the steps of an attached trainer: does what is due, and tends the agent.
 #include "agent/base/log.h"
+#include "agent/job/groups.h"
 #include "agent/lib/state.h"
 
 #include <string.h>
@@ -77,11 +78,13 @@ enum neb_status lib_settle(struct nebula *n) {
     }
 }
 
-// Without an exchange there is no first read that draws the initial values.
+// The first read draws the initial values of what is exchanged. This does it for the rest.
 static enum neb_status draw_alone(struct nebula *n) {
     for (int32_t i = 0; n->model && i < n->x.trainer.n_units; i++) {
         struct agent_move m = lib_move(n, i);
-        NEB_TRY(lib_draw(n, &m, 1));
+        const struct agent_group *g = agent_job_group(&n->x.job, n->of[i]->group);
+        if (!n->x.federated || g->exchange == AGENT_GROUP_NEVER)
+            NEB_TRY(lib_draw(n, &m, 1));
     }
     return NEB_OK;
 }
@@ -89,11 +92,8 @@ static enum neb_status draw_alone(struct nebula *n) {
 enum neb_status lib_prepare(struct nebula *n) {
     NEB_TRY(lib_tensors_settle(n));
     NEB_TRY(lib_trainer_create(n));
-    if (!n->x.federated)
-        NEB_TRY(draw_alone(n));
-    if (!n->x.federated)
-        n->initial = false;
-    return NEB_OK;
+    n->initial = n->x.federated;
+    return draw_alone(n);
 }
 
 enum neb_status lib_begin(struct nebula *n) {

@@ -2,7 +2,6 @@
 // Units over the tensors of the loop, and what a job starts from.
 #include "agent/base/log.h"
 #include "agent/exchange/manifest.h"
-#include "agent/job/groups.h"
 #include "agent/job/init_digest.h"
 #include "agent/lib/state.h"
 
@@ -18,27 +17,22 @@ enum { TAG_DRAW = 32021 };
 static enum neb_status model_units(struct nebula *n, int32_t *n_units) {
     struct intra_unit *rows = NULL;
     int64_t V = n->model->c.vocab;
-    int32_t all = 0, count = 0;
-    NEB_TRY(intra_units(n->model, &rows, &all));
-    n->units = calloc((size_t)all + 1, sizeof *n->units);
-    for (int32_t i = 0; n->units && i < all; i++) {
+    NEB_TRY(intra_units(n->model, &rows, n_units));
+    n->units = calloc((size_t)*n_units + 1, sizeof *n->units);
+    for (int32_t i = 0; n->units && i < *n_units; i++) {
         const struct intra_tensor *t = rows[i].tensor;
         bool in = t->row_kind == INTRA_ROWS_INPUT || t->row_kind == INTRA_ROWS_BOTH,
              out = t->row_kind == INTRA_ROWS_OUTPUT || t->row_kind == INTRA_ROWS_BOTH;
-        const struct lib_tensor *l = lib_tensor_find(n, t->name);
-        if (l && l->held)
-            n->units[count++] = (struct agent_unit){
-                .tensor = t->name,
-                .row0 = rows[i].row0,
-                .rows = (uint32_t)rows[i].rows,
-                .cols = (uint32_t)rows[i].cols,
-                .group = t->layer + 1,
-                .class = l->group,
-                .counter = {in ? rows[i].row0 : -1, out ? V + rows[i].row0 : -1}};
+        n->units[i] =
+            (struct agent_unit){.tensor = t->name,
+                                .row0 = rows[i].row0,
+                                .rows = (uint32_t)rows[i].rows,
+                                .cols = (uint32_t)rows[i].cols,
+                                .group = t->layer + 1,
+                                .counter = {in ? rows[i].row0 : -1, out ? V + rows[i].row0 : -1}};
     }
     free(rows);
-    *n_units = count;
-    return n->units ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory for %d units", all);
+    return n->units ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory for %d units", *n_units);
 }
 
 static enum neb_status make_manifest(const struct nebula *n, struct exchange_manifest **out) {

@@ -292,7 +292,7 @@ static enum neb_status choose(struct nebula *n, struct lib_tensor *t, bool *exch
                         "it, name it in a group with `exchange: never`, or use `model: attached`",
                         t->name);
     t->model = m;
-    *exchanged = in && !never;
+    *exchanged = in; // units of a `never` group too: the built-in trainer lists them
     return NEB_OK;
 }
 
@@ -300,9 +300,7 @@ static enum neb_status choose(struct nebula *n, struct lib_tensor *t, bool *exch
 static enum neb_status model_is_declared(const struct nebula *n) {
     for (int32_t i = 0; n->model && i < n->model->n_tensors; i++) {
         const struct intra_tensor *m = &n->model->tensors[i];
-        int32_t g = agent_job_group_of(&n->x.job, m->name);
-        if (m->trainable && agent_job_group(&n->x.job, g)->exchange != AGENT_GROUP_NEVER &&
-            !lib_tensor_find(n, m->name))
+        if (m->trainable && !lib_tensor_find(n, m->name))
             return neb_fail(NEB_ERR_INVALID,
                             "the job exchanges tensor %s, but the loop does not declare it",
                             m->name);

@@ -330,7 +330,8 @@ static enum neb_status make_state(const struct intra_trainer *t, struct whole_st
     return NEB_OK;
 }
 
-// All ranks that can write tensors and moments (trainer_parts.c); rank 0 writes the rest.
+// Tensors and moments are written by all ranks that can write them (trainer_parts.c). Rank 0 writes
+// the rest.
 static enum neb_status save_split(const struct intra_trainer *t, struct intra_ckpt_writer *w,
                                   const struct intra_split *split) {
     struct whole_state s = {0};

@@ -71,7 +71,7 @@ static void test_all_reduce_types(void **state) {
     assert_int_equal(C->ops->all_reduce(C, d, 2, INTRA_COMM_F64, INTRA_COMM_SUM), NEB_OK);
     assert_true(fabs(d[0] - n / 3.0) <= 1e-15 * n);
     assert_true(d[1] == n * (n - 1) / 2.0);
-    assert_true(d[2] == -1e300); // after the end: untouched
+    assert_true(d[2] == -1e300); // the element after the end is untouched
     assert_int_equal(C->ops->all_reduce(C, u, 2, INTRA_COMM_U64, INTRA_COMM_SUM), NEB_OK);
     assert_true(u[0] == (uint64_t)n << 60 && u[1] == (uint64_t)(n * (n - 1) / 2));
     assert_int_equal(C->ops->all_reduce(C, f, 3, INTRA_COMM_F32, INTRA_COMM_MAX), NEB_OK);
@@ -93,7 +93,7 @@ static void test_reduce(void **state) {
                     want += (double)value(r, i);
                 assert_true(fabs((double)x[i] - want) <= want * 1e-6);
             }
-            assert_true(x[n] == value(C->rank, n)); // after the end: untouched
+            assert_true(x[n] == value(C->rank, n)); // the element after the end is untouched
             free(x);
         }
 }
@@ -193,7 +193,8 @@ static void test_broadcast(void **state) {
     }
 }
 
-// All send to the next rank at once, before anyone receives: a send must not wait for its receiver.
+// All ranks send to the next rank at once, before any rank receives. A send must not wait for its
+// receiver.
 static void test_ring(void **state) {
     (void)state;
     int to = (C->rank + 1) % C->size, from = (C->rank + C->size - 1) % C->size;
@@ -270,8 +271,8 @@ static void test_wrong_size(void **state) {
     assert_int_equal(C->ops->wait(C, &send), NEB_OK);
 }
 
-// Messages of about one piece and of several, all with one tag and in flight at once: no bytes are
-// mixed up. Then sizes that differ between sender and receiver.
+// Messages of about one piece and of several, all with one tag and in flight at once. No bytes may
+// be mixed up. Then sizes that differ between sender and receiver.
 static void test_pieces(void **state) {
     (void)state;
     static const size_t bytes[] = {0, 3999, 4000, 4001, 1, 8000, 7999, 12001, 4000};
@@ -300,7 +301,7 @@ static void test_pieces(void **state) {
     for (size_t i = 0; i < N; i++)
         assert_int_equal(C->ops->wait(C, &send[i]), NEB_OK);
     for (size_t i = 0; i < DIFFER; i++) {
-        int tag = 100 + (int)i; // the rest of a message that did not fit has no receiver
+        int tag = 100 + (int)i; // no rank receives the rest of a message that did not fit
         assert_int_equal(C->ops->send(C, out, differ[i][0], to, tag, &send[0]), NEB_OK);
         assert_int_equal(C->ops->recv(C, in, differ[i][1], from, tag), NEB_ERR_IO);
         assert_int_equal(C->ops->wait(C, &send[0]), NEB_OK);
@@ -328,7 +329,7 @@ static void test_gibibyte(void **state) {
     (void)state;
     const size_t bytes = ((size_t)1 << 30) + 3 * (size_t)WINDOW + 12345;
     if (C->size != 2 || nccl() || pieces)
-        skip(); // once is enough; too many pieces
+        skip(); // one communicator is enough, and small pieces would be too many
     struct intra_comm_send s[2] = {{0}};
     unsigned char *p = mirrors(bytes), last = 5;
     double sum = 1;
@@ -410,8 +411,9 @@ static void test_split(void **state) {
         assert_int_equal(part->ops->send(part, &a, sizeof a, to, 1, &sa), NEB_OK);
         assert_int_equal(pair->ops->send(pair, &b, sizeof b, to, 1, &sb), NEB_OK);
     }
-    // Not in the order of the sends, so that a mix-up shows. NCCL needs their order: a first
-    // message connects two ranks, and the call of each waits for the other's.
+    // The order of the receives differs from that of the sends, so that a mix-up shows. NCCL needs
+    // the same order: the first message connects two ranks, and each rank's call waits for the
+    // other's.
     struct intra_comm *first = nccl() ? part : pair, *second = nccl() ? pair : part;
     if (can && pair->rank == to) {
         assert_int_equal(first->ops->recv(first, &got, sizeof got, 0, 1), NEB_OK);
@@ -427,7 +429,8 @@ static void test_split(void **state) {
     intra_comm_destroy(&part);
 }
 
-// Down the ranks and up again, several in flight: the pattern of a pipeline, without a cycle.
+// Messages go down the ranks and up again, several in flight. This is the pattern of a pipeline,
+// without a cycle.
 static void test_chain(void **state) {
     (void)state;
     enum { N = 3000, MESSAGES = 5 };

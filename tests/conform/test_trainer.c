@@ -26,9 +26,9 @@ static struct kern *kern;
 
 struct subject {
     const struct agent_trainer *t;
-    // One step: parameters change by what is there, and by the step.
+    // One step: the change of the parameters depends on their values and on the number of the step.
     void (*train)(struct subject *s);
-    // Parameters of a unit, where the next step reads them: (rows, cols).
+    // The parameters of a unit, in the memory that the next step reads: (rows, cols).
     const float *(*seen)(struct subject *s, int32_t unit);
     void (*destroy)(struct subject *s);
     int64_t step;
@@ -279,7 +279,7 @@ static size_t bytes_of(const struct subject *s, int32_t unit) {
     return agent_unit_size(&s->t->units[unit]) * sizeof(float);
 }
 
-// Moves of the units with unit % every == 0, to where the trainer has them.
+// Makes moves of the units with unit % every == 0, from or into the trainer's own memory.
 static int32_t moves_of(const struct subject *s, int32_t every, struct agent_move **out) {
     int32_t n = 0;
     assert_non_null(*out = calloc((size_t)s->t->n_units, sizeof **out));
@@ -483,7 +483,7 @@ static void save_sections(struct subject *s, struct sections *out) {
     intra_ckpt_writer_destroy(&w);
 }
 
-// Parameters stay. A trainer with data of its own moves its data and its schedule; a loop hears the
+// The parameters stay. A trainer with its own data moves its data and its schedule. A loop gets the
 // new step from the library.
 static void check_skip(struct subject *s, struct subject *(*make)(void)) {
     struct sections before, after;
@@ -559,7 +559,7 @@ static void check_exchange(struct subject *s, struct subject *(*make)(void)) {
         assert_int_equal(of_a.len, of_b.len);
         assert_memory_equal(of_a.p, of_b.p, of_a.len);
         assert_true(ea == eb);
-        s->train(s); // while it is in flight
+        s->train(s); // it trains while the update is in flight
         copy_parameters(plain, s);
         merge(a, &of_a, round, &da);
         merge(b, &of_b, round, &db);

@@ -128,7 +128,7 @@ int main(int argc, char **argv) {
         sleep_until(&began, pace_ms > 0 ? pace_ms : 5);
         struct nebula_step_stats s = NEBULA_STEP_STATS_INIT;
         s.tokens = 256, s.loss = loss, s.lr = 0.02;
-        s.eval_loss = (step + 1) % 40 ? NEBULA_UNKNOWN : loss; // two in a run
+        s.eval_loss = (step + 1) % 40 ? NEBULA_UNKNOWN : loss; // two such steps in a run
         check(step % 2 ? nebula_step_with(n, &s, &state) : nebula_step(n, 256, loss, &state),
               "nebula_step");
         if (nebula_step_count(n) <= step)

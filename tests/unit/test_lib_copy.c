@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies between a trainer's CUDA memory and the host (agent/lib/copy.h), over a fake driver
-// (fake_cuda.h): they use the context of the memory, or the device's primary context if it has
-// none, and keep the thread's current context. Other memory is reported.
+// (fake_cuda.h): copies use the context of the memory, or the device's primary context if the
+// memory has none. They keep the thread's current context. Other memory is reported.
 #include "agent/base/log.h"
 #include "agent/lib/copy.h"
 #include "tests/unit/fake_cuda.h"
@@ -60,7 +60,7 @@ static void test_contexts(void **state) {
         both_ways(c, there[2], NEBULA_F32, current);
         both_ways(c, half, NEBULA_BF16, current);
     }
-    assert_int_equal(fake_cuda_held(2), 1); // once, and until the end
+    assert_int_equal(fake_cuda_held(2), 1); // it is retained once, and until the end
     assert_int_equal(fake_cuda_held(3), 1);
     lib_copy_destroy(&c);
     assert_null(c);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// libnebula against a fake agent: each mistake of a caller gives one clear error, and nothing leaks
-// (under ASan).
+// libnebula against a fake agent: each mistake of a caller gives one clear error, and no memory
+// leaks (under ASan).
 #include "agent/base/fault.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
@@ -35,9 +35,9 @@ struct agent { // answers as a daemon does, in a thread
     pthread_t thread;
     atomic_bool end, taken, reported;
     atomic_bool gone;        // it ends without an answer when a worker attaches
-    atomic_long busy_ms;     // before it answers to an attach
+    atomic_long busy_ms;     // time that passes before it answers an attach
     atomic_bool mute;        // it does not answer to "hello"
-    atomic_int others;       // other clusters that it hears, enough for a commit
+    atomic_int others;       // other clusters whose heartbeat it hears, enough for a commit
     atomic_bool other_state; // it tells the trainer to attach again
     // metrics: steps with lr and grad_norm, steps with null for both; held-out losses
     atomic_int with_lr, without_lr, evals;
@@ -115,7 +115,7 @@ static int start_with(void **state, const char *text) {
     j->spec = agent_job_to_json(&j->job);
     j->state = AGENT_JOB_RUNNING;
     memset(j->hex, 'a', 32);
-    char dir[NEB_PATH_MAX]; // as an agent leaves it for trainers
+    char dir[NEB_PATH_MAX]; // a ticket as an agent leaves it for trainers
     snprintf(dir, sizeof dir, "%s/jobs/%s", a->dir, j->hex);
     assert_int_equal(neb_fs_mkdirs(dir, 0700), NEB_OK);
     assert_int_equal(agent_credential_create(NULL, j->id, &j->worker.credential), NEB_OK);
@@ -202,7 +202,7 @@ static void register_all(struct nebula *n, float *memory, uint16_t *half) {
 }
 
 static int waits;
-static int third_wait(void *user) { // the first waits go on
+static int third_wait(void *user) { // the first two waits go on
     (void)user;
     return ++waits == 3;
 }
@@ -423,7 +423,7 @@ static void test_steps_and_resume(void **state) {
     SAYS(nebula_step_with(n, &stats, &s), NEBULA_ERR_VERSION, "the stats have 8 bytes");
     stats.size = sizeof stats + 8;
     SAYS(nebula_step_with(n, &stats, &s), NEBULA_ERR_VERSION, "rebuild");
-    // of a program built before that field
+    // a caller that was built before that field existed
     stats.size = offsetof(struct nebula_step_stats, eval_loss);
     stats.tokens = 8, stats.loss = 1, stats.lr = 0.25, stats.grad_norm = 3, stats.eval_loss = 7;
     assert_int_equal(nebula_step_with(n, &stats, &s), NEBULA_OK);
@@ -443,7 +443,7 @@ static void test_steps_and_resume(void **state) {
     assert_true(saved >= 2);
 }
 
-// The digest of a large model is computed only when parameters changed, not at each question.
+// The digest of a large model is computed only after parameters changed, not at each question.
 static void test_digest_is_cached(void **state) {
     struct agent *a = *state;
     enum { ASKED = 200 };
@@ -484,8 +484,8 @@ static bool hears(struct nebula *n, int others) {
     return n->x.link.alive == others && n->x.link.expected == (others > 0);
 }
 
-// After a long step a trainer still expects the agent's exchanges. It stops waiting for an agent
-// that owes an answer for long.
+// After a long step a trainer still expects the agent's exchanges. It stops waiting if the agent
+// does not answer for long.
 static void test_long_step(void **state) {
     struct agent *a = *state;
     static float memory[4096];
@@ -589,7 +589,7 @@ static void test_another_state(void **state) {
     a->other_state = true;
     for (int i = 0; i < 3 && status == NEBULA_OK; i++) {
         status = nebula_step(n, 8, 1, &s);
-        for (int k = 0; k < 20000 && a->other_state; k++) // until it is sent
+        for (int k = 0; k < 20000 && a->other_state; k++) // until this is sent
             neb_sleep(NEB_MS);
         neb_sleep(300 * NEB_MS);
     }

@@ -40,8 +40,8 @@ static void start(struct run *r, int64_t steps, int32_t interval, int32_t overla
         r->frag[f].send_step = r->miss[f] = -1;
 }
 
-// One step boundary. `down`: no commit arrives; otherwise a commit arrives as soon as it is waited
-// for.
+// One step boundary. `down`: no commit arrives. Otherwise a commit arrives as soon as the schedule
+// waits for it.
 static bool boundary(struct run *r, int64_t step, bool down) {
     for (int32_t f = 0; f < r->s.fragments; f++) {
         struct agent_fragment *g = &r->frag[f];
@@ -105,7 +105,8 @@ static void test_overlap_and_fragments(void **state) {
     start(&r, 20, 8, 3, 2); // offsets 0 and 4
     for (int64_t step = 0; step <= 20; step++)
         assert_true(boundary(&r, step, false));
-    // At 20 fragment 1 has its due send as its last one; fragment 0, merged at 19, is drained.
+    // At step 20 fragment 1 sends its due update as its last one. Fragment 0 was merged at 19, and
+    // its last update is sent too.
     expect(&r, "s1@4 m1@7 s0@8 m0@11 s1@12 m1@15 s0@16 m0@19 s0@20 m0@20 s1@20 m1@20");
 }
 
@@ -118,8 +119,8 @@ static void test_in_flight_at_the_end_is_drained_twice(void **state) {
     expect(&r, "s0@10 m0@11 s0@11 m0@11");
 }
 
-// Exchanges come every 4 steps up to step 12, then every 10; fragment 1 is half an interval apart
-// from 0.
+// Exchanges come every 4 steps up to step 12, then every 10; fragment 1 is half an interval after
+// fragment 0.
 static void test_early_steps_have_their_own_interval(void **state) {
     (void)state;
     struct run r;
@@ -140,7 +141,7 @@ static void test_early_steps_have_their_own_interval(void **state) {
     assert_true(n[0] == 6 && n[1] == 6);
 }
 
-// agent_schedule_sends() counts what is really sent.
+// agent_schedule_sends() gives the number of updates that are really sent.
 static void test_count_of_sends(void **state) {
     (void)state;
     struct run r;
@@ -176,8 +177,8 @@ static void test_outage_counts_missed_intervals(void **state) {
     assert_false(agent_schedule_finished(&r.s, r.frag));
 }
 
-// Each fragment misses as many intervals as there were, whether its update is in flight or waits
-// for another fragment's.
+// Each fragment misses all intervals that passed, whether its update is in flight or waits for that
+// of another fragment.
 static void test_outage_of_fragments(void **state) {
     (void)state;
     for (int32_t fragments = 1; fragments <= 8; fragments *= 2)
@@ -194,11 +195,12 @@ static void test_outage_of_fragments(void **state) {
         }
 }
 
-// Two members whose steps are far apart: whatever one waits for, the other sends next.
+// The steps of two members are far apart. When one waits for an update, the other sends this update
+// next.
 static void test_unaligned_members_never_wait_for_each_other_in_a_circle(void **state) {
     (void)state;
     static struct run m[2];
-    static bool final[2][2][256]; // member, fragment, round: its update was its last
+    static bool final[2][2][256]; // member, fragment, round: this update was its last one
     int64_t at[2] = {30, 117};
     for (int i = 0; i < 2; i++)
         start(&m[i], 400, 20, 3, 2);
@@ -227,7 +229,7 @@ static void test_unaligned_members_never_wait_for_each_other_in_a_circle(void **
                     } else if (d == AGENT_MISS) {
                         r->miss[f] = at[i];
                     } else if (p->round > g->round || (p->round == g->round && p->in_flight)) {
-                        g->arrived = true; // the other member has sent it too
+                        g->arrived = true; // the other member has sent this round too
                     } else {
                         ready = false;
                         break;
@@ -259,7 +261,7 @@ static void test_interval_changes(void **state) {
                                .early_steps = 0};
     assert_true(agent_schedule_due(&s, 0, 40) && agent_schedule_due(&s, 1, 50) &&
                 !agent_schedule_due(&s, 0, 50));
-    agent_schedule_change(&s, 45, 20); // the same interval: nothing moves
+    agent_schedule_change(&s, 45, 20); // the same interval again: no send moves
     assert_true(agent_schedule_due(&s, 0, 60) && !agent_schedule_due(&s, 0, 65));
     agent_schedule_change(&s, 60, 30);
     assert_true(agent_schedule_due(&s, 1, 75) && agent_schedule_due(&s, 0, 90) &&
@@ -270,8 +272,8 @@ static void test_interval_changes(void **state) {
     assert_true(agent_schedule_due(&s, 0, 100) && agent_schedule_due(&s, 0, 110));
 }
 
-// After a snapshot a member stands where its previous incarnation last sent: it sends only once it
-// has learned something.
+// After a snapshot a member is at the step at which its previous incarnation last sent. It sends
+// only after it has learned something.
 static void test_nothing_learned_since_a_snapshot(void **state) {
     (void)state;
     struct run r;
@@ -282,13 +284,13 @@ static void test_nothing_learned_since_a_snapshot(void **state) {
         assert_true(boundary(&r, step, false));
     assert_true(r.n >= 2);
     assert_true(r.log[0].kind == 's' && r.log[0].f == 1 && r.log[0].step == 35);
-    start(&r, 30, 10, 0, 1); // at the end it sends all the same, as its last update
+    start(&r, 30, 10, 0, 1); // at the end it sends anyway, as its last update
     r.frag[0].committed_step = r.frag[0].merged_step = 30;
     assert_true(boundary(&r, 30, false));
     assert_true(r.log[0].kind == 's' && r.log[0].step == 30 && r.frag[0].finished);
 }
 
-// The fewest steps between two sends of a fragment, as a worker makes them.
+// The smallest number of steps between two sends of a fragment, as a worker makes them.
 static int64_t least_of(struct run *r) {
     int64_t last[8] = {0}, least = r->s.steps;
     for (int64_t step = 0; step <= r->s.steps; step++)
@@ -318,7 +320,7 @@ static void test_fewest_steps_of_an_update(void **state) {
                     r.s.early_steps = e * 3;
                     int64_t expected = agent_schedule_least(&r.s), is = least_of(&r);
                     if (expected != is)
-                        fail_msg("H %d, P %d, %lld steps, early %d: %lld, and it is %lld", interval,
+                        fail_msg("H %d, P %d, %lld steps, early %d: %lld, expected %lld", interval,
                                  fragments, (long long)steps, e, (long long)expected,
                                  (long long)is);
                 }
