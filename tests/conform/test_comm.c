@@ -8,6 +8,7 @@
 #include "agent/base/log.h"
 #include "agent/lib/ranks.h"
 #include "intra/ranks/comm.h"
+#include "tests/e2e/loop_ranks.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -16,8 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -462,67 +461,9 @@ static void test_barrier(void **state) {
         assert_int_equal(C->ops->barrier(C), NEB_OK);
 }
 
-// ---- ranks of an attached loop: processes with a socket for each pair ---------------------------
+// ---- ranks of an attached loop ------------------------------------------------------------------
 
-enum { LOOP_RANKS_MAX = 16 };
-static int sockets[LOOP_RANKS_MAX][LOOP_RANKS_MAX]; // [rank][other]
-static struct nebula_ranks loop_hooks;
-
-static int loop_send(void *user, const void *data, uint64_t bytes, int to) {
-    (void)user;
-    for (uint64_t at = 0; at < bytes;) {
-        ssize_t n =
-            send(sockets[loop_hooks.rank][to], (const char *)data + at, bytes - at, MSG_NOSIGNAL);
-        if (n <= 0)
-            return 1;
-        at += (uint64_t)n;
-    }
-    return 0;
-}
-
-static int loop_recv(void *user, void *data, uint64_t bytes, int from) {
-    (void)user;
-    for (uint64_t at = 0; at < bytes;) {
-        ssize_t n = recv(sockets[loop_hooks.rank][from], (char *)data + at, bytes - at, 0);
-        if (n <= 0)
-            return 1;
-        at += (uint64_t)n;
-    }
-    return 0;
-}
-
-// Forks the other ranks, and becomes one of them. *others: on rank 0 the processes.
-static enum neb_status start_loop(int ranks, pid_t *others, struct intra_comm **out) {
-    int rank = 0;
-    assert_true(ranks >= 1 && ranks <= LOOP_RANKS_MAX);
-    for (int a = 0; a < ranks; a++)
-        for (int b = 0; b < a; b++) {
-            int pair[2];
-            assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
-            sockets[a][b] = pair[0];
-            sockets[b][a] = pair[1];
-        }
-    fflush(stdout);
-    for (int r = 1; r < ranks && rank == 0; r++)
-        if ((others[r] = fork()) == 0)
-            rank = r;
-    for (int a = 0; a < ranks; a++) // so that a rank hears when another one ends
-        for (int b = 0; b < ranks && a != rank; b++)
-            if (a != b)
-                close(sockets[a][b]);
-    loop_hooks = (struct nebula_ranks){sizeof loop_hooks, rank, ranks, NULL, loop_send, loop_recv};
-    return lib_ranks_create(&loop_hooks, out);
-}
-
-// Rank 0's result, or that of another rank that failed.
-static int end_loop(int failed, const pid_t *others) {
-    for (int r = 1; r < loop_hooks.ranks && loop_hooks.rank == 0; r++) {
-        int status = 1;
-        assert_int_equal(waitpid(others[r], &status, 0), others[r]);
-        failed = failed ? failed : status;
-    }
-    return failed != 0;
-}
+static struct loop_ranks loop_of_ranks;
 
 // The ranks make different calls: the receiver says so, and its group is lost.
 static void test_different_calls(void **state) {
@@ -559,11 +500,12 @@ int main(int argc, char **argv) {
     int failed = 77;
     const char *which = argc > 1 ? argv[1] : "self";
     struct intra_comm *boot = NULL;
-    pid_t others[LOOP_RANKS_MAX] = {0};
     bool loop = !strcmp(which, "loop") && argc > 2;
     bool gpu = !strcmp(which, "nccl");
     pieces = argc > 2 && !strcmp(argv[2], "pieces");
-    enum neb_status st = loop ? start_loop((int)strtol(argv[2], NULL, 10), others, &boot)
+    if (loop)
+        loop_start(&loop_of_ranks, (int)strtol(argv[2], NULL, 10));
+    enum neb_status st = loop                       ? lib_ranks_create(&loop_of_ranks.hooks, &boot)
                          : !strcmp(which, "self")   ? intra_comm_self(&boot)
                          : !strcmp(which, "socket") ? intra_comm_socket_env(&boot)
                                                     : intra_comm_launched(&boot);
@@ -584,5 +526,5 @@ out:
     if (gpu)
         intra_comm_destroy(&C);
     intra_comm_destroy(&boot);
-    return loop ? end_loop(failed, others) : failed;
+    return loop ? loop_end(&loop_of_ranks, failed) : failed;
 }
