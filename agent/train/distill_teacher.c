@@ -138,14 +138,6 @@ static enum neb_status learn(struct agent_side *x, struct side_turn *t) {
     return NEB_OK;
 }
 
-const struct side_role side_teacher = {.is = AGENT_ROLE_TEACHER,
-                                       .file = "teacher.ckpt",
-                                       .create = distill_role_create,
-                                       .destroy = distill_role_destroy,
-                                       .open = distill_open_streams,
-                                       .done = done,
-                                       .take = take,
-                                       .learn = learn,
-                                       .save = distill_role_save,
-                                       .restore = distill_role_restore,
-                                       .report = distill_role_report};
+const struct side_role side_teacher = {DISTILL_ROLE_OPS,       .is = AGENT_ROLE_TEACHER,
+                                       .file = "teacher.ckpt", .done = done,
+                                       .take = take,           .learn = learn};

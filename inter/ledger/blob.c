@@ -39,7 +39,7 @@ bool inter_blob_parse(const char *name, struct inter_key *k, const char **suffix
     _Static_assert(INTER_ID_BYTES == 32, "the width below");
     if (sscanf(name, "%64[0-9a-f]-f%9u-r%10u-m%3u-a%10u%n", job, &fragment, &round, &member,
                &attempt, &end) != 5 ||
-        member >= INTER_MEMBERS_MAX || !neb_unhex(job, k->job, sizeof k->job))
+        member >= NEB_MEMBERS_MAX || !neb_unhex(job, k->job, sizeof k->job))
         return false;
     k->fragment = fragment;
     k->round = round;

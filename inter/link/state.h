@@ -202,7 +202,7 @@ struct inter_link {
     neb_ns guard_at;
     inter_link_handler *handler; // set during process
     void *user;
-    struct peer peers[SEC_MEMBERS_MAX];
+    struct peer peers[NEB_MEMBERS_MAX];
 };
 
 // members.c. Detects two agents with one member's keys: call the first when a new set of the peer

@@ -111,7 +111,7 @@ struct inter_job_config {
     neb_ns grace;                // how long a slow member is waited for
     uint64_t epoch;              // of this node's ledger, not 0; a later ledger has a greater one
     uint64_t day;                // time of day when the job is opened, ns since 1970: limits terms
-    uint32_t peers[INTER_MEMBERS_MAX]; // link peer of each member (of self: unused)
+    uint32_t peers[NEB_MEMBERS_MAX]; // link peer of each member (of self: unused)
     uint32_t fragments;
     uint32_t merge_after; // S: a member that missed more intervals returns in a merge round
     // Tokens of one inner step; inner steps of the job. An update cannot claim more. 0: not known.

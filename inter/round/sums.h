@@ -43,7 +43,7 @@ struct inter_sums_ops {
 };
 struct inter_sums_config {
     uint8_t job[INTER_ID_BYTES], n, self, colluders;
-    uint32_t peers[INTER_MEMBERS_MAX];
+    uint32_t peers[NEB_MEMBERS_MAX];
     const struct inter_node_crypto *crypto; // borrowed
     const struct sec_sum *sum;              // borrowed
     struct inter_sums_ops ops;

@@ -22,7 +22,7 @@ static const double CODEC_BYTES = 1.25;
 // Host memory that encoding needs, in bytes. For each unit: zstd's state. For each element of every
 // update (the one made, and one from each merged member): int4, or an eighth of the entries; half
 // as much if a device merges unit by unit.
-static const double UNIT_BYTES = 0.78e6, FRAME_BYTES = 2, FRAME_BYTES_DEVICE = 1;
+static const double UNIT_BYTES = 0.26e6, FRAME_BYTES = 2, FRAME_BYTES_DEVICE = 1;
 
 struct rank_share {
     double own, units, largest, rows; // elements of its units; rows: the most in one unit

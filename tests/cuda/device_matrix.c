@@ -800,7 +800,8 @@ int device_matrix_run(struct device_checks *c, int *n) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int t = 0; t < 2; t++) {
             if ((cases[i].large && !c->large) || cases[i].bound[t] < 0 ||
-                (t && c->D && kern_on_host(c->D)) || !device_case_due(c))
+                (t && c->D && kern_on_host(c->D)) ||
+                (c->no_attention && !strncmp(cases[i].name, "attn", 4)) || !device_case_due(c))
                 continue;
             failed += !run_case(c, ref, &cases[i], (enum kern_type)t);
             ++*n;

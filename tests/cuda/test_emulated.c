@@ -125,7 +125,7 @@ static void test_nans(void **state) {
 
 // Every product runs in our own kernel after the library refused it. Products with sums do too.
 static void test_not_launched(void **state) {
-    struct device_checks c = {.D = open_emulated(), .reopen = again};
+    struct device_checks c = {.D = open_emulated(), .reopen = again, .no_attention = true};
     int n = 0;
     (void)state;
     setenv("EMU_LAUNCH", "15", 1);
@@ -156,19 +156,20 @@ static void test_goes_on(void **state) {
     (void)state;
     emu_seed = 0;
     // The process loses its device and ends; another one continues with the next case.
-    struct device_checks c = {.D = open_emulated(), .reopen = again};
+    struct device_checks c = {.D = open_emulated(), .reopen = again, .no_attention = true};
     emu_launch_fails = 60;
     emu_launch_loses = 1;
     assert_int_equal(run_both(&c, &failed, &n, "**failed** |"), 1);
     assert_int_equal(failed, 1);
     assert_true(c.gone && !c.D && c.next > 1);
     emu_lost = emu_launch_loses = 0;
-    struct device_checks d = {.D = open_emulated(), .reopen = again, .from = c.next};
+    struct device_checks d = {
+        .D = open_emulated(), .reopen = again, .no_attention = true, .from = c.next};
     assert_int_equal(run_both(&d, &failed, &more, "**"), 0);
     assert_int_equal(failed, 0);
     assert_true(n + more > 700 && n < 100 && d.next > c.next);
     all = n + more;
-    c = (struct device_checks){.D = d.D, .reopen = again};
+    c = (struct device_checks){.D = d.D, .reopen = again, .no_attention = true};
     // A reopened device is free of the error: all other cases run.
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         c.next = 0;

@@ -32,8 +32,8 @@ cp "$SOURCE/tests/e2e/pairs.sh" "$T/bundle/"
 echo abcdef0-dirty >"$T/bundle/commit" # as --bundle leaves it
 # EMU_NCCL_SHARED_DEVICE is unset: like NCCL, the emulation refuses two ranks of one host on a
 # device.
-export NEBULA_GPU_PATIENCE=3000 NEBULA_GPU_STEPS=10 NEBULA_GPU_MESH="steps=1 seq=3" \
-    PATH=$T/path:$PATH
+export NEBULA_GPU_PATIENCE=3000 NEBULA_GPU_STEPS=6 NEBULA_GPU_MESH="steps=1 seq=3" \
+    NEBULA_GPU_RATES=$BUILD/rates PATH=$T/path:$PATH # its processors: measured by e2e_rates
 "$T/bundle/run" --part codec --into "$T/parts" >"$T/out" || { cat "$T/out"; exit 1; }
 (($(grep -cE '^\| [a-z0-9/ ]+ (en|de)code \| [0-9]+ \| [0-9.]+ \|$' "$T/out") == 13)) ||
     { cat "$T/out"; echo "codecs are missing"; exit 1; }

@@ -18,13 +18,13 @@ launcher=socket
 meshes "steps=8 seq=15 bias=1 recompute=1" 2x2x2
 meshes "steps=8 seq=9 tied=1" 1x1x4 1x2x4
 meshes "steps=8 seq=1" 1x2x4
-meshes "steps=20 clip=adagc bias=1" 4x1x1 1x1x4 1x4x1 2x2x2
-meshes "steps=20 tied=1 clip=adagc" 1x1x4 1x4x1 2x2x2
-meshes "steps=20 trainable=lora bias=1" 1x1x4 1x4x1 2x2x2
-meshes "steps=20 trainable=bitfit bias=1" 1x4x1 2x2x2
-meshes "steps=20 trainable=last" 1x4x1 2x2x2
-meshes "steps=20 trainable=last tied=1" 2x2x2
-meshes "steps=20 recompute=1 ignore=1" 1x4x1 2x2x2
-meshes "steps=20 nudge=1 tied=1" 2x2x2 1x4x1
-meshes "steps=20 group=1 nudge=1 ignore=1" 1x1x1 2x1x1 1x1x2 1x2x1 2x2x2
+meshes "steps=10 clip=adagc bias=1" 4x1x1 1x1x4 1x4x1 2x2x2
+meshes "steps=10 tied=1 clip=adagc" 1x1x4 1x4x1 2x2x2
+meshes "steps=10 trainable=lora bias=1" 1x1x4 1x4x1 2x2x2
+meshes "steps=10 trainable=bitfit bias=1" 1x4x1 2x2x2
+meshes "steps=10 trainable=last" 1x4x1 2x2x2
+meshes "steps=10 trainable=last tied=1" 2x2x2
+meshes "steps=10 recompute=1 ignore=1" 1x4x1 2x2x2
+meshes "steps=10 nudge=1 tied=1" 2x2x2 1x4x1
+meshes "steps=10 group=1 nudge=1 ignore=1" 1x1x1 2x1x1 1x1x2 1x2x1 2x2x2
 echo "all meshes agree, $((SECONDS - start)) s"

@@ -16,6 +16,8 @@ if [[ $launcher == mpirun ]]; then
     # Containers forbid the other kind of transfer.
     export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_btl=self,vader
     export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1
+    [[ ! -e $BUILD/libtest_yield.so ]] || # parallel/yield.c
+        export LD_PRELOAD=$BUILD/libtest_yield.so
     export ASAN_OPTIONS="detect_leaks=0:${ASAN_OPTIONS:-}" # MPI leaks at its end
 fi
 nebula=$T/bin/nebula

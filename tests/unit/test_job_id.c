@@ -306,7 +306,7 @@ static void test_reveals(void **state) {
     static struct inter_record r;
     const struct inter_node_crypto crypto = {NULL, sign, verify};
     uint8_t id[2][INTER_ID_BYTES], secret[N][32], public[N][32], keys[N][SEC_SUM_KEY_BYTES] = {{0}};
-    struct inter_sums_blob blobs[INTER_MEMBERS_MAX];
+    struct inter_sums_blob blobs[NEB_MEMBERS_MAX];
     struct neb_buf masked[N] = {0}, said[2] = {0};
     struct sec_sum *sums[N];
     struct inter_sums *s = NULL;
