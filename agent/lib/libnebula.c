@@ -258,7 +258,7 @@ static enum neb_status own_digest(struct nebula *n, struct kern_digest *out) {
 static enum neb_status params_digest(struct nebula *n, char hex[33]) {
     struct agent_exchange *x = &n->x;
     struct kern_digest sum = {0, 0};
-    for (int32_t f = 0; f < (x->federated ? x->job.sync.fragments : 1); f++) {
+    for (int32_t f = 0; f < (x->federated ? exchange_fragments(x) : 1); f++) {
         const struct agent_fragment *g = &x->frags[f];
         uint32_t version = x->federated ? inter_outer_version(x->outer, f) : 0;
         bool same = n->digests[f].known && n->digests[f].version == version &&
@@ -286,7 +286,7 @@ static enum neb_status info(struct nebula *n, struct nebula_info *out) {
     const struct agent_job *j = &x->job;
     *out = (struct nebula_info){.size = sizeof *out,
                                 .tensors = count_tensors(n),
-                                .fragments = j->sync.fragments,
+                                .fragments = exchange_fragments(x),
                                 .cluster = x->cluster,
                                 .clusters = j->n_clusters,
                                 .vocab = j->model.vocab,
