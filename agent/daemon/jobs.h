@@ -7,6 +7,7 @@
 #include "agent/daemon/judge.h"
 #include "agent/daemon/life.h"
 #include "agent/daemon/policy.h"
+#include "agent/daemon/tensor_list.h"
 #include "agent/job/config.h"
 #include "agent/proc/child.h"
 #include "agent/proc/credential.h"
@@ -65,6 +66,14 @@ struct agent_jobrounds { // rounds.c
     uint64_t undelivered;
     uint64_t finals;   // of a witness: a bit per fragment whose last round it has seen
     bool updates_stay; // a member catches up: updates that a checkpoint replaces stay for it
+};
+
+struct agent_jobtensors { // manifest.c
+    struct agent_tensor_list list;
+    struct member_set agreed; // clusters whose agents have the same list
+    bool told;                // the present trainer knows that it may begin
+    neb_ns asked_at;
+    struct neb_bucket asked; // limits the messages of others about it
 };
 
 struct agent_jobfetch { // snapshot_flow.c; AGENT_TIMER_BEHIND is set while the worker waits
@@ -162,6 +171,7 @@ struct agent_jobrun {
     struct agent_jobworker worker;
     struct agent_jobrounds rounds;
     struct agent_sums *sums; // profile `private` (agent/daemon/sums.h); else NULL
+    struct agent_jobtensors tensors;
     struct agent_jobfetch fetch;
     struct agent_jobdoubt doubt;
     struct agent_jobsaid said;

@@ -390,6 +390,14 @@ void daemon_on_checkpoint(struct daemon *d, struct agent_jobrun *j, struct agent
 // Takes the shape in DIR/shape.json, if there is one.
 void daemon_recall_shape(struct daemon *d, const struct agent_jobrun *j);
 
+// manifest.c: the tensors of a job with `model: attached`
+void daemon_on_manifest(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m);
+// A message of cluster k about its tensors.
+void daemon_on_tensors(struct daemon *d, struct agent_jobrun *j, int k, const json_t *body);
+void daemon_tensors_look(struct daemon *d, struct agent_jobrun *j); // once a second
+// Takes the list in DIR/tensors.json, if there is one.
+void daemon_recall_tensors(struct agent_jobrun *j);
+
 // local.c
 void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,
                      struct agent_ipc_msg *m);

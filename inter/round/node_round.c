@@ -40,6 +40,9 @@ bool node_lists(const struct inter_record *r, const struct inter_manifest *m) {
 // its steps from there.
 bool node_weight_possible(const struct job *j, const struct fragment *g, uint8_t m, uint64_t step,
                           uint64_t tokens) {
+    const struct inter_fragment_rule *rule = &j->c.rules[node_index(j, g)];
+    if (rule->owned && m != rule->owner && tokens)
+        return false;
     uint64_t from = g->cursors[m], slack = 2 * (uint64_t)j->c.tune.start_interval;
     return step >= from && tokens <= j->c.step_tokens * (step - from + slack);
 }
@@ -559,8 +562,8 @@ static void fill_record(const struct step *s, struct inter_record *r, const stru
                         struct fragment *g, struct member_set chosen) {
     *r = (struct inter_record){.round = g->round,
                                .fragment = node_index(j, g),
-                               .eta = j->c.eta,
-                               .mu = j->c.mu,
+                               .eta = inter_job_eta(&j->c, node_index(j, g)),
+                               .mu = inter_job_mu(&j->c, node_index(j, g)),
                                .n_plans = j->c.n_members};
     memcpy(r->job, j->c.id, sizeof r->job);
     memcpy(r->previous, g->previous, sizeof r->previous);
