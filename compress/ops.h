@@ -17,9 +17,9 @@ struct cmp_tally { // the frame whose bytes arrive (check.c)
     struct cmp_frame h;
     size_t n;                            // elements
     struct neb_buf raw[CMP_STREAMS_MAX]; // unpacked streams; len is the full length
-    int stream;                          // the one that arrives
-    size_t done;                         // what is counted of it, in the codec's own measure
-    double sum, lane[CMP_LANES];         // of squares
+    int stream;                          // number of the stream that is arriving
+    size_t done;                 // how much of this stream is counted, in the codec's own measure
+    double sum, lane[CMP_LANES]; // of squares
 };
 
 struct cmp_sink { // where a sparse codec puts its elements

@@ -58,8 +58,8 @@ static size_t entries_of(const struct cmp_codec *c, size_t n) {
     return whole * chunk_k(c, c->chunk) + (last ? chunk_k(c, last) : 0);
 }
 
-// Scales, gaps and values of chunks, and small arrays as int8. The caller's n / 16 for row counts
-// has room for vectors.
+// The bytes of scales, gaps and values of chunks, and of small arrays as int8. The caller adds n /
+// 16 for row counts, and vectors fit into that.
 static uint64_t bound(const struct cmp_codec *c, uint64_t n, uint64_t units) {
     uint64_t chunks = n / c->chunk + units, dense = units * CMP_DENSE_BELOW;
     return (n < dense ? n : dense) + chunks * (2 + c->chunk / GAP_ESCAPE + c->k) +
@@ -146,21 +146,25 @@ static void put_codebook(struct cmp_work *w, struct cmp_frame *h, const struct p
     }
 }
 
-// Chooses from every chunk. w->codes receives the values of all chunks, one after the other, and
-// after them the indices.
+static size_t scratch_words(const struct cmp_codec *c) { return 2 * (size_t)c->chunk; }
+
+// Chooses from every chunk. w->codes receives the values of all chunks, one after the other, then
+// the indices. kern_topk's scratch comes first.
 static enum neb_status choose(struct cmp_work *w, const struct cmp_codec *c,
                               const struct cmp_source *from, size_t n, uint32_t *largest) {
     size_t entries = entries_of(c, n), e = 0;
     neb_buf_clear(&w->codes);
-    float *values = (float *)(void *)neb_buf_grow(&w->codes, entries * 6);
-    if (!values)
+    uint32_t *scratch =
+        (uint32_t *)(void *)neb_buf_grow(&w->codes, scratch_words(c) * 4 + entries * 6);
+    if (!scratch)
         return neb_buf_check(&w->codes);
+    float *values = (float *)(void *)(scratch + scratch_words(c));
     uint16_t *idx = (uint16_t *)(values + entries);
 
     for (size_t at = 0; at < n; at += c->chunk) {
         size_t len = n - at < c->chunk ? n - at : c->chunk, k = chunk_k(c, len);
         const float *x = cmp_source_at(from, at, len);
-        kern_topk(idx + e, x, len, k, w->scratch);
+        kern_topk(idx + e, x, len, k, scratch);
         for (size_t i = 0; i < k; i++, e++) {
             values[e] = x[idx[e]];
             uint32_t bits = kern_bits_of(values[e]) & 0x7fffffffu;
@@ -194,7 +198,7 @@ static enum neb_status encode(struct cmp_work *w, struct cmp_frame *h,
     if (largest >= 0x7f800000u)
         return cmp_frame_not_finite();
     h->top = largest ? kern_scale_top(kern_float_of(largest), 1) : 0;
-    const float *values = (const float *)(const void *)w->codes.p;
+    const float *values = (const float *)(const void *)w->codes.p + scratch_words(c);
     return put_chunks(w, h, values, (const uint16_t *)(const void *)(values + entries_of(c, n)), n);
 }
 

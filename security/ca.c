@@ -16,7 +16,7 @@ enum {
     MAGIC_BYTES = 8,
     KEY_FILE = MAGIC_BYTES + SEC_KEY_BYTES + SEC_SEAL_EXTRA,
     DAY_S = 24 * 3600,
-    BRIEF_S = 180, // validity when the fault point ca.brief asks for a short one
+    BRIEF_S = 180, // the fault point ca.brief asks for this short validity
     EARLY_S = 300, // a certificate is valid from so long before now, because clocks differ
     BACKUP_MAX = MAGIC_BYTES + SEC_SEAL_SALT_BYTES + SEC_KEY_BYTES + SEC_CERT_MAX + SEC_SEAL_EXTRA,
 };
@@ -301,8 +301,8 @@ static enum neb_status backup_open(const char *path, const char *code, uint8_t *
 //     ca/begun ─► backup ─► ca/ca.key ─► federation/ca.pem ─► the code is shown
 //              ─► list version 1 ─► no ca/begun
 //
-// An init that stops before list version 1 leaves a CA that nobody knows, and perhaps a backup
-// whose code nobody has seen. While ca/begun exists and no list does, the next init makes
+// An init that stops before list version 1 leaves a CA that nobody knows. It may also leave a
+// backup whose code nobody has seen. While ca/begun exists and no list does, the next init makes
 // everything again.
 
 // Writes the certificate last: without it there is no CA.
@@ -409,8 +409,8 @@ out:
 
 // ---- restoring a CA -----------------------------------------------------------------------------
 
-// Refuses a member list that another CA has signed. Such a folder belongs to another federation, or
-// the list was copied from one.
+// Refuses a member list that another CA has signed. Then the folder belongs to another federation,
+// or the list was copied from one.
 static enum neb_status list_is_of(const char *home, const uint8_t key[SEC_KEY_BYTES]) {
     char path[NEB_PATH_MAX];
     struct neb_buf list = {0};
@@ -433,8 +433,8 @@ static enum neb_status list_is_of(const char *home, const uint8_t key[SEC_KEY_BY
     return st;
 }
 
-// Runs before anything is written. The folder may hold the CA of another federation, whose key
-// would be lost. Without the newest list the hub would sign a second version 1.
+// Runs before anything is written. Without this check the CA could replace another federation's CA,
+// whose key would be lost. Without the newest list the hub would sign a second version 1.
 static enum neb_status may_restore(const char *home, const uint8_t *ca, size_t len) {
     char path[NEB_PATH_MAX], name[SEC_NAME_MAX];
     uint8_t key[SEC_KEY_BYTES], own[SEC_KEY_BYTES], pin[SEC_PIN_BYTES], have[SEC_PIN_BYTES];

@@ -30,9 +30,9 @@ enum {
 struct sec_ca;
 
 // Makes a CA. backup: path of the backup, a new file. code: gets the recovery code. Show it before
-// the first list is published, then wipe it. A CA of an earlier call that has no list yet is made
-// again, with its backup. NEB_ERR_EXISTS: home has a CA or is in a federation, or backup exists.
-// NEB_ERR_INVALID: name is not valid.
+// the first list is published, then wipe it. If an earlier call made a CA that has no list yet,
+// both the CA and its backup are made again. NEB_ERR_EXISTS: home has a CA or is in a federation,
+// or backup exists. NEB_ERR_INVALID: name is not valid.
 NEB_MUST_CHECK enum neb_status sec_ca_create(const char *home, const char *name, const char *backup,
                                              char code[SEC_CODE_TEXT]);
 // Marks the CA as complete, because a list exists: sec_ca_create then never replaces it.

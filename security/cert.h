@@ -6,7 +6,7 @@
 //     public key         the member's Ed25519 signing key
 //     SEC_OID_CURVE      OCTET STRING, 32 bytes: the member's CURVE25519 key for links
 //     SEC_OID_SIGN       OCTET STRING, 32 bytes: the signing key again. So both keys that members
-//                        use are side by side, and a certificate for TLS only has neither
+//                        use are side by side. A certificate that is only for TLS has neither
 //     basicConstraints CA:FALSE (critical), keyUsage digitalSignature (critical)
 // A request (PKCS #10) carries subject, key and both extensions, and nothing else.
 //
@@ -50,13 +50,13 @@ NEB_MUST_CHECK enum neb_status sec_x509_der(const X509 *cert, struct neb_buf *ou
 // Replaces der.
 NEB_MUST_CHECK enum neb_status sec_csr_make(const struct sec_identity *id, const char *name,
                                             struct neb_buf *der);
-// Strict: exactly the profile above, no bytes after it, signed with the key that it names.
+// Strict: exactly the profile above, with no bytes after it, and signed with the key that it names.
 NEB_MUST_CHECK enum neb_status sec_csr_parse(const uint8_t *der, size_t len,
                                              struct sec_public *out);
 // Checks the profile only, not the signature or the time.
 NEB_MUST_CHECK enum neb_status sec_cert_parse(const uint8_t *der, size_t len, struct sec_cert *out);
-// Both keys of a certificate that has them. The certificate of an enrolment endpoint has them too,
-// without a member's subject. NEB_ERR_FORMAT (not logged): it has none.
+// Both keys of a certificate. The certificate of an enrolment endpoint has them too, without a
+// member's subject. NEB_ERR_FORMAT (not logged): it has none.
 NEB_MUST_CHECK enum neb_status sec_cert_keys(const X509 *cert, uint8_t curve[SEC_KEY_BYTES],
                                              uint8_t sign[SEC_KEY_BYTES]);
 // Checks the profile, the CA's signature, and that `now` (seconds since 1970) is within its

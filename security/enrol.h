@@ -55,10 +55,10 @@ uint64_t sec_enrol_server_refused(const struct sec_enrol_server *s);
 
 // ---- client -------------------------------------------------------------------------------------
 
-// A connection to an endpoint whose CA has the pin. The client sends nothing to any other.
+// A connection to an endpoint whose CA has the pin. The client sends nothing to any other endpoint.
 struct sec_enrol_client;
-// NEB_ERR_DENIED: another CA, or no hub of Nebula. NEB_ERR_TIMEOUT, NEB_ERR_IO: not reachable.
-// NEB_ERR_AGAIN: the endpoint closed each connection before the handshake.
+// NEB_ERR_DENIED: another CA, or the server is not a Nebula hub. NEB_ERR_TIMEOUT, NEB_ERR_IO: not
+// reachable. NEB_ERR_AGAIN: the endpoint closed each connection before the handshake.
 NEB_MUST_CHECK enum neb_status sec_enrol_connect(const char *endpoint,
                                                  const uint8_t pin[SEC_PIN_BYTES],
                                                  struct sec_enrol_client **out);
@@ -72,7 +72,8 @@ const uint8_t *sec_enrol_client_hub_curve(const struct sec_enrol_client *c);
 // connection.
 NEB_MUST_CHECK enum neb_status sec_enrol_client_send(struct sec_enrol_client *c, const void *p,
                                                      size_t n);
-// Receives the answer without its length. Replaces out. NEB_ERR_IO: the hub ended the connection.
+// Receives the answer and removes the length before it. Replaces out. NEB_ERR_IO: the hub ended the
+// connection.
 NEB_MUST_CHECK enum neb_status sec_enrol_client_recv(struct sec_enrol_client *c,
                                                      struct neb_buf *out);
 
@@ -86,8 +87,8 @@ NEB_MUST_CHECK enum neb_status sec_enrol_join(const char *home, const struct sec
 // hub gives this member new keys only later.
 NEB_MUST_CHECK enum neb_status sec_enrol_renew(const char *home, const char *hub,
                                                const struct sec_identity *next);
-// The same, for an identity that is not yet home's own, and signed by it: the hub may list it
-// already.
+// The same for an identity that home does not use yet. That identity signs the request, because the
+// hub may list it already.
 NEB_MUST_CHECK enum neb_status sec_enrol_renew_by(const char *home, const char *hub,
                                                   const struct sec_identity *listed);
 

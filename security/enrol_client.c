@@ -192,7 +192,7 @@ enum neb_status sec_enrol_connect(const char *endpoint, const uint8_t pin[SEC_PI
             return neb_fail(
                 st,
                 "%s closed %d connections before the handshake. A hub does so when too many ask at "
-                "once, and its log says so. A server that is no hub does so too. Try again in a "
+                "once, and its log says so. A server that is not a hub does so too. Try again in a "
                 "minute, and check that this is the hub's enrolment address",
                 endpoint, i);
         if (i == 1)

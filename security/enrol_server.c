@@ -171,7 +171,7 @@ static struct conn *evict(struct sec_enrol_server *s) {
         struct conn *c = &s->conns[i];
         unsigned n = 0;
         if (c->phase == ANSWER)
-            continue; // its proof was correct
+            continue; // the client's proof was correct
         for (int k = 0; k < SEC_ENROL_CONNECTIONS; k++)
             n += s->conns[k].phase != ANSWER && c->source == s->conns[k].source;
         if (n > most || (n == most && worst && c->opened < worst->opened)) {
@@ -216,12 +216,12 @@ static void listen_to(struct sec_enrol_server *s, bool on) {
     s->deaf = !on;
 }
 
-// Without descriptors or memory the connection stays in the queue, and would wake this thread again
-// and again.
+// If descriptors or memory run out, the connection stays in the queue and would wake this thread
+// again and again.
 static void cannot_accept(struct sec_enrol_server *s, int why) {
     uint64_t more;
     if (why != EMFILE && why != ENFILE && why != ENOBUFS && why != ENOMEM)
-        return; // there is none, or it has gone
+        return; // the queue is empty, or the connection has gone
     listen_to(s, false);
     if (neb_throttle_line(&s->no_accept, neb_now(), &more))
         neb_warn("enrolment: cannot accept connections: %s%s; trying again", strerror(why),
@@ -448,7 +448,7 @@ static void go(struct sec_enrol_server *s, struct conn *c) {
         why = "too many handshakes from its address, or from all addresses";
     else if (c->phase < ANSWER && c->pieces++ == SEC_ENROL_PIECES)
         why = "its data comes in too many pieces", what = FOR_PIECES;
-    if (why) { // refusing costs almost nothing, and is charged to nobody
+    if (why) { // a refusal costs almost nothing, so no source is charged for it
         log_refused(s, c, what, why);
         drop(c);
         return;
@@ -476,7 +476,7 @@ static void expire(struct sec_enrol_server *s) {
     }
 }
 
-// A certificate's validity depends on the clock when it was made. If a wrong clock is set right
+// A certificate is valid from the time of the clock when it is made. If a wrong clock is set right
 // later, joiners would see an expired or not yet valid certificate.
 static bool is_stale(const struct sec_enrol_server *s) {
     neb_ns now = neb_now(), moved = neb_wall_now() - now - s->ctx_clock;

@@ -52,7 +52,7 @@ enum sec_enrol_code {
     SEC_ENROL_USED,      // with other keys
     SEC_ENROL_WITHDRAWN, // nebula revoke NAME
     SEC_ENROL_FORMER,    // the keys were removed from the list before
-    SEC_ENROL_TAKEN,     // a key or the name already belongs to a member
+    SEC_ENROL_TAKEN,     // another member has this name or one of these keys
     SEC_ENROL_CODES
 };
 
@@ -113,7 +113,8 @@ enum { SEC_TLS_REASON = 160 };
 // For a call that returned r. Call it before any other call that sets errno. Keeps OpenSSL's error
 // queue as it is.
 void sec_tls_reason(const SSL *ssl, int r, char out[SEC_TLS_REASON]);
-// True if the other end closed the connection in the middle, without an alert. Same conditions.
+// True if the other end closed the connection in the middle, without an alert. Call it
+// under the conditions of sec_tls_reason.
 bool sec_tls_closed(const SSL *ssl, int r);
 
 #endif

@@ -73,8 +73,8 @@ out:
     return st;
 }
 
-// Tells a damaged hub from a home without one: a home with half of a hub's files and no init at
-// work.
+// Tells a damaged hub from a home that never was a hub. Damaged: half of a hub's files exist, and
+// no init is running.
 static enum neb_status lost_file(const char *home, const char *name, const char *other,
                                  const char *remedy) {
     char path[NEB_PATH_MAX], there[NEB_PATH_MAX], begun[NEB_PATH_MAX];
@@ -426,8 +426,9 @@ static enum neb_status holds(const char *home, const struct sec_member *e, bool 
     return st == NEB_ERR_NOT_FOUND ? NEB_OK : st;
 }
 
-// *out: true if the entry is the hub itself, by its keys, or by those of a nebula rotate that
-// stopped after the hub's answer. The name does not tell: a restored CA may meet its old name.
+// *out: true if the entry is the hub itself. It compares the hub's keys, and those of a nebula
+// rotate that stopped after the hub's answer. It does not compare names: after a restore, the list
+// may still have the hub's old name.
 static enum neb_status is_self(const struct sec_hub *h, const struct sec_member *e, bool *out) {
     char rotate[NEB_PATH_MAX];
     NEB_TRY(neb_path(rotate, sizeof rotate, h->home, "rotate"));
@@ -450,7 +451,7 @@ static enum neb_status revoke_locked(struct sec_hub *h, const char *name, bool *
                         "'%s' is this hub, which signs the list and stays on it. To move the hub, "
                         "take its backup to another node (nebula init --restore)",
                         name);
-    // The invitation first: a used one could otherwise put the name back.
+    // Ends invitations first: a used invitation could otherwise put the name back.
     NEB_TRY(sec_invites_sweep(h->dir, now_s(), name, &swept));
     *member = i >= 0;
     if (i < 0)

@@ -20,9 +20,9 @@
 #include "security/token.h"
 
 enum {
-    SEC_INVITES_MAX = 256,               // open ones; also the limit of ended ones
+    SEC_INVITES_MAX = 256,               // open invitations; also the limit of ended ones
     SEC_INVITE_TTL_MAX = 30 * 24 * 3600, // seconds
-    // seconds after expiry that an ended one stays, to give its reason
+    // how many seconds an ended invitation stays after its expiry, to give the reason
     SEC_INVITE_KEPT = 30 * 24 * 3600,
     SEC_VERIFIER_BYTES = 32,
 };
@@ -55,13 +55,13 @@ NEB_MUST_CHECK enum neb_status sec_hub_invite(struct sec_hub *h, const char *nam
                                               struct sec_token *out);
 void sec_invite_verifier(const struct sec_token *t, uint8_t out[SEC_VERIFIER_BYTES]);
 
-// The verifier of an invitation, open or ended: only a sender that proves to hold the token learns
-// which. NEB_ERR_NOT_FOUND (not logged): no such invitation.
+// The verifier of an invitation, open or ended. A sender learns its state only after it proves that
+// it holds the token. NEB_ERR_NOT_FOUND (not logged): no such invitation.
 NEB_MUST_CHECK enum neb_status sec_hub_verifier(struct sec_hub *h,
                                                 const uint8_t id[SEC_INVITE_ID_BYTES],
                                                 uint8_t out[SEC_VERIFIER_BYTES]);
-// Uses an invitation. The caller has checked the proof. cert is replaced. why: set to the code and
-// the seconds that a refused site is sent. NEB_ERR_DENIED: expired, withdrawn, used by another
+// Uses an invitation. The caller has checked the proof. cert is replaced. why: gets the code and
+// the seconds for the answer to a refused site. NEB_ERR_DENIED: expired, withdrawn, used by another
 // request, or for another name. NEB_ERR_EXISTS: a key or the name belongs to a member.
 NEB_MUST_CHECK enum neb_status sec_hub_admit(struct sec_hub *h,
                                              const uint8_t id[SEC_INVITE_ID_BYTES],

@@ -294,7 +294,7 @@ static bool in_rotation(const struct paths *p) {
     "restore it from a backup, or write it again from the keys: nebula id --name "                 \
     "NAME, with the name that the other members know"
 
-// A home without a public line: nothing was made there, or only half of it, or the line is lost.
+// This home has no public line: nothing was made there, or only half of it, or the line is lost.
 static enum neb_status without_line(const char *home, const struct paths *p) {
     static const char *const used[] = {"ledger.db", "members.json", "federation"};
     char path[NEB_PATH_MAX];
@@ -420,7 +420,7 @@ enum neb_status sec_identity_first(const char *home, const char *name, struct se
     int fd;
     bool fresh = false;
     enum neb_status st = sec_identity_load(home, out);
-    // the identity exists except the first time, so only then take the lock
+    // the identity usually exists: take the lock only if it does not
     if (st == NEB_ERR_NOT_FOUND) {
         NEB_TRY(lock_home(home, &fd));
         st = sec_identity_load(home, out);
@@ -451,7 +451,7 @@ enum neb_status sec_identity_put_aside(const char *home) {
     NEB_TRY_GOTO(neb_fs_mkdirs(aside, 0700), out);
     const struct {
         const char *from, *as;
-        // line first: a home with keys only makes new ones
+        // write the public line first: a home that has only keys makes new ones
     } moves[] = {{p.text, "identity"}, {p.dir, "keys"}};
     for (size_t i = 0; i < sizeof moves / sizeof *moves; i++) {
         NEB_TRY_GOTO(neb_path(to, sizeof to, aside, moves[i].as), out);

@@ -98,7 +98,8 @@ static bool file_id(const char *path, uint8_t id[SEC_INVITE_ID_BYTES]) {
     return neb_unhex(hex, id, SEC_INVITE_ID_BYTES);
 }
 
-// Sweeps one file. Removes a damaged one. Keeps one that cannot be read now, since it may be good.
+// Sweeps one file. Removes a damaged one. Keeps one that cannot be read now, because it may be
+// valid.
 static enum neb_status sweep_one(const char *dir, const char *path, int64_t now, const char *name,
                                  struct sec_invites_swept *n) {
     struct sec_invite v = {.used = false};
@@ -112,7 +113,7 @@ static enum neb_status sweep_one(const char *dir, const char *path, int64_t now,
     bool open = v.expires >= now && !v.withdrawn;
     if (name && !v.withdrawn && !strcmp(v.name, name)) {
         n->ended += open;
-        v.withdrawn = true; // if the disk is full, removing it withdraws it too
+        v.withdrawn = true; // if the disk is full, its removal withdraws it too
         return sec_invite_store(dir, &v) == NEB_OK ? NEB_OK : neb_fs_remove(path);
     }
     n->left += open;
@@ -147,7 +148,8 @@ enum neb_status sec_invites_sweep(const char *dir, int64_t now, const char *name
 
 static bool recent(const json_t *at, int64_t now) {
     int64_t t = json_integer_value(at);
-    return t <= now && now - t < SEC_ROTATE_EVERY; // else long ago, or of a wrong clock
+    // otherwise the time is long ago, or it comes from a wrong clock
+    return t <= now && now - t < SEC_ROTATE_EVERY;
 }
 
 // *out: the object "rotated"; the caller owns it.

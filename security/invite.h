@@ -13,7 +13,7 @@ struct sec_invite {
     bool withdrawn;                // by nebula revoke of its name
     bool used;                     // then the four fields below are valid
     uint8_t csr[NEB_SHA256_BYTES]; // digest of the request that used it
-    bool listed;                   // the member list holds the new member
+    bool listed;                   // the new member is on the list
     uint8_t cert[SEC_CERT_MAX];
     size_t cert_len;
 };
@@ -23,7 +23,7 @@ NEB_MUST_CHECK enum neb_status
 sec_invite_load(const char *dir, const uint8_t id[SEC_INVITE_ID_BYTES], struct sec_invite *out);
 NEB_MUST_CHECK enum neb_status sec_invite_store(const char *dir, const struct sec_invite *v);
 struct sec_invites_swept {
-    unsigned left, ended; // open ones that stay open; open ones of the name, which are withdrawn
+    unsigned left, ended; // left: stay open. ended: open ones of the name, now withdrawn
     unsigned kept;        // ended ones that stay, so that the hub can give the reason
 };
 
@@ -35,13 +35,13 @@ NEB_MUST_CHECK enum neb_status sec_invites_sweep(const char *dir, int64_t now, c
 
 // ---- when members last had new keys -------------------------------------------------------------
 //
-// When members last had new keys, in the hub's HOME/ca/rotated.json. Each rotation makes a version
-// of the list, and a list carries only the last 255. A member that rotated without end would use
-// them up, and a site that was away could take no newer list.
+// The file HOME/ca/rotated.json of the hub holds when each member last got new keys. Each rotation
+// makes a version of the list, and a list carries only the last 255. A member that rotated without
+// end would use them up, and a site that was away could take no newer list.
 //
 //     {"format": 1, "rotated": {"rome": 1764144000}}      seconds since 1970; of the last hour
 //
-// Threads: one user at a time, who holds the hub's lock.
+// Threads: one user at a time, which holds the hub's lock.
 
 enum { SEC_ROTATE_EVERY = 3600 }; // seconds
 

@@ -21,7 +21,7 @@ void *sec_locked_alloc(size_t n);
 void sec_locked_failed(int why);
 // True if all that this process asked for so far is locked.
 bool sec_locked_all(void);
-// True if this process can lock so many more bytes. It tries, and unlocks them again.
+// True if this process can lock this many more bytes. It tries, and unlocks them again.
 bool sec_locked_room(size_t bytes);
 // Bytes that this process may lock in all, from RLIMIT_MEMLOCK; -1: no limit. A process with
 // CAP_IPC_LOCK has no limit, whatever this returns.

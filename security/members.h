@@ -15,8 +15,8 @@
 // messages of one set of members never pass for another's. With a hub it is
 // SHA-256("nebula federation ca v1" || the CA's public key), first 16 bytes.
 //
-// Threads: plain values, but for struct sec_federation: one user at a time. Processes of one home
-// take turns.
+// Threads: plain values, except struct sec_federation, which has one user at a time. Processes of
+// one home take turns.
 #ifndef SEC_MEMBERS_H
 #define SEC_MEMBERS_H
 #include "agent/base/bytes.h"
@@ -25,7 +25,7 @@
 #include "security/identity.h"
 #include "security/sign.h"
 
-enum { SEC_MEMBERS_MAX = NEB_MEMBERS_MAX, SEC_FEDERATION_BYTES = 16, SEC_ENDPOINT_MAX = 256 };
+enum { SEC_FEDERATION_BYTES = 16, SEC_ENDPOINT_MAX = 256 };
 
 // ---- lists --------------------------------------------------------------------------------------
 
@@ -61,7 +61,7 @@ struct sec_members {
     uint8_t federation[SEC_FEDERATION_BYTES];
     uint64_t version; // rises with every change; 0 only for the empty list
     uint32_t n;
-    struct sec_member m[SEC_MEMBERS_MAX]; // by pub.sign, ascending: every site has the same indices
+    struct sec_member m[NEB_MEMBERS_MAX]; // by pub.sign, ascending: every site has the same indices
 };
 
 bool sec_endpoint_valid(const char *endpoint); // host:port or [v6]:port; port 1..65535
@@ -183,9 +183,11 @@ void sec_list_succeed(struct sec_list *l, const uint8_t digest[NEB_SHA256_BYTES]
 //     {"format": 1, "former": [{"name": "rome", "sign": hex, "until": 7}]}
 //
 // Oldest first. until: the first version without the key. "rotated": true is added if that version
-// gave the same member another key, and this site is sure that the name did not change hands.
+// gave the same member another key, and this site is sure that the name still belongs to the same
+// member.
 
-enum { SEC_FORMER_MAX = 256, SEC_FORMER_OF_ONE = 8 }; // of all, and of one name; then the oldest go
+// limits of all keys, and of one name; then the oldest is dropped
+enum { SEC_FORMER_MAX = 256, SEC_FORMER_OF_ONE = 8 };
 
 struct sec_former {
     char name[SEC_NAME_MAX];
@@ -290,9 +292,9 @@ struct sec_federation {
     struct sec_list list;       // version 0 before the first
     uint8_t digest[NEB_SHA256_BYTES];
     struct sec_forks forks; // known when this was opened
-    bool settled;           // the last list that was offered is on one of their other branches
+    bool settled;           // the last list that was offered is on another branch of these forks
     bool said_settled;
-    bool hush, hush_forks; // set by the caller: log no refused lists, no proofs of a fork
+    bool hush, hush_forks; // set by the caller: do not log refused lists, or proofs of a fork
 };
 
 // NEB_ERR_NOT_FOUND (not logged): home is in no federation. Otherwise the list on disk is checked

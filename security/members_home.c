@@ -121,7 +121,7 @@ static enum neb_status keep(struct sec_federation *f, const uint8_t *p, size_t l
     return NEB_OK;
 }
 
-// The branch to compare with. It has the list in use, if that is the newest that was in use.
+// The list to compare with: the list in use, if it is the newest that was ever in use here.
 static struct sec_branch ours(const struct sec_federation *f, const struct seen *s) {
     return (struct sec_branch){.list = f->list.members.version == s->version ? &f->list : NULL,
                                .version = s->version,
@@ -145,7 +145,7 @@ static bool is_settled(struct sec_federation *f, const struct seen *s,
     return true;
 }
 
-// Keeps a fork that NEB_ERR_CORRUPT refuses, before jobs stop for it.
+// Stores the proof of a fork that NEB_ERR_CORRUPT refuses, before jobs stop for it.
 static void keep_fork(const struct sec_federation *f, const struct seen *s,
                       const struct sec_branch *theirs) {
     struct sec_branch us = ours(f, s);
@@ -154,7 +154,7 @@ static void keep_fork(const struct sec_federation *f, const struct seen *s,
                  "branch will stop jobs again");
 }
 
-// store: the bytes are not in the file yet.
+// store: true if the bytes are not in the file yet.
 static enum neb_status take(struct sec_federation *f, const uint8_t *p, size_t len, bool store,
                             bool *changed) {
     struct sec_list l;
@@ -271,8 +271,8 @@ static enum neb_status load_ca(struct sec_federation *f) {
     return st;
 }
 
-// A folder that has other files of a federation belongs to one. As a pair it would trust another
-// list.
+// If the folder holds other files of a federation, it belongs to that one. This CA and those files
+// together would trust another list.
 static enum neb_status without_ca(const struct sec_federation *f) {
     static const char *const others[] = {"members.neb", "seen", "member.pem"};
     char path[NEB_PATH_MAX], ca[NEB_PATH_MAX];

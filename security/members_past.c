@@ -41,7 +41,7 @@ enum neb_status sec_former_parse(const char *text, size_t len, const char *what,
         return NEB_OK;
     *n = 0;
     return neb_fail(NEB_ERR_FORMAT,
-                    "%s is damaged: remove it. What members signed that were removed since then "
+                    "%s is damaged: remove it. Signatures of members that were removed since then "
                     "can no longer be checked here",
                     what);
 }
@@ -85,8 +85,8 @@ static bool has_key(const struct sec_list *l, const struct sec_public *p) {
     return m && !memcmp(m->pub.sign, p->sign, SEC_KEY_BYTES);
 }
 
-// At most one version was missed. If that version had removed the member, the next could not have
-// rotated its key.
+// At most one version was missed. If the missed version had removed the member, the next one could
+// not have rotated its key.
 static bool is_rotation(const struct sec_list *before, const struct sec_list *after,
                         const char *name) {
     return after->why == SEC_LIST_ROTATE && !strcmp(after->subject, name) &&
@@ -101,8 +101,8 @@ static void add_key(struct sec_former *all, size_t *n, const struct sec_public *
             memmove(&all[i], &all[i + 1], (--*n - i) * sizeof *all);
             break;
         }
-    size_t of_one = 0,
-           oldest = 0; // of this name; a limit per name keeps its rotations from pushing others out
+    // oldest: the oldest key of this name. The limit per name protects the keys of other members.
+    size_t of_one = 0, oldest = 0;
     for (size_t i = *n; i-- > 0;)
         if (!strcmp(all[i].name, p->name)) {
             of_one++;
@@ -243,7 +243,7 @@ enum neb_status sec_forks_keep(const char *dir, const struct sec_branch *theirs,
 
 bool sec_forks_know(const struct sec_forks *f, const struct sec_branch *theirs,
                     const struct sec_branch *ours) {
-    // A version later than ours shows nothing, unless their history hides our version.
+    // A version later than ours proves nothing, unless their history leaves out our version.
     bool hidden = theirs->version > ours->version && !at(theirs, ours->version);
     for (uint64_t v = back_to(theirs); f->n && v <= theirs->version; v++) {
         const uint8_t *d = at(theirs, v);

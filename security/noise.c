@@ -41,7 +41,7 @@ static uint32_t half_word(struct bits *b) { // enough bits for t
     return p[0] | (uint32_t)p[1] << 8;
 }
 
-// Uniform in [0, n). Draws again if the value would favour small results.
+// Uniform in [0, n). Draws again where the remainder would favour small results.
 static uint32_t below(struct bits *b, uint32_t n) {
     for (;;) {
         uint64_t x = (uint64_t)word(b) * n;
@@ -110,7 +110,8 @@ static int64_t draw(struct bits *b, const struct shape *s) {
     }
 }
 
-static uint32_t log_of(double variance) { // of the power of two nearest to its root
+// log2 of the power of two nearest to the root of `variance`
+static uint32_t log_of(double variance) {
     uint32_t k = 0;
     while ((double)(1ull << (2 * k + 1)) < variance)
         k++;

@@ -9,12 +9,13 @@
 //     V ≥ (z·B)² / (least − colluders), so that the noise that hides a member still has the
 //     deviation z·B that the job asks for
 //
-// Unit: one member's update of one round, or zeros in its place. A part of an update may return in
-// later ones, as a residual. Each of those has the same length limit, so the total over all rounds
-// covers that too, and all that one member ever sends.
+// Unit: one member's update of one round, or zeros in its place. A residual may carry a part of an
+// update into later rounds. Each update has the same length limit. So the total over all rounds
+// covers residuals, and all that one member ever sends.
 //
-// B is chosen so that an element of a sum leaves its range with a chance of 1e-19. A sum modulo
-// 2^16 is computed from the sum, so leaving the range costs that round, but no privacy.
+// B is chosen so that an element of a sum leaves its range with a chance of 1e-19. A sum that
+// leaves its range spoils that round. It costs no privacy, because a sum modulo 2^16 is computed
+// from the sum.
 //
 // Accounting: zero-concentrated differential privacy, ρ per release, which adds up over rounds that
 // depend on each other. A sum of several discrete Gaussians is not exactly one; the bound of
@@ -30,7 +31,7 @@
 
 struct sec_privacy_config {
     uint8_t members;   // of the job
-    uint8_t least;     // fewest in a sum
+    uint8_t least;     // the smallest number of members in a sum
     uint8_t colluders; // less than `least`
     double noise;      // z: deviation of the noise over the length of an update
     int32_t fragments; // parts of an update; each has this fraction of B²
@@ -42,7 +43,7 @@ struct sec_privacy {
     double rho;        // of one fragment's release
 };
 // Gives the same result on every machine, except rho, because it uses only + − * / and square
-// roots. False: fewer than two members add noise that hides one, or so much noise leaves no room
+// roots. False: fewer than two members add noise that hides a member, or the noise leaves no room
 // for a fragment.
 NEB_MUST_CHECK bool sec_privacy_plan(const struct sec_privacy_config *c, struct sec_privacy *out);
 // ε at δ in (0, 1) for a total of ρ. Infinite if rho is.

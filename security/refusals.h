@@ -26,7 +26,7 @@ struct sec_refusals {                // all zero at the start
     neb_ns said, since;              // the last line; the first connection in `more`
     uint32_t lines;                  // in this minute
     uint64_t more;                   // connections that no line has reported yet
-    bool unnamed;                    // one of them had a key without a line
+    bool unnamed;                    // one of the connections in `more` had a key without a line
 };
 
 // Counts a refused connection. True: log a line for it.

@@ -55,7 +55,7 @@ static bool half_swapped(const struct places *p) {
            (!neb_fs_exists(p->new_keys) || (!neb_fs_exists(p->keys) && neb_fs_exists(p->old)));
 }
 
-// earlier: `next` is of an earlier attempt, whose answer may have been lost in flight.
+// earlier: an earlier attempt made `next`, and its answer may have been lost in flight.
 static enum neb_status ask_hub(const char *home, const char *hub, const struct sec_identity *next,
                                bool earlier) {
     enum neb_status st = sec_enrol_renew(home, hub, next);

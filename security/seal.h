@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Secrets in files. A secret file is a plain file of this user, closed to others (0600), and never
 // opened through a symbolic link. In $CREDENTIALS_DIRECTORY it may belong to root and be readable
-// by its group, because systemd makes credentials so. It holds raw key material, or sealed bytes.
+// by its group, because systemd makes credentials that way. It holds raw key material, or sealed
+// bytes.
 //
 // Sealed bytes: 24 bytes nonce || XSalsa20-Poly1305 (libsodium secretbox). The seal key comes from
 // a key file, or by Argon2id from a recovery code of 160 bits (the CA's backup).
@@ -22,7 +23,7 @@ enum {
 };
 
 // Starts libsodium, and lets it lock as much memory as the system allows (locked.h). For processes
-// that seal but are no agent. sec_init also forbids debuggers.
+// that seal but are not agents. sec_init also forbids debuggers.
 NEB_MUST_CHECK enum neb_status sec_seal_init(void);
 
 // Reads a secret file of at most cap bytes into buf, locked memory of the caller. NEB_ERR_NOT_FOUND

@@ -39,7 +39,8 @@ uint64_t sec_chunks_at(const struct sec_chunks *c, uint64_t i);
 size_t sec_chunks_len(const struct sec_chunks *c, uint64_t i); // of chunk i, in clear
 // out: sec_chunks_len + SEC_CHUNKS_EXTRA bytes.
 void sec_chunks_seal(const struct sec_chunks *c, uint64_t i, const void *plain, uint8_t *out);
-// plain: sec_chunks_len bytes. NEB_ERR_DENIED (not logged): not what was sealed at this place.
+// plain: sec_chunks_len bytes. NEB_ERR_DENIED (not logged): these bytes were not sealed at this
+// place.
 NEB_MUST_CHECK enum neb_status sec_chunks_unseal(const struct sec_chunks *c, uint64_t i,
                                                  const uint8_t *sealed, void *plain);
 

@@ -94,7 +94,7 @@ enum neb_status sec_seal_key_make(const char *path, const char *passphrase,
     return st;
 }
 
-// Scratch for a key under a passphrase, while it is opened.
+// Working memory to open a key that is under a passphrase.
 struct unwrap {
     char passphrase[SEC_SEAL_PASSPHRASE_MAX];
     uint8_t by[SEC_SEAL_KEY_BYTES];
@@ -237,8 +237,8 @@ _Static_assert(SEC_SEAL_HANDED_BYTES + crypto_box_SEALBYTES == SEC_HAND_BOX_BYTE
 
 static enum neb_status room(struct sec_hand **out) {
     NEB_TRY(sec_seal_init());
-    // sec_locked_alloc puts the end of the block at the end of a page: the rounded size keeps it
-    // aligned.
+    // sec_locked_alloc puts the end of the block at the end of a page. The rounded size keeps the
+    // start aligned.
     struct sec_hand *h = *out = sec_locked_alloc((sizeof *h + 15) & ~(size_t)15);
     if (!h)
         return neb_fail(NEB_ERR_NOMEM, "out of memory handing the job's key to another rank");

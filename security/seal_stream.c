@@ -138,7 +138,7 @@ static size_t chunk_bytes(const struct sec_stream_reader *r, uint64_t i) {
     return r->len - at < SEALED_CHUNK ? r->len - at : SEALED_CHUNK;
 }
 
-// Opens the next chunk into `clear`. False: not what was sealed there.
+// Opens the next chunk into `clear`. False: the bytes are not those that were sealed.
 static bool pull(struct sec_stream_reader *r) {
     unsigned long long got = 0;
     unsigned char tag = 0;
@@ -147,7 +147,8 @@ static bool pull(struct sec_stream_reader *r) {
         crypto_secretstream_xchacha20poly1305_pull(
             &r->state, r->clear, &got, &tag, r->p + SEC_STREAM_FRONT + (size_t)i * SEALED_CHUNK,
             chunk_bytes(r, i), i ? NULL : r->p, i ? 0 : SEC_STREAM_FRONT) == 0 &&
-        (tag == FINAL) == (i + 1 == r->chunks); // else cut, or bytes were appended
+        // otherwise the file was cut, or bytes were appended
+        (tag == FINAL) == (i + 1 == r->chunks);
     r->next = i + 1;
     return r->have;
 }
@@ -188,8 +189,8 @@ enum neb_status sec_stream_open(const struct sec_seal_key *k, const char *name, 
         return damaged(name, len < SEC_STREAM_FRONT + EXTRA ? 0 : body / SEALED_CHUNK);
     uint64_t chunks = (body + SEALED_CHUNK - 1) / SEALED_CHUNK;
     size_t states = (size_t)(chunks / STRIDE + 1) * sizeof(stream_state);
-    // sec_locked_alloc puts the end of the block at the end of a page: the rounded size keeps it
-    // aligned.
+    // sec_locked_alloc puts the end of the block at the end of a page. The rounded size keeps the
+    // start aligned.
     size_t bytes = (sizeof(struct sec_stream_reader) + states + 15) & ~(size_t)15;
     struct sec_stream_reader *r = sec_locked_alloc(bytes);
     if (!r)

@@ -9,8 +9,8 @@
 // The front is bound to the first chunk. The context (a job's id) says which of the site's keys
 // opens the file (seal_key.h).
 //
-// The writer gives its bytes to a function of the caller. So file writers (checkpoints, the ledger)
-// can use this without knowing of it (vault.h).
+// The writer gives its bytes to a function of the caller. So code that writes files (checkpoints,
+// the ledger) does not see whether they are sealed (vault.h).
 //
 // The reader authenticates the whole file once, in order, and keeps the stream's state before every
 // 16th chunk. It opens any range from the nearest of these. States lie in locked memory and are

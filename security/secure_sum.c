@@ -17,7 +17,7 @@ enum {
 
 struct sec_sum { // in locked memory
     uint8_t n, self;
-    uint8_t keys[SEC_MEMBERS_MAX][SEC_SUM_KEY_BYTES];
+    uint8_t keys[NEB_MEMBERS_MAX][SEC_SUM_KEY_BYTES];
 };
 
 static const char key_context[] = "nebula sum key v1", pair_context[] = "nebula sum pair v1",
@@ -61,9 +61,9 @@ void sec_sum_own_key(const uint8_t secret[SEC_KEY_BYTES], const uint8_t job[SEC_
 enum neb_status sec_sum_create(uint8_t n, uint8_t self, const uint8_t keys[][SEC_SUM_KEY_BYTES],
                                struct sec_sum **out) {
     NEB_TRY(sec_init());
-    if (n < 3 || n > SEC_MEMBERS_MAX || self >= n)
+    if (n < 3 || n > NEB_MEMBERS_MAX || self >= n)
         return neb_fail(NEB_ERR_INVALID, "secure sum: %u members, but it takes 3 to %d to hide one",
-                        n, SEC_MEMBERS_MAX);
+                        n, NEB_MEMBERS_MAX);
     struct sec_sum *s = sec_locked_alloc(sizeof *s);
     if (!s)
         return neb_fail(NEB_ERR_NOMEM, "secure sum: out of memory for keys");
@@ -195,7 +195,7 @@ static void add_mask(uint16_t *acc, size_t at, size_t count, const uint8_t seed[
     sodium_memzero(stream, sizeof stream);
 }
 
-// Adds all masks of this member's own, or takes them off.
+// Adds all masks of this member, or removes them.
 static void own_masks(const struct sec_sum *s, const struct sec_sum_head *h, uint16_t *acc,
                       size_t at, size_t count, bool off) {
     uint8_t seed[SEC_SUM_SEED_BYTES];
@@ -247,7 +247,7 @@ enum neb_status sec_sum_open(const uint8_t *p, size_t len, struct sec_sum_head *
     h->count = neb_rd_u32(&r);
     neb_rd_copy(&r, h->nonce, sizeof h->nonce);
     neb_rd_copy(&r, h->own, sizeof h->own);
-    if (r.bad || magic != MAGIC || zero || h->n < 3 || h->n > SEC_MEMBERS_MAX ||
+    if (r.bad || magic != MAGIC || zero || h->n < 3 || h->n > NEB_MEMBERS_MAX ||
         h->member >= h->n || !h->count || h->count > SEC_SUM_COUNT_MAX)
         return neb_fail(NEB_ERR_FORMAT, "masked update: its header is not valid");
     for (uint8_t k = 0; k < h->n; k++)
@@ -313,7 +313,7 @@ enum neb_status sec_sum_mask(const struct sec_sum *s, uint32_t fragment, uint32_
     return sec_sum_finish(s, &h, q, out);
 }
 
-// The seed does not use the pairs' keys, because all others together know those.
+// The seed does not use the keys of the pairs, because all other members together know those.
 void sec_sum_noise(const struct sec_sum *s, const struct sec_sum_head *h, uint32_t variance,
                    size_t at, size_t count, bool minus, int16_t *q) {
     uint8_t seed[SEC_SUM_SEED_BYTES];
@@ -362,7 +362,7 @@ void sec_sum_take_off(const struct sec_sum *s, const struct sec_sum_head *h, con
 static bool missing_of(uint8_t n, struct member_set set, uint8_t *missing) {
     struct member_set lost = mset_minus(mset_first(n), set);
     *missing = mset_empty(lost) ? SEC_SUM_NOBODY : mset_lowest(lost);
-    if (n < 3 || n > SEC_MEMBERS_MAX || !mset_within(set, mset_first(n)))
+    if (n < 3 || n > NEB_MEMBERS_MAX || !mset_within(set, mset_first(n)))
         return false;
     return n - mset_count(lost) >= sec_sum_least(n);
 }
@@ -414,7 +414,8 @@ bool sec_sum_reveal_get(struct neb_rd *in, struct sec_sum_reveal *r) {
         return false;
     bool member_of = mset_has(r->set, r->member);
     bool good =
-        (member_of || sodium_is_zero(r->own, sizeof r->own)) && // one encoding for one meaning
+        // zeros: each meaning has one encoding
+        (member_of || sodium_is_zero(r->own, sizeof r->own)) &&
         ((member_of && missing != SEC_SUM_NOBODY) || sodium_is_zero(r->pair, sizeof r->pair));
     for (uint8_t k = 0; k < r->n; k++) {
         neb_rd_copy(in, r->shares[k], sizeof r->shares[k]);
@@ -429,7 +430,7 @@ bool sec_sum_reveal_fits(const struct sec_sum_reveal *r, const struct sec_sum_he
     if (!missing_of(r->n, r->set, &missing))
         return false;
     if (!mset_has(r->set, r->member))
-        return true; // only shares, which are checked when they are combined
+        return true; // the rest is shares, which are checked when they are combined
     const struct sec_sum_head *h = &heads[r->member];
     return announced(r->own, h->own) &&
            (missing == SEC_SUM_NOBODY || announced(r->pair, h->pair[missing]));

@@ -9,23 +9,24 @@
 //     b_i  = XOR over j of H(K_ij, share, sum, i, nonce_i)   hides q_i when s_ij must be revealed
 //
 // nonce_i is a keyed hash of q_i. The same integers give the same bytes, so a worker that computes
-// again sends what it had sent. Other integers never get the same b_i.
+// an update again sends the same bytes. Other integers never get the same b_i.
 //
 // Let S be the set of members whose masked integers count. Once S is agreed for good, each member
-// reveals for this S only: its b_i; its share of every other b_j, so that a member may fall silent
-// now; and s_id for a member d that is not in S. With these
+// reveals for this S only: its b_i; its share of every other b_j, in case a member is now silent;
+// and s_id for a member d that is not in S. With these
 //
 //     Σ_S masked_i − Σ_S PRG(b_i) − Σ_S ±PRG(s_id) = Σ_S q_i                     exactly
 //
 // No member may have both b and all s revealed, so a sum has one S. The caller ensures that
 // (inter/round/sums.h: the record of a ledger). A masked update carries a hash of every seed behind
-// it, so a false reveal is found before anything is summed. With fewer than three in S each would
-// learn the other's integers, so three members may lose none, and four or more one. Nobody checks
-// one member's integers, but a sum beyond what its members can add up to is refused.
+// it, so a false reveal is found before anything is summed. With two members in S, each would learn
+// the other's integers. So S has at least three: of three members none may be missing, of four or
+// more one. Nobody checks one member's integers. But a sum is refused if its members cannot add up
+// to it.
 //
 // Not hidden: the number of members, the time, and the sum. Whoever has the long-term key of i and
-// kept the masked bytes reads q_i. All n − 1 others together learn it as a difference, as with any
-// sum.
+// kept the masked bytes reads q_i. All n − 1 others together can compute q_i: it is the sum less
+// their own integers.
 //
 // Source: Bonawitz et al. 2017 (double masking). Shares that each pair can compute replace its
 // secret sharing, which allows one loss.
@@ -45,15 +46,15 @@ enum {
     SEC_SUM_NOBODY = 255,
 };
 
-// K_ij; both sides compute the same. NEB_ERR_INVALID: the other's key is not a valid key.
+// K_ij; both sides compute the same. NEB_ERR_INVALID: the other member's key is not valid.
 NEB_MUST_CHECK enum neb_status sec_sum_pair_key(const uint8_t secret[SEC_KEY_BYTES],
                                                 const uint8_t own[SEC_KEY_BYTES],
                                                 const uint8_t other[SEC_KEY_BYTES],
                                                 const uint8_t job[SEC_SUM_JOB_BYTES],
                                                 uint8_t out[SEC_SUM_KEY_BYTES]);
 
-// A key that only this member knows, for one job: the source of its noise. It takes this member's
-// own place among the keys of the pairs.
+// A key that only this member knows, for one job: the source of its noise. It stands at this
+// member's own index among the keys of the pairs.
 void sec_sum_own_key(const uint8_t secret[SEC_KEY_BYTES], const uint8_t job[SEC_SUM_JOB_BYTES],
                      uint8_t out[SEC_SUM_KEY_BYTES]);
 
@@ -83,7 +84,7 @@ struct sec_sum_head {
     uint8_t n, member;
     uint32_t fragment, round, count;
     uint8_t nonce[SEC_SUM_SEED_BYTES], own[SEC_SUM_SEED_BYTES],
-        pair[SEC_MEMBERS_MAX][SEC_SUM_SEED_BYTES];
+        pair[NEB_MEMBERS_MAX][SEC_SUM_SEED_BYTES];
 };
 // NEB_ERR_FORMAT: not exactly one masked update. *body: its integers, 2 bytes each; borrowed.
 NEB_MUST_CHECK enum neb_status sec_sum_open(const uint8_t *p, size_t len, struct sec_sum_head *out,
@@ -121,7 +122,7 @@ struct sec_sum_reveal {
     struct member_set set;
     uint8_t member, n;
     uint8_t own[SEC_SUM_SEED_BYTES], pair[SEC_SUM_SEED_BYTES],
-        shares[SEC_MEMBERS_MAX][SEC_SUM_SEED_BYTES];
+        shares[NEB_MEMBERS_MAX][SEC_SUM_SEED_BYTES];
 };
 // heads: by member, valid for those in the set. The caller ensures that no other set is ever given
 // for this fragment and round. NEB_ERR_DENIED: the set is too small for n, or a head is not its
@@ -137,21 +138,21 @@ bool sec_sum_reveal_fits(const struct sec_sum_reveal *r, const struct sec_sum_he
 struct sec_sum_seeds { // all that is needed to read a sum
     uint8_t n;
     struct member_set set;
-    uint8_t own[SEC_MEMBERS_MAX][SEC_SUM_SEED_BYTES], pair[SEC_MEMBERS_MAX][SEC_SUM_SEED_BYTES];
+    uint8_t own[NEB_MEMBERS_MAX][SEC_SUM_SEED_BYTES], pair[NEB_MEMBERS_MAX][SEC_SUM_SEED_BYTES];
 };
 // n u8 | set u16 | b, n x 32 | s with the missing one, n x 32
-enum { SEC_SUM_SEEDS_MAX = 1 + sizeof(neb_member_bits) + 2 * SEC_MEMBERS_MAX * SEC_SUM_SEED_BYTES };
+enum { SEC_SUM_SEEDS_MAX = 1 + sizeof(neb_member_bits) + 2 * NEB_MEMBERS_MAX * SEC_SUM_SEED_BYTES };
 void sec_sum_seeds_put(struct neb_buf *out, const struct sec_sum_seeds *x);
 NEB_MUST_CHECK bool sec_sum_seeds_get(const uint8_t *p, size_t len, struct sec_sum_seeds *out);
 // reveals: by member, valid for those in `have`; they passed sec_sum_reveal_fits.
-// NEB_ERR_AGAIN (not logged): more are needed. NEB_ERR_DENIED: shares do not make up an announced
+// NEB_ERR_AGAIN (not logged): more are needed. NEB_ERR_DENIED: shares do not give an announced
 // seed. NEB_ERR_FORMAT: the set is too small.
 NEB_MUST_CHECK enum neb_status sec_sum_gather(uint8_t n, struct member_set set,
                                               const struct sec_sum_head *heads,
                                               const struct sec_sum_reveal *reveals,
                                               struct member_set have, struct sec_sum_seeds *out);
 // Integers [at, at + count) of the sum. bodies: by member, read for members of the set.
-// NEB_ERR_DENIED: a sum that its members cannot give. NEB_ERR_FORMAT: the set is too small.
+// NEB_ERR_DENIED: its members cannot give this sum. NEB_ERR_FORMAT: the set is too small.
 NEB_MUST_CHECK enum neb_status sec_sum_unmask(const struct sec_sum_seeds *seeds,
                                               const uint8_t *const *bodies, size_t at, size_t count,
                                               int16_t *sum);

@@ -16,7 +16,7 @@ enum { SEC_SIGN_BYTES = 64 };
 // context: 1 to 255 bytes, otherwise NEB_ERR_INVALID.
 NEB_MUST_CHECK enum neb_status sec_sign(const struct sec_identity *id, const char *context,
                                         const void *msg, size_t len, uint8_t sig[SEC_SIGN_BYTES]);
-// The same with a bare key (the CA's): 64 bytes, seed and public key.
+// As sec_sign, with a bare key (the CA's): 64 bytes, seed and public key.
 NEB_MUST_CHECK enum neb_status sec_sign_with(const uint8_t *secret, const char *context,
                                              const void *msg, size_t len,
                                              uint8_t sig[SEC_SIGN_BYTES]);

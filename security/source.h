@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The source of a connection, by which limits on strangers count. A host with one address of a
+// The source of a connection. Limits on strangers count by source. A host with one address of a
 // network can use all of them.
 //
 //     IPv6                                the network of 64 bits, which one host is given
@@ -19,19 +19,19 @@
 // A value to compare, not to print. IPv4 is at 0:ffff:a:b::/64, which no IPv6 network uses. 0:
 // neither family, or the host itself (::1).
 uint64_t sec_source_of(const struct sockaddr_storage *a);
-// The source of a numeric address; 0: not one.
+// The source of a numeric address; 0: the text is not one.
 uint64_t sec_source_of_text(const char *address);
-// The source of an endpoint, "1.2.3.4:5" or "[1::2]:3"; 0: its host is a name, or it is no
-// endpoint.
+// The source of an endpoint, "1.2.3.4:5" or "[1::2]:3"; 0: its host is a name, or the text is not
+// an endpoint.
 uint64_t sec_source_of_endpoint(const char *endpoint);
-// The address of the other end of a connection, also after a reset. False: not a connection.
+// The address of the other end of a connection, also after a reset. False: fd is not a connection.
 bool sec_address_of_peer(int fd, struct sockaddr_storage *out);
 // The source of the other end; 0: there is none.
 uint64_t sec_source_of_peer(int fd);
 
 // ---- how often a source may come ----------------------------------------------------------------
 //
-// Limits how often each source may come: a burst at once, then so many per second. A
+// Limits how often each source may come: a burst at once, then a fixed number per second. A
 // flood takes no share of other sources. Pure.
 //
 // Each source has a virtual clock (GCRA, ITU-T I.371). Each visit moves it on by a gap, and it may
@@ -50,7 +50,7 @@ struct sec_source_rate {
 void sec_source_rate_init(struct sec_source_rate *r, uint32_t per_second, uint32_t burst);
 // True if this source may come now. It is then counted.
 bool sec_source_rate_take(struct sec_source_rate *r, uint64_t source, neb_ns now);
-// Takes back one visit of a source that turned out to be no stranger.
+// Takes back one visit of a source that turned out to be known.
 void sec_source_rate_give_back(struct sec_source_rate *r, uint64_t source);
 
 // ---- handshakes of strangers --------------------------------------------------------------------
@@ -62,7 +62,7 @@ void sec_source_rate_give_back(struct sec_source_rate *r, uint64_t source);
 //                              SEC_RATE_SAVED_MS more
 //
 // The second limit counts the thread's processor time for handshakes, requests and proofs, so it
-// means the same on every machine. It does not cut short what has begun.
+// means the same on every machine. It does not interrupt a handshake that has begun.
 
 enum {
     SEC_RATE_SECOND = 4, // from one source

@@ -175,7 +175,7 @@ const struct sec_seal_key *sec_vault_key(const struct sec_vault *v) { return v ?
 enum neb_status sec_vault_seal_writer(const struct sec_seal_key *key,
                                       const uint8_t context[SEC_SEAL_CONTEXT_BYTES],
                                       struct neb_fs_writer *w) {
-    struct sec_vault v = {.key = key}; // only `begin` uses v, before this returns
+    struct sec_vault v = {.key = key}; // only `begin` uses v, and only before this returns
     v.vault = (struct neb_vault){&ops, &v};
     memcpy(v.context, context, sizeof v.context);
     return neb_fs_writer_seal(w, key ? &v.vault : NULL);

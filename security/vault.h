@@ -8,8 +8,8 @@
 #include "security/seal_key.h"
 
 struct sec_vault;
-// Takes the key, also on failure. context: for what is written; NULL: the key's own (a site's:
-// zeros).
+// Takes the key, also on failure. context: for the files that are written; NULL: the context of the
+// key (zeros for a site's key).
 NEB_MUST_CHECK enum neb_status sec_vault_create_take(struct sec_seal_key **k,
                                                      const uint8_t context[SEC_SEAL_CONTEXT_BYTES],
                                                      struct sec_vault **out);

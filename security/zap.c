@@ -126,7 +126,7 @@ static void *zap_main(void *arg) {
             answer(z);
         log_others(z);
     }
-    zmq_unbind(z->socket, ENDPOINT); // zmq_close alone frees the name only later
+    zmq_unbind(z->socket, ENDPOINT); // zmq_close alone would free the name only later
     zmq_close(z->socket);
     return NULL;
 }

@@ -15,8 +15,8 @@
 
 struct sec_zap;
 
-// domain: copied; names the refused in the log. NEB_ERR_INVALID: empty or too long. NEB_ERR_IO: the
-// handler cannot start, for example because the context has one already.
+// domain: copied; names refused connections in the log. NEB_ERR_INVALID: empty or too long.
+// NEB_ERR_IO: the handler cannot start, for example because the context has one already.
 NEB_MUST_CHECK enum neb_status sec_zap_create(void *zmq_context, const char *domain,
                                               struct sec_zap **out);
 void sec_zap_destroy(struct sec_zap **z);

@@ -117,15 +117,15 @@ function(nebula_schedule)
   nebula_tests(PROCESSORS 8 e2e_churn)
   nebula_tests(COST 200 e2e_churn)
 
-  # Tests that measure rates run first. Otherwise e2e_rates would, since other tests wait for it,
-  # and sixteen places would not become free again.
+  # Tests that measure rates run first. Without this rule e2e_rates would run first, since other
+  # tests wait for it, and sixteen places would not become free again.
   set(rates unit_link_traffic net_wanlink net_wanlink_proxy)
   nebula_tests(PROCESSORS 16 ${rates})
   nebula_tests(COST 300 ${rates})
   nebula_tests(DEPENDS "${rates}" e2e_rates)
   nebula_tests(FIXTURES_REQUIRED rates
-    e2e_jobs e2e_plan_memory e2e_micro_batches e2e_sites e2e_plan_streams e2e_plan_tune cuda_plan
-    cuda_plan_mesh cuda_plan_sides parallel_worker_mesh_mpirun)
+    e2e_jobs e2e_late e2e_plan_memory e2e_micro_batches e2e_sites e2e_plan_streams e2e_plan_tune
+    cuda_gpu_run cuda_plan cuda_plan_mesh cuda_plan_sides parallel_worker_mesh_mpirun)
 
   # tests/run --fast: all that is quick and needs no second cluster, and one run of two clusters.
   set(not_fast
@@ -139,7 +139,7 @@ function(nebula_schedule)
     endif()
   endforeach()
 
-  # Tests that compute run two at a time, from the start.
+  # Tests that compute run two at a time, from the start on.
   set(lane 0)
   foreach(name ${all})
     nebula_computes(${name} gives_way)

@@ -16,7 +16,8 @@ static size_t decode(const unsigned char *s, size_t left, unsigned *code) {
             n = 0;
         *code = *code << 6 | (s[i] & 0x3fu);
     }
-    if (n && *code >= least[n] && *code <= 0x10ffff)
+    bool surrogate = *code >= 0xd800 && *code <= 0xdfff;
+    if (n && *code >= least[n] && *code <= 0x10ffff && !surrogate)
         return n;
     *code = 0xfffd;
     return 1;

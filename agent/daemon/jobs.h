@@ -7,6 +7,7 @@
 #include "agent/daemon/judge.h"
 #include "agent/daemon/life.h"
 #include "agent/daemon/policy.h"
+#include "agent/daemon/tensor_list.h"
 #include "agent/job/config.h"
 #include "agent/proc/child.h"
 #include "agent/proc/credential.h"
@@ -17,7 +18,7 @@
 enum { AGENT_JOBS_MAX = 8, AGENT_WATCHERS_MAX = 8, AGENT_RESTARTS_MAX = 3 };
 
 // Replaces a peer index if the member of the cluster, or the submitter, is no longer on the list.
-// An index from SEC_MEMBERS_MAX on also means that, but what this member signed can still be
+// An index from NEB_MEMBERS_MAX on also means that, but what this member signed can still be
 // verified (inter_service_removed_member).
 enum { AGENT_PEER_NONE = INTER_PEER_NONE };
 
@@ -31,7 +32,7 @@ struct agent_wan_bytes {
 
 // ---- parts of a job at this agent; each belongs to the file that it names ----
 
-struct agent_jobworker { // worker.c; while nothing runs, that of the last worker
+struct agent_jobworker { // worker.c. While nothing runs, these are the values of the last worker.
     struct agent_child child;
     // owned: of the present worker, or of the next trainer that attaches
     struct agent_credential *credential;
@@ -67,6 +68,14 @@ struct agent_jobrounds { // rounds.c
     bool updates_stay; // a member catches up: updates that a checkpoint replaces stay for it
 };
 
+struct agent_jobtensors { // manifest.c
+    struct agent_tensor_list list;
+    struct member_set agreed; // clusters whose agents have the same list
+    bool told;                // the present trainer knows that it may begin
+    neb_ns asked_at;
+    struct neb_bucket asked; // limits the messages of others about it
+};
+
 struct agent_jobfetch { // snapshot_flow.c; AGENT_TIMER_BEHIND is set while the worker waits
     // The commits that the worker asked for and whose updates are gone: their fragments, a bit
     // each. any: with `private`, any later commit helps.
@@ -76,7 +85,8 @@ struct agent_jobfetch { // snapshot_flow.c; AGENT_TIMER_BEHIND is set while the 
     struct agent_join join;              // the snapshot that is being fetched
     neb_ns ask_at;                       // no member is asked for a state before this time
     struct neb_throttle log, failed_log; // of the messages about it
-    neb_ns hopeless_since;               // no member has a state to return to; 0: not so
+    // since when no member has a state to which the worker can return; 0: there is one
+    neb_ns hopeless_since;
     // Since when no member has a state to give, and the rounds in the ledger at that time.
     neb_ns nowhere_since;
     uint64_t nowhere_rounds;
@@ -98,7 +108,7 @@ struct agent_jobdoubt { // proof.c: which states of the parameters can be truste
 
 struct agent_jobsaid {         // send.c: what was said last
     int alive, others;         // to the worker (daemon_send_alive)
-    bool expected, lost;       // the same
+    bool expected, lost;       // to the worker too
     neb_ns link_at;            // when the last line about the link was sent to another cluster,
     uint64_t link_bytes;       // the bytes sent and received by then,
     bool link_up;              // and whether all others were connected
@@ -161,6 +171,7 @@ struct agent_jobrun {
     struct agent_jobworker worker;
     struct agent_jobrounds rounds;
     struct agent_sums *sums; // profile `private` (agent/daemon/sums.h); else NULL
+    struct agent_jobtensors tensors;
     struct agent_jobfetch fetch;
     struct agent_jobdoubt doubt;
     struct agent_jobsaid said;
@@ -172,7 +183,7 @@ struct agent_jobrun {
 
 // True if `cluster` is another cluster whose member is on the list.
 static inline bool agent_job_has_peer(const struct agent_jobrun *j, int cluster) {
-    return cluster != j->self && j->peers[cluster] < SEC_MEMBERS_MAX;
+    return cluster != j->self && j->peers[cluster] < NEB_MEMBERS_MAX;
 }
 
 // All jobs in the ledger: [{id, job, state, home, why, sent_bytes, recv_bytes}]. home: who

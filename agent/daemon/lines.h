@@ -20,14 +20,14 @@
 enum agent_lines_limit {
     AGENT_LINES_MAX = 1024, // lines kept
     AGENT_LINES_BYTES_MAX = 1 << 20,
-    // Limits of what is sent per job: at once twice what an outage keeps, then so much per second.
-    // With log_every 1 a job has a line of 200 to 300 bytes per step, so steps of a millisecond
-    // fit. Faster lines are thinned as in an outage.
+    // Limits of what is sent per job: at once twice the lines that are kept in an outage, then a
+    // fixed number per second. With log_every 1 a job has a line of 200 to 300 bytes per step, so
+    // steps of a millisecond fit. Faster lines are thinned as in an outage.
     AGENT_LINES_BURST = 2 * AGENT_LINES_MAX,
     AGENT_LINES_A_SECOND = 1000,
     AGENT_LINES_BYTES_BURST = 2 * AGENT_LINES_BYTES_MAX,
     AGENT_LINES_BYTES_A_SECOND = 256 << 10,
-    AGENT_LINES_MESSAGES_BURST = 80, // of 48 KiB each: twice what an outage keeps
+    AGENT_LINES_MESSAGES_BURST = 80, // of 48 KiB each: twice the lines that are kept in an outage
     AGENT_LINES_MESSAGES_A_SECOND = 20,
     // Factor: a receiver accepts so many times these limits per job and member, and drops the rest.
     // The clocks may differ, and lines of two seconds may arrive in one.

@@ -136,7 +136,7 @@ static void on_submit_job(struct daemon *d, const struct agent_ipc_client *from,
 
 static json_t *suspects(const struct agent_jobrun *j) {
     json_t *a = json_array();
-    for (int f = 0; f < j->job.sync.fragments; f++)
+    for (int f = 0; f < agent_job_fragments(&j->job); f++)
         json_array_append_new(a, json_integer((json_int_t)j->doubt.suspect[f]));
     return a;
 }
@@ -224,7 +224,7 @@ static void on_attach(struct daemon *d, const struct agent_ipc_client *from,
     json_t *head = json_pack(
         "{s:s,s:O,s:i,s:s,s:b,s:o,s:o,s:b}", "ev", "job", "spec", j->spec, "cluster", j->self,
         "dir", j->dir, "stop", agent_job_stops(j->state), "suspect", suspects(j), "taken",
-        agent_snapshot_mask(j->doubt.taken, j->job.sync.fragments), "sums", sums->len != 0);
+        agent_snapshot_mask(j->doubt.taken, agent_job_fragments(&j->job)), "sums", sums->len != 0);
     json_t *alive = daemon_take_alive(d, j, &changed);
     json_object_update(head, alive);
     json_decref(alive);
@@ -446,7 +446,7 @@ static void on_heartbeat(struct agent_jobrun *j, const struct agent_ipc_msg *m) 
         j->worker.moved_at = neb_now();
 }
 
-// Requests of a job's worker; false: it is none of them.
+// Requests of a job's worker. False: it is another request.
 static bool on_worker(struct daemon *d, struct agent_jobrun *j, const char *op,
                       struct agent_ipc_msg *m) {
     daemon_worker_heard(j);
@@ -460,6 +460,8 @@ static bool on_worker(struct daemon *d, struct agent_jobrun *j, const char *op,
         daemon_on_update(d, j, m);
     else if (!strcmp(op, "shape"))
         daemon_on_shape(d, j, m);
+    else if (!strcmp(op, "manifest"))
+        daemon_on_manifest(d, j, m);
     else if (!strcmp(op, "ready"))
         daemon_on_ready(d, j, m);
     else if (!strcmp(op, "metrics"))
@@ -539,7 +541,8 @@ void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,
         daemon_answer(d, from, false, "not allowed on this connection");
         return;
     }
-    if (j && !attach) // a worker's text reaches terminals, pages and files, as a peer's does
+    // a worker's text reaches terminals, pages and files, as the text of a peer does
+    if (j && !attach)
         agent_json_plain(m->head);
     if (j && !attach ? on_worker(d, j, op, m) : on_command(d, from, op, m))
         return;

@@ -176,7 +176,7 @@ enum neb_status daemon_take_members(struct daemon *d) {
     if (waiting)
         neb_warn("member list version %llu is in use, except for %u new members, which are let in "
                  "once no job runs here (a running agent has room for %d names)",
-                 (unsigned long long)d->members.version, waiting, SEC_MEMBERS_MAX);
+                 (unsigned long long)d->members.version, waiting, NEB_MEMBERS_MAX);
     for (int i = 0; i < AGENT_JOBS_MAX; i++) {
         struct agent_jobrun *j = &d->jobs[i];
         for (int w = 0; j->state && w < AGENT_WATCHERS_MAX; w++)

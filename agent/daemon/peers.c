@@ -443,6 +443,8 @@ void daemon_on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *
         on_lines(d, j, peer, from, body, n);
     else if (kind == AGENT_MSG_REPORT && j)
         on_report(d, j, peer, from, body, n);
+    else if (kind == AGENT_MSG_TENSORS && j)
+        daemon_on_tensors(d, j, cluster_of(j, peer), body);
     json_decref(body);
 }
 
@@ -540,8 +542,8 @@ void daemon_on_fault(void *user, uint32_t peer, enum inter_fault f) {
                      f == INTER_FAULT_REFUSED || f == INTER_FAULT_NO_ROOM;
     // these are logged once for each member
     bool each = f == INTER_FAULT_DIVERGED || f == INTER_FAULT_OUTLIER || f == INTER_FAULT_RENEWED;
-    bool say = !elsewhere && neb_throttle_allows(&d->fault_throttles[f], neb_now(),
-                                                 each ? INTER_MEMBERS_MAX : 1u);
+    bool say = !elsewhere &&
+               neb_throttle_allows(&d->fault_throttles[f], neb_now(), each ? NEB_MEMBERS_MAX : 1u);
     d->faults[f]++;
     char text[96];
     snprintf(text, sizeof text, "%s message or state", inter_fault_name(f));

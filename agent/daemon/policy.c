@@ -215,7 +215,7 @@ static void say_few(const struct agent_policy *p, const struct agent_job *job, d
              "(\"tokens_per_update\"%s): raise data.batch, data.accumulate, data.seq_len, "
              "sync.interval or sync.early_interval%s%s",
              tokens, least, p->tokens_per_update ? "" : ", which the policy does not set",
-             job->sync.fragments > 1 ? ", use fewer sync.fragments" : "",
+             agent_job_fragments(job) > 1 ? ", use fewer sync.fragments" : "",
              odd ? ", make steps a multiple of the interval" : "");
 }
 

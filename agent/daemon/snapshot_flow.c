@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Snapshots in both directions: given to members that are too far behind, and fetched and adopted
-// when this one is.
+// Snapshots in both directions. Members that are too far behind get one. If this member is too far
+// behind, it fetches and adopts one.
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "agent/daemon/snapshot.h"
@@ -77,7 +77,7 @@ static bool all_connected(const struct daemon *d, const struct agent_jobrun *j) 
     return true;
 }
 
-// True if this is called without a reset of *since for that long.
+// True if *since was set that long ago and has not been reset.
 static bool lasts(neb_ns *since, neb_ns patience) {
     *since = *since ? *since : neb_now();
     return neb_now() - *since >= patience;
@@ -106,7 +106,7 @@ static bool hopeless(struct daemon *d, struct agent_jobrun *j) {
 static uint64_t ledger_rounds(const struct daemon *d, const struct agent_jobrun *j) {
     struct inter_chain c;
     uint64_t sum = 0;
-    for (uint32_t f = 0; f < (uint32_t)j->job.sync.fragments; f++)
+    for (uint32_t f = 0; f < (uint32_t)agent_job_fragments(&j->job); f++)
         if (inter_ledger_chain(inter_service_ledger(d->service), j->id, f, &c) == NEB_OK)
             sum += c.next;
     return sum;

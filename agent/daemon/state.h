@@ -44,7 +44,7 @@ enum daemon_limit {
     // new link. Further offers are refused, or ignored if nobody asked for an answer.
     DAEMON_OFFERS_BURST = 64,
     DAEMON_OFFERS_A_SECOND = 4,
-    // Refusals that are logged one by one: what an operator tries in a minute.
+    // Refusals that are logged one by one: as many as an operator causes in a minute.
     DAEMON_OFFERS_LOGGED = 16,
     DAEMON_LINKS_LOGGED = 16, // changes of a link that are logged one by one
     // Ended jobs that are kept of each other member, with their folders: one per working day for a
@@ -83,15 +83,15 @@ struct daemon {
     uint64_t faults[INTER_FAULTS];
     struct neb_throttle fault_throttles[INTER_FAULTS], throttle[THROTTLE_N];
     struct neb_throttle links[INTER_PEERS_MAX]; // throttles of links that come and go
-    struct neb_bucket offers[SEC_MEMBERS_MAX],
-        overs[SEC_MEMBERS_MAX]; // overs: daemon_job_over
+    struct neb_bucket offers[NEB_MEMBERS_MAX],
+        overs[NEB_MEMBERS_MAX]; // overs: daemon_job_over
     // The newest stops from each member of jobs that are not known here (the job itself may still
     // wait at another agent).
     struct daemon_early_stop {
         char hex[2 * AGENT_JOB_ID_BYTES + 1];
         int64_t run;
-    } early_stops[SEC_MEMBERS_MAX][AGENT_JOBS_MAX];
-    unsigned n_early_stops[SEC_MEMBERS_MAX];
+    } early_stops[NEB_MEMBERS_MAX][AGENT_JOBS_MAX];
+    unsigned n_early_stops[NEB_MEMBERS_MAX];
     neb_ns next_telemetry, looked_at; // looked_at: last look at the jobs
     neb_ns heartbeat_at;              // last heartbeat sent during long work
     struct agent_view *view;          // data of status, page and metrics
@@ -389,6 +389,14 @@ void daemon_on_ready(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_
 void daemon_on_checkpoint(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m);
 // Takes the shape in DIR/shape.json, if there is one.
 void daemon_recall_shape(struct daemon *d, const struct agent_jobrun *j);
+
+// manifest.c: the tensors of a job with `model: attached`
+void daemon_on_manifest(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m);
+// A message of cluster k about its tensors.
+void daemon_on_tensors(struct daemon *d, struct agent_jobrun *j, int k, const json_t *body);
+void daemon_tensors_look(struct daemon *d, struct agent_jobrun *j); // once a second
+// Takes the list in DIR/tensors.json, if there is one.
+void daemon_recall_tensors(struct agent_jobrun *j);
 
 // local.c
 void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,

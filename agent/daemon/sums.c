@@ -131,7 +131,7 @@ static void on_look_up(void *user, uint8_t member, uint32_t fragment, uint32_t r
     struct neb_buf kept = {0};
     seeds_path(s, fragment, round, path, sizeof path);
     s->looks_up = true;
-    if (fragment >= (uint32_t)s->c.job->job.sync.fragments)
+    if (fragment >= (uint32_t)agent_job_fragments(&s->c.job->job))
         neb_debug("a fragment that another member asks for is not of this job");
     else if (neb_fs_exists(path) && neb_fs_read(path, INTER_SUMS_MESSAGE_MAX, &kept) == NEB_OK)
         on_send(s, member, kept.p, kept.len);
@@ -216,7 +216,7 @@ void agent_sums_close(struct agent_sums **sp) {
 
 bool agent_sums_commit(struct agent_sums *s, const struct inter_record *r,
                        const struct neb_map *blobs, json_t **seeds) {
-    struct inter_sums_blob views[INTER_MEMBERS_MAX];
+    struct inter_sums_blob views[NEB_MEMBERS_MAX];
     struct sec_sum_seeds all;
     struct neb_buf kept = {0};
     char path[NEB_PATH_MAX], hex[2 * SEC_SUM_SEEDS_MAX + 1];

@@ -39,8 +39,8 @@ static void apply(struct inter_service *s, const struct agent_jobrun *j,
             counts = INTER_COUNTS_FOREIGN;
     inter_service_bound(s, j->id, x->elements, counts);
     for (uint32_t i = 0; i < x->n; i++)
-        if (x->fragments[i].elements && inter_service_shape(s, j->id, i, x->fragments[i].elements,
-                                                            x->fragments[i].sha) != NEB_OK) {
+        if (inter_service_shape(s, j->id, i, x->fragments[i].elements, x->fragments[i].sha) !=
+            NEB_OK) {
             neb_warn("the shape of fragment %u of job %s is unknown: no update is judged", i,
                      j->job.name);
             return;
@@ -52,7 +52,7 @@ void daemon_on_shape(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_
     const json_t *said = m->head;
     char path[NEB_PATH_MAX];
     struct agent_update_shape x;
-    if (!agent_shape_read(said, (uint32_t)j->job.sync.fragments, &x)) {
+    if (!agent_shape_read(said, (uint32_t)agent_job_fragments(&j->job), &x)) {
         neb_warn("the worker of job %s sent a malformed shape of its updates: no update is judged",
                  j->job.name);
         return;
@@ -76,7 +76,7 @@ void daemon_recall_shape(struct daemon *d, const struct agent_jobrun *j) {
     if (neb_path(path, sizeof path, j->dir, "shape.json") != NEB_OK || !neb_fs_exists(path))
         return;
     json_t *said = json_load_file(path, JSON_REJECT_DUPLICATES, NULL);
-    if (agent_shape_read(said, (uint32_t)j->job.sync.fragments, &x))
+    if (agent_shape_read(said, (uint32_t)agent_job_fragments(&j->job), &x))
         apply(d->service, j, &x);
     else
         neb_warn("%s is damaged; the shape is unknown until the worker is back", path);
@@ -156,7 +156,7 @@ void daemon_on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
     mf.key.fragment = (uint32_t)agent_ipc_int(m, "fragment", 0);
     mf.key.member = (uint8_t)j->self;
     mf.key.attempt = (uint32_t)agent_ipc_int(m, "again", 0);
-    if (mf.key.fragment >= (uint32_t)j->job.sync.fragments || !j->federated) {
+    if (mf.key.fragment >= (uint32_t)agent_job_fragments(&j->job) || !j->federated) {
         neb_warn("an update for fragment %u of job %s was dropped", mf.key.fragment, j->job.name);
         return;
     }
@@ -180,7 +180,7 @@ void daemon_on_update(struct daemon *d, struct agent_jobrun *j, struct agent_ipc
 // The worker has merged a round. Is the next one committed already?
 void daemon_on_ready(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m) {
     int64_t f = agent_ipc_int(m, "fragment", -1), round = agent_ipc_int(m, "round", -1);
-    if (!j->federated || f < 0 || f >= j->job.sync.fragments || round < 0)
+    if (!j->federated || f < 0 || f >= agent_job_fragments(&j->job) || round < 0)
         return;
     if (daemon_ledger_behind(d, j, (uint32_t)f, (uint32_t)round))
         return;
@@ -195,7 +195,7 @@ void daemon_on_ready(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_
 // Notes what the worker's newest checkpoint holds, for --blobs-max. While a snapshot is given, its
 // checkpoint counts instead: the member that takes it needs the updates since then.
 static void note_saved(struct daemon *d, struct agent_jobrun *j, const json_t *saved) {
-    uint32_t rounds[INTER_FRAGMENTS_MAX], n = (uint32_t)j->job.sync.fragments;
+    uint32_t rounds[INTER_FRAGMENTS_MAX], n = (uint32_t)agent_job_fragments(&j->job);
     if (!j->federated || json_array_size(saved) != n || d->snapshots_given)
         return;
     for (uint32_t f = 0; f < n; f++) {
@@ -216,7 +216,7 @@ void daemon_on_checkpoint(struct daemon *d, struct agent_jobrun *j, struct agent
     note_saved(d, j, json_object_get(m->head, "saved"));
     json_array_foreach(rounds, f, r) {
         if (!j->rounds.updates_stay && j->federated && json_is_integer(r) &&
-            f < (size_t)j->job.sync.fragments &&
+            f < (size_t)agent_job_fragments(&j->job) &&
             inter_service_prune(d->service, j->id, (uint32_t)f, (uint32_t)json_integer_value(r)) !=
                 NEB_OK)
             neb_warn("old updates of job %s could not be removed", j->job.name);

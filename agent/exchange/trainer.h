@@ -25,6 +25,9 @@ struct kern;
 struct agent_unit {
     const char *tensor; // its name, borrowed
     int64_t row0;       // the first row; units of one tensor follow each other, the first with 0
+    // 0, but for a row that is longer than a unit may be: then `rows` is 1, and the unit has `cols`
+    // columns of it from this one on. The units of a row follow each other.
+    int64_t col0;
     uint32_t rows, cols;
     // Units of one group share a fragment, and fragments take whole groups in ascending order. All
     // units of a tensor have the same group. From 0.
@@ -39,6 +42,10 @@ struct agent_unit {
 
 static inline size_t agent_unit_size(const struct agent_unit *u) {
     return (size_t)u->rows * (size_t)u->cols;
+}
+// True for the first unit of a tensor.
+static inline bool agent_unit_first(const struct agent_unit *u) {
+    return u->row0 == 0 && u->col0 == 0;
 }
 static inline bool agent_unit_counts_rows(const struct agent_unit *u) {
     return u->counter[0] >= 0 || u->counter[1] >= 0;
@@ -88,6 +95,9 @@ struct agent_trainer {
     const struct agent_unit *units; // (n_units) borrowed
     int32_t n_units;
     size_t n_counters;
+    // Elements of a unit that a rank holds, so that units are owned where they are. All ranks give
+    // the same answers for all ranks. NULL: the owner of a unit may be any rank.
+    uint64_t (*held)(void *user, int32_t unit, int rank);
     struct kern_pool *pool;   // borrowed; for encode and merge
     struct kern *device;      // borrowed; NULL: it trains on processors
     struct intra_comm *world; // borrowed; NULL: one rank

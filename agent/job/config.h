@@ -9,6 +9,7 @@
 #define AGENT_CONFIG_H
 #include "agent/base/member_set.h"
 #include "agent/base/sha256.h"
+#include "agent/job/groups.h"
 #include "intra/train/trainer.h"
 
 #include <jansson.h>
@@ -40,6 +41,12 @@ enum agent_role { // of a cluster in modes rtd and distill
 };
 
 enum agent_lost { AGENT_LOST_WAIT, AGENT_LOST_ALONE }; // a student without labels
+
+enum agent_init {    // first parameters
+    AGENT_INIT_SEED, // the built-in model's, made from the seed or read from init_from
+    AGENT_INIT_FROM, // those of one cluster's trainer, which the others fetch
+    AGENT_INIT_EQUAL // all trainers begin with the same; digests are compared
+};
 
 enum agent_gate {       // treatment of a well-formed, finite update
     AGENT_GATE_TRUSTED, // commit it as it is; flag an outlier
@@ -199,6 +206,7 @@ struct agent_job {
     // key. Complaints name these lines. They are never sent.
     uint16_t lines[AGENT_KEYS_MAX], clusters_line;
     uint16_t cluster_lines[AGENT_CLUSTERS_MAX][AGENT_CLUSTER_KEYS_MAX];
+    uint16_t groups_line, group_lines[AGENT_GROUPS_MAX];
     bool given[AGENT_KEYS_MAX]; // by the file or --set; never sent
     // Random hexadecimal, drawn when a run begins: two runs of one file are two jobs. "": none yet
     char nonce[2 * AGENT_NONCE_BYTES + 1];
@@ -212,6 +220,8 @@ struct agent_job {
 #include "agent/job/keys.h"
     int32_t n_clusters;
     struct agent_cluster clusters[AGENT_CLUSTERS_MAX];
+    int32_t n_groups; // of the job file; groups.h has all of them
+    struct agent_group groups[AGENT_GROUPS_MAX];
 };
 
 // Reads a job file over the defaults. NEB_ERR_INVALID or NEB_ERR_FORMAT, after one logged line.
@@ -237,11 +247,14 @@ const char *agent_job_corpus(const struct agent_job *job, int cluster);
 int32_t agent_job_exchanging(const struct agent_job *job);
 // Number of clusters that are not witnesses; they come first in the list.
 int32_t agent_job_training(const struct agent_job *job);
+// The cluster whose parameters the others fetch before their first step; -1: none.
+int agent_job_init_cluster(const struct agent_job *job);
 // Whether clusters may train on devices. Modes rtd and distill with sync.scheme: synchronous run in
 // one process, on processors.
 bool agent_job_takes_devices(const struct agent_job *job);
 // Most tokens of one inner step of a cluster. It bounds the weight of a member in a round. Trainers
-// that attach choose their batches, so a job with one has AGENT_FOREIGN_TOKENS times as many.
+// that attach choose their batches, so a job with one has AGENT_FOREIGN_TOKENS times as many. With
+// `model: attached` it is data.step_tokens.
 enum { AGENT_FOREIGN_TOKENS = 8 };
 uint64_t agent_job_step_tokens(const struct agent_job *job);
 // The files and folders that the site of cluster `self` reads or writes for the job, beside its own

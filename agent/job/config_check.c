@@ -45,8 +45,19 @@ int32_t agent_job_training(const struct agent_job *j) {
     return n;
 }
 
+int agent_job_init_cluster(const struct agent_job *j) {
+    if (j->init != AGENT_INIT_FROM)
+        return -1;
+    for (int i = 0; i < j->n_clusters; i++)
+        if (!strcmp(j->clusters[i].name, j->init_cluster))
+            return i;
+    return 0;
+}
+
 uint64_t agent_job_step_tokens(const struct agent_job *j) {
     bool foreign = false;
+    if (j->attached)
+        return (uint64_t)j->step_tokens;
     for (int i = 0; i < j->n_clusters; i++)
         foreign |= j->clusters[i].launcher == AGENT_LAUNCHER_ATTACH;
     return (uint64_t)j->batch * (uint64_t)j->accumulate * (uint64_t)j->seq_len *
@@ -425,7 +436,7 @@ static enum neb_status validate_attach(const struct agent_job *j, const char *fi
             return BAD_CLUSTER(i, "clusters.launcher", "\"%s\": attach needs mode: replicas",
                                j->clusters[i].name);
         NEB_TRY(validate_attached_place(j, i, file));
-        if (!j->model.vocab)
+        if (!j->attached && !j->model.vocab)
             return BAD("model.vocab",
                        "is missing: \"%s\" has launcher attach, and its trainer has no corpus that "
                        "gives the size",
@@ -438,6 +449,55 @@ static enum neb_status validate_attach(const struct agent_job *j, const char *fi
         if (j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS)
             return BAD_CLUSTER(i, "clusters.launcher",
                                "attach does not work with sync.scheme: synchronous");
+    }
+    return NEB_OK;
+}
+
+static enum neb_status validate_init(const struct agent_job *j, const char *file) {
+    bool known = !j->init_cluster[0];
+    if (!j->attached && (j->init != AGENT_INIT_SEED || j->init_cluster[0]))
+        return BAD(j->init_cluster[0] ? "init.from" : "init",
+                   "needs model: attached; the built-in model has init_from and seed");
+    if (j->attached && j->init == AGENT_INIT_SEED)
+        return BAD("init", "seed needs a built-in model; allowed: equal, {from: CLUSTER}");
+    if (j->init == AGENT_INIT_EQUAL && j->init_cluster[0])
+        return BAD("init", "equal and from exclude each other; remove one");
+    for (int32_t i = 0; i < j->n_clusters; i++)
+        known |= !j->clusters[i].witness && !strcmp(j->clusters[i].name, j->init_cluster);
+    return known ? NEB_OK
+                 : BAD("init.from", "\"%s\" is not a cluster that trains", j->init_cluster);
+}
+
+// The agent knows nothing of such a model before a trainer attaches.
+static enum neb_status validate_attached(const struct agent_job *j, const char *file) {
+    const struct {
+        bool bad;
+        const char *key, *text;
+    } rules[] = {
+        {j->mode != AGENT_MODE_REPLICAS, "mode", "model: attached needs replicas"},
+        {j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS, "sync.scheme",
+         "model: attached does not work with synchronous, which runs in one process of ours"},
+        {is_open(j, AGENT_AUTO_INTERVAL), "sync.interval",
+         "auto needs a built-in model, whose steps the planner can time: give a number"},
+        {is_open(j, AGENT_AUTO_OVERLAP), "sync.overlap",
+         "auto needs a built-in model, whose steps the planner can time: give a number"},
+        {is_open(j, AGENT_AUTO_CODEC), "sync.codec",
+         "auto needs a built-in model, whose size the planner knows: give a codec"},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (rules[i].bad)
+            return BAD(rules[i].key, "%s", rules[i].text);
+    for (int32_t i = 0; i < j->n_clusters; i++) {
+        const struct agent_cluster *c = &j->clusters[i];
+        if (!c->witness && c->launcher != AGENT_LAUNCHER_ATTACH)
+            return BAD_CLUSTER(i, "clusters.launcher",
+                               "\"%s\" must have launcher: attach: with model: attached the "
+                               "tensors come from a loop of the site's own",
+                               c->name);
+        if (c->corpus[0] || c->n_sources)
+            return BAD_CLUSTER(i, c->corpus[0] ? "clusters.corpus" : "clusters.sources",
+                               "cluster %s: an attached trainer reads its own data; remove it",
+                               c->name);
     }
     return NEB_OK;
 }
@@ -487,8 +547,8 @@ static int32_t count_parts(const struct agent_job *j) {
 
 static enum neb_status validate_fragments(const struct agent_job *j, const char *file) {
     int32_t parts = count_parts(j);
-    if (j->sync.scheme == AGENT_SCHEME_FEDERATED && j->mode != AGENT_MODE_RTD &&
-        j->sync.fragments > parts)
+    if (j->sync.scheme == AGENT_SCHEME_FEDERATED && j->mode != AGENT_MODE_RTD && !j->attached &&
+        !j->n_groups && j->sync.fragments > parts)
         return BAD("sync.fragments",
                    "%d, but the trained parameters have only %d parts (layers, embedding, output): "
                    "use %d or fewer",
@@ -505,11 +565,12 @@ static enum neb_status validate_sync(const struct agent_job *j, const char *file
     if (j->sync.early_steps % j->sync.early_interval)
         return BAD("sync.early_steps", "%d is not a multiple of sync.early_interval %d",
                    j->sync.early_steps, j->sync.early_interval);
+    int32_t fragments = agent_job_fragments(j);
+    const char *of = j->n_groups ? "the fragments of all groups," : "sync.fragments";
     if (j->sync.early_steps &&
-        (j->sync.overlap >= j->sync.early_interval || j->sync.fragments > j->sync.early_interval))
-        return BAD("sync.early_interval",
-                   "%d must be above sync.overlap %d and at least sync.fragments %d",
-                   j->sync.early_interval, j->sync.overlap, j->sync.fragments);
+        (j->sync.overlap >= j->sync.early_interval || fragments > j->sync.early_interval))
+        return BAD("sync.early_interval", "%d must be above sync.overlap %d and at least %s %d",
+                   j->sync.early_interval, j->sync.overlap, of, fragments);
     struct agent_wan link;
     if (j->sync.link[0] && agent_wan_parse(j->sync.link, "sync.link", &link) != NEB_OK)
         return BAD("sync.link", "\"%s\" does not describe a link", j->sync.link);
@@ -517,9 +578,10 @@ static enum neb_status validate_sync(const struct agent_job *j, const char *file
     if (written && !is_open(j, AGENT_AUTO_OVERLAP) && j->sync.overlap >= j->sync.interval)
         return BAD("sync.overlap", "%d must be below sync.interval %d", j->sync.overlap,
                    j->sync.interval);
-    if (written && j->sync.fragments > j->sync.interval)
-        return BAD("sync.fragments", "%d must not be above sync.interval %d", j->sync.fragments,
-                   j->sync.interval);
+    if (written && fragments > j->sync.interval)
+        return BAD(j->n_groups ? "groups" : "sync.fragments",
+                   "%d%s must not be above sync.interval %d", fragments,
+                   j->n_groups ? " fragments in all groups" : "", j->sync.interval);
     return NEB_OK;
 }
 
@@ -534,24 +596,31 @@ static enum neb_status validate_trainable(const struct agent_job *j, const char 
     return NEB_OK;
 }
 
-enum neb_status agent_job_validate(const struct agent_job *j, const char *file) {
-    NEB_TRY(validate_step(j, file));
-    NEB_TRY(validate_clusters(j, file));
-    if (j->model_init[0] &&
-        !(j->model.n_layers && j->model.d_model && j->model.n_heads && j->model.d_ff))
-        return NEB_OK; // agent_job_model_init() fills the sizes in and checks again
+// What only a job with a built-in model has.
+static enum neb_status validate_built_in(const struct agent_job *j, const char *file) {
     NEB_TRY(validate_shape(j, file));
     NEB_TRY(validate_places(j, file));
     NEB_TRY(validate_meshes(j, file));
     NEB_TRY(validate_micro_batches(j, file));
     NEB_TRY(validate_rtd(j, file));
     NEB_TRY(validate_distill(j, file));
-    NEB_TRY(validate_attach(j, file));
     NEB_TRY(validate_digests(j, file));
     NEB_TRY(validate_corpora(j, file));
     NEB_TRY(validate_eval(j, file));
-    NEB_TRY(validate_tune(j, file));
-    NEB_TRY(validate_sync(j, file));
     NEB_TRY(validate_trainable(j, file));
     return validate_fragments(j, file);
+}
+
+enum neb_status agent_job_validate(const struct agent_job *j, const char *file) {
+    NEB_TRY(validate_step(j, file));
+    NEB_TRY(validate_clusters(j, file));
+    NEB_TRY(validate_init(j, file));
+    if (!j->attached && j->model_init[0] &&
+        !(j->model.n_layers && j->model.d_model && j->model.n_heads && j->model.d_ff))
+        return NEB_OK; // agent_job_model_init() fills the sizes in and checks again
+    NEB_TRY(j->attached ? validate_attached(j, file) : validate_built_in(j, file));
+    NEB_TRY(validate_attach(j, file));
+    NEB_TRY(config_groups_check(j, file));
+    NEB_TRY(validate_tune(j, file));
+    return validate_sync(j, file);
 }

@@ -33,9 +33,12 @@ void agent_job_warn_idle(const struct agent_job *j, const char *file) {
             size_t n = strlen(of[k].prefix);
             bool whole = of[k].prefix[n - 1] != '.';
             if (!of[k].used && !strncmp(path, of[k].prefix, n) && (!whole || !path[n]) &&
-                strcmp(path, "sync.tune.mode") != 0)
+                config_is_used(j, &config_options[i]) && strcmp(path, "sync.tune.mode") != 0)
                 neb_warn("%s: %s does nothing: %s", file, path, of[k].why);
         }
+    for (int i = 0; j->attached && i < config_n_options; i++)
+        if (j->given[i] && !config_is_used(j, &config_options[i]))
+            neb_warn("%s: %s does nothing: model.mode is attached", file, config_options[i].path);
     if (j->trainable.mode == INTRA_TRAIN_LORA && !j->init_from[0] && !j->model_init[0])
         neb_warn("%s: trainable.mode lora without init_from or model.init: the model below the "
                  "adapters has random parameters and is never trained",

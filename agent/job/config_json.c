@@ -24,7 +24,9 @@ static json_t *option_to_json(const void *base, const struct config_option *o) {
     case T_INT32: return json_integer(*(const int32_t *)(const void *)p);
     case T_INT64: return json_integer(*(const int64_t *)(const void *)p);
     case T_FLOAT: return json_real((double)*(const float *)(const void *)p);
-    case T_BOOL: return json_boolean(*(const bool *)(const void *)p);
+    case T_BOOL:
+        return o->names ? json_string(o->names[*(const bool *)(const void *)p])
+                        : json_boolean(*(const bool *)(const void *)p);
     case T_STRING:
     case T_PATH:
     case T_NAME:
@@ -46,6 +48,7 @@ static json_t *option_to_json(const void *base, const struct config_option *o) {
         if (job->trainable.freeze_embeddings)
             json_array_append_new(list, json_string("embeddings"));
         return list;
+    case T_EXCHANGE: break; // config_groups.c
     }
     return NULL;
 }
@@ -71,11 +74,15 @@ static json_t *cluster_to_json(const struct agent_cluster *c) {
 json_t *agent_job_to_json(const struct agent_job *job) {
     json_t *root = json_object(), *clusters = json_array();
     for (int i = 0; i < config_n_options; i++)
-        json_object_set_new(root, config_options[i].path, option_to_json(job, &config_options[i]));
+        if (config_is_used(job, &config_options[i]))
+            json_object_set_new(root, config_options[i].path,
+                                option_to_json(job, &config_options[i]));
     for (int32_t i = 0; i < job->n_clusters; i++)
         json_array_append_new(clusters, cluster_to_json(&job->clusters[i]));
     json_object_set_new(root, "nonce", json_string(job->nonce));
     json_object_set_new(root, "clusters", clusters);
+    if (job->n_groups)
+        json_object_set_new(root, "groups", config_groups_to_json(job));
     return root;
 }
 
@@ -169,42 +176,58 @@ static enum neb_status cluster_from_json(const json_t *v, struct agent_cluster *
     return NEB_OK;
 }
 
-enum neb_status agent_job_from_json(const json_t *json, struct agent_job *out) {
+static enum neb_status option_from_json(struct agent_job *out, const struct config_option *o,
+                                        const json_t *v) {
     char text[NEB_PATH_MAX];
     size_t i;
-    json_t *v, *item;
+    json_t *item;
+    if (!v)
+        return neb_fail(NEB_ERR_FORMAT, "job specification: key %s is missing", o->path);
+    if (o->type != T_TARGETS && o->type != T_FREEZE) {
+        NEB_TRY(json_to_text(v, text, sizeof text));
+        return config_set(out, o, text, "job specification");
+    }
+    config_clear_list(out, o);
+    json_array_foreach(v, i, item) {
+        NEB_TRY(json_to_text(item, text, sizeof text));
+        NEB_TRY(config_set_item(out, o, text, "job specification"));
+    }
+    return NEB_OK;
+}
+
+enum neb_status agent_job_from_json(const json_t *json, struct agent_job *out) {
+    size_t i, keys = 2;
+    json_t *item;
     config_defaults(out);
-    json_t *clusters = json_object_get(json, "clusters");
+    json_t *clusters = json_object_get(json, "clusters"), *groups = json_object_get(json, "groups");
     const char *nonce = json_string_value(json_object_get(json, "nonce"));
     uint8_t drawn[AGENT_NONCE_BYTES];
-    if (!json_is_object(json) || json_object_size(json) != (size_t)config_n_options + 2 ||
+    out->attached = json_object_get(json, "model.mode") != NULL;
+    for (int k = 0; k < config_n_options; k++)
+        keys += config_is_used(out, &config_options[k]);
+    if (!json_is_object(json) || json_object_size(json) != keys + (groups != NULL) ||
         !json_is_array(clusters) || json_array_size(clusters) > AGENT_CLUSTERS_MAX)
         return neb_fail(NEB_ERR_FORMAT,
-                        "job specification: it does not have exactly the %d keys of this version. "
+                        "job specification: it does not have exactly the %zu keys of this version. "
                         "All agents of a job must run the same version; finish or stop jobs before "
                         "an upgrade, and start new ones with init_from: HOME/jobs/ID/checkpoint",
-                        config_n_options + 2);
+                        keys);
     if (!nonce || (*nonce && !neb_unhex(nonce, drawn, sizeof drawn)))
         return neb_fail(NEB_ERR_FORMAT, "job specification: nonce is not %d hexadecimal digits",
                         2 * AGENT_NONCE_BYTES);
     memcpy(out->nonce, nonce, strlen(nonce) + 1);
-    for (int k = 0; k < config_n_options; k++) {
-        const struct config_option *o = &config_options[k];
-        if (!(v = json_object_get(json, o->path)))
-            return neb_fail(NEB_ERR_FORMAT, "job specification: key %s is missing", o->path);
-        if (o->type != T_TARGETS && o->type != T_FREEZE) {
-            NEB_TRY(json_to_text(v, text, sizeof text));
-            NEB_TRY(config_set(out, o, text, "job specification"));
-            continue;
-        }
-        config_clear_list(out, o);
-        json_array_foreach(v, i, item) {
-            NEB_TRY(json_to_text(item, text, sizeof text));
-            NEB_TRY(config_set_item(out, o, text, "job specification"));
-        }
-    }
+    bool attached = out->attached;
+    for (int k = 0; k < config_n_options; k++)
+        if (config_is_used(out, &config_options[k]))
+            NEB_TRY(option_from_json(out, &config_options[k],
+                                     json_object_get(json, config_options[k].path)));
+    if (out->attached != attached) // the key is there only if its value is "attached"
+        return neb_fail(NEB_ERR_FORMAT, "job specification: malformed model.mode");
+    config_settle(out);
     json_array_foreach(clusters, i, item)
         NEB_TRY(cluster_from_json(item, &out->clusters[out->n_clusters++]));
+    if (groups)
+        NEB_TRY(config_groups_from_json(groups, out));
     if (out->autos)
         return neb_fail(NEB_ERR_FORMAT, "job specification: a key still has the value auto");
     return agent_job_validate(out, "job specification");

@@ -29,6 +29,32 @@ const struct config_cluster_option *config_cluster_option(const char *key) {
     return NULL;
 }
 
+const struct config_option *config_group_option(const char *key) {
+    for (int i = 0; i < config_n_group_options; i++)
+        if (!strcmp(config_group_options[i].path + CONFIG_GROUP_PREFIX, key))
+            return &config_group_options[i];
+    return NULL;
+}
+
+static bool is_one_of(const char *path, const char *const *prefixes) {
+    for (; *prefixes; prefixes++) {
+        size_t n = strlen(*prefixes);
+        bool open = strchr("._", (*prefixes)[n - 1]) != NULL;
+        if (!strncmp(path, *prefixes, n) && (open || !path[n]))
+            return true;
+    }
+    return false;
+}
+
+bool config_is_used(const struct agent_job *j, const struct config_option *o) {
+    static const char *const attached[] = {"model.mode", "data.step_tokens", "init.", NULL};
+    static const char *const built_in[] = {
+        "model.", "trainable.", "optim.", "data.",     "recompute",  "init_from", "init_sha256",
+        "rtd.",   "distill.",   "eval.",  "sync.row_", "sync.kappa", NULL};
+    return j->attached ? is_one_of(o->path, attached) || !is_one_of(o->path, built_in)
+                       : !is_one_of(o->path, attached);
+}
+
 const char *config_keys_below(const char *prefix, char out[CONFIG_KEYS_TEXT]) {
     size_t n = strlen(prefix), at = 0;
     out[0] = 0;
@@ -66,7 +92,9 @@ bool config_is_section(const char *path) {
 
 // The first line of a key, or of the keys of a section; 0: the file has none.
 static unsigned line_of(const struct agent_job *job, const char *path, size_t n) {
-    unsigned line = n >= 8 && !strncmp(path, "clusters", 8) ? job->clusters_line : 0;
+    unsigned line = n >= 8 && !strncmp(path, "clusters", 8) ? job->clusters_line
+                    : n >= 6 && !strncmp(path, "groups", 6) ? job->groups_line
+                                                            : 0;
     for (int i = 0; i < config_n_options; i++)
         if (is_within(i, path, n) && job->lines[i] && (!line || job->lines[i] < line))
             line = job->lines[i];
@@ -98,6 +126,14 @@ const char *config_cluster_line(const struct agent_job *job, int i, const char *
     return out;
 }
 
+const char *config_group_line(const struct agent_job *job, int g, const char *file,
+                              char out[NEB_PATH_MAX + 16]) {
+    if (!job->group_lines[g]) // from JSON
+        return config_line(job, file, "groups", out);
+    snprintf(out, NEB_PATH_MAX + 16, "%s:%u", file, job->group_lines[g]);
+    return out;
+}
+
 enum neb_status config_unknown_part(const char *where, const char *path, const char *key,
                                     const char *allowed) {
     char near[64];
@@ -125,14 +161,18 @@ enum neb_status config_unknown_key(const char *where, const char *path) {
                 memcpy(best, candidate, sizeof best);
             }
         }
-    if (neb_edits(path, "clusters") < least)
-        snprintf(best, sizeof best, "clusters");
+    static const char *const lists[] = {"clusters", "groups"};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        if (neb_edits(path, lists[i]) < least) {
+            least = neb_edits(path, lists[i]);
+            snprintf(best, sizeof best, "%s", lists[i]);
+        }
     if (best[0])
         return COMPLAIN(where, path, "unknown key (did you mean '%s'?)", best);
     return COMPLAIN(where, path, "unknown key; nebula check --reference lists all keys");
 }
 
-// "model=3": only the keys of a section can be set.
+// "data=3": only the keys of a section can be set.
 static enum neb_status section_as_value(const char *path) {
     char keys[512] = "";
     size_t n = strlen(path);
@@ -152,7 +192,7 @@ enum neb_status agent_job_set(struct agent_job *job, const char *assignment) {
                         "--set %s: write it as path=value, such as sync.interval=10", assignment);
     snprintf(path, sizeof path, "%.*s", (int)(eq - assignment), assignment);
     const struct config_option *o = config_option_short(path);
-    if (!o && !strncmp(path, "clusters", 8))
+    if (!o && (!strncmp(path, "clusters", 8) || !strncmp(path, "groups", 6)))
         return COMPLAIN("--set", path, "is a list; change it in the job file");
     if (!o && config_is_section(path))
         return section_as_value(path);
@@ -160,8 +200,11 @@ enum neb_status agent_job_set(struct agent_job *job, const char *assignment) {
         return config_unknown_key("--set", path);
     job->lines[o - config_options] = 0; // the value is not the file's any more
     job->given[o - config_options] = true;
-    if (o->type != T_TARGETS && o->type != T_FREEZE)
-        return config_set_written(job, o, eq + 1, "--set");
+    if (o->type != T_TARGETS && o->type != T_FREEZE) {
+        NEB_TRY(config_set_written(job, o, eq + 1, "--set"));
+        config_settle(job);
+        return NEB_OK;
+    }
     char list[128], *save = NULL;
     snprintf(list, sizeof list, "%s", eq + 1);
     config_clear_list(job, o);

@@ -8,6 +8,8 @@
 
 #include <stddef.h>
 
+static const char *const model_names[] = {"built-in", "attached", NULL};
+static const char *const init_names[] = {"seed", "from", "equal", NULL};
 static const char *const mode_names[] = {"replicas", "rtd", "distill", NULL};
 const char *const config_role_names[] = {"none",    "generator", "discriminator",
                                          "teacher", "student",   NULL};
@@ -105,3 +107,21 @@ const int config_n_cluster_options =
 _Static_assert(sizeof config_cluster_options / sizeof config_cluster_options[0] <=
                    AGENT_CLUSTER_KEYS_MAX,
                "raise AGENT_CLUSTER_KEYS_MAX");
+
+#undef AT
+#define AT(field) offsetof(struct agent_group, field), sizeof(((struct agent_group *)0)->field)
+
+const struct config_option config_group_options[] = {
+    // clang-format off
+    {"groups.match", T_STRING, AT(match), 0, 0, NULL, NULL,
+     "pattern for names of tensors, with `*`, `?`, `[a-z]`; the first that matches counts"},
+    {"groups.exchange", T_EXCHANGE, AT(exchange), 0, 0, "every", NULL,
+     "every: all clusters average; never: each keeps its own; owner: all take that cluster's"},
+    {"groups.codec", T_CODEC, AT(codec), 0, 0, "", NULL, "instead of sync.codec"},
+    {"groups.eta", T_FLOAT, AT(eta), 0, 10, "", NULL, "instead of sync.outer.lr"},
+    {"groups.mu", T_FLOAT, AT(mu), 0, 0.999, "", NULL, "instead of sync.outer.momentum"},
+    {"groups.fragments", T_INT32, AT(fragments), 1, INTER_FRAGMENTS_MAX, "", NULL,
+     "parts of this group, instead of sync.fragments; at most 64 in all groups"},
+    // clang-format on
+};
+const int config_n_group_options = sizeof config_group_options / sizeof config_group_options[0];

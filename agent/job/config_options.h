@@ -6,6 +6,7 @@
 //     config_keys.c      finding keys, --set      config_json.c    JSON          ─┼─► agent_job
 //     config_value.c     one value, from text     config_check.c   what must fit ◄┘
 //     config_reference.c the table as Markdown    config_shared.c  the part in a job's id
+//     config_groups.c    groups: JSON, checks
 #ifndef AGENT_CONFIG_OPTIONS_H
 #define AGENT_CONFIG_OPTIONS_H
 #include "agent/job/config.h"
@@ -29,6 +30,8 @@ enum option_type {
     T_ROLE,    // a name, or auto
     T_MESH,    // {dp, pp, tp}, which have their own rows, or auto
     T_SOURCES, // names with weights
+    // Of a group only.
+    T_EXCHANGE, // every, never, {every: ROUNDS}, {owner: CLUSTER}
 };
 
 struct config_option {
@@ -80,6 +83,9 @@ struct config_cluster_option {
 extern const struct config_cluster_option config_cluster_options[];
 extern const int config_n_cluster_options;
 enum { CONFIG_CLUSTER_PREFIX = sizeof "clusters." - 1 };
+extern const struct config_option config_group_options[]; // path is "groups.match"
+extern const int config_n_group_options;
+enum { CONFIG_GROUP_PREFIX = sizeof "groups." - 1 };
 
 // config_keys.c. A path is "sync.outer.lr".
 const struct config_option *config_option(const char *path); // NULL: none
@@ -90,6 +96,9 @@ const struct config_cluster_option *config_cluster_option(const char *key);
 // The keys of a cluster directly below prefix ("clusters.", "clusters.mesh."): "name, witness".
 enum { CONFIG_KEYS_TEXT = 256 };
 const char *config_keys_below(const char *prefix, char out[CONFIG_KEYS_TEXT]);
+// Whether the job uses the key. With `model: attached` the built-in model's keys do nothing;
+// without it, some keys of attached jobs. The JSON of a job has exactly the keys that it uses.
+bool config_is_used(const struct agent_job *job, const struct config_option *o);
 // Whether path is a section, as "sync.outer".
 bool config_is_section(const char *path);
 // Complains, and names the nearest key.
@@ -113,6 +122,9 @@ const char *config_line(const struct agent_job *job, const char *file, const cha
                     path, __VA_ARGS__)
 const char *config_cluster_line(const struct agent_job *job, int i, const char *file,
                                 const char *path, char out[NEB_PATH_MAX + 16]);
+// The same for a key of group g.
+const char *config_group_line(const struct agent_job *job, int g, const char *file,
+                              char out[NEB_PATH_MAX + 16]);
 // Returns NEB_ERR_INVALID, after one line: "job.yaml:12: model.n_heads: ..."
 NEB_MUST_CHECK __attribute__((format(printf, 3, 4))) enum neb_status
 config_complain(const char *where, const char *path, const char *fmt, ...);
@@ -140,6 +152,23 @@ NEB_MUST_CHECK enum neb_status config_set_cluster(struct agent_cluster *c,
 NEB_MUST_CHECK enum neb_status config_set_cluster_written(struct agent_cluster *c,
                                                           const struct config_option *o,
                                                           const char *text, const char *where);
+// Sets a key of a group that is a single value.
+void config_group_defaults(struct agent_group *g);
+NEB_MUST_CHECK enum neb_status config_set_group(struct agent_group *g,
+                                                const struct config_option *o, const char *text,
+                                                const char *where);
+// Sets groups.exchange to {key: text}, {every: 4} or {owner: paris}. The clusters are known.
+NEB_MUST_CHECK enum neb_status config_set_exchange(const struct agent_job *job,
+                                                   struct agent_group *g, const char *key,
+                                                   const char *text, const char *where);
+// A key of a group, "match". NULL: none.
+const struct config_option *config_group_option(const char *key);
+// After all keys are set: values that follow from others and were not given.
+void config_settle(struct agent_job *job);
+// config_groups.c
+NEB_MUST_CHECK enum neb_status config_groups_check(const struct agent_job *job, const char *file);
+json_t *config_groups_to_json(const struct agent_job *job); // a new reference
+NEB_MUST_CHECK enum neb_status config_groups_from_json(const json_t *list, struct agent_job *job);
 // Sets a string of size bytes. name: only letters, digits, '-', '_' and '.'.
 NEB_MUST_CHECK enum neb_status config_set_text(char *p, size_t size, const char *path,
                                                const char *text, const char *where, bool name);

@@ -11,12 +11,13 @@ static const struct group {
     const char *title;
     const char *prefixes[3];
 } groups[] = {
-    {"The job", {""}},
+    {"The job", {"", "init."}},
     {"Model", {"model."}},
     {"Data", {"data."}},
     {"Optimiser", {"optim."}},
     {"Parameters that learn", {"trainable."}},
     {"Exchange between clusters", {"sync.", "wan."}},
+    {"Groups of tensors: a list of at most 32", {"groups."}},
     {"Private updates", {"sync.private_", "sync.dp."}},
     {"Exchange that follows the link", {"sync.tune."}},
     {"Mode rtd", {"rtd."}},
@@ -61,6 +62,10 @@ static void print_allowed(char *out, size_t cap, const struct config_option *o) 
     case T_LEVEL: config_join_levels(out, cap); break;
     case T_ROLE: config_join(out, cap, o->names + 1); break; // none is not written
     case T_BOOL:
+        if (o->names) {
+            config_join(out, cap, o->names);
+            break;
+        } // fall through
     case T_SWITCH: snprintf(out, cap, "true, false"); break;
     case T_INT32:
     case T_INT64:
@@ -71,6 +76,7 @@ static void print_allowed(char *out, size_t cap, const struct config_option *o) 
         break;
     case T_MESH: snprintf(out, cap, "{dp, pp, tp}"); break;
     case T_SOURCES: snprintf(out, cap, "{NAME: WEIGHT}, [{name, weight}]"); break;
+    case T_EXCHANGE: snprintf(out, cap, "every, never, {every: ROUNDS}, {owner: CLUSTER}"); break;
     default: break;
     }
     n = strlen(out);
@@ -84,7 +90,7 @@ static void print_row(FILE *f, const struct config_option *o) {
     cmp_codec_usage(codecs, sizeof codecs);
     fprintf(f, "| `%s` | %s | %s | %s |\n", o->path,
             o->preset ? (*o->preset ? o->preset : "none") : "**required**", allowed,
-            o->type == T_CODEC ? codecs : o->help);
+            strcmp(o->path, "sync.codec") ? o->help : codecs);
 }
 
 void agent_job_reference(FILE *f) {
@@ -97,5 +103,8 @@ void agent_job_reference(FILE *f) {
         for (int i = 0; i < config_n_cluster_options; i++)
             if (group_of(config_cluster_options[i].option.path) == g)
                 print_row(f, &config_cluster_options[i].option);
+        for (int i = 0; i < config_n_group_options; i++)
+            if (group_of(config_group_options[i].path) == g)
+                print_row(f, &config_group_options[i]);
     }
 }

@@ -82,9 +82,10 @@ static const char *cluster_differs(const json_t *a, const json_t *b) {
 
 static const char *shared_differs(const json_t *a, const json_t *b) {
     const json_t *one = json_object_get(a, "clusters"), *other = json_object_get(b, "clusters");
-    for (int i = 0; i < config_n_options; i++) {
-        const char *key = config_options[i].path;
-        if (!json_equal(json_object_get(a, key), json_object_get(b, key)))
+    for (int i = 0; i <= config_n_options; i++) {
+        const char *key = i < config_n_options ? config_options[i].path : "groups";
+        json_t *x = json_object_get(a, key), *y = json_object_get(b, key);
+        if ((x || y) && !json_equal(x, y))
             return key;
     }
     if (json_array_size(one) != json_array_size(other))

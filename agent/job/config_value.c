@@ -4,6 +4,8 @@
 #include "agent/job/config_options.h"
 
 #include <float.h>
+#include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -111,6 +113,17 @@ uint32_t config_auto_bit(const struct config_option *o) {
     return 0;
 }
 
+static enum neb_status set_named_bool(char *p, const struct config_option *o, const char *text,
+                                      const char *where) {
+    char allowed[64];
+    int i = config_index_of(o->names, text);
+    config_join(allowed, sizeof allowed, o->names);
+    if (i < 0)
+        return COMPLAIN(where, o->path, "\"%s\" is not one of: %s", text, allowed);
+    *(bool *)(void *)p = i == 1;
+    return NEB_OK;
+}
+
 // A key that is a single value. config_set_item() takes the items of a list, one by one.
 static enum neb_status set_plain(void *base, const struct config_option *o, const char *text,
                                  const char *where) {
@@ -122,6 +135,8 @@ static enum neb_status set_plain(void *base, const struct config_option *o, cons
     case T_FLOAT: return set_number(base, o, text, where);
     case T_BOOL:
     case T_SWITCH:
+        if (o->names)
+            return set_named_bool(p, o, text, where);
         if (strcmp(text, "true") && strcmp(text, "false"))
             return COMPLAIN(where, o->path, "\"%s\" is neither true nor false", text);
         if (o->type == T_BOOL)
@@ -163,7 +178,8 @@ static enum neb_status set_plain(void *base, const struct config_option *o, cons
                         o->type == T_TARGETS ? "q, v" : "embeddings");
     case T_ROLE:
     case T_MESH:
-    case T_SOURCES: break; // config_set_cluster()
+    case T_SOURCES:         // config_set_cluster()
+    case T_EXCHANGE: break; // config_set_group()
     }
     return NEB_ERR_INVALID;
 }
@@ -263,4 +279,50 @@ void config_cluster_defaults(struct agent_cluster *c) {
         if (o->preset && *o->preset)
             NEB_ASSERT(config_set_cluster(c, o, o->preset, "default") == NEB_OK);
     }
+}
+
+// ---- groups ------------------------------------------------------------------------------------
+
+void config_group_defaults(struct agent_group *g) {
+    memset(g, 0, sizeof *g);
+    g->every = 1;
+    g->owner = -1;
+    g->eta = g->mu = NAN;
+}
+
+enum neb_status config_set_group(struct agent_group *g, const struct config_option *o,
+                                 const char *text, const char *where) {
+    if (o->type != T_EXCHANGE)
+        return set_plain(g, o, text, where);
+    if (strcmp(text, "every") && strcmp(text, "never"))
+        return COMPLAIN(where, o->path,
+                        "\"%s\" is not one of: every, never, {every: ROUNDS}, {owner: CLUSTER}",
+                        text);
+    g->exchange = text[0] == 'e' ? AGENT_GROUP_EVERY : AGENT_GROUP_NEVER;
+    return NEB_OK;
+}
+
+enum neb_status config_set_exchange(const struct agent_job *job, struct agent_group *g,
+                                    const char *key, const char *text, const char *where) {
+    static const struct config_option rounds = {"groups.exchange.every", T_INT32,
+                                                offsetof(struct agent_group, every), .min = 1,
+                                                .max = AGENT_GROUP_EVERY_MAX};
+    if (!strcmp(key, "every")) {
+        g->exchange = AGENT_GROUP_EVERY;
+        return set_plain(g, &rounds, text, where);
+    }
+    g->exchange = AGENT_GROUP_OWNER;
+    for (g->owner = 0; g->owner < job->n_clusters; g->owner++)
+        if (!strcmp(job->clusters[g->owner].name, text))
+            return NEB_OK;
+    g->owner = -1;
+    return COMPLAIN(where, "groups.exchange", "owner: \"%s\" is not one of the clusters", text);
+}
+
+void config_settle(struct agent_job *job) {
+    if (!job->attached)
+        return;
+    job->sync.row_weights = false; // only the built-in model has rows that belong to tokens
+    if (job->init == AGENT_INIT_SEED && !job->given[config_option("init.mode") - config_options])
+        job->init = AGENT_INIT_FROM;
 }

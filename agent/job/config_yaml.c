@@ -13,6 +13,7 @@ struct walk {
     const char *file;
     struct agent_job *job;
     bool clusters_seen;
+    yaml_node_t *groups; // read last: an owner names a cluster
 };
 
 static const char *where_of(const struct walk *w, const yaml_node_t *n, char *out, size_t cap) {
@@ -227,6 +228,72 @@ static enum neb_status walk_clusters(struct walk *w, yaml_node_t *seq, const cha
     return NEB_OK;
 }
 
+// "every", {every: 4}, {owner: paris}
+static enum neb_status walk_exchange(struct walk *w, struct agent_group *g,
+                                     const struct config_option *o, yaml_node_t *value,
+                                     const char *where) {
+    const yaml_node_pair_t *p =
+        value->type == YAML_MAPPING_NODE ? value->data.mapping.pairs.start : NULL;
+    if (!p)
+        return config_set_group(g, o, scalar(value) ? scalar(value) : "", where);
+    const char *key = p < value->data.mapping.pairs.top
+                          ? scalar(yaml_document_get_node(w->doc, p->key))
+                          : NULL,
+               *text = key ? scalar(yaml_document_get_node(w->doc, p->value)) : NULL;
+    if (!text || value->data.mapping.pairs.top - p != 1)
+        return COMPLAIN(where, o->path,
+                        "must be one of: every, never, {every: ROUNDS}, {owner: CLUSTER}");
+    if (strcmp(key, "every") && strcmp(key, "owner"))
+        return config_unknown_part(where, o->path, key, "every, owner");
+    return config_set_exchange(w->job, g, key, text, where);
+}
+
+static enum neb_status walk_group(struct walk *w, struct agent_group *g, yaml_node_t *map,
+                                  const char *keys) {
+    char at[NEB_PATH_MAX + 32];
+    config_group_defaults(g);
+    where_of(w, map, at, sizeof at);
+    if (map->type != YAML_MAPPING_NODE)
+        return COMPLAIN(at, "groups", "each item must be a mapping with keys %s", keys);
+    for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top;
+         p++) {
+        yaml_node_t *k = yaml_document_get_node(w->doc, p->key),
+                    *v = yaml_document_get_node(w->doc, p->value);
+        const char *key = scalar(k);
+        const struct config_option *o = key ? config_group_option(key) : NULL;
+        where_of(w, k, at, sizeof at);
+        NEB_TRY(given_once(w, map, p, "groups"));
+        if (!o)
+            return config_unknown_part(at, "groups", key, keys);
+        if (o->type == T_EXCHANGE)
+            NEB_TRY(walk_exchange(w, g, o, v, at));
+        else if (!scalar(v))
+            return COMPLAIN(at, o->path, "must be a single value");
+        else
+            NEB_TRY(config_set_group(g, o, scalar(v), at));
+    }
+    return NEB_OK;
+}
+
+static enum neb_status walk_groups(struct walk *w) {
+    static const char keys[] = "match, exchange, codec, eta, mu, fragments";
+    char at[NEB_PATH_MAX + 32];
+    struct agent_job *j = w->job;
+    where_of(w, w->groups, at, sizeof at);
+    if (w->groups->type != YAML_SEQUENCE_NODE)
+        return COMPLAIN(at, "groups", "must be a list of mappings with keys %s", keys);
+    j->groups_line = line_number(w->groups);
+    for (yaml_node_item_t *i = w->groups->data.sequence.items.start;
+         i < w->groups->data.sequence.items.top; i++) {
+        if (j->n_groups == AGENT_GROUPS_MAX)
+            return COMPLAIN(at, "groups", "more than %d", AGENT_GROUPS_MAX);
+        yaml_node_t *map = yaml_document_get_node(w->doc, *i);
+        j->group_lines[j->n_groups] = line_number(map);
+        NEB_TRY(walk_group(w, &j->groups[j->n_groups++], map, keys));
+    }
+    return NEB_OK;
+}
+
 static enum neb_status walk_mapping(struct walk *w, yaml_node_t *map, const char *prefix,
                                     int depth) {
     char path[256], at[NEB_PATH_MAX + 32];
@@ -248,6 +315,10 @@ static enum neb_status walk_mapping(struct walk *w, yaml_node_t *map, const char
             NEB_TRY(set_option_node(w, o, v, at));
         else if (!strcmp(path, "clusters"))
             NEB_TRY(walk_clusters(w, v, at));
+        else if (!strcmp(path, "groups") && w->groups)
+            return COMPLAIN(at, path, "given twice");
+        else if (!strcmp(path, "groups"))
+            w->groups = v;
         else if (config_is_section(path) && depth < 4)
             NEB_TRY(walk_mapping(w, v, path, depth + 1));
         else
@@ -261,8 +332,12 @@ static enum neb_status walk_document(struct walk *w) {
     if (!root)
         return COMPLAIN(w->file, "job file", "is empty");
     NEB_TRY(walk_mapping(w, root, "", 0));
+    if (w->groups)
+        NEB_TRY(walk_groups(w));
+    config_settle(w->job);
     for (int i = 0; i < config_n_options; i++)
         if (!config_options[i].preset && !w->job->given[i] &&
+            config_is_used(w->job, &config_options[i]) &&
             !(w->job->model_init[0] && !strncmp(config_options[i].path, "model.", 6)))
             return COMPLAIN(w->file, config_options[i].path, "is missing (%s)",
                             config_options[i].help);

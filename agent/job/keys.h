@@ -46,6 +46,8 @@ KEY_INT64(JOB, seed, "seed", 0, AGENT_SEED_MAX, "1",
     "seed of the first parameters and of the data order")
 KEY_INT64(JOB, steps, "steps", 1, AGENT_STEPS_MAX, NULL, "inner steps of every cluster")
 
+KEY(JOB, bool attached, attached, "model.mode", T_BOOL, 0, 0, "built-in", model_names,
+    "attached: the tensors are those of your own loops; short: `model: attached`")
 KEY_PATH(JOB, model_init, "model.init", "",
     "checkpoint that gives shape and first parameters, as `nebula import` writes it")
 KEY_INT32(OTHER, model.vocab, "model.vocab", 0, 1 << 24, "0",
@@ -88,6 +90,8 @@ KEY_INT32(JOB, seq_len, "data.seq_len", 1, 1 << 20, NULL, "tokens of a sequence"
 KEY_INT32(JOB, batch, "data.batch", 1, CONFIG_BATCH_MAX, NULL, "sequences of a micro-batch")
 KEY_INT32(JOB, accumulate, "data.accumulate", 1, 65536, "1",
     "micro-batches of a step; with `batch: auto`, sequences of a step")
+KEY_INT64(JOB, step_tokens, "data.step_tokens", 1, 1e12, "1048576",
+    "`model: attached`: most tokens of a step; limits the weight of a cluster")
 
 KEY_FLOAT(OTHER, optim.schedule.lr, "optim.lr", 1e-9, 10, NULL, "peak learning rate of AdamW")
 KEY_INT64(OTHER, optim.schedule.warmup, "optim.warmup", 0, 1e12, "0", "steps of linear warm-up")
@@ -119,6 +123,11 @@ KEY_PATH(JOB, init_from, "init_from", "",
     "checkpoint that gives the first parameters: file or folder")
 KEY_TEXT(JOB, init_sha256, "init_sha256", 2 * NEB_SHA256_BYTES + 1, "",
     "SHA-256 of the parameters in init_from; `nebula pretrain` fills it in")
+
+KEY_ENUM(JOB, init, "init.mode", enum agent_init, init_names, "seed",
+    "`model: attached`: equal: all loops begin with the same values; default: from")
+KEY_TEXT(JOB, init_cluster, "init.from", AGENT_NAME_MAX + 1, "",
+    "`model: attached`: cluster whose first parameters all take; none: the first")
 
 KEY_ENUM(OTHER, trainable.mode, "trainable.mode", int, trainable_names, "full",
     "parameters that learn and are exchanged; short: `trainable: lora`")

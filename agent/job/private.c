@@ -51,7 +51,7 @@ bool agent_private_noise(const struct agent_job *j, struct sec_privacy *out) {
         .least = inter_sums_least((uint8_t)j->n_clusters, agent_private_colluders(j)),
         .colluders = agent_private_colluders(j),
         .noise = (double)j->sync.dp.noise,
-        .fragments = j->sync.fragments};
+        .fragments = agent_job_fragments(j)};
     return sec_privacy_plan(&c, out);
 }
 

@@ -25,7 +25,7 @@ struct inter_tune_config agent_tune_config(const struct agent_job *job) {
         .start_overlap = (uint32_t)s->overlap,
         .overlap_max = (uint32_t)(overlap_max > s->overlap ? overlap_max : s->overlap),
         .interval_max = (uint32_t)(t->interval_max ? t->interval_max : 2 * (int64_t)s->interval),
-        .fragments = (uint32_t)s->fragments,
+        .fragments = (uint32_t)agent_job_fragments(job),
         .steps = (uint64_t)job->steps,
         .error_max = t->error_max};
 }

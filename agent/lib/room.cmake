@@ -12,6 +12,7 @@ file(GLOB libnebula_sources CONFIGURE_DEPENDS
   intra/ckpt/checkpoint*.c
   security/seal*.c)
 list(APPEND libnebula_sources
+  agent/job/groups.c
   agent/job/init_digest.c
   agent/job/private.c
   agent/job/tune.c
@@ -37,6 +38,7 @@ list(APPEND libnebula_sources
   kernels/blocks.c
   kernels/device_stage.c
   kernels/exact.c
+  kernels/host.c
   kernels/pool.c
   kernels/quant.c
   kernels/ref.c
@@ -61,8 +63,8 @@ set(libnebula_map ${CMAKE_SOURCE_DIR}/agent/lib/libnebula.map)
 set_target_properties(libnebula PROPERTIES
   PREFIX lib
   OUTPUT_NAME nebula
-  VERSION 1.${PROJECT_VERSION} # 1: NEBULA_API
-  SOVERSION 1
+  VERSION 2.${PROJECT_VERSION} # 2: NEBULA_API
+  SOVERSION 2
   C_VISIBILITY_PRESET hidden
   LINK_DEPENDS ${libnebula_map}
   PUBLIC_HEADER agent/lib/libnebula.h)

@@ -104,7 +104,7 @@ static enum neb_status plan_rounds(const struct agent_job *job, int32_t vocab, i
                                       .trainable = job->trainable,
                                       .mesh = {1, 1, 1},
                                       .outer = true,
-                                      .fragments = s->fragments,
+                                      .fragments = agent_job_fragments(job),
                                       .members = p->others + 1,
                                       .copy = job->checkpoint_every && job->checkpoint_copy};
     const struct intra_rates none = {0};
@@ -134,7 +134,7 @@ enum neb_status agent_job_plan(const struct agent_job *job, int32_t vocab, struc
     *p = (struct agent_plan){0};
     vocab = job->model.vocab ? job->model.vocab : vocab;
     count_params(job, vocab, p, &small);
-    int64_t share = p->trainable / (job->sync.fragments > 1 ? job->sync.fragments : 1);
+    int64_t share = p->trainable / agent_job_fragments(job);
     p->fragment = share > p->tensor ? share : p->tensor;
     p->tokens_per_step = (int64_t)job->batch * job->accumulate * job->seq_len;
     p->tokens = job->steps * p->tokens_per_step;

@@ -247,7 +247,7 @@ enum neb_status agent_planner_run(const struct agent_job *job, int32_t vocab,
                                      .copy = job->checkpoint_every && job->checkpoint_copy,
                                      .outer = federated,
                                      .outer_single = job->sync.gate == AGENT_GATE_PRIVATE,
-                                     .fragments = job->sync.fragments,
+                                     .fragments = agent_job_fragments(job),
                                      .members = agent_job_exchanging(job)};
     for (int32_t i = 0; i < out->n; i++) {
         int32_t same = like_earlier(&s, i);

@@ -215,9 +215,9 @@ enum neb_status agent_planner_exchanges(const struct agent_job *job, int32_t voc
     if (!(free & AGENT_AUTO_CODEC))
         NEB_TRY(agent_update_fits(job, (uint64_t)sizes.fragment, 1, (uint64_t)sizes.tensor));
     struct inter_wan_load load = {
-        .params = (double)sizes.trainable, .fragments = job->sync.fragments, .work = work};
+        .params = (double)sizes.trainable, .fragments = agent_job_fragments(job), .work = work};
     if (job->sync.row_weights && job->trainable.mode == INTRA_TRAIN_FULL)
-        load.counts = COUNT_BYTES * m.vocab * (m.tied ? 1 : 2) / job->sync.fragments;
+        load.counts = COUNT_BYTES * m.vocab * (m.tied ? 1 : 2) / agent_job_fragments(job);
     struct inter_wan_path path = agent_planner_path(&out->link, sites, out->n);
     for (int32_t i = 0; i < out->n; i++)
         load.step_s = fmax(load.step_s, out->clusters[i].cost.step_s);

@@ -58,7 +58,7 @@ static void pass(struct agent_distill_side *s, const struct kern_soft *teacher) 
     s->s.taught += teacher ? (uint64_t)count : 0;
 }
 
-// The teacher's pass over the batch that was drawn; makes labels by row.
+// The teacher's pass over the batch that was drawn. Makes the labels, row by row.
 static enum neb_status teach(struct agent_distill_side *s, int32_t k) {
     if (s->group) { // backward does not change the final hidden states
         pass(s, NULL);

@@ -177,5 +177,8 @@ NEB_MUST_CHECK enum neb_status distill_role_restore(struct agent_side *x,
                                                     const struct intra_ckpt *c);
 NEB_MUST_CHECK enum neb_status distill_role_report(struct agent_side *x, bool done, double *loss,
                                                    json_t **more);
+#define DISTILL_ROLE_OPS                                                                           \
+    .create = distill_role_create, .destroy = distill_role_destroy, .open = distill_open_streams,  \
+    .save = distill_role_save, .restore = distill_role_restore, .report = distill_role_report
 
 #endif

@@ -240,14 +240,5 @@ static enum neb_status skip(struct agent_side *x, int64_t n) {
     return NEB_OK;
 }
 
-const struct side_role side_student = {.is = AGENT_ROLE_STUDENT,
-                                       .create = distill_role_create,
-                                       .destroy = distill_role_destroy,
-                                       .open = distill_open_streams,
-                                       .done = done,
-                                       .take = take,
-                                       .learn = learn,
-                                       .save = distill_role_save,
-                                       .restore = distill_role_restore,
-                                       .skip = skip,
-                                       .report = distill_role_report};
+const struct side_role side_student = {DISTILL_ROLE_OPS, .is = AGENT_ROLE_STUDENT, .done = done,
+                                       .take = take,     .learn = learn,           .skip = skip};

@@ -24,9 +24,9 @@ static int32_t next_student(const struct distill_run *r) {
     return found >= 0 && ready(r, found) ? found : -1;
 }
 
-// True if student i has ended without its last labels (distill_student.c): it reports that it needs
-// no more, and requests nothing. A teacher that learns still trains on its text, as after a
-// restart. If the student sends the text, the teacher trains only as long as text comes.
+// True if student i has ended without its last labels (distill_student.c): then it reports that it
+// needs no more labels, and requests none. A teacher that learns still trains on its text, as after
+// a restart. If the student sends the text, the teacher trains only as long as text comes.
 static bool wants_no_more(struct distill_run *r, int32_t i) {
     const struct agent_distill_config *d = &r->side->job.distill;
     if (r->labelled[i] >= r->side->job.steps ||
@@ -138,14 +138,6 @@ static enum neb_status learn(struct agent_side *x, struct side_turn *t) {
     return NEB_OK;
 }
 
-const struct side_role side_teacher = {.is = AGENT_ROLE_TEACHER,
-                                       .file = "teacher.ckpt",
-                                       .create = distill_role_create,
-                                       .destroy = distill_role_destroy,
-                                       .open = distill_open_streams,
-                                       .done = done,
-                                       .take = take,
-                                       .learn = learn,
-                                       .save = distill_role_save,
-                                       .restore = distill_role_restore,
-                                       .report = distill_role_report};
+const struct side_role side_teacher = {DISTILL_ROLE_OPS,       .is = AGENT_ROLE_TEACHER,
+                                       .file = "teacher.ckpt", .done = done,
+                                       .take = take,           .learn = learn};

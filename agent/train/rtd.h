@@ -145,6 +145,10 @@ NEB_MUST_CHECK enum neb_status rtd_role_save(const struct agent_side *x,
 NEB_MUST_CHECK enum neb_status rtd_role_restore(struct agent_side *x, const struct intra_ckpt *c);
 NEB_MUST_CHECK enum neb_status rtd_role_report(struct agent_side *x, bool done, double *loss,
                                                json_t **more);
+#define RTD_ROLE_OPS                                                                               \
+    .create = rtd_role_create, .destroy = rtd_role_destroy, .open = rtd_role_open,                 \
+    .done = rtd_role_done, .at = rtd_role_at, .save = rtd_role_save, .restore = rtd_role_restore,  \
+    .report = rtd_role_report
 // When to save after a turn: at the end of training, and not in the evaluation, which a restart
 // repeats. trained: training was over before the turn.
 enum side_save rtd_when_to_save(struct agent_side *x, bool trained);

@@ -76,11 +76,12 @@ bool agent_rtd_awaits(const struct agent_rtd_side *s) {
 }
 
 enum neb_status agent_rtd_answer(struct agent_rtd_side *s, const uint8_t *p, size_t n) {
-    NEB_TRY(intra_group_pull(s->group, s->embedding)); // for the rows that they are compared with
+    // our rows, with which they are compared
+    NEB_TRY(intra_group_pull(s->group, s->embedding));
     return rtd_share_take(s->share, s->share->pending, p, n);
 }
 
-// Applies this side's half of the previous exchange.
+// Applies the previous exchange to this side's rows.
 static enum neb_status merge_rows(struct agent_rtd_side *s) {
     NEB_TRY(intra_group_pull(s->group, s->embedding));
     rtd_share_merge(s->share, s->share->pending);
@@ -145,15 +146,5 @@ static enum neb_status learn(struct agent_side *x, struct side_turn *t) {
     return NEB_OK;
 }
 
-const struct side_role side_generator = {.is = AGENT_ROLE_GENERATOR,
-                                         .holds = true,
-                                         .create = rtd_role_create,
-                                         .destroy = rtd_role_destroy,
-                                         .open = rtd_role_open,
-                                         .done = rtd_role_done,
-                                         .take = take,
-                                         .learn = learn,
-                                         .at = rtd_role_at,
-                                         .save = rtd_role_save,
-                                         .restore = rtd_role_restore,
-                                         .report = rtd_role_report};
+const struct side_role side_generator = {RTD_ROLE_OPS, .is = AGENT_ROLE_GENERATOR, .holds = true,
+                                         .take = take, .learn = learn};

@@ -30,7 +30,7 @@ struct rtd_share {
     float *ours, *theirs;      // (block, d_model) as they were sent
     int64_t pending;           // generator: exchange whose reply is due; -1: none
     struct neb_buf frame;      // our rows of the newest exchange, encoded
-    bool answered;             // generator: their rows of it have come
+    bool answered;             // generator: the other side's rows of this exchange have arrived
 };
 // NEB_ERR_NOMEM.
 NEB_MUST_CHECK enum neb_status rtd_share_create(struct intra_model *m, struct rtd_share **out);

@@ -134,8 +134,8 @@ bool side_produces(const struct agent_stream *s);
 NEB_MUST_CHECK enum neb_status side_wait(struct agent_side *x);
 // Waits until the agent has stored all that was put: a checkpoint counts on it.
 NEB_MUST_CHECK enum neb_status side_wait_stored(struct agent_side *x);
-// Waits until the consumers have saved all that was put, except what was let go. The agent keeps
-// batches only while this worker lives.
+// Waits until the consumers have saved all batches, except those that they do not need any more.
+// The agent keeps batches only while this worker lives.
 NEB_MUST_CHECK enum neb_status side_wait_taken(struct agent_side *x);
 
 // Adds and reads the section. It begins with the version and the role. NEB_ERR_FORMAT: there is no

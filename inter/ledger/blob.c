@@ -39,7 +39,7 @@ bool inter_blob_parse(const char *name, struct inter_key *k, const char **suffix
     _Static_assert(INTER_ID_BYTES == 32, "the width below");
     if (sscanf(name, "%64[0-9a-f]-f%9u-r%10u-m%3u-a%10u%n", job, &fragment, &round, &member,
                &attempt, &end) != 5 ||
-        member >= INTER_MEMBERS_MAX || !neb_unhex(job, k->job, sizeof k->job))
+        member >= NEB_MEMBERS_MAX || !neb_unhex(job, k->job, sizeof k->job))
         return false;
     k->fragment = fragment;
     k->round = round;
@@ -409,8 +409,8 @@ enum neb_status inter_ledger_saved(struct inter_ledger *l, const uint8_t job[INT
     return inter_db_end(l, st);
 }
 
-// Finds the round that was committed longest ago and still has its blobs, unless it is the newest
-// of its fragment or a worker that restarts needs it.
+// Finds the round that was committed longest ago and still has its blobs. It skips the newest round
+// of a fragment, and rounds that a worker needs after a restart.
 static enum neb_status oldest(struct inter_ledger *l, struct inter_key *out) {
     sqlite3_stmt *s = NULL;
     bool row = false;

@@ -13,7 +13,7 @@ enum {
     INTER_LEDGER_VERSION = 5, // of the tables; PRAGMA user_version
     // Limit of blobs that arrive at the same time: one per member and fragment, over all jobs of a
     // node.
-    INTER_LEDGER_ARRIVING_MAX = 8 * INTER_FRAGMENTS_MAX * INTER_MEMBERS_MAX,
+    INTER_LEDGER_ARRIVING_MAX = 8 * INTER_FRAGMENTS_MAX * NEB_MEMBERS_MAX,
 };
 
 struct inter_part {    // an arriving blob

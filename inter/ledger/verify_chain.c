@@ -16,7 +16,7 @@ static enum neb_status sign_of_record(struct check *v, const char *what,
     return NEB_OK;
 }
 
-// Votes needed of all members, removed ones too.
+// The number of votes that a quorum of all members needs. Removed members count too.
 static uint8_t needed(const struct check *v, const struct inter_record *r) {
     struct inter_job_config c = {.n_members = r->n_plans};
     if (v->c->about)
@@ -106,7 +106,7 @@ struct walk {                      // along a chain
     uint8_t hash[INTER_SHA_BYTES]; // of the previous record
     bool known;                    // false: the previous record could not be read
     bool weighs;                   // absences are those of the previous record
-    struct inter_absence absences[INTER_MEMBERS_MAX];
+    struct inter_absence absences[NEB_MEMBERS_MAX];
 };
 
 static void missing(struct check *v, int64_t from, int64_t to) {

@@ -405,7 +405,7 @@ enum neb_status inter_link_create(const struct inter_link_config *cfg, struct in
         &l->accept_limit, "link",
         &(struct inter_accept_limit_rate){INTER_UNIDENTIFIED_BURST, INTER_UNIDENTIFIED_SECOND,
                                           INTER_STRANGERS_BURST, INTER_STRANGERS_SECOND,
-                                          INTER_ACCEPT_LIMIT_KNOWN_MAX / SEC_MEMBERS_MAX});
+                                          INTER_ACCEPT_LIMIT_KNOWN_MAX / NEB_MEMBERS_MAX});
     l->cfg = *cfg;
     // A fault point, for tests of whole agents.
     uint32_t ours = NEB_PROTOCOL + (uint32_t)neb_fault("link.protocol");

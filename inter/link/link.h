@@ -175,7 +175,7 @@ uint64_t inter_link_refused(const struct inter_link *l); // handshakes that ZAP 
 // stay valid for `overlap` beside the new ones.
 //
 // *waiting: the number of new members that found no room, because this link has seen too many names
-// (SEC_MEMBERS_MAX). Only a new link admits them. The rest of the list is in use.
+// (NEB_MEMBERS_MAX). Only a new link admits them. The rest of the list is in use.
 //
 // NEB_ERR_DENIED: the list is not newer.
 NEB_MUST_CHECK enum neb_status inter_link_reload(struct inter_link *l, const struct sec_members *m,

@@ -73,7 +73,7 @@
 #define DRAIN_MAX       (60 * NEB_S)
 #define PARTING         (1 * NEB_S)  // a revoked member still gets the list that revokes it
 #define PROTOCOL_RETRY  (10 * NEB_S) // until a peer with another protocol is dialled again
-#define PROTOCOL_CUT    (1 * NEB_S)  // its connection lives this long, to get the answer
+#define PROTOCOL_CUT    (1 * NEB_S)  // its connection stays, so that it gets the answer
 
 enum { HELLO = 1, WELCOME, PING, PONG, HEARTBEAT, DATA, RENEW, STRIPES };
 enum {
@@ -202,7 +202,7 @@ struct inter_link {
     neb_ns guard_at;
     inter_link_handler *handler; // set during process
     void *user;
-    struct peer peers[SEC_MEMBERS_MAX];
+    struct peer peers[NEB_MEMBERS_MAX];
 };
 
 // members.c. Detects two agents with one member's keys: call the first when a new set of the peer

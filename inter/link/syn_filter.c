@@ -40,7 +40,7 @@ static void load_bits(struct program *p, int at, uint32_t bits) {
     add(p, BPF_ALU | BPF_AND | BPF_K, bits, 0, 0);
 }
 
-// The next `skip` steps run only for this value.
+// The filter runs the next `skip` steps only if the loaded value is this one.
 static void only(struct program *p, uint32_t value, int skip) {
     add(p, BPF_JMP | BPF_JEQ | BPF_K, value, 0, skip);
 }

@@ -54,7 +54,7 @@ bool inter_statements_conflict(const struct inter_statement *a, const struct int
 // Finds conflicts between the accepts and promises of two records of one fragment, at most one pair
 // for each member. Returns the number of pairs. The caller checks the signatures.
 size_t inter_evidence_find(const struct inter_record *x, const struct inter_record *y,
-                           struct inter_evidence out[INTER_MEMBERS_MAX]);
+                           struct inter_evidence out[NEB_MEMBERS_MAX]);
 
 void inter_evidence_put(struct neb_buf *out, const struct inter_evidence *e);
 // False: malformed, or no conflict.

@@ -56,7 +56,7 @@ bool inter_pair_apart(struct inter_pair *p, const float *a, const float *b);
 // Bit per member whose accepted update stands out; 0 with fewer than three accepted updates. norms,
 // sketches: by member. If the norm of an accepted update is 0 (not known), lengths are not
 // compared. If one of the sketches is NULL, directions are not compared.
-struct member_set inter_outliers(const struct inter_record *r, const float norms[INTER_MEMBERS_MAX],
-                                 const float *const sketches[INTER_MEMBERS_MAX]);
+struct member_set inter_outliers(const struct inter_record *r, const float norms[NEB_MEMBERS_MAX],
+                                 const float *const sketches[NEB_MEMBERS_MAX]);
 
 #endif

@@ -111,7 +111,7 @@ struct inter_job_config {
     neb_ns grace;                // how long a slow member is waited for
     uint64_t epoch;              // of this node's ledger, not 0; a later ledger has a greater one
     uint64_t day;                // time of day when the job is opened, ns since 1970: limits terms
-    uint32_t peers[INTER_MEMBERS_MAX]; // link peer of each member (of self: unused)
+    uint32_t peers[NEB_MEMBERS_MAX]; // link peer of each member (of self: unused)
     uint32_t fragments;
     uint32_t merge_after; // S: a member that missed more intervals returns in a merge round
     // Tokens of one inner step; inner steps of the job. An update cannot claim more. 0: not known.
@@ -120,7 +120,13 @@ struct inter_job_config {
     // Afterwards it is tune.start_interval.
     uint32_t early_interval;
     uint64_t early_steps;
-    float eta, mu;
+    float eta, mu; // of fragments without a rule of their own
+    struct inter_fragment_rule {
+        bool own; // these eta and mu hold
+        float eta, mu;
+        bool owned; // only updates of the member `owner` may rest on tokens
+        uint8_t owner;
+    } rules[INTER_FRAGMENTS_MAX];
     // learning rate over the job's steps (inter_reach); all zero: not known
     float pace[INTER_PACE];
     // of every member; if it is off, its start values are all plans
@@ -135,6 +141,13 @@ struct inter_job_config {
     // inter_node_job_judges the node neither accepts nor refuses an update, and votes for nothing.
     bool awaits_shape;
 };
+
+static inline float inter_job_eta(const struct inter_job_config *c, uint32_t fragment) {
+    return c->rules[fragment].own ? c->rules[fragment].eta : c->eta;
+}
+static inline float inter_job_mu(const struct inter_job_config *c, uint32_t fragment) {
+    return c->rules[fragment].own ? c->rules[fragment].mu : c->mu;
+}
 
 // Votes that a record needs, and promises that a leader needs. Byzantine members are tolerated: as
 // many as the profile `robust` limits, or `colluders` if masked.

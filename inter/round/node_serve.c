@@ -217,7 +217,7 @@ void node_on_ack(struct step *s, struct neb_rd *r) {
 void node_on_want(struct step *s, struct neb_rd *r) {
     struct inter_key k;
     inter_key_get(r, &k);
-    if (!neb_rd_done(r) || k.member >= INTER_MEMBERS_MAX) {
+    if (!neb_rd_done(r) || k.member >= NEB_MEMBERS_MAX) {
         node_fault(s, INTER_FAULT_MALFORMED);
         return;
     }

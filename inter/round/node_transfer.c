@@ -174,7 +174,7 @@ static enum neb_status take_manifest(struct step *s, struct job *j, struct fragm
     struct member_set hints = t->hint_attempt == m->key.attempt ? t->hints : mset_none();
     struct member_set may_send = t->may_send;
     uint8_t attempts = t->attempts;
-    for (size_t i = j->n_serves; i-- > 0;) // of another digest under this key
+    for (size_t i = j->n_serves; i-- > 0;) // ends transfers of another digest under this key
         if (inter_key_equal(&j->serves[i].m.key, &m->key) && !same_digest(&j->serves[i].m, m))
             node_serve_remove(j, i);
     if (m->key.member == j->c.self && t->known && t->m.key.attempt > m->key.attempt) {
@@ -338,7 +338,7 @@ void node_on_chunk(struct step *s, struct neb_rd *r) {
     uint64_t check = neb_rd_u64(r);
     size_t len = neb_rd_left(r);
     const uint8_t *data = neb_rd_view(r, len);
-    if (r->bad || k.member >= INTER_MEMBERS_MAX) {
+    if (r->bad || k.member >= NEB_MEMBERS_MAX) {
         node_fault(s, INTER_FAULT_MALFORMED);
         return;
     }
@@ -526,7 +526,7 @@ void node_on_state(struct step *s, struct neb_rd *r) {
     const uint8_t *bits = neb_rd_view(r, len);
     uint32_t goodput_kbps = neb_rd_u32(r);
     uint8_t full = neb_rd_u8(r);
-    if (!neb_rd_done(r) || h > INTER_HOLD_REFUSED || k.member >= INTER_MEMBERS_MAX || full > 1) {
+    if (!neb_rd_done(r) || h > INTER_HOLD_REFUSED || k.member >= NEB_MEMBERS_MAX || full > 1) {
         node_fault(s, INTER_FAULT_MALFORMED);
         return;
     }
@@ -606,7 +606,7 @@ static void no_record(struct step *s, struct job *j, struct fragment *g, uint8_t
 void node_on_gone(struct step *s, struct neb_rd *r) {
     struct inter_key k;
     inter_key_get(r, &k);
-    if (!neb_rd_done(r) || (k.member >= INTER_MEMBERS_MAX && k.member != INTER_NO_MEMBER)) {
+    if (!neb_rd_done(r) || (k.member >= NEB_MEMBERS_MAX && k.member != INTER_NO_MEMBER)) {
         node_fault(s, INTER_FAULT_MALFORMED);
         return;
     }

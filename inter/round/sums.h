@@ -43,7 +43,7 @@ struct inter_sums_ops {
 };
 struct inter_sums_config {
     uint8_t job[INTER_ID_BYTES], n, self, colluders;
-    uint32_t peers[INTER_MEMBERS_MAX];
+    uint32_t peers[NEB_MEMBERS_MAX];
     const struct inter_node_crypto *crypto; // borrowed
     const struct sec_sum *sum;              // borrowed
     struct inter_sums_ops ops;
@@ -63,10 +63,10 @@ static inline uint8_t inter_sums_least(uint8_t n, uint8_t colluders) {
 }
 // True if a record accepts enough updates for a sum that may be read.
 bool inter_sums_allowed(const struct inter_record *r, uint8_t n, uint8_t colluders);
-// True if, besides, colluders + 2 of the updates rest on training (tokens); only then members
-// reveal seeds. A member without anything new sends zeros, and the sum of zeros and one update is
-// that update. A record that is not readable changes nothing: each member drops its update, as
-// after a rejection.
+// True if also at least colluders + 2 of the updates come from training (tokens). Only then do
+// members reveal seeds. A member without anything new sends zeros, and the sum of zeros and one
+// update is that update. A record that is not readable changes nothing: each member drops its
+// update, as after a rejection.
 bool inter_sums_readable(const struct inter_record *r, uint8_t n, uint8_t colluders);
 // Enters a record of this member's ledger. blobs: (r->n) its updates by entry; p NULL: rejected.
 // kept: what ready gave for this record, or NULL. Calling it again does nothing. NEB_ERR_DENIED:

@@ -178,7 +178,7 @@ static void tell_room(struct inter_service *s, const struct inter_key *k, enum n
     if (kept != NEB_OK)
         service_report_room(s, kept);
     queue_event(s, &(struct inter_event){.kind = INTER_EV_BLOB_ROOM,
-                                         .peer = s->self < SEC_MEMBERS_MAX ? s->self : 0,
+                                         .peer = s->self < NEB_MEMBERS_MAX ? s->self : 0,
                                          .key = *k,
                                          .ok = kept == NEB_OK});
 }
@@ -383,7 +383,7 @@ static bool seeks(struct inter_service *s, const struct inter_entry *e, const st
 
 enum neb_status service_deliver(struct inter_service *s, const struct inter_record *r,
                                 enum service_delivery how) {
-    struct neb_map blobs[INTER_MEMBERS_MAX] = {{0}};
+    struct neb_map blobs[NEB_MEMBERS_MAX] = {{0}};
     bool sought = false;
     for (uint8_t i = 0; i < r->n; i++) {
         struct inter_key k = inter_entry_key(r, i);

@@ -97,7 +97,7 @@ static void resend(struct inter_service *s, neb_ns now) {
         struct service_heartbeat *b = &s->heartbeats[i];
         if (b->peer < s->members.n && s->up[b->peer] && s->stepped - b->at < current &&
             inter_link_send(s->link, b->peer, INTER_CONTROL, b->bytes.p, b->bytes.len) == NEB_OK)
-            b->at = now; // so it may be repeated once more before the node's next one
+            b->at = now; // so it may be repeated once more before the node sends its next one
     }
 }
 

@@ -25,9 +25,9 @@ void snapshot_release(struct inter_snapshots *s, struct given *g) {
     *g = (struct given){0};
 }
 
-// A member that took a state needs the updates since then next, over the same link. So they stay
-// for as long again as that took, but at most a day, followed by a day without: a member that takes
-// states without end must not fill this disk.
+// A member that has taken a state next needs the updates since that state, over the same link. So
+// they stay for as long as the transfer took, but at most for a day. Then follows a day in which
+// they are not held: a member that takes states without end must not fill this disk.
 void snapshot_hold(struct inter_snapshots *s, neb_ns now, const uint8_t job[INTER_ID_BYTES],
                    neb_ns opened) {
     const neb_ns day = 86400 * NEB_S, least = 2 * NEB_S;

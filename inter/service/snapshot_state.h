@@ -8,7 +8,7 @@
 #include "inter/service/snapshot.h"
 
 enum {
-    PEERS = INTER_MEMBERS_MAX,
+    PEERS = NEB_MEMBERS_MAX,
     WINDOW_MAX = 64,            // chunks requested at once: 16 MiB
     SHARE_MAX = 2 * WINDOW_MAX, // chunks that one peer may wait for: of two jobs
     QUEUE_MAX = PEERS * SHARE_MAX,

@@ -70,7 +70,7 @@ struct rank {                  // a trainer, or of a frozen model the model and 
     struct intra_trainer *trainer;
     struct intra_model *model;
     struct intra_device *device;
-    double host, moments; // bytes: the most on the host; of the optimiser
+    double host, moments; // bytes: the most that was in use on the host; the optimiser's moments
 };
 
 // Rank 0 of each tensor-parallel group and replica, in one stage.
@@ -343,7 +343,7 @@ static double count_once(const struct intra_cost_job *j) {
 double intra_cost_flops(const struct intra_cost_job *given, const struct intra_cost_side *side) {
     struct intra_cost_job j;
     part_of(given, &j);
-    if (!side) { // every sequence takes as many
+    if (!side) { // every sequence takes the same amount
         j.batch = 1;
         return given->batch * count_once(&j);
     }

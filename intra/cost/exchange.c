@@ -22,7 +22,7 @@ static const double CODEC_BYTES = 1.25;
 // Host memory that encoding needs, in bytes. For each unit: zstd's state. For each element of every
 // update (the one made, and one from each merged member): int4, or an eighth of the entries; half
 // as much if a device merges unit by unit.
-static const double UNIT_BYTES = 0.78e6, FRAME_BYTES = 2, FRAME_BYTES_DEVICE = 1;
+static const double UNIT_BYTES = 0.26e6, FRAME_BYTES = 2, FRAME_BYTES_DEVICE = 1;
 
 struct rank_share {
     double own, units, largest, rows; // elements of its units; rows: the most in one unit
@@ -73,8 +73,8 @@ static void deal(struct shares *s) {
     }
     intra_shards_fragments(elements, layer, s->n, s->j->model.n_layers,
                            s->j->fragments > 1 ? s->j->fragments : 1, s->fragment);
-    intra_shards_assign(elements, s->fragment, s->n, s->j->outer_single ? 1 : s->ranks, load,
-                        s->owner);
+    intra_shards_assign(elements, s->fragment, s->n, s->j->outer_single ? 1 : s->ranks, NULL, NULL,
+                        load, s->owner);
     free(elements);
     free(load);
     free(layer);

@@ -423,7 +423,8 @@ static int32_t stream_of(const struct intra_sampler *s, uint64_t word) {
 // stream_of is monotone in the hash, because each of its roundings is. So the first hash of each
 // stream is found once, and a skipped draw needs one hash and integer comparisons only.
 static void find_begins(struct intra_sampler *s) {
-    for (int32_t i = 1; i < INTRA_SOURCES_MAX; i++) { // streams from n on get the upper end
+    // unused streams, from n on, begin at the upper end
+    for (int32_t i = 1; i < INTRA_SOURCES_MAX; i++) {
         uint64_t low = s->begins[i - 1], high = 1ull << WORD_BITS;
         while (low < high) {
             uint64_t middle = low + (high - low) / 2;

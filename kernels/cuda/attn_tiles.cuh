@@ -59,7 +59,7 @@ template <int HD, bool KEEP> struct Own {
 };
 // How the kernels divide their work: atoms of a warp, own rows of a block, rows of a tile, and
 // which own rows stay in registers. At head_dim 64 two atoms share each fragment that is loaded:
-// with one atom shared memory bounds a tile, with two the tensor cores do.
+// with one atom, shared memory limits the speed of a tile; with two, the tensor cores limit it.
 template <int HD> struct Cut {
     static const int atoms = HD == 64 ? 2 : 1, block = WARPS * 16 * atoms, keys = 64,
                      keys_bwd = HD <= 64 ? 64 : 32, queries = HD <= 32 ? 64 : 32;

@@ -578,8 +578,9 @@ __global__ void __launch_bounds__(Plan<HD>::bwd_kv *GROUP, Plan<HD>::bwd_kv_bloc
     size_t first = (size_t)p.b * J.T;
     int from = attn_queries_start(m, j0) / TILE_ROWS,
         a_head = (J.T + TILE_ROWS - 1) / TILE_ROWS - from, tiles = a_head * J.group;
-    // Tiles of one head come first, from its tile `from` on, then those of the next head. next_at:
-    // index within its head of the tile that is copied next, counted from `from`.
+    // The tiles of one head come first, from its tile `from` on. Then follow those of the next
+    // head. next_at: index of the tile that is copied next, within its head and counted from
+    // `from`.
     int next_at = 0, of_stats = (int)threadIdx.x % TILE_ROWS;
     struct stream next_q = stream_of(q + first * ldq + (size_t)p.h * J.group * HD, ldq,
                                      from * TILE_ROWS, J.T),

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs test_comm.c over NCCL with 1, 2 and 4 ranks. With fewer GPUs than ranks they share: NCCL
-# refuses two ranks of one host on a device, so each rank claims its own host (NCCL_HOSTID). With
-# $EMULATED_NCCL instead of NCCL, and one GPU.
+# Runs test_comm.c over NCCL with 1, 2 and 4 ranks. With fewer GPUs than ranks, the ranks share
+# them. NCCL refuses two ranks of one host on a device, so each rank claims its own host
+# (NCCL_HOSTID). If $EMULATED_NCCL is set, it replaces NCCL, and there is one GPU.
 set -euo pipefail
 source "$(dirname "$0")/../parallel/lib.sh"
 
@@ -14,8 +14,8 @@ if [[ -n ${EMULATED_NCCL:-} ]]; then
     cp "$suite" "$BUILD/libnebula_mpi.so" "$work/bin/"
     cp "$EMULATED_NCCL" "$work/bin/libnebula_nccl.so"
     suite=$work/bin/conform_comm
-    # The emulation refuses, too: two ranks without their own host names get an error, and neither
-    # hangs.
+    # The emulation refuses this too: two ranks without their own host names get an error, and
+    # neither hangs.
     if limit=120 ranks 2 "$suite" nccl 0 >"$work/out" 2>&1; then
         echo "two ranks of one host have one device"; exit 1
     fi

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Errors of NCCL, CUDA or a peer under intra/ranks/comm_nccl.c, over the emulations
-// (tests/cuda/emu): every call fails once, every look at a communicator's state once returns an
-// asynchronous error, every operation once never ends. The process is alone, or has a child as its
-// peer, which works until it is killed.
+// (tests/cuda/emu). Every call fails once. Every look at a communicator's state returns an
+// asynchronous error once. Every operation never ends once. The process is alone, or it has a child
+// as its peer, which works until it is killed.
 #include "agent/base/clock.h"
 #include "agent/base/log.h"
 #include "intra/ranks/comm.h"
@@ -98,7 +98,7 @@ static bool queue_is_empty(const struct rank *r) {
     assert_true(e == cudaSuccess || e == cudaErrorNotReady);
     return e == cudaSuccess;
 }
-// As the host waits for a device (kern.watch).
+// Waits for a device as the host does (kern.watch).
 static enum neb_status wait_for_queue(struct rank *r) {
     for (bool first = true; !queue_is_empty(r); first = false)
         NEB_TRY(r->c->ops->look(r->c, first));
@@ -109,7 +109,7 @@ static enum neb_status enqueue(struct rank *r, enum intra_comm_kind kind, size_t
     return r->c->ops->enqueue(r->c, kind, r->device, n, INTRA_COMM_F32, op, r->stream);
 }
 
-// One after the other in the caller's queue.
+// Operations one after the other in the caller's queue.
 static enum neb_status in_queue(struct rank *r, int times) {
     struct intra_comm *c = r->c;
     size_t n = N / (size_t)c->size;
@@ -163,7 +163,8 @@ static enum neb_status collectives(struct rank *r) {
     return NEB_OK;
 }
 
-// Rank 0 sends two messages, from host and device memory, gets them back, and an empty one.
+// Rank 0 sends two messages, one from host and one from device memory. It gets them back, and then
+// an empty message.
 static enum neb_status messages(struct rank *r) {
     struct intra_comm *c = r->c;
     const struct intra_comm_ops *o = c->ops;
@@ -215,7 +216,7 @@ static void device_destroy(struct rank *r) {
     assert_int_equal(cudaStreamDestroy(r->stream), cudaSuccess);
 }
 
-// The other rank, until it has done `what`.
+// The work of the other rank, until it has done `what`.
 static pid_t peer_start(const char *host, int what) {
     atomic_store(&common->here, false);
     fflush(NULL);
@@ -238,7 +239,7 @@ static void peer_end(pid_t pid) {
     assert_int_equal(waitpid(pid, NULL, 0), pid);
 }
 
-static bool may_fail_silently(const char *call) { // frees something unused
+static bool may_fail_silently(const char *call) { // these calls free something that nobody uses
     static const char *const calls[] = {"ncclCommDestroy", "ncclCommAbort", "cudaStreamDestroy",
                                         "cudaEventDestroy", "cudaFreeAsync"};
     for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++)
@@ -275,7 +276,7 @@ static struct outcome run(struct emu_nccl fault, int what, int64_t timeout_ms) {
                               (fault.error_at && emu_nccl.looks >= fault.error_at),
                           neb_seconds(neb_now() - from)};
     if (st != NEB_OK) {
-        assert_int_equal(logged.errors, 1); // the cause, once
+        assert_int_equal(logged.errors, 1); // the log has the cause once
         assert_true(strstr(logged.text, "NCCL") || strstr(logged.text, "CUDA"));
     }
     if (st != NEB_OK && r.c) {
@@ -323,7 +324,7 @@ static void test_well(void **state) {
     }
 }
 
-// Fails one call after the other; returns how many had to be reported.
+// Fails one call after the other. Returns how many failures had to be reported.
 static int fail_each(int what) {
     int seen = 0;
     for (long k = 1;; k++) {
@@ -376,7 +377,8 @@ static void test_what_never_ends_is_late(void **state) {
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         char want[64];
-        int bound = all[i].work == MESSAGES ? LONG_MS : SHORT_MS; // the peer must come first
+        // the peer must reach its limit first
+        int bound = all[i].work == MESSAGES ? LONG_MS : SHORT_MS;
         struct outcome o =
             run((struct emu_nccl){.in_progress = 2, .hang = all[i].call}, all[i].work, bound);
         assert_int_equal(o.st, NEB_ERR_TIMEOUT);
@@ -420,13 +422,13 @@ static void test_what_hangs_in_a_queue_is_late(void **state) {
     }
 }
 
-// A thread of the library may still be inside.
+// A thread of the NCCL library may still be inside its call.
 static int live_now(void) {
     EMU_ALONE;
     return emu_nccl.live;
 }
 
-// An abort that does not return: the next one is aborted all the same.
+// An abort does not return. The next communicator is aborted all the same.
 static void test_abort_is_not_waited_for(void **state) {
     (void)state;
     struct rank r;
@@ -441,20 +443,20 @@ static void test_abort_is_not_waited_for(void **state) {
     intra_comm_destroy(&r.c);
     device_destroy(&r);
     emu_enter();
-    emu_nccl.hang = NULL; // it returns now, slowly
+    emu_nccl.hang = NULL; // the call returns now, slowly
     emu_leave();
     for (int i = 0; live_now() && i < 100; i++)
         neb_sleep(100 * NEB_MS);
     assert_int_equal(live_now(), 0);
 }
 
-// A communicator whose end never comes: no error, but destroy returns.
+// A communicator never finishes its end. There is no error, but destroy returns.
 static void test_end_is_late(void **state) {
     (void)state;
     neb_ns from = neb_now();
     struct emu_nccl how = {.in_progress = 2, .hang = "ncclCommFinalize"};
     assert_int_equal(run(how, COLLECTIVES, SHORT_MS).st, NEB_OK);
-    assert_true(neb_seconds(neb_now() - from) >= 2e-3 * SHORT_MS); // two of them
+    assert_true(neb_seconds(neb_now() - from) >= 2e-3 * SHORT_MS); // two waits
     assert_non_null(strstr(logged.text, "finalize on rank 0 of 1 has not ended"));
 }
 
@@ -483,7 +485,7 @@ static void test_peer_is_gone(void **state) {
 // As in NCCL: two ranks of one host cannot share a device.
 static void test_one_device_twice(void **state) {
     (void)state;
-    setenv("NCCL_HOSTID", "b", 1); // the peer's
+    setenv("NCCL_HOSTID", "b", 1); // the name that the peer claims
     struct outcome o = run((struct emu_nccl){.in_progress = 2}, MESSAGES, PATIENT_MS);
     setenv("NCCL_HOSTID", "a", 1);
     assert_int_equal(o.st, NEB_ERR_IO);

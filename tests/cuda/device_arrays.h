@@ -14,7 +14,7 @@ struct array {
     enum kern_type t;
     size_t n, bytes, shift; // shift: elements from the aligned address
     float *host, *got;
-    unsigned char *room; // device
+    unsigned char *room; // the device's memory, with guards
     bool out;
 };
 
@@ -30,12 +30,12 @@ struct run {
     struct array a[ARRAYS];
     int n;
     int shift;
-    bool whole; // no guard was touched
+    bool whole; // true if no guard was touched
 };
 
 float round_to(enum kern_type t, float x);
-// Allocates n elements of type t between guards; host: zeros. out: the whole array is compared with
-// the device's.
+// Allocates n elements of type t between guards; host: zeros. out: the array is an output, and all
+// of it is compared with the device's.
 struct array *array(struct run *r, enum kern_type t, size_t n, bool out);
 void to_device(struct run *r, struct array *a);
 void *dev(const struct array *a); // NULL for NULL

@@ -26,7 +26,8 @@ bool device_case_run(struct device_case *k, struct device_checks *all, void (*ru
                      void *ctx);
 void device_case_end(struct device_case *k, bool well);
 
-// For use inside `run`; they do not return when the device fails. Host memory is zeroed.
+// These calls are for use inside `run`. They do not return when the device fails. Host memory is
+// zeroed.
 void *device_case_host(struct device_case *k, size_t bytes);
 void *device_case_room(struct device_case *k, size_t bytes);
 void device_case_wait(struct device_case *k); // until the queue is empty

@@ -67,7 +67,7 @@ static void same_floats(struct bits *b, const char *what, size_t n, const float 
     compare(b, what, n, want, on, floats * sizeof *want, sizeof *want);
 }
 
-// hard: every kind of finite float; else typical values of an update.
+// hard: every kind of finite float. Otherwise typical values of an update.
 static float *values(struct bits *b, size_t n, bool hard) {
     static const uint32_t special[] = {0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x007fffff,
                                        0x00800000, 0x80800000, 0x7f7fffff, 0xff7fffff, 0x3f800000,
@@ -133,8 +133,8 @@ static void exact_ops(struct bits *b, size_t n, bool hard) {
     same(b, "digest after the outer step", n, &want, sum, sizeof want);
 }
 
-// A part of larger arrays at any offset (apart: one array at another offset). The bytes around it
-// must not change.
+// The op works on a part of larger arrays, at any offset. apart: one of the arrays has another
+// offset. The bytes around it must not change.
 static void exact_part(struct bits *b, size_t n, size_t at, size_t apart) {
     const struct kern_ops *K = b->D->ops;
     size_t all = n + 16, bytes = all * sizeof(float);
@@ -151,7 +151,7 @@ static void exact_part(struct bits *b, size_t n, size_t at, size_t apart) {
     same_floats(b, "outer step of a part, v", n, v, dv, all);
 }
 
-static float step_of(const float *x, size_t n, int levels) { // as in compress/
+static float step_of(const float *x, size_t n, int levels) { // the same formula as in compress/
     bool finite;
     float max = kern_absmax(x, n, &finite), rms = levels == 1 ? kern_rms(x, n) : 0;
     return rms > 0 && rms < max ? rms : max / (levels == 6 ? 5.5f : (float)levels);
@@ -225,7 +225,7 @@ static void topk(struct bits *b, size_t n, uint32_t chunk, uint32_t k, int kind)
     uint32_t *scratch = host(b, 8 * 65536), *at = host(b, chunks * k * 4);
     size_t m = 0;
     for (size_t i = 0; kind == 2 && i < n; i++)
-        x[i] = (float)neb_rng_below(&b->rng, 3) - 1; // ties everywhere
+        x[i] = (float)neb_rng_below(&b->rng, 3) - 1; // equal magnitudes everywhere
     for (size_t i = 0; kind == 3 && i < n; i++)      // rows of zeros and one large element
         x[i] = i % 1024 > 90 ? 0 : i % 4096 == 7 ? 1e9f : x[i];
     for (size_t i = 0; kind == 4 && i < n; i++) // chunks of zeros

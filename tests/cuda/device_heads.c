@@ -21,8 +21,8 @@ static double sum_of(struct run *r, const struct array *a) {
     return sum;
 }
 
-// Soft labels of a teacher: k distinct tokens a row, the last entries of the first row empty,
-// sometimes with the target.
+// Soft labels of a teacher: k distinct tokens a row, sometimes with the target among them. The last
+// entries of the first row are empty.
 static void teach(struct run *r, int k, int V, int32_t *named, float *logp, float *tail, size_t n,
                   const int32_t *targets) {
     for (size_t i = 0; i < n; i++) {
@@ -178,8 +178,8 @@ struct asked {
     double *z; // (n, V)
     struct kern_rows on;
 };
-// Picks n rows of a pass of n + 3, some of them twice. size 0: the logits are small integers, exact
-// on both sides, with many ties. nan: then every `nan`-th token is NaN.
+// Picks n rows of a pass of n + 3, some of them twice. size 0: the logits are small integers, which
+// are exact on both sides and often equal. nan: every `nan`-th token is NaN.
 static struct asked ask(struct run *r, int n, int d, int V, int block, int size, int nan) {
     struct asked q = {.z = device_case_host(&r->k, (size_t)n * V * sizeof *q.z)};
     size_t width = (size_t)d;
@@ -299,12 +299,13 @@ void op_labels(struct run *r) { // n d V block size k nan
             bool valid = id[j] >= 0 && (size_t)id[j] < V;
             for (size_t other = 0; valid && other < j; other++)
                 valid = id[other] != id[j];
-            // Exact logits: the ids must be equal. Else their logits must be close.
+            // If the logits are exact, the ids must be equal. Otherwise the logits of the ids must
+            // be close.
             double off = !valid ? INFINITY : d[4] ? fabs(z[id[j]] - all[j].z) : id[j] != all[j].id;
             wrong = fmax(wrong, off);
             logp->host[i * k + j] = valid ? (float)((z[id[j]] - max) / T - log(sum)) : NAN;
         }
-        for (size_t c = k; c < V; c++) // an order by smallest first would pass otherwise
+        for (size_t c = k; c < V; c++) // without this check an ascending order would pass
             rest += exp((all[c].z - max) / T);
         tail->host[i] = (float)(rest / sum);
     }

@@ -12,10 +12,11 @@
 
 struct device_checks {
     struct kern *D; // not NULL at the start; reopened after a failure, NULL when that fails
-    // Opens a device again after a failure closed it; NULL result: the run ends.
+    // Opens the device again after a failure closed it. If this returns NULL, the run ends.
     enum neb_status (*reopen)(struct kern **D);
-    bool large;   // with the sizes for a real device
-    FILE *report; // one line of Markdown per case, or NULL
+    bool large;        // with the sizes for a real device
+    bool no_attention; // without its cases, which take most of an emulator's time
+    FILE *report;      // one line of Markdown per case, or NULL
     // Cases are numbered through both functions below.
     int from;  // earlier cases are skipped
     int next;  // the case after the last one that ran or was skipped

@@ -2,9 +2,9 @@
 # NCCL, kernels and devices without a GPU: the product's sources over the emulators in cuda/emu. At
 # the end, the kernels on a real GPU.
 
-# intra/ranks/comm_nccl.c over an emulated NCCL: a library, and an object that the program loads
-# instead of libnebula_nccl.so. It exports little, because the emulated kernels have calls of the
-# same names.
+# intra/ranks/comm_nccl.c over an emulated NCCL, built twice: as a library, and as an object that
+# the program loads instead of libnebula_nccl.so. It exports little, because the emulated kernels
+# have calls of the same names.
 set(nccl_emu
   ${CMAKE_SOURCE_DIR}/intra/ranks/comm_nccl.c
   cuda/emu/nccl.c
@@ -53,8 +53,8 @@ if(NOT NEBULA_SANITIZE MATCHES "thread")
     $<$<COMPILE_LANGUAGE:C>:-Wno-missing-prototypes>
     $<$<COMPILE_LANGUAGE:CXX>:-Wno-unknown-pragmas>)
 
-  # Compiled once, for a library that tests link, and for an object that the program loads instead
-  # of libnebula_cuda.so.
+  # Compiled once, and used twice: in a library that tests link, and in an object that the program
+  # loads instead of libnebula_cuda.so.
   add_library(neb_cuda_emu_objects OBJECT
     ${cuda_kernels}
     ${cuda_host}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The device estimates of nebula plan (intra/cost, agent/plan/profile_measure.c) against the
-// emulated device. Memory: against what is allocated, on every mesh of up to 8 ranks, for sides
-// of rtd and distill, and for exchanges of up to 4 owners. Time: from rates measured here, against
-// real steps and exchanges.
+// emulated device. Memory is compared with what is allocated: on every mesh of up to 8 ranks, for
+// sides of rtd and distill, and for exchanges of up to 4 owners. Times are estimated from rates
+// measured here, and compared with real steps and exchanges.
 #include "agent/base/rng.h"
 #include "agent/plan/planner.h"
 #include "agent/plan/profile_clock.h"
@@ -181,8 +181,8 @@ static void test_memory(void **state) {
         struct intra_cost_job j = job_of(&m, 1, 1, 1, 2, 1, (enum kern_type)type);
         check_memory(&j);
     }
-    // A larger card has larger blocks of rows: all rows in one block, several blocks, the smallest
-    // blocks.
+    // A larger card has larger blocks of rows. The cases: all rows in one block, several blocks,
+    // the smallest blocks.
     static const double cards[] = {64e9, 6e8, 1e8};
     double all = (double)D->total_bytes, first = 0;
     for (size_t i = 0; i < sizeof cards / sizeof *cards; i++) {
@@ -272,7 +272,7 @@ static void check_side(const struct intra_cost_job *given, const struct side_cas
 }
 
 static void test_memory_of_sides(void **state) {
-    // thin: its memory is mostly that of positions
+    // a thin model: most of its memory depends on the number of positions
     struct intra_model_config m = small, thin = small;
     (void)state;
     rates.device.count = 1;
@@ -303,7 +303,7 @@ static enum neb_status count_alloc(struct kern *x, size_t bytes, void **out) {
 // One owner's part of the exchange on its device: the cost of an update and of a merge of
 // `members`.
 struct owner {
-    double bytes, encode_s, merge_s; // best of some
+    double bytes, encode_s, merge_s; // the best of several measurements
 };
 
 static enum neb_status exchange(struct inter_outer *o, const char *name, int32_t members,
@@ -356,7 +356,7 @@ static struct owner own_part(const struct intra_cost_job *j, int rank, const cha
     assert_in_range(n, 1, UNITS);
     for (int32_t i = 0; i < n; i++)
         elements[i] = (uint64_t)units[i].rows * (uint64_t)units[i].cols;
-    intra_shards_assign(elements, fragment, n, j->mesh.dp, load, owner);
+    intra_shards_assign(elements, fragment, n, j->mesh.dp, NULL, NULL, load, owner);
     for (int32_t i = 0; i < n; at += elements[i], i++) {
         void *p;
         if (owner[i] != rank)
@@ -488,7 +488,7 @@ static void test_exchange_seconds(void **state) {
     struct agent_site site = {.share = 1};
     const struct agent_cluster cluster = {.launcher = AGENT_LAUNCHER_LOCAL};
     (void)state;
-    m.d_model = 256; // large enough units
+    m.d_model = 256; // the units are large enough
     m.d_ff = 704;
     m.n_layers = 2;
     site.profile.rates = rates;

@@ -43,7 +43,7 @@ static void close_both(struct both *b) {
     kern_destroy(&b->D);
 }
 
-// Every codec of the table, then odd blocks and chunks. NULL ends them.
+// Every codec of the table, then odd blocks and chunks. A NULL ends the list.
 static const char *name_of(int i) {
     static const char *const odd[] = {"int8:77",         "int4:64",   "int4:9", "int2:130",
                                       "topk:1000/65536", "topk:1/64", NULL};

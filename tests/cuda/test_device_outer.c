@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The outer optimiser on the emulated device against the host: the same frames, the same bits of θ,
-// v, residual and parameters, the same digests, round by round; with row weights, several members,
+// The outer optimiser on the emulated device against the host, round by round: the same frames,
+// digests, and bits of θ, v, residual and parameters. The cases: row weights, several members,
 // merge rounds, resent updates, commits without an own update, refused updates, and state that
 // moves between host and device.
 #include "agent/base/rng.h"
@@ -45,7 +45,7 @@ static void create(struct member *m, bool robust, float blend, bool on_device, s
                                    .row_weights = true,
                                    .fragments = FRAGMENTS,
                                    .robust = robust};
-    struct neb_rng r = neb_rng_make(5, 1); // all start alike
+    struct neb_rng r = neb_rng_make(5, 1); // all members start with the same parameters
     assert_int_equal(kern_pool_create(1, &m->pool), NEB_OK);
     for (int i = 0; i < UNITS; i++) {
         m->theta_m[i] = calloc(elements(i), sizeof(float));
@@ -146,17 +146,17 @@ static void outcome(struct member *ms[2], const struct member *peer, int f, int 
             {.blob = peer->blob[f].p, .len = peer->blob[f].len, .tokens = 50, .clip = 0.3f}};
         struct inter_outer_round r = {parts, MEMBERS, 0.9f, 0.6f, round % 6 == 5, false, NULL};
         switch (round % 7) {
-        case 1: // our update was late: the others' alone
+        case 1: // our update was late: only the updates of the others
             parts[1] = parts[2];
             r.n = 2;
             break;
         case 2: inter_outer_skip(ms[i]->o, f, &d); continue;
         case 3: inter_outer_reject(ms[i]->o, f); continue;
-        case 6: r.parts = parts + 1, r.n = 1; break; // our update alone
+        case 6: r.parts = parts + 1, r.n = 1; break; // only our own update
         default: break;
         }
         assert_int_equal(inter_outer_apply(ms[i]->o, f, &r, &d), NEB_OK);
-        if (round % 7 == 5) { // then a second one without an update in flight
+        if (round % 7 == 5) { // then a second merge round, without an update in flight
             parts[1] = parts[2];
             r.n = 2;
             assert_int_equal(inter_outer_apply(ms[i]->o, f, &r, &d), NEB_OK);

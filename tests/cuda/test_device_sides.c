@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model calls of the modes rtd and distill on the emulated device against the CPU: a
-// discriminator's head, batches of any shape with prefixes, soft labels of a teacher (learned from
-// and made), samples, and a model that does not learn.
+// The model calls of the modes rtd and distill on the emulated device, compared with the CPU. The
+// cases: a discriminator's head; batches of any shape, with prefixes; a teacher's soft labels,
+// which are made and learned from; samples; and a model that does not learn.
 #include "agent/base/rng.h"
 #include "intra/train/rtd.h"
 #include "tests/cuda/train_fixture.h"
@@ -177,7 +177,7 @@ static void test_shapes(void **state) {
     intra_trainer_destroy(&dev);
 }
 
-// Compares what is taken from one pass. n positions, some of them repeated.
+// Compares all picks and samples of one pass. n positions, some of them repeated.
 static void same_picks(struct intra_device *a, struct intra_device *b,
                        const struct intra_batch *x) {
     enum { PICKS = 40 };
@@ -196,7 +196,7 @@ static void same_picks(struct intra_device *a, struct intra_device *b,
         assert_true(fabsf(la[i] - lb[i]) < 1e-4f);
         assert_true(fabsf(ta[i / TOP] - tb[i / TOP]) < 1e-4f);
     }
-    assert_true(equal >= PICKS * TOP - 2); // two equal ones may change places
+    assert_true(equal >= PICKS * TOP - 2); // two equal values may change places
     assert_int_equal(intra_mask_sample(a, V - 1, at, PICKS, 8, 9, ia), NEB_OK);
     assert_int_equal(intra_mask_sample(b, V - 1, at, PICKS, 8, 9, ib), NEB_OK);
     equal = 0;
@@ -204,7 +204,7 @@ static void same_picks(struct intra_device *a, struct intra_device *b,
         assert_in_range(ib[i], 0, V - 2);
         equal += ia[i] == ib[i];
     }
-    assert_true(equal >= PICKS - 1); // on the border between two
+    assert_true(equal >= PICKS - 1); // a sample may lie on the border between two tokens
     assert_int_equal(intra_mask_sample(b, V - 1, at, 0, 8, 9, ib), NEB_OK);
 }
 
@@ -220,7 +220,7 @@ static void test_picks(void **state) {
     memcpy(cpu->model->params, dev->model->params, cpu->model->n_params * sizeof(float));
     draw(&r, &x, 7, 6, true, false);
     same_picks(a, b, &x.b);
-    // After a pass that also learned, before the update.
+    // Compares after a pass that also learned, and before the update.
     draw(&r, &x, B, T, true, false);
     (void)intra_trainer_micro_batch(cpu, &x.b);
     (void)intra_trainer_micro_batch(dev, &x.b);

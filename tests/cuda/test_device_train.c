@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Training through intra/model/device.h on the emulated device against the CPU: losses, norms and
-// parameters, for every trainable set, with and without recomputation; checkpoints move between
-// both; bf16 learns.
+// parameters. The cases: every trainable set, with and without recomputation; checkpoints that move
+// between device and CPU; learning in bf16.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "tests/cuda/train_fixture.h"
@@ -160,7 +160,8 @@ static void restore(struct intra_trainer *t, const char *path) {
     intra_ckpt_close(&k);
 }
 
-// Save, restore, go on: the same bits as without; the CPU continues from a device's checkpoint.
+// Saves, restores and goes on. The bits are those of a run without this. The CPU continues from a
+// device's checkpoint.
 static void test_checkpoint(void **state) {
     (void)state;
     char path[] = "/tmp/nebula-device-XXXXXX";
@@ -259,7 +260,7 @@ static void test_refusals(void **state) {
     c.batch = KERN_SEQUENCES_MAX + 1;
     assert_int_equal(intra_trainer_create(&c, K, &t), NEB_ERR_UNSUPPORTED);
     c.seq_len = T;
-    c.batch = 16 * (KERN_SEQUENCES_MAX + 1) / T + 1; // pairs of texts, the most that fit
+    c.batch = 16 * (KERN_SEQUENCES_MAX + 1) / T + 1; // pairs of texts: as many as fit
     c.model.mask = KERN_MASK_PREFIX;
     c.soft_k = 1;
     assert_int_equal(intra_trainer_create(&c, K, &t), NEB_ERR_UNSUPPORTED);

@@ -5,7 +5,7 @@
 # they train. A lost device costs a restart.
 . "$(dirname "$0")/../e2e/lib.sh"
 . "$(dirname "$0")/../e2e/pairs.sh"
-export CUDA_VISIBLE_DEVICES= # a GPU that this machine has is not the emulator's
+export CUDA_VISIBLE_DEVICES= # the emulator must not see a GPU of this machine
 mkdir "$T/bin" # the program looks for the kernels beside itself
 cp "$BUILD/nebula" "$T/bin/nebula"
 cp "$EMULATED" "$T/bin/libnebula_device.so"

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA kernels on the emulated device: the op matrix in several thread orders, which must all
-// give the same bits; also when cuBLASLt refuses to launch, and with CUDA's NaNs. A failed or lost
-// device costs the matrix one case only. The emulator itself must detect the errors it exists for.
+// The CUDA kernels on the emulated device. The op matrix runs in several thread orders, which must
+// all give the same bits. It also runs when cuBLASLt refuses to launch, and with CUDA's NaNs. A
+// failed or lost device costs the matrix one case only. The emulator itself must detect the errors
+// that it exists for.
 #include "tests/cuda/device_matrix.h"
 
 #include <setjmp.h>
@@ -33,7 +34,8 @@ static void test_matrix(void **state) {
     (void)state;
     struct device_checks c = {.D = open_emulated(), .reopen = again};
 #ifdef __SANITIZE_ADDRESS__
-    const unsigned long long seeds = 1; // one order: the sanitizer finds the errors, and is slow
+    // one order is enough: the sanitizer finds the errors, and it is slow
+    const unsigned long long seeds = 1;
 #else
     const unsigned long long seeds = getenv("EMU_MAJOR") ? 1 : 4;
 #endif
@@ -121,9 +123,9 @@ static void test_nans(void **state) {
     kern_destroy(&c.D);
 }
 
-// Every product runs in our own kernel after the library refused it, also those with sums.
+// Every product runs in our own kernel after the library refused it. Products with sums do too.
 static void test_not_launched(void **state) {
-    struct device_checks c = {.D = open_emulated(), .reopen = again};
+    struct device_checks c = {.D = open_emulated(), .reopen = again, .no_attention = true};
     int n = 0;
     (void)state;
     setenv("EMU_LAUNCH", "15", 1);
@@ -154,20 +156,21 @@ static void test_goes_on(void **state) {
     (void)state;
     emu_seed = 0;
     // The process loses its device and ends; another one continues with the next case.
-    struct device_checks c = {.D = open_emulated(), .reopen = again};
+    struct device_checks c = {.D = open_emulated(), .reopen = again, .no_attention = true};
     emu_launch_fails = 60;
     emu_launch_loses = 1;
     assert_int_equal(run_both(&c, &failed, &n, "**failed** |"), 1);
     assert_int_equal(failed, 1);
     assert_true(c.gone && !c.D && c.next > 1);
     emu_lost = emu_launch_loses = 0;
-    struct device_checks d = {.D = open_emulated(), .reopen = again, .from = c.next};
+    struct device_checks d = {
+        .D = open_emulated(), .reopen = again, .no_attention = true, .from = c.next};
     assert_int_equal(run_both(&d, &failed, &more, "**"), 0);
     assert_int_equal(failed, 0);
     assert_true(n + more > 700 && n < 100 && d.next > c.next);
     all = n + more;
-    c = (struct device_checks){.D = d.D, .reopen = again};
-    // A reopened device does not have the error: all other cases run.
+    c = (struct device_checks){.D = d.D, .reopen = again, .no_attention = true};
+    // A reopened device is free of the error: all other cases run.
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         c.next = 0;
         emu_launch_fails = places[i];

@@ -26,7 +26,7 @@ for f in "$SOURCE"/kernels/cuda/exact*.cu; do
         { echo "FAILED: $f:"; grep -nE 'fma|ftz|approx|full' "$T/out.ptx" | head; exit 1; }
     n=$((n + 1))
 done
-# Without the options there are fused operations: the search finds them.
+# Without these options, fused operations appear, and the search finds them.
 "$nvcc" -std=c++17 -O3 -arch=sm_80 -I"$SOURCE" -ptx "$SOURCE/kernels/cuda/exact.cu" -o "$T/out.ptx"
 [[ $(found "$T/out.ptx") -gt 0 ]] || { echo "FAILED: nothing fused without -fmad=false?"; exit 1; }
 echo "$n files: every operation rounds by itself"

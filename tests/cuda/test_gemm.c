@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/cuda/gemm.c over the emulated cuBLASLt: more products than it caches plans for, all
-// transpositions and types, gaps between rows, all alignments, sums along with a product, sums over
-// k that would overflow bf16. Also its messages without a kernel, and its fallback when a kernel is
-// not launched.
+// kernels/cuda/gemm.c over the emulated cuBLASLt. The cases: more products than it caches plans
+// for, all transpositions and types, gaps between rows, all alignments, sums along with a product,
+// sums over k that would overflow bf16. Also its messages without a kernel, and its fallback when a
+// kernel is not launched.
 #include "kernels/cuda/gemm.h"
 
 #include <math.h>
@@ -41,8 +41,7 @@ static float get(enum kern_type t, const char *at, size_t i) {
     return f;
 }
 
-// Operands start that many elements into their arrays. All have different numbers, so a mix-up is
-// seen.
+// Operands start that many elements into their arrays. All elements differ, so a mix-up is seen.
 struct shifts {
     int a, b, c, bias;
 };
@@ -159,7 +158,7 @@ static void test_products(void **state) {
     assert_int_equal(kern_cu_gemm_create(&g, &wrong), NEB_OK);
     assert_int_equal(cudaMalloc(&at, 4 * ROOM), cudaSuccess);
     room = at;
-    // the second pass finds plans, and makes evicted ones again
+    // the second pass finds plans again, and makes plans that were evicted
     for (int pass = 0; pass < 2; pass++)
         for (int i = 0; i < PRODUCTS; i++)
             one(g, i);
@@ -169,8 +168,8 @@ static void test_products(void **state) {
     kern_cu_gemm_destroy(&g); // NULL-safe
 }
 
-// dy^T x with the column sums of dy: they are written, independent of alpha and beta; operands and
-// sums have every alignment.
+// dy^T x with the column sums of dy. The sums are written, independent of alpha and beta. Operands
+// and sums have every alignment.
 static void sums(struct kern_cu_gemm *g, enum kern_type t, enum kern_type tc, int beta, int ta,
                  struct shifts s) {
     enum { M = 5, N = 6, N_K = 9 };
@@ -236,7 +235,7 @@ static void test_sums(void **state) {
     kern_cu_gemm_destroy(&g);
 }
 
-// If the library has no such kernel, it is asked once; the product still works.
+// If the library has no such kernel, it is asked only once. The product still works.
 static void test_no_sums(void **state) {
     (void)state;
     struct kern_cu_gemm *g = NULL;

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# tests/gpu/run on the emulated device, with the real programs in small: the codecs' timing runs
-# every kernel that it lists, attention runs both paths of head_dim 128, meshes train without MPI,
-# NCCL's ranks pass the suite and notice an absent rank, and a cluster on the device trains with one
-# on processors.
+# tests/gpu/run on the emulated device, with the real programs but small sizes. The codecs' timing
+# runs every kernel that it lists. Attention runs both paths of head_dim 128. Meshes train without
+# MPI. NCCL's ranks pass the suite and notice an absent rank. A cluster on the device trains with
+# one on processors.
 set -euo pipefail
 EMULATED=${EMULATED:?} EMULATED_NCCL=${EMULATED_NCCL:?}
 T=$(mktemp -d)
@@ -21,7 +21,7 @@ cat >"$T/bundle/gpu_check" <<'SH'
 [ "$1" != attn ] || { [ "$2" = 128 ] || exit 0; set -- attn 128 1 130; }
 [ "$1" != ops ] || set -- ops small "$2"
 [ "$1" != modes ] || set -- modes small
-[ "$1" != epilogues ] || exit 0 # hours here
+[ "$1" != epilogues ] || exit 0 # this takes hours here
 [ "$1" != heads ] || set -- heads 40 3000 32
 exec "$(dirname "$0")/gpu_check.real" "$@"
 SH
@@ -32,8 +32,8 @@ cp "$SOURCE/tests/e2e/pairs.sh" "$T/bundle/"
 echo abcdef0-dirty >"$T/bundle/commit" # as --bundle leaves it
 # EMU_NCCL_SHARED_DEVICE is unset: like NCCL, the emulation refuses two ranks of one host on a
 # device.
-export NEBULA_GPU_PATIENCE=3000 NEBULA_GPU_STEPS=10 NEBULA_GPU_MESH="steps=1 seq=3" \
-    PATH=$T/path:$PATH
+export NEBULA_GPU_PATIENCE=3000 NEBULA_GPU_STEPS=6 NEBULA_GPU_MESH="steps=1 seq=3" \
+    NEBULA_GPU_RATES=$BUILD/rates PATH=$T/path:$PATH # its processors: measured by e2e_rates
 "$T/bundle/run" --part codec --into "$T/parts" >"$T/out" || { cat "$T/out"; exit 1; }
 (($(grep -cE '^\| [a-z0-9/ ]+ (en|de)code \| [0-9]+ \| [0-9.]+ \|$' "$T/out") == 13)) ||
     { cat "$T/out"; echo "codecs are missing"; exit 1; }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Graphs (kern_ops.record) on the emulated device, whose captures are as strict as CUDA's
-// manual: a recorded op does not run; a replay reads memory as it is then and scalars as they were.
-// An op that must not be recorded spoils the graph and nothing else. EMU_LATE=1: the same with a
-// queue that runs late.
+// manual: a recorded op does not run. A replay reads the present memory, and the scalars of the
+// recording. An op that must not be recorded spoils the graph and nothing else. EMU_LATE=1: the
+// same with a queue that runs late.
 #include "kernels/device.h"
 
 #include <setjmp.h>
@@ -114,7 +114,7 @@ static void test_stale(void **state) {
     by = 5;
     K->replay(D, g);
     assert_true(get(x) == 4);
-    // Pinned memory is read when the graph runs.
+    // The graph reads pinned memory when it runs.
     K->record(D);
     K->upload(D, y, pinned, N * sizeof *pinned);
     K->add(D, x, y, N);
@@ -149,7 +149,7 @@ static void test_marks(void **state) {
     pinned[N - 1] = 1;
     int before = emu_graph_launches;
     K->replay(D, g);
-    assert_int_equal(emu_graph_launches - before, 2); // none for the empty parts
+    assert_int_equal(emu_graph_launches - before, 2); // empty parts launch none
     K->mark(D, 6);
     K->wait(D, 6);
     assert_true(pinned[N - 1] == 0);
@@ -202,7 +202,7 @@ static void spoilt(int how) {
     case 7:
         K->bias_bwd(D, KERN_F32, y, x, 1, 32 * N); // more scratch than before
         break;
-    case 8: // the library refuses a kernel that it launched before
+    case 8: // the library refuses a kernel that it has launched before
         setenv("EMU_LAUNCH", "15", 1);
         nothing();
         unsetenv("EMU_LAUNCH");
@@ -298,8 +298,8 @@ static void test_scratch(void **state) {
     K->release(D, q);
 }
 
-// The ops of the modes rtd and distill, plain and recorded: the same bits from the same start. All
-// arrays are in one allocation: operands first, then outputs.
+// The ops of the modes rtd and distill, plain and recorded, give the same bits from the same start.
+// All arrays are in one allocation: operands first, then outputs.
 enum { ROWS = 5, WIDTH = 8, WORDS = 40, NAMED = 3, GIVEN = 512, MADE = 768, ROOM = GIVEN + MADE };
 static void enqueue_heads(float *room) {
     int32_t *labels = (int32_t *)(void *)room, *at = labels + 8, *names = at + 8;

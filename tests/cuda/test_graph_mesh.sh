@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Meshes of ranks on emulated devices with parts of a step as graphs (intra/model/graph.c): the
-# same digests as without graphs, for replicas, which reduce gradients between the graphs of a pass,
-# and for pipeline stages. Tensor-parallel ranks report that they use none.
+# Meshes of ranks on emulated devices with parts of a step as graphs (intra/model/graph.c). The
+# digests are those of runs without graphs, for replicas and for pipeline stages. Replicas reduce
+# gradients between the graphs of a pass. Tensor-parallel ranks report that they use no graphs.
 set -euo pipefail
 source "$(dirname "$0")/../parallel/lib.sh"
 
@@ -10,7 +10,7 @@ emulated
 start=$SECONDS
 launcher=socket # starts sooner, and its ranks sleep where those of MPI poll; test_mesh.sh has both
 
-# with MESH OPTIONS: also prints what rank 0 logs of its graphs
+# with MESH OPTIONS: also prints what rank 0 logs about its graphs
 with() {
     # shellcheck disable=SC2086
     for graphs in off on auto; do

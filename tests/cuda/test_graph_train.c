@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Training with parts of a step as graphs (intra/model/graph.c) on the emulated device: the same
-// bits as without graphs, for every trainable set, fp32 and bf16, recomputation, several
+// bits as without graphs. The cases: every trainable set, fp32 and bf16, recomputation, several
 // micro-batches, ignored targets, and evaluations in between. A scalar that a graph keeps from an
 // old batch is detected. What cannot be recorded runs plainly, with one log line. EMU_LATE=1: the
 // same with a queue that runs late.
@@ -185,7 +185,7 @@ static void test_falls_back(void **state) {
     struct intra_trainer_config c = config();
     struct lines l;
     struct outcome plain = train(c, INTRA_GRAPHS_OFF);
-    // from the sixth on, the evaluation's graph fails; training was recorded
+    // from the sixth call on, only the evaluation's graph fails: training is recorded by then
     for (int k = 1; k <= 10; k++) {
         emu_graph_fails = k;
         struct outcome with = train_heard(c, k % 2 ? INTRA_GRAPHS_ON : INTRA_GRAPHS_AUTO, &l);
@@ -206,7 +206,8 @@ static void test_falls_back(void **state) {
 
 static const struct kern_ops *real;
 
-// A planted bug: the number of touched embedding rows is passed by value, which a graph would keep.
+// A planted bug: a pass gets the number of touched embedding rows by value, which a graph would
+// keep.
 static void embed_bwd_by_value(struct kern *d, float *dtable, const float *dout,
                                const struct kern_buckets *b, int n, int width) {
     (void)n;
@@ -266,7 +267,7 @@ static void test_two(void **state) {
     for (int i = 0; i < 4; i++) {
         c.device_graphs = i % 2 ? INTRA_GRAPHS_ON : INTRA_GRAPHS_OFF;
         c.seed = 3 + (uint64_t)i / 2;
-        c.model.d_ff = i / 2 ? 400 : 40; // more scratch
+        c.model.d_ff = i / 2 ? 400 : 40; // the second model needs more scratch
         assert_int_equal(intra_trainer_create(&c, K, &t[i]), NEB_OK);
     }
     for (int step = 0; step < 4; step++) {

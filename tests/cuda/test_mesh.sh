@@ -10,8 +10,8 @@ emulated
 start=$SECONDS
 
 meshes "device=fp32 steps=3 seq=8" 1x1x1 2x1x1 1x1x2 1x2x1
-# Also over TCP, where waiting ranks sleep instead of polling: starting the devices' communicator
-# needs no MPI.
+# Also over TCP, where waiting ranks sleep instead of polling. The communicator of the devices
+# starts without MPI.
 rm "$work/bin/libnebula_mpi.so"
 launcher=socket
 meshes "device=fp32 steps=3 seq=8" 2x1x1 4x1x1 2x1x2 2x2x1 1x2x2

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Like test_mesh.sh, with the options that change the messages between ranks: rows that do not
 # divide, clipping by tensor, tied embeddings, adapters, recomputation, ignored targets, parameters
-# changed between two steps, groups; and checkpoints that move from meshes on devices to other
+# changed between two steps, and groups. Also checkpoints that move from meshes on devices to other
 # meshes and to processors.
 set -euo pipefail
 source "$(dirname "$0")/../parallel/lib.sh"

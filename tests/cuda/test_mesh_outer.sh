@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # A mesh of ranks on emulated devices and a cluster on processors train one model. The exchange's
 # state on the devices gives the same bits as on the hosts: parameters, digests of every round, and
-# the checkpointed state. Covers replicas and cut tensors, overlapped fragments, sparse updates,
+# the checkpointed state. It covers replicas and cut tensors, overlapped fragments, sparse updates,
 # killed ranks, and plans that follow the link.
 . "$(dirname "$0")/../e2e/lib.sh"
 make_corpus
@@ -120,7 +120,7 @@ for want in "replicas dp:\ 2 1" "tensors tp:\ 2 0"; do
     echo "$name: rank $3 was killed, and the bits are those of a run in peace"
 done
 
-# NCCL reports an error to rank 0, whose cause may be any rank: all ranks restart, and the job goes
+# NCCL reports an error to rank 0. Any rank may be the cause, so all ranks restart, and the job goes
 # on.
 job error "dp: 2" device
 export EMU_NCCL_ERROR=$T/error.now

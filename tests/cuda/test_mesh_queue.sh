@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Collectives of tensor-parallel ranks are in the device's queue: the host waits as often as with
-# one rank, equally often in every step, and enqueues no other ops than one rank does, except the
-# collectives and their helpers. An absent rank blocks the others only up to the time limit, with
-# one message, wherever they wait. (A wait without a limit behind a collective ends the emulator in
-# all tests of meshes.)
+# Collectives of tensor-parallel ranks are in the device's queue. The host waits as often as with
+# one rank, and equally often in every step. It enqueues the ops of one rank, the collectives and
+# their helpers, and nothing else. An absent rank blocks the others only up to the time limit, with
+# one message, wherever they wait. (In all tests of meshes, a wait without a limit behind a
+# collective ends the emulator.)
 set -euo pipefail
 source "$(dirname "$0")/../parallel/lib.sh"
 
@@ -21,7 +21,7 @@ waits() {
 }
 for options in "" "bias=1 recompute=1" trainable=lora; do
     for late in 0 1; do
-        [[ $late == 1 || ! $options ]] || continue # the count is the same: once is enough
+        [[ $late == 1 || ! $options ]] || continue # the count is the same, so one test is enough
         export EMU_LATE=$late
         # shellcheck disable=SC2086
         few=$(waits 1x1x2 steps=1 $options)
@@ -47,13 +47,13 @@ beside() {
         "$work/err"
 }
 n=$(beside 2x1x2 device=fp32 seq=8 graphs=off steps=3)
-((n >= 3)) || # none, if they began after backward; how many depends on the processors
+((n >= 3)) || # none if they began after backward; the number depends on the processors
     { echo "two replicas of two ranks: in three steps $n reductions began while backward ran"
     exit 1; }
 echo "$n reductions began while backward ran"
-# Replicas alone reduce in a stream of their own, without kernels. The host waits for the mark of
-# each piece while backward still has kernels behind it. The same holds for each of a step's four
-# micro-batches.
+# In a mesh of replicas only, they reduce in a separate stream, without kernels. The host waits for
+# the mark of each piece while backward still has kernels behind it. The same holds for each of a
+# step's four micro-batches.
 early() {
     EMU_LATE=1 EMU_COUNT=1 mesh 2x1x1 device=fp32 seq=8 graphs=off "$@" >/dev/null 2>"$work/err" ||
         { cat "$work/err" >&2; exit 1; }

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # A cluster of several ranks on emulated devices and one on processors train one model: equal
 # parameters after every round and at the end, and evaluations that agree. With `auto` the mesh uses
-# devices if every rank has one; else processors, and rank 0 logs why. With `cuda` it then fails for
-# the same reason.
+# devices if every rank has one. Otherwise it uses processors, and rank 0 logs why. With `cuda` it
+# then fails for the same reason.
 . "$(dirname "$0")/../e2e/lib.sh"
-export CUDA_VISIBLE_DEVICES= # a GPU that this machine has is not the emulator's
+export CUDA_VISIBLE_DEVICES= # the emulator must not see a GPU of this machine
 make_corpus
 make_job "$T/job.yaml"
 sed -i 's/seq_len: 64, batch: 4/seq_len: 32, batch: 2/;
@@ -53,7 +53,7 @@ place() {
     echo "$(summary '.clusters[0].device' "$T/$1") $(cat "$T/$1"/clusters/alpha/jobs/*/rank-0.log)"
 }
 sed -i 's/device: cuda, precision: fp32,/device: auto, precision: fp32,/' "$T/job.yaml"
-CUDA_MODULE_LOADING=LAZY run auto # the user's word counts
+CUDA_MODULE_LOADING=LAZY run auto # the user's choice counts
 [[ $(loading auto LAZY) == 2 ]] ||
     fail "CUDA_MODULE_LOADING of the user is not kept: $(cat \
     "$T"/auto/clusters/alpha/jobs/*/rank-*.log)"
@@ -61,8 +61,8 @@ CUDA_MODULE_LOADING=LAZY run auto # the user's word counts
     fail "auto, with a device a rank: $(place auto)"
 [[ $(summary '.clusters[0].params_digest' "$T/auto") == "$(summary '.clusters[0].params_digest' \
     "$T/mesh")" ]] || fail "auto and cuda have other parameters"
-# One of two tensor-parallel ranks has a card so small that its logits need two blocks, the other's
-# need one; both reduce between blocks.
+# One of two tensor-parallel ranks has a small card, so its logits need two blocks. The other's
+# logits need one. Both ranks reduce between blocks.
 cp "$T/job.yaml" "$T/even.yaml"
 sed -i 's/seq_len: 32, batch: 2/seq_len: 64, batch: 2/;
     s/mesh: {dp: 2, tp: 1}/mesh: {dp: 1, tp: 2}/' "$T/job.yaml"
@@ -77,11 +77,11 @@ why="training on the CPU, because not every rank has a device: rank 1:"
 [[ $(place lack | grep -c 'training on') == 1 ]] ||
     fail "more than one line says on what it trains: $(place lack)"
 place lack | has ' info .*training on the CPU' || fail "no device is worth a warning: $(place lack)"
-EMU_REFUSES=1 run refused --steps 3 # it is there
+EMU_REFUSES=1 run refused --steps 3 # the device is there
 [[ $(place refused) == "cpu "*" warn "*"$why CUDA device 0: unknown error"* ]] ||
     fail "auto, with a device that cannot be opened: $(place refused)"
-# After training on devices, a lost device is a crash: all ranks restart, and none continues on
-# processors.
+# After training on devices, the loss of a device counts as a crash: all ranks restart, and none
+# continues on processors.
 begun() {
     NEBULA_FAULT=worker.step:+300 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --steps \
         40 --set sync.interval=3 --out "$T/gone" "$@" >"$T/gone.log" 2>&1 & pid=$!
@@ -108,6 +108,6 @@ fails() { # NAME REASON: the run's error, not only a rank's log
 }
 EMU_WITHOUT=1 fails must 'rank 1: no CUDA device.*device: cpu'
 EMU_REFUSES=1 fails unopened 'rank 1: CUDA device 0: unknown error.*device: cpu'
-# products have their room
+# the products have their scratch
 EMU_MEMORY=1:34000000 fails small 'rank 1: .*of device memory: .*lower data.batch'
 echo "a mesh on devices and a cluster on processors train one model"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# nebula plan for clusters with emulated devices: it measures them and reports it; its seconds a
-# step agree with runs; a profile brings a device's rates to a machine without one; memory, ranks
-# and links of devices count, also for the sides of rtd and distill.
+# nebula plan for clusters with emulated devices. It measures the devices and reports the result.
+# Its seconds a step agree with runs. A profile brings a device's rates to a machine without one.
+# Memory, ranks and links of devices count, also for the sides of rtd and distill.
 . "$(dirname "$0")/../e2e/lib.sh"
 export XDG_CACHE_HOME=$T/cache
-cp -r "$BUILD/rates" "$T/cache" # of its processors, measured once, by the test e2e_rates
+cp -r "$BUILD/rates" "$T/cache" # rates of these processors, which e2e_rates measured once
 make_corpus
 make_job "$T/both.yaml"
 sed -i 's/seq_len: 64, batch: 4/seq_len: 64, batch: 2/;
@@ -17,7 +17,7 @@ cp "$BUILD/nebula" "$T/bare/"
 cp "$EMULATED" "$T/bin/libnebula_device.so"
 cp "$EMULATED_NCCL" "$T/bin/libnebula_nccl.so"
 nebula=$T/bin/nebula
-export EMU_DEVICES=2 EMU_NCCL_SHARED_DEVICE=1 # the emulated NCCL knows of one device only
+export EMU_DEVICES=2 EMU_NCCL_SHARED_DEVICE=1 # the emulated NCCL has only one device
 
 plan() { timeout 600 "$nebula" plan "$@" 2>"$T/plan.err" || fail "plan $*: $(cat "$T/plan.err")"; }
 near() { # NAME PREDICTED MEASURED LOW HIGH: measured / predicted within bounds
@@ -27,8 +27,8 @@ near() { # NAME PREDICTED MEASURED LOW HIGH: measured / predicted within bounds
     echo "$1: predicted $2, measured $3"
 }
 
-# A plan for processors only has a note. Its profile is kept, and devices are measured when they
-# appear.
+# A plan for processors only has a note that says so. Its profile is kept, and devices are measured
+# when they appear.
 nebula=$T/bare/nebula
 plan "$T/both.yaml" >"$T/none.txt"
 [[ $(grep -c 'device: cuda IS NOT IN THE FIGURES' "$T/none.txt") == 2 ]] ||
@@ -98,9 +98,9 @@ plan "$T/host.yaml" --json >"$T/host.json"
 jq -e '.written.clusters[0] | .outer_bytes == 0 and .gather_s > 0 and .scatter_s > 0' \
     "$T/host.json" >/dev/null || fail "outer_state: host: $(jq .written.clusters[0] "$T/host.json")"
 
-# Seconds a step on the emulated device, of a large model relative to a small one, in runs at the
-# same time, since the machine's load varies (test_cost_device.c compares absolute times). They are
-# compared only at night.
+# Seconds a step on the emulated device: the ratio of a large model to a small one. Both runs are at
+# the same time, because the machine's load varies (test_cost_device.c compares absolute times). The
+# comparison runs only at night.
 sed "/name: beta/d" "$T/both.yaml" >"$T/small.yaml"
 sed 's/n_layers: 2/n_layers: 3/; s/d_ff: 128/d_ff: 512/; s/batch: 2/batch: 4/' "$T/small.yaml" \
     >"$T/large.yaml"
@@ -178,7 +178,7 @@ mesh both 2
 jq -e '.written.clusters[0] | .rates_of == "emulated" and .step_s > 0 and .dp_bytes > 0 and .dp_s >
     0 and .outer_bytes > 0 and .gather_s == 0 and .scatter_s > 0' "$T/both-2.json" >/dev/null ||
     fail "two ranks: $(jq .written.clusters[0] "$T/both-2.json")"
-# The device has less memory than the job needs with any mesh.
+# The device has less memory than the job needs, whatever the mesh.
 jq '.device.memory = 3e7' "$T/here.json" >"$T/tiny.json"
 rc=0
 timeout 600 "$nebula" plan "$T/both.yaml" --site "alpha=$T/tiny.json" >"$T/tiny.txt" 2>&1 || rc=$?
@@ -223,7 +223,7 @@ parts='parameters (in both types) and gradients .*, activations and labels .*, w
 [[ $(grep -c '^  alpha generates on emulated in bf16: step' "$T/rtd.txt") -ge 1 ]] &&
     has "device memory of a rank .*: $parts" <"$T/rtd.txt" ||
     fail "rtd: $(cat "$T/rtd.txt")"
-side distill # a teacher that looks on has no gradients and no moments, whichever is deeper
+side distill # a frozen teacher has no gradients and no moments, however deep it is
 jq -e '.written.clusters | (.[0] | .rates_of == "emulated" and .precision == "bf16" and (.learns |
     not) and .optim_bytes == 0 and .update_s == 0 and .device_bytes > 1e6)
     and (.[1] | .rates_of == "emulated" and .precision == "fp32" and .optim_bytes > 0 and

@@ -29,7 +29,8 @@ train() { # NAME CLUSTERS
     EMU_COUNT=1 timeout 600 "$nebula" pretrain "$T/$1.yaml" --local "$2" --steps 8 --out "$T/$1" \
         >"$T/$1.log" 2>&1 || fail "$1: $(tail -n 5 "$T/$1.log")"
 }
-# NAME CLUSTERS…: of each, what its device gave out, but for the workspace, which is most of it here
+# NAME CLUSTERS…: the memory that each cluster's device allocated, less the workspace, which is most
+# of it here
 check() {
     local name=$1 c most of work
     shift

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Generator and discriminator on emulated devices: training equals that on processors up to
-# rounding, also beside one on processors, and with shared embeddings. A lost device costs a restart
-# and no bit.
+# Generator and discriminator on emulated devices. Training equals training on processors up to
+# rounding. So does a pair with one side on processors, and a pair with shared embeddings. A lost
+# device costs a restart and no bit.
 . "$(dirname "$0")/../e2e/lib.sh"
-export CUDA_VISIBLE_DEVICES= # a GPU that this machine has is not the emulator's
+export CUDA_VISIBLE_DEVICES= # the emulator must not see a GPU of this machine
 mkdir "$T/bin" # the program looks for the kernels beside itself
 cp "$BUILD/nebula" "$T/bin/nebula"
 cp "$EMULATED" "$T/bin/libnebula_device.so"
@@ -59,7 +59,7 @@ for name in plain exact mixed shared shared_cpu; do run "$name"; done
     fail "mixed: $(devices "$T/mixed")"
 [[ $(devices "$T/shared") == "cuda (emulated, bf16), cpu "* ]] ||
     fail "shared: $(devices "$T/shared")"
-near 0.02 "$T/plain" "$T/exact" # a draw that falls otherwise makes other text
+near 0.02 "$T/plain" "$T/exact" # another draw makes other text
 near 0.05 "$T/plain" "$T/mixed"
 near 0.05 "$T/shared_cpu" "$T/shared"
 cat "$T"/mixed/clusters/beta/jobs/*/worker.log | has "ops of a pass are enqueued by 1 call" ||

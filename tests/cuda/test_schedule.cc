@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host logic of the CUDA kernels: the tiles that attention visits, against a loop over all pairs;
-// and the emulator's tensor core against a plain product.
+// Host logic of the CUDA kernels: the tiles that attention visits, compared with a loop over all
+// pairs. Also the emulator's tensor core, compared with a plain product.
 #include "kernels/cuda/attn.cuh"
 
 #include <cuda_runtime.h>

@@ -83,7 +83,8 @@ static void fill(unsigned seed) {
         from[i] = (char)((i * 2654435761u + seed) >> 13);
 }
 
-// One round trip; the host's memory changes as soon as allowed; several ranges between two ends.
+// One round trip. The host's memory changes as soon as this is allowed. Several ranges lie between
+// two ends.
 static enum neb_status there_and_back(size_t bytes, size_t at) {
     char *copy = malloc(bytes + 1);
     assert_non_null(copy);

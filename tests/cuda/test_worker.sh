@@ -4,7 +4,7 @@
 # exchange, end with equal parameters, and evaluate. Without a device, `device: cuda` gives the
 # reason.
 . "$(dirname "$0")/../e2e/lib.sh"
-export CUDA_VISIBLE_DEVICES= # a GPU that this machine has is not the emulator's
+export CUDA_VISIBLE_DEVICES= # the emulator must not see a GPU of this machine
 make_corpus
 make_job "$T/job.yaml"
 sed -i 's/seq_len: 64, batch: 4/seq_len: 32, batch: 2/;
@@ -38,8 +38,8 @@ jq -e '(.clusters[0].eval_loss - .clusters[1].eval_loss) | fabs < 0.02' "$T/mixe
     fail "evaluations differ: $(summary '[.clusters[].eval_loss]' "$T/mixed")"
 sed -i 's/device: cuda,/device: auto, precision: fp32, cuda_graphs: off,/' "$T/job.yaml"
 run again --set sync.overlap=2
-# The place of the exchange's state changes only the transfers over the bus: on the device (the
-# default) or on the host. Graphs change no bit either.
+# The exchange's state is on the device (the default) or on the host. Its place changes only the
+# transfers over the bus. Graphs change no bit either.
 cat "$T"/again/clusters/alpha/jobs/*/worker.log | has "exchange's state is on emulated" ||
     fail "the exchange was not on the device"
 # A device lost after some steps costs a restart; a device lost before the first step ends the job
@@ -55,7 +55,7 @@ if EMU_LOSES=30 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 5
 fi
 has 'cluster alpha: .*an illegal memory access' <"$T/never.log" ||
     fail "no reason: $(cat "$T/never.log")"
-# A device that cannot be opened, or is full, differs from no device.
+# A device that cannot be opened, or is full, is reported differently from no device.
 EMU_REFUSES=0 run refused --steps 5
 [[ $(summary '.clusters[0].device' "$T/refused") == cpu* ]] ||
     fail "device: $(summary '.clusters[0].device' "$T/refused")"

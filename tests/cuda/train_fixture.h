@@ -30,7 +30,7 @@ static inline int close_all(void **state) {
     return 0;
 }
 
-// No device; two layers, tied, with biases, all parameters trained.
+// A configuration without a device: two layers, tied, with biases, all parameters trained.
 static inline struct intra_trainer_config small_config(int vocab, int batch, int seq, int micros) {
     return (struct intra_trainer_config){
         .model = {.vocab = vocab,

@@ -208,7 +208,8 @@ def spoil(r, job, reference):
     return key, r.choice(values)
 
 
-# Keys that are checked but not run: they make a job large or long, are paths, or break training.
+# Keys whose values are checked but not run: they make a job large or long, are paths, or break
+# training.
 UNTRIED = re.compile("(steps|job|mode|model|data|init|eval|hang|distill.(teacher|cache|patience)|"
                      "rtd.generator|sync.(grace|scheme)|trainable.(rank|n)|optim.(lr|beta2|eps))")
 

@@ -26,7 +26,8 @@ at_end() {
 }
 trap at_end EXIT
 
-# Prints the reason and the end of every log in $T; a reason need not repeat a log's last lines.
+# Prints the reason and the end of every log in $T; so a reason need not repeat the last lines of a
+# log.
 fail() {
     echo "FAILED: $*" >&2
     find "$T" -name '*.log' -exec sh -c 'echo "--- $1"; tail -n 15 "$1"' _ {} \; >&2
@@ -35,14 +36,14 @@ fail() {
 # Like grep -q, but reads all of its input. `writer | grep -q x` fails under pipefail, because grep
 # -q stops at the first match and the writer gets SIGPIPE.
 has() { [[ $(grep -c "$@") != 0 ]]; }
-# Kills the given processes and all that they started, parents first, and waits until none is left:
-# agents and workers would otherwise write into a folder that is being removed.
+# Kills the given processes and all that they started, parents first, and waits until none is left.
+# Otherwise agents and workers would write into a folder that is being removed.
 end_now() {
     local p all i
     mapfile -t all < <(for p in "$@"; do family "$p"; done)
     ((${#all[@]})) || return 0
     kill -KILL "${all[@]}" 2>/dev/null || true
-    for ((i = 0; i < 100; i++)); do # Z: dead, and nobody has waited for it yet
+    for ((i = 0; i < 100; i++)); do # Z: dead, and its parent has not waited for it yet
         ps -o stat= -p "${all[*]}" | grep -qv '^Z' || break
         sleep 0.05
     done
@@ -52,7 +53,7 @@ family() { # PID: it and its descendants
     echo "$1"
     for c in $(pgrep -P "$1"); do family "$c"; done
 }
-# From here on, every step of the built-in trainer sleeps so long. A run lasts longer without
+# From here on, every step of the built-in trainer sleeps for this time. A run lasts longer without
 # computing more.
 pace() { export NEBULA_FAULT=worker.step:+$1; } # MS
 # Makes the steps of a job cheap, for tests that need many steps and not what the job learns.
@@ -68,14 +69,17 @@ refuses() { # STATUS TEXT command…
         fail "$*: left something behind"
 }
 skip() { echo "cannot run here: $*"; exit 77; }
-# within SECONDS COMMAND...: it must succeed within four times SECONDS, which is what an idle
-# machine needs at most. The bound only ends a test that hangs.
+# Tests wait by polling. This sleep starts no process.
+exec {nap}<> <(:)
+sleep() { read -rt "$1" -u "$nap" || true; }
+# within SECONDS COMMAND...: COMMAND must succeed within four times SECONDS. An idle machine needs
+# at most SECONDS. The bound only ends a test that hangs.
 within() {
     local end=$((SECONDS + 4 * $1))
     shift
     until "$@"; do
         ((SECONDS < end)) || return 1
-        sleep 0.2
+        sleep 0.4
     done
 }
 # FILE KEYS: another shape for the model of make_job.
@@ -92,16 +96,16 @@ ten_ports() {
         echo $((20000 + n % 1199 * 10))
     ) 9>"$BUILD/ports.lock"
 }
-# True if the agent of $T/HOME has a link to PEER.
-link_up() {
-    "$nebula" status --home "$T/$1" --json 2>/dev/null |
-        jq -e --arg n "$2" '.peers[] | select(.name == $n) | .up' >/dev/null 2>&1
-}
+# True if the agent of $T/HOME has a link to PEER. Without jq, because starting jq takes longer than
+# the rest.
+link_up() { peer_is true "$@"; }
 # True if the agent has noticed that PEER is away. It then no longer keeps updates for that peer. An
 # agent that does not answer counts as "not noticed".
-is_away() {
-    "$nebula" status --home "$T/$1" --json 2>/dev/null |
-        jq -e --arg n "$2" '.peers[] | select(.name == $n) | .up == false' >/dev/null 2>&1
+is_away() { peer_is false "$@"; }
+peer_is() { # UP HOME PEER
+    local status
+    status=$("$nebula" status --home "$T/$2" --json 2>/dev/null) || return 1
+    [[ $status =~ \"name\":\"$3\",\"endpoint\":\"[^\"]*\",\"up\":$1 ]]
 }
 
 # Makes a corpus of real English text that every Debian has: licences, as two sources. It is built
@@ -268,12 +272,19 @@ largest() { # DIR KIND NUMBER CLUSTER ELSE [TEXT in the line]
 }
 # steps_done DIR [CLUSTER]: the newest step of a cluster (beta).
 steps_done() { largest "$1" step step "${2-beta}" 0; }
+# It reads each line once, because tests wait often, and the file grows.
 wait_step() { # DIR STEP PID [CLUSTER]; status 1 if the run ended, or hangs
-    local end=$((SECONDS + 240))
+    local end=$((SECONDS + 240)) cluster="\"cluster\":\"${4:-beta}\"" file='' line part='' rc=1
     while ((SECONDS < end)); do
-        (($(steps_done "$1" "${4:-beta}") >= $2)) && return 0
-        kill -0 "$3" 2>/dev/null || return 1
+        [[ $file || ! -e $1/metrics.jsonl ]] || exec {file}<"$1/metrics.jsonl"
+        while [[ $file ]] && { IFS= read -r -u "$file" line || { part+=$line && false; }; }; do
+            line=$part$line part=''
+            [[ $line == *'"kind":"step"'* && $line == *"$cluster"* ]] || continue
+            [[ $line =~ \"step\":([0-9]+) ]] && ((BASH_REMATCH[1] >= $2)) && rc=0 && break 2
+        done
+        kill -0 "$3" 2>/dev/null || break
         sleep 0.04
     done
-    return 1
+    [[ ! $file ]] || exec {file}<&-
+    return $rc
 }

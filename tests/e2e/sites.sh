@@ -29,7 +29,7 @@ wait_for() {
     shift 2
     until "$@" >/dev/null 2>&1; do
         ((SECONDS < end)) || fail "no success in time: $what"
-        sleep 0.2
+        sleep 0.4
     done
 }
 # says a|b FILTER: the agent's status matches the jq filter.

@@ -44,8 +44,8 @@ jq -s -e '[.[] | select(.kind == "round" and .merge)] | group_by(.round) |
     "$T/cut/metrics.jsonl" >/dev/null ||
     fail "the two clusters' absences were merged in different rounds"
 
-# Step lines of beta's agent from the outage arrive later: every step of both clusters once, in
-# order, with the time at which it was made.
+# Step lines of beta's agent from the outage arrive later: every step of both clusters is there
+# once, in order, with the time at which it was made.
 jq -s -e '
     map(select(.kind == "step")) | group_by(.cluster) | (.[0] | map(.step)) as $alpha |
     length == 2 and all(.[]; map(.step) == $alpha and map(.t) == (map(.t) | sort))' \

@@ -49,9 +49,9 @@ done
     $(summary '.clusters[0].eval_loss' "$T/two") == 1.5 ]] ||
     fail "the summary is wrong: $(jq -c ".clusters[0]" "$T/two/summary.json")"
 
-# What a trainer reports of a step is in metrics.jsonl; what it does not report is null there. Steps
-# 1, 10, 20 … are written. The trainer reports lr at even steps. It also reports held-out losses,
-# the last one at its end.
+# metrics.jsonl has the figures of a step that a trainer reports, and null for the others. Steps 1,
+# 10, 20 … are written. The trainer reports lr at even steps. It also reports held-out losses, the
+# last one at its end.
 lines() {
     jq -s "[.[] | select(.cluster == \"alpha\" and .kind == \"$1\")] | $2" "$T/two/metrics.jsonl"
 }
@@ -79,7 +79,7 @@ round_digests_equal "$T/mixed"
     fail "the devices of the mixed run are wrong"
 
 # The exchange of an attached trainer is planned as usual: a link without delay gets a finer codec.
-# On a busy machine, where updates come late, one of the two may get a coarser one.
+# On a busy machine updates come late, and one of the two may get a coarser codec.
 jq -s -e 'any(.[]; .kind == "tune" and .plan_codec == "int8")' \
     "$T/mixed/metrics.jsonl" >/dev/null ||
     fail "no finer codec was planned: $(jq -c 'select(.kind == "tune")' "$T/mixed/metrics.jsonl")"
@@ -109,7 +109,7 @@ rc=0; wait $b || rc=$?
 rc=0; wait $pid || rc=$?
 [[ $rc == 3 ]] || fail "the stopped job ended with status $rc"
 # Ctrl-C in a Python loop that waits for the other cluster, which has no trainer yet: the loop ends,
-# and later continues from its checkpoint. The same for Ctrl-C in the loop's hook.
+# and later continues from its checkpoint. The same holds for Ctrl-C in the loop's hook.
 job "$T/python.yaml" attach attach
 sed -i 's/overlap: 2/overlap: 0/; s/every_steps: 20/every_steps: 5/' "$T/python.yaml"
 loop() {

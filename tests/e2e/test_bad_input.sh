@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A fault at run time gets one clear error, in time, and leaves existing files intact.
+# A fault at run time gets one clear error, soon, and leaves existing files intact.
 . "$(dirname "$0")/lib.sh"
 make_corpus
 make_job "$T/job.yaml"
@@ -35,8 +35,8 @@ expect bad-vocabulary 2 'mute/tokenizer.model' --set data.corpus="$T/mute"
 [[ ! -e $T/bad-vocabulary && ! -e $T/no-vocabulary ]] ||
     fail "a run that did not start left a folder"
 expect no-corpus 1 'data.corpus: cannot find' --set data.corpus="$T/nowhere"
-# Clusters' own corpora: in a local run all must be here, with paths relative to where the run
-# starts. With other sites, a path may exist only there.
+# Clusters may have their own corpora. In a local run all must be here, and their paths are relative
+# to the folder in which the run starts. With other sites, a path may exist only there.
 cp "$T/job.yaml" "$T/written.yaml"
 sed -i "s#{name: beta,#{name: beta, corpus: $T/nowhere,#" "$T/job.yaml"
 expect no-corpus-of-one 1 "clusters.corpus: cluster beta: there is no corpus in $T/nowhere"
@@ -68,7 +68,7 @@ expect other-shape 2 "$other_shape" --set init_from="$T/own-corpora/checkpoint" 
     --set model.d_ff=64 >"$T/shape.log" 2>&1 && fail "check accepted a model of another shape"
 grep -q "$other_shape" "$T/shape.log" || fail "check: $(cat "$T/shape.log")"
 sed -i 's/{name: \(alpha\|beta\),/{name: \1, outer_state: device,/' "$T/job.yaml"
-# No check can know this: there is no GPU.
+# No check can know this before the run: there is no GPU.
 CUDA_VISIBLE_DEVICES='' expect no-step 1 'error cluster (alpha|beta): outer_state is device'
 sed -i 's/ outer_state: device,//' "$T/job.yaml"
 # A run without a step does not occupy its folder: the folder can be used.
@@ -178,12 +178,12 @@ ln -s "$BUILD"/*.so "$T/bin/" 2>/dev/null || true
 pid=$!
 wait_step "$T/gone" 3 "$pid" || fail "the run made no steps"
 rm "$T/bin/nebula"
-# The command restarts this agent, and the agent restarts its worker.
+# The command restarts the killed agent, and this agent restarts its worker.
 kill -KILL "$(pgrep -f "nebula agent --home $T/gone/clusters/beta ")"
 wait "$pid" || fail "a run whose program file was removed failed"
 digests_equal "$T/gone"
 
-# Without standard streams, no file of the run becomes standard output or error.
+# The command has no standard streams. No file of the run may become standard output or error.
 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --steps 5 --out "$T/closed" <&- >&- 2>&- ||
     fail "a run without standard streams failed"
 jq -e . "$T/closed/metrics.jsonl" >"$T/closed.json" ||

@@ -32,8 +32,8 @@ for ((i = 0; i < 1200; i++)); do # until a transfer is in progress
 done
 "$BUILD/wanlink" ctl "$out/wan.ctl" down >/dev/null
 down=$(now)
-# Waits until the agent reports this. The agent fails if it is asked after the limit and does not
-# yet report it. The time of the query itself does not count.
+# Waits until the agent reports this. The test fails if a query after the limit does not show it
+# yet. The time of the query itself does not count.
 until_peer() { # SINCE LIMIT UP WHAT
     local at
     while at=$(now)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# nebula agent --blobs-max bounds the disk space of updates, except updates that the newest
-# checkpoint lacks. A member that was away for longer than the others keep updates continues from a
-# snapshot, and all end with the same digest. Without the bound it continues from the updates.
+# nebula agent --blobs-max bounds the disk space of updates. Updates that the newest checkpoint
+# lacks do not count. A member that was away for longer than the others keep updates continues from
+# a snapshot, and all end with the same digest. Without the bound it continues from the updates.
 . "$(dirname "$0")/lib.sh"
 make_corpus
 declare -A agent=()
@@ -37,7 +37,7 @@ wait_rounds() { # CLUSTER ROUNDS
 }
 updates() { "$nebula" status --home "$run.$1" --json | jq "$2"; } # CLUSTER FILTER
 
-# The space that updates take changes all the time: one more round may be in flight at a query.
+# The space of updates changes all the time, and one more round may be in flight at a query.
 within_bounds() {
     kept=$(updates a .updates.used_bytes) cap=$(updates a .updates.cap_bytes) \
         dropped=$(updates a .updates.dropped_rounds)

@@ -95,8 +95,7 @@ expect 0 'random parameters and is never trained' \
 mkdir "$T/empty"
 expect 2 "init_from: $T/empty is not a checkpoint that a job can start from" "$T/job.yaml" \
     --set init_from="$T/empty"
-# A missing file gives a warning that names the clusters that need it, for every kind of file; with
-# --json too.
+# A missing file of any kind gives a warning that names the clusters that need it, with --json too.
 expect 0 "clusters alpha, beta: init_from: there is no $T/nowhere on this machine" "$T/job.yaml" \
     --set init_from="$T/nowhere"
 expect 0 "cluster alpha: init_from: there is no $T/nowhere on this machine" "$T/distill.yaml" \
@@ -281,8 +280,8 @@ for topic in $topics; do
         $d' | cmp - "$T/topic" || fail "the manual lacks the topic $topic"
 done
 
-# Mode distill trains on pairs. Plain text is refused before the run starts, if the corpus is here.
-# Sources that only students send are allowed.
+# Mode distill trains on pairs. If the corpus is here, plain text is refused before the run starts.
+# It is allowed as a source that only students send.
 make_corpus
 cat >"$T/pairs.yaml" <<YAML
 job: d
@@ -297,7 +296,7 @@ YAML
 expect 2 'cluster a: mode distill trains on pairs, source and target' "$T/pairs.yaml"
 expect 2 "source gpl of $T/corpus is not parallel text" "$T/pairs.yaml"
 expect 2 'cluster b: mode distill trains on pairs' "$T/pairs.yaml" --set distill.push_text=true
-# A trainer that attaches has its own memory and text.
+# A trainer that attaches has its own memory and text, so the check does not count them.
 {
     sed '/^  - {name/d; /^clusters:/d' "$T/attach.yaml" &&
         echo 'clusters: [{name: a, launcher: attach}, {name: b, launcher: attach}]'

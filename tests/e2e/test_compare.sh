@@ -56,7 +56,8 @@ if compare --list >"$T/length.log" 2>&1; then fail "cells of different lengths w
 grep -q 'same-tiny-federated-1 made another number of steps than 3000' "$T/length.log" ||
     fail "$(tail -n 2 "$T/length.log")"
 
-# The table: means, paired differences, and what is above an aim only by noise.
+# The table has means, paired differences, and a mark where noise alone may put a figure above its
+# aim.
 result() { # CELL LOSS
     mkdir -p "$T/table/$1"
     jq -n --argjson loss "$2" '{clusters: [{eval_loss: $loss}, {eval_loss: $loss}],

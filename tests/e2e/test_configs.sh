@@ -56,7 +56,8 @@ for tool in quickstart compare codec-compare stall-compare absence-compare disti
     "$configs/$tool" --out >"$T/run.log" 2>&1 || rc=$?
     [[ $rc == 2 ]] && has "$tool: --out needs a value" "$T/run.log" ||
         fail "$tool --out: $rc, $(cat "$T/run.log")"
-    # This folder looks like a run: quickstart must see it before it builds anything.
+    # This folder looks like the folder of a run. quickstart must see this before it builds
+    # anything.
     [[ $tool != quickstart ]] || mkdir -p "$T/stands/of-$tool/alone"
     (cd "$T/stands" && env -u HOME timeout 600 "$T/repo/configs/$tool" --out "of-$tool") \
         >"$T/run.log" 2>&1 && fail "$tool succeeded without a program"

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Mode distill: a student learns from a teacher on another cluster. It ends with the same bits when
-# either worker is killed, and when the labels are replayed from the cache without a teacher. When
-# the teacher is lost, it continues alone or waits. Clusters that differ are refused before
-# training, with both digests.
+# Mode distill: a student learns from a teacher on another cluster. The student ends with the same
+# bits when either worker is killed, and when the labels are replayed from the cache without a
+# teacher. When the teacher is lost, the student continues alone or waits. Clusters that differ are
+# refused before training, with both digests.
 . "$(dirname "$0")/lib.sh"
 
 . "$(dirname "$0")/pairs.sh"
 make_pairs
 
-# A teacher: a student that learns from the text alone.
+# A teacher for this test: a student that learns from the text alone.
 job "$T/teacher.yaml" "$one"
 run "$T/teacher.yaml" 1 "$T/teacher" --steps 120
 teacher=$T/teacher/checkpoint/model.ckpt
@@ -79,7 +79,7 @@ pid=$!
 wait_step "$T/lost" 5 "$pid" || fail "the run ended before step 5"
 agent=$(pgrep -f "nebula agent .*$T/lost/clusters/alpha" | head -n 1)
 kill -STOP "$agent"
-for ((end = SECONDS + 30; SECONDS < end;)); do # of the clock: a busy machine greps slowly
+for ((end = SECONDS + 30; SECONDS < end;)); do # in seconds: grep is slow on a busy machine
     grep -q "continuing with cross-entropy" "$T/lost/metrics.jsonl" && break
     sleep 0.05
 done

@@ -31,8 +31,8 @@ jq -s -e '[.[] | select(.kind == "round") | .cluster] | unique == ["beta", "gamm
     "$T/calm/metrics.jsonl" >/dev/null ||
     fail "these clusters merged: $(jq -s -c '[.[] | select(.kind == "round") | .cluster] | unique' \
         "$T/calm/metrics.jsonl")"
-# The result differs from a single student: the steps are the same, but each student reads half of
-# the batches.
+# The result differs from that of a single student. The steps are the same, but each student reads
+# half of the batches.
 sed 's/, federate: true//' "$T/job.yaml" >"$T/apart.yaml"
 run "$T/apart.yaml" 3 "$T/apart"
 [[ $(summary '[.clusters[] | select(.name != "alpha") | .params_digest] | unique | length' \

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Students that form one model take a snapshot. One was away for longer than updates are kept, and
-# its worker is killed before its next checkpoint. One lost its job folder, and then its disk. Their
-# labels continue from where the teacher still has them, and no student diverges.
+# Students that form one model take a snapshot. One student was away for longer than updates are
+# kept, and its worker is killed before its next checkpoint. Another student lost its job folder,
+# and then its disk. Their labels continue from the oldest that the teacher still has, and no
+# student diverges.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/pairs.sh"
 make_pairs
@@ -48,7 +49,7 @@ stopped=("$(agent_of delta)" "$(worker_of delta)")
 kill -STOP "${stopped[@]}"
 within 30 is_away run/clusters/beta delta && within 30 is_away run/clusters/gamma delta ||
     fail "delta is stopped, but its links are up"
-missed=$(($(rounds delta) + 3)) # delta still gets what is in its queues
+missed=$(($(rounds delta) + 3)) # delta still gets the messages in its queues
 wait_rounds beta $((missed + 20))
 within 60 gone "$missed" || fail "the updates of round $missed are still kept for delta"
 kill -CONT "${stopped[@]}"

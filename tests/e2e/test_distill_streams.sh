@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Other paths for text and labels: the student pushes its text to a teacher that has none of it, and
-# the first of two students relays the labels, so that the teacher sends them once. Both end with
+# Other paths for text and labels. The student pushes its text to a teacher that does not have this
+# text. The first of two students relays the labels, so the teacher sends them once. Both end with
 # the bits of the plain run, also when workers are killed.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/pairs.sh"
@@ -57,7 +57,7 @@ run "$T/mono.yaml" 2 "$T/pushmono"
 [[ $(digest "$T/pushmono") == "$want" ]] ||
     fail "pushed to a teacher with text of one language: $(digest \
         "$T/pushmono"), read by both: $want"
-# Without push_text such a teacher is refused. Another vocabulary is always refused.
+# Without push_text a teacher with other text is refused. Another vocabulary is always refused.
 sed 's/, push_text: true//' "$T/push.yaml" >"$T/bad.yaml"
 if timeout 600 "$nebula" distill "$T/bad.yaml" --local 2 --out "$T/bad" >"$T/bad.log" 2>&1; then
     fail "a run with different shards succeeded"
@@ -107,8 +107,8 @@ jq -e '.quality.clusters.gamma.taught_share == 1 and .quality.clusters.beta.taug
 plain=$(of alpha wan_sent_bytes "$T/plain") relayed=$(of alpha wan_sent_bytes "$T/relay")
 ((relayed < plain * 13 / 10)) ||
     fail "the teacher sent $relayed bytes to a relay, $plain to one student"
-# The labels themselves cross twice: from the teacher to the first student, and from there to the
-# second.
+# The labels themselves cross two links: from the teacher to the first student, and from there to
+# the second.
 once=$(of alpha wan_payload_bytes "$T/plain") crossed=$(of alpha wan_payload_bytes "$T/relay") \
     passed=$(of beta wan_payload_bytes "$T/relay")
 ((once > 0 && crossed < once * 11 / 10 && crossed * 11 / 10 > once)) ||

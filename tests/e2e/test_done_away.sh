@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Mode rtd: the generator's agent dies after its last batch, before the discriminator has saved what
 # it learned from it. The discriminator ends, and its agent is restarted, so nobody opens the stream
-# again. The generator, once back, must still learn that its batches are consumed.
+# again. When the generator is back, it must still learn that its batches are consumed.
 . "$(dirname "$0")/lib.sh"
 source "$(dirname "$0")/sites.sh"
 make_corpus

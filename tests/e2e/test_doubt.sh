@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Two members keep one checkpoint each, and a bit flips in one of them just before both write it.
-# Nobody can tell which is right, no member has an earlier state, and the updates are gone. That
-# ends soon, in one clear error.
+# Nobody can tell which checkpoint is right, no member has an earlier state, and the updates are
+# gone. So the run must end soon, with one clear error.
 . "$(dirname "$0")/lib.sh"
 digests_may_differ=1 # the test makes them differ
 make_corpus

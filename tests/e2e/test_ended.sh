@@ -63,7 +63,7 @@ start_beta
 wait_for 20 "beta's agent" link_up b alpha
 # the soft limit: only root could raise the hard limit again
 prlimit --pid "${pid[b]}" --fsize=40000:
-run two || true # the run cannot continue, whichever file hits the limit
+run two || true # the run cannot continue, whichever file reaches the limit
 rc=0
 if kill -0 "${pid[b]}" 2>/dev/null; then
     prlimit --pid "${pid[b]}" --fsize=unlimited: || true # the agent may have ended meanwhile

@@ -69,8 +69,8 @@ for late in "" ,snapshot.late@b:1; do
     echo "the false state of a was dropped${late:+ after b started from it}, that of c used"
 done
 
-# While b is away, the parameters of a change, and a takes them for right. It is one against one, so
-# b accepts neither state.
+# While b is away, the parameters at a are changed, and a believes that they are right. One cluster
+# stands against one, so b accepts neither state.
 digests_may_differ=1
 run=$T/run-diverged
 begin worker.flip.a:40 50

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # nebula pretrain follows a job at an agent of its own, as under systemd. The agent is killed, and
 # later restarted in order. Each time the command reconnects to the job and reports the wait. It
-# ends with all reports, also with one of the other cluster that it missed. A cluster that has
-# waited with all its steps made does not report that a returned peer sends nothing.
+# ends with all reports, also with one of the other cluster that it missed. A cluster that has made
+# all its steps waits. It must not report that a peer that has just returned sends nothing.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/sites.sh"
 make_corpus
@@ -30,7 +30,7 @@ kill -TERM "${pid[a]}" && wait "${pid[a]}" 2>/dev/null || true
 start_alpha
 wait_step "$T/run" 250 "$command" alpha || fail "the command does not follow again after a restart"
 
-# The command is stopped while the agent is killed and restarted once more and beta ends and
+# The command is stopped. Meanwhile the agent is killed and restarted once more, and beta ends and
 # reports. The command misses that report.
 kill -STOP "$(pgrep -P "$command")"
 kill -KILL "${pid[a]}" && wait "${pid[a]}" 2>/dev/null || true
@@ -69,7 +69,7 @@ wait_for 60 "all of beta's steps" says b '.jobs[] | select(.state == "running") 
 sleep 3 # longer than grace_s
 start_alpha
 wait "$command" || fail "the run whose agent was away failed"
-# Agents log whole seconds: the link's last start, then the first complaint after it.
+# Agents log whole seconds. Finds the last start of the link, then the first complaint after it.
 awk '/link to alpha is up/ {up = $1} /has sent none/ {if (up) print up, $1}' "$T/b.log" |
     while read -r up said; do
         (($(date -d "$said" +%s) - $(date -d "$up" +%s) >= 2)) || exit 1

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# From a run to a Hugging Face folder and back: the same losses, a job that starts from it, adapters
-# alone and merged. An import or export that cannot work is refused, with nothing half-written.
+# From a run to a Hugging Face folder and back. The losses are the same, a job can start from the
+# folder, and adapters are exported alone and merged. An import or export that cannot work is
+# refused, and leaves no half-written files.
 . "$(dirname "$0")/lib.sh"
 make_corpus
 make_job "$T/job.yaml"
@@ -59,7 +60,7 @@ digests_equal "$T/next"
         "$T/first"), then $(summary '.clusters[0].loss_first' "$T/next")"
 
 # Only the first start needs model.init. A killed worker and a resumed run continue from their
-# checkpoints, even if it is gone.
+# checkpoints, even if the folder of model.init is gone.
 next() {
     timeout 600 "$nebula" pretrain "$T/next.yaml" --local 2 --steps 20 --set optim.warmup=20 \
         --set checkpoint.every_steps=4 "$@"
@@ -213,8 +214,8 @@ make_corpus_again >/dev/null 2>&1 || fail "the second corpus could not be built"
 refuses 1 "another tokenizer.model" export "$T/back" "$T/no" --like "$T/next-hf" \
     --tokenizer "$T/corpus2/tokenizer.model"
 
-# Files beside the weights that change what transformers makes of the folder: tokens that
-# tokenizer.model lacks, and an adapter. Also a tokenizer.model that is not a vocabulary.
+# Some files beside the weights change the model that transformers loads from the folder: tokens
+# that tokenizer.model lacks, and an adapter. Also a tokenizer.model that is not a vocabulary.
 beside() { # NAME JSON WARNING: what an import prints
     rm -rf "$T/chat-back" "$T"/chat/{added_tokens,tokenizer}.json
     cp "$T/hf/tokenizer_config.json" "$T/chat/"
@@ -253,8 +254,8 @@ printf 'version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n' \
     >"$T/chat/tokenizer.model"
 refuses 1 "$T/chat/tokenizer.model is not a SentencePiece vocabulary" import "$T/chat" --out "$T/no"
 
-# A diverged model: a value that is not a number is null, or an error says so. It is never blamed on
-# the corpus.
+# A model has diverged. A value that is not a number becomes null, or an error says that it is not a
+# number. The error never blames the corpus.
 gain() { # BYTES: the fp32 value of every element of the last norm
     local f=$T/lost/model.safetensors head at
     rm -rf "$T/lost" "$T/lost-back"
@@ -289,8 +290,8 @@ fi
     fail "import after a killed one failed"
 ! compgen -G "$T/killed.*" >/dev/null || fail "leftovers of the killed import remain"
 
-# Folders of other people stay, whatever their names. No folder is made from a folder that this
-# would remove.
+# Folders of others stay, also if they are named like a temporary folder. A command refuses an input
+# that lies in a folder that the command would remove.
 cp -r "$T/next-hf" "$T/base.partial"
 "$nebula" import "$T/base.partial" --out "$T/base" >/dev/null 2>&1 ||
     fail "import of a folder named .partial failed"

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # A Hugging Face folder with a byte-level tokenizer.json and no tokenizer.model (Qwen2.5, SmolLM2):
 # import it, build a corpus with its vocabulary, train adapters on two clusters, continue a text,
-# export it. Then vocabularies that are refused: without an end of documents, of another kind,
-# damaged, or another one.
+# export it. Some vocabularies are refused: without an end of documents, of another kind, damaged,
+# or not the one of the model.
 . "$(dirname "$0")/lib.sh"
 make_corpus
 make_job "$T/job.yaml"
@@ -80,7 +80,7 @@ vocabulary "$T/merged"
     fail "export --like failed: $(cat "$T/export.log")"
 vocabulary "$T/like"
 
-# Ids of another vocabulary, or another end of documents, make another text.
+# Ids of another vocabulary, or a different end of documents, would give another text.
 cp -r "$T/bpe" "$T/other"
 sed -i 's/<|endoftext|>/<|im_start|>/' "$T/other/tokenizer_config.json"
 sed "s|^vocabulary:.*|tokenizer: $T/other|" "$T/spec.yaml" >"$T/other.yaml"

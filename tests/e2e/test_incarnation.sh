@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # One of three members loses its disk while its update waits for that of a slow member. The member
-# is back and trains when this update of its previous incarnation is committed. It takes over the
+# is back and trains when the update of its previous incarnation is committed. It takes over this
 # update, continues after the steps in it, and does not repeat them.
 . "$(dirname "$0")/lib.sh"
 make_corpus

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# One of three sends over a line so slow that the others, which wait sync.grace_s for it, repeatedly
-# commit without it. The late cluster reports it and names the key to change; nebula plan predicts
-# it. On a better line the cluster takes part again. Needs root and TUN for the emulated WAN.
+# One of three clusters sends over a slow line. The others wait sync.grace_s for it, and repeatedly
+# commit without it. The late cluster reports that it is late, and names the key to change. nebula
+# plan predicts this. On a better line the cluster takes part again. Needs root and TUN for the
+# emulated WAN.
 . "$(dirname "$0")/lib.sh"
 "$BUILD/wanlink" probe >/dev/null 2>&1 || skip "there is no TUN device, or this user is not root"
-export XDG_CACHE_HOME=$T/cache
+export XDG_CACHE_HOME=$BUILD/rates # measured once, by the test e2e_rates
 make_corpus
 clean_up() { end_now ${pid:+"$pid"}; }
 make_job "$T/job.yaml" "grace_s: 0.3, commit_all: false"

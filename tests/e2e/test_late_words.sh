@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Commands that reach an agent when it cannot act at once. A resume arrives while the agent shuts
-# down and waits for the checkpoint of another job: the job continues at the next start. A stop of a
-# job that the agent holds: the job stays stopped, even if the operator's policy would allow it to
-# start. A submit of a job that is still stopping is refused, because the job would continue
-# elsewhere alone. And nebula peer remove on a running agent cuts the link.
+# down and waits for the checkpoint of another job: the job continues at the next start. A stop
+# arrives for a job that the agent holds: the job stays stopped, even if the operator's policy would
+# allow it to start. A submit of a job that is still stopping is refused, because the job would
+# continue elsewhere alone. And nebula peer remove on a running agent cuts the link.
 . "$(dirname "$0")/lib.sh"
 source "$(dirname "$0")/sites.sh"
 make_corpus
@@ -30,7 +30,7 @@ slow_beta() {
 }
 gone() { ! kill -0 "${pid[$1]}" 2>/dev/null; }
 said() { has "$1" "$T/b.log"; }
-down() { # beta, which first writes the checkpoint of the other job
+down() { # ends beta, which first writes the checkpoint of the other job
     : >"$T/b.log"
     kill -TERM "${pid[b]}"
 }

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # One of three is away for the last rounds, makes its remaining steps alone, and returns after the
-# others have finished the job without it. It saves and evaluates the common result, not what it
-# learned alone. The first agent that it reaches has been restarted meanwhile. Needs root and TUN
-# for the emulated WAN.
+# others have finished the job without it. It saves and evaluates the common result, not its own
+# result. The first agent that it reaches has been restarted meanwhile. Needs root and TUN for the
+# emulated WAN.
 . "$(dirname "$0")/lib.sh"
 "$BUILD/wanlink" probe >/dev/null 2>&1 || skip "there is no TUN device, or this user is not root"
 make_corpus

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Two clusters with their own processes and keys train one model. Digests are equal after every
-# round, all promised files are there, and eval and generate work on the result. So do all trainable
-# sets and codecs.
+# round, all promised files are there, and eval and generate work on the result. All trainable sets
+# and codecs work.
 . "$(dirname "$0")/lib.sh"
 make_corpus
 make_job "$T/job.yaml"
@@ -48,7 +48,7 @@ done
 [[ $(jq -s '[.[] | select(.kind == "step") | .cluster] | unique | length' \
     "$T/fed/metrics.jsonl") == 2 ]] || fail "metrics.jsonl has the steps of one cluster only"
 
-# The evaluation that training printed is that of the saved model.
+# The evaluation that training printed equals that of the saved model.
 reported=$(summary '.clusters[0].eval_loss' "$T/fed")
 "$nebula" eval "$T/fed/checkpoint" --corpus "$T/corpus" --windows 16 --json >"$T/eval.jsonl" ||
     fail "eval failed"

@@ -69,7 +69,7 @@ for c in a d w; do
 done
 echo "five members, one a witness, two killed: $(summary '.rounds' "$T/five") rounds, digests equal"
 
-# The witness's agent is restarted just before the end. Its ledger shows that no round is missing.
+# The witness's agent is restarted just before the end. Its ledger must have every round.
 "$nebula" agent --home "$T/five/clusters/w" >"$T/w.log" 2>&1 &
 witness=$!
 job=$(basename "$T"/five/clusters/a/jobs/*)
@@ -94,7 +94,7 @@ within 20 grep -q ': stopped' "$T/stopped/clusters/w/agent.log" ||
 wait "$pid" || true
 echo "a job with a witness stopped: it ended there, too"
 
-# In one process for all clusters, a witness does not change the random draws of the clusters that
+# With one process for all clusters, a witness does not change the random draws of the clusters that
 # train.
 job "$T/sync.yaml" 2 20
 for n in 2 3; do

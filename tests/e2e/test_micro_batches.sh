@@ -70,7 +70,7 @@ cp "$T/here.json" "$T/tight.json"
 plan job --json >"$T/plan.json" || fail "plan failed: $(cat "$T/plan.err")"
 jq --argjson b "$(jq '.written.clusters[1] | .rank_bytes - 0.6 * .acts_bytes' "$T/plan.json")" \
     '.memory = $b / 0.85' "$T/here.json" >"$T/tight.json"
-# The job as written does not fit, and would run as written. The proposed job fits.
+# The job as written does not fit, and a run would use it as written. The proposed job fits.
 short() {
     local rc=0
     plan job "$@" || rc=$?

@@ -74,7 +74,7 @@ for v in zz 12x -1 nan inf 0x10 1e999 99999999999999999999999 '' ' 5'; do
         refuses "$BUILD/nebula-sim" "--$option" "$v"
     done
 done
-# A correct value is accepted: the command fails for another reason, or not at all.
+# A correct value is accepted: the command succeeds, or fails for another reason.
 takes() { # TEXT command…
     local what=$1 out
     shift

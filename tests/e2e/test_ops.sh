@@ -65,8 +65,8 @@ id=$("$nebula" jobs --home "$T/a" --json | jq -r '.[0].id')
 if "$nebula" logs --home "$T/a" ../../etc 2>"$T/err"; then fail "nebula logs accepted a path"; fi
 if "$nebula" resume --home "$T/a" "${id:0:8}" 2>"$T/err"; then fail "a running job was resumed"; fi
 
-# SIGTERM in the middle of the job reaches beta's agent and its worker, because Slurm signals every
-# process of a cancelled allocation.
+# In the middle of the job, beta's agent and its worker both get SIGTERM, because Slurm signals
+# every process of a cancelled allocation.
 step=$("$nebula" status --home "$T/b" --json | jq '.jobs[0].step')
 worker=$(pgrep -f "^[^ ]*nebula worker $T/b/") || fail "beta has no worker"
 kill -TERM "$worker" "${pid[b]}"

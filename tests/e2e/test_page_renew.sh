@@ -23,8 +23,8 @@ pid[a]=$!
 wait_for 30 "the page" code_is 200 \
     --resolve "page.example:$page:127.0.0.1" "${bearer[@]}" "https://page.example:$page/metrics"
 
-# A certificate without its key changes nothing. The complete pair is used, and no request is
-# refused.
+# A certificate without its key changes nothing. Once the pair is complete, it is used, and no
+# request is refused.
 served() {
     timeout 20 openssl s_client -connect "127.0.0.1:$page" </dev/null 2>/dev/null |
         openssl x509 -noout -fingerprint -sha256

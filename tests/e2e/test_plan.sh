@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# nebula plan: its predictions of steps, bytes, meshes and waiting on a slow line, against what runs
-# then measure. Also `auto` keys, profiles of other sites, and what it refuses. Streams (modes rtd
-# and distill) are in test_plan_streams.sh.
+# nebula plan predicts steps, bytes, meshes and waiting on a slow line. The predictions are compared
+# with the measurements of runs. Also `auto` keys, profiles of other sites, and refusals. Streams
+# (modes rtd and distill) are in test_plan_streams.sh.
 source "$(dirname "$0")/lib.sh"
 export XDG_CACHE_HOME=$T/cache
 export NEBULA_BF16=plain # bf16 rates are then measured on any machine
@@ -27,8 +27,8 @@ train() {
 }
 plan "$T/job.yaml" --local 2 --wan $wan --set steps=20 --json >"$T/plan.json"
 train job 2 $wan out --steps 20
-# A busy machine can take ten times as long for a step. So seconds are compared only at night, and
-# those of two models, in runs at the same time.
+# A busy machine can take ten times as long for a step. So seconds are compared only at night. The
+# comparison is between two models in runs at the same time.
 if [[ ${NEBULA_TESTS:-} == nightly ]]; then
     make_job "$T/small.yaml"
     for f in small job; do sed '/name: beta/d' "$T/$f.yaml" >"$T/$f-one.yaml"; done
@@ -116,8 +116,8 @@ rounds=$(jq -s '[.[] | select(.kind == "round" and .cluster == "alpha")] | lengt
 near 'seconds waited at an exchange' \
     "$(jq .written.exchange.stall_s "$T/mesh.json")" \
     "$(summary "[.clusters[].stall_s] | min / $rounds" "$T/mesh")" 0.6 1.8
-# The parts of an exchange. They are compared with the fastest ones, because load only makes them
-# slower. They take a few ms, with cold caches.
+# The parts of an exchange. The plan is compared with the fastest measured parts, because load only
+# makes them slower. A part takes a few ms, with cold caches.
 of_rounds() {
     jq -s "[.[] | select(.kind == \"round\")] | map(.$2) | sort | .[$3]" "$T/$1/metrics.jsonl"
 }
@@ -150,8 +150,8 @@ plan "$T/job.yaml" --local 2 --wan 10kbit:100ms --set sync.codec=fp32 --json >"$
 jq -e '.written.exchange.carried == false and .written.exchange.busy > 0.9' \
     "$T/slow.json" >/dev/null || fail "the plan accepts fp32 over 10 kbit/s: $(cat "$T/slow.json")"
 
-# Another site is ten times slower: the plan must see the slower side there, and the other cluster
-# waits.
+# Another site is ten times slower. The plan must show that this site is the slower one, and that
+# the other cluster waits.
 "$nebula" plan --profile >"$T/here.json"
 jq '(.fp32, .bf16) |= map_values(map(. / 10))' "$T/here.json" >"$T/slow-site.json"
 plan "$T/job.yaml" --wan $wan --site "beta=$T/slow-site.json" --json >"$T/site.json"
@@ -202,9 +202,9 @@ for now in "--wan 1mbit:300ms" ""; do
         fail "the run with auto keys, resumed with '$now', chose again"
 done
 
-# mesh: auto uses several ranks where that is faster, as here, where every operation takes the same
-# time. With hosts of its own it uses the job's number of ranks, or none if that number divides
-# nothing.
+# mesh: auto uses several ranks where this is faster. It is faster here, because every operation
+# takes the same time. With hosts of its own it uses the job's number of ranks. If no mesh of this
+# number is possible, it uses none.
 jq '.processors = 4 | .fp32.one = .fp32.step | .link = 1e12 | .link_s = 1e-9' "$T/here.json" \
     >"$T/four.json"
 sed -e 's/batch: 8, accumulate: 1/batch: 1, accumulate: 8/; s/threads: 1/threads: 4/' \
@@ -238,8 +238,8 @@ done
 plan "$T/job.yaml" --local 2 --json | jq -e '.vocab_assumed == null' >/dev/null ||
     fail "the plan does not look at a corpus that is here"
 
-# nebula check must accept what plan proposes. Private sums fix the codec; early intervals and
-# sync.tune limit the choice.
+# nebula check must accept the job that plan proposes. Private sums fix the codec; early intervals
+# and sync.tune limit the choice.
 sed 's/overlap: 2, codec: int4/overlap: 2, row_weights: false, gate: private, codec: bf16/;
     $a\  - {name: gamma, threads: 1}' "$T/job.yaml" >"$T/private.yaml"
 for c in "$T/private.yaml" "$T/job.yaml --wan 20mbit:500ms --set sync.early_steps=100" \
@@ -305,8 +305,8 @@ refuse 1 'beta: NO MESH OF 7 RANKS divides the model and the 8 sequences of a st
     plan "$T/seven.yaml" --wan $wan
 refuse 2 'clusters.ranks: cluster beta: no mesh of 7 ranks divides' \
     pretrain "$T/seven.yaml" --local 2 --out "$T/none"
-# The seconds of a step are unknown. `auto` must be refused, because it would silently become the
-# default.
+# The seconds of a step are unknown. So `auto` must be refused. Otherwise it would silently become
+# the default.
 jq '.link = 0 | .link_s = 0' "$T/four.json" >"$T/no-link.json"
 sed -e 's/interval: 10/interval: auto/' \
     -e "s|{name: beta,|{name: beta, mesh: {dp: 4}, profile: $T/no-link.json,|" "$T/job.yaml" \
@@ -331,8 +331,8 @@ text+='and the machine of the cluster is not known'
 XDG_CACHE_HOME=$T/small refuse 1 "$text" pretrain "$T/interval.yaml" --set sync.link=$wan \
     --home "$T/nobody" --out "$T/none"
 has 'no agent' <<<"$refused" || fail "the error is not about the missing agent: $refused"
-# bf16 is proposed where it pays, priced where the job sets it, and reported where processors lack
-# it.
+# The plan proposes bf16 where it pays, and predicts it where the job sets it. It says so where
+# processors lack bf16.
 for how in twice:2 half:0.5 never:0; do
     jq --argjson f "${how#*:}" '.bf16 = (.fp32 | map_values(map(. * $f)))' "$T/here.json" \
         >"$T/${how%:*}.json"
@@ -365,7 +365,7 @@ grep -q 'SLOWER: set precision: fp32' "$T/half-bf16.txt" &&
     jq -e '.written.clusters[0] | .precision == "fp32" and (.precision_reckoned | not) and
     .bf16_gain == null' "$T/never-bf16.json" >/dev/null ||
     fail "wrong plan without bf16: $(cat "$T/never-bf16.txt")"
-# The rates measured here are those of plain C, which is slower in bf16.
+# The rates measured here are those of plain C, whose bf16 is slower.
 jq -e '(.bf16 | .step + .one | all(. > 0)) and .bf16.step[0] < .fp32.step[0]' \
     "$T/here.json" >/dev/null ||
     fail "wrong bf16 rates in the profile: $(jq -c '[.bf16, .fp32]' "$T/here.json")"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# nebula plan for modes rtd and distill: its predictions of both sides' steps, of waiting, of bytes,
-# and of a link or window that limits the run, against what runs then measure. Also the choice of
-# roles, `role: auto`, and what it refuses. The load of the machine varies. So both sides of one run
-# are compared, and absolute rates only where a link or a round trip sets them.
+# nebula plan for modes rtd and distill: it predicts the steps of both sides, waiting, bytes, and a
+# link or window that limits the run. The predictions are compared with the measurements of runs.
+# Also the choice of roles, `role: auto`, and refusals. The load of the machine varies. So both
+# sides of one run are compared, and absolute rates only where a link or a round trip sets them.
 source "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/pairs.sh"
 export XDG_CACHE_HOME=$BUILD/rates # measured once, by the test e2e_rates
@@ -94,8 +94,8 @@ plan "$T/thin.yaml" --local 2 --wan 150kbit:20ms --set rtd.push_text=true --json
 train thin thin --wan 150kbit:20ms --set rtd.push_text=true --steps 20
 [[ $(of thin '.written.stream.bound') == link ]] ||
     fail "wrong bound of the stream: $(of thin .written.stream)"
-# From the start of the run, because parallel batches arrive together. TCP sends up to half of the
-# bytes twice here.
+# The rate is measured from the start of the run, because parallel batches arrive together. TCP
+# sends up to half of the bytes twice here.
 thin=$(summary '.quality.discriminator.stall as $s | .clusters[] | select(.name == "beta") |
     .steps / (.train_s + $s.start_s + $s.peer_s + $s.link_s)' "$T/thin")
 near 'batches/s on a thin line' "$(of thin '.written.stream.rate')" "$thin" 0.3 1.6
@@ -103,7 +103,7 @@ awk -v s="$(stall thin .quality.discriminator)" 'BEGIN { exit !(s > 0.25) }' ||
     fail "the discriminator did not wait for the slow line: $(summary .quality.discriminator \
         "$T/thin")"
 
-# A deep teacher that learns limits its student.
+# A deep teacher that learns makes its student wait.
 plan "$T/distill.yaml" --local 2 --wan 50mbit:20ms --json >"$T/taught.json"
 train taught distill --wan 50mbit:20ms --steps 30
 [[ $(of taught '.written.stream.bound') == producer ]] ||
@@ -200,8 +200,8 @@ refuse 2 'mode distill allows auto only for clusters.role' \
 make_job "$T/replicas.yaml"
 sed -i 's/{name: alpha,/{name: alpha, role: auto,/' "$T/replicas.yaml"
 refuse 2 'only modes rtd and distill have roles' check "$T/replicas.yaml"
-# The job as written does not fit, although it would with the proposed roles. What runs is the job
-# as written.
+# The job as written does not fit, although it would fit with the proposed roles. The run uses the
+# job as written.
 jq --argjson m "$(of roles '[.written.clusters[].host_bytes] | add / 2 / 0.85')" '.memory = $m' \
     "$T/fast.json" >"$T/between.json"
 refuse 1 'the job does not fit as written, but the proposal does' \

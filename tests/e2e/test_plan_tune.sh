@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # nebula plan of a job with sync.tune: auto: the predicted H, τ and codec of each cluster, against a
-# run. Steps have a fixed duration, so the load of the machine does not matter. Two runs: trainers
-# of different speed (attach_client --pace), and the built-in trainer, whose updates have a
-# realistic size.
+# run. Steps have a fixed duration, so the load of the machine does not matter. The test has two
+# runs: one of trainers of different speed (attach_client --pace), and one of the built-in trainer,
+# whose updates have a realistic size.
 . "$(dirname "$0")/lib.sh"
 client=$BUILD/attach_client
 [[ -x $client ]] || skip "attach_client is not built"
@@ -95,7 +95,7 @@ near 'seconds of the run' \
 # A link that cannot carry int4 at this pace, and carries int2 easily.
 sed -i 's/, codec: false//' "$T/job.yaml"
 wan=1800kbit:20ms
-site both 45 # of which it sleeps 40
+site both 45 # the step sleeps for 40 of these ms
 plan "$T/job.yaml" --wan $wan --site "alpha=$T/both.json" --site "beta=$T/both.json" \
     --json >"$T/plan.json"
 pace 40

@@ -63,7 +63,8 @@ for c in 0 1 2; do
 done
 echo "$count masked updates look like noise (an open one: $x)"
 
-# rejoin is refused in such a job: seeds revealed for one history must not be revealed for another.
+# rejoin is refused in a private job. Seeds that were revealed for one history must not be revealed
+# for another.
 home=$T/three/clusters/c0
 "$nebula" agent --home "$home" >"$T/c0.log" 2>&1 &
 pid=$!

@@ -23,7 +23,7 @@ round_digests_equal "$run"
 [[ $(summary .rounds "$run") == 6 ]] || fail "the run made $(summary .rounds "$run") rounds, not 6"
 
 # All six updates crossed in fp32 (zstd saves a little), no faster than the rate allows. Goodput is
-# estimated from single transfers, and some of them find a queue that drains, so the bound is twice
+# estimated from single transfers. Some of them start while the queue drains, so the bound is twice
 # the rate.
 jq -se --slurpfile s "$run/summary.json" '
     $s[0] as $s | 2e6 as $rate

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # A job is stopped while one cluster's launcher still waits in Slurm's queue: nothing remains in the
-# queue, and nothing queues again. If the agent itself is told to end (SIGTERM, a reboot), the job
-# is not over: when the agent is back, the job queues again or waits for its trainer. A script
-# replaces srun: it waits, and ends on a signal.
+# queue, and the job does not queue again. If the agent itself is told to end (SIGTERM, a reboot),
+# the job is not over: when the agent is back, the job queues again or waits for its trainer. A
+# script replaces srun: it waits, and ends on a signal.
 source "$(dirname "$0")/lib.sh"
 source "$(dirname "$0")/sites.sh"
 mkdir "$T/path"

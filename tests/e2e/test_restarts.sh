@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # A worker that dies repeatedly before its first checkpoint, at varying steps, makes no progress.
-# After three restarts, the second and third one delayed, its job fails. With a checkpoint in
-# between, the job continues. A worker that cannot be started for the moment is started later, and a
-# stop in the meantime works.
+# After three restarts its job fails. The second and the third restart are delayed. With a
+# checkpoint in between, the job continues. A worker that cannot be started for the moment is
+# started later, and a stop in the meantime works.
 . "$(dirname "$0")/lib.sh"
 make_corpus
 make_job "$T/job.yaml"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# nebula stop and nebula resume between two real agents. A job stopped at one site continues at
-# both, whichever site asks, the submitter's or the other one, also after both agents were
-# restarted. Each time it remains the submitter's job. A stop survives the agent. A late stop of a
-# run that has been resumed since has no effect.
+# nebula stop and nebula resume between two real agents. A job that was stopped at one site
+# continues at both. The submitter's site or the other one may ask, also after both agents were
+# restarted. The job always remains the submitter's. A stop survives the agent. A late stop of a run
+# that has been resumed since has no effect.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/sites.sh"
 make_corpus
@@ -117,7 +117,7 @@ wait_for 20 "the slow stop at beta" is b stopping
 wait_for 60 "the stop at a" is a stopped
 "$nebula" resume "$id" --home "$T/a" >/dev/null || fail "resume while beta stops failed"
 sleep 1
-# The state is read once, because it may change from one to the other.
+# The state is read once, because it may change between two reads.
 not_done() { local now; now=$(state b) && [[ $now == running || $now == stopping ]]; }
 wait_for 20 "beta running or stopping" not_done
 kill -TERM "${pid[b]}"
@@ -174,8 +174,8 @@ blobs() { find "$T/$1/blobs" -type f 2>/dev/null | wc -l; }
 [[ -d $T/b/jobs/$id ]] || fail "beta forgot the job too"
 "$nebula" ledger verify "$T/a" >/dev/null || fail "nebula ledger verify failed after forget"
 
-# Beta cannot continue what alpha has forgotten, and gets the reason. Beta keeps its files, and
-# nothing returns at alpha.
+# Beta cannot continue what alpha has forgotten, and gets the reason. Beta keeps its files, and the
+# job does not return to alpha.
 "$nebula" resume "$id" --home "$T/b" >/dev/null || fail "resume at beta alone failed"
 wait_for 60 "the reason at beta" has \
     'alpha refuses it: a job with this id has ended at agent "alpha" and was removed' "$T/b.log"

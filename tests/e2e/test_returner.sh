@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# One of three is cut off for many intervals and continues to train; the others continue to commit.
-# It returns in one merge round. There it counts by its tokens since the common base (a third, if
-# all are equally fast), not by the length of its absence. Needs root and TUN for the emulated WAN.
+# One of three clusters is cut off for many intervals and continues to train. The others continue to
+# commit. It returns in one merge round. There its weight follows from its tokens since the common
+# base (a third, if all are equally fast), not from the length of its absence. Needs root and TUN
+# for the emulated WAN.
 . "$(dirname "$0")/lib.sh"
 "$BUILD/wanlink" probe >/dev/null 2>&1 || skip "there is no TUN device, or this user is not root"
 make_corpus

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Mode rtd: generator and discriminator with a stream between them end with the same bits as both in
-# one process. Also when either worker is killed, when the run is interrupted, with a full disk, and
-# when the text itself is pushed. Clusters that differ are refused before training, with both
-# digests.
+# one process. This holds when either worker is killed, when the run is interrupted, when a disk is
+# full, and when the text itself is pushed. Clusters that differ are refused before training, with
+# both digests.
 . "$(dirname "$0")/lib.sh"
 make_corpus
 job() { # FILE [extra keys of the rtd section]
@@ -119,7 +119,7 @@ run "$T/job.yaml" "$T/full" --resume
     fail "digests after a full disk: $(digests "$T/full"), undisturbed: $want"
 
 # A batch that cannot be read back ends the job in the same way, but not the generator's agent. The
-# read may happen in a put of the worker, for a message of the other side, or in a tick.
+# agent may read when the worker puts a batch, for a message of the other side, or in a tick.
 for nth in 3 5 8 11; do
     rm -rf "$T/unread"
     if NEBULA_FAULT=spool.read:$nth timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 \
@@ -152,7 +152,7 @@ run "$T/ratio.yaml" "$T/ratio2" --steps 30
         "$T/ratio2") steps"$T/ratio2") steps"
 
 # The generator makes two steps for each step of the discriminator. The discriminator skips events
-# and still saves as often as the job demands.
+# and still saves as often as the job says.
 job "$T/passed.yaml" "generator_steps: 2, discriminator_steps: 1"
 run "$T/passed.yaml" "$T/passed" --steps 60 --set checkpoint.every_steps=10
 saves() {

@@ -51,7 +51,7 @@ for ((i = 0; i < 1200; i++)); do [[ $(b_job) == "ended at 60" ]] && break; sleep
 ((i < 300)) || fail "beta's job is $(b_job), not ended at 60"
 
 # The measured rate and round trip of the link, for a plan and for `auto` keys, without sync.link.
-# The values are read twice and may change in between, so there are three tries.
+# The test reads the values twice. They may change in between, so it tries three times.
 same_link() {
     link=$("$nebula" plan "$T/job.yaml" --home "$T/a" --set data.corpus="$T/corpus" \
         --json 2>"$T/plan.log" | jq -c .link) || fail "plan: $(cat "$T/plan.log")"

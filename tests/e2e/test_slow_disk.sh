@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The agent that leads has a slow disk: to write an update, to store one that has arrived, and to
-# read one for its worker takes longer than the others wait for a message. Meanwhile it reports that
-# it is alive: no link goes down, no agent takes it for dead or takes over its lead, and every round
-# contains its update.
+# The leader has a slow disk. To write an update, to store one that has arrived, or to read one for
+# its worker takes longer than the others wait for a message. Meanwhile its heartbeats go on. So no
+# link goes down, no agent believes that it is dead or becomes leader, and every round contains its
+# update.
 source "$SOURCE/tests/e2e/lib.sh"
 make_corpus
 make_job "$T/job.yaml" "grace_s: 60, commit_all: false"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # A member that was away returns over a link that carries less than the others commit. It would
-# fetch one outdated snapshot after the other, so it is refused, with both rates. The others
-# continue. Needs root and TUN for the emulated WAN.
+# fetch one outdated snapshot after another. So it is refused, and the message has both rates. The
+# others continue. Needs root and TUN for the emulated WAN.
 . "$(dirname "$0")/lib.sh"
 "$BUILD/wanlink" probe >/dev/null 2>&1 || skip "there is no TUN device, or this user is not root"
 make_corpus

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Verifying and reading a checkpoint takes longer than a worker may be silent. Bytes move, so the
-# worker does not count as hanging, and the run continues from the checkpoint. (hang_after_s 0.2
-# allows six seconds outside of steps. Each section costs 0.15 s of reading.)
+# Verifying and reading a checkpoint takes longer than a worker may be silent. But the work makes
+# progress, so the worker does not count as hanging, and the run continues from the checkpoint.
+# (hang_after_s 0.2 allows six seconds outside of steps. Each section costs 0.15 s of reading.)
 source "$(dirname "$0")/lib.sh"
 make_corpus
 make_job "$T/job.yaml"

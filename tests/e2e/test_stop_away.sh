@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Ctrl-C while the link to the other cluster is down: the command saves, names the cluster that it
 # cannot reach, and ends within seconds with status 3. After --resume both clusters end with equal
-# parameters. The same if every process of a run is asked to end at once. Needs root and TUN for the
-# emulated WAN.
+# parameters. The same holds if every process of a run is asked to end at once. Needs root and TUN
+# for the emulated WAN.
 . "$(dirname "$0")/lib.sh"
 "$BUILD/wanlink" probe >/dev/null 2>&1 || skip "there is no TUN device, or this user is not root"
 make_corpus

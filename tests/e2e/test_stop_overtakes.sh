@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Three agents; gamma is away when alpha submits a job and beta stops it. Gamma first gets the stop,
-# from beta, and later the job, from alpha's outbox. The job must not run at gamma. A resume
-# continues it at all three.
+# There are three agents. Gamma is away when alpha submits a job and beta stops it. Gamma gets the
+# stop from beta first, and later the job from alpha's outbox. The job must not run at gamma. A
+# resume continues it at all three.
 . "$(dirname "$0")/lib.sh"
 make_corpus
 make_job "$T/job.yaml"

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # SIGTERM to an agent whose worker needs more than a minute to write its checkpoint. The agent waits
-# while bytes move, reports the progress, and later continues from exactly this step. --stop-within
-# limits the wait. A second SIGTERM ends the agent at once; then the previous checkpoint counts.
+# as long as the write makes progress, and reports the progress. Later it continues from exactly
+# this step. --stop-within limits the wait. A second SIGTERM ends the agent at once; then the
+# previous checkpoint counts.
 source "$(dirname "$0")/lib.sh"
 source "$(dirname "$0")/sites.sh"
 make_corpus
@@ -57,7 +58,7 @@ saved=$(find "$T/a/jobs" -name 'step-*.ckpt' | sed 's/.*step-0*\([0-9]*\).ckpt/\
     fail "the service manager was not asked for time: $(sort "$T/notified" | uniq -c)"
 grep -q 'suspended after a checkpoint' "$T/a.log" || fail "the job was not suspended"
 
-# The job continues from there. The operator's limit is shorter than the disk needs.
+# The job continues from that step. Now the operator's limit is shorter than the write needs.
 run 7000 --stop-within 4
 wait_for 60 "steps beyond" says a ".jobs[0].step > $((saved + 2))"
 stop true

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # A teacher disappears: its agent and worker are stopped for OUTAGE_S seconds (12 here; 600 is ten
-# minutes), which the student sees as silence. The student uses up its labels, waits, reports it
-# once, and continues to the same bits. The links go down and up again. Memory does not grow. A
-# student that continues alone ends without the teacher, which ends too when it is back.
+# minutes), which the student sees as silence. The student uses up its labels, waits, and reports
+# the wait once. Then it continues, and ends with the same bits. The links go down and up again.
+# Memory does not grow. A student that continues alone ends without the teacher. When the teacher is
+# back, it ends too.
 # shellcheck disable=SC2046,SC2086 # $teacher and $student hold several process ids each
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/pairs.sh"

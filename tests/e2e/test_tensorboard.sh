@@ -27,7 +27,7 @@ kill -KILL "$pretrain"
 wait "$pid" || true
 read_all "$T/run" # all written records are intact
 first=$(ls "$T/run/tensorboard/alpha")
-# As if the crash had come in the middle of a record.
+# Cuts the file, as a crash in the middle of a record would.
 truncate -s -7 "$T/run/tensorboard/alpha/$first"
 for ((i = 0; i < 1200; i++)); do # until the agents of the killed command have ended
     timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/run" --resume \

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The controller in a whole run: the link becomes a hundred times slower, and a few rounds later
-# both sides change codec or overlap, with a reason. Parameters still agree. unit_tune tests how
-# soon and how well, in virtual time: here other programs may use the machine.
+# both sides change codec or overlap, with a reason. Parameters still agree. unit_tune tests in
+# virtual time how soon and how well this happens, because other programs may use this machine.
 . "$(dirname "$0")/lib.sh"
 "$BUILD/wanlink" probe >/dev/null || skip "there is no emulated WAN"
 make_corpus

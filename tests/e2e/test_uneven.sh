@@ -48,7 +48,7 @@ uneven paced 75
     [.step, .stall_s, .train_s]' "$T/paced/metrics.jsonl" | tail -n 3)"
 
 # A built-in worker whose steps have twenty times the tokens that fit into the other's 4 ms. It is
-# killed while it leaves out steps. What it repeats equals what it had sent.
+# killed while it leaves out steps. The updates that it repeats equal those that it had sent.
 job "$T/large.yaml" 200 local
 sed -i 's/seq_len: 64, batch: 4/seq_len: 128, batch: 16/' "$T/large.yaml"
 run large & pid=$!

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Two builds of nebula with different protocols: there is no link, and nothing waits silently. Both
 # agents name the two protocols and builds in the log (once), in status and in doctor. A job that
-# waits for the other site reports it too. A worker of another build than its agent is refused with
-# both versions.
+# waits for the other site reports this too. A worker of another build than its agent is refused
+# with both versions.
 source "$(dirname "$0")/lib.sh"
 make_corpus
 make_job "$T/job.yaml"

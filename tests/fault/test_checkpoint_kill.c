@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A checkpoint's writer is killed, or fails, at every write, fsync and rename in turn: the folder
-// always has a generation that loads, the new one exactly if its writer returned success. The same
-// for the thread that writes during training.
+// A checkpoint's writer is killed, or fails, at every write, fsync and rename in turn. The folder
+// always has a generation that loads. This is the new one exactly if its writer returned success.
+// The same holds for the thread that writes during training.
 #include "agent/base/fault.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
@@ -76,7 +76,7 @@ static enum neb_status write_aside(int64_t step) {
     return st;
 }
 
-// The generation that loads, checked to the last word.
+// Loads the newest generation and checks it to the last word.
 static int64_t loads(void) {
     struct intra_ckpt *c = NULL;
     static uint64_t x[WORDS];
@@ -89,7 +89,7 @@ static int64_t loads(void) {
     return step;
 }
 
-// Writes one generation; its k-th operation fails in this way. True: no operation failed.
+// Writes one generation. `how` says what its k-th operation does. True: no operation failed.
 typedef enum neb_status generation_writer(int64_t step);
 static bool with_fault(generation_writer *writes, int64_t step, int k, const char *how) {
     char spec[64];

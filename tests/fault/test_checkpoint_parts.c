@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The writer of a generation of one file and two parts is killed, or fails, at every write, fsync
-// and rename in turn: the folder always has a generation that loads, and the next one removes
-// partial files. One process writes for three ranks: the parts in any order, the file last. In
-// clear, and sealed.
+// and rename in turn. The folder always has a generation that loads, and the next generation
+// removes partial files. One process writes for three ranks: the parts in any order, the file last.
+// The files are in clear, and sealed.
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
 #include "intra/ckpt/checkpoint_async.h"
@@ -24,8 +24,8 @@
 enum { FILES = 3, WORDS = 100000 }; // words of each file: several writes of the buffer
 
 static char dir[64];
-static struct sec_vault *sealing;      // of job 1; NULL: in clear
-static const struct neb_vault *vault;  // of `sealing`
+static struct sec_vault *sealing;      // a vault of job 1; NULL: in clear
+static const struct neb_vault *vault;  // the interface of `sealing`
 static const struct neb_vault *writes; // for the next files
 
 static uint64_t word(int64_t step, uint32_t k, int i) {
@@ -62,7 +62,7 @@ static enum neb_status write_generation(int64_t step) {
     return intra_ckpt_prune(vault, dir, 2);
 }
 
-// The generation that loads, checked to the last word.
+// Loads the newest generation and checks it to the last word.
 static int64_t loads(void) {
     struct intra_ckpt *c = NULL;
     static uint64_t x[WORDS];
@@ -90,7 +90,7 @@ static int files_here(void) {
     return n;
 }
 
-// Writes one generation; its k-th operation fails in this way. True: no operation failed.
+// Writes one generation. `how` says what its k-th operation does. True: no operation failed.
 static bool with_fault(int64_t step, int k, const char *how) {
     char spec[64];
     int status;
@@ -132,7 +132,7 @@ static void test_every_operation_fails(void **state) {
     sweep("");
 }
 
-// A repeated run writes the same step again and is killed: the first one's parts remain.
+// A repeated run writes the same step again and is killed. The parts of the first run remain.
 static void test_the_same_step_again(void **state) {
     (void)state;
     for (int k = 1; !with_fault(1, k, ":kill"); k++)
@@ -140,7 +140,7 @@ static void test_the_same_step_again(void **state) {
     assert_int_equal(files_here(), FILES);
 }
 
-// A part that is lost, damaged or from another generation: the previous generation is used.
+// If a part is lost, damaged or from another generation, the previous generation is used.
 static void test_what_is_no_part(void **state) {
     (void)state;
     char path[NEB_PATH_MAX], part[NEB_PATH_MAX], other[NEB_PATH_MAX];
@@ -158,7 +158,7 @@ static void test_what_is_no_part(void **state) {
     struct neb_buf was = {0}, wrong = {0};
     assert_int_equal(neb_fs_read(part, 1 << 24, &was), NEB_OK);
     assert_int_equal(neb_fs_read(other, 1 << 24, &wrong), NEB_OK);
-    // complete, but number 2
+    // the generation is complete, but it has number 2
     assert_int_equal(neb_fs_write(part, wrong.p, wrong.len, 0600), NEB_OK);
     assert_int_equal(loads(), 1);
     was.p[was.len / 2] ^= 1;
@@ -212,7 +212,8 @@ static void test_a_part_given_up(void **state) {
     intra_ckpt_async_destroy(&a);
     kern_pool_destroy(&pool);
     assert_int_equal(write_generation(3), NEB_OK);
-    assert_int_equal(files_here(), 2 * FILES); // no mark and no parts without a file
+    // without a file there is no mark, and there are no parts
+    assert_int_equal(files_here(), 2 * FILES);
 }
 
 static void key_path(char out[64]) {
@@ -258,14 +259,14 @@ static void test_sealed_parts_are_bound(void **state) {
     assert_int_equal(intra_ckpt_open_in(vault, path, true, &c), NEB_ERR_CORRUPT);
     neb_last_error(why, sizeof why);
     assert_non_null(strstr(why, "not part 1 of 2 of its checkpoint"));
-    // its header is right, but anybody could have written it
+    // the header is right, but anybody could have written it
     writes = NULL;
     assert_int_equal(write_one(path, 2, token, 1), NEB_OK);
     assert_int_equal(loads(), 1);
     writes = sec_vault_of(other); // another job
     assert_int_equal(write_one(path, 2, token, 1), NEB_OK);
     assert_int_equal(loads(), 1);
-    // one of three where one of two is wanted
+    // a part of three, where a part of two is needed
     const struct intra_part of_three = {token, 1, 3};
     struct intra_ckpt_writer *w = NULL;
     assert_int_equal(intra_part_create(vault, path, &of_three, &w), NEB_OK);

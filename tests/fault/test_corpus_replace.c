@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A build replaces a corpus, and the builder is killed, or fails, at every write, sync and rename
-// in turn: the folder has the old or the new corpus, complete. The same if the file system cannot
-// exchange two names: then the old one may lie beside it for a moment, and the next build restores
-// it.
+// A build replaces a corpus. The builder is killed, or fails, at every write, sync and rename in
+// turn. The folder has the old or the new corpus, and it is complete. The same holds if the file
+// system cannot exchange two names. Then the old corpus may lie beside the folder for a moment, and
+// the next build restores it.
 #include "agent/base/fault.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
@@ -88,7 +88,8 @@ static void sweep(const char *before, const char *how, bool exchanges) {
         failed += !whole;
     }
     assert_true(failed >= 6); // sync and rename of files and folders, then the exchange
-    assert_int_equal(beside > 0, !exchanges && *how); // the fault hit that moment
+    // the fault hit the moment between the two renames
+    assert_int_equal(beside > 0, !exchanges && *how);
     assert_false(neb_fs_exists(aside));
 }
 
@@ -150,7 +151,7 @@ static int set_up(void **state) {
     if (build(1) != NEB_OK)
         return -1;
     char model[256];
-    snprintf(model, sizeof model, "%s/tokenizer.model", dir); // trained once
+    snprintf(model, sizeof model, "%s/tokenizer.model", dir); // the model is trained only once
     snprintf(spec.tokenizer, sizeof spec.tokenizer, "%s/tokenizer.model", corpus);
     if (neb_fs_copy(spec.tokenizer, model, 0644) != NEB_OK)
         return -1;

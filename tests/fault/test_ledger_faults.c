@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ledger under failing disks and power cuts: a fixed script runs again and again, and its k-th
+// The ledger under failing disks and power cuts. A fixed script runs again and again. Its k-th
 // write, sync, rename, removal or truncation, also inside SQLite, fails or kills the process, for
 // every k. Afterwards everything acknowledged is there, nothing is partial, and the script can go
 // on to its end.
@@ -200,13 +200,15 @@ static enum neb_status do_step(enum step s) {
 
 // ---- the checks ----
 
-// acknowledged steps; step number `acked` was in flight and may have had its effect
+// `acked` is the number of acknowledged steps. The step with this number was in flight, and may
+// have had its effect.
 static int acked;
 
 static bool done(enum step s) { return acked > (int)s; }
 static bool begun(enum step s) { return acked >= (int)s; }
 
-// Between steps put and drop: must be there, must not be there, or either (one was in flight).
+// Between the steps put and drop, the content must be there. Outside, it must not be. While one of
+// them was in flight, both are allowed.
 static void expect_between(bool there, enum step put, enum step drop, const char *what) {
     if (done(put) && !begun(drop) && !there)
         fail_msg("acknowledged, but lost: %s (after %d steps)", what, acked);
@@ -319,7 +321,7 @@ static void go_on(void) { // resumes like a restarted agent
     if (from > S_PART_0 && from <= S_FINISH_0)
         from = inter_ledger_has_blob(l, &k) ? S_VOTE_0 : S_PART_0;
     if (from == S_MINE_0 || from == S_MINE_1 || from == S_MINE_2 || from == S_MINE_3)
-        from--; // opening removed a blob without a manifest
+        from--; // the opening removed a blob without a manifest
     for (int s = from; s < STEPS_N; s++)
         OK(do_step((enum step)s));
     acked = STEPS_N;
@@ -340,7 +342,7 @@ static void check_and_go_on(void) {
     OK(neb_fs_remove_tree(dir));
 }
 
-// Kills a child at its k-th point; false: it has no k-th point.
+// Kills a child at its k-th fault point. False: it has no such point.
 static bool kill_at(int k, int *shared) {
     char spec[32];
     int status;
@@ -366,7 +368,7 @@ static bool kill_at(int k, int *shared) {
     return WIFSIGNALED(status);
 }
 
-static int points; // of the whole script
+static int points; // the number of fault points of the whole script
 
 static void test_killed_at_every_point(void **state) {
     (void)state;
@@ -402,7 +404,7 @@ static void test_fails_then_opened_again(void **state) {
         inter_ledger_close(&l);
         check_and_go_on();
     }
-    // closing and checkpoints fail silently: nothing is lost
+    // failures at the close and in a checkpoint are silent: nothing is lost
     assert_true(failures > points / 2);
 }
 

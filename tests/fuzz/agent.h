@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An agent that lives for one input, for fuzz targets of its parts: "anna", in its own home, in
-// /dev/shm if possible. The target writes the home's member list before the first agent_begin(),
+// An agent that lives for one input, for fuzz targets of its parts. Its name is "anna". Its home is
+// in /dev/shm if possible. The target writes the home's member list before the first agent_begin(),
 // and restores it after each agent_end().
 #ifndef TESTS_FUZZ_AGENT_H
 #define TESTS_FUZZ_AGENT_H

@@ -25,7 +25,7 @@ static void use(const struct intra_tokenizer *t, const char *text, size_t len) {
     if (st == NEB_OK) {
         for (size_t i = 0; i < n; i++)
             NEB_ASSERT(ids[i] >= 0 && ids[i] < vocab);
-        ids[n] = 0; // room for an EOS
+        ids[n] = 0; // leaves room for an EOS
         NEB_ASSERT(intra_tokenizer_decode(t, ids, n, &back) == NEB_OK);
         free(back);
         free(ids);

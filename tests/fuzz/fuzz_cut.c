@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Updates of other members, cut into the pieces of a mesh's owners and joined again; and the shapes
-// that an update declares. The joined pieces are the same units by number, byte for byte if the
-// numbers ascend. Input: an update.
+// Updates of other members are cut into pieces for the owners of a mesh, and joined again. The
+// shapes that an update declares are read too. The joined pieces hold the same units under the same
+// numbers. They are equal byte for byte if the numbers ascend. Input: an update.
 #include "agent/base/status.h"
 #include "compress/update.h"
 
@@ -54,7 +54,7 @@ static void cut_and_join(const uint8_t *p, size_t len) {
         NEB_ASSERT(!ascends(p, len, units) || !memcmp(joined.p, p, len));
         neb_buf_clear(&joined);
     }
-    // with a part that its owner made
+    // the pieces, with one that its owner made
     pieces[st == NEB_OK ? OWNERS : 0] = (struct cmp_update_piece){p, len};
     (void)!cmp_update_join(pieces, st == NEB_OK ? OWNERS + 1 : 1, &joined);
     neb_buf_free(&joined);

@@ -80,8 +80,9 @@ static void drop(struct sec_list *l, const char *name) {
     sec_members_drop(&l->members, (uint32_t)sec_members_find(&l->members, name));
 }
 
-// 0: the current list. Second version: 1: an hour later, 2: without bert, 3: without anna, 4: bert
-// is lost. 5: another one instead of 0; 6: after 5. 7: the third version, after 1, without carol.
+// 0: the current list. 1 to 4: second versions; 1: an hour later; 2: without bert; 3: without anna;
+// 4: bert is lost. 5: another list in place of 0. 6: follows from 5. 7: a third version, which
+// follows from 1, without carol.
 static void make_lists(void) {
     struct sec_list first = {.members.version = 1, .issued = 1000, .subject = "anna"}, l;
     memcpy(first.members.federation, hub->fed->list.members.federation,
@@ -179,13 +180,14 @@ static void look_at(struct daemon *d, struct agent_jobrun *j) {
     if (j->sums)
         agent_sums_tick(j->sums);
     daemon_lines_due(d, j);
-    if (!agent_timer_at(&j->timers, AGENT_TIMER_AGAIN)) // other timers start workers
+    // the other timers start workers, so they are left out
+    if (!agent_timer_at(&j->timers, AGENT_TIMER_AGAIN))
         return;
     agent_timer_clear(&j->timers, AGENT_TIMER_AGAIN);
     daemon_job_event(d, j, AGENT_EV_AGAIN, NULL);
 }
 
-// False: the list no longer has this agent, and it ends.
+// False: the list no longer contains this agent, so the agent ends.
 static bool second(struct daemon *d) {
     memset(d->spread.looks, 0, sizeof d->spread.looks);
     memset(d->spread.sends, 0, sizeof d->spread.sends);
@@ -272,7 +274,7 @@ static void say_json(struct daemon *d, int of, char what, const char *text, size
         json_object_set_new(body, "id", json_string(own));
     if (kind == AGENT_MSG_JOB)
         fill_spec(body);
-    // the previous id was freed with its object
+    // the previous id was freed together with its object
     id = json_string_value(json_object_get(body, "id"));
     if (id && !strcmp(id, "1") && kind == AGENT_MSG_JOB)
         id_of(d, submitter(body, of), json_object_get(body, "spec"), offered);
@@ -282,7 +284,7 @@ static void say_json(struct daemon *d, int of, char what, const char *text, size
     if (what == 'J')
         sign_job(d, body, of);
     char *whole = body ? json_dumps(body, JSON_COMPACT) : NULL;
-    if (!whole) // not JSON, or a part of it
+    if (!whole) // the text is not JSON, or only a part of it is
         say(d, of, kind, text, n);
     else if (kind != AGENT_MSG_JOB || !starts_process(json_object_get(body, "spec")))
         say(d, of, kind, whole, strlen(whole));

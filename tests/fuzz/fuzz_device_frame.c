@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hostile codec frames, decoded for an accelerator: checks the host's part. The device is host
-// memory with ops that only check their operands: they read inside their arrays and scatter inside
-// the output. A frame is accepted here if the CPU decodes it; otherwise only block codecs may pass,
-// since only a device reads their codes.
+// memory. Its ops only check that they read inside their arrays and scatter inside the output. A
+// frame is accepted here if the CPU decodes it; otherwise only frames of block codecs may pass,
+// because only the device reads their codes.
 #include "compress/device.h"
 #include "compress/ops.h"
 

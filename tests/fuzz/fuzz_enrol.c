@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests and answers of enrolment. The fields of an accepted request make the same request again.
+// Requests and answers of enrolment. The fields of an accepted request give the same request when
+// they are written.
 #include "security/enrol_wire.h"
 
 #include <string.h>

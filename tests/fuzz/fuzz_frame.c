@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_MAX = 1 << 18 }; // elements; larger claims only cost time here
+enum { N_MAX = 1 << 18 }; // elements; a larger claim would only cost time here
 static const uint32_t sentinel = 0x5ca1ab1e;
 
 static void require(bool good) {

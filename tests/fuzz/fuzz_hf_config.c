@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Foreign config.json and adapter_config.json: an accepted one is a model that can be laid out, and
-// it is the same after we write and read it.
+// Foreign config.json and adapter_config.json. An accepted file describes a model that can be laid
+// out. The model is the same after we write the file and read it again.
 #include "intra/hf/hf.h"
 
 #include <stdlib.h>

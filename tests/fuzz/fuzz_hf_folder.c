@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Foreign Hugging Face folders, through import and export. Import returns a status; no byte of a
-// file outside the folder gets into the output; an imported model can be exported, and the export
+// Foreign Hugging Face folders, through import and export. Import returns a status. No byte of a
+// file outside the folder gets into the output. An imported model can be exported, and the export
 // is the same model. Input: a byte of options, then files: a byte for the name, one for the type
 // (file, link to another name or out of the folder, named pipe, folder), u16 length, bytes.
 #include "agent/base/log.h"
@@ -177,7 +177,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct intra_hf_imported r;
     char path[NEB_PATH_MAX], adapter[64];
     if (size < 1 || size > INPUT_MAX || memmem(data, size, secret, sizeof secret - 1))
-        return 0; // libFuzzer learns the secret from the comparison
+        return 0; // libFuzzer learns the secret when it sees this comparison
     if (!root[0])
         set_up();
     unsigned options = data[0];

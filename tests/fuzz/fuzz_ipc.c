@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Heads of messages between workers, commands and an agent, at both ends. A daemon of two clusters,
-// whose own cluster waits for an attached trainer, gets messages of a trainer, a command or a
-// stranger; a worker gets an agent's messages about a commit. At the end the agent still runs, its
-// ledger is sound, and its status is JSON. Input: lines. First byte: the sender (T: has the
-// trainer's secret; C: a command; W: the agent, to a worker). Second byte: attachments (k: the
-// secret, u: an update, 0 to 9: number of parts). Rest: the head. A lone T attaches.
+// Heads of messages between workers, commands and an agent, at both ends. The job has two clusters.
+// The daemon's own cluster waits for an attached trainer. The daemon gets messages of a trainer, a
+// command or a stranger. A worker gets an agent's messages about a commit. At the end the agent
+// still runs, its ledger is sound, and its status is JSON. Input: lines. First byte: the sender (T:
+// has the trainer's secret; C: a command; W: the agent, to a worker). Second byte: attachments (k:
+// the secret, u: an update, 0 to 9: number of parts). Rest: the head. A T with nothing after it
+// attaches.
 #include "agent/exchange/exchange.h"
 #include "agent/job/id.h"
 #include "compress/update.h"
@@ -41,7 +42,8 @@ static void make_update(void) {
     struct cmp_codec codec;
     NEB_ASSERT(cmp_work_create(&w) == NEB_OK && cmp_codec_parse("fp32", &codec) == NEB_OK);
     cmp_update_begin(&update, 1);
-    NEB_ASSERT(cmp_update_add(w, &update, &shape, &codec, data, counts) == NEB_OK);
+    NEB_ASSERT(cmp_update_add(w, &update, &shape, &codec, &(struct cmp_source){.x = data},
+                              counts) == NEB_OK);
     cmp_work_destroy(&w);
 }
 
@@ -80,7 +82,7 @@ static void add_part(struct agent_ipc_msg *m, const void *p, size_t n) {
     m->parts[m->n_parts++] = (struct agent_ipc_part){zmq_msg_data(f), n};
 }
 
-// The message as agent_ipc_recv makes it. False: agent_ipc_recv would drop it.
+// The message as agent_ipc_recv makes it. False: agent_ipc_recv would drop this message.
 static bool read_line(const uint8_t *p, size_t n, const struct agent_credential *secret,
                       struct agent_ipc_msg *m) {
     *m = (struct agent_ipc_msg){0};

@@ -34,7 +34,7 @@ static void put(const void *p, size_t n, int more) {
     NEB_ASSERT(sent == (int)n);
 }
 
-// Receives what is there; returns the last message (or none): its size, and its head.
+// Receives what is there. Returns the size and the head of the last message, or none.
 static bool take(struct agent_ipc_msg *m) {
     struct agent_ipc_client nobody;
     for (enum neb_status st; (st = agent_ipc_recv(&ipc, &nobody, m)) != NEB_ERR_AGAIN;)
@@ -52,7 +52,7 @@ static void expect_same(const struct agent_ipc_msg *a, const struct agent_ipc_ms
 
 static void resend(struct agent_ipc_msg *m) {
     struct agent_ipc_msg again;
-    while (take(&again)) // skip the rest: one message of an input is enough
+    while (take(&again)) // skip the rest: one message an input is enough
         agent_ipc_msg_clear(&again);
     char *text = json_dumps(m->head, JSON_COMPACT);
     NEB_ASSERT(text &&

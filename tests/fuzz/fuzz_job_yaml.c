@@ -13,7 +13,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
         return 0;
     const struct intra_model_config *m = &job.model;
     if (job.model_init[0] && !(m->n_layers && m->d_model && m->n_heads && m->d_ff))
-        return 0; // its sizes come from the checkpoint, before it is sent
+        // its sizes come from the checkpoint, which a submit reads before it sends the job
+        return 0;
     json_t *json = agent_job_to_json(&job);
     char *text = json_dumps(json, JSON_COMPACT);
     NEB_ASSERT(text);

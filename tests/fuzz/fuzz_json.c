@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON of other programs: a value or none. This reader accepts all that the strict reader accepts,
-// with the same value; the result can be written and read again; and setting a value keeps all
+// JSON of other programs: the reader gives a value or none. It accepts all that the strict reader
+// accepts, with the same value. The result can be written and read again. Setting a value keeps all
 // others.
 #include "intra/read/json.h"
 
@@ -10,7 +10,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-// The largest numbers overflow here: such a text is not compared.
+// The largest numbers overflow here, so such a text is not compared.
 static bool has_huge(const json_t *v) {
     const char *key;
     json_t *w;
@@ -21,8 +21,7 @@ static bool has_huge(const json_t *v) {
     return huge;
 }
 
-// Infinity and its like, and texts with a blank or U+FFFD in them, may look the same when read
-// again.
+// Infinity and NaN, and texts with a blank or U+FFFD in them, may look the same when read again.
 static void check_again(const json_t *v) {
     json_t *again;
     char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hostile requests of a student: OK or NEB_ERR_FORMAT, nothing written outside the batch; an
-// accepted request fits the job, and is written again unchanged.
+// Hostile requests of a student: the result is OK or NEB_ERR_FORMAT, and nothing is written outside
+// the batch. An accepted request fits the job, and gives the same bytes when it is written again.
 #include "agent/train/label_request.h"
 #include "kernels/kern.h"
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Altered rows of a ledger on disk: any value in any column. Reading returns an error or values
-// within their limits; the full check finds a change of anything signed or chained (all but numbers
-// of attempts and messages); and the round core accepts what was read. Input: a byte for the
-// column; a byte: odd: the rest (i64, then bytes) replaces the value; even: one byte changes (u16
-// where, u8 xor).
+// within their limits. The full check finds a change of anything signed or chained (all but numbers
+// of attempts and messages). The round core accepts what was read. Input: a byte for the column,
+// then a byte. If it is odd, the rest (i64, then bytes) replaces the value. If it is even, one byte
+// changes (u16 where, u8 xor).
 #include "inter/ledger/verify.h"
 #include "tests/fuzz/trusting.h"
 #include "tests/unit/ledger_fixture.h"
@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const struct column {
     const char *table, *name, *which;
-    bool number, covered; // covered: the check must find any other value
+    bool number, covered; // covered: the full check must find any other value
 } columns[] = {
     {"manifest", "body", "round=1 AND member=1", false, true},
     {"manifest", "body", "round=2 AND member=0", false, true},
@@ -60,7 +60,8 @@ static void put_round(struct inter_ledger *l, uint32_t round, bool commit) {
     NEB_ASSERT((commit ? inter_ledger_put_commit(l, &r) : inter_ledger_put_vote(l, &r)) == NEB_OK);
 }
 
-// Two committed rounds, a third one with a vote; one message that waits, and one received.
+// The state: two committed rounds, a third one with a vote, one message that waits, and one
+// received.
 static void make(void) {
     struct inter_ledger *l = NULL;
     struct inter_standing st = {.term = 1, .joined = true, .epoch = 70, .epochs = {0, 71}};
@@ -97,7 +98,7 @@ static void put_back(void) {
     NEB_ASSERT(f && fwrite(whole.p, 1, whole.len, f) == whole.len && fclose(f) == 0);
 }
 
-// False: the value is unchanged, or the table refuses it.
+// False: the value is unchanged, or the table refuses the change.
 static bool alter(const struct column *c, const uint8_t *p, size_t n) {
     char sql[256];
     sqlite3 *db = NULL;
@@ -148,7 +149,7 @@ static void on_job(void *user, const uint8_t id[INTER_ID_BYTES], const char *spe
 }
 static void on_chain(void *user, const struct inter_chain *c) { (void)user, (void)c; }
 
-// As inter_service_job_open does.
+// Reads the job as inter_service_job_open does.
 static void restore(struct inter_ledger *l) {
     struct inter_job_config c = {.n_members = 2,
                                  .fragments = 2,
@@ -170,7 +171,7 @@ static void restore(struct inter_ledger *l) {
     inter_node_restore_standing(n, &st);
     for (uint32_t f = 0; f < c.fragments; f++) {
         if (inter_ledger_last_commit(l, fx_job, f, &r) == NEB_OK) {
-            NEB_ASSERT(r.n <= INTER_MEMBERS_MAX && r.n_plans <= INTER_MEMBERS_MAX);
+            NEB_ASSERT(r.n <= NEB_MEMBERS_MAX && r.n_plans <= NEB_MEMBERS_MAX);
             inter_node_restore_commit(n, &r);
         }
         uint32_t round = inter_node_round(n, fx_job, f);

@@ -108,7 +108,7 @@ static void take_line(void *user, const json_t *line) {
     x->lines++;
 }
 
-// The next line of a resumed run is the last one, and not earlier than those before.
+// A resumed run writes its next line after the last one, with a time that is not earlier.
 static void metrics(const uint8_t *p, size_t n) {
     struct agent_metrics *m = NULL;
     struct newest before = {0}, after = {0};
@@ -139,7 +139,7 @@ static void corpus_json(const uint8_t *p, size_t n) {
     if (build_place_check(built) != NEB_OK)
         return;
     json_t *root = json_loadb((const char *)p, n, 0, NULL),
-           *o; // then it is a corpus, with the folder "en"
+           *o; // then it is a corpus, whose folder is "en"
     bool lists = false;
     size_t i;
     json_array_foreach(json_object_get(root, "sources"), i, o) {
@@ -186,7 +186,7 @@ static void seen_file(const uint8_t *p, size_t n) {
     sec_federation_destroy(&f);
     put(home, "federation/seen", seen.p, seen.len);
     char path[NEB_PATH_MAX];
-    path_of(path, home, "federation/forked"); // evidence of two lists with one version
+    path_of(path, home, "federation/forked"); // proof of two lists with one version
     NEB_ASSERT(neb_fs_remove(path) == NEB_OK);
 }
 

@@ -8,7 +8,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
-// Adds keys that came after a seed was written, so that a seed stays a job that agents accept.
+// Adds keys that are younger than the seeds of the corpus, so that a seed stays a job that agents
+// accept.
 static void add_new_keys(json_t *json) {
     static const char yaml[] =
         "job: t\nsteps: 4\nmodel: {n_layers: 1, d_model: 8, n_heads: 2, d_ff: 16}\n"

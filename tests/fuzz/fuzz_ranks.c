@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages between ranks over TCP: connections at the start, rank 0's table of addresses, and the
-// frames afterwards. A connection without the token is no rank; nothing is written outside the
-// awaited messages; kept bytes are counted. Input: a byte that chooses, then
+// frames afterwards. A connection without the token is not a rank. Nothing is written outside the
+// messages that a rank waits for. Bytes that are kept are counted. Input: a byte that chooses, then
 //    0  steps of four connections to rank 0. The low two bits of a byte: which one. It says hello
 //       as a rank (u8 rank, u8 size), proves itself, sends bytes (u8 length), or closes
 //    1  an entry of the table, and whether this rank is on rank 0's host
@@ -33,7 +33,7 @@ struct knockers {
     socklen_t at_len;
     int fd[KNOCKERS];
     uint8_t hello[KNOCKERS][HELLO];
-    bool proved[RANKS]; // a connection has proved itself as this rank
+    bool proved[RANKS]; // a connection has proved that it is this rank
 };
 
 static void mac(const struct knockers *k, int who, char side, const uint8_t nonce[NONCE],
@@ -151,7 +151,7 @@ static void entry(struct neb_rd *r) {
     NEB_ASSERT(a.ss_family == AF_INET || a.ss_family == AF_INET6);
     bool nowhere =
         a.ss_family == AF_INET && ntohl(((struct sockaddr_in *)&a)->sin_addr.s_addr) >> 24 == 127;
-    NEB_ASSERT(here || !nowhere); // no address that means this host
+    NEB_ASSERT(here || !nowhere); // a rank on another host has no loopback address
 }
 
 // ---- frames ----
@@ -161,7 +161,7 @@ struct pair {
     struct socket_hub *hub;
     int other;
     struct socket_recv recv[WAITS];
-    uint8_t *x[WAITS]; // of exact size; NULL: not awaited
+    uint8_t *x[WAITS]; // of exact size; NULL: no message is expected
 };
 
 // Some frames claim bytes that never come.

@@ -3,8 +3,8 @@
 // is on the list and has her own key. She sends raw bytes, and well-formed signed messages: updates
 // and chunks, proposals, commits, votes, promises, evidence. The service lives for one input, with
 // its ledger in its own folder (in /dev/shm if possible). At the end it still works, its disk is
-// sound, and each round has at most one record. Input: up to 96 steps, each a byte that chooses it
-// and the bytes that it takes.
+// sound, and each round has at most one record. Input: up to 96 steps. Each step is a byte that
+// chooses the kind, and the bytes that this kind takes.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/sha256.h"
@@ -180,7 +180,8 @@ static void make_blob(struct neb_buf *b, uint8_t seed) {
     NEB_ASSERT(cmp_work_create(&w) == NEB_OK && cmp_codec_parse("fp32", &codec) == NEB_OK);
     neb_buf_clear(b);
     cmp_update_begin(b, 1);
-    NEB_ASSERT(cmp_update_add(w, b, &shape, &codec, data, counts) == NEB_OK);
+    NEB_ASSERT(cmp_update_add(w, b, &shape, &codec, &(struct cmp_source){.x = data}, counts) ==
+               NEB_OK);
     cmp_work_destroy(&w);
     if (seed % 4 == 3) // sometimes one that the gate refuses
         neb_put_u32(b->p + b->len - 4, 0x7fc00000);
@@ -240,7 +241,7 @@ static void sign_record(struct play *p, struct inter_record *r) {
     r->n_accepts = 1;
 }
 
-// An honest leader's proposal of the updates that anna has, with one change.
+// What an honest leader would propose about the updates that anna has, with one change.
 static void say_proposal(struct play *p) {
     struct fragment *g = round_of(p);
     uint8_t which = neb_rd_u8(&p->in), odd = neb_rd_u8(&p->in), by = neb_rd_u8(&p->in);
@@ -271,7 +272,7 @@ static void say_proposal(struct play *p) {
         return;
     inter_weights_fill(r, g->absences);
     switch (odd % 10) {
-    case 1: r->plans[ANNA].interval += by; break; // the leader may choose it
+    case 1: r->plans[ANNA].interval += by; break; // a leader may choose this plan
     case 2: r->entries[by % r->n].verdict ^= 1; break;
     case 3: r->cursors[by % MEMBERS] += by; break;
     case 4: r->entries[by % r->n].weight += by; break;
@@ -291,7 +292,7 @@ static void say_proposal(struct play *p) {
     hear(p, MALLORY, INTER_CONTROL, p->out.p, p->out.len);
 }
 
-// With anna's vote if she gave one.
+// A commit, with anna's vote if she gave one.
 static void say_commit(struct play *p) {
     const struct fragment *g = round_of(p);
     struct inter_record r = p->r;
@@ -360,7 +361,8 @@ static void say_pull(struct play *p) {
     hear(p, MALLORY, INTER_CONTROL, p->out.p, p->out.len);
 }
 
-// Asks for a term, or answers such a request: with a vote for her last proposal, or without one.
+// Mallory asks for a term, or answers a request for one: with a vote for her last proposal, or
+// without one.
 static void say_election(struct play *p) {
     uint8_t how = neb_rd_u8(&p->in);
     uint32_t term = how & 1 ? 3u * (how >> 1 & 3) : job_of(p)->standing.term;

@@ -71,7 +71,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     free(header);
     if (inter_snapshots_create(&c, &s) != NEB_OK)
         return 0;
-    // The folder does not exist: an accepted offer ends with an error before any byte is written.
+    // The folder does not exist, so an accepted offer ends with an error before any byte is
+    // written.
     (void)!inter_snapshots_fetch(s, job, "/nonexistent/x", (const uint32_t[]){1}, 1, false, NEB_S);
     r = neb_rd_make(data, size);
     neb_ns now = 2 * NEB_S;

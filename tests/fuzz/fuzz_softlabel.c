@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Soft labels from a hostile peer: the decoder returns OK or NEB_ERR_FORMAT and writes nothing
-// outside its output; accepted labels are sorted, sum to one, name each token once, and can be
+// Soft labels from a hostile peer. The decoder returns OK or NEB_ERR_FORMAT and writes nothing
+// outside its output. Accepted labels are sorted, sum to one, name each token once, and can be
 // encoded again.
 #include "compress/softlabel.h"
 

@@ -2,8 +2,8 @@
 // Stream messages from a hostile peer: the parser, and both endpoints. All signatures count as
 // good, so that the code after the check is reached. A consumer's buffers stay within its window,
 // it delivers in order, and a producer sends only what it has. Input: messages, each after a u16
-// little-endian length; its top bits: bulk; "to the producer"; one of two connections broke before.
-// tests/unit/test_stream.c writes the corpus (WRITE_CORPUS=DIR).
+// little-endian length. Its top bits say: bulk; to the producer; one of two connections broke
+// before this message. tests/unit/test_stream.c writes the corpus (WRITE_CORPUS=DIR).
 #include "inter/stream/wire.h"
 #include "tests/fuzz/trusting.h"
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages that a worker gets from another cluster's worker in modes rtd and distill: batches of
-// replaced tokens, with or without the text, batches of rows of shared embeddings, the answering
-// rows, labels, and a student's requests. Bad ones are refused, accepted ones are trained on.
-// Input: a byte that chooses one of `kinds`, then messages. An odd byte: the true next message,
-// changed at half as many places (u16 where, u8 xor); else the input's own (u16 length, bytes).
+// Messages that a worker gets from another cluster's worker in modes rtd and distill. These are
+// batches of replaced tokens, with or without the text; batches of rows of shared embeddings, and
+// the rows in answer; labels; and a student's requests. Bad messages are refused. The worker trains
+// on accepted ones. Input: a byte that chooses one of `kinds`, then messages. An odd byte: the true
+// next message, changed at half as many places (u16 where, u8 xor); else the input's own (u16
+// length, bytes).
 #include "agent/train/distill.h"
 #include "agent/train/rtd.h"
 #include "tests/testing.h"
@@ -101,7 +102,7 @@ static struct agent_distill_side *distill_side(const struct talk *t, enum agent_
     return s;
 }
 
-// rows: output for the answers, or NULL.
+// rows: gets the rows of the answers, or NULL.
 static void talk_rtd(struct talk *t, const char *options, struct talk *rows) {
     char text[512];
     struct neb_buf batch = {0};
@@ -196,7 +197,7 @@ static uint8_t *next(const struct talk *t, int k, struct neb_rd *r, size_t *n) {
     return p;
 }
 
-struct listener { // one of these
+struct listener { // one of these is set
     struct agent_rtd_side *rtd;
     struct agent_distill_side *distill;
     struct neb_buf out;

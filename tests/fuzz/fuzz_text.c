@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Text in the encoding that a source names, cut anywhere; and the detected encoding of a file.
-// Converted in pieces it is the same as converted at once, and no byte after it is read. Input: a
-// byte for the encoding, one for the length of pieces, the text.
+// Conversion in pieces gives the same text as conversion at once, and reads no byte after the
+// input. Input: a byte for the encoding, one for the length of pieces, the text.
 #include "intra/read/charset.h"
 #include "intra/read/text_kind.h"
 

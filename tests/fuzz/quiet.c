@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linked into every target: drops the log lines about refused bytes, gigabytes an hour.
+// Linked into every target. Drops the log lines about refused bytes, which would be gigabytes an
+// hour.
 #include "agent/base/log.h"
 #include "tests/testing.h"
 

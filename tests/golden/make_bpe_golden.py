@@ -128,10 +128,10 @@ def make(normalizer, split, more):
     for pair in (
         ("!", "\u00e1"),
         ("\u0130", "!"),
-    ):  # of "!", U+180E (e1 a0 8e), "!": three pieces, were that a space
+    ):  # of "!", U+180E (e1 a0 8e), "!": three pieces if that were a space
         o["model"]["vocab"]["".join(pair)] = len(o["model"]["vocab"])
         o["model"]["merges"].append(list(pair))
-    if more:  # words that merges do not make: found whole all the same
+    if more:  # merges do not make these words, but they are found as wholes
         for word in ("ĠThe", "software", "Ġprogramm"):
             o["model"]["vocab"].setdefault(word, len(o["model"]["vocab"]))
     if normalizer:
@@ -245,7 +245,7 @@ def main():
         for ids in (
             [0, 5, 100, 226, 200],
             [n for n in range(100, 356, 3)],
-        ):  # not of a text: bytes in disorder
+        ):  # bytes in any order, which no text has
             back = t.decode(ids, skip_special_tokens=False).encode()
             out.append(
                 f'{{"{name}", NULL, 0, (const int32_t[]){{{", ".join(map(str, ids))}}}, '

@@ -73,7 +73,8 @@ for name, config in CASES.items():
         with tempfile.TemporaryDirectory() as d:
             model.save_pretrained(d)
             text = (pathlib.Path(d) / "config.json").read_text()
-            # .double() would keep float32's rotary table: a model made in float64 has its own.
+            # .double() would keep the rotary table in float32, so the model itself is made in
+            # float64.
             torch.set_default_dtype(torch.float64)
             model = transformers.AutoModelForCausalLM.from_pretrained(
                 d, dtype=torch.float64, attn_implementation="eager"

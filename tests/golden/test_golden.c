@@ -2,7 +2,8 @@
 // Ten training steps of four tiny models against figures of an independent definition
 // (make_golden.py: float64, automatic derivatives), step by step: loss, gradient norm, and the
 // parameters at the end, on the reference backend and on the fast one. With NEBULA_WRITE_CORPUS set
-// it also writes the corpus of tests/fuzz/fuzz_checkpoint.c, after a change of the format.
+// it also writes the corpus of tests/fuzz/fuzz_checkpoint.c. This is needed after a change of the
+// format.
 #include "agent/base/rng.h"
 #include "intra/train/trainer.h"
 #include "tests/testing.h"
@@ -32,9 +33,9 @@ static const struct golden_case {
     enum intra_schedule_kind schedule;
     enum intra_clip_kind clip;
     int32_t micros;
-    bool ignore; // some targets
+    bool ignore; // only some positions have targets
 } cases[] = {
-    // as in make_golden.py
+    // the same names and values as in make_golden.py
     {{.mode = INTRA_TRAIN_FULL},
      2,
      true,
@@ -229,7 +230,7 @@ static void write_corpus(struct kern *K) {
     }
 }
 
-// Files of an earlier build open with the same content: the format has not changed.
+// Files of an earlier build open with the same content. This shows that the format has not changed.
 static void test_format(void **state) {
     (void)state;
     struct kern *K = NULL;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hugging Face folders: logits after an import against those of transformers (make_hf_golden.py;
-// parameters follow from their names), and all round trips: fp32 bit by bit, bf16 rounded once,
-// shards, LoRA adapters alone and merged.
+// Hugging Face folders: the logits after an import are compared with those of transformers
+// (make_hf_golden.py; the values of parameters follow from their names). All round trips are made:
+// fp32 bit by bit, bf16 rounded once, shards, LoRA adapters alone and merged.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "intra/ckpt/safetensors_half.h"
@@ -199,7 +199,7 @@ static void test_bf16(void **state) {
 }
 
 // A checkpoint with adapters: merged at export it gives the logits of the model with its adapters;
-// as base and PEFT folder it comes back byte for byte.
+// exported as a base and a PEFT folder, it comes back byte for byte.
 static void test_lora(void **state) {
     (void)state;
     char path[NEB_PATH_MAX], a[NEB_PATH_MAX], b[NEB_PATH_MAX];

@@ -72,7 +72,7 @@ static void backward(struct kern *D, const struct shape *s, const struct buffers
                      at(b->qkv, 2 * WIDTH), s->ld, b->delta, NULL);
 }
 
-// The fastest round.
+// The time of the fastest round.
 static double time_ms(struct kern *D, const struct shape *s, const struct buffers *b,
                       void (*run)(struct kern *, const struct shape *, const struct buffers *)) {
     const struct kern_ops *K = D->ops;
@@ -149,8 +149,8 @@ static bool measure(struct kern *D, const struct shape *s, struct results *out, 
 
 static void row(const struct shape *s, const char *who, const struct results *r,
                 const char *verdict) {
-    // Two products forward; five backward, two of which the kernels compute twice. The mask hides
-    // half.
+    // Forward has two products. Backward has five, and the kernels compute two of them twice. The
+    // mask hides half of the pairs.
     double flop = 2.0 * s->a.B * s->a.n_heads * s->a.head_dim * (double)s->a.T * s->a.T;
     printf("| %s | %d x %d, %d heads of %d | %.3f | %.0f | %.3f | %.0f | %s |\n", who, s->a.B,
            s->a.T, s->a.n_heads, s->a.head_dim, r->forward_ms, flop / r->forward_ms * 1e-9,

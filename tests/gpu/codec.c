@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Speed of the codecs' arithmetic on the device, relative to a device copy of the same array.
 //
-// The time is that of the device for one cmp_device_encode or cmp_device_decode
+// The measured time is the device's time for one cmp_device_encode or cmp_device_decode
 // (compress/device.c): every encoder starts with a pass for the largest magnitude (for scales, and
-// to check that all is finite); bf16's decoder ends with one. The counted bytes are those that must
-// move (array and codes, once per pass), at most the 8 per element of a copy: a second pass is a
-// loss, never a gain. "of a copy" is the time of a copy / the time of encoding, as in nebula bench
-// codec. Single passes have lines of their own, which tests/gpu/judge does not judge. Values are
-// like an update's: normal, with rows of different size, some of zeros.
+// to check that all values are finite), and bf16's decoder ends with one. The counted bytes are
+// those that must move (array and codes, once per pass), but at most 8 per element, as in a copy.
+// So a second pass is a loss, never a gain. "of a copy" is the time of a copy / the time of
+// encoding, as in nebula bench codec. Single passes have lines of their own, which tests/gpu/judge
+// does not judge. Values are like an update's: normal, with rows of different size, some of zeros.
 #include "agent/base/rng.h"
 #include "tests/gpu/gpu.h"
 
@@ -24,7 +24,8 @@ struct bench {
     uint8_t *scales, *codes; // codes: two bytes an element
     uint32_t *bad, *at;      // at: positions of the entries of top-k
     double copy;             // GB/s
-    bool search, verify; // the pass for the largest magnitude: of x before an op, of out after it
+    // runs the pass for the largest magnitude: of x before an op, of out after it
+    bool search, verify;
 };
 
 static void op_copy(struct bench *b) { b->D->ops->copy(b->D, b->out, b->x, b->n * 4); }
@@ -40,7 +41,7 @@ static void op_encode2(struct bench *b) { encode(b, 1, -2); }
 static void op_decode8(struct bench *b) {
     b->D->ops->decode_blocks(b->D, b->out, b->scales, b->codes, b->n, BLOCK, false, -6, b->bad);
 }
-static void op_decode4(struct bench *b) { // frames of three and two bits are alike
+static void op_decode4(struct bench *b) { // frames of three bits and of two bits have the same form
     b->D->ops->decode_blocks(b->D, b->out, b->scales, b->codes, b->n, BLOCK, true, -2, b->bad);
 }
 static void op_split(struct bench *b) {
@@ -52,7 +53,7 @@ static void op_join(struct bench *b) {
 static void op_topk(struct bench *b) {
     b->D->ops->topk(b->D, (uint16_t *)(void *)b->codes, b->out, b->x, b->n, CHUNK, TOP, TOP);
 }
-static void op_topk_dense(struct bench *b) { // the tuner's densest
+static void op_topk_dense(struct bench *b) { // the densest top-k that the tuner chooses
     b->D->ops->topk(b->D, (uint16_t *)(void *)b->codes, b->out, b->x, b->n, CHUNK, DENSE, DENSE);
 }
 static void op_scatter(struct bench *b) {
@@ -84,7 +85,7 @@ static void measure(struct bench *b, const char *what, void (*op)(struct bench *
     printf("| %s | %.0f | %.2f |\n", what, best, best / b->copy);
 }
 
-// With its pass for the largest magnitude, and alone; bytes: of the op alone.
+// Times the op with its pass for the largest magnitude, and alone. bytes: those of the op alone.
 static void measure_both(struct bench *b, const char *what, void (*op)(struct bench *b),
                          double bytes, bool *pass, const char *alone) {
     char name[64];

@@ -40,7 +40,7 @@ static double time_ms(struct kern *D, const struct grads *g, bool fused) {
     return best;
 }
 
-// The sums of dy's first column, both ways.
+// The sums of dy's first column, computed both ways.
 static double sum_of(struct kern *D, const struct grads *g, bool fused) {
     float first = 0;
     D->ops->zero(D, g->db, (size_t)g->m * sizeof(float));

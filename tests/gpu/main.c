@@ -2,8 +2,9 @@
 // gpu_check ops [small] [FROM] | train | graphs | epilogues | heads [ROWS [VOCAB [WIDTH]]]
 //     | attn [HEAD_DIM [B T]] | codec [LOG2] | modes [small] | speed SHAPE [BATCH [STEPS]]
 //     | nccl RANKS | device
-// Exit status: 0 success; 1 a failure; 3 this process lost the device, and another one must
-// continue ops with the case in the last line (next=FROM); 77 no GPU here (the reason is printed).
+// Exit status: 0 success; 1 a failure; 3 this process lost the device, and another process must
+// continue `ops` with the case in the last line (next=FROM); 77 no GPU here (the reason is
+// printed).
 #include "tests/cuda/device_matrix.h"
 #include "tests/gpu/gpu.h"
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# tests/gpu/judge on reports in the form of tests/gpu/run: each goal alone can be missed, and a
-# missing figure is a missed goal.
+# tests/gpu/judge on reports in the form of tests/gpu/run. Each goal alone can be missed, and a
+# missing figure counts as a missed goal.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 T=$(mktemp -d)
@@ -52,7 +52,7 @@ miss '50.0 %' '49.9 %'
 miss '| 160000 | 102.4 | 390' '| 159999 | 102.4 | 390'
 miss '| torch 2.9.0+cu129 124m | 32 x 1024 | 400000' '| torch 2.9.0+cu129 124m | 32 x 1024 | 410001'
 miss '^| 350m .*' ''
-# which equals everything to mawk
+# to mawk, a NaN equals everything
 for figure in '0.73' '410000' '50.0 %' '400000'; do miss "| $figure" '| nan'; done
 miss '^| \(int.\|bf16\|topk.*\) \(en\|de\)code .*' '' 13
 for one in 'int8 encode' 'int3 decode' 'int2 encode' 'bf16 decode' 'topk 64/4096 encode' \
@@ -153,8 +153,8 @@ mv "$T/bundle/libnebula_cuda.so" "$T/object"
 run 77 "$T/good" --quick
 mv "$T/object" "$T/bundle/libnebula_cuda.so"
 
-# Without NCCL there are no meshes, which is no failure; a mesh that fails for another reason is
-# one.
+# Without NCCL there are no meshes, which is no failure. A mesh that fails for another reason is a
+# failure.
 printf '#!/bin/sh\n' >"$T/bundle/mesh_train"
 printf '%s\n' '#!/bin/sh' \
     'echo "cannot load /x/libnebula_nccl.so: libnccl.so.2: cannot open shared object file" >&2' \
@@ -228,7 +228,7 @@ says '^| 124M | 0.0200 | 0.0250 | 1.25 |'
 for took in 0.3 2; do TOOK=$took run 1 "$T/good" --part plan --into "$T/plan"; done
 rm "$T/bundle/e2e.sh" "$T/bundle/conform_comm"
 
-# Every mesh of a list is judged, not only the last: here one of them learns something else.
+# Every mesh of a list is judged, not only the last. Here an earlier one has other losses.
 cat >"$T/bundle/nebula" <<'SH'
 #!/bin/sh
 shift 2 # ranks N
@@ -253,8 +253,8 @@ for wrong in 2x1x1 1x1x2 1x2x1; do
 done
 rm "$T/bundle/mesh_train" "$T/bundle/nebula" "$T/bundle/libnebula_nccl.so"
 
-# Parts of several calls, joined afterwards, make the same report; a missing, cut or failed part
-# shows. Each call leaves one file.
+# Parts of several calls, joined afterwards, make the same report; The report shows a missing, cut
+# or failed part. Each call leaves one file.
 parts=$T/parts
 for part in ops train graphs attn codec nccl speed torch mesh clusters modes plan; do
     run 0 "$T/good" --part $part --into "$parts"

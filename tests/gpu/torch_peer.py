@@ -106,7 +106,7 @@ def speed(name, layers, d, heads, ff, batch):
         optim.step()
         optim.zero_grad(set_to_none=True)
         torch.cuda.synchronize()
-        if i == 0:  # for a report of one that is cut off
+        if i == 0:  # for the report, if a run is cut off
             print(
                 f"{name}: compiled, and a first step made, in {time.perf_counter() - begun:.0f} s",
                 flush=True,

@@ -48,7 +48,7 @@ def serve(addr, port):
     udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
     udp.bind((addr, port))
     got, late, last, first_at, last_at, size, seen = 0, 0, -1, 0.0, 0.0, 0, bytearray()
-    fresh = True  # counts stay after a question: its answer can be lost
+    fresh = True  # a question does not reset the counts, because its answer may be lost
     print("serving", flush=True)
     while True:
         data, peer = udp.recvfrom(65536)
@@ -107,7 +107,7 @@ def udp(addr, port, mbit, seconds, size=1472):
             pass
     else:
         sys.exit("netprobe: no answer from the sink")
-    # One packet fewer, over the time between the first and the last one.
+    # The time from the first packet to the last one covers one packet fewer than arrived.
     rate = (int(nbytes) - size - 28) * 8 / float(span) / 1e6 if float(span) > 0 else 0
     print(f"{total} {got} {late} {rate:.3f} {fates}")
 

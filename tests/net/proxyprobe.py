@@ -141,7 +141,7 @@ check("bytes counted", link["delivered_bytes"], 3 * size, 3 * size + 2000)
 check("bytes still under way", link["in_flight_bytes"], 0, 0)
 with socket.create_connection(
     ("127.0.0.1", ports[1])
-) as reset:  # a rude end must not harm the others
+) as reset:  # a reset must not harm the other connections
     reset.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     reset.sendall(b"y" * 1000)
 check(

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// wan.rate_limit on real sockets over paths that stall: once too short to be noticed, so that the
-// data comes at once afterwards, and once so long that connections break. In any t seconds no more
-// arrives than the limit carries in t + 1 s (inter/link/rate_limit.h), and nearly all of it before
-// and after.
+// wan.rate_limit on real sockets over paths that stall. One stall is too short to be noticed, and
+// the data comes all at once after it. One is so long that connections break. In any t seconds no
+// more arrives than the limit carries in t + 1 s (inter/link/rate_limit.h), and nearly all of it
+// before and after.
 //
 //     anna ── TCP ──► relay, which stops reading ── TCP ──► bert
 #include "agent/base/fs.h"
@@ -169,7 +169,7 @@ static double send_for(double time) {
     return ((double)arrived - before) / rate / time;
 }
 
-// Bytes in the relay's buffers, and reads between two samples, are seen late.
+// Bytes in the relay's buffers are seen late, and so are reads between two samples.
 static void check_windows(void) {
     const double late = 6 * 4 * BUFFER + CHUNK;
     double worst = 0, from = 0, to = 0;
@@ -195,7 +195,7 @@ static void test_paths_that_stand(void **state) {
     began = neb_now();
     double share = send_for(2);
     assert_true(share > 0.5);
-    stands = true; // too short to be noticed
+    stands = true; // the stall is too short to be noticed
     assert_true(send_for(2.5) < 0.2);
     stands = false;
     assert_true(send_for(2) > 0.5);

@@ -30,14 +30,14 @@ serve() { # SITE
     local ns=WANLINK_NS$1
     exec {log}< <(exec "$W" exec "${!ns}" -- "${P[@]}" serve 0.0.0.0 9000)
     # shellcheck disable=SC2064 # this server
-    trap "kill $!" EXIT # else it would outlive the test and hold its output open
+    trap "kill $!" EXIT # otherwise it would outlive the test and hold its output open
     read -r -t 5 <&"$log" || { echo "FAIL  no server"; exit 1; }
 }
 
 shape() { # 20mbit, 40 ms each way, 64 KiB of queue
     serve 1
     read -r median low _ < <(in0 "${P[@]}" rtt 10.77.0.2 9000 9)
-    # other load on the machine delays a packet now and then, so the least one is exact
+    # other load on the machine delays a packet now and then, so only the smallest delay is exact
     check "median round trip of 2 x 40 ms" "$median" 80 110
     check "least round trip" "$low" 80 82
 
@@ -86,7 +86,8 @@ shape() { # 20mbit, 40 ms each way, 64 KiB of queue
     read -r _ rate < <(in0 "${P[@]}" tcp 10.77.0.2 9000 16000000)
     check "TCP over 100 Mbit/s and 80 ms, Mbit/s with slow start" "$rate" 30 100
 
-    # Super-packets are cut where a segment is lost or delayed: a fault there breaks the stream.
+    # Super-packets are cut where a segment is lost or delayed. An error in the cut would break the
+    # stream.
     ctl delay 5ms >/dev/null; ctl loss 1% >/dev/null; ctl reorder 1% >/dev/null
     cut=$(field 0 1 lost_packets)
     read -r _ rate < <(in0 "${P[@]}" tcp 10.77.0.2 9000 8000000)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The pure parts of wanlink: link model, ring buffer, cutting of super-packets, control commands.
-// No other code may use them, so they are not a library but compiled in.
+// No other code may use them, so they are compiled into this test and are not a library.
 #include "agent/wan/gso.c"
 #include "agent/wan/link.c"
 #include "agent/wan/mesh.c"
@@ -28,8 +28,8 @@ static void test_rate_and_delay(void **state) {
             assert_int_equal(wan_link_offer(&l, NEB_S, 1500, &at), WAN_PASS);
         double line = neb_seconds(at - NEB_S - p.delay);
         assert_true(fabs(N * 1500 * 8 / line / (double)rates[i] - 1) < 1e-4);
-        // Line times are rounded to nanoseconds: half of one per packet, 63 bytes in all at 1
-        // Gbit/s.
+        // The time of each packet is rounded to nanoseconds. The error is half a nanosecond a
+        // packet, in all the time of 63 bytes at 1 Gbit/s.
         assert_in_range(wan_link_backlog_bytes(&l, NEB_S), N * 1500 - 63, N * 1500 + 63);
         // An idle line starts at once.
         assert_int_equal(wan_link_offer(&l, 100 * NEB_S, 1500, &at), WAN_PASS);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products in bf16 (kernels/cpu_bf16.c): rounding; every product, computed every way, against a
-// reference that rounds its operands alike; the same bits with one thread and with three; copies of
-// parameters.
+// Products in bf16 (kernels/cpu_bf16.c). The tests: rounding; every product, computed every way,
+// against a reference that rounds its operands in the same way; the same bits with one thread and
+// with three; copies of parameters.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "kernels/bf16.h"
@@ -98,7 +98,7 @@ static double distance(const float *x, const float *y, size_t n) {
     return far / (1 + size);
 }
 
-// Both round alike, so the results differ only by the order of fp32 sums.
+// Both sides round in the same way, so the results differ only by the order of fp32 sums.
 static const double BOUND = 4e-6;
 
 static const struct {
@@ -122,7 +122,8 @@ static void one_product(struct kern *ref, struct kern *one, struct kern *three, 
     float *a = fill(&r, (size_t)(ta ? k : m) * (size_t)lda, 1),
           *b = fill(&r, (size_t)(tb ? n : k) * (size_t)ldb, 1), *c[3];
     c[0] = fill(&r, n_c, 1);
-    for (int j = 0; j < m && products[i].beta == 0; j++) // written, not added to
+    // beta is 0: the op writes, and does not add
+    for (int j = 0; j < m && products[i].beta == 0; j++)
         for (int l = 0; l < n; l++)
             c[0][j * ldc + l] = NAN;
     for (int j = 1; j < 3; j++) {
@@ -157,7 +158,7 @@ static void one_product(struct kern *ref, struct kern *one, struct kern *three, 
         free(c[j]);
 }
 
-// dx and dW in one call; none, one or both wanted; the weight with and without a copy.
+// dx and dW in one call. None, one or both are wanted, and the weight is with and without a copy.
 static void one_backward(struct kern *ref, struct kern *K, int n, int out, int in, int pad) {
     struct neb_rng r = neb_rng_make(8, (uint64_t)n);
     int ld = out + pad;
@@ -199,7 +200,7 @@ static void one_backward(struct kern *ref, struct kern *K, int n, int out, int i
         free(all[i]);
 }
 
-// A product that is written past the caches, and one whose sum takes several parts.
+// One product is written past the caches, and the sum of one takes several parts.
 static void large_products(struct kern *fp32, struct kern *K) {
     static const struct { int m, n, k; } shapes[] = {{1040, 2064, 32}, {48, 40, 9000}};
     struct neb_rng r = neb_rng_make(4, 4);
@@ -240,7 +241,8 @@ static void large_products(struct kern *fp32, struct kern *K) {
     }
 }
 
-// A logit's gradient is rounded before its products: a tie may go either way, by one bf16 step.
+// A logit's gradient is rounded before its products. A tie may be rounded up or down, so they may
+// differ by one bf16 step.
 static void one_head(struct kern *ref, struct kern *K, int n, int d, int V) {
     struct neb_rng r = neb_rng_make(9, (uint64_t)n);
     size_t n_x = (size_t)n * (size_t)d, n_w = (size_t)V * (size_t)d;
@@ -281,7 +283,7 @@ static void one_head(struct kern *ref, struct kern *K, int n, int d, int V) {
     free(targets);
 }
 
-// Parameters may change after weights(NULL) withdraws them; the copy is not used for others.
+// Parameters may change after weights(NULL) withdraws them. No other parameters use their copy.
 static void parameters_change(struct kern *ref, struct kern *K) {
     enum { S = 48, N = S * S };
     struct neb_rng r = neb_rng_make(3, 3);
@@ -289,7 +291,7 @@ static void parameters_change(struct kern *ref, struct kern *K) {
     for (int turn = 0; turn < 5; turn++) {
         float *now = w + (turn == 4   ? 2 * N
                           : turn == 2 ? N / 2
-                                      : 0); // 2: across its end; 4: beyond
+                                      : 0); // turn 2: across the end of the copy; turn 4: beyond it
         if (turn == 1)
             K->ops->weights(K, NULL, 0);
         if (turn == 0 || turn == 2)
@@ -323,7 +325,8 @@ static void parameters_change(struct kern *ref, struct kern *K) {
         if (!(distance(want, y, N) <= BOUND))
             fail_msg("turn %d in %s: off by %g", turn, kern_cpu_products(K), distance(want, y, N));
     }
-    K->ops->weights(K, w, N); // products read the copy, made at once or by the first product
+    // products read the copy, which is made at once or by the first product
+    K->ops->weights(K, w, N);
     K->ops->gemm(K, &(struct kern_gemm){.tb = KERN_T,
                                         .m = S,
                                         .n = S,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/blas.c: the choice of the library for products. It corrects an OpenBLAS that detects a
-// lesser processor, but keeps a user's choice; oneDNN computes the same, and OpenBLAS replaces a
-// missing oneDNN. The choice is made once, so each case is a process. The test provokes OpenBLAS's
-// mistake on every machine.
+// kernels/blas.c chooses the library for products. It corrects an OpenBLAS that detects a lesser
+// processor, but keeps a user's choice. oneDNN computes the same, and OpenBLAS replaces a missing
+// oneDNN. The choice is made once a process, so each case is a process. The test provokes
+// OpenBLAS's mistake on every machine.
 #include "kernels/cpu.h"
 #include "kernels/onednn.h"
 
@@ -58,7 +58,7 @@ static int product_is_right(struct kern *K) {
     return 1;
 }
 
-// Processors that OpenBLAS may have detected, from the least; each one that this machine can run.
+// The processors that OpenBLAS may detect, the least first. Only those that this machine can run.
 static const char *const cores[] = {"Prescott", "Haswell", "SkylakeX", "Cooperlake",
                                     "Sapphirerapids"};
 enum { AS_IT_IS = -1, PRESCOTT, HASWELL, SKYLAKEX, KNOWN = 5 };
@@ -70,7 +70,7 @@ static int core_named(const char *name) {
     return HASWELL; // Zen and similar
 }
 
-// mistaken: OpenBLAS is made to detect this processor; asked: the user asked for it.
+// mistaken: OpenBLAS is made to detect this processor. asked: the user asked for this one.
 static int child(int mistaken, int asked) {
     int best = cpu_isa_find("avx512") ? SKYLAKEX : cpu_isa_find("avx2") ? HASWELL : PRESCOTT;
     char before[64];

@@ -40,7 +40,7 @@ static double dot(const float *a, const float *b, int n) {
 
 typedef double loss_fn(void *arg);
 
-// grad (n) of loss with respect to x (n), in place
+// the gradient (n) of the loss by x (n), computed in place
 static void check(loss_fn *loss, void *arg, float *x, const float *grad, int n) {
     enum { N_MAX = 4096, DIRECTIONS = 4 };
     static float keep[N_MAX], u[N_MAX];
@@ -57,7 +57,7 @@ static void check(loss_fn *loss, void *arg, float *x, const float *grad, int n) 
         }
         memcpy(x, keep, sizeof *x * n);
         double numeric = (side[1] - side[0]) / (2 * step), analytic = dot(grad, u, n);
-        if (!(size > 1e-3)) // a zero gradient would prove nothing
+        if (!(size > 1e-3)) // a gradient of zero would prove nothing
             fail_msg("gradient vanishes");
         if (!(fabs(numeric - analytic) < 2e-3 * (size + fabs(numeric))))
             fail_msg("numeric %g, analytic %g, gradient's norm %g", numeric, analytic, size);

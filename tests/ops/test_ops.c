@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The op matrix: every op on every instruction set of this machine against the reference, within a
-// bound per op; the same bits with one thread and with three; no writes outside the outputs.
+// bound per op. The bits are the same with one thread and with three. No op writes outside its
+// outputs.
 #include "agent/base/rng.h"
 #include "kernels/cpu.h"
 
@@ -555,8 +556,8 @@ static void test_matrix(void **state) {
     kern_destroy(&ref);
 }
 
-// Several threads, more than processors, share one key-value head: each block of keys is added in a
-// fixed order.
+// Several threads, more than there are processors, share one key-value head. Each block of keys is
+// still added in a fixed order.
 static void test_attn_turns(void **state) {
     (void)state;
     const struct op_case shapes[] = {ATTN(1, 500, 6, 1, 16, KERN_MASK_CAUSAL, 1, 0),
@@ -654,7 +655,7 @@ static void test_pool(void **state) {
     assert_null(p);
 }
 
-// Processes divide the processors that they may use, not all of the machine's.
+// Processes divide the processors that they may use, not all processors of the machine.
 static void test_share(void **state) {
     (void)state;
     cpu_set_t before, first;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks and products of kernels/panel.h, every implementation against the definition in plain C:
-// all edges, all forms, all ways to write. AMX also with emulated tiles (tiles.h), on any processor
-// with AVX-512.
+// Blocks and products of kernels/panel.h: every implementation against the definition in plain C,
+// with all edges, all forms and all ways to write. AMX also with emulated tiles (tiles.h), on any
+// processor with AVX-512.
 #include "agent/base/memory.h"
 #include "agent/base/rng.h"
 #include "kernels/bf16.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 #if defined(__x86_64__)
-#include "tests/ops/tiles.h" // before the next lines: its own includes stay unchanged
+#include "tests/ops/tiles.h" // comes before the next lines, so that its own includes stay unchanged
 #ifdef __clang__
 #pragma clang attribute push(                                                                      \
     __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16"))), apply_to = function)
@@ -134,7 +134,7 @@ static void one_product(const struct panel_isa *v, struct neb_rng *r, int rows, 
     panel_plain.mul(&m);
     m.c = got;
     v->mul(&m);
-    double bound = 2e-6 * depth * PANEL_DEPTH; // sums of numbers of about 1 in another order
+    double bound = 2e-6 * depth * PANEL_DEPTH; // sums of numbers of about 1, in another order
     for (size_t i = 0; i < n; i++) {
         bool inside = i % ldc < (size_t)cols;
         if (inside ? !(fabs((double)want[i] - (double)got[i]) <= bound) : want[i] != got[i])

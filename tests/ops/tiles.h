@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// AMX's tiles in plain C, for kernels/panel_amx.c on processors without them: included before it,
-// under other names. It follows Intel's description (64 and IA-32 SDM 1, chapter 18): it checks a
-// configuration, and refuses what the configuration does not cover.
+// AMX's tiles in plain C, for kernels/panel_amx.c on processors without AMX. A test includes this
+// file before it, and replaces the names of the intrinsics. It follows Intel's description (64 and
+// IA-32 SDM 1, chapter 18): it checks a configuration, and refuses what the configuration does not
+// cover.
 #ifndef OPS_TILES_H
 #define OPS_TILES_H
 #include <immintrin.h>

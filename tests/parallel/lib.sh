@@ -21,21 +21,24 @@ need_mpi() {
 
 # ranks N PROGRAM ARGS...: runs N ranks on this machine, with one thread each, for at most $limit
 # seconds (600). mpirun starts them; with launcher=socket, nebula does, over TCP.
-launcher=mpi
+# Ranks over MPI sleep where they would yield (yield.c), unless polls=1.
+launcher=mpi polls=
 ranks() {
-    local n=$1
+    local n=$1 preload=
     shift
     if [[ $launcher == socket ]]; then
         OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
             timeout -k 5 "${limit:-600}" "$BUILD/nebula" ranks "$n" "$@" </dev/null
         return
     fi
-    # Leaks inside MPI are not ours. Single-copy transfers need rights that containers lack.
+    [[ $polls || ! -e $BUILD/libtest_yield.so ]] || preload=$BUILD/libtest_yield.so
+    # Leaks inside MPI are not ours. Containers lack the rights for single-copy transfers.
     OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 ASAN_OPTIONS="detect_leaks=0:${ASAN_OPTIONS:-}" \
     OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_mpi_yield_when_idle=1 \
     OMPI_MCA_btl=self,vader \
     OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
-        timeout -k 5 "${limit:-600}" mpirun --oversubscribe -n "$n" "$@" </dev/null
+        timeout -k 5 "${limit:-600}" mpirun --oversubscribe -n "$n" \
+        env LD_PRELOAD="$preload" "$@" </dev/null
 }
 
 # emulated: from here on, meshes have ranks on emulated devices (tests/cuda). The program looks for
@@ -61,7 +64,7 @@ mpi_pieces() {
 }
 
 # Shared by the comparisons below: odd() is true if a field from FROM on is missing or not a number.
-# To mawk a NaN equals everything, and so do values computed from it.
+# To mawk, a NaN equals everything, and so does a value computed from it.
 numbers='function odd(from, i) {
         for (i = from; i <= NF; i++) if ($i !~ /^-?[0-9]/) return 1
         return NF < from
@@ -126,9 +129,9 @@ losses_agree() {
         }' "$3" "$4"
 }
 
-# meshes OPTIONS MESH...: compares each mesh (DPxPPxTP) with one rank. It returns at the first that
-# differs, also where set -e has no effect (a && b). $rank: the program that starts a rank, if not
-# $mesh_train.
+# meshes OPTIONS MESH...: compares each mesh (DPxPPxTP) with one rank. It returns at the first mesh
+# that differs, also where set -e has no effect (a && b). $rank: the program that starts a rank, if
+# not $mesh_train.
 meshes() {
     local options=$1 dp pp tp
     shift

@@ -11,7 +11,7 @@
 
 enum { MESH_VOCAB = 131, MESH_LAYERS = 4, MESH_T = 16 };
 
-struct mesh_option { // one pointer is set: where the value goes; on: 1 is true
+struct mesh_option { // exactly one pointer is set, and gets the value. on: 1 means true
     const char *key;
     int *number;
     bool *on;
@@ -30,8 +30,8 @@ struct intra_trainable mesh_trainable(const char *name);
 typedef enum neb_status mesh_run(const void *options, struct intra_comm *world, struct kern *K,
                                  struct kern *D);
 // Runs `run` on every rank and returns the exit status. `device`: NULL for processors, else fp32 or
-// bf16. `alone`: only rank 0 opens its device here; the others follow in a group, which opens
-// theirs.
+// bf16. `alone`: only rank 0 opens its device here. The others are ranks of a group, which opens
+// their devices.
 int mesh_main(const struct intra_mesh_config *mesh, const char *device, bool alone, mesh_run *run,
               const void *options);
 static inline enum kern_type mesh_type(const char *name) {

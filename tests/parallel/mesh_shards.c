@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The exchange of a cluster on one rank or distributed over a mesh (agent/exchange/shards.h),
-// without agents. Parameters change in a known way, are encoded, come back and are merged. The
-// output is what another cluster would see; no mesh may change it. For test_mesh_shards.sh.
+// without agents. Parameters change in a known way. Their update is encoded, comes back and is
+// merged. The output is what another cluster would see, and it must not depend on the mesh. For
+// test_mesh_shards.sh.
 //
 //     mesh_shards DP PP TP [key=value ...]   see mesh_program.h
 //
@@ -105,7 +106,8 @@ static void say_memory(int rank, uint64_t elements, uint64_t bytes, size_t befor
             (long long)allocated() - (long long)before);
 }
 
-// The time of all threads of this process. Wall time says little, because ranks share processors.
+// The time of all threads of this process. The wall clock says little, because ranks share
+// processors.
 static double processor_s(void) {
     struct timespec t;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
@@ -163,8 +165,8 @@ static void counts_of(void *user, int32_t unit, uint64_t *out) {
         out[r] = (uint64_t)((w->tensors.rows[unit].row0 + r) * 7 % 23) + (uint64_t)w->step;
 }
 
-// Stands for training: every trainable parameter changes by its place in its tensor and by the
-// time.
+// Replaces training: every trainable parameter changes by an amount that follows from its place in
+// its tensor and from the time.
 static enum neb_status move(struct leader *w, int64_t time, float size) {
     NEB_TRY(intra_group_pull(w->group, NULL));
     for (int32_t i = 0; i < w->model->n_tensors; i++) {
@@ -221,7 +223,7 @@ static enum neb_status encode(struct leader *w, int32_t f, const struct cmp_code
     return NEB_OK;
 }
 
-// Rounds repeat by 7: one has no update, one lacks ours, one is refused, one is a merge round.
+// Rounds repeat after 7: one has no update, one lacks ours, one is refused, one is a merge round.
 static enum neb_status merge(struct leader *w, int32_t f, int round) {
     const struct neb_buf *b = &w->blob[f];
     struct kern_digest d;

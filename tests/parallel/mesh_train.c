@@ -38,7 +38,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Replicas take the micro-batches of a step in turn, so all meshes see the same step.
+// Replicas take the micro-batches of a step in turn, so all meshes train on the same step.
 enum { VOCAB = MESH_VOCAB, T = MESH_T, WIDTH = 64, BATCH = 2, MICROS = 8, EVAL = 10 };
 
 struct options {
@@ -119,8 +119,8 @@ static void set_device(struct intra_trainer_config *c, const struct options *o, 
     c->device_type = mesh_type(D ? o->device : o->products);
 }
 
-// Window `number` of a noisy cycle through the vocabulary: always the same text, which can be
-// learned.
+// Window `number` of a noisy cycle through the vocabulary. The text is always the same, and a model
+// can learn it.
 static void window(uint64_t number, const struct options *o, int32_t *tokens, int32_t *targets) {
     struct neb_rng r = neb_rng_make(11, number);
     int32_t at = (int32_t)neb_rng_below(&r, VOCAB), stride = 1 + (int32_t)neb_rng_below(&r, 3);

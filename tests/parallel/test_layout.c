@@ -73,7 +73,7 @@ static void check_mesh(struct intra_mesh_config c, const struct intra_model_conf
     }
     for (int32_t i = 0; i < whole->n_tensors; i++) {
         const struct intra_tensor *w = &whole->tensors[i];
-        // replicas, and tensors that are not split
+        // these are replicas, and tensors that are not split
         int times = c.dp * (w->cut == INTRA_CUT_NONE ? c.tp : 1);
         for (size_t k = 0; k < intra_tensor_size(w); k++)
             assert_int_equal(seen[w->at + k], times);

@@ -39,7 +39,8 @@ WANT
 timeout 600 "$nebula" ranks 1 sh -c 'echo $NEBULA_RANKS_TOKEN' >"$work/other"
 ! grep -q "$(cat "$work/other")" "$work/meet" || { echo "a second run has the same token"; exit 1; }
 
-# As torchrun starts ranks, with its variables. Without a token, the error names what is missing.
+# Starts ranks as torchrun does, with its variables. Without a token, the error names what is
+# missing.
 rank() { # RANK [VARIABLE=VALUE]
     env -u SLURM_LOCALID -u SLURM_PROCID -u OMPI_COMM_WORLD_LOCAL_RANK \
         RANK="$1" LOCAL_RANK="$1" WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 \
@@ -93,7 +94,8 @@ for signal in TERM KILL; do
     wait "$pid" 2>/dev/null && { echo "after SIG$signal the launcher succeeded"; exit 1; }
     gone "after SIG$signal"
 done
-# SIGUSR1 replaces the ranks by others: the launcher ends after them, even if they ignore signals.
+# Ranks ignore SIGTERM, and one of them is stopped. On SIGUSR1 the launcher still ends, after it has
+# killed them.
 two sh -c "trap '' TERM; exec sleep $mark"
 kill -STOP "$(left | head -n 1)"
 kill -USR1 "$pid"

@@ -15,9 +15,10 @@ enum { STAGES = 8, MICROS = 16 };
 
 struct stage {
     struct intra_pipe_op ops[2 * MICROS];
-    int at;                  // next operation
-    int32_t done[2];         // micro-batches forward, backward
-    int32_t sent[2], got[2]; // down and up: sent by this stage, received by its neighbour
+    int at;          // next operation
+    int32_t done[2]; // micro-batches forward, backward
+    // by direction (down, up): sent by this stage, received by its neighbour
+    int32_t sent[2], got[2];
 };
 
 static void make(struct stage *s, int stages, int32_t micros) {
@@ -50,9 +51,9 @@ static void test_order_and_memory(void **state) {
 }
 
 // Runs one operation of stage i if its inputs are there. A send waits until the previous one in the
-// same direction is received (one buffer a direction), so buffers hide no deadlock. in_order: a
-// receive also waits for this stage's sends in the same direction (NCCL: one stream a
-// communicator).
+// same direction is received (one buffer a direction), so buffers cannot hide a deadlock. in_order:
+// a receive also waits for this stage's earlier sends in the same direction, as with NCCL, where a
+// communicator has one stream.
 static bool step(struct stage *s, int i, int stages, int32_t micros, bool in_order, bool *moved) {
     struct stage *me = &s[i];
     if (me->at == 2 * micros)

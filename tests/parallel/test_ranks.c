@@ -139,7 +139,8 @@ static void test_missing_rank(void **state) {
     struct outcome o[RANKS_MAX];
     struct world w = make_world(4);
     w.start_ms = 2000;
-    run(&w, 0x5, only_start, o); // 0 and 2 of four: 2 waits longer, for the message of 0
+    // ranks 0 and 2 of four: 2 waits longer, until the message of 0 comes
+    run(&w, 0x5, only_start, o);
     assert_int_equal(o[0].st, NEB_ERR_TIMEOUT);
     says(&o[0], "waited 2.0 s for ranks 1, 3 to connect");
     assert_true(o[0].s >= 1.9 && o[0].s < 15);
@@ -147,7 +148,7 @@ static void test_missing_rank(void **state) {
     says(&o[2], "rank 0");
     w = make_world(2);
     w.start_ms = 300;
-    close(w.listener); // no rank 0
+    close(w.listener); // there is no rank 0
     w.listener = dup(0);
     run(&w, 0x2, only_start, o);
     assert_int_equal(o[1].st, NEB_ERR_TIMEOUT);
@@ -186,7 +187,7 @@ static void test_ranks_that_trickle_in(void **state) {
     says(&o[1], "rank 0");
 }
 
-// Many missing ranks are named by ranges. Rank 0 may be late, too.
+// Many missing ranks are named as ranges. Rank 0 may be late, too.
 static enum neb_status late_root(struct world *w, int rank) {
     if (rank == 0)
         neb_sleep(1500 * NEB_MS);
@@ -226,7 +227,7 @@ static void test_rank_ends_while_starting(void **state) {
     (void)state;
     struct outcome o[RANKS_MAX];
     struct world w = make_world(3);
-    run(&w, 0x3, dies_starting, o); // rank 2 is missing, 1 dies: 0 does not wait 20 s
+    run(&w, 0x3, dies_starting, o); // rank 2 is missing and 1 dies: 0 must not wait 20 s
     assert_int_equal(o[0].st, NEB_ERR_IO);
     says(&o[0], "rank 1 of 3 ended while rank 0 waited for ranks 2 to connect");
     assert_true(o[0].s < 15);
@@ -354,7 +355,7 @@ static void test_one_fails(void **state) {
         w.timeout_ms = how == HANGS ? 3000 : 20000;
         run(&w, 0x7, needs_all, o);
         int named = 0;
-        for (int k = 0; k < 3; k++) // the second to notice may see the first one end
+        for (int k = 0; k < 3; k++) // the second rank that notices may see the first one end
             named += strstr(o[k].text, cases[i].text) != NULL;
         for (int k = 0; k < 2; k++) {
             assert_true(o[k].there);
@@ -371,7 +372,7 @@ static void test_one_fails(void **state) {
 }
 
 // Rank 0 works for three times the timeout of the others. If it reports that it is alive, they
-// wait; otherwise they give it up.
+// wait. Otherwise they give up.
 static bool at_work;
 
 static enum neb_status long_work(struct world *w, int rank) {
@@ -448,7 +449,7 @@ static void test_last_words(void **state) {
     assert_true(o[1].there && o[1].st == NEB_OK);
 }
 
-// Ranks agree on a failure and give up. A late rank still gets the agreed result.
+// Ranks agree that there is a failure, and give up. A late rank still gets the agreed result.
 static enum neb_status agree_late(struct world *w, int rank) {
     struct intra_comm *c = NULL;
     double x = rank;
@@ -457,7 +458,7 @@ static enum neb_status agree_late(struct world *w, int rank) {
     if (rank != 0 && st == NEB_OK)
         st = c->ops->all_reduce(c, &x, 1, INTRA_COMM_F64, INTRA_COMM_MAX);
     if (rank == 0 && st == NEB_OK) {
-        neb_sleep(50 * NEB_MS); // the others have sent theirs
+        neb_sleep(50 * NEB_MS); // by then the others have sent their messages
         st = c->ops->all_reduce(c, &x, 1, INTRA_COMM_F64, INTRA_COMM_MAX);
         neb_sleep(300 * NEB_MS); // the others have ended
         int last = 0;
@@ -497,8 +498,8 @@ static float element(int rank, size_t i) {
     return ((float)neb_rng_below(&r, 2000001) - 1e6f) * (rank % 2 ? 1e-6f : 1e3f);
 }
 
-// Sums are ((x0 + x1) + x2) + …, whichever rank is late and however long the array is, also if one
-// rank alone gets a part of it.
+// Sums are ((x0 + x1) + x2) + …, whichever rank is late and however long the array is. This also
+// holds if only one rank gets the result.
 static enum neb_status in_rank_order(struct world *w, int rank) {
     static const size_t sizes[] = {1, 1000, 1025, 30000, 700000};
     struct intra_comm *c = NULL;
@@ -546,8 +547,8 @@ static void test_rank_order(void **state) {
 
 // ---- idle connections ------------------------------------------------------------------------
 
-// Two ranks exchange messages and six others are silent: the silent connections are not read each
-// time.
+// Two ranks exchange messages, and six others are silent. The silent connections are not read for
+// each message.
 static enum neb_status two_talk(struct world *w, int rank) {
     enum { ROUNDS = 500, BYTES = 1000 };
     struct intra_comm *c = NULL;

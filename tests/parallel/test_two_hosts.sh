@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Ranks on two hosts connect over TCP: two namespaces with an emulated link, each with its own
-# /etc/hosts. Rank 0's host names itself 127.0.1.1, as Debian's installer does. The other host knows
-# it by an address without a host, and by the right one. Exits with 77 if namespaces cannot be made.
+# /etc/hosts. Rank 0's host names itself 127.0.1.1, as Debian's installer does. The other host has
+# two addresses for it: one that no host has, and the right one. Exits with 77 if namespaces cannot
+# be made.
 set -euo pipefail
 if [[ ${1:-} != inside ]]; then
     "${BUILD:?}/wanlink" run --rate 1gbit --delay 1ms -- true || {

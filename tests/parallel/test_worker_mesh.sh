@@ -16,6 +16,8 @@ if [[ $launcher == mpirun ]]; then
     # Containers forbid the other kind of transfer.
     export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_btl=self,vader
     export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1
+    [[ ! -e $BUILD/libtest_yield.so ]] || # parallel/yield.c
+        export LD_PRELOAD=$BUILD/libtest_yield.so
     export ASAN_OPTIONS="detect_leaks=0:${ASAN_OPTIONS:-}" # MPI leaks at its end
 fi
 nebula=$T/bin/nebula
@@ -75,7 +77,7 @@ for want in "alpha 4" "beta 2"; do
             bad = 1 }
             exit bad }' "$T/owned" || fail "wrong shards: $(cat "$T/owned")"
 done
-# Every rank but rank 0 wrote its part of the last checkpoint.
+# All ranks except rank 0 wrote their part of the last checkpoint.
 for want in "alpha 3" "beta 1"; do
     read -r name n <<<"$want"
     newest=$(ls "$T/mesh/clusters/$name"/jobs/*/checkpoint/step-*.ckpt | tail -1)
@@ -96,15 +98,15 @@ jq -e 'all(.clusters[]; .steps == 20 and .tokens == 5120)' "$T/mesh/summary.json
     fail "the model of the meshes cannot be evaluated"
 
 variants() {
-    # Other trainable sets, codecs and overlaps; parameters from another run.
+    # Other trainable sets, codecs and overlaps, and a start from the parameters of another run.
     for name in lora overlap; do cp "$T/mesh.yaml" "$T/$name.yaml"; done
     run lora --set trainable=lora --set trainable.rank=4 --set 'trainable.targets=[q, v, down]' \
         --set "init_from=$T/mesh/checkpoint/model.ckpt"
     run overlap --set sync.overlap=2 --set sync.fragments=2 --set sync.codec=int8 \
         --set model.tied=false --set optim.clip.kind=adagc --set recompute=true
 
-    # Replicas need no whole micro-batches: one of four sequences is split for dp 2 here, and for dp
-    # 4 there.
+    # A replica need not get whole micro-batches. A micro-batch of four sequences is split for dp 2
+    # at one cluster, and for dp 4 at the other.
     job "$T/rows.yaml" "{dp: 2, tp: 1}" "{dp: 4}"
     sed -i 's/batch: 1, accumulate: 4/batch: 4, accumulate: 1/' "$T/rows.yaml"
     run rows
@@ -124,10 +126,11 @@ if [[ $launcher == mpirun ]]; then
     cat "$T"/auto/clusters/alpha/jobs/*/rank-0.log | has '4 ranks: dp' ||
         fail "the worker with mesh: auto has other ranks"
 fi
-# These do not depend on the launcher, and waiting ranks of MPI poll.
+# The tests below do not depend on the launcher. Waiting ranks of MPI poll, so they run without it.
 [[ $launcher == mpirun ]] || variants
 
-# Interrupted and resumed, and with a killed worker: the same bits as undisturbed.
+# A run that is interrupted and resumed, and a run with a killed worker, have the bits of an
+# undisturbed run.
 job "$T/whole.yaml" "{dp: 2, tp: 2}" "{pp: 2}"
 long=(--steps 140 --set sync.interval=20 --set log_every=5)
 for name in cut kill; do cp "$T/whole.yaml" "$T/$name.yaml"; done
@@ -159,7 +162,7 @@ timeout 600 "$nebula" pretrain "$T/kill.yaml" --local 2 \
 pid=$!
 started kill 50
 within 20 saved "$T/kill" alpha || fail "there is no checkpoint at step 50"
-# Any of its ranks.
+# Kills any of its ranks.
 victim=$(pgrep -f "nebula worker $T/kill/clusters/alpha/.* --rank" | sort -n | tail -n 1)
 [[ -n $victim ]] || fail "there is no rank of alpha"
 kill -KILL "$victim"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A run continues with another mesh: started as dp 2 x tp 2 beside a single rank, stopped, and
-# resumed as pp 2 beside the same. It reaches the losses of an uninterrupted run, and the clusters
-# have equal parameters. Nothing else of a job may change.
+# A run continues with another mesh: It starts as dp 2 x tp 2 beside a cluster of one rank, is
+# stopped, and resumes as pp 2 beside the same cluster. It reaches the losses of an uninterrupted
+# run, and the clusters have equal parameters. Nothing else of a job may change.
 source "$(dirname "$0")/../e2e/lib.sh"
 [[ -e $BUILD/libnebula_mpi.so ]] ||
     skip "this build has no MPI (run configs/install-deps, then build again)"
@@ -78,8 +78,8 @@ paste -d ' ' "$T/want" "$T/got" | awk '
 jq -e '.spec.clusters[0].mesh == [1, 2, 1]' "$T/cut/job.json" >/dev/null ||
     fail "job.json keeps the first mesh"
 
-# After a crash of the command, the agents continue with the mesh that they know as soon as they are
-# back. When they get another mesh, they restart their worker with it.
+# After a crash of the command, the agents come back and continue with the mesh that they know. When
+# they get another mesh, they restart their worker with that mesh.
 NEBULA_FAULT=worker.step:+60 timeout 600 "$nebula" pretrain "$T/first.yaml" \
     --out "$T/crash" "${options[@]}" >"$T/crash.log" 2>&1 &
 pid=$!

@@ -5,8 +5,8 @@
 //
 //     diverge_ledger HOME HOME_OF_MEMBER_0 HOME_OF_MEMBER_1 …
 //
-// Prints the leader's number. Exit status 2: the record that the others have holds this member's
-// vote, so this member would equivocate too.
+// It prints the leader's number. Exit status 2: the record of the others holds this member's vote,
+// so this member would equivocate too.
 #include "inter/ledger/ledger.h"
 #include "security/identity.h"
 #include "security/sign.h"

@@ -21,7 +21,7 @@
 
 static char dir[] = "/tmp/nebula-enrol-XXXXXX";
 static char hub_home[NEB_PATH_MAX], endpoint[SEC_ENDPOINT_MAX], code[SEC_CODE_TEXT];
-static struct sec_hub *hub, *server_hub; // the operator's, and the server's own
+static struct sec_hub *hub, *server_hub; // the operator's hub, and the server's own copy
 static struct sec_enrol_server *server;
 static struct sec_identity *hub_id;
 static pthread_t thread;
@@ -80,8 +80,8 @@ static inline bool is_member(const char *name) {
 // ---- a client that can forge requests -----------------------------------------------------------
 
 struct lie {
-    const char *name;        // in the request; NULL: the token's
-    const uint8_t *exporter; // for the proof; NULL: the connection's own
+    const char *name;        // name in the request; NULL: the name in the token
+    const uint8_t *exporter; // exporter for the proof; NULL: the one of the connection
     const struct neb_buf *csr;
 };
 

@@ -77,7 +77,7 @@ static uint32_t index_of[SITES];
 static uint8_t job[INTER_ID_BYTES] = {9, 9};
 static struct site sites[SITES];
 static struct inter_link *bare;        // mallory without a service
-static struct inter_standing standing; // of mallory's ledger when she became bare
+static struct inter_standing standing; // the state of mallory's ledger when she gave up her service
 static void (*each_pass)(void);        // what mallory does in each pass
 static void (*on_blobs)(struct site *x, const struct inter_record *r, const struct neb_map *blobs);
 static bool robust;    // the job's profile
@@ -135,7 +135,7 @@ static inline void start(struct site *x) {
     }
 }
 
-// As an agent does when its own worker has attached.
+// Tells the gate the shape of updates, as an agent does when its worker has attached.
 static inline void tell_shape(struct site *x) {
     const struct cmp_unit_shape shape = {.unit = 0, .rows = ROWS, .cols = COLS, .counts = true};
     uint8_t sha[INTER_SHA_BYTES];
@@ -246,7 +246,7 @@ static inline void make_update(enum kind kind, uint32_t seed, struct neb_buf *b)
     OK(cmp_work_create(&w));
     OK(cmp_codec_parse("fp32", &codec));
     cmp_update_begin(b, 1);
-    OK(cmp_update_add(w, b, &shape, &codec, data, counts));
+    OK(cmp_update_add(w, b, &shape, &codec, &(struct cmp_source){.x = data}, counts));
     cmp_work_destroy(&w);
     if (kind == NOT_A_NUMBER || kind == INFINITE)
         neb_put_u32(b->p + b->len - 4, kind == INFINITE ? 0x7f800000 : 0x7fc00000);

@@ -109,7 +109,7 @@ static int open_house(const char *endpoint, const char *pid) {
     snprintf(text, sizeof text, "%d silent connections cost %.1f MiB, limit 64", IDLE, most);
     EXPECT(text, most < 64);
     int gone = 0;
-    // The last connection may have come only now, because the kernel drops requests of a frequent
+    // The last connection may arrive only now, because the kernel drops requests of a frequent
     // source.
     for (neb_ns end = neb_now() + (INTER_UNIDENTIFIED_MS + 2000) * NEB_MS, i = 0; i < IDLE; i++) {
         neb_ns left = end - neb_now();
@@ -140,7 +140,7 @@ static bool refused(void *zctx, const struct agent_ipc_remote *r, json_t *head, 
     if (agent_ipc_remote_connect(zctx, r, &s) != NEB_OK ||
         zmq_setsockopt(agent_ipc_socket(s), ZMQ_LINGER, &zero, sizeof zero) != 0)
         exit(6);
-    bool silent = !strcmp(how, "silence"); // a real answer may need longer
+    bool silent = !strcmp(how, "silence"); // a real answer may take longer
     const char *said = ask(s, head, secret, (silent ? 2 : 15) * NEB_S, &m);
     bool as_expected = strstr(said, how) != NULL;
     if (!as_expected)
@@ -175,7 +175,7 @@ static int with_keys(struct agent_credential *c, const char *job, const char *ot
     zmq_setsockopt(plain, ZMQ_RCVTIMEO, &wait_ms, sizeof wait_ms);
     zmq_setsockopt(plain, ZMQ_SNDTIMEO, &wait_ms, sizeof wait_ms);
     bool dialled = zmq_connect(plain, own->endpoint) == 0;
-    // the connection may be closed again already
+    // the agent may have closed the connection already
     (void)zmq_send(plain, "{\"op\":\"status\"}", 15, 0);
     EXPECT("no encryption", dialled && zmq_recv(plain, b, sizeof b, 0) < 0);
     zmq_close(plain);

@@ -97,9 +97,9 @@ static void one_round(const float *theta, enum attack how, bool robust) {
     struct cmp_codec codec;
     struct cmp_update_stats stats;
     float sketches[MEMBERS][CMP_SKETCH];
-    const float *by_member[INTER_MEMBERS_MAX] = {0};
+    const float *by_member[NEB_MEMBERS_MAX] = {0};
     struct inter_record r = {.n = MEMBERS};
-    float norms[INTER_MEMBERS_MAX] = {0};
+    float norms[NEB_MEMBERS_MAX] = {0};
     struct kern_digest d[MEMBERS];
     assert_int_equal(cmp_codec_parse("int8", &codec), NEB_OK);
     for (int i = 0; i < MEMBERS; i++) {
@@ -174,7 +174,8 @@ static void test_byzantine(void **state) {
             printf("%s: robust %.4f trusted %.4f, flagged in %d of %d rounds\n", names[how], robust,
                    trusted, flagged, ROUNDS);
             assert_true(fabs(robust - honest) < 0.05);
-            if (how != HONEST && how != TURNED) // turned costs steps, but not the model
+            // the turned updates cost steps, but the model still learns
+            if (how != HONEST && how != TURNED)
                 assert_true(trusted > honest + 0.05);
             assert_true(how == HONEST ? flagged == 0 : flagged >= ROUNDS / 2);
             assert_int_equal(flagged_wrongly, 0);
@@ -189,7 +190,8 @@ struct script {
     const char *name;
     enum attack how; // by member 1, from round FROM on
     bool warm_up;    // the learning rate rises over 10 rounds and falls to a tenth
-    // Member 1 is away in some rounds. Its next update has all that it trained since its last one.
+    // Member 1 is away in some rounds. Its next update holds all that it has trained since its last
+    // one.
     bool late;
     bool codecs; // the codec changes: int8, then one in sixteen, then int4
 };
@@ -215,7 +217,8 @@ static float norm_of(const struct member *m, float sketch[CMP_SKETCH]) {
     return (float)stats.norm;
 }
 
-// Runs a script. flags: rounds in which each member was flagged; first: the first of them.
+// Runs a script. flags: the number of rounds in which each member was flagged. first: the first
+// such round.
 static void run_pair(const struct script *x, int flags[PAIR], int first[PAIR], int *apart) {
     static const char *const codecs[] = {"int8", "topk:256/4096", "int4"};
     struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
@@ -303,14 +306,15 @@ static void test_pair(void **state) {
         printf(
             "pair, %s: flagged %d and %d of %d rounds, first in %d; against each other from %d\n",
             x->name, flags[0], flags[1], PAIR_ROUNDS, first[1], apart);
-        // A turned update shows only as a difference between the two, and only after some rounds.
+        // A turned update shows only as a difference between the two members, and only after some
+        // rounds.
         bool turned = x->how == FLIPPED || x->how == TURNED;
         // TURNED (times -1) shows later, when little is left to learn.
         int latest = x->how == TURNED ? FROM + 20 : FROM + 6;
         assert_true(turned ? apart >= FROM + 3 && apart <= latest : apart < 0);
-        if (x->how == HONEST || turned) { // nobody can tell which of the two errs
+        if (x->how == HONEST || turned) { // nobody can tell which of the two is wrong
             assert_int_equal(flags[0] + flags[1], 0);
-        } else { // at its first bad update; it may be away before
+        } else { // flagged at its first bad update; it may be away before that
             assert_true(first[1] >= FROM && first[1] <= FROM + 7);
             // The honest member may stand out later, while it learns again what the attack
             // destroyed.
@@ -324,7 +328,7 @@ static void test_pair(void **state) {
 static void test_alone_at_the_end(void **state) {
     (void)state;
     struct inter_record r = {.n = 5};
-    const float norms[INTER_MEMBERS_MAX] = {1e-3f, 1e-3f, 1e-3f, 1e-3f, 1000};
+    const float norms[NEB_MEMBERS_MAX] = {1e-3f, 1e-3f, 1e-3f, 1e-3f, 1000};
     const float x[] = {0, 0, 0, 0, 1000}, w[] = {1e-6f, 1e-6f, 1e-6f, 1e-6f, 1};
     float clip[5], acc;
     for (uint8_t i = 0; i < 5; i++)
@@ -342,7 +346,7 @@ static void test_alone_at_the_end(void **state) {
 static void test_by_hand(void **state) {
     (void)state;
     struct inter_record r = {.n = 5};
-    const float norms[INTER_MEMBERS_MAX] = {1, 2, 4, 8, 400};
+    const float norms[NEB_MEMBERS_MAX] = {1, 2, 4, 8, 400};
     const float want[] = {1, 1, 1, 0.5f, 0.01f};
     for (uint8_t i = 0; i < 5; i++)
         r.entries[i] = (struct inter_entry){.member = i, .clip = 1};

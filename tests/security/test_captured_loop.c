@@ -65,7 +65,7 @@ static void test_a_members_job_takes_no_loop(void **state) {
     const char *const loops[][2] = {{NULL, NULL},
                                     {"", ""},
                                     {"train", NULL},    // the submitter chooses the name
-                                    {"22222222", NULL}, // so few digits can be found by trying
+                                    {"22222222", NULL}, // so few digits can be found by trial
                                     {"222222222222222", NULL}, // 15 of them
                                     {NULL, "hub"},             // another submitter
                                     {NULL, "paris"},           // this site

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # A leader makes two members commit different records of one round. All agents log it, name the
-# leader, and end the job. The leader is revoked on the hub. One command at one of the others brings
-# that one back to the state of the others, and both train to the end with one model.
+# leader, and end the job. The leader is revoked on the hub. One command at one of the two others
+# brings it back to the state of the third. Both train to the end with one model.
 source "$SOURCE/tests/e2e/lib.sh"
-digests_may_differ=1 # until the two sides meet again
+digests_may_differ=1 # until the two sides are linked again
 pids=()
 clean_up() {
     kill "${pids[@]}" ${run:+"$run"} 2>/dev/null || true

@@ -64,7 +64,7 @@ static void test_join(void **state) {
     assert_int_equal(sec_enrol_join(home("paris"), &back, "paris.example:7400"), NEB_OK);
     assert_true(is_member("paris"));
     assert_int_equal(hub->fed->list.members.version, version);
-    // The hub and the logs hold nothing of the secret.
+    // The hub and the logs do not hold the secret.
     char secret[65], sealed[NEB_PATH_MAX];
     neb_hex(t.secret, sizeof t.secret, secret);
     assert_int_equal(neb_path(sealed, sizeof sealed, hub_home, "ca/invites"), NEB_OK);
@@ -84,7 +84,7 @@ static void test_renew_and_rotate(void **state) {
     uint64_t version = hub->fed->list.members.version;
     assert_int_equal(sec_enrol_renew(home("rome"), endpoint, NULL), NEB_OK);
     assert_true(is_member("rome"));
-    assert_int_equal(hub->fed->list.members.version, version); // only a certificate
+    assert_int_equal(hub->fed->list.members.version, version); // only a certificate, no new list
     assert_int_equal(sec_rotate(home("rome"), endpoint), NEB_OK);
     assert_int_equal(sec_identity_load(home("rome"), &after), NEB_OK);
     assert_memory_not_equal(sec_identity_public(before)->curve, sec_identity_public(after)->curve,
@@ -238,7 +238,7 @@ static void test_revoke_and_promote(void **state) {
     char own[NEB_PATH_MAX];
     assert_int_equal(neb_path(own, sizeof own, hub_home, "federation/member.pem"), NEB_OK);
     for (int damaged = 0; damaged < 2;
-         damaged++) { // the hub's certificate does not matter for this
+         damaged++) { // a damaged certificate of the hub does not matter here
         assert_int_equal(damaged ? neb_fs_write(own, "x", 1, 0600) : neb_fs_remove(own), NEB_OK);
         assert_int_equal(revoke_now("hub"), NEB_ERR_STATE);
     }
@@ -343,7 +343,7 @@ static void test_says_why(void **state) {
     refused_as(gone, "said-gone", SEC_ENROL_WITHDRAWN,
                "this invitation for 'said-gone' was withdrawn",
                "the invitation for 'said-gone' was withdrawn");
-    // The reason stays when other invitations are made, but not for ever.
+    // A reason stays when other invitations are made, but not for ever.
     age(&old, SEC_INVITE_KEPT + 2 * 3600);
     (void)invite("said-next", 3600);
     assert_int_equal(sec_invite_load(hub->dir, late.id, &v), NEB_OK);
@@ -351,14 +351,14 @@ static void test_says_why(void **state) {
     refused_as(old, "said-old", SEC_ENROL_REFUSED, "no invitation for this token",
                "there is no such invitation");
     none.id[0] ^= 1;
-    // The hub's log throttle already holds such lines back.
+    // by now the hub's log throttle holds such lines back
     refused_as(none, "said-none", SEC_ENROL_REFUSED, "no invitation for this token", "");
     assert_false(was_logged("there is no such invitation"));
     assert_false(is_member("said-late") || is_member("said-gone") || is_member("said-old"));
 }
 
-// A site whose clock is behind rejects the hub's certificate. Both log the reason, and nothing that
-// they do not know.
+// A site whose clock is behind rejects the hub's certificate. Both log the reason, and only what
+// they know.
 static void test_clock_behind(void **state) {
     (void)state;
     struct sec_token t = invite("behind", 3600);
@@ -498,7 +498,7 @@ static void test_backup(void **state) {
     assert_int_equal(sec_ca_open(home("restored"), &ca), NEB_OK);
     sec_ca_destroy(&ca);
     sec_federation_destroy(&f);
-    // Again, as after the loss of the seal key.
+    // The same again, as after the loss of the seal key.
     assert_int_equal(sec_ca_restore(home("restored"), home("backup"), code), NEB_OK);
     assert_int_equal(sec_ca_open(home("restored"), &ca), NEB_OK);
     sec_ca_destroy(&ca);
@@ -538,8 +538,8 @@ static enum neb_status init_hub(const char *where, const char *backup,
     return sec_hub_create(where, &s, self, "");
 }
 
-// An init stops after each of its files in turn. The same init again makes everything again, unless
-// there is a list. The code that was shown last opens the backup.
+// An init stops after each of its files in turn. The same command then makes everything again,
+// unless there is a list. The code that was shown last opens the backup.
 static void test_init_cut_short(void **state) {
     (void)state;
     char first[SEC_CODE_TEXT], second[SEC_CODE_TEXT], spec[32], cut[NEB_PATH_MAX],
@@ -579,7 +579,7 @@ static void test_init_cut_short(void **state) {
     assert_int_equal(sec_federation_open(cut, &g), NEB_OK);
     assert_memory_equal(f->pin, g->pin, sizeof f->pin);
     assert_int_equal(neb_path(back, sizeof back, cut, "federation/ca.pem"), NEB_OK);
-    assert_int_equal(neb_fs_remove(back), NEB_OK); // its key still exists
+    assert_int_equal(neb_fs_remove(back), NEB_OK); // the key of the removed backup still exists
     assert_int_equal(init_hub(cut, home("cut-none"), sec_identity_public(hub_id), second),
                      NEB_ERR_EXISTS);
     assert_int_equal(sec_ca_create(home("cut-new"), "cut", home("backup"), second), NEB_ERR_EXISTS);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Enrolment under attack: used tokens, keys of others, old protocols, floods. Covers the refusals
-// in the table of security/README.md.
+// Enrolment under attack: used tokens, keys of others, old protocols, floods. It covers the
+// refusals in the table of security/README.md.
 #include "security/source.h"
 #include "tests/security/enrol_fixture.h"
 
@@ -43,7 +43,7 @@ static void test_wrong_secret_name_pin(void **state) {
     bad = t, bad.id[0] ^= 1;
     assert_int_equal(try_join(&bad, id, &(struct lie){0}), NEB_ERR_DENIED);
     assert_int_equal(try_join(&t, other, &(struct lie){.name = "mallory"}), NEB_ERR_DENIED);
-    // With another pin the client itself stops, and never sends the proof.
+    // If the pin differs, the client itself stops, and never sends the proof.
     bad = t, bad.pin[5] ^= 1;
     struct sec_enrol_client *c = NULL;
     assert_int_equal(sec_enrol_connect(bad.endpoint, bad.pin, &c), NEB_ERR_DENIED);
@@ -107,7 +107,7 @@ static void test_keys_of_others(void **state) {
     assert_int_equal(try_join(&t, eve, &(struct lie){.csr = &csr}), NEB_ERR_DENIED);
     stolen(eve, own->curve, theirs->curve, false, &csr); // breaks the signature
     assert_int_equal(try_join(&t, eve, &(struct lie){.csr = &csr}), NEB_ERR_DENIED);
-    // correctly signed, but the key is not eve's
+    // the request is signed correctly, but the key is not eve's
     stolen(eve, own->curve, theirs->curve, true, &csr);
     struct sec_public p;
     assert_int_equal(sec_csr_parse(csr.p, csr.len, &p), NEB_OK);
@@ -288,8 +288,8 @@ static void test_slow_loris(void **state) {
     }
 }
 
-// Pure. Each source has its share, all together have a share of a core, and refusals are not
-// charged.
+// Tests the limits without a socket. Each source has its share, all sources together have a share
+// of a core, and refusals are not charged.
 static void test_rate(void **state) {
     (void)state;
     static struct sec_enrol_rate r;
@@ -345,7 +345,7 @@ static void test_handshake_flood(void **state) {
     assert_true(got <= SEC_RATE_BURST + SEC_RATE_SECOND * neb_seconds(neb_now() - start) + 1);
     assert_true(2 * refused < each);
     assert_true(was_logged("too many handshakes"));
-    // A ClientHello that comes byte by byte.
+    // A ClientHello that arrives byte by byte.
     static const uint8_t hello[5] = {22, 3, 1, 2, 0};
     int fd = raw_connect("127.0.0.5"), sent = 0;
     for (bool cut = false; !cut && sent < 500; sent++) {

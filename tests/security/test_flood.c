@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The cost of a stranger without valid keys to two members that exchange data: idle connections,
-// incomplete greetings, claims of 512 MiB, endless handshakes, and halves of handshakes that are
-// reset. The exchange must take less than twice the time, and memory stays within limits.
+// incomplete greetings, claims of 512 MiB, endless handshakes, and handshakes that are reset
+// half-way. The exchange must take less than twice the time, and memory stays within limits.
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
 #include "inter/link/state.h"
@@ -87,9 +87,9 @@ static double median(const double *x, int n) {
     return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
 }
 
-// Checks that the flood takes less than twice the time, by medians of alternating samples, since
-// other work on this machine comes and goes. flooded: a sample during the flood; negative: the
-// flood did not last all the time. Returns the time without a flood.
+// Checks that the exchange takes less than twice the time during a flood. It compares medians of
+// alternating samples, because other work on this machine comes and goes. flooded: a sample during
+// the flood; negative: the flood did not last all the time. Returns the time without a flood.
 static double check_twice(double (*quiet)(void), double (*flooded)(int look), const char *what) {
     double alone[PAIRS_MAX], beside[PAIRS_MAX], x = 0, y = 0;
     int looks = 0;
@@ -147,7 +147,7 @@ static bool all_come(const int *fds, int n) {
     return true;
 }
 
-// Waits until the common limit has room for so many strangers again.
+// Waits until the common limit has room again for this number of strangers.
 static void rest(int strangers) {
     const struct inter_accept_limit *d = &links[1]->accept_limit;
     while (d->closed || d->n_out || d->all_next - neb_now() > d->all_ahead - strangers * d->all_gap)
@@ -340,11 +340,11 @@ static void test_handshakes(void **state) {
     double s = neb_seconds(flooded_ns), more = resident_mib() - before;
     printf("%.0f of them a second, %.0f connections cut, %.1f MiB more\n",
            (double)flooded_handshakes / s, (double)flooded_cut / s, more);
-    // Twice the allowed rate: some arrive before the kernel filter is set, and some were saved up
-    // in pauses of the flood.
+    // Twice the allowed rate: some handshakes arrive before the kernel filter is set, and pauses of
+    // the flood saved up some.
     assert_true((double)flooded_handshakes < 2 * INTER_UNIDENTIFIED_SECOND * (2 * s + 1));
-    if (inter_syn_filter(links[1]->accept_limit.listener, INTER_SYN_NOT_FROM, NULL,
-                         0)) // the kernel keeps them out, so this process need not refuse each
+    // the kernel keeps them out, so this process need not refuse each of them
+    if (inter_syn_filter(links[1]->accept_limit.listener, INTER_SYN_NOT_FROM, NULL, 0))
         assert_true((double)flooded_cut < INTER_UNIDENTIFIED_SECOND * (2 * s + 1));
 #ifdef TESTING_SANITIZED
     puts("not checked in this build, because freed memory is kept: the memory used");
@@ -362,7 +362,7 @@ static void test_handshakes(void **state) {
     exchange();
 }
 
-// The same from thousands of addresses, each of which comes rarely. All together stay within the
+// The same from thousands of addresses. Each address comes rarely. All together stay within the
 // common limit, and a member that was here before reconnects during the flood.
 static void test_many_addresses(void **state) {
     (void)state;
@@ -401,8 +401,8 @@ static void test_many_addresses(void **state) {
     exchange();
 }
 
-// Halves of handshakes whose sender resets the connection at once. By the time the member looks,
-// nobody is at the other end, but the source is still known.
+// Handshakes that the sender begins and resets at once. When the member looks, nobody is at the
+// other end, but the source is still known.
 static void test_resets(void **state) {
     (void)state;
     static const uint8_t half[64 + 202] = {0xff,     [9] = 0x7f, 3, 0,   'C', 'U', 'R', 'V', 'E',
@@ -427,9 +427,9 @@ static void test_resets(void **state) {
     exchange();
 }
 
-// A link that is busy elsewhere while thousands connect and leave, and that is then closed. ZeroMQ
-// reports each connection, and must not wait, with all members' connections, for a reader that
-// left.
+// A link is busy elsewhere while thousands connect and leave. Then it is closed. ZeroMQ reports
+// each connection. It must not wait for a reader that has gone, because all members' connections
+// would wait too.
 static void test_unread(void **state) {
     (void)state;
     enum { COME = 3000, HELD = 100 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mallory leads, and signs what suits her. Anna and bert vote only for what follows from the
-// records, manifests and bytes that they have. What they voted for is committed when she falls
-// silent.
+// Mallory leads, and signs any record she likes. Anna and bert vote only for a record that follows
+// from the records, manifests and bytes that they have. When mallory falls silent, the record that
+// they voted for is committed.
 #define HOSTILE_ORDER MALLORY, ANNA, BERT
 #include "tests/security/hostile_fixture.h"
 
@@ -48,11 +48,11 @@ static float norm_of(const struct inter_manifest *m) {
     return (float)stats.norm;
 }
 
-// What an honest leader would propose for these members. merge: in a merge round.
+// The record that an honest leader would propose for these members. merge: a merge round.
 static struct inter_record record_of(uint16_t members, bool merge) {
     const struct inter_record *last = &sites[ANNA].last;
     const struct inter_tune_config tune = {.start_interval = STEPS};
-    float norms[INTER_MEMBERS_MAX] = {0};
+    float norms[NEB_MEMBERS_MAX] = {0};
     struct inter_record r = {.round = sites[ANNA].commits,
                              .leader = MALLORY,
                              .flags = merge ? INTER_MERGE : 0,
@@ -196,7 +196,7 @@ static void test_proposals(void **state) {
     r.entries[ANNA].clip = 0.5f;
     refused(r, false);
     r = good;
-    r.entries[BERT].verdict = INTER_REJECTED; // anna holds it and finds it good, and so does bert
+    r.entries[BERT].verdict = INTER_REJECTED; // anna and bert hold this update, and find it good
     refused(r, true);
     r = good;
     r.entries[ANNA].verdict = r.entries[BERT].verdict = INTER_REJECTED;
@@ -317,9 +317,9 @@ static void expect_proof(const struct site *x) {
     assert_memory_not_equal(e.a.promise.vote_hash, e.b.promise.vote_hash, INTER_SHA_BYTES);
 }
 
-// Gives each member another record, and a commit with mallory's vote and that member's own: each
-// has two of three signatures. Within a heartbeat they hear of it from each other. Both name
-// mallory, and neither commits any more.
+// Gives each member another record, and a commit with mallory's vote and that member's own vote. So
+// each commit has two of three signatures. Within a heartbeat the members hear of it from each
+// other. Both name mallory, and neither commits any more.
 static void part(void) {
     struct neb_buf blob = {0};
     struct inter_job_status st;
@@ -388,8 +388,8 @@ static void test_diverged_meet(void **state) {
     }
 }
 
-// Before any commit: a member that sees both proposals votes for nothing more of mallory's, and the
-// others elect another leader.
+// Nothing is committed yet. A member that sees both proposals gives mallory no more votes, and the
+// members elect another leader.
 static void test_two_proposals(void **state) {
     (void)state;
     struct neb_buf blob = {0};

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an authenticated member that misbehaves can make another one hold: silent connections, and
-// one endless message, before HELLO and after it. Also, strangers' connections do not push out a
-// member's. The hostile side is another process, so that its memory is not counted.
+// A member that misbehaves after authentication makes another one hold memory: by silent
+// connections, and by one endless message, before HELLO and after it. The connections of strangers
+// must not push out a member's connection. The hostile side is another process, so that its memory
+// is not counted.
 #include "agent/base/bytes.h"
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
@@ -195,14 +196,14 @@ static void check_honest(void) {
 
 static void say_hello(void *s) {
     uint8_t b[HELLO_MAX];
-    int wait_ms = 1000; // a connection that was cut would not accept it
+    int wait_ms = 1000; // a connection that was cut would not accept this message
     zmq_setsockopt(s, ZMQ_SNDTIMEO, &wait_ms, sizeof wait_ms);
     size_t n = link_hello_make(NEB_PROTOCOL, neb_build(), HELLO, (uint64_t)neb_wall_now(), 0, b);
     (void)!zmq_send(s, b, n, 0);
 }
 
-// True: the answer to HELLO came. False: the time is over, or the connection was cut; it never
-// redials.
+// True: the answer to HELLO came. False: the time is over, or the connection was cut. The socket
+// never redials.
 static bool is_welcomed(void *s, neb_ns within) {
     uint8_t welcome[HELLO_MAX];
     for (neb_ns end = neb_now() + within; neb_now() < end; step())
@@ -211,9 +212,10 @@ static bool is_welcomed(void *s, neb_ns within) {
     return false;
 }
 
-// A few addresses open more connections than may stay without a name. A member at another address,
-// whose handshake takes all that time, is older than they are, but is not cut for them. False: this
-// machine was too slow, so they were not enough, or the member's own time was over.
+// A few addresses open more connections than may stay without a name. A member at another address
+// connected before them, and its handshake takes all that time. It must not be cut in their favour.
+// False: this machine was too slow, so there were too few connections, or the member's own time was
+// over.
 static bool outlives_flood(void *ctx) {
     neb_ns start = neb_now();
     int quiet = descriptors(), most = 0;
@@ -226,8 +228,9 @@ static bool outlives_flood(void *ctx) {
         int n = descriptors() - quiet;
         most = n > most ? n : most;
     }
-    run(0.5, 0);                                                            // the rest of them
-    bool slow = neb_now() - start > (INTER_UNIDENTIFIED_MS - 500) * NEB_MS; // its own time is over
+    run(0.5, 0); // time for the rest of the connections
+    // the member's own time is over
+    bool slow = neb_now() - start > (INTER_UNIDENTIFIED_MS - 500) * NEB_MS;
     say_hello(early);
     bool welcomed = is_welcomed(early, 2 * NEB_S);
     zmq_close(early);

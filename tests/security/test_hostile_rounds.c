@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mallory sends different updates to different members, or attempt after attempt. All take what the
-// record lists, and continue. Or she claims terms that suit her: nobody gives way, and nobody comes
-// near the last term.
+// Mallory sends different updates to different members, or attempt after attempt. All members use
+// the updates that the record lists, and continue. She also claims any terms she likes. No member
+// gives way, and no member comes near the last term.
 #include "tests/security/hostile_fixture.h"
 
 #include "agent/base/clock.h"
@@ -56,7 +56,8 @@ static void test_many_attempts(void **state) {
     neb_buf_free(&blob);
 }
 
-// Too many missed intervals for its steps: accepted, they would make every round a merge round.
+// The manifest claims more missed intervals than its steps allow. If they were accepted, every
+// round would become a merge round.
 static void test_missed(void **state) {
     (void)state;
     struct neb_buf blob = {0};
@@ -248,9 +249,9 @@ static void test_terms(void **state) {
     expect_sound(&sites[BERT]);
 }
 
-// Anna is away, so bert hears no leader. Whoever asks gets a promise, but not for terms later than
-// the time of day allows. Mallory cannot use it. When anna is back, she and bert continue in a
-// higher term.
+// Anna is away, so bert hears no leader. Any member that asks gets a promise, but not for terms
+// later than the time of day allows. Mallory cannot use it. When anna is back, she and bert
+// continue in a higher term.
 static void test_terms_leaderless(void **state) {
     (void)state;
     become_bare();

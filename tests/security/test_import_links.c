@@ -48,7 +48,7 @@ static void gone(const char *name) {
     assert_int_equal(neb_fs_remove_tree(at(path, "%s", name)), NEB_OK);
 }
 
-// Checkpoints, from which export makes folders.
+// Checkpoints, which `nebula export` makes folders of.
 static void make_checkpoint(void) {
     static const struct intra_model_config c = {.vocab = 300,
                                                 .d_model = 4,
@@ -290,7 +290,7 @@ static void test_export(void **state) {
     }
 }
 
-// Each search for a vocabulary in a folder: import, export, data build, eval.
+// Each command that looks for a vocabulary in a folder: import, export, data build, eval.
 static void test_vocabulary(void **state) {
     (void)state;
     char path[NEB_PATH_MAX], other[NEB_PATH_MAX], out[NEB_PATH_MAX];

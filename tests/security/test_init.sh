@@ -91,7 +91,7 @@ move_hub() {
         "$nebula" init --restore "$T/first-host/ca-backup" --listen "127.0.0.1:$((port + 2))" \
         --link "127.0.0.1:$((port + 3))" --home "$T/second-host"
 }
-cp -r "$T/second-host" "$T/without-keys" # such a hub is no member, and says so
+cp -r "$T/second-host" "$T/without-keys" # such a hub is not a member, and says so
 code_in "$T/moves" |
     "$nebula" init --restore "$T/first-host/ca-backup" --member hub --listen 127.0.0.1:7443 --link \
     "127.0.0.1:$((port + 3))" --home "$T/without-keys" >/dev/null 2>"$T/err" ||

@@ -49,9 +49,9 @@ static struct sec_members members;
 static struct inter_service *services[N]; // the agent has SITE's
 static uint32_t index_of[N];              // in everybody's list
 static bool up[N];
-static char refused[N][512]; // the last reason; "": none since wait_refused
+static char refused[N][512]; // the reason of the last refusal; "": none since wait_refused
 static char refused_id[N][HEX];
-static unsigned answered_again, refused_running; // must stay 0
+static unsigned answered_again, refused_running; // both must stay 0
 static unsigned barriers;
 static int threads = 1; // of the site, which may change them
 static bool alone;      // the job's clusters exchange nothing
@@ -155,7 +155,7 @@ static void id_of(const char *name, int submitter, char hex[HEX]) {
     json_decref(s);
 }
 
-// As daemon_signed_job, by `signer`.
+// As daemon_signed_job, signed by `signer`.
 static json_t *offer(const char *hex, const char *name, int signer, const char *home,
                      const char *flag) {
     uint8_t id[AGENT_JOB_ID_BYTES], sig[SEC_SIGN_BYTES];
@@ -351,7 +351,7 @@ static void test_places(void **state) {
     say(ANNA, AGENT_MSG_JOB, offer(annas, "honest", ANNA, "anna", NULL));
     barrier(ANNA); // nothing was refused
     threads = 1;
-    say(BERT, AGENT_MSG_JOB, offer(annas, "honest", BERT, "anna", "resume")); // it is 2 now
+    say(BERT, AGENT_MSG_JOB, offer(annas, "honest", BERT, "anna", "resume")); // threads is 2 now
     wait_refused(BERT, "not signed");
     threads = 2;
     // as the site has stored it
@@ -407,7 +407,7 @@ static void hear_without_end(struct agent_ipc **c) {
     assert_int_equal(said("reports more progress"), 1);
 }
 
-// Reports about a job that was submitted here count only from its clusters.
+// Reports about a job that was submitted here count only if they come from its clusters.
 static void test_disclose(void **state) {
     (void)state;
     struct agent_ipc *c = client();
@@ -514,8 +514,8 @@ static void send_update(int who, uint64_t tokens) {
     free(job);
 }
 
-// An attached trainer counts its own tokens, which are its cluster's weight: at most eight times
-// those of the job.
+// An attached trainer counts its own tokens, and they are its cluster's weight. They may be at most
+// eight times those of the job.
 static void test_tokens(void **state) {
     (void)state;
     int64_t before = forged();
@@ -540,8 +540,8 @@ static void offer_many(int who, int from, int n) {
     }
 }
 
-// Endless jobs from a member that reads no answer. The refusals are logged a few times and looked
-// at only so often, and nothing is kept for that member.
+// Endless jobs from a member that reads no answer. The refusals are logged a few times. Only a
+// limited number of offers is looked at, and nothing is kept for that member.
 static void test_offers_without_end(void **state) {
     (void)state;
     int before = said("of mallory refused");
@@ -581,7 +581,8 @@ static void test_offers_behind_many(void **state) {
     check_job(annas, "honest, running of anna");
 }
 
-// Jobs are submitted and stopped repeatedly. The newest stay, and nothing of the others.
+// Jobs are submitted and stopped repeatedly. The newest jobs stay, and nothing of the others is
+// kept.
 static void test_ended_without_end(void **state) {
     (void)state;
     enum { MANY = ENDED + 2 };

@@ -83,8 +83,8 @@ open=$(find "$T/hub" "$T/paris" "$T/lone" -perm /077)
 "${few_locks[@]}" timeout 600 "$nebula" agent --home "$T/alone" 2>>"$T/alone.log" &
 pids+=($!)
 within 30 answers alone || fail "the second hub's agent does not start"
-# An agent that may lock little memory for its keys says so at its start, in its status, and in the
-# doctor, also before the start.
+# An agent that may lock only little memory for its keys says so at its start and in its status.
+# nebula doctor says so too, also before the start.
 if ((${#few_locks[@]})); then
     grep -q 'keys may be swapped out to disk: .*limit 64 KiB' "$T/alone.log" ||
         fail "an agent without locked memory does not say so: $(cat "$T/alone.log")"
@@ -191,8 +191,8 @@ if "$nebula" members --fetch "$enrol" --dir "$T/paris" >/dev/null 2>&1; then
     fail "a revoked member got a certificate"
 fi
 
-# A new invitation does not admit the old keys, which a thief may have: paris makes new ones. The
-# token comes through a pipe.
+# A new invitation does not admit the old keys, because a thief may have them. So paris makes new
+# keys. The token comes through a pipe.
 was=$("$nebula" id --home "$T/paris")
 token=$("$nebula" invite paris --dir "$T/hub")
 if "$nebula" join "$token" --dir "$T/paris" 2>"$T/err"; then fail "revoked keys joined again"; fi

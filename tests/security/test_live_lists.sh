@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Member lists while a job runs (hub, paris, rome): a list reaches everybody; rotation, renewal and
-# recycling do not stop the job; too many names delay nobody else; a revocation cuts a member off
-# within 5 s, and the others finish with equal digests.
+# recycling do not stop the job; too many names delay no other change; a revocation cuts a member
+# off within 5 s, and the others finish with equal digests.
 source "$SOURCE/tests/e2e/lib.sh"
 pids=()
 clean_up() {
@@ -91,7 +91,7 @@ done
 at=$(step_of rome)
 within 30 beyond rome $((at + 40)) ||
     fail "rome is at step $(step_of rome), expected over $((at + 40)) after the rotation"
-# The old keys are no longer valid for links, but the promises made with them are.
+# The old keys are no longer valid for links, but promises made with them stay valid.
 sleep 6
 before=$(rounds)
 rounds_go_on() { (($(rounds) > before + 3)); }
@@ -100,7 +100,7 @@ within 30 rounds_go_on ||
         "$(tail -n 3 "$T/hub.log")"
 ! grep -q 'worker of job' "$T/rome.log" || fail "rome's worker was restarted"
 
-# Recycling: the link of hub and paris never went down.
+# Recycling of a name: the link between hub and paris never went down.
 recycled() {
     local c
     for c in hub paris; do

@@ -81,7 +81,8 @@ static void test_each_value_as_often(void **state) {
         assert_true(cells > 25);
         if (fabs(chi - cells) / sqrt(2 * cells) > 5)
             fail_msg("variance %u: chi-square is %.1f, expected about %.0f", v, chi, cells);
-        chi = chi_square(v + v / 25 + 1, &cells); // a variance 4 % larger would be noticed
+        // the test would notice a variance that is 4 % larger
+        chi = chi_square(v + v / 25 + 1, &cells);
         assert_true(fabs(chi - cells) / sqrt(2 * cells) > 5);
     }
 }
@@ -100,7 +101,7 @@ static void test_parts(void **state) {
         for (int i = 0; i < 1000; i++)
             assert_int_equal(part[i], 0);
     }
-    // Over the end of the range and back.
+    // A range over the end and back.
     for (int i = 0; i < 1000; i++)
         part[i] = i % 2 ? INT16_MAX : INT16_MIN;
     sec_noise_add(seed, v, 0, 1000, false, part);

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # A `private` job with differential privacy (sync.dp): three clusters, one of two ranks. All end
 # with the same parameters, also after a worker was killed. summary.json and `nebula check` agree on
-# epsilon. Keys that do not go with it are refused.
+# epsilon. Keys that contradict it are refused.
 source "$SOURCE/tests/e2e/lib.sh"
 make_corpus
 
@@ -25,8 +25,8 @@ run() { # OUT SET...
 run "$T/noised"
 digests_equal "$T/noised"
 round_digests_equal "$T/noised"
-# Again, with a worker killed in the middle. It continues from its checkpoint, and what it sends
-# again is what it had sent.
+# Again, with a worker killed in the middle. It continues from its checkpoint, and sends the same
+# bytes again.
 run=$T/again
 pace 50
 timeout 600 "$nebula" pretrain "$T/job.yaml" --local 3 --out "$run" >"$run.log" 2>&1 &
@@ -47,8 +47,8 @@ digest() { summary '.clusters[0].params_digest' "$1"; }
 [[ $(digest "$T/noised") != $(digest "$T/again") ]] ||
     fail "two runs with different keys add the same noise"
 
-# Three rounds of one fragment and four of the other: 7 sums, each of half an update, ρ = 7 / 64.
-# Its ε at δ 1e-5 is 2.011 (dp-accounting).
+# Three rounds of one fragment and four of the other make 7 sums, each of half an update: ρ = 7 /
+# 64. Its ε at δ 1e-5 is 2.011 (dp-accounting).
 [[ $(summary '.privacy.releases' "$T/noised") == 7 ]] ||
     fail "expected 7 sums, found $(summary '.privacy' "$T/noised")"
 epsilon=$(summary '.privacy.epsilon' "$T/noised")

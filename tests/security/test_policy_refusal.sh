@@ -48,8 +48,8 @@ policy '{"format": 1, "memory": "1M"}'
 refused 'of memory, but at most 0.001'
 policy '{"format": 1, "disk": 13000000}' # 10.7 MB, and 4.7 MB for the vocabulary of its corpus
 refused 'about 0.0154 GB on disk, but at most 0.013 GB'
-# What leaves of the site's text, if its policy only says which folders may be read. (The job makes
-# 2,560 tokens per update.)
+# This shows what leaves the site of its text, if its policy only says which folders may be read.
+# (The job makes 2,560 tokens per update.)
 data="\"format\": 1, \"data\": [\"$T\"]"
 asks() { make_job "$T/job.yaml"; sed -i "$1" "$T/job.yaml"; }
 policy "{$data}"
@@ -70,8 +70,8 @@ policy "{\"format\": 1, \"members\": [\"alpha\"], \"data\": [\"$T\"], \"trainabl
 timeout 100 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/ok" >"$T/ok.log" 2>&1 ||
     fail "an admitted job failed: $(tail -n 3 "$T/ok.log")"
 digests_equal "$T/ok"
-# alpha gets the losses of this site as means over several steps, to three digits. It has all of its
-# own.
+# alpha gets the losses of this site as means over several steps, with three digits. It has its own
+# losses in full.
 losses() {
     jq -s -c "[.[] | select(.cluster == \"$1\" and (.kind == \"step\" or .kind == \"eval\")) |
         (.loss, .grad_norm, (.sources // {})[]) | select(. != null)]" "$T/ok/metrics.jsonl"
@@ -110,8 +110,8 @@ rc=0; "$nebula" check "$T/job.yaml" --policy "$T/b/policy.json" >"$T/said" 2>&1 
 "$nebula" check "$T/job.yaml" --json | jq -e '.refused_by_default == null' >/dev/null ||
     fail "nebula check says that a site refuses the job by default"
 
-# alpha's job does not get a loop that waits at beta. If a job waits for a loop without end, the
-# site's policy frees the site after some hours.
+# A loop waits at beta, but alpha's job does not get it. A job that waits for a loop without end
+# would block the site, so the site's policy ends it after some hours.
 policy "{$data, \"hours_without_progress\": 0.001}" # 3.6 s
 asks 's/model: {/model: {vocab: 512, /; s/job: e2e/job: trap/
     s/\(name: beta.*\)threads: 1/\1threads: 1, launcher: attach/'
@@ -131,8 +131,8 @@ wait $trap_pid && fail "the submitter's command succeeded, expected a failure" |
 grep -q 'no step was made here' "$T/trap.log" ||
     fail "the submitter gets no reason: $(tail -n 4 "$T/trap.log")"
 
-# The loop that names the job's member gets the job. By the job an update has 5,120 tokens, but the
-# loop has seen 2,560, so that update stays here.
+# The loop that names the job's member gets the job. In this job an update has 5,120 tokens. The
+# loop has seen only 2,560, so that update stays here.
 policy "{$data, \"tokens_per_update\": 5120}"
 sed -i 's/batch: 4/batch: 8/; s/job: trap/job: named/' "$T/job.yaml"
 timeout 100 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/named" >"$T/named.log" 2>&1 &

@@ -115,7 +115,7 @@ static double variance_of(const int16_t *x) {
 static float value_of(int kind, int i, struct neb_rng *rng) {
     float s = scale_of();
     switch (kind) {
-    case 0: return neb_rng_normal(rng);  // much too long, similar everywhere
+    case 0: return neb_rng_normal(rng);  // much too long, of similar size everywhere
     case 1: return i == 77 ? -1e30f : 0; // one element
     case 2: return 0.5f * s;             // rounding lengthens this most
     case 3: return (i % 2 ? 0.499f : -0.501f) * s;
@@ -184,8 +184,8 @@ static enum neb_status apply(struct member *m, int32_t f, uint16_t set,
 }
 
 static void seeds_of(uint16_t set, struct sec_sum_seeds *seeds, const uint8_t **bodies) {
-    struct sec_sum_head heads[SEC_MEMBERS_MAX];
-    struct sec_sum_reveal reveals[SEC_MEMBERS_MAX];
+    struct sec_sum_head heads[NEB_MEMBERS_MAX];
+    struct sec_sum_reveal reveals[NEB_MEMBERS_MAX];
     for (int k = 0; k < n_members; k++)
         assert_int_equal(
             sec_sum_open(members[k].blob.p, members[k].blob.len, &heads[k], &bodies[k]), NEB_OK);
@@ -202,7 +202,7 @@ static void seeds_of(uint16_t set, struct sec_sum_seeds *seeds, const uint8_t **
 static void left_of_the_noise(uint8_t n, uint8_t colluders, double z) {
     static int16_t sum[N];
     struct sec_sum_seeds seeds;
-    const uint8_t *bodies[SEC_MEMBERS_MAX];
+    const uint8_t *bodies[NEB_MEMBERS_MAX];
     start(n, colluders, z);
     uint16_t set = (uint16_t)((1u << n) - 1);
     if (wish.least < n)
@@ -257,7 +257,7 @@ static void test_repeated(void **state) {
         open_outer(m);
         memcpy(m->theta_m, theta_m, sizeof theta_m);
         if (turn == 3) {
-            m->theta_m[5] -= 1; // it has learned more since
+            m->theta_m[5] -= 1; // the member has learned more since
             memcpy(m->theta_m + N, m->theta_m, N * sizeof(float));
         }
         encode(m, turn == 2, turn == 1 ? 5 : 4);
@@ -284,7 +284,7 @@ static void test_residual(void **state) {
     (void)state;
     static float u[N], theta[N];
     struct sec_sum_seeds seeds;
-    const uint8_t *bodies[SEC_MEMBERS_MAX];
+    const uint8_t *bodies[NEB_MEMBERS_MAX];
     struct inter_outer_array a[INTER_OUTER_ARRAYS];
     struct neb_rng rng = neb_rng_make(2, 9);
     start(4, 1, 1);
@@ -318,13 +318,13 @@ static void test_residual(void **state) {
     stop();
 }
 
-// An observer knows what an update would be, and colludes with one of three members. It projects
-// the sum on that update. With and without the update the result differs by 1 / z deviations, which
-// is what ε allows.
+// An observer knows a member's update, and colludes with one of three members. It projects the sum
+// on that update. The result with the update and the result without it differ by 1 / z deviations.
+// ε allows this.
 static double seen_along(uint32_t round, bool present) {
     static int16_t sum[N];
     struct sec_sum_seeds seeds;
-    const uint8_t *bodies[SEC_MEMBERS_MAX];
+    const uint8_t *bodies[NEB_MEMBERS_MAX];
     double along = 0;
     for (int k = 0; k < n_members; k++) {
         struct member *m = &members[k];

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Of two voters the leader is lost. The survivor commits nothing until `nebula promote`, and then
 # continues alone. Lists that do not follow from each other (a copied hub) stop the job on both
-# sides, also with missed versions in between. They do so once, and not again after the repair.
+# sides, also if versions in between were missed. They stop it once, and not again after the repair.
 source "$SOURCE/tests/e2e/lib.sh"
 pids=()
 clean_up() {
@@ -63,7 +63,7 @@ within 20 grep -q 'given up by nebula promote' "$T/hub.log" ||
     fail "the job does not notice the promotion: $(tail -n 3 "$T/hub.log")"
 within 30 more_rounds "$T/run" $((before + 3)) ||
     fail "the survivor commits nothing: $(tail -n 3 "$T/hub.log")"
-# It still does so after a restart.
+# The agent still does so after a restart.
 kill -9 "$hub_pid"
 sleep 1
 agent hub $((port - 2))
@@ -129,7 +129,7 @@ within 20 link_up rome hub2 || fail "rome does not come back: $(tail -n 3 "$T/ro
 sleep 1.5 # until both have sent their lists
 ! grep -q 'signed member lists' "$T/rome.log" ||
     fail "rome still finds a fork: $(tail -n 3 "$T/rome.log")"
-# A member comes back with the list of the dead branch. That stops nothing where the fork is known.
+# A member comes back with the list of the dead branch. Sites that know the fork continue.
 kill -9 "$last"
 cp "$T"/dead/* "$T/rome/federation/"
 : >"$T/hub2.log"

@@ -59,7 +59,7 @@ run() { # NAME OPTIONS...
         >"$T/$name.log" 2>&1
 }
 
-# The agent listens for no other host: the reason reaches the submitter.
+# The agent does not listen for other hosts. The submitter gets this reason.
 start_a
 if run deaf --steps 20; then fail "a worker reached an agent that does not listen"; fi
 cat "$T"/a/jobs/*/rank-0.log >"$T/deaf.rank"

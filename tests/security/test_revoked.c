@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A member is revoked, or gets new keys, during a round. One of the others has its update and vote
-// already, the other does not. That one must still be able to check them, or the round would never
-// end. What the old key signs after that reaches nobody. Also: the file that keeps such keys.
+// A member is revoked, or gets new keys, during a round. One of the others already has its update
+// and vote, the other does not. The second one must still be able to check them, or the round would
+// never end. No member accepts what the old key signs after that. The file that keeps such keys is
+// tested too.
 #define HOSTILE_ORDER ANNA, BERT, MALLORY // mallory is honest here, and is revoked
 #include "tests/security/hostile_fixture.h"
 
@@ -166,9 +167,9 @@ static void test_seeds_of_before(void **state) {
     assert_true(agent_sums_commit(bert, &r, maps, &all));
     json_decref(all);
     agent_sums_close(&bert);
-    // Without the file, the part of a member that is no longer on the list cannot be made again.
+    // Without the file, bert cannot make his state again: one member is no longer on the list.
     OK(neb_fs_remove_tree(dir));
-    run.peers[MALLORY] = SEC_MEMBERS_MAX;
+    run.peers[MALLORY] = NEB_MEMBERS_MAX;
     assert_int_equal(
         agent_sums_open(&(struct agent_sums_config){&sites[BERT].s, ids[BERT], &list, &run, dir},
                         &bert),
@@ -289,7 +290,8 @@ static void test_file(void **state) {
     assert_int_equal(n, 0);
 }
 
-// Many keys of one member do not push out keys of others. Over all, the oldest are removed.
+// Many keys of one member do not push out keys of others. If there are too many in all, the oldest
+// are removed.
 static void test_many_keys(void **state) {
     (void)state;
     static struct sec_former all[SEC_FORMER_MAX];

@@ -46,8 +46,8 @@ static void test_back(void **state) {
 static void test_revoked(void **state) {
     (void)state;
     away();
-    // The leader gets the list first. The other member still waits for three, and does not vote for
-    // two.
+    // The leader gets the list first. The other member still waits for three updates, and does not
+    // vote for a record of two.
     inter_service_job_gone(sites[ANNA].s, job, mset_of(MALLORY));
     assert_int_equal(waits(ANNA), 0);
     go_for(3 * NEB_S);

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A whole run with everything on disk sealed: same parameters as in clear, and no file in clear.
-# Every command opens them with the key only. A damaged newest checkpoint is passed over. No key is
-# in a log, in `ps`, in an environment or in any other file.
+# A whole run with everything on disk sealed. The parameters are those of a run in clear, and no
+# file is in clear. Commands open the files only with the key. If the newest checkpoint is damaged,
+# the one before is used. No key is in a log, in `ps`, in an environment or in any other file.
 . "$(dirname "$0")/../e2e/lib.sh"
 make_corpus
 make_job "$T/job.yaml"
@@ -33,7 +33,7 @@ elif "${as_user[@]}" "$nebula" --version >/dev/null 2>&1; then
     plain=$!
     exec 8>"$T/nothing"
     uid() { awk '/^Uid:/ {print $2}' "/proc/$plain/status"; }
-    is_user() { [[ $(uid) != 0 && $(<"/proc/$plain/comm") == nebula ]]; } # setpriv is done
+    is_user() { [[ $(uid) != 0 && $(<"/proc/$plain/comm") == nebula ]]; } # setpriv has ended
     hidden() { # its files in /proc belong to root, not to its user
         [[ $(stat -c %u "/proc/$plain/mem") == 0 && $(stat -c %u "/proc/$plain/cmdline") == 0 ]]
     }

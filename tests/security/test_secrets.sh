@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # While a job runs and after it, no key of an identity, of the CA, of a worker or of the page is on
 # a command line, in an environment, in a log, in an answer, or in any file but its own, in any form
-# that programs write keys in. The search finds planted ones.
+# that programs write keys in. The search must find planted keys.
 source "$SOURCE/tests/e2e/lib.sh"
 source "$SOURCE/tests/e2e/sites.sh"
 clean_up() {

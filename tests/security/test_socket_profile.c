@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The socket profile is what sockets really have: each row of the table is read back from a socket
-// of each role. Rows that a role does not have stay at ZeroMQ's default.
+// Sockets really have the options of the profile: each row of the table is read back from a socket
+// of each role. If a role has no row for an option, ZeroMQ's default stays.
 #include "agent/base/log.h"
 #include "inter/link/link.h"
 #include "inter/link/socket_profile.h"
@@ -66,7 +66,8 @@ static void test_rows(void **state) {
 // A row that ZeroMQ refuses is an error that names it.
 static void test_refused(void **state) {
     (void)state;
-    void *ctx = zmq_ctx_new(), *s = zmq_socket(ctx, ZMQ_PAIR); // has no ROUTER_MANDATORY
+    // a PAIR socket has no ROUTER_MANDATORY
+    void *ctx = zmq_ctx_new(), *s = zmq_socket(ctx, ZMQ_PAIR);
     char text[256];
     assert_int_equal(inter_socket_apply(s, INTER_SOCKET_LISTEN, 1 << 20), NEB_ERR_IO);
     neb_last_error(text, sizeof text);

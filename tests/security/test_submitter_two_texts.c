@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A submitter signs one job id for two specifications, so that a sum of masked updates would show
-// one member's: with another learning rate or range a site's integers are zero. Agents that get the
-// false text begin nothing and tell the others. Agents that train stop, and name the submitter.
+// A submitter signs one job id for two specifications. With another learning rate or range, a
+// site's integers are zero, so a sum of masked updates would show the update of one member. Agents
+// that get the false text begin nothing and tell the others. Agents that train stop, and name the
+// submitter.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/cli/commands.h"
@@ -268,7 +269,7 @@ static void test_told_itself(void **state) {
     offer(CARL, hex, other);
     wait_refused(CARL, hex);
     wait_state(CARL, hex, "failed");
-    wait_state(BERT, hex, "failed"); // by anna's signature, which carl passed on
+    wait_state(BERT, hex, "failed"); // stopped by anna's signature, which carl passed on
     expect_over(BERT, hex);
     expect_over(CARL, hex);
     json_decref(s);
@@ -291,7 +292,7 @@ static void test_none_is_true(void **state) {
     json_decref(other);
 }
 
-// What may differ for a cluster, and what may not, also at resume.
+// The settings that may differ for a cluster, and those that may not, also at resume.
 static void test_places(void **state) {
     (void)state;
     char hex[HEX];

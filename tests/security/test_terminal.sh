@@ -9,7 +9,8 @@ clean() {
         fail "$2: a control character in $(od -c "$1" | head -n 5)"
 }
 
-# logs: needs no running agent. A log may end in the middle of a character, and hold zero bytes.
+# nebula logs needs no running agent. A log may end in the middle of a character, and may hold zero
+# bytes.
 id=0123456789abcdef0123456789abcdef
 mkdir -p "$T/home/jobs/$id"
 printf 'epoch 1\t50 %%\n\033[2J\033]0;owned\a\0\r\342\202\254 end\302' \

@@ -48,7 +48,7 @@ static bool admitted(const char *policy, const char *row_weights, const char *se
 static void refuses(const char *row_weights) {
     static const char data_only[] = "{\"format\": 1, \"data\": [\"/\"]}";
     assert_false(admitted(data_only, row_weights, NULL));
-    // Neither a little more of it, nor what only looks like more.
+    // A little more text an update does not change that. Nor do settings that only look safer.
     assert_false(admitted(data_only, row_weights, "data.batch=4"));
     assert_false(admitted(data_only, row_weights, "sync.interval=400"));
     assert_false(admitted(data_only, row_weights, "sync.gate=robust"));
@@ -58,7 +58,7 @@ static void refuses(const char *row_weights) {
 
 // ---- row counts ---------------------------------------------------------------------------------
 
-// The counts of an update, as every member reads them. counts: (V)
+// The row counts of an update, as every member reads them. counts: (V)
 static void told(const uint64_t *counts, uint32_t out[V]) {
     static const float zero[V * D];
     const struct cmp_unit_shape shape = {0, V, D, true};
@@ -69,14 +69,15 @@ static void told(const uint64_t *counts, uint32_t out[V]) {
     assert_int_equal(cmp_codec_parse("int4", &codec), NEB_OK);
     assert_int_equal(cmp_work_create(&w), NEB_OK);
     cmp_update_begin(&b, 1);
-    assert_int_equal(cmp_update_add(w, &b, &shape, &codec, zero, counts), NEB_OK);
+    assert_int_equal(cmp_update_add(w, &b, &shape, &codec, &(struct cmp_source){.x = zero}, counts),
+                     NEB_OK);
     assert_int_equal(cmp_update_open(b.p, b.len, &shape, 1, &unit), NEB_OK);
     assert_int_equal(cmp_update_counts(w, &unit, V, out), NEB_OK);
     neb_buf_free(&b);
     cmp_work_destroy(&w);
 }
 
-// The only row with a count; -1: there is not exactly one.
+// The only row that has a count; -1: there is none, or there are several.
 static int named(const uint32_t counts[V]) {
     int found = -1;
     for (int r = 0; r < V; r++)
@@ -125,7 +126,7 @@ static void text(struct neb_rng *rng, uint64_t *counts, int tokens) {
     }
 }
 
-// Over many updates, none shows whether a word was in it that came fewer than eight times.
+// Over many updates: a word that came fewer than eight times does not show in any of them.
 static void test_coarse_counts_hide_rare_words(void **state) {
     (void)state;
     enum { TOKENS = 2048, UPDATES = 40, WORD = V - 1 };
@@ -163,7 +164,7 @@ static void test_coarse_counts_travel(void **state) {
                  {8, 8, 1, 8},         {15, 15, 1, 8},
                  {16, 4000, 0.1, 16},  {UINT64_C(1) << 40, UINT64_C(1) << 40, 1, UINT64_C(1) << 40},
                  {0, 8, 0.001, 1}, // of the job, spread evenly
-                 {7, 8, 0.001, 1}, // whatever came now
+                 {7, 8, 0.001, 1}, // the value does not depend on what came now
                  {0, 100, 0.03, 2},    {3, 100, 0.05, 4},
                  {7, 1000, 0.9, 4}, // but not as if it had come eight times
                  {0, UINT64_MAX, 1, 4}};
@@ -204,8 +205,8 @@ static struct intra_trainer *make(struct kern *K, enum intra_trainable_mode mode
     return t;
 }
 
-// The row that changed unlike all others. Inputs: the only one that changed. Outputs (turned): the
-// only one that moved in the other direction.
+// Finds the row that differs from all others. Inputs: the only row that changed. Outputs (turned):
+// the only row that moved in the other direction.
 static int odd_row(const struct intra_model *m, const struct intra_tensor *w, const float *before,
                    bool turned) {
     const float *now = m->params + w->at;
@@ -261,8 +262,8 @@ static void test_tokens_from_the_update(void **state) {
     assert_false(admitted(data_only, "false", "trainable.mode=bitfit"));
 }
 
-// A policy's minimum holds against the leader of a round too, whose record plans intervals and
-// steps to leave out.
+// A policy's minimum also binds the leader of a round. Its record plans the intervals, and the
+// steps that a cluster leaves out.
 static void test_no_plan_shortens_an_update(void **state) {
     (void)state;
     static const struct {

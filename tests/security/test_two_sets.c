@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mallory leads a job of five with masked sums, and proposes different sets of updates to different
-// members, because reveals for both would unmask one update. So no two records of a round get
-// enough votes, and a member reveals for one record and sends one masked update a round.
+// Mallory leads a job of five with masked sums. She proposes different sets of updates to different
+// members, because reveals for both sets would unmask one update. Two records of a round must never
+// both get enough votes. A member reveals for one record a round, and sends one masked update a
+// round.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
@@ -17,7 +18,7 @@
 
 enum { COUNT = 8192, ROUND = 0, VICTIM = 4 };
 
-static uint8_t secrets[INTER_MEMBERS_MAX][32], publics[INTER_MEMBERS_MAX][32];
+static uint8_t secrets[NEB_MEMBERS_MAX][32], publics[NEB_MEMBERS_MAX][32];
 static struct sec_sum *keys[MEMBERS];
 static struct neb_buf blobs[MEMBERS];
 static struct sec_sum_head heads[MEMBERS];
@@ -70,7 +71,7 @@ static void begin_masked(uint8_t self, uint8_t colluders) {
 }
 
 static struct inter_record record_of(uint16_t set) {
-    static const struct inter_absence absences[INTER_MEMBERS_MAX];
+    static const struct inter_absence absences[NEB_MEMBERS_MAX];
     struct inter_record r = {.round = ROUND, .eta = 1, .n_plans = MEMBERS};
     memcpy(r.job, job_id, sizeof r.job);
     for (uint8_t m = 0; m < MEMBERS; m++) {
@@ -102,7 +103,7 @@ static void say_proposal(const struct inter_record *r) {
     message(r->leader, &b);
 }
 
-// True if the member delivers the record, and so reveals.
+// True if the member delivers the record. Then it also reveals.
 static bool say_commit(uint8_t from, const struct inter_record *r) {
     struct neb_buf b = {0};
     bool delivered = false;
@@ -125,7 +126,7 @@ static void take_off(int16_t *q, const uint8_t seed[SEC_SUM_SEED_BYTES], bool mi
     }
 }
 
-// How many of the victim's integers mallory can read from what honest members (a bit each) reveal
+// How many of the victim's integers mallory can read, if these honest members (a bit each) reveal
 // for the two sets.
 static int read_victim(const uint16_t sets[2], const uint16_t revealed[2]) {
     const uint8_t *body;
@@ -158,7 +159,8 @@ static int read_victim(const uint16_t sets[2], const uint16_t revealed[2]) {
 // everything.
 static void test_two_sets_of_one_round(void **state) {
     (void)state;
-    const uint16_t sets[2] = {0x0f, 0x17}; // without 4, the victim; without 3
+    // one set without member 4, the victim; one without member 3
+    const uint16_t sets[2] = {0x0f, 0x17};
     const uint16_t sides[2] = {1 << 1 | 1 << 2, 1 << 3 | 1 << 4};
     uint16_t revealed[2] = {0, 0}, denied = 0;
     mask_all();
@@ -192,7 +194,7 @@ static void test_two_sets_of_one_round(void **state) {
     forget_all();
 }
 
-// A set needs two members that are no colluders.
+// A set needs two members that are not colluders.
 static void test_too_small_a_set(void **state) {
     (void)state;
     mask_all();
@@ -211,7 +213,7 @@ static void test_too_small_a_set(void **state) {
 
 static void test_quorums(void **state) {
     (void)state;
-    for (uint8_t n = 3; n <= INTER_MEMBERS_MAX; n++)
+    for (uint8_t n = 3; n <= NEB_MEMBERS_MAX; n++)
         for (uint8_t f = 1; f + 2 <= n; f++) {
             struct inter_job_config c = {.n_members = n, .masked = true, .colluders = f};
             struct agent_job j = {.n_clusters = n};
@@ -221,7 +223,7 @@ static void test_quorums(void **state) {
             assert_true(2 * q - n > f && 2 * (q - 1) - n <= f && q <= n);
             assert_true(least >= f + 2 && least >= n - 1 && least <= n);
             assert_int_equal(agent_private_needs(&j), q > least ? q : least);
-            // One member may be away, unless all others but two could be colluders.
+            // One member may be away if more than two members are not colluders.
             assert_int_equal(n - agent_private_needs(&j), f + 2 < n);
         }
 }
@@ -274,8 +276,8 @@ static void test_the_other_value_again(void **state) {
     forget_all();
 }
 
-// More members report each value than can report falsely. So some are known to, without evidence,
-// and none that report can have voted for both.
+// Each value has more reports than there are members that can report falsely. So both values were
+// proposed, and the proposer is the false one. Then no member that reports can have voted for both.
 static void test_who_must_be_lying(void **state) {
     (void)state;
     mask_all();
@@ -287,7 +289,8 @@ static void test_who_must_be_lying(void **state) {
     for (uint8_t m = 1; m < MEMBERS; m++)
         r.promises[m - 1] = told(m, 0, m < 3 ? &x : &y);
     assert_true(node_justified(node, j, &r)); // y has at most three
-    j->c.gone = mset_from_bits(1 << 4);       // 4 does not count: then 3 may be the false one
+    // member 4 does not count; then member 3 may be the false one
+    j->c.gone = mset_from_bits(1 << 4);
     assert_false(node_justified(node, j, &r));
     j->c.gone = mset_from_bits(0);
     j->c.colluders = 2; // both that report y may report falsely
@@ -550,7 +553,7 @@ static void test_revealed_once(void **state) {
 static int set_up(void **state) {
     (void)state;
     neb_log_set_sink(testing_drop, NULL);
-    testing_key_pairs(INTER_MEMBERS_MAX, secrets, publics);
+    testing_key_pairs(NEB_MEMBERS_MAX, secrets, publics);
     return 0;
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What members compute does not depend on strangers. One job trains in peace, and again while
+# The results of members do not depend on strangers. A job trains undisturbed, and again while
 # strangers send nonsense, half handshakes, huge frames and silence to the hub's port and page. The
 # digests of every round and of the end are the same.
 . "$(dirname "$0")/../e2e/lib.sh"

@@ -140,8 +140,7 @@ static void test_one_job(void **state) {
     agent_ipc_destroy(&c);
 }
 
-// Texts of a worker reach plots, terminals and files of others. None of them can act as a command
-// there.
+// Texts of a worker reach plots, terminals and files of others. No text can act as a command there.
 static void test_words(void **state) {
     (void)state;
     struct agent_credential *mine = NULL;
@@ -287,8 +286,8 @@ static bool holds(const void *p, size_t n, const void *secret, size_t len) {
     return memmem(p, n, secret, len) != NULL;
 }
 
-// mpirun and srun carry standard input in clear. What crosses their network and what is in the file
-// open nothing.
+// mpirun and srun carry standard input in clear. Neither the bytes on their network nor the file
+// open anything.
 static void test_box(void **state) {
     (void)state;
     static const uint8_t job[INTER_ID_BYTES] = {9};
@@ -348,7 +347,7 @@ static void test_box(void **state) {
     assert_int_equal(agent_credential_answer(c, dir), NEB_OK); // logged once
     assert_int_equal(agent_credential_read(fd, dir, &wait, &back), NEB_ERR_DENIED);
     close(fd);
-    // No answer, then no file.
+    // There is no answer, and later there is no file.
     const struct agent_credential_wait alone = {.limit = 100 * NEB_MS};
     assert_int_equal(agent_credential_offer(c, dir, &fd), NEB_OK);
     assert_int_equal(agent_credential_read(fd, dir, &alone, &back), NEB_ERR_TIMEOUT);

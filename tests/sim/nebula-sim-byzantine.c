@@ -2,7 +2,7 @@
 // A Byzantine member of the simulated federation: two brains behind one key (as in "Twins: BFT
 // Systems Made Robust", Bano et al.), and a layer that changes their messages.
 //
-//     honest members ── side 0 ──► host `who`     an honest node, worker and disk of its own
+//     honest members ── side 0 ──► host `who`     an honest node with its own worker and disk
 //                   └── side 1 ──► host `twin`    another one: same key and epoch, other updates
 //
 // Each brain alone follows the protocol. Together they sign two records of one term, vote twice in
@@ -339,9 +339,10 @@ static bool provable(const struct sim *s, uint32_t f, const struct fragment *top
     return named || one;
 }
 
-// Masked runs: true if two values of one term have so many votes that either may be committed,
-// counting the members that cannot tell and the other colluders. One colluder fewer counts once the
-// Byzantine member is exposed: by evidence, or by more than `colluders` votes for each value.
+// Masked runs: true if two values of one term have so many votes that either may be committed.
+// Members whose vote is unknown and the other colluders count for both. Once the Byzantine member
+// is exposed, by evidence or by more than `colluders` votes for each value, one colluder fewer
+// counts.
 static bool torn(const struct sim *s) {
     int others = 0, may_lie = (int)s->o.colluders,
         quorum = inter_quorum((uint8_t)s->o.members, (uint8_t)s->o.colluders);
@@ -369,7 +370,7 @@ static bool torn(const struct sim *s) {
             second = votes > second ? votes : second;
         }
         int lying = may_lie - (all - first > may_lie || provable(s, f, top));
-        // if the second value can reach a quorum, the most frequent one can, too
+        // if the second value can reach a quorum, the most frequent value can, too
         if (second && second + others + lying >= quorum)
             return true;
     }
@@ -399,7 +400,7 @@ enum sim_stuck sim_byzantine_stuck(const struct sim *s) {
                     (!sim_lies(s, e->member) && !s->o.masked) || e->verdict == INTER_REJECTED;
                 bool bad = sim_bad_update(s, e->member, f, g->round);
                 if (!sim_lies(s, e->member) && bad == (e->verdict == INTER_ACCEPTED))
-                    // the leader believed the Byzantine member; others refuse the record
+                    // the leader believed the Byzantine member, and the others refuse the record
                     return SIM_STUCK_UPDATE;
                 const struct sim_host *owner = &s->h[e->member];
                 const struct slot *now =

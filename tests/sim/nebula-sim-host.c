@@ -2,8 +2,8 @@
 // One agent of the simulated federation: it carries out the actions of the round core on a modelled
 // disk.
 //
-// A finished store is durable, and the host may crash right after it. A blob is not durable before
-// it is complete: after a crash any part of it may be there.
+// A finished store is durable, and the host may crash right after it. A blob is durable once it is
+// complete. Before that, a crash may leave any part of it.
 #include "agent/base/sha256.h"
 #include "inter/round/node_state.h"
 #include "tests/sim/sim.h"
@@ -112,7 +112,7 @@ void sim_host_free(struct sim_host *h) {
     inter_node_destroy(&h->node);
     disk_clear(&h->disk);
     for (int f = 0; f < SIM_FRAGMENTS; f++)
-        for (int m = 0; m < INTER_MEMBERS_MAX; m++)
+        for (int m = 0; m < NEB_MEMBERS_MAX; m++)
             free(h->parts[f][m]);
 }
 
@@ -138,14 +138,14 @@ static uint32_t open_round(const struct sim_disk *d, uint32_t f) {
     return n;
 }
 
-// True if a state of `round` helps host i: it is ahead of its ledger, or it skips a round whose
-// updates nobody has.
+// True if a state of `round` helps host i: the state is ahead of its ledger, or it skips a round
+// whose updates nobody has.
 static bool is_ahead(const struct sim *s, uint8_t i, uint32_t f, uint32_t round) {
     const struct sim_host *h = &s->h[i];
     return round > open_round(&h->disk, f) || (h->lacks[f] && round >= h->lacks[f]);
 }
 
-// True if the checkpoint of j is ahead of i in some fragment.
+// True if the checkpoint of j is ahead of host i in some fragment.
 static bool helps(const struct sim *s, uint8_t i, uint8_t j) {
     const struct sim_disk *other = &s->h[j].disk;
     if (j == i || s->h[j].witness || !s->h[j].alive || !s->h[i].up[j] || !other->has_checkpoint)
@@ -234,8 +234,8 @@ static void render(uint8_t out[SIM_BLOB], const int64_t words[SIM_WORDS + 1]) {
     memcpy(out + SIM_BLOB - 8, words, 8);
 }
 
-// Holders hash the same blob many times, which dominated the run time: recent digests are cached
-// with their bytes.
+// Holders hash the same blob many times, and most of the run time went there. So recent digests are
+// cached with their bytes.
 static void digest(const uint8_t *p, size_t n, uint8_t sha[INTER_SHA_BYTES]) {
     static struct known {
         size_t n;
@@ -744,8 +744,8 @@ void sim_host_boot(struct sim *s, uint8_t i) {
     sim_post(s, 0, SIM_TICK, i, 0, h->boot);
     if (h->disk.knows_shape)
         inter_node_job_judges(h->node, c.id);
-    // In some runs the first worker of a cluster starts late; with a fresh disk, after it had one.
-    // The member does not lead until then.
+    // In some runs the first worker of a cluster starts late; with a fresh disk, only after it has
+    // a snapshot. The member does not lead until then.
     if (s->o.seed % 8 == 4 && !s->o.pace && !s->o.terms && !h->witness && !h->disk.knows_shape)
         sim_post(s, (neb_ns)(neb_mix64(s->o.seed + i) % 10) * NEB_S, SIM_BOOT_WORKER, i, 0,
                  h->boot);
@@ -773,7 +773,7 @@ void sim_host_submit(struct sim *s, uint8_t i, uint32_t f, const struct inter_ma
     m.key.attempt += SIM_ATTEMPTS_OF_EPOCH * (uint32_t)h->disk.epoch;
     struct sim_round *r = sim_disk_round(s, &h->disk, f, m.key.round);
     const struct sim_blob *own = sim_disk_blob(r, h->id, m.key.attempt);
-    // the disk lost the update that was signed under this key, and this one differs
+    // the disk lost the update that was signed under this key, and the new update differs
     while (own && !own->whole && own->rotten && memcmp(own->words, words, sizeof own->words))
         own = sim_disk_blob(r, h->id, ++m.key.attempt);
     if (own && own->whole) {

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The oracle has megabytes, but a run uses kilobytes of it: the next run of this process clears
-// only the used part.
+// The oracle has megabytes, but a run uses only kilobytes of it. The next run of this process
+// clears only those.
 struct sim_oracle *sim_oracle(void) {
     static struct sim_oracle *o;
     if (!o && !(o = calloc(1, sizeof *o)))
@@ -91,8 +91,8 @@ static void check_copies(struct sim *s, const struct inter_record *r, const stru
 // Recomputes the weight of each update from the earlier commits alone (inter/record/weights.h).
 static void check_weights(struct sim *s, const struct inter_record *r) {
     const struct sim_oracle *o = s->oracle;
-    uint32_t base[INTER_MEMBERS_MAX] = {0}, newest = 0;
-    uint64_t others[INTER_MEMBERS_MAX] = {0}, fresh = 0;
+    uint32_t base[NEB_MEMBERS_MAX] = {0}, newest = 0;
+    uint64_t others[NEB_MEMBERS_MAX] = {0}, fresh = 0;
     for (uint32_t n = 0; n < r->round; n++) {
         const struct inter_record *c = &o->commits[r->fragment][n].r;
         for (uint8_t m = 0; m < s->o.members; m++)
@@ -114,7 +114,7 @@ static void check_weights(struct sim *s, const struct inter_record *r) {
         const struct inter_entry *e = &r->entries[k];
         bool returns = r->flags & INTER_MERGE && e->verdict == INTER_ACCEPTED && e->tokens &&
                        base[e->member] < newest;
-        // weight · all may differ from the exact product by half of `all`
+        // weight · all may differ from the exact product by at most half of `all`
         uint64_t all = others[e->member] + fresh, exact = e->tokens * fresh;
         s->r.returns += returns;
         if (!returns ? e->weight != e->tokens
@@ -158,7 +158,7 @@ static void first_commit(struct sim *s, uint8_t i, const struct inter_record *r,
         o->commits[f][n].tokens[e->member] = e->tokens;
         if (e->verdict == INTER_REJECTED) {
             s->r.rejected++;
-            // with more than three data members, a majority may have no bytes of it and believe the
+            // with more than three data members, a majority may lack its bytes and believe the
             // Byzantine member
             bool believed =
                 s->byzantine && (s->byzantine->gone || s->o.members - s->o.witnesses > 3);
@@ -256,7 +256,8 @@ void sim_check_bounds(struct sim *s, uint8_t i, const struct inter_actions *a) {
 static const struct inter_record *record_at(const struct sim *s, uint8_t i, uint32_t f,
                                             uint32_t n) {
     const struct sim_round *r = s->h[i].disk.rounds[f][n];
-    if (r && r->committed && n >= s->h[i].disk.base[f]) // older than a snapshot otherwise
+    // otherwise the round is older than a snapshot
+    if (r && r->committed && n >= s->h[i].disk.base[f])
         return &r->commit;
     const struct fragment *g = s->h[i].alive ? &s->h[i].node->jobs[0].fragments[f] : NULL;
     return g && g->decided && g->round == n ? &g->decision : NULL;
@@ -300,7 +301,7 @@ static bool knows(const struct sim *s, uint8_t i) {
 }
 
 bool sim_check_split(struct sim *s) {
-    // with all links healed; crashed hosts restart within this time
+    // all links are healed, and crashed hosts restart within this time
     const neb_ns patience = 25 * NEB_S;
     bool all = true;
     if (!s->split.on || s->now < s->split.look)

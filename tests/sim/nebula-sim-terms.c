@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Byzantine messages about terms: huge terms, the last term, the last of this time of day, always
-// one higher, old ones. They are in heartbeats, which are unsigned, and in correctly signed
-// election requests, promises, votes and proposals. A member that has heard no leader for a while
-// is asked at once to promise a term, which the Byzantine member then does not use.
+// Byzantine messages about terms: huge terms, the last term, the last term that this time of day
+// allows, a term that rises by one each time, old terms. They are in heartbeats, which are
+// unsigned, and in correctly signed election requests, promises, votes and proposals. A member that
+// has heard no leader for a while is asked at once to promise a term, which the Byzantine member
+// then does not use.
 //
-// Or it takes votes (captives): some members hear only the Byzantine member for some seconds, and
-// promise it a term. From then on it tells the leader that it follows, and tells the captives that
-// it leads, or that it follows too. It sends no votes and no promises any more.
+// Or it captures votes: some members (captives) hear only the Byzantine member for some seconds,
+// and promise it a term. From then on it tells the leader that it follows, and tells the captives
+// that it leads, or that it follows too. It sends no votes and no promises any more.
 #include "inter/round/node_state.h"
 #include "security/sign.h"
 #include "tests/sim/sim.h"
@@ -23,7 +24,8 @@ enum {
 };
 enum { TERM_PROMISE, RECOVERY_PROMISE };
 
-// Not earlier: at the start everybody waits for the first leader, and nobody would notice.
+// False terms begin only then: at the start all members wait for the first leader, and none would
+// notice.
 static const neb_ns lies_from = 4 * NEB_S;
 
 static uint64_t below(struct sim_byzantine *l, uint64_t n) {
@@ -80,7 +82,7 @@ static void say_promise(struct sim *s, uint8_t from, struct neb_buf *b) {
     const struct job *j = brain(s, from);
     uint32_t f = (uint32_t)below(s->byzantine, s->o.fragments);
     const struct fragment *g = &j->fragments[f];
-    // the requested term, but a round that nobody has reached
+    // the requested term, with a round that nobody has reached
     uint32_t far = neb_rng_unit(&s->byzantine->on_terms) < s->byzantine->far
                        ? 1 + (uint32_t)below(s->byzantine, 1000000)
                        : 0;

@@ -122,9 +122,9 @@ static void send(struct sim *s, uint8_t i, uint32_t f, const struct agent_schedu
     submit(s, i, f);
 }
 
-// A previous incarnation may have sent more tokens than this one has seen: then part of the lost
-// tokens was not lost. Tokens that this incarnation sent before a restart from a checkpoint are
-// seen again.
+// A previous incarnation may have sent more tokens than this one has seen: then some of the tokens
+// that count as lost were not lost. Tokens that this incarnation sent before a restart from a
+// checkpoint are seen again.
 static void settle_tokens(struct sim_worker_state *w, uint32_t f, uint64_t committed, bool former) {
     uint64_t most = former ? w->tokens - w->tokens_base[f] : committed;
     uint64_t here = committed < most ? committed : most;
@@ -284,8 +284,8 @@ static bool exchange_pass(struct sim *s, uint8_t i, const struct agent_schedule 
         for (bool more = true; more;) {
             const struct sim_log *l = logged(&h->disk, f, g->round);
             bool here = commit_here(s, i, f, g->round) && !g->finished;
-            // Others committed without this worker; a commit with its own update belongs to a
-            // repeated run.
+            // The others committed without this worker. If the commit has an update of this worker,
+            // the run is a repeated one.
             bool foreign = here && !holds(&h->disk.rounds[f][g->round]->commit, i);
             if (here && (!l || l->step <= w->step) &&
                 of_previous_incarnation(w, i, &h->disk.rounds[f][g->round]->commit)) {
@@ -315,7 +315,7 @@ static bool exchange_pass(struct sim *s, uint8_t i, const struct agent_schedule 
             if (d == AGENT_SEND) {
                 send(s, i, f, sched);
                 if (!h->worker_alive || h->worker_boot != boot)
-                    return false; // the host crashed in send
+                    return false; // the host crashed while it sent
             } else if (d == AGENT_MERGE) {
                 merge(s, i, f, false);
             } else if (d == AGENT_WAIT) {

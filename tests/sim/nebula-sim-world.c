@@ -270,7 +270,8 @@ static void on_message(struct sim *s, struct sim_message *m) {
     struct sim_link *l = link_of(s, m->from, m->to);
     if (!s->h[m->to].alive)
         return;
-    if (!l->session || l->number != m->session) { // received in the old session, handled much later
+    // received in the old session, but handled much later
+    if (!l->session || l->number != m->session) {
         if (s->h[m->to].boot != m->boot || !(m->stale || chance(s, s->stale)))
             return;
         if (!m->stale) {
@@ -319,7 +320,8 @@ static void boot(struct sim *s, uint8_t i) {
     if (sim_lies(s, i) && s->byzantine->gone)
         return;
     s->h[i].busy_until = 0;
-    inter_node_destroy(&s->h[i].node); // not earlier: a crash may happen inside the node's own step
+    // not earlier, because a crash may happen inside the node's own step
+    inter_node_destroy(&s->h[i].node);
     sim_host_boot(s, i);
     if (sim_lies(s, i)) { // both brains share one ledger epoch
         struct sim_host *twin = &s->h[s->byzantine->twin];
@@ -377,10 +379,11 @@ static bool last_copy(const struct sim *s, const struct inter_record *r, uint8_t
 // of one disk, but not of a second one before the first has recovered.
 static bool may_lose_disk(const struct sim *s, uint8_t i) {
     if (s->byzantine &&
-        // otherwise the Byzantine member may be the only one that knows what the disk held
+        // otherwise the Byzantine member may be the only one that knows what was on the disk
         !s->o.masked)
         return false;
-    if (s->h[i].idle) // the new disk would not know it, and would get a worker
+    // the new disk would not know that the worker has ended, and would get a new worker
+    if (s->h[i].idle)
         return false;
     for (uint8_t j = 0; j < s->o.members; j++)
         for (uint32_t f = 0; f < s->o.fragments; f++)

@@ -36,11 +36,11 @@ enum {
     SIM_SUMS = 127, // first byte of a message of inter/sums
 };
 
-enum sim_fault_kind { // at one exact place, for exhaustive runs
+enum sim_fault_kind { // a fault at one exact place, for exhaustive runs
     SIM_NO_FAULT,
     SIM_DROP_MESSAGE,
     SIM_DOUBLE_MESSAGE,
-    SIM_DELAY_MESSAGE, // by 7 s
+    SIM_DELAY_MESSAGE, // delays it by 7 s
     SIM_CUT_AT_MESSAGE,
     SIM_CRASH_AT_MESSAGE, // the receiver, before the message arrives
     SIM_CRASH_BEFORE_STORE,
@@ -111,7 +111,7 @@ struct sim_message {
     bool bulk;
     uint32_t session;
     uint32_t boot; // the receiver's boot number at sending
-    bool stale;    // its session is over; it waited in the receiver's queue
+    bool stale;    // its session is over: the message waited in the receiver's queue
     size_t len;
     uint8_t bytes[]; // owned by the event
 };
@@ -131,10 +131,10 @@ struct sim_blob {
     bool here;
     struct inter_manifest m;
     bool whole, rotten;           // rotten: was complete
-    int64_t words[SIM_WORDS + 1]; // the last is 1 if the gate refuses the update
+    int64_t words[SIM_WORDS + 1]; // the last word is 1 if the gate refuses the update
 };
 struct sim_round { // of one fragment
-    struct sim_blob blobs[INTER_MEMBERS_MAX][SIM_ATTEMPTS];
+    struct sim_blob blobs[NEB_MEMBERS_MAX][SIM_ATTEMPTS];
     bool voted, committed, holds; // holds: has a blob since the last pruning
     struct inter_record vote, commit;
 };
@@ -145,7 +145,7 @@ struct sim_worker_state {
     uint32_t again[SIM_FRAGMENTS]; // how often a newer update replaced the one in flight
     uint64_t incarnation; // updates of earlier epochs are from an incarnation whose disk is lost
     int64_t theta[SIM_FRAGMENTS][SIM_WORDS]; // global value
-    // the residual; while an update is in flight: u
+    // the residual; u, while an update is in flight
     int64_t e[SIM_FRAGMENTS][SIM_WORDS];
     int64_t p[SIM_FRAGMENTS][SIM_WORDS]; // learned since the last send
     int64_t dropped[SIM_FRAGMENTS][SIM_WORDS];
@@ -169,7 +169,7 @@ struct sim_disk {
     bool has_standing;
     struct inter_standing standing;
     struct member_set equivocators;
-    struct inter_evidence evidence[INTER_MEMBERS_MAX];
+    struct inter_evidence evidence[NEB_MEMBERS_MAX];
     uint64_t epoch;
     struct sim_round *rounds[SIM_FRAGMENTS][SIM_ROUNDS]; // allocated at the first write
     struct sim_worker_state checkpoint;
@@ -178,7 +178,7 @@ struct sim_disk {
     uint32_t n_log[SIM_FRAGMENTS];
     struct sim_reveal reveals[SIM_FRAGMENTS][SIM_ROUNDS];
     bool knows_shape; // its worker has run
-    bool jumped;      // its worker took over a state: a repeated run differs from there on
+    bool jumped;      // its worker took over a state, so a repeated run differs from there on
     uint32_t base[SIM_FRAGMENTS]; // first record of the chain: the last one of a snapshot
 };
 
@@ -190,8 +190,8 @@ struct sim_host {
     int32_t clock_ppm;
     struct inter_node *node;
     struct sim_disk disk;
-    uint8_t *parts[SIM_FRAGMENTS][INTER_MEMBERS_MAX]; // [SIM_BLOB] each, while a blob arrives
-    bool up[INTER_MEMBERS_MAX];
+    uint8_t *parts[SIM_FRAGMENTS][NEB_MEMBERS_MAX]; // [SIM_BLOB] each, while a blob arrives
+    bool up[NEB_MEMBERS_MAX];
     bool worker_alive, finished, leaving;
     bool promised_own; // the last update of its worker was accepted
     bool needs_state;  // its disk was lost
@@ -204,8 +204,8 @@ struct sim_host {
     struct sim_worker_state w;
     neb_ns step_time;
     bool idle;                         // its worker has ended for good; survives a restart
-    bool split;                        // it knows that members have diverged: its job has ended
-    bool split_now;                    // likewise, since its last start
+    bool split;                        // it knows that members have diverged, so its job has ended
+    bool split_now;                    // the same, but since its last start
     uint32_t submitted[SIM_FRAGMENTS]; // Byzantine: the next round to submit
     uint64_t crash_in;                 // stores until a crash; 0: none
     neb_ns busy_until;                 // it handles no event before this time
@@ -242,8 +242,8 @@ struct sim_byzantine {
     double far; // probability of a claim to be rounds ahead, or that records are gone
     struct neb_rng on_terms;
     uint64_t one_kind; // 1 + the only kind of false term that it uses; 0: all kinds
-    // captives: members that hear nobody else from `silence` to `silence_end`, and promises
-    // `term` (0: none yet) to it
+    // captives: members that hear only this member from `silence` to `silence_end`. They promise it
+    // `term` (0: none yet)
     struct member_set captives;
     bool poses; // afterwards it claims to lead them
     neb_ns silence, silence_end;
@@ -259,9 +259,9 @@ struct sim_oracle {
         bool known;
         uint8_t hash[INTER_SHA_BYTES];
         struct inter_record r;
-        int64_t words[INTER_MEMBERS_MAX][SIM_WORDS]; // D(c) of each accepted entry
-        uint64_t tokens[INTER_MEMBERS_MAX];          // of each listed update, refused or not
-        int64_t steps[INTER_MEMBERS_MAX];            // steps of its member when the update was sent
+        int64_t words[NEB_MEMBERS_MAX][SIM_WORDS]; // D(c) of each accepted entry
+        uint64_t tokens[NEB_MEMBERS_MAX];          // of each listed update, refused or not
+        int64_t steps[NEB_MEMBERS_MAX];            // steps of its member when the update was sent
     } commits[SIM_FRAGMENTS][SIM_ROUNDS];
     int64_t theta[SIM_FRAGMENTS][SIM_ROUNDS + 1][SIM_WORDS];
     struct {
@@ -269,10 +269,10 @@ struct sim_oracle {
         struct member_set voters; // every member that ever had the vote on disk
     } votes[SIM_FRAGMENTS][SIM_ROUNDS][8];
     // disks that ever held a blob
-    struct member_set copies[SIM_FRAGMENTS][SIM_ROUNDS][INTER_MEMBERS_MAX][SIM_ATTEMPTS];
-    uint32_t attempts[SIM_FRAGMENTS][SIM_ROUNDS][INTER_MEMBERS_MAX][SIM_ATTEMPTS];
+    struct member_set copies[SIM_FRAGMENTS][SIM_ROUNDS][NEB_MEMBERS_MAX][SIM_ATTEMPTS];
+    uint32_t attempts[SIM_FRAGMENTS][SIM_ROUNDS][NEB_MEMBERS_MAX][SIM_ATTEMPTS];
     uint32_t top[SIM_FRAGMENTS]; // rounds committed anywhere
-    uint32_t used;               // later rounds are all zeros (of theta: those after it)
+    uint32_t used;               // from this round on all entries are zero (of theta: after it)
 };
 
 struct sim {
@@ -282,8 +282,8 @@ struct sim {
     uint64_t seq;
     struct sim_event *heap;
     size_t n_heap, cap_heap;
-    struct sim_host h[INTER_MEMBERS_MAX + 1]; // the last place: the Byzantine member's twin
-    struct sim_link links[INTER_MEMBERS_MAX][INTER_MEMBERS_MAX];
+    struct sim_host h[NEB_MEMBERS_MAX + 1]; // the last place: the Byzantine member's twin
+    struct sim_link links[NEB_MEMBERS_MAX][NEB_MEMBERS_MAX];
     struct sim_oracle *oracle;
     struct sim_result r;
     jmp_buf on_fail;
@@ -385,8 +385,8 @@ void sim_byzantine_revoked(struct sim *s);
 bool sim_byzantine_needed(const struct sim *s); // it is revoked, and rounds need all members
 enum sim_stuck sim_byzantine_stuck(const struct sim *s);
 bool sim_byzantine_rejects(const struct sim *s, uint8_t i, uint8_t owner);
-// Host i has just refused this update: its node also counts the owner as refusing, and so proposes
-// a rejection.
+// Host i has just refused this update. Its node also counts the owner as refusing, and so it
+// proposes a rejection.
 void sim_byzantine_pretends(struct sim *s, uint8_t i, const struct inter_manifest *m);
 
 // nebula-sim-terms.c
@@ -416,8 +416,8 @@ void sim_check_commit(struct sim *s, uint8_t i, const struct inter_record *r);
 void sim_check_worker(struct sim *s, uint8_t i, uint32_t f);
 void sim_check_bounds(struct sim *s, uint8_t i, const struct inter_actions *a);
 void sim_check_end(struct sim *s);
-// True if honest members hold different records of one round, committed, or proven with an update
-// still missing.
+// True if honest members hold different records of one round. The records are committed, or they
+// are proven and an update is still missing.
 bool sim_check_divergence(struct sim *s);
 // True if all honest members that are up know of the divergence and of the equivocator; fails when
 // that takes too long.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# The tests of codecs a second time, with one more codec in the table (codec_added.c): the whole
-# program then has it. A new codec needs no other change to pass them.
+# Builds the tests of codecs a second time, with one more codec in the table (codec_added.c). The
+# whole program then has this codec. A new codec needs no other change to pass these tests.
 add_library(codec_added OBJECT unit/codec_added.c ${CMAKE_SOURCE_DIR}/compress/table.c)
 target_compile_definitions(codec_added PRIVATE CMP_TEST_CODEC=codec_added)
 target_link_libraries(codec_added PRIVATE nebula_flags neb_compress)

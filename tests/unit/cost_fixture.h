@@ -24,7 +24,7 @@ static const struct intra_model_config model = {.vocab = 512,
                                                 .norm_eps = 1e-5f,
                                                 .tied = true};
 
-// Steps run at one rate, whatever their size, and threads do not wait. Updates are almost free.
+// The step rate is the same for every size, and threads do not wait. Updates are almost free.
 static inline struct intra_rates even_host(double products) {
     struct intra_rates r = {
         .processors = 8, .update = 1e12, .link = 1e9, .link_s = 1e-6, .memory = 1e9};

@@ -99,7 +99,7 @@ static inline void message(uint8_t from, struct neb_buf *b) {
 
 static inline void
 heartbeat_known(uint8_t from, uint32_t term, uint8_t flags, uint32_t round,
-                uint64_t known) { // known: this node's epoch, as the sender knows it
+                uint64_t known) { // known: the epoch of this node that the sender knows
     static const uint8_t head[HEAD_BYTES];
     struct neb_buf b = {0};
     neb_buf_u8(&b, MSG_HEARTBEAT);

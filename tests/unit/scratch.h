@@ -23,7 +23,7 @@ static inline void scratch_keep(void *user, enum neb_log_level level, const char
         snprintf(message, sizeof message, "%s", text);
 }
 
-// For cmocka_run_group_tests, or called by a set-up and a tear-down that do more.
+// For cmocka_run_group_tests. A set-up and a tear-down that do more may call them too.
 static inline int scratch_make(void **state) {
     (void)state;
     snprintf(dir, sizeof dir, "/tmp/nebula-%.40s-XXXXXX", program_invocation_short_name);

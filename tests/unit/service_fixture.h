@@ -38,15 +38,15 @@ struct site {
     bool may_miss; // redelivered commits may lack updates
     int missing;
     bool other_renews;      // the other site has a new ledger
-    int previous_key_asked; // questions whether a previous key signed something
+    int previous_key_asked; // how often it was asked whether a previous key signed something
     char text[256];         // messages, in order
     int opened, unanswered; // snapshots: requests from the other site; own requests that found none
     int denied;             // DENIED faults
     int no_room;            // NO_ROOM faults
     int behind, lost;       // updates that nobody has; own updates that the disk lost
-    int gone;               // own masked updates that nobody brings
+    int gone;               // own masked updates that no member brings
     bool masked;            // the job is opened as masked
-    uint32_t run;           // of the worker: each run computes other bytes
+    uint32_t run;           // number of the worker's run: each run computes other bytes
     int floods;             // FLOOD faults
     uint64_t told, telemetry_bytes; // telemetry of kind TELEMETRY
 };
@@ -108,7 +108,7 @@ static inline void on_fault(void *user, uint32_t peer, enum inter_fault f) {
         return;
     }
     assert_int_equal(peer, index_of[!x->who]);
-    // after a restart some messages arrive twice; a test that expects other faults counts them
+    // after a restart some messages arrive twice; a test that expects other faults counts these too
     assert_true(f == INTER_FAULT_REPLAY || f == INTER_FAULT_DENIED || f == INTER_FAULT_FLOOD ||
                 (f == INTER_FAULT_RENEWED && x->other_renews));
     x->floods += f == INTER_FAULT_FLOOD;
@@ -205,7 +205,8 @@ static inline void restart(struct site *x) {
 }
 
 static inline void go(void) {
-    // both sites dial: two sets of nine connections each, and twice that while they are replaced
+    // both sites dial: two sets of nine connections each, and twice that number while sets are
+    // replaced
     zmq_pollitem_t items[256];
     size_t n = anna.s ? inter_service_poll_items(anna.s, items, 128) : 0;
     assert_true(n <= 128);
@@ -250,7 +251,7 @@ static inline void submit_of(struct site *x, uint32_t fragment, uint32_t round, 
     OK(cmp_work_create(&w));
     OK(cmp_codec_parse("fp32", &codec));
     cmp_update_begin(&b, 1);
-    OK(cmp_update_add(w, &b, &shape, &codec, data, NULL));
+    OK(cmp_update_add(w, &b, &shape, &codec, &(struct cmp_source){.x = data}, NULL));
     OK(inter_service_submit(x->s, &m, b.p, b.len));
     OK(inter_service_submit(x->s, &m, b.p, b.len)); // a second submit is harmless
     neb_buf_free(&b);

@@ -110,7 +110,7 @@ static void in_any_order(bool sealed, bool restart) {
         shuffle(order, n, &r);
         for (uint32_t i = 0; i < n; i++) {
             chunk(s, &m, order[repeat ? i : n - 1 - i]);
-            if (restart && i == n / 2) { // chunks that were not yet recorded arrive again
+            if (restart && i == n / 2) { // chunks arrive again that were not yet recorded
                 close_service(s);
                 s = open_service(sealed);
                 begin(s, &m);
@@ -169,7 +169,7 @@ static void test_signed_but_invalid(void **state) {
     enum neb_status st;
     OK(cmp_work_create(&s->gate));
     neb_log_set_sink(testing_drop, NULL);
-    blob.p[16] ^= 1; // its columns
+    blob.p[16] ^= 1; // the number of its columns
     neb_sha256(blob.p, blob.len, m.sha256);
     begin(s, &m);
     for (uint32_t i = inter_chunks(m.bytes, CHUNK); i-- > 0;)
@@ -185,8 +185,8 @@ static void test_signed_but_invalid(void **state) {
     close_service(s);
 }
 
-// With more arrivals than the limit, the oldest are dropped and get no verdict here; the others get
-// theirs.
+// With more arrivals than the limit, the oldest are dropped and get no verdict here. The others get
+// a verdict.
 static void test_too_many_arrivals(void **state) {
     (void)state;
     struct inter_service *s = open_service(false);
@@ -226,8 +226,10 @@ static int set_up(void **state) {
     bool good = cmp_work_create(&w) == NEB_OK && cmp_codec_parse("int4", &codec) == NEB_OK;
     codec.zstd_level = 1;
     cmp_update_begin(&blob, 1);
-    good = good && cmp_update_add(w, &blob, &shape, &codec, x, counts) == NEB_OK &&
-           cmp_update_check_max(w, blob.p, blob.len, UINT64_MAX, &whole) == NEB_OK;
+    good =
+        good &&
+        cmp_update_add(w, &blob, &shape, &codec, &(struct cmp_source){.x = x}, counts) == NEB_OK &&
+        cmp_update_check_max(w, blob.p, blob.len, UINT64_MAX, &whole) == NEB_OK;
     cmp_work_destroy(&w);
     free(x);
     manifest = (struct inter_manifest){.key = {.job = {1, 2, 3}, .member = 1, .attempt = 1},

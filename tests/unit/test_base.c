@@ -23,8 +23,8 @@ static mode_t mode_of(const char *path) {
     return sb.st_mode & 0777;
 }
 
-// A private file gets mode 0600 whatever the umask; an existing open file is closed and keeps its
-// content.
+// A private file gets mode 0600 whatever the umask; an existing file that is open to others is
+// closed to them, and keeps its content.
 static void test_private_file(void **state) {
     (void)state;
     char path[NEB_PATH_MAX];
@@ -59,11 +59,12 @@ static void test_buffer_is_wiped(void **state) {
     bool left[2] = {false};
     memset(key, 0xa5, sizeof key);
     assert_int_equal(neb_path(path, sizeof path, dir, "key"), NEB_OK);
-    for (int k = 0; k < 3; k++) { // round 0 teaches the C library to keep such a buffer
+    for (int k = 0; k < 3; k++) { // in round 0 the C library learns to keep such a buffer
         assert_int_equal(neb_fs_write(path, key, sizeof key, k == 1 ? 0644 : 0600), NEB_OK);
         uint8_t *p = malloc(1 << 20);
         assert_non_null(p);
-        __asm__ volatile("" : : "r"(p) : "memory"); // the test reads memory that it has not written
+        // the compiler must let the test read memory that it has not written
+        __asm__ volatile("" : : "r"(p) : "memory");
         if (k)
             left[k - 1] = memmem(p, 1 << 20, key, sizeof key / 2) != NULL;
         free(p);
@@ -195,7 +196,7 @@ static void test_sha256_vector(void **state) {
     neb_hex(d, sizeof d, hex);
     assert_string_equal(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     assert_int_equal(neb_sha256_create(&h), NEB_OK);
-    for (int i = 0; i < 2; i++) { // the second pass shows that finish resets
+    for (int i = 0; i < 2; i++) { // the second pass shows that finish resets the state
         neb_sha256_add(h, "a", 1);
         neb_sha256_add(h, "bc", 2);
         neb_sha256_finish(h, d2);
@@ -239,7 +240,7 @@ static void test_rng(void **state) {
         hash = neb_mix64(hash ^ bits);
     }
     assert_true(hash == 0xe0bbfabeca293e3eull);
-    // drawn many at once or skipped, the sequence stays the same
+    // the sequence stays the same when many numbers are drawn at once or skipped
     static const size_t counts_at_once[] = {0, 1, 63, 64, 65, 1000};
     static float some[1000];
     for (size_t i = 0; i < sizeof counts_at_once / sizeof *counts_at_once; i++) {

@@ -14,7 +14,7 @@ static struct cmp_codec codec_of(const char *what) {
     return c;
 }
 
-// Codecs without codes of few bits are encoded and decoded; all others also with feedback and with
+// Codecs that send whole floats are encoded and decoded. All others also run with feedback and with
 // an outer step.
 static int stages(const struct cmp_codec *c) {
     return cmp_codec_sparse(c) || cmp_codec_code_bytes(c) > 0 ? 6 : 2;

@@ -120,8 +120,8 @@ static void test_work_is_counted(void **state) {
         one_step(mesh, i, &b);
         long with = allocations - start;
         assert_true(a.loss == b.loss && a.update.grad_norm == b.update.grad_norm);
-        // Two broadcasts of the batch, the number of targets; then in one call the squares of each
-        // tensor, the loss and the number again, which only accelerators use.
+        // Two broadcasts of the batch, and the number of targets. Then one call for the squares of
+        // each tensor, the loss, and the number again, which only accelerators use.
         assert_int_equal(n.calls, 4);
         size_t tensors = (size_t)intra_group_model(mesh)->n_all_tensors;
         assert_int_equal(n.bytes,

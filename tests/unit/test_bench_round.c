@@ -33,7 +33,8 @@ static void test_lines(void **state) {
         json_decref(o);
     }
     fclose(f);
-    // the stages and their total; the security stages, their total, an exchange one and both ways
+    // the stages and their total; the security stages and their total; an exchange one way and both
+    // ways
     assert_int_equal(lines, STAGES + 1 + BENCH_STAGES + 3);
     assert_true(fabs(shares - 1) < 1e-3);
 }
@@ -56,14 +57,15 @@ static void test_pipeline(void **state) {
     struct bench_security b = {.update = &update,
                                .chunk_bytes = CHUNK,
                                .rtt_s = 1,
-                               .rate_bps = 8.0 * CHUNK * 1000}; // a chunk takes a millisecond
+                               // sending a chunk takes a millisecond
+                               .rate_bps = 8.0 * CHUNK * 1000};
     struct bench_costs c = {.store_s = 0.005};
     assert_true(fabs(bench_pipeline(&b, &c, false) - 0.037) < 1e-9);
-    c.s[BENCH_OWN_DIGEST] = 0.004; // hidden behind the disk
+    c.s[BENCH_OWN_DIGEST] = 0.004; // the disk hides the time of the digest
     assert_true(fabs(bench_pipeline(&b, &c, true) - 0.037) < 1e-5);
     c.s[BENCH_OWN_DIGEST] = 0.006;
     assert_true(fabs(bench_pipeline(&b, &c, true) - 0.038) < 1e-5);
-    c.s[BENCH_GATE] = 0.016; // not slower than the wire: only the last chunk's part remains
+    c.s[BENCH_GATE] = 0.016; // not slower than the wire: only the part of the last chunk remains
     assert_true(fabs(bench_pipeline(&b, &c, true) - 0.0385) < 1e-5);
     c.s[BENCH_GATE] = 0.064; // slower than the wire: the gate waits for the first chunk only
     assert_true(fabs(bench_pipeline(&b, &c, true) - (0.006 + 0.001 + 0.064)) < 1e-5);
@@ -72,7 +74,8 @@ static void test_pipeline(void **state) {
     c.s[BENCH_GATE] = 0.048; // gate and sketch run together
     c.s[BENCH_SKETCH] = 0.016;
     assert_true(fabs(bench_pipeline(&b, &c, true) - (0.006 + 0.001 + 0.065)) < 1e-5);
-    b.rtt_s = 0.06; // the round trip hides the costs of the own update, except what is longer
+    // the round trip hides the costs of the own update, except the time that exceeds it
+    b.rtt_s = 0.06;
     assert_true(fabs(bench_pipeline(&b, &c, true) - (0.010 + 0.001 + 0.065)) < 1e-5);
 }
 

@@ -26,8 +26,8 @@ static void test_flops(void **state) {
             intra_model_create(&c, &(struct intra_trainable){.mode = INTRA_TRAIN_FULL}, 1, &m),
             NEB_OK);
         // Products per token and layer: qkv 8 x (24 + 12 + 12), output 24 x 8, gate and up 8 x 20,
-        // down 10 x 8; then logits. Attention: queries see 1, 2, ... 7 keys, 4 on average; scores
-        // and values of 4 heads of 6.
+        // down 10 x 8. Logits follow. Attention: queries see 1, 2, ... 7 keys, 4 on average. The
+        // scores and values are those of 4 heads of 6.
         double products = 3 * (8 * 48 + 24 * 8 + 8 * 20 + 10 * 8) + 8 * 50,
                attention = 3 * 2 * 4 * (4 * 6);
         assert_true(fabs(bench_train_token_flops(m, 7) - 6 * (products + attention)) < 1e-6);

@@ -173,7 +173,7 @@ static void test_manifests(void **state) {
     m = manifest(AUTHOR, INTER_ATTEMPTS_MAX, 1);
     show(OTHER, &m);
     blames(INTER_FAULT_FORGED, peers[AUTHOR]);
-    m = manifest(AUTHOR, INTER_ATTEMPTS_MAX - 1, 2); // another update in the place of the last one
+    m = manifest(AUTHOR, INTER_ATTEMPTS_MAX - 1, 2); // another update in place of the last one
     show(OTHER, &m);
     blames(INTER_FAULT_SECOND, peers[AUTHOR]);
 }
@@ -260,15 +260,15 @@ static void test_one_sender_after_a_mix(void **state) {
     assert_false(keeps_a_chunk());
     send_chunk(AUTHOR, &m, 0, 1, true);
     assert_true(keeps_a_chunk());
-    ask(OTHER, &m); // the author sends no more
+    ask(OTHER, &m); // from here on the author sends nothing
     send_chunk(AUTHOR, &m, 1, 1, true);
     assert_false(keeps_a_chunk());
     send_chunk(OTHER, &m, 1, 1, true);
     assert_true(keeps_a_chunk());
 }
 
-// If the bytes differ from the signed digest, their only sender is blamed, and nobody if there were
-// several. If they match and the gate refuses them, the author is blamed.
+// If the bytes differ from the signed digest, the sender is blamed. If there were several senders,
+// nobody is blamed. If they match and the gate refuses them, the author is blamed.
 static void test_blobs(void **state) {
     (void)state;
     struct inter_manifest m = manifest(AUTHOR, 0, 1);
@@ -294,7 +294,7 @@ static void test_blobs(void **state) {
     ask(OTHER, &m);
     send_chunk(OTHER, &m, 0, 1, true);
     send_chunk(OTHER, &m, 1, 1, true);
-    finished(&m, false, true); // by the gate
+    finished(&m, false, true); // refused by the gate
     blames(INTER_FAULT_REFUSED, peers[AUTHOR]);
 }
 
@@ -407,7 +407,7 @@ static void test_envelopes(void **state) {
     envelope(&b, AUTHOR, &inner);
     hear(OTHER, false, &b);
     blames_nobody();
-    heartbeat(&inner, 8); // of a previous incarnation
+    heartbeat(&inner, 8); // an envelope of a previous incarnation
     envelope(&b, AUTHOR, &inner);
     hear(OTHER, false, &b);
     blames(INTER_FAULT_REPLAY, peers[OTHER]);

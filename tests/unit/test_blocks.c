@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The block quantiser in one pass gives the same bits as its parts called in turn (pseudo-gradient,
-// largest value, scale byte, codes, packing): for all block lengths and levels, on values from all
-// corners of the format, with scales beyond the byte's range on both sides.
+// largest value, scale byte, codes, packing). The cases: all block lengths and levels, values from
+// all corners of the format, and scales beyond both ends of the scale byte's range.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "compress/codec.h"
@@ -39,8 +39,8 @@ struct shape {
     bool four;
 };
 
-// kind 0: usual values; 1: the full exponent range; 2: most blocks are zero; 3: all tiny; 4: all
-// huge.
+// kind 0: usual values; 1: the full exponent range; 2: most blocks are zero; 3: all values are
+// tiny; 4: all are huge.
 static float value(struct neb_rng *r, int kind, size_t i) {
     float z = neb_rng_normal(r);
     if (kind == 1)
@@ -84,7 +84,7 @@ static void in_parts(const struct data *d, const struct shape *s, float beta, st
         memcpy(o->codes, codes, s->n);
 }
 
-// learned: from θ, θ_m and e; otherwise of u as in_parts has left it.
+// learned: the frame comes from θ, θ_m and e. Otherwise it comes from the u that in_parts has left.
 static void in_one(const struct data *d, const struct shape *s, float beta, bool learned, bool keep,
                    const float *u, struct result *o) {
     static uint16_t steps[N];
@@ -258,7 +258,7 @@ static void test_strips_equal_full_decode(void **state) {
                 if ((len && memcmp(strip, whole + at, len * 4)) || strip[len] != 42)
                     fail_msg("%s, %zu of %zu elements from %zu differ", names[c], len, n, at);
             }
-            // damaged: both refuse, or both read the same
+            // a damaged frame: both readers refuse it, or both read the same
             for (int tries = 0; tries < 40 && n > 1; tries++) {
                 size_t where = neb_rng_below(&r, frame.len);
                 uint8_t was = frame.p[where];
@@ -283,7 +283,7 @@ static void test_strips_equal_full_decode(void **state) {
     free(strip);
 }
 
-// The fast decoders against kern_unpack4 and kern_dequantise; a code out of range is found
+// The fast decoders against kern_unpack4 and kern_dequantise. They must find a code out of range
 // anywhere.
 static void test_decoders_give_the_same_bits(void **state) {
     (void)state;

@@ -105,7 +105,7 @@ static void test_threads(void **state) {
     intra_tokenizer_close(&t);
 }
 
-// With these words an algorithm that is quadratic in the word takes minutes.
+// With these words an algorithm whose time is quadratic in the word's length takes minutes.
 static void test_long_words(void **state) {
     static const char *const units[] = {
         "a", "freedom", "\xe8\x87\xaa", "\xcc\x81\xcc\xa3", " ", "\n ", "7", "!?"};
@@ -309,7 +309,7 @@ static void test_regexes(void **state) {
     }
 }
 
-// A match that would backtrack almost forever ends with an error.
+// A match that would backtrack almost for ever ends with an error.
 static void test_hostile_regex(void **state) {
     const char text[] = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
     struct intra_tokenizer *t = NULL;
@@ -337,7 +337,7 @@ static void test_cut_file(void **state) {
         assert_int_equal(intra_tokenizer_open(path, &t), NEB_ERR_FORMAT);
         assert_int_equal(errors, 1);
     }
-    // the name has no .json, the content is JSON
+    // the name does not end in .json, but the content is JSON
     assert_int_equal(neb_fs_write(path, whole.p, whole.len, 0644), NEB_OK);
     assert_int_equal(intra_tokenizer_open(path, &t), NEB_OK);
     intra_tokenizer_close(&t);
@@ -409,7 +409,7 @@ static void test_unk_token(void **state) {
     assert_int_equal(json_dump_file(root, path, 0), 0);
     json_decref(root);
     assert_int_equal(intra_tokenizer_open(path, &t), NEB_OK);
-    // as in Hugging Face: left out
+    // left out here, as in Hugging Face's library
     assert_int_equal(intra_tokenizer_encode(t, "~a~", 3, &ids, &n), NEB_OK);
     assert_int_equal(n, 1);
     assert_int_equal(ids[0], 65);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Corpora larger than memory: what is held, what is read twice, and that the corpus is the same.
+// Corpora larger than memory: how much is held in memory, what is read twice, and that the corpus
+// is the same.
 #include "agent/base/rng.h"
 #include "agent/base/sha256.h"
 #include "intra/data/data.h"
@@ -223,7 +224,8 @@ static void test_same_corpus_as_in_memory(void **state) {
     snprintf(s.sources[1].name, sizeof s.sources[1].name, "two");
     snprintf(s.sources[1].path, sizeof s.sources[1].path, "%s", in_dir("two.jsonl"));
     build(&s, "corpus");
-    // the model contains the names of its input files, so they must be those of the build
+    // the model contains the names of its input files, so they must be the names that the build
+    // uses
     struct intra_tokenizer_train train = {.vocab = s.vocab,
                                           .type = s.type,
                                           .character_coverage = 1,
@@ -323,7 +325,7 @@ static void test_windows_lines(void **state) {
     enum { BLOCK = 1 << 20, PARAGRAPHS = 3 * BLOCK / 32 };
     struct neb_buf text = {0}, lines = {0};
     char line[64];
-    // shifts the paragraphs so that the reader's blocks end inside a paragraph end;
+    // this shifts the paragraphs, so that the reader's blocks end inside the end of a paragraph
     add(&text, "0");
     for (int i = 0; i < PARAGRAPHS; i++) { // a paragraph has 32 bytes with its CRs
         snprintf(line, sizeof line, "%07d wort\n%014d\n\n", i % 1000, i);
@@ -343,7 +345,7 @@ static void test_windows_lines(void **state) {
 // ---- memory
 
 static long built_kb(const struct intra_build_spec *s,
-                     const char *out) { // the peak, of its own process
+                     const char *out) { // runs in its own process, to measure its peak
     int ends[2];
     long kb = -1;
     assert_int_equal(pipe(ends), 0);
@@ -395,7 +397,7 @@ static void test_text_is_not_held_in_memory(void **state) {
 
 struct change {
     const char *file;
-    int64_t at;       // the byte that changes; < 0: the file is cut by so many bytes
+    int64_t at;       // the byte that changes; < 0: the file loses this many bytes at its end
     const char *more; // appended to the file
     bool gone, done;
 };
@@ -439,7 +441,8 @@ static void check_change(enum intra_format format, const char *source, struct ch
     assert_false(neb_fs_exists(in_dir("corpus.nebula-building")));
     struct intra_corpus *old = NULL;
     assert_int_equal(intra_corpus_open(in_dir("corpus"), true, &old), NEB_OK);
-    assert_int_equal(intra_corpus_sources(old), SOURCES); // the previous corpus
+    // the folder still has the previous corpus
+    assert_int_equal(intra_corpus_sources(old), SOURCES);
     intra_corpus_close(&old);
     put(c.file, &was);
     neb_buf_free(&was);

@@ -103,7 +103,7 @@ struct row {
     size_t n;
     const char *encoding;
     double share;
-    const char *want, *says; // want NULL: it is refused with this message
+    const char *want, *says; // want NULL: the build is refused with the message `says`
 };
 
 static void check(const struct row *r, const char *path) {
@@ -194,11 +194,11 @@ static void test_long_files(void **state) {
     neb_buf_free(&b);
     struct intra_build_spec s = spec_of("long.txt", INTRA_TSV);
     snprintf(s.sources[0].encoding, sizeof s.sources[0].encoding, "utf-16le");
-    const char *got = documents(&s); // 300 equal lines and one other
+    const char *got = documents(&s); // 300 equal lines and one different line
     assert_non_null(got);
     assert_int_equal(strlen(got), 3 * 2047 + 1 + 4);
     assert_string_equal(got + 3 * 2047, "|end|");
-    // a file without a line end is refused before it is read to its end
+    // a file without a line end is refused long before its end is read
     uint8_t *zero = calloc(1, 3 << 20);
     assert_non_null(zero);
     put("zero.txt", zero, 3 << 20);
@@ -244,7 +244,8 @@ static void test_files_that_are_not_text(void **state) {
     put("in.bin", tar, sizeof tar);
     check(&(struct row){.format = INTRA_TEXT, .says = "offset 257: this is a tar archive"},
           "in.bin");
-    static const char good[] = "PAR1 is how a Parquet file begins\n"; // not a Parquet file
+    // the file is not a Parquet file
+    static const char good[] = "PAR1 is how a Parquet file begins\n";
     put("in.bin", good, sizeof good - 1);
     check(&(struct row){.want = "PAR1 is how a Parquet file begins|"}, "in.bin");
     // a file of token ids

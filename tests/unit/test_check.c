@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // compress/check.h: an update that arrives in pieces gets the same verdict and statistics as in one
-// piece. The norm equals that of a plain loop over codes and scales. What passes also decodes.
+// piece. The norm equals that of a plain loop over codes and scales. An update that passes can be
+// decoded.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "compress/check.h"
@@ -44,7 +45,8 @@ static void update_of(const char *codec, uint32_t units, uint64_t seed, struct n
         }
         for (size_t i = 0; i < 50; i++)
             counts[i] = i % 3 ? 0 : i * 100;
-        OK(cmp_update_add(W, b, &shapes[u], &c, x, shapes[u].counts ? counts : NULL));
+        OK(cmp_update_add(W, b, &shapes[u], &c, &(struct cmp_source){.x = x},
+                          shapes[u].counts ? counts : NULL));
         free(x);
     }
 }
@@ -172,7 +174,8 @@ static void test_norm(void **state) {
     }
 }
 
-// With any bit altered, the verdict is the same in one piece and in many, and what passes decodes.
+// With any bit altered, the verdict is the same in one piece and in many. An update that passes can
+// be decoded.
 static void test_altered(void **state) {
     (void)state;
     struct neb_rng r = neb_rng_make(11, 0);
@@ -235,7 +238,7 @@ static void test_element_limit(void **state) {
 }
 
 // A unit without rows or columns is refused by its header in every reader: it adds no elements, but
-// its row counts could take 16 MiB.
+// its row counts could fill 16 MiB.
 static void test_no_empty_units(void **state) {
     (void)state;
     static const uint32_t sizes[][2] = {
@@ -255,7 +258,7 @@ static void test_no_empty_units(void **state) {
         neb_buf_u32(&b, 0);
         neb_buf_u32(&b, shape.rows);
         neb_buf_u32(&b, shape.cols);
-        neb_buf_u32(&b, 1); // of counts
+        neb_buf_u32(&b, 1); // the length of the row counts
         cmp_check_begin(C, UINT64_MAX);
         assert_int_equal(cmp_check_feed(C, b.p, b.len),
                          NEB_ERR_FORMAT); // none of the counts has arrived
@@ -351,7 +354,7 @@ static void test_vectors_stay_dense(void **state) {
         struct cmp_update_unit u;
         struct cmp_frame_info info;
         cmp_update_begin(&b, 1);
-        OK(cmp_update_add(W, &b, &cases[i].shape, &c, x, NULL));
+        OK(cmp_update_add(W, &b, &cases[i].shape, &c, &(struct cmp_source){.x = x}, NULL));
         OK(cmp_update_open(b.p, b.len, &cases[i].shape, 1, &u));
         OK(cmp_frame_peek(u.frame, u.frame_len, &info));
         assert_int_equal(cmp_codec_sparse(&info.codec), cases[i].sparse);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The checkpoint container: every flipped bit and every cut of a small file, every failing write,
-// versions, folders.
+// The checkpoint container. The cases: every flipped bit and every cut of a small file, every
+// failing write, versions, folders.
 #include "agent/base/fault.h"
 #include "agent/base/sha256.h"
 #include "intra/ckpt/checkpoint_array.h"
@@ -57,13 +57,13 @@ static void test_round_trip(void **state) {
     const struct intra_ckpt_section *s = intra_ckpt_find(c, "weights");
     assert_true((uintptr_t)intra_ckpt_data(c, s) % 64 == 0);
     assert_int_equal(intra_ckpt_read(c, "absent", INTRA_F32, 5, 3, f), NEB_ERR_NOT_FOUND);
-    // same bytes, another shape
+    // the same bytes with another shape
     assert_int_equal(intra_ckpt_read(c, "weights", INTRA_F32, 3, 5, f), NEB_ERR_FORMAT);
     assert_int_equal(intra_ckpt_read(c, "weights", INTRA_U32, 5, 3, f), NEB_ERR_FORMAT);
     intra_ckpt_close(&c);
 }
 
-// An array in one section, and the same array in pieces among others.
+// Writes an array in one section, and the same array in pieces between other sections.
 static void test_arrays(void **state) {
     (void)state;
     struct intra_ckpt_writer *w = NULL;
@@ -129,13 +129,14 @@ static void test_every_bit(void **state) {
         }
         assert_null(c);
     }
-    assert_int_equal(passed, 8 * ((64 - 60) + (64 - 24))); // the padding after the two sections
+    // only bits of the padding after the two sections pass
+    assert_int_equal(passed, 8 * ((64 - 60) + (64 - 24)));
     for (size_t cut = 0; cut < file.len; cut++) {
         overwrite(file.p, cut);
         assert_int_equal(intra_ckpt_open(path, true, &c), NEB_ERR_CORRUPT);
         assert_non_null(strstr(message, path));
     }
-    // damage in a section is reported with its place, and only if the digests are checked
+    // damage in a section is reported with its place, but only if the digests are checked
     file.p[64] ^= 1;
     overwrite(file.p, file.len);
     assert_int_equal(intra_ckpt_open(path, true, &c), NEB_ERR_CORRUPT);
@@ -189,11 +190,11 @@ static void test_wrong_index(void **state) {
         neb_sha256(file.p + index, len + 64, file.p + file.len - 32);
         overwrite(file.p, file.len);
         enum neb_status st = intra_ckpt_open(path, false, &c);
-        // five rows of three and 4 bytes of padding: 6 x 3 elements still lie inside the file
+        // five rows of three and 4 bytes of padding: six rows of three still lie inside the file
         bool good = i == 4;
         if (good && st == NEB_OK) {
             intra_ckpt_close(&c);
-            st = intra_ckpt_open(path, true, &c); // but then the digest does not match
+            st = intra_ckpt_open(path, true, &c); // but the digest does not match
         }
         if (st != NEB_ERR_CORRUPT)
             fail_msg("wrong[%zu]: status %d", i, st);
@@ -230,7 +231,7 @@ static void test_failing_disk(void **state) {
             snprintf(tmp, sizeof tmp, "%s.tmp", path);
             assert_false(neb_fs_exists(tmp));
             assert_int_equal(intra_ckpt_open(path, true, &c), NEB_OK);
-            if (again == NEB_OK) { // fewer than k such steps: all have failed once
+            if (again == NEB_OK) { // fewer than k such steps: every step has failed once
                 assert_true(k > 1);
                 assert_non_null(intra_ckpt_find(c, "large"));
                 intra_ckpt_close(&c);
@@ -255,7 +256,7 @@ static bool there(const char *name) {
     return neb_path(p, sizeof p, dir, name) == NEB_OK && neb_fs_exists(p);
 }
 
-// A checkpoint of two files, one of which is missing.
+// A checkpoint of two files. One of the files is missing.
 static void put_without_part(const char *name) {
     const struct intra_part part = {.token = 7, .number = 1, .n = 1};
     const uint64_t parts[2] = {part.token, part.n};
@@ -300,13 +301,13 @@ static void test_folder(void **state) {
     assert_int_equal(intra_ckpt_open_latest_in(NULL, dir, &c), NEB_ERR_CORRUPT);
     char file[NEB_PATH_MAX];
     assert_int_equal(neb_path(file, sizeof file, dir, "step-of-the-day.ckpt"), NEB_OK);
-    // a folder that cannot be read is not an empty folder
+    // if a folder cannot be read, it does not count as empty
     assert_int_equal(intra_ckpt_open_latest_in(NULL, file, &c), NEB_ERR_IO);
     assert_int_equal(intra_ckpt_prune(NULL, file, 2), NEB_ERR_IO);
 }
 
-// A damaged checkpoint counts as missing and does not take the place of a good one when some are
-// kept. A checkpoint of another key or version is not damaged.
+// A damaged checkpoint counts as missing. Pruning keeps a good one instead of it. A checkpoint of
+// another key or version is not damaged.
 static void test_damaged_counts_as_missing(void **state) {
     (void)state;
     struct intra_ckpt *c = NULL;

@@ -33,7 +33,7 @@ static int set_up(void **state) {
     return mkdtemp(f->dir) && f->x && kern_pool_create(2, &f->pool) == NEB_OK &&
                    intra_ckpt_async_create(NULL, f->pool, 1000, 0, &f->a) == NEB_OK
                ? 0
-               : -1; // the buffer starts too small and grows
+               : -1; // the buffer is too small at the start, and grows
 }
 
 static int tear_down(void **state) {

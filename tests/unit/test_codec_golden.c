@@ -37,7 +37,7 @@ static void corpus_path(const char *name, char *out) {
     testing_source(file, out);
 }
 
-// exact arithmetic only, so that the input is the same on every machine
+// only exact arithmetic, so that the input is the same on every machine
 static void fill(float *x, size_t n, uint64_t seed) {
     struct neb_rng r = neb_rng_make(seed, 5);
     for (size_t i = 0; i < n; i++) {
@@ -95,9 +95,11 @@ static void build_update(struct neb_buf *b) {
         counts[i] = i % 3 ? 0 : i * 100;
     assert_int_equal(cmp_codec_parse("int8", &codec), NEB_OK);
     cmp_update_begin(b, 2);
-    assert_int_equal(cmp_update_add(W, b, &shapes[0], &codec, x, counts), NEB_OK);
+    assert_int_equal(cmp_update_add(W, b, &shapes[0], &codec, &(struct cmp_source){.x = x}, counts),
+                     NEB_OK);
     assert_int_equal(cmp_codec_parse("int4", &codec), NEB_OK);
-    assert_int_equal(cmp_update_add(W, b, &shapes[1], &codec, x, NULL), NEB_OK);
+    assert_int_equal(cmp_update_add(W, b, &shapes[1], &codec, &(struct cmp_source){.x = x}, NULL),
+                     NEB_OK);
 }
 
 static void write_corpus(void) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every row of the table of codecs, whatever it holds: numbers, texts, sizes, frames with and
-// without feedback, strips, the gate's check, damage; and its users: keys of a job, controller,
-// planner. CMake builds this test a second time with one more codec (codec_added.cmake).
+// Every row of the table of codecs, whatever it holds. The tests cover numbers, texts, sizes,
+// frames with and without feedback, strips, the gate's check and damage. They also cover the users
+// of the table: keys of a job, controller, planner. CMake builds this test a second time with one
+// more codec (codec_added.cmake).
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "agent/job/config.h"
@@ -131,7 +132,7 @@ static void test_frames(void **state) {
         }
 }
 
-// What is refused as a NaN, and never comes out of damaged bytes.
+// An encoder refuses a NaN, and damaged bytes never decode to one.
 static void test_hostile(void **state) {
     (void)state;
     struct neb_rng r = neb_rng_make(3, 0);
@@ -186,11 +187,11 @@ static void test_gate(void **state) {
             OK(cmp_codec_parse("fp32", &plain));
             fill(9);
             cmp_update_begin(&b, 1);
-            OK(cmp_update_add(W, &b, &shape, &c, x, NULL));
+            OK(cmp_update_add(W, &b, &shape, &c, &(struct cmp_source){.x = x}, NULL));
             OK(cmp_update_open(b.p, b.len, &shape, 1, &u));
             OK(cmp_decode(W, u.frame, u.frame_len, y, N));
             cmp_update_begin(&same, 1);
-            OK(cmp_update_add(W, &same, &shape, &plain, y, NULL));
+            OK(cmp_update_add(W, &same, &shape, &plain, &(struct cmp_source){.x = y}, NULL));
             OK(cmp_update_check_sketch(W, same.p, same.len, N, &whole));
             memcpy(want, whole.sketch, sizeof want);
             OK(cmp_update_check_max(W, b.p, b.len, N, &whole));
@@ -255,7 +256,7 @@ static void test_controller(void **state) {
         parse_job(sync, &j);
         struct inter_tune_config c = agent_tune_config(&j);
         struct inter_tuner t = {0};
-        c.steps = 0; // no end: sparse codecs are allowed
+        c.steps = 0; // steps 0: the job has no end, so sparse codecs are allowed
         const struct inter_tune_update u = {.measure = {.goodput_kbps = 1,
                                                         .rtt_us = 1000,
                                                         .step_us = 1000,
@@ -268,7 +269,7 @@ static void test_controller(void **state) {
     }
 }
 
-// A profile measures every planned codec, and a plan of a job says what its updates take.
+// A profile measures every planned codec, and the plan of a job gives the size of its updates.
 static void test_planner(void **state) {
     (void)state;
     static struct agent_job j;

@@ -51,7 +51,7 @@ static void test_good(void **state) {
 static void test_error_messages(void **state) {
     (void)state;
     static const struct {
-        const char *from, *to, *expect; // `from` in the good file becomes `to`
+        const char *from, *to, *expect; // the text `from` in the good file becomes `to`
     } cases[] = {
         {"n_heads: 4,", "n_heads: eight,",
          "dir/job.yaml:3: model.n_heads: \"eight\" is not an integer"},
@@ -217,7 +217,7 @@ static void test_error_messages(void **state) {
         {"steps: 300\n", "steps: 300\nrecompute: yes\n",
          "dir/job.yaml:3: recompute: \"yes\" is neither true nor false"},
         {"steps: 300\n", "steps: 300\nmodel: 3\n",
-         "dir/job.yaml:3: model: must be a mapping of keys to values"},
+         "dir/job.yaml:3: model.mode: \"3\" is not one of: built-in, attached"},
         {"job: first-light", "job: ../evil",
          "dir/job.yaml:1: job: \"../evil\" is not a name (letters, digits, '-', '_', '.')"},
     };
@@ -296,8 +296,8 @@ static void test_side_devices(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
-// What a side cannot have is refused, with the line in the file, and also by an agent that receives
-// the job.
+// A key that a side cannot have is refused, with its line in the file. An agent that receives such
+// a job refuses it too.
 static void test_side_devices_refused(void **state) {
     (void)state;
     static const struct {
@@ -305,7 +305,7 @@ static void test_side_devices_refused(void **state) {
     } cases[] = {
         {"rtd", "", "mesh: {dp: 2}", "mesh",
          "cluster rome: mode rtd trains on one rank in each cluster; remove it"},
-        {"rtd", "", "device: cuda, mesh: {dp: 3}", "mesh", // which does not divide the step
+        {"rtd", "", "device: cuda, mesh: {dp: 3}", "mesh", // dp 3 does not divide the step
          "cluster rome: mode rtd trains on one rank in each cluster; remove it"},
         {"rtd", "", "mesh: auto", "mesh",
          "cluster rome: mode rtd trains on one rank in each cluster; remove it"},
@@ -358,7 +358,7 @@ static void test_side_devices_refused(void **state) {
             fail_msg("%s, %s: \"%s\", not \"%s\"", cases[i].mode, cases[i].keys, message,
                      cases[i].expect);
         if (!cases[i].key || !strcmp(cases[i].key, "mesh") || strstr(cases[i].more, "federate"))
-            continue; // also wrong without the key
+            continue; // also wrong without this key
         // the message names the line of the key; a job received from another agent has no lines
         assert_true(!strncmp(message, "dir/job.yaml:", 13));
         json_t *spec = NULL;
@@ -375,7 +375,7 @@ static void test_side_devices_refused(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
-// What a resumed run may change, and the name of the key that it may not change.
+// Which keys a resumed run may change, and the error that names a key that it may not change.
 static void test_resume_differences(void **state) {
     (void)state;
     static const struct {
@@ -535,13 +535,13 @@ static void test_json_round_trip(void **state) {
     j.clusters[0].device = AGENT_DEVICE_CPU;
     j.clusters[1].device = AGENT_DEVICE_CUDA;
     j.clusters[1].precision = AGENT_PRECISION_FP32;
-    j.clusters[1].threads = 768; // --local 1 gives this on two processors of 192 cores
+    j.clusters[1].threads = 768; // --local 1 gives this number on two processors with 192 cores
     json_t *json = agent_job_to_json(&j);
     assert_int_equal(agent_job_from_json(json, &k), NEB_OK);
     assert_memory_equal(&j.clusters, &k.clusters, sizeof j.clusters);
     json_t *again = agent_job_to_json(&k);
     assert_true(json_equal(json, again));
-    assert_memory_equal(&j.optim, &k.optim, sizeof j.optim); // floats to the bit
+    assert_memory_equal(&j.optim, &k.optim, sizeof j.optim); // floats are equal to the bit
     assert_memory_equal(&j.model.rope_scaling, &k.model.rope_scaling, sizeof j.model.rope_scaling);
     json_object_set_new(json, "extra", json_integer(1));
     neb_log_set_sink(capture, NULL);
@@ -594,7 +594,7 @@ static void test_bounds_survive_json(void **state) {
     assert_string_equal(message, "--set: sync.outer.momentum: 0.9991 is not in 0..0.999");
 }
 
-// How many members of masked sums may be revoked while enough remain.
+// Whether enough members of a masked sum remain when some are revoked.
 static void test_private_has_enough(void **state) {
     (void)state;
     struct agent_job j = {.n_clusters = 3};
@@ -704,7 +704,7 @@ static void test_auto(void **state) {
     json_object_set_new(o, "sync.codec", json_string("auto"));
     assert_int_equal(agent_job_from_json(o, &back), NEB_ERR_FORMAT);
     json_decref(o);
-    // a value that the planner will choose is compared with nothing yet, a written one is
+    // a value that the planner will choose is not compared with other values yet; a written one is
     static const struct {
         const char *sync, *expect; // NULL: accepted
     } with_tune[] = {
@@ -726,7 +726,7 @@ static void test_auto(void **state) {
             fail_msg("%s: %s", with_tune[i].sync, message);
     }
     neb_log_set_sink(NULL, NULL);
-    // a text until all values are known
+    // such a value is a text until all values are known
     assert_int_equal(agent_job_set(&j, "sync.link=fast"), NEB_OK);
     assert_int_equal(agent_job_validate(&j, "job.yaml"), NEB_ERR_INVALID);
 }
@@ -757,6 +757,8 @@ static void test_reference(void **state) {
         assert_in_range(strlen(o->help), 3, 100);
         assert_null(strpbrk(o->help, "|\n"));
     }
+    for (int i = 0; i < config_n_group_options; i++)
+        assert_int_equal(count_rows(text, config_group_options[i].path), 1);
     assert_non_null(strstr(text, "| `clusters.threads` | 0 | 0 to 1024 | threads"));
     assert_non_null(strstr(text, "| `clusters.mesh` | none | {dp, pp, tp}, auto | ranks"));
     assert_non_null(strstr(text, "| `sync.interval` | 30 | 1 to 1e9, auto | H: "));

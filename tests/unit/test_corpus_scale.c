@@ -19,7 +19,7 @@
 
 #include <cmocka.h>
 
-// thousands of files in memory, one corpus on a disk
+// thousands of small files are in memory; one corpus is on a disk
 static char dir[] = "/dev/shm/nebula-scale-XXXXXX", disk[] = "/tmp/nebula-scale-XXXXXX";
 static char message[1024];
 
@@ -44,7 +44,7 @@ struct made {
     size_t shards;
     bool on_disk;
     bool one_file; // every shard entry names the same file
-    // tokens of shard k of any source
+    // the number of tokens of shard k, for any source
     uint64_t (*size)(size_t k);
 };
 
@@ -60,7 +60,7 @@ static int32_t id(const struct made *m, int32_t source, uint64_t at) {
     return raw < (uint32_t)m->vocab ? (int32_t)raw : 0;
 }
 
-// without fsync: there are thousands
+// without fsync, because there are thousands of files
 static void write_plain(const char *path, const void *p, size_t n) {
     FILE *f = fopen(path, "w");
     assert_non_null(f);

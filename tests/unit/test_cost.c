@@ -49,7 +49,7 @@ static size_t allocated(void) {
     return m.uordblks + m.hblkhd;
 }
 
-// Bytes of the process's memory in use: all that it has touched, however it got it.
+// Bytes of memory that the process uses: all pages that it has touched, however it got them.
 static double resident(void) {
     unsigned long long all = 0, used = 0;
     malloc_trim(0);
@@ -59,7 +59,7 @@ static double resident(void) {
     return (double)used * (double)sysconf(_SC_PAGESIZE);
 }
 
-// Large enough that the buffers of the CPU's products are small beside it.
+// A model so large that the buffers of the CPU's products are small beside it.
 static struct intra_model_config wide(void) {
     struct intra_model_config c = model;
     c.vocab = 4096;
@@ -109,8 +109,8 @@ static double allocated_by(const struct intra_cost_job *j, int32_t stage) {
     return held;
 }
 
-// The counted memory is what real trainers use: a constructor that gets memory in a way that is not
-// counted fails here.
+// The counted memory is the memory that real trainers use. The test fails if a constructor gets
+// memory in a way that is not counted.
 static void test_memory_is_what_is_allocated(void **state) {
     (void)state;
     static const struct intra_trainable sets[] = {
@@ -155,7 +155,7 @@ static double fullest_owner(const struct intra_cost_job *j, int ranks) {
     assert_in_range(n, 1, 256);
     for (int32_t i = 0; i < n; i++)
         elements[i] = (uint64_t)units[i].rows * (uint64_t)units[i].cols;
-    intra_shards_assign(elements, fragment, n, ranks, load, owner);
+    intra_shards_assign(elements, fragment, n, ranks, NULL, NULL, load, owner);
     for (int r = 0; r < ranks; r++)
         most = load[r] > most ? load[r] : most;
     free(units);
@@ -199,11 +199,11 @@ static void test_memory_of_the_exchange(void **state) {
                     .mode = INTRA_TRAIN_LORA, .lora_rank = 4, .lora_alpha = 8, .lora_targets = 127};
             j.outer = true;
             intra_cost_step(&j, NULL, &r, &cost);
-            // θ, v, u, θ_m at the send, and θ_m during encode or merge
+            // five arrays: θ, v, u, θ_m at the send, and θ_m during encode or merge
             near(cost.exchange_bytes, 20 * fullest_owner(&j, ranks), 0.25, "the fullest rank");
             assert_true(cost.owner_bytes == 0);
             near(cost.host_bytes, cost.rank_bytes * ranks, 1e-9, "all ranks of a host");
-            j.outer_single = true; // masked sums: rank 0 has all
+            j.outer_single = true; // masked sums: rank 0 has the whole exchange
             intra_cost_step(&j, NULL, &r, &cost);
             near(cost.owner_bytes - cost.frames_bytes, 20 * fullest_owner(&j, 1), 0.01,
                  "a single owner");
@@ -213,8 +213,8 @@ static void test_memory_of_the_exchange(void **state) {
         }
 }
 
-// The predicted memory of a rank's exchange equals what the allocator gave out for encoding an
-// update and merging those of all members.
+// The predicted memory of a rank's exchange equals the memory that the allocator gave out. The
+// exchange encodes one update and merges the updates of all members.
 static void frames_of(int32_t members) {
     enum { UNITS = 64, MEMBERS = 16 };
     struct intra_model_config c = model;
@@ -284,7 +284,7 @@ static void test_flops_and_bytes(void **state) {
     struct intra_cost one, cost;
     struct intra_cost_job j = mesh_job(1, 1, 1, 4, 8);
     intra_cost_step(&j, NULL, &r, &one);
-    // 6 N per token, and attention: forward once, backward two and a half times
+    // 6 N per token, and attention: forward counts once, backward two and a half times
     double n = 8 * 4 * 32, matrices = 4 * (64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 160) + 512 * 64,
            attention =
                3.5 * 4 *
@@ -292,8 +292,8 @@ static void test_flops_and_bytes(void **state) {
     near(one.flops, 6 * n * matrices + attention, 1e-9, "flops");
     assert_true(one.tp_s == 0 && one.pp_s == 0 && one.dp_s == 0);
     near(one.step_s, one.compute_s + one.update_s, 1e-12, "step");
-    // a machine for each rank: half the work, and the traffic; in an all-reduce a rank sends 2 (k -
-    // 1) / k
+    // each rank has its own machine: half the work, and traffic between them. In an all-reduce a
+    // rank sends 2 (k - 1) / k of the bytes
     j = mesh_job(2, 1, 1, 4, 8);
     j.ranks_a_host = 1;
     intra_cost_step(&j, NULL, &r, &cost);
@@ -301,13 +301,13 @@ static void test_flops_and_bytes(void **state) {
     near(cost.dp_bytes, 4.0 * (double)intra_cost_count(&model, &j.trainable).trainable, 1e-9,
          "dp bytes");
     near(cost.optim_bytes, one.optim_bytes / 2, 1e-3, "ZeRO");
-    // both ranks on one machine: no faster
+    // both ranks are on one machine: the step is no faster
     j.ranks_a_host = 2;
     intra_cost_step(&j, NULL, &r, &cost);
     near(cost.compute_s, one.compute_s, 1e-9, "dp 2 on one machine");
     j = mesh_job(1, 1, 2, 4, 8);
     intra_cost_step(&j, NULL, &r, &cost);
-    // gather + sum: one all-reduce
+    // a gather and a sum count as one all-reduce
     near(cost.tp_bytes, 8 * (4 * 5 + 2) * 4.0 * 4 * 32 * 64, 1e-9, "tp bytes");
     j = mesh_job(1, 2, 1, 4, 8);
     j.ranks_a_host = 1;
@@ -345,8 +345,8 @@ static void test_bf16(void **state) {
     assert_true(cost.rank_bytes < one.rank_bytes + 5 * params);
 }
 
-// Rates between measured widths, and below the least one: a rank's part of a block is thinner with
-// more tensor-parallel ranks.
+// Rates between measured widths, and below the smallest width. With more tensor-parallel ranks, a
+// rank's part of a block is narrower.
 static void test_rates(void **state) {
     (void)state;
     struct intra_rates r = even_host(1e9);
@@ -392,10 +392,10 @@ static void test_choice(void **state) {
                 assert_true(cost.step_s <= at.step_s * 1.01);
             }
         assert_true(!fits || 16 % best.mesh.dp == 0);
-        c.beat_s = 0.99 * cost.step_s; // nothing is so fast
+        c.beat_s = 0.99 * cost.step_s; // no choice is so fast
         assert_false(intra_cost_choose(&c, &r, &best, &cost));
     }
-    // with less memory nothing fits, and the nearest choice is told
+    // with less memory nothing fits, and the plan gives the nearest choice
     struct intra_cost_job j = mesh_job(1, 1, 1, 1, 16);
     struct intra_cost_choice c = {.ranks = 1, .memory = 1e9};
     assert_true(intra_cost_choose(&c, &r, &j, &cost));
@@ -411,10 +411,10 @@ static void test_roles(void **state) {
     bool yes[] = {true, true, true}, not_first[] = {false, true, true};
     int32_t who = -1;
     double s;
-    // the slowest would delay learning, so it streams
+    // the slowest cluster would delay learning, so it streams
     assert_true(agent_planner_roles(3, stream, yes, learn, yes, false, &who, &s));
     assert_true(who == 2 && s == 4);
-    // a teacher works for each learner; the slowest would be the bottleneck
+    // a teacher works for each learner, so the slowest cluster would be the bottleneck
     const double heavy[] = {2, 4, 6};
     assert_true(agent_planner_roles(3, heavy, yes, learn, yes, true, &who, &s));
     assert_true(who == 0 && s == 6);
@@ -477,7 +477,7 @@ static void test_profile(void **state) {
     json_decref(o);
     o = agent_profile_to_json(&p);
     free(text);
-    // every key is required, and -1 is refused
+    // every key is required, and the value -1 is refused
     const char *key;
     json_t *v;
     void *tmp;

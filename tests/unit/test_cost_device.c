@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // intra/cost on devices: seconds follow from a device's rates by arithmetic, traffic that can be
-// hidden is hidden, and what does not fit is not chosen. tests/cuda/test_cost_device.c compares
-// memory with a device.
+// hidden is hidden, and a choice that does not fit is not made. tests/cuda/test_cost_device.c
+// compares memory with a device.
 #include "agent/plan/planner.h"
 #include "inter/outer/outer.h"
 #include "intra/train/shards.h"
@@ -36,7 +36,7 @@ static void test_rows_of_logits(void **state) {
         int V, n, rows;
         enum kern_type t;
     } cases[] = {
-        {80e9, 50304, 1 << 20, 8192, KERN_BF16}, // as many as pay
+        {80e9, 50304, 1 << 20, 8192, KERN_BF16}, // as many rows as pay
         {80e9, 256000, 1 << 20, 4864, KERN_BF16},
         {24e9, 256000, 1 << 19, 1408, KERN_BF16}, // its share of memory
         {80e9, 50304, 100, 100, KERN_F32},        // all rows
@@ -80,8 +80,8 @@ static void test_meshes(void **state) {
     struct intra_cost_job j = device_job(1, 1, 1, 4, 8);
     struct intra_cost one = cost_of(&j, &r), c;
     double params = (double)intra_cost_count(&model, &j.trainable).trainable;
-    // a device for each rank: half the work; gradients hide behind the backward pass except one
-    // piece, the gather of parameters is not hidden
+    // each rank has a device: half the work. The backward pass hides the traffic of the gradients
+    // except one piece. The gather of parameters is not hidden
     j = device_job(2, 1, 1, 4, 8);
     c = cost_of(&j, &r);
     near(c.compute_s, one.compute_s / 2, 1e-6, "dp 2");
@@ -111,7 +111,7 @@ static void test_meshes(void **state) {
     assert_true(isinf(cost_of(&j, &r).step_s));
 }
 
-// Elements that the fullest rank owns; *largest: of its largest unit.
+// The elements that the fullest rank owns. *largest: the elements of its largest unit.
 static double fullest_owner(const struct intra_cost_job *j, int ranks, double *largest) {
     enum { UNITS = 64, RANKS = 16 };
     struct intra_model *m = NULL;
@@ -124,7 +124,7 @@ static double fullest_owner(const struct intra_cost_job *j, int ranks, double *l
     assert_in_range(n, 1, UNITS);
     for (int32_t i = 0; i < n; i++)
         elements[i] = (uint64_t)units[i].rows * (uint64_t)units[i].cols;
-    intra_shards_assign(elements, fragment, n, ranks, load, owner);
+    intra_shards_assign(elements, fragment, n, ranks, NULL, NULL, load, owner);
     for (int r = 0; r < ranks; r++)
         most = load[r] > load[most] ? r : most;
     *largest = 0;
@@ -160,7 +160,7 @@ static void test_exchange(void **state) {
 }
 
 // The exchange's state of a mesh on devices: the busiest owner's shard is in its device's memory,
-// and what it does not train itself comes through the host.
+// and units that it does not train itself come through the host.
 static void test_exchange_of_a_mesh(void **state) {
     (void)state;
     struct intra_rates r = even_rates();
@@ -215,7 +215,8 @@ static void test_exchange_of_a_mesh(void **state) {
     c = cost_of(&j, &r);
     near(c.owner_params, fullest_owner(&j, 1, &largest), 1e-9, "a single owner");
     assert_true(c.owner_bytes > 16 * c.owner_params && c.outer_bytes == 0 && c.exchange_bytes == 0);
-    // stages: units are dealt by size, so another rank trains most of what a rank owns
+    // stages: units are shared out by size, so another rank trains most of the units that a rank
+    // owns
     j = device_job(1, 2, 1, 4, 8);
     j.outer = j.outer_device = true;
     c = cost_of(&j, &r);
@@ -224,8 +225,8 @@ static void test_exchange_of_a_mesh(void **state) {
                 c.outer_bytes < 24.1 * own + 5.25 * largest);
 }
 
-// The work of owners: on a device one unit after the other, on processors as many at once as
-// threads.
+// The work of owners. A device works on one unit after the other. Processors work on as many units
+// at once as there are threads.
 static void test_work_of_owners(void **state) {
     (void)state;
     struct agent_site site = {.share = 1};
@@ -261,7 +262,7 @@ static void test_work_of_owners(void **state) {
     assert_true(w.encode_s > 7 && w.merge_s > 21 + x.cost.scatter_s);
 }
 
-// Too little memory of the device, or of the host.
+// The device or the host has too little memory.
 static void test_choice(void **state) {
     (void)state;
     struct intra_rates r = even_rates();
@@ -317,7 +318,7 @@ static void test_device_placement(void **state) {
     assert_int_equal(agent_planner_run(&job, 0, sites, &link, 0, &p), NEB_OK);
     near(p.sent_bytes / p.wan.bytes, 10 + ceil(60.0 / p.wan.interval), 1e-9, "early exchanges");
     job.sync.early_steps = 0;
-    // as many ranks as devices, if the mesh is free and that pays
+    // there are as many ranks as devices, if the job leaves the mesh open and this pays
     sites[0].profile.rates.device.count = 2;
     sites[0].profile.rates.device.link = 1e12;
     assert_int_equal(agent_planner_run(&job, 0, sites, &link, AGENT_AUTO_MESH, &p), NEB_OK);
@@ -325,7 +326,7 @@ static void test_device_placement(void **state) {
     assert_int_equal(m.dp * m.pp * m.tp, 2);
     assert_true(p.clusters[0].job.outer_device &&
                 p.clusters[0].cost.outer_bytes > 0); // a shard on each
-    // without room on the device the exchange's state goes to the host; auto also wants spare room
+    // without room on the device the exchange's state goes to the host; auto also needs spare room
     sites[1].profile.rates.device.memory = (c.device_bytes + INTER_OUTER_SPARE_BYTES / 2) / 0.94;
     assert_int_equal(agent_planner_run(&job, 0, sites, &link, 0, &p), NEB_OK);
     assert_true(p.clusters[1].fits && p.clusters[1].job.device && !p.clusters[1].job.outer_device);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans of modes rtd and distill: the cost of a side's step against a real model and an ordinary
-// step, on processors and on a device; what a stream carries; which cluster gets which role; bytes
-// of labels.
+// Plans of modes rtd and distill: the cost of a side's step, compared with a real model and with an
+// ordinary step, on processors and on a device; how much a stream carries; which cluster gets which
+// role; bytes of labels.
 #include "agent/plan/planner_streams.h"
 #include "agent/train/label_bytes.h"
 #include "inter/outer/outer.h"
@@ -30,13 +30,13 @@ static void sides(bool device) {
     // few positions meet the output layer: each of the others saves 6 V d
     struct intra_cost_side few = all;
     few.soft_k = 1;
-    few.targets = 100; // gathering so many does not pay
+    few.targets = 100; // the gather of so many positions does not pay
     intra_cost_step(&j, &few, &r, &less);
     near(less.flops, side.flops, 1e-9, "all positions, without a gather");
     few.targets = 20;
     intra_cost_step(&j, &few, &r, &less);
     near(side.flops - less.flops, 3 * 101 * 6.0 * logits, 0.1, "positions without a target");
-    // and one product more for positions whose tokens are drawn
+    // each position whose token is drawn needs one product more
     few.again = 20;
     intra_cost_step(&j, &few, &r, &side);
     near(side.flops - less.flops, 3 * 20 * 2.0 * logits, 1e-9, "draws");
@@ -53,7 +53,7 @@ static void sides(bool device) {
     near(side.flops, whole.flops / 3 - 3 * (128 - 60) * 2.0 * logits, 0.03, "forward, and labels");
     near(side.params_bytes, 4.0 * (double)intra_cost_count(&model, &j.trainable).all, 0.05,
          "parameters");
-    j.model.n_layers *= 2; // a forward pass keeps no block
+    j.model.n_layers *= 2; // no block is kept after a forward pass
     intra_cost_step(&j, &looks, &r, &less);
     near(less.acts_bytes, side.acts_bytes, 0.1, "twice as deep");
 }
@@ -111,7 +111,7 @@ static void test_flow(void **state) {
     l.streams = 3; // over one uplink
     inter_stream_cost(&p, &l, &f);
     assert_true(f.rate < 10.0 / 3 && f.rate > 8.0 / 3);
-    // a long way with a window of one; a window that may widen does so as far as it helps
+    // a long path with a window of one batch; a window that may widen does so as long as this helps
     l = (struct inter_stream_load){
         .producer_s = 0.01, .consumer_s = 0.01, .bytes = 100, .window = 1, .streams = 1};
     p.rtt_s = 1;
@@ -189,7 +189,7 @@ static void test_role_assignment(void **state) {
     j = job_of(AGENT_MODE_DISTILL, 3);
     assert_true(agent_planner_cast(&j, &text, sites, all, roles));
     assert_true(roles[1] == AGENT_ROLE_TEACHER && roles[0] == AGENT_ROLE_STUDENT);
-    // unless it does not fit there; nothing is cast if it fits nowhere
+    // unless it does not fit there; if it fits nowhere, no role is given
     sites[1].profile.rates.memory = 1e6;
     // the cluster cannot learn there either
     assert_true(!agent_planner_cast(&j, &text, sites, all, roles));
@@ -239,7 +239,7 @@ static void test_devices(void **state) {
     j.sync.scheme = AGENT_SCHEME_SYNCHRONOUS;
     assert_int_equal(agent_planner_streams(&j, &text, sites, &link, &x), NEB_OK);
     assert_true(!x.sides[0].job.device && !x.sides[0].no_device);
-    // the larger model goes to the device: the discriminator, the deep teacher
+    // the larger model goes to the device: this is the discriminator, or the deep teacher
     j = job_of(AGENT_MODE_RTD, 2);
     assert_true(agent_planner_cast(&j, &text, sites, all, roles));
     assert_true(roles[0] == AGENT_ROLE_DISCRIMINATOR && roles[1] == AGENT_ROLE_GENERATOR);
@@ -250,7 +250,7 @@ static void test_devices(void **state) {
     sites[1].profile.rates = even_rates(1);
     j = job_of(AGENT_MODE_DISTILL, 3);
     j.distill.k = 8;
-    sites[2].device_share = 0.1; // a device shared by many
+    sites[2].device_share = 0.1; // many clusters share this device
     assert_true(agent_planner_cast(&j, &text, sites, all, roles));
     assert_int_equal(roles[0], AGENT_ROLE_TEACHER);
     sites[2].device_share = 1;
@@ -296,7 +296,7 @@ static void test_devices(void **state) {
     assert_true(x.sides[0].fits && !x.sides[0].job.outer_device);
 }
 
-// Students share their teacher's time. Those that do not keep step each have their own pace.
+// Students share their teacher's time. Students that need not keep step have their own pace.
 static void test_students(void **state) {
     (void)state;
     static struct agent_job j; // large
@@ -315,7 +315,7 @@ static void test_students(void **state) {
     near(two.flow.rate, one.flow.rate / 2, 1e-9, "a teacher with two students");
     assert_true(two.sides[2].rate == two.sides[1].rate && two.sides[2].wait > two.sides[1].wait);
     near(two.sides[0].rate, 2 * two.flow.rate, 1e-9, "batches for both students");
-    j.distill.relay = true; // the first student passes them on
+    j.distill.relay = true; // the first student passes the labels on
     assert_int_equal(agent_planner_streams(&j, &text, sites, &link, &two), NEB_OK);
     near(two.flow.rate, one.flow.rate, 1e-9, "a relay");
     j.distill.relay = j.distill.learn = false;

@@ -150,9 +150,9 @@ static void test_tokenizer_round_trip(void **state) {
     intra_tokenizer_close(&t);
 }
 
-enum { T = 64 }; // long enough that no two windows of the text are equal
+enum { T = 64 }; // so long that no two windows of the text are equal
 
-// Which window of the source this is.
+// The number of this window in the source.
 static uint64_t window_id(const struct intra_corpus *c, int32_t source, const int32_t *tokens) {
     int32_t x[T], y[T];
     for (uint64_t k = 0; k < intra_corpus_windows(c, source, INTRA_TRAIN, T); k++) {
@@ -302,8 +302,8 @@ static int32_t wide_id(uint64_t at) {
     return (int32_t)(at * 7919 % WIDE_VOCAB);
 } // about 7 % are above 65,535
 
-// Writes a corpus in the format of data.h by hand, so that the reader is not tested against our own
-// writer.
+// Writes a corpus in the format of data.h by hand, so that the test of the reader does not depend
+// on our own writer.
 static void write_wide_corpus(const char *folder) {
     char path[NEB_PATH_MAX], hex[65];
     uint8_t sha[INTRA_SHA_BYTES];
@@ -367,8 +367,7 @@ static void test_wide_tokens_are_read(void **state) {
     intra_corpus_close(&c);
 }
 
-// With a large vocabulary of whole words, which is quick to make, the text of a built corpus comes
-// back.
+// A large vocabulary of whole words, which is quick to make. The text of a built corpus comes back.
 static void test_wide_tokens_are_written(void **state) {
     (void)state;
     char path[NEB_PATH_MAX], prefix[NEB_PATH_MAX], model[NEB_PATH_MAX], word[32];
@@ -454,7 +453,8 @@ static void test_jsonl_and_tsv(void **state) {
     assert_int_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_ERR_FORMAT);
     assert_non_null(strstr(message, "a.jsonl:1: no text in field \"text\""));
     neb_log_set_sink(NULL, NULL);
-    assert_int_equal(intra_corpus_open(out, true, &c), NEB_OK); // the old corpus is still complete
+    // the old corpus is still there and complete
+    assert_int_equal(intra_corpus_open(out, true, &c), NEB_OK);
     intra_corpus_close(&c);
 }
 
@@ -472,8 +472,8 @@ static bool is_kept(const struct intra_build_spec *s) { // true if the existing 
     return skipped;
 }
 
-// A build is repeated for another vocabulary at the same path, another name of a page (it decides
-// the split), or another end of a document.
+// A build is repeated if the vocabulary at the same path is another one, if a page has another name
+// (it decides the split), or if documents end differently.
 static void test_rebuild_causes(void **state) {
     (void)state;
     char from[NEB_PATH_MAX], to[NEB_PATH_MAX];
@@ -541,7 +541,8 @@ static void restores(const struct intra_build_spec *s, const char *out, const ch
     assert_true(skipped);
 }
 
-// Errors about a damaged corpus advise to build again. This shows that it helps.
+// Errors about a damaged corpus advise the user to build it again. This test shows that the advice
+// helps.
 static void test_damage_is_repaired(void **state) {
     (void)state;
     static const char *const files[] = {"tokenizer.model", "tokenizer.vocab",
@@ -560,7 +561,8 @@ static void test_damage_is_repaired(void **state) {
     snprintf(s.tokenizer, sizeof s.tokenizer, "%s/corpus/tokenizer.model", dir);
     assert_int_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_OK);
     assert_false(skipped);
-    restores(&s, out, files[0], "/sample.txt"); // a given vocabulary may not differ anywhere
+    // a vocabulary that the user gives must be the same everywhere
+    restores(&s, out, files[0], "/sample.txt");
     neb_log_set_sink(NULL, NULL);
 }
 
@@ -574,7 +576,7 @@ static void test_unreadable_is_kept(void **state) {
     assert_int_equal(neb_path(shard, sizeof shard, out, "two/train-00000.bin"), NEB_OK);
     snprintf(aside, sizeof aside, "%s/aside", dir);
     assert_int_equal(rename(shard, aside), 0);
-    // a folder in place of the file; permissions would not stop root
+    // a folder in place of the file, because permissions would not stop root
     assert_int_equal(neb_fs_mkdirs(shard, 0755), NEB_OK);
     neb_log_set_sink(scratch_keep, NULL);
     assert_int_equal(intra_corpus_build(&spec, out, quiet, NULL, &skipped), NEB_ERR_INVALID);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/told: what of a cluster's losses leaves its site.
+// agent/told: which losses of a cluster leave its site.
 #include "agent/daemon/disclose.h"
 #include "tests/testing.h"
 
@@ -49,8 +49,8 @@ static double real(const json_t *o, const char *key) {
     return json_real_value(json_object_get(o, key));
 }
 
-// Whoever has the parameters and a text can compute the loss of a step with and without that text:
-// the reported losses must not show whether the text was used.
+// A reader that has the parameters and a text can compute the loss of a step with and without that
+// text. The reported losses must not show whether the text was used.
 static void test_no_membership_oracle(void **state) {
     (void)state;
     struct site with = {.sum = 0}, without = {.sum = 0};
@@ -125,12 +125,12 @@ static void test_held_out(void **state) {
     assert_true(real(a, "loss") == 4.123 && real(json_object_get(a, "sources"), "de") == 4.0);
     assert_true(fabs(real(json_object_get(a, "sources"), "en") - 12.35) < 1e-9);
     json_decref(a);
-    assert_null(eval(&s, &rounded, 6)); // one a stretch
+    assert_null(eval(&s, &rounded, 6)); // one evaluation a stretch
     assert_null(eval(&s, &rounded, 14));
     a = eval(&s, &rounded, 15);
     assert_non_null(a);
     json_decref(a);
-    a = eval(&s, &few, 40); // the loss of a single token would reveal it
+    a = eval(&s, &few, 40); // the loss of a single token would reveal this token
     assert_true(json_is_null(json_object_get(a, "loss")) &&
                 json_is_null(json_object_get(json_object_get(a, "sources"), "de")));
     json_decref(a);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which member computes its parameters again (agent/daemon/judge.h).
+// Which members compute their parameters again (agent/daemon/judge.h).
 #include "agent/daemon/judge.h"
 
 #include <setjmp.h>
@@ -22,7 +22,7 @@ static void test_majority(void **state) {
     assert_false(of(0, 3, 3, one).own);
     assert_true(of(0, 3, 3, one).others);
     assert_true(of(1, 3, 3, one).own);
-    assert_true(of(1, 5, 3, one).own); // two against one, whoever is missing
+    assert_true(of(1, 5, 3, one).own); // two members against one, whichever is missing
     assert_false(of(1, 3, 3, one).all);
     const uint64_t none[] = {7, 8, 9};
     assert_true(of(2, 3, 3, none).own && of(2, 3, 3, none).all);
@@ -38,7 +38,8 @@ static void test_two_members(void **state) {
     assert_false(of(0, 2, 2, same).own || of(0, 2, 2, same).all);
 }
 
-// A Byzantine leader may list one member at a time beside itself: two of five decide nothing.
+// A Byzantine leader may list only one member beside itself at a time. Two members of five decide
+// nothing.
 static void test_pairs_of_five(void **state) {
     (void)state;
     const uint64_t pair[] = {7, 8}, four[] = {7, 7, 8, 8};

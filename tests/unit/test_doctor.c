@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/cli/doctor: how each figure is judged, and that every problem comes with advice.
+// agent/cli/doctor: the judgement of each figure. Every problem comes with advice.
 #include "agent/cli/doctor.h"
 
 #include <setjmp.h>
@@ -86,7 +86,7 @@ static void test_judgements(void **state) {
     expect("ok", "");
     doctor_clock(&d, 0);
     expect("warn", "NTP");
-    assert_int_equal(d.worst, DOCTOR_FAIL); // a failure stays
+    assert_int_equal(d.worst, DOCTOR_FAIL); // a later success does not change a failure
     doctor_free(&d);
 }
 
@@ -121,7 +121,7 @@ static void test_peers(void **state) {
         json_object_get(json_array_get(d.checks, json_array_size(d.checks) - 1), "found"));
     assert_non_null(strstr(text, "protocol 7 (nebula 9.1 (bee)), the agent here protocol 6"));
     assert_non_null(strstr(text, "8.0 (aaa)"));
-    json_t *empty = json_object(); // from another version
+    json_t *empty = json_object(); // the answer comes from another version
     doctor_peer(&d, empty);
     json_decref(empty);
     doctor_free(&d);
@@ -138,7 +138,8 @@ static void test_this_machine(void **state) {
     doctor_free(&d);
 }
 
-// Buffers are judged by the connection with most bytes in flight, or by one peer's if asked.
+// Buffers are judged by the connection with most bytes in flight: of all peers, or of one peer if
+// asked.
 static void test_measured_path(void **state) {
     (void)state;
     json_t *peers = json_pack(

@@ -50,7 +50,7 @@ check() { # FILE: complains about each name that does not exist
         grep -v '^https\?:' | sort -u)
 }
 
-# The head of each test says what it shows: `head -n 3` of all tests is a list of them.
+# The head of each test says what it shows, so `head -n 3` of all tests gives a list of them.
 check_tests() { # FILE...
     local file
     for file; do

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// inter/round/estimate on synthetic paths: a rate, a delay, and a sender that fills its window or
-// not.
+// inter/round/estimate on synthetic paths with a rate and a delay. The sender fills its window or
+// does not.
 #include "inter/round/transfer.h"
 
 #include <setjmp.h>
@@ -18,7 +18,8 @@ struct path {
     double bps;
     neb_ns rtt;
     int burst;
-    int lost_every; // every so many chunks one is lost, and later ones wait for its repair; 0: none
+    // one of this many chunks is lost, and later chunks wait for its repair; 0: none is lost
+    int lost_every;
     int sent;
     neb_ns held;
     neb_ns dead_for; // once, after the fourth chunk
@@ -47,7 +48,7 @@ static neb_ns move(struct path *p, uint32_t bytes, uint32_t chunk) {
             if (p->lost_every && ++p->sent % p->lost_every == 0)
                 p->held = due[c] + 3 * p->rtt;
             if (due[c] < p->held)
-                // the held chunks are delivered one after the other
+                // the path delivers the held chunks one after the other
                 due[c] = p->held += 100 * NEB_US;
         }
         neb_ns next = INT64_MAX;
@@ -81,7 +82,7 @@ static void test_rates_and_delays(void **state) {
                  {1e9, 5 * NEB_MS}};
     for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
         struct path p = {.now = NEB_S, .bps = paths[i].bps, .rtt = paths[i].rtt, .burst = 1};
-        uint32_t bytes = (uint32_t)(paths[i].bps / 8 * 10); // ten seconds' worth
+        uint32_t bytes = (uint32_t)(paths[i].bps / 8 * 10); // as many bytes as ten seconds take
         uint32_t chunk = inter_estimate_chunk(&p.e, bytes);
         while (inter_chunks(bytes, chunk) > 4096)
             chunk *= 2;
@@ -102,8 +103,8 @@ static void test_bursts_of_acknowledgements(void **state) {
     assert_true(p.e.goodput_bps > 20e6 * 0.5);
 }
 
-// A lost segment delays those behind it; their joint acknowledgement after the repair does not
-// raise the rate much.
+// A lost segment delays the segments behind it. After the repair they are acknowledged together,
+// which does not raise the rate much.
 static void test_repaired_losses(void **state) {
     (void)state;
     struct path p = {.now = NEB_S, .bps = 20e6, .rtt = 200 * NEB_MS, .burst = 1, .lost_every = 97};
@@ -126,8 +127,8 @@ static void test_drop_and_recovery(void **state) {
     near(p.e.goodput_bps, 100e6, 0.1);
 }
 
-// In a transfer of many minutes over a path that gets longer, the sender's own queue is not taken
-// for delay.
+// In a transfer of many minutes the path gets longer. The estimate does not mistake the sender's
+// own queue for delay.
 static void test_window_does_not_run_away(void **state) {
     (void)state;
     struct path p = {.now = NEB_S, .bps = 20e6, .rtt = 100 * NEB_MS, .burst = 1};
@@ -140,8 +141,8 @@ static void test_window_does_not_run_away(void **state) {
     near(p.e.goodput_bps, 20e6, 0.05);
 }
 
-// Pauses keep the estimate. Small transfers do not lower what a large one has shown, but may raise
-// it.
+// Pauses keep the estimate. A small transfer does not lower the rate that a large one has shown,
+// but it may raise it.
 static void test_small_transfers_and_pauses(void **state) {
     (void)state;
     struct path p = {.now = NEB_S, .bps = 100e6, .rtt = 100 * NEB_MS, .burst = 1};
@@ -177,8 +178,8 @@ static void test_small_transfers_see_a_drop(void **state) {
     assert_true(p.e.goodput_bps > 10e6);
 }
 
-// The first transfer after a tenfold drop already shows it; a path that stalls once in a transfer
-// is not slower.
+// The first transfer after a tenfold drop already shows it. A path that stalls once during a
+// transfer does not count as slower.
 static void test_drop_in_one_transfer(void **state) {
     (void)state;
     const struct {
@@ -221,8 +222,8 @@ static void test_faster_after_full(void **state) {
         fail_msg("%g bit/s after 80 KB on a path of 20 Mbit/s", p.e.goodput_bps);
 }
 
-// At less than half of its earlier rate a path asks for a restart of its connections in pauses:
-// often at first, and no more after an hour or when the rate is back.
+// A path with less than half of its earlier rate asks for a restart of its connections during
+// pauses. It asks often at first, and no more after an hour or when the rate is back.
 static void test_restarts(void **state) {
     (void)state;
     struct path p = {.now = NEB_S, .bps = 20e6, .rtt = 80 * NEB_MS, .burst = 1};
@@ -275,7 +276,7 @@ static void test_chunks_that_left_twice(void **state) {
     s.ready = true;
     for (; (c = inter_sender_next(&s, window, 0, &p.e, p.now)) >= 0; flown++) {
         inter_sender_unsend(&s,
-                            (uint32_t)c); // the link refused it: no trace remains
+                            (uint32_t)c); // the link refused the chunk: no trace of it remains
         assert_int_equal(inter_sender_next(&s, window, 0, &p.e, p.now), c);
         assert_false(inter_sender_repeats(&s, (uint32_t)c));
     }
@@ -311,7 +312,7 @@ static void test_patience_doubles(void **state) {
         inter_sender_expire(&s, now, 10 * NEB_S);
         left += inter_sender_next(&s, 1 << 20, 0, &e, now) >= 0;
     }
-    assert_in_range(left, 7, 9); // after 10, 20, 40, and then every 80 s
+    assert_in_range(left, 7, 9); // after 10, 20 and 40 s, and then every 80 s
     assert_true(inter_sender_ack(&s, 0, 0, &e, now));
     assert_int_equal(e.rtt, 0);
     inter_sender_free(&s);
@@ -319,8 +320,8 @@ static void test_patience_doubles(void **state) {
 
 // ---- a path slower than every expectation
 
-// As in the link: connections share the line, and a message takes the one with the shortest queue.
-// A tick is 200 ms.
+// As in the link: connections share the line, and a message takes the connection with the shortest
+// queue. A tick is 200 ms.
 enum { LINES = 8, QUEUED_MAX = 8192 };
 struct slow_path {
     struct inter_estimate e;
@@ -389,9 +390,9 @@ static double pass_slowly(struct slow_path *p, int blob, uint32_t bytes, uint32_
     return neb_seconds(p->now - begin);
 }
 
-// The first acknowledgements come long after a chunk's timeout. Still the rate is found, few bytes
-// are sent twice, and every later blob takes about the path's own time. The first chunk size is
-// that of an unknown path, or one chosen for a fast peer.
+// The first acknowledgements come long after a chunk's timeout. Still the estimate finds the rate,
+// few bytes are sent twice, and every later blob takes about the time that the path needs. The
+// first chunk size is the size for an unknown path, or a size for a fast peer.
 static void test_slower_than_patience(void **state) {
     (void)state;
     static struct slow_path p;
@@ -402,7 +403,7 @@ static void test_slower_than_patience(void **state) {
     } all[] = {{64e3, 4 << 20, 64 << 10, 0.2},
                {32e3, 4 << 20, 64 << 10, 0.2},
                {100e3, 4 << 20, 64 << 10, 0.2},
-               // four chunks arrive together, four times: too few to measure better
+               // four times, four chunks arrive together: too few to measure better
                {64e3, 256 << 10, 64 << 10, 0.5},
                {250e3, 16 << 20, 1 << 20, 0.2},
                {100e3, 16 << 20, 1 << 20, 0.2},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which pairs of signed statements prove equivocation and which do not; their bytes; promises in
-// records.
+// Which pairs of signed statements prove equivocation, and which do not. Also their bytes, and
+// promises in records.
 #include "inter/record/evidence.h"
 #include "tests/testing.h"
 
@@ -50,7 +50,7 @@ static void test_votes(void **state) {
     assert_false(both_ways(a, b));
     b.term = 4, b.promise.round = 8;
     assert_false(both_ways(a, b));
-    b.promise.round = 7, b.promise.epoch = 2; // a new disk in between
+    b.promise.round = 7, b.promise.epoch = 2; // there is a new disk between the two
     assert_false(both_ways(a, b));
     b.promise.epoch = 1, b.promise.member = 2;
     assert_false(both_ways(a, b));
@@ -71,14 +71,14 @@ static void test_promises(void **state) {
         uint8_t value;
         bool conflicts;
     } rows[] = {
-        {7, 5, 1, false, 0, 0, true},                                  // reports no vote
-        {6, 5, 1, false, 0, 0, true},                                  // nor the round
-        {7, 5, 1, true, 3, 'y', true},                                 // reports an older vote only
-        {7, 5, 1, true, 4, 'y', true},                                 // reports another value
-        {7, 5, 1, true, 4, 'x', false},                                // reports this vote
-        {7, 9, 1, true, 8, 'y', false},                                // reports a later vote
-        {8, 5, 1, false, 0, 0, false},                                 // the round is over
-        {7, 4, 1, false, 0, 0, false},                                 // made before the vote
+        {7, 5, 1, false, 0, 0, true},   // reports no vote
+        {6, 5, 1, false, 0, 0, true},   // does not report the round either
+        {7, 5, 1, true, 3, 'y', true},  // reports an older vote only
+        {7, 5, 1, true, 4, 'y', true},  // reports another value
+        {7, 5, 1, true, 4, 'x', false}, // reports this vote
+        {7, 9, 1, true, 8, 'y', false}, // reports a later vote
+        {8, 5, 1, false, 0, 0, false},  // the round is over
+        {7, 4, 1, false, 0, 0, false},  // made before the vote
         {7, 3, 1, false, 0, 0, false},  {7, 5, 2, false, 0, 0, false}, // a new disk
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
@@ -136,7 +136,7 @@ static struct inter_record a_record(uint32_t term, uint8_t previous) {
 
 static void test_found_in_records(void **state) {
     (void)state;
-    struct inter_evidence found[INTER_MEMBERS_MAX];
+    struct inter_evidence found[NEB_MEMBERS_MAX];
     struct inter_record x = a_record(4, 1), y = a_record(4, 2);
     assert_int_equal(inter_evidence_find(&x, &x, found), 0);
     assert_int_equal(inter_evidence_find(&x, &y, found), 2); // members 1 and 2 voted for both

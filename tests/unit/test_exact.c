@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The exact path gives the same bits on every processor. The loops of kernels/exact.c and
-// kernels/quant.c, compiled as scalar C, for AVX2 with FMA and for AVX-512, equal the library's
-// choice: on denormals, signed zeros, extremes, all alignments, odd sizes, and under any rounding
-// state of the caller.
+// kernels/quant.c are compiled as scalar C, for AVX2 with FMA, and for AVX-512. All equal the
+// version that the library chooses: on denormals, signed zeros, extremes, all alignments, odd
+// sizes, and under any rounding state of the caller.
 #include "agent/base/rng.h"
 #include "compress/codec.h"
 #include "kernels/blocks.h"
@@ -70,7 +70,7 @@ static const struct table library = EXACT_TABLE;
 
 enum { N = 4200, OUT = 4 * N, MARGIN = 64 };
 
-// Everything that the functions write for one input, compared byte by byte.
+// All bytes that the functions write for one input. They are compared.
 struct output {
     float f[OUT];
     uint8_t bytes[OUT];
@@ -184,7 +184,7 @@ static void run_blocks(const struct table *t, const float *a, const float *b, co
         add_bytes(o, scales, finite ? (n + block - 1) / block : 0);
         add_bytes(o, codes, finite ? s.four ? (n + 1) / 2 : n : 0);
         uint32_t sums[N / KERN_DEFAULT_BLOCK + 1];
-        // of arbitrary codes
+        // values of arbitrary codes
         bool good = t->squares(sums, codes, n / KERN_DEFAULT_BLOCK, s.four);
         add_bytes(o, &good, sizeof good);
         add_bytes(o, sums, n / KERN_DEFAULT_BLOCK * sizeof *sums);
@@ -281,8 +281,8 @@ static void test_avx512(void **state) {
         skip();
 }
 
-// All NaNs give one digest, because processors make different NaNs; it differs from that of a
-// number or infinity.
+// All NaNs give one digest, because processors make different NaNs. This digest differs from that
+// of any number or infinity.
 static void digest_nans(const struct table *t) {
     static const uint32_t nans[] = {0xffc00000, 0x7fc00000, 0x7fffffff, 0x7f800001, 0xff800001};
     enum { M = 37 };
@@ -344,7 +344,7 @@ static void test_rounding_state_of_the_caller(void **state) {
             unsigned after = _mm_getcsr();
             _mm_setcsr(was);
             assert_int_equal(st, NEB_OK);
-            // except sticky exception flags
+            // all of the state, except sticky exception flags
             assert_int_equal(after & ~0x3fu, flush ? UP_FLUSH : was & ~0x3fu);
         }
         if (cmp_codec_density(&codec) < 1) {

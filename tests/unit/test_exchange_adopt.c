@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A fragment of a snapshot is read to where the exchange has it: the others stay, and no extra
-// memory is used.
+// A fragment of a snapshot is read directly into the memory of the exchange. The other fragments
+// stay, and no extra memory is used.
 #include "agent/base/fs.h"
 #include "agent/exchange/shards.h"
 #include "tests/testing.h"
@@ -78,7 +78,7 @@ static void test_adopt(void **state) {
     assert_int_equal(agent_shards_create(&trainer, &c, fragment, false, &shards), NEB_OK);
     inter_outer_arrays(agent_shards_outer(shards), arrays);
     assert_int_equal(neb_file_open(path, NULL, &file), NEB_OK);
-    // Half of the snapshot; a large model leaves less.
+    // Memory for half of the snapshot: a large model leaves even less.
     assert_int_equal(getrlimit(RLIMIT_AS, &before), 0);
     limit = before;
     limit.rlim_cur = address_space() + (rlim_t)UNITS * ELEMENTS * sizeof(float);

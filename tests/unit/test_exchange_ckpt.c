@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A restarted worker: its checkpoint holds an update in flight, which it submits again under the
-// same number; its next update counts only uncommitted steps; a snapshot brings the plans of the
+// A restarted worker. Its checkpoint holds an update in flight, which it submits again under the
+// same number. Its next update counts only uncommitted steps. A snapshot brings the plans of the
 // next rounds.
 #include "agent/train/worker.h"
 #include "inter/service/snapshot.h"
@@ -163,8 +163,8 @@ static enum neb_status section_missing(void *user, const struct intra_ckpt *c) {
     return intra_ckpt_read(c, "absent", INTRA_U64, 1, 1, &x);
 }
 
-// A missing section is an error. With "no checkpoint" the worker would start again from a
-// half-restored state.
+// A missing section is an error. With "no checkpoint" as the result, the worker would start again
+// from a half-restored state.
 static void test_section_missing(void **state) {
     (void)state;
     char path[NEB_PATH_MAX], text[300];
@@ -255,8 +255,8 @@ static struct run *through_checkpoint(struct run *w) {
     return next;
 }
 
-// The next update holds the tokens and rows of the uncommitted steps only, as others refuse more.
-// merged: the step of the merge in the previous run's log; 0: there was none.
+// The next update holds only the tokens and rows of the uncommitted steps, because the others
+// refuse more. merged: the step of the merge in the previous run's log; 0: there was none.
 static void check_repeated_run(int64_t here, int64_t merged, bool rejected, bool restarts) {
     struct run *w = make();
     char path[NEB_PATH_MAX];
@@ -300,7 +300,8 @@ static void test_repeated_run(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
-// The other fragment's merge at a step makes this one due: the order of checking does not matter.
+// The merge of the other fragment at a step makes this fragment due. So the order of checks does
+// not matter.
 static void test_due_after_other_fragment(void **state) {
     (void)state;
     struct run *w = make();
@@ -310,7 +311,7 @@ static void test_due_after_other_fragment(void **state) {
     char path[NEB_PATH_MAX];
     assert_int_equal(neb_path(path, sizeof path, dir, "merges.log"), NEB_OK);
     assert_non_null(w->x.merges.file = fopen(path, "w"));
-    w->x.frags[F].committed_step = w->x.job.steps; // it has nothing to send before
+    w->x.frags[F].committed_step = w->x.job.steps; // the fragment has nothing to send before that
     train_to(w, 9);
     assert_false(w->x.frags[0].in_flight || w->x.frags[F].in_flight);
     assert_int_equal(exchange_take_commit(&w->x, &m), NEB_OK); // of others
@@ -323,7 +324,7 @@ static void test_due_after_other_fragment(void **state) {
 
 // ---- a snapshot ----
 
-// The first fragment after round 2, as w has it now.
+// The first fragment after round 2, as w has it at this moment.
 static void write_snapshot(struct run *w) {
     char path[NEB_PATH_MAX];
     struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
@@ -375,7 +376,7 @@ static void test_plans_of_snapshot(void **state) {
     for (int i = 0; i < 2; i++) {
         const struct inter_plan *p = &lost->x.kept[0].plans[i], *first = &lost->x.kept[1].plans[i];
         assert_true(p->codec == (uint8_t)cmp_level_of("topk:64/4096") && p->overlap == 4);
-        assert_int_equal(p->interval, 40); // the common interval of both clusters
+        assert_int_equal(p->interval, 40); // both clusters have this interval
         assert_true(first->codec == CMP_LEVEL_JOB && first->interval == 10);
     }
     destroy(&w);

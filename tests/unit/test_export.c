@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/show/export: which models OUT/checkpoint gets, under which names, and the hint where the
-// others are.
+// agent/show/export: which models OUT/checkpoint gets, under which names, and the hint that tells
+// where the other models are.
 #include "agent/base/bytes.h"
 #include "agent/show/export.h"
 #include "tests/testing.h"
@@ -45,9 +45,10 @@ struct row {
     enum agent_scheme scheme;
     int clusters[3]; // roles, or one of the two above, for clusters a, b, c
     int n;
-    const char *here;                            // clusters whose folders are here
-    const char *model, *generator, *teacher, *c; // whose model each file holds; c: c.ckpt
-    // whose corpus; the cluster that the log names as owner of model.ckpt
+    const char *here; // clusters whose folders are here
+    // the cluster whose model each file holds; c: c.ckpt
+    const char *model, *generator, *teacher, *c;
+    // the cluster whose corpus is there; the cluster that the log names as owner of model.ckpt
     const char *vocabulary, *who;
 };
 
@@ -57,7 +58,7 @@ static const struct row rows[] = {
     {AGENT_MODE_REPLICAS, 0, {ATTACH, 0}, 2, "ab", "a", "", "", "", "b", ""},
     {AGENT_MODE_RTD, 0, {G, D}, 2, "ab", "b", "a", "", "", "a", ""},
     {AGENT_MODE_DISTILL, 0, {T, S, S}, 3, "abc", "b", "", "a", "c", "a", ""},
-    // one site of several
+    // one of several sites: only its own clusters are here
     {AGENT_MODE_REPLICAS, 0, {0, 0}, 2, "b", "b", "", "", "", "b", ""},
     {AGENT_MODE_REPLICAS, 0, {0, 0, WITNESS}, 3, "c", "", "", "", "", "", "a"},
     {AGENT_MODE_RTD, 0, {G, D}, 2, "b", "b", "", "", "", "b", ""},

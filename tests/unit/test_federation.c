@@ -17,7 +17,7 @@ static void test_rules(void **state) {
     neb_buf_add(&old, f->signed_list.p, f->signed_list.len);
     struct sec_list l = f->list;
 
-    // a fork of this version: both digests are named
+    // a fork of this version: the message has both digests
     l.issued++;
     sign_list(&l, &b);
     neb_sha256(b.p, b.len, digest);
@@ -25,7 +25,7 @@ static void test_rules(void **state) {
     neb_hex(f->digest, sizeof f->digest, z);
     assert_int_equal(sec_federation_apply(f, b.p, b.len, &changed), NEB_ERR_CORRUPT);
     assert_true(was_logged(a) && was_logged(z));
-    // a successor of another predecessor
+    // a successor of a different predecessor
     sec_list_succeed(&l, digest);
     sign_list(&l, &b);
     assert_int_equal(sec_federation_apply(f, b.p, b.len, &changed), NEB_ERR_CORRUPT);
@@ -49,7 +49,7 @@ static void test_rules(void **state) {
     assert_int_equal(sec_federation_open(home("list"), &f), NEB_ERR_DENIED);
     assert_int_equal(neb_fs_remove(path), NEB_OK);
     assert_int_equal(sec_federation_open(home("list"), &f), NEB_ERR_DENIED);
-    // a power cut between the two files: the newer list on disk counts
+    // a power cut between the two files: the newer list on disk is the valid one
     assert_int_equal(neb_fs_write(path, b.p, b.len, 0600), NEB_OK);
     assert_int_equal(sec_federation_open(home("list"), &f), NEB_OK);
     l = f->list;
@@ -81,7 +81,8 @@ static void test_history(void **state) {
     assert_int_equal(offer(f, &b), NEB_ERR_CORRUPT);
     assert_true(was_logged("two lists of version 5"));
     assert_int_equal(f->list.members.version, 5);
-    assert_int_equal(offer(g, &a), NEB_ERR_CORRUPT); // and the other way round, by the older list
+    // the same the other way round, by the older list
+    assert_int_equal(offer(g, &a), NEB_ERR_CORRUPT);
     sec_federation_destroy(&g);
     struct version old = a;
     old.b = (struct neb_buf){0};
@@ -106,7 +107,8 @@ static void test_history(void **state) {
     neb_buf_free(&a.b), neb_buf_free(&b.b), neb_buf_free(&cut.b), neb_buf_free(&old.b);
 }
 
-static void again(struct sec_federation **f, const char *name) { // as an agent that restarts
+// opens it again, as an agent that restarts does
+static void again(struct sec_federation **f, const char *name) {
     sec_federation_destroy(f);
     assert_int_equal(sec_federation_open(home(name), f), NEB_OK);
 }
@@ -126,7 +128,7 @@ static void repair(struct sec_federation **wrong, const char *name, const char *
 }
 
 // After an operator repaired a fork, lists of the dead branch, earlier or later, are refused as
-// settled at both sides. A new fork is reported again.
+// settled on both sides. A new fork is reported again.
 static void test_settled_fork(void **state) {
     (void)state;
     struct version right = first_version(), dead = first_version(), v;
@@ -165,7 +167,7 @@ static void test_settled_fork(void **state) {
         assert_true(both[i]->settled);
         assert_false(was_logged("of a fork that was known")); // logged once
     }
-    // our branch passes it, and the settled fork stays known
+    // our branch gets a later version than the dead one, and the settled fork stays known
     struct version other = {.l = right.l};
     memcpy(other.digest, right.digest, sizeof right.digest);
     go_on(&right, 4, 1);
@@ -174,8 +176,8 @@ static void test_settled_fork(void **state) {
         assert_false(both[i]->settled);
         assert_int_equal(offer(both[i], &v), NEB_ERR_DENIED);
     }
-    // another fork, off the right branch: its history holds the list of this home at the first
-    // proof
+    // another fork, which leaves the right branch. Its history holds the list that this home had at
+    // the first proof
     go_on(&other, 2, 9);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(offer(both[i], &other), NEB_ERR_CORRUPT);
@@ -184,7 +186,8 @@ static void test_settled_fork(void **state) {
     again(&f, "settled-right");
     assert_int_equal(offer(f, &other), NEB_ERR_DENIED);
     assert_int_equal(offer(f, &v), NEB_ERR_DENIED);
-    // a list that hides its history is known by itself, and by what claims to follow it
+    // a list that hides its history is recognised by its own digest, and by a list that claims to
+    // follow it
     struct version cut = {.l = v.l};
     cut.l.members.version = 20;
     cut.l.n_history = 1;
@@ -296,8 +299,8 @@ static void test_rotated(void **state) {
     assert_int_equal(neb_fs_remove_tree(place), NEB_OK);
 }
 
-// A lost or damaged file of a federation is named in the log, and the home is never taken for one
-// without a hub.
+// The log names a lost or damaged file of a federation. The home never counts as a home without a
+// hub.
 static void test_lost_files(void **state) {
     (void)state;
     struct version v = first_version();
@@ -317,7 +320,7 @@ static void test_lost_files(void **state) {
                 assert_int_equal(neb_fs_remove(path), NEB_OK);
             neb_buf_clear(&logged);
             enum neb_status st = sec_federation_open(home("lost"), &f);
-            bool made_again = i == 2 && way == 2; // the list restores the file `seen`
+            bool made_again = i == 2 && way == 2; // `seen` is made again from the list
             assert_true(made_again ? st == NEB_OK : st != NEB_OK && st != NEB_ERR_NOT_FOUND);
             assert_true(was_logged(name));
             sec_federation_destroy(&f);

@@ -13,7 +13,7 @@
 // ---- lists of other members
 
 // Replaces the calls of inter/service/service.c, which this program does not link.
-static unsigned told[SEC_MEMBERS_MAX][2]; // by peer: LIST_STAND, LIST
+static unsigned told[NEB_MEMBERS_MAX][2]; // by peer: LIST_STAND, LIST
 
 enum neb_status inter_service_send_telemetry(struct inter_service *s, uint32_t peer, uint32_t kind,
                                              const void *p, size_t n) {
@@ -25,7 +25,7 @@ enum neb_status inter_service_send_telemetry(struct inter_service *s, uint32_t p
 const struct sec_members *inter_service_members(const struct inter_service *s) {
     static struct sec_members them;
     (void)s;
-    for (int i = 0; i < SEC_MEMBERS_MAX; i++)
+    for (int i = 0; i < NEB_MEMBERS_MAX; i++)
         snprintf(them.m[i].pub.name, sizeof them.m[i].pub.name, "peer-%d", i);
     return &them;
 }
@@ -65,7 +65,8 @@ static void hear_stand(struct agent_spread *s, uint32_t peer, const struct versi
     assert_false(c.changed || c.refused);
 }
 
-// The peer's next list is checked `after` the last one, which has just arrived, and not earlier.
+// The last list has just arrived. The peer's next list is checked after the time `after`, and not
+// earlier.
 static void expect_next_look(struct agent_spread *s, uint32_t peer, neb_ns after,
                              const struct version *next) {
     neb_ns left = s->looks[peer] - heard_at;
@@ -91,8 +92,8 @@ static void make_branches(struct version *old, struct version *a, struct version
     sign_version(fork);
 }
 
-// The advice how to add a cluster depends on whether there is a hub; a near miss of a member's name
-// is named.
+// The advice on adding a cluster depends on whether there is a hub. If a name is nearly that of a
+// member, the advice gives that member's name.
 static void test_advice(void **state) {
     (void)state;
     struct version v = first_version();
@@ -122,20 +123,20 @@ static void test_list_checks_are_limited(void **state) {
     expect_next_look(&s, 3, 2 * NEB_S, &b);
     assert_true(hear_list(&s, 3, &fork).forked);
     expect_next_look(&s, 3, 10 * NEB_S, &b);
-    assert_true(hear_list(&s, 3, &old).refused); // no refusal makes it sooner
+    assert_true(hear_list(&s, 3, &old).refused); // a refusal does not bring the next check forward
     expect_next_look(&s, 3, 10 * NEB_S, &b);
     s.looks[3] = neb_now() + NEB_S;
     assert_true(hear_list(&s, 4, &b).changed);                  // each peer has its own time
-    assert_false(hear_list(&s, SEC_MEMBERS_MAX, &old).refused); // no such peer
+    assert_false(hear_list(&s, NEB_MEMBERS_MAX, &old).refused); // no such peer
     agent_members_destroy(&m);
     neb_buf_free(&old.b), neb_buf_free(&a.b), neb_buf_free(&b.b), neb_buf_free(&fork.b);
 }
 
-// A peer that keeps reporting an older list gets ours twice a second; one with ours or a newer one
-// gets none.
+// A peer that keeps reporting an older list gets ours twice a second. A peer that has ours or a
+// newer one gets none.
 static void test_list_sends_are_limited(void **state) {
     (void)state;
-    static const bool up[SEC_MEMBERS_MAX] = {[1] = true, [3] = true};
+    static const bool up[NEB_MEMBERS_MAX] = {[1] = true, [3] = true};
     struct version old, a, b, fork;
     make_branches(&old, &a, &b, &fork);
     struct agent_members *m = members_with("sends", &a);
@@ -152,15 +153,15 @@ static void test_list_sends_are_limited(void **state) {
     assert_int_equal(told[1][1], 1);
     s.sends[3] = s.sends[1] = 0;
     assert_true(hear_list(&s, 1, &fork).forked);
-    // a peer whose lists were of another history gets ours, whatever it reports
+    // if the lists of a peer had another history, the peer gets ours, whatever it reports
     hear_stand(&s, 1, &b, 0);
     hear_stand(&s, 3, &b, 0);
     assert_int_equal(told[1][1], 2);
     assert_int_equal(told[3][1], 1);
-    // every second to all peers that are up, and at once after a change
+    // our version goes every second to all peers that are up, and at once after a change
     agent_spread_stand(&s, up);
     agent_spread_list(&s, up);
-    for (uint32_t i = 0; i < SEC_MEMBERS_MAX; i++) {
+    for (uint32_t i = 0; i < NEB_MEMBERS_MAX; i++) {
         assert_int_equal(told[i][0], up[i]);
         assert_int_equal(told[i][1], i == 1 ? 3 : i == 3 ? 2 : 0);
     }
@@ -170,11 +171,11 @@ static void test_list_sends_are_limited(void **state) {
     neb_buf_free(&old.b), neb_buf_free(&a.b), neb_buf_free(&b.b), neb_buf_free(&fork.b);
 }
 
-// Endless refused messages and lists give a few log lines and later a count. A flood of old lists
-// hides no fork.
+// Endless refused messages and lists give a few log lines, and later a count. A flood of old lists
+// does not hide a fork.
 static void test_refusals_are_throttled(void **state) {
     (void)state;
-    static const bool none[SEC_MEMBERS_MAX];
+    static const bool none[NEB_MEMBERS_MAX];
     enum { MANY = 30, FEW = 4 };
     struct version old = first_version(), a = old, fork;
     struct agent_members_change c;
@@ -211,7 +212,7 @@ static void test_refusals_are_throttled(void **state) {
     neb_buf_free(&old.b), neb_buf_free(&a.b), neb_buf_free(&fork.b);
 }
 
-// Two processes that write certificate and hub of one home at the same time leave complete files.
+// Two processes write the certificate and hub of one home at the same time. The files are complete.
 static void test_written_at_once(void **state) {
     (void)state;
     struct version v = first_version();
@@ -242,7 +243,7 @@ static bool renews(const struct agent_members *m) {
     return yes;
 }
 
-// A certificate with enough time left stays; a damaged or missing one is renewed.
+// A certificate with enough time left stays. A damaged or missing one is renewed.
 static void test_certificate_due(void **state) {
     (void)state;
     struct version v = first_version();
@@ -291,8 +292,8 @@ static void list_rome(struct version *v, const struct sec_identity *id) {
     assert_int_equal(sec_members_insert(&v->l.members, &e), NEB_OK);
 }
 
-// A member's signatures stay its own through the rotations that this node saw, but do not pass to a
-// new member with the name of a removed one.
+// A member's signatures stay valid through the rotations that this node saw. They do not become
+// those of a new member with the name of a removed one.
 static void test_reused_name(void **state) {
     (void)state;
     struct sec_identity *id[4];
@@ -327,7 +328,7 @@ static void test_reused_name(void **state) {
         assert_int_equal(agent_members_signed_as_now(m, "rome", some_context, "job", 3, sig[0]),
                          as_now[now][0]);
     }
-    // for a job's rounds the signature still counts
+    // the signature still counts for the rounds of a job
     assert_true(agent_members_signed_before(m, "rome", some_context, "job", 3, sig[0]));
     assert_false(agent_members_signed_as_now(m, "oslo", some_context, "job", 3, sig[0]));
     agent_members_destroy(&m);
@@ -344,8 +345,8 @@ static struct agent_members_change step_pair(struct agent_members *m) {
     return c;
 }
 
-// Changes by `nebula peer` are taken while the agent runs; a list without this node, or no list, is
-// refused.
+// Changes by `nebula peer` take effect while the agent runs. A list without this node, or no list,
+// is refused.
 static void test_pair_changes(void **state) {
     (void)state;
     struct agent_members *m = NULL;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/proc/gpus: which GPUs exist, by the environment or the driver, and which one a process
+// agent/proc/gpus: which GPUs exist, as the environment or the driver says, and which one a process
 // gets.
 #include "agent/base/fs.h"
 #include "agent/proc/gpus.h"

@@ -86,7 +86,7 @@ static void test_config_values(void **state) {
     }
     assert_int_equal(parse(QWEN2 ",\"sliding_window\":8}", &c), NEB_OK);
     assert_true(c.arch == INTRA_HF_QWEN2 && c.model.qkv_bias && c.window == 0);
-    // Qwen2: layers from max_window_layers (default 28) on have the window; layer_types overrides
+    // Qwen2: layers from max_window_layers (default 28) on have the window. layer_types overrides
     // this
     static const struct {
         const char *text;
@@ -161,7 +161,8 @@ static void test_config_defaults(void **state) {
     }
 }
 
-// Odd values that Python writes in unused keys do not refuse a model; unknown keys are named.
+// Odd values that Python writes in unused keys are no reason to refuse a model. Unknown keys are
+// named.
 static void test_config_keys(void **state) {
     (void)state;
     static const struct {
@@ -182,7 +183,8 @@ static void test_config_keys(void **state) {
         {LLAMA ",\"attention_dropout\":0.1}", "attention_dropout: ignored, because training"},
         {LLAMA ",\"attention_dropout\":Infinity}", "attention_dropout: ignored, because training"},
         {LLAMA ",\"is_causul\":false,\"my_scale\":3}", "is_causul, my_scale: unknown, and ignored"},
-        {LLAMA ",\"sliding_window\":7}", "sliding_window: unknown, and ignored"}, // Llama has none
+        // Llama has no such key
+        {LLAMA ",\"sliding_window\":7}", "sliding_window: unknown, and ignored"},
         {MISTRAL ",\"attention_bias\":true,\"mlp_bias\":true}", "attention_bias, mlp_bias: unk"},
         {QWEN2 ",\"attention_bias\":false}", "attention_bias: unknown, and ignored"},
         {LLAMA ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_thta\":1}}",
@@ -226,7 +228,7 @@ static void test_scaled_positions(void **state) {
         {LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.5}}", &linear, 1e4f},
         // missing: max_position_embeddings, as in transformers
         {LLAMA3("\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4"), &own, 1e4f},
-        // keys that linear and default do not use
+        // these keys do not matter to linear and default
         {LLAMA ",\"rope_scaling\":{\"rope_type\":\"linear\",\"type\":\"llama3\",\"factor\":2.5,"
                "\"low_freq_factor\":1}}",
          &linear, 1e4f},
@@ -512,7 +514,7 @@ static void test_peft(void **state) {
 
 struct damage { // how a folder of the model below differs from a correct one
     const char *drop, *add, *reshape, *nan;
-    const char *front, *within; // before all names; before each "self_attn."
+    const char *front, *within; // put before all names; put before each "self_attn."
     bool tied_head;             // lm_head stored beside a tied embedding
     float head;                 // added to its first value
 };

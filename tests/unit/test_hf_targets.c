@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which layers an adapter_config.json names, matched as PEFT does. What differs between blocks is
-// refused by name.
+// Which layers an adapter_config.json names, matched as PEFT does. A setting that differs between
+// blocks is refused by name.
 #include "agent/base/log.h"
 #include "intra/hf/hf.h"
 #include "tests/testing.h"
@@ -63,10 +63,10 @@ static void test_taken(void **state) {
         {R T("\"^model\\\\.layers\\\\.[01]{,1}\\\\..*_proj\\\\Z\""), ATTENTION | MLP, 4, 8},
         {R T("\"(?i:.*Q_PROJ)\""), Q, 4, 8},
         {R T("\"(?!.*mlp).*_proj\""), ATTENTION, 4, 8},
-        // all-linear: without the output layer
+        // all-linear includes all but the output layer
         {R T("\"all-linear\""), ATTENTION | MLP, 4, 8},
         {R T("\"ALL-Linear\""), ATTENTION | MLP, 4, 8},
-        // narrowed
+        // the choice is narrowed
         {R T("\"all-linear\"") ",\"exclude_modules\":\".*mlp.*\"", ATTENTION, 4, 8},
         {R T("\"all-linear\"") ",\"exclude_modules\":[\"q_proj\",\"mlp.up_proj\",\"lm_head\"]",
          (ATTENTION | MLP) & ~(Q | INTRA_LORA_UP), 4, 8},

@@ -123,7 +123,7 @@ static void test_exposed_key_files(void **state) {
         refused(home, NEB_ERR_DENIED);
         assert_int_equal(unlink(path), 0);
         assert_int_equal(mkfifo(path, 0600), 0);
-        refused(home, NEB_ERR_DENIED); // and does not block
+        refused(home, NEB_ERR_DENIED); // and the check does not block
         assert_int_equal(unlink(path), 0);
         assert_int_equal(rename(real, path), 0);
         assert_int_equal(sec_identity_load(home, &id), NEB_OK);
@@ -265,7 +265,7 @@ static void test_signatures(void **state) {
         assert_int_equal(sec_verify(pub, SEC_CONTEXT_RECORD, msg, n, sig), NEB_ERR_DENIED);
         sig[k / 8] = (uint8_t)(sig[k / 8] ^ 1 << k % 8);
     }
-    // ("ab", "c") and ("a", "bc") are different messages; an empty message is one too
+    // ("ab", "c") and ("a", "bc") are different messages. An empty message is a message too
     assert_int_equal(sec_sign(a, "ab", "c", 1, sig), NEB_OK);
     assert_int_equal(sec_verify(pub, "a", "bc", 2, sig), NEB_ERR_DENIED);
     assert_int_equal(sec_sign(a, "a", NULL, 0, sig), NEB_OK);
@@ -297,10 +297,8 @@ static void test_handler_ends_at_once(void **state) {
         soon += neb_now() - begin < 50 * NEB_MS;
         assert_null(z);
     }
-    assert_true(
-        soon >=
-        // a handler that polls every 100 ms hardly ever ends so soon; a busy machine delays some
-        10);
+    // a handler that polls every 100 ms would hardly ever end so soon; a busy machine delays some
+    assert_true(soon >= 10);
     assert_int_equal(sec_zap_create(context, "test", &z), NEB_OK);
     // one handler per context
     assert_int_equal(sec_zap_create(context, "test", &second), NEB_ERR_IO);

@@ -63,7 +63,7 @@ static void test_request_and_event(void **state) {
     assert_string_equal(agent_ipc_str(&m, "ev", ""), "commit");
     agent_ipc_msg_clear(&m);
     assert_int_equal(agent_ipc_wait(client, 20 * NEB_MS, &m), NEB_ERR_TIMEOUT);
-    // a client that is gone is an error, not a hang
+    // if a client is gone, the send is an error and does not hang
     agent_ipc_destroy(&client);
     enum neb_status st = NEB_OK;
     for (int i = 0; i < 5000 && st == NEB_OK; i++, neb_sleep(2 * NEB_MS))
@@ -86,7 +86,8 @@ int poll(struct pollfd *fds, nfds_t n, int timeout_ms) {
     return ppoll(fds, n, timeout_ms < 0 ? NULL : &t, NULL);
 }
 
-// Takes n queued messages: ZeroMQ polls once in about a hundred frames, in the middle of a message.
+// Takes n queued messages. ZeroMQ polls once in about a hundred frames, and so in the middle of a
+// message.
 static void take_interrupted(struct agent_ipc *s, struct agent_ipc_client *from, int n,
                              size_t parts) {
     struct agent_ipc_msg m;
@@ -107,7 +108,7 @@ static void take_interrupted(struct agent_ipc *s, struct agent_ipc_client *from,
     }
 }
 
-// Signals split no message (a profiler may send a thousand a second).
+// Signals do not split a message (a profiler may send a thousand signals a second).
 static void test_interrupted(void **state) {
     (void)state;
     enum { MESSAGES = 300, PARTS = 5 };
@@ -170,7 +171,7 @@ static void test_malformed_is_dropped(void **state) {
 static void refuse_addresses(struct agent_ipc *server) {
     struct agent_ipc_remote told = {0};
     assert_int_equal(agent_ipc_remote_listen(server, "no.such.interface"), NEB_ERR_IO);
-    // workers are told the address, and these do not name one
+    // workers are told the address, and these addresses do not name one interface
     static const char *const all[] = {"*", "0.0.0.0", "0.0.0.0:0", "[::]"};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         assert_int_not_equal(agent_ipc_remote_listen(server, all[i]), NEB_OK);
@@ -275,7 +276,7 @@ static void test_remote(void **state) {
     assert_int_equal(agent_ipc_send(client, NULL, json_object(), NULL, 0), NEB_OK);
     assert_int_equal(server_wait(server, &from, &m), NEB_OK);
     agent_ipc_msg_clear(&m);
-    // removed keys: open connections stay, new ones are refused
+    // after keys are removed, open connections stay, and new ones are refused
     agent_ipc_remote_admit(server, NULL, 0);
     agent_ipc_destroy(&client);
     assert_int_equal(agent_ipc_remote_connect(zctx, &own, &client), NEB_OK);
@@ -312,7 +313,7 @@ static int come(struct agent_ipc *server, const char *endpoint, uint32_t from, u
         (void)!connect(fds[i], (struct sockaddr *)&to, sizeof to);
         assert_int_equal(agent_ipc_recv(server, &who, &m), NEB_ERR_AGAIN);
     }
-    // until none is refused for a while
+    // until no connection is refused for a while
     uint64_t refused = agent_ipc_remote_refused(server);
     for (int i = 0, calm = 0; i < 5000 && calm < 100; i++) {
         assert_int_equal(agent_ipc_recv(server, &who, &m), NEB_ERR_AGAIN);
@@ -333,8 +334,8 @@ static int come(struct agent_ipc *server, const char *endpoint, uint32_t from, u
     return open;
 }
 
-// One host, and all hosts without a known worker together, get a limited number of connections; a
-// known host is heard beside them.
+// The number of connections is limited for each host, and for all hosts without a known worker
+// together. The agent still hears a known host.
 static void test_accept_limit(void **state) {
     (void)state;
     void *zctx = zmq_ctx_new();
@@ -353,19 +354,20 @@ static void test_accept_limit(void **state) {
     agent_ipc_remote_welcome(server, &from);
     agent_ipc_destroy(&client);
     int one = come(server, own.endpoint, 0x7f000009, 0, 200);
-    assert_in_range(one, 32, 32 + 32); // and those accepted meanwhile
+    assert_in_range(one, 32, 32 + 32); // and the connections accepted meanwhile
     uint64_t refused = agent_ipc_remote_refused(server);
     assert_true(refused > 0);
     bool beside = false;
     for (int i = 0; i < 10 && !beside;
-         i++) { // until the limiter is still closed to all others when the message is here
+         i++) { // until the limiter is still closed to all others when the message arrives
         come(server, own.endpoint, 0x7f000100, 1, 400);
         assert_true(agent_ipc_remote_refused(server) > refused);
         assert_int_equal(agent_ipc_remote_connect(zctx, &own, &client), NEB_OK);
         assert_int_equal(agent_ipc_send(client, NULL, json_object(), NULL, 0), NEB_OK);
         assert_int_equal(server_wait(server, &from, &m), NEB_OK);
         agent_ipc_msg_clear(&m);
-        beside = server->accept_limit->closed != 0; // before megabytes were exchanged
+        // true if this was before megabytes were exchanged
+        beside = server->accept_limit->closed != 0;
         exchange_parts(server, client, own.public, &from);
         agent_ipc_destroy(&client);
     }
@@ -375,7 +377,7 @@ static void test_accept_limit(void **state) {
     zmq_ctx_term(zctx);
 }
 
-// A worker of another build may attach, one of another protocol may not. The reason names both
+// A worker of another build may attach, but not one of another protocol. The reason names both
 // builds, with control characters replaced.
 static void test_versions(void **state) {
     (void)state;

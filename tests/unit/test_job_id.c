@@ -95,7 +95,7 @@ static void test_every_option(void **state) {
 }
 
 // Every cluster key has a row here. A new key is part of the id unless this table and the code make
-// it a place (a key of where and how a cluster runs).
+// it a place (a key that says where and how a cluster runs).
 static const struct {
     const char *key;
     bool open, masked; // whether it is a place; the same with sync.gate: private
@@ -218,7 +218,8 @@ static void test_nonce(void **state) {
 
 // ---- what depends on the id
 
-// Two ids that differ only in the last byte, so that a use of a part of them is found.
+// Two ids that differ only in the last byte, so that the test notices if only a part of the id is
+// used.
 static void ids(uint8_t a[INTER_ID_BYTES], uint8_t b[INTER_ID_BYTES]) {
     json_t *spec = spec_of("", "threads: 1");
     id_of(spec, a);
@@ -242,7 +243,7 @@ static void test_pair_keys(void **state) {
     assert_memory_not_equal(x, z, 32);
 }
 
-// The id is in a record's hash, and so in the chain, and in everything that is signed.
+// The id is part of a record's hash. So it is part of the chain, and of all bytes that are signed.
 static void test_records(void **state) {
     (void)state;
     static struct inter_record r;
@@ -262,7 +263,7 @@ static void test_records(void **state) {
         inter_promise_put_body(&body[3][k], id[k], 0, &p);
     }
     assert_memory_not_equal(hash[0], hash[1], sizeof hash[0]);
-    for (int i = 0; i < 4; i++) { // what is signed
+    for (int i = 0; i < 4; i++) { // the bytes that are signed
         assert_int_equal(body[i][0].len, body[i][1].len);
         assert_memory_not_equal(body[i][0].p, body[i][1].p, body[i][0].len);
         neb_buf_free(&body[i][0]);
@@ -270,7 +271,7 @@ static void test_records(void **state) {
     }
 }
 
-static struct neb_buf revealed; // what was signed last
+static struct neb_buf revealed; // the bytes that were signed last
 static bool sign(void *user, const char *context, const void *msg, size_t len,
                  uint8_t sig[INTER_SIG_BYTES]) {
     (void)user, (void)context;
@@ -305,7 +306,7 @@ static void test_reveals(void **state) {
     static struct inter_record r;
     const struct inter_node_crypto crypto = {NULL, sign, verify};
     uint8_t id[2][INTER_ID_BYTES], secret[N][32], public[N][32], keys[N][SEC_SUM_KEY_BYTES] = {{0}};
-    struct inter_sums_blob blobs[INTER_MEMBERS_MAX];
+    struct inter_sums_blob blobs[NEB_MEMBERS_MAX];
     struct neb_buf masked[N] = {0}, said[2] = {0};
     struct sec_sum *sums[N];
     struct inter_sums *s = NULL;

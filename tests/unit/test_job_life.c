@@ -70,19 +70,19 @@ static void has_fitting_actions(enum agent_job_state s, enum agent_job_event e,
     if (x.never)
         assert_int_equal(x.actions[0], AGENT_ACT_NONE);
     assert_int_equal(has(&x, AGENT_ACT_END), ends);
-    // the ledger follows; START saves only once the job's rounds and worker are there
+    // the ledger follows the state; START saves only once the job's rounds and worker exist
     if (strcmp(agent_job_stored(s), agent_job_stored(x.next)) != 0 && s != AGENT_JOB_NONE)
         assert_true(ends || has(&x, AGENT_ACT_SAVE));
     // the worker is told once
     assert_int_equal(has(&x, AGENT_ACT_TELL), s == AGENT_JOB_RUNNING && agent_job_stops(x.next));
     assert_int_equal(has(&x, AGENT_ACT_AGAIN), s == AGENT_JOB_RESUMING && ends);
-    // every failure is published, and the end of a job without a worker, unless it continues
+    // every failure is published. So is the end of a job without a worker, unless it continues
     bool fails = e == AGENT_EV_FAIL || e == AGENT_EV_WORN ||
                  (e == AGENT_EV_ALONE && s != AGENT_JOB_SUSPENDING);
     bool hears = !x.never && (agent_job_active(s) || e == AGENT_EV_FAIL);
     assert_int_equal(has(&x, AGENT_ACT_REPORT), fails && hears);
     bool done = false;
-    for (int i = 0; i <= AGENT_LIFE_ACTIONS; i++) { // what raises events comes last
+    for (int i = 0; i <= AGENT_LIFE_ACTIONS; i++) { // the action that raises events comes last
         enum agent_job_action a = x.actions[i];
         if (done)
             assert_int_equal(a, AGENT_ACT_NONE);
@@ -105,7 +105,8 @@ struct world {
     bool reported; // a report of this run is there
 };
 
-// Whether the daemon raises the event here. The table says "never" for none that it raises.
+// True if the daemon raises the event in this state. For such an event the table never says "cannot
+// occur".
 static bool is_raised(const struct world *w, enum agent_job_event e) {
     bool there = w->s != AGENT_JOB_NONE, active = agent_job_active(w->s);
     switch (e) {
@@ -138,7 +139,7 @@ static size_t index_of(const struct world *w) {
     return (((size_t)w->s * 2 + w->ending) * 2 + w->again) * 2 + w->reported;
 }
 
-// Walks everything that can happen from a free entry on.
+// Walks through everything that can happen, from a free entry on.
 static void test_every_way(void **state) {
     (void)state;
     static struct world todo[AGENT_JOB_STATES * 8 * (AGENT_EV_N + 1)];
@@ -160,7 +161,7 @@ static void test_every_way(void **state) {
         for (enum agent_job_event e = 0; e < AGENT_EV_N; e++)
             if (is_raised(&w, e))
                 todo[n++] = after(w, e);
-        if (agent_job_active(w.s) && !w.reported) { // a report of the worker
+        if (agent_job_active(w.s) && !w.reported) { // the worker reports
             w.reported = true;
             todo[n++] = w;
         }

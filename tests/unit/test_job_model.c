@@ -37,7 +37,7 @@ static void test_shares(void **state) {
     j.n_clusters = 7;
     reads(&j.clusters[0], "", "en", "de");
     reads(&j.clusters[1], "/data/own", NULL,
-          NULL); // another corpus, whatever the names of its sources
+          NULL); // the corpus is another one, whatever the names of its sources
     reads(&j.clusters[2], "", "fr", NULL);
     reads(&j.clusters[3], "/data/c", "de", "fr"); // the job's corpus by its name
     reads(&j.clusters[4], "", NULL, NULL);        // all sources

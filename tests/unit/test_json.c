@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON of other programs (intra/read/json.h): what Python's json module accepts reads as there, and
-// the rest is refused.
+// JSON of other programs (intra/read/json.h): text that Python's json module accepts gives the same
+// values here, and other text is refused.
 #include "agent/base/log.h"
 #include "intra/read/json.h"
 #include "tests/testing.h"
@@ -148,7 +148,7 @@ static void test_no_json(void **state) {
         if (got || strncmp(message, "FILE:1: ", 8))
             fail_msg("%s: %s (%s)", all[i], got, message);
     }
-    // the reported line is right, also after an odd value
+    // the reported line number is right, also after an odd value
     assert_null(parse("{\n\"a\": NaN,\n\"b\" 1}", 18));
     assert_non_null(strstr(message, "FILE:3: "));
     assert_null(parse("[1]\0", 4));

@@ -17,8 +17,9 @@ struct world {
     struct inter_stream_path *path;
     double bps;
     neb_ns now, rtt, step, line_free, student_free;
-    uint64_t next, arrived, applied, said_have, said_applied; // said: as the teacher knows
-    neb_ns here[MOST];                                        // when batch n arrives at the student
+    // said_…: the numbers that the teacher knows
+    uint64_t next, arrived, applied, said_have, said_applied;
+    neb_ns here[MOST]; // when batch n arrives at the student
     neb_ns said_at;
     int changes, falls;
     neb_ns starved; // how long the student waited
@@ -49,7 +50,7 @@ static void make(struct world *w) {
     w->here[w->next++] = w->line_free + w->rtt / 2;
 }
 
-// In steps of a millisecond.
+// Runs in steps of a millisecond.
 static void run(struct world *w, double seconds) {
     for (neb_ns end = w->now + (neb_ns)(seconds * 1e9); w->now < end; w->now += NEB_MS) {
         while (w->arrived < w->next && w->here[w->arrived] <= w->now)
@@ -99,7 +100,7 @@ static void test_follows_the_link(void **state) {
     run(w, 60);
     assert_true(w->rate.k <= 8);
     neb_ns starved = w->starved;
-    run(w, 60); // it stays there, and the student is fed
+    run(w, 60); // k stays there, and the student has enough batches
     assert_true(w->rate.k <= 16);
     assert_true(w->starved - starved < 6 * NEB_S);
     w->bps = 50e6;
@@ -128,9 +129,9 @@ static void test_dead_link_and_bounds(void **state) {
     struct world *w = begin(32, 20e6);
     run(w, 5);
     int32_t k = w->rate.k;
-    w->bps = 100; // almost no rate
+    w->bps = 100; // the link has almost no rate
     run(w, 60);
-    assert_true(w->rate.k <= k); // without new batches nothing is decided
+    assert_true(w->rate.k <= k); // without new batches k does not change
     assert_true(w->next <= w->said_applied + WINDOW);
     end(w);
     struct agent_label_rate fixed;
@@ -151,13 +152,14 @@ static void test_path_restarts(void **state) {
         inter_stream_path_sent(p, now, i, 1000);
     inter_stream_path_acked(p, now + 100 * NEB_MS, 12);
     assert_true(inter_stream_path_measure(p, now + 100 * NEB_MS).waited == 0);
-    // an unacknowledged batch ages
+    // a batch without an acknowledgement gets older
     assert_true(inter_stream_path_measure(p, now + 3 * NEB_S).waited > 2 * NEB_S);
     inter_stream_path_reset(p, 12);
     assert_true(inter_stream_path_measure(p, now + 3 * NEB_S).waited == 0);
-    inter_stream_path_sent(p, now + 3 * NEB_S, 12, 1000); // sent again
-    inter_stream_path_acked(p, now + 4 * NEB_S, 99); // more than was sent, so from another session
-    inter_stream_path_sent(p, now + 5 * NEB_S, 3, 1000); // and an earlier number
+    inter_stream_path_sent(p, now + 3 * NEB_S, 12, 1000); // the batch is sent again
+    // more batches than were sent, so the number is from another session
+    inter_stream_path_acked(p, now + 4 * NEB_S, 99);
+    inter_stream_path_sent(p, now + 5 * NEB_S, 3, 1000); // and a smaller number than before
     inter_stream_path_acked(p, now + 6 * NEB_S, 4);
     assert_true(inter_stream_path_measure(p, now + 6 * NEB_S).goodput_bps > 0);
     inter_stream_path_destroy(&p);

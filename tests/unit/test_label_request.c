@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/train/label_request: a student's request survives the round trip. A step that is not due, a
-// batch outside the job, ids outside the vocabulary and cut bytes are refused.
+// agent/train/label_request: a student's request survives the round trip. It refuses a step that is
+// not due, a batch outside the job, ids outside the vocabulary, and cut bytes.
 #include "agent/base/fs.h"
 #include "agent/train/label_request.h"
 #include "kernels/kern.h"
@@ -103,7 +103,7 @@ static void test_outside_the_job(void **state) {
     l.tokens = 92; // a batch larger than the job's
     assert_int_equal(read_all(w, &l, 7, w->out.len), NEB_ERR_FORMAT);
     l = limits;
-    l.vocab = 40; // ids of a larger vocabulary, in the same number of byte planes
+    l.vocab = 40; // ids of a larger vocabulary, which take the same number of byte planes
     neb_buf_clear(&w->out);
     agent_request_begin(7, &w->out);
     struct agent_request_limits wide = limits;

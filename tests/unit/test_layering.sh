@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Layers and rooms use each other only as the rows of CMakeLists.txt allow: a layer uses the layers
-# of its row, a room the rooms of its row within its layer, and a row names earlier rows only.
-# Checked are the #include lines, and with BUILD the symbols of the built objects.
+# of its row, a room the rooms of its row within its layer, and a row names earlier rows only. The
+# test checks the #include lines, and with BUILD the symbols of the built objects.
 set -euo pipefail
 cd "${SOURCE:-$(dirname "$0")/../..}"
 
@@ -66,8 +66,8 @@ arrows() { # reads lines "WHERE FROM TO WHAT": FROM and TO are files
     done
 }
 
-# Keeps one line "WHERE FROM TO WHAT" for each pair of folders, but one for each file of kernels, as
-# inter may use some of these.
+# Keeps one line "WHERE FROM TO WHAT" for each pair of folders. For kernels it keeps a line for each
+# file, because inter may use some of these files.
 one_each() {
     awk '{ f = $2; sub(/\/[^\/]*$/, "", f)
            t = $3; if (t !~ /^kernels\/[^\/]*$/) sub(/\/[^\/]*$/, "", t)
@@ -86,8 +86,9 @@ check_includes() { # ROOT
         grep -vE '"intra/(ckpt/[a-z_]+|ranks/comm|train/shards)\.h"')
 }
 
-# Compares the room that uses a symbol with the one that defines it, wherever it is declared.
-# Objects without a source in a room are skipped: generated ones, and those of removed sources.
+# Compares the room that uses a symbol with the room that defines it, wherever the symbol is
+# declared. Objects without a source in a room are skipped: generated ones, and those of removed
+# sources.
 check_symbols() { # BUILD
     local objects=()
     mapfile -t objects < <(find "$1"/CMakeFiles \
@@ -114,7 +115,8 @@ for file in agent/*.[ch] inter/*.[ch] intra/*.[ch]; do
     [[ ! -e $file ]] || complain "$file is in no room"
 done
 
-# The check itself must find forbidden includes, and allow inter the files of kernels in its row.
+# The check itself must find forbidden includes, and must allow inter the files of kernels in its
+# row.
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 sees() { # FILE HEADER: whether the check complains when FILE includes HEADER

@@ -4,7 +4,7 @@
 
 #include <sqlite3.h>
 
-static void sql(const char *text) { // from outside, while the ledger is closed
+static void sql(const char *text) { // runs it from outside, while the ledger is closed
     char path[NEB_PATH_MAX];
     sqlite3 *db;
     snprintf(path, sizeof path, "%s/ledger.db", dir);
@@ -118,7 +118,7 @@ static void test_one_digest_a_key(void **state) {
     assert_int_equal(inter_ledger_put_blob(l, &k, blob, n), NEB_ERR_EXISTS);
     assert_int_equal(inter_ledger_put_blob(l, &k, blob, n - 1), NEB_ERR_EXISTS);
     fx_check_blob(l, 0, 0, 0);
-    // not promised yet: after a crash here the worker may compute other bytes
+    // the update is not promised yet: after a crash here the worker may compute other bytes
     reopen();
     assert_false(inter_ledger_has_blob(l, &k));
     assert_int_equal(inter_ledger_used(l), 0);
@@ -173,7 +173,7 @@ static void test_one_vote_a_term(void **state) {
     assert_int_equal(inter_ledger_put_vote(l, &first), NEB_ERR_EXISTS);
     OK(inter_ledger_get_vote(l, fx_job, 0, 0, &r));
     assert_true(same_record(&r, &second));
-    OK(fx_put_vote(l, 1, 0)); // another fragment and another round have their own votes
+    OK(fx_put_vote(l, 1, 0)); // another fragment or round has its own vote
     first = fx_chain(0, 1);
     OK(inter_ledger_put_vote(l, &first));
 }
@@ -182,7 +182,8 @@ static void test_one_record_a_round(void **state) {
     (void)state;
     struct inter_record r, a = fx_chain(0, 0), b = a, next = fx_chain(0, 1);
     struct inter_chain c;
-    assert_int_equal(inter_ledger_put_commit(l, &next), NEB_ERR_STATE); // a gap
+    // there is a gap before this record
+    assert_int_equal(inter_ledger_put_commit(l, &next), NEB_ERR_STATE);
     OK(inter_ledger_put_commit(l, &a));
     OK(inter_ledger_put_commit(l, &a));
     b.term = 2; // the same value, proposed again by a later leader
@@ -199,7 +200,7 @@ static void test_one_record_a_round(void **state) {
     OK(inter_ledger_last_commit(l, fx_job, 0, &r));
     assert_true(same_record(&r, &a));
     OK(inter_ledger_put_commit(l, &next));
-    OK(inter_ledger_put_commit(l, &a)); // an old record again
+    OK(inter_ledger_put_commit(l, &a)); // an old record, put again
     OK(inter_ledger_last_commit(l, fx_job, 0, &r));
     assert_int_equal(r.round, 1);
     OK(inter_ledger_chain(l, fx_job, 0, &c));
@@ -338,7 +339,7 @@ static void test_arriving_blob(void **state) {
     struct inter_manifest m = fx_manifest(&k);
     uint8_t big[INTER_CHUNK_MIN] = {9};
     uint32_t got;
-    // 40 chunks, so that the bitmap is saved twice: what was saved is there again
+    // 40 chunks, so that the bitmap is saved twice. The saved chunks are there again
     struct inter_key far = fx_key(0, 0, 2);
     struct inter_manifest many = fx_manifest(&far);
     struct inter_bitmap had;
@@ -354,7 +355,7 @@ static void test_arriving_blob(void **state) {
     assert_int_equal(had.set, 32);
     assert_true(inter_bitmap_has(&had, 31) && !inter_bitmap_has(&had, 32));
     inter_bitmap_free(&had);
-    // with other bytes than promised the part is emptied and filled again
+    // if the bytes are not the promised ones, the part is emptied and filled again
     OK(inter_ledger_put_manifest(l, &m));
     OK(fx_part_open(l, 0, 0, &got));
     for (uint32_t c = 0; c < 3; c++)
@@ -383,7 +384,7 @@ static void test_swept_at_opening(void **state) {
     OK(fx_put_manifest(l, 0, 1, 1));
     OK(fx_part_open(l, 0, 1, &got));
     inter_ledger_close(&l);
-    write_file(&mine, ".map"); // a crash after the rename
+    write_file(&mine, ".map"); // as after a crash that follows the rename
     write_file(&mine, ".blob.tmp");
     write_file(&nobody, ".blob"); // without a manifest
     write_file(&nobody, ".part");
@@ -413,7 +414,8 @@ static void test_prune(void **state) {
     for (uint32_t i = 0; i < 6; i++)
         OK(fx_round(l, 0, i));
     OK(fx_round(l, 1, 0));
-    struct inter_key late = fx_key(0, 2, 2); // never complete: its round was committed without it
+    // never complete: its round was committed without this update
+    struct inter_key late = fx_key(0, 2, 2);
     struct inter_manifest lm = fx_manifest(&late);
     struct inter_bitmap none;
     OK(inter_ledger_put_manifest(l, &lm));
@@ -437,7 +439,7 @@ static void test_prune(void **state) {
         assert_int_equal(floor, 4);
         assert_int_equal(inter_ledger_used(l), 3 * (FX_OWN_BYTES + FX_PEER_BYTES));
     }
-    // open rounds always stay; a lower floor changes nothing
+    // open rounds always stay, and a lower floor changes nothing
     OK(fx_put_own(l, 0, 6));
     OK(fx_put_manifest(l, 0, 6, 0));
     OK(fx_put_manifest(l, 0, 6, 1));
@@ -462,13 +464,13 @@ static void test_cap(void **state) {
         for (uint32_t f = 0; f < 2; f++)
             OK(fx_round(l, f, i));
     assert_int_equal(inter_ledger_used(l), 8 * a_round);
-    // without a checkpoint the worker would begin at round 0 and need them all
+    // without a checkpoint the worker would begin at round 0 and need all of them
     OK(inter_ledger_set_cap(l, 1));
     assert_int_equal(inter_ledger_used(l), 8 * a_round);
     OK(inter_ledger_set_cap(l, 0));
     OK(inter_ledger_saved(l, fx_job, all, 2));
     OK(inter_ledger_set_cap(l, 5 * a_round));
-    // without the three that were committed first
+    // all but the three that were committed first
     assert_int_equal(inter_ledger_used(l), 5 * a_round);
     assert_false(fx_has_file(dir, 0, 0, 0, ".blob") || fx_has_file(dir, 1, 0, 0, ".blob"));
     assert_false(fx_has_file(dir, 0, 1, 1, ".blob"));
@@ -477,7 +479,7 @@ static void test_cap(void **state) {
     assert_int_equal(floor, 2);
     OK(inter_ledger_floor(l, fx_job, 1, &floor));
     assert_int_equal(floor, 1);
-    // room is made before a blob arrives
+    // the ledger makes room before a blob arrives
     OK(fx_put_manifest(l, 0, 4, 1));
     OK(fx_part_open(l, 0, 4, &got));
     assert_true(inter_ledger_used(l) <= 5 * a_round);
@@ -501,7 +503,7 @@ static void test_cap(void **state) {
     fx_check_blob(l, 1, 3, 1);
     fx_check_blob(l, 0, 4, 0);
     assert_int_equal(inter_ledger_used(l), 2 * a_round + FX_OWN_BYTES);
-    OK(inter_ledger_prune(l, fx_job, 0, 4)); // prunes below and above what was dropped
+    OK(inter_ledger_prune(l, fx_job, 0, 4)); // prunes below and above the dropped rounds
     OK(inter_ledger_prune(l, fx_job, 1, 1));
     OK(inter_ledger_floor(l, fx_job, 0, &floor));
     assert_int_equal(floor, 4);
@@ -518,13 +520,14 @@ static void test_cap_and_checkpoints(void **state) {
     uint32_t floor, got;
     for (uint32_t i = 0; i < 5; i++)
         OK(fx_round(l, 0, i));
-    // committed by the others and incomplete here, as when this member catches up
+    // the others committed these rounds, and they are incomplete here, as when this member catches
+    // up
     OK(fx_put_own(l, 0, 5));
     OK(fx_put_manifest(l, 0, 5, 0));
     OK(fx_put_manifest(l, 0, 5, 1));
     OK(fx_part_open(l, 0, 5, &got));
     OK(fx_put_commit(l, 0, 5));
-    OK(fx_put_own(l, 0, 6)); // in flight
+    OK(fx_put_own(l, 0, 6)); // this update is in flight
     OK(fx_put_manifest(l, 0, 6, 0));
     OK(inter_ledger_saved(l, fx_job, (uint32_t[]){2, 0}, 2));
     OK(inter_ledger_set_cap(l, 1));
@@ -535,7 +538,7 @@ static void test_cap_and_checkpoints(void **state) {
             assert_int_equal(fx_has_file(dir, 0, i, 1, ".blob"), i >= 2);
         assert_true(fx_has_file(dir, 0, 5, 1, ".part") && fx_has_file(dir, 0, 5, 0, ".blob"));
         fx_check_blob(l, 0, 6, 0);
-        inter_ledger_dropped(l, &d); // since this ledger was opened
+        inter_ledger_dropped(l, &d); // the numbers since this ledger was opened
         assert_int_equal(d.rounds, again ? 0 : 2);
         assert_int_equal(d.bytes, again ? 0 : 2 * a_round);
     }
@@ -592,7 +595,7 @@ static void test_one_writer(void **state) {
     uint64_t a, b;
     assert_int_equal(inter_ledger_open(dir, &second), NEB_ERR_STATE);
     assert_null(second);
-    // a reader sees what is durable while the writer goes on, and can change nothing
+    // a reader sees the durable state while the writer goes on, and can change nothing
     OK(fx_round(l, 0, 0));
     OK(inter_ledger_open_readonly(dir, &looks));
     OK(inter_ledger_last_commit(looks, fx_job, 0, &r));

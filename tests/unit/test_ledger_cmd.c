@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// nebula ledger: its output, what it finds with the members' real keys, and its exit status.
+// nebula ledger: its output, the faults that it finds with the members' real keys, and its exit
+// status.
 #include "tests/unit/ledger_fixture.h"
 
 #include "agent/cli/commands.h"
@@ -249,7 +250,7 @@ static void test_forged(void **state) {
     r = fx_record(0, 2, previous);
     r.mu = 0.25f;
     inter_record_put_body(&body, &r);
-    sign_as(1, SEC_CONTEXT_RECORD, &body, r.sig); // by the other member
+    sign_as(1, SEC_CONTEXT_RECORD, &body, r.sig); // signed by the other member
     inter_record_put(&b, &r);
     inter_record_hash(&r, hash);
     snprintf(path, sizeof path, "%s/ledger.db", home);
@@ -324,8 +325,8 @@ static void put_ended(struct inter_ledger *l, uint8_t n, const char *text) {
     OK(inter_ledger_put_job(l, id, "{}", text));
 }
 
-// Of each other member the oldest ended jobs are dropped; jobs that run or are held, and this
-// site's, stay.
+// The oldest ended jobs of each other member are dropped. Jobs that run or are held stay, and so do
+// this site's jobs.
 static void test_ended_jobs(void **state) {
     (void)state;
     struct inter_ledger *l = NULL;
@@ -354,7 +355,8 @@ static void test_ended_jobs(void **state) {
     inter_ledger_close(&l);
 }
 
-// Status and alerts list jobs that are held or have failed; if there are many, those written last.
+// Status and alerts list jobs that are held or have failed; if there are many, they list those that
+// were written last.
 static void test_held_and_failed_jobs(void **state) {
     (void)state;
     struct inter_ledger *l = NULL;
@@ -383,7 +385,7 @@ static void test_held_and_failed_jobs(void **state) {
         assert_true(held ? !outcome : !strcmp(outcome, "failed"));
     }
     json_decref(list);
-    // two too many, with the held job and job 1
+    // two jobs too many, with the held job and job 1
     for (uint8_t n = 10; n < 10 + AGENT_ASIDE_MAX; n++) {
         char text[64];
         snprintf(text, sizeof text, "{\"state\": \"failed\", \"at\": %d}", n);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// inter/ledger: messages that wait for other members, and which of theirs were taken.
+// inter/ledger: messages that wait for other members, and which messages of other members were
+// taken.
 #include "tests/unit/ledger_each.h"
 
 struct seen {
@@ -47,7 +48,7 @@ static void test_messages_out(void **state) {
     OK(inter_ledger_posted(l, "anna", a));
     assert_string_equal(pending("anna").text, "3:two ");
     OK(inter_ledger_post(l, "anna", 9, "stop", 4, NULL, &d, &previous));
-    // another kind, body or peer: kept
+    // another kind, body or peer: both messages are kept
     OK(inter_ledger_post(l, "anna", 8, "stop", 4, NULL, &d, &previous));
     OK(inter_ledger_post(l, "anna", 9, "stops", 5, NULL, &d, &previous));
     OK(inter_ledger_unpost(l, "bert", 9, "stop", 4));
@@ -65,7 +66,7 @@ static void test_messages_out(void **state) {
     assert_int_equal(previous, 0);
 }
 
-// Messages and bytes are limited for each peer and in total; acknowledged ones make room.
+// Messages and bytes are limited for each peer and in total. Acknowledged messages make room.
 static void test_outbox_limits(void **state) {
     (void)state;
     static const struct inter_outbox_limit most = {2, 10, 4, 14};
@@ -105,7 +106,7 @@ static void test_outbox_sweep(void **state) {
     assert_int_equal(inter_ledger_post(l, "bert", 1, "y", 1, &most, &seq, &previous),
                      NEB_ERR_LIMIT);
     OK(inter_ledger_outbox_sweep(l, is_bert_or_dora, &asked));
-    assert_int_equal(asked, 6); // once for each peer
+    assert_int_equal(asked, 6); // the function asked once for each peer
     reopen();
     OK(inter_ledger_outbox(l, on_peer, text));
     assert_string_equal(text, "bert 1 1;dora 1 1;");
@@ -126,12 +127,12 @@ static void test_messages_in(void **state) {
     assert_int_equal(taken("anna", new), 0); // her ledger is new
     assert_int_equal(taken("bert", old), 0);
     OK(inter_ledger_take(l, "anna", new, 1));
-    OK(inter_ledger_take(l, "anna", old, 6)); // never lowered
+    OK(inter_ledger_take(l, "anna", old, 6)); // the number never falls
     reopen();
     assert_int_equal(taken("anna", old), 7);
     assert_int_equal(taken("anna", new), 1);
     assert_int_equal(inter_ledger_take(l, "anna", new, UINT64_MAX), NEB_ERR_INVALID);
-    // invented epochs of a peer displace only its own
+    // epochs that a peer invents displace only its own
     OK(inter_ledger_take(l, "bert", 5, 50));
     for (uint64_t e = 100; e < 116; e++)
         OK(inter_ledger_take(l, "anna", e, 1));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// inter/ledger: blobs that arrive, many at the same time, and which one replaces another.
+// inter/ledger: blobs that arrive, many at the same time, and which blob replaces another.
 #include "tests/unit/ledger_each.h"
 
-// Many blobs arrive at once; of one member and fragment only the newest key is kept.
+// Many blobs arrive at once. Of one member and fragment only the newest key is kept.
 static void test_arriving_at_once(void **state) {
     (void)state;
     enum { MANY = 200 }; // more than the files kept open
@@ -29,7 +29,7 @@ static void test_arriving_at_once(void **state) {
         OK(fx_part_finish(l, f, 0));
         fx_check_blob(l, f, 0, 1);
     }
-    // a round that was committed without it, and another attempt
+    // a round that was committed without this update, and another attempt
     struct inter_key again = fx_key(0, 1, 1);
     struct inter_manifest m = fx_manifest(&again);
     struct inter_bitmap none = {0};
@@ -60,8 +60,8 @@ static void test_arriving_limit(void **state) {
     OK(inter_ledger_part_open(l, &m, &got));
 }
 
-// If a record lists another digest than the stored manifest, the record's manifest and blob replace
-// it and the old manifest is kept as evidence.
+// A record lists another digest than the stored manifest. The record's manifest and blob then
+// replace the stored ones, and the old manifest is kept as evidence.
 static void test_replaced_manifest(void **state) {
     (void)state;
     struct inter_key k = fx_key(0, 0, 1);
@@ -70,7 +70,8 @@ static void test_replaced_manifest(void **state) {
     y.sha256[0] ^= 1;
     y.bytes -= 100;
     fx_sign_manifest(&y);
-    OK(inter_ledger_replace_manifest(l, &x)); // nothing to replace: stored as usual
+    // there is nothing to replace, so it is stored as usual
+    OK(inter_ledger_replace_manifest(l, &x));
     OK(inter_ledger_replace_manifest(l, &x));
     assert_int_equal(inter_ledger_replaced(l, &k, &there), NEB_ERR_NOT_FOUND);
     OK(fx_part_open(l, 0, 0, &got));
@@ -80,7 +81,7 @@ static void test_replaced_manifest(void **state) {
     assert_int_equal(inter_ledger_used(l), 0);
     OK(inter_ledger_find_manifest(l, &k, &there));
     assert_memory_equal(there.sha256, y.sha256, sizeof y.sha256);
-    OK(inter_ledger_replace_manifest(l, &x)); // back again, and now with a complete blob
+    OK(inter_ledger_replace_manifest(l, &x)); // and back again, now with a complete blob
     OK(fx_part_open(l, 0, 0, &got));
     for (uint32_t c = 0; c < 3; c++)
         OK(fx_part_write(l, 0, 0, c));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// inter/ledger with sealed blobs: the same bytes come back after reopening, none is on disk in
-// clear, another key opens nothing, and an arriving blob goes on after a restart, also if sealing
+// inter/ledger with sealed blobs. The same bytes come back after reopening, no bytes are on disk in
+// clear, and another key opens nothing. An arriving blob goes on after a restart, also if sealing
 // is switched on or off in between.
 #include "security/seal_key.h"
 #include "tests/unit/ledger_fixture.h"
@@ -65,7 +65,7 @@ static void test_own(void **state) {
     assert_int_equal(inter_ledger_map_blob(l, &k, &m), NEB_ERR_DENIED);
 }
 
-// Chunk 2 arrives, and all chunks after a restart; `then` is the key after the restart.
+// Chunk 2 arrives, and all chunks arrive after a restart. `then` is the key after the restart.
 static void arrive(const struct sec_seal_key *first, const struct sec_seal_key *then,
                    uint32_t expected) {
     struct inter_manifest m = {.key = fx_key(0, 0, 1)};
@@ -126,7 +126,7 @@ static void test_changed_on_disk(void **state) {
     assert_int_equal(fseek(f, 500, SEEK_SET), 0);
     assert_int_equal(fputs("changed", f) >= 0, 1);
     fclose(f);
-    // sealed here, so the sender is not blamed
+    // this site sealed the chunk, so the sender is not blamed
     assert_int_equal(fx_part_finish(l, 0, 0), NEB_ERR_IO);
     assert_false(inter_ledger_has_blob(l, &k));
     for (uint32_t c = 0; c < 3; c++)

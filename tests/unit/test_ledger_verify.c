@@ -13,10 +13,10 @@ enum {
 
 static char root[] = "/tmp/nebula-verify-XXXXXX";
 static char dir[64];
-static sqlite3 *db; // for the alterations
+static sqlite3 *db; // makes the alterations
 
 struct found {
-    unsigned n, kinds;             // a bit for each kind
+    unsigned n, kinds;             // a bit for each kind of fault
     uint64_t rounds[FX_FRAGMENTS]; // a bit for each named round
 };
 
@@ -29,7 +29,7 @@ static void on_damage(void *user, const struct inter_damage *d) {
         f->rounds[d->fragment] |= 1ull << d->round;
 }
 
-// sets members that a signed list removed, or the gate; NULL: neither
+// tells which members a signed list removed, or which gate the job has; NULL: neither
 static void (*taken)(void *user, const uint8_t job[INTER_ID_BYTES], struct inter_job_config *out);
 
 static enum neb_status look(bool signatures, struct found *f, struct inter_ledger_counts *n) {
@@ -151,7 +151,7 @@ static void test_altered_record(void **state) {
     (void)state;
     flip_body("record", "fragment=1 AND round=0", 1, 0);
     flip_body("record", "fragment=0 AND round=2", 0, 2);
-    // the newest record is named only by the chain's row
+    // only the row of the chain names the newest record
     flip_body("record", "fragment=1 AND round=3", 1, 3);
 }
 
@@ -187,7 +187,7 @@ static enum neb_status with_one_vote(struct inter_record *r, struct found *f) {
     return look(true, f, &n);
 }
 
-// After `promote` the survivor commits with its own vote alone. That is enough only if a signed
+// After `promote` the survivor commits with its own vote alone. One vote is enough only if a signed
 // list removed the other member.
 static void test_promoted_survivor(void **state) {
     (void)state;
@@ -277,7 +277,7 @@ static void test_removed_rows(void **state) {
             }
             expect_well();
         }
-    // of the open round: this row stops the node from promising something else
+    // a row of the open round: it stops the node from promising something else
     sql("CREATE TEMP TABLE old AS SELECT * FROM manifest WHERE round=%u AND member=1", ROUNDS);
     sql("DELETE FROM manifest WHERE round=%u AND member=1", ROUNDS);
     expect(1, ROUNDS, INTER_DAMAGE_MANIFEST);
@@ -294,7 +294,7 @@ static void test_removed_rows(void **state) {
     expect(1, ROUNDS, INTER_DAMAGE_MANIFEST);
     sql("INSERT INTO promise SELECT * FROM old; DROP TABLE old");
     expect_well();
-    sql("DELETE FROM record WHERE fragment=0 AND round>1"); // several at the end
+    sql("DELETE FROM record WHERE fragment=0 AND round>1"); // several rows at the end
     expect(0, 2, INTER_DAMAGE_CHAIN);
     sql("DELETE FROM chain WHERE fragment=1");
     expect(1, 0, INTER_DAMAGE_CHAIN);
@@ -351,7 +351,8 @@ static void test_chain_row(void **state) {
     static const char *const changes[] = {
         "first=1", "floor=2",           "floor=9",           "kept=0",         "next=3",
         "next=5",  "head=zeroblob(32)", "head=zeroblob(31)", "base=x'000102'", "base=head"};
-    sql("UPDATE chain SET kept=3 WHERE fragment=1"); // as if the cap had dropped rounds
+    // the rows look as if the cap had dropped rounds
+    sql("UPDATE chain SET kept=3 WHERE fragment=1");
     sql("CREATE TEMP TABLE old AS SELECT * FROM chain");
     for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
         struct found f;
@@ -381,7 +382,7 @@ static void test_blobs(void **state) {
     blob_file(2, 1, b);
     snprintf(aside, sizeof aside, "%s/aside", root);
     OK(neb_fs_read(a, 1 << 20, &was));
-    for (size_t at = 0; at < was.len; at += 997) { // in every region
+    for (size_t at = 0; at < was.len; at += 997) { // a byte in every region
         was.p[at] ^= 0x20;
         OK(neb_fs_write(a, was.p, was.len, 0600));
         expect(1, 1, INTER_DAMAGE_BLOB);
@@ -393,7 +394,8 @@ static void test_blobs(void **state) {
     expect(1, 1, INTER_DAMAGE_BLOB);
     OK(neb_fs_write(a, was.p, was.len, 0600));
     expect_well();
-    assert_int_equal(rename(a, aside) | rename(b, a) | rename(aside, b), 0); // two swapped
+    // two files change places
+    assert_int_equal(rename(a, aside) | rename(b, a) | rename(aside, b), 0);
     expect(1, 1, INTER_DAMAGE_BLOB);
     expect(1, 2, INTER_DAMAGE_BLOB);
     assert_int_equal(rename(a, aside) | rename(b, a) | rename(aside, b), 0);
@@ -441,7 +443,7 @@ static bool contents(struct neb_buf *out) {
     return good;
 }
 
-// An altered byte of the database file is either found, or changes nothing (free space,
+// The check finds an altered byte of the database file, or the byte changes nothing (free space,
 // statistics).
 static void test_altered_file(void **state) {
     (void)state;
@@ -496,7 +498,7 @@ static void test_changes_nothing(void **state) {
     assert_memory_equal(before.p, after.p, after.len);
     neb_buf_free(&before);
     neb_buf_free(&after);
-    // beside a writing agent, whose WAL counts too
+    // the check runs beside a writing agent, whose WAL counts too
     OK(inter_ledger_open(dir, &l));
     for (uint32_t r = ROUNDS; r < ROUNDS + 3; r++) {
         OK(fx_round(l, 0, r));

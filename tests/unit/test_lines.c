@@ -26,7 +26,7 @@ static void add(struct agent_lines *l, int step, neb_ns now) { add_kind(l, "step
 struct home {
     int64_t had;
     int n, first, last, others;
-    double late_s; // of the first line since this was 0
+    double late_s; // age of the first line since this was 0
     bool all_late; // every line must be marked as late
 };
 static void deliver(struct home *h, json_t *list, bool arrives) {
@@ -79,7 +79,8 @@ static void test_straight_through(void **state) {
     agent_lines_destroy(&l);
 }
 
-// Lines that a link did not take are kept, however old, and leave by another way when the job ends.
+// Lines that a link did not take are kept, however old they are. When the job ends, they leave in
+// another way.
 static void test_not_taken(void **state) {
     (void)state;
     struct agent_lines *l;
@@ -91,7 +92,7 @@ static void test_not_taken(void **state) {
     int n = (int)json_array_size(list);
     assert_in_range(n, 2, 50);
     json_decref(list);
-    agent_lines_back(l, n); // the link refused them
+    agent_lines_back(l, n); // the link refused these lines
     add(l, 101, 101 * NEB_S);
     list = agent_lines_next(l, 101 * NEB_S, 1000);
     n = (int)json_array_size(list);
@@ -103,7 +104,7 @@ static void test_not_taken(void **state) {
     assert_int_equal(h.n, 101);
     assert_int_equal(h.last, 101);
     assert_null(agent_lines_next(l, 200 * NEB_S, 1000));
-    agent_lines_back(l, 1000); // more than there are: harmless
+    agent_lines_back(l, 1000); // more than there are: this is harmless
     agent_lines_destroy(&l);
 }
 
@@ -145,7 +146,8 @@ static void test_second_outage_in_flight(void **state) {
     (void)state;
     struct agent_lines *l;
     struct home h = {0};
-    assert_int_equal(agent_lines_create(false, 0, &l), NEB_OK); // down from the beginning
+    // the link is down from the beginning
+    assert_int_equal(agent_lines_create(false, 0, &l), NEB_OK);
     for (int i = 1; i <= 500; i++)
         add(l, i, i * NEB_MS);
     send(l, &h, NEB_S, true);
@@ -209,7 +211,8 @@ static void test_numbers_go_on(void **state) {
     assert_int_equal(h.n, 80);
 }
 
-// An outage of ten times what is kept leaves steps from its whole length, and every round.
+// An outage has ten times as many lines as are kept. Steps from its whole length are kept, and
+// every round.
 static void test_long_outage(void **state) {
     (void)state;
     struct agent_lines *l;
@@ -237,8 +240,8 @@ static void test_long_outage(void **state) {
     agent_lines_destroy(&l);
 }
 
-// Lines of other kinds are not thinned out; if they are too many or too long, the oldest are
-// dropped.
+// Lines of other kinds are not thinned out. If there are too many, or they are too long, the oldest
+// are dropped.
 static void test_bounded(void **state) {
     (void)state;
     struct agent_lines *l;
@@ -265,7 +268,7 @@ static void test_bounded(void **state) {
     agent_lines_destroy(&l);
 }
 
-// Waiting lines go into the ledger once, with those sent into a dead link.
+// Waiting lines go into the ledger once, together with the lines that were sent into a dead link.
 static void test_stored(void **state) {
     (void)state;
     const neb_ns tick = 100 * NEB_MS;
@@ -277,7 +280,8 @@ static void test_stored(void **state) {
         if (i == 200)
             agent_lines_link(l, false, i * tick);
         add(l, i, i * tick);
-        send(l, &h, i * tick, i < 150); // dead for five seconds before it was noticed
+        // the link was dead for five seconds before this was noticed
+        send(l, &h, i * tick, i < 150);
         if (i == 100)
             assert_null(agent_lines_take(l, i * tick, big)); // the link is up
     }
@@ -318,7 +322,7 @@ static void test_many_of_other_kinds(void **state) {
 }
 
 // Lines faster than the limit are thinned out over the whole time, to a rate that the other agent
-// takes. Before a report the rest is sent at once.
+// accepts. Before a report, the rest is sent at once.
 static void test_too_fast(void **state) {
     (void)state;
     enum { SECONDS = 20, A_MS = 20 };

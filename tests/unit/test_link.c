@@ -8,14 +8,14 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-static uint32_t waiting; // of a reload
+static uint32_t waiting; // result of a reload
 
 // An idle link hears both sides and costs little.
 static void test_idle(void **state) {
     (void)state;
     struct site a, b;
     pair_up(&a, &b);
-    // handshakes, the second bulk connection, the first round trips
+    // traffic of the handshakes, of the second bulk connection and of the first round trips
     neb_ns end = neb_now() + 2 * NEB_S;
     while (neb_now() < end)
         step(&a, &b);
@@ -94,7 +94,8 @@ static void test_both_dial(void **state) {
         step(&a, &b);
     // two listeners, one dialled set
     UNTIL(&a, &b, a.up == a.down + 1 && b.up == b.down + 1 && polled(&a, &b) == 2 + 2 + 2 * 4, 20);
-    // on a loaded machine both sets may come up before one is chosen: then one change-over is seen
+    // on a loaded machine both sets may come up before one is chosen. Then the test sees one
+    // change-over
     assert_true(a.down <= 1 && b.down <= 1);
     assert_int_equal(inter_link_send(a.l, a.peer, INTER_BULK, "\0", 1), NEB_OK);
     assert_int_equal(inter_link_send(b.l, b.peer, INTER_CONTROL, "to a", 4), NEB_OK);
@@ -102,8 +103,8 @@ static void test_both_dial(void **state) {
     close_pair(&a, &b);
 }
 
-// `by` takes a list without the member of `gone`. What it sent before still arrives, and nothing of
-// `gone` arrives any more.
+// `by` takes a list without the member of `gone`. Messages that `by` sent before still arrive. No
+// message of `gone` arrives any more.
 static void take_off(struct site *by, struct site *gone, const char *name) {
     struct sec_members m = list;
     assert_int_equal(sec_members_remove(&m, name), NEB_OK);
@@ -117,7 +118,7 @@ static void take_off(struct site *by, struct site *gone, const char *name) {
     step(by, NULL);
     assert_int_equal(by->down, 1); // at once
     UNTIL(by, gone, !strcmp(gone->last, "the list"), 20);
-    UNTIL(by, gone, gone->down == 1, 3); // cut, not timed out
+    UNTIL(by, gone, gone->down == 1, 3); // the link was cut; it did not time out
     neb_ns end = neb_now() + 2 * NEB_S;
     while (neb_now() < end)
         step(by, gone);
@@ -136,7 +137,7 @@ static void test_revoked(void **state) {
     close_pair(&a, &b);
 }
 
-// A member that is back on the list with the same keys before it was cut connects again.
+// A member leaves the list and returns with the same keys, before it was cut. It connects again.
 static void test_back_before_cut(void **state) {
     (void)state;
     struct site a, b;
@@ -154,8 +155,8 @@ static void test_back_before_cut(void **state) {
     close_pair(&a, &b);
 }
 
-// A bulk connection that breaks just before its set is replaced is not redialled for the old set;
-// otherwise each pass would open another connection.
+// A bulk connection breaks just before its set is replaced. It is not redialled for the old set.
+// Otherwise each pass would open another connection.
 static void test_recycle_while_broken(void **state) {
     (void)state;
     struct site a, b = open_site(1, &list, 0, "127.0.0.1:*");
@@ -193,7 +194,8 @@ static struct sec_members with_new_keys(const struct sec_members *m, int was, in
     return out;
 }
 
-// A link uses only as many connections as it should; the others stay empty even if those are full.
+// A link uses only as many connections as it should. The others stay empty, even if the used ones
+// are full.
 static void test_uses_few(void **state) {
     (void)state;
     struct site a, b;
@@ -204,7 +206,8 @@ static void test_uses_few(void **state) {
     for (uint32_t use = 1; use <= 3; use++) {
         uint64_t before[4] = {0, s->c[1].sent, s->c[2].sent, s->c[3].sent};
         a.l->peers[a.peer].stripes.use = use;
-        for (uint32_t i = 0; i < 10 * use; i++) // until as much waits on all that are in use
+        // until the same amount waits on all connections in use
+        for (uint32_t i = 0; i < 10 * use; i++)
             assert_int_equal(inter_link_send(a.l, a.peer, INTER_BULK, chunk, sizeof chunk), NEB_OK);
         assert_true(s->c[use].sent > before[use]); // its queue was empty
         for (uint32_t i = use + 1; i <= 3; i++)
@@ -246,8 +249,8 @@ static void test_connection_lost(void **state) {
     assert_int_equal(a.lost, 1);
 }
 
-// If keys change by rotation, the connection stays and the previous keys are valid exactly until
-// the overlap ends. If they change otherwise, the connection is cut.
+// If keys change by rotation, the connection stays, and the previous keys are valid until the
+// overlap ends. If keys change in another way, the connection is cut.
 static void test_rotated(void **state) {
     (void)state;
     struct site a, b;
@@ -274,8 +277,8 @@ static void test_rotated(void **state) {
     close_pair(&a, &b);
 }
 
-// A joining member gets the next index while the others go on. With one name too many on a list
-// only that name waits; a member that the list revokes is cut off and stays out.
+// A joining member gets the next index while the others go on. With one name too many on a list,
+// only that name waits. A member that the list revokes is cut off and stays out.
 static void test_joined(void **state) {
     (void)state;
     struct site a, b;
@@ -295,7 +298,7 @@ static void test_joined(void **state) {
     assert_true(b.down == 0 && a.down == 0);
     assert_int_equal(waiting, 0);
     assert_int_equal(sec_members_remove(&m, "carl"), NEB_OK);
-    for (uint32_t i = 0; m.n < SEC_MEMBERS_MAX; i++) { // 14: with carl 17 names
+    for (uint32_t i = 0; m.n < NEB_MEMBERS_MAX; i++) { // 14: with carl 17 names
         struct sec_member *x = &m.m[m.n++];
         *x = (struct sec_member){.connect = SEC_CONNECT_IN};
         snprintf(x->pub.name, sizeof x->pub.name, "other%u", i);
@@ -305,16 +308,16 @@ static void test_joined(void **state) {
     uint64_t refused = inter_link_refused(b.l);
     assert_int_equal(inter_link_reload(b.l, &m, NULL, 0, &waiting), NEB_OK);
     assert_int_equal(waiting, 1);
-    assert_int_equal(inter_link_members(b.l)->n, SEC_MEMBERS_MAX);
+    assert_int_equal(inter_link_members(b.l)->n, NEB_MEMBERS_MAX);
     assert_non_null(sec_members_by_name(inter_link_members(b.l), "other12"));
     assert_null(sec_members_by_name(inter_link_members(b.l), "other13"));
     assert_null(sec_members_by_name(inter_link_members(b.l), "carl"));
     UNTIL(&c, &b, c.down == 1 && b.down == 1, 20);
-    UNTIL(&c, &b, inter_link_refused(b.l) > refused, 20); // by ZAP
+    UNTIL(&c, &b, inter_link_refused(b.l) > refused, 20); // refused by ZAP
     assert_int_equal(inter_link_send(b.l, b.peer, INTER_CONTROL, "still", 6), NEB_OK);
     UNTIL(&a, &b, !strcmp(a.last, "still"), 20);
     assert_true(c.up == 1 && b.up == 2 && a.down == 0);
-    m.version++; // with room in a later list nothing waits
+    m.version++; // a later list has room, so nothing waits
     m.n--;
     assert_int_equal(inter_link_reload(b.l, &m, NULL, 0, &waiting), NEB_OK);
     assert_int_equal(waiting, 0);
@@ -372,12 +375,12 @@ static void test_name_server_silent(void **state) {
     }
     assert_true(!a.down && !b.down);
     neb_ns before = neb_now();
-    close_pair(&a, &b); // nor does it delay the end
+    close_pair(&a, &b); // it does not delay the end either
     assert_true(neb_now() - before < 2 * NEB_S);
 }
 
-// If a name has several addresses, one is reached. A later address is dialled too, and without a
-// name server the known address.
+// If a name has several addresses, one is reached. An address that appears later is dialled too.
+// Without a name server, the link dials the address that it knows.
 static void test_name_moves(void **state) {
     (void)state;
     struct sec_members m = list;
@@ -458,8 +461,8 @@ static void test_copied_home(void **state) {
     close_pair(&a, &b);
 }
 
-// Opens one link; returns true if it found its path fast. On a busy machine it may not, and then
-// has few connections.
+// Opens one link. Returns true if the link found its path fast. On a busy machine it may not find
+// it fast, and then it has few connections.
 static bool first_number(const char *congestion) {
     struct site s[2];
     struct sec_members m = list;
@@ -484,9 +487,9 @@ static bool first_number(const char *congestion) {
     static const uint8_t part[12 << 10];
     const struct inter_stripes *stripes = &s[0].l->peers[s[0].peer].stripes;
     for (int look = 0; look < 20 && stripes->first;
-         look++) { // too little data in too long a time is not counted
+         look++) { // too little data in too long a time does not count
         enum neb_status st =
-            NEB_OK; // until no more is taken; data of the previous round may still wait
+            NEB_OK; // until the link takes no more; data of the previous round may still wait
         for (int k = 0; k < 5 && st == NEB_OK; k++)
             st = inter_link_send(s[0].l, s[0].peer, INTER_BULK, part, sizeof part);
         assert_true(st == NEB_OK || st == NEB_ERR_AGAIN);
@@ -495,7 +498,7 @@ static bool first_number(const char *congestion) {
     }
     assert_int_equal(stripes->first, 0);
     bool fast = !stripes->slow;
-    for (int k = 0; k < 20; k++) // without data it stays there
+    for (int k = 0; k < 20; k++) // without data the number stays there
         step(&s[0], &s[1]);
     assert_int_equal(inter_link_stats(s[0].l, s[0].peer, &t), NEB_OK);
     if (fast) {
@@ -518,7 +521,8 @@ static void test_first_number(void **state) {
     }
 }
 
-// Strangers get half of the descriptors that members leave, two for each, and at least a minimum.
+// Strangers get half of the descriptors that members leave free, two descriptors for each stranger,
+// and at least a minimum.
 static void test_descriptors(void **state) {
     (void)state;
     struct rlimit was, r;
@@ -576,7 +580,7 @@ static struct site open_build(int i, const struct sec_members *m, int other, con
 }
 
 // With two protocols there is no link. Both ends log both protocols and builds once, however often
-// they dial. The member does not count as a stranger, and is in once it has the same protocol.
+// they dial. The member does not count as a stranger. It is admitted once it has the same protocol.
 static void test_other_protocol(void **state) {
     (void)state;
     struct site b = open_build(1, &list, 0, "127.0.0.1:*", 7, "9.1 (\033[31mbee)"), a;
@@ -605,7 +609,7 @@ static void test_other_protocol(void **state) {
                                 "this agent protocol 7"),
                      1);
     assert_int_equal(times_said("cut:"), 2);
-    // its connections do not stay
+    // its connections are closed
     UNTIL(&b, NULL, !b.l->n_unidentified && !b.l->peers[b.peer].speaks.at, 20);
     inter_link_destroy(&a.l);
     a = open_build(0, &m, 1, NULL, 7, "8.1");
@@ -618,7 +622,7 @@ static void test_other_protocol(void **state) {
     neb_buf_free(&said);
 }
 
-// Bytes after the beginning of another protocol's HELLO are ignored; in this protocol none may
+// Bytes after the beginning of another protocol's HELLO are ignored. In this protocol no bytes may
 // follow.
 static void test_longer_hello(void **state) {
     (void)state;
@@ -628,8 +632,8 @@ static void test_longer_hello(void **state) {
     for (uint32_t k = 0; k < 2; k++) {
         size_t n = link_hello_make(NEB_PROTOCOL + k, "x", HELLO, 5, 0, frame);
         p->speaks.differs = false;
-        assert_false(
-            link_on_hello(b.l, p, rid, -1, frame, n + 40)); // nobody is there to be answered
+        // no sender is there to get an answer
+        assert_false(link_on_hello(b.l, p, rid, -1, frame, n + 40));
         assert_int_equal(p->speaks.differs, k);
         for (size_t cut = 1; cut < n; cut++) {
             p->speaks.differs = false;

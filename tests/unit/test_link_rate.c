@@ -139,7 +139,7 @@ static void test_ipv4(void **state) {
     assert_int_equal(send(before, "x", 1, 0), 1); // the existing connection goes on
     assert_int_equal(recv(held, b, sizeof b, 0), 1);
     assert_true(inter_syn_filter(l, INTER_SYN_NOT_FROM, NULL, 0));
-    assert_true(is_there(late, 5000)); // its kernel repeats the request
+    assert_true(is_there(late, 5000)); // the kernel of the sender repeats the request
     uint64_t many[INTER_SYN_FILTER_MAX];
     for (uint32_t i = 0; i < INTER_SYN_FILTER_MAX; i++) {
         char text[32];
@@ -162,15 +162,15 @@ static void test_ipv6(void **state) {
         printf("skipped: no IPv6 on this machine\n");
         skip();
     }
-    assert_false(comes(l, "127.0.0.2", "127.0.0.1")); // a port for both families
+    assert_false(comes(l, "127.0.0.2", "127.0.0.1")); // a listener for both families
     assert_true(comes(l, "127.0.0.3", "127.0.0.1"));
-    uint64_t from[2] = {source("::7"), source("2001:db8::1")}; // ::1 is in that network
+    uint64_t from[2] = {source("::7"), source("2001:db8::1")}; // ::1 is in the network ::/64
     assert_true(inter_syn_filter(l, INTER_SYN_NOT_FROM, from, 2));
     assert_false(comes(l, "::1", "::1"));
     assert_true(comes(l, "127.0.0.2", "127.0.0.1"));
     assert_true(inter_syn_filter(l, INTER_SYN_NOT_FROM, from + 1, 1));
     assert_true(comes(l, "::1", "::1"));
-    uint64_t only = source("127.0.0.3"); // and this host
+    uint64_t only = source("127.0.0.3"); // and the only source, this host
     assert_true(inter_syn_filter(l, INTER_SYN_ONLY_FROM, &only, 1));
     assert_true(comes(l, "::1", "::1"));
     assert_true(comes(l, "127.0.0.3", "127.0.0.1"));
@@ -220,7 +220,7 @@ static void test_shared_rate(void **state) {
     inter_accept_limit_welcome(&accept_limit, &bert, 1, start + 20 * NEB_S);
     for (uint32_t i = 0; i < few.burst; i++)
         assert_true(take(2, start + 20 * NEB_S, NULL));
-    assert_true(take(0, start, NULL)); // the host itself
+    assert_true(take(0, start, NULL)); // a connection from the host itself
     inter_accept_limit_end(&accept_limit);
 }
 
@@ -239,7 +239,7 @@ static void test_endpoints(void **state) {
              {"]:1", NULL},
              {"[", NULL},
              {"192.0.2.7", NULL},
-             {"2001:db8::1:9400", "2001:db8::1"}, // no endpoint has this form
+             {"2001:db8::1:9400", "2001:db8::1"}, // an endpoint never has this form
              {"127.0.0.2:0;192.0.2.7:9400", NULL}};
     for (size_t i = 0; i < sizeof x / sizeof *x; i++)
         assert_true(sec_source_of_endpoint(x[i].endpoint) ==
@@ -268,7 +268,7 @@ static void test_known_sources(void **state) {
     inter_accept_limit_end(&accept_limit);
 }
 
-// A member has a few places and cannot take those of others; its revocation frees them.
+// A member has a few places, and cannot take the places of others. Its revocation frees them.
 static void test_places_of_a_member(void **state) {
     (void)state;
     enum { EACH = 4, HOSTILE = 1, HONEST = 0, ADDRESSES = 200 };
@@ -288,7 +288,8 @@ static void test_places_of_a_member(void **state) {
     for (uint64_t from = 1; from < 100 + ADDRESSES; from++)
         n += take(from, now += NEB_S, &v) && !v.counted;
     assert_int_equal(n, 2 * EACH);
-    assert_true(take(100 + ADDRESSES - 1, now, &v) && !v.counted); // the newest of its own
+    // the newest of the member's own sources
+    assert_true(take(100 + ADDRESSES - 1, now, &v) && !v.counted);
     inter_accept_limit_forget(&accept_limit, HOSTILE);
     assert_int_equal(accept_limit.n_known, EACH);
     assert_true(take(100 + ADDRESSES - 1, now, &v) && v.counted);
@@ -296,8 +297,8 @@ static void test_places_of_a_member(void **state) {
     inter_accept_limit_end(&accept_limit);
 }
 
-// ZeroMQ may report the descriptor of a closed connection that is another's by now: that one is
-// left alone.
+// ZeroMQ may report a descriptor after its connection was closed and another one got the number.
+// The new connection is left alone.
 static void test_foreign_descriptor(void **state) {
     (void)state;
     struct inter_incoming v;
@@ -330,8 +331,8 @@ static void test_foreign_descriptor(void **state) {
     close(l);
 }
 
-// When closed, the kernel drops all requests except those from known sources; a second later it
-// drops none.
+// While the limiter is closed, the kernel drops all requests except those from known sources. A
+// second later it drops none.
 static void test_closed_limiter(void **state) {
     (void)state;
     struct inter_incoming v;
@@ -352,7 +353,7 @@ static void test_closed_limiter(void **state) {
     assert_true(comes(l, "127.0.0.2", "127.0.0.1"));
     assert_true(comes(l, "127.0.0.3", "127.0.0.1"));
     assert_false(comes(l, "127.0.0.4", "127.0.0.1"));
-    while (take(source("127.0.0.3"), now, NULL)) // one of them floods
+    while (take(source("127.0.0.3"), now, NULL)) // one of the known sources floods
         ;
     assert_true(comes(l, "127.0.0.2", "127.0.0.1"));
     assert_false(comes(l, "127.0.0.3", "127.0.0.1"));

@@ -26,14 +26,14 @@ static void test_unknown_key(void **state) {
     struct site c = open_site(2, &m, 1, NULL);
     UNTIL(&b, &c, inter_link_refused(b.l) >= 5, 30);
     neb_log_set_sink(NULL, NULL);
-    assert_int_equal(refused_lines, 1); // for five or more refusals
+    assert_int_equal(refused_lines, 1); // one line for five or more refusals
     assert_true(c.up == 0 && b.up == 0);
     close_pair(&c, &b);
 }
 
 static void test_wrong_server_key(void **state) {
     (void)state;
-    struct sec_members m = {.n = 0}; // carl's list puts anna at bert's port; bert even admits carl
+    struct sec_members m = {.n = 0}; // carl's list has bert's port as anna's; bert even admits carl
     add(&m, 0);
     add(&m, 1);
     add(&m, 2);
@@ -47,7 +47,7 @@ static void test_wrong_server_key(void **state) {
     close_pair(&c, &b);
 }
 
-// A raw DEALER with a member's keys, which sends what a link never would.
+// A raw DEALER with a member's keys. It sends messages that a link never sends.
 static void *raw_dealer(void *ctx, int who, int server, uint32_t port, const char *rid) {
     char where[64];
     int linger = 0;
@@ -91,7 +91,7 @@ static void test_spoof(void **state) {
     zmq_send(early, data, sizeof data, 0);
     UNTIL(&a, &b, refused_of(&b, carl) >= 2, 20);
     assert_int_equal(b.up, 1);
-    // with a proper HELLO carl comes up as carl; anna's session number is hers alone
+    // with a correct HELLO carl comes up as carl; anna's session number stays hers
     void *proper = raw_dealer(ctx, 2, 1, port, NULL);
     zmq_send(proper, hello, hello_n, 0);
     UNTIL(&a, &b, b.up == 2, 20);
@@ -106,8 +106,8 @@ static void test_spoof(void **state) {
     close_pair(&a, &b);
 }
 
-// A listener's set is up before its dialler's, so its bulk data may arrive before the answer on
-// control. The data waits for that answer, and the wait uses no processor.
+// The listener's set is up before the dialler's. So its bulk data may arrive before the answer on
+// control. The data waits for that answer, and the wait uses no processor time.
 static void test_early_bulk(void **state) {
     (void)state;
     enum { EACH = 3 };
@@ -152,7 +152,7 @@ static void test_early_bulk(void **state) {
     for (neb_ns end = neb_now() + 500 * NEB_MS; neb_now() < end; steps++)
         step(&a, NULL);
     assert_true(a.up == 0 && a.bulk_bytes == 0);
-    assert_in_range(steps, 1, 200); // it polls and finds nothing
+    assert_in_range(steps, 1, 200); // the link polls and finds nothing
     welcome[9] = 0;
     zmq_send(s, control, sizeof control, ZMQ_SNDMORE);
     zmq_send(s, welcome, welcome_n, 0);
@@ -205,7 +205,8 @@ static void test_garbage(void **state) {
         step(&a, &b);
     assert_int_equal(inter_link_send(a.l, a.peer, INTER_CONTROL, "still", 5), NEB_OK);
     UNTIL(&a, &b, !strcmp(b.last, "still"), 20);
-    // on a loaded machine both sets may come up before one is chosen: then one change-over is seen
+    // on a loaded machine both sets may come up before one is chosen. Then the test sees one
+    // change-over
     assert_true(a.down <= 1 && b.down <= 1 && a.up == a.down + 1 && b.up == b.down + 1);
     assert_true(resident_kib() - before < 32 * 1024);
     for (int i = 0; i < 8; i++)
@@ -230,10 +231,11 @@ static uint64_t feed(struct site *b, uint32_t peer, void *control) {
     return taken;
 }
 
-// A member that acknowledges what it has not read gets no more than one that acknowledges nothing.
+// A member that acknowledges messages it has not read gets no more than a member that acknowledges
+// nothing.
 static void test_acknowledges_all(void **state) {
     (void)state;
-    enum { QUEUE = 8 << 20, KERNEL = 24 << 20 }; // also what its own side has taken
+    enum { QUEUE = 8 << 20, KERNEL = 24 << 20 }; // the bytes that its own side has taken count too
     struct site b = {.id = ids[1], .peer = index_of(&list, 0)};
     struct inter_link_config cfg = {.identity = ids[1],
                                     .members = &list,
@@ -259,7 +261,7 @@ static void test_acknowledges_all(void **state) {
     inter_link_destroy(&b.l);
 }
 
-// A member that begins session after session comes up a few times, then once a second.
+// A member that begins one session after another comes up a few times, and then once a second.
 static void test_flapping(void **state) {
     (void)state;
     struct site b = open_site(1, &list, 0, "127.0.0.1:*");
@@ -271,7 +273,7 @@ static void test_flapping(void **state) {
         void *s = raw_dealer(ctx, 0, 1, inter_link_port(b.l), NULL);
         zmq_send(s, hello, n, 0);
         uint64_t before = b.up + refused_of(&b, b.peer);
-        neb_ns at = neb_now(); // until it was heard, also on a busy machine
+        neb_ns at = neb_now(); // until it was heard; on a busy machine this takes a while
         while (neb_now() < at + 40 * NEB_MS ||
                (neb_now() < at + 400 * NEB_MS && b.up + refused_of(&b, b.peer) == before))
             step(&b, NULL);
@@ -328,12 +330,13 @@ static void test_oversize(void **state) {
     neb_ns end = neb_now() + NEB_S;
     while (neb_now() < end)
         step(&a, &b);
-    // on a loaded machine both sets may come up before one is chosen: then one change-over is seen
+    // on a loaded machine both sets may come up before one is chosen. Then the test sees one
+    // change-over
     assert_true(a.down <= 1 && b.down <= 1 && a.up == a.down + 1 && b.up == b.down + 1);
-    // the sender's own copies are in this process too: up to four of them until it has encrypted,
+    // the sender is in this process too. It holds up to four copies until it has encrypted them,
     // which takes time on a loaded machine
     UNTIL(&a, &b, resident_kib() - before < OVERSIZE_KIB, 20);
-    assert_int_equal(refused_of(&b, index_of(&m, 2)), 0); // it never became a message
+    assert_int_equal(refused_of(&b, index_of(&m, 2)), 0); // these bytes never became a message
     free(big);
     zmq_close(s);
     zmq_ctx_term(ctx);

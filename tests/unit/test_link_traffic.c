@@ -6,7 +6,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-// A rate limit holds on the wire and does not delay control; without it everything passes.
+// A rate limit holds on the wire and does not delay control. Without a limit everything passes.
 static void test_rate_limit(void **state) {
     (void)state;
     static uint8_t chunk[32 * 1024];
@@ -27,8 +27,8 @@ static void test_rate_limit(void **state) {
             ;
         assert_int_equal(st, NEB_ERR_AGAIN);
         refused++;
-        // control must be little here: it never waits, and as much as a processor can send exceeds
-        // the limit alone
+        // there must be little control traffic here. It never waits, so a processor could send
+        // enough of it to exceed the limit
         bool next = b.control == asked && neb_now() - said > 10 * NEB_MS;
         if (next && inter_link_send(a.l, a.peer, INTER_CONTROL, "hello", 5) == NEB_OK) {
             prompt += said && b.control_at - said < NEB_S / 4;
@@ -42,11 +42,11 @@ static void test_rate_limit(void **state) {
     assert_int_equal(inter_link_stats(a.l, a.peer, &after), NEB_OK);
     double sent = (double)(after.sent_bytes - before.sent_bytes) +
                   INTER_TCP_HEADERS * (double)(after.sent_segs - before.sent_segs),
-           // and control, which is only counted
+           // the limit does not hold control back, but counts it
         allowed = (double)bps / 8 * (took + 0.02) + sizeof chunk + 20000;
     if (sent > allowed || sent < 0.8 * (double)bps / 8 * took)
         fail_msg("%g bytes in %g s at %g Mbit/s", sent, took, (double)bps / 1e6);
-    // most of them: a test without a processor for a while is late with one or two
+    // most messages: a test that gets no processor for a while is late with one or two
     assert_true(refused > 0 && asked > 4 && prompt > asked / 2);
     assert_int_equal(b.bad, 0);
     inter_link_limit(a.l, 0);
@@ -106,7 +106,7 @@ static void test_bulk_and_control(void **state) {
 }
 
 struct gap {
-    neb_ns last[2], most; // of messages that came to a and to b
+    neb_ns last[2], most; // arrival of the last message at a and at b
     uint64_t bytes[2];
 };
 
@@ -129,7 +129,8 @@ static void both_send(struct site *a, struct site *b, const void *p, size_t n, u
     step(a, b);
 }
 
-// Connections are replaced again and again under traffic: no DOWN, no pause, no loss, no duplicate.
+// Connections are replaced again and again under traffic. There is no DOWN, no pause, no loss, no
+// duplicate.
 static void test_recycle(void **state) {
     (void)state;
     static uint8_t chunk[64 * 1024];
@@ -145,9 +146,9 @@ static void test_recycle(void **state) {
     UNTIL(&a, &b, a.up == 1 && b.up == 1, 5);
     struct inter_link_stats st = {.recycled = 0};
     uint64_t sent = 0, back = 0;
-    // The longest time without a message, each way: without replacement, then while four sets
-    // follow each other, one of which takes seconds because nobody answers at first. Other load on
-    // this machine shows in both.
+    // The longest time without a message, each way: first without replacement, then while four sets
+    // follow each other. One set takes seconds, because nobody answers at first. Other load on this
+    // machine shows in both measurements.
     struct gap quiet = {.last = {0}}, gap = {.last = {0}};
     a.l->cfg.recycle = 3600 * NEB_S;
     for (neb_ns end = neb_now() + 3 * NEB_S; neb_now() < end;) {

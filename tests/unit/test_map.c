@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/base/map.c: a mapped file is cut short, as if a failing disk could not deliver its pages.
+// agent/base/map.c: a mapped file is cut short. This looks like a failing disk that cannot deliver
+// its pages.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "tests/testing.h"

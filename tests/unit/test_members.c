@@ -18,7 +18,7 @@
 static char dir[] = "/tmp/nebula-members-XXXXXX";
 static char lines[2][SEC_ID_TEXT];
 
-// Member k. Its keys are on no curve, as a trust list never computes with them.
+// Member k. Its keys are on no curve, because a trust list never computes with them.
 static struct sec_member member(unsigned k) {
     struct sec_member m = {.connect = SEC_CONNECT_AUTO};
     snprintf(m.pub.name, sizeof m.pub.name, "site%u", k);
@@ -62,10 +62,10 @@ static void test_add_remove(void **state) {
     (void)state;
     struct sec_members m = {.n = 0}, before;
     struct sec_member x;
-    for (unsigned k = 0; k < SEC_MEMBERS_MAX; k++)
+    for (unsigned k = 0; k < NEB_MEMBERS_MAX; k++)
         add(&m, k);
     before = m;
-    x = member(SEC_MEMBERS_MAX);
+    x = member(NEB_MEMBERS_MAX);
     assert_int_equal(sec_members_add(&m, &x), NEB_ERR_LIMIT);
     assert_int_equal(sec_members_remove(&m, "nobody"), NEB_ERR_NOT_FOUND);
     // Another identity that shares one field with a member.
@@ -111,7 +111,7 @@ static void test_load_save(void **state) {
         assert_string_equal(back.m[i].endpoint, m.m[i].endpoint);
         assert_int_equal(back.m[i].connect, m.m[i].connect);
     }
-    // Roll-back: no older list is read after a newer one was in use, or written over a newer one.
+    // Roll-back: after a newer list was in use, no older list is read, or written over it.
     assert_int_equal(sec_members_load(path, m.version + 1, &back), NEB_ERR_DENIED);
     // Only the owner of the node may be able to write the list.
     char link[NEB_PATH_MAX];
@@ -224,7 +224,8 @@ static int teardown(void **state) {
     return neb_fs_remove_tree(dir) == NEB_OK ? 0 : -1;
 }
 
-// A flood of fresh keys, then one steady key: lines are bounded, and every refusal is counted.
+// A flood of new keys, then one key again and again. The number of lines is limited, and every
+// refusal is counted.
 static void test_refusals(void **state) {
     (void)state;
     static struct sec_refusals r;

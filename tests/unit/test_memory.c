@@ -28,8 +28,8 @@ static void test_sizes(void **state) {
     assert_null(neb_large_zeroed(SIZE_MAX - (1 << 20)));
 }
 
-// Whether huge pages were asked for in the mapping that holds p (flag hg of /proc/self/smaps); -1
-// if the kernel does not show it.
+// 1 if huge pages were asked for in the mapping that holds p (flag hg of /proc/self/smaps), else 0;
+// -1 if the kernel does not show it.
 static int asked(const void *p) {
     FILE *f = fopen("/proc/self/smaps", "r");
     char line[4096];

@@ -118,7 +118,7 @@ static void test_gradients(void **state) {
     check_gradients(&c, &lora, false);
     check_gradients(&c, &lora, true);
     for (uint32_t target = 1; target <= 64;
-         target *= 2) { // each alone: parts of the fused matrices
+         target *= 2) { // each matrix alone; they are parts of the fused matrices
         struct intra_trainable one = lora;
         one.lora_targets = target;
         check_gradients(&c, &one, target > 8);
@@ -426,7 +426,8 @@ static void test_bad_shapes(void **state) {
     neb_log_set_sink(NULL, NULL);
 }
 
-// All processors draw a large model's first parameters: the same ones as a single processor.
+// All processors draw a large model's first parameters. The values are those that one processor
+// draws.
 static void test_drawn_by_threads(void **state) {
     (void)state;
     struct intra_model_config c = small(true, false);

@@ -26,7 +26,7 @@ static uint64_t *words; // (WORDS)
 
 struct heard {
     int n;
-    neb_ns last, longest; // last call; longest silence
+    neb_ns last, longest; // time of the last call; longest silence
 };
 
 static void hear(void *user) {
@@ -53,8 +53,8 @@ static void write_it(void) {
     intra_ckpt_writer_destroy(&w);
 }
 
-// On a disk of 150 ms a piece, the work takes seconds, but no silence lasts much longer than a
-// piece.
+// On a disk that takes 150 ms a piece, the work takes seconds. But no silence lasts much longer
+// than a piece.
 static void test_checkpoint_on_slow_disk(void **state) {
     (void)state;
     struct intra_ckpt *c = NULL;
@@ -212,7 +212,7 @@ static void test_remove_folder(void **state) {
     assert_false(neb_fs_exists(sub_dir));
 }
 
-// The wait lasts as long as the part grows, and ends once it stands still for the idle limit.
+// The wait lasts as long as the part grows. It ends once the part stands still for the idle limit.
 static void test_wait_for_part(void **state) {
     (void)state;
     double s;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which members a node's rounds wait for, which count as behind, and which chunks use a path's
-// window.
+// Which members a node's rounds wait for, which members count as behind, and which chunks use a
+// path's window.
 #include "inter/record/weights.h"
 #include "tests/unit/node_fixture.h"
 
@@ -30,7 +30,8 @@ static void has_update(uint8_t m, uint8_t flags) {
     t->began = now;
 }
 
-// A member that is heard but sends no update is owing after a while, if a record needs its update.
+// A member that is heard but sends no update counts as owing after a while, if a record needs its
+// update.
 static void test_owing(void **state) {
     (void)state;
     enum { TRUSTED, ALL, PRIVATE, LAST, KINDS };
@@ -56,8 +57,8 @@ static void test_owing(void **state) {
     }
 }
 
-// A cluster whose worker left while its agent still votes: no round waits for its update, except
-// with commit_all.
+// The worker of a cluster has left, but its agent still votes. No round waits for its update,
+// except with commit_all.
 static void test_idle(void **state) {
     (void)state;
     enum { TRUSTED, ALL, PRIVATE, KINDS };
@@ -92,7 +93,8 @@ static void test_idle(void **state) {
 
 static const uint8_t other_id[INTER_ID_BYTES] = {8};
 
-// A member is behind by the round in its last heartbeat, not by the rounds committed since.
+// A member's lag is known from the round in its last heartbeat. Rounds committed since then do not
+// count.
 static void test_catching_up(void **state) {
     (void)state;
     begin(0, 0, true);
@@ -169,8 +171,8 @@ static void open_other(void) {
     OK(inter_node_job_open(node, &c));
 }
 
-// Sends chunks as the service does, with a rate limit that blocks job_id. Returns how many chunks
-// of the other job were sent.
+// Sends chunks as the service does. A rate limit blocks job_id. Returns how many chunks of the
+// other job were sent.
 static int carry_out(void) {
     struct inter_event failed[256];
     size_t n = 0;
@@ -232,7 +234,8 @@ static void test_connection_lost(void **state) {
     }
     assert_true(n > 4);
     step(&(struct inter_event){.kind = INTER_EV_CONN_LOST, .peer = 0, .way = 5}); // of another peer
-    step(&(struct inter_event){.kind = INTER_EV_CONN_LOST, .peer = 1, .way = 9}); // of a stream
+    // the lost connection is one of a stream
+    step(&(struct inter_event){.kind = INTER_EV_CONN_LOST, .peer = 1, .way = 9});
     for (size_t i = 0; i < actions.n; i++)
         assert_int_not_equal(actions.list[i].kind, INTER_ACT_SEND_CHUNK);
     step(&(struct inter_event){.kind = INTER_EV_CONN_LOST, .peer = 1, .way = 5});
@@ -246,7 +249,7 @@ static void test_connection_lost(void **state) {
     inter_node_path(node, 1, &t);
     assert_int_equal(t.payload_resent, n * node_find_job(node, job_id)->serves[0].m.chunk_bytes);
     step(&(struct inter_event){.kind = INTER_EV_CONN_LOST, .peer = 1, .way = 5});
-    for (size_t i = 0; i < actions.n; i++) // the resent chunks are on no known connection
+    for (size_t i = 0; i < actions.n; i++) // the resent chunks have no known connection
         assert_int_not_equal(actions.list[i].kind, INTER_ACT_SEND_CHUNK);
 }
 
@@ -260,8 +263,8 @@ static void sent_since(struct inter_action left[], size_t *n, size_t most, int o
         }
 }
 
-// Two jobs on one path: the later one gets its share of the acknowledged window, though the first
-// one has filled the window and always has more to send.
+// Two jobs are on one path. The first one has filled the window and always has more to send. The
+// later one still gets its share of the acknowledged window.
 static void test_shares_a_path(void **state) {
     (void)state;
     enum { MOST = 2 * (8 << 20) / INTER_CHUNK_MIN };
@@ -295,7 +298,8 @@ static void test_shares_a_path(void **state) {
     }
 }
 
-// An update that missed its round frees the path; one that the record accepts is still sent.
+// An update that missed its round no longer uses the path. An update that the record accepts is
+// still sent.
 static void test_late_update(void **state) {
     (void)state;
     enum { MOST = 4 * (8 << 20) / INTER_CHUNK_MIN };
@@ -327,8 +331,8 @@ static void test_late_update(void **state) {
         neb_buf_u8(&b, MSG_COMMIT);
         inter_record_put(&b, &r);
         message(1, &b);
-        assert_int_equal(node_find_job(node, job_id)->fragments[0].round,
-                         kind != OTHERS); // OTHERS: the accepted update has not arrived
+        // OTHERS: the update that the record accepts has not arrived
+        assert_int_equal(node_find_job(node, job_id)->fragments[0].round, kind != OTHERS);
         of[0] = of[1] = 0;
         offer(other_id);
         sent_since(left, &n, MOST, of);
@@ -342,7 +346,8 @@ static void test_late_update(void **state) {
     }
 }
 
-// Chunks suit the fastest path, but take at most a second on the slowest path that is up.
+// The size of chunks suits the fastest path, but a chunk takes at most a second on the slowest path
+// that is up.
 static void test_chunk_bytes(void **state) {
     (void)state;
     begin(0, 0, true);
@@ -365,8 +370,8 @@ static void gone(uint32_t attempt) { // member 0 reports this attempt GONE
     }
 }
 
-// GONE for any attempt comes from a peer that has moved on. It says nothing about the attempt that
-// the record lists, even if it arrives after the record: this node is not behind.
+// A peer that has moved on says GONE for any attempt. This says nothing about the attempt that the
+// record lists, even if it arrives after the record. So this node is not behind.
 static void test_gone_of_any_attempt(void **state) {
     (void)state;
     begin_of(2, 0, 1, 0, true);
@@ -380,7 +385,8 @@ static void test_gone_of_any_attempt(void **state) {
     assert_int_equal(faults[INTER_FAULT_BEHIND], 1);
 }
 
-// Of past rounds a peer fetches one update per member: a new request ends the older transfer.
+// Of each member, a peer fetches one update of past rounds at a time: a new request ends the older
+// transfer.
 static void test_one_transfer_per_member(void **state) {
     (void)state;
     begin_of(3, 0, 1, 0, true);
@@ -439,8 +445,8 @@ static bool votes_for(uint8_t n, enum inter_verdict of_1) {
     return j->fragments[0].voted;
 }
 
-// Two data members and a witness, where two are a majority: the witness neither rejects an update
-// on the leader's word alone, nor commits the leader's own update alone.
+// There are two data members and a witness, so two are a majority. The witness does not reject an
+// update only because the leader says so. It does not commit the leader's own update alone either.
 static void test_witness(void **state) {
     (void)state;
     enum { WITNESS = 2, BY_WITNESS = 1 << WITNESS };
@@ -461,7 +467,7 @@ static void test_witness(void **state) {
     assert_int_equal(faults[INTER_FAULT_DENIED], 1);
     begin_of(3, BY_WITNESS, WITNESS, 0, true);
     assert_true(votes_for(2, INTER_ACCEPTED));
-    // With three data members, both others must have refused it, or its owner.
+    // With three data members, both other members must have refused it, or its owner.
     begin_of(4, 1 << 3, 3, 0, true);
     tells(1);
     holds(0, 1, INTER_HOLD_REFUSED);
@@ -491,7 +497,7 @@ static void test_own_update_refused(void **state) {
         if (bad)
             inter_node_own_bad(node, &u.key);
         int said = 0;
-        now += NEB_S; // its state was sent a moment ago
+        now += NEB_S; // its state was sent only a moment ago
         step(&(struct inter_event){.kind = INTER_EV_TICK});
         for (size_t i = 0; i < actions.n; i++) {
             const struct inter_action *a = &actions.list[i];
@@ -506,8 +512,8 @@ static void test_own_update_refused(void **state) {
     }
 }
 
-// Member 1 died before it refused its own bad update. Where a rejection would wait for that refusal
-// (there is a witness, and nobody else refused), the leader proposes a record without the update.
+// Member 1 died before it refused its own bad update. A rejection may wait for that refusal, if
+// there is a witness and nobody else refused. Then the leader proposes a record without the update.
 static void test_leaves_out_unrejectable(void **state) {
     (void)state;
     enum { ALONE, OWNER_TOO, BOTH, LEFT, WITHOUT_WITNESS, KINDS };
@@ -537,6 +543,28 @@ static void test_leaves_out_unrejectable(void **state) {
 }
 
 // With two members, the other member's verdict on an update counts, not the owner's.
+// A fragment with a rule: its records have its own rates, and with an owner only the owner's updates
+// rest on tokens.
+static void test_rules(void **state) {
+    (void)state;
+    begin(0, 1, true);
+    struct job *j = node_find_job(node, job_id);
+    struct inter_record r = {.eta = 1, .n_plans = MEMBERS};
+    j->c.step_tokens = 100;
+    assert_true(node_follows(j, &j->fragments[0], &r));
+    assert_true(node_weight_possible(j, &j->fragments[0], 0, 10, 100));
+    j->c.rules[0] = (struct inter_fragment_rule){
+        .own = true, .eta = 0.5f, .mu = 0.25f, .owned = true, .owner = 1};
+    assert_false(node_follows(j, &j->fragments[0], &r));
+    r.eta = 0.5f;
+    assert_false(node_follows(j, &j->fragments[0], &r));
+    r.mu = 0.25f;
+    assert_true(node_follows(j, &j->fragments[0], &r));
+    assert_false(node_weight_possible(j, &j->fragments[0], 0, 10, 100));
+    assert_true(node_weight_possible(j, &j->fragments[0], 0, 10, 0));
+    assert_true(node_weight_possible(j, &j->fragments[0], 1, 10, 100));
+}
+
 static void test_two_members_own_refused(void **state) {
     (void)state;
     begin_of(2, 0, 0, 0, true);
@@ -568,6 +596,7 @@ int main(void) {
                                        cmocka_unit_test(test_late_update),
                                        cmocka_unit_test(test_witness),
                                        cmocka_unit_test(test_own_update_refused),
+                                       cmocka_unit_test(test_rules),
                                        cmocka_unit_test(test_two_members_own_refused),
                                        cmocka_unit_test(test_leaves_out_unrejectable)};
     return cmocka_run_group_tests(tests, NULL, done);

@@ -7,15 +7,15 @@ static void test_minority_claims_terms(void **state) {
     (void)state;
     begin(0, 0, true);
     pass(3, (const uint32_t[]){0, 0, 0, 0, 0}, all_follow);
-    // One member claims ever higher terms, then two do; the rest are a majority.
+    // One member claims ever higher terms. Then two members do. The rest are a majority.
     for (uint32_t i = 0; i < 8; i++)
         pass(2, (const uint32_t[]){0, 1u << 2 * i, 0, 0, 0},
              (const uint8_t[]){0, JOINED | LEADS, JOINED | FOLLOWS, JOINED | FOLLOWS,
                                JOINED | FOLLOWS});
     pass(20, (const uint32_t[]){0, 6, 6, 0, 0}, all_follow);
     assert_true(status().leads && status().term == 0);
-    // With three of five above its term, none of the leader's proposals can be accepted. It does
-    // not ask at once, as the three report a leader.
+    // Three of five members are above its term, so none of the leader's proposals can be accepted.
+    // It does not ask at once, because the three report a leader.
     pass(2, (const uint32_t[]){0, 6, 6, 6, 0}, all_follow);
     assert_true(!status().leads && status().term == 0 && !asked);
 }
@@ -31,7 +31,7 @@ static void test_too_few(void **state) {
     pass(8, terms, (const uint8_t[]){0, JOINED, JOINED, JOINED, 0});
     assert_false(status().leads);
     assert_true(asked);
-    // member 0's next term above 7; three of five do not need 61
+    // member 0's next term above 7: three of five are enough without the member at 61
     assert_int_equal(status().term, 10);
 }
 
@@ -41,10 +41,10 @@ static void test_unfollowed(void **state) {
     begin(0, 0, true);
     pass(3, terms, all_follow);
     pass(7, terms, (const uint8_t[]){0, JOINED | FOLLOWS, JOINED, JOINED, JOINED});
-    assert_true(status().leads); // it may be a short outage
+    assert_true(status().leads); // this may be a short outage
     pass(3, terms, (const uint8_t[]){0, JOINED | FOLLOWS, JOINED, JOINED, JOINED});
     assert_true(asked && status().term == MEMBERS);
-    // With too few members to lead at all, there is nobody to give way to.
+    // With too few members to lead at all, this node need not give way to anybody.
     begin(0, 0, true);
     pass(3, terms, all_follow);
     pass(30, terms, (const uint8_t[]){0, JOINED, 0, 0, 0});
@@ -60,13 +60,13 @@ static void submit(uint32_t attempt) {
     step(&(struct inter_event){.kind = INTER_EV_SUBMIT, .manifest = &m, .norm = 1});
 }
 
-// Submits the leader's update, the only one: it is proposed at once.
+// Submits the leader's update. It is the only one, so it is proposed at once.
 static void propose(void) {
     submit(5);
     assert_true(node->jobs[0].fragments[0].voted);
 }
 
-// A repeated run may send less than is committed: the data cursor, where the next incarnation
+// A repeated run may send less than is committed. The data cursor, from which the next incarnation
 // starts, does not go back.
 static void test_cursor_stays(void **state) {
     (void)state;
@@ -113,9 +113,9 @@ static void test_unknown_keys(void **state) {
     unknown_key = INTER_PEER_NONE;
 }
 
-// Members that missed the leader for a while promised a later term to Byzantine member 2, which
-// says it follows and does not vote. Without their votes there is no majority: once a proposal is
-// old, the leader asks for a term above theirs.
+// Some members did not hear the leader for a while, and promised a later term to Byzantine member
+// 2. Member 2 says that it follows, and does not vote. Without their votes there is no majority. So
+// once a proposal is old, the leader asks for a term above theirs.
 static void test_captured_votes(void **state) {
     (void)state;
     const uint8_t three[MEMBERS] = {0, JOINED, JOINED | FOLLOWS},
@@ -142,7 +142,7 @@ static void test_captured_votes(void **state) {
     assert_true(status().leads && !asked);
     pass(2, (const uint32_t[]){0, 0, 0, 7, 7}, five);
     assert_true(!status().leads && asked && status().term == 10);
-    promise(3, TERM_PROMISE, 10); // the members that were captured
+    promise(3, TERM_PROMISE, 10); // the captured members
     promise(4, TERM_PROMISE, 10);
     assert_true(status().leads);
     accept(3);
@@ -150,8 +150,8 @@ static void test_captured_votes(void **state) {
     assert_int_equal(round_now(), 1);
 }
 
-// A leader stays if no member is bound to a later term, if the bound ones follow or are too few, or
-// if it gets its majority.
+// A leader stays if no member is bound to a later term, if the bound members follow or are too few,
+// or if it gets its majority.
 static void test_leader_stays(void **state) {
     (void)state;
     const uint8_t bound[] = {0, JOINED, JOINED | FOLLOWS, JOINED | FOLLOWS, JOINED | FOLLOWS};
@@ -186,7 +186,7 @@ static void test_without_a_worker(void **state) {
     assert_true(status().leader == -1 && !status().leads && !asked);
     elect(1, 1);
     assert_true(promised && status().term == 1);
-    begin(0, 0, true); // the worker comes before anybody has asked
+    begin(0, 0, true); // the worker attaches before anybody has asked
     node->jobs[0].judges = false;
     pass(30, terms, unled);
     inter_node_job_judges(node, job_id);
@@ -202,7 +202,7 @@ static void test_without_a_worker(void **state) {
     assert_true(asked && status().term == 1);
 
     // A witness has no worker. It leaves the term to data members with workers until there is
-    // something to lead, and then lets them go first.
+    // something to lead. Then it still lets them go first.
     const uint8_t others[] = {JOINED, JOINED, JOINED, JOINED, 0};
     begin_of(MEMBERS, 1 << 4, 4, 0, true);
     pass(60, terms, others);
@@ -219,8 +219,8 @@ static void test_without_a_worker(void **state) {
 }
 
 // A record that may have been accepted rejects an update that is no longer here, so this node
-// cannot check the rejection. A data member leads for half a minute, as others may bring the
-// update, a witness for some seconds; then it is the others' turn.
+// cannot check the rejection. A data member leads for half a minute, because others may bring the
+// update. A witness leads for some seconds. Then another member leads.
 static void test_unverifiable_rejection(void **state) {
     (void)state;
     enum { TERM = 6 };
@@ -258,8 +258,8 @@ static void test_unverifiable_rejection(void **state) {
     }
 }
 
-// A repeated record was voted for in two terms, and its promises name one of them: the promises of
-// that term are added.
+// Members voted for a record in two terms. Its promises name one of the two. The promises of that
+// term are added.
 static void test_repeats_with_promises(void **state) {
     (void)state;
     for (uint32_t told = 2; told <= 3; told++) {
@@ -297,8 +297,8 @@ static void test_false_leader(void **state) {
                              JOINED | FOLLOWS};
     pass(10, terms, flags);
     assert_true(status().leader == 0 && status().term == 0 && !asked);
-    // Nor does the false leader keep others from electing once the leader is gone, as most hear no
-    // leader.
+    // Once the leader is gone, most members hear no leader. Then the false leader cannot keep them
+    // from electing one.
     pass(9, terms, (const uint8_t[]){0, 0, JOINED | LEADS, JOINED, JOINED});
     assert_true(asked && status().term == 1);
 }
@@ -311,22 +311,23 @@ static void test_false_claim_of_term(void **state) {
     begin_of(4, 0, 1, 2, true);
     pass(7, (const uint32_t[MEMBERS]){0, 0, 2, 0}, flags);
     elect(0, 4);
-    assert_int_equal(status().term, 2); // the others may not have promised yet
+    assert_int_equal(status().term, 2); // the other members may not have promised yet
     pass(3, (const uint32_t[MEMBERS]){0, 0, 2, 0}, flags);
-    assert_false(asked); // the others hear another leader
+    assert_false(asked); // the other members hear another leader
     elect(0, 4);
     assert_true(status().term == 4 && promised == 1);
     pass(2, (const uint32_t[MEMBERS]){4, 0, 2, 0}, flags);
     elect(3, 7); // the term is a new one, and its leader is heard
     assert_int_equal(status().term, 4);
-    // With member 3 the other leader has a majority, and a single request does not undo that.
+    // With member 3 the other leader has a majority. A single request does not undo that.
     begin_of(4, 0, 1, 2, true);
     pass(30, (const uint32_t[MEMBERS]){0, 0, 2, 2}, flags);
     elect(0, 4);
     assert_int_equal(status().term, 2);
 }
 
-// A member that does not hear the leader asks for no term while most others hear one.
+// A member that does not hear the leader does not ask for a term while most other members hear a
+// leader.
 static void test_deaf_member(void **state) {
     (void)state;
     begin(1, 0, true);
@@ -335,7 +336,8 @@ static void test_deaf_member(void **state) {
     assert_true(!asked && status().term == 0);
 }
 
-// The leader asks members that were away until they promise, but not those at a higher term.
+// The leader asks members that were away until they promise. It does not ask members at a higher
+// term.
 static void test_asks_late_members(void **state) {
     (void)state;
     begin(0, 6, true);
@@ -349,7 +351,7 @@ static void test_asks_late_members(void **state) {
     asked = 0;
     heartbeat(1, 10, JOINED | FOLLOWS);
     heartbeat(4, 12, JOINED);
-    heartbeat(4, 0, 0); // its ledger is new: it collects promises first
+    heartbeat(4, 0, 0); // its ledger is new, so it collects promises first
     assert_int_equal(asked, 0);
     heartbeat(3, 6, JOINED);
     heartbeat(3, 6, JOINED);
@@ -368,7 +370,7 @@ static void test_promises(void **state) {
     // it does not ask for a term yet
     pass(3, none, (const uint8_t[]){0, 0, JOINED, JOINED, JOINED});
     asked = promised = 0;
-    elect(2, last - last % MEMBERS + 7); // above the last term
+    elect(2, last - last % MEMBERS + 7); // the term is above the last one allowed
     assert_true(status().term == 0 && !promised && !faults[INTER_FAULT_MALFORMED]);
     elect(2, INTER_TERM_MAX - INTER_TERM_MAX % MEMBERS - 3);
     elect(2, UINT32_MAX - UINT32_MAX % MEMBERS - 3);
@@ -395,7 +397,7 @@ static void test_recovery(void **state) {
     (void)state;
     const uint32_t none[MEMBERS] = {0};
     begin(1, 0, false);
-    pass(2, none, (const uint8_t[]){4, 0, 4, 4, 4}); // they know a previous disk
+    pass(2, none, (const uint8_t[]){4, 0, 4, 4, 4}); // they know a previous disk of this member
     assert_true(status().lost && asked);
     promise(0, RECOVERY_PROMISE, 20);
     promise(2, RECOVERY_PROMISE, INTER_TERM_MAX);
@@ -410,8 +412,8 @@ static void test_recovery(void **state) {
     assert_true(status().votes && status().term == 22);
 }
 
-// A promise of a round later than any record shown is only a claim: it does not count, and blocks
-// nobody.
+// A promise may name a round later than any record shown. This is only a claim. It does not count,
+// and it blocks nobody.
 static void test_promise_of_later_round(void **state) {
     (void)state;
     const uint8_t flags[] = {0, JOINED, JOINED | LEADS, JOINED, 0};
@@ -425,27 +427,27 @@ static void test_promise_of_later_round(void **state) {
     promise(3, TERM_PROMISE, 5);
     assert_true(status().leads);
     assert_int_equal(node->jobs[0].fragments[0].floor, 0);
-    // It counts once the record before its round is shown.
+    // The promise counts once the record before its round is shown.
     begin(0, 0, true);
     pass(3, (const uint32_t[MEMBERS]){0}, all_follow);
     pass(10, (const uint32_t[]){0, 1, 1, 1, 0}, flags);
     promise_at(2, TERM_PROMISE, 5, 8);
     show_record(2, 7);
-    promise_at(2, TERM_PROMISE, 5, 8); // repeated, as the leader asks each second
+    promise_at(2, TERM_PROMISE, 5, 8); // the promise is repeated, as the leader asks each second
     promise(1, TERM_PROMISE, 5);
     assert_true(status().leads);
     assert_int_equal(node->jobs[0].fragments[0].floor, 8);
 }
 
-// Once the author is removed, such a claim no longer keeps a member without memory waiting. Nor
-// does a round that only the author had.
+// A claim of this kind keeps a member without memory waiting until its author is removed. So does a
+// round that only the author had.
 static void test_recovery_despite_claims(void **state) {
     (void)state;
     const uint32_t none[MEMBERS] = {0};
     const uint8_t flags[] = {JOINED, 0, JOINED, JOINED, JOINED};
     for (int proven = 0; proven < 2; proven++) {
         begin(1, 0, false);
-        pass(2, none, (const uint8_t[]){4, 0, 4, 4, 4}); // they know a previous disk
+        pass(2, none, (const uint8_t[]){4, 0, 4, 4, 4}); // they know a previous disk of this member
         if (proven)
             show_record(2, 7);
         promise_at(2, RECOVERY_PROMISE, 3, proven ? 8 : 1000000000);
@@ -464,8 +466,8 @@ static void test_recovery_despite_claims(void **state) {
     }
 }
 
-// A false report: the lost disk had accepted a record with an update that was sent after the loss.
-// That record is not accepted again, but one with an older update is.
+// A false report says that the lost disk had accepted a record with an update that was sent after
+// the loss. That record is not accepted again. A record with an older update is.
 static void test_false_vote_of_lost_disk(void **state) {
     (void)state;
     static const uint8_t sig[INTER_SIG_BYTES];
@@ -479,7 +481,7 @@ static void test_false_vote_of_lost_disk(void **state) {
         r.cursors[0] = 0;
         begin_of(MEMBERS, 29, 1, 0, false);
         inter_weights_fill(&r, node->jobs[0].fragments[0].absences);
-        pass(2, none, (const uint8_t[]){4, 0, 4, 4, 4}); // they know a previous disk
+        pass(2, none, (const uint8_t[]){4, 0, 4, 4, 4}); // they know a previous disk of this member
         submit(attempts[before]);
         for (uint8_t m = 0; m < MEMBERS; m++) {
             struct neb_buf b = {0};
@@ -505,8 +507,8 @@ static void test_false_vote_of_lost_disk(void **state) {
     }
 }
 
-// An answer costs a signature per fragment, a question thirty bytes: a flood of questions gets few
-// answers.
+// An answer costs a signature per fragment, and a question only thirty bytes. So a flood of
+// questions gets few answers.
 static void test_question_flood(void **state) {
     (void)state;
     begin(0, 0, true);
@@ -518,8 +520,8 @@ static void test_question_flood(void **state) {
     assert_int_equal(promised, 6);
 }
 
-// A new ledger under a slow clock: the others know this member by a later epoch and drop messages
-// of an older one.
+// A new ledger is made under a slow clock. The other members know this member by a later epoch, and
+// drop messages of an earlier one.
 static void test_clock_behind(void **state) {
     (void)state;
     const uint64_t former = 1800000000ull * NEB_S;
@@ -529,7 +531,7 @@ static void test_clock_behind(void **state) {
     heartbeat_known(2, 0, JOINED, 0, former + 5);
     heartbeat_known(3, 0, JOINED, 0, former);
     heartbeat_known(4, 0, JOINED, 0, EPOCH);
-    assert_int_equal(j->standing.epoch, EPOCH); // three reports may be false
+    assert_int_equal(j->standing.epoch, EPOCH); // up to three reports may be false
     heartbeat_known(4, 0, JOINED, 0, UINT64_MAX);
     assert_int_equal(j->standing.epoch, EPOCH);
     heartbeat_known(4, 0, JOINED, 0, former);
@@ -544,7 +546,7 @@ static void test_clock_behind(void **state) {
     assert_int_equal(node_find_job(node, job_id)->standing.epoch, EPOCH);
 }
 
-// No term is left: nothing is stored, nothing wraps, and one fault is reported.
+// No term is left. Nothing is stored, no number wraps, and one fault is reported.
 static void test_no_term(void **state) {
     (void)state;
     const uint32_t terms[MEMBERS] = {0};

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which of several updates of one member a node holds, seeks and asks for: the owner lost its disk,
-// went back to an older one, or signed two (equivocation).
+// Which of several updates of one member a node holds, seeks and asks for. The owner may have lost
+// its disk, returned to an older disk, or signed two updates (equivocation).
 #include "agent/base/sha256.h"
 #include "tests/unit/node_fixture.h"
 
 static struct fragment *fragment(void) { return &node_find_job(node, job_id)->fragments[0]; }
 
-// Lets seconds pass without a message. Returns the members that were asked for an update; the bit
-// of this node stands for its own disk.
+// Lets seconds pass without a message. Returns the members that were asked for an update; this
+// node's own bit stands for a read from its disk.
 static uint16_t ask(int seconds) {
     uint16_t from = 0;
     for (int i = 0; i < 5 * seconds; i++) {
@@ -50,7 +50,7 @@ static void decide(const struct inter_manifest *m, uint8_t n) {
 }
 
 // An older update replaces a newer one that nobody holds any more: its owner may have voted for it
-// before it lost its disk. It does not replace one that somebody holds, and another digest under
+// before it lost its disk. It does not replace an update that somebody holds. Another digest under
 // the same key replaces nothing.
 static void test_older_replaces_newer(void **state) {
     (void)state;
@@ -63,7 +63,7 @@ static void test_older_replaces_newer(void **state) {
     assert_true(t->known && t->m.key.attempt == 5);
     say_manifest(2, &newer);
     assert_int_equal(t->m.key.attempt, 7);
-    say_manifest(0, &older); // the owner is thought to hold the newer one
+    say_manifest(0, &older); // this node believes that the owner holds the newer one
     assert_int_equal(t->m.key.attempt, 7);
     say_holding(0, &newer, INTER_HOLD_PART);
     say_holding(2, &newer, INTER_HOLD_COMPLETE);
@@ -76,8 +76,9 @@ static void test_older_replaces_newer(void **state) {
     assert_true(t->m.key.attempt == 5 && t->m.sha256[0] == 1);
 }
 
-// A record lists an older own update, which is on this disk under its own key or at other members.
-// The newer one counts again under another leader, where no vote for the older one binds.
+// A record lists an older update of this member. It is on this disk under its own key, or other
+// members have it. Under another leader no vote for the older update binds, and the newer one
+// counts again.
 static void test_own_older_update(void **state) {
     (void)state;
     const struct inter_manifest older = update(0, 5, 1);
@@ -94,11 +95,12 @@ static void test_own_older_update(void **state) {
             .kind = INTER_EV_SERVE, .peer = 0, .key = older.key, .manifest = kept ? &older : NULL});
         assert_true(t->m.key.attempt == (kept ? 5 : 9) && !t->whole == kept);
         if (!kept) {
-            assert_int_equal(ask(4), 6); // the others, but not this disk again
+            // asks the other members, but does not read this disk again
+            assert_int_equal(ask(4), 6);
             continue;
         }
         assert_true(g->has_own && g->own.key.attempt == 9);
-        g->decided = false; // as if it was proposed and this node had voted for it
+        g->decided = false; // as if it had been proposed, and this node had voted for it
         g->voted = true;
         g->vote = g->decision;
         g->vote.term = j->standing.term = 3;
@@ -110,20 +112,20 @@ static void test_own_older_update(void **state) {
     }
 }
 
-// One of an equivocator's two updates was committed. A peer that brings the other one lacks it, and
-// a peer that reported it GONE is asked again: this node is not behind.
+// One of an equivocator's two updates was committed. A peer that sends the other update does not
+// have the committed one. A peer that reported GONE is asked again. So this node is not behind.
 static void test_second_digest(void **state) {
     (void)state;
     const struct inter_manifest right = update(3, 1, 1), wrong = update(3, 1, 2);
     begin_of(4, 0, 1, 0, true);
     struct fragment *g = fragment();
     const struct slot *t = &g->slots[3];
-    step(&(struct inter_event){.kind = INTER_EV_PEER_DOWN, .peer = 3}); // revoked
+    step(&(struct inter_event){.kind = INTER_EV_PEER_DOWN, .peer = 3}); // member 3 is revoked
     say_manifest(0, &wrong);
     say_holding(0, &wrong, INTER_HOLD_COMPLETE);
     assert_true(t->known && t->m.sha256[0] == 2);
     decide(&right, 1);
-    say_gone(2, &right); // before it had the update
+    say_gone(2, &right); // sent before it had the update
     assert_int_equal(ask(3), 1);
     for (int i = 0; i < 2; i++) {
         say_manifest(0, &wrong);
@@ -145,7 +147,8 @@ static void test_second_digest(void **state) {
             say_manifest(0, &wrong);
         if (asked_now & 4)
             say_gone(2, &right);
-        assert_true(i > 3 || !faults[INTER_FAULT_BEHIND]); // not before all were asked again
+        // not before all members were asked again
+        assert_true(i > 3 || !faults[INTER_FAULT_BEHIND]);
     }
     assert_true(faults[INTER_FAULT_BEHIND] > 0);
 }
@@ -195,8 +198,8 @@ static void begin_second_round(void) {
     assert_int_equal(fragment()->round, 1);
 }
 
-// An update of a past round is lost: the others are asked one by one, and no snapshot is needed
-// before all that can be reached have reported it GONE.
+// An update of a past round is lost. The other members are asked one by one. A snapshot is needed
+// only after all members that can be reached have reported GONE.
 static void test_lost_of_past_round(void **state) {
     (void)state;
     const struct inter_manifest m = update(0, 5, 1);
@@ -214,12 +217,12 @@ static void test_lost_of_past_round(void **state) {
     chunk_of(0, &m);
     assert_non_null(find(INTER_ACT_BLOB_WRITE));
     assert_non_null(find(INTER_ACT_BLOB_FINISH));
-    assert_int_equal(ask(3), 0); // while the update is verified
+    assert_int_equal(ask(3), 0); // no request while the update is verified
     step(&(struct inter_event){.kind = INTER_EV_BLOB_DONE, .key = m.key, .ok = true});
     assert_non_null(find(INTER_ACT_FOUND));
     assert_int_equal(find(INTER_ACT_FOUND)->key.round, 0);
     assert_int_equal(ask(8), 0);
-    // A chunk that was not asked for is dropped: its round is over here.
+    // A chunk that was not requested is dropped: its round is over here.
     chunk_of(0, &m);
     assert_null(find(INTER_ACT_BLOB_WRITE));
     assert_int_equal(faults[INTER_FAULT_BEHIND], 0);
@@ -243,10 +246,10 @@ static void test_lost_everywhere(void **state) {
     say_gone(2, &m);
     ask(8);
     assert_int_equal(faults[INTER_FAULT_BEHIND], 1);
-    assert_int_equal(ask(3), 5); // asked again: one may have got it meanwhile
+    assert_int_equal(ask(3), 5); // both are asked again: one may have got the update meanwhile
 }
 
-// An update of the open round is lost: this copy no longer counts, and the update is fetched again.
+// An update of the open round is lost. This copy no longer counts, and the update is fetched again.
 static void test_lost_of_open_round(void **state) {
     (void)state;
     const struct inter_manifest m = update(0, 5, 1);
@@ -264,7 +267,8 @@ static void test_lost_of_open_round(void **state) {
     assert_non_null(find(INTER_ACT_BLOB_FINISH));
 }
 
-// An own update is lost: the worker submits it again, which completes a round that waits for it.
+// An update of this member is lost. Its worker submits the update again. This completes a round
+// that waits for it.
 static void test_lost_own(void **state) {
     (void)state;
     begin_of(2, 0, 1, 0, true);
@@ -305,8 +309,8 @@ static void say_ack(uint8_t from, const struct inter_manifest *m) {
     message(from, &b);
 }
 
-// A peer that acknowledged all chunks and asks for all again got wrong bytes: they are read and
-// hashed before they are resent.
+// A peer acknowledged all chunks and asks for all of them again. So it got wrong bytes. They are
+// read and hashed before they are resent.
 static void test_verified_before_resent(void **state) {
     (void)state;
     begin_of(2, 0, 1, 0, true);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// inter/outer: members that apply the same commits hold the same bits, and nothing learned is lost.
+// inter/outer: members that apply the same commits hold the same bits, and no learned change is
+// lost.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "inter/outer/outer.h"
@@ -156,7 +157,7 @@ static void test_late_update_is_not_lost(void **state) {
 static void test_error_feedback_loses_nothing(void **state) {
     (void)state;
     // One member, η 1, μ 0: θ moves by the decoded update. After many rounds of a coarse codec, θ
-    // plus the residual is where an exact codec would have put the member.
+    // plus the residual is the result of an exact codec.
     struct cmp_codec codec;
     struct kern_digest d;
     struct inter_outer_round r = {.eta = 1, .mu = 0};
@@ -188,8 +189,9 @@ static void test_error_feedback_loses_nothing(void **state) {
     stop(1);
 }
 
-// For any share of the residual kept in θ_m, and any fate of the updates, θ plus the residual (with
-// blend: θ_m plus the residual) is where an exact codec would have led. At the end θ_m is θ.
+// Any share of the residual is kept in θ_m, and updates are committed, late or refused. θ plus the
+// residual (with blend: θ_m plus the residual) is still the result of an exact codec. At the end
+// θ_m is θ.
 static void kept(float share, float alpha) {
     struct cmp_codec codec;
     struct kern_digest d[MEMBERS];
@@ -219,12 +221,12 @@ static void kept(float share, float alpha) {
         if (round % 6 == 1)
             inter_outer_skip(m->o, 0, &d[1]);
         else if (round % 6 != 4)
-            apply(2, 0, 2, &r, d); // all weight is member 1's
+            apply(2, 0, 2, &r, d); // member 1 has all weight
         if (round % 6 == 1)
             inter_outer_skip(members[0].o, 0, &d[0]);
-        if (round % 6 == 4) // late: member 0's update alone
+        if (round % 6 == 4) // member 0 was late: its update alone
             apply(2, 0, 1, &r, d);
-        if (round == 10) // without an own update in flight
+        if (round == 10) // without an update of its own in flight
             apply(2, 0, 1, &r, d);
     }
     double worst = 0, off = 0, left = 0;
@@ -299,17 +301,18 @@ static void test_rows_follow_who_saw_them(void **state) {
             NEB_OK);
     apply(2, 0, 3, &r, d);
     assert_true(fabsf(members[1].theta_m[COLS * 3] - before - 1) < 1e-3f);
-    assert_true(fabsf(members[1].theta_m[COLS * 4] - other - 1) < 1e-3f); // by share: a third of 3
+    // in proportion to its share: a third of 3
+    assert_true(fabsf(members[1].theta_m[COLS * 4] - other - 1) < 1e-3f);
     stop(2);
 }
 
-// A member is back after nine intervals: with a weight, its update counts as one of two in every
+// A member is back after nine intervals. Its update has a weight, and counts as one of two in every
 // row.
 static void test_a_returner_counts_as_its_weight(void **state) {
     (void)state;
     struct cmp_codec codec;
     struct kern_digest d;
-    const int tail = N - 1; // of a unit without row weights
+    const int tail = N - 1; // an element of a unit without row weights
     assert_int_equal(cmp_codec_parse("fp32", &codec), NEB_OK);
     for (int weighed = 0; weighed < 2; weighed++) {
         start(2, 1, 1, true);
@@ -336,7 +339,7 @@ static void test_a_returner_counts_as_its_weight(void **state) {
     }
 }
 
-// Without any tokens the members count alike, as if all had seen the same number.
+// Without any tokens all members count the same, as if all had seen the same number.
 static void test_no_tokens(void **state) {
     (void)state;
     struct cmp_codec codec;

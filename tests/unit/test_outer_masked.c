@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// inter/outer with masked updates: the result is, bit for bit, that of a plain sum of the same
-// integers. What an update could not hold stays in the residual.
+// inter/outer with masked updates: the result equals, bit for bit, that of a plain sum of the same
+// integers. The part that an update could not hold stays in the residual.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "inter/outer/outer.h"
@@ -69,8 +69,8 @@ static int tear_down(void **state) {
 }
 
 static void seeds_of(uint16_t set, struct sec_sum_seeds *seeds) {
-    struct sec_sum_head heads[SEC_MEMBERS_MAX];
-    struct sec_sum_reveal reveals[SEC_MEMBERS_MAX];
+    struct sec_sum_head heads[NEB_MEMBERS_MAX];
+    struct sec_sum_reveal reveals[NEB_MEMBERS_MAX];
     const uint8_t *body;
     for (int k = 0; k < MEMBERS; k++)
         assert_int_equal(sec_sum_open(members[k].blob.p, members[k].blob.len, &heads[k], &body),
@@ -146,8 +146,8 @@ static void test_bits_of_the_plain_sum(void **state) {
     assert_true(most > 1); // the residual was used
 }
 
-// An update is replaced by a newer one: whichever is committed, the residual is what it did not
-// hold.
+// A newer update replaces an update. Whichever is committed, the residual is the part that it did
+// not hold.
 static void test_taken_back(void **state) {
     (void)state;
     struct member *m = &members[1];
@@ -165,7 +165,7 @@ static void test_taken_back(void **state) {
     assert_int_equal(inter_outer_encode_masked(m->o, 0, 0, &m->blob), NEB_OK);
     assert_memory_not_equal(first.p, m->blob.p, first.len);
     struct neb_buf newer = m->blob;
-    m->blob = first; // the older one was committed
+    m->blob = first; // the older update was committed
     seeds_of(0xf, &seeds);
     assert_int_equal(apply(m, 0xf, &seeds, &d), NEB_OK);
     assert_true(fabsf(a[2].p[5] - 0.25f) < 1e-6f);
@@ -183,7 +183,7 @@ static void test_bad_commit_changes_nothing(void **state) {
     seeds_of(0xf, &seeds);
     before = inter_outer_digest(members[0].o);
     assert_int_equal(apply(&members[0], 0xf, NULL, &d), NEB_ERR_FORMAT);
-    // A set without its seeds.
+    // A set whose seeds are missing.
     assert_int_equal(apply(&members[0], 0x7, &seeds, &d), NEB_ERR_FORMAT);
     other = seeds;
     other.own[2][0] ^= 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pairs from a TSV file to batches: split by message, loss on targets only, every pair once an
-// epoch, and the same batches everywhere.
+// Pairs from a TSV file become batches. They are split by message, only targets have a loss, every
+// pair occurs once an epoch, and all machines make the same batches.
 #include "agent/base/fs.h"
 #include "intra/data/pairs.h"
 #include "intra/data/tokenizer.h"
@@ -119,7 +119,7 @@ static void splits_hold_a_message_in_both_directions(void **state) {
     intra_tokenizer_close(&t);
 }
 
-// A split that is only measured may be empty; the training split may not.
+// A split that is only measured may be empty. The training split may not.
 static void no_pair_is_short_enough(void **state) {
     (void)state;
     struct intra_pairs_config c = {.seed = 1, .seq_len = 2, .tokens = TOKENS};
@@ -167,7 +167,7 @@ static void batches_hold_every_pair_once(void **state) {
     assert_int_equal(rows, intra_pairs_count(p));
     assert_true(sum[0] == sum[1]);         // the second epoch holds the same pairs
     assert_true(padding * 4 < tokens);     // grouped by length
-    for (uint64_t k = 2 * per; k-- > 0;) { // any order, any instance: the same batch
+    for (uint64_t k = 2 * per; k-- > 0;) { // the same batch in any order, and from any instance
         assert_int_equal(intra_pairs_draw(p, k, &b), NEB_OK);
         assert_int_equal(intra_pairs_draw(q, k, &again), NEB_OK);
         assert_true(b.B == again.B && b.T == again.T);

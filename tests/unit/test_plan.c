@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/plan: counts equal those of the models that are built, and bytes those of the codec.
+// agent/plan: counts equal the counts of the models that are built, and bytes equal those of the
+// codec.
 #include "agent/base/log.h"
 #include "agent/job/update_size.h"
 #include "agent/plan/plan.h"
@@ -74,7 +75,8 @@ static void test_counts(void **state) {
     }
 }
 
-// As many fragments as the trainable parts of the model: none is empty, and one more is refused.
+// As many fragments as the model has trainable parts: no fragment is empty. One fragment more is
+// refused.
 static void fragments_fill(const char *const *sets, const char *vocab, const char *layers) {
     enum { MANY = 64 };
     struct agent_job j = job_with(sets);
@@ -172,7 +174,7 @@ static void test_receivers(void **state) {
         assert_true(fabs(p.reduction * (j.n_clusters - 1) / two.reduction - 1) < 1e-12);
     }
     j.n_clusters = 4;
-    j.clusters[3].witness = true; // takes no updates
+    j.clusters[3].witness = true; // this cluster takes no updates
     assert_int_equal(agent_job_plan(&j, 0, &p), NEB_OK);
     assert_true(p.bytes == two.bytes * 2);
     j.n_clusters = 1;
@@ -194,7 +196,8 @@ static void test_receivers(void **state) {
     assert_true(p.bytes == two.bytes * 2 && p.label_bytes == 0);
 }
 
-// 7B parameters with a tensor of 131072 x 4096: which updates fit, and the message if one does not.
+// 7B parameters with a tensor of 131072 x 4096: which updates fit, and the message for an update
+// that does not fit.
 static void test_updates_that_fit(void **state) {
     (void)state;
     enum { BILLION = 1000000000 };
@@ -225,7 +228,8 @@ static void test_updates_that_fit(void **state) {
     assert_int_equal(agent_update_fits(&j, 1100000000, 80, 1100000000), NEB_ERR_LIMIT);
     assert_non_null(strstr(said, "fragments do not cut a tensor"));
     neb_log_set_sink(NULL, NULL);
-    // From the job file alone: a fragment has its share, and at least the largest tensor.
+    // Only the job file is known. A fragment has its share of the parameters, and at least the
+    // largest tensor.
     struct agent_plan p;
     j = job_with((const char *const[]){"model.vocab=96000", "sync.fragments=4", NULL});
     assert_int_equal(agent_job_plan(&j, 0, &p), NEB_OK);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/planner: what the plan chose is written into the job, and nothing else.
+// agent/planner: the values that the plan chose are written into the job, and no others.
 #include "agent/base/log.h"
 #include "agent/plan/planner.h"
 #include "tests/unit/cost_fixture.h"
@@ -65,7 +65,8 @@ static void test_all_is_taken_over(void **state) {
     assert_int_equal(j.autos, 0);
 }
 
-// The first cluster's choice becomes the job's; the other one gets keys only where it differs.
+// The first cluster's choice becomes the choice of the job. The other cluster gets a key only where
+// its choice differs.
 static void test_clusters_differ(void **state) {
     (void)state;
     static struct agent_planner p;
@@ -82,7 +83,8 @@ static void test_clusters_differ(void **state) {
     assert_int_equal(j.clusters[0].recompute, AGENT_RECOMPUTE_AS_JOB);
     assert_int_equal(j.clusters[1].batch, 3);
     assert_int_equal(j.clusters[1].recompute, AGENT_RECOMPUTE_OFF);
-    written(&j); // not for an attached trainer, which cuts its own steps, and not for fixed keys
+    // not for an attached trainer, which cuts its own steps, and not for keys with a fixed value
+    written(&j);
     j.clusters[1].launcher = AGENT_LAUNCHER_ATTACH;
     agent_planner_apply(&p, AGENT_AUTO_BATCH, &j);
     assert_int_equal(j.clusters[1].batch, 0);
@@ -97,20 +99,20 @@ static void test_fixed_keys_stay(void **state) {
     static struct agent_job j;
     const struct intra_mesh_config one = {1, 1, 1};
     chosen(&p);
-    p.wan.interval = 0; // no exchanges
+    p.wan.interval = 0; // there are no exchanges
     written(&j);
     j.clusters[1].mesh_auto = true;
     agent_planner_apply(&p, 0, &j);
     check_job(&j, 8, 3, false, 10, 1, "int4");
     same_mesh(&j.clusters[0].mesh, &one);
-    same_mesh(&j.clusters[1].mesh, &second); // its mesh is auto
+    same_mesh(&j.clusters[1].mesh, &second); // the job says mesh: auto for this cluster
     assert_false(j.clusters[1].mesh_auto);
 }
 
 static int ranks(const struct intra_mesh_config *m) { return m->dp * m->pp * m->tp; }
 
 // mesh: auto: a launcher with its own hosts gets as many ranks as the cluster or the caller names.
-// One machine gets the fastest number; here threads gain nothing.
+// One machine gets the fastest number of ranks. Here threads gain nothing.
 static void test_ranks(void **state) {
     (void)state;
     static struct agent_job j; // large
@@ -146,7 +148,7 @@ static void test_ranks(void **state) {
     assert_int_equal(agent_planner_run(&j, 0, sites, &link, j.autos, &p), NEB_OK);
     assert_int_equal(ranks(&p.clusters[0].job.mesh), 2);
     assert_int_equal(ranks(&p.clusters[2].job.mesh), 1);
-    // The named ranks are the mesh now, and the job that is sent is valid.
+    // The mesh has the named number of ranks now, and the job that is sent is valid.
     j.n_clusters = p.n = 3;
     agent_planner_apply(&p, j.autos, &j);
     assert_true(ranks(&j.clusters[1].mesh) == 8 && !j.clusters[1].ranks &&
@@ -157,8 +159,8 @@ static void test_ranks(void **state) {
     json_decref(spec);
 }
 
-// The choice keeps codec and interval within the job's limits or at its fixed values; if nothing is
-// possible, it is refused.
+// The choice keeps codec and interval within the job's limits, or at its fixed values. If no choice
+// is possible, the job is refused.
 static void test_within_limits_of_job(void **state) {
     (void)state;
     static struct agent_job j; // large
@@ -188,7 +190,7 @@ static void test_within_limits_of_job(void **state) {
         }
     }
     assert_int_equal(agent_planner_run(&j, 0, sites, &fast, all, &p), NEB_OK);
-    assert_string_equal(p.codecs[p.wan.codec].name, "int4"); // the finest of sync.tune
+    assert_string_equal(p.codecs[p.wan.codec].name, "int4"); // the finest codec of sync.tune
     agent_planner_apply(&p, all, &j);
     assert_int_equal(agent_job_validate(&j, "job.yaml"), NEB_OK);
     j.sync.tune.mode = AGENT_TUNE_FIXED;
@@ -201,8 +203,8 @@ static void test_within_limits_of_job(void **state) {
     j.sync.early_interval = 10;
     assert_int_equal(agent_planner_run(&j, 0, sites, &far, all, &p), NEB_OK);
     assert_true(p.wan.overlap < 10);
-    // Dense updates are too large and the run is too short for sparse ones: the job's own value
-    // stays, if it has one.
+    // Dense updates are too large and the run is too short for sparse ones: the value that the job
+    // sets stays, if it sets one.
     j.steps = 20;
     j.model.d_model = j.model.d_ff = 32768;
     j.model.n_heads = 128;
@@ -218,7 +220,7 @@ static void test_within_limits_of_job(void **state) {
     assert_int_equal(agent_planner_run(&j, 0, sites, &fast, all, &p), NEB_ERR_LIMIT);
 }
 
-// ---- what must not be chosen ----
+// ---- choices that must not be made ----
 
 static struct agent_job judged; // large
 static struct agent_site judged_sites[AGENT_CLUSTERS_MAX];
@@ -288,7 +290,7 @@ static void test_unknown_seconds(void **state) {
     (void)state;
     static const char written[] = "batch: 8", mesh[] = ", mesh: {dp: 8}";
     static const char *const keys[] = {"interval: auto", "overlap: auto", "codec: auto"};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) { // no link known between the ranks
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) { // no link is known between the ranks
         assert_int_equal(judge(written, keys[i], mesh, 0, 0, 1e9, false), NEB_ERR_LIMIT);
         hears("paris's steps is not known: the link between two ranks has not been measured");
         hears("name the file in clusters.profile");
@@ -305,12 +307,14 @@ static void test_unknown_seconds(void **state) {
     assert_int_equal(judge(written, keys[0], ", device: cuda, mesh: {dp: 8}", 1, 1e9, 1e9, false),
                      NEB_ERR_LIMIT);
     hears("each of its 8 ranks needs a device, and the known machine has 1");
-    // No refusal where another cluster's machine decides, or where the job leaves nothing open.
+    // The planner does not refuse where another cluster's machine decides, or where the job leaves
+    // nothing open.
     judge(written, "codec: int4", mesh, 0, 0, 1e9, false);
     assert_string_equal(said, "");
 }
 
-// Where a cluster's memory is unknown this machine's is assumed, which is no reason to refuse.
+// If a cluster's memory is not known, the planner assumes that of this machine. This is no reason
+// to refuse.
 static void test_memory_of_another(void **state) {
     (void)state;
     static const char one[] = "interval: auto";
@@ -327,9 +331,9 @@ static void test_memory_of_another(void **state) {
     hears("cluster paris: a trainer attaches, and the time of its steps is not known");
 }
 
-// An 8B model trained by attached programs: the planner computes neither their memory nor their
-// steps, but what the exchange takes, and this machine's memory is no reason to refuse. It computes
-// what crosses the WAN, and with --step the time.
+// Attached programs train an 8B model. The planner does not compute their memory or their steps,
+// but it computes the memory of the exchange. This machine's memory is no reason to refuse. It
+// computes the bytes that cross the WAN, and with --step the time.
 static void test_attached(void **state) {
     (void)state;
     static const char text[] =
@@ -362,7 +366,7 @@ static void test_attached(void **state) {
                 const struct agent_planned *x = &p.clusters[i];
                 assert_true(x->attached && x->fits && !x->no_device && !x->no_mesh);
                 assert_true(x->cost.acts_bytes <= 0 && x->cost.flops <= 0);
-                // what libnebula holds: parameters, and four arrays for the exchange
+                // the memory that libnebula holds: parameters, and four arrays for the exchange
                 assert_true(x->cost.rank_bytes > 5 * 4 * 7e9 && x->cost.exchange_bytes > 16 * 7e9);
                 assert_int_equal(x->guessed, known && i == 1);
                 assert_true(known ? fabs(x->cost.step_s - 2.5) < 1e-9 : isnan(x->cost.step_s));
@@ -372,8 +376,8 @@ static void test_attached(void **state) {
             assert_int_equal(p.wan.interval, known ? 100 : 0);
         }
     }
-    // A built-in trainer beside an attached one is planned as usual, and the attached one is
-    // assumed to be as slow.
+    // A built-in trainer beside an attached one is planned as usual. The plan assumes that the
+    // attached one is as slow.
     assert_int_equal(judge("batch: 8", "interval: 10", ", launcher: attach", 0, 1e9, 1e9, false),
                      NEB_OK);
     assert_int_equal(agent_planner_run(&judged, 0, judged_sites, &judged_link, 0, &p), NEB_OK);
@@ -383,7 +387,7 @@ static void test_attached(void **state) {
     assert_true(agent_planner_first(&p) == &p.clusters[0].job);
 }
 
-// Ranks and micro-batches for GPUs are not chosen by a machine's processors.
+// A machine's processors do not decide the ranks and micro-batches for GPUs.
 static void test_no_device(void **state) {
     (void)state;
     static const char cuda[] = ", device: cuda", fixed[] = "codec: int4";
@@ -453,7 +457,7 @@ static void test_devices_of_local(void **state) {
     shares(0.5, 0.5, 0);
     deal(2, "0,1", 0, (const char *const[]){"", ", mesh: {dp: 4}", NULL}); // on processors
     shares(1, 0, 0);
-    // Ranks still to be chosen get the devices that the others leave.
+    // Clusters whose number of ranks is still open get the devices that the others leave.
     deal(4, "0,1,2,3", 0, (const char *const[]){two, auto_mesh, NULL});
     shares(1, 1, 0);
     assert_true(judged_sites[0].devices == 0 && judged_sites[1].devices == 2);
@@ -462,7 +466,7 @@ static void test_devices_of_local(void **state) {
     deal(4, "0,1,2,3", AGENT_AUTO_MESH, (const char *const[]){"", two, NULL});
     assert_true(judged_sites[0].devices == 2 && judged_sites[1].devices == 2);
     shares(1, 1, 0);
-    // GPUs that nobody lists are not assigned: every cluster begins at the first one.
+    // If nobody lists the GPUs, they are not assigned: every cluster begins at the first one.
     deal(2, "", 0, (const char *const[]){"", two, NULL});
     shares(0.5, 0.5, 0);
     deal(2, "0,1", 0, (const char *const[]){"", "", ", launcher: mpirun, mesh: {dp: 2}", NULL});
@@ -500,7 +504,7 @@ static void test_continued_run_keeps_choices(void **state) {
     agent_planner_take(&was, &more);
     assert_true(more.autos == AGENT_AUTO_BATCH && more.batch == 8 && more.accumulate == 5);
     snprintf(renamed.clusters[1].name, sizeof renamed.clusters[1].name, "other");
-    renamed.clusters[0].ranks = 8; // it had two
+    renamed.clusters[0].ranks = 8; // the cluster had two ranks
     agent_planner_take(&was, &renamed);
     assert_true(renamed.clusters[0].mesh_auto && renamed.clusters[1].mesh_auto &&
                 renamed.clusters[1].role_auto);

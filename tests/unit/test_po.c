@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Message catalogues as pairs: which entries are kept, which are dropped, and where a malformed one
-// is.
+// Message catalogues as pairs: which entries are kept, which are dropped, and the place of a
+// malformed one.
 #include "agent/base/log.h"
 #include "intra/data/po.h"
 
@@ -109,7 +109,7 @@ static void grammar(void **state) {
     }
 }
 
-// Plural forms: the one of 1, and the one that most larger numbers take.
+// Plural forms: the form for 1, and the form that most larger numbers take.
 static void plurals(void **state) {
     (void)state;
     static const char *const f[6] = {"null", "eine", "zwei", "drei", "vier", "fünf"};
@@ -139,7 +139,7 @@ static void plurals(void **state) {
                          "n%100<=10 ? 3 : n%100>=11 ? 4 : 5;"),
          1, 4},
         {HEADER("UTF-8", "nplurals=2; plural=n==0 ? 1/0 : 1-1*2+n/2%3*0+1 == 0 || !(n<=1);"), 1, 1},
-        // No valid expression: read as GNU gettext does.
+        // No valid expression: it is read as GNU gettext reads it.
         {HEADER("UTF-8", "nplurals=INTEGER; plural=EXPRESSION;"), 0, 1},
         {HEADER("UTF-8", "nplurals=2; plural=n/0;"), 0, 1},
         {HEADER("UTF-8", "nplurals=2; plural=n;"), 0, 1},
@@ -165,7 +165,7 @@ static void plurals(void **state) {
     }
 }
 
-// The header's charset decides, also where a character holds the byte of a quote or backslash.
+// The header's charset decides, also where a byte of a character equals a quote or a backslash.
 static void charsets(void **state) {
     (void)state;
 #define FORMS "nplurals=2; plural=n!=1;"

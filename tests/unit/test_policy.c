@@ -30,7 +30,7 @@ static struct agent_policy parse(const char *text) {
 }
 
 static const struct agent_found unknown; // a site whose own files say nothing
-static struct agent_policy_load running; // beside the job that is judged
+static struct agent_policy_load running; // runs beside the job that is judged
 
 static bool admits(const struct agent_policy *p, const struct agent_job *j, const char *from,
                    const char *reason) {
@@ -93,7 +93,7 @@ static void test_admits(void **state) {
     assert_false(admits(&p, &ranks, "hub", "ranks"));
 }
 
-// Text may be used for training here; it may leave the site only if the policy says so.
+// Text may be used for training here. It may leave the site only if the policy says so.
 static void test_text_may_leave(void **state) {
     (void)state;
     struct agent_policy p = parse("{\"format\": 1}"),
@@ -149,7 +149,7 @@ static void test_every_path(void **state) {
     struct agent_policy p = parse(text);
     json_object_foreach(plain, key, v) {
         json_t *good = with_path(key, inside), *bad = with_path(key, outside);
-        // Options with free text that is not a path are named here.
+        // These options with free text do not hold a path.
         bool free_text = json_is_string(v) && strcmp(key, "job") != 0 &&
                          strcmp(key, "sync.link") != 0 && strcmp(key, "wan.rate_limit") != 0 &&
                          agent_job_from_json(bad, job) == NEB_OK;
@@ -162,13 +162,13 @@ static void test_every_path(void **state) {
         json_decref(good);
         json_decref(bad);
     }
-    // model.init, data.corpus, init_from, distill.teacher.init, distill.cache
+    // the options model.init, data.corpus, init_from, distill.teacher.init, distill.cache
     assert_int_equal(paths, 5);
     json_decref(plain);
     free(job);
 }
 
-// Paths that only other clusters read are theirs to judge; a single process for all reads every
+// If only other clusters read a path, they judge it. A single process for all clusters reads every
 // path.
 static void test_paths_of_other_clusters(void **state) {
     (void)state;
@@ -199,7 +199,7 @@ static void test_paths_of_other_clusters(void **state) {
     assert_false(admits(&p, &j, "hub", "not below"));
 }
 
-// The worker creates the folder of labels: its future place counts.
+// The worker creates the folder of labels, so the policy checks the place where it will be.
 static void test_folder_to_be_created(void **state) {
     (void)state;
     static const struct {
@@ -237,7 +237,7 @@ static void test_folder_to_be_created(void **state) {
     assert_false(admits(&p, &j, "hub", "not below a folder"));
 }
 
-// Only the owner can read the labels that a student keeps, as they reveal the text.
+// Only the owner can read the labels that a student keeps, because labels reveal the text.
 static void test_labels_on_disk(void **state) {
     (void)state;
     static const uint8_t corpus[32];
@@ -257,8 +257,8 @@ static void test_labels_on_disk(void **state) {
     }
 }
 
-// The number of students and this one's index decide which text a step's labels belong to: labels
-// of another share are refused. With distill.relay all students have the same batches.
+// The number of students and the index of this student decide which text a step's labels belong to.
+// Labels of another share are refused. With distill.relay all students have the same batches.
 static void test_labels_of_another_share(void **state) {
     (void)state;
     static const uint8_t corpus[32];
@@ -288,7 +288,7 @@ static void test_limits(void **state) {
                                   "3, \"jobs_per_member\": 2}");
     struct agent_job j = job_of("/data");
     j.steps = 100;
-    // A block: q and o 2 x 8 x 8, k and v 2 x 8 x 4, feed-forward 3 x 8 x 16.
+    // The parameters of a block: q and o 2 x 8 x 8, k and v 2 x 8 x 4, feed-forward 3 x 8 x 16.
     j.model = (struct intra_model_config){
         .n_layers = 1, .d_model = 8, .n_heads = 2, .n_kv_heads = 1, .d_ff = 16, .tied = true};
     running = (struct agent_policy_load){.jobs = 2, .of_member = 1};
@@ -341,8 +341,8 @@ static struct agent_job small_job(void) {
     return j;
 }
 
-// A teacher that learns trains its whole model, whatever the job says of the student's. With both
-// in one process, that counts at this site too.
+// A teacher that learns trains its whole model, whatever the job says about the student's model. If
+// one process runs both, the whole model counts at this site too.
 static void test_teacher_trains(void **state) {
     (void)state;
     struct agent_policy
@@ -399,7 +399,7 @@ static void test_teacher_shape(void **state) {
     assert_int_equal(intra_ckpt_commit(w), NEB_OK);
     intra_ckpt_writer_destroy(&w);
     intra_model_destroy(&m);
-    wide.mask = KERN_MASK_PREFIX; // of every teacher
+    wide.mask = KERN_MASK_PREFIX; // a teacher always has this mask
     struct agent_found found = {.teacher = wide};
     double large = agent_job_parameters(&j, 0, &found);
     assert_true(large > 4 * small);
@@ -436,7 +436,7 @@ static struct agent_job federated_job(void) {
                                  .row_weights = true,
                                  .row_counts = AGENT_ROWS_COARSE};
     j.eval_windows = 64;
-    return j; // 512 tokens a step, 5120 an update
+    return j; // 512 tokens a step, 5120 tokens an update
 }
 
 static struct agent_job one_token(void) {
@@ -616,7 +616,7 @@ static void test_what_leaves(void **state) {
                  {"\"gates\": [\"private\"]", federated_job, "sync.gate: trusted"},
                  {"\"gates\": [\"private\"]", robust, "sync.gate: robust"},
                  {"\"gates\": [\"private\"]", exact_private, NULL},
-                 {"\"gates\": [\"private\"]", one_token_alone, NULL}, // nothing leaves
+                 {"\"gates\": [\"private\"]", one_token_alone, NULL}, // no text leaves the site
                  {"\"gates\": [\"trusted\", \"robust\"]", robust, NULL},
                  {"", teacher, "a teacher's labels"},
                  {"", teacher_of_others, NULL},
@@ -687,7 +687,7 @@ static void test_terms(void **state) {
     assert_true(t.update_tokens == AGENT_UPDATE_TOKENS && t.idle_s == 7 * 24 * 3600);
     assert_true(t.told.losses == AGENT_LOSSES_ROUNDED && t.told.every == AGENT_DISCLOSED_STEPS);
     assert_true(t.told.held_out);
-    // a reported loss covers at least so many tokens, however small a step is
+    // a reported loss covers at least this many tokens, however small a step is
     agent_policy_terms(&p, &small, 0, &t);
     assert_int_equal(t.told.every, AGENT_DISCLOSED_TOKENS);
     assert_false(t.told.held_out);
@@ -705,7 +705,7 @@ static void test_terms(void **state) {
     assert_non_null(strstr(text, "jobs of hub, rome"));
     agent_policy_describe(&none, text, sizeof text);
     assert_non_null(strstr(text, "its readers can read them"));
-    agent_policy_describe(&p, text, 8); // truncated to the size
+    agent_policy_describe(&p, text, 8); // the text is cut to the size of the buffer
     assert_true(strlen(text) < 8);
 }
 
@@ -723,7 +723,7 @@ static void test_threads_of_ranks(void **state) {
     }
 }
 
-// A batch or sequence that no machine can hold is refused, however few the parameters are.
+// A batch or sequence that no machine can hold is refused, however few parameters there are.
 static void test_needs(void **state) {
     (void)state;
     struct agent_job j = small_job(), huge = j, long_one = j, rounds = j, wide = j, kept = j;
@@ -738,7 +738,7 @@ static void test_needs(void **state) {
     agent_job_needs(&j, 0, &unknown, &n);
     assert_true(limited("memory", ceil(n.memory), &j, ""));
     assert_false(limited("memory", floor(n.memory * 0.99), &j, "of memory, but at most"));
-    // The estimate is that of nebula plan, with the state of the exchange.
+    // The estimate equals that of nebula plan, with the state of the exchange.
     struct intra_rates rates = even_host(1e9);
     struct intra_cost_job cost = {.model = agent_planner_model(&j, 0),
                                   .mesh = {1, 1, 1},
@@ -771,7 +771,8 @@ static void test_needs(void **state) {
     long_one.seq_len *= 4;
     agent_job_needs(&long_one, 0, &unknown, &more);
     assert_true(more.memory - n.memory > 1.5 * planned.acts_bytes);
-    // Two generations and one being written, and the model: parameters and moments.
+    // The disk holds two generations, a third one that is being written, and the model: parameters
+    // and moments.
     struct intra_cost_params params = intra_cost_count(&cost.model, &j.trainable);
     assert_true(n.disk == 3 * 12.0 * (double)params.all + 4.0 * (double)params.all);
     kept.checkpoint_keep = 16;
@@ -835,7 +836,7 @@ static void test_devices(void **state) {
                         : learns.device_memory - looks.device_memory > 12 * params &&
                               looks.device_memory > 6 * params);
     }
-    // Neither an attached trainer nor a witness has needs here.
+    // An attached trainer and a witness need no resources of this site.
     attach.clusters[0].launcher = AGENT_LAUNCHER_ATTACH;
     watch.clusters[0].witness = true;
     assert_true(limited("memory", 1, &attach, "") && admits(&gpu, &attach, "hub", ""));
@@ -875,7 +876,7 @@ static void test_strict(void **state) {
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         assert_int_equal(agent_policy_parse(bad[i], strlen(bad[i]), "policy.json", &p),
                          NEB_ERR_FORMAT);
-    // The message names the unknown key and the one that may be meant.
+    // The message names the unknown key, and the key that may be meant.
     char last[512];
     static const char misspelt[] = "{\"format\": 1, \"tokens_per_stpe\": 4}";
     assert_int_equal(agent_policy_parse(misspelt, strlen(misspelt), "policy.json", &p),

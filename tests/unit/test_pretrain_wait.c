@@ -67,7 +67,7 @@ static void test_counts_from_the_first_report(void **state) {
     (void)state;
     now += 5000 * NEB_S; // c has been away for long, as a cluster may be while others train
     report(0);
-    assert_int_equal(waits(5000, 2, true), 5000); // b is here
+    assert_int_equal(waits(5000, 2, true), 5000); // b has a link
     report(1);
     bool enough = false;
     assert_int_equal(pretrain_wait_step(r, now, &enough), NEB_OK);
@@ -90,7 +90,8 @@ static void test_comes_back(void **state) {
     assert_int_equal(mset_bits(r->missing), 0);
 }
 
-// The asked agent has no link to its own cluster: that agent's answers are the sign of life.
+// The agent that answers the command has no link to its own cluster. Its answers are the sign of
+// life.
 static void test_cluster_of_the_asked_agent(void **state) {
     (void)state;
     report(1);
@@ -103,10 +104,10 @@ static void test_cluster_of_the_asked_agent(void **state) {
 static void test_not_while_stopping(void **state) {
     (void)state;
     report(0);
-    r->stop_sent = now; // pretrain_stop.c has a limit of its own
+    r->stop_sent = now; // pretrain_stop.c has its own limit
     assert_int_equal(waits(3000, 0, true), 3000);
     r->stop_sent = 0;
-    r->gone = mset_from_bits(6); // nobody waits for removed members
+    r->gone = mset_from_bits(6); // the command does not wait for removed members
     assert_int_equal(waits(3000, 0, true), 3000);
     assert_int_equal(mset_bits(r->missing), 0);
 }

@@ -14,8 +14,8 @@
 
 enum { D = 8, CLASSES = 3, MANY = 600 };
 
-// Class k is where the k-th feature is largest, plus noise. With `signal` 0 the labels are
-// independent of x.
+// A row has class k if its k-th feature is the largest; noise is added. With `signal` 0 the labels
+// are independent of x.
 static struct agent_probe_set make(uint64_t seed, float signal) {
     struct agent_probe_set s = {
         .n = MANY, .labels = calloc(MANY, sizeof *s.labels), .x = calloc(MANY * D, sizeof *s.x)};

@@ -101,7 +101,8 @@ static void test_plain(void **state) {
     assert_int_equal(s.n, 0);
     agent_progress_draw(s.p, 15 * NEB_S, false);
     agent_progress_note(s.p, "berlin: link down");
-    // Resumed at 110: only the 50 steps in the 10 seconds since count, so 140 more take 28 s.
+    // The run resumed at step 110. Only the 50 steps in the 10 seconds since then count, so 140
+    // more steps take 28 s.
     step(&s, 0, 110, 5.2);
     step(&s, 1, 110, 5.6);
     agent_progress_draw(s.p, 20 * NEB_S, true);
@@ -123,7 +124,7 @@ static int count(const char *text, const char *what) {
     return n;
 }
 
-// A failed or removed cluster does not count for the time left, until it trains again.
+// The time left does not depend on a failed or removed cluster, until it trains again.
 static void test_without_a_failed_cluster(void **state) {
     (void)state;
     struct screen s;

@@ -30,7 +30,7 @@ static void check_quota(double quota) {
 
 static void test_version_2(void **state) {
     (void)state;
-    check_quota(0); // no control groups at all
+    check_quota(0); // there are no control groups
     put("proc/self/cgroup", "0::/a/b\n");
     check_quota(0);
     put("sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
@@ -39,7 +39,7 @@ static void test_version_2(void **state) {
     check_quota(2.5);
     put("sys/fs/cgroup/a/cpu.max", "150000 100000\n"); // the outer group has less
     check_quota(1.5);
-    put("proc/self/cgroup", "0::/../elsewhere\n"); // in another namespace
+    put("proc/self/cgroup", "0::/../elsewhere\n"); // the group is in another namespace
     check_quota(0);
     put("sys/fs/cgroup/cpu.max", "400000 100000\n");
     check_quota(4);
@@ -55,7 +55,7 @@ static void test_version_1(void **state) {
     check_quota(0);
     put("sys/fs/cgroup/cpu,cpuacct/docker/1/cpu.cfs_quota_us", "50000\n");
     check_quota(0.5);
-    put("proc/self/cgroup", "11:cpuset:/docker/1\n"); // only of another controller
+    put("proc/self/cgroup", "11:cpuset:/docker/1\n"); // the only line is that of another controller
     check_quota(0);
 }
 

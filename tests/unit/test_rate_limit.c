@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// inter/rate_limit: what operators write, and the token bucket under a virtual clock.
+// inter/rate_limit: the limits that operators write, and the token bucket under a virtual clock.
 #include "inter/link/rate_limit.h"
 
 #include "agent/base/log.h"
@@ -54,7 +54,7 @@ static void test_text(void **state) {
             fail_msg("\"%s\" was accepted", bad[i]);
 }
 
-// For any load and clock no interval carries more than rate x time + depth + one message, and a
+// For any load and any clock, no interval carries more than rate x time + depth + one message. A
 // sender that always has data gets the full rate.
 static void test_bucket_is_exact(void **state) {
     (void)state;
@@ -72,7 +72,8 @@ static void test_bucket_is_exact(void **state) {
         if (!inter_bucket_ready(&b, now)) {
             neb_ns when = inter_bucket_when(&b);
             assert_true(when > now && when < now + NEB_S);
-            now = neb_rng_below(&r, 4) ? when : now + NEB_MS; // woken in time, or polling
+            // the sender wakes up in time, or it polls
+            now = neb_rng_below(&r, 4) ? when : now + NEB_MS;
             continue;
         }
         double n = 100 + (double)neb_rng_below(&r, 65000);
@@ -99,7 +100,7 @@ static void test_bucket_is_exact(void **state) {
 
 enum { CONNS = 3, SECONDS = 120, MS = 1000 * SECONDS, WINDOW = 16 << 20, MESSAGE = 64 << 10 };
 
-static const struct weather { // from its second on
+static const struct weather { // from this second on
     int from;
     double path, repeats;          // capacity in bit/s; retransmitted bytes for each new one
 } weathers[] = {{0, 100e6, 0.01},  // above the limit
@@ -165,8 +166,8 @@ static void play(struct wire *w, double bps) {
     }
 }
 
-// On any path, no interval carries more than the limit plus one second of it with its
-// retransmissions, and a path that can carry the limit is used up to it.
+// On any path, no interval carries more than the limit, one second of the limit, and its
+// retransmissions. A path that can carry the limit is used up to it.
 static void test_limit_holds_on_the_wire(void **state) {
     (void)state;
     static struct wire w;
@@ -191,17 +192,17 @@ static void test_limit_holds_on_the_wire(void **state) {
     assert_true(slow > 0.98 * 5e6); // a slower path is used fully, too
 }
 
-// A change of the rate forgives no debt and saves nothing up; without a limit everything passes.
+// A change of the rate keeps the debt and saves nothing up. Without a limit everything passes.
 static void test_bucket_changes(void **state) {
     (void)state;
     struct inter_bucket b = {0};
     assert_true(inter_bucket_ready(&b, 1));
-    inter_bucket_take(&b, 1 << 30); // no limit: not counted
+    inter_bucket_take(&b, 1 << 30); // there is no limit, so this is not counted
     inter_bucket_set(&b, NEB_S, 8000000);
     assert_true(inter_bucket_ready(&b, NEB_S));
     inter_bucket_take(&b, 1000000); // one second's worth
     assert_false(inter_bucket_ready(&b, NEB_S + 400 * NEB_MS));
-    // Half of the debt is left, at a tenth of the rate.
+    // Half of the debt is left, and the rate is a tenth of the old one.
     inter_bucket_set(&b, NEB_S + 500 * NEB_MS, 800000);
     assert_false(inter_bucket_ready(&b, NEB_S + 5400 * NEB_MS));
     assert_true(inter_bucket_ready(&b, NEB_S + 5600 * NEB_MS));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token frames: they decode to what was encoded, are small enough, and damaged ones are refused.
+// Token frames decode to the tokens that were encoded, and are small enough. Damaged frames are
+// refused.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
@@ -73,7 +74,7 @@ static void test_cost(void **state) {
     assert_int_equal(cmp_replaced_encode(t, MASKED, index, ids, n, VOCAB, &b), NEB_OK);
     double bytes = (double)b.len / TOKENS;
     print_message("replacements: %.3f bytes a token\n", bytes);
-    assert_true(bytes < 0.30); // a job may use 0.35 with what surrounds a frame
+    assert_true(bytes < 0.30); // a job may use 0.35 bits together with the bytes around a frame
     neb_buf_clear(&b);
     for (int i = 0; i < TOKENS; i++)
         text[i] = (int32_t)(pow(VOCAB, neb_rng_unit(&r)) - 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/report: files that can be read back after any interruption, and plots from them.
+// agent/report: files that can be read again after any interruption, and plots of them.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/show/plots.h"
@@ -102,8 +102,8 @@ static void test_metrics(void **state) {
     assert_true(s.n == 2 && bad == 2 && s.step[0] == 7 && s.step[1] == 8);
 }
 
-// In 60 days of a link's line a second, few are kept: all of the first minutes, and each change of
-// the link. The end of such a file is found without reading all of it.
+// A link has a line a second for 60 days. Few lines are kept: all of the first minutes, and each
+// change of the link. The end of such a file is found without reading all of it.
 static void test_metrics_long(void **state) {
     (void)state;
     struct agent_metrics *m = NULL;
@@ -128,7 +128,7 @@ static void test_metrics_long(void **state) {
     json_decref(up), json_decref(down), json_decref(step);
     agent_metrics_close(&m);
 
-    // Half a million lines: the last one was cut by a crash, the one before it has an old time.
+    // Half a million lines. A crash has cut the last one, and the one before it has an old time.
     FILE *f = fopen(in_dir("long.jsonl"), "w");
     for (int i = 0; i < 500000; i++)
         fprintf(f, "{\"t\":%d.5,\"kind\":\"link\",\"cluster\":\"paris\",\"up\":true}\n", i);
@@ -139,7 +139,7 @@ static void test_metrics_long(void **state) {
     clock_t before = clock();
     assert_int_equal(agent_metrics_open(in_dir("long.jsonl"), true, 100 * NEB_S, &m), NEB_OK);
     double took = (double)(clock() - before) / CLOCKS_PER_SEC;
-    assert_true(took < 0.3); // reading all of it takes longer
+    assert_true(took < 0.3); // reading the whole file would take longer
     assert_true(fabs(agent_metrics_seconds(m, 101 * NEB_S) - 500000.5) < 1e-6);
     agent_metrics_close(&m);
     struct stat info;
@@ -351,7 +351,7 @@ static void test_plots(void **state) {
     struct agent_metrics *m;
     if (access("/usr/bin/gnuplot", X_OK) != 0)
         skip();
-    // A job of one cluster sends nothing, so there are two plots only.
+    // A job of one cluster sends nothing, so there are only two plots.
     assert_int_equal(agent_metrics_open(in_dir("metrics.jsonl"), false, 0, &m), NEB_OK);
     add_plot_lines(m, 1, 5, false);
     agent_metrics_close(&m);
@@ -361,7 +361,7 @@ static void test_plots(void **state) {
     assert_false(neb_fs_exists(in_dir("plots/loss_wan.svg")));
     assert_false(neb_fs_exists(in_dir("plots/goodput.svg")));
 
-    // Federated, resumed once from a checkpoint ten lines back.
+    // A federated run, resumed once from a checkpoint ten lines back.
     assert_int_equal(agent_metrics_open(in_dir("metrics.jsonl"), false, 0, &m), NEB_OK);
     add_plot_lines(m, 1, 40, true);
     agent_metrics_close(&m);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scaled rotary positions against a second implementation of the formula (as in transformers,
 // modeling_rope_utils.py: _compute_llama3_parameters) and against known numbers; bad values are
-// refused; models with scaling differ, and survive a checkpoint.
+// refused; models with scaling give other results, and a checkpoint keeps the scaling.
 #include "agent/base/log.h"
 #include "intra/model/rope.h"
 #include "intra/train/trainer.h"

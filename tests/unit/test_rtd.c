@@ -165,7 +165,7 @@ static void test_masks(void **state) {
     }
     assert_int_equal(counted, n);
     assert_int_equal(intra_mask_positions(1, 1, 0.001, 3, tokens + 3, 5, a), 1); // at least one
-    // No position where no token may be masked.
+    // There is no position where a token may be masked.
     assert_int_equal(intra_mask_positions(1, 1, 0.9, 3, tokens, 3, a), 0);
     free(tokens);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/rtd_share: an exchange brings one block of rows of two models together, blocks take turns,
-// an exchange in flight survives a checkpoint, and bad frames leave the model alone.
+// agent/rtd_share: an exchange makes one block of rows of two models almost equal. Blocks take
+// turns, an exchange in flight survives a checkpoint, and bad frames do not change the model.
 #include "agent/base/fs.h"
 #include "agent/base/rng.h"
 #include "agent/train/rtd_share.h"
@@ -81,7 +81,8 @@ static void test_refuses_bad_frames(void **state) {
     neb_buf_add(&was, a->params, sizeof(float) * a->n_params);
     struct neb_buf f = {0};
     neb_buf_add(&f, x->frame.p, x->frame.len);
-    assert_int_equal(rtd_share_take(x, 1, f.p, f.len), NEB_ERR_FORMAT); // for the other block
+    // the frame is for the other block
+    assert_int_equal(rtd_share_take(x, 1, f.p, f.len), NEB_ERR_FORMAT);
     for (size_t n = 0; n < f.len; n += 1 + f.len / 97)
         assert_int_equal(rtd_share_take(x, 0, f.p, n), NEB_ERR_FORMAT);
     struct cmp_codec fp32;
@@ -109,8 +110,8 @@ static void test_refuses_bad_frames(void **state) {
     intra_model_destroy(&a);
 }
 
-// No gate checks what a stream brings: one exchange must not move rows far, be it a block or one
-// row.
+// No gate checks the bytes of a stream. So one exchange must not move rows far, neither a block nor
+// one row.
 static void test_rows_move_little(void **state) {
     (void)state;
     struct intra_model *a = make(1), *b = make(1);
@@ -126,7 +127,8 @@ static void test_rows_move_little(void **state) {
         float times;
         enum neb_status st;
     } cases[] = {{0, 1, NEB_OK},
-                 {(size_t)y->block, -5, NEB_OK}, // turned and grown: at most seven times its length
+                 // the row points the other way and is longer: at most seven times its length
+                 {(size_t)y->block, -5, NEB_OK},
                  {(size_t)y->block, 20, NEB_ERR_FORMAT},
                  {(size_t)y->block, 1e37f, NEB_ERR_FORMAT},
                  {1, 20, NEB_ERR_FORMAT},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Safetensors files: written files are read back bit for bit, in one file and in shards; bad ones
+// Safetensors files. Written files are read back bit for bit, as one file and as shards. Bad files
 // are refused with file, tensor and remedy.
 #include "agent/base/fault.h"
 #include "agent/base/log.h"
@@ -31,7 +31,7 @@ static void write_file(const char *name, const void *p, size_t n) {
     assert_int_equal(fclose(f), 0);
 }
 
-// Writes a file with this header, its length before it, and so many bytes of data.
+// Writes a file with this header, its length before it, and this many bytes of data.
 static void write_st(const char *name, const char *header, size_t data_bytes) {
     struct neb_buf b = {0};
     neb_buf_u64(&b, strlen(header));
@@ -171,7 +171,7 @@ static const struct hostile_index {
      "tensor 'a' is in"},
     {"{\"weight_map\":{\"b\":\"three.safetensors\",\"a\":\"two.safetensors\",\"c\":\"three."
      "safetensors\"}}",
-     NEB_ERR_FORMAT, "'c' is not in"}, // it is in the other one
+     NEB_ERR_FORMAT, "'c' is not in"}, // the tensor is in the other shard
 };
 
 static void test_hostile_index(void **state) {
@@ -334,7 +334,8 @@ static void test_types(void **state) {
     intra_st_close(&s);
 }
 
-// Every write, fsync and rename may fail: an error, and only complete files under their names.
+// Every write, fsync and rename may fail. The result is an error, and only complete files have
+// their names.
 static void test_faults(void **state) {
     (void)state;
     static const char *const points[] = {"fs.write", "fs.fsync", "fs.rename"};

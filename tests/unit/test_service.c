@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // inter/service: two agents' services in one process over loopback. Updates become commits on both,
-// also through restarts within a round; messages arrive once and in order, also after a ledger is
-// lost.
+// also if an agent restarts within a round. Messages arrive once and in order, also after a ledger
+// is lost.
 #include "inter/link/state.h"
 #include "inter/round/node_state.h"
 #include "tests/unit/service_fixture.h"
@@ -34,12 +34,12 @@ static void test_restarts_in_a_round(void **state) {
     open_job(&bert);
     submit(&anna, 0, 0);
     UNTIL(inter_ledger_get_manifest(inter_service_ledger(bert.s), &k, &m) == NEB_OK);
-    k = m.key; // with the attempt that the service chose
-    // Some of it is in flight.
+    k = m.key; // the key has the attempt that the service chose
+    // Some chunks of it are in flight.
     assert_false(inter_ledger_has_blob(inter_service_ledger(bert.s), &k));
     restart(&bert);
     UNTIL(inter_ledger_has_blob(inter_service_ledger(bert.s), &k));
-    restart(&anna); // the sender; its promises are in its ledger
+    restart(&anna); // the sender restarts; its promises are in its ledger
     submit(&bert, 0, 0);
     k.member = 1;
     UNTIL(inter_ledger_get_manifest(inter_service_ledger(anna.s), &k, &m) == NEB_OK);
@@ -59,8 +59,8 @@ static void test_restarts_in_a_round(void **state) {
     expect_sound(&bert, 2);
 }
 
-// The number of fragments that bert takes from a snapshot whose last record is anna's of this
-// round.
+// The number of fragments that bert takes from a snapshot. The last record of the snapshot is
+// anna's record of this round.
 static uint64_t installs(uint32_t round) {
     struct inter_job_config c = job_config(&bert);
     struct inter_snapshot *s = calloc(1, sizeof *s);
@@ -116,8 +116,8 @@ static uint32_t in_flight_on(uint64_t way) {
     return n;
 }
 
-// How many of the chunks in `was` (a bit for each of the first 64 of each serve) are still in
-// flight on this connection.
+// How many of the chunks in `was` are still in flight on this connection. `was` has a bit for each
+// of the first 64 chunks of each transfer.
 static uint32_t still_in_flight(uint64_t way, const uint64_t was[8]) {
     const struct job *j = node_find_job(anna.s->node, job);
     uint32_t n = 0;
@@ -148,7 +148,7 @@ static struct conn *connection_of_a_chunk(void) {
     return NULL;
 }
 
-// The link's event of a broken connection reaches the update that was in flight on it.
+// The link reports a broken connection. The report reaches the update that was in flight on it.
 static void test_connection_lost(void **state) {
     (void)state;
     struct conn *c = NULL;
@@ -161,13 +161,13 @@ static void test_connection_lost(void **state) {
         .kind = INTER_LINK_LOST, .peer = index_of[1], .way = c->way + 1000};
     uint32_t flying = in_flight_on(0);
     assert_int_equal(resent_by_anna(), 0);
-    service_on_event(anna.s, &e); // of a connection without a chunk of it
+    service_on_event(anna.s, &e); // no chunk of the update was on this connection
     assert_int_equal(in_flight_on(0), flying);
     assert_int_equal(resent_by_anna(), 0);
     e.way = c->way;
     struct set *s = link_active(anna.s->link, &anna.s->link->peers[index_of[1]]);
     for (uint32_t i = 1; i < CONNS; i++)
-        // a broken connection queues nothing, and the others have room
+        // a broken connection queues nothing, and the other connections have room
         s->c[i].acked = s->c[i].sent;
     uint64_t was[8];
     note_in_flight(e.way, was);
@@ -185,8 +185,8 @@ static void send_text(struct site *x, uint32_t kind, const char *text) {
     OK(inter_service_send(x->s, index_of[!x->who], kind, text, strlen(text)));
 }
 
-// An update that the disk has lost costs its round, but no agent, neither the one that asks nor the
-// one that should send.
+// An update that the disk has lost costs its round. It does not end an agent: neither the one that
+// asks nor the one that should send.
 static void test_cut_blob(void **state) {
     (void)state;
     char pattern[NEB_PATH_MAX];
@@ -223,14 +223,15 @@ static void test_messages(void **state) {
     uint64_t last, epoch = inter_ledger_epoch(l);
     OK(inter_ledger_taken(inter_service_ledger(bert.s), "anna", epoch, &last));
     assert_int_equal(last, 3);
-    // Anna's disk is lost: her numbers begin at 1 again and are not taken for repeats.
+    // Anna's disk is lost. Her numbers begin at 1 again, and do not count as repeats.
     stop(&anna);
     OK(neb_fs_remove_tree(anna.dir));
     start(&anna);
     assert_true(inter_ledger_epoch(inter_service_ledger(anna.s)) != epoch);
     send_text(&anna, 4, "four");
     UNTIL(!strcmp(bert.text, "1:one 2:two 3:three 4:four "));
-    // Bert's disk is lost: he takes the waiting messages, though he has none of those before them.
+    // Bert's disk is lost. He takes the waiting messages, although he has none of the messages
+    // before them.
     send_text(&anna, 5, "five");
     UNTIL(strstr(bert.text, "5:five"));
     stop(&bert);
@@ -240,7 +241,8 @@ static void test_messages(void **state) {
     send_text(&anna, 6, "six");
     send_text(&anna, 7, "seven");
     UNTIL(strstr(bert.text, "7:seven"));
-    assert_non_null(strstr(bert.text, "6:six 7:seven ")); // five too, if its receipt is lost
+    // five arrives too, if its receipt is lost
+    assert_non_null(strstr(bert.text, "6:six 7:seven "));
 }
 
 // ---- a Byzantine member ----
@@ -327,7 +329,8 @@ static void test_wrong_messages(void **state) {
     UNTIL(!strcmp(anna.text, "1:waits "));
 }
 
-// Each accepted message costs a synced write: messages above a few a second wait. None is lost.
+// Each accepted message costs a synced write. If more than a few come in a second, the rest wait.
+// No message is lost.
 static void test_many_messages(void **state) {
     (void)state;
     enum { MANY = 600 };
@@ -356,8 +359,8 @@ static void test_many_messages(void **state) {
     start(&anna);
 }
 
-// Sends telemetry of n bytes at full speed until `end`, or up to 20 s longer until `count` reaches
-// `least`.
+// Sends telemetry of n bytes at full speed until `end`. If `count` is below `least` then, it goes
+// on for up to 20 s.
 static void send_telemetry(struct rogue *r, size_t n, neb_ns end, const uint64_t *count,
                            uint64_t least) {
     static const uint8_t zeros[INTER_MESSAGE_MAX];
@@ -377,7 +380,7 @@ static void send_telemetry(struct rogue *r, size_t n, neb_ns end, const uint64_t
     neb_buf_free(&b);
 }
 
-// Telemetry is limited by number and by bytes, and a burst of an honest agent passes.
+// The number and the bytes of telemetry are limited. A burst of an honest agent passes.
 static void test_telemetry_flood(void **state) {
     (void)state;
     struct rogue r = rogue();
@@ -393,7 +396,8 @@ static void test_telemetry_flood(void **state) {
     passed = neb_seconds(neb_now() - from);
     assert_in_range(bert.telemetry_bytes, INTER_TELEMETRY_BYTES_BURST / 2,
                     INTER_TELEMETRY_BYTES_BURST + INTER_TELEMETRY_BYTES_A_SECOND * passed);
-    assert_true((double)bert.told < INTER_TELEMETRY_A_SECOND * passed); // bytes were the limit
+    // bytes were the limit that held
+    assert_true((double)bert.told < INTER_TELEMETRY_A_SECOND * passed);
     inter_link_destroy(&r.l);
     start(&anna);
 }
@@ -438,8 +442,9 @@ static void test_round_message_flood(void **state) {
     start(&anna);
 }
 
-// Only a window of the waiting messages is in flight. An acknowledgement brings the rest at once,
-// silence a rare repeat, and an acknowledgement of messages not yet sent is ignored.
+// Only a window of the waiting messages is in flight. After an acknowledgement the rest is sent at
+// once. After silence, messages are repeated now and then. An acknowledgement of messages that were
+// not sent yet is ignored.
 static void test_window(void **state) {
     (void)state;
     enum { MANY = 100 };
@@ -481,7 +486,7 @@ static void test_window_of_honest_peer(void **state) {
     UNTIL(anna.up);
     neb_ns from = neb_now();
     UNTIL(anna.told == MANY);
-    assert_true(neb_now() - from < 25 * NEB_S); // a window that stands still takes longer
+    assert_true(neb_now() - from < 25 * NEB_S); // a window that does not move takes longer
     assert_int_equal(anna.floods, 0);
 }
 
@@ -489,8 +494,8 @@ static uint64_t queued(const struct site *x) {
     return inter_link_control_queued(x->s->link, index_of[!x->who]);
 }
 
-// Large messages do not fill the connection that rounds need: each waits for the last to cross, and
-// none is lost or repeated.
+// Large messages do not fill the connection that rounds need. Each waits until the one before has
+// arrived, and none is lost or repeated.
 static void test_outbox_in_turn(void **state) {
     (void)state;
     static const uint8_t zeros[INTER_MESSAGE_MAX];
@@ -544,7 +549,7 @@ static void test_telemetry_in_turn(void **state) {
     assert_false(inter_service_may_send_telemetry(bert.s, index_of[0]));
     assert_int_equal(inter_service_send_telemetry(bert.s, index_of[0], TELEMETRY, zeros, 1),
                      NEB_ERR_AGAIN);
-    assert_false(inter_service_may_send_telemetry(bert.s, SEC_MEMBERS_MAX));
+    assert_false(inter_service_may_send_telemetry(bert.s, NEB_MEMBERS_MAX));
 }
 
 // ---- a stream whose consumer has finished its job ----
@@ -579,8 +584,8 @@ static void put_batches(const struct inter_stream_key *k, uint64_t from, uint64_
         OK(inter_streams_put(inter_service_streams(anna.s), k, i, "batch", 5));
 }
 
-// Once the consumer's job is done, a producer's last batches count as stored for good, also those
-// put later or after a restart. Nothing is granted before.
+// Once the consumer's job is done, the last batches of a producer count as stored for good. So do
+// batches that are put later, or after a restart. Nothing is granted before that.
 static void test_finished_consumer(void **state) {
     (void)state;
     struct inter_stream_config c = {.key = {.id = 3},
@@ -604,7 +609,7 @@ static void test_finished_consumer(void **state) {
     assert_int_equal(here.durable, 0);
     there.yes = true;
     UNTIL(here.durable >= 4);
-    // as a worker that continues from its checkpoint; room is never short
+    // puts batches as a worker that continues from its checkpoint; there is always room
     put_batches(&c.key, 4, 9);
     assert_true(here.durable >= 9 && here.stored >= 9);
     stop(&anna);
@@ -662,7 +667,7 @@ static void test_limit_of_another(void **state) {
     struct inter_rate_limit slow = {.bps = 1000000}, quick = {.bps = 80000000};
     uint8_t theirs[INTER_ID_BYTES];
     memcpy(theirs, job, sizeof theirs);
-    inter_service_limit(anna.s, theirs, &slow, false); // half a minute for an update
+    inter_service_limit(anna.s, theirs, &slow, false); // an update takes half a minute
     open_job(&anna);
     open_job(&bert);
     neb_ns start_at = neb_now();
@@ -677,10 +682,10 @@ static void test_limit_of_another(void **state) {
     assert_true(neb_now() - start_at < 24 * NEB_S);
     assert_int_equal(anna.commits[0], 0);
     start_at = neb_now();
-    inter_service_limit(anna.s, theirs, &quick, false); // 0.4 s from the next check
+    inter_service_limit(anna.s, theirs, &quick, false); // 0.4 s, counted from the next check
     UNTIL(anna.commits[0] == 1 && bert.commits[0] == 1);
     assert_true(neb_now() - start_at > NEB_S / 5);
-    // A limit that this site sets holds for all its traffic, and the smallest one counts.
+    // A limit that this site sets holds for all its traffic. The smallest limit counts.
     struct inter_job_limits l = {0};
     inter_job_limits_set(&l, theirs, &slow, true);
     inter_job_limits_set(&l, job, &quick, true);
@@ -693,7 +698,7 @@ static void test_limit_of_another(void **state) {
 }
 
 // Coarse row counts of an honest member always fit its tokens (few tokens in many rows, a long job,
-// rounding); counts half as large again do not.
+// rounding). Counts that are half as large again do not fit.
 static void test_coarse_counts_fit(void **state) {
     (void)state;
     enum { ROWS = 512, ROUNDS = 400 };
@@ -703,7 +708,7 @@ static void test_coarse_counts_fit(void **state) {
         for (int round = 0; round < ROUNDS; round++) {
             uint64_t seen[ROWS] = {0};
             struct cmp_update_stats stats = {0};
-            for (unsigned i = 0; i < 2 * tokens; i++) { // as input and as target
+            for (unsigned i = 0; i < 2 * tokens; i++) { // each token counts as input and as target
                 uint64_t row = neb_rng_below(&rng, 1 + neb_rng_below(&rng, ROWS));
                 seen[row]++;
                 all[row]++;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// inter/service over disks that are full, that fail, or that return other bytes than were written.
+// inter/service over disks that are full, that fail, or that return other bytes than those written.
 #include "inter/ledger/db.h"
 #include "tests/unit/service_fixture.h"
 
@@ -12,8 +12,9 @@ static void count_room(void *user, enum neb_log_level level, const char *line) {
     logged_room += strstr(line, "updates of others can be kept again") != NULL;
 }
 
-// No room for updates of others, when one is opened, when chunks are written, and at the start: the
-// agents stay, log it once, and go on when there is room. Own updates are refused to the worker.
+// There is no room for updates of others: when one is opened, when chunks are written, and at the
+// start. The agents stay, log it once, and go on when there is room. They refuse updates of their
+// own worker.
 static void test_full_disk(void **state) {
     (void)state;
     struct inter_manifest own = {.key = {.round = 1}, .tokens = 1, .step = 20, .steps = 10};
@@ -77,7 +78,7 @@ static void test_failing_disk(void **state) {
         neb_fault_arm(NULL);
         UNTIL(anna.commits[0] == i + 1 && bert.commits[0] == i + 1);
         neb_log_set_sink(testing_drop, NULL);
-        assert_true(logged_sick || i); // the log throttle drops the later ones
+        assert_true(logged_sick || i); // the log throttle drops the later lines
         assert_true(logged_room);
     }
     stop(&anna);
@@ -120,8 +121,8 @@ static bool has_update(const struct site *x, uint8_t member, uint32_t round) {
            inter_ledger_has_blob(inter_service_ledger(x->s), &m.key);
 }
 
-// Updates that changed on disk: another member's is fetched again, an own one is submitted again,
-// and one of a past round reaches the worker once it is back.
+// Updates changed on disk. An update of another member is fetched again, and the worker submits its
+// own again. An update of a past round reaches the worker once it is complete again.
 static void test_altered_updates(void **state) {
     (void)state;
     logged_damaged = 0;
@@ -184,7 +185,7 @@ static void next_round(uint32_t round) {
     UNTIL(anna.commits[0] == round + 1 && bert.commits[0] == round + 1);
 }
 
-// A manifest of the open round that its member did not sign: the true one is fetched.
+// A manifest of the open round is not signed by its member. The true manifest is fetched.
 static void altered_manifest(uint32_t round, const char *sql) {
     submit(&anna, 0, round);
     UNTIL(has_update(&bert, 0, round));
@@ -199,7 +200,7 @@ static void altered_manifest(uint32_t round, const char *sql) {
     UNTIL(anna.commits[0] == round + 1 && bert.commits[0] == round + 1);
 }
 
-// No job continues from rows that were altered or removed.
+// A job does not continue from rows that were altered or removed.
 static void test_altered_rows(void **state) {
     (void)state;
     open_job(&anna);
@@ -229,7 +230,7 @@ static void test_altered_rows(void **state) {
     refuses(&bert);
 }
 
-// A vote that was given and then lost is not given again.
+// A vote was given and then lost. It is not given again.
 static void test_lost_vote(void **state) {
     (void)state;
     open_job(&anna);
@@ -240,7 +241,7 @@ static void test_lost_vote(void **state) {
     refuses(&bert);
 }
 
-// The ledger holds another update of hers under this number: that is the reported reason, not a
+// The ledger holds another update of hers under this number. The service reports this reason, not a
 // full disk.
 static void test_two_updates_of_one_number(void **state) {
     (void)state;

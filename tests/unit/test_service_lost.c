@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// inter/service after a disk lost complete updates: the other member is asked for them by their
-// signed digest.
+// inter/service after a disk lost complete updates: the service asks the other member for them by
+// their signed digest.
 #include "inter/ledger/db.h"
 #include "tests/unit/service_fixture.h"
 
@@ -52,8 +52,8 @@ static void round_of(uint32_t round) {
     UNTIL(anna.commits[0] == round + 1 && bert.commits[0] == round + 1);
 }
 
-// An update of a past round, own or not, and harmed in any way, is fetched again before the worker
-// gets the commit.
+// An update of a past round was harmed in some way. Whether it is this member's own or not, it is
+// fetched again before the worker gets the commit.
 static void test_fetched_from_the_other(void **state) {
     (void)state;
     open_job(&anna);
@@ -65,10 +65,10 @@ static void test_fetched_from_the_other(void **state) {
             uint32_t before = bert.commits[0];
             harm(&bert, member, 0, (enum harm)how);
             OK(inter_service_deliver(bert.s, job, 0, 0));
-            assert_int_equal(bert.commits[0], before); // not half of it
+            assert_int_equal(bert.commits[0], before); // not after half of it
             UNTIL(bert.commits[0] == before + 1);      // the commit callback checks the digests
         }
-    harm(&bert, 0, 0, EMPTIED); // all updates of a round
+    harm(&bert, 0, 0, EMPTIED); // harms all updates of a round
     harm(&bert, 1, 0, REMOVED);
     OK(inter_service_deliver(bert.s, job, 0, 0));
     UNTIL(bert.commits[0] == 2 + 2 * HARMS + 1);
@@ -78,7 +78,8 @@ static void test_fetched_from_the_other(void **state) {
     expect_sound(&bert, 2);
 }
 
-// While rounds go on, the open round's updates and a refetched one do not replace each other.
+// While rounds go on, the updates of the open round and an update that is fetched again do not
+// replace each other.
 static void test_beside_the_open_round(void **state) {
     (void)state;
     open_job(&anna);
@@ -92,8 +93,8 @@ static void test_beside_the_open_round(void **state) {
     assert_true(has_update(&bert, 0, 0) && has_update(&bert, 0, 1));
 }
 
-// The other member lost it too and says so: the commit comes with what is here. An update that was
-// computed again is accepted by its digest.
+// The other member has lost it too, and says so. Then the commit comes with the updates that are
+// here. An update that was computed again is accepted if its digest is right.
 static void test_computed_again(void **state) {
     (void)state;
     open_job(&anna);
@@ -104,15 +105,15 @@ static void test_computed_again(void **state) {
     harm(&anna, 0, 0, CUT);
     bert.may_miss = true;
     OK(inter_service_deliver(bert.s, job, 0, 0));
-    UNTIL(bert.missing == 1); // nobody has it
+    UNTIL(bert.missing == 1); // no member has it
     uint32_t hers = anna.commits[0];
-    submit(&anna, 0, 0); // as a worker does that starts again
+    submit(&anna, 0, 0); // as a worker does after a restart
     UNTIL(anna.commits[0] > hers && has_update(&bert, 0, 0));
     assert_true(has_update(&anna, 0, 0));
 }
 
-// An own update of the open round is found lost when it should be sent: the worker submits it
-// again.
+// When an update of this member should be sent in the open round, it is found lost. The worker
+// submits it again.
 static void test_lost_before_it_was_sent(void **state) {
     (void)state;
     open_job(&anna);
@@ -139,8 +140,8 @@ static void test_lost_before_it_was_sent(void **state) {
     expect_sound(&bert, 4);
 }
 
-// A restarted worker computes other bytes, as devices do: that update is sent as a later attempt,
-// whether or not the first one had arrived. No two are signed as one attempt.
+// A restarted worker computes other bytes, as devices do. The new update is sent as a later
+// attempt, whether or not the first one had arrived. Two updates are never signed as one attempt.
 static void test_other_bytes(void **state) {
     (void)state;
     open_job(&anna);
@@ -173,7 +174,7 @@ static void test_other_bytes(void **state) {
     expect_sound(&bert, 1 + 2 * HARMS);
 }
 
-// The disk loses every attempt: after the last allowed one, none is signed.
+// The disk loses every attempt. After the last allowed attempt, no other is signed.
 static void test_lost_each_time(void **state) {
     struct inter_key k;
     struct inter_manifest m;
@@ -196,8 +197,8 @@ static void test_lost_each_time(void **state) {
     assert_int_equal(inter_service_submit(anna.s, &m, "none", 4), NEB_ERR_EXISTS);
 }
 
-// A masked update is not replaced: it is fetched from the other member, or the job ends there with
-// a message.
+// A masked update is never replaced. It is fetched from the other member, or the job ends there
+// with a message.
 static void test_masked(void **state) {
     (void)state;
     anna.masked = bert.masked = true;

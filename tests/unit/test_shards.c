@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shards of an exchange's state (inter/outer/outer.h, compress/update.h): dealt evenly to their
-// owners, with the same bytes, digests and parameters as on a single rank.
+// Shards of an exchange's state (inter/outer/outer.h, compress/update.h): they are spread evenly
+// over their owners, and give the same bytes, digests and parameters as a single rank.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
 #include "inter/outer/outer.h"
@@ -21,8 +21,8 @@ static void check_bounds(const uint64_t *elements, const int32_t *fragment, int3
                          int32_t fragments) {
     uint64_t load[RANKS], total = 0, largest = 0, sum[RANKS] = {0};
     int32_t owner[MANY], again[MANY];
-    intra_shards_assign(elements, fragment, n, ranks, load, owner);
-    intra_shards_assign(elements, fragment, n, ranks, load, again);
+    intra_shards_assign(elements, fragment, n, ranks, NULL, NULL, load, owner);
+    intra_shards_assign(elements, fragment, n, ranks, NULL, NULL, load, again);
     assert_memory_equal(owner, again, (size_t)n * sizeof *owner);
     for (int32_t i = 0; i < n; i++) {
         assert_in_range(owner[i], 0, ranks - 1);
@@ -47,12 +47,12 @@ static void check_bounds(const uint64_t *elements, const int32_t *fragment, int3
 
 static void test_units_are_dealt_by_size(void **state) {
     (void)state;
-    // The drawing in shards.h.
+    // The example that shards.h draws.
     const uint64_t drawn[] = {6, 6, 2, 2, 2, 4, 2};
     const int32_t one[7] = {0};
     uint64_t load[RANKS];
     int32_t owner[MANY], fragment[MANY];
-    intra_shards_assign(drawn, one, 7, 3, load, owner);
+    intra_shards_assign(drawn, one, 7, 3, NULL, NULL, load, owner);
     assert_int_equal(owner[0], 0);
     assert_int_equal(owner[1], 1);
     assert_int_equal(owner[5], 2);
@@ -68,7 +68,7 @@ static void test_units_are_dealt_by_size(void **state) {
             check_bounds(elements, fragment, MANY, ranks, fragments);
         }
     // With fewer units than ranks, the first ranks have one each.
-    intra_shards_assign(elements, one, 3, 8, load, owner);
+    intra_shards_assign(elements, one, 3, 8, NULL, NULL, load, owner);
     uint32_t seen = 0;
     for (int i = 0; i < 3; i++)
         seen |= 1u << owner[i];
@@ -76,11 +76,101 @@ static void test_units_are_dealt_by_size(void **state) {
     assert_int_equal(load[3], 0);
 }
 
+// ---- units that ranks hold parts of ----
+
+struct holdings {
+    uint64_t by[MANY][RANKS];
+};
+static uint64_t held_by(void *user, int32_t unit, int rank) {
+    return ((const struct holdings *)user)->by[unit][rank];
+}
+
+// The loads of two ranks differ by one unit, or by 5 % of a share.
+static void check_even(const uint64_t *elements, const uint64_t *load, int ranks) {
+    uint64_t total = 0, largest = 0, most = 0, least = UINT64_MAX;
+    for (int32_t i = 0; i < MANY; i++) {
+        total += elements[i];
+        largest = elements[i] > largest ? elements[i] : largest;
+    }
+    for (int r = 0; r < ranks; r++) {
+        most = load[r] > most ? load[r] : most;
+        least = load[r] < least ? load[r] : least;
+    }
+    uint64_t share = total / (uint64_t)ranks / 20;
+    assert_true(most - least <= (largest > share ? largest : share));
+}
+
+// The first half of the ranks holds more than the others.
+static void hold_at_random(struct holdings *h, const uint64_t *elements, int ranks,
+                           struct neb_rng *r) {
+    memset(h, 0, sizeof *h);
+    for (int32_t i = 0; i < MANY; i++)
+        for (int k = 0; k < ranks; k++)
+            h->by[i][k] = neb_rng_below(r, elements[i] + 1) / (k < ranks / 2 ? 1 : 3);
+}
+
+static void test_units_are_owned_where_they_are(void **state) {
+    (void)state;
+    static struct holdings h;
+    uint64_t elements[MANY], load[RANKS];
+    int32_t owner[MANY], fragment[MANY];
+    enum { ROW_RANKS = 4, EACH = MANY / ROW_RANKS };
+    for (int32_t i = 0; i < MANY; i++) {
+        elements[i] = 1000;
+        fragment[i] = i % 2;
+    }
+    // By rows: each rank holds as much, and owns what it holds. With a second replica, both share.
+    for (int32_t i = 0; i < MANY; i++)
+        h.by[i][i / EACH] = 1000;
+    intra_shards_assign(elements, fragment, MANY, ROW_RANKS, held_by, &h, load, owner);
+    for (int32_t i = 0; i < MANY; i++)
+        assert_int_equal(owner[i], i / EACH);
+    for (int32_t i = 0; i < MANY; i++)
+        h.by[i][ROW_RANKS + i / EACH] = 1000;
+    intra_shards_assign(elements, fragment, MANY, 2 * ROW_RANKS, held_by, &h, load, owner);
+    for (int32_t i = 0; i < MANY; i++)
+        assert_int_equal(owner[i] % ROW_RANKS, i / EACH);
+    check_even(elements, load, 2 * ROW_RANKS);
+    // By columns: all hold the same of each unit.
+    for (int32_t i = 0; i < MANY; i++)
+        for (int r = 0; r < ROW_RANKS; r++)
+            h.by[i][r] = 250;
+    intra_shards_assign(elements, fragment, MANY, ROW_RANKS, held_by, &h, load, owner);
+    check_even(elements, load, ROW_RANKS);
+    check_bounds(elements, fragment, MANY, ROW_RANKS, 2);
+}
+
+static void test_owners_are_even_whatever_they_hold(void **state) {
+    (void)state;
+    static struct holdings h;
+    uint64_t elements[MANY], load[RANKS], again[RANKS];
+    int32_t owner[MANY], fragment[MANY], same[MANY];
+    struct neb_rng r = neb_rng_make(6, 1);
+    for (int ranks = 1; ranks <= RANKS; ranks += 9)
+        for (int32_t fragments = 1; fragments <= 4; fragments++) {
+            for (int32_t i = 0; i < MANY; i++) {
+                elements[i] = 1 + neb_rng_below(&r, i % 10 ? 5000 : 200000);
+                fragment[i] = i * fragments / MANY;
+            }
+            hold_at_random(&h, elements, ranks, &r);
+            intra_shards_assign(elements, fragment, MANY, ranks, held_by, &h, load, owner);
+            check_even(elements, load, ranks);
+            intra_shards_assign(elements, fragment, MANY, ranks, held_by, &h, again, same);
+            assert_memory_equal(owner, same, sizeof owner);
+        }
+    // Only one rank holds anything: the others still take their shares.
+    memset(&h, 0, sizeof h);
+    for (int32_t i = 0; i < MANY; i++)
+        h.by[i][2] = elements[i];
+    intra_shards_assign(elements, fragment, MANY, 4, held_by, &h, load, owner);
+    check_even(elements, load, 4);
+}
+
 static void test_parts_of_a_checkpoint_are_dealt_by_load(void **state) {
     (void)state;
     const uint64_t bytes[] = {100, 40, 30, 30, 10};
     int32_t out[5];
-    // Rank 0 writes its own file, and nothing else unless it is alone.
+    // Rank 0 writes its own file. It writes parts only if it is alone.
     uint64_t able[3] = {1, 1, 1}, load[3] = {INTRA_PARTS_NOTHING, 0, 0};
     intra_parts_assign(bytes, 5, able, 3, load, out);
     assert_true(out[0] == 1 && out[1] == 2 && out[2] == 2 && out[3] == 2 && out[4] == 1);
@@ -89,7 +179,7 @@ static void test_parts_of_a_checkpoint_are_dealt_by_load(void **state) {
     intra_parts_assign(bytes, 5, alone, 3, none, out);
     for (int i = 0; i < 5; i++)
         assert_int_equal(out[i], 0);
-    // With the load that each rank has anyway, all come to about the same.
+    // With the load that each rank has anyway, all ranks have about the same total.
     uint64_t has[3] = {60, 50, 100};
     intra_parts_assign(bytes, 5, able, 3, has, out);
     assert_int_equal(out[0], 1);
@@ -229,14 +319,14 @@ static void test_owners_are_as_one(void **state) {
         elements[i] = (uint64_t)shapes[i].rows * shapes[i].cols;
         fragment[i] = shapes[i].fragment;
     }
-    intra_shards_assign(elements, fragment, UNITS, OWNERS, load, owner);
+    intra_shards_assign(elements, fragment, UNITS, OWNERS, NULL, NULL, load, owner);
     for (size_t c = 0; c < sizeof names / sizeof *names; c++) {
         struct owner owners[OWNERS] = {0};
         struct cmp_codec codec;
         struct neb_buf joined = {0};
         assert_int_equal(cmp_codec_parse(names[c], &codec), NEB_OK);
         make_member(one, 7);
-        make_member(twin, 7); // its own state is not used: its owners hold it
+        make_member(twin, 7); // its own state is not used, because its owners hold it
         make_member(peer, 8);
         make_owners(owners, owner, twin);
         for (int round = 0; round < ROUNDS; round++) {
@@ -314,7 +404,9 @@ static void test_malformed_updates_are_refused(void **state) {
     assert_int_equal(cmp_work_create(&w), NEB_OK);
     cmp_update_begin(&update, 2);
     for (int i = 0; i < 2; i++)
-        assert_int_equal(cmp_update_add(w, &update, &shape[i], &codec, x, NULL), NEB_OK);
+        assert_int_equal(
+            cmp_update_add(w, &update, &shape[i], &codec, &(struct cmp_source){.x = x}, NULL),
+            NEB_OK);
     neb_log_set_sink(testing_drop, NULL);
     assert_int_equal(cmp_update_cut(update.p, update.len, owner, 6, 1, &out), NEB_OK);
     size_t one = out.len;
@@ -337,6 +429,8 @@ static void test_malformed_updates_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_units_are_dealt_by_size),
+        cmocka_unit_test(test_units_are_owned_where_they_are),
+        cmocka_unit_test(test_owners_are_even_whatever_they_hold),
         cmocka_unit_test(test_parts_of_a_checkpoint_are_dealt_by_load),
         cmocka_unit_test(test_owners_are_as_one),
         cmocka_unit_test(test_malformed_updates_are_refused)};

@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 enum { UNITS = 4 };
-// Groups of one, of two and of 64 rows, and a last group cut short.
+// Groups of one, of two and of 64 rows, and a last group that is cut short.
 static const struct cmp_unit_shape shapes[UNITS] = {
     {0, 7, 9, false}, {1, 10, 150, false}, {2, 500, 300, false}, {5, 1, 70001, false}};
 static struct cmp_work *work;
@@ -36,7 +36,9 @@ static void sketch_of(const float *x, const char *codec, float *out) {
     assert_int_equal(cmp_codec_parse(codec, &c), NEB_OK);
     cmp_update_begin(&b, UNITS);
     for (int u = 0; u < UNITS; u++) {
-        assert_int_equal(cmp_update_add(work, &b, &shapes[u], &c, x + at, NULL), NEB_OK);
+        assert_int_equal(
+            cmp_update_add(work, &b, &shapes[u], &c, &(struct cmp_source){.x = x + at}, NULL),
+            NEB_OK);
         at += (size_t)shapes[u].rows * shapes[u].cols;
     }
     cmp_check_begin(check, elements());
@@ -95,14 +97,14 @@ static void test_angles(void **state) {
     free(b);
 }
 
-// Top-k entries fall into the buckets of their elements, so the sketch matches the dense one of the
-// kept part.
+// Top-k entries go into the buckets of their elements. So their sketch matches the dense sketch of
+// the entries that are kept.
 static void test_sparse(void **state) {
     (void)state;
     float *a = noise(3), *other = noise(4), dense[CMP_SKETCH], sparse[CMP_SKETCH],
           apart[CMP_SKETCH];
     for (size_t i = 0; i < elements(); i += 50)
-        a[i] *= 100; // a few carry nearly all of it
+        a[i] *= 100; // a few elements carry nearly all of the length
     sketch_of(a, "int8", dense);
     sketch_of(a, "topk:256/4096", sparse);
     sketch_of(other, "topk:64/4096", apart);
@@ -125,8 +127,8 @@ static void test_outliers(void **state) {
     static const uint8_t who[] = {0, 2, 3, 5};
     struct inter_record r = {.n = 4};
     float sketches[4][CMP_SKETCH],
-        norms[INTER_MEMBERS_MAX] = {[0] = 1, [2] = 1.2f, [3] = 0.9f, [5] = 1};
-    const float *by_member[INTER_MEMBERS_MAX] = {0};
+        norms[NEB_MEMBERS_MAX] = {[0] = 1, [2] = 1.2f, [3] = 0.9f, [5] = 1};
+    const float *by_member[NEB_MEMBERS_MAX] = {0};
     float *common = noise(10);
     for (int i = 0; i < 4; i++) {
         float *own = noise(20 + (uint64_t)i), *x = blend(common, own, 0.6f, 1);
@@ -152,12 +154,12 @@ static void test_outliers(void **state) {
     assert_int_equal(mset_bits(inter_outliers(&r, norms, by_member)), 1 << 5);
     r.entries[0].verdict = INTER_REJECTED;
     r.entries[1].verdict = INTER_REJECTED;
-    // with two left it is not clear which
+    // with two members left it is not clear which one is the outlier
     assert_int_equal(mset_bits(inter_outliers(&r, norms, by_member)), 0);
     free(common);
 }
 
-// One member against its own past, with an update of this norm and reach in steps.
+// One member is compared with its own past. Its update has this norm, and this reach in steps.
 static bool odd(struct inter_past *p, float n, double reach) {
     return inter_past_stands_out(p, n, reach, 0);
 }
@@ -187,7 +189,7 @@ static void test_past(void **state) {
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
         if (odd(&p, table[i].norm, table[i].reach) != table[i].odd)
             fail_msg("%s", table[i].what);
-    // If steps disagree, the norm falls with the root of their number: a tenth of the steps, a
+    // If steps disagree, the norm grows with the root of their number. A tenth of the steps gives a
     // third of the norm.
     p = (struct inter_past){0};
     assert_false(odd(&p, 1, 100) || odd(&p, 1, 100));
@@ -197,7 +199,8 @@ static void test_past(void **state) {
     // Another codec starts a new history.
     assert_false(inter_past_stands_out(&p, 100, 10, 3));
     assert_true(inter_past_stands_out(&p, 500, 10, 3));
-    // A lasting change is flagged for some rounds only: 1e6 is 2^18 above four times 1.
+    // A lasting change is flagged only for some rounds: 1e6 is 2^18 times the limit, which is four
+    // times 1.
     int flagged = 0;
     p = (struct inter_past){0};
     (void)odd(&p, 1, 10);
@@ -210,9 +213,9 @@ static void test_past(void **state) {
 static void test_reach(void **state) {
     (void)state;
     float pace[INTER_PACE] = {0};
-    assert_true(inter_reach(pace, 640, 20, 50) == 30); // not known
+    assert_true(inter_reach(pace, 640, 20, 50) == 30); // the pace is not known
     for (int i = 0; i < INTER_PACE; i++)
-        pace[i] = (float)i / 64; // rises to the end
+        pace[i] = (float)i / 64; // the pace rises to the end
     assert_true(fabs(inter_reach(pace, 640, 0, 640) - 320) < 1);
     assert_true(fabs(inter_reach(pace, 640, 320, 330) - 5.08) < 0.1);
     assert_true(inter_reach(pace, 640, 50, 50) == 0 && inter_reach(pace, 640, 50, 20) == 0);

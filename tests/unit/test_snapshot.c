@@ -43,12 +43,12 @@ static struct {
     bool steady; // the link neither doubles nor refuses a message
     uint64_t data_bytes;
     float *theta, *v;
-    uint32_t round; // of the holder's state
+    uint32_t round; // round of the holder's state
     int opened, closed;
-    int opens_after;    // so many times open reports that the state is not there yet
-    bool silent;        // side 2 reports that for ever
+    int opens_after;    // this many times open reports that the state is not there yet
+    bool silent;        // side 2 reports for ever that it is not there
     bool takes_nothing; // the link of side 2 is full
-    uint32_t strangers; // a bit for each peer that is no cluster of the job
+    uint32_t strangers; // a bit for each peer that is not a cluster of the job
     int refused;        // messages of strangers
     enum neb_status done;
     int n_done;
@@ -130,7 +130,7 @@ static enum neb_status put(void *user, uint32_t peer, bool bulk, const void *hea
     return NEB_OK;
 }
 
-static uint64_t known_elements = PARAMS; // of the job's model
+static uint64_t known_elements = PARAMS; // elements of the job's model
 static uint64_t elements(void *user, const uint8_t id[INTER_ID_BYTES]) {
     (void)user, (void)id;
     return known_elements;
@@ -247,14 +247,14 @@ static void test_over_a_bad_link(void **state) {
 static void test_resumes_after_a_restart(void **state) {
     (void)state;
     uint64_t total = 2 * PARAMS * sizeof(float);
-    // Receive enough that the map is written.
+    // Receives so many chunks that the map is written.
     OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), zero, 1, false, NEB_S));
     neb_ns now = run(NEB_S, 14);
     assert_int_equal(W.n_done, 0);
     inter_snapshots_destroy(&W.side[1].s); // a crash; the map was written with the offer
     while (W.n)
         free(W.queue[--W.n].p);
-    W.round = 8; // the holder has a newer one, but this one was begun
+    W.round = 8; // the holder has a newer state, but the transfer of this one has begun
     start(1);
     OK(inter_snapshots_fetch(W.side[1].s, job, at("x"), zero, 1, false, now + NEB_S));
     run(now + NEB_S, INT32_MAX);
@@ -263,7 +263,7 @@ static void test_resumes_after_a_restart(void **state) {
     assert_true(W.data_bytes < 3 * total);
 }
 
-// A part was here before this fetch: its giver is unknown, so no giver is named.
+// A part was here before this fetch. The member that gave it is not known, so no giver is named.
 static void test_unknown_giver(void **state) {
     (void)state;
     W.rng = neb_rng_make(1, 0);
@@ -352,7 +352,7 @@ static void id_of(uint32_t round, uint8_t id[INTER_SHA_BYTES]) {
     neb_buf_free(&header);
 }
 
-// The only message in flight goes to this side, and reports that nothing is here.
+// The only message in flight goes to this side, and says that no state is here.
 static void expect_none(uint32_t to) {
     static const uint8_t nothing[INTER_SHA_BYTES + 16];
     assert_int_equal(W.n, 1);
@@ -363,8 +363,8 @@ static void expect_none(uint32_t to) {
     free(W.queue[--W.n].p);
 }
 
-// A member that is no cluster of the job gets nothing, not even chunks of another's transfer; its
-// offers and data are ignored, and a removed member gets nothing more.
+// A member that is not a cluster of the job gets nothing, not even chunks of another member's
+// transfer. Its offers and data are ignored. A removed member gets nothing more.
 static void test_strangers_get_nothing(void **state) {
     (void)state;
     static const uint8_t none[INTER_SHA_BYTES];
@@ -390,7 +390,7 @@ static void test_strangers_get_nothing(void **state) {
         say(1, 0, INTER_SNAPSHOT_GET, id, &(uint32_t){3}, NEB_S);
     while (W.n)
         free(W.queue[--W.n].p);
-    W.opens_after = 1000; // 1 is revoked while a newer state is looked for
+    W.opens_after = 1000; // member 1 is revoked while it looks for a newer state
     say(1, 0, INTER_SNAPSHOT_ASK, none, NULL, 60 * NEB_S);
     W.strangers |= 1u << 1;
     W.opens_after = 0;
@@ -401,7 +401,7 @@ static void test_strangers_get_nothing(void **state) {
     assert_int_equal(W.data_bytes, was);
 }
 
-// A peer that asks for chunks without end and takes none does not delay another one.
+// A peer asks for chunks without end and takes none. It does not delay another peer.
 static void test_stalled_peer(void **state) {
     (void)state;
     static const uint8_t none[INTER_SHA_BYTES];
@@ -445,8 +445,8 @@ static int opened_for(const uint8_t taken[INTER_SHA_BYTES], neb_ns now) {
     return W.opened;
 }
 
-// A peer that never finishes keeps its state for a day, as long as the updates since it are kept;
-// after that only as long as others can continue from it.
+// For a peer that never finishes, the state is kept for a day, as are the updates since it. After
+// that the state is kept only as long as other peers can continue from it.
 static void test_endless_transfer(void **state) {
     (void)state;
     static const uint8_t none[INTER_SHA_BYTES];
@@ -470,7 +470,7 @@ static uint64_t on_disk(const char *name) {
     return stat(at(name), &info) == 0 ? (uint64_t)info.st_blocks * 512 : 0;
 }
 
-// A state that takes half a minute to open is offered once, when the member asks again.
+// A state takes half a minute to open. It is offered once, when the member asks again.
 static void test_slow_to_open(void **state) {
     (void)state;
     neb_ns now = NEB_S;
@@ -484,8 +484,8 @@ static void test_slow_to_open(void **state) {
     assert_in_range(now / NEB_S, 30, 100);
 }
 
-// Updates since a state stay while it is opened or taken, and as long again as the transfer took,
-// but no peer holds them for more than a day.
+// Updates since a state stay while the state is opened or transferred, and then for as long as the
+// transfer took. But no peer can hold them for more than a day.
 static void test_updates_stay(void **state) {
     (void)state;
     static const uint8_t other[INTER_ID_BYTES] = {10};
@@ -505,7 +505,7 @@ static void test_updates_stay(void **state) {
     assert_true(took > NEB_S);
     assert_true(inter_snapshots_hold(W.side[0].s, end + took / 2, job));
     assert_false(inter_snapshots_hold(W.side[0].s, end + 2 * took + 10 * NEB_S, job));
-    // A peer that asks without end.
+    // A peer asks without end.
     const neb_ns hour = 3600 * NEB_S;
     uint8_t begun[INTER_SHA_BYTES] = {0};
     start = now = end + 100 * hour;
@@ -528,7 +528,7 @@ static void test_updates_stay(void **state) {
     }
 }
 
-// Bulk messages share a link of so many bit/s; small ones arrive at once.
+// Bulk messages share a link with this rate in bit/s. Small messages arrive at once.
 static void carry(double bps, neb_ns time, neb_ns now) {
     size_t bulk = 0;
     for (size_t i = 0; i < W.n; i++)
@@ -548,7 +548,7 @@ static void carry(double bps, neb_ns time, neb_ns now) {
     }
 }
 
-// A chunk takes half a minute: it is not requested again, and its peer is not given up.
+// A chunk takes half a minute. It is not requested again, and its peer is not given up.
 static void test_slow_path(void **state) {
     (void)state;
     const double bps = 64e3, total = 2.0 * PARAMS * sizeof(float);
@@ -574,8 +574,8 @@ static int open_files(void) {
     return n;
 }
 
-// A late answer counts, but once: a peer that offers and sends nothing costs one idle time, however
-// often it offers, and its file is closed.
+// A late answer counts, but only once. A peer that offers and sends nothing costs one idle time,
+// however often it offers. Its file is closed.
 static void test_late_offers(void **state) {
     (void)state;
     W.silent = true;
@@ -632,7 +632,7 @@ static void test_too_large(void **state) {
     known_elements = PARAMS;
 }
 
-// Without room for the offered size the attempt ends and leaves nothing behind.
+// There is no room for the offered size. The attempt ends and leaves nothing behind.
 static void test_no_room(void **state) {
     (void)state;
     struct rlimit was, little;
@@ -649,7 +649,7 @@ static void test_no_room(void **state) {
     assert_false(neb_fs_exists(at("x.part")) || neb_fs_exists(at("x.map")));
 }
 
-// There is room, but the ledger needs it, both for a known size and for an unknown one.
+// There is room, but the ledger needs it. This is tested for a known size and for an unknown one.
 static void test_room_of_the_ledger(void **state) {
     (void)state;
     for (int unknown = 0; unknown < 2; unknown++) {
@@ -679,7 +679,7 @@ static void test_headers(void **state) {
         r = neb_rd_make(b.p, n);
         assert_false(inter_snapshot_get(&r, got));
     }
-    s->parts[1].last.round = 5; // not the round of its last record
+    s->parts[1].last.round = 5; // the round is not that of its last record
     neb_buf_clear(&b);
     inter_snapshot_put(&b, s);
     r = neb_rd_make(b.p, b.len);

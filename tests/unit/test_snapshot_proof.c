@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a fetched state is the one that the others have (agent/daemon/judge.h), by the
-// digests that members report (inter/round/node.h).
+// Whether a fetched state is the state that the other members have (agent/daemon/judge.h). The
+// digests that members report decide (inter/round/node.h).
 #include "agent/daemon/judge.h"
 
 #include <setjmp.h>
@@ -33,16 +33,17 @@ static void test_two_clusters(void **state) {
 static void test_three_clusters(void **state) {
     (void)state;
     assert_int_equal(judge(0, 0, C, A), AGENT_PROOF_WAITS);
-    assert_int_equal(judge(A, 0, C, A), AGENT_PROOF_WAITS); // the giver confirms its own state
+    assert_int_equal(judge(A, 0, C, A), AGENT_PROOF_WAITS); // the giver confirms only its own state
     assert_int_equal(judge(A | C, 0, C, A), AGENT_PROOF_CONFIRMED);
     assert_int_equal(judge(C, 0, C, A), AGENT_PROOF_CONFIRMED);
-    // The giver trains with the state of the others, but gave another one.
+    // The giver trains with the state of the other members, but has given another one.
     assert_int_equal(judge(0, A | C, C, A), AGENT_PROOF_REFUTED);
     assert_int_equal(judge(0, A, C, A), AGENT_PROOF_REFUTED);
-    // One against one: neither is more credible, and the other would want to be asked next.
+    // One member against one. Neither is more credible. The other member may have disagreed only to
+    // be asked next.
     assert_int_equal(judge(0, C, C, A), AGENT_PROOF_DISPUTED);
     assert_int_equal(judge(A, C, C, A), AGENT_PROOF_DISPUTED);
-    // The giver's older report, before it recomputed its parameters, does not count.
+    // The giver's earlier report, from before it recomputed its parameters, does not count.
     assert_int_equal(judge(C, A, C, A), AGENT_PROOF_CONFIRMED);
 }
 
@@ -58,7 +59,7 @@ static void test_five_clusters(void **state) {
     assert_int_equal(judge(E, A | C, others, A), AGENT_PROOF_REFUTED);
 }
 
-// Several members gave parts, so one of those that agree may have made a part up.
+// Several members gave parts. So one of the members that agree may have invented a part.
 static void test_giver_not_known(void **state) {
     (void)state;
     const uint16_t all = A | C | D;
@@ -97,8 +98,8 @@ static void test_fragments(void **state) {
     free(s);
 }
 
-// The third member missed that round. This one did not, and had the same state before its disk was
-// lost.
+// The third member missed that round. This member did not miss it, and had the same state before
+// its disk was lost.
 static void test_own_digest(void **state) {
     (void)state;
     struct inter_digests said[INTER_FRAGMENTS_MAX] = {{.same = mset_from_bits(A | B)}};
@@ -122,7 +123,7 @@ static void test_timeout(void **state) {
     assert_int_equal(look(&p, said, C | D, late), AGENT_PROOF_LATE);
     said[0].other = mset_from_bits(C); // D is silent, and C disagrees: the state is not used
     assert_int_equal(look(&p, said, C | D, late), AGENT_PROOF_DISPUTED);
-    p.begun = true; // late is reported once only
+    p.begun = true; // late: this is reported only once
     said[0].other = mset_from_bits(0);
     assert_int_equal(look(&p, said, C | D, 2 * late), AGENT_PROOF_WAITS);
 }

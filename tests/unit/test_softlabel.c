@@ -20,8 +20,8 @@ struct labels {
     float logp[ROWS * CMP_SOFT_K_MAX], tail[ROWS];
 };
 
-// Random distributions: a softmax of k falling logits and a tail. The ids are uniform, the worst
-// case.
+// Random distributions: a softmax of k falling logits and a tail. The ids are uniform, which is the
+// worst case.
 static void fill(struct labels *l, int32_t k, int32_t vocab, uint64_t seed) {
     struct neb_rng rng = neb_rng_make(seed, 3);
     for (size_t i = 0; i < ROWS; i++) {
@@ -156,14 +156,14 @@ static void k_follows_the_link(void **state) {
         double row, rate, goodput;
         int32_t want;
     } cases[] = {
-        {8, 4, 64, 0, 0, 0, 8},               // nothing known yet
-        {8, 4, 64, 20, 1000, 25000, 8},       // just fits: 20 kB/s of 25
-        {8, 4, 64, 20, 1000, 24000, 4},       // does not fit
-        {64, 4, 64, 160, 1000, 25000, 8},     // falls as far as needed
-        {64, 4, 64, 160, 1000, 100, 4},       // but not below k_min
-        {64, 16, 64, 160, 1000, 100, 16},     // the same with another k_min
-        {8, 4, 64, 20, 1000, 60000, 8},       // 16 would take 40 of 48: no third to spare
-        {8, 4, 64, 20, 1000, 70000, 16},      // 40 of 56
+        {8, 4, 64, 0, 0, 0, 8},           // nothing known yet
+        {8, 4, 64, 20, 1000, 25000, 8},   // just fits: 20 kB/s of 25
+        {8, 4, 64, 20, 1000, 24000, 4},   // does not fit
+        {64, 4, 64, 160, 1000, 25000, 8}, // k falls as far as needed
+        {64, 4, 64, 160, 1000, 100, 4},   // but not below k_min
+        {64, 16, 64, 160, 1000, 100, 16}, // the same with another k_min
+        {8, 4, 64, 20, 1000, 60000, 8}, // k 16 would take 40 of 48 kB/s: there is no third to spare
+        {8, 4, 64, 20, 1000, 70000, 16},      // k 16 takes 40 of 56 kB/s
         {8, 4, 64, 20, 1000, 1e9, 16},        // one step at a time
         {32, 4, 48, 80, 1000, 1e9, 48},       // up to k_max
         {48, 4, 48, 120, 1000, 1e9, 48},      // not above k_max

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The last stage of 8-bit codes is chosen by what it saves, decodes to the same elements, and
+// The last stage of 8-bit codes is the one that saves most. It decodes to the same elements, and
 // refuses hostile bodies.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
@@ -66,7 +66,7 @@ static void test_planes_join_to_the_codes(void **state) {
     }
 }
 
-// One case for each stage: equally frequent codes, rows of zeros, heavy tails.
+// One case for each stage: codes that are equally frequent, rows of zeros, heavy tails.
 static void test_the_stage_follows_the_codes(void **state) {
     (void)state;
     struct neb_buf frame = {0}, plain = {0};
@@ -145,7 +145,7 @@ static void test_code_out_of_range_is_refused(void **state) {
     neb_log_set_sink(swallow, NULL);
     bool seen = false;
     assert_int_equal(cmp_decode(W, frame.p, frame.len, z, N), NEB_OK);
-    // A low nibble of 8 makes -128 where the code lies in [-136, -120].
+    // With a low nibble of 8, the code is -128 if the high nibble puts it into [-136, -120].
     for (size_t i = 0; i < N / 2 && !seen; i++) {
         uint8_t was = low[i];
         low[i] = (uint8_t)((was & 0xf0) | 8);
@@ -157,8 +157,8 @@ static void test_code_out_of_range_is_refused(void **state) {
     neb_buf_free(&frame);
 }
 
-// The gate's check gets the same numbers from the nibble stage as from plain codes, fed in pieces
-// of any size.
+// The gate's check gets the same numbers from the nibble stage as from plain codes. The pieces may
+// have any size.
 static void test_the_gate_reads_nibbles(void **state) {
     (void)state;
     static const struct cmp_unit_shape shape = {0, 1, N, false};
@@ -172,7 +172,8 @@ static void test_the_gate_reads_nibbles(void **state) {
     for (int level = 0; level < 2; level++) {
         codec.zstd_level = level;
         cmp_update_begin(&b, 1);
-        assert_int_equal(cmp_update_add(W, &b, &shape, &codec, x, NULL), NEB_OK);
+        assert_int_equal(cmp_update_add(W, &b, &shape, &codec, &(struct cmp_source){.x = x}, NULL),
+                         NEB_OK);
         for (size_t piece = 1; piece < 4 * N; piece = 5 * piece + 2) {
             cmp_check_begin(check, N);
             for (size_t at = 0; at < b.len; at += piece)

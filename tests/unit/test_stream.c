@@ -84,7 +84,7 @@ static void test_refused_data(void **state) {
     size_t delivered = 0;
     for (size_t i = 0; i < a.n; i++)
         delivered += a.list[i].kind == INTER_STREAM_ACT_DELIVER;
-    assert_int_equal(delivered, 4); // 0 and those that waited for it
+    assert_int_equal(delivered, 4); // batch 0, and the batches that waited for it
     feed(in, &a, true, &b);
     assert_int_equal(faults(in, INTER_STREAM_FAULT_DUPLICATE), 2);
     neb_buf_free(&b);
@@ -103,7 +103,7 @@ static void test_refused_puts(void **state) {
     assert_int_equal(faults(out, INTER_STREAM_FAULT_OVERSIZE), 1);
     e.seq = 1;
     e.len = 10;
-    assert_int_equal(inter_stream_step(out, 0, &e, &a), NEB_OK); // a gap
+    assert_int_equal(inter_stream_step(out, 0, &e, &a), NEB_OK); // a gap before this batch
     assert_int_equal(faults(out, INTER_STREAM_FAULT_OUTSIDE), 1);
     e.seq = 0;
     assert_int_equal(inter_stream_step(out, 0, &e, &a), NEB_OK);
@@ -117,7 +117,7 @@ static void test_refused_puts(void **state) {
         assert_int_equal(inter_stream_step(out, 0, &e, &a), NEB_OK);
     struct inter_stream_stats t;
     inter_stream_stats(out, &t);
-    assert_int_equal(t.next, 24); // the spool is full
+    assert_int_equal(t.next, 24); // then the spool is full
     inter_stream_actions_free(&a);
     inter_stream_destroy(&out);
 }
@@ -142,8 +142,8 @@ static void test_terms(void **state) {
     assert_int_equal(inter_stream_step(
                          out, 0, &(struct inter_stream_event){.kind = INTER_STREAM_EV_PEER_UP}, &a),
                      NEB_OK);
-    // The producer gets all messages that the consumer sends when the link comes up: it sends
-    // nothing and names the digests.
+    // The producer gets all messages that the consumer sends when the link comes up. It sends no
+    // data, and reports the digests.
     assert_int_equal(
         inter_stream_step(in, 0, &(struct inter_stream_event){.kind = INTER_STREAM_EV_PEER_UP},
                           &messages),
@@ -173,7 +173,7 @@ static void test_terms(void **state) {
     inter_stream_destroy(&out);
 }
 
-// A consumer that restarts before the spool's base is reported.
+// A consumer restarts before the base of the spool. This is reported.
 static void test_lost_batches_reported(void **state) {
     (void)state;
     struct inter_stream *out = make(INTER_STREAM_PRODUCER);
@@ -204,7 +204,8 @@ static bool find(const struct inter_stream_actions *a, enum inter_stream_action_
 }
 
 // A consumer without checkpoints attaches anywhere: it grants nothing until the producer reports
-// its spool's base, which is past the batches saved but not yet dropped. Earlier data is ignored.
+// the base of its spool. The base is after the batches that are saved but not yet dropped. Earlier
+// data is ignored.
 static void test_consumer_without_checkpoints(void **state) {
     (void)state;
     struct inter_stream *in = make(INTER_STREAM_CONSUMER), *out = make(INTER_STREAM_PRODUCER);
@@ -221,7 +222,7 @@ static void test_consumer_without_checkpoints(void **state) {
         inter_stream_step(out, NEB_S, &(struct inter_stream_event){.kind = INTER_STREAM_EV_PEER_UP},
                           &a),
         NEB_OK);
-    for (uint64_t saved = 11; saved <= 12; saved++) { // only the first is dropped at once
+    for (uint64_t saved = 11; saved <= 12; saved++) { // only the first batch is dropped at once
         neb_buf_clear(&b);
         inter_stream_put_grant(&b, &k, &(struct inter_stream_grant){1, 12, 12, saved, 6, 700});
         feed(out, &a, false, &b);
@@ -267,8 +268,8 @@ static void test_consumer_without_checkpoints(void **state) {
     inter_stream_destroy(&out);
 }
 
-// A consumer that wants no more attaches past the last batch: the producer's worker is told that
-// all is stored.
+// A consumer that needs no more batches attaches after the last one. The producer's worker learns
+// that all is stored.
 static void test_consumer_wants_no_more(void **state) {
     (void)state;
     enum { ALL = 100 };
@@ -312,7 +313,7 @@ static void test_consumer_wants_no_more(void **state) {
     inter_stream_destroy(&out);
 }
 
-// Dropping batches from the spool is a synced write: a consumer that saves batch after batch causes
+// To drop batches from the spool is a synced write. A consumer that saves batch after batch causes
 // one a second.
 static void test_drops_are_rare(void **state) {
     (void)state;
@@ -368,7 +369,7 @@ static uint64_t runs_through(int keep, size_t bytes, int restart_at) {
             in, 0, &(struct inter_stream_event){.kind = INTER_STREAM_EV_ATTACH, .session = 1}, &a),
         NEB_OK);
     while (applied < ALL && applied - durable < c.spool_batches &&
-           (applied + 1 - durable) * bytes <= c.spool_bytes) { // the room of the producer
+           (applied + 1 - durable) * bytes <= c.spool_bytes) { // the room that the producer has
         if ((int)applied == restart_at && newest) {
             struct inter_stream_hello h = {.role = INTER_STREAM_PRODUCER,
                                            .type = (uint8_t)c.type,
@@ -473,7 +474,7 @@ static void test_spool(void **state) {
         size_t n = body(seq, bytes);
         assert_int_equal(inter_spool_put(sp, &k, seq, bytes, n), NEB_OK);
     }
-    neb_fault_arm("spool.room:*"); // the remaining room is kept for the ledger
+    neb_fault_arm("spool.room:*"); // the remaining room is reserved for the ledger
     assert_int_equal(inter_spool_put(sp, &other, 0, "other", 5), NEB_ERR_NOSPC);
     neb_fault_arm(NULL);
     assert_int_equal(inter_spool_put(sp, &other, 0, "other", 5), NEB_OK);
@@ -568,7 +569,8 @@ static void test_sealed(void **state) {
     assert_int_equal(neb_fs_remove_tree(dir), NEB_OK);
 }
 
-// A peer of another protocol version is reported as such once for each link, not as malformed.
+// A peer of another protocol version is reported once for each link. The report says this, and not
+// that its messages are malformed.
 static void test_other_version(void **state) {
     (void)state;
     struct inter_stream *s = make(INTER_STREAM_PRODUCER);
@@ -623,7 +625,7 @@ static void test_wire(void **state) { // what is written can be read; truncated 
     neb_buf_u8(&b[1], 0);
     assert_false(inter_stream_parse(b[1].p, b[1].len, &m));
     neb_buf_clear(&b[1]);
-    // applied more than it has
+    // the consumer applied more than it has
     inter_stream_put_grant(&b[1], &k, &(struct inter_stream_grant){3, 7, 8, 7, 6, 5});
     assert_false(inter_stream_parse(b[1].p, b[1].len, &m));
     for (int i = 0; i < 3; i++)

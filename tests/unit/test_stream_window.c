@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The window of a stream over a path with a delay: it grows only when the consumer runs dry because
-// a round trip takes longer than the window lasts; then the consumer never pauses.
+// The window of a stream over a path with a delay: it grows only if a round trip takes longer than
+// the batches of a window, so that the consumer has to wait. After that the consumer never pauses.
 #include "inter/stream/wire.h"
 #include "tests/testing.h"
 
@@ -29,11 +29,12 @@ enum { BATCH = 100, PACKETS = 4096, RUN_MS = 20000, WARM_MS = 10000 };
 static const struct scene {
     const char *what;
     uint32_t start, most, window_bytes; // of the stream
-    // put_ms: time between two puts, 0 for as many as allowed. step_ms: time to apply a batch.
+    // put_ms: time between two puts; 0: as many puts as allowed. step_ms: time to apply a batch.
     int rtt_ms, put_ms, step_ms;
-    int down_ms;               // an outage in the warm-up
-    uint32_t least, largest;   // of the window at the end
-    double rate_min, rate_max; // applied after the warm-up, as a share of what the consumer could
+    int down_ms;             // an outage in the warm-up
+    uint32_t least, largest; // of the window at the end
+    // batches applied after the warm-up, as a share of those that the consumer could apply
+    double rate_min, rate_max;
 } scenes[] = {
     {"a short path", 16, 256, 1 << 20, 20, 0, 10, 0, 16, 16, 0.99, 1.01},
     {"a round trip longer than the window", 16, 256, 1 << 20, 300, 0, 10, 0, 32, 128, 0.99, 1.01},
@@ -274,13 +275,14 @@ static void test_slow_link(void **state) {
         inter_stream_stats(out.s, &t);
         assert_true(t.path.goodput_bps > 1e6 && t.path.goodput_bps < 3e6);
     }
-    // A tenfold drop of the rate is waited out too, and lost batches are resent in the end.
+    // The producer also waits out a tenfold drop of the rate. Lost batches are resent in the end.
     assert_int_equal(tick_until(now_ms + 100 * 1000), 0);
     unsigned again = 0;
     for (int end = now_ms + 60 * 1000; !again && now_ms < end;)
         again = tick_until(now_ms + 200);
     assert_int_equal(again, SIDE_BY_SIDE);
-    // An acknowledgement of the first copies right after the resend says nothing about the path.
+    // If the first copies are acknowledged right after the resend, this says nothing about the
+    // path.
     inter_stream_stats(out.s, &t);
     struct inter_stream_measure before = t.path;
     now_ms += 10;
@@ -324,7 +326,7 @@ static void test_connection_lost(void **state) {
     sent_on(0xaa, 2);
     assert_int_equal(lost(9), 0); // a connection of another stream
     assert_int_equal(lost(2), 0xaa);
-    // The link takes two of them. The others are neither forgotten nor overtaken by new batches.
+    // The link takes two of them. The others are not forgotten, and no new batch overtakes them.
     sent_on(0x0a, 3);
     send_some((struct inter_stream_event){.kind = INTER_STREAM_EV_SEND_FAILED, .seq = 5});
     assert_int_equal(granted(1), 0); // the link has just refused
@@ -336,7 +338,8 @@ static void test_connection_lost(void **state) {
     assert_int_equal(sends((struct inter_stream_event){.kind = INTER_STREAM_EV_TICK}), 0x180);
     sent_on(0x180, 3);
     assert_int_equal(lost(2), 0);
-    // Acknowledged batches are not resent; a loss on an unknown connection resends all others.
+    // Acknowledged batches are not resent. After a loss on an unknown connection all other batches
+    // are.
     assert_int_equal(granted(4), 3);
     sent_on(0xe00, 4);
     assert_int_equal(lost(3), 0x1a0);
@@ -350,8 +353,8 @@ static void test_connection_lost(void **state) {
     inter_stream_destroy(&out.s);
 }
 
-// If connection after connection breaks under one batch, it is resent ever more rarely until it
-// arrives.
+// If one connection after another breaks under a batch, the batch is resent more and more rarely
+// until it arrives.
 static void test_connections_lost_again_and_again(void **state) {
     (void)state;
     unsigned sent = 0;
@@ -369,7 +372,7 @@ static void test_connections_lost_again_and_again(void **state) {
     inter_stream_destroy(&out.s);
 }
 
-// Without any acknowledgement copies get rarer: after five minutes, then every ten.
+// Without any acknowledgement, copies get rarer: after five minutes, and then every ten minutes.
 static void test_copies_get_rare(void **state) {
     (void)state;
     begin_large();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams in a seeded simulation: messages are lost, doubled and reordered, links break, and
-// workers and agents crash between any two actions. Each batch is applied exactly once and in
-// order, and queues stay bounded.
+// Streams in a seeded simulation: messages are lost, doubled and reordered, links break, workers
+// and agents crash between any two actions. Each batch is applied exactly once and in order, and
+// queues stay bounded.
 #include "tests/unit/stream_fixture.h"
 
 #include <stdlib.h>
@@ -43,7 +43,8 @@ struct world {
     uint64_t queued; // one past the newest
     bool asked;
     bool forgets,
-        // forgets: may lose its checkpoints; begun: has just begun where the producer told it to
+        // forgets: may lose its checkpoints. begun: has just begun at the batch that the producer
+        // told it
         begun;
     uint64_t checkpoints_asked, crashes, lost;
     size_t spool_bytes, spool_bytes_max, held_max;
@@ -137,7 +138,7 @@ static bool carry_out(struct world *w, bool producer, const struct inter_stream_
     case INTER_STREAM_ACT_BEGIN:
         assert_true(w->forgets && !w->n_saved && a->seq <= w->saved_once);
         w->cursor = w->queued = a->seq;
-        w->hash = hash_of(a->seq); // it continues as if it had applied them
+        w->hash = hash_of(a->seq); // it continues as if it had applied these batches
         w->begun = true;
         break;
     case INTER_STREAM_ACT_DELIVER: deliver(w, a); break;
@@ -204,7 +205,8 @@ static void save_consumer(struct world *w, bool final) {
     w->generations[w->n_saved % GENERATIONS].hash = w->hash;
     w->n_saved++;
     w->saved_once = w->cursor > w->saved_once ? w->cursor : w->saved_once;
-    for (int i = 0; final && i < GENERATIONS; i++) // no restart goes back before the last batch
+    // no restart returns to a point before the last batch
+    for (int i = 0; final && i < GENERATIONS; i++)
         w->generations[i].cursor = w->cursor, w->generations[i].hash = w->hash;
     w->asked = false;
     if (final || w->n_saved >= GENERATIONS)
@@ -281,7 +283,7 @@ static void crash_consumer(struct world *w) {
     restart_consumer_worker(w);
 }
 
-// The cursor of the consumer's oldest checkpoint: it never goes back further.
+// The cursor of the consumer's oldest checkpoint: the consumer never goes back further.
 static uint64_t oldest(const struct world *w) {
     uint64_t a = w->generations[0].cursor, b = w->generations[1].cursor;
     return !w->n_saved ? 0 : w->n_saved == 1 || a < b ? a : b;
@@ -300,7 +302,7 @@ static void lose_spool(struct world *w) {
 }
 
 static void apply_one(struct world *w) {
-    if (w->begun && w->cursor == BATCHES) // reports the end again
+    if (w->begun && w->cursor == BATCHES) // the worker reports the end again
         save_consumer(w, true);
     w->begun = false;
     if (w->cursor >= w->queued)
@@ -380,7 +382,8 @@ static neb_ns run_world(uint64_t seed, double trouble, double breaks) {
             restart_producer_worker(w);
         if (unit(w) < trouble / 4 && !fragile(w))
             restart_consumer_worker(w);
-        // Earlier than this, the producer could put batches before it heard what the consumer has.
+        // Before this, the producer could put batches although it had not heard which ones the
+        // consumer has.
         if (w->loses && w->saved_put > 30 && w->queued >= w->put)
             lose_spool(w);
         if (w->forgets && unit(w) < trouble / 8)
@@ -417,7 +420,7 @@ static void test_without_faults(void **state) {
         run_world(seed, 0, 0);
 }
 
-// Single broken connections must not cost a resend timeout each, which would add up to minutes.
+// A single broken connection must not cost a resend timeout. These would add up to minutes.
 static void test_connections_break(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= 40; seed++) {

@@ -28,7 +28,7 @@ static void test_as_many_as_help(void **state) {
         double each, all;
         uint32_t least, most;
     } links[] = {
-        {9e6, 100e6, 16, 16}, // CUBIC under loss: 8 would carry 72, 16 all
+        {9e6, 100e6, 16, 16}, // CUBIC under loss: 8 connections would carry 72 Mbit/s, 16 carry all
         {85e6, 94e6, 1, 2},   // BBR
         {1e6, 1e9, 32, 32},   // never enough
     };
@@ -39,7 +39,7 @@ static void test_as_many_as_help(void **state) {
         run(&s, &now, 30, links[i].each, links[i].all, true);
         assert_in_range(s.use, links[i].least, links[i].most);
         run(&s, &now, 20, links[i].each, links[i].all, true);
-        assert_in_range(s.use, links[i].least, links[i].most); // and stays there
+        assert_in_range(s.use, links[i].least, links[i].most); // and the number stays there
     }
 }
 
@@ -54,7 +54,7 @@ static void test_learns_of_a_change(void **state) {
     assert_true(s.use >= 16);
 }
 
-// On a full link each trial costs some seconds: trials get rarer, up to one in a quarter of an
+// On a full link each trial costs some seconds. So trials get rarer, down to one in a quarter of an
 // hour. A change makes them frequent again.
 static void test_trials_get_rare(void **state) {
     (void)state;
@@ -81,7 +81,7 @@ static void test_trials_get_rare(void **state) {
     assert_in_range(trials, 3, 5); // and then as often as at first
 }
 
-// Connections that have not reached their rate yet are no baseline for more of them.
+// If connections have not reached their rate yet, their rate is no baseline for more connections.
 static void test_slow_start(void **state) {
     (void)state;
     struct inter_stripes s;
@@ -112,8 +112,8 @@ static void test_start_with_one(void **state) {
         assert_int_equal(inter_stripes_open(&s), paths[i].open);
         assert_int_equal(inter_stripes_room(&s, 64 << 20), paths[i].use == 1 ? 64 << 10 : 64 << 20);
     }
-    // After a first segment that was lost for seconds other numbers are tried at once, not after
-    // the minute that a likely number gets.
+    // A first segment was lost for seconds. Then other numbers are tried at once, and not after the
+    // minute that a likely number gets.
     struct inter_stripes s;
     neb_ns now = NEB_S;
     inter_stripes_init(&s, 8, 32, true);
@@ -170,8 +170,8 @@ static void test_bursts_are_no_gain(void **state) {
         fail_msg("%d of 200 links took more connections than fill them", misled);
 }
 
-// 2 Mbit/s and 100 ms hold 25 KB in flight: many connections lose what they queue, and a few fill
-// the link.
+// With 2 Mbit/s and 100 ms, 25 KB are in flight. Many connections lose the bytes that they queue,
+// and a few fill the link.
 static void test_slow_link(void **state) {
     (void)state;
     for (int likely = 0; likely < 2; likely++) {
@@ -186,8 +186,8 @@ static void test_slow_link(void **state) {
         queue = 0;
         assert_in_range(s.use, 1, 4);
     }
-    // Under losses each connection carries an eighth, however little is in flight: many are needed,
-    // and a trial with fewer is taken back.
+    // Under losses each connection carries an eighth of the link, however little is in flight. Many
+    // connections are needed, and a trial with fewer is taken back.
     struct inter_stripes s;
     neb_ns now = NEB_S;
     int less = 0;
@@ -203,7 +203,7 @@ static void test_slow_link(void **state) {
     assert_int_equal(s.use, 16);
 }
 
-// Idle time is no measurement; short transfers add up to one.
+// Idle time does not count as a measurement. Short transfers together give one.
 static void test_pauses(void **state) {
     (void)state;
     struct inter_stripes s;

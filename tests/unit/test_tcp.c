@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// inter/tcp on connections over loopback: a restart resets what congestion control learned, and
-// nothing else.
+// inter/tcp on connections over loopback: a restart resets the estimates of the congestion control,
+// and nothing else.
 #include "inter/link/tcp.h"
 
 #include <linux/inet_diag.h>
@@ -65,7 +65,7 @@ static void test_bbr_forgets(void **state) {
     close(to);
 }
 
-// The connection keeps its algorithm, whichever of those that this process may use.
+// The connection keeps its algorithm. The test uses each algorithm that this process may use.
 static void test_algorithm_stays(void **state) {
     (void)state;
     static const char *const names[] = {"reno", "cubic", "bbr"};

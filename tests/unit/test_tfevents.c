@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/tfevents and agent/tensorboard: bytes as the formats describe them.
+// agent/tfevents and agent/tensorboard: the bytes are as the formats describe them.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/show/tensorboard.h"

@@ -143,7 +143,7 @@ static void test_adagc_after_a_skipped_step(void **state) {
     intra_trainer_destroy(&t);
 }
 
-// A step that overflows is no part of the mean losses.
+// The mean losses do not include a step that overflows.
 static void test_mean_loss(void **state) {
     (void)state;
     double first = NAN, last = NAN;
@@ -151,13 +151,13 @@ static void test_mean_loss(void **state) {
     for (size_t i = 0; i < sizeof losses / sizeof losses[0]; i++)
         intra_loss_add(&first, &last, losses[i]);
     assert_true(first == 4 && fabs(last - 3.9) < 1e-12);
-    first = last = NAN; // from a checkpoint that includes such a step
+    first = last = NAN; // the checkpoint includes such a step
     intra_loss_add(&first, &last, 2);
     assert_true(first == 2 && last == 2);
 }
 
-// With the second sequence's targets ignored, a step equals a step on the first sequence alone: the
-// mean is over counted targets.
+// If the targets of the second sequence are ignored, a step equals a step on the first sequence
+// alone, because the mean is over counted targets.
 static void test_ignored_targets(void **state) {
     (void)state;
     struct intra_trainer_config c = config(&full), half = c;
@@ -282,7 +282,7 @@ static void test_another_models_checkpoint(void **state) {
         // the same shapes
         d = c, d.model.n_heads = 2, d.model.n_kv_heads = 1, d.model.head_dim = 12;
         refuse(d, resume, "model.n_heads is 4, the job's is 2");
-        d = c, d.model.n_layers = 2; // all tensors that it needs are there
+        d = c, d.model.n_layers = 2; // the file has all tensors that this model needs
         refuse(d, resume, "model.n_layers is 3, the job's is 2");
         d = c, d.model.tied = false;
         refuse(d, resume, "model.tied");

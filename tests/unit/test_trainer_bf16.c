@@ -100,8 +100,8 @@ static double off(const float *a, const float *b, size_t n) {
     return size > 0 ? sqrt(far / size) : far > 0 ? INFINITY : 0;
 }
 
-// After some steps, each tensor's gradient is within 2 % of fp32's by norm: some times 2^-9, the
-// largest error of a rounded operand, for each product on the way.
+// After some steps, the gradient of each tensor is within 2 % of that of fp32, by norm. Each
+// product on the way adds up to 2^-9, the largest error of a rounded operand.
 static void compare_gradients(const struct intra_trainable *what) {
     struct intra_trainer_config c32 = config(KERN_F32, what), c16 = config(KERN_BF16, what);
     struct side a = make(&c32), b = make(&c16);
@@ -124,7 +124,7 @@ static void compare_gradients(const struct intra_trainable *what) {
         if (!(far < 0.02))
             fail_msg("gradient of %s is off by %.4f of its norm", w->name, far);
     }
-    assert_true(worst > 1e-4); // it was not fp32
+    assert_true(worst > 1e-4); // this shows that it was not fp32
     print_message("%s: gradients within %.2f %%\n", kern_cpu_products(b.K), 100 * worst);
     done(&a);
     done(&b);
@@ -135,8 +135,8 @@ static void test_gradients(void **state) {
     compare_gradients(&lora);
 }
 
-// The same bits with recomputed blocks, and with weights converted once for two micro-batches or
-// for each product.
+// The bits are the same with recomputed blocks, and with weights that are converted once for two
+// micro-batches or for each product.
 static void test_same_bits(void **state) {
     (void)state;
     struct intra_trainer_config c = config(KERN_BF16, &full), again = c;
@@ -163,7 +163,7 @@ static void test_same_bits(void **state) {
     }
     assert_memory_equal(a.t->model->params, d.t->model->params,
                         a.t->model->n_params * sizeof(float));
-    // The next evaluation and the next pass see parameters that changed outside of steps.
+    // The next evaluation and the next pass use parameters that changed outside of steps.
     double before = intra_trainer_eval(a.t, x, y, B), loss = 0;
     int64_t count = 0;
     for (size_t i = 0; i < a.t->model->n_params; i++)

@@ -129,12 +129,14 @@ static void wide_beam_is_exhaustive(void **state) {
         c.beam = INTRA_BEAM_MAX;
         assert_int_equal(intra_decode(d, prefix, 4, &c, wide, &n2), NEB_OK);
         double g = score_of(a, prefix, 4, one, n1, 6), w = score_of(a, prefix, 4, wide, n2, 6);
-        if (n2 < 6 || n1 == 6) // both ended or neither: sums can be compared
+        // both hypotheses have ended, or neither has: their sums can be compared
+        if (n2 < 6 || n1 == 6)
             assert_true(w >= g - 1e-3 || n1 < 6);
         better += w > g + 1e-3;
     }
     assert_true(better > 0); // otherwise the search proves nothing
-    // A decoder for fewer tokens than the model takes ends there, with the same tokens until then.
+    // A decoder for fewer tokens than the model takes ends at its limit. Its tokens are the same
+    // until then.
     struct intra_decoder *brief = NULL;
     assert_int_equal(intra_decoder_create(K, m, 2, 4 + 3, &brief), NEB_OK);
     for (int32_t seed = 0; seed < 12; seed++) {

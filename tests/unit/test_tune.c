@@ -55,11 +55,12 @@ static void test_table(void **state) {
     (void)state;
     const struct row rows[] = {
         {"fits", 100, 20, 0.2, 0, 0, 0, 0, 0, 0, LEVEL("int4"), 5, 30, INTER_REASON_KEPT},
-        // 32 Mbit at 20: 1.6 s and a little; with 1.2: 1.97 s, 10 steps
+        // 32 Mbit at 20 Mbit/s take 1.6 s and a little. With the margin of 1.2 this is 1.97 s, or
+        // 10 steps
         {"longer overlap", 20, 10, 0.2, 0, 0, 0, 0, 0, 0, LEVEL("int4"), 10, 30, INTER_REASON_LATE},
         {"a long way counts", 100, 500, 0.2, 0, 0, 0, 0, 0, 0, LEVEL("int4"), 12, 30,
          INTER_REASON_LATE},
-        // 3.2 s is above 15 steps with the margin; int3 takes 2.3 s
+        // with the margin, 3.2 s is more than 15 steps; int3 takes 2.3 s
         {"coarser codec", 10, 10, 0.2, 0, 0, 0, 0, 0, 0, LEVEL("int3"), 15, 30, INTER_REASON_LATE},
         {"tenfold slower", 2.2, 10, 0.2, 0, 0, 0, 0, 0, 0, LEVEL("topk:256/4096"), 14, 30,
          INTER_REASON_CAPACITY},
@@ -77,8 +78,8 @@ static void test_table(void **state) {
          INTER_REASON_LATE},
         {"both pinned", 20, 10, 0.2, 0, 0, true, true, 0, 0, LEVEL("int4"), 5, 30,
          INTER_REASON_KEPT},
-        // Both fixed, H free: it helps capacity, not lateness; 32 Mbit need 8 s at 4 Mbit/s, 30
-        // steps take 6.
+        // Codec and overlap are fixed, and H is free. H helps capacity, but not lateness: 32 Mbit
+        // need 8 s at 4 Mbit/s, and 30 steps take 6 s.
         {"interval", 4, 10, 0.2, 0, 0, true, 0, true, 0, LEVEL("int4"), 15, 60, INTER_REASON_LIMIT},
         {"error of a codec in use", 100, 10, 0.2, 0.7f, 0, 0, 0, 0, 0, LEVEL("int4"), 5, 30,
          INTER_REASON_KEPT},
@@ -148,15 +149,15 @@ struct loop {
     struct inter_tune_config c;
     struct inter_tuner t;
     struct inter_plan next[2]; // for round r, r + 1
-    double goodput_seen;       // Mbit/s, the member's estimate after its update has arrived
-    double stall_share;        // of the last round's training time
+    double goodput_seen;       // Mbit/s: the member's estimate after its update has arrived
+    double stall_share;        // share of the last round's training time
     double rtt_s;
     double overestimate; // the estimate is this many times the real rate; 0: 1
     double outage_s;     // the next update meets an outage of this length
 };
 
-// One round: send by the plan of two rounds ago, wait if late, measure, plan. The link carries mbit
-// Mbit/s.
+// One round: send by the plan of two rounds ago, wait if late, measure, plan. The link carries
+// `mbit` Mbit/s.
 static void play(struct loop *l, double mbit, uint64_t done) {
     const double step_s = 0.2;
     struct inter_plan p = l->next[0];
@@ -169,8 +170,8 @@ static void play(struct loop *l, double mbit, uint64_t done) {
     double sample = fills ? mbit : 8.0 * bytes / l->rtt_s / 1e6;
     if (fills || sample > l->goodput_seen)
         l->goodput_seen = sample;
-    // The decision uses this round's transfer. full: smaller updates are gone before they fill the
-    // path.
+    // The decision uses this round's transfer. full: the update fills the path; a smaller one has
+    // left before.
     struct inter_measure m = measure(l->goodput_seen * (l->overestimate > 0 ? l->overestimate : 1),
                                      l->rtt_s * 1e3, step_s);
     m.codec = p.codec;
@@ -192,7 +193,7 @@ static struct loop start(double mbit) {
 // finer codec is back after three rounds, as plans are for the round after the next.
 static void test_drop_and_recovery(void **state) {
     (void)state;
-    const double rates[] = {100, 50, 200, 20}; // the last falls to 2 Mbit/s
+    const double rates[] = {100, 50, 200, 20}; // the last case falls to 2 Mbit/s
     for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++) {
         struct loop l = start(rates[i]);
         uint64_t done = 0;
@@ -220,8 +221,8 @@ static void test_drop_and_recovery(void **state) {
     }
 }
 
-// An estimate stays at twice the real rate: after two late updates nothing is planned that they
-// contradict.
+// An estimate stays at twice the real rate. After two late updates, no plan contradicts what they
+// showed.
 static void test_overestimated_rate(void **state) {
     (void)state;
     const double rates[] = {50, 20, 10, 5};
@@ -283,7 +284,8 @@ static void test_unlike_links(void **state) {
     }
     assert_int_equal(t[0].plan.codec, LEVEL("int4"));
     assert_true(t[1].plan.codec > LEVEL("int4"));
-    c.overlap_max = 5; // the faster one cannot help: it does not go coarser in vain
+    // the faster member cannot help, so it does not choose a coarser codec in vain
+    c.overlap_max = 5;
     struct inter_tuner fast = {.plan = {0}};
     struct inter_tune_update u = {
         .measure = measure(100, 10, 0.2), .bytes = BYTES, .others = 10 * NEB_S};
@@ -329,12 +331,12 @@ static void test_common_interval(void **state) {
             assert_true(plan[0].interval >= 41);
             assert_int_equal(plan[0].reason, INTER_REASON_OTHERS);
             assert_true(plan[0].overlap >= 40 && plan[1].overlap >= 40);
-            assert_int_equal(t[0].plan.interval, 30); // its own link needs no more
+            assert_int_equal(t[0].plan.interval, 30); // the link of this member alone needs no more
         }
     }
     assert_true(largest <= c.interval_max);
     assert_int_equal(plan[0].interval, 30);
-    r.plans[1].interval = 60; // the other is away: it is waited for during two rounds
+    r.plans[1].interval = 60; // the other member is away: the rounds wait for it during two rounds
     r.n = 1;
     for (uint32_t missed = 1; missed < 5; missed++) {
         r.absences[1].base = r.round + 1 - missed;
@@ -343,8 +345,9 @@ static void test_common_interval(void **state) {
     assert_int_equal(inter_tune_planned(&r, 1).interval, 60);
 }
 
-// Sparse updates five times as large as in the table, as small models have, after one bad estimate:
-// plans must not flip from round to round, though each decision sees another codec's size.
+// One estimate was bad, and sparse updates are five times as large as in the table, as with small
+// models. Plans must not flip from round to round, although each decision sees the size of another
+// codec.
 static void test_sizes_unlike_the_table(void **state) {
     (void)state;
     struct inter_tune_config c = config();
@@ -372,7 +375,7 @@ static void test_sizes_unlike_the_table(void **state) {
 static void test_slow_members_make_fewer_steps(void **state) {
     (void)state;
     const struct {
-        double slower; // than the fastest
+        double slower; // how many times slower than the fastest
         int left_out;  // of 64
     } rows[] = {{1, 0}, {1.1, 0}, {1.25, 13}, {2, 32}, {3, 43}, {100, INTER_LEFT_OUT_MAX}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -391,7 +394,8 @@ static void test_slow_members_make_fewer_steps(void **state) {
             assert_int_equal(changed && t.plan.reason == INTER_REASON_SPEED,
                              r == 1 && rows[i].left_out > 0);
         }
-        // It now covers as much time a step as the fastest member, and so does its overlap.
+        // With the steps that it leaves out, it is as fast as the fastest member. Its overlap
+        // covers as much time.
         assert_true(t.plan.overlap >= 5);
         for (int r = 0; r < 40; r++) { // speeds that vary by a twentieth change nothing
             u.measure.step_us = (uint32_t)(2e5 * rows[i].slower * (r % 2 ? 1.05 : 0.95));
@@ -405,8 +409,8 @@ static void test_slow_members_make_fewer_steps(void **state) {
     }
 }
 
-// Sparse updates are too small to measure a recovered link. Trials lead back; a failed trial makes
-// the next one cheaper and rarer.
+// Sparse updates are too small to measure a recovered link. Trials lead back to the finer codec. A
+// failed trial makes the next one cheaper and rarer.
 static void test_trials(void **state) {
     (void)state;
     struct loop l = start(11);
@@ -428,8 +432,8 @@ static void test_trials(void **state) {
         fail_msg("still codec %d at %g Mbit/s seen", l.next[0].codec, l.goodput_seen);
 }
 
-// On a link that got slow, one reading at half the rate does not make the next one a recovery. Only
-// a reading of twice the rate is a recovery, at once.
+// A link has become slow. After one reading at half the rate, the next reading does not count as a
+// recovery. Only a reading at twice the rate does, and it counts at once.
 static void test_one_low_reading(void **state) {
     (void)state;
     struct inter_tune_config c = config();

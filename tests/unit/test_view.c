@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/view and agent/metrics: what people are shown of a job.
+// agent/view and agent/metrics: the figures of a job that people see.
 #include "agent/daemon/status.h"
 #include "agent/web/metrics.h"
 
@@ -44,14 +44,14 @@ static void test_latest_figures(void **state) {
          "25}}",
          12);
     json_t *early = agent_view_clusters(v, "ab", 13);
-    // The job's interval.
+    // The interval is that of the job.
     assert_int_equal(json_integer_value(json_object_get(json_array_get(early, 0), "interval")), 20);
     json_decref(early);
     feed(
         v,
         "{\"kind\":\"round\",\"cluster\":\"paris\",\"round\":4,\"codec\":\"int4\",\"interval\":40}",
         13);
-    // The round's interval stays.
+    // The interval is still that of the round.
     feed(v, "{\"kind\":\"step\",\"cluster\":\"paris\",\"step\":8}", 14);
     // Values that cannot be counts change nothing.
     feed(v,
@@ -59,7 +59,7 @@ static void test_latest_figures(void **state) {
          "1e300,"
          "\"recv_bytes\":-1e15,\"interval\":1e12}",
          14);
-    // The worker restarts at its checkpoint: the counted sums stay and grow on.
+    // The worker restarts at its checkpoint. The sums that were counted stay, and grow from there.
     feed(v, "{\"kind\":\"step\",\"cluster\":\"paris\",\"stall_s\":0.5,\"train_s\":1}", 14);
     feed(v, "{\"kind\":\"step\",\"cluster\":\"paris\",\"stall_s\":1,\"train_s\":5}", 14);
     json_t *list = agent_view_clusters(v, "ab", 15), *c = json_array_get(list, 0),
@@ -77,7 +77,7 @@ static void test_latest_figures(void **state) {
     assert_int_equal(json_integer_value(json_object_get(c, "step")), 8);
     assert_true(fabs(json_real_value(json_object_get(c, "loss")) - 2.5) < 1e-12);
     assert_true(fabs(json_real_value(json_object_get(c, "age_s")) - 1) < 1e-12);
-    // The sum, not the round's value.
+    // The metric is the sum, not the value of the round.
     assert_true(fabs(json_real_value(json_object_get(c, "stall_s")) - 1) < 1e-12);
     json_decref(list);
     agent_view_destroy(&v);
@@ -114,7 +114,7 @@ static void test_age_is_of_the_worker(void **state) {
     agent_view_destroy(&v);
 }
 
-// A clock that was hours ahead, or started in 1970, is corrected: ages are true, and curves
+// A clock was hours ahead, or started in 1970, and is corrected. Ages are right, and curves
 // continue.
 static void test_clock_is_set(void **state) {
     (void)state;
@@ -320,7 +320,7 @@ static void test_metrics_text(void **state) {
     assert_non_null(strstr(t, "nebula_job_state{job_id=\"cd\",name=\"k\",state=\"failed\"} 1\n"));
     assert_non_null(strstr(t, "nebula_job_state{job_id=\"ef\",name=\"l\",state=\"held\"} 1\n"));
     assert_non_null(strstr(t, "nebula_job_state{job_id=\"ab\",name=\"j\",state=\"held\"} 0\n"));
-    assert_null(strstr(t, "nebula_job_step{job_id=\"ef\"")); // not known
+    assert_null(strstr(t, "nebula_job_step{job_id=\"ef\"")); // the step is not known
     assert_null(strstr(t, "cluster=\"y\",codec="));          // it has sent nothing yet
     assert_null(strstr(t, "nebula_cluster_loss_nats{"));     // not known: no sample
     assert_non_null(strstr(t, "nebula_faults_total{kind=\"denied\"} 4\n"));

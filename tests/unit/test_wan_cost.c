@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// inter/wan_cost: transfer and waiting times by arithmetic that can be checked by hand, the chosen
-// schemes, and schemes in the order of their measured loss.
+// inter/wan_cost: transfer and waiting times, by arithmetic that can be checked by hand. Also the
+// choice of schemes, and their order by measured loss.
 #include "inter/round/wan_cost.h"
 
 #include <setjmp.h>
@@ -38,8 +38,8 @@ static void test_exchange(void **state) {
     struct inter_wan_path p = {.bits_s = 80e6, .rtt_s = 0.1, .members = 2, .connections = 2};
     struct inter_wan_load l = {.params = 10e6, .step_s = 0.5, .fragments = 1, .work = work};
     struct inter_wan_plan x, late;
-    // 5 MB at about 8.9 MB/s: between the time of the bytes alone and that with headers and slow
-    // start.
+    // 5 MB at about 8.9 MB/s. The time lies between that of the bytes alone and that with headers
+    // and slow start.
     inter_wan_exchange(&p, &l, codecs, 1, 10, 0, &x);
     assert_true(x.travel_s > 5e6 / 10e6 && x.travel_s < 5e6 / 10e6 * 1.2 + 0.7);
     near(x.stall_s, x.travel_s + x.agree_s, 1e-12, "stall without overlap");
@@ -77,8 +77,8 @@ static void test_wan_choice(void **state) {
         assert_true(y.interval == 30 && y.overlap == 3 && y.codec == 1);
         assert_true(carried == (y.busy <= 0.9));
     }
-    // Sparse codecs are chosen only if the rounds touch each entry 3.75 times: with H 5 from 1,200
-    // steps on.
+    // Sparse codecs are chosen only if the rounds touch each entry 3.75 times. With H 5 this needs
+    // 1,200 steps.
     for (int k = 0; k < 2; k++) {
         struct inter_wan_path thin = {.bits_s = 1e5, .rtt_s = 0.05, .members = 2, .connections = 2};
         struct inter_wan_choice run = choice(5, 0, -1, 1200 - k, true);
@@ -102,8 +102,8 @@ static void test_wan_choice(void **state) {
     assert_true(x.interval >= 16);
 }
 
-// Choices stay within the bounds, even between the intervals that are tried; without a possible one
-// nothing is chosen.
+// Choices stay within the bounds, also where the bounds lie between the intervals that are tried.
+// If no choice is possible, nothing is chosen.
 static void test_bounds(void **state) {
     (void)state;
     struct inter_wan_load l = {.params = 10e6, .step_s = 0.05, .fragments = 1, .work = work};
@@ -120,7 +120,7 @@ static void test_bounds(void **state) {
     c.interval_most = 35;
     inter_wan_choose(&p, &l, codecs, 3, &c, &x);
     assert_int_equal(x.interval, 32);
-    c = choice(0, 600, -1, 10000, true); // above all that are tried
+    c = choice(0, 600, -1, 10000, true); // above all intervals that are tried
     inter_wan_choose(&p, &l, codecs, 3, &c, &x);
     assert_true(x.interval == 601 && x.overlap == 600);
     c.interval_most = 600;
@@ -138,7 +138,7 @@ static void test_bounds(void **state) {
     assert_int_equal(x.interval, 0);
 }
 
-// Where a round trip is short beside a step, schemes rank by their measured loss
+// If a round trip is short beside a step, the order of schemes is that of their measured loss
 // (configs/COMPARE.md: size small, 1,500 steps, same mix): at equal bytes, sparser and more
 // frequent is better.
 static void test_schemes_rank_as_measured(void **state) {
@@ -158,7 +158,7 @@ static void test_schemes_rank_as_measured(void **state) {
     struct inter_wan_plan x, y;
     for (int anticipates = 0; anticipates < 2; anticipates++) {
         double last = 0;
-        // Without anticipation a sixty-fourth was not measured.
+        // Without anticipation there is no measurement of a sixty-fourth.
         for (size_t i = anticipates ? 0 : 1; i < sizeof best_first / sizeof *best_first; i++) {
             struct inter_wan_choice at =
                 choice(best_first[i].interval, 0, best_first[i].codec, 1500, anticipates != 0);
@@ -174,8 +174,8 @@ static void test_schemes_rank_as_measured(void **state) {
                             rarely = choice(25, 0, 2, 1500, true);
     assert_true(inter_wan_choose(&p, &l, c, 5, &often, &x) &&
                 inter_wan_choose(&p, &l, c, 5, &rarely, &y) && x.cost < y.cost);
-    // A link with a 250th of the rate that fp32 at every step needs: sparse every few steps. With
-    // long round trips: rarely.
+    // The link has a 250th of the rate that fp32 at every step needs. The choice is sparse updates
+    // every few steps. With long round trips it is rare updates.
     struct inter_wan_choice any = choice(0, -1, -1, 1500, true);
     p.bits_s = 32 * l.params / 250 / l.step_s;
     assert_true(inter_wan_choose(&p, &l, c, 5, &any, &x));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// agent/watch: names and fault texts of a peer cannot control the terminal that shows them.
+// agent/watch: names and fault texts of a peer cannot control the terminal on which they appear.
 #include "agent/base/clock.h"
 #include "agent/base/log.h"
 #include "agent/base/plain.h"
@@ -63,7 +63,7 @@ static void test_bytes(void **state) {
     }
 }
 
-// A long text in parts, cut anywhere and with zero bytes, gives the same as in one piece.
+// A long text in parts, cut anywhere and with zero bytes, gives the same result as in one piece.
 static void test_parts(void **state) {
     (void)state;
     static const char text[] = "a\tb\n\xe2\x82\xac\xf0\x9f\x90\x8c\0c\033[2J\xe2\x82 \xc3",

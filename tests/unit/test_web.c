@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The status page's rules, its certificate, and the server through a socket: it answers what was
-// published.
+// The status page's rules, its certificate, and the server through a socket. It answers with the
+// text that was published.
 #include "agent/base/clock.h"
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
@@ -87,7 +87,7 @@ static void test_hosts(void **state) {
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         assert_int_equal(judge(&g, "/", others[i], NULL, NULL, NULL), AGENT_WEB_FORBIDDEN);
     assert_int_equal(judge(&g, "/", NULL, NULL, NULL, NULL), AGENT_WEB_FORBIDDEN);
-    g.wide = true; // numeric addresses are ours too; names only if the certificate has them
+    g.wide = true; // numeric addresses are ours too; a name is ours only if the certificate has it
     memcpy(g.token, token, sizeof token);
     assert_int_equal(judge(&g, "/", "192.0.2.7:9470", NULL, NULL, token), AGENT_WEB_LOGIN);
     assert_int_equal(judge(&g, "/", "[2001:db8::7]", NULL, NULL, token), AGENT_WEB_LOGIN);
@@ -131,7 +131,7 @@ static void test_tokens(void **state) {
         assert_int_equal(judge(&g, "/metrics", "localhost", "Bearer ", NULL, NULL),
                          AGENT_WEB_NO_TOKEN);
         assert_int_equal(judge(&g, "/metrics", "localhost", token, NULL, NULL), AGENT_WEB_NO_TOKEN);
-        // The token is accepted as a query only by /?token=.
+        // The query of an address may hold the token only as /?token=.
         assert_int_equal(judge(&g, "/metrics", "localhost", NULL, NULL, token), AGENT_WEB_NO_TOKEN);
         assert_int_equal(judge(&g, "/", "localhost", NULL, NULL, token), AGENT_WEB_LOGIN);
         assert_int_equal(judge(&g, "/", "localhost", NULL, NULL, "wrong"), AGENT_WEB_NO_TOKEN);
@@ -166,13 +166,13 @@ static void test_certificate(void **state) {
     assert_int_equal(X509_check_ip_asc(a.x509, "127.0.0.1", 0), 1);
     assert_int_equal(X509_check_host(a.x509, "localhost", 0, 0, NULL), 1);
     assert_int_equal(X509_check_host(a.x509, "evil.example", 0, 0, NULL), 0);
-    // the same certificate
+    // the certificate is the same
     assert_int_equal(agent_web_tls_own(f->path, "127.0.0.1", &b, &files), NEB_OK);
     agent_web_tls_fingerprint(&b, then);
     assert_string_equal(first, then);
     agent_web_tls_free(&b);
     neb_log_set_sink(testing_drop, NULL);
-    // An address that is not in it: a new certificate.
+    // The certificate does not have this address, so a new one is made.
     assert_int_equal(agent_web_tls_own(f->path, "192.0.2.7", &b, &files), NEB_OK);
     agent_web_tls_fingerprint(&b, then);
     assert_string_not_equal(first, then);
@@ -196,8 +196,8 @@ static void test_certificate(void **state) {
         assert_int_equal(agent_web_tls_own(f->path, "192.0.2.7", &b, &files), NEB_ERR_DENIED);
     }
     assert_int_equal(chmod(key, 0600), 0);
-    // A file without PEM, a key of another certificate, a missing file; the agent replaces its own
-    // damaged key.
+    // A file without PEM, the key of another certificate, a missing file. The agent replaces its
+    // own damaged key.
     in_folder(f, "text", "no PEM", path);
     assert_int_equal(agent_web_tls_load(path, key, &b), NEB_ERR_FORMAT);
     in_folder(f, "old.pem", (const char *)a.cert.p, path);
@@ -222,7 +222,7 @@ static void test_renewal(void **state) {
     for (int i = 0; i < 3; i++)
         assert_false(agent_web_tls_renewed(&files));
     in_folder(f, "cert", "two", cert);
-    assert_false(agent_web_tls_renewed(&files)); // the key may follow
+    assert_false(agent_web_tls_renewed(&files)); // the key may come a moment later
     in_folder(f, "key", "two", key);
     assert_false(agent_web_tls_renewed(&files));
     assert_true(agent_web_tls_renewed(&files));
@@ -233,7 +233,7 @@ static void test_renewal(void **state) {
     in_folder(f, "key", "three", key);
     assert_false(agent_web_tls_renewed(&files));
     assert_true(agent_web_tls_renewed(&files));
-    // As certbot does it: the link now points to another file.
+    // certbot does it this way: the link now points to another file.
     char link[NEB_PATH_MAX], other[NEB_PATH_MAX];
     in_folder(f, "link", NULL, link);
     in_folder(f, "other", "three", other);
@@ -359,7 +359,7 @@ static void test_server(void **state) {
     send_and_read(port, "POST / HTTP/1.1\r\nContent-Length: 1000000000\r\n" CLOSE "x", out,
                   sizeof out);
     assert_true(has(out, " 405 ") && has(out, "Allow: GET"));
-    // The body of a GET is not waited for: the connection ends with the answer.
+    // The server does not wait for the body of a GET: the connection ends with the answer.
     send_and_read(port,
                   "GET /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\nx",
                   out, sizeof out);
@@ -384,7 +384,7 @@ static int dial(uint16_t port, uint32_t from) {
     return fd;
 }
 
-// Whether the server keeps a silent connection from this address open.
+// True if the server keeps a silent connection from this address open.
 static bool is_waited_for(uint16_t port, uint32_t from) {
     struct pollfd p = {.fd = dial(port, from), .events = POLLIN};
     bool waited = poll(&p, 1, 3) == 0;
@@ -392,7 +392,7 @@ static bool is_waited_for(uint16_t port, uint32_t from) {
     return waited;
 }
 
-// Whether the server answers a TLS ClientHello from this address, which is the costly part.
+// True if the server answers a TLS ClientHello from this address. The answer is the costly part.
 static bool is_answered(uint16_t port, uint32_t from) {
     uint8_t hello[4096];
     int n = 0;
@@ -430,8 +430,8 @@ static bool is_served(uint16_t port, uint32_t from, const char *with_token) {
     return has(out, " 200 OK");
 }
 
-// TLS handshakes are costly: without the token each address gets a limited number, and so do all
-// together. An address that has shown the token is not limited.
+// TLS handshakes are costly. Without the token each address gets a limited number, and so do all
+// addresses together. An address that has shown the token is not limited.
 static void test_accept_limit(void **state) {
     enum { KNOWN = 0x7f000001, ONE = 0x7f000009, MANY = 0x7f000100 };
     const struct folder *f = *state;
@@ -477,7 +477,7 @@ static void test_accept_limit(void **state) {
 
 // ---- other users of this host ----
 
-// The HTTP status that another user gets. With `holds`: opens so many silent connections as that
+// The HTTP status that another user gets. With `holds`: opens this many silent connections as that
 // user and returns the pid of the process that keeps them.
 static int answered_as(unsigned uid, uint16_t port, const char *path, int holds) {
     int ends[2], status = 0, code = 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of cuBLASLt's interface that kernels/cuda/gemm.c uses, for machines without CUDA: names,
 // values and argument lists are NVIDIA's (13.0). cublaslt.c implements it. Where NVIDIA's header is
-// found, cublaslt.c is also compiled against that (tests/cuda/room.cmake), so a difference is
-// noticed.
+// found, cublaslt.c is also compiled against that header (tests/cuda/room.cmake), so a difference
+// is noticed.
 #ifndef EMU_CUBLASLT_H
 #define EMU_CUBLASLT_H
 #include <cuda_runtime_api.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuBLASLt's matrix products on the host, as in its manual: column-major matrices, transposition,
-// leading dimensions, types, alpha and beta, and one epilogue: the bias (D's type, one per row of
-// D), or the sums of B over k (BGRADB: D's type, one per column, without alpha and beta). Where the
-// manual leaves a choice, the emulator is strict:
+// leading dimensions, types, alpha and beta. It has one epilogue: the bias (D's type, one per row
+// of D), or the sums of B over k (BGRADB: D's type, one per column, without alpha and beta). Where
+// the manual leaves a choice, the emulator is strict:
 // - an algorithm is valid only for the descriptors, alignments and workspace of its heuristics call
 // - descriptors are read at the call, matrices and bias when the queue runs
 // - sums of B exist only for some shapes and types; with EMU_NO_SUMS for none
@@ -185,7 +185,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
     struct product p;
     const struct preference *want = (const struct preference *)(const void *)preference;
     *found = 0;
-    if (emu_capturing()) // it may load a kernel
+    if (emu_capturing()) // a call may load a kernel
         return CUBLAS_STATUS_INTERNAL_ERROR;
     if (!h || most < 1 || !product_of(&p, d, a, b, c, out))
         return CUBLAS_STATUS_INVALID_VALUE;
@@ -206,7 +206,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
     _Static_assert(sizeof f <= sizeof results->algo, "fits");
     memcpy(&results->algo, &f, sizeof f);
     results->workspaceSize = f.workspace;
-    // EMU_NO_PRODUCTS: the result has an error status
+    // EMU_NO_PRODUCTS: the result of the heuristics has an error status
     results->state =
         getenv("EMU_NO_PRODUCTS") ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
     *found = 1;

@@ -9,7 +9,7 @@
 // When all threads of the block, or lanes of the warp, have arrived, they continue. A seed sets the
 // order of the fibers at each launch, so a missing barrier changes bits between orders. A test
 // detects here what a GPU may hide:
-// - a barrier that not all threads reach, or lanes of one warp in different operations: an error
+// - a barrier that not all threads reach, or lanes of one warp in different operations, is an error
 // - dynamic shared memory has exactly the requested size and is full of NaN at the start of a
 //   block; the address sanitizer (preset asan) sees every access outside it
 // - by seed, warps run in lockstep or far apart, and asynchronous copies happen when they are

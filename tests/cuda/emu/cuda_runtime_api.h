@@ -106,9 +106,9 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest);
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority);
 
 // The emulator's queue (emu.cc). emu_position: number of ops ever enqueued. emu_run_until: runs up
-// to a position (no op may wait for other ranks). emu_passed: likewise, as far as possible; 1:
-// reached. emu_busy: ops are left. emu_goes_on: some time passes. emu_enqueue: adds a copy of the
-// job to the queue, or to the current capture.
+// to a position (no op may wait for other ranks). emu_passed: runs as far as possible; 1: the
+// position is reached. emu_busy: true if ops are left. emu_goes_on: lets some time pass.
+// emu_enqueue: adds a copy of the job to the queue, or to the current capture.
 size_t emu_position(void);
 void emu_run_until(size_t position);
 int emu_passed(size_t position);
@@ -122,7 +122,7 @@ cudaError_t emu_enqueue(cudaStream_t s, void (*run)(const void *job), const void
 // KiB.
 size_t emu_dynamic_shared_of(const void *kernel);
 // graph.cc: true during a capture. emu_capture_spoils: the error of a call that a capture forbids,
-// which spoils the capture; cudaSuccess without one.
+// and which spoils it; cudaSuccess if there is no capture.
 int emu_capturing(void);
 cudaError_t emu_forbidden(void);
 

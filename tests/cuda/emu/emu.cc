@@ -26,8 +26,8 @@ extern "C" {
 unsigned long long emu_seed = 1;
 cudaError_t emu_last_error = cudaSuccess;
 // An injected illegal access. emu_launch_fails: the launch that fails, from 1, counted down; 0:
-// none. With emu_launch_loses the process has no device afterwards, as with CUDA, until emu_lost is
-// 0. EMU_LOSES=N: the same at the N-th launch of every process.
+// none. With emu_launch_loses the process then has no device, as with CUDA, until emu_lost is 0.
+// EMU_LOSES=N: the same at the N-th launch of every process.
 long emu_launch_fails;
 int emu_launch_loses, emu_lost;
 }
@@ -47,7 +47,7 @@ struct copy {
 
 struct product { // of a warp group, this lane's part: two rows
     float *d;
-    const uint32_t *registers; // source of a and its values at the call; or `at`: a tile
+    const uint32_t *registers; // where a comes from, and its values at the call; or `at`: a tile
     uint32_t were[4];
     float a[2][16];
     uintptr_t at, b;
@@ -72,7 +72,7 @@ struct stack {
 
 struct fiber {
     position at;
-    int turn; // which of its warp's two sets of slots
+    int turn; // which of the two sets of slots of its warp
     warp *warp_of;
     stack *on; // NULL before the start and after the end
     std::vector<copy> copies;
@@ -94,7 +94,7 @@ static size_t lane_at, lane_end; // with `apart`: lanes of a warp that run befor
 static const std::function<void()> *body;
 // allocated exactly, so that the address sanitizer sees an overrun
 static unsigned char *shared_at;
-// An ended thread leaves its stack to the next: kernels without barriers use one stack.
+// An ended thread gives its stack to the next one, so kernels without barriers use one stack.
 static stack stacks[THREADS_MAX], *spare[THREADS_MAX], host_stack;
 static size_t n_stacks, n_spare;
 static struct at_end {
@@ -106,7 +106,7 @@ static struct at_end {
 } at_end;
 static size_t shared_size;
 static const char *kernel_name = "";
-// apart: warps run far ahead of each other; at_once: copies happen when issued
+// apart: warps run far ahead of each other. at_once: copies happen when they are issued.
 static bool apart, at_once;
 
 void stop(const char *why) {
@@ -116,9 +116,9 @@ void stop(const char *why) {
     abort();
 }
 
-// Inline, because this switch takes half of the emulator's time: the jump is well predicted, since
-// all lanes of a warp continue at one place. The compiler saves the registers; the 128 bytes below
-// the stack pointer are its own.
+// Inline, because this switch takes half of the emulator's time. The processor predicts the jump
+// well, since all lanes of a warp continue at one place. The compiler saves the registers. It may
+// also use the 128 bytes below the stack pointer.
 __attribute__((always_inline)) static inline void change_stack(stack *from, stack *to) {
 #ifdef EMU_UCONTEXT
     swapcontext(&from->context, &to->context);
@@ -153,8 +153,8 @@ static bool release_warp(size_t w) {
     return true;
 }
 
-// Lets all such warps continue, and the block when all its threads have arrived. False: the block
-// has ended.
+// Lets all warps continue that have arrived, and the block when all its threads have arrived.
+// False: the block has ended.
 static bool release() {
     bool any = false;
     for (size_t w = 0; w * WARP < threads; w++)
@@ -208,8 +208,8 @@ static void enter();
 
 static stack *new_stack() {
     stack *s = &stacks[n_stacks];
-    // Stack tops differ within a page: otherwise all would share a few lines of the processor's
-    // cache.
+    // Stacks begin at different places in a page. Otherwise all of them would share a few lines of
+    // the processor's cache.
     size_t bytes = STACK_BYTES - (n_stacks * 128 + n_stacks / WARP * 64) % 4096;
     n_stacks++;
     s->room = (unsigned char *)aligned_alloc(4096, STACK_BYTES);
@@ -247,7 +247,7 @@ __attribute__((always_inline)) static inline void leave() {
     if (!f->on)
         begins(f, n_spare ? spare[--n_spare] : new_stack());
     go_on(f);
-    if (f->on != was) // a block of one thread may release its own barrier
+    if (f->on != was) // a block of one thread may release itself from its barrier
         change_stack(was, f->on);
 }
 
@@ -334,7 +334,7 @@ static void run_grid(const char *what, dim3 grid, dim3 block, size_t shared_byte
 // ---- the queue ----
 
 static std::deque<std::function<bool()>> queue; // an op returns true when it has run
-static size_t enqueued;                         // ever
+static size_t enqueued;                         // since the start of the process
 
 static bool late() {
     static const bool on = getenv("EMU_LATE") && !strcmp(getenv("EMU_LATE"), "1");
@@ -417,7 +417,7 @@ const unsigned char *warp_gather(const char *what, const void *in, size_t size) 
     f->turn ^= 1;
     if (size > SLOT)
         stop("more than a slot holds");
-    if (size == 4) // most copies: avoids a call
+    if (size == 4) // most copies have 4 bytes: this avoids a call
         memcpy(w->slots[turn][f->at.lane], in, 4);
     else
         memcpy(w->slots[turn][f->at.lane], in, size);

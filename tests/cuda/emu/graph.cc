@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stream capture and graphs of the emulated runtime, as in CUDA's manual: an op on a capturing
-// stream does not run but becomes a node with its arguments at the call; launching the graph
+// stream does not run. It becomes a node, with its arguments at the call. Launching the graph
 // enqueues all nodes. What the manual forbids or calls unsafe spoils the capture (every further
 // call on the stream fails, and its end gives no graph):
 // - allocating, freeing, waiting for any stream or event
@@ -32,7 +32,7 @@ static struct {
 
 extern "C" {
 int emu_graph_fails;
-int emu_graph_launches; // ever
+int emu_graph_launches; // since the start of the process
 
 static bool fails() { return emu_graph_fails > 0 && --emu_graph_fails == 0; }
 

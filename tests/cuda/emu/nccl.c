@@ -29,11 +29,11 @@ struct seat { // written by one rank
         int color, key;
     } split[2]; // two by turns: the previous one may still be read
     atomic_ulong splits, wrote, read;
-    uint64_t call; // of this round: detects ranks that disagree
+    uint64_t call; // the call of this round: detects ranks that disagree
 };
 struct mail { // from one rank to another
     atomic_ulong sent, taken;
-    atomic_bool called[2]; // by the receiver, by the sender
+    atomic_bool called[2]; // set by the receiver, and by the sender
     size_t bytes;
     char piece[PIECE];
 };
@@ -50,8 +50,8 @@ struct ncclComm {
     char name[NAME_MOST];
     int rank, size;
     enum phase phase;
-    const char *call; // the last
-    int looks;        // until it has ended
+    const char *call; // the last call
+    int looks;        // looks at the state until the call has ended
     ncclResult_t state;
     const atomic_bool *other; // while it connects
     unsigned long round, splits;
@@ -274,7 +274,7 @@ ncclResult_t ncclCommAbort(ncclComm_t c) {
     emu_streams_give_up(c);
     while (emu_nccl.hang && !strcmp(emu_nccl.hang, __func__)) {
         emu_leave();
-        sleep(1); // its kernels have ended; it waits for other ranks on the device
+        sleep(1); // its kernels have ended, and it waits for other ranks on the device
         emu_enter();
     }
     (void)shm_unlink(c->name);
@@ -311,7 +311,7 @@ struct collective {
     enum kind kind;
     const char *in;
     char *out;
-    size_t bytes, own, at; // total through the areas; one rank's part; done so far
+    size_t bytes, own, at; // bytes in all through the areas, one rank's part, and done so far
     ncclDataType_t type;
     ncclRedOp_t how;
     int root;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of NCCL's interface that intra/ranks/comm_nccl.c uses, for machines without NCCL: names,
 // values and argument lists are NCCL's (2.28). nccl.c implements it. Where NCCL's own header is
-// found, nccl.c is also compiled against that (tests/cuda/room.cmake), so a difference is noticed.
+// found, nccl.c is also compiled against that header (tests/cuda/room.cmake), so a difference is
+// noticed.
 #ifndef EMU_NCCL_H
 #define EMU_NCCL_H
 #include <cuda_runtime_api.h>

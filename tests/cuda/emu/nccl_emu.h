@@ -11,7 +11,7 @@
 #include <stdbool.h>
 
 struct emu_nccl {
-    int in_progress;  // every call stays in progress for so many looks at the state
+    int in_progress;  // every call stays in progress for this many looks at the state
     long fail_at;     // the call of either library that fails, from 1; 0: none
     long error_at;    // the look at a state that returns an asynchronous error, from 1; 0: none
     const char *hang; // name of the NCCL call whose work never ends, or NULL
@@ -36,10 +36,10 @@ static inline void emu_leave_at_end(const char *alone) {
 // True if this call must fail. Every fallible function of either library begins with this or the
 // next one.
 bool emu_fails(const char *call);
-// The same for a polling function. Its number of calls depends on the machine, so only the first of
-// each kind (its own bit) since the last other call counts.
+// The same for a polling function. The number of its calls depends on the machine. So it counts
+// only once between two other calls; each kind has its own bit.
 bool emu_poll_fails(const char *call, unsigned kind);
-// True if this look at a state must return an error. The first two looks since the last other call
+// True if this look at a state must return an error. Only the first two looks after another call
 // count.
 bool emu_look_fails(void);
 

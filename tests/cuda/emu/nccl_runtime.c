@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The runtime calls of intra/ranks/comm_nccl.c over host memory: really asynchronous streams, and
-// device memory that differs from host memory. A copy between device and pageable host memory waits
-// for its stream, as CUDA may ("API synchronization behavior" in its manual). After a collective
-// that never ends it would never return, so it ends the test.
+// The runtime calls of intra/ranks/comm_nccl.c over host memory: asynchronous streams, and device
+// memory that differs from host memory. A copy between device and pageable host memory waits for
+// its stream, as CUDA may ("API synchronization behavior" in its manual). After a collective that
+// never ends, such a copy would never return, so it ends the test.
 #include "tests/cuda/emu/emu_stream.h"
 #include "tests/cuda/emu/nccl_emu.h"
 
@@ -23,11 +23,11 @@ struct stream {
     bool destroyed; // freed when it is empty
 };
 struct event {
-    long recorded, done; // how often
+    long recorded, done; // how often it was recorded, and how often it was done
     // the kernels' stream of its last record; NULL: a stream of this file
     struct emu_stream_head *on;
     size_t position; // in that stream
-    bool destroyed;  // freed with the last record
+    bool destroyed;  // freed when its last record is done
 };
 struct buffer {
     struct buffer *next;
@@ -43,8 +43,7 @@ static struct foreign *foreign;
 static struct emu_stream_head *kernels; // the kernels' stream after its first use
 static struct buffer *buffers;
 
-// EMU_COUNT=1: prints how often a stream of this file got an op while the kernels' stream, once
-// known, was busy.
+// EMU_COUNT=1: prints how often a stream of this file got an op while the kernels' stream was busy.
 static long beside;
 __attribute__((destructor)) static void say(void) {
     const char *counts = getenv("EMU_COUNT"), *mpi = getenv("OMPI_COMM_WORLD_RANK");
@@ -166,8 +165,8 @@ bool emu_streams_have(const void *of) {
             return true;
     return false;
 }
-// Polling yields the processor to the other ranks: they are processes of this machine, more than it
-// has cores.
+// Polling yields the processor to the other ranks: they are processes of this machine, and it has
+// fewer cores.
 static void leave_to_others(void) { (void)nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL); }
 
 // Sleeps like a thread that CUDA blocks.
@@ -322,8 +321,8 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const vo
     out->type = on_device(p) ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
     return cudaSuccess;
 }
-// Available at once; with CUDA not before the stream reaches this call. Like fresh device memory it
-// is not initialised.
+// Memory is available at once. With CUDA it is available only when the stream reaches this call.
+// Like fresh device memory it is not initialised.
 cudaError_t cudaMallocAsync(void **out, size_t bytes, cudaStream_t s) {
     EMU_ALONE;
     (void)s;

@@ -23,7 +23,7 @@ struct emu_event {
 struct emu_stream {
     struct emu_stream_head head;
 };
-static long waits;          // of the host, in calls that wait
+static long waits;          // waits of the host, inside calls
 static const char *loading; // CUDA_MODULE_LOADING: CUDA reads it once, here at the first call
 static long early;          // waits for an event behind unfinished kernels
 
@@ -202,9 +202,9 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s) {
     emu_run_until(emu_position());
     return cudaSuccess;
 }
-// Not a failure, but it becomes the last error.
+// Not a failure, but this status becomes the last error.
 static cudaError_t not_ready(void) {
-    sched_yield(); // for the ranks that it waits for
+    sched_yield(); // the ranks that it waits for may run
     return emu_last_error = cudaErrorNotReady;
 }
 cudaError_t cudaStreamQuery(cudaStream_t s) {
@@ -247,7 +247,8 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaM
         return emu_forbidden();
     if (kind == cudaMemcpyDeviceToHost && !is_pinned(dst))
         emu_run_until(emu_position()); // pageable memory: done when the call returns
-    if (kind == cudaMemcpyHostToDevice && !is_pinned(src)) { // or read by then
+    // or it is read before the call returns
+    if (kind == cudaMemcpyHostToDevice && !is_pinned(src)) {
         if (!(t.staged = malloc(bytes)))
             return cudaErrorMemoryAllocation;
         memcpy(t.staged, src, bytes);

@@ -47,7 +47,8 @@ def size_of(shape):
     return n
 
 
-# Any low byte; high bytes from about 2^-7 to 2^-5, both signs: finite and everywhere different.
+# Any low byte; high bytes from about 2^-7 to 2^-5, with both signs. So the values are finite and
+# differ everywhere.
 HIGH = bytes((0x3C | (b & 0x81)) for b in range(256))
 
 

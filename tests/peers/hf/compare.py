@@ -174,7 +174,7 @@ def check(case, config, work):
         ("export, config.json of our own", None),
     ):
         out = work / f"out-{name[:8]}-{options is None}"
-        if options is None:  # only the checkpoint file: nothing of the folder it came from
+        if options is None:  # only the checkpoint file, without the folder that it came from
             alone = work / "alone.ckpt"
             alone.write_bytes((ckpt / "model.ckpt").read_bytes())
             run("export", alone, out)

@@ -83,7 +83,7 @@ while True:
     if time.monotonic() > patience:
         sys.exit("the other peer did not come")
     time.sleep(0.1)
-    # Both calls wait for all connected peers: only a lone one may ask.
+    # Both calls wait for all connected peers, so only a peer that is alone may call them.
     must(lib.pcclArePeersPending(comm, c.byref(pending)), "peers")
     if pending.value:
         must(lib.pcclUpdateTopology(comm), "topology")

@@ -154,7 +154,7 @@ def compare(path):
     mine, said = ours(path)
     try:
         right, plurals = theirs(path)
-    except Exception as e:  # polib raises what it likes
+    except Exception as e:  # polib may raise any exception
         return (
             path,
             None,

@@ -64,13 +64,13 @@ for clusters, noise, steps, fragments, delta in itertools.product(
     p = ours(
         sys.argv[1], clusters=clusters, noise=noise, steps=steps, fragments=fragments, delta=delta
     )
-    # a fragment's sum has all of the noise, and its share of an update
+    # the sum of a fragment has all of the noise, and only a fragment's share of an update
     expected = reference(noise * fragments ** 0.5, p["releases"], delta)
     off = p["epsilon"] / expected - 1
     worst = max(worst, abs(off))
     if (
         not -0.03 < off < 1e-4
-    ):  # the variance is a whole number, and a little above what was asked for
+    ):  # the variance is a whole number, a little above the requested one
         sys.exit(
             f"{clusters} clusters, noise {noise}, {p['releases']} sums of {fragments} fragments, "
             f"delta {delta}: "

@@ -28,7 +28,7 @@ for e in lines:
         continue
     file, step = goes_on[e["run"]]
     if e["file"] != file and e["step"] >= step:
-        continue  # what TensorBoard drops when a run goes on from before
+        continue  # TensorBoard drops these when a run continues from an earlier step
     ours.setdefault((e["run"], e["tag"]), []).append((e["step"], e["value"]))
 
 bad = n = 0

@@ -73,7 +73,7 @@ else:
         rate = [2 * tokens / (x[0][i] + x[1][i]) for i in (0, 1) for x in (a, b)]
         print("four", *rate, a[0][0] / a[1][0], flush=True)
         print("spent", *(b[0][i] + b[1][i] for i in (2, 3, 1)), flush=True)
-    for step in fed.steps():  # what is left of the job where its steps are no multiple
+    for step in fed.steps():  # the rest of the job, if its steps are not a multiple
         fed.step(BATCH * SEQ, 1.0)
     print("info", fed.info())
 fed.close()

@@ -78,7 +78,7 @@ def our_rate(nebula, shape, steps, threads, clock, precision):
         text=True,
         env=surroundings(threads),
     ).stdout
-    line = json.loads(out.splitlines()[-1])  # of bf16 the first line is fp32's
+    line = json.loads(out.splitlines()[-1])  # for bf16, the first line is that of fp32
     if clock == "cpu":
         return line["tokens_per_cpu_s"], line["params"], line["cpu_ratio"]
     return line["tokens_per_s"], line["params"], line["ratio"]
