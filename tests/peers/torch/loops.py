@@ -53,7 +53,8 @@ class Watch:
 
 def fixed(mesh):
     model = models.shard(models.make(name), mesh)
-    with nebula.attach(model, tokens=TOKENS) as fed:
+    # The weights of the clusters must not depend on the mesh.
+    with nebula.attach(model, tokens=100 * seed) as fed:
         for step in fed.steps():
             models.fixed_step(model, seed, step)
             fed.step()

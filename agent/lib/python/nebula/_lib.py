@@ -138,7 +138,8 @@ def _load() -> ctypes.CDLL:
         raise ImportError(f"the package nebula has API {API}, but libnebula {text.decode()} has "
                           f"API {api.value}: use both from one version")
     for name, arguments in _ARGUMENTS.items():
-        getattr(lib, f"nebula_{name}").argtypes = arguments
+        if hasattr(lib, f"nebula_{name}"):
+            getattr(lib, f"nebula_{name}").argtypes = arguments
     lib.nebula_step_count.argtypes = [_HANDLE]
     lib.nebula_step_count.restype = c_int64
     return lib

@@ -85,6 +85,8 @@ def _address(floats: Any) -> int:
 
 
 def _parts(handle: Any, call: Any) -> Iterator[tuple[int, Any, str]]:
+    if not hasattr(lib, "nebula_state_count"):
+        raise _lib.Error(_lib.STATE, "this libnebula keeps its state in its own checkpoints only")
     count = ctypes.c_int32()
     call(lib.nebula_state_count, handle, ctypes.byref(count))
     for i in range(count.value):
