@@ -36,7 +36,8 @@ enum neb_status agent_shards_part_put(void *user, const int32_t *writer,
     float *room = NULL;
     size_t most = 0;
     for (int32_t i = 0; i < o->n; i++)
-        if (writer[o->owner[i]] == o->rank && o->local[i] < 0 && shards_unit_size(o, i) > most)
+        if (o->owner[i] >= 0 && writer[o->owner[i]] == o->rank && o->local[i] < 0 &&
+            shards_unit_size(o, i) > most)
             most = shards_unit_size(o, i);
     if (most && !(room = malloc(most * sizeof *room)))
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a unit of %zu elements", most);
@@ -44,6 +45,8 @@ enum neb_status agent_shards_part_put(void *user, const int32_t *writer,
     *written = *written == NEB_OK ? pulled : *written;
     inter_outer_arrays(o->outer, arrays);
     for (int32_t i = 0; i < o->n; i++) {
+        if (o->owner[i] < 0)
+            continue;
         size_t n = shards_unit_size(o, i);
         int to = writer[o->owner[i]];
         for (int a = 0; a < INTER_OUTER_ARRAYS; a++) {
@@ -85,7 +88,7 @@ static enum neb_status spread(struct agent_shards *o, int32_t f, int n_arrays,
     float *room = NULL;
     size_t most = 0;
     for (int32_t i = 0; i < o->n; i++)
-        if (o->rank == 0 && o->local[i] < 0 && shards_unit_size(o, i) > most)
+        if (o->rank == 0 && o->owner[i] > 0 && shards_unit_size(o, i) > most)
             most = shards_unit_size(o, i);
     if (most)
         room = calloc(most, sizeof *room);
@@ -95,7 +98,7 @@ static enum neb_status spread(struct agent_shards *o, int32_t f, int n_arrays,
     inter_outer_arrays(o->outer, arrays);
     for (int32_t i = 0; i < o->n; i++) {
         size_t n = shards_unit_size(o, i);
-        for (int a = 0; a < n_arrays && (f < 0 || o->fragment[i] == f); a++) {
+        for (int a = 0; a < n_arrays && o->owner[i] >= 0 && (f < 0 || o->fragment[i] == f); a++) {
             float *x = o->local[i] < 0 ? room : own(o, &arrays[a], i);
             if (o->rank == 0 && files == NEB_OK)
                 files = from->read(from, a, o->place[i], x, n);
