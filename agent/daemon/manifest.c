@@ -137,7 +137,7 @@ static void differ(struct daemon *d, struct agent_jobrun *j, const char *what) {
 static void ask(struct daemon *d, struct agent_jobrun *j) {
     json_t *q = j->self ? agent_tensors_question(&j->tensors.list) : NULL;
     j->tensors.asked_at = neb_now();
-    if (!q || j->peers[0] >= SEC_MEMBERS_MAX || !d->up[j->peers[0]]) {
+    if (!q || j->peers[0] >= NEB_MEMBERS_MAX || !d->up[j->peers[0]]) {
         json_decref(q);
         return;
     }
