@@ -8,8 +8,8 @@
 // --mesh: the loop has RANKS ranks, processes that hold parts of each tensor. rows, cols: of its
 // rows or columns. hsdp: halves of the rows, each on half of the ranks. strided: a part of each half
 // of the rows. The values do not depend on the mesh. --die-at: the last rank dies. --own: the loop
-// has tensors of its own, of several dimensions and dtypes, for a job with `model: attached`; it
-// begins with values that depend on TARGET. --other: one of them has another shape.
+// has tensors of its own, of several dimensions and dtypes, for a job with `model: attached`.
+// --other: one of them has another shape.
 //
 // With --pace MS instead, every step takes MS milliseconds on any machine. Each step changes a 64th
 // of the parameters by heavy-tailed random amounts with the seed TARGET (configs/stall-compare).
@@ -120,8 +120,7 @@ static void take_model(struct nebula *n, int tensors, const char *mesh,
     }
 }
 
-static int take_own(struct nebula *n, const char *mesh, const struct loop_ranks *l, float target,
-                    bool other) {
+static int take_own(struct nebula *n, const char *mesh, const struct loop_ranks *l, bool other) {
     static const struct nebula_tensor all[] = {
         {.name = "blocks.0.conv.weight", .dims = 4, .shape = {12, 5, 3, 3}},
         {.name = "wte", .dims = 2, .shape = {211, 24}},
@@ -141,7 +140,7 @@ static int take_own(struct nebula *n, const char *mesh, const struct loop_ranks 
         take_tensor(n, i, &t, mesh, l);
         for (int k = 0; k < n_parts[i]; k++)
             for (int64_t e = 0; e < parts[i][k].size; e++)
-                set(&parts[i][k], e, 0.25f * target);
+                set(&parts[i][k], e, 0.25f);
     }
     return count;
 }
@@ -214,7 +213,7 @@ int main(int argc, char **argv) {
     check(nebula_info_get(n, &info), "nebula_info_get");
     int tensors = info.tensors;
     if (own)
-        tensors = take_own(n, mesh, &loop, target, other);
+        tensors = take_own(n, mesh, &loop, other);
     else
         take_model(n, tensors, mesh, &loop);
     check(nebula_begin(n), "nebula_begin");

@@ -62,7 +62,7 @@ job() {
     cat >>"$1" <<YAML
 groups:
   - {match: "*.experts.*", exchange: never}
-  - {match: "ln.*", exchange: {every: 2}, codec: int8}
+  - {match: "ln.*", exchange: {every: 2}, codec: int8, fragments: 1}
 init: ${init:-equal}
 YAML
 }
