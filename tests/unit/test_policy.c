@@ -855,7 +855,7 @@ static void test_own_model(void **state) {
     static const char *const free[] = {"memory", "disk", "parameters"};
     for (size_t i = 0; i < sizeof free / sizeof *free; i++)
         assert_true(limited(free[i], 1, &own, ""));
-    assert_true(limited("tokens_per_step", 1000, &own, "a step of the job has 1048576 tokens"));
+    assert_false(limited("tokens_per_step", 1000, &own, "a step of the job has 1048576 tokens"));
     agent_job_discloses(&own, 0, &t);
     assert_true(t.update_tokens > 0 && t.rows == AGENT_ROWS_NEVER); // so the gates are asked
 }
