@@ -42,7 +42,7 @@ static void draw(void) {
         sample[i] *= 1e-3f;
 }
 
-static enum neb_status measure_codec(const char *name, double *bits) {
+enum neb_status agent_codec_bits(const char *name, double *bits) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     enum neb_status st;
     struct cmp_codec codec;
@@ -66,12 +66,12 @@ static enum neb_status bits_of(const struct agent_job *job, const struct agent_p
     char name[32];
     double dense;
     NEB_TRY(cmp_codec_parse(job->sync.codec, &codec));
-    NEB_TRY(measure_codec(job->sync.codec, bits));
+    NEB_TRY(agent_codec_bits(job->sync.codec, bits));
     if (cmp_codec_density(&codec) == 1 || !small)
         return NEB_OK;
     codec = cmp_codec_dense(&codec);
     cmp_codec_name(&codec, name, sizeof name);
-    NEB_TRY(measure_codec(name, &dense));
+    NEB_TRY(agent_codec_bits(name, &dense));
     double share = (double)small / (double)p->trainable;
     *bits = *bits * (1 - share) + dense * share;
     return NEB_OK;
@@ -91,11 +91,17 @@ static void plan_stream(const struct agent_job *job, int32_t vocab, struct agent
     p->reduction = p->bytes > 0 ? 4 * (double)p->trainable * (double)p->exchanges / p->bytes : NAN;
 }
 
+static int64_t exchanges_of(const struct agent_job *job) {
+    const struct agent_sync *s = &job->sync;
+    int64_t early = job->steps < s->early_steps ? job->steps : s->early_steps;
+    return (job->steps - early + s->interval - 1) / s->interval + // the last one drains
+           (early + s->early_interval - 1) / s->early_interval;
+}
+
 // The rounds of all clusters that train, or of federated students. A shard's owner sends its update
 // to each of the others.
 static enum neb_status plan_rounds(const struct agent_job *job, int32_t vocab, int64_t small,
                                    struct agent_plan *p) {
-    const struct agent_sync *s = &job->sync;
     p->others = agent_job_exchanging(job) - 1;
     if (!p->others)
         return NEB_OK;
@@ -112,9 +118,7 @@ static enum neb_status plan_rounds(const struct agent_job *job, int32_t vocab, i
     attached.model.vocab = vocab;
     intra_cost_exchange(&attached, &none, &cost);
     p->attached_bytes = cost.rank_bytes;
-    int64_t early = job->steps < s->early_steps ? job->steps : s->early_steps;
-    p->exchanges = (job->steps - early + s->interval - 1) / s->interval + // the last one drains
-                   (early + s->early_interval - 1) / s->early_interval;
+    p->exchanges = exchanges_of(job);
     p->bytes_per_exchange = p->bits_per_param / 8 * (double)p->trainable;
     p->bytes = p->bytes_per_exchange * (double)p->exchanges * p->others;
     return NEB_OK;
@@ -129,9 +133,20 @@ static enum neb_status plan_labels(const struct agent_job *job, int32_t vocab,
                                    (double)job->batch * job->seq_len, &p->label_bytes);
 }
 
+// Only the loops know their tensors.
+static enum neb_status plan_attached(const struct agent_job *job, struct agent_plan *p) {
+    p->reduction = NAN;
+    p->tokens_per_step = job->step_tokens;
+    p->others = job->sync.scheme == AGENT_SCHEME_NONE ? 0 : agent_job_exchanging(job) - 1;
+    p->exchanges = p->others ? exchanges_of(job) : 0;
+    return agent_codec_bits(job->sync.codec, &p->bits_per_param);
+}
+
 enum neb_status agent_job_plan(const struct agent_job *job, int32_t vocab, struct agent_plan *p) {
     int64_t small = 0;
     *p = (struct agent_plan){0};
+    if (job->attached)
+        return plan_attached(job, p);
     vocab = job->model.vocab ? job->model.vocab : vocab;
     count_params(job, vocab, p, &small);
     int64_t share = p->trainable / agent_job_fragments(job);
