@@ -87,7 +87,7 @@ static void fetch_start(struct daemon *d, struct agent_jobrun *j) {
         daemon_ask_snapshot(d, j);
         return;
     }
-    if (peer >= SEC_MEMBERS_MAX || !d->up[peer] ||
+    if (peer >= NEB_MEMBERS_MAX || !d->up[peer] ||
         inter_service_snapshot_progress(d->service, j->id, &p) ||
         neb_path(path, sizeof path, j->dir, "snapshot") != NEB_OK)
         return;
