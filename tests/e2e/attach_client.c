@@ -3,13 +3,13 @@
 // so two of them have different values to average.
 //
 // usage: attach_client AGENT JOB TARGET [--die-at STEP | --detach-at STEP | --boast-at STEP]
-//        attach_client AGENT JOB TARGET --mesh KIND RANKS [--own] [--die-at STEP]
+//        attach_client AGENT JOB TARGET --mesh KIND RANKS [--own START] [--die-at STEP]
 //
 // --mesh: the loop has RANKS ranks, processes that hold parts of each tensor. rows, cols: of its
 // rows or columns. hsdp: halves of the rows, each on half of the ranks. strided: a part of each half
 // of the rows. The values do not depend on the mesh. --die-at: the last rank dies. --own: the loop
-// has tensors of its own, of several dimensions and dtypes, for a job with `model: attached`.
-// --other: one of them has another shape.
+// has tensors of its own, of several dimensions and dtypes, for a job with `model: attached`; all
+// values begin with START. --other: the same, but one of them has another shape.
 //
 // With --pace MS instead, every step takes MS milliseconds on any machine. Each step changes a 64th
 // of the parameters by heavy-tailed random amounts with the seed TARGET (configs/stall-compare).
@@ -120,7 +120,8 @@ static void take_model(struct nebula *n, int tensors, const char *mesh,
     }
 }
 
-static int take_own(struct nebula *n, const char *mesh, const struct loop_ranks *l, bool other) {
+static int take_own(struct nebula *n, const char *mesh, const struct loop_ranks *l, float start,
+                    bool other) {
     static const struct nebula_tensor all[] = {
         {.name = "blocks.0.conv.weight", .dims = 4, .shape = {12, 5, 3, 3}},
         {.name = "wte", .dims = 2, .shape = {211, 24}},
@@ -140,7 +141,7 @@ static int take_own(struct nebula *n, const char *mesh, const struct loop_ranks 
         take_tensor(n, i, &t, mesh, l);
         for (int k = 0; k < n_parts[i]; k++)
             for (int64_t e = 0; e < parts[i][k].size; e++)
-                set(&parts[i][k], e, 0.25f);
+                set(&parts[i][k], e, start);
     }
     return count;
 }
@@ -201,9 +202,10 @@ int main(int argc, char **argv) {
         o.ranks = &loop.hooks;
         argv += 3, argc -= 3;
     }
-    bool other = argc > 4 && !strcmp(argv[4], "--other"), own = other;
-    if (other || (own = argc > 4 && !strcmp(argv[4], "--own")))
-        argv++, argc--;
+    bool other = argc > 5 && !strcmp(argv[4], "--other"),
+         own = other || (argc > 5 && !strcmp(argv[4], "--own"));
+    float start = own ? strtof(argv[5], NULL) : 0;
+    argv += own ? 2 : 0, argc -= own ? 2 : 0;
     int rank = loop.hooks.rank, ranks = loop.hooks.ranks;
     const char *how = argc > 5 ? argv[4] : "";
     long at = argc > 5 ? strtol(argv[5], NULL, 10) : -1;
@@ -213,7 +215,7 @@ int main(int argc, char **argv) {
     check(nebula_info_get(n, &info), "nebula_info_get");
     int tensors = info.tensors;
     if (own)
-        tensors = take_own(n, mesh, &loop, other);
+        tensors = take_own(n, mesh, &loop, start, other);
     else
         take_model(n, tensors, mesh, &loop);
     check(nebula_begin(n), "nebula_begin");
