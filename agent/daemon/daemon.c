@@ -36,6 +36,7 @@ static void telemetry(struct daemon *d) {
         j->rounds.updates_stay = j->federated && inter_service_updates_stay(d->service, j->id);
         daemon_trainer_left(d, j, false);
         daemon_proof_look(d, j);
+        daemon_tensors_look(d, j);
         daemon_deliver_retry(d, j);
         if (agent_job_stops(j->state)) // repeated until it ends
             daemon_send(d, &j->worker.client, json_pack("{s:s}", "ev", "stop"));

@@ -61,6 +61,7 @@ enum agent_message {
     AGENT_MSG_LIST,       // telemetry: a signed member list
     AGENT_MSG_SUMS,       // telemetry: inter/round/sums.h
     AGENT_MSG_HAD,        // telemetry: {"id", "had"}, from home when the link is up again
+    AGENT_MSG_TENSORS,    // telemetry: {"id"} with a question or an answer of tensor_list.h
 };
 
 #endif

@@ -7,6 +7,7 @@
 #include "agent/daemon/judge.h"
 #include "agent/daemon/life.h"
 #include "agent/daemon/policy.h"
+#include "agent/daemon/tensor_list.h"
 #include "agent/job/config.h"
 #include "agent/proc/child.h"
 #include "agent/proc/credential.h"
@@ -67,6 +68,14 @@ struct agent_jobrounds { // rounds.c
     bool updates_stay; // a member catches up: updates that a checkpoint replaces stay for it
 };
 
+struct agent_jobtensors { // manifest.c
+    struct agent_tensor_list list;
+    struct member_set agreed; // clusters whose agents have the same list
+    bool told;                // the present trainer knows that it may begin
+    neb_ns asked_at;
+    struct neb_bucket asked; // limits the messages of others about it
+};
+
 struct agent_jobfetch { // snapshot_flow.c; AGENT_TIMER_BEHIND is set while the worker waits
     // The commits that the worker asked for and whose updates are gone: their fragments, a bit
     // each. any: with `private`, any later commit helps.
@@ -87,7 +96,7 @@ struct agent_jobdoubt { // proof.c: which states of the parameters can be truste
     // Checkpoints of a fragment at this round and later are not trusted; 0: all are.
     uint32_t suspect[INTER_FRAGMENTS_MAX];
     int divergences; // of this cluster (rounds.c)
-    bool all;        // no side had a majority in the last one: all members compute again
+    bool all;        // no side had a majority in the last divergence: all members compute again
     uint64_t taken;  // fragments in which the job's snapshot.bin is ahead, a bit each
     // The proof of the last snapshot's state; clusters whose state was false, and which are not
     // asked again.
@@ -162,6 +171,7 @@ struct agent_jobrun {
     struct agent_jobworker worker;
     struct agent_jobrounds rounds;
     struct agent_sums *sums; // profile `private` (agent/daemon/sums.h); else NULL
+    struct agent_jobtensors tensors;
     struct agent_jobfetch fetch;
     struct agent_jobdoubt doubt;
     struct agent_jobsaid said;

@@ -460,6 +460,8 @@ static bool on_worker(struct daemon *d, struct agent_jobrun *j, const char *op,
         daemon_on_update(d, j, m);
     else if (!strcmp(op, "shape"))
         daemon_on_shape(d, j, m);
+    else if (!strcmp(op, "manifest"))
+        daemon_on_manifest(d, j, m);
     else if (!strcmp(op, "ready"))
         daemon_on_ready(d, j, m);
     else if (!strcmp(op, "metrics"))

@@ -443,6 +443,8 @@ void daemon_on_message(void *user, uint32_t peer, uint32_t kind, const uint8_t *
         on_lines(d, j, peer, from, body, n);
     else if (kind == AGENT_MSG_REPORT && j)
         on_report(d, j, peer, from, body, n);
+    else if (kind == AGENT_MSG_TENSORS && j)
+        daemon_on_tensors(d, j, cluster_of(j, peer), body);
     json_decref(body);
 }
 

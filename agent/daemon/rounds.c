@@ -7,6 +7,7 @@
 #include "agent/daemon/sums.h"
 #include "agent/job/sides.h"
 #include "agent/job/tune.h"
+#include "compress/update.h"
 #include "inter/round/sums.h"
 
 #include <string.h>
@@ -56,8 +57,6 @@ enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
                                  .merge_after = (uint32_t)j->job.sync.merge_after,
                                  .commit_all = j->job.sync.commit_all,
                                  .grace = (neb_ns)((double)j->job.sync.grace_s * 1e9),
-                                 .eta = j->job.sync.eta,
-                                 .mu = j->job.sync.mu,
                                  .robust = j->job.sync.gate == AGENT_GATE_ROBUST,
                                  .masked = j->job.sync.gate == AGENT_GATE_PRIVATE,
                                  .colluders = (uint8_t)j->job.sync.private_colluders,
@@ -68,6 +67,14 @@ enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
     c.early_steps = (uint64_t)j->job.sync.early_steps;
     agent_tune_pace(&j->job, c.pace);
     c.step_tokens = agent_job_step_tokens(&j->job);
+    for (int32_t f = 0; f < (int32_t)c.fragments; f++) {
+        int32_t owner = agent_job_fragment_owner(&j->job, f);
+        c.rules[f] = (struct inter_fragment_rule){.own = true,
+                                                  .eta = agent_job_fragment_eta(&j->job, f),
+                                                  .mu = agent_job_fragment_mu(&j->job, f),
+                                                  .owned = owner >= 0,
+                                                  .owner = (uint8_t)(owner >= 0 ? owner : 0)};
+    }
     memcpy(c.id, j->id, sizeof c.id);
     memcpy(c.peers, j->peers, sizeof c.peers);
     for (int i = 0; i < j->job.n_clusters; i++)
@@ -81,6 +88,7 @@ enum neb_status daemon_open_rounds(struct daemon *d, struct agent_jobrun *j) {
             &j->sums));
     NEB_TRY(agent_snapshot_install(sec_vault_of(d->vault), d->service, &c, j->dir,
                                    agent_job_only_votes(&j->job, j->self), &j->doubt.taken));
+    daemon_recall_tensors(j);
     daemon_recall_shape(d, j); // before updates on disk pass the gate again
     NEB_TRY(inter_service_job_open(d->service, &c));
     daemon_recall_shape(d, j); // again: only an open job has bounds of sizes
@@ -104,12 +112,29 @@ static int contributors(const struct daemon *d, const struct agent_jobrun *j) {
     return n;
 }
 
+// With `init: equal` all loops must begin with the same values: round 0 has their digests.
+static void compare_start(struct daemon *d, struct agent_jobrun *j, const struct inter_record *r) {
+    char text[4 * AGENT_NAME_MAX];
+    for (uint8_t i = 1; i < r->n && j->federated && j->state == AGENT_JOB_RUNNING; i++) {
+        if (!memcmp(r->entries[i].digest, r->entries[0].digest, sizeof r->entries[i].digest))
+            continue;
+        snprintf(text, sizeof text,
+                 "init: equal, but the loops of clusters %s and %s do not begin with the same "
+                 "values of fragment %u",
+                 j->job.clusters[r->entries[0].member].name,
+                 j->job.clusters[r->entries[i].member].name, r->fragment);
+        daemon_job_give_up(d, j, text);
+    }
+}
+
 // Every contributor sends the digest of its parameters with its update. A diverged one computes its
 // parameters again: from an older checkpoint and the ledger's updates, or from a snapshot.
 static void check_divergence(struct daemon *d, struct agent_jobrun *j,
                              const struct inter_record *r) {
     enum { DIVERGENCES_MAX = 3 };
     char text[256];
+    if (!r->round && j->job.init == AGENT_INIT_EQUAL)
+        compare_start(d, j, r);
     if (!r->round || !j->federated || j->state != AGENT_JOB_RUNNING)
         return;
     daemon_proof_look_at(d, j, r); // a false state from another member is not this cluster's fault
@@ -294,10 +319,25 @@ void daemon_on_gone(void *user, const struct inter_key *key, const char *text) {
         daemon_job_fail(d, j, text);
 }
 
-// The check of an update that depends on the job's profile: masked updates are checked here only.
+// In a fragment with an owner, the update of another member has no units.
+static bool is_empty(const uint8_t *p, size_t n) {
+    struct neb_buf b = {0};
+    cmp_update_begin(&b, 0);
+    bool empty = b.len == n && !memcmp(b.p, p, n);
+    neb_buf_free(&b);
+    return empty;
+}
+
+// The check of an update that depends on the job: masked updates, and those of members that do not
+// own a fragment with an owner, are checked here only.
 enum inter_screen daemon_on_screen(void *user, const struct inter_manifest *m, const uint8_t *p,
                                    size_t n) {
     const struct agent_jobrun *j = daemon_job_by_id(user, m->key.job);
+    int32_t owner = j && m->key.fragment < (uint32_t)agent_job_fragments(&j->job)
+                        ? agent_job_fragment_owner(&j->job, (int32_t)m->key.fragment)
+                        : -1;
+    if (owner >= 0 && owner != m->key.member)
+        return is_empty(p, n) ? INTER_SCREEN_PASS : INTER_SCREEN_REFUSE;
     if (!j || !j->sums)
         return INTER_SCREEN_USUAL;
     return agent_sums_admits(j->sums, m, p, n) ? INTER_SCREEN_PASS : INTER_SCREEN_REFUSE;

@@ -330,7 +330,7 @@ NEB_MUST_CHECK bool daemon_job_renew(struct daemon *d, const struct agent_job_re
 
 // Checks for a worker that is at a round beyond the ledger, which has then lost commits and perhaps
 // votes. If so, gives up this cluster's side, and continues with the others' state once the worker
-// has ended; or the job fails with a reason. False: the ledger is as far.
+// has ended; or the job fails with a reason. False: the ledger is as far as the worker.
 bool daemon_ledger_behind(struct daemon *d, struct agent_jobrun *j, uint32_t fragment,
                           uint32_t round);
 // Called when that worker has ended or attaches again. False: the job has failed.
@@ -389,6 +389,14 @@ void daemon_on_ready(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_
 void daemon_on_checkpoint(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m);
 // Takes the shape in DIR/shape.json, if there is one.
 void daemon_recall_shape(struct daemon *d, const struct agent_jobrun *j);
+
+// manifest.c: the tensors of a job with `model: attached`
+void daemon_on_manifest(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *m);
+// A message of cluster k about its tensors.
+void daemon_on_tensors(struct daemon *d, struct agent_jobrun *j, int k, const json_t *body);
+void daemon_tensors_look(struct daemon *d, struct agent_jobrun *j); // once a second
+// Takes the list in DIR/tensors.json, if there is one.
+void daemon_recall_tensors(struct agent_jobrun *j);
 
 // local.c
 void daemon_on_local(struct daemon *d, const struct agent_ipc_client *from,

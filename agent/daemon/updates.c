@@ -39,8 +39,8 @@ static void apply(struct inter_service *s, const struct agent_jobrun *j,
             counts = INTER_COUNTS_FOREIGN;
     inter_service_bound(s, j->id, x->elements, counts);
     for (uint32_t i = 0; i < x->n; i++)
-        if (x->fragments[i].elements && inter_service_shape(s, j->id, i, x->fragments[i].elements,
-                                                            x->fragments[i].sha) != NEB_OK) {
+        if (inter_service_shape(s, j->id, i, x->fragments[i].elements, x->fragments[i].sha) !=
+            NEB_OK) {
             neb_warn("the shape of fragment %u of job %s is unknown: no update is judged", i,
                      j->job.name);
             return;

@@ -216,6 +216,7 @@ static enum neb_status choose_start(struct agent_exchange *x) {
     NEB_TRY(intra_ckpt_any(dir, &any));
     x->had_checkpoint = any;
     x->skips_init = any && x->job.init_from[0];
+    snprintf(x->init_from, sizeof x->init_from, "%s", x->job.init_from);
     if (any)
         x->job.init_from[0] = 0;
     return NEB_OK;

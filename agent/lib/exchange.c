@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Between the steps of an attached trainer: does what is due, and tends the agent.
 #include "agent/base/log.h"
+#include "agent/job/groups.h"
 #include "agent/lib/state.h"
 
 #include <string.h>
 
 enum neb_status lib_save_now(struct nebula *n) {
     NEB_TRY(exchange_save(&n->x));
-    if (n->hooks.checkpoint && n->hooks.checkpoint(n->hooks.user, n->x.dir, n->x.step) != 0)
-        return neb_fail(NEB_ERR_IO, "the trainer's checkpoint hook failed at step %lld",
-                        (long long)n->x.step);
-    return NEB_OK;
+    return lib_hook(n);
 }
 
 static enum neb_status on_return(struct nebula *n) {
@@ -80,11 +78,33 @@ enum neb_status lib_settle(struct nebula *n) {
     }
 }
 
+// The first read draws the initial values of what is exchanged. This does it for the rest.
+static enum neb_status draw_alone(struct nebula *n) {
+    for (int32_t i = 0; n->model && i < n->x.trainer.n_units; i++) {
+        struct agent_move m = lib_move(n, i);
+        const struct agent_group *g = agent_job_group(&n->x.job, n->of[i]->group);
+        if (!n->x.federated || g->exchange == AGENT_GROUP_NEVER)
+            NEB_TRY(lib_draw(n, &m, 1));
+    }
+    return NEB_OK;
+}
+
+enum neb_status lib_prepare(struct nebula *n) {
+    NEB_TRY(lib_tensors_settle(n));
+    NEB_TRY(lib_trainer_create(n));
+    n->initial = n->x.federated;
+    return draw_alone(n);
+}
+
 enum neb_status lib_begin(struct nebula *n) {
     struct agent_exchange *x = &n->x;
+    if (x->federated)
+        NEB_TRY(exchange_join(x));
+    n->initial = false;
+    for (int32_t i = 0; x->federated && i < x->trainer.n_units; i++)
+        n->of[i]->fragment = x->fragment[i];
     NEB_TRY(exchange_resume(x));
     memset(n->digests, 0, sizeof n->digests);
-    NEB_TRY(lib_trainer_write_all(n));
     // with the hook, the caller waits for the disk: it saves its own state after the checkpoint
     if (!n->hooks.checkpoint)
         NEB_TRY(exchange_save_start(x));

@@ -2,8 +2,8 @@
 // Applies a commit. The first pass opens and checks all updates; it may fail and changes nothing.
 // The second pass settles, steps and digests.
 //
-// On the host the second pass also sums, strip by strip, while a strip is in the cache. An
-// accelerator has no readers that cannot fail, so the first pass already sums there.
+// On the host the second pass also sums, strip by strip, while a strip is in the cache. On an
+// accelerator reading an update may fail, so the first pass already sums there.
 #include "inter/outer/state.h"
 #include "inter/record/robust.h"
 

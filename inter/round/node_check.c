@@ -52,10 +52,11 @@ static bool absent(const struct job *j, const struct fragment *g, const struct i
 
 bool node_follows(const struct job *j, const struct fragment *g, const struct inter_record *r) {
     struct member_set listed = mset_none();
-    bool fair =
-        r->n_plans == j->c.n_members && !memcmp(r->previous, g->previous, sizeof r->previous) &&
-        !memcmp(&r->eta, &j->c.eta, sizeof r->eta) && !memcmp(&r->mu, &j->c.mu, sizeof r->mu) &&
-        inter_weights_agree(r, g->absences) && (r->flags & INTER_MERGE || !absent(j, g, r));
+    float eta = inter_job_eta(&j->c, r->fragment), mu = inter_job_mu(&j->c, r->fragment);
+    bool fair = r->n_plans == j->c.n_members &&
+                !memcmp(r->previous, g->previous, sizeof r->previous) &&
+                !memcmp(&r->eta, &eta, sizeof r->eta) && !memcmp(&r->mu, &mu, sizeof r->mu) &&
+                inter_weights_agree(r, g->absences) && (r->flags & INTER_MERGE || !absent(j, g, r));
     for (uint8_t i = 0; i < r->n; i++) {
         mset_add(&listed, r->entries[i].member);
         fair = fair && (j->c.robust || r->entries[i].clip == 1);

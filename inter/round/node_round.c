@@ -40,6 +40,9 @@ bool node_lists(const struct inter_record *r, const struct inter_manifest *m) {
 // its steps from there.
 bool node_weight_possible(const struct job *j, const struct fragment *g, uint8_t m, uint64_t step,
                           uint64_t tokens) {
+    const struct inter_fragment_rule *rule = &j->c.rules[node_index(j, g)];
+    if (rule->owned && m != rule->owner && tokens)
+        return false;
     uint64_t from = g->cursors[m], slack = 2 * (uint64_t)j->c.tune.start_interval;
     return step >= from && tokens <= j->c.step_tokens * (step - from + slack);
 }
@@ -412,8 +415,8 @@ void node_on_accept(struct step *s, struct neb_rd *r) {
 // ---- proposing ----------------------------------------------------------------------------------
 
 // True if enough other members refuse an update: more than half of the other remaining data
-// members. If that is only one and there is a witness, the owner counts too, and both must refuse
-// it. The owner and a witness have no other means to judge the update.
+// members. If there is only one such member, and a witness, then the owner counts too, and both
+// must refuse it. The owner and a witness have no other means to judge the update.
 static bool told_no_good(const struct job *j, const struct slot *t, uint8_t m) {
     struct member_set others = mset_without(node_data_left(j), m);
     if (mset_count(others) < 2 && j->c.n_members > 2 && !node_left(j, m))
@@ -559,8 +562,8 @@ static void fill_record(const struct step *s, struct inter_record *r, const stru
                         struct fragment *g, struct member_set chosen) {
     *r = (struct inter_record){.round = g->round,
                                .fragment = node_index(j, g),
-                               .eta = j->c.eta,
-                               .mu = j->c.mu,
+                               .eta = inter_job_eta(&j->c, node_index(j, g)),
+                               .mu = inter_job_mu(&j->c, node_index(j, g)),
                                .n_plans = j->c.n_members};
     memcpy(r->job, j->c.id, sizeof r->job);
     memcpy(r->previous, g->previous, sizeof r->previous);

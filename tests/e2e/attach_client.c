@@ -3,13 +3,20 @@
 // so two of them have different values to average.
 //
 // usage: attach_client AGENT JOB TARGET [--die-at STEP | --detach-at STEP | --boast-at STEP]
+//        attach_client AGENT JOB TARGET --mesh KIND RANKS [--die-at STEP]
+//
+// --mesh: the loop has RANKS ranks, processes that hold parts of each tensor. rows, cols: of its
+// rows or columns. hsdp: halves of the rows, each on half of the ranks. strided: a part of each half
+// of the rows. The values do not depend on the mesh. --die-at: the last rank dies.
 //
 // With --pace MS instead, every step takes MS milliseconds on any machine. Each step changes a 64th
 // of the parameters by heavy-tailed random amounts with the seed TARGET (configs/stall-compare).
 #include "agent/lib/libnebula.h"
+#include "tests/e2e/loop_ranks.h"
 
 #include <math.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,39 +30,85 @@ static void check(int status, const char *what) {
     exit(10 + status);
 }
 
-static float *memory[4096];
-static size_t sizes[4096];
+enum { TENSORS_MAX = 4096, PIECES_MAX = 64 };
+struct part { // of a tensor, seen as rows and columns
+    int64_t row0, rows, col0, cols;
+    float *memory; // (rows, cols)
+};
+static struct part parts[TENSORS_MAX][PIECES_MAX];
+static int n_parts[TENSORS_MAX];
+static int64_t columns[TENSORS_MAX]; // of the whole tensor
 
-// Every tensor as two ranges, because rows need not be contiguous. The second range is bfloat16 if
-// the trainer asks for it.
-static void register_all(struct nebula *n, int tensors) {
+static void chunk(int64_t n, int parts_of, int part, int64_t *at, int64_t *len) {
+    int64_t each = (n + parts_of - 1) / parts_of;
+    *at = each * part < n ? each * part : n;
+    *len = *at + each < n ? each : n - *at;
+}
+
+static struct part *add_part(int i, int64_t row0, int64_t rows, int64_t col0, int64_t cols) {
+    struct part *p = &parts[i][n_parts[i]++];
+    *p = (struct part){row0, rows, col0, cols, calloc((size_t)(rows * cols) + 1, sizeof(float))};
+    if (!p->memory)
+        exit(2);
+    return p;
+}
+
+// What this rank holds of tensor i. Alone: two ranges, because rows need not be contiguous.
+static void cut(int i, int64_t rows, int64_t cols, const char *mesh, int rank, int ranks) {
+    int64_t at = 0, len = 0;
+    if (!*mesh) {
+        add_part(i, 0, rows - rows / 2, 0, cols);
+        add_part(i, rows - rows / 2, rows / 2, 0, cols);
+    } else if (!strcmp(mesh, "cols")) {
+        chunk(cols, ranks, rank, &at, &len);
+        add_part(i, 0, rows, at, len);
+    } else if (!strcmp(mesh, "hsdp")) {
+        chunk(rows, 2, rank % 2, &at, &len);
+        add_part(i, at, len, 0, cols);
+    } else if (!strcmp(mesh, "strided")) {
+        for (int half = 0; half < 2; half++) {
+            int64_t first, all;
+            chunk(rows, 2, half, &first, &all);
+            chunk(all, ranks, rank, &at, &len);
+            add_part(i, first + at, len, 0, cols);
+        }
+    } else {
+        chunk(rows, ranks, rank, &at, &len);
+        add_part(i, at, len, 0, cols);
+    }
+}
+
+static void register_all(struct nebula *n, int tensors, const char *mesh, int rank, int ranks) {
     for (int i = 0; i < tensors; i++) {
         struct nebula_tensor t = {.size = sizeof t};
         check(nebula_tensor_at(n, i, &t), "nebula_tensor_at");
-        sizes[i] = (size_t)t.rows * (size_t)t.cols;
-        memory[i] = calloc(sizes[i] + 1, sizeof(float));
-        if (!memory[i])
-            exit(2);
-        int32_t first = t.rows > 1 ? t.rows / 2 : t.rows;
-        check(nebula_register(n, t.name, 0, first, t.cols, NEBULA_F32, NEBULA_HOST, memory[i]),
-              t.name);
-        if (first < t.rows)
-            check(nebula_register(n, t.name, first, t.rows - first, t.cols, NEBULA_F32, NEBULA_HOST,
-                                  memory[i] + (size_t)first * (size_t)t.cols),
-                  t.name);
+        check(nebula_declare(n, &t), "nebula_declare");
+        bool vector = t.dims < 2;
+        columns[i] = t.shape[vector ? 0 : 1];
+        cut(i, vector ? 1 : t.shape[0], columns[i], mesh, rank, ranks);
+        for (int k = 0; k < n_parts[i]; k++) {
+            struct part *x = &parts[i][k];
+            struct nebula_piece p = {.size = sizeof p,
+                                     .name = t.name,
+                                     .offset = {vector ? x->col0 : x->row0, x->col0},
+                                     .extent = {vector ? x->rows * x->cols : x->rows, x->cols},
+                                     .data = x->memory};
+            check(nebula_register(n, &p), t.name);
+        }
     }
 }
 
 static double train(int tensors, float target) {
     double loss = 0, count = 0;
     for (int i = 0; i < tensors; i++)
-        for (size_t k = 0; k < sizes[i]; k++) {
-            float d = memory[i][k] - target;
-            memory[i][k] -= 0.02f * d;
-            loss += (double)d * d;
-            count++;
-        }
-    return loss / count;
+        for (int k = 0; k < n_parts[i]; k++)
+            for (int64_t e = 0; e < parts[i][k].rows * parts[i][k].cols; e++) {
+                float d = parts[i][k].memory[e] - target;
+                parts[i][k].memory[e] -= 0.02f * d;
+                loss += (double)d * d;
+                count++;
+            }
+    return count > 0 ? loss / count : 0;
 }
 
 static double uniform(uint64_t *state) { // xorshift64, Marsaglia (2003); in [-0.5, 0.5)
@@ -67,10 +120,11 @@ static double uniform(uint64_t *state) { // xorshift64, Marsaglia (2003); in [-0
 
 static void wander(int tensors, int64_t step, uint64_t *state) {
     for (int i = 0; i < tensors; i++)
-        for (size_t k = (size_t)(step % 64); k < sizes[i]; k += 64) {
-            double u = uniform(state);
-            memory[i][k] += (float)(u * u * u * (*state % 16 ? 0.01 : 0.08));
-        }
+        for (int p = 0; p < n_parts[i]; p++)
+            for (int64_t k = step % 64; k < parts[i][p].rows * parts[i][p].cols; k += 64) {
+                double u = uniform(state);
+                parts[i][p].memory[k] += (float)(u * u * u * (*state % 16 ? 0.01 : 0.08));
+            }
 }
 
 static void sleep_until(struct timespec *at, double ms) { // until ms after *at; moves *at
@@ -91,6 +145,15 @@ int main(int argc, char **argv) {
     o.agent = argv[1];
     o.job = argv[2];
     float target = strtof(argv[3], NULL);
+    struct loop_ranks loop = {.hooks = {.ranks = 1}};
+    const char *mesh = "";
+    if (argc > 6 && !strcmp(argv[4], "--mesh")) {
+        mesh = argv[5];
+        loop_start(&loop, (int)strtol(argv[6], NULL, 10));
+        o.ranks = &loop.hooks;
+        argv += 3, argc -= 3;
+    }
+    int rank = loop.hooks.rank, ranks = loop.hooks.ranks;
     const char *how = argc > 5 ? argv[4] : "";
     long at = argc > 5 ? strtol(argv[5], NULL, 10) : -1;
     double pace_ms = strcmp(how, "--pace") ? 0 : strtod(argv[5], NULL);
@@ -98,13 +161,14 @@ int main(int argc, char **argv) {
     check(nebula_attach(&o, &n), "nebula_attach");
     check(nebula_info_get(n, &info), "nebula_info_get");
     int tensors = info.tensors;
-    register_all(n, tensors);
+    register_all(n, tensors, mesh, rank, ranks);
     check(nebula_begin(n), "nebula_begin");
     check(nebula_info_get(n, &info), "nebula_info_get");
-    printf("begins at %lld\n", (long long)info.step);
+    if (rank == 0)
+        printf("begins at %lld\n", (long long)info.step);
     fflush(stdout);
     for (int64_t step = info.step; state == NEBULA_TRAIN && step < info.steps; step++) {
-        if (step == at && !strcmp(how, "--die-at"))
+        if (step == at && !strcmp(how, "--die-at") && rank == ranks - 1)
             raise(SIGKILL);
         if (step == at && !strcmp(how, "--detach-at")) {
             check(nebula_close(&n, (double)NAN), "nebula_close");
@@ -117,7 +181,8 @@ int main(int argc, char **argv) {
                 return 4;
         }
         int32_t ids[4] = {(int32_t)step % info.vocab, 1, 2, 3};
-        check(nebula_count(n, ids, ids, 4), "nebula_count");
+        if (rank == 0) // so that the counts do not depend on the mesh
+            check(nebula_count(n, ids, ids, 4), "nebula_count");
         struct timespec began;
         clock_gettime(CLOCK_MONOTONIC, &began);
         double loss = 1;
@@ -137,12 +202,14 @@ int main(int argc, char **argv) {
     check(nebula_info_get(n, &info), "nebula_info_get");
     if (nebula_step_count(n) != info.step || nebula_step_count(NULL) != 0)
         return 5;
-    double mean = 0, count = 0;
+    double mean = 0, count = 0; // of this rank's part
     for (int i = 0; i < tensors; i++)
-        for (size_t k = 0; k < sizes[i]; k++)
-            mean += (double)memory[i][k], count++;
-    printf("state %d, %llu rounds, digest %s, mean %.3f\n", state, (unsigned long long)info.rounds,
-           info.digest, mean / count);
+        for (int k = 0; k < n_parts[i]; k++)
+            for (int64_t e = 0; e < parts[i][k].rows * parts[i][k].cols; e++)
+                mean += (double)parts[i][k].memory[e], count++;
+    if (rank == 0)
+        printf("state %d, %llu rounds, digest %s, mean %.3f\n", state,
+               (unsigned long long)info.rounds, info.digest, mean / count);
     check(nebula_close(&n, 1.5), "nebula_close");
-    return state == NEBULA_DONE ? 0 : 3;
+    return loop_end(&loop, state == NEBULA_DONE ? 0 : 3);
 }

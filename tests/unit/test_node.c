@@ -543,6 +543,28 @@ static void test_leaves_out_unrejectable(void **state) {
 }
 
 // With two members, the other member's verdict on an update counts, not the owner's.
+// A fragment with a rule: its records have its own rates, and with an owner only the owner's
+// updates rest on tokens.
+static void test_rules(void **state) {
+    (void)state;
+    begin(0, 1, true);
+    struct job *j = node_find_job(node, job_id);
+    struct inter_record r = {.eta = 1, .n_plans = MEMBERS};
+    j->c.step_tokens = 100;
+    assert_true(node_follows(j, &j->fragments[0], &r));
+    assert_true(node_weight_possible(j, &j->fragments[0], 0, 10, 100));
+    j->c.rules[0] = (struct inter_fragment_rule){
+        .own = true, .eta = 0.5f, .mu = 0.25f, .owned = true, .owner = 1};
+    assert_false(node_follows(j, &j->fragments[0], &r));
+    r.eta = 0.5f;
+    assert_false(node_follows(j, &j->fragments[0], &r));
+    r.mu = 0.25f;
+    assert_true(node_follows(j, &j->fragments[0], &r));
+    assert_false(node_weight_possible(j, &j->fragments[0], 0, 10, 100));
+    assert_true(node_weight_possible(j, &j->fragments[0], 0, 10, 0));
+    assert_true(node_weight_possible(j, &j->fragments[0], 1, 10, 100));
+}
+
 static void test_two_members_own_refused(void **state) {
     (void)state;
     begin_of(2, 0, 0, 0, true);
@@ -574,6 +596,7 @@ int main(void) {
                                        cmocka_unit_test(test_late_update),
                                        cmocka_unit_test(test_witness),
                                        cmocka_unit_test(test_own_update_refused),
+                                       cmocka_unit_test(test_rules),
                                        cmocka_unit_test(test_two_members_own_refused),
                                        cmocka_unit_test(test_leaves_out_unrejectable)};
     return cmocka_run_group_tests(tests, NULL, done);

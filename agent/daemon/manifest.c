@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tensors of a job with `model: attached`. Its trainer sends their list before the first step.
+// The agent keeps the list, and compares it with the list of the first data cluster
+// (tensor_list.h). No trainer begins before its list is known to be that of the others.
+//
+//     trainer          agent here            agent of the first data cluster
+//        │ manifest        │ questions              │
+//        │ ──────────────► │ ─────────────────────► │ marks this cluster
+//        │ ok, or the      │ ◄───────────────────── │ begins when all have
+//        │ difference      │ answers                │ the same list
+//
+// Files: jobs/ID/tensors.json is the list; tensors.agreed names the clusters that have the same
+// one.
+#include "agent/base/fs.h"
+#include "agent/base/log.h"
+#include "agent/daemon/state.h"
+#include "agent/job/sides.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const neb_ns ask_every = 2 * NEB_S;
+// A question can cost a digest of the whole list.
+static const double asks_burst = 40, asks_a_second = 2;
+
+static const char *name_of(const struct agent_jobrun *j, int k) { return j->job.clusters[k].name; }
+
+static bool is_settled(const struct daemon *d, const struct agent_jobrun *j) {
+    struct member_set away = mset_union(daemon_gone_clusters(d, j), daemon_removed_clusters(d, j));
+    if (!j->tensors.list.own)
+        return false;
+    if (!j->job.attached || !j->federated)
+        return true;
+    if (j->self)
+        return mset_has(j->tensors.agreed, 0);
+    for (int k = 1; k < agent_job_training(&j->job); k++)
+        if (!mset_has(j->tensors.agreed, k) && !mset_has(away, k))
+            return false;
+    return true;
+}
+
+static void tell(struct daemon *d, struct agent_jobrun *j, bool ok, const char *text) {
+    if (j->worker.client.len)
+        daemon_send(d, &j->worker.client,
+                    json_pack("{s:s, s:b, s:s}", "ev", "manifest", "ok", ok, "text", text));
+}
+
+// ---- files --------------------------------------------------------------------------------------
+
+static void store(const struct agent_jobrun *j, const char *name, const void *p, size_t n) {
+    char path[NEB_PATH_MAX];
+    if (neb_path(path, sizeof path, j->dir, name) != NEB_OK ||
+        neb_fs_write(path, p, n, 0600) != NEB_OK)
+        neb_warn("job %s: %s could not be stored; after a restart of the agent its trainer must "
+                 "send it again",
+                 j->job.name, name);
+}
+
+static void store_agreed(const struct agent_jobrun *j) {
+    json_t *list = json_array();
+    for (int k = 0; k < j->job.n_clusters; k++)
+        if (mset_has(j->tensors.agreed, k))
+            json_array_append_new(list, json_string(name_of(j, k)));
+    char hex[2 * NEB_SHA256_BYTES + 1];
+    neb_hex(j->tensors.list.sha, NEB_SHA256_BYTES, hex);
+    json_t *o = json_pack("{s:s, s:o}", "sha256", hex, "clusters", list);
+    char *text = json_dumps(o, JSON_COMPACT);
+    if (text)
+        store(j, "tensors.agreed", text, strlen(text));
+    free(text);
+    json_decref(o);
+}
+
+static void recall_agreed(struct agent_jobrun *j) {
+    char path[NEB_PATH_MAX], hex[2 * NEB_SHA256_BYTES + 1];
+    const json_t *name;
+    size_t i;
+    if (neb_path(path, sizeof path, j->dir, "tensors.agreed") != NEB_OK || !neb_fs_exists(path))
+        return;
+    json_t *o = json_load_file(path, JSON_REJECT_DUPLICATES, NULL);
+    const char *sha = json_string_value(json_object_get(o, "sha256"));
+    neb_hex(j->tensors.list.sha, NEB_SHA256_BYTES, hex);
+    json_array_foreach(json_object_get(o, "clusters"), i, name) {
+        for (int k = 0; sha && !strcmp(sha, hex) && k < j->job.n_clusters; k++)
+            if (json_is_string(name) && !strcmp(json_string_value(name), name_of(j, k)))
+                mset_add(&j->tensors.agreed, k);
+    }
+    json_decref(o);
+}
+
+void daemon_recall_tensors(struct agent_jobrun *j) {
+    char path[NEB_PATH_MAX];
+    struct neb_buf text = {0};
+    struct exchange_manifest *m = NULL;
+    if (j->tensors.list.own || neb_path(path, sizeof path, j->dir, "tensors.json") != NEB_OK ||
+        !neb_fs_exists(path))
+        return;
+    if (neb_fs_read(path, EXCHANGE_MANIFEST_MAX, &text) != NEB_OK ||
+        exchange_manifest_read(text.p, text.len, &m) != NEB_OK ||
+        agent_tensors_take(&j->tensors.list, m) != NEB_OK)
+        neb_warn("%s is damaged; the tensors are unknown until a trainer attaches", path);
+    else
+        recall_agreed(j);
+    neb_buf_free(&text);
+}
+
+// ---- other clusters
+// ------------------------------------------------------------------------------
+
+static void begin(struct daemon *d, struct agent_jobrun *j) {
+    if (j->tensors.told || !is_settled(d, j))
+        return;
+    j->tensors.told = true;
+    tell(d, j, true, "");
+}
+
+static void settle(struct daemon *d, struct agent_jobrun *j, int k) {
+    if (!mset_has(j->tensors.agreed, k)) {
+        mset_add(&j->tensors.agreed, k);
+        store_agreed(j);
+        neb_info("job %s: cluster %s has the same %d tensors", j->job.name, name_of(j, k),
+                 j->tensors.list.n);
+    }
+    begin(d, j);
+}
+
+static void differ(struct daemon *d, struct agent_jobrun *j, const char *what) {
+    char text[AGENT_TENSORS_TEXT + 160];
+    if (j->state != AGENT_JOB_RUNNING)
+        return;
+    snprintf(text, sizeof text,
+             "the clusters have different tensors: %s. All loops of a job need the same names, "
+             "shapes and groups",
+             what);
+    tell(d, j, false, text);
+    daemon_job_give_up(d, j, text);
+}
+
+static void ask(struct daemon *d, struct agent_jobrun *j) {
+    json_t *q = j->self ? agent_tensors_question(&j->tensors.list) : NULL;
+    j->tensors.asked_at = neb_now();
+    if (!q || j->peers[0] >= NEB_MEMBERS_MAX || !d->up[j->peers[0]]) {
+        json_decref(q);
+        return;
+    }
+    json_object_set_new(q, "id", json_string(j->hex));
+    (void)daemon_post(d, j->peers[0], AGENT_MSG_TENSORS, q, false);
+}
+
+static bool is_open(const struct agent_jobrun *j) {
+    return j->job.attached && j->federated && j->self && j->tensors.list.own &&
+           j->state == AGENT_JOB_RUNNING && !mset_has(j->tensors.agreed, 0) &&
+           !agent_job_only_votes(&j->job, j->self);
+}
+
+void daemon_tensors_look(struct daemon *d, struct agent_jobrun *j) {
+    if (is_open(j) && neb_now() - j->tensors.asked_at >= ask_every)
+        ask(d, j);
+    begin(d, j); // a cluster may have been revoked
+}
+
+void daemon_on_tensors(struct daemon *d, struct agent_jobrun *j, int k, const json_t *body) {
+    char text[AGENT_TENSORS_TEXT] = "";
+    enum agent_tensors_result result;
+    const char *own = name_of(j, j->self), *other = name_of(j, k);
+    if (!j->job.attached || agent_job_only_votes(&j->job, k) ||
+        !neb_bucket_take(&j->tensors.asked, neb_now(), 1, asks_burst, asks_a_second))
+        return;
+    if (agent_tensors_is_answer(body)) {
+        if (k || !is_open(j))
+            return;
+        result = agent_tensors_learn(&j->tensors.list, body, own, other, text);
+        if (result == AGENT_TENSORS_OPEN)
+            ask(d, j);
+    } else {
+        json_t *answer =
+            j->self ? NULL
+                    : agent_tensors_answer(&j->tensors.list, body, own, other, &result, text);
+        if (!answer)
+            return;
+        json_object_set_new(answer, "id", json_string(j->hex));
+        (void)daemon_post(d, j->peers[k], AGENT_MSG_TENSORS, answer, false);
+        if (mset_has(j->tensors.agreed, k)) // it has begun with the same list
+            return;
+    }
+    if (result == AGENT_TENSORS_SAME)
+        settle(d, j, k);
+    else if (result == AGENT_TENSORS_DIFFER)
+        differ(d, j, text);
+}
+
+// ---- the trainer
+// ----------------------------------------------------------------------------------
+
+// The trainer may have another version of the job's groups only by a fault of its own.
+static bool groups_fit(const struct agent_jobrun *j, const struct exchange_manifest *m, char *why,
+                       size_t cap) {
+    int32_t n;
+    const struct exchange_tensor *all = exchange_manifest_tensors(m, &n);
+    for (int32_t i = 0; i < n; i++) {
+        int32_t g = agent_job_group_of(&j->job, all[i].name);
+        if (g == all[i].group)
+            continue;
+        snprintf(why, cap, "tensor \"%s\" is in group %d of the job, not in %d", all[i].name, g,
+                 all[i].group);
+        return false;
+    }
+    return true;
+}
+
+// True if the agent takes this list in place of the one that it has.
+static bool takes(struct agent_jobrun *j, const struct exchange_manifest *m, char *why,
+                  size_t cap) {
+    char text[AGENT_TENSORS_TEXT];
+    if (!groups_fit(j, m, why, cap))
+        return false;
+    if (!j->tensors.list.own || mset_empty(j->tensors.agreed))
+        return true; // nobody relies on the old list
+    if (!exchange_manifest_differ(j->tensors.list.own, "(as the job began)", m, name_of(j, j->self),
+                                  text, sizeof text))
+        return true;
+    snprintf(why, cap, "the job has begun with other tensors: %s", text);
+    return false;
+}
+
+static void take(struct daemon *d, struct agent_jobrun *j, struct exchange_manifest *m,
+                 const struct agent_ipc_part *text) {
+    struct agent_tensor_list was = j->tensors.list;
+    j->tensors.list = (struct agent_tensor_list){0};
+    if (agent_tensors_take(&j->tensors.list, m) != NEB_OK) {
+        agent_tensors_clear(&was);
+        return;
+    }
+    if (!was.own || memcmp(was.sha, j->tensors.list.sha, sizeof was.sha) != 0) {
+        j->tensors.agreed = mset_none();
+        store(j, "tensors.json", text->p, text->len);
+    }
+    agent_tensors_clear(&was);
+    j->tensors.told = false;
+    begin(d, j);
+    if (is_open(j))
+        ask(d, j);
+}
+
+void daemon_on_manifest(struct daemon *d, struct agent_jobrun *j, struct agent_ipc_msg *msg) {
+    struct exchange_manifest *m = NULL;
+    char why[AGENT_TENSORS_TEXT + 128] = "the list of its tensors is malformed";
+    const struct agent_ipc_part *text = &msg->parts[0];
+    if (msg->n_parts != 1 || text->len > EXCHANGE_MANIFEST_MAX ||
+        exchange_manifest_read(text->p, text->len, &m) != NEB_OK || !takes(j, m, why, sizeof why)) {
+        exchange_manifest_destroy(&m);
+        neb_warn("job %s: its trainer is refused: %s", j->job.name, why);
+        tell(d, j, false, why);
+        return;
+    }
+    take(d, j, m, text);
+}
