@@ -99,6 +99,12 @@ struct cmp_feedback {
 NEB_MUST_CHECK enum neb_status cmp_encode_feedback(struct cmp_work *w, const struct cmp_codec *c,
                                                    const struct cmp_feedback *f, size_t n,
                                                    struct neb_buf *out);
+struct cmp_device;
+struct cmp_source { // what is encoded: x, or what `learned` describes
+    const float *x;
+    const struct cmp_feedback *learned;
+    struct cmp_device *device; // x lies in its memory (device.h); NULL: on the host
+};
 // Decodes a frame of exactly n elements, with the same bits on every machine. NEB_ERR_FORMAT:
 // malformed.
 NEB_MUST_CHECK enum neb_status cmp_decode(struct cmp_work *w, const uint8_t *frame, size_t len,

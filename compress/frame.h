@@ -24,7 +24,7 @@ enum {                             // of updates (update.h)
 enum cmp_stream { // what a stream holds; it decides the last stage (stage.c)
     CMP_NO_STREAM,
     CMP_BYTES,  // raw or zstd
-    CMP_CODES4, // codes of few levels, two a byte: also Huffman codes without matches
+    CMP_CODES4, // codes of few levels, two per byte: also Huffman codes without matches
     CMP_CODES8, // 8-bit codes: also nibbles
 };
 
@@ -34,12 +34,11 @@ struct cmp_work {
     ZSTD_CCtx *cctx;
     ZSTD_DCtx *dctx;
     struct neb_buf stream[CMP_STREAMS_MAX];
-    struct neb_buf codes;        // scratch of an encoder
-    struct neb_buf counts;       // a byte for each row
-    struct neb_buf plane;        // high nibbles of 8-bit codes (stage.c)
-    struct cmp_check *check;     // for whole updates; made when the first one is checked
-    uint32_t scratch[2 * 65536]; // topk
-    float strip[16384];          // elements
+    struct neb_buf codes;    // scratch of an encoder
+    struct neb_buf counts;   // a byte for each row
+    struct neb_buf plane;    // high nibbles of 8-bit codes (stage.c)
+    struct cmp_check *check; // for whole updates; made when the first one is checked
+    float strip[16384];      // elements
 };
 
 // Checks a unit that arrives. Every row has an element. So a limit on elements also limits the row
@@ -96,10 +95,6 @@ enum { CMP_HUFFMAN = -2000 };
 NEB_MUST_CHECK size_t cmp_work_pack(struct cmp_work *w, uint8_t *out, size_t cap,
                                     const struct neb_buf *raw, int level);
 
-struct cmp_source { // what is encoded: x, or `learned`
-    const float *x;
-    const struct cmp_feedback *learned;
-};
 // Returns elements [at, at + n). For `learned` this forms them, so ask only once for each.
 const float *cmp_source_at(const struct cmp_source *s, size_t at, size_t n);
 // All n elements. NEB_ERR_INVALID: one is not finite.

@@ -2,7 +2,7 @@
 // Top-k by chunk: a scale byte for each chunk, gaps between the indices of the chosen elements, and
 // for each of these a sign and a bin of magnitude.
 //
-//     stream 0   a scale byte a chunk
+//     stream 0   one scale byte per chunk
 //     stream 1   gaps between indices: bytes, 255 means "and 255 more"
 //     stream 2   values: a sign and a bin of the codebook `mags`, in 2 bits (header: bits 0) or 4
 //
@@ -94,14 +94,14 @@ struct put { // state while a frame's chunks are put, one after the other
     uint8_t bits;
 };
 
-// Appends a chunk to w's streams. idx: indices in the chunk, ascending. Not inlined, because the
-// loop of the caller then keeps too little in registers.
+// Appends a chunk to w's streams. idx: indices in the chunk, ascending. Not inlined, because
+// inlining would leave the caller's loop too few registers.
 __attribute__((noinline)) static enum neb_status put_chunk(struct cmp_work *w,
                                                            const struct cmp_frame *h, struct put *t,
                                                            const uint16_t *idx, const float *values,
                                                            size_t k, size_t len) {
     int bits = h->codec.bits;
-    unsigned each = 8 / (unsigned)bits; // values a byte
+    unsigned each = 8 / (unsigned)bits; // values per byte
     double mean = 0;
     size_t next = 0;
     for (size_t i = 0; i < k; i++)
@@ -146,21 +146,25 @@ static void put_codebook(struct cmp_work *w, struct cmp_frame *h, const struct p
     }
 }
 
-// Chooses from every chunk. w->codes receives the values of all chunks, one after the other, and
-// after them the indices.
+static size_t scratch_words(const struct cmp_codec *c) { return 2 * (size_t)c->chunk; }
+
+// Chooses from every chunk. w->codes receives the values of all chunks, one after the other, then
+// the indices. kern_topk's scratch comes first.
 static enum neb_status choose(struct cmp_work *w, const struct cmp_codec *c,
                               const struct cmp_source *from, size_t n, uint32_t *largest) {
     size_t entries = entries_of(c, n), e = 0;
     neb_buf_clear(&w->codes);
-    float *values = (float *)(void *)neb_buf_grow(&w->codes, entries * 6);
-    if (!values)
+    uint32_t *scratch =
+        (uint32_t *)(void *)neb_buf_grow(&w->codes, scratch_words(c) * 4 + entries * 6);
+    if (!scratch)
         return neb_buf_check(&w->codes);
+    float *values = (float *)(void *)(scratch + scratch_words(c));
     uint16_t *idx = (uint16_t *)(values + entries);
 
     for (size_t at = 0; at < n; at += c->chunk) {
         size_t len = n - at < c->chunk ? n - at : c->chunk, k = chunk_k(c, len);
         const float *x = cmp_source_at(from, at, len);
-        kern_topk(idx + e, x, len, k, w->scratch);
+        kern_topk(idx + e, x, len, k, scratch);
         for (size_t i = 0; i < k; i++, e++) {
             values[e] = x[idx[e]];
             uint32_t bits = kern_bits_of(values[e]) & 0x7fffffffu;
@@ -172,7 +176,7 @@ static enum neb_status choose(struct cmp_work *w, const struct cmp_codec *c,
     return NEB_OK;
 }
 
-// Puts all chunks. values and idx: the entries of one chunk after those of the other.
+// Puts all chunks. values and idx: the entries of all chunks, one chunk after the other.
 static enum neb_status put_chunks(struct cmp_work *w, struct cmp_frame *h, const float *values,
                                   const uint16_t *idx, size_t n) {
     const struct cmp_codec *c = &h->codec;
@@ -194,7 +198,7 @@ static enum neb_status encode(struct cmp_work *w, struct cmp_frame *h,
     if (largest >= 0x7f800000u)
         return cmp_frame_not_finite();
     h->top = largest ? kern_scale_top(kern_float_of(largest), 1) : 0;
-    const float *values = (const float *)(const void *)w->codes.p;
+    const float *values = (const float *)(const void *)w->codes.p + scratch_words(c);
     return put_chunks(w, h, values, (const uint16_t *)(const void *)(values + entries_of(c, n)), n);
 }
 
@@ -246,7 +250,7 @@ static enum neb_status unpack(const struct cmp_frame *h, const struct neb_buf *r
     return all_gaps(gap == end);
 }
 
-// For the gate, the streams are checked: no index leaves its chunk.
+// The gate has checked the streams, so no index leaves its chunk.
 static void sketch(const struct cmp_place *p, const struct cmp_frame *h, const struct neb_buf *raw,
                    size_t n) {
     unsigned bits = (unsigned)h->codec.bits, each = 8 / bits;
@@ -335,8 +339,8 @@ static enum neb_status device_encode(struct cmp_device *d, struct cmp_work *w, s
 
 // ---- the vtable ---------------------------------------------------------------------------------
 
-// The controller has no level with values of 4 bits: more entries of 2 bits come closer in the same
-// bytes (README.md).
+// The controller has no level with values of 4 bits: in the same bytes, more entries of 2 bits come
+// closer (README.md).
 enum { USES = CMP_PLANNED | CMP_LEVEL };
 static const struct cmp_variant variants[] = {
     {"topk:512/4096", NULL, USES, 5, 0.76, 0.50, 512.0 / 4096},

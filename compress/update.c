@@ -72,11 +72,9 @@ static enum neb_status put_counts(struct cmp_work *w, struct neb_buf *out, const
     return neb_buf_check(out);
 }
 
-// Adds a unit: x, or what f describes. x is in the memory of `device` if one is given.
-static enum neb_status add_unit(struct cmp_device *device, struct cmp_work *w, struct neb_buf *out,
-                                const struct cmp_unit_shape *s, const struct cmp_codec *codec,
-                                const float *x, const struct cmp_feedback *f,
-                                const uint64_t *counts) {
+enum neb_status cmp_update_add(struct cmp_work *w, struct neb_buf *out,
+                               const struct cmp_unit_shape *s, const struct cmp_codec *codec,
+                               const struct cmp_source *from, const uint64_t *counts) {
     size_t n = (size_t)s->rows * s->cols;
     // Vectors (norms, biases) are few and important: no codec makes them sparse.
     struct cmp_codec c = s->rows == 1 || s->cols == 1 ? cmp_codec_dense(codec) : *codec;
@@ -86,33 +84,12 @@ static enum neb_status add_unit(struct cmp_device *device, struct cmp_work *w, s
     NEB_TRY(put_counts(w, out, s->counts ? counts : NULL, s->rows));
     size_t at = out->len;
     neb_buf_u32(out, 0);
-    if (f)
-        NEB_TRY(cmp_encode_feedback(w, &c, f, n, out));
-    else
-        NEB_TRY(device ? cmp_device_encode(device, w, &c, x, n, out)
-                       : cmp_encode(w, &c, x, n, out));
+    NEB_TRY(from->device    ? cmp_device_encode(from->device, w, &c, from->x, n, out)
+            : from->learned ? cmp_encode_feedback(w, &c, from->learned, n, out)
+                            : cmp_encode(w, &c, from->x, n, out));
     NEB_TRY(neb_buf_check(out));
     neb_put_u32(out->p + at, (uint32_t)(out->len - at - 4));
     return NEB_OK;
-}
-
-enum neb_status cmp_update_add(struct cmp_work *w, struct neb_buf *out,
-                               const struct cmp_unit_shape *s, const struct cmp_codec *codec,
-                               const float *x, const uint64_t *counts) {
-    return add_unit(NULL, w, out, s, codec, x, NULL, counts);
-}
-
-enum neb_status cmp_update_add_feedback(struct cmp_work *w, struct neb_buf *out,
-                                        const struct cmp_unit_shape *s,
-                                        const struct cmp_codec *codec, const struct cmp_feedback *f,
-                                        const uint64_t *counts) {
-    return add_unit(NULL, w, out, s, codec, NULL, f, counts);
-}
-
-enum neb_status cmp_update_add_device(struct cmp_device *c, struct cmp_work *w, struct neb_buf *out,
-                                      const struct cmp_unit_shape *s, const struct cmp_codec *codec,
-                                      const float *x, const uint64_t *counts) {
-    return add_unit(c, w, out, s, codec, x, NULL, counts);
 }
 
 static enum neb_status next_unit(struct neb_rd *r, struct cmp_unit_shape *s,
@@ -283,7 +260,7 @@ void cmp_shapes_hash(const struct cmp_unit_shape *shapes, uint32_t n,
         neb_buf_u32(&b, shapes[i].cols);
         neb_buf_u8(&b, shapes[i].counts);
     }
-    NEB_ASSERT(!b.oom); // 13 bytes a unit
+    NEB_ASSERT(!b.oom); // 13 bytes per unit
     neb_sha256(b.p, b.len, out);
     neb_buf_free(&b);
 }

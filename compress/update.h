@@ -5,7 +5,7 @@
 //     | "NBU1" | units u32 | then for each unit:
 //     | unit u32 | rows u32 | cols u32 | counts u32 length, bytes | frame u32 length, bytes |
 //
-// A unit has at least one row and one column. A row count is one logarithmic byte (8 values an
+// A unit has at least one row and one column. A row count is one logarithmic byte (8 values per
 // octave, exact below 16). zstd packs the counts, so runs of zeros vanish.
 #ifndef CMP_UPDATE_H
 #define CMP_UPDATE_H
@@ -18,27 +18,14 @@ struct cmp_unit_shape { // what the receiver expects of a unit
 
 // Appends the head. Then the caller adds exactly n_units units, in the order that receivers expect.
 void cmp_update_begin(struct neb_buf *out, uint32_t n_units);
-// Adds a unit. x: (rows, cols). topk sends a vector (one row or one column) as int8. counts (rows):
-// tokens seen of each row; NULL: rows are not weighted. NEB_ERR_INVALID: x has a NaN or an
-// infinity.
+// Adds a unit of (rows, cols) elements. topk sends a vector (one row or one column) as int8. counts
+// (rows): tokens seen of each row; NULL: rows are not weighted. NEB_ERR_INVALID: an element is a
+// NaN or an infinity.
 NEB_MUST_CHECK enum neb_status cmp_update_add(struct cmp_work *w, struct neb_buf *out,
                                               const struct cmp_unit_shape *shape,
-                                              const struct cmp_codec *codec, const float *x,
+                                              const struct cmp_codec *codec,
+                                              const struct cmp_source *from,
                                               const uint64_t *counts);
-// The same for what a member learned: see cmp_encode_feedback.
-NEB_MUST_CHECK enum neb_status cmp_update_add_feedback(struct cmp_work *w, struct neb_buf *out,
-                                                       const struct cmp_unit_shape *shape,
-                                                       const struct cmp_codec *codec,
-                                                       const struct cmp_feedback *f,
-                                                       const uint64_t *counts);
-
-// The same with x in a device's memory.
-struct cmp_device;
-NEB_MUST_CHECK enum neb_status cmp_update_add_device(struct cmp_device *c, struct cmp_work *w,
-                                                     struct neb_buf *out,
-                                                     const struct cmp_unit_shape *shape,
-                                                     const struct cmp_codec *codec, const float *x,
-                                                     const uint64_t *counts);
 
 struct cmp_update_unit { // views into the update
     const uint8_t *counts, *frame;

@@ -83,28 +83,9 @@ void cpu_linear_bwd(struct kern *K, const struct kern_linear_bwd *l) {
         cpu_bf16_linear_bwd(K, l);
         return;
     }
+    const struct kern_gemm dw = kern_linear_dw(l), dx = kern_linear_dx(l);
     if (l->dw)
-        cpu_gemm(K, &(struct kern_gemm){.ta = KERN_T,
-                                        .m = l->out,
-                                        .n = l->in,
-                                        .k = l->n,
-                                        .alpha = 1,
-                                        .a = l->dy,
-                                        .lda = l->ld,
-                                        .b = l->x,
-                                        .ldb = l->in,
-                                        .beta = 1,
-                                        .c = l->dw,
-                                        .ldc = l->in});
+        cpu_gemm(K, &dw);
     if (l->dx)
-        cpu_gemm(K, &(struct kern_gemm){.m = l->n,
-                                        .n = l->in,
-                                        .k = l->out,
-                                        .alpha = 1,
-                                        .a = l->dy,
-                                        .lda = l->ld,
-                                        .b = l->w,
-                                        .ldb = l->in,
-                                        .c = l->dx,
-                                        .ldc = l->in});
+        cpu_gemm(K, &dx);
 }

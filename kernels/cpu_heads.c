@@ -16,17 +16,9 @@ enum {
 
 static void form_logits(struct kern *K, float *z, int ld, const float *x, int n, const float *w,
                         int V, int d) {
-    cpu_gemm(K, &(struct kern_gemm){.tb = KERN_T,
-                                    .m = n,
-                                    .n = V,
-                                    .k = d,
-                                    .alpha = 1,
-                                    .a = x,
-                                    .lda = d,
-                                    .b = w,
-                                    .ldb = d,
-                                    .c = z,
-                                    .ldc = ld});
+    struct kern_gemm g = kern_linear(KERN_F32, KERN_F32, n, V, d, x, w, z);
+    g.ldc = ld;
+    cpu_gemm(K, &g);
 }
 
 // The output layer. Rows without a target are skipped: the other rows are gathered, block by block.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/host.h"
 #include "agent/base/memory.h"
+#include "kernels/exact.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -81,4 +82,69 @@ void kern_destroy(struct kern **K) {
     if (*K)
         (*K)->ops->destroy(*K);
     *K = NULL;
+}
+
+// ---- the exact path alone -----------------------------------------------------------------------
+
+static void add_rows(struct kern *K, float *acc, const float *x, const float *w, size_t rows,
+                     size_t cols) {
+    (void)K;
+    kern_exact_add_rows(acc, x, w, rows, cols);
+}
+static void add_scaled(struct kern *K, float *acc, const float *x, float w, size_t n) {
+    (void)K;
+    kern_exact_add_scaled(acc, x, w, n);
+}
+static void outer_step(struct kern *K, float *theta, float *v, const float *delta, float eta,
+                       float mu, size_t n) {
+    (void)K;
+    kern_exact_outer_step(theta, v, delta, eta, mu, n);
+}
+static void pseudo_gradient(struct kern *K, float *u, const float *theta, const float *theta_m,
+                            float beta, size_t n) {
+    (void)K;
+    kern_exact_pseudo_gradient(u, theta, theta_m, beta, n);
+}
+static void residual(struct kern *K, float *u, const float *d, size_t n) {
+    (void)K;
+    kern_exact_residual(u, d, n);
+}
+static void rebase(struct kern *K, float *theta_m, const float *theta, const float *sent,
+                   size_t n) {
+    (void)K;
+    kern_exact_rebase(theta_m, theta, sent, n);
+}
+static void digest(struct kern *K, struct kern_digest *sum, const float *theta, const float *v,
+                   uint64_t first_index, size_t n) {
+    (void)K;
+    *sum = kern_digest_add(*sum, kern_digest_part(theta, v, first_index, n));
+}
+
+static void destroy(struct kern *K) {
+    kern_pool_destroy(&K->pool);
+    free(K);
+}
+
+static const struct kern_ops exact_ops = {.name = "exact",
+                                          .destroy = destroy,
+                                          KERN_HOST_MEMORY,
+                                          .exact_add_rows = add_rows,
+                                          .exact_add_scaled = add_scaled,
+                                          .exact_outer_step = outer_step,
+                                          .exact_pseudo_gradient = pseudo_gradient,
+                                          .exact_residual = residual,
+                                          .exact_rebase = rebase,
+                                          .exact_digest = digest};
+
+enum neb_status kern_exact_create(struct kern **out) {
+    struct kern *K = calloc(1, sizeof *K);
+    if (!K)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory for the exact path");
+    kern_host_init(K, &exact_ops);
+    enum neb_status st = kern_pool_create(1, &K->pool);
+    if (st == NEB_OK)
+        *out = K;
+    else
+        free(K);
+    return st;
 }

@@ -75,6 +75,23 @@ struct kern_linear_bwd {
     float *db; // (out) += column sums of dy; NULL: frozen
 };
 
+// The products of a linear layer: y = x w^T of type ty, and its gradients dw and dx.
+static inline struct kern_gemm kern_linear(enum kern_type t, enum kern_type ty, int n, int out,
+                                           int in, const void *x, const void *w, void *y) {
+    struct kern_gemm g = {t, ty, KERN_N, KERN_T, n, out, in, 1, 0, x, w, in, in, out, y, NULL};
+    return g;
+}
+static inline struct kern_gemm kern_linear_dw(const struct kern_linear_bwd *l) {
+    struct kern_gemm g = {l->t, KERN_F32, KERN_T, KERN_N, l->out, l->in, l->n,  1,
+                          1,    l->dy,    l->x,   l->ld,  l->in,  l->in, l->dw, NULL};
+    return g;
+}
+static inline struct kern_gemm kern_linear_dx(const struct kern_linear_bwd *l) {
+    struct kern_gemm g = {l->t, l->tx, KERN_N, KERN_N, l->n,  l->in, l->out, 1,
+                          0,    l->dy, l->w,   l->ld,  l->in, l->in, l->dx,  NULL};
+    return g;
+}
+
 // An attention call. q and out: (B, T, n_heads, head_dim). k and v: (B, T, n_kv_heads, head_dim).
 // Query head h reads key-value head h / (n_heads / n_kv_heads). Scores are scaled by
 // 1/sqrt(head_dim).
@@ -361,7 +378,8 @@ struct kern_ops {
     void (*add)(struct kern *K, float *y, const float *x, size_t n); // y += x
 
     // ---- the exact path and codecs (exact.h, quant.h): the CPU's bits. Only the bits of a NaN may
-    // differ; it appears at the same elements. NULL on processors, which call those files.
+    // differ; it appears at the same elements. Processors have NULL here, so callers use the
+    // functions of those files; but the processors of kern_exact_create have the slots exact_*.
     void (*exact_add_rows)(struct kern *K, float *acc, const float *x, const float *w, size_t rows,
                            size_t cols);
     void (*exact_add_scaled)(struct kern *K, float *acc, const float *x, float w, size_t n);
@@ -377,9 +395,9 @@ struct kern_ops {
                          const float *v, uint64_t first_index, size_t n);
     // *bits (device) = the bits of the largest |x|; 0x7f800000 or more: not finite
     void (*absmax)(struct kern *K, uint32_t *bits, const float *x, size_t n);
-    // Encodes blocks of `block` elements: one scale byte a block, and codes of int8, or two codes a
-    // byte if four_bits (block even, or only one block). levels: codes lie in [-levels, levels],
-    // see compress/codec.h. top: kern_scale_top of all blocks together.
+    // Encodes blocks of `block` elements: one scale byte per block, and codes of int8, or two codes
+    // per byte if four_bits (block even, or only one block). levels: codes lie in [-levels,
+    // levels], see compress/codec.h. top: kern_scale_top of all blocks together.
     void (*encode_blocks)(struct kern *K, uint8_t *scales, uint8_t *codes, const float *x, size_t n,
                           uint32_t block, int levels, bool four_bits, int top);
     // *bad (device) = nonzero if a code is out of range (out is undefined then), otherwise 0.
@@ -425,6 +443,9 @@ static inline bool kern_on_host(const struct kern *K) { return K->pool != NULL; 
 NEB_MUST_CHECK enum neb_status kern_ref_create(struct kern **out);
 NEB_MUST_CHECK enum neb_status kern_cpu_create(int n_threads, struct kern **out);
 void kern_destroy(struct kern **K); // of any backend; *K may be NULL
+// Processors for the exact path alone: memory, copies and exact_*; the other ops are NULL. Each op
+// runs in the calling thread, so threads may share the device. NEB_ERR_NOMEM.
+NEB_MUST_CHECK enum neb_status kern_exact_create(struct kern **out);
 
 // bf16: products round their operands to nearest even and sum in fp32. All else stays as it is. A
 // product with a side below KERN_BF16_LEAST stays in fp32, since bf16 gains nothing there.

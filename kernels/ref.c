@@ -52,28 +52,7 @@ static void gemm(struct kern *K, const struct kern_gemm *g) {
 }
 
 static void linear_bwd(struct kern *K, const struct kern_linear_bwd *l) {
-    const struct kern_gemm dw = {.ta = KERN_T,
-                                 .m = l->out,
-                                 .n = l->in,
-                                 .k = l->n,
-                                 .alpha = 1,
-                                 .a = l->dy,
-                                 .lda = l->ld,
-                                 .b = l->x,
-                                 .ldb = l->in,
-                                 .beta = 1,
-                                 .c = l->dw,
-                                 .ldc = l->in},
-                           dx = {.m = l->n,
-                                 .n = l->in,
-                                 .k = l->out,
-                                 .alpha = 1,
-                                 .a = l->dy,
-                                 .lda = l->ld,
-                                 .b = l->w,
-                                 .ldb = l->in,
-                                 .c = l->dx,
-                                 .ldc = l->in};
+    const struct kern_gemm dw = kern_linear_dw(l), dx = kern_linear_dx(l);
     if (l->dw)
         gemm(K, &dw);
     if (l->dx)

@@ -97,7 +97,7 @@ static bool member_valid(const struct sec_member *m) {
 }
 
 bool sec_members_valid(const struct sec_members *m) {
-    if (!m->version || m->n > SEC_MEMBERS_MAX)
+    if (!m->version || m->n > NEB_MEMBERS_MAX)
         return false;
     for (uint32_t i = 0; i < m->n; i++) {
         if (!member_valid(&m->m[i]) ||
@@ -120,9 +120,9 @@ enum neb_status sec_members_insert(struct sec_members *m, const struct sec_membe
             return neb_fail(NEB_ERR_EXISTS,
                             "member '%s': its name or one of its keys belongs to '%s'",
                             add->pub.name, m->m[i].pub.name);
-    if (m->n == SEC_MEMBERS_MAX)
+    if (m->n == NEB_MEMBERS_MAX)
         return neb_fail(NEB_ERR_LIMIT, "member list: it cannot have more than %d members",
-                        SEC_MEMBERS_MAX);
+                        NEB_MEMBERS_MAX);
     uint32_t i = m->n++;
     for (; i > 0 && memcmp(m->m[i - 1].pub.sign, add->pub.sign, SEC_KEY_BYTES) > 0; i--)
         m->m[i] = m->m[i - 1];
@@ -153,7 +153,7 @@ void sec_members_diff(const struct sec_members *a, const struct sec_members *b,
 
 static void federation_id(const struct sec_members *m, uint8_t out[SEC_FEDERATION_BYTES]) {
     static const char tag[] = "nebula federation v1";
-    uint8_t all[sizeof tag + 2 * SEC_KEY_BYTES * SEC_MEMBERS_MAX], h[NEB_SHA256_BYTES];
+    uint8_t all[sizeof tag + 2 * SEC_KEY_BYTES * NEB_MEMBERS_MAX], h[NEB_SHA256_BYTES];
     size_t n = sizeof tag;
     memcpy(all, tag, n);
     for (uint32_t i = 0; i < m->n; i++) {

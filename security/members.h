@@ -25,7 +25,7 @@
 #include "security/identity.h"
 #include "security/sign.h"
 
-enum { SEC_MEMBERS_MAX = NEB_MEMBERS_MAX, SEC_FEDERATION_BYTES = 16, SEC_ENDPOINT_MAX = 256 };
+enum { SEC_FEDERATION_BYTES = 16, SEC_ENDPOINT_MAX = 256 };
 
 // ---- lists --------------------------------------------------------------------------------------
 
@@ -61,7 +61,7 @@ struct sec_members {
     uint8_t federation[SEC_FEDERATION_BYTES];
     uint64_t version; // rises with every change; 0 only for the empty list
     uint32_t n;
-    struct sec_member m[SEC_MEMBERS_MAX]; // by pub.sign, ascending: every site has the same indices
+    struct sec_member m[NEB_MEMBERS_MAX]; // by pub.sign, ascending: every site has the same indices
 };
 
 bool sec_endpoint_valid(const char *endpoint); // host:port or [v6]:port; port 1..65535

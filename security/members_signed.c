@@ -10,7 +10,7 @@ enum {
                SEC_NAME_MAX - 1 + 1,
     ENTRY_MAX = 2 + SEC_NAME_MAX - 1 + 2 + SEC_ENDPOINT_MAX - 1 + 2 * SEC_KEY_BYTES + 1 + 1 + 4,
 };
-_Static_assert(HEAD_MAX + SEC_MEMBERS_MAX * ENTRY_MAX + SEC_SIGN_BYTES <= SEC_LIST_MAX,
+_Static_assert(HEAD_MAX + NEB_MEMBERS_MAX * ENTRY_MAX + SEC_SIGN_BYTES <= SEC_LIST_MAX,
                "every list fits");
 
 static const char *const why_names[] = {"init", "join", "revoke", "rotate", "promote", "move"};
@@ -95,7 +95,7 @@ enum neb_status sec_list_parse(const uint8_t *p, size_t len, struct sec_list *ou
     l.why = (enum sec_list_why)neb_rd_u8(&r);
     neb_rd_str(&r, l.subject, sizeof l.subject);
     l.members.n = neb_rd_u8(&r);
-    for (uint32_t i = 0; i < l.members.n && i < SEC_MEMBERS_MAX; i++)
+    for (uint32_t i = 0; i < l.members.n && i < NEB_MEMBERS_MAX; i++)
         read_member(&r, &l.members.m[i]);
     neb_rd_copy(&r, l.signature, sizeof l.signature);
     if (!neb_rd_done(&r) || !list_valid(&l))

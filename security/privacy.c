@@ -21,7 +21,7 @@ static double release_rho(double squared, double v, int h) {
 
 bool sec_privacy_plan(const struct sec_privacy_config *c, struct sec_privacy *out) {
     int honest = c->least - c->colluders;
-    if (c->members < 3 || c->members > SEC_MEMBERS_MAX || c->least > c->members || honest < 2 ||
+    if (c->members < 3 || c->members > NEB_MEMBERS_MAX || c->least > c->members || honest < 2 ||
         c->fragments < 1 || !(c->noise > 0))
         return false;
     double limit = sec_sum_limit(c->members);

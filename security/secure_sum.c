@@ -17,7 +17,7 @@ enum {
 
 struct sec_sum { // in locked memory
     uint8_t n, self;
-    uint8_t keys[SEC_MEMBERS_MAX][SEC_SUM_KEY_BYTES];
+    uint8_t keys[NEB_MEMBERS_MAX][SEC_SUM_KEY_BYTES];
 };
 
 static const char key_context[] = "nebula sum key v1", pair_context[] = "nebula sum pair v1",
@@ -61,9 +61,9 @@ void sec_sum_own_key(const uint8_t secret[SEC_KEY_BYTES], const uint8_t job[SEC_
 enum neb_status sec_sum_create(uint8_t n, uint8_t self, const uint8_t keys[][SEC_SUM_KEY_BYTES],
                                struct sec_sum **out) {
     NEB_TRY(sec_init());
-    if (n < 3 || n > SEC_MEMBERS_MAX || self >= n)
+    if (n < 3 || n > NEB_MEMBERS_MAX || self >= n)
         return neb_fail(NEB_ERR_INVALID, "secure sum: %u members, but it takes 3 to %d to hide one",
-                        n, SEC_MEMBERS_MAX);
+                        n, NEB_MEMBERS_MAX);
     struct sec_sum *s = sec_locked_alloc(sizeof *s);
     if (!s)
         return neb_fail(NEB_ERR_NOMEM, "secure sum: out of memory for keys");
@@ -247,7 +247,7 @@ enum neb_status sec_sum_open(const uint8_t *p, size_t len, struct sec_sum_head *
     h->count = neb_rd_u32(&r);
     neb_rd_copy(&r, h->nonce, sizeof h->nonce);
     neb_rd_copy(&r, h->own, sizeof h->own);
-    if (r.bad || magic != MAGIC || zero || h->n < 3 || h->n > SEC_MEMBERS_MAX ||
+    if (r.bad || magic != MAGIC || zero || h->n < 3 || h->n > NEB_MEMBERS_MAX ||
         h->member >= h->n || !h->count || h->count > SEC_SUM_COUNT_MAX)
         return neb_fail(NEB_ERR_FORMAT, "masked update: its header is not valid");
     for (uint8_t k = 0; k < h->n; k++)
@@ -362,7 +362,7 @@ void sec_sum_take_off(const struct sec_sum *s, const struct sec_sum_head *h, con
 static bool missing_of(uint8_t n, struct member_set set, uint8_t *missing) {
     struct member_set lost = mset_minus(mset_first(n), set);
     *missing = mset_empty(lost) ? SEC_SUM_NOBODY : mset_lowest(lost);
-    if (n < 3 || n > SEC_MEMBERS_MAX || !mset_within(set, mset_first(n)))
+    if (n < 3 || n > NEB_MEMBERS_MAX || !mset_within(set, mset_first(n)))
         return false;
     return n - mset_count(lost) >= sec_sum_least(n);
 }

@@ -84,7 +84,7 @@ struct sec_sum_head {
     uint8_t n, member;
     uint32_t fragment, round, count;
     uint8_t nonce[SEC_SUM_SEED_BYTES], own[SEC_SUM_SEED_BYTES],
-        pair[SEC_MEMBERS_MAX][SEC_SUM_SEED_BYTES];
+        pair[NEB_MEMBERS_MAX][SEC_SUM_SEED_BYTES];
 };
 // NEB_ERR_FORMAT: not exactly one masked update. *body: its integers, 2 bytes each; borrowed.
 NEB_MUST_CHECK enum neb_status sec_sum_open(const uint8_t *p, size_t len, struct sec_sum_head *out,
@@ -122,7 +122,7 @@ struct sec_sum_reveal {
     struct member_set set;
     uint8_t member, n;
     uint8_t own[SEC_SUM_SEED_BYTES], pair[SEC_SUM_SEED_BYTES],
-        shares[SEC_MEMBERS_MAX][SEC_SUM_SEED_BYTES];
+        shares[NEB_MEMBERS_MAX][SEC_SUM_SEED_BYTES];
 };
 // heads: by member, valid for those in the set. The caller ensures that no other set is ever given
 // for this fragment and round. NEB_ERR_DENIED: the set is too small for n, or a head is not its
@@ -138,10 +138,10 @@ bool sec_sum_reveal_fits(const struct sec_sum_reveal *r, const struct sec_sum_he
 struct sec_sum_seeds { // all that is needed to read a sum
     uint8_t n;
     struct member_set set;
-    uint8_t own[SEC_MEMBERS_MAX][SEC_SUM_SEED_BYTES], pair[SEC_MEMBERS_MAX][SEC_SUM_SEED_BYTES];
+    uint8_t own[NEB_MEMBERS_MAX][SEC_SUM_SEED_BYTES], pair[NEB_MEMBERS_MAX][SEC_SUM_SEED_BYTES];
 };
 // n u8 | set u16 | b, n x 32 | s with the missing one, n x 32
-enum { SEC_SUM_SEEDS_MAX = 1 + sizeof(neb_member_bits) + 2 * SEC_MEMBERS_MAX * SEC_SUM_SEED_BYTES };
+enum { SEC_SUM_SEEDS_MAX = 1 + sizeof(neb_member_bits) + 2 * NEB_MEMBERS_MAX * SEC_SUM_SEED_BYTES };
 void sec_sum_seeds_put(struct neb_buf *out, const struct sec_sum_seeds *x);
 NEB_MUST_CHECK bool sec_sum_seeds_get(const uint8_t *p, size_t len, struct sec_sum_seeds *out);
 // reveals: by member, valid for those in `have`; they passed sec_sum_reveal_fits.

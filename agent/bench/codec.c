@@ -90,7 +90,7 @@ static void decode_unit(void *arg, size_t i) {
 
 // Applies one update of a commit to θ (y) and v (z), as inter/outer/outer.c does.
 static void settle(struct bench *b, struct unit *u) {
-    float part[STRIP], sum[STRIP];
+    _Alignas(64) float part[STRIP], sum[STRIP];
     for (size_t at = 0; at < u->n; at += STRIP) {
         size_t n = u->n - at < STRIP ? u->n - at : STRIP;
         memset(sum, 0, n * sizeof *sum);

@@ -65,7 +65,8 @@ static void encode(void *arg, size_t i) {
                              1};
     neb_buf_clear(&u->update);
     cmp_update_begin(&u->update, 1);
-    u->st = cmp_update_add_feedback(u->work, &u->update, &u->shape, &r->codec, &f, NULL);
+    u->st = cmp_update_add(u->work, &u->update, &u->shape, &r->codec,
+                           &(struct cmp_source){.learned = &f}, NULL);
 }
 
 static void gate(void *arg, size_t i) {

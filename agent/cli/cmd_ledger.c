@@ -93,12 +93,12 @@ static void about_job(void *user, const uint8_t job[INTER_ID_BYTES], struct inte
     out->removed = mset_none();
     out->robust = !strcmp(gate, "robust");
     out->masked = !strcmp(gate, "private");
-    out->colluders = (uint8_t)(f > 0 && f < INTER_MEMBERS_MAX ? f : 0);
+    out->colluders = (uint8_t)(f > 0 && f < NEB_MEMBERS_MAX ? f : 0);
     json_array_foreach(clusters, i, c) {
         const char *name = agent_json_text(c, "name", NULL);
         const struct sec_member *m =
             k->federation && name ? sec_members_by_name(&k->members, name) : NULL;
-        if (i < INTER_MEMBERS_MAX && m && !(m->caps & SEC_CAP_VOTER))
+        if (i < NEB_MEMBERS_MAX && m && !(m->caps & SEC_CAP_VOTER))
             mset_add(&out->removed, (int)i);
     }
 }

@@ -363,31 +363,18 @@ static const struct agent_option table[] = {
 
 static const struct options preset = {.report_within_s = REPORT_WITHIN};
 
-const struct agent_command cmd_pretrain = {.name = "pretrain",
+#define COMMAND                                                                                    \
+    .options = table, .arguments = "JOB.yaml", .least = 1, .missing = "give a job file",           \
+    .check = check, .size = sizeof(struct options), .preset = &preset, .run = run
+
+const struct agent_command cmd_pretrain = {COMMAND, .name = "pretrain",
                                            .summary = "train one model on several clusters",
-                                           .options = table,
-                                           .arguments = "JOB.yaml",
-                                           .doc = "Trains one model on the job's clusters." EXITS,
-                                           .least = 1,
-                                           .missing = "give a job file",
-                                           .check = check,
-                                           .size = sizeof(struct options),
-                                           .preset = &preset,
-                                           .run = run};
+                                           .doc = "Trains one model on the job's clusters." EXITS};
 
 const struct agent_command cmd_distill = {
-    .name = "distill",
-    .summary = "train students with a teacher on another cluster",
-    .options = table,
-    .arguments = "JOB.yaml",
+    COMMAND, .name = "distill", .summary = "train students with a teacher on another cluster",
     .doc = "Trains students on their clusters with the labels of a teacher on another cluster: a "
            "job of mode distill (configs/distill-translate.yaml). nebula pretrain takes the same "
            "jobs and writes the same files to --out. checkpoint/model.ckpt is the student of the "
            "agent's cluster; with --local, the first student. A teacher's site has none: a warning "
-           "says where the student is." EXITS,
-    .least = 1,
-    .missing = "give a job file",
-    .check = check,
-    .size = sizeof(struct options),
-    .preset = &preset,
-    .run = run};
+           "says where the student is." EXITS};

@@ -97,22 +97,27 @@ void plan_print_not_reckoned(bool no_device, bool no_bf16) {
                "oneDNN is missing there; times and memory are those of fp32\n");
 }
 
+static void print_exchange_memory(const struct intra_cost *c) {
+    char a[32], b[32], d[32];
+    printf("exchange %s, its codec and frames %s, a checkpoint's copy %s",
+           agent_human_bytes(c->exchange_bytes, a, sizeof a),
+           agent_human_bytes(c->frames_bytes, b, sizeof b),
+           agent_human_bytes(c->copy_bytes, d, sizeof d));
+}
+
 static void print_memory(const struct agent_planned *x) {
     const struct intra_cost *c = &x->cost;
-    char a[32], b[32], d[32], e[32], f[32], g[32], h[32];
+    char a[32], b[32], d[32], e[32];
     if (x->job.device) {
         plan_print_device_memory(&x->job, c, "activations");
     } else {
         printf(
-            "\n    memory of a rank %s: parameters and gradients %s, moments %s, activations %s, "
-            "exchange %s, its codec and frames %s, a checkpoint's copy %s",
+            "\n    memory of a rank %s: parameters and gradients %s, moments %s, activations %s, ",
             agent_human_bytes(c->rank_bytes, a, sizeof a),
             agent_human_bytes(c->params_bytes, b, sizeof b),
             agent_human_bytes(c->optim_bytes, d, sizeof d),
-            agent_human_bytes(c->acts_bytes, e, sizeof e),
-            agent_human_bytes(c->exchange_bytes, f, sizeof f),
-            agent_human_bytes(c->frames_bytes, g, sizeof g),
-            agent_human_bytes(c->copy_bytes, h, sizeof h));
+            agent_human_bytes(c->acts_bytes, e, sizeof e));
+        print_exchange_memory(c);
     }
     if (c->owner_bytes > 0)
         printf("; the first rank needs %s more", agent_human_bytes(c->owner_bytes, a, sizeof a));
@@ -141,7 +146,7 @@ static void print_volumes(const struct agent_planned *x) {
 // The trainer is another program, so its memory and mesh are not predicted.
 static void print_attached(const char *name, const struct agent_planned *x) {
     const struct intra_cost *c = &x->cost;
-    char step[32], a[32], b[32], d[32], e[32];
+    char step[32], a[32];
     printf("  %s: a trainer attaches: its memory, mesh and micro-batches are its own; step ", name);
     if (isnan(x->cost.step_s))
         printf("not known (give --step %s=SECONDS)\n", name);
@@ -150,15 +155,14 @@ static void print_attached(const char *name, const struct agent_planned *x) {
                x->guessed
                    ? ", that of the slowest other cluster, because its own is not known (--step)"
                    : ", from --step");
-    if (c->rank_bytes > 0)
-        printf(
-            "    planned is the exchange alone: libnebula takes %s in the trainer: parameters %s, "
-            "exchange %s, its codec and frames %s, a checkpoint's copy %s\n",
-            agent_human_bytes(c->rank_bytes, step, sizeof step),
-            agent_human_bytes(c->params_bytes, a, sizeof a),
-            agent_human_bytes(c->exchange_bytes, b, sizeof b),
-            agent_human_bytes(c->frames_bytes, d, sizeof d),
-            agent_human_bytes(c->copy_bytes, e, sizeof e));
+    if (c->rank_bytes > 0) {
+        printf("    planned is the exchange alone: libnebula takes %s in the trainer: parameters "
+               "%s, ",
+               agent_human_bytes(c->rank_bytes, step, sizeof step),
+               agent_human_bytes(c->params_bytes, a, sizeof a));
+        print_exchange_memory(c);
+        printf("\n");
+    }
 }
 
 static void print_step(const char *name, const struct agent_site *site,

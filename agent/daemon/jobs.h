@@ -18,7 +18,7 @@
 enum { AGENT_JOBS_MAX = 8, AGENT_WATCHERS_MAX = 8, AGENT_RESTARTS_MAX = 3 };
 
 // Replaces a peer index if the member of the cluster, or the submitter, is no longer on the list.
-// An index from SEC_MEMBERS_MAX on also means that, but what this member signed can still be
+// An index from NEB_MEMBERS_MAX on also means that, but what this member signed can still be
 // verified (inter_service_removed_member).
 enum { AGENT_PEER_NONE = INTER_PEER_NONE };
 
@@ -96,7 +96,7 @@ struct agent_jobdoubt { // proof.c: which states of the parameters can be truste
     // Checkpoints of a fragment at this round and later are not trusted; 0: all are.
     uint32_t suspect[INTER_FRAGMENTS_MAX];
     int divergences; // of this cluster (rounds.c)
-    bool all;        // no side had a majority in the last one: all members compute again
+    bool all;        // no side had a majority in the last divergence: all members compute again
     uint64_t taken;  // fragments in which the job's snapshot.bin is ahead, a bit each
     // The proof of the last snapshot's state; clusters whose state was false, and which are not
     // asked again.
@@ -183,7 +183,7 @@ struct agent_jobrun {
 
 // True if `cluster` is another cluster whose member is on the list.
 static inline bool agent_job_has_peer(const struct agent_jobrun *j, int cluster) {
-    return cluster != j->self && j->peers[cluster] < SEC_MEMBERS_MAX;
+    return cluster != j->self && j->peers[cluster] < NEB_MEMBERS_MAX;
 }
 
 // All jobs in the ledger: [{id, job, state, home, why, sent_bytes, recv_bytes}]. home: who

@@ -66,7 +66,7 @@ static void load_former(struct agent_members *m) {
 const char *agent_members_advice(const struct agent_members *m, const char *name, char *out,
                                  size_t cap) {
     const struct sec_members *l = agent_members_list(m);
-    const char *names[SEC_MEMBERS_MAX];
+    const char *names[NEB_MEMBERS_MAX];
     for (uint32_t i = 0; i < l->n; i++)
         names[i] = l->m[i].pub.name;
     const char *meant = neb_nearest(name, names, l->n);

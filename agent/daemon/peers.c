@@ -542,8 +542,8 @@ void daemon_on_fault(void *user, uint32_t peer, enum inter_fault f) {
                      f == INTER_FAULT_REFUSED || f == INTER_FAULT_NO_ROOM;
     // these are logged once for each member
     bool each = f == INTER_FAULT_DIVERGED || f == INTER_FAULT_OUTLIER || f == INTER_FAULT_RENEWED;
-    bool say = !elsewhere && neb_throttle_allows(&d->fault_throttles[f], neb_now(),
-                                                 each ? INTER_MEMBERS_MAX : 1u);
+    bool say = !elsewhere &&
+               neb_throttle_allows(&d->fault_throttles[f], neb_now(), each ? NEB_MEMBERS_MAX : 1u);
     d->faults[f]++;
     char text[96];
     snprintf(text, sizeof text, "%s message or state", inter_fault_name(f));

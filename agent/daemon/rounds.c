@@ -168,7 +168,7 @@ static void check_divergence(struct daemon *d, struct agent_jobrun *j,
 // What a record contains for this site's worker.
 struct delivery {
     json_t *entries; // of the updates to merge
-    struct agent_ipc_part parts[INTER_MEMBERS_MAX];
+    struct agent_ipc_part parts[NEB_MEMBERS_MAX];
     size_t n;      // number of parts
     bool final;    // every update is its member's last
     bool whole;    // the bytes of all updates are here

@@ -26,7 +26,7 @@ void agent_spread_stand(struct agent_spread *s, const bool *up) {
         return;
     neb_put_u64(b, f->list.members.version);
     memcpy(b + 8, f->digest, sizeof f->digest);
-    for (uint32_t i = 0; i < SEC_MEMBERS_MAX; i++)
+    for (uint32_t i = 0; i < NEB_MEMBERS_MAX; i++)
         if (up[i])
             (void)!inter_service_send_telemetry(s->service, i, AGENT_MSG_LIST_STAND, b, sizeof b);
 }
@@ -39,7 +39,7 @@ static void send_list(struct agent_spread *s, uint32_t peer) {
 }
 
 void agent_spread_list(struct agent_spread *s, const bool *up) {
-    for (uint32_t i = 0; agent_members_federation(s->members) && i < SEC_MEMBERS_MAX; i++)
+    for (uint32_t i = 0; agent_members_federation(s->members) && i < NEB_MEMBERS_MAX; i++)
         if (up[i])
             send_list(s, i);
 }
@@ -70,7 +70,7 @@ bool agent_spread_message(struct agent_spread *s, uint32_t peer, uint32_t kind, 
     if (kind != AGENT_MSG_LIST_STAND && kind != AGENT_MSG_LIST)
         return false;
     struct neb_rd r = neb_rd_make(p, n);
-    if (!agent_members_federation(s->members) || peer >= SEC_MEMBERS_MAX)
+    if (!agent_members_federation(s->members) || peer >= NEB_MEMBERS_MAX)
         return true; // a pair without a CA has no list to send
     if (kind == AGENT_MSG_LIST_STAND) {
         on_stand(s, peer, &r);

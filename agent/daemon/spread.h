@@ -21,8 +21,8 @@ struct agent_spread {
     struct agent_members *members;
     struct inter_service *service;
     // From when on a list of each peer is checked again, and one is sent to it again.
-    neb_ns looks[SEC_MEMBERS_MAX], sends[SEC_MEMBERS_MAX];
-    bool forked[SEC_MEMBERS_MAX]; // its list and ours contradict each other
+    neb_ns looks[NEB_MEMBERS_MAX], sends[NEB_MEMBERS_MAX];
+    bool forked[NEB_MEMBERS_MAX]; // its list and ours contradict each other
     struct neb_throttle malformed;
 };
 

@@ -83,15 +83,15 @@ struct daemon {
     uint64_t faults[INTER_FAULTS];
     struct neb_throttle fault_throttles[INTER_FAULTS], throttle[THROTTLE_N];
     struct neb_throttle links[INTER_PEERS_MAX]; // throttles of links that come and go
-    struct neb_bucket offers[SEC_MEMBERS_MAX],
-        overs[SEC_MEMBERS_MAX]; // overs: daemon_job_over
+    struct neb_bucket offers[NEB_MEMBERS_MAX],
+        overs[NEB_MEMBERS_MAX]; // overs: daemon_job_over
     // The newest stops from each member of jobs that are not known here (the job itself may still
     // wait at another agent).
     struct daemon_early_stop {
         char hex[2 * AGENT_JOB_ID_BYTES + 1];
         int64_t run;
-    } early_stops[SEC_MEMBERS_MAX][AGENT_JOBS_MAX];
-    unsigned n_early_stops[SEC_MEMBERS_MAX];
+    } early_stops[NEB_MEMBERS_MAX][AGENT_JOBS_MAX];
+    unsigned n_early_stops[NEB_MEMBERS_MAX];
     neb_ns next_telemetry, looked_at; // looked_at: last look at the jobs
     neb_ns heartbeat_at;              // last heartbeat sent during long work
     struct agent_view *view;          // data of status, page and metrics
@@ -330,7 +330,7 @@ NEB_MUST_CHECK bool daemon_job_renew(struct daemon *d, const struct agent_job_re
 
 // Checks for a worker that is at a round beyond the ledger, which has then lost commits and perhaps
 // votes. If so, gives up this cluster's side, and continues with the others' state once the worker
-// has ended; or the job fails with a reason. False: the ledger is as far.
+// has ended; or the job fails with a reason. False: the ledger is as far as the worker.
 bool daemon_ledger_behind(struct daemon *d, struct agent_jobrun *j, uint32_t fragment,
                           uint32_t round);
 // Called when that worker has ended or attaches again. False: the job has failed.

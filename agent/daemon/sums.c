@@ -216,7 +216,7 @@ void agent_sums_close(struct agent_sums **sp) {
 
 bool agent_sums_commit(struct agent_sums *s, const struct inter_record *r,
                        const struct neb_map *blobs, json_t **seeds) {
-    struct inter_sums_blob views[INTER_MEMBERS_MAX];
+    struct inter_sums_blob views[NEB_MEMBERS_MAX];
     struct sec_sum_seeds all;
     struct neb_buf kept = {0};
     char path[NEB_PATH_MAX], hex[2 * SEC_SUM_SEEDS_MAX + 1];

@@ -38,6 +38,7 @@ list(APPEND libnebula_sources
   kernels/blocks.c
   kernels/device_stage.c
   kernels/exact.c
+  kernels/host.c
   kernels/pool.c
   kernels/quant.c
   kernels/ref.c

@@ -105,7 +105,7 @@ NEB_MUST_CHECK enum neb_status agent_ipc_remote_listen(struct agent_ipc *s, cons
 // Sets the endpoint and the agent's public key in *out for a worker; leaves the worker's keys.
 // endpoint is "" if the server does not listen.
 void agent_ipc_remote_tell(const struct agent_ipc *s, struct agent_ipc_remote *out);
-// Admits these keys and no others from now on (at most SEC_MEMBERS_MAX). Existing connections stay.
+// Admits these keys and no others from now on (at most NEB_MEMBERS_MAX). Existing connections stay.
 void agent_ipc_remote_admit(struct agent_ipc *s, const uint8_t (*keys)[AGENT_IPC_KEY], size_t n);
 // The number of connections refused by their handshake, or by the rate limiter before it
 // (inter/link/accept_limit.h).

@@ -134,7 +134,7 @@ void agent_ipc_remote_admit(struct agent_ipc *s, const uint8_t (*keys)[AGENT_IPC
     if (!s->zap)
         return;
     struct sec_members *m = calloc(1, sizeof *m);
-    NEB_ASSERT(n <= SEC_MEMBERS_MAX);
+    NEB_ASSERT(n <= NEB_MEMBERS_MAX);
     for (size_t i = 0; m && i < n; i++)
         memcpy(m->m[i].pub.curve, keys[i], AGENT_IPC_KEY);
     if (m)

@@ -129,8 +129,9 @@ static enum neb_status let_go(struct distill_run *r, uint64_t steps) {
     return agent_stream_skip(r->streams[0], steps);
 }
 
-// All steps are made. Takes the remaining labels, so that the teacher can end: of steps made alone,
-// or of steps that the other students made without this one. They are only kept in the cache.
+// All steps are made. Takes the remaining labels, so that the teacher can end. They belong to steps
+// that this student made alone, or that the other students made without it. They only go into the
+// cache.
 static enum neb_status take_late(struct agent_side *x, struct side_turn *t) {
     struct distill_run *r = x->own;
     r->waiting_since = r->late ? r->waiting_since : 0; // discards the wait during steps made alone
@@ -240,14 +241,5 @@ static enum neb_status skip(struct agent_side *x, int64_t n) {
     return NEB_OK;
 }
 
-const struct side_role side_student = {.is = AGENT_ROLE_STUDENT,
-                                       .create = distill_role_create,
-                                       .destroy = distill_role_destroy,
-                                       .open = distill_open_streams,
-                                       .done = done,
-                                       .take = take,
-                                       .learn = learn,
-                                       .save = distill_role_save,
-                                       .restore = distill_role_restore,
-                                       .skip = skip,
-                                       .report = distill_role_report};
+const struct side_role side_student = {DISTILL_ROLE_OPS, .is = AGENT_ROLE_STUDENT, .done = done,
+                                       .take = take,     .learn = learn,           .skip = skip};

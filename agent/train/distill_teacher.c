@@ -54,7 +54,7 @@ static enum neb_status leave_out(struct distill_run *r, int32_t i) {
                           : NEB_OK;
 }
 
-// Labels a position for the next batch of stream i, as its link allows.
+// The number of labels per position in the next batch of stream i, as its link allows.
 static int32_t choose_k(struct agent_side *x, int32_t i) {
     struct distill_run *r = x->own;
     struct agent_label_rate *rate = &r->rate[i];
@@ -138,14 +138,6 @@ static enum neb_status learn(struct agent_side *x, struct side_turn *t) {
     return NEB_OK;
 }
 
-const struct side_role side_teacher = {.is = AGENT_ROLE_TEACHER,
-                                       .file = "teacher.ckpt",
-                                       .create = distill_role_create,
-                                       .destroy = distill_role_destroy,
-                                       .open = distill_open_streams,
-                                       .done = done,
-                                       .take = take,
-                                       .learn = learn,
-                                       .save = distill_role_save,
-                                       .restore = distill_role_restore,
-                                       .report = distill_role_report};
+const struct side_role side_teacher = {DISTILL_ROLE_OPS,       .is = AGENT_ROLE_TEACHER,
+                                       .file = "teacher.ckpt", .done = done,
+                                       .take = take,           .learn = learn};

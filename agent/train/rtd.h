@@ -128,7 +128,7 @@ int32_t rtd_mask(struct agent_rtd_side *s, const int32_t *tokens, int32_t n, int
 NEB_MUST_CHECK enum neb_status rtd_took_step(struct agent_rtd_side *s);
 // Counts a batch that was trained on.
 void rtd_count_batch(struct agent_rtd_side *s, size_t bytes, uint32_t masked, uint32_t replaced);
-// An evaluation begins, if this is its first event; it ends.
+// Begins the evaluation, if this is its first event; ends it.
 void rtd_eval_begin(struct agent_rtd_side *s);
 void rtd_eval_end(struct agent_rtd_side *s, double auc);
 // The event is over. batch: it had one. start: when it began.
@@ -145,6 +145,10 @@ NEB_MUST_CHECK enum neb_status rtd_role_save(const struct agent_side *x,
 NEB_MUST_CHECK enum neb_status rtd_role_restore(struct agent_side *x, const struct intra_ckpt *c);
 NEB_MUST_CHECK enum neb_status rtd_role_report(struct agent_side *x, bool done, double *loss,
                                                json_t **more);
+#define RTD_ROLE_OPS                                                                               \
+    .create = rtd_role_create, .destroy = rtd_role_destroy, .open = rtd_role_open,                 \
+    .done = rtd_role_done, .at = rtd_role_at, .save = rtd_role_save, .restore = rtd_role_restore,  \
+    .report = rtd_role_report
 // When to save after a turn: at the end of training, and not in the evaluation, which a restart
 // repeats. trained: training was over before the turn.
 enum side_save rtd_when_to_save(struct agent_side *x, bool trained);

@@ -146,15 +146,5 @@ static enum neb_status learn(struct agent_side *x, struct side_turn *t) {
     return NEB_OK;
 }
 
-const struct side_role side_generator = {.is = AGENT_ROLE_GENERATOR,
-                                         .holds = true,
-                                         .create = rtd_role_create,
-                                         .destroy = rtd_role_destroy,
-                                         .open = rtd_role_open,
-                                         .done = rtd_role_done,
-                                         .take = take,
-                                         .learn = learn,
-                                         .at = rtd_role_at,
-                                         .save = rtd_role_save,
-                                         .restore = rtd_role_restore,
-                                         .report = rtd_role_report};
+const struct side_role side_generator = {RTD_ROLE_OPS, .is = AGENT_ROLE_GENERATOR, .holds = true,
+                                         .take = take, .learn = learn};

@@ -39,7 +39,7 @@ bool inter_blob_parse(const char *name, struct inter_key *k, const char **suffix
     _Static_assert(INTER_ID_BYTES == 32, "the width below");
     if (sscanf(name, "%64[0-9a-f]-f%9u-r%10u-m%3u-a%10u%n", job, &fragment, &round, &member,
                &attempt, &end) != 5 ||
-        member >= INTER_MEMBERS_MAX || !neb_unhex(job, k->job, sizeof k->job))
+        member >= NEB_MEMBERS_MAX || !neb_unhex(job, k->job, sizeof k->job))
         return false;
     k->fragment = fragment;
     k->round = round;
@@ -148,7 +148,8 @@ enum neb_status inter_blob_sweep(struct inter_ledger *l) {
 static enum neb_status second_digest(const struct inter_ledger *l, const struct inter_key *k) {
     return neb_fail(
         NEB_ERR_EXISTS,
-        "ledger %s: round %u, fragment %u: other bytes of member %u than before are refused",
+        "ledger %s: round %u, fragment %u: the update of member %u has other bytes than the stored "
+        "one; they are refused",
         l->dir, k->round, k->fragment, k->member);
 }
 
@@ -447,7 +448,7 @@ enum neb_status inter_blob_make_room(struct inter_ledger *l, uint64_t more) {
         st = remove_updates(l, &keys);
         l->dropped.rounds++;
         l->dropped.bytes += before - l->used;
-        neb_debug("ledger: blobs of round %u, fragment %u dropped for the cap", k.round,
+        neb_debug("ledger: blobs of round %u, fragment %u are dropped because of the cap", k.round,
                   k.fragment);
     }
 out:

@@ -106,7 +106,7 @@ struct walk {                      // along a chain
     uint8_t hash[INTER_SHA_BYTES]; // of the previous record
     bool known;                    // false: the previous record could not be read
     bool weighs;                   // absences are those of the previous record
-    struct inter_absence absences[INTER_MEMBERS_MAX];
+    struct inter_absence absences[NEB_MEMBERS_MAX];
 };
 
 static void missing(struct check *v, int64_t from, int64_t to) {

@@ -148,8 +148,9 @@ static void peer_forget_former(struct inter_link *l, struct peer *p, neb_ns now)
     link_peer_close(l, p); // a peer with its new keys comes back at once
 }
 
-// Until the path is known to be fast or slow, no complete message may have crossed. So this counts
-// the bytes that the peer's kernel acknowledged. True: more than a first window waits.
+// True: more than a first window waits. While it is not known whether the path is fast or slow,
+// perhaps no complete message has arrived. So this counts the bytes that the peer's kernel
+// acknowledged.
 static bool peer_first_look(struct inter_link *l, struct peer *p, const struct set *s, neb_ns now) {
     uint64_t taken = 0, waits = 0;
     for (uint32_t i = 1; i < CONNS; i++) {
@@ -405,7 +406,7 @@ enum neb_status inter_link_create(const struct inter_link_config *cfg, struct in
         &l->accept_limit, "link",
         &(struct inter_accept_limit_rate){INTER_UNIDENTIFIED_BURST, INTER_UNIDENTIFIED_SECOND,
                                           INTER_STRANGERS_BURST, INTER_STRANGERS_SECOND,
-                                          INTER_ACCEPT_LIMIT_KNOWN_MAX / SEC_MEMBERS_MAX});
+                                          INTER_ACCEPT_LIMIT_KNOWN_MAX / NEB_MEMBERS_MAX});
     l->cfg = *cfg;
     // A fault point, for tests of whole agents.
     uint32_t ours = NEB_PROTOCOL + (uint32_t)neb_fault("link.protocol");

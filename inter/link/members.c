@@ -15,7 +15,7 @@ void link_admit(struct inter_link *l) {
     for (uint32_t i = 0; i < l->n_peers; i++) {
         if (!l->peers[i].former_until)
             continue;
-        if (m.n == SEC_MEMBERS_MAX) {
+        if (m.n == NEB_MEMBERS_MAX) {
             neb_warn("the member list is full: the previous keys of %s are not admitted during its "
                      "rotation",
                      l->peers[i].member.pub.name);
@@ -56,7 +56,7 @@ static uint32_t peer_named(const struct inter_link *l, const char *name) {
 static bool reload_member(struct inter_link *l, const struct sec_member *x, bool keep_former,
                           neb_ns overlap) {
     uint32_t i = peer_named(l, x->pub.name);
-    if (i == SEC_MEMBERS_MAX)
+    if (i == NEB_MEMBERS_MAX)
         return false;
     struct peer *p = &l->peers[i];
     if (i == l->n_peers) {
@@ -122,8 +122,8 @@ void inter_link_keep_previous_keys(struct inter_link *l, uint32_t peer,
 }
 
 // A copied HOME that runs on two hosts makes two agents with one member's keys. They replace each
-// other's links, and both sign. One agent replaces a live set only after a break that only it
-// noticed, and if both sides dialled, one of the two sets closes within DUPLICATE_GRACE.
+// other's links, and both sign. A single agent replaces a live set only after a break that this
+// side did not notice. It keeps two sets for at most DUPLICATE_GRACE.
 static void say_twins(struct peer *p, neb_ns now) {
     if (p->twins.said && now - p->twins.said < TWINS_SPAN)
         return;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Applies a commit on the host. The first pass opens and checks all updates; it may fail and
-// changes nothing. The second pass sums, settles, steps and digests each strip of a unit while it
-// is in the cache.
+// Applies a commit. The first pass opens and checks all updates; it may fail and changes nothing.
+// The second pass settles, steps and digests.
+//
+// On the host the second pass also sums, strip by strip, while a strip is in the cache. On an
+// accelerator reading an update may fail, so the first pass already sums there.
 #include "inter/outer/state.h"
 #include "inter/record/robust.h"
 
@@ -9,7 +11,7 @@
 #include <string.h>
 
 // Weight of each row of part p: (n_p + κ·share_p) / Σ_q (n_q + κ·share_q), members in order.
-void outer_row_weights(const struct outer_apply *j, struct outer_slot *s, size_t p) {
+static void row_weights(const struct outer_apply *j, struct outer_slot *s, size_t p) {
     float kappa = j->o->c.kappa, *weights = s->weights + p * s->u.rows;
     for (uint32_t row = 0; row < s->u.rows; row++) {
         float sum = 0, own = 0;
@@ -25,7 +27,7 @@ void outer_row_weights(const struct outer_apply *j, struct outer_slot *s, size_t
 }
 
 // Profile `robust`: decodes all parts side by side, then takes the trimmed mean.
-enum neb_status outer_sum_robust(const struct outer_apply *j, struct outer_slot *s) {
+static enum neb_status sum_robust(const struct outer_apply *j, struct outer_slot *s) {
     size_t n = j->r->n, rows = s->u.rows;
     float clip[INTER_PARTS_MAX], *all = malloc(n * (s->n + rows) * sizeof *all),
                                  *w = all + n * s->n;
@@ -46,115 +48,153 @@ enum neb_status outer_sum_robust(const struct outer_apply *j, struct outer_slot 
     return st;
 }
 
-enum neb_status outer_read_counts(const struct outer_apply *j, struct outer_slot *s) {
+static enum neb_status read_counts(const struct outer_apply *j, struct outer_slot *s) {
     size_t rows = s->u.rows;
     for (size_t p = 0; s->u.row_weights && p < j->r->n; p++)
         NEB_TRY(cmp_update_counts(s->work, &s->views[p], s->u.rows, s->row_counts + p * rows));
     for (size_t p = 0; s->u.row_weights && p < j->r->n; p++)
-        outer_row_weights(j, s, p);
+        row_weights(j, s, p);
     return NEB_OK;
 }
 
-// First pass, which may fail: unpacks and checks every part.
-static enum neb_status open_unit(struct outer_apply *j, struct outer_slot *s) {
-    size_t rows = s->u.rows;
-    NEB_TRY(outer_read_counts(j, s));
-    if (j->o->c.robust)
-        NEB_TRY(outer_sum_robust(j, s));
-    for (size_t p = 0; p < j->r->n; p++)
-        if (!j->o->c.robust || j->r->parts[p].mine)
-            NEB_TRY(outer_open_part(s, p));
-    for (size_t p = 0; s->u.row_weights && !j->o->c.robust && p < j->r->n; p++)
-        for (size_t row = 0; j->r->parts[p].clip != 1 && row < rows; row++)
-            s->weights[p * rows + row] = s->weights[p * rows + row] * j->r->parts[p].clip;
+// Decodes elements [at, at + n) of part p to *part.
+static enum neb_status read_part(const struct outer_apply *j, struct outer_slot *s, size_t p,
+                                 size_t at, size_t n, float **part) {
+    const struct outer_device *d = j->o->device;
+    *part = d ? d->part : s->part;
+    if (d)
+        return cmp_device_decode(d->codec, s->work, s->views[p].frame, s->views[p].frame_len,
+                                 d->part, n);
+    if (j->o->c.sum)
+        outer_masked_own(j, s, p);
+    else
+        cmp_reader_read(s->readers[p], at, s->part, n);
     return NEB_OK;
 }
 
-static void sum_unit(void *arg, size_t i) {
-    struct outer_apply *j = arg;
-    struct outer_slot *s = &j->o->slots[j->g->units[i]];
-    if (!j->o->c.sum) {
-        s->st = open_unit(j, s);
+static void add_part(const struct outer_apply *j, const struct outer_slot *s, size_t p, size_t at,
+                     size_t n, float *acc, const float *part) {
+    const struct inter_outer_part *update = &j->r->parts[p];
+    const struct outer_device *d = j->o->device;
+    struct kern *K = j->o->now.K;
+    if (!s->u.row_weights) {
+        float w = update->clip == 1 ? j->share[p] : j->share[p] * update->clip;
+        K->ops->exact_add_scaled(K, acc, part, w, n);
         return;
     }
-    memset(s->acc, 0, s->n * sizeof(float));
-    outer_masked_sum(j, s);
+    const float *weights = s->weights + p * s->u.rows + at / s->u.cols;
+    if (d) {
+        kern_stage_upload(K, d->weights, weights, s->u.rows * sizeof(float));
+        weights = d->weights;
+    }
+    K->ops->exact_add_rows(K, acc, part, weights, n / s->u.cols, s->u.cols);
 }
 
-// Returns the weighted sum of elements [at, at + n), and subtracts this member's part from the
-// residual.
-static const float *sum_strip(const struct outer_apply *j, struct outer_slot *s, size_t at,
-                              size_t n) {
-    for (size_t p = 0; j->o->c.sum && p < j->r->n; p++)
-        if (j->r->parts[p].mine) {
-            outer_masked_own(j, s, p);
-            kern_exact_residual(j->o->u + s->at, s->part, s->n);
-        }
-    if (j->o->c.sum)
-        return s->acc; // from the first pass
-    bool robust = j->o->c.robust;
-    memset(s->acc, 0, n * sizeof(float));
+static float *sum_of(const struct inter_outer *o, const struct outer_slot *s) {
+    return o->device ? o->device->acc + s->at : s->acc;
+}
+
+// Elements [at, at + n) of the parts. sum: adds them up by their weights, into sum_of. settle:
+// subtracts this member's part from the residual.
+static enum neb_status take_parts(const struct outer_apply *j, struct outer_slot *s, size_t at,
+                                  size_t n, bool sum, bool settle) {
+    struct kern *K = j->o->now.K;
+    float *acc = sum_of(j->o, s), *part;
+    if (sum)
+        K->ops->zero(K, acc, n * sizeof(float));
     for (size_t p = 0; p < j->r->n; p++) {
-        const struct inter_outer_part *part = &j->r->parts[p];
-        if (robust && !part->mine)
+        bool mine = settle && j->r->parts[p].mine;
+        if (!sum && !mine)
             continue;
-        cmp_reader_read(s->readers[p], at, s->part, n);
-        if (part->mine)
-            kern_exact_residual(j->o->u + s->at + at, s->part, n);
-        if (robust)
-            continue;
-        if (s->u.row_weights)
-            kern_exact_add_rows(s->acc, s->part, s->weights + p * s->u.rows + at / s->u.cols,
-                                n / s->u.cols, s->u.cols);
-        else
-            kern_exact_add_scaled(s->acc, s->part,
-                                  part->clip == 1 ? j->share[p] : j->share[p] * part->clip, n);
+        NEB_TRY(read_part(j, s, p, at, n, &part));
+        if (mine)
+            K->ops->exact_residual(K, j->o->now.u + s->at + at, part, n);
+        if (sum)
+            add_part(j, s, p, at, n, acc, part);
     }
-    return robust ? s->mean + at : s->acc;
+    return NEB_OK;
+}
+
+static enum neb_status open_robust(const struct outer_apply *j, struct outer_slot *s) {
+    struct kern *K = j->o->now.K;
+    NEB_TRY(sum_robust(j, s));
+    if (j->o->device) // a trimmed mean sorts, so it runs on the host
+        kern_stage_upload(K, sum_of(j->o, s), s->mean, s->n * sizeof(float));
+    for (size_t p = 0; !j->o->device && p < j->r->n; p++)
+        if (j->r->parts[p].mine)
+            NEB_TRY(outer_open_part(s, p));
+    return NEB_OK;
+}
+
+// First pass.
+static enum neb_status open_unit(void *arg, struct outer_slot *s) {
+    struct outer_apply *j = arg;
+    size_t rows = s->u.rows;
+    if (j->o->c.sum)
+        return outer_masked_sum(j, s);
+    NEB_TRY(read_counts(j, s));
+    if (j->o->c.robust)
+        return open_robust(j, s);
+    for (size_t p = 0; s->u.row_weights && p < j->r->n; p++)
+        for (size_t row = 0; j->r->parts[p].clip != 1 && row < rows; row++)
+            s->weights[p * rows + row] = s->weights[p * rows + row] * j->r->parts[p].clip;
+    if (j->o->device)
+        return take_parts(j, s, 0, s->n, true, false);
+    for (size_t p = 0; p < j->r->n; p++)
+        NEB_TRY(outer_open_part(s, p));
+    return NEB_OK;
 }
 
 // θ_m takes its share of the residual only if an update was in flight. Otherwise θ_m has held that
 // share since an earlier merge.
-void outer_merge_strip(const struct inter_outer *o, const struct outer_fragment *g,
-                       const struct outer_slot *s, size_t at, size_t n) {
-    float *mine = s->u.theta_m + at, *theta = o->theta + s->at + at, *sent = o->sent + s->at + at,
-          *u = o->u + s->at + at;
+void outer_merge(const struct inter_outer *o, const struct outer_fragment *g,
+                 const struct outer_slot *s, size_t at, size_t n) {
+    struct kern *K = o->now.K;
+    const struct kern_ops *ops = K->ops;
+    size_t all = s->at + at, bytes = n * sizeof(float);
+    float *mine = s->theta_m + at, *theta = o->now.theta + all, *sent = o->now.sent + all,
+          *u = o->now.u + all;
     if (g->in_flight && o->c.blend > 0) {
         // The progress since the send still has to be sent.
-        kern_exact_pseudo_gradient(u, sent, mine, 1, n);
-        memcpy(sent, mine, n * sizeof(float));
-        kern_exact_add_scaled(sent, theta, -1, n);
-        memcpy(mine, theta, n * sizeof(float));
-        kern_exact_add_scaled(mine, sent, o->c.blend, n);
+        ops->exact_pseudo_gradient(K, u, sent, mine, 1, n);
+        ops->copy(K, sent, mine, bytes);
+        ops->exact_add_scaled(K, sent, theta, -1, n);
+        ops->copy(K, mine, theta, bytes);
+        ops->exact_add_scaled(K, mine, sent, o->c.blend, n);
         // What θ_m keeps was sent before, by this member or another: the next Δ must not hold it.
-        kern_exact_pseudo_gradient(u, mine, theta, 1, n);
+        ops->exact_pseudo_gradient(K, u, mine, theta, 1, n);
         return;
     }
-    kern_exact_rebase(mine, theta, sent, n);
+    ops->exact_rebase(K, mine, theta, sent, n);
     if (g->in_flight && o->c.keep > 0)
-        kern_exact_add_scaled(mine, u, -o->c.keep, n);
+        ops->exact_add_scaled(K, mine, u, -o->c.keep, n);
 }
 
-// Second pass, which cannot fail.
-static void settle_unit(void *arg, size_t i) {
-    struct outer_apply *j = arg;
-    struct inter_outer *o = j->o;
-    struct outer_slot *s = &o->slots[j->g->units[i]];
-    s->digest = (struct kern_digest){0, 0};
-    for (size_t at = 0; at < s->n; at += s->strip) {
-        size_t n = s->n - at < s->strip ? s->n - at : s->strip, all = s->at + at;
-        const float *sum = sum_strip(j, s, at, n);
-        float *theta = o->theta + all, *v = o->v + all;
-        if (j->r->merge) {
-            memset(v, 0, n * sizeof(float));
-            kern_exact_outer_step(theta, v, sum, 1, 0, n);
-            memset(v, 0, n * sizeof(float));
-        } else {
-            kern_exact_outer_step(theta, v, sum, j->r->eta, j->r->mu, n);
-        }
-        outer_merge_strip(o, j->g, s, at, n);
-        s->digest = kern_digest_add(s->digest, kern_digest_part(theta, v, s->place + at, n));
+// Second pass, which fails only if the device fails.
+static enum neb_status settle_unit(void *arg, struct outer_slot *s) {
+    const struct outer_apply *j = arg;
+    const struct inter_outer *o = j->o;
+    const struct outer_place *m = &o->now;
+    const struct kern_ops *ops = m->K->ops;
+    const bool merge = j->r->merge, whole = o->c.robust && !o->device,
+               summed = o->device || o->c.sum || o->c.robust;
+    size_t strip = o->device ? s->n : s->strip;
+    for (size_t at = 0; at < s->n; at += strip) {
+        size_t n = s->n - at < strip ? s->n - at : strip, bytes = n * sizeof(float);
+        float *theta = m->theta + s->at + at, *v = m->v + s->at + at;
+        if (!j->g->in_flight) // no update in flight: progress counts from θ
+            ops->copy(m->K, m->sent + s->at + at, theta, bytes);
+        NEB_TRY(take_parts(j, s, at, n, !summed, true));
+        if (merge)
+            ops->zero(m->K, v, bytes);
+        ops->exact_outer_step(m->K, theta, v, whole ? s->mean + at : sum_of(o, s),
+                              merge ? 1 : j->r->eta, merge ? 0 : j->r->mu, n);
+        if (merge)
+            ops->zero(m->K, v, bytes);
+        outer_merge(o, j->g, s, at, n);
+        outer_digest(o, s, at, n);
     }
+    return NEB_OK;
 }
 
 static enum neb_status open_parts(struct inter_outer *o, const struct outer_fragment *g,
@@ -175,21 +215,6 @@ static uint64_t weight_of(const struct inter_outer_part *p) {
     return p->weight ? p->weight : p->tokens;
 }
 
-static enum neb_status apply_on_host(struct outer_apply *j) {
-    struct inter_outer *o = j->o;
-    const struct outer_fragment *g = j->g;
-    kern_pool_run(o->pool, (size_t)g->n, sum_unit, j);
-    for (int32_t i = 0; i < g->n; i++)
-        NEB_TRY(o->slots[g->units[i]].st);
-    if (!g->in_flight) // no update in flight: progress counts from θ
-        for (int32_t i = 0; i < g->n; i++) {
-            const struct outer_slot *s = &o->slots[g->units[i]];
-            memcpy(o->sent + s->at, o->theta + s->at, s->n * sizeof(float));
-        }
-    kern_pool_run(o->pool, (size_t)g->n, settle_unit, j);
-    return NEB_OK;
-}
-
 enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f,
                                   const struct inter_outer_round *r, struct kern_digest *digest) {
     struct outer_fragment *g = &o->fragments[f];
@@ -198,10 +223,8 @@ enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f,
     if (r->n < 1 || r->n > INTER_PARTS_MAX)
         return neb_fail(NEB_ERR_FORMAT, "commit: %zu updates; a commit has 1 to %d", r->n,
                         INTER_PARTS_MAX);
-    for (size_t p = 0; p < r->n; p++) {
+    for (size_t p = 0; p < r->n; p++)
         total += weight_of(&r->parts[p]);
-        job.mine |= r->parts[p].mine;
-    }
     // All updates may have 0 tokens: then all members have made their steps and only send the rest
     // of their residuals. The updates count alike.
     bool alike = total == 0;
@@ -220,16 +243,15 @@ enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f,
                            : (float)w / (float)r->parts[p].tokens;
     }
     NEB_TRY(o->c.sum ? outer_masked_open(f, &job) : open_parts(o, g, r));
-    if (o->device) {
-        NEB_TRY(outer_device_sum(&job));
-        NEB_TRY(outer_device_settle(&job));
-    } else {
-        NEB_TRY(apply_on_host(&job));
-    }
+    NEB_TRY(outer_each(o, g, open_unit, &job));
+    NEB_TRY(o->now.K->ops->finish(o->now.K));
+    outer_digests_zero(o);
+    NEB_TRY(outer_each(o, g, settle_unit, &job));
+    NEB_TRY(o->now.K->ops->finish(o->now.K));
     // If the commit does not hold our update, u stays as the residual. It already contains Δ, so
     // the progress up to the send leaves θ_m and comes back with the next update.
     g->in_flight = false;
     g->version++;
-    *digest = outer_fragment_digest(o, g);
+    *digest = outer_digests_sum(o, g);
     return NEB_OK;
 }

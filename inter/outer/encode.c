@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes an update from what a cluster has learned. A unit (a range of rows) is one task:
-// pseudo-gradient, error feedback and encoding in one pass.
+// Makes an update from what a cluster has learned. A unit (a range of rows) is one task. On the
+// host an encoder forms the pseudo-gradient and the residual in its one pass over memory.
 #include "inter/outer/state.h"
 
 #include <math.h>
-#include <string.h>
 
 struct encode_job {
     struct inter_outer *o;
@@ -14,41 +13,45 @@ struct encode_job {
     void *user;
 };
 
-static void encode_unit(void *arg, size_t i) {
-    struct encode_job *j = arg;
-    struct inter_outer *o = j->o;
-    struct outer_slot *s = &o->slots[j->g->units[i]];
-    bool again = j->g->in_flight; // progress since the send comes on top
-    if (again)
-        kern_exact_pseudo_gradient(o->u + s->at, o->sent + s->at, s->u.theta_m, 1, s->n);
-    struct cmp_feedback f = {.u = o->u + s->at,
-                             .theta = o->theta + s->at,
-                             .theta_m = s->u.theta_m,
-                             .sent = o->sent + s->at,
+// Forms u, and notes θ_m at the send. A fragment in flight is encoded again: then what was learned
+// since the send comes on top.
+static void form_u(const struct encode_job *j, const struct outer_slot *s) {
+    const struct inter_outer *o = j->o;
+    const struct outer_place *m = &o->now;
+    bool again = j->g->in_flight;
+    m->K->ops->exact_pseudo_gradient(m->K, m->u + s->at, (again ? m->sent : m->theta) + s->at,
+                                     s->theta_m, again ? 1 : o->c.beta - outer_held(o), s->n);
+    m->K->ops->copy(m->K, m->sent + s->at, s->theta_m, s->n * sizeof(float));
+}
+
+static enum neb_status encode_unit(void *arg, struct outer_slot *s) {
+    const struct encode_job *j = arg;
+    const struct inter_outer *o = j->o;
+    const uint64_t *counts = s->u.row_weights ? j->counts(j->user, (int32_t)(s - o->slots)) : NULL;
+    struct cmp_feedback f = {.u = o->now.u + s->at,
+                             .theta = o->now.theta + s->at,
+                             .theta_m = s->theta_m,
+                             .sent = o->now.sent + s->at,
                              .beta = o->c.beta - outer_held(o)};
-    neb_buf_clear(&s->frame);
-    const uint64_t *counts = s->u.row_weights ? j->counts(j->user, j->g->units[i]) : NULL;
-    if (again) {
-        memcpy(f.sent, f.theta_m, s->n * sizeof *f.sent);
-        s->st = cmp_update_add(s->work, &s->frame, &j->g->shapes[i], j->codec, f.u, counts);
-    } else {
-        s->st = cmp_update_add_feedback(s->work, &s->frame, &j->g->shapes[i], j->codec, &f, counts);
+    struct cmp_source from = {.learned = &f};
+    if (o->device || j->g->in_flight) {
+        form_u(j, s);
+        from = (struct cmp_source){.x = f.u, .device = o->device ? o->device->codec : NULL};
     }
+    neb_buf_clear(&s->frame);
+    return cmp_update_add(s->work, &s->frame, &s->shape, j->codec, &from, counts);
 }
 
 enum neb_status inter_outer_encode(struct inter_outer *o, int32_t f, const struct cmp_codec *codec,
                                    inter_outer_counts *counts, void *user, struct neb_buf *out) {
     struct outer_fragment *g = &o->fragments[f];
     struct encode_job job = {o, g, codec, counts, user};
-    if (o->device)
-        NEB_TRY(outer_device_encode(o, f, codec, counts, user));
-    else
-        kern_pool_run(o->pool, (size_t)g->n, encode_unit, &job);
+    NEB_TRY(outer_each(o, g, encode_unit, &job));
+    NEB_TRY(o->now.K->ops->finish(o->now.K));
     neb_buf_clear(out);
     cmp_update_begin(out, (uint32_t)g->n);
     for (int32_t i = 0; i < g->n; i++) {
         const struct outer_slot *s = &o->slots[g->units[i]];
-        NEB_TRY(s->st);
         neb_buf_add(out, s->frame.p, s->frame.len);
     }
     NEB_TRY(neb_buf_check(out));
@@ -56,14 +59,9 @@ enum neb_status inter_outer_encode(struct inter_outer *o, int32_t f, const struc
     return NEB_OK;
 }
 
-static void subtract_unit(void *arg, size_t i) { // masked: all units are encoded together
-    struct encode_job *j = arg;
-    struct inter_outer *o = j->o;
-    struct outer_slot *s = &o->slots[j->g->units[i]];
-    const float *from = (j->g->in_flight ? o->sent : o->theta) + s->at;
-    kern_exact_pseudo_gradient(o->u + s->at, from, s->u.theta_m,
-                               j->g->in_flight ? 1 : o->c.beta - outer_held(o), s->n);
-    memcpy(o->sent + s->at, s->u.theta_m, s->n * sizeof(float));
+static enum neb_status subtract_unit(void *arg, struct outer_slot *s) {
+    form_u(arg, s);
+    return NEB_OK;
 }
 
 enum neb_status inter_outer_encode_masked(struct inter_outer *o, int32_t f, uint32_t round,
@@ -71,7 +69,7 @@ enum neb_status inter_outer_encode_masked(struct inter_outer *o, int32_t f, uint
     struct outer_fragment *g = &o->fragments[f];
     struct encode_job job = {.o = o, .g = g};
     NEB_ASSERT(!o->device);
-    kern_pool_run(o->pool, (size_t)g->n, subtract_unit, &job);
+    NEB_TRY(outer_each(o, g, subtract_unit, &job)); // all units are masked together
     NEB_TRY(outer_mask(o, f, round, out));
     g->in_flight = true;
     return NEB_OK;
@@ -109,7 +107,7 @@ float inter_outer_unit_error(struct inter_outer *o, int32_t f, int32_t pick, con
     s->views[0] = o->views[pick];
     if (outer_open_part(s, 0) != NEB_OK || (o->device && outer_device_fetch_u(o, s) != NEB_OK))
         return 0;
-    const float *sent = o->device ? s->mean : o->u + s->at;
+    const float *sent = o->device ? s->mean : o->host.u + s->at;
     for (size_t at = 0; at < s->n; at += s->strip) {
         size_t n = s->n - at < s->strip ? s->n - at : s->strip;
         cmp_reader_read(s->readers[0], at, s->part, n);

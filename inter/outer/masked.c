@@ -14,6 +14,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { PART = 4096 }; // integers on the stack
 
@@ -22,10 +23,10 @@ static enum neb_status quantise(const struct inter_outer *o, const struct outer_
     for (int32_t i = 0; i < g->n; i++) {
         const struct outer_slot *s = &o->slots[g->units[i]];
         for (size_t k = 0; k < s->n; k++)
-            if (!isfinite(o->u[s->at + k]))
+            if (!isfinite(o->now.u[s->at + k]))
                 return neb_fail(NEB_ERR_INVALID,
                                 "the update has a NaN or an infinity; has training diverged?");
-        sec_sum_quantise(o->u + s->at, s->n, o->c.sum_scale, o->c.sum_members, q + s->from);
+        sec_sum_quantise(o->now.u + s->at, s->n, o->c.sum_scale, o->c.sum_members, q + s->from);
     }
     return NEB_OK;
 }
@@ -77,18 +78,18 @@ enum neb_status outer_masked_open(int32_t f, struct outer_apply *j) {
                           (unsigned long long)mset_bits(seen));
 }
 
-void outer_masked_sum(struct outer_apply *j, struct outer_slot *s) {
+enum neb_status outer_masked_sum(struct outer_apply *j, struct outer_slot *s) {
     int16_t sum[PART];
     float weight = j->o->c.sum_scale / (float)j->r->n;
-    s->st = NEB_OK;
-    for (size_t at = 0; at < s->n && s->st == NEB_OK; at += PART) {
+    memset(s->acc, 0, s->n * sizeof(float));
+    for (size_t at = 0; at < s->n; at += PART) {
         size_t n = s->n - at < PART ? s->n - at : PART;
-        s->st = sec_sum_unmask(j->r->seeds, j->bodies, s->from + at, n, sum);
+        NEB_TRY(sec_sum_unmask(j->r->seeds, j->bodies, s->from + at, n, sum));
         for (size_t i = 0; i < n; i++)
             s->part[at + i] = (float)sum[i]; // exact
     }
-    if (s->st == NEB_OK)
-        kern_exact_add_scaled(s->acc, s->part, weight, s->n);
+    kern_exact_add_scaled(s->acc, s->part, weight, s->n);
+    return NEB_OK;
 }
 
 void outer_masked_own(const struct outer_apply *j, struct outer_slot *s, size_t part) {

@@ -31,7 +31,7 @@ struct rounding {
 static void measure_unit(void *arg, size_t i) {
     const struct rounding *j = arg;
     struct outer_slot *s = &j->o->slots[j->g->units[i]];
-    const float *u = j->o->u + s->at;
+    const float *u = j->o->now.u + s->at;
     double all = 0;
     for (size_t k = 0; k < s->n; k++)
         all += (double)u[k] * (double)u[k];
@@ -41,7 +41,7 @@ static void measure_unit(void *arg, size_t i) {
 static void round_unit(void *arg, size_t i) {
     const struct rounding *j = arg;
     struct outer_slot *s = &j->o->slots[j->g->units[i]];
-    const float *u = j->o->u + s->at;
+    const float *u = j->o->now.u + s->at;
     double factor = j->factor / (double)j->o->c.sum_scale;
     uint64_t all = 0;
     for (size_t k = 0; k < s->n; k++) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The state of the outer optimiser: creation, digests, rounds without an update, checkpoints.
 // encode.c and apply.c hold the steps of a round.
+#include "agent/base/memory.h"
 #include "agent/base/rng.h"
 #include "inter/outer/state.h"
 
@@ -19,7 +20,9 @@ static enum neb_status make_slot(struct inter_outer *o, struct outer_slot *s,
     s->u.row_weights = u->row_weights && o->c.row_weights;
     s->n = (size_t)u->rows * u->cols;
     s->at = o->n;
-    s->number = place ? place->number : (uint32_t)(s - o->slots);
+    s->shape = (struct cmp_unit_shape){place ? place->number : (uint32_t)(s - o->slots), u->rows,
+                                       u->cols, s->u.row_weights};
+    s->theta_m = u->theta_m;
     s->place = place ? place->at : o->n;
     o->n += s->n;
     NEB_TRY(cmp_work_create(&s->work));
@@ -27,8 +30,8 @@ static enum neb_status make_slot(struct inter_outer *o, struct outer_slot *s,
                : !s->u.row_weights ? STRIP
                : u->cols >= STRIP  ? u->cols
                                    : STRIP / u->cols * u->cols;
-    s->acc = floats(s->strip);
-    s->part = floats(s->strip);
+    s->acc = neb_large_alloc(s->strip * sizeof(float)); // aligned: each strip passes through them
+    s->part = neb_large_alloc(s->strip * sizeof(float));
     s->mean = o->c.robust ? floats(s->n) : NULL;
     s->weights = s->u.row_weights ? floats((size_t)u->rows * INTER_PARTS_MAX) : NULL;
     s->row_counts =
@@ -48,9 +51,7 @@ static enum neb_status make_fragment(struct inter_outer *o, int32_t f) {
         return neb_fail(NEB_ERR_NOMEM, "out of memory for fragment %d", f);
     for (int32_t i = 0; i < o->n_units; i++)
         if (o->slots[i].u.fragment == f) {
-            const struct inter_outer_unit *u = &o->slots[i].u;
-            g->shapes[g->n] =
-                (struct cmp_unit_shape){o->slots[i].number, u->rows, u->cols, u->row_weights};
+            g->shapes[g->n] = o->slots[i].shape;
             g->units[g->n++] = i;
             o->slots[i].from = g->elements;
             g->elements += o->slots[i].n;
@@ -86,17 +87,20 @@ enum neb_status inter_outer_create(const struct inter_outer_config *c,
         NEB_TRY_GOTO(make_slot(o, &o->slots[i], &units[i], c->places ? &c->places[i] : NULL), fail);
     for (int32_t f = 0; f < c->fragments; f++)
         NEB_TRY_GOTO(make_fragment(o, f), fail);
-    o->theta = floats(o->n);
-    o->v = floats(o->n);
-    o->u = floats(o->n);
-    o->sent = floats(o->n);
-    if (!o->theta || !o->v || !o->u || !o->sent) {
+    NEB_TRY_GOTO(kern_exact_create(&o->host.K), fail);
+    o->host.theta = floats(o->n);
+    o->host.v = floats(o->n);
+    o->host.u = floats(o->n);
+    o->host.sent = floats(o->n);
+    o->host.digests = calloc((size_t)n + 1, sizeof *o->host.digests);
+    if (!o->host.theta || !o->host.v || !o->host.u || !o->host.sent || !o->host.digests) {
         st = neb_fail(NEB_ERR_NOMEM,
                       "out of memory for the outer state of %zu parameters (16 bytes each)", o->n);
         goto fail;
     }
     for (int32_t i = 0; !o->part && i < n; i++)
-        memcpy(o->theta + o->slots[i].at, units[i].theta_m, o->slots[i].n * sizeof(float));
+        memcpy(o->host.theta + o->slots[i].at, units[i].theta_m, o->slots[i].n * sizeof(float));
+    o->now = o->host;
     *out = o;
     return NEB_OK;
 fail:
@@ -127,13 +131,42 @@ void inter_outer_destroy(struct inter_outer **op) {
     free(o->slots);
     free(o->fragments);
     free(o->views);
-    outer_device_destroy(&o->device);
-    free(o->theta);
-    free(o->v);
-    free(o->u);
-    free(o->sent);
+    outer_device_destroy(o);
+    kern_destroy(&o->host.K);
+    free(o->host.theta);
+    free(o->host.v);
+    free(o->host.u);
+    free(o->host.sent);
+    free(o->host.digests);
     free(o);
     *op = NULL;
+}
+
+// ---- units --------------------------------------------------------------------------------------
+
+struct each {
+    const struct inter_outer *o;
+    const struct outer_fragment *g;
+    outer_task *task;
+    void *arg;
+};
+static void one_of_each(void *arg, size_t i) {
+    const struct each *e = arg;
+    struct outer_slot *s = &e->o->slots[e->g->units[i]];
+    s->st = e->task(e->arg, s);
+}
+
+enum neb_status outer_each(const struct inter_outer *o, const struct outer_fragment *g,
+                           outer_task *task, void *arg) {
+    struct each e = {o, g, task, arg};
+    if (!o->device)
+        kern_pool_run(o->pool, (size_t)g->n, one_of_each, &e);
+    for (int32_t i = 0; i < g->n; i++) {
+        if (o->device)
+            one_of_each(&e, (size_t)i);
+        NEB_TRY(o->slots[g->units[i]].st);
+    }
+    return NEB_OK;
 }
 
 // ---- digests ------------------------------------------------------------------------------------
@@ -142,63 +175,90 @@ struct kern_digest inter_outer_version_digest(uint32_t version) {
     return (struct kern_digest){neb_mix64(version + 1), neb_mix64((uint64_t)version << 32 | 7)};
 }
 
-struct kern_digest outer_fragment_digest(const struct inter_outer *o,
-                                         const struct outer_fragment *g) {
+static size_t digests_bytes(const struct inter_outer *o) {
+    return (size_t)o->n_units * sizeof *o->now.digests;
+}
+
+void outer_digests_zero(const struct inter_outer *o) {
+    o->now.K->ops->zero(o->now.K, o->now.digests, digests_bytes(o));
+}
+
+void outer_digest(const struct inter_outer *o, const struct outer_slot *s, size_t at, size_t n) {
+    const struct outer_place *m = &o->now;
+    m->K->ops->exact_digest(m->K, &m->digests[s - o->slots], m->theta + s->at + at,
+                            m->v + s->at + at, s->place + at, n);
+}
+
+struct kern_digest outer_digests_sum(const struct inter_outer *o, const struct outer_fragment *g) {
+    struct kern *K = o->now.K;
     struct kern_digest d = {0, 0};
     if (!o->part)
         d = inter_outer_version_digest(g->version);
+    if (o->device)
+        K->ops->download(K, o->host.digests, o->now.digests, digests_bytes(o));
+    // A failed device is reported by the next call that can fail. Its digest here equals no other.
+    if (K->ops->finish(K) != NEB_OK)
+        memset(o->host.digests, 0, digests_bytes(o));
     for (int32_t i = 0; i < g->n; i++)
-        d = kern_digest_add(d, o->slots[g->units[i]].digest);
+        d = kern_digest_add(d, o->host.digests[g->units[i]]);
     return d;
+}
+
+struct walk { // a task over the units of a fragment
+    const struct inter_outer *o;
+    const struct outer_fragment *g;
+    const float *theta, *v; // adopt: parameters to take over
+};
+
+static enum neb_status digest_unit(void *arg, struct outer_slot *s) {
+    outer_digest(((const struct walk *)arg)->o, s, 0, s->n);
+    return NEB_OK;
 }
 
 // Digests the units from the current parameters.
 static struct kern_digest digest_now(const struct inter_outer *o, const struct outer_fragment *g) {
-    if (o->device)
-        outer_device_digests(o, (int32_t)(g - o->fragments));
-    for (int32_t i = 0; !o->device && i < g->n; i++) {
-        struct outer_slot *s = &o->slots[g->units[i]];
-        s->digest = kern_digest_part(o->theta + s->at, o->v + s->at, s->place, s->n);
-    }
-    return outer_fragment_digest(o, g);
+    outer_digests_zero(o);
+    outer_each(o, g, digest_unit, &(struct walk){.o = o});
+    return outer_digests_sum(o, g);
 }
 
 // ---- rounds without an applied update, and state from elsewhere ---------------------------------
+// These tasks fail only if the device fails. The next call that can fail reports that.
+
+static enum neb_status skip_unit(void *arg, struct outer_slot *s) {
+    const struct walk *w = arg;
+    outer_merge(w->o, w->g, s, 0, s->n);
+    return NEB_OK;
+}
 
 void inter_outer_skip(struct inter_outer *o, int32_t f, struct kern_digest *digest) {
     struct outer_fragment *g = &o->fragments[f];
-    if (o->device)
-        outer_device_skip(o, f);
-    for (int32_t i = 0; !o->device && i < g->n; i++) {
-        struct outer_slot *s = &o->slots[g->units[i]];
-        if (g->in_flight)
-            outer_merge_strip(o, g, s, 0, s->n);
-    }
+    if (g->in_flight)
+        outer_each(o, g, skip_unit, &(struct walk){.o = o, .g = g});
     g->in_flight = false;
     g->version++;
     *digest = digest_now(o, g);
 }
 
+static enum neb_status finish_unit(void *arg, struct outer_slot *s) {
+    const struct outer_place *m = &((const struct walk *)arg)->o->now;
+    m->K->ops->copy(m->K, s->theta_m, m->theta + s->at, s->n * sizeof(float));
+    return NEB_OK;
+}
+
 void inter_outer_finish(struct inter_outer *o, int32_t f) {
-    const struct outer_fragment *g = &o->fragments[f];
-    if (o->device)
-        outer_device_finish(o, f);
-    for (int32_t i = 0; !o->device && i < g->n; i++) {
-        struct outer_slot *s = &o->slots[g->units[i]];
-        memcpy(s->u.theta_m, o->theta + s->at, s->n * sizeof(float));
-    }
+    outer_each(o, &o->fragments[f], finish_unit, &(struct walk){.o = o});
+}
+
+static enum neb_status reject_unit(void *arg, struct outer_slot *s) {
+    const struct outer_place *m = &((const struct walk *)arg)->o->now;
+    m->K->ops->zero(m->K, m->u + s->at, s->n * sizeof(float));
+    return finish_unit(arg, s);
 }
 
 void inter_outer_reject(struct inter_outer *o, int32_t f) {
-    struct outer_fragment *g = &o->fragments[f];
-    if (o->device)
-        outer_device_reject(o, f);
-    for (int32_t i = 0; !o->device && i < g->n; i++) {
-        struct outer_slot *s = &o->slots[g->units[i]];
-        memset(o->u + s->at, 0, s->n * sizeof(float));
-        memcpy(s->u.theta_m, o->theta + s->at, s->n * sizeof(float));
-    }
-    g->in_flight = false;
+    outer_each(o, &o->fragments[f], reject_unit, &(struct walk){.o = o});
+    o->fragments[f].in_flight = false;
 }
 
 bool inter_outer_in_flight(const struct inter_outer *o, int32_t f) {
@@ -208,18 +268,20 @@ uint32_t inter_outer_version(const struct inter_outer *o, int32_t f) {
     return o->fragments[f].version;
 }
 
+static enum neb_status adopt_unit(void *arg, struct outer_slot *s) {
+    const struct walk *w = arg;
+    const struct outer_place *m = &w->o->now;
+    if (w->theta != m->theta)
+        kern_stage_upload(m->K, m->theta + s->at, w->theta + s->at, s->n * sizeof(float));
+    if (w->v != m->v)
+        kern_stage_upload(m->K, m->v + s->at, w->v + s->at, s->n * sizeof(float));
+    return reject_unit(arg, s);
+}
+
 void inter_outer_adopt(struct inter_outer *o, int32_t f, const float *theta, const float *v,
                        uint32_t version) {
     struct outer_fragment *g = &o->fragments[f];
-    if (o->device)
-        outer_device_adopt(o, f, theta, v);
-    for (int32_t i = 0; !o->device && i < g->n; i++) {
-        struct outer_slot *s = &o->slots[g->units[i]];
-        memmove(o->theta + s->at, theta + s->at, s->n * sizeof(float));
-        memmove(o->v + s->at, v + s->at, s->n * sizeof(float));
-        memcpy(s->u.theta_m, theta + s->at, s->n * sizeof(float));
-        memset(o->u + s->at, 0, s->n * sizeof(float));
-    }
+    outer_each(o, g, adopt_unit, &(struct walk){.o = o, .theta = theta, .v = v});
     g->in_flight = false;
     g->version = version;
 }
@@ -236,10 +298,10 @@ struct kern_digest inter_outer_digest(const struct inter_outer *o) {
 }
 
 void inter_outer_arrays(struct inter_outer *o, struct inter_outer_array out[INTER_OUTER_ARRAYS]) {
-    const struct inter_outer_array all[INTER_OUTER_ARRAYS] = {{"outer.theta", o->theta, o->n},
-                                                              {"outer.v", o->v, o->n},
-                                                              {"outer.u", o->u, o->n},
-                                                              {"outer.sent", o->sent, o->n}};
+    const struct inter_outer_array all[INTER_OUTER_ARRAYS] = {{"outer.theta", o->host.theta, o->n},
+                                                              {"outer.v", o->host.v, o->n},
+                                                              {"outer.u", o->host.u, o->n},
+                                                              {"outer.sent", o->host.sent, o->n}};
     memcpy(out, all, sizeof all);
 }
 
@@ -251,7 +313,7 @@ uint64_t inter_outer_bytes(const struct inter_outer *o) {
         const struct outer_slot *s = &o->slots[i];
         floats += 2 * s->strip + (s->mean ? s->n : 0) +
                   (s->weights ? 2ull * s->u.rows * INTER_PARTS_MAX : 0); // weights and row counts
-        bytes += sizeof *s + cmp_work_bytes(s->work);
+        bytes += sizeof *s + sizeof *o->host.digests + cmp_work_bytes(s->work);
     }
     return bytes + floats * sizeof(float);
 }

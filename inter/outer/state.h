@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inside of inter_outer. outer.c: the state; encode.c and apply.c: a round on the host; device.c:
-// on an accelerator; masked.c: masked updates; noise.c: their noise.
+// Inside of inter_outer. outer.c: the state, and rounds without an update; encode.c and apply.c: a
+// round; device.c: memory on an accelerator; masked.c: masked updates; noise.c: their noise.
+//
+// The state lies in the memory of one device, `now`, whose ops do all arithmetic. On the host units
+// run in parallel and are settled in strips that fit into the cache. On an accelerator the units
+// follow each other in its one queue.
 #ifndef INTER_OUTER_STATE_H
 #define INTER_OUTER_STATE_H
 #include "compress/device.h"
@@ -9,15 +13,16 @@
 
 struct outer_slot { // one unit
     struct inter_outer_unit u;
-    size_t at, n; // place in the arrays
-    uint32_t number;
+    struct cmp_unit_shape shape;
+    size_t at, n;   // place in the arrays
+    float *theta_m; // (n) the worker's parameters, in the memory of `now`
     uint64_t place; // in the full list of units
     size_t from;    // place among the elements of its fragment
     struct cmp_work *work;
     struct neb_buf frame; // encoded unit, before it is joined to the update
     // Elements settled at a time: complete rows with row weights, all elements if masked.
     size_t strip;
-    float *acc, *part; // (strip) scratch of apply: weighted sum, one decoded update
+    float *acc, *part; // (strip) scratch on the host: weighted sum, one decoded update
     float *mean;       // (n) profile `robust`: the trimmed mean; on an accelerator: scratch
     // one for each update that is being applied; kept for later commits
     struct cmp_reader *readers[INTER_PARTS_MAX];
@@ -25,7 +30,6 @@ struct outer_slot { // one unit
     uint32_t *row_counts; // (parts, rows)
     struct cmp_update_unit views[INTER_PARTS_MAX];
     enum neb_status st;
-    struct kern_digest digest;
     double length2;     // squared length of this unit's part of an update
     uint64_t integers2; // the same of its integers
 };
@@ -39,6 +43,19 @@ struct outer_fragment {
     struct cmp_unit_shape *shapes; // what an update of it must hold
 };
 
+struct outer_place { // the state in the memory of one device
+    struct kern *K;
+    float *theta, *v, *u, *sent; // (n)
+    struct kern_digest *digests; // (n_units) zeros, or those of one fragment
+};
+
+struct outer_device { // scratch on an accelerator
+    struct cmp_device *codec;
+    float *acc;     // (n) weighted sums
+    float *part;    // (largest unit) one decoded update
+    float *weights; // (most rows of a unit)
+};
+
 struct inter_outer {
     struct inter_outer_config c;
     bool part;              // the units are part of a longer list
@@ -47,8 +64,9 @@ struct inter_outer {
     struct outer_slot *slots;
     struct outer_fragment *fragments;
     size_t n;
-    float *theta, *v, *u, *sent; // (n); on an accelerator: as last pulled
-    struct outer_device *device; // NULL: on the host
+    struct outer_place host;     // if the state is on an accelerator: as last pulled
+    struct outer_place now;      // where the state is
+    struct outer_device *device; // NULL: now is host
     struct cmp_update_unit *views;
 };
 
@@ -56,11 +74,10 @@ struct outer_apply { // a commit that is being applied
     struct inter_outer *o;
     const struct outer_fragment *g;
     const struct inter_outer_round *r;
-    float share[INTER_PARTS_MAX]; // weight of a part / all weights
-    float scale[INTER_PARTS_MAX]; // factor of a part's row counts: weight / tokens
-    bool mine;
+    float share[INTER_PARTS_MAX];               // weight of a part / all weights
+    float scale[INTER_PARTS_MAX];               // factor of a part's row counts: weight / tokens
     struct sec_sum_head heads[INTER_PARTS_MAX]; // masked parts: by part
-    const uint8_t *bodies[SEC_MEMBERS_MAX];     // by member
+    const uint8_t *bodies[NEB_MEMBERS_MAX];     // by member
 };
 
 // Share of the residual that θ_m holds. The next Δ brings it, so u must not add it again.
@@ -69,9 +86,15 @@ static inline float outer_held(const struct inter_outer *o) {
 }
 
 // outer.c
-// Sum of the units' digests as they were last computed.
-struct kern_digest outer_fragment_digest(const struct inter_outer *o,
-                                         const struct outer_fragment *g);
+// Runs a task for each unit of a fragment. Returns the first failure; many tasks cannot fail.
+typedef enum neb_status outer_task(void *arg, struct outer_slot *s);
+enum neb_status outer_each(const struct inter_outer *o, const struct outer_fragment *g,
+                           outer_task *task, void *arg);
+// The digests of a fragment: outer_digests_zero, then outer_digest for all elements of its units,
+// then outer_digests_sum. Only the first and the last are called between tasks.
+void outer_digests_zero(const struct inter_outer *o);
+void outer_digest(const struct inter_outer *o, const struct outer_slot *s, size_t at, size_t n);
+struct kern_digest outer_digests_sum(const struct inter_outer *o, const struct outer_fragment *g);
 
 // encode.c
 // Unpacks and checks this unit's frame of part p.
@@ -79,21 +102,16 @@ NEB_MUST_CHECK enum neb_status outer_open_part(struct outer_slot *s, size_t p);
 
 // apply.c
 // Elements [at, at + n) of a unit: moves θ_m onto the new θ.
-void outer_merge_strip(const struct inter_outer *o, const struct outer_fragment *g,
-                       const struct outer_slot *s, size_t at, size_t n);
-// Weights of part p, from s->row_counts.
-void outer_row_weights(const struct outer_apply *j, struct outer_slot *s, size_t p);
-// Reads the row counts of all parts and computes their weights.
-NEB_MUST_CHECK enum neb_status outer_read_counts(const struct outer_apply *j, struct outer_slot *s);
-// Robust mean of all parts into s->mean.
-NEB_MUST_CHECK enum neb_status outer_sum_robust(const struct outer_apply *j, struct outer_slot *s);
+void outer_merge(const struct inter_outer *o, const struct outer_fragment *g,
+                 const struct outer_slot *s, size_t at, size_t n);
 
 // masked.c: the profile `private`
 NEB_MUST_CHECK enum neb_status outer_mask(struct inter_outer *o, int32_t f, uint32_t round,
                                           struct neb_buf *out);
 // Opens the masked parts. They must be of this fragment and of exactly the members with seeds.
 NEB_MUST_CHECK enum neb_status outer_masked_open(int32_t f, struct outer_apply *j);
-void outer_masked_sum(struct outer_apply *j, struct outer_slot *s); // s->acc = mean; sets s->st
+NEB_MUST_CHECK enum neb_status outer_masked_sum(struct outer_apply *j,
+                                                struct outer_slot *s); // s->acc = mean
 // s->part = what the part held before noise was added.
 void outer_masked_own(const struct outer_apply *j, struct outer_slot *s, size_t part);
 
@@ -105,20 +123,8 @@ NEB_MUST_CHECK enum neb_status outer_noise_round(struct inter_outer *o, int32_t 
 // Adds the noise to q. h: the head of this update.
 void outer_noise_add(const struct inter_outer *o, const struct sec_sum_head *h, int16_t *q);
 
-// device.c: the same steps for whole fragments. It leaves the digests of the units in their slots.
-void outer_device_destroy(struct outer_device **d);
-NEB_MUST_CHECK enum neb_status outer_device_encode(struct inter_outer *o, int32_t f,
-                                                   const struct cmp_codec *codec,
-                                                   inter_outer_counts *counts, void *user);
-// May fail; then nothing has changed.
-NEB_MUST_CHECK enum neb_status outer_device_sum(struct outer_apply *j);
-// Fails only if the device fails.
-NEB_MUST_CHECK enum neb_status outer_device_settle(struct outer_apply *j);
-void outer_device_skip(struct inter_outer *o, int32_t f);
-void outer_device_finish(struct inter_outer *o, int32_t f);
-void outer_device_reject(struct inter_outer *o, int32_t f);
-void outer_device_adopt(struct inter_outer *o, int32_t f, const float *theta, const float *v);
-void outer_device_digests(const struct inter_outer *o, int32_t f);
+// device.c
+void outer_device_destroy(struct inter_outer *o);
 // u of one unit into its s->mean.
 NEB_MUST_CHECK enum neb_status outer_device_fetch_u(struct inter_outer *o, struct outer_slot *s);
 

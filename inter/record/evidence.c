@@ -101,7 +101,7 @@ bool inter_statements_conflict(const struct inter_statement *a, const struct int
            !same_value(&a->promise, &b->promise);
 }
 
-enum { STATEMENTS_MAX = INTER_MEMBERS_MAX + INTER_PROMISES_MAX }; // of one record
+enum { STATEMENTS_MAX = NEB_MEMBERS_MAX + INTER_PROMISES_MAX }; // of one record
 
 static size_t statements(const struct inter_record *r, struct inter_statement *out) {
     size_t n = 0;
@@ -113,7 +113,7 @@ static size_t statements(const struct inter_record *r, struct inter_statement *o
 }
 
 size_t inter_evidence_find(const struct inter_record *x, const struct inter_record *y,
-                           struct inter_evidence out[INTER_MEMBERS_MAX]) {
+                           struct inter_evidence out[NEB_MEMBERS_MAX]) {
     struct inter_statement a[STATEMENTS_MAX], b[STATEMENTS_MAX];
     size_t n_a = statements(x, a), n_b = statements(y, b), found = 0;
     struct member_set named = mset_none();
@@ -168,7 +168,7 @@ static bool get_promise(struct neb_rd *r, struct inter_statement *s) {
 static bool get_statement(struct neb_rd *r, struct inter_statement *s) {
     *s = (struct inter_statement){0};
     uint8_t kind = neb_rd_u8(r), member = neb_rd_u8(r);
-    if (r->bad || kind >= INTER_STATEMENT_KINDS || member >= INTER_MEMBERS_MAX)
+    if (r->bad || kind >= INTER_STATEMENT_KINDS || member >= NEB_MEMBERS_MAX)
         return false;
     if (kind == INTER_STATEMENT_UPDATE) { // a manifest ends with its signature
         struct inter_manifest m;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two signed statements of one member that an honest member never signs both: proof of equivocation
-// to anyone who has its key. Pure.
+// Two signed statements of one member, and no honest member signs both. They prove equivocation to
+// anyone who has the member's key. Pure.
 //
 //     accept, accept      same round, term and ledger, two values. A voter stores a vote before it
 //                         sends it. A proposal holds its leader's own vote, so two proposals of one
@@ -54,7 +54,7 @@ bool inter_statements_conflict(const struct inter_statement *a, const struct int
 // Finds conflicts between the accepts and promises of two records of one fragment, at most one pair
 // for each member. Returns the number of pairs. The caller checks the signatures.
 size_t inter_evidence_find(const struct inter_record *x, const struct inter_record *y,
-                           struct inter_evidence out[INTER_MEMBERS_MAX]);
+                           struct inter_evidence out[NEB_MEMBERS_MAX]);
 
 void inter_evidence_put(struct neb_buf *out, const struct inter_evidence *e);
 // False: malformed, or no conflict.

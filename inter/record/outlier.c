@@ -30,7 +30,7 @@ static void add_as_long_as_any(float *sum, const float *sketch) {
 
 // Cosine between a member's update and the sum of the other updates in `set`.
 static double cosine_in(struct member_set set, uint8_t who,
-                        const float *const sketches[INTER_MEMBERS_MAX]) {
+                        const float *const sketches[NEB_MEMBERS_MAX]) {
     float others[CMP_SKETCH] = {0};
     for (uint8_t m = 0; mset_next(set, &m); m++)
         if (m != who)
@@ -39,7 +39,7 @@ static double cosine_in(struct member_set set, uint8_t who,
 }
 
 static bool points_away(struct member_set accepted, uint8_t who,
-                        const float *const sketches[INTER_MEMBERS_MAX]) {
+                        const float *const sketches[NEB_MEMBERS_MAX]) {
     struct member_set rest = mset_without(accepted, who);
     double sum = 0;
     if (cosine_in(accepted, who, sketches) >= against)
@@ -49,8 +49,8 @@ static bool points_away(struct member_set accepted, uint8_t who,
     return sum / mset_count(rest) > agree;
 }
 
-struct member_set inter_outliers(const struct inter_record *r, const float norms[INTER_MEMBERS_MAX],
-                                 const float *const sketches[INTER_MEMBERS_MAX]) {
+struct member_set inter_outliers(const struct inter_record *r, const float norms[NEB_MEMBERS_MAX],
+                                 const float *const sketches[NEB_MEMBERS_MAX]) {
     bool lengths = true, directions = true;
     struct member_set accepted = mset_none(), out = mset_none();
     for (uint8_t i = 0; i < r->n; i++) {

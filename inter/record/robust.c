@@ -10,8 +10,8 @@
 static const float clip_least = 1e-6f; // a clip factor in a record is never 0
 static const float agree_within = 1e-3f;
 
-float inter_robust_median(const struct inter_record *r, const float norms[INTER_MEMBERS_MAX]) {
-    float v[INTER_MEMBERS_MAX];
+float inter_robust_median(const struct inter_record *r, const float norms[NEB_MEMBERS_MAX]) {
+    float v[NEB_MEMBERS_MAX];
     size_t n = 0;
     for (uint8_t i = 0; i < r->n; i++) {
         if (r->entries[i].verdict != INTER_ACCEPTED)
@@ -30,14 +30,14 @@ static float factor(float median, float norm) {
     return f > clip_least ? f : clip_least;
 }
 
-void inter_robust_clip(struct inter_record *r, const float norms[INTER_MEMBERS_MAX]) {
+void inter_robust_clip(struct inter_record *r, const float norms[NEB_MEMBERS_MAX]) {
     float median = inter_robust_median(r, norms);
     for (uint8_t i = 0; i < r->n; i++)
         if (r->entries[i].verdict == INTER_ACCEPTED)
             r->entries[i].clip = factor(median, norms[r->entries[i].member]);
 }
 
-bool inter_robust_agrees(const struct inter_record *r, const float norms[INTER_MEMBERS_MAX]) {
+bool inter_robust_agrees(const struct inter_record *r, const float norms[NEB_MEMBERS_MAX]) {
     float median = inter_robust_median(r, norms);
     for (uint8_t i = 0; i < r->n; i++) {
         const struct inter_entry *e = &r->entries[i];
@@ -50,7 +50,7 @@ bool inter_robust_agrees(const struct inter_record *r, const float norms[INTER_M
 
 // Bit p is set if x[p] is neither among the `trim` smallest nor among the `trim` largest of n.
 static uint32_t keep(const float *x, size_t n, size_t trim) {
-    uint8_t order[INTER_MEMBERS_MAX] = {0};
+    uint8_t order[NEB_MEMBERS_MAX] = {0};
     uint32_t kept = 0;
     for (size_t p = 0; p < n; p++) { // stable insertion sort: equal values stay in member order
         size_t at = p;
@@ -68,7 +68,7 @@ void inter_robust_mean(float *acc, const float *x, const float *w, const float *
     size_t trim = inter_robust_trim(n);
     unsigned was = kern_exact_enter();
     for (size_t i = 0; i < rows * cols; i++) {
-        float v[INTER_MEMBERS_MAX], sum = 0, weight = 0;
+        float v[NEB_MEMBERS_MAX], sum = 0, weight = 0;
         for (size_t p = 0; p < n; p++)
             v[p] = x[p * rows * cols + i] * clip[p];
         uint32_t kept = keep(v, n, trim);

@@ -21,17 +21,17 @@
 enum { INTER_ROBUST_MEMBERS = 5 }; // fewer members cannot outvote a bad one
 
 // norms: by member, L2 of the decoded update. Sets the clip factors of the accepted entries.
-void inter_robust_clip(struct inter_record *r, const float norms[INTER_MEMBERS_MAX]);
+void inter_robust_clip(struct inter_record *r, const float norms[NEB_MEMBERS_MAX]);
 // True if the factors of another member's proposal are the same, up to rounding of the norms.
 NEB_MUST_CHECK bool inter_robust_agrees(const struct inter_record *r,
-                                        const float norms[INTER_MEMBERS_MAX]);
+                                        const float norms[NEB_MEMBERS_MAX]);
 // Median of the norms of the accepted entries, the lower of the two middle ones. 0: no entries.
-float inter_robust_median(const struct inter_record *r, const float norms[INTER_MEMBERS_MAX]);
+float inter_robust_median(const struct inter_record *r, const float norms[NEB_MEMBERS_MAX]);
 
 static inline size_t inter_robust_trim(size_t n) { return (n - 1) / 4; }
 
 // acc[i] = Σ w x / Σ w over the values of element i that remain. acc: (rows, cols); x: (n, rows,
-// cols) decoded updates; w: (n, rows) weights > 0; clip: (n). n is at most INTER_MEMBERS_MAX. Equal
+// cols) decoded updates; w: (n, rows) weights > 0; clip: (n). n is at most NEB_MEMBERS_MAX. Equal
 // values are ordered by member.
 void inter_robust_mean(float *acc, const float *x, const float *w, const float *clip, size_t n,
                        size_t rows, size_t cols);

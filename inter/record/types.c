@@ -44,7 +44,7 @@ void inter_key_get(struct neb_rd *r, struct inter_key *k) {
 }
 
 static bool key_valid(const struct inter_key *k) {
-    return k->fragment < INTER_FRAGMENTS_MAX && k->member < INTER_MEMBERS_MAX;
+    return k->fragment < INTER_FRAGMENTS_MAX && k->member < NEB_MEMBERS_MAX;
 }
 
 void inter_manifest_put_body(struct neb_buf *b, const struct inter_manifest *m) {
@@ -186,7 +186,7 @@ void inter_record_put(struct neb_buf *b, const struct inter_record *r) {
 
 static bool get_entries(struct neb_rd *r, struct inter_record *c) {
     c->n = neb_rd_u8(r);
-    if (r->bad || c->n < 1 || c->n > INTER_MEMBERS_MAX)
+    if (r->bad || c->n < 1 || c->n > NEB_MEMBERS_MAX)
         return false;
     for (uint8_t i = 0; i < c->n; i++) {
         struct inter_entry *e = &c->entries[i];
@@ -201,7 +201,7 @@ static bool get_entries(struct neb_rd *r, struct inter_record *c) {
         e->digest[0] = neb_rd_u64(r);
         e->digest[1] = neb_rd_u64(r);
         e->clip = neb_rd_f32(r);
-        if (e->member >= INTER_MEMBERS_MAX || (i && e->member <= c->entries[i - 1].member) ||
+        if (e->member >= NEB_MEMBERS_MAX || (i && e->member <= c->entries[i - 1].member) ||
             e->verdict > INTER_REJECTED || e->flags > INTER_FINAL || !(e->clip > 0) ||
             !(e->clip <= 1) || e->weight > INTER_TOKENS_MAX)
             return false;
@@ -225,7 +225,7 @@ static bool get_promises(struct neb_rd *r, struct inter_record *c) {
         neb_rd_copy(r, p->vote_hash, sizeof p->vote_hash);
         neb_rd_copy(r, p->sig, sizeof p->sig);
         const struct inter_promise *before = i ? p - 1 : NULL;
-        if (p->member >= INTER_MEMBERS_MAX || voted > 1 || p->term > INTER_TERM_MAX ||
+        if (p->member >= NEB_MEMBERS_MAX || voted > 1 || p->term > INTER_TERM_MAX ||
             p->vote_term > INTER_TERM_MAX ||
             (before &&
              (p->term > before->term || (p->term == before->term && p->member <= before->member))))
@@ -237,14 +237,14 @@ static bool get_promises(struct neb_rd *r, struct inter_record *c) {
 static bool get_accepts(struct neb_rd *r, struct inter_record *c) {
     uint8_t n = neb_rd_u8(r);
     c->n_accepts = n & (PROMISES_FOLLOW - 1);
-    if (c->n_accepts > INTER_MEMBERS_MAX)
+    if (c->n_accepts > NEB_MEMBERS_MAX)
         return false;
     for (uint8_t i = 0; i < c->n_accepts; i++) {
         struct inter_accept *a = &c->accepts[i];
         a->member = neb_rd_u8(r);
         a->epoch = neb_rd_u64(r);
         neb_rd_copy(r, a->sig, sizeof a->sig);
-        if (a->member >= INTER_MEMBERS_MAX || (i && a->member <= c->accepts[i - 1].member))
+        if (a->member >= NEB_MEMBERS_MAX || (i && a->member <= c->accepts[i - 1].member))
             return false;
     }
     return !(n & PROMISES_FOLLOW) || get_promises(r, c);
@@ -266,7 +266,7 @@ bool inter_record_get(struct neb_rd *r, struct inter_record *c) {
     if (!get_entries(r, c))
         return false;
     c->n_plans = neb_rd_u8(r);
-    if (c->n_plans > INTER_MEMBERS_MAX)
+    if (c->n_plans > NEB_MEMBERS_MAX)
         return false;
     for (uint8_t i = 0; i < c->n_plans; i++) {
         c->plans[i].interval = neb_rd_u32(r);
@@ -285,7 +285,7 @@ bool inter_record_get(struct neb_rd *r, struct inter_record *c) {
     }
     neb_rd_copy(r, c->sig, sizeof c->sig);
     return get_accepts(r, c) && !r->bad && c->term <= INTER_TERM_MAX &&
-           c->fragment < INTER_FRAGMENTS_MAX && c->leader < INTER_MEMBERS_MAX &&
+           c->fragment < INTER_FRAGMENTS_MAX && c->leader < NEB_MEMBERS_MAX &&
            c->flags <= INTER_MERGE && c->eta >= 0 && c->eta <= 10 && c->mu >= 0 && c->mu < 1;
 }
 
@@ -323,7 +323,7 @@ void inter_standing_put(struct neb_buf *b, const struct inter_standing *s) {
     neb_buf_u8(b, s->joined);
     neb_buf_u64(b, s->epoch);
     mset_write(b, s->renewed);
-    for (int i = 0; i < INTER_MEMBERS_MAX; i++)
+    for (int i = 0; i < NEB_MEMBERS_MAX; i++)
         neb_buf_u64(b, s->epochs[i]);
 }
 
@@ -335,7 +335,7 @@ bool inter_standing_get(struct neb_rd *r, struct inter_standing *s) {
     s->joined = neb_rd_u8(r) == 1;
     s->epoch = neb_rd_u64(r);
     s->renewed = mset_read(r);
-    for (int i = 0; i < INTER_MEMBERS_MAX; i++)
+    for (int i = 0; i < NEB_MEMBERS_MAX; i++)
         s->epochs[i] = neb_rd_u64(r);
     return known && s->term <= INTER_TERM_MAX && neb_rd_done(r);
 }

@@ -9,7 +9,6 @@
 #include "agent/base/member_set.h"
 
 enum {
-    INTER_MEMBERS_MAX = NEB_MEMBERS_MAX,
     INTER_FRAGMENTS_MAX = 64, // a set of fragments is 64 bits
     INTER_ID_BYTES = 32,      // of a job: a digest of its text and submitter (agent/job/id.h)
     INTER_SHA_BYTES = 32,
@@ -58,8 +57,8 @@ bool inter_key_equal(const struct inter_key *a, const struct inter_key *b);
 // from the ledger's epoch, which is the time of day in ns when the ledger first opened the job:
 // four attempts a second since 2025, until 2059. An update is replaced by a newer one at most
 // INTER_RETRIES_MAX times. So a lost ledger and its successor never use the same attempts, unless
-// both opened the job within one second, and a previous incarnation has the smaller ones. An
-// attempt is never 0; in a WANT, 0 means any attempt.
+// both opened the job within one second. The lost ledger has the smaller attempts. An attempt is
+// never 0; in a WANT, 0 means any attempt.
 enum { INTER_RETRIES_MAX = 3 };
 uint32_t inter_attempt_first(uint64_t epoch);
 // The highest epoch that other members can make a node adopt (the end of 2054). Beyond it attempts
@@ -169,15 +168,15 @@ struct inter_record {
     // hash of the value of the fragment's previous record: a chain
     uint8_t previous[INTER_SHA_BYTES];
     uint8_t n;
-    struct inter_entry entries[INTER_MEMBERS_MAX]; // by member, ascending
-    uint8_t n_plans;                               // members of the job
-    struct inter_plan plans[INTER_MEMBERS_MAX];
+    struct inter_entry entries[NEB_MEMBERS_MAX]; // by member, ascending
+    uint8_t n_plans;                             // members of the job
+    struct inter_plan plans[NEB_MEMBERS_MAX];
     // (n_plans) inner steps of each member in the commits up to this one
-    uint64_t cursors[INTER_MEMBERS_MAX];
-    struct inter_absence absences[INTER_MEMBERS_MAX]; // (n_plans)
-    uint8_t sig[INTER_SIG_BYTES];                     // of the leader
+    uint64_t cursors[NEB_MEMBERS_MAX];
+    struct inter_absence absences[NEB_MEMBERS_MAX]; // (n_plans)
+    uint8_t sig[INTER_SIG_BYTES];                   // of the leader
     uint8_t n_accepts;
-    struct inter_accept accepts[INTER_MEMBERS_MAX]; // by member, ascending
+    struct inter_accept accepts[NEB_MEMBERS_MAX]; // by member, ascending
     uint8_t n_promises;
     // by term, descending; within a term by member, ascending
     struct inter_promise promises[INTER_PROMISES_MAX];
@@ -186,11 +185,11 @@ struct inter_record {
 // What a node must keep of a job across any crash, besides its votes.
 struct inter_standing {
     uint8_t job[INTER_ID_BYTES];
-    uint32_t term;             // highest promised: the node accepts nothing below it
-    bool joined;               // the node may vote: its disk holds all that it ever promised
-    uint64_t epoch;            // of its own ledger
-    struct member_set renewed; // came back with an empty disk and do not vote yet
-    uint64_t epochs[INTER_MEMBERS_MAX]; // of the members' ledgers; 0: never heard
+    uint32_t term;                    // highest promised: the node accepts nothing below it
+    bool joined;                      // the node may vote: its disk holds all that it ever promised
+    uint64_t epoch;                   // of its own ledger
+    struct member_set renewed;        // came back with an empty disk and do not vote yet
+    uint64_t epochs[NEB_MEMBERS_MAX]; // of the members' ledgers; 0: never heard
 };
 
 // put_body appends what is signed; put appends all of it, the signature too.

@@ -23,7 +23,7 @@ static uint64_t weigh(const struct inter_entry *e, const struct inter_absence *a
 }
 
 // Sets the absences that the next record needs.
-static void follow(struct inter_record *r, const struct inter_absence before[INTER_MEMBERS_MAX]) {
+static void follow(struct inter_record *r, const struct inter_absence before[NEB_MEMBERS_MAX]) {
     uint64_t all = 0;
     for (uint8_t i = 0; i < r->n; i++)
         if (counts(&r->entries[i]))
@@ -37,7 +37,7 @@ static void follow(struct inter_record *r, const struct inter_absence before[INT
 }
 
 void inter_weights_fill(struct inter_record *r,
-                        const struct inter_absence before[INTER_MEMBERS_MAX]) {
+                        const struct inter_absence before[NEB_MEMBERS_MAX]) {
     uint32_t newest = 0;
     uint64_t fresh = 0;
     for (uint8_t i = 0; i < r->n; i++)
@@ -55,7 +55,7 @@ void inter_weights_fill(struct inter_record *r,
 }
 
 bool inter_weights_agree(const struct inter_record *r,
-                         const struct inter_absence before[INTER_MEMBERS_MAX]) {
+                         const struct inter_absence before[NEB_MEMBERS_MAX]) {
     struct inter_record mine = *r;
     inter_weights_fill(&mine, before);
     for (uint8_t i = 0; i < r->n; i++)

@@ -26,10 +26,9 @@
 
 // Fills r->entries[].weight and r->absences from r's entries, flags and n_plans and from the
 // absences of the previous record.
-void inter_weights_fill(struct inter_record *r,
-                        const struct inter_absence before[INTER_MEMBERS_MAX]);
+void inter_weights_fill(struct inter_record *r, const struct inter_absence before[NEB_MEMBERS_MAX]);
 // True if r holds what inter_weights_fill would write.
 bool inter_weights_agree(const struct inter_record *r,
-                         const struct inter_absence before[INTER_MEMBERS_MAX]);
+                         const struct inter_absence before[NEB_MEMBERS_MAX]);
 
 #endif

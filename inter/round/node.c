@@ -294,7 +294,7 @@ void inter_node_destroy(struct inter_node **np) {
 }
 
 enum neb_status inter_node_job_open(struct inter_node *n, const struct inter_job_config *c) {
-    if (c->n_members < 1 || c->n_members > INTER_MEMBERS_MAX || c->self >= c->n_members ||
+    if (c->n_members < 1 || c->n_members > NEB_MEMBERS_MAX || c->self >= c->n_members ||
         c->fragments < 1 || c->fragments > INTER_FRAGMENTS_MAX || !c->epoch ||
         !c->tune.start_interval || (c->early_steps && !c->early_interval) ||
         (c->masked && c->colluders + 2 > c->n_members))
@@ -412,19 +412,19 @@ enum neb_status inter_node_restore_manifest(struct inter_node *n, const struct i
 
 void inter_node_restore_no_room(struct inter_node *n, const struct inter_key *k) {
     struct fragment *g = node_find_fragment(node_find_job(n, k->job), k->fragment);
-    if (g && k->member < INTER_MEMBERS_MAX && inter_key_equal(&g->slots[k->member].m.key, k))
+    if (g && k->member < NEB_MEMBERS_MAX && inter_key_equal(&g->slots[k->member].m.key, k))
         g->slots[k->member].no_room = true;
 }
 
 void inter_node_restore_norm(struct inter_node *n, const struct inter_key *k, float norm) {
     struct fragment *g = node_find_fragment(node_find_job(n, k->job), k->fragment);
-    if (g && k->member < INTER_MEMBERS_MAX && inter_key_equal(&g->slots[k->member].m.key, k))
+    if (g && k->member < NEB_MEMBERS_MAX && inter_key_equal(&g->slots[k->member].m.key, k))
         g->slots[k->member].norm = norm;
 }
 
 void inter_node_sketch(struct inter_node *n, const struct inter_key *k, const float *sketch) {
     struct fragment *g = node_find_fragment(node_find_job(n, k->job), k->fragment);
-    struct slot *t = g && k->member < INTER_MEMBERS_MAX ? &g->slots[k->member] : NULL;
+    struct slot *t = g && k->member < NEB_MEMBERS_MAX ? &g->slots[k->member] : NULL;
     if (!t || !t->known || !inter_key_equal(&t->m.key, k))
         return;
     if (!t->sketch)

@@ -30,9 +30,9 @@
 #include <string.h>
 
 bool node_norms_of(const struct fragment *g, const struct inter_record *r,
-                   float norms[INTER_MEMBERS_MAX]) {
+                   float norms[NEB_MEMBERS_MAX]) {
     bool all = true;
-    memset(norms, 0, INTER_MEMBERS_MAX * sizeof *norms);
+    memset(norms, 0, NEB_MEMBERS_MAX * sizeof *norms);
     for (uint8_t i = 0; i < r->n; i++) {
         const struct inter_entry *e = &r->entries[i];
         const struct slot *t = &g->slots[e->member];
@@ -162,7 +162,7 @@ static bool rejects_own(const struct job *j, const struct inter_record *r) {
 enum node_judgement node_judge(const struct job *j, const struct fragment *g,
                                const struct inter_record *r, const struct inter_manifest *given,
                                uint8_t n) {
-    float norms[INTER_MEMBERS_MAX];
+    float norms[NEB_MEMBERS_MAX];
     bool unknown = false;
     if (!node_follows(j, g, r) || !manifests_agree(j, g, r, given, n) ||
         (j->c.masked && !inter_sums_allowed(r, j->c.n_members, j->c.colluders)) ||
@@ -204,11 +204,10 @@ void node_put_manifests(struct neb_buf *b, const struct job *j, const struct int
     }
 }
 
-bool node_get_manifests(struct neb_rd *in, struct inter_manifest out[INTER_MEMBERS_MAX],
-                        uint8_t *n) {
+bool node_get_manifests(struct neb_rd *in, struct inter_manifest out[NEB_MEMBERS_MAX], uint8_t *n) {
     *n = neb_rd_u8(in);
     for (uint8_t i = 0; i < *n; i++)
-        if (*n > INTER_MEMBERS_MAX || !inter_manifest_get(in, &out[i]))
+        if (*n > NEB_MEMBERS_MAX || !inter_manifest_get(in, &out[i]))
             return false;
     return true;
 }

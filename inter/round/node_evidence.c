@@ -137,9 +137,8 @@ static struct member_set equivocators_by(const struct job *j, const struct inter
 }
 
 // Masked: true if, by the promises p (k) of the members `told`, a majority may have accepted
-// another value than `hash` at `top`. That value may have the votes of all members outside `told`,
-// of those that report it, and of as many more as can be Byzantine besides the known equivocators
-// among them.
+// another value than `hash` at `top`. It may have the votes of the members outside `told`, of those
+// that report it, and of more Byzantine ones: `colluders` less the equivocators counted.
 static bool rivalled(const struct job *j, const struct inter_promise *p, uint8_t k,
                      struct member_set told, uint32_t round, uint32_t top,
                      const uint8_t hash[INTER_SHA_BYTES]) {
@@ -158,7 +157,7 @@ static bool rivalled(const struct job *j, const struct inter_promise *p, uint8_t
 
 static bool rivalled_by(const struct job *j, const struct fragment *g, struct member_set told,
                         const struct inter_record *r) {
-    struct inter_promise p[INTER_MEMBERS_MAX];
+    struct inter_promise p[NEB_MEMBERS_MAX];
     uint8_t hash[INTER_SHA_BYTES], k = 0;
     inter_record_hash(r, hash);
     for (uint8_t m = 0; mset_next(told, &m); m++)
@@ -346,7 +345,7 @@ void node_on_evidence(struct step *s, struct neb_rd *r) {
 
 void node_compare(struct step *s, struct job *j, const struct inter_record *x,
                   const struct inter_record *y) {
-    struct inter_evidence found[INTER_MEMBERS_MAX];
+    struct inter_evidence found[NEB_MEMBERS_MAX];
     size_t n = inter_evidence_find(x, y, found);
     for (size_t i = 0; i < n; i++)
         (void)node_take_evidence(s, j, &found[i]);
@@ -358,7 +357,7 @@ void node_compare_vote(struct step *s, struct job *j, const struct fragment *g,
         return;
     struct inter_record own = g->vote;
     for (uint8_t m = 0; m < j->c.n_members; m++)
-        if (mset_has(g->accepted, m) && m != own.leader && own.n_accepts < INTER_MEMBERS_MAX)
+        if (mset_has(g->accepted, m) && m != own.leader && own.n_accepts < NEB_MEMBERS_MAX)
             own.accepts[own.n_accepts++] = g->accepts[m];
     node_compare(s, j, &own, c);
 }

@@ -25,7 +25,7 @@ static struct inter_tune_update update_of(const struct step *s, const struct job
 
 void node_plan(const struct step *s, const struct job *j, struct fragment *g,
                struct inter_record *r) {
-    struct inter_tune_update updates[INTER_MEMBERS_MAX];
+    struct inter_tune_update updates[NEB_MEMBERS_MAX];
     for (uint8_t m = 0; m < j->c.n_members; m++)
         updates[m] = update_of(s, j, g, m);
     inter_tune_round(g->tuners, &j->c.tune, updates, j->c.n_members);

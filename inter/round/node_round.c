@@ -74,7 +74,7 @@ static struct member_set flag_by_past(const struct job *j, struct fragment *g,
 // Flags both of two members if their updates point against each other for some rounds.
 static struct member_set flag_pair(const struct job *j, struct fragment *g,
                                    const struct inter_record *r,
-                                   const float *const sketches[INTER_MEMBERS_MAX]) {
+                                   const float *const sketches[NEB_MEMBERS_MAX]) {
     if (mset_count(node_data(j)) != 2 || r->n != 2 || r->entries[0].verdict != INTER_ACCEPTED ||
         r->entries[1].verdict != INTER_ACCEPTED)
         return mset_none();
@@ -87,10 +87,10 @@ static struct member_set flag_pair(const struct job *j, struct fragment *g,
 // Reports outliers under every profile, so that a reader of the log knows where to look.
 static void flag_outliers(struct step *s, const struct job *j, struct fragment *g,
                           const struct inter_record *r) {
-    float norms[INTER_MEMBERS_MAX];
-    const float *sketches[INTER_MEMBERS_MAX];
+    float norms[NEB_MEMBERS_MAX];
+    const float *sketches[NEB_MEMBERS_MAX];
     (void)node_norms_of(g, r, norms);
-    for (uint8_t m = 0; m < INTER_MEMBERS_MAX; m++)
+    for (uint8_t m = 0; m < NEB_MEMBERS_MAX; m++)
         sketches[m] = g->slots[m].sketch;
     struct member_set odd = inter_outliers(r, norms, sketches);
     odd = mset_union(odd, flag_by_past(j, g, r, norms));
@@ -118,7 +118,7 @@ static void decide(struct step *s, struct job *j, struct fragment *g,
     g->decided = true;
     g->decision = *r;
     node_serves_decided(j, g);
-    for (uint8_t m = 0; m < INTER_MEMBERS_MAX; m++) {
+    for (uint8_t m = 0; m < NEB_MEMBERS_MAX; m++) {
         g->slots[m].gone = mset_none();
         if (!g->slots[m].known)
             g->slots[m].moved = 0;
@@ -282,7 +282,7 @@ static void ask_for(struct fragment *g, const struct inter_record *c) {
         return;
     g->waits = true;
     g->pending = *c;
-    for (uint8_t m = 0; m < INTER_MEMBERS_MAX; m++)
+    for (uint8_t m = 0; m < NEB_MEMBERS_MAX; m++)
         g->slots[m].gone = mset_none();
 }
 
@@ -309,7 +309,7 @@ void node_on_propose(struct step *s, struct neb_rd *r) {
     uint8_t hash[INTER_SHA_BYTES];
     bool good = inter_record_get(r, &c);
     uint64_t epoch = neb_rd_u64(r);
-    struct inter_manifest given[INTER_MEMBERS_MAX];
+    struct inter_manifest given[NEB_MEMBERS_MAX];
     uint8_t n_given;
     if (!good || !node_get_manifests(r, given, &n_given) || !neb_rd_done(r)) {
         node_fault(s, INTER_FAULT_MALFORMED);
@@ -415,8 +415,8 @@ void node_on_accept(struct step *s, struct neb_rd *r) {
 // ---- proposing ----------------------------------------------------------------------------------
 
 // True if enough other members refuse an update: more than half of the other remaining data
-// members. If that is only one and there is a witness, the owner counts too, and both must refuse
-// it. The owner and a witness have no other means to judge the update.
+// members. If there is only one such member, and a witness, then the owner counts too, and both
+// must refuse it. The owner and a witness have no other means to judge the update.
 static bool told_no_good(const struct job *j, const struct slot *t, uint8_t m) {
     struct member_set others = mset_without(node_data_left(j), m);
     if (mset_count(others) < 2 && j->c.n_members > 2 && !node_left(j, m))
@@ -593,7 +593,7 @@ static void fill_record(const struct step *s, struct inter_record *r, const stru
     }
     node_plan(s, j, g, r);
     inter_weights_fill(r, g->absences);
-    float norms[INTER_MEMBERS_MAX];
+    float norms[NEB_MEMBERS_MAX];
     if (j->c.robust && node_norms_of(g, r, norms))
         inter_robust_clip(r, norms);
 }

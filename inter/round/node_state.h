@@ -62,7 +62,8 @@ static const neb_ns promise_pause = 3 * NEB_S;
 static const neb_ns unfollowed = 8 * NEB_S, no_term_patience = 10 * NEB_S;
 // No step for this long, with a tick every 200 ms, means that this node was busy or stopped and
 // cannot have heard the others. One pass over the links, which finishes updates, may hold several
-// such pauses. A member that is not heard between more than EXCUSED_MAX of them is silent.
+// such pauses. A member counts as silent if more than EXCUSED_MAX such pauses have passed since it
+// was last heard.
 static const neb_ns away = NEB_S;
 enum { EXCUSED_MAX = 4 };
 // Least time between two new epochs of a member. Each is a synced write; an honest member has one
@@ -108,19 +109,19 @@ struct slot {      // one member's update in the open round
 struct fragment {
     uint32_t round; // open
     uint8_t previous[INTER_SHA_BYTES];
-    uint64_t cursors[INTER_MEMBERS_MAX]; // of the previous record
-    struct inter_absence absences[INTER_MEMBERS_MAX];
-    struct slot slots[INTER_MEMBERS_MAX];
-    struct inter_tuner tuners[INTER_MEMBERS_MAX];
-    struct inter_past past[INTER_MEMBERS_MAX];
+    uint64_t cursors[NEB_MEMBERS_MAX]; // of the previous record
+    struct inter_absence absences[NEB_MEMBERS_MAX];
+    struct slot slots[NEB_MEMBERS_MAX];
+    struct inter_tuner tuners[NEB_MEMBERS_MAX];
+    struct inter_past past[NEB_MEMBERS_MAX];
     struct inter_pair pair; // used if two members have workers
     bool voted;
     struct inter_record vote;
     uint8_t vote_hash[INTER_SHA_BYTES];
     struct member_set accepted; // have accepted `vote` (known to its leader)
-    struct inter_accept accepts[INTER_MEMBERS_MAX];
+    struct inter_accept accepts[NEB_MEMBERS_MAX];
     struct member_set promised; // for the term that this node asked for
-    struct inter_promise promises[INTER_MEMBERS_MAX];
+    struct inter_promise promises[NEB_MEMBERS_MAX];
     uint8_t heads[HEADS][HEAD_BYTES]; // by round % HEADS: hash of the record before it
     uint32_t n_heads;                 // known ones; the newest is that of the open round
     bool decided;                     // the round is committed; a blob is still missing here
@@ -187,7 +188,7 @@ struct job {
     uint64_t blob_max; // 0: INTER_BLOB_MAX
     struct inter_standing standing;
     struct fragment *fragments; // (c.fragments)
-    struct member members[INTER_MEMBERS_MAX];
+    struct member members[NEB_MEMBERS_MAX];
     struct serve *serves;
     size_t n_serves, cap_serves;
     struct slot *missing; // owned: updates of earlier rounds whose bytes are lost here
@@ -204,7 +205,7 @@ struct job {
     bool idle;                      // this member has no worker any more (inter_node_job_idle)
     bool held;                      // by its own rate limit: no chunk leaves before the next tick
     struct member_set equivocators; // evidence is here
-    struct inter_evidence evidence[INTER_MEMBERS_MAX];
+    struct inter_evidence evidence[NEB_MEMBERS_MAX];
     struct member_set diverged; // have shown a record that is not in this node's history
     neb_ns diverged_at;
     bool split;                // INTER_ACT_SPLIT was issued
@@ -458,11 +459,10 @@ enum node_judgement node_rejudge(const struct job *j, const struct fragment *g,
                                  const struct inter_record *r, uint8_t first_leader);
 // Norms of the updates that a record accepts, by member. False: one of them is not known here.
 bool node_norms_of(const struct fragment *g, const struct inter_record *r,
-                   float norms[INTER_MEMBERS_MAX]);
+                   float norms[NEB_MEMBERS_MAX]);
 // Manifests of the listed updates, as far as they are here. They follow a proposal in its message.
 void node_put_manifests(struct neb_buf *b, const struct job *j, const struct inter_record *r);
-bool node_get_manifests(struct neb_rd *in, struct inter_manifest out[INTER_MEMBERS_MAX],
-                        uint8_t *n);
+bool node_get_manifests(struct neb_rd *in, struct inter_manifest out[NEB_MEMBERS_MAX], uint8_t *n);
 bool node_manifests_fit(struct inter_node *x, const struct job *j, const struct fragment *g,
                         const struct inter_record *r, const struct inter_manifest *m, uint8_t n);
 // Least number of updates in a record of the profile `robust`: fewer members cannot outvote a bad

@@ -13,9 +13,9 @@ struct sum {
     struct member_set set, have; // members in the sum; members whose reveal is here
     bool complete;
     uint8_t hash[INTER_SHA_BYTES]; // of the record
-    struct sec_sum_head heads[INTER_MEMBERS_MAX];
-    struct sec_sum_reveal reveals[INTER_MEMBERS_MAX];
-    uint8_t sigs[INTER_MEMBERS_MAX][INTER_SIG_BYTES];
+    struct sec_sum_head heads[NEB_MEMBERS_MAX];
+    struct sec_sum_reveal reveals[NEB_MEMBERS_MAX];
+    uint8_t sigs[NEB_MEMBERS_MAX][INTER_SIG_BYTES];
     struct sec_sum_seeds seeds;
     neb_ns ask_at, since;
     uint8_t asked; // last member asked for seeds of others
@@ -34,7 +34,7 @@ enum neb_status inter_sums_create(const struct inter_sums_config *c, struct inte
     struct inter_sums *s = calloc(1, sizeof *s);
     if (!s)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for masked sums");
-    NEB_ASSERT(c->n >= 3 && c->n <= INTER_MEMBERS_MAX && c->self < c->n);
+    NEB_ASSERT(c->n >= 3 && c->n <= NEB_MEMBERS_MAX && c->self < c->n);
     s->c = *c;
     *out = s;
     return NEB_OK;

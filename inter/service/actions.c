@@ -95,7 +95,7 @@ static enum neb_status serves_not(struct inter_service *s, const struct inter_ac
 static enum neb_status send_chunk(struct inter_service *s, const struct inter_action *a) {
     uint8_t sha[INTER_SHA_BYTES], *head = s->actions.bytes.p + a->at;
     struct service_sent sent;
-    // before the hash, which would be in vain
+    // before the hash, because nobody would use its result
     if (!inter_job_limits_pass(&s->limits, a->key.job, neb_now())) {
         send_failed(s, a, true);
         return NEB_OK;
@@ -178,7 +178,7 @@ static void tell_room(struct inter_service *s, const struct inter_key *k, enum n
     if (kept != NEB_OK)
         service_report_room(s, kept);
     queue_event(s, &(struct inter_event){.kind = INTER_EV_BLOB_ROOM,
-                                         .peer = s->self < SEC_MEMBERS_MAX ? s->self : 0,
+                                         .peer = s->self < NEB_MEMBERS_MAX ? s->self : 0,
                                          .key = *k,
                                          .ok = kept == NEB_OK});
 }
@@ -383,7 +383,7 @@ static bool seeks(struct inter_service *s, const struct inter_entry *e, const st
 
 enum neb_status service_deliver(struct inter_service *s, const struct inter_record *r,
                                 enum service_delivery how) {
-    struct neb_map blobs[INTER_MEMBERS_MAX] = {{0}};
+    struct neb_map blobs[NEB_MEMBERS_MAX] = {{0}};
     bool sought = false;
     for (uint8_t i = 0; i < r->n; i++) {
         struct inter_key k = inter_entry_key(r, i);

@@ -149,7 +149,7 @@ static bool keeps_pace(struct inter_service *s, uint32_t peer) {
 }
 
 void service_charge_fault(struct inter_service *s, uint32_t peer, enum inter_fault f) {
-    if (peer >= SEC_MEMBERS_MAX || (f != INTER_FAULT_MALFORMED && f != INTER_FAULT_DENIED))
+    if (peer >= NEB_MEMBERS_MAX || (f != INTER_FAULT_MALFORMED && f != INTER_FAULT_DENIED))
         return;
     // The debt is bounded: bulk messages count too, but a debt does not stop them, so it could grow
     // without limit.

@@ -53,13 +53,13 @@ static void remember(struct inter_service *s) {
 
 enum neb_status inter_service_removed_member(struct inter_service *s, const char *name,
                                              const uint8_t sign[SEC_KEY_BYTES], uint32_t *peer) {
-    uint32_t i = SEC_MEMBERS_MAX;
-    while (i < SEC_MEMBERS_MAX + s->n_former && strcmp(s->former[i].name, name))
+    uint32_t i = NEB_MEMBERS_MAX;
+    while (i < NEB_MEMBERS_MAX + s->n_former && strcmp(s->former[i].name, name))
         i++;
     if (i == FORMER_END)
         return neb_fail(NEB_ERR_LIMIT, "jobs have more than %d removed members, which is the limit",
-                        FORMER_END - SEC_MEMBERS_MAX);
-    s->n_former += i == SEC_MEMBERS_MAX + s->n_former;
+                        FORMER_END - NEB_MEMBERS_MAX);
+    s->n_former += i == NEB_MEMBERS_MAX + s->n_former;
     snprintf(s->former[i].name, sizeof s->former[i].name, "%s", name);
     memcpy(s->former[i].sign, sign, sizeof s->former[i].sign);
     *peer = i;
@@ -157,8 +157,8 @@ const struct sec_members *inter_service_members(const struct inter_service *s) {
 }
 
 enum neb_status inter_service_rekey(struct inter_service *s, const struct sec_identity *id) {
-    struct sec_public former[SEC_MEMBERS_MAX];
-    neb_ns until[SEC_MEMBERS_MAX] = {0};
+    struct sec_public former[NEB_MEMBERS_MAX];
+    neb_ns until[NEB_MEMBERS_MAX] = {0};
     for (uint32_t i = 0; i < s->members.n; i++) {
         const struct sec_public *f = inter_link_previous_keys(s->link, i, &until[i]);
         former[i] = f ? *f : (struct sec_public){.name = ""};
@@ -221,7 +221,7 @@ enum neb_status inter_service_process(struct inter_service *s) {
     if ((now >= s->next_tick || resumes) && s->st == NEB_OK) {
         s->next_tick = now + tick_interval;
         service_step(s, &(struct inter_event){.kind = INTER_EV_TICK,
-                                              .peer = s->self < SEC_MEMBERS_MAX ? s->self : 0});
+                                              .peer = s->self < NEB_MEMBERS_MAX ? s->self : 0});
         if (s->st == NEB_OK)
             s->st = inter_streams_tick(s->streams);
         if (s->st == NEB_OK)

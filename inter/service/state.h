@@ -88,7 +88,7 @@ struct inter_service {
     struct inter_rate_limit limit;
     struct inter_job_limits limits;
     struct inter_snapshots *snapshots;
-    bool up[SEC_MEMBERS_MAX];
+    bool up[NEB_MEMBERS_MAX];
     struct inter_key mapped_key; // the blob being sent: mapped once for all its chunks
     struct neb_map mapped;
     bool is_mapped;
@@ -108,7 +108,7 @@ struct inter_service {
     neb_ns stepped, heartbeats_at; // last step of the node; last repetition of its heartbeats
     uint64_t moved;                // bytes at the last progress
     neb_ns moved_at;
-    struct service_mail mail[SEC_MEMBERS_MAX];
+    struct service_mail mail[NEB_MEMBERS_MAX];
     // (n_shapes), owned: what updates of a fragment must hold, from this member's worker.
     struct service_shape *shapes;
     size_t n_shapes;
@@ -128,7 +128,7 @@ bool service_sign(void *user, const char *context, const void *msg, size_t len,
 bool service_verify(void *user, uint32_t peer, const char *context, const void *msg, size_t len,
                     const uint8_t sig[INTER_SIG_BYTES]);
 
-// jobs.c. Ends waiting for owed updates that are here again, or that no member sent in time
+// jobs.c. Ends the wait for owed updates that are here again, or that no member sent in time
 // (callbacks.gone).
 enum neb_status service_owed_tick(struct inter_service *s, neb_ns now);
 

@@ -16,7 +16,7 @@ struct inter_streams {
     struct inter_stream *list[INTER_STREAMS_MAX];
     struct inter_stream_actions actions;
     struct neb_buf body, head;
-    bool up[SEC_MEMBERS_MAX];
+    bool up[NEB_MEMBERS_MAX];
     uint64_t session; // the newest of ours
     bool unreadable;  // the last step failed because a batch of the spool cannot be read
 };
@@ -212,7 +212,7 @@ enum neb_status inter_streams_open(struct inter_streams *s, const struct inter_s
         return NEB_OK;
     if (t)
         return neb_fail(NEB_ERR_EXISTS, "stream %u is open with other limits or terms", c->key.id);
-    if (s->n == INTER_STREAMS_MAX || c->peer >= SEC_MEMBERS_MAX)
+    if (s->n == INTER_STREAMS_MAX || c->peer >= NEB_MEMBERS_MAX)
         return neb_fail(NEB_ERR_LIMIT,
                         "stream %u: cannot open it: %d streams are open, which is the limit",
                         c->key.id, s->n);

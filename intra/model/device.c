@@ -207,16 +207,8 @@ const float *intra_device_hidden(const struct intra_device *d) {
 
 void intra_device_logits(struct intra_device *d, int row, int n, float *out) {
     int V = d->m->c.vocab, width = d->m->c.d_model;
-    device_ops(d)->gemm(
-        d->c.D, &(struct kern_gemm){.tb = KERN_T,
-                                    .m = n,
-                                    .n = V,
-                                    .k = width,
-                                    .alpha = 1,
-                                    .a = intra_device_hidden(d) + (size_t)row * (size_t)width,
-                                    .lda = width,
-                                    .b = intra_param(d->m, d->m->head),
-                                    .ldb = width,
-                                    .c = out,
-                                    .ldc = V});
+    const struct kern_gemm g = kern_linear(KERN_F32, KERN_F32, n, V, width,
+                                           intra_device_hidden(d) + (size_t)row * (size_t)width,
+                                           intra_param(d->m, d->m->head), out);
+    device_ops(d)->gemm(d->c.D, &g);
 }

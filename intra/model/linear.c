@@ -18,45 +18,19 @@ void pass_linear(struct intra_device *d, enum kern_type ty, void *y, const void 
     bool adapted = false;
     for (int i = 0; i < parts; i++)
         adapted = adapted || lora[i].a;
-    K->gemm(D, &(struct kern_gemm){.t = d->c.type,
-                                   .tc = ty,
-                                   .tb = KERN_T,
-                                   .m = n,
-                                   .n = out,
-                                   .k = in,
-                                   .alpha = 1,
-                                   .a = x,
-                                   .lda = in,
-                                   .b = device_weight(d, w),
-                                   .ldb = in,
-                                   .c = y,
-                                   .ldc = out,
-                                   .bias = bias && !adapted ? device_weight(d, bias) : NULL});
+    struct kern_gemm whole = kern_linear(d->c.type, ty, n, out, in, x, device_weight(d, w), y);
+    whole.bias = bias && !adapted ? device_weight(d, bias) : NULL;
+    K->gemm(D, &whole);
     for (int i = 0; i < parts; col += w[i].rows, i++) {
         if (!lora[i].a)
             continue;
-        struct kern_gemm g = {.t = d->c.type,
-                              .tc = d->c.type,
-                              .tb = KERN_T,
-                              .m = n,
-                              .n = rank,
-                              .k = in,
-                              .alpha = 1,
-                              .a = x,
-                              .lda = in,
-                              .b = device_weight(d, lora[i].a),
-                              .ldb = in,
-                              .c = d->lora,
-                              .ldc = rank};
-        K->gemm(D, &g);
-        g.tc = ty;
-        g.n = w[i].rows;
-        g.k = g.lda = g.ldb = rank;
+        struct kern_gemm low = kern_linear(d->c.type, d->c.type, n, rank, in, x,
+                                           device_weight(d, lora[i].a), d->lora),
+                         g = kern_linear(d->c.type, ty, n, w[i].rows, rank, d->lora,
+                                         device_weight(d, lora[i].b), kern_at(ty, y, (size_t)col));
+        K->gemm(D, &low);
         g.alpha = lora_scale(d);
-        g.a = d->lora;
-        g.b = device_weight(d, lora[i].b);
         g.beta = 1;
-        g.c = kern_at(ty, y, (size_t)col);
         g.ldc = out;
         K->gemm(D, &g);
     }
@@ -72,70 +46,34 @@ static void adapter_bwd(struct intra_device *d, enum kern_type tx, void *dx, con
     enum kern_type t = d->c.type;
     int rank = d->m->trainable.lora_rank;
     const void *a = device_weight(d, p->a), *b = device_weight(d, p->b);
-    const struct kern_gemm u = {.t = t,
-                                .tc = t,
-                                .tb = KERN_T,
-                                .m = n,
-                                .n = rank,
-                                .k = in,
-                                .alpha = 1,
-                                .a = x,
-                                .lda = in,
-                                .b = a,
-                                .ldb = in,
-                                .c = d->lora,
-                                .ldc = rank},
-                           db = {.t = t,
-                                 .ta = KERN_T,
-                                 .m = rows,
-                                 .n = rank,
-                                 .k = n,
-                                 .alpha = lora_scale(d),
-                                 .a = dy,
-                                 .lda = ld,
-                                 .b = d->lora,
-                                 .ldb = rank,
-                                 .beta = 1,
-                                 .c = device_grad(d, p->b),
-                                 .ldc = rank},
-                           du = {.t = t,
-                                 .tc = t,
-                                 .m = n,
-                                 .n = rank,
-                                 .k = rows,
-                                 .alpha = lora_scale(d),
-                                 .a = dy,
-                                 .lda = ld,
-                                 .b = b,
-                                 .ldb = rank,
-                                 .c = d->dlora,
-                                 .ldc = rank},
-                           da = {.t = t,
-                                 .ta = KERN_T,
-                                 .m = rank,
-                                 .n = in,
-                                 .k = n,
-                                 .alpha = 1,
-                                 .a = d->dlora,
-                                 .lda = rank,
-                                 .b = x,
-                                 .ldb = in,
-                                 .beta = 1,
-                                 .c = device_grad(d, p->a),
-                                 .ldc = in},
-                           through = {.t = t,
-                                      .tc = tx,
-                                      .m = n,
-                                      .n = in,
-                                      .k = rank,
-                                      .alpha = 1,
-                                      .a = d->dlora,
-                                      .lda = rank,
-                                      .b = a,
-                                      .ldb = in,
-                                      .beta = 1,
-                                      .c = dx,
-                                      .ldc = in};
+    const struct kern_linear_bwd second = {.t = t,
+                                           .tx = t,
+                                           .n = n,
+                                           .out = rows,
+                                           .in = rank,
+                                           .dy = dy,
+                                           .ld = ld,
+                                           .x = d->lora,
+                                           .w = b,
+                                           .dx = d->dlora,
+                                           .dw = device_grad(d, p->b)},
+                                 first = {.t = t,
+                                          .tx = tx,
+                                          .n = n,
+                                          .out = rank,
+                                          .in = in,
+                                          .dy = d->dlora,
+                                          .ld = rank,
+                                          .x = x,
+                                          .w = a,
+                                          .dx = dx,
+                                          .dw = device_grad(d, p->a)};
+    const struct kern_gemm u = kern_linear(t, t, n, rank, in, x, a, d->lora),
+                           da = kern_linear_dw(&first);
+    struct kern_gemm db = kern_linear_dw(&second), du = kern_linear_dx(&second),
+                     through = kern_linear_dx(&first);
+    db.alpha = du.alpha = lora_scale(d);
+    through.beta = 1;
     K->gemm(D, &u);
     K->gemm(D, &db);
     K->gemm(D, &du);

@@ -108,19 +108,9 @@ void device_vocab_head(struct intra_device *d, const struct kern_head *h) {
                                .learn = h->dx,
                                .losses = h->losses + from,
                                .total = h->total};
-        K->gemm(D, &(struct kern_gemm){.t = t,
-                                       .tc = t,
-                                       .tb = KERN_T,
-                                       .m = n,
-                                       .n = h->V,
-                                       .k = w,
-                                       .alpha = 1,
-                                       .a = x,
-                                       .lda = w,
-                                       .b = h->w,
-                                       .ldb = w,
-                                       .c = h->logits,
-                                       .ldc = ld});
+        struct kern_gemm g = kern_linear(t, t, n, h->V, w, x, h->w, h->logits);
+        g.ldc = ld;
+        K->gemm(D, &g);
         K->vocab_max(D, t, &v);
         collective(d, INTRA_COMM_ALL_REDUCE, v.max, (size_t)n, INTRA_COMM_F32, INTRA_COMM_MAX);
         K->vocab_sum(D, t, &v);

@@ -13,8 +13,8 @@
 // This owner is not the owner of a mesh (intra_mesh_is_root), which is rank 0.
 //
 // The functions are pure: they depend on the sizes and fragments of the units, the number of ranks
-// and what each holds, so all ranks agree without a message. Updates, digests and checkpoints do not depend on
-// the assignment.
+// and what each holds, so all ranks agree without a message. Updates, digests and checkpoints do
+// not depend on the assignment.
 #ifndef INTRA_SHARDS_H
 #define INTRA_SHARDS_H
 #include <stdint.h>

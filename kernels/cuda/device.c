@@ -337,20 +337,7 @@ static void bias_bwd(struct kern *D, enum kern_type t, float *db, const void *dy
 // dW and db: if the library can sum dy along with the product, dy is read once for both. It
 // overwrites p.sums, which are then added to db.
 static void grads(struct kern *D, const struct kern_linear_bwd *l) {
-    struct kern_cu_product p = {.g = {.t = l->t,
-                                      .tc = KERN_F32,
-                                      .ta = KERN_T,
-                                      .m = l->out,
-                                      .n = l->in,
-                                      .k = l->n,
-                                      .alpha = 1,
-                                      .a = l->dy,
-                                      .lda = l->ld,
-                                      .b = l->x,
-                                      .ldb = l->in,
-                                      .beta = 1,
-                                      .c = l->dw,
-                                      .ldc = l->in}};
+    struct kern_cu_product p = {.g = kern_linear_dw(l)};
     if (l->db) {
         p.sums = scratch(D, (size_t)l->out * sizeof(float));
         if (!known(D, &p))
@@ -370,19 +357,9 @@ static void linear_bwd(struct kern *D, const struct kern_linear_bwd *l) {
         grads(D, l);
     else if (l->db)
         bias_bwd(D, l->t, l->db, l->dy, l->n, l->out);
+    const struct kern_gemm dx = kern_linear_dx(l);
     if (l->dx)
-        gemm(D, &(struct kern_gemm){.t = l->t,
-                                    .tc = l->tx,
-                                    .m = l->n,
-                                    .n = l->in,
-                                    .k = l->out,
-                                    .alpha = 1,
-                                    .a = l->dy,
-                                    .lda = l->ld,
-                                    .b = l->w,
-                                    .ldb = l->in,
-                                    .c = l->dx,
-                                    .ldc = l->in});
+        gemm(D, &dx);
 }
 
 static void loss_total(struct kern *D, double *total, const float *losses, int n) {
@@ -392,19 +369,9 @@ static void loss_total(struct kern *D, double *total, const float *losses, int n
 // z (n, V; stride ld) of type tz = rows x times w.
 static void form_logits(struct kern *D, enum kern_type t, enum kern_type tz, void *z, const void *x,
                         int n, const void *w, int V, int d) {
-    gemm(D, &(struct kern_gemm){.t = t,
-                                .tc = tz,
-                                .tb = KERN_T,
-                                .m = n,
-                                .n = V,
-                                .k = d,
-                                .alpha = 1,
-                                .a = x,
-                                .lda = d,
-                                .b = w,
-                                .ldb = d,
-                                .c = z,
-                                .ldc = kern_logits_ld(V)});
+    struct kern_gemm g = kern_linear(t, tz, n, V, d, x, w, z);
+    g.ldc = kern_logits_ld(V);
+    gemm(D, &g);
 }
 
 // For each block of rows: the logits, the loss, the logits' gradient in place, then the gradients

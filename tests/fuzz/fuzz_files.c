@@ -15,7 +15,7 @@ static void members(const char *text, size_t n) {
     struct sec_members m;
     if (sec_members_parse(text, n, "members.json", &m) != NEB_OK)
         return;
-    NEB_ASSERT(m.n <= SEC_MEMBERS_MAX);
+    NEB_ASSERT(m.n <= NEB_MEMBERS_MAX);
     for (uint32_t i = 0; i < m.n; i++) {
         NEB_ASSERT(sec_name_valid(m.m[i].pub.name));
         NEB_ASSERT(!m.m[i].endpoint[0] || sec_endpoint_valid(m.m[i].endpoint));

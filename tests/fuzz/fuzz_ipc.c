@@ -42,7 +42,8 @@ static void make_update(void) {
     struct cmp_codec codec;
     NEB_ASSERT(cmp_work_create(&w) == NEB_OK && cmp_codec_parse("fp32", &codec) == NEB_OK);
     cmp_update_begin(&update, 1);
-    NEB_ASSERT(cmp_update_add(w, &update, &shape, &codec, data, counts) == NEB_OK);
+    NEB_ASSERT(cmp_update_add(w, &update, &shape, &codec, &(struct cmp_source){.x = data},
+                              counts) == NEB_OK);
     cmp_work_destroy(&w);
 }
 

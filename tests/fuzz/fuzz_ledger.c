@@ -171,7 +171,7 @@ static void restore(struct inter_ledger *l) {
     inter_node_restore_standing(n, &st);
     for (uint32_t f = 0; f < c.fragments; f++) {
         if (inter_ledger_last_commit(l, fx_job, f, &r) == NEB_OK) {
-            NEB_ASSERT(r.n <= INTER_MEMBERS_MAX && r.n_plans <= INTER_MEMBERS_MAX);
+            NEB_ASSERT(r.n <= NEB_MEMBERS_MAX && r.n_plans <= NEB_MEMBERS_MAX);
             inter_node_restore_commit(n, &r);
         }
         uint32_t round = inter_node_round(n, fx_job, f);

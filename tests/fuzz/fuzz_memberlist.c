@@ -44,7 +44,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     neb_buf_free(&b);
     less = l;
     histories(&less, data, size);
-    NEB_ASSERT(l.members.n <= SEC_MEMBERS_MAX);
+    NEB_ASSERT(l.members.n <= NEB_MEMBERS_MAX);
     if (!l.members.n)
         return 0;
     less = l;

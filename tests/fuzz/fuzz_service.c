@@ -180,7 +180,8 @@ static void make_blob(struct neb_buf *b, uint8_t seed) {
     NEB_ASSERT(cmp_work_create(&w) == NEB_OK && cmp_codec_parse("fp32", &codec) == NEB_OK);
     neb_buf_clear(b);
     cmp_update_begin(b, 1);
-    NEB_ASSERT(cmp_update_add(w, b, &shape, &codec, data, counts) == NEB_OK);
+    NEB_ASSERT(cmp_update_add(w, b, &shape, &codec, &(struct cmp_source){.x = data}, counts) ==
+               NEB_OK);
     cmp_work_destroy(&w);
     if (seed % 4 == 3) // sometimes one that the gate refuses
         neb_put_u32(b->p + b->len - 4, 0x7fc00000);

@@ -87,7 +87,7 @@ static void begin(void) {
 static void check_sum(const struct inter_sums *s) {
     struct sec_sum_seeds seeds;
     struct sec_sum_head h;
-    const uint8_t *bodies[SEC_MEMBERS_MAX] = {0};
+    const uint8_t *bodies[NEB_MEMBERS_MAX] = {0};
     int16_t sum[COUNT];
     if (!inter_sums_seeds(s, FRAGMENT, ROUND, &seeds))
         return;

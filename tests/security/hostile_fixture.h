@@ -246,7 +246,7 @@ static inline void make_update(enum kind kind, uint32_t seed, struct neb_buf *b)
     OK(cmp_work_create(&w));
     OK(cmp_codec_parse("fp32", &codec));
     cmp_update_begin(b, 1);
-    OK(cmp_update_add(w, b, &shape, &codec, data, counts));
+    OK(cmp_update_add(w, b, &shape, &codec, &(struct cmp_source){.x = data}, counts));
     cmp_work_destroy(&w);
     if (kind == NOT_A_NUMBER || kind == INFINITE)
         neb_put_u32(b->p + b->len - 4, kind == INFINITE ? 0x7f800000 : 0x7fc00000);

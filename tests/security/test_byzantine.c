@@ -97,9 +97,9 @@ static void one_round(const float *theta, enum attack how, bool robust) {
     struct cmp_codec codec;
     struct cmp_update_stats stats;
     float sketches[MEMBERS][CMP_SKETCH];
-    const float *by_member[INTER_MEMBERS_MAX] = {0};
+    const float *by_member[NEB_MEMBERS_MAX] = {0};
     struct inter_record r = {.n = MEMBERS};
-    float norms[INTER_MEMBERS_MAX] = {0};
+    float norms[NEB_MEMBERS_MAX] = {0};
     struct kern_digest d[MEMBERS];
     assert_int_equal(cmp_codec_parse("int8", &codec), NEB_OK);
     for (int i = 0; i < MEMBERS; i++) {
@@ -328,7 +328,7 @@ static void test_pair(void **state) {
 static void test_alone_at_the_end(void **state) {
     (void)state;
     struct inter_record r = {.n = 5};
-    const float norms[INTER_MEMBERS_MAX] = {1e-3f, 1e-3f, 1e-3f, 1e-3f, 1000};
+    const float norms[NEB_MEMBERS_MAX] = {1e-3f, 1e-3f, 1e-3f, 1e-3f, 1000};
     const float x[] = {0, 0, 0, 0, 1000}, w[] = {1e-6f, 1e-6f, 1e-6f, 1e-6f, 1};
     float clip[5], acc;
     for (uint8_t i = 0; i < 5; i++)
@@ -346,7 +346,7 @@ static void test_alone_at_the_end(void **state) {
 static void test_by_hand(void **state) {
     (void)state;
     struct inter_record r = {.n = 5};
-    const float norms[INTER_MEMBERS_MAX] = {1, 2, 4, 8, 400};
+    const float norms[NEB_MEMBERS_MAX] = {1, 2, 4, 8, 400};
     const float want[] = {1, 1, 1, 0.5f, 0.01f};
     for (uint8_t i = 0; i < 5; i++)
         r.entries[i] = (struct inter_entry){.member = i, .clip = 1};

@@ -50,7 +50,7 @@ static void test_huge_norm(void **state) {
     OK(cmp_work_create(&w));
     OK(cmp_codec_parse("fp32", &codec));
     cmp_update_begin(&b, 1);
-    OK(cmp_update_add(w, &b, &shape, &codec, data, counts));
+    OK(cmp_update_add(w, &b, &shape, &codec, &(struct cmp_source){.x = data}, counts));
     cmp_work_destroy(&w);
     submit_as(&sites[MALLORY], &b, STEPS * STEP_TOKENS, STEPS, STEPS);
     neb_buf_free(&b);

@@ -52,7 +52,7 @@ static float norm_of(const struct inter_manifest *m) {
 static struct inter_record record_of(uint16_t members, bool merge) {
     const struct inter_record *last = &sites[ANNA].last;
     const struct inter_tune_config tune = {.start_interval = STEPS};
-    float norms[INTER_MEMBERS_MAX] = {0};
+    float norms[NEB_MEMBERS_MAX] = {0};
     struct inter_record r = {.round = sites[ANNA].commits,
                              .leader = MALLORY,
                              .flags = merge ? INTER_MERGE : 0,

@@ -79,7 +79,7 @@ static void check_plan(const struct sec_privacy_config *c, const struct sec_priv
 static void test_plans(void **state) {
     (void)state;
     int planned = 0;
-    for (uint8_t n = 3; n <= SEC_MEMBERS_MAX; n++)
+    for (uint8_t n = 3; n <= NEB_MEMBERS_MAX; n++)
         for (uint8_t f = 1; f + 2 <= n; f++)
             for (double z = 0.05; z <= 100; z *= 1.9)
                 for (int32_t fragments = 1; fragments <= 64; fragments *= 4) {

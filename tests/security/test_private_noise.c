@@ -184,8 +184,8 @@ static enum neb_status apply(struct member *m, int32_t f, uint16_t set,
 }
 
 static void seeds_of(uint16_t set, struct sec_sum_seeds *seeds, const uint8_t **bodies) {
-    struct sec_sum_head heads[SEC_MEMBERS_MAX];
-    struct sec_sum_reveal reveals[SEC_MEMBERS_MAX];
+    struct sec_sum_head heads[NEB_MEMBERS_MAX];
+    struct sec_sum_reveal reveals[NEB_MEMBERS_MAX];
     for (int k = 0; k < n_members; k++)
         assert_int_equal(
             sec_sum_open(members[k].blob.p, members[k].blob.len, &heads[k], &bodies[k]), NEB_OK);
@@ -202,7 +202,7 @@ static void seeds_of(uint16_t set, struct sec_sum_seeds *seeds, const uint8_t **
 static void left_of_the_noise(uint8_t n, uint8_t colluders, double z) {
     static int16_t sum[N];
     struct sec_sum_seeds seeds;
-    const uint8_t *bodies[SEC_MEMBERS_MAX];
+    const uint8_t *bodies[NEB_MEMBERS_MAX];
     start(n, colluders, z);
     uint16_t set = (uint16_t)((1u << n) - 1);
     if (wish.least < n)
@@ -284,7 +284,7 @@ static void test_residual(void **state) {
     (void)state;
     static float u[N], theta[N];
     struct sec_sum_seeds seeds;
-    const uint8_t *bodies[SEC_MEMBERS_MAX];
+    const uint8_t *bodies[NEB_MEMBERS_MAX];
     struct inter_outer_array a[INTER_OUTER_ARRAYS];
     struct neb_rng rng = neb_rng_make(2, 9);
     start(4, 1, 1);
@@ -324,7 +324,7 @@ static void test_residual(void **state) {
 static double seen_along(uint32_t round, bool present) {
     static int16_t sum[N];
     struct sec_sum_seeds seeds;
-    const uint8_t *bodies[SEC_MEMBERS_MAX];
+    const uint8_t *bodies[NEB_MEMBERS_MAX];
     double along = 0;
     for (int k = 0; k < n_members; k++) {
         struct member *m = &members[k];

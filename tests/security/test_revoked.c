@@ -169,7 +169,7 @@ static void test_seeds_of_before(void **state) {
     agent_sums_close(&bert);
     // Without the file, bert cannot make his state again: one member is no longer on the list.
     OK(neb_fs_remove_tree(dir));
-    run.peers[MALLORY] = SEC_MEMBERS_MAX;
+    run.peers[MALLORY] = NEB_MEMBERS_MAX;
     assert_int_equal(
         agent_sums_open(&(struct agent_sums_config){&sites[BERT].s, ids[BERT], &list, &run, dir},
                         &bert),

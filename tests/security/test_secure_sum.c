@@ -17,16 +17,16 @@
 
 enum { COUNT = 5003, ROUND = 9, FRAGMENT = 2 }; // not a multiple of any block
 static const uint8_t job[SEC_SUM_JOB_BYTES] = {1, 2, 3};
-static uint8_t secrets[SEC_MEMBERS_MAX][SEC_KEY_BYTES], publics[SEC_MEMBERS_MAX][SEC_KEY_BYTES];
-static int16_t values[SEC_MEMBERS_MAX][COUNT], sum[COUNT];
-static struct sec_sum *members[SEC_MEMBERS_MAX];
-static struct neb_buf blobs[SEC_MEMBERS_MAX];
-static struct sec_sum_head heads[SEC_MEMBERS_MAX];
-static const uint8_t *bodies[SEC_MEMBERS_MAX];
-static struct sec_sum_reveal reveals[SEC_MEMBERS_MAX];
+static uint8_t secrets[NEB_MEMBERS_MAX][SEC_KEY_BYTES], publics[NEB_MEMBERS_MAX][SEC_KEY_BYTES];
+static int16_t values[NEB_MEMBERS_MAX][COUNT], sum[COUNT];
+static struct sec_sum *members[NEB_MEMBERS_MAX];
+static struct neb_buf blobs[NEB_MEMBERS_MAX];
+static struct sec_sum_head heads[NEB_MEMBERS_MAX];
+static const uint8_t *bodies[NEB_MEMBERS_MAX];
+static struct sec_sum_reveal reveals[NEB_MEMBERS_MAX];
 
 static struct sec_sum *make(uint8_t n, uint8_t self) {
-    uint8_t keys[SEC_MEMBERS_MAX][SEC_SUM_KEY_BYTES] = {{0}};
+    uint8_t keys[NEB_MEMBERS_MAX][SEC_SUM_KEY_BYTES] = {{0}};
     struct sec_sum *s = NULL;
     for (uint8_t k = 0; k < n; k++)
         if (k != self)
@@ -104,7 +104,7 @@ static void check_sum(uint8_t n, uint16_t set, const struct sec_sum_seeds *seeds
 static void test_equal_to_plain_sums(void **state) {
     (void)state;
     struct sec_sum_seeds seeds;
-    for (uint8_t n = 3; n <= SEC_MEMBERS_MAX; n++) {
+    for (uint8_t n = 3; n <= NEB_MEMBERS_MAX; n++) {
         uint16_t all = (uint16_t)((1u << n) - 1);
         start(n);
         assert_int_equal(gather(n, all, all, &seeds), NEB_OK);
@@ -171,7 +171,7 @@ static void test_masks_hide(void **state) {
     memset(lone.own, 0, sizeof lone.own);
     memcpy(lone.own[2], seeds.own[2], sizeof lone.own[2]);
     static const uint8_t nothing[2 * COUNT];
-    const uint8_t *only[SEC_MEMBERS_MAX] = {nothing, nothing, bodies[2], nothing, nothing};
+    const uint8_t *only[NEB_MEMBERS_MAX] = {nothing, nothing, bodies[2], nothing, nothing};
     // The result is larger than five members can give.
     assert_int_equal(sec_sum_unmask(&lone, only, 0, COUNT, sum), NEB_ERR_DENIED);
     for (int i = 0; i < COUNT; i++) {
@@ -299,14 +299,14 @@ static void test_quantise(void **state) {
     sec_sum_quantise(x, 6, 0.25f, 3, q);
     assert_true(q[0] == 2 && q[1] == -1 && q[2] == 0 && q[3] == sec_sum_limit(3) &&
                 q[4] == -sec_sum_limit(3) && q[5] == 0);
-    for (uint8_t n = 3; n <= SEC_MEMBERS_MAX; n++)
+    for (uint8_t n = 3; n <= NEB_MEMBERS_MAX; n++)
         assert_true(n * sec_sum_limit(n) <= INT16_MAX / 2 && sec_sum_limit(n) > 1000);
 }
 
 static int setup(void **state) {
     (void)state;
     neb_log_set_sink(testing_drop, NULL);
-    testing_key_pairs(SEC_MEMBERS_MAX, secrets, publics);
+    testing_key_pairs(NEB_MEMBERS_MAX, secrets, publics);
     return 0;
 }
 

@@ -69,7 +69,8 @@ static void told(const uint64_t *counts, uint32_t out[V]) {
     assert_int_equal(cmp_codec_parse("int4", &codec), NEB_OK);
     assert_int_equal(cmp_work_create(&w), NEB_OK);
     cmp_update_begin(&b, 1);
-    assert_int_equal(cmp_update_add(w, &b, &shape, &codec, zero, counts), NEB_OK);
+    assert_int_equal(cmp_update_add(w, &b, &shape, &codec, &(struct cmp_source){.x = zero}, counts),
+                     NEB_OK);
     assert_int_equal(cmp_update_open(b.p, b.len, &shape, 1, &unit), NEB_OK);
     assert_int_equal(cmp_update_counts(w, &unit, V, out), NEB_OK);
     neb_buf_free(&b);

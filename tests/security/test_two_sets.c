@@ -18,7 +18,7 @@
 
 enum { COUNT = 8192, ROUND = 0, VICTIM = 4 };
 
-static uint8_t secrets[INTER_MEMBERS_MAX][32], publics[INTER_MEMBERS_MAX][32];
+static uint8_t secrets[NEB_MEMBERS_MAX][32], publics[NEB_MEMBERS_MAX][32];
 static struct sec_sum *keys[MEMBERS];
 static struct neb_buf blobs[MEMBERS];
 static struct sec_sum_head heads[MEMBERS];
@@ -71,7 +71,7 @@ static void begin_masked(uint8_t self, uint8_t colluders) {
 }
 
 static struct inter_record record_of(uint16_t set) {
-    static const struct inter_absence absences[INTER_MEMBERS_MAX];
+    static const struct inter_absence absences[NEB_MEMBERS_MAX];
     struct inter_record r = {.round = ROUND, .eta = 1, .n_plans = MEMBERS};
     memcpy(r.job, job_id, sizeof r.job);
     for (uint8_t m = 0; m < MEMBERS; m++) {
@@ -213,7 +213,7 @@ static void test_too_small_a_set(void **state) {
 
 static void test_quorums(void **state) {
     (void)state;
-    for (uint8_t n = 3; n <= INTER_MEMBERS_MAX; n++)
+    for (uint8_t n = 3; n <= NEB_MEMBERS_MAX; n++)
         for (uint8_t f = 1; f + 2 <= n; f++) {
             struct inter_job_config c = {.n_members = n, .masked = true, .colluders = f};
             struct agent_job j = {.n_clusters = n};
@@ -553,7 +553,7 @@ static void test_revealed_once(void **state) {
 static int set_up(void **state) {
     (void)state;
     neb_log_set_sink(testing_drop, NULL);
-    testing_key_pairs(INTER_MEMBERS_MAX, secrets, publics);
+    testing_key_pairs(NEB_MEMBERS_MAX, secrets, publics);
     return 0;
 }
 

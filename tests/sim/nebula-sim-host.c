@@ -112,7 +112,7 @@ void sim_host_free(struct sim_host *h) {
     inter_node_destroy(&h->node);
     disk_clear(&h->disk);
     for (int f = 0; f < SIM_FRAGMENTS; f++)
-        for (int m = 0; m < INTER_MEMBERS_MAX; m++)
+        for (int m = 0; m < NEB_MEMBERS_MAX; m++)
             free(h->parts[f][m]);
 }
 

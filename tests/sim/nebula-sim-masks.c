@@ -34,10 +34,10 @@ struct update {           // handed out by its member
     struct neb_buf bytes;
 };
 struct round { // of one fragment
-    struct update updates[INTER_MEMBERS_MAX][SIM_ATTEMPTS];
-    struct member_set pairs[INTER_MEMBERS_MAX]; // revealed seeds, by other member
+    struct update updates[NEB_MEMBERS_MAX][SIM_ATTEMPTS];
+    struct member_set pairs[NEB_MEMBERS_MAX]; // revealed seeds, by other member
     // sets for which a member revealed; none: it has not revealed yet
-    struct member_set sets[INTER_MEMBERS_MAX];
+    struct member_set sets[NEB_MEMBERS_MAX];
 };
 struct view { // of one host
     struct sim *s;
@@ -47,8 +47,8 @@ struct view { // of one host
 };
 struct sim_masks {
     struct member_set colluders; // the Byzantine member among them
-    struct sec_sum *keys[INTER_MEMBERS_MAX];
-    struct view views[INTER_MEMBERS_MAX + 1];
+    struct sec_sum *keys[NEB_MEMBERS_MAX];
+    struct view views[NEB_MEMBERS_MAX + 1];
     struct round *rounds[SIM_FRAGMENTS][SIM_ROUNDS];
 };
 
@@ -100,7 +100,7 @@ void sim_masks_handed_out(struct sim *s, const struct inter_manifest *m, const i
 // The update to which this share of its owner belongs.
 static void note_share(struct sim *s, struct round *r, const struct sec_sum_reveal *x, uint8_t k,
                        const struct sec_sum_head *given) {
-    struct sec_sum_head heads[INTER_MEMBERS_MAX];
+    struct sec_sum_head heads[NEB_MEMBERS_MAX];
     struct sec_sum_reveal is;
     memcpy(heads, given, sizeof heads);
     for (int a = 0; a < SIM_ATTEMPTS; a++) {
@@ -116,7 +116,7 @@ static void note_share(struct sim *s, struct round *r, const struct sec_sum_reve
 
 static void note_reveal(struct sim *s, uint32_t f, uint32_t n, const struct sec_sum_reveal *x) {
     struct round *r = round_of(s, f, n);
-    struct sec_sum_head heads[INTER_MEMBERS_MAX] = {{0}};
+    struct sec_sum_head heads[NEB_MEMBERS_MAX] = {{0}};
     for (uint8_t k = 0; k < s->o.members; k++)
         for (int a = 0; a < SIM_ATTEMPTS && mset_has(x->set, k); a++)
             if (r->updates[k][a].here)
@@ -173,7 +173,7 @@ static size_t rows_of(const struct sim *s, const struct round *r, struct row row
 // independent.
 static size_t readable(struct row *rows, size_t n, uint64_t of[ROWS_MAX]) {
     size_t done = 0, found = 0;
-    for (int c = 0; c < INTER_MEMBERS_MAX * (INTER_MEMBERS_MAX - 1) / 2; c++) {
+    for (int c = 0; c < NEB_MEMBERS_MAX * (NEB_MEMBERS_MAX - 1) / 2; c++) {
         size_t at = done;
         while (at < n && !(rows[at].masks[c / 64] >> c % 64 & 1))
             at++;
@@ -282,7 +282,7 @@ static void on_look_up(void *user, uint8_t member, uint32_t f, uint32_t n) {
 }
 
 void sim_masks_commit(struct sim *s, uint8_t i, const struct inter_record *r) {
-    struct inter_sums_blob blobs[INTER_MEMBERS_MAX] = {{0}};
+    struct inter_sums_blob blobs[NEB_MEMBERS_MAX] = {{0}};
     if (!s->masks || !s->masks->views[i].sums || !s->h[i].alive ||
         !inter_sums_readable(r, (uint8_t)s->o.members, (uint8_t)s->o.colluders))
         return;
@@ -356,7 +356,7 @@ void sim_masks_boot(struct sim *s, uint8_t i) {
 
 void sim_masks_set_up(struct sim *s) {
     struct sim_masks *k = s->masks = calloc(1, sizeof *k);
-    uint8_t keys[INTER_MEMBERS_MAX][SEC_SUM_KEY_BYTES];
+    uint8_t keys[NEB_MEMBERS_MAX][SEC_SUM_KEY_BYTES];
     if (!k)
         abort();
     for (uint8_t m = 0; m < s->o.members; m++) {
@@ -380,14 +380,14 @@ void sim_masks_free(struct sim *s) {
         return;
     for (int f = 0; f < SIM_FRAGMENTS; f++)
         for (int n = 0; n < SIM_ROUNDS; n++) {
-            for (int m = 0; m < INTER_MEMBERS_MAX && k->rounds[f][n]; m++)
+            for (int m = 0; m < NEB_MEMBERS_MAX && k->rounds[f][n]; m++)
                 for (int a = 0; a < SIM_ATTEMPTS; a++)
                     neb_buf_free(&k->rounds[f][n]->updates[m][a].bytes);
             free(k->rounds[f][n]);
         }
-    for (int m = 0; m < INTER_MEMBERS_MAX; m++)
+    for (int m = 0; m < NEB_MEMBERS_MAX; m++)
         sec_sum_destroy(&k->keys[m]);
-    for (int i = 0; i <= INTER_MEMBERS_MAX; i++)
+    for (int i = 0; i <= NEB_MEMBERS_MAX; i++)
         inter_sums_destroy(&k->views[i].sums);
     free(k);
     s->masks = NULL;

@@ -91,8 +91,8 @@ static void check_copies(struct sim *s, const struct inter_record *r, const stru
 // Recomputes the weight of each update from the earlier commits alone (inter/record/weights.h).
 static void check_weights(struct sim *s, const struct inter_record *r) {
     const struct sim_oracle *o = s->oracle;
-    uint32_t base[INTER_MEMBERS_MAX] = {0}, newest = 0;
-    uint64_t others[INTER_MEMBERS_MAX] = {0}, fresh = 0;
+    uint32_t base[NEB_MEMBERS_MAX] = {0}, newest = 0;
+    uint64_t others[NEB_MEMBERS_MAX] = {0}, fresh = 0;
     for (uint32_t n = 0; n < r->round; n++) {
         const struct inter_record *c = &o->commits[r->fragment][n].r;
         for (uint8_t m = 0; m < s->o.members; m++)

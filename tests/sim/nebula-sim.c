@@ -273,7 +273,7 @@ int main(int argc, char **argv) {
         case 'i': o.idle = true; break;
         case 'd': o.rot = true; break;
         case 'a': o.masked = true; break;
-        case 'c': o.colluders = (uint32_t)number(optarg, "--colluders", INTER_MEMBERS_MAX); break;
+        case 'c': o.colluders = (uint32_t)number(optarg, "--colluders", NEB_MEMBERS_MAX); break;
         case 'y':
             o.byzantine = o.terms = true;
             o.chaos = false;
@@ -298,7 +298,7 @@ int main(int argc, char **argv) {
             return 2;
         }
     }
-    if (o.members == 1 || o.members > INTER_MEMBERS_MAX || o.fragments > SIM_FRAGMENTS ||
+    if (o.members == 1 || o.members > NEB_MEMBERS_MAX || o.fragments > SIM_FRAGMENTS ||
         o.rounds < 1 || o.rounds > 40 || (o.members && o.witnesses > o.members - 2) ||
         (o.byzantine && (o.members == 2 || exhaustive)) || !jobs || jobs > 64 ||
         (o.masked && (o.members == 2 || (o.members && o.colluders + 2 > o.members))) ||

@@ -134,7 +134,7 @@ struct sim_blob {
     int64_t words[SIM_WORDS + 1]; // the last word is 1 if the gate refuses the update
 };
 struct sim_round { // of one fragment
-    struct sim_blob blobs[INTER_MEMBERS_MAX][SIM_ATTEMPTS];
+    struct sim_blob blobs[NEB_MEMBERS_MAX][SIM_ATTEMPTS];
     bool voted, committed, holds; // holds: has a blob since the last pruning
     struct inter_record vote, commit;
 };
@@ -169,7 +169,7 @@ struct sim_disk {
     bool has_standing;
     struct inter_standing standing;
     struct member_set equivocators;
-    struct inter_evidence evidence[INTER_MEMBERS_MAX];
+    struct inter_evidence evidence[NEB_MEMBERS_MAX];
     uint64_t epoch;
     struct sim_round *rounds[SIM_FRAGMENTS][SIM_ROUNDS]; // allocated at the first write
     struct sim_worker_state checkpoint;
@@ -190,8 +190,8 @@ struct sim_host {
     int32_t clock_ppm;
     struct inter_node *node;
     struct sim_disk disk;
-    uint8_t *parts[SIM_FRAGMENTS][INTER_MEMBERS_MAX]; // [SIM_BLOB] each, while a blob arrives
-    bool up[INTER_MEMBERS_MAX];
+    uint8_t *parts[SIM_FRAGMENTS][NEB_MEMBERS_MAX]; // [SIM_BLOB] each, while a blob arrives
+    bool up[NEB_MEMBERS_MAX];
     bool worker_alive, finished, leaving;
     bool promised_own; // the last update of its worker was accepted
     bool needs_state;  // its disk was lost
@@ -259,9 +259,9 @@ struct sim_oracle {
         bool known;
         uint8_t hash[INTER_SHA_BYTES];
         struct inter_record r;
-        int64_t words[INTER_MEMBERS_MAX][SIM_WORDS]; // D(c) of each accepted entry
-        uint64_t tokens[INTER_MEMBERS_MAX];          // of each listed update, refused or not
-        int64_t steps[INTER_MEMBERS_MAX];            // steps of its member when the update was sent
+        int64_t words[NEB_MEMBERS_MAX][SIM_WORDS]; // D(c) of each accepted entry
+        uint64_t tokens[NEB_MEMBERS_MAX];          // of each listed update, refused or not
+        int64_t steps[NEB_MEMBERS_MAX];            // steps of its member when the update was sent
     } commits[SIM_FRAGMENTS][SIM_ROUNDS];
     int64_t theta[SIM_FRAGMENTS][SIM_ROUNDS + 1][SIM_WORDS];
     struct {
@@ -269,8 +269,8 @@ struct sim_oracle {
         struct member_set voters; // every member that ever had the vote on disk
     } votes[SIM_FRAGMENTS][SIM_ROUNDS][8];
     // disks that ever held a blob
-    struct member_set copies[SIM_FRAGMENTS][SIM_ROUNDS][INTER_MEMBERS_MAX][SIM_ATTEMPTS];
-    uint32_t attempts[SIM_FRAGMENTS][SIM_ROUNDS][INTER_MEMBERS_MAX][SIM_ATTEMPTS];
+    struct member_set copies[SIM_FRAGMENTS][SIM_ROUNDS][NEB_MEMBERS_MAX][SIM_ATTEMPTS];
+    uint32_t attempts[SIM_FRAGMENTS][SIM_ROUNDS][NEB_MEMBERS_MAX][SIM_ATTEMPTS];
     uint32_t top[SIM_FRAGMENTS]; // rounds committed anywhere
     uint32_t used;               // from this round on all entries are zero (of theta: after it)
 };
@@ -282,8 +282,8 @@ struct sim {
     uint64_t seq;
     struct sim_event *heap;
     size_t n_heap, cap_heap;
-    struct sim_host h[INTER_MEMBERS_MAX + 1]; // the last place: the Byzantine member's twin
-    struct sim_link links[INTER_MEMBERS_MAX][INTER_MEMBERS_MAX];
+    struct sim_host h[NEB_MEMBERS_MAX + 1]; // the last place: the Byzantine member's twin
+    struct sim_link links[NEB_MEMBERS_MAX][NEB_MEMBERS_MAX];
     struct sim_oracle *oracle;
     struct sim_result r;
     jmp_buf on_fail;

@@ -116,7 +116,7 @@ static inline struct inter_record fx_record(uint32_t fragment, uint32_t round,
             (struct inter_entry){.member = i, .bytes = m.bytes, .tokens = m.tokens, .clip = 1};
         memcpy(r.entries[i].sha256, m.sha256, sizeof m.sha256);
     }
-    struct inter_absence before[INTER_MEMBERS_MAX] = {{0}}; // neither member ever misses a round
+    struct inter_absence before[NEB_MEMBERS_MAX] = {{0}}; // neither member ever misses a round
     before[0].base = before[1].base = round;
     inter_weights_fill(&r, before);
     fx_sign_record(&r);

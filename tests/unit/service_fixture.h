@@ -251,7 +251,7 @@ static inline void submit_of(struct site *x, uint32_t fragment, uint32_t round, 
     OK(cmp_work_create(&w));
     OK(cmp_codec_parse("fp32", &codec));
     cmp_update_begin(&b, 1);
-    OK(cmp_update_add(w, &b, &shape, &codec, data, NULL));
+    OK(cmp_update_add(w, &b, &shape, &codec, &(struct cmp_source){.x = data}, NULL));
     OK(inter_service_submit(x->s, &m, b.p, b.len));
     OK(inter_service_submit(x->s, &m, b.p, b.len)); // a second submit is harmless
     neb_buf_free(&b);

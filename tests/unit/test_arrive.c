@@ -226,8 +226,10 @@ static int set_up(void **state) {
     bool good = cmp_work_create(&w) == NEB_OK && cmp_codec_parse("int4", &codec) == NEB_OK;
     codec.zstd_level = 1;
     cmp_update_begin(&blob, 1);
-    good = good && cmp_update_add(w, &blob, &shape, &codec, x, counts) == NEB_OK &&
-           cmp_update_check_max(w, blob.p, blob.len, UINT64_MAX, &whole) == NEB_OK;
+    good =
+        good &&
+        cmp_update_add(w, &blob, &shape, &codec, &(struct cmp_source){.x = x}, counts) == NEB_OK &&
+        cmp_update_check_max(w, blob.p, blob.len, UINT64_MAX, &whole) == NEB_OK;
     cmp_work_destroy(&w);
     free(x);
     manifest = (struct inter_manifest){.key = {.job = {1, 2, 3}, .member = 1, .attempt = 1},

@@ -45,7 +45,8 @@ static void update_of(const char *codec, uint32_t units, uint64_t seed, struct n
         }
         for (size_t i = 0; i < 50; i++)
             counts[i] = i % 3 ? 0 : i * 100;
-        OK(cmp_update_add(W, b, &shapes[u], &c, x, shapes[u].counts ? counts : NULL));
+        OK(cmp_update_add(W, b, &shapes[u], &c, &(struct cmp_source){.x = x},
+                          shapes[u].counts ? counts : NULL));
         free(x);
     }
 }
@@ -353,7 +354,7 @@ static void test_vectors_stay_dense(void **state) {
         struct cmp_update_unit u;
         struct cmp_frame_info info;
         cmp_update_begin(&b, 1);
-        OK(cmp_update_add(W, &b, &cases[i].shape, &c, x, NULL));
+        OK(cmp_update_add(W, &b, &cases[i].shape, &c, &(struct cmp_source){.x = x}, NULL));
         OK(cmp_update_open(b.p, b.len, &cases[i].shape, 1, &u));
         OK(cmp_frame_peek(u.frame, u.frame_len, &info));
         assert_int_equal(cmp_codec_sparse(&info.codec), cases[i].sparse);

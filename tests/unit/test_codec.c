@@ -96,7 +96,8 @@ static void test_sparse_payload(void **state) {
     for (uint32_t i = 0; i < UNITS; i++) {
         const struct cmp_unit_shape shape = {i, 1024, UNIT / 1024, false};
         fill(x, UNIT, i);
-        assert_int_equal(cmp_update_add(W, &update, &shape, &codec, x, NULL), NEB_OK);
+        assert_int_equal(
+            cmp_update_add(W, &update, &shape, &codec, &(struct cmp_source){.x = x}, NULL), NEB_OK);
     }
     double bits = 8.0 * (double)update.len / UNITS / UNIT;
     if (bits > 0.150)
@@ -381,8 +382,10 @@ static void test_update_shapes(void **state) {
         counts[i] = i % 3 ? 0 : (uint64_t)i * 100;
     assert_int_equal(cmp_codec_parse("int8", &codec), NEB_OK);
     cmp_update_begin(&b, 2);
-    assert_int_equal(cmp_update_add(W, &b, &shapes[0], &codec, x, counts), NEB_OK);
-    assert_int_equal(cmp_update_add(W, &b, &shapes[1], &codec, y, NULL), NEB_OK);
+    assert_int_equal(
+        cmp_update_add(W, &b, &shapes[0], &codec, &(struct cmp_source){.x = x}, counts), NEB_OK);
+    assert_int_equal(cmp_update_add(W, &b, &shapes[1], &codec, &(struct cmp_source){.x = y}, NULL),
+                     NEB_OK);
     assert_int_equal(cmp_update_open(b.p, b.len, shapes, 2, units), NEB_OK);
     assert_int_equal(cmp_update_counts(W, &units[0], 50, got), NEB_OK);
     for (int i = 0; i < 50; i++)
@@ -418,7 +421,8 @@ static void test_size_bomb_is_refused_unopened(void **state) {
     float *zeros = calloc((size_t)SIDE * SIDE, sizeof *zeros);
     assert_non_null(zeros);
     assert_int_equal(cmp_codec_parse("int4", &codec), NEB_OK);
-    assert_int_equal(cmp_update_add(W, &one, &shape, &codec, zeros, NULL), NEB_OK);
+    assert_int_equal(
+        cmp_update_add(W, &one, &shape, &codec, &(struct cmp_source){.x = zeros}, NULL), NEB_OK);
     cmp_update_begin(&bomb, UNITS);
     for (int i = 0; i < UNITS; i++)
         neb_buf_add(&bomb, one.p, one.len);

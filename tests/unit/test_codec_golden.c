@@ -95,9 +95,11 @@ static void build_update(struct neb_buf *b) {
         counts[i] = i % 3 ? 0 : i * 100;
     assert_int_equal(cmp_codec_parse("int8", &codec), NEB_OK);
     cmp_update_begin(b, 2);
-    assert_int_equal(cmp_update_add(W, b, &shapes[0], &codec, x, counts), NEB_OK);
+    assert_int_equal(cmp_update_add(W, b, &shapes[0], &codec, &(struct cmp_source){.x = x}, counts),
+                     NEB_OK);
     assert_int_equal(cmp_codec_parse("int4", &codec), NEB_OK);
-    assert_int_equal(cmp_update_add(W, b, &shapes[1], &codec, x, NULL), NEB_OK);
+    assert_int_equal(cmp_update_add(W, b, &shapes[1], &codec, &(struct cmp_source){.x = x}, NULL),
+                     NEB_OK);
 }
 
 static void write_corpus(void) {

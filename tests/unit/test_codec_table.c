@@ -187,11 +187,11 @@ static void test_gate(void **state) {
             OK(cmp_codec_parse("fp32", &plain));
             fill(9);
             cmp_update_begin(&b, 1);
-            OK(cmp_update_add(W, &b, &shape, &c, x, NULL));
+            OK(cmp_update_add(W, &b, &shape, &c, &(struct cmp_source){.x = x}, NULL));
             OK(cmp_update_open(b.p, b.len, &shape, 1, &u));
             OK(cmp_decode(W, u.frame, u.frame_len, y, N));
             cmp_update_begin(&same, 1);
-            OK(cmp_update_add(W, &same, &shape, &plain, y, NULL));
+            OK(cmp_update_add(W, &same, &shape, &plain, &(struct cmp_source){.x = y}, NULL));
             OK(cmp_update_check_sketch(W, same.p, same.len, N, &whole));
             memcpy(want, whole.sketch, sizeof want);
             OK(cmp_update_check_max(W, b.p, b.len, N, &whole));

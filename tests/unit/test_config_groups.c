@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Jobs whose tensors come from the loop, and groups of tensors: messages, JSON, fragments, patterns.
+// Jobs whose tensors come from the loop; groups of tensors: messages, JSON, fragments, patterns.
 #include "agent/base/log.h"
 #include "agent/job/config_options.h"
 

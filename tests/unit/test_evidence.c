@@ -136,7 +136,7 @@ static struct inter_record a_record(uint32_t term, uint8_t previous) {
 
 static void test_found_in_records(void **state) {
     (void)state;
-    struct inter_evidence found[INTER_MEMBERS_MAX];
+    struct inter_evidence found[NEB_MEMBERS_MAX];
     struct inter_record x = a_record(4, 1), y = a_record(4, 2);
     assert_int_equal(inter_evidence_find(&x, &x, found), 0);
     assert_int_equal(inter_evidence_find(&x, &y, found), 2); // members 1 and 2 voted for both

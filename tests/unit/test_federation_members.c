@@ -13,7 +13,7 @@
 // ---- lists of other members
 
 // Replaces the calls of inter/service/service.c, which this program does not link.
-static unsigned told[SEC_MEMBERS_MAX][2]; // by peer: LIST_STAND, LIST
+static unsigned told[NEB_MEMBERS_MAX][2]; // by peer: LIST_STAND, LIST
 
 enum neb_status inter_service_send_telemetry(struct inter_service *s, uint32_t peer, uint32_t kind,
                                              const void *p, size_t n) {
@@ -25,7 +25,7 @@ enum neb_status inter_service_send_telemetry(struct inter_service *s, uint32_t p
 const struct sec_members *inter_service_members(const struct inter_service *s) {
     static struct sec_members them;
     (void)s;
-    for (int i = 0; i < SEC_MEMBERS_MAX; i++)
+    for (int i = 0; i < NEB_MEMBERS_MAX; i++)
         snprintf(them.m[i].pub.name, sizeof them.m[i].pub.name, "peer-%d", i);
     return &them;
 }
@@ -127,7 +127,7 @@ static void test_list_checks_are_limited(void **state) {
     expect_next_look(&s, 3, 10 * NEB_S, &b);
     s.looks[3] = neb_now() + NEB_S;
     assert_true(hear_list(&s, 4, &b).changed);                  // each peer has its own time
-    assert_false(hear_list(&s, SEC_MEMBERS_MAX, &old).refused); // no such peer
+    assert_false(hear_list(&s, NEB_MEMBERS_MAX, &old).refused); // no such peer
     agent_members_destroy(&m);
     neb_buf_free(&old.b), neb_buf_free(&a.b), neb_buf_free(&b.b), neb_buf_free(&fork.b);
 }
@@ -136,7 +136,7 @@ static void test_list_checks_are_limited(void **state) {
 // newer one gets none.
 static void test_list_sends_are_limited(void **state) {
     (void)state;
-    static const bool up[SEC_MEMBERS_MAX] = {[1] = true, [3] = true};
+    static const bool up[NEB_MEMBERS_MAX] = {[1] = true, [3] = true};
     struct version old, a, b, fork;
     make_branches(&old, &a, &b, &fork);
     struct agent_members *m = members_with("sends", &a);
@@ -161,7 +161,7 @@ static void test_list_sends_are_limited(void **state) {
     // our version goes every second to all peers that are up, and at once after a change
     agent_spread_stand(&s, up);
     agent_spread_list(&s, up);
-    for (uint32_t i = 0; i < SEC_MEMBERS_MAX; i++) {
+    for (uint32_t i = 0; i < NEB_MEMBERS_MAX; i++) {
         assert_int_equal(told[i][0], up[i]);
         assert_int_equal(told[i][1], i == 1 ? 3 : i == 3 ? 2 : 0);
     }
@@ -175,7 +175,7 @@ static void test_list_sends_are_limited(void **state) {
 // does not hide a fork.
 static void test_refusals_are_throttled(void **state) {
     (void)state;
-    static const bool none[SEC_MEMBERS_MAX];
+    static const bool none[NEB_MEMBERS_MAX];
     enum { MANY = 30, FEW = 4 };
     struct version old = first_version(), a = old, fork;
     struct agent_members_change c;

@@ -298,7 +298,7 @@ static void test_joined(void **state) {
     assert_true(b.down == 0 && a.down == 0);
     assert_int_equal(waiting, 0);
     assert_int_equal(sec_members_remove(&m, "carl"), NEB_OK);
-    for (uint32_t i = 0; m.n < SEC_MEMBERS_MAX; i++) { // 14: with carl 17 names
+    for (uint32_t i = 0; m.n < NEB_MEMBERS_MAX; i++) { // 14: with carl 17 names
         struct sec_member *x = &m.m[m.n++];
         *x = (struct sec_member){.connect = SEC_CONNECT_IN};
         snprintf(x->pub.name, sizeof x->pub.name, "other%u", i);
@@ -308,7 +308,7 @@ static void test_joined(void **state) {
     uint64_t refused = inter_link_refused(b.l);
     assert_int_equal(inter_link_reload(b.l, &m, NULL, 0, &waiting), NEB_OK);
     assert_int_equal(waiting, 1);
-    assert_int_equal(inter_link_members(b.l)->n, SEC_MEMBERS_MAX);
+    assert_int_equal(inter_link_members(b.l)->n, NEB_MEMBERS_MAX);
     assert_non_null(sec_members_by_name(inter_link_members(b.l), "other12"));
     assert_null(sec_members_by_name(inter_link_members(b.l), "other13"));
     assert_null(sec_members_by_name(inter_link_members(b.l), "carl"));

@@ -62,10 +62,10 @@ static void test_add_remove(void **state) {
     (void)state;
     struct sec_members m = {.n = 0}, before;
     struct sec_member x;
-    for (unsigned k = 0; k < SEC_MEMBERS_MAX; k++)
+    for (unsigned k = 0; k < NEB_MEMBERS_MAX; k++)
         add(&m, k);
     before = m;
-    x = member(SEC_MEMBERS_MAX);
+    x = member(NEB_MEMBERS_MAX);
     assert_int_equal(sec_members_add(&m, &x), NEB_ERR_LIMIT);
     assert_int_equal(sec_members_remove(&m, "nobody"), NEB_ERR_NOT_FOUND);
     // Another identity that shares one field with a member.

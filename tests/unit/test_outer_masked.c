@@ -69,8 +69,8 @@ static int tear_down(void **state) {
 }
 
 static void seeds_of(uint16_t set, struct sec_sum_seeds *seeds) {
-    struct sec_sum_head heads[SEC_MEMBERS_MAX];
-    struct sec_sum_reveal reveals[SEC_MEMBERS_MAX];
+    struct sec_sum_head heads[NEB_MEMBERS_MAX];
+    struct sec_sum_reveal reveals[NEB_MEMBERS_MAX];
     const uint8_t *body;
     for (int k = 0; k < MEMBERS; k++)
         assert_int_equal(sec_sum_open(members[k].blob.p, members[k].blob.len, &heads[k], &body),

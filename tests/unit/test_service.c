@@ -549,7 +549,7 @@ static void test_telemetry_in_turn(void **state) {
     assert_false(inter_service_may_send_telemetry(bert.s, index_of[0]));
     assert_int_equal(inter_service_send_telemetry(bert.s, index_of[0], TELEMETRY, zeros, 1),
                      NEB_ERR_AGAIN);
-    assert_false(inter_service_may_send_telemetry(bert.s, SEC_MEMBERS_MAX));
+    assert_false(inter_service_may_send_telemetry(bert.s, NEB_MEMBERS_MAX));
 }
 
 // ---- a stream whose consumer has finished its job ----

@@ -404,7 +404,9 @@ static void test_malformed_updates_are_refused(void **state) {
     assert_int_equal(cmp_work_create(&w), NEB_OK);
     cmp_update_begin(&update, 2);
     for (int i = 0; i < 2; i++)
-        assert_int_equal(cmp_update_add(w, &update, &shape[i], &codec, x, NULL), NEB_OK);
+        assert_int_equal(
+            cmp_update_add(w, &update, &shape[i], &codec, &(struct cmp_source){.x = x}, NULL),
+            NEB_OK);
     neb_log_set_sink(testing_drop, NULL);
     assert_int_equal(cmp_update_cut(update.p, update.len, owner, 6, 1, &out), NEB_OK);
     size_t one = out.len;

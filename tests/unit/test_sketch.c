@@ -36,7 +36,9 @@ static void sketch_of(const float *x, const char *codec, float *out) {
     assert_int_equal(cmp_codec_parse(codec, &c), NEB_OK);
     cmp_update_begin(&b, UNITS);
     for (int u = 0; u < UNITS; u++) {
-        assert_int_equal(cmp_update_add(work, &b, &shapes[u], &c, x + at, NULL), NEB_OK);
+        assert_int_equal(
+            cmp_update_add(work, &b, &shapes[u], &c, &(struct cmp_source){.x = x + at}, NULL),
+            NEB_OK);
         at += (size_t)shapes[u].rows * shapes[u].cols;
     }
     cmp_check_begin(check, elements());
@@ -125,8 +127,8 @@ static void test_outliers(void **state) {
     static const uint8_t who[] = {0, 2, 3, 5};
     struct inter_record r = {.n = 4};
     float sketches[4][CMP_SKETCH],
-        norms[INTER_MEMBERS_MAX] = {[0] = 1, [2] = 1.2f, [3] = 0.9f, [5] = 1};
-    const float *by_member[INTER_MEMBERS_MAX] = {0};
+        norms[NEB_MEMBERS_MAX] = {[0] = 1, [2] = 1.2f, [3] = 0.9f, [5] = 1};
+    const float *by_member[NEB_MEMBERS_MAX] = {0};
     float *common = noise(10);
     for (int i = 0; i < 4; i++) {
         float *own = noise(20 + (uint64_t)i), *x = blend(common, own, 0.6f, 1);

@@ -172,7 +172,8 @@ static void test_the_gate_reads_nibbles(void **state) {
     for (int level = 0; level < 2; level++) {
         codec.zstd_level = level;
         cmp_update_begin(&b, 1);
-        assert_int_equal(cmp_update_add(W, &b, &shape, &codec, x, NULL), NEB_OK);
+        assert_int_equal(cmp_update_add(W, &b, &shape, &codec, &(struct cmp_source){.x = x}, NULL),
+                         NEB_OK);
         for (size_t piece = 1; piece < 4 * N; piece = 5 * piece + 2) {
             cmp_check_begin(check, N);
             for (size_t at = 0; at < b.len; at += piece)

@@ -32,12 +32,12 @@ struct member {
     bool ready;
     int asked;
 };
-static struct member members[INTER_MEMBERS_MAX];
+static struct member members[NEB_MEMBERS_MAX];
 static struct mail mail[MAIL];
 static size_t n_mail;
-static int16_t values[INTER_MEMBERS_MAX][COUNT];
+static int16_t values[NEB_MEMBERS_MAX][COUNT];
 static struct inter_record record;
-static uint8_t n, secrets[INTER_MEMBERS_MAX][32], publics[INTER_MEMBERS_MAX][32];
+static uint8_t n, secrets[NEB_MEMBERS_MAX][32], publics[NEB_MEMBERS_MAX][32];
 static const uint8_t job[INTER_ID_BYTES] = {7};
 static neb_ns now;
 static struct neb_rng rng;
@@ -65,7 +65,7 @@ static bool verify(void *user, uint32_t peer, const char *context, const void *m
     seal(peer, context, msg, len, is);
     return !memcmp(is, sig, sizeof is);
 }
-static struct inter_node_crypto crypto[INTER_MEMBERS_MAX];
+static struct inter_node_crypto crypto[NEB_MEMBERS_MAX];
 
 static void on_send(void *user, uint8_t to, const void *p, size_t len) {
     const struct member *m = user;
@@ -97,7 +97,7 @@ static void on_ready(void *user, uint32_t fragment, uint32_t round, const void *
 }
 
 static void commit(struct member *m) {
-    struct inter_sums_blob blobs[INTER_MEMBERS_MAX];
+    struct inter_sums_blob blobs[NEB_MEMBERS_MAX];
     for (uint8_t i = 0; i < record.n; i++)
         blobs[i] = (struct inter_sums_blob){members[record.entries[i].member].blob.p,
                                             members[record.entries[i].member].blob.len};
@@ -134,7 +134,7 @@ static void start(uint8_t how_many, uint64_t seed, uint16_t set) {
     memcpy(record.job, job, sizeof job);
     for (uint8_t k = 0; k < n; k++) {
         struct member *m = &members[k];
-        uint8_t keys[INTER_MEMBERS_MAX][SEC_SUM_KEY_BYTES] = {{0}};
+        uint8_t keys[NEB_MEMBERS_MAX][SEC_SUM_KEY_BYTES] = {{0}};
         *m = (struct member){.id = k};
         crypto[k] = (struct inter_node_crypto){&m->id, sign, verify};
         for (uint8_t j = 0; j < n; j++)
@@ -186,7 +186,7 @@ static void go(int turns) {
 static void check_read(const struct member *m, uint16_t set) {
     struct sec_sum_seeds seeds;
     struct sec_sum_head head;
-    const uint8_t *bodies[INTER_MEMBERS_MAX] = {NULL};
+    const uint8_t *bodies[NEB_MEMBERS_MAX] = {NULL};
     int16_t sum[COUNT];
     assert_true(m->ready && inter_sums_seeds(m->s, 1, 4, &seeds));
     for (uint8_t k = 0; k < n; k++)
@@ -293,7 +293,7 @@ static void test_byzantine(void **state) {
     struct mail forged = {0};
     struct inter_record other = record;
     other.entries[0].tokens++; // a record that the others do not hold
-    struct inter_sums_blob blobs[INTER_MEMBERS_MAX];
+    struct inter_sums_blob blobs[NEB_MEMBERS_MAX];
     for (uint8_t i = 0; i < 4; i++)
         blobs[i] = (struct inter_sums_blob){members[i].blob.p, members[i].blob.len};
     assert_int_equal(inter_sums_commit(members[3].s, now, &other, blobs, NULL, 0), NEB_OK);
@@ -353,7 +353,7 @@ static void test_drained(void **state) {
     (void)state;
     for (uint8_t how_many = 3; how_many <= 8; how_many++)
         for (uint8_t fresh = 0; fresh <= how_many; fresh++) {
-            struct inter_sums_blob blobs[INTER_MEMBERS_MAX];
+            struct inter_sums_blob blobs[NEB_MEMBERS_MAX];
             start(how_many, 1, (uint16_t)((1u << how_many) - 1));
             for (uint8_t i = 0; i < record.n; i++) {
                 blobs[i] = (struct inter_sums_blob){members[i].blob.p, members[i].blob.len};
@@ -372,7 +372,7 @@ static void test_drained(void **state) {
 // No member reveals for a record with too few members, whoever signed the record.
 static void test_too_few(void **state) {
     (void)state;
-    struct inter_sums_blob blobs[INTER_MEMBERS_MAX];
+    struct inter_sums_blob blobs[NEB_MEMBERS_MAX];
     for (uint8_t how_many = 3; how_many <= 6; how_many++) {
         uint16_t set = (uint16_t)((1u << (how_many < 4 ? 2 : how_many - 2)) - 1);
         start(how_many, 1, set);
@@ -406,7 +406,7 @@ static void test_too_few(void **state) {
 static int setup(void **state) {
     (void)state;
     neb_log_set_sink(testing_drop, NULL);
-    testing_key_pairs(INTER_MEMBERS_MAX, secrets, publics);
+    testing_key_pairs(NEB_MEMBERS_MAX, secrets, publics);
     return 0;
 }
 

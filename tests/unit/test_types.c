@@ -128,7 +128,7 @@ static void test_manifest_round_trip(void **state) {
 
 static void test_record_round_trip(void **state) {
     (void)state;
-    for (uint8_t n = 1; n <= INTER_MEMBERS_MAX; n++) {
+    for (uint8_t n = 1; n <= NEB_MEMBERS_MAX; n++) {
         struct inter_record r = a_record(n), got;
         struct neb_buf b = record_bytes(&r), again;
         assert_true(record_parses(b.p, b.len, &got));
@@ -209,7 +209,7 @@ static void test_manifest_limits(void **state) {
         assert_false(manifest_ok(x));                                                              \
     } while (0)
     REFUSED(key.fragment, INTER_FRAGMENTS_MAX);
-    REFUSED(key.member, INTER_MEMBERS_MAX);
+    REFUSED(key.member, NEB_MEMBERS_MAX);
     REFUSED(bytes, 0);
     REFUSED(bytes, INTER_BLOB_MAX + 1u);
     REFUSED(bytes, UINT32_MAX);
@@ -254,7 +254,7 @@ static void test_record_limits(void **state) {
         assert_false(record_ok(&x));                                                               \
     } while (0)
     REFUSED(fragment, INTER_FRAGMENTS_MAX);
-    REFUSED(leader, INTER_MEMBERS_MAX);
+    REFUSED(leader, NEB_MEMBERS_MAX);
     REFUSED(n, 0);
     REFUSED(eta, -0.1f);
     REFUSED(eta, 11);
@@ -264,7 +264,7 @@ static void test_record_limits(void **state) {
     REFUSED(mu, NAN);
     REFUSED(entries[1].member, 0); // the same member twice
     REFUSED(entries[0].member, 2); // not in order
-    REFUSED(entries[2].member, INTER_MEMBERS_MAX);
+    REFUSED(entries[2].member, NEB_MEMBERS_MAX);
     REFUSED(entries[0].clip, 0);
     REFUSED(entries[0].clip, -1);
     REFUSED(entries[0].clip, 1.5f);
@@ -274,14 +274,14 @@ static void test_record_limits(void **state) {
     REFUSED(entries[0].weight, INTER_TOKENS_MAX + 1);
     REFUSED(absences[1].others, INTER_OTHERS_MAX + 1);
     REFUSED(accepts[1].member, 0); // the same voter twice
-    REFUSED(accepts[1].member, INTER_MEMBERS_MAX);
+    REFUSED(accepts[1].member, NEB_MEMBERS_MAX);
 #undef REFUSED
     // A count of entries beyond the array must be refused before the first one is read.
     struct neb_buf b = record_bytes(&r);
     struct inter_record got;
     size_t at = 4 + 1 + 1 + INTER_ID_BYTES + 4 + 4 + 1 + 4 + 4 + 32;
     assert_int_equal(b.p[at], 3);
-    for (int n = INTER_MEMBERS_MAX + 1; n < 256; n++) {
+    for (int n = NEB_MEMBERS_MAX + 1; n < 256; n++) {
         b.p[at] = (uint8_t)n;
         assert_false(record_parses(b.p, b.len, &got));
     }
@@ -330,7 +330,7 @@ static void test_standing(void **state) {
                           got;
     struct neb_buf b = {0};
     memset(s.job, 3, sizeof s.job);
-    for (int i = 0; i < INTER_MEMBERS_MAX; i++)
+    for (int i = 0; i < NEB_MEMBERS_MAX; i++)
         s.epochs[i] = 1000u + (unsigned)i;
     inter_standing_put(&b, &s);
     struct neb_rd r = neb_rd_make(b.p, b.len);
@@ -378,7 +378,7 @@ static void test_terms(void **state) {
         assert_int_equal(inter_standing_get(&in, &got), !beyond);
     }
     neb_buf_free(&b);
-    assert_true(INTER_TERM_MAX <= UINT32_MAX - 2 * INTER_MEMBERS_MAX);
+    assert_true(INTER_TERM_MAX <= UINT32_MAX - 2 * NEB_MEMBERS_MAX);
     // A clock before 2025 counts as the first second; each later second allows four more terms, up
     // to the last term.
     assert_int_equal(inter_term_last(0), INTER_TERMS_AHEAD + 4);

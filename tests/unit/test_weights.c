@@ -21,7 +21,7 @@ static struct inter_record record(uint32_t round, uint8_t members, uint8_t flags
 
 static void test_ordinary_rounds_count_tokens(void **state) {
     (void)state;
-    struct inter_absence before[INTER_MEMBERS_MAX] = {{4, 0}, {1, 900}, {4, 0}};
+    struct inter_absence before[NEB_MEMBERS_MAX] = {{4, 0}, {1, 900}, {4, 0}};
     struct inter_record r = record(4, 3, 0);
     add(&r, 0, 100, INTER_ACCEPTED);
     add(&r, 1, 400, INTER_ACCEPTED); // late, but not away for long: its tokens carry over
@@ -37,7 +37,7 @@ static void test_ordinary_rounds_count_tokens(void **state) {
 static void test_lone_returner(void **state) {
     (void)state;
     for (uint32_t away = 1; away < 2000; away = 3 * away + 1) {
-        struct inter_absence before[INTER_MEMBERS_MAX] = {{0}};
+        struct inter_absence before[NEB_MEMBERS_MAX] = {{0}};
         for (uint32_t round = 0; round <= away; round++) {
             struct inter_record r = record(round, 3, round == away ? INTER_MERGE : 0);
             add(&r, 0, 1000, INTER_ACCEPTED);
@@ -60,7 +60,7 @@ static void test_lone_returner(void **state) {
 
 static void test_all_away_alike(void **state) {
     (void)state;
-    struct inter_absence before[INTER_MEMBERS_MAX] = {{3, 0}, {3, 0}};
+    struct inter_absence before[NEB_MEMBERS_MAX] = {{3, 0}, {3, 0}};
     struct inter_record r = record(3, 2, INTER_MERGE);
     add(&r, 0, 7000, INTER_ACCEPTED);
     add(&r, 1, 5000, INTER_ACCEPTED);
@@ -71,7 +71,7 @@ static void test_all_away_alike(void **state) {
 
 static void test_rejected_and_empty(void **state) {
     (void)state;
-    struct inter_absence before[INTER_MEMBERS_MAX] = {{9, 0}, {2, 5000}, {9, 0}, {1, 8000}};
+    struct inter_absence before[NEB_MEMBERS_MAX] = {{9, 0}, {2, 5000}, {9, 0}, {1, 8000}};
     struct inter_record r = record(9, 4, INTER_MERGE);
     add(&r, 0, 0, INTER_ACCEPTED); // a last update without tokens sets no base
     add(&r, 1, 600, INTER_ACCEPTED);
@@ -86,7 +86,7 @@ static void test_rejected_and_empty(void **state) {
 
 static void test_ends_of_the_range(void **state) {
     (void)state;
-    struct inter_absence before[INTER_MEMBERS_MAX] = {{7, 0}, {1, INTER_OTHERS_MAX}, {1, 5}};
+    struct inter_absence before[NEB_MEMBERS_MAX] = {{7, 0}, {1, INTER_OTHERS_MAX}, {1, 5}};
     struct inter_record r = record(7, 3, INTER_MERGE);
     add(&r, 0, INTER_TOKENS_MAX - 1, INTER_ACCEPTED);
     add(&r, 1, INTER_TOKENS_MAX - 1, INTER_ACCEPTED);
@@ -96,14 +96,14 @@ static void test_ends_of_the_range(void **state) {
     assert_true(r.entries[2].weight == 1); // never 0
     struct inter_record next = record(8, 3, 0);
     add(&next, 0, INTER_TOKENS_MAX - 1, INTER_ACCEPTED);
-    struct inter_absence full[INTER_MEMBERS_MAX] = {{8, 0}, {1, INTER_OTHERS_MAX}, {8, 0}};
+    struct inter_absence full[NEB_MEMBERS_MAX] = {{8, 0}, {1, INTER_OTHERS_MAX}, {8, 0}};
     inter_weights_fill(&next, full);
     assert_true(next.absences[1].others == INTER_OTHERS_MAX); // sums saturate and do not wrap
 }
 
 static void test_a_voter_finds_other_answers(void **state) {
     (void)state;
-    struct inter_absence before[INTER_MEMBERS_MAX] = {{5, 0}, {1, 4000}, {5, 0}};
+    struct inter_absence before[NEB_MEMBERS_MAX] = {{5, 0}, {1, 4000}, {5, 0}};
     struct inter_record r = record(5, 3, INTER_MERGE), x;
     add(&r, 0, 1000, INTER_ACCEPTED);
     add(&r, 1, 5000, INTER_ACCEPTED);
