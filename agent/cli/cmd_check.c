@@ -199,12 +199,7 @@ static void print_flights(const struct agent_job *job, const struct agent_plan *
 
 // Sums in the whole run, one per fragment and exchange.
 static int64_t releases_of(const struct agent_job *job) {
-    const struct agent_schedule s = {.steps = job->steps,
-                                     .interval = job->sync.interval,
-                                     .overlap = job->sync.overlap,
-                                     .fragments = agent_job_fragments(job),
-                                     .early_interval = job->sync.early_interval,
-                                     .early_steps = job->sync.early_steps};
+    const struct agent_schedule s = agent_schedule_of(job);
     return agent_schedule_sends(&s);
 }
 

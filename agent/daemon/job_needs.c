@@ -45,11 +45,7 @@ static enum agent_row_counts rows_told(const struct agent_job *j, int self) {
 static double update_steps(const struct agent_job *j, int self) {
     const struct agent_sync *s = &j->sync;
     enum agent_role role = j->clusters[self].role;
-    struct agent_schedule schedule = {.steps = j->steps,
-                                      .interval = s->interval,
-                                      .fragments = agent_job_fragments(j),
-                                      .early_interval = s->early_interval,
-                                      .early_steps = s->early_steps};
+    const struct agent_schedule schedule = agent_schedule_of(j);
     if (one_process(j))
         return j->mode == AGENT_MODE_REPLICAS;
     if (exchanges(j, self))

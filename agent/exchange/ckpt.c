@@ -80,11 +80,11 @@ static void pass_fragment(struct state *s, struct agent_exchange *x, int32_t f) 
     if (s->to)
         return;
     g->committed_step = k->steps_base;
-    inter_outer_set_fragment(x->outer, f, version, g->in_flight);
+    inter_outer_set_fragment(x->outer, f, version, g->in_flight && !exchange_follows(x, f));
 }
 
 static void pass_state(struct state *s, struct agent_exchange *x) {
-    int32_t fragments = x->federated ? x->job.sync.fragments : 0;
+    int32_t fragments = x->federated ? exchange_fragments(x) : 0;
     uint32_t interval = (uint32_t)x->schedule.interval;
     i64(s, &x->schedule.base);
     u32(s, &interval);
@@ -109,14 +109,17 @@ static void pass_state(struct state *s, struct agent_exchange *x) {
     for (int32_t f = 0; f < fragments; f++)
         u32(s, &x->flight[f].retries);
     u64(s, &x->masked_sent);
+    if (agent_job_groups(&x->job) > 1)
+        i64(s, &x->schedule.base_cycles);
 }
 
 // False if a value is outside what this program writes.
 static bool sound(const struct agent_exchange *x) {
     if (x->step < 0 || x->left_out > INTER_LEFT_OUT_MAX ||
-        (x->federated && (x->schedule.base < 0 || x->schedule.interval < 1)))
+        (x->federated &&
+         (x->schedule.base < 0 || x->schedule.base_cycles < 0 || x->schedule.interval < 1)))
         return false;
-    for (int32_t f = 0; x->federated && f < x->job.sync.fragments; f++) {
+    for (int32_t f = 0; x->federated && f < exchange_fragments(x); f++) {
         for (int i = 0; i < 2; i++) {
             const struct inter_plan *p = &x->kept[f].plans[i];
             if (p->reason >= INTER_REASONS || p->left_out > INTER_LEFT_OUT_MAX)
@@ -141,15 +144,15 @@ static enum neb_status save_sync(struct agent_exchange *x, struct intra_ckpt_wri
     NEB_TRY(agent_shards_save(x->shards, out));
     // the agent needs this to make a snapshot of the checkpoint
     uint64_t rounds[INTER_FRAGMENTS_MAX][EXCHANGE_ROUND_WORDS];
-    for (int32_t f = 0; f < x->job.sync.fragments; f++) {
+    for (int32_t f = 0; f < exchange_fragments(x); f++) {
         const struct kern_digest *d = &x->kept[f].last_digest;
         const uint64_t r[EXCHANGE_ROUND_WORDS] = {x->frags[f].round,
                                                   inter_outer_version(x->outer, f), d->lo, d->hi};
         memcpy(rounds[f], r, sizeof r);
     }
-    NEB_TRY(intra_ckpt_add(out, "sync.rounds", INTRA_U64, (uint64_t)x->job.sync.fragments,
+    NEB_TRY(intra_ckpt_add(out, "sync.rounds", INTRA_U64, (uint64_t)exchange_fragments(x),
                            EXCHANGE_ROUND_WORDS, rounds));
-    for (int32_t f = 0; f < x->job.sync.fragments; f++) {
+    for (int32_t f = 0; f < exchange_fragments(x); f++) {
         snprintf(name, sizeof name, "sync.counts.%d", f);
         NEB_TRY(intra_ckpt_add(out, name, INTRA_U64, counts, 1, x->kept[f].counts_base));
         snprintf(name, sizeof name, "sync.blob.%d", f);
@@ -182,7 +185,7 @@ static enum neb_status restore_sync(struct agent_exchange *x, const struct intra
     uint64_t counts = 2 * x->trainer.n_counters;
     char name[64];
     NEB_TRY(agent_shards_restore(x->shards, c));
-    for (int32_t f = 0; f < x->job.sync.fragments; f++) {
+    for (int32_t f = 0; f < exchange_fragments(x); f++) {
         snprintf(name, sizeof name, "sync.counts.%d", f);
         NEB_TRY(intra_ckpt_read(c, name, INTRA_U64, counts, 1, x->kept[f].counts_base));
         snprintf(name, sizeof name, "sync.blob.%d", f);
@@ -263,10 +266,10 @@ static enum neb_status restore_from(struct agent_exchange *x, const struct intra
 // False if a checkpoint contains a round from which on the agent suspects this cluster's state.
 static bool trusted(const struct agent_exchange *x, const struct intra_ckpt *c) {
     const struct intra_ckpt_section *s = intra_ckpt_find(c, "sync.rounds");
-    if (!x->federated || !s || s->rows != (uint64_t)x->job.sync.fragments ||
+    if (!x->federated || !s || s->rows != (uint64_t)exchange_fragments(x) ||
         s->cols != EXCHANGE_ROUND_WORDS)
         return true; // the reader reports what does not fit
-    for (int32_t f = 0; f < x->job.sync.fragments; f++) {
+    for (int32_t f = 0; f < exchange_fragments(x); f++) {
         uint64_t round[EXCHANGE_ROUND_WORDS];
         if (intra_ckpt_range(c, s, (size_t)f * sizeof round, round, sizeof round) != NEB_OK)
             return false;
@@ -278,7 +281,7 @@ static bool trusted(const struct agent_exchange *x, const struct intra_ckpt *c) 
 
 static enum neb_status holds_what_it_says(const struct agent_exchange *x, bool *holds) {
     *holds = true;
-    for (int32_t f = 0; x->federated && f < x->job.sync.fragments; f++) {
+    for (int32_t f = 0; x->federated && f < exchange_fragments(x); f++) {
         struct kern_digest d;
         const struct kern_digest *last = &x->kept[f].last_digest;
         NEB_TRY(agent_shards_digest(x->shards, f, &d));

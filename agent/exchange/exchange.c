@@ -2,8 +2,6 @@
 // The exchange of one cluster: set-up, and what is due between two steps.
 #include "agent/exchange/exchange.h"
 #include "agent/base/log.h"
-#include "agent/job/update_size.h"
-#include "intra/train/shards.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -15,60 +13,11 @@ void exchange_init(struct agent_exchange *x) {
     x->loss_first = x->loss_last = NAN; // no step yet
 }
 
-static enum neb_status assign_fragments(const struct agent_exchange *x) {
-    const struct agent_trainer *t = &x->trainer;
-    size_t n = (size_t)t->n_units;
-    uint64_t *elements = calloc(n, sizeof *elements);
-    int32_t *group = calloc(n, sizeof *group), groups = 1;
-    enum neb_status st =
-        elements && group ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory for the exchange");
-    for (size_t i = 0; i < n && st == NEB_OK; i++) {
-        elements[i] = agent_unit_size(&t->units[i]);
-        group[i] = t->units[i].group - 1; // as layers count: -1 is the first
-        groups = t->units[i].group >= groups ? t->units[i].group + 1 : groups;
-    }
-    if (st == NEB_OK)
-        intra_shards_fragments(elements, group, t->n_units, groups, x->job.sync.fragments,
-                               x->fragment);
-    free(elements);
-    free(group);
-    return st;
-}
-
-static enum neb_status choose_codecs(struct agent_exchange *x) {
-    uint64_t elements[INTER_FRAGMENTS_MAX] = {0}, units[INTER_FRAGMENTS_MAX] = {0};
-    uint64_t tensor = 0, largest = 0;
-    int32_t at = 0;
-    for (int32_t i = 0; i < x->trainer.n_units; i++) {
-        const struct agent_unit *u = &x->trainer.units[i];
-        uint64_t n = agent_unit_size(u);
-        tensor = (agent_unit_first(u) ? 0 : tensor) + n;
-        largest = tensor > largest ? tensor : largest;
-        elements[x->fragment[i]] += n;
-        units[x->fragment[i]]++;
-        x->elements += n;
-    }
-    for (int32_t f = 0; f < x->job.sync.fragments; f++)
-        at = elements[f] > elements[at] ? f : at;
-    x->fragment_elements = elements[at];
-    x->fragment_units = units[at];
-    NEB_TRY(agent_update_fits(&x->job, elements[at], units[at], largest));
-    NEB_TRY(cmp_codec_parse(x->job.sync.codec, &x->codec));
-    x->merge_codec = x->codec;
-    if (!cmp_codec_coarse(&x->codec))
-        return NEB_OK;
-    // a merge round carries much: it uses 8 bits if the message size allows it
-    NEB_TRY(cmp_codec_parse("int8", &x->merge_codec));
-    if (!agent_update_possible(&x->job, &x->merge_codec, elements[at], units[at]))
-        x->merge_codec = x->codec;
-    return NEB_OK;
-}
-
 static enum neb_status create_counts(struct agent_exchange *x) {
     size_t n = x->trainer.n_counters;
     x->counters = calloc(n + 1, sizeof *x->counters);
     bool whole = x->counters != NULL;
-    for (int32_t f = 0; f < x->job.sync.fragments && whole; f++) {
+    for (int32_t f = 0; f < exchange_fragments(x) && whole; f++) {
         struct exchange_fragment *k = &x->kept[f];
         k->counts_base = calloc(2 * n + 1, sizeof *k->counts_base);
         k->counts_sent = k->counts_base ? k->counts_base + n : NULL;
@@ -81,27 +30,22 @@ enum neb_status exchange_create(struct agent_exchange *x) {
     const struct agent_sync *s = &x->job.sync;
     if (!(x->fragment = calloc((size_t)x->trainer.n_units, sizeof *x->fragment)))
         return neb_fail(NEB_ERR_NOMEM, "out of memory for the exchange");
-    NEB_TRY(assign_fragments(x));
+    NEB_TRY(exchange_cut(&x->job, x->trainer.units, x->trainer.n_units, x->fragment));
     struct inter_outer_config c = {
         .beta = s->error_feedback,
         .keep = s->blend > 0 ? 0 : s->anticipate / (float)agent_job_exchanging(&x->job),
         .blend = s->blend,
         .kappa = s->kappa,
         .row_weights = s->row_weights,
-        .fragments = s->fragments,
+        .fragments = exchange_fragments(x),
         .robust = s->gate == AGENT_GATE_ROBUST};
     exchange_masked_config(x, &c);
     NEB_TRY(agent_shards_create(&x->trainer, &c, x->fragment, x->sum != NULL, &x->shards));
     x->outer = agent_shards_outer(x->shards);
-    NEB_TRY(choose_codecs(x));
+    NEB_TRY(exchange_choose_codecs(x));
     exchange_plan_start(x);
-    x->schedule = (struct agent_schedule){.steps = x->job.steps,
-                                          .interval = s->interval,
-                                          .overlap = s->overlap,
-                                          .fragments = s->fragments,
-                                          .early_interval = s->early_interval,
-                                          .early_steps = s->early_steps};
-    for (int32_t f = 0; f < s->fragments; f++)
+    x->schedule = agent_schedule_of(&x->job);
+    for (int32_t f = 0; f < exchange_fragments(x); f++)
         x->frags[f].send_step = x->kept[f].counted_miss = -1;
     return create_counts(x);
 }
@@ -124,7 +68,7 @@ enum neb_status exchange_send_shape(struct agent_exchange *x) {
     json_t *fragments = json_array();
     char hex[2 * INTER_SHA_BYTES + 1];
     uint8_t sha[INTER_SHA_BYTES];
-    for (int32_t f = 0; f < x->job.sync.fragments; f++) {
+    for (int32_t f = 0; f < exchange_fragments(x); f++) {
         uint64_t elements = agent_shards_shape(x->shards, f, sha);
         neb_hex(sha, sizeof sha, hex);
         json_array_append_new(fragments,
@@ -167,7 +111,7 @@ enum neb_status exchange_resume(struct agent_exchange *x) {
 }
 
 enum neb_status exchange_announce(struct agent_exchange *x) {
-    for (int32_t f = 0; x->federated && f < x->job.sync.fragments; f++)
+    for (int32_t f = 0; x->federated && f < exchange_fragments(x); f++)
         NEB_TRY(x->frags[f].in_flight ? exchange_resubmit(x, f) : exchange_request_commit(x, f));
     return x->federated ? exchange_wait_for_peers(x) : NEB_OK;
 }
@@ -183,7 +127,7 @@ static const struct exchange_merge *logged(const struct agent_exchange *x, int32
 
 enum neb_status exchange_skip_steps(struct agent_exchange *x, int64_t n) {
     NEB_TRY(x->trainer.ops->skip(x->trainer.user, n));
-    for (int32_t f = 0; x->federated && f < x->job.sync.fragments; f++) {
+    for (int32_t f = 0; x->federated && f < exchange_fragments(x); f++) {
         int64_t *base = &x->kept[f].steps_base;
         if (*base <= x->step)
             *base += n;
@@ -255,7 +199,7 @@ enum neb_status exchange_step(struct agent_exchange *x, bool *ready) {
     for (bool changed = x->federated; changed;) {
         changed = false;
         *ready = true;
-        for (int32_t f = 0; f < x->job.sync.fragments; f++) {
+        for (int32_t f = 0; f < exchange_fragments(x); f++) {
             const struct agent_fragment *g = &x->frags[f], before = *g;
             NEB_TRY(exchange_at_cursor(x, f));
             for (bool more = true; more;)

@@ -3,6 +3,7 @@
 // knows units of tensors and a trainer (trainer.h), and nothing of models or data.
 //
 //     exchange.c    set-up; what is due between two steps
+//     fragments.c   cuts units into the fragments of the job's groups; their codecs
 //     rounds.c      fragments: encode and submit, commits, merges
 //     shards.c      the state of the exchange, over the ranks of the trainer
 //     plan.c        what commit records plan for the next sends
@@ -27,6 +28,7 @@
 #include "agent/exchange/shards.h"
 #include "agent/exchange/trainer.h"
 #include "agent/job/config.h"
+#include "agent/job/groups.h"
 #include "agent/job/tune.h"
 #include "agent/proc/credential.h"
 #include "agent/proc/ipc.h"
@@ -72,6 +74,10 @@ struct exchange_fragment {
     // owns one array with both, as checkpoints have them.
     uint64_t *counts_base, *counts_sent;
     struct kern_digest last_digest; // computed by the last merge
+    // From the job: of the fragment's group, and for merge rounds.
+    struct cmp_codec codec, merge_codec;
+    uint64_t elements;                  // of the fragment
+    uint64_t most_elements, most_units; // of the largest fragment of its group
     uint32_t suspect; // checkpoints of this round and later are not trusted; 0: all are
 };
 
@@ -144,11 +150,9 @@ struct agent_exchange {
     struct inter_outer *outer; // of shards: rank 0's part
     struct sec_sum *sum;       // profile `private`: masks updates; else NULL
     uint64_t masked_sent; // how many updates this cluster has masked: each is summed at most once
-    int32_t *fragment;    // (n_units)
-    uint64_t elements;    // of all units
-    uint64_t fragment_elements, fragment_units; // of the largest fragment
-    uint64_t *counters;                         // (n_counters) the trainer's, at an encode
-    struct cmp_codec codec, merge_codec;        // from the job's configuration
+    int32_t *fragment;    // (n_units) -1: a unit that is not exchanged
+    uint64_t elements;    // of all units that are exchanged
+    uint64_t *counters;   // (n_counters) the trainer's, at an encode
     struct agent_schedule schedule;
     struct agent_fragment frags[INTER_FRAGMENTS_MAX];
     struct agent_flight flight[INTER_FRAGMENTS_MAX];
@@ -166,6 +170,7 @@ struct agent_exchange {
     bool restored; // from a checkpoint or a snapshot
     // Checkpoints existed at the attach; therefore init_from is not read.
     bool had_checkpoint, skips_init;
+    char init_from[NEB_PATH_MAX]; // of the job, also where it is not read
     uint32_t attempts; // first attempt number of the agent's present ledger
     // A previous incarnation, whose state was lost with its disk, sent the updates with attempts
     // below this one. 0: there was none.
@@ -226,6 +231,22 @@ bool exchange_finished(const struct agent_exchange *x);
 // Advances by n steps that are committed, or made by a lost disk: data and schedules move past
 // them.
 NEB_MUST_CHECK enum neb_status exchange_skip_steps(struct agent_exchange *x, int64_t n);
+
+// The number of fragments, of all groups of the job.
+static inline int32_t exchange_fragments(const struct agent_exchange *x) {
+    return agent_job_fragments(&x->job);
+}
+
+// fragments.c
+// Sets the fragment of each unit: whole tensors in order, each group by itself. -1: the tensor is
+// of a group that is never exchanged. NEB_ERR_INVALID: a group's pattern matches no tensor.
+NEB_MUST_CHECK enum neb_status exchange_cut(const struct agent_job *job,
+                                            const struct agent_unit *units, int32_t n,
+                                            int32_t *fragment);
+// Sets sizes and codecs of all fragments. NEB_ERR_LIMIT: an update could not be sent.
+NEB_MUST_CHECK enum neb_status exchange_choose_codecs(struct agent_exchange *x);
+// True if another cluster owns the fragment: this one sends empty updates, and takes θ.
+bool exchange_follows(const struct agent_exchange *x, int32_t f);
 
 // link.c
 // Attaches to the agent: sets job, cluster, dir, vault. socket_path and job are as the agent passes

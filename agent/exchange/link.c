@@ -83,7 +83,7 @@ static void wipe_parts(struct agent_ipc_msg *m) {
 
 // The agent lost an update with its disk, and this worker still has it.
 static enum neb_status resubmit(struct agent_exchange *x, int64_t f, int64_t round) {
-    bool has = f >= 0 && f < x->job.sync.fragments && x->frags[f].in_flight &&
+    bool has = f >= 0 && f < exchange_fragments(x) && x->frags[f].in_flight &&
                round == (int64_t)x->frags[f].round && x->flight[f].blob.len;
     return has ? exchange_resubmit(x, (int32_t)f) : NEB_OK;
 }
@@ -146,7 +146,7 @@ enum neb_status exchange_wait(struct agent_exchange *x) {
     enum neb_status st = agent_ipc_wait(x->link.ipc, poll_slice, &m);
     double waited_s = neb_seconds(neb_now() - start);
     x->stall_s += waited_s;
-    for (int32_t f = 0; x->federated && f < x->job.sync.fragments; f++)
+    for (int32_t f = 0; x->federated && f < exchange_fragments(x); f++)
         if (x->frags[f].in_flight && !x->frags[f].arrived && x->step >= x->frags[f].merge_step)
             x->flight[f].stall_s += waited_s;
     if (st == NEB_OK)
@@ -216,6 +216,7 @@ static enum neb_status choose_start(struct agent_exchange *x) {
     NEB_TRY(intra_ckpt_any(dir, &any));
     x->had_checkpoint = any;
     x->skips_init = any && x->job.init_from[0];
+    snprintf(x->init_from, sizeof x->init_from, "%s", x->job.init_from);
     if (any)
         x->job.init_from[0] = 0;
     return NEB_OK;

@@ -317,7 +317,6 @@ static int32_t cut(const struct exchange_tensor *t, int32_t index, struct agent_
                                            .rows = (uint32_t)(rows - r < tall ? rows - r : tall),
                                            .cols = (uint32_t)(cols - c < wide ? cols - c : wide),
                                            .group = index,
-                                           .class = t->group,
                                            .counter = {-1, -1}};
     return n;
 }

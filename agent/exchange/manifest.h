@@ -74,8 +74,8 @@ NEB_MUST_CHECK enum neb_status exchange_manifest_sizes(const struct exchange_man
                                                        int32_t groups);
 
 // The units, in the order of tensors; names are borrowed. never: bit per group whose tensors have
-// no units. The caller frees *out. The field `group` is the tensor's index, `class` its group; no
-// unit has data or counters. NEB_ERR_NOMEM.
+// no units. The caller frees *out. The field `group` is the tensor's index; no unit has data or
+// counters. NEB_ERR_NOMEM.
 NEB_MUST_CHECK enum neb_status exchange_manifest_units(const struct exchange_manifest *m,
                                                        uint64_t never, struct agent_unit **out,
                                                        int32_t *n);

@@ -13,7 +13,7 @@
 
 void exchange_plan_start(struct agent_exchange *x) {
     struct inter_tune_config c = agent_tune_config(&x->job);
-    for (int32_t f = 0; f < x->job.sync.fragments; f++)
+    for (int32_t f = 0; f < exchange_fragments(x); f++)
         x->kept[f].plans[0] = x->kept[f].plans[1] = inter_tune_first(&c);
 }
 
@@ -35,20 +35,24 @@ void exchange_plan_taken(struct agent_exchange *x, int32_t f, const struct inter
 
 enum neb_status exchange_plan_codec(struct agent_exchange *x, int32_t f, bool merge,
                                     struct cmp_codec *out) {
-    uint8_t level = x->kept[f].plans[0].codec;
-    const struct cmp_variant *plan = cmp_level(level);
+    const struct exchange_fragment *k = &x->kept[f];
+    const struct agent_group *g = agent_job_group(&x->job, agent_job_fragment_group(&x->job, f));
+    const struct cmp_variant *plan = *g->codec ? NULL : cmp_level(k->plans[0].codec);
+    bool tuned = x->job.sync.tune.mode == AGENT_TUNE_AUTO;
     struct agent_flight *t = &x->flight[f];
-    *out = x->codec;
-    t->codec = (uint8_t)cmp_level_of(x->job.sync.codec);
     struct cmp_codec planned;
+    *out = k->codec;
+    // of a codec that the job fixes the controller learns nothing
+    t->codec = *g->codec && tuned ? CMP_LEVEL_JOB
+                                  : (uint8_t)cmp_level_of(agent_job_fragment_codec(&x->job, f));
     if (plan)
         NEB_TRY(cmp_codec_parse(plan->name, &planned));
-    if (plan && agent_update_possible(&x->job, &planned, x->fragment_elements, x->fragment_units)) {
+    if (plan && agent_update_possible(&x->job, &planned, k->most_elements, k->most_units)) {
         *out = planned;
-        t->codec = level;
+        t->codec = k->plans[0].codec;
     }
     if (merge && cmp_codec_coarse(out)) {
-        *out = x->merge_codec;
+        *out = k->merge_codec;
         // another codec than planned: the controller learns nothing from it
         t->codec = CMP_LEVEL_JOB;
     }

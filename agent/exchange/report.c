@@ -80,7 +80,7 @@ void exchange_send_eval(struct agent_exchange *x, double loss, json_t *by_source
 // at most as many as updates were masked. After the loss of a disk only the rounds are known.
 static uint64_t releases(const struct agent_exchange *x) {
     uint64_t rounds = 0;
-    for (int32_t f = 0; f < x->job.sync.fragments; f++)
+    for (int32_t f = 0; f < exchange_fragments(x); f++)
         rounds += x->frags[f].round + x->frags[f].in_flight;
     return rounds > x->masked_sent ? rounds : x->masked_sent;
 }

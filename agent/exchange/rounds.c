@@ -84,11 +84,13 @@ enum neb_status exchange_resubmit(struct agent_exchange *x, int32_t f) {
 // Limits the missed intervals to what the steps can hold. An absence over several attempts, or a
 // last update that is late repeatedly, counts some of them twice, and the other members would
 // refuse it.
-static uint32_t missed_by(const struct agent_exchange *x, uint32_t counted, uint32_t steps) {
+static uint32_t missed_by(const struct agent_exchange *x, int32_t f, uint32_t counted,
+                          uint32_t steps) {
     const struct agent_sync *s = &x->job.sync;
     int64_t from = x->step - steps, early = from < s->early_steps ? s->early_steps - from : 0;
     early = early < steps ? early : steps;
-    int64_t most = (steps - early) / s->interval + (early ? early / s->early_interval : 0) + 1;
+    int64_t most = (steps - early) / s->interval + (early ? early / s->early_interval : 0);
+    most = most / agent_schedule_every(&x->schedule, f) + 1;
     return counted < most ? counted : (uint32_t)most;
 }
 
@@ -98,6 +100,11 @@ enum neb_status exchange_encode(struct agent_exchange *x, int32_t f,
     struct count_source counts = {x, f};
     bool measured = x->job.sync.tune.mode == AGENT_TUNE_AUTO;
     NEB_TRY(count(x, x->counters));
+    if (exchange_follows(x, f)) {
+        neb_buf_clear(&t->blob);
+        cmp_update_begin(&t->blob, 0);
+        return neb_buf_check(&t->blob);
+    }
     return agent_shards_encode(x->shards, f, x->frags[f].round, codec, unit_counts, &counts,
                                measured ? &t->error : NULL, &t->blob);
 }
@@ -110,7 +117,7 @@ enum neb_status exchange_send(struct agent_exchange *x, int32_t f) {
     exchange_heartbeat(x, false, 0);
     t->retries = g->in_flight ? t->retries + 1 : 0;
     t->steps = x->step > k->steps_base ? (uint32_t)(x->step - k->steps_base) : 0;
-    g->missed = missed_by(x, g->missed + (g->in_flight ? t->missed : 0), t->steps);
+    g->missed = missed_by(x, f, g->missed + (g->in_flight ? t->missed : 0), t->steps);
     bool merge = g->missed > (uint32_t)x->job.sync.merge_after;
     struct cmp_codec codec;
     NEB_TRY(exchange_plan_codec(x, f, merge, &codec));
@@ -119,7 +126,9 @@ enum neb_status exchange_send(struct agent_exchange *x, int32_t f) {
     t->encode_s = neb_seconds(t->sent_at - start);
     t->stall_s = 0;
     memcpy(k->counts_sent, x->counters, x->trainer.n_counters * sizeof *x->counters);
-    t->tokens = x->all_tokens > k->tokens_base ? x->all_tokens - k->tokens_base : 0;
+    t->tokens = x->all_tokens > k->tokens_base && !exchange_follows(x, f)
+                    ? x->all_tokens - k->tokens_base
+                    : 0;
     t->tokens_at_send = x->all_tokens;
     t->missed = g->missed; // they count for the update that carries their steps
     g->missed = 0;
@@ -133,7 +142,9 @@ enum neb_status exchange_send(struct agent_exchange *x, int32_t f) {
             g->merge_step = x->merges.log[i].step;
     x->payload_bytes += t->blob.len;
     x->masked_sent += x->sum != NULL;
-    x->payload_params += x->elements / (uint64_t)x->job.sync.fragments;
+    x->payload_params += agent_job_groups(&x->job) == 1
+                             ? x->elements / (uint64_t)exchange_fragments(x)
+                             : k->elements;
     NEB_TRY(exchange_resubmit(x, f));
     x->sync_s += neb_seconds(neb_now() - start);
     return NEB_OK;
@@ -164,17 +175,18 @@ enum neb_status exchange_take_commit(struct agent_exchange *x, const struct agen
     int64_t f = agent_ipc_int(m, "fragment", -1), round = agent_ipc_int(m, "round", -1);
     json_t *entries = json_object_get(m->head, "entries"), *e;
     size_t i, at = 0;
-    if (f < 0 || f >= x->job.sync.fragments || json_array_size(entries) != m->n_parts)
+    if (f < 0 || f >= exchange_fragments(x) || json_array_size(entries) != m->n_parts)
         return neb_fail(NEB_ERR_FORMAT, "the agent sent a malformed commit");
     struct agent_fragment *g = &x->frags[f];
     struct agent_flight *t = &x->flight[f];
+    int32_t owner = agent_job_fragment_owner(&x->job, (int32_t)f);
     if (t->here || round != (int64_t)g->round)
         return NEB_OK; // a duplicate, or a later round: exchange_merge asks for it in time
     neb_buf_clear(&t->bytes);
     for (i = 0; i < m->n_parts; i++)
         neb_buf_add(&t->bytes, m->parts[i].p, m->parts[i].len);
     NEB_TRY(neb_buf_check(&t->bytes));
-    t->n = (uint32_t)m->n_parts;
+    t->n = 0;
     t->mine = t->at_cursor = false;
     t->cursor = (int64_t)json_integer_value(json_object_get(m->head, "cursor"));
     t->former = false;
@@ -183,15 +195,17 @@ enum neb_status exchange_take_commit(struct agent_exchange *x, const struct agen
         // this process does not have what was sent before the disk was lost
         bool mine = own && !x->lost;
         t->former |= own && json_integer_value(json_object_get(e, "attempt")) < x->incarnation;
-        t->parts[i] = (struct inter_outer_part){
-            .blob = t->bytes.p + at,
+        at += m->parts[i].len;
+        t->mine |= mine;
+        if (owner >= 0 && owner != json_integer_value(json_object_get(e, "member")))
+            continue; // an empty update
+        t->parts[t->n++] = (struct inter_outer_part){
+            .blob = t->bytes.p + at - m->parts[i].len,
             .len = m->parts[i].len,
             .mine = mine,
             .tokens = (uint64_t)json_integer_value(json_object_get(e, "tokens")),
             .weight = (uint64_t)json_integer_value(json_object_get(e, "weight")),
             .clip = (float)json_number_value(json_object_get(e, "clip"))};
-        at += m->parts[i].len;
-        t->mine |= mine;
     }
     NEB_TRY(exchange_masked_seeds(x, t, json_object_get(m->head, "seeds")));
     t->eta = (float)json_number_value(json_object_get(m->head, "eta"));
@@ -292,7 +306,8 @@ static void say_round(struct agent_exchange *x, int32_t f, neb_ns start) {
     const struct cmp_variant *level = cmp_level(t->codec);
     char hex[33], codec[32];
     exchange_digest_hex(&x->kept[f].last_digest, hex);
-    cmp_codec_name(t->missed > (uint32_t)x->job.sync.merge_after ? &x->merge_codec : &x->codec,
+    cmp_codec_name(t->missed > (uint32_t)x->job.sync.merge_after ? &x->kept[f].merge_codec
+                                                                 : &x->kept[f].codec,
                    codec, sizeof codec);
     if (level)
         snprintf(codec, sizeof codec, "%s", level->name);
@@ -341,6 +356,7 @@ enum neb_status exchange_merge(struct agent_exchange *x, int32_t f) {
     bool foreign = !g->in_flight; // others continued without us
     exchange_heartbeat(x, false, 0);
     NEB_TRY(exchange_log_merge(x, f));
+    r.last = r.last || exchange_follows(x, f); // θ_m becomes θ
     // with an update that is taken over, this incarnation's work repeats the same steps
     bool reject = drop_rejected(x, f) || t->taken_over;
     NEB_TRY(agent_shards_merge(x->shards, f, reject, &r, &k->last_digest));

@@ -52,7 +52,7 @@ enum neb_status exchange_save_start(struct agent_exchange *x) {
 
 static json_t *rounds_json(const struct agent_exchange *x, const uint32_t *of) {
     json_t *rounds = json_array();
-    for (int32_t f = 0; f < x->job.sync.fragments; f++)
+    for (int32_t f = 0; f < exchange_fragments(x); f++)
         json_array_append_new(rounds, json_integer((json_int_t)of[f]));
     return rounds;
 }
@@ -111,7 +111,7 @@ enum neb_status exchange_save_wait(struct agent_exchange *x) {
 
 static void begin_saving(struct agent_exchange *x, int64_t at) {
     x->saves.now.step = at;
-    for (int32_t f = 0; x->federated && f < x->job.sync.fragments; f++)
+    for (int32_t f = 0; x->federated && f < exchange_fragments(x); f++)
         x->saves.now.rounds[f] = x->frags[f].round;
 }
 

@@ -1,17 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/exchange/schedule.h"
+#include "agent/job/groups.h"
+
+struct agent_schedule agent_schedule_of(const struct agent_job *job) {
+    const struct agent_sync *sync = &job->sync;
+    struct agent_schedule s = {.steps = job->steps,
+                               .interval = sync->interval,
+                               .overlap = sync->overlap,
+                               .fragments = agent_job_fragments(job),
+                               .early_interval = sync->early_interval,
+                               .early_steps = sync->early_steps};
+    for (int32_t f = 0; f < s.fragments; f++)
+        s.every[f] = agent_job_fragment_every(job, f);
+    return s;
+}
+
+int32_t agent_schedule_every(const struct agent_schedule *s, int32_t f) {
+    return s->every[f] > 1 ? s->every[f] : 1;
+}
 
 // In [0, H): after the early steps, fragments are spread evenly over the interval H.
 static int64_t offset(const struct agent_schedule *s, int32_t f) {
     return (int64_t)f * s->interval / s->fragments;
 }
 
+static int64_t early_cycles(const struct agent_schedule *s) {
+    return s->early_steps ? s->early_steps / s->early_interval : 0;
+}
+
 bool agent_schedule_due(const struct agent_schedule *s, int32_t f, int64_t step) {
-    if (step <= s->early_steps)
-        return step > 0 &&
-               (step - (int64_t)f * s->early_interval / s->fragments) % s->early_interval == 0;
-    int64_t base = s->base > s->early_steps ? s->base : s->early_steps;
-    return (step - base - offset(s, f)) % s->interval == 0;
+    int64_t base = 0, cycles = 0, o = (int64_t)f * s->early_interval / s->fragments,
+            interval = s->early_interval;
+    if (step <= 0)
+        return false;
+    if (step > s->early_steps) {
+        bool changed = s->base > s->early_steps;
+        base = changed ? s->base : s->early_steps;
+        cycles = changed ? s->base_cycles : early_cycles(s);
+        o = offset(s, f);
+        interval = s->interval;
+    }
+    int64_t every = agent_schedule_every(s, f);
+    return (step - base - o) % interval == 0 &&
+           (cycles + (step - base - 1) / interval) % every == every - 1;
 }
 
 // The sends of one fragment in order: the step of the last one, and the fewest steps between two.
@@ -35,34 +66,46 @@ static void sends(struct stretches *x, int64_t first, int64_t interval, int64_t 
     send_at(x, first + (end - first) / interval * interval);
 }
 
+// The first step at which fragment f is due, of the early ones and of the others (base is 0).
+static int64_t first_early(const struct agent_schedule *s, int32_t f) {
+    int64_t o = (int64_t)f * s->early_interval / s->fragments;
+    return (agent_schedule_every(s, f) - 1) * (int64_t)s->early_interval +
+           (o ? o : s->early_interval);
+}
+
+static int64_t first_due(const struct agent_schedule *s, int32_t f) {
+    int64_t o = offset(s, f), every = agent_schedule_every(s, f);
+    return s->early_steps + (every - 1 - early_cycles(s) % every) * s->interval +
+           (o ? o : s->interval);
+}
+
 int64_t agent_schedule_least(const struct agent_schedule *s) {
     int64_t least = s->steps;
     for (int32_t f = 0; f < s->fragments; f++) {
         struct stretches x = {0, s->steps};
-        int64_t early = s->early_steps < s->steps ? s->early_steps : s->steps, o;
-        o = (int64_t)f * s->early_interval / s->fragments;
+        int64_t early = s->early_steps < s->steps ? s->early_steps : s->steps,
+                every = agent_schedule_every(s, f);
         if (early > 0)
-            sends(&x, o ? o : s->early_interval, s->early_interval, early);
-        o = offset(s, f);
-        sends(&x, s->early_steps + (o ? o : s->interval), s->interval, s->steps);
+            sends(&x, first_early(s, f), every * s->early_interval, early);
+        sends(&x, first_due(s, f), every * s->interval, s->steps);
         send_at(&x, s->steps);
         least = x.least < least ? x.least : least;
     }
     return least;
 }
 
-// How many of the numbers first, first + apart, … lie in [1, last].
+// How many of the numbers first, first + apart, … are at most `last`.
 static int64_t count(int64_t first, int64_t apart, int64_t last) {
-    first = first > 0 ? first : apart;
     return last < first ? 0 : (last - first) / apart + 1;
 }
 
 int64_t agent_schedule_sends(const struct agent_schedule *s) {
     int64_t all = 0, last = s->steps - 1, early = s->early_steps < last ? s->early_steps : last;
     for (int32_t f = 0; f < s->fragments; f++) {
+        int64_t every = agent_schedule_every(s, f);
         if (s->early_steps)
-            all += count((int64_t)f * s->early_interval / s->fragments, s->early_interval, early);
-        all += count(offset(s, f), s->interval, last - s->early_steps);
+            all += count(first_early(s, f), every * s->early_interval, early);
+        all += count(first_due(s, f), every * s->interval, last);
         all++; // the final send, at the last step
     }
     return all;
@@ -75,17 +118,22 @@ int32_t agent_schedule_interval(const struct agent_schedule *s, int64_t step) {
 void agent_schedule_change(struct agent_schedule *s, int64_t step, int32_t interval) {
     if (interval == s->interval)
         return;
+    int64_t base = s->base > s->early_steps ? s->base : s->early_steps,
+            before = s->base > s->early_steps ? s->base_cycles : early_cycles(s);
+    if (step > base) // the first fragment ends a cycle
+        s->base_cycles = before + (step - base - 1) / s->interval + 1;
     s->interval = interval;
     s->base = step;
 }
 
-// Position of a fragment's next update in the order in which all members send: by round, then by
+// Position of a fragment's next update in the order in which all members send: by cycle, then by
 // offset. The first fragment (offset 0) closes a cycle. So a member that lags, or that ran alone
 // for a while, still offers the update that the others wait for.
 static int64_t next_in_order(const struct agent_schedule *s, const struct agent_fragment *g,
                              int32_t f) {
-    int64_t round = (int64_t)g->round + (g->in_flight ? 1 : 0);
-    return round * s->fragments + (f == 0 ? s->fragments - 1 : f - 1);
+    int64_t round = (int64_t)g->round + (g->in_flight ? 1 : 0),
+            cycle = (round + 1) * agent_schedule_every(s, f);
+    return cycle * s->fragments + (f == 0 ? s->fragments - 1 : f - 1);
 }
 
 // True if some fragment is due at this step, nothing was sent at it yet, and it is the turn of f.

@@ -18,11 +18,21 @@
 //
 // The first early_steps steps may have a shorter interval.
 //
+// A fragment of a group with `exchange: {every: K}` is due in each K-th cycle. A cycle is H steps;
+// it ends with the first fragment's place. With H 10, and two fragments, of which 1 has K 3:
+//
+//     step       5    10    15    20    25    30    35  …
+//     cycle    └── 0 ───┘ └── 1 ───┘ └── 2 ───┘ └─ 3
+//     due             f0          f0    f1    f0
+//
+// The common order goes by the cycle of an update, (round + 1)·K − 1, so it is the same for all
+// members, whatever they have missed.
+//
 // Source: Streaming DiLoCo (arXiv 2501.18512) for offsets and overlap.
 #ifndef AGENT_SCHEDULE_H
 #define AGENT_SCHEDULE_H
-#include <stdbool.h>
-#include <stdint.h>
+#include "agent/job/config.h"
+#include "inter/record/types.h"
 
 struct agent_schedule {
     int64_t steps;    // inner steps of this cluster in total
@@ -32,8 +42,10 @@ struct agent_schedule {
     // Interval of the first early_steps steps. overlap < early_interval; early_steps is a multiple
     // of it.
     int32_t early_interval;
-    int64_t early_steps; // 0: one interval throughout
-    int64_t base;        // step from which the present interval holds; 0 at first
+    int64_t early_steps;                // 0: one interval throughout
+    int64_t base;                       // step from which the present interval holds; 0 at first
+    int64_t base_cycles;                // cycles up to it
+    int32_t every[INTER_FRAGMENTS_MAX]; // K of each fragment; 0 is 1
 };
 
 struct agent_fragment {
@@ -52,7 +64,12 @@ struct agent_fragment {
     uint32_t missed; // due sends skipped since the last send
 };
 
-// True if fragment f is due after `step` steps: first at its offset, then every interval.
+// That of a job, before its first step.
+struct agent_schedule agent_schedule_of(const struct agent_job *job);
+
+// K of fragment f: it is due every K intervals.
+int32_t agent_schedule_every(const struct agent_schedule *s, int32_t f);
+// True if fragment f is due after `step` steps: at its offset in every K-th cycle.
 bool agent_schedule_due(const struct agent_schedule *s, int32_t f, int64_t step);
 
 // Fewest inner steps that an update of some fragment can hold when nothing is late: between two

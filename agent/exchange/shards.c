@@ -84,7 +84,7 @@ static enum neb_status deal(struct agent_shards *o) {
     if (!elements)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for %d units", o->n);
     for (int32_t i = 0; i < o->n; i++) {
-        elements[i] = shards_unit_size(o, i);
+        elements[i] = o->fragment[i] < 0 ? 0 : shards_unit_size(o, i);
         o->place[i] = o->elements;
         o->elements += elements[i];
     }
@@ -92,6 +92,7 @@ static enum neb_status deal(struct agent_shards *o) {
                         o->load, o->owner);
     free(elements);
     for (int32_t i = 0; i < o->n; i++) {
+        o->owner[i] = o->fragment[i] < 0 ? -1 : o->owner[i];
         o->local[i] = o->owner[i] == o->rank ? o->mine : -1;
         if (o->local[i] >= 0)
             o->own[o->mine++] = i;
@@ -145,21 +146,6 @@ static enum neb_status make_outer(struct agent_shards *o) {
     return st;
 }
 
-// A device and its host exchange full tensors, so all units of a tensor must be in one fragment.
-static enum neb_status check_fragments(const struct agent_shards *o) {
-    bool any[INTER_FRAGMENTS_MAX] = {0};
-    for (int32_t i = 0; i < o->n; i++) {
-        NEB_ASSERT(agent_unit_first(&o->t.units[i]) || o->fragment[i] == o->fragment[i - 1]);
-        any[o->fragment[i]] = true;
-    }
-    for (int32_t f = 0; f < o->c.fragments; f++)
-        if (!any[f])
-            return neb_fail(NEB_ERR_INVALID,
-                            "sync.fragments: fragment %d of %d is empty; use fewer fragments", f,
-                            o->c.fragments);
-    return NEB_OK;
-}
-
 static enum neb_status allocate(struct agent_shards *o, const struct hello *h,
                                 const int32_t *fragment) {
     o->n = o->t.n_units;
@@ -184,7 +170,9 @@ static enum neb_status allocate(struct agent_shards *o, const struct hello *h,
         !o->moves || !o->pieces || !o->sizes || !o->others_counts)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for %d units", o->n);
     memcpy(o->fragment, fragment, (size_t)o->n * sizeof *fragment);
-    NEB_TRY(check_fragments(o));
+    // A device and its host exchange full tensors.
+    for (int32_t i = 0; i < o->n; i++)
+        NEB_ASSERT(agent_unit_first(&o->t.units[i]) || fragment[i] == fragment[i - 1]);
     NEB_TRY(deal(o));
     return make_room(o);
 }

@@ -33,10 +33,11 @@
 #include "inter/outer/outer.h"
 
 struct agent_shards;
-// On rank 0. outer: places is ignored, sum is rank 0's. fragment: one entry per unit, copied.
+// On rank 0. outer: places is ignored, sum is rank 0's. fragment: one entry per unit, copied; -1: the
+// unit is not exchanged, and nobody owns it. All units of a tensor have the same one.
 // single: rank 0 owns all units, which a masked sum needs. The state starts with the parameters
 // that the ranks hold. trainer is copied; what it points to and outer->sum are borrowed.
-// NEB_ERR_NOMEM; NEB_ERR_INVALID: a fragment has no units; and the errors of the communicator.
+// NEB_ERR_NOMEM, and the errors of the communicator.
 NEB_MUST_CHECK enum neb_status agent_shards_create(const struct agent_trainer *trainer,
                                                    const struct inter_outer_config *outer,
                                                    const int32_t *fragment, bool single,

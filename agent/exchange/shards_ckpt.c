@@ -21,9 +21,9 @@ uint64_t agent_shards_part_bytes(void *user, int rank) {
 }
 
 static enum neb_status add(struct intra_ckpt_writer *w, const struct inter_outer_array *array,
-                           int32_t i, size_t n, const float *x) {
+                           int32_t number, size_t n, const float *x) {
     char name[64];
-    snprintf(name, sizeof name, "%s/%d", array->name, i);
+    snprintf(name, sizeof name, "%s/%d", array->name, number);
     return intra_ckpt_add(w, name, INTRA_F32, n, 1, x);
 }
 
@@ -36,14 +36,17 @@ enum neb_status agent_shards_part_put(void *user, const int32_t *writer,
     float *room = NULL;
     size_t most = 0;
     for (int32_t i = 0; i < o->n; i++)
-        if (writer[o->owner[i]] == o->rank && o->local[i] < 0 && shards_unit_size(o, i) > most)
+        if (o->owner[i] >= 0 && writer[o->owner[i]] == o->rank && o->local[i] < 0 &&
+            shards_unit_size(o, i) > most)
             most = shards_unit_size(o, i);
     if (most && !(room = malloc(most * sizeof *room)))
         return neb_fail(NEB_ERR_NOMEM, "out of memory for a unit of %zu elements", most);
     enum neb_status pulled = inter_outer_pull(o->outer);
     *written = *written == NEB_OK ? pulled : *written;
     inter_outer_arrays(o->outer, arrays);
-    for (int32_t i = 0; i < o->n; i++) {
+    for (int32_t i = 0, number = 0; i < o->n; i++) {
+        if (o->owner[i] < 0) // the numbers of an array's pieces have no gap
+            continue;
         size_t n = shards_unit_size(o, i);
         int to = writer[o->owner[i]];
         for (int a = 0; a < INTER_OUTER_ARRAYS; a++) {
@@ -54,8 +57,9 @@ enum neb_status agent_shards_part_put(void *user, const int32_t *writer,
                 NEB_TRY_GOTO(shards_take(o, room, n * sizeof *x, o->owner[i], SHARDS_TAG_ARRAYS),
                              out);
             if (to == o->rank && *written == NEB_OK)
-                *written = add(w, &arrays[a], i, n, x);
+                *written = add(w, &arrays[a], number, n, x);
         }
+        number++;
     }
 out:
     free(room);
@@ -85,7 +89,7 @@ static enum neb_status spread(struct agent_shards *o, int32_t f, int n_arrays,
     float *room = NULL;
     size_t most = 0;
     for (int32_t i = 0; i < o->n; i++)
-        if (o->rank == 0 && o->local[i] < 0 && shards_unit_size(o, i) > most)
+        if (o->rank == 0 && o->owner[i] > 0 && shards_unit_size(o, i) > most)
             most = shards_unit_size(o, i);
     if (most)
         room = calloc(most, sizeof *room);
@@ -95,7 +99,7 @@ static enum neb_status spread(struct agent_shards *o, int32_t f, int n_arrays,
     inter_outer_arrays(o->outer, arrays);
     for (int32_t i = 0; i < o->n; i++) {
         size_t n = shards_unit_size(o, i);
-        for (int a = 0; a < n_arrays && (f < 0 || o->fragment[i] == f); a++) {
+        for (int a = 0; a < n_arrays && o->owner[i] >= 0 && (f < 0 || o->fragment[i] == f); a++) {
             float *x = o->local[i] < 0 ? room : own(o, &arrays[a], i);
             if (o->rank == 0 && files == NEB_OK)
                 files = from->read(from, a, o->place[i], x, n);

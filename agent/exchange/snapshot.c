@@ -40,7 +40,7 @@ static enum neb_status check_finite(const struct neb_file *file, uint64_t at, ui
 static enum neb_status take_fragments(struct agent_exchange *x, const struct inter_snapshot *s,
                                       const struct neb_file *file, uint64_t header,
                                       bool has_checkpoint, int64_t *cursor, bool *bad) {
-    for (int32_t f = 0; f < x->job.sync.fragments; f++) {
+    for (int32_t f = 0; f < exchange_fragments(x); f++) {
         const struct inter_snapshot_part *p = &s->parts[f];
         if (!(x->taken >> f & 1) && (has_checkpoint || !p->round))
             continue;
@@ -72,7 +72,7 @@ static enum neb_status check(const struct agent_exchange *x, const struct inter_
                              const struct neb_file *file, uint64_t header, bool *bad) {
     uint64_t n = x->elements;
     bool finite = true;
-    *bad = s->fragments != (uint32_t)x->job.sync.fragments || s->elements != n ||
+    *bad = s->fragments != (uint32_t)exchange_fragments(x) || s->elements != n ||
            neb_file_len(file) - header != 2 * n * sizeof(float);
     if (*bad)
         return neb_fail(NEB_ERR_FORMAT, "the snapshot does not fit this job");
@@ -118,7 +118,7 @@ out:
     NEB_TRY(st);
     if (cursor > x->step)
         NEB_TRY(exchange_skip_steps(x, cursor - x->step));
-    for (int32_t f = 0; f < x->job.sync.fragments; f++)
+    for (int32_t f = 0; f < exchange_fragments(x); f++)
         if (x->frags[f].send_step == -1)
             NEB_TRY(exchange_begin_counts(x, f));
     if (!has_checkpoint)

@@ -29,7 +29,6 @@ struct agent_unit {
     // columns of it from this one on. The units of a row follow each other.
     int64_t col0;
     uint32_t rows, cols;
-    int32_t class; // group of the job (agent/job): fragments never mix two of them
     // Units of one group share a fragment, and fragments take whole groups in ascending order. All
     // units of a tensor have the same group. From 0.
     int32_t group;

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attaching: finds the agent, waits for a job that needs a trainer, and creates the exchange.
+// Attaching: rank 0 finds the agent, and waits for a job that needs a trainer. The other ranks get
+// the job from it.
 #include "agent/base/log.h"
-#include "agent/job/init_digest.h"
+#include "agent/lib/ranks.h"
 #include "agent/lib/state.h"
+#include "agent/proc/harden.h"
+#include "security/seal_key.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -76,51 +79,162 @@ static enum neb_status wait_for_job(struct nebula *n, const char *job, double ti
     return st;
 }
 
-// The model holds the tensors between the trainer's memory and the exchange. It has no gradients:
-// the trainer has its own.
-static enum neb_status make_model(struct nebula *n) {
-    struct agent_job *j = &n->x.job;
-    struct intra_ckpt *init = NULL;
-    j->model.n_kv_heads = j->model.n_kv_heads ? j->model.n_kv_heads : j->model.n_heads;
-    j->model.head_dim = j->model.head_dim ? j->model.head_dim : j->model.d_model / j->model.n_heads;
-    j->model.max_seq = j->seq_len;
-    NEB_TRY(intra_model_create(&j->model, &j->trainable, (uint64_t)j->seed, &n->model));
-    free(n->model->grads);
-    n->model->grads = NULL;
-    if (!j->init_from[0])
-        return NEB_OK;
-    NEB_TRY(intra_ckpt_open_in(exchange_vault(&n->x), j->init_from, true, &init));
-    enum neb_status st = agent_job_init_same(j, n->x.cluster, init);
-    if (st == NEB_OK)
-        st = intra_model_load_params(init, n->model);
-    intra_ckpt_close(&init);
-    return st;
-}
-
-static enum neb_status attach(struct nebula *n, const struct nebula_attach_options *o) {
+static enum neb_status attach_first(struct nebula *n, const struct nebula_attach_options *o) {
     const char *job = o->job ? o->job : getenv("NEBULA_JOB");
     struct agent_exchange *x = &n->x;
     NEB_TRY(find_agent(o->agent, n->socket, sizeof n->socket));
     NEB_TRY(wait_for_job(n, job ? job : "", o->timeout_s > 0 ? o->timeout_s : 60));
     NEB_TRY(agent_credential_find(n->socket, n->job, &x->link.credential));
-    NEB_TRY(exchange_attach(x, n->socket, n->job));
+    return exchange_attach(x, n->socket, n->job);
+}
+
+// ---- to the other ranks -------------------------------------------------------------------------
+
+enum { TAG_HAND = 32024 };
+
+struct hello {
+    int32_t cluster;
+    bool sealed, had_checkpoint;
+    uint64_t text; // bytes of the job
+    char dir[NEB_PATH_MAX];
+};
+
+// The key of the job goes sealed to each rank (security/seal_key.h).
+static enum neb_status give_key(struct nebula *n) {
+    struct intra_comm *w = n->world;
+    for (int r = 1; r < n->ranks; r++) {
+        uint8_t public_half[SEC_HAND_PUBLIC_BYTES], box[SEC_HAND_BOX_BYTES];
+        struct intra_comm_send send = {0};
+        NEB_TRY(w->ops->recv(w, public_half, sizeof public_half, r, TAG_HAND));
+        NEB_TRY(sec_hand_give(sec_vault_key(n->x.vault), public_half, box));
+        NEB_TRY(w->ops->send(w, box, sizeof box, r, TAG_HAND, &send));
+    }
+    return NEB_OK;
+}
+
+static enum neb_status take_key(struct nebula *n) {
+    struct intra_comm *w = n->world;
+    uint8_t public_half[SEC_HAND_PUBLIC_BYTES], box[SEC_HAND_BOX_BYTES];
+    struct intra_comm_send send = {0};
+    struct sec_hand *hand = NULL;
+    struct sec_seal_key *k = NULL;
+    agent_harden_keys(true);
+    NEB_TRY(sec_hand_begin(&hand, public_half));
+    enum neb_status st = w->ops->send(w, public_half, sizeof public_half, 0, TAG_HAND, &send);
+    if (st == NEB_OK)
+        st = w->ops->recv(w, box, sizeof box, 0, TAG_HAND);
+    if (st == NEB_OK)
+        st = sec_hand_take(hand, box, &k);
+    if (st == NEB_OK)
+        st = sec_vault_create_take(&k, NULL, &n->x.vault);
+    sec_hand_destroy(&hand);
+    return st;
+}
+
+static enum neb_status take_job(struct nebula *n, const struct hello *h, const char *text) {
+    json_t *spec = json_loadb(text, h->text, 0, NULL);
+    enum neb_status st = spec ? agent_job_from_json(spec, &n->x.job)
+                              : neb_fail(NEB_ERR_FORMAT, "rank 0 sent a malformed job");
+    json_decref(spec);
+    n->x.cluster = h->cluster;
+    n->x.had_checkpoint = h->had_checkpoint;
+    memcpy(n->x.dir, h->dir, sizeof n->x.dir);
+    return st;
+}
+
+static enum neb_status share_job(struct nebula *n) {
+    struct intra_comm *w = n->world;
+    struct hello h = {n->x.cluster, n->x.vault != NULL, n->x.had_checkpoint, 0, ""};
+    char *text = NULL;
+    json_t *spec = n->rank == 0 ? agent_job_to_json(&n->x.job) : NULL;
+    if (n->rank == 0)
+        text = json_dumps(spec, JSON_COMPACT);
+    json_decref(spec);
+    enum neb_status st =
+        n->rank || text ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory while attaching");
+    h.text = text ? strlen(text) : 0;
+    memcpy(h.dir, n->x.dir, sizeof h.dir);
+    NEB_TRY_GOTO(lib_agree(n, st), out);
+    NEB_TRY_GOTO(w->ops->broadcast(w, &h, sizeof h, 0), out);
+    if (n->rank && !(text = malloc(h.text)))
+        st = neb_fail(NEB_ERR_NOMEM, "out of memory while attaching");
+    NEB_TRY_GOTO(lib_agree(n, st), out);
+    NEB_TRY_GOTO(w->ops->broadcast(w, text, h.text, 0), out);
+    NEB_TRY_GOTO(lib_agree(n, n->rank ? take_job(n, &h, text) : NEB_OK), out);
+    if (h.sealed)
+        st = lib_agree(n, n->rank ? take_key(n) : give_key(n));
+out:
+    free(text);
+    return st;
+}
+
+// ---- on every rank ------------------------------------------------------------------------------
+
+// A built-in model: names and shapes. The parameters are the loop's.
+static enum neb_status make_model(struct nebula *n) {
+    struct agent_job *j = &n->x.job;
+    if (j->attached)
+        return NEB_OK;
+    j->model.n_kv_heads = j->model.n_kv_heads ? j->model.n_kv_heads : j->model.n_heads;
+    j->model.head_dim = j->model.head_dim ? j->model.head_dim : j->model.d_model / j->model.n_heads;
+    j->model.max_seq = j->seq_len;
+    NEB_TRY(intra_model_layout(&j->model, &j->trainable, &n->model));
+    size_t counters = 2 * (size_t)n->model->c.vocab;
+    n->counters = calloc(counters, sizeof *n->counters);
+    n->sum = calloc(counters, sizeof *n->sum);
+    return n->counters && n->sum ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory for row counts");
+}
+
+static enum neb_status prepare(struct nebula *n, int threads) {
+    struct agent_exchange *x = &n->x;
     x->federated = x->job.sync.scheme == AGENT_SCHEME_FEDERATED && x->job.n_clusters > 1;
-    int threads = o->threads ? o->threads : x->job.clusters[x->cluster].threads;
-    NEB_TRY(kern_pool_create(threads, &n->pool));
+    NEB_TRY(kern_pool_create(threads ? threads : x->job.clusters[x->cluster].threads, &n->pool));
     NEB_TRY(lib_copy_create(&n->copy));
-    NEB_TRY(make_model(n));
-    NEB_TRY(lib_trainer_create(n));
-    return x->federated ? exchange_join(x) : NEB_OK;
+    return make_model(n);
+}
+
+static int attach(struct nebula *n, const struct nebula_attach_options *o) {
+    int s = lib_enter(n, "nebula_attach");
+    if (s)
+        return s;
+    enum neb_status st = n->rank ? NEB_OK : attach_first(n, o);
+    s = lib_pass(st);
+    s = lib_leave(n, st == NEB_ERR_UNSUPPORTED ? (int)NEBULA_ERR_VERSION : s);
+    if (s)
+        return s;
+    if (n->ranks > 1)
+        LIB_TRY(share_job(n));
+    LIB_TRY(lib_agree(n, prepare(n, o->threads)));
+    return NEBULA_OK;
 }
 
 void lib_destroy(struct nebula *n) {
     exchange_destroy(&n->x);
+    agent_shards_destroy(&n->shards);
     exchange_leave(&n->x);
     lib_trainer_destroy(n);
+    lib_tensors_destroy(n);
     intra_model_destroy(&n->model);
     kern_pool_destroy(&n->pool);
     lib_copy_destroy(&n->copy);
+    if (n->world)
+        n->world->ops->destroy(n->world);
     free(n);
+}
+
+static int check_ranks(const struct nebula_ranks *r) {
+    if (!r)
+        return NEBULA_OK;
+    if (r->size != sizeof *r)
+        return lib_fail(NEBULA_ERR_VERSION,
+                        "nebula_attach: the ranks have %zu bytes, but this "
+                        "library knows %zu: rebuild with its header",
+                        r->size, sizeof *r);
+    if (r->ranks < 1 || r->rank < 0 || r->rank >= r->ranks ||
+        (r->ranks > 1 && (!r->send || !r->recv)))
+        return lib_fail(NEBULA_ERR_INVALID, "nebula_attach: rank %d of %d, send %s, recv %s",
+                        r->rank, r->ranks, r->send ? "given" : "NULL", r->recv ? "given" : "NULL");
+    return NEBULA_OK;
 }
 
 int nebula_attach(const struct nebula_attach_options *o, struct nebula **out) {
@@ -128,32 +242,34 @@ int nebula_attach(const struct nebula_attach_options *o, struct nebula **out) {
     if (!o || !out)
         return lib_fail(NEBULA_ERR_INVALID, "nebula_attach: options or out is NULL");
     *out = NULL;
-    // the size of options that end before the wait hook
-    const size_t first = offsetof(struct nebula_attach_options, hooks.wait);
-    struct nebula_attach_options known = {0};
-    if ((o->size != sizeof *o && o->size != first) || o->api != NEBULA_API)
+    if (o->size != sizeof *o || o->api != NEBULA_API)
         return lib_fail(
             NEBULA_ERR_VERSION,
             "nebula_attach: the program was built for API %d (options of %zu bytes), the "
             "library has API %d (%zu bytes): rebuild it with this library's header",
             o->api, o->size, NEBULA_API, sizeof *o);
+    int s = check_ranks(o->ranks);
+    if (s)
+        return s;
     struct nebula *n = calloc(1, sizeof *n);
     if (!n)
         return lib_fail(NEBULA_ERR_MEMORY, "nebula_attach: out of memory");
-    n->owner = getpid();
-    memcpy(&known, o, o->size);
-    n->hooks = known.hooks;
+    n->process = getpid();
+    n->hooks = o->hooks;
+    n->ranks = o->ranks ? o->ranks->ranks : 1;
+    n->rank = o->ranks ? o->ranks->rank : 0;
     n->ask_after = 2 * NEB_S;
     n->silent_after = 10 * NEB_S;
+    n->initial = true;
     exchange_init(&n->x);
     n->x.link.foreign = true;
     n->x.isa = "attached trainer";
-    enum neb_status st = attach(n, &known);
-    if (st != NEB_OK) {
-        int s = st == NEB_ERR_UNSUPPORTED ? (int)NEBULA_ERR_VERSION : 0;
-        int e = lib_pass(st);
+    s = n->ranks > 1 ? lib_pass(lib_ranks_create(o->ranks, &n->world)) : (int)NEBULA_OK;
+    if (!s)
+        s = attach(n, o);
+    if (s) {
         lib_destroy(n);
-        return s ? s : e;
+        return s;
     }
     *out = n;
     return NEBULA_OK;

@@ -18,15 +18,27 @@
 enum { DEVICES = 64 };
 // CU_POINTER_ATTRIBUTE_… and CU_MEMORYTYPE_HOST of cuda.h
 enum { ATTRIBUTE_CONTEXT = 1, ATTRIBUTE_MEMORY_TYPE = 2, ATTRIBUTE_DEVICE_ORDINAL = 9 };
-enum { MEMORY_TYPE_HOST = 1 };
+enum { MEMORY_TYPE_HOST = 1, MEMORY_TYPE_DEVICE = 2 };
+
+struct copy_side { // a half of CUDA_MEMCPY2D
+    size_t x_bytes, y;
+    int type;
+    void *host;
+    unsigned long long device;
+    void *array;
+    size_t pitch;
+};
+struct copy_2d { // CUDA_MEMCPY2D
+    struct copy_side from, to;
+    size_t width_bytes, height;
+};
 
 struct driver {
     int (*pointer_attribute)(void *data, int attribute, unsigned long long p);
     int (*push)(void *context);
     int (*pop)(void **context);
     int (*synchronize)(void);
-    int (*to_host)(void *dst, unsigned long long src, size_t bytes);
-    int (*to_device)(unsigned long long dst, const void *src, size_t bytes);
+    int (*copy)(const struct copy_2d *c);
     int (*device)(int *device, int ordinal);
     int (*primary_retain)(void **context, int device);
     int (*primary_release)(int device);
@@ -63,7 +75,7 @@ void lib_copy_destroy(struct lib_copy **cp) {
 }
 
 bool lib_copy_known(int dtype, int place) {
-    return (dtype == NEBULA_F32 || dtype == NEBULA_BF16) &&
+    return (dtype == NEBULA_F32 || dtype == NEBULA_BF16 || dtype == NEBULA_F16) &&
            (place == NEBULA_HOST || place == NEBULA_CUDA);
 }
 
@@ -76,8 +88,7 @@ static enum neb_status load(struct lib_copy *c) {
                  {"cuCtxPushCurrent_v2", &d->push},
                  {"cuCtxPopCurrent_v2", &d->pop},
                  {"cuCtxSynchronize", &d->synchronize},
-                 {"cuMemcpyDtoH_v2", &d->to_host},
-                 {"cuMemcpyHtoD_v2", &d->to_device},
+                 {"cuMemcpy2DUnaligned_v2", &d->copy},
                  {"cuDeviceGet", &d->device},
                  {"cuDevicePrimaryCtxRetain", &d->primary_retain},
                  {"cuDevicePrimaryCtxRelease_v2", &d->primary_release},
@@ -150,10 +161,13 @@ enum neb_status lib_copy_check(struct lib_copy *c, const void *data) {
     return context_of(c, (unsigned long long)(uintptr_t)data, &context);
 }
 
-static enum neb_status cuda_copy(struct lib_copy *c, void *host, void *device, size_t bytes,
-                                 bool read) {
+// rows of `width` bytes; pitches in bytes.
+static enum neb_status cuda_copy(struct lib_copy *c, void *host, size_t host_pitch, void *device,
+                                 size_t device_pitch, size_t width, size_t rows, bool read) {
     const struct driver *d = &c->d;
     unsigned long long p = (unsigned long long)(uintptr_t)device;
+    struct copy_side here = {.type = MEMORY_TYPE_HOST, .host = host, .pitch = host_pitch},
+                     there = {.type = MEMORY_TYPE_DEVICE, .device = p, .pitch = device_pitch};
     void *context = NULL, *was;
     NEB_ASSERT(c->cuda); // lib_copy_check has loaded the driver
     NEB_TRY(context_of(c, p, &context));
@@ -161,12 +175,24 @@ static enum neb_status cuda_copy(struct lib_copy *c, void *host, void *device, s
     if (e == 0) {
         e = d->synchronize();
         if (e == 0)
-            e = read ? d->to_host(host, p, bytes) : d->to_device(p, host, bytes);
+            e = d->copy(&(struct copy_2d){read ? there : here, read ? here : there, width, rows});
         d->pop(&was);
     }
     return e ? neb_fail(NEB_ERR_IO, "cannot copy %zu bytes of a CUDA tensor: CUDA reports %s (%d)",
-                        bytes, name_of(c, e), e)
+                        width * rows, name_of(c, e), e)
              : NEB_OK;
+}
+
+// Between device memory and rows of host memory without gaps in a row.
+static enum neb_status cuda_block(struct lib_copy *c, const struct lib_copy_block *b, size_t bytes,
+                                  char *host, size_t host_pitch, char *device, bool read) {
+    if (b->step == 1)
+        return cuda_copy(c, host, host_pitch * bytes, device, b->pitch * bytes, b->len * bytes,
+                         b->runs, read);
+    for (size_t r = 0; r < b->runs; r++) // each element is a row
+        NEB_TRY(cuda_copy(c, host + r * host_pitch * bytes, bytes, device + r * b->pitch * bytes,
+                          b->step * bytes, bytes, b->len, read));
+    return NEB_OK;
 }
 
 static enum neb_status scratch(struct lib_copy *c, size_t bytes) {
@@ -177,49 +203,71 @@ static enum neb_status scratch(struct lib_copy *c, size_t bytes) {
                           bytes);
 }
 
-enum neb_status lib_copy_read(struct lib_copy *c, float *dst, const void *src, size_t n, int dtype,
-                              int place) {
-    size_t bytes = n * (dtype == NEBULA_F32 ? sizeof(float) : sizeof(uint16_t));
-    const void *host = src;
-    if (place == NEBULA_CUDA) {
-        void *to = dst;
-        if (dtype != NEBULA_F32) {
-            NEB_TRY(scratch(c, bytes));
-            to = c->scratch.p;
-        }
-        NEB_TRY(cuda_copy(c, to, (void *)(uintptr_t)src, bytes, true));
-        host = to;
+static size_t bytes_of(int dtype) { return dtype == NEBULA_F32 ? sizeof(float) : sizeof(uint16_t); }
+
+static float widened(uint16_t h, int dtype) {
+    return dtype == NEBULA_BF16 ? intra_f32_of_bf16(h) : intra_f32_of_f16(h);
+}
+static uint16_t narrowed(float x, int dtype) {
+    return dtype == NEBULA_BF16 ? intra_bf16_of_f32(x) : intra_f16_of_f32(x);
+}
+float lib_copy_rounded(float x, int dtype) {
+    return dtype == NEBULA_F32 ? x : widened(narrowed(x, dtype), dtype);
+}
+
+static void read_run(float *dst, const char *src, size_t n, size_t step, int dtype) {
+    uint16_t h;
+    if (dtype == NEBULA_F32 && step == 1 && (const char *)dst != src)
+        memcpy(dst, src, n * sizeof *dst);
+    for (size_t i = 0; dtype == NEBULA_F32 && step != 1 && i < n; i++)
+        memcpy(&dst[i], src + i * step * sizeof *dst, sizeof *dst);
+    for (size_t i = 0; dtype != NEBULA_F32 && i < n; i++) {
+        memcpy(&h, src + i * step * sizeof h, sizeof h);
+        dst[i] = widened(h, dtype);
     }
-    if (dtype == NEBULA_F32 && host != dst)
-        memcpy(dst, host, bytes);
-    const unsigned char *half = host;
-    for (size_t i = 0; dtype == NEBULA_BF16 && i < n; i++) {
-        uint16_t h;
-        memcpy(&h, half + i * sizeof h, sizeof h);
-        dst[i] = intra_f32_of_bf16(h);
+}
+
+static void write_run(char *dst, const float *src, size_t n, size_t step, int dtype) {
+    if (dtype == NEBULA_F32 && step == 1 && dst != (const char *)src)
+        memcpy(dst, src, n * sizeof *src);
+    for (size_t i = 0; dtype == NEBULA_F32 && step != 1 && i < n; i++)
+        memcpy(dst + i * step * sizeof *src, &src[i], sizeof *src);
+    for (size_t i = 0; dtype != NEBULA_F32 && i < n; i++) {
+        uint16_t h = narrowed(src[i], dtype);
+        memcpy(dst + i * step * sizeof h, &h, sizeof h);
     }
+}
+
+enum neb_status lib_copy_read(struct lib_copy *c, const struct lib_copy_block *b, float *dst,
+                              const void *src) {
+    size_t bytes = bytes_of(b->dtype), pitch = b->pitch, step = b->step;
+    const char *host = src;
+    if (b->place == NEBULA_CUDA && b->dtype == NEBULA_F32)
+        return cuda_block(c, b, bytes, (char *)dst, b->host_pitch, (char *)(uintptr_t)src, true);
+    if (b->place == NEBULA_CUDA) {
+        NEB_TRY(scratch(c, b->len * b->runs * bytes));
+        host = (const char *)c->scratch.p;
+        pitch = b->len, step = 1;
+        NEB_TRY(
+            cuda_block(c, b, bytes, (char *)c->scratch.p, b->len, (char *)(uintptr_t)src, true));
+    }
+    for (size_t r = 0; r < b->runs; r++)
+        read_run(dst + r * b->host_pitch, host + r * pitch * bytes, b->len, step, b->dtype);
     return NEB_OK;
 }
 
-enum neb_status lib_copy_write(struct lib_copy *c, void *dst, const float *src, size_t n, int dtype,
-                               int place) {
-    size_t bytes = n * (dtype == NEBULA_F32 ? sizeof(float) : sizeof(uint16_t));
-    const void *host = src;
-    unsigned char *half = dst;
-    if (dtype == NEBULA_BF16) {
-        if (place == NEBULA_CUDA) {
-            NEB_TRY(scratch(c, bytes));
-            half = c->scratch.p;
-        }
-        for (size_t i = 0; i < n; i++) {
-            uint16_t h = intra_bf16_of_f32(src[i]);
-            memcpy(half + i * sizeof h, &h, sizeof h);
-        }
-        host = half;
+enum neb_status lib_copy_write(struct lib_copy *c, const struct lib_copy_block *b, void *dst,
+                               const float *src) {
+    size_t bytes = bytes_of(b->dtype), pitch = b->pitch, step = b->step;
+    char *host = dst;
+    if (b->place == NEBULA_CUDA && b->dtype == NEBULA_F32)
+        return cuda_block(c, b, bytes, (char *)(uintptr_t)src, b->host_pitch, dst, false);
+    if (b->place == NEBULA_CUDA) {
+        NEB_TRY(scratch(c, b->len * b->runs * bytes));
+        host = (char *)c->scratch.p;
+        pitch = b->len, step = 1;
     }
-    if (place == NEBULA_CUDA)
-        return cuda_copy(c, (void *)(uintptr_t)host, dst, bytes, false);
-    if (dtype == NEBULA_F32)
-        memcpy(dst, src, bytes);
-    return NEB_OK;
+    for (size_t r = 0; r < b->runs; r++)
+        write_run(host + r * pitch * bytes, src + r * b->host_pitch, b->len, step, b->dtype);
+    return b->place == NEBULA_CUDA ? cuda_block(c, b, bytes, host, b->len, dst, false) : NEB_OK;
 }

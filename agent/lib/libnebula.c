@@ -45,10 +45,10 @@ void lib_locale_back(const locale_t *was) {
 static int usable(const struct nebula *n, const char *call) {
     if (!n)
         return lib_fail(NEBULA_ERR_INVALID, "%s: the handle is NULL or closed", call);
-    if (n->owner != getpid())
+    if (n->process != getpid())
         return lib_fail(NEBULA_ERR_STATE,
                         "%s: process %ld is a fork of %ld, which attached; attach after the fork",
-                        call, (long)getpid(), (long)n->owner);
+                        call, (long)getpid(), (long)n->process);
     if (n->failed)
         return lib_fail(NEBULA_ERR_STATE, "%s: an earlier call failed; close the handle", call);
     return NEBULA_OK;
@@ -62,96 +62,71 @@ const char *nebula_version(int *api) {
 
 // ---- tensors ----
 
+static void describe_model(const struct intra_tensor *t, struct nebula_tensor *out) {
+    bool vector = t->rows == 1 && !t->decay; // an adapter of rank 1 is a matrix
+    *out = (struct nebula_tensor){
+        .size = sizeof *out, .dims = vector ? 1 : 2, .trained = true, .group = -1, .fragment = -1};
+    out->shape[0] = vector ? t->cols : t->rows;
+    out->shape[1] = vector ? 0 : t->cols;
+    memcpy(out->name, t->name, sizeof t->name);
+}
+
+// Tensor i of those that a built-in model exchanges, sorted by name. NULL: there is none.
+static const struct intra_tensor *model_tensor(const struct nebula *n, int32_t i) {
+    for (int32_t k = 0; n->model && k < n->model->n_tensors; k++) {
+        const struct intra_tensor *t = &n->model->tensors[k];
+        int32_t before = 0;
+        for (int32_t o = 0; t->trainable && o < n->model->n_tensors; o++)
+            before +=
+                n->model->tensors[o].trainable && strcmp(n->model->tensors[o].name, t->name) < 0;
+        if (t->trainable && before == i)
+            return t;
+    }
+    return NULL;
+}
+
+static int32_t count_tensors(const struct nebula *n) {
+    int32_t count = 0;
+    for (int32_t k = 0; n->model && !n->tensors && k < n->model->n_tensors; k++)
+        count += n->model->tensors[k].trainable;
+    return n->tensors ? n->n_tensors : count;
+}
+
 int nebula_tensor_at(struct nebula *n, int32_t i, struct nebula_tensor *out) {
     int s = usable(n, "nebula_tensor_at");
     if (s)
         return s;
     if (!out || out->size != sizeof *out)
         return lib_fail(NEBULA_ERR_INVALID, "nebula_tensor_at: out is NULL or its size is not set");
-    if (i < 0 || i >= n->n_tensors)
-        return lib_fail(NEBULA_ERR_INVALID, "nebula_tensor_at: %d is not in 0..%d", i,
-                        n->n_tensors - 1);
-    const struct intra_tensor *t = n->tensors[i];
-    *out = (struct nebula_tensor){.size = sizeof *out, .rows = t->rows, .cols = t->cols};
+    if (i < 0 || i >= count_tensors(n))
+        return lib_fail(NEBULA_ERR_INVALID, "nebula_tensor_at: there is no tensor %d, but %d%s", i,
+                        count_tensors(n),
+                        n->model || n->tensors ? "" : "; the job has none before nebula_begin");
+    if (!n->tensors) {
+        describe_model(model_tensor(n, i), out);
+        return NEBULA_OK;
+    }
+    const struct lib_tensor *t = n->tensors[i];
+    *out = (struct nebula_tensor){.size = sizeof *out,
+                                  .dims = t->dims,
+                                  .dtype = t->dtype,
+                                  .buffer = t->buffer,
+                                  .trained = t->trained,
+                                  .group = t->group,
+                                  .fragment = t->fragment};
     memcpy(out->name, t->name, sizeof out->name);
-    for (int32_t u = 0; n->x.federated && u < n->x.trainer.n_units; u++)
-        if (n->rows[u].tensor == t)
-            out->fragment = n->x.fragment[u];
-    return NEBULA_OK;
-}
-
-int nebula_register(struct nebula *n, const char *name, int32_t row0, int32_t rows, int32_t cols,
-                    int dtype, int place, void *data) {
-    LIB_POINT;
-    int s = usable(n, "nebula_register");
-    if (s)
-        return s;
-    if (!name || !data)
-        return lib_fail(NEBULA_ERR_INVALID, "nebula_register: %s is NULL",
-                        name ? "data" : "the name");
-    if (n->begun)
-        return lib_fail(NEBULA_ERR_STATE, "nebula_register(%s): called after nebula_begin", name);
-    int32_t i = 0;
-    while (i < n->n_tensors && strcmp(n->tensors[i]->name, name) != 0)
-        i++;
-    if (i == n->n_tensors)
-        return lib_fail(
-            NEBULA_ERR_INVALID,
-            "nebula_register: the job exchanges no tensor \"%s\"; it has %d, from %s to %s", name,
-            n->n_tensors, n->tensors[0]->name, n->tensors[n->n_tensors - 1]->name);
-    const struct intra_tensor *t = n->tensors[i];
-    if (cols != t->cols || rows < 1 || row0 < 0 || rows > t->rows - row0)
-        return lib_fail(
-            NEBULA_ERR_INVALID,
-            "nebula_register(%s): rows %d to %lld of %d columns, but the job's tensor is (%d, %d)",
-            name, row0, (long long)row0 + rows - 1, cols, t->rows, t->cols);
-    if (!lib_copy_known(dtype, place))
-        return lib_fail(NEBULA_ERR_INVALID,
-                        "nebula_register(%s): dtype %d, place %d: use float32 or bfloat16, on the "
-                        "host or on CUDA",
-                        name, dtype, place);
-    for (size_t k = 0; k < n->n_shards; k++)
-        if (n->shards[k].tensor == i && row0 < n->shards[k].row0 + n->shards[k].rows &&
-            n->shards[k].row0 < row0 + rows)
-            return lib_fail(NEBULA_ERR_INVALID, "nebula_register(%s): row %d is already registered",
-                            name, row0 > n->shards[k].row0 ? row0 : n->shards[k].row0);
-    if (place == NEBULA_CUDA && (s = lib_pass(lib_copy_check(n->copy, data))) != NEBULA_OK)
-        return s;
-    struct shard *more = realloc(n->shards, (n->n_shards + 1) * sizeof *more);
-    if (!more)
-        return lib_fail(NEBULA_ERR_MEMORY, "nebula_register(%s): out of memory", name);
-    if (dtype == NEBULA_BF16 && !n->told_bf16) {
-        n->told_bf16 = true;
-        neb_warn("nebula_register(%s): bfloat16 keeps 8 bits of a value. If an exchange changes a "
-                 "value by less than 1/256 of it, the change is rounded away and lost. Register "
-                 "float32 parameters, such as an optimiser's master copy",
-                 name);
-    }
-    n->shards = more;
-    n->shards[n->n_shards++] = (struct shard){i, row0, rows, dtype, place, data};
-    return NEBULA_OK;
-}
-
-static int all_registered(const struct nebula *n) {
-    for (int32_t i = 0; i < n->n_tensors; i++) {
-        int64_t rows = 0; // the ranges do not overlap
-        for (size_t k = 0; k < n->n_shards; k++)
-            rows += n->shards[k].tensor == i ? n->shards[k].rows : 0;
-        if (rows != n->tensors[i]->rows)
-            return lib_fail(NEBULA_ERR_INVALID,
-                            "nebula_begin: %s: %lld of its %d rows are registered",
-                            n->tensors[i]->name, (long long)rows, n->tensors[i]->rows);
-    }
+    memcpy(out->shape, t->shape, sizeof out->shape);
     return NEBULA_OK;
 }
 
 // ---- steps ----
 
 static int end_call(struct nebula *n, enum neb_status st) {
-    n->step_end = neb_now();
-    n->failed = st != NEB_OK;
     int s = lib_pass(st);
-    return s && n->x.reattach ? (int)NEBULA_ERR_AGAIN : s;
+    s = lib_leave(n, s && n->x.reattach ? (int)NEBULA_ERR_AGAIN : s);
+    n->step_end = neb_now();
+    n->failed = s != NEBULA_OK;
+    return s;
 }
 
 int nebula_begin(struct nebula *n) {
@@ -161,10 +136,15 @@ int nebula_begin(struct nebula *n) {
         return s;
     if (n->begun)
         return lib_fail(NEBULA_ERR_STATE, "nebula_begin: called twice");
-    if ((s = all_registered(n)) != NEBULA_OK)
+    if ((s = lib_enter(n, "nebula_begin")) != NEBULA_OK)
         return s;
     n->begun = true;
-    return end_call(n, lib_begin(n));
+    enum neb_status st = lib_prepare(n); // one status for all ranks
+    if (st != NEB_OK) {
+        n->failed = true;
+        return lib_pass(st);
+    }
+    return end_call(n, n->rank ? NEB_OK : lib_begin(n));
 }
 
 int nebula_count(struct nebula *n, const int32_t *inputs, const int32_t *targets, size_t count) {
@@ -173,6 +153,9 @@ int nebula_count(struct nebula *n, const int32_t *inputs, const int32_t *targets
         return s;
     if (!inputs || !targets)
         return lib_fail(NEBULA_ERR_INVALID, "nebula_count: inputs or targets is NULL");
+    if (!n->model)
+        return lib_fail(NEBULA_ERR_INVALID,
+                        "nebula_count: a job with `model: attached` has no vocabulary");
     int32_t V = n->model->c.vocab;
     for (size_t i = 0; i < count; i++)
         if (inputs[i] < 0 || inputs[i] >= V || targets[i] >= V)
@@ -238,7 +221,9 @@ int nebula_step_with(struct nebula *n, const struct nebula_step_stats *stats, in
                         "data.accumulate x data.seq_len allow at most %llu: raise one of them",
                         (unsigned long long)known.tokens,
                         (unsigned long long)agent_job_step_tokens(&n->x.job));
-    s = end_call(n, step(n, &known));
+    if ((s = lib_enter(n, "nebula_step")) != NEBULA_OK)
+        return s;
+    s = end_call(n, n->rank ? NEB_OK : step(n, &known));
     *state = n->state;
     return s;
 }
@@ -257,13 +242,15 @@ int nebula_checkpoint(struct nebula *n) {
         return s;
     if (!n->begun)
         return lib_fail(NEBULA_ERR_STATE, "nebula_checkpoint: call nebula_begin first");
-    enum neb_status st = lib_save_now(n);
-    return end_call(n, st == NEB_OK ? exchange_save_wait(&n->x) : st);
+    if ((s = lib_enter(n, "nebula_checkpoint")) != NEBULA_OK)
+        return s;
+    enum neb_status st = n->rank ? NEB_OK : lib_save_now(n);
+    return end_call(n, st == NEB_OK && !n->rank ? exchange_save_wait(&n->x) : st);
 }
 
-static struct kern_digest own_digest(const struct nebula *n) {
-    const struct intra_model *m = n->model;
-    return kern_digest_part(m->params, m->params, 0, m->n_params);
+static enum neb_status own_digest(struct nebula *n, struct kern_digest *out) {
+    NEB_TRY(lib_call(n, LIB_DIGEST));
+    return lib_own_digest(n, out);
 }
 
 // The params_digest of a report. It computes only what has changed since the last call: trainers
@@ -271,7 +258,7 @@ static struct kern_digest own_digest(const struct nebula *n) {
 static enum neb_status params_digest(struct nebula *n, char hex[33]) {
     struct agent_exchange *x = &n->x;
     struct kern_digest sum = {0, 0};
-    for (int32_t f = 0; f < (x->federated ? x->job.sync.fragments : 1); f++) {
+    for (int32_t f = 0; f < (x->federated ? exchange_fragments(x) : 1); f++) {
         const struct agent_fragment *g = &x->frags[f];
         uint32_t version = x->federated ? inter_outer_version(x->outer, f) : 0;
         bool same = n->digests[f].known && n->digests[f].version == version &&
@@ -281,11 +268,11 @@ static enum neb_status params_digest(struct nebula *n, char hex[33]) {
             n->digests[f].version = version;
             n->digests[f].round = g->round;
             n->digests[f].finished = g->finished;
-            n->digests[f].reads = n->reads;
             if (x->federated)
                 NEB_TRY(agent_shards_digest(x->shards, f, &n->digests[f].d));
             else
-                n->digests[f].d = own_digest(n);
+                NEB_TRY(own_digest(n, &n->digests[f].d));
+            n->digests[f].reads = n->reads; // this read counts
             n->digests[f].known = true;
         }
         sum = kern_digest_add(sum, n->digests[f].d);
@@ -294,17 +281,12 @@ static enum neb_status params_digest(struct nebula *n, char hex[33]) {
     return NEB_OK;
 }
 
-int nebula_info_get(struct nebula *n, struct nebula_info *out) {
-    int s = usable(n, "nebula_info_get");
-    if (s)
-        return s;
-    if (!out || out->size != sizeof *out)
-        return lib_fail(NEBULA_ERR_INVALID, "nebula_info_get: out is NULL or its size is not set");
+static enum neb_status info(struct nebula *n, struct nebula_info *out) {
     const struct agent_exchange *x = &n->x;
     const struct agent_job *j = &x->job;
     *out = (struct nebula_info){.size = sizeof *out,
-                                .tensors = n->n_tensors,
-                                .fragments = j->sync.fragments,
+                                .tensors = count_tensors(n),
+                                .fragments = exchange_fragments(x),
                                 .cluster = x->cluster,
                                 .clusters = j->n_clusters,
                                 .vocab = j->model.vocab,
@@ -320,12 +302,38 @@ int nebula_info_get(struct nebula *n, struct nebula_info *out) {
                                 .others = x->link.alive};
     snprintf(out->dir, sizeof out->dir, "%.1023s", x->dir);
     snprintf(out->corpus, sizeof out->corpus, "%.1023s", agent_job_corpus(j, x->cluster));
-    if (params_digest(n, out->digest) != NEB_OK)
-        return NEBULA_ERR_IO;
-    return NEBULA_OK;
+    return n->begun ? params_digest(n, out->digest) : NEB_OK;
+}
+
+int nebula_info_get(struct nebula *n, struct nebula_info *out) {
+    LIB_POINT;
+    int s = usable(n, "nebula_info_get");
+    if (s)
+        return s;
+    if (!out || out->size != sizeof *out)
+        return lib_fail(NEBULA_ERR_INVALID, "nebula_info_get: out is NULL or its size is not set");
+    if ((s = lib_enter(n, "nebula_info_get")) != NEBULA_OK)
+        return s;
+    neb_ns step_end = n->step_end; // the time of this call is the trainer's
+    s = end_call(n, n->rank ? NEB_OK : info(n, out));
+    n->step_end = step_end;
+    if (!s && n->ranks > 1)
+        s = lib_pass(n->world->ops->broadcast(n->world, out, sizeof *out, 0));
+    return s;
 }
 
 // ---- close ----
+
+static void count_params(const struct nebula *n, uint64_t *all, uint64_t *trainable) {
+    for (int32_t i = 0; i < n->n_declared; i++)
+        *all += (uint64_t)n->declared[i].size;
+    for (int32_t i = 0; i < n->n_tensors; i++)
+        *trainable += (uint64_t)n->tensors[i]->size;
+    if (n->model) {
+        *all = n->model->n_params;
+        *trainable = n->model->n_trainable;
+    }
+}
 
 static enum neb_status report(struct nebula *n, double eval_loss) {
     struct agent_exchange *x = &n->x;
@@ -337,15 +345,23 @@ static enum neb_status report(struct nebula *n, double eval_loss) {
     if (done && isfinite(eval_loss))
         send_eval(x, eval_loss);
     json_t *results;
-    struct exchange_results r = {.device = "attached",
-                                 .eval_loss = done ? eval_loss : NAN,
-                                 .done = done,
-                                 .params = n->model->n_params,
-                                 .trainable = n->model->n_trainable};
+    struct exchange_results r = {
+        .device = "attached", .eval_loss = done ? eval_loss : NAN, .done = done};
+    count_params(n, &r.params, &r.trainable);
     if (!x->federated)
-        r.digest = own_digest(n);
+        NEB_TRY(own_digest(n, &r.digest));
     NEB_TRY(exchange_results(x, &r, &results));
     return exchange_report(x, results, json_pack("{s:{}}", "eval_by_source"));
+}
+
+// The next trainer continues from the checkpoint that is on its way to the disk.
+static enum neb_status leave(struct nebula *n, double eval_loss) {
+    enum neb_status st = n->failed ? NEB_OK : exchange_save_wait(&n->x);
+    if (st == NEB_OK && !n->failed && n->state != NEBULA_TRAIN)
+        return report(n, eval_loss);
+    if (agent_ipc_send(n->x.link.ipc, NULL, json_pack("{s:s}", "op", "detach"), NULL, 0) != NEB_OK)
+        neb_debug("the agent is gone");
+    return st;
 }
 
 int nebula_close(struct nebula **np, double eval_loss) {
@@ -354,17 +370,15 @@ int nebula_close(struct nebula **np, double eval_loss) {
         return NEBULA_OK;
     struct nebula *n = *np;
     *np = NULL;
-    if (n->owner != getpid())
+    if (n->process != getpid())
         return lib_fail(NEBULA_ERR_STATE, "nebula_close: process %ld attached, not %ld",
-                        (long)n->owner, (long)getpid());
-    // the next trainer continues from this checkpoint
-    enum neb_status st = n->failed ? NEB_OK : exchange_save_wait(&n->x);
-    if (st == NEB_OK && !n->failed && n->state != NEBULA_TRAIN)
-        st = report(n, eval_loss);
-    else if (agent_ipc_send(n->x.link.ipc, NULL, json_pack("{s:s}", "op", "detach"), NULL, 0) !=
-             NEB_OK)
-        neb_debug("the agent is gone");
-    int s = lib_pass(st);
+                        (long)n->process, (long)getpid());
+    // after a failure the other ranks may be gone: each closes alone
+    int s = n->failed ? (int)NEBULA_OK : lib_enter(n, "nebula_close");
+    bool alone = n->failed;
+    enum neb_status st = n->rank ? NEB_OK : leave(n, eval_loss);
+    int left = alone ? lib_pass(st) : lib_leave(n, lib_pass(st));
+    s = s ? s : left;
     lib_destroy(n);
     return s;
 }

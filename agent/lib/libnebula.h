@@ -1,40 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
 // libnebula: a training loop of any kind federates through the agent of its cluster.
 //
-//     your loop                 libnebula (in your process)           nebula agent
-//       │ nebula_attach ────────► which job, which model ◄─────────── a job with `launcher: attach`
-//       │ nebula_register ──────► checks name, shape, dtype
-//       │ nebula_begin ─────────► global parameters into your tensors
+//     your loop, on every rank    libnebula (in each process)          nebula agent
+//       │ nebula_attach ────────► which job                 ◄─────────── a job with `launcher:
+//       │ nebula_declare ───────► the tensors of the model               attach`
+//       │ nebula_register ──────► the parts that this rank holds
+//       │ nebula_begin ─────────► compares with the others; initial values into your tensors
 //       │ ┌ one optimiser step
 //       │ └ nebula_step ────────► due: read tensors, encode, submit ► to the other clusters
 //       │       …                 committed: merge, write tensors ◄── from the other clusters
-//       │ nebula_close ─────────► result, final parameters ─────────► report of the job
+//       │ nebula_close ─────────► result ──────────────────────────► report of the job
 //
 // The library contains the built-in worker's code for outer optimiser, codec, error feedback,
 // rebase and digests (agent/exchange/), so both end with the same bits. nebula_step submits, polls
 // and merges by the schedule of the job. The loop waits for the WAN only where the job says so
 // (sync.overlap).
 //
-// Threads: one thread at a time may use a handle. Processes: one handle per process; only the
-// process that attached may use it (a fork may not). With several ranks, rank 0 attaches, and the
-// hooks move shards to and from it.
+// Ranks: every rank of the loop attaches, and makes the same calls in the same order. Only
+// nebula_declare, nebula_register, nebula_tensor_at, nebula_count, nebula_step_count and
+// nebula_state_get and _set are local. Rank 0 talks to the agent; the others serve it inside the
+// same calls. A failure on one rank is an error of the call on all ranks.
 //
-// Memory: 5 floats per parameter on the host (θ, v, u, θ_m at the send, an fp32 copy of yours).
-// Without a checkpoint hook, 5 more floats and the updates in flight, for the copy of a checkpoint
-// that is written while training continues. There is no copy with checkpoint.copy: false or
-// checkpoint.every_steps: 0. With too little memory training waits for the disk, and the log says
-// so.
+// Threads: one thread at a time may use a handle; hooks run on it. Processes: one handle per
+// process; only the process that attached may use it (a fork may not).
+//
+// Memory: the elements that are exchanged are divided over the ranks, in units of at most 4 MiB. A
+// rank takes 4 floats for each element of its share (θ, v, u, θ at the send), one for each element
+// of its share of a fragment, one more for each of its bfloat16 and float16 elements, some units of
+// scratch, and the encoded updates. No rank ever holds a tensor of which it has a part only.
+// Without a checkpoint hook a copy of a checkpoint doubles this, so that it is written while
+// training continues (checkpoint.copy).
 //
 // Footguns, besides those that the calls describe:
-//   start      nebula_begin replaces your parameters by those of the job. To start from your own:
-//              `nebula import DIR --out CKPT`, and in the job `model: {init: CKPT}`.
-//   model      q, k and v are three tensors. Nothing checks that rope_theta, its scaling, norm_eps
-//              and masks agree with those of the other clusters.
-//   precision  Register fp32 master weights. In bfloat16 small changes of a merge are rounded away.
+//   start      nebula_begin replaces your parameters. A job with `model: attached` starts from
+//              those of the cluster in `init: {from: CLUSTER}`; a job with a built-in model starts
+//              from its seed or from `model: {init: CKPT}`.
+//   model      Names, shapes and groups are compared between clusters; what your code computes with
+//              them is not. Buffers count only if you declare them.
+//   precision  float32 master weights are best. Behind bfloat16 and float16 tensors the exchange
+//              keeps fp32 values, so that small changes of merges add up and are not lost.
 //   optimiser  A merge does not change its state, and no checkpoint holds it: save it in the
 //              checkpoint hook, and load it for the step that nebula_begin gives.
 //   CUDA       Memory of any allocator works. Pinned host memory is NEBULA_HOST.
-//   frozen     Frozen parameters are neither sent nor set.
+//   frozen     Frozen tensors (trained 0) are neither sent nor set, unless a group of the job names
+//              them by a pattern other than "*".
 //
 // ABI: NEBULA_API counts incompatible changes and is the number of the SONAME. Structs begin with
 // their size. nebula_step_stats and nebula_attach_options (its hooks) may grow at the end, and
@@ -50,7 +59,7 @@
 extern "C" {
 #endif
 
-#define NEBULA_API 1
+#define NEBULA_API 2
 #if defined __GNUC__
 #define NEBULA_EXPORT __attribute__((visibility("default")))
 #else
@@ -59,23 +68,24 @@ extern "C" {
 
 enum nebula_status { // every call returns one; nebula_last_error has the details
     NEBULA_OK = 0,
-    // an argument: NULL, unknown name, wrong shape or dtype, a closed handle
+    // an argument: NULL, unknown name, wrong shape or dtype, a closed handle; tensors that differ
+    // between ranks or clusters
     NEBULA_ERR_INVALID = 1,
-    // a wrong order (register after begin, step before it), a second trainer, a forked process, or
-    // a handle on which an earlier call failed
+    // a wrong order (register after begin, step before it), a second trainer, a forked process, a
+    // handle on which an earlier call failed, or ranks that make different calls
     NEBULA_ERR_STATE = 2,
     NEBULA_ERR_VERSION = 3,   // header, library and agent are of different versions
     NEBULA_ERR_NOT_FOUND = 4, // no agent, or no such job within the timeout
     NEBULA_ERR_AGENT = 5,     // the agent refused, or sent a malformed message
     NEBULA_ERR_MEMORY = 6,
-    NEBULA_ERR_IO = 7, // checkpoint folder, CUDA copy, a hook
+    NEBULA_ERR_IO = 7, // checkpoint folder, CUDA copy, a hook, another rank has ended
     // The agent has fetched another state for this cluster, because it was away for long or its
     // parameters diverged. Close and attach again (in this process or another), and continue from
     // the step and the parameters that nebula_begin gives.
     NEBULA_ERR_AGAIN = 8,
 };
 
-enum nebula_dtype { NEBULA_F32 = 0, NEBULA_BF16 = 1 };
+enum nebula_dtype { NEBULA_F32 = 0, NEBULA_BF16 = 1, NEBULA_F16 = 2 };
 enum nebula_place { NEBULA_HOST = 0, NEBULA_CUDA = 1 };
 enum nebula_state {
     NEBULA_TRAIN = 0, // make the next step
@@ -84,25 +94,34 @@ enum nebula_state {
     // --resume` or `nebula resume`.
     NEBULA_STOP = 2,
 };
+enum { NEBULA_DIMS_MAX = 8, NEBULA_NAME_MAX = 255 };
 
 struct nebula; // a handle
 
-// Called on the calling thread inside nebula_attach (wait only), nebula_begin, nebula_step,
-// nebula_checkpoint and nebula_close. NULL: not needed. A hook must not call the library. A result
-// other than 0 ends the call with NEBULA_ERR_IO.
+// The ranks of the loop, over a process group of its own. The hooks are called inside collective
+// calls of the library, on the calling thread, with host memory. Messages between two ranks keep
+// their order. send may wait until the receiver calls recv. 0: done; other values end the call on
+// this rank with NEBULA_ERR_IO, and the handle can only be closed. A hook must fail within seconds
+// when the other rank has ended, and must not fail because that rank is busy for minutes.
+struct nebula_ranks {
+    size_t size; // sizeof(struct nebula_ranks)
+    int rank, ranks;
+    void *user;
+    int (*send)(void *user, const void *data, uint64_t bytes, int to);
+    int (*recv)(void *user, void *data, uint64_t bytes, int from);
+};
+
+// Called on the calling thread inside collective calls. NULL: not needed. A hook must not call the
+// library. A result other than 0 ends the call on all ranks with NEBULA_ERR_IO.
 struct nebula_hooks {
     void *user;
-    // The library is about to read (write == 0) or has written (write == 1) every registered range
-    // of tensors [first, first + n) in canonical order: gather shards into the registered memory,
-    // or scatter them from it.
-    int (*move)(void *user, int write, int32_t first, int32_t n);
-    // A checkpoint of this step exists in `dir`: save optimiser and data position next to it. With
-    // this hook the call waits for the disk. Without it checkpoints are copied and written while
-    // training continues (checkpoint.copy).
+    // On every rank. A checkpoint of this step exists in `dir`: save optimiser and data position
+    // next to it. With this hook the call waits for the disk. Without it checkpoints are copied and
+    // written while training continues (checkpoint.copy). All ranks have this hook or none.
     int (*checkpoint)(void *user, const char *dir, int64_t step);
     // The library waits for the agent or for other clusters. It calls this before each piece of a
-    // wait, of at most 10 s. A signal does not end the wait: a language that handles signals
-    // between its own instructions (Python: Ctrl-C) can do so here.
+    // wait, of at most 10 s, on every rank. A signal does not end the wait: a language that handles
+    // signals between its own instructions (Python: Ctrl-C) can do so here.
     int (*wait)(void *user);
 };
 
@@ -112,15 +131,16 @@ struct nebula_attach_options {
     const char *agent; // agent.sock or its home; NULL: $NEBULA_AGENT, $NEBULA_HOME, ~/.nebula
     // Name or id; NULL: $NEBULA_JOB, else the only job that waits for a trainer. A job that another
     // member submitted is offered only if `job` holds at least 16 digits of its id, if
-    // $NEBULA_JOB_FROM names the submitter, or if policy.json lists it.
+    // $NEBULA_JOB_FROM names the submitter, or if policy.json lists it. Rank 0's options count.
     const char *job;
     double timeout_s; // how long to wait for the agent and the job; 0: 60
-    int threads;      // for codec and merge; 0: as the job says, else all processors
+    int threads;      // of each rank, for codec and merge; 0: as the job says, else all processors
+    const struct nebula_ranks *ranks; // copied; NULL: one rank
     struct nebula_hooks hooks;
 };
 
 // Attaches to the agent of this cluster. It must have a job in which this cluster has `launcher:
-// attach`.
+// attach`. Collective.
 // RETURN  NEBULA_OK and *out, which the caller closes.
 // ERRORS  NEBULA_ERR_VERSION: the header or the agent is of another version. NEBULA_ERR_NOT_FOUND:
 //         no agent answers, or there is no such job, for timeout_s. NEBULA_ERR_STATE: another
@@ -133,56 +153,92 @@ struct nebula_attach_options {
 //         }
 NEBULA_EXPORT int nebula_attach(const struct nebula_attach_options *o, struct nebula **out);
 
-struct nebula_tensor {  // a tensor that the job exchanges
-    size_t size;        // set it before the call
-    char name[96];      // as in the Llama and Qwen2 layouts of Hugging Face
-    int32_t rows, cols; // a vector has one row
-    int32_t fragment;
+struct nebula_tensor {
+    size_t size;    // set it before the call
+    char name[256]; // UTF-8
+    // 0 dimensions: a scalar. With a built-in model the names and shapes of the Llama and Qwen2
+    // layouts of Hugging Face.
+    int32_t dims;
+    int64_t shape[NEBULA_DIMS_MAX]; // of the whole tensor, whatever part of it a rank holds
+    int dtype;                      // of all its pieces, on all ranks
+    // buffer: not trained by gradients, but to be exchanged (running means). trained: an optimiser
+    // changes it.
+    int32_t buffer, trained;
+    int32_t group, fragment; // set by nebula_tensor_at; -1: before nebula_begin
 };
-// Describes tensor i in canonical order.
+// Declares a whole tensor of the loop's model. Every rank declares all of them, once each (tied
+// tensors are one), in any order.
+// ERRORS  NEBULA_ERR_INVALID: a name that is empty, too long, not UTF-8 or declared before; a shape
+//         or dtype that is not possible. NEBULA_ERR_STATE: after nebula_begin.
+// EXAMPLE struct nebula_tensor t = {.size = sizeof t, .name = "wte.weight", .dims = 2,
+//                                   .shape = {50257, 768}, .trained = 1};
+//         nebula_declare(n, &t);
+NEBULA_EXPORT int nebula_declare(struct nebula *n, const struct nebula_tensor *t);
+
+// Describes tensor i of those that are exchanged, sorted by the bytes of their names. For a job
+// with a built-in model it answers before nebula_begin too: what the job exchanges.
 // RETURN  NEBULA_OK and *out.
-// ERRORS  NEBULA_ERR_INVALID: i is not in [0, nebula_info.tensors), or the size is not set.
+// ERRORS  NEBULA_ERR_INVALID: there is no tensor i, or the size is not set.
 // EXAMPLE struct nebula_tensor t = {.size = sizeof t};
 //         for (int32_t i = 0; nebula_tensor_at(n, i, &t) == NEBULA_OK; i++)
 //             puts(t.name);
 NEBULA_EXPORT int nebula_tensor_at(struct nebula *n, int32_t i, struct nebula_tensor *out);
 
-// Registers memory for rows [row0, row0 + rows) of a tensor: contiguous, row-major, rows x cols
-// elements. It is borrowed until the handle is closed, and must not move. Before nebula_begin every
-// row of every tensor must be registered exactly once: with one call per tensor if it is not
-// sharded. The first NEBULA_BF16 range logs a warning: bfloat16 rounds small changes away.
-// ERRORS  NEBULA_ERR_INVALID: the job has no such tensor; cols differ; rows are outside it or
-//         already registered; data is NULL; unknown dtype or place; NEBULA_CUDA, but data is not
-//         the memory of a device. NEBULA_ERR_STATE: after nebula_begin. NEBULA_ERR_IO: NEBULA_CUDA,
-//         but there is no CUDA driver, or it does not open the device. NEBULA_ERR_MEMORY.
-// EXAMPLE nebula_register(n, "model.norm.weight", 0, 1, 64, NEBULA_F32, NEBULA_HOST, weights);
-NEBULA_EXPORT int nebula_register(struct nebula *n, const char *name, int32_t row0, int32_t rows,
-                                  int32_t cols, int dtype, int place, void *data);
+// A rectangle of a declared tensor in the memory of this rank: element (i, j, …) of the piece is
+// element (offset[0] + i, offset[1] + j, …) of the tensor, at data + i·stride[0] + j·stride[1] + …
+struct nebula_piece {
+    size_t size; // sizeof(struct nebula_piece)
+    const char *name;
+    int64_t offset[NEBULA_DIMS_MAX], extent[NEBULA_DIMS_MAX];
+    int64_t stride[NEBULA_DIMS_MAX]; // in elements, not negative; all 0: row-major without gaps
+    int dtype, place;                // enum nebula_dtype, enum nebula_place
+    void *data;                      // may be NULL if an extent is 0
+};
+// Registers a part of a tensor. A rank may register several parts of a tensor, and empty ones. The
+// memory is borrowed until the handle is closed, and must not move. The same elements on several
+// ranks are replicas: the loop keeps them equal. Of a tensor that is not exchanged nothing need be
+// registered.
+// ERRORS  NEBULA_ERR_INVALID: no such tensor; the piece lies outside of it, or overlaps another one
+//         of this rank; data is NULL; another dtype than declared; unknown place; NEBULA_CUDA, but
+//         data is not the memory of a device. NEBULA_ERR_STATE: after nebula_begin. NEBULA_ERR_IO:
+//         NEBULA_CUDA, but there is no CUDA driver, or it does not open the device.
+//         NEBULA_ERR_MEMORY.
+// EXAMPLE struct nebula_piece p = {.size = sizeof p, .name = "wte.weight", .extent = {50257, 768},
+//                                  .data = weights};
+//         nebula_register(n, &p);
+NEBULA_EXPORT int nebula_register(struct nebula *n, const struct nebula_piece *p);
 
-// Writes the initial parameters into the registered memory: those of the job (seed or init_from) at
-// step 0, or those of the newest checkpoint. nebula_info has the step to continue from.
-// ERRORS  NEBULA_ERR_INVALID: some rows are not registered (the text names the first tensor).
+// Compares the tensors of all ranks and of all clusters, and writes the initial parameters into the
+// registered memory: those of the job at step 0, or those of the newest checkpoint. nebula_info has
+// the step to continue from. Collective.
+// ERRORS  NEBULA_ERR_INVALID: the ranks declare different tensors; an element is on no rank (the
+//         text names tensor and index); a trained tensor is neither exchanged nor in a group with
+//         `exchange: never`; the tensors differ from those of another cluster (the text has both).
 //         NEBULA_ERR_STATE: called twice. NEBULA_ERR_IO: a checkpoint exists but cannot be used.
 //         NEBULA_ERR_AGAIN.
 NEBULA_EXPORT int nebula_begin(struct nebula *n);
 
 // Counts the token ids of a batch: inputs, and targets (negative ones are skipped). Clusters then
-// average the rows of embedding and output by how often each of them saw a row. Optional; without
-// it rows are averaged by all tokens.
-// ERRORS  NEBULA_ERR_INVALID: an id is outside the vocabulary (nothing is counted then).
+// average the rows of embedding and output by how often each of them saw a row. For jobs with a
+// built-in model only. Each rank counts its own batch. Optional; without it rows are averaged by
+// all tokens.
+// ERRORS  NEBULA_ERR_INVALID: an id is outside the vocabulary (nothing is counted then), or the
+//         job has no vocabulary.
 NEBULA_EXPORT int nebula_count(struct nebula *n, const int32_t *inputs, const int32_t *targets,
                                size_t count);
 
 // Reports one optimiser step over `tokens` tokens, and does what is due: reads and submits, merges
 // and writes. Tensors may have changed when it returns. After the last step it returns only when
-// the last exchange is merged. tokens is the weight of this cluster: it may be at most eight times
-// the job's data.batch x accumulate x seq_len. With sync.tune: auto a slow cluster leaves out
-// steps: then nebula_info.step rises by more than one.
+// the last exchange is merged. tokens is the weight of this cluster: it may be at most
+// data.step_tokens, or with a built-in model eight times the job's data.batch x accumulate x
+// seq_len. With sync.tune: auto a slow cluster leaves out steps: then nebula_info.step rises by
+// more than one. Collective; the values of rank 0 count, and *state is the same on all ranks.
 // RETURN  NEBULA_OK and *state, an enum nebula_state.
-// ERRORS  NEBULA_ERR_INVALID: too many tokens (nothing was done). NEBULA_ERR_STATE: before
-//         nebula_begin, or after DONE or STOP. NEBULA_ERR_AGAIN: close, and attach again.
-//         NEBULA_ERR_IO: a hook or a copy failed; the handle can only be closed. An agent that is
-//         gone is no error: training continues, and the library attaches again.
+// ERRORS  NEBULA_ERR_INVALID: too many tokens (nothing was done); a value that is not finite (the
+//         text names tensor, index and rank). NEBULA_ERR_STATE: before nebula_begin, or after DONE
+//         or STOP. NEBULA_ERR_AGAIN: close, and attach again. NEBULA_ERR_IO: a hook or a copy
+//         failed, or a rank has ended; the handle can only be closed. An agent that is gone is no
+//         error: training continues, and the library attaches again.
 NEBULA_EXPORT int nebula_step(struct nebula *n, uint64_t tokens, double loss, int *state);
 
 #define NEBULA_UNKNOWN ((double)NAN)
@@ -219,7 +275,7 @@ NEBULA_EXPORT int nebula_step_with(struct nebula *n, const struct nebula_step_st
 NEBULA_EXPORT int64_t nebula_step_count(const struct nebula *n);
 
 // Writes a checkpoint in addition to those of checkpoint.every_steps, and returns when it is on
-// disk.
+// disk. Collective.
 // ERRORS  NEBULA_ERR_STATE, NEBULA_ERR_IO.
 NEBULA_EXPORT int nebula_checkpoint(struct nebula *n);
 
@@ -234,14 +290,37 @@ struct nebula_info {
     // Of the global parameters now (params_digest): equal on all clusters after the same round.
     char digest[33];
 };
+// Collective, and the same on all ranks.
 // ERRORS  NEBULA_ERR_INVALID: out is NULL, or its size is not set. NEBULA_ERR_IO: the digest cannot
-//         be computed; nebula_last_error has no text for this.
+//         be computed.
 NEBULA_EXPORT int nebula_info_get(struct nebula *n, struct nebula_info *out);
+
+// The state of the exchange, for checkpoints that the loop writes itself: every element is on one
+// rank, so that ranks save in parallel, and another number of ranks can load. Parts of arrays of
+// float32 have one dimension; the part of type bytes is on rank 0, and its length may change.
+//
+//     save   nebula_state_count; nebula_state_at, nebula_state_get of each part
+//     load   after nebula_register, before nebula_begin: nebula_state_count; nebula_state_at,
+//            nebula_state_set of each part. nebula_begin then continues from it.
+enum { NEBULA_STATE_F32 = 0, NEBULA_STATE_BYTES = 1 };
+struct nebula_state_part {
+    size_t size;    // set it before the call
+    char name[320]; // of the array: "theta/NAME", "momentum/NAME", … of a tensor; or "exchange"
+    int type;
+    int64_t total, offset, count; // elements of the whole array; of this part: first, and number
+};
+// Number of parts that this rank holds now. Collective.
+NEBULA_EXPORT int nebula_state_count(struct nebula *n, int32_t *out);
+NEBULA_EXPORT int nebula_state_at(struct nebula *n, int32_t i, struct nebula_state_part *out);
+// Copies part i to data, which has room for its count. Only until the next collective call.
+NEBULA_EXPORT int nebula_state_get(struct nebula *n, int32_t i, void *data);
+// count: for bytes, their number. ERRORS  NEBULA_ERR_STATE: after nebula_begin.
+NEBULA_EXPORT int nebula_state_set(struct nebula *n, int32_t i, const void *data, int64_t count);
 
 // Closes the handle. After DONE or STOP it saves and reports to the agent (eval_loss: NaN if there
 // is none); after DONE it also writes the final model. Before that it detaches: the agent waits for
 // the next trainer, which continues from the newest checkpoint. *n becomes NULL, and the handle is
-// gone, also on failure. NULL-safe.
+// gone, also on failure. NULL-safe. Collective, but after a failure each rank may call it alone.
 // ERRORS  NEBULA_ERR_STATE: called by a fork of the process that attached. NEBULA_ERR_IO: the
 //         checkpoint or the final model was not written, or a hook failed.
 NEBULA_EXPORT int nebula_close(struct nebula **n, double eval_loss);

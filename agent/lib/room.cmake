@@ -63,8 +63,8 @@ set(libnebula_map ${CMAKE_SOURCE_DIR}/agent/lib/libnebula.map)
 set_target_properties(libnebula PROPERTIES
   PREFIX lib
   OUTPUT_NAME nebula
-  VERSION 1.${PROJECT_VERSION} # 1: NEBULA_API
-  SOVERSION 1
+  VERSION 2.${PROJECT_VERSION} # 2: NEBULA_API
+  SOVERSION 2
   C_VISIBILITY_PRESET hidden
   LINK_DEPENDS ${libnebula_map}
   PUBLIC_HEADER agent/lib/libnebula.h)
@@ -76,4 +76,5 @@ else() # an instrumented build keeps all sections, also callers of functions tha
   target_link_options(libnebula INTERFACE -Wl,--allow-shlib-undefined)
 endif()
 install(TARGETS libnebula LIBRARY DESTINATION lib PUBLIC_HEADER DESTINATION include/nebula)
-install(FILES agent/lib/python/nebula.py DESTINATION lib/nebula/python)
+install(DIRECTORY agent/lib/python/nebula DESTINATION lib/nebula/python
+  FILES_MATCHING PATTERN "*.py" PATTERN "py.typed" PATTERN __pycache__ EXCLUDE)

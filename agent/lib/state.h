@@ -1,41 +1,88 @@
 // SPDX-License-Identifier: Apache-2.0
-// What libnebula.c (the calls), attach.c, exchange.c and trainer.c of this room share. No other
-// file of the product includes this.
+// What the files of this room share. No other file of the product includes this.
+//
+//     libnebula.c   the calls of libnebula.h, on all ranks
+//     attach.c      finds the agent, waits for a job, tells the other ranks
+//     tensors.c     declare, register; what is exchanged; comparison between ranks
+//     start.c       the exchange over the tensors, initial values
+//     exchange.c    what is due between two steps
+//     moves.c       units between the memory of the ranks and their owners
+//     trainer.c     the trainer behind agent/exchange/trainer.h, on rank 0
+//     follow.c      calls of rank 0 to the other ranks, and what these do
+//     save.c        the trainer's part of checkpoints
 #ifndef AGENT_LIB_STATE_H
 #define AGENT_LIB_STATE_H
 #include "agent/exchange/exchange.h"
 #include "agent/lib/copy.h"
 #include "agent/lib/libnebula.h"
+#include "agent/lib/pieces.h"
 #include "intra/train/trainer.h"
 
 #include <locale.h>
 
-struct shard { // a registered range of rows
-    int32_t tensor, row0, rows;
-    int dtype, place;
-    void *data; // (rows, columns of the tensor), the trainer's
+struct lib_piece { // a registered part of a tensor
+    struct pieces_box box;
+    int64_t stride[NEBULA_DIMS_MAX];
+    bool dense; // row-major without gaps
+    int place;
+    void *data; // the trainer's
+};
+
+struct lib_peer { // between this rank and another one, of one tensor; made when first needed
+    struct pieces_boxes give, take; // what this rank sends to an owner, or gets as the owner
+    bool known;
+};
+
+struct lib_tensor {
+    char name[NEBULA_NAME_MAX + 1];
+    int32_t dims;
+    int64_t shape[NEBULA_DIMS_MAX];
+    int64_t size, cols; // elements; columns of its rows (agent/exchange/manifest.h)
+    int dtype;
+    bool buffer, trained;
+    int32_t group;            // of the job
+    int32_t fragment;         // -1: not known yet
+    struct lib_piece *pieces; // (n_pieces) of this rank
+    size_t n_pieces;
+    struct pieces_boxes *held;        // (ranks) what each rank holds; NULL: not exchanged
+    struct lib_peer *peers;           // (ranks)
+    const struct intra_tensor *model; // of a built-in model
 };
 
 struct nebula {
-    struct agent_exchange x;
+    struct agent_exchange x; // rank 0; the other ranks have job, cluster, dir, vault and trainer
     struct kern_pool *pool;
     struct nebula_hooks hooks;
-    struct intra_model *model; // the tensors between the trainer's memory and the exchange
-    uint64_t *counters;        // (2, V) inputs and targets that nebula_count has seen
-    struct intra_unit *rows;   // (x.trainer.n_units)
-    struct agent_unit *units;  // the same, for the exchange
-    bool *wanted;              // (tensors of the model) scratch
-    struct lib_copy *copy;
-    struct shard *shards; // (n_shards)
-    size_t n_shards;
-    const struct intra_tensor **tensors; // (n_tensors) exchanged tensors in canonical order
+    struct intra_comm *world; // NULL: one rank
+    int rank, ranks;
+    struct lib_tensor *declared; // (n_declared) sorted by name from nebula_begin on
+    int32_t n_declared;
+    struct lib_tensor **tensors; // (n_tensors) those that are exchanged
     int32_t n_tensors;
+    struct intra_model *model; // layout of a built-in model, without parameters; NULL: none
+    struct agent_unit *units;  // (x.trainer.n_units)
+    struct lib_tensor **of;    // (n_units) the unit's tensor
+    int64_t *first;            // (n_units) the unit's first element in its tensor
+    int *owner;                // (n_units) its owner, once it is known; else -1
+    float **shadow;            // (n_units) fp32 behind 16-bit units that this rank owns
+    float *buffer, *room;      // (largest unit) messages; a unit that has no other memory
+    size_t buffer_floats;
+    struct agent_shards *shards; // of a rank other than 0
+    // (2, V) inputs and targets that nebula_count has seen on this rank, and on all of them
+    uint64_t *counters, *sum;
+    struct lib_copy *copy;
     char socket[NEB_PATH_MAX], job[NEB_PATH_MAX];
-    pid_t owner; // the process that attached
-    bool begun, failed, told_bf16;
+    pid_t process; // that attached
+    bool begun, failed, told_16;
+    bool compared;  // the agent has found the same tensors on the other clusters
+    bool initial;   // nothing is written to the tensors yet
+    bool raw;       // reads give values as they are, for a checkpoint
     int state;      // enum nebula_state
-    uint64_t reads; // how often parameters were read into the model
-    struct {        // cache of nebula_info's digests, each with the state for which it was computed
+    uint64_t reads; // how often parameters were read
+    // The first value that is not finite among those read now.
+    const struct lib_tensor *bad;
+    int64_t bad_at;
+    struct { // cache of nebula_info's digests, each with the state for which it was computed
         struct kern_digest d;
         bool known, finished;
         uint32_t version, round;
@@ -44,12 +91,19 @@ struct nebula {
     // How often to query the agent; how long after an unanswered query no commit is expected any
     // more.
     neb_ns ask_after, silent_after;
+    neb_ns pinged;   // when the other ranks last heard that rank 0 waits
     neb_ns step_end; // end of the last call: the time since then is the trainer's
 };
 
 // libnebula.c: both return a status for the caller and set the text of nebula_last_error.
 int lib_fail(enum nebula_status s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 int lib_pass(enum neb_status st); // takes the text from the newest log line
+#define LIB_TRY(expr)                                                                              \
+    do {                                                                                           \
+        enum neb_status lib_try_status_ = (expr);                                                  \
+        if (lib_try_status_ != NEB_OK)                                                             \
+            return lib_pass(lib_try_status_);                                                      \
+    } while (0)
 
 // During a call, numbers in text have a decimal point, as jobs and settings write them, whatever
 // locale the program has set. Affects this thread only. GNU C (cleanup), because calls return in
@@ -62,22 +116,80 @@ void lib_locale_back(const locale_t *was);
 // attach.c
 void lib_destroy(struct nebula *n);
 
-// trainer.c
-// Creates what n->x.trainer needs, over n->model and n->pool.
+// tensors.c
+// NULL: none is declared with this name.
+struct lib_tensor *lib_tensor_find(const struct nebula *n, const char *name);
+// The exchanged tensors, n->tensors: compares the declared ones between ranks, finds their groups
+// and what each rank holds. Collective.
+NEB_MUST_CHECK enum neb_status lib_tensors_settle(struct nebula *n);
+void lib_tensors_destroy(struct nebula *n);
+
+// start.c
+// Creates n->x.trainer over n->tensors. Collective.
 NEB_MUST_CHECK enum neb_status lib_trainer_create(struct nebula *n);
 void lib_trainer_destroy(struct nebula *n);
-// Writes all tensors to the trainer; writes the final model.
-NEB_MUST_CHECK enum neb_status lib_trainer_write_all(struct nebula *n);
+// Sends the list of tensors to the agent, which compares it with those of the other clusters.
+NEB_MUST_CHECK enum neb_status lib_manifest_send(struct nebula *n);
+// Puts the initial values of a built-in model into units on their owners, and into the loop's
+// tensors. Collective.
+NEB_MUST_CHECK enum neb_status lib_draw(struct nebula *n, const struct agent_move *moves,
+                                        int32_t count);
+
+// moves.c: collective; one status for all ranks.
+NEB_MUST_CHECK enum neb_status lib_read(struct nebula *n, const struct agent_move *moves,
+                                        int32_t count);
+NEB_MUST_CHECK enum neb_status lib_write(struct nebula *n, const struct agent_move *moves,
+                                         int32_t count);
+uint64_t lib_held(void *user, int32_t unit, int rank);
+// The owner of a unit; without an exchange the rank that holds most of it.
+int lib_owner(const struct nebula *n, int32_t unit);
+// The move of a unit to or from its owner, where it has its own memory or n->room.
+struct agent_move lib_move(const struct nebula *n, int32_t unit);
+
+// trainer.c
+extern const struct agent_trainer_ops lib_trainer_ops;
+// Counters of all ranks. out: on rank 0.
+NEB_MUST_CHECK enum neb_status lib_sum_counts(struct nebula *n, uint64_t *out);
+// Collects all units in m, on rank 0.
+NEB_MUST_CHECK enum neb_status lib_gather(struct nebula *n, struct intra_model *m);
 NEB_MUST_CHECK enum neb_status lib_trainer_write_model(struct nebula *n);
-// Calls the trainer's wait hook.
-NEB_MUST_CHECK enum neb_status lib_idle(const struct nebula *n);
+// Without an exchange: the digest of all parameters.
+NEB_MUST_CHECK enum neb_status lib_own_digest(struct nebula *n, struct kern_digest *out);
+
+// follow.c
+enum lib_call { // after those of the exchange (shards_state.h)
+    LIB_IDLE = 1000,
+    LIB_COUNTS,
+    LIB_SAVE,
+    LIB_RESTORE,
+    LIB_HOOK,
+    LIB_DIGEST,
+    LIB_GATHER,
+    LIB_END
+};
+NEB_MUST_CHECK enum neb_status lib_call(struct nebula *n, enum lib_call call);
+// As intra_comm_agree, but every rank logs the failure.
+NEB_MUST_CHECK enum neb_status lib_agree(struct nebula *n, enum neb_status st);
+// Calls the wait hook; on rank 0 from time to time those of all ranks.
+NEB_MUST_CHECK enum neb_status lib_idle(struct nebula *n);
+NEB_MUST_CHECK enum neb_status lib_hook(struct nebula *n); // the checkpoint hook of all ranks
+// Begins a call of libnebula.h on all ranks. Fails on all of them if they make different calls.
+int lib_enter(struct nebula *n, const char *call);
+// Ends it with rank 0's status, text, state and step. The other ranks serve rank 0 until then; s is
+// not used there.
+int lib_leave(struct nebula *n, int s);
+
+// save.c: collective; out and c are NULL on ranks other than 0.
+NEB_MUST_CHECK enum neb_status lib_save_all(struct nebula *n, struct intra_ckpt_writer *out);
+NEB_MUST_CHECK enum neb_status lib_restore_all(struct nebula *n, const struct intra_ckpt *c);
 
 // exchange.c
-// Restores, writes the parameters to the trainer, settles.
+// On every rank: tensors and trainer. On rank 0: everything that follows.
+NEB_MUST_CHECK enum neb_status lib_prepare(struct nebula *n);
 NEB_MUST_CHECK enum neb_status lib_begin(struct nebula *n);
 // Does all that is due before the next step; sets n->state.
 NEB_MUST_CHECK enum neb_status lib_settle(struct nebula *n);
-// Writes a checkpoint and calls the trainer's checkpoint hook.
+// Writes a checkpoint and calls the trainers' checkpoint hooks.
 NEB_MUST_CHECK enum neb_status lib_save_now(struct nebula *n);
 
 #endif

@@ -33,4 +33,21 @@ static inline float intra_f32_of_f16(uint16_t h) {
     return sign ? -small : small;
 }
 
+// Rounds to nearest, ties to even; what is too large becomes infinite. NaN keeps its sign.
+static inline uint16_t intra_f16_of_f32(float f) {
+    uint32_t b;
+    memcpy(&b, &f, sizeof b);
+    uint32_t sign = b >> 16 & 0x8000, x = b & 0x7fffffff;
+    if (x > 0x7f800000)
+        return (uint16_t)(sign | 0x7e00);
+    if (x >= 0x477ff000) // half a step above the largest
+        return (uint16_t)(sign | 0x7c00);
+    if (x < 0x38800000) { // subnormal: adding 0.5 leaves multiples of 2^-24 in the low bits
+        float y = intra_f32_of_bits(x) + 0.5f;
+        memcpy(&x, &y, sizeof x);
+        return (uint16_t)(sign | (x - 0x3f000000));
+    }
+    return (uint16_t)(sign | (x - 0x38000000 + 0xfff + (x >> 13 & 1)) >> 13);
+}
+
 #endif

@@ -200,6 +200,20 @@ static void draw(const struct intra_tensor *t, struct neb_rng *r, float std, flo
     }
 }
 
+void intra_model_draw(const struct intra_model *m, const struct intra_tensor *t, uint64_t seed,
+                      float *out) {
+    struct neb_rng rng = neb_rng_make(seed, name_hash(t->name));
+    float std = 0.02f;
+    if (ends_with(t->name, "o_proj.weight") || ends_with(t->name, "down_proj.weight"))
+        std /= sqrtf(2.0f * (float)m->c.n_layers);
+    bool gain = ends_with(t->name, "norm.weight"),
+         zero = ends_with(t->name, "bias") || ends_with(t->name, "lora_B.weight");
+    if (!gain && !zero)
+        draw(t, &rng, std, out);
+    for (size_t k = 0; (gain || zero) && k < (size_t)t->rows * (size_t)t->cols; k++)
+        out[k] = gain;
+}
+
 struct init {
     struct intra_model *m;
     uint64_t seed;
@@ -208,16 +222,7 @@ struct init {
 static void init_tensor(void *arg, size_t i) {
     const struct init *o = arg;
     const struct intra_tensor *t = &o->m->tensors[i];
-    struct neb_rng rng = neb_rng_make(o->seed, name_hash(t->name));
-    float *p = intra_param(o->m, t), std = 0.02f;
-    if (ends_with(t->name, "o_proj.weight") || ends_with(t->name, "down_proj.weight"))
-        std /= sqrtf(2.0f * (float)o->m->c.n_layers);
-    bool gain = ends_with(t->name, "norm.weight"),
-         zero = ends_with(t->name, "bias") || ends_with(t->name, "lora_B.weight");
-    if (!gain && !zero)
-        draw(t, &rng, std, p);
-    for (size_t k = 0; (gain || zero) && k < (size_t)t->rows * (size_t)t->cols; k++)
-        p[k] = gain;
+    intra_model_draw(o->m, t, o->seed, intra_param(o->m, t));
 }
 
 // Each tensor has its own random stream, so all processors can work on a large model.

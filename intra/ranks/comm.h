@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives between the ranks of one cluster, behind one table of functions: `self` (one rank, no
 // library), `mpi` (host memory, over MPI), `socket` (host memory, over TCP without a library),
-// `nccl` (device memory). Every implementation passes tests/conform/test_comm.c.
+// `nccl` (device memory). Every implementation passes tests/conform/test_comm.c. So does `loop`
+// (agent/lib/ranks.h): messages like those of nccl, but sizes are checked, and it has no split.
 //
 // Rules for all implementations:
 //

@@ -162,6 +162,9 @@ NEB_MUST_CHECK enum neb_status intra_model_same_shape(const struct intra_ckpt *c
 // mask only warns.
 NEB_MUST_CHECK enum neb_status intra_model_load_params(const struct intra_ckpt *c,
                                                        struct intra_model *m);
+// The checks of load_params without the copy.
+NEB_MUST_CHECK enum neb_status intra_model_check_params(const struct intra_ckpt *c,
+                                                        const struct intra_model *m);
 // Tokens that all replicas have seen: (V) each. Collective over the data-parallel ranks.
 NEB_MUST_CHECK enum neb_status intra_trainer_counts(const struct intra_trainer *t, uint64_t *input,
                                                     uint64_t *target);

@@ -152,7 +152,7 @@ static enum neb_status copy_params(const struct intra_ckpt *c, struct intra_mode
     return NEB_OK;
 }
 
-enum neb_status intra_model_load_params(const struct intra_ckpt *c, struct intra_model *m) {
+enum neb_status intra_model_check_params(const struct intra_ckpt *c, const struct intra_model *m) {
     struct intra_model_config was;
     struct intra_trainable t;
     NEB_TRY(intra_model_read_config(c, &was, &t));
@@ -177,6 +177,11 @@ enum neb_status intra_model_load_params(const struct intra_ckpt *c, struct intra
                  intra_rope_text(&was.rope_scaling, scaled[0]), (double)was.norm_eps, was.mask,
                  (double)m->c.rope_theta, intra_rope_text(&m->c.rope_scaling, scaled[1]),
                  (double)m->c.norm_eps, m->c.mask);
+    return NEB_OK;
+}
+
+enum neb_status intra_model_load_params(const struct intra_ckpt *c, struct intra_model *m) {
+    NEB_TRY(intra_model_check_params(c, m));
     return copy_params(c, m);
 }
 

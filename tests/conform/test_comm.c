@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The suite for every communicator: alone (self, one rank), under mpirun with "mpi" or "nccl
 // DEVICE" (test_comm_mpi.sh, test_comm_nccl.sh: 1, 2 and 4 ranks), or under `nebula ranks` with
-// "socket" (test_comm_socket.sh). Every rank checks every result. "mpi pieces": an object that cuts
+// "socket" (test_comm_socket.sh), or with "loop RANKS" over the send and receive of an attached loop
+// between processes that this program starts (test_comm_loop.sh). Every rank checks every result. "mpi pieces": an object that cuts
 // messages after 4000 bytes and collectives after 4000 elements of all ranks; the installed object
 // cuts after a gibibyte.
 #include "agent/base/log.h"
+#include "agent/lib/ranks.h"
 #include "intra/ranks/comm.h"
+#include "tests/e2e/loop_ranks.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -31,6 +34,8 @@ static float value(int rank, size_t i) {
 }
 
 static bool nccl(void) { return !strcmp(C->ops->name, "nccl"); }
+// Matches messages by their order, and a send may wait for its receiver.
+static bool ordered(void) { return nccl() || !strcmp(C->ops->name, "loop"); }
 
 static void *need(size_t bytes) {
     void *p = calloc(1, bytes + 1);
@@ -192,7 +197,7 @@ static void test_broadcast(void **state) {
 static void test_ring(void **state) {
     (void)state;
     int to = (C->rank + 1) % C->size, from = (C->rank + C->size - 1) % C->size;
-    if (nccl())
+    if (ordered())
         skip(); // a cycle, or a message to itself: see comm.h
     for (int s = 0; s < SIZES; s++) {
         size_t n = sizes[s];
@@ -215,7 +220,7 @@ static void test_ring(void **state) {
 static void test_tags(void **state) {
     (void)state;
     int to = (C->rank + 1) % C->size, from = (C->rank + C->size - 1) % C->size;
-    if (nccl())
+    if (ordered())
         skip(); // it has no tags
     int out[4] = {10, 11, 20, 12}, tags[4] = {1, 1, 2, 1}, in = 0;
     struct intra_comm_send send[4] = {{0}};
@@ -257,8 +262,8 @@ static void test_wrong_size(void **state) {
     (void)state;
     int to = (C->rank + 1) % C->size, from = (C->rank + C->size - 1) % C->size;
     int64_t out = 5, in = 0;
-    if (nccl())
-        skip(); // it does not detect this
+    if (ordered())
+        skip(); // a cycle
     struct intra_comm_send send = {0};
     assert_int_equal(C->ops->send(C, &out, 4, to, 3, &send), NEB_OK);
     assert_int_equal(C->ops->recv(C, &in, 8, from, 3), NEB_ERR_IO);
@@ -280,7 +285,7 @@ static void test_pieces(void **state) {
     int to = (C->rank + 1) % C->size, from = (C->rank + C->size - 1) % C->size;
     unsigned char *out = need((size_t)N * MOST), *in = need(MOST);
     struct intra_comm_send send[N] = {{0}};
-    if (nccl())
+    if (ordered())
         goto out; // a cycle
     for (size_t i = 0; i < N; i++) {
         for (size_t k = 0; k < bytes[i]; k++)
@@ -382,6 +387,8 @@ out:
 static void test_split(void **state) {
     (void)state;
     struct intra_comm *part = NULL, *pair = NULL;
+    if (!C->ops->split)
+        skip();
     // Odd and even ranks, in reverse order.
     assert_int_equal(C->ops->split(C, C->rank % 2, -C->rank, &part), NEB_OK);
     int same = (C->size + (C->rank % 2 ? 0 : 1)) / 2;
@@ -454,6 +461,30 @@ static void test_barrier(void **state) {
         assert_int_equal(C->ops->barrier(C), NEB_OK);
 }
 
+// ---- ranks of an attached loop ------------------------------------------------------------------
+
+static struct loop_ranks loop_of_ranks;
+
+// The ranks make different calls: the receiver says so, and its group is lost.
+static void test_different_calls(void **state) {
+    (void)state;
+    if (strcmp(C->ops->name, "loop") || C->size < 2)
+        skip();
+    float x[3] = {0};
+    char text[512];
+    if (C->rank == 0) {
+        assert_int_equal(C->ops->recv(C, x, sizeof x, 1, 5), NEB_ERR_IO);
+        neb_last_error(text, sizeof text);
+        assert_non_null(
+            strstr(text, "rank 1 sent message 4 of 8 bytes, but rank 0 expects 5 of 12"));
+        assert_true(C->ops->lost(C));
+        assert_int_equal(C->ops->barrier(C), NEB_ERR_STATE);
+    } else if (C->rank == 1) {
+        struct intra_comm_send s;
+        assert_int_equal(C->ops->send(C, x, 8, 0, 4, &s), NEB_OK);
+    }
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_reduce_sum), cmocka_unit_test(test_all_reduce_types),
@@ -464,14 +495,18 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_chain),          cmocka_unit_test(test_split),
         cmocka_unit_test(test_barrier),        cmocka_unit_test(test_exact),
         cmocka_unit_test(test_pieces),         cmocka_unit_test(test_poll_behind),
-        cmocka_unit_test(test_gibibyte),
+        cmocka_unit_test(test_gibibyte),       cmocka_unit_test(test_different_calls),
     };
     int failed = 77;
     const char *which = argc > 1 ? argv[1] : "self";
     struct intra_comm *boot = NULL;
+    bool loop = !strcmp(which, "loop") && argc > 2;
     bool gpu = !strcmp(which, "nccl");
     pieces = argc > 2 && !strcmp(argv[2], "pieces");
-    enum neb_status st = !strcmp(which, "self")     ? intra_comm_self(&boot)
+    if (loop)
+        loop_start(&loop_of_ranks, (int)strtol(argv[2], NULL, 10));
+    enum neb_status st = loop                       ? lib_ranks_create(&loop_of_ranks.hooks, &boot)
+                         : !strcmp(which, "self")   ? intra_comm_self(&boot)
                          : !strcmp(which, "socket") ? intra_comm_socket_env(&boot)
                                                     : intra_comm_launched(&boot);
     if (st == NEB_OK && gpu)
@@ -491,5 +526,5 @@ out:
     if (gpu)
         intra_comm_destroy(&C);
     intra_comm_destroy(&boot);
-    return failed;
+    return loop ? loop_end(&loop_of_ranks, failed) : failed;
 }

@@ -142,17 +142,16 @@ static void train_attached(struct subject *s) {
     const struct nebula *n = s->n;
     int32_t V = n->model->c.vocab, inputs[2] = {(int32_t)s->step % V, 1}, targets[2] = {1, -1};
     for (int32_t i = 0; i < n->n_tensors; i++)
-        for (size_t k = 0; k < intra_tensor_size(n->tensors[i]); k++)
+        for (size_t k = 0; k < (size_t)n->tensors[i]->size; k++)
             s->memory[i][k] += 0.01f * (s->memory[i][k] + (float)((k + (size_t)s->step) % 5));
     assert_int_equal(nebula_count(s->n, inputs, targets, 2), NEBULA_OK);
     s->step++;
 }
 
 static const float *seen_by_loop(struct subject *s, int32_t unit) {
-    const struct intra_unit *u = &s->n->rows[unit];
     for (int32_t i = 0; i < s->n->n_tensors; i++)
-        if (s->n->tensors[i] == u->tensor)
-            return s->memory[i] + (size_t)u->row0 * (size_t)u->cols;
+        if (s->n->tensors[i] == s->n->of[unit])
+            return s->memory[i] + s->n->first[unit];
     return NULL;
 }
 
@@ -169,24 +168,30 @@ static struct subject *make_attached(void) {
     struct intra_trainer_config c =
         testing_small_trainer((struct intra_trainable){.mode = INTRA_TRAIN_FULL});
     struct nebula *n = calloc(1, sizeof *n);
+    struct nebula_tensor t = {.size = sizeof t};
     assert_true(s && n);
     s->n = n;
-    n->owner = getpid();
+    n->process = getpid();
+    n->ranks = 1;
     exchange_init(&n->x);
+    n->x.job.seed = 3;
+    size_t counters = 2 * (size_t)c.model.vocab;
+    assert_non_null(n->counters = calloc(counters, sizeof *n->counters));
+    assert_non_null(n->sum = calloc(counters, sizeof *n->sum));
     assert_int_equal(kern_pool_create(1, &n->pool), NEB_OK);
     assert_int_equal(lib_copy_create(&n->copy), NEB_OK);
-    assert_int_equal(intra_model_create(&c.model, &c.trainable, 3, &n->model), NEB_OK);
-    assert_int_equal(lib_trainer_create(n), NEB_OK);
-    assert_non_null(s->memory = calloc((size_t)n->n_tensors, sizeof *s->memory));
-    for (int32_t i = 0; i < n->n_tensors; i++) {
-        const struct intra_tensor *t = n->tensors[i];
-        assert_non_null(s->memory[i] = calloc(intra_tensor_size(t), sizeof(float)));
-        assert_int_equal(
-            nebula_register(n, t->name, 0, t->rows, t->cols, NEBULA_F32, NEBULA_HOST, s->memory[i]),
-            NEBULA_OK);
+    assert_int_equal(intra_model_layout(&c.model, &c.trainable, &n->model), NEB_OK);
+    assert_non_null(s->memory = calloc((size_t)n->model->n_tensors, sizeof *s->memory));
+    for (int32_t i = 0; nebula_tensor_at(n, i, &t) == NEBULA_OK; i++) {
+        struct nebula_piece p = {.size = sizeof p, .name = t.name};
+        memcpy(p.extent, t.shape, sizeof p.extent);
+        assert_int_equal(nebula_declare(n, &t), NEBULA_OK);
+        assert_non_null(s->memory[i] = calloc((size_t)n->declared[i].size, sizeof(float)));
+        p.data = s->memory[i];
+        assert_int_equal(nebula_register(n, &p), NEBULA_OK);
     }
+    assert_int_equal(lib_prepare(n), NEB_OK); // draws the initial values
     n->begun = true;
-    assert_int_equal(lib_trainer_write_all(n), NEB_OK);
     s->t = &n->x.trainer;
     s->train = train_attached;
     s->seen = seen_by_loop;
@@ -315,10 +320,16 @@ static void check_units(struct subject *s, struct subject *(*make)(void)) {
     assert_true(t->n_units > 3 && t->ops && t->pool && !t->world);
     for (int32_t i = 0; i < t->n_units; i++) {
         const struct agent_unit *u = &t->units[i], *last = i ? u - 1 : NULL;
-        bool first = u->row0 == 0;
+        bool first = agent_unit_first(u), same_row = last && last->row0 == u->row0;
         assert_true(u->tensor && *u->tensor && u->rows && u->cols && u->group >= 0 && u->data);
-        assert_true(first || (last && !strcmp(last->tensor, u->tensor) && last->cols == u->cols &&
-                              last->row0 + last->rows == u->row0 && last->group == u->group));
+        assert_true(first || (last && !strcmp(last->tensor, u->tensor) && last->group == u->group));
+        // the next rows; or the next columns of a row that is longer than a unit may be
+        if (!first && same_row)
+            assert_true(u->rows == 1 && last->rows == 1 && last->col0 + last->cols == u->col0);
+        else if (!first)
+            assert_true(u->col0 == 0 && last->row0 + last->rows == u->row0 &&
+                        (last->col0 || last->cols == u->cols));
+        assert_true(!t->held || t->held(t->user, i, 0) == agent_unit_size(u)); // the only rank
         for (int32_t k = 0; k < i && first; k++)
             assert_true(strcmp(t->units[k].tensor, u->tensor) != 0);
         for (int k = 0; k < 2; k++)

@@ -3,13 +3,22 @@
 // so two of them have different values to average.
 //
 // usage: attach_client AGENT JOB TARGET [--die-at STEP | --detach-at STEP | --boast-at STEP]
+//        attach_client AGENT JOB TARGET --mesh KIND RANKS [--own START] [--die-at STEP]
+//
+// --mesh: the loop has RANKS ranks, processes that hold parts of each tensor. rows, cols: of its
+// rows or columns. hsdp: halves of the rows, each on half of the ranks. strided: a part of each half
+// of the rows. The values do not depend on the mesh. --die-at: the last rank dies. --own: the loop
+// has tensors of its own, of several dimensions and dtypes, for a job with `model: attached`; all
+// values begin with START. --other: the same, but one of them has another shape.
 //
 // With --pace MS instead, every step takes MS milliseconds on any machine. Each step changes a 64th
 // of the parameters by heavy-tailed random amounts with the seed TARGET (configs/stall-compare).
 #include "agent/lib/libnebula.h"
+#include "tests/e2e/loop_ranks.h"
 
 #include <math.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,39 +32,131 @@ static void check(int status, const char *what) {
     exit(10 + status);
 }
 
-static float *memory[4096];
-static size_t sizes[4096];
+enum { TENSORS_MAX = 4096, PIECES_MAX = 64 };
+struct part { // a rectangle of a tensor
+    struct nebula_piece p;
+    int64_t size;
+};
+static struct part parts[TENSORS_MAX][PIECES_MAX];
+static int n_parts[TENSORS_MAX];
 
-// Every tensor as two ranges, because rows need not be contiguous. The second range is bfloat16 if
-// the trainer asks for it.
-static void register_all(struct nebula *n, int tensors) {
+static float get(const struct part *p, int64_t i) {
+    if (p->p.dtype == NEBULA_F32)
+        return ((const float *)p->p.data)[i];
+    uint32_t bits = (uint32_t)((const uint16_t *)p->p.data)[i] << 16; // bfloat16
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static void set(const struct part *p, int64_t i, float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if (p->p.dtype == NEBULA_F32)
+        ((float *)p->p.data)[i] = x;
+    else
+        ((uint16_t *)p->p.data)[i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static void chunk(int64_t n, int parts_of, int part, int64_t *at, int64_t *len) {
+    int64_t each = (n + parts_of - 1) / parts_of;
+    *at = each * part < n ? each * part : n;
+    *len = *at + each < n ? each : n - *at;
+}
+
+// Elements [at, at + len) in dimension k of tensor t, and all of the others.
+static void add_part(int i, const struct nebula_tensor *t, int k, int64_t at, int64_t len) {
+    struct part *x = &parts[i][n_parts[i]++];
+    x->p = (struct nebula_piece){.size = sizeof x->p, .dtype = t->dtype};
+    x->size = 1;
+    for (int d = 0; d < t->dims; d++) {
+        x->p.offset[d] = d == k ? at : 0;
+        x->p.extent[d] = d == k ? len : t->shape[d];
+        x->size *= x->p.extent[d];
+    }
+    if (!(x->p.data = calloc((size_t)x->size + 1, sizeof(float))))
+        exit(2);
+}
+
+// What this rank holds of tensor i. Alone: two ranges, because rows need not be contiguous.
+static void cut(int i, const struct nebula_tensor *t, const char *mesh, int rank, int ranks) {
+    int k = !strcmp(mesh, "cols") && t->dims > 1 ? 1 : 0;
+    int64_t n = t->dims ? t->shape[k] : 1, at = 0, len = 0;
+    if (!t->dims) {
+        add_part(i, t, -1, 0, 0);
+    } else if (!*mesh) {
+        add_part(i, t, 0, 0, n - n / 2);
+        add_part(i, t, 0, n - n / 2, n / 2);
+    } else if (!strcmp(mesh, "strided")) {
+        for (int half = 0; half < 2; half++) {
+            int64_t first, all;
+            chunk(n, 2, half, &first, &all);
+            chunk(all, ranks, rank, &at, &len);
+            add_part(i, t, 0, first + at, len);
+        }
+    } else {
+        bool hsdp = !strcmp(mesh, "hsdp");
+        chunk(n, hsdp ? 2 : ranks, hsdp ? rank % 2 : rank, &at, &len);
+        add_part(i, t, k, at, len);
+    }
+}
+
+static void take_tensor(struct nebula *n, int i, const struct nebula_tensor *t, const char *mesh,
+                        const struct loop_ranks *l) {
+    check(nebula_declare(n, t), "nebula_declare");
+    cut(i, t, mesh, l->hooks.rank, l->hooks.ranks);
+    for (int k = 0; k < n_parts[i]; k++) {
+        parts[i][k].p.name = t->name;
+        check(nebula_register(n, &parts[i][k].p), t->name);
+    }
+}
+
+static void take_model(struct nebula *n, int tensors, const char *mesh,
+                       const struct loop_ranks *l) {
     for (int i = 0; i < tensors; i++) {
         struct nebula_tensor t = {.size = sizeof t};
         check(nebula_tensor_at(n, i, &t), "nebula_tensor_at");
-        sizes[i] = (size_t)t.rows * (size_t)t.cols;
-        memory[i] = calloc(sizes[i] + 1, sizeof(float));
-        if (!memory[i])
-            exit(2);
-        int32_t first = t.rows > 1 ? t.rows / 2 : t.rows;
-        check(nebula_register(n, t.name, 0, first, t.cols, NEBULA_F32, NEBULA_HOST, memory[i]),
-              t.name);
-        if (first < t.rows)
-            check(nebula_register(n, t.name, first, t.rows - first, t.cols, NEBULA_F32, NEBULA_HOST,
-                                  memory[i] + (size_t)first * (size_t)t.cols),
-                  t.name);
+        take_tensor(n, i, &t, mesh, l);
     }
+}
+
+static int take_own(struct nebula *n, const char *mesh, const struct loop_ranks *l, float start,
+                    bool other) {
+    static const struct nebula_tensor all[] = {
+        {.name = "blocks.0.conv.weight", .dims = 4, .shape = {12, 5, 3, 3}},
+        {.name = "wte", .dims = 2, .shape = {211, 24}},
+        {.name = "ln.bias", .dims = 1, .shape = {37}},
+        {.name = "blocks.0.half", .dims = 2, .shape = {40, 16}, .dtype = NEBULA_BF16},
+        {.name = "scale"},
+        {.name = "blocks.0.experts.1.w", .dims = 3, .shape = {3, 8, 6}},
+        {.name = "long", .dims = 2, .shape = {3, 1500000}},
+    };
+    int count = sizeof all / sizeof *all;
+    for (int i = 0; i < count; i++) {
+        struct nebula_tensor t = all[i];
+        t.size = sizeof t;
+        t.trained = 1;
+        if (other && !strcmp(t.name, "wte"))
+            t.shape[1]++;
+        take_tensor(n, i, &t, mesh, l);
+        for (int k = 0; k < n_parts[i]; k++)
+            for (int64_t e = 0; e < parts[i][k].size; e++)
+                set(&parts[i][k], e, start);
+    }
+    return count;
 }
 
 static double train(int tensors, float target) {
     double loss = 0, count = 0;
     for (int i = 0; i < tensors; i++)
-        for (size_t k = 0; k < sizes[i]; k++) {
-            float d = memory[i][k] - target;
-            memory[i][k] -= 0.02f * d;
-            loss += (double)d * d;
-            count++;
-        }
-    return loss / count;
+        for (int k = 0; k < n_parts[i]; k++)
+            for (int64_t e = 0; e < parts[i][k].size; e++) {
+                float x = get(&parts[i][k], e), d = x - target;
+                set(&parts[i][k], e, x - 0.02f * d);
+                loss += (double)d * d;
+                count++;
+            }
+    return count > 0 ? loss / count : 0;
 }
 
 static double uniform(uint64_t *state) { // xorshift64, Marsaglia (2003); in [-0.5, 0.5)
@@ -67,10 +168,12 @@ static double uniform(uint64_t *state) { // xorshift64, Marsaglia (2003); in [-0
 
 static void wander(int tensors, int64_t step, uint64_t *state) {
     for (int i = 0; i < tensors; i++)
-        for (size_t k = (size_t)(step % 64); k < sizes[i]; k += 64) {
-            double u = uniform(state);
-            memory[i][k] += (float)(u * u * u * (*state % 16 ? 0.01 : 0.08));
-        }
+        for (int p = 0; p < n_parts[i]; p++)
+            for (int64_t k = step % 64; k < parts[i][p].size; k += 64) {
+                double u = uniform(state);
+                float by = (float)(u * u * u * (*state % 16 ? 0.01 : 0.08));
+                set(&parts[i][p], k, get(&parts[i][p], k) + by);
+            }
 }
 
 static void sleep_until(struct timespec *at, double ms) { // until ms after *at; moves *at
@@ -91,6 +194,19 @@ int main(int argc, char **argv) {
     o.agent = argv[1];
     o.job = argv[2];
     float target = strtof(argv[3], NULL);
+    struct loop_ranks loop = {.hooks = {.ranks = 1}};
+    const char *mesh = "";
+    if (argc > 6 && !strcmp(argv[4], "--mesh")) {
+        mesh = argv[5];
+        loop_start(&loop, (int)strtol(argv[6], NULL, 10));
+        o.ranks = &loop.hooks;
+        argv += 3, argc -= 3;
+    }
+    bool other = argc > 5 && !strcmp(argv[4], "--other"),
+         own = other || (argc > 5 && !strcmp(argv[4], "--own"));
+    float start = own ? strtof(argv[5], NULL) : 0;
+    argv += own ? 2 : 0, argc -= own ? 2 : 0;
+    int rank = loop.hooks.rank, ranks = loop.hooks.ranks;
     const char *how = argc > 5 ? argv[4] : "";
     long at = argc > 5 ? strtol(argv[5], NULL, 10) : -1;
     double pace_ms = strcmp(how, "--pace") ? 0 : strtod(argv[5], NULL);
@@ -98,13 +214,17 @@ int main(int argc, char **argv) {
     check(nebula_attach(&o, &n), "nebula_attach");
     check(nebula_info_get(n, &info), "nebula_info_get");
     int tensors = info.tensors;
-    register_all(n, tensors);
+    if (own)
+        tensors = take_own(n, mesh, &loop, start, other);
+    else
+        take_model(n, tensors, mesh, &loop);
     check(nebula_begin(n), "nebula_begin");
     check(nebula_info_get(n, &info), "nebula_info_get");
-    printf("begins at %lld\n", (long long)info.step);
+    if (rank == 0)
+        printf("begins at %lld\n", (long long)info.step);
     fflush(stdout);
     for (int64_t step = info.step; state == NEBULA_TRAIN && step < info.steps; step++) {
-        if (step == at && !strcmp(how, "--die-at"))
+        if (step == at && !strcmp(how, "--die-at") && rank == ranks - 1)
             raise(SIGKILL);
         if (step == at && !strcmp(how, "--detach-at")) {
             check(nebula_close(&n, (double)NAN), "nebula_close");
@@ -116,8 +236,9 @@ int main(int argc, char **argv) {
             if (status != NEBULA_ERR_INVALID)
                 return 4;
         }
-        int32_t ids[4] = {(int32_t)step % info.vocab, 1, 2, 3};
-        check(nebula_count(n, ids, ids, 4), "nebula_count");
+        int32_t ids[4] = {own ? 0 : (int32_t)step % info.vocab, 1, 2, 3};
+        if (rank == 0 && !own) // so that the counts do not depend on the mesh
+            check(nebula_count(n, ids, ids, 4), "nebula_count");
         struct timespec began;
         clock_gettime(CLOCK_MONOTONIC, &began);
         double loss = 1;
@@ -137,12 +258,14 @@ int main(int argc, char **argv) {
     check(nebula_info_get(n, &info), "nebula_info_get");
     if (nebula_step_count(n) != info.step || nebula_step_count(NULL) != 0)
         return 5;
-    double mean = 0, count = 0;
+    double mean = 0, count = 0; // of this rank's part
     for (int i = 0; i < tensors; i++)
-        for (size_t k = 0; k < sizes[i]; k++)
-            mean += (double)memory[i][k], count++;
-    printf("state %d, %llu rounds, digest %s, mean %.3f\n", state, (unsigned long long)info.rounds,
-           info.digest, mean / count);
+        for (int k = 0; k < n_parts[i]; k++)
+            for (int64_t e = 0; e < parts[i][k].size; e++)
+                mean += (double)get(&parts[i][k], e), count++;
+    if (rank == 0)
+        printf("state %d, %llu rounds, digest %s, mean %.3f\n", state,
+               (unsigned long long)info.rounds, info.digest, mean / count);
     check(nebula_close(&n, 1.5), "nebula_close");
-    return state == NEBULA_DONE ? 0 : 3;
+    return loop_end(&loop, state == NEBULA_DONE ? 0 : 3);
 }

@@ -103,24 +103,39 @@ int cuCtxSynchronize(void) {
     synchronized += current() != NULL;
     return current() ? 0 : INVALID_CONTEXT;
 }
-static int copy(void *dst, const void *src, size_t bytes, unsigned long long device) {
-    struct area *a = find(device);
+struct side { // CUDA_MEMCPY2D
+    size_t x_bytes, y;
+    int type; // 1: host, 2: device
+    char *host;
+    unsigned long long device;
+    void *array;
+    size_t pitch;
+};
+struct copy_2d {
+    struct side from, to;
+    size_t width_bytes, height;
+};
+int cuMemcpy2DUnaligned_v2(const struct copy_2d *c);
+int cuMemcpy2DUnaligned_v2(const struct copy_2d *c) {
+    const struct side *there = c->from.type == 2 ? &c->from : &c->to;
+    struct area *a = find(there->device);
+    size_t end = c->height ? (c->height - 1) * there->pitch + c->width_bytes : 0;
+    if (fails("cuMemcpy2DUnaligned_v2"))
+        return UNKNOWN;
     if (!current())
         return INVALID_CONTEXT;
-    if (!synchronized || !a || a->kind == FAKE_PINNED || a->device != current()->device ||
-        device + bytes > (unsigned long long)(size_t)a->p + a->bytes)
+    if (!synchronized || c->from.type == c->to.type || !a || a->kind == FAKE_PINNED ||
+        a->device != current()->device ||
+        there->device + end > (unsigned long long)(size_t)a->p + a->bytes ||
+        (c->height > 1 && (c->from.pitch < c->width_bytes || c->to.pitch < c->width_bytes)))
         return INVALID_VALUE;
-    memcpy(dst, src, bytes);
+    for (size_t r = 0; r < c->height; r++) {
+        char *from = c->from.type == 2 ? (char *)(size_t)c->from.device : c->from.host,
+             *to = c->to.type == 2 ? (char *)(size_t)c->to.device : c->to.host;
+        memcpy(to + r * c->to.pitch, from + r * c->from.pitch, c->width_bytes);
+    }
     synchronized = 0;
     return 0;
-}
-int cuMemcpyDtoH_v2(void *dst, unsigned long long src, size_t bytes);
-int cuMemcpyDtoH_v2(void *dst, unsigned long long src, size_t bytes) {
-    return fails("cuMemcpyDtoH_v2") ? UNKNOWN : copy(dst, (const void *)(size_t)src, bytes, src);
-}
-int cuMemcpyHtoD_v2(unsigned long long dst, const void *src, size_t bytes);
-int cuMemcpyHtoD_v2(unsigned long long dst, const void *src, size_t bytes) {
-    return fails("cuMemcpyHtoD_v2") ? UNKNOWN : copy((void *)(size_t)dst, src, bytes, dst);
 }
 int cuDeviceGet(int *device, int ordinal);
 int cuDeviceGet(int *device, int ordinal) {

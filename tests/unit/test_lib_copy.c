@@ -6,6 +6,7 @@
 #include "agent/lib/copy.h"
 #include "tests/unit/fake_cuda.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -31,14 +32,25 @@ static struct lib_copy *start(void) {
     return c;
 }
 
+static enum neb_status copy_in(struct lib_copy *c, float *dst, const void *src, int dtype) {
+    struct lib_copy_block b = {.len = N, .runs = 1, .step = 1, .dtype = dtype};
+    b.place = NEBULA_CUDA;
+    return lib_copy_read(c, &b, dst, src);
+}
+static enum neb_status copy_out(struct lib_copy *c, void *dst, const float *src, int dtype) {
+    struct lib_copy_block b = {.len = N, .runs = 1, .step = 1, .dtype = dtype};
+    b.place = NEBULA_CUDA;
+    return lib_copy_write(c, &b, dst, src);
+}
+
 // Writes and reads back while `current` is the current context.
 static void both_ways(struct lib_copy *c, void *device, int dtype, int current) {
     fake_cuda_make_current(current);
     int was = fake_cuda_current();
     assert_int_equal(lib_copy_check(c, device), NEB_OK);
     memset(back, 0, sizeof back);
-    assert_int_equal(lib_copy_write(c, device, x, N, dtype, NEBULA_CUDA), NEB_OK);
-    assert_int_equal(lib_copy_read(c, back, device, N, dtype, NEBULA_CUDA), NEB_OK);
+    assert_int_equal(copy_out(c, device, x, dtype), NEB_OK);
+    assert_int_equal(copy_in(c, back, device, dtype), NEB_OK);
     assert_memory_equal(back, x, sizeof x);
     assert_int_equal(fake_cuda_current(), was);
 }
@@ -85,10 +97,9 @@ static void test_no_device_memory(void **state) {
     refused(lib_copy_check(c, there[0]), NEB_ERR_INVALID, "pinned host memory");
     refused(lib_copy_check(c, there[2]), NEB_ERR_INVALID, "the driver does not know it");
     assert_int_equal(lib_copy_check(c, there[1]), NEB_OK);
-    assert_int_equal(lib_copy_write(c, there[1], x, N, NEBULA_F32, NEBULA_CUDA), NEB_OK);
+    assert_int_equal(copy_out(c, there[1], x, NEBULA_F32), NEB_OK);
     fake_cuda_forget(there[1]); // the trainer has freed it
-    refused(lib_copy_read(c, back, there[1], N, NEBULA_F32, NEBULA_CUDA), NEB_ERR_INVALID,
-            "or it was freed");
+    refused(copy_in(c, back, there[1], NEBULA_F32), NEB_ERR_INVALID, "or it was freed");
     lib_copy_destroy(&c);
     fake_cuda_forget(there[0]);
 }
@@ -100,7 +111,7 @@ static void test_failures(void **state) {
     } cases[] = {{"cuDevicePrimaryCtxRetain",
                   "context of device 1 of a CUDA tensor: CUDA reports CUDA_ERROR_UNKNOWN (999)"},
                  {"cuCtxPushCurrent_v2", "cannot copy 20 bytes of a CUDA tensor: CUDA reports"},
-                 {"cuMemcpyDtoH_v2", "cannot copy 20 bytes of a CUDA tensor: CUDA reports"}};
+                 {"cuMemcpy2DUnaligned_v2", "cannot copy 20 bytes of a CUDA tensor: CUDA reports"}};
     struct lib_copy *c = start();
     fake_cuda_add(there[0], sizeof there[0], FAKE_OF_CONTEXT, 0);
     fake_cuda_add(there[1], sizeof there[1], FAKE_OF_DEVICE, 1);
@@ -108,8 +119,7 @@ static void test_failures(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fake_cuda_make_current(0);
         fake_cuda_fail(cases[i].call);
-        refused(lib_copy_read(c, back, there[1], N, NEBULA_F32, NEBULA_CUDA), NEB_ERR_IO,
-                cases[i].why);
+        refused(copy_in(c, back, there[1], NEBULA_F32), NEB_ERR_IO, cases[i].why);
         fake_cuda_fail(NULL);
         assert_int_equal(fake_cuda_current(), 1);
     }
@@ -119,11 +129,72 @@ static void test_failures(void **state) {
         fake_cuda_forget(there[i]);
 }
 
+// Blocks with gaps on both sides, in every dtype and place, and elements apart from each other.
+static void test_blocks(void **state) {
+    (void)state;
+    enum { ROWS = 3, PITCH = 11, STEP = 2, HOST = 7 };
+    struct lib_copy *c = start();
+    static float there32[ROWS * PITCH];
+    static uint16_t there16[ROWS * PITCH];
+    fake_cuda_add(there32, sizeof there32, FAKE_OF_DEVICE, 0);
+    fake_cuda_add(there16, sizeof there16, FAKE_OF_DEVICE, 0);
+    assert_int_equal(lib_copy_check(c, there32), NEB_OK);
+    for (int kind = 0; kind < 12; kind++) {
+        int dtype = kind % 3, place = kind / 3 % 2, step = kind < 6 ? 1 : STEP;
+        struct lib_copy_block b = {N, ROWS, (size_t)step, PITCH, HOST, dtype, place};
+        float in[ROWS * HOST], out[ROWS * HOST];
+        void *at = dtype == NEBULA_F32 ? (void *)there32 : (void *)there16;
+        for (int i = 0; i < ROWS * HOST; i++)
+            in[i] = (float)(i + kind), out[i] = -1;
+        memset(there32, 0, sizeof there32);
+        memset(there16, 0, sizeof there16);
+        assert_int_equal(lib_copy_write(c, &b, at, in), NEB_OK);
+        assert_int_equal(lib_copy_read(c, &b, out, at), NEB_OK);
+        for (int i = 0; i < ROWS * HOST; i++)
+            assert_true(out[i] == (i % HOST < N ? in[i] : -1));
+        for (int i = 0; i < ROWS * PITCH; i++) { // gaps are not touched
+            bool inside = i % PITCH % step == 0 && i % PITCH / step < N;
+            assert_true(inside || (there32[i] == 0 && there16[i] == 0));
+        }
+    }
+    lib_copy_destroy(&c);
+    fake_cuda_forget(there32);
+    fake_cuda_forget(there16);
+}
+
+// Every value of 16 bits survives, and values between two round to the nearest, ties to even.
+static void test_rounding(void **state) {
+    (void)state;
+    static const int dtypes[] = {NEBULA_BF16, NEBULA_F16};
+    struct lib_copy *c = start();
+    for (int d = 0; d < 2; d++)
+        for (uint32_t h = 0; h < 0x7fff; h++) {
+            struct lib_copy_block b = {2, 1, 1, 0, 0, dtypes[d], NEBULA_HOST};
+            uint16_t pair[2] = {(uint16_t)h, (uint16_t)(h + 1)}, again[2];
+            float wide[2];
+            assert_int_equal(lib_copy_read(c, &b, wide, pair), NEB_OK);
+            if (!isfinite(wide[1]))
+                continue;
+            assert_int_equal(lib_copy_write(c, &b, again, wide), NEB_OK);
+            assert_memory_equal(pair, again, sizeof pair);
+            float middle = (float)(((double)wide[0] + (double)wide[1]) / 2);
+            float even = h % 2 ? wide[1] : wide[0];
+            assert_true(lib_copy_rounded(middle, dtypes[d]) == even);
+            assert_true(lib_copy_rounded(-middle, dtypes[d]) == -even);
+            assert_true(lib_copy_rounded(nextafterf(middle, 0), dtypes[d]) == wide[0]);
+            assert_true(lib_copy_rounded(nextafterf(middle, INFINITY), dtypes[d]) == wide[1]);
+        }
+    assert_true(isinf(lib_copy_rounded(65520, NEBULA_F16)));
+    assert_true(lib_copy_rounded(65519, NEBULA_F16) == 65504);
+    assert_true(isnan(lib_copy_rounded(NAN, NEBULA_F16)));
+    lib_copy_destroy(&c);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_contexts),
-        cmocka_unit_test(test_no_device_memory),
-        cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_contexts), cmocka_unit_test(test_no_device_memory),
+        cmocka_unit_test(test_failures), cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_rounding),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -168,16 +168,36 @@ static struct nebula *attached(const struct agent *a) {
             fail_msg("\"%s\" does not say \"%s\"", nebula_last_error(), text);                     \
     } while (0)
 
+static size_t size_of(const struct nebula_tensor *t) {
+    size_t size = 1;
+    for (int32_t k = 0; k < t->dims; k++)
+        size *= (size_t)t->shape[k];
+    return size;
+}
+
+// A whole tensor in one piece.
+static int register_whole(struct nebula *n, const char *name, int32_t rows, int32_t cols,
+                          void *data) {
+    struct nebula_piece p = {.size = sizeof p, .name = name, .data = data};
+    p.extent[0] = rows > 0 ? rows : cols;
+    p.extent[1] = rows > 0 ? cols : 0;
+    return nebula_register(n, &p);
+}
+
+// What the built-in model of the job needs, in `memory`, one after the other. half: the first
+// tensor is bfloat16, there.
 static void register_all(struct nebula *n, float *memory, uint16_t *half) {
     struct nebula_tensor t = {.size = sizeof t};
     size_t at = 0;
     for (int32_t i = 0; nebula_tensor_at(n, i, &t) == NEBULA_OK; i++) {
         bool bf16 = half && i == 0;
-        assert_int_equal(nebula_register(n, t.name, 0, t.rows, t.cols,
-                                         bf16 ? NEBULA_BF16 : NEBULA_F32, NEBULA_HOST,
-                                         bf16 ? (void *)half : memory + at),
-                         NEBULA_OK);
-        at += (size_t)t.rows * (size_t)t.cols;
+        struct nebula_piece p = {.size = sizeof p, .name = t.name, .data = memory + at};
+        p.dtype = t.dtype = bf16 ? NEBULA_BF16 : NEBULA_F32;
+        p.data = bf16 ? (void *)half : memory + at;
+        memcpy(p.extent, t.shape, sizeof p.extent);
+        assert_int_equal(nebula_declare(n, &t), NEBULA_OK);
+        assert_int_equal(nebula_register(n, &p), NEBULA_OK);
+        at += size_of(&t);
     }
 }
 
@@ -206,11 +226,11 @@ static void test_attach_errors(void **state) {
     o.hooks.wait = third_wait;
     SAYS(nebula_attach(&o, &n), NEBULA_ERR_IO, "wait hook ended the wait");
     assert_int_equal(waits, 3);
-    // a caller that was built without that hook
-    o.size = offsetof(struct nebula_attach_options, hooks.wait);
-    o.timeout_s = 2;
-    SAYS(nebula_attach(&o, &n), NEBULA_ERR_NOT_FOUND, "\"other\"");
-    assert_int_equal(waits, 3);
+    struct nebula_ranks bad = {.size = sizeof bad, .rank = 2, .ranks = 2};
+    o.ranks = &bad;
+    SAYS(nebula_attach(&o, &n), NEBULA_ERR_INVALID, "rank 2 of 2, send NULL");
+    bad.size--;
+    SAYS(nebula_attach(&o, &n), NEBULA_ERR_VERSION, "the ranks have");
     o = options(a);
     o.timeout_s = 0.1;
     o.agent = "/nowhere/agent.sock";
@@ -249,73 +269,113 @@ static void test_agent_of_another_version(void **state) {
     agent_ipc_msg_clear(&m);
 }
 
-static void count_bf16(void *user, enum neb_log_level level, const char *text) {
-    *(int *)user += level == NEB_LOG_WARN && strstr(text, "bfloat16 keeps 8 bits");
+static int declare(struct nebula *n, const char *name, int32_t dims, int64_t d0, int64_t d1) {
+    struct nebula_tensor t = {.size = sizeof t, .dims = dims, .shape = {d0, d1}, .trained = 1};
+    snprintf(t.name, sizeof t.name, "%s", name);
+    return nebula_declare(n, &t);
 }
 
-// A warning says once that bfloat16 loses small changes, however many tensors are registered with
-// it.
-static void test_bf16_warning(void **state) {
+static void test_declare_errors(void **state) {
     struct nebula *n = attached(*state);
-    float x[256] = {0};
+    struct nebula_tensor t = {0};
     const char *embed = "model.embed_tokens.weight"; // (16, 8)
-    int said = 0;
-    neb_log_set_sink(count_bf16, &said);
-    assert_int_equal(nebula_register(n, embed, 0, 4, 8, NEBULA_F32, NEBULA_HOST, x), NEBULA_OK);
-    assert_int_equal(said, 0);
-    for (int row = 4; row < 16; row += 4)
-        assert_int_equal(nebula_register(n, embed, row, 4, 8, NEBULA_BF16, NEBULA_HOST, x),
-                         NEBULA_OK);
-    assert_int_equal(said, 1);
-    neb_log_set_sink(NULL, NULL);
+    SAYS(nebula_tensor_at(n, 0, &t), NEBULA_ERR_INVALID, "size");
+    SAYS(nebula_declare(n, &t), NEBULA_ERR_INVALID, "size");
+    SAYS(nebula_declare(n, NULL), NEBULA_ERR_INVALID, "NULL");
+    t.size = sizeof t;
+    SAYS(nebula_tensor_at(n, -1, &t), NEBULA_ERR_INVALID, "-1");
+    SAYS(nebula_tensor_at(n, 11, &t), NEBULA_ERR_INVALID, "no tensor 11, but 11");
+    SAYS(nebula_declare(n, &t), NEBULA_ERR_INVALID, "1 to 255 bytes");
+    memset(t.name, 'x', sizeof t.name);
+    SAYS(nebula_declare(n, &t), NEBULA_ERR_INVALID, "1 to 255 bytes");
+    SAYS(declare(n, "\xc3", 2, 1, 1), NEBULA_ERR_INVALID, "UTF-8");
+    SAYS(declare(n, embed, 9, 16, 8), NEBULA_ERR_INVALID, "9 dimensions");
+    SAYS(declare(n, embed, 2, 16, 0), NEBULA_ERR_INVALID, "dimension 1 has the size 0");
+    SAYS(declare(n, embed, 2, INT64_MAX, 2), NEBULA_ERR_INVALID, "dimension 0 has the size");
+    assert_int_equal(declare(n, embed, 2, 16, 8), NEBULA_OK);
+    SAYS(declare(n, embed, 2, 16, 8), NEBULA_ERR_INVALID, "declared before");
     assert_int_equal(nebula_close(&n, (double)NAN), NEBULA_OK);
 }
 
 static void test_register_errors(void **state) {
     struct nebula *n = attached(*state);
-    struct nebula_tensor t = {0};
     float x[256] = {0};
     const char *embed = "model.embed_tokens.weight"; // (16, 8)
-    SAYS(nebula_tensor_at(n, 0, &t), NEBULA_ERR_INVALID, "size");
-    t.size = sizeof t;
-    SAYS(nebula_tensor_at(n, -1, &t), NEBULA_ERR_INVALID, "-1");
-    SAYS(nebula_register(n, "model.nothing", 0, 1, 8, NEBULA_F32, NEBULA_HOST, x),
-         NEBULA_ERR_INVALID, "no tensor \"model.nothing\"");
-    SAYS(nebula_register(n, embed, 0, 16, 9, NEBULA_F32, NEBULA_HOST, x), NEBULA_ERR_INVALID,
-         "(16, 8)");
-    SAYS(nebula_register(n, embed, 8, 9, 8, NEBULA_F32, NEBULA_HOST, x), NEBULA_ERR_INVALID,
-         "rows 8 to 16");
-    SAYS(nebula_register(n, embed, -1, 2, 8, NEBULA_F32, NEBULA_HOST, x), NEBULA_ERR_INVALID,
-         "rows -1");
-    SAYS(nebula_register(n, embed, INT32_MAX, INT32_MAX, 8, NEBULA_F32, NEBULA_HOST, x),
-         NEBULA_ERR_INVALID, "rows");
-    SAYS(nebula_register(n, embed, 0, 16, 8, 7, NEBULA_HOST, x), NEBULA_ERR_INVALID, "dtype 7");
-    SAYS(nebula_register(n, embed, 0, 16, 8, NEBULA_F32, 7, x), NEBULA_ERR_INVALID, "place 7");
-    SAYS(nebula_register(n, embed, 0, 16, 8, NEBULA_F32, NEBULA_HOST, NULL), NEBULA_ERR_INVALID,
-         "data is NULL");
-    SAYS(nebula_register(n, NULL, 0, 16, 8, NEBULA_F32, NEBULA_HOST, x), NEBULA_ERR_INVALID,
-         "name is NULL");
-    assert_int_equal(nebula_register(n, embed, 0, 10, 8, NEBULA_F32, NEBULA_HOST, x), NEBULA_OK);
-    SAYS(nebula_register(n, embed, 9, 7, 8, NEBULA_F32, NEBULA_HOST, x), NEBULA_ERR_INVALID,
-         "row 9 is already registered");
-    SAYS(nebula_begin(n), NEBULA_ERR_INVALID, "model.embed_tokens.weight: 10 of its 16 rows");
+    struct nebula_piece p = {.size = sizeof p, .name = embed, .extent = {16, 8}, .data = x};
+    SAYS(nebula_register(n, &p), NEBULA_ERR_INVALID, "no tensor \"model.embed_tokens.weight\"");
+    assert_int_equal(declare(n, embed, 2, 16, 8), NEBULA_OK);
+    SAYS(nebula_register(n, NULL), NEBULA_ERR_INVALID, "NULL");
+    p.size--;
+    SAYS(nebula_register(n, &p), NEBULA_ERR_INVALID, "no size");
+    p.size++, p.name = NULL;
+    SAYS(nebula_register(n, &p), NEBULA_ERR_INVALID, "no name");
+    p.name = embed, p.extent[1] = 9;
+    SAYS(nebula_register(n, &p), NEBULA_ERR_INVALID, "but the shape is (16, 8)");
+    p.extent[1] = 8, p.offset[0] = 8, p.extent[0] = 9;
+    SAYS(nebula_register(n, &p), NEBULA_ERR_INVALID, "9 elements from 8 on");
+    p.offset[0] = -1, p.extent[0] = 2;
+    SAYS(nebula_register(n, &p), NEBULA_ERR_INVALID, "from -1 on");
+    p.offset[0] = INT64_MAX, p.extent[0] = INT64_MAX;
+    SAYS(nebula_register(n, &p), NEBULA_ERR_INVALID, "elements from");
+    p.offset[0] = 0, p.extent[0] = 16, p.stride[0] = -8, p.stride[1] = 1;
+    SAYS(nebula_register(n, &p), NEBULA_ERR_INVALID, "stride -8");
+    p.stride[0] = p.stride[1] = 0, p.dtype = 7;
+    SAYS(nebula_register(n, &p), NEBULA_ERR_INVALID, "dtype 7, but the tensor is declared with");
+    p.dtype = NEBULA_F32, p.place = 7;
+    SAYS(nebula_register(n, &p), NEBULA_ERR_INVALID, "place 7");
+    p.place = NEBULA_HOST, p.data = NULL;
+    SAYS(nebula_register(n, &p), NEBULA_ERR_INVALID, "data is NULL");
+    p.extent[0] = 0; // an empty piece has no memory
+    assert_int_equal(nebula_register(n, &p), NEBULA_OK);
+    p.extent[0] = 10, p.data = x;
+    assert_int_equal(nebula_register(n, &p), NEBULA_OK);
+    p.offset[0] = 9, p.extent[0] = 7;
+    SAYS(nebula_register(n, &p), NEBULA_ERR_INVALID, "element (9, 0) is already registered");
+    SAYS(nebula_begin(n), NEBULA_ERR_INVALID, "the job exchanges tensor ");
+    SAYS(nebula_begin(n), NEBULA_ERR_STATE, "an earlier call failed");
     assert_int_equal(nebula_close(&n, (double)NAN), NEBULA_OK);
 }
 
-static int moved, saved;
-static int on_move(void *user, int write, int32_t first, int32_t count) {
-    (void)user, (void)write;
-    moved += first == 0 && count == 11;
-    return 0;
+// Tensors that do not fit the job, or of which an element is missing.
+static void test_begin_errors(void **state) {
+    static const struct {
+        const char *says;
+        bool more, missing, other;
+    } cases[] = {{"tensor model.norm.bias is trained, but the job's model does not exchange it",
+                  true, false, false},
+                 {"element (15, 0) is registered on none of 1 ranks", false, true, false},
+                 {"has the shape (8, 16), but the job's has (16, 8)", false, false, true}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct nebula *n = attached(*state);
+        static float memory[4096];
+        struct nebula_tensor t = {.size = sizeof t};
+        for (int32_t k = 0; nebula_tensor_at(n, k, &t) == NEBULA_OK; k++) {
+            bool embed = !strcmp(t.name, "model.embed_tokens.weight");
+            int64_t swap = t.shape[0];
+            if (embed && cases[i].other)
+                t.shape[0] = t.shape[1], t.shape[1] = swap;
+            struct nebula_piece p = {.size = sizeof p, .name = t.name, .data = memory};
+            memcpy(p.extent, t.shape, sizeof p.extent);
+            p.extent[0] -= embed && cases[i].missing;
+            assert_int_equal(nebula_declare(n, &t), NEBULA_OK);
+            assert_int_equal(nebula_register(n, &p), NEBULA_OK);
+        }
+        if (cases[i].more)
+            assert_int_equal(declare(n, "model.norm.bias", 1, 8, 0), NEBULA_OK);
+        SAYS(nebula_begin(n), NEBULA_ERR_INVALID, cases[i].says);
+        assert_int_equal(nebula_close(&n, (double)NAN), NEBULA_OK);
+    }
 }
+
+static int saved;
 static int on_checkpoint(void *user, const char *dir, int64_t step) {
     (void)user;
     saved += dir[0] == '/' && step >= 2;
     return 0;
 }
-static int bad_move(void *user, int write, int32_t first, int32_t count) {
-    (void)user, (void)first, (void)count;
-    return !write;
+static int bad_checkpoint(void *user, const char *dir, int64_t step) {
+    (void)user, (void)dir, (void)step;
+    return 1;
 }
 
 // After steps, a detach and a new attach the parameters are the same; a bfloat16 tensor is rounded.
@@ -327,18 +387,18 @@ static void test_steps_and_resume(void **state) {
     struct nebula_info info = {.size = sizeof info};
     struct nebula *n = NULL;
     int s = -1, good[] = {0, 15}, bad[] = {0, 16}, skip[] = {-1, -1};
-    o.hooks = (struct nebula_hooks){.move = on_move, .checkpoint = on_checkpoint};
-    moved = saved = 0;
+    o.hooks = (struct nebula_hooks){.checkpoint = on_checkpoint};
+    saved = 0;
     assert_int_equal(nebula_attach(&o, &n), NEBULA_OK);
     register_all(n, memory, half);
     SAYS(nebula_step(n, 8, 1, &s), NEBULA_ERR_STATE, "nebula_begin first");
     SAYS(nebula_checkpoint(n), NEBULA_ERR_STATE, "nebula_begin first");
     assert_int_equal(nebula_begin(n), NEBULA_OK);
     SAYS(nebula_begin(n), NEBULA_ERR_STATE, "twice");
-    SAYS(nebula_register(n, "model.norm.weight", 0, 1, 8, NEBULA_F32, NEBULA_HOST, memory),
-         NEBULA_ERR_STATE, "after nebula_begin");
+    SAYS(register_whole(n, "model.norm.weight", 0, 8, memory), NEBULA_ERR_STATE,
+         "after nebula_begin");
+    SAYS(declare(n, "x", 1, 8, 0), NEBULA_ERR_STATE, "after nebula_begin");
     assert_true(memory[128] == 1); // a gain of RMSNorm starts at 1
-    assert_int_equal(moved, 1);
     assert_int_equal(nebula_count(n, good, skip, 2), NEBULA_OK);
     SAYS(nebula_count(n, bad, good, 2), NEBULA_ERR_INVALID, "token 16 at 1");
     SAYS(nebula_count(n, good, bad, 2), NEBULA_ERR_INVALID, "token 16 at 1");
@@ -393,7 +453,7 @@ static void test_digest_is_cached(void **state) {
     int s;
     size_t all = 0, at = 0;
     for (int32_t i = 0; nebula_tensor_at(n, i, &t) == NEBULA_OK; i++)
-        all += (size_t)t.rows * (size_t)t.cols;
+        all += size_of(&t);
     float *memory = calloc(all, sizeof *memory);
     assert_non_null(memory);
     register_all(n, memory, NULL);
@@ -500,7 +560,7 @@ static void test_closed_forked_failed(void **state) {
     assert_string_equal(nebula_version(&api), NEBULA_VERSION);
     assert_int_equal(api, NEBULA_API);
     struct nebula_attach_options o = options(a);
-    o.hooks.move = bad_move;
+    o.hooks.checkpoint = bad_checkpoint;
     assert_int_equal(nebula_attach(&o, &n), NEBULA_OK);
     pid_t child = fork();
     if (child == 0)
@@ -512,7 +572,7 @@ static void test_closed_forked_failed(void **state) {
     assert_int_equal(status, 0);
     register_all(n, memory, NULL);
     assert_int_equal(nebula_begin(n), NEBULA_OK);
-    SAYS(nebula_checkpoint(n), NEBULA_ERR_IO, "move hook failed");
+    SAYS(nebula_checkpoint(n), NEBULA_ERR_IO, "checkpoint hook failed");
     SAYS(nebula_step(n, 1, 1, &s), NEBULA_ERR_STATE, "an earlier call failed");
     assert_int_equal(nebula_close(&n, 0), NEBULA_OK);
 }
@@ -547,8 +607,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_attach_errors, start, stop),
         cmocka_unit_test_setup_teardown(test_agent_of_another_version, start, stop),
+        cmocka_unit_test_setup_teardown(test_declare_errors, start, stop),
         cmocka_unit_test_setup_teardown(test_register_errors, start, stop),
-        cmocka_unit_test_setup_teardown(test_bf16_warning, start, stop),
+        cmocka_unit_test_setup_teardown(test_begin_errors, start, stop),
         cmocka_unit_test_setup_teardown(test_steps_and_resume, start, stop),
         cmocka_unit_test_setup_teardown(test_digest_is_cached, start_large, stop),
         cmocka_unit_test_setup_teardown(test_long_step, start, stop),

@@ -153,10 +153,14 @@ static void test_count_of_sends(void **state) {
                     start(&r, steps, early ? interval + 3 : interval, interval / 2, fragments);
                     r.s.early_interval = interval;
                     r.s.early_steps = early;
+                    for (int32_t f = 0; f < fragments; f++)
+                        r.s.every[f] = (int32_t)(steps + f * 5) % 4;
                     for (int64_t step = 0; step <= steps; step++)
                         assert_true(boundary(&r, step, false));
-                    for (size_t i = 0; i < r.n; i++)
+                    for (size_t i = 0; i < r.n; i++) {
                         n += r.log[i].kind == 's';
+                        assert_int_not_equal(r.log[i].kind, 'x');
+                    }
                     assert_true(agent_schedule_finished(&r.s, r.frag));
                     assert_int_equal(agent_schedule_sends(&r.s), n);
                 }
@@ -195,59 +199,123 @@ static void test_outage_of_fragments(void **state) {
         }
 }
 
-// The steps of two members are far apart. When one waits for an update, the other sends this update
-// next.
-static void test_unaligned_members_never_wait_for_each_other_in_a_circle(void **state) {
+// A group with `every: K` is due in each K-th cycle, and the common order knows it.
+static void test_groups_have_intervals_of_their_own(void **state) {
     (void)state;
-    static struct run m[2];
-    static bool final[2][2][256]; // member, fragment, round: this update was its last one
-    int64_t at[2] = {30, 117};
-    for (int i = 0; i < 2; i++)
-        start(&m[i], 400, 20, 3, 2);
-    for (int turn = 0; turn < 4000; turn++) {
-        bool moved = false;
+    struct run r;
+    start(&r, 65, 10, 2, 2);
+    r.s.every[1] = 3;
+    for (int64_t step = 0; step <= 65; step++)
+        assert_true(boundary(&r, step, false));
+    expect(&r, "s0@10 m0@12 s0@20 m0@22 s1@25 m1@27 s0@30 m0@32 s0@40 m0@42 s0@50 m0@52 s1@55 "
+               "m1@57 s0@60 m0@62 s0@65 m0@65 s1@65 m1@65");
+    start(&r, 45, 10, 0, 2); // the first fragment ends a cycle: at 20 and 40
+    r.s.every[0] = 2;
+    for (int64_t step = 0; step <= 45; step++)
+        assert_true(boundary(&r, step, false));
+    expect(&r, "s1@5 m1@5 s1@15 m1@15 s0@20 m0@20 s1@25 m1@25 s1@35 m1@35 s0@40 m0@40 s0@45 m0@45 "
+               "s1@45 m1@45");
+}
+
+// Cycles go on where an interval changes: what was due two cycles later still is.
+static void test_cycles_go_on_in_a_new_interval(void **state) {
+    (void)state;
+    struct agent_schedule s = {.steps = 1000, .interval = 10, .fragments = 2, .every = {1, 4}};
+    assert_true(agent_schedule_due(&s, 1, 35) && !agent_schedule_due(&s, 1, 45));
+    agent_schedule_change(&s, 20, 30); // two of four cycles are over
+    assert_int_equal(s.base_cycles, 2);
+    assert_false(agent_schedule_due(&s, 1, 35));
+    assert_true(agent_schedule_due(&s, 1, 65) && !agent_schedule_due(&s, 1, 95));
+    agent_schedule_change(&s, 80, 20); // the first fragment's update was late in the second cycle
+    assert_int_equal(s.base_cycles, 4);
+    for (int64_t step = 81; step < 150; step++)
+        assert_false(agent_schedule_due(&s, 1, step));
+    assert_true(agent_schedule_due(&s, 1, 150));
+    s = (struct agent_schedule){.steps = 1000, .interval = 10, .fragments = 1, .every = {3}};
+    s.early_interval = 5;
+    s.early_steps = 20; // four cycles, then five more in 30 steps
+    assert_true(agent_schedule_due(&s, 0, 15) && !agent_schedule_due(&s, 0, 30));
+    assert_true(agent_schedule_due(&s, 0, 40) && agent_schedule_due(&s, 0, 70));
+}
+
+// ---- two members ----
+
+enum { ROUNDS_MAX = 512, MEMBER_STEPS = 300, GROUPS = 3 };
+
+struct pair {
+    struct run m[2];
+    bool final[2][GROUPS][ROUNDS_MAX]; // member, fragment, round: its update was its last
+    int64_t at[2];
+};
+
+// What member i does about fragment f. False: it waits.
+static bool act(struct pair *p, int i, int32_t f, bool *moved) {
+    struct run *r = &p->m[i];
+    struct agent_fragment *g = &r->frag[f];
+    const struct agent_fragment *o = &p->m[1 - i].frag[f];
+    enum agent_decision d;
+    while ((d = agent_schedule_decide(&r->s, r->frag, f, p->at[i], true, r->miss[f])) !=
+           AGENT_GO_ON) {
+        if (d == AGENT_SEND) {
+            assert_true(g->round < ROUNDS_MAX);
+            g->in_flight = true;
+            p->final[i][f][g->round] = g->sent_final = p->at[i] == r->s.steps;
+            g->send_step = p->at[i];
+            g->merge_step = p->at[i] + r->s.overlap;
+        } else if (d == AGENT_MERGE) {
+            g->finished = p->final[0][f][g->round] && p->final[1][f][g->round];
+            g->in_flight = g->arrived = false;
+            g->round++;
+        } else if (d == AGENT_MISS) {
+            r->miss[f] = p->at[i];
+        } else if (o->round > g->round || (o->round == g->round && o->in_flight)) {
+            g->arrived = true; // the other member has sent it too
+        } else {
+            return false;
+        }
+        *moved = true;
+    }
+    return true;
+}
+
+// Whatever one member waits for, the other sends next: both finish.
+static void finish_both(struct pair *p) {
+    for (bool moved = true; moved;) {
+        moved = false;
         for (int i = 0; i < 2; i++) {
-            struct run *r = &m[i], *o = &m[1 - i];
             bool ready = true;
             // Waiting for one fragment does not keep the other from being sent.
-            for (int32_t f = 0; f < 2; f++) {
-                struct agent_fragment *g = &r->frag[f];
-                enum agent_decision d;
-                while ((d = agent_schedule_decide(&r->s, r->frag, f, at[i], true, r->miss[f])) !=
-                       AGENT_GO_ON) {
-                    const struct agent_fragment *p = &o->frag[f];
-                    if (d == AGENT_SEND) {
-                        g->in_flight = true;
-                        assert_true(g->round < 256);
-                        final[i][f][g->round] = g->sent_final = at[i] == 400;
-                        g->send_step = at[i];
-                        g->merge_step = at[i] + 3;
-                    } else if (d == AGENT_MERGE) {
-                        g->finished = final[0][f][g->round] && final[1][f][g->round];
-                        g->in_flight = g->arrived = false;
-                        g->round++;
-                    } else if (d == AGENT_MISS) {
-                        r->miss[f] = at[i];
-                    } else if (p->round > g->round || (p->round == g->round && p->in_flight)) {
-                        g->arrived = true; // the other member has sent this round too
-                    } else {
-                        ready = false;
-                        break;
-                    }
-                    moved = true;
-                }
-            }
-            if (ready && at[i] < 400) {
-                at[i]++;
+            for (int32_t f = 0; f < p->m[i].s.fragments; f++)
+                ready = act(p, i, f, &moved) && ready;
+            if (ready && p->at[i] < p->m[i].s.steps) {
+                p->at[i]++;
                 moved = true;
             }
         }
-        if (!moved)
-            break;
     }
-    assert_true(at[0] == 400 && at[1] == 400);
-    assert_true(agent_schedule_finished(&m[0].s, m[0].frag) &&
-                agent_schedule_finished(&m[1].s, m[1].frag));
+    for (int i = 0; i < 2; i++)
+        if (!agent_schedule_finished(&p->m[i].s, p->m[i].frag))
+            fail_msg("every %d %d %d: member %d stands at step %lld of %lld", p->m[i].s.every[0],
+                     p->m[i].s.every[1], p->m[i].s.every[2], i, (long long)p->at[i],
+                     (long long)p->m[i].s.steps);
+}
+
+// Members whose steps are far apart, with all triples of K.
+static void test_unaligned_members_never_wait_for_each_other_in_a_circle(void **state) {
+    (void)state;
+    static struct pair p;
+    static const int32_t every[] = {1, 2, 3, 8};
+    static const int64_t lead[] = {0, 1, 20, 87, 260};
+    for (int k = 0; k < 4 * 4 * 4 * 5; k++) {
+        memset(&p, 0, sizeof p);
+        p.at[1] = lead[k / 64];
+        for (int i = 0; i < 2; i++) {
+            start(&p.m[i], MEMBER_STEPS, 20, 3, GROUPS);
+            for (int32_t f = 0; f < GROUPS; f++)
+                p.m[i].s.every[f] = every[f == 0 ? k % 4 : f == 1 ? k / 4 % 4 : k / 16 % 4];
+        }
+        finish_both(&p);
+    }
 }
 
 // A new interval starts with a send of the first fragment; the other fragments follow in between.
@@ -318,6 +386,8 @@ static void test_fewest_steps_of_an_update(void **state) {
                     start(&r, steps, interval, 0, fragments);
                     r.s.early_interval = e ? e : 10;
                     r.s.early_steps = e * 3;
+                    for (int32_t f = 0; f < fragments; f++)
+                        r.s.every[f] = (int32_t)(steps + f) % 5;
                     int64_t expected = agent_schedule_least(&r.s), is = least_of(&r);
                     if (expected != is)
                         fail_msg("H %d, P %d, %lld steps, early %d: %lld, expected %lld", interval,
@@ -329,6 +399,8 @@ static void test_fewest_steps_of_an_update(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_interval_changes),
+        cmocka_unit_test(test_groups_have_intervals_of_their_own),
+        cmocka_unit_test(test_cycles_go_on_in_a_new_interval),
         cmocka_unit_test(test_one_fragment),
         cmocka_unit_test(test_count_of_sends),
         cmocka_unit_test(test_overlap_and_fragments),

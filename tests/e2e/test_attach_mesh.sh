@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Attached loops of several ranks, as processes that hold parts of each tensor. A job has two
+# clusters with different meshes; every round has equal digests. The digests are the same for all
+# meshes, because the client's steps are. A loop continues from a checkpoint on another mesh.
+. "$(dirname "$0")/lib.sh"
+client=$BUILD/attach_client
+[[ -x $client ]] || skip "attach_client is not built"
+make_corpus
+job() { # FILE
+    make_job "$1"
+    sed -i "s/steps: 60/steps: 40/; s/model: {/model: {vocab: 512, /; s/overlap: 0/overlap: 2/;
+        s/fragments: 1/fragments: 2/; s/threads: 1/threads: 1, launcher: attach/" "$1"
+}
+# NAME, then the client's options of alpha and beta
+run() {
+    job "$T/$1.yaml"
+    timeout 600 "$nebula" pretrain "$T/$1.yaml" --local 2 --out "$T/$1" >"$T/$1.log" 2>&1 & pid=$!
+    # shellcheck disable=SC2086
+    timeout 600 "$client" "$T/$1/clusters/alpha" e2e 1 $2 >"$T/$1-a.log" 2>&1 & a=$!
+    # shellcheck disable=SC2086
+    timeout 600 "$client" "$T/$1/clusters/beta" e2e -1 $3 >"$T/$1-b.log" 2>&1 & b=$!
+}
+finish() { # NAME
+    wait $a || fail "the loop of alpha failed: $(cat "$T/$1-a.log")"
+    wait $b || fail "the loop of beta failed: $(cat "$T/$1-b.log")"
+    wait $pid || fail "the job $1 failed"
+    digests_equal "$T/$1"
+    round_digests_equal "$T/$1"
+    echo "$1: $(summary '.clusters[0].params_digest' "$T/$1")"
+}
+run plain "" "--mesh rows 2"
+finish plain
+want=$(summary '.clusters[0].params_digest' "$T/plain")
+run meshes "--mesh cols 3" "--mesh hsdp 4"
+finish meshes
+run strided "--mesh strided 3" "--mesh rows 4"
+finish strided
+for name in meshes strided; do
+    [[ $(summary '.clusters[0].params_digest' "$T/$name") == "$want" ]] ||
+        fail "the digest of $name differs from that of plain"
+done
+
+# A rank dies; the others hear of it. The loop comes back with other ranks, and ends with the same
+# bits.
+run back "--mesh rows 4 --die-at 27" "--mesh cols 2"
+rc=0; wait $a || rc=$?
+((rc != 0)) || fail "the loop of alpha should have died"
+has 'has ended, or the loop' "$T/back-a.log" || fail "nobody heard that a rank died"
+timeout 600 "$client" "$T/back/clusters/alpha" e2e 1 --mesh cols 3 >"$T/back-a.log" 2>&1 & a=$!
+finish back
+has 'begins at 20' "$T/back-a.log" || fail "alpha did not start from the checkpoint of step 20"
+[[ $(summary '.clusters[0].params_digest' "$T/back") == "$want" ]] ||
+    fail "the digest differs after a change of the mesh"
+# Tensors of the loop's own: several dimensions and dtypes, a row longer than a unit, an expert that
+# stays at its site.
+job() {
+    make_job "$1"
+    sed -i "s/steps: 60/steps: 40/; s/^model: .*/model: attached/; /^optim:/d; /^eval:/d; /^data:/d
+        s/overlap: 0/overlap: 2/; s/fragments: 1/fragments: 2/
+        s/sources: [^]]*\], threads: 1/threads: 1, launcher: attach/" "$1"
+    cat >>"$1" <<YAML
+groups:
+  - {match: "*.experts.*", exchange: never}
+  - {match: "ln.*", exchange: {every: 2}, codec: int8, fragments: 1}
+init: ${init:-equal}
+YAML
+}
+run own "--mesh rows 1 --own 0.25" "--mesh hsdp 4 --own 0.25"
+finish own
+want=$(summary '.clusters[0].params_digest' "$T/own")
+run cols "--mesh strided 2 --own 0.25" "--mesh cols 3 --own 0.25 --die-at 27"
+rc=0; wait $b || rc=$?
+((rc != 0)) || fail "the loop of beta should have died"
+timeout 600 "$client" "$T/cols/clusters/beta" e2e -1 --mesh rows 2 --own 0.25 >"$T/cols-b.log" 2>&1 & b=$!
+finish cols
+[[ $(summary '.clusters[0].params_digest' "$T/cols") == "$want" ]] ||
+    fail "the digest of own tensors depends on the mesh"
+# All take the first values of one cluster.
+init='{from: alpha}' run from "--mesh cols 2 --own 0.25" "--mesh rows 3 --own 0.5"
+finish from
+[[ $(summary '.clusters[0].params_digest' "$T/from") == "$want" ]] ||
+    fail "the loops did not begin with the values of alpha"
+# Another shape on one site: an error on both, before a step is made.
+run differ "--mesh rows 2 --own 0.25" "--mesh cols 2 --other 0.25"
+for loop in $a $b; do
+    rc=0; wait "$loop" || rc=$?
+    [[ $rc == 11 ]] || fail "a loop with other tensors ended with status $rc"
+done
+! wait $pid || fail "the job should fail"
+for log in a b; do
+    has 'status 1: .*wte.*211×2[45] .*211×2[45] ' "$T/differ-$log.log" || fail "$log does not say what differs"
+done
+echo "attached loops on different meshes end with equal digests"
