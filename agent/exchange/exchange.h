@@ -171,7 +171,7 @@ struct agent_exchange {
     // Checkpoints existed at the attach; therefore init_from is not read.
     bool had_checkpoint, skips_init;
     char init_from[NEB_PATH_MAX]; // of the job, also where it is not read
-    uint32_t attempts; // first attempt number of the agent's present ledger
+    uint32_t attempts;            // first attempt number of the agent's present ledger
     // A previous incarnation, whose state was lost with its disk, sent the updates with attempts
     // below this one. 0: there was none.
     uint32_t incarnation;
