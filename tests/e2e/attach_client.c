@@ -3,13 +3,15 @@
 // so two of them have different values to average.
 //
 // usage: attach_client AGENT JOB TARGET [--die-at STEP | --detach-at STEP | --boast-at STEP]
-//        attach_client AGENT JOB TARGET --mesh KIND RANKS [--own START] [--die-at STEP]
+//        attach_client AGENT JOB TARGET --mesh KIND RANKS [--own START] [--die-at STEP | --bad KIND]
 //
 // --mesh: the loop has RANKS ranks, processes that hold parts of each tensor. rows, cols: of its
 // rows or columns. hsdp: halves of the rows, each on half of the ranks. strided: a part of each half
 // of the rows. The values do not depend on the mesh. --die-at: the last rank dies. --own: the loop
 // has tensors of its own, of several dimensions and dtypes, for a job with `model: attached`; all
-// values begin with START. --other: the same, but one of them has another shape.
+// values begin with START. --other: the same, but one of them has another shape. --bad: the last rank
+// makes a mistake: it declares another name, leaves out a part, has a value that is not finite, makes
+// another call, or closes (name, missing, nan, call, close).
 //
 // With --pace MS instead, every step takes MS milliseconds on any machine. Each step changes a 64th
 // of the parameters by heavy-tailed random amounts with the seed TARGET (configs/stall-compare).
@@ -101,11 +103,17 @@ static void cut(int i, const struct nebula_tensor *t, const char *mesh, int rank
     }
 }
 
+static const char *bad = ""; // the mistake of this rank
+
 static void take_tensor(struct nebula *n, int i, const struct nebula_tensor *t, const char *mesh,
                         const struct loop_ranks *l) {
+    struct nebula_tensor declared = *t;
+    if (!strcmp(bad, "name") && i == 1)
+        declared.name[0]++;
+    t = &declared;
     check(nebula_declare(n, t), "nebula_declare");
     cut(i, t, mesh, l->hooks.rank, l->hooks.ranks);
-    for (int k = 0; k < n_parts[i]; k++) {
+    for (int k = !strcmp(bad, "missing") && i == 1; k < n_parts[i]; k++) {
         parts[i][k].p.name = t->name;
         check(nebula_register(n, &parts[i][k].p), t->name);
     }
@@ -209,6 +217,8 @@ int main(int argc, char **argv) {
     int rank = loop.hooks.rank, ranks = loop.hooks.ranks;
     const char *how = argc > 5 ? argv[4] : "";
     long at = argc > 5 ? strtol(argv[5], NULL, 10) : -1;
+    if (!strcmp(how, "--bad") && rank == ranks - 1)
+        bad = argv[5];
     double pace_ms = strcmp(how, "--pace") ? 0 : strtod(argv[5], NULL);
     uint64_t state_random = 0x9e3779b97f4a7c15u * (uint64_t)(target + 1);
     check(nebula_attach(&o, &n), "nebula_attach");
@@ -235,6 +245,14 @@ int main(int argc, char **argv) {
             fprintf(stderr, "status %d: %s\n", status, nebula_last_error());
             if (status != NEBULA_ERR_INVALID)
                 return 4;
+        }
+        if (step == 5 && !strcmp(bad, "nan"))
+            set(&parts[1][0], 3, NAN);
+        if (step == 5 && !strcmp(bad, "call"))
+            check(nebula_checkpoint(n), "nebula_checkpoint");
+        if (step == 5 && !strcmp(bad, "close")) {
+            check(nebula_close(&n, (double)NAN), "nebula_close");
+            return 4;
         }
         int32_t ids[4] = {own ? 0 : (int32_t)step % info.vocab, 1, 2, 3};
         if (rank == 0 && !own) // so that the counts do not depend on the mesh
