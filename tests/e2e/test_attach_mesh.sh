@@ -104,6 +104,13 @@ init='{from: alpha}' run from "--mesh cols 2 --own 0.25" "--mesh rows 3 --own 0.
 finish from
 [[ $(summary '.clusters[0].params_digest' "$T/from") == "$want" ]] ||
     fail "the loops did not begin with the values of alpha"
+# The example for users.
+job "$T/example.yaml"
+sed -i '/^groups:/,/ln/d; s/fragments: 2/fragments: 1/' "$T/example.yaml"
+timeout 600 "$nebula" pretrain "$T/example.yaml" --local 2 --out "$T/example" >"$T/example.log" 2>&1 & pid=$!
+timeout 600 "$BUILD/train_ranks" "$T/example/clusters/alpha" 3 >"$T/example-a.log" 2>&1 & a=$!
+timeout 600 "$BUILD/train_ranks" "$T/example/clusters/beta" 1 >"$T/example-b.log" 2>&1 & b=$!
+finish example
 # Another shape on one site: an error on both, before a step is made.
 run differ "--mesh rows 2 --own 0.25" "--mesh cols 2 --other 0.25"
 for loop in $a $b; do
