@@ -99,6 +99,18 @@ finish bad
 [[ $(summary '.clusters[0].params_digest' "$T/bad") == "$want" ]] ||
     fail "the digest differs after mistakes"
 
+# The loop saves the state with its own parameters, and continues from both on another mesh: at step
+# 24, where the library has no checkpoint.
+mkdir "$T/own-state"
+run kept "--mesh rows 3 --own 0.25 --save-at 24 $T/own-state" "--mesh hsdp 2 --own 0.25"
+wait $a || fail "the loop could not save its state: $(cat "$T/kept-a.log")"
+timeout 600 "$client" "$T/kept/clusters/alpha" e2e 1 --mesh cols 2 --own 0.25 --load "$T/own-state" \
+    >"$T/kept-a.log" 2>&1 & a=$!
+finish kept
+has 'begins at 24' "$T/kept-a.log" || fail "the loop did not begin at step 24"
+[[ $(summary '.clusters[0].params_digest' "$T/kept") == "$want" ]] ||
+    fail "the digest differs after a state of the loop's own"
+
 # All take the first values of one cluster.
 init='{from: alpha}' run from "--mesh cols 2 --own 0.25" "--mesh rows 3 --own 0.5"
 finish from
