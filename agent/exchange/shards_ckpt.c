@@ -119,7 +119,8 @@ enum neb_status shards_do_restore(struct agent_shards *o, const struct shards_re
                                   const struct shards_source *from) {
     for (int32_t f = 0; f < o->c.fragments; f++)
         inter_outer_set_fragment(o->outer, f, a->version[f], a->in_flight[f]);
-    NEB_TRY(spread(o, -1, INTER_OUTER_ARRAYS, from));
+    if (a->arrays)
+        NEB_TRY(spread(o, -1, INTER_OUTER_ARRAYS, from));
     return shards_agree(o, inter_outer_push(o->outer));
 }
 
@@ -131,10 +132,10 @@ static enum neb_status read_array(const struct shards_source *from, int array, u
 enum neb_status agent_shards_restore(struct agent_shards *o, const struct intra_ckpt *c) {
     struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
     struct shards_source from = {.read = read_array};
-    struct shards_restore a = {0};
+    struct shards_restore a = {.arrays = c != NULL};
     enum neb_status st = NEB_OK;
     inter_outer_arrays(o->outer, arrays);
-    for (int i = 0; i < INTER_OUTER_ARRAYS && st == NEB_OK; i++)
+    for (int i = 0; i < INTER_OUTER_ARRAYS && st == NEB_OK && c; i++)
         st = intra_ckpt_array_open(c, arrays[i].name, o->elements, &from.arrays[i]);
     for (int32_t f = 0; f < o->c.fragments; f++) {
         a.version[f] = inter_outer_version(o->outer, f);
