@@ -3,6 +3,7 @@
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/cli/cmd_options.h"
+#include "agent/cli/groups.h"
 #include "agent/daemon/job_needs.h"
 #include "agent/daemon/policy.h"
 #include "agent/exchange/schedule.h"
@@ -25,7 +26,7 @@ enum { PAIRS_LOOKED_AT = 1000 };
 
 struct options {
     struct agent_options common; // its argument: a job file
-    const char *policy;
+    const char *policy, *tensors;
     struct agent_list sets;
     bool reference;
 };
@@ -68,6 +69,8 @@ static enum neb_status look_at_corpus(const struct agent_job *job, int cluster, 
     struct intra_corpus *c = NULL;
     enum neb_status st = NEB_OK;
     *f = (struct found){0};
+    if (job->attached)
+        return NEB_OK;
     NEB_TRY(neb_path(index, sizeof index, dir, "corpus.json"));
     if (!neb_fs_exists(index)) {
         if (!k->witness && k->launcher != AGENT_LAUNCHER_ATTACH)
@@ -230,17 +233,40 @@ static void print_model(const struct agent_job *job, const struct agent_plan *p,
     printf("\n");
 }
 
+// Of `model: attached`: how all loops come to the same values, and what the exchange takes.
+static void print_attached(const struct agent_job *job, const struct agent_groups_view *groups) {
+    char a[32];
+    int from = agent_job_init_cluster(job);
+    printf("  model     that of the attached loops, which begin with ");
+    if (from >= 0)
+        printf("the parameters of %s", job->clusters[from].name);
+    else
+        printf("equal parameters");
+    if (groups->sized)
+        printf("; libnebula takes %s beside it, divided among the ranks",
+               agent_human_bytes(agent_groups_rank_bytes(groups, 1), a, sizeof a));
+    printf("\n");
+}
+
 static void print_people(const char *file, const struct agent_job *job, const struct found *each,
-                         const struct agent_plan *p, const struct agent_needs *n, bool sized,
-                         const char *refused) {
+                         const struct agent_plan *p, const struct agent_groups_view *groups,
+                         const struct agent_needs *n, bool sized, const char *refused) {
     printf("%s: job %s is fine\n", file, job->name);
-    if (sized)
+    if (job->attached)
+        print_attached(job, groups);
+    else if (sized)
         print_model(job, p, n);
     else
         printf("  model     the size is not known: it needs the vocabulary of the corpus\n");
-    printf("  training  %lld steps of %lld tokens: %lld tokens per cluster\n",
-           (long long)job->steps, (long long)p->tokens_per_step, (long long)p->tokens);
+    if (job->attached)
+        printf("  training  %lld steps of at most %lld tokens\n", (long long)job->steps,
+               (long long)p->tokens_per_step);
+    else
+        printf("  training  %lld steps of %lld tokens: %lld tokens per cluster\n",
+               (long long)job->steps, (long long)p->tokens_per_step, (long long)p->tokens);
     print_flights(job, p, sized);
+    if (job->attached || job->n_groups)
+        agent_groups_print(job, groups);
     if (job->sync.gate == AGENT_GATE_PRIVATE) {
         char text[256];
         agent_private_says(job, text, sizeof text);
@@ -279,8 +305,9 @@ static json_t *clusters_json(const struct agent_job *job, const struct found *ea
 }
 
 static void print_json(const struct agent_job *job, const struct found *each,
-                       const struct agent_plan *p, const struct agent_needs *n, bool sized,
-                       const char *refused, json_t *warnings) {
+                       const struct agent_plan *p, const struct agent_groups_view *groups,
+                       const struct agent_needs *n, bool sized, const char *refused,
+                       json_t *warnings) {
     json_t *o =
         json_pack("{s:b, s:s, s:I, s:I, s:I, s:f}", "ok", 1, "job", job->name, "tokens_per_step",
                   (json_int_t)p->tokens_per_step, "tokens", (json_int_t)p->tokens, "exchanges",
@@ -312,6 +339,7 @@ static void print_json(const struct agent_job *job, const struct found *each,
                             json_pack("{s:o, s:f, s:I, s:s}", "epsilon", agent_json_number(epsilon),
                                       "delta", (double)job->sync.dp.delta, "releases",
                                       (json_int_t)releases_of(job), "text", privacy));
+    json_object_set_new(o, "groups", agent_groups_json(job, groups));
     json_object_set_new(o, "clusters", clusters_json(job, each));
     json_object_set_new(o, "refused_by_default", *refused ? json_string(refused) : json_null());
     json_object_set(o, "warnings", warnings);
@@ -368,6 +396,7 @@ static enum neb_status say_policy(const char *path) {
 static enum neb_status check(const struct options *o, json_t *warnings) {
     static struct agent_job job; // large
     struct found each[AGENT_CLUSTERS_MAX];
+    static struct agent_groups_view groups; // large
     struct agent_plan plan;
     char why[NEB_PATH_MAX + 256];
     const char *file = o->common.args[0];
@@ -387,16 +416,17 @@ static enum neb_status check(const struct options *o, json_t *warnings) {
         NEB_TRY(agent_job_init_from(&job));
     NEB_TRY(agent_job_plan(&job, vocab, &plan));
     bool sized = job.model.vocab || vocab;
-    if (plan.others)
+    NEB_TRY(agent_groups_view(&job, o->tensors, &groups));
+    if (plan.others && !job.attached)
         NEB_TRY(agent_update_fits(&job, (uint64_t)plan.fragment, 1, (uint64_t)plan.tensor));
     NEB_TRY(ask_policy(o, &job, why, sizeof why));
     struct agent_needs n = {0};
     if (sized)
         n = most_needed(&job, vocab);
     if (o->common.json)
-        print_json(&job, each, &plan, &n, sized, why, warnings);
+        print_json(&job, each, &plan, &groups, &n, sized, why, warnings);
     else
-        print_people(file, &job, each, &plan, &n, sized, why);
+        print_people(file, &job, each, &plan, &groups, &n, sized, why);
     return NEB_OK;
 }
 
@@ -431,7 +461,11 @@ static const struct agent_option table[] = {
              "check that a site with this policy.json lets the job begin; without a job: print "
              "what it admits",
              AT(policy)),
-    OPT_FLAG("reference", 0, "print all keys as a table and exit", AT(reference)), OPT_END};
+    OPT_TEXT("tensors", 0, "FILE",
+             "tensors of a job with model: attached, HOME/jobs/ID/tensors.json of an agent",
+             AT(tensors)),
+    OPT_FLAG("reference", 0, "print all keys as a table and exit", AT(reference)),
+    OPT_END};
 
 const struct agent_command cmd_check = {
     .name = "check",

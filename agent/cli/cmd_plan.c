@@ -20,6 +20,7 @@ static const double STEP_S_MIN = 1e-6, STEP_S_MAX = 1e6;
 struct options {
     struct agent_options common; // its argument: a job file
     struct agent_list sets, sites, ranks, wans, steps;
+    const char *tensors;
     int local;
     bool profile, measure, link, device, device_link;
 };
@@ -87,6 +88,8 @@ static enum neb_status find_sites(const struct options *a, const struct agent_jo
         if (!neb_number_real(value, STEP_S_MIN, STEP_S_MAX, &m->sites[i].step_s))
             return neb_fail(NEB_ERR_INVALID, "--step %s: expected seconds", a->steps.text[k]);
     }
+    if (job->attached) // the loops' own steps are not predicted
+        return NEB_OK;
     return agent_planner_sites(job, a->local, a->measure, m->sites, &m->kept);
 }
 
@@ -278,6 +281,10 @@ static enum neb_status plan(struct options *a, bool *printed) {
     NEB_TRY(check_names(a, &job));
     NEB_TRY(find_sites(a, &job, &m));
     NEB_TRY(find_links(a, &job, &m));
+    if (job.attached) {
+        *printed = true;
+        return plan_attached(&job, &m, a->tensors, a->common.json);
+    }
     NEB_TRY(find_vocab(&job, &m));
     return job.mode == AGENT_MODE_REPLICAS ? plan_replicas(a, &job, &m, printed)
                                            : plan_streams(a, &job, &m, printed);
@@ -354,6 +361,9 @@ static const struct agent_option table[] = {
     OPT_LIST("step", 0, "CLUSTER=SECONDS",
              "time of a step of an attached trainer (default: that of the slowest other cluster)",
              AT(steps), is_step, "CLUSTER=SECONDS with seconds from 1e-6 to 1e6"),
+    OPT_TEXT("tensors", 0, "FILE",
+             "tensors of a job with model: attached, HOME/jobs/ID/tensors.json of an agent",
+             AT(tensors)),
     OPT_SET("change a key, for example sync.interval=10", AT(sets)),
     OPT_FLAG("measure", 0, "measure this machine again", AT(measure)),
     OPT_FLAG("profile", 0, "print this machine's rates as JSON, for --site", AT(profile)),

@@ -101,6 +101,9 @@ static void print_job(FILE *f, const json_t *o) {
                    "caught up\n");
     if (json_object_get(o, "error"))
         fprintf(f, "  error: %s\n", text_of(o, "error", "?"));
+    json_array_foreach(json_object_get(o, "groups"), i, c)
+        fprintf(f, "  group %s: %.0f tensors, %.0f parameters\n", text_of(c, "match", "?"),
+                real(c, "tensors"), real(c, "params"));
     json_array_foreach(json_object_get(o, "clusters"), i, c) {
         double stall = real(c, "stall_s"), train = real(c, "train_s");
         fprintf(f, "  cluster %s: step %.0f, round ", text_of(c, "name", "?"), real(c, "step"));

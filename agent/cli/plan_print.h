@@ -51,4 +51,9 @@ void plan_where_json(const struct intra_cost_job *j, const struct agent_site *s,
 // Writes the figures of a step into o.
 void plan_cost_json(const struct intra_cost *c, json_t *o);
 
+// plan_attached.c. tensors: a file as agent_groups_view() takes, or NULL.
+NEB_MUST_CHECK enum neb_status plan_attached(const struct agent_job *job,
+                                             const struct plan_machines *m, const char *tensors,
+                                             bool json);
+
 #endif

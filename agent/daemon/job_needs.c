@@ -57,6 +57,11 @@ static double update_steps(const struct agent_job *j, int self) {
            fmax(1, fmax(j->rtd.generator_steps, j->rtd.discriminator_steps));
 }
 
+// With `model: attached` a step may rest on fewer; the agent counts what an update rests on.
+static double step_tokens(const struct agent_job *j) {
+    return j->attached ? (double)j->step_tokens : (double)j->batch * j->accumulate * j->seq_len;
+}
+
 static int32_t width_of(const struct intra_model_config *m) {
     int32_t heads =
                 m->n_heads * (m->head_dim ? m->head_dim : m->d_model / (m->n_heads + !m->n_heads)),
@@ -68,7 +73,7 @@ void agent_job_discloses(const struct agent_job *j, int self, struct agent_discl
     enum agent_role role = j->clusters[self].role;
     bool rtd = j->mode == AGENT_MODE_RTD, distill = j->mode == AGENT_MODE_DISTILL,
          others = j->n_clusters > 1 && !one_process(j);
-    double tokens = (double)j->batch * j->accumulate * j->seq_len;
+    double tokens = step_tokens(j);
     *out = (struct agent_discloses){.rows = AGENT_ROWS_NEVER, .width = width_of(&j->model)};
     out->text = !one_process(j) && ((rtd && j->rtd.push_text && role == AGENT_ROLE_GENERATOR) ||
                                     (distill && j->distill.pushed && role == AGENT_ROLE_STUDENT));
@@ -112,7 +117,7 @@ double agent_job_parameters(const struct agent_job *j, int self, const struct ag
     double n = 0;
     for (int i = 0; i < j->n_clusters; i++) {
         struct intra_trainable t;
-        if (!agent_job_runs(j, self, i))
+        if (!agent_job_runs(j, self, i) || j->attached) // the site's own model
             continue;
         struct intra_model_config m = model_of(j, j->clusters[i].role, found, &t);
         double d = m.d_model;
@@ -205,7 +210,7 @@ void agent_job_needs(const struct agent_job *j, int self, const struct agent_fou
     *n = (struct agent_needs){0};
     if (c->witness)
         return;
-    n->step_tokens = (double)j->batch * j->accumulate * j->seq_len;
+    n->step_tokens = step_tokens(j);
     // the site decides about an attached trainer itself
     bool own = c->launcher == AGENT_LAUNCHER_ATTACH;
     bool devices = agent_job_takes_devices(j);
@@ -217,6 +222,7 @@ void agent_job_needs(const struct agent_job *j, int self, const struct agent_fou
             continue;
         if (!own)
             add_memory(j, self, j->clusters[i].role, found, n);
-        add_disk(j, self, j->clusters[i].role, found, n);
+        if (!j->attached)
+            add_disk(j, self, j->clusters[i].role, found, n);
     }
 }

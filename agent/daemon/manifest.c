@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tensors of a job with `model: attached`. Its trainer sends their list before the first step.
-// The agent keeps the list, and compares it with the list of the first data cluster (tensor_list.h). No
-// trainer begins before its list is known to be that of the others.
+// The agent keeps the list, and compares it with the list of the first data cluster
+// (tensor_list.h). No trainer begins before its list is known to be that of the others. With `init:
+// {from: CLUSTER}` that cluster then writes a checkpoint of step 0, and the agents of the others
+// fetch it as a snapshot before they let their trainers begin.
 //
 //     trainer          agent here            agent of the first data cluster
 //        │ manifest        │ questions              │
@@ -9,9 +11,11 @@
 //        │ ok, or the      │ ◄───────────────────── │ begins when all have
 //        │ difference      │ answers                │ the same list
 //
-// Files: jobs/ID/tensors.json is the list; tensors.agreed names the clusters that have the same one.
+// Files: jobs/ID/tensors.json is the list; tensors.agreed names the clusters that have the same
+// one.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
+#include "agent/daemon/snapshot.h"
 #include "agent/daemon/state.h"
 #include "agent/job/sides.h"
 
@@ -38,10 +42,92 @@ static bool is_settled(const struct daemon *d, const struct agent_jobrun *j) {
     return true;
 }
 
+// ---- first parameters ----------------------------------------------------------------------------
+
+static bool has(const struct agent_jobrun *j, const char *file) {
+    char path[NEB_PATH_MAX];
+    return neb_path(path, sizeof path, j->dir, file) == NEB_OK && neb_fs_exists(path);
+}
+
+// True if the trainer here takes its first parameters from another cluster.
+static bool starts_elsewhere(const struct agent_jobrun *j) {
+    char dir[NEB_PATH_MAX];
+    int from = agent_job_init_cluster(&j->job);
+    bool any = false;
+    return j->job.attached && j->federated && from >= 0 && from != j->self &&
+           !agent_job_only_votes(&j->job, j->self) &&
+           neb_path(dir, sizeof dir, j->dir, "checkpoint") == NEB_OK &&
+           intra_ckpt_any(dir, &any) == NEB_OK && !any;
+}
+
+static bool waits_for_start(const struct daemon *d, const struct agent_jobrun *j) {
+    return j->state == AGENT_JOB_RUNNING && !j->tensors.told && is_settled(d, j) &&
+           starts_elsewhere(j) && !has(j, "snapshot.bin");
+}
+
+// Snapshots with more parameters than the list has are refused.
+static void bound(struct daemon *d, const struct agent_jobrun *j) {
+    struct exchange_group_size sizes[AGENT_GROUPS_MAX + 1];
+    uint64_t elements = 0;
+    int32_t n = agent_job_groups(&j->job);
+    if (exchange_manifest_sizes(j->tensors.list.own, sizes, n) != NEB_OK)
+        return;
+    for (int32_t g = 0; g < n; g++)
+        elements += agent_job_group_fragments(&j->job, g) ? sizes[g].parameters : 0;
+    inter_service_bound(d->service, j->id, elements, INTER_COUNTS_FOREIGN);
+}
+
+// Before the first round only the cluster that the job names has the state. Later any cluster has
+// it.
+static void fetch_start(struct daemon *d, struct agent_jobrun *j) {
+    struct inter_snapshot_progress p;
+    struct inter_record r;
+    char path[NEB_PATH_MAX];
+    uint32_t peer = j->peers[agent_job_init_cluster(&j->job)];
+    if (inter_ledger_last_commit(inter_service_ledger(d->service), j->id, 0, &r) == NEB_OK) {
+        daemon_ask_snapshot(d, j);
+        return;
+    }
+    if (peer >= NEB_MEMBERS_MAX || !d->up[peer] ||
+        inter_service_snapshot_progress(d->service, j->id, &p) ||
+        neb_path(path, sizeof path, j->dir, "snapshot") != NEB_OK)
+        return;
+    bound(d, j);
+    if (inter_service_snapshot_fetch(d->service, j->id, path, &peer, 1, false) != NEB_OK)
+        neb_warn("job %s: the first parameters cannot be fetched now", j->job.name);
+}
+
 static void tell(struct daemon *d, struct agent_jobrun *j, bool ok, const char *text) {
     if (j->worker.client.len)
         daemon_send(d, &j->worker.client,
-                    json_pack("{s:s, s:b, s:s}", "ev", "manifest", "ok", ok, "text", text));
+                    json_pack("{s:s, s:b, s:s, s:b}", "ev", "manifest", "ok", ok, "text", text,
+                              "snapshot", ok && starts_elsewhere(j)));
+}
+
+bool daemon_start_missing(const struct daemon *d, const struct agent_jobrun *j) {
+    struct inter_record r;
+    return waits_for_start(d, j) && inter_ledger_last_commit(inter_service_ledger(d->service),
+                                                             j->id, 0, &r) == NEB_ERR_NOT_FOUND;
+}
+
+bool daemon_start_arrived(struct daemon *d, struct agent_jobrun *j) {
+    struct inter_snapshot *s = NULL;
+    bool first = true;
+    if (!waits_for_start(d, j) ||
+        agent_snapshot_taken(sec_vault_of(d->vault), j->dir, &s) != NEB_OK)
+        return false;
+    for (uint32_t f = 0; f < s->fragments; f++)
+        first = first && !s->parts[f].round;
+    free(s);
+    if (!first) // the job goes on: the others must confirm the state
+        return false;
+    if (agent_snapshot_confirm(j->dir) != NEB_OK)
+        daemon_report_fault(d, j, "the first parameters could not be stored; trying again");
+    else
+        daemon_note(d, j, "the first parameters are here");
+    agent_timer_clear(&j->timers, AGENT_TIMER_BEHIND);
+    daemon_tensors_look(d, j);
+    return true;
 }
 
 // ---- files --------------------------------------------------------------------------------------
@@ -103,10 +189,11 @@ void daemon_recall_tensors(struct agent_jobrun *j) {
     neb_buf_free(&text);
 }
 
-// ---- other clusters ------------------------------------------------------------------------------
+// ---- other clusters
+// ------------------------------------------------------------------------------
 
 static void begin(struct daemon *d, struct agent_jobrun *j) {
-    if (j->tensors.told || !is_settled(d, j))
+    if (j->tensors.told || !is_settled(d, j) || waits_for_start(d, j))
         return;
     j->tensors.told = true;
     tell(d, j, true, "");
@@ -137,7 +224,7 @@ static void differ(struct daemon *d, struct agent_jobrun *j, const char *what) {
 static void ask(struct daemon *d, struct agent_jobrun *j) {
     json_t *q = j->self ? agent_tensors_question(&j->tensors.list) : NULL;
     j->tensors.asked_at = neb_now();
-    if (!q || j->peers[0] >= SEC_MEMBERS_MAX || !d->up[j->peers[0]]) {
+    if (!q || j->peers[0] >= NEB_MEMBERS_MAX || !d->up[j->peers[0]]) {
         json_decref(q);
         return;
     }
@@ -154,6 +241,10 @@ static bool is_open(const struct agent_jobrun *j) {
 void daemon_tensors_look(struct daemon *d, struct agent_jobrun *j) {
     if (is_open(j) && neb_now() - j->tensors.asked_at >= ask_every)
         ask(d, j);
+    if (waits_for_start(d, j) && neb_now() - j->tensors.asked_at >= ask_every) {
+        j->tensors.asked_at = neb_now();
+        fetch_start(d, j);
+    }
     begin(d, j); // a cluster may have been revoked
 }
 
@@ -187,7 +278,8 @@ void daemon_on_tensors(struct daemon *d, struct agent_jobrun *j, int k, const js
         differ(d, j, text);
 }
 
-// ---- the trainer ----------------------------------------------------------------------------------
+// ---- the trainer
+// ----------------------------------------------------------------------------------
 
 // The trainer may have another version of the job's groups only by a fault of its own.
 static bool groups_fit(const struct agent_jobrun *j, const struct exchange_manifest *m, char *why,

@@ -112,8 +112,9 @@ static int32_t vocab_of(const struct agent_job *job, int self) {
     char index[NEB_PATH_MAX];
     const char *own = job->clusters[self].corpus, *dir = own[0] ? own : job->corpus;
     struct intra_corpus *c = NULL;
-    if (job->model.vocab || neb_path(index, sizeof index, dir, "corpus.json") != NEB_OK ||
-        !neb_fs_exists(index) || intra_corpus_open(dir, false, &c) != NEB_OK)
+    if (job->attached || job->model.vocab ||
+        neb_path(index, sizeof index, dir, "corpus.json") != NEB_OK || !neb_fs_exists(index) ||
+        intra_corpus_open(dir, false, &c) != NEB_OK)
         return 0;
     int32_t vocab = intra_corpus_vocab(c);
     intra_corpus_close(&c);
@@ -186,7 +187,7 @@ static bool needs_ok(const struct agent_policy *p, const struct agent_job *job, 
     else if (p->tokens_per_step && n.step_tokens > (double)p->tokens_per_step)
         snprintf(why, cap, "a step of the job has %.0f tokens, but at most %lld are allowed",
                  n.step_tokens, (long long)p->tokens_per_step);
-    else if (reckon && !job->model.vocab && !found.vocab)
+    else if (reckon && !job->attached && !job->model.vocab && !found.vocab)
         snprintf(why, cap,
                  "the needs of the job cannot be estimated: it does not set model.vocab, and its "
                  "corpus is not here");

@@ -112,17 +112,18 @@ static int contributors(const struct daemon *d, const struct agent_jobrun *j) {
     return n;
 }
 
-// With `init: equal` all loops must begin with the same values: round 0 has their digests.
+// All loops must begin with the same values: round 0 has their digests.
 static void compare_start(struct daemon *d, struct agent_jobrun *j, const struct inter_record *r) {
     char text[4 * AGENT_NAME_MAX];
     for (uint8_t i = 1; i < r->n && j->federated && j->state == AGENT_JOB_RUNNING; i++) {
         if (!memcmp(r->entries[i].digest, r->entries[0].digest, sizeof r->entries[i].digest))
             continue;
-        snprintf(text, sizeof text,
-                 "init: equal, but the loops of clusters %s and %s do not begin with the same "
-                 "values of fragment %u",
-                 j->job.clusters[r->entries[0].member].name,
-                 j->job.clusters[r->entries[i].member].name, r->fragment);
+        snprintf(
+            text, sizeof text,
+            "%sthe loops of clusters %s and %s do not begin with the same values of fragment %u",
+            j->job.init == AGENT_INIT_EQUAL ? "init: equal, but " : "",
+            j->job.clusters[r->entries[0].member].name, j->job.clusters[r->entries[i].member].name,
+            r->fragment);
         daemon_job_give_up(d, j, text);
     }
 }
@@ -133,7 +134,7 @@ static void check_divergence(struct daemon *d, struct agent_jobrun *j,
                              const struct inter_record *r) {
     enum { DIVERGENCES_MAX = 3 };
     char text[256];
-    if (!r->round && j->job.init == AGENT_INIT_EQUAL)
+    if (!r->round && j->job.attached)
         compare_start(d, j, r);
     if (!r->round || !j->federated || j->state != AGENT_JOB_RUNNING)
         return;

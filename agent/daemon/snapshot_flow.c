@@ -229,8 +229,12 @@ void daemon_on_snapshot_done(void *user, const uint8_t job[INTER_ID_BYTES], enum
     (void)part;
     if (!j || j->state != AGENT_JOB_RUNNING)
         return;
+    if (st == NEB_ERR_NOT_FOUND && daemon_start_missing(d, j))
+        return; // that cluster has not written them yet
     if (st == NEB_OK)
         st = agent_snapshot_accept(sec_vault_of(d->vault), j->dir, header_bytes);
+    if (st == NEB_OK && daemon_start_arrived(d, j))
+        return;
     if (st == NEB_OK && refused(d, j))
         return;
     if (st == NEB_OK) {

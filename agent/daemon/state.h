@@ -395,6 +395,10 @@ void daemon_on_manifest(struct daemon *d, struct agent_jobrun *j, struct agent_i
 // A message of cluster k about its tensors.
 void daemon_on_tensors(struct daemon *d, struct agent_jobrun *j, int k, const json_t *body);
 void daemon_tensors_look(struct daemon *d, struct agent_jobrun *j); // once a second
+// True if the job waits for the first parameters of another cluster, before its first round.
+bool daemon_start_missing(const struct daemon *d, const struct agent_jobrun *j);
+// A snapshot has arrived. True: it holds the first parameters, and the trainer may begin.
+bool daemon_start_arrived(struct daemon *d, struct agent_jobrun *j);
 // Takes the list in DIR/tensors.json, if there is one.
 void daemon_recall_tensors(struct agent_jobrun *j);
 

@@ -31,6 +31,21 @@ static void forget_age_of_witnesses(const struct agent_job *job, json_t *cluster
     }
 }
 
+// [{match, tensors, params}], as the trainer's list of tensors says.
+static json_t *groups_of(const struct agent_jobrun *j) {
+    struct exchange_group_size sizes[AGENT_GROUPS_MAX + 1];
+    json_t *list = json_array();
+    int32_t n = agent_job_groups(&j->job);
+    if (exchange_manifest_sizes(j->tensors.list.own, sizes, n) != NEB_OK)
+        return list;
+    for (int32_t g = 0; g < n; g++)
+        json_array_append_new(list, json_pack("{s:s, s:I, s:I}", "match",
+                                              agent_job_group(&j->job, g)->match, "tensors",
+                                              (json_int_t)sizes[g].tensors, "params",
+                                              (json_int_t)sizes[g].parameters));
+    return list;
+}
+
 static void add_job(json_t *o, const struct agent_jobrun *j, const struct inter_service *s,
                     const struct agent_view *v) {
     struct inter_job_status st;
@@ -38,6 +53,8 @@ static void add_job(json_t *o, const struct agent_jobrun *j, const struct inter_
     json_t *clusters = agent_view_clusters(v, j->hex, neb_seconds(neb_now()));
     forget_age_of_witnesses(&j->job, clusters);
     json_object_set_new(o, "clusters", clusters);
+    if (j->tensors.list.own)
+        json_object_set_new(o, "groups", groups_of(j));
     json_object_set_new(o, "restarts", json_integer(j->worker.restarts));
     json_object_set_new(o, "witness", json_boolean(j->job.clusters[j->self].witness));
     if (error)

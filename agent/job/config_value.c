@@ -322,6 +322,15 @@ enum neb_status config_set_exchange(const struct agent_job *job, struct agent_gr
 void config_settle(struct agent_job *job) {
     if (!job->attached)
         return;
+    for (int i = 0; i < config_n_options; i++) { // keys that do nothing are as if not given
+        const struct config_option *o = &config_options[i];
+        if (!job->given[i] || config_is_used(job, o))
+            continue;
+        memset((char *)job + o->at, 0, o->size);
+        job->autos &= ~config_auto_bit(o);
+        if (o->preset && o->type != T_TARGETS && o->type != T_FREEZE)
+            NEB_ASSERT(config_set(job, o, o->preset, "default") == NEB_OK);
+    }
     job->sync.row_weights = false; // only the built-in model has rows that belong to tokens
     if (job->init == AGENT_INIT_SEED && !job->given[config_option("init.mode") - config_options])
         job->init = AGENT_INIT_FROM;

@@ -15,7 +15,9 @@ static enum neb_status on_return(struct nebula *n) {
     struct agent_exchange *x = &n->x;
     x->link.returned = false;
     neb_info("attached again to the agent");
-    if (!x->federated)
+    if (x->job.attached)
+        NEB_TRY(lib_manifest_send(n));
+    if (!x->federated || !x->shards)
         return NEB_OK;
     NEB_TRY(exchange_send_shape(x));
     for (int32_t f = 0; f < exchange_fragments(x); f++)
@@ -78,6 +80,49 @@ enum neb_status lib_settle(struct nebula *n) {
     }
 }
 
+// The agent's answer to the list of tensors. snapshot: the state of the cluster that the job begins
+// from lies in the job's folder.
+static enum neb_status on_event(void *user, const struct agent_ipc_msg *m, bool *taken) {
+    struct nebula *n = user;
+    if (strcmp(agent_ipc_str(m, "ev", ""), "manifest") != 0)
+        return NEB_OK;
+    *taken = true;
+    if (!json_is_true(json_object_get(m->head, "ok")))
+        return neb_fail(NEB_ERR_INVALID, "%s", agent_ipc_str(m, "text", "the agent refuses"));
+    n->compared = true;
+    if (json_is_true(json_object_get(m->head, "snapshot")))
+        n->x.taken = UINT64_MAX;
+    return NEB_OK;
+}
+
+// No step is made before all clusters are known to have the same tensors.
+static enum neb_status compare_clusters(struct nebula *n) {
+    struct agent_exchange *x = &n->x;
+    x->link.on_event = on_event;
+    x->link.on_event_user = n;
+    NEB_TRY(lib_manifest_send(n));
+    x->link.asked = neb_now();
+    while (!n->compared) {
+        if (x->stop)
+            return neb_fail(NEB_ERR_STATE, "the job was stopped before all clusters had attached");
+        NEB_TRY(exchange_wait(x));
+        NEB_TRY(exchange_drain(x));
+        NEB_TRY(tend_agent(n));
+    }
+    return NEB_OK;
+}
+
+// The cluster whose values all take: its state of round 0 must be on disk, with its digests, so
+// that its agent can pass it on.
+static enum neb_status show_first(struct nebula *n) {
+    struct agent_exchange *x = &n->x;
+    if (!x->job.attached || !x->federated || x->restored)
+        return NEB_OK;
+    for (int32_t f = 0; f < exchange_fragments(x); f++)
+        NEB_TRY(agent_shards_digest(x->shards, f, &x->kept[f].last_digest));
+    return agent_job_init_cluster(&x->job) == x->cluster ? lib_save_now(n) : NEB_OK;
+}
+
 // The first read draws the initial values of what is exchanged. This does it for the rest.
 static enum neb_status draw_alone(struct nebula *n) {
     for (int32_t i = 0; n->model && i < n->x.trainer.n_units; i++) {
@@ -98,6 +143,8 @@ enum neb_status lib_prepare(struct nebula *n) {
 
 enum neb_status lib_begin(struct nebula *n) {
     struct agent_exchange *x = &n->x;
+    if (x->job.attached)
+        NEB_TRY(compare_clusters(n));
     if (x->federated)
         NEB_TRY(exchange_join(x));
     n->initial = false;
@@ -105,6 +152,7 @@ enum neb_status lib_begin(struct nebula *n) {
         n->of[i]->fragment = x->fragment[i];
     NEB_TRY(exchange_resume(x));
     memset(n->digests, 0, sizeof n->digests);
+    NEB_TRY(show_first(n));
     // with the hook, the caller waits for the disk: it saves its own state after the checkpoint
     if (!n->hooks.checkpoint)
         NEB_TRY(exchange_save_start(x));

@@ -53,6 +53,19 @@ static enum neb_status make_manifest(const struct nebula *n, struct exchange_man
     return st;
 }
 
+enum neb_status lib_manifest_send(struct nebula *n) {
+    struct exchange_manifest *m = NULL;
+    struct neb_buf text = {0};
+    NEB_TRY(make_manifest(n, &m));
+    enum neb_status st = exchange_manifest_write(m, &text);
+    exchange_manifest_destroy(&m);
+    const struct agent_ipc_part part = {text.p, text.len};
+    if (st == NEB_OK)
+        st = agent_ipc_send(n->x.link.ipc, NULL, json_pack("{s:s}", "op", "manifest"), &part, 1);
+    neb_buf_free(&text);
+    return st;
+}
+
 static enum neb_status attached_units(struct nebula *n, int32_t *n_units) {
     struct exchange_manifest *m = NULL;
     NEB_TRY(make_manifest(n, &m));

@@ -74,6 +74,7 @@ struct nebula {
     char socket[NEB_PATH_MAX], job[NEB_PATH_MAX];
     pid_t process; // that attached
     bool begun, failed, told_16;
+    bool compared;  // the agent has found the same tensors on the other clusters
     bool initial;   // nothing is written to the tensors yet
     bool raw;       // reads give values as they are, for a checkpoint
     int state;      // enum nebula_state
@@ -127,6 +128,8 @@ void lib_tensors_destroy(struct nebula *n);
 // Creates n->x.trainer over n->tensors. Collective.
 NEB_MUST_CHECK enum neb_status lib_trainer_create(struct nebula *n);
 void lib_trainer_destroy(struct nebula *n);
+// Sends the list of tensors to the agent, which compares it with those of the other clusters.
+NEB_MUST_CHECK enum neb_status lib_manifest_send(struct nebula *n);
 // Puts the initial values of a built-in model into units on their owners, and into the loop's
 // tensors. Collective.
 NEB_MUST_CHECK enum neb_status lib_draw(struct nebula *n, const struct agent_move *moves,

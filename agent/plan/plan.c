@@ -29,6 +29,12 @@ static void count_params(const struct agent_job *job, int32_t vocab, struct agen
     intra_model_destroy(&m);
 }
 
+enum neb_status agent_codec_bits(const char *name, double *bits) {
+    struct cmp_codec codec;
+    NEB_TRY(cmp_codec_parse(name, &codec));
+    return agent_profile_sample(&codec, bits, NULL);
+}
+
 // Bits per parameter. A sparse codec sends small tensors with a dense one.
 static enum neb_status bits_of(const struct agent_job *job, const struct agent_plan *p,
                                int64_t small, double *bits) {
@@ -59,11 +65,17 @@ static void plan_stream(const struct agent_job *job, int32_t vocab, struct agent
     p->reduction = p->bytes > 0 ? 4 * (double)p->trainable * (double)p->exchanges / p->bytes : NAN;
 }
 
+static int64_t exchanges_of(const struct agent_job *job) {
+    const struct agent_sync *s = &job->sync;
+    int64_t early = job->steps < s->early_steps ? job->steps : s->early_steps;
+    return (job->steps - early + s->interval - 1) / s->interval + // the last one drains
+           (early + s->early_interval - 1) / s->early_interval;
+}
+
 // The rounds of all clusters that train, or of federated students. A shard's owner sends its update
 // to each of the others.
 static enum neb_status plan_rounds(const struct agent_job *job, int32_t vocab, int64_t small,
                                    struct agent_plan *p) {
-    const struct agent_sync *s = &job->sync;
     p->others = agent_job_exchanging(job) - 1;
     if (!p->others)
         return NEB_OK;
@@ -80,9 +92,7 @@ static enum neb_status plan_rounds(const struct agent_job *job, int32_t vocab, i
     attached.model.vocab = vocab;
     intra_cost_exchange(&attached, &none, &cost);
     p->attached_bytes = cost.rank_bytes;
-    int64_t early = job->steps < s->early_steps ? job->steps : s->early_steps;
-    p->exchanges = (job->steps - early + s->interval - 1) / s->interval + // the last one drains
-                   (early + s->early_interval - 1) / s->early_interval;
+    p->exchanges = exchanges_of(job);
     p->bytes_per_exchange = p->bits_per_param / 8 * (double)p->trainable;
     p->bytes = p->bytes_per_exchange * (double)p->exchanges * p->others;
     return NEB_OK;
@@ -97,9 +107,20 @@ static enum neb_status plan_labels(const struct agent_job *job, int32_t vocab,
                                    (double)job->batch * job->seq_len, &p->label_bytes);
 }
 
+// Only the loops know their tensors.
+static enum neb_status plan_attached(const struct agent_job *job, struct agent_plan *p) {
+    p->reduction = NAN;
+    p->tokens_per_step = job->step_tokens;
+    p->others = job->sync.scheme == AGENT_SCHEME_NONE ? 0 : agent_job_exchanging(job) - 1;
+    p->exchanges = p->others ? exchanges_of(job) : 0;
+    return agent_codec_bits(job->sync.codec, &p->bits_per_param);
+}
+
 enum neb_status agent_job_plan(const struct agent_job *job, int32_t vocab, struct agent_plan *p) {
     int64_t small = 0;
     *p = (struct agent_plan){0};
+    if (job->attached)
+        return plan_attached(job, p);
     vocab = job->model.vocab ? job->model.vocab : vocab;
     count_params(job, vocab, p, &small);
     int64_t share = p->trainable / agent_job_fragments(job);

@@ -20,6 +20,10 @@ struct agent_plan {
     double attached_bytes; // that libnebula takes in an attached trainer
 };
 
+// Bits per parameter of a codec, on normally distributed values. Errors of encoding.
+NEB_MUST_CHECK enum neb_status agent_codec_bits(const char *codec, double *bits);
+
+// With `model: attached` the sizes stay 0, since only the loops know their tensors.
 // vocab: that of the corpus (0: not known), used if the job does not set it. Encodes a sample to
 // learn the size that the codec gives. The job must be valid. NEB_ERR_NOMEM; NEB_ERR_INVALID: more
 // labels than pieces.

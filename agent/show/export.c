@@ -121,6 +121,10 @@ static enum neb_status export_distill(const struct agent_job *job, const char *i
 enum neb_status agent_export_models(const struct agent_job *job, const char *id,
                                     char (*dirs)[NEB_PATH_MAX], const char *out) {
     char dir[NEB_PATH_MAX];
+    if (job->attached) {
+        neb_info("the result is in the attached loops: each saves its own model");
+        return NEB_OK;
+    }
     int cluster = vocabulary_of(job, dirs);
     NEB_TRY(neb_path(dir, sizeof dir, out, "checkpoint"));
     NEB_TRY(neb_fs_mkdirs(dir, 0755));

@@ -156,7 +156,7 @@ NEB_MUST_CHECK enum neb_status agent_distill_cache_open(const char *dir, const s
 NEB_MUST_CHECK enum neb_status agent_distill_cache_read(const char *dir, int64_t step,
                                                         struct neb_buf *out);
 // Atomic and durable. If the folder holds other labels of this step, they come from another teacher
-// or have another k: they are replaced, and those of the steps after it removed.
+// or have another k: they are replaced, and the labels of later steps are removed.
 NEB_MUST_CHECK enum neb_status agent_distill_cache_write(const char *dir, int64_t step,
                                                          const void *p, size_t n);
 

@@ -5,9 +5,9 @@
 //
 //   encode_fast   blocks of 128, eight lanes each: a lane computes the scale and its reciprocal
 //                 once for sixteen elements
-//   encode_any    any block, a warp each
+//   encode_any    any block, one warp per block
 //   decode_fast   blocks of a power of two, four elements per thread
-//   decode_any    any block, one element a thread
+//   decode_any    any block, one element per thread
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/prim.cuh"
 

@@ -3,11 +3,13 @@
 // so two of them have different values to average.
 //
 // usage: attach_client AGENT JOB TARGET [--die-at STEP | --detach-at STEP | --boast-at STEP]
-//        attach_client AGENT JOB TARGET --mesh KIND RANKS [--die-at STEP]
+//        attach_client AGENT JOB TARGET --mesh KIND RANKS [--own] [--die-at STEP]
 //
 // --mesh: the loop has RANKS ranks, processes that hold parts of each tensor. rows, cols: of its
 // rows or columns. hsdp: halves of the rows, each on half of the ranks. strided: a part of each half
-// of the rows. The values do not depend on the mesh. --die-at: the last rank dies.
+// of the rows. The values do not depend on the mesh. --die-at: the last rank dies. --own: the loop
+// has tensors of its own, of several dimensions and dtypes, for a job with `model: attached`.
+// --other: one of them has another shape.
 //
 // With --pace MS instead, every step takes MS milliseconds on any machine. Each step changes a 64th
 // of the parameters by heavy-tailed random amounts with the seed TARGET (configs/stall-compare).
@@ -31,13 +33,30 @@ static void check(int status, const char *what) {
 }
 
 enum { TENSORS_MAX = 4096, PIECES_MAX = 64 };
-struct part { // of a tensor, seen as rows and columns
-    int64_t row0, rows, col0, cols;
-    float *memory; // (rows, cols)
+struct part { // a rectangle of a tensor
+    struct nebula_piece p;
+    int64_t size;
 };
 static struct part parts[TENSORS_MAX][PIECES_MAX];
 static int n_parts[TENSORS_MAX];
-static int64_t columns[TENSORS_MAX]; // of the whole tensor
+
+static float get(const struct part *p, int64_t i) {
+    if (p->p.dtype == NEBULA_F32)
+        return ((const float *)p->p.data)[i];
+    uint32_t bits = (uint32_t)((const uint16_t *)p->p.data)[i] << 16; // bfloat16
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static void set(const struct part *p, int64_t i, float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if (p->p.dtype == NEBULA_F32)
+        ((float *)p->p.data)[i] = x;
+    else
+        ((uint16_t *)p->p.data)[i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
 
 static void chunk(int64_t n, int parts_of, int part, int64_t *at, int64_t *len) {
     int64_t each = (n + parts_of - 1) / parts_of;
@@ -45,66 +64,94 @@ static void chunk(int64_t n, int parts_of, int part, int64_t *at, int64_t *len) 
     *len = *at + each < n ? each : n - *at;
 }
 
-static struct part *add_part(int i, int64_t row0, int64_t rows, int64_t col0, int64_t cols) {
-    struct part *p = &parts[i][n_parts[i]++];
-    *p = (struct part){row0, rows, col0, cols, calloc((size_t)(rows * cols) + 1, sizeof(float))};
-    if (!p->memory)
+// Elements [at, at + len) in dimension k of tensor t, and all of the others.
+static void add_part(int i, const struct nebula_tensor *t, int k, int64_t at, int64_t len) {
+    struct part *x = &parts[i][n_parts[i]++];
+    x->p = (struct nebula_piece){.size = sizeof x->p, .dtype = t->dtype};
+    x->size = 1;
+    for (int d = 0; d < t->dims; d++) {
+        x->p.offset[d] = d == k ? at : 0;
+        x->p.extent[d] = d == k ? len : t->shape[d];
+        x->size *= x->p.extent[d];
+    }
+    if (!(x->p.data = calloc((size_t)x->size + 1, sizeof(float))))
         exit(2);
-    return p;
 }
 
 // What this rank holds of tensor i. Alone: two ranges, because rows need not be contiguous.
-static void cut(int i, int64_t rows, int64_t cols, const char *mesh, int rank, int ranks) {
-    int64_t at = 0, len = 0;
-    if (!*mesh) {
-        add_part(i, 0, rows - rows / 2, 0, cols);
-        add_part(i, rows - rows / 2, rows / 2, 0, cols);
-    } else if (!strcmp(mesh, "cols")) {
-        chunk(cols, ranks, rank, &at, &len);
-        add_part(i, 0, rows, at, len);
-    } else if (!strcmp(mesh, "hsdp")) {
-        chunk(rows, 2, rank % 2, &at, &len);
-        add_part(i, at, len, 0, cols);
+static void cut(int i, const struct nebula_tensor *t, const char *mesh, int rank, int ranks) {
+    int k = !strcmp(mesh, "cols") && t->dims > 1 ? 1 : 0;
+    int64_t n = t->dims ? t->shape[k] : 1, at = 0, len = 0;
+    if (!t->dims) {
+        add_part(i, t, -1, 0, 0);
+    } else if (!*mesh) {
+        add_part(i, t, 0, 0, n - n / 2);
+        add_part(i, t, 0, n - n / 2, n / 2);
     } else if (!strcmp(mesh, "strided")) {
         for (int half = 0; half < 2; half++) {
             int64_t first, all;
-            chunk(rows, 2, half, &first, &all);
+            chunk(n, 2, half, &first, &all);
             chunk(all, ranks, rank, &at, &len);
-            add_part(i, first + at, len, 0, cols);
+            add_part(i, t, 0, first + at, len);
         }
     } else {
-        chunk(rows, ranks, rank, &at, &len);
-        add_part(i, at, len, 0, cols);
+        bool hsdp = !strcmp(mesh, "hsdp");
+        chunk(n, hsdp ? 2 : ranks, hsdp ? rank % 2 : rank, &at, &len);
+        add_part(i, t, k, at, len);
     }
 }
 
-static void register_all(struct nebula *n, int tensors, const char *mesh, int rank, int ranks) {
+static void take_tensor(struct nebula *n, int i, const struct nebula_tensor *t, const char *mesh,
+                        const struct loop_ranks *l) {
+    check(nebula_declare(n, t), "nebula_declare");
+    cut(i, t, mesh, l->hooks.rank, l->hooks.ranks);
+    for (int k = 0; k < n_parts[i]; k++) {
+        parts[i][k].p.name = t->name;
+        check(nebula_register(n, &parts[i][k].p), t->name);
+    }
+}
+
+static void take_model(struct nebula *n, int tensors, const char *mesh,
+                       const struct loop_ranks *l) {
     for (int i = 0; i < tensors; i++) {
         struct nebula_tensor t = {.size = sizeof t};
         check(nebula_tensor_at(n, i, &t), "nebula_tensor_at");
-        check(nebula_declare(n, &t), "nebula_declare");
-        bool vector = t.dims < 2;
-        columns[i] = t.shape[vector ? 0 : 1];
-        cut(i, vector ? 1 : t.shape[0], columns[i], mesh, rank, ranks);
-        for (int k = 0; k < n_parts[i]; k++) {
-            struct part *x = &parts[i][k];
-            struct nebula_piece p = {.size = sizeof p,
-                                     .name = t.name,
-                                     .offset = {vector ? x->col0 : x->row0, x->col0},
-                                     .extent = {vector ? x->rows * x->cols : x->rows, x->cols},
-                                     .data = x->memory};
-            check(nebula_register(n, &p), t.name);
-        }
+        take_tensor(n, i, &t, mesh, l);
     }
+}
+
+static int take_own(struct nebula *n, const char *mesh, const struct loop_ranks *l, bool other) {
+    static const struct nebula_tensor all[] = {
+        {.name = "blocks.0.conv.weight", .dims = 4, .shape = {12, 5, 3, 3}},
+        {.name = "wte", .dims = 2, .shape = {211, 24}},
+        {.name = "ln.bias", .dims = 1, .shape = {37}},
+        {.name = "blocks.0.half", .dims = 2, .shape = {40, 16}, .dtype = NEBULA_BF16},
+        {.name = "scale"},
+        {.name = "blocks.0.experts.1.w", .dims = 3, .shape = {3, 8, 6}},
+        {.name = "long", .dims = 2, .shape = {3, 1500000}},
+    };
+    int count = sizeof all / sizeof *all;
+    for (int i = 0; i < count; i++) {
+        struct nebula_tensor t = all[i];
+        t.size = sizeof t;
+        t.trained = 1;
+        if (other && !strcmp(t.name, "wte"))
+            t.shape[1]++;
+        take_tensor(n, i, &t, mesh, l);
+        for (int k = 0; k < n_parts[i]; k++)
+            for (int64_t e = 0; e < parts[i][k].size; e++)
+                set(&parts[i][k], e, 0.25f);
+    }
+    return count;
 }
 
 static double train(int tensors, float target) {
     double loss = 0, count = 0;
     for (int i = 0; i < tensors; i++)
         for (int k = 0; k < n_parts[i]; k++)
-            for (int64_t e = 0; e < parts[i][k].rows * parts[i][k].cols; e++) {
-                float d = parts[i][k].memory[e] - target;
-                parts[i][k].memory[e] -= 0.02f * d;
+            for (int64_t e = 0; e < parts[i][k].size; e++) {
+                float x = get(&parts[i][k], e), d = x - target;
+                set(&parts[i][k], e, x - 0.02f * d);
                 loss += (double)d * d;
                 count++;
             }
@@ -121,9 +168,10 @@ static double uniform(uint64_t *state) { // xorshift64, Marsaglia (2003); in [-0
 static void wander(int tensors, int64_t step, uint64_t *state) {
     for (int i = 0; i < tensors; i++)
         for (int p = 0; p < n_parts[i]; p++)
-            for (int64_t k = step % 64; k < parts[i][p].rows * parts[i][p].cols; k += 64) {
+            for (int64_t k = step % 64; k < parts[i][p].size; k += 64) {
                 double u = uniform(state);
-                parts[i][p].memory[k] += (float)(u * u * u * (*state % 16 ? 0.01 : 0.08));
+                float by = (float)(u * u * u * (*state % 16 ? 0.01 : 0.08));
+                set(&parts[i][p], k, get(&parts[i][p], k) + by);
             }
 }
 
@@ -153,6 +201,9 @@ int main(int argc, char **argv) {
         o.ranks = &loop.hooks;
         argv += 3, argc -= 3;
     }
+    bool other = argc > 4 && !strcmp(argv[4], "--other"), own = other;
+    if (other || (own = argc > 4 && !strcmp(argv[4], "--own")))
+        argv++, argc--;
     int rank = loop.hooks.rank, ranks = loop.hooks.ranks;
     const char *how = argc > 5 ? argv[4] : "";
     long at = argc > 5 ? strtol(argv[5], NULL, 10) : -1;
@@ -161,7 +212,10 @@ int main(int argc, char **argv) {
     check(nebula_attach(&o, &n), "nebula_attach");
     check(nebula_info_get(n, &info), "nebula_info_get");
     int tensors = info.tensors;
-    register_all(n, tensors, mesh, rank, ranks);
+    if (own)
+        tensors = take_own(n, mesh, &loop, other);
+    else
+        take_model(n, tensors, mesh, &loop);
     check(nebula_begin(n), "nebula_begin");
     check(nebula_info_get(n, &info), "nebula_info_get");
     if (rank == 0)
@@ -180,8 +234,8 @@ int main(int argc, char **argv) {
             if (status != NEBULA_ERR_INVALID)
                 return 4;
         }
-        int32_t ids[4] = {(int32_t)step % info.vocab, 1, 2, 3};
-        if (rank == 0) // so that the counts do not depend on the mesh
+        int32_t ids[4] = {own ? 0 : (int32_t)step % info.vocab, 1, 2, 3};
+        if (rank == 0 && !own) // so that the counts do not depend on the mesh
             check(nebula_count(n, ids, ids, 4), "nebula_count");
         struct timespec began;
         clock_gettime(CLOCK_MONOTONIC, &began);
@@ -205,8 +259,8 @@ int main(int argc, char **argv) {
     double mean = 0, count = 0; // of this rank's part
     for (int i = 0; i < tensors; i++)
         for (int k = 0; k < n_parts[i]; k++)
-            for (int64_t e = 0; e < parts[i][k].rows * parts[i][k].cols; e++)
-                mean += (double)parts[i][k].memory[e], count++;
+            for (int64_t e = 0; e < parts[i][k].size; e++)
+                mean += (double)get(&parts[i][k], e), count++;
     if (rank == 0)
         printf("state %d, %llu rounds, digest %s, mean %.3f\n", state,
                (unsigned long long)info.rounds, info.digest, mean / count);

@@ -52,4 +52,38 @@ finish back
 has 'begins at 20' "$T/back-a.log" || fail "alpha did not start from the checkpoint of step 20"
 [[ $(summary '.clusters[0].params_digest' "$T/back") == "$want" ]] ||
     fail "the digest differs after a change of the mesh"
+# Tensors of the loop's own: several dimensions and dtypes, a row longer than a unit, an expert that
+# stays at its site.
+job() {
+    make_job "$1"
+    sed -i "s/steps: 60/steps: 40/; s/^model: .*/model: attached/; /^optim:/d; /^eval:/d; /^data:/d
+        s/overlap: 0/overlap: 2/; s/fragments: 1/fragments: 2/
+        s/sources: [^]]*\], threads: 1/threads: 1, launcher: attach/" "$1"
+    cat >>"$1" <<YAML
+groups:
+  - {match: "*.experts.*", exchange: never}
+  - {match: "ln.*", exchange: {every: 2}, codec: int8, fragments: 1}
+init: ${init:-equal}
+YAML
+}
+run own "--mesh rows 1 --own" "--mesh hsdp 4 --own"
+finish own
+want=$(summary '.clusters[0].params_digest' "$T/own")
+run cols "--mesh strided 2 --own" "--mesh cols 3 --own --die-at 27"
+rc=0; wait $b || rc=$?
+((rc != 0)) || fail "the loop of beta should have died"
+timeout 600 "$client" "$T/cols/clusters/beta" e2e -1 --mesh rows 2 --own >"$T/cols-b.log" 2>&1 & b=$!
+finish cols
+[[ $(summary '.clusters[0].params_digest' "$T/cols") == "$want" ]] ||
+    fail "the digest of own tensors depends on the mesh"
+# Another shape on one site: an error on both, before a step is made.
+run differ "--mesh rows 2 --own" "--mesh cols 2 --other"
+for loop in $a $b; do
+    rc=0; wait "$loop" || rc=$?
+    [[ $rc == 11 ]] || fail "a loop with other tensors ended with status $rc"
+done
+! wait $pid || fail "the job should fail"
+for log in a b; do
+    has 'status 1: .*wte.*211.*24.*25' "$T/differ-$log.log" || fail "$log does not say what differs"
+done
 echo "attached loops on different meshes end with equal digests"

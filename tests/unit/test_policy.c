@@ -843,6 +843,23 @@ static void test_devices(void **state) {
     assert_true(limited("disk", 1, &watch, "") && limited("tokens_per_step", 1, &watch, ""));
 }
 
+// A model of the site's own loop: its size is not asked for, the tokens of its steps are limited.
+static void test_own_model(void **state) {
+    (void)state;
+    static const char text[] =
+        "job: a\nsteps: 9\nmodel: attached\nsync: {interval: 3}\n"
+        "clusters: [{name: site, launcher: attach}, {name: hub, launcher: attach}]\n";
+    struct agent_job own;
+    struct agent_discloses t;
+    assert_int_equal(agent_job_parse(text, sizeof text - 1, "job.yaml", &own), NEB_OK);
+    static const char *const free[] = {"memory", "disk", "parameters"};
+    for (size_t i = 0; i < sizeof free / sizeof *free; i++)
+        assert_true(limited(free[i], 1, &own, ""));
+    assert_false(limited("tokens_per_step", 1000, &own, "a step of the job has 1048576 tokens"));
+    agent_job_discloses(&own, 0, &t);
+    assert_true(t.update_tokens > 0 && t.rows == AGENT_ROWS_NEVER); // so the gates are asked
+}
+
 static void test_strict(void **state) {
     (void)state;
     static const char *const bad[] = {"",
@@ -943,6 +960,7 @@ int main(void) {
                                        cmocka_unit_test(test_limits),
                                        cmocka_unit_test(test_labels_on_disk),
                                        cmocka_unit_test(test_labels_of_another_share),
+                                       cmocka_unit_test(test_own_model),
                                        cmocka_unit_test(test_strict),
                                        cmocka_unit_test(test_needs),
                                        cmocka_unit_test(test_teacher_trains),

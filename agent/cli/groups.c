@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "agent/cli/groups.h"
+#include "agent/base/fs.h"
+#include "agent/plan/plan.h"
+#include "agent/show/progress.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static enum neb_status add_tensors(const struct agent_job *job, const char *path,
+                                   struct agent_groups_view *v) {
+    struct exchange_group_size sizes[AGENT_GROUP_VIEWS_MAX];
+    struct exchange_manifest *m = NULL;
+    struct neb_buf text = {0};
+    int32_t n = 0;
+    enum neb_status st = neb_fs_read(path, EXCHANGE_MANIFEST_MAX, &text);
+    if (st == NEB_OK)
+        st = exchange_manifest_read(text.p, text.len, &m);
+    const struct exchange_tensor *all = st == NEB_OK ? exchange_manifest_tensors(m, &n) : NULL;
+    for (int32_t i = 0; i < n && st == NEB_OK; i++)
+        if (agent_job_group_of(job, all[i].name) != all[i].group)
+            st = neb_fail(NEB_ERR_INVALID, "%s: tensor \"%s\" is in group %d, but in the job in %d",
+                          path, all[i].name, all[i].group, agent_job_group_of(job, all[i].name));
+    if (st == NEB_OK)
+        st = exchange_manifest_sizes(m, sizes, v->n);
+    for (int32_t g = 0; g < v->n && st == NEB_OK; g++) {
+        struct agent_group_view *x = &v->groups[g];
+        x->tensors = sizes[g].tensors;
+        x->parameters = sizes[g].parameters;
+        if (!x->fragments)
+            continue;
+        uint64_t part = x->parameters / (uint64_t)x->fragments;
+        x->bytes = x->bits / 8 * (double)x->parameters;
+        v->parameters += x->parameters;
+        v->bytes += x->bytes;
+        v->largest = part > v->largest ? part : v->largest;
+    }
+    exchange_manifest_destroy(&m);
+    neb_buf_free(&text);
+    return st;
+}
+
+enum neb_status agent_groups_view(const struct agent_job *job, const char *tensors,
+                                  struct agent_groups_view *v) {
+    *v = (struct agent_groups_view){.n = agent_job_groups(job), .sized = tensors != NULL};
+    for (int32_t g = 0; g < v->n; g++) {
+        struct agent_group_view *x = &v->groups[g];
+        int32_t f = agent_job_group_first(job, g);
+        x->group = agent_job_group(job, g);
+        x->fragments = agent_job_group_fragments(job, g);
+        if (!x->fragments)
+            continue;
+        x->codec = agent_job_fragment_codec(job, f);
+        x->eta = agent_job_fragment_eta(job, f);
+        x->mu = agent_job_fragment_mu(job, f);
+        NEB_TRY(agent_codec_bits(x->codec, &x->bits));
+    }
+    return tensors ? add_tensors(job, tensors, v) : NEB_OK;
+}
+
+// θ, v, the residual and θ at the send, of the rank's share; θ_m of a fragment at the send.
+double agent_groups_rank_bytes(const struct agent_groups_view *v, int32_t ranks) {
+    return 4 * (4 * (double)v->parameters + (double)v->largest) / ranks;
+}
+
+static void print_exchange(const struct agent_job *job, const struct agent_group_view *x) {
+    const struct agent_group *g = x->group;
+    if (g->exchange == AGENT_GROUP_NEVER) {
+        printf("never exchanged: each cluster keeps its own");
+        return;
+    }
+    if (g->exchange == AGENT_GROUP_OWNER)
+        printf("all take those of %s, ", job->clusters[g->owner].name);
+    printf("every %" PRId64
+           " steps in %d fragment%s, %s (about %.2f bits per parameter), η %g, μ %g",
+           (int64_t)g->every * job->sync.interval, x->fragments, x->fragments == 1 ? "" : "s",
+           x->codec, x->bits, (double)x->eta, (double)x->mu);
+}
+
+void agent_groups_print(const struct agent_job *job, const struct agent_groups_view *v) {
+    char a[32];
+    for (int32_t g = 0; g < v->n; g++) {
+        const struct agent_group_view *x = &v->groups[g];
+        printf("  group     %s: ", x->group->match);
+        print_exchange(job, x);
+        if (v->sized)
+            printf("; %" PRIu64 " tensor%s, %" PRIu64 " parameters", x->tensors,
+                   x->tensors == 1 ? "" : "s", x->parameters);
+        if (v->sized && x->fragments)
+            printf(", %s a round", agent_human_bytes(x->bytes, a, sizeof a));
+        printf("\n");
+    }
+}
+
+json_t *agent_groups_json(const struct agent_job *job, const struct agent_groups_view *v) {
+    static const char *const exchanges[] = {"every", "never", "owner"};
+    json_t *list = json_array();
+    for (int32_t g = 0; g < v->n; g++) {
+        const struct agent_group_view *x = &v->groups[g];
+        json_t *o = json_pack("{s:s, s:s, s:i}", "match", x->group->match, "exchange",
+                              exchanges[x->group->exchange], "fragments", x->fragments);
+        if (x->group->exchange == AGENT_GROUP_OWNER)
+            json_object_set_new(o, "owner", json_string(job->clusters[x->group->owner].name));
+        if (x->fragments) {
+            json_object_set_new(o, "every", json_integer(x->group->every));
+            json_object_set_new(o, "codec", json_string(x->codec));
+            json_object_set_new(o, "bits_per_param", json_real(x->bits));
+            json_object_set_new(o, "eta", json_real((double)x->eta));
+            json_object_set_new(o, "mu", json_real((double)x->mu));
+        }
+        if (v->sized) {
+            json_object_set_new(o, "tensors", json_integer((json_int_t)x->tensors));
+            json_object_set_new(o, "params", json_integer((json_int_t)x->parameters));
+            json_object_set_new(o, "bytes", json_integer((json_int_t)x->bytes));
+        }
+        json_array_append_new(list, o);
+    }
+    return list;
+}
