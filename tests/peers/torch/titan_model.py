@@ -17,11 +17,12 @@ parallel_dims.device_type = "cpu"
 def make(ranks):
     spec = model_registry("debugmodel", attn_backend="flex")
     model = spec.model.build()
-    dims = parallel_dims.ParallelDims.from_config(ParallelismConfig(), ranks)
+    parallelism = ParallelismConfig(spmd_backend="partial_dtensor")
+    dims = parallel_dims.ParallelDims.from_config(parallelism, ranks)
     if ranks > 1:
         training = TrainingConfig(mixed_precision_param="float32", mixed_precision_reduce="float32")
         parallelize_llama(model, parallel_dims=dims, training=training,
-                          parallelism=ParallelismConfig(), compile_config=CompileConfig(),
+                          parallelism=parallelism, compile_config=CompileConfig(),
                           ac_config=None, dump_folder="")
     model.init_states(buffer_device=torch.device("cpu"))
     return model, dims
