@@ -164,20 +164,14 @@ def lightning():
 
 
 def titan():
-    """torchtitan's model and its function that shards it, in a loop of our own."""
-    from torchtitan.models.qwen3 import Qwen3Model  # noqa: F401 (says early that it is missing)
+    """torchtitan's model and its function that shards it."""
+    import nebula.torchtitan
     import titan_model
-    model = titan_model.make(ranks)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    data = batches()
-    with nebula.attach(model, tokens=TOKENS) as fed:
-        for _ in fed.steps():
-            loss = titan_model.loss(model, next(data)["input_ids"])
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            fed.step(loss=loss)
-        say(fed, fed.info()["digest"], loss)
+    watch, trainer = Watch(), titan_model.Trainer(ranks, seed)
+    found = nebula.torchtitan.federate(trainer)
+    trainer.train()
+    trainer.close()
+    say(found.fed, watch.digest)
 
 
 def arrays():
