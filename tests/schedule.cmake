@@ -83,7 +83,8 @@ function(nebula_schedule)
     e2e_blobs_max e2e_distill e2e_false_state e2e_groups e2e_incarnation e2e_late e2e_left_behind
     e2e_members e2e_plan_tune e2e_queue_stop e2e_rejoin e2e_relay e2e_restarts e2e_resume_sites
     e2e_stop_away e2e_uneven e2e_vocabulary fault_checkpoint_parts fuzz_regress_daemon
-    fuzz_regress_ipc gpu_judge security_hostile_digests security_join security_renewal security_undisturbed)
+    fuzz_regress_ipc gpu_judge security_hostile_digests security_join security_renewal
+    security_undisturbed)
   nebula_tests(PROCESSORS 4
     conform_comm_socket cuda_cost_device cuda_device_train cuda_device_train_late cuda_exact_ptx
     cuda_graph_mesh cuda_graph_train_late cuda_mesh cuda_mesh_options cuda_mesh_shards
