@@ -113,7 +113,7 @@ rc=0; wait $pid || rc=$?
 job "$T/python.yaml" attach attach
 sed -i 's/overlap: 2/overlap: 0/; s/every_steps: 20/every_steps: 5/' "$T/python.yaml"
 loop() {
-    NEBULA_AGENT=$(home python alpha) NEBULA_LIBRARY=$BUILD/libnebula.so.1 \
+    NEBULA_AGENT=$(home python alpha) NEBULA_LIBRARY=$BUILD/libnebula.so.2 \
         PYTHONPATH=$SOURCE/agent/lib/python exec timeout 600 python3 \
         "$SOURCE/tests/e2e/attach_client.py" "${@:2}" >"$T/$1.log" 2>&1
 }
