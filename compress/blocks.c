@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The block codecs int8 and int4: a block of elements shares a scale.
 //
-//     stream 0   a scale byte a block
-//     stream 1   codes: int8 one a byte, int4 two a byte
+//     stream 0   one scale byte per block
+//     stream 1   codes: int8 one per byte, int4 two per byte
 //
 // int3 and int2 are int4 frames whose encoder uses 7 and 3 codes. zstd removes the rest.
 //

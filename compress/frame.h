@@ -24,7 +24,7 @@ enum {                             // of updates (update.h)
 enum cmp_stream { // what a stream holds; it decides the last stage (stage.c)
     CMP_NO_STREAM,
     CMP_BYTES,  // raw or zstd
-    CMP_CODES4, // codes of few levels, two a byte: also Huffman codes without matches
+    CMP_CODES4, // codes of few levels, two per byte: also Huffman codes without matches
     CMP_CODES8, // 8-bit codes: also nibbles
 };
 

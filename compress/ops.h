@@ -38,8 +38,8 @@ struct cmp_codec_ops {
     bool codebook;        // 4-bit values have six more magnitudes behind the header
 
     // Optional: text. NULL: the name alone. `parse` gets a codec with the defaults; false: the text
-    // is none of this codec's. The caller checks ranges. `print` writes a text that `parse` takes;
-    // cap >= 32.
+    // is not of this codec. The caller checks ranges. `print` writes a text that `parse` takes; cap
+    // >= 32.
     bool (*parse)(const char *text, struct cmp_codec *c);
     void (*print)(const struct cmp_codec *c, char *out, size_t cap);
 

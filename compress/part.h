@@ -18,8 +18,9 @@ void cmp_parts_close(struct cmp_parts *s);
 // Appends `raw` as it is, or s->plane through zstd. raw may be &s->plane.
 NEB_MUST_CHECK enum neb_status cmp_part_put(struct cmp_parts *s, const struct neb_buf *raw,
                                             struct neb_buf *out);
-// Reads the next part into s->plane. *zstd: which of the two it is. NEB_ERR_FORMAT: cut short, or
-// not as many bytes as the caller expects of either; `what` names the part.
+// Reads the next part into s->plane. *zstd: true if it came through zstd. raw, packed: the sizes
+// that it may have without zstd and with it. NEB_ERR_FORMAT: it is cut short or has another size;
+// `what` names it in the message.
 struct cmp_part_sizes {
     size_t min, max;
 };

@@ -4,8 +4,8 @@
 // with it: it opens all updates first, then settles θ, v and the residual strip by strip, each once
 // while it is in the cache.
 //
-// Memory: the streams (half a byte an element for int4, 4 for fp32), or 8 bytes an entry for topk.
-// It grows and stays.
+// Memory: the streams (half a byte per element for int4, 4 for fp32), or 8 bytes per entry for
+// topk. It grows and stays.
 #ifndef CMP_READER_H
 #define CMP_READER_H
 #include "compress/codec.h"

@@ -45,7 +45,7 @@ size_t cmp_work_pack(struct cmp_work *w, uint8_t *out, size_t cap, const struct 
 
 // ---- the stage that suits 8-bit codes
 
-static double entropy(const uint32_t *count, int n) { // bits a symbol
+static double entropy(const uint32_t *count, int n) { // bits per symbol
     double sum = 0, bits = 0;
     for (int i = 0; i < n; i++)
         sum += count[i];

@@ -2,7 +2,7 @@
 // Top-k by chunk: a scale byte for each chunk, gaps between the indices of the chosen elements, and
 // for each of these a sign and a bin of magnitude.
 //
-//     stream 0   a scale byte a chunk
+//     stream 0   one scale byte per chunk
 //     stream 1   gaps between indices: bytes, 255 means "and 255 more"
 //     stream 2   values: a sign and a bin of the codebook `mags`, in 2 bits (header: bits 0) or 4
 //
@@ -94,14 +94,14 @@ struct put { // state while a frame's chunks are put, one after the other
     uint8_t bits;
 };
 
-// Appends a chunk to w's streams. idx: indices in the chunk, ascending. Not inlined, because the
-// loop of the caller then keeps too little in registers.
+// Appends a chunk to w's streams. idx: indices in the chunk, ascending. Not inlined, because
+// inlining would leave the caller's loop too few registers.
 __attribute__((noinline)) static enum neb_status put_chunk(struct cmp_work *w,
                                                            const struct cmp_frame *h, struct put *t,
                                                            const uint16_t *idx, const float *values,
                                                            size_t k, size_t len) {
     int bits = h->codec.bits;
-    unsigned each = 8 / (unsigned)bits; // values a byte
+    unsigned each = 8 / (unsigned)bits; // values per byte
     double mean = 0;
     size_t next = 0;
     for (size_t i = 0; i < k; i++)
@@ -176,7 +176,7 @@ static enum neb_status choose(struct cmp_work *w, const struct cmp_codec *c,
     return NEB_OK;
 }
 
-// Puts all chunks. values and idx: the entries of one chunk after those of the other.
+// Puts all chunks. values and idx: the entries of all chunks, one chunk after the other.
 static enum neb_status put_chunks(struct cmp_work *w, struct cmp_frame *h, const float *values,
                                   const uint16_t *idx, size_t n) {
     const struct cmp_codec *c = &h->codec;
@@ -250,7 +250,7 @@ static enum neb_status unpack(const struct cmp_frame *h, const struct neb_buf *r
     return all_gaps(gap == end);
 }
 
-// For the gate, the streams are checked: no index leaves its chunk.
+// The gate has checked the streams, so no index leaves its chunk.
 static void sketch(const struct cmp_place *p, const struct cmp_frame *h, const struct neb_buf *raw,
                    size_t n) {
     unsigned bits = (unsigned)h->codec.bits, each = 8 / bits;
@@ -339,8 +339,8 @@ static enum neb_status device_encode(struct cmp_device *d, struct cmp_work *w, s
 
 // ---- the vtable ---------------------------------------------------------------------------------
 
-// The controller has no level with values of 4 bits: more entries of 2 bits come closer in the same
-// bytes (README.md).
+// The controller has no level with values of 4 bits: in the same bytes, more entries of 2 bits come
+// closer (README.md).
 enum { USES = CMP_PLANNED | CMP_LEVEL };
 static const struct cmp_variant variants[] = {
     {"topk:512/4096", NULL, USES, 5, 0.76, 0.50, 512.0 / 4096},

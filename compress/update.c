@@ -260,7 +260,7 @@ void cmp_shapes_hash(const struct cmp_unit_shape *shapes, uint32_t n,
         neb_buf_u32(&b, shapes[i].cols);
         neb_buf_u8(&b, shapes[i].counts);
     }
-    NEB_ASSERT(!b.oom); // 13 bytes a unit
+    NEB_ASSERT(!b.oom); // 13 bytes per unit
     neb_sha256(b.p, b.len, out);
     neb_buf_free(&b);
 }

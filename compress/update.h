@@ -5,7 +5,7 @@
 //     | "NBU1" | units u32 | then for each unit:
 //     | unit u32 | rows u32 | cols u32 | counts u32 length, bytes | frame u32 length, bytes |
 //
-// A unit has at least one row and one column. A row count is one logarithmic byte (8 values an
+// A unit has at least one row and one column. A row count is one logarithmic byte (8 values per
 // octave, exact below 16). zstd packs the counts, so runs of zeros vanish.
 #ifndef CMP_UPDATE_H
 #define CMP_UPDATE_H

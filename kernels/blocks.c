@@ -60,7 +60,7 @@ float kern_block_step(const float *x, size_t n, int levels, float max) {
 }
 
 // Returns the smallest scale that is not below want, as an index on the absolute grid: eight steps
-// an octave, 0 at the exponent of zero.
+// per octave, 0 at the exponent of zero.
 INLINED uint32_t step_index(float want) {
     return (kern_bits_of(want) >> 23) * 8 + kern_grid_above(want);
 }

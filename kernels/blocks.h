@@ -3,7 +3,7 @@
 // block's scale, and writes the block's codes while the block is in the first-level cache.
 //
 //     θ, θ_m, e ──► u = β·e + (θ − θ_m) ──► scale of the block ──► codes   reads 12 bytes,
-//                   in place of e           relative to the               writes 4.5 a parameter
+//                   in place of e           relative to the               writes 4.5 per parameter
 //                                           frame's largest value,
 //                                           known at the end only
 //
@@ -25,7 +25,7 @@ struct kern_blocks {
     float beta;
     size_t n, block;
     int levels;      // codes lie in [-levels, levels]; at most 7 if four, else at most 127
-    bool four;       // two codes a byte, the low nibble first, as in kern_pack4
+    bool four;       // two codes per byte, the low nibble first, as in kern_pack4
     uint16_t *steps; // (blocks) scratch
     int8_t *room;    // (2 * block) scratch; used if four
     uint8_t *scales; // (blocks) output
@@ -44,7 +44,7 @@ enum { KERN_DEFAULT_BLOCK = 128 };
 // Decodes n / 128 full blocks of 128 elements. The codes must be in range.
 void kern_blocks_decode(float *out, const uint8_t *scales, const uint8_t *codes, size_t n,
                         bool four, int top);
-// Checks n codes, two a byte. Returns false if a nibble is 0 (no code is -8) or if the padding
+// Checks n codes, two per byte. Returns false if a nibble is 0 (no code is -8) or if the padding
 // after an odd last code is not code 0.
 bool kern_check4(const uint8_t *codes, size_t n);
 // sums (blocks): the exact sum of the squared codes of each full block of 128. The codes lie as in
@@ -52,7 +52,7 @@ bool kern_check4(const uint8_t *codes, size_t n);
 bool kern_blocks_squares(uint32_t *sums, const uint8_t *codes, size_t blocks, bool four);
 // Expands both codes of each byte, like kern_unpack4 without its check.
 void kern_expand4(int8_t *out, const uint8_t *codes, size_t bytes);
-// kern_split8 splits 8-bit codes into two planes of nibbles, two a byte, the low nibble first:
+// kern_split8 splits 8-bit codes into two planes of nibbles, two per byte, the low nibble first:
 // q + 8 = 16 * high + low (mod 256). So small codes of either sign have high 0. An odd last code is
 // paired with 0. kern_join8 is the inverse.
 void kern_split8(uint8_t *low, uint8_t *high, const uint8_t *codes, size_t n);

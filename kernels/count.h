@@ -17,8 +17,8 @@ enum { KERN_WORKSPACE_BYTES = 32 << 20 };
 NEB_MUST_CHECK enum neb_status kern_counting_create(size_t total_bytes, struct kern **out);
 struct kern_counts *kern_counts(const struct kern *K); // of a counting device
 
-// Fills a table of functions with one that does nothing and returns 0, which is NEB_OK and NULL,
-// whatever its arguments: the calling conventions of Linux let the caller clean up. So a new op
+// Fills a table of functions with a function that does nothing and returns 0, which is NEB_OK and
+// NULL. It can be called with any arguments, because on Linux the caller cleans up. So a new op
 // needs no line here.
 void kern_count_nothing(void *table, size_t bytes);
 

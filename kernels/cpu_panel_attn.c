@@ -32,7 +32,8 @@ struct job {
     struct cpu_attn a;
     const struct cpu_isa *rows;
     const struct panel_isa *v;
-    struct side sides[SIDES]; // k; forward also v across; backward also v, and k across
+    // k, in both passes. Forward: and v across. Backward: and v, and k across
+    struct side sides[SIDES];
     int n_sides, blocks;
     int depth; // head_dim in blocks
     float by;  // factor of scores

@@ -378,8 +378,8 @@ struct kern_ops {
     void (*add)(struct kern *K, float *y, const float *x, size_t n); // y += x
 
     // ---- the exact path and codecs (exact.h, quant.h): the CPU's bits. Only the bits of a NaN may
-    // differ; it appears at the same elements. NULL on processors, which call those files, but
-    // kern_exact_create has the slots exact_*.
+    // differ; it appears at the same elements. Processors have NULL here, so callers use the
+    // functions of those files; but the processors of kern_exact_create have the slots exact_*.
     void (*exact_add_rows)(struct kern *K, float *acc, const float *x, const float *w, size_t rows,
                            size_t cols);
     void (*exact_add_scaled)(struct kern *K, float *acc, const float *x, float w, size_t n);
@@ -395,9 +395,9 @@ struct kern_ops {
                          const float *v, uint64_t first_index, size_t n);
     // *bits (device) = the bits of the largest |x|; 0x7f800000 or more: not finite
     void (*absmax)(struct kern *K, uint32_t *bits, const float *x, size_t n);
-    // Encodes blocks of `block` elements: one scale byte a block, and codes of int8, or two codes a
-    // byte if four_bits (block even, or only one block). levels: codes lie in [-levels, levels],
-    // see compress/codec.h. top: kern_scale_top of all blocks together.
+    // Encodes blocks of `block` elements: one scale byte per block, and codes of int8, or two codes
+    // per byte if four_bits (block even, or only one block). levels: codes lie in [-levels,
+    // levels], see compress/codec.h. top: kern_scale_top of all blocks together.
     void (*encode_blocks)(struct kern *K, uint8_t *scales, uint8_t *codes, const float *x, size_t n,
                           uint32_t block, int levels, bool four_bits, int top);
     // *bad (device) = nonzero if a code is out of range (out is undefined then), otherwise 0.

@@ -3,8 +3,8 @@
 // directions, like exact.h: quantising gives the same codes on every processor, dequantising the
 // same floats. The caller must have called kern_exact_enter.
 //
-// A scale is a byte on a logarithmic grid of eight steps an octave, relative to the frame's largest
-// exponent:
+// A scale is a byte on a logarithmic grid of eight steps per octave, relative to the frame's
+// largest exponent:
 //     scale(b) = 2^(top - 31 + (b >> 3)) * mantissa[b & 7]     b = 0: all codes of the block are 0
 // So a byte covers 32 octaves, and no logarithm is computed.
 #ifndef KERN_QUANT_H
@@ -29,7 +29,7 @@ float kern_scale_value(uint8_t code, int top);
 void kern_quantise(int8_t *codes, const float *x, float scale, int qmax, size_t n);
 // out[i] = codes[i] * scale
 void kern_dequantise(float *out, const int8_t *codes, float scale, size_t n);
-// Stores codes in [-7, 7] as code + 8, two a byte, low nibble first. Code 0 pads an odd last one.
+// Stores codes in [-7, 7] as code + 8, two per byte, low nibble first. Code 0 pads an odd last one.
 void kern_pack4(uint8_t *out, const int8_t *codes, size_t n);
 // Returns false if a nibble is 0 (no code is -8) or if the padding is not code 0.
 bool kern_unpack4(int8_t *codes, const uint8_t *in, size_t n);

@@ -20,7 +20,7 @@ const struct agent_topic agent_topics[] = {
      "      fed.step(tokens=batch * seq_len, loss=loss.item())\n"
      "  fed.close(eval_loss)\n"
      "\n"
-     "Python uses nebula.py (ctypes, no build). C and other languages use\n"
+     "Python uses the package nebula (no build). C and other languages use\n"
      "libnebula.so with libnebula.h. Examples: train_plain.py, train_ddp.py and\n"
      "train_fsdp.py in configs/examples (installed: share/nebula/examples).\n"
      "\n"

@@ -144,9 +144,9 @@ enum neb_status daemon_resume_jobs(struct daemon *d) {
 
 // ---- removal ----
 //
-// Folders, rounds and updates of ended jobs are kept for members that still need them, but those of
-// other members not without limit: each job that is submitted and stopped leaves data, and a member
-// could fill the disk. This site's own jobs stay until its operator removes them (nebula forget).
+// Data of ended jobs is kept for members that still need it. The jobs of another member have a
+// limit: each one that is submitted and stopped leaves data, so a member could fill the disk. This
+// site's own jobs stay until its operator removes them (nebula forget).
 
 // The keys of masked sums follow from the members' keys and the job id. If an id were used twice,
 // the masks would repeat, and the sums of the second job would open those of the first.

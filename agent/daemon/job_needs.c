@@ -5,18 +5,15 @@
 #include "agent/job/model.h"
 #include "agent/job/sides.h"
 #include "compress/softlabel.h"
+#include "inter/outer/outer.h"
 #include "inter/record/types.h"
 #include "intra/cost/cost.h"
 
 #include <math.h>
 
-// As intra/cost/exchange.c, which has the exact layout: θ, v, u and θ_m at the send; what encoding
-// needs per element and per unit.
-static const double EXCHANGE_BYTES = 4 * 4, FRAME_BYTES = 2, UNIT_BYTES = 0.78e6;
+static const double EXCHANGE_BYTES = INTER_OUTER_ARRAYS * sizeof(float);
 static const double LABEL_BYTES = 4; // per entry of a teacher's stored labels
-// per block at most; of the rest of the model
-enum { UNITS = 9, UNITS_LORA = 14, UNITS_BESIDE = 3 };
-enum { SNAPSHOTS = 2 }; // one that arrives, one that others fetch
+enum { SNAPSHOTS = 2 };              // one that arrives, one that others fetch
 
 static bool one_process(const struct agent_job *j) {
     return j->sync.scheme == AGENT_SCHEME_SYNCHRONOUS;
@@ -32,8 +29,8 @@ static bool exchanges(const struct agent_job *j, int self) {
             (agent_distill_federates(j) && !agent_job_only_votes(j, self)));
 }
 
-// How exactly counts of rows are sent: only if embedding and output are trained, or the output
-// alone.
+// How exactly row counts are sent. They are sent only if embedding and output are trained, or the
+// output alone.
 static enum agent_row_counts rows_told(const struct agent_job *j, int self) {
     const struct intra_trainable *t = &j->trainable;
     bool output = !j->model.tied, full = t->mode == INTRA_TRAIN_FULL && !t->freeze_embeddings;
@@ -130,13 +127,6 @@ double agent_job_parameters(const struct agent_job *j, int self, const struct ag
     return n;
 }
 
-static double exchange_bytes(const struct intra_cost_job *x) {
-    bool lora = x->trainable.mode == INTRA_TRAIN_LORA;
-    return (EXCHANGE_BYTES + (1 + x->members) * FRAME_BYTES) *
-               (double)intra_cost_count(&x->model, &x->trainable).trainable +
-           UNIT_BYTES * ((lora ? UNITS_LORA : UNITS) * x->model.n_layers + UNITS_BESIDE);
-}
-
 static int32_t at_least_one(int32_t n) { return n > 1 ? n : 1; }
 
 static struct intra_cost_job cost_job(const struct agent_job *j, int self, enum agent_role role,
@@ -148,6 +138,9 @@ static struct intra_cost_job cost_job(const struct agent_job *j, int self, enum 
                                .share = 1};
     int64_t micros = (int64_t)j->batch * j->accumulate / x.batch;
     x.frozen = role == AGENT_ROLE_TEACHER && !j->distill.learn;
+    x.outer = exchanges(j, self);
+    x.outer_single = j->sync.gate == AGENT_GATE_PRIVATE;
+    x.fragments = j->sync.fragments;
     x.members = agent_job_exchanging(j);
     x.model = model_of(j, role, found, &x.trainable);
     x.mesh = (struct intra_mesh_config){at_least_one(c->mesh.dp), at_least_one(c->mesh.pp),
@@ -179,9 +172,7 @@ static void add_memory(const struct agent_job *j, int self, enum agent_role role
     const struct agent_cluster *c = &j->clusters[self];
     struct intra_cost_job x = cost_job(j, self, role, found);
     struct intra_cost cost;
-    double ranks = (double)x.mesh.dp * x.mesh.pp * x.mesh.tp, host = 0, device = 0,
-           learn = (double)intra_cost_count(&x.model, &x.trainable).trainable,
-           exchange = exchanges(j, self) ? exchange_bytes(&x) : 0;
+    double host = 0, device = 0;
     if (n->on_processors) {
         x.type = c->precision == AGENT_PRECISION_BF16 ? KERN_BF16 : KERN_F32;
         memory_of(j, role, &x, &cost);
@@ -189,13 +180,13 @@ static void add_memory(const struct agent_job *j, int self, enum agent_role role
     }
     if (n->on_devices) {
         x.device = true;
+        x.outer_device = c->outer_state == AGENT_OUTER_DEVICE && !x.outer_single;
         x.type = c->precision == AGENT_PRECISION_FP32 ? KERN_F32 : KERN_BF16;
         memory_of(j, role, &x, &cost);
         host = fmax(host, cost.host_bytes);
-        device = cost.device_bytes +
-                 (c->outer_state == AGENT_OUTER_DEVICE ? EXCHANGE_BYTES * learn / ranks : 0);
+        device = cost.device_bytes;
     }
-    n->memory += host + exchange;
+    n->memory += host;
     n->device_memory += device;
 }
 

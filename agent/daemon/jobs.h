@@ -96,7 +96,7 @@ struct agent_jobdoubt { // proof.c: which states of the parameters can be truste
     // Checkpoints of a fragment at this round and later are not trusted; 0: all are.
     uint32_t suspect[INTER_FRAGMENTS_MAX];
     int divergences; // of this cluster (rounds.c)
-    bool all;        // no side had a majority in the last one: all members compute again
+    bool all;        // no side had a majority in the last divergence: all members compute again
     uint64_t taken;  // fragments in which the job's snapshot.bin is ahead, a bit each
     // The proof of the last snapshot's state; clusters whose state was false, and which are not
     // asked again.

@@ -29,7 +29,8 @@ struct agent_lines {
     bool waits;                                   // for the link, or for agent_lines_had
     neb_ns up_at;                                 // 0: the link is down
     struct neb_bucket messages, sent, sent_bytes; // limits of what may be sent now
-    unsigned spacing, due; // in an outage: one step of `spacing` is kept, the next after `due` more
+    // in an outage one step in `spacing` is kept, the next one after `due` more
+    unsigned spacing, due;
 };
 
 static struct entry *at(struct agent_lines *l, int i) {

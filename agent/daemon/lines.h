@@ -6,9 +6,10 @@
 //
 // Memory is bounded. While the link is up, a sent line is kept for half a minute, which is longer
 // than it takes to notice a dead link. In an outage at most AGENT_LINES_MAX lines are kept. When
-// there are too many, every second step is dropped, and as many of the later ones, so that the
-// whole outage stays visible. The same happens if lines come faster than they may be sent. Lines of
-// other kinds have half of the space and what steps leave free: the oldest are dropped first.
+// there are too many, every second step is dropped, and later steps are thinned in the same way, so
+// that the whole outage stays visible. The same happens if lines come faster than they may be sent.
+// Lines of other kinds have half of the space and what steps leave free: the oldest are dropped
+// first.
 #ifndef AGENT_LINES_H
 #define AGENT_LINES_H
 #include "agent/base/clock.h"

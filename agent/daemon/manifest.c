@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tensors of a job with `model: attached`. Its trainer sends their list before the first step.
-// The agent keeps the list, and compares it with the list of the first data cluster (tensor_list.h). No
-// trainer begins before its list is known to be that of the others. With `init: {from: CLUSTER}`
-// that cluster then writes a checkpoint of step 0, and the agents of the others fetch it as a
-// snapshot before they let their trainers begin.
+// The agent keeps the list, and compares it with the list of the first data cluster
+// (tensor_list.h). No trainer begins before its list is known to be that of the others. With `init:
+// {from: CLUSTER}` that cluster then writes a checkpoint of step 0, and the agents of the others
+// fetch it as a snapshot before they let their trainers begin.
 //
 //     trainer          agent here            agent of the first data cluster
 //        │ manifest        │ questions              │
@@ -11,7 +11,8 @@
 //        │ ok, or the      │ ◄───────────────────── │ begins when all have
 //        │ difference      │ answers                │ the same list
 //
-// Files: jobs/ID/tensors.json is the list; tensors.agreed names the clusters that have the same one.
+// Files: jobs/ID/tensors.json is the list; tensors.agreed names the clusters that have the same
+// one.
 #include "agent/base/fs.h"
 #include "agent/base/log.h"
 #include "agent/daemon/snapshot.h"
@@ -188,7 +189,8 @@ void daemon_recall_tensors(struct agent_jobrun *j) {
     neb_buf_free(&text);
 }
 
-// ---- other clusters ------------------------------------------------------------------------------
+// ---- other clusters
+// ------------------------------------------------------------------------------
 
 static void begin(struct daemon *d, struct agent_jobrun *j) {
     if (j->tensors.told || !is_settled(d, j) || waits_for_start(d, j))
@@ -276,7 +278,8 @@ void daemon_on_tensors(struct daemon *d, struct agent_jobrun *j, int k, const js
         differ(d, j, text);
 }
 
-// ---- the trainer ----------------------------------------------------------------------------------
+// ---- the trainer
+// ----------------------------------------------------------------------------------
 
 // The trainer may have another version of the job's groups only by a fault of its own.
 static bool groups_fit(const struct agent_jobrun *j, const struct exchange_manifest *m, char *why,

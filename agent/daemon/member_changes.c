@@ -143,7 +143,8 @@ static void update_job(struct daemon *d, struct agent_jobrun *j) {
 }
 
 // A newer member list takes effect at once, while jobs run: links of revoked members are cut, new
-// members are let in (without free names: once no job runs). Contradicting lists stop everything.
+// members are let in (if the link has no room for more names, only once no job runs). Contradicting
+// lists stop everything.
 enum neb_status daemon_take_members(struct daemon *d) {
     // Send the list before links are cut, so that a revoked member learns of it. An even newer list
     // may arrive meanwhile; it is passed on too.

@@ -330,7 +330,7 @@ NEB_MUST_CHECK bool daemon_job_renew(struct daemon *d, const struct agent_job_re
 
 // Checks for a worker that is at a round beyond the ledger, which has then lost commits and perhaps
 // votes. If so, gives up this cluster's side, and continues with the others' state once the worker
-// has ended; or the job fails with a reason. False: the ledger is as far.
+// has ended; or the job fails with a reason. False: the ledger is as far as the worker.
 bool daemon_ledger_behind(struct daemon *d, struct agent_jobrun *j, uint32_t fragment,
                           uint32_t round);
 // Called when that worker has ended or attaches again. False: the job has failed.

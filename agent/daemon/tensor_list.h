@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Do two clusters have the same tensors? The first data cluster's list is the reference; every
-// other cluster asks its agent. Messages may be lost, so the one that asks repeats its question, and
-// the one that answers keeps nothing but its list. A list may be longer than a message, so the
+// other cluster asks its agent. Messages may be lost, so the one that asks repeats its question,
+// and the one that answers keeps nothing but its list. A list may be longer than a message, so the
 // first difference is found by halves:
 //
 //     asks                                   answers

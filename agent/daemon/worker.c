@@ -267,7 +267,7 @@ void daemon_worker_retry(struct daemon *d, struct agent_jobrun *j, const char *w
 
 void daemon_worker_kill(struct agent_jobrun *j) {
     agent_timer_clear(&j->timers, AGENT_TIMER_SILENT);
-    if (!agent_timer_at(&j->timers, AGENT_TIMER_KILL)) // a second call is no reprieve
+    if (!agent_timer_at(&j->timers, AGENT_TIMER_KILL)) // a second call does not postpone it
         agent_timer_set(&j->timers, AGENT_TIMER_KILL, neb_now() + kill_after);
     agent_child_signal(&j->worker.child, j->worker.kill_signal);
     // a stopped launcher takes no other signal until it continues

@@ -76,4 +76,5 @@ else() # an instrumented build keeps all sections, also callers of functions tha
   target_link_options(libnebula INTERFACE -Wl,--allow-shlib-undefined)
 endif()
 install(TARGETS libnebula LIBRARY DESTINATION lib PUBLIC_HEADER DESTINATION include/nebula)
-install(FILES agent/lib/python/nebula.py DESTINATION lib/nebula/python)
+install(DIRECTORY agent/lib/python/nebula DESTINATION lib/nebula/python
+  FILES_MATCHING PATTERN "*.py" PATTERN "py.typed" PATTERN __pycache__ EXCLUDE)

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/plan/plan.h"
-#include "agent/base/rng.h"
 #include "agent/job/sides.h"
+#include "agent/plan/profile.h"
 #include "agent/train/label_bytes.h"
-#include "compress/codec.h"
 #include "intra/cost/cost.h"
 
 #include <math.h>
-#include <pthread.h>
 
 // *small: trainable elements of tensors that top-k sends densely. With vocab 0 the tensors that
 // depend on it do not count.
@@ -31,47 +29,23 @@ static void count_params(const struct agent_job *job, int32_t vocab, struct agen
     intra_model_destroy(&m);
 }
 
-// A sample for measuring codecs. Updates are close to normally distributed within a block. It is
-// drawn once, because a plan measures several codecs.
-enum { SAMPLE = 1 << 18 };
-static float sample[SAMPLE];
-static void draw(void) {
-    struct neb_rng rng = neb_rng_make(1, 1);
-    neb_rng_normals(&rng, sample, SAMPLE);
-    for (int i = 0; i < SAMPLE; i++)
-        sample[i] *= 1e-3f;
-}
-
 enum neb_status agent_codec_bits(const char *name, double *bits) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    enum neb_status st;
     struct cmp_codec codec;
-    struct cmp_work *work = NULL;
-    struct neb_buf frame = {0};
-    (void)pthread_once(&once, draw);
-    NEB_TRY_GOTO(cmp_codec_parse(name, &codec), out);
-    NEB_TRY_GOTO(cmp_work_create(&work), out);
-    NEB_TRY_GOTO(cmp_encode(work, &codec, sample, SAMPLE, &frame), out);
-    *bits = 8.0 * (double)frame.len / SAMPLE;
-out:
-    cmp_work_destroy(&work);
-    neb_buf_free(&frame);
-    return st;
+    NEB_TRY(cmp_codec_parse(name, &codec));
+    return agent_profile_sample(&codec, bits, NULL);
 }
 
 // Bits per parameter. A sparse codec sends small tensors with a dense one.
 static enum neb_status bits_of(const struct agent_job *job, const struct agent_plan *p,
                                int64_t small, double *bits) {
     struct cmp_codec codec;
-    char name[32];
     double dense;
     NEB_TRY(cmp_codec_parse(job->sync.codec, &codec));
-    NEB_TRY(agent_codec_bits(job->sync.codec, bits));
+    NEB_TRY(agent_profile_sample(&codec, bits, NULL));
     if (cmp_codec_density(&codec) == 1 || !small)
         return NEB_OK;
     codec = cmp_codec_dense(&codec);
-    cmp_codec_name(&codec, name, sizeof name);
-    NEB_TRY(agent_codec_bits(name, &dense));
+    NEB_TRY(agent_profile_sample(&codec, &dense, NULL));
     double share = (double)small / (double)p->trainable;
     *bits = *bits * (1 - share) + dense * share;
     return NEB_OK;

@@ -194,25 +194,6 @@ static struct agent_planned attached(struct search *s, int32_t i) {
     return x;
 }
 
-// The first cluster with the same settings and machine: its choice is that of cluster i, too.
-static int32_t like_earlier(const struct search *s, int32_t i) {
-    const struct agent_cluster *b = &s->job->clusters[i];
-    const struct agent_site *y = &s->sites[i];
-    for (int32_t k = 0; k < i; k++) {
-        const struct agent_cluster *a = &s->job->clusters[k];
-        const struct agent_site *x = &s->sites[k];
-        if (a->launcher == b->launcher && a->device == b->device && a->precision == b->precision &&
-            a->outer_state == b->outer_state && a->threads == b->threads && a->ranks == b->ranks &&
-            a->batch == b->batch && a->recompute == b->recompute && a->mesh_auto == b->mesh_auto &&
-            !memcmp(&a->mesh, &b->mesh, sizeof a->mesh) &&
-            !memcmp(&x->profile.rates, &y->profile.rates, sizeof x->profile.rates) &&
-            x->share == y->share && x->device_share == y->device_share &&
-            x->devices == y->devices && x->ranks == y->ranks && x->step_s == y->step_s)
-            return k;
-    }
-    return i;
-}
-
 // Attached trainers of unknown speed count as slow as the slowest other cluster.
 static void guess_steps(struct agent_planner *p) {
     double slowest = 0;
@@ -249,12 +230,9 @@ enum neb_status agent_planner_run(const struct agent_job *job, int32_t vocab,
                                      .outer_single = job->sync.gate == AGENT_GATE_PRIVATE,
                                      .fragments = agent_job_fragments(job),
                                      .members = agent_job_exchanging(job)};
-    for (int32_t i = 0; i < out->n; i++) {
-        int32_t same = like_earlier(&s, i);
-        out->clusters[i] = same < i ? out->clusters[same]
-                           : job->clusters[i].launcher == AGENT_LAUNCHER_ATTACH ? attached(&s, i)
-                                                                                : best_of(&s, i);
-    }
+    for (int32_t i = 0; i < out->n; i++)
+        out->clusters[i] =
+            job->clusters[i].launcher == AGENT_LAUNCHER_ATTACH ? attached(&s, i) : best_of(&s, i);
     guess_steps(out);
     if (federated)
         return agent_planner_exchanges(job, vocab, sites, free, out);

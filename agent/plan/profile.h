@@ -50,6 +50,9 @@ NEB_MUST_CHECK enum neb_status agent_profile_device(struct kern *D, struct intra
 // started.
 NEB_MUST_CHECK enum neb_status agent_profile_codec(const char *name, struct kern_pool *pool,
                                                    struct inter_wan_codec *out);
+// Encodes a sample: its bits per parameter and relative error. rel_error may be NULL.
+NEB_MUST_CHECK enum neb_status agent_profile_sample(const struct cmp_codec *codec, double *bits,
+                                                    double *rel_error);
 // The same exchange with its state on a device: sets out->at[INTER_WAN_DEVICE].
 NEB_MUST_CHECK enum neb_status agent_profile_codec_device(struct kern *D,
                                                           struct inter_wan_codec *out);
@@ -63,7 +66,7 @@ json_t *agent_profile_to_json(const struct agent_profile *p); // new reference; 
 // The device's part: {"device": …, "codecs": [rates, …]}; and back, into a profile that has its
 // other figures.
 json_t *agent_profile_device_to_json(const struct agent_profile *p);
-NEB_MUST_CHECK enum neb_status agent_profile_device_parse(const json_t *o, const char *where,
+NEB_MUST_CHECK enum neb_status agent_profile_device_parse(json_t *o, const char *where,
                                                           struct agent_profile *p);
 // Reads a profile of another site. NEB_ERR_FORMAT: a figure is missing, not finite or impossible.
 // `where` names the file.

@@ -12,7 +12,6 @@
 #include "intra/ranks/comm.h"
 
 #include <math.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -118,28 +117,12 @@ enum neb_status agent_profile_link_rank(bool devices) {
     return st;
 }
 
-// Reads all that the child prints until it ends. False: the timeout has passed.
-static bool read_all(int fd, char *out, size_t cap) {
-    size_t n = 0;
-    neb_ns end = neb_now() + LINK_TIMEOUT_S * NEB_S;
-    while (n + 1 < cap && neb_now() < end) {
-        struct pollfd p = {.fd = fd, .events = POLLIN};
-        if (poll(&p, 1, 200) <= 0)
-            continue;
-        ssize_t k = read(fd, out + n, cap - 1 - n);
-        if (k <= 0)
-            break;
-        n += (size_t)k;
-    }
-    out[n] = 0;
-    return n > 0 && neb_now() < end;
-}
-
 // A link that cannot be measured stays 0. Then the planner proposes one rank.
 static void measure_link(const char *option, double *link_out, double *link_s_out) {
     struct agent_launch launch;
     struct agent_child child = {0};
-    char exe[NEB_PATH_MAX], text[512] = "";
+    char exe[NEB_PATH_MAX];
+    json_t *o = NULL;
     int fd = -1;
     *link_out = *link_s_out = 0;
     if (agent_self_path(exe, sizeof exe) != NEB_OK)
@@ -147,8 +130,8 @@ static void measure_link(const char *option, double *link_out, double *link_s_ou
     agent_launch_pair(exe, "plan", option, &launch);
     if (agent_child_start(&child, "measuring ranks", launch.argv, NULL, &fd) != NEB_OK)
         return;
-    json_t *o =
-        read_all(fd, text, sizeof text) ? json_loads(text, JSON_DISABLE_EOF_CHECK, NULL) : NULL;
+    if (agent_child_read_json(fd, LINK_TIMEOUT_S * NEB_S, &o) == NEB_OK)
+        (void)agent_child_wait(&child, neb_now() + GRACE_S * NEB_S); // its ranks end by themselves
     double link = json_number_value(json_object_get(o, "link")),
            link_s = json_number_value(json_object_get(o, "link_s"));
     if (link > 0 && link_s > 0 && isfinite(link) && isfinite(link_s)) {

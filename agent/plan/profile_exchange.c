@@ -8,11 +8,12 @@
 #include "inter/outer/outer.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    SAMPLE = 1 << 20, // values for measuring size and error
+    SAMPLE = 1 << 18, // values for measuring size and error
     COLS = 1024,
     UNIT_ROWS = 128, // on processors
     UNITS_LEAST = 8,
@@ -174,31 +175,40 @@ enum neb_status agent_profile_codec_device(struct kern *D, struct inter_wan_code
 
 // ---- size and error -----------------------------------------------------------------------------
 
-static enum neb_status try_sample(const struct cmp_codec *codec, struct inter_wan_codec *out) {
+// Updates are close to normally distributed within a block. The sample is drawn once, because a
+// plan measures several codecs.
+static float sample[SAMPLE];
+static void draw(void) { normal(sample, SAMPLE); }
+
+static enum neb_status error_of(struct cmp_work *work, const struct neb_buf *frame, double *out) {
+    double error = 0, norm = 0;
+    float *y = malloc(SAMPLE * sizeof *y);
+    enum neb_status st = y ? cmp_decode(work, frame->p, frame->len, y, SAMPLE)
+                           : neb_fail(NEB_ERR_NOMEM, "out of memory measuring a codec");
+    for (int i = 0; i < SAMPLE && st == NEB_OK; i++) {
+        double x = (double)sample[i], e = x - (double)y[i];
+        error += e * e;
+        norm += x * x;
+    }
+    *out = sqrt(error / norm);
+    free(y);
+    return st;
+}
+
+enum neb_status agent_profile_sample(const struct cmp_codec *codec, double *bits,
+                                     double *rel_error) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     struct cmp_work *work = NULL;
     struct neb_buf frame = {0};
-    enum neb_status st = NEB_OK;
-    double error = 0, norm = 0;
-    float *x = malloc(SAMPLE * sizeof *x), *y = malloc(SAMPLE * sizeof *y);
-    if (!x || !y) {
-        st = neb_fail(NEB_ERR_NOMEM, "out of memory measuring codec %s", out->name);
-        goto out;
-    }
-    normal(x, SAMPLE);
-    NEB_TRY_GOTO(cmp_work_create(&work), out);
-    NEB_TRY_GOTO(cmp_encode(work, codec, x, SAMPLE, &frame), out);
-    NEB_TRY_GOTO(cmp_decode(work, frame.p, frame.len, y, SAMPLE), out);
-    for (int i = 0; i < SAMPLE; i++) {
-        error += ((double)x[i] - (double)y[i]) * ((double)x[i] - (double)y[i]);
-        norm += (double)x[i] * (double)x[i];
-    }
-    out->bits = 8.0 * (double)frame.len / SAMPLE;
-    out->rel_error = sqrt(error / norm);
-out:
+    enum neb_status st;
+    (void)pthread_once(&once, draw);
+    NEB_TRY(cmp_work_create(&work));
+    st = cmp_encode(work, codec, sample, SAMPLE, &frame);
+    *bits = 8.0 * (double)frame.len / SAMPLE;
+    if (st == NEB_OK && rel_error)
+        st = error_of(work, &frame, rel_error);
     cmp_work_destroy(&work);
     neb_buf_free(&frame);
-    free(x);
-    free(y);
     return st;
 }
 
@@ -210,7 +220,7 @@ enum neb_status agent_profile_codec(const char *name, struct kern_pool *pool,
     snprintf(out->name, sizeof out->name, "%.31s", name);
     NEB_TRY(cmp_codec_parse(name, &codec));
     out->density = cmp_codec_density(&codec);
-    NEB_TRY(try_sample(&codec, out));
+    NEB_TRY(agent_profile_sample(&codec, &out->bits, &out->rel_error));
     if (!pool)
         NEB_TRY(kern_pool_create(0, &own));
     enum neb_status st = on_processors(pool ? pool : own, &codec, &out->at[INTER_WAN_HOST]);

@@ -11,7 +11,7 @@
 //
 // Student i of n takes the batches i, i + n, i + 2n … of the corpus. A step's labels:
 //
-//     | step u64 | frames of soft labels (compress/softlabel.h), one a micro-batch |
+//     | step u64 | frames of soft labels (compress/softlabel.h), one per micro-batch |
 //
 // A student without a teacher, or one that has lost its teacher, trains on cross-entropy alone. So
 // does a student of a federation (distill.federate) that has lost its disk, for steps whose labels
@@ -43,10 +43,10 @@ NEB_MUST_CHECK enum neb_status agent_distill_create(const struct agent_job *job,
                                                     struct agent_distill_side **out);
 void agent_distill_destroy(struct agent_distill_side **s);
 
-// Teacher: makes the labels of step `step` of `student`, k a position, into out (cleared first).
-// With `learn` it also trains on these batches with the same forward pass, so steps must come in
-// order. request (n bytes): the student's text (label_request.h), or NULL if both sides read the
-// same shards. NEB_ERR_FORMAT: the request does not fit the job.
+// Teacher: makes the labels of step `step` of `student`, k for each position, into out (cleared
+// first). With `learn` it also trains on these batches with the same forward pass, so steps must
+// come in order. request (n bytes): the student's text (label_request.h), or NULL if both sides
+// read the same shards. NEB_ERR_FORMAT: the request does not fit the job.
 NEB_MUST_CHECK enum neb_status agent_distill_label(struct agent_distill_side *s, int32_t student,
                                                    int64_t step, int32_t k, const uint8_t *request,
                                                    size_t n, struct neb_buf *out);
@@ -72,8 +72,9 @@ int64_t agent_distill_step_of(const uint8_t *p, size_t n);
 struct agent_distill_side {
     struct agent_job job;
     enum agent_role role;
-    int32_t student, n_students; // it draws batches as this student of so many
-    int32_t budget;              // tokens of a micro-batch
+    // this student and their number: they decide which batches it draws
+    int32_t student, n_students;
+    int32_t budget; // tokens of a micro-batch
     // added to the seed of its parameters: with distill.relay students differ only by it
     uint64_t init;
     const struct intra_corpus *corpus;
@@ -124,10 +125,11 @@ struct distill_run { // a side with its streams
     // With distill.relay, first student only: labels to the other students.
     struct agent_stream *followers[AGENT_CLUSTERS_MAX];
     int32_t n_followers;
-    int student_of[AGENT_CLUSTERS_MAX];               // teacher: cluster of each stream
-    int64_t labelled[AGENT_CLUSTERS_MAX];             // teacher: next step of each student
-    struct agent_label_rate rate[AGENT_CLUSTERS_MAX]; // teacher: labels a position for each student
-    int32_t serves;                                   // teacher: the stream of this turn
+    int student_of[AGENT_CLUSTERS_MAX];   // teacher: cluster of each stream
+    int64_t labelled[AGENT_CLUSTERS_MAX]; // teacher: next step of each student
+    // teacher: labels per position, for each student
+    struct agent_label_rate rate[AGENT_CLUSTERS_MAX];
+    int32_t serves; // teacher: the stream of this turn
     // Student: since when it waits for labels. Teacher: for text that may not come. 0: not waiting.
     neb_ns waiting_since;
     bool said_waiting, said_gone;
@@ -139,8 +141,8 @@ struct distill_run { // a side with its streams
     struct distill_cursors at;
 };
 
-// In distill_cache.c: keeps soft labels on disk, one file a step, so that a student can replay them
-// without the teacher.
+// In distill_cache.c: keeps soft labels on disk, one file per step, so that a student can replay
+// them without the teacher.
 //
 //     DIR/key            digest of what labels depend on: shards, seed, batch, temperature, and
 //                        the student's share of the batches
@@ -154,7 +156,7 @@ NEB_MUST_CHECK enum neb_status agent_distill_cache_open(const char *dir, const s
 NEB_MUST_CHECK enum neb_status agent_distill_cache_read(const char *dir, int64_t step,
                                                         struct neb_buf *out);
 // Atomic and durable. If the folder holds other labels of this step, they come from another teacher
-// or have another k: they are replaced, and those of the steps after it removed.
+// or have another k: they are replaced, and the labels of later steps are removed.
 NEB_MUST_CHECK enum neb_status agent_distill_cache_write(const char *dir, int64_t step,
                                                          const void *p, size_t n);
 

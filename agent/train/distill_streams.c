@@ -28,7 +28,8 @@ static enum neb_status open_labels(struct agent_side *x, int id, int from, int t
                                     .role = produce ? INTER_STREAM_PRODUCER : INTER_STREAM_CONSUMER,
                                     .measured = id == STREAM_ID &&
                                                 agent_distill_k_min(&j->distill) < k_max};
-    // The most: 24 bits an id, a byte a gap, a byte a tail. zstd never makes a part longer.
+    // The most: 24 bits per id, one byte per gap, one byte per tail. zstd never makes a part
+    // longer.
     double most = (double)j->batch * j->seq_len * j->accumulate * (4.0 * k_max + 1) + 4096;
     return open_one(x, &c, produce ? to : from, most, next, out);
 }

@@ -129,8 +129,9 @@ static enum neb_status let_go(struct distill_run *r, uint64_t steps) {
     return agent_stream_skip(r->streams[0], steps);
 }
 
-// All steps are made. Takes the remaining labels, so that the teacher can end: of steps made alone,
-// or of steps that the other students made without this one. They are only kept in the cache.
+// All steps are made. Takes the remaining labels, so that the teacher can end. They belong to steps
+// that this student made alone, or that the other students made without it. They only go into the
+// cache.
 static enum neb_status take_late(struct agent_side *x, struct side_turn *t) {
     struct distill_run *r = x->own;
     r->waiting_since = r->late ? r->waiting_since : 0; // discards the wait during steps made alone

@@ -54,7 +54,7 @@ static enum neb_status leave_out(struct distill_run *r, int32_t i) {
                           : NEB_OK;
 }
 
-// Labels a position for the next batch of stream i, as its link allows.
+// The number of labels per position in the next batch of stream i, as its link allows.
 static int32_t choose_k(struct agent_side *x, int32_t i) {
     struct distill_run *r = x->own;
     struct agent_label_rate *rate = &r->rate[i];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides for each batch how many soft labels a position (k) the teacher sends: as many as the link
-// to the student carries. Pure.
+// Decides for each batch how many soft labels the teacher sends per position (k): as many as the
+// link to the student carries. Pure.
 //
 //     batches wait on the link, and     k falls to what the measured goodput carries
 //     the student has few                 (compress/softlabel.h)

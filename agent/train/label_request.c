@@ -11,7 +11,7 @@ size_t agent_request_ids(const struct agent_request_limits *l) {
     return (size_t)l->tokens + (size_t)sequences_max(l);
 }
 
-// Four bytes a token, with the heads of the planes, and two numbers a sequence.
+// Four bytes per token, with the heads of the planes, and two numbers per sequence.
 size_t agent_request_most(const struct agent_request_limits *l, int32_t accumulate) {
     size_t batch = 4 * agent_request_ids(l) + 64 + 10 * (size_t)sequences_max(l);
     return 8 + (size_t)accumulate * batch;

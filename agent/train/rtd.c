@@ -35,7 +35,7 @@ bool rtd_shares(const struct agent_rtd_side *s, int64_t e, int64_t *x) {
 }
 
 double agent_rtd_batch_max(const struct agent_job *j) {
-    // More than any batch takes: six bytes a masked token and four a token of text.
+    // More than any batch takes: six bytes per masked token and four per token of text.
     return (double)j->batch * j->seq_len * j->accumulate *
                (6.0 * fmin(1, 1.5 * (double)j->rtd.mask_rate + 0.1) + (j->rtd.push_text ? 4 : 0)) +
            BATCH_BYTES_MIN + (j->rtd.share_embeddings ? RTD_SHARE_FRAME_MAX : 0);
@@ -74,7 +74,7 @@ static enum neb_status make_group(struct agent_rtd_side *s) {
         .device = s->at.device,
         .device_type = s->at.type,
         .device_graphs = s->at.graphs,
-        .soft_k = s->role == AGENT_ROLE_GENERATOR}; // one draw a position
+        .soft_k = s->role == AGENT_ROLE_GENERATOR}; // one draw per position
     int64_t updates = 0;
     for (int64_t e = 0; e < rtd_cycle(j); e++)
         updates += s->role == AGENT_ROLE_GENERATOR ? rtd_trains(s, e) : rtd_emits(s, e);

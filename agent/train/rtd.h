@@ -128,7 +128,7 @@ int32_t rtd_mask(struct agent_rtd_side *s, const int32_t *tokens, int32_t n, int
 NEB_MUST_CHECK enum neb_status rtd_took_step(struct agent_rtd_side *s);
 // Counts a batch that was trained on.
 void rtd_count_batch(struct agent_rtd_side *s, size_t bytes, uint32_t masked, uint32_t replaced);
-// An evaluation begins, if this is its first event; it ends.
+// Begins the evaluation, if this is its first event; ends it.
 void rtd_eval_begin(struct agent_rtd_side *s);
 void rtd_eval_end(struct agent_rtd_side *s, double auc);
 // The event is over. batch: it had one. start: when it began.

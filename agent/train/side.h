@@ -59,8 +59,8 @@ struct side_turn { // one turn of the loop; zero at first
 struct agent_side;
 struct side_role {
     enum agent_role is;
-    // Of the second side in this process: the file of its model, and where its report goes in that
-    // of the first (NULL: it has no report).
+    // If it is the second side in this process: the file of its model, and the key of its report
+    // inside the report of the first side (NULL: it has no report).
     const char *file, *reports_as;
     bool holds; // a stop need not wait for room: `save` also writes what was made
     // Makes the model: sets own, group, model, figures and stats. destroy: NULL-safe.
@@ -105,7 +105,7 @@ struct agent_side {
     // saved: where the newest checkpoint is, which may still be in progress; -1: this process wrote
     // none. looked: where this process began, or last looked whether a checkpoint is due.
     int64_t saved, looked;
-    uint64_t again;                     // number of the newest batches that a restart takes again
+    uint64_t again;                     // how many of the newest batches a restart takes again
     uint64_t cursors[SIDE_STREAMS_MAX]; // of that checkpoint: the next batch of each stream
     bool final;                         // no side will restart from an older checkpoint
 };

@@ -56,14 +56,15 @@ static void print_rtd(const json_t *q, FILE *out) {
             agent_loss_text(agent_json_get(d, "eval_accuracy"), accuracy, sizeof accuracy),
             agent_loss_text(agent_json_get(d, "eval_auc"), auc, sizeof auc));
     print_stall("discriminator", json_object_get(d, "stall"), out);
-    fprintf(
-        out,
-        "bytes a trained token: %.3f in batches; %.3f sent for batches (with held-out ones), %.3f "
-        "for the protocol, %.3f in all on the sockets; gradients in fp16 would take %.1f\n",
-        agent_json_get(q, "stream_bytes_per_token"),
-        agent_json_get(q, "wan_payload_bytes_per_token"),
-        agent_json_get(q, "wan_protocol_bytes_per_token"), agent_json_get(q, "wan_bytes_per_token"),
-        agent_json_get(q, "fp16_gradient_bytes_per_token"));
+    fprintf(out,
+            "bytes per trained token: %.3f in batches; %.3f sent for batches (with held-out ones), "
+            "%.3f for the protocol, %.3f in all on the sockets; "
+            "gradients in fp16 would take %.1f\n",
+            agent_json_get(q, "stream_bytes_per_token"),
+            agent_json_get(q, "wan_payload_bytes_per_token"),
+            agent_json_get(q, "wan_protocol_bytes_per_token"),
+            agent_json_get(q, "wan_bytes_per_token"),
+            agent_json_get(q, "fp16_gradient_bytes_per_token"));
 }
 
 static json_t *distill_quality(const struct agent_job *job, json_t *const *reports, int n) {
@@ -96,16 +97,17 @@ static void print_distill(const json_t *q, FILE *out) {
     json_object_foreach(json_object_get(q, "clusters"), name, c) {
         double x = agent_json_get(c, "chrf");
         snprintf(chrf, sizeof chrf, isfinite(x) ? "%.2f" : "-", x);
-        fprintf(out,
-                "%-12s held-out loss %s nats a target token, chrF %s over %.0f pairs (beam %.0f)\n",
-                name, agent_loss_text(agent_json_get(c, "eval_loss"), loss, sizeof loss), chrf,
-                agent_json_get(c, "pairs"), agent_json_get(c, "beam"));
+        fprintf(
+            out,
+            "%-12s held-out loss %s nats per target token, chrF %s over %.0f pairs (beam %.0f)\n",
+            name, agent_loss_text(agent_json_get(c, "eval_loss"), loss, sizeof loss), chrf,
+            agent_json_get(c, "pairs"), agent_json_get(c, "beam"));
     }
     json_object_foreach(json_object_get(q, "clusters"), name, c)
         print_stall(name, json_object_get(c, "stall"), out);
     if (isfinite(agent_json_get(q, "label_bytes_per_target_token")))
         fprintf(out,
-                "bytes a target token: %.2f in labels, %.2f on the sockets; all logits in fp16 "
+                "bytes per target token: %.2f in labels, %.2f on the sockets; all logits in fp16 "
                 "would take %.0f\n",
                 agent_json_get(q, "label_bytes_per_target_token"),
                 agent_json_get(q, "wan_bytes_per_target_token"),

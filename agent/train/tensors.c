@@ -62,8 +62,8 @@ void worker_tensors_add_shards(struct worker_tensors *t, struct agent_shards *sh
     t->trainer->extra = &t->extra;
 }
 
-// Marks the tensors of the moves that this rank takes part in. giving: it provides tensors, and so
-// only those of owners in its own replica (the owner may be this rank).
+// Marks the tensors of the moves that this rank takes part in. giving: the moves in which it
+// provides tensors. It provides them only to owners in its own replica, itself included.
 static const bool *mark(struct worker_tensors *t, const struct agent_move *moves, int32_t n,
                         bool giving) {
     const struct intra_mesh *mesh = t->trainer->model->mesh;

@@ -7,10 +7,10 @@
 //     token     `Authorization: Bearer TOKEN`, or the cookie that /?token=TOKEN sets; compared in
 //               constant time
 //
-// On loopback everybody may read the page itself, since it contains no data. Its data need the
-// token if there is one; otherwise only the agent's own user and root may read them (user.h).
-// Beyond loopback everything needs the token. The cookie is not the token but BLAKE2b keyed with
-// it, so it outlives a restart and does not reveal the token.
+// On loopback everybody may read the page itself, since it contains no data. The data that it
+// fetches need the token if there is one; otherwise only the agent's own user and root may read
+// them (user.h). Beyond loopback everything needs the token. The cookie is not the token but
+// BLAKE2b keyed with it, so it outlives a restart and does not reveal the token.
 #ifndef AGENT_WEB_GUARD_H
 #define AGENT_WEB_GUARD_H
 #include "agent/base/status.h"

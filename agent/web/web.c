@@ -234,7 +234,7 @@ static struct connection *connection_of(struct MHD_Connection *c) {
 }
 
 // A connection that has shown the token, and its address, are no longer strangers. The page on
-// loopback needs no token, so it proves nothing.
+// loopback needs no token, so reading it proves nothing.
 static void welcome(const struct server *s, struct MHD_Connection *c, const char *path) {
     struct agent_web *w = s->web;
     struct connection *k = connection_of(c);

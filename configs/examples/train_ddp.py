@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loop of train_plain.py with DistributedDataParallel.
 
-All ranks make the same calls; rank 0 speaks to the agent. (+) marks the lines for Nebula.
+All ranks make the same calls. (+) marks the lines for Nebula.
 
 usage: torchrun --nproc-per-node 2 train_ddp.py SEED"""
 import sys
@@ -29,7 +29,8 @@ for step in fed.steps():  # (+)
     optimizer.zero_grad()
     fed.count(x, y)  # (+)
     fed.step(tokens=BATCH * SEQ * ranks, loss=loss.item())  # (+) tokens of all ranks
+digest = fed.info()["digest"]  # (+) all ranks ask
 if rank == 0:
-    print(f"step {fed.step_count} of {fed.total}, digest {fed.info()['digest']}", flush=True)
+    print(f"step {fed.step_count} of {fed.total}, digest {digest}", flush=True)
 fed.close()  # (+)
 dist.destroy_process_group()

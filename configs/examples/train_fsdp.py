@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loop of train_plain.py with FSDP (fully_shard: DTensors, sharded by rows).
 
-Rank 0 gathers the rows of a fragment for an exchange, and scatters the merged rows. (+) marks the
-lines for Nebula.
+Each rank exchanges the rows that it holds. (+) marks the lines for Nebula.
 
 usage: torchrun --nproc-per-node 2 train_fsdp.py SEED"""
 import sys
@@ -35,7 +34,8 @@ for step in fed.steps():  # (+)
     optimizer.zero_grad()
     fed.count(x, y)  # (+)
     fed.step(tokens=BATCH * SEQ * ranks, loss=loss.item())  # (+)
+digest = fed.info()["digest"]  # (+) all ranks ask
 if rank == 0:
-    print(f"step {fed.step_count} of {fed.total}, digest {fed.info()['digest']}", flush=True)
+    print(f"step {fed.step_count} of {fed.total}, digest {digest}", flush=True)
 fed.close()  # (+)
 dist.destroy_process_group()

@@ -148,7 +148,8 @@ enum neb_status inter_blob_sweep(struct inter_ledger *l) {
 static enum neb_status second_digest(const struct inter_ledger *l, const struct inter_key *k) {
     return neb_fail(
         NEB_ERR_EXISTS,
-        "ledger %s: round %u, fragment %u: other bytes of member %u than before are refused",
+        "ledger %s: round %u, fragment %u: the update of member %u has other bytes than the stored "
+        "one; they are refused",
         l->dir, k->round, k->fragment, k->member);
 }
 
@@ -447,7 +448,7 @@ enum neb_status inter_blob_make_room(struct inter_ledger *l, uint64_t more) {
         st = remove_updates(l, &keys);
         l->dropped.rounds++;
         l->dropped.bytes += before - l->used;
-        neb_debug("ledger: blobs of round %u, fragment %u dropped for the cap", k.round,
+        neb_debug("ledger: blobs of round %u, fragment %u are dropped because of the cap", k.round,
                   k.fragment);
     }
 out:

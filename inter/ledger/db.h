@@ -20,7 +20,7 @@ struct inter_part {    // an arriving blob
     bool open, hashed; // hashed: inter_ledger_part_hashed
     bool again;        // of a committed round
     struct inter_key key;
-    int fd;           // -1: closed in favour of others until the next use
+    int fd;           // -1: closed until the next use, because too many were open
     uint64_t touched; // last use, by inter_ledger.touches
     uint32_t bytes, chunk_bytes, unsaved;
     struct inter_bitmap got;
@@ -53,7 +53,7 @@ NEB_MUST_CHECK enum neb_status inter_db_private(const char *path);
 // Arguments are borrowed until the statement is finalised.
 NEB_MUST_CHECK enum neb_status inter_db_prepare(struct inter_ledger *l, sqlite3_stmt **out,
                                                 const char *sql, const char *types, ...);
-// *row: there is one more row.
+// *row: true if there is one more row.
 NEB_MUST_CHECK enum neb_status inter_db_next(struct inter_ledger *l, sqlite3_stmt *s, bool *row);
 NEB_MUST_CHECK enum neb_status inter_db_run(struct inter_ledger *l, const char *what,
                                             const char *sql, const char *types, ...);

@@ -278,9 +278,9 @@ enum neb_status inter_ledger_part_write(struct inter_ledger *l, const struct int
     if (!p)
         return NEB_ERR_NOT_FOUND;
     NEB_ASSERT(offset % p->chunk_bytes == 0 && offset + n <= p->bytes);
-    // Blobs that were opened together, or the writes of a worker, may be too many for the disk.
-    // With the larger reserve of opening, the last chunk of a blob that just fitted would be
-    // refused each time, because the file system needs some space too.
+    // The disk may fill while blobs arrive: several were opened together, or a worker writes. The
+    // reserve here is smaller than at opening. Otherwise the last chunk of a blob that just fitted
+    // would be refused each time, because the file system needs some space too.
     if (!inter_blob_fits(l, n, INTER_LEDGER_RESERVE_OWN))
         return NEB_ERR_NOSPC;
     NEB_TRY(use_file(l, p, NULL, 0));

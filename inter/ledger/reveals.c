@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The record of each round for which this member has revealed seeds of masked sums
-// (inter/round/sums.h). A row stays as long as the job's id is known: if the job's rounds restart,
-// its masks do not.
+// (inter/round/sums.h). A row stays as long as the job's id is known, because a round has the same
+// masks again if the job's rounds restart.
 #include "inter/ledger/db.h"
 
 #include <string.h>

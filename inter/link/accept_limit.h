@@ -42,7 +42,7 @@ struct inter_accept_limit {
     int listener;  // owned, with a filter; -1: none
     uint16_t port; // of the listener, in network byte order
     uint64_t refused,
-        refused_all; // connections refused; those of them by the common limit
+        refused_all; // refused connections: all, and those over the common limit
     neb_ns said;
     const char *what; // name in the log: "link"
 };

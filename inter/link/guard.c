@@ -78,8 +78,9 @@ static uint32_t worst(const struct inter_link *l) {
     return best;
 }
 
-// Each takes two descriptors, ZeroMQ's and ours. They get half of what the members leave, so that
-// files and workers keep enough during a flood.
+// A connection without HELLO takes two descriptors, ZeroMQ's and ours. All such connections
+// together get half of the descriptors that members do not need, so that enough are left for files
+// and workers during a flood.
 uint32_t link_guard_most(uint32_t peers) {
     struct rlimit r;
     const uint64_t own = INTER_DESCRIPTORS_OWN + (uint64_t)peers * INTER_DESCRIPTORS_PEER;
@@ -146,7 +147,7 @@ void link_guard_differs(struct inter_link *l, struct peer *p, int zmq_fd) {
         const struct inter_incoming *v = &l->unidentified[i].visitor;
         if (sec_source_of_peer(l->unidentified[i].fd) == v->from)
             inter_accept_limit_welcome(&l->accept_limit, v, (uint32_t)(p - l->peers), neb_now());
-        cut_differing(p); // keep one: the peer opens one for each stripe
+        cut_differing(p); // cut the earlier one: the peer opens one for each stripe
         p->speaks.fd = l->unidentified[i].fd;
         p->speaks.at = neb_now() + PROTOCOL_CUT;
         l->unidentified[i] = l->unidentified[--l->n_unidentified];

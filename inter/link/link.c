@@ -148,8 +148,9 @@ static void peer_forget_former(struct inter_link *l, struct peer *p, neb_ns now)
     link_peer_close(l, p); // a peer with its new keys comes back at once
 }
 
-// Until the path is known to be fast or slow, no complete message may have crossed. So this counts
-// the bytes that the peer's kernel acknowledged. True: more than a first window waits.
+// True: more than a first window waits. While it is not known whether the path is fast or slow,
+// perhaps no complete message has arrived. So this counts the bytes that the peer's kernel
+// acknowledged.
 static bool peer_first_look(struct inter_link *l, struct peer *p, const struct set *s, neb_ns now) {
     uint64_t taken = 0, waits = 0;
     for (uint32_t i = 1; i < CONNS; i++) {

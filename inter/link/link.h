@@ -91,7 +91,7 @@ struct inter_link_stats {
     // Sent by the caller, headers included. The link itself sent the rest of sent_bytes.
     uint64_t message_bytes;
     uint64_t payload_bytes; // of message_bytes: second parts (inter_link_send2) on bulk connections
-    // TCP segments. IP bytes are TCP bytes plus 40 (IPv4) plus 12 (timestamps) bytes a segment.
+    // TCP segments. IP bytes are TCP bytes plus 40 (IPv4) plus 12 (timestamps) bytes per segment.
     uint64_t sent_segs, recv_segs;
     uint32_t bulk_open, bulk_used;       // open connections; those that this side sends on
     char congestion[INTER_TCP_NAME_MAX]; // of the control connection; "": none
@@ -159,7 +159,7 @@ void inter_link_restart(struct inter_link *l, uint32_t peer);
 
 uint32_t inter_link_protocol(const struct inter_link *l); // the protocol that this side speaks
 
-// Of one peer, over all its connections since create. NEB_ERR_INVALID: no such peer.
+// The statistics of one peer: all its connections since create. NEB_ERR_INVALID: no such peer.
 NEB_MUST_CHECK enum neb_status inter_link_stats(struct inter_link *l, uint32_t peer,
                                                 struct inter_link_stats *out);
 // Control bytes that the peer's link has not acknowledged; 0: the peer is down or does not exist.
@@ -187,7 +187,7 @@ const struct sec_members *inter_link_members(const struct inter_link *l);
 // (may be NULL): when they expire, monotonic time.
 const struct sec_public *inter_link_previous_keys(const struct inter_link *l, uint32_t peer,
                                                   neb_ns *until);
-// Gives such keys to a new link.
+// Gives a new link the keys that a peer had before a rotation.
 void inter_link_keep_previous_keys(struct inter_link *l, uint32_t peer,
                                    const struct sec_public *former, neb_ns until);
 

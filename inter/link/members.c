@@ -122,8 +122,8 @@ void inter_link_keep_previous_keys(struct inter_link *l, uint32_t peer,
 }
 
 // A copied HOME that runs on two hosts makes two agents with one member's keys. They replace each
-// other's links, and both sign. One agent replaces a live set only after a break that only it
-// noticed, and if both sides dialled, one of the two sets closes within DUPLICATE_GRACE.
+// other's links, and both sign. A single agent replaces a live set only after a break that this
+// side did not notice. It keeps two sets for at most DUPLICATE_GRACE.
 static void say_twins(struct peer *p, neb_ns now) {
     if (p->twins.said && now - p->twins.said < TWINS_SPAN)
         return;

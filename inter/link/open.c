@@ -57,7 +57,7 @@ void link_conn_watch(struct inter_link *l, struct peer *p, struct conn *c, int z
     c->zmq_fd = zmq_fd;
     c->fd = zmq_fd >= 0 ? fcntl(zmq_fd, F_DUPFD_CLOEXEC, 3) : -1;
     if (c->fd >= 0 && !inter_tcp_set_congestion(c->fd, l->cfg.congestion))
-        neb_debug("link to %s: congestion control stays the system's", p->member.pub.name);
+        neb_debug("link to %s: the system's congestion control stays", p->member.pub.name);
     link_conn_patience(p, c);
 }
 

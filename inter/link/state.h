@@ -132,7 +132,7 @@ struct peer {
     struct sec_public former; // keys before a rotation, valid until former_until (0: none)
     neb_ns former_until;
     bool self, revoked, up;
-    neb_ns parts_at; // revoked: silent already, cut off at this time; 0: cut off
+    neb_ns parts_at; // revoked: the time at which the peer is cut off; 0: it is cut off
     struct set s[SETS];
     neb_ns dial_at, since, rtt, clock_offset;
     char where[SEC_ENDPOINT_MAX]; // the numeric endpoint that is dialled

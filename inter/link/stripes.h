@@ -20,14 +20,15 @@
 // 32), and if the link has less, fewer connections are tried. If that costs more than a tenth, it
 // is taken back: under loss, connections with fewer segments can help.
 //
-// The start is one connection with at most 64 KiB in flight. The others follow as soon as 32 KiB
-// have crossed fast enough that the first windows of all connections are no queue of seconds. A
-// longer queue would delay heartbeats until both sides take each other for dead.
+// The start is one connection with at most 64 KiB in flight. When 32 KiB have crossed, their rate
+// shows how long the first windows of all connections would queue. The others follow when that is
+// no queue of seconds. A longer queue would delay heartbeats until both sides take each other for
+// dead.
 //
 // After a trial without gain, the next one waits for the hold: one minute, doubled after each trial
 // without gain, up to 16 minutes, because a trial on a full link costs some seconds of rate. A
 // trial with gain resets the hold to a minute. A rate that falls by a third resets it and ends it.
-// If the first number is likely enough, the first trial waits for the hold too.
+// If the first number probably fills the link, the first trial waits for the hold too.
 #ifndef INTER_STRIPES_H
 #define INTER_STRIPES_H
 #include "agent/base/clock.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state of the outer optimiser on an accelerator: its memory, and the way there and back.
+// The state of the outer optimiser on an accelerator: its memory, and the copies there and back.
 #include "inter/outer/state.h"
 
 #include <stdlib.h>
@@ -57,7 +57,7 @@ static enum neb_status allocate(struct inter_outer *o, struct outer_device *d,
     NEB_TRY(allocate_floats(D, rows, &d->weights));
     NEB_TRY(D->ops->alloc(D, ((size_t)o->n_units + 1) * sizeof *at->digests, &p));
     at->digests = p;
-    if (spare_bytes) // codecs take two bytes per element besides (compress/device.c)
+    if (spare_bytes) // codecs need two more bytes per element (compress/device.c)
         NEB_TRY(leave_free(D, spare_bytes + 2 * most));
     return cmp_device_create(D, &d->codec);
 }
@@ -98,7 +98,7 @@ enum neb_status inter_outer_to_host(struct inter_outer *o) {
     for (int32_t i = 0; i < o->n_units; i++) {
         struct outer_slot *s = &o->slots[i];
         s->theta_m = s->u.theta_m;
-        if (!o->c.robust) { // it was scratch
+        if (!o->c.robust) { // on the device, mean was only scratch
             free(s->mean);
             s->mean = NULL;
         }

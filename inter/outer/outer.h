@@ -106,7 +106,7 @@ NEB_MUST_CHECK enum neb_status inter_outer_to_device(struct inter_outer *o, stru
 // the exchange on the host.
 enum {
     INTER_OUTER_SPARE_BYTES = 512 << 20,
-    // besides other ranks: communicators allocate buffers at their first collective
+    // for one of several ranks: communicators allocate buffers at their first collective
     INTER_OUTER_SPARE_RANKS_BYTES = 1536 << 20
 };
 // Moves the state back to the host with its current values. The units' parameters are again those
@@ -130,10 +130,10 @@ NEB_MUST_CHECK enum neb_status inter_outer_encode(struct inter_outer *o, int32_t
 NEB_MUST_CHECK enum neb_status inter_outer_encode_masked(struct inter_outer *o, int32_t f,
                                                          uint32_t round, struct neb_buf *out);
 
-// Relative error of the update in flight, for the controller: ‖u − D(c)‖ / ‖u‖ over one unit, the
-// smallest of 64k elements or more, otherwise the largest. 0: not measured. sample: the index of
-// that unit among a fragment's units; -1: there is none. unit_error: the error of the k-th of o's
-// units of fragment f.
+// Relative error of the update in flight, for the controller: ‖u − D(c)‖ / ‖u‖ over one unit. That
+// is the smallest unit with 64k elements or more; if there is none, the largest unit. 0: not
+// measured. sample: the index of that unit among a fragment's units; -1: there is none. unit_error:
+// the error of the k-th of o's units of fragment f.
 int32_t inter_outer_sample(const struct cmp_unit_shape *shapes, int32_t n);
 float inter_outer_unit_error(struct inter_outer *o, int32_t f, int32_t k, const uint8_t *blob,
                              size_t len);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two signed statements of one member that an honest member never signs both: proof of equivocation
-// to anyone who has its key. Pure.
+// Two signed statements of one member, and no honest member signs both. They prove equivocation to
+// anyone who has the member's key. Pure.
 //
 //     accept, accept      same round, term and ledger, two values. A voter stores a vote before it
 //                         sends it. A proposal holds its leader's own vote, so two proposals of one

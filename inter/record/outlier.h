@@ -10,10 +10,10 @@
 // own data. The cosines come from sketches (compress/sketch.h) and are approximate.
 //
 // Two members have no peers to compare with. There a member is compared with itself (struct
-// inter_past): its update stands out above four times the norm expected from its last four. AdamW
-// moves a parameter by about its learning rate in a step. If steps agree with each other, a norm
-// grows like their reach Σ lr; if not, like the square root of the reach. The larger of both is
-// allowed, for the longest of the four.
+// inter_past): its update stands out if its norm is above four times the expected norm. AdamW moves
+// a parameter by about its learning rate in a step. If steps agree with each other, a norm grows
+// like their reach Σ lr; if not, like the square root of the reach. Each of the last four updates
+// predicts a norm, by the larger of these two growths. The largest prediction is the expected norm.
 //
 // An outlier is not added to this history, but each one doubles the limit for the next. So a job
 // whose learning has changed for good, for example by another corpus, is flagged for some rounds

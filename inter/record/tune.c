@@ -207,7 +207,7 @@ static bool dearer(struct inter_tuner *t, const struct view *v, int keep) {
         return set(t, t->plan, INTER_REASON_KEPT);
     t->wishes = 0;
     t->trial = 1;
-    // One level at a time: its transfer gives a better measurement.
+    // One level at a time: each level's transfer gives a better measurement for the next one.
     for (int r = t->plan.codec - 1; r >= p.codec; r--)
         if (allowed(v, r, t->plan.interval)) {
             p = t->plan;
@@ -337,7 +337,7 @@ bool inter_tune(struct inter_tuner *t, const struct inter_tune_config *c,
     // A trial is judged by the transfers of its own updates, not by the old estimate.
     if ((late || full) && t->trial && t->trial <= TRIAL_BLIND)
         late = full = false;
-    struct inter_plan finer; // a lossy codec gives way to a finer one only
+    struct inter_plan finer; // a lossy codec is replaced only by a finer one
     lossy = lossy && best(&v, now, v.goodput, 1, &finer) && finer.codec < now;
     if (!lossy && !late && !full)
         return dearer(t, &v, now);

@@ -35,8 +35,9 @@
 //
 // Feedback. An estimate can be wrong for long, so the updates themselves decide. The time from an
 // update's manifest until all others have it shows the goodput that it met. No costlier plan is
-// made that would be late at this goodput. If two updates in a row are late under a plan, the plan
-// is replaced as if the goodput were theirs. One late update alone may have met an outage.
+// made that would be late at this goodput. If two updates in a row are late under a plan, the next
+// plan is made as if the link had only the goodput that they met. One late update alone may have
+// met an outage.
 //
 // H is common to all members, because a member that sends earlier waits in every round for the
 // others. A record holds the H that each member needs. Every member uses the longest one

@@ -57,8 +57,8 @@ bool inter_key_equal(const struct inter_key *a, const struct inter_key *b);
 // from the ledger's epoch, which is the time of day in ns when the ledger first opened the job:
 // four attempts a second since 2025, until 2059. An update is replaced by a newer one at most
 // INTER_RETRIES_MAX times. So a lost ledger and its successor never use the same attempts, unless
-// both opened the job within one second, and a previous incarnation has the smaller ones. An
-// attempt is never 0; in a WANT, 0 means any attempt.
+// both opened the job within one second. The lost ledger has the smaller attempts. An attempt is
+// never 0; in a WANT, 0 means any attempt.
 enum { INTER_RETRIES_MAX = 3 };
 uint32_t inter_attempt_first(uint64_t epoch);
 // The highest epoch that other members can make a node adopt (the end of 2054). Beyond it attempts

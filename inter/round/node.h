@@ -51,10 +51,10 @@
 //
 // Evidence. Accepts, promises and manifests are signed. A proposal holds its leader's own accept
 // and, in a term above 0, the promises of a majority. From these a voter sees that the leader was
-// bound or free to propose this value. A node that sees two statements of one member that no honest
-// member signs (inter/record/evidence.h) stores them, passes them on (EVIDENCE) and reports the
-// member. It no longer votes for that member's proposals, and does not count that member's votes
-// for a new record.
+// free to propose this value, or had to. A node that sees two statements of one member that no
+// honest member signs (inter/record/evidence.h) stores them, passes them on (EVIDENCE) and reports
+// the member. It no longer votes for that member's proposals, and does not count that member's
+// votes for a new record.
 //
 // Divergence. A heartbeat holds the hash of the record before the open round. Two members may hold
 // different records of one round, each with a majority's accepts. The next heartbeat shows it. They
@@ -129,7 +129,7 @@ struct inter_job_config {
     } rules[INTER_FRAGMENTS_MAX];
     // learning rate over the job's steps (inter_reach); all zero: not known
     float pace[INTER_PACE];
-    // of every member; if it is off, its start values are all plans
+    // the controller for every member; if it is off, every plan has its start values
     struct inter_tune_config tune;
     // Gate profile `private`: only sums of enough members may be read (inter_sums_least), and of
     // one record per round even if `colluders` members collude. A newer attempt never replaces a
@@ -267,7 +267,7 @@ enum inter_fault {
     INTER_FAULT_BEHIND,      // no other member has the blobs that this node needs (NONE)
     INTER_FAULT_EQUIVOCATED, // a member's equivocation is proven
     INTER_FAULT_SPLIT,       // members have committed different records for one round
-    // this node: for some time it wants to ask for a term and has none (INTER_TERM_MAX)
+    // this node: it has wanted to ask for a term for some time, and there is none (INTER_TERM_MAX)
     INTER_FAULT_TERMS,
     INTER_FAULTS
 };
@@ -308,7 +308,7 @@ void inter_node_destroy(struct inter_node **n);
 NEB_MUST_CHECK enum neb_status inter_node_job_open(struct inter_node *n,
                                                    const struct inter_job_config *c);
 // This member sends no updates any more but still votes. Its next heartbeats report this, and no
-// member waits for one, except with commit_all.
+// member waits for an update of this one, except with commit_all.
 void inter_node_job_idle(struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
 // This member's gate now knows what the job's updates hold (awaits_shape).
 void inter_node_job_judges(struct inter_node *n, const uint8_t job[INTER_ID_BYTES]);
@@ -414,14 +414,15 @@ bool inter_node_job_status(const struct inter_node *n, const uint8_t job[INTER_I
 // `private` needs as many updates as before.
 void inter_node_job_revoked(struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
                             struct member_set gone);
-// Members whose digest of (θ, v) of a fragment before a round is the same as one, or another.
+// Members by the digest of (θ, v) that they report for a fragment before a round: the same as
+// `digest`, or another one.
 struct inter_digests {
     struct member_set same, other;
 };
 void inter_record_digests(const struct inter_record *r, const uint64_t digest[2],
                           struct inter_digests *out);
-// Of the open round: from the manifests that are here, or from its record once decided. False:
-// another round is open, or no such job.
+// The same for the open round. The digests are in the manifests that are here or, once the round is
+// decided, in its record. False: another round is open, or no such job.
 bool inter_node_digests(const struct inter_node *n, const uint8_t job[INTER_ID_BYTES],
                         uint32_t fragment, uint32_t round, const uint64_t digest[2],
                         struct inter_digests *out);

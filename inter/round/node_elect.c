@@ -558,7 +558,7 @@ static bool adopts(const struct job *j, const struct fragment *g) {
 
 // One Byzantine member may have claimed that this value was accepted. So the value is in doubt
 // while it rejects an update that this node does not reject. A data member that cannot judge the
-// value adopts it, because that member may have sent other updates since.
+// value adopts it, because the updates of that value may have been replaced by newer ones since.
 static bool adopts_in_doubt(const struct job *j, const struct fragment *g) {
     if (!adopts(j, g))
         return false;
@@ -731,8 +731,8 @@ static bool untold(const struct step *s, const struct job *j, const struct fragm
 }
 
 // Members to ask for promises if a leader proposes in vain; none: it does not. In vain: for some
-// time too few have accepted, but with those that are bound to a later term and hear no leader they
-// would be enough. Some member claims to follow and withholds its vote; nobody knows which one.
+// time too few members have accepted. They would be enough with the members that are bound to a
+// later term and hear no leader. Some unknown member claims to follow but withholds its vote.
 static struct member_set in_vain(const struct step *s, const struct job *j) {
     struct member_set here = electors(s, j), bound = mset_none();
     for (uint8_t m = 0; mset_next(here, &m); m++)

@@ -137,9 +137,8 @@ static struct member_set equivocators_by(const struct job *j, const struct inter
 }
 
 // Masked: true if, by the promises p (k) of the members `told`, a majority may have accepted
-// another value than `hash` at `top`. That value may have the votes of all members outside `told`,
-// of those that report it, and of as many more as can be Byzantine besides the known equivocators
-// among them.
+// another value than `hash` at `top`. It may have the votes of the members outside `told`, of those
+// that report it, and of more Byzantine ones: `colluders` less the equivocators counted.
 static bool rivalled(const struct job *j, const struct inter_promise *p, uint8_t k,
                      struct member_set told, uint32_t round, uint32_t top,
                      const uint8_t hash[INTER_SHA_BYTES]) {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Updates that were complete here and are lost: a disk has lost their bytes, or returns others.
-// Most often the other members still have the same bytes. So this node asks them by key and digest,
-// as a member that is behind does (WANT, answered by MANIFEST and CHUNK, or GONE), although the
-// record is committed here.
+// Updates that were complete here and are lost: the disk has lost their bytes, or returns other
+// bytes. Most often the other members still have the same bytes. So this node asks them by key and
+// digest, as a member that is behind does (WANT, answered by MANIFEST and CHUNK, or GONE), although
+// the record is committed here.
 //
-//     open round        its slot becomes one that has not arrived; the worker submits its own
-//                       update again
+//     open round        its slot waits for it again; the worker submits its own update again
 //     earlier rounds    a slot of their own (job.missing) until the bytes are here: FOUND; or until
 //                       every member that can be reached has answered GONE: BEHIND
 #include "inter/round/node_state.h"
@@ -108,7 +107,7 @@ void node_lost_on_gone(struct job *j, const struct inter_key *k, uint8_t from) {
 void node_lost_found(struct step *s, struct job *j, struct slot *t) {
     const struct inter_key k = t->m.key;
     remove_lost(j, (size_t)(t - j->missing));
-    for (size_t i = 0; i < j->n_missing; i++) // only the complete round is of use
+    for (size_t i = 0; i < j->n_missing; i++) // the worker needs all updates of the round
         if (j->missing[i].m.key.fragment == k.fragment && j->missing[i].m.key.round == k.round)
             return;
     node_act(s, INTER_ACT_FOUND)->key = k;
@@ -142,7 +141,7 @@ void node_lost_tick(struct step *s, struct job *j) {
     for (size_t i = 0; i < j->n_missing; i++) {
         struct slot *t = &j->missing[i];
         if (t->no_room && s->now >= t->room_at) {
-            t->room_at = s->now + room_last; // or when it is answered
+            t->room_at = s->now + room_last; // or earlier: an answer sets the next time
             node_act(s, INTER_ACT_BLOB_OPEN)->manifest = t->m;
         }
         if (!t->no_room && !t->checking)

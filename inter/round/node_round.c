@@ -415,8 +415,8 @@ void node_on_accept(struct step *s, struct neb_rd *r) {
 // ---- proposing ----------------------------------------------------------------------------------
 
 // True if enough other members refuse an update: more than half of the other remaining data
-// members. If that is only one and there is a witness, the owner counts too, and both must refuse
-// it. The owner and a witness have no other means to judge the update.
+// members. If there is only one such member, and a witness, then the owner counts too, and both
+// must refuse it. The owner and a witness have no other means to judge the update.
 static bool told_no_good(const struct job *j, const struct slot *t, uint8_t m) {
     struct member_set others = mset_without(node_data_left(j), m);
     if (mset_count(others) < 2 && j->c.n_members > 2 && !node_left(j, m))

@@ -111,8 +111,8 @@ static void send_chunk(struct step *s, const struct serve *v, uint32_t peer, uin
     p->stats.payload_resent += inter_sender_repeats(&v->out, chunk) ? a->len : 0;
 }
 
-// Sends a chunk of the first of the job's transfers to the peer that has a chunk to send. flying:
-// bytes in flight to the peer, of all jobs.
+// Of the job's transfers to the peer, takes the first one that has a chunk to send, and sends the
+// chunk. flying: bytes in flight to the peer, of all jobs.
 static int64_t send_next(struct step *s, struct job *j, uint32_t peer, uint64_t flying) {
     struct path *p = &s->n->paths[peer];
     for (size_t i = 0; i < j->n_serves; i++) {

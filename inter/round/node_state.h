@@ -62,7 +62,8 @@ static const neb_ns promise_pause = 3 * NEB_S;
 static const neb_ns unfollowed = 8 * NEB_S, no_term_patience = 10 * NEB_S;
 // No step for this long, with a tick every 200 ms, means that this node was busy or stopped and
 // cannot have heard the others. One pass over the links, which finishes updates, may hold several
-// such pauses. A member that is not heard between more than EXCUSED_MAX of them is silent.
+// such pauses. A member counts as silent if more than EXCUSED_MAX such pauses have passed since it
+// was last heard.
 static const neb_ns away = NEB_S;
 enum { EXCUSED_MAX = 4 };
 // Least time between two new epochs of a member. Each is a synced write; an honest member has one

@@ -73,8 +73,8 @@ static bool same_parameters(const struct slot *a, const struct slot *b) {
 }
 
 // Finds the slot whose parameters are right: this node's own; at a witness, which has none, one
-// that agrees with most. NULL: all updates are here and no more than half agree, so that nobody
-// knows. False: not yet.
+// that agrees with most. NULL: all updates are here and no more than half agree, so no node can
+// tell. False: not all updates are here.
 static bool compared_with(const struct job *j, const struct fragment *g, const struct slot **out) {
     const struct slot *own = &g->slots[j->c.self];
     *out = own;
@@ -198,8 +198,8 @@ static enum neb_status take_manifest(struct step *s, struct job *j, struct fragm
 
 void node_drop_pending(struct step *s, struct job *j, struct fragment *g) {
     bool stale = g->pending.term < j->standing.term || mset_has(j->equivocators, g->pending.leader);
-    bool bound =
-        g->voted && g->vote.term == j->standing.term; // to the older update, which its vote lists
+    // to the older update, which this node's vote lists
+    bool bound = g->voted && g->vote.term == j->standing.term;
     if (g->decided || (g->waits && !stale) || (!g->waits && (!g->has_own || bound || !g->voted)))
         return;
     g->waits = false;
@@ -669,7 +669,8 @@ static void want(struct step *s, struct job *j, struct fragment *g, uint8_t m) {
         if (x != j->c.self && !node_direct(s, j, x))
             mset_remove(&from, x);
     bool reached = m != j->c.self && node_direct(s, j, m), pushed = t->known && reached && !sought;
-    // If the owner is out of reach, another member is asked soon, the next one if that is in vain.
+    // If the owner is out of reach, another member is asked soon. If that one sends nothing, the
+    // next one is asked.
     neb_ns patience = want_soon;
     if (pushed)
         patience = want_late;
@@ -722,7 +723,7 @@ void node_transfer_tick(struct step *s, struct job *j) {
                 node_act(s, INTER_ACT_BLOB_FINISH)->manifest = t->m;
             }
             if (t->no_room && s->now >= t->room_at) {
-                t->room_at = s->now + room_last; // or when it is answered
+                t->room_at = s->now + room_last; // or earlier: an answer sets the next time
                 open_blob(s, g, &t->m);
             }
             want(s, j, g, m);

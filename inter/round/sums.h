@@ -12,10 +12,10 @@
 //
 // Only the set of the committed record is summed. Two sets of one round would expose the update of
 // any member that is in only one of them. So a record needs the votes of a quorum, and its leader
-// the promises of one, such that any two quorums share a member that does not collude
-// (inter_job_quorum): at most one record of a round gets them. Besides, a member reveals for one
-// record of a round only. It stores which one before it reveals anything (keep), whatever its
-// ledger says later.
+// needs the promises of a quorum. Any two quorums share a member that does not collude
+// (inter_job_quorum), so at most one record of a round gets the votes. Besides, a member reveals
+// for one record of a round only. It stores which one before it reveals anything (keep), whatever
+// its ledger says later.
 //
 // Seeds are signed by their owner over the record's hash and may come from any member; a false one
 // is dropped. What a member reveals follows from its keys, the record and the updates. So after a
@@ -63,10 +63,10 @@ static inline uint8_t inter_sums_least(uint8_t n, uint8_t colluders) {
 }
 // True if a record accepts enough updates for a sum that may be read.
 bool inter_sums_allowed(const struct inter_record *r, uint8_t n, uint8_t colluders);
-// True if also at least colluders + 2 of the updates come from training (tokens). Only then do
-// members reveal seeds. A member without anything new sends zeros, and the sum of zeros and one
-// update is that update. A record that is not readable changes nothing: each member drops its
-// update, as after a rejection.
+// True if, besides, at least colluders + 2 of the updates come from training (they claim tokens).
+// Only then do members reveal seeds. A member without anything new sends zeros, and the sum of
+// zeros and one update is that update. A record that is not readable changes nothing: each member
+// drops its update, as after a rejection.
 bool inter_sums_readable(const struct inter_record *r, uint8_t n, uint8_t colluders);
 // Enters a record of this member's ledger. blobs: (r->n) its updates by entry; p NULL: rejected.
 // kept: what ready gave for this record, or NULL. Calling it again does nothing. NEB_ERR_DENIED:

@@ -38,7 +38,8 @@ struct inter_sender { // one blob to one peer
     uint64_t flying_bytes;
     // the receiver's state is known since the last (re)connect
     bool ready;
-    uint8_t backoff; // times that chunks counted as lost since one that left once was acknowledged
+    // how often chunks counted as lost since an acknowledgement of a chunk that left only once
+    uint8_t backoff;
     neb_ns patient_until;    // no chunk counts as lost before: ACKs wait to be read
     struct inter_sent *sent; // (n) for chunks that left on this connection
 };

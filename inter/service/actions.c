@@ -95,7 +95,7 @@ static enum neb_status serves_not(struct inter_service *s, const struct inter_ac
 static enum neb_status send_chunk(struct inter_service *s, const struct inter_action *a) {
     uint8_t sha[INTER_SHA_BYTES], *head = s->actions.bytes.p + a->at;
     struct service_sent sent;
-    // before the hash, which would be in vain
+    // before the hash, because nobody would use its result
     if (!inter_job_limits_pass(&s->limits, a->key.job, neb_now())) {
         send_failed(s, a, true);
         return NEB_OK;

@@ -105,7 +105,7 @@ static const char *fault_of_masked(const struct inter_service *s, const struct i
     return x && h.count != x->elements ? "it has a different number of parameters" : NULL;
 }
 
-// A token counts once for its row as input and once as target. Counts are rounded to 8 steps an
+// A token counts once for its row as input and once as target. Counts are rounded to 8 steps per
 // octave, so they may exceed 2 x tokens by a sixteenth. Coarse counts (cmp_count_coarse) may add
 // the same sum again for rows that are rare in this round, and 1 for each row.
 bool service_counts_fit(enum inter_counts kind, const struct cmp_update_stats *stats,

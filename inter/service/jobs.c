@@ -345,8 +345,9 @@ static enum neb_status is_kept(struct inter_service *s, const struct inter_key *
     return *promised ? look_at_blob(s, stored, whole) : NEB_OK;
 }
 
-// If the newest attempt is lost, the others know no older ones any more, so continue from it. A
-// masked update has no second attempt, also if a crash came before this ledger's epoch was stored.
+// If the newest attempt is lost, continue from it: the others do not know the older ones any more.
+// A masked update has no second attempt, also if a crash came before this ledger's epoch was
+// stored.
 static enum neb_status from_the_newest(struct inter_service *s, struct inter_key *key) {
     struct inter_manifest newest;
     bool whole = false;

@@ -200,12 +200,13 @@ bool inter_service_snapshot_progress(const struct inter_service *s,
                                      const uint8_t job[INTER_ID_BYTES],
                                      struct inter_snapshot_progress *out);
 // True if updates of the job must stay though no checkpoint here needs them: a member takes a
-// snapshot from this agent, or is some rounds behind. Call it every second. At most a day in a row.
+// snapshot from this agent, or is some rounds behind. Call it every second. It stays true for at
+// most a day.
 bool inter_service_updates_stay(struct inter_service *s, const uint8_t job[INTER_ID_BYTES]);
 // Installs a snapshot: in each fragment where it is ahead of the ledger, the chain begins at the
-// snapshot's record. The records must prove themselves. The job must be closed; `c` is its later
-// config. *taken: bit per installed fragment. A repeated call installs the same fragments.
-// NEB_ERR_DENIED: no majority has signed a record.
+// snapshot's record. The records must prove themselves. The job must be closed; it is opened with
+// the config `c` later. *taken: bit per installed fragment. A repeated call installs the same
+// fragments. NEB_ERR_DENIED: no majority has signed a record.
 NEB_MUST_CHECK enum neb_status inter_service_snapshot_install(struct inter_service *s,
                                                               const struct inter_job_config *c,
                                                               const struct inter_snapshot *snapshot,
@@ -234,8 +235,8 @@ enum inter_message_limit {
     INTER_OUTBOX_BYTES = 16 << 20,
     INTER_OUTBOX_MESSAGES_ALL = 8 * INTER_OUTBOX_MESSAGES,
     INTER_OUTBOX_BYTES_ALL = 8 * INTER_OUTBOX_BYTES,
-    // Of those, in flight at once: at most 1.9 MiB. Acknowledgements make room for more. A peer
-    // that acknowledges nothing gets the same again after 3 s, 6 s, … 48 s.
+    // How many of those are in flight at once: at most 1.9 MiB. Acknowledgements make room for
+    // more. A peer that acknowledges nothing gets the same again after 3 s, 6 s, … 48 s.
     INTER_RESEND_MESSAGES = 32,
     // Reliable messages, and telemetry that can wait (inter_service_may_send_telemetry), are sent
     // only while no more than this is in flight on control: 4 s at 64 kbit/s. Messages of rounds

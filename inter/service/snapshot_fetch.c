@@ -245,8 +245,8 @@ enum neb_status snapshot_on_offer(struct inter_snapshots *s, neb_ns now, uint32_
         return NEB_OK;
     if (!total) // it has no snapshot, or no more
         return place == f->at ? next_peer(s, f, now) : NEB_OK;
-    // A late answer is accepted too, but one per peer. Otherwise one member could keep away the
-    // others'.
+    // A late answer is accepted too, but only one per peer. Otherwise one member's answers could
+    // keep the answers of the others away.
     bool late = place != f->at;
     if (f->offered || (late && mset_has(f->answered, (int)place)) || header < 32 ||
         header > INTER_SNAPSHOT_HEADER_MAX || total < header || total > TOTAL_MAX)

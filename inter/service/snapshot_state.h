@@ -24,7 +24,8 @@ struct fetch { // the snapshot of one job that this member fetches
     char part[NEB_PATH_MAX], map[NEB_PATH_MAX];
     uint32_t peers[PEERS], n_peers;
     uint32_t at, asked; // index in peers: fetched from; asked last, UINT32_MAX: none
-    // Sets of indices in peers: whose offer was accepted once; from which chunks of it came.
+    // Sets of indices in peers: those whose offer was accepted once; those that sent chunks of the
+    // snapshot.
     struct member_set answered, gave;
     bool found;             // some chunks were here before this fetch
     uint64_t total, header; // bytes

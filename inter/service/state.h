@@ -128,7 +128,7 @@ bool service_sign(void *user, const char *context, const void *msg, size_t len,
 bool service_verify(void *user, uint32_t peer, const char *context, const void *msg, size_t len,
                     const uint8_t sig[INTER_SIG_BYTES]);
 
-// jobs.c. Ends waiting for owed updates that are here again, or that no member sent in time
+// jobs.c. Ends the wait for owed updates that are here again, or that no member sent in time
 // (callbacks.gone).
 enum neb_status service_owed_tick(struct inter_service *s, neb_ns now);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Predicts what a stream between two clusters will carry, before anything starts: batches/s,
-// waiting times, bytes. Pure. It is to modes rtd and distill what wan_cost.h is to rounds.
+// waiting times, bytes. Pure. It serves modes rtd and distill as wan_cost.h serves rounds.
 //
 //     producer   │ make │ make │ …            a batch is put when the consumer has granted room
 //     link             │ bytes │ bytes │ …     it arrives rtt/2 later

@@ -50,7 +50,7 @@ struct inter_stream {
     uint32_t window;                       // grows from c.window_start to c.window_batches
     uint64_t *waited;      // (c.window_batches) n at n % window_batches: batch n waited for credit
     uint64_t widened;      // a grant up to here tells nothing about the current window
-    neb_ns moved, blocked; // last progress of `have` or first send; nothing is sent before
+    neb_ns moved, blocked; // last progress of `have` or first send; no sends before `blocked`
     uint32_t vain;         // attempts in a row to resend all without progress
     uint64_t room_said, durable_said, stored_said;
     neb_ns dropped; // last drop from the spool; 0: never

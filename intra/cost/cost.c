@@ -59,9 +59,6 @@ bool intra_cost_mesh_fits(const struct intra_mesh_config *c, const struct intra_
            m->vocab >= c->tp;
 }
 
-// Bytes that each of k ranks sends in an all-reduce, or in a reduce-scatter and an all-gather.
-static double ring_bytes(double bytes, int32_t k) { return 2 * bytes * (k - 1) / k; }
-
 struct links { // between the ranks: of devices, or of processors
     double rate, each_s;
 };
@@ -69,79 +66,53 @@ static double wire(const struct links *l, double bytes, double messages) {
     return bytes > 0 || messages > 0 ? bytes / l->rate + messages * l->each_s : 0;
 }
 
-// Gathers and sums of rows in a micro-batch cost half an all-reduce each. A device gathers in the
-// storage type and sums in fp32.
-static void tensor_parallel(const struct intra_cost_job *j, const struct links *l, int32_t micros,
-                            struct intra_cost *c) {
-    int32_t tp = j->mesh.tp, layers = j->model.n_layers / j->mesh.pp;
-    double rows = (double)j->batch * j->seq_len * j->model.d_model,
-           gathers = layers * (j->recompute ? 7.0 : 6.0) + 2,
-           sums = layers * (j->recompute ? 5.0 : 4.0) + 2,
-           type = j->device ? (double)kern_type_bytes(j->type) : 4;
-    if (tp == 1)
-        return;
-    c->tp_bytes = micros * ring_bytes(rows * (gathers * type + 4 * sums), tp) / 2;
-    // a ring over TCP takes a message for each rank
-    c->tp_s = wire(l, c->tp_bytes, micros * (gathers + sums) * (j->device ? 1 : tp - 1));
-}
-
-static void pipeline(const struct intra_cost_job *j, const struct links *l, int32_t micros,
-                     struct intra_cost *c) {
+// Every stage but the ends has two neighbours.
+static void pipeline(const struct intra_cost_job *j, const struct links *l, double message,
+                     int32_t micros, struct intra_cost *c) {
     const struct intra_mesh_config *k = &j->mesh;
-    double rows = 4.0 * j->batch * j->seq_len * j->model.d_model / k->tp;
     if (k->pp == 1)
         return;
-    c->pp_bytes = 2 * micros * rows;
-    c->pp_s = wire(l, c->pp_bytes, 2.0 * micros) +
-              (k->pp - 1) * ((c->compute_s + c->tp_s) / micros + 2 * wire(l, rows, 1));
+    c->pp_bytes = (k->pp > 2 ? 2 : 1) * micros * message;
+    c->pp_s = wire(l, 2 * micros * message, 2.0 * micros) +
+              (k->pp - 1) * ((c->compute_s + c->tp_s) / micros + 2 * wire(l, message, 1));
 }
 
 // On devices gradients are reduced during the last micro-batch's backward, except for its last
 // piece. Parameters are gathered after the update. With tensor parallelism the host runs only
 // AHEAD_BLOCKS ahead (intra/ranks), so only those blocks of backward overlap.
-static void data_parallel(const struct intra_cost_job *j, const struct links *l, double learn,
-                          int32_t micros, struct intra_cost *c) {
+static double data_parallel_s(const struct intra_cost_job *j, const struct links *l, double bytes,
+                              double micro_s) {
     int32_t dp = j->mesh.dp;
     if (dp == 1)
-        return;
-    c->dp_bytes = ring_bytes(4 * learn, dp);
-    c->dp_s = wire(l, c->dp_bytes, 2.0 * (dp - 1));
+        return 0;
     if (!j->device)
-        return;
-    double pieces = dp * ceil((double)PIECES / dp), half = wire(l, c->dp_bytes / 2, pieces),
+        return wire(l, bytes, 2.0 * (dp - 1));
+    double pieces = dp * ceil((double)PIECES / dp), half = wire(l, bytes / 2, pieces),
            ahead =
                j->mesh.tp > 1 ? fmin(1, AHEAD_BLOCKS * (double)j->mesh.pp / j->model.n_layers) : 1,
-           hidden = fmin(half * (pieces - 1) / pieces, ahead * BACKWARD * c->compute_s / micros);
-    c->dp_s = half - hidden + wire(l, c->dp_bytes / 2, 1);
+           hidden = fmin(half * (pieces - 1) / pieces, ahead * BACKWARD * micro_s);
+    return half - hidden + wire(l, bytes / 2, 1);
 }
 
-static double update_s(const struct intra_cost_job *j, const struct intra_rates *r, double learn,
+static double update_s(const struct intra_cost_job *j, const struct intra_rates *r, double updated,
                        int32_t ranks) {
     if (j->device)
-        return learn / j->mesh.dp / (j->share * r->device.update[j->type]) + r->device.wait_s;
+        return updated / (j->share * r->device.update[j->type]) + r->device.wait_s;
     // Ranks on the same processors also broadcast the data of every step.
-    return learn / j->mesh.dp * j->ranks_a_host / (j->share * r->update) +
-           6 * r->link_s * (ranks - 1);
+    return updated * j->ranks_a_host / (j->share * r->update) + 6 * r->link_s * (ranks - 1);
 }
 
 // The job as the replicas run it (group.c): micro-batches are cut smaller where dp does not divide
-// them. 0: they cannot be cut.
-static int32_t as_replicas_run(const struct intra_cost_job *j, struct intra_cost_job *out) {
-    NEB_ASSERT(j->ranks_a_host >= 1 && j->batch >= 1 && j->micros >= 1);
-    int32_t sequences = j->batch * j->micros,
-            batch = intra_mesh_batch(sequences, j->batch, j->mesh.dp);
-    *out = *j;
-    if (batch) {
-        out->batch = batch;
-        out->micros = sequences / batch;
-    }
-    return batch;
-}
-
+// them, if they can be cut.
 static struct intra_cost_job as_run(const struct intra_cost_job *given,
                                     const struct intra_cost_side *side) {
-    struct intra_cost_job j;
-    (void)as_replicas_run(given, &j);
+    NEB_ASSERT(given->ranks_a_host >= 1 && given->batch >= 1 && given->micros >= 1);
+    struct intra_cost_job j = *given;
+    int32_t sequences = j.batch * j.micros, batch = intra_mesh_batch(sequences, j.batch, j.mesh.dp);
+    if (batch) {
+        j.batch = batch;
+        j.micros = sequences / batch;
+    }
     j.frozen = side ? !side->learns : j.frozen;
     return j;
 }
@@ -153,22 +124,24 @@ void intra_cost_time(const struct intra_cost_job *given, const struct intra_cost
     const struct intra_mesh_config *k = &j->mesh;
     struct links l = {j->device ? r->device.link : r->link,
                       j->device ? r->device.link_s : r->link_s};
-    int32_t ranks = k->dp * k->pp * k->tp, micros = (j->micros + k->dp - 1) / k->dp,
-            batch = intra_mesh_batch(given->batch * given->micros, given->batch, k->dp);
-    double n = side ? side->tokens : (double)j->batch * j->seq_len, learn = 0;
+    int32_t ranks = k->dp * k->pp * k->tp, micros = (j->micros + k->dp - 1) / k->dp;
+    double n = side ? side->tokens : (double)j->batch * j->seq_len,
+           times = micros * (double)(side ? 1 : j->batch); // the counted micro-batch
+    struct cost_work w = cost_work(j, side);
     NEB_ASSERT(j->share > 0 && (!j->device || r->device.count > 0));
-    *c = (struct intra_cost){.flops = micros * intra_cost_flops(j, side)};
+    *c = (struct intra_cost){
+        .flops = times * w.flops, .tp_bytes = times * w.tp.bytes, .dp_bytes = w.dp_bytes};
     c->compute_s = c->flops / intra_cost_rate(j, r, n);
     if (j->device) // tokens, targets, and lists that say where each token is
         c->compute_s += micros * 5 * n * (double)sizeof(int32_t) / r->device.up;
-    if (!j->frozen) // an estimate: embeddings are on the end stages only
-        learn = (double)intra_cost_count(&j->model, &j->trainable).trainable / k->pp / k->tp;
-    tensor_parallel(j, &l, micros, c);
-    pipeline(j, &l, micros, c);
-    data_parallel(j, &l, learn, micros, c);
-    c->update_s = j->frozen ? 0 : update_s(j, r, learn, ranks);
+    // a ring over TCP takes a message for each rank
+    c->tp_s = wire(&l, c->tp_bytes, micros * w.tp.calls * (j->device ? 1 : k->tp - 1));
+    pipeline(j, &l, j->batch * w.pp_bytes, micros, c);
+    c->dp_s = data_parallel_s(j, &l, c->dp_bytes, c->compute_s / micros);
+    c->update_s = j->frozen ? 0 : update_s(j, r, w.updated, ranks);
     c->step_s = c->compute_s + c->tp_s + c->pp_s + c->dp_s + c->update_s;
-    if (!batch || (ranks > 1 && !(l.rate > 0)) || (j->device && j->ranks_a_host > r->device.count))
+    if (j->batch * j->micros % k->dp || (ranks > 1 && !(l.rate > 0)) ||
+        (j->device && j->ranks_a_host > r->device.count))
         c->step_s = INFINITY;
 }
 
@@ -187,9 +160,10 @@ void intra_cost_step(const struct intra_cost_job *j, const struct intra_cost_sid
 
 void intra_cost_memory(const struct intra_cost_job *given, const struct intra_cost_side *side,
                        struct intra_cost *out) {
-    struct intra_cost_job j = as_run(given, side);
+    const struct intra_rates unknown = {.device.memory = INFINITY};
     *out = (struct intra_cost){0};
-    cost_memory(&j, side, INFINITY, out);
+    add_memory(given, side, &unknown, out);
+    out->gather_s = out->scatter_s = 0;
 }
 
 void intra_cost_exchange(const struct intra_cost_job *j, const struct intra_rates *r,

@@ -3,15 +3,16 @@
 // ranks, memory. `nebula plan` uses it (agent/cli/cmd_plan.c). inter/round/wan_cost.h has the costs
 // between clusters.
 //
-// Memory and FLOPs are not computed from the shape of a model. count.c makes the rank's trainer and
-// runs a micro-batch of it under an allocator and on a device that only count. So whatever a
-// trainer allocates is in the figures. Seconds follow from FLOPs and from the rates of micro-steps
-// that were timed on the machine (agent/plan/profile.h):
+// Memory, FLOPs and bytes between ranks are not computed from the shape of a model. count.c makes
+// the rank's trainer and runs a step of it under an allocator, on a device and with communicators
+// that only count. So whatever a trainer allocates, computes and sends is in the figures. Seconds
+// follow from these counts and from the rates of micro-steps that were timed on the machine
+// (agent/plan/profile.h):
 //
 //     stage     (micros + pp - 1) times the time of the fullest stage's forward and backward, and
 //               the messages between stages
-//     tensors   gathers and sums of rows of (n, d) in a block (rows.h)
-//     update    reduce-scatter and all-gather over dp, AdamW on 1/dp of the stage's parameters
+//     tensors   gathers and sums of rows in a block (rows.h), and of the loss
+//     update    reduction of gradients and gather of parameters over dp, AdamW on the rank's part
 //
 // On the CPU nothing overlaps. On accelerators, one for each rank, the reduction of gradients over
 // replicas overlaps with backward.
@@ -151,7 +152,7 @@ void intra_cost_step(const struct intra_cost_job *j, const struct intra_cost_sid
 // The first half of it: FLOPs and times.
 void intra_cost_time(const struct intra_cost_job *j, const struct intra_cost_side *side,
                      const struct intra_rates *r, struct intra_cost *out);
-// Only the memory, which needs no rates. The exchange's state is left out: j->outer is ignored.
+// Only the memory, which needs no rates.
 void intra_cost_memory(const struct intra_cost_job *j, const struct intra_cost_side *side,
                        struct intra_cost *out);
 

@@ -17,6 +17,21 @@ enum {
 };
 static const size_t ENOUGH = (size_t)1 << 50; // memory of a device that is not known
 
+void *cost_memo(struct cost_memo *m, const struct intra_cost_job *key, bool *known) {
+    const unsigned char *p = (const unsigned char *)key;
+    uint32_t hash = 2166136261u; // FNV-1a
+    for (size_t i = 0; i < sizeof *key; i++)
+        hash = (hash ^ p[i]) * 16777619u;
+    enum { KEPT = sizeof m->at / sizeof *m->at, NEAR = 16 };
+    size_t at = hash % KEPT;
+    for (size_t i = 1;
+         i <= NEAR && m->at[at].key.share > 0 && memcmp(&m->at[at].key, key, sizeof *key) != 0; i++)
+        at = (hash + i) % KEPT;
+    *known = !memcmp(&m->at[at].key, key, sizeof *key);
+    memcpy(&m->at[at].key, key, sizeof *key); // with the bytes between the fields
+    return m->at[at].value;
+}
+
 static struct intra_model_config valid(const struct intra_model_config *m) {
     struct intra_model_config c = *m;
     c.n_kv_heads = c.n_kv_heads ? c.n_kv_heads : c.n_heads;
@@ -60,11 +75,10 @@ struct intra_cost_params intra_cost_count(const struct intra_model_config *m,
     return p;
 }
 
-// ---- one rank -----------------------------------------------------------------------------------
-
 struct rank {                  // a trainer, or of a frozen model the model and what runs its passes
     struct intra_comm_ops ops; // of all groups: other ranks are not needed to count
     struct intra_comm world, dp, tp, pp, ends;
+    struct cost_traffic all, data, tensors, stages, tied; // of these groups, in this order
     struct intra_mesh mesh;
     struct kern *K; // processors, or a counting device
     struct intra_trainer *trainer;
@@ -73,15 +87,63 @@ struct rank {                  // a trainer, or of a frozen model the model and 
     double host, moments; // bytes: the most that was in use on the host; the optimiser's moments
 };
 
+// ---- messages -----------------------------------------------------------------------------------
+
+// In a ring a rank sends all parts of an array but one, and in an all-reduce twice.
+static enum neb_status sends(struct intra_comm *c, double bytes) {
+    struct cost_traffic *t = c->ctx;
+    t->bytes += bytes;
+    t->calls++;
+    return NEB_OK;
+}
+
+static enum neb_status sends_parts(struct intra_comm *c, double bytes) {
+    return sends(c, bytes * (c->size - 1) / c->size);
+}
+
+static enum neb_status all_reduce(struct intra_comm *c, void *x, size_t n, enum intra_comm_type t,
+                                  enum intra_comm_op op) {
+    (void)x, (void)op;
+    return sends_parts(c, 2.0 * (double)n * (double)intra_comm_type_bytes(t));
+}
+
+static enum neb_status reduce(struct intra_comm *c, float *x, size_t n, int root) {
+    (void)x, (void)root;
+    return sends_parts(c, 4.0 * (double)n);
+}
+
+static enum neb_status rows(struct intra_comm *c, float *x, size_t n) { // (size, n)
+    (void)x;
+    return sends_parts(c, 4.0 * (double)n * c->size);
+}
+
+static enum neb_status enqueue(struct intra_comm *c, enum intra_comm_kind kind, void *x, size_t n,
+                               enum intra_comm_type t, enum intra_comm_op op, void *queue) {
+    (void)queue;
+    return kind == INTRA_COMM_ALL_REDUCE ? all_reduce(c, x, n, t, op) : rows(c, x, n);
+}
+
+static enum neb_status send(struct intra_comm *c, const void *x, size_t bytes, int to, int tag,
+                            struct intra_comm_send *s) {
+    (void)x, (void)to, (void)tag, (void)s;
+    return sends(c, (double)bytes);
+}
+
 // Rank 0 of each tensor-parallel group and replica, in one stage.
 static void make_mesh(const struct intra_mesh_config *c, int32_t stage, struct rank *x) {
-    kern_count_nothing(&x->ops, sizeof x->ops);
-    x->ops.name = "counting";
-    x->world = (struct intra_comm){.ops = &x->ops, .size = c->dp * c->pp * c->tp};
-    x->dp = (struct intra_comm){.ops = &x->ops, .size = c->dp};
-    x->tp = (struct intra_comm){.ops = &x->ops, .size = c->tp};
-    x->pp = (struct intra_comm){.ops = &x->ops, .rank = stage, .size = c->pp};
-    x->ends = (struct intra_comm){.ops = &x->ops, .rank = stage > 0, .size = 2};
+    struct intra_comm_ops *ops = &x->ops;
+    kern_count_nothing(ops, sizeof *ops);
+    ops->name = "counting";
+    ops->all_reduce = all_reduce;
+    ops->reduce = reduce;
+    ops->reduce_scatter = ops->all_gather = rows;
+    ops->enqueue = enqueue;
+    ops->send = send;
+    x->world = (struct intra_comm){ops, &x->all, 0, c->dp * c->pp * c->tp};
+    x->dp = (struct intra_comm){ops, &x->data, 0, c->dp};
+    x->tp = (struct intra_comm){ops, &x->tensors, 0, c->tp};
+    x->pp = (struct intra_comm){ops, &x->stages, stage, c->pp};
+    x->ends = (struct intra_comm){ops, &x->tied, stage > 0, 2};
     x->mesh =
         (struct intra_mesh){.c = *c,
                             .pp_rank = stage,
@@ -92,6 +154,8 @@ static void make_mesh(const struct intra_mesh_config *c, int32_t stage, struct r
                             .up = c->pp > 1 ? &x->pp : NULL,
                             .ends = c->pp > 1 && (!stage || stage == c->pp - 1) ? &x->ends : NULL};
 }
+
+// ---- one rank -----------------------------------------------------------------------------------
 
 static enum neb_status make_frozen(const struct intra_cost_job *j, int32_t soft_k, struct rank *x) {
     struct intra_trainable t = {.mode = INTRA_TRAIN_BITFIT};
@@ -167,56 +231,98 @@ static void end(struct rank *x) {
         x->host = (double)neb_count_end();
 }
 
-// ---- memory -------------------------------------------------------------------------------------
+// ---- a step -------------------------------------------------------------------------------------
 
-// On processors buffers of operations grow in the first step; a device has all from the start.
-static enum neb_status run_step(const struct intra_cost_job *j, struct rank *x) {
-    struct intra_step_stats stats;
-    int32_t *zeros = NULL;
-    struct intra_batch b = {.B = j->batch, .T = j->seq_len};
-    double loss;
-    int64_t count;
-    enum neb_status st = NEB_OK;
-    if (j->device)
-        return NEB_OK;
-    b.tokens = zeros = calloc((size_t)j->batch * (size_t)j->seq_len, sizeof *zeros);
-    if (!zeros)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory counting");
-    if (x->trainer) {
-        // a pipeline takes all micro-batches, another trainer the same memory for each
-        for (int32_t k = 0; k < (j->mesh.pp > 1 ? x->trainer->c.accumulate : 1); k++)
-            intra_trainer_micro(x->trainer, zeros, zeros);
-        intra_trainer_update(x->trainer, &stats);
-        st = stats.status;
-    } else {
-        st = intra_device_pass(x->device, &b, 0, &loss, &count);
-    }
-    free(zeros);
+// Draws tokens, or makes labels, at the first n positions of the pass.
+static enum neb_status once_more(struct rank *x, const struct intra_cost_side *side, int32_t n,
+                                 int32_t *ids) {
+    struct neb_rng rng = {0};
+    int32_t *at = calloc((size_t)n + 1, sizeof *at);
+    float *numbers = calloc((size_t)n + 1, sizeof *numbers);
+    enum neb_status st = !at || !numbers ? neb_fail(NEB_ERR_NOMEM, "out of memory counting")
+                         : side->soft_k > 1
+                             ? intra_device_labels(x->device, at, n, 1, 1, ids, numbers, numbers)
+                             : intra_device_sample(x->device, x->model->c.vocab, at, n, &rng, ids);
+    free(at);
+    free(numbers);
     return st;
 }
 
+static enum neb_status run_step(const struct intra_cost_job *j, const struct intra_cost_side *side,
+                                struct rank *x) {
+    struct intra_step_stats stats = {0};
+    int32_t n = j->batch * j->seq_len, counted = side        ? (int32_t)(side->targets + 0.5)
+                                                 : j->frozen ? 0
+                                                             : n;
+    int32_t *tokens = calloc(2 * (size_t)n, sizeof *tokens), *targets = tokens + n;
+    if (!tokens)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory counting");
+    for (int32_t i = counted; i < n; i++)
+        targets[i] = KERN_IGNORE;
+    if (x->trainer) {
+        // a pipeline takes all micro-batches, another trainer the same memory for each
+        for (int32_t k = 0; k < (j->mesh.pp > 1 ? x->trainer->c.accumulate : 1); k++)
+            intra_trainer_micro(x->trainer, tokens, targets);
+        intra_trainer_update(x->trainer, &stats);
+    } else {
+        (void)intra_device_eval_micro(x->device,
+                                      &(struct intra_batch){.tokens = tokens,
+                                                            .targets = counted ? targets : NULL,
+                                                            .B = j->batch,
+                                                            .T = j->seq_len});
+    }
+    enum neb_status st = stats.status;
+    if (st == NEB_OK && side && side->again >= 1)
+        st = once_more(x, side, (int32_t)fmin(n, side->again), tokens);
+    free(tokens);
+    return st;
+}
+
+// ---- memory -------------------------------------------------------------------------------------
+
+struct bytes { // of the rank with the most memory in use
+    double params, moments, host, device;
+};
+
 static void add_stage(const struct intra_cost_job *j, const struct intra_cost_side *side,
-                      int32_t stage, double device_bytes, struct intra_cost *c) {
+                      int32_t stage, double device_bytes, struct bytes *most) {
     struct rank x;
-    double params = 0, learn = 0, there = 0;
-    bool made = begin(j, side, stage, device_bytes, &x) == NEB_OK && run_step(j, &x) == NEB_OK;
+    struct bytes b = {0};
+    // On processors buffers of operations grow in the first step; a device has all from the start.
+    bool made = begin(j, side, stage, device_bytes, &x) == NEB_OK &&
+                (j->device || run_step(j, NULL, &x) == NEB_OK);
     if (made) {
-        params = (double)x.model->n_params;
-        learn = x.model->grads ? (double)x.model->n_grads : 0;
-        there = j->device ? (double)kern_counts(x.K)->peak : 0;
+        double params = (double)x.model->n_params;
+        b.params = 4 * (params + (x.model->grads ? (double)x.model->n_grads : 0)) +
+                   (j->device && j->type == KERN_BF16 ? 2 * params : 0);
+        b.moments = x.moments;
+        b.device = j->device ? (double)kern_counts(x.K)->peak : 0;
     }
     end(&x);
-    if (!made) { // the run refuses it, too
-        c->rank_bytes = c->acts_bytes = INFINITY;
-        return;
-    }
-    if (there + x.host <= c->device_bytes + c->rank_bytes)
-        return; // another stage has more
-    c->params_bytes = 4 * (params + learn) + (j->device && j->type == KERN_BF16 ? 2 * params : 0);
-    c->optim_bytes = x.moments;
-    c->acts_bytes = (j->device ? there : x.host) - c->params_bytes - c->optim_bytes;
-    c->rank_bytes = x.host;
-    c->device_bytes = there;
+    b.host = made ? x.host : INFINITY; // the run refuses it, too
+    if (b.device + b.host > most->device + most->host)
+        *most = b;
+}
+
+static struct bytes count_bytes(const struct intra_cost_job *given,
+                                const struct intra_cost_side *side, double device_bytes) {
+    static struct cost_memo memo;
+    struct intra_cost_job j;
+    struct bytes b = {0}, *kept = &b;
+    bool known = false;
+    memcpy(&j, given, sizeof j);
+    j.outer = j.outer_device = false; // the exchange is not counted here
+    j.share = 1 + device_bytes;       // what the count depends on besides
+    if (!side)
+        kept = cost_memo(&memo, &j, &known);
+    if (known)
+        return *kept;
+    // The first stage has most micro-batches in flight, the last one the logits.
+    *kept = (struct bytes){0};
+    add_stage(&j, side, 0, device_bytes, kept);
+    if (j.mesh.pp > 1)
+        add_stage(&j, side, j.mesh.pp - 1, device_bytes, kept);
+    return *kept;
 }
 
 static void add_copy(const struct intra_cost_job *j, struct intra_cost *c) {
@@ -233,11 +339,12 @@ static void add_copy(const struct intra_cost_job *j, struct intra_cost *c) {
 
 void cost_memory(const struct intra_cost_job *j, const struct intra_cost_side *side,
                  double device_bytes, struct intra_cost *c) {
-    c->rank_bytes = c->device_bytes = 0;
-    // The first stage has most micro-batches in flight, the last one the logits.
-    add_stage(j, side, 0, device_bytes, c);
-    if (j->mesh.pp > 1)
-        add_stage(j, side, j->mesh.pp - 1, device_bytes, c);
+    struct bytes b = count_bytes(j, side, device_bytes);
+    c->params_bytes = b.params;
+    c->optim_bytes = b.moments;
+    c->acts_bytes = (j->device ? b.device : b.host) - b.params - b.moments;
+    c->rank_bytes = b.host;
+    c->device_bytes = b.device;
     if (side && side->labels) {
         double labels = 4.0 * LABEL_FLOATS * j->batch * j->seq_len;
         c->rank_bytes += labels;
@@ -250,105 +357,56 @@ void cost_memory(const struct intra_cost_job *j, const struct intra_cost_side *s
     c->host_bytes = c->rank_bytes * j->ranks_a_host + c->owner_bytes;
 }
 
-// ---- FLOPs --------------------------------------------------------------------------------------
+// ---- work ---------------------------------------------------------------------------------------
 
-// What a rank of the last stage computes, as a model of one rank.
-static void part_of(const struct intra_cost_job *j, struct intra_cost_job *p) {
-    int32_t tp = j->mesh.tp, layers = j->model.n_layers / j->mesh.pp;
-    memset(p, 0, sizeof *p);
-    p->model = valid(&j->model);
-    p->model.n_layers = layers > 0 ? layers : 1;
-    p->model.n_heads /= tp;
-    p->model.n_kv_heads /= tp;
-    p->model.d_ff /= tp;
-    p->model.vocab = (p->model.vocab + tp - 1) / tp;
-    p->trainable = j->trainable;
-    if (p->trainable.mode == INTRA_TRAIN_LAST_LAYERS &&
-        p->trainable.last_layers > p->model.n_layers)
-        p->trainable.last_layers = p->model.n_layers;
-    p->mesh = (struct intra_mesh_config){1, 1, 1};
-    p->seq_len = j->seq_len;
-    p->micros = p->ranks_a_host = 1;
-    p->recompute = j->recompute;
-    p->frozen = j->frozen;
-    p->share = 1;
-    p->device = true;
+static void add_pass(const struct intra_cost_job *j, const struct intra_cost_side *side,
+                     int32_t stage, struct cost_work *w) {
+    struct rank x;
+    bool made = begin(j, side, stage, INFINITY, &x) == NEB_OK && run_step(j, side, &x) == NEB_OK;
+    w->flops = made ? fmax(w->flops, kern_counts(x.K)->flops) : INFINITY;
+    w->updated = fmax(w->updated, x.moments / 8);
+    w->tp.bytes = fmax(w->tp.bytes, x.tensors.bytes);
+    w->tp.calls = fmax(w->tp.calls, x.tensors.calls);
+    w->dp_bytes = fmax(w->dp_bytes, x.data.bytes);
+    w->pp_bytes = fmax(w->pp_bytes, x.stages.bytes);
+    end(&x);
 }
 
-// Draws tokens, or makes labels, at the first n positions of the pass.
-static enum neb_status once_more(struct rank *x, const struct intra_cost_side *side, int32_t n,
-                                 int32_t *ids, float *numbers) {
-    struct neb_rng rng = {0};
-    int32_t *at = calloc((size_t)n + 1, sizeof *at);
-    if (!at)
-        return neb_fail(NEB_ERR_NOMEM, "out of memory counting");
-    enum neb_status st = side->soft_k > 1
-                             ? intra_device_labels(x->device, at, n, 1, 1, ids, numbers, numbers)
-                             : intra_device_sample(x->device, x->model->c.vocab, at, n, &rng, ids);
-    free(at);
-    return st;
+static struct cost_work count_work(const struct intra_cost_job *j,
+                                   const struct intra_cost_side *side) {
+    struct cost_work w = {0};
+    add_pass(j, side, j->mesh.pp - 1, &w);
+    if (j->mesh.pp > 1)
+        add_pass(j, side, 0, &w);
+    return w;
 }
 
-static enum neb_status pass(struct rank *x, const struct intra_cost_job *j,
-                            const struct intra_cost_side *side, int32_t *tokens, int32_t *targets,
-                            float *numbers) {
-    int32_t n = j->batch * j->seq_len, counted = side ? (int32_t)(side->targets + 0.5) : n;
-    struct intra_batch b = {.tokens = tokens, .targets = targets, .B = j->batch, .T = j->seq_len};
-    for (int32_t i = 0; i < n; i++)
-        targets[i] = i < counted ? 0 : KERN_IGNORE;
-    b.targets = counted ? targets : NULL;
-    if (x->trainer)
-        (void)intra_trainer_micro_batch(x->trainer, &b);
-    else
-        (void)intra_device_eval_micro(x->device, &b);
-    if (!side || side->again < 1)
-        return NEB_OK;
-    return once_more(x, side, (int32_t)fmin(n, side->again), tokens, numbers);
-}
-
-static double count_pass(const struct intra_cost_job *j, const struct intra_cost_side *side) {
-    struct rank x = {0};
-    double flops = INFINITY;
-    size_t n = (size_t)j->batch * (size_t)j->seq_len;
-    int32_t *tokens = calloc(n, sizeof *tokens), *targets = calloc(n, sizeof *targets);
-    float *numbers = calloc(n, sizeof *numbers);
-    if (tokens && targets && numbers) {
-        if (begin(j, side, 0, INFINITY, &x) == NEB_OK &&
-            pass(&x, j, side, tokens, targets, numbers) == NEB_OK)
-            flops = kern_counts(x.K)->flops;
-        end(&x);
-    }
-    free(tokens);
-    free(targets);
-    free(numbers);
-    return flops;
-}
-
-// A search asks for the same part of a model again and again.
-static double count_once(const struct intra_cost_job *j) {
-    enum { KEPT = 32 };
-    static _Thread_local struct {
-        struct intra_cost_job j;
-        double flops;
-    } kept[KEPT];
-    static _Thread_local int turn;
-    for (int i = 0; i < KEPT; i++)
-        if (!memcmp(&kept[i].j, j, sizeof *j))
-            return kept[i].flops;
-    turn = (turn + 1) % KEPT;
-    memcpy(&kept[turn].j, j, sizeof *j); // with the bytes between the fields
-    return kept[turn].flops = count_pass(j, NULL);
-}
-
-double intra_cost_flops(const struct intra_cost_job *given, const struct intra_cost_side *side) {
+struct cost_work cost_work(const struct intra_cost_job *given, const struct intra_cost_side *side) {
     struct intra_cost_job j;
-    part_of(given, &j);
-    if (!side) { // every sequence takes the same amount
-        j.batch = 1;
-        return given->batch * count_once(&j);
+    memset(&j, 0, sizeof j);
+    j.model = valid(&given->model);
+    j.trainable = given->trainable;
+    j.mesh = given->mesh;
+    j.seq_len = given->seq_len;
+    j.batch = j.ranks_a_host = 1;
+    j.micros = j.mesh.dp;
+    j.recompute = given->recompute;
+    j.frozen = given->frozen;
+    j.share = 1;
+    j.device = true;
+    j.type = given->device ? given->type : KERN_F32; // processors exchange fp32
+    if (!side) {
+        static struct cost_memo memo;
+        bool known;
+        struct cost_work *w = cost_memo(&memo, &j, &known);
+        return known ? *w : (*w = count_work(&j, NULL));
     }
     // with padding, in sequences of the mean length
     j.seq_len = (int32_t)fmax(1, fmin(side->length + 0.5, given->seq_len));
     j.batch = (int32_t)fmax(1, fmin(LIMIT, side->tokens / j.seq_len + 0.5));
-    return count_pass(&j, side);
+    return count_work(&j, side);
+}
+
+double intra_cost_flops(const struct intra_cost_job *j, const struct intra_cost_side *side) {
+    return (side ? 1 : j->batch) * cost_work(j, side).flops; // every sequence takes as many
 }

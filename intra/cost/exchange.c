@@ -15,19 +15,22 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { DEVICE_FLOATS = COST_EXCHANGE_FLOATS + 1 }; // and the sum of updates
 // Device memory for each element of the largest unit, in bytes: codes, or indices and values.
 static const double CODEC_BYTES = 1.25;
-// Host memory that encoding needs, in bytes. For each unit: zstd's state. For each element of every
-// update (the one made, and one from each merged member): int4, or an eighth of the entries; half
-// as much if a device merges unit by unit.
-static const double UNIT_BYTES = 0.26e6, FRAME_BYTES = 2, FRAME_BYTES_DEVICE = 1;
+// Host memory that encoding needs, in bytes. For each unit of the largest fragment: zstd's state.
+// For each element of every update (the one made, and one from each merged member): int4, or an
+// eighth of the entries. The same for each element of the largest fragment, unless a device merges
+// unit by unit.
+static const double UNIT_BYTES = 0.26e6, UPDATE_BYTES = 1, FRAME_BYTES = 1;
 
 struct rank_share {
     double own, units, largest, rows; // elements of its units; rows: the most in one unit
     // gathered elements of one fragment: so far, the most, and the most in its device's memory
     double at, room, device_room;
+    double at_units, room_units;   // the same of units
     double away;                   // gathered on its device, of all fragments
     double pulled, sent, received; // in a gather
     double given, taken;           // in a scatter, within a replica
@@ -116,8 +119,10 @@ static void add_own(struct rank_share *o, const struct intra_unit *u, int32_t fr
     o->largest = fmax(o->largest, n);
     o->rows = fmax(o->rows, u->rows);
     o->at = (o->fragment == fragment ? o->at : 0) + n;
+    o->at_units = (o->fragment == fragment ? o->at_units : 0) + 1;
     o->fragment = fragment;
     o->room = fmax(o->room, o->at);
+    o->room_units = fmax(o->room_units, o->at_units);
     o->device_room = here ? o->device_room : fmax(o->device_room, o->at);
     o->away += here ? 0 : n;
 }
@@ -172,12 +177,13 @@ static void walk(struct shares *s) {
 // ---- the busiest rank ---------------------------------------------------------------------------
 
 struct busiest {
+    double n; // units of all ranks
     double own, units, largest, away, pulled, gathered, scattered, held, host, frames, device;
 };
 
 static struct busiest busiest_of(const struct shares *s) {
     const struct intra_mesh_config *k = &s->j->mesh;
-    struct busiest b = {0};
+    struct busiest b = {.n = s->n};
     bool there = s->j->device && s->j->outer_device;
     double updates = 1 + (s->j->members > 0 ? s->j->members : 2);
     for (int32_t r = 0; r < s->ranks; r++) {
@@ -192,9 +198,9 @@ static struct busiest busiest_of(const struct shares *s) {
         b.scattered = fmax(b.scattered, fmax(x->given, x->taken));
         b.host = fmax(b.host, 4 * ((COST_EXCHANGE_FLOATS + (there ? 1 : 0)) * x->own +
                                    (s->ranks > 1 ? x->room : 0)));
-        b.frames =
-            fmax(b.frames, UNIT_BYTES * x->units +
-                               updates * (there ? FRAME_BYTES_DEVICE : FRAME_BYTES) * x->own);
+        b.frames = fmax(
+            b.frames, UNIT_BYTES * x->room_units +
+                          updates * (UPDATE_BYTES * x->own + (there ? 0 : FRAME_BYTES) * x->room));
         b.device = fmax(b.device, 4 * (DEVICE_FLOATS * x->own + x->largest + x->rows +
                                        (s->ranks > 1 ? x->device_room : 0)) +
                                       CODEC_BYTES * x->largest);
@@ -210,42 +216,64 @@ static struct busiest busiest_of(const struct shares *s) {
 static double over(double elements, double rate) { return elements > 0 ? 4 * elements / rate : 0; }
 
 // Everything passes through host memory, also between devices.
-static void times(const struct shares *s, const struct busiest *b, const struct intra_rates *r,
-                  struct intra_cost *c) {
-    int32_t dp = s->j->mesh.dp;
+static void times(const struct intra_cost_job *j, const struct busiest *b,
+                  const struct intra_rates *r, struct intra_cost *c) {
+    int32_t dp = j->mesh.dp, ranks = dp * j->mesh.pp * j->mesh.tp;
     double link = r->link > 0 ? r->link : r->device.link;
-    bool device = s->j->device, there = device && s->j->outer_device;
-    if (s->ranks > 1) {
-        double messages = s->n * r->link_s;
+    bool there = j->device && j->outer_device;
+    if (ranks > 1) {
+        double messages = b->n * r->link_s;
         // with two replicas a copy to the other one; with more, ranks pass rows on to each other
         double spread = dp == 1 ? 0 : dp == 2 ? 1 : 2.0 * (dp - 1) / dp;
         c->gather_s = over(b->gathered, link) + (b->gathered > 0 ? messages : 0);
         c->scatter_s = over(b->scattered, link) + over(spread * b->held, link) + messages;
     }
-    if (!device || (there && s->ranks == 1))
+    if (!j->device || (there && ranks == 1))
         return;
     c->gather_s += over(b->pulled, r->device.down) + (there ? over(b->away, r->device.up) : 0);
     c->scatter_s += over(b->held, r->device.up) + (there ? over(b->own, r->device.down) : 0);
 }
 
+static struct busiest find_busiest(const struct intra_cost_job *j) {
+    static struct cost_memo memo;
+    _Static_assert(sizeof(struct busiest) <= sizeof memo.at->value, "a memo has room for it");
+    struct intra_cost_job key;
+    struct shares s;
+    bool known;
+    memset(&key, 0, sizeof key);
+    key.model = j->model;
+    key.trainable = j->trainable;
+    key.mesh = j->mesh;
+    key.share = 1;
+    key.fragments = j->fragments;
+    key.members = j->members;
+    key.outer_single = j->outer_single;
+    key.device = j->device;
+    key.outer_device = j->outer_device;
+    struct busiest *b = cost_memo(&memo, &key, &known);
+    if (known)
+        return *b;
+    shares_make(&key, &s);
+    walk(&s);
+    *b = busiest_of(&s);
+    shares_free(&s);
+    return *b;
+}
+
 void cost_exchange(const struct intra_cost_job *j, const struct intra_rates *r,
                    struct intra_cost *c) {
-    struct shares s;
     if (!j->outer)
         return;
-    shares_make(j, &s);
-    walk(&s);
-    struct busiest b = busiest_of(&s);
+    struct busiest b = find_busiest(j);
     c->owner_params = b.own;
     c->owner_units = b.units;
     c->owner_largest = b.largest;
     c->frames_bytes = b.frames;
-    if (j->outer_single && s.ranks > 1)
+    if (j->outer_single && j->mesh.dp * j->mesh.pp * j->mesh.tp > 1)
         c->owner_bytes = b.host + b.frames;
     else
         c->exchange_bytes = b.host;
     if (j->device && j->outer_device)
         c->outer_bytes = b.device;
-    times(&s, &b, r, c);
-    shares_free(&s);
+    times(j, &b, r, c);
 }

@@ -32,7 +32,8 @@ extern "C" {
 struct intra_bpe; // threads: any number may call on one instance
 // BOS and EOS come from tokenizer_config.json in the same folder. NEB_ERR_FORMAT: one of the files
 // is malformed; NEB_ERR_UNSUPPORTED: another kind of tokenizer, named in the message;
-// NEB_ERR_NOT_FOUND; NEB_ERR_LIMIT: a file over 64 MiB, or an id from 4,194,304 on; NEB_ERR_NOMEM.
+// NEB_ERR_NOT_FOUND; NEB_ERR_LIMIT: a file over 64 MiB, or an id of 4,194,304 or more;
+// NEB_ERR_NOMEM.
 NEB_MUST_CHECK enum neb_status intra_bpe_open(const char *path, struct intra_bpe **out);
 void intra_bpe_close(struct intra_bpe **b);
 int32_t intra_bpe_vocab(const struct intra_bpe *b); // largest id, of added tokens too, plus 1

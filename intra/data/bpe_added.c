@@ -42,8 +42,8 @@ static size_t *slot_of(const struct intra_bpe *b, size_t *table, size_t cap, con
     return &table[i];
 }
 
-// The id that tokenizers gives: the id in the vocabulary, else the next free one. It ignores the id
-// that the file states.
+// The id that Hugging Face's library gives: the id in the vocabulary, else the next free one. It
+// ignores the id that the file states.
 static int64_t id_of(const json_t *vocab, const char *content, int64_t *last) {
     const json_t *own = json_object_get(vocab, content);
     int64_t size = (int64_t)json_object_size(vocab);
@@ -136,8 +136,8 @@ static int compare(const void *x, const void *y, void *text) {
     return k ? k : a->len != b->len ? (a->len > b->len ? 1 : -1) : a->turn < b->turn ? -1 : 1;
 }
 
-// Makes a pattern of each token. `turn` is the order in which tokenizers lists them, special tokens
-// first. If two patterns are equal, the first one counts.
+// Makes a pattern of each token. `turn` is the order in which Hugging Face's library lists them,
+// special tokens first. If two patterns are equal, the first one counts.
 static enum neb_status list_patterns(struct intra_bpe *b, bool normalized) {
     struct bpe_patterns *s = &b->patterns[normalized];
     struct neb_buf composed = {0};

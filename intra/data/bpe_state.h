@@ -106,8 +106,9 @@ void bpe_split_end(struct bpe_split *s);
 
 // ---- bpe_added.c --------------------------------------------------------------------------------
 
-// Reads added_tokens into b->added, with the ids that tokenizers gives, and grows b->vocab. vocab:
-// model.vocab; its size and ids were checked before. NEB_ERR_FORMAT, NEB_ERR_LIMIT, NEB_ERR_NOMEM.
+// Reads added_tokens into b->added, with the ids that Hugging Face's library gives, and grows
+// b->vocab. vocab: model.vocab; its size and ids were checked before. NEB_ERR_FORMAT,
+// NEB_ERR_LIMIT, NEB_ERR_NOMEM.
 NEB_MUST_CHECK enum neb_status bpe_added_take(struct intra_bpe *b, const json_t *list,
                                               const json_t *vocab);
 const struct bpe_added *bpe_added_find(const struct intra_bpe *b, const char *content); // or NULL

@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-// BEFORE: how many bytes before the fault the guess of the encoding takes into account
+// BEFORE: the guess of the encoding uses this many bytes before the fault
 enum { NAMED_MAX = 10, BEFORE = 256 };
 
 static const struct intra_source_spec *source_of(const struct build *b) {

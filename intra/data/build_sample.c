@@ -20,7 +20,7 @@ void build_sample_start(struct build *b) {
                                       .prune_at = PRUNE_LINES};
 }
 
-// Drops this source's lines from the bound on.
+// Drops this source's lines whose number is not below the bound.
 static void prune(struct build_sample *s, double bound) {
     size_t n = s->first, at = n ? s->p[n - 1].at + s->p[n - 1].len : 0;
     for (size_t i = s->first; i < s->n; i++) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the Plural-Forms of a header: the form of 1, and how many numbers from 2 on take each form.
-// The expression is C, with the variable n.
+// Reads the Plural-Forms of a header: the form of the number 1, and how many numbers from 2 on take
+// each form. The expression is C, with the variable n.
 #include "intra/data/po_state.h"
 
 #include <stdlib.h>

@@ -51,7 +51,7 @@ void po_find_charset(const char *p, size_t n, char out[INTRA_CHARSET_NAME_MAX + 
 
 struct po_plurals {
     int n_forms;          // 0: the header does not tell
-    int one;              // the form of 1
+    int one;              // the form of the number 1
     int counts[PO_FORMS]; // how many numbers from 2 to 100 take each form
 };
 // header: the msgstr of the empty msgid.

@@ -3,9 +3,9 @@
 // residual stream and adds to it. A model is a list of blocks, each of some kind
 // (intra_layer.kind).
 //
-// A new kind is: its file with the functions below, its number and its rows in the two tables, its
-// tensors' names in the import and export map (intra/hf), and cases in tests/ops for ops that it
-// adds. There are two tables because libnebula.so has the parameters without the passes.
+// A new kind needs: its file with the functions below, its number and its rows in the two tables,
+// its tensors' names in the import and export map (intra/hf), and cases in tests/ops for ops that
+// it adds. There are two tables because libnebula.so has the parameters without the passes.
 #ifndef INTRA_BLOCK_H
 #define INTRA_BLOCK_H
 #include "intra/model/model.h"

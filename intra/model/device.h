@@ -45,7 +45,7 @@ struct intra_batch {
     // (B) tokens of each sequence that all its positions see (mask prefix). NULL: the mask is
     // causal
     const int32_t *prefix;
-    const struct kern_soft *teacher; // NULL: cross-entropy alone. Without tensor parallelism only
+    const struct kern_soft *teacher; // NULL: cross-entropy alone. Not with tensor parallelism
 };
 
 // Positions whose logits exist at the same time on processors with a cut vocabulary.

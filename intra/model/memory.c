@@ -189,8 +189,8 @@ struct device_batch device_batch_in(void *room, size_t n) {
         .prefix = used + 2};
 }
 
-// Must be equal on all tensor-parallel ranks, although their parts of the vocabulary may differ by
-// one and their devices in memory.
+// Must be equal on all tensor-parallel ranks. Their parts of the vocabulary may differ by one, and
+// their devices may have different memory.
 static int logit_rows(const struct intra_device *d) {
     if (device_host(d))
         return INTRA_VOCAB_ROWS;

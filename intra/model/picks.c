@@ -109,7 +109,7 @@ void device_send_rows(struct intra_device *d, struct device_acts *a, const struc
 
 // ---- other calls --------------------------------------------------------------------------------
 
-// Where an op reads host's array, or writes the result for it.
+// The memory from which an op reads the array `host`, or to which it writes the result for it.
 static const void *sent(struct intra_device *d, void *there, const void *host, size_t bytes) {
     if (device_host(d))
         return host;

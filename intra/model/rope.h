@@ -11,8 +11,8 @@ enum { INTRA_ROPE_TEXT = 192, INTRA_ROPE_ORIGINAL_MAX = 1 << 30 };
 #define INTRA_ROPE_FACTOR_MAX 1e6
 extern const char *const intra_rope_types[]; // rope_type by enum kern_rope_type, NULL-terminated
 
-// NULL: the scaling is valid. Else the wrong key of transformers; why: its value, and what is
-// needed.
+// NULL: the scaling is valid. Otherwise the name that transformers gives the wrong value; why: the
+// value, and what is needed.
 const char *intra_rope_check(const struct kern_rope_scaling *s, char why[INTRA_ROPE_TEXT]);
 bool intra_rope_same(const struct kern_rope_scaling *a, const struct kern_rope_scaling *b);
 // Writes and returns out: "default", "linear, factor 2".

@@ -110,8 +110,8 @@ struct intra_device {
     size_t n_partial;   // with gaps, so that each tensor is aligned
     double *sums;       // (n_all_tensors), then the losses of the step and of an evaluation
     double *total, *eval_total;
-    // (local.n_layers + 2) host, from layer0 - 1: the gradients below this offset are not complete
-    // when backward has come below the layer
+    // (local.n_layers + 2) host, for the layers from layer0 - 1 on: when backward has come below
+    // the layer, the gradients from this offset on are complete
     size_t *pending;
     int n_pieces, pieces_left; // pieces_left: not yet marked by backward
     // pinned
@@ -210,7 +210,8 @@ void device_take(struct device_carve *c, void *pointer_at, size_t bytes);
 NEB_MUST_CHECK enum neb_status device_allocate(struct intra_device *d);
 void device_release(struct intra_device *d);
 size_t device_logits_bytes(const struct intra_device *d);
-// Lays out a micro-batch of n tokens in one piece of memory, and its size. Prefixes come last.
+// Lays out a micro-batch of n tokens in `room`, prefixes last. The second returns how many bytes
+// that takes.
 struct device_batch device_batch_in(void *room, size_t n);
 size_t device_batch_bytes(size_t n, bool prefixes);
 

@@ -42,8 +42,8 @@ static int chunks_of(const struct intra_device *d, const struct intra_tensor *t,
     return count;
 }
 
-// End of the gradients that are not complete when backward has come below layer l: those of all
-// layers before l.
+// When backward has come below layer l, the gradients of all layers before l are not complete.
+// Returns where they end.
 static size_t pending(const struct intra_model *m, int32_t l) {
     size_t most = 0;
     for (int32_t i = 0; i < m->n_tensors; i++) {

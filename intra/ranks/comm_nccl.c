@@ -48,7 +48,7 @@ struct nccl {
     cudaStream_t stream, copies;
     int64_t timeout_ms;
     neb_ns end; // time limit of the current call
-    // said: the `lost` to set, either the own one or that of the communicator that was split
+    // said: the `lost` to set: this communicator's, or that of the one that it was split from
     bool lost, *said;
     struct {
         cudaEvent_t passed;

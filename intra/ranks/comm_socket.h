@@ -87,7 +87,8 @@ struct socket_peer {
     struct socket_recv *posted, **posted_end;
     struct socket_early *early, **early_end;
     size_t early_bytes;
-    bool asked;  // a caller polls for its messages, also for those after others
+    // a caller polls for its messages: they are read although earlier ones are unclaimed
+    bool asked;
     bool full;   // TCP takes no more data until poll reports it
     uint8_t *rx; // read, but not parsed: rx_at..rx_len
     size_t rx_at, rx_len;

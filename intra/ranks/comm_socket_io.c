@@ -607,7 +607,8 @@ void socket_hub_give_up(struct socket_hub *hub) {
         bool moved = false;
         if (p->fd < 0)
             continue;
-        // otherwise a frame is half written, and its receiver would take this one for its rest
+        // otherwise a frame is half written, and its receiver would take the goodbye for the rest
+        // of it
         if (!p->out) {
             socket_post_send(hub, i, 0, SOCKET_GIVES_UP, 0, NULL, 0, &s);
             (void)!write_some(hub, i, &moved);

@@ -27,8 +27,8 @@
 
 struct intra_group;
 
-// Where a side of modes rtd and distill makes its model, whose configuration it knows itself. All
-// borrowed.
+// Where a side of modes rtd and distill makes its model. The side itself knows the configuration of
+// the model. All borrowed.
 struct intra_place {
     struct kern *K;
     struct kern *device;           // NULL: on processors

@@ -68,7 +68,7 @@ void intra_shards_assign(const uint64_t *elements, const int32_t *fragment, int3
                          intra_shards_held *held, void *user, uint64_t *load, int32_t *owner) {
     struct deal d = {held, user, ranks, load, 0, 0};
     struct turn *turns = calloc((size_t)n + 1, sizeof *turns);
-    NEB_ASSERT(turns); // a few bytes a unit
+    NEB_ASSERT(turns); // a few bytes per unit
     memset(load, 0, (size_t)ranks * sizeof *load);
     for (int32_t i = 0; i < n; i++) {
         turns[i] = (struct turn){elements[i], fragment[i], i};

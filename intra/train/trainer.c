@@ -43,7 +43,7 @@ enum neb_status intra_trainer_create(const struct intra_trainer_config *c, struc
         return neb_fail(
             NEB_ERR_INVALID,
             "data: batch %d x seq_len %d x accumulate %d: each at least 1, and at most 2^24 "
-            "tokens a micro-batch",
+            "tokens per micro-batch",
             c->batch, c->seq_len, c->accumulate);
     struct intra_trainer *t = calloc(1, sizeof *t);
     if (!t)

@@ -34,8 +34,8 @@ NEB_MUST_CHECK enum neb_status intra_trainer_save_parts(const struct intra_train
 // Decides which rank writes each thing. In turn, each thing goes to the rank with the smallest load
 // among those that can write. All ranks get the same result. bytes, out: (n). able: (ranks),
 // nonzero if the rank can write; rank 0 always can. load: (ranks), the bytes that each rank writes
-// already; raised. A load of INTRA_PARTS_NOTHING keeps a rank from getting anything unless it is
-// alone.
+// already; this call adds to them. A load of INTRA_PARTS_NOTHING keeps a rank from getting anything
+// unless it is alone.
 #define INTRA_PARTS_NOTHING (UINT64_MAX / 2)
 void intra_parts_assign(const uint64_t *bytes, int32_t n, const uint64_t *able, int ranks,
                         uint64_t *load, int32_t *out);

@@ -29,12 +29,12 @@ __host__ __device__ static inline struct attn_mask attn_mask_of(int T, enum kern
 __host__ __device__ static inline bool attn_sees(struct attn_mask m, int i, int j) {
     return i < m.T && j < m.T && (j <= i || j < m.prefix);
 }
-// attn_sees as one comparison, for a row of a tile: query i sees key j if j is below this …
+// attn_sees as one comparison, for the keys of query i: it sees key j if j is below this.
 __host__ __device__ static inline int attn_row_end(struct attn_mask m, int i) {
     int end = i + 1 > m.prefix ? i + 1 : m.prefix;
     return i < m.T ? end : 0;
 }
-// … and query i (below T) sees key j if i is at least this.
+// The same for the queries of key j: query i (below T) sees it if i is at least this.
 __host__ __device__ static inline int attn_row_start(struct attn_mask m, int j) {
     return j >= m.T ? m.T : j < m.prefix ? 0 : j;
 }

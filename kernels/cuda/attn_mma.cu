@@ -53,8 +53,8 @@ __global__ void __launch_bounds__(THREADS)
     int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP, h = (int)blockIdx.y,
         b = (int)blockIdx.z, i0 = (int)(gridDim.x - 1 - blockIdx.x) * BLOCK,
         row = i0 + warp * 16 * ATOMS + lane / 4, col = lane % 4 * 2;
-    // The rows for which the mask is checked: those of the warp, or with one atom those of the
-    // block, which costs fewer registers.
+    // The rows for which the mask is checked. With two atoms these are the rows of the warp. With
+    // one atom they are the rows of the block, which costs fewer registers.
     int mine = ATOMS > 1 ? row - lane / 4 : i0, n_mine = ATOMS > 1 ? 16 * ATOMS : BLOCK;
     struct attn_mask m = attn_mask_of(J.T, J.kind, J.prefix_len, b);
     size_t first = (size_t)b * J.T;

@@ -38,9 +38,9 @@
 // The late product of the last tile comes after the loop. A group may see one tile fewer than its
 // block. The slot of its last tile is unchanged then, since nothing is copied there any more.
 // bwd_kv has no registers to keep a product for later, and none for K and V: it reads these as A
-// from shared memory. At head_dim 128 own rows arrive in shared memory, 16 bytes a lane, after the
-// slots: Q for fwd; Q, dO and O for bwd_q; K and V for bwd_kv. That makes 161, 225 and 195 KiB in
-// all.
+// from shared memory. At head_dim 128 own rows arrive in shared memory, 16 bytes per lane, after
+// the slots: Q for fwd; Q, dO and O for bwd_q; K and V for bwd_kv. That makes 161, 225 and 195 KiB
+// in all.
 #include "kernels/cuda/attn_tiles.cuh"
 #include "kernels/cuda/attn_wgmma.cuh"
 #include "kernels/cuda/launch.h"

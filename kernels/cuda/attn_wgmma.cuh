@@ -57,9 +57,9 @@ __device__ static inline void wgmma_commit() {
 template <int LEFT> __device__ static inline void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
-// wgmma_wait, but not before `made` is computed. The compiler would move the wait up, before
-// arithmetic that should run meanwhile. A store that never happens ties the two: made is never
-// below 0.
+// wgmma_wait, but not before `made` is computed. Otherwise the compiler would move the wait up,
+// before arithmetic that should run meanwhile. The store makes the wait depend on `made`. It never
+// happens, because made is never below 0.
 template <int LEFT> __device__ static inline void wgmma_wait_behind(float made) {
     asm volatile("{ .reg .pred p; .reg .b32 x; mov.b32 x, %0; setp.lt.f32 p, %0, 0f00000000;\n"
                  "@p st.volatile.shared.b32 [x], x; }\n" ::"f"(made)

@@ -15,7 +15,7 @@
 //   2  Logits at or above the floor go to a list (of 50,304 normal ones and k 16, some 17). The
 //      exponentials of all others are summed.
 //   3  If the list is longer than LIST (equal logits, for example), find the k-th distance by a
-//      radix selection, eight bits a turn. Then repeat step 2 with that as the limit.
+//      radix selection, eight bits per turn. Then repeat step 2 with that as the limit.
 //   4  Sort the list. Its first k are the labels. The others join the sum, so that the tail is a
 //      sum over its classes.
 //
@@ -94,7 +94,9 @@ __global__ void __launch_bounds__(THREADS)
     }
     double goal = u[blockIdx.x] * total;
     bool passed = false;
-    for (int w = 0; w < WARPS; w++) { // up to there, the last part that has any probability
+    // chosen: the part in which the sum passes the goal; if rounding leaves none, the last part
+    // that has any probability
+    for (int w = 0; w < WARPS; w++) {
         if (!passed && sums[w] > 0) {
             chosen = w;
             before = run;

@@ -5,9 +5,9 @@
 //
 //   encode_fast   blocks of 128, eight lanes each: a lane computes the scale and its reciprocal
 //                 once for sixteen elements
-//   encode_any    any block, a warp each
-//   decode_fast   blocks of a power of two, four elements a thread
-//   decode_any    any block, one element a thread
+//   encode_any    any block, one warp per block
+//   decode_fast   blocks of a power of two, four elements per thread
+//   decode_any    any block, one element per thread
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/prim.cuh"
 
@@ -18,7 +18,7 @@ enum {
     FAST_BLOCK = 128,
     LANES = 8, // lanes of a fast block
     FAST_BLOCKS = THREADS / LANES,
-    TURNS = FAST_BLOCK / LANES / 4 // a lane takes four elements a turn
+    TURNS = FAST_BLOCK / LANES / 4 // a lane takes four elements per turn
 };
 
 #define EACH(i, n)                                                                                 \
@@ -45,7 +45,7 @@ __device__ static inline uint32_t scale_code(float want, int top) {
     if (slot < 0)
         return 0;
     float mantissa = __uint_as_float((bits & 0x7fffffu) | 127u << 23);
-    int j = 0; // number of steps below the mantissa: they ascend
+    int j = 0; // how many steps lie below the mantissa; the steps ascend
 #pragma unroll
     for (int i = 0; i < 8; i++)
         j += grid_steps[i] < mantissa;
@@ -135,8 +135,8 @@ __device__ static inline uint32_t lanes_max(uint32_t x) {
 }
 
 // kern_rms of a fast block: the same sixteen sums in the same order. In turn t, lane l has elements
-// 32 t + 4 l + i. They belong to sum 4 (l % 4) + i, after the element of lane l - 4, or before that
-// of lane l + 4.
+// 32 t + 4 l + i. Each belongs to sum 4 (l % 4) + i. That sum adds it after the element of lane
+// l - 4, or before the element of lane l + 4.
 __device__ static inline float lanes_rms(const float (&v)[TURNS][4]) {
     bool second = threadIdx.x & 4;
     float sum[4] = {0, 0, 0, 0};
@@ -273,7 +273,7 @@ cudaError_t kern_cu_encode_blocks(uint8_t *scales, uint8_t *codes, const float *
                      : encode_t<false>(scales, codes, x, a, s);
 }
 
-// Four elements a thread. A block has 2^shift elements, at least four. n is a multiple of four.
+// Four elements per thread. A block has 2^shift elements, at least four. n is a multiple of four.
 template <bool FOUR>
 __global__ void decode_fast(float *out, const uint8_t *scales, const uint8_t *codes, size_t n,
                             int shift, int top, uint32_t *bad) {
@@ -358,7 +358,7 @@ __device__ static inline uint32_t bf16_upper(float x) { // the result is in the 
     return u - ((u & 0x7f800000u) == 0x7f800000u ? 0x10000u : 0);
 }
 
-// V elements a thread: 4 or 1.
+// V elements per thread: 4 or 1.
 template <int V> __global__ void bf16_split(uint8_t *high, uint8_t *low, const float *x, size_t n) {
     EACH(t, n / V) {
         float v[V];

@@ -112,7 +112,7 @@ struct soft_row {
 template <class T>
 __device__ static struct soft_row join_named(struct peak<true> &p, const struct kern_soft &s,
                                              size_t row, const float *logits, float rate) {
-    int lane = (int)threadIdx.x % WARP; // each warp does this by itself, two tokens a lane
+    int lane = (int)threadIdx.x % WARP; // each warp does this by itself, two tokens per lane
     struct peak<true> all = {
         p.max, { 0.0f, 0.0f }
     };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops on rows and elements, all bound by memory. A thread handles V neighbouring elements a turn
+// Ops on rows and elements, all bound by memory. A thread handles V neighbouring elements per turn
 // (16 bytes of the wider operand), or one if a shape or pointer does not allow more. One warp
 // reduces a row. Sums over rows (gradients of gains and biases) go through partial sums in scratch,
 // which are added in a fixed order: the same bits every time.

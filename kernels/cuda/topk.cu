@@ -13,7 +13,7 @@
 //   3  Set a bit for each element at or above the floor (64 of 4,096 normal values: some 100 bits).
 //      These elements go to a list, in order. For that the threads' counts, four in a word, are
 //      summed over the warp and then over the block.
-//   4  Find the k-th smallest distance in the list, eight bits a turn, from the highest bit that
+//   4  Find the k-th smallest distance in the list, eight bits per turn, from the highest bit that
 //      any distance has: one turn or two, mostly.
 //   5  Write the chosen elements of the list to their places, in order.
 //
@@ -40,7 +40,7 @@ enum {
     THREADS = 256,
     WARPS = THREADS / WARP, // a thread owns a bin: THREADS == RADIX
     CHUNK = 4096,
-    TURNS = CHUNK / THREADS / 4, // a thread takes four elements a turn
+    TURNS = CHUNK / THREADS / 4, // a thread takes four elements per turn
     FLOOR_SHIFT = 23 - 4,        // bins of a sixteenth of an octave
     COARSE = 23 - 5,             // bins of a 32nd of an octave
     SHORT = 512,                 // longest list for one warp
@@ -188,8 +188,8 @@ __device__ static uint32_t floor_of(uint32_t most, uint32_t top, uint32_t k, str
     return r->bin == RADIX - 1 || beyond > top ? 0 : top - beyond + 1;
 }
 
-// Which elements a thread has: a warp takes 128 neighbours a turn, a lane four of them. Bit 4 j + i
-// of a set is element own + 128 j + i.
+// Which elements a thread has: a warp takes 128 neighbours per turn, a lane four of them. Bit
+// 4 j + i of a set is element own + 128 j + i.
 __device__ static inline uint32_t own_first() {
     return threadIdx.x / WARP * (CHUNK / WARPS) + threadIdx.x % WARP * 4;
 }
@@ -350,7 +350,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS - 1)
         signs = __funnelshift_l(u[e / 4].x[e % 4], signs, 1);
         u[e / 4].x[e % 4] = top - magnitude(u[e / 4].x[e % 4]);
     }
-    struct cut c = {0, k}; // for zeros only, which would all meet in one bin
+    struct cut c = {0, k}; // for a chunk of zeros, which would all be in one bin
     if (top > 0) {
 #pragma unroll
         for (int e = 0; e < TURNS * 4; e++) {
@@ -382,7 +382,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS - 1)
 #pragma unroll
         for (int e = 0; e < TURNS * 4; e++)
             same |= (u[e / 4].x[e % 4] == c.limit ? 1u : 0u) << e;
-        (void)rank_set(to, same, r.sums[1]); // for zeros only, sums[0] may still be read
+        (void)rank_set(to, same, r.sums[1]); // in a chunk of zeros, sums[0] may still be read
 #pragma unroll
         for (int e = 0; e < TURNS * 4; e++)
             if (same >> e & 1 && to[e / 4]++ < c.ties)

@@ -123,7 +123,7 @@ jq -e '.quality.clusters.beta | .eval_loss == null and .chrf == null and .pairs 
     "$T/unmeasured/summary.json" >/dev/null ||
     fail "the quality without held-out pairs is wrong: $(jq -c .quality \
         "$T/unmeasured/summary.json")"
-grep -q "held-out loss - nats a target token, chrF - over 0 pairs" "$T/unmeasured.log" ||
+grep -q "held-out loss - nats per target token, chrF - over 0 pairs" "$T/unmeasured.log" ||
     fail "the log does not show that nothing was held out"
 if "$nebula" eval "$T/two/checkpoint" --task translate --corpus "$T/none" >"$T/eval.log" 2>&1; then
     fail "eval translated a corpus without pairs"

@@ -99,7 +99,7 @@ make_job "$T/job.yaml"
     --steps 20 --out "$T/wan" >"$T/wan.log" 2>&1) || fail "--wan with the installed program failed"
 [[ -f $T/wan/wanlink.log ]] || fail "no link was emulated"
 digests_equal "$T/wan"
-[[ -d $T/clean/usr/lib/nebula/python/__pycache__ ]] ||
+[[ -d $T/clean/usr/lib/nebula/python/nebula/__pycache__ ]] ||
     fail "Python left no __pycache__, so the removal of such files is not tested"
 into -P nebula || fail "dpkg -P failed: $(tail -n 3 "$T/dpkg.out")"
 left=$(find "$T/clean" ! -type d ! -path "*/var/lib/dpkg/*")

@@ -25,7 +25,7 @@ trap 'kill "${pids[@]}" 2>/dev/null; exit 143' TERM
 for ((i = 0; i < n; i++)); do
     in=/dev/null
     ((i)) || in=/dev/fd/3
-    SLURM_PROCID=$i SLURM_NTASKS=$n SLURM_LOCALID=$i SLURM_STEP_NODELIST='localhost' \
+    SLURM_PROCID=$i SLURM_NTASKS=$n SLURM_LOCALID=$i SLURM_STEP_NODELIST='127.0.0.1' \
         SLURM_JOB_NODELIST='other[1-9]' \
         "$@" <"$in" >>"${out/\%t/$i}" 2>&1 &
     pids+=($!)

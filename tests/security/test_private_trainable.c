@@ -115,7 +115,7 @@ static void test_all_that_is_exchanged(void **state) {
         for (int32_t u = 0; u < r->x.trainer.n_units; u++)
             for (size_t k = 0; k < agent_unit_size(&r->x.trainer.units[u]); k++)
                 r->x.trainer.units[u].data[k] += k % 2 ? 3.0f : -3.0f;
-        assert_int_equal(exchange_encode(&r->x, 0, &r->x.codec), NEB_OK);
+        assert_int_equal(exchange_encode(&r->x, 0, &r->x.kept[0].codec), NEB_OK);
         check(&r->x);
         destroy(r);
     }

@@ -4,6 +4,8 @@
 #ifndef COST_FIXTURE_H
 #define COST_FIXTURE_H
 #include "intra/cost/cost.h"
+#include "intra/train/shards.h"
+#include "intra/train/trainer.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,6 +13,7 @@
 
 #include <cmocka.h>
 #include <math.h>
+#include <stdlib.h>
 
 static const struct intra_model_config model = {.vocab = 512,
                                                 .d_model = 64,
@@ -61,6 +64,34 @@ static inline struct intra_cost_job mesh_job(int dp, int pp, int tp, int batch, 
                                    .micros = micros,
                                    .ranks_a_host = dp * pp * tp,
                                    .share = 1};
+}
+
+// The elements that the fullest of `ranks` ranks owns. *largest: the elements of its largest unit;
+// may be NULL.
+static inline double fullest_owner(const struct intra_cost_job *j, int ranks, double *largest) {
+    enum { UNITS = 256, RANKS = 16 };
+    struct intra_model *m = NULL;
+    struct intra_unit *units = NULL;
+    int32_t n, fragment[UNITS] = {0}, owner[UNITS];
+    uint64_t elements[UNITS], load[RANKS];
+    double widest = 0;
+    int most = 0;
+    assert_in_range(ranks, 1, RANKS);
+    assert_int_equal(intra_model_layout(&j->model, &j->trainable, &m), NEB_OK);
+    assert_int_equal(intra_units(m, &units, &n), NEB_OK);
+    assert_in_range(n, 1, UNITS);
+    for (int32_t i = 0; i < n; i++)
+        elements[i] = (uint64_t)units[i].rows * (uint64_t)units[i].cols;
+    intra_shards_assign(elements, fragment, n, ranks, NULL, NULL, load, owner);
+    for (int r = 0; r < ranks; r++)
+        most = load[r] > load[most] ? r : most;
+    for (int32_t i = 0; i < n; i++)
+        widest = fmax(widest, owner[i] == most ? (double)elements[i] : 0);
+    if (largest)
+        *largest = widest;
+    free(units);
+    intra_model_destroy(&m);
+    return (double)load[most];
 }
 
 static inline void near(double a, double b, double rel, const char *what) {

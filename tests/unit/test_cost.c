@@ -6,8 +6,6 @@
 #include "agent/base/rng.h"
 #include "agent/plan/planner.h"
 #include "inter/outer/outer.h"
-#include "intra/train/shards.h"
-#include "intra/train/trainer.h"
 #include "kernels/count.h"
 #include "tests/unit/cost_fixture.h"
 
@@ -59,12 +57,13 @@ static double resident(void) {
     return (double)used * (double)sysconf(_SC_PAGESIZE);
 }
 
-// A model so large that the buffers of the CPU's products are small beside it.
+// A model so large that the buffers of products are small beside it, and so small that one thread
+// draws its parameters: threads would wait for each other on a busy machine.
 static struct intra_model_config wide(void) {
     struct intra_model_config c = model;
     c.vocab = 4096;
     c.d_model = 256;
-    c.d_ff = 768;
+    c.d_ff = 384;
     c.head_dim = 32;
     return c;
 }
@@ -123,9 +122,10 @@ static void test_memory_is_what_is_allocated(void **state) {
     if (!allocated())
         skip(); // sanitizers have their own allocator
     for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++)
-        for (size_t k = 0; k < sizeof sets / sizeof *sets; k++)
-            for (int again = 0; again < (k ? 1 : 2); again++) {
-                struct intra_cost_job j = mesh_job(1, 1, 1, 4, 4);
+        // all of it on one rank, in a pipeline and with all three, because a real step takes time
+        for (size_t k = 0; k < (i % 3 == 2 || !i ? sizeof sets / sizeof *sets : 1); k++)
+            for (int again = 0; again < (k || i % 3 == 1 ? 1 : 2); again++) {
+                struct intra_cost_job j = mesh_job(1, 1, 1, 2, 4);
                 struct intra_cost cost;
                 j.mesh = meshes[i];
                 j.model = wide();
@@ -142,25 +142,6 @@ static void test_memory_is_what_is_allocated(void **state) {
                 near(cost.params_bytes + cost.optim_bytes + cost.acts_bytes, cost.rank_bytes, 1e-9,
                      "the sum of its parts");
             }
-}
-
-// Elements of the exchange that the fullest rank owns.
-static double fullest_owner(const struct intra_cost_job *j, int ranks) {
-    struct intra_model *m = NULL;
-    struct intra_unit *units = NULL;
-    int32_t n, fragment[256] = {0}, owner[256];
-    uint64_t elements[256], load[64], most = 0;
-    assert_int_equal(intra_model_layout(&j->model, &j->trainable, &m), NEB_OK);
-    assert_int_equal(intra_units(m, &units, &n), NEB_OK);
-    assert_in_range(n, 1, 256);
-    for (int32_t i = 0; i < n; i++)
-        elements[i] = (uint64_t)units[i].rows * (uint64_t)units[i].cols;
-    intra_shards_assign(elements, fragment, n, ranks, NULL, NULL, load, owner);
-    for (int r = 0; r < ranks; r++)
-        most = load[r] > most ? load[r] : most;
-    free(units);
-    intra_model_destroy(&m);
-    return (double)most;
 }
 
 static void test_memory_of_the_exchange(void **state) {
@@ -200,12 +181,13 @@ static void test_memory_of_the_exchange(void **state) {
             j.outer = true;
             intra_cost_step(&j, NULL, &r, &cost);
             // five arrays: θ, v, u, θ_m at the send, and θ_m during encode or merge
-            near(cost.exchange_bytes, 20 * fullest_owner(&j, ranks), 0.25, "the fullest rank");
+            near(cost.exchange_bytes, 20 * fullest_owner(&j, ranks, NULL), 0.25,
+                 "the fullest rank");
             assert_true(cost.owner_bytes == 0);
             near(cost.host_bytes, cost.rank_bytes * ranks, 1e-9, "all ranks of a host");
             j.outer_single = true; // masked sums: rank 0 has the whole exchange
             intra_cost_step(&j, NULL, &r, &cost);
-            near(cost.owner_bytes - cost.frames_bytes, 20 * fullest_owner(&j, 1), 0.01,
+            near(cost.owner_bytes - cost.frames_bytes, 20 * fullest_owner(&j, 1, NULL), 0.01,
                  "a single owner");
             assert_true(cost.exchange_bytes == 0);
             near(cost.host_bytes, cost.rank_bytes * ranks + cost.owner_bytes, 1e-9,
@@ -307,13 +289,13 @@ static void test_flops_and_bytes(void **state) {
     near(cost.compute_s, one.compute_s, 1e-9, "dp 2 on one machine");
     j = mesh_job(1, 1, 2, 4, 8);
     intra_cost_step(&j, NULL, &r, &cost);
-    // a gather and a sum count as one all-reduce
-    near(cost.tp_bytes, 8 * (4 * 5 + 2) * 4.0 * 4 * 32 * 64, 1e-9, "tp bytes");
+    // a gather and a sum count as one all-reduce; the loss over the cut vocabulary adds a little
+    near(cost.tp_bytes, 8 * (4 * 5 + 2) * 4.0 * 4 * 32 * 64, 0.02, "tp bytes");
     j = mesh_job(1, 2, 1, 4, 8);
     j.ranks_a_host = 1;
     intra_cost_step(&j, NULL, &r, &cost);
     assert_true(cost.pp_s > cost.compute_s / 8 && cost.pp_s < cost.compute_s / 4); // one bubble
-    near(cost.pp_bytes, 2 * 8 * 4.0 * 4 * 32 * 64, 1e-9, "pp bytes");
+    near(cost.pp_bytes, 8 * 4.0 * 4 * 32 * 64, 1e-9, "pp bytes"); // to one neighbour
     // recomputation: at most a third more products, and less memory
     j = mesh_job(1, 1, 1, 4, 8);
     j.recompute = true;

@@ -143,7 +143,8 @@ static struct agent_job job_of(enum agent_mode mode, int32_t clusters) {
                           .seq_len = 32,
                           .batch = 4,
                           .accumulate = 1,
-                          .n_clusters = clusters};
+                          .n_clusters = clusters,
+                          .sync.fragments = 1};
     j.model.vocab = 0;
     j.rtd = (struct agent_rtd_config){
         .mask_rate = 0.15f, .generator_steps = 1, .discriminator_steps = 1, .ahead = 16};

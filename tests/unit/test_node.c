@@ -543,8 +543,8 @@ static void test_leaves_out_unrejectable(void **state) {
 }
 
 // With two members, the other member's verdict on an update counts, not the owner's.
-// A fragment with a rule: its records have its own rates, and with an owner only the owner's updates
-// rest on tokens.
+// A fragment with a rule: its records have its own rates, and with an owner only the owner's
+// updates rest on tokens.
 static void test_rules(void **state) {
     (void)state;
     begin(0, 1, true);

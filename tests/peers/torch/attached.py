@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch loops attached to agents on loopback: equal digests, beside a built-in worker, after
-kill -9, with DDP and FSDP; and the cost of federating.
+kill -9, on all kinds of meshes, for several models, inside other libraries; memory, and the cost of
+federating.
 
 usage: attached.py [case…]; one line a case, exit status 1 when one fails.
 """
@@ -19,6 +20,8 @@ here = pathlib.Path(__file__).resolve().parent
 source = here.parents[2]
 examples = source / "configs/examples"
 nebula = str(pathlib.Path(os.environ["BUILD"]) / "nebula")
+MESHES = {"one": 1, "rows": 2, "columns": 2, "hsdp": 4, "tp": 4}  # as in models.py
+MODELS = ("gpt2", "vit", "qwen3", "gemma2", "mixtral", "qwen3moe")
 failures = 0
 
 
@@ -28,11 +31,25 @@ def report(case, good, text):
     print(f"{case:6s} {'ok    ' if good else 'FAILED'} {text}", flush=True)
 
 
-class Job:
-    """A job on two local agents; the caller starts their loops."""
+def start(work, clusters, steps, **sync):
+    """A job without a model of its own on len(clusters) local agents."""
+    sites = "".join(f"  - {{name: {c}, launcher: attach, threads: 1}}\n" for c in clusters)
+    values = {"interval": 2, "overlap": 1, "codec": "int4", "outer": "{lr: 1, momentum: 0}", **sync}
+    (work / "job.yaml").write_text(
+        f"job: peers\nsteps: {steps}\nmodel: attached\ndata: {{step_tokens: 65536}}\n"
+        f"sync: {{{', '.join(f'{k}: {v}' for k, v in values.items())}}}\n"
+        f"checkpoint: {{every_steps: 0}}\nclusters:\n{sites}")
+    return Job(work, len(clusters))
 
-    def __init__(self, work, launchers=("attach", "attach"), steps=120, **sync):
-        self.out = work / "run"
+
+class Job:
+    """The job of work/job.yaml on local agents; the caller starts their loops."""
+
+    processes = []  # of all jobs, the agents' first
+
+    @classmethod
+    def built_in(cls, work, launchers=("attach", "attach"), steps=120, **sync):
+        """configs/examples/attach.yaml with other values."""
         text = (examples / "attach.yaml").read_text().replace("steps: 300", f"steps: {steps}")
         text = text.replace("every_steps: 100", "every_steps: 20")
         if (work / "corpus").exists():
@@ -44,17 +61,23 @@ class Job:
         for k, v in sync.items():
             text = re.sub(rf"\b{k}: [^\s,}}]+", f"{k}: {v}", text)
         (work / "job.yaml").write_text(text)
+        return cls(work, 2)
+
+    def __init__(self, work, clusters):
+        self.out = work / "run"
         self.log = open(work / "pretrain.log", "w")
         self.p = subprocess.Popen(
-            [nebula, "pretrain", str(work / "job.yaml"), "--local", "2", "--out", str(self.out)],
+            [nebula, "pretrain", str(work / "job.yaml"), "--local", str(clusters), "--out", str(self.out)],
             stdout=self.log,
             stderr=self.log,
         )
         self.loops, self.work = [], work
+        self.processes.append(self.p)
 
-    def loop(self, name, script="train_plain.py", ranks=1, **env):
+    def loop(self, name, script="train_plain.py", ranks=1, arguments=None, **env):
         home = self.out / "clusters" / name
-        command = [sys.executable, str(examples / script), "1" if name == "paris" else "2"]
+        arguments = arguments or ["1" if name == "paris" else "2"]
+        command = [sys.executable, str(examples / script), *map(str, arguments)]
         if ranks > 1:
             port = 29500 + os.getpid() % 400 + len(self.loops)
             command[1:1] = [
@@ -71,6 +94,7 @@ class Job:
         )
         p.log = log
         self.loops.append(p)
+        self.processes.append(p)
         return p
 
     def step(self, name):
@@ -85,8 +109,15 @@ class Job:
         )
 
     def end(self, timeout=240):
-        for p in self.loops:
-            if p.wait(timeout) not in (0, -signal.SIGKILL):
+        limit, left = time.monotonic() + timeout, list(self.loops)
+        while left:
+            ended = [p for p in left if p.poll() is not None]
+            left = [p for p in left if p not in ended]
+            if time.monotonic() > limit:
+                raise RuntimeError(f"{len(left)} loops did not end: {left[0].args}")
+            time.sleep(0.2)
+            bad = [p for p in ended if p.returncode not in (0, -signal.SIGKILL)]
+            for p in bad[:1]:
                 p.log.seek(0)
                 raise RuntimeError(f"a loop failed: {p.log.read()[-1500:]}")
         if self.p.wait(60):
@@ -109,7 +140,7 @@ def equal(case, s, text=""):
 
 
 def plain(work):
-    job = Job(work)
+    job = Job.built_in(work)
     job.loop("paris"), job.loop("berlin")
     equal("plain", job.end())
 
@@ -134,13 +165,13 @@ def corpus(work):
 
 def mixed(work):
     corpus(work)
-    job = Job(work, ("attach", "local"))
+    job = Job.built_in(work, ("attach", "local"))
     job.loop("paris")
     equal("mixed", job.end())
 
 
 def kill(work):
-    job = Job(work)
+    job = Job.built_in(work)
     first = job.loop("paris")
     job.loop("berlin")
     for _ in range(2400):
@@ -159,7 +190,7 @@ def kill(work):
 
 
 def ddp(work, script="train_ddp.py", case="ddp"):
-    job = Job(work, steps=60)
+    job = Job.built_in(work, steps=60)
     job.loop("paris", script, ranks=2), job.loop("berlin")
     equal(case, job.end())
 
@@ -169,7 +200,7 @@ def fsdp(work):
 
 
 def ranks(work):
-    job = Job(work, steps=40, overlap=0)
+    job = Job.built_in(work, steps=40, overlap=0)
     job.loop("paris", here / "ranks.py", ranks=2)
     for _ in range(600):
         if job.step("paris") >= 1 or job.loops[0].poll() is not None:
@@ -178,6 +209,62 @@ def ranks(work):
     time.sleep(30)  # its ranks wait for berlin, for longer than their own group would
     job.loop("berlin", here / "ranks.py")
     equal("ranks", job.end(120))
+
+
+def rounds(job):
+    """{(round, fragment): {cluster: digest}} of a run."""
+    out = {}
+    for x in map(json.loads, (job.out / "metrics.jsonl").read_text().splitlines()):
+        if x.get("kind") == "round" and x.get("digest"):
+            out.setdefault((x["round"], x["fragment"]), {})[x["cluster"]] = x["digest"]
+    return out
+
+
+def fixed(case, work, model, clusters, steps=20):
+    """Clusters {name: mesh} of one job; the digests of its rounds, None where they differ."""
+    work.mkdir()
+    job = start(work, clusters, steps)
+    for i, (name, mesh) in enumerate(clusters.items()):
+        job.loop(name, here / "loops.py", MESHES[mesh], [f"fixed:{mesh}", model, i + 1])
+    s = job.end(900)
+    found = rounds(job)
+    same = all(len(d) == len(clusters) and len(set(d.values())) == 1 for d in found.values())
+    report(case, same and len(found) >= 10, f"{model}: {', '.join(clusters.values())}: "
+           f"{len(found)} rounds, every digest equal: {same}, last {s['clusters'][0]['params_digest']}")
+    return [sorted(d.values())[0] for _, d in sorted(found.items())] if same else None
+
+
+def meshes(work):
+    """Clusters of one job, each on another mesh, for every model; then a run without any mesh."""
+    names = ("paris", "berlin", "rome", "oslo", "bern")
+    for model in os.environ.get("MODELS", " ".join(MODELS)).split():
+        five = fixed("meshes", work / model, model, dict(zip(names, MESHES)))
+        alone = fixed("meshes", work / f"{model}-one", model, dict.fromkeys(names, "one"))
+        report("meshes", five is not None and five == alone,
+               f"{model}: the same digests in a run with meshes and in a run without")
+
+
+def library(case, work, model="gpt2", ranks=2, steps=40):
+    """Two clusters whose loops a library runs, one of several ranks."""
+    job = start(work, ("paris", "berlin"), steps, interval=10, overlap=2)
+    for i, (name, n) in enumerate((("paris", ranks), ("berlin", 1))):
+        job.loop(name, here / "loops.py", n, [case, model, i + 1])
+    s = job.end(900)
+    digests = {c["params_digest"] for c in s["clusters"]}
+    said = []
+    for p in job.loops:
+        p.log.seek(0)
+        said += re.findall(r"step (\d+) of \d+, digest (\w+)", p.log.read())
+    good = len(digests) == 1 and said == [(str(steps), d) for d in digests] * 2
+    losses = ", ".join(f"{c['loss_first']:.2f} to {c['loss_last']:.2f}" for c in s["clusters"]
+                       if c.get("loss_last") is not None)
+    report(case, good, f"{s['rounds']} rounds, digest {sorted(digests)}, loops say {said}, loss {losses}")
+
+
+def fsdp_loop(work):
+    for model in os.environ.get("MODELS", " ".join(MODELS)).split():
+        (work / model).mkdir()
+        library("fsdp", work / model, model)
 
 
 def loss_of_ratio(fours, alone, federated):
@@ -196,7 +283,7 @@ def cost(work):
     load; tokens/s of processor time may not contradict it by more than their noise. With
     COST_HOLD=clock, on an idle machine, the limit is for the clock."""
     interval = int(os.environ.get("COST_INTERVAL", 50))
-    job = Job(
+    job = Job.built_in(
         work,
         steps=int(os.environ.get("COST_STEPS", 16 * interval)),
         interval=interval,
@@ -248,11 +335,23 @@ def cost(work):
     )
 
 
-cases = {f.__name__: f for f in (plain, mixed, kill, ddp, fsdp, ranks, cost)}
+cases = {f.__name__: f for f in (plain, mixed, kill, ddp, fsdp, ranks, meshes, fsdp_loop)}
+for kind, n in (("hf", 2), ("peft", 1), ("accelerate", 2), ("lightning", 2), ("titan", 2), ("numpy", 1),
+                ("jax", 1)):
+    cases[kind] = lambda work, kind=kind, n=n: library(kind, work, ranks=n)
+cases["cost"] = cost
 for name in sys.argv[1:] or cases:
     with tempfile.TemporaryDirectory(prefix="nebula-torch-") as folder:
         try:
             cases[name](pathlib.Path(folder))
         except (RuntimeError, subprocess.TimeoutExpired, OSError) as e:
             report(name, False, str(e))
+        for p in reversed(Job.processes):
+            if p.poll() is None:
+                p.send_signal(signal.SIGTERM if p.args[0] != nebula else signal.SIGINT)
+                try:
+                    p.wait(60)
+                except subprocess.TimeoutExpired:
+                    p.kill()
+        Job.processes.clear()
 sys.exit(1 if failures else 0)
