@@ -128,7 +128,7 @@ struct exchange_saves { // checkpoints
     // The trainer keeps its part and the arrays of the exchange by itself: files have the rest.
     bool rest_only;
     char rest[NEB_PATH_MAX]; // such a file, to continue from; "": none
-    struct { // the checkpoint that is being written
+    struct {                 // the checkpoint that is being written
         int64_t step;
         uint32_t rounds[INTER_FRAGMENTS_MAX];
         double wait_s; // time spent waiting for the previous checkpoint
