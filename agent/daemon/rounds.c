@@ -338,7 +338,7 @@ enum inter_screen daemon_on_screen(void *user, const struct inter_manifest *m, c
                         ? agent_job_fragment_owner(&j->job, (int32_t)m->key.fragment)
                         : -1;
     if (owner >= 0 && owner != m->key.member)
-        return is_empty(p, n) ? INTER_SCREEN_PASS : INTER_SCREEN_REFUSE;
+        return is_empty(p, n) ? INTER_SCREEN_EMPTY : INTER_SCREEN_REFUSE;
     if (!j || !j->sums)
         return INTER_SCREEN_USUAL;
     return agent_sums_admits(j->sums, m, p, n) ? INTER_SCREEN_PASS : INTER_SCREEN_REFUSE;

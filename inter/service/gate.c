@@ -126,6 +126,8 @@ static const char *fault_of(struct inter_service *s, const struct inter_manifest
         s->cb.screen ? s->cb.screen(s->cb.user, m, map->p, map->len) : INTER_SCREEN_USUAL;
     if (screen == INTER_SCREEN_REFUSE)
         return "the job's profile does not allow it";
+    if (screen == INTER_SCREEN_EMPTY)
+        return NULL;
     if (screen == INTER_SCREEN_PASS)
         return fault_of_masked(s, m, map);
     enum neb_status st;

@@ -12,7 +12,12 @@
 #include "inter/service/snapshot.h"
 #include "inter/stream/streams.h"
 
-enum inter_screen { INTER_SCREEN_USUAL, INTER_SCREEN_PASS, INTER_SCREEN_REFUSE };
+enum inter_screen {
+    INTER_SCREEN_USUAL,
+    INTER_SCREEN_PASS,  // masked: the gate checks the number of parameters
+    INTER_SCREEN_EMPTY, // it has no units: there is nothing to check
+    INTER_SCREEN_REFUSE
+};
 
 struct inter_service_callbacks {
     void *user;
