@@ -91,7 +91,7 @@ function(nebula_schedule)
     e2e_distill_federate e2e_distill_streams e2e_divergence e2e_micro_batches e2e_numbers
     e2e_package e2e_plan e2e_rtd_share e2e_stop_overtakes e2e_tensorboard fault_ledger_faults
     ops_bf16 parallel_mesh_bf16 parallel_mesh_options parallel_mesh_shards parallel_mesh_parts
-    parallel_worker_mesh_mpirun parallel_worker_remesh security_enrol security_diverged
+    parallel_mesh_units parallel_worker_mesh_mpirun parallel_worker_remesh security_enrol security_diverged
     security_policy_refusal security_seal_run security_secrets unit_bench_round unit_bench_train
     unit_build_scale)
   nebula_tests(PROCESSORS 8

@@ -141,7 +141,8 @@ static void build_note(char *out, size_t cap, const struct agent_exchange *x) {
 static enum neb_status save_sync(struct agent_exchange *x, struct intra_ckpt_writer *out) {
     uint64_t counts = 2 * x->trainer.n_counters;
     char name[64];
-    NEB_TRY(agent_shards_save(x->shards, out));
+    if (!x->saves.rest_only)
+        NEB_TRY(agent_shards_save(x->shards, out));
     // the agent needs this to make a snapshot of the checkpoint
     uint64_t rounds[INTER_FRAGMENTS_MAX][EXCHANGE_ROUND_WORDS];
     for (int32_t f = 0; f < exchange_fragments(x); f++) {
@@ -177,14 +178,15 @@ enum neb_status exchange_write_checkpoint(struct agent_exchange *x, struct intra
     NEB_TRY(st);
     build_note(note, sizeof note, x);
     NEB_TRY(intra_ckpt_add(out, "build", INTRA_BYTES, strlen(note), 1, note));
-    NEB_TRY(x->trainer.ops->save(x->trainer.user, out));
+    if (!x->saves.rest_only)
+        NEB_TRY(x->trainer.ops->save(x->trainer.user, out));
     return x->federated ? save_sync(x, out) : NEB_OK;
 }
 
 static enum neb_status restore_sync(struct agent_exchange *x, const struct intra_ckpt *c) {
     uint64_t counts = 2 * x->trainer.n_counters;
     char name[64];
-    NEB_TRY(agent_shards_restore(x->shards, c));
+    NEB_TRY(agent_shards_restore(x->shards, x->saves.rest_only ? NULL : c));
     for (int32_t f = 0; f < exchange_fragments(x); f++) {
         snprintf(name, sizeof name, "sync.counts.%d", f);
         NEB_TRY(intra_ckpt_read(c, name, INTRA_U64, counts, 1, x->kept[f].counts_base));
@@ -259,7 +261,8 @@ static enum neb_status restore_from(struct agent_exchange *x, const struct intra
         neb_warn("%s was written by another build or machine (%.*s; here %s): training continues, "
                  "but not bit for bit",
                  intra_ckpt_path(c), b ? (int)b->bytes : 0, (const char *)built, note);
-    NEB_TRY(x->trainer.ops->restore(x->trainer.user, c));
+    if (!x->saves.rest_only)
+        NEB_TRY(x->trainer.ops->restore(x->trainer.user, c));
     return x->federated ? restore_sync(x, c) : NEB_OK;
 }
 
@@ -307,6 +310,22 @@ enum neb_status exchange_newest(struct agent_exchange *x, struct intra_ckpt **ou
     return x->skips_init ? NEB_ERR_AGAIN : st;
 }
 
+// Continues from the arrays that the trainer has set, and the rest.
+static enum neb_status restore_rest(struct agent_exchange *x) {
+    struct intra_ckpt *c = NULL;
+    bool good = false;
+    NEB_TRY(intra_ckpt_open_in(NULL, x->saves.rest, true, &c));
+    x->saves.rest_only = true;
+    enum neb_status st = restore_from(x, c);
+    x->saves.rest_only = false;
+    intra_ckpt_close(&c);
+    if (st == NEB_OK)
+        st = holds_what_it_says(x, &good);
+    return st == NEB_OK && !good
+               ? neb_fail(NEB_ERR_CORRUPT, "the state that was loaded does not match its digests")
+               : st;
+}
+
 // Restores the newest checkpoint that can be trusted, and removes those that cannot. NEB_ERR_AGAIN:
 // none is left, and this process holds the state of a bad one: a new process has to start.
 static enum neb_status restore_newest(struct agent_exchange *x) {
@@ -337,7 +356,7 @@ static enum neb_status restore_newest(struct agent_exchange *x) {
 enum neb_status exchange_restore(struct agent_exchange *x) {
     char path[NEB_PATH_MAX];
     NEB_TRY(neb_path(path, sizeof path, x->dir, "merges.log"));
-    enum neb_status st = restore_newest(x);
+    enum neb_status st = x->saves.rest[0] ? restore_rest(x) : restore_newest(x);
     if (st != NEB_OK && st != NEB_ERR_NOT_FOUND)
         return st;
     if (!x->federated)

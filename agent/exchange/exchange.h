@@ -125,6 +125,9 @@ struct exchange_saves { // checkpoints
     uint64_t reserve;               // bytes by which the trainer's part may grow
     // The trainer's part is all of a checkpoint: a side without rounds.
     bool trainer_only;
+    // The trainer keeps its part and the arrays of the exchange by itself: files have the rest.
+    bool rest_only;
+    char rest[NEB_PATH_MAX]; // such a file, to continue from; "": none
     struct { // the checkpoint that is being written
         int64_t step;
         uint32_t rounds[INTER_FRAGMENTS_MAX];

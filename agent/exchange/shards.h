@@ -91,7 +91,8 @@ NEB_MUST_CHECK enum neb_status agent_shards_save(struct agent_shards *o,
 uint64_t agent_shards_part_bytes(void *user, int rank);
 enum neb_status agent_shards_part_put(void *user, const int32_t *writer,
                                       struct intra_ckpt_writer *w, enum neb_status *written);
-// Rank 0: reads all arrays from a checkpoint. Versions and updates in flight are taken from its
+// Rank 0: reads all arrays from a checkpoint. NULL: each rank has set those of its units. Versions
+// and updates in flight are taken from its
 // inter_outer.
 NEB_MUST_CHECK enum neb_status agent_shards_restore(struct agent_shards *o,
                                                     const struct intra_ckpt *c);

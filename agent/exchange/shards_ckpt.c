@@ -21,9 +21,9 @@ uint64_t agent_shards_part_bytes(void *user, int rank) {
 }
 
 static enum neb_status add(struct intra_ckpt_writer *w, const struct inter_outer_array *array,
-                           int32_t i, size_t n, const float *x) {
+                           int32_t number, size_t n, const float *x) {
     char name[64];
-    snprintf(name, sizeof name, "%s/%d", array->name, i);
+    snprintf(name, sizeof name, "%s/%d", array->name, number);
     return intra_ckpt_add(w, name, INTRA_F32, n, 1, x);
 }
 
@@ -44,8 +44,8 @@ enum neb_status agent_shards_part_put(void *user, const int32_t *writer,
     enum neb_status pulled = inter_outer_pull(o->outer);
     *written = *written == NEB_OK ? pulled : *written;
     inter_outer_arrays(o->outer, arrays);
-    for (int32_t i = 0; i < o->n; i++) {
-        if (o->owner[i] < 0)
+    for (int32_t i = 0, number = 0; i < o->n; i++) {
+        if (o->owner[i] < 0) // the numbers of an array's pieces have no gap
             continue;
         size_t n = shards_unit_size(o, i);
         int to = writer[o->owner[i]];
@@ -57,8 +57,9 @@ enum neb_status agent_shards_part_put(void *user, const int32_t *writer,
                 NEB_TRY_GOTO(shards_take(o, room, n * sizeof *x, o->owner[i], SHARDS_TAG_ARRAYS),
                              out);
             if (to == o->rank && *written == NEB_OK)
-                *written = add(w, &arrays[a], i, n, x);
+                *written = add(w, &arrays[a], number, n, x);
         }
+        number++;
     }
 out:
     free(room);
@@ -118,7 +119,8 @@ enum neb_status shards_do_restore(struct agent_shards *o, const struct shards_re
                                   const struct shards_source *from) {
     for (int32_t f = 0; f < o->c.fragments; f++)
         inter_outer_set_fragment(o->outer, f, a->version[f], a->in_flight[f]);
-    NEB_TRY(spread(o, -1, INTER_OUTER_ARRAYS, from));
+    if (a->arrays)
+        NEB_TRY(spread(o, -1, INTER_OUTER_ARRAYS, from));
     return shards_agree(o, inter_outer_push(o->outer));
 }
 
@@ -130,10 +132,10 @@ static enum neb_status read_array(const struct shards_source *from, int array, u
 enum neb_status agent_shards_restore(struct agent_shards *o, const struct intra_ckpt *c) {
     struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
     struct shards_source from = {.read = read_array};
-    struct shards_restore a = {0};
+    struct shards_restore a = {.arrays = c != NULL};
     enum neb_status st = NEB_OK;
     inter_outer_arrays(o->outer, arrays);
-    for (int i = 0; i < INTER_OUTER_ARRAYS && st == NEB_OK; i++)
+    for (int i = 0; i < INTER_OUTER_ARRAYS && st == NEB_OK && c; i++)
         st = intra_ckpt_array_open(c, arrays[i].name, o->elements, &from.arrays[i]);
     for (int32_t f = 0; f < o->c.fragments; f++) {
         a.version[f] = inter_outer_version(o->outer, f);

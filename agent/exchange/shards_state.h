@@ -117,6 +117,7 @@ struct shards_adopt {
     uint32_t version;
 };
 struct shards_restore {
+    bool arrays; // false: each owner has them
     uint32_t version[INTER_FRAGMENTS_MAX];
     bool in_flight[INTER_FRAGMENTS_MAX];
 };

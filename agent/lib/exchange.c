@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Between the steps of an attached trainer: does what is due, and tends the agent.
 #include "agent/base/log.h"
-#include "agent/job/groups.h"
 #include "agent/lib/state.h"
 
 #include <string.h>
@@ -123,12 +122,12 @@ static enum neb_status show_first(struct nebula *n) {
     return agent_job_init_cluster(&x->job) == x->cluster ? lib_save_now(n) : NEB_OK;
 }
 
-// The first read draws the initial values of what is exchanged. This does it for the rest.
+// The first read draws the initial values of what is exchanged. This does it for the rest. A loop
+// that loads a state has its parameters.
 static enum neb_status draw_alone(struct nebula *n) {
-    for (int32_t i = 0; n->model && i < n->x.trainer.n_units; i++) {
+    for (int32_t i = 0; n->model && !n->loading && i < n->x.trainer.n_units; i++) {
         struct agent_move m = lib_move(n, i);
-        const struct agent_group *g = agent_job_group(&n->x.job, n->of[i]->group);
-        if (!n->x.federated || g->exchange == AGENT_GROUP_NEVER)
+        if (!n->x.federated || n->fragment[i] < 0)
             NEB_TRY(lib_draw(n, &m, 1));
     }
     return NEB_OK;
@@ -137,20 +136,26 @@ static enum neb_status draw_alone(struct nebula *n) {
 enum neb_status lib_prepare(struct nebula *n) {
     NEB_TRY(lib_tensors_settle(n));
     NEB_TRY(lib_trainer_create(n));
-    n->initial = n->x.federated;
+    n->initial = n->x.federated && !n->loading;
     return draw_alone(n);
+}
+
+enum neb_status lib_create(struct nebula *n) {
+    if (n->x.job.attached)
+        NEB_TRY(compare_clusters(n));
+    if (n->x.federated)
+        NEB_TRY(exchange_join(&n->x));
+    n->initial = false;
+    return NEB_OK;
 }
 
 enum neb_status lib_begin(struct nebula *n) {
     struct agent_exchange *x = &n->x;
-    if (x->job.attached)
-        NEB_TRY(compare_clusters(n));
-    if (x->federated)
-        NEB_TRY(exchange_join(x));
-    n->initial = false;
-    for (int32_t i = 0; x->federated && i < x->trainer.n_units; i++)
-        n->of[i]->fragment = x->fragment[i];
+    NEB_TRY(n->loading ? lib_rest_load(n) : lib_create(n));
     NEB_TRY(exchange_resume(x));
+    if (x->saves.rest[0])
+        NEB_TRY(neb_fs_remove(x->saves.rest));
+    x->saves.rest[0] = 0;
     memset(n->digests, 0, sizeof n->digests);
     NEB_TRY(show_first(n));
     // with the hook, the caller waits for the disk: it saves its own state after the checkpoint

@@ -34,7 +34,8 @@ enum neb_status lib_agree(struct nebula *n, enum neb_status st) {
     neb_last_error(f.why, sizeof f.why);
     int from = n->ranks - (int)first;
     NEB_TRY(w->ops->broadcast(w, &f, sizeof f, from));
-    return from == n->rank ? st : neb_fail((enum neb_status)f.status, "rank %d: %s", from, f.why);
+    // a rank with a failure of its own has logged it
+    return st != NEB_OK ? st : neb_fail((enum neb_status)f.status, "rank %d: %s", from, f.why);
 }
 
 // ---- waits and hooks ----------------------------------------------------------------------------

@@ -42,7 +42,7 @@ void lib_locale_back(const locale_t *was) {
     freelocale(c);
 }
 
-static int usable(const struct nebula *n, const char *call) {
+int lib_usable(const struct nebula *n, const char *call) {
     if (!n)
         return lib_fail(NEBULA_ERR_INVALID, "%s: the handle is NULL or closed", call);
     if (n->process != getpid())
@@ -93,7 +93,7 @@ static int32_t count_tensors(const struct nebula *n) {
 }
 
 int nebula_tensor_at(struct nebula *n, int32_t i, struct nebula_tensor *out) {
-    int s = usable(n, "nebula_tensor_at");
+    int s = lib_usable(n, "nebula_tensor_at");
     if (s)
         return s;
     if (!out || out->size != sizeof *out)
@@ -131,7 +131,7 @@ static int end_call(struct nebula *n, enum neb_status st) {
 
 int nebula_begin(struct nebula *n) {
     LIB_POINT;
-    int s = usable(n, "nebula_begin");
+    int s = lib_usable(n, "nebula_begin");
     if (s)
         return s;
     if (n->begun)
@@ -139,7 +139,7 @@ int nebula_begin(struct nebula *n) {
     if ((s = lib_enter(n, "nebula_begin")) != NEBULA_OK)
         return s;
     n->begun = true;
-    enum neb_status st = lib_prepare(n); // one status for all ranks
+    enum neb_status st = n->loading ? NEB_OK : lib_prepare(n); // one status for all ranks
     if (st != NEB_OK) {
         n->failed = true;
         return lib_pass(st);
@@ -148,7 +148,7 @@ int nebula_begin(struct nebula *n) {
 }
 
 int nebula_count(struct nebula *n, const int32_t *inputs, const int32_t *targets, size_t count) {
-    int s = usable(n, "nebula_count");
+    int s = lib_usable(n, "nebula_count");
     if (s)
         return s;
     if (!inputs || !targets)
@@ -199,7 +199,7 @@ int64_t nebula_step_count(const struct nebula *n) { return n ? n->x.step : 0; }
 int nebula_step_with(struct nebula *n, const struct nebula_step_stats *stats, int *state) {
     LIB_POINT;
     struct nebula_step_stats known = NEBULA_STEP_STATS_INIT;
-    int s = usable(n, "nebula_step");
+    int s = lib_usable(n, "nebula_step");
     if (s)
         return s;
     if (!state || !stats)
@@ -237,7 +237,7 @@ int nebula_step(struct nebula *n, uint64_t tokens, double loss, int *state) {
 
 int nebula_checkpoint(struct nebula *n) {
     LIB_POINT;
-    int s = usable(n, "nebula_checkpoint");
+    int s = lib_usable(n, "nebula_checkpoint");
     if (s)
         return s;
     if (!n->begun)
@@ -307,7 +307,7 @@ static enum neb_status info(struct nebula *n, struct nebula_info *out) {
 
 int nebula_info_get(struct nebula *n, struct nebula_info *out) {
     LIB_POINT;
-    int s = usable(n, "nebula_info_get");
+    int s = lib_usable(n, "nebula_info_get");
     if (s)
         return s;
     if (!out || out->size != sizeof *out)

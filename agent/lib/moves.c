@@ -300,7 +300,7 @@ static enum neb_status know_owners(struct nebula *n, const struct agent_move *mo
 }
 
 static enum neb_status all_finite(const struct nebula *n) {
-    char at[NEBULA_DIMS_MAX * 22 + 4] = "[";
+    char at[NEBULA_DIMS_MAX * 22 + 4] = "(";
     int64_t c[NEBULA_DIMS_MAX] = {0};
     const struct lib_tensor *t = n->bad;
     if (!t)
@@ -311,7 +311,7 @@ static enum neb_status all_finite(const struct nebula *n) {
         snprintf(at + len, sizeof at - len, "%s%" PRId64, k ? ", " : "", c[k]);
     }
     return neb_fail(NEB_ERR_INVALID,
-                    "tensor %s: element %s] is not a finite number on rank %d. Continue from the "
+                    "tensor %s: element %s) is not a finite number on rank %d. Continue from the "
                     "newest checkpoint",
                     t->name, at, n->rank);
 }

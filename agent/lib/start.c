@@ -110,9 +110,10 @@ static enum neb_status index_units(struct nebula *n, int32_t n_units) {
     size_t cap = (size_t)n_units + 1;
     n->of = calloc(cap, sizeof(struct lib_tensor *));
     n->first = calloc(cap, sizeof *n->first);
+    n->fragment = calloc(cap, sizeof *n->fragment);
     n->owner = calloc(cap, sizeof *n->owner);
     n->shadow = calloc(cap, sizeof(float *));
-    if (!n->of || !n->first || !n->owner || !n->shadow)
+    if (!n->of || !n->first || !n->fragment || !n->owner || !n->shadow)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for %d units", n_units);
     struct lib_tensor *t = NULL;
     for (int32_t i = 0; i < n_units; i++) {
@@ -121,7 +122,7 @@ static enum neb_status index_units(struct nebula *n, int32_t n_units) {
         NEB_ASSERT(t);
         n->of[i] = t;
         n->first[i] = u->row0 * t->cols + u->col0;
-        n->owner[i] = -1;
+        n->owner[i] = n->fragment[i] = -1;
         u->data = in_place(n, i);
         n->buffer_floats =
             agent_unit_size(u) > n->buffer_floats ? agent_unit_size(u) : n->buffer_floats;
@@ -136,6 +137,10 @@ enum neb_status lib_trainer_create(struct nebula *n) {
     enum neb_status st = n->model ? model_units(n, &n_units) : attached_units(n, &n_units);
     if (st == NEB_OK)
         st = index_units(n, n_units);
+    if (st == NEB_OK && n->x.federated)
+        st = exchange_cut(&n->x.job, n->units, n_units, n->fragment);
+    for (int32_t i = 0; i < n_units && st == NEB_OK; i++)
+        n->of[i]->fragment = n->fragment[i];
     n->x.trainer =
         (struct agent_trainer){.ops = &lib_trainer_ops,
                                .user = n,
@@ -154,7 +159,9 @@ void lib_trainer_destroy(struct nebula *n) {
     free(n->units);
     free(n->of);
     free(n->first);
+    free(n->fragment);
     free(n->owner);
+    neb_buf_free(&n->rest);
     free(n->buffer);
     free(n->room);
     free(n->counters);

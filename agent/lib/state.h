@@ -10,6 +10,7 @@
 //     trainer.c     the trainer behind agent/exchange/trainer.h, on rank 0
 //     follow.c      calls of rank 0 to the other ranks, and what these do
 //     save.c        the trainer's part of checkpoints
+//     keep.c        the state of the exchange for checkpoints that the loop writes
 #ifndef AGENT_LIB_STATE_H
 #define AGENT_LIB_STATE_H
 #include "agent/exchange/exchange.h"
@@ -63,6 +64,7 @@ struct nebula {
     struct agent_unit *units;  // (x.trainer.n_units)
     struct lib_tensor **of;    // (n_units) the unit's tensor
     int64_t *first;            // (n_units) the unit's first element in its tensor
+    int32_t *fragment;         // (n_units) -1: not exchanged
     int *owner;                // (n_units) its owner, once it is known; else -1
     float **shadow;            // (n_units) fp32 behind 16-bit units that this rank owns
     float *buffer, *room;      // (largest unit) messages; a unit that has no other memory
@@ -74,11 +76,13 @@ struct nebula {
     char socket[NEB_PATH_MAX], job[NEB_PATH_MAX];
     pid_t process; // that attached
     bool begun, failed, told_16;
-    bool compared;  // the agent has found the same tensors on the other clusters
-    bool initial;   // nothing is written to the tensors yet
-    bool raw;       // reads give values as they are, for a checkpoint
-    int state;      // enum nebula_state
-    uint64_t reads; // how often parameters were read
+    bool compared;       // the agent has found the same tensors on the other clusters
+    bool loading;        // nebula_begin continues from a state that the loop has loaded
+    struct neb_buf rest; // rank 0: the part "exchange" of the state
+    bool initial;        // nothing is written to the tensors yet
+    bool raw;            // reads give values as they are, for a checkpoint
+    int state;           // enum nebula_state
+    uint64_t reads;      // how often parameters were read
     // The first value that is not finite among those read now.
     const struct lib_tensor *bad;
     int64_t bad_at;
@@ -95,8 +99,9 @@ struct nebula {
     neb_ns step_end; // end of the last call: the time since then is the trainer's
 };
 
-// libnebula.c: both return a status for the caller and set the text of nebula_last_error.
+// libnebula.c: these return a status for the caller and set the text of nebula_last_error.
 int lib_fail(enum nebula_status s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+int lib_usable(const struct nebula *n, const char *call);
 int lib_pass(enum neb_status st); // takes the text from the newest log line
 #define LIB_TRY(expr)                                                                              \
     do {                                                                                           \
@@ -183,9 +188,14 @@ int lib_leave(struct nebula *n, int s);
 NEB_MUST_CHECK enum neb_status lib_save_all(struct nebula *n, struct intra_ckpt_writer *out);
 NEB_MUST_CHECK enum neb_status lib_restore_all(struct nebula *n, const struct intra_ckpt *c);
 
+// keep.c
+// Rank 0: prepares the start from a state that the loop has set, if it has.
+NEB_MUST_CHECK enum neb_status lib_rest_load(struct nebula *n);
+
 // exchange.c
-// On every rank: tensors and trainer. On rank 0: everything that follows.
+// On every rank: tensors and trainer. On rank 0: the exchange over them, then all that follows.
 NEB_MUST_CHECK enum neb_status lib_prepare(struct nebula *n);
+NEB_MUST_CHECK enum neb_status lib_create(struct nebula *n);
 NEB_MUST_CHECK enum neb_status lib_begin(struct nebula *n);
 // Does all that is due before the next step; sets n->state.
 NEB_MUST_CHECK enum neb_status lib_settle(struct nebula *n);

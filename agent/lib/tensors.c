@@ -62,13 +62,10 @@ static int check_declared(const struct nebula *n, const struct nebula_tensor *t)
 }
 
 static int usable(const struct nebula *n, const char *call, const char *name) {
-    if (!n)
-        return lib_fail(NEBULA_ERR_INVALID, "%s: the handle is NULL or closed", call);
-    if (n->failed)
-        return lib_fail(NEBULA_ERR_STATE, "%s: an earlier call failed; close the handle", call);
-    if (n->begun)
-        return lib_fail(NEBULA_ERR_STATE, "%s(%s): called after nebula_begin", call, name);
-    return NEBULA_OK;
+    int s = lib_usable(n, call);
+    return s || (!n->begun && !n->loading)
+               ? s
+               : lib_fail(NEBULA_ERR_STATE, "%s(%s): called after nebula_begin", call, name);
 }
 
 int nebula_declare(struct nebula *n, const struct nebula_tensor *t) {

@@ -36,7 +36,7 @@ static enum neb_status sum_robust(const struct outer_apply *j, struct outer_slot
             : neb_fail(NEB_ERR_NOMEM, "out of memory for the robust mean of %zu updates", n);
     for (size_t p = 0; p < n && st == NEB_OK; p++) {
         clip[p] = j->r->parts[p].clip;
-        st = cmp_decode(s->work, s->views[p].frame, s->views[p].frame_len, all + p * s->n, s->n);
+        st = cmp_decode(s->b->work, s->views[p].frame, s->views[p].frame_len, all + p * s->n, s->n);
         for (size_t row = 0; row < rows; row++)
             w[p * rows + row] = s->u.row_weights ? s->weights[p * rows + row] : j->share[p];
     }
@@ -51,7 +51,7 @@ static enum neb_status sum_robust(const struct outer_apply *j, struct outer_slot
 static enum neb_status read_counts(const struct outer_apply *j, struct outer_slot *s) {
     size_t rows = s->u.rows;
     for (size_t p = 0; s->u.row_weights && p < j->r->n; p++)
-        NEB_TRY(cmp_update_counts(s->work, &s->views[p], s->u.rows, s->row_counts + p * rows));
+        NEB_TRY(cmp_update_counts(s->b->work, &s->views[p], s->u.rows, s->row_counts + p * rows));
     for (size_t p = 0; s->u.row_weights && p < j->r->n; p++)
         row_weights(j, s, p);
     return NEB_OK;
@@ -63,12 +63,12 @@ static enum neb_status read_part(const struct outer_apply *j, struct outer_slot 
     const struct outer_device *d = j->o->device;
     *part = d ? d->part : s->part;
     if (d)
-        return cmp_device_decode(d->codec, s->work, s->views[p].frame, s->views[p].frame_len,
+        return cmp_device_decode(d->codec, s->b->work, s->views[p].frame, s->views[p].frame_len,
                                  d->part, n);
     if (j->o->c.sum)
         outer_masked_own(j, s, p);
     else
-        cmp_reader_read(s->readers[p], at, s->part, n);
+        cmp_reader_read(s->b->readers[p], at, s->part, n);
     return NEB_OK;
 }
 

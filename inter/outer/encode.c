@@ -38,8 +38,8 @@ static enum neb_status encode_unit(void *arg, struct outer_slot *s) {
         form_u(j, s);
         from = (struct cmp_source){.x = f.u, .device = o->device ? o->device->codec : NULL};
     }
-    neb_buf_clear(&s->frame);
-    return cmp_update_add(s->work, &s->frame, &s->shape, j->codec, &from, counts);
+    neb_buf_clear(&s->b->frame);
+    return cmp_update_add(s->b->work, &s->b->frame, &s->shape, j->codec, &from, counts);
 }
 
 enum neb_status inter_outer_encode(struct inter_outer *o, int32_t f, const struct cmp_codec *codec,
@@ -52,7 +52,7 @@ enum neb_status inter_outer_encode(struct inter_outer *o, int32_t f, const struc
     cmp_update_begin(out, (uint32_t)g->n);
     for (int32_t i = 0; i < g->n; i++) {
         const struct outer_slot *s = &o->slots[g->units[i]];
-        neb_buf_add(out, s->frame.p, s->frame.len);
+        neb_buf_add(out, s->b->frame.p, s->b->frame.len);
     }
     NEB_TRY(neb_buf_check(out));
     g->in_flight = true;
@@ -76,9 +76,10 @@ enum neb_status inter_outer_encode_masked(struct inter_outer *o, int32_t f, uint
 }
 
 enum neb_status outer_open_part(struct outer_slot *s, size_t p) {
-    if (!s->readers[p])
-        NEB_TRY(cmp_reader_create(&s->readers[p]));
-    return cmp_reader_open(s->readers[p], s->work, s->views[p].frame, s->views[p].frame_len, s->n);
+    if (!s->b->readers[p])
+        NEB_TRY(cmp_reader_create(&s->b->readers[p]));
+    return cmp_reader_open(s->b->readers[p], s->b->work, s->views[p].frame, s->views[p].frame_len,
+                           s->n);
 }
 
 static bool better_sample(size_t n, size_t best) {
@@ -110,7 +111,7 @@ float inter_outer_unit_error(struct inter_outer *o, int32_t f, int32_t pick, con
     const float *sent = o->device ? s->mean : o->host.u + s->at;
     for (size_t at = 0; at < s->n; at += s->strip) {
         size_t n = s->n - at < s->strip ? s->n - at : s->strip;
-        cmp_reader_read(s->readers[0], at, s->part, n);
+        cmp_reader_read(s->b->readers[0], at, s->part, n);
         for (size_t i = 0; i < n; i++) {
             double u = (double)sent[at + i], d = u - (double)s->part[i];
             lost += d * d;

@@ -25,7 +25,6 @@ static enum neb_status make_slot(struct inter_outer *o, struct outer_slot *s,
     s->theta_m = u->theta_m;
     s->place = place ? place->at : o->n;
     o->n += s->n;
-    NEB_TRY(cmp_work_create(&s->work));
     s->strip = o->c.sum            ? s->n
                : !s->u.row_weights ? STRIP
                : u->cols >= STRIP  ? u->cols
@@ -53,6 +52,8 @@ static enum neb_status make_fragment(struct inter_outer *o, int32_t f) {
         if (o->slots[i].u.fragment == f) {
             g->shapes[g->n] = o->slots[i].shape;
             g->units[g->n++] = i;
+            o->most_units = g->n > o->most_units ? g->n : o->most_units;
+            o->slots[i].b = &o->buffers[g->n - 1];
             o->slots[i].from = g->elements;
             g->elements += o->slots[i].n;
         }
@@ -78,8 +79,9 @@ enum neb_status inter_outer_create(const struct inter_outer_config *c,
     o->n_units = n;
     o->slots = calloc((size_t)n + 1, sizeof *o->slots);
     o->fragments = calloc((size_t)c->fragments, sizeof *o->fragments);
+    o->buffers = calloc((size_t)n + 1, sizeof *o->buffers);
     o->views = calloc((size_t)n + 1, sizeof *o->views);
-    if (!o->slots || !o->fragments || !o->views) {
+    if (!o->slots || !o->fragments || !o->buffers || !o->views) {
         st = neb_fail(NEB_ERR_NOMEM, "out of memory for the outer optimiser");
         goto fail;
     }
@@ -87,6 +89,8 @@ enum neb_status inter_outer_create(const struct inter_outer_config *c,
         NEB_TRY_GOTO(make_slot(o, &o->slots[i], &units[i], c->places ? &c->places[i] : NULL), fail);
     for (int32_t f = 0; f < c->fragments; f++)
         NEB_TRY_GOTO(make_fragment(o, f), fail);
+    for (int32_t k = 0; k < o->most_units; k++)
+        NEB_TRY_GOTO(cmp_work_create(&o->buffers[k].work), fail);
     NEB_TRY_GOTO(kern_exact_create(&o->host.K), fail);
     o->host.theta = floats(o->n);
     o->host.v = floats(o->n);
@@ -114,21 +118,25 @@ void inter_outer_destroy(struct inter_outer **op) {
         return;
     for (int32_t i = 0; o->slots && i < o->n_units; i++) {
         struct outer_slot *s = &o->slots[i];
-        cmp_work_destroy(&s->work);
-        neb_buf_free(&s->frame);
         free(s->acc);
         free(s->part);
         free(s->mean);
-        for (size_t p = 0; p < INTER_PARTS_MAX; p++)
-            cmp_reader_destroy(&s->readers[p]);
         free(s->weights);
         free(s->row_counts);
+    }
+    for (int32_t k = 0; o->buffers && k < o->most_units; k++) {
+        struct outer_buffers *b = &o->buffers[k];
+        cmp_work_destroy(&b->work);
+        neb_buf_free(&b->frame);
+        for (size_t p = 0; p < INTER_PARTS_MAX; p++)
+            cmp_reader_destroy(&b->readers[p]);
     }
     for (int32_t f = 0; o->fragments && f < o->c.fragments; f++) {
         free(o->fragments[f].units);
         free(o->fragments[f].shapes);
     }
     free(o->slots);
+    free(o->buffers);
     free(o->fragments);
     free(o->views);
     outer_device_destroy(o);
@@ -313,8 +321,10 @@ uint64_t inter_outer_bytes(const struct inter_outer *o) {
         const struct outer_slot *s = &o->slots[i];
         floats += 2 * s->strip + (s->mean ? s->n : 0) +
                   (s->weights ? 2ull * s->u.rows * INTER_PARTS_MAX : 0); // weights and row counts
-        bytes += sizeof *s + sizeof *o->host.digests + cmp_work_bytes(s->work);
+        bytes += sizeof *s + sizeof *o->host.digests;
     }
+    for (int32_t k = 0; k < o->most_units; k++)
+        bytes += sizeof *o->buffers + cmp_work_bytes(o->buffers[k].work);
     return bytes + floats * sizeof(float);
 }
 

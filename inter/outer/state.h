@@ -11,6 +11,15 @@
 #include "compress/reader.h"
 #include "inter/outer/outer.h"
 
+// What a unit needs during a call. The k-th units of all fragments share it, because a call is about
+// one fragment.
+struct outer_buffers {
+    struct cmp_work *work;
+    struct neb_buf frame; // encoded unit, before it is joined to the update
+    // one for each update that is being applied; kept for later commits
+    struct cmp_reader *readers[INTER_PARTS_MAX];
+};
+
 struct outer_slot { // one unit
     struct inter_outer_unit u;
     struct cmp_unit_shape shape;
@@ -18,14 +27,11 @@ struct outer_slot { // one unit
     float *theta_m; // (n) the worker's parameters, in the memory of `now`
     uint64_t place; // in the full list of units
     size_t from;    // place among the elements of its fragment
-    struct cmp_work *work;
-    struct neb_buf frame; // encoded unit, before it is joined to the update
+    struct outer_buffers *b;
     // Elements settled at a time: complete rows with row weights, all elements if masked.
     size_t strip;
-    float *acc, *part; // (strip) scratch on the host: weighted sum, one decoded update
-    float *mean;       // (n) profile `robust`: the trimmed mean; on an accelerator: scratch
-    // one for each update that is being applied; kept for later commits
-    struct cmp_reader *readers[INTER_PARTS_MAX];
+    float *acc, *part;    // (strip) scratch on the host: weighted sum, one decoded update
+    float *mean;          // (n) profile `robust`: the trimmed mean; on an accelerator: scratch
     float *weights;       // (parts, rows)
     uint32_t *row_counts; // (parts, rows)
     struct cmp_update_unit views[INTER_PARTS_MAX];
@@ -63,6 +69,8 @@ struct inter_outer {
     int32_t n_units;
     struct outer_slot *slots;
     struct outer_fragment *fragments;
+    struct outer_buffers *buffers; // (most_units) of the fragment with most units
+    int32_t most_units;
     size_t n;
     struct outer_place host;     // if the state is on an accelerator: as last pulled
     struct outer_place now;      // where the state is

@@ -20,15 +20,17 @@
 enum { DEVICE_FLOATS = COST_EXCHANGE_FLOATS + 1 }; // and the sum of updates
 // Device memory for each element of the largest unit, in bytes: codes, or indices and values.
 static const double CODEC_BYTES = 1.25;
-// Host memory that encoding needs, in bytes. For each unit: zstd's state. For each element of every
-// update (the one made, and one from each merged member): int4, or an eighth of the entries; half
-// as much if a device merges unit by unit.
-static const double UNIT_BYTES = 0.26e6, FRAME_BYTES = 2, FRAME_BYTES_DEVICE = 1;
+// Host memory that encoding needs, in bytes. For each unit of the largest fragment: zstd's state.
+// For each element of every update (the one made, and one from each merged member): int4, or an
+// eighth of the entries. The same for each element of the largest fragment, unless a device merges
+// unit by unit.
+static const double UNIT_BYTES = 0.26e6, UPDATE_BYTES = 1, FRAME_BYTES = 1;
 
 struct rank_share {
     double own, units, largest, rows; // elements of its units; rows: the most in one unit
     // gathered elements of one fragment: so far, the most, and the most in its device's memory
     double at, room, device_room;
+    double at_units, room_units;   // the same of units
     double away;                   // gathered on its device, of all fragments
     double pulled, sent, received; // in a gather
     double given, taken;           // in a scatter, within a replica
@@ -117,8 +119,10 @@ static void add_own(struct rank_share *o, const struct intra_unit *u, int32_t fr
     o->largest = fmax(o->largest, n);
     o->rows = fmax(o->rows, u->rows);
     o->at = (o->fragment == fragment ? o->at : 0) + n;
+    o->at_units = (o->fragment == fragment ? o->at_units : 0) + 1;
     o->fragment = fragment;
     o->room = fmax(o->room, o->at);
+    o->room_units = fmax(o->room_units, o->at_units);
     o->device_room = here ? o->device_room : fmax(o->device_room, o->at);
     o->away += here ? 0 : n;
 }
@@ -194,9 +198,9 @@ static struct busiest busiest_of(const struct shares *s) {
         b.scattered = fmax(b.scattered, fmax(x->given, x->taken));
         b.host = fmax(b.host, 4 * ((COST_EXCHANGE_FLOATS + (there ? 1 : 0)) * x->own +
                                    (s->ranks > 1 ? x->room : 0)));
-        b.frames =
-            fmax(b.frames, UNIT_BYTES * x->units +
-                               updates * (there ? FRAME_BYTES_DEVICE : FRAME_BYTES) * x->own);
+        b.frames = fmax(
+            b.frames, UNIT_BYTES * x->room_units +
+                          updates * (UPDATE_BYTES * x->own + (there ? 0 : FRAME_BYTES) * x->room));
         b.device = fmax(b.device, 4 * (DEVICE_FLOATS * x->own + x->largest + x->rows +
                                        (s->ranks > 1 ? x->device_room : 0)) +
                                       CODEC_BYTES * x->largest);

@@ -320,10 +320,16 @@ static void check_units(struct subject *s, struct subject *(*make)(void)) {
     assert_true(t->n_units > 3 && t->ops && t->pool && !t->world);
     for (int32_t i = 0; i < t->n_units; i++) {
         const struct agent_unit *u = &t->units[i], *last = i ? u - 1 : NULL;
-        bool first = u->row0 == 0;
+        bool first = agent_unit_first(u), same_row = last && last->row0 == u->row0;
         assert_true(u->tensor && *u->tensor && u->rows && u->cols && u->group >= 0 && u->data);
-        assert_true(first || (last && !strcmp(last->tensor, u->tensor) && last->cols == u->cols &&
-                              last->row0 + last->rows == u->row0 && last->group == u->group));
+        assert_true(first || (last && !strcmp(last->tensor, u->tensor) && last->group == u->group));
+        // the next rows; or the next columns of a row that is longer than a unit may be
+        if (!first && same_row)
+            assert_true(u->rows == 1 && last->rows == 1 && last->col0 + last->cols == u->col0);
+        else if (!first)
+            assert_true(u->col0 == 0 && last->row0 + last->rows == u->row0 &&
+                        (last->col0 || last->cols == u->cols));
+        assert_true(!t->held || t->held(t->user, i, 0) == agent_unit_size(u)); // the only rank
         for (int32_t k = 0; k < i && first; k++)
             assert_true(strcmp(t->units[k].tensor, u->tensor) != 0);
         for (int k = 0; k < 2; k++)

@@ -3,25 +3,31 @@
 // so two of them have different values to average.
 //
 // usage: attach_client AGENT JOB TARGET [--die-at STEP | --detach-at STEP | --boast-at STEP]
-//        attach_client AGENT JOB TARGET --mesh KIND RANKS [--own] [--die-at STEP]
+//        attach_client AGENT JOB TARGET --mesh KIND RANKS [--own START] [--die-at STEP | --bad KIND |
+//                                             --save-at STEP DIR | --load DIR]
 //
 // --mesh: the loop has RANKS ranks, processes that hold parts of each tensor. rows, cols: of its
 // rows or columns. hsdp: halves of the rows, each on half of the ranks. strided: a part of each half
 // of the rows. The values do not depend on the mesh. --die-at: the last rank dies. --own: the loop
-// has tensors of its own, of several dimensions and dtypes, for a job with `model: attached`.
-// --other: one of them has another shape.
+// has tensors of its own, of several dimensions and dtypes, for a job with `model: attached`; all
+// values begin with START. --other: the same, but one of them has another shape. --bad: the last rank
+// makes a mistake: it declares another name, leaves out a part, has a value that is not finite, makes
+// another call, or closes (name, missing, nan, call, close). --save-at: writes parameters and state to
+// DIR, and ends without a word. --load: continues from there, on any mesh.
 //
 // With --pace MS instead, every step takes MS milliseconds on any machine. Each step changes a 64th
 // of the parameters by heavy-tailed random amounts with the seed TARGET (configs/stall-compare).
 #include "agent/lib/libnebula.h"
 #include "tests/e2e/loop_ranks.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -39,6 +45,9 @@ struct part { // a rectangle of a tensor
 };
 static struct part parts[TENSORS_MAX][PIECES_MAX];
 static int n_parts[TENSORS_MAX];
+static int64_t whole_size[TENSORS_MAX];
+static int64_t shapes[TENSORS_MAX][NEBULA_DIMS_MAX];
+static int dims[TENSORS_MAX];
 
 static float get(const struct part *p, int64_t i) {
     if (p->p.dtype == NEBULA_F32)
@@ -101,11 +110,21 @@ static void cut(int i, const struct nebula_tensor *t, const char *mesh, int rank
     }
 }
 
+static const char *bad = ""; // the mistake of this rank
+
 static void take_tensor(struct nebula *n, int i, const struct nebula_tensor *t, const char *mesh,
                         const struct loop_ranks *l) {
+    struct nebula_tensor declared = *t;
+    if (!strcmp(bad, "name") && i == 1)
+        declared.name[0]++;
+    t = &declared;
     check(nebula_declare(n, t), "nebula_declare");
     cut(i, t, mesh, l->hooks.rank, l->hooks.ranks);
-    for (int k = 0; k < n_parts[i]; k++) {
+    dims[i] = t->dims;
+    whole_size[i] = 1;
+    for (int d = 0; d < t->dims; d++)
+        whole_size[i] *= shapes[i][d] = t->shape[d];
+    for (int k = !strcmp(bad, "missing") && i == 1; k < n_parts[i]; k++) {
         parts[i][k].p.name = t->name;
         check(nebula_register(n, &parts[i][k].p), t->name);
     }
@@ -120,7 +139,8 @@ static void take_model(struct nebula *n, int tensors, const char *mesh,
     }
 }
 
-static int take_own(struct nebula *n, const char *mesh, const struct loop_ranks *l, bool other) {
+static int take_own(struct nebula *n, const char *mesh, const struct loop_ranks *l, float start,
+                    bool other) {
     static const struct nebula_tensor all[] = {
         {.name = "blocks.0.conv.weight", .dims = 4, .shape = {12, 5, 3, 3}},
         {.name = "wte", .dims = 2, .shape = {211, 24}},
@@ -140,9 +160,65 @@ static int take_own(struct nebula *n, const char *mesh, const struct loop_ranks 
         take_tensor(n, i, &t, mesh, l);
         for (int k = 0; k < n_parts[i]; k++)
             for (int64_t e = 0; e < parts[i][k].size; e++)
-                set(&parts[i][k], e, 0.25f);
+                set(&parts[i][k], e, start);
     }
     return count;
+}
+
+// ---- a checkpoint of the loop's own: each array as a file, of which every rank writes its part -----
+
+static const char *kept = ""; // its folder
+
+static char *map(const char *name, int number, int64_t bytes) {
+    char path[600], *at;
+    snprintf(path, sizeof path, "%s/%d-%s", kept, number, name);
+    for (at = path + strlen(kept) + 1; *at; at++)
+        *at = *at == '/' ? '_' : *at;
+    int fd = open(path, O_RDWR | O_CREAT, 0600);
+    if (fd < 0 || ftruncate(fd, bytes) != 0)
+        exit(2);
+    at = mmap(NULL, (size_t)bytes + 1, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    return at;
+}
+
+static void keep_parameters(int tensors, bool load) {
+    for (int i = 0; i < tensors; i++) {
+        float *file = (float *)map("parameters", i, whole_size[i] * 4);
+        for (int k = 0; k < n_parts[i]; k++)
+            for (int64_t e = 0; e < parts[i][k].size; e++) {
+                const struct nebula_piece *p = &parts[i][k].p;
+                int64_t flat = 0, rest = e, pitch = 1;
+                for (int d = dims[i] - 1; d >= 0; d--) {
+                    flat += (p->offset[d] + rest % p->extent[d]) * pitch;
+                    rest /= p->extent[d];
+                    pitch *= shapes[i][d];
+                }
+                if (load)
+                    set(&parts[i][k], e, file[flat]);
+                else
+                    file[flat] = get(&parts[i][k], e);
+            }
+    }
+}
+
+static void keep_state(struct nebula *n, bool load) {
+    int32_t count = 0;
+    check(nebula_state_count(n, &count), "nebula_state_count");
+    for (int32_t i = 0; i < count; i++) {
+        struct nebula_state_part p = {.size = sizeof p};
+        check(nebula_state_at(n, i, &p), "nebula_state_at");
+        if (p.type == NEBULA_STATE_BYTES) {
+            int64_t *bytes = (int64_t *)map("bytes", 0, 8);
+            *bytes = load ? *bytes : p.count;
+            char *file = map(p.name, 0, *bytes);
+            check(load ? nebula_state_set(n, i, file, *bytes) : nebula_state_get(n, i, file),
+                  p.name);
+            continue;
+        }
+        float *file = (float *)map(p.name, 0, p.total * 4) + p.offset;
+        check(load ? nebula_state_set(n, i, file, p.count) : nebula_state_get(n, i, file), p.name);
+    }
 }
 
 static double train(int tensors, float target) {
@@ -201,21 +277,32 @@ int main(int argc, char **argv) {
         o.ranks = &loop.hooks;
         argv += 3, argc -= 3;
     }
-    bool other = argc > 4 && !strcmp(argv[4], "--other"), own = other;
-    if (other || (own = argc > 4 && !strcmp(argv[4], "--own")))
-        argv++, argc--;
+    bool other = argc > 5 && !strcmp(argv[4], "--other"),
+         own = other || (argc > 5 && !strcmp(argv[4], "--own"));
+    float start = own ? strtof(argv[5], NULL) : 0;
+    argv += own ? 2 : 0, argc -= own ? 2 : 0;
     int rank = loop.hooks.rank, ranks = loop.hooks.ranks;
     const char *how = argc > 5 ? argv[4] : "";
     long at = argc > 5 ? strtol(argv[5], NULL, 10) : -1;
+    if (!strcmp(how, "--bad") && rank == ranks - 1)
+        bad = argv[5];
+    if (!strcmp(how, "--load"))
+        kept = argv[5];
+    if (!strcmp(how, "--save-at") && argc > 6)
+        kept = argv[6];
     double pace_ms = strcmp(how, "--pace") ? 0 : strtod(argv[5], NULL);
     uint64_t state_random = 0x9e3779b97f4a7c15u * (uint64_t)(target + 1);
     check(nebula_attach(&o, &n), "nebula_attach");
     check(nebula_info_get(n, &info), "nebula_info_get");
     int tensors = info.tensors;
     if (own)
-        tensors = take_own(n, mesh, &loop, other);
+        tensors = take_own(n, mesh, &loop, start, other);
     else
         take_model(n, tensors, mesh, &loop);
+    if (!strcmp(how, "--load")) {
+        keep_parameters(tensors, true);
+        keep_state(n, true);
+    }
     check(nebula_begin(n), "nebula_begin");
     check(nebula_info_get(n, &info), "nebula_info_get");
     if (rank == 0)
@@ -233,6 +320,19 @@ int main(int argc, char **argv) {
             fprintf(stderr, "status %d: %s\n", status, nebula_last_error());
             if (status != NEBULA_ERR_INVALID)
                 return 4;
+        }
+        if (step == at && !strcmp(how, "--save-at")) {
+            keep_parameters(tensors, false);
+            keep_state(n, false);
+            return loop_end(&loop, 0);
+        }
+        if (step == 5 && !strcmp(bad, "nan"))
+            set(&parts[1][0], 3, NAN);
+        if (step == 5 && !strcmp(bad, "call"))
+            check(nebula_checkpoint(n), "nebula_checkpoint");
+        if (step == 5 && !strcmp(bad, "close")) {
+            check(nebula_close(&n, (double)NAN), "nebula_close");
+            return 4;
         }
         int32_t ids[4] = {own ? 0 : (int32_t)step % info.vocab, 1, 2, 3};
         if (rank == 0 && !own) // so that the counts do not depend on the mesh

@@ -66,24 +66,71 @@ groups:
 init: ${init:-equal}
 YAML
 }
-run own "--mesh rows 1 --own" "--mesh hsdp 4 --own"
+run own "--mesh rows 1 --own 0.25" "--mesh hsdp 4 --own 0.25"
 finish own
 want=$(summary '.clusters[0].params_digest' "$T/own")
-run cols "--mesh strided 2 --own" "--mesh cols 3 --own --die-at 27"
+run cols "--mesh strided 2 --own 0.25" "--mesh cols 3 --own 0.25 --die-at 27"
 rc=0; wait $b || rc=$?
 ((rc != 0)) || fail "the loop of beta should have died"
-timeout 600 "$client" "$T/cols/clusters/beta" e2e -1 --mesh rows 2 --own >"$T/cols-b.log" 2>&1 & b=$!
+timeout 600 "$client" "$T/cols/clusters/beta" e2e -1 --mesh rows 2 --own 0.25 >"$T/cols-b.log" 2>&1 & b=$!
 finish cols
 [[ $(summary '.clusters[0].params_digest' "$T/cols") == "$want" ]] ||
     fail "the digest of own tensors depends on the mesh"
+# A mistake of one rank is one error on all ranks. The job waits for the next loop.
+run bad "--mesh rows 3 --own 0.25 --bad name" "--mesh rows 2 --own 0.25"
+mistake() { # KIND STATUS TEXT: what each rank says
+    rc=0; wait $a || rc=$?
+    [[ $rc == "$2" ]] || fail "a loop with the mistake $1 ended with status $rc"
+    [[ $(grep -c "^nebula_.*: status.*$3" "$T/bad-a.log") == 3 ]] ||
+        fail "not all ranks say what is wrong ($1): $(cat "$T/bad-a.log")"
+    [[ ! ${4:-} ]] || next "$4"
+}
+next() { # KIND
+    timeout 600 "$client" "$T/bad/clusters/alpha" e2e 1 --mesh rows 3 --own 0.25 --bad "$1" \
+        >"$T/bad-a.log" 2>&1 & a=$!
+}
+mistake name 11 'the ranks declare different tensors: rank 0 has .*, rank 2 has ' missing
+mistake missing 11 'tensor wte: element (142, 0) is registered on none of 3 ranks' nan
+mistake nan 11 'tensor wte: element (142, 3) is not a finite number on rank 2' call
+mistake call 12 'the ranks make different calls: nebula_checkpoint on rank 2, nebula_step on rank 0' close
+mistake close 12 'the ranks make different calls: nebula_close on rank 2, nebula_step on rank 0'
+timeout 600 "$client" "$T/bad/clusters/alpha" e2e 1 --mesh rows 3 --own 0.25 >"$T/bad-a.log" 2>&1 & a=$!
+finish bad
+[[ $(summary '.clusters[0].params_digest' "$T/bad") == "$want" ]] ||
+    fail "the digest differs after mistakes"
+
+# The loop saves the state with its own parameters, and continues from both on another mesh: at step
+# 24, where the library has no checkpoint.
+mkdir "$T/own-state"
+run kept "--mesh rows 3 --own 0.25 --save-at 24 $T/own-state" "--mesh hsdp 2 --own 0.25"
+wait $a || fail "the loop could not save its state: $(cat "$T/kept-a.log")"
+timeout 600 "$client" "$T/kept/clusters/alpha" e2e 1 --mesh cols 2 --own 0.25 --load "$T/own-state" \
+    >"$T/kept-a.log" 2>&1 & a=$!
+finish kept
+has 'begins at 24' "$T/kept-a.log" || fail "the loop did not begin at step 24"
+[[ $(summary '.clusters[0].params_digest' "$T/kept") == "$want" ]] ||
+    fail "the digest differs after a state of the loop's own"
+
+# All take the first values of one cluster.
+init='{from: alpha}' run from "--mesh cols 2 --own 0.25" "--mesh rows 3 --own 0.5"
+finish from
+[[ $(summary '.clusters[0].params_digest' "$T/from") == "$want" ]] ||
+    fail "the loops did not begin with the values of alpha"
+# The example for users.
+job "$T/example.yaml"
+sed -i '/^groups:/,/ln/d; s/fragments: 2/fragments: 1/' "$T/example.yaml"
+timeout 600 "$nebula" pretrain "$T/example.yaml" --local 2 --out "$T/example" >"$T/example.log" 2>&1 & pid=$!
+timeout 600 "$BUILD/train_ranks" "$T/example/clusters/alpha" 3 >"$T/example-a.log" 2>&1 & a=$!
+timeout 600 "$BUILD/train_ranks" "$T/example/clusters/beta" 1 >"$T/example-b.log" 2>&1 & b=$!
+finish example
 # Another shape on one site: an error on both, before a step is made.
-run differ "--mesh rows 2 --own" "--mesh cols 2 --other"
+run differ "--mesh rows 2 --own 0.25" "--mesh cols 2 --other 0.25"
 for loop in $a $b; do
     rc=0; wait "$loop" || rc=$?
     [[ $rc == 11 ]] || fail "a loop with other tensors ended with status $rc"
 done
 ! wait $pid || fail "the job should fail"
 for log in a b; do
-    has 'status 1: .*wte.*211.*24.*25' "$T/differ-$log.log" || fail "$log does not say what differs"
+    has 'status 1: .*wte.*211×2[45] .*211×2[45] ' "$T/differ-$log.log" || fail "$log does not say what differs"
 done
 echo "attached loops on different meshes end with equal digests"
