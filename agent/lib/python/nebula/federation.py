@@ -381,8 +381,8 @@ def attach(model: Any, *, agent: str | os.PathLike | None = None, job: str | Non
     load does.
 
     Errors: VERSION, NOT_FOUND (no agent, no such job), STATE (another trainer is attached);
-    INVALID: a tensor that cannot be exchanged; ranks or clusters whose tensors differ; a trained tensor that
-    is neither exchanged nor in a group with `exchange: never`. The text names the first tensor.
+    INVALID: a tensor that cannot be exchanged; ranks or clusters whose tensors differ; a trained
+    tensor that is neither exchanged nor in a group with `exchange: never`. The text names it.
     """
     return Federation(model, agent=agent, job=job, timeout=timeout, threads=threads,
                       process_group=process_group, tokens=tokens, on_checkpoint=on_checkpoint,
