@@ -80,10 +80,11 @@ function(nebula_schedule)
     unit_web)
   nebula_tests(PROCESSORS 2
     conform_comm_mpi conform_comm_nccl_emulated cuda_graph_train cuda_mesh_queue cuda_stage
-    e2e_blobs_max e2e_distill e2e_false_state e2e_incarnation e2e_late e2e_left_behind e2e_members
-    e2e_plan_tune e2e_queue_stop e2e_rejoin e2e_relay e2e_restarts e2e_resume_sites e2e_stop_away
-    e2e_uneven e2e_vocabulary fault_checkpoint_parts fuzz_regress_daemon fuzz_regress_ipc
-    gpu_judge security_hostile_digests security_join security_renewal security_undisturbed)
+    e2e_blobs_max e2e_distill e2e_false_state e2e_groups e2e_incarnation e2e_late e2e_left_behind
+    e2e_members e2e_plan_tune e2e_queue_stop e2e_rejoin e2e_relay e2e_restarts e2e_resume_sites
+    e2e_stop_away e2e_uneven e2e_vocabulary fault_checkpoint_parts fuzz_regress_daemon
+    fuzz_regress_ipc gpu_judge security_hostile_digests security_join security_renewal
+    security_undisturbed)
   nebula_tests(PROCESSORS 4
     conform_comm_socket cuda_cost_device cuda_device_train cuda_device_train_late cuda_exact_ptx
     cuda_graph_mesh cuda_graph_train_late cuda_mesh cuda_mesh_options cuda_mesh_shards
@@ -91,9 +92,9 @@ function(nebula_schedule)
     e2e_distill_federate e2e_distill_streams e2e_divergence e2e_micro_batches e2e_numbers
     e2e_package e2e_plan e2e_rtd_share e2e_stop_overtakes e2e_tensorboard fault_ledger_faults
     ops_bf16 parallel_mesh_bf16 parallel_mesh_options parallel_mesh_shards parallel_mesh_parts
-    parallel_mesh_units parallel_worker_mesh_mpirun parallel_worker_remesh security_enrol security_diverged
-    security_policy_refusal security_seal_run security_secrets unit_bench_round unit_bench_train
-    unit_build_scale)
+    parallel_mesh_units parallel_worker_mesh_mpirun parallel_worker_remesh security_enrol
+    security_diverged security_policy_refusal security_seal_run security_secrets
+    unit_bench_round unit_bench_train unit_build_scale)
   nebula_tests(PROCESSORS 8
     e2e_plan_memory e2e_rates sim_sim)
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tensors of a job with `model: attached`. Its trainer sends their list before the first step.
 // The agent keeps the list, and compares it with the list of the first data cluster
-// (tensor_list.h). No trainer begins before its list is known to be that of the others. With `init:
-// {from: CLUSTER}` that cluster then writes a checkpoint of step 0, and the agents of the others
-// fetch it as a snapshot before they let their trainers begin.
+// (tensor_list.h). No trainer begins before its list is known to be that of the others. With
+// `init: {from: CLUSTER}` that cluster then writes a checkpoint of step 0, and the agents of the
+// others fetch it as a snapshot before they let their trainers begin.
 //
 //     trainer          agent here            agent of the first data cluster
 //        │ manifest        │ questions              │
@@ -42,7 +42,7 @@ static bool is_settled(const struct daemon *d, const struct agent_jobrun *j) {
     return true;
 }
 
-// ---- first parameters ----------------------------------------------------------------------------
+// ---- first parameters --------------------------------------------------------------------------
 
 static bool has(const struct agent_jobrun *j, const char *file) {
     char path[NEB_PATH_MAX];
@@ -130,7 +130,7 @@ bool daemon_start_arrived(struct daemon *d, struct agent_jobrun *j) {
     return true;
 }
 
-// ---- files --------------------------------------------------------------------------------------
+// ---- files -------------------------------------------------------------------------------------
 
 static void store(const struct agent_jobrun *j, const char *name, const void *p, size_t n) {
     char path[NEB_PATH_MAX];
@@ -189,8 +189,7 @@ void daemon_recall_tensors(struct agent_jobrun *j) {
     neb_buf_free(&text);
 }
 
-// ---- other clusters
-// ------------------------------------------------------------------------------
+// ---- other clusters ----------------------------------------------------------------------------
 
 static void begin(struct daemon *d, struct agent_jobrun *j) {
     if (j->tensors.told || !is_settled(d, j) || waits_for_start(d, j))
@@ -278,8 +277,7 @@ void daemon_on_tensors(struct daemon *d, struct agent_jobrun *j, int k, const js
         differ(d, j, text);
 }
 
-// ---- the trainer
-// ----------------------------------------------------------------------------------
+// ---- the trainer -------------------------------------------------------------------------------
 
 // The trainer may have another version of the job's groups only by a fault of its own.
 static bool groups_fit(const struct agent_jobrun *j, const struct exchange_manifest *m, char *why,

@@ -128,7 +128,7 @@ struct exchange_saves { // checkpoints
     // The trainer keeps its part and the arrays of the exchange by itself: files have the rest.
     bool rest_only;
     char rest[NEB_PATH_MAX]; // such a file, to continue from; "": none
-    struct { // the checkpoint that is being written
+    struct {                 // the checkpoint that is being written
         int64_t step;
         uint32_t rounds[INTER_FRAGMENTS_MAX];
         double wait_s; // time spent waiting for the previous checkpoint
@@ -174,7 +174,7 @@ struct agent_exchange {
     // Checkpoints existed at the attach; therefore init_from is not read.
     bool had_checkpoint, skips_init;
     char init_from[NEB_PATH_MAX]; // of the job, also where it is not read
-    uint32_t attempts; // first attempt number of the agent's present ledger
+    uint32_t attempts;            // first attempt number of the agent's present ledger
     // A previous incarnation, whose state was lost with its disk, sent the updates with attempts
     // below this one. 0: there was none.
     uint32_t incarnation;

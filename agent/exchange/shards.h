@@ -33,8 +33,8 @@
 #include "inter/outer/outer.h"
 
 struct agent_shards;
-// On rank 0. outer: places is ignored, sum is rank 0's. fragment: one entry per unit, copied; -1: the
-// unit is not exchanged, and nobody owns it. All units of a tensor have the same one.
+// On rank 0. outer: places is ignored, sum is rank 0's. fragment: one entry per unit, copied; -1:
+// the unit is not exchanged, and nobody owns it. All units of a tensor have the same one.
 // single: rank 0 owns all units, which a masked sum needs. The state starts with the parameters
 // that the ranks hold. trainer is copied; what it points to and outer->sum are borrowed.
 // NEB_ERR_NOMEM, and the errors of the communicator.

@@ -223,17 +223,17 @@ enum neb_status config_set_item(struct agent_job *job, const struct config_optio
     return NEB_OK;
 }
 
+static void set_default(struct agent_job *job, const struct config_option *o) {
+    if (o->type == T_TARGETS)
+        job->trainable.lora_targets = INTRA_LORA_Q | INTRA_LORA_V;
+    else if (o->preset && o->type != T_FREEZE)
+        NEB_ASSERT(config_set(job, o, o->preset, "default") == NEB_OK);
+}
+
 void config_defaults(struct agent_job *job) {
     memset(job, 0, sizeof *job);
-    for (int i = 0; i < config_n_options; i++) {
-        const struct config_option *o = &config_options[i];
-        if (!o->preset || o->type == T_FREEZE)
-            continue;
-        if (o->type == T_TARGETS)
-            job->trainable.lora_targets = INTRA_LORA_Q | INTRA_LORA_V;
-        else
-            NEB_ASSERT(config_set(job, o, o->preset, "default") == NEB_OK);
-    }
+    for (int i = 0; i < config_n_options; i++)
+        set_default(job, &config_options[i]);
 }
 
 // ---- clusters ----------------------------------------------------------------------------------
@@ -328,8 +328,7 @@ void config_settle(struct agent_job *job) {
             continue;
         memset((char *)job + o->at, 0, o->size);
         job->autos &= ~config_auto_bit(o);
-        if (o->preset && o->type != T_TARGETS && o->type != T_FREEZE)
-            NEB_ASSERT(config_set(job, o, o->preset, "default") == NEB_OK);
+        set_default(job, o);
     }
     job->sync.row_weights = false; // only the built-in model has rows that belong to tokens
     if (job->init == AGENT_INIT_SEED && !job->given[config_option("init.mode") - config_options])

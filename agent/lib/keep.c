@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The state of the exchange for checkpoints that the loop writes itself: arrays by unit and owner,
-// and on rank 0 the bytes of a small checkpoint file with everything else (rounds, plans, updates in
-// flight, counters).
+// and on rank 0 the bytes of a small checkpoint file with everything else (rounds, plans, updates
+// in flight, counters).
 #include "agent/base/log.h"
 #include "agent/exchange/shards.h"
 #include "agent/lib/state.h"

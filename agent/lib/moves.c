@@ -258,8 +258,8 @@ static enum neb_status between_ranks(struct nebula *n, const struct agent_move *
 
 // ---- fp32 behind 16-bit values ------------------------------------------------------------------
 
-// A merge may change a 16-bit value by less than it can show. The owner keeps what it wrote in fp32,
-// and adds what the loop has changed since.
+// A merge may change a 16-bit value by less than it can show. The owner keeps what it wrote in
+// fp32, and adds what the loop has changed since.
 static enum neb_status add_shadow(struct nebula *n, const struct agent_move *m) {
     size_t size = agent_unit_size(&n->units[m->unit]);
     int dtype = n->of[m->unit]->dtype;

@@ -143,8 +143,8 @@ static struct walk walk_of(int32_t dims, const int64_t *shape, const struct piec
     return w;
 }
 
-// Runs [first, first + runs) of the innermost loop that begins at `at`, cut to [begin, end): at most
-// a cut run, whole runs, and a cut run.
+// Runs [first, first + runs) of the innermost loop that begins at `at`, cut to [begin, end): at
+// most a cut run, whole runs, and a cut run.
 static enum neb_status emit(const struct walk *w, int64_t at, int64_t runs, int64_t pitch,
                             int64_t begin, int64_t end, pieces_each *each, void *user) {
     int64_t from = begin <= at + w->len - 1 ? 0 : (begin - at - w->len) / pitch + 1;

@@ -11,8 +11,8 @@
 #include "compress/reader.h"
 #include "inter/outer/outer.h"
 
-// What a unit needs during a call. The k-th units of all fragments share it, because a call is about
-// one fragment.
+// What a unit needs during a call. The k-th units of all fragments share it, because a call is
+// about one fragment.
 struct outer_buffers {
     struct cmp_work *work;
     struct neb_buf frame; // encoded unit, before it is joined to the update

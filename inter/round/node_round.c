@@ -89,6 +89,8 @@ static void flag_outliers(struct step *s, const struct job *j, struct fragment *
                           const struct inter_record *r) {
     float norms[NEB_MEMBERS_MAX];
     const float *sketches[NEB_MEMBERS_MAX];
+    if (j->c.rules[r->fragment].owned) // the owner's update is the only one
+        return;
     (void)node_norms_of(g, r, norms);
     for (uint8_t m = 0; m < NEB_MEMBERS_MAX; m++)
         sketches[m] = g->slots[m].sketch;

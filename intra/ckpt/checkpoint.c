@@ -202,7 +202,10 @@ struct intra_ckpt {
     } * files; // (n_files) the file and its parts
     uint32_t n_files;
     struct intra_ckpt_section *sections; // of all files
-    void **copies;                       // (n) of sections of a sealed file; NULL: not made
+    // (n) by name, then in order; NULL until all files are open. Ranks write a section for each
+    // unit, and a reader looks for each of them.
+    const struct intra_ckpt_section **by_name;
+    void **copies; // (n) of sections of a sealed file; NULL: not made
     uint32_t n;
     struct neb_moving *reading; // progress of reading
 };
@@ -399,6 +402,24 @@ static enum neb_status verify_all(const struct intra_ckpt *c) {
     return st;
 }
 
+static int in_order(const void *x, const void *y) {
+    const struct intra_ckpt_section *a = *(const struct intra_ckpt_section *const *)x,
+                                    *b = *(const struct intra_ckpt_section *const *)y;
+    int order = strcmp(a->name, b->name);
+    return order ? order : (a > b) - (a < b);
+}
+
+static enum neb_status sort_names(struct intra_ckpt *c) {
+    const struct intra_ckpt_section **all = calloc((size_t)c->n + 1, sizeof *all);
+    if (!all)
+        return neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", c->path);
+    for (uint32_t i = 0; i < c->n; i++)
+        all[i] = &c->sections[i];
+    qsort(all, c->n, sizeof *all, in_order);
+    c->by_name = all;
+    return NEB_OK;
+}
+
 static enum neb_status open_ckpt(const struct neb_vault *vault, const char *path, bool parts,
                                  bool verify, struct intra_ckpt **out) {
     struct intra_ckpt *c = calloc(1, sizeof *c);
@@ -409,6 +430,8 @@ static enum neb_status open_ckpt(const struct neb_vault *vault, const char *path
     enum neb_status st = open_file(c, path);
     if (st == NEB_OK && parts)
         st = open_parts(c);
+    if (st == NEB_OK)
+        st = sort_names(c);
     if (st == NEB_OK && (!(c->copies = calloc(c->n ? c->n : 1, sizeof *c->copies)) ||
                          !(c->reading = calloc(1, sizeof *c->reading))))
         st = neb_fail(NEB_ERR_NOMEM, "out of memory opening %s", path);
@@ -447,6 +470,7 @@ void intra_ckpt_close(struct intra_ckpt **cp) {
             free((*cp)->copies[i]);
         free((*cp)->copies);
         free((*cp)->reading);
+        free((*cp)->by_name);
         free((*cp)->sections);
     }
     free(*cp);
@@ -454,10 +478,19 @@ void intra_ckpt_close(struct intra_ckpt **cp) {
 }
 
 const struct intra_ckpt_section *intra_ckpt_find(const struct intra_ckpt *c, const char *name) {
-    for (uint32_t i = 0; i < c->n; i++)
+    uint32_t low = 0, high = c->n; // the first section that is not before `name`
+    for (uint32_t i = 0; i < c->n && !c->by_name; i++)
         if (!strcmp(c->sections[i].name, name))
             return &c->sections[i];
-    return NULL;
+    while (c->by_name && low < high) {
+        uint32_t mid = low + (high - low) / 2;
+        if (strcmp(c->by_name[mid]->name, name) < 0)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    bool found = c->by_name && low < c->n && !strcmp(c->by_name[low]->name, name);
+    return found ? c->by_name[low] : NULL;
 }
 
 const void *intra_ckpt_data(const struct intra_ckpt *c, const struct intra_ckpt_section *s) {

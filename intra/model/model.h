@@ -173,8 +173,8 @@ NEB_MUST_CHECK enum neb_status intra_model_layout(const struct intra_model_confi
 NEB_MUST_CHECK enum neb_status intra_model_allocate(struct intra_model *m, bool learn);
 // Frees the arenas and keeps the layout. Safe if there are none.
 void intra_model_release(struct intra_model *m);
-// Initial values of a tensor, or of some of its rows (t: a copy with row0 and rows changed), without
-// a model's memory. out: (t->rows, t->cols).
+// Initial values of a tensor, or of some of its rows (t: a copy with row0 and rows changed),
+// without a model's memory. out: (t->rows, t->cols).
 void intra_model_draw(const struct intra_model *m, const struct intra_tensor *t, uint64_t seed,
                       float *out);
 // Makes the part of a model that this rank of a mesh holds (mesh NULL: all). The initial values do

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The suite for every communicator: alone (self, one rank), under mpirun with "mpi" or "nccl
 // DEVICE" (test_comm_mpi.sh, test_comm_nccl.sh: 1, 2 and 4 ranks), or under `nebula ranks` with
-// "socket" (test_comm_socket.sh), or with "loop RANKS" over the send and receive of an attached loop
-// between processes that this program starts (test_comm_loop.sh). Every rank checks every result. "mpi pieces": an object that cuts
-// messages after 4000 bytes and collectives after 4000 elements of all ranks; the installed object
-// cuts after a gibibyte.
+// "socket" (test_comm_socket.sh), or with "loop RANKS" over the send and receive of an attached
+// loop between processes that this program starts (test_comm_loop.sh). Every rank checks every
+// result. "mpi pieces": an object that cuts messages after 4000 bytes and collectives after 4000
+// elements of all ranks; the installed object cuts after a gibibyte.
 #include "agent/base/log.h"
 #include "agent/lib/ranks.h"
 #include "intra/ranks/comm.h"

@@ -7,13 +7,13 @@
 //                                             --save-at STEP DIR | --load DIR]
 //
 // --mesh: the loop has RANKS ranks, processes that hold parts of each tensor. rows, cols: of its
-// rows or columns. hsdp: halves of the rows, each on half of the ranks. strided: a part of each half
-// of the rows. The values do not depend on the mesh. --die-at: the last rank dies. --own: the loop
-// has tensors of its own, of several dimensions and dtypes, for a job with `model: attached`; all
-// values begin with START. --other: the same, but one of them has another shape. --bad: the last rank
-// makes a mistake: it declares another name, leaves out a part, has a value that is not finite, makes
-// another call, or closes (name, missing, nan, call, close). --save-at: writes parameters and state to
-// DIR, and ends without a word. --load: continues from there, on any mesh.
+// rows or columns. hsdp: halves of the rows, each on half of the ranks. strided: a part of each
+// half of the rows. The values do not depend on the mesh. --die-at: the last rank dies. --own: the
+// loop has tensors of its own, of several dimensions and dtypes, for a job with `model: attached`;
+// all values begin with START. --other: the same, but one of them has another shape. --bad: the
+// last rank makes a mistake: it declares another name, leaves out a part, has a value that is not
+// finite, makes another call, or closes (name, missing, nan, call, close). --save-at: writes
+// parameters and state to DIR, and ends without a word. --load: continues from there, on any mesh.
 //
 // With --pace MS instead, every step takes MS milliseconds on any machine. Each step changes a 64th
 // of the parameters by heavy-tailed random amounts with the seed TARGET (configs/stall-compare).
@@ -165,7 +165,8 @@ static int take_own(struct nebula *n, const char *mesh, const struct loop_ranks 
     return count;
 }
 
-// ---- a checkpoint of the loop's own: each array as a file, of which every rank writes its part -----
+// ---- a checkpoint of the loop's own: each array as a file, of which every rank writes its part
+// -----
 
 static const char *kept = ""; // its folder
 

@@ -82,7 +82,7 @@ dpkg-query --admindir="$T/clean/var/lib/dpkg" -W -f='${Status}' nebula |
 "$T/clean/usr/bin/nebula" bench kernels --help | has '^Usage' ||
     fail "the installed program has no commands"
 PYTHONDONTWRITEBYTECODE= PYTHONPATH=$T/clean/usr/lib/nebula/python \
-    NEBULA_LIBRARY=$T/clean/usr/lib/libnebula.so.1 python3 \
+    NEBULA_LIBRARY=$T/clean/usr/lib/libnebula.so.2 python3 \
     -c 'import nebula; print(nebula.version())' | has '^[0-9]' ||
     fail "the installed Python module does not find its library"
 cat >"$T/use.c" <<'C'

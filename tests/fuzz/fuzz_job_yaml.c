@@ -24,6 +24,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     memset(job.lines, 0, sizeof job.lines); // line numbers of the file: they are not sent
     job.clusters_line = 0;
     memset(job.cluster_lines, 0, sizeof job.cluster_lines);
+    job.groups_line = 0;
+    memset(job.group_lines, 0, sizeof job.group_lines);
     memset(job.given, 0, sizeof job.given);
     NEB_ASSERT(!memcmp(&job, &back, sizeof job));
     json_decref(travelled);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON from another agent: a job, and a metrics line for watchers. An accepted job is unchanged
-// after a round trip; every line leaves a history that is JSON.
+// JSON from another agent: a job, a metrics line for watchers, and a message about tensors. An
+// accepted job is unchanged after a round trip; every line leaves a history that is JSON.
+#include "agent/daemon/tensor_list.h"
 #include "agent/web/view.h"
 
 #include <stdlib.h>
@@ -24,6 +25,27 @@ static void add_new_keys(json_t *json) {
         json_object_update_missing(json, all);
 }
 
+// As a question, and as an answer to each question in turn.
+static void about_tensors(const json_t *json) {
+    static const struct exchange_tensor list[] = {{.name = "a", .dims = 1, .shape = {3}},
+                                                  {.name = "b", .dims = 2, .shape = {2, 3}},
+                                                  {.name = "c"}};
+    struct agent_tensor_list t = {0};
+    struct exchange_manifest *m = NULL;
+    enum agent_tensors_result result;
+    char text[AGENT_TENSORS_TEXT];
+    NEB_ASSERT(exchange_manifest_create(list, 3, &m) == NEB_OK &&
+               agent_tensors_take(&t, m) == NEB_OK);
+    json_decref(agent_tensors_answer(&t, json, "x", "y", &result, text));
+    for (int i = 0; i < 4; i++) {
+        json_t *q = agent_tensors_question(&t);
+        NEB_ASSERT(q && t.low >= 0 && t.high <= t.n + 1 && (!t.high || t.low < t.high));
+        (void)agent_tensors_learn(&t, json, "x", "y", text);
+        json_decref(q);
+    }
+    agent_tensors_clear(&t);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     static struct agent_job job, back; // large
     struct agent_view *v = NULL;
@@ -31,6 +53,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
         n > 1 << 16 ? NULL : json_loadb((const char *)data, n, JSON_REJECT_DUPLICATES, NULL);
     if (!json)
         return 0;
+    about_tensors(json);
     if (agent_job_from_json(json, &job) != NEB_OK)
         add_new_keys(json);
     if (agent_job_from_json(json, &job) == NEB_OK) {

@@ -111,6 +111,38 @@ static void test_arrays(void **state) {
     intra_ckpt_close(&c);
 }
 
+// Ranks write a section for each unit.
+static void test_many_sections(void **state) {
+    (void)state;
+    enum { MANY = 3000 };
+    struct intra_ckpt_writer *w = NULL;
+    struct intra_ckpt *c = NULL;
+    char name[32];
+    assert_int_equal(intra_ckpt_create(path, &w), NEB_OK);
+    for (uint64_t i = 0; i < MANY; i++) { // in no order
+        uint64_t k = i * 7 % MANY;
+        if (i == MANY / 3)
+            continue;
+        snprintf(name, sizeof name, "s/%d", (int)k);
+        assert_int_equal(intra_ckpt_add(w, name, INTRA_U64, 1, 1, &k), NEB_OK);
+    }
+    assert_int_equal(intra_ckpt_commit(w), NEB_OK);
+    intra_ckpt_writer_destroy(&w);
+    assert_int_equal(intra_ckpt_open(path, true, &c), NEB_OK);
+    for (uint64_t i = 0; i < MANY; i++) {
+        uint64_t k = i * 7 % MANY, got = 0;
+        snprintf(name, sizeof name, "s/%d", (int)k);
+        const struct intra_ckpt_section *s = intra_ckpt_find(c, name);
+        assert_int_equal(s != NULL, i != MANY / 3);
+        if (s)
+            assert_int_equal(intra_ckpt_read(c, name, INTRA_U64, 1, 1, &got), NEB_OK);
+        assert_int_equal(got, s ? k : 0);
+    }
+    assert_null(intra_ckpt_find(c, ""));
+    assert_null(intra_ckpt_find(c, "z"));
+    intra_ckpt_close(&c);
+}
+
 static void test_every_bit(void **state) {
     (void)state;
     struct neb_buf file = {0};
@@ -352,9 +384,13 @@ static int set_up(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),  cmocka_unit_test(test_every_bit),
-        cmocka_unit_test(test_wrong_index), cmocka_unit_test(test_failing_disk),
-        cmocka_unit_test(test_folder),      cmocka_unit_test(test_damaged_counts_as_missing),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_many_sections),
+        cmocka_unit_test(test_every_bit),
+        cmocka_unit_test(test_wrong_index),
+        cmocka_unit_test(test_failing_disk),
+        cmocka_unit_test(test_folder),
+        cmocka_unit_test(test_damaged_counts_as_missing),
         cmocka_unit_test(test_arrays),
     };
     return cmocka_run_group_tests(tests, set_up, scratch_remove);
