@@ -34,11 +34,12 @@ def report(case, good, text):
 def start(work, clusters, steps, **sync):
     """A job without a model of its own on len(clusters) local agents."""
     sites = "".join(f"  - {{name: {c}, launcher: attach, threads: 1}}\n" for c in clusters)
+    checkpoint = sync.pop("checkpoint", "{every_steps: 0}")
     values = {"interval": 2, "overlap": 1, "codec": "int4", "outer": "{lr: 1, momentum: 0}", **sync}
     (work / "job.yaml").write_text(
         f"job: peers\nsteps: {steps}\nmodel: attached\ndata: {{step_tokens: 65536}}\n"
         f"sync: {{{', '.join(f'{k}: {v}' for k, v in values.items())}}}\n"
-        f"checkpoint: {{every_steps: 0}}\nclusters:\n{sites}")
+        f"checkpoint: {checkpoint}\nclusters:\n{sites}")
     return Job(work, len(clusters))
 
 
@@ -67,7 +68,8 @@ class Job:
         self.out = work / "run"
         self.log = open(work / "pretrain.log", "w")
         self.p = subprocess.Popen(
-            [nebula, "pretrain", str(work / "job.yaml"), "--local", str(clusters), "--out", str(self.out)],
+            [nebula, "pretrain", str(work / "job.yaml"), "--local", str(clusters), "--out",
+             str(self.out)],
             stdout=self.log,
             stderr=self.log,
         )
@@ -230,7 +232,8 @@ def fixed(case, work, model, clusters, steps=20):
     found = rounds(job)
     same = all(len(d) == len(clusters) and len(set(d.values())) == 1 for d in found.values())
     report(case, same and len(found) >= 10, f"{model}: {', '.join(clusters.values())}: "
-           f"{len(found)} rounds, every digest equal: {same}, last {s['clusters'][0]['params_digest']}")
+           f"{len(found)} rounds, every digest equal: {same}, "
+           f"last {s['clusters'][0]['params_digest']}")
     return [sorted(d.values())[0] for _, d in sorted(found.items())] if same else None
 
 
@@ -258,7 +261,43 @@ def library(case, work, model="gpt2", ranks=2, steps=40):
     good = len(digests) == 1 and said == [(str(steps), d) for d in digests] * 2
     losses = ", ".join(f"{c['loss_first']:.2f} to {c['loss_last']:.2f}" for c in s["clusters"]
                        if c.get("loss_last") is not None)
-    report(case, good, f"{s['rounds']} rounds, digest {sorted(digests)}, loops say {said}, loss {losses}")
+    report(case, good, f"{s['rounds']} rounds, digest {sorted(digests)}, loops say {said}, "
+                       f"loss {losses}")
+
+
+def peaks(log):
+    log.seek(0)
+    found = re.findall(r"rank (\d+) share (\d+) peak (\d+)", log.read())
+    return {int(r): (int(share), int(peak)) for r, share, peak in found}
+
+
+def memory(work):
+    """Peak memory of each rank of an FSDP2 loop, with and without nebula. Limits: 5 floats a
+    parameter of its share and 200 MB; the ranks within 5 % of each other."""
+    steps = 6
+    for ranks in (2, 4):
+        folder = work / str(ranks)
+        folder.mkdir()
+        alone = folder / "alone.log"
+        with open(alone, "w+") as log:
+            subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node",
+                            str(ranks), "--master-port", str(28500 + os.getpid() % 400),
+                            str(here / "memory.py"), "alone"], stdout=log, stderr=log, check=True,
+                           env={**os.environ, "STEPS": str(steps)})
+            before = peaks(log)
+        job = start(folder, ("paris", "berlin"), steps, checkpoint="{every_steps: 3, copy: false}")
+        job.loop("paris", here / "memory.py", ranks, ["attached"], STEPS=str(steps))
+        job.loop("berlin", here / "memory.py", 1, ["peer"], STEPS=str(steps))
+        job.end(1500)
+        after = peaks(job.loops[0].log)
+        more = {r: (after[r][1] - before[r][1]) / 1e6 for r in after}
+        limit = {r: (20 * after[r][0] + 200e6) / 1e6 for r in after}
+        most, least = (f(p for _, p in after.values()) / 1e6 for f in (max, min))
+        good = all(more[r] <= limit[r] for r in more) and len(after) == ranks
+        report("memory", good and most <= 1.05 * least,
+               f"{ranks} ranks: {most:.0f} MB at most, {100 * (most / least - 1):.1f} % above the "
+               f"least; more than alone: {', '.join(f'{v:.0f}' for v in more.values())} MB, limits "
+               f"{', '.join(f'{v:.0f}' for v in limit.values())} MB")
 
 
 def fsdp_loop(work):
@@ -336,10 +375,10 @@ def cost(work):
 
 
 cases = {f.__name__: f for f in (plain, mixed, kill, ddp, fsdp, ranks, meshes, fsdp_loop)}
-for kind, n in (("hf", 2), ("peft", 1), ("accelerate", 2), ("lightning", 2), ("titan", 2), ("numpy", 1),
-                ("jax", 1)):
+for kind, n in (("hf", 2), ("peft", 1), ("accelerate", 2), ("lightning", 2), ("titan", 2), ("state", 2),
+                ("numpy", 1), ("jax", 1)):
     cases[kind] = lambda work, kind=kind, n=n: library(kind, work, ranks=n)
-cases["cost"] = cost
+cases |= {"memory": memory, "cost": cost}
 for name in sys.argv[1:] or cases:
     with tempfile.TemporaryDirectory(prefix="nebula-torch-") as folder:
         try:

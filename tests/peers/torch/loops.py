@@ -79,6 +79,29 @@ def loop():
         say(fed, fed.info()["digest"], loss)
 
 
+def state():
+    """The loop saves the federation with torch.distributed.checkpoint in mid-run, and continues
+    from what it saved."""
+    from torch.distributed.checkpoint import load, save
+    model = models.shard(models.make(name), "rows" if ranks > 1 else "one")
+    with nebula.attach(model, tokens=100 * seed) as fed, tempfile.TemporaryDirectory() as own:
+        box = [own]
+        if ranks > 1:
+            dist.broadcast_object_list(box)
+        for step in fed.steps():
+            if step == 25:
+                save({"fed": fed.state_dict()}, checkpoint_id=box[0] + "/dcp")
+                with torch.no_grad():
+                    for p in model.parameters():
+                        p.zero_()
+                load({"fed": fed}, checkpoint_id=box[0] + "/dcp")
+                if fed.step_count != 25:
+                    sys.exit(f"continues from step {fed.step_count}")
+            models.fixed_step(model, seed, step)
+            fed.step()
+        say(fed, fed.info()["digest"])
+
+
 def hf(wrap=lambda model: model):
     from nebula.hf import NebulaCallback
     from transformers import Trainer, TrainingArguments

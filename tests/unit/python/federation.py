@@ -138,7 +138,8 @@ class WithNumPy(unittest.TestCase):
         fixed = numpy.zeros(2, "f")
         fixed.flags.writeable = False
         for bad, why in ((fixed, "cannot be written"), (numpy.zeros(2), "float64; only"),
-                         (numpy.zeros(2, ">f4"), "swapped"), (numpy.zeros(4, "f")[::-1], "reverse")):
+                         (numpy.zeros(2, ">f4"), "swapped"),
+                         (numpy.zeros(4, "f")[::-1], "reverse")):
             with self.assertRaisesRegex(nebula.Error, f"^bad: .*{why}"):
                 nebula.attach({"bad": bad})
 

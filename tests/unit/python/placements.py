@@ -78,8 +78,8 @@ class Placements(unittest.TestCase):
         for at, n in sizes.items():
             got = placements.pieces((9,), [StridedShard(0, 2), Shard(0)], mesh, at, (n,))
             self.assertEqual(sum(p.extent[0] for p in got), n)
-        self.assertEqual(placements.pieces((9,), [StridedShard(0, 2), Shard(0)], mesh, (3, 1), (1,)),
-                         [((8,), (1,), (0,))])
+        got = placements.pieces((9,), [StridedShard(0, 2), Shard(0)], mesh, (3, 1), (1,))
+        self.assertEqual(got, [((8,), (1,), (0,))])
 
     def test_every_element_once_for_each_replica(self):
         """All orders in which mesh dimensions may cut, as FSDP2 and TP do it one after another."""
@@ -191,7 +191,8 @@ class AgainstTorch(unittest.TestCase):
                     # An order of cuts wins over torch's left to right, which is not what FSDP2 does
                     if not cuts or placements.order_of_cuts(*zip(*cuts)) is None or all(
                             f == 1 for f, _ in cuts):
-                        self.assertEqual(got[0].offset[dim], offset[dim], (SEED, shape, mesh, marks))
+                        self.assertEqual(got[0].offset[dim], offset[dim],
+                                         (SEED, shape, mesh, marks))
 
     def test_values(self):
         """Elements of the tensors that torch's own split gives to each rank."""

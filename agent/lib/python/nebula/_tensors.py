@@ -127,8 +127,9 @@ def _of_buffer(t: Any) -> Memory:
 
 
 class _DLTensor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("device", ctypes.c_int32), ("device_id", ctypes.c_int32),
-                ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
+    _fields_ = [("data", ctypes.c_void_p), ("device", ctypes.c_int32),
+                ("device_id", ctypes.c_int32), ("ndim", ctypes.c_int32),
+                ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
                 ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
                 ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64)]
 
@@ -142,7 +143,8 @@ def _of_dlpack(t: Any) -> Memory:
     kind = _kind(names.get((d.code, d.bits), f"DLPack type {d.code} of {d.bits} bits"))
     places = {1: HOST, 2: CUDA, 3: HOST, 13: CUDA}  # kDLCPU, kDLCUDA, …Host, …Managed
     if d.device not in places:
-        raise Error(INVALID, f"DLPack device {d.device}; only host and CUDA memory can be exchanged")
+        raise Error(INVALID, f"DLPack device {d.device}; only host and CUDA memory can be "
+                             f"exchanged")
     shape = tuple(d.shape[i] for i in range(d.ndim))
     strides = tuple(d.strides[i] for i in range(d.ndim)) if d.strides else _row_major(shape)
     # The capsule owns its tensor as long as nobody consumes it.

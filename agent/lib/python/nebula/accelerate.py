@@ -26,8 +26,8 @@ class AcceleratedFederation(Federation):
     def __init__(self, accelerator: Any, model: Any, **options: Any):
         kind = str(getattr(accelerator.distributed_type, "value", accelerator.distributed_type))
         if kind in ("DEEPSPEED", "MEGATRON_LM"):
-            raise Error(INVALID, f"{kind} trains copies of the parameters, so merged values would be "
-                                 f"lost: use DDP or FSDP2")
+            raise Error(INVALID, f"{kind} trains copies of the parameters, so merged values would "
+                                 f"be lost: use DDP or FSDP2")
         self._accelerator = accelerator
         super().__init__(accelerator.unwrap_model(model, keep_fp32_wrapper=False), **options)
 

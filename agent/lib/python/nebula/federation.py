@@ -270,8 +270,8 @@ class Federation:
         """
         tokens = self._tokens if tokens is None else tokens
         if not tokens:
-            raise Error(INVALID, "the job has no data.batch and data.seq_len: give tokens to step() "
-                                 "or to attach()")
+            raise Error(INVALID, "the job has no data.batch and data.seq_len: give tokens to "
+                                 "step() or to attach()")
         self._check_memory()
         state = ctypes.c_int()
         figures = {"loss": loss, "lr": lr, "grad_norm": grad_norm, "eval_loss": eval_loss}
@@ -380,9 +380,9 @@ def attach(model: Any, *, agent: str | os.PathLike | None = None, job: str | Non
     state: of state_dict(), or a function that fills such a dict, as torch.distributed.checkpoint's
     load does.
 
-    Errors: VERSION, NOT_FOUND (no agent, no such job), STATE (another trainer is attached); INVALID:
-    a tensor that cannot be exchanged; ranks or clusters whose tensors differ; a trained tensor that
-    is neither exchanged nor in a group with `exchange: never`. The text names the first tensor.
+    Errors: VERSION, NOT_FOUND (no agent, no such job), STATE (another trainer is attached);
+    INVALID: a tensor that cannot be exchanged; ranks or clusters whose tensors differ; a trained
+    tensor that is neither exchanged nor in a group with `exchange: never`. The text names it.
     """
     return Federation(model, agent=agent, job=job, timeout=timeout, threads=threads,
                       process_group=process_group, tokens=tokens, on_checkpoint=on_checkpoint,

@@ -38,8 +38,8 @@ class NebulaCallback(TrainerCallback):
 
     def on_train_begin(self, args, state, control, model=None, **_):
         if getattr(args, "deepspeed", None):
-            raise Error(INVALID, "DeepSpeed trains copies of the parameters, so merged values would "
-                                 "be lost: use DDP or FSDP2")
+            raise Error(INVALID, "DeepSpeed trains copies of the parameters, so merged values "
+                                 "would be lost: use DDP or FSDP2")
         self.fed = Federation(model, **self._options)
         self._seen = state.num_input_tokens_seen
         left = self.fed.total - self.fed.step_count

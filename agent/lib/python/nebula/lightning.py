@@ -45,8 +45,8 @@ class NebulaCallback(Callback):
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if "DeepSpeed" in type(trainer.strategy).__name__:
-            raise Error(INVALID, "DeepSpeed trains copies of the parameters, so merged values would "
-                                 "be lost: use DDP or ModelParallelStrategy")
+            raise Error(INVALID, "DeepSpeed trains copies of the parameters, so merged values "
+                                 "would be lost: use DDP or ModelParallelStrategy")
         self.fed = Federation(named_parameters(pl_module, self._prefix), **self._options)
         self._step = trainer.global_step
         trainer.should_stop = not self.fed.running
