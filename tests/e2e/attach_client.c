@@ -3,8 +3,8 @@
 // so two of them have different values to average.
 //
 // usage: attach_client AGENT JOB TARGET [--die-at STEP | --detach-at STEP | --boast-at STEP]
-//        attach_client AGENT JOB TARGET --mesh KIND RANKS [--own START] [--die-at STEP | --bad KIND |
-//                                             --save-at STEP DIR | --load DIR]
+//        attach_client AGENT JOB TARGET --mesh KIND RANKS [--own START]
+//            [--die-at STEP | --bad KIND | --save-at STEP DIR | --load DIR]
 //
 // --mesh: the loop has RANKS ranks, processes that hold parts of each tensor. rows, cols: of its
 // rows or columns. hsdp: halves of the rows, each on half of the ranks. strided: a part of each

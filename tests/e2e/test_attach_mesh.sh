@@ -72,7 +72,8 @@ want=$(summary '.clusters[0].params_digest' "$T/own")
 run cols "--mesh strided 2 --own 0.25" "--mesh cols 3 --own 0.25 --die-at 27"
 rc=0; wait $b || rc=$?
 ((rc != 0)) || fail "the loop of beta should have died"
-timeout 600 "$client" "$T/cols/clusters/beta" e2e -1 --mesh rows 2 --own 0.25 >"$T/cols-b.log" 2>&1 & b=$!
+timeout 600 "$client" "$T/cols/clusters/beta" e2e -1 --mesh rows 2 --own 0.25 \
+    >"$T/cols-b.log" 2>&1 & b=$!
 finish cols
 [[ $(summary '.clusters[0].params_digest' "$T/cols") == "$want" ]] ||
     fail "the digest of own tensors depends on the mesh"
@@ -92,9 +93,11 @@ next() { # KIND
 mistake name 11 'the ranks declare different tensors: rank 0 has .*, rank 2 has ' missing
 mistake missing 11 'tensor wte: element (142, 0) is registered on none of 3 ranks' nan
 mistake nan 11 'tensor wte: element (142, 3) is not a finite number on rank 2' call
-mistake call 12 'the ranks make different calls: nebula_checkpoint on rank 2, nebula_step on rank 0' close
+mistake call 12 \
+    'the ranks make different calls: nebula_checkpoint on rank 2, nebula_step on rank 0' close
 mistake close 12 'the ranks make different calls: nebula_close on rank 2, nebula_step on rank 0'
-timeout 600 "$client" "$T/bad/clusters/alpha" e2e 1 --mesh rows 3 --own 0.25 >"$T/bad-a.log" 2>&1 & a=$!
+timeout 600 "$client" "$T/bad/clusters/alpha" e2e 1 --mesh rows 3 --own 0.25 \
+    >"$T/bad-a.log" 2>&1 & a=$!
 finish bad
 [[ $(summary '.clusters[0].params_digest' "$T/bad") == "$want" ]] ||
     fail "the digest differs after mistakes"
@@ -104,7 +107,8 @@ finish bad
 mkdir "$T/own-state"
 run kept "--mesh rows 3 --own 0.25 --save-at 24 $T/own-state" "--mesh hsdp 2 --own 0.25"
 wait $a || fail "the loop could not save its state: $(cat "$T/kept-a.log")"
-timeout 600 "$client" "$T/kept/clusters/alpha" e2e 1 --mesh cols 2 --own 0.25 --load "$T/own-state" \
+timeout 600 "$client" "$T/kept/clusters/alpha" e2e 1 --mesh cols 2 --own 0.25 --load \
+    "$T/own-state" \
     >"$T/kept-a.log" 2>&1 & a=$!
 finish kept
 has 'begins at 24' "$T/kept-a.log" || fail "the loop did not begin at step 24"
@@ -119,7 +123,8 @@ finish from
 # The example for users.
 job "$T/example.yaml"
 sed -i '/^groups:/,/ln/d; s/fragments: 2/fragments: 1/' "$T/example.yaml"
-timeout 600 "$nebula" pretrain "$T/example.yaml" --local 2 --out "$T/example" >"$T/example.log" 2>&1 & pid=$!
+timeout 600 "$nebula" pretrain "$T/example.yaml" --local 2 --out "$T/example" \
+    >"$T/example.log" 2>&1 & pid=$!
 timeout 600 "$BUILD/train_ranks" "$T/example/clusters/alpha" 3 >"$T/example-a.log" 2>&1 & a=$!
 timeout 600 "$BUILD/train_ranks" "$T/example/clusters/beta" 1 >"$T/example-b.log" 2>&1 & b=$!
 finish example
@@ -131,6 +136,7 @@ for loop in $a $b; do
 done
 ! wait $pid || fail "the job should fail"
 for log in a b; do
-    has 'status 1: .*wte.*211×2[45] .*211×2[45] ' "$T/differ-$log.log" || fail "$log does not say what differs"
+    has 'status 1: .*wte.*211×2[45] .*211×2[45] ' "$T/differ-$log.log" ||
+        fail "$log does not say what differs"
 done
 echo "attached loops on different meshes end with equal digests"

@@ -375,7 +375,8 @@ def cost(work):
 
 
 cases = {f.__name__: f for f in (plain, mixed, kill, ddp, fsdp, ranks, meshes, fsdp_loop)}
-for kind, n in (("hf", 2), ("peft", 1), ("accelerate", 2), ("lightning", 2), ("titan", 2), ("state", 2),
+for kind, n in (("hf", 2), ("peft", 1), ("accelerate", 2), ("lightning", 2), ("titan", 2),
+                ("state", 2),
                 ("numpy", 1), ("jax", 1)):
     cases[kind] = lambda work, kind=kind, n=n: library(kind, work, ranks=n)
 cases |= {"memory": memory, "cost": cost}
