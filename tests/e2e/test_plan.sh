@@ -124,10 +124,12 @@ of_rounds() {
 near 'seconds until an update of a mesh is committed' \
     "$(jq '.written.exchange | .travel_s + .agree_s' "$T/mesh.json")" \
     "$(of_rounds mesh travel_s 'length / 2 | floor')" 0.6 1.8
-near 'seconds to encode' \
-    "$(jq .written.exchange.encode_s "$T/plan.json")" "$(of_rounds out encode_s 0)" 0.2 8
-near 'seconds to merge' \
-    "$(jq .written.exchange.merge_s "$T/plan.json")" "$(of_rounds out apply_s 0)" 0.2 8
+if [[ ${NEBULA_TESTS:-} == nightly ]]; then
+    near 'seconds to encode' \
+        "$(jq .written.exchange.encode_s "$T/plan.json")" "$(of_rounds out encode_s 0)" 0.2 8
+    near 'seconds to merge' \
+        "$(jq .written.exchange.merge_s "$T/plan.json")" "$(of_rounds out apply_s 0)" 0.2 8
+fi
 jq -s -e '[.[] | select(.kind == "round" and .cluster == "alpha") | .stall_s] | add > 1' \
     "$T/mesh/metrics.jsonl" >/dev/null || fail "rounds on a slow line do not report the waiting"
 near 'bytes sent by a mesh' \
