@@ -55,8 +55,8 @@ expect 2 "key.yaml:5: modle: unknown key (did you mean 'model'?)" "$T/key.yaml"
 sed 's/^job:.*/job: ../' "$T/job.yaml" >"$T/name.yaml"
 expect 2 'job: ".." is not a name' "$T/name.yaml"
 expect 2 '--set: sync.interval: 0 is not in 1..1000000000' "$T/job.yaml" --set sync.interval=0
-expect 2 '--set: model: is a section; set one of its keys: model.init, model.vocab' \
-    "$T/job.yaml" --set model=3
+expect 2 "--set: data: is a section; set one of its keys: data.corpus, data.tokenizer_sha256" \
+    "$T/job.yaml" --set data=3
 expect 2 '--set: clusters: is a list' "$T/job.yaml" --set clusters=a
 expect 2 'data.corpus: is empty' "$T/job.yaml" --set data.corpus=
 sed 's/corpus: [^,]*,/corpus: "",/' "$T/job.yaml" >"$T/empty.yaml"
