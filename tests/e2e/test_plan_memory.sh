@@ -10,11 +10,14 @@ shape "$T/job.yaml" 'n_layers: 4, d_model: 320, n_heads: 10, n_kv_heads: 10, d_f
 sed -i 's/every_steps: 20/every_steps: 3/; s/interval: 10/interval: 3/;
     s/batch: 4, accumulate: 1/batch: 2, accumulate: 2/; s/windows: 16/windows: 2/' "$T/job.yaml"
 
-peak_of() { # NAME: the peak memory of a rank of alpha, kB
+# NAME: the peak memory of a rank of alpha in kB, without the files of the program, which all ranks
+# of a host share.
+peak_of() {
     local p now top=0
     while kill -0 "$run" 2>/dev/null; do
         for p in $(pgrep -f "nebula worker .*$T/$1/clusters/alpha" || true); do
-            now=$(awk '/VmHWM/ { print $2 }' "/proc/$p/status" 2>/dev/null || true)
+            now=$(awk '/VmHWM/ { peak = $2 } /RssFile/ { files = $2 } END { print peak - files }' \
+                "/proc/$p/status" 2>/dev/null || true)
             ((${now:-0} > top)) && top=$now
         done
         sleep 0.2
