@@ -142,7 +142,7 @@ static void put_number(struct neb_buf *b, int64_t x) {
     put(b, text);
 }
 
-// As JSON: of what a name can contain, only these two characters are escaped.
+// As JSON. A name can contain only these two characters that JSON must escape.
 static void put_name(struct neb_buf *b, const char *name) {
     neb_buf_u8(b, '"');
     for (; *name; name++) {
