@@ -66,7 +66,7 @@ static enum neb_status add_rest(struct nebula *n, struct intra_ckpt_writer *w) {
                              : st;
 }
 
-// Through a file, as checkpoints are written.
+// Writes a checkpoint file, and reads its bytes.
 static enum neb_status write_rest(struct nebula *n) {
     char path[NEB_PATH_MAX];
     struct intra_ckpt_writer *w = NULL;

@@ -74,7 +74,7 @@ struct nebula {
     uint64_t *counters, *sum;
     struct lib_copy *copy;
     char socket[NEB_PATH_MAX], job[NEB_PATH_MAX];
-    pid_t process; // that attached
+    pid_t process; // the one that attached
     bool begun, failed, told_16;
     bool compared;       // the agent has found the same tensors on the other clusters
     bool loading;        // nebula_begin continues from a state that the loop has loaded
@@ -92,8 +92,8 @@ struct nebula {
         uint32_t version, round;
         uint64_t reads; // for a job without exchange
     } digests[INTER_FRAGMENTS_MAX];
-    // How often to query the agent; how long after an unanswered query no commit is expected any
-    // more.
+    // The time between two queries to the agent; the time after an unanswered query from which on
+    // no commit is expected.
     neb_ns ask_after, silent_after;
     neb_ns pinged;   // when the other ranks last heard that rank 0 waits
     neb_ns step_end; // end of the last call: the time since then is the trainer's
