@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Groups of a job: their JSON, and whether they fit the job.
+// Groups of a job: their JSON, and the checks that they fit the job.
 #include "agent/job/config_options.h"
 #include "inter/record/types.h"
 
