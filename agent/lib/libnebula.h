@@ -218,10 +218,10 @@ NEBULA_EXPORT int nebula_register(struct nebula *n, const struct nebula_piece *p
 //         NEBULA_ERR_AGAIN.
 NEBULA_EXPORT int nebula_begin(struct nebula *n);
 
-// Counts the token ids of a batch: inputs, and targets (negative ones are skipped). In the average
-// of a row of embedding or output, a cluster then has the weight of how often it saw the row. For
-// jobs with a built-in model only. Each rank counts its own batch. Optional; without it rows are
-// averaged by all tokens.
+// Counts the token ids of a batch: inputs, and targets (negative ones are skipped). The average
+// of a row of embedding or output then weights each cluster by how often it saw the row. For jobs
+// with a built-in model only. Each rank counts its own batch. Optional; without it all rows have
+// the weight of all tokens.
 // ERRORS  NEBULA_ERR_INVALID: an id is outside the vocabulary (nothing is counted then), or the
 //         job has no vocabulary.
 NEBULA_EXPORT int nebula_count(struct nebula *n, const int32_t *inputs, const int32_t *targets,
