@@ -227,7 +227,7 @@ enum neb_status exchange_manifest_read(const void *text, size_t len,
     if (st == NEB_OK)
         st = exchange_manifest_write(*out, &again);
     if (st == NEB_OK && (again.len != len || memcmp(again.p, text, len) != 0))
-        st = neb_fail(NEB_ERR_FORMAT, "the list of tensors is not in its only form");
+        st = neb_fail(NEB_ERR_FORMAT, "the list of tensors is not in canonical form");
     neb_buf_free(&again);
     if (st != NEB_OK)
         exchange_manifest_destroy(out);

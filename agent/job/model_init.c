@@ -121,7 +121,7 @@ static enum neb_status compare_vocabularies(const struct agent_job *job, const c
     if (!neb_fs_exists(beside)) {
         neb_warn(
             "model.init: the vocabulary of %s is unknown, since there is no %s; nebula assumes "
-            "that of the corpus (%s). If it is another one, the model misreads every token: put "
+            "the corpus's vocabulary (%s). If this is wrong, the model misreads every token: put "
             "the model's tokenizer.model or tokenizer.json there, so that nebula can compare them",
             job->model_init, beside, corpus);
         return NEB_OK;
