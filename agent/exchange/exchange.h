@@ -7,7 +7,7 @@
 //     rounds.c      fragments: encode and submit, commits, merges
 //     shards.c      the state of the exchange, over the ranks of the trainer
 //     plan.c        what commit records plan for the next sends
-//     masked.c      keys and seeds of masked sums (profile `private`)
+//     masked.c      keys and seeds of masked sums (gate `private`)
 //     link.c        messages from and to the agent
 //     report.c      metrics lines and the report
 //     ckpt.c        the contents of checkpoints, and how to continue from one
@@ -151,7 +151,7 @@ struct agent_exchange {
     // the state of the exchange
     struct agent_shards *shards;
     struct inter_outer *outer; // of shards: rank 0's part
-    struct sec_sum *sum;       // profile `private`: masks updates; else NULL
+    struct sec_sum *sum;       // gate `private`: masks updates; else NULL
     uint64_t masked_sent; // how many updates this cluster has masked: each is summed at most once
     int32_t *fragment;    // (n_units) -1: a unit that is not exchanged
     uint64_t elements;    // of all units that are exchanged
@@ -342,7 +342,7 @@ NEB_MUST_CHECK enum neb_status exchange_begin_counts(struct agent_exchange *x, i
 // Asks the agent for the commit of the fragment's round, if there is one.
 NEB_MUST_CHECK enum neb_status exchange_request_commit(struct agent_exchange *x, int32_t f);
 
-// masked.c: the profile `private`
+// masked.c: the gate `private`
 // keys: one key per cluster, as agent_sums_keys lays them out.
 NEB_MUST_CHECK enum neb_status exchange_masked_keys(struct agent_exchange *x, const void *keys,
                                                     size_t len);

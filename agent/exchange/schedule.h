@@ -19,7 +19,7 @@
 // The first early_steps steps may have a shorter interval.
 //
 // A fragment of a group with `exchange: {every: K}` is due in each K-th cycle. A cycle is H steps;
-// it ends with the first fragment's place. With H 10, and two fragments, of which 1 has K 3:
+// it ends with the first fragment's place. With H 10 and two fragments (fragment 1 has K 3):
 //
 //     step       5    10    15    20    25    30    35  …
 //     cycle    └── 0 ───┘ └── 1 ───┘ └── 2 ───┘ └─ 3

@@ -21,7 +21,7 @@
 // parameter of its shard, and frames. Where it does not train a unit in the memory of the exchange,
 // it also needs one float per parameter of its shard of one fragment (the gathered θ_m).
 //
-// With a masked sum (profile `private`) rank 0 owns all units: masks run over the elements of a
+// With a masked sum (gate `private`) rank 0 owns all units: masks run over the elements of a
 // fragment in order, and only rank 0 has the keys.
 //
 // All ranks take part in each call: rank 0 makes the call, the others run agent_shards_follow. Any
@@ -91,8 +91,8 @@ NEB_MUST_CHECK enum neb_status agent_shards_save(struct agent_shards *o,
 uint64_t agent_shards_part_bytes(void *user, int rank);
 enum neb_status agent_shards_part_put(void *user, const int32_t *writer,
                                       struct intra_ckpt_writer *w, enum neb_status *written);
-// Rank 0: reads all arrays from a checkpoint. NULL: each rank has set those of its units. Versions
-// and updates in flight are taken from rank 0's inter_outer.
+// Rank 0: reads all arrays from a checkpoint. NULL: each rank has set the arrays of its units.
+// Versions and updates in flight are taken from rank 0's inter_outer.
 NEB_MUST_CHECK enum neb_status agent_shards_restore(struct agent_shards *o,
                                                     const struct intra_ckpt *c);
 // Rank 0: as inter_outer_adopt, from a file with all values of θ at offset `at` and then those of
