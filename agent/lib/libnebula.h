@@ -27,9 +27,9 @@
 // Memory: the elements that are exchanged are divided over the ranks, in units of at most 4 MiB. A
 // rank takes 4 floats for each element of its share (θ, v, u, θ at the send), one for each element
 // of its share of a fragment, one more for each of its bfloat16 and float16 elements, some units of
-// scratch, and the encoded updates. No rank ever holds a tensor of which it has a part only.
-// Without a checkpoint hook a copy of a checkpoint doubles this, so that it is written while
-// training continues (checkpoint.copy).
+// scratch, and the encoded updates. A rank that has only a part of a tensor never holds the whole
+// tensor. Without a checkpoint hook a copy of a checkpoint doubles this, so that it is written
+// while training continues (checkpoint.copy).
 //
 // Footguns, besides those that the calls describe:
 //   start      nebula_begin replaces your parameters. A job with `model: attached` starts from

@@ -24,7 +24,7 @@ struct agent_plan {
 NEB_MUST_CHECK enum neb_status agent_codec_bits(const char *codec, double *bits);
 
 // With `model: attached` the sizes stay 0, since only the loops know their tensors.
-// vocab: that of the corpus (0: not known), used if the job does not set it. Encodes a sample,
+// vocab: the corpus's vocabulary (0: not known), used if the job sets none. Encodes a sample,
 // because the size of an update depends on the codec. The job must be valid. NEB_ERR_NOMEM;
 // NEB_ERR_INVALID: more labels than pieces.
 NEB_MUST_CHECK enum neb_status agent_job_plan(const struct agent_job *job, int32_t vocab,

@@ -112,7 +112,7 @@ struct inter_wan_work agent_planner_work(const struct agent_planned *x, const st
 // of this machine for all sites.
 struct inter_wan_codec agent_planner_codec(const struct agent_planner *p,
                                            const struct agent_site *s, int32_t k);
-// Writes p->tuning; p->wan has the first settings. load: that of the job.
+// Writes p->tuning; p->wan has the first settings. load: the job's load.
 void agent_planner_tune(const struct agent_job *job, const struct agent_site *sites,
                         const struct inter_wan_load *load, struct agent_planner *p);
 // The second half of agent_planner_run: the exchanges of out->n clusters whose steps are planned.

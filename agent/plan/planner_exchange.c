@@ -159,7 +159,7 @@ static void work_of(const struct agent_job *job, const struct agent_site *sites,
     }
 }
 
-// Exchanges in the run. The last one drains what is left.
+// Exchanges in the run. The last exchange sends the rest.
 static double exchanges(const struct agent_job *job, int32_t interval) {
     double early = fmin((double)job->steps, job->sync.early_steps);
     return ceil(((double)job->steps - early) / interval) + ceil(early / job->sync.early_interval);
