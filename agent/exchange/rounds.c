@@ -259,9 +259,9 @@ static enum neb_status settle_counts(struct agent_exchange *x, int32_t f) {
         k->tokens_base += t->parts[i].mine ? t->parts[i].tokens : 0;
         listed |= t->parts[i].mine;
     }
-    // The first run may have sent more than this repeated run, and the gate may have refused it.
-    // This run makes those steps again, but they are committed: until then, exchange_at_cursor
-    // counts from their end.
+    // The first run may have sent more than this repeated run, and the gate may have refused that
+    // update. This run makes those steps again, but they are committed: until then,
+    // exchange_at_cursor counts from their end.
     bool beyond = t->cursor > g->send_step;
     k->steps_base = g->committed_step = listed || beyond ? t->cursor : g->send_step;
     if (beyond && !t->at_cursor) {
@@ -357,7 +357,7 @@ enum neb_status exchange_merge(struct agent_exchange *x, int32_t f) {
     exchange_heartbeat(x, false, 0);
     NEB_TRY(exchange_log_merge(x, f));
     r.last = r.last || exchange_follows(x, f); // θ_m becomes θ
-    // with an update that is taken over, this incarnation's work repeats the same steps
+    // an update that is taken over contains the same steps as the work of this incarnation
     bool reject = drop_rejected(x, f) || t->taken_over;
     NEB_TRY(agent_shards_merge(x->shards, f, reject, &r, &k->last_digest));
     if (foreign)
@@ -375,7 +375,7 @@ enum neb_status exchange_merge(struct agent_exchange *x, int32_t f) {
         g->missed += t->missed + 1;
         say_left_out(x, f);
     }
-    // the vote took the update from before the outage: the next one carries the missed intervals
+    // the round has the update from before the outage: the next update carries the missed intervals
     else if (g->in_flight && t->retries && k->tokens_base < t->tokens_at_send)
         g->missed += t->missed;
     g->in_flight = g->arrived = t->here = t->rejected = t->taken_over = false;
@@ -398,7 +398,7 @@ enum neb_status exchange_take_over(struct agent_exchange *x, int32_t f) {
             "round %u: an update that this cluster sent before it lost its disk is committed: "
             "fragment %d and the data continue from step %lld, not %lld",
             x->frags[f].round, f, (long long)cursor, (long long)x->step);
-    // logged at the step at which a repeated run takes it over too
+    // the merge is logged, so a repeated run takes the update over at the same step
     enum neb_status st = exchange_merge(x, f);
     if (st == NEB_OK && cursor > x->step)
         st = exchange_skip_steps(x, cursor - x->step);

@@ -140,7 +140,7 @@ static enum neb_status compare_vocabularies(const struct agent_job *job, const c
 static enum neb_status same_model(const struct agent_job *job) {
     struct intra_ckpt *c = NULL;
     struct intra_model *m = NULL;
-    if (!agent_init_is_clear(job->init_from)) // the reader of the file reports what it is
+    if (!agent_init_is_clear(job->init_from)) // the code that reads the file reports the error
         return NEB_OK;
     NEB_TRY(intra_ckpt_open(job->init_from, false, &c));
     enum neb_status st = intra_hf_layout(c, &m);

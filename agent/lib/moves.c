@@ -100,7 +100,7 @@ static enum neb_status move_block(void *user, const struct pieces_block *block) 
     if (!p->dense)
         return NEB_OK;
     coordinates(t, block->at, c);
-    for (int32_t k = t->dims - 1; k >= 0; k--) { // the next run is one further in one dimension
+    for (int32_t k = t->dims - 1; k >= 0; k--) { // to the next run: one dimension advances by one
         there += (c[k] - p->box.at[k]) * p->stride[k];
         pitch = behind == block->pitch && t->shape[k] > 1 ? p->stride[k] : pitch;
         behind *= t->shape[k];

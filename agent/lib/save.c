@@ -138,7 +138,7 @@ static enum neb_status put_counts(struct saving *s, struct intra_ckpt_writer *w)
     return NEB_OK;
 }
 
-// What rank 0 will write if all ranks see the folder.
+// Adds the size of what rank 0 writes if all ranks see the folder.
 static enum neb_status add_size(const struct nebula *n, struct intra_ckpt_writer *w) {
     uint64_t bytes = 4096, arrays = n->x.federated ? 1 + INTER_OUTER_ARRAYS : 1;
     for (int32_t i = 0; i < n->x.trainer.n_units; i++)

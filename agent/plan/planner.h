@@ -24,7 +24,7 @@ struct agent_site {        // what is known of a cluster's machines
     // share of a device: below 1 if clusters of --local share it; 0 counts as 1
     double device_share;
     int32_t devices; // devices of the machine for which ranks are chosen; 0: all
-    // Number of ranks that overrides the job; 0: as the cluster says, or as many as is fastest.
+    // Number of ranks that overrides the job; 0: the cluster's number, or the fastest one.
     int32_t ranks;
     double step_s; // seconds per step of an attached trainer, given by the user; 0: not known
 };

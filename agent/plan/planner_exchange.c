@@ -78,7 +78,7 @@ struct inter_wan_codec agent_planner_codec(const struct agent_planner *p,
 // ---- what workers do ----------------------------------------------------------------------------
 
 // Seconds of the busiest owner. On processors each thread of a rank takes a unit at a time; beside
-// a device one thread has all units.
+// a device one thread does all units.
 static double seconds(const struct agent_planned *x, const struct agent_site *s,
                       const struct agent_cluster *c, double rate, double waits) {
     const struct intra_rates *r = &s->profile.rates;

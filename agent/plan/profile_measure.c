@@ -89,7 +89,7 @@ static enum neb_status run_steps(const struct place *at, struct intra_trainer *t
         intra_trainer_update(t, &stats);
         NEB_TRY(stats.status);
         if (!i)
-            continue; // the first run touches pages, and libraries choose kernels
+            continue; // in the first run pages are mapped, and libraries choose kernels
         *micro_s = fmin(*micro_s, s);
         *update_s = fmin(*update_s, profile_clock_stop(&clock, threads));
         if (s * 1000 > (host ? RUN_MS_MOST : DEVICE_RUN_MS_MOST))
