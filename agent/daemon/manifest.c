@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tensors of a job with `model: attached`. Its trainer sends their list before the first step.
 // The agent keeps the list, and compares it with the list of the first data cluster
-// (tensor_list.h). No trainer begins before its list is known to be that of the others. With
-// `init: {from: CLUSTER}` that cluster then writes a checkpoint of step 0, and the agents of the
-// others fetch it as a snapshot before they let their trainers begin.
+// (tensor_list.h). No trainer begins before all lists are known to be equal. With `init: {from:
+// CLUSTER}` that cluster then writes a checkpoint of step 0, and the agents of the others fetch it
+// as a snapshot before they let their trainers begin.
 //
 //     trainer          agent here            agent of the first data cluster
 //        │ manifest        │ questions              │
@@ -65,7 +65,7 @@ static bool waits_for_start(const struct daemon *d, const struct agent_jobrun *j
            starts_elsewhere(j) && !has(j, "snapshot.bin");
 }
 
-// Snapshots with more parameters than the list has are refused.
+// Sets the bound of snapshots: one with more parameters than the list has is refused.
 static void bound(struct daemon *d, const struct agent_jobrun *j) {
     struct exchange_group_size sizes[AGENT_GROUPS_MAX + 1];
     uint64_t elements = 0;
@@ -119,7 +119,7 @@ bool daemon_start_arrived(struct daemon *d, struct agent_jobrun *j) {
     for (uint32_t f = 0; f < s->fragments; f++)
         first = first && !s->parts[f].round;
     free(s);
-    if (!first) // the job goes on: the others must confirm the state
+    if (!first) // not the first state of the job: the others must confirm it
         return false;
     if (agent_snapshot_confirm(j->dir) != NEB_OK)
         daemon_report_fault(d, j, "the first parameters could not be stored; trying again");
@@ -279,7 +279,7 @@ void daemon_on_tensors(struct daemon *d, struct agent_jobrun *j, int k, const js
 
 // ---- the trainer -------------------------------------------------------------------------------
 
-// The trainer may have another version of the job's groups only by a fault of its own.
+// A trainer whose groups differ from the job's groups has an error of its own.
 static bool groups_fit(const struct agent_jobrun *j, const struct exchange_manifest *m, char *why,
                        size_t cap) {
     int32_t n;
@@ -295,7 +295,7 @@ static bool groups_fit(const struct agent_jobrun *j, const struct exchange_manif
     return true;
 }
 
-// True if the agent takes this list in place of the one that it has.
+// True if the agent accepts this list in place of its present one.
 static bool takes(struct agent_jobrun *j, const struct exchange_manifest *m, char *why,
                   size_t cap) {
     char text[AGENT_TENSORS_TEXT];

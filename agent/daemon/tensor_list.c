@@ -37,8 +37,8 @@ static bool prefix_sha(const struct agent_tensor_list *t, int32_t n,
     return ok;
 }
 
-// The tensors before and at p. A manifest has at least one tensor, and at the end of a list only
-// the one before p exists.
+// The tensor before p and the tensor at p. A manifest has at least one tensor; at the end of a list
+// only the tensor before p exists.
 static struct exchange_manifest *around(const struct agent_tensor_list *t, int32_t p) {
     return part(t, p > 0 ? p - 1 : 0, p < t->n ? p + 1 : t->n);
 }
@@ -139,7 +139,7 @@ enum agent_tensors_result agent_tensors_learn(struct agent_tensor_list *t, const
     bool same = json_is_true(json_object_get(a, "same"));
     if (same && p == t->n && n == t->n)
         return AGENT_TENSORS_SAME;
-    if (!t->high) { // the whole list is asked about first
+    if (!t->high) { // the first question is about the whole list
         t->low = same ? p : 0;
         t->high = same ? p + 1 : p;
     } else if (same) {

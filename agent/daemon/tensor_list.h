@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Do two clusters have the same tensors? The first data cluster's list is the reference; every
-// other cluster asks its agent. Messages may be lost, so the one that asks repeats its question,
-// and the one that answers keeps nothing but its list. A list may be longer than a message, so the
-// first difference is found by halves:
+// other cluster asks its agent. Messages may be lost, so the agent that asks repeats its question,
+// and the agent that answers keeps no state but its list. A list may be longer than a message, so
+// halving finds the first difference:
 //
 //     asks                                   answers
 //     {"n", "prefix": p, "sha"}              {"prefix": p, "n", "same"}   of the first p tensors
 //     {"n", "at": p, "tensors"}              {"at": p, "tensors"}         p: the first that differs
 //
-// Then both know both values of this tensor. No I/O, no clock.
+// Then both agents know both descriptions of this tensor. No I/O, no clock.
 #ifndef AGENT_TENSOR_LIST_H
 #define AGENT_TENSOR_LIST_H
 #include "agent/exchange/manifest.h"
@@ -27,8 +27,8 @@ struct agent_tensor_list {
     struct exchange_manifest *own; // owned; NULL: not known yet
     int32_t n;                     // its tensors
     uint8_t sha[NEB_SHA256_BYTES];
-    // Of the one that asks: the first `low` tensors are equal, the first `high` are not. high 0:
-    // nothing is known.
+    // At the agent that asks: the first `low` tensors are equal, the first `high` are not all
+    // equal. high 0: nothing is known.
     int32_t low, high;
 };
 
@@ -38,8 +38,8 @@ NEB_MUST_CHECK enum neb_status agent_tensors_take(struct agent_tensor_list *t,
 void agent_tensors_clear(struct agent_tensor_list *t);
 // A new reference; NULL: out of memory, or there is no own list.
 json_t *agent_tensors_question(const struct agent_tensor_list *t);
-// The answer to a question; NULL: none, for instance because there is no own list. *result: SAME
-// and DIFFER are final. own, other: names of the clusters, for text.
+// The answer to a question; NULL: there is none, for instance because there is no own list.
+// *result: SAME and DIFFER are final. own, other: names of the clusters, for text.
 json_t *agent_tensors_answer(const struct agent_tensor_list *t, const json_t *question,
                              const char *own, const char *other, enum agent_tensors_result *result,
                              char text[AGENT_TENSORS_TEXT]);

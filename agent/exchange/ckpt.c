@@ -10,12 +10,12 @@
 
 // ---- the state besides parameters ---------------------------------------------------------------
 
-enum { STATE_VERSION = 7 }; // of "worker.state"; others are refused
+enum { STATE_VERSION = 7 }; // of "worker.state"; other versions are refused
 
 struct state { // a state that is written to `to`, or read from `from`
     struct neb_buf *to;
     struct neb_rd *from;
-    bool unknown; // a codec that was read is not one of this program
+    bool unknown; // the state has a codec that this program does not know
 };
 #define STATE_FIELD(NAME, TYPE)                                                                    \
     static void NAME(struct state *s, TYPE *x) {                                                   \
@@ -266,7 +266,8 @@ static enum neb_status restore_from(struct agent_exchange *x, const struct intra
     return x->federated ? restore_sync(x, c) : NEB_OK;
 }
 
-// False if a checkpoint contains a round from which on the agent suspects this cluster's state.
+// False if the checkpoint contains a suspect round. The agent suspects this cluster's state from
+// that round on.
 static bool trusted(const struct agent_exchange *x, const struct intra_ckpt *c) {
     const struct intra_ckpt_section *s = intra_ckpt_find(c, "sync.rounds");
     if (!x->federated || !s || s->rows != (uint64_t)exchange_fragments(x) ||
@@ -310,7 +311,7 @@ enum neb_status exchange_newest(struct agent_exchange *x, struct intra_ckpt **ou
     return x->skips_init ? NEB_ERR_AGAIN : st;
 }
 
-// Continues from the arrays that the trainer has set, and the rest.
+// The trainer has set the arrays already. This reads everything else, from the file x->saves.rest.
 static enum neb_status restore_rest(struct agent_exchange *x) {
     struct intra_ckpt *c = NULL;
     bool good = false;
@@ -327,7 +328,7 @@ static enum neb_status restore_rest(struct agent_exchange *x) {
 }
 
 // Restores the newest checkpoint that can be trusted, and removes those that cannot. NEB_ERR_AGAIN:
-// none is left, and this process holds the state of a bad one: a new process has to start.
+// none is left, and this process holds the state of a bad one. A new process has to start.
 static enum neb_status restore_newest(struct agent_exchange *x) {
     for (bool dirty = false;; dirty = true) {
         struct intra_ckpt *c = NULL;
@@ -362,7 +363,7 @@ enum neb_status exchange_restore(struct agent_exchange *x) {
     if (!x->federated)
         return st;
     bool whole = st == NEB_OK;
-    // without a checkpoint too: the run had begun, and is repeated from its start
+    // also without a checkpoint: then the run is repeated from its start
     NEB_TRY(read_merges(x));
     NEB_TRY(neb_fs_private(path, true)); // needed in an attached trainer, which sets its own umask
     if (!(x->merges.file = fopen(path, "a")))

@@ -146,9 +146,10 @@ enum neb_status exchange_skip_steps(struct agent_exchange *x, int64_t n) {
 static enum neb_status exchange_one(struct agent_exchange *x, int32_t f, bool *more, bool *ready) {
     struct agent_fragment *g = &x->frags[f];
     const struct agent_flight *t = &x->flight[f];
-    const struct exchange_merge *l = logged(x, f); // a repeated run merges where the first one did
-    // Others continued without us. If the commit contains our own update, the run is repeated: the
-    // commit waits for our send, even if that is due at this step and the merge is logged.
+    const struct exchange_merge *l = logged(x, f); // a repeated run merges at the logged step
+    // True if the others continued without us. A commit that contains our own update belongs to a
+    // repeated run: it waits for our send, even if that is due at this step and the merge is
+    // logged.
     bool foreign = t->here && !t->mine && !t->rejected;
     *more = true;
     if (x->lost && t->here && !g->in_flight && !g->finished) {
@@ -169,8 +170,8 @@ static enum neb_status exchange_one(struct agent_exchange *x, int32_t f, bool *m
         return NEB_OK;
     }
     // After an outage the update in flight is outdated: the others' steps of the outage would enter
-    // this round, and ours the next, each in full. A newer update replaces it, so that they are
-    // averaged. Not with masks: two masked updates of one round reveal their difference.
+    // this round in full, and ours the next round. A newer update replaces it, so that these steps
+    // are averaged. With masks it stays: two masked updates of one round reveal their difference.
     if (g->in_flight && !g->arrived && x->link.expected && !l && !x->sum &&
         t->retries < INTER_RETRIES_MAX && g->missed > (uint32_t)x->job.sync.merge_after) {
         *more = false;

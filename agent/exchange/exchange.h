@@ -7,7 +7,7 @@
 //     rounds.c      fragments: encode and submit, commits, merges
 //     shards.c      the state of the exchange, over the ranks of the trainer
 //     plan.c        what commit records plan for the next sends
-//     masked.c      keys and seeds of masked sums (profile `private`)
+//     masked.c      keys and seeds of masked sums (gate `private`)
 //     link.c        messages from and to the agent
 //     report.c      metrics lines and the report
 //     ckpt.c        the contents of checkpoints, and how to continue from one
@@ -98,8 +98,8 @@ struct exchange_link { // to the agent
     neb_ns heartbeat_at;
     double heartbeat_allow_s;
     bool heartbeat_step;
-    // Attached trainer: when it last queried the agent; since when the agent owes an answer (0: it
-    // does not).
+    // Attached trainer: the time of its last query to the agent; the time since which the agent
+    // owes an answer (0: it owes none).
     neb_ns asked, unanswered;
     bool orphan;   // the agent was restarted and does not know this worker
     bool returned; // the agent knows it again
@@ -125,7 +125,7 @@ struct exchange_saves { // checkpoints
     uint64_t reserve;               // bytes by which the trainer's part may grow
     // The trainer's part is all of a checkpoint: a side without rounds.
     bool trainer_only;
-    // The trainer keeps its part and the arrays of the exchange by itself: files have the rest.
+    // The trainer saves its own part and the arrays of the exchange. Files have only the rest.
     bool rest_only;
     char rest[NEB_PATH_MAX]; // such a file, to continue from; "": none
     struct {                 // the checkpoint that is being written
@@ -138,7 +138,7 @@ struct exchange_saves { // checkpoints
 struct agent_exchange {
     struct agent_trainer trainer; // set by the caller before exchange_create
     // For the build note of checkpoints: the instruction set that trains, and how processors
-    // compute products, if not in fp32 (else NULL). Static.
+    // compute products (NULL: in fp32). Static.
     const char *isa, *products;
     struct exchange_link link;
     // what the agent said at the attach
@@ -151,7 +151,7 @@ struct agent_exchange {
     // the state of the exchange
     struct agent_shards *shards;
     struct inter_outer *outer; // of shards: rank 0's part
-    struct sec_sum *sum;       // profile `private`: masks updates; else NULL
+    struct sec_sum *sum;       // gate `private`: masks updates; else NULL
     uint64_t masked_sent; // how many updates this cluster has masked: each is summed at most once
     int32_t *fragment;    // (n_units) -1: a unit that is not exchanged
     uint64_t elements;    // of all units that are exchanged
@@ -166,7 +166,7 @@ struct agent_exchange {
 
     // how this process began
     uint64_t taken; // bit per fragment in which DIR/snapshot.bin is ahead, set by the agent
-    // The disk was lost and the agent catches up: commits are merged as they come, without
+    // The disk was lost, and the agent catches up. Commits are merged as they come, without
     // training.
     bool lost;
     bool adopts;   // `lost` was true in this process
@@ -175,8 +175,8 @@ struct agent_exchange {
     bool had_checkpoint, skips_init;
     char init_from[NEB_PATH_MAX]; // of the job, also where it is not read
     uint32_t attempts;            // first attempt number of the agent's present ledger
-    // A previous incarnation, whose state was lost with its disk, sent the updates with attempts
-    // below this one. 0: there was none.
+    // Updates with attempts below this one come from a previous incarnation, whose state was lost
+    // with its disk. 0: there was none.
     uint32_t incarnation;
 
     // progress
@@ -207,7 +207,7 @@ static inline const struct neb_vault *exchange_vault(const struct agent_exchange
 }
 
 // exchange.c
-// Sets what is not zero in a new exchange. Call it before anything else.
+// Sets the fields of a new exchange that do not begin with zero. Call it before anything else.
 void exchange_init(struct agent_exchange *x);
 // Creates the state of the exchange over the units of x->trainer. NEB_ERR_NOMEM; NEB_ERR_INVALID:
 // the job does not fit the units (logged).
@@ -231,8 +231,8 @@ NEB_MUST_CHECK enum neb_status exchange_announce(struct agent_exchange *x);
 NEB_MUST_CHECK enum neb_status exchange_step(struct agent_exchange *x, bool *ready);
 // All steps are made; with rounds: the last one of every fragment is merged.
 bool exchange_finished(const struct agent_exchange *x);
-// Advances by n steps that are committed, or made by a lost disk: data and schedules move past
-// them.
+// Advances by n steps that are committed, or that were made before the disk was lost. Data and
+// schedules move past them.
 NEB_MUST_CHECK enum neb_status exchange_skip_steps(struct agent_exchange *x, int64_t n);
 
 // The number of fragments, of all groups of the job.
@@ -248,13 +248,13 @@ NEB_MUST_CHECK enum neb_status exchange_cut(const struct agent_job *job,
                                             int32_t *fragment);
 // Sets sizes and codecs of all fragments. NEB_ERR_LIMIT: an update could not be sent.
 NEB_MUST_CHECK enum neb_status exchange_choose_codecs(struct agent_exchange *x);
-// True if another cluster owns the fragment: this one sends empty updates, and takes θ.
+// True if another cluster owns the fragment. This cluster then sends empty updates, and takes θ.
 bool exchange_follows(const struct agent_exchange *x, int32_t f);
 
 // link.c
 // Attaches to the agent: sets job, cluster, dir, vault. socket_path and job are as the agent passes
 // them. NEB_ERR_AGAIN: the agent of a built-in worker does not answer (on its own host for half an
-// hour, else for 10 s). NEB_ERR_TIMEOUT: that of an attached trainer does not, for 10 s.
+// hour, else for 10 s). NEB_ERR_TIMEOUT: the agent of an attached trainer does not answer for 10 s.
 NEB_MUST_CHECK enum neb_status exchange_attach(struct agent_exchange *x, const char *socket_path,
                                                const char *job);
 // Sends the attach request again; the answer arrives like any message.
@@ -271,8 +271,9 @@ NEB_MUST_CHECK enum neb_status exchange_wait_for_peers(struct agent_exchange *x)
 // EXCHANGE_HANG_STEPS times the duration of `steps` steps.
 enum { EXCHANGE_HANG_STEPS = 20, EXCHANGE_HANG_OTHER = 30 };
 void exchange_heartbeat(struct agent_exchange *x, bool step, double steps);
-// From now on, what moves bytes in this thread (agent/base/moved.h) counts as work, for the agent
-// and for the other ranks: outside of steps, nothing hangs as long as bytes move. NULL: ends this.
+// From now on, bytes that this thread moves (agent/base/moved.h) count as work, for the agent and
+// for the other ranks: outside of steps, a worker does not hang as long as bytes move. NULL: ends
+// this.
 void exchange_report_moves(struct agent_exchange *x);
 // Sets what the agent reports: whether it catches up after the loss of its disk.
 void exchange_set_lost(struct agent_exchange *x, bool lost);
@@ -290,9 +291,9 @@ struct exchange_figures {
 // is due.
 void exchange_made_step(struct agent_exchange *x, const struct exchange_figures *s, uint64_t tokens,
                         double seconds);
-// Call it after each step that exchange_made_step does not count. Of a trainer of this program it
-// reports a fault when many steps in a row had gradients that are not finite, and so changed
-// nothing: the loss alone does not show this.
+// Call it after each step that exchange_made_step does not count. For a trainer of this program it
+// reports a fault after many steps in a row with gradients that are not finite. Such steps change
+// nothing, and the loss alone does not show this.
 void exchange_check_step(struct agent_exchange *x, const struct exchange_figures *s);
 void exchange_send_step(struct agent_exchange *x, const struct exchange_figures *s,
                         double tokens_per_s);
@@ -315,8 +316,8 @@ NEB_MUST_CHECK enum neb_status exchange_report(struct agent_exchange *x, json_t 
                                                json_t *more);
 
 // rounds.c
-// Encodes fragment f and submits it to the agent. If it is in flight, the new update replaces the
-// old one and adds what was learned since.
+// Encodes fragment f and submits it to the agent. If an update of it is in flight, the new one
+// replaces it and adds what was learned since.
 NEB_MUST_CHECK enum neb_status exchange_send(struct agent_exchange *x, int32_t f);
 // Encodes fragment f into the blob of its flight; with sync.tune: auto also measures the error.
 NEB_MUST_CHECK enum neb_status exchange_encode(struct agent_exchange *x, int32_t f,
@@ -332,8 +333,8 @@ NEB_MUST_CHECK enum neb_status exchange_merge(struct agent_exchange *x, int32_t 
 // lost with its disk. Drops what this incarnation learned in the fragment, since the update
 // contains those steps; the data continues after the last of them.
 NEB_MUST_CHECK enum neb_status exchange_take_over(struct agent_exchange *x, int32_t f);
-// Call it before anything else between two steps. If a repeated run had sent more than this one, it
-// notes the counters at the step where the committed work ends.
+// Call it before anything else between two steps. If the first run had sent more than this repeated
+// run, it notes the counters at the step where the committed work ends.
 NEB_MUST_CHECK enum neb_status exchange_at_cursor(struct agent_exchange *x, int32_t f);
 // The fragment's next update counts tokens and rows from this step on. _begin: its steps too.
 NEB_MUST_CHECK enum neb_status exchange_count_from_here(struct agent_exchange *x, int32_t f);
@@ -341,7 +342,7 @@ NEB_MUST_CHECK enum neb_status exchange_begin_counts(struct agent_exchange *x, i
 // Asks the agent for the commit of the fragment's round, if there is one.
 NEB_MUST_CHECK enum neb_status exchange_request_commit(struct agent_exchange *x, int32_t f);
 
-// masked.c: the profile `private`
+// masked.c: the gate `private`
 // keys: one key per cluster, as agent_sums_keys lays them out.
 NEB_MUST_CHECK enum neb_status exchange_masked_keys(struct agent_exchange *x, const void *keys,
                                                     size_t len);

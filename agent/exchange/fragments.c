@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct cut { // scratch, an entry a unit
+struct cut { // scratch, one entry per unit
     uint64_t *elements;
     int32_t *layer, *fragment, *unit, *group;
 };
@@ -50,10 +50,10 @@ static enum neb_status cut_groups(const struct agent_job *job, const struct agen
         for (int32_t i = 0; i < n; i++)
             if (c->group[i] == g && group->exchange != AGENT_GROUP_NEVER) {
                 c->elements[k] = agent_unit_size(&units[i]);
-                c->layer[k] = units[i].group - 1; // as layers count: -1 is the first
+                c->layer[k] = units[i].group - 1; // counted like layers: the first is -1
                 c->unit[k++] = i;
             }
-        // what no other pattern names may be nothing
+        // "*" names what is left, which may be nothing
         if (!k && group->exchange != AGENT_GROUP_NEVER && strcmp(group->match, "*") != 0)
             return neb_fail(NEB_ERR_INVALID, "groups: \"%s\" matches no tensor that is trained",
                             group->match);
@@ -82,7 +82,7 @@ enum neb_status exchange_cut(const struct agent_job *job, const struct agent_uni
 
 // ---- codecs -------------------------------------------------------------------------------------
 
-// An update of the largest fragment of a group must be one that can be sent.
+// The update of a group's largest fragment must be small enough to be sent.
 static enum neb_status check_size(const struct agent_exchange *x, int32_t f,
                                   const struct cmp_codec *codec, uint64_t largest) {
     const struct exchange_fragment *k = &x->kept[f];

@@ -186,8 +186,9 @@ static enum neb_status reach_agent(struct agent_exchange *x, const char *socket_
 }
 
 // The agent may be busy with gigabytes of an open round. On the same host the worker waits as long
-// as the agent waits for a worker's first message. NEB_ERR_AGAIN ends the process like a crash: the
-// agent would read a report after the attach, and take it for an error of the job.
+// as the agent waits for a worker's first message. NEB_ERR_AGAIN ends the process like a crash,
+// without a report: the agent would read the report after the attach, and take it for an error of
+// the job.
 static enum neb_status await_job(struct agent_exchange *x, const char *socket_path, const char *at,
                                  struct agent_ipc_msg *m) {
     const neb_ns slice = 10 * NEB_S, end = neb_now() + 30 * 60 * NEB_S;

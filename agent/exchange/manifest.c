@@ -142,7 +142,7 @@ static void put_number(struct neb_buf *b, int64_t x) {
     put(b, text);
 }
 
-// As JSON: of what a name can contain, only these two characters are escaped.
+// As JSON. A name can contain only these two characters that JSON must escape.
 static void put_name(struct neb_buf *b, const char *name) {
     neb_buf_u8(b, '"');
     for (; *name; name++) {
@@ -227,7 +227,7 @@ enum neb_status exchange_manifest_read(const void *text, size_t len,
     if (st == NEB_OK)
         st = exchange_manifest_write(*out, &again);
     if (st == NEB_OK && (again.len != len || memcmp(again.p, text, len) != 0))
-        st = neb_fail(NEB_ERR_FORMAT, "the list of tensors is not in its only form");
+        st = neb_fail(NEB_ERR_FORMAT, "the list of tensors is not in canonical form");
     neb_buf_free(&again);
     if (st != NEB_OK)
         exchange_manifest_destroy(out);

@@ -52,8 +52,8 @@ const struct exchange_tensor *exchange_manifest_tensors(const struct exchange_ma
 // Appends the text. NEB_ERR_LIMIT: it has more than EXCHANGE_MANIFEST_MAX bytes.
 NEB_MUST_CHECK enum neb_status exchange_manifest_write(const struct exchange_manifest *m,
                                                        struct neb_buf *out);
-// Of text from elsewhere. NEB_ERR_FORMAT: it is not the text that exchange_manifest_write makes of
-// these tensors; and the errors of create. All dtypes are fp32.
+// Reads text that comes from elsewhere. NEB_ERR_FORMAT: it is not the text that
+// exchange_manifest_write makes of these tensors. Also the errors of create. All dtypes are fp32.
 NEB_MUST_CHECK enum neb_status exchange_manifest_read(const void *text, size_t len,
                                                       struct exchange_manifest **out);
 // SHA-256 of the text.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The worker's part of the gate profile `private`: the agent gives it keys at the attach, and the
-// seeds of each sum with the commit. Updates are masked before they leave this process.
+// The worker's part of the gate `private`: the agent gives it keys at the attach, and the seeds of
+// each sum with the commit. Updates are masked before they leave this process.
 #include "agent/exchange/exchange.h"
 #include "agent/job/private.h"
 

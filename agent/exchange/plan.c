@@ -6,7 +6,7 @@
 // Every run of the same steps knows both plans before round r + 1 is sent, so a resume stays
 // bit-identical. H and the steps to leave out come from the records of the first fragment and
 // change when it is sent; codec and τ come from each fragment's own records. A snapshot contains
-// its last record only, whose plan then starts one round earlier.
+// only the last record. The plan of that record then starts one round earlier.
 #include "agent/base/log.h"
 #include "agent/exchange/exchange.h"
 #include "agent/job/update_size.h"
@@ -42,7 +42,7 @@ enum neb_status exchange_plan_codec(struct agent_exchange *x, int32_t f, bool me
     struct agent_flight *t = &x->flight[f];
     struct cmp_codec planned;
     *out = k->codec;
-    // of a codec that the job fixes the controller learns nothing
+    // the controller learns nothing from a codec that the job fixes
     t->codec = *g->codec && tuned ? CMP_LEVEL_JOB
                                   : (uint8_t)cmp_level_of(agent_job_fragment_codec(&x->job, f));
     if (plan)
@@ -53,7 +53,7 @@ enum neb_status exchange_plan_codec(struct agent_exchange *x, int32_t f, bool me
     }
     if (merge && cmp_codec_coarse(out)) {
         *out = k->merge_codec;
-        // another codec than planned: the controller learns nothing from it
+        // not the planned codec: the controller learns nothing from it
         t->codec = CMP_LEVEL_JOB;
     }
     return NEB_OK;

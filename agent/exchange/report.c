@@ -64,7 +64,7 @@ void exchange_made_step(struct agent_exchange *x, const struct exchange_figures 
     x->all_tokens += tokens;
     x->step++;
     exchange_check_step(x, s);
-    bool passed = x->step / every != x->said_step / every; // skipped steps may lie between
+    bool passed = x->step / every != x->said_step / every; // steps may be skipped
     if (!passed && x->step != x->job.steps && x->step != 1)
         return;
     exchange_send_step(x, s, seconds > 0 ? (double)tokens / seconds : 0);

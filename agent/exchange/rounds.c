@@ -25,8 +25,8 @@ enum neb_status exchange_begin_counts(struct agent_exchange *x, int32_t f) {
     return exchange_count_from_here(x, f);
 }
 
-// A repeated run may have committed a later send than this run has made so far. At the step of that
-// send this notes tokens and rows as they were then.
+// The first run may have committed a later send than this repeated run has made so far. At the step
+// of that send this notes tokens and rows as they were then.
 enum neb_status exchange_at_cursor(struct agent_exchange *x, int32_t f) {
     const struct agent_fragment *g = &x->frags[f];
     struct agent_flight *t = &x->flight[f];
@@ -81,9 +81,9 @@ enum neb_status exchange_resubmit(struct agent_exchange *x, int32_t f) {
     return agent_ipc_send(x->link.ipc, NULL, head, &part, 1);
 }
 
-// Limits the missed intervals to what the steps can hold. An absence over several attempts, or a
-// last update that is late repeatedly, counts some of them twice, and the other members would
-// refuse it.
+// Limits the missed intervals to those that fit in the steps. An absence over several attempts
+// counts some of them twice, and so does a last update that is late repeatedly. The other members
+// would refuse such an update.
 static uint32_t missed_by(const struct agent_exchange *x, int32_t f, uint32_t counted,
                           uint32_t steps) {
     const struct agent_sync *s = &x->job.sync;
@@ -137,7 +137,7 @@ enum neb_status exchange_send(struct agent_exchange *x, int32_t f) {
     g->sent_final = x->step >= x->schedule.steps;
     g->send_step = x->step;
     exchange_plan_sent(x, f);
-    for (size_t i = 0; i < x->merges.n; i++) // a repeated run merges where it did before
+    for (size_t i = 0; i < x->merges.n; i++) // a repeated run merges at the logged step
         if (x->merges.log[i].fragment == (uint32_t)f && x->merges.log[i].round == g->round)
             g->merge_step = x->merges.log[i].step;
     x->payload_bytes += t->blob.len;
@@ -247,9 +247,9 @@ static bool drop_rejected(struct agent_exchange *x, int32_t f) {
     return true;
 }
 
-// Sets the counters by the record. An update that was replaced by a newer one may have been
-// committed nevertheless: what the newer one added still counts. An update of a previous
-// incarnation may contain more than this process has seen.
+// Sets the counters by the record. An update may be committed although a newer one replaced it.
+// Then what the newer one added still counts. An update of a previous incarnation may contain more
+// than this process has seen.
 static enum neb_status settle_counts(struct agent_exchange *x, int32_t f) {
     const struct agent_flight *t = &x->flight[f];
     struct agent_fragment *g = &x->frags[f];
@@ -259,9 +259,9 @@ static enum neb_status settle_counts(struct agent_exchange *x, int32_t f) {
         k->tokens_base += t->parts[i].mine ? t->parts[i].tokens : 0;
         listed |= t->parts[i].mine;
     }
-    // A repeated run may have sent more than this one, and it may have been refused: this run makes
-    // those steps again, but they are committed. Until it has made them, exchange_at_cursor counts
-    // from their end.
+    // The first run may have sent more than this repeated run, and the gate may have refused that
+    // update. This run makes those steps again, but they are committed: until then,
+    // exchange_at_cursor counts from their end.
     bool beyond = t->cursor > g->send_step;
     k->steps_base = g->committed_step = listed || beyond ? t->cursor : g->send_step;
     if (beyond && !t->at_cursor) {
@@ -287,7 +287,7 @@ static double own_share(const struct agent_flight *t) {
     return all > 0 ? own / all : 0;
 }
 
-// For tests: one value in memory changes.
+// For tests: changes one value in memory.
 static enum neb_status flip_for_test(const struct agent_exchange *x) {
     char point[sizeof "worker.flip." + AGENT_NAME_MAX];
     struct inter_outer_array arrays[INTER_OUTER_ARRAYS];
@@ -357,11 +357,11 @@ enum neb_status exchange_merge(struct agent_exchange *x, int32_t f) {
     exchange_heartbeat(x, false, 0);
     NEB_TRY(exchange_log_merge(x, f));
     r.last = r.last || exchange_follows(x, f); // θ_m becomes θ
-    // with an update that is taken over, this incarnation's work repeats the same steps
+    // an update that is taken over contains the same steps as the work of this incarnation
     bool reject = drop_rejected(x, f) || t->taken_over;
     NEB_TRY(agent_shards_merge(x->shards, f, reject, &r, &k->last_digest));
     if (foreign)
-        t->mine = false; // it is from a previous incarnation of this cluster
+        t->mine = false; // the update is from a previous incarnation
     x->left_out_rounds = t->mine ? 0 : x->left_out_rounds;
     if (t->mine) // otherwise tokens and row counts carry over, like the residual
         NEB_TRY(settle_counts(x, f));
@@ -371,11 +371,11 @@ enum neb_status exchange_merge(struct agent_exchange *x, int32_t f) {
     if (t->taken_over || (t->mine && t->cursor > g->send_step)) // the commits contain them
         g->missed = 0;
     else if (g->in_flight &&
-             !t->mine) { // late: the next update carries all of it, including what was missed
+             !t->mine) { // late: the next update carries all steps, also those of missed intervals
         g->missed += t->missed + 1;
         say_left_out(x, f);
     }
-    // the vote took the update from before the outage: the next one carries the missed intervals
+    // the round has the update from before the outage: the next update carries the missed intervals
     else if (g->in_flight && t->retries && k->tokens_base < t->tokens_at_send)
         g->missed += t->missed;
     g->in_flight = g->arrived = t->here = t->rejected = t->taken_over = false;
@@ -390,7 +390,7 @@ enum neb_status exchange_merge(struct agent_exchange *x, int32_t f) {
 enum neb_status exchange_take_over(struct agent_exchange *x, int32_t f) {
     struct agent_flight *t = &x->flight[f];
     int64_t cursor = t->cursor;
-    for (uint32_t i = 0; i < t->n; i++) // this process does not have what was sent then
+    for (uint32_t i = 0; i < t->n; i++) // this process does not have the update that was sent then
         t->parts[i].mine = false;
     t->mine = false;
     t->taken_over = true;
@@ -398,7 +398,7 @@ enum neb_status exchange_take_over(struct agent_exchange *x, int32_t f) {
             "round %u: an update that this cluster sent before it lost its disk is committed: "
             "fragment %d and the data continue from step %lld, not %lld",
             x->frags[f].round, f, (long long)cursor, (long long)x->step);
-    // logged at the step at which a repeated run takes it over too
+    // the merge is logged, so a repeated run takes the update over at the same step
     enum neb_status st = exchange_merge(x, f);
     if (st == NEB_OK && cursor > x->step)
         st = exchange_skip_steps(x, cursor - x->step);

@@ -3,9 +3,9 @@
 //
 // The state is copied between two steps; on a mesh every rank copies what it writes. A thread
 // writes the copy while training continues (intra/ckpt/checkpoint_async.h). The agent hears of a
-// checkpoint only when it is on disk, because it then forgets what only older checkpoints need.
-// Without memory for a copy, and in an attached trainer that saves its own state with it, the
-// worker waits for the disk.
+// checkpoint only when it is on disk, because the agent then forgets what only older checkpoints
+// need. The worker waits for the disk if there is no memory for a copy, or if an attached trainer
+// saves its own state with the checkpoint.
 #include "agent/base/log.h"
 #include "agent/exchange/exchange.h"
 
@@ -34,7 +34,7 @@ static enum neb_status measure(struct agent_exchange *x, uint64_t *now, uint64_t
 enum neb_status exchange_save_start(struct agent_exchange *x) {
     uint64_t now, most;
     if (!x->job.checkpoint_every || !x->job.checkpoint_copy)
-        return NEB_OK; // only one at the end, for which nothing waits; or configured so
+        return NEB_OK; // no checkpoint before the end, or the job wants no copies
     NEB_TRY(measure(x, &now, &most));
     enum neb_status st =
         intra_ckpt_async_create(exchange_vault(x), x->trainer.pool, now, most, &x->saves.saver);
@@ -58,8 +58,8 @@ static json_t *rounds_json(const struct agent_exchange *x, const uint32_t *of) {
 }
 
 // Reports what the newest checkpoint holds, and which updates no checkpoint on disk needs any more.
-// A process that has not written all of them itself does not know what the older ones need, and
-// releases nothing.
+// A process that has not written all of these checkpoints does not know what the older ones need,
+// and releases nothing.
 static void release_updates(struct agent_exchange *x) {
     int keep = x->job.checkpoint_keep;
     if (x->saves.newest == x->saves.now.step)

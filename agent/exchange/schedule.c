@@ -66,7 +66,7 @@ static void sends(struct stretches *x, int64_t first, int64_t interval, int64_t 
     send_at(x, first + (end - first) / interval * interval);
 }
 
-// The first step at which fragment f is due, of the early ones and of the others (base is 0).
+// The first step at which fragment f is due: among the early steps, and after them (base is 0).
 static int64_t first_early(const struct agent_schedule *s, int32_t f) {
     int64_t o = (int64_t)f * s->early_interval / s->fragments;
     return (agent_schedule_every(s, f) - 1) * (int64_t)s->early_interval +
@@ -136,7 +136,7 @@ static int64_t next_in_order(const struct agent_schedule *s, const struct agent_
     return cycle * s->fragments + (f == 0 ? s->fragments - 1 : f - 1);
 }
 
-// True if some fragment is due at this step, nothing was sent at it yet, and it is the turn of f.
+// True if some fragment is due at this step, nothing was sent at this step yet, and f has its turn.
 static bool turn_of(const struct agent_schedule *s, const struct agent_fragment *frags, int32_t f,
                     int64_t step) {
     bool any = false;
@@ -149,7 +149,7 @@ static bool turn_of(const struct agent_schedule *s, const struct agent_fragment 
     return any;
 }
 
-// True if fragment f is due and nothing can be sent at this step: the fragment whose turn it is, is
+// True if fragment f is due and nothing can be sent at this step: the fragment that has its turn is
 // still in flight, and the worker does not wait for it. (If the worker waits, it sends at this
 // step.)
 static bool missed(const struct agent_schedule *s, const struct agent_fragment *frags, int32_t f,

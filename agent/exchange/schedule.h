@@ -19,7 +19,7 @@
 // The first early_steps steps may have a shorter interval.
 //
 // A fragment of a group with `exchange: {every: K}` is due in each K-th cycle. A cycle is H steps;
-// it ends with the first fragment's place. With H 10, and two fragments, of which 1 has K 3:
+// it ends with the first fragment's place. With H 10 and two fragments (fragment 1 has K 3):
 //
 //     step       5    10    15    20    25    30    35  …
 //     cycle    └── 0 ───┘ └── 1 ───┘ └── 2 ───┘ └─ 3
@@ -57,14 +57,15 @@ struct agent_fragment {
     int64_t send_step;   // step count at the send
     int64_t merge_step;  // earliest step count of the merge
     int64_t merged_step; // step count of the last merge
-    // The commits contain this cluster's work up to this step count. It exceeds send_step when a
-    // run is repeated that had sent more, and after a start from a snapshot. Up to this step there
-    // is nothing new to send, and an empty update would replace what the previous incarnation sent.
+    // The commits contain this cluster's work up to this step count. It exceeds send_step after a
+    // start from a snapshot, and in a repeated run if the first run had sent more. Up to this step
+    // there is nothing new to send, and an empty update would replace what the previous incarnation
+    // sent.
     int64_t committed_step;
     uint32_t missed; // due sends skipped since the last send
 };
 
-// That of a job, before its first step.
+// The schedule of a job before its first step.
 struct agent_schedule agent_schedule_of(const struct agent_job *job);
 
 // K of fragment f: it is due every K intervals.
@@ -90,13 +91,13 @@ enum agent_decision {
 };
 // The interval H after `step` steps.
 int32_t agent_schedule_interval(const struct agent_schedule *s, int64_t step);
-// To be called when the first fragment is sent at `step`. From then on H is `interval`: the first
+// Call it when the first fragment is sent at `step`. From then on H is `interval`: the first
 // fragment is due again `interval` steps later, the others in between.
 void agent_schedule_change(struct agent_schedule *s, int64_t step, int32_t interval);
 // What to do with fragment f after `step` steps, before the next one begins. Call until the result
 // is AGENT_GO_ON or AGENT_WAIT. peers_alive: enough members are reachable for a commit; if not, the
 // worker trains on instead of waiting. counted_miss: the last step at which a miss was counted (-1:
-// none); so a due step counts one miss only.
+// none); so that a due step counts only one miss.
 enum agent_decision agent_schedule_decide(const struct agent_schedule *s,
                                           const struct agent_fragment *frags, int32_t f,
                                           int64_t step, bool peers_alive, int64_t counted_miss);

@@ -17,11 +17,11 @@
 // Ranks exchange one copy of a fragment's parameters in each direction, and frames. They exchange
 // θ, v and residuals only for checkpoints: from ranks that do not see the folder, and when state is
 // restored. Updates, digests and the contents of a checkpoint do not depend on the ownership of
-// units: a unit is encoded as on one rank. A rank needs memory for four floats per parameter of its
-// shard, and frames. Where it does not train a unit in the memory of the exchange, it also needs
-// one float per parameter of its shard of one fragment (the gathered θ_m).
+// units: a unit is encoded in the same way as on one rank. A rank needs memory for four floats per
+// parameter of its shard, and frames. Where it does not train a unit in the memory of the exchange,
+// it also needs one float per parameter of its shard of one fragment (the gathered θ_m).
 //
-// With a masked sum (profile `private`) rank 0 owns all units: masks run over the elements of a
+// With a masked sum (gate `private`) rank 0 owns all units: masks run over the elements of a
 // fragment in order, and only rank 0 has the keys.
 //
 // All ranks take part in each call: rank 0 makes the call, the others run agent_shards_follow. Any
@@ -34,7 +34,7 @@
 
 struct agent_shards;
 // On rank 0. outer: places is ignored, sum is rank 0's. fragment: one entry per unit, copied; -1:
-// the unit is not exchanged, and nobody owns it. All units of a tensor have the same one.
+// the unit is not exchanged, and nobody owns it. All units of a tensor have the same fragment.
 // single: rank 0 owns all units, which a masked sum needs. The state starts with the parameters
 // that the ranks hold. trainer is copied; what it points to and outer->sum are borrowed.
 // NEB_ERR_NOMEM, and the errors of the communicator.
@@ -59,8 +59,8 @@ uint64_t agent_shards_elements(const struct agent_shards *o);
 // of its units on its device, and encodes, decodes, steps and digests there, with the same bits. If
 // a rank trains all of a unit, its parameters are encoded where they are. Device memory of a rank:
 // five floats per parameter of its shard, one per parameter of its shard of a fragment if that is
-// gathered, and one per parameter of its largest unit. All ranks move or none: if one device has
-// too little memory, all stay on the host, and with must this is an error. NEB_OK also if the ranks
+// gathered, and one per parameter of its largest unit. All ranks move or none. If one device has
+// too little memory, all stay on the host; with `must` this is an error. NEB_OK also if the ranks
 // train on processors. NEB_ERR_NOMEM, and the errors of the device.
 NEB_MUST_CHECK enum neb_status agent_shards_place(struct agent_shards *o, bool must);
 
@@ -91,9 +91,8 @@ NEB_MUST_CHECK enum neb_status agent_shards_save(struct agent_shards *o,
 uint64_t agent_shards_part_bytes(void *user, int rank);
 enum neb_status agent_shards_part_put(void *user, const int32_t *writer,
                                       struct intra_ckpt_writer *w, enum neb_status *written);
-// Rank 0: reads all arrays from a checkpoint. NULL: each rank has set those of its units. Versions
-// and updates in flight are taken from its
-// inter_outer.
+// Rank 0: reads all arrays from a checkpoint. NULL: each rank has set the arrays of its units.
+// Versions and updates in flight are taken from rank 0's inter_outer.
 NEB_MUST_CHECK enum neb_status agent_shards_restore(struct agent_shards *o,
                                                     const struct intra_ckpt *c);
 // Rank 0: as inter_outer_adopt, from a file with all values of θ at offset `at` and then those of

@@ -109,7 +109,7 @@ enum neb_status shards_do_encode(struct agent_shards *o, const struct shards_enc
     return o->rank == 0 && o->ranks > 1 ? join(o, blob) : NEB_OK;
 }
 
-// The unit whose error stands for that of the update, as on one rank.
+// The unit whose error counts as the error of the update: the same unit as on one rank.
 static enum neb_status sample(const struct agent_shards *o, int32_t f, int32_t *out) {
     struct cmp_unit_shape *shapes;
     int32_t n;

@@ -37,7 +37,7 @@ struct agent_shards {
     uint64_t *place;   // (n) number of elements before the unit
     uint64_t *load;    // (ranks) number of elements that each owns
     uint64_t elements; // of all units
-    float *room;       // θ_m of the units that have no data of the trainer, a fragment at a time
+    float *room;       // θ_m of units without the trainer's data, for one fragment at a time
     size_t room_floats;
     float **theta_m; // (mine) the trainer's data, or pointers into room
     // With the state on the device: θ_m of each unit there. If this rank trains all of the unit, it

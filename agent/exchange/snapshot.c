@@ -6,8 +6,8 @@
 //     disk lost:           starts from a snapshot or from the first commit; merges commits as they
 //                          come, without training, until the agent reports that it has caught up
 //
-// A snapshot that does not fit this job, or not its own digests, is the fault of the member that
-// sent it: the worker removes it and reports it to the agent, and a new process starts without it.
+// If a snapshot does not fit this job or its own digests, the member that sent it is at fault. The
+// worker removes the snapshot and reports it to the agent. A new process starts without it.
 //
 // In both cases the data continues after this cluster's last committed step, so that nothing is
 // learned twice. What was learned later and sent to nobody is lost: it counts in lost_steps.
@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The digest does not exclude NaN.
+// A matching digest does not exclude NaN.
 static enum neb_status check_finite(const struct neb_file *file, uint64_t at, uint64_t n,
                                     bool *finite) {
     enum { PIECE = 64 << 10 };

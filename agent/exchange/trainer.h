@@ -24,18 +24,18 @@ struct kern;
 
 struct agent_unit {
     const char *tensor; // its name, borrowed
-    int64_t row0;       // the first row; units of one tensor follow each other, the first with 0
-    // 0, but for a row that is longer than a unit may be: then `rows` is 1, and the unit has `cols`
-    // columns of it from this one on. The units of a row follow each other.
+    int64_t row0;       // its first row; the units of a tensor follow each other, from row 0
+    // Its first column. 0, unless the row is longer than a unit may be: then `rows` is 1, and the
+    // unit has columns [col0, col0 + cols) of the row. The units of a row follow each other.
     int64_t col0;
     uint32_t rows, cols;
     // Units of one group share a fragment, and fragments take whole groups in ascending order. All
     // units of a tensor have the same group. From 0.
     int32_t group;
-    // Counters of its row 0; those of the next rows follow. A row counts the sum of both. -1: none.
-    // Both -1: the unit counts by the tokens of the update.
+    // Indices of the two counters of its row 0; those of the next rows follow. A row counts the sum
+    // of both. -1: no counter. Both -1: the unit has the weight of the update's tokens.
     int64_t counter[2];
-    // (rows, cols) fp32 on the host, where the trainer of the only rank has the unit between a read
+    // (rows, cols) fp32 on the host, with one rank: the trainer has the unit there between a read
     // and the next step. NULL: the exchange names the memory in each read and write.
     float *data;
 };
@@ -54,7 +54,7 @@ static inline bool agent_unit_counts_rows(const struct agent_unit *u) {
 struct agent_move { // a unit and where the exchange has it
     int32_t unit;
     int rank;  // the owner; 0 with one rank
-    float *at; // (rows, cols) on the owner: the unit's data if it is not NULL; else NULL
+    float *at; // (rows, cols) on the owner (the unit's data, if not NULL); NULL elsewhere
 };
 
 struct agent_trainer;
@@ -62,11 +62,12 @@ struct agent_trainer;
 // the job continues from a checkpoint. No call keeps a pointer that it gets.
 struct agent_trainer_ops {
     // Copies the present parameters of n units to their owners. Collective over the ranks: all of
-    // them pass the same units and owners in the same order. A unit that an owner trains in the
-    // memory that it also uses for the exchange may be missing from its own list.
+    // them pass the same units and owners in the same order. An owner may leave a unit out of its
+    // own list if it trains the unit in the memory of the exchange.
     enum neb_status (*read)(void *user, const struct agent_move *moves, int32_t n);
     // The inverse: every rank that holds a part of the units continues from the owners' values.
-    // there: the values are already in the memory that `there` named, and the moves have none.
+    // there: the values are already in the memory that the call `there` gave, and the moves name
+    // none.
     enum neb_status (*write)(void *user, const struct agent_move *moves, int32_t n, bool there);
     // Tokens of the whole cluster since the job began: (n_counters). Rank 0 only.
     enum neb_status (*counts)(void *user, uint64_t *out);
@@ -77,15 +78,16 @@ struct agent_trainer_ops {
     // Moves data and schedules past n steps that are committed but not made by this process. Rank 0
     // only.
     enum neb_status (*skip)(void *user, int64_t n);
-    // The rest is optional.
+    // The calls below are optional.
     // Called when the last checkpoint is on disk.
     enum neb_status (*durable)(void *user);
     // Called before each wait (up to 200 ms) for the agent or for other clusters. Its failure ends
     // the wait with this status.
     enum neb_status (*idle)(void *user);
-    // Several ranks, rank 0: the other ranks call agent_shards_follow with n.
+    // On rank 0 of several: makes the other ranks call agent_shards_follow with n.
     enum neb_status (*call)(void *user, int32_t n);
-    // With a device: where this rank trains all rows of the unit there; NULL: it does not.
+    // With a device: the device memory in which this rank trains all rows of the unit. NULL: there
+    // is none.
     float *(*there)(void *user, int32_t unit);
 };
 
@@ -95,8 +97,8 @@ struct agent_trainer {
     const struct agent_unit *units; // (n_units) borrowed
     int32_t n_units;
     size_t n_counters;
-    // Elements of a unit that a rank holds, so that units are owned where they are. All ranks give
-    // the same answers for all ranks. NULL: the owner of a unit may be any rank.
+    // How many elements of a unit a rank holds. A unit is owned by a rank that holds much of it.
+    // All ranks give the same answers for all ranks. NULL: the owner of a unit may be any rank.
     uint64_t (*held)(void *user, int32_t unit, int rank);
     struct kern_pool *pool;   // borrowed; for encode and merge
     struct kern *device;      // borrowed; NULL: it trains on processors

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Job files: YAML, or canonical JSON between agents, into one plain struct.
+// Reads job files (YAML, or canonical JSON between agents) into one plain struct.
 //
 // One table holds a row for every key of a job (keys.h) and of a cluster (config_options.c): path,
 // type, bounds, default, help. YAML files, `--set path=value`, JSON and the reference in
@@ -44,8 +44,8 @@ enum agent_lost { AGENT_LOST_WAIT, AGENT_LOST_ALONE }; // a student without labe
 
 enum agent_init {    // first parameters
     AGENT_INIT_SEED, // the built-in model's, made from the seed or read from init_from
-    AGENT_INIT_FROM, // those of one cluster's trainer, which the others fetch
-    AGENT_INIT_EQUAL // all trainers begin with the same; digests are compared
+    AGENT_INIT_FROM, // one cluster's trainer has them, the others fetch them
+    AGENT_INIT_EQUAL // all trainers have the same ones; digests are compared
 };
 
 enum agent_gate {       // treatment of a well-formed, finite update
@@ -55,7 +55,8 @@ enum agent_gate {       // treatment of a well-formed, finite update
     AGENT_GATE_PRIVATE, // mask it: members read only the sum (agent/job/private.h)
 };
 
-// How much the row counts of an update (compress/update.h) reveal of a member's text, least first.
+// How much the row counts of an update (compress/update.h) reveal of a member's text, from least to
+// most.
 enum agent_row_counts { AGENT_ROWS_NEVER = -1, AGENT_ROWS_COARSE, AGENT_ROWS_EXACT };
 
 struct agent_source {
@@ -68,8 +69,8 @@ enum agent_launcher {
     // On the hosts that mpirun finds: a Slurm allocation, a host file. With --workers rank 0 may
     // run on another host than the agent.
     AGENT_LAUNCHER_MPIRUN,
-    // A step of the allocation that the agent runs in. An agent outside of one, with --workers,
-    // asks for a new allocation.
+    // As a step of the allocation in which the agent runs. An agent outside of any allocation, with
+    // --workers, asks for a new one.
     AGENT_LAUNCHER_SLURM,
     AGENT_LAUNCHER_ATTACH, // starts nothing: a trainer attaches to the agent (libnebula.h)
 };
@@ -85,7 +86,7 @@ enum agent_precision {    // of activations and products; master parameters are 
     AGENT_PRECISION_BF16, // on processors only the products are bf16
 };
 
-enum agent_outer_state { // memory of θ, v, the residual, and of the exchange's arithmetic
+enum agent_outer_state { // where θ, v and the residual are, and the exchange computes
     AGENT_OUTER_AUTO,    // the device that trains, if the state fits there
     AGENT_OUTER_DEVICE,
     AGENT_OUTER_HOST,
@@ -116,8 +117,8 @@ struct agent_cluster {
     int32_t threads;
     struct intra_mesh_config mesh; // ranks of the worker; 0 counts as 1
     bool mesh_auto; // the planner (plan/planner.h) chooses the mesh before the job is sent
-    // With mesh_auto and launcher mpirun or slurm: the number of ranks; 0: not given. Never sent:
-    // the mesh that the planner chose has the number.
+    // With mesh_auto and launcher mpirun or slurm: the number of ranks; 0: not given. Never sent,
+    // because the mesh that the planner chose has the number.
     int32_t ranks;
     enum agent_launcher launcher;
     enum agent_device device;
@@ -136,7 +137,7 @@ static inline int agent_cluster_ranks(const struct agent_cluster *c) {
     return (c->mesh.dp > 1 ? c->mesh.dp : 1) * (c->mesh.pp > 1 ? c->mesh.pp : 1) *
            (c->mesh.tp > 1 ? c->mesh.tp : 1);
 }
-// Whether agent_local_start() gives GPUs of its own to the cluster's agent: one for each rank.
+// True if agent_local_start() gives the cluster's agent its own GPUs, one for each rank.
 static inline bool agent_local_deals(const struct agent_cluster *c) {
     return c->device != AGENT_DEVICE_CPU && c->launcher == AGENT_LAUNCHER_LOCAL && !c->witness;
 }
@@ -233,23 +234,23 @@ NEB_MUST_CHECK enum neb_status agent_job_parse(const char *text, size_t len, con
 NEB_MUST_CHECK enum neb_status agent_job_set(struct agent_job *job, const char *assignment);
 // Checks whether the values fit each other. NEB_ERR_INVALID, after one logged line.
 NEB_MUST_CHECK enum neb_status agent_job_validate(const struct agent_job *job, const char *file);
-// Warns of keys that were given and do nothing in this job. Only for a job from a file: JSON has
-// all keys.
+// Warns of keys that were given and do nothing in this job. Only for a job from a file, because
+// JSON has all keys.
 void agent_job_warn_idle(const struct agent_job *job, const char *file);
-// Whether the job file or --set gives this key, or a key of this section.
+// True if the job file or --set gives this key, or a key of this section.
 bool agent_job_gives(const struct agent_job *job, const char *path);
 const char *agent_role_name(enum agent_role role);
 // Index of the first cluster with this role; -1: none.
 int agent_job_role(const struct agent_job *job, enum agent_role role);
 // The corpus that a cluster trains on: its own, or the job's.
 const char *agent_job_corpus(const struct agent_job *job, int cluster);
-// Number of clusters whose updates make the rounds; 1 if there are none.
+// Number of clusters whose updates go into the rounds; 1 if there are no rounds.
 int32_t agent_job_exchanging(const struct agent_job *job);
 // Number of clusters that are not witnesses; they come first in the list.
 int32_t agent_job_training(const struct agent_job *job);
 // The cluster whose parameters the others fetch before their first step; -1: none.
 int agent_job_init_cluster(const struct agent_job *job);
-// Whether clusters may train on devices. Modes rtd and distill with sync.scheme: synchronous run in
+// True if clusters may train on devices. Modes rtd and distill with sync.scheme: synchronous run in
 // one process, on processors.
 bool agent_job_takes_devices(const struct agent_job *job);
 // Most tokens of one inner step of a cluster. It bounds the weight of a member in a round. Trainers
@@ -257,18 +258,20 @@ bool agent_job_takes_devices(const struct agent_job *job);
 // `model: attached` it is data.step_tokens.
 enum { AGENT_FOREIGN_TOKENS = 8 };
 uint64_t agent_job_step_tokens(const struct agent_job *job);
-// The files and folders that the site of cluster `self` reads or writes for the job, beside its own
-// folder: the value of every key that is a path and that this cluster uses. Returns their number.
+// The files and folders that the site of cluster `self` reads or writes for the job, besides the
+// job's own folder: the value of every key that is a path and that this cluster uses. Returns their
+// number.
 enum { AGENT_JOB_PATHS_MAX = 8 + AGENT_CLUSTERS_MAX };
 int agent_job_paths(const struct agent_job *job, int self, const char *paths[AGENT_JOB_PATHS_MAX]);
-// Canonical JSON (a new reference; NULL: out of memory) and back. It refuses unknown keys.
+// Canonical JSON (a new reference; NULL: out of memory), and back. The way back refuses unknown
+// keys.
 json_t *agent_job_to_json(const struct agent_job *job);
 NEB_MUST_CHECK enum neb_status agent_job_from_json(const json_t *json, struct agent_job *out);
-// The part of a specification that all sites of the job share: without the keys that may differ
+// The part of a specification that all sites of the job share. It lacks the keys that may differ
 // from run to run (config_options.h: enum config_place). A new reference; NULL: out of memory.
 json_t *agent_job_shared(const json_t *spec);
 // The first key in which the shared parts of two specifications differ: "clusters.sources", or "the
-// order of clusters.sources". NULL: no key differs, and a resumed run may use either of them.
+// order of clusters.sources". NULL: no key differs, and a resumed run may use either specification.
 const char *agent_job_differs(const json_t *a, const json_t *b);
 // Prints the table of all keys as Markdown, a section for each group of keys.
 void agent_job_reference(FILE *out);

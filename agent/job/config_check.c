@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-// Every check has these two names: the job j, and its `file` for the complaint.
+// Every check uses these two names: the job j, and its `file` for the complaint.
 #define BAD(path, ...)            COMPLAIN_OF(j, file, path, __VA_ARGS__)
 #define BAD_CLUSTER(i, path, ...) COMPLAIN_OF_CLUSTER(j, i, file, path, __VA_ARGS__)
 
@@ -154,7 +154,7 @@ bool agent_job_takes_devices(const struct agent_job *j) {
 }
 
 // Modes rtd and distill train on one rank per cluster; in one process they train on processors. A
-// key that asks for more is refused, since it would do nothing.
+// key that asks for more would do nothing, so it is refused.
 static enum neb_status validate_places(const struct agent_job *j, const char *file) {
     char why[96];
     const char *mode = j->mode == AGENT_MODE_RTD ? "rtd" : "distill";
@@ -240,7 +240,7 @@ static enum neb_status validate_rtd(const struct agent_job *j, const char *file)
             return BAD_CLUSTER(i, "clusters.role", "only modes rtd and distill have roles");
     if (j->mode != AGENT_MODE_RTD)
         return NEB_OK;
-    // a cluster with role auto takes the role that is missing
+    // a cluster with role auto takes the missing role
     if (j->n_clusters != 2 || count_roles(j, AGENT_ROLE_GENERATOR) > 1 ||
         count_roles(j, AGENT_ROLE_DISCRIMINATOR) > 1 ||
         count_roles(j, AGENT_ROLE_GENERATOR) + count_roles(j, AGENT_ROLE_DISCRIMINATOR) +
@@ -340,7 +340,8 @@ static enum neb_status validate_shape(const struct agent_job *j, const char *fil
     return key ? BAD(path, "%s", why) : NEB_OK;
 }
 
-// A key with auto holds a default that the planner replaces, so it conflicts with no other key.
+// A key with auto holds a default that the planner replaces, so it cannot conflict with another
+// key.
 static bool is_open(const struct agent_job *j, uint32_t bit) { return j->autos & bit; }
 
 static enum neb_status validate_tune(const struct agent_job *j, const char *file) {
@@ -533,7 +534,7 @@ static enum neb_status validate_eval(const struct agent_job *j, const char *file
     return NEB_OK;
 }
 
-// Parts of the model that learn and that no fragment cuts (intra_shards_fragments()): the
+// The number of parts that learn. Fragments do not cut a part (intra_shards_fragments()): the
 // embedding, each layer, the final norm with the output.
 static int32_t count_parts(const struct agent_job *j) {
     switch (j->trainable.mode) {
@@ -596,7 +597,7 @@ static enum neb_status validate_trainable(const struct agent_job *j, const char 
     return NEB_OK;
 }
 
-// What only a job with a built-in model has.
+// Checks keys that only a job with a built-in model has.
 static enum neb_status validate_built_in(const struct agent_job *j, const char *file) {
     NEB_TRY(validate_shape(j, file));
     NEB_TRY(validate_places(j, file));

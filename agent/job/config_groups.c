@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Groups of a job: their JSON, and whether they fit the job.
+// Groups of a job: their JSON, and the checks that they fit the job.
 #include "agent/job/config_options.h"
 #include "inter/record/types.h"
 
@@ -148,8 +148,9 @@ enum neb_status config_groups_check(const struct agent_job *j, const char *file)
         NEB_TRY(check_exchange(j, g, file));
     }
     if (!agent_job_fragments(j))
-        return COMPLAIN_OF(j, file, "groups",
-                           "nothing is exchanged: every group is never; use sync.scheme: none");
+        return COMPLAIN_OF(
+            j, file, "groups",
+            "nothing is exchanged: every group has exchange: never; use sync.scheme: none");
     if (agent_job_fragments(j) > INTER_FRAGMENTS_MAX)
         return COMPLAIN_OF(j, file, "groups", "have %d fragments in all; the limit is %d",
                            agent_job_fragments(j), INTER_FRAGMENTS_MAX);

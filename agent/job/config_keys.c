@@ -68,7 +68,7 @@ const char *config_keys_below(const char *prefix, char out[CONFIG_KEYS_TEXT]) {
     return out;
 }
 
-// Whether row i of the table is this key, or in this section. path has n bytes.
+// True if row i of the table is this key, or is in this section. path has n bytes.
 static bool is_within(int i, const char *path, size_t n) {
     const char *key = config_options[i].path;
     return !strncmp(key, path, n) && (!key[n] || key[n] == '.');
@@ -145,7 +145,7 @@ enum neb_status config_unknown_part(const char *where, const char *path, const c
 enum neb_status config_unknown_key(const char *where, const char *path) {
     char best[64] = "";
     int least = 4;
-    // each key, and first its section
+    // each key, and before it its section
     for (int i = 0; i < config_n_options; i++)
         for (int whole = 0; whole < 2; whole++) {
             char candidate[64];
@@ -155,7 +155,7 @@ enum neb_status config_unknown_key(const char *where, const char *path) {
             snprintf(candidate, sizeof candidate, "%.*s",
                      whole ? 63 : (int)(dot - config_options[i].path), config_options[i].path);
             int d = neb_edits(path, candidate);
-            // on a tie the section wins: users type it more often
+            // if both are equally near, the section wins: users type it more often
             if (d < least || (d == least && !whole)) {
                 least = d;
                 memcpy(best, candidate, sizeof best);
@@ -198,7 +198,7 @@ enum neb_status agent_job_set(struct agent_job *job, const char *assignment) {
         return section_as_value(path);
     if (!o)
         return config_unknown_key("--set", path);
-    job->lines[o - config_options] = 0; // the value is not the file's any more
+    job->lines[o - config_options] = 0; // the value no longer comes from the file
     job->given[o - config_options] = true;
     if (o->type != T_TARGETS && o->type != T_FREEZE) {
         NEB_TRY(config_set_written(job, o, eq + 1, "--set"));
@@ -213,7 +213,7 @@ enum neb_status agent_job_set(struct agent_job *job, const char *assignment) {
     return NEB_OK;
 }
 
-// Whether only other clusters use this path.
+// True if only other clusters use this path.
 static bool elsewhere(const struct agent_job *j, const struct agent_cluster *c,
                       const struct config_option *o) {
     const char *p = (const char *)j + o->at;

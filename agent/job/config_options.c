@@ -53,7 +53,7 @@ _Static_assert(sizeof config_options / sizeof config_options[0] <= CONFIG_OPTION
 #undef AT
 #define AT(field) offsetof(struct agent_cluster, field), sizeof(((struct agent_cluster *)0)->field)
 
-// In the order in which a cluster's JSON has them. The name comes first: complaints about a cluster
+// The rows are in the order of a cluster's JSON. The name comes first: complaints about a cluster
 // as a whole use its line.
 #define KEY(path, type, field, min, max, preset, names, place, in_json, help)                      \
     {{"clusters." path, type, AT(field), min, max, preset, names, help},                           \

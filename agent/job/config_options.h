@@ -25,12 +25,12 @@ enum option_type {
     T_LEVEL, // a codec level, as an int (compress/codec.h)
     T_TARGETS,
     T_FREEZE,
-    // Types of a cluster's keys only.
+    // The next types are only for keys of a cluster.
     T_SWITCH,  // true or false; without the key the value of the job holds
     T_ROLE,    // a name, or auto
     T_MESH,    // {dp, pp, tp}, which have their own rows, or auto
     T_SOURCES, // names with weights
-    // Of a group only.
+    // Only for a group.
     T_EXCHANGE, // every, never, {every: ROUNDS}, {owner: CLUSTER}
 };
 
@@ -68,7 +68,7 @@ enum config_place {
     CONFIG_PLACE,      // not part of the id
     CONFIG_PLACE_OPEN, // shared if sync.gate is private, since it affects rounding
 };
-// When the JSON of a cluster has the key.
+// Says when the JSON of a cluster has the key.
 enum config_in_json {
     CONFIG_ALWAYS,
     CONFIG_IF_SET,  // when the value is not the default
@@ -96,10 +96,11 @@ const struct config_cluster_option *config_cluster_option(const char *key);
 // The keys of a cluster directly below prefix ("clusters.", "clusters.mesh."): "name, witness".
 enum { CONFIG_KEYS_TEXT = 256 };
 const char *config_keys_below(const char *prefix, char out[CONFIG_KEYS_TEXT]);
-// Whether the job uses the key. With `model: attached` the built-in model's keys do nothing;
-// without it, some keys of attached jobs. The JSON of a job has exactly the keys that it uses.
+// True if the job uses the key. With `model: attached` the built-in model's keys do nothing.
+// Without it, some keys of attached jobs do nothing. The JSON of a job has exactly the keys that it
+// uses.
 bool config_is_used(const struct agent_job *job, const struct config_option *o);
-// Whether path is a section, as "sync.outer".
+// True if path is a section, such as "sync.outer".
 bool config_is_section(const char *path);
 // Complains, and names the nearest key.
 NEB_MUST_CHECK enum neb_status config_unknown_key(const char *where, const char *path);
@@ -128,7 +129,7 @@ const char *config_group_line(const struct agent_job *job, int g, const char *fi
 // Returns NEB_ERR_INVALID, after one line: "job.yaml:12: model.n_heads: ..."
 NEB_MUST_CHECK __attribute__((format(printf, 3, 4))) enum neb_status
 config_complain(const char *where, const char *path, const char *fmt, ...);
-// Set every key that has a default, and all other bytes to zero.
+// Sets every key that has a default, and all other bytes to zero.
 void config_defaults(struct agent_job *job);
 void config_cluster_defaults(struct agent_cluster *c);
 // Sets a key that is a single value. With `auto` the key holds its default; a micro-batch holds 1.
@@ -139,7 +140,7 @@ NEB_MUST_CHECK enum neb_status config_set_written(struct agent_job *job,
 // For a value from JSON.
 NEB_MUST_CHECK enum neb_status config_set(struct agent_job *job, const struct config_option *o,
                                           const char *text, const char *where);
-// Removes the items of a list, those of the default too.
+// Removes the items of a list, also those of the default.
 void config_clear_list(struct agent_job *job, const struct config_option *o);
 // Adds one item to a list.
 NEB_MUST_CHECK enum neb_status config_set_item(struct agent_job *job, const struct config_option *o,
@@ -163,7 +164,7 @@ NEB_MUST_CHECK enum neb_status config_set_exchange(const struct agent_job *job,
                                                    const char *text, const char *where);
 // A key of a group, "match". NULL: none.
 const struct config_option *config_group_option(const char *key);
-// After all keys are set: values that follow from others and were not given.
+// Call it after all keys are set: it sets values that were not given and follow from other values.
 void config_settle(struct agent_job *job);
 // config_groups.c
 NEB_MUST_CHECK enum neb_status config_groups_check(const struct agent_job *job, const char *file);

@@ -5,8 +5,8 @@
 #include <math.h>
 #include <string.h>
 
-// Groups of keys, by how their paths begin. A key is in the last group that fits; the first group
-// has all keys without a dot.
+// Groups of keys, by the beginning of their paths. A key is in the last group that fits. The first
+// group has all keys without a dot.
 static const struct group {
     const char *title;
     const char *prefixes[3];

@@ -16,8 +16,8 @@ static bool is_place(const char *key, bool private) {
     return o && (o->place == CONFIG_PLACE || (o->place == CONFIG_PLACE_OPEN && !private));
 }
 
-// A list keeps the order of the sources; sorted keys of an object would lose it. The cursors of a
-// checkpoint count windows by a source's position.
+// Makes a list, which keeps the order of the sources; sorted keys of an object would lose it. A
+// checkpoint has its cursors in this order.
 static json_t *ordered(const json_t *sources) {
     json_t *list = json_array(), *weight;
     const char *name;
@@ -35,7 +35,7 @@ static json_t *shared_of(const json_t *cluster, bool private) {
         else if (!is_place(key, private))
             json_object_set(out, key, v);
     }
-    if (launcher && !strcmp(launcher, "attach")) // not our trainer: it has settings of its own
+    if (launcher && !strcmp(launcher, "attach")) // a trainer of the site, with its own settings
         json_object_set_new(out, "launcher", json_string("attach"));
     return out;
 }

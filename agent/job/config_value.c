@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sets a value of a job or cluster from text (YAML, --set, JSON), or logs what is wrong and where.
+// Sets a value of a job or cluster from text (YAML, --set, JSON). If it cannot, it logs what is
+// wrong and where.
 #include "agent/base/number.h"
 #include "agent/job/config_options.h"
 
@@ -322,7 +323,7 @@ enum neb_status config_set_exchange(const struct agent_job *job, struct agent_gr
 void config_settle(struct agent_job *job) {
     if (!job->attached)
         return;
-    for (int i = 0; i < config_n_options; i++) { // keys that do nothing are as if not given
+    for (int i = 0; i < config_n_options; i++) { // keys that do nothing count as not given
         const struct config_option *o = &config_options[i];
         if (!job->given[i] || config_is_used(job, o))
             continue;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads job files: walks the YAML nodes, which know their lines.
+// Reads job files. It walks the YAML nodes, which know their lines.
 #include "agent/base/number.h"
 #include "agent/job/config_options.h"
 #include "security/identity.h"
@@ -154,9 +154,9 @@ static enum neb_status walk_mesh(struct walk *w, struct agent_cluster *c, yaml_n
     return NEB_OK;
 }
 
-// With mpirun or slurm only the launcher knows how many ranks there are, so mesh: auto needs the
-// number. With launcher local the planner finds it. A written mesh has it already, and two numbers
-// could differ.
+// With mpirun or slurm only the launcher knows the number of ranks, so mesh: auto needs this key.
+// With launcher local the planner finds the number. A written mesh has the number already, and two
+// numbers could differ.
 static enum neb_status ranks_fit(const struct agent_cluster *c, const char *where) {
     bool hosts = c->launcher == AGENT_LAUNCHER_MPIRUN || c->launcher == AGENT_LAUNCHER_SLURM;
     if (c->ranks && !(c->mesh_auto && hosts))

@@ -116,7 +116,7 @@ bool agent_pattern_matches(const char *pattern, const char *name) {
         } else if (*p == '[' ? set_has(p, (unsigned char)*s) : *p && *p == *s) {
             p = *p == '[' ? set_end(p) : p + 1;
             s++;
-        } else if (star) { // the star takes one byte more
+        } else if (star) { // the star takes one more byte
             p = star;
             s = ++retry;
         } else {

@@ -19,7 +19,7 @@ enum neb_status agent_job_init_digest(struct agent_job *job) {
     uint8_t sha[NEB_SHA256_BYTES];
     struct intra_ckpt *c = NULL;
     if (!agent_init_is_clear(job->init_from))
-        return NEB_OK; // the reader of the file reports what it is
+        return NEB_OK; // the code that reads the file reports the error
     NEB_TRY(intra_ckpt_open(job->init_from, false, &c));
     enum neb_status st = intra_model_params_digest(c, sha);
     intra_ckpt_close(&c);

@@ -11,8 +11,8 @@ bool agent_init_is_clear(const char *path);
 // Sets init_sha256 from init_from, which is a file. Does nothing for a sealed file: only the agent
 // has its key.
 NEB_MUST_CHECK enum neb_status agent_job_init_digest(struct agent_job *job);
-// Checks the opened init_from of a cluster. NEB_ERR_INVALID: not the parameters that the job starts
-// from.
+// Checks the opened init_from of a cluster. NEB_ERR_INVALID: it does not have the parameters that
+// the job starts from.
 NEB_MUST_CHECK enum neb_status agent_job_init_same(const struct agent_job *job, int cluster,
                                                    const struct intra_ckpt *init);
 

@@ -24,8 +24,8 @@ static inline const char *agent_json_text(const json_t *o, const char *key, cons
     return s ? s : otherwise;
 }
 
-// Makes JSON from elsewhere safe to print: neb_plain changes its strings, and a member with an
-// unsafe key is removed.
+// Makes JSON from elsewhere safe to print: cleans its strings with neb_plain, and removes members
+// with an unsafe key.
 void agent_json_plain(json_t *v);
 
 // Prints to standard output, with a newline.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keys of a job, a row each. A row is all that a new key needs beside its use and its test:
+// The keys of a job, one row each. A new key needs only a row here, its use and its test:
 //
 //     KEY_FLOAT(SYNC, kappa, "sync.kappa", 1e-6, 1e6, "0.1", "count that each row has ...")
 //               |     |      |             |          |      +- help, one short line

@@ -77,7 +77,7 @@ static bool draws_from(const struct agent_cluster *c, const char *source) {
 struct intra_share agent_job_share(const struct agent_job *job, int cluster, const char *source) {
     struct intra_share share = {.index = 0, .n = 0};
     const char *corpus = agent_job_corpus(job, cluster);
-    if (job->mode != AGENT_MODE_REPLICAS) // all clusters train on the same windows
+    if (job->mode != AGENT_MODE_REPLICAS) // the clusters train on the same windows
         return share;
     for (int i = 0; i < job->n_clusters; i++) {
         const char *at = agent_job_corpus(job, i);
@@ -116,7 +116,7 @@ enum neb_status agent_job_sampler(const struct agent_job *job, int cluster,
     return intra_sampler_create(corpus, &s, out);
 }
 
-// In mode rtd both sides use the generator's sources; mode distill uses all sources.
+// In mode rtd both sides use the generator's sources. Mode distill uses all sources.
 static bool counts(const struct agent_job *job, int cluster, const char *source) {
     if (job->mode == AGENT_MODE_DISTILL)
         return true;

@@ -73,11 +73,12 @@ static enum neb_status fill(struct agent_job *job, const struct intra_model_conf
     if (job->seq_len > c->max_seq)
         neb_warn("%s: data.seq_len %d is longer than the sequences of %s (%d)", file, job->seq_len,
                  job->model_init, c->max_seq);
-    m->max_seq = 0; // follows data.seq_len
+    m->max_seq = 0; // data.seq_len sets it
     return NEB_OK;
 }
 
-// Keys with a default also come from the checkpoint, unless the job gives another value.
+// Keys with a default also come from the checkpoint, unless the job gives them. A given value must
+// be the checkpoint's.
 static enum neb_status same_form(const struct agent_job *job, const struct intra_model_config *c,
                                  const char *file) {
     const struct intra_model_config *m = &job->model;
@@ -120,7 +121,7 @@ static enum neb_status compare_vocabularies(const struct agent_job *job, const c
     if (!neb_fs_exists(beside)) {
         neb_warn(
             "model.init: the vocabulary of %s is unknown, since there is no %s; nebula assumes "
-            "that of the corpus (%s). If it is another one, the model misreads every token: put "
+            "the corpus's vocabulary (%s). If this is wrong, the model misreads every token: put "
             "the model's tokenizer.model or tokenizer.json there, so that nebula can compare them",
             job->model_init, beside, corpus);
         return NEB_OK;
@@ -133,12 +134,13 @@ static enum neb_status compare_vocabularies(const struct agent_job *job, const c
     return NEB_OK;
 }
 
-// init_from takes only parameters. With other positions or norms they would be another model, and
-// the loss would hide that for long. So these keys must match, or the job must state them.
+// init_from takes only parameters. With other positions or norms the model would be another one,
+// and the loss would not show it for a long time. So these keys must match, or the job must give
+// them.
 static enum neb_status same_model(const struct agent_job *job) {
     struct intra_ckpt *c = NULL;
     struct intra_model *m = NULL;
-    if (!agent_init_is_clear(job->init_from)) // the reader of the file reports what it is
+    if (!agent_init_is_clear(job->init_from)) // the code that reads the file reports the error
         return NEB_OK;
     NEB_TRY(intra_ckpt_open(job->init_from, false, &c));
     enum neb_status st = intra_hf_layout(c, &m);

@@ -15,13 +15,13 @@ NEB_MUST_CHECK enum neb_status agent_checkpoint_file(const struct neb_vault *vau
 // absolute path. Messages name `file`. NEB_ERR_INVALID: the job gives a shape that the checkpoint
 // does not have, or gives init_from too.
 //
-// Warns if data.seq_len is above the model's, if the corpus has another vocabulary than the
-// checkpoint's folder, or if that folder has none.
+// Warns if data.seq_len is above the model's length, if the corpus has another vocabulary than the
+// checkpoint's folder, or if that folder has no vocabulary.
 NEB_MUST_CHECK enum neb_status agent_job_model_init(struct agent_job *job, const char *file);
 // The same for a resumed job that started as `was`, if its model.init or init_from is gone, or is a
-// folder whose newest checkpoint may have changed: the job's own checkpoints hold the whole model.
-// *kept: this applies and nothing else is to do. NEB_ERR_INVALID: the job gives another shape than
-// `was`.
+// folder whose newest checkpoint may have changed. The job's own checkpoints hold the whole model.
+// *kept: this was the case, and nothing else is left to do. NEB_ERR_INVALID: the job gives another
+// shape than `was`.
 NEB_MUST_CHECK enum neb_status agent_job_model_kept(struct agent_job *job,
                                                     const struct agent_job *was, const char *file,
                                                     bool *kept);

@@ -38,7 +38,7 @@ void agent_private_says(const struct agent_job *j, char *text, size_t cap) {
                  j->n_clusters);
 }
 
-// Less noise hides nothing. A smaller clip cannot be a divisor.
+// Less noise hides nothing. Arithmetic cannot divide by a smaller clip.
 static const float noise_least = 0.05f, clip_least = 1e-6f;
 
 uint8_t agent_private_colluders(const struct agent_job *j) {

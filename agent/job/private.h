@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a job with `sync.gate: private` may ask for, and the scale of its integers. Updates are
-// masked sums of 16-bit integers. All members know the one scale before they mask, so no key may
-// make the scale depend on a member's own data.
+// masked sums of 16-bit integers. All members know the common scale before they mask, so no key may
+// make it depend on a member's own data.
 #ifndef AGENT_PRIVATE_H
 #define AGENT_PRIVATE_H
 #include "agent/job/config.h"
 #include "security/privacy.h"
 
-// Of two members each would learn the other's update. From four on, one may drop out.
+// Of two members, each would learn the other's update. With four members or more, one may drop out.
 enum { AGENT_PRIVATE_MEMBERS = 3 };
 
 // False: this gate forbids or needs the job key *key; `text` gives the reason and the remedy.

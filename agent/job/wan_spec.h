@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The description of a link that --wan and the emulator take: "100mbit:80ms:0.1%". DELAY is the
-// round trip.
+// The description of a link, for --wan and the emulator: "100mbit:80ms:0.1%". DELAY is the round
+// trip.
 #ifndef AGENT_WAN_SPEC_H
 #define AGENT_WAN_SPEC_H
 #include "agent/base/status.h"

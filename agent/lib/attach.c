@@ -170,7 +170,7 @@ out:
 
 // ---- on every rank ------------------------------------------------------------------------------
 
-// A built-in model: names and shapes. The parameters are the loop's.
+// Makes names and shapes of a built-in model. The parameters are the loop's.
 static enum neb_status make_model(struct nebula *n) {
     struct agent_job *j = &n->x.job;
     if (j->attached)

@@ -3,10 +3,11 @@
 // is needed, and any CUDA runtime of the trainer works. The copy waits for the device first,
 // because kernels of the last optimiser step may still write to the memory.
 //
-// The context: this thread may have none, or that of another device. Memory of cuMemAlloc knows its
-// context. Memory that belongs to a device but to no context reports NULL (cudaMallocAsync, and
-// mapped memory such as PyTorch's expandable segments). For a program with a CUDA runtime the right
-// context is then the primary one of the device, which is held until the handle is closed.
+// The context: this thread may have none, or the context of another device. Memory of cuMemAlloc
+// knows its context. Memory that belongs to a device but to no context reports NULL
+// (cudaMallocAsync, and mapped memory such as PyTorch's expandable segments). Then the right
+// context is the device's primary one, which a program with a CUDA runtime uses. It is held until
+// the handle is closed.
 #include "agent/lib/copy.h"
 #include "agent/base/bytes.h"
 #include "intra/ckpt/safetensors_half.h"

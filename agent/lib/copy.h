@@ -18,7 +18,8 @@ bool lib_copy_known(int dtype, int place); // NEBULA_F32 …, NEBULA_HOST … of
 float lib_copy_rounded(float x, int dtype);
 
 // `runs` runs of `len` elements. Elements of a run are `step` elements apart in the trainer's
-// memory (without gaps on the host), and runs are `pitch` there and `host_pitch` on the host.
+// memory, and without gaps on the host. Runs are `pitch` elements apart in the trainer's memory,
+// and `host_pitch` on the host.
 struct lib_copy_block {
     size_t len, runs, step, pitch, host_pitch;
     int dtype, place;

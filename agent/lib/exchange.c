@@ -43,7 +43,7 @@ static enum neb_status tend_agent(struct nebula *n) {
         if (st != NEB_OK && st != NEB_ERR_AGAIN)
             return st;
     }
-    // counted from the query: a trainer that was busy has sent none
+    // the time since the query: a busy trainer has sent none
     if (x->link.expected && x->link.unanswered && now - x->link.unanswered > n->silent_after) {
         neb_warn("the agent at %s has not answered for %d s; training continues without exchanges "
                  "until it does",
@@ -111,8 +111,8 @@ static enum neb_status compare_clusters(struct nebula *n) {
     return NEB_OK;
 }
 
-// The cluster whose values all take: its state of round 0 must be on disk, with its digests, so
-// that its agent can pass it on.
+// For the cluster whose values all others take: its state of round 0 must be on disk with its
+// digests, so that its agent can pass the state on.
 static enum neb_status show_first(struct nebula *n) {
     struct agent_exchange *x = &n->x;
     if (!x->job.attached || !x->federated || x->restored)
@@ -122,8 +122,8 @@ static enum neb_status show_first(struct nebula *n) {
     return agent_job_init_cluster(&x->job) == x->cluster ? lib_save_now(n) : NEB_OK;
 }
 
-// The first read draws the initial values of what is exchanged. This does it for the rest. A loop
-// that loads a state has its parameters.
+// The first read draws the initial values of exchanged tensors. This draws the values of all other
+// tensors. A loop that loads a state already has its parameters.
 static enum neb_status draw_alone(struct nebula *n) {
     for (int32_t i = 0; n->model && !n->loading && i < n->x.trainer.n_units; i++) {
         struct agent_move m = lib_move(n, i);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rank 0 talks to the agent and decides; the other ranks do what it calls them for.
+// Rank 0 talks to the agent and decides. The other ranks do what rank 0 asks of them.
 //
 //     every rank        nebula_step …: all-reduce: do all ranks make this call?
 //     rank 0            runs the call; tells the others each thing that it needs of them
@@ -101,7 +101,7 @@ static enum neb_status serve_one(struct nebula *n, int32_t call) {
     return st;
 }
 
-// Failures of what rank 0 called for are known to all ranks, and come back with its end.
+// All ranks know when work for rank 0 has failed. LIB_END brings the failure back.
 static int serve(struct nebula *n) {
     for (;;) {
         int32_t call = 0;
@@ -141,7 +141,7 @@ int lib_enter(struct nebula *n, const char *call) {
         return NEBULA_OK;
     snprintf(others, sizeof others, "%s", call);
     LIB_TRY(w->ops->broadcast(w, others, sizeof others, 0));
-    // the lowest rank that does not do what rank 0 does says what it does
+    // the lowest rank that makes another call than rank 0 names its call
     enum neb_status st = strcmp(others, call)
                              ? neb_fail(NEB_ERR_STATE,
                                         "the ranks make different calls: %s on rank %d, %s on "

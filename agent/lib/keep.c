@@ -66,7 +66,7 @@ static enum neb_status add_rest(struct nebula *n, struct intra_ckpt_writer *w) {
                              : st;
 }
 
-// Through a file, as checkpoints are written.
+// Writes a checkpoint file, and reads its bytes.
 static enum neb_status write_rest(struct nebula *n) {
     char path[NEB_PATH_MAX];
     struct intra_ckpt_writer *w = NULL;
@@ -92,8 +92,8 @@ enum neb_status lib_rest_load(struct nebula *n) {
     if (!n->loading)
         return NEB_OK;
     if (!n->rest.len)
-        return neb_fail(NEB_ERR_STATE, "the state was asked for before nebula_begin, but its part "
-                                       "\"exchange\" was not set");
+        return neb_fail(NEB_ERR_STATE, "nebula_state_count was called before nebula_begin, but the "
+                                       "part \"exchange\" was not set");
     NEB_TRY(neb_path(x->saves.rest, sizeof x->saves.rest, x->dir, "state.in"));
     NEB_TRY(neb_fs_write(x->saves.rest, n->rest.p, n->rest.len, 0600));
     neb_buf_free(&n->rest);

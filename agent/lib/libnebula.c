@@ -71,7 +71,7 @@ static void describe_model(const struct intra_tensor *t, struct nebula_tensor *o
     memcpy(out->name, t->name, sizeof t->name);
 }
 
-// Tensor i of those that a built-in model exchanges, sorted by name. NULL: there is none.
+// Tensor i, by name, of the tensors that a built-in model exchanges. NULL: there is none.
 static const struct intra_tensor *model_tensor(const struct nebula *n, int32_t i) {
     for (int32_t k = 0; n->model && k < n->model->n_tensors; k++) {
         const struct intra_tensor *t = &n->model->tensors[k];
@@ -253,8 +253,8 @@ static enum neb_status own_digest(struct nebula *n, struct kern_digest *out) {
     return lib_own_digest(n, out);
 }
 
-// The params_digest of a report. It computes only what has changed since the last call: trainers
-// ask at each step, and the digest of a large model takes seconds.
+// The params_digest of a report. It computes only what has changed since the last call, because
+// trainers ask at each step, and the digest of a large model takes seconds.
 static enum neb_status params_digest(struct nebula *n, char hex[33]) {
     struct agent_exchange *x = &n->x;
     struct kern_digest sum = {0, 0};
@@ -314,7 +314,7 @@ int nebula_info_get(struct nebula *n, struct nebula_info *out) {
         return lib_fail(NEBULA_ERR_INVALID, "nebula_info_get: out is NULL or its size is not set");
     if ((s = lib_enter(n, "nebula_info_get")) != NEBULA_OK)
         return s;
-    neb_ns step_end = n->step_end; // the time of this call is the trainer's
+    neb_ns step_end = n->step_end; // the time of this call counts as the trainer's
     s = end_call(n, n->rank ? NEB_OK : info(n, out));
     n->step_end = step_end;
     if (!s && n->ranks > 1)
@@ -354,7 +354,7 @@ static enum neb_status report(struct nebula *n, double eval_loss) {
     return exchange_report(x, results, json_pack("{s:{}}", "eval_by_source"));
 }
 
-// The next trainer continues from the checkpoint that is on its way to the disk.
+// Waits for the checkpoint that is being written: the next trainer continues from it.
 static enum neb_status leave(struct nebula *n, double eval_loss) {
     enum neb_status st = n->failed ? NEB_OK : exchange_save_wait(&n->x);
     if (st == NEB_OK && !n->failed && n->state != NEBULA_TRAIN)

@@ -27,9 +27,9 @@
 // Memory: the elements that are exchanged are divided over the ranks, in units of at most 4 MiB. A
 // rank takes 4 floats for each element of its share (θ, v, u, θ at the send), one for each element
 // of its share of a fragment, one more for each of its bfloat16 and float16 elements, some units of
-// scratch, and the encoded updates. No rank ever holds a tensor of which it has a part only.
-// Without a checkpoint hook a copy of a checkpoint doubles this, so that it is written while
-// training continues (checkpoint.copy).
+// scratch, and the encoded updates. A rank that has only a part of a tensor never holds the whole
+// tensor. Without a checkpoint hook a copy of a checkpoint doubles this, so that it is written
+// while training continues (checkpoint.copy).
 //
 // Footguns, besides those that the calls describe:
 //   start      nebula_begin replaces your parameters. A job with `model: attached` starts from
@@ -119,8 +119,8 @@ struct nebula_hooks {
     // next to it. With this hook the call waits for the disk. Without it checkpoints are copied and
     // written while training continues (checkpoint.copy). All ranks have this hook or none.
     int (*checkpoint)(void *user, const char *dir, int64_t step);
-    // The library waits for the agent or for other clusters. It calls this before each piece of a
-    // wait, of at most 10 s, on every rank. A signal does not end the wait: a language that handles
+    // Called on every rank while the library waits for the agent or for other clusters, before each
+    // piece of the wait (at most 10 s). A signal does not end the wait: a language that handles
     // signals between its own instructions (Python: Ctrl-C) can do so here.
     int (*wait)(void *user);
 };
@@ -139,8 +139,8 @@ struct nebula_attach_options {
     struct nebula_hooks hooks;
 };
 
-// Attaches to the agent of this cluster. It must have a job in which this cluster has `launcher:
-// attach`. Collective.
+// Attaches to the agent of this cluster. The agent must have a job in which this cluster has
+// `launcher: attach`. Collective.
 // RETURN  NEBULA_OK and *out, which the caller closes.
 // ERRORS  NEBULA_ERR_VERSION: the header or the agent is of another version. NEBULA_ERR_NOT_FOUND:
 //         no agent answers, or there is no such job, for timeout_s. NEBULA_ERR_STATE: another
@@ -156,8 +156,8 @@ NEBULA_EXPORT int nebula_attach(const struct nebula_attach_options *o, struct ne
 struct nebula_tensor {
     size_t size;    // set it before the call
     char name[256]; // UTF-8
-    // 0 dimensions: a scalar. With a built-in model the names and shapes of the Llama and Qwen2
-    // layouts of Hugging Face.
+    // 0 dimensions: a scalar. With a built-in model, names and shapes are those of Hugging Face's
+    // layouts of Llama and Qwen2.
     int32_t dims;
     int64_t shape[NEBULA_DIMS_MAX]; // of the whole tensor, whatever part of it a rank holds
     int dtype;                      // of all its pieces, on all ranks
@@ -176,7 +176,7 @@ struct nebula_tensor {
 NEBULA_EXPORT int nebula_declare(struct nebula *n, const struct nebula_tensor *t);
 
 // Describes tensor i of those that are exchanged, sorted by the bytes of their names. For a job
-// with a built-in model it answers before nebula_begin too: what the job exchanges.
+// with a built-in model it also answers before nebula_begin: then with the tensors of the job.
 // RETURN  NEBULA_OK and *out.
 // ERRORS  NEBULA_ERR_INVALID: there is no tensor i, or the size is not set.
 // EXAMPLE struct nebula_tensor t = {.size = sizeof t};
@@ -196,8 +196,8 @@ struct nebula_piece {
 };
 // Registers a part of a tensor. A rank may register several parts of a tensor, and empty ones. The
 // memory is borrowed until the handle is closed, and must not move. The same elements on several
-// ranks are replicas: the loop keeps them equal. Of a tensor that is not exchanged nothing need be
-// registered.
+// ranks are replicas: the loop keeps them equal. Parts of a tensor that is not exchanged need not
+// be registered.
 // ERRORS  NEBULA_ERR_INVALID: no such tensor; the piece lies outside of it, or overlaps another one
 //         of this rank; data is NULL; another dtype than declared; unknown place; NEBULA_CUDA, but
 //         data is not the memory of a device. NEBULA_ERR_STATE: after nebula_begin. NEBULA_ERR_IO:
@@ -218,10 +218,10 @@ NEBULA_EXPORT int nebula_register(struct nebula *n, const struct nebula_piece *p
 //         NEBULA_ERR_AGAIN.
 NEBULA_EXPORT int nebula_begin(struct nebula *n);
 
-// Counts the token ids of a batch: inputs, and targets (negative ones are skipped). Clusters then
-// average the rows of embedding and output by how often each of them saw a row. For jobs with a
-// built-in model only. Each rank counts its own batch. Optional; without it rows are averaged by
-// all tokens.
+// Counts the token ids of a batch: inputs, and targets (negative ones are skipped). The average
+// of a row of embedding or output then weights each cluster by how often it saw the row. For jobs
+// with a built-in model only. Each rank counts its own batch. Optional; without it all rows have
+// the weight of all tokens.
 // ERRORS  NEBULA_ERR_INVALID: an id is outside the vocabulary (nothing is counted then), or the
 //         job has no vocabulary.
 NEBULA_EXPORT int nebula_count(struct nebula *n, const int32_t *inputs, const int32_t *targets,
@@ -290,7 +290,7 @@ struct nebula_info {
     // Of the global parameters now (params_digest): equal on all clusters after the same round.
     char digest[33];
 };
-// Collective, and the same on all ranks.
+// Writes the same figures to *out on all ranks. Collective.
 // ERRORS  NEBULA_ERR_INVALID: out is NULL, or its size is not set. NEBULA_ERR_IO: the digest cannot
 //         be computed.
 NEBULA_EXPORT int nebula_info_get(struct nebula *n, struct nebula_info *out);
@@ -314,13 +314,15 @@ NEBULA_EXPORT int nebula_state_count(struct nebula *n, int32_t *out);
 NEBULA_EXPORT int nebula_state_at(struct nebula *n, int32_t i, struct nebula_state_part *out);
 // Copies part i to data, which has room for its count. Only until the next collective call.
 NEBULA_EXPORT int nebula_state_get(struct nebula *n, int32_t i, void *data);
-// count: for bytes, their number. ERRORS  NEBULA_ERR_STATE: after nebula_begin.
+// Sets part i. count: that of the part; for bytes, the number of bytes in data.
+// ERRORS  NEBULA_ERR_STATE: after nebula_begin.
 NEBULA_EXPORT int nebula_state_set(struct nebula *n, int32_t i, const void *data, int64_t count);
 
 // Closes the handle. After DONE or STOP it saves and reports to the agent (eval_loss: NaN if there
-// is none); after DONE it also writes the final model. Before that it detaches: the agent waits for
-// the next trainer, which continues from the newest checkpoint. *n becomes NULL, and the handle is
-// gone, also on failure. NULL-safe. Collective, but after a failure each rank may call it alone.
+// is none); after DONE it also writes the final model. Before DONE or STOP it only detaches: the
+// agent waits for the next trainer, which continues from the newest checkpoint. *n becomes NULL,
+// and the handle is gone, also on failure. NULL-safe. Collective, but after a failure each rank may
+// call it alone.
 // ERRORS  NEBULA_ERR_STATE: called by a fork of the process that attached. NEBULA_ERR_IO: the
 //         checkpoint or the final model was not written, or a hook failed.
 NEBULA_EXPORT int nebula_close(struct nebula **n, double eval_loss);

@@ -100,7 +100,7 @@ static enum neb_status move_block(void *user, const struct pieces_block *block) 
     if (!p->dense)
         return NEB_OK;
     coordinates(t, block->at, c);
-    for (int32_t k = t->dims - 1; k >= 0; k--) { // the next run is one further in one dimension
+    for (int32_t k = t->dims - 1; k >= 0; k--) { // to the next run: one dimension advances by one
         there += (c[k] - p->box.at[k]) * p->stride[k];
         pitch = behind == block->pitch && t->shape[k] > 1 ? p->stride[k] : pitch;
         behind *= t->shape[k];
@@ -122,7 +122,7 @@ static const struct lib_piece *piece_of(const struct lib_tensor *t, const struct
     return NULL;
 }
 
-// All elements of the boxes in a unit, which lie in pieces of this rank.
+// Moves all elements of the boxes that lie in the unit. Pieces of this rank hold them.
 static enum neb_status move_boxes(struct side *s, const struct pieces_boxes *boxes, int64_t end) {
     for (size_t i = 0; i < boxes->len; i++) {
         s->piece = piece_of(s->t, &boxes->p[i]);
@@ -148,8 +148,8 @@ static enum neb_status know_peer(struct nebula *n, struct lib_tensor *t, int oth
     return pieces_sent(t->dims, t->held, other, n->rank, &p->take);
 }
 
-// What goes from one rank to another for a move, if anything: a read brings to the owner what it
-// lacks, a write brings to the other rank what it holds.
+// What a move sends from one rank to another; NULL: nothing. A read brings to the owner the
+// elements that it lacks. A write brings to a holder the values of its elements.
 static const struct pieces_boxes *travels(const struct nebula *n, const struct agent_move *m,
                                           int from, int to, bool write) {
     const struct lib_tensor *t = n->of[m->unit];
@@ -200,7 +200,7 @@ static enum neb_status pass(struct nebula *n, const struct agent_move *moves, in
     }
     if (!sends)
         return st;
-    // after a failure too: the receiver waits
+    // also after a failure, because the receiver waits
     enum neb_status sent =
         w->ops->send(w, n->buffer, floats * sizeof *n->buffer, to, TAG_MOVES, &send);
     return st != NEB_OK ? st : sent;

@@ -32,11 +32,11 @@ struct pieces_boxes { // zeroed: none
 NEB_MUST_CHECK enum neb_status pieces_add(struct pieces_boxes *b, const struct pieces_box *box);
 void pieces_free(struct pieces_boxes *b);
 
-// dims 0 … PIECES_DIMS_MAX; a scalar has one element. The product of extents; the caller has
-// checked that the shape's product fits.
+// The product of the extents. dims: 0 to PIECES_DIMS_MAX; a scalar has one element. The caller has
+// checked that the product of the shape fits.
 int64_t pieces_size(int32_t dims, const int64_t *n);
 bool pieces_overlap(int32_t dims, const struct pieces_box *a, const struct pieces_box *b);
-// Replaces *from by what is left of it without `without`. NEB_ERR_NOMEM.
+// Removes the elements of `without` from *from. NEB_ERR_NOMEM.
 NEB_MUST_CHECK enum neb_status pieces_subtract(int32_t dims, struct pieces_boxes *from,
                                                const struct pieces_boxes *without);
 // The first element of the boxes in row-major order; -1: they are empty.
@@ -64,9 +64,9 @@ NEB_MUST_CHECK enum neb_status pieces_walk(int32_t dims, const int64_t *shape,
                                            const struct pieces_box *box, int64_t begin, int64_t end,
                                            pieces_each *each, void *user);
 
-// What a rank sends to the owner of a unit, for each element exactly one rank: the owner has its
-// own elements, and the lowest rank sends the others. held: (ranks) what each rank holds, without
-// overlaps inside a rank. out: what rank `from` sends to rank `owner`.
+// What a rank sends to the owner of a unit. Nobody sends the elements that the owner holds itself.
+// Each other element is sent by the lowest rank that holds it. held: (ranks) what each rank holds,
+// without overlaps inside a rank. out: what rank `from` sends to rank `owner`.
 NEB_MUST_CHECK enum neb_status pieces_sent(int32_t dims, const struct pieces_boxes *held, int from,
                                            int owner, struct pieces_boxes *out);
 

@@ -14,7 +14,7 @@ enum {
     PIECE_BYTES = 1 << 16, // of a reduction
     MAGIC = 0x3152424e,    // "NBR1"
 };
-enum { TAG_REDUCE = -1, TAG_BROADCAST = -2 }; // those of callers are not negative
+enum { TAG_REDUCE = -1, TAG_BROADCAST = -2 }; // the tags of callers are not negative
 
 struct ranks {
     struct nebula_ranks hooks;

@@ -25,7 +25,7 @@ struct saving {
     struct nebula *n;
     struct plan plan;
     uint64_t *able;                // (ranks) sees the folder
-    int32_t *writer;               // (ranks) who writes what a rank owns
+    int32_t *writer;               // (ranks) the rank that writes what a rank owns
     struct intra_part part;        // this rank's; number 0: none
     struct intra_ckpt_writer *out; // rank 0's file, another rank's part, or NULL
     enum neb_status written;       // of this rank's writer
@@ -138,7 +138,7 @@ static enum neb_status put_counts(struct saving *s, struct intra_ckpt_writer *w)
     return NEB_OK;
 }
 
-// What rank 0 will write if all ranks see the folder.
+// Adds the size of what rank 0 writes if all ranks see the folder.
 static enum neb_status add_size(const struct nebula *n, struct intra_ckpt_writer *w) {
     uint64_t bytes = 4096, arrays = n->x.federated ? 1 + INTER_OUTER_ARRAYS : 1;
     for (int32_t i = 0; i < n->x.trainer.n_units; i++)
@@ -201,7 +201,7 @@ static enum neb_status open_arrays(const struct nebula *n, const struct intra_ck
         narrow += n->of[i]->dtype != NEBULA_F32 ? agent_unit_size(&n->units[i]) : 0;
     }
     NEB_TRY(intra_ckpt_array_open(c, "attached.params", all, &s->params));
-    // a loop of other dtypes wrote it: the values themselves are behind the 16-bit ones
+    // if a loop with other dtypes wrote it, the values themselves are the fp32 behind 16-bit ones
     *shadowed = narrow && intra_ckpt_array_open(c, "attached.shadow", 0, &s->shadow) == NEB_OK &&
                 intra_ckpt_array_len(s->shadow) == narrow;
     if (V)
@@ -217,7 +217,7 @@ static enum neb_status bring(struct nebula *n, const struct intra_ckpt_array *fr
     float *x = owner == n->rank ? to : n->buffer;
     if (n->rank == 0 && *files == NEB_OK)
         *files = intra_ckpt_array_read(from, at, x, count);
-    if (n->rank == 0 && owner != 0) // after a read error too: the owner waits
+    if (n->rank == 0 && owner != 0) // also after a read error: the owner waits
         return w->ops->send(w, x, count * sizeof *x, owner, TAG_SAVE, &send);
     return n->rank != 0 && owner == n->rank ? w->ops->recv(w, x, count * sizeof *x, 0, TAG_SAVE)
                                             : NEB_OK;

@@ -12,8 +12,8 @@ enum { TAG_DRAW = 32021 };
 
 // ---- units --------------------------------------------------------------------------------------
 
-// A built-in model has the units that the built-in trainer has (agent/train/tensors.c): other
-// clusters of the job may use that one.
+// A built-in model has the units of the built-in trainer (agent/train/tensors.c), because other
+// clusters of the job may use that trainer.
 static enum neb_status model_units(struct nebula *n, int32_t *n_units) {
     struct intra_unit *rows = NULL;
     int64_t V = n->model->c.vocab;
@@ -186,7 +186,8 @@ static void draw(const struct nebula *n, int32_t unit, float *out) {
     intra_model_draw(n->model, &part, (uint64_t)n->x.job.seed, out);
 }
 
-// Rank 0 reads the unit from the file of init_from; what is not there (adapters) is drawn.
+// Rank 0 reads the unit from the file of init_from; tensors that the file lacks (adapters) are
+// drawn.
 static enum neb_status load(const struct nebula *n, const struct intra_ckpt *c, int32_t unit,
                             float *out) {
     const struct intra_tensor *t = n->of[unit]->model;

@@ -74,7 +74,7 @@ struct nebula {
     uint64_t *counters, *sum;
     struct lib_copy *copy;
     char socket[NEB_PATH_MAX], job[NEB_PATH_MAX];
-    pid_t process; // that attached
+    pid_t process; // the one that attached
     bool begun, failed, told_16;
     bool compared;       // the agent has found the same tensors on the other clusters
     bool loading;        // nebula_begin continues from a state that the loop has loaded
@@ -92,8 +92,8 @@ struct nebula {
         uint32_t version, round;
         uint64_t reads; // for a job without exchange
     } digests[INTER_FRAGMENTS_MAX];
-    // How often to query the agent; how long after an unanswered query no commit is expected any
-    // more.
+    // The time between two queries to the agent; the time after an unanswered query from which on
+    // no commit is expected.
     neb_ns ask_after, silent_after;
     neb_ns pinged;   // when the other ranks last heard that rank 0 waits
     neb_ns step_end; // end of the last call: the time since then is the trainer's
@@ -110,9 +110,9 @@ int lib_pass(enum neb_status st); // takes the text from the newest log line
             return lib_pass(lib_try_status_);                                                      \
     } while (0)
 
-// During a call, numbers in text have a decimal point, as jobs and settings write them, whatever
-// locale the program has set. Affects this thread only. GNU C (cleanup), because calls return in
-// many places.
+// During a call, numbers in text have a decimal point, as in jobs and settings, whatever the
+// program's locale is. Affects this thread only. GNU C (cleanup), because calls return in many
+// places.
 #define LIB_POINT                                                                                  \
     __attribute__((cleanup(lib_locale_back), unused)) locale_t lib_locale_was = lib_locale_c()
 locale_t lib_locale_c(void);
@@ -175,7 +175,7 @@ enum lib_call { // after those of the exchange (shards_state.h)
 NEB_MUST_CHECK enum neb_status lib_call(struct nebula *n, enum lib_call call);
 // As intra_comm_agree, but every rank logs the failure.
 NEB_MUST_CHECK enum neb_status lib_agree(struct nebula *n, enum neb_status st);
-// Calls the wait hook; on rank 0 from time to time those of all ranks.
+// Calls the wait hook. On rank 0 it also calls those of the other ranks, from time to time.
 NEB_MUST_CHECK enum neb_status lib_idle(struct nebula *n);
 NEB_MUST_CHECK enum neb_status lib_hook(struct nebula *n); // the checkpoint hook of all ranks
 // Begins a call of libnebula.h on all ranks. Fails on all of them if they make different calls.

@@ -136,7 +136,7 @@ static struct lib_piece piece_of(const struct lib_tensor *t, const struct nebula
     return x;
 }
 
-// Replaces an int by a warning once: how much is lost depends on the fp32 values behind.
+// Tells the user once that 16-bit tensors cost memory for fp32 values.
 static void warn_16(struct nebula *n, const char *name) {
     if (n->told_16)
         return;
@@ -191,7 +191,7 @@ int nebula_register(struct nebula *n, const struct nebula_piece *p) {
 
 // ---- the same on all ranks ----------------------------------------------------------------------
 
-// One line a tensor, sorted: what must be equal.
+// One line per tensor, sorted, with what must be equal on all ranks.
 static enum neb_status write_list(const struct nebula *n, struct neb_buf *out) {
     for (int32_t i = 0; i < n->n_declared; i++) {
         const struct lib_tensor *t = &n->declared[i];
@@ -338,7 +338,7 @@ static enum neb_status write_held(const struct nebula *n, struct neb_buf *out) {
     return neb_buf_check(out);
 }
 
-// The bytes are of another rank of this loop; a program of another version may have sent them.
+// The bytes come from another rank of this loop, which may run another version.
 static enum neb_status read_held(struct nebula *n, const struct neb_buf *in, int rank) {
     struct neb_rd r = neb_rd_make(in->p, in->len);
     for (int32_t i = 0; i < n->n_tensors; i++) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The attached trainer as the exchange sees it (agent/exchange/trainer.h), on rank 0 or, in what
-// rank 0 calls for, on every rank.
+// The attached trainer as the exchange sees it (agent/exchange/trainer.h). It runs on rank 0; what
+// rank 0 asks of the other ranks runs on every rank.
 #include "agent/base/log.h"
 #include "agent/job/init_digest.h"
 #include "agent/lib/state.h"
@@ -20,7 +20,7 @@ static enum neb_status read_units(void *user, const struct agent_move *moves, in
 
 static enum neb_status write_units(void *user, const struct agent_move *moves, int32_t count,
                                    bool there) {
-    NEB_ASSERT(!there); // it names no device
+    NEB_ASSERT(!there); // this trainer names no memory of a device
     return lib_write(user, moves, count);
 }
 
@@ -52,7 +52,7 @@ static enum neb_status restore(void *user, const struct intra_ckpt *c) {
     return lib_restore_all(user, c);
 }
 
-// The trainer moves its own data cursor: nebula_info tells it the step.
+// The loop moves its own data cursor: nebula_info tells it the step.
 static enum neb_status skip(void *user, int64_t steps) {
     const struct nebula *n = user;
     neb_warn("%lld steps of this cluster are lost; the trainer continues from step %lld",

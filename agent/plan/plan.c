@@ -7,8 +7,8 @@
 
 #include <math.h>
 
-// *small: trainable elements of tensors that top-k sends densely. With vocab 0 the tensors that
-// depend on it do not count.
+// *small: trainable elements of tensors that top-k sends densely. With vocab 0, tensors whose size
+// depends on the vocabulary do not count.
 static void count_params(const struct agent_job *job, int32_t vocab, struct agent_plan *p,
                          int64_t *small) {
     struct intra_model_config c = job->model;
@@ -52,7 +52,7 @@ static enum neb_status bits_of(const struct agent_job *job, const struct agent_p
 }
 
 // Mode rtd: a masked token costs about log2(vocabulary) bits, and one bit for its position. Text
-// costs what its ids do.
+// costs as much as its ids.
 static void plan_stream(const struct agent_job *job, int32_t vocab, struct agent_plan *p) {
     const struct agent_rtd_config *r = &job->rtd;
     int64_t cycle =
@@ -107,7 +107,7 @@ static enum neb_status plan_labels(const struct agent_job *job, int32_t vocab,
                                    (double)job->batch * job->seq_len, &p->label_bytes);
 }
 
-// Only the loops know their tensors.
+// Only the loops know the tensors.
 static enum neb_status plan_attached(const struct agent_job *job, struct agent_plan *p) {
     p->reduction = NAN;
     p->tokens_per_step = job->step_tokens;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sizes and bytes of a job, from its file alone: no model is made.
+// Sizes and bytes of a job, computed from its file alone, without a model in memory.
 #ifndef AGENT_PLAN_H
 #define AGENT_PLAN_H
 #include "agent/job/config.h"
@@ -10,23 +10,23 @@ struct agent_plan {
     // Exchanges of the whole model per cluster (each fragment has as many). Mode rtd: batches.
     int64_t exchanges;
     double bits_per_param;     // of the codec, measured on normally distributed values
-    int32_t others;            // clusters that get a cluster's update; 0: no updates are sent
+    int32_t others;            // clusters that get the update of one; 0: no updates are sent
     double bytes_per_exchange; // an encoded update of one cluster, without row counts and transport
     double bytes;              // of all exchanges to all others, per cluster
     double label_bytes;        // mode distill, if labels are sent: bytes per target token; else 0
     double reduction;          // bytes of fp32 after every step / bytes; NAN if nothing is sent
     // Elements of the largest trained tensor, and of the largest fragment (at least as many).
     int64_t tensor, fragment;
-    double attached_bytes; // that libnebula takes in an attached trainer
+    double attached_bytes; // memory that libnebula takes in an attached trainer
 };
 
 // Bits per parameter of a codec, on normally distributed values. Errors of encoding.
 NEB_MUST_CHECK enum neb_status agent_codec_bits(const char *codec, double *bits);
 
 // With `model: attached` the sizes stay 0, since only the loops know their tensors.
-// vocab: that of the corpus (0: not known), used if the job does not set it. Encodes a sample to
-// learn the size that the codec gives. The job must be valid. NEB_ERR_NOMEM; NEB_ERR_INVALID: more
-// labels than pieces.
+// vocab: the corpus's vocabulary (0: not known), used if the job sets none. Encodes a sample,
+// because the size of an update depends on the codec. The job must be valid. NEB_ERR_NOMEM;
+// NEB_ERR_INVALID: more labels than pieces.
 NEB_MUST_CHECK enum neb_status agent_job_plan(const struct agent_job *job, int32_t vocab,
                                               struct agent_plan *out);
 

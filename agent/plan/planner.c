@@ -6,8 +6,8 @@
 #include <math.h>
 #include <string.h>
 
-// Shares of a memory that a job may use. The rest of a machine's is for the system, the agent and
-// the page cache; the rest of a device's for the driver's context, kernels and NCCL buffers.
+// The share of memory that a job may use. On a machine, the system, the agent and the page cache
+// need the rest. On a device, the driver's context, kernels and NCCL buffers need it.
 static const double MEMORY_SHARE = 0.85, DEVICE_SHARE = 0.94;
 enum { RANKS_SEARCHED = 64 };
 
@@ -179,7 +179,7 @@ static struct agent_planned best_of(struct search *s, int32_t i) {
     return best;
 }
 
-// Of an attached trainer, only the exchange is known (libnebula does it), and not its steps.
+// For an attached trainer only the exchange is known (libnebula does it). Its steps are not.
 static struct agent_planned attached(struct search *s, int32_t i) {
     s->base.batch = s->sequences;
     s->base.micros = 1;
@@ -194,7 +194,7 @@ static struct agent_planned attached(struct search *s, int32_t i) {
     return x;
 }
 
-// Attached trainers of unknown speed count as slow as the slowest other cluster.
+// An attached trainer of unknown speed counts as slow as the slowest other cluster.
 static void guess_steps(struct agent_planner *p) {
     double slowest = 0;
     for (int32_t i = 0; i < p->n; i++)

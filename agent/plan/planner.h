@@ -16,7 +16,7 @@
 enum { AGENT_PLANNER_CODECS = CMP_PLANNED_MAX + 1 }; // and the job's own codec
 
 struct agent_site {        // what is known of a cluster's machines
-    struct agent_wan link; // the link it sends through; bits_s 0: the one common to all
+    struct agent_wan link; // the link it sends through; bits_s 0: the link common to all
     struct agent_profile profile;
     bool other;   // the profile comes from a file
     bool assumed; // its machine is not known; the profile of this machine stands for it
@@ -24,7 +24,7 @@ struct agent_site {        // what is known of a cluster's machines
     // share of a device: below 1 if clusters of --local share it; 0 counts as 1
     double device_share;
     int32_t devices; // devices of the machine for which ranks are chosen; 0: all
-    // Number of ranks that overrides the job; 0: as the cluster says, or as many as is fastest.
+    // Number of ranks that overrides the job; 0: the cluster's number, or the fastest one.
     int32_t ranks;
     double step_s; // seconds per step of an attached trainer, given by the user; 0: not known
 };
@@ -37,7 +37,8 @@ struct agent_planned {
     // predicted. Its seconds per step are the site's step_s, or those of the slowest other cluster
     // (guessed), or NAN: not known.
     bool attached, guessed;
-    // Number of wanted ranks if no mesh of them divides the model and the sequences; else 0.
+    // The wanted number of ranks, if no mesh of so many ranks divides the model and the sequences;
+    // else 0.
     int32_t no_mesh;
     bool no_device; // device: cuda, but no device is known: predicted for processors
     bool no_bf16;   // precision: bf16, but these processors have none: predicted in fp32
@@ -75,9 +76,9 @@ struct agent_planner {
     double sent_bytes; // in the run, by the cluster that sends most, with all overhead
 };
 
-// free: enum agent_auto bits of what may be chosen; the rest stays as the job says. vocab: that of
-// the corpus, used if the job does not set it. The job is valid; sites[i] belongs to cluster i.
-// NEB_ERR_INVALID: the vocabulary is not known.
+// free: bits of enum agent_auto for the keys that may be chosen; all others stay as the job says.
+// vocab: the corpus's vocabulary, used if the job sets none. The job is valid; sites[i] belongs to
+// cluster i. NEB_ERR_INVALID: the vocabulary is not known.
 NEB_MUST_CHECK enum neb_status agent_planner_run(const struct agent_job *job, int32_t vocab,
                                                  const struct agent_site *sites,
                                                  const struct agent_wan *link, uint32_t free,
@@ -87,12 +88,12 @@ NEB_MUST_CHECK enum neb_status agent_planner_run(const struct agent_job *job, in
 double agent_planner_memory(const struct agent_site *s);
 double agent_planner_device_memory(const struct agent_site *s);
 double agent_planner_share(const struct agent_cluster *c, const struct agent_site *s);
-// Where the worker of cluster i trains and in which type, as far as its machine is known. Writes
-// x->no_device, x->no_bf16 and in x->job device, type and outer_device; on devices also share and
-// ranks_a_host.
+// Finds where the worker of cluster i trains and in which type, as far as its machine is known.
+// Writes x->no_device, x->no_bf16 and in x->job device, type and outer_device; on devices also
+// share and ranks_a_host.
 void agent_planner_place(const struct agent_job *job, int32_t i, const struct agent_site *s,
                          int32_t ranks, struct agent_planned *x);
-// A cluster's own link, or else the common one; and the worst link of all clusters.
+// A cluster's own link, or else the common one. _worst: the worst link of all clusters.
 struct agent_wan agent_planner_link(const struct agent_site *s, const struct agent_wan *all);
 struct agent_wan agent_planner_worst(const struct agent_site *sites, int32_t n,
                                      const struct agent_wan *all);
@@ -100,8 +101,9 @@ struct inter_wan_path agent_planner_path(const struct agent_wan *link,
                                          const struct agent_site *sites, int32_t members);
 // The job's model with all sizes set. vocab: as in agent_planner_run.
 struct intra_model_config agent_planner_model(const struct agent_job *job, int32_t vocab);
-// Time that an exchange with a codec takes the workers of a cluster: the part of its busiest owner,
-// and the transfer of parameters and frames between ranks. bytes: of a whole update.
+// The time that the workers of a cluster need for an exchange with a codec: for the part of the
+// busiest owner, and for the transfer of parameters and frames between ranks. bytes: of a whole
+// update.
 struct inter_wan_work agent_planner_work(const struct agent_planned *x, const struct agent_site *s,
                                          const struct agent_cluster *c,
                                          const struct inter_wan_codec *codec, double bytes,
@@ -110,7 +112,7 @@ struct inter_wan_work agent_planner_work(const struct agent_planned *x, const st
 // of this machine for all sites.
 struct inter_wan_codec agent_planner_codec(const struct agent_planner *p,
                                            const struct agent_site *s, int32_t k);
-// Writes p->tuning; p->wan has the first settings. load: that of the job.
+// Writes p->tuning; p->wan has the first settings. load: the job's load.
 void agent_planner_tune(const struct agent_job *job, const struct agent_site *sites,
                         const struct inter_wan_load *load, struct agent_planner *p);
 // The second half of agent_planner_run: the exchanges of out->n clusters whose steps are planned.
@@ -128,8 +130,8 @@ NEB_MUST_CHECK enum neb_status agent_planner_judge(const struct agent_job *job,
 NEB_MUST_CHECK enum neb_status agent_planner_known(const struct agent_job *job,
                                                    const struct agent_site *sites,
                                                    const struct agent_planner *p);
-// The same for roles: the machines of all clusters are compared. NEB_ERR_LIMIT: nothing is known of
-// a cluster's devices.
+// The same for roles, for which the machines of all clusters are compared. NEB_ERR_LIMIT: nothing
+// is known of a cluster's devices.
 NEB_MUST_CHECK enum neb_status agent_planner_roles_known(const struct agent_job *job,
                                                          const struct agent_site *sites);
 // True if every rank must have its own device and a host has fewer devices than ranks.
@@ -141,9 +143,9 @@ const struct intra_cost_job *agent_planner_first(const struct agent_planner *p);
 // clusters with mesh_auto.
 void agent_planner_apply(const struct agent_planner *p, uint32_t free, struct agent_job *job);
 
-// Fills sites[] with what is known of the job's machines. A site with `other` set stays. Otherwise
-// it is the profile that the job names, or this machine (with --local N a share of it), which is
-// measured if needed. *kept: the profile of this machine was kept from before.
+// Fills sites[] with what is known of the job's machines. A site with `other` set stays. Any other
+// site gets the profile that the job names, or else this machine (with --local N a share of it),
+// which is measured if needed. *kept: an earlier profile of this machine was used.
 NEB_MUST_CHECK enum neb_status agent_planner_sites(const struct agent_job *job, int local,
                                                    bool measure, struct agent_site *sites,
                                                    bool *kept);
@@ -159,15 +161,15 @@ NEB_MUST_CHECK enum neb_status agent_planner_roles_resolve(struct agent_job *job
 // yet measured one of the links.
 NEB_MUST_CHECK enum neb_status agent_planner_measured(const char *home, const struct agent_job *job,
                                                       struct agent_wan *out);
-// Sets all keys that say auto. The link is `link`, or if that is empty sync.link, or with --local
-// the loopback, or what the agent of `home` has measured. NEB_ERR_INVALID: exchanges are to be
-// chosen, and the link is not known.
+// Sets all keys that say auto. The link is the first of these that is known: `link`, sync.link,
+// with --local the loopback, the link that the agent of `home` has measured. NEB_ERR_INVALID:
+// exchanges must be chosen, and no link is known.
 NEB_MUST_CHECK enum neb_status agent_planner_resolve(struct agent_job *job, int local,
                                                      const char *link, const char *home);
 bool agent_planner_is_open(const struct agent_job *job); // true if a key of the job says auto
-// For a run that continues: keys that say auto take the values chosen at its start, because new
-// measurements could choose other values, and that would be another job. A key whose other
-// settings differ between the two jobs still says auto.
+// For a run that continues: keys that say auto take the values chosen at its start. New
+// measurements could choose other values, and that would be another job. If settings on which a key
+// depends differ between the two jobs, the key still says auto.
 void agent_planner_take(const struct agent_job *chosen, struct agent_job *job);
 // The vocabulary of the first corpus on this machine; 0: there is none.
 NEB_MUST_CHECK enum neb_status agent_planner_vocab(const struct agent_job *job, int32_t *vocab);

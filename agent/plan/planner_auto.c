@@ -51,8 +51,8 @@ static bool takes_device(const struct agent_cluster *c, const struct agent_site 
            c->launcher != AGENT_LAUNCHER_ATTACH;
 }
 
-// Ranks of each cluster. Clusters whose number is open get equal parts of the devices left, the
-// result.
+// Sets the ranks of each cluster. Returns the number for clusters whose number is open: an equal
+// part of the devices that are left.
 static int32_t ranks_of(const struct agent_job *job, uint32_t free, int32_t count,
                         const struct agent_site *sites, int32_t *ranks) {
     int32_t left = count, open = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The planner's exchanges: what each codec costs the workers of every cluster, and which codec,
-// interval and overlap follow.
+// The planner's exchanges: what each codec costs the workers of every cluster, and the choice of
+// codec, interval and overlap.
 #include "agent/job/tune.h"
 #include "agent/job/update_size.h"
 #include "agent/plan/plan.h"
@@ -31,8 +31,8 @@ static void rates_on_device(const struct agent_profile *p, struct inter_wan_code
     }
 }
 
-// The measured codecs, with their bits for this model's tensors, and the job's own codec if it is
-// another.
+// The measured codecs with their bits for this model's tensors, and the job's own codec if it is
+// not among them.
 static enum neb_status codecs_of(const struct agent_job *job, int32_t vocab,
                                  const struct agent_site *site, struct agent_planner *out,
                                  int32_t *own) {
@@ -78,7 +78,7 @@ struct inter_wan_codec agent_planner_codec(const struct agent_planner *p,
 // ---- what workers do ----------------------------------------------------------------------------
 
 // Seconds of the busiest owner. On processors each thread of a rank takes a unit at a time; beside
-// a device one thread has all units.
+// a device one thread does all units.
 static double seconds(const struct agent_planned *x, const struct agent_site *s,
                       const struct agent_cluster *c, double rate, double waits) {
     const struct intra_rates *r = &s->profile.rates;
@@ -86,7 +86,7 @@ static double seconds(const struct agent_planned *x, const struct agent_site *s,
         return x->cost.owner_params / (rate * x->job.share) +
                x->cost.owner_units * waits * r->device.wait_s;
     // Local ranks share the cluster's threads. Ranks on several hosts have the threads of the job,
-    // at most those of their share of a host.
+    // but at most their share of a host's threads.
     double given = r->processors * agent_planner_share(c, s), n = fmax(1, x->job.ranks_a_host),
            threads = c->launcher == AGENT_LAUNCHER_LOCAL
                          ? given / n
@@ -159,13 +159,13 @@ static void work_of(const struct agent_job *job, const struct agent_site *sites,
     }
 }
 
-// Exchanges in the run. The last one drains what is left.
+// Exchanges in the run. The last exchange sends the rest.
 static double exchanges(const struct agent_job *job, int32_t interval) {
     double early = fmin((double)job->steps, job->sync.early_steps);
     return ceil(((double)job->steps - early) / interval) + ceil(early / job->sync.early_interval);
 }
 
-// What is free, and the bounds: agent_job_validate checks the same ones.
+// What is free, and the bounds. agent_job_validate checks the same bounds.
 static struct inter_wan_choice choice_of(const struct agent_job *job, uint32_t free, int32_t own) {
     const struct agent_sync *s = &job->sync;
     bool tunes = s->tune.mode == AGENT_TUNE_AUTO;
@@ -184,7 +184,7 @@ static struct inter_wan_choice choice_of(const struct agent_job *job, uint32_t f
     return c;
 }
 
-// Chooses within `free`; if nothing is possible there, within the keys that say auto.
+// Chooses within `free`. If nothing is possible there, chooses within the keys that say auto.
 static enum neb_status choose(const struct agent_job *job, const struct inter_wan_path *path,
                               const struct inter_wan_load *load, uint32_t free, int32_t own,
                               struct agent_planner *out) {
@@ -221,7 +221,7 @@ enum neb_status agent_planner_exchanges(const struct agent_job *job, int32_t voc
     struct inter_wan_path path = agent_planner_path(&out->link, sites, out->n);
     for (int32_t i = 0; i < out->n; i++)
         load.step_s = fmax(load.step_s, out->clusters[i].cost.step_s);
-    // Nothing to predict with: a cluster cannot run the job, or an attached trainer's speed is not
+    // Nothing can be predicted: a cluster cannot run the job, or an attached trainer's speed is not
     // known.
     if (!isfinite(load.step_s) || !(load.step_s > 0)) {
         out->sent_bytes = sizes.bytes;

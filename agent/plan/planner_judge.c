@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks that a job may use what the planner chose. It may not if the choice rests on figures of
-// another machine or on none: the run would be slow or run out of memory, and nothing would point
-// to the reason.
+// another machine, or on no figures. Then the run would be slow or run out of memory, and nothing
+// would point to the reason.
 #include "agent/base/log.h"
 #include "agent/plan/planner.h"
 
@@ -88,7 +88,7 @@ enum neb_status agent_planner_roles_known(const struct agent_job *job,
     return NEB_OK;
 }
 
-// The memory in the plan is that of this machine, not of the cluster's.
+// The memory in the plan is this machine's, not that of the cluster's machine.
 static void warn_of_memory(const struct agent_cluster *c) {
     neb_warn("plan: cluster %s: this machine has too little memory for its part, and the machine "
              "of the cluster is not known: " TELL_MACHINE,

@@ -14,7 +14,8 @@
 #include <math.h>
 #include <string.h>
 
-// Of a batch of replacements: its header, and what zstd writes before each of three planes.
+// Bytes of a batch of replacements besides its planes: its header, and what zstd writes before each
+// of the three planes.
 enum { RTD_FRAME_BYTES = 48 };
 
 // ---- one cluster, in one part -------------------------------------------------------------------
@@ -185,7 +186,7 @@ static struct inter_stream_load load_of(const struct agent_job *j,
     return l;
 }
 
-// Shared embeddings: the discriminator's answer must arrive one interval later, but the
+// Shared embeddings: the discriminator's answer must arrive within one interval, but the
 // discriminator may be as far behind as the window allows.
 static double exchange_wait_s(const struct agent_job *j, const struct agent_planner_streams *x,
                               const struct inter_wan_path *path) {
@@ -235,7 +236,7 @@ static void flow(const struct planning *p, const struct inter_wan_path *path,
 
 // ---- the whole ----------------------------------------------------------------------------------
 
-// All sides in one process: their batches follow each other.
+// All sides are in one process: their batches follow each other.
 static void alone(const struct agent_job *j, struct agent_planner_streams *x) {
     double slowest = 0, sum = 0;
     for (int32_t i = 0; i < x->n; i++) {
@@ -248,7 +249,7 @@ static void alone(const struct agent_job *j, struct agent_planner_streams *x) {
         x->sides[i].rate = 1 / (both ? sum : x->sides[i].batch_s);
 }
 
-// Federated students: rounds beside the stream, at its pace. The students come before their
+// Federated students have rounds beside the stream, at its pace. The students come before their
 // teacher.
 static enum neb_status rounds(const struct planning *p, struct agent_planner_streams *x) {
     if (!agent_distill_federates(p->job))

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Predicts a job of mode rtd or distill on given machines and links, and chooses the roles: joins
-// intra/cost/cost.h (what a side does with a batch) with inter/stream/cost.h (what their stream
-// carries). Both modes train on one rank per cluster, on processors or a device, so there is no
-// mesh to choose.
+// Predicts a job of mode rtd or distill on given machines and links, and chooses the roles. It
+// joins intra/cost/cost.h (what a side does with a batch) with inter/stream/cost.h (what their
+// stream carries). Both modes train on one rank per cluster, on processors or a device, so there is
+// no mesh to choose.
 #ifndef AGENT_PLANNER_STREAMS_H
 #define AGENT_PLANNER_STREAMS_H
 #include "agent/plan/planner.h"
@@ -27,8 +27,8 @@ struct agent_planned_side {
     enum agent_role role;
     struct intra_cost_job job;
     struct intra_cost cost; // of a step (with learning, if this side learns)
-    double batch_s;         // one batch of one stream; of a generator with its ratio of steps
-    double rate;            // batches/s of its stream; of a teacher, of all its streams
+    double batch_s;         // one batch of one stream; for a generator with its ratio of steps
+    double rate;            // batches/s of its stream; for a teacher, of all its streams
     double wait;            // share of its time
     bool learns, fits;
     bool no_device, no_bf16; // as in agent_planned

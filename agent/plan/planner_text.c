@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What micro-batches of a stream's job are like: from its corpus and its teacher, if they are on
-// this machine.
+// Finds what micro-batches of a stream's job are like, from its corpus and its teacher, if they are
+// on this machine.
 #include "agent/job/sides.h"
 #include "agent/plan/planner_streams.h"
 #include "compress/replaced.h"

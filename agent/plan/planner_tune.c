@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Simulates a run with sync.tune: auto: the tuners themselves (inter/record/tune.h), round by
-// round. They get what the model of exchanges (inter/round/wan_cost.h) predicts in place of
-// measured values.
+// Simulates a run with sync.tune: auto, round by round, with the real tuners (inter/record/tune.h).
+// In place of measured values they get the predictions of the model of exchanges
+// (inter/round/wan_cost.h).
 //
 //     plans of round r ─► each cluster's interval: its steps, encode, wait until all updates are
 //                         there, merge ─► figures
@@ -63,8 +63,8 @@ static void members_of(const struct agent_job *job, const struct agent_site *sit
     }
 }
 
-// Returns the seconds of a round. All clusters merge when the last update is there, each so many
-// steps (its overlap) after its own send.
+// Returns the seconds of a round. All clusters merge when the last update has arrived. Each
+// cluster's merge is at least its overlap (in steps) after its own send.
 static double play_round(struct tuning *t, struct agent_tuned *out) {
     uint32_t interval = 0;
     double arrives = 0, longest = 0, own[AGENT_CLUSTERS_MAX];
@@ -84,7 +84,7 @@ static double play_round(struct tuning *t, struct agent_tuned *out) {
         out[i].plan = t->plans[i][0];
         out[i].codec = m->exchange.codec;
         out[i].steps = interval * makes(&out[i].plan);
-        // At merges.
+        // The wait at the merges of all fragments.
         out[i].wait_s = m->load.fragments * fmax(0, arrives - out[i].plan.overlap * m->step_s);
         own[i] = interval * m->step_s + m->exchange.encode_s + m->exchange.merge_s + out[i].wait_s;
         longest = fmax(longest, own[i]);
@@ -161,7 +161,7 @@ void agent_planner_tune(const struct agent_job *job, const struct agent_site *si
     }
     for (int32_t i = 0; i < p->n; i++) {
         const struct inter_wan_plan *w = &t.m[i].exchange;
-        // The tail of the last exchange.
+        // The last exchange still needs this time after the last step.
         p->tuning.wall_s += (w->travel_s + w->agree_s + w->merge_s + w->encode_s) / p->n;
     }
 }

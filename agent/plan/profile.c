@@ -13,9 +13,9 @@ enum { VERSION = 7, FILE_MAX = 64 * 1024, PROCESSORS_MAX = 65536 };
 
 // ---- JSON ---------------------------------------------------------------------------------------
 
-// One walk over the fields writes them or reads them. A walk that has failed reads no more.
+// One walk over the fields writes them all, or reads them all. After a failure it reads no more.
 struct form {
-    json_t *o; // the object at hand
+    json_t *o; // the present object
     bool writes;
     const char *where;   // names the file that is read
     enum neb_status *st; // of the whole walk
@@ -89,7 +89,7 @@ static void text(const struct form *f, const char *name, char *x, size_t cap) {
 
 static const char *const types[] = {"fp32", "bf16"}; // by enum kern_type
 
-// A link of 0: no second rank starts.
+// A link of 0: a second rank did not start.
 static void processors(const struct form *f, struct agent_profile *p) {
     struct intra_rates *r = &p->rates;
     number(f, "update", false, &r->update);
@@ -179,7 +179,7 @@ static void codecs(const struct form *f, bool all, struct agent_profile *p) {
         json_object_set_new(f->o, "codecs", list);
 }
 
-// all: else only what a child measures of a device.
+// all: the whole profile; else only the part that a child measures, of a device.
 static void walk(const struct form *f, bool all, struct agent_profile *p) {
     if (all) {
         text(f, "host", p->host, sizeof p->host);
@@ -267,7 +267,7 @@ static enum neb_status renew(struct agent_profile *p, bool *changed) {
     struct intra_rates *r = &p->rates;
     bool had = r->device.count > 0;
     *changed = false;
-    // A device may have appeared: its driver did not run, or a worker had the device. Other devices
+    // A device may be new: its driver did not run before, or a worker had the device. Other devices
     // may be visible now (CUDA_VISIBLE_DEVICES, another allocation).
     if (!had || p->visible != agent_gpus_visible()) {
         NEB_TRY(agent_profile_find_device(p));

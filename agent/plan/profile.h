@@ -2,8 +2,8 @@
 // What a machine can do: the figures for `nebula plan`, measured in a few seconds and kept.
 //
 // The file is in ~/.cache/nebula (or $XDG_CACHE_HOME/nebula), one per machine, because clusters
-// share home folders. The same JSON goes between sites: `nebula plan --profile` prints it, `--site
-// NAME=FILE` reads it.
+// share home folders. Sites pass the same JSON to each other: `nebula plan --profile` prints it,
+// `--site NAME=FILE` reads it.
 #ifndef AGENT_PROFILE_H
 #define AGENT_PROFILE_H
 #include "agent/base/clock.h"
@@ -63,8 +63,8 @@ NEB_MUST_CHECK enum neb_status agent_profile_get(bool measure, struct agent_prof
                                                  bool *kept);
 
 json_t *agent_profile_to_json(const struct agent_profile *p); // new reference; NULL: out of memory
-// The device's part: {"device": …, "codecs": [rates, …]}; and back, into a profile that has its
-// other figures.
+// The device's part: {"device": …, "codecs": [rates, …]}. _parse reads it into a profile that has
+// its other figures.
 json_t *agent_profile_device_to_json(const struct agent_profile *p);
 NEB_MUST_CHECK enum neb_status agent_profile_device_parse(json_t *o, const char *where,
                                                           struct agent_profile *p);

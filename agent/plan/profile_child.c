@@ -18,10 +18,10 @@
 
 enum {
     LINK_FLOATS = 1 << 20,
-    // So many that the cost of a call does not count, even over NVLink.
+    // So many that the time of the call itself does not matter, even over NVLink.
     DEVICE_LINK_FLOATS = 16 << 20,
     LINK_TIMEOUT_S = 30,
-    DEVICE_TIMEOUT_S = 120, // some seconds on a card, and the start of its driver
+    DEVICE_TIMEOUT_S = 120, // it needs some seconds, and the driver's start
     GRACE_S = 5,
 };
 
@@ -32,8 +32,8 @@ static bool watch(void *ctx, bool first) {
     return c->ops->look(c, first) == NEB_OK;
 }
 
-// n sums of one number. With D: in its queue, each between two ops, as in tensor parallelism.
-// Without: one call each.
+// Makes n sums of one number. With D they are in its queue, each between two ops, as in tensor
+// parallelism. Without D each is one call.
 static enum neb_status small_sums(struct intra_comm *c, struct kern *D, float *x, int n) {
     for (int k = 0; k < n; k++) {
         if (!D) {
@@ -185,7 +185,7 @@ enum neb_status agent_profile_device_child(void) {
     return NEB_OK;
 }
 
-// Why the child printed nothing readable: it has ended, or it was too slow.
+// Warns why the child printed nothing readable: it has ended, or it was too slow.
 static void tell_failure(struct agent_child *child, neb_ns timeout, neb_ns end) {
     char reason[96];
     int status = 0;

@@ -19,8 +19,8 @@ static double ran_s(void) {
                : 0;
 }
 
-// /proc/self/task/N/schedstat has: nanoseconds run, nanoseconds waited for a processor, number of
-// times.
+// /proc/self/task/N/schedstat has three numbers: nanoseconds run, nanoseconds waited for a
+// processor, and how often the thread ran.
 static double waited_s(void) {
     double sum = 0;
     DIR *d = opendir("/proc/self/task");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures how long something would take on an idle machine. If other processes took processors
-// from the threads of this one (the kernel counts that: schedstat), the time that the threads ran
-// is used.
+// from the threads of this process (the kernel counts this in schedstat), the clock uses the time
+// that the threads ran.
 #ifndef AGENT_PROFILE_CLOCK_H
 #define AGENT_PROFILE_CLOCK_H
 #include "agent/base/clock.h"
@@ -12,9 +12,9 @@ struct profile_clock {
 };
 
 void profile_clock_start(struct profile_clock *c);
-// Seconds since the start. threads: number of threads that shared the work evenly. Undisturbed (or
-// if the kernel does not count): the time that passed. Disturbed: the longer of two lower bounds,
-// the time run per thread and the time passed without the waits.
+// Seconds since the start. threads: number of threads that shared the work evenly. Undisturbed, or
+// if the kernel does not count: the time that passed. Disturbed: the longer of two lower bounds,
+// the time run per thread, and the time that passed less the waits.
 double profile_clock_stop(const struct profile_clock *c, int threads);
 
 #endif

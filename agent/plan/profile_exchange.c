@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures an exchange for agent/plan/profile.h as a worker makes it (inter/outer/outer.h). It
-// encodes an update with its pseudo-gradient and error feedback, and merges commits of one and of
-// three updates: the difference separates the time per update from the time per merge.
+// encodes an update with its pseudo-gradient and error feedback. It merges commits of one and of
+// three updates, and the difference gives the time per update and the time per merge.
 #include "agent/base/rng.h"
 #include "agent/plan/profile.h"
 #include "agent/plan/profile_clock.h"
@@ -21,7 +21,8 @@ enum {
     RUNS = 3,
     MANY = 3, // updates of the larger commit
 };
-// Least share of a merge for decoding, and for the rest, whatever the clock shows.
+// The least share of a merge that decoding takes, and that the rest takes, whatever the clock
+// shows.
 static const double LEAST = 0.05;
 static const double LONG_S = 0.05;
 
@@ -83,7 +84,8 @@ static enum neb_status exchange_make(struct exchange *x) {
     return x->D ? place_exchange(x) : NEB_OK;
 }
 
-// Starts from θ = 0, without a residual of earlier updates, and with `learned` as the progress.
+// Starts from θ = 0, without a residual of earlier updates, and with `learned` as the learned
+// change.
 static enum neb_status begin_exchange(struct exchange *x) {
     inter_outer_adopt(x->outer, 0, x->zero, x->zero, 0);
     if (!x->D) {

@@ -3,8 +3,8 @@
 // on a device, as training runs them. It takes the best of a few runs, with a clock that leaves out
 // other processes (profile_clock.h), because a plan assumes an idle machine.
 //
-// Sizes rise until one takes too long; larger ones then have the last rate. So a fast card is
-// measured at sizes that keep it busy, and an emulated one (in tests) in some seconds.
+// Sizes rise until one takes too long; larger sizes then have the last rate. So a fast card is
+// measured at sizes that keep it busy, and an emulated card (in tests) takes only seconds.
 #include "agent/base/log.h"
 #include "agent/plan/profile.h"
 #include "agent/plan/profile_clock.h"
@@ -22,13 +22,13 @@ enum {
     // No further run after one that took this long.
     RUN_MS_MOST = 1000,
     DEVICE_RUN_MS_MOST = 100,
-    TOKENS = 1024, // of a micro-batch on processors; of the widest model a quarter
+    TOKENS = 1024, // of a micro-batch on processors; a quarter for the widest model
     SEQ = 256,
     HEAD = 64,
     COPY_BYTES = 16 << 20,
 };
-// What is expected to take longer is not timed. A device's next size is expected at the rate of a
-// smaller one, which is lower.
+// A case that is expected to take longer than this is not timed. On a device, a smaller size gives
+// the expected rate, which is too low.
 static const double SKIP_S = 0.4, DEVICE_SKIP_S = 0.8;
 
 struct place { // where a model trains
@@ -38,8 +38,8 @@ struct place { // where a model trains
 
 // ---- micro-steps --------------------------------------------------------------------------------
 
-// One block with the proportions of common models. Its vocabulary has the part in the FLOPs that
-// vocabularies have in small models.
+// One block with the proportions of common models. The vocabulary has the same part of the FLOPs as
+// in small models.
 static struct intra_model_config model_of(int32_t width) {
     int32_t head = width / 2 < HEAD ? width / 2 : HEAD;
     return (struct intra_model_config){.vocab = 4 * width,
@@ -89,7 +89,7 @@ static enum neb_status run_steps(const struct place *at, struct intra_trainer *t
         intra_trainer_update(t, &stats);
         NEB_TRY(stats.status);
         if (!i)
-            continue; // the first run touches pages, and libraries choose kernels
+            continue; // in the first run pages are mapped, and libraries choose kernels
         *micro_s = fmin(*micro_s, s);
         *update_s = fmin(*update_s, profile_clock_stop(&clock, threads));
         if (s * 1000 > (host ? RUN_MS_MOST : DEVICE_RUN_MS_MOST))
@@ -164,7 +164,7 @@ static enum neb_status on_device(struct place *at, struct intra_device_rates *r)
         int32_t width = intra_cost_widths[i % INTRA_COST_WIDTHS],
                 tokens = intra_cost_tokens[i / INTRA_COST_WIDTHS];
         double *step = &r->step[at->type][i];
-        // The nearer of: the same width with fewer tokens, a smaller width.
+        // The nearer of these two: the same width with fewer tokens, or a smaller width.
         if (i)
             *step = step[i < INTRA_COST_WIDTHS ? -1 : -INTRA_COST_WIDTHS];
         if (!i || flops_of(width, tokens) / *step <= DEVICE_SKIP_S)

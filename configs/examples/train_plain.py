@@ -23,7 +23,7 @@ for step in fed.steps():  # (+) instead of range(300)
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad()
-    fed.count(x, y)  # (+) optional: rows of the embedding weigh by how often they were seen
+    fed.count(x, y)  # (+) optional: weights embedding rows by how often they were seen
     fed.step(tokens=BATCH * SEQ, loss=loss.item(),  # (+)
              lr=optimizer.param_groups[0]["lr"], grad_norm=norm)
     if step % 50 == 0:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A training loop in C with several ranks, each of which holds some columns of a matrix, for a job
 // with `model: attached`. The ranks are processes with a socket for each pair; MPI_Send and
-// MPI_Recv do as well.
+// MPI_Recv would work too.
 //
 //     cc train_ranks.c -lnebula -o train_ranks
 //     ./train_ranks AGENT_HOME RANKS

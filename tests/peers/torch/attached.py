@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch loops attached to agents on loopback: equal digests, beside a built-in worker, after
-kill -9, on all kinds of meshes, for several models, inside other libraries; memory, and the cost of
-federating.
+"""Checks PyTorch loops that attach to agents on loopback. Digests must be equal beside a built-in
+worker, after kill -9, on all kinds of meshes, for several models, and inside other libraries. Also
+checks memory, and the cost of federating.
 
-usage: attached.py [case…]; one line a case, exit status 1 when one fails.
+usage: attached.py [case…]; prints one line per case; exit status 1 if a case fails.
 """
 import json
 import os
@@ -32,7 +32,7 @@ def report(case, good, text):
 
 
 def start(work, clusters, steps, **sync):
-    """A job without a model of its own on len(clusters) local agents."""
+    """A job with `model: attached` on len(clusters) local agents."""
     sites = "".join(f"  - {{name: {c}, launcher: attach, threads: 1}}\n" for c in clusters)
     checkpoint = sync.pop("checkpoint", "{every_steps: 0}")
     values = {"interval": 2, "overlap": 1, "codec": "int4", "outer": "{lr: 1, momentum: 0}", **sync}
@@ -46,7 +46,7 @@ def start(work, clusters, steps, **sync):
 class Job:
     """The job of work/job.yaml on local agents; the caller starts their loops."""
 
-    processes = []  # of all jobs, the agents' first
+    processes = []  # of all jobs; those of agents come first
 
     @classmethod
     def built_in(cls, work, launchers=("attach", "attach"), steps=120, **sync):
@@ -272,8 +272,8 @@ def peaks(log):
 
 
 def memory(work):
-    """Peak memory of each rank of an FSDP2 loop, with and without nebula. Limits: 5 floats a
-    parameter of its share and 200 MB; the ranks within 5 % of each other."""
+    """Peak memory of each rank of an FSDP2 loop, with and without nebula. Limits: 5 floats per
+    parameter of its share and 200 MB; the ranks differ by at most 5 %."""
     steps = 6
     for ranks in (2, 4):
         folder = work / str(ranks)
@@ -319,8 +319,8 @@ def loss_of_ratio(fours, alone, federated):
 
 def cost(work):
     """The cost of fed.step (cost.py). Limit: 2 % of the processor time, which hardly depends on the
-    load; tokens/s of processor time may not contradict it by more than their noise. With
-    COST_HOLD=clock, on an idle machine, the limit is for the clock."""
+    load. Tokens/s of processor time may contradict this only within their noise. With
+    COST_HOLD=clock (needs an idle machine) the limit holds for the time by the clock."""
     interval = int(os.environ.get("COST_INTERVAL", 50))
     job = Job.built_in(
         work,

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """One of two loops for the case "cost" of attached.py. Paris alternates short segments of one
-exchange interval: B with fed.step after every step, A the same steps alone, as ABBA and BAAB in
-turn, so that a steady change of the machine's speed affects both alike. Berlin answers the rounds
-and computes nothing, so that the load is the same.
+exchange interval. Segments B call fed.step after every step; segments A make the same steps alone.
+The order is ABBA and BAAB in turn, so a steady change of the machine's speed affects both alike.
+Berlin answers the rounds and computes nothing, so that the load is the same.
 
-Prints for each four segments:
-  four   tokens a second of A and B, by the clock and by processor time; A's first against its
-         second segment (the noise of the machine)
+Prints for each group of four segments:
+  four   tokens per second of A and B, by the clock and by processor time; the ratio of A's two
+         segments (the noise of the machine)
   spent  processor time of fed.step and of the library's threads, and of the process, in B. (PyTorch
          computes in the main thread only.) Waiting for the other cluster costs no processor time.
 """
@@ -44,7 +44,7 @@ def other_threads():
 
 
 def train(federated):
-    "Seconds of one segment: (the clock's, of processor time, inside fed.step, of other threads)"
+    "Seconds of one segment: (by the clock, of processor time, inside fed.step, of other threads)"
     cpu, clock, others, inside = time.process_time(), time.monotonic(), other_threads(), 0.0
     for _ in range(WINDOW):
         x, y = next(data)

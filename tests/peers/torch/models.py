@@ -56,7 +56,7 @@ MESHES = {"one": 1, "rows": 2, "columns": 2, "hsdp": 4, "tp": 4}  # ranks of eac
 
 
 def _last_even(p):
-    """Columns where these can be cut evenly, as FSDP2 asks of a dimension that is not the first."""
+    """Cuts columns if they divide evenly: FSDP2 needs this for all dimensions but the first."""
     return Shard(p.ndim - 1) if p.ndim > 1 and p.shape[-1] % 2 == 0 else Shard(0)
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """torchtitan's Llama 3, sharded by torchtitan's own functions, on processors. Its attention
-and its Trainer need an accelerator: Trainer here has what nebula.torchtitan.federate asks of it,
+and its Trainer need an accelerator. The Trainer here has only what nebula.torchtitan.federate uses,
 and its steps are functions of name, index and step."""
 import types
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """libnebula by ctypes. The structs and the numbers are those of libnebula.h.
 
-The library is $NEBULA_LIBRARY if that is set. Otherwise it is looked for beside this package, in
+The library is $NEBULA_LIBRARY if that is set. Otherwise this module looks beside the package, in
 build/ of the source folder, two folders up (lib/ of an installation), and where the system looks.
 """
 from __future__ import annotations

@@ -24,7 +24,8 @@ def _group_of(process_group: Any) -> tuple[Any, Any]:
 
 
 class Ranks:
-    """rank of size; send and recv for libnebula; agree for errors of this package."""
+    """This process's rank and the number of ranks. libnebula uses send and recv; agree shares the
+    errors of this package."""
 
     def __init__(self, process_group: Any = None):
         self.rank, self.size = 0, 1
@@ -62,7 +63,7 @@ class Ranks:
         return values
 
     def agree(self, error: BaseException | None) -> None:
-        """Raises the error of this rank, or else that of the first rank which has one. Collective.
+        """Raises the error of this rank, or else that of the first rank with an error. Collective.
         """
         said = None if error is None else (getattr(error, "status", IO),
                                            str(error) or type(error).__name__)
@@ -79,6 +80,6 @@ class Ranks:
         At the interpreter's exit such a thread could still hold a tensor of its last message, and
         would wait for a lock that is never released.
         """
-        if self._dist is not None and self._dist.is_initialized():  # else all are destroyed
+        if self._dist is not None and self._dist.is_initialized():  # else it is destroyed already
             self._dist.destroy_process_group(self._messages)
         self._dist = None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of the exchange as flat arrays, of which each rank has parts.
+"""The state of the exchange as flat arrays. Each rank has parts of them.
 
-torch.distributed.checkpoint saves and loads a FlatTensor as it does a DTensor, also on another
-number of ranks.
+torch.distributed.checkpoint saves and loads a FlatTensor like a DTensor. Another number of ranks
+may load it.
 """
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _parts(handle: Any, call: Any) -> Iterator[tuple[int, Any, str]]:
 
 
 def save(handle: Any, call: Any, read: bool = True) -> dict[str, Any]:
-    """{array: FlatTensor, or bytes}. read False: zeros in the shapes that loading wants.
+    """{name of an array: FlatTensor, or bytes}. read False: zeros in the shapes that a load needs.
     Collective."""
     parts: dict[str, list[tuple[int, Any]]] = {}
     totals: dict[str, int] = {}
@@ -117,7 +117,7 @@ def save(handle: Any, call: Any, read: bool = True) -> dict[str, Any]:
 
 
 def load(handle: Any, call: Any, state: dict[str, Any]) -> None:
-    """Gives the library what it wants of `state`. Collective.
+    """Gives the library its parts of `state`. Collective.
     Error: INVALID, if this rank's part of an array is not in `state`."""
     for i, part, name in _parts(handle, call):
         if name not in state:
@@ -131,7 +131,7 @@ def load(handle: Any, call: Any, state: dict[str, Any]) -> None:
 
 
 def gather(name: str, offset: int, count: int, parts: Sequence[tuple[int, Any]]) -> Any:
-    """Floats [offset, offset + count) out of parts that were cut in another way."""
+    """Floats [offset, offset + count) from parts that were cut differently."""
     for start, floats in parts:
         if start == offset and len(floats) == count:
             return floats

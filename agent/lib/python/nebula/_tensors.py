@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors of all kinds as pieces in the memory of this rank: PyTorch (also DTensor), NumPy, other
-buffers, DLPack, and parts that the caller names himself."""
+buffers, DLPack, and parts that the caller names."""
 from __future__ import annotations
 
 import ctypes
@@ -18,10 +18,10 @@ _BYTES = {F32: 4, BF16: 2, F16: 2}
 
 
 class Parts(NamedTuple):
-    """A global tensor of which this rank holds parts, sharded by the caller's own code.
+    """A global tensor that the caller's own code shards. This rank holds parts of it.
 
     shape: of the global tensor. parts: (offset, tensor) pairs; offset has one index for each
-    dimension; there may be none. trained: as requires_grad of a parameter.
+    dimension; there may be none. trained: like requires_grad of a parameter.
     """
     shape: Sequence[int]
     parts: Sequence[tuple[Sequence[int], Any]]
@@ -77,8 +77,8 @@ def is_torch(t: Any) -> bool:
 
 
 def _is_trained(t: Any) -> bool:
-    """Parameters say it themselves. What is no parameter (NumPy, plain tensors) counts as trained.
-    """
+    """True for a trained tensor. A parameter says so itself; any other tensor (NumPy, a plain
+    tensor) counts as trained."""
     if isinstance(t, Parts):
         return t.trained
     torch = sys.modules.get("torch")
@@ -89,7 +89,7 @@ def _of_torch(t: Any) -> Memory:
     kind = _kind(str(t.dtype).removeprefix("torch."))
     if str(t.layout) != "torch.strided":
         raise Error(INVALID, f"layout {t.layout}; only dense tensors can be exchanged")
-    # What is kept is not `t`: its memory stays even if `t` gets another one.
+    # Memory keeps a second tensor of the same memory, because `t` may get other memory.
     return Memory(tuple(t.shape), tuple(t.stride()), kind, CUDA if t.is_cuda else HOST,
                   t.data_ptr(), t.detach(), t.data_ptr)
 
@@ -207,7 +207,7 @@ def _of_parts(t: Parts) -> tuple[tuple[int, ...], list[Placed], list[Memory]]:
 
 
 def slot_of(name: str, t: Any, buffer: bool = False) -> Slot:
-    """What this rank holds of the tensor `name`. Error: INVALID; the text begins with the name."""
+    """The parts of tensor `name` on this rank. Error: INVALID; the text begins with the name."""
     try:
         _refuse_strangers(t)
         if isinstance(t, Parts):
@@ -263,8 +263,8 @@ def slots_of(model: Any, buffers: Sequence[str] = ()) -> list[Slot]:
 
 
 def without_ties(slots: Sequence[Slot], wanted: Iterable[str]) -> list[Slot]:
-    """One slot for each memory: of several names the one in `wanted`, else the first. The tensor is
-    trained if it is under any of its names."""
+    """One slot for each memory. If a memory has several names, the slot has the one in `wanted`,
+    else the first. It is trained if any of its names is."""
     groups: dict[tuple, list[Slot]] = {}
     for slot in slots:
         groups.setdefault(slot.key(), []).append(slot)

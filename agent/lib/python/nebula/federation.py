@@ -16,10 +16,10 @@ from ._ranks import Ranks
 
 
 class _Interrupts:
-    """Holds Ctrl-C while the library runs, until a hook allows it or the call ends.
+    """Delays Ctrl-C while the library runs, until a hook allows it or the call ends.
 
-    Otherwise Python raises KeyboardInterrupt at the first instruction of the next hook, before its
-    try: ctypes prints and drops the exception, and the library continues.
+    Otherwise Python raises KeyboardInterrupt at the first instruction of the next hook, before the
+    hook's `try`. Then ctypes prints and drops the exception, and the library continues.
     """
 
     def __init__(self) -> None:
@@ -96,16 +96,16 @@ class Federation:
             self._call(lib.nebula_begin, self._handle)
             self._refresh()
         except BaseException:
-            # The caller never gets this object to close it, and the job takes no second trainer
-            # while it is open.
+            # The caller never gets this object, so only this code can close it. While it is open,
+            # the job takes no second trainer.
             self._closed = True
             self._give_up()
             raise
-        if self._ranks.size == 1:  # close is a call of all ranks, so several cannot do it late
+        if self._ranks.size == 1:  # several ranks cannot close late: close is collective
             self._close_late = weakref.finalize(self, _abandon, self._handle, os.getpid())
 
     def _on_all_ranks(self, work: Callable[[], Any]) -> Any:
-        """The result of `work`, which makes no call of all ranks. Its error reaches all of them."""
+        """Returns the result of `work`, which makes no collective call. All ranks get its error."""
         result, error = None, None
         try:
             result = work()
@@ -136,7 +136,7 @@ class Federation:
         self._call(lib.nebula_attach, ctypes.byref(options), ctypes.byref(self._handle))
 
     def _exchanged(self) -> list[str]:
-        """Names that the job exchanges, as far as it knows them before begin."""
+        """Names that the job exchanges, as far as they are known before nebula_begin."""
         t, names = _lib.Tensor(), []
         while not lib.nebula_tensor_at(self._handle, len(names), ctypes.byref(t)):
             names.append(t.name.decode())
@@ -177,7 +177,7 @@ class Federation:
         try:
             work()
             return 0
-        except BaseException as e:  # including Ctrl-C: _call raises it again
+        except BaseException as e:  # also Ctrl-C: _call raises it again
             self._error = e
             return 1
 
@@ -248,8 +248,8 @@ class Federation:
     def count(self, inputs: Any, targets: Any) -> None:
         """Counts the token ids of this rank's batch (int32 buffers, or tensors of equal size).
 
-        Clusters then average rows of the embedding by how often each of them saw a row. For jobs
-        with a built-in model. Error: INVALID, for an id outside the vocabulary.
+        The average of an embedding row then weights each cluster by how often it saw the row. For
+        jobs with a built-in model. Error: INVALID, for an id outside the vocabulary.
         """
         a, b = _ids(inputs), _ids(targets)
         check(lib.nebula_count(self._handle, a.tobytes(), b.tobytes(), len(a)))
@@ -286,8 +286,8 @@ class Federation:
         self._call(lib.nebula_checkpoint, self._handle)
 
     def info(self) -> dict[str, Any]:
-        """Figures: rounds, payload_bytes, stall_s, sync_s, digest, dir, … The same on all ranks,
-        which all have to ask."""
+        """Figures: rounds, payload_bytes, stall_s, sync_s, digest, dir, … The same on all ranks.
+        Collective."""
         i = _lib.Info()
         self._call(lib.nebula_info_get, self._handle, ctypes.byref(i))
         values = ((k, getattr(i, k)) for k, _ in _lib.Info._fields_[1:])
@@ -365,7 +365,7 @@ def attach(model: Any, *, agent: str | os.PathLike | None = None, job: str | Non
 
     model: a torch module, or (name, tensor) pairs or a dict: PyTorch (CPU, CUDA, DTensor), NumPy,
     writable buffers of floats, DLPack, or nebula.Parts. float32, bfloat16 or float16; at most 8
-    dimensions. Names lose what wrappers add. Tied tensors are exchanged once.
+    dimensions. Names lose the parts that wrappers add. Tied tensors are exchanged once.
     agent: the agent's home or agent.sock (default $NEBULA_AGENT, then $NEBULA_HOME, then
     ~/.nebula).
     job: name or id (default $NEBULA_JOB).

@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 class NebulaCallback(TrainerCallback):
     """Attaches when training begins, exchanges after optimiser steps, and stops with the job.
 
-    options: those of nebula.attach, such as tokens: of one optimiser step of all ranks. Without
-    it: what Trainer counts (args.include_num_input_tokens_seen), else what the job says.
+    options: those of nebula.attach, such as tokens (of one optimiser step of all ranks). Without
+    tokens: the number that Trainer counts (args.include_num_input_tokens_seen), else the job's.
     fed: the Federation, from on_train_begin on.
     """
 

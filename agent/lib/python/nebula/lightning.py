@@ -23,8 +23,8 @@ from .federation import Federation
 
 
 def named_parameters(module: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    """The parameters without `prefix` in their names, if all of them have it, so that they have
-    the names which the model has outside of Lightning."""
+    """The parameters without `prefix` in their names, if all of them have it. So they have the
+    names that the model has outside of Lightning."""
     named = list(module.named_parameters(remove_duplicate=False))
     cut = all(name.startswith(prefix) for name, _ in named)
     return ((name[len(prefix):] if cut else name, p) for name, p in named)
@@ -33,8 +33,8 @@ def named_parameters(module: Any, prefix: str) -> Iterator[tuple[str, Any]]:
 class NebulaCallback(Callback):
     """Attaches when training begins, exchanges after optimiser steps, and stops with the job.
 
-    prefix: what names of parameters lose. options: those of nebula.attach, such as tokens: of one
-    optimiser step of all ranks.
+    prefix: the part that names of parameters lose. options: those of nebula.attach, such as tokens
+    (of one optimiser step of all ranks).
     fed: the Federation, from on_train_start on.
     """
 

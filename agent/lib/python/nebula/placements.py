@@ -52,7 +52,7 @@ def cut(runs: Sequence[Run], first: int, end: int) -> list[Run]:
 
 
 def join(runs: Sequence[Run]) -> list[Run]:
-    """The same indices with adjacent runs made one."""
+    """The same indices; adjacent runs are joined."""
     out: list[Run] = []
     for start, n in runs:
         if out and sum(out[-1]) == start:
@@ -107,9 +107,9 @@ def runs_of(length: int, factors: Sequence[int], sizes: Sequence[int], at: Seque
     plain Shard), the size of the mesh dimension, the coordinate of the rank. held: how many
     indices the rank has.
 
-    FSDP2 over tensor parallelism cuts by the order that the factors tell, so every rank holds one
-    run. distribute_tensor takes placements left to right; this differs if the shards are uneven.
-    Then `held` decides. Error: ValueError, if neither gives `held` indices.
+    FSDP2 over tensor parallelism cuts in the order that the factors give, so every rank holds one
+    run. distribute_tensor takes placements left to right. The two differ if shards are uneven:
+    then `held` decides. Error: ValueError, if neither gives `held` indices.
     """
     order = order_of_cuts(factors, sizes)
     found = []

@@ -5,8 +5,8 @@
     nebula.torchtitan.federate(trainer)
     trainer.train()     # ends with the job
 
-Its FSDP2, HSDP, tensor and expert parallelism work. With pipeline parallelism every rank has other
-tensors: it is refused. A loop of your own with a torchtitan model needs only nebula.attach(model).
+Its FSDP2, HSDP, tensor and expert parallelism work. Pipeline parallelism is refused, because its
+ranks have different tensors. Your own loop with a torchtitan model needs only nebula.attach(model).
 """
 from __future__ import annotations
 
