@@ -22,7 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const neb_ns ask_every = 2 * NEB_S;
+static const neb_ns ask_every = 2 * NEB_S, ask_again = 30 * NEB_S;
 // A question can cost a digest of the whole list.
 static const double asks_burst = 40, asks_a_second = 2;
 
@@ -231,14 +231,17 @@ static void ask(struct daemon *d, struct agent_jobrun *j) {
     (void)daemon_post(d, j->peers[0], AGENT_MSG_TENSORS, q, false);
 }
 
-static bool is_open(const struct agent_jobrun *j) {
+static bool may_ask(const struct agent_jobrun *j) {
     return j->job.attached && j->federated && j->self && j->tensors.list.own &&
-           j->state == AGENT_JOB_RUNNING && !mset_has(j->tensors.agreed, 0) &&
-           !agent_job_only_votes(&j->job, j->self);
+           j->state == AGENT_JOB_RUNNING && !agent_job_only_votes(&j->job, j->self);
+}
+static bool is_open(const struct agent_jobrun *j) {
+    return may_ask(j) && !mset_has(j->tensors.agreed, 0);
 }
 
 void daemon_tensors_look(struct daemon *d, struct agent_jobrun *j) {
-    if (is_open(j) && neb_now() - j->tensors.asked_at >= ask_every)
+    // The first cluster may have lost its disk, and learns from questions who has the same list.
+    if (may_ask(j) && neb_now() - j->tensors.asked_at >= (is_open(j) ? ask_every : ask_again))
         ask(d, j);
     if (waits_for_start(d, j) && neb_now() - j->tensors.asked_at >= ask_every) {
         j->tensors.asked_at = neb_now();

@@ -47,7 +47,8 @@ static enum neb_status take_fragments(struct agent_exchange *x, const struct int
         struct kern_digest d;
         NEB_TRY(agent_shards_adopt(x->shards, f, p->version, file, header));
         NEB_TRY(agent_shards_digest(x->shards, f, &d));
-        *bad = p->round && (d.lo != p->digest[0] || d.hi != p->digest[1]);
+        bool known = p->round || p->digest[0] || p->digest[1];
+        *bad = known && (d.lo != p->digest[0] || d.hi != p->digest[1]);
         if (*bad)
             return neb_fail(NEB_ERR_CORRUPT,
                             "fragment %d of the snapshot does not match its digest", f);

@@ -89,7 +89,8 @@ static enum neb_status on_event(void *user, const struct agent_ipc_msg *m, bool 
     if (!json_is_true(json_object_get(m->head, "ok")))
         return neb_fail(NEB_ERR_INVALID, "%s", agent_ipc_str(m, "text", "the agent refuses"));
     n->compared = true;
-    if (json_is_true(json_object_get(m->head, "snapshot")))
+    // A state that the loop loads is newer than the first parameters of the job.
+    if (!n->loading && json_is_true(json_object_get(m->head, "snapshot")))
         n->x.taken = UINT64_MAX;
     return NEB_OK;
 }

@@ -9,6 +9,7 @@
 #include "agent/lib/state.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -268,11 +269,29 @@ static bool named(const struct agent_job *j, int32_t group) {
     return strcmp(agent_job_group(j, group)->match, "*") != 0;
 }
 
+// A coarse codec, a rate or momentum can make a running variance negative.
+static enum neb_status buffer_is_averaged(const struct nebula *n, const struct lib_tensor *t) {
+    const struct agent_group *g = agent_job_group(&n->x.job, t->group);
+    const struct agent_sync *s = &n->x.job.sync;
+    const char *codec = g->codec[0] ? g->codec : s->codec;
+    float eta = isnan(g->eta) ? s->eta : g->eta, mu = isnan(g->mu) ? s->mu : g->mu;
+    bool fine = !strcmp(codec, "bf16") || !strcmp(codec, "fp32");
+    return !n->model && fine && eta == 1 && mu == 0
+               ? NEB_OK
+               : neb_fail(NEB_ERR_INVALID,
+                          "buffer %s is averaged only with `model: attached` and in a group with "
+                          "codec bf16 or fp32, eta 1 and mu 0, such as {match: \"%s\", codec: "
+                          "bf16, eta: 1, mu: 0}; or name it in a group with `exchange: never`",
+                          t->name, t->name);
+}
+
 static enum neb_status choose(struct nebula *n, struct lib_tensor *t, bool *exchanged) {
     const struct agent_job *j = &n->x.job;
     t->group = agent_job_group_of(j, t->name);
     bool never = agent_job_group(j, t->group)->exchange == AGENT_GROUP_NEVER;
     *exchanged = !never && (t->trained || t->buffer || named(j, t->group));
+    if (t->buffer && !never)
+        NEB_TRY(buffer_is_averaged(n, t));
     if (!n->model)
         return NEB_OK;
     const struct intra_tensor *m = intra_model_find(n->model, t->name);

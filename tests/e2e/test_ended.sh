@@ -64,7 +64,8 @@ wait_for 20 "beta's agent" link_up b alpha
 # the soft limit: only root could raise the hard limit again
 prlimit --pid "${pid[b]}" --fsize=40000:
 # The run cannot continue, whichever file reaches the limit. If the agent ends, alpha waits for it.
-timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/two" >"$T/two.log" 2>&1 & two=$!
+timeout 600 "$nebula" pretrain "$T/job.yaml" --home "$T/a" --out "$T/two" \
+    >"$T/two.log" 2>&1 & two=$!
 while kill -0 "$two" 2>/dev/null && kill -0 "${pid[b]}" 2>/dev/null; do sleep 0.2; done
 kill "$two" 2>/dev/null || true
 wait "$two" || true

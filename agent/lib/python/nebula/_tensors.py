@@ -89,6 +89,8 @@ def _of_torch(t: Any) -> Memory:
     kind = _kind(str(t.dtype).removeprefix("torch."))
     if str(t.layout) != "torch.strided":
         raise Error(INVALID, f"layout {t.layout}; only dense tensors can be exchanged")
+    if t.device.type not in ("cpu", "cuda"):
+        raise Error(INVALID, f"device {t.device}; only CPU and CUDA memory can be exchanged")
     # Memory keeps a second tensor of the same memory, because `t` may get other memory.
     return Memory(tuple(t.shape), tuple(t.stride()), kind, CUDA if t.is_cuda else HOST,
                   t.data_ptr(), t.detach(), t.data_ptr)
@@ -259,6 +261,9 @@ def slots_of(model: Any, buffers: Sequence[str] = ()) -> list[Slot]:
         if name in out and out[name].key() != slot.key():
             raise Error(INVALID, f"two tensors have the name {name}")
         out.setdefault(name, slot)
+    for p in buffers:
+        if not any(s.buffer and fnmatch.fnmatchcase(s.name, p) for s in out.values()):
+            raise Error(INVALID, f"buffers: {p} matches no buffer of the model")
     return list(out.values())
 
 

@@ -72,7 +72,9 @@ class Federation:
                  on_checkpoint: Callable[[str, int], Any] | None = None,
                  buffers: Sequence[str] = (),
                  state: Mapping | Callable[[dict], Any] | None = None):
-        self._model, self._buffers = model, buffers
+        pairs = hasattr(model, "named_parameters") or hasattr(model, "items")
+        self._model, self._buffers = model if pairs else list(model), buffers
+        self._trained_then = self._trained()
         self._where = (agent, job, timeout, threads)
         self._tokens, self._on_checkpoint = tokens, on_checkpoint
         self._interrupts = _Interrupts()
@@ -212,6 +214,15 @@ class Federation:
             if pointer() != address:
                 raise Error(INVALID, f"{name} has moved to other memory since attach (model.to(), "
                                      f"a new .data or dtype): attach after such changes")
+        if not self._trained().keys() <= self._trained_then.keys():
+            raise Error(INVALID, "the model trains parameters that it did not train at attach: "
+                                 "close, and attach after such changes")
+
+    def _trained(self) -> dict[int, Any]:
+        """The trained parameters of a module, by id. Holding them keeps their ids unique."""
+        if not hasattr(self._model, "named_parameters"):
+            return {}
+        return {id(p): p for _, p in self._model.named_parameters() if p.requires_grad}
 
     def _give_up(self) -> None:
         if self._handle:
