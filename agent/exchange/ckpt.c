@@ -315,7 +315,7 @@ enum neb_status exchange_newest(struct agent_exchange *x, struct intra_ckpt **ou
 static enum neb_status restore_rest(struct agent_exchange *x) {
     struct intra_ckpt *c = NULL;
     bool good = false;
-    NEB_TRY(intra_ckpt_open_in(NULL, x->saves.rest, true, &c));
+    NEB_TRY(intra_ckpt_open_in(exchange_vault(x), x->saves.rest, true, &c));
     x->saves.rest_only = true;
     enum neb_status st = restore_from(x, c);
     x->saves.rest_only = false;

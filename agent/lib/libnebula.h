@@ -297,7 +297,8 @@ NEBULA_EXPORT int nebula_info_get(struct nebula *n, struct nebula_info *out);
 
 // The state of the exchange, for checkpoints that the loop writes itself: every element is on one
 // rank, so that ranks save in parallel, and another number of ranks can load. Parts of arrays of
-// float32 have one dimension; the part of type bytes is on rank 0, and its length may change.
+// float32 have one dimension; the part of type bytes is on rank 0, and its length may change. All
+// parts are clear text, also where the agent seals its checkpoints: your code has to protect them.
 //
 //     save   nebula_state_count; nebula_state_at, nebula_state_get of each part
 //     load   after nebula_register, before nebula_begin: nebula_state_count; nebula_state_at,
@@ -324,7 +325,8 @@ NEBULA_EXPORT int nebula_state_set(struct nebula *n, int32_t i, const void *data
 // and the handle is gone, also on failure. NULL-safe. Collective, but after a failure each rank may
 // call it alone.
 // ERRORS  NEBULA_ERR_STATE: called by a fork of the process that attached. NEBULA_ERR_IO: the
-//         checkpoint or the final model was not written, or a hook failed.
+//         checkpoint or the final model was not written, or a hook failed. The submitter is told,
+//         and the job waits for a loop that attaches again.
 NEBULA_EXPORT int nebula_close(struct nebula **n, double eval_loss);
 
 // Details of the last failed call of this thread: one line, never NULL.

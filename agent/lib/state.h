@@ -155,8 +155,9 @@ struct agent_move lib_move(const struct nebula *n, int32_t unit);
 extern const struct agent_trainer_ops lib_trainer_ops;
 // Counters of all ranks. out: on rank 0.
 NEB_MUST_CHECK enum neb_status lib_sum_counts(struct nebula *n, uint64_t *out);
-// Collects all units in m, on rank 0.
-NEB_MUST_CHECK enum neb_status lib_gather(struct nebula *n, struct intra_model *m);
+// Brings all units to rank 0, one after the other. x: until the next call.
+typedef void lib_gathered(void *user, int32_t unit, const float *x);
+NEB_MUST_CHECK enum neb_status lib_gather(struct nebula *n, lib_gathered *each, void *user);
 NEB_MUST_CHECK enum neb_status lib_trainer_write_model(struct nebula *n);
 // Without an exchange: the digest of all parameters.
 NEB_MUST_CHECK enum neb_status lib_own_digest(struct nebula *n, struct kern_digest *out);

@@ -121,7 +121,7 @@ static bool same_form(const struct intra_model_config *was, const struct intra_m
            was->mask == is->mask && intra_rope_same(&was->rope_scaling, &is->rope_scaling);
 }
 
-enum neb_status trainer_put_config(const struct intra_model *m, struct intra_ckpt_writer *w) {
+enum neb_status intra_model_save_config(const struct intra_model *m, struct intra_ckpt_writer *w) {
     struct neb_buf b = {0};
     put_config(&b, m);
     enum neb_status st = neb_buf_check(&b);
@@ -132,7 +132,7 @@ enum neb_status trainer_put_config(const struct intra_model *m, struct intra_ckp
 }
 
 enum neb_status intra_model_save(const struct intra_model *m, struct intra_ckpt_writer *w) {
-    enum neb_status st = trainer_put_config(m, w);
+    enum neb_status st = intra_model_save_config(m, w);
     for (int32_t i = 0; st == NEB_OK && i < m->n_tensors; i++) {
         const struct intra_tensor *t = &m->tensors[i];
         st = intra_ckpt_add(w, t->name, INTRA_F32, (uint64_t)t->rows, (uint64_t)t->cols,
@@ -340,7 +340,7 @@ static enum neb_status save_split(const struct intra_trainer *t, struct intra_ck
     NEB_TRY_GOTO(intra_full_agree(t->c.mesh, st), out);
     NEB_TRY_GOTO(intra_trainer_counts(t, s.input, s.target), out);
     if (owner)
-        st = trainer_put_config(t->whole, w);
+        st = intra_model_save_config(t->whole, w);
     NEB_TRY_GOTO(intra_full_agree(t->c.mesh, st), out);
     NEB_TRY_GOTO(intra_trainer_save_parts(t, w, split), out);
     if (owner)
