@@ -84,7 +84,7 @@ static void pass_fragment(struct state *s, struct agent_exchange *x, int32_t f) 
 }
 
 static void pass_state(struct state *s, struct agent_exchange *x) {
-    int32_t fragments = x->federated ? exchange_fragments(x) : 0;
+    int32_t fragments = x->shards ? exchange_fragments(x) : 0;
     uint32_t interval = (uint32_t)x->schedule.interval;
     i64(s, &x->schedule.base);
     u32(s, &interval);
@@ -180,7 +180,7 @@ enum neb_status exchange_write_checkpoint(struct agent_exchange *x, struct intra
     NEB_TRY(intra_ckpt_add(out, "build", INTRA_BYTES, strlen(note), 1, note));
     if (!x->saves.rest_only)
         NEB_TRY(x->trainer.ops->save(x->trainer.user, out));
-    return x->federated ? save_sync(x, out) : NEB_OK;
+    return x->shards ? save_sync(x, out) : NEB_OK;
 }
 
 static enum neb_status restore_sync(struct agent_exchange *x, const struct intra_ckpt *c) {
@@ -263,7 +263,7 @@ static enum neb_status restore_from(struct agent_exchange *x, const struct intra
                  intra_ckpt_path(c), b ? (int)b->bytes : 0, (const char *)built, note);
     if (!x->saves.rest_only)
         NEB_TRY(x->trainer.ops->restore(x->trainer.user, c));
-    return x->federated ? restore_sync(x, c) : NEB_OK;
+    return x->shards ? restore_sync(x, c) : NEB_OK;
 }
 
 // False if the checkpoint contains a suspect round. The agent suspects this cluster's state from
