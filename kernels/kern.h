@@ -61,8 +61,8 @@ struct kern_gemm {
     int lda, ldb, ldc; // row strides in elements
     void *c;
     const void *bias; // (n); NULL: none. With a bias, beta is 0 and tc is t
-    // B is A and tb is not ta, so op(A) op(B) is symmetric, and C is, too: a backend may compute one
-    // half and copy it to the other. Without bias.
+    // B is A and tb is not ta, so op(A) op(B) is symmetric, and C is, too: a backend may compute
+    // one half and copy it to the other. Without bias.
     bool symmetric;
 };
 

@@ -5,8 +5,9 @@
     nebula-follow --to mlflow OUT --uri file:///data/mlruns
     nebula-follow --to tensorboard OUT
 
-OUT is the folder of `nebula pretrain --out`. The follower reads OUT/metrics.jsonl while it grows, and
-ends when the run has ended. It only reads the run: a fault of a tracker never reaches the training.
+OUT is the folder of `nebula pretrain --out`. The follower reads OUT/metrics.jsonl while it grows,
+and ends when the run has ended. It only reads the run: a fault of a tracker never reaches the
+training.
 Each cluster becomes a run of its own, in one group. OUT/follow-TO.json keeps the place, so a
 follower that was stopped goes on there. Weights & Biases works offline with WANDB_MODE=offline.
 """
@@ -358,7 +359,9 @@ def main(argv=None):
     try:
         follow(options)
     except ImportError as e:
-        sys.exit(f"nebula-follow: --to {options.to} needs its package: pip install {options.to} ({e})")
+        sys.exit(
+            f"nebula-follow: --to {options.to} needs its package: pip install {options.to} ({e})"
+        )
     except KeyboardInterrupt:
         return 3
     return 0
