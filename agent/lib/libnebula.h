@@ -18,18 +18,21 @@
 //
 // Ranks: every rank of the loop attaches, and makes the same calls in the same order. Only
 // nebula_declare, nebula_register, nebula_tensor_at, nebula_count, nebula_step_count and
-// nebula_state_get and _set are local. Rank 0 talks to the agent; the others serve it inside the
-// same calls. A failure on one rank is an error of the call on all ranks.
+// nebula_state_get and _set are local. Rank 0 decides with the agent; the others serve it inside the
+// same calls. Each rank has its own connection with the agent for the units that it owns: over the
+// agent's socket, on another host over TCP (nebula agent --workers). Rank 0 runs on the agent's
+// host. A failure on one rank is an error of the call on all ranks.
 //
 // Threads: one thread at a time may use a handle; hooks run on it. Processes: one handle per
 // process; only the process that attached may use it (a fork may not).
 //
 // Memory: the elements that are exchanged are divided over the ranks, in units of at most 4 MiB. A
-// rank takes 4 floats for each element of its share (θ, v, u, θ at the send), one for each element
-// of its share of a fragment, one more for each of its bfloat16 and float16 elements, some units of
-// scratch, and the encoded updates. A rank that has only a part of a tensor never holds the whole
-// tensor. Without a checkpoint hook a copy of a checkpoint doubles this, so that it is written
-// while training continues (checkpoint.copy).
+// rank takes 4 floats for each element of its share (θ, v, u, θ at the send), one more for each of
+// its bfloat16 and float16 elements, some units of scratch (or a 64th of its share), and its parts
+// of encoded updates: its own, and those of all clusters while it merges (nebula plan prints all of
+// this). A rank that has only a part of a tensor never holds the whole tensor. Without a checkpoint
+// hook a copy of a checkpoint doubles this, so that it is written while training continues
+// (checkpoint.copy).
 //
 // Footguns, besides those that the calls describe:
 //   start      nebula_begin replaces your parameters. A job with `model: attached` starts from

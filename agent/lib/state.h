@@ -13,6 +13,7 @@
 //     keep.c        the state of the exchange for checkpoints that the loop writes
 #ifndef AGENT_LIB_STATE_H
 #define AGENT_LIB_STATE_H
+#include "agent/exchange/carrier.h"
 #include "agent/exchange/exchange.h"
 #include "agent/lib/copy.h"
 #include "agent/lib/libnebula.h"
@@ -69,7 +70,8 @@ struct nebula {
     float **shadow;            // (n_units) fp32 behind 16-bit units that this rank owns
     float *buffer, *room;      // (largest unit) messages; a unit that has no other memory
     size_t buffer_floats;
-    struct agent_shards *shards; // of a rank other than 0
+    struct agent_shards *shards;   // of a rank other than 0
+    struct agent_carrier *carrier; // the same: its parts of updates; NULL: there are no rounds
     // (2, V) inputs and targets that nebula_count has seen on this rank, and on all of them
     uint64_t *counters, *sum;
     struct lib_copy *copy;
