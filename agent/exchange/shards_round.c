@@ -98,11 +98,12 @@ enum neb_status shards_do_encode(struct agent_shards *o, const struct shards_enc
     struct neb_buf *own = o->ranks == 1 ? blob : &o->pieces[0];
     NEB_TRY(shards_read(o, a->f));
     if (o->masked)
-        return shards_agree(
-            o, o->rank == 0 ? inter_outer_encode_masked(o->outer, a->f, a->round, blob) : NEB_OK);
+        return intra_comm_agree(
+            o->t.world,
+            o->rank == 0 ? inter_outer_encode_masked(o->outer, a->f, a->round, blob) : NEB_OK);
     NEB_TRY(pass_counts(o, a->f, counts, user));
     enum neb_status st = inter_outer_encode(o->outer, a->f, &a->codec, own_counts, o, own);
-    NEB_TRY(shards_agree(o, st));
+    NEB_TRY(intra_comm_agree(o->t.world, st));
     int32_t k = among_own(o, a->f, a->sample);
     float mine = k < 0 ? 0 : inter_outer_unit_error(o->outer, a->f, k, own->p, own->len);
     NEB_TRY(collect(o, mine, error));
@@ -207,11 +208,11 @@ enum neb_status shards_do_merge(struct agent_shards *o, const struct shards_merg
                                 const struct inter_outer_round *r, struct kern_digest *d) {
     NEB_TRY(shards_read(o, a->f)); // keeps what was learned since the send
     if (a->n && !undivided(o)) {
-        NEB_TRY(shards_agree(o, o->rank == 0 ? cut(o, r) : NEB_OK));
+        NEB_TRY(intra_comm_agree(o->t.world, o->rank == 0 ? cut(o, r) : NEB_OK));
         NEB_TRY(pass_parts(o, a->n));
     }
     enum neb_status st = settle_merge(o, a, r, d);
-    NEB_TRY(shards_agree(o, st));
+    NEB_TRY(intra_comm_agree(o->t.world, st));
     if (a->last)
         inter_outer_finish(o->outer, a->f);
     NEB_TRY(shards_write(o, a->f));

@@ -72,9 +72,6 @@ NEB_MUST_CHECK enum neb_status shards_shapes(const struct agent_shards *o, int32
 // Rank 0: begins a call and broadcasts its arguments.
 NEB_MUST_CHECK enum neb_status shards_begin(struct agent_shards *o, enum shards_call call,
                                             void *args, size_t bytes);
-// Combines the statuses of all ranks into one. On rank 0 the error names the rank that failed, and
-// why.
-NEB_MUST_CHECK enum neb_status shards_agree(struct agent_shards *o, enum neb_status st);
 NEB_MUST_CHECK enum neb_status shards_post(struct agent_shards *o, const void *x, size_t bytes,
                                            int to, int tag);
 NEB_MUST_CHECK enum neb_status shards_take(struct agent_shards *o, void *x, size_t bytes, int from,

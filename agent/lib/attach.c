@@ -154,15 +154,15 @@ static enum neb_status share_job(struct nebula *n) {
         n->rank || text ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory while attaching");
     h.text = text ? strlen(text) : 0;
     memcpy(h.dir, n->x.dir, sizeof h.dir);
-    NEB_TRY_GOTO(lib_agree(n, st), out);
+    NEB_TRY_GOTO(intra_comm_agree(n->world, st), out);
     NEB_TRY_GOTO(w->ops->broadcast(w, &h, sizeof h, 0), out);
     if (n->rank && !(text = malloc(h.text)))
         st = neb_fail(NEB_ERR_NOMEM, "out of memory while attaching");
-    NEB_TRY_GOTO(lib_agree(n, st), out);
+    NEB_TRY_GOTO(intra_comm_agree(n->world, st), out);
     NEB_TRY_GOTO(w->ops->broadcast(w, text, h.text, 0), out);
-    NEB_TRY_GOTO(lib_agree(n, n->rank ? take_job(n, &h, text) : NEB_OK), out);
+    NEB_TRY_GOTO(intra_comm_agree(n->world, n->rank ? take_job(n, &h, text) : NEB_OK), out);
     if (h.sealed)
-        st = lib_agree(n, n->rank ? take_key(n) : give_key(n));
+        st = intra_comm_agree(n->world, n->rank ? take_key(n) : give_key(n));
 out:
     free(text);
     return st;
@@ -204,7 +204,7 @@ static int attach(struct nebula *n, const struct nebula_attach_options *o) {
         return s;
     if (n->ranks > 1)
         LIB_TRY(share_job(n));
-    LIB_TRY(lib_agree(n, prepare(n, o->threads)));
+    LIB_TRY(intra_comm_agree(n->world, prepare(n, o->threads)));
     return NEBULA_OK;
 }
 
