@@ -7,10 +7,6 @@
 
 // ---- messages between ranks ----
 
-enum neb_status shards_agree(struct agent_shards *o, enum neb_status st) {
-    return intra_comm_agree(o->t.world, st);
-}
-
 enum neb_status shards_begin(struct agent_shards *o, enum shards_call call, void *args,
                              size_t bytes) {
     if (o->ranks == 1)
@@ -182,7 +178,7 @@ static enum neb_status join(const struct agent_trainer *trainer, const struct he
     enum neb_status st = allocate(o, h, fragment);
     if (st == NEB_OK)
         st = make_outer(o);
-    NEB_TRY_GOTO(shards_agree(o, st), fail);
+    NEB_TRY_GOTO(intra_comm_agree(o->t.world, st), fail);
     NEB_TRY_GOTO(fill_theta(o), fail);
     if (o->t.world)
         neb_info(

@@ -78,7 +78,7 @@ static enum neb_status place(struct agent_shards *o, bool must) {
 enum neb_status shards_do_place(struct agent_shards *o, bool must) {
     if (!o->t.device) // either all ranks have a device or none has
         return NEB_OK;
-    enum neb_status st = shards_agree(o, place(o, must));
+    enum neb_status st = intra_comm_agree(o->t.world, place(o, must));
     if (st == NEB_OK) {
         neb_info("the exchange's state is on %s", o->device->name);
         return NEB_OK;
@@ -90,7 +90,7 @@ enum neb_status shards_do_place(struct agent_shards *o, bool must) {
                  o->ranks > 1 ? " of every rank; it" : " and");
     st = inter_outer_to_host(o->outer);
     shards_leave_device(o);
-    return shards_agree(o, st);
+    return intra_comm_agree(o->t.world, st);
 }
 
 enum neb_status agent_shards_place(struct agent_shards *o, bool must) {

@@ -160,14 +160,14 @@ static enum neb_status share_job(struct nebula *n) {
     memcpy(h.dir, n->x.dir, sizeof h.dir);
     memcpy(h.socket, n->socket, sizeof h.socket);
     memcpy(h.job, n->job, sizeof h.job);
-    NEB_TRY_GOTO(lib_agree(n, st), out);
+    NEB_TRY_GOTO(intra_comm_agree(n->world, st), out);
     NEB_TRY_GOTO(w->ops->broadcast(w, &h, sizeof h, 0), out);
     if (n->rank && !(text = malloc(h.text)))
         st = neb_fail(NEB_ERR_NOMEM, "out of memory while attaching");
-    NEB_TRY_GOTO(lib_agree(n, st), out);
+    NEB_TRY_GOTO(intra_comm_agree(n->world, st), out);
     NEB_TRY_GOTO(w->ops->broadcast(w, text, h.text, 0), out);
-    NEB_TRY_GOTO(lib_agree(n, n->rank ? take_job(n, &h, text) : NEB_OK), out);
-    st = lib_agree(n, n->rank ? take_credentials(n) : give_credentials(n));
+    NEB_TRY_GOTO(intra_comm_agree(n->world, n->rank ? take_job(n, &h, text) : NEB_OK), out);
+    st = intra_comm_agree(n->world, n->rank ? take_credentials(n) : give_credentials(n));
 out:
     free(text);
     return st;
@@ -216,7 +216,7 @@ static int attach(struct nebula *n, const struct nebula_attach_options *o) {
         return s;
     if (n->ranks > 1)
         LIB_TRY(share_job(n));
-    LIB_TRY(lib_agree(n, prepare(n, o->threads)));
+    LIB_TRY(intra_comm_agree(n->world, prepare(n, o->threads)));
     return NEBULA_OK;
 }
 

@@ -18,9 +18,9 @@
 //
 // Ranks: every rank of the loop attaches, and makes the same calls in the same order. Only
 // nebula_declare, nebula_register, nebula_tensor_at, nebula_count, nebula_step_count and
-// nebula_state_get and _set are local. Rank 0 decides with the agent; the others serve it inside the
-// same calls. Each rank has its own connection with the agent for the units that it owns: over the
-// agent's socket, on another host over TCP (nebula agent --workers). Rank 0 runs on the agent's
+// nebula_state_get and _set are local. Rank 0 decides with the agent; the others serve it inside
+// the same calls. Each rank has its own connection with the agent for the units that it owns: over
+// the agent's socket, on another host over TCP (nebula agent --workers). Rank 0 runs on the agent's
 // host. A failure on one rank is an error of the call on all ranks.
 //
 // Threads: one thread at a time may use a handle; hooks run on it. Processes: one handle per

@@ -320,7 +320,7 @@ enum neb_status lib_read(struct nebula *n, const struct agent_move *moves, int32
     enum neb_status st = know_owners(n, moves, count);
     n->bad = NULL;
     n->reads++;
-    NEB_TRY(lib_agree(n, st));
+    NEB_TRY(intra_comm_agree(n->world, st));
     for (int32_t i = 0; i < count && st == NEB_OK; i++)
         if (moves[i].rank == n->rank)
             st = own(n, &moves[i], false);
@@ -333,7 +333,7 @@ enum neb_status lib_read(struct nebula *n, const struct agent_move *moves, int32
             st = add_shadow(n, &moves[i]);
     // before the first step a checkpoint may replace all values
     bool replaced = n->initial && n->x.had_checkpoint;
-    return lib_agree(n, st == NEB_OK && !replaced ? all_finite(n) : st);
+    return intra_comm_agree(n->world, st == NEB_OK && !replaced ? all_finite(n) : st);
 }
 
 enum neb_status lib_write(struct nebula *n, const struct agent_move *moves, int32_t count) {
@@ -349,10 +349,10 @@ enum neb_status lib_write(struct nebula *n, const struct agent_move *moves, int3
         enum neb_status now = between_ranks(n, moves, count, true);
         st = st == NEB_OK ? now : st;
     }
-    return lib_agree(n, st);
+    return intra_comm_agree(n->world, st);
 }
 
-uint64_t lib_held(void *user, int32_t unit, int rank) {
+static uint64_t lib_held(void *user, int32_t unit, int rank) {
     const struct nebula *n = user;
     const struct lib_tensor *t = n->of[unit];
     return (uint64_t)pieces_count_all(t->dims, t->shape, &t->held[rank], n->first[unit],

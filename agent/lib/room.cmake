@@ -32,10 +32,11 @@ list(APPEND libnebula_sources
   intra/model/model.c
   intra/model/optim.c
   intra/model/rope.c
-  intra/ranks/comm_agree.c
+  intra/ranks/comm.c
   intra/train/shards.c
   intra/train/trainer.c
   intra/train/trainer_ckpt.c
+  intra/train/trainer_parts.c
   kernels/blocks.c
   kernels/device_stage.c
   kernels/exact.c

@@ -151,7 +151,7 @@ enum neb_status lib_trainer_create(struct nebula *n) {
                                .world = n->world,
                                .carrier_ops = n->ranks > 1 ? &agent_carrier_ops : NULL,
                                .carrier = n->carrier};
-    return lib_agree(n, st);
+    return intra_comm_agree(n->world, st);
 }
 
 void lib_trainer_destroy(struct nebula *n) {
@@ -208,7 +208,7 @@ static enum neb_status load(const struct nebula *n, const struct intra_ckpt *c, 
 enum neb_status lib_draw(struct nebula *n, const struct agent_move *moves, int32_t count) {
     struct intra_ckpt *init = NULL;
     struct intra_comm *w = n->world;
-    enum neb_status st = lib_agree(n, open_init(n, &init)), files = NEB_OK;
+    enum neb_status st = intra_comm_agree(n->world, open_init(n, &init)), files = NEB_OK;
     for (int32_t i = 0; i < count && st == NEB_OK; i++) {
         const struct agent_move *m = &moves[i];
         size_t bytes = agent_unit_size(&n->units[m->unit]) * sizeof *m->at;
@@ -228,7 +228,7 @@ enum neb_status lib_draw(struct nebula *n, const struct agent_move *moves, int32
     }
     intra_ckpt_close(&init);
     NEB_TRY(st);
-    NEB_TRY(lib_agree(n, files));
+    NEB_TRY(intra_comm_agree(n->world, files));
     // every owner has values; the loop starts from them
     return lib_write(n, moves, count);
 }

@@ -147,7 +147,6 @@ NEB_MUST_CHECK enum neb_status lib_read(struct nebula *n, const struct agent_mov
                                         int32_t count);
 NEB_MUST_CHECK enum neb_status lib_write(struct nebula *n, const struct agent_move *moves,
                                          int32_t count);
-uint64_t lib_held(void *user, int32_t unit, int rank);
 // The owner of a unit; without an exchange the rank that holds most of it.
 int lib_owner(const struct nebula *n, int32_t unit);
 // The move of a unit to or from its owner, where it has its own memory or n->room.
@@ -176,8 +175,6 @@ enum lib_call { // after those of the exchange (shards_state.h)
     LIB_END
 };
 NEB_MUST_CHECK enum neb_status lib_call(struct nebula *n, enum lib_call call);
-// As intra_comm_agree, but every rank logs the failure.
-NEB_MUST_CHECK enum neb_status lib_agree(struct nebula *n, enum neb_status st);
 // Calls the wait hook. On rank 0 it also calls those of the other ranks, from time to time.
 NEB_MUST_CHECK enum neb_status lib_idle(struct nebula *n);
 NEB_MUST_CHECK enum neb_status lib_hook(struct nebula *n); // the checkpoint hook of all ranks

@@ -23,7 +23,9 @@ struct intra_pipe {
     struct lane lanes[2];      // by enum intra_pipe_way
 };
 
-size_t intra_pipe_floats(const struct intra_model *m, int b, int T) {
+// Floats that cross a stage boundary for b sequences: each tensor-parallel rank sends its own rows
+// to its counterpart.
+static size_t pipe_floats(const struct intra_model *m, int b, int T) {
     return (size_t)intra_rows_of(m, b * T).own * (size_t)m->c.d_model;
 }
 
@@ -110,7 +112,7 @@ static void finish(struct intra_pipe *p) {
 
 static void forward(struct intra_pipe *p, int slot, const int32_t *tokens, const int32_t *targets,
                     int b, int tag, float grad_scale, double *loss, int64_t *count) {
-    size_t n = intra_pipe_floats(p->m, b, p->T);
+    size_t n = pipe_floats(p->m, b, p->T);
     double l = 0;
     int64_t k = 0;
     if (p->stage > 0)
@@ -127,7 +129,7 @@ static void forward(struct intra_pipe *p, int slot, const int32_t *tokens, const
 // Gradients cross a stage boundary only if something below it learns.
 static void backward(struct intra_pipe *p, int slot, const int32_t *tokens, int tag) {
     struct intra_model *m = p->m;
-    size_t n = intra_pipe_floats(m, p->B, p->T);
+    size_t n = pipe_floats(m, p->B, p->T);
     int32_t end = m->layer0 + m->local.n_layers;
     if (m->low >= end && p->stage < p->stages - 1)
         return;

@@ -28,9 +28,6 @@ struct intra_pipe_engine {
     const void *(*leaving)(void *ctx, int slot, enum intra_pipe_way way, size_t floats);
     void (*destroy)(void *ctx);
 };
-// Floats that cross a stage boundary for b sequences: each tensor-parallel rank sends its own rows
-// to its counterpart.
-size_t intra_pipe_floats(const struct intra_model *m, int b, int T);
 
 struct intra_pipe;
 // For at most `micros` micro-batches of (B, T) tokens per step, over mesh->down and mesh->up. m and

@@ -105,14 +105,16 @@ void intra_trainer_count(struct intra_trainer *t, const int32_t *tokens, const i
     }
 }
 
-void intra_trainer_freeze_params(struct intra_trainer *t) {
+// Promises that parameters do not change until the next update or evaluation, so that passes may be
+// faster (kern_ops.weights).
+static void freeze_params(struct intra_trainer *t) {
     if (t->c.device || t->resting)
         return;
     t->K->ops->weights(t->K, t->model->params, t->model->n_params);
     t->resting = true;
 }
 
-// Ends intra_trainer_freeze_params: from here on the parameters may change.
+// Ends freeze_params: from here on the parameters may change.
 static void wake(struct intra_trainer *t) {
     if (t->resting)
         t->K->ops->weights(t->K, NULL, 0);
@@ -123,7 +125,7 @@ int64_t intra_trainer_micro_batch(struct intra_trainer *t, const struct intra_ba
     int32_t n = t->c.batch * t->c.seq_len;
     float scale = t->weight / ((float)n * (float)t->c.accumulate * (float)intra_mesh_dp(t->c.mesh));
     NEB_ASSERT(!t->pipe);
-    intra_trainer_freeze_params(t);
+    freeze_params(t);
     int64_t count = intra_device_micro(t->device, b, scale);
     t->loss_count += count;
     return count;
@@ -165,7 +167,7 @@ void intra_trainer_update(struct intra_trainer *t, struct intra_step_stats *out)
     double full = full_step(t), loss = 0;
     *out = (struct intra_step_stats){0};
     if (t->pipe) {
-        intra_trainer_freeze_params(t);
+        freeze_params(t);
         intra_pipe_run(t->pipe, (float)(1 / full), &loss, &t->loss_count);
     }
     wake(t);
@@ -188,7 +190,7 @@ double intra_trainer_eval(struct intra_trainer *t, const int32_t *tokens, const 
     int replica = 0; // which replica's turn it is
     intra_device_eval_begin(t->device);
     wake(t);
-    intra_trainer_freeze_params(t);
+    freeze_params(t);
     for (int at = 0; at < n; at += t->c.batch, replica = (replica + 1) % intra_mesh_dp(t->c.mesh)) {
         double loss = 0; // stays on the device
         int64_t k = 0;

@@ -95,9 +95,6 @@ void intra_trainer_micro(struct intra_trainer *t, const int32_t *tokens, const i
 // teacher. Returns the number of targets that count. It does not count tokens, because only the
 // caller knows which of them are padding. Not with several stages.
 int64_t intra_trainer_micro_batch(struct intra_trainer *t, const struct intra_batch *b);
-// Promises that parameters do not change until the next update or evaluation, so that passes may be
-// faster (kern_ops.weights). intra_trainer_micro calls it itself.
-void intra_trainer_freeze_params(struct intra_trainer *t);
 // Only counts the tokens of a micro-batch that another replica trains on. micro counts its own.
 void intra_trainer_count(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets);
 void intra_trainer_update(struct intra_trainer *t, struct intra_step_stats *out);
@@ -168,9 +165,6 @@ NEB_MUST_CHECK enum neb_status intra_model_load_params(const struct intra_ckpt *
 // The checks of load_params without the copy.
 NEB_MUST_CHECK enum neb_status intra_model_check_params(const struct intra_ckpt *c,
                                                         const struct intra_model *m);
-// Tokens that all replicas have seen: (V) each. Collective over the data-parallel ranks.
-NEB_MUST_CHECK enum neb_status intra_trainer_counts(const struct intra_trainer *t, uint64_t *input,
-                                                    uint64_t *target);
 // Everything that the next step depends on, except the data cursor, which the caller keeps. The
 // file does not depend on the mesh: it can be restored on any other. On a mesh both calls are
 // collective: rank 0 writes and reads, w and c are NULL on the other ranks, and all ranks return

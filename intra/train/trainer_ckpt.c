@@ -263,8 +263,9 @@ static enum neb_status gather_moments(const struct intra_trainer *t, bool second
     return st;
 }
 
-enum neb_status intra_trainer_counts(const struct intra_trainer *t, uint64_t *input,
-                                     uint64_t *target) {
+// Tokens that all replicas have seen: (V) each. Collective over the data-parallel ranks.
+static enum neb_status sum_counts(const struct intra_trainer *t, uint64_t *input,
+                                  uint64_t *target) {
     struct intra_comm *dp = t->c.mesh ? t->c.mesh->dp : NULL;
     size_t V = (size_t)t->c.model.vocab;
     memcpy(input, t->input_counts, V * sizeof *input);
@@ -358,7 +359,7 @@ static enum neb_status save_split(const struct intra_trainer *t, struct intra_ck
     bool owner = intra_mesh_is_root(t->c.mesh);
     enum neb_status st = make_counts(t, &s);
     NEB_TRY_GOTO(intra_full_agree(t->c.mesh, st), out);
-    NEB_TRY_GOTO(intra_trainer_counts(t, s.input, s.target), out);
+    NEB_TRY_GOTO(sum_counts(t, s.input, s.target), out);
     if (owner)
         st = intra_model_save_config(t->whole, w);
     NEB_TRY_GOTO(intra_full_agree(t->c.mesh, st), out);
@@ -388,7 +389,7 @@ static enum neb_status save_mesh(const struct intra_trainer *t, struct intra_ckp
     bool owner = intra_mesh_is_root(t->c.mesh);
     struct intra_split split;
     NEB_TRY(intra_full_agree(t->c.mesh, pull_all(t)));
-    NEB_TRY(intra_trainer_may_split(t, w, &split));
+    NEB_TRY(intra_split_ask(t->c.mesh->world, w, &split));
     if (split.wanted)
         return save_split(t, w, &split);
     enum neb_status st = make_state(t, &s);
@@ -399,7 +400,7 @@ static enum neb_status save_mesh(const struct intra_trainer *t, struct intra_ckp
     NEB_TRY_GOTO(trainer_kept(t, intra_full_params(t->model, whole)), out);
     NEB_TRY_GOTO(trainer_kept(t, gather_moments(t, false, s.m)), out);
     NEB_TRY_GOTO(trainer_kept(t, gather_moments(t, true, s.v)), out);
-    NEB_TRY_GOTO(trainer_kept(t, intra_trainer_counts(t, s.input, s.target)), out);
+    NEB_TRY_GOTO(trainer_kept(t, sum_counts(t, s.input, s.target)), out);
     if (owner)
         st = intra_model_save(whole, w);
     if (owner && st == NEB_OK)

