@@ -177,6 +177,9 @@ struct kern_rows {
     void *gathered;
     float *logits;
     int block;
+    // (n) label_rows with k > 0: written, the log of the sum of exp(logit / temperature). It joins
+    // the labels of several parts of a vocabulary. NULL: not wanted
+    float *log_sums;
 };
 
 // Rows of logits whose columns are divided over tensor-parallel ranks. The loss takes three steps:
@@ -191,13 +194,20 @@ struct kern_vocab {
     int32_t row0;           // this rank has columns row0 … row0 + V - 1 of it
     float *max;             // (n) written by the first step
     // (2, n) written by the second step: the sum of exp(z - max); the target's logit, or 0 if
-    // another rank has it
+    // another rank has it. With a teacher (KERN_VOCAB_SOFT, n): then also the sum of
+    // exp((z - max) / temperature); the same over classes that are not named; and over named
+    // classes the sum of p (log p - (z - max) / temperature), p being the teacher's probability
     double *sums;
+    // NULL: no teacher. Else its labels of these n rows, k >= 1, with ids of the full vocabulary;
+    // the loss is that of kern_soft
+    const struct kern_soft *soft;
     const float *grad_scale; // (1) device
     bool learn;
     float *losses; // (n) written by the third step: the same on all ranks
     double *total; // += the sum of losses by the third step, in a fixed order
 };
+
+enum { KERN_VOCAB_SOFT = 5 };
 
 // Row stride of logits: rows stay aligned for any vocabulary.
 static inline int kern_logits_ld(int V) { return (V + 7) / 8 * 8; }

@@ -292,7 +292,7 @@ const struct agent_topic agent_topics[] = {
      "\n"
      "Both modes\n"
      "  `role: auto` lets the planner choose. It needs the `profile` of every\n"
-     "  cluster, or --local. Each side trains on one rank.\n"
+     "  cluster, or --local. Each side may have its own mesh.\n"
      "  Both sides read the same shards, unless push_text is set. Different shards\n"
      "  or vocabularies are refused, with both digests.\n"
      "  rtd.ahead and distill.ahead bound how far one side may be ahead. A long\n"

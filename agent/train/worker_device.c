@@ -119,7 +119,12 @@ static void say_device(struct agent_worker *w) {
                      json_pack("{s:s,s:s,s:s}", "kind", "note", "device", device, "text", text));
 }
 
-void worker_device_report(struct agent_worker *w) {
+void worker_device_settle(struct agent_worker *w, const struct intra_group *group) {
+    if (w->device && !intra_group_device(group)) { // the group has logged why
+        kern_destroy(&w->device);
+        snprintf(w->no_device, sizeof w->no_device,
+                 "not all ranks can use a device (see the worker's log)");
+    }
     keep_name(w);
     if (w->device)
         neb_info("training on %s in %s", w->device->name,
@@ -127,13 +132,4 @@ void worker_device_report(struct agent_worker *w) {
     else
         say_products(w);
     say_device(w);
-}
-
-void worker_device_settle(struct agent_worker *w) {
-    if (w->device && !intra_group_device(w->group)) { // the group has logged why
-        kern_destroy(&w->device);
-        snprintf(w->no_device, sizeof w->no_device,
-                 "not all ranks can use a device (see the worker's log)");
-    }
-    worker_device_report(w);
 }

@@ -192,9 +192,11 @@ static enum neb_status make_frozen(const struct intra_cost_job *j, int32_t soft_
     struct intra_trainable t = {.mode = INTRA_TRAIN_BITFIT};
     if (!j->device && j->type == KERN_BF16)
         NEB_TRY(kern_cpu_bf16(x->K));
-    NEB_TRY(intra_model_layout(&j->model, &t, &x->model));
-    NEB_TRY(intra_model_allocate(x->model, false));
+    bool ranks = j->mesh.dp * j->mesh.pp * j->mesh.tp > 1;
+    const struct intra_mesh *mesh = ranks ? &x->mesh : NULL;
+    NEB_TRY(intra_model_create_frozen(&j->model, &t, mesh, &x->model));
     const struct intra_device_config c = {.D = x->K,
+                                          .mesh = mesh,
                                           .graphs = INTRA_GRAPHS_OFF,
                                           .type = j->device ? j->type : KERN_F32,
                                           .batch = j->batch,
@@ -269,15 +271,16 @@ static void end(struct rank *x) {
 // Draws tokens, or makes labels, at the first n positions of the pass.
 static enum neb_status once_more(struct rank *x, const struct intra_cost_side *side, int32_t n,
                                  int32_t *ids) {
-    struct neb_rng rng = {0};
     int32_t *at = calloc((size_t)n + 1, sizeof *at);
     float *numbers = calloc((size_t)n + 1, sizeof *numbers);
-    enum neb_status st = !at || !numbers ? neb_fail(NEB_ERR_NOMEM, "out of memory counting")
+    double *u = calloc((size_t)n + 1, sizeof *u);
+    enum neb_status st = !at || !numbers || !u ? neb_fail(NEB_ERR_NOMEM, "out of memory counting")
                          : side->soft_k > 1
                              ? intra_device_labels(x->device, at, n, 1, 1, ids, numbers, numbers)
-                             : intra_device_sample(x->device, x->model->c.vocab, at, n, &rng, ids);
+                             : intra_device_sample(x->device, x->model->c.vocab, at, n, u, ids);
     free(at);
     free(numbers);
+    free(u);
     return st;
 }
 
@@ -305,7 +308,7 @@ static enum neb_status run_step(const struct intra_cost_job *j, const struct int
                                                             .T = j->seq_len});
     }
     enum neb_status st = stats.status;
-    if (st == NEB_OK && side && side->again >= 1)
+    if (st == NEB_OK && side && side->again >= 1 && intra_model_last(x->model))
         st = once_more(x, side, (int32_t)fmin(n, side->again), tokens);
     free(tokens);
     return st;

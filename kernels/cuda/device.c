@@ -451,7 +451,8 @@ static void label_rows(struct kern *D, enum kern_type t, const struct kern_rows 
         size_t at = (size_t)from * (size_t)k;
         RUN(D, "soft labels",
             kern_cu_label_rows(r->logits, n, r->V, kern_logits_ld(r->V), k, temperature, ids + at,
-                               logp + at, tail + from, of(D)->s));
+                               logp + at, tail + from, r->log_sums ? r->log_sums + from : NULL,
+                               of(D)->s));
     }
 }
 

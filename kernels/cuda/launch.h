@@ -90,7 +90,8 @@ cudaError_t kern_cu_rtd(enum kern_type t, const struct kern_rtd *h, float *scrat
 cudaError_t kern_cu_sample_rows(const float *z, int n, int V, int ld, const double *u, int32_t *ids,
                                 cudaStream_t s);
 cudaError_t kern_cu_label_rows(const float *z, int n, int V, int ld, int k, float temperature,
-                               int32_t *ids, float *logp, float *tail, cudaStream_t s);
+                               int32_t *ids, float *logp, float *tail, float *log_sums,
+                               cudaStream_t s);
 
 // ---- optim.cu
 cudaError_t kern_cu_sumsq(const struct kern_chunk *chunks, int n_chunks, const int32_t *first,
