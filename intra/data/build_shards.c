@@ -84,9 +84,10 @@ static enum neb_status flush_shard(struct build *b, int split) {
     if (split != INTRA_TRAIN || !b->spec->shuffle)
         NEB_TRY(build_write_shard(path, o, b->width, sha));
     else
-        json_array_append_new(o->places, json_pack("[I,I,I]", (json_int_t)o->begins.doc,
-                                                   (json_int_t)o->begins.file_no,
-                                                   (json_int_t)o->begins.file_doc));
+        json_array_append_new(
+            o->places, json_pack("[I,I,I,I,I]", (json_int_t)o->begins.doc,
+                                 (json_int_t)o->begins.file_no, (json_int_t)o->begins.file_doc,
+                                 (json_int_t)o->begins.line, (json_int_t)o->begins.offset));
     json_array_append_new(o->list,
                           json_pack("{s:s,s:I,s:I,s:s}", "file", file, "tokens", (json_int_t)o->n,
                                     "text_bytes", (json_int_t)o->text_bytes, "sha256", hex));
@@ -188,8 +189,11 @@ static enum neb_status encode_chunk(struct build *b) {
         NEB_TRY(d->st);
         if (d->len && (d->file_no != b->at.file_no || !d->number))
             b->at = (struct build_place){.file_no = d->file_no, .file_doc = d->number};
-        if (d->len)
+        if (d->len) {
             b->at.doc = d->number;
+            b->at.line = d->line;
+            b->at.offset = d->offset;
+        }
         if (d->tokens)
             NEB_TRY(put_doc(b, d));
     }

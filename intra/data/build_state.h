@@ -133,9 +133,10 @@ struct build_sample {
     struct neb_buf text;
 };
 
-// Where a shard begins: a document, its file, and the first document of that file.
+// Where a shard begins: a document, its file, the first document of that file, and its first line
+// and offset there, from which a file that is read by lines can be read on (line 0: it cannot).
 struct build_place {
-    uint64_t doc, file_no, file_doc;
+    uint64_t doc, file_no, file_doc, line, offset;
 };
 
 struct shard_out { // one split of one source

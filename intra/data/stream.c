@@ -141,7 +141,8 @@ static enum neb_status load_source(struct stream_feed *f, struct source *s, cons
     for (size_t i = 0; i < s->n; i++) {
         const json_t *p = json_array_get(list, i);
         s->places[i] = (struct build_place){
-            count(json_array_get(p, 0)), count(json_array_get(p, 1)), count(json_array_get(p, 2))};
+            count(json_array_get(p, 0)), count(json_array_get(p, 1)), count(json_array_get(p, 2)),
+            count(json_array_get(p, 3)), count(json_array_get(p, 4))};
         if (s->places[i].doc > s->docs || s->places[i].file_doc > s->places[i].doc)
             return neb_fail(NEB_ERR_FORMAT, "%s/stream.json: a shard begins nowhere; %s", f->dir,
                             rebuild);

@@ -47,6 +47,19 @@ static void make_vocabulary(void) {
     json_decref(o);
 }
 
+// One file with blank lines between documents, in which a shard begins anywhere.
+static void make_text(void) {
+    struct neb_buf b = {0};
+    char line[128];
+    for (int i = 0; i < 500; i++) {
+        int n = snprintf(line, sizeof line, "%s%d: %d\n%d\r\n\n", i ? "" : "\xef\xbb\xbf", i,
+                         i * 7919, i % 9 ? i * 31 : 5);
+        neb_buf_add(&b, line, (size_t)n);
+    }
+    put("text", b.p, b.len);
+    neb_buf_free(&b);
+}
+
 // Lines with duplicates and empty texts, in several files; every second file is packed.
 static void make_sources(void) {
     for (int f = 0; f < FILES; f++) {
@@ -84,7 +97,7 @@ static void quiet(void *user, const char *stage, uint64_t done, uint64_t total) 
 static struct intra_corpus *build(const char *name, int32_t shuffle) {
     struct intra_build_spec s = {.name = "t",
                                  .threads = 2,
-                                 .n_sources = 2,
+                                 .n_sources = 3,
                                  .holdout_per_mille = 100,
                                  .shard_tokens = SHARD,
                                  .shuffle = shuffle};
@@ -94,9 +107,10 @@ static struct intra_corpus *build(const char *name, int32_t shuffle) {
     snprintf(s.tokenizer, sizeof s.tokenizer, "%s/v/tokenizer.json", dir);
     strcpy(s.sources[0].name, "lines");
     strcpy(s.sources[1].name, "files");
+    strcpy(s.sources[2].name, "text");
     strcpy(s.sources[0].field, "text");
     s.sources[0].format = INTRA_JSONL;
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 3; i++)
         snprintf(s.sources[i].path, sizeof s.sources[i].path, "%s/%s", dir, s.sources[i].name);
     snprintf(out, sizeof out, "%s/%s", dir, name);
     assert_int_equal(intra_corpus_build(&s, out, quiet, NULL, &skipped), NEB_OK);
@@ -151,17 +165,17 @@ static int32_t *all_tokens(const struct intra_corpus *c, int32_t source, enum in
 static void test_same_tokens(void **state) {
     struct intra_corpus *disk = build("disk", 0), *feed = build("feed", SHUFFLE);
     uint8_t a[INTRA_SHA_BYTES], b[INTRA_SHA_BYTES];
-    static const int32_t both[] = {0, 1};
+    static const int32_t all[] = {0, 1, 2};
     char path[NEB_PATH_MAX];
     (void)state;
     assert_true(intra_corpus_streams(feed) && !intra_corpus_streams(disk));
-    assert_int_equal(intra_corpus_text_digest(disk, both, 2, a), NEB_OK);
-    assert_int_equal(intra_corpus_text_digest(feed, both, 2, b), NEB_OK);
+    assert_int_equal(intra_corpus_text_digest(disk, all, 3, a), NEB_OK);
+    assert_int_equal(intra_corpus_text_digest(feed, all, 3, b), NEB_OK);
     assert_memory_equal(a, b, sizeof a);
     snprintf(path, sizeof path, "%s/feed/lines/train-00000.bin", dir);
     assert_false(neb_fs_exists(path));
     assert_int_equal(cached("feed"), 0);
-    for (int32_t source = 0; source < 2; source++)
+    for (int32_t source = 0; source < 3; source++)
         for (int split = INTRA_TRAIN; split <= INTRA_VALID; split++) {
             uint64_t n = intra_corpus_tokens(disk, source, (enum intra_split)split);
             int32_t *x = all_tokens(disk, source, (enum intra_split)split),
@@ -221,7 +235,7 @@ static void test_epochs(void **state) {
 static void test_resume(void **state) {
     enum { DRAWS = 700 };
     struct intra_corpus *c = build("feed", SHUFFLE);
-    struct intra_sampler *s = sample(c, 2, (struct intra_share){0});
+    struct intra_sampler *s = sample(c, 3, (struct intra_share){0});
     static int32_t want[DRAWS][T], x[T], y[T];
     static uint64_t cursors[DRAWS][INTRA_CURSOR_WORDS];
     (void)state;
@@ -237,7 +251,7 @@ static void test_resume(void **state) {
         if (from % 2)
             assert_int_equal(neb_fs_remove_tree(cache), NEB_OK);
         c = reopen("feed");
-        s = sample(c, 2, (struct intra_share){0});
+        s = sample(c, 3, (struct intra_share){0});
         from % 3 ? intra_sampler_restore(s, cursors[from]) : intra_sampler_skip(s, (uint64_t)from);
         for (int i = from; i < from + 30 && i < DRAWS; i++) {
             intra_sampler_next(s, x, y);
@@ -288,6 +302,7 @@ static int set_up(void **state) {
         return -1;
     make_vocabulary();
     make_sources();
+    make_text();
     return 0;
 }
 
