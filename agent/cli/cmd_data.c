@@ -20,7 +20,8 @@
 static const char spec_help[] =
     "keys: name, seed, threads, tokenizer (a tokenizer.model or tokenizer.json to use), "
     "vocabulary: {size, type: unigram|bpe, character_coverage, byte_fallback, train_lines}, "
-    "holdout: {per_mille, test_per_mille}, sources: [{name, format: text|jsonl|tsv|po|"
+    "holdout: {per_mille, test_per_mille}, stream: {shuffle, shard_tokens}, sources: [{name, "
+    "format: text|jsonl|tsv|po|"
     "tar|parquet|arrow|nanogpt|megatron, path, field, member, column, target_column, reverse, tag, "
     "encoding, max_bad_share}]";
 
@@ -163,6 +164,15 @@ static enum neb_status holdout_pair(struct reader *r, const char *key, yaml_node
                : unknown(r, k, key, " of holdout", "per_mille, test_per_mille");
 }
 
+static enum neb_status stream_pair(struct reader *r, const char *key, yaml_node_t *k,
+                                   yaml_node_t *v, void *into) {
+    struct intra_build_spec *s = into;
+    if (!strcmp(key, "shuffle"))
+        return take_int(r, v, key, 1, 4096, &s->shuffle);
+    return !strcmp(key, "shard_tokens") ? take_int(r, v, key, 65536, 64 << 20, &s->shard_tokens)
+                                        : unknown(r, k, key, " of stream", "shuffle, shard_tokens");
+}
+
 static enum neb_status source_pair(struct reader *r, const char *key, yaml_node_t *k,
                                    yaml_node_t *v, void *into) {
     struct intra_source_spec *s = into;
@@ -257,11 +267,15 @@ static enum neb_status top_pair(struct reader *r, const char *key, yaml_node_t *
         return take_path(r, v, key, s->tokenizer, sizeof s->tokenizer);
     if (!strcmp(key, "vocabulary"))
         return each_pair(r, v, key, vocabulary_pair, s);
+    if (!strcmp(key, "stream")) {
+        s->shuffle = 16;
+        return each_pair(r, v, key, stream_pair, s);
+    }
     if (!strcmp(key, "holdout"))
         return each_pair(r, v, key, holdout_pair, s);
     if (strcmp(key, "sources"))
         return unknown(r, k, key, "",
-                       "name, seed, threads, tokenizer, vocabulary, holdout, sources");
+                       "name, seed, threads, tokenizer, vocabulary, holdout, stream, sources");
     if (v->type != YAML_SEQUENCE_NODE)
         return bad(r, v, key, "must be a list");
     for (yaml_node_item_t *i = v->data.sequence.items.start; i < v->data.sequence.items.top; i++) {

@@ -147,6 +147,7 @@ enum neb_status build_add(struct build *b, const struct build_text *t) {
                     .offset = t->offset,
                     .file_at = c->file_at,
                     .open = t->open,
+                    .file_no = b->file_no,
                     .named = t->name != NULL};
     if (t->fault) {
         d.fault = BUILD_DESCRIBED;

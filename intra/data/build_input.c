@@ -73,9 +73,20 @@ enum neb_status build_input_open(struct build *b, const char *path) {
     *in = (struct build_input){.raw = raw, .text = text};
     b->file = path;
     b->chunk.has_file = false;
-    return s->format == INTRA_PARQUET ? intra_convert_open("parquet", path, s->field, &in->f)
-           : s->format == INTRA_ARROW ? intra_convert_open("arrow", path, s->field, &in->f)
-                                      : build_input_file(b, path, &in->f);
+    NEB_TRY(s->format == INTRA_PARQUET ? intra_convert_open("parquet", path, s->field, &in->f)
+            : s->format == INTRA_ARROW ? intra_convert_open("arrow", path, s->field, &in->f)
+                                       : build_input_file(b, path, &in->f));
+    // a shard of a corpus that streams: the documents before it need not be read
+    const struct build_place *from = b->piece ? &b->piece->from : NULL;
+    if (from && b->file_no == from->file_no && from->line &&
+        (!s->encoding[0] || intra_charset_is_utf8(s->encoding)) &&
+        intra_input_seek(in->f, from->offset)) {
+        in->begun = true;
+        in->line = (size_t)from->line - 1;
+        in->offset = from->offset;
+        b->at.doc = from->doc;
+    }
+    return NEB_OK;
 }
 
 void build_input_close(struct build *b) {

@@ -160,7 +160,7 @@ enum neb_status build_recall_chunk(struct build *b) {
         if (n->doc == n->docs_end[b->source])
             return changed(b);
         d->verdict = n->verdicts[n->doc / 4] >> n->doc % 4 * 2 & 3;
-        n->doc++;
+        d->number = n->doc++ - (b->source ? n->docs_end[b->source - 1] : 0);
     }
     return NEB_OK;
 }

@@ -285,6 +285,9 @@ static enum neb_status read_lines(struct build *b, const char *path) {
 // ---- sources ------------------------------------------------------------------------------------
 
 static enum neb_status read_entry(struct build *b, const char *path) {
+    b->file_no++;
+    if (b->file_no <= b->skip_files)
+        return NEB_OK;
     switch (b->spec->sources[b->source].format) {
     case INTRA_TEXT:
     case INTRA_PO: return read_whole(b, path);
@@ -349,8 +352,14 @@ enum neb_status build_read_source(struct build *b, int32_t i) {
     const struct intra_source_spec *s = &b->spec->sources[i];
     struct stat info;
     b->source = i;
+    b->file_no = 0;
     if (stat(s->path, &info) != 0)
         return neb_fail_errno("source %s: cannot read %s", s->name, s->path);
+    if (b->spec->shuffle && !b->again &&
+        (S_ISFIFO(info.st_mode) || s->parallel || s->format == INTRA_PO))
+        return neb_fail(NEB_ERR_INVALID,
+                        "source %s: %s cannot stream: build a corpus without `stream` from it",
+                        s->name, S_ISFIFO(info.st_mode) ? "a pipe" : "parallel text");
     if (S_ISFIFO(info.st_mode) && !b->again) {
         if (s->format == INTRA_PARQUET || s->format == INTRA_ARROW || s->format == INTRA_MEGATRON)
             return neb_fail(NEB_ERR_INVALID,

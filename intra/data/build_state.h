@@ -12,6 +12,7 @@
 //     build_notes.c   what the first reading leaves for the second
 //     build_sample.c  the lines that the vocabulary is trained on
 //     build_shards.c  tokens to shards
+//     build_stream.c  a shard of a corpus that streams, made again from its place in a source
 //
 // Text is freed with its chunk. A build holds the text and tokens of one chunk (or of one document,
 // if that is longer), a shard of each split, the sample, and the names in a folder. Each document
@@ -57,6 +58,8 @@ struct doc {
     uint64_t offset;    // in bytes, in the file
     bool named;         // name_hash is of a name; else of the text
     bool open;          // ids: the document goes on, so no EOS follows
+    uint64_t file_no;   // number of its file in the source
+    uint64_t number;    // of the documents of the source that are not empty
     uint64_t name_hash; // decides the split
     // set by `prepare` and `encode`, on all threads
     enum neb_status st;
@@ -130,11 +133,19 @@ struct build_sample {
     struct neb_buf text;
 };
 
+// Where a shard begins: a document, its file, the first document of that file, and its first line
+// and offset there, from which a file that is read by lines can be read on (line 0: it cannot).
+struct build_place {
+    uint64_t doc, file_no, file_doc, line, offset;
+};
+
 struct shard_out { // one split of one source
     struct neb_buf tokens;
     uint64_t n, text_bytes;
     int32_t shards;
     json_t *list;
+    struct build_place begins; // the shard that is being filled
+    json_t *places;            // of a corpus that streams: of its training shards
 };
 
 struct build {
@@ -170,6 +181,11 @@ struct build {
     struct shard_out out[INTRA_SPLITS];
     uint64_t tokens_made, text_made; // of the current source
     int64_t shards;                  // of all sources
+    struct build_place at;           // of the document that is taken
+    json_t *places;                  // of a corpus that streams: shard_out.places by source
+    // making one shard of a corpus that streams; see build_stream.c
+    uint64_t file_no, skip_files; // file_no: of the file that is read next
+    const struct build_piece *piece;
 };
 
 // dir: where the corpus will be, as an absolute path without links. Sets b->dir and b->lock. An
@@ -209,6 +225,24 @@ void build_input_free(struct build *b); // frees its buffers
 // build_ids.c
 bool build_is_ids(const struct build *b); // the current source holds ids, not text
 NEB_MUST_CHECK enum neb_status build_read_ids(struct build *b, const char *path);
+
+// build_stream.c
+struct build_piece {
+    struct build_place from;
+    uint64_t until;          // the document after it
+    const uint8_t *verdicts; // of the whole corpus, 4 per byte
+    uint64_t first;          // verdict of the source's first document
+    uint64_t tokens;
+    uint8_t sha256[INTRA_SHA_BYTES];
+};
+// Makes a training shard of source s again, in the file `path`. b's vocabulary is borrowed.
+// NEB_ERR_STATE (logged): the source has changed. Errors as intra_corpus_build().
+NEB_MUST_CHECK enum neb_status build_stream_shard(const struct intra_source_spec *s,
+                                                  struct intra_tokenizer *t,
+                                                  const struct build_piece *piece, int32_t threads,
+                                                  const char *path);
+// Writes DIR/stream.json and DIR/verdicts.bin.
+NEB_MUST_CHECK enum neb_status build_stream_write(const struct build *b);
 
 // build_walk.c
 typedef enum neb_status build_visit(struct build *b, const char *path, const struct stat *info);
@@ -259,6 +293,9 @@ NEB_MUST_CHECK enum neb_status build_sample_write(struct build_sample *s, const 
 void build_sample_free(struct build_sample *s);
 
 // build_shards.c
+void build_encode_docs(struct build *b); // of the chunk, on all threads
+NEB_MUST_CHECK enum neb_status build_write_shard(const char *path, const struct shard_out *o,
+                                                 int32_t width, const uint8_t *sha);
 // Reads all sources again, writes their shards, and appends one object per source to `sources`.
 NEB_MUST_CHECK enum neb_status build_encode_all(struct build *b, json_t *sources);
 

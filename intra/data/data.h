@@ -59,7 +59,8 @@ uint64_t intra_corpus_tokens(const struct intra_corpus *c, int32_t source, enum 
 // positions p with p mod n = index, so no two clusters see the same window in an epoch. If clusters
 // have this source in `parts` different folders, which may hold the same text, part k begins each
 // epoch at k / parts of its windows. The state is a few numbers, and any position is reached
-// directly.
+// directly. In a corpus that streams, each epoch has the shards in a new order, and the windows of
+// so many of them at a time in a new order. No window crosses the end of a shard there.
 struct intra_share {
     int32_t index, n;    // n 0: no other cluster draws from the source
     int32_t part, parts; // parts 0: one folder
@@ -106,6 +107,12 @@ void intra_corpus_prefetch(const struct intra_corpus *c, int32_t source, enum in
                            uint64_t at, uint64_t n);
 void intra_corpus_window(const struct intra_corpus *c, int32_t source, enum intra_split split,
                          int32_t seq_len, uint64_t k, int32_t *tokens, int32_t *targets);
+
+// True if the training shards of this corpus are made while training (intra/data/stream.h).
+bool intra_corpus_streams(const struct intra_corpus *c);
+// After a failure to make one, all tokens that were read since are 0, and this has the error, which
+// is logged. Check it after each batch.
+NEB_MUST_CHECK enum neb_status intra_corpus_failed(const struct intra_corpus *c);
 
 // ---- building -----------------------------------------------------------------------------------
 
@@ -161,7 +168,10 @@ struct intra_build_spec {
     int32_t holdout_per_mille;
     int32_t test_per_mille; // further documents, for the final test
     int32_t threads;
-    int32_t shard_tokens; // 0: 64 Mi; tests set less
+    int32_t shard_tokens; // 0: 64 Mi, or 4 Mi in a corpus that streams; tests set less
+    // Above 0: the corpus streams (intra/data/stream.h), and its training windows are drawn from so
+    // many shards at a time.
+    int32_t shuffle;
     int32_t n_sources;
     struct intra_source_spec sources[INTRA_SOURCES_MAX];
 };

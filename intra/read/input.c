@@ -255,6 +255,16 @@ enum neb_status intra_input_whole(struct intra_input *in, size_t max, struct neb
     return NEB_OK;
 }
 
+bool intra_input_seek(struct intra_input *in, uint64_t offset) {
+    if (in->packer != PLAIN || in->child || offset > INT64_MAX ||
+        fseeko(in->f, (off_t)offset, SEEK_SET) != 0)
+        return false;
+    in->at = in->len = 0;
+    in->raw_end = false;
+    in->taken = offset;
+    return true;
+}
+
 uint64_t intra_input_taken(const struct intra_input *in) { return in->taken; }
 
 void intra_input_close(struct intra_input **p) {

@@ -37,6 +37,9 @@ NEB_MUST_CHECK enum neb_status intra_input_whole(struct intra_input *in, size_t 
                                                  struct neb_buf *out);
 uint64_t intra_input_taken(const struct intra_input *in); // bytes of the file that are used up
 void intra_input_close(struct intra_input **in);
+// Goes on at this offset, if the file is a regular one that is not packed. False: it stays where it
+// is.
+bool intra_input_seek(struct intra_input *in, uint64_t offset);
 // Length of a name without the suffix of a packer: .gz, .zst or .xz.
 size_t intra_input_name(const char *name);
 

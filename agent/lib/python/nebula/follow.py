@@ -2,7 +2,7 @@
 """Follows a run into Weights & Biases, MLflow or TensorBoard.
 
     nebula-follow --to wandb OUT          (also: python3 -m nebula.follow)
-    nebula-follow --to mlflow OUT --uri file:///data/mlruns
+    nebula-follow --to mlflow OUT --uri sqlite:////data/mlflow.db
     nebula-follow --to tensorboard OUT
 
 OUT is the folder of `nebula pretrain --out`. The follower reads OUT/metrics.jsonl while it grows,
