@@ -244,7 +244,7 @@ static void print_attached(const struct agent_job *job, const struct agent_group
         printf("equal parameters");
     if (groups->sized)
         printf("; libnebula takes %s beside it, divided among the ranks",
-               agent_human_bytes(agent_groups_rank_bytes(groups, 1), a, sizeof a));
+               agent_human_bytes(agent_groups_state_bytes(groups), a, sizeof a));
     printf("\n");
 }
 

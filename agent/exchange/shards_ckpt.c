@@ -156,7 +156,11 @@ enum neb_status shards_do_adopt(struct agent_shards *o, const struct shards_adop
     NEB_TRY(spread(o, a->f, 2, from)); // θ and v
     inter_outer_arrays(o->outer, arrays);
     inter_outer_adopt(o->outer, a->f, arrays[0].p, arrays[1].p, a->version);
-    return shards_write(o, a->f);
+    for (struct shards_wave w = {.f = a->f}; shards_next(o, &w);) {
+        inter_outer_reset(o->outer, a->f);
+        NEB_TRY(shards_write(o, &w));
+    }
+    return NEB_OK;
 }
 
 static enum neb_status read_snapshot(const struct shards_source *from, int array, uint64_t at,

@@ -16,6 +16,7 @@
 // tensor: read collects the rows of a unit on the rank that owns the unit, write distributes them.
 #ifndef AGENT_TRAINER_H
 #define AGENT_TRAINER_H
+#include "agent/proc/ipc.h"
 #include "intra/ckpt/checkpoint.h"
 #include "intra/ranks/comm.h"
 #include "kernels/pool.h"
@@ -101,6 +102,25 @@ struct agent_trainer_ops {
     void (*joint)(void *user, bool begin);
 };
 
+// Moves this rank's own part of updates to and from the agent (agent/exchange/carrier.h), on ranks
+// other than 0. A part is an update of the units that the rank owns.
+struct agent_part_key {
+    int32_t fragment;
+    uint32_t round, again; // again: how often a newer update replaced the round's
+};
+struct agent_carrier_ops {
+    // Hands the part of an update in flight to the agent. The bytes are copied.
+    enum neb_status (*put)(void *carrier, const struct agent_part_key *k, const void *p,
+                           size_t len);
+    // Waits for the parts of the round's commit, one for each of its updates. They stay until done.
+    // k->again is not used.
+    enum neb_status (*take)(void *carrier, const struct agent_part_key *k,
+                            struct agent_ipc_part parts[AGENT_IPC_PARTS_MAX], size_t *n);
+    void (*done)(void *carrier, const struct agent_part_key *k);
+    // The agent has another process, or another job's state, than before.
+    enum neb_status (*renew)(void *carrier);
+};
+
 struct agent_trainer {
     const struct agent_trainer_ops *ops;
     void *user;
@@ -113,6 +133,12 @@ struct agent_trainer {
     struct kern_pool *pool;   // borrowed; for encode and merge
     struct kern *device;      // borrowed; NULL: it trains on processors
     struct intra_comm *world; // borrowed; NULL: one rank
+    // NULL on all ranks: all parts of updates pass through rank 0. carrier: of this rank, borrowed.
+    const struct agent_carrier_ops *carrier_ops;
+    void *carrier;
+    // The most elements of a rank's units that are encoded or merged at once, at least one unit.
+    // 0: the exchange chooses. Rank 0's counts.
+    uint64_t wave;
 };
 
 #endif

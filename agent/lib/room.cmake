@@ -30,6 +30,7 @@ list(APPEND libnebula_sources
   intra/model/attn_mlp.c
   intra/model/mesh.c
   intra/model/model.c
+  intra/model/optim.c
   intra/model/rope.c
   intra/ranks/comm_agree.c
   intra/train/shards.c

@@ -62,7 +62,7 @@ static enum neb_status find_able(struct saving *s) {
     s->able[n->rank] = neb_fs_exists(mark) && (!s->plan.sealed || n->x.vault || !n->rank);
     NEB_TRY(n->world->ops->all_reduce(n->world, s->able, (size_t)n->ranks, INTRA_COMM_U64,
                                       INTRA_COMM_SUM));
-    return n->rank == 0 ? neb_fs_remove(mark) : NEB_OK;
+    return lib_agree(n, n->rank == 0 ? neb_fs_remove(mark) : NEB_OK);
 }
 
 static enum neb_status begin_part(struct saving *s, struct intra_ckpt_writer *w) {

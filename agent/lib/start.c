@@ -148,7 +148,9 @@ enum neb_status lib_trainer_create(struct nebula *n) {
                                .n_units = n_units,
                                .n_counters = n->model ? 2 * (size_t)n->model->c.vocab : 0,
                                .pool = n->pool,
-                               .world = n->world};
+                               .world = n->world,
+                               .carrier_ops = n->ranks > 1 ? &agent_carrier_ops : NULL,
+                               .carrier = n->carrier};
     NEB_TRY(lib_agree(n, st));
     return lib_agree(n, lib_device_prepare(n));
 }

@@ -14,6 +14,7 @@
 //     keep.c        the state of the exchange for checkpoints that the loop writes
 #ifndef AGENT_LIB_STATE_H
 #define AGENT_LIB_STATE_H
+#include "agent/exchange/carrier.h"
 #include "agent/exchange/exchange.h"
 #include "agent/lib/copy.h"
 #include "agent/lib/libnebula.h"
@@ -81,7 +82,8 @@ struct nebula {
     float **shadow;            // (n_units) fp32 behind 16-bit units that this rank owns
     float *buffer, *room;      // (largest unit) messages; a unit that has no other memory
     size_t buffer_floats;
-    struct agent_shards *shards; // of a rank other than 0
+    struct agent_shards *shards;   // of a rank other than 0
+    struct agent_carrier *carrier; // the same: its parts of updates; NULL: there are no rounds
     // (2, V) inputs and targets that nebula_count has seen on this rank, and on all of them
     uint64_t *counters, *sum;
     struct lib_device *device; // NULL: no tensor is on one
@@ -196,8 +198,9 @@ void lib_device_joint(void *user, bool begin);
 extern const struct agent_trainer_ops lib_trainer_ops;
 // Counters of all ranks. out: on rank 0.
 NEB_MUST_CHECK enum neb_status lib_sum_counts(struct nebula *n, uint64_t *out);
-// Collects all units in m, on rank 0.
-NEB_MUST_CHECK enum neb_status lib_gather(struct nebula *n, struct intra_model *m);
+// Brings all units to rank 0, one after the other. x: until the next call.
+typedef void lib_gathered(void *user, int32_t unit, const float *x);
+NEB_MUST_CHECK enum neb_status lib_gather(struct nebula *n, lib_gathered *each, void *user);
 NEB_MUST_CHECK enum neb_status lib_trainer_write_model(struct nebula *n);
 // Without an exchange: the digest of all parameters.
 NEB_MUST_CHECK enum neb_status lib_own_digest(struct nebula *n, struct kern_digest *out);

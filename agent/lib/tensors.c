@@ -210,12 +210,14 @@ static enum neb_status write_list(const struct nebula *n, struct neb_buf *out) {
 static enum neb_status broadcast_buf(struct nebula *n, struct neb_buf *b, int root) {
     struct intra_comm *w = n->world;
     uint64_t len = b->len;
+    enum neb_status st = NEB_OK;
     NEB_TRY(w->ops->broadcast(w, &len, sizeof len, root));
     if (n->rank != root) {
         neb_buf_clear(b);
-        NEB_TRY(neb_buf_reserve(b, len));
-        b->len = len;
+        st = neb_buf_reserve(b, len);
+        b->len = st == NEB_OK ? len : 0;
     }
+    NEB_TRY(lib_agree(n, st));
     return len ? w->ops->broadcast(w, b->p, len, root) : NEB_OK;
 }
 
@@ -390,7 +392,7 @@ static enum neb_status share_held(struct nebula *n) {
         if (st == NEB_OK && n->ranks > 1)
             st = broadcast_buf(n, &b, r);
         if (st == NEB_OK)
-            st = read_held(n, &b, r);
+            st = lib_agree(n, read_held(n, &b, r));
         neb_buf_free(&b);
         NEB_TRY(st);
     }

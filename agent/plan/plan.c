@@ -82,6 +82,7 @@ static enum neb_status plan_rounds(const struct agent_job *job, int32_t vocab, i
     NEB_TRY(bits_of(job, p, small, &p->bits_per_param));
     struct intra_cost_job attached = {.model = job->model,
                                       .trainable = job->trainable,
+                                      .muon = job->optim.kind == INTRA_OPTIM_MUON,
                                       .mesh = {1, 1, 1},
                                       .outer = true,
                                       .fragments = agent_job_fragments(job),

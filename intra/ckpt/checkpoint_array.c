@@ -39,7 +39,7 @@ static enum neb_status find_sections(struct intra_ckpt_array *a, const char *nam
     char text[INTRA_CKPT_NAME_MAX + 1];
     if (s)
         return append(a, s);
-    for (uint32_t i = 0;; i++) { // all files together may have more than INTRA_CKPT_SECTIONS_MAX
+    for (uint32_t i = 0;; i++) { // over all files
         snprintf(text, sizeof text, "%s/%u", name, i);
         if (!(s = intra_ckpt_find(a->ckpt, text)))
             break;

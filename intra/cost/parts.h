@@ -29,6 +29,7 @@ struct cost_work {
     double pp_bytes;        // to one neighbour
     double dp_bytes;        // gradients and parameters
     double updated;         // parameters that the rank updates
+    double update_flops;    // of Muon's products
 };
 struct cost_work cost_work(const struct intra_cost_job *j, const struct intra_cost_side *side);
 

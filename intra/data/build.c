@@ -67,6 +67,21 @@ static enum neb_status make_tokenizer(struct build *b) {
     return intra_tokenizer_open(model, &b->tokenizer);
 }
 
+// Sources of ids are checked against the vocabulary that the spec names.
+static enum neb_status measure_vocabulary(struct build *b) {
+    struct intra_tokenizer *t = NULL;
+    bool any = false;
+    for (b->source = 0; b->source < b->spec->n_sources; b->source++)
+        any = any || build_is_ids(b);
+    if (!any)
+        return NEB_OK;
+    NEB_TRY(intra_tokenizer_open(b->vocabulary_file, &t));
+    b->given_vocab = intra_tokenizer_vocab(t);
+    b->given_eos = intra_tokenizer_eos(t);
+    intra_tokenizer_close(&t);
+    return NEB_OK;
+}
+
 static enum neb_status read_vocabulary(struct build *b) {
     char config[NEB_PATH_MAX];
     const char *file = b->vocabulary_file;
@@ -96,7 +111,7 @@ static enum neb_status hash_spec(struct build *b) {
         return NEB_OK;
     NEB_TRY(read_vocabulary(b));
     neb_sha256_add(b->inputs, b->vocabulary_sha, sizeof b->vocabulary_sha);
-    return NEB_OK;
+    return measure_vocabulary(b);
 }
 
 static enum neb_status check_trained(const struct intra_corpus *c, const char *model) {

@@ -43,6 +43,12 @@ void build_chunk_destroy(struct build *b) {
     b->chunk.docs = NULL;
 }
 
+bool build_is_json(const struct build *b) {
+    const struct intra_source_spec *s = &b->spec->sources[b->source];
+    return s->format == INTRA_JSONL || s->format == INTRA_PARQUET || s->format == INTRA_ARROW ||
+           (s->format == INTRA_TAR && s->field[0]);
+}
+
 // intra_json_line turns NUL into a blank: a vocabulary has no piece for NUL, and decoded text would
 // end there.
 static void parse(const struct build *b, struct doc *d) {
@@ -87,13 +93,18 @@ static void prepare(void *arg, size_t i) {
     d->text = (char *)b->chunk.text.p + d->at;
     d->len = d->given;
     d->target = d->target_at ? (char *)b->chunk.text.p + d->target_at : NULL;
+    if (build_is_ids(b)) {
+        d->name_hash = d->text_hash = build_hash(d->text, d->len);
+        return;
+    }
     if (d->fault || !check_bytes(d)) {
         d->len = 0;
         return;
     }
-    if (b->spec->sources[b->source].format == INTRA_JSONL)
+    enum intra_format format = b->spec->sources[b->source].format;
+    if (build_is_json(b))
         parse(b, d);
-    else if (b->spec->sources[b->source].format == INTRA_TEXT)
+    else if (format == INTRA_TEXT || format == INTRA_TAR)
         drop_returns(d);
     size_t all = d->len;
     while (d->len && (d->text[d->len - 1] == '\n' || d->text[d->len - 1] == ' '))
@@ -135,6 +146,7 @@ enum neb_status build_add(struct build *b, const struct build_text *t) {
                     .line = t->line,
                     .offset = t->offset,
                     .file_at = c->file_at,
+                    .open = t->open,
                     .named = t->name != NULL};
     if (t->fault) {
         d.fault = BUILD_DESCRIBED;

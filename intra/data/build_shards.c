@@ -122,6 +122,18 @@ static void pack(int32_t *ids, size_t n, int32_t width) {
     }
 }
 
+// Ids of the source, taken as they are.
+static enum neb_status copy_ids(const struct doc *d, int32_t **ids, size_t *n) {
+    *n = d->len / 4;
+    *ids = malloc(d->len + 4); // room for an EOS
+    for (size_t i = 0; *ids && i < *n; i++) {
+        uint32_t id;
+        memcpy(&id, d->text + 4 * i, sizeof id);
+        (*ids)[i] = (int32_t)id;
+    }
+    return *ids ? NEB_OK : neb_fail(NEB_ERR_NOMEM, "out of memory copying tokens");
+}
+
 static void encode(void *arg, size_t i) {
     struct build *b = arg;
     struct doc *d = &b->chunk.docs[i];
@@ -129,14 +141,16 @@ static void encode(void *arg, size_t i) {
     size_t n = 0;
     if (!d->len || d->verdict == BUILD_DUPLICATE)
         return;
-    d->st = intra_tokenizer_encode(b->tokenizer, d->text, d->len, &ids, &n);
+    d->st = build_is_ids(b) ? copy_ids(d, &ids, &n)
+                            : intra_tokenizer_encode(b->tokenizer, d->text, d->len, &ids, &n);
     if (d->st == NEB_OK && d->target)
         d->st = encode_target(b->tokenizer, d, &ids, &n);
     if (d->st != NEB_OK) {
         free(ids);
         return;
     }
-    ids[n++] = intra_tokenizer_eos(b->tokenizer);
+    if (!d->open)
+        ids[n++] = intra_tokenizer_eos(b->tokenizer);
     pack(ids, n, b->width);
     d->tokens = (uint8_t *)ids;
     d->n = n;
@@ -147,7 +161,7 @@ static enum neb_status put_doc(struct build *b, const struct doc *d) {
     struct shard_out *o = &b->out[d->verdict];
     neb_buf_add(&o->tokens, d->tokens, d->n * (size_t)b->width);
     o->n += d->n;
-    o->text_bytes += d->len;
+    o->text_bytes += build_is_ids(b) ? 0 : d->len;
     b->tokens_made += d->n;
     b->text_made += d->len;
     NEB_TRY(neb_buf_check(&o->tokens));

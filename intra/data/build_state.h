@@ -4,7 +4,8 @@
 //     build.c         the sequence: two readings, and the vocabulary between them
 //     build_place.c   the folder
 //     build_read.c    sources as documents in order, the same in both readings
-//     build_input.c   files as lines of UTF-8
+//     build_input.c   files as lines of UTF-8; pipes
+//     build_ids.c     files of token ids
 //     build_walk.c    folders, each file once
 //     build_fault.c   bad text: named, counted, left out or refused
 //     build_chunk.c   chunks of documents, worked on by all threads
@@ -30,6 +31,7 @@
 #include <sys/stat.h>
 
 struct intra_charset;
+struct intra_input;
 
 // Size of a chunk: documents; bytes for each thread, so that long documents keep all threads busy;
 // smallest and largest number of bytes.
@@ -54,13 +56,14 @@ struct doc {
     size_t line;        // number of its first line in the file
     uint64_t offset;    // in bytes, in the file
     bool named;         // name_hash is of a name; else of the text
+    bool open;          // ids: the document goes on, so no EOS follows
     uint64_t name_hash; // decides the split
     // set by `prepare` and `encode`, on all threads
     enum neb_status st;
     enum build_fault fault;
     size_t bad_at;  // offset of the first bad byte in the text
     json_t *parsed; // owned; jsonl: holds the text; NULL: none
-    char *text;     // without blanks at its end; not owned
+    char *text;     // without blanks at its end, or u32 ids; not owned
     size_t len;     // 0: no document
     char *target;   // NULL: not parallel text
     uint64_t text_hash, target_hash;
@@ -78,7 +81,7 @@ struct chunk {
 };
 
 struct build_input { // a file that is read by lines
-    FILE *f, *aside; // aside: keeps what comes through a pipe; borrowed from build.pipes
+    struct intra_input *f;
     struct intra_charset *charset;
     struct neb_buf raw, text; // raw: as read; text: UTF-8, returned up to `at`
     size_t at, scanned;       // scanned: no line ends between at and here
@@ -142,6 +145,7 @@ struct build {
     // tokenizer_config.json in the same folder.
     char vocabulary_file[NEB_PATH_MAX];
     uint8_t vocabulary_sha[INTRA_SHA_BYTES];
+    int32_t given_vocab, given_eos; // of a given vocabulary, if a source has ids
     struct neb_buf vocabulary, vocabulary_config;
     intra_build_progress *progress;
     void *user;
@@ -156,8 +160,8 @@ struct build {
     int32_t source;                                 // index of the current source
     const char *file;                               // the current file; NULL: none
     struct build_input input;
-    // of the source: lines, documents or entries; bad ones; compiled catalogues
-    uint64_t units, bad, compiled;
+    // of the source: lines, documents or entries; bad ones; files that are left out
+    uint64_t units, bad, passed_over;
     uint64_t done, total;           // bytes
     FILE *pipes[INTRA_SOURCES_MAX]; // data of pipes, in unnamed files; NULL: not a pipe
     // the second reading: shards
@@ -192,10 +196,19 @@ NEB_MUST_CHECK enum neb_status build_fault_charset(const struct build *b, const 
                                                    size_t n, struct intra_charset **out);
 
 // build_input.c
+// Copies the data of a pipe into an unnamed file, which both readings then read.
+NEB_MUST_CHECK enum neb_status build_input_spool(struct build *b, const char *path);
+// A file of the source, or the copy of its pipe.
+NEB_MUST_CHECK enum neb_status build_input_file(struct build *b, const char *path,
+                                                struct intra_input **out);
 NEB_MUST_CHECK enum neb_status build_input_open(struct build *b, const char *path);
 NEB_MUST_CHECK enum neb_status build_input_line(struct build *b, struct build_input_line *l);
 void build_input_close(struct build *b);
 void build_input_free(struct build *b); // frees its buffers
+
+// build_ids.c
+bool build_is_ids(const struct build *b); // the current source holds ids, not text
+NEB_MUST_CHECK enum neb_status build_read_ids(struct build *b, const char *path);
 
 // build_walk.c
 typedef enum neb_status build_visit(struct build *b, const char *path, const struct stat *info);
@@ -213,6 +226,7 @@ NEB_MUST_CHECK enum neb_status build_read_source(struct build *b, int32_t i);
 // build_chunk.c
 NEB_MUST_CHECK enum neb_status build_chunk_create(struct build *b);
 void build_chunk_destroy(struct build *b);
+bool build_is_json(const struct build *b); // the text of a document is a value in JSON
 uint64_t build_hash(const void *p, size_t n);
 struct build_text {
     // tag: put before the text, or NULL; target: the translation, or NULL
@@ -220,6 +234,7 @@ struct build_text {
     size_t len, line;
     uint64_t offset;
     const char *name;  // decides the split; NULL: the text decides
+    bool open;         // ids: no EOS follows
     const char *fault; // what is wrong, instead of text; NULL: nothing
 };
 // Copies a document into the chunk. A full chunk is prepared and goes to take_chunk.

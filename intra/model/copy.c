@@ -56,7 +56,7 @@ static enum neb_status moments(struct intra_device *d, bool down) {
     if (!intra_device_apart(d))
         return NEB_OK;
     move(d, d->o->m, d->moment1, d->o->n, down);
-    move(d, d->o->v, d->moment2, d->o->n, down);
+    move(d, d->o->v, d->moment2, d->o->n_second, down);
     return kern_stage_end(d->c.D);
 }
 enum neb_status intra_device_pull_moments(struct intra_device *d) { return moments(d, true); }

@@ -137,6 +137,9 @@ NEB_MUST_CHECK enum neb_status intra_units(const struct intra_model *m, struct i
 // Model shape and parameters only: what evaluation, generation and export need.
 NEB_MUST_CHECK enum neb_status intra_model_save(const struct intra_model *m,
                                                 struct intra_ckpt_writer *w);
+// The shape alone: for a writer that adds the tensors itself, in the order of the model.
+NEB_MUST_CHECK enum neb_status intra_model_save_config(const struct intra_model *m,
+                                                       struct intra_ckpt_writer *w);
 // Shape and trainable set of the model in a checkpoint, as intra_model_save() wrote them.
 // NEB_ERR_NOT_FOUND: the checkpoint holds no model. NEB_ERR_FORMAT: the description is malformed,
 // or of another version. It does not check that such a model can be built.

@@ -488,6 +488,13 @@ static void sumsq(struct kern *D, const struct kern_chunk *chunks, int n_chunks,
 static void adamw(struct kern *D, enum kern_type t, const struct kern_update *a) {
     RUN(D, "AdamW", kern_cu_adamw(t, a, of(D)->s));
 }
+static void normalise(struct kern *D, enum kern_type t, void *x, int ldx, const float *g, int rows,
+                      int cols, const double *sumsq) {
+    RUN(D, "normalise", kern_cu_normalise(t, x, ldx, g, rows, cols, sumsq, of(D)->s));
+}
+static void matrix_step(struct kern *D, enum kern_type t, const struct kern_matrix_step *a) {
+    RUN(D, "Muon", kern_cu_matrix_step(t, a, of(D)->s));
+}
 static void scale(struct kern *D, float *y, float a, size_t n) {
     RUN(D, "scale", kern_cu_scale(y, a, n, of(D)->s));
 }
@@ -621,6 +628,8 @@ const struct kern_ops kern_cu_ops = {
     .label_rows = label_rows,
     .sumsq = sumsq,
     .adamw = adamw,
+    .normalise = normalise,
+    .matrix_step = matrix_step,
     .scale = scale,
     .add = add,
     .exact_add_rows = exact_add_rows,

@@ -97,6 +97,9 @@ cudaError_t kern_cu_sumsq(const struct kern_chunk *chunks, int n_chunks, const i
                           int tensors, const float *grads, double *sums, double *partial,
                           cudaStream_t s); // partial (n_chunks): scratch
 cudaError_t kern_cu_adamw(enum kern_type t, const struct kern_update *a, cudaStream_t s);
+cudaError_t kern_cu_normalise(enum kern_type t, void *x, int ldx, const float *g, int rows,
+                              int cols, const double *sumsq, cudaStream_t s);
+cudaError_t kern_cu_matrix_step(enum kern_type t, const struct kern_matrix_step *a, cudaStream_t s);
 cudaError_t kern_cu_scale(float *y, float a, size_t n, cudaStream_t s);
 cudaError_t kern_cu_add(float *y, const float *x, size_t n, cudaStream_t s);
 

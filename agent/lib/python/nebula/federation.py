@@ -2,6 +2,7 @@
 """A training loop in a federation: attach() and Federation."""
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import os
@@ -64,7 +65,8 @@ class Federation:
     """The result of attach(). It is a context manager.
 
     All ranks of the loop make the same calls in the same order; only count() and the properties
-    are local. An error on one rank is raised on all.
+    are local. An error on one rank is raised on all. If it is one of this process alone (a tensor
+    that has moved, an exception inside `with`), the others raise IO, and all can only close.
     """
 
     def __init__(self, model: Any, *, agent: str | os.PathLike | None = None,
@@ -237,10 +239,20 @@ class Federation:
             return {}
         return {id(p): p for _, p in self._model.named_parameters() if p.requires_grad}
 
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Work of this rank inside a call of all ranks. The others hear of its failure at once,
+        because their messages to this rank fail."""
+        try:
+            yield
+        except BaseException:
+            self._ranks.close()
+            raise
+
     def _give_up(self) -> None:
+        self._ranks.close()  # first: with it, nebula_close waits for the other ranks
         if self._handle:
             lib.nebula_close(ctypes.byref(self._handle), math.nan)
-        self._ranks.close()
 
     # ---- for users
 
@@ -293,13 +305,15 @@ class Federation:
         failed, or a rank has ended.
         """
         tokens = self._tokens if tokens is None else tokens
-        if not tokens:
-            raise Error(INVALID, "the job has no data.batch and data.seq_len: give tokens to "
-                                 "step() or to attach()")
-        self._check_memory()
         state = ctypes.c_int()
         figures = {"loss": loss, "lr": lr, "grad_norm": grad_norm, "eval_loss": eval_loss}
-        stats = _lib.StepStats(tokens=int(tokens), **{k: _number(v) for k, v in figures.items()})
+        with self._alone():
+            if not tokens:
+                raise Error(INVALID, "the job has no data.batch and data.seq_len: give tokens to "
+                                     "step() or to attach()")
+            self._check_memory()
+            stats = _lib.StepStats(tokens=int(tokens),
+                                   **{k: _number(v) for k, v in figures.items()})
         self._call(lib.nebula_step_with, self._handle, ctypes.byref(stats), ctypes.byref(state))
         self._state = state.value
         # With sync.tune: auto a slow cluster leaves out steps.
@@ -356,10 +370,11 @@ class Federation:
         return self
 
     def __exit__(self, *exc: Any) -> None:
-        # The other ranks of a loop that failed may never call close; they hear of the end of this
-        # process.
         if exc[0] is None or self._ranks.size == 1:
             self.close()
+        elif not self._closed:  # the other ranks may never call close, so this rank closes alone
+            self._closed = True
+            self._give_up()
 
 
 def _abandon(handle: ctypes.c_void_p, pid: int) -> None:
