@@ -264,6 +264,21 @@ struct kern_graph {
 };
 enum { KERN_WHY_MAX = 512 };
 
+// A part of a tensor of another program, and a unit of the exchange: elements [first, first + n) of
+// the tensor in row-major order (agent/lib/pieces.h).
+enum kern_stored { KERN_STORED_F32 = 0, KERN_STORED_BF16, KERN_STORED_F16 };
+enum { KERN_PIECE_DIMS = 8 };
+struct kern_piece {
+    int dims;
+    int64_t shape[KERN_PIECE_DIMS]; // of the tensor
+    // The part: its first index and its size in each dimension, and where its elements are.
+    int64_t at[KERN_PIECE_DIMS], extent[KERN_PIECE_DIMS], stride[KERN_PIECE_DIMS];
+    enum kern_stored stored;
+    void *data; // of the element `at`
+    int64_t first;
+    size_t n;
+};
+
 struct kern;        // a device
 struct kern_digest; // exact.h
 
@@ -299,6 +314,17 @@ struct kern_ops {
     // its work between ops. If such work may never end, the device needs a watch
     // (kern.watch).
     void *(*queue)(struct kern *K);
+
+    // ---- a device that is shared with another program's code in this process; NULL for processors.
+    // after: what is enqueued here from now on waits for all that `theirs`, a queue of the same
+    // library (NULL: its default queue), holds now. before: the other way round. The host waits for
+    // neither.
+    void (*after)(struct kern *K, void *theirs);
+    void (*before)(struct kern *K, void *theirs);
+    // Makes this device the one of the calling thread, as all other calls need it. Returns the one
+    // that it was, for leave.
+    int (*enter)(struct kern *K);
+    void (*leave)(struct kern *K, int was);
 
     // ---- graphs, of accelerators only. Some ops run faster than the host can enqueue them. So a
     // part of the queue that repeats is recorded once, and replayed with as many calls as it has
@@ -443,6 +469,13 @@ struct kern_ops {
     // out (n) = 0, then out[at[i]] = x[i] for i < m. at ascends and is below n.
     void (*scatter)(struct kern *K, float *out, size_t n, const uint32_t *at, const float *x,
                     size_t m);
+    // Between a unit (n) and a part of its tensor: only elements of the part are touched. shadow
+    // (n; NULL: none): the fp32 values behind a part that is stored in 16 bits. A read adds to the
+    // shadow what has changed since its rounded value was written; a write sets it.
+    void (*piece_read)(struct kern *K, float *unit, const float *shadow,
+                       const struct kern_piece *p);
+    void (*piece_write)(struct kern *K, const struct kern_piece *p, const float *unit,
+                        float *shadow);
 };
 
 struct kern_stage;

@@ -26,7 +26,7 @@ const struct agent_topic agent_topics[] = {
      ".lightning and .torchtitan serve libraries that have a loop of their own.\n"
      "\n"
      "In the job file\n"
-     "  The mode is replicas. Leave out device, precision, outer_state, cuda_graphs,\n"
+     "  The mode is replicas. Leave out device, precision, cuda_graphs,\n"
      "  mesh and batch for this cluster: the loop decides them.\n"
      "  `model: attached`: the model is that of the loops, and all clusters have\n"
      "  launcher attach. All loops need the same names, shapes and groups; the agents\n"

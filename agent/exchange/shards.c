@@ -33,8 +33,9 @@ static struct agent_move move_of(const struct agent_shards *o, int32_t i, float 
 
 enum neb_status shards_read(struct agent_shards *o, const struct shards_wave *w) {
     int32_t n = 0;
+    shards_joint(o, true);
     for (int32_t i = w->begin; i < w->end; i++)
-        if (o->fragment[i] == w->f && !shards_in_place(o, i))
+        if (o->fragment[i] == w->f && !shards_in_place(o, i) && !shards_alone(o, i, false))
             o->moves[n++] = move_of(o, i, o->local[i] < 0 ? NULL : o->theta_m[o->local[i]]);
     if (n)
         NEB_TRY(o->t.ops->read(o->t.user, o->moves, n));
@@ -50,9 +51,12 @@ enum neb_status shards_write(struct agent_shards *o, const struct shards_wave *w
     if (there)
         NEB_TRY(o->t.ops->write(o->t.user, o->moves, there, true));
     for (int32_t i = w->begin; i < w->end; i++)
-        if (o->fragment[i] == w->f && (o->ranks > 1 || !shards_in_place(o, i)))
+        if (o->fragment[i] == w->f && (o->ranks > 1 || !shards_in_place(o, i)) &&
+            !shards_alone(o, i, true))
             o->moves[n++] = move_of(o, i, o->local[i] < 0 ? NULL : o->theta_m[o->local[i]]);
-    return n ? o->t.ops->write(o->t.user, o->moves, n, false) : NEB_OK;
+    enum neb_status st = n ? o->t.ops->write(o->t.user, o->moves, n, false) : NEB_OK;
+    shards_joint(o, false);
+    return st;
 }
 
 enum neb_status shards_sum_digest(struct agent_shards *o, int32_t f, struct kern_digest *d) {

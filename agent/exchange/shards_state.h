@@ -76,6 +76,14 @@ static inline bool shards_weighs_rows(const struct agent_shards *o, int32_t i) {
 static inline bool shards_in_place(const struct agent_shards *o, int32_t i) {
     return o->device && o->local[i] >= 0 && o->in_place[o->local[i]];
 }
+// True if the unit moves on its owner's device (agent_trainer_ops.alone).
+static inline bool shards_alone(const struct agent_shards *o, int32_t i, bool write) {
+    return o->device && o->t.ops->alone && o->t.ops->alone(o->t.user, i, write);
+}
+static inline void shards_joint(const struct agent_shards *o, bool begin) {
+    if (o->device && o->t.ops->joint)
+        o->t.ops->joint(o->t.user, begin);
+}
 // The shapes of the units of fragment f. The caller frees *out.
 NEB_MUST_CHECK enum neb_status shards_shapes(const struct agent_shards *o, int32_t f,
                                              struct cmp_unit_shape **out, int32_t *n);

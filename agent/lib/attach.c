@@ -194,7 +194,6 @@ static enum neb_status prepare(struct nebula *n, int threads) {
     struct agent_exchange *x = &n->x;
     x->federated = x->job.sync.scheme == AGENT_SCHEME_FEDERATED && x->job.n_clusters > 1;
     NEB_TRY(kern_pool_create(threads ? threads : x->job.clusters[x->cluster].threads, &n->pool));
-    NEB_TRY(lib_copy_create(&n->copy));
     const struct agent_carrier_config c = {.socket_path = n->socket,
                                            .job = n->job,
                                            .credential = x->link.credential,
@@ -221,15 +220,16 @@ static int attach(struct nebula *n, const struct nebula_attach_options *o) {
 }
 
 void lib_destroy(struct nebula *n) {
+    lib_device_enter(n);
     exchange_destroy(&n->x);
     agent_shards_destroy(&n->shards);
     agent_carrier_destroy(&n->carrier);
     exchange_leave(&n->x);
+    lib_device_destroy(n);
     lib_trainer_destroy(n);
     lib_tensors_destroy(n);
     intra_model_destroy(&n->model);
     kern_pool_destroy(&n->pool);
-    lib_copy_destroy(&n->copy);
     if (n->world)
         n->world->ops->destroy(n->world);
     free(n);

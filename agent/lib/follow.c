@@ -113,6 +113,7 @@ int lib_enter(struct nebula *n, const char *call) {
     struct intra_comm *w = n->world;
     uint64_t code = code_of(call), both[2] = {code, ~code};
     char others[64] = "";
+    lib_device_enter(n);
     if (n->ranks == 1)
         return NEBULA_OK;
     LIB_TRY(w->ops->all_reduce(w, both, 2, INTRA_COMM_U64, INTRA_COMM_MAX));
@@ -131,7 +132,7 @@ int lib_enter(struct nebula *n, const char *call) {
     return lib_pass(intra_comm_agree(n->world, st));
 }
 
-int lib_leave(struct nebula *n, int s) {
+static int leave(struct nebula *n, int s) {
     struct end e = {s, n->state, n->x.step, ""};
     if (n->ranks == 1)
         return s;
@@ -143,5 +144,11 @@ int lib_leave(struct nebula *n, int s) {
         LIB_TRY(n->world->ops->broadcast(n->world, &e, sizeof e, 0));
     else if (!s)
         return lib_pass(NEB_ERR_IO);
+    return s;
+}
+
+int lib_leave(struct nebula *n, int s) {
+    s = leave(n, s);
+    lib_device_leave(n);
     return s;
 }

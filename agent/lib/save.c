@@ -81,6 +81,8 @@ static enum neb_status put_units(struct saving *s) {
         st = lib_read(n, &m, 1);
         if (st == NEB_OK)
             st = pass(s, m.rank, "attached.params", i, size, m.at);
+        if (st == NEB_OK)
+            st = lib_device_shadow_here(n, i);
         if (st == NEB_OK && n->of[i]->dtype != NEBULA_F32)
             st = pass(s, m.rank, "attached.shadow", narrow++, size,
                       n->shadow[i] ? n->shadow[i] : m.at);
@@ -191,6 +193,7 @@ static enum neb_status bring(struct nebula *n, const struct intra_ckpt_array *fr
 static enum neb_status need_shadow(struct nebula *n, const struct agent_move *m, size_t size) {
     if (n->of[m->unit]->dtype == NEBULA_F32 || m->rank != n->rank)
         return NEB_OK;
+    NEB_TRY(lib_device_shadow_here(n, m->unit));
     if (!n->shadow[m->unit] && !(n->shadow[m->unit] = malloc(size * sizeof(float))))
         return neb_fail(NEB_ERR_NOMEM, "out of memory for %zu values behind 16-bit tensors", size);
     memcpy(n->shadow[m->unit], m->at, size * sizeof(float));

@@ -178,7 +178,8 @@ int nebula_register(struct nebula *n, const struct nebula_piece *p) {
                             "nebula_register(%s): element %s is already registered on this rank",
                             t->name, at);
         }
-    if (p->place == NEBULA_CUDA && (s = lib_pass(lib_copy_check(n->copy, p->data))) != NEBULA_OK)
+    if (p->place == NEBULA_CUDA &&
+        (s = lib_pass(lib_device_take(n, t->name, p->data))) != NEBULA_OK)
         return s;
     struct lib_piece *more = realloc(t->pieces, (t->n_pieces + 1) * sizeof *more);
     if (!more)

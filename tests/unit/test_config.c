@@ -86,9 +86,6 @@ static void test_error_messages(void **state) {
          "dir/job.yaml:7: clusters.recompute: \"yes\" is neither true nor false"},
         {"threads: 2", "witness: 1",
          "dir/job.yaml:7: clusters.witness: \"1\" is neither true nor false"},
-        {"threads: 2", "launcher: attach, outer_state: device",
-         "dir/job.yaml:7: clusters.outer_state: cluster paris: an attached trainer chooses its own "
-         "devices and types; remove it"},
         {"threads: 2", "launcher: attach, device: cuda",
          "dir/job.yaml:7: clusters.device: cluster paris: an attached trainer chooses its own "
          "devices and types; remove it"},
