@@ -222,6 +222,7 @@ const struct agent_topic agent_topics[] = {
      "  privacy     sync.dp: epsilon, delta, releases (sums read), clip, noise,\n"
      "              colluders\n"
      "  quality     what modes rtd and distill have measured\n"
+     "  build       of the command: what `nebula --version --json` prints\n"
      "  missing     clusters without a report\n"
      "\n"
      "Exit statuses\n"

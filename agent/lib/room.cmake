@@ -78,6 +78,11 @@ if(NOT NEBULA_SANITIZE AND NOT NEBULA_FUZZ)
 else() # an instrumented build keeps all sections, also callers of functions that are not linked
   target_link_options(libnebula INTERFACE -Wl,--allow-shlib-undefined)
 endif()
-install(TARGETS libnebula LIBRARY DESTINATION lib PUBLIC_HEADER DESTINATION include/nebula)
+set(link)
+if(SKBUILD) # a wheel would have copies of the file in place of links
+  set_target_properties(libnebula PROPERTIES VERSION 2)
+  set(link NAMELINK_SKIP)
+endif()
+install(TARGETS libnebula LIBRARY DESTINATION lib ${link} PUBLIC_HEADER DESTINATION include/nebula)
 install(DIRECTORY agent/lib/python/nebula DESTINATION lib/nebula/python
   FILES_MATCHING PATTERN "*.py" PATTERN "py.typed" PATTERN __pycache__ EXCLUDE)

@@ -45,6 +45,8 @@ if(NEBULA_NVCC AND CUDAToolkit_FOUND AND TARGET CUDA::cublasLt)
   set_target_properties(nebula_cuda PROPERTIES LINKER_LANGUAGE CXX)
   target_link_libraries(nebula_cuda PRIVATE nebula_flags CUDA::cudart_static CUDA::cublasLt)
   nebula_object(nebula_cuda)
+  set_property(SOURCE agent/base/build_id.c APPEND PROPERTY COMPILE_DEFINITIONS
+    NEBULA_CUDA_VERSION="${CUDAToolkit_VERSION}")
 else()
   nebula_left_out("CUDA kernels (no nvcc with cuBLASLt; not in Debian main, set CUDA_HOME): \
 training is on CPUs")
