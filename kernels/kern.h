@@ -315,10 +315,10 @@ struct kern_ops {
     // (kern.watch).
     void *(*queue)(struct kern *K);
 
-    // ---- a device that is shared with another program's code in this process; NULL for processors.
-    // after: what is enqueued here from now on waits for all that `theirs`, a queue of the same
-    // library (NULL: its default queue), holds now. before: the other way round. The host waits for
-    // neither.
+    // ---- a device that is shared with another program's code in this process; NULL for
+    // processors. after: what is enqueued here from now on waits for all that `theirs`, a queue of
+    // the same library (NULL: its default queue), holds now. before: the other way round. The host
+    // waits for neither.
     void (*after)(struct kern *K, void *theirs);
     void (*before)(struct kern *K, void *theirs);
     // Makes this device the one of the calling thread, as all other calls need it. Returns the one

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # libnebula, the library for training loops of users: the exchange of a worker, and what it needs
 # of each layer, compiled position-independent. It exports only nebula_*. It loads the kernels
-# for tensors on a GPU at run time (kernels/device.c). The linker keeps only code that the exported calls reach.
+# for tensors on a GPU at run time (kernels/device.c). The linker keeps only code that the exported
+# calls reach.
 file(GLOB libnebula_sources CONFIGURE_DEPENDS
   agent/base/*.c
   agent/exchange/*.c

@@ -2,9 +2,9 @@
 // Reading. intra_st_open() checks everything about a file, in the order of the format, before any
 // tensor is read.
 #include "intra/ckpt/safetensors.h"
-#include "kernels/half.h"
 #include "intra/read/folder.h"
 #include "intra/read/json.h"
+#include "kernels/half.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

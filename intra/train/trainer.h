@@ -98,8 +98,8 @@ NEB_MUST_CHECK enum neb_status intra_trainer_create(const struct intra_trainer_c
 void intra_trainer_destroy(struct intra_trainer **t);
 // tokens, targets: (batch, seq_len)
 void intra_trainer_micro(struct intra_trainer *t, const int32_t *tokens, const int32_t *targets);
-// A micro-batch of another shape (at most batch x seq_len tokens), with prefixes, with a teacher, or
-// with picks (NULL: none), whose results are there after intra_trainer_run. It does not count
+// A micro-batch of another shape (at most batch x seq_len tokens), with prefixes, with a teacher,
+// or with picks (NULL: none), whose results are there after intra_trainer_run. It does not count
 // tokens, because only the caller knows which of them are padding. With several stages a teacher's
 // labels and the picks are borrowed until intra_trainer_run.
 void intra_trainer_micro_batch(struct intra_trainer *t, const struct intra_batch *b,

@@ -57,7 +57,8 @@ finish
 state=device
 run device "--device $own" "--device --mesh cols 2 $own"
 finish
-has "exchange's state is on emulated" "$T/device-alpha.log" || fail "the state was not on the device"
+has "exchange's state is on emulated" "$T/device-alpha.log" ||
+    fail "the state was not on the device"
 run strided "--device --mesh strided 3 $own" "--device --mesh hsdp 4 $own"
 finish
 # With the state on the host the kernels read and write the tensors, and the processors compute.

@@ -10,14 +10,15 @@
 // rows or columns. hsdp: halves of the rows, each on half of the ranks. strided: a part of each
 // half of the rows. The values do not depend on the mesh. --die-at: the last rank dies. --own: the
 // loop has tensors of its own, of several dimensions and dtypes, for a job with `model: attached`;
-// all values begin with START. --brief: the same without the longest tensor. --other: the same, but one of them has another shape. --bad: the
-// last rank makes a mistake: it declares another name, leaves out a part, has a value that is not
-// finite, makes another call, or closes (name, missing, nan, call, close). --save-at: writes
-// parameters and state to DIR, and ends without a word. --load: continues from there, on any mesh.
+// all values begin with START. --brief: the same without the longest tensor. --other: the same, but
+// one of them has another shape. --bad: the last rank makes a mistake: it declares another name,
+// leaves out a part, has a value that is not finite, makes another call, or closes (name, missing,
+// nan, call, close). --save-at: writes parameters and state to DIR, and ends without a word.
+// --load: continues from there, on any mesh.
 //
-// --device as the first option: all tensors are on the emulated device (loop_device.h), and steps are
-// ops of the loop's stream, which run when the stream gets there. At the end rank 0 says how often
-// its thread has waited for the device inside nebula_step.
+// --device as the first option: all tensors are on the emulated device (loop_device.h), and steps
+// are ops of the loop's stream, which run when the stream gets there. At the end rank 0 says how
+// often its thread has waited for the device inside nebula_step.
 //
 // With --pace MS instead, every step takes MS milliseconds on any machine. Each step changes a 64th
 // of the parameters by heavy-tailed random amounts with the seed TARGET (configs/stall-compare).

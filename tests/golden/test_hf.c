@@ -4,9 +4,9 @@
 // fp32 bit by bit, bf16 rounded once, shards, LoRA adapters alone and merged.
 #include "agent/base/log.h"
 #include "agent/base/rng.h"
-#include "kernels/half.h"
 #include "intra/hf/hf.h"
 #include "intra/train/trainer.h"
+#include "kernels/half.h"
 #include "tests/testing.h"
 
 #include <math.h>

@@ -107,10 +107,10 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest);
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority);
 
 // The emulator's queue of a stream (emu.cc); NULL: the default stream. emu_position: number of ops
-// ever enqueued. emu_run_until: runs up to a position (no op may wait for other ranks). emu_run_all:
-// all streams. emu_passed: runs as far as possible; 1: the position is reached. emu_busy: true if
-// ops are left. emu_goes_on: lets some time pass. emu_follow: s waits for a position of another
-// stream. emu_forget: the stream ends.
+// ever enqueued. emu_run_until: runs up to a position (no op may wait for other ranks).
+// emu_run_all: all streams. emu_passed: runs as far as possible; 1: the position is reached.
+// emu_busy: true if ops are left. emu_goes_on: lets some time pass. emu_follow: s waits for a
+// position of another stream. emu_forget: the stream ends.
 size_t emu_position(cudaStream_t s);
 void emu_run_until(cudaStream_t s, size_t position);
 void emu_run_all(void);

@@ -30,7 +30,8 @@ with tempfile.TemporaryDirectory() as folder:
     many = {f"message {i:02}": f"{i:02} in" for i in range(quickstart.MESSAGES + 1)}
     for language in quickstart.LANGUAGES:
         own = {k: f"{v} {language}" for k, v in many.items()}
-        own |= {"": "Content-Type: text/plain; charset=UTF-8\n", "verb\4open": "x", "one\0two": "x\0y",
+        own |= {"": "Content-Type: text/plain; charset=UTF-8\n", "verb\4open": "x",
+                "one\0two": "x\0y",
                 f"only in {language}": "x"}
         file = django / f"contrib/admin/locale/{language}/LC_MESSAGES/django.mo"
         file.parent.mkdir(parents=True)

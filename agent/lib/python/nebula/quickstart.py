@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `nebula quickstart` runs: text of Django's message catalogues, a corpus, three runs, a table.
+"""What `nebula quickstart` runs: text of Django's catalogues, a corpus, three runs, a table.
 
 The C program starts this file with: PROGRAM OUT STEPS SEED [CACHE]. It imports nothing of the
 package nebula, so it needs no libnebula.
@@ -99,11 +99,13 @@ def main(program: str, out: str, steps: str, seed: str, cache: str | None = None
 
     results = pathlib.Path(out)
     if (results / "alone").exists():
-        sys.exit(f"nebula quickstart: {out} holds a run already: remove it, or choose another --out")
+        sys.exit(f"nebula quickstart: {out} holds a run already: "
+                 "remove it, or choose another --out")
     django = importlib.util.find_spec("django")
     if not django or not django.origin:
         sys.exit(f"nebula quickstart: {sys.executable} has no Django, which has the text: "
-                 "pip install 'nebula-federation[quickstart]', or the Debian package python3-django")
+                 "pip install 'nebula-federation[quickstart]', "
+                 "or the Debian package python3-django")
     stage("real text: Django's messages in English, French, Spanish and German")
     home = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "nebula"
     work = (pathlib.Path(cache) if cache else home).resolve() / "quickstart"
@@ -130,7 +132,8 @@ def main(program: str, out: str, steps: str, seed: str, cache: str | None = None
     summaries = [json.loads((results / name / "summary.json").read_text(encoding="utf-8"))
                  for name in ("alone", "federated", "synchronous")]
     better = table(*summaries)
-    print(f"\nmodel: {results}/federated/checkpoint   its metrics: {results}/federated/metrics.jsonl")
+    print(f"\nmodel: {results}/federated/checkpoint   "
+          f"its metrics: {results}/federated/metrics.jsonl")
     if not better:
         sys.exit("federated did NOT beat both clusters alone")
 
