@@ -188,8 +188,8 @@ typedef void intra_build_progress(void *user, const char *stage, uint64_t done, 
 // a corpus; NEB_ERR_INVALID: a vocabulary without an EOS piece; NEB_ERR_STATE: a source changed
 // between its two readings; NEB_ERR_LIMIT: more than INTRA_SHARDS_MAX shards, estimated from the
 // first full shard; NEB_ERR_FORMAT: text that is not in the source's encoding or format, above
-// max_bad_share, or ids outside the vocabulary; NEB_ERR_AGAIN: another process builds the same corpus. After an error DIR is
-// unchanged.
+// max_bad_share, or ids outside the vocabulary; NEB_ERR_AGAIN: another process builds the same
+// corpus. After an error DIR is unchanged.
 NEB_MUST_CHECK enum neb_status intra_corpus_build(const struct intra_build_spec *spec,
                                                   const char *dir, intra_build_progress *progress,
                                                   void *user, bool *skipped);

@@ -3,8 +3,8 @@
 
 usage: formats.py FOLDER plain|arrow
 
-plain: Python's own modules, and `zstd` if it is there. arrow: pyarrow, datasets and webdataset; what
-is missing is printed. Also FOLDER/v, a vocabulary whose tokens are bytes.
+plain: Python's own modules, and `zstd` if it is there. arrow: pyarrow, datasets and webdataset;
+what is missing is printed. Also FOLDER/v, a vocabulary whose tokens are bytes.
 """
 import array
 import gzip

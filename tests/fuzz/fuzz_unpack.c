@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A packed file (gzip, zstd, xz), a tar archive in it, and the index of a Megatron data set. Reading
-// in pieces of another size gives the same bytes; the limits hold.
+// A packed file (gzip, zstd, xz), a tar archive in it, and the index of a Megatron data set.
+// Reading in pieces of another size gives the same bytes; the limits hold.
 #include "agent/base/log.h"
 #include "intra/read/input.h"
 #include "intra/read/megatron.h"

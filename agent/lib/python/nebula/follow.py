@@ -5,10 +5,11 @@
     nebula-follow --to mlflow OUT --uri sqlite:////data/mlflow.db
     nebula-follow --to tensorboard OUT
 
-OUT is the folder of `nebula pretrain --out`. The follower reads OUT/metrics.jsonl while it grows, and
-ends when the run has ended. It only reads the run: a fault of a tracker never reaches the training.
-Each cluster becomes a run of its own, in one group. OUT/follow-TO.json keeps the place, so a
-follower that was stopped goes on there. Weights & Biases works offline with WANDB_MODE=offline.
+OUT is the folder of `nebula pretrain --out`. The follower reads OUT/metrics.jsonl while it grows,
+and ends when the run has ended. It only reads the run: a fault of a tracker never reaches the
+training. Each cluster becomes a run of its own, in one group. OUT/follow-TO.json keeps the place,
+so a follower that was stopped goes on there. A follower that was killed may give the last lines
+twice. Weights & Biases works offline with WANDB_MODE=offline.
 """
 
 import argparse
@@ -358,7 +359,7 @@ def main(argv=None):
     try:
         follow(options)
     except ImportError as e:
-        sys.exit(f"nebula-follow: --to {options.to} needs its package: pip install {options.to} ({e})")
+        sys.exit(f"nebula-follow: {e}; --to {options.to} needs: pip install {options.to}")
     except KeyboardInterrupt:
         return 3
     return 0
