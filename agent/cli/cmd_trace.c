@@ -48,8 +48,7 @@ static int run(void *options) {
         (void)unlink(tmp);
         return AGENT_EXIT_FAILED;
     }
-    printf("%s: %lld events; open it at https://ui.perfetto.dev or chrome://tracing\n", path,
-           (long long)events);
+    printf("%s: %lld events; open it at https://ui.perfetto.dev\n", path, (long long)events);
     return AGENT_EXIT_OK;
 }
 
@@ -62,7 +61,7 @@ const struct agent_command cmd_trace = {
     .summary = "show where the time of a run went",
     .options = table,
     .arguments = "OUT",
-    .doc = "Writes a trace of a run, for Perfetto or Chrome: what each cluster trained, encoded, "
+    .doc = "Writes a trace of a run, for Perfetto: what each cluster trained, encoded, "
            "sent, merged and waited for, and the rates of its links.\vOUT is the folder of `nebula "
            "pretrain --out`; the run may still go on. A row `wait` names the cluster or the line "
            "that training waited for; arrows lead from the send of an update to its merges.",

@@ -32,7 +32,8 @@
 //                 own update: codec, payload_bytes, error (relative error of the codec; 0: not
 //                 measured), tokens, share (weight, 0 to 1), missed (intervals before it), overlap
 //                 (steps from send to merge), encode_s, travel_s (until the commit is here),
-//                 held_s (from then until the merge), apply_s, stall_s (training waits for it)
+//                 held_s (from then until the merge), apply_s, stall_s (training waited for its
+//                 commit)
 //     link        up (every other cluster answers), sent_bytes, recv_bytes (sums, on the sockets),
 //                 resent_bytes (sum, of updates), goodput_bps (of the best path), rtt_ms, stripes
 //                 (bulk connections in use), links (more than two clusters: {NAME: {sent_bytes,

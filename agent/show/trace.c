@@ -44,17 +44,16 @@ struct trace {
     bool oom;
 };
 
+// NULL: a figure of another site is infinite, so there is no such event.
 static void put(struct trace *t, json_t *event) {
-    if (!event) {
-        t->oom = true;
+    if (!event)
         return;
-    }
     fputs(t->events++ ? ",\n" : "", t->out);
     json_dumpf(event, t->out, JSON_COMPACT | JSON_REAL_PRECISION(15));
     json_decref(event);
 }
 
-static double us(double s) { return fmax(0, s) * 1e6; }
+static double us(double s) { return fmin(fmax(0, s), 1e9) * 1e6; }
 
 // args: taken; NULL: none.
 static void slice(struct trace *t, int cluster, enum thread thread, const char *name, double from,
@@ -165,14 +164,14 @@ static void count(struct trace *t, struct cluster *c, const char *to, double at,
         return;
     if (isfinite(l->t)) {
         snprintf(name, sizeof name, *to ? "link to %s" : "link%s", to);
-        put(t, json_pack("{s:s,s:s,s:i,s:f,s:{s:f,s:f}}", "ph", "C", "name", name, "pid",
-                         (int)(c - t->clusters) + 1, "ts", us(l->t), "args", "sent_bit_s",
-                         rate(sent, l->sent, at - l->t), "received_bit_s",
+        put(t, json_pack("{s:s,s:s,s:s,s:i,s:f,s:{s:f,s:f}}", "ph", "C", "cat", "link", "name",
+                         name, "pid", (int)(c - t->clusters) + 1, "ts", us(l->t), "args",
+                         "sent_bit_s", rate(sent, l->sent, at - l->t), "received_bit_s",
                          rate(recv, l->recv, at - l->t)));
         snprintf(name, sizeof name, *to ? "bytes to %s" : "bytes%s", to);
-        put(t, json_pack("{s:s,s:s,s:i,s:f,s:{s:f,s:f}}", "ph", "C", "name", name, "pid",
-                         (int)(c - t->clusters) + 1, "ts", us(at), "args", "sent", sent, "received",
-                         recv));
+        put(t, json_pack("{s:s,s:s,s:s,s:i,s:f,s:{s:f,s:f}}", "ph", "C", "cat", "link", "name",
+                         name, "pid", (int)(c - t->clusters) + 1, "ts", us(at), "args", "sent",
+                         sent, "received", recv));
     }
     l->t = at;
     l->sent = sent;
@@ -190,8 +189,8 @@ static void on_link(struct trace *t, struct cluster *c, double at, const json_t 
         if (*name)
             count(t, c, name, at, o);
     }
-    put(t, json_pack("{s:s,s:s,s:i,s:f,s:{s:f}}", "ph", "C", "name", "RTT ms", "pid",
-                     (int)(c - t->clusters) + 1, "ts", us(at), "args", "rtt_ms",
+    put(t, json_pack("{s:s,s:s,s:s,s:i,s:f,s:{s:f}}", "ph", "C", "cat", "link", "name", "RTT ms",
+                     "pid", (int)(c - t->clusters) + 1, "ts", us(at), "args", "rtt_ms",
                      field(line, "rtt_ms", 0)));
 }
 

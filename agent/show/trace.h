@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run as a trace for Perfetto (ui.perfetto.dev) or chrome://tracing: where the time went. It
-// comes from metrics.jsonl alone (agent/show/report.h). In the format of Chrome's trace events:
+// A run as a trace for Perfetto (ui.perfetto.dev): where the time went. It comes
+// from metrics.jsonl alone (agent/show/report.h). In the format of Chrome's trace events:
 //
 //     process    a cluster: pid 1, 2, … in the order of their first lines
-//     thread     train: steps between two lines; exchange: encode, merge; wait: training stops,
-//                with the cluster or the line that it waited for; checkpoint
+//     thread     train: steps between two lines; exchange: encode, merge; wait: training stood
+//                still, with the cluster or the line that it waited for; checkpoint
 //     async      an update on its way, from its send until its commit is here
 //     flow       from the send of an update at one cluster to its merge at each other cluster
 //     counter    bit/s sent and received, RTT, goodput; by link if there is more than one

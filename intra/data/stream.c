@@ -330,7 +330,8 @@ void stream_feed_want(struct stream_feed *f, const void *owner, int32_t source,
         size_t *all = realloc(w->shards, (n + 1) * sizeof *all);
         w->shards = all ? all : w->shards;
         w->n = all ? n : 0;
-        memcpy(w->shards, shards, w->n * sizeof *shards);
+        if (w->n)
+            memcpy(w->shards, shards, w->n * sizeof *shards);
     }
     f->fresh = true;
     if (!f->started && n)

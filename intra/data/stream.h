@@ -2,7 +2,7 @@
 // A corpus that streams: its text may be larger than the disk. Its training shards are made from
 // the sources while training, and only some of them are on disk at a time.
 //
-//     corpus.json      as of any corpus, and `shuffle`; lists the training shards and digests
+//     corpus.json      as of any corpus, and `shuffle`; has the digests of the training shards
 //     stream.json      the sources, and where in them each training shard begins
 //     verdicts.bin     for each document, 2 bits: its split, or a duplicate
 //     cache/           training shards that were made; the ones that are needed next stay
@@ -31,8 +31,8 @@ NEB_MUST_CHECK enum neb_status stream_feed_add(struct stream_feed *f, int32_t so
 // The file of a shard, which is made if it is missing. path: (cap). Errors as build_stream_shard().
 NEB_MUST_CHECK enum neb_status stream_feed_get(struct stream_feed *f, int32_t source, size_t shard,
                                                char *path, size_t cap);
-// `owner` will need these n shards of a source, in this order, and no others of it. They are made
-// by the thread; files that no owner needs are removed. n 0: none any more.
+// `owner` will need these n shards of a source, in this order, and no others of it. The thread
+// makes them, and removes files that no owner needs. n 0: none any more.
 void stream_feed_want(struct stream_feed *f, const void *owner, int32_t source,
                       const size_t *shards, size_t n);
 

@@ -25,9 +25,8 @@ kill -INT "$pid"
 rc=0; wait "$pid" || rc=$?
 [[ $rc == 3 ]] || fail "the exit status after an interrupt is $rc, not 3"
 rm -r "$T/corpus/cache"
-timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/cut" --resume \
-    >>"$T/cut.log" 2>&1 ||
-    fail "the resumed run failed"
+timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/cut" \
+    --resume >>"$T/cut.log" 2>&1 || fail "the resumed run failed"
 [[ $(summary '.clusters[0].params_digest' "$T/cut") == "$want" ]] ||
     fail "the resumed run has other parameters"
 
@@ -35,7 +34,7 @@ timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/cut" --resume \
 rm -r "$T/corpus/cache"
 find "$T/text" -type f -exec sed -i 's/the/teh/' {} +
 rc=0
-timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/changed" \
-    >"$T/changed.log" 2>&1 || rc=$?
+timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/changed" >"$T/changed.log" 2>&1 ||
+    rc=$?
 [[ $rc == 1 ]] || fail "the exit status with another text is $rc"
 grep -q 'has changed since the corpus was built' "$T/changed.log" || fail "no reason"

@@ -32,6 +32,9 @@ static const char lines[] =
     // hostile or unknown
     "{\"t\":\"x\",\"kind\":\"step\",\"cluster\":\"paris\"}\n{\"kind\":\"step\"}\n[1]\nnonsense\n"
     "{\"t\":1e300,\"kind\":\"round\",\"cluster\":\"paris\",\"travel_s\":1e300}\n"
+    "{\"t\":1e308,\"kind\":\"link\",\"cluster\":\"oslo\",\"sent_bytes\":1e308}\n"
+    "{\"t\":1e308,\"kind\":\"link\",\"cluster\":\"oslo\",\"sent_bytes\":0,\"recv_bytes\":1e308,"
+    "\"links\":{\"\":{\"sent_bytes\":1e308}}}\n"
     "{\"t\":16,\"kind\":\"link\",\"cluster\":\"paris\",\"links\":[1],\"sent_bytes\":\"x\"}\n"
     "{\"t\":17,\"kind\":\"new kind\",\"cluster\":7}\n{\"t\":18,\"kind\":\"step\",\"cl";
 

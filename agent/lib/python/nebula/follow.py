@@ -7,9 +7,9 @@
 
 OUT is the folder of `nebula pretrain --out`. The follower reads OUT/metrics.jsonl while it grows,
 and ends when the run has ended. It only reads the run: a fault of a tracker never reaches the
-training.
-Each cluster becomes a run of its own, in one group. OUT/follow-TO.json keeps the place, so a
-follower that was stopped goes on there. Weights & Biases works offline with WANDB_MODE=offline.
+training. Each cluster becomes a run of its own, in one group. OUT/follow-TO.json keeps the place,
+so a follower that was stopped goes on there. A follower that was killed may give the last lines
+twice. Weights & Biases works offline with WANDB_MODE=offline.
 """
 
 import argparse
@@ -359,9 +359,7 @@ def main(argv=None):
     try:
         follow(options)
     except ImportError as e:
-        sys.exit(
-            f"nebula-follow: --to {options.to} needs its package: pip install {options.to} ({e})"
-        )
+        sys.exit(f"nebula-follow: {e}; --to {options.to} needs: pip install {options.to}")
     except KeyboardInterrupt:
         return 3
     return 0
