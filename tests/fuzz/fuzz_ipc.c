@@ -130,7 +130,7 @@ static struct agent_exchange *a_worker(void) {
 
 static void free_worker(struct agent_exchange *x) {
     for (int f = 0; f < 64; f++)
-        neb_buf_free(&x->flight[f].bytes);
+        agent_ipc_msg_clear(&x->flight[f].message);
     free(x);
 }
 
