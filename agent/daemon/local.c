@@ -513,8 +513,8 @@ static bool is_for(const struct agent_ipc_msg *m, const struct agent_jobrun *j) 
 }
 
 // Only the agent's own workers, and ranks of attached trainers, come by TCP, each with the keys of
-// its job. A worker attaches to that job once, and then speaks for it on this connection. A rank may
-// connect as often as it likes, but only carries parts of updates.
+// its job. A worker attaches to that job once, and then speaks for it on this connection. A rank
+// may connect as often as it likes, but only carries parts of updates.
 static bool remote_may(struct daemon *d, const struct agent_ipc_client *from,
                        const struct agent_jobrun *attached, bool attach, const char *op,
                        const struct agent_ipc_msg *m) {

@@ -38,9 +38,9 @@ int32_t agent_ranks_of(const struct agent_ranks *r, const struct agent_ipc_clien
 // the part out of the message. NEB_ERR_FORMAT; NEB_ERR_LIMIT: too many bytes wait for other parts.
 NEB_MUST_CHECK enum neb_status agent_ranks_put(struct agent_ranks *r, int32_t rank,
                                                struct agent_ipc_msg *m);
-// If all parts of the fragment's update are here: *head is rank 0's message, *joined the update; the
-// caller clears both. NEB_ERR_AGAIN: parts are missing. NEB_ERR_FORMAT: a rank's part has units that
-// are not its own, or is malformed; all parts are dropped.
+// If all parts of the fragment's update are here: *head is rank 0's message, *joined the update;
+// the caller clears both. NEB_ERR_AGAIN: parts are missing. NEB_ERR_FORMAT: a rank's part has units
+// that are not its own, or is malformed; all parts are dropped.
 NEB_MUST_CHECK enum neb_status agent_ranks_join(struct agent_ranks *r, uint32_t fragment,
                                                 struct agent_ipc_msg *head, struct neb_buf *joined);
 // The part of a rank of n committed updates.

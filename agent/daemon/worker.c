@@ -245,7 +245,7 @@ void daemon_worker_restart(struct daemon *d, struct agent_jobrun *j) {
 void daemon_worker_heard(struct agent_jobrun *j) {
     bool watched = j->worker.child.pid && !agent_timer_at(&j->timers, AGENT_TIMER_KILL) &&
                    !agent_timer_at(&j->timers, AGENT_TIMER_EXIT) && !j->worker.queues &&
-                   j->job.mode == AGENT_MODE_REPLICAS && j->job.hang_after_s > 0;
+                   j->job.hang_after_s > 0;
     if (watched)
         agent_timer_set(&j->timers, AGENT_TIMER_SILENT, neb_now() + daemon_span(j->worker.allow_s));
 }

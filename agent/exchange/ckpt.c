@@ -84,7 +84,7 @@ static void pass_fragment(struct state *s, struct agent_exchange *x, int32_t f) 
 }
 
 static void pass_state(struct state *s, struct agent_exchange *x) {
-    int32_t fragments = x->federated ? exchange_fragments(x) : 0;
+    int32_t fragments = x->shards ? exchange_fragments(x) : 0;
     uint32_t interval = (uint32_t)x->schedule.interval;
     i64(s, &x->schedule.base);
     u32(s, &interval);
@@ -178,7 +178,7 @@ enum neb_status exchange_write_checkpoint(struct agent_exchange *x, struct intra
     NEB_TRY(intra_ckpt_add(out, "build", INTRA_BYTES, strlen(note), 1, note));
     if (!x->saves.rest_only)
         NEB_TRY(x->trainer.ops->save(x->trainer.user, out));
-    return x->federated ? save_sync(x, out) : NEB_OK;
+    return x->shards ? save_sync(x, out) : NEB_OK;
 }
 
 static enum neb_status restore_sync(struct agent_exchange *x, const struct intra_ckpt *c) {
@@ -254,7 +254,7 @@ static enum neb_status restore_from(struct agent_exchange *x, const struct intra
                  intra_ckpt_path(c), b ? (int)b->bytes : 0, (const char *)built, note);
     if (!x->saves.rest_only)
         NEB_TRY(x->trainer.ops->restore(x->trainer.user, c));
-    return x->federated ? restore_sync(x, c) : NEB_OK;
+    return x->shards ? restore_sync(x, c) : NEB_OK;
 }
 
 // False if the checkpoint contains a suspect round. The agent suspects this cluster's state from
@@ -306,7 +306,7 @@ enum neb_status exchange_newest(struct agent_exchange *x, struct intra_ckpt **ou
 static enum neb_status restore_rest(struct agent_exchange *x) {
     struct intra_ckpt *c = NULL;
     bool good = false;
-    NEB_TRY(intra_ckpt_open_in(NULL, x->saves.rest, true, &c));
+    NEB_TRY(intra_ckpt_open_in(exchange_vault(x), x->saves.rest, true, &c));
     x->saves.rest_only = true;
     enum neb_status st = restore_from(x, c);
     x->saves.rest_only = false;

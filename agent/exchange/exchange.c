@@ -107,7 +107,7 @@ static enum neb_status place(struct agent_exchange *x) {
 enum neb_status exchange_join(struct agent_exchange *x) {
     NEB_TRY(exchange_create(x));
     NEB_TRY(place(x));
-    return exchange_send_shape(x);
+    return x->federated ? exchange_send_shape(x) : NEB_OK;
 }
 
 enum neb_status exchange_resume(struct agent_exchange *x) {

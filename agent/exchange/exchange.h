@@ -225,7 +225,7 @@ void exchange_leave(struct agent_exchange *x);
 // "sha"}]}.
 NEB_MUST_CHECK enum neb_status exchange_send_shape(struct agent_exchange *x);
 // exchange_create; then moves the state to the trainer's devices if the cluster's `outer_state`
-// asks for it, and sends the shape.
+// asks for it, and with rounds sends the shape.
 NEB_MUST_CHECK enum neb_status exchange_join(struct agent_exchange *x);
 // Restores the newest state, then tells the agent which updates are in flight and which commits are
 // awaited. NEB_OK also without a checkpoint: the run starts at step 0.
@@ -243,6 +243,10 @@ NEB_MUST_CHECK enum neb_status exchange_skip_steps(struct agent_exchange *x, int
 static inline int32_t exchange_fragments(const struct agent_exchange *x) {
     return agent_job_fragments(&x->job);
 }
+
+// alone.c
+// Call it after each step of a synchronous run that joined: makes the outer step where it is due.
+NEB_MUST_CHECK enum neb_status exchange_alone(struct agent_exchange *x);
 
 // fragments.c
 // Sets the fragment of each unit: whole tensors in order, each group by itself. -1: the tensor is

@@ -320,16 +320,17 @@ static void say_round(struct agent_exchange *x, int32_t f, neb_ns start) {
     if (x->sum)
         snprintf(codec, sizeof codec, "sum16");
     exchange_metrics(
-        x, json_pack(
-               "{s:s,s:I,s:I,s:I,s:I,s:s,s:I,s:s,s:f,s:f,s:f,s:b,s:I,s:I,s:f,s:f,s:f,s:I,s:i}",
-               "kind", "round", "updates", (json_int_t)t->n, "round", (json_int_t)g->round,
-               "fragment", (json_int_t)f, "step", (json_int_t)x->step, "digest", hex,
-               "payload_bytes", (json_int_t)t->payload, "codec", codec, "encode_s", t->encode_s,
-               "travel_s", neb_seconds(t->arrived_at - t->sent_at), "apply_s",
-               neb_seconds(neb_now() - start), "merge", t->merge, "missed", (json_int_t)t->missed,
-               "overlap", (json_int_t)(g->merge_step - g->send_step), "stall_s", t->stall_s,
-               "error", (double)t->error, "share", own_share(t), "tokens", (json_int_t)t->tokens,
-               "interval", agent_schedule_interval(&x->schedule, x->step)));
+        x,
+        json_pack(
+            "{s:s,s:I,s:I,s:I,s:I,s:s,s:I,s:s,s:f,s:f,s:f,s:f,s:b,s:I,s:I,s:f,s:f,s:f,s:I,s:i}",
+            "kind", "round", "updates", (json_int_t)t->n, "round", (json_int_t)g->round, "fragment",
+            (json_int_t)f, "step", (json_int_t)x->step, "digest", hex, "payload_bytes",
+            (json_int_t)t->payload, "codec", codec, "encode_s", t->encode_s, "travel_s",
+            neb_seconds(t->arrived_at - t->sent_at), "held_s", neb_seconds(start - t->arrived_at),
+            "apply_s", neb_seconds(neb_now() - start), "merge", t->merge, "missed",
+            (json_int_t)t->missed, "overlap", (json_int_t)(g->merge_step - g->send_step), "stall_s",
+            t->stall_s, "error", (double)t->error, "share", own_share(t), "tokens",
+            (json_int_t)t->tokens, "interval", agent_schedule_interval(&x->schedule, x->step)));
 }
 
 // Warns when this cluster is left out repeatedly although all links are up: its updates take longer

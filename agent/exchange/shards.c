@@ -7,10 +7,6 @@
 
 // ---- messages between ranks ----
 
-enum neb_status shards_agree(struct agent_shards *o, enum neb_status st) {
-    return intra_comm_agree(o->t.world, st);
-}
-
 enum neb_status shards_begin(struct agent_shards *o, enum shards_call call, void *args,
                              size_t bytes) {
     if (o->ranks == 1)
@@ -37,8 +33,9 @@ static struct agent_move move_of(const struct agent_shards *o, int32_t i, float 
 
 enum neb_status shards_read(struct agent_shards *o, const struct shards_wave *w) {
     int32_t n = 0;
+    shards_joint(o, true);
     for (int32_t i = w->begin; i < w->end; i++)
-        if (o->fragment[i] == w->f && !shards_in_place(o, i))
+        if (o->fragment[i] == w->f && !shards_in_place(o, i) && !shards_alone(o, i, false))
             o->moves[n++] = move_of(o, i, o->local[i] < 0 ? NULL : o->theta_m[o->local[i]]);
     if (n)
         NEB_TRY(o->t.ops->read(o->t.user, o->moves, n));
@@ -54,9 +51,12 @@ enum neb_status shards_write(struct agent_shards *o, const struct shards_wave *w
     if (there)
         NEB_TRY(o->t.ops->write(o->t.user, o->moves, there, true));
     for (int32_t i = w->begin; i < w->end; i++)
-        if (o->fragment[i] == w->f && (o->ranks > 1 || !shards_in_place(o, i)))
+        if (o->fragment[i] == w->f && (o->ranks > 1 || !shards_in_place(o, i)) &&
+            !shards_alone(o, i, true))
             o->moves[n++] = move_of(o, i, o->local[i] < 0 ? NULL : o->theta_m[o->local[i]]);
-    return n ? o->t.ops->write(o->t.user, o->moves, n, false) : NEB_OK;
+    enum neb_status st = n ? o->t.ops->write(o->t.user, o->moves, n, false) : NEB_OK;
+    shards_joint(o, false);
+    return st;
 }
 
 enum neb_status shards_sum_digest(struct agent_shards *o, int32_t f, struct kern_digest *d) {
@@ -182,7 +182,7 @@ static enum neb_status join(const struct agent_trainer *trainer, const struct he
     enum neb_status st = allocate(o, h, fragment);
     if (st == NEB_OK)
         st = make_outer(o);
-    NEB_TRY_GOTO(shards_agree(o, st), fail);
+    NEB_TRY_GOTO(intra_comm_agree(o->t.world, st), fail);
     NEB_TRY_GOTO(fill_theta(o), fail);
     if (o->t.world)
         neb_info(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of updates: from the ranks that encode them, and to the ranks that apply them. Each rank
-// has a carrier to the agent, or all parts pass through rank 0.
+// The parts of updates: from the ranks that encode them, and to the ranks that apply them. Each
+// rank has a carrier to the agent, or all parts pass through rank 0.
 //
 //     carried     rank ── its part ──► agent ── its parts of the commit ──► rank
 //     else        rank ── its part ──► rank 0, which joins and cuts ──────► rank
@@ -100,7 +100,7 @@ enum neb_status shards_collect(struct agent_shards *o, int32_t f, float mine, fl
 enum neb_status shards_do_send(struct agent_shards *o, const struct agent_part_key *k) {
     const struct neb_buf *b = &o->sent[k->fragment];
     enum neb_status st = o->rank ? o->t.carrier_ops->put(o->t.carrier, k, b->p, b->len) : NEB_OK;
-    return shards_agree(o, st);
+    return intra_comm_agree(o->t.world, st);
 }
 
 enum neb_status agent_shards_send(struct agent_shards *o, const struct agent_part_key *k) {
@@ -112,7 +112,7 @@ enum neb_status agent_shards_send(struct agent_shards *o, const struct agent_par
 }
 
 enum neb_status shards_do_renew(struct agent_shards *o) {
-    return shards_agree(o, o->rank ? o->t.carrier_ops->renew(o->t.carrier) : NEB_OK);
+    return intra_comm_agree(o->t.world, o->rank ? o->t.carrier_ops->renew(o->t.carrier) : NEB_OK);
 }
 
 enum neb_status agent_shards_renew(struct agent_shards *o) {
@@ -186,8 +186,8 @@ static enum neb_status take_carried(struct agent_shards *o, const struct shards_
 enum neb_status shards_take_commit(struct agent_shards *o, const struct shards_merge *a,
                                    const struct inter_outer_round *r) {
     if (o->carried)
-        return shards_agree(o, take_carried(o, a, r));
-    NEB_TRY(shards_agree(o, o->rank == 0 ? cut(o, r) : NEB_OK));
+        return intra_comm_agree(o->t.world, take_carried(o, a, r));
+    NEB_TRY(intra_comm_agree(o->t.world, o->rank == 0 ? cut(o, r) : NEB_OK));
     NEB_TRY(pass_parts(o, a->n));
     const uint8_t *at = o->pieces[0].p;
     for (uint32_t p = 0; p < a->n; p++) {
@@ -260,7 +260,7 @@ enum neb_status shards_do_take_flight(struct agent_shards *o, int32_t f,
         neb_buf_clear(&o->pieces[r]);
         st = cmp_update_cut(piece->p, piece->len, o->owner, (uint32_t)o->n, r, &o->pieces[r]);
     }
-    NEB_TRY(shards_agree(o, st));
+    NEB_TRY(intra_comm_agree(o->t.world, st));
     for (int r = 1; r < o->ranks; r++) {
         struct neb_buf *b = &o->pieces[o->rank == 0 ? r : 0];
         uint64_t bytes = b->len;
@@ -274,7 +274,7 @@ enum neb_status shards_do_take_flight(struct agent_shards *o, int32_t f,
     }
     st = add_units(o->rank ? &o->sent[f] : own, &o->pieces[0]);
     free_pieces(o);
-    return shards_agree(o, st);
+    return intra_comm_agree(o->t.world, st);
 }
 
 // Rank 0 hands one piece of an update to the owners of its units.

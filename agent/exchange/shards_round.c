@@ -56,7 +56,7 @@ enum neb_status shards_do_encode(struct agent_shards *o, const struct shards_enc
         else if (!o->masked && st == NEB_OK)
             st = inter_outer_encode(o->outer, a->f, &a->codec, own_counts, o, own);
     }
-    NEB_TRY(shards_agree(o, st));
+    NEB_TRY(intra_comm_agree(o->t.world, st));
     if (o->masked) {
         o->payload[a->f] = o->rank == 0 ? blob->len : 0;
         return NEB_OK;
@@ -134,7 +134,7 @@ enum neb_status shards_do_merge(struct agent_shards *o, const struct shards_merg
     }
     if (a->n && !undivided(o))
         shards_commit_done(o, a);
-    NEB_TRY(shards_agree(o, st));
+    NEB_TRY(intra_comm_agree(o->t.world, st));
     return shards_sum_digest(o, a->f, d);
 }
 

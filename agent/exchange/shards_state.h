@@ -76,6 +76,14 @@ static inline bool shards_weighs_rows(const struct agent_shards *o, int32_t i) {
 static inline bool shards_in_place(const struct agent_shards *o, int32_t i) {
     return o->device && o->local[i] >= 0 && o->in_place[o->local[i]];
 }
+// True if the unit moves on its owner's device (agent_trainer_ops.alone).
+static inline bool shards_alone(const struct agent_shards *o, int32_t i, bool write) {
+    return o->device && o->t.ops->alone && o->t.ops->alone(o->t.user, i, write);
+}
+static inline void shards_joint(const struct agent_shards *o, bool begin) {
+    if (o->device && o->t.ops->joint)
+        o->t.ops->joint(o->t.user, begin);
+}
 // The shapes of the units of fragment f. The caller frees *out.
 NEB_MUST_CHECK enum neb_status shards_shapes(const struct agent_shards *o, int32_t f,
                                              struct cmp_unit_shape **out, int32_t *n);
@@ -93,9 +101,6 @@ int32_t shards_most_in_wave(const struct agent_shards *o); // units of this rank
 // Rank 0: begins a call and broadcasts its arguments.
 NEB_MUST_CHECK enum neb_status shards_begin(struct agent_shards *o, enum shards_call call,
                                             void *args, size_t bytes);
-// Combines the statuses of all ranks into one. On rank 0 the error names the rank that failed, and
-// why.
-NEB_MUST_CHECK enum neb_status shards_agree(struct agent_shards *o, enum neb_status st);
 NEB_MUST_CHECK enum neb_status shards_post(struct agent_shards *o, const void *x, size_t bytes,
                                            int to, int tag);
 NEB_MUST_CHECK enum neb_status shards_take(struct agent_shards *o, void *x, size_t bytes, int from,
@@ -155,8 +160,8 @@ struct shards_restore {
 };
 
 // shards_carry.c
-// Rank 0 collects sizes, errors and, if they are not carried, the parts, which it then joins to out.
-// mine: the error that this rank measured, else 0. own: its part.
+// Rank 0 collects sizes, errors and, if they are not carried, the parts, which it then joins to
+// out. mine: the error that this rank measured, else 0. own: its part.
 NEB_MUST_CHECK enum neb_status shards_collect(struct agent_shards *o, int32_t f, float mine,
                                               float *error, const struct neb_buf *own,
                                               struct neb_buf *out);

@@ -90,6 +90,16 @@ struct agent_trainer_ops {
     // With a device: the device memory in which this rank trains all rows of the unit. NULL: there
     // is none.
     float *(*there)(void *user, int32_t unit);
+    // Optional, all or none: for a trainer that can move units on its device without the host.
+    // alone: the owner of the unit has all its elements in its device's memory; with write: and no
+    // other rank has any. All ranks give the same answers. read and write then leave the unit out,
+    // and the owner's fetch and store enqueue copies between the trainer's memory and (rows, cols)
+    // on the device.
+    bool (*alone)(void *user, int32_t unit, bool write);
+    enum neb_status (*fetch)(void *user, int32_t unit, float *to);
+    enum neb_status (*store)(void *user, int32_t unit, float *from);
+    // Called before the exchange enqueues what uses the trainer's memory (begin), and after it.
+    void (*joint)(void *user, bool begin);
 };
 
 // Moves this rank's own part of updates to and from the agent (agent/exchange/carrier.h), on ranks

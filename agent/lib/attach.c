@@ -160,14 +160,14 @@ static enum neb_status share_job(struct nebula *n) {
     memcpy(h.dir, n->x.dir, sizeof h.dir);
     memcpy(h.socket, n->socket, sizeof h.socket);
     memcpy(h.job, n->job, sizeof h.job);
-    NEB_TRY_GOTO(lib_agree(n, st), out);
+    NEB_TRY_GOTO(intra_comm_agree(n->world, st), out);
     NEB_TRY_GOTO(w->ops->broadcast(w, &h, sizeof h, 0), out);
     if (n->rank && !(text = malloc(h.text)))
         st = neb_fail(NEB_ERR_NOMEM, "out of memory while attaching");
-    NEB_TRY_GOTO(lib_agree(n, st), out);
+    NEB_TRY_GOTO(intra_comm_agree(n->world, st), out);
     NEB_TRY_GOTO(w->ops->broadcast(w, text, h.text, 0), out);
-    NEB_TRY_GOTO(lib_agree(n, n->rank ? take_job(n, &h, text) : NEB_OK), out);
-    st = lib_agree(n, n->rank ? take_credentials(n) : give_credentials(n));
+    NEB_TRY_GOTO(intra_comm_agree(n->world, n->rank ? take_job(n, &h, text) : NEB_OK), out);
+    st = intra_comm_agree(n->world, n->rank ? take_credentials(n) : give_credentials(n));
 out:
     free(text);
     return st;
@@ -194,7 +194,6 @@ static enum neb_status prepare(struct nebula *n, int threads) {
     struct agent_exchange *x = &n->x;
     x->federated = x->job.sync.scheme == AGENT_SCHEME_FEDERATED && x->job.n_clusters > 1;
     NEB_TRY(kern_pool_create(threads ? threads : x->job.clusters[x->cluster].threads, &n->pool));
-    NEB_TRY(lib_copy_create(&n->copy));
     const struct agent_carrier_config c = {.socket_path = n->socket,
                                            .job = n->job,
                                            .credential = x->link.credential,
@@ -216,20 +215,21 @@ static int attach(struct nebula *n, const struct nebula_attach_options *o) {
         return s;
     if (n->ranks > 1)
         LIB_TRY(share_job(n));
-    LIB_TRY(lib_agree(n, prepare(n, o->threads)));
+    LIB_TRY(intra_comm_agree(n->world, prepare(n, o->threads)));
     return NEBULA_OK;
 }
 
 void lib_destroy(struct nebula *n) {
+    lib_device_enter(n);
     exchange_destroy(&n->x);
     agent_shards_destroy(&n->shards);
     agent_carrier_destroy(&n->carrier);
     exchange_leave(&n->x);
+    lib_device_destroy(n);
     lib_trainer_destroy(n);
     lib_tensors_destroy(n);
     intra_model_destroy(&n->model);
     kern_pool_destroy(&n->pool);
-    lib_copy_destroy(&n->copy);
     if (n->world)
         n->world->ops->destroy(n->world);
     free(n);

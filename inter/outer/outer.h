@@ -123,9 +123,9 @@ bool inter_outer_on_device(const struct inter_outer *o);
 uint64_t inter_outer_bytes(const struct inter_outer *o);
 
 // The next calls about fragment f (encode, apply, skip, finish, reject, reset) take only the units
-// [first, first + n) of it, until the next inter_outer_wave. A fragment is encoded or applied by one
-// call for each wave, in order, with the same other arguments. The call with `begins` begins the
-// update and the digest, the call with `completes` completes them. A wave may be empty. Without
+// [first, first + n) of it, until the next inter_outer_wave. A fragment is encoded or applied by
+// one call for each wave, in order, with the same other arguments. The call with `begins` begins
+// the update and the digest, the call with `completes` completes them. A wave may be empty. Without
 // this function a wave is the whole fragment. After an error in a later wave the fragment is
 // undefined.
 void inter_outer_wave(struct inter_outer *o, int32_t f, int32_t first, int32_t n, bool begins,

@@ -95,7 +95,8 @@ static inline float outer_held(const struct inter_outer *o) {
 }
 
 // outer.c
-// Runs a task for each unit of a fragment's wave. Returns the first failure; many tasks cannot fail.
+// Runs a task for each unit of a fragment's wave. Returns the first failure; many tasks cannot
+// fail.
 typedef enum neb_status outer_task(void *arg, struct outer_slot *s);
 enum neb_status outer_each(const struct inter_outer *o, const struct outer_fragment *g,
                            outer_task *task, void *arg);

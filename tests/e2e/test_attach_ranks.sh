@@ -20,7 +20,8 @@ job() { # NAME
     echo "init: equal" >>"$T/$1.yaml"
     timeout 600 "$nebula" pretrain "$T/$1.yaml" --home "$T/a" --out "$T/$1" >"$T/$1.log" 2>&1 &
     run=$!
-    NEBULA_JOB_FROM=alpha timeout 600 "$client" "$T/b" e2e -1 --mesh rows 2 --own 0.25 >"$T/$1-b.log" 2>&1 & b=$!
+    NEBULA_JOB_FROM=alpha timeout 600 "$client" "$T/b" e2e -1 --mesh rows 2 --own 0.25 \
+        >"$T/$1-b.log" 2>&1 & b=$!
 }
 loop() { # NAME RANKS FAULTS
     NEBULA_FAULT=$3 timeout 600 "$client" "$T/a" e2e 1 --mesh rows "$2" --own 0.25 \
@@ -48,7 +49,9 @@ for rank in 1 2; do
     grep -q "rank $rank runs on another host, 127.0.0.1" "$T/a.log" ||
         fail "rank $rank did not connect over TCP: $(tail -5 "$T/a.log")"
 done
-read -r own got others theirs < <(sed -nE 's/.*rank 0 of the trainer sent ([0-9]+) bytes of updates and got ([0-9]+); the other 2 ranks sent ([0-9]+) and got ([0-9]+).*/\1 \2 \3 \4/p' "$T/a.log" | tail -1)
+line='rank 0 of the trainer sent N bytes of updates and got N; the other 2 ranks sent N and got N'
+read -r own got others theirs < <(
+    sed -nE "s/.*${line//N/([0-9]+)}.*/\1 \2 \3 \4/p" "$T/a.log" | tail -1)
 ((others > own && theirs > got && own > 0)) ||
     fail "rank 0 sent $own and got $got bytes, the others $others and $theirs"
 echo "three ranks over TCP: rank 0 sent $own bytes of updates, the others $others"
