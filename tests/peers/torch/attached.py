@@ -285,6 +285,8 @@ def memory(work):
     parameter of its share and 200 MB; the ranks differ by at most 5 %. What `nebula plan` predicts
     for a rank is within 3 % of what the library counts. MEMORY_SYNC: keys of `sync`, for instance
     '{"codec": "int8"}'."""
+    # Freed memory goes back at once, so that a peak is what was in use.
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = "131072"
     steps, sync = 6, json.loads(os.environ.get("MEMORY_SYNC", "{}"))
     for ranks in map(int, os.environ.get("MEMORY_RANKS", "2 4").split()):
         folder = work / str(ranks)
