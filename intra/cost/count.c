@@ -118,6 +118,11 @@ static enum neb_status rows(struct intra_comm *c, float *x, size_t n) { // (size
     return sends_parts(c, 4.0 * (double)n * c->size);
 }
 
+static enum neb_status broadcast(struct intra_comm *c, void *x, size_t bytes, int root) {
+    (void)x, (void)root;
+    return sends_parts(c, (double)bytes);
+}
+
 static enum neb_status enqueue(struct intra_comm *c, enum intra_comm_kind kind, void *x, size_t n,
                                enum intra_comm_type t, enum intra_comm_op op, void *queue) {
     (void)queue;
@@ -138,6 +143,7 @@ static void make_mesh(const struct intra_mesh_config *c, int32_t stage, struct r
     ops->all_reduce = all_reduce;
     ops->reduce = reduce;
     ops->reduce_scatter = ops->all_gather = rows;
+    ops->broadcast = broadcast;
     ops->enqueue = enqueue;
     ops->send = send;
     x->world = (struct intra_comm){ops, &x->all, 0, c->dp * c->pp * c->tp};
