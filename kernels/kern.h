@@ -61,8 +61,8 @@ struct kern_gemm {
     int lda, ldb, ldc; // row strides in elements
     void *c;
     const void *bias; // (n); NULL: none. With a bias, beta is 0 and tc is t
-    // B is A and tb is not ta, so op(A) op(B) is symmetric, and C is, too: a backend may compute one
-    // half and copy it to the other. Without bias.
+    // B is A and tb is not ta, so op(A) op(B) is symmetric, and C is, too: a backend may compute
+    // one half and copy it to the other. Without bias.
     bool symmetric;
 };
 
@@ -177,6 +177,9 @@ struct kern_rows {
     void *gathered;
     float *logits;
     int block;
+    // (n) label_rows with k > 0: written, the log of the sum of exp(logit / temperature). It joins
+    // the labels of several parts of a vocabulary. NULL: not wanted
+    float *log_sums;
 };
 
 // Rows of logits whose columns are divided over tensor-parallel ranks. The loss takes three steps:
@@ -191,13 +194,20 @@ struct kern_vocab {
     int32_t row0;           // this rank has columns row0 … row0 + V - 1 of it
     float *max;             // (n) written by the first step
     // (2, n) written by the second step: the sum of exp(z - max); the target's logit, or 0 if
-    // another rank has it
+    // another rank has it. With a teacher (KERN_VOCAB_SOFT, n): then also the sum of
+    // exp((z - max) / temperature); the same over classes that are not named; and over named
+    // classes the sum of p (log p - (z - max) / temperature), p being the teacher's probability
     double *sums;
+    // NULL: no teacher. Else its labels of these n rows, k >= 1, with ids of the full vocabulary;
+    // the loss is that of kern_soft
+    const struct kern_soft *soft;
     const float *grad_scale; // (1) device
     bool learn;
     float *losses; // (n) written by the third step: the same on all ranks
     double *total; // += the sum of losses by the third step, in a fixed order
 };
+
+enum { KERN_VOCAB_SOFT = 5 };
 
 // Row stride of logits: rows stay aligned for any vocabulary.
 static inline int kern_logits_ld(int V) { return (V + 7) / 8 * 8; }
@@ -254,6 +264,21 @@ struct kern_graph {
 };
 enum { KERN_WHY_MAX = 512 };
 
+// A part of a tensor of another program, and a unit of the exchange: elements [first, first + n) of
+// the tensor in row-major order (agent/lib/pieces.h).
+enum kern_stored { KERN_STORED_F32 = 0, KERN_STORED_BF16, KERN_STORED_F16 };
+enum { KERN_PIECE_DIMS = 8 };
+struct kern_piece {
+    int dims;
+    int64_t shape[KERN_PIECE_DIMS]; // of the tensor
+    // The part: its first index and its size in each dimension, and where its elements are.
+    int64_t at[KERN_PIECE_DIMS], extent[KERN_PIECE_DIMS], stride[KERN_PIECE_DIMS];
+    enum kern_stored stored;
+    void *data; // of the element `at`
+    int64_t first;
+    size_t n;
+};
+
 struct kern;        // a device
 struct kern_digest; // exact.h
 
@@ -289,6 +314,17 @@ struct kern_ops {
     // its work between ops. If such work may never end, the device needs a watch
     // (kern.watch).
     void *(*queue)(struct kern *K);
+
+    // ---- a device that is shared with another program's code in this process; NULL for processors.
+    // after: what is enqueued here from now on waits for all that `theirs`, a queue of the same
+    // library (NULL: its default queue), holds now. before: the other way round. The host waits for
+    // neither.
+    void (*after)(struct kern *K, void *theirs);
+    void (*before)(struct kern *K, void *theirs);
+    // Makes this device the one of the calling thread, as all other calls need it. Returns the one
+    // that it was, for leave.
+    int (*enter)(struct kern *K);
+    void (*leave)(struct kern *K, int was);
 
     // ---- graphs, of accelerators only. Some ops run faster than the host can enqueue them. So a
     // part of the queue that repeats is recorded once, and replayed with as many calls as it has
@@ -433,6 +469,13 @@ struct kern_ops {
     // out (n) = 0, then out[at[i]] = x[i] for i < m. at ascends and is below n.
     void (*scatter)(struct kern *K, float *out, size_t n, const uint32_t *at, const float *x,
                     size_t m);
+    // Between a unit (n) and a part of its tensor: only elements of the part are touched. shadow
+    // (n; NULL: none): the fp32 values behind a part that is stored in 16 bits. A read adds to the
+    // shadow what has changed since its rounded value was written; a write sets it.
+    void (*piece_read)(struct kern *K, float *unit, const float *shadow,
+                       const struct kern_piece *p);
+    void (*piece_write)(struct kern *K, const struct kern_piece *p, const float *unit,
+                        float *shadow);
 };
 
 struct kern_stage;

@@ -23,6 +23,7 @@ struct neb_build_options {
     const char *build_type; // "Release"
     const char *sanitizers; // "address,undefined"; "": none
     bool mpi, nccl, cuda;   // the build has made the object that the program loads for it
+    const char *cuda_version, *nccl_version; // built with; "": without
 };
 const struct neb_build_options *neb_build_options(void);
 

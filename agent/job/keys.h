@@ -280,7 +280,7 @@ KEY_BOOL(JOB, checkpoint_copy, "checkpoint.copy", "true",
 KEY_INT32(JOB, checkpoint_keep, "checkpoint.keep", 1, 16, "2", "checkpoints that are kept")
 
 KEY_FLOAT(JOB, hang_after_s, "hang_after_s", 0, 1e6, "60",
-    "seconds of silence (and 20 steps) before a worker is restarted; 0: never; mode replicas")
+    "seconds of silence (and 20 steps) before a worker is restarted; 0: never")
 KEY_INT32(JOB, log_every, "log_every", 1, 1e9, "10", "inner steps per line of metrics")
 // clang-format on
 

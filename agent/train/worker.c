@@ -138,7 +138,7 @@ static bool for_others(const struct agent_worker *w, enum neb_status st) {
     struct intra_comm *world = w->world;
     return (st == NEB_ERR_IO || st == NEB_ERR_TIMEOUT || st == NEB_ERR_STATE) && world &&
            !w->device_gone && // then the failed device is known
-           (intra_group_lost(w->group) || (world->ops->lost && world->ops->lost(world)));
+           (w->lost || intra_group_lost(w->group) || (world->ops->lost && world->ops->lost(world)));
 }
 
 // True if the device failed after at least one good step, in this process or an earlier one. A new

@@ -127,7 +127,7 @@ struct intra_cost_params {
 struct intra_cost_params intra_cost_count(const struct intra_model_config *m,
                                           const struct intra_trainable *t);
 
-// A side of a stream (modes rtd and distill), which is one rank. Some positions reach the output
+// A side of a stream (modes rtd and distill). Some positions reach the output
 // layer. Some have their logits computed once more, to sample tokens or to make labels.
 struct intra_cost_side {
     double tokens;  // in a micro-batch, with padding
@@ -147,8 +147,8 @@ double intra_cost_flops(const struct intra_cost_job *j, const struct intra_cost_
 double intra_cost_rate(const struct intra_cost_job *j, const struct intra_rates *r, double n);
 // Costs of a step. side NULL: of a trainer. All times are INFINITY if there are several ranks and
 // the link's rate is 0 (rates->link, or that of the devices), or if a host has more ranks than
-// devices. With a side *j has a mesh of one rank, batch x seq_len is the size that memory is
-// allocated for, and side->learns replaces frozen.
+// devices. With a side batch x seq_len is the size that memory is allocated for, and side->learns
+// replaces frozen.
 void intra_cost_step(const struct intra_cost_job *j, const struct intra_cost_side *side,
                      const struct intra_rates *r, struct intra_cost *out);
 // The first half of it: FLOPs and times.

@@ -76,8 +76,7 @@ struct intra_cost_params intra_cost_count(const struct intra_model_config *m,
     return p;
 }
 
-struct rank {                  // a trainer, or of a frozen model the model and what runs its passes
-    struct intra_comm_ops ops; // of all groups: other ranks are not needed to count
+struct rank { // a trainer, or of a frozen model the model and what runs its passes
     struct intra_comm world, dp, tp, pp, ends;
     struct cost_traffic all, data, tensors, stages, tied; // of these groups, in this order
     struct intra_mesh mesh;
@@ -135,17 +134,42 @@ static enum neb_status send(struct intra_comm *c, const void *x, size_t bytes, i
     return sends(c, (double)bytes);
 }
 
+static enum neb_status wait_send(struct intra_comm *c, struct intra_comm_send *s) {
+    (void)c, (void)s;
+    return NEB_OK;
+}
+
+static enum neb_status recv(struct intra_comm *c, void *x, size_t bytes, int from, int tag) {
+    (void)c, (void)x, (void)bytes, (void)from, (void)tag;
+    return NEB_OK;
+}
+
+static enum neb_status barrier(struct intra_comm *c) {
+    (void)c;
+    return NEB_OK;
+}
+
+static enum neb_status look(struct intra_comm *c, bool first) {
+    (void)c, (void)first;
+    return NEB_OK;
+}
+
+const struct intra_comm_ops cost_counting_comm = {.name = "counting",
+                                                  .all_reduce = all_reduce,
+                                                  .reduce = reduce,
+                                                  .reduce_scatter = rows,
+                                                  .all_gather = rows,
+                                                  .broadcast = broadcast,
+                                                  .enqueue = enqueue,
+                                                  .look = look,
+                                                  .send = send,
+                                                  .wait = wait_send,
+                                                  .recv = recv,
+                                                  .barrier = barrier};
+
 // Rank 0 of each tensor-parallel group and replica, in one stage.
 static void make_mesh(const struct intra_mesh_config *c, int32_t stage, struct rank *x) {
-    struct intra_comm_ops *ops = &x->ops;
-    kern_count_nothing(ops, sizeof *ops);
-    ops->name = "counting";
-    ops->all_reduce = all_reduce;
-    ops->reduce = reduce;
-    ops->reduce_scatter = ops->all_gather = rows;
-    ops->broadcast = broadcast;
-    ops->enqueue = enqueue;
-    ops->send = send;
+    const struct intra_comm_ops *ops = &cost_counting_comm;
     x->world = (struct intra_comm){ops, &x->all, 0, c->dp * c->pp * c->tp};
     x->dp = (struct intra_comm){ops, &x->data, 0, c->dp};
     x->tp = (struct intra_comm){ops, &x->tensors, 0, c->tp};
@@ -168,9 +192,11 @@ static enum neb_status make_frozen(const struct intra_cost_job *j, int32_t soft_
     struct intra_trainable t = {.mode = INTRA_TRAIN_BITFIT};
     if (!j->device && j->type == KERN_BF16)
         NEB_TRY(kern_cpu_bf16(x->K));
-    NEB_TRY(intra_model_layout(&j->model, &t, &x->model));
-    NEB_TRY(intra_model_allocate(x->model, false));
+    bool ranks = j->mesh.dp * j->mesh.pp * j->mesh.tp > 1;
+    const struct intra_mesh *mesh = ranks ? &x->mesh : NULL;
+    NEB_TRY(intra_model_create_frozen(&j->model, &t, mesh, &x->model));
     const struct intra_device_config c = {.D = x->K,
+                                          .mesh = mesh,
                                           .graphs = INTRA_GRAPHS_OFF,
                                           .type = j->device ? j->type : KERN_F32,
                                           .batch = j->batch,
@@ -245,15 +271,16 @@ static void end(struct rank *x) {
 // Draws tokens, or makes labels, at the first n positions of the pass.
 static enum neb_status once_more(struct rank *x, const struct intra_cost_side *side, int32_t n,
                                  int32_t *ids) {
-    struct neb_rng rng = {0};
     int32_t *at = calloc((size_t)n + 1, sizeof *at);
     float *numbers = calloc((size_t)n + 1, sizeof *numbers);
-    enum neb_status st = !at || !numbers ? neb_fail(NEB_ERR_NOMEM, "out of memory counting")
+    double *u = calloc((size_t)n + 1, sizeof *u);
+    enum neb_status st = !at || !numbers || !u ? neb_fail(NEB_ERR_NOMEM, "out of memory counting")
                          : side->soft_k > 1
                              ? intra_device_labels(x->device, at, n, 1, 1, ids, numbers, numbers)
-                             : intra_device_sample(x->device, x->model->c.vocab, at, n, &rng, ids);
+                             : intra_device_sample(x->device, x->model->c.vocab, at, n, u, ids);
     free(at);
     free(numbers);
+    free(u);
     return st;
 }
 
@@ -281,7 +308,7 @@ static enum neb_status run_step(const struct intra_cost_job *j, const struct int
                                                             .T = j->seq_len});
     }
     enum neb_status st = stats.status;
-    if (st == NEB_OK && side && side->again >= 1)
+    if (st == NEB_OK && side && side->again >= 1 && intra_model_last(x->model))
         st = once_more(x, side, (int32_t)fmin(n, side->again), tokens);
     free(tokens);
     return st;

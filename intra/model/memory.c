@@ -78,19 +78,23 @@ static void carve_backward(struct device_carve *c, struct intra_device *d) {
 }
 
 static void carve_picks(struct device_carve *c, struct intra_device *d) {
-    size_t n = device_tokens(d), k = device_host(d) ? 0 : (size_t)d->c.soft_k;
+    size_t n = device_tokens(d), width = n * (size_t)d->m->c.d_model,
+           k = intra_model_last(d->m) ? (size_t)d->c.soft_k : 0, there = device_host(d) ? 0 : k,
+           rows = device_cut(d) ? k : there; // whether rows are gathered
     device_take(c, &d->scores, d->m->rtd_weight ? n * sizeof *d->scores : 0);
-    device_take(c, &d->draws, k ? n * sizeof *d->draws : 0);
-    device_take(c, &d->picked, k ? n * sizeof *d->picked : 0);
-    device_take(c, &d->pick_id, n * k * sizeof *d->pick_id);
-    device_take(c, &d->pick_logp, n * k * sizeof *d->pick_logp);
-    device_take(c, &d->pick_tail, k ? n * sizeof *d->pick_tail : 0);
-    device_take(c, &d->row_at, k ? n * sizeof *d->row_at : 0);
-    device_take(c, &d->row_target, k ? n * sizeof *d->row_target : 0);
-    device_take(c, &d->row_of, k ? n * sizeof *d->row_of : 0);
+    device_take(c, &d->draws, there ? n * sizeof *d->draws : 0);
+    device_take(c, &d->picked, there ? n * sizeof *d->picked : 0);
+    device_take(c, &d->pick_sum, there && device_cut(d) ? n * sizeof *d->pick_sum : 0);
+    device_take(c, &d->pick_id, n * rows * sizeof *d->pick_id);
+    device_take(c, &d->pick_logp, n * rows * sizeof *d->pick_logp);
+    device_take(c, &d->pick_tail, rows ? n * sizeof *d->pick_tail : 0);
+    device_take(c, &d->row_at, rows ? n * sizeof *d->row_at : 0);
+    device_take(c, &d->row_target, rows ? n * sizeof *d->row_target : 0);
+    device_take(c, &d->row_of, rows ? n * sizeof *d->row_of : 0);
     device_take(c, &d->row_dx,
-                k && device_learns(d) ? n * (size_t)d->m->c.d_model * kern_type_bytes(d->c.type)
-                                      : 0);
+                rows && device_learns(d)
+                    ? width * (device_cut(d) ? sizeof(float) : kern_type_bytes(d->c.type))
+                    : 0);
 }
 
 static void carve_scratch(struct device_carve *c, struct intra_device *d) {
@@ -113,7 +117,8 @@ static void carve_scratch(struct device_carve *c, struct intra_device *d) {
     device_take(c, &d->losses, s.n * sizeof(float));
     device_take(c, &d->logits, last ? device_logits_bytes(d) : 0);
     device_take(c, &d->vocab_max, cut && last ? rows * sizeof(float) : 0);
-    device_take(c, &d->vocab_sums, cut && last ? 2 * rows * sizeof(double) : 0);
+    device_take(c, &d->vocab_sums,
+                cut && last ? (d->c.soft_k ? KERN_VOCAB_SOFT : 2) * rows * sizeof(double) : 0);
     for (int i = 0; i < 2; i++) {
         device_take(c, &d->came[i], staged ? s.each * s.width * sizeof(float) : 0);
         device_take(c, &d->leaving[i], staged ? s.each * s.width * sizeof(float) : 0);

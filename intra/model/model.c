@@ -353,6 +353,18 @@ enum neb_status intra_model_create_on(const struct intra_model_config *c,
     return st;
 }
 
+enum neb_status intra_model_create_frozen(const struct intra_model_config *c,
+                                          const struct intra_trainable *t,
+                                          const struct intra_mesh *mesh, struct intra_model **out) {
+    struct intra_model *m = NULL;
+    NEB_TRY(layout_on(c, t, mesh, &m));
+    enum neb_status st = intra_model_allocate(m, false);
+    if (st != NEB_OK)
+        intra_model_destroy(&m);
+    *out = m;
+    return st;
+}
+
 enum neb_status intra_model_create(const struct intra_model_config *c,
                                    const struct intra_trainable *t, uint64_t seed,
                                    struct intra_model **out) {

@@ -98,12 +98,14 @@ struct intra_device {
     float *scores;      // (n) of a discriminator
     int32_t *picked;    // (n) rows of a pass for draws or labels
     double *draws;      // (n) numbers in [0, 1) that draws use
-    double *draws_host; // host: the same
+    double *draws_host; // host: with a cut vocabulary, draws among this rank's ids
+    float *told;        // host: with a cut vocabulary, what ranks tell each other (picks.c)
+    int32_t *own_rows;  // host: (2, n) rows of these draws; scratch
     int32_t *pick_id;   // (n, soft_k) ids of draws, of new labels or of a teacher's
-    float *pick_logp, *pick_tail;
+    float *pick_logp, *pick_tail, *pick_sum;
     // for gathered rows: (n) row of the pass, (n) its target; (n) for each position its row, or -1
     int32_t *row_at, *row_target, *row_of;
-    void *row_dx;             // (n, d) T
+    void *row_dx;             // (n, d) T; with a cut vocabulary fp32
     int32_t *lists;           // (3, n) host: the same three
     struct device_soft_rows { // host: labels of gathered rows
         int32_t *ids;
@@ -112,7 +114,7 @@ struct intra_device {
     // (n, d) fp32: sums over ranks, and a stage's output; empty with one rank and one stage
     float *wide;
     float *vocab_max;   // (logit_rows) with a cut vocabulary
-    double *vocab_sums; // (2, logit_rows) with a cut vocabulary
+    double *vocab_sums; // (2, logit_rows) with a cut vocabulary; with soft_k KERN_VOCAB_SOFT rows
     int logit_rows;
     float *came[2], *leaving[2]; // by enum intra_pipe_way: this rank's rows
     bool came_used[2];
@@ -172,6 +174,10 @@ static inline bool device_cut(const struct intra_device *d) { return intra_mesh_
 static inline bool device_plain(const struct intra_device *d, const struct device_acts *a, int B) {
     return B == d->c.batch && a->T == d->c.seq_len && a->targets && !a->prefixed && !a->taught &&
            !a->n_rows;
+}
+// Where rows are gathered: free after the final norm.
+static inline void *device_gathered(const struct intra_device *d) {
+    return device_cut(d) ? d->y : d->r;
 }
 static inline bool device_learns(const struct intra_device *d) { return d->c.learn; }
 static inline bool device_host(const struct intra_device *d) { return kern_on_host(d->c.D); }
@@ -341,8 +347,9 @@ void device_tp_sum_doubles(struct intra_device *d, double *x, size_t n);
 void device_tp_gather(struct intra_device *d, void *x, size_t n);
 void device_rows_gather(struct intra_device *d, const struct intra_rows *r, void *x, size_t bytes);
 void device_rows_sum(struct intra_device *d, const struct intra_rows *r, float *x);
-// h as for kern_ops.head_loss, with this rank's rows of the output weight. dx goes into
-// d->wide, as fp32: a part of a sum over ranks.
-void device_vocab_head(struct intra_device *d, const struct kern_head *h);
+// As kern_ops.head_loss, with this rank's rows of the output weight. h->dx is fp32: a part of a sum
+// over ranks. soft: NULL, or k >= 1.
+void device_vocab_head(struct intra_device *d, const struct kern_head *h,
+                       const struct kern_soft *soft);
 
 #endif

@@ -121,7 +121,7 @@ static bool same_form(const struct intra_model_config *was, const struct intra_m
            was->mask == is->mask && intra_rope_same(&was->rope_scaling, &is->rope_scaling);
 }
 
-enum neb_status trainer_put_config(const struct intra_model *m, struct intra_ckpt_writer *w) {
+enum neb_status intra_model_save_config(const struct intra_model *m, struct intra_ckpt_writer *w) {
     struct neb_buf b = {0};
     put_config(&b, m);
     enum neb_status st = neb_buf_check(&b);
@@ -132,7 +132,7 @@ enum neb_status trainer_put_config(const struct intra_model *m, struct intra_ckp
 }
 
 enum neb_status intra_model_save(const struct intra_model *m, struct intra_ckpt_writer *w) {
-    enum neb_status st = trainer_put_config(m, w);
+    enum neb_status st = intra_model_save_config(m, w);
     for (int32_t i = 0; st == NEB_OK && i < m->n_tensors; i++) {
         const struct intra_tensor *t = &m->tensors[i];
         st = intra_ckpt_add(w, t->name, INTRA_F32, (uint64_t)t->rows, (uint64_t)t->cols,
@@ -263,8 +263,9 @@ static enum neb_status gather_moments(const struct intra_trainer *t, bool second
     return st;
 }
 
-enum neb_status intra_trainer_counts(const struct intra_trainer *t, uint64_t *input,
-                                     uint64_t *target) {
+// Tokens that all replicas have seen: (V) each. Collective over the data-parallel ranks.
+static enum neb_status sum_counts(const struct intra_trainer *t, uint64_t *input,
+                                  uint64_t *target) {
     struct intra_comm *dp = t->c.mesh ? t->c.mesh->dp : NULL;
     size_t V = (size_t)t->c.model.vocab;
     memcpy(input, t->input_counts, V * sizeof *input);
@@ -358,9 +359,9 @@ static enum neb_status save_split(const struct intra_trainer *t, struct intra_ck
     bool owner = intra_mesh_is_root(t->c.mesh);
     enum neb_status st = make_counts(t, &s);
     NEB_TRY_GOTO(intra_full_agree(t->c.mesh, st), out);
-    NEB_TRY_GOTO(intra_trainer_counts(t, s.input, s.target), out);
+    NEB_TRY_GOTO(sum_counts(t, s.input, s.target), out);
     if (owner)
-        st = trainer_put_config(t->whole, w);
+        st = intra_model_save_config(t->whole, w);
     NEB_TRY_GOTO(intra_full_agree(t->c.mesh, st), out);
     NEB_TRY_GOTO(intra_trainer_save_parts(t, w, split), out);
     if (owner)
@@ -388,7 +389,7 @@ static enum neb_status save_mesh(const struct intra_trainer *t, struct intra_ckp
     bool owner = intra_mesh_is_root(t->c.mesh);
     struct intra_split split;
     NEB_TRY(intra_full_agree(t->c.mesh, pull_all(t)));
-    NEB_TRY(intra_trainer_may_split(t, w, &split));
+    NEB_TRY(intra_split_ask(t->c.mesh->world, w, &split));
     if (split.wanted)
         return save_split(t, w, &split);
     enum neb_status st = make_state(t, &s);
@@ -399,7 +400,7 @@ static enum neb_status save_mesh(const struct intra_trainer *t, struct intra_ckp
     NEB_TRY_GOTO(trainer_kept(t, intra_full_params(t->model, whole)), out);
     NEB_TRY_GOTO(trainer_kept(t, gather_moments(t, false, s.m)), out);
     NEB_TRY_GOTO(trainer_kept(t, gather_moments(t, true, s.v)), out);
-    NEB_TRY_GOTO(trainer_kept(t, intra_trainer_counts(t, s.input, s.target)), out);
+    NEB_TRY_GOTO(trainer_kept(t, sum_counts(t, s.input, s.target)), out);
     if (owner)
         st = intra_model_save(whole, w);
     if (owner && st == NEB_OK)

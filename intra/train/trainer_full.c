@@ -133,7 +133,7 @@ out:
 static enum neb_status collect_params(struct passing *p) {
     const struct intra_model *m = p->t->model;
     if (p->owner)
-        p->st = trainer_put_config(p->t->whole, p->to);
+        p->st = intra_model_save_config(p->t->whole, p->to);
     for (int32_t i = 0; i < p->t->whole->n_tensors; i++) {
         const struct intra_tensor *x = &p->t->whole->tensors[i];
         NEB_TRY(intra_full_gather(m, x, INTRA_ARENA_PARAMS, m->params, p->room));

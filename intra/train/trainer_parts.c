@@ -9,10 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum neb_status intra_trainer_may_split(const struct intra_trainer *t,
-                                        const struct intra_ckpt_writer *w,
-                                        struct intra_split *out) {
-    struct intra_comm *world = t->c.mesh->world;
+enum neb_status intra_split_ask(struct intra_comm *world, const struct intra_ckpt_writer *w,
+                                struct intra_split *out) {
     const char *path = w ? intra_ckpt_split_path(w) : NULL;
     memset(out, 0, sizeof *out);
     if (path && world->size > 1) {
@@ -35,6 +33,24 @@ void intra_parts_assign(const uint64_t *bytes, int32_t n, const uint64_t *able, 
         load[best] += bytes[i];
         out[i] = best;
     }
+}
+
+enum neb_status intra_parts_find_able(struct intra_comm *world, const char *file, bool sealed,
+                                      bool vault, uint64_t *token, uint64_t *able) {
+    char mark[NEB_PATH_MAX];
+    enum neb_status st = NEB_OK;
+    if (world->rank == 0 && getentropy(token, sizeof *token) != 0)
+        st = neb_fail_errno("cannot read random numbers from the system");
+    NEB_TRY(intra_comm_agree(world, st));
+    NEB_TRY(world->ops->broadcast(world, token, sizeof *token, 0));
+    st = intra_part_path(file, *token, 0, mark, sizeof mark);
+    if (st == NEB_OK && world->rank == 0)
+        st = neb_fs_write(mark, "", 0, 0600);
+    NEB_TRY(intra_comm_agree(world, st));
+    able[world->rank] = neb_fs_exists(mark) && (!sealed || vault || world->rank == 0);
+    NEB_TRY(
+        world->ops->all_reduce(world, able, (size_t)world->size, INTRA_COMM_U64, INTRA_COMM_SUM));
+    return intra_comm_agree(world, world->rank == 0 ? neb_fs_remove(mark) : NEB_OK);
 }
 
 // ---- writing aside ------------------------------------------------------------------------------
@@ -94,21 +110,6 @@ static enum neb_status allocate(struct parts *p) {
         p->bytes[i] = intra_tensor_size(x) * sizeof(float) * arrays;
     }
     return NEB_OK;
-}
-
-// Finds the ranks that see the folder: rank 0 leaves an empty file with a random name there, and
-// the other ranks look for it.
-static enum neb_status find_able(struct parts *p, const char *path) {
-    char mark[NEB_PATH_MAX];
-    struct intra_comm *world = p->world;
-    enum neb_status st = intra_part_path(path, p->part.token, 0, mark, sizeof mark);
-    if (st == NEB_OK && world->rank == 0)
-        st = neb_fs_write(mark, "", 0, 0600);
-    NEB_TRY(intra_full_agree(p->t->c.mesh, st));
-    p->able[world->rank] = neb_fs_exists(mark) && (!p->sealed || p->t->vault || !world->rank);
-    NEB_TRY(world->ops->all_reduce(world, p->able, (size_t)world->size, INTRA_COMM_U64,
-                                   INTRA_COMM_SUM));
-    return world->rank == 0 ? neb_fs_remove(mark) : NEB_OK;
 }
 
 // Each rank writes its own `extra` if it can write; tensors go to the rank that writes least so
@@ -268,11 +269,10 @@ enum neb_status intra_trainer_save_parts(const struct intra_trainer *t, struct i
         NEB_TRY_GOTO(count(&p, w), out);
     if (!path[0])
         goto out;
-    if (st == NEB_OK && getentropy(&p.part.token, sizeof p.part.token) != 0)
-        st = neb_fail_errno("cannot read random numbers from the system");
     NEB_TRY_GOTO(intra_full_agree(mesh, st), out);
-    NEB_TRY_GOTO(p.world->ops->broadcast(p.world, &p.part.token, sizeof p.part.token, 0), out);
-    NEB_TRY_GOTO(find_able(&p, path), out);
+    NEB_TRY_GOTO(
+        intra_parts_find_able(p.world, path, p.sealed, t->vault != NULL, &p.part.token, p.able),
+        out);
     deal(&p);
     NEB_TRY_GOTO(intra_full_agree(mesh, begin_part(&p, w, path)), out);
     enum neb_status written = NEB_OK;

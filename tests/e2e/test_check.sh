@@ -319,6 +319,7 @@ typed() { # MESSAGE ARGUMENTS...
 }
 typed "unknown command 'chekc'; did you mean 'check'?" chekc job.yaml
 typed "did you mean 'status'?" stat
+typed "unknown command 'ps'; did you mean 'jobs'?" ps
 typed "'nebula help' lists all commands" zzzzqqqq
 typed "unknown command or topic 'tunning'; did you mean 'tuning'?" help tunning
 typed "'tuning' is a topic, not a command: nebula help tuning" tuning

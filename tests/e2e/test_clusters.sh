@@ -25,7 +25,8 @@ federated=$real
 one=$("$program" "$T/job.yaml" --set sync.scheme=synchronous) || fail "a synchronous run"
 same outer --set sync.scheme=synchronous --set sync.interval=1 --set sync.outer.lr=1 \
     --set sync.outer.momentum=0.8 --set optim.beta1=0
-jq -en "$real != $federated and $real != $(loss "$one")" >/dev/null || fail "the outer step does nothing"
+jq -en "$real != $federated and $real != $(loss "$one")" >/dev/null ||
+    fail "the outer step does nothing"
 same muon --set optim.name=muon --set sync.codec=int2
 jq -en "$real != $federated" >/dev/null || fail "muon trains like adamw"
 
@@ -44,9 +45,12 @@ done
 # The product stops and continues between two outer steps.
 sed -i 's/every_steps: 20/every_steps: 7/' "$T/job.yaml"
 options=(--set sync.scheme=synchronous --set sync.interval=5 --set sync.outer.momentum=0.8)
-run() { timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/$1" "${@:2}" "${options[@]}"; }
+run() {
+    timeout 600 "$nebula" pretrain "$T/job.yaml" --local 2 --out "$T/$1" "${@:2}" "${options[@]}"
+}
 run whole >"$T/whole.log" 2>&1 || fail "the uninterrupted run failed"
-NEBULA_FAULT=worker.step:33:kill run killed >"$T/killed.log" 2>&1 || fail "the interrupted run failed"
+NEBULA_FAULT=worker.step:33:kill run killed >"$T/killed.log" 2>&1 ||
+    fail "the interrupted run failed"
 digest() { jq -r '.clusters[0].params_digest' "$T/$1/summary.json"; }
 [[ $(digest whole) == "$(digest killed)" ]] || fail "a restarted run ends with other parameters"
 grep -rq 'going on from step 28' "$T/killed" || fail "no worker was restarted"

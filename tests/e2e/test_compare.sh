@@ -6,8 +6,9 @@
 . "$(dirname "$0")/lib.sh"
 root=$(cd "$(dirname "$0")/../.." && pwd)
 
-# The loss on the other windows is lowest at a rate of 12e-3, outside of what is tried first. That on
-# the table's windows is lowest elsewhere. Federated runs lose 0.02, and 0.01 more on one seed.
+# The loss on the other windows is lowest at a rate of 12e-3, outside of what is tried first.
+# That on the table's windows is lowest elsewhere. Federated runs lose 0.02, and 0.01 more on one
+# seed.
 cat >"$T/clusters" <<'END'
 #!/usr/bin/env bash
 rate=0 seed=0 steps=0 fed=1
@@ -52,13 +53,16 @@ compare --seeds "1 2 3" --steps 7 --schemes "$only" >"$T/table" 2>"$T/log" ||
 row() { grep -qF "| $1" "$T/table" || fail "the table has no line '$1': $(cat "$T/table")"; }
 row "same | small | adamw-today | 0.01131 | 3.7087 ± 0.0058 | 3 | - | - | - | - |"
 row "split | small | adamw | 0.012 | 3.7080 ± 0.0058 | 3 | - | - | -0.0007 ± 0.0000 | - |"
-row "same | small | adamw-300x | 0.012 | 3.7313 ± 0.0088 | 3 | 300 | - | +0.0226 ± 0.0033 | +0.0233 ± 0.0033 |"
+row "same | small | adamw-300x | 0.012 | 3.7313 ± 0.0088 | 3 | 300 | - | \
++0.0226 ± 0.0033 | +0.0233 ± 0.0033 |"
 # one rate beyond the best one, five other runs with it
-[[ $(wc -l <"$CALLS") == $((8 + 7 + 7 + 3 * 5)) ]] || fail "$(wc -l <"$CALLS") runs: $(cat "$CALLS")"
+[[ $(wc -l <"$CALLS") == $((8 + 7 + 7 + 3 * 5)) ]] ||
+    fail "$(wc -l <"$CALLS") runs: $(cat "$CALLS")"
 [[ $(grep -c 'compare-split.yaml' "$CALLS") == 9 ]] || fail "wrong runs of split: $(cat "$CALLS")"
 
 # Finished runs are kept; those of another length are refused.
-compare --seeds "1 2 3" --steps 7 --schemes "$only" --jobs 1 >"$T/again" 2>&1 || fail "$(cat "$T/again")"
+compare --seeds "1 2 3" --steps 7 --schemes "$only" --jobs 1 >"$T/again" 2>&1 ||
+    fail "$(cat "$T/again")"
 cmp -s "$T/table" "$T/again" || fail "the second table differs: $(cat "$T/again")"
 rm "$T/out/same-small-adamw-0.012-2.json"
 compare --seeds "1 2 3" --steps 7 --schemes adamw --list >"$T/list" || fail "compare --list failed"
@@ -72,7 +76,8 @@ grep -o -- '--set [^ ]*' "$CALLS" | grep -v optim.lr | sort -u >"$T/sets"
 grep -q sync.codec=topk "$T/sets" || fail "no codec: $(cat "$T/sets")"
 exchanges() { # SCHEME: the number of exchanges that nebula check counts in 1,500 steps
     local args=() o
-    for o in $(sed -n "/^adamw-today/,/^END/s/^$1  *[^ ]*  *[^ ]*  *//p" "$root/configs/compare"); do
+    for o in $(sed ':a;/\\$/{N;s/\\\n *//;ta}' "$root/configs/compare" |
+        sed -n "/^adamw-today/,/^END/s/^$1  *[^ ]*  *[^ ]*  *//p"); do
         args+=(--set "$o")
     done
     (cd "$root" && "$nebula" check configs/compare.yaml --set steps=1500 "${args[@]}" --json) |
