@@ -464,6 +464,9 @@ static void test_set(void **state) {
     assert_int_equal(agent_job_set(&j, "trainable.rank=4"), NEB_OK);
     assert_int_equal(agent_job_set(&j, "trainable.targets=[q, down]"), NEB_OK);
     assert_int_equal(agent_job_set(&j, "sync.codec=topk:64/4096"), NEB_OK);
+    assert_true(j.optim.kind == INTRA_OPTIM_ADAMW && j.optim.momentum == 0.95f);
+    assert_int_equal(agent_job_set(&j, "optim.name=muon"), NEB_OK);
+    assert_int_equal(j.optim.kind, INTRA_OPTIM_MUON);
     assert_true(agent_job_gives(&j, "sync.codec") && agent_job_gives(&j, "model.d_ff") &&
                 !agent_job_gives(&j, "model.tied"));
     assert_true(j.sync.interval == 10 && j.trainable.mode == INTRA_TRAIN_LORA &&
