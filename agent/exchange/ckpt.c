@@ -165,6 +165,7 @@ static enum neb_status save_sync(struct agent_exchange *x, struct intra_ckpt_wri
 enum neb_status exchange_write_checkpoint(struct agent_exchange *x, struct intra_ckpt_writer *out) {
     struct neb_buf state = {0};
     char note[128];
+    NEB_TRY(exchange_complete(x, true));
     if (x->saves.trainer_only)
         return x->trainer.ops->save(x->trainer.user, out);
     neb_buf_u32(&state, STATE_VERSION);

@@ -51,6 +51,7 @@ enum neb_status exchange_create(struct agent_exchange *x) {
 }
 
 void exchange_destroy(struct agent_exchange *x) {
+    json_decref(x->pending.line);
     intra_ckpt_async_destroy(&x->saves.saver);
     for (int f = 0; f < INTER_FRAGMENTS_MAX; f++) {
         free(x->kept[f].counts_base);
@@ -208,6 +209,7 @@ static enum neb_status exchange_one(struct agent_exchange *x, int32_t f, bool *m
 // not depend on when a commit arrived, because a repeated run gets the commits in another order.
 enum neb_status exchange_step(struct agent_exchange *x, bool *ready) {
     *ready = true;
+    NEB_TRY(exchange_complete(x, false));
     for (bool changed = x->federated; changed;) {
         changed = false;
         *ready = true;
@@ -222,7 +224,9 @@ enum neb_status exchange_step(struct agent_exchange *x, bool *ready) {
                 *ready = false;
         }
     }
-    return NEB_OK;
+    if (!x->federated)
+        return NEB_OK;
+    return *ready && x->step < x->job.steps ? exchange_open_next(x) : exchange_complete(x, true);
 }
 
 bool exchange_finished(const struct agent_exchange *x) {

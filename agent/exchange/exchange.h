@@ -167,6 +167,18 @@ struct agent_exchange {
     struct exchange_merges merges;
     struct exchange_saves saves;
     uint8_t left_out; // planned: of every INTER_STEPS_CYCLE steps
+    // What goes on while the trainer makes steps (agent_shards_deferred).
+    struct {
+        enum exchange_begun {
+            EXCHANGE_NOTHING,
+            EXCHANGE_SENDS,
+            EXCHANGE_OPENS,
+            EXCHANGE_MERGES
+        } is;
+        int32_t f;
+        neb_ns since;
+        json_t *line; // of the merge, without its digest
+    } pending;
 
     // how this process began
     uint64_t taken; // bit per fragment in which DIR/snapshot.bin is ahead, set by the agent
@@ -330,6 +342,11 @@ NEB_MUST_CHECK enum neb_status exchange_send(struct agent_exchange *x, int32_t f
 // Encodes fragment f into the blob of its flight; with sync.tune: auto also measures the error.
 NEB_MUST_CHECK enum neb_status exchange_encode(struct agent_exchange *x, int32_t f,
                                                const struct cmp_codec *codec);
+// Ends what a send or a merge has begun, if it is done; wait: waits for it. All that uses the state of
+// the exchange, besides a step, calls it with wait first.
+NEB_MUST_CHECK enum neb_status exchange_complete(struct agent_exchange *x, bool wait);
+// Begins to open a commit that has arrived and is not due yet.
+NEB_MUST_CHECK enum neb_status exchange_open_next(struct agent_exchange *x);
 // Submits the bytes of an update in flight once more.
 NEB_MUST_CHECK enum neb_status exchange_resubmit(struct agent_exchange *x, int32_t f);
 // Keeps a commit until its merge step. NEB_ERR_FORMAT: the agent's message is malformed.

@@ -85,6 +85,8 @@ static void wipe_parts(struct agent_ipc_msg *m) {
 static enum neb_status resubmit(struct agent_exchange *x, int64_t f, int64_t round) {
     bool has = f >= 0 && f < exchange_fragments(x) && x->frags[f].in_flight &&
                round == (int64_t)x->frags[f].round && x->flight[f].blob.len;
+    if (has && x->pending.is == EXCHANGE_SENDS && x->pending.f == f)
+        return NEB_OK; // it is submitted as soon as it is encoded
     return has ? exchange_resubmit(x, (int32_t)f) : NEB_OK;
 }
 

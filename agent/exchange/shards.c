@@ -9,6 +9,7 @@
 
 enum neb_status shards_begin(struct agent_shards *o, enum shards_call call, void *args,
                              size_t bytes) {
+    agent_shards_join(o);
     if (o->ranks == 1)
         return NEB_OK;
     NEB_TRY(o->t.ops->call(o->t.user, (int32_t)call));
@@ -171,6 +172,7 @@ static enum neb_status join(const struct agent_trainer *trainer, const struct he
     if (!o)
         return neb_fail(NEB_ERR_NOMEM, "out of memory for the exchange");
     o->t = *trainer;
+    o->side.opened = -1;
     o->rank = o->t.world ? o->t.world->rank : 0;
     o->ranks = o->t.world ? o->t.world->size : 1;
     o->c = h->c;
@@ -232,6 +234,7 @@ void agent_shards_destroy(struct agent_shards **op) {
     struct agent_shards *o = *op;
     if (!o)
         return;
+    agent_shards_join(o);
     inter_outer_destroy(&o->outer);
     shards_leave_device(o);
     for (int32_t k = 0; o->counts && k < o->mine; k++)
@@ -318,20 +321,26 @@ enum neb_status agent_shards_follow(const struct agent_trainer *trainer, int32_t
         bool must;
     } a;
     static const size_t bytes[] = {
-        [SHARDS_ENCODE] = sizeof a.encode,   [SHARDS_MERGE] = sizeof a.merge,
-        [SHARDS_RESTORE] = sizeof a.restore, [SHARDS_ADOPT] = sizeof a.adopt,
-        [SHARDS_DIGEST] = sizeof a.f,        [SHARDS_PLACE] = sizeof a.must,
-        [SHARDS_SEND] = sizeof a.key,        [SHARDS_RENEW] = sizeof a.f,
-        [SHARDS_GIVE_FLIGHT] = sizeof a.f,   [SHARDS_TAKE_FLIGHT] = sizeof a.f};
+        [SHARDS_ENCODE] = sizeof a.encode, [SHARDS_MERGE] = sizeof a.merge,
+        [SHARDS_ENCODED] = sizeof a.f,     [SHARDS_MERGED] = sizeof a.f,
+        [SHARDS_OPEN] = sizeof a.merge,    [SHARDS_RESTORE] = sizeof a.restore,
+        [SHARDS_ADOPT] = sizeof a.adopt,   [SHARDS_DIGEST] = sizeof a.f,
+        [SHARDS_PLACE] = sizeof a.must,    [SHARDS_SEND] = sizeof a.key,
+        [SHARDS_RENEW] = sizeof a.f,       [SHARDS_GIVE_FLIGHT] = sizeof a.f,
+        [SHARDS_TAKE_FLIGHT] = sizeof a.f};
     if (n == SHARDS_CREATE)
         return follow_create(trainer, shards);
     if (n < 0 || (size_t)n >= sizeof bytes / sizeof *bytes)
         return neb_fail(NEB_ERR_STATE, "rank 0 sent call %d, which this program does not know", n);
     NEB_TRY(trainer->world->ops->broadcast(trainer->world, &a, bytes[n], 0));
     struct kern_digest d;
+    agent_shards_join(o);
     switch ((enum shards_call)n) {
-    case SHARDS_ENCODE: return shards_do_encode(o, &a.encode, NULL, NULL, NULL, NULL);
-    case SHARDS_MERGE: return shards_do_merge(o, &a.merge, NULL, &d);
+    case SHARDS_ENCODE: return shards_do_encode(o, &a.encode, NULL, NULL, NULL);
+    case SHARDS_ENCODED: return shards_do_encoded(o, NULL, NULL);
+    case SHARDS_OPEN: return shards_do_open(o, &a.merge, NULL);
+    case SHARDS_MERGE: return shards_do_merge(o, &a.merge, NULL);
+    case SHARDS_MERGED: return shards_do_merged(o, a.f, &d);
     case SHARDS_RESTORE: return shards_do_restore(o, &a.restore, NULL);
     case SHARDS_ADOPT: return shards_do_adopt(o, &a.adopt, NULL);
     case SHARDS_PLACE: return shards_do_place(o, a.must);

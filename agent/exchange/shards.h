@@ -79,6 +79,19 @@ NEB_MUST_CHECK enum neb_status agent_shards_encode(struct agent_shards *o, int32
                                                    uint32_t round, const struct cmp_codec *codec,
                                                    agent_shards_counts *counts, void *user,
                                                    float *error, struct neb_buf *out);
+// The same in two parts: between them the trainer may go on, and change its parameters, if
+// agent_shards_deferred. out stays, and is set by the end.
+NEB_MUST_CHECK enum neb_status agent_shards_encode_begin(struct agent_shards *o, int32_t f,
+                                                         uint32_t round,
+                                                         const struct cmp_codec *codec,
+                                                         agent_shards_counts *counts, void *user,
+                                                         bool measured, struct neb_buf *out);
+NEB_MUST_CHECK enum neb_status agent_shards_encode_end(struct agent_shards *o, float *error,
+                                                       struct neb_buf *out);
+// Work of this rank that a begin has started may go on after it, on a device.
+bool agent_shards_deferred(const struct agent_shards *o);
+bool agent_shards_busy(const struct agent_shards *o); // such work has not ended
+void agent_shards_join(struct agent_shards *o);       // waits for it on this rank; accepts NULL
 // True if each rank carries its own part; then `out` above is rank 0's part of the update, and the
 // blobs of a commit are rank 0's parts.
 bool agent_shards_carried(const struct agent_shards *o);
@@ -104,6 +117,17 @@ void agent_shards_expect(struct agent_shards *o, const struct agent_shards_commi
 NEB_MUST_CHECK enum neb_status agent_shards_merge(struct agent_shards *o, int32_t f, bool reject,
                                                   const struct inter_outer_round *r,
                                                   struct kern_digest *digest);
+// The same in parts, as the encode above. open begins to decode and sum the commit of the next merge
+// of the fragment, which must not be rejected; r stays until then. Only if deferred; the merge does
+// it otherwise.
+NEB_MUST_CHECK enum neb_status agent_shards_open(struct agent_shards *o, int32_t f,
+                                                 const struct inter_outer_round *r);
+int32_t agent_shards_opened(const struct agent_shards *o); // the fragment; -1: none
+NEB_MUST_CHECK enum neb_status agent_shards_merge_begin(struct agent_shards *o, int32_t f,
+                                                        bool reject,
+                                                        const struct inter_outer_round *r);
+NEB_MUST_CHECK enum neb_status agent_shards_merge_end(struct agent_shards *o,
+                                                      struct kern_digest *digest);
 // As inter_outer_fragment_digest; f -1: over all fragments.
 NEB_MUST_CHECK enum neb_status agent_shards_digest(struct agent_shards *o, int32_t f,
                                                    struct kern_digest *digest);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The inside of agent/exchange/shards.h. shards.c: creation, reads and writes, the followers.
-// shards_waves.c: owners and waves.
+// shards_waves.c: owners and waves. shards_side.c: work while the trainer goes on.
 // shards_device.c: the state on the devices. shards_round.c: a round. shards_carry.c: parts of
 // updates between ranks and the agent. shards_ckpt.c: checkpoints.
 #ifndef AGENT_SHARDS_STATE_H
@@ -8,10 +8,16 @@
 #include "agent/exchange/shards.h"
 #include "inter/record/types.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
+
 enum shards_call {
     SHARDS_CREATE,
     SHARDS_ENCODE,
+    SHARDS_ENCODED,
+    SHARDS_OPEN,
     SHARDS_MERGE,
+    SHARDS_MERGED,
     SHARDS_DIGEST,
     SHARDS_RESTORE,
     SHARDS_ADOPT,
@@ -27,6 +33,43 @@ enum { // after the tags of full.c and group.c, and within the range of every MP
     SHARDS_TAG_SIZES,
     SHARDS_TAG_FRAMES,
     SHARDS_TAG_ARRAYS
+};
+
+struct shards_encode {
+    int32_t f, sample; // sample: the unit to measure; -1: none
+    uint32_t round;    // of a masked update
+    struct cmp_codec codec;
+};
+struct shards_merge {
+    int32_t f;
+    bool reject, merge, last;
+    float eta, mu;
+    uint32_t n;
+    struct agent_shards_commit commit;
+    struct {
+        uint64_t tokens, weight;
+        float clip;
+        bool mine;
+    } parts[INTER_PARTS_MAX];
+};
+
+struct agent_shards;
+struct shards_side { // the part of a round between its begin and its end
+    pthread_t thread;
+    bool started; // and not joined
+    atomic_bool ended;
+    enum neb_status (*run)(struct agent_shards *o);
+    enum neb_status st;
+    struct shards_encode encode;
+    struct neb_buf *own; // receives the encoded part
+    float error;
+    int32_t opened; // the fragment whose commit is opened; -1: none
+    enum neb_status opening;
+    bool settling; // the digest of the merge is computed
+    int32_t f;
+    struct inter_outer_part parts[INTER_PARTS_MAX];
+    struct inter_outer_round round;
+    struct kern_digest digest;
 };
 
 struct agent_shards {
@@ -64,6 +107,7 @@ struct agent_shards {
     struct agent_ipc_part taken[AGENT_IPC_PARTS_MAX]; // parts of the commit that this rank applies
     struct neb_buf *sent; // (fragments) other ranks: this rank's part of an update in flight
     uint64_t *payload;    // (fragments) rank 0: bytes of the update
+    struct shards_side side;
 };
 
 static inline size_t shards_unit_size(const struct agent_shards *o, int32_t i) {
@@ -131,24 +175,7 @@ NEB_MUST_CHECK enum neb_status shards_download(struct agent_shards *o, int32_t f
 NEB_MUST_CHECK enum neb_status shards_do_place(struct agent_shards *o, bool must);
 void shards_leave_device(struct agent_shards *o); // frees its device memory
 
-// The arguments of calls, which rank 0 broadcasts, and what all ranks then do.
-struct shards_encode {
-    int32_t f, sample; // sample: the unit to measure; -1: none
-    uint32_t round;    // of a masked update
-    struct cmp_codec codec;
-};
-struct shards_merge {
-    int32_t f;
-    bool reject, merge, last;
-    float eta, mu;
-    uint32_t n;
-    struct agent_shards_commit commit;
-    struct {
-        uint64_t tokens, weight;
-        float clip;
-        bool mine;
-    } parts[INTER_PARTS_MAX];
-};
+// More arguments.
 struct shards_adopt {
     int32_t f;
     uint32_t version;
@@ -181,14 +208,23 @@ NEB_MUST_CHECK enum neb_status shards_do_take_flight(struct agent_shards *o, int
                                                      const struct neb_buf *piece,
                                                      struct neb_buf *own);
 
+// shards_side.c
+// Runs it on a thread of its own, if work may be deferred, or at once. Its status goes to side.st.
+void shards_side_start(struct agent_shards *o, enum neb_status (*run)(struct agent_shards *o));
+
 // shards_round.c. counts, user, error, blob and r are used on rank 0 only.
 NEB_MUST_CHECK enum neb_status shards_do_encode(struct agent_shards *o,
                                                 const struct shards_encode *a,
                                                 agent_shards_counts *counts, void *user,
-                                                float *error, struct neb_buf *blob);
+                                                struct neb_buf *blob);
+NEB_MUST_CHECK enum neb_status shards_do_encoded(struct agent_shards *o, float *error,
+                                                 struct neb_buf *blob);
+NEB_MUST_CHECK enum neb_status shards_do_open(struct agent_shards *o, const struct shards_merge *a,
+                                              const struct inter_outer_round *r);
 NEB_MUST_CHECK enum neb_status shards_do_merge(struct agent_shards *o, const struct shards_merge *a,
-                                               const struct inter_outer_round *r,
-                                               struct kern_digest *d);
+                                               const struct inter_outer_round *r);
+NEB_MUST_CHECK enum neb_status shards_do_merged(struct agent_shards *o, int32_t f,
+                                                struct kern_digest *d);
 NEB_MUST_CHECK enum neb_status shards_do_digest(struct agent_shards *o, int32_t f,
                                                 struct kern_digest *d);
 // shards_ckpt.c. from is used on rank 0 only: it reads elements [at, at + n) of an array

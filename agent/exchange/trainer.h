@@ -130,8 +130,11 @@ struct agent_trainer {
     // How many elements of a unit a rank holds. A unit is owned by a rank that holds much of it.
     // All ranks give the same answers for all ranks. NULL: the owner of a unit may be any rank.
     uint64_t (*held)(void *user, int32_t unit, int rank);
-    struct kern_pool *pool;   // borrowed; for encode and merge
-    struct kern *device;      // borrowed; NULL: it trains on processors
+    struct kern_pool *pool; // borrowed; for encode and merge
+    struct kern *device;    // borrowed; NULL: it trains on processors
+    // With a device: the exchange may use it on a thread of its own between the trainer's calls of
+    // exchange_step, and this thread may not, but in calls of the exchange.
+    bool deferred;
     struct intra_comm *world; // borrowed; NULL: one rank
     // NULL on all ranks: all parts of updates pass through rank 0. carrier: of this rank, borrowed.
     const struct agent_carrier_ops *carrier_ops;

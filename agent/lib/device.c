@@ -130,7 +130,8 @@ enum neb_status lib_device_prepare(struct nebula *n) {
     bool there = false;
     NEB_TRY(intra_comm_agree(n->world, allocate(n)));
     NEB_TRY(all_there(n, &there));
-    n->x.trainer.device = there ? n->device->K : NULL;
+    n->x.trainer.device = there && c->outer_state != AGENT_OUTER_HOST ? n->device->K : NULL;
+    n->x.trainer.deferred = true;
     return there || c->outer_state != AGENT_OUTER_DEVICE
                ? NEB_OK
                : neb_fail(NEB_ERR_UNSUPPORTED,
@@ -225,11 +226,6 @@ bool lib_device_alone(void *user, int32_t unit, bool write) {
     return true;
 }
 
-float *lib_device_there(void *user, int32_t unit) {
-    const struct nebula *n = user;
-    return lib_device_alone(user, unit, false) ? lib_in_place(n, unit, NEBULA_CUDA) : NULL;
-}
-
 // Moves the fp32 values behind a 16-bit unit to the device.
 static enum neb_status shadow_there(struct nebula *n, int32_t unit) {
     struct lib_device *d = n->device;
@@ -243,6 +239,13 @@ static enum neb_status shadow_there(struct nebula *n, int32_t unit) {
     free(n->shadow[unit]);
     n->shadow[unit] = NULL;
     return NEB_OK;
+}
+
+float *lib_device_there(void *user, int32_t unit) {
+    struct nebula *n = user;
+    if (!lib_device_alone(user, unit, false) || shadow_there(n, unit) != NEB_OK)
+        return NULL;
+    return lib_in_place(n, unit, NEBULA_CUDA);
 }
 
 enum neb_status lib_device_shadow_here(struct nebula *n, int32_t unit) {

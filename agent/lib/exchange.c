@@ -18,6 +18,7 @@ static enum neb_status on_return(struct nebula *n) {
         NEB_TRY(lib_manifest_send(n));
     if (!x->federated || !x->shards)
         return NEB_OK;
+    NEB_TRY(exchange_complete(x, true));
     NEB_TRY(exchange_send_shape(x));
     NEB_TRY(agent_shards_renew(x->shards));
     for (int32_t f = 0; f < exchange_fragments(x); f++)

@@ -214,6 +214,7 @@ enum lib_call { // after those of the exchange (shards_state.h)
     LIB_HOOK,
     LIB_DIGEST,
     LIB_GATHER,
+    LIB_BRING,
     LIB_END
 };
 NEB_MUST_CHECK enum neb_status lib_call(struct nebula *n, enum lib_call call);
@@ -231,6 +232,7 @@ NEB_MUST_CHECK enum neb_status lib_save_all(struct nebula *n, struct intra_ckpt_
 NEB_MUST_CHECK enum neb_status lib_restore_all(struct nebula *n, const struct intra_ckpt *c);
 
 // keep.c
+NEB_MUST_CHECK enum neb_status lib_bring_here(struct nebula *n); // collective
 // Rank 0: prepares the start from a state that the loop has set, if it has.
 NEB_MUST_CHECK enum neb_status lib_rest_load(struct nebula *n);
 

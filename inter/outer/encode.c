@@ -35,7 +35,8 @@ static enum neb_status encode_unit(void *arg, struct outer_slot *s) {
                              .beta = o->c.beta - outer_held(o)};
     struct cmp_source from = {.learned = &f};
     if (o->device || j->g->in_flight) {
-        form_u(j, s);
+        if (!j->g->formed)
+            form_u(j, s);
         from = (struct cmp_source){.x = f.u, .device = o->device ? o->device->codec : NULL};
     }
     neb_buf_clear(&s->b->frame);
@@ -56,12 +57,22 @@ enum neb_status inter_outer_encode(struct inter_outer *o, int32_t f, const struc
         neb_buf_add(out, o->buffers[i].frame.p, o->buffers[i].frame.len);
     NEB_TRY(neb_buf_check(out));
     g->in_flight = g->in_flight || g->completes;
+    g->formed = false;
     return NEB_OK;
 }
 
 static enum neb_status subtract_unit(void *arg, struct outer_slot *s) {
     form_u(arg, s);
     return NEB_OK;
+}
+
+void inter_outer_form(struct inter_outer *o, int32_t f) {
+    struct outer_fragment *g = &o->fragments[f];
+    struct encode_job job = {.o = o, .g = g};
+    NEB_ASSERT(o->device);
+    outer_each(o, g, subtract_unit, &job);
+    o->device->opened = NULL;
+    g->formed = true;
 }
 
 enum neb_status inter_outer_encode_masked(struct inter_outer *o, int32_t f, uint32_t round,

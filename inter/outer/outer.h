@@ -177,6 +177,22 @@ struct inter_outer_round {
 NEB_MUST_CHECK enum neb_status inter_outer_apply(struct inter_outer *o, int32_t f,
                                                  const struct inter_outer_round *r,
                                                  struct kern_digest *digest);
+// The same in parts, for a caller that works while an accelerator does. The host waits for the
+// accelerator in encode, open and settled, which may run on a thread of their own, but in no other
+// call at the same time:
+//
+//     form ── θ_m may change ── encode         open ── settle ── θ_m may change ── settled
+//
+// form reads θ_m; the encode that follows does not. open checks and sums a commit and changes
+// nothing; settle then merges it. Without form and open, encode and settle do their work.
+// inter_outer_open takes four more bytes per parameter of the largest fragment.
+void inter_outer_form(struct inter_outer *o, int32_t f);
+NEB_MUST_CHECK enum neb_status inter_outer_open(struct inter_outer *o, int32_t f,
+                                                const struct inter_outer_round *r);
+NEB_MUST_CHECK enum neb_status inter_outer_settle(struct inter_outer *o, int32_t f,
+                                                  const struct inter_outer_round *r);
+NEB_MUST_CHECK enum neb_status inter_outer_settled(struct inter_outer *o, int32_t f,
+                                                   struct kern_digest *digest);
 // A commit in which every update was rejected: the version rises, θ stays. An update in flight
 // stays in the residual.
 void inter_outer_skip(struct inter_outer *o, int32_t f, struct kern_digest *digest);

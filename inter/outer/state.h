@@ -42,6 +42,7 @@ struct outer_slot { // one unit
 struct outer_fragment {
     uint32_t version;
     bool in_flight;
+    bool formed; // on an accelerator: u and θ_m at the send are there, and are not encoded yet
     int32_t n;
     size_t elements;
     int32_t first, count;          // the present wave, in `units`
@@ -61,6 +62,8 @@ struct outer_device { // scratch on an accelerator
     float *acc;     // (n) weighted sums
     float *part;    // (largest unit) one decoded update
     float *weights; // (most rows of a unit)
+    float *rest; // (elements of the largest fragment) u less what was committed; NULL: not used yet
+    const struct outer_fragment *opened; // its commit is summed, and rest is set; NULL: none
 };
 
 struct inter_outer {
@@ -135,6 +138,7 @@ void outer_noise_add(const struct inter_outer *o, const struct sec_sum_head *h, 
 
 // device.c
 void outer_device_destroy(struct inter_outer *o);
+NEB_MUST_CHECK enum neb_status outer_device_rest(struct inter_outer *o); // allocates it
 // u of one unit into its s->mean.
 NEB_MUST_CHECK enum neb_status outer_device_fetch_u(struct inter_outer *o, struct outer_slot *s);
 

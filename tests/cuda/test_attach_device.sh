@@ -17,7 +17,8 @@ export ATTACH_CUDA=$T/bin/libnebula_device.so
 
 job() { # FILE
     make_job "$1"
-    sed -i "s/steps: 60/steps: 30/; s/^model: .*/model: attached/; /^optim:/d; /^eval:/d; /^data:/d
+    sed -i "s/steps: 60/steps: 30/; s/every_steps: 20/every_steps: ${every:-20}/
+        s/^model: .*/model: attached/; /^optim:/d; /^eval:/d; /^data:/d
         s/overlap: 0/overlap: 3/; s/fragments: 1/fragments: 2/; s/codec: [a-z0-9]*/codec: int8/
         s/sources: [^]]*\], threads: 1/threads: 1, launcher: attach${state:+, outer_state: $state}/
     " "$1"
@@ -54,11 +55,15 @@ finish() {
 own="--brief 0.25"
 run host "--mesh rows 2 $own" "$own"
 finish
-state=device
+# No step waits for the device where units lie on one rank: not for an encode, nor for a merge.
+state=device every=100
 run device "--device $own" "--device --mesh cols 2 $own"
 finish
 has "exchange's state is on emulated" "$T/device-alpha.log" ||
     fail "the state was not on the device"
+has "^waits inside steps: 0$" "$T/device-alpha.log" ||
+    fail "a step waited for the device: $(cat "$T/device-alpha.log")"
+every=20
 run strided "--device --mesh strided 3 $own" "--device --mesh hsdp 4 $own"
 finish
 # With the state on the host the kernels read and write the tensors, and the processors compute.
