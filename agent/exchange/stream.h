@@ -16,12 +16,15 @@
 // The consumer's checkpoint holds `next`, which agent_stream_open takes again. Memory: at most the
 // stream's window. Without an agent (ipc NULL) the stream is a queue between two sides in one
 // process.
-#ifndef AGENT_WORKER_STREAM_H
-#define AGENT_WORKER_STREAM_H
+#ifndef AGENT_EXCHANGE_STREAM_H
+#define AGENT_EXCHANGE_STREAM_H
 #include "agent/proc/ipc.h"
 #include "inter/stream/stream.h"
 
-enum { AGENT_STREAM_GENERATIONS = 16 };
+enum {
+    AGENT_STREAM_GENERATIONS = 16,
+    AGENT_STREAM_WINDOW_BYTES = 16 << 20, // of batches that a consumer has not applied yet
+};
 
 // What a consumer waited for: its first batch (connections, the other side's start, one-way delay);
 // the other side, if a link without delay would not have brought the batch sooner; or the link.
@@ -56,6 +59,9 @@ struct agent_stream {
     uint64_t n_saved;
 };
 
+// Sets the numbers that do not depend on the role: batch_bytes, the window, the spool.
+// c->window_batches and window_start are set.
+void agent_stream_limits(struct inter_stream_config *c, double batch_bytes);
 // c->key.job is ignored, and c->peer is the cluster index of the other side: the agent knows the
 // job and its members. next: from the checkpoint, 0 without one. A consumer may pass
 // INTER_STREAM_ANYWHERE: begin where the producer still has batches. Sends the request; the answer
