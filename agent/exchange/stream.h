@@ -21,10 +21,7 @@
 #include "agent/proc/ipc.h"
 #include "inter/stream/stream.h"
 
-enum {
-    AGENT_STREAM_GENERATIONS = 16,
-    AGENT_STREAM_WINDOW_BYTES = 16 << 20, // of batches that a consumer has not applied yet
-};
+enum { AGENT_STREAM_GENERATIONS = 16 };
 
 // What a consumer waited for: its first batch (connections, the other side's start, one-way delay);
 // the other side, if a link without delay would not have brought the batch sooner; or the link.

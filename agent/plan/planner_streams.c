@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent/plan/planner_streams.h"
-#include "agent/exchange/stream.h"
 #include "agent/job/model.h"
 #include "agent/job/sides.h"
 #include "agent/plan/plan.h"
@@ -179,7 +178,7 @@ static struct inter_stream_load load_of(const struct agent_job *j,
     if (j->mode == AGENT_MODE_RTD) {
         l.window = j->rtd.ahead;
         l.window_max = fmax(l.window, fmin(agent_rtd_ahead_max(j),
-                                           AGENT_STREAM_WINDOW_BYTES / agent_rtd_batch_max(j)));
+                                           INTER_STREAM_WINDOW_BYTES / agent_rtd_batch_max(j)));
     }
     // With a relay, the first student forwards the labels: its uplink carries one stream per other
     // student.
